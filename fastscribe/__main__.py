@@ -1,0 +1,3 @@
+from fastscribe.cli import main
+
+main()

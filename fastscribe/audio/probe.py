@@ -1,0 +1,118 @@
+"""What a recording's header says: rate, channels, length. No samples are decoded.
+
+So a header that lies, or damage further in, is found only when the samples are read (read.py).
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections import deque
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import soundfile
+
+from fastscribe.audio.formats import (
+    CONTAINER_ADVICE,
+    CONTAINER_EXTENSIONS,
+    HEADERLESS,
+    MISSING_TOLERANCE_S,
+    extension,
+)
+from fastscribe.audio.source import Source, system_problem, to_failure
+from fastscribe.audio.wav_header import wav_lengths_s
+from fastscribe.errors import AudioError
+from fastscribe.types import AudioInfo, Failure
+
+UNKNOWN_SAMPLES = 1 << 62  # libsndfile's count for a stream whose header leaves the length out
+AHEAD_PER_THREAD = 8
+
+
+def probe(source: Source) -> AudioInfo:
+    """Raises AudioError, one line, for anything that is not a readable recording with samples in the asked stretch."""
+    try:
+        _check_file(source)
+        _check_complete(source)
+    except AudioError:
+        raise
+    except (OSError, ValueError) as error:  # ValueError: a name that no file can have
+        raise AudioError(source.path, system_problem(error)) from error
+    try:
+        with soundfile.SoundFile(source.file) as sound:
+            sample_rate, channels, num_samples = sound.samplerate, sound.channels, sound.frames
+    except soundfile.SoundFileError as error:
+        raise AudioError(source.path, _unreadable(source, error)) from error
+    if num_samples >= UNKNOWN_SAMPLES:
+        raise AudioError(source.path, "its header leaves its length out (a stream?): convert it, e.g. with ffmpeg")
+    if num_samples <= 0:
+        raise AudioError(source.path, "holds no samples")
+    start, num_samples = _cut(source, sample_rate, num_samples)
+    file = source.file if source.file != source.path else ""
+    return AudioInfo(source.path, source.id, sample_rate, channels, num_samples, start, source.row, file)
+
+
+def _check_file(source: Source) -> None:
+    status = os.stat(source.file)
+    if stat.S_ISDIR(status.st_mode):
+        raise AudioError(source.path, "is a folder, not a file")
+    if not stat.S_ISREG(status.st_mode):  # opening a pipe would wait for its writer
+        raise AudioError(source.path, "is not a regular file")
+    if status.st_size == 0:
+        raise AudioError(source.path, "is empty (0 bytes)")
+    if extension(source.file) in HEADERLESS:
+        raise AudioError(source.path, "raw samples without a header are not read: convert it to wav or flac")
+
+
+def _check_complete(source: Source) -> None:
+    lengths = wav_lengths_s(source.file)  # opens the file, and so finds out about permissions
+    if lengths is not None and lengths[0] - lengths[1] > MISSING_TOLERANCE_S:
+        promised_s, held_s = lengths
+        raise AudioError(source.path, f"truncated: header promises {promised_s:.2f} s, file holds {held_s:.2f} s")
+
+
+def _unreadable(source: Source, error: soundfile.SoundFileError) -> str:
+    if extension(source.file) in CONTAINER_EXTENSIONS:
+        return f"{extension(source.file)} {CONTAINER_ADVICE}"
+    code = getattr(error, "code", None)
+    if code in (1, 7):  # "Format not recognised", and mpg123's failures under a name that would mislead
+        return "not audio, or in a format that libsndfile does not read"
+    return f"cannot be opened, damaged or unsupported (libsndfile: {getattr(error, 'error_string', error)})"
+
+
+def _cut(source: Source, sample_rate: int, num_samples: int) -> tuple[int, int]:
+    """The row's offset and duration as (start, num_samples), rounded down as NeMo does and clipped to the file."""
+    offset = (source.offset_s or 0.0) * sample_rate
+    if offset >= num_samples:
+        length_s = num_samples / sample_rate
+        raise AudioError(source.path, f"offset {source.offset_s} s lies beyond its end ({length_s:.2f} s)")
+    start = int(offset)
+    left = num_samples - start
+    asked = source.duration_s * sample_rate if source.duration_s else left
+    if asked < 1:
+        raise AudioError(source.path, f"a duration of {source.duration_s} s holds no samples")
+    return start, int(min(asked, left))
+
+
+def probe_all(sources: Iterable[Source | Failure], threads: int) -> Iterator[AudioInfo | Failure]:
+    """Probes in `threads` threads, in the order given, looking only so far ahead; Failures pass through."""
+    waiting: deque[Future[AudioInfo | Failure]] = deque()
+    pool = ThreadPoolExecutor(threads, thread_name_prefix="probe")
+    try:
+        for source in sources:
+            waiting.append(pool.submit(_probe_or_failure, source))
+            while waiting and (waiting[0].done() or len(waiting) >= threads * AHEAD_PER_THREAD):
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _probe_or_failure(source: Source | Failure) -> AudioInfo | Failure:
+    if isinstance(source, Failure):
+        return source
+    try:
+        return probe(source)
+    except Exception as error:  # one bad file must not stop the rest, whatever is wrong with it
+        return to_failure(source, "probe", error)

@@ -1,0 +1,49 @@
+"""What a WAV header promises against what the file holds.
+
+libsndfile silently shortens a truncated WAV to the bytes present, and a transcript that ends early without a word would
+be the worst kind of failure. Samples are never read here.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from typing import BinaryIO
+
+STREAMED_BYTES = 0x7FFF0000  # writers into a pipe leave 0, 0x7ffff000, 0xffffffff or so where the size belongs
+MAX_CHUNKS = 1000  # before the data; more than that is not a header
+
+
+def wav_lengths_s(path: str) -> tuple[float, float] | None:
+    """Seconds that the header promises and seconds that the file holds; None for other formats and unstated sizes."""
+    with open(path, "rb") as file:
+        try:
+            sizes = _data_sizes(file)
+        except struct.error:  # shorter than its own header; opening it will say what is wrong
+            return None
+        if sizes is None:
+            return None
+        byte_rate, promised_bytes = sizes
+        held_bytes = os.fstat(file.fileno()).st_size - file.tell()
+    return promised_bytes / byte_rate, held_bytes / byte_rate
+
+
+def _data_sizes(file: BinaryIO) -> tuple[int, int] | None:
+    """(bytes a second, bytes promised) with `file` left at the first byte of the data."""
+    magic, kind = struct.unpack("<4s4x4s", file.read(12))
+    if magic not in (b"RIFF", b"RIFX", b"RF64", b"BW64") or kind != b"WAVE":
+        return None
+    order = ">" if magic == b"RIFX" else "<"
+    byte_rate, large_bytes = 0, 0
+    for _ in range(MAX_CHUNKS):
+        name, size = struct.unpack(order + "4sI", file.read(8))
+        begin = file.tell()
+        if name == b"data":
+            promised = large_bytes if size == 0xFFFFFFFF else size if size < STREAMED_BYTES else 0
+            return (byte_rate, promised) if byte_rate and promised else None
+        if name == b"fmt ":
+            (byte_rate,) = struct.unpack(order + "8xI", file.read(12))
+        elif name == b"ds64":
+            (large_bytes,) = struct.unpack("<8xQ", file.read(16))
+        file.seek(begin + size + size % 2)
+    return None

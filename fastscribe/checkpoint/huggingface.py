@@ -1,0 +1,172 @@
+"""Hugging Face folders of transformers' Parakeet classes (ParakeetForCTC, ForRNNT, ForTDT): config, weights, tokenizer."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fastscribe.checkpoint.nemo import check_encoder, squeeze_pointwise, subsampling_names
+from fastscribe.checkpoint.value import Checkpoint, Section, load_safetensors
+from fastscribe.config import EncoderConfig, FeaturesConfig, JointConfig, ModelConfig, PredictorConfig
+from fastscribe.errors import CheckpointError, UnsupportedCheckpoint
+from fastscribe.tokenizer import from_folder
+
+_FAMILIES = ("parakeet_ctc", "parakeet_rnnt", "parakeet_tdt")
+
+
+def read(folder: Path, config: Mapping[str, Any]) -> Checkpoint:
+    """Raises CheckpointError where the folder is not one of these models, or holds settings this code cannot honour."""
+    section = Section(config, "config", folder)
+    model = model_config(section, _feature_extractor(folder), folder)
+    try:
+        tokenizer = from_folder(folder, model.num_labels)
+    except (OSError, ValueError, KeyError, TypeError, RuntimeError) as error:
+        raise CheckpointError(folder, f"tokenizer cannot be read: {error}") from error
+    weights = rename(_weights(folder), model)
+    return Checkpoint(folder, "huggingface", model, tokenizer, weights)
+
+
+def _weights(folder: Path) -> dict[str, torch.Tensor]:
+    """One file, or the shards that the index lists."""
+    index = folder / "model.safetensors.index.json"
+    if not index.is_file():
+        return load_safetensors(folder / "model.safetensors")
+    try:
+        shards = sorted(set(json.loads(index.read_bytes())["weight_map"].values()))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CheckpointError(index, f"cannot be read: {error}") from error
+    if any(not isinstance(shard, str) or Path(shard).name != shard for shard in shards):
+        raise CheckpointError(index, "refused: a shard's name leaves the folder")
+    return {name: tensor for shard in shards for name, tensor in load_safetensors(folder / shard).items()}
+
+
+def _feature_extractor(folder: Path) -> Section:
+    for name in ("processor_config.json", "preprocessor_config.json"):
+        path = folder / name
+        if path.is_file():
+            try:
+                values = json.loads(path.read_bytes())
+            except (OSError, ValueError) as error:
+                raise CheckpointError(path, f"cannot be read: {error}") from error
+            if isinstance(values, dict):
+                return Section(values.get("feature_extractor", values), "feature_extractor", folder)
+    raise CheckpointError(folder, "holds no processor_config.json or preprocessor_config.json")
+
+
+def model_config(section: Section, extractor: Section, where: object) -> ModelConfig:
+    family = section.choose("model_type", None, _FAMILIES)
+    encoder = _encoder(Section(section.get("encoder_config", None), "encoder_config", where))
+    vocab_size = section.positive("vocab_size")
+    predictor = joint = None
+    durations: tuple[int, ...] = ()
+    if family != "parakeet_ctc":
+        hidden = section.positive("decoder_hidden_size")
+        predictor = PredictorConfig(hidden=hidden, num_layers=section.positive("num_decoder_layers"))
+        joint = JointConfig(
+            hidden=hidden,
+            activation=section.choose("hidden_act", "relu", ("relu", "tanh", "sigmoid")),
+            max_symbols=section.positive("max_symbols_per_step", 10),
+        )
+    if family == "parakeet_tdt":
+        durations = tuple(section.take("durations", list))
+        if not durations or not all(type(d) is int and d >= 0 for d in durations):
+            raise UnsupportedCheckpoint(where, "config.durations", list(durations), "whole numbers from 0")
+    blank_key = "pad_token_id" if family == "parakeet_ctc" else "blank_token_id"
+    if section.get(blank_key, vocab_size - 1) != vocab_size - 1:
+        raise UnsupportedCheckpoint(where, f"config.{blank_key}", section.values[blank_key], f"the last id, {vocab_size - 1}")
+    return ModelConfig(
+        features=_features(extractor, encoder.num_mels),
+        encoder=encoder,
+        predictor=predictor,
+        joint=joint,
+        durations=durations,
+        has_ctc=family == "parakeet_ctc",
+        num_labels=vocab_size - 1,
+        blank_id=vocab_size - 1,
+    )
+
+
+def _features(section: Section, num_mels: int) -> FeaturesConfig:
+    """ParakeetFeatureExtractor leaves normalisation, window and guard fixed; they are NeMo's defaults."""
+    section.choose("feature_extractor_type", "ParakeetFeatureExtractor", ("ParakeetFeatureExtractor",))
+    section.choose("feature_size", num_mels, (num_mels,))
+    sample_rate = section.positive("sampling_rate", 16000)
+    return FeaturesConfig(
+        sample_rate=sample_rate,
+        num_mels=num_mels,
+        n_fft=section.positive("n_fft", 512),
+        win_length=section.positive("win_length", 400),
+        hop_length=section.positive("hop_length", 160),
+        window="hann",
+        preemphasis=float(section.get("preemphasis", 0.97)),
+        mag_power=2.0,
+        low_hz=0.0,
+        high_hz=sample_rate / 2,
+        mel_norm="slaney",
+        log=True,
+        log_guard="add",
+        log_guard_value=2**-24,
+        normalize="per_feature",
+    )
+
+
+def _encoder(section: Section) -> EncoderConfig:
+    heads = section.positive("num_attention_heads", 8)
+    section.choose("num_key_value_heads", heads, (heads,))
+    section.choose("hidden_act", "silu", ("silu",))
+    section.choose("subsampling_conv_kernel_size", 3, (3,))
+    section.choose("subsampling_conv_stride", 2, (2,))
+    bias = section.choose("attention_bias", True, (True, False))
+    section.choose("convolution_bias", bias, (bias,))
+    config = EncoderConfig(
+        num_mels=section.positive("num_mel_bins", 80),
+        num_layers=section.positive("num_hidden_layers", 24),
+        d_model=section.positive("hidden_size", 1024),
+        num_heads=heads,
+        ff_hidden=section.positive("intermediate_size", 4096),
+        conv_kernel=section.positive("conv_kernel_size", 9),
+        conv_norm="batch_norm",
+        use_bias=bias,
+        xscaling=section.choose("scale_input", True, (True, False)),
+        subsampling="dw_striding",
+        subsampling_factor=section.choose("subsampling_factor", 8, (2, 4, 8, 16, 32)),
+        subsampling_channels=section.positive("subsampling_conv_channels", 256),
+    )
+    check_encoder(config, section.where)
+    return config
+
+
+_RENAMES = (
+    (r"^encoder\.subsampling\.linear\.", "encoder.subsampling.out."),
+    (r"\.norm_self_att\.", ".norm_self_attn."),
+    (r"\.self_attn\.([qkv])_proj\.", r".self_attn.linear_\1."),
+    (r"\.self_attn\.o_proj\.", ".self_attn.linear_out."),
+    (r"\.self_attn\.relative_k_proj\.", ".self_attn.linear_pos."),
+    (r"\.self_attn\.bias_([uv])$", r".self_attn.pos_bias_\1"),
+    (r"\.conv\.pointwise_conv([12])\.", r".conv.pointwise\1."),
+    (r"\.conv\.depthwise_conv\.", ".conv.depthwise."),
+    (r"^decoder\.embedding\.", "transducer.predictor.embedding."),
+    (r"^decoder\.lstm\.", "transducer.predictor.lstm."),
+    (r"^decoder\.decoder_projector\.", "transducer.joint.predictor."),
+    (r"^encoder_projector\.", "transducer.joint.encoder."),
+    (r"^joint\.head\.", "transducer.joint.output."),
+    (r"^ctc_head\.", "ctc.output."),
+)
+
+
+def rename(weights: dict[str, torch.Tensor], config: ModelConfig) -> dict[str, torch.Tensor]:
+    """transformers' names -> ours; what matches nothing stays and is reported by build_model."""
+    conv_names = subsampling_names(config.encoder, "encoder.subsampling.layers")
+    renamed = {}
+    for name, tensor in weights.items():
+        stem, _, suffix = name.rpartition(".")
+        new_name = f"{conv_names[stem]}.{suffix}" if stem in conv_names else name
+        for pattern, replacement in _RENAMES:
+            new_name = re.sub(pattern, replacement, new_name)
+        renamed[new_name] = squeeze_pointwise(new_name, tensor)
+    return renamed

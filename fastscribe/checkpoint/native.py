@@ -1,0 +1,45 @@
+"""fastscribe's own folder: config.json (ModelConfig as JSON), model.safetensors (our names), and the tokenizer's file."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fastscribe.checkpoint.value import Checkpoint, load_safetensors
+from fastscribe.config import ModelConfig
+from fastscribe.errors import CheckpointError
+from fastscribe.tokenizer import from_folder
+
+FORMAT = "fastscribe"
+FORMAT_VERSION = 1
+
+
+def read(folder: Path, stored: Mapping[str, Any]) -> Checkpoint:
+    """Raises CheckpointError where the folder is not what `write` makes."""
+    if stored.get("format_version") != FORMAT_VERSION:
+        raise CheckpointError(folder, f"format_version {stored.get('format_version')!r}; this fastscribe reads {FORMAT_VERSION}")
+    try:
+        config = ModelConfig.from_json(stored["model"])
+        tokenizer = from_folder(folder, config.num_labels)
+    except (OSError, ValueError, KeyError, TypeError, RuntimeError) as error:
+        raise CheckpointError(folder, f"cannot be used: {error}") from error
+    return Checkpoint(folder, "fastscribe", config, tokenizer, load_safetensors(folder / "model.safetensors"))
+
+
+def write(checkpoint: Checkpoint, folder: Path, dtype: torch.dtype) -> None:
+    """Writes the checkpoint with float weights as `dtype`; BatchNorm's counters, which inference never reads, are left out."""
+    from safetensors.torch import save_file
+
+    folder.mkdir(parents=True, exist_ok=True)
+    weights = {
+        name: tensor.to(dtype).contiguous() for name, tensor in checkpoint.weights.items() if tensor.is_floating_point()
+    }
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    for name, content in checkpoint.tokenizer.files.items():
+        (folder / name).write_bytes(content)
+    stored = {"format": FORMAT, "format_version": FORMAT_VERSION, "model": checkpoint.config.to_json()}
+    (folder / "config.json").write_text(json.dumps(stored, indent=2) + "\n", encoding="utf-8")

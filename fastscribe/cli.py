@@ -1,0 +1,268 @@
+"""The command line: parse, call, print. Exit codes: 0 all done, 1 some files failed, 2 wrong usage or unusable model,
+130 interrupted, 143 terminated, 141 stdout closed.
+
+Nothing heavy is imported before a command needs it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Iterable
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from fastscribe import __version__
+from fastscribe.config import OUTPUT_FORMATS, Options
+from fastscribe.errors import FastscribeError, UsageError
+from fastscribe.terminal import ProgressBar, failure_line, report_table, say
+from fastscribe.types import Failure
+
+if TYPE_CHECKING:
+    from fastscribe.output import FolderOutput, StreamOutput
+    from fastscribe.run import Transcriber
+    from fastscribe.stats import RunStats
+
+_ClickException: type[Any] = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
+
+app = typer.Typer(
+    name="fastscribe",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={
+        "help_option_names": ["-h", "--help"],
+        "token_normalize_func": lambda token: token.replace("_", "-"),  # --batch_size is --batch-size
+    },
+)
+
+
+class Dtype(str, Enum):
+    auto = "auto"
+    fp32 = "fp32"
+    bf16 = "bf16"
+
+
+class Decoder(str, Enum):
+    rnnt = "rnnt"
+    tdt = "tdt"
+    ctc = "ctc"
+
+
+def main() -> None:
+    """Runs the command line and exits with the documented code; every expected error is one line on stderr."""
+    sys.exit(_run())
+
+
+def _run() -> int:
+    signal.signal(signal.SIGTERM, _terminate)
+    try:
+        return int(app(standalone_mode=False) or 0)
+    except _ClickException as error:
+        say(f"{error.format_message()} (try --help)".replace("\n", " "))
+        return int(error.exit_code)
+    except FastscribeError as error:
+        say(" ".join(str(error).split()))
+        return 2
+    except (KeyboardInterrupt, typer.Abort):
+        say("interrupted; what was finished is kept")
+        return 130
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains when it flushes
+        return 141
+
+
+def _terminate(signal_number: int, frame: object) -> None:
+    say("terminated; what was finished is kept")
+    raise SystemExit(128 + signal_number)
+
+
+def _version(value: bool) -> None:
+    if value:
+        print(f"fastscribe {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def fastscribe(
+    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")] = False,
+) -> None:
+    """Audio into text, fast: FastConformer RNN-T, TDT and CTC checkpoints on a GPU or a CPU."""
+
+
+def _frames(value: str) -> int | None:
+    if value == "auto":
+        return None
+    if not value.isdigit() or int(value) == 0:
+        raise typer.BadParameter("give a number of encoder frames, or auto")
+    return int(value)
+
+
+def _formats(values: Iterable[str] | None) -> tuple[str, ...]:
+    formats = [name.strip() for value in values or () for name in value.split(",") if name.strip()]
+    unknown = [name for name in formats if name not in OUTPUT_FORMATS]
+    if unknown:
+        raise typer.BadParameter(f"unknown format {unknown[0]!r}; choose from {', '.join(OUTPUT_FORMATS)}")
+    return tuple(dict.fromkeys(formats)) or ("jsonl",)
+
+
+_DEFAULTS = Options()
+
+
+@app.command(epilog="Example: fastscribe transcribe interviews/ --model model.nemo -o out -f jsonl,srt")
+def transcribe(
+    inputs: Annotated[
+        list[str],
+        typer.Argument(help="Files, folders, globs, NeMo manifests (.jsonl, .json), or - for paths on stdin.", metavar="INPUTS..."),
+    ],
+    model: Annotated[
+        str, typer.Option("--model", "-m", envvar="FASTSCRIBE_MODEL", help=".nemo file, Hugging Face folder or fastscribe folder.")
+    ],
+    output_dir: Annotated[
+        Path | None, typer.Option("--output-dir", "-o", help="Folder for results; without it they go to stdout.")
+    ] = None,
+    format: Annotated[
+        list[str] | None,
+        typer.Option("--format", "-f", help=f"{', '.join(OUTPUT_FORMATS)}; repeat or separate by commas. Default jsonl."),
+    ] = None,
+    decoder: Annotated[Decoder | None, typer.Option(help="Which head of the checkpoint to use. Default: its own.")] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1 ..")] = _DEFAULTS.device,
+    dtype: Annotated[
+        Dtype, typer.Option(help="auto: bf16 on GPUs, and on CPUs that multiply it natively for wide models; else fp32.")
+    ] = Dtype.auto,
+    batch_frames: Annotated[
+        str, typer.Option(help="Encoder frames in a batch (rows x longest), or auto.", metavar="N|auto")
+    ] = "auto",
+    batch_size: Annotated[
+        int | None, typer.Option(min=1, help="At most so many utterances in a batch; alone, it lifts the frame budget.")
+    ] = None,
+    max_utterance_s: Annotated[
+        float, typer.Option(min=0, help="Cut longer audio at a quiet place; 0 = never.")
+    ] = _DEFAULTS.max_utterance_s,
+    channel: Annotated[
+        int | None, typer.Option(min=0, help="Use this channel (from 0) instead of the mean of all.")
+    ] = None,
+    tokens: Annotated[bool, typer.Option("--tokens", help="Write every token with its times and confidence too.")] = False,
+    window: Annotated[int, typer.Option(min=1, help="Inputs to sort by length together.")] = _DEFAULTS.window,
+    threads: Annotated[int, typer.Option(min=1, help="Threads that read audio.")] = _DEFAULTS.threads,
+    price_per_hour: Annotated[
+        float | None, typer.Option(min=0, help="USD an hour of this machine, for the cost in the report.")
+    ] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress and no report on stderr; failures still show.")] = False,
+    no_progress: Annotated[bool, typer.Option("--no-progress", help="No progress bar.")] = False,
+) -> None:
+    """Transcribe recordings. Transcripts go to stdout or a folder; progress and a speed and cost report to stderr."""
+    formats = _formats(format)
+    if output_dir is None and len(formats) > 1:
+        raise typer.BadParameter("several formats need --output-dir")
+    options = Options(
+        decoder=decoder.value if decoder else None,
+        device=device,
+        dtype=dtype.value,
+        batch_frames=_frames(batch_frames),
+        batch_size=batch_size,
+        max_utterance_s=max_utterance_s,
+        channel=channel,
+        window=window,
+        threads=threads,
+        tokens=tokens,
+    )
+    from fastscribe.run import Transcriber
+
+    transcriber = Transcriber.from_options(model, options)
+    with _open_output(output_dir, formats, tokens) as output:
+        stats = _write_all(transcriber, inputs, output, price_per_hour, show_progress=not (quiet or no_progress))
+    if output_dir is not None:
+        (output_dir / "report.json").write_text(json.dumps(stats.to_json(), indent=2) + "\n", encoding="utf-8")
+    if not quiet:
+        print(report_table(stats), file=sys.stderr)
+    if stats.files == 0:
+        raise UsageError("no input at all: nothing was given to transcribe")
+    if stats.failed:
+        raise typer.Exit(1)
+
+
+def _open_output(directory: Path | None, formats: tuple[str, ...], tokens: bool) -> FolderOutput | StreamOutput:
+    from fastscribe.output import FolderOutput, StreamOutput
+
+    if directory is None:
+        sys.stdout.reconfigure(encoding="utf-8")  # type: ignore[union-attr]
+        return StreamOutput(sys.stdout, formats[0], tokens)
+    try:
+        return FolderOutput(directory, formats, tokens)
+    except OSError as error:
+        raise UsageError(f"{directory}: cannot be used as output folder: {error.strerror or error}") from error
+
+
+def _write_all(
+    transcriber: Transcriber,
+    inputs: list[str],
+    output: FolderOutput | StreamOutput,
+    price_per_hour: float | None,
+    show_progress: bool,
+) -> RunStats:
+    from contextlib import closing
+    from time import perf_counter
+
+    from fastscribe.run import run_stats
+
+    start = perf_counter()
+    results = transcriber.transcribe(inputs)
+    with ProgressBar(transcriber.progress, show_progress) as bar, closing(results):
+        for result in results:
+            if isinstance(result, Failure):
+                bar.say(failure_line(result))
+            with transcriber.progress.stopwatch.time("write"):
+                output.write(result)
+            bar.update()
+    return run_stats(transcriber, perf_counter() - start, price_per_hour)
+
+
+@app.command(epilog="Example: fastscribe inspect model.nemo --json | jq .family")
+def inspect(
+    model: Annotated[str, typer.Argument(help=".nemo file, Hugging Face folder or fastscribe folder.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Say what a checkpoint is: family, sizes, vocabulary, frame length, dtype, work a second of audio."""
+    from fastscribe.checkpoint import read_checkpoint
+    from fastscribe.describe import describe
+    from fastscribe.model.model import build_model
+
+    checkpoint = read_checkpoint(model)
+    build_model(checkpoint.config, checkpoint.weights, checkpoint.path)  # the names must match, or it is no model
+    facts = describe(checkpoint)
+    if as_json:
+        print(json.dumps(facts, ensure_ascii=False))
+        return
+    for key, value in facts.items():
+        shown = ", ".join(map(str, value)) if isinstance(value, list) else value
+        print(f"{key:<28} {shown:,}" if type(shown) is int else f"{key:<28} {shown}")
+
+
+@app.command(epilog="Example: fastscribe convert model.nemo model-folder --dtype bf16")
+def convert(
+    model: Annotated[str, typer.Argument(help=".nemo file, Hugging Face folder or fastscribe folder.")],
+    folder: Annotated[Path, typer.Argument(help="Folder to write: config.json, model.safetensors and the tokenizer.")],
+    dtype: Annotated[Literal["bf16", "fp32"], typer.Option(help="What to store the weights as.")] = "bf16",
+) -> None:
+    """Write a checkpoint as fastscribe's own folder."""
+    import torch
+
+    from fastscribe.checkpoint import native, read_checkpoint
+    from fastscribe.model.model import build_model
+
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise UsageError(f"{folder}: exists and is not an empty folder; name another")
+    checkpoint = read_checkpoint(model)
+    build_model(checkpoint.config, checkpoint.weights, checkpoint.path)
+    native.write(checkpoint, folder, torch.bfloat16 if dtype == "bf16" else torch.float32)
+    say(f"{folder}: {checkpoint.num_parameters:,} parameters as {dtype}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,52 @@
+"""Greedy transducer decoding of one utterance, one frame at a time: the definition of right.
+
+Slow on purpose. label_looping.py does the same for batches and is tested against this. The rules are NeMo's
+"greedy_batch" ones (Graves 2012 for RNN-T; Xu et al. 2023 for TDT):
+
+- RNN-T: a blank moves on one frame; a label is emitted and the same frame is asked again.
+- TDT: label and duration are two arg maxes; both blanks and labels move on by the duration, a blank at least one frame.
+- After max_symbols labels in a row at one frame, decoding moves on one frame.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from fastscribe.model.transducer import Transducer
+from fastscribe.types import Hypothesis
+
+# With max_symbols null nothing else ends a frame at which a label is always likelier than blank.
+LABELS_PER_FRAME_GUARD = 1000
+
+
+@torch.inference_mode()
+def greedy(transducer: Transducer, frames_TD: torch.Tensor) -> Hypothesis:
+    """frames_TD [T, D], valid frames only -> Hypothesis."""
+    num_tokens = transducer.blank_id + 1
+    max_symbols = transducer.max_symbols or LABELS_PER_FRAME_GUARD
+    encoded_TJ = transducer.joint.encoder(frames_TD)
+    state = transducer.predictor.initial_state(1)
+    output, state = transducer.predictor.step(torch.tensor([transducer.blank_id]), state)
+    predicted_J = transducer.joint.predictor(output)[0]
+    ids: list[int] = []
+    times: list[int] = []
+    durations: list[int] = []
+    logprobs: list[float] = []
+    t = 0
+    while t < len(frames_TD):
+        logits = transducer.joint(encoded_TJ[t], predicted_J).float()
+        label = int(logits[:num_tokens].argmax())
+        duration = transducer.durations[int(logits[num_tokens:].argmax())] if transducer.durations else 0
+        if label == transducer.blank_id:
+            t += max(1, duration)
+            continue
+        ids.append(label)
+        times.append(t)
+        durations.append(duration if transducer.durations else 1)
+        logprobs.append(float(torch.log_softmax(logits[:num_tokens], dim=0)[label]))
+        t += duration
+        if len(times) >= max_symbols and times[-max_symbols:] == [t] * max_symbols:
+            t += 1
+        output, state = transducer.predictor.step(torch.tensor([label]), state)
+        predicted_J = transducer.joint.predictor(output)[0]
+    return Hypothesis(tuple(ids), tuple(times), tuple(durations), tuple(logprobs))

@@ -1,0 +1,142 @@
+"""Log-mel features on the model's device, a whole batch at once, always in float32.
+
+Follows NeMo 3.0's FilterbankFeatures in eval mode: pre-emphasis, samples beyond the true length zeroed, centred STFT with
+constant zero padding and a symmetric window, power spectrum, Slaney mel filters, log with a guard, normalisation over the
+valid frames. A row has floor(samples / hop) valid frames; what lies beyond is zero. No dither and no pad_to: both are
+training matters.
+
+Mel bands without signal (silence, telephone audio's upper half) deviate by less than the 1e-5 floor of the deviation, so
+their features are the rounding error of the mean, scaled up, and models do react to it. `_sums` therefore adds each row
+up on its own, in the order that the reference adds a single recording: padding and neighbours never change a row.
+
+Shapes: B batch, S samples, T mel frames, M mels, K frequency bins.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import nn
+
+from fastscribe.config import FeaturesConfig
+from fastscribe.types import Features
+
+_WINDOWS = {
+    "hann": torch.hann_window,
+    "hamming": torch.hamming_window,
+    "blackman": torch.blackman_window,
+    "bartlett": torch.bartlett_window,
+}
+_STD_FLOOR = 1e-5
+_BYTES_PER_CHUNK = 1 << 28  # of spectrum held at once on a CPU, so that it stays near the caches and out of the budget
+
+
+class LogMel(nn.Module):
+    """samples [B, S] (int16 or float32) and lengths [B] -> Features."""
+
+    def __init__(self, config: FeaturesConfig) -> None:
+        super().__init__()
+        self.config = config
+        window = _WINDOWS[config.window](config.win_length, periodic=False) if config.window != "none" else None
+        self.register_buffer("window", window, persistent=False)
+        self.register_buffer("filters_MK", torch.from_numpy(mel_filters(config)), persistent=False)
+
+    @torch.inference_mode()
+    def forward(self, samples_BS: torch.Tensor, lengths_B: torch.Tensor) -> Features:
+        if samples_BS.dtype == torch.int16:
+            samples_BS = samples_BS.float() / 32768.0
+        frame_lengths_B = lengths_B // self.config.hop_length
+        emphasised_BS = self._pre_emphasise(samples_BS, lengths_B)
+        mel_BMT = torch.cat([self._log_mel(rows) for rows in emphasised_BS.split(self._rows_at_once(samples_BS))])
+        valid_BT = torch.arange(mel_BMT.shape[2], device=mel_BMT.device) < frame_lengths_B[:, None]
+        mel_BMT = self._normalise(mel_BMT, valid_BT[:, None], frame_lengths_B)
+        # The STFT's last frame is beyond the longest row; one frame stays where no row has any.
+        return Features(mel_BMT[:, :, : max(1, mel_BMT.shape[2] - 1)], frame_lengths_B)
+
+    def _rows_at_once(self, samples_BS: torch.Tensor) -> int:
+        if samples_BS.device.type != "cpu":
+            return samples_BS.shape[0]
+        bytes_a_row = samples_BS.shape[1] // self.config.hop_length * self.config.n_fft * 8
+        return max(1, _BYTES_PER_CHUNK // max(1, bytes_a_row))
+
+    def _pre_emphasise(self, samples_BS: torch.Tensor, lengths_B: torch.Tensor) -> torch.Tensor:
+        if self.config.preemphasis is None:
+            return samples_BS
+        emphasised_BS = samples_BS.clone()
+        emphasised_BS[:, 1:] -= self.config.preemphasis * samples_BS[:, :-1]
+        positions_S = torch.arange(samples_BS.shape[1], device=samples_BS.device)
+        return emphasised_BS.masked_fill_(positions_S >= lengths_B[:, None], 0.0)
+
+    def _log_mel(self, samples_BS: torch.Tensor) -> torch.Tensor:
+        config = self.config
+        spectrum_BKT = torch.stft(
+            samples_BS,
+            config.n_fft,
+            config.hop_length,
+            config.win_length,
+            window=self.window,
+            center=True,
+            pad_mode="constant",
+            return_complex=True,
+        )
+        parts = torch.view_as_real(spectrum_BKT)
+        energy_BKT = parts.square_().sum(-1)
+        if config.mag_power != 2.0:
+            energy_BKT = energy_BKT.pow_(config.mag_power / 2)
+        mel_BMT = self.filters_MK @ energy_BKT
+        if not config.log:
+            return mel_BMT
+        if config.log_guard == "add":
+            return mel_BMT.add_(config.log_guard_value).log_()
+        return mel_BMT.clamp_(min=config.log_guard_value).log_()
+
+    def _normalise(self, mel_BMT: torch.Tensor, valid_B1T: torch.Tensor, lengths_B: torch.Tensor) -> torch.Tensor:
+        mel_BMT.masked_fill_(~valid_B1T, 0.0)
+        if self.config.normalize == "none":
+            return mel_BMT
+        over_bands = self.config.normalize == "all_features"
+        count_B11 = lengths_B[:, None, None] * (self.config.num_mels if over_bands else 1)
+        mean = _sums(mel_BMT, lengths_B, over_bands) / count_B11.clamp(min=1)
+        mel_BMT.sub_(mean).masked_fill_(~valid_B1T, 0.0)
+        squares = mel_BMT.square().sum((1, 2) if over_bands else 2, keepdim=True, dtype=torch.float64)
+        std = (squares / (count_B11 - 1).clamp(min=1)).sqrt().float()
+        return mel_BMT.div_(std.add_(_STD_FLOOR))
+
+
+def _sums(mel_BMT: torch.Tensor, lengths_B: torch.Tensor, over_bands: bool) -> torch.Tensor:
+    """Sums over each row's valid frames, [B, M, 1] or [B, 1, 1].
+
+    On a CPU row by row, over the valid frames and the one masked frame the STFT makes beyond them: the last bits of a
+    float32 sum depend on how many terms it has, zeros included, and these bits matter (see the file's header). The loop
+    is two small calls a recording. Elsewhere float64, which is as independent of padding but not the reference's error.
+    """
+    if mel_BMT.device.type != "cpu" or over_bands:
+        axes = (1, 2) if over_bands else 2
+        return mel_BMT.sum(axes, keepdim=True, dtype=torch.float64).float()
+    rows = zip(mel_BMT, lengths_B.tolist(), strict=True)
+    return torch.stack([row_MT[:, : length + 1].sum(1, keepdim=True) for row_MT, length in rows])
+
+
+def mel_filters(config: FeaturesConfig) -> np.ndarray:
+    """Triangular filters [M, K] on the Slaney mel scale (Auditory Toolbox; librosa.filters.mel is the same, tested)."""
+    bins_hz = np.linspace(0, config.sample_rate / 2, config.n_fft // 2 + 1)
+    edges_hz = _mel_to_hz(np.linspace(_hz_to_mel(config.low_hz), _hz_to_mel(config.high_hz), config.num_mels + 2))
+    rising = (bins_hz - edges_hz[:-2, None]) / np.diff(edges_hz)[:-1, None]
+    falling = (edges_hz[2:, None] - bins_hz) / np.diff(edges_hz)[1:, None]
+    filters_MK = np.maximum(0, np.minimum(rising, falling))
+    if config.mel_norm == "slaney":
+        filters_MK = filters_MK.astype(np.float32) * (2.0 / (edges_hz[2:] - edges_hz[:-2]))[:, None]
+    return filters_MK.astype(np.float32)
+
+
+# The Slaney scale is linear (200/3 Hz a mel) up to 1 kHz and logarithmic (27 steps a factor of 6.4) above.
+_HZ_PER_MEL, _KNEE_HZ = 200.0 / 3, 1000.0
+_KNEE_MEL, _LOG_STEP = _KNEE_HZ / _HZ_PER_MEL, np.log(6.4) / 27.0
+
+
+def _hz_to_mel(hz: float) -> float:
+    return hz / _HZ_PER_MEL if hz < _KNEE_HZ else _KNEE_MEL + float(np.log(hz / _KNEE_HZ)) / _LOG_STEP
+
+
+def _mel_to_hz(mel: np.ndarray) -> np.ndarray:
+    return np.where(mel < _KNEE_MEL, mel * _HZ_PER_MEL, _KNEE_HZ * np.exp(_LOG_STEP * (mel - _KNEE_MEL)))

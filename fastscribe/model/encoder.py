@@ -1,0 +1,231 @@
+"""The FastConformer encoder (Rekesh et al. 2023, on Gulati et al. 2020), small blocks first.
+
+Layout is [B, T, D] throughout. Parameters have the unfused names that training and checkpoints use; `optimise_` turns a
+loaded encoder into its inference form: one matrix for q, k and v, BatchNorm folded into the depthwise convolution (in
+float32, before any cast). Relative positions are Transformer-XL's (Dai et al. 2019) with the shift done by strides.
+
+Shapes: B batch, M mels, T frames (mel frames before subsampling, encoder frames after), D width, H heads, K head width,
+R = 2T-1 relative positions, C subsampling channels, F mel bins left after subsampling.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from fastscribe.config import EncoderConfig
+from fastscribe.types import Features, Frames
+
+_MASKED_SCORE = -10000.0
+_CACHED_POSITIONS = 1024  # frames up to which projected position tables are kept
+
+
+class Encoder(nn.Module):
+    """Features -> Frames."""
+
+    def __init__(self, config: EncoderConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.subsampling = Subsampling(config)
+        self.layers = nn.ModuleList(ConformerLayer(config) for _ in range(config.num_layers))
+
+    def forward(self, features: Features) -> Frames:
+        dtype = self.subsampling.out.weight.dtype
+        x_BTD, lengths_B = self.subsampling(features.mel_BMT.to(dtype).transpose(1, 2), features.lengths_B)
+        if self.config.xscaling:
+            x_BTD = x_BTD * math.sqrt(self.config.d_model)
+        padding_BT = torch.arange(x_BTD.shape[1], device=x_BTD.device) >= lengths_B[:, None]
+        positions_RD = relative_positions(x_BTD.shape[1], self.config.d_model, dtype, x_BTD.device)
+        for layer in self.layers:
+            x_BTD = layer(x_BTD, padding_BT, positions_RD)
+        return Frames(x_BTD, lengths_B)
+
+    @torch.no_grad()
+    def optimise_(self) -> None:
+        """Fuses what inference can fuse. Call in float32, in eval mode, before casting; training ends here."""
+        for layer in self.layers:
+            layer.self_attn.fuse_()
+            layer.conv.fold_norm_()
+
+
+class Subsampling(nn.Module):
+    """Strided 3x3 convolutions over time and mel, each halving both, then one linear layer: [B, T, M] -> [B, T', D].
+
+    "striding" has full convolutions, "dw_striding" a full one and then depthwise-pointwise pairs. Every strided
+    convolution sees zeros beyond a row's length, so that padding cannot leak into it.
+    """
+
+    def __init__(self, config: EncoderConfig) -> None:
+        super().__init__()
+        channels, num_stages = config.subsampling_channels, int(math.log2(config.subsampling_factor))
+        self.stages = nn.ModuleList()
+        for stage in range(num_stages):
+            if stage == 0 or config.subsampling == "striding":
+                convs = [nn.Conv2d(1 if stage == 0 else channels, channels, 3, stride=2, padding=1)]
+            else:
+                depthwise = nn.Conv2d(channels, channels, 3, stride=2, padding=1, groups=channels)
+                convs = [depthwise, nn.Conv2d(channels, channels, 1)]
+            self.stages.append(nn.Sequential(*convs))
+        self.out = nn.Linear(channels * halved(config.num_mels, num_stages), config.d_model)
+
+    def forward(self, x_BTM: torch.Tensor, lengths_B: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        x_BCTF = x_BTM.unsqueeze(1)
+        for index, stage in enumerate(self.stages):
+            if index > 0:
+                padding_BT = torch.arange(x_BCTF.shape[2], device=x_BCTF.device) >= lengths_B[:, None]
+                x_BCTF = x_BCTF.masked_fill_(padding_BT[:, None, :, None], 0.0)
+            x_BCTF = F.relu(stage(x_BCTF), inplace=True)
+            lengths_B = (lengths_B + 1) // 2
+        return self.out(x_BCTF.transpose(1, 2).flatten(2)), lengths_B
+
+
+def halved(size: int, times: int) -> int:
+    """Size after so many stride-2 convolutions with kernel 3 and padding 1."""
+    for _ in range(times):
+        size = (size + 1) // 2
+    return size
+
+
+class ConformerLayer(nn.Module):
+    def __init__(self, config: EncoderConfig) -> None:
+        super().__init__()
+        self.norm_feed_forward1 = nn.LayerNorm(config.d_model)
+        self.feed_forward1 = FeedForward(config)
+        self.norm_self_attn = nn.LayerNorm(config.d_model)
+        self.self_attn = RelPositionAttention(config)
+        self.norm_conv = nn.LayerNorm(config.d_model)
+        self.conv = ConvolutionModule(config)
+        self.norm_feed_forward2 = nn.LayerNorm(config.d_model)
+        self.feed_forward2 = FeedForward(config)
+        self.norm_out = nn.LayerNorm(config.d_model)
+
+    def forward(self, x_BTD: torch.Tensor, padding_BT: torch.Tensor, positions_RD: torch.Tensor) -> torch.Tensor:
+        x_BTD = torch.add(x_BTD, self.feed_forward1(self.norm_feed_forward1(x_BTD)), alpha=0.5)
+        x_BTD = x_BTD + self.self_attn(self.norm_self_attn(x_BTD), padding_BT, positions_RD)
+        x_BTD = x_BTD + self.conv(self.norm_conv(x_BTD), padding_BT)
+        x_BTD = torch.add(x_BTD, self.feed_forward2(self.norm_feed_forward2(x_BTD)), alpha=0.5)
+        return self.norm_out(x_BTD)
+
+
+class FeedForward(nn.Module):
+    def __init__(self, config: EncoderConfig) -> None:
+        super().__init__()
+        self.linear1 = nn.Linear(config.d_model, config.ff_hidden, bias=config.use_bias)
+        self.linear2 = nn.Linear(config.ff_hidden, config.d_model, bias=config.use_bias)
+
+    def forward(self, x_BTD: torch.Tensor) -> torch.Tensor:
+        return self.linear2(F.silu(self.linear1(x_BTD), inplace=not self.training))
+
+
+class RelPositionAttention(nn.Module):
+    """Multi-head self-attention with relative positions: scores ((q+u)·k + (q+v)·p[i-j]) / sqrt(K)."""
+
+    def __init__(self, config: EncoderConfig) -> None:
+        super().__init__()
+        width, bias = config.d_model, config.use_bias
+        self.num_heads, self.head_width = config.num_heads, width // config.num_heads
+        self.linear_q = nn.Linear(width, width, bias=bias)
+        self.linear_k = nn.Linear(width, width, bias=bias)
+        self.linear_v = nn.Linear(width, width, bias=bias)
+        self.linear_out = nn.Linear(width, width, bias=bias)
+        self.linear_pos = nn.Linear(width, width, bias=False)
+        self.pos_bias_u = nn.Parameter(torch.zeros(self.num_heads, self.head_width))
+        self.pos_bias_v = nn.Parameter(torch.zeros(self.num_heads, self.head_width))
+        self.linear_qkv: nn.Linear | None = None
+        self._cached_HKR: torch.Tensor | None = None
+
+    def fuse_(self) -> None:
+        parts = [self.linear_q, self.linear_k, self.linear_v]
+        fused = nn.Linear(self.linear_q.in_features, 3 * self.linear_q.out_features, bias=self.linear_q.bias is not None)
+        fused.weight = nn.Parameter(torch.cat([part.weight for part in parts]), requires_grad=False)
+        if fused.bias is not None:
+            fused.bias = nn.Parameter(torch.cat([part.bias for part in parts]), requires_grad=False)
+        self.linear_qkv = fused
+        del self.linear_q, self.linear_k, self.linear_v
+
+    def forward(self, x_BTD: torch.Tensor, padding_BT: torch.Tensor, positions_RD: torch.Tensor) -> torch.Tensor:
+        batch, num_frames, width = x_BTD.shape
+        q_BHTK, k_BHTK, v_BHTK = (self._heads(part) for part in self._project(x_BTD))
+        scale = 1.0 / math.sqrt(self.head_width)
+        qv_BHTK = (q_BHTK + self.pos_bias_v[:, None]) * scale
+        bias_BHTT = relative_shift(qv_BHTK @ self._positions(positions_RD))
+        bias_BHTT.masked_fill_(padding_BT[:, None, None, :], _MASKED_SCORE)
+        out_BHTK = F.scaled_dot_product_attention(
+            q_BHTK + self.pos_bias_u[:, None], k_BHTK, v_BHTK, attn_mask=bias_BHTT, scale=scale
+        )
+        return self.linear_out(out_BHTK.transpose(1, 2).reshape(batch, num_frames, width))
+
+    def _project(self, x_BTD: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        if self.linear_qkv is not None:
+            return self.linear_qkv(x_BTD).chunk(3, dim=-1)
+        return self.linear_q(x_BTD), self.linear_k(x_BTD), self.linear_v(x_BTD)
+
+    def _heads(self, x_BTD: torch.Tensor) -> torch.Tensor:
+        return x_BTD.unflatten(-1, (self.num_heads, self.head_width)).transpose(1, 2)
+
+    def _positions(self, positions_RD: torch.Tensor) -> torch.Tensor:
+        """Projected positions [H, K, R]. They depend on no input, so inference keeps the longest table and slices it."""
+        num_frames = (positions_RD.shape[0] + 1) // 2
+        if self.linear_qkv is None or num_frames > _CACHED_POSITIONS:
+            return self._project_positions(positions_RD)
+        cached = self._cached_HKR
+        if cached is None or cached.shape[2] < positions_RD.shape[0] or cached.dtype != positions_RD.dtype:
+            cached = self._cached_HKR = self._project_positions(positions_RD)
+        centre = cached.shape[2] // 2
+        return cached[:, :, centre - num_frames + 1 : centre + num_frames]
+
+    def _project_positions(self, positions_RD: torch.Tensor) -> torch.Tensor:
+        return self.linear_pos(positions_RD).unflatten(-1, (self.num_heads, self.head_width)).permute(1, 2, 0)
+
+
+def relative_positions(num_frames: int, width: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """Sinusoids [R, D] for distances T-1 .. -(T-1), computed in float32 and rounded to `dtype`."""
+    distance_R = torch.arange(num_frames - 1, -num_frames, -1, dtype=torch.float32, device=device)
+    frequency = torch.exp(torch.arange(0, width, 2, dtype=torch.float32, device=device) * -(math.log(10000.0) / width))
+    angle = distance_R[:, None] * frequency
+    return torch.stack((angle.sin(), angle.cos()), dim=-1).flatten(1).to(dtype)
+
+
+def relative_shift(scores_BHTR: torch.Tensor) -> torch.Tensor:
+    """[B, H, T, R] by distance -> [B, H, T, T] by key: out[i, j] = in[i, T-1-i+j]. A view; no two entries share memory."""
+    batch, heads, num_frames, num_distances = scores_BHTR.shape
+    scores_BHTR = scores_BHTR.contiguous()
+    stride_b, stride_h, stride_t, _ = scores_BHTR.stride()
+    return scores_BHTR.as_strided(
+        (batch, heads, num_frames, num_frames), (stride_b, stride_h, stride_t - 1, 1), num_frames - 1
+    )
+
+
+class ConvolutionModule(nn.Module):
+    """Pointwise, GLU, depthwise over time, norm, SiLU, pointwise. Padding is zeroed just before the depthwise part."""
+
+    def __init__(self, config: EncoderConfig) -> None:
+        super().__init__()
+        width, bias = config.d_model, config.use_bias
+        self.pointwise1 = nn.Linear(width, 2 * width, bias=bias)
+        self.depthwise = nn.Conv1d(width, width, config.conv_kernel, padding=config.conv_kernel // 2, groups=width, bias=bias)
+        self.norm: nn.Module = nn.BatchNorm1d(width) if config.conv_norm == "batch_norm" else nn.LayerNorm(width)
+        self.pointwise2 = nn.Linear(width, width, bias=bias)
+
+    def fold_norm_(self) -> None:
+        """BatchNorm in eval mode is a scale and a shift per channel: put them into the depthwise convolution."""
+        norm, conv = self.norm, self.depthwise
+        if not isinstance(norm, nn.BatchNorm1d):
+            return
+        scale_D = norm.weight / torch.sqrt(norm.running_var + norm.eps)
+        old_bias_D = conv.bias if conv.bias is not None else torch.zeros_like(scale_D)
+        conv.weight = nn.Parameter(conv.weight * scale_D[:, None, None], requires_grad=False)
+        conv.bias = nn.Parameter((old_bias_D - norm.running_mean) * scale_D + norm.bias, requires_grad=False)
+        self.norm = nn.Identity()
+
+    def forward(self, x_BTD: torch.Tensor, padding_BT: torch.Tensor) -> torch.Tensor:
+        x_BTD = F.glu(self.pointwise1(x_BTD), dim=-1).masked_fill(padding_BT[:, :, None], 0.0)
+        x_BTD = self._depthwise(x_BTD)
+        x_BTD = self.norm(x_BTD.transpose(1, 2)).transpose(1, 2) if isinstance(self.norm, nn.BatchNorm1d) else self.norm(x_BTD)
+        return self.pointwise2(F.silu(x_BTD))
+
+    def _depthwise(self, x_BTD: torch.Tensor) -> torch.Tensor:
+        return self.depthwise(x_BTD.transpose(1, 2)).transpose(1, 2)

@@ -1,0 +1,53 @@
+"""The trained parts of a model: the encoder and the heads its checkpoint has. Tensors only; it never sees a file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import nn
+
+from fastscribe.config import ModelConfig
+from fastscribe.errors import WeightsMismatch
+from fastscribe.model.ctc import CtcHead
+from fastscribe.model.encoder import Encoder
+from fastscribe.model.transducer import Transducer
+
+# BatchNorm's step counter is bookkeeping that some writers leave out; it changes nothing.
+_OPTIONAL_SUFFIX = ".num_batches_tracked"
+
+
+class Model(nn.Module):
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.encoder = Encoder(config.encoder)
+        self.transducer: Transducer | None = None
+        if config.joint is not None:
+            assert config.predictor is not None
+            self.transducer = Transducer(
+                config.predictor, config.joint, config.durations, config.encoder.d_model, config.blank_id
+            )
+        self.ctc = CtcHead(config.encoder.d_model, config.blank_id + 1) if config.has_ctc else None
+
+
+def build_model(config: ModelConfig, weights: Mapping[str, torch.Tensor], where: object) -> Model:
+    """A float32 model on the CPU in eval mode. Raises WeightsMismatch listing every name that does not fit."""
+    with torch.device("meta"):
+        model = Model(config)
+    weights = dict(weights)
+    expected = model.state_dict()
+    for name in expected:
+        if name.endswith(_OPTIONAL_SUFFIX):
+            weights.setdefault(name, torch.zeros((), dtype=torch.long))
+    wrong = [
+        f"{name} {tuple(weights[name].shape)} instead of {tuple(tensor.shape)}"
+        for name, tensor in expected.items()
+        if name in weights and weights[name].shape != tensor.shape
+    ]
+    missing, unexpected = expected.keys() - weights.keys(), weights.keys() - expected.keys()
+    if missing or unexpected or wrong:
+        raise WeightsMismatch(where, missing, unexpected, wrong)
+    floats = {name: tensor.float() if tensor.is_floating_point() else tensor for name, tensor in weights.items()}
+    model.load_state_dict(floats, assign=True)
+    return model.eval().requires_grad_(False)

@@ -1,0 +1,84 @@
+"""The transducer's predictor (an LSTM over labels) and joint network (Graves 2012; TDT: Xu et al. 2023).
+
+The predictor is written as single steps, because greedy decoding takes one at a time and a CUDA graph wants every step
+to be the same few matrix products. Training unrolls `nn.LSTM` over the same parameters.
+
+Shapes: B batch, H predictor width, L predictor layers, J joint width, V labels with blank, N durations.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from fastscribe.config import JointConfig, PredictorConfig
+
+_ACTIVATIONS = {"relu": torch.relu, "tanh": torch.tanh, "sigmoid": torch.sigmoid}
+
+
+class Predictor(nn.Module):
+    """One label after another: (labels [B], state) -> (output [B, H], state). State is h and c, [2, L, B, H].
+
+    The start symbol is the blank's own embedding row, whatever the checkpoint holds there.
+    """
+
+    def __init__(self, config: PredictorConfig, num_tokens: int) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(num_tokens, config.hidden)
+        self.lstm = nn.LSTM(config.hidden, config.hidden, config.num_layers)
+
+    def initial_state(self, batch_size: int) -> torch.Tensor:
+        weight = self.embedding.weight
+        return weight.new_zeros(2, self.lstm.num_layers, batch_size, self.lstm.hidden_size)
+
+    def step(self, labels_B: torch.Tensor, state_2LBH: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        x_BH = self.embedding(labels_B)
+        new_state_2LBH = torch.empty_like(state_2LBH)
+        for layer in range(self.lstm.num_layers):
+            h_BH, c_BH = self._cell(x_BH, state_2LBH[0, layer], state_2LBH[1, layer], layer)
+            new_state_2LBH[0, layer], new_state_2LBH[1, layer] = h_BH, c_BH
+            x_BH = h_BH
+        return x_BH, new_state_2LBH
+
+    def _cell(
+        self, x_BH: torch.Tensor, h_BH: torch.Tensor, c_BH: torch.Tensor, layer: int
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        weight_ih, weight_hh, bias_ih, bias_hh = self.lstm.all_weights[layer]
+        gates = torch.addmm(bias_ih, x_BH, weight_ih.t()) + torch.addmm(bias_hh, h_BH, weight_hh.t())
+        in_BH, forget_BH, cell_BH, out_BH = gates.chunk(4, dim=1)
+        c_BH = torch.sigmoid(forget_BH) * c_BH + torch.sigmoid(in_BH) * torch.tanh(cell_BH)
+        return torch.sigmoid(out_BH) * torch.tanh(c_BH), c_BH
+
+
+class Joint(nn.Module):
+    """Encoder and predictor projected to one width, added, activated, projected to V labels (blank last) + N durations."""
+
+    def __init__(self, config: JointConfig, d_model: int, predictor_hidden: int, num_outputs: int) -> None:
+        super().__init__()
+        self.encoder = nn.Linear(d_model, config.hidden)
+        self.predictor = nn.Linear(predictor_hidden, config.hidden)
+        self.output = nn.Linear(config.hidden, num_outputs)
+        self.activation = _ACTIVATIONS[config.activation]
+
+    def forward(self, projected_encoder: torch.Tensor, projected_predictor: torch.Tensor) -> torch.Tensor:
+        """Both [..., J] after their own projections -> logits [..., V+N]; hoisting the projections is the caller's gain."""
+        return self.output(self.activation(projected_encoder + projected_predictor))
+
+
+class Transducer(nn.Module):
+    """Predictor and joint with what decoding must know: blank id and TDT durations (empty for RNN-T)."""
+
+    def __init__(
+        self,
+        predictor: PredictorConfig,
+        joint: JointConfig,
+        durations: tuple[int, ...],
+        d_model: int,
+        blank_id: int,
+    ) -> None:
+        super().__init__()
+        self.predictor = Predictor(predictor, blank_id + 1)
+        self.joint = Joint(joint, d_model, predictor.hidden, blank_id + 1 + len(durations))
+        self.blank_id = blank_id
+        self.durations = durations
+        self.max_symbols = joint.max_symbols

@@ -1,0 +1,111 @@
+"""What a run took and what it cost: stage times, RTFx, padding share, USD per 1,000 audio hours. Pure.
+
+No price is invented: a device that the table does not list, and no --price-per-hour, means no cost is claimed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Price:
+    """A list price, on demand, for one GPU with the machine around it."""
+
+    device: str  # as torch names it, or a part of that
+    usd_per_hour: float
+    offer: str
+    source: str
+    read_on: str
+
+    @property
+    def cited(self) -> str:
+        return f"{self.offer}, {self.source}, read {self.read_on}"
+
+
+_SPACES = "https://huggingface.co/docs/hub/en/spaces-gpus"
+PRICES: tuple[Price, ...] = (
+    Price("Tesla T4", 0.40, "Hugging Face Spaces, Nvidia T4 small", _SPACES, "2026-11-21"),
+    Price("NVIDIA A10G", 1.00, "Hugging Face Spaces, Nvidia A10G small", _SPACES, "2026-11-21"),
+    Price("NVIDIA L40S", 1.80, "Hugging Face Spaces, 1x Nvidia L40S", _SPACES, "2026-11-21"),
+)
+
+
+def list_price(device_name: str) -> Price | None:
+    return next((price for price in PRICES if price.device in device_name), None)
+
+
+class Stopwatch:
+    """Seconds by stage name; nested or repeated use adds up. Used from the one thread that drives the model."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+
+    @contextmanager
+    def time(self, stage: str) -> Iterator[None]:
+        start = perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds[stage] = self.seconds.get(stage, 0.0) + perf_counter() - start
+
+
+@dataclass(frozen=True)
+class RunStats:
+    """One run. audio_s counts transcribed files only; wall_s runs from the loaded model to the last row written."""
+
+    files: int
+    failed: int
+    audio_s: float
+    load_s: float
+    wall_s: float
+    stage_s: dict[str, float]
+    padded_frames: int
+    real_frames: int
+    peak_bytes: int
+    device: str
+    dtype: str
+    usd_per_hour: float | None
+    price_source: str | None
+    versions: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def rtfx(self) -> float:
+        """Seconds of audio transcribed a second of wall time."""
+        return self.audio_s / self.wall_s if self.wall_s > 0 else 0.0
+
+    @property
+    def padding_share(self) -> float:
+        """Share of the encoder frames computed that stood for no audio."""
+        return 1.0 - self.real_frames / self.padded_frames if self.padded_frames else 0.0
+
+    @property
+    def usd_per_1000_audio_hours(self) -> float | None:
+        if self.usd_per_hour is None or self.rtfx <= 0:
+            return None
+        return 1000.0 * self.usd_per_hour / self.rtfx
+
+    def to_json(self) -> dict[str, Any]:
+        """The fields of report.json."""
+        cost = self.usd_per_1000_audio_hours
+        return {
+            "files": self.files,
+            "failed": self.failed,
+            "audio_s": round(self.audio_s, 3),
+            "load_s": round(self.load_s, 3),
+            "wall_s": round(self.wall_s, 3),
+            "rtfx": round(self.rtfx, 2),
+            "stage_s": {stage: round(seconds, 3) for stage, seconds in self.stage_s.items()},
+            "padding_share": round(self.padding_share, 4),
+            "peak_bytes": self.peak_bytes,
+            "device": self.device,
+            "dtype": self.dtype,
+            "usd_per_hour": self.usd_per_hour,
+            "price_source": self.price_source,
+            "usd_per_1000_audio_hours": None if cost is None else round(cost, 4),
+            "versions": self.versions,
+        }

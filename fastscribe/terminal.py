@@ -1,0 +1,87 @@
+"""What people see on stderr: a progress bar on a terminal, one line a failed file, and the table at the end.
+
+stdout belongs to the transcripts. rich is imported only where there is a terminal to draw on.
+"""
+
+from __future__ import annotations
+
+import sys
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from fastscribe.audio.source import printable
+from fastscribe.types import Failure
+
+if TYPE_CHECKING:
+    from fastscribe.run import Progress
+    from fastscribe.stats import RunStats
+
+
+def say(message: str) -> None:
+    """One line to stderr, whatever characters are in it."""
+    print(printable(f"fastscribe: {message}"), file=sys.stderr, flush=True)
+
+
+def failure_line(failure: Failure) -> str:
+    return f"{failure.path}: {failure.stage} failed: {failure.message}"
+
+
+class ProgressBar:
+    """Share of the audio done, RTFx so far and time left. Draws nothing where stderr is no terminal."""
+
+    def __init__(self, progress: Progress, enabled: bool) -> None:
+        self._progress = progress
+        self._bar: Any = None
+        self._task: Any = None
+        if enabled and sys.stderr.isatty():
+            from rich.console import Console
+            from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+            columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+            left = (TextColumn("left"), TimeRemainingColumn())
+            self._bar = Progress(*columns, *left, console=Console(stderr=True), transient=True)
+            self._task = self._bar.add_task("starting", total=None)
+
+    def __enter__(self) -> ProgressBar:
+        if self._bar is not None:
+            self._bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def update(self) -> None:
+        if self._bar is None:
+            return
+        done = self._progress
+        elapsed = self._bar.tasks[0].elapsed or 0.0
+        rtfx = done.audio_s / elapsed if elapsed > 0 else 0.0
+        failed = f", {done.failed} failed" if done.failed else ""
+        text = f"{done.files} files{failed}, {done.audio_s / 3600:.2f} h, {rtfx:.0f}x"
+        self._bar.update(self._task, description=text, completed=done.audio_s, total=done.planned_s or None)
+
+    def say(self, message: str) -> None:
+        if self._bar is None:
+            say(message)
+        else:
+            self._bar.console.print(printable(f"fastscribe: {message}"), markup=False, highlight=False, soft_wrap=True)
+
+
+def report_table(stats: RunStats) -> str:
+    """The report as aligned lines."""
+    cost = stats.usd_per_1000_audio_hours
+    stages = ", ".join(f"{stage} {seconds:.2f}" for stage, seconds in stats.stage_s.items())
+    rows = [
+        ("files", f"{stats.files} ({stats.failed} failed)"),
+        ("audio", f"{stats.audio_s / 3600:.3f} h"),
+        ("time", f"load {stats.load_s:.2f} s, run {stats.wall_s:.2f} s ({stages})"),
+        ("RTFx", f"{stats.rtfx:.1f}"),
+        ("padding", f"{100 * stats.padding_share:.1f} %"),
+        ("peak memory", f"{stats.peak_bytes / 2**30:.2f} GiB"),
+        ("device", f"{stats.device}, {stats.dtype}"),
+        ("cost", "unknown (--price-per-hour)" if cost is None else f"{cost:.2f} USD per 1,000 audio hours ({stats.price_source})"),
+    ]
+    return "\n".join(f"  {name:<12} {value}" for name, value in rows)

@@ -1,0 +1,146 @@
+"""Token ids to text: SentencePiece models, Hugging Face tokenizer.json files and plain character vocabularies.
+
+Decoding only needs the pieces, so all three become one list of pieces and one rule for joining them. sentencepiece reads
+its own model files; it is not asked to decode, because words and subtitles need the text of parts of a hypothesis by
+the same rule as the whole. tests compare that rule with sentencepiece's own.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import unicodedata
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Literal
+
+WORD_MARK = "▁"  # SentencePiece writes a word's leading space so
+UNKNOWN_TEXT = " ⁇ "  # what SentencePiece shows for <unk>
+_BYTE_PIECE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+# Pieces of these kinds say nothing about which punctuation a model writes.
+_NOT_TEXT = re.compile(r"^(\[.*\]|<.*>|##.*|▁.*|\s*)$", re.DOTALL)
+
+Kind = Literal["subword", "character"]
+
+
+@dataclass(frozen=True)
+class Tokenizer:
+    """The pieces of a vocabulary in id order, blank not among them, and the files they came from (name -> content)."""
+
+    pieces: tuple[str, ...]
+    kind: Kind
+    unknown_ids: frozenset[int] = frozenset()
+    silent_ids: frozenset[int] = frozenset()  # control and special tokens: no text
+    files: dict[str, bytes] = field(default_factory=dict, compare=False, repr=False)
+
+    def text(self, ids: Iterable[int]) -> str:
+        """The text of a token sequence, without a leading space."""
+        ids = list(ids)
+        if self.kind == "character":
+            return "".join(self.pieces[i] for i in ids)
+        return _join((self._surface(i) for i in ids))
+
+    def _surface(self, token_id: int) -> str:
+        if token_id in self.unknown_ids:
+            return UNKNOWN_TEXT
+        return "" if token_id in self.silent_ids else self.pieces[token_id]
+
+    @cached_property
+    def token_texts(self) -> tuple[str, ...]:
+        """Each token's text on its own: what it is compared with to see whether it starts a word."""
+        return tuple(self.text([i]) for i in range(len(self.pieces)))
+
+    @cached_property
+    def punctuation(self) -> frozenset[str]:
+        """Punctuation characters (Unicode category P) that the vocabulary can write without a word mark."""
+        text_pieces = (piece for piece in self.pieces if not _NOT_TEXT.match(piece))
+        return frozenset(c for piece in text_pieces for c in piece if unicodedata.category(c).startswith("P"))
+
+    @cached_property
+    def _space_before_punctuation(self) -> re.Pattern[str] | None:
+        if not self.punctuation:
+            return None
+        return re.compile(r"\s([" + "".join(re.escape(c) for c in sorted(self.punctuation)) + "])")
+
+    def sentence(self, ids: Iterable[int]) -> str:
+        """Text of a whole hypothesis; one space before each punctuation character is taken out, as NeMo does."""
+        text = self.text(ids)
+        pattern = self._space_before_punctuation
+        return pattern.sub(r"\1", text) if pattern else text
+
+
+def _join(surfaces: Iterable[str]) -> str:
+    """SentencePiece's rule: word marks become spaces, none at the start; runs of byte pieces become UTF-8."""
+    text = ""
+    pending = bytearray()
+    for surface in surfaces:
+        byte = _BYTE_PIECE.fullmatch(surface)
+        if byte:
+            pending.append(int(byte[1], 16))
+            continue
+        text += pending.decode("utf-8", "replace")
+        pending.clear()
+        if not text and surface != UNKNOWN_TEXT:
+            surface = surface.removeprefix(WORD_MARK)
+        text += surface.replace(WORD_MARK, " ")
+    return text + pending.decode("utf-8", "replace")
+
+
+def from_sentencepiece(model: bytes) -> Tokenizer:
+    """Raises RuntimeError (sentencepiece's own) when the bytes are not a model."""
+    import sentencepiece
+
+    processor = sentencepiece.SentencePieceProcessor()
+    processor.LoadFromSerializedProto(model)
+    ids = range(processor.GetPieceSize())
+    return Tokenizer(
+        pieces=tuple(processor.IdToPiece(i) for i in ids),
+        kind="subword",
+        unknown_ids=frozenset(i for i in ids if processor.IsUnknown(i)),
+        silent_ids=frozenset(i for i in ids if processor.IsControl(i)),
+        files={"tokenizer.model": model},
+    )
+
+
+def from_huggingface(tokenizer_json: bytes, num_labels: int) -> Tokenizer:
+    """Reads BPE and Unigram vocabularies; ids from `num_labels` on (the blank) are left out.
+
+    Raises ValueError where the file is something else or leaves ids without a piece.
+    """
+    data = json.loads(tokenizer_json)
+    vocabulary = data["model"]["vocab"]
+    by_id = {i: piece for i, (piece, _) in enumerate(vocabulary)} if isinstance(vocabulary, list) else {}
+    if isinstance(vocabulary, dict):
+        by_id = {i: piece for piece, i in vocabulary.items()}
+    special = set()
+    for token in data.get("added_tokens", []):
+        by_id[token["id"]] = token["content"]
+        if token.get("special"):
+            special.add(token["id"])
+    missing = [i for i in range(num_labels) if i not in by_id]
+    if missing:
+        raise ValueError(f"no piece for ids {missing[:5]} of {num_labels}")
+    return Tokenizer(
+        pieces=tuple(by_id[i] for i in range(num_labels)),
+        kind="subword",
+        silent_ids=frozenset(i for i in special if i < num_labels),
+        files={"tokenizer.json": tokenizer_json},
+    )
+
+
+def from_characters(labels: Sequence[str]) -> Tokenizer:
+    listing = json.dumps(list(labels), ensure_ascii=False).encode()
+    return Tokenizer(pieces=tuple(labels), kind="character", files={"characters.json": listing})
+
+
+def from_folder(folder: Path, num_labels: int) -> Tokenizer:
+    """Whichever of the three files a fastscribe or Hugging Face folder holds. Raises FileNotFoundError for none."""
+    if (folder / "tokenizer.model").is_file():
+        return from_sentencepiece((folder / "tokenizer.model").read_bytes())
+    if (folder / "tokenizer.json").is_file():
+        return from_huggingface((folder / "tokenizer.json").read_bytes(), num_labels)
+    if (folder / "characters.json").is_file():
+        return from_characters(json.loads((folder / "characters.json").read_bytes()))
+    raise FileNotFoundError(f"{folder} holds no tokenizer.model, tokenizer.json or characters.json")

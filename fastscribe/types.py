@@ -1,0 +1,151 @@
+"""The values that travel along the straight path, from a file's name to its transcript.
+
+    path -probe-> AudioInfo -split-> Utterance.. -plan-> (Utterance..) -load-> Batch -features-> Features
+         -encode-> Frames -decode-> Hypothesis.. -assemble-> Transcript -write-> JSONL, SRT ..
+
+All are frozen. A stage that fails on a file makes a Failure instead. This module imports nothing heavy: whoever plans,
+writes or tests should not need torch. Seconds are floats on the file's own clock; positions inside a file are integer
+samples at the file's own rate, so that nothing drifts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import numpy as np
+    import torch
+
+
+@dataclass(frozen=True)
+class AudioInfo:
+    """One recording (or one manifest row's cut of it), as its header describes it.
+
+    `start` and `num_samples` are in samples at `sample_rate`; a plain file starts at 0.
+    """
+
+    path: str  # as the user gave it
+    id: str  # path below the given root with "/", plus "@offset" for a cut; names outputs, never opened
+    sample_rate: int
+    channels: int
+    num_samples: int
+    start: int = 0
+    row: Mapping[str, Any] | None = None  # the manifest row with every field; None outside manifests
+    file: str = ""  # what is opened where that is not `path` (a manifest row's path below the manifest's folder)
+
+    @property
+    def duration_s(self) -> float:
+        return self.num_samples / self.sample_rate
+
+
+@dataclass(frozen=True)
+class Utterance:
+    """A stretch of one recording that the model sees at once. Positions count from `audio.start`."""
+
+    audio: AudioInfo
+    start: int
+    num_samples: int
+
+    @property
+    def start_s(self) -> float:
+        return self.start / self.audio.sample_rate
+
+    @property
+    def duration_s(self) -> float:
+        return self.num_samples / self.audio.sample_rate
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Utterances with their waveforms at the model's rate, zero-padded to the longest.
+
+    samples_BS is int16 where every file is 16-bit at the model's rate, else float32 in [-1, 1].
+    """
+
+    utterances: tuple[Utterance, ...]
+    samples_BS: np.ndarray
+    lengths_B: np.ndarray
+
+
+@dataclass(frozen=True)
+class Features:
+    """Normalised log-mel, zero beyond each row's length."""
+
+    mel_BMT: torch.Tensor
+    lengths_B: torch.Tensor
+
+
+@dataclass(frozen=True)
+class Frames:
+    """Encoder output. Rows are undefined beyond their length."""
+
+    frames_BTD: torch.Tensor
+    lengths_B: torch.Tensor
+
+
+@dataclass(frozen=True)
+class Hypothesis:
+    """What a decoder emitted for one utterance; the four sequences have one entry a token.
+
+    token_frames counts encoder frames from the utterance's start; token_durations is what the model predicted (TDT),
+    1 (RNN-T) or the length of the token's run (CTC); logprobs are natural logs over labels and blank.
+    """
+
+    token_ids: tuple[int, ...] = ()
+    token_frames: tuple[int, ...] = ()
+    token_durations: tuple[int, ...] = ()
+    logprobs: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True)
+class Token:
+    id: int
+    piece: str
+    start_s: float
+    end_s: float
+    confidence: float
+
+
+@dataclass(frozen=True)
+class Word:
+    text: str
+    start_s: float
+    end_s: float
+    confidence: float
+
+
+@dataclass(frozen=True)
+class Segment:
+    text: str
+    start_s: float
+    end_s: float
+    confidence: float
+    words: tuple[Word, ...]
+
+
+@dataclass(frozen=True)
+class Transcript:
+    """One recording's text; times are seconds on the recording's own clock (a manifest cut's clock starts at its offset)."""
+
+    audio: AudioInfo
+    text: str
+    segments: tuple[Segment, ...]
+    tokens: tuple[Token, ...]
+
+    @property
+    def words(self) -> tuple[Word, ...]:
+        return tuple(word for segment in self.segments for word in segment.words)
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A recording that could not be transcribed, and the stage that gave up on it."""
+
+    path: str
+    id: str
+    stage: str  # "input", "probe", "split", "load", "model", "write"
+    error_type: str
+    message: str
+    row: Mapping[str, Any] | None = None

@@ -1,0 +1,146 @@
+"""A Transcript or a Failure -> the text of each output format. Pure: output.py decides where the text goes.
+
+Every string returned can be encoded as UTF-8 and ends in a newline, unless it is empty. Lone surrogates, which undecodable file
+names and some JSON contain, come out as backslash escapes; inside JSON those are read back as what they were. JSON
+has no NaN, so numbers that are not finite become null there and 0 elsewhere.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from fastscribe.subtitles import clean_text, to_cues
+from fastscribe.types import Failure, Segment, Token, Transcript, Word
+
+# Ours in manifest mode: what an input row holds under these names is a former run's, and would contradict this one's.
+_OWN_KEYS = frozenset(("pred_text", "segments", "words", "tokens", "error"))
+_LINE_BREAKS_IN_JSON = {ord(char): f"\\u{ord(char):04x}" for char in "\x85\u2028\u2029"}  # to str.splitlines, not to JSON
+
+
+def render(result: Transcript | Failure, format: str, tokens: bool = False) -> str:
+    """The result in one of config.OUTPUT_FORMATS. Only the JSON formats can say that a file failed; the others say ""."""
+    if format == "jsonl":
+        return to_jsonl(result, tokens)
+    if format == "json":
+        return to_json(result, tokens)
+    writers = {"srt": to_srt, "vtt": to_vtt, "txt": to_txt, "tsv": to_tsv, "ctm": to_ctm}
+    writer = writers[format]
+    return "" if isinstance(result, Failure) else writer(result)
+
+
+def to_jsonl(result: Transcript | Failure, tokens: bool = False) -> str:
+    """The object on one line, whatever the reader takes for a line break."""
+    return _dumps(to_object(result, tokens), indent=None).translate(_LINE_BREAKS_IN_JSON) + "\n"
+
+
+def to_json(result: Transcript | Failure, tokens: bool = False) -> str:
+    return _dumps(to_object(result, tokens), indent=2) + "\n"
+
+
+def to_object(result: Transcript | Failure, tokens: bool = False) -> dict[str, Any]:
+    """What the JSON formats hold: seconds with 3 decimals, confidences with 2.
+
+    With a manifest row its fields come first, `text` stays the reference and the hypothesis is `pred_text`.
+    """
+    if isinstance(result, Failure):
+        error = {"stage": result.stage, "type": result.error_type, "message": result.message}
+        return {**_carried(result.row), **_path(result.row, result.path), "error": error}
+    row = result.audio.row
+    found: dict[str, Any] = {} if row is not None and "duration" in row else {"duration": _s(result.audio.duration_s)}
+    found["text" if row is None else "pred_text"] = result.text
+    found["segments"] = [{"text": segment.text, **_span(segment)} for segment in result.segments]
+    found["words"] = [{"word": word.text, **_span(word)} for word in result.words]
+    if tokens:
+        found["tokens"] = [{"id": token.id, "piece": token.piece, **_span(token)} for token in result.tokens]
+    return {**_carried(row), **_path(row, result.audio.path), **found}
+
+
+def to_srt(transcript: Transcript) -> str:
+    return "".join(
+        f"{number}\n{_clock(cue.start_ms, ',')} --> {_clock(cue.end_ms, ',')}\n" + "\n".join(cue.lines) + "\n\n"
+        for number, cue in enumerate(to_cues(transcript), start=1)
+    )
+
+
+def to_vtt(transcript: Transcript) -> str:
+    return "WEBVTT\n\n" + "".join(
+        f"{_clock(cue.start_ms, '.')} --> {_clock(cue.end_ms, '.')}\n{_escape_markup(cue.lines)}\n\n"
+        for cue in to_cues(transcript)
+    )
+
+
+def to_txt(transcript: Transcript) -> str:
+    """The text on one line, empty where nothing was said."""
+    return clean_text(transcript.text) + "\n"
+
+
+def to_tsv(transcript: Transcript) -> str:
+    """As openai/whisper writes it: a header, then a line a segment with integer milliseconds."""
+    lines = [
+        f"{round(_finite(segment.start_s) * 1000)}\t{round(_finite(segment.end_s) * 1000)}\t{clean_text(segment.text)}\n"
+        for segment in transcript.segments
+    ]
+    return "start\tend\ttext\n" + "".join(lines)
+
+
+def to_ctm(transcript: Transcript) -> str:
+    """NIST's CTM: `id channel start duration word confidence`, separated by spaces, which neither id nor word may hold."""
+    recording = _unspaced(transcript.audio.id)
+    return "".join(
+        f"{recording} 1 {_finite(word.start_s):.3f} {max(0.0, _finite(word.end_s - word.start_s)):.3f}"
+        f" {_unspaced(word.text)} {_finite(word.confidence):.2f}\n"
+        for word in transcript.words
+        if clean_text(word.text)
+    )
+
+
+def _carried(row: Mapping[str, Any] | None) -> dict[str, Any]:
+    return {} if row is None else {key: value for key, value in row.items() if key not in _OWN_KEYS}
+
+
+def _path(row: Mapping[str, Any] | None, path: str) -> dict[str, str]:
+    return {} if row is not None and "audio_filepath" in row else {"audio_filepath": path}
+
+
+def _span(part: Segment | Word | Token) -> dict[str, float]:
+    return {"start": _s(part.start_s), "end": _s(part.end_s), "confidence": round(float(part.confidence), 2)}
+
+
+def _s(time_s: float) -> float:
+    return round(float(time_s), 3)
+
+
+def _dumps(value: dict[str, Any], indent: int | None) -> str:
+    try:
+        text = json.dumps(value, ensure_ascii=False, allow_nan=False, indent=indent)
+    except ValueError:
+        text = json.dumps(_without_nan(value), ensure_ascii=False, allow_nan=False, indent=indent)
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def _without_nan(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {key: _without_nan(item) for key, item in value.items()}
+    return [_without_nan(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def _clock(time_ms: int, decimal_mark: str) -> str:
+    seconds, ms = divmod(time_ms, 1000)
+    return f"{seconds // 3600:02d}:{seconds // 60 % 60:02d}:{seconds % 60:02d}{decimal_mark}{ms:03d}"
+
+
+def _escape_markup(lines: Iterable[str]) -> str:
+    return "\n".join(lines).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+
+def _finite(number: float) -> float:
+    return float(number) if math.isfinite(number) else 0.0
+
+
+def _unspaced(text: str) -> str:
+    return clean_text(text).replace(" ", "_") or "_"

@@ -1,0 +1,544 @@
+#!/usr/bin/env python3
+"""Makes small random-weight NeMo checkpoints of many shapes, with what NeMo itself gets out of them.
+
+    python make_nemo_goldens.py OUT_DIR AUDIO...        # in an environment with nemo_toolkit[asr], not fastscribe's own
+
+Writes OUT_DIR/<name>/model.nemo, golden.json (per file: lengths, tokens, frames, durations, text, words, segments; the CTC
+head's under "ctc" for hybrids) and tensors.npz (features and encoder output of the first and the last file). The models
+are not trained: norms, biases and embeddings are randomised so that every one of them matters, and the blank's bias is
+bisected until a fair share of frames emits, so that a decoder has something to get wrong.
+
+Settings: CPU, float32, eval, batch 1, no dither, greedy_batch, compute_timestamps; audio at 16 kHz, channels averaged.
+A file is `fragile` where relative noise of 1e-5 on the encoder output changes its tokens: compare those with care.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import os
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import nemo
+import numpy as np
+import torch
+from nemo.collections.asr import models as nemo_models
+from nemo.collections.asr.parts.preprocessing.segment import AudioSegment
+from nemo.collections.common.tokenizers.sentencepiece_tokenizer import create_spt_model
+from omegaconf import DictConfig, OmegaConf, open_dict
+
+LETTERS = tuple(" abcdefghijklmnopqrstuvwxyz'")
+PUNCTUATED = (*LETTERS, ".", ",", "?")
+
+
+@dataclass(frozen=True)
+class Spec:
+    """One model. `vocabulary` is a SentencePiece size or the characters themselves."""
+
+    name: str
+    vocabulary: int | tuple[str, ...]
+    byte_fallback: bool = False
+    sentence_marks: bool = False  # <s> and </s> among the pieces
+    has_transducer: bool = True
+    has_ctc: bool = False
+    durations: tuple[int, ...] = ()
+    max_symbols: int | None = 10
+    pred_hidden: int = 64
+    pred_layers: int = 1
+    joint_hidden: int = 64
+    activation: str = "relu"
+    joint_dropout: float = 0.2
+    start_row: bool = False  # a non-zero embedding for the blank, which starts every hypothesis
+    rate: float = 0.3  # labels per encoder frame to aim for
+    mels: int = 80
+    window_size: float = 0.025
+    n_fft: int | None = 512
+    window: str = "hann"
+    normalize: str = "per_feature"
+    d_model: int = 64
+    heads: int = 4
+    layers: int = 2
+    ff_factor: int = 4
+    kernel: int = 9
+    conv_norm: str = "batch_norm"
+    use_bias: bool = True
+    xscaling: bool = False
+    untie_biases: bool = True
+    subsampling: str = "dw_striding"
+    factor: int = 8
+    channels: int = 32
+
+
+# fmt: off
+SPECS = (
+    Spec("tdt_bias_xscaling", 128, durations=(0, 1, 2, 3, 4), xscaling=True),
+    Spec("tdt_long_jumps", 448, byte_fallback=True, durations=(0, 1, 2, 4, 8), max_symbols=3, pred_hidden=80, pred_layers=2,
+         joint_hidden=48, activation="tanh", joint_dropout=0.0, rate=0.2, mels=128, d_model=96, heads=8, layers=3, kernel=15,
+         conv_norm="layer_norm", use_bias=False, channels=-1),
+    Spec("tdt_chars_no_zero", LETTERS, durations=(1, 2, 3), max_symbols=None, pred_hidden=40, pred_layers=3, joint_hidden=56,
+         activation="sigmoid", mels=64, d_model=48, heads=2, layers=1, ff_factor=3, kernel=5, subsampling="striding",
+         factor=4, channels=24, start_row=True),
+    Spec("tdt_max_1", 200, sentence_marks=True, durations=(0, 1, 2, 4, 8), max_symbols=1, pred_hidden=48, joint_hidden=80,
+         rate=0.2, d_model=72, heads=6, layers=2, ff_factor=2, kernel=7, use_bias=False, xscaling=True, factor=4, channels=16),
+    Spec("rnnt_max_1", 96, max_symbols=1, pred_hidden=56, joint_hidden=40, d_model=80, kernel=31, ff_factor=2,
+         normalize="all_features", subsampling="striding", factor=4, channels=-1, layers=2),
+    Spec("rnnt_chars", LETTERS, pred_hidden=72, pred_layers=2, joint_hidden=40, activation="tanh", mels=64, heads=8, layers=3,
+         use_bias=False, conv_norm="layer_norm", start_row=True),
+    Spec("rnnt_chars_punctuated", PUNCTUATED, max_symbols=3, joint_dropout=0.0, normalize="NA", d_model=48, heads=4, layers=2,
+         kernel=7, factor=4, channels=16, joint_hidden=48),
+    Spec("rnnt_tied", 256, pred_layers=3, pred_hidden=48, joint_hidden=72, activation="sigmoid", joint_dropout=0.0,
+         conv_norm="layer_norm", xscaling=True, untie_biases=False, subsampling="striding", channels=24, layers=3),
+    Spec("rnnt_deep", 384, byte_fallback=True, max_symbols=3, mels=128, d_model=144, heads=8, layers=5, kernel=9, use_bias=False,
+         channels=48, pred_layers=2, pred_hidden=96, joint_hidden=80),
+    Spec("ctc_chars", LETTERS, has_transducer=False, has_ctc=True, mels=64, d_model=48, heads=2, layers=3, kernel=31,
+         ff_factor=2, window_size=0.02, n_fft=None, window="hamming", xscaling=True, rate=0.4),
+    Spec("ctc_chars_punctuated", PUNCTUATED, has_transducer=False, has_ctc=True, d_model=56, heads=7, layers=2, kernel=15,
+         subsampling="striding", factor=2, channels=12, conv_norm="layer_norm", use_bias=False, rate=0.4),
+    Spec("ctc_subwords", 160, has_transducer=False, has_ctc=True, mels=128, d_model=80, heads=4, layers=2, kernel=5,
+         factor=2, channels=16, n_fft=1024, window_size=0.02, normalize="all_features", rate=0.4),
+    Spec("hybrid_rnnt", 224, has_ctc=True, pred_hidden=40, joint_hidden=64, activation="tanh", d_model=64, heads=4, layers=2,
+         kernel=7, use_bias=False, xscaling=True, untie_biases=False),
+    Spec("hybrid_tdt", 320, byte_fallback=True, has_ctc=True, durations=(0, 1, 2, 3, 4), pred_layers=2, pred_hidden=64,
+         joint_hidden=96, mels=128, d_model=96, heads=4, layers=2, ff_factor=3, joint_dropout=0.0),
+    Spec("hybrid_tdt_chars", PUNCTUATED, has_ctc=True, durations=(0, 1, 2, 4, 8), max_symbols=3, rate=0.2, d_model=64, heads=8,
+         layers=2, kernel=15, conv_norm="layer_norm", channels=20),
+)
+# fmt: on
+
+# Any English does: the tokenizers only need words, capitals and punctuation.
+TEXT = """\
+The harbour lay quiet before sunrise, and only the ferry's lamp moved across the water. Who would sail on such a morning?
+Marta counted the crates twice; there were forty-one, not forty, and nobody could say where the last had come from.
+"Write it down," said the captain, "and let the office worry about numbers." She didn't argue, for the tide was turning.
+By noon the wind had risen to a steady breeze. Gulls followed them past the lighthouse, the old fort and the sandbanks.
+Her brother kept a small workshop behind the market, repairing clocks, radios, kettles and whatever else people carried in.
+He spoke little, worked slowly and charged less than he ought to; everything that left his bench ran for years.
+What do you do with an engine that starts only on Thursdays? You listen, he used to answer, until it tells you why.
+In autumn the river flooded the lower fields again. Farmers moved their cattle uphill, children rowed to school, and the
+bridge was closed for eleven days. The newspaper printed a photograph of a piano floating beneath the church windows.
+It's easier to describe a storm than a calm, the teacher explained: quick verbs help, but patience helps more.
+Students wrote about thunder, broken branches, sudden darkness, bright kitchens, wet dogs and borrowed umbrellas.
+Some years later a museum was opened in the former customs house. Its collection includes maps, uniforms, letters, coins,
+measuring instruments and the wooden model of a ship that was never built. Visitors may touch nothing except the bell.
+Why the bell? Because the founder believed that every child should once be allowed to wake a whole street.
+The train from the north arrives at six twenty-five, usually late. Passengers stretch, fold their coats, search for tickets
+and step into a square full of chestnut trees. On Fridays there's music; on Sundays, only pigeons and the smell of bread.
+If the weather holds, we'll walk along the ridge as far as the chapel, eat our sandwiches there, and return through the
+vineyards before dark. Bring water, a warm jacket and good shoes, please. Questions? Ask at the desk or telephone ahead.
+"""
+
+
+# --- building -------------------------------------------------------------------------------------------------------
+
+
+def build(spec: Spec, seed: int, folder: Path) -> Any:
+    torch.manual_seed(seed)
+    config = OmegaConf.create(model_config(spec, folder))
+    kind = ("Hybrid" if spec.has_transducer and spec.has_ctc else "") + ("RNNT" if spec.has_transducer else "")
+    kind += "CTC" if spec.has_ctc else ""
+    is_bpe = isinstance(spec.vocabulary, int)
+    bpe_name = f"EncDec{kind}ModelBPE" if kind == "CTC" else f"EncDec{kind}BPEModel"
+    model = getattr(nemo_models, bpe_name if is_bpe else f"EncDec{kind}Model")(cfg=config)
+    model.eval().freeze()
+    with open_dict(model.cfg):
+        model.cfg.validation_ds = {"use_start_end_token": False}  # transcribe() reads it
+    model.preprocessor.featurizer.dither, model.preprocessor.featurizer.pad_to = 0.0, 0
+    randomise(model, spec)
+    return model
+
+
+def model_config(spec: Spec, folder: Path) -> dict[str, Any]:
+    config: dict[str, Any] = {
+        "sample_rate": 16000,
+        "train_ds": None,
+        "validation_ds": None,
+        "test_ds": None,
+        "preprocessor": preprocessor_config(spec),
+        "encoder": encoder_config(spec),
+        "optim": {"name": "adamw", "lr": 0.001},
+    }
+    num_classes = -1
+    if isinstance(spec.vocabulary, int):
+        config["tokenizer"] = {"dir": write_tokenizer(spec, folder), "type": "bpe"}
+    else:
+        config["labels"], num_classes = list(spec.vocabulary), len(spec.vocabulary)
+    if spec.has_transducer:
+        config |= transducer_config(spec, num_classes)
+    if spec.has_ctc:
+        decoder = {
+            "_target_": "nemo.collections.asr.modules.ConvASRDecoder",
+            "feat_in": spec.d_model,
+            "num_classes": num_classes,
+            "vocabulary": config.get("labels", []),
+        }
+        ctc = {"decoder": decoder, "decoding": {"strategy": "greedy_batch"}, "ctc_reduction": "mean_batch"}
+        config |= {"aux_ctc": ctc | {"ctc_loss_weight": 0.3}} if spec.has_transducer else ctc
+    return config
+
+
+def preprocessor_config(spec: Spec) -> dict[str, Any]:
+    return {
+        "_target_": "nemo.collections.asr.modules.AudioToMelSpectrogramPreprocessor",
+        "sample_rate": 16000,
+        "normalize": spec.normalize,
+        "window_size": spec.window_size,
+        "window_stride": 0.01,
+        "window": spec.window,
+        "features": spec.mels,
+        "n_fft": spec.n_fft,
+        "log": True,
+        "frame_splicing": 1,
+        "dither": 1e-5,
+        "pad_to": 0,
+        "pad_value": 0.0,
+    }
+
+
+def encoder_config(spec: Spec) -> dict[str, Any]:
+    return {
+        "_target_": "nemo.collections.asr.modules.ConformerEncoder",
+        "feat_in": spec.mels,
+        "feat_out": -1,
+        "n_layers": spec.layers,
+        "d_model": spec.d_model,
+        "use_bias": spec.use_bias,
+        "subsampling": spec.subsampling,
+        "subsampling_factor": spec.factor,
+        "subsampling_conv_channels": spec.channels,
+        "ff_expansion_factor": spec.ff_factor,
+        "self_attention_model": "rel_pos",
+        "n_heads": spec.heads,
+        "att_context_size": [-1, -1],
+        "xscaling": spec.xscaling,
+        "untie_biases": spec.untie_biases,
+        "pos_emb_max_len": 5000,
+        "conv_kernel_size": spec.kernel,
+        "conv_norm_type": spec.conv_norm,
+        "dropout": 0.1,
+        "dropout_emb": 0.0,
+        "dropout_att": 0.1,
+    }
+
+
+def transducer_config(spec: Spec, num_classes: int) -> dict[str, Any]:
+    greedy = {"max_symbols": spec.max_symbols}
+    decoding: dict[str, Any] = {"strategy": "greedy_batch", "greedy": greedy}
+    loss: dict[str, Any] = {"loss_name": "default"}
+    if spec.durations:
+        decoding |= {"model_type": "tdt", "durations": list(spec.durations)}
+        loss = {"loss_name": "tdt", "tdt_kwargs": {"durations": list(spec.durations)}}
+    sizes = {"pred_hidden": spec.pred_hidden, "joint_hidden": spec.joint_hidden}
+    return {
+        "model_defaults": sizes | {"enc_hidden": spec.d_model},
+        "decoder": {
+            "_target_": "nemo.collections.asr.modules.RNNTDecoder",
+            "normalization_mode": None,
+            "blank_as_pad": True,
+            "vocab_size": num_classes,
+            "prednet": {"pred_hidden": spec.pred_hidden, "pred_rnn_layers": spec.pred_layers, "dropout": 0.2},
+        },
+        "joint": {
+            "_target_": "nemo.collections.asr.modules.RNNTJoint",
+            "log_softmax": None,
+            "fuse_loss_wer": False,
+            "num_classes": num_classes,
+            "num_extra_outputs": len(spec.durations),
+            "jointnet": sizes | {"activation": spec.activation, "dropout": spec.joint_dropout, "encoder_hidden": spec.d_model},
+        },
+        "decoding": decoding,
+        "loss": loss,
+    }
+
+
+def write_tokenizer(spec: Spec, folder: Path) -> str:
+    text = folder / f"{spec.name}.txt"
+    text.write_text(TEXT)
+    create_spt_model(
+        str(text),
+        vocab_size=spec.vocabulary,
+        sample_size=-1,
+        do_lower_case=False,
+        tokenizer_type="bpe",
+        output_dir=str(folder / spec.name),
+        byte_fallback=spec.byte_fallback,
+        bos=spec.sentence_marks,
+        eos=spec.sentence_marks,
+    )
+    return str(folder / spec.name)
+
+
+@torch.no_grad()
+def randomise(model: Any, spec: Spec) -> None:
+    """Gives every parameter that initialises to 0 or 1 a value that shows when it is mixed up or left out."""
+    for module in model.encoder.modules():
+        if isinstance(module, (torch.nn.LayerNorm, torch.nn.BatchNorm1d)):
+            module.weight.normal_(1.0, 0.3)
+            module.bias.normal_(0.0, 0.2)
+        if isinstance(module, torch.nn.BatchNorm1d):
+            module.running_mean.normal_(0.0, 0.3)
+            module.running_var.uniform_(0.3, 2.0)
+    for name, parameter in model.encoder.named_parameters():
+        if name.endswith(("pos_bias_u", "pos_bias_v")):
+            parameter.normal_(0.0, 0.5)
+    if not spec.has_transducer:
+        return
+    embedding = model.decoder.prediction["embed"].weight
+    embedding.normal_()
+    embedding[-1].normal_() if spec.start_row else embedding[-1].zero_()
+    for name, parameter in model.decoder.prediction["dec_rnn"].lstm.named_parameters():
+        parameter.mul_(1.5)
+        if "bias" in name:
+            parameter.add_(torch.randn_like(parameter) * 0.2)
+
+
+# --- making it speak ------------------------------------------------------------------------------------------------
+
+
+@torch.no_grad()
+def tune(model: Any, spec: Spec, encoded_BDT: torch.Tensor) -> None:
+    """Draws each head a few times and keeps the draw that says the most different things at about `spec.rate`."""
+    if spec.has_transducer:
+        blank = model.joint.num_classes_with_blank - 1 - len(spec.durations)
+        output = model.joint.joint_net[-1]
+        parameters = [*output.parameters(), *model.joint.enc.parameters(), *model.joint.pred.parameters()]
+        length_B = torch.tensor([encoded_BDT.shape[2]])
+
+        def decode_transducer() -> list[int]:
+            found = model.decoding.rnnt_decoder_predictions_tensor(encoded_BDT, length_B, return_hypotheses=True)
+            return torch.as_tensor(found[0].y_sequence).tolist()
+
+        tune_head(
+            parameters, lambda: draw_transducer(model, encoded_BDT, blank), output.bias, blank, decode_transducer,
+            spec.rate * int(length_B),
+        )  # fmt: skip
+    if spec.has_ctc:
+        head = ctc_head(model, spec)
+        layer, blank = head.decoder_layers[0], head.num_classes_with_blank - 1
+
+        def decode_ctc() -> list[int]:
+            return collapse(head(encoder_output=encoded_BDT)[0].argmax(-1).tolist(), blank)[0]
+
+        tune_head(
+            list(layer.parameters()), lambda: draw_ctc(layer, encoded_BDT, head.vocabulary), layer.bias, blank, decode_ctc,
+            spec.rate * encoded_BDT.shape[2],
+        )  # fmt: skip
+
+
+def tune_head(
+    parameters: Sequence[torch.Tensor],
+    draw: Callable[[], None],
+    bias_V: torch.Tensor,
+    blank: int,
+    decode: Callable[[], list[int]],
+    wanted: float,
+) -> None:
+    best, best_score = [], -1.0
+    for _ in range(6):
+        draw()
+        bisect(bias_V, blank, wanted, lambda: len(decode()))
+        tokens = decode()
+        score = len(set(tokens)) / (1 + 5 * abs(len(tokens) / wanted - 1))
+        if score > best_score:
+            best, best_score = [parameter.clone() for parameter in parameters], score
+    for parameter, value in zip(parameters, best, strict=True):
+        parameter.copy_(value)
+
+
+def bisect(bias_V: torch.Tensor, index: int, wanted: float, count: Callable[[], int]) -> None:
+    """The count falls as the blank's bias rises, nearly always; the best bias seen is kept."""
+    low, high, best = -15.0, 15.0, (float("inf"), 0.0)
+    for _ in range(10):
+        bias_V[index] = middle = (low + high) / 2
+        found = count()
+        best = min(best, (abs(found - wanted), middle))
+        low, high = (middle, high) if found > wanted else (low, middle)
+    bias_V[index] = best[1]
+
+
+def draw_transducer(model: Any, encoded_BDT: torch.Tensor, blank: int) -> None:
+    """Joint inputs and outputs centred over frames and histories, so that no label and no duration always wins."""
+    joint, output = model.joint, model.joint.joint_net[-1]
+    predicted_BUH, _ = model.decoder.predict(torch.randint(blank, (1, 40)), None, add_sos=True)
+    encoded_BTD = encoded_BDT.transpose(1, 2)
+    for layer, inputs in ((joint.enc, encoded_BTD), (joint.pred, predicted_BUH)):
+        layer.weight.normal_()
+        layer.weight.div_(layer(inputs).std((0, 1)).mean())
+        layer.bias.normal_(0.0, 0.3).sub_(layer(inputs).mean((0, 1)))
+    output.weight.normal_(0.0, 3.0 / output.weight.shape[1] ** 0.5)
+    output.bias.zero_()
+    logits_BTUV = joint.joint_net(joint.enc(encoded_BTD)[:, :, None] + joint.pred(predicted_BUH)[:, None])
+    centre(output.bias, logits_BTUV, joint.vocabulary)
+
+
+def draw_ctc(layer: torch.nn.Conv1d, encoded_BDT: torch.Tensor, vocabulary: Sequence[str]) -> None:
+    layer.weight.normal_(0.0, 2.0 / layer.weight.shape[1] ** 0.5)
+    layer.bias.zero_()
+    centre(layer.bias, layer(encoded_BDT).transpose(1, 2), vocabulary)
+
+
+def centre(bias_V: torch.Tensor, logits: torch.Tensor, vocabulary: Sequence[str]) -> None:
+    """Takes the mean off each output, and helps spaces and full stops along, for words and segments."""
+    bias_V.sub_(logits.flatten(0, -2).mean(0))
+    for index, piece in enumerate(vocabulary):
+        if piece in (" ", "."):
+            bias_V[index] += 0.8 * logits.std()
+
+
+def ctc_head(model: Any, spec: Spec) -> Any:
+    return model.ctc_decoder if spec.has_transducer else model.decoder
+
+
+# --- goldens --------------------------------------------------------------------------------------------------------
+
+
+@torch.inference_mode()
+def encode(model: Any, samples: np.ndarray) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """samples [S] -> features [1, M, T], their length, encoder output [1, D, T'], its length."""
+    signal_BS, length_B = torch.from_numpy(samples)[None], torch.tensor([len(samples)])
+    mel_BMT, mel_length_B = model.preprocessor(input_signal=signal_BS, length=length_B)
+    encoded_BDT, encoded_length_B = model.encoder(audio_signal=mel_BMT, length=mel_length_B)
+    return mel_BMT, mel_length_B, encoded_BDT, encoded_length_B
+
+
+def with_timestamps(model: Any, spec: Spec) -> None:
+    config: DictConfig = model.cfg.decoding
+    with open_dict(config):
+        config.compute_timestamps = True
+    model.change_decoding_strategy(config, verbose=False)
+    if spec.durations and not isinstance(spec.vocabulary, int):
+        # NeMo 3.0 takes the durations off a character vocabulary a second time when it writes text: as many labels of
+        # its end vanish from the text, and asking for their timestamps is an IndexError. The goldens have whole texts.
+        model.decoding.num_extra_outputs = 0
+    if spec.has_transducer and spec.has_ctc:
+        ctc = model.cfg.aux_ctc.decoding
+        with open_dict(ctc):
+            ctc.compute_timestamps = True
+        model.change_decoding_strategy(ctc, decoder_type="ctc", verbose=False)
+
+
+def golden(model: Any, spec: Spec, encoded_BDT: torch.Tensor, length_B: torch.Tensor) -> dict[str, Any]:
+    heads: list[dict[str, Any]] = []
+    if spec.has_transducer:
+        (hypothesis,) = model.decoding.rnnt_decoder_predictions_tensor(encoded_BDT, length_B, return_hypotheses=True)
+        heads.append(transducer_golden(hypothesis, spec))
+    if spec.has_ctc:
+        head = ctc_head(model, spec)
+        decoding = model.ctc_decoding if spec.has_transducer else model.decoding
+        logprobs_BTV = head(encoder_output=encoded_BDT)
+        (hypothesis,) = decoding.ctc_decoder_predictions_tensor(logprobs_BTV, length_B, return_hypotheses=True)
+        labels = logprobs_BTV[0, : int(length_B)].argmax(-1).tolist()
+        tokens, frames = collapse(labels, head.num_classes_with_blank - 1)
+        heads.append({"tokens": tokens, "token_frames": frames, "argmax": labels} | text_golden(hypothesis))
+    return heads[0] | ({"ctc": heads[1]} if len(heads) == 2 else {})
+
+
+def transducer_golden(hypothesis: Any, spec: Spec) -> dict[str, Any]:
+    found = {
+        "tokens": torch.as_tensor(hypothesis.y_sequence).tolist(),
+        "token_frames": torch.as_tensor(hypothesis.timestamp["timestep"]).tolist(),
+    }
+    if spec.durations:
+        found["token_durations"] = torch.as_tensor(hypothesis.token_duration).tolist()
+    return found | text_golden(hypothesis)
+
+
+def text_golden(hypothesis: Any) -> dict[str, Any]:
+    def plain(kind: str) -> list[dict[str, Any]]:
+        keys = (kind, "start_offset", "end_offset")
+        rows = ({key: row[key] for key in keys} for row in hypothesis.timestamp[kind])
+        return [{key: value if isinstance(value, str) else int(value) for key, value in row.items()} for row in rows]
+
+    return {"text": hypothesis.text, "word": plain("word"), "segment": plain("segment")}
+
+
+def collapse(labels: Sequence[int], blank: int) -> tuple[list[int], list[int]]:
+    """A CTC head's label per frame -> tokens and the frames at which they begin."""
+    previous = [blank, *labels]
+    onsets = [t for t, label in enumerate(labels) if label not in (blank, previous[t])]
+    return [labels[t] for t in onsets], onsets
+
+
+def is_fragile(model: Any, spec: Spec, encoded_BDT: torch.Tensor, length_B: torch.Tensor, found: dict[str, Any]) -> bool:
+    def decisions(golden: dict[str, Any]) -> list[Any]:
+        keys = ("tokens", "token_frames", "token_durations")
+        return [part.get(key) for part in (golden, golden.get("ctc", {})) for key in keys]
+
+    for seed in range(3):
+        noise = torch.randn(encoded_BDT.shape, generator=torch.Generator().manual_seed(seed))
+        if decisions(golden(model, spec, encoded_BDT * (1 + 1e-5 * noise), length_B)) != decisions(found):
+            return True
+    return False
+
+
+def goldens(model: Any, spec: Spec, audio: Sequence[Path], folder: Path) -> dict[str, Any]:
+    files: dict[str, Any] = {}
+    tensors: dict[str, np.ndarray] = {}
+    for number, path in enumerate(audio):
+        samples = read(path)
+        mel_BMT, mel_length_B, encoded_BDT, length_B = encode(model, samples)
+        found = golden(model, spec, encoded_BDT, length_B)
+        lengths = {"num_samples": len(samples), "feat_len": int(mel_length_B), "enc_len": int(length_B)}
+        fragile = is_fragile(model, spec, encoded_BDT, length_B, found)
+        files[path.name] = lengths | found | {"fragile": fragile}
+        if number in (0, len(audio) - 1):
+            tensors[f"features/{path.name}"] = mel_BMT[0, :, : int(mel_length_B)].numpy()
+            tensors[f"encoder/{path.name}"] = encoded_BDT[0, :, : int(length_B)].numpy()
+    np.savez_compressed(folder / "tensors.npz", **tensors)
+    return files
+
+
+def read(path: Path) -> np.ndarray:
+    return AudioSegment.from_file(str(path), target_sr=16000, channel_selector="average").samples.astype(np.float32)
+
+
+def make(spec: Spec, seed: int, audio: Sequence[Path], folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as scratch:
+        model = build(spec, seed, Path(scratch))
+        tune(model, spec, torch.cat([encode(model, read(path))[2] for path in audio], dim=2))
+        model.save_to(str(folder / "model.nemo"))
+    with_timestamps(model, spec)
+    files = goldens(model, spec, audio, folder)
+    parameters = sum(p.numel() for p in model.parameters())
+    versions = f"nemo_toolkit {nemo.__version__}, torch {torch.__version__}"
+    document = {"name": spec.name, "class": type(model).__name__, "made_with": versions, "num_parameters": parameters}
+    document |= {"spec": asdict(spec), "frame_seconds": 0.01 * spec.factor, "files": files}
+    (folder / "golden.json").write_text(json.dumps(document, ensure_ascii=False, separators=(",", ":")) + "\n")
+    report(spec, files, parameters)
+
+
+def report(spec: Spec, files: dict[str, Any], parameters: int) -> None:
+    labels = sum(len(found["tokens"]) for found in files.values())
+    frames = sum(found["enc_len"] for found in files.values())
+    kinds = len({token for found in files.values() for token in found["tokens"]})
+    counts = [sum(found.get("token_durations", []).count(d) for found in files.values()) for d in spec.durations]
+    fragile = sum(found["fragile"] for found in files.values())
+    print(
+        f"{spec.name:22} {parameters / 1e3:6.0f} k  {labels / frames:.2f} labels a frame, {kinds} different,"
+        f" durations {counts}, {fragile} of {len(files)} files fragile",
+        flush=True,
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("out", type=Path, metavar="OUT_DIR")
+    parser.add_argument("audio", type=Path, nargs="+", metavar="AUDIO", help="these also tune the models")
+    parser.add_argument("--only", action="append", help="make the model of this name alone; may be repeated")
+    arguments = parser.parse_args()
+    logging.getLogger("nemo_logger").setLevel(logging.ERROR)
+    torch.set_num_threads(1)
+    for seed, spec in enumerate(SPECS):
+        if not arguments.only or spec.name in arguments.only:
+            make(spec, 1000 + seed, arguments.audio, arguments.out / spec.name)
+
+
+if __name__ == "__main__":
+    main()
