@@ -35,6 +35,9 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     """Transcriber brings torch in, which takes a second: only for those who ask for it."""
     if name == "Transcriber":
+        from fastscribe.openmp import wait_politely
+
+        wait_politely()
         from fastscribe.run import Transcriber
 
         return Transcriber

@@ -20,6 +20,7 @@ import typer
 from fastscribe import __version__
 from fastscribe.config import OUTPUT_FORMATS, Options
 from fastscribe.errors import FastscribeError, UsageError
+from fastscribe.openmp import wait_politely
 from fastscribe.terminal import ProgressBar, failure_line, report_table, say
 from fastscribe.types import Failure
 
@@ -60,6 +61,7 @@ def main() -> None:
 
 
 def _run() -> int:
+    wait_politely()
     signal.signal(signal.SIGTERM, _terminate)
     try:
         return int(app(standalone_mode=False) or 0)
@@ -90,7 +92,9 @@ def _version(value: bool) -> None:
 
 @app.callback()
 def fastscribe(
-    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
 ) -> None:
     """Audio into text, fast: FastConformer RNN-T, TDT and CTC checkpoints on a GPU or a CPU."""
 
@@ -118,22 +122,32 @@ _DEFAULTS = Options()
 def transcribe(
     inputs: Annotated[
         list[str],
-        typer.Argument(help="Files, folders, globs, NeMo manifests (.jsonl, .json), or - for paths on stdin.", metavar="INPUTS..."),
+        typer.Argument(
+            help="Files, folders, globs, NeMo manifests (.jsonl, .json), or - for paths on stdin.", metavar="INPUTS..."
+        ),
     ],
     model: Annotated[
-        str, typer.Option("--model", "-m", envvar="FASTSCRIBE_MODEL", help=".nemo file, Hugging Face folder or fastscribe folder.")
+        str,
+        typer.Option(
+            "--model", "-m", envvar="FASTSCRIBE_MODEL", help=".nemo file, Hugging Face folder or fastscribe folder."
+        ),
     ],
     output_dir: Annotated[
         Path | None, typer.Option("--output-dir", "-o", help="Folder for results; without it they go to stdout.")
     ] = None,
     format: Annotated[
         list[str] | None,
-        typer.Option("--format", "-f", help=f"{', '.join(OUTPUT_FORMATS)}; repeat or separate by commas. Default jsonl."),
+        typer.Option(
+            "--format", "-f", help=f"{', '.join(OUTPUT_FORMATS)}; repeat or separate by commas. Default jsonl."
+        ),
     ] = None,
-    decoder: Annotated[Decoder | None, typer.Option(help="Which head of the checkpoint to use. Default: its own.")] = None,
+    decoder: Annotated[
+        Decoder | None, typer.Option(help="Which head of the checkpoint to use. Default: its own.")
+    ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1 ..")] = _DEFAULTS.device,
     dtype: Annotated[
-        Dtype, typer.Option(help="auto: bf16 on GPUs, and on CPUs that multiply it natively for wide models; else fp32.")
+        Dtype,
+        typer.Option(help="auto: bf16 on GPUs, and on CPUs that multiply it natively for wide models; else fp32."),
     ] = Dtype.auto,
     batch_frames: Annotated[
         str, typer.Option(help="Encoder frames in a batch (rows x longest), or auto.", metavar="N|auto")
@@ -147,13 +161,17 @@ def transcribe(
     channel: Annotated[
         int | None, typer.Option(min=0, help="Use this channel (from 0) instead of the mean of all.")
     ] = None,
-    tokens: Annotated[bool, typer.Option("--tokens", help="Write every token with its times and confidence too.")] = False,
+    tokens: Annotated[
+        bool, typer.Option("--tokens", help="Write every token with its times and confidence too.")
+    ] = False,
     window: Annotated[int, typer.Option(min=1, help="Inputs to sort by length together.")] = _DEFAULTS.window,
     threads: Annotated[int, typer.Option(min=1, help="Threads that read audio.")] = _DEFAULTS.threads,
     price_per_hour: Annotated[
         float | None, typer.Option(min=0, help="USD an hour of this machine, for the cost in the report.")
     ] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress and no report on stderr; failures still show.")] = False,
+    quiet: Annotated[
+        bool, typer.Option("--quiet", "-q", help="No progress and no report on stderr; failures still show.")
+    ] = False,
     no_progress: Annotated[bool, typer.Option("--no-progress", help="No progress bar.")] = False,
 ) -> None:
     """Transcribe recordings. Transcripts go to stdout or a folder; progress and a speed and cost report to stderr."""

@@ -38,7 +38,9 @@ def describe(checkpoint: Checkpoint) -> dict[str, Any]:
         "vocabulary": config.num_labels,
         "tokens": checkpoint.tokenizer.kind,
         "writes_punctuation": bool(checkpoint.tokenizer.punctuation & set(".,?!")),
-        "writes_capitals": any(piece != piece.lower() for piece in checkpoint.tokenizer.pieces if not piece.startswith("<")),
+        "writes_capitals": any(
+            piece != piece.lower() for piece in checkpoint.tokenizer.pieces if not piece.startswith("<")
+        ),
     }
     if config.predictor is not None and config.joint is not None:
         facts |= {
@@ -64,7 +66,9 @@ def encoder_gflop_per_audio_s(config: ModelConfig, utterance_s: float) -> float:
     """
     encoder = config.encoder
     frames = config.num_frames(utterance_s)
-    per_layer = frames * _layer_macs_per_frame(encoder) + 4 * frames * frames * encoder.d_model  # qk, av, and 2T positions
+    per_layer = (
+        frames * _layer_macs_per_frame(encoder) + 4 * frames * frames * encoder.d_model
+    )  # qk, av, and 2T positions
     macs = encoder.num_layers * per_layer + _subsampling_macs(config, utterance_s)
     return 2e-9 * macs / utterance_s
 

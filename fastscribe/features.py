@@ -34,6 +34,9 @@ _BYTES_PER_CHUNK = 1 << 28  # of spectrum held at once on a CPU, so that it stay
 class LogMel(nn.Module):
     """samples [B, S] (int16 or float32) and lengths [B] -> Features."""
 
+    window: torch.Tensor | None
+    filters_MK: torch.Tensor
+
     def __init__(self, config: FeaturesConfig) -> None:
         super().__init__()
         self.config = config

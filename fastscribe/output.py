@@ -1,8 +1,8 @@
 """Where results go: a folder with a file a format, or a stream. The only output code that touches files.
 
-A folder holds `transcripts.jsonl`, which grows by a flushed row a file, and for each other format a file an input, whole or
-not there at all. The row is written after an input's other files, so whoever has the row has the rest. Nothing here
-catches a full disk: the OSError is the run loop's, and writing the same input again afterwards is allowed.
+A folder holds `transcripts.jsonl`, which grows by a row a file, and for each other format a file an input, whole or not
+there at all. The row is written after an input's other files, so whoever has the row has the rest. Nothing here catches
+a full disk: the OSError is the run loop's, and writing the same input again afterwards is allowed.
 """
 
 from __future__ import annotations
@@ -23,12 +23,14 @@ _RESERVED = {"json": "report"}  # report.json is the run's own
 class FolderOutput:
     """Writes results below `directory`, which is made if need be.
 
-    A `transcripts.jsonl` from an earlier run is moved out of the way, unless `resume`: then rows are added to it, after a
-    last line that a killed run left torn is cut off. Who resumes calls `claim` for what the earlier run finished,
-    in the order it did, so that those files are known and not written over.
+    A `transcripts.jsonl` from an earlier run is moved out of the way, unless `resume`: then rows are added to it, once
+    the last line, if a killed run left it torn, is cut off. Who resumes calls `claim` for what the earlier run
+    finished, in the order it did, so that those files are known and not written over.
     """
 
-    def __init__(self, directory: Path, formats: tuple[str, ...], tokens: bool = False, *, resume: bool = False) -> None:
+    def __init__(
+        self, directory: Path, formats: tuple[str, ...], tokens: bool = False, *, resume: bool = False
+    ) -> None:
         self._directory = Path(directory)
         self._formats = tuple(format for format in dict.fromkeys(formats) if format != "jsonl")
         self._tokens = tokens
@@ -53,7 +55,7 @@ class FolderOutput:
             self._rows.close()
 
     def claim(self, id: str) -> str:
-        """The name of this input's files below the folder, without a format's extension; earlier files may be renamed."""
+        """The name of this input's files below the folder, without a format's extension. May rename earlier files."""
         if not self._formats:
             return ""
         name, renames = self._names.claim(id)
@@ -95,7 +97,7 @@ class FolderOutput:
 
 
 class StreamOutput:
-    """Writes results in one format to a text stream such as stdout, as UTF-8 whatever the locale says, flushed each time.
+    """Writes results in one format to a text stream such as stdout: UTF-8 whatever the locale, flushed each time.
 
     BrokenPipeError is left to the caller, and so is the stream: it is not closed.
     """
@@ -139,7 +141,7 @@ def _write_whole(path: Path, content: bytes) -> None:
 
 
 def _append_whole(rows: FileIO, row: bytes) -> None:
-    """Past the buffers of this process. A row that does not fit on the disk is taken back, so that the next one is readable."""
+    """A row that did not fit on the disk is taken back, so that the next one starts on a line of its own."""
     end = rows.seek(0, os.SEEK_END)
     try:
         written = 0

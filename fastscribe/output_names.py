@@ -1,10 +1,9 @@
-"""Which file an input's outputs go to: ids in, names below the output folder out, no two alike. Pure: nothing is opened.
+"""Which file an input's outputs go to: ids in, names below the output folder out, no two alike. Pure.
 
 The name is the id without its extension. Where inputs would share one, all of them keep their extension (`a.wav.srt`,
-`a.mp3.srt`), and as ids arrive one by one the first of them has to be renamed once the second is known. Inputs with the same
-id are numbered in the order of their arrival (`a.srt`, `a.2.srt`). Upper and lower case count as alike, since some file
-systems cannot tell them apart. Names are remembered as 8-byte hashes; two that share a hash by chance are merely taken for
-alike, which costs a longer name and nothing else.
+`a.mp3.srt`), and as ids arrive one by one the first of them has to be renamed once the second is known. Inputs with the
+same id are numbered in the order of their arrival (`a.srt`, `a.2.srt`). Upper and lower case count as alike, since some
+file systems cannot tell them apart. An input costs the memory of an 8-byte hash and its id, not that of its paths.
 """
 
 from __future__ import annotations
@@ -72,7 +71,7 @@ class OutputNames:
 
 
 def names_of(id: str) -> tuple[str, str]:
-    """(without extension, with it) for an id, as relative paths with "/" that cannot leave the folder they are put in."""
+    """(without extension, with it) for an id: relative paths with "/" that cannot leave the folder they are put in."""
     cut = _CUT.fullmatch(id)
     path, suffix = (cut[1], "_" + cut[2]) if cut else (id, "")
     printable = path.encode("utf-8", "backslashreplace").decode("utf-8")

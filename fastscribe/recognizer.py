@@ -17,6 +17,7 @@ from fastscribe.decode import ctc, label_looping
 from fastscribe.errors import UsageError
 from fastscribe.features import LogMel
 from fastscribe.model.model import Model, build_model
+from fastscribe.model.packed import pack_linears_
 from fastscribe.types import Batch, Features, Frames, Hypothesis
 
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
@@ -43,6 +44,8 @@ class Recognizer:
         model = build_model(checkpoint.config, checkpoint.weights, checkpoint.path)
         model.encoder.optimise_()
         model.to(chosen_device, _DTYPES[chosen_dtype])
+        if chosen_device.type == "cpu":
+            pack_linears_(model, _DTYPES[chosen_dtype])
         log_mel = LogMel(checkpoint.config.features).to(chosen_device)
         return cls(model, log_mel, chosen_decoder, chosen_device, chosen_dtype)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, field, replace
@@ -78,7 +78,9 @@ class Transcriber:
         checkpoint = replace(checkpoint, weights={})  # the model owns them now
         return cls(checkpoint, recognizer, options, perf_counter() - start)
 
-    def transcribe(self, inputs: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> Iterator[Transcript | Failure]:
+    def transcribe(
+        self, inputs: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
+    ) -> Generator[Transcript | Failure]:
         """Files, folders, globs, NeMo manifests or "-" (paths on stdin) -> results in order of completion."""
         self.progress = Progress()
         given = [inputs] if isinstance(inputs, (str, os.PathLike)) else inputs

@@ -1,22 +1,22 @@
 """Words with times -> subtitle cues. Pure: no files, no format; writers.py turns cues into SRT and VTT.
 
 Words become pieces: what may stand at either side of a break. A word is one piece, unless it is wider than a line or
-longer than a cue may last, as whole sentences are in scripts that put no spaces between words. Then the cheapest way to cut
-all pieces into cues is found by dynamic programming, as Knuth and Plass cut a paragraph into lines (1981). A break costs
-nothing at the end of a sentence, more after a comma, more at a pause, most between any two words; cues too short to
-read, lone words and joined sentences cost as well. What must hold (width, duration) is not a cost: such cues are never
-looked at. Times become integer ms once, before anything is decided by them, and lines are balanced last.
+longer than a cue may last, as whole sentences are in scripts that put no spaces between words. Then the cheapest way to
+cut all pieces into cues is found by dynamic programming, as Knuth and Plass cut a paragraph into lines (1981). A break
+costs nothing at the end of a sentence, more after a comma, more at a pause, most between any two words; cues too short
+to read, lone words and joined sentences cost as well. What must hold (width, duration) is not a cost: cues without it
+are never looked at. Times become integer ms once, before anything is decided by them, and lines are balanced last.
 """
 
 from __future__ import annotations
 
 import math
-import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import NamedTuple
 
+from fastscribe.plain_text import CLAUSE_MARKS, CLOSERS, OPENERS, SENTENCE_MARKS, clean_text, num_columns, split_word
 from fastscribe.types import Transcript, Word
 
 LINE_COLUMNS = 42
@@ -28,17 +28,12 @@ GAP_MS = 84  # two frames at 24 fps
 _PAUSE_MS = 300  # people breathe here
 _SILENCE_MS = 1500  # as good as the end of a sentence, and no cue should reach across it
 
-# Costs of a break after a sentence, after a clause, at a pause, between words, inside a word; and of what makes a bad cue.
+# Costs of a break after a sentence, after a clause, at a pause, between words, inside a word; and of what spoils a cue.
 _SENTENCE, _CLAUSE, _PAUSE, _WORD, _INSIDE = 0.0, 3.0, 6.0, 12.0, 18.0
 _JOINED_SENTENCES, _JOINED_SILENCE, _LONE_WORD, _TOO_SHORT, _FULL = 1.5, 30.0, 15.0, 20.0, 2.0
 _LONE_WORD_LINE = 100.0
 
-_SENTENCE_MARKS = frozenset(".?!…。．！？｡؟۔।")
-_CLAUSE_MARKS = frozenset(",;:—–，、；：､،؛·")
-_CLOSERS = "\"'”’»›)]}」』】〉》）］｝"
-_OPENERS = "\"'“‘«‹([{「『【〈《（［｛¿¡"
-_NEVER_FIRST = frozenset(_CLOSERS) | _SENTENCE_MARKS | _CLAUSE_MARKS | frozenset("ーぁぃぅぇぉっゃゅょァィゥェォッャュョ々")
-_TITLES = frozenset("mr. mrs. ms. dr. prof. st. vs. gen. sen. rep. gov. capt. lt. col. sgt. rev. hon. hr. fr. sr. sra.".split())
+_TITLES = frozenset(("mr.", "mrs.", "ms.", "dr.", "prof.", "st.", "vs.", "gen.", "sen.", "rep.", "gov.", "hr.", "fr."))
 
 
 @dataclass(frozen=True)
@@ -66,33 +61,14 @@ def words_to_cues(words: Iterable[Word], audio_ms: int) -> list[Cue]:
     pieces = _pieces(words, audio_ms)
     text = _Text(pieces, audio_ms)
     cuts = _cheapest_cuts(text)
-    starts_ms = _distinct([pieces[first].start_ms for first in cuts[:-1]], audio_ms) + [audio_ms]
+    starts_ms = [*_distinct([pieces[first].start_ms for first in cuts[:-1]], audio_ms), audio_ms]
     cues = []
-    for cue, (first, end) in enumerate(zip(cuts, cuts[1:], strict=False)):
+    for cue, (first, end) in enumerate(pairwise(cuts)):
         spoken_ms = max(piece.end_ms for piece in pieces[first:end])
         room_ms = starts_ms[cue + 1] - (GAP_MS if end < len(pieces) else 0)
         end_ms = _end_ms(starts_ms[cue], spoken_ms, room_ms, starts_ms[cue + 1])
         cues.append(Cue(starts_ms[cue], end_ms, _lines(text, first, end)))
     return cues
-
-
-def clean_text(text: str) -> str:
-    """One line that is safe in any text format: no control characters, no arrow of SRT's, no lone surrogates."""
-    if not text.isprintable():
-        text = text.encode("utf-8", "backslashreplace").decode("utf-8")
-        text = "".join(" " if unicodedata.category(char) in ("Cc", "Zl", "Zp") else char for char in text)
-    while "-->" in text:
-        text = text.replace("-->", "->")
-    return " ".join(text.split())
-
-
-def num_columns(text: str) -> int:
-    """Width in a fixed-width font, where Chinese, Japanese and Korean characters take two columns."""
-    return len(text) if text.isascii() else sum(2 if _is_wide(char) else 1 for char in text)
-
-
-def _is_wide(char: str) -> bool:
-    return unicodedata.east_asian_width(char) in "WF"
 
 
 def _pieces(words: Iterable[Word], audio_ms: int) -> list[_Piece]:
@@ -111,7 +87,7 @@ def _pieces(words: Iterable[Word], audio_ms: int) -> list[_Piece]:
 
 
 def _to_ms(time_s: float, earliest_ms: int, latest_ms: int) -> int:
-    return min(max(round(time_s * 1000), earliest_ms), latest_ms) if math.isfinite(time_s) else earliest_ms
+    return round(min(max(time_s * 1000, earliest_ms), latest_ms)) if math.isfinite(time_s) else earliest_ms
 
 
 def _share_time(units: Sequence[tuple[str, bool]], start_ms: int, end_ms: int) -> Iterator[_Piece]:
@@ -128,34 +104,16 @@ def _units(text: str, must_split: bool) -> Iterator[tuple[str, bool]]:
         if not must_split and num_columns(part) <= LINE_COLUMNS:
             yield part, False
         else:
-            for position, unit in enumerate(_split_word(part)):
+            for position, unit in enumerate(split_word(part, LINE_COLUMNS)):
                 yield unit, position > 0
-
-
-def _split_word(text: str) -> Iterator[str]:
-    """Between wide characters and after hyphens, and wherever a line would overflow."""
-    unit, unit_columns = "", 0
-    for char in text:
-        columns = 2 if _is_wide(char) else 1
-        if unit and (unit_columns + columns > LINE_COLUMNS or _may_split(unit[-1], char)):
-            yield unit
-            unit, unit_columns = "", 0
-        unit, unit_columns = unit + char, unit_columns + columns
-    yield unit
-
-
-def _may_split(before: str, after: str) -> bool:
-    if after in _NEVER_FIRST or before in _OPENERS:
-        return False
-    return before in "-–—/" or ((_is_wide(before) or _is_wide(after)) and not unicodedata.combining(after))
 
 
 class _Text:
     """Pieces with what the search for cuts asks again and again, computed once.
 
-    `break_costs[k]` and `keep_costs[k]` belong to the place before piece k: the price of a cue that ends there and of one
-    that runs across it; keep costs are summed from the start. `line_ends[k]` is the first piece that no longer fits
-    on a line that begins with piece k.
+    `break_costs[k]` and `keep_costs[k]` belong to the place before piece k: the price of a cue that ends there and of
+    one that runs across it; keep costs are summed from the start. `line_ends[k]` is the first piece that no longer
+    fits on a line that begins with piece k.
     """
 
     def __init__(self, pieces: Sequence[_Piece], audio_ms: int) -> None:
@@ -163,7 +121,7 @@ class _Text:
         self.leads = [0 if piece.glued else 1 for piece in pieces] + [0]
         widths = (num_columns(piece.text) + lead for piece, lead in zip(pieces, self.leads, strict=False))
         self.edges = list(accumulate(widths, initial=0))
-        places = [_place_costs(before, after) for before, after in zip(pieces, pieces[1:], strict=False)]
+        places = [_place_costs(before, after) for before, after in pairwise(pieces)]
         self.break_costs = [_SENTENCE, *(cost for cost, _ in places), _SENTENCE]
         self.keep_costs = list(accumulate((cost for _, cost in places), initial=0.0))
         self.line_ends = self._line_ends()
@@ -189,10 +147,10 @@ def _place_costs(before: _Piece, after: _Piece) -> tuple[float, float]:
     pause_ms = after.start_ms - before.end_ms
     if pause_ms >= _SILENCE_MS:
         return _SENTENCE, _JOINED_SILENCE
-    text = before.text.rstrip(_CLOSERS)
-    if text and text[-1] in _SENTENCE_MARKS and not _is_abbreviation(text, after.text):
+    text = before.text.rstrip(CLOSERS)
+    if text and text[-1] in SENTENCE_MARKS and not _is_abbreviation(text, after.text):
         return _SENTENCE, _JOINED_SENTENCES
-    if text and text[-1] in _CLAUSE_MARKS:
+    if text and text[-1] in CLAUSE_MARKS:
         return _CLAUSE, 0.0
     if pause_ms >= _PAUSE_MS:
         return _PAUSE, 0.0
@@ -201,7 +159,7 @@ def _place_costs(before: _Piece, after: _Piece) -> tuple[float, float]:
 
 def _is_abbreviation(text: str, following: str) -> bool:
     """True for "Mr.", initials, and dots with a lower-case word after them."""
-    text = text.lstrip(_OPENERS)
+    text = text.lstrip(OPENERS)
     is_initial = len(text) == 2 and text[0].isupper() and text[0] != "I"
     return text[-1] in ".…" and (is_initial or text.lower() in _TITLES or following[0].islower())
 
@@ -267,7 +225,7 @@ def _distinct(starts_ms: Sequence[int], audio_ms: int) -> list[int]:
 
 
 def _end_ms(start_ms: int, spoken_ms: int, room_ms: int, next_ms: int) -> int:
-    """When the last word ends, or later, up to the shortest cue where there is room; never past the next cue's start."""
+    """When the last word ends, or later where the cue would be too short and there is room before the next one."""
     end_ms = max(min(spoken_ms, start_ms + MAX_CUE_MS), min(start_ms + MIN_CUE_MS, room_ms))
     end_ms = min(end_ms, next_ms)
     return end_ms if end_ms > start_ms else next_ms

@@ -35,7 +35,14 @@ class ProgressBar:
         self._task: Any = None
         if enabled and sys.stderr.isatty():
             from rich.console import Console
-            from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+            from rich.progress import (
+                BarColumn,
+                Progress,
+                SpinnerColumn,
+                TextColumn,
+                TimeElapsedColumn,
+                TimeRemainingColumn,
+            )
 
             columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
             left = (TextColumn("left"), TimeRemainingColumn())
@@ -82,6 +89,11 @@ def report_table(stats: RunStats) -> str:
         ("padding", f"{100 * stats.padding_share:.1f} %"),
         ("peak memory", f"{stats.peak_bytes / 2**30:.2f} GiB"),
         ("device", f"{stats.device}, {stats.dtype}"),
-        ("cost", "unknown (--price-per-hour)" if cost is None else f"{cost:.2f} USD per 1,000 audio hours ({stats.price_source})"),
+        (
+            "cost",
+            "unknown (--price-per-hour)"
+            if cost is None
+            else f"{cost:.2f} USD per 1,000 audio hours ({stats.price_source})",
+        ),
     ]
     return "\n".join(f"  {name:<12} {value}" for name, value in rows)

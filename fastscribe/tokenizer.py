@@ -7,6 +7,7 @@ the same rule as the whole. tests compare that rule with sentencepiece's own.
 
 from __future__ import annotations
 
+import codecs
 import json
 import re
 import unicodedata
@@ -21,6 +22,10 @@ UNKNOWN_TEXT = " ⁇ "  # what SentencePiece shows for <unk>
 _BYTE_PIECE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 # Pieces of these kinds say nothing about which punctuation a model writes.
 _NOT_TEXT = re.compile(r"^(\[.*\]|<.*>|##.*|▁.*|\s*)$", re.DOTALL)
+
+# Python shows a broken sequence as one replacement character, SentencePiece as one for each of its bytes.
+_ONE_A_BYTE = "fastscribe-one-replacement-a-byte"
+codecs.register_error(_ONE_A_BYTE, lambda error: ("\ufffd" * (error.end - error.start), error.end))  # type: ignore
 
 Kind = Literal["subword", "character"]
 
@@ -40,7 +45,7 @@ class Tokenizer:
         ids = list(ids)
         if self.kind == "character":
             return "".join(self.pieces[i] for i in ids)
-        return _join((self._surface(i) for i in ids))
+        return _join(self._surface(i) for i in ids)
 
     def _surface(self, token_id: int) -> str:
         if token_id in self.unknown_ids:
@@ -80,12 +85,12 @@ def _join(surfaces: Iterable[str]) -> str:
         if byte:
             pending.append(int(byte[1], 16))
             continue
-        text += pending.decode("utf-8", "replace")
+        text += pending.decode("utf-8", _ONE_A_BYTE)
         pending.clear()
         if not text and surface != UNKNOWN_TEXT:
             surface = surface.removeprefix(WORD_MARK)
         text += surface.replace(WORD_MARK, " ")
-    return text + pending.decode("utf-8", "replace")
+    return text + pending.decode("utf-8", _ONE_A_BYTE)
 
 
 def from_sentencepiece(model: bytes) -> Tokenizer:

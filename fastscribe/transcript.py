@@ -130,5 +130,3 @@ def segments_of(words: Sequence[Word]) -> list[Segment]:
 def _segment(words: Sequence[Word]) -> Segment:
     confidence = sum(word.confidence for word in words) / len(words)
     return Segment(" ".join(w.text for w in words), words[0].start_s, words[-1].end_s, confidence, tuple(words))
-
-

@@ -1,8 +1,8 @@
 """A Transcript or a Failure -> the text of each output format. Pure: output.py decides where the text goes.
 
-Every string returned can be encoded as UTF-8 and ends in a newline, unless it is empty. Lone surrogates, which undecodable file
-names and some JSON contain, come out as backslash escapes; inside JSON those are read back as what they were. JSON
-has no NaN, so numbers that are not finite become null there and 0 elsewhere.
+Every string returned can be encoded as UTF-8 and ends in a newline, unless it is empty. Lone surrogates, which
+undecodable file names and some JSON contain, come out as backslash escapes; inside JSON those are read back as what
+they were. JSON has no NaN, so numbers that are not finite become null there and 0 elsewhere.
 """
 
 from __future__ import annotations
@@ -12,16 +12,17 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from fastscribe.subtitles import clean_text, to_cues
+from fastscribe.plain_text import clean_text
+from fastscribe.subtitles import to_cues
 from fastscribe.types import Failure, Segment, Token, Transcript, Word
 
 # Ours in manifest mode: what an input row holds under these names is a former run's, and would contradict this one's.
 _OWN_KEYS = frozenset(("pred_text", "segments", "words", "tokens", "error"))
-_LINE_BREAKS_IN_JSON = {ord(char): f"\\u{ord(char):04x}" for char in "\x85\u2028\u2029"}  # to str.splitlines, not to JSON
+_JSON_ESCAPES = {ord(char): f"\\u{ord(char):04x}" for char in "\x85\u2028\u2029"}  # str.splitlines breaks at them
 
 
 def render(result: Transcript | Failure, format: str, tokens: bool = False) -> str:
-    """The result in one of config.OUTPUT_FORMATS. Only the JSON formats can say that a file failed; the others say ""."""
+    """The result in one of config.OUTPUT_FORMATS. Of a failure only the JSON formats can tell; the others are empty."""
     if format == "jsonl":
         return to_jsonl(result, tokens)
     if format == "json":
@@ -33,7 +34,7 @@ def render(result: Transcript | Failure, format: str, tokens: bool = False) -> s
 
 def to_jsonl(result: Transcript | Failure, tokens: bool = False) -> str:
     """The object on one line, whatever the reader takes for a line break."""
-    return _dumps(to_object(result, tokens), indent=None).translate(_LINE_BREAKS_IN_JSON) + "\n"
+    return _dumps(to_object(result, tokens), indent=None).translate(_JSON_ESCAPES) + "\n"
 
 
 def to_json(result: Transcript | Failure, tokens: bool = False) -> str:
@@ -79,15 +80,14 @@ def to_txt(transcript: Transcript) -> str:
 
 def to_tsv(transcript: Transcript) -> str:
     """As openai/whisper writes it: a header, then a line a segment with integer milliseconds."""
-    lines = [
-        f"{round(_finite(segment.start_s) * 1000)}\t{round(_finite(segment.end_s) * 1000)}\t{clean_text(segment.text)}\n"
+    return "start\tend\ttext\n" + "".join(
+        f"{_whole_ms(segment.start_s)}\t{_whole_ms(segment.end_s)}\t{clean_text(segment.text)}\n"
         for segment in transcript.segments
-    ]
-    return "start\tend\ttext\n" + "".join(lines)
+    )
 
 
 def to_ctm(transcript: Transcript) -> str:
-    """NIST's CTM: `id channel start duration word confidence`, separated by spaces, which neither id nor word may hold."""
+    """NIST's CTM: `id channel start duration word confidence`, split at spaces, which neither id nor word may hold."""
     recording = _unspaced(transcript.audio.id)
     return "".join(
         f"{recording} 1 {_finite(word.start_s):.3f} {max(0.0, _finite(word.end_s - word.start_s)):.3f}"
@@ -136,6 +136,10 @@ def _clock(time_ms: int, decimal_mark: str) -> str:
 
 def _escape_markup(lines: Iterable[str]) -> str:
     return "\n".join(lines).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+
+def _whole_ms(time_s: float) -> int:
+    return round(_finite(time_s * 1000))
 
 
 def _finite(number: float) -> float:

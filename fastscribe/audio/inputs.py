@@ -29,7 +29,7 @@ __all__ = ["Source", "expand"]
 
 
 def expand(inputs: Iterable[str], stdin: BinaryIO | None = None) -> Iterator[Source | Failure]:
-    """Everything that `inputs` stand for. `-`: a list of paths, one a line, on `stdin` (by default the process's own)."""
+    """Everything that `inputs` stand for. `-`: a list of paths, one a line, on `stdin` (None: the process's own)."""
     for given in inputs:
         if given == "-":
             yield from _listed(stdin if stdin is not None else sys.stdin.buffer)

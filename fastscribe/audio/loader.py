@@ -7,7 +7,7 @@ choice; features are computed elsewhere. A file that cannot be read is left out 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
 import numpy as np
@@ -16,6 +16,7 @@ from fastscribe.audio.read import read
 from fastscribe.audio.source import to_failure
 from fastscribe.types import Batch, Failure, Utterance
 
+Wave = np.ndarray | Failure
 Loaded = tuple[Batch | None, tuple[Failure, ...]]  # no batch when none of its utterances could be read
 
 
@@ -26,23 +27,12 @@ def load_batch(
 
     A Failure names a recording, so one whose utterances fail together is reported once for each of them.
     """
-    futures = [pool.submit(_read_or_failure, utterance, sample_rate, channel) for utterance in utterances]
-    kept: list[Utterance] = []
-    waves: list[np.ndarray] = []
-    failures: list[Failure] = []
-    for utterance, future in zip(utterances, futures, strict=True):
-        result = future.result()
-        if isinstance(result, Failure):
-            failures.append(result)
-        else:
-            kept.append(utterance)
-            waves.append(result)
-    return collate(kept, waves) if kept else None, tuple(failures)
+    return _gather(utterances, _submit(utterances, sample_rate, channel, pool))
 
 
 def load_batches(
     plans: Iterable[Sequence[Utterance]], *, sample_rate: int, channel: int | None, threads: int, ahead: int
-) -> Iterator[Loaded]:
+) -> Generator[Loaded, None, None]:
     """A batch for each plan, in order; while the caller works on one, up to `ahead` more are being read or lie ready.
 
     `plans` is advanced by the caller's thread. Closing the generator drops what is pending; a read under way ends by
@@ -50,18 +40,39 @@ def load_batches(
     """
     assert threads > 0 and ahead > 0
     readers = ThreadPoolExecutor(threads, thread_name_prefix="read")
-    collators = ThreadPoolExecutor(ahead, thread_name_prefix="collate")  # each waits for the reads of one batch
+    collator = ThreadPoolExecutor(1, thread_name_prefix="collate")  # spares the caller's thread the copying
     waiting: deque[Future[Loaded]] = deque()
     try:
         for plan in plans:
-            waiting.append(collators.submit(load_batch, plan, sample_rate=sample_rate, channel=channel, pool=readers))
+            reads = _submit(plan, sample_rate, channel, readers)  # here, so that earlier batches are read first
+            waiting.append(collator.submit(_gather, plan, reads))
             if len(waiting) > ahead:
                 yield waiting.popleft().result()
         while waiting:
             yield waiting.popleft().result()
     finally:
-        collators.shutdown(wait=False, cancel_futures=True)
-        readers.shutdown(wait=False, cancel_futures=True)
+        collator.shutdown(wait=False, cancel_futures=True)
+        readers.shutdown(wait=False, cancel_futures=True)  # wakes the collator if it waits for a read that is dropped
+
+
+def _submit(
+    utterances: Sequence[Utterance], sample_rate: int, channel: int | None, pool: ThreadPoolExecutor
+) -> list[Future[Wave]]:
+    return [pool.submit(_read_or_failure, utterance, sample_rate, channel) for utterance in utterances]
+
+
+def _gather(utterances: Sequence[Utterance], reads: Sequence[Future[Wave]]) -> Loaded:
+    kept: list[Utterance] = []
+    waves: list[np.ndarray] = []
+    failures: list[Failure] = []
+    for utterance, future in zip(utterances, reads, strict=True):
+        wave = future.result()
+        if isinstance(wave, Failure):
+            failures.append(wave)
+        else:
+            kept.append(utterance)
+            waves.append(wave)
+    return collate(kept, waves) if kept else None, tuple(failures)
 
 
 def collate(utterances: Sequence[Utterance], waves: Sequence[np.ndarray]) -> Batch:
@@ -77,7 +88,7 @@ def collate(utterances: Sequence[Utterance], waves: Sequence[np.ndarray]) -> Bat
     return Batch(tuple(utterances), samples_BS, lengths_B)
 
 
-def _read_or_failure(utterance: Utterance, sample_rate: int, channel: int | None) -> np.ndarray | Failure:
+def _read_or_failure(utterance: Utterance, sample_rate: int, channel: int | None) -> Wave:
     try:
         return read(utterance.audio, utterance.start, utterance.num_samples, sample_rate=sample_rate, channel=channel)
     except Exception as error:  # one bad file must not stop the rest, whatever is wrong with it

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import stat
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 
 import soundfile
@@ -94,7 +94,7 @@ def _cut(source: Source, sample_rate: int, num_samples: int) -> tuple[int, int]:
     return start, int(min(asked, left))
 
 
-def probe_all(sources: Iterable[Source | Failure], threads: int) -> Iterator[AudioInfo | Failure]:
+def probe_all(sources: Iterable[Source | Failure], threads: int) -> Generator[AudioInfo | Failure, None, None]:
     """Probes in `threads` threads, in the order given, looking only so far ahead; Failures pass through."""
     waiting: deque[Future[AudioInfo | Failure]] = deque()
     pool = ThreadPoolExecutor(threads, thread_name_prefix="probe")

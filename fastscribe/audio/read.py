@@ -33,7 +33,7 @@ def read(audio: AudioInfo, start: int, num_samples: int, *, sample_rate: int, ch
     before, after = _context(audio, start, num_samples, sample_rate)
     wanted = before + num_samples + after
     with _opened(audio, channel) as sound:
-        sound.seek(audio.start + start - before)
+        _seek(sound, audio.start + start - before)
         keep_int16 = sound.subtype == "PCM_16" and audio.sample_rate == sample_rate
         mono = _read_mono(sound, wanted, channel, keep_int16)
     _check_length(audio, wanted, len(mono))
@@ -47,7 +47,7 @@ def read(audio: AudioInfo, start: int, num_samples: int, *, sample_rate: int, ch
 def blocks(audio: AudioInfo, *, channel: int | None, block_samples: int) -> Iterator[np.ndarray]:
     """The recording at its own rate in float32 mono blocks of `block_samples`, the last shorter. Raises AudioError."""
     with _opened(audio, channel) as sound:
-        sound.seek(audio.start)
+        _seek(sound, audio.start)
         left = audio.num_samples
         ended = False
         while left > 0 and not ended:
@@ -73,6 +73,11 @@ def _opened(audio: AudioInfo, channel: int | None) -> Iterator[soundfile.SoundFi
     except soundfile.SoundFileError as error:
         reason = getattr(error, "error_string", str(error))
         raise AudioError(audio.path, f"cannot be decoded, damaged or truncated (libsndfile: {reason})") from error
+
+
+def _seek(sound: soundfile.SoundFile, position: int) -> None:
+    if position:  # a seek to where an MP3 decoder already is costs it the last bit of precision
+        sound.seek(position)
 
 
 def _read_mono(sound: soundfile.SoundFile, num_samples: int, channel: int | None, keep_int16: bool) -> np.ndarray:

@@ -78,7 +78,9 @@ def model_config(section: Section, extractor: Section, where: object) -> ModelCo
             raise UnsupportedCheckpoint(where, "config.durations", list(durations), "whole numbers from 0")
     blank_key = "pad_token_id" if family == "parakeet_ctc" else "blank_token_id"
     if section.get(blank_key, vocab_size - 1) != vocab_size - 1:
-        raise UnsupportedCheckpoint(where, f"config.{blank_key}", section.values[blank_key], f"the last id, {vocab_size - 1}")
+        raise UnsupportedCheckpoint(
+            where, f"config.{blank_key}", section.values[blank_key], f"the last id, {vocab_size - 1}"
+        )
     return ModelConfig(
         features=_features(extractor, encoder.num_mels),
         encoder=encoder,

@@ -21,7 +21,9 @@ FORMAT_VERSION = 1
 def read(folder: Path, stored: Mapping[str, Any]) -> Checkpoint:
     """Raises CheckpointError where the folder is not what `write` makes."""
     if stored.get("format_version") != FORMAT_VERSION:
-        raise CheckpointError(folder, f"format_version {stored.get('format_version')!r}; this fastscribe reads {FORMAT_VERSION}")
+        raise CheckpointError(
+            folder, f"format_version {stored.get('format_version')!r}; this fastscribe reads {FORMAT_VERSION}"
+        )
     try:
         config = ModelConfig.from_json(stored["model"])
         tokenizer = from_folder(folder, config.num_labels)

@@ -14,7 +14,7 @@ import tempfile
 import zlib
 from collections.abc import Callable
 from pathlib import Path, PurePosixPath
-from typing import IO, Any
+from typing import IO
 
 import torch
 import yaml
@@ -156,7 +156,9 @@ def model_config(config: Section, num_labels: int, where: object) -> ModelConfig
     features = _features(Section(config.values.get("preprocessor"), "preprocessor", where))
     encoder = _encoder(Section(config.values.get("encoder"), "encoder", where))
     if encoder.num_mels != features.num_mels:
-        raise UnsupportedCheckpoint(where, "encoder.feat_in", encoder.num_mels, f"preprocessor.features {features.num_mels}")
+        raise UnsupportedCheckpoint(
+            where, "encoder.feat_in", encoder.num_mels, f"preprocessor.features {features.num_mels}"
+        )
     has_transducer, has_aux_ctc = "joint" in config, "aux_ctc" in config
     predictor = joint = None
     durations: tuple[int, ...] = ()
@@ -271,7 +273,9 @@ def _encoder(section: Section) -> EncoderConfig:
 
 def check_encoder(config: EncoderConfig, where: object) -> None:
     if config.d_model % config.num_heads or config.d_model % 2:
-        raise UnsupportedCheckpoint(where, "encoder width", config.d_model, f"even multiples of {config.num_heads} heads")
+        raise UnsupportedCheckpoint(
+            where, "encoder width", config.d_model, f"even multiples of {config.num_heads} heads"
+        )
     if config.conv_kernel % 2 == 0:
         raise UnsupportedCheckpoint(where, "encoder.conv_kernel_size", config.conv_kernel, "odd numbers")
 
@@ -294,7 +298,9 @@ def _predictor(section: Section, num_labels: int) -> PredictorConfig:
 
 def _check_size(section: Section, key: str, expected: int) -> None:
     if section.get(key, expected) not in (expected, -1):
-        raise UnsupportedCheckpoint(section.where, f"{section.name}.{key}", section.values[key], f"the vocabulary's {expected}")
+        raise UnsupportedCheckpoint(
+            section.where, f"{section.name}.{key}", section.values[key], f"the vocabulary's {expected}"
+        )
 
 
 def _durations(config: Section, where: object) -> tuple[int, ...]:
@@ -308,7 +314,9 @@ def _durations(config: Section, where: object) -> tuple[int, ...]:
     defaults = (config.values.get("model_defaults") or {}).get("tdt_durations")
     durations = next((place for place in (*places, defaults) if place), None)
     if decoding.get("model_type", "tdt") != "tdt" or not isinstance(durations, list) or len(durations) != extra_outputs:
-        raise UnsupportedCheckpoint(where, "joint.num_extra_outputs", extra_outputs, "TDT with as many decoding.durations")
+        raise UnsupportedCheckpoint(
+            where, "joint.num_extra_outputs", extra_outputs, "TDT with as many decoding.durations"
+        )
     if not all(type(d) is int and d >= 0 for d in durations):
         raise UnsupportedCheckpoint(where, "decoding.durations", durations, "whole numbers from 0")
     return tuple(durations)

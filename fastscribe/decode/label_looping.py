@@ -92,7 +92,7 @@ def begin(transducer: Transducer, frames: Frames) -> State:
 
 def step(transducer: Transducer, state: State, window: int) -> None:
     """One turn: find each row's next label within its window, record it, advance the predictor where there was one."""
-    encoded_BWJ, logits_BWX = _look(transducer, state, window)
+    logits_BWX = _look(transducer, state, window)
     num_tokens = transducer.blank_id + 1
     labels_BW = logits_BWX[..., :num_tokens].argmax(-1)
     durations_BW = _durations(transducer, logits_BWX, labels_BW)
@@ -108,12 +108,12 @@ def step(transducer: Transducer, state: State, window: int) -> None:
     _advance_predictor(transducer, state, found_B, label_B)
 
 
-def _look(transducer: Transducer, state: State, window: int) -> tuple[torch.Tensor, torch.Tensor]:
-    batch, num_frames, width = state.encoded_BTJ.shape
+def _look(transducer: Transducer, state: State, window: int) -> torch.Tensor:
+    _, num_frames, width = state.encoded_BTJ.shape
     offsets_W = torch.arange(window, device=state.time_B.device)
     times_BW = (state.time_B[:, None] + offsets_W).clamp(max=num_frames - 1)
     encoded_BWJ = state.encoded_BTJ.gather(1, times_BW[:, :, None].expand(-1, -1, width))
-    return encoded_BWJ, transducer.joint(encoded_BWJ, state.predicted_BJ[:, None])
+    return transducer.joint(encoded_BWJ, state.predicted_BJ[:, None])
 
 
 def _durations(transducer: Transducer, logits_BWX: torch.Tensor, labels_BW: torch.Tensor) -> torch.Tensor:

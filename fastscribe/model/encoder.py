@@ -2,7 +2,7 @@
 
 Layout is [B, T, D] throughout. Parameters have the unfused names that training and checkpoints use; `optimise_` turns a
 loaded encoder into its inference form: one matrix for q, k and v, BatchNorm folded into the depthwise convolution (in
-float32, before any cast). Relative positions are Transformer-XL's (Dai et al. 2019) with the shift done by strides.
+float32, before any cast), convolutions over channels-last memory. Relative positions are Transformer-XL's (Dai et al. 2019) with the shift done by strides.
 
 Shapes: B batch, M mels, T frames (mel frames before subsampling, encoder frames after), D width, H heads, K head width,
 R = 2T-1 relative positions, C subsampling channels, F mel bins left after subsampling.
@@ -11,6 +11,7 @@ R = 2T-1 relative positions, C subsampling channels, F mel bins left after subsa
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
@@ -37,18 +38,43 @@ class Encoder(nn.Module):
         x_BTD, lengths_B = self.subsampling(features.mel_BMT.to(dtype).transpose(1, 2), features.lengths_B)
         if self.config.xscaling:
             x_BTD = x_BTD * math.sqrt(self.config.d_model)
-        padding_BT = torch.arange(x_BTD.shape[1], device=x_BTD.device) >= lengths_B[:, None]
+        padding = Padding.of(lengths_B, x_BTD.shape[1])
         positions_RD = relative_positions(x_BTD.shape[1], self.config.d_model, dtype, x_BTD.device)
         for layer in self.layers:
-            x_BTD = layer(x_BTD, padding_BT, positions_RD)
+            x_BTD = layer(x_BTD, padding, positions_RD)
         return Frames(x_BTD, lengths_B)
 
     @torch.no_grad()
     def optimise_(self) -> None:
         """Fuses what inference can fuse. Call in float32, in eval mode, before casting; training ends here."""
         for layer in self.layers:
+            assert isinstance(layer, ConformerLayer)
             layer.self_attn.fuse_()
             layer.conv.fold_norm_()
+        self.subsampling.use_channels_last_()
+
+
+@dataclass(frozen=True)
+class Padding:
+    """Which frames lie beyond their row's length. No row is padded before frame `first`, so nothing there needs masking."""
+
+    mask_BT: torch.Tensor
+    first: int
+
+    @classmethod
+    def of(cls, lengths_B: torch.Tensor, num_frames: int) -> Padding:
+        # The shortest length is free to ask for on a CPU; elsewhere it would make the host wait for the device.
+        first = min(num_frames, int(lengths_B.min())) if lengths_B.device.type == "cpu" else 0
+        return cls(torch.arange(first, num_frames, device=lengths_B.device) >= lengths_B[:, None], first)
+
+    def fill_(self, x: torch.Tensor, value: float, time_axis: int) -> torch.Tensor:
+        """Writes `value` into x's padded frames; x has the batch in front and the frames on `time_axis`."""
+        num_padded = self.mask_BT.shape[1]
+        if num_padded:
+            shape = [1] * x.dim()
+            shape[0], shape[time_axis] = self.mask_BT.shape
+            x.narrow(time_axis, self.first, num_padded).masked_fill_(self.mask_BT.view(shape), value)
+        return x
 
 
 class Subsampling(nn.Module):
@@ -70,16 +96,27 @@ class Subsampling(nn.Module):
                 convs = [depthwise, nn.Conv2d(channels, channels, 1)]
             self.stages.append(nn.Sequential(*convs))
         self.out = nn.Linear(channels * halved(config.num_mels, num_stages), config.d_model)
+        self.channels_last = False
 
     def forward(self, x_BTM: torch.Tensor, lengths_B: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         x_BCTF = x_BTM.unsqueeze(1)
+        if self.channels_last:
+            x_BCTF = x_BCTF.contiguous(memory_format=torch.channels_last)
         for index, stage in enumerate(self.stages):
             if index > 0:
-                padding_BT = torch.arange(x_BCTF.shape[2], device=x_BCTF.device) >= lengths_B[:, None]
-                x_BCTF = x_BCTF.masked_fill_(padding_BT[:, None, :, None], 0.0)
+                Padding.of(lengths_B, x_BCTF.shape[2]).fill_(x_BCTF, 0.0, time_axis=2)
             x_BCTF = F.relu(stage(x_BCTF), inplace=True)
             lengths_B = (lengths_B + 1) // 2
-        return self.out(x_BCTF.transpose(1, 2).flatten(2)), lengths_B
+        x_BTCF = x_BCTF.transpose(1, 2)
+        return self.out((x_BTCF.transpose(2, 3) if self.channels_last else x_BTCF).flatten(2)), lengths_B
+
+    def use_channels_last_(self) -> None:
+        """Channels innermost makes the convolutions several times faster; the last layer's inputs are put in that order."""
+        self.channels_last = True
+        self.stages.to(memory_format=torch.channels_last)
+        channels = self.stages[-1][-1].out_channels  # type: ignore[index, union-attr]
+        weight_DCF = self.out.weight.unflatten(1, (channels, -1))
+        self.out.weight = nn.Parameter(weight_DCF.transpose(1, 2).flatten(1), requires_grad=False)
 
 
 def halved(size: int, times: int) -> int:
@@ -102,10 +139,10 @@ class ConformerLayer(nn.Module):
         self.feed_forward2 = FeedForward(config)
         self.norm_out = nn.LayerNorm(config.d_model)
 
-    def forward(self, x_BTD: torch.Tensor, padding_BT: torch.Tensor, positions_RD: torch.Tensor) -> torch.Tensor:
+    def forward(self, x_BTD: torch.Tensor, padding: Padding, positions_RD: torch.Tensor) -> torch.Tensor:
         x_BTD = torch.add(x_BTD, self.feed_forward1(self.norm_feed_forward1(x_BTD)), alpha=0.5)
-        x_BTD = x_BTD + self.self_attn(self.norm_self_attn(x_BTD), padding_BT, positions_RD)
-        x_BTD = x_BTD + self.conv(self.norm_conv(x_BTD), padding_BT)
+        x_BTD = x_BTD + self.self_attn(self.norm_self_attn(x_BTD), padding, positions_RD)
+        x_BTD = x_BTD + self.conv(self.norm_conv(x_BTD), padding)
         x_BTD = torch.add(x_BTD, self.feed_forward2(self.norm_feed_forward2(x_BTD)), alpha=0.5)
         return self.norm_out(x_BTD)
 
@@ -114,10 +151,11 @@ class FeedForward(nn.Module):
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
         self.linear1 = nn.Linear(config.d_model, config.ff_hidden, bias=config.use_bias)
+        self.activation: nn.Module = nn.SiLU()
         self.linear2 = nn.Linear(config.ff_hidden, config.d_model, bias=config.use_bias)
 
     def forward(self, x_BTD: torch.Tensor) -> torch.Tensor:
-        return self.linear2(F.silu(self.linear1(x_BTD), inplace=not self.training))
+        return self.linear2(self.activation(self.linear1(x_BTD)))
 
 
 class RelPositionAttention(nn.Module):
@@ -135,28 +173,35 @@ class RelPositionAttention(nn.Module):
         self.pos_bias_u = nn.Parameter(torch.zeros(self.num_heads, self.head_width))
         self.pos_bias_v = nn.Parameter(torch.zeros(self.num_heads, self.head_width))
         self.linear_qkv: nn.Linear | None = None
-        self._cached_HKR: torch.Tensor | None = None
+        self._cached_HRK: torch.Tensor | None = None
 
     def fuse_(self) -> None:
         parts = [self.linear_q, self.linear_k, self.linear_v]
-        fused = nn.Linear(self.linear_q.in_features, 3 * self.linear_q.out_features, bias=self.linear_q.bias is not None)
+        fused = nn.Linear(
+            self.linear_q.in_features, 3 * self.linear_q.out_features, bias=self.linear_q.bias is not None
+        )
         fused.weight = nn.Parameter(torch.cat([part.weight for part in parts]), requires_grad=False)
         if fused.bias is not None:
             fused.bias = nn.Parameter(torch.cat([part.bias for part in parts]), requires_grad=False)
         self.linear_qkv = fused
         del self.linear_q, self.linear_k, self.linear_v
 
-    def forward(self, x_BTD: torch.Tensor, padding_BT: torch.Tensor, positions_RD: torch.Tensor) -> torch.Tensor:
-        batch, num_frames, width = x_BTD.shape
+    def forward(self, x_BTD: torch.Tensor, padding: Padding, positions_RD: torch.Tensor) -> torch.Tensor:
         q_BHTK, k_BHTK, v_BHTK = (self._heads(part) for part in self._project(x_BTD))
         scale = 1.0 / math.sqrt(self.head_width)
-        qv_BHTK = (q_BHTK + self.pos_bias_v[:, None]) * scale
-        bias_BHTT = relative_shift(qv_BHTK @ self._positions(positions_RD))
-        bias_BHTT.masked_fill_(padding_BT[:, None, None, :], _MASKED_SCORE)
+        scores_BHTR = self._position_scores((q_BHTK + self.pos_bias_v[:, None]) * scale, positions_RD)
+        bias_BHTT = padding.fill_(relative_shift(scores_BHTR), _MASKED_SCORE, time_axis=3)
         out_BHTK = F.scaled_dot_product_attention(
             q_BHTK + self.pos_bias_u[:, None], k_BHTK, v_BHTK, attn_mask=bias_BHTT, scale=scale
         )
-        return self.linear_out(out_BHTK.transpose(1, 2).reshape(batch, num_frames, width))
+        return self.linear_out(out_BHTK.transpose(1, 2).flatten(2))
+
+    def _position_scores(self, q_BHTK: torch.Tensor, positions_RD: torch.Tensor) -> torch.Tensor:
+        """One product a head for all rows, since the positions are the same for each."""
+        batch, heads, num_frames, width = q_BHTK.shape
+        q_HBTK = q_BHTK.transpose(0, 1).reshape(heads, batch * num_frames, width)
+        scores_HBTR = torch.bmm(q_HBTK, self._positions(positions_RD).transpose(1, 2))
+        return scores_HBTR.unflatten(1, (batch, num_frames)).transpose(0, 1)
 
     def _project(self, x_BTD: torch.Tensor) -> tuple[torch.Tensor, ...]:
         if self.linear_qkv is not None:
@@ -167,18 +212,18 @@ class RelPositionAttention(nn.Module):
         return x_BTD.unflatten(-1, (self.num_heads, self.head_width)).transpose(1, 2)
 
     def _positions(self, positions_RD: torch.Tensor) -> torch.Tensor:
-        """Projected positions [H, K, R]. They depend on no input, so inference keeps the longest table and slices it."""
+        """Projected positions [H, R, K]. They depend on no input, so inference keeps the longest table and slices it."""
         num_frames = (positions_RD.shape[0] + 1) // 2
         if self.linear_qkv is None or num_frames > _CACHED_POSITIONS:
             return self._project_positions(positions_RD)
-        cached = self._cached_HKR
-        if cached is None or cached.shape[2] < positions_RD.shape[0] or cached.dtype != positions_RD.dtype:
-            cached = self._cached_HKR = self._project_positions(positions_RD)
-        centre = cached.shape[2] // 2
-        return cached[:, :, centre - num_frames + 1 : centre + num_frames]
+        cached = self._cached_HRK
+        if cached is None or cached.shape[1] < positions_RD.shape[0] or cached.dtype != positions_RD.dtype:
+            cached = self._cached_HRK = self._project_positions(positions_RD)
+        centre = cached.shape[1] // 2
+        return cached[:, centre - num_frames + 1 : centre + num_frames]
 
     def _project_positions(self, positions_RD: torch.Tensor) -> torch.Tensor:
-        return self.linear_pos(positions_RD).unflatten(-1, (self.num_heads, self.head_width)).permute(1, 2, 0)
+        return self.linear_pos(positions_RD).unflatten(-1, (self.num_heads, self.head_width)).transpose(0, 1)
 
 
 def relative_positions(num_frames: int, width: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
@@ -191,12 +236,11 @@ def relative_positions(num_frames: int, width: int, dtype: torch.dtype, device: 
 
 def relative_shift(scores_BHTR: torch.Tensor) -> torch.Tensor:
     """[B, H, T, R] by distance -> [B, H, T, T] by key: out[i, j] = in[i, T-1-i+j]. A view; no two entries share memory."""
-    batch, heads, num_frames, num_distances = scores_BHTR.shape
-    scores_BHTR = scores_BHTR.contiguous()
-    stride_b, stride_h, stride_t, _ = scores_BHTR.stride()
-    return scores_BHTR.as_strided(
-        (batch, heads, num_frames, num_frames), (stride_b, stride_h, stride_t - 1, 1), num_frames - 1
-    )
+    batch, heads, num_frames, _ = scores_BHTR.shape
+    stride_b, stride_h, stride_t, stride_r = scores_BHTR.stride()
+    assert stride_r == 1
+    strides = (stride_b, stride_h, stride_t - 1, 1)
+    return scores_BHTR.as_strided((batch, heads, num_frames, num_frames), strides, num_frames - 1)
 
 
 class ConvolutionModule(nn.Module):
@@ -206,7 +250,9 @@ class ConvolutionModule(nn.Module):
         super().__init__()
         width, bias = config.d_model, config.use_bias
         self.pointwise1 = nn.Linear(width, 2 * width, bias=bias)
-        self.depthwise = nn.Conv1d(width, width, config.conv_kernel, padding=config.conv_kernel // 2, groups=width, bias=bias)
+        self.depthwise = nn.Conv1d(
+            width, width, config.conv_kernel, padding=config.conv_kernel // 2, groups=width, bias=bias
+        )
         self.norm: nn.Module = nn.BatchNorm1d(width) if config.conv_norm == "batch_norm" else nn.LayerNorm(width)
         self.pointwise2 = nn.Linear(width, width, bias=bias)
 
@@ -215,17 +261,26 @@ class ConvolutionModule(nn.Module):
         norm, conv = self.norm, self.depthwise
         if not isinstance(norm, nn.BatchNorm1d):
             return
+        assert norm.running_var is not None and norm.running_mean is not None
         scale_D = norm.weight / torch.sqrt(norm.running_var + norm.eps)
         old_bias_D = conv.bias if conv.bias is not None else torch.zeros_like(scale_D)
         conv.weight = nn.Parameter(conv.weight * scale_D[:, None, None], requires_grad=False)
         conv.bias = nn.Parameter((old_bias_D - norm.running_mean) * scale_D + norm.bias, requires_grad=False)
         self.norm = nn.Identity()
 
-    def forward(self, x_BTD: torch.Tensor, padding_BT: torch.Tensor) -> torch.Tensor:
-        x_BTD = F.glu(self.pointwise1(x_BTD), dim=-1).masked_fill(padding_BT[:, :, None], 0.0)
+    def forward(self, x_BTD: torch.Tensor, padding: Padding) -> torch.Tensor:
+        x_BTD = padding.fill_(F.glu(self.pointwise1(x_BTD), dim=-1), 0.0, time_axis=1)
         x_BTD = self._depthwise(x_BTD)
-        x_BTD = self.norm(x_BTD.transpose(1, 2)).transpose(1, 2) if isinstance(self.norm, nn.BatchNorm1d) else self.norm(x_BTD)
-        return self.pointwise2(F.silu(x_BTD))
+        if isinstance(self.norm, nn.BatchNorm1d):
+            x_BTD = self.norm(x_BTD.transpose(1, 2)).transpose(1, 2)
+        else:
+            x_BTD = self.norm(x_BTD)
+        return self.pointwise2(F.silu(x_BTD, inplace=not self.training))
 
     def _depthwise(self, x_BTD: torch.Tensor) -> torch.Tensor:
-        return self.depthwise(x_BTD.transpose(1, 2)).transpose(1, 2)
+        """As a 2-D convolution of height one, [B, T, D] is channels-last memory and needs no transposing copy."""
+        conv = self.depthwise
+        x_BD1T = x_BTD.transpose(1, 2).unsqueeze(2)
+        padding = (0, conv.kernel_size[0] // 2)
+        out_BD1T = F.conv2d(x_BD1T, conv.weight.unsqueeze(2), conv.bias, padding=padding, groups=conv.groups)
+        return out_BD1T.squeeze(2).transpose(1, 2)

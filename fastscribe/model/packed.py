@@ -1,0 +1,60 @@
+"""Linear layers in oneDNN's own weight layout, for inference on a CPU.
+
+torch sends float32 products to MKL, which on AMD processors runs at less than half of what oneDNN reaches on the same
+core (199 against 449 GFLOP/s on two Zen 5 cores at this model's shapes; docs/log.md, 2026-11-21). The operators used here
+are the ones torch's own compiler emits, so they are checked once on a small product before anything relies on them.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+_TYPICAL_ROWS = 1600  # frames in a batch; only a hint for the layout
+
+
+class PackedLinear(nn.Module):
+    """y = activation(x W' + b) with W laid out for oneDNN. `activation` is "none" or "swish" (SiLU)."""
+
+    def __init__(self, linear: nn.Linear, activation: str = "none") -> None:
+        super().__init__()
+        self.weight = torch.ops.mkldnn._reorder_linear_weight(linear.weight.detach(), _TYPICAL_ROWS)
+        self.bias = None if linear.bias is None else linear.bias.detach()
+        self.activation = activation
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.ops.mkldnn._linear_pointwise(x, self.weight, self.bias, self.activation, [], "")
+
+
+@cache
+def can_pack(dtype: torch.dtype) -> bool:
+    """Whether this torch on this processor multiplies packed weights, and multiplies them right."""
+    linear = nn.Linear(32, 48).to(dtype)
+    x = torch.linspace(-1, 1, 5 * 32).reshape(5, 32).to(dtype)
+    try:
+        with torch.inference_mode():
+            packed = PackedLinear(linear, "swish")(x)
+            return torch.allclose(packed.float(), F.silu(linear(x)).float(), atol=2e-2, rtol=2e-2)
+    except (RuntimeError, AttributeError, NotImplementedError):
+        return False
+
+
+def pack_linears_(module: nn.Module, dtype: torch.dtype) -> None:
+    """Replaces every nn.Linear below `module` where that is possible; the model is the same up to rounding."""
+    if not can_pack(dtype):
+        return
+    for child in list(module.modules()):
+        for name, linear in list(child.named_children()):
+            if isinstance(linear, nn.Linear):
+                setattr(child, name, PackedLinear(linear, _take_activation_(child, name)))
+
+
+def _take_activation_(owner: nn.Module, name: str) -> str:
+    """A SiLU that follows the layer directly is computed with it; the owner then has none to apply."""
+    if name == "linear1" and isinstance(getattr(owner, "activation", None), nn.SiLU):
+        owner.activation = nn.Identity()
+        return "swish"
+    return "none"

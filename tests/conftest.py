@@ -1,0 +1,54 @@
+"""Where the test data lies, and models loaded once a session."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+DATA = Path(__file__).parent / "data"
+AUDIO = DATA / "audio"
+MODELS = DATA / "models"
+MODEL_NAMES = ("tdt_demo", "rnnt", "ctc", "hybrid", "hf_tdt_demo", "hf_rnnt", "hf_ctc")
+
+
+def model_path(folder: Path) -> Path:
+    return folder / "model.nemo" if (folder / "model.nemo").exists() else folder
+
+
+@cache
+def golden(folder: Path) -> dict[str, Any]:
+    return json.loads((folder / "golden.json").read_text(encoding="utf-8"))
+
+
+@cache
+def checkpoint(folder: Path):
+    from fastscribe.checkpoint import read_checkpoint
+
+    return read_checkpoint(model_path(folder))
+
+
+@cache
+def recognizer(folder: Path, decoder: str | None = None, dtype: str = "fp32"):
+    from fastscribe.recognizer import Recognizer
+
+    return Recognizer.build(checkpoint(folder), "cpu", dtype, decoder)
+
+
+def waveform(path: Path, sample_rate: int = 16000) -> np.ndarray:
+    """A whole file as the run would read it."""
+    from fastscribe.audio.probe import probe
+    from fastscribe.audio.read import read
+    from fastscribe.audio.source import Source
+
+    audio = probe(Source(path=str(path), file=str(path), id=path.name))
+    return read(audio, 0, audio.num_samples, sample_rate=sample_rate, channel=None)
+
+
+@pytest.fixture(params=MODEL_NAMES)
+def model_folder(request: pytest.FixtureRequest) -> Path:
+    return MODELS / request.param

@@ -1,0 +1,179 @@
+"""Features, encoder frames, tokens, times and text equal those of NeMo 3.0.0 and transformers 5.23.0, in fp32.
+
+tests/data holds the published set. A larger one on real recordings may lie beside the checkout; it is tested where it is.
+"""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from fastscribe.audio.loader import collate
+from fastscribe.decode.greedy import greedy
+from fastscribe.transcript import assemble
+from fastscribe.types import AudioInfo, Hypothesis, Transcript, Utterance
+from tests.conftest import AUDIO, DATA, MODEL_NAMES, MODELS, checkpoint, golden, recognizer, waveform
+
+REAL = Path(__file__).parents[2] / "shared" / "golden" / "real"
+REAL_NAMES = ("tdt", "rnnt", "ctc", "hybrid_tdt_ctc", "hf_tdt", "hf_rnnt", "hf_ctc")
+# All zeros: its features are rounding noise over the floor of the deviation.
+EXEMPT = {"16_silence_3s.wav"}
+
+FOLDERS = [MODELS / name for name in MODEL_NAMES] + [
+    pytest.param(REAL / name, marks=pytest.mark.skipif(not REAL.exists(), reason="no goldens beside the checkout"))
+    for name in REAL_NAMES
+]
+golden_folders = pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
+
+
+def audio_folder(folder: Path) -> Path:
+    return AUDIO if folder.is_relative_to(DATA) else REAL / "audio"
+
+
+def names_of(folder: Path) -> list[str]:
+    return [name for name in golden(folder)["files"] if name not in EXEMPT]
+
+
+def run(folder: Path, names: list[str], decoder: str | None = None) -> dict[str, Hypothesis]:
+    waves = [waveform(audio_folder(folder) / name) for name in names]
+    batch = collate([utterance(wave) for wave in waves], waves)
+    return dict(zip(names, recognizer(folder, decoder).transcribe(batch), strict=True))
+
+
+def utterance(wave: np.ndarray) -> Utterance:
+    return Utterance(AudioInfo("a.wav", "a.wav", 16000, 1, len(wave)), 0, len(wave))
+
+
+def transcript_of(folder: Path, hypothesis: Hypothesis, decoder: str) -> Transcript:
+    loaded = checkpoint(folder)
+    whole = utterance(np.zeros(16000))
+    parts = [(whole, hypothesis)]
+    return assemble(whole.audio, parts, loaded.tokenizer, loaded.config.frame_s, decoder == "tdt")
+
+
+def merged(argmax: list[int], blank: int) -> list[int]:
+    return [label for i, label in enumerate(argmax) if label != blank and (i == 0 or argmax[i - 1] != label)]
+
+
+def expected_ids(reference: dict, blank: int, is_ctc: bool) -> list[int]:
+    if "sequences_with_blanks" in reference:
+        return [label for label in reference["sequences_with_blanks"] if label != blank]
+    if "argmax" in reference:
+        return merged(reference["argmax"], blank)
+    return merged(reference["tokens"], blank) if is_ctc else reference["tokens"]
+
+
+def offsets(items, frame_s: float) -> list[tuple[str, int, int]]:
+    return [(item.text, round(item.start_s / frame_s), round(item.end_s / frame_s)) for item in items]
+
+
+def compare(folder: Path, name: str, hypothesis: Hypothesis, decoder: str) -> None:
+    entry = golden(folder)["files"][name]
+    is_aux_ctc = decoder == "ctc" and checkpoint(folder).config.decoders != ("ctc",)
+    reference = (entry.get("ctc") or entry.get("ctc_greedy")) if is_aux_ctc else entry.get("greedy", entry)
+    config = checkpoint(folder).config
+    assert list(hypothesis.token_ids) == expected_ids(reference, config.blank_id, decoder == "ctc")
+    result = transcript_of(folder, hypothesis, decoder)
+    assert result.text == reference["text"]
+    if decoder == "ctc":
+        return
+    stamps = reference.get("timestamp") or {}
+    if frames := reference.get("token_frames") or (stamps.get("timestep") if isinstance(stamps, dict) else stamps):
+        assert list(hypothesis.token_frames) == frames
+    if decoder == "tdt" and (durations := reference.get("token_durations") or reference.get("token_duration")):
+        assert list(hypothesis.token_durations) == durations
+    words = reference.get("word") or (stamps.get("word") if isinstance(stamps, dict) else None)
+    if words:
+        segments = reference.get("segment") or stamps["segment"]
+        key = ("start_offset", "end_offset")
+        assert offsets(result.words, config.frame_s) == [(w["word"], *(w[k] for k in key)) for w in words]
+        assert offsets(result.segments, config.frame_s) == [(s["segment"], *(s[k] for k in key)) for s in segments]
+
+
+@golden_folders
+@pytest.mark.parametrize("batch_size", [1, 4, 1000], ids=["one by one", "four", "all at once"])
+def test_tokens_times_and_text(folder: Path, batch_size: int) -> None:
+    names = names_of(folder)
+    for decoder in checkpoint(folder).config.decoders:
+        for first in range(0, len(names), batch_size):
+            chunk = names[first : first + batch_size]
+            for name, hypothesis in run(folder, chunk, decoder).items():
+                compare(folder, name, hypothesis, decoder)
+
+
+@golden_folders
+def test_encoder_frames(folder: Path) -> None:
+    [tensors_path] = folder.glob("*tensors.safetensors")
+    checked = 0
+    for key, reference in load_file(tensors_path).items():
+        name = key.removeprefix("encoder/").removeprefix("enc/")
+        if name not in names_of(folder) or reference.squeeze(0).dim() != 2:
+            continue
+        batch = collate([utterance(wave := waveform(audio_folder(folder) / name))], [wave])
+        model = recognizer(folder)
+        frames = model.encode(model.features(batch))
+        ours = frames.frames_BTD[0, : frames.lengths_B[0]]
+        theirs = reference.float().squeeze(0)
+        theirs = theirs if theirs.shape[1] == ours.shape[1] else theirs.T
+        torch.testing.assert_close(ours, theirs[: len(ours)], atol=1e-3, rtol=0)
+        checked += 1
+    assert checked
+
+
+@pytest.mark.parametrize(
+    ("stored", "model", "audio"),
+    [
+        (DATA / "features_80mel.safetensors", MODELS / "rnnt", AUDIO),
+        (DATA / "features_128mel.safetensors", MODELS / "tdt_demo", AUDIO),
+        (REAL / "features_80mel.safetensors", REAL / "rnnt", REAL / "audio"),
+        (REAL / "features_128mel.safetensors", REAL / "tdt", REAL / "audio"),
+    ],
+    ids=["80 mels", "128 mels", "80 mels, real", "128 mels, real"],
+)
+def test_features(stored: Path, model: Path, audio: Path) -> None:
+    if not stored.exists():
+        pytest.skip("no goldens beside the checkout")
+    for key, reference in load_file(stored).items():
+        name, _, part = key.partition("|")
+        if name in EXEMPT:
+            continue
+        name = name.removeprefix("features/")
+        path = audio / name if (audio / name).exists() else next(audio.glob(name + "*"))
+        batch = collate([utterance(wave := waveform(path))], [wave])
+        mel_MT = recognizer(model).features(batch).mel_BMT[0]
+        if part.startswith("last"):
+            mel_MT, reference = mel_MT[:, -199:], reference[:, -200:-1]  # the reference has one masked frame more
+        length = min(mel_MT.shape[1], reference.shape[1])
+        torch.testing.assert_close(mel_MT[:, :length], reference[:, :length], atol=1e-4, rtol=0, msg=name)
+
+
+@golden_folders
+def test_label_looping_is_greedy_on_speech(folder: Path) -> None:
+    model = recognizer(folder)
+    if model.model.transducer is None:
+        pytest.skip("no transducer")
+    for name in names_of(folder)[:6]:
+        batch = collate([utterance(wave := waveform(audio_folder(folder) / name))], [wave])
+        frames = model.encode(model.features(batch))
+        slow = greedy(model.model.transducer, frames.frames_BTD[0, : frames.lengths_B[0]])
+        fast = model.transcribe(batch)[0]
+        assert (slow.token_ids, slow.token_frames, slow.token_durations) == (
+            fast.token_ids,
+            fast.token_frames,
+            fast.token_durations,
+        )
+        assert all(math.isclose(a, b, abs_tol=1e-4) for a, b in zip(slow.logprobs, fast.logprobs, strict=True))
+
+
+def test_neither_batch_nor_padding_changes_silence() -> None:
+    """Digital silence is where rounding shows most: alone and beside a long neighbour it must be the same to the bit."""
+    folder = MODELS / "tdt_demo"
+    silence, speech = np.zeros(32000, np.int16), waveform(AUDIO / "e10_concat_45s.flac")
+    alone = recognizer(folder).features(collate([utterance(silence)], [silence])).mel_BMT[0]
+    beside = recognizer(folder).features(collate([utterance(silence), utterance(speech)], [silence, speech])).mel_BMT[0]
+    assert torch.equal(alone, beside[:, : alone.shape[1]])

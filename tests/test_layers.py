@@ -1,0 +1,88 @@
+"""Arrows point one way: each module may import only from rooms before its own. Who opens torch is settled here too."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parents[1] / "fastscribe"
+
+# From the ground up. A module may import modules of earlier lines and of its own.
+LAYERS = (
+    ("errors", "types", "config", "openmp", "plain_text"),
+    (
+        "audio",
+        "segment",
+        "batching",
+        "tokenizer",
+        "transcript",
+        "subtitles",
+        "writers",
+        "output",
+        "output_names",
+        "stats",
+    ),
+    ("features", "model", "checkpoint", "describe", "decode.greedy", "decode.ctc"),
+    ("decode.label_looping",),
+    ("recognizer",),
+    ("run",),
+    ("terminal",),
+    ("cli", "__main__"),
+)
+WITHOUT_TORCH = LAYERS[0] + LAYERS[1] + ("terminal", "cli", "describe")
+
+
+def modules() -> dict[str, Path]:
+    return {
+        ".".join(path.relative_to(PACKAGE).with_suffix("").parts): path
+        for path in sorted(PACKAGE.rglob("*.py"))
+        if path.name != "__init__.py" or path.parent != PACKAGE
+    }
+
+
+def layer_of(module: str) -> int:
+    names = [(level, name) for level, names in enumerate(LAYERS) for name in names]
+    fitting = [(len(name), level) for level, name in names if module == name or module.startswith(name + ".")]
+    if not fitting and module == "decode.__init__":
+        return 2
+    assert fitting, f"{module}.py is in no layer of tests/test_layers.py; put it in one"
+    return max(fitting)[1]
+
+
+def imports(path: Path, at_import_time: bool) -> set[str]:
+    """Names imported; with `at_import_time`, not those inside functions or `if TYPE_CHECKING`."""
+    found: set[str] = set()
+
+    def visit(node: ast.AST) -> None:
+        for child in ast.iter_child_nodes(node):
+            skipped = isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef)) or (
+                isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test)
+            )
+            if at_import_time and skipped:
+                continue
+            if isinstance(child, ast.Import):
+                found.update(alias.name for alias in child.names)
+            elif isinstance(child, ast.ImportFrom) and child.module:
+                found.add(child.module)
+                found.update(f"{child.module}.{alias.name}" for alias in child.names)
+            visit(child)
+
+    visit(ast.parse(path.read_text(encoding="utf-8")))
+    return found
+
+
+@pytest.mark.parametrize("module", modules())
+def test_imports_point_down(module: str) -> None:
+    known = modules()
+    for name in imports(known[module], at_import_time=True):
+        target = name.removeprefix("fastscribe.")
+        if name.startswith("fastscribe.") and target in known:
+            assert layer_of(target) <= layer_of(module), f"{module} must not import {target}: it lies in a later room"
+
+
+@pytest.mark.parametrize("module", [m for m in modules() if m.startswith(WITHOUT_TORCH)])
+def test_planning_reading_and_writing_do_without_torch(module: str) -> None:
+    names = imports(modules()[module], at_import_time=True)
+    assert not any(name.split(".")[0] in ("torch", "fastscribe.model") for name in names), f"{module} imports torch"

@@ -1,0 +1,94 @@
+from __future__ import annotations
+
+import io
+import json
+
+import pytest
+import sentencepiece
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fastscribe.tokenizer import Tokenizer, from_characters, from_folder, from_huggingface, from_sentencepiece
+from tests.conftest import MODELS, checkpoint
+
+TEXT = [
+    "The quick brown fox jumps over the lazy dog.",
+    "Say 'no' - then (perhaps) yes; isn't it?",
+    "Zwölf Boxkämpfer jagen Viktor quer über den großen Sylter Deich!",
+] * 5
+
+
+def trained(**options) -> bytes:
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(TEXT),
+        model_writer=model,
+        vocab_size=options.pop("vocab_size", 120),
+        normalization_rule_name="identity",
+        minloglevel=2,
+        **options,
+    )
+    return model.getvalue()
+
+
+@pytest.fixture(scope="module", params=["bpe", "unigram", "bpe with bytes"])
+def sentencepiece_model(request: pytest.FixtureRequest) -> bytes:
+    kind, _, with_bytes = request.param.partition(" ")
+    if with_bytes:
+        return trained(model_type=kind, vocab_size=400, byte_fallback=True, hard_vocab_limit=False)
+    return trained(model_type=kind, hard_vocab_limit=False)
+
+
+@settings(max_examples=200, deadline=None)
+@given(draws=st.lists(st.integers(0, 10_000), max_size=12))
+def test_text_is_sentencepieces(sentencepiece_model: bytes, draws: list[int]) -> None:
+    processor = sentencepiece.SentencePieceProcessor()
+    processor.LoadFromSerializedProto(sentencepiece_model)
+    tokenizer = from_sentencepiece(sentencepiece_model)
+    ids = [draw % len(tokenizer.pieces) for draw in draws]
+    assert tokenizer.text(ids) == processor.DecodeIds(ids)
+
+
+@pytest.mark.parametrize("sentence", TEXT[:3])
+def test_round_trip(sentencepiece_model: bytes, sentence: str) -> None:
+    processor = sentencepiece.SentencePieceProcessor()
+    processor.LoadFromSerializedProto(sentencepiece_model)
+    assert from_sentencepiece(sentencepiece_model).text(processor.EncodeAsIds(sentence)) == sentence
+
+
+def test_huggingface_file_of_the_same_model_has_the_same_pieces() -> None:
+    assert checkpoint(MODELS / "hf_tdt_demo").tokenizer.pieces == checkpoint(MODELS / "tdt_demo").tokenizer.pieces
+
+
+def test_huggingface_unigram_and_special_tokens() -> None:
+    data = {
+        "model": {"vocab": [["<unk>", 0.0], ["▁a", -1.0], ["b", -2.0]]},
+        "added_tokens": [{"id": 0, "content": "<unk>", "special": True}],
+    }
+    tokenizer = from_huggingface(json.dumps(data).encode(), 3)
+    assert tokenizer.text([1, 0, 2]) == "ab"
+    with pytest.raises(ValueError, match="no piece for ids"):
+        from_huggingface(json.dumps(data).encode(), 4)
+
+
+def test_characters_join_as_they_are() -> None:
+    tokenizer = from_characters([" ", "a", "b", "."])
+    assert tokenizer.text([1, 0, 2, 3]) == "a b."
+    assert tokenizer.sentence([1, 0, 3]) == "a."
+    assert tokenizer.punctuation == {"."}
+
+
+def test_punctuation_comes_from_plain_pieces_only() -> None:
+    tokenizer = Tokenizer(pieces=("<unk>", "▁-", "##!", "[x]", "?", "a,b", "▁"), kind="subword")
+    assert tokenizer.punctuation == {"?", ","}
+
+
+def test_one_space_before_punctuation_goes() -> None:
+    tokenizer = Tokenizer(pieces=("▁say", "▁", "'", "no", "."), kind="subword")
+    assert tokenizer.text([0, 1, 2, 3, 2, 1, 4]) == "say 'no' ."
+    assert tokenizer.sentence([0, 1, 2, 3, 2, 1, 4]) == "say'no'."
+
+
+def test_folder_without_tokenizer(tmp_path) -> None:
+    with pytest.raises(FileNotFoundError, match="no tokenizer"):
+        from_folder(tmp_path, 3)
