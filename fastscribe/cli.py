@@ -19,10 +19,10 @@ import typer
 
 from fastscribe import __version__
 from fastscribe.config import OUTPUT_FORMATS, Options
-from fastscribe.errors import FastscribeError, UsageError
+from fastscribe.errors import FastscribeError, OutputError, UsageError
 from fastscribe.openmp import wait_politely
 from fastscribe.terminal import ProgressBar, failure_line, report_table, say
-from fastscribe.types import Failure
+from fastscribe.types import Failure, Transcript
 
 if TYPE_CHECKING:
     from fastscribe.output import FolderOutput, StreamOutput
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from fastscribe.stats import RunStats
 
 _ClickException: type[Any] = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
+
+_INTERRUPTED = 130
 
 app = typer.Typer(
     name="fastscribe",
@@ -60,23 +62,32 @@ def main() -> None:
     sys.exit(_run())
 
 
+class _StdoutClosed(Exception):
+    """The reader of our stdout has gone. typer would answer a BrokenPipeError with exit code 1."""
+
+
 def _run() -> int:
     wait_politely()
     signal.signal(signal.SIGTERM, _terminate)
     try:
-        return int(app(standalone_mode=False) or 0)
+        code = int(app(standalone_mode=False) or 0)
     except _ClickException as error:
         say(f"{error.format_message()} (try --help)".replace("\n", " "))
         return int(error.exit_code)
+    except OutputError as error:
+        say(str(error))
+        return 1
     except FastscribeError as error:
         say(" ".join(str(error).split()))
         return 2
     except (KeyboardInterrupt, typer.Abort):
-        say("interrupted; what was finished is kept")
-        return 130
-    except BrokenPipeError:
+        code = _INTERRUPTED
+    except _StdoutClosed:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains when it flushes
         return 141
+    if code == _INTERRUPTED:  # some versions of typer turn Ctrl-C into this code themselves
+        say("interrupted; what was finished is kept")
+    return code
 
 
 def _terminate(signal_number: int, frame: object) -> None:
@@ -195,12 +206,12 @@ def transcribe(
     transcriber = Transcriber.from_options(model, options)
     with _open_output(output_dir, formats, tokens) as output:
         stats = _write_all(transcriber, inputs, output, price_per_hour, show_progress=not (quiet or no_progress))
+    if stats.files == 0:
+        raise UsageError("no input at all: nothing was given to transcribe")
     if output_dir is not None:
         (output_dir / "report.json").write_text(json.dumps(stats.to_json(), indent=2) + "\n", encoding="utf-8")
     if not quiet:
         print(report_table(stats), file=sys.stderr)
-    if stats.files == 0:
-        raise UsageError("no input at all: nothing was given to transcribe")
     if stats.failed:
         raise typer.Exit(1)
 
@@ -236,9 +247,18 @@ def _write_all(
             if isinstance(result, Failure):
                 bar.say(failure_line(result))
             with transcriber.progress.stopwatch.time("write"):
-                output.write(result)
+                _write(output, result)
             bar.update()
     return run_stats(transcriber, perf_counter() - start, price_per_hour)
+
+
+def _write(output: FolderOutput | StreamOutput, result: Transcript | Failure) -> None:
+    try:
+        output.write(result)
+    except BrokenPipeError as error:
+        raise _StdoutClosed from error
+    except OSError as error:
+        raise OutputError(result.path if isinstance(result, Failure) else result.audio.path, error) from error
 
 
 @app.command(epilog="Example: fastscribe inspect model.nemo --json | jq .family")

@@ -6,7 +6,8 @@
     │   ├── UnsupportedCheckpoint   names the key and the value that this code does not handle
     │   └── WeightsMismatch         lists missing and unexpected weight names
     ├── AudioError                  one recording that cannot be read; the run turns it into a Failure and goes on
-    └── ManifestError               one manifest row that cannot be used; likewise
+    ├── ManifestError               one manifest row that cannot be used; likewise
+    └── OutputError                 a result that cannot be written (disk full ..); the run stops, what is written stays
 
 A wrong state of our own is an assert, not an exception from here.
 """
@@ -56,3 +57,9 @@ class AudioError(FastscribeError):
 class ManifestError(FastscribeError):
     def __init__(self, path: str, line_number: int, problem: str) -> None:
         super().__init__(f"{path}: line {line_number}: {problem}")
+
+
+class OutputError(FastscribeError):
+    def __init__(self, path: str, error: OSError) -> None:
+        reason = error.strerror or str(error)
+        super().__init__(f"{path}: its result cannot be written: {reason}; the run stops, what is written is kept")

@@ -47,7 +47,7 @@ def assemble(
         end_s = math.inf if is_last else utterance.start_s + utterance.duration_s
         clock = Clock(utterance.start_s, end_s, frame_s)
         spoken = timed_tokens(hypothesis, tokenizer, clock, punctuation_takes_no_time)
-        texts.append(tokenizer.sentence(hypothesis.token_ids).strip())
+        texts.append(tokenizer.sentence(hypothesis.token_ids))
         words += words_of(spoken, tokenizer)
         tokens += spoken
     segments = tuple(segments_of(words))
@@ -112,7 +112,7 @@ def _word(group: list[Token], tokenizer: Tokenizer) -> Word:
             spoken.pop()
         spoken.append(token)
     confidence = sum(token.confidence for token in group) / len(group)
-    return Word(tokenizer.text(t.id for t in spoken).strip(), group[0].start_s, group[-1].end_s, confidence)
+    return Word(tokenizer.text(t.id for t in spoken), group[0].start_s, group[-1].end_s, confidence)
 
 
 def segments_of(words: Sequence[Word]) -> list[Segment]:

@@ -3,10 +3,10 @@
 
     python make_nemo_goldens.py OUT_DIR AUDIO...        # in an environment with nemo_toolkit[asr], not fastscribe's own
 
-Writes OUT_DIR/<name>/model.nemo, golden.json (per file: lengths, tokens, frames, durations, text, words, segments; the CTC
-head's under "ctc" for hybrids) and tensors.npz (features and encoder output of the first and the last file). The models
-are not trained: norms, biases and embeddings are randomised so that every one of them matters, and the blank's bias is
-bisected until a fair share of frames emits, so that a decoder has something to get wrong.
+Writes OUT_DIR/<name>/model.nemo, golden.json (per file: lengths, tokens, frames, durations, text, words, segments; the
+CTC head's under "ctc" for hybrids) and tensors.npz (features and encoder output of the first and the last file). The
+models are not trained: norms, biases and embeddings are randomised so that every one of them matters, and the blank's
+bias is bisected until a fair share of frames emits, so that a decoder has something to get wrong.
 
 Settings: CPU, float32, eval, batch 1, no dither, greedy_batch, compute_timestamps; audio at 16 kHz, channels averaged.
 A file is `fragile` where relative noise of 1e-5 on the encoder output changes its tokens: compare those with care.
@@ -21,6 +21,8 @@ import os
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +35,8 @@ from nemo.collections.asr import models as nemo_models
 from nemo.collections.asr.parts.preprocessing.segment import AudioSegment
 from nemo.collections.common.tokenizers.sentencepiece_tokenizer import create_spt_model
 from omegaconf import DictConfig, OmegaConf, open_dict
+
+Decoded = tuple[list[int], list[int]]  # tokens and the frames they start at
 
 LETTERS = tuple(" abcdefghijklmnopqrstuvwxyz'")
 PUNCTUATED = (*LETTERS, ".", ",", "?")
@@ -56,6 +60,7 @@ class Spec:
     activation: str = "relu"
     joint_dropout: float = 0.2
     start_row: bool = False  # a non-zero embedding for the blank, which starts every hypothesis
+    history: float = 1.0  # how much the predictor sways the joint, the encoder being 1
     rate: float = 0.3  # labels per encoder frame to aim for
     mels: int = 80
     window_size: float = 0.025
@@ -79,68 +84,73 @@ class Spec:
 # fmt: off
 SPECS = (
     Spec("tdt_bias_xscaling", 128, durations=(0, 1, 2, 3, 4), xscaling=True),
-    Spec("tdt_long_jumps", 448, byte_fallback=True, durations=(0, 1, 2, 4, 8), max_symbols=3, pred_hidden=80, pred_layers=2,
-         joint_hidden=48, activation="tanh", joint_dropout=0.0, rate=0.2, mels=128, d_model=96, heads=8, layers=3, kernel=15,
-         conv_norm="layer_norm", use_bias=False, channels=-1),
-    Spec("tdt_chars_no_zero", LETTERS, durations=(1, 2, 3), max_symbols=None, pred_hidden=40, pred_layers=3, joint_hidden=56,
-         activation="sigmoid", mels=64, d_model=48, heads=2, layers=1, ff_factor=3, kernel=5, subsampling="striding",
-         factor=4, channels=24, start_row=True),
-    Spec("tdt_max_1", 200, sentence_marks=True, durations=(0, 1, 2, 4, 8), max_symbols=1, pred_hidden=48, joint_hidden=80,
-         rate=0.2, d_model=72, heads=6, layers=2, ff_factor=2, kernel=7, use_bias=False, xscaling=True, factor=4, channels=16),
+    Spec("tdt_long_jumps", 448, byte_fallback=True, durations=(0, 1, 2, 4, 8), max_symbols=3, pred_hidden=80,
+         pred_layers=2, joint_hidden=48, activation="tanh", joint_dropout=0.0, rate=0.2, mels=128, d_model=96,
+         heads=8, layers=3, kernel=15, conv_norm="layer_norm", use_bias=False, channels=-1),
+    Spec("tdt_chars_no_zero", LETTERS, durations=(1, 2, 3), max_symbols=None, pred_hidden=40, pred_layers=3,
+         joint_hidden=56, activation="sigmoid", mels=64, d_model=48, heads=2, layers=1, ff_factor=3, kernel=5,
+         subsampling="striding", factor=4, channels=24, start_row=True),
+    Spec("tdt_max_1", 200, sentence_marks=True, durations=(0, 1, 2, 4, 8), max_symbols=1, pred_hidden=48,
+         joint_hidden=80, rate=0.2, d_model=72, heads=6, layers=2, ff_factor=2, kernel=7, use_bias=False,
+         xscaling=True, factor=4, channels=16),
     Spec("rnnt_max_1", 96, max_symbols=1, pred_hidden=56, joint_hidden=40, d_model=80, kernel=31, ff_factor=2,
          normalize="all_features", subsampling="striding", factor=4, channels=-1, layers=2),
-    Spec("rnnt_chars", LETTERS, pred_hidden=72, pred_layers=2, joint_hidden=40, activation="tanh", mels=64, heads=8, layers=3,
-         use_bias=False, conv_norm="layer_norm", start_row=True),
-    Spec("rnnt_chars_punctuated", PUNCTUATED, max_symbols=3, joint_dropout=0.0, normalize="NA", d_model=48, heads=4, layers=2,
-         kernel=7, factor=4, channels=16, joint_hidden=48),
+    Spec("rnnt_chars", LETTERS, pred_hidden=72, pred_layers=2, joint_hidden=40, activation="tanh", mels=64, heads=8,
+         layers=3, use_bias=False, conv_norm="layer_norm", start_row=True),
+    Spec("rnnt_chars_punctuated", PUNCTUATED, max_symbols=3, joint_dropout=0.0, normalize="NA", d_model=48, heads=4,
+         layers=2, kernel=7, factor=4, channels=16, joint_hidden=48),
     Spec("rnnt_tied", 256, pred_layers=3, pred_hidden=48, joint_hidden=72, activation="sigmoid", joint_dropout=0.0,
          conv_norm="layer_norm", xscaling=True, untie_biases=False, subsampling="striding", channels=24, layers=3),
-    Spec("rnnt_deep", 384, byte_fallback=True, max_symbols=3, mels=128, d_model=144, heads=8, layers=5, kernel=9, use_bias=False,
-         channels=48, pred_layers=2, pred_hidden=96, joint_hidden=80),
-    Spec("ctc_chars", LETTERS, has_transducer=False, has_ctc=True, mels=64, d_model=48, heads=2, layers=3, kernel=31,
-         ff_factor=2, window_size=0.02, n_fft=None, window="hamming", xscaling=True, rate=0.4),
-    Spec("ctc_chars_punctuated", PUNCTUATED, has_transducer=False, has_ctc=True, d_model=56, heads=7, layers=2, kernel=15,
-         subsampling="striding", factor=2, channels=12, conv_norm="layer_norm", use_bias=False, rate=0.4),
+    Spec("rnnt_deep", 384, byte_fallback=True, max_symbols=3, mels=128, d_model=144, heads=8, layers=5, kernel=9,
+         use_bias=False, channels=48, pred_layers=2, pred_hidden=96, joint_hidden=80),
+    Spec("ctc_chars", LETTERS, has_transducer=False, has_ctc=True, mels=64, d_model=48, heads=2, layers=3,
+         kernel=31, ff_factor=2, window_size=0.02, n_fft=None, window="hamming", xscaling=True, rate=0.4),
+    Spec("ctc_chars_punctuated", PUNCTUATED, has_transducer=False, has_ctc=True, d_model=56, heads=7, layers=2,
+         kernel=15, subsampling="striding", factor=2, channels=12, conv_norm="layer_norm", use_bias=False,
+         rate=0.4),
     Spec("ctc_subwords", 160, has_transducer=False, has_ctc=True, mels=128, d_model=80, heads=4, layers=2, kernel=5,
          factor=2, channels=16, n_fft=1024, window_size=0.02, normalize="all_features", rate=0.4),
-    Spec("hybrid_rnnt", 224, has_ctc=True, pred_hidden=40, joint_hidden=64, activation="tanh", d_model=64, heads=4, layers=2,
-         kernel=7, use_bias=False, xscaling=True, untie_biases=False),
-    Spec("hybrid_tdt", 320, byte_fallback=True, has_ctc=True, durations=(0, 1, 2, 3, 4), pred_layers=2, pred_hidden=64,
-         joint_hidden=96, mels=128, d_model=96, heads=4, layers=2, ff_factor=3, joint_dropout=0.0),
-    Spec("hybrid_tdt_chars", PUNCTUATED, has_ctc=True, durations=(0, 1, 2, 4, 8), max_symbols=3, rate=0.2, d_model=64, heads=8,
-         layers=2, kernel=15, conv_norm="layer_norm", channels=20),
+    Spec("hybrid_rnnt", 224, has_ctc=True, pred_hidden=40, joint_hidden=64, activation="tanh", d_model=64, heads=4,
+         layers=2, kernel=7, use_bias=False, xscaling=True, untie_biases=False),
+    Spec("hybrid_tdt", 320, byte_fallback=True, has_ctc=True, durations=(0, 1, 2, 3, 4), pred_layers=2,
+         pred_hidden=64, joint_hidden=96, mels=128, d_model=96, heads=4, layers=2, ff_factor=3, joint_dropout=0.0),
+    Spec("hybrid_tdt_chars", PUNCTUATED, has_ctc=True, durations=(0, 1, 2, 4, 8), max_symbols=3, rate=0.2,
+         d_model=64, heads=8, layers=2, kernel=15, conv_norm="layer_norm", channels=20),
 )
 # fmt: on
 
 # Any English does: the tokenizers only need words, capitals and punctuation.
 TEXT = """\
-The harbour lay quiet before sunrise, and only the ferry's lamp moved across the water. Who would sail on such a morning?
-Marta counted the crates twice; there were forty-one, not forty, and nobody could say where the last had come from.
-"Write it down," said the captain, "and let the office worry about numbers." She didn't argue, for the tide was turning.
-By noon the wind had risen to a steady breeze. Gulls followed them past the lighthouse, the old fort and the sandbanks.
-Her brother kept a small workshop behind the market, repairing clocks, radios, kettles and whatever else people carried in.
-He spoke little, worked slowly and charged less than he ought to; everything that left his bench ran for years.
-What do you do with an engine that starts only on Thursdays? You listen, he used to answer, until it tells you why.
-In autumn the river flooded the lower fields again. Farmers moved their cattle uphill, children rowed to school, and the
-bridge was closed for eleven days. The newspaper printed a photograph of a piano floating beneath the church windows.
-It's easier to describe a storm than a calm, the teacher explained: quick verbs help, but patience helps more.
-Students wrote about thunder, broken branches, sudden darkness, bright kitchens, wet dogs and borrowed umbrellas.
-Some years later a museum was opened in the former customs house. Its collection includes maps, uniforms, letters, coins,
-measuring instruments and the wooden model of a ship that was never built. Visitors may touch nothing except the bell.
-Why the bell? Because the founder believed that every child should once be allowed to wake a whole street.
-The train from the north arrives at six twenty-five, usually late. Passengers stretch, fold their coats, search for tickets
-and step into a square full of chestnut trees. On Fridays there's music; on Sundays, only pigeons and the smell of bread.
-If the weather holds, we'll walk along the ridge as far as the chapel, eat our sandwiches there, and return through the
-vineyards before dark. Bring water, a warm jacket and good shoes, please. Questions? Ask at the desk or telephone ahead.
+The harbour lay quiet before sunrise, and only the ferry's lamp moved across the water. Who would sail on such a
+morning? Marta counted the crates twice; there were forty-one, not forty, and nobody could say where the last had come
+from. "Write it down," said the captain, "and let the office worry about numbers." She didn't argue, for the tide was
+turning. By noon the wind had risen to a steady breeze. Gulls followed them past the lighthouse, the old fort and the
+sandbanks. Her brother kept a small workshop behind the market, repairing clocks, radios, kettles and whatever else
+people carried in. He spoke little, worked slowly and charged less than he ought to; everything that left his bench
+ran for years. What do you do with an engine that starts only on Thursdays? You listen, he used to answer, until it
+tells you why. In autumn the river flooded the lower fields again. Farmers moved their cattle uphill, children rowed
+to school, and the bridge was closed for eleven days. The newspaper printed a photograph of a piano floating beneath
+the church windows. It's easier to describe a storm than a calm, the teacher explained: quick verbs help, but patience
+helps more. Students wrote about thunder, broken branches, sudden darkness, bright kitchens, wet dogs and borrowed
+umbrellas. Some years later a museum was opened in the former customs house. Its collection includes maps, uniforms,
+letters, coins, measuring instruments and the wooden model of a ship that was never built. Visitors may touch nothing
+except the bell. Why the bell? Because the founder believed that every child should once be allowed to wake a whole
+street. The train from the north arrives at six twenty-five, usually late. Passengers stretch, fold their coats,
+search for tickets and step into a square full of chestnut trees. On Fridays there's music; on Sundays, only pigeons
+and the smell of bread. If the weather holds, we'll walk along the ridge as far as the chapel, eat our sandwiches
+there, and return through the vineyards before dark. Bring water, a warm jacket and good shoes, please. Questions? Ask
+at the desk or telephone ahead.
 """
 
 
 # --- building -------------------------------------------------------------------------------------------------------
 
 
-def build(spec: Spec, seed: int, folder: Path) -> Any:
+def build(spec: Spec, seed: int, folder: Path, text: str = TEXT) -> Any:
+    """A NeMo model with every part random. `folder` holds its tokenizer, trained on `text`, until it is saved."""
     torch.manual_seed(seed)
-    config = OmegaConf.create(model_config(spec, folder))
+    tokenizer = write_tokenizer(spec, folder, text) if isinstance(spec.vocabulary, int) else None
+    config = OmegaConf.create(model_config(spec, tokenizer))
     kind = ("Hybrid" if spec.has_transducer and spec.has_ctc else "") + ("RNNT" if spec.has_transducer else "")
     kind += "CTC" if spec.has_ctc else ""
     is_bpe = isinstance(spec.vocabulary, int)
@@ -154,7 +164,7 @@ def build(spec: Spec, seed: int, folder: Path) -> Any:
     return model
 
 
-def model_config(spec: Spec, folder: Path) -> dict[str, Any]:
+def model_config(spec: Spec, tokenizer: str | None) -> dict[str, Any]:
     config: dict[str, Any] = {
         "sample_rate": 16000,
         "train_ds": None,
@@ -165,9 +175,10 @@ def model_config(spec: Spec, folder: Path) -> dict[str, Any]:
         "optim": {"name": "adamw", "lr": 0.001},
     }
     num_classes = -1
-    if isinstance(spec.vocabulary, int):
-        config["tokenizer"] = {"dir": write_tokenizer(spec, folder), "type": "bpe"}
+    if tokenizer is not None:
+        config["tokenizer"] = {"dir": tokenizer, "type": "bpe"}
     else:
+        assert not isinstance(spec.vocabulary, int)
         config["labels"], num_classes = list(spec.vocabulary), len(spec.vocabulary)
     if spec.has_transducer:
         config |= transducer_config(spec, num_classes)
@@ -235,6 +246,7 @@ def transducer_config(spec: Spec, num_classes: int) -> dict[str, Any]:
         decoding |= {"model_type": "tdt", "durations": list(spec.durations)}
         loss = {"loss_name": "tdt", "tdt_kwargs": {"durations": list(spec.durations)}}
     sizes = {"pred_hidden": spec.pred_hidden, "joint_hidden": spec.joint_hidden}
+    jointnet = {"activation": spec.activation, "dropout": spec.joint_dropout, "encoder_hidden": spec.d_model}
     return {
         "model_defaults": sizes | {"enc_hidden": spec.d_model},
         "decoder": {
@@ -250,18 +262,19 @@ def transducer_config(spec: Spec, num_classes: int) -> dict[str, Any]:
             "fuse_loss_wer": False,
             "num_classes": num_classes,
             "num_extra_outputs": len(spec.durations),
-            "jointnet": sizes | {"activation": spec.activation, "dropout": spec.joint_dropout, "encoder_hidden": spec.d_model},
+            "jointnet": jointnet | sizes,
         },
         "decoding": decoding,
         "loss": loss,
     }
 
 
-def write_tokenizer(spec: Spec, folder: Path) -> str:
-    text = folder / f"{spec.name}.txt"
-    text.write_text(TEXT)
+def write_tokenizer(spec: Spec, folder: Path, text: str) -> str:
+    """A folder as NeMo's `tokenizer.dir` wants it."""
+    file = folder / f"{spec.name}.txt"
+    file.write_text(text)
     create_spt_model(
-        str(text),
+        str(file),
         vocab_size=spec.vocabulary,
         sample_size=-1,
         do_lower_case=False,
@@ -302,49 +315,49 @@ def randomise(model: Any, spec: Spec) -> None:
 
 
 @torch.no_grad()
-def tune(model: Any, spec: Spec, encoded_BDT: torch.Tensor) -> None:
-    """Draws each head a few times and keeps the draw that says the most different things at about `spec.rate`."""
+def tune(model: Any, spec: Spec, encoded: Sequence[torch.Tensor]) -> None:
+    """Draws each head's weights until they say many different things, at about `spec.rate` labels a frame.
+
+    `encoded` is each file's encoder output [1, D, T].
+    """
+    together_BDT = torch.cat(list(encoded), dim=2)
+    wanted = spec.rate * together_BDT.shape[2]
     if spec.has_transducer:
         blank = model.joint.num_classes_with_blank - 1 - len(spec.durations)
         output = model.joint.joint_net[-1]
+
+        def decode_transducer(encoded_BDT: torch.Tensor) -> Decoded:
+            length_B = torch.tensor([encoded_BDT.shape[2]])
+            found = model.decoding.rnnt_decoder_predictions_tensor(encoded_BDT, length_B, return_hypotheses=True)[0]
+            return torch.as_tensor(found.y_sequence).tolist(), torch.as_tensor(found.timestamp).tolist()
+
         parameters = [*output.parameters(), *model.joint.enc.parameters(), *model.joint.pred.parameters()]
-        length_B = torch.tensor([encoded_BDT.shape[2]])
-
-        def decode_transducer() -> list[int]:
-            found = model.decoding.rnnt_decoder_predictions_tensor(encoded_BDT, length_B, return_hypotheses=True)
-            return torch.as_tensor(found[0].y_sequence).tolist()
-
-        tune_head(
-            parameters, lambda: draw_transducer(model, encoded_BDT, blank), output.bias, blank, decode_transducer,
-            spec.rate * int(length_B),
-        )  # fmt: skip
+        draw = partial(draw_transducer, model, together_BDT, blank, spec.history)
+        decode_all = lambda: [decode_transducer(encoded_BDT) for encoded_BDT in encoded]  # noqa: E731
+        tune_head(parameters, draw, partial(bisect, output.bias, blank, wanted), decode_all, wanted)
     if spec.has_ctc:
         head = ctc_head(model, spec)
         layer, blank = head.decoder_layers[0], head.num_classes_with_blank - 1
-
-        def decode_ctc() -> list[int]:
-            return collapse(head(encoder_output=encoded_BDT)[0].argmax(-1).tolist(), blank)[0]
-
-        tune_head(
-            list(layer.parameters()), lambda: draw_ctc(layer, encoded_BDT, head.vocabulary), layer.bias, blank, decode_ctc,
-            spec.rate * encoded_BDT.shape[2],
-        )  # fmt: skip
+        draw = partial(draw_ctc, layer, together_BDT, head.vocabulary)
+        decode_all = lambda: [collapse(head(encoder_output=e)[0].argmax(-1).tolist(), blank) for e in encoded]  # noqa: E731
+        tune_head(list(layer.parameters()), draw, partial(bisect, layer.bias, blank, wanted), decode_all, wanted)
 
 
 def tune_head(
     parameters: Sequence[torch.Tensor],
     draw: Callable[[], None],
-    bias_V: torch.Tensor,
-    blank: int,
-    decode: Callable[[], list[int]],
+    set_blank: Callable[[Callable[[], int]], None],
+    decode: Callable[[], list[Decoded]],
     wanted: float,
 ) -> None:
     best, best_score = [], -1.0
-    for _ in range(6):
+    for _ in range(12):
         draw()
-        bisect(bias_V, blank, wanted, lambda: len(decode()))
-        tokens = decode()
-        score = len(set(tokens)) / (1 + 5 * abs(len(tokens) / wanted - 1))
+        set_blank(lambda: sum(len(tokens) for tokens, _ in decode()))
+        found = decode()
+        tokens = [token for tokens, _ in found for token in tokens]
+        gaps = {after - before for _, frames in found for before, after in pairwise(frames)}
+        score = len(set(tokens)) * len(gaps) ** 0.5 / (1 + 20 * (len(tokens) / wanted - 1) ** 2)
         if score > best_score:
             best, best_score = [parameter.clone() for parameter in parameters], score
     for parameter, value in zip(parameters, best, strict=True):
@@ -362,14 +375,14 @@ def bisect(bias_V: torch.Tensor, index: int, wanted: float, count: Callable[[], 
     bias_V[index] = best[1]
 
 
-def draw_transducer(model: Any, encoded_BDT: torch.Tensor, blank: int) -> None:
+def draw_transducer(model: Any, encoded_BDT: torch.Tensor, blank: int, history: float) -> None:
     """Joint inputs and outputs centred over frames and histories, so that no label and no duration always wins."""
     joint, output = model.joint, model.joint.joint_net[-1]
     predicted_BUH, _ = model.decoder.predict(torch.randint(blank, (1, 40)), None, add_sos=True)
     encoded_BTD = encoded_BDT.transpose(1, 2)
-    for layer, inputs in ((joint.enc, encoded_BTD), (joint.pred, predicted_BUH)):
+    for layer, inputs, size in ((joint.enc, encoded_BTD, 1.0), (joint.pred, predicted_BUH, history)):
         layer.weight.normal_()
-        layer.weight.div_(layer(inputs).std((0, 1)).mean())
+        layer.weight.mul_(size / layer(inputs).std((0, 1)).mean())
         layer.bias.normal_(0.0, 0.3).sub_(layer(inputs).mean((0, 1)))
     output.weight.normal_(0.0, 3.0 / output.weight.shape[1] ** 0.5)
     output.bias.zero_()
@@ -385,10 +398,12 @@ def draw_ctc(layer: torch.nn.Conv1d, encoded_BDT: torch.Tensor, vocabulary: Sequ
 
 def centre(bias_V: torch.Tensor, logits: torch.Tensor, vocabulary: Sequence[str]) -> None:
     """Takes the mean off each output, and helps spaces and full stops along, for words and segments."""
-    bias_V.sub_(logits.flatten(0, -2).mean(0))
+    logits_NV = logits.flatten(0, -2)
+    bias_V.sub_(logits_NV.mean(0))
+    spread = logits_NV.std(0).mean()
     for index, piece in enumerate(vocabulary):
         if piece in (" ", "."):
-            bias_V[index] += 0.8 * logits.std()
+            bias_V[index] += spread
 
 
 def ctc_head(model: Any, spec: Spec) -> Any:
@@ -458,14 +473,16 @@ def text_golden(hypothesis: Any) -> dict[str, Any]:
     return {"text": hypothesis.text, "word": plain("word"), "segment": plain("segment")}
 
 
-def collapse(labels: Sequence[int], blank: int) -> tuple[list[int], list[int]]:
+def collapse(labels: Sequence[int], blank: int) -> Decoded:
     """A CTC head's label per frame -> tokens and the frames at which they begin."""
     previous = [blank, *labels]
     onsets = [t for t, label in enumerate(labels) if label not in (blank, previous[t])]
     return [labels[t] for t in onsets], onsets
 
 
-def is_fragile(model: Any, spec: Spec, encoded_BDT: torch.Tensor, length_B: torch.Tensor, found: dict[str, Any]) -> bool:
+def is_fragile(
+    model: Any, spec: Spec, encoded_BDT: torch.Tensor, length_B: torch.Tensor, found: dict[str, Any]
+) -> bool:
     def decisions(golden: dict[str, Any]) -> list[Any]:
         keys = ("tokens", "token_frames", "token_durations")
         return [part.get(key) for part in (golden, golden.get("ctc", {})) for key in keys]
@@ -502,7 +519,7 @@ def make(spec: Spec, seed: int, audio: Sequence[Path], folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as scratch:
         model = build(spec, seed, Path(scratch))
-        tune(model, spec, torch.cat([encode(model, read(path))[2] for path in audio], dim=2))
+        tune(model, spec, [encode(model, read(path))[2] for path in audio])
         model.save_to(str(folder / "model.nemo"))
     with_timestamps(model, spec)
     files = goldens(model, spec, audio, folder)

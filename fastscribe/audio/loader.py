@@ -17,7 +17,8 @@ from fastscribe.audio.source import to_failure
 from fastscribe.types import Batch, Failure, Utterance
 
 Wave = np.ndarray | Failure
-Loaded = tuple[Batch | None, tuple[Failure, ...]]  # no batch when none of its utterances could be read
+# No batch when none of its utterances could be read; a failure comes with the utterance that it cost.
+Loaded = tuple[Batch | None, tuple[tuple[Utterance, Failure], ...]]
 
 
 def load_batch(
@@ -64,11 +65,11 @@ def _submit(
 def _gather(utterances: Sequence[Utterance], reads: Sequence[Future[Wave]]) -> Loaded:
     kept: list[Utterance] = []
     waves: list[np.ndarray] = []
-    failures: list[Failure] = []
+    failures: list[tuple[Utterance, Failure]] = []
     for utterance, future in zip(utterances, reads, strict=True):
         wave = future.result()
         if isinstance(wave, Failure):
-            failures.append(wave)
+            failures.append((utterance, wave))
         else:
             kept.append(utterance)
             waves.append(wave)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import warnings
 import zipfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -52,7 +53,9 @@ def load_torch(file: IO[bytes], num_bytes: int, where: object) -> dict[str, torc
     """A torch.save state dict of plain tensors; anything a pickle could run is refused."""
     _refuse_inflating_zip(file, num_bytes, where)
     try:
-        state = torch.load(file, map_location="cpu", weights_only=True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch remarks on odd pickles before it refuses them
+            state = torch.load(file, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         reason = str(error).strip().splitlines()[0]
         raise CheckpointError(where, f"refused: holds more than plain tensors ({reason})") from error

@@ -1,0 +1,73 @@
+#!/usr/bin/env python3
+"""Makes a .nemo file of a published model's shape with random weights: for benchmarks where the real one may not go.
+
+    python make_random_parakeet.py parakeet-tdt-0.6b OUT.nemo AUDIO...     # in an environment with nemo_toolkit[asr]
+
+Its text means nothing, but its work is the real one's: the same shapes, and about as many labels and durations a second
+as speech has, tuned on the given recordings. The shape is that of the public parakeet-tdt-0.6b-v2.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import tempfile
+from pathlib import Path
+from pydoc_data import topics
+from typing import Any
+
+import torch
+
+from make_nemo_goldens import Spec, build, encode, read, tune
+
+LABELS_PER_S, FRAME_S = 3.5, 0.08
+SHAPES = {
+    "parakeet-tdt-0.6b": Spec(
+        "parakeet-tdt-0.6b",
+        vocabulary=1024,
+        durations=(0, 1, 2, 3, 4),
+        pred_hidden=640,
+        pred_layers=2,
+        joint_hidden=640,
+        history=0.3,  # else all files begin with the same labels, and some never stop
+        rate=LABELS_PER_S * FRAME_S,
+        mels=128,
+        d_model=1024,
+        heads=8,
+        layers=24,
+        use_bias=False,
+        channels=256,
+    )
+}
+
+
+def make(spec: Spec, audio: list[Path], out: Path) -> Any:
+    with tempfile.TemporaryDirectory() as scratch:
+        text = "\n".join(topics.topics.values())  # Python's own manual: enough English for a thousand pieces
+        model = build(spec, 1, Path(scratch), text)
+        tune(model, spec, [encode(model, read(path))[2] for path in audio])
+        part = out.with_name(out.name + ".part")
+        model.save_to(str(part))
+        part.rename(out)
+    return model
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("shape", choices=sorted(SHAPES))
+    parser.add_argument("out", type=Path, metavar="OUT.nemo")
+    parser.add_argument("audio", type=Path, nargs="+", metavar="AUDIO", help="a few recordings like those to come")
+    arguments = parser.parse_args()
+    logging.getLogger("nemo_logger").setLevel(logging.ERROR)
+    model = make(SHAPES[arguments.shape], arguments.audio, arguments.out)
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    for path in arguments.audio:
+        _, _, encoded_BDT, length_B = encode(model, read(path))
+        (found,) = model.decoding.rnnt_decoder_predictions_tensor(encoded_BDT, length_B, return_hypotheses=True)
+        seconds = int(length_B) * FRAME_S
+        print(f"{path.name}: {len(found.y_sequence) / seconds:.1f} labels a second, {found.text[:60]!r}")
+    print(f"{arguments.out}: {parameters / 1e6:.1f} M parameters, torch {torch.__version__}")
+
+
+if __name__ == "__main__":
+    main()

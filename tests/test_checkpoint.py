@@ -1,0 +1,293 @@
+"""Three formats, one model; and everything that is not a model is refused in one line before anything is run or written."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import pickle
+import shutil
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+
+from fastscribe.checkpoint import native, read_checkpoint
+from fastscribe.config import ModelConfig
+from fastscribe.describe import describe, encoder_gflop_per_audio_s
+from fastscribe.errors import CheckpointError, UnsupportedCheckpoint, WeightsMismatch
+from fastscribe.model.model import build_model
+from tests.conftest import MODELS, checkpoint, model_path
+
+NEMO = MODELS / "hybrid" / "model.nemo"
+
+
+def unpacked(folder: Path, source: Path = NEMO) -> Path:
+    with tarfile.open(source) as archive:
+        archive.extractall(folder, filter="data")
+    return folder
+
+
+def packed(folder: Path, target: Path, mode: str = "w:") -> Path:
+    with tarfile.open(target, mode) as archive:
+        archive.add(folder, arcname=".")
+    return target
+
+
+def with_yaml(folder: Path, **changes) -> Path:
+    """The checkpoint with keys of its YAML changed: section__key=value."""
+    unpacked(folder)
+    config = yaml.safe_load((folder / "model_config.yaml").read_text())
+    for path, value in changes.items():
+        *sections, key = path.split("__")
+        place = config
+        for section in sections:
+            place = place[section]
+        place[key] = value
+    (folder / "model_config.yaml").write_text(yaml.safe_dump(config, allow_unicode=True))
+    return folder
+
+
+def same(a, b) -> bool:
+    return (
+        a.config == b.config
+        and a.weights.keys() == b.weights.keys()
+        and all(torch.equal(a.weights[name], b.weights[name]) for name in a.weights)
+    )
+
+
+def test_every_sample_checkpoint_loads_strictly(model_folder: Path) -> None:
+    loaded = checkpoint(model_folder)
+    build_model(loaded.config, loaded.weights, model_folder)
+    assert len(loaded.tokenizer.pieces) == loaded.config.num_labels
+
+
+def test_plain_tar_gzip_and_folder_are_the_same(tmp_path: Path) -> None:
+    folder = unpacked(tmp_path / "model")
+    zipped = tmp_path / "zipped.nemo"
+    zipped.write_bytes(gzip.compress(NEMO.read_bytes()))
+    reference = read_checkpoint(NEMO)
+    assert same(read_checkpoint(folder), reference)
+    assert same(read_checkpoint(zipped), reference)
+    assert same(read_checkpoint(packed(folder, tmp_path / "again.nemo")), reference)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_native_round_trip(model_folder: Path, tmp_path: Path, dtype: torch.dtype) -> None:
+    original = read_checkpoint(model_path(model_folder))
+    native.write(original, tmp_path / "own", dtype)
+    again = read_checkpoint(tmp_path / "own")
+    assert again.source == "fastscribe"
+    assert again.config == original.config
+    assert again.tokenizer.pieces == original.tokenizer.pieces
+    assert again.dtypes == (str(dtype).removeprefix("torch."),)
+    for name, tensor in again.weights.items():
+        assert torch.equal(tensor, original.weights[name].to(dtype))
+    build_model(again.config, again.weights, "own")
+
+
+def test_config_json_round_trip_and_strictness(model_folder: Path) -> None:
+    config = checkpoint(model_folder).config
+    data = json.loads(json.dumps(config.to_json()))
+    assert ModelConfig.from_json(data) == config
+    data["encoder"]["colour"] = 1
+    del data["blank_id"]
+    with pytest.raises(ValueError, match="blank_id"):
+        ModelConfig.from_json(data)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "named"),
+    [
+        ("encoder__self_attention_model", "rel_pos_local_attn", "encoder.self_attention_model"),
+        ("encoder__att_context_size", [70, 13], "encoder.att_context_size"),
+        ("encoder__subsampling", "vggnet", "encoder.subsampling"),
+        ("encoder__subsampling_factor", 3, "encoder.subsampling_factor"),
+        ("encoder__conv_norm_type", "group_norm4", "encoder.conv_norm_type"),
+        ("encoder__conv_kernel_size", 8, "encoder.conv_kernel_size"),
+        ("encoder__causal_downsampling", True, "encoder.causal_downsampling"),
+        ("encoder__reduction", "pooling", "encoder.reduction"),
+        ("encoder__n_heads", 5, "encoder width"),
+        ("encoder__new_switch", "on", "encoder.new_switch"),
+        ("encoder__d_model", "64", "encoder.d_model"),
+        ("encoder___target_", "nemo.collections.asr.modules.SqueezeformerEncoder", "encoder._target_"),
+        ("preprocessor__frame_splicing", 3, "preprocessor.frame_splicing"),
+        ("preprocessor__normalize", {"fixed_mean": [0.0], "fixed_std": [1.0]}, "preprocessor.normalize"),
+        ("preprocessor__window", "kaiser", "preprocessor.window"),
+        ("preprocessor__exact_pad", True, "preprocessor.exact_pad"),
+        ("preprocessor__features", 64, "encoder.feat_in"),
+        ("decoder__normalization_mode", "layer", "decoder.normalization_mode"),
+        ("decoder__prednet__rnn_hidden_size", 100, "decoder.prednet.rnn_hidden_size"),
+        ("decoder__vocab_size", 99, "decoder.vocab_size"),
+        ("joint__jointnet__activation", "gelu", "joint.jointnet.activation"),
+        ("joint__num_extra_outputs", 3, "joint.num_extra_outputs"),
+        ("decoding__greedy__max_symbols", 0, "decoding.greedy.max_symbols"),
+        ("tokenizer__type", "agg", "tokenizer.type"),
+        ("aux_ctc__decoder___target_", "nemo.X", "aux_ctc.decoder._target_"),
+    ],
+)
+def test_unsupported_settings_name_the_key_and_the_value(tmp_path: Path, key: str, value: object, named: str) -> None:
+    with pytest.raises(UnsupportedCheckpoint) as error:
+        read_checkpoint(with_yaml(tmp_path, **{key: value}))
+    message = str(error.value)
+    assert named in message
+    assert repr(value) in message or key in ("encoder__n_heads", "preprocessor__features")
+    assert "\n" not in message
+
+
+def test_huggingface_unsupported_setting(tmp_path: Path) -> None:
+    folder = tmp_path / "hf"
+    shutil.copytree(MODELS / "hf_ctc", folder)
+    config = json.loads((folder / "config.json").read_text())
+    config["encoder_config"]["hidden_act"] = "gelu"
+    (folder / "config.json").write_text(json.dumps(config))
+    with pytest.raises(UnsupportedCheckpoint, match=r"encoder_config\.hidden_act: 'gelu'"):
+        read_checkpoint(folder)
+    config["model_type"] = "whisper"
+    (folder / "config.json").write_text(json.dumps(config))
+    with pytest.raises(UnsupportedCheckpoint, match="whisper"):
+        read_checkpoint(folder)
+
+
+def test_weights_must_match_by_name_and_shape() -> None:
+    loaded = checkpoint(MODELS / "ctc")
+    weights = dict(loaded.weights)
+    weights["ctc.surplus"] = weights.pop("ctc.output.bias")
+    weights["ctc.output.weight"] = torch.zeros(2, 2)
+    with pytest.raises(WeightsMismatch) as error:
+        build_model(loaded.config, weights, "model")
+    message = str(error.value)
+    assert "missing: ctc.output.bias" in message
+    assert "unexpected: ctc.surplus" in message
+    assert "ctc.output.weight (2, 2) instead of (129, 64)" in message
+
+
+class Payload:
+    """Pickled, this would run a command."""
+
+    def __init__(self, marker: Path) -> None:
+        self.marker = marker
+
+    def __reduce__(self):
+        return (Path.touch, (self.marker,))
+
+
+def test_pickle_payload_does_not_run(tmp_path: Path) -> None:
+    folder, marker = unpacked(tmp_path / "model"), tmp_path / "ran"
+    for payload in (Payload(marker), {"a": Payload(marker)}):
+        torch.save(payload, folder / "model_weights.ckpt")
+        with pytest.raises(CheckpointError, match="more than plain tensors"):
+            read_checkpoint(folder)
+        (folder / "model_weights.ckpt").write_bytes(pickle.dumps(payload))
+        with pytest.raises(CheckpointError):
+            read_checkpoint(folder)
+    assert not marker.exists()
+
+
+@pytest.mark.parametrize("state", [[torch.zeros(1)], {"a": "text"}, {"a": {"b": torch.zeros(1)}}, {1: 2}])
+def test_weights_that_are_no_state_dict(tmp_path: Path, state: object) -> None:
+    torch.save(state, unpacked(tmp_path) / "model_weights.ckpt")
+    with pytest.raises(CheckpointError):
+        read_checkpoint(tmp_path)
+
+
+def hostile_tar(path: Path, **attributes) -> Path:
+    with tarfile.open(path, "w:") as archive:
+        member = tarfile.TarInfo("model_config.yaml")
+        for name, value in attributes.items():
+            setattr(member, name, value)
+        archive.addfile(member, io.BytesIO(b"x" * member.size) if member.isreg() and member.size < 10**6 else None)
+    return path
+
+
+@pytest.mark.parametrize(
+    "attributes",
+    [
+        {"name": "../evil"},
+        {"name": "/etc/evil"},
+        {"name": "a/../../evil"},
+        {"type": tarfile.SYMTYPE, "linkname": "/etc/passwd"},
+        {"type": tarfile.LNKTYPE, "linkname": "other"},
+        {"type": tarfile.CHRTYPE},
+        {"type": tarfile.FIFOTYPE},
+        {"size": 1 << 40},
+    ],
+    ids=str,
+)
+def test_hostile_tars_are_refused(tmp_path: Path, attributes: dict) -> None:
+    with pytest.raises(CheckpointError) as error:
+        read_checkpoint(hostile_tar(tmp_path / "evil.nemo", **attributes))
+    assert "\n" not in str(error.value)
+    assert [path.name for path in tmp_path.iterdir()] == ["evil.nemo"]
+
+
+def test_inflating_weights_are_refused(tmp_path: Path) -> None:
+    folder = unpacked(tmp_path)
+    with zipfile.ZipFile(folder / "model_weights.ckpt", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("archive/data/0", b"\0" * (50 << 20))
+    with pytest.raises(CheckpointError, match="unpack to"):
+        read_checkpoint(folder)
+
+
+def test_gzip_bomb_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from fastscribe.checkpoint import nemo
+
+    monkeypatch.setattr(nemo, "_MAX_WEIGHTS_BYTES", 1 << 20)
+    bomb = tmp_path / "bomb.nemo"
+    bomb.write_bytes(gzip.compress(b"\0" * (8 << 20)))
+    with pytest.raises(CheckpointError, match="absurd size"):
+        read_checkpoint(bomb)
+
+
+def test_yaml_runs_nothing(tmp_path: Path) -> None:
+    folder = unpacked(tmp_path / "model")
+    (folder / "model_config.yaml").write_text(f"a: !!python/object/apply:pathlib.Path.touch ['{tmp_path / 'ran'}']")
+    with pytest.raises(CheckpointError, match="not safe YAML"):
+        read_checkpoint(folder)
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize("content", [b"", b"RIFF", b"\x1f\x8b", b"\x1f\x8b" + b"x" * 100, b"PK\x03\x04" + b"\0" * 600])
+def test_files_that_are_no_model(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "model.nemo"
+    path.write_bytes(content)
+    with pytest.raises(CheckpointError):
+        read_checkpoint(path)
+
+
+def test_truncated_models(tmp_path: Path) -> None:
+    whole = NEMO.read_bytes()
+    for share in (0.1, 0.5, 0.9, 0.99):
+        path = tmp_path / "model.nemo"
+        path.write_bytes(whole[: int(share * len(whole))])
+        with pytest.raises(CheckpointError):
+            read_checkpoint(path)
+
+
+def test_missing_model_and_empty_folder(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="no such model"):
+        read_checkpoint(tmp_path / "nothing")
+    with pytest.raises(CheckpointError, match="not a model folder"):
+        read_checkpoint(tmp_path)
+
+
+def test_work_is_counted_as_published() -> None:
+    """24 layers of 1024, 8 s utterances: 15.1 GFLOP a second of audio, counted elsewhere independently."""
+    config = ModelConfig.from_json(
+        checkpoint(MODELS / "tdt_demo").config.to_json()
+        | {
+            "encoder": checkpoint(MODELS / "tdt_demo").config.to_json()["encoder"]
+            | {"num_layers": 24, "d_model": 1024, "num_heads": 8, "ff_hidden": 4096, "subsampling_channels": 256}
+        }
+    )
+    assert encoder_gflop_per_audio_s(config, 8.0) == pytest.approx(15.13, rel=0.02)
+
+
+def test_describe_is_plain_data(model_folder: Path) -> None:
+    facts = describe(checkpoint(model_folder))
+    assert json.loads(json.dumps(facts)) == facts
+    assert facts["frame_s"] == 0.08
+    assert facts["family"].split()[-1].split("+")[0] in ("tdt", "rnnt", "ctc")

@@ -1,0 +1,283 @@
+"""The program as its user meets it: a process with arguments, pipes, signals and exit codes."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+
+from tests.conftest import AUDIO, DATA, MODELS
+
+MODEL = str(MODELS / "tdt_demo" / "model.nemo")
+SENTENCE = "At Rice Stadium a very large, enthusiastic crowd greeted the President."
+FIRST = next(AUDIO.glob("01_*"))
+
+
+def command(*arguments: object) -> list[str]:
+    return [sys.executable, "-m", "fastscribe", *map(str, arguments)]
+
+
+def fastscribe(*arguments: object, stdin: str = "", **options) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command(*arguments), input=stdin, capture_output=True, text=True, encoding="utf-8", timeout=100, **options
+    )
+
+
+def transcribe(*arguments: object, **options) -> subprocess.CompletedProcess[str]:
+    return fastscribe("transcribe", *arguments, "--model", MODEL, "--quiet", **options)
+
+
+def rows(text: str) -> list[dict]:
+    return [json.loads(line) for line in text.splitlines()]
+
+
+@pytest.fixture(scope="module")
+def texts() -> dict[str, str]:
+    lines = (DATA / "manifest.jsonl").read_text(encoding="utf-8").splitlines()
+    return {Path(row["audio_filepath"]).name: row["text"] for row in map(json.loads, lines) if row["text"]}
+
+
+def test_a_folder_to_every_format(tmp_path: Path, texts: dict[str, str]) -> None:
+    formats = "jsonl,json,srt,vtt,txt,tsv,ctm"
+    done = fastscribe("transcribe", AUDIO, "-m", MODEL, "-o", tmp_path, "-f", formats, "--price-per-hour", 2)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == ""
+    found = {Path(row["audio_filepath"]).name: row for row in rows((tmp_path / "transcripts.jsonl").read_text())}
+    assert found.keys() == {path.name for path in AUDIO.iterdir()}
+    for name, text in texts.items():
+        if name.startswith(("0", "1")):
+            assert found[name]["text"] == text
+    for extension in ("json", "srt", "vtt", "txt", "tsv", "ctm"):
+        assert len([p for p in tmp_path.glob(f"*.{extension}") if p.name != "report.json"]) == len(found)
+    assert (tmp_path / FIRST.with_suffix(".txt").name).read_text() == SENTENCE + "\n"
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert report["files"] == len(found)
+    assert report["failed"] == 0
+    assert report["rtfx"] > 0
+    assert report["usd_per_1000_audio_hours"] == pytest.approx(2000 / report["rtfx"], rel=1e-2)
+    assert {"features", "encode", "decode", "write"} <= report["stage_s"].keys()
+    assert "RTFx" in done.stderr
+
+
+def test_jsonl_on_stdout_has_the_documented_shape() -> None:
+    done = transcribe(FIRST, "--tokens")
+    [row] = rows(done.stdout)
+    assert done.returncode == 0
+    assert done.stderr == ""
+    assert list(row) == ["audio_filepath", "duration", "text", "segments", "words", "tokens"]
+    assert row["audio_filepath"] == str(FIRST)
+    assert row["text"] == SENTENCE
+    assert list(row["words"][0]) == ["word", "start", "end", "confidence"]
+    assert [word["word"] for word in row["words"]] == SENTENCE.split()
+    assert row["segments"][0].keys() == {"text", "start", "end", "confidence"}
+    assert row["tokens"][0].keys() == {"id", "piece", "start", "end", "confidence"}
+
+
+@pytest.mark.parametrize("batching", [("--batch-size", 1), ("--batch-size", 4), ("--batch_frames", 10**6)])
+def test_same_rows_whatever_the_batch(batching: tuple) -> None:
+    reference = {row["audio_filepath"]: row for row in rows(transcribe(AUDIO).stdout)}
+    for row in rows(transcribe(AUDIO, *batching).stdout):
+        expected = reference.pop(row["audio_filepath"])
+        assert row["text"] == expected["text"]
+        assert [(w["word"], w["start"], w["end"]) for w in row["words"]] == [
+            (w["word"], w["start"], w["end"]) for w in expected["words"]
+        ]
+    assert not reference
+
+
+def test_long_audio_is_cut_and_joined_on_its_own_clock(texts: dict[str, str]) -> None:
+    long = AUDIO / "e10_concat_45s.flac"
+    [cut], [whole] = (rows(transcribe(long, "--max-utterance-s", s).stdout) for s in (12, 0))
+    assert cut["text"] == whole["text"] == texts[long.name]
+    # This model, which knows its sentences by heart, hangs first words on the start of what it sees: here a cut in silence.
+    moved = [abs(a["start"] - b["start"]) > 0.081 for a, b in zip(cut["words"], whole["words"], strict=True)]
+    assert sum(moved) < len(moved) / 2
+    starts = [word["start"] for word in cut["words"]]
+    assert starts == sorted(starts)
+
+
+def test_manifest_rows_are_carried_through_and_cut(tmp_path: Path) -> None:
+    manifest = tmp_path / "m.jsonl"
+    shutil.copy(FIRST, tmp_path / "a.flac")
+    lines = [
+        {"audio_filepath": "a.flac", "text": "reference", "speaker": "x", "duration": 4.9376},
+        {"audio_filepath": "a.flac", "offset": 1.0, "duration": 2.0},
+        {"audio_filepath": "gone.flac", "speaker": "y"},
+    ]
+    manifest.write_text("\n".join([*map(json.dumps, lines), "{broken", ""]))
+    done = transcribe(manifest)
+    found = rows(done.stdout)
+    assert done.returncode == 1
+    assert len(found) == 4
+    [first] = [row for row in found if row.get("text") == "reference"]
+    assert first["pred_text"] == SENTENCE
+    assert first["speaker"] == "x"
+    [second] = [row for row in found if row.get("offset") == 1.0]
+    assert second["duration"] == 2.0
+    assert second["words"][-1]["end"] <= 2.2
+    [third] = [row for row in found if row.get("speaker") == "y"]
+    assert third["error"]["stage"] == "probe"
+    [fourth] = [row for row in found if str(manifest) in row["audio_filepath"]]
+    assert "line 4" in fourth["error"]["message"]
+
+
+def test_paths_on_stdin() -> None:
+    done = transcribe("-", "--format", "txt", stdin=f"{FIRST}\n\n")
+    assert done.stdout == SENTENCE + "\n"
+
+
+def test_bad_files_cost_nobody_else_their_work(tmp_path: Path) -> None:
+    shutil.copy(FIRST, tmp_path / "good.flac")
+    (tmp_path / "empty.wav").touch()
+    (tmp_path / "text.wav").write_text("hello")
+    (tmp_path / "cut.flac").write_bytes(FIRST.read_bytes()[:20000])
+    soundfile.write(tmp_path / "nothing.wav", np.zeros(0), 16000)
+    soundfile.write(tmp_path / "nan.wav", np.full(1600, np.nan), 16000, subtype="FLOAT")
+    with open(os.fsencode(tmp_path) + b"/\xff.wav", "wb") as file:
+        file.write(FIRST.read_bytes())
+    done = transcribe(tmp_path, tmp_path / "missing.wav")
+    found = rows(done.stdout)
+    assert done.returncode == 1
+    assert [row["text"] for row in found if "text" in row] == [SENTENCE]
+    failed = [row for row in found if "error" in row]
+    assert len(failed) == 7
+    assert all(row["error"].keys() == {"stage", "type", "message"} for row in failed)
+    assert len(done.stderr.splitlines()) == 7
+    assert all(line.startswith("fastscribe: ") for line in done.stderr.splitlines())
+
+
+def test_a_folder_without_audio(tmp_path: Path) -> None:
+    done = transcribe(tmp_path)
+    assert done.returncode == 1
+    assert "error" in rows(done.stdout)[0]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["transcribe", FIRST], "--model"),
+        (["transcribe", "--model", MODEL], "INPUTS"),
+        (["transcribe", FIRST, "--model", "nowhere.nemo"], "nowhere.nemo"),
+        (["transcribe", FIRST, "--model", str(FIRST)], str(FIRST)),
+        (["transcribe", FIRST, "--model", MODEL, "--colour"], "--colour"),
+        (["transcribe", FIRST, "--model", MODEL, "-f", "docx"], "docx"),
+        (["transcribe", FIRST, "--model", MODEL, "-f", "srt,vtt"], "--output-dir"),
+        (["transcribe", FIRST, "--model", MODEL, "--decoder", "ctc"], "tdt"),
+        (["transcribe", FIRST, "--model", MODEL, "--device", "toaster"], "toaster"),
+        (["transcribe", FIRST, "--model", MODEL, "--dtype", "fp7"], "fp7"),
+        (["transcribe", FIRST, "--model", MODEL, "--batch-frames", "many"], "frames"),
+        (["transcribe", FIRST, "--model", MODEL, "--batch-size", "0"], "--batch-size"),
+        (["transcribe", FIRST, "--model", MODEL, "-o", str(FIRST)], str(FIRST)),
+        (["transcribe", "-", "--model", MODEL], "no input"),
+        (["inspect", "nowhere"], "nowhere"),
+        (["convert", MODEL, str(AUDIO)], str(AUDIO)),
+        (["dance"], "dance"),
+    ],
+    ids=str,
+)
+def test_wrong_usage_is_one_line_and_exit_code_2(arguments: list, named: str) -> None:
+    done = fastscribe(*arguments)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert named in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_closed_pipe_ends_quietly() -> None:
+    process = subprocess.Popen(
+        command("transcribe", AUDIO, "-m", MODEL, "-q"), stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert process.stdout is not None
+    process.stdout.close()
+    assert process.stderr is not None
+    errors = process.stderr.read()
+    process.stderr.close()
+    assert process.wait(60) == 141
+    assert errors == b""
+
+
+@pytest.mark.parametrize(("sent", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_interrupted_runs_keep_what_is_finished(tmp_path: Path, sent: signal.Signals, code: int) -> None:
+    out = tmp_path / "out"
+    many = [path for path in sorted(AUDIO.glob("0*")) for _ in range(200)]
+    arguments = command("transcribe", *many, "-m", MODEL, "-o", out, "--window", 5)
+    process = subprocess.Popen(arguments, stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 60
+    while not ((out / "transcripts.jsonl").exists() and (out / "transcripts.jsonl").stat().st_size):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    process.send_signal(sent)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == code
+    assert errors.splitlines()[-1].endswith("what was finished is kept")
+    assert "Traceback" not in errors
+    kept = rows((out / "transcripts.jsonl").read_text())
+    assert 0 < len(kept) < len(many)
+    assert kept[0]["text"] == SENTENCE
+
+
+def test_inspect_says_what_a_model_is() -> None:
+    facts = json.loads(fastscribe("inspect", MODEL, "--json").stdout)
+    assert facts["family"] == "tdt"
+    assert facts["vocabulary"] == 256
+    assert facts["durations"] == [0, 1, 2, 3, 4]
+    assert facts["frame_s"] == 0.08
+    assert "tdt" in fastscribe("inspect", MODEL).stdout
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+def test_converted_models_transcribe(tmp_path: Path, dtype: str) -> None:
+    assert fastscribe("convert", MODEL, tmp_path / "own", "--dtype", dtype).returncode == 0
+    done = fastscribe("transcribe", FIRST, "-m", tmp_path / "own", "-f", "txt", "-q")
+    assert done.stdout == SENTENCE + "\n"
+
+
+@pytest.mark.parametrize("decoder", ["rnnt", "ctc"])
+def test_both_heads_of_a_hybrid(decoder: str) -> None:
+    done = fastscribe(
+        "transcribe", FIRST, "-m", MODELS / "hybrid" / "model.nemo", "--decoder", decoder, "-f", "txt", "-q"
+    )
+    assert done.stdout == SENTENCE + "\n"
+
+
+def test_bf16_on_a_cpu() -> None:
+    assert transcribe(FIRST, "--dtype", "bf16", "-f", "txt").stdout == SENTENCE + "\n"
+
+
+def test_options_come_from_the_environment_too() -> None:
+    environment = {**os.environ, "FASTSCRIBE_MODEL": MODEL}
+    assert fastscribe("transcribe", FIRST, "-q", "-f", "txt", env=environment).stdout == SENTENCE + "\n"
+
+
+def test_help_and_version_do_without_torch() -> None:
+    script = (
+        "import sys; from fastscribe.cli import app\n"
+        "app(['transcribe', '--help'], standalone_mode=False)\n"
+        "assert not {'torch', 'numpy', 'soundfile', 'rich', 'yaml'} & set(sys.modules), sorted(sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "--output-dir" in done.stdout
+    assert fastscribe("--version").stdout.startswith("fastscribe ")
+
+
+def test_the_python_interface() -> None:
+    from fastscribe import Failure, Transcriber, Transcript
+
+    transcriber = Transcriber.load(MODEL, device="cpu", dtype="fp32")
+    results = list(transcriber.transcribe([FIRST, "nowhere.wav"]))
+    [good] = [r for r in results if isinstance(r, Transcript)]
+    [bad] = [r for r in results if isinstance(r, Failure)]
+    assert good.text == SENTENCE
+    assert good.words[0].text == "At"
+    assert bad.path == "nowhere.wav"
+    assert [r.text for r in transcriber.transcribe(str(FIRST)) if isinstance(r, Transcript)] == [SENTENCE]

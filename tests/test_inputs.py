@@ -1,0 +1,307 @@
+"""What the user may give, and that one bad input never costs the others."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from fastscribe.audio.folders import match_depth, split_pattern
+from fastscribe.audio.inputs import Source, expand
+from fastscribe.audio.source import relative_id
+from fastscribe.types import Failure
+
+posix_names = pytest.mark.skipif(sys.platform in ("win32", "darwin"), reason="file names are bytes on Linux only")
+
+
+def touch(root: Path, *names: str) -> None:
+    """Nothing here opens audio, so that empty files do."""
+    for name in names:
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+
+
+def ids(*inputs: object, stdin: bytes = b"") -> list[str]:
+    found = list(expand([str(given) for given in inputs], io.BytesIO(stdin)))
+    assert all(isinstance(item, Source) for item in found), found
+    return [item.id for item in found]
+
+
+def only_failure(*inputs: object, stdin: bytes = b"") -> Failure:
+    (found,) = expand([str(given) for given in inputs], io.BytesIO(stdin))
+    assert isinstance(found, Failure) and found.stage == "input"
+    return found
+
+
+def write_manifest(path: Path, *rows: object) -> Path:
+    path.write_text("\n".join(row if isinstance(row, str) else json.dumps(row) for row in rows), encoding="utf-8")
+    return path
+
+
+def test_a_file_is_tried_whatever_its_name(tmp_path):
+    touch(tmp_path, "sub/a.strange")
+    path = str(tmp_path / "sub" / "a.strange")
+    assert list(expand([path])) == [Source(path, path, "a.strange")]
+
+
+def test_a_folder_is_searched_in_a_stable_order(tmp_path):
+    touch(
+        tmp_path, "b.wav", "a/z.FLAC", "a/c/x.opus", "a.mp3", "notes.txt", ".hidden.wav", ".git/a.wav", "c.ogg", "d.oga"
+    )
+    assert ids(tmp_path) == ["a/c/x.opus", "a/z.FLAC", "a.mp3", "b.wav", "c.ogg", "d.oga"]
+    assert next(expand([f"{tmp_path}/"])).path == f"{tmp_path}/a/c/x.opus"
+
+
+def test_the_current_folder_and_names_below_it(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    touch(tmp_path, "a/x.wav")
+    assert [(item.path, item.id) for item in expand([".", "a", "*", "a/x.wav"])] == [
+        ("./a/x.wav", "a/x.wav"),
+        ("a/x.wav", "x.wav"),
+        ("a/x.wav", "a/x.wav"),
+        ("a/x.wav", "x.wav"),
+    ]
+
+
+@pytest.mark.parametrize(
+    "extension", ["wav", "flac", "mp3", "ogg", "oga", "opus", "aiff", "aif", "au", "w64", "caf", "rf64"]
+)
+def test_extensions_picked_from_a_folder(tmp_path, extension):
+    touch(tmp_path, f"a.{extension}", f"b.{extension.upper()}")
+    assert len(ids(tmp_path)) == 2
+
+
+def test_a_folder_without_audio_says_so(tmp_path):
+    touch(tmp_path, "notes.txt", "sub/.x.wav", "raw.raw")
+    failure = only_failure(tmp_path)
+    assert (failure.path, failure.message) == (str(tmp_path), "no audio in this folder")
+
+
+def test_a_folder_of_containers_says_what_to_do(tmp_path):
+    touch(tmp_path, "talk.m4a")
+    assert "m4a is not read: convert it to wav" in only_failure(tmp_path).message
+
+
+def test_links_are_followed_and_loops_are_not(tmp_path):
+    touch(tmp_path, "root/a/x.wav", "root/b/y.wav", "elsewhere/far/z.wav", "outside.wav")
+    root = tmp_path / "root"
+    (root / "a" / "to_b").symlink_to(root / "b")
+    (root / "b" / "to_a").symlink_to(root / "a")
+    (root / "itself").symlink_to(".")
+    (root / "up").symlink_to("..")
+    (root / "data").symlink_to(tmp_path / "elsewhere")
+    (root / "knot").symlink_to("knot")
+    assert ids(root) == ["a/to_b/y.wav", "a/x.wav", "data/far/z.wav"]
+    assert ids(root / "**" / "*.wav") == ["a/to_b/y.wav", "a/x.wav", "data/far/z.wav"]
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may read everything")
+def test_a_folder_that_may_not_be_listed(tmp_path):
+    touch(tmp_path, "a.wav", "locked/b.wav", "z.wav")
+    (tmp_path / "locked").chmod(0)
+    try:
+        found = list(expand([str(tmp_path)]))
+    finally:
+        (tmp_path / "locked").chmod(0o700)
+    assert [item.id for item in found if isinstance(item, Source)] == ["a.wav", "z.wav"]
+    assert [item.message for item in found if isinstance(item, Failure)] == ["permission denied"]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "expected"),
+    [
+        ("*.wav", ["b.wav"]),
+        ("?.wav", ["b.wav"]),
+        ("[bc].wav", ["b.wav"]),
+        ("sub/*.wav", ["a.wav"]),
+        ("s*", ["sub/a.wav", "sub/deep/c.flac"]),
+        ("*", ["b.wav", "sub/a.wav", "sub/deep/c.flac"]),
+        ("*/*", ["sub/a.wav", "sub/deep/c.flac"]),
+        ("*.txt", ["notes.txt"]),
+        ("**", ["b.wav", "sub/a.wav", "sub/deep/c.flac"]),
+        ("**/*", ["b.wav", "sub/a.wav", "sub/deep/c.flac"]),
+        ("**/*.wav", ["b.wav", "sub/a.wav"]),
+        ("**/deep", ["sub/deep/c.flac"]),
+        ("s*/**/*.flac", ["sub/deep/c.flac"]),
+    ],
+)
+def test_patterns(tmp_path, pattern, expected):
+    touch(tmp_path, "b.wav", "sub/a.wav", "sub/deep/c.flac", "notes.txt")
+    assert ids(tmp_path / pattern) == expected
+
+
+def test_a_pattern_that_exists_is_a_name(tmp_path):
+    touch(tmp_path, "take[1].wav", "take1.wav")
+    assert ids(tmp_path / "take[1].wav") == ["take[1].wav"]
+
+
+@pytest.mark.parametrize("given", ["*.wav", "nowhere/**/*.wav", "[x"])
+def test_a_pattern_without_matches(tmp_path, given):
+    assert "nothing matches" in only_failure(tmp_path / given).message
+
+
+@pytest.mark.parametrize("given", ["", "nowhere.wav", "nowhere", "bad\0name", "file/below"])
+def test_a_missing_path(tmp_path, monkeypatch, given):
+    monkeypatch.chdir(tmp_path)
+    touch(tmp_path, "file")
+    failure = only_failure(given)
+    assert failure.path == given
+    assert "no such file" in failure.message or "null byte" in failure.message
+
+
+def test_bad_inputs_do_not_cost_the_others(tmp_path):
+    touch(tmp_path, "a.wav", "b.wav")
+    found = list(expand([str(tmp_path / "a.wav"), str(tmp_path / "gone"), str(tmp_path / "b.wav")]))
+    assert [type(item) for item in found] == [Source, Failure, Source]
+
+
+def test_paths_on_stdin(tmp_path):
+    touch(tmp_path, "a.wav", " spaced .wav", "folder/c.wav", "[b].wav")
+    write_manifest(tmp_path / "m.jsonl", {"audio_filepath": "folder/c.wav"})
+    lines = (
+        f"{tmp_path}/a.wav\r\n\n  \n{tmp_path}/ spaced .wav\n{tmp_path}/folder\n{tmp_path}/m.jsonl\n{tmp_path}/[b].wav"
+    )
+    assert ids("-", stdin=lines.encode()) == ["a.wav", " spaced .wav", "c.wav", "folder/c.wav", "[b].wav"]
+
+
+def test_stdin_is_read_line_by_line(tmp_path):
+    touch(tmp_path, "a.wav")
+
+    class Endless(io.RawIOBase):
+        def __iter__(self):
+            while True:
+                yield os.fsencode(tmp_path / "a.wav") + b"\n"
+
+    stream = expand(["-"], Endless())
+    assert [next(stream).id, next(stream).id] == ["a.wav", "a.wav"]
+
+
+def test_stdin_of_the_process(tmp_path, monkeypatch):
+    touch(tmp_path, "a.wav")
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(os.fsencode(tmp_path / "a.wav"))))
+    assert [item.id for item in expand(["-"])] == ["a.wav"]
+
+
+@posix_names
+def test_a_name_that_is_not_utf8(tmp_path):
+    name = os.fsencode(tmp_path) + b"/caf\xe9.wav"
+    try:
+        with open(name, "wb"):
+            pass
+    except OSError:
+        pytest.skip("this file system takes UTF-8 names only")
+    for failure in (only_failure(tmp_path), only_failure("-", stdin=name), only_failure(os.fsdecode(name))):
+        assert failure.path == f"{tmp_path}/caf\\xe9.wav".replace("\\xe9", "\\udce9")
+        assert failure.message == "path is not valid UTF-8; rename the file"
+        json.dumps(failure.path, ensure_ascii=False).encode("utf-8")
+
+
+def test_manifest_rows(tmp_path):
+    rows = [
+        {"audio_filepath": "clips/a.wav", "duration": 1.5, "text": "hello", "lang": "en"},
+        {"audio_filepath": "clips/a.wav", "offset": 1.2345, "duration": None},
+        {"audio_filepath": "/abs/b.wav", "offset": 0, "duration": 0},
+        {"audio_filepath": "../up/c.wav", "offset": 2},
+    ]
+    found = list(expand([str(write_manifest(tmp_path / "m.json", *rows))]))
+    assert [item.row for item in found] == rows
+    assert [item.path for item in found] == [row["audio_filepath"] for row in rows]
+    assert [item.id for item in found] == ["clips/a.wav", "clips/a.wav@1234", "abs/b.wav", "up/c.wav@2000"]
+    assert [item.file for item in found][:3] == [f"{tmp_path}/clips/a.wav"] * 2 + ["/abs/b.wav"]
+    assert [(item.offset_s, item.duration_s) for item in found] == [(None, 1.5), (1.2345, None), (0, None), (2, None)]
+
+
+def test_manifest_with_blank_lines_and_byte_order_mark(tmp_path):
+    path = tmp_path / "m.jsonl"
+    path.write_bytes(b'\xef\xbb\xbf{"audio_filepath": "a.wav"}\r\n\r\n   \n{"audio_filepath": "caf\xc3\xa9.wav"}')
+    assert ids(path) == ["a.wav", "café.wav"]
+
+
+BROKEN_ROWS = {
+    "{": "not JSON",
+    "[1, 2]": "not a JSON object",
+    "3": "not a JSON object",
+    "[" * 100_000: "not JSON",
+    "{}": "no audio_filepath",
+    '{"audio_filepath": ""}': "no audio_filepath",
+    '{"audio_filepath": ["a.wav", "b.wav"]}': "no audio_filepath",
+    '{"audio_filepath": "a.wav", "offset": -1}': "offset is -1",
+    '{"audio_filepath": "a.wav", "offset": NaN}': "offset is nan",
+    '{"audio_filepath": "a.wav", "offset": "1.0"}': "offset is '1.0'",
+    '{"audio_filepath": "a.wav", "duration": -0.5}': "duration is -0.5",
+    '{"audio_filepath": "a.wav", "duration": Infinity}': "duration is inf",
+    '{"audio_filepath": "a.wav", "duration": true}': "duration is True",
+    '{"audio_filepath": "a.wav", "duration": 1' + "0" * 400 + "}": "duration is inf",
+    '{"audio_filepath": "a.wav", "text": "\\ud800"}': "surrogate",
+}
+
+
+@pytest.mark.parametrize(("row", "problem"), BROKEN_ROWS.items(), ids=[str(n) for n in range(len(BROKEN_ROWS))])
+def test_a_broken_row_is_one_failure(tmp_path, row, problem):
+    path = write_manifest(tmp_path / "m.jsonl", {"audio_filepath": "x.wav"}, row, {"audio_filepath": "y.wav"})
+    first, failure, last = expand([str(path)])
+    assert (first.id, last.id) == ("x.wav", "y.wav")
+    assert isinstance(failure, Failure)
+    assert (failure.stage, failure.error_type) == ("input", "ManifestError")
+    assert f"{path}: line 2: " in failure.message and problem in failure.message
+    assert failure.path == ("a.wav" if failure.row and failure.row.get("audio_filepath") == "a.wav" else str(path))
+    assert failure.id.endswith("m.jsonl:2")
+
+
+def test_a_manifest_row_that_is_not_utf8(tmp_path):
+    path = tmp_path / "m.jsonl"
+    path.write_bytes(b'{"audio_filepath": "caf\xe9.wav"}\n{"audio_filepath": "b.wav"}\n')
+    failure, good = expand([str(path)])
+    assert "line 1: not valid UTF-8 at byte 23" in failure.message
+    assert good.id == "b.wav"
+
+
+def test_an_empty_manifest(tmp_path):
+    assert only_failure(write_manifest(tmp_path / "m.jsonl", "", "")).message == "this manifest holds no rows"
+
+
+def test_a_long_manifest_starts_at_once(tmp_path):
+    path = write_manifest(tmp_path / "m.jsonl", *[{"audio_filepath": "a.wav"}] * 1000)
+    stream = expand([str(path)])
+    assert next(stream).id == "a.wav"
+    path.write_text("")  # what has not been read yet is gone
+    assert sum(1 for _ in stream) < 1000
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        ("/a/b.wav", "a/b.wav"),
+        ("../../b.wav", "b.wav"),
+        ("a/../b.wav", "b.wav"),
+        ("./a//b.wav", "a/b.wav"),
+        ("/", "input"),
+    ],
+)
+def test_relative_id(path, expected):
+    assert relative_id(path) == expected
+
+
+@pytest.mark.parametrize(
+    ("pattern", "expected"),
+    [
+        ("*.wav", ("", ["*.wav"])),
+        ("/*.wav", ("/", ["*.wav"])),
+        ("/data/x/**/", ("/data/x", ["**"])),
+        ("a/b?/c/d", ("a", ["b?", "c", "d"])),
+    ],
+)
+def test_split_pattern(pattern, expected):
+    assert split_pattern(pattern) == expected
+
+
+def test_match_depth():
+    assert match_depth(["a", "b", "c.wav"], ["**", "*.wav"]) == 3
+    assert match_depth(["a", "b", "c.wav"], ["**", "b"]) == 2
+    assert match_depth(["a", "b", "c.wav"], ["**", "x"]) is None
+    assert match_depth(["c.wav"], ["**", "c.wav"]) == 1

@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+import pytest
+
+from fastscribe.stats import PRICES, RunStats, Stopwatch, list_price
+
+
+def stats(**changes) -> RunStats:
+    values = {
+        "files": 2,
+        "failed": 0,
+        "audio_s": 7200.0,
+        "load_s": 1.0,
+        "wall_s": 72.0,
+        "stage_s": {"encode": 70.0},
+        "padded_frames": 100,
+        "real_frames": 95,
+        "peak_bytes": 1,
+        "device": "x",
+        "dtype": "fp32",
+        "usd_per_hour": None,
+        "price_source": None,
+    }
+    return RunStats(**(values | changes))
+
+
+def test_rtfx_padding_and_cost() -> None:
+    run = stats(usd_per_hour=2.0)
+    assert run.rtfx == 100.0
+    assert run.padding_share == pytest.approx(0.05)
+    assert run.usd_per_1000_audio_hours == pytest.approx(20.0)  # 1,000 h of audio take 10 h
+
+
+def test_no_price_no_cost() -> None:
+    assert stats().usd_per_1000_audio_hours is None
+    assert stats().to_json()["usd_per_1000_audio_hours"] is None
+    assert list_price("AMD EPYC") is None
+
+
+def test_an_empty_run_divides_by_nothing() -> None:
+    empty = stats(audio_s=0.0, wall_s=0.0, padded_frames=0, real_frames=0, usd_per_hour=1.0)
+    assert (empty.rtfx, empty.padding_share, empty.usd_per_1000_audio_hours) == (0.0, 0.0, None)
+
+
+def test_every_list_price_says_where_it_was_read() -> None:
+    for price in PRICES:
+        assert price.source.startswith("https://")
+        assert price.usd_per_hour > 0
+        assert len(price.read_on) == len("2026-01-01")
+        assert list_price(price.device) == price
+
+
+def test_stopwatch_adds_up_even_when_a_stage_fails() -> None:
+    watch = Stopwatch()
+    for _ in range(2):
+        with pytest.raises(RuntimeError), watch.time("stage"):
+            raise RuntimeError
+    assert watch.seconds["stage"] > 0
