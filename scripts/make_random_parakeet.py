@@ -17,7 +17,6 @@ from pydoc_data import topics
 from typing import Any
 
 import torch
-
 from make_nemo_goldens import Spec, build, encode, read, tune
 
 LABELS_PER_S, FRAME_S = 3.5, 0.08

@@ -2,7 +2,8 @@
 
 Layout is [B, T, D] throughout. Parameters have the unfused names that training and checkpoints use; `optimise_` turns a
 loaded encoder into its inference form: one matrix for q, k and v, BatchNorm folded into the depthwise convolution (in
-float32, before any cast), convolutions over channels-last memory. Relative positions are Transformer-XL's (Dai et al. 2019) with the shift done by strides.
+float32, before any cast), convolutions over channels-last memory. Relative positions are Transformer-XL's (Dai et al.
+2019) with the shift done by strides.
 
 Shapes: B batch, M mels, T frames (mel frames before subsampling, encoder frames after), D width, H heads, K head width,
 R = 2T-1 relative positions, C subsampling channels, F mel bins left after subsampling.
@@ -113,8 +114,9 @@ class Subsampling(nn.Module):
     def use_channels_last_(self) -> None:
         """Channels innermost makes the convolutions several times faster; the last layer's inputs are put in that order."""
         self.channels_last = True
-        self.stages.to(memory_format=torch.channels_last)
-        channels = self.stages[-1][-1].out_channels  # type: ignore[index, union-attr]
+        for conv in (module for module in self.stages.modules() if isinstance(module, nn.Conv2d)):
+            conv.weight = nn.Parameter(conv.weight.contiguous(memory_format=torch.channels_last), requires_grad=False)
+            channels = conv.out_channels
         weight_DCF = self.out.weight.unflatten(1, (channels, -1))
         self.out.weight = nn.Parameter(weight_DCF.transpose(1, 2).flatten(1), requires_grad=False)
 
@@ -271,11 +273,12 @@ class ConvolutionModule(nn.Module):
     def forward(self, x_BTD: torch.Tensor, padding: Padding) -> torch.Tensor:
         x_BTD = padding.fill_(F.glu(self.pointwise1(x_BTD), dim=-1), 0.0, time_axis=1)
         x_BTD = self._depthwise(x_BTD)
+        return self.pointwise2(F.silu(self._normalise(x_BTD), inplace=not self.training))
+
+    def _normalise(self, x_BTD: torch.Tensor) -> torch.Tensor:
         if isinstance(self.norm, nn.BatchNorm1d):
-            x_BTD = self.norm(x_BTD.transpose(1, 2)).transpose(1, 2)
-        else:
-            x_BTD = self.norm(x_BTD)
-        return self.pointwise2(F.silu(x_BTD, inplace=not self.training))
+            return self.norm(x_BTD.transpose(1, 2)).transpose(1, 2)
+        return self.norm(x_BTD)
 
     def _depthwise(self, x_BTD: torch.Tensor) -> torch.Tensor:
         """As a 2-D convolution of height one, [B, T, D] is channels-last memory and needs no transposing copy."""
