@@ -23,14 +23,10 @@ _RESERVED = {"json": "report"}  # report.json is the run's own
 class FolderOutput:
     """Writes results below `directory`, which is made if need be.
 
-    A `transcripts.jsonl` from an earlier run is moved out of the way, unless `resume`: then rows are added to it, once
-    the last line, if a killed run left it torn, is cut off. Who resumes calls `claim` for what the earlier run
-    finished, in the order it did, so that those files are known and not written over.
+    A `transcripts.jsonl` from an earlier run is moved out of the way, never written over.
     """
 
-    def __init__(
-        self, directory: Path, formats: tuple[str, ...], tokens: bool = False, *, resume: bool = False
-    ) -> None:
+    def __init__(self, directory: Path, formats: tuple[str, ...], tokens: bool = False) -> None:
         self._directory = Path(directory)
         self._formats = tuple(format for format in dict.fromkeys(formats) if format != "jsonl")
         self._tokens = tokens
@@ -41,7 +37,7 @@ class FolderOutput:
         self._rows: FileIO | None = None
         if "jsonl" in formats:
             rows_path = self._directory / ROWS_NAME
-            (_drop_torn_line if resume else _keep_previous)(rows_path)
+            _keep_previous(rows_path)
             self._rows = rows_path.open("ab", buffering=0)
 
     def __enter__(self) -> FolderOutput:
@@ -54,7 +50,7 @@ class FolderOutput:
         if self._rows is not None:
             self._rows.close()
 
-    def claim(self, id: str) -> str:
+    def _claim(self, id: str) -> str:
         """The name of this input's files below the folder, without a format's extension. May rename earlier files."""
         if not self._formats:
             return ""
@@ -66,7 +62,7 @@ class FolderOutput:
     def write(self, result: Transcript | Failure) -> None:
         """All formats of one result. On return they are with the operating system. Raises OSError where that fails."""
         id = result.id if isinstance(result, Failure) else result.audio.id
-        name = self._unwritten.pop(id, None) or self.claim(id)
+        name = self._unwritten.pop(id, None) or self._claim(id)
         try:
             self._write_files(name, result)
             if self._rows is not None:
@@ -161,19 +157,3 @@ def _keep_previous(path: Path) -> None:
         number += 1
         previous = path.with_suffix(f".previous.{number}{path.suffix}")
     path.rename(previous)
-
-
-def _drop_torn_line(path: Path) -> None:
-    if not path.exists():
-        return
-    with path.open("rb+") as rows:
-        size = rows.seek(0, os.SEEK_END)
-        while size > 0:
-            start = max(0, size - 65536)
-            rows.seek(start)
-            newline = rows.read(size - start).rfind(b"\n")
-            if newline >= 0:
-                size = start + newline + 1
-                break
-            size = start
-        rows.truncate(size)

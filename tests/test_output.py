@@ -74,25 +74,6 @@ def test_an_empty_file_of_rows_is_not_worth_keeping(tmp_path: Path) -> None:
     assert set(write_all(tmp_path, ["a.wav"], "jsonl")) == {"transcripts.jsonl"}
 
 
-@pytest.mark.parametrize("torn", ["", '{"audio_filepath": "half', "x" * 200_000])
-def test_resuming_adds_rows_after_the_last_whole_one(tmp_path: Path, torn: str) -> None:
-    write_all(tmp_path, ["a.wav"], "jsonl")
-    with (tmp_path / "transcripts.jsonl").open("a") as file:
-        file.write(torn)
-    with FolderOutput(tmp_path, ("jsonl",), False, resume=True) as output:
-        output.write(spoken("b.wav"))
-    assert rows(tmp_path) == ["/in/a.wav", "/in/b.wav"]
-    assert os.listdir(tmp_path) == ["transcripts.jsonl"]
-
-
-def test_resuming_knows_the_names_given_before(tmp_path: Path) -> None:
-    write_all(tmp_path, ["a.wav", "b.wav"], "txt")
-    with FolderOutput(tmp_path, ("txt",), False, resume=True) as output:
-        assert [output.claim(id) for id in ("a.wav", "b.wav")] == ["a", "b"]
-        output.write(spoken("a.mp3"))
-    assert contents(tmp_path) == {"a.wav.txt": "a.wav", "a.mp3.txt": "a.mp3", "b.txt": "b.wav"}
-
-
 @pytest.mark.parametrize("ids", list(permutations(["x/a.wav", "x/a.mp3", "x/a.flac"])))
 def test_inputs_that_would_share_a_name_all_keep_their_extension(tmp_path: Path, ids: tuple[str, ...]) -> None:
     assert write_all(tmp_path, [*ids, "x/b.wav"], "txt") == {

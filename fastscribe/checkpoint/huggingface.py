@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from fastscribe.checkpoint.nemo import check_encoder, squeeze_pointwise, subsampling_names
-from fastscribe.checkpoint.value import Checkpoint, Section, load_safetensors
+from fastscribe.checkpoint import names
+from fastscribe.checkpoint.value import Checkpoint, Section, check_encoder, load_safetensors
 from fastscribe.config import EncoderConfig, FeaturesConfig, JointConfig, ModelConfig, PredictorConfig
 from fastscribe.errors import CheckpointError, UnsupportedCheckpoint
 from fastscribe.tokenizer import from_folder
@@ -27,7 +26,7 @@ def read(folder: Path, config: Mapping[str, Any]) -> Checkpoint:
         tokenizer = from_folder(folder, model.num_labels)
     except (OSError, ValueError, KeyError, TypeError, RuntimeError) as error:
         raise CheckpointError(folder, f"tokenizer cannot be read: {error}") from error
-    weights = rename(_weights(folder), model)
+    weights = names.from_huggingface(_weights(folder), model.encoder)
     return Checkpoint(folder, "huggingface", model, tokenizer, weights)
 
 
@@ -141,34 +140,3 @@ def _encoder(section: Section) -> EncoderConfig:
     )
     check_encoder(config, section.where)
     return config
-
-
-_RENAMES = (
-    (r"^encoder\.subsampling\.linear\.", "encoder.subsampling.out."),
-    (r"\.norm_self_att\.", ".norm_self_attn."),
-    (r"\.self_attn\.([qkv])_proj\.", r".self_attn.linear_\1."),
-    (r"\.self_attn\.o_proj\.", ".self_attn.linear_out."),
-    (r"\.self_attn\.relative_k_proj\.", ".self_attn.linear_pos."),
-    (r"\.self_attn\.bias_([uv])$", r".self_attn.pos_bias_\1"),
-    (r"\.conv\.pointwise_conv([12])\.", r".conv.pointwise\1."),
-    (r"\.conv\.depthwise_conv\.", ".conv.depthwise."),
-    (r"^decoder\.embedding\.", "transducer.predictor.embedding."),
-    (r"^decoder\.lstm\.", "transducer.predictor.lstm."),
-    (r"^decoder\.decoder_projector\.", "transducer.joint.predictor."),
-    (r"^encoder_projector\.", "transducer.joint.encoder."),
-    (r"^joint\.head\.", "transducer.joint.output."),
-    (r"^ctc_head\.", "ctc.output."),
-)
-
-
-def rename(weights: dict[str, torch.Tensor], config: ModelConfig) -> dict[str, torch.Tensor]:
-    """transformers' names -> ours; what matches nothing stays and is reported by build_model."""
-    conv_names = subsampling_names(config.encoder, "encoder.subsampling.layers")
-    renamed = {}
-    for name, tensor in weights.items():
-        stem, _, suffix = name.rpartition(".")
-        new_name = f"{conv_names[stem]}.{suffix}" if stem in conv_names else name
-        for pattern, replacement in _RENAMES:
-            new_name = re.sub(pattern, replacement, new_name)
-        renamed[new_name] = squeeze_pointwise(new_name, tensor)
-    return renamed

@@ -12,7 +12,7 @@ from typing import IO, Any
 
 import torch
 
-from fastscribe.config import ModelConfig
+from fastscribe.config import EncoderConfig, ModelConfig
 from fastscribe.errors import CheckpointError, UnsupportedCheckpoint
 from fastscribe.tokenizer import Tokenizer
 
@@ -130,3 +130,13 @@ class Section:
 
     def _unseen(self) -> Iterator[str]:
         return (key for key in self.values if key not in self._seen and not key.startswith("_"))
+
+
+def check_encoder(config: EncoderConfig, where: object) -> None:
+    """Raises UnsupportedCheckpoint for sizes that do not go together."""
+    if config.d_model % config.num_heads or config.d_model % 2:
+        raise UnsupportedCheckpoint(
+            where, "encoder width", config.d_model, f"even multiples of {config.num_heads} heads"
+        )
+    if config.conv_kernel % 2 == 0:
+        raise UnsupportedCheckpoint(where, "encoder.conv_kernel_size", config.conv_kernel, "odd numbers")

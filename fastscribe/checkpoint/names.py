@@ -1,0 +1,80 @@
+"""Weight names of NeMo and of Hugging Face's Parakeet classes -> ours. Pure; build_model reports what matches nothing."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+import torch
+
+from fastscribe.config import EncoderConfig
+
+_NEMO_RECOMPUTED = re.compile(r"preprocessor\.featurizer\.(window|fb)$")
+_NEMO = (
+    (r"^encoder\.pre_encode\.out\.", "encoder.subsampling.out."),
+    (r"\.conv\.batch_norm\.", ".conv.norm."),
+    (r"^decoder\.prediction\.embed\.", "transducer.predictor.embedding."),
+    (r"^decoder\.prediction\.dec_rnn\.lstm\.", "transducer.predictor.lstm."),
+    (r"^joint\.enc\.", "transducer.joint.encoder."),
+    (r"^joint\.pred\.", "transducer.joint.predictor."),
+    (r"^joint\.joint_net\.[12]\.", "transducer.joint.output."),  # 1 where the joint has no dropout
+    (r"^(ctc_decoder|decoder)\.decoder_layers\.0\.", "ctc.output."),
+)
+_HUGGINGFACE = (
+    (r"^encoder\.subsampling\.linear\.", "encoder.subsampling.out."),
+    (r"\.self_attn\.([qkv])_proj\.", r".self_attn.linear_\1."),
+    (r"\.self_attn\.o_proj\.", ".self_attn.linear_out."),
+    (r"\.self_attn\.relative_k_proj\.", ".self_attn.linear_pos."),
+    (r"\.self_attn\.bias_([uv])$", r".self_attn.pos_bias_\1"),
+    (r"^decoder\.embedding\.", "transducer.predictor.embedding."),
+    (r"^decoder\.lstm\.", "transducer.predictor.lstm."),
+    (r"^decoder\.decoder_projector\.", "transducer.joint.predictor."),
+    (r"^encoder_projector\.", "transducer.joint.encoder."),
+    (r"^joint\.head\.", "transducer.joint.output."),
+    (r"^ctc_head\.", "ctc.output."),
+)
+_BOTH = (
+    (r"\.norm_self_att\.", ".norm_self_attn."),
+    (r"\.conv\.pointwise_conv([12])\.", r".conv.pointwise\1."),
+    (r"\.conv\.depthwise_conv\.", ".conv.depthwise."),
+)
+_POINTWISE = re.compile(r"\.conv\.pointwise[12]\.weight$|^ctc\.output\.weight$")
+
+
+def from_nemo(weights: Mapping[str, torch.Tensor], config: EncoderConfig) -> dict[str, torch.Tensor]:
+    kept = {name: tensor for name, tensor in weights.items() if not _NEMO_RECOMPUTED.match(name)}
+    return _renamed(kept, _subsampling(config, "encoder.pre_encode.conv"), _NEMO + _BOTH)
+
+
+def from_huggingface(weights: Mapping[str, torch.Tensor], config: EncoderConfig) -> dict[str, torch.Tensor]:
+    return _renamed(weights, _subsampling(config, "encoder.subsampling.layers"), _HUGGINGFACE + _BOTH)
+
+
+def _renamed(
+    weights: Mapping[str, torch.Tensor], convolutions: Mapping[str, str], table: tuple[tuple[str, str], ...]
+) -> dict[str, torch.Tensor]:
+    renamed = {}
+    for name, tensor in weights.items():
+        stem, _, suffix = name.rpartition(".")
+        new_name = f"{convolutions[stem]}.{suffix}" if stem in convolutions else name
+        for pattern, replacement in table:
+            new_name = re.sub(pattern, replacement, new_name)
+        renamed[new_name] = _as_linear(new_name, tensor)
+    return renamed
+
+
+def _subsampling(config: EncoderConfig, prefix: str) -> dict[str, str]:
+    """Both number convolutions and activations in one row; ours count stages."""
+    names, position = {}, 0
+    for stage in range(config.subsampling_factor.bit_length() - 1):
+        for conv in range(1 if stage == 0 or config.subsampling == "striding" else 2):
+            names[f"{prefix}.{position}"] = f"encoder.subsampling.stages.{stage}.{conv}"
+            position += 1
+        position += 1  # the activation
+    return names
+
+
+def _as_linear(name: str, tensor: torch.Tensor) -> torch.Tensor:
+    """1x1 convolutions over time are linear layers here."""
+    is_pointwise = _POINTWISE.search(name) and tensor.dim() == 3 and tensor.shape[-1] == 1
+    return tensor.squeeze(-1) if is_pointwise else tensor

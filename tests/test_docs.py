@@ -1,0 +1,79 @@
+"""What the documentation says is what the program does."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+import fastscribe
+from tests.test_cli import fastscribe as run_fastscribe
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def test_the_first_commands_output_is_real() -> None:
+    shown = README.split("$ scripts/quickstart\n")[1].split("```")[0].strip().split("\n")
+    script = (ROOT / "scripts" / "quickstart").read_text()
+    [line] = [line for line in script.splitlines() if "fastscribe transcribe 'tests" in line]
+    arguments = line.replace("'", "").replace('"$@"', "").split()[1:]
+    printed = run_fastscribe(*arguments, cwd=ROOT).stdout.strip().split("\n")
+    gap = shown.index("...")
+    assert shown[:gap] == printed[:gap]
+    assert shown[gap + 1 :] == printed[-len(shown[gap + 1 :]) :]
+    assert len(printed) == 16
+
+
+def test_the_first_screen_has_it_all() -> None:
+    first = "\n".join(README.splitlines()[:25])
+    assert "scripts/quickstart" in first
+    assert "scripts/test" in first
+    assert "by heart" in first
+
+
+def test_every_command_and_option_shown_exists() -> None:
+    commands = re.findall(r"fastscribe (transcribe|inspect|convert|bench|train)\b", README)
+    assert {"transcribe", "inspect", "convert"} == set(commands)
+    options = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", README)) - {"--index-url", "--install-completion"}
+    known = "".join(run_fastscribe(command, "--help").stdout for command in sorted(set(commands)))
+    assert not [option for option in options if option not in known]
+
+
+def test_the_python_example_runs(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    [code] = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    exec(compile(code, "README.md", "exec"), {})
+    assert "At Rice Stadium" in capsys.readouterr().out
+
+
+def test_every_module_named_in_the_map_exists() -> None:
+    table = README.split("## Where things are")[1]
+    for cell in re.findall(r"^\| (`[^|]*`) \|", table, re.MULTILINE):
+        folder = ROOT / "fastscribe"
+        for name in re.findall(r"`([^`]+)`", cell):
+            path = ROOT / name if "/" in name else folder / name
+            folder = path.parent if path.is_file() and "fastscribe" in path.parts else ROOT / "fastscribe"
+            assert path.exists(), name
+
+
+def test_benchmark_table_is_made_from_the_stored_results() -> None:
+    made = subprocess.run(
+        ["python3", ROOT / "scripts" / "readme_table"], capture_output=True, text=True, check=True
+    ).stdout
+    assert made.strip() == README.split("<!-- benchmark -->")[1].split("<!-- /benchmark -->")[0].strip()
+
+
+def test_versions_agree() -> None:
+    assert f"## {fastscribe.__version__} " in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    assert run_fastscribe("--version").stdout.strip() == f"fastscribe {fastscribe.__version__}"
+
+
+def test_stored_results_say_what_they_measured() -> None:
+    for path in (ROOT / "docs" / "bench").glob("*.json"):
+        result = json.loads(path.read_text(encoding="utf-8"))
+        assert {"hardware", "date", "commit", "statistic"} <= result.keys(), path.name
+        assert all("versions" in part for part in result["results"]), path.name
