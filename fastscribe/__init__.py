@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from fastscribe.config import Options
 from fastscribe.errors import AudioError, CheckpointError, FastscribeError, UsageError
 from fastscribe.types import Failure, Segment, Token, Transcript, Word
 
@@ -22,6 +23,7 @@ __all__ = [
     "CheckpointError",
     "Failure",
     "FastscribeError",
+    "Options",
     "Segment",
     "Token",
     "Transcriber",

@@ -6,6 +6,7 @@ Nothing heavy is imported before a command needs it.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from fastscribe import __version__
+from fastscribe.audio.source import to_failure
 from fastscribe.config import OUTPUT_FORMATS, Options
 from fastscribe.errors import FastscribeError, OutputError, UsageError
 from fastscribe.openmp import wait_politely
@@ -31,7 +33,9 @@ if TYPE_CHECKING:
 
 _ClickException: type[Any] = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
 
-_INTERRUPTED = 130
+_INTERRUPTED, _TERMINATED = 130, 143
+# These stop a run; another error of one output file costs that file alone.
+_DISK_PROBLEMS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO}
 
 app = typer.Typer(
     name="fastscribe",
@@ -49,6 +53,11 @@ class Dtype(str, Enum):
     auto = "auto"
     fp32 = "fp32"
     bf16 = "bf16"
+
+
+class StoredDtype(str, Enum):
+    bf16 = "bf16"
+    fp32 = "fp32"
 
 
 class Decoder(str, Enum):
@@ -83,16 +92,23 @@ def _run() -> int:
     except (KeyboardInterrupt, typer.Abort):
         code = _INTERRUPTED
     except _StdoutClosed:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains when it flushes
+        if sys.stdout is not None:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains when it flushes
         return 141
+    except _Terminated:
+        say("terminated; what was finished is kept")
+        return _TERMINATED
     if code == _INTERRUPTED:  # some versions of typer turn Ctrl-C into this code themselves
         say("interrupted; what was finished is kept")
     return code
 
 
+class _Terminated(BaseException):
+    """SIGTERM, as KeyboardInterrupt is SIGINT."""
+
+
 def _terminate(signal_number: int, frame: object) -> None:
-    say("terminated; what was finished is kept")
-    raise SystemExit(128 + signal_number)
+    raise _Terminated
 
 
 def _version(value: bool) -> None:
@@ -110,9 +126,9 @@ def fastscribe(
     """Audio into text, fast: FastConformer RNN-T, TDT and CTC checkpoints on a GPU or a CPU."""
 
 
-def _frames(value: str) -> int | None:
-    if value == "auto":
-        return None
+def _frames(value: str | None) -> int | Literal["auto"] | None:
+    if value is None or value == "auto":
+        return "auto" if value else None
     if not value.isdigit() or int(value) == 0:
         raise typer.BadParameter("give a number of encoder frames, or auto")
     return int(value)
@@ -127,6 +143,7 @@ def _formats(values: Iterable[str] | None) -> tuple[str, ...]:
 
 
 _DEFAULTS = Options()
+_REPORT_NAME = "report.json"
 
 
 @app.command(epilog="Example: fastscribe transcribe interviews/ --model model.nemo -o out -f jsonl,srt")
@@ -155,14 +172,14 @@ def transcribe(
     decoder: Annotated[
         Decoder | None, typer.Option(help="Which head of the checkpoint to use. Default: its own.")
     ] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1 ..")] = _DEFAULTS.device,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1 ..")] = "auto",
     dtype: Annotated[
         Dtype,
         typer.Option(help="auto: bf16 on GPUs, and on CPUs that multiply it natively for wide models; else fp32."),
     ] = Dtype.auto,
     batch_frames: Annotated[
-        str, typer.Option(help="Encoder frames in a batch (rows x longest), or auto.", metavar="N|auto")
-    ] = "auto",
+        str | None, typer.Option(help="Encoder frames in a batch (rows x longest), or auto.", metavar="N|auto")
+    ] = None,
     batch_size: Annotated[
         int | None, typer.Option(min=1, help="At most so many utterances in a batch; alone, it lifts the frame budget.")
     ] = None,
@@ -191,25 +208,22 @@ def transcribe(
         raise typer.BadParameter("several formats need --output-dir")
     options = Options(
         decoder=decoder.value if decoder else None,
-        device=device,
-        dtype=dtype.value,
         batch_frames=_frames(batch_frames),
         batch_size=batch_size,
         max_utterance_s=max_utterance_s,
         channel=channel,
         window=window,
         threads=threads,
-        tokens=tokens,
     )
     from fastscribe.run import Transcriber
 
-    transcriber = Transcriber.from_options(model, options)
+    transcriber = Transcriber.load(model, device, dtype.value, options)
     with _open_output(output_dir, formats, tokens) as output:
         stats = _write_all(transcriber, inputs, output, price_per_hour, show_progress=not (quiet or no_progress))
     if stats.files == 0:
         raise UsageError("no input at all: nothing was given to transcribe")
     if output_dir is not None:
-        (output_dir / "report.json").write_text(json.dumps(stats.to_json(), indent=2) + "\n", encoding="utf-8")
+        _write_report(output_dir / _REPORT_NAME, stats)
     if not quiet:
         print(report_table(stats), file=sys.stderr)
     if stats.failed:
@@ -220,12 +234,23 @@ def _open_output(directory: Path | None, formats: tuple[str, ...], tokens: bool)
     from fastscribe.output import FolderOutput, StreamOutput
 
     if directory is None:
+        if sys.stdout is None:
+            raise _StdoutClosed
         sys.stdout.reconfigure(encoding="utf-8")  # type: ignore[union-attr]
         return StreamOutput(sys.stdout, formats[0], tokens)
     try:
-        return FolderOutput(directory, formats, tokens)
+        output = FolderOutput(directory, formats, tokens)
+        (directory / _REPORT_NAME).unlink(missing_ok=True)  # an earlier run's would be read as this one's
+        return output
     except OSError as error:
         raise UsageError(f"{directory}: cannot be used as output folder: {error.strerror or error}") from error
+
+
+def _write_report(path: Path, stats: RunStats) -> None:
+    try:
+        path.write_text(json.dumps(stats.to_json(), indent=2) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise OutputError(str(path), error) from error
 
 
 def _write_all(
@@ -244,21 +269,28 @@ def _write_all(
     results = transcriber.transcribe(inputs)
     with ProgressBar(transcriber.progress, show_progress) as bar, closing(results):
         for result in results:
-            if isinstance(result, Failure):
-                bar.say(failure_line(result))
             with transcriber.progress.stopwatch.time("write"):
-                _write(output, result)
+                written = _write(output, result, transcriber)
+            if isinstance(written, Failure):
+                bar.say(failure_line(written))
             bar.update()
     return run_stats(transcriber, perf_counter() - start, price_per_hour)
 
 
-def _write(output: FolderOutput | StreamOutput, result: Transcript | Failure) -> None:
+def _write(
+    output: FolderOutput | StreamOutput, result: Transcript | Failure, transcriber: Transcriber
+) -> Transcript | Failure:
+    """What became of the result: itself, or the Failure that stands in for one that could not be written."""
     try:
         output.write(result)
     except BrokenPipeError as error:
         raise _StdoutClosed from error
     except OSError as error:
-        raise OutputError(result.path if isinstance(result, Failure) else result.audio.path, error) from error
+        if error.errno in _DISK_PROBLEMS or isinstance(result, Failure):
+            raise OutputError(result.path if isinstance(result, Failure) else result.audio.path, error) from error
+        transcriber.not_written(result)
+        return _write(output, to_failure(result.audio, "write", error), transcriber)
+    return result
 
 
 @app.command(epilog="Example: fastscribe inspect model.nemo --json | jq .family")
@@ -286,7 +318,7 @@ def inspect(
 def convert(
     model: Annotated[str, typer.Argument(help=".nemo file, Hugging Face folder or fastscribe folder.")],
     folder: Annotated[Path, typer.Argument(help="Folder to write: config.json, model.safetensors and the tokenizer.")],
-    dtype: Annotated[Literal["bf16", "fp32"], typer.Option(help="What to store the weights as.")] = "bf16",
+    dtype: Annotated[StoredDtype, typer.Option(help="What to store the weights as.")] = StoredDtype.bf16,
 ) -> None:
     """Write a checkpoint as fastscribe's own folder."""
     import torch
@@ -298,8 +330,11 @@ def convert(
         raise UsageError(f"{folder}: exists and is not an empty folder; name another")
     checkpoint = read_checkpoint(model)
     build_model(checkpoint.config, checkpoint.weights, checkpoint.path)
-    native.write(checkpoint, folder, torch.bfloat16 if dtype == "bf16" else torch.float32)
-    say(f"{folder}: {checkpoint.num_parameters:,} parameters as {dtype}")
+    try:
+        native.write(checkpoint, folder, torch.bfloat16 if dtype is StoredDtype.bf16 else torch.float32)
+    except OSError as error:
+        raise UsageError(f"{folder}: cannot be written: {error.strerror or error}") from error
+    say(f"{folder}: {checkpoint.num_parameters:,} parameters as {dtype.value}")
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ Its three stages are separate so that the run can time them by name: features (a
 from __future__ import annotations
 
 import resource
+import sys
 import warnings
 from dataclasses import dataclass
 
@@ -59,7 +60,8 @@ class Recognizer:
         """The most memory held so far: the device's on a GPU, the process's on a CPU."""
         if self.device.type == "cuda":
             return torch.cuda.max_memory_allocated(self.device)
-        return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        unit = 1 if sys.platform == "darwin" else 1024
+        return unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
     def features(self, batch: Batch) -> Features:
         samples_BS = torch.from_numpy(batch.samples_BS).to(self.device)
@@ -87,6 +89,8 @@ def choose_device(name: str) -> torch.device:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         device = torch.device(name)
+        if device.type not in ("cpu", "cuda"):
+            raise UsageError(f"--device {name}: not one of auto, cpu, cuda")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             torch.empty(0, device=device)

@@ -14,7 +14,6 @@ from collections.abc import Generator, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, field, replace
-from itertools import islice
 from pathlib import Path
 from time import perf_counter
 
@@ -36,6 +35,8 @@ _BATCHES_AHEAD = 2
 # Encoder frames a batch, rows x longest. On a CPU bigger batches stop paying once matrices are tall (docs/log.md).
 _CPU_BATCH_FRAMES = 1600
 _GPU_BATCH_FRAMES = 32_768
+_BATCHES_PER_WINDOW = 64
+_DEFAULTS = Options()
 
 
 @dataclass
@@ -63,18 +64,16 @@ class Transcriber:
         self.progress = Progress()
 
     @classmethod
-    def load(cls, model: str | Path, device: str = "auto", dtype: str = "auto", **options: object) -> Transcriber:
+    def load(
+        cls, model: str | Path, device: str = "auto", dtype: str = "auto", options: Options = _DEFAULTS
+    ) -> Transcriber:
         """Loads a checkpoint: a .nemo file, a Hugging Face folder or a fastscribe folder.
 
-        `options` are the other fields of Options. Raises CheckpointError or UsageError (both ValueError).
+        Raises CheckpointError or UsageError (both ValueError) for a model, device, dtype or decoder that cannot be had.
         """
-        return cls.from_options(model, Options(device=device, dtype=dtype, **options))  # type: ignore[arg-type]
-
-    @classmethod
-    def from_options(cls, model: str | Path, options: Options) -> Transcriber:
         start = perf_counter()
         checkpoint = read_checkpoint(model)
-        recognizer = Recognizer.build(checkpoint, options.device, options.dtype, options.decoder)
+        recognizer = Recognizer.build(checkpoint, device, dtype, options.decoder)
         checkpoint = replace(checkpoint, weights={})  # the model owns them now
         return cls(checkpoint, recognizer, options, perf_counter() - start)
 
@@ -85,8 +84,29 @@ class Transcriber:
         self.progress = Progress()
         given = [inputs] if isinstance(inputs, (str, os.PathLike)) else inputs
         probed = probe_all(expand(os.fspath(path) for path in given), self.options.threads)
-        while window := list(islice(probed, self.options.window)):
-            yield from self._count(self._transcribe_window(window))
+        with closing(probed):
+            while window := self._take_window(probed):
+                yield from self._count(self._transcribe_window(window))
+
+    def _take_window(self, probed: Iterator[AudioInfo | Failure]) -> list[AudioInfo | Failure]:
+        """The next inputs to sort together. Hours of audio close a window early: sorting spreads a long recording's
+        parts over the whole window, so its transcript leaves near the window's end."""
+        window: list[AudioInfo | Failure] = []
+        audio_s = 0.0
+        while len(window) < self.options.window and audio_s < self._window_s():
+            item = next(probed, None)
+            if item is None:
+                break
+            window.append(item)
+            audio_s += item.duration_s if isinstance(item, AudioInfo) else 0.0
+        return window
+
+    def _window_s(self) -> float:
+        batch_frames = self._batch_frames()
+        if batch_frames is None:
+            longest_s = self.options.max_utterance_s or Options.max_utterance_s
+            batch_frames = (self.options.batch_size or 1) * self.config.num_frames(longest_s)
+        return _BATCHES_PER_WINDOW * batch_frames * self.config.frame_s
 
     def _count(self, results: Iterable[Transcript | Failure]) -> Iterator[Transcript | Failure]:
         for result in results:
@@ -95,7 +115,12 @@ class Transcriber:
                 self.progress.failed += 1
             else:
                 self.progress.audio_s += result.audio.duration_s
-            yield result
+            yield result  # a caller that cannot write it says so with `not_written`
+
+    def not_written(self, transcript: Transcript) -> None:
+        """Counts a transcript that was made and could not be kept as failed."""
+        self.progress.failed += 1
+        self.progress.audio_s -= transcript.audio.duration_s
 
     def _transcribe_window(self, window: list[AudioInfo | Failure]) -> Iterator[Transcript | Failure]:
         pending = _Pending()
@@ -149,29 +174,38 @@ class Transcriber:
                 yield parts
 
     def _plan(self, utterances: Iterable[Utterance]) -> Iterator[tuple[Utterance, ...]]:
-        options = self.options
-        batch_frames = options.batch_frames
-        if batch_frames is None and options.batch_size is None:
-            batch_frames = _CPU_BATCH_FRAMES if self.recognizer.device.type == "cpu" else _GPU_BATCH_FRAMES
-        return batching.plan(utterances, self._num_frames, batch_frames, options.batch_size)
+        return batching.plan(utterances, self._num_frames, self._batch_frames(), self.options.batch_size)
+
+    def _batch_frames(self) -> int | None:
+        """The frame budget; None where only the number of rows is limited."""
+        asked = self.options.batch_frames
+        if isinstance(asked, int):
+            return asked
+        if asked is None and self.options.batch_size is not None:
+            return None
+        return _CPU_BATCH_FRAMES if self.recognizer.device.type == "cpu" else _GPU_BATCH_FRAMES
 
     def _num_frames(self, utterance: Utterance) -> int:
         return self.config.num_frames(utterance.duration_s)
 
     def _recognize(self, batch: Batch) -> Iterator[Outcome]:
-        """A batch that fails is tried again row by row, so that one recording cannot take its neighbours with it."""
+        """A batch that fails is halved and tried again, so that one recording cannot take its neighbours with it."""
         try:
-            hypotheses: list[Hypothesis] = self._decode(batch)
+            hypotheses: list[Hypothesis] | None = self._decode(batch)
         except Exception as error:  # see _split_all
             if len(batch.utterances) == 1:
                 yield batch.utterances[0], to_failure(batch.utterances[0].audio, "model", error)
                 return
-            for row, utterance in enumerate(batch.utterances):
-                length = int(batch.lengths_B[row])
-                one = Batch((utterance,), batch.samples_BS[row : row + 1, :length], batch.lengths_B[row : row + 1])
-                yield from self._recognize(one)
+            hypotheses = None  # and leave this block: the exception holds on to the failed batch's memory
+        if hypotheses is not None:
+            yield from zip(batch.utterances, hypotheses, strict=True)
             return
-        yield from zip(batch.utterances, hypotheses, strict=True)
+        middle = len(batch.utterances) // 2
+        for rows in (slice(None, middle), slice(middle, None)):
+            lengths_B = batch.lengths_B[rows]
+            yield from self._recognize(
+                Batch(batch.utterances[rows], batch.samples_BS[rows, : int(lengths_B.max())], lengths_B)
+            )
 
     def _decode(self, batch: Batch) -> list[Hypothesis]:
         watch, recognizer = self.progress.stopwatch, self.recognizer
@@ -186,10 +220,13 @@ class Transcriber:
         self.progress.padded_frames += len(lengths) * max(lengths)
         return hypotheses
 
-    def _assemble(self, audio: AudioInfo, parts: list[tuple[Utterance, Hypothesis]]) -> Transcript:
+    def _assemble(self, audio: AudioInfo, parts: list[tuple[Utterance, Hypothesis]]) -> Transcript | Failure:
         is_tdt = self.recognizer.decoder == "tdt"
-        with self.progress.stopwatch.time("assemble"):
-            return transcript.assemble(audio, parts, self.tokenizer, self.config.frame_s, is_tdt)
+        try:
+            with self.progress.stopwatch.time("assemble"):
+                return transcript.assemble(audio, parts, self.tokenizer, self.config.frame_s, is_tdt)
+        except Exception as error:  # see _split_all
+            return to_failure(audio, "assemble", error)
 
 
 class _Pending:

@@ -48,7 +48,7 @@ def assemble(
         clock = Clock(utterance.start_s, end_s, frame_s)
         spoken = timed_tokens(hypothesis, tokenizer, clock, punctuation_takes_no_time)
         texts.append(tokenizer.sentence(hypothesis.token_ids))
-        words += words_of(spoken, tokenizer)
+        words += words_of([token for token in spoken if token.id not in tokenizer.silent_ids], tokenizer)
         tokens += spoken
     segments = tuple(segments_of(words))
     return Transcript(audio, " ".join(filter(None, texts)), segments, tuple(tokens))

@@ -145,7 +145,7 @@ class Failure:
 
     path: str
     id: str
-    stage: str  # "input", "probe", "split", "load", "model", "write"
+    stage: str  # "input", "probe", "split", "load", "model", "assemble", "write"
     error_type: str
     message: str
     row: Mapping[str, Any] | None = None

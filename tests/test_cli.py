@@ -205,6 +205,25 @@ def test_a_closed_pipe_ends_quietly() -> None:
     assert errors == b""
 
 
+def test_stdout_closed_from_the_start() -> None:
+    done = subprocess.run(["sh", "-c", '"$0" "$@" >&-', *command("transcribe", FIRST, "-m", MODEL, "-q")], timeout=60)
+    assert done.returncode == 141
+
+
+def test_an_output_that_cannot_be_written_costs_its_own_file_alone(tmp_path: Path) -> None:
+    """Where one recording's subtitle file is to go, another's folder already stands."""
+    (tmp_path / "in" / "x.srt").mkdir(parents=True)
+    for name in ("x.flac", "x.srt/b.flac", "y.flac"):
+        shutil.copy(FIRST, tmp_path / "in" / name)
+    (tmp_path / "out" / "x.srt").mkdir(parents=True)
+    done = transcribe(tmp_path / "in", "-o", tmp_path / "out", "-f", "srt,jsonl")
+    found = rows((tmp_path / "out" / "transcripts.jsonl").read_text())
+    assert done.returncode == 1
+    assert len(found) == 3
+    assert [row["error"]["stage"] for row in found if "error" in row] == ["write"]
+    assert json.loads((tmp_path / "out" / "report.json").read_text())["failed"] == 1
+
+
 @pytest.mark.parametrize(("sent", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_interrupted_runs_keep_what_is_finished(tmp_path: Path, sent: signal.Signals, code: int) -> None:
     out = tmp_path / "out"

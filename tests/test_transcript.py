@@ -68,6 +68,14 @@ def test_characters_split_at_spaces_but_not_before_punctuation() -> None:
     assert result.text == "a bb. a'b"
 
 
+def test_special_tokens_make_no_words() -> None:
+    tokenizer = Tokenizer(pieces=("▁hello", ".", "<|end|>"), kind="subword", silent_ids=frozenset({2}))
+    result = transcript_of(hypothesis_of([0, 2, 1, 2]), tokenizer)
+    assert [word.text for word in result.words] == ["hello."]
+    assert result.text == "hello."
+    assert len(result.tokens) == 4
+
+
 def test_nothing_heard() -> None:
     result = transcript_of(Hypothesis())
     assert (result.text, result.words, result.segments) == ("", (), ())

@@ -13,7 +13,7 @@ Shapes: B batch, T frames, J joint width, W window, V labels with blank, N most 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -27,6 +27,7 @@ class State:
     """Tensors that `step` updates in place. Slot N of the outputs takes the writes of rows that emit nothing."""
 
     encoded_BTJ: torch.Tensor
+    duration_table: torch.Tensor  # TDT durations in output order; empty for RNN-T
     lengths_B: torch.Tensor
     time_B: torch.Tensor
     predicted_BJ: torch.Tensor
@@ -75,6 +76,7 @@ def begin(transducer: Transducer, frames: Frames) -> State:
 
     return State(
         encoded_BTJ=encoded_BTJ,
+        duration_table=torch.tensor(transducer.durations, dtype=torch.long, device=device),
         lengths_B=lengths_B,
         time_B=zeros(batch),
         predicted_BJ=transducer.joint.predictor(output_BH),
@@ -95,7 +97,7 @@ def step(transducer: Transducer, state: State, window: int) -> None:
     logits_BWX = _look(transducer, state, window)
     num_tokens = transducer.blank_id + 1
     labels_BW = logits_BWX[..., :num_tokens].argmax(-1)
-    durations_BW = _durations(transducer, logits_BWX, labels_BW)
+    durations_BW = _durations(transducer, state, logits_BWX, labels_BW)
     landing_B = _walk(labels_BW == transducer.blank_id, durations_BW, state, window)
     at_B1 = landing_B.clamp(max=window - 1)[:, None]
     time_B = state.time_B + landing_B
@@ -116,13 +118,12 @@ def _look(transducer: Transducer, state: State, window: int) -> torch.Tensor:
     return transducer.joint(encoded_BWJ, state.predicted_BJ[:, None])
 
 
-def _durations(transducer: Transducer, logits_BWX: torch.Tensor, labels_BW: torch.Tensor) -> torch.Tensor:
+def _durations(transducer: Transducer, state: State, logits_BWX: torch.Tensor, labels_BW: torch.Tensor) -> torch.Tensor:
     """Frames each decision moves on by; a blank moves at least one."""
     is_blank_BW = labels_BW == transducer.blank_id
     if not transducer.durations:
         return is_blank_BW.long()
-    table = torch.tensor(transducer.durations, device=labels_BW.device)
-    durations_BW = table[logits_BWX[..., transducer.blank_id + 1 :].argmax(-1)]
+    durations_BW = state.duration_table[logits_BWX[..., transducer.blank_id + 1 :].argmax(-1)]
     return torch.where(is_blank_BW, durations_BW.clamp(min=1), durations_BW)
 
 
@@ -181,7 +182,6 @@ def _advance_predictor(transducer: Transducer, state: State, found_B: torch.Tens
 
 def grown(state: State) -> State:
     """The same state with twice the room for labels."""
-    from dataclasses import replace
 
     def widen(tensor_BN: torch.Tensor) -> torch.Tensor:
         return torch.nn.functional.pad(tensor_BN[:, :-1], (0, state.capacity + 1))
