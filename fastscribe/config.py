@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
+from fastscribe.errors import UsageError
+
 DecoderName = Literal["rnnt", "tdt", "ctc"]
 OUTPUT_FORMATS = ("jsonl", "json", "srt", "vtt", "txt", "tsv", "ctm")
 
@@ -132,21 +134,24 @@ def _from_mapping(cls: type, data: Mapping[str, Any], where: str) -> Any:
 
 @dataclass(frozen=True)
 class Options:
-    """What the user chooses for a run. The CLI's defaults are these."""
+    """What the user chooses for a run, device and dtype aside. The CLI's defaults are these. Raises UsageError."""
 
     decoder: DecoderName | None = None  # None: the checkpoint's own first one
-    device: str = "auto"
-    dtype: str = "auto"
-    batch_frames: int | None = None  # encoder frames in a batch, longest x rows; None: from the device's memory
-    batch_size: int | None = None  # at most so many utterances; alone it lifts the frame budget
+    # Encoder frames in a batch, rows x longest. "auto": a constant for the kind of device; None: the same, unless
+    # batch_size is given, which then counts alone.
+    batch_frames: int | Literal["auto"] | None = None
+    batch_size: int | None = None  # at most so many utterances
     max_utterance_s: float = 40.0  # longer audio is cut at a quiet place; 0 = never
     channel: int | None = None  # None: mean of all channels
-    window: int = 20_000  # inputs probed and sorted together
+    window: int = 20_000  # inputs probed and sorted together, at most
     threads: int = 4  # audio loader threads
-    tokens: bool = False  # write tokens as well
 
     def __post_init__(self) -> None:
-        assert self.decoder in (None, *get_args(DecoderName))
-
-
-DTYPES = ("auto", "fp32", "bf16")
+        if self.decoder not in (None, *get_args(DecoderName)):
+            raise UsageError(f"decoder {self.decoder!r}: not one of {', '.join(get_args(DecoderName))}")
+        for name, least in (("batch_frames", 1), ("batch_size", 1), ("window", 1), ("threads", 1), ("channel", 0)):
+            value = getattr(self, name)
+            if value is not None and value != "auto" and not (isinstance(value, int) and value >= least):
+                raise UsageError(f"{name} {value!r}: not a number from {least}")
+        if not 0 <= self.max_utterance_s < math.inf:
+            raise UsageError(f"max_utterance_s {self.max_utterance_s!r}: not a number of seconds from 0")
