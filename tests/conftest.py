@@ -10,6 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fastscribe.openmp import wait_politely
+
+wait_politely()  # as the command line does, before anything imports torch
+
 DATA = Path(__file__).parent / "data"
 AUDIO = DATA / "audio"
 MODELS = DATA / "models"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import groupby
 
 import pytest
@@ -16,6 +17,15 @@ from fastscribe.model.transducer import Transducer
 from fastscribe.types import Frames, Hypothesis
 
 DURATIONS = ((), (0, 1, 2, 3, 4), (1, 2, 3), (0, 1), (2, 0, 8), (0,))
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread() -> Iterator[None]:
+    """Thousands of operations on a handful of numbers: a second thread only gets in the way."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
 
 
 def tiny_transducer(seed: int, durations: tuple[int, ...], max_symbols: int | None, blank_bias: float) -> Transducer:
