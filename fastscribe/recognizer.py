@@ -22,7 +22,7 @@ from fastscribe.model.packed import pack_linears_
 from fastscribe.types import Batch, Features, Frames, Hypothesis
 
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
-# Below this width bf16 saves less on a CPU than its conversions cost (docs/log.md, 2026-11-21).
+# Narrower models are fast either way on a CPU, and in fp32 they are exact (docs/log.md, 2026-11-21).
 _BF16_MIN_WIDTH_ON_CPU = 256
 
 
