@@ -267,7 +267,7 @@ def _write_all(
 
     start = perf_counter()
     results = transcriber.transcribe(inputs)
-    with ProgressBar(transcriber.progress, show_progress) as bar, closing(results):
+    with ProgressBar(transcriber, show_progress) as bar, closing(results):
         for result in results:
             with transcriber.progress.stopwatch.time("write"):
                 written = _write(output, result, transcriber)

@@ -13,7 +13,7 @@ from fastscribe.audio.source import printable
 from fastscribe.types import Failure
 
 if TYPE_CHECKING:
-    from fastscribe.run import Progress
+    from fastscribe.run import Transcriber
     from fastscribe.stats import RunStats
 
 
@@ -29,8 +29,8 @@ def failure_line(failure: Failure) -> str:
 class ProgressBar:
     """Share of the audio done, RTFx so far and time left. Draws nothing where stderr is no terminal."""
 
-    def __init__(self, progress: Progress, enabled: bool) -> None:
-        self._progress = progress
+    def __init__(self, transcriber: Transcriber, enabled: bool) -> None:
+        self._transcriber = transcriber  # whose progress is a new one each run
         self._bar: Any = None
         self._task: Any = None
         if enabled and sys.stderr.isatty():
@@ -63,7 +63,7 @@ class ProgressBar:
     def update(self) -> None:
         if self._bar is None:
             return
-        done = self._progress
+        done = self._transcriber.progress
         elapsed = self._bar.tasks[0].elapsed or 0.0
         rtfx = done.audio_s / elapsed if elapsed > 0 else 0.0
         failed = f", {done.failed} failed" if done.failed else ""

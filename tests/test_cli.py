@@ -249,6 +249,29 @@ def test_interrupted_runs_keep_what_is_finished(tmp_path: Path, sent: signal.Sig
     assert kept[0]["text"] == SENTENCE
 
 
+def test_a_terminal_sees_progress_and_a_pipe_does_not(tmp_path: Path) -> None:
+    """stderr is a pseudo-terminal here; stdout stays a pipe."""
+    import pty
+
+    ours, theirs = pty.openpty()
+    arguments = command("transcribe", *[FIRST] * 40, "-m", MODEL, "-o", tmp_path, "--window", 2)
+    process = subprocess.Popen(arguments, stderr=theirs, env={**os.environ, "TERM": "xterm", "COLUMNS": "120"})
+    os.close(theirs)
+    seen = b""
+    while True:
+        try:
+            seen += os.read(ours, 65536)
+        except OSError:  # the other end has closed
+            break
+    os.close(ours)
+    assert process.wait(60) == 0
+    counts = [int(before.split()[-1]) for before in seen.decode().split(" files, ")[:-1]]
+    assert counts == sorted(counts)
+    assert 0 < counts[-1] <= 40
+    assert "left" in seen.decode()
+    assert "\x1b" not in fastscribe("transcribe", FIRST, "-m", MODEL).stderr
+
+
 def test_inspect_says_what_a_model_is() -> None:
     facts = json.loads(fastscribe("inspect", MODEL, "--json").stdout)
     assert facts["family"] == "tdt"
