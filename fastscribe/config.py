@@ -84,7 +84,10 @@ class ModelConfig:
     durations: tuple[int, ...]
     has_ctc: bool
     num_labels: int
-    blank_id: int
+
+    @property
+    def blank_id(self) -> int:
+        return self.num_labels
 
     @property
     def decoders(self) -> tuple[DecoderName, ...]:
@@ -118,6 +121,8 @@ class ModelConfig:
 
 
 def _from_mapping(cls: type, data: Mapping[str, Any], where: str) -> Any:
+    if not isinstance(data, Mapping):
+        raise ValueError(f"{where}: not a JSON object")
     fields = {field.name: str(field.type) for field in dataclasses.fields(cls)}
     missing, unknown = fields.keys() - data.keys(), data.keys() - fields.keys()
     if missing or unknown:

@@ -14,7 +14,13 @@ A wrong state of our own is an assert, not an exception from here.
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Iterable
+
+_REPR = reprlib.Repr()
+_REPR.maxlevel, _REPR.maxstring, _REPR.maxother = 3, 120, 120
+_MAX_NAMES = 10  # of weights in a message
+_MAX_SHOWN = 300  # characters of a foreign value in a message
 
 
 class FastscribeError(ValueError):
@@ -27,12 +33,14 @@ class UsageError(FastscribeError):
 
 class CheckpointError(FastscribeError):
     def __init__(self, where: object, problem: str) -> None:
-        super().__init__(f"{where}: {problem}")
+        super().__init__(f"{where}: {' '.join(problem.split())}")  # names in a file may hold line breaks
 
 
 class UnsupportedCheckpoint(CheckpointError):
     def __init__(self, where: object, key: str, value: object, supported: str) -> None:
-        super().__init__(where, f"unsupported {key}: {value!r} (supported: {supported})")
+        shown = _REPR.repr(value)  # a whole vocabulary, or nested YAML aliases, would make a message of megabytes
+        shown = shown if len(shown) <= _MAX_SHOWN else shown[:_MAX_SHOWN] + "..."
+        super().__init__(where, f"unsupported {key[:100]}: {shown} (supported: {supported})")
         self.key = key
 
 
@@ -41,11 +49,16 @@ class WeightsMismatch(CheckpointError):
         self, where: object, missing: Iterable[str] = (), unexpected: Iterable[str] = (), shapes: Iterable[str] = ()
     ) -> None:
         parts = [
-            f"{what}: {', '.join(sorted(names))}"
+            f"{what}: {_first_names(sorted(names))}"
             for what, names in (("missing", missing), ("unexpected", unexpected), ("wrong shape", shapes))
             if names
         ]
         super().__init__(where, "weights do not match the config; " + "; ".join(parts))
+
+
+def _first_names(names: list[str]) -> str:
+    more = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
+    return ", ".join(name[:120] for name in names[:_MAX_NAMES]) + more
 
 
 class AudioError(FastscribeError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import io
 import json
@@ -94,8 +95,8 @@ def test_config_json_round_trip_and_strictness(model_folder: Path) -> None:
     data = json.loads(json.dumps(config.to_json()))
     assert ModelConfig.from_json(data) == config
     data["encoder"]["colour"] = 1
-    del data["blank_id"]
-    with pytest.raises(ValueError, match="blank_id"):
+    del data["num_labels"]
+    with pytest.raises(ValueError, match="num_labels"):
         ModelConfig.from_json(data)
 
 
@@ -125,6 +126,13 @@ def test_config_json_round_trip_and_strictness(model_folder: Path) -> None:
         ("joint__jointnet__activation", "gelu", "joint.jointnet.activation"),
         ("joint__num_extra_outputs", 3, "joint.num_extra_outputs"),
         ("decoding__greedy__max_symbols", 0, "decoding.greedy.max_symbols"),
+        ("preprocessor__window_size", None, "preprocessor.window_size"),
+        ("preprocessor__window_size", "long", "preprocessor.window_size"),
+        ("preprocessor__preemph", "much", "preprocessor.preemph"),
+        ("preprocessor__highfreq", "high", "preprocessor.highfreq"),
+        ("preprocessor__log_zero_guard_value", "huge", "preprocessor.log_zero_guard_value"),
+        ("encoder__att_context_style", "chunked_limited", "encoder.att_context_style"),
+        ("encoder__n_layers", 10**9, "encoder.num_layers"),
         ("tokenizer__type", "agg", "tokenizer.type"),
         ("aux_ctc__decoder___target_", "nemo.X", "aux_ctc.decoder._target_"),
     ],
@@ -136,6 +144,180 @@ def test_unsupported_settings_name_the_key_and_the_value(tmp_path: Path, key: st
     assert named in message
     assert repr(value) in message or key in ("encoder__n_heads", "preprocessor__features")
     assert "\n" not in message
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"aux_ctc": 5},
+        {"aux_ctc": {"decoder": [1]}},
+        {"decoding": "x"},
+        {"decoding__greedy": [1]},
+        {"joint": "x"},
+        {"joint__jointnet": 3},
+        {"joint__num_extra_outputs": 2, "loss": "x"},
+        {"joint__num_extra_outputs": 2, "loss": {"tdt_kwargs": 7}},
+        {"joint__num_extra_outputs": "two"},
+        {"encoder": None},
+        {"encoder__5": 6},
+        {"preprocessor__sample_rate": 10**400},
+        {"preprocessor__window_size": 1e308},
+        {"tokenizer": "x"},
+        {"tokenizer__model_path": "nemo:a\0b"},
+    ],
+    ids=str,
+)
+def test_settings_of_odd_types_are_refused_in_one_line(tmp_path: Path, changes: dict) -> None:
+    with pytest.raises(CheckpointError) as error:
+        read_checkpoint(with_yaml(tmp_path, **changes))
+    assert "\n" not in str(error.value)
+    assert len(str(error.value)) < 1000
+
+
+def test_yaml_keys_that_are_numbers(tmp_path: Path) -> None:
+    folder = with_yaml(tmp_path, encoder__dropout=0.1)
+    text = (folder / "model_config.yaml").read_text()
+    (folder / "model_config.yaml").write_text(text.replace("  dropout: 0.1\n  dropout_att", "  5: 6\n  dropout_att"))
+    with pytest.raises(UnsupportedCheckpoint, match=r"encoder\.5: 6"):
+        read_checkpoint(folder)
+
+
+@pytest.mark.parametrize(
+    ("greedy", "expected"),
+    [
+        ({}, 10),
+        ({"max_symbols": None}, None),
+        ({"max_symbols": None, "max_symbols_per_step": 7}, 7),
+        ({"max_symbols": 5, "max_symbols_per_step": 7}, 5),
+        ({"max_symbols_per_step": 7}, 7),
+    ],
+)
+def test_max_symbols(tmp_path: Path, greedy: dict, expected: int | None) -> None:
+    loaded = read_checkpoint(with_yaml(tmp_path, decoding__greedy=greedy))
+    assert loaded.config.joint is not None and loaded.config.joint.max_symbols == expected
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"encoder__feat_out": None, "encoder__causal_downsampling": None, "preprocessor__n_fft": None},
+        {"encoder__att_context_style": "chunked_limited_with_rc", "encoder__att_context_size": [[70, 13, 13]]},
+        {"decoder__vocab_size": None, "joint__num_classes": None, "decoding": None},
+    ],
+    ids=str,
+)
+def test_settings_that_mean_the_same(tmp_path: Path, changes: dict) -> None:
+    assert read_checkpoint(with_yaml(tmp_path, **changes)).config == read_checkpoint(NEMO).config
+
+
+def test_a_tokenizer_of_another_size_is_refused(tmp_path: Path) -> None:
+    """Where the YAML does not say how many labels there are, the weights do."""
+    with tarfile.open(MODELS / "tdt_demo" / "model.nemo") as archive:
+        (name,) = (name for name in archive.getnames() if name.endswith("tokenizer.model"))
+        other = archive.extractfile(name).read()  # type: ignore[union-attr]
+    (tmp_path / "nemo").mkdir()
+    folder = with_yaml(
+        tmp_path / "nemo", decoder__vocab_size=-1, joint__num_classes=-1, aux_ctc__decoder__num_classes=-1
+    )
+    for path in folder.glob("*tokenizer.model"):
+        path.write_bytes(other)
+    loaded = read_checkpoint(folder)
+    with pytest.raises(WeightsMismatch, match="wrong shape"):
+        build_model(loaded.config, loaded.weights, folder)
+
+    native.write(read_checkpoint(NEMO), tmp_path / "own", torch.float32)
+    shutil.copytree(MODELS / "hf_ctc", tmp_path / "hf")
+    for folder in (tmp_path / "own", tmp_path / "hf"):
+        (folder / "tokenizer.model").write_bytes(other)
+        with pytest.raises(CheckpointError, match="256 pieces, but the model 128 labels"):
+            read_checkpoint(folder)
+    for content in (b"[1, 2]", b'{"a": 1}', b"[" * 100_000, b"\xff"):
+        (tmp_path / "own" / "tokenizer.model").unlink(missing_ok=True)
+        (tmp_path / "own" / "characters.json").write_bytes(content)
+        with pytest.raises(CheckpointError):
+            read_checkpoint(tmp_path / "own")
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("features.window", "foo"),
+        ("features.normalize", "zzz"),
+        ("features.hop_length", 0),
+        ("features.preemphasis", "x"),
+        ("features.log_guard_value", float("nan")),
+        ("features.win_length", 1000),
+        ("features.log", 1),
+        ("encoder.subsampling", "zz"),
+        ("encoder.num_layers", "a"),
+        ("encoder.num_layers", True),
+        ("encoder.d_model", 10**9),
+        ("encoder.num_mels", 81),
+        ("joint.activation", "x"),
+        ("joint.max_symbols", -3),
+        ("durations", [1, -1]),
+        ("durations", 5),
+        ("num_labels", 0),
+        ("num_labels", None),
+        ("predictor", None),
+        ("encoder", 3),
+        ("encoder", None),
+    ],
+)
+def test_native_settings_are_checked(tmp_path: Path, key: str, value: object) -> None:
+    native.write(read_checkpoint(NEMO), tmp_path, torch.float32)
+    stored = json.loads((tmp_path / "config.json").read_text())
+    part, _, name = key.rpartition(".")
+    (stored["model"][part] if part else stored["model"])[name] = value
+    (tmp_path / "config.json").write_text(json.dumps(stored))
+    with pytest.raises(CheckpointError) as error:
+        read_checkpoint(tmp_path)
+    assert key in str(error.value) or value in (5, None)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("part", "key", "value", "named"),
+    [
+        ("encoder_config", "new_switch", "on", r"encoder_config\.new_switch: 'on'"),
+        ("feature_extractor", "new_switch", 3, r"feature_extractor\.new_switch: 3"),
+        ("feature_extractor", "preemphasis", "x", r"feature_extractor\.preemphasis: 'x'"),
+        ("encoder_config", "new_switch", None, None),
+        ("encoder_config", "top_k", 50, None),
+    ],
+)
+def test_huggingface_unknown_keys(tmp_path: Path, part: str, key: str, value: object, named: str | None) -> None:
+    shutil.copytree(MODELS / "hf_ctc", tmp_path / "hf")
+    path = tmp_path / "hf" / ("config.json" if part == "encoder_config" else "processor_config.json")
+    config = json.loads(path.read_text())
+    config[part][key] = value
+    path.write_text(json.dumps(config))
+    if named is None:
+        assert same(read_checkpoint(tmp_path / "hf"), read_checkpoint(MODELS / "hf_ctc"))
+    else:
+        with pytest.raises(UnsupportedCheckpoint, match=named):
+            read_checkpoint(tmp_path / "hf")
+
+
+def test_huggingface_defaults(tmp_path: Path) -> None:
+    shutil.copytree(MODELS / "hf_rnnt", tmp_path / "hf")
+    path = tmp_path / "hf" / "config.json"
+    config = json.loads(path.read_text())
+    del config["num_decoder_layers"], config["decoder_hidden_size"]
+    path.write_text(json.dumps(config))
+    predictor = read_checkpoint(tmp_path / "hf").config.predictor
+    assert predictor is not None and (predictor.num_layers, predictor.hidden) == (2, 640)
+
+
+def test_messages_stay_short(tmp_path: Path) -> None:
+    folder = unpacked(tmp_path)
+    levels = ["a0: &a0 [x, x, x, x, x, x, x, x, x]"]
+    levels += [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]" for i in range(1, 9)]
+    for target in ("encoder: {_target_: *a8}", "preprocessor: {_target_: AudioToMelSpectrogramPreprocessor, x: *a8}"):
+        (folder / "model_config.yaml").write_text("\n".join([*levels, "labels: [a, b]", target]))
+        with pytest.raises(CheckpointError) as error:
+            read_checkpoint(folder)
+        assert len(str(error.value)) < 1000
 
 
 def test_huggingface_unsupported_setting(tmp_path: Path) -> None:
@@ -163,6 +345,12 @@ def test_weights_must_match_by_name_and_shape() -> None:
     assert "missing: ctc.output.bias" in message
     assert "unexpected: ctc.surplus" in message
     assert "ctc.output.weight (2, 2) instead of (129, 64)" in message
+
+
+def test_many_wrong_names_make_a_short_line() -> None:
+    message = str(WeightsMismatch("model", missing=[f"a\n{i:03}" for i in range(1000)]))
+    assert message.endswith("a 009 and 990 more")
+    assert "\n" not in message
 
 
 class Payload:
@@ -214,6 +402,8 @@ def hostile_tar(path: Path, **attributes) -> Path:
         {"type": tarfile.CHRTYPE},
         {"type": tarfile.FIFOTYPE},
         {"size": 1 << 40},
+        {"size": 1 << 21},
+        {"type": tarfile.GNUTYPE_SPARSE},
     ],
     ids=str,
 )
@@ -248,6 +438,42 @@ def test_yaml_runs_nothing(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="not safe YAML"):
         read_checkpoint(folder)
     assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize("nested", ["a: " + "[" * 200_000, "{a: " * 100_000, "- " * 100_000], ids=["[", "{", "-"])
+def test_deep_yaml_is_refused(tmp_path: Path, nested: str) -> None:
+    folder = unpacked(tmp_path)
+    (folder / "model_config.yaml").write_text(nested)
+    with pytest.raises(CheckpointError, match="nested deeper"):
+        read_checkpoint(folder)
+
+
+def test_yaml_numbers_without_a_point(tmp_path: Path) -> None:
+    folder = with_yaml(tmp_path, preprocessor__log_zero_guard_value="GUARD")
+    text = (folder / "model_config.yaml").read_text()
+    (folder / "model_config.yaml").write_text(text.replace("GUARD", "1e-5"))
+    assert read_checkpoint(folder).config.features.log_guard_value == 1e-5
+
+
+def test_damaged_weights(tmp_path: Path) -> None:
+    weights = unpacked(tmp_path) / "model_weights.ckpt"
+    whole = weights.read_bytes()
+    directory, entry = whole.rindex(b"PK\x05\x06"), whole.index(b"PK\x01\x02")
+    places = [*range(entry, entry + 46, 3), *range(directory, directory + 22, 2), *range(40, 2000, 150)]
+    for place in places:
+        weights.write_bytes(whole[:place] + b"\xfe" + whole[place + 1 :])
+        with contextlib.suppress(CheckpointError):
+            read_checkpoint(tmp_path)
+    weights.write_bytes(whole[:entry] + b"x" * 40 + whole[entry + 40 :])
+    with pytest.raises(CheckpointError, match="damaged weights"):
+        read_checkpoint(tmp_path)
+
+
+def test_tensors_that_claim_more_than_they_hold(tmp_path: Path) -> None:
+    for tensor in (torch.zeros(1).expand(1 << 40), torch.zeros(3).as_strided((1000, 3), (0, 1))):
+        torch.save({"a": tensor}, unpacked(tmp_path) / "model_weights.ckpt")
+        with pytest.raises(CheckpointError, match="claims more than it holds"):
+            read_checkpoint(tmp_path)
 
 
 @pytest.mark.parametrize("content", [b"", b"RIFF", b"\x1f\x8b", b"\x1f\x8b" + b"x" * 100, b"PK\x03\x04" + b"\0" * 600])

@@ -12,6 +12,9 @@ import pytest
 import soundfile
 
 from fastscribe.audio import probe as probe_module
+from fastscribe.audio.libsndfile_log import promised_share
+from fastscribe.audio.mp3_header import RESYNC_BYTES, mp3_length_s
+from fastscribe.audio.ogg_pages import ogg_end
 from fastscribe.audio.probe import probe, probe_all
 from fastscribe.audio.source import Source
 from fastscribe.errors import AudioError
@@ -177,6 +180,183 @@ def test_a_wav_whose_writer_did_not_know_its_size(tmp_path, size):
 
 def test_a_wav_that_was_never_finished(tmp_path):
     assert problem(with_data_size(write(tmp_path / "a.wav"), 0)) == "holds no samples"
+
+
+def loud_after(path: Path, silent_s: float, loud_s: float, silent_after_s: float = 0.0) -> bytes:
+    """An MP3 of variable bit rate with the Xing frame that counts its frames: content, written to `path` as well."""
+    parts_s = [(silent_s, 0.0), (loud_s, 0.3), (silent_after_s, 0.0)]
+    rng = np.random.default_rng(0)
+    noise = np.concatenate([rng.normal(0, 1, int(length_s * RATE)) * gain for length_s, gain in parts_s])
+    soundfile.write(path, noise, RATE, bitrate_mode="VARIABLE", compression_level=0.2)
+    return path.read_bytes()
+
+
+def without_xing(content: bytes) -> bytes:
+    assert b"Xing" in content[:200] or b"Info" in content[:200]
+    return content[content.index(content[:2], 3) :]
+
+
+def constant_rate(path: Path, num_samples: int) -> bytes:
+    return write(path, num_samples, bitrate_mode="CONSTANT", compression_level=0.5).read_bytes()
+
+
+def test_an_ordinary_mp3_is_not_walked(tmp_path):
+    loud_after(tmp_path / "a.mp3", 1, 1)
+    assert mp3_length_s(str(tmp_path / "a.mp3")) is None
+    assert probe(source(tmp_path / "a.mp3")).num_samples == 2 * RATE
+
+
+def test_an_mp3_that_was_guessed_too_long(tmp_path):
+    path = tmp_path / "a.mp3"
+    path.write_bytes(without_xing(loud_after(path, 2, 2)))
+    with soundfile.SoundFile(path) as sound:
+        assert sound.frames > 6 * RATE
+    assert probe(source(path)).duration_s == pytest.approx(4.05, abs=0.06)
+
+
+def test_an_mp3_that_was_guessed_too_short(tmp_path):
+    path = tmp_path / "a.mp3"
+    path.write_bytes(without_xing(loud_after(path, 0, 2, 4)))
+    assert problem(path).endswith(" s: convert it, e.g. with ffmpeg")
+    assert ", it holds 6.0" in problem(path)
+
+
+@pytest.mark.parametrize(
+    "between", [b"", b"ID3\4\0\0\0\1\0\0" + b"\xff" * 128 * 128, b"TAG" + b"\xff" * 125, b"\0" * 999]
+)
+def test_two_mp3s_joined(tmp_path, between):
+    path = tmp_path / "a.mp3"
+    path.write_bytes(constant_rate(path, 2 * RATE) + between + constant_rate(tmp_path / "b.mp3", 3 * RATE))
+    assert problem(path).startswith("its header gives 2.00 s, it holds 5.")
+
+
+def test_two_mp3s_of_different_rates_joined(tmp_path):
+    path = tmp_path / "a.mp3"
+    second = write(tmp_path / "b.mp3", 3 * 44_100, 44_100, 2).read_bytes()
+    path.write_bytes(constant_rate(path, 2 * RATE) + second)
+    assert problem(path).startswith("its header gives 2.00 s, it holds 5.")
+
+
+@pytest.mark.parametrize("rate", [8_000, 11_025, 16_000, 22_050, 24_000, 32_000, 44_100, 48_000])
+@pytest.mark.parametrize("channels", [1, 2])
+def test_mp3_frames_are_counted(tmp_path, rate, channels):
+    path = write(tmp_path / "a.mp3", 2 * rate, rate, channels)
+    path.write_bytes(path.read_bytes() + b"TAG" + bytes(200))  # longer than stated, so that it is walked
+    held_s, is_stated = mp3_length_s(str(path))
+    assert is_stated and held_s == pytest.approx(2.0, abs=1e-9)
+    path.write_bytes(without_xing(path.read_bytes()))
+    held_s, is_stated = mp3_length_s(str(path))
+    assert not is_stated and 2.0 < held_s < 2.5
+
+
+def test_a_truncated_mp3(tmp_path):
+    path = tmp_path / "a.mp3"
+    path.write_bytes(constant_rate(path, 4 * RATE)[:-4000])
+    assert problem(path).startswith("truncated: header promises 4.00 s, file holds ")
+
+
+def test_mp3_tags_are_no_audio(tmp_path):
+    path = tmp_path / "a.mp3"
+    before = b"ID3\4\0\0\0\7\0\0" + b"\xff\xf3" * (7 * 128 * 64)
+    after = b"APETAGEX" + struct.pack("<IIII8x", 2000, 100_000, 1, 0) + b"\xff" * 100_000 + b"TAG" + bytes(125)
+    path.write_bytes(before + constant_rate(path, 4 * RATE) + after)
+    assert probe(source(path)).num_samples == 4 * RATE
+
+
+@pytest.mark.parametrize("content", [b"x", b"\xff", b"\xff\xfb\x90", b"\xff" * 1000, b"ID3", b"\0" * 3 * RESYNC_BYTES])
+def test_no_mp3_frames(tmp_path, content):
+    (tmp_path / "a.mp3").write_bytes(content)
+    assert mp3_length_s(str(tmp_path / "a.mp3")) is None
+
+
+def test_an_mp3_with_much_of_something_else_is_left_to_libsndfile(tmp_path):
+    path = tmp_path / "a.mp3"
+    path.write_bytes(constant_rate(path, 2 * RATE) + bytes(2 * RESYNC_BYTES))
+    assert mp3_length_s(str(path)) is None
+    assert probe(source(path)).num_samples == 2 * RATE
+
+
+OGG_SUBTYPES = [name for name in ("VORBIS", "OPUS") if name in soundfile.available_subtypes("OGG")]
+
+
+def with_serial(content: bytes, serial: bytes) -> bytes:
+    """The checksums no longer fit, which is of no matter to a look at the headers."""
+    pages = content.split(b"OggS")
+    return b"OggS".join(page[:10] + serial + page[14:] if page else page for page in pages)
+
+
+@pytest.mark.parametrize("subtype", OGG_SUBTYPES)
+def test_ogg_streams_one_after_another(tmp_path, subtype):
+    path = write(tmp_path / "a.ogg", 2 * RATE, format="OGG", subtype=subtype)
+    path.write_bytes(path.read_bytes() + with_serial(path.read_bytes(), b"next"))
+    assert problem(path) == "holds several streams one after another: convert it, e.g. with ffmpeg"
+
+
+@pytest.mark.parametrize("subtype", OGG_SUBTYPES)
+@pytest.mark.parametrize("missing", [1, 100, 5000])
+def test_a_truncated_ogg(tmp_path, subtype, missing):
+    path = write(tmp_path / "a.ogg", 5 * RATE, format="OGG", subtype=subtype)
+    path.write_bytes(path.read_bytes()[:-missing])
+    assert problem(path) == "truncated: ends in the middle of an Ogg page"
+
+
+def page(flags: int, serial: int, payload: bytes = b"x" * 200) -> bytes:
+    return struct.pack("<4sBBQIIIBB", b"OggS", 0, flags, 0, serial, 0, 0, 1, len(payload)) + payload
+
+
+def test_ogg_pages(tmp_path):
+    path = tmp_path / "a.ogg"
+
+    def end(content: bytes) -> tuple[bool, bool] | None:
+        path.write_bytes(content)
+        return ogg_end(str(path))
+
+    one = page(2, 7) + 1000 * page(0, 7)
+    assert end(one + page(4, 7)) == (True, False)
+    assert end(one) == (True, False)  # as Android leaves it
+    assert end(one + page(4, 7) + b"TAG" + bytes(125)) == (True, False)
+    assert end(page(2, 8) + one + page(4, 8)) == (True, False)  # interleaved
+    assert end(one + page(2, 8) + page(4, 8)) == (True, True)
+    assert end(one + page(4, 7)[:20]) == end(one + page(4, 7)[:100]) == (False, False)
+    assert end(one + page(4, 7, b"OggS\1" * 40)) == (True, False)
+    assert end(b"RIFF" + one) is None
+
+
+@pytest.mark.parametrize(
+    ("extension", "subtype"),
+    [
+        *(("aiff", "PCM_16"), ("aiff", "FLOAT"), ("aiff", "IMA_ADPCM"), ("svx", "PCM_16")),
+        *(
+            ("au", "PCM_16"),
+            ("au", "ULAW"),
+            ("w64", "PCM_16"),
+            ("w64", "IMA_ADPCM"),
+            ("voc", "PCM_16"),
+            ("voc", "ALAW"),
+        ),
+    ],
+)
+def test_truncated_as_libsndfile_notices(tmp_path, extension, subtype):
+    path = write(tmp_path / f"a.{extension}", 2 * RATE, subtype=subtype)
+    assert probe(source(path)).duration_s == pytest.approx(2, abs=0.05)
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    assert problem(path).startswith(("truncated: header promises 2.0", "truncated: header promises 1.9"))
+
+
+@pytest.mark.parametrize("size", [0, 0x7FFFFFFF, 0xFFFFFFFF])
+def test_an_aiff_whose_writer_did_not_know_its_size(tmp_path, size):
+    path = write(tmp_path / "a.aiff")
+    content = bytearray(path.read_bytes())
+    for where in (4, content.index(b"SSND") + 4):
+        content[where : where + 4] = struct.pack(">I", size)
+    path.write_bytes(content)
+    assert probe(source(path)).num_samples == RATE
+
+
+def test_a_comment_in_the_log_is_not_believed():
+    assert promised_share("AIFF", " ANNO : it : 9 (should be 5)\n FORM : 9 (should be 5)") == 1.0
+    assert promised_share("FLAC", " SSND : 9 (should be 5)") == 1.0
+    assert promised_share("AIFF", " SSND : 9 (should be 5)") == 1.8
 
 
 def test_a_flac_without_its_length(tmp_path):

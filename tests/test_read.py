@@ -138,12 +138,32 @@ def test_samples_that_are_not_numbers(tmp_path, value, channels):
     assert problem(recording(tmp_path / "a.wav", samples, subtype="FLOAT")) == "holds NaN or infinite samples"
 
 
-@pytest.mark.parametrize("extension", ["flac", "mp3"])
-def test_truncated_files(tmp_path, extension):
+@pytest.mark.parametrize("extension", ["flac", "mp3", "ogg", "aiff"])
+def test_a_file_that_was_cut_after_it_was_probed(tmp_path, extension):
     path = tmp_path / f"a.{extension}"
+    audio = recording(path, noise(3 * RATE))
+    damaged(path, keep=0.5)
+    assert "truncated" in problem(audio)
+
+
+def test_a_truncated_flac(tmp_path):
+    path = tmp_path / "a.flac"
     recording(path, noise(3 * RATE))
     damaged(path, keep=0.5)
     assert "truncated" in problem(probe(Source(str(path), str(path), "a")))
+
+
+def test_an_mp3_of_variable_rate_without_its_length(tmp_path):
+    path = tmp_path / "a.mp3"
+    samples = noise(4 * RATE)
+    samples[: 2 * RATE] = 0
+    recording(path, samples, bitrate_mode="VARIABLE", compression_level=0.2)
+    content = path.read_bytes()
+    path.write_bytes(content[content.index(content[:2], 3) :])  # without the Xing frame: the length is guessed
+    audio = probe(Source(str(path), str(path), "a"))
+    assert len(whole(audio)) == audio.num_samples
+    part = read(audio, 37_001, 9_000, sample_rate=RATE, channel=None)
+    np.testing.assert_allclose(part, whole(audio)[37_001:46_001], atol=1e-5)
 
 
 def test_a_wav_that_shrank_after_it_was_probed(tmp_path):

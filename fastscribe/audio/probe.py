@@ -1,6 +1,7 @@
 """What a recording's header says: rate, channels, length. No samples are decoded.
 
-So a header that lies, or damage further in, is found only when the samples are read (read.py).
+A file that libsndfile would open but read in part only (cut short, several joined into one) is an error here as far as
+its structure tells. Other damage further in is found when the samples are read (read.py).
 """
 
 from __future__ import annotations
@@ -20,6 +21,9 @@ from fastscribe.audio.formats import (
     MISSING_TOLERANCE_S,
     extension,
 )
+from fastscribe.audio.libsndfile_log import promised_share
+from fastscribe.audio.mp3_header import mp3_length_s
+from fastscribe.audio.ogg_pages import ogg_end
 from fastscribe.audio.source import Source, system_problem, to_failure
 from fastscribe.audio.wav_header import wav_lengths_s
 from fastscribe.errors import AudioError
@@ -27,6 +31,9 @@ from fastscribe.types import AudioInfo, Failure
 
 UNKNOWN_SAMPLES = 1 << 62  # libsndfile's count for a stream whose header leaves the length out
 AHEAD_PER_THREAD = 8
+CONVERT = "convert it, e.g. with ffmpeg"
+# libsndfile guesses a constant-bitrate MP3's length from its first frame, whose padding byte makes an hour this much wrong.
+GUESS_TOLERANCE = 3e-4
 
 
 def probe(source: Source) -> AudioInfo:
@@ -41,12 +48,17 @@ def probe(source: Source) -> AudioInfo:
     try:
         with soundfile.SoundFile(source.file) as sound:
             sample_rate, channels, num_samples = sound.samplerate, sound.channels, sound.frames
+            sound_format, log = sound.format, sound.extra_info
     except soundfile.SoundFileError as error:
         raise AudioError(source.path, _unreadable(source, error)) from error
     if num_samples >= UNKNOWN_SAMPLES:
-        raise AudioError(source.path, "its header leaves its length out (a stream?): convert it, e.g. with ffmpeg")
+        raise AudioError(source.path, f"its header leaves its length out (a stream?): {CONVERT}")
+    if num_samples > 0 and sound_format == "MP3":
+        num_samples = _mp3_samples(source, sample_rate, num_samples)
     if num_samples <= 0:
         raise AudioError(source.path, "holds no samples")
+    length_s = num_samples / sample_rate
+    _check_length(source, length_s * promised_share(sound_format, log), length_s)
     start, num_samples = _cut(source, sample_rate, num_samples)
     file = source.file if source.file != source.path else ""
     return AudioInfo(source.path, source.id, sample_rate, channels, num_samples, start, source.row, file)
@@ -66,9 +78,35 @@ def _check_file(source: Source) -> None:
 
 def _check_complete(source: Source) -> None:
     lengths = wav_lengths_s(source.file)  # opens the file, and so finds out about permissions
-    if lengths is not None and lengths[0] - lengths[1] > MISSING_TOLERANCE_S:
-        promised_s, held_s = lengths
+    if lengths is not None:
+        _check_length(source, *lengths)
+    end = ogg_end(source.file)
+    if end is not None and not end.complete:
+        raise AudioError(source.path, "truncated: ends in the middle of an Ogg page")
+    if end is not None and end.chained:
+        raise AudioError(source.path, f"holds several streams one after another: {CONVERT}")
+
+
+def _check_length(source: Source, promised_s: float, held_s: float) -> None:
+    if promised_s - held_s > MISSING_TOLERANCE_S:
         raise AudioError(source.path, f"truncated: header promises {promised_s:.2f} s, file holds {held_s:.2f} s")
+
+
+def _mp3_samples(source: Source, sample_rate: int, num_samples: int) -> int:
+    """libsndfile's number, or where that was a guess beyond the end, the true one. It reads no further than its own."""
+    try:
+        length = mp3_length_s(source.file)
+    except (OSError, ValueError) as error:
+        raise AudioError(source.path, system_problem(error)) from error
+    if length is None:
+        return num_samples
+    (held_s, is_stated), length_s = length, num_samples / sample_rate
+    if held_s - length_s > max(MISSING_TOLERANCE_S, GUESS_TOLERANCE * held_s):
+        raise AudioError(source.path, f"its header gives {length_s:.2f} s, it holds {held_s:.2f} s: {CONVERT}")
+    if is_stated:
+        _check_length(source, length_s, held_s)
+        return num_samples
+    return min(num_samples, round(held_s * sample_rate))
 
 
 def _unreadable(source: Source, error: soundfile.SoundFileError) -> str:

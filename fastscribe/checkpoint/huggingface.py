@@ -10,22 +10,28 @@ from typing import Any
 import torch
 
 from fastscribe.checkpoint import names
-from fastscribe.checkpoint.value import Checkpoint, Section, check_encoder, load_safetensors
+from fastscribe.checkpoint.validate import validate
+from fastscribe.checkpoint.value import Checkpoint, Section, load_safetensors, odd_values_refused, read_tokenizer
 from fastscribe.config import EncoderConfig, FeaturesConfig, JointConfig, ModelConfig, PredictorConfig
 from fastscribe.errors import CheckpointError, UnsupportedCheckpoint
-from fastscribe.tokenizer import from_folder
 
 _FAMILIES = ("parakeet_ctc", "parakeet_rnnt", "parakeet_tdt")
+# Training, generation and bookkeeping: keys that transformers writes and that do not change what the encoder computes.
+_HARMLESS = """
+    activation_dropout architectures attention_dropout auto_map chunk_size_feed_forward diversity_penalty dropout
+    dropout_positions dtype encoder_no_repeat_ngram_size id2label initializer_range label2id layerdrop length_penalty
+    max_length max_position_embeddings min_length model_type no_repeat_ngram_size num_beam_groups num_beams
+    num_return_sequences problem_type repetition_penalty return_dict temperature tie_word_embeddings top_k top_p
+    torch_dtype transformers_version typical_p use_cache
+""".split()  # noqa: SIM905
 
 
 def read(folder: Path, config: Mapping[str, Any]) -> Checkpoint:
     """Raises CheckpointError where the folder is not one of these models, or holds settings this code cannot honour."""
-    section = Section(config, "config", folder)
-    model = model_config(section, _feature_extractor(folder), folder)
-    try:
-        tokenizer = from_folder(folder, model.num_labels)
-    except (OSError, ValueError, KeyError, TypeError, RuntimeError) as error:
-        raise CheckpointError(folder, f"tokenizer cannot be read: {error}") from error
+    with odd_values_refused(folder / "config.json"):
+        model = model_config(Section(config, "config", folder), _feature_extractor(folder), folder)
+        validate(model, folder)
+    tokenizer = read_tokenizer(folder, model.num_labels)
     weights = names.from_huggingface(_weights(folder), model.encoder)
     return Checkpoint(folder, "huggingface", model, tokenizer, weights)
 
@@ -52,20 +58,21 @@ def _feature_extractor(folder: Path) -> Section:
                 values = json.loads(path.read_bytes())
             except (OSError, ValueError) as error:
                 raise CheckpointError(path, f"cannot be read: {error}") from error
-            if isinstance(values, dict):
+            is_older = name == "processor_config.json" and (folder / "preprocessor_config.json").is_file()
+            if isinstance(values, dict) and ("feature_extractor" in values or not is_older):
                 return Section(values.get("feature_extractor", values), "feature_extractor", folder)
     raise CheckpointError(folder, "holds no processor_config.json or preprocessor_config.json")
 
 
 def model_config(section: Section, extractor: Section, where: object) -> ModelConfig:
     family = section.choose("model_type", None, _FAMILIES)
-    encoder = _encoder(Section(section.get("encoder_config", None), "encoder_config", where))
+    encoder = _encoder(section.part("encoder_config"))
     vocab_size = section.positive("vocab_size")
     predictor = joint = None
     durations: tuple[int, ...] = ()
     if family != "parakeet_ctc":
-        hidden = section.positive("decoder_hidden_size")
-        predictor = PredictorConfig(hidden=hidden, num_layers=section.positive("num_decoder_layers"))
+        hidden = section.positive("decoder_hidden_size", 640)
+        predictor = PredictorConfig(hidden=hidden, num_layers=section.positive("num_decoder_layers", 2))
         joint = JointConfig(
             hidden=hidden,
             activation=section.choose("hidden_act", "relu", ("relu", "tanh", "sigmoid")),
@@ -73,8 +80,8 @@ def model_config(section: Section, extractor: Section, where: object) -> ModelCo
         )
     if family == "parakeet_tdt":
         durations = tuple(section.take("durations", list))
-        if not durations or not all(type(d) is int and d >= 0 for d in durations):
-            raise UnsupportedCheckpoint(where, "config.durations", list(durations), "whole numbers from 0")
+        if not durations:
+            raise UnsupportedCheckpoint(where, "config.durations", [], "at least one")
     blank_key = "pad_token_id" if family == "parakeet_ctc" else "blank_token_id"
     if section.get(blank_key, vocab_size - 1) != vocab_size - 1:
         raise UnsupportedCheckpoint(
@@ -88,7 +95,6 @@ def model_config(section: Section, extractor: Section, where: object) -> ModelCo
         durations=durations,
         has_ctc=family == "parakeet_ctc",
         num_labels=vocab_size - 1,
-        blank_id=vocab_size - 1,
     )
 
 
@@ -97,14 +103,14 @@ def _features(section: Section, num_mels: int) -> FeaturesConfig:
     section.choose("feature_extractor_type", "ParakeetFeatureExtractor", ("ParakeetFeatureExtractor",))
     section.choose("feature_size", num_mels, (num_mels,))
     sample_rate = section.positive("sampling_rate", 16000)
-    return FeaturesConfig(
+    config = FeaturesConfig(
         sample_rate=sample_rate,
         num_mels=num_mels,
         n_fft=section.positive("n_fft", 512),
         win_length=section.positive("win_length", 400),
         hop_length=section.positive("hop_length", 160),
         window="hann",
-        preemphasis=float(section.get("preemphasis", 0.97)),
+        preemphasis=section.number("preemphasis", 0.97, nullable=True),
         mag_power=2.0,
         low_hz=0.0,
         high_hz=sample_rate / 2,
@@ -114,6 +120,10 @@ def _features(section: Section, num_mels: int) -> FeaturesConfig:
         log_guard_value=2**-24,
         normalize="per_feature",
     )
+    section.ignore("padding_side", "padding_value", "return_attention_mask", "return_tensors", "processor_class")
+    section.ignore(*_HARMLESS, "blank_token", "decoder_type")
+    section.finish()
+    return config
 
 
 def _encoder(section: Section) -> EncoderConfig:
@@ -138,5 +148,6 @@ def _encoder(section: Section) -> EncoderConfig:
         subsampling_factor=section.choose("subsampling_factor", 8, (2, 4, 8, 16, 32)),
         subsampling_channels=section.positive("subsampling_conv_channels", 256),
     )
-    check_encoder(config, section.where)
+    section.ignore(*_HARMLESS)
+    section.finish()
     return config

@@ -9,10 +9,10 @@ from typing import Any
 
 import torch
 
-from fastscribe.checkpoint.value import Checkpoint, load_safetensors
+from fastscribe.checkpoint.validate import validate
+from fastscribe.checkpoint.value import Checkpoint, load_safetensors, odd_values_refused, read_tokenizer
 from fastscribe.config import ModelConfig
 from fastscribe.errors import CheckpointError
-from fastscribe.tokenizer import from_folder
 
 FORMAT = "fastscribe"
 FORMAT_VERSION = 1
@@ -24,11 +24,10 @@ def read(folder: Path, stored: Mapping[str, Any]) -> Checkpoint:
         raise CheckpointError(
             folder, f"format_version {stored.get('format_version')!r}; this fastscribe reads {FORMAT_VERSION}"
         )
-    try:
+    with odd_values_refused(folder / "config.json"):
         config = ModelConfig.from_json(stored["model"])
-        tokenizer = from_folder(folder, config.num_labels)
-    except (OSError, ValueError, KeyError, TypeError, RuntimeError) as error:
-        raise CheckpointError(folder, f"cannot be used: {error}") from error
+        validate(config, folder / "config.json")
+    tokenizer = read_tokenizer(folder, config.num_labels)
     return Checkpoint(folder, "fastscribe", config, tokenizer, load_safetensors(folder / "model.safetensors"))
 
 

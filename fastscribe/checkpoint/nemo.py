@@ -7,6 +7,7 @@ state dict) and artifacts that the YAML refers to as `nemo:<member>`. Only the t
 from __future__ import annotations
 
 import gzip
+import re
 import tarfile
 import tempfile
 import zlib
@@ -18,15 +19,24 @@ import yaml
 
 from fastscribe.checkpoint import names
 from fastscribe.checkpoint.nemo_config import model_config
-from fastscribe.checkpoint.value import Checkpoint, Section, load_torch
+from fastscribe.checkpoint.validate import validate
+from fastscribe.checkpoint.value import Checkpoint, Section, load_torch, odd_values_refused
 from fastscribe.errors import CheckpointError, UnsupportedCheckpoint
 from fastscribe.tokenizer import Tokenizer, from_characters, from_sentencepiece
 
 CONFIG_NAME = "model_config.yaml"
 WEIGHTS_NAME = "model_weights.ckpt"
 _MAX_MEMBERS = 10_000
-_MAX_TEXT_BYTES = 64 << 20  # config or tokenizer
+_MAX_TEXT_BYTES = 16 << 20  # config or tokenizer
+_MAX_DEPTH = 100  # of nested YAML
 _MAX_WEIGHTS_BYTES = 64 << 30
+
+
+class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
+    """Safe YAML; 1e-5 is a number, as for NeMo's loader (YAML 1.1 wants 1.0e-5)."""
+
+
+_Loader.add_implicit_resolver("tag:yaml.org,2002:float", re.compile(r"[-+]?\d+[eE][-+]?\d+$"), list("-+0123456789"))
 
 OpenMember = Callable[[str], tuple[IO[bytes], int]]  # name -> seekable file, size; raises CheckpointError
 
@@ -57,7 +67,8 @@ def _read_gzip(path: Path) -> Checkpoint:
 
 def _read_tar(tar_path: Path, where: Path) -> Checkpoint:
     with tarfile.open(tar_path, "r:") as archive:
-        members = _safe_members(archive, where)
+        with odd_values_refused(where):
+            members = _safe_members(archive, tar_path.stat().st_size, where)
 
         def open_member(name: str) -> tuple[IO[bytes], int]:
             if name not in members:
@@ -69,16 +80,16 @@ def _read_tar(tar_path: Path, where: Path) -> Checkpoint:
         return _read(open_member, where)
 
 
-def _safe_members(archive: tarfile.TarFile, where: Path) -> dict[str, tarfile.TarInfo]:
+def _safe_members(archive: tarfile.TarFile, tar_bytes: int, where: Path) -> dict[str, tarfile.TarInfo]:
     """Regular files by plain name. Raises CheckpointError for links, devices, paths that leave the folder and bombs."""
     members: dict[str, tarfile.TarInfo] = {}
     for number, member in enumerate(archive):
         name = PurePosixPath(member.name)
         if name.is_absolute() or ".." in name.parts or number >= _MAX_MEMBERS:
             raise CheckpointError(where, f"refused: member {member.name!r} leaves the folder, or there are too many")
-        if not (member.isfile() or member.isdir()):
-            raise CheckpointError(where, f"refused: member {member.name!r} is a link or a device")
-        if member.size > _MAX_WEIGHTS_BYTES:
+        if not (member.isfile() or member.isdir()) or member.issparse():
+            raise CheckpointError(where, f"refused: member {member.name!r} is a link, a device or a sparse file")
+        if not 0 <= member.size <= tar_bytes:
             raise CheckpointError(where, f"refused: member {member.name!r} claims {member.size} bytes")
         if member.isfile():
             members[str(name)] = member
@@ -94,6 +105,8 @@ def read_folder(folder: Path) -> Checkpoint:
             return member.open("rb"), member.stat().st_size
         except OSError as error:
             raise CheckpointError(member, error.strerror or "cannot be opened") from error
+        except ValueError as error:  # a NUL in the name
+            raise CheckpointError(folder, f"{name!r} is not a file name") from error
 
     return _read(open_member, folder)
 
@@ -101,7 +114,9 @@ def read_folder(folder: Path) -> Checkpoint:
 def _read(open_member: OpenMember, where: Path) -> Checkpoint:
     config = parse_yaml(_text(open_member, CONFIG_NAME, where), where)
     tokenizer = _tokenizer(config, open_member, where)
-    model = model_config(config, len(tokenizer.pieces), where)
+    with odd_values_refused(f"{where}: {CONFIG_NAME}"):
+        model = model_config(config, len(tokenizer.pieces), where)
+        validate(model, where)
     file, size = open_member(WEIGHTS_NAME)
     with file:
         weights = names.from_nemo(load_torch(file, size, f"{where}: {WEIGHTS_NAME}"), model.encoder)
@@ -116,17 +131,30 @@ def _text(open_member: OpenMember, name: str, where: Path) -> bytes:
         return file.read()
 
 
+def _refuse_deep_nesting(text: bytes, where: object) -> None:
+    """libyaml's loader recurses without a limit and would crash the interpreter; its events come one by one."""
+    depth = 0
+    for event in yaml.parse(text, Loader=_Loader):
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if depth > _MAX_DEPTH:
+            raise CheckpointError(where, f"{CONFIG_NAME} is not safe YAML: nested deeper than {_MAX_DEPTH}")
+
+
 def parse_yaml(text: bytes, where: object) -> Section:
     try:
-        return Section(yaml.safe_load(text), CONFIG_NAME, where)
-    except (yaml.YAMLError, RecursionError, UnicodeDecodeError) as error:
-        raise CheckpointError(where, f"{CONFIG_NAME} is not safe YAML: {' '.join(str(error).split())}") from error
+        _refuse_deep_nesting(text, where)
+        values = yaml.load(text, Loader=_Loader)
+    except CheckpointError:
+        raise
+    except (yaml.YAMLError, RecursionError, ValueError, TypeError, LookupError, AttributeError) as error:
+        raise CheckpointError(where, f"{CONFIG_NAME} is not safe YAML: {' '.join(str(error)[:500].split())}") from error
+    return Section(values, "", where)
 
 
 def _tokenizer(config: Section, open_member: OpenMember, where: Path) -> Tokenizer:
     if "tokenizer" not in config:
         return _characters(config, where)
-    section = Section(config.values["tokenizer"], "tokenizer", where)
+    section = config.part("tokenizer")
     section.choose("type", "bpe", ("bpe",))
     member = section.take("model_path", str).removeprefix("nemo:")
     try:

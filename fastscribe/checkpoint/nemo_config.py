@@ -6,15 +6,15 @@ import math
 
 import torch
 
-from fastscribe.checkpoint.value import Section, check_encoder
+from fastscribe.checkpoint.value import Section
 from fastscribe.config import EncoderConfig, FeaturesConfig, JointConfig, ModelConfig, PredictorConfig
 from fastscribe.errors import UnsupportedCheckpoint
 
 
 def model_config(config: Section, num_labels: int, where: object) -> ModelConfig:
     """The YAML's model section -> ModelConfig. Raises UnsupportedCheckpoint naming the key and value it cannot honour."""
-    features = _features(Section(config.values.get("preprocessor"), "preprocessor", where))
-    encoder = _encoder(Section(config.values.get("encoder"), "encoder", where))
+    features = _features(config.part("preprocessor"))
+    encoder = _encoder(config.part("encoder"))
     if encoder.num_mels != features.num_mels:
         raise UnsupportedCheckpoint(
             where, "encoder.feat_in", encoder.num_mels, f"preprocessor.features {features.num_mels}"
@@ -23,12 +23,13 @@ def model_config(config: Section, num_labels: int, where: object) -> ModelConfig
     predictor = joint = None
     durations: tuple[int, ...] = ()
     if has_transducer:
-        predictor = _predictor(Section(config.values.get("decoder"), "decoder", where), num_labels)
+        predictor = _predictor(config.part("decoder"), num_labels)
         durations = _durations(config, where)
         joint = _joint(config, num_labels, len(durations), where)
-    ctc = config.values.get("aux_ctc", {}).get("decoder") if has_aux_ctc else config.values.get("decoder")
-    if not has_transducer or has_aux_ctc:
-        _check_ctc(Section(ctc, "aux_ctc.decoder" if has_aux_ctc else "decoder", where), num_labels)
+    if has_aux_ctc:
+        _check_ctc(config.part("aux_ctc").part("decoder"), num_labels)
+    elif not has_transducer:
+        _check_ctc(config.part("decoder"), num_labels)
     return ModelConfig(
         features=features,
         encoder=encoder,
@@ -37,27 +38,25 @@ def model_config(config: Section, num_labels: int, where: object) -> ModelConfig
         durations=durations,
         has_ctc=has_aux_ctc or not has_transducer,
         num_labels=num_labels,
-        blank_id=num_labels,
     )
 
 
 def _target(section: Section, *classes: str) -> None:
-    target = str(section.get("_target_", ""))
-    if target.rpartition(".")[2] not in classes:
-        raise UnsupportedCheckpoint(section.where, f"{section.name}._target_", target, ", ".join(classes))
+    target = section.get("_target_", "")
+    if not isinstance(target, str) or target.rpartition(".")[2] not in classes:
+        raise UnsupportedCheckpoint(section.where, section.path("_target_"), target, ", ".join(classes))
 
 
 def _features(section: Section) -> FeaturesConfig:
     _target(section, "AudioToMelSpectrogramPreprocessor")
     sample_rate = section.positive("sample_rate", 16000)
     win_length = _samples(section, "window_size", "n_window_size", 0.02, sample_rate)
-    highest = section.get("highfreq", None) or sample_rate / 2
+    lowest, highest = (section.number(key, None, nullable=True) for key in ("lowfreq", "highfreq"))
     section.choose("frame_splicing", 1, (1,))
     section.choose("exact_pad", False, (False, None))
     section.ignore("dither", "pad_to", "pad_value", "rng", "nb_augmentation_prob", "nb_max_freq", "use_torchaudio")
     section.ignore("stft_conv", "stft_exact_pad", "max_duration", "use_grads")
     normalize = section.choose("normalize", "per_feature", ("per_feature", "all_features", "NA", None, False))
-    preemphasis = section.get("preemph", 0.97)
     config = FeaturesConfig(
         sample_rate=sample_rate,
         num_mels=section.positive("features", 64),
@@ -65,10 +64,10 @@ def _features(section: Section) -> FeaturesConfig:
         win_length=win_length,
         hop_length=_samples(section, "window_stride", "n_window_stride", 0.01, sample_rate),
         window=section.choose("window", "hann", ("hann", "hamming", "blackman", "bartlett", "none")),
-        preemphasis=None if preemphasis is None else float(preemphasis),
-        mag_power=float(section.get("mag_power", 2.0)),
-        low_hz=float(section.get("lowfreq", 0) or 0),
-        high_hz=float(highest),
+        preemphasis=section.number("preemph", 0.97, nullable=True),
+        mag_power=section.number("mag_power", 2.0) or 0.0,
+        low_hz=lowest or 0.0,
+        high_hz=highest or sample_rate / 2,
         mel_norm=section.choose("mel_norm", "slaney", ("slaney", None)),
         log=section.choose("log", True, (True, False)),
         log_guard=section.choose("log_zero_guard_type", "add", ("add", "clamp")),
@@ -84,34 +83,44 @@ def _samples(section: Section, seconds_key: str, samples_key: str, default_s: fl
         section.ignore(seconds_key)
         return section.positive(samples_key)
     section.ignore(samples_key)
-    return int(section.get(seconds_key, default_s) * sample_rate)  # truncated, as NeMo does
+    samples = int((section.number(seconds_key, default_s) or 0) * sample_rate)  # truncated, as NeMo does
+    if samples <= 0:
+        raise UnsupportedCheckpoint(
+            section.where, section.path(seconds_key), section.values[seconds_key], "at least one sample"
+        )
+    return samples
 
 
 def _guard_value(section: Section) -> float:
-    value = section.get("log_zero_guard_value", 2**-24)
-    if value in ("tiny", "eps"):
+    value = section.get("log_zero_guard_value", None)
+    if isinstance(value, str) and value in ("tiny", "eps"):
         return float(getattr(torch.finfo(torch.float32), value))
-    return float(value)
+    return section.number("log_zero_guard_value", 2**-24) or 0.0
 
 
 def _encoder(section: Section) -> EncoderConfig:
     _target(section, "ConformerEncoder")
     d_model, kernel = section.positive("d_model"), section.positive("conv_kernel_size", 31)
-    section.choose("feat_out", -1, (-1, d_model))
+    if kernel % 2 == 0:
+        raise UnsupportedCheckpoint(section.where, "encoder.conv_kernel_size", kernel, "odd numbers")
+    section.choose("feat_out", -1, (-1, d_model, None))
     section.choose("self_attention_model", "rel_pos", ("rel_pos",))
-    section.choose("att_context_size", None, (None, [-1, -1], [[-1, -1]]))
-    section.choose("att_context_style", "regular", ("regular",))
+    style = section.choose("att_context_style", "regular", ("regular", "chunked_limited_with_rc"))
+    if style == "regular":
+        section.choose("att_context_size", None, (None, [-1, -1], [[-1, -1]]))
+    else:
+        section.ignore("att_context_size")  # chunks are for streaming; NeMo starts such a model with full attention
     section.choose("conv_context_size", None, (None, kernel // 2, [kernel // 2, kernel // 2]))
     section.choose("conv_context_style", "regular", ("regular",))
-    section.choose("causal_downsampling", False, (False,))
+    section.choose("causal_downsampling", False, (False, None))
     section.choose("reduction", None, (None,))
-    section.choose("global_tokens", 0, (0,))
+    section.choose("global_tokens", 0, (0, None))
     section.ignore("reduction_position", "reduction_factor", "untie_biases", "pos_emb_max_len", "sync_max_audio_length")
     section.ignore("subsampling_conv_chunking_factor", "att_context_probs", "att_chunk_context_size")
     section.ignore("global_tokens_spacing", "global_attn_separate", "use_pytorch_sdpa", "use_pytorch_sdpa_backends")
     section.ignore("stochastic_depth_drop_prob", "stochastic_depth_mode", "stochastic_depth_start_layer")
     section.ignore("dropout", "dropout_pre_encoder", "dropout_emb", "dropout_att")
-    channels = section.get("subsampling_conv_channels", -1)
+    own_channels = section.get("subsampling_conv_channels", None) not in (None, -1)
     config = EncoderConfig(
         num_mels=section.positive("feat_in"),
         num_layers=section.positive("n_layers"),
@@ -124,10 +133,9 @@ def _encoder(section: Section) -> EncoderConfig:
         xscaling=section.choose("xscaling", True, (True, False)),
         subsampling=section.choose("subsampling", "striding", ("dw_striding", "striding")),
         subsampling_factor=section.choose("subsampling_factor", 4, (2, 4, 8, 16, 32)),
-        subsampling_channels=d_model if channels == -1 else section.positive("subsampling_conv_channels"),
+        subsampling_channels=section.positive("subsampling_conv_channels") if own_channels else d_model,
     )
     section.finish()
-    check_encoder(config, section.where)
     return config
 
 
@@ -136,9 +144,9 @@ def _predictor(section: Section, num_labels: int) -> PredictorConfig:
     section.choose("normalization_mode", None, (None,))
     section.choose("blank_as_pad", True, (True,))
     _check_size(section, "vocab_size", num_labels)
-    section.ignore("random_state_sampling", "prednet")
+    section.ignore("random_state_sampling")
+    prednet = section.part("prednet")
     section.finish()
-    prednet = Section(section.values.get("prednet"), "decoder.prednet", section.where)
     prednet.ignore("dropout", "t_max", "weights_init_scale", "hidden_hidden_bias_scale", "forget_gate_bias")
     hidden = prednet.positive("pred_hidden")
     prednet.choose("rnn_hidden_size", None, (None, -1, hidden))
@@ -148,42 +156,43 @@ def _predictor(section: Section, num_labels: int) -> PredictorConfig:
 
 
 def _check_size(section: Section, key: str, expected: int) -> None:
-    if section.get(key, expected) not in (expected, -1):
+    if section.get(key, expected) not in (expected, -1, None):
         raise UnsupportedCheckpoint(
-            section.where, f"{section.name}.{key}", section.values[key], f"the vocabulary's {expected}"
+            section.where, section.path(key), section.values[key], f"the vocabulary's {expected}"
         )
 
 
 def _durations(config: Section, where: object) -> tuple[int, ...]:
     """TDT durations; NeMo decodes with decoding.durations, which the other two places repeat."""
-    decoding = config.values.get("decoding") or {}
-    extra_outputs = config.values["joint"].get("num_extra_outputs") or 0
+    decoding = config.part("decoding", optional=True)
+    extra_outputs = config.part("joint").get("num_extra_outputs", None) or 0
     if not extra_outputs:
         return ()
-    loss = config.values.get("loss") or {}
-    places = (decoding.get("durations"), (loss.get("tdt_kwargs") or {}).get("durations"))
-    defaults = (config.values.get("model_defaults") or {}).get("tdt_durations")
-    durations = next((place for place in (*places, defaults) if place), None)
+    places = (
+        decoding.get("durations", None),
+        config.part("loss", optional=True).part("tdt_kwargs", optional=True).get("durations", None),
+        config.part("model_defaults", optional=True).get("tdt_durations", None),
+    )
+    durations = next((place for place in places if place), None)
     if decoding.get("model_type", "tdt") != "tdt" or not isinstance(durations, list) or len(durations) != extra_outputs:
         raise UnsupportedCheckpoint(
             where, "joint.num_extra_outputs", extra_outputs, "TDT with as many decoding.durations"
         )
-    if not all(type(d) is int and d >= 0 for d in durations):
-        raise UnsupportedCheckpoint(where, "decoding.durations", durations, "whole numbers from 0")
     return tuple(durations)
 
 
 def _joint(config: Section, num_labels: int, num_durations: int, where: object) -> JointConfig:
-    section = Section(config.values["joint"], "joint", where)
+    section = config.part("joint")
     _target(section, "RNNTJoint")
     _check_size(section, "num_classes", num_labels)
-    section.ignore("jointnet", "vocabulary", "num_extra_outputs", "log_softmax", "preserve_memory", "fuse_loss_wer")
+    section.ignore("vocabulary", "num_extra_outputs", "log_softmax", "preserve_memory", "fuse_loss_wer")
     section.ignore("fused_batch_size", "experimental_fuse_loss_wer", "masking_prob")
+    jointnet = section.part("jointnet")
     section.finish()
-    jointnet = Section(section.values.get("jointnet"), "joint.jointnet", where)
     jointnet.ignore("dropout", "encoder_hidden", "pred_hidden")
-    greedy = (config.values.get("decoding") or {}).get("greedy") or {}
-    max_symbols = greedy.get("max_symbols", greedy.get("max_symbols_per_step", 10))
+    greedy = config.part("decoding", optional=True).part("greedy", optional=True)
+    places = [greedy.values[key] for key in ("max_symbols", "max_symbols_per_step") if key in greedy.values] or [10]
+    max_symbols = next((place for place in places if place is not None), None)
     if max_symbols is not None and (type(max_symbols) is not int or max_symbols <= 0):
         raise UnsupportedCheckpoint(where, "decoding.greedy.max_symbols", max_symbols, "positive numbers, null")
     joint = JointConfig(

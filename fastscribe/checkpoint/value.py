@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import math
 import pickle
+import struct
 import warnings
 import zipfile
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
 import torch
 
-from fastscribe.config import EncoderConfig, ModelConfig
-from fastscribe.errors import CheckpointError, UnsupportedCheckpoint
-from fastscribe.tokenizer import Tokenizer
+from fastscribe.config import ModelConfig
+from fastscribe.errors import CheckpointError, FastscribeError, UnsupportedCheckpoint
+from fastscribe.tokenizer import Tokenizer, from_folder
+
+# What zipfile, pickle and torch raise on damaged bytes.
+_DAMAGE = (RuntimeError, EOFError, OSError, ValueError, LookupError, TypeError, AttributeError, OverflowError)
+_DAMAGED_ZIP = (zipfile.BadZipFile, struct.error)
 
 
 @dataclass(frozen=True)
@@ -45,25 +52,69 @@ def load_safetensors(path: Path) -> dict[str, torch.Tensor]:
         return load_file(path)
     except FileNotFoundError:
         raise CheckpointError(path, "no such file") from None
-    except (OSError, SafetensorError) as error:
-        raise CheckpointError(path, f"cannot be read as safetensors: {error}") from error
+    except (OSError, SafetensorError, RuntimeError, ValueError, KeyError) as error:
+        raise CheckpointError(path, f"cannot be read as safetensors: {_one_line(error)}") from error
 
 
 def load_torch(file: IO[bytes], num_bytes: int, where: object) -> dict[str, torch.Tensor]:
     """A torch.save state dict of plain tensors; anything a pickle could run is refused."""
-    _refuse_inflating_zip(file, num_bytes, where)
     try:
+        _refuse_inflating_zip(file, num_bytes, where)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch remarks on odd pickles before it refuses them
             state = torch.load(file, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
-        reason = str(error).strip().splitlines()[0]
+        reason = str(error).strip().partition("\n")[0]
         raise CheckpointError(where, f"refused: holds more than plain tensors ({reason})") from error
-    except (RuntimeError, EOFError, OSError, ValueError, KeyError) as error:
-        raise CheckpointError(where, f"damaged weights: {str(error).splitlines()[0]}") from error
-    if not isinstance(state, dict) or not all(isinstance(t, torch.Tensor) for t in state.values()):
+    except FastscribeError:
+        raise
+    except (*_DAMAGE, *_DAMAGED_ZIP) as error:
+        raise CheckpointError(where, f"damaged weights: {_one_line(error)}") from error
+    if not isinstance(state, dict) or not all(isinstance(name, str) for name in state):
         raise CheckpointError(where, "not a flat dictionary of tensors")
+    for name, tensor in state.items():
+        _check_tensor(name, tensor, where)
     return state
+
+
+def _check_tensor(name: str, tensor: object, where: object) -> None:
+    if not isinstance(tensor, torch.Tensor) or tensor.layout is not torch.strided or tensor.device.type != "cpu":
+        raise CheckpointError(where, "not a flat dictionary of tensors")
+    if (
+        tensor.numel() * tensor.element_size() > tensor.untyped_storage().nbytes()
+    ):  # a stride of 0 repeats what is there
+        raise CheckpointError(where, f"refused: {name} claims more than it holds")
+
+
+def read_tokenizer(folder: Path, num_labels: int) -> Tokenizer:
+    """Raises CheckpointError where the folder's tokenizer is none, or is not this model's."""
+    try:
+        tokenizer = from_folder(folder, num_labels)
+    except (*_DAMAGE, RecursionError) as error:
+        raise CheckpointError(folder, f"tokenizer cannot be read: {_one_line(error)}") from error
+    if not all(isinstance(piece, str) for piece in tokenizer.pieces):
+        raise CheckpointError(folder, "tokenizer cannot be read: a piece is not text")
+    if len(tokenizer.pieces) != num_labels:
+        raise CheckpointError(
+            folder,
+            f"the tokenizer has {len(tokenizer.pieces)} pieces, but the model {num_labels} labels besides the blank",
+        )
+    return tokenizer
+
+
+@contextmanager
+def odd_values_refused(where: object) -> Iterator[None]:
+    """The net under a reader: what a config of odd types makes Python raise becomes a CheckpointError."""
+    try:
+        yield
+    except FastscribeError:
+        raise
+    except _DAMAGE as error:
+        raise CheckpointError(where, f"config cannot be read: {type(error).__name__}: {_one_line(error)}") from error
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error)[:300].split())
 
 
 def _refuse_inflating_zip(file: IO[bytes], num_bytes: int, where: object) -> None:
@@ -82,8 +133,9 @@ class Section:
 
     def __init__(self, values: Any, name: str, where: object) -> None:
         if not isinstance(values, Mapping):
-            raise CheckpointError(where, f"config has no section {name}")
-        self.values, self.name, self.where = dict(values), name, where
+            raise CheckpointError(where, f"config has no section {name}" if name else "config has no sections")
+        self.values = {str(key): value for key, value in values.items()}
+        self.name, self.where = name, where
         self._seen: set[str] = set()
 
     def __contains__(self, key: str) -> bool:
@@ -93,13 +145,30 @@ class Section:
         self._seen.add(key)
         return self.values.get(key, default)
 
+    def part(self, key: str, *, optional: bool = False) -> Section:
+        """The section under this key; an optional one that is absent or null is empty."""
+        value = self.get(key, None)
+        return Section({} if optional and value is None else value, self.path(key), self.where)
+
+    def path(self, key: str) -> str:
+        return f"{self.name}.{key}" if self.name else key
+
+    def number(self, key: str, default: float | None, *, nullable: bool = False) -> float | None:
+        """A finite number; where null is allowed it is None."""
+        value = self.get(key, default)
+        if value is None and nullable:
+            return None
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+            raise UnsupportedCheckpoint(self.where, self.path(key), value, "numbers" + ", null" * nullable)
+        return float(value)
+
     def take(self, key: str, kind: type | tuple[type, ...]) -> Any:
         """A value that must be there and have this type (bool is not an int here)."""
         value = self.get(key, None)
         kinds = kind if isinstance(kind, tuple) else (kind,)
         if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
             wanted = " or ".join(k.__name__ for k in kinds)
-            raise UnsupportedCheckpoint(self.where, f"{self.name}.{key}", value, wanted)
+            raise UnsupportedCheckpoint(self.where, self.path(key), value, wanted)
         return value
 
     def positive(self, key: str, default: int | None = None) -> int:
@@ -108,14 +177,14 @@ class Section:
             return default
         value = self.take(key, int)
         if value <= 0:
-            raise UnsupportedCheckpoint(self.where, f"{self.name}.{key}", value, "positive numbers")
+            raise UnsupportedCheckpoint(self.where, self.path(key), value, "positive numbers")
         return int(value)
 
     def choose(self, key: str, default: Any, supported: tuple[Any, ...]) -> Any:
         value = self.get(key, default)
         if not any(value == option and type(value) is type(option) for option in supported):
             shown = ", ".join("null" if option is None else str(option) for option in supported)
-            raise UnsupportedCheckpoint(self.where, f"{self.name}.{key}", value, shown)
+            raise UnsupportedCheckpoint(self.where, self.path(key), value, shown)
         return value
 
     def ignore(self, *keys: str) -> None:
@@ -126,17 +195,7 @@ class Section:
         """Every key left must be off; an unknown one that is on would change what the model computes."""
         for key in self._unseen():
             if self.values[key] not in (None, False):
-                raise UnsupportedCheckpoint(self.where, f"{self.name}.{key}", self.values[key], "absent, null or false")
+                raise UnsupportedCheckpoint(self.where, self.path(key), self.values[key], "absent, null or false")
 
     def _unseen(self) -> Iterator[str]:
         return (key for key in self.values if key not in self._seen and not key.startswith("_"))
-
-
-def check_encoder(config: EncoderConfig, where: object) -> None:
-    """Raises UnsupportedCheckpoint for sizes that do not go together."""
-    if config.d_model % config.num_heads or config.d_model % 2:
-        raise UnsupportedCheckpoint(
-            where, "encoder width", config.d_model, f"even multiples of {config.num_heads} heads"
-        )
-    if config.conv_kernel % 2 == 0:
-        raise UnsupportedCheckpoint(where, "encoder.conv_kernel_size", config.conv_kernel, "odd numbers")
