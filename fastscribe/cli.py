@@ -23,7 +23,7 @@ from fastscribe.audio.source import to_failure
 from fastscribe.config import OUTPUT_FORMATS, Options
 from fastscribe.errors import FastscribeError, OutputError, UsageError
 from fastscribe.openmp import wait_politely
-from fastscribe.terminal import ProgressBar, failure_line, report_table, say
+from fastscribe.terminal import ProgressBar, failure_line, report_table, say, without_mp3_chatter
 from fastscribe.types import Failure, Transcript
 
 if TYPE_CHECKING:
@@ -267,7 +267,7 @@ def _write_all(
 
     start = perf_counter()
     results = transcriber.transcribe(inputs)
-    with ProgressBar(transcriber, show_progress) as bar, closing(results):
+    with without_mp3_chatter(), ProgressBar(transcriber, show_progress) as bar, closing(results):
         for result in results:
             with transcriber.progress.stopwatch.time("write"):
                 written = _write(output, result, transcriber)

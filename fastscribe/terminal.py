@@ -5,7 +5,11 @@ stdout belongs to the transcripts. rich is imported only where there is a termin
 
 from __future__ import annotations
 
+import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from threading import Thread
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +28,38 @@ def say(message: str) -> None:
 
 def failure_line(failure: Failure) -> str:
     return f"{failure.path}: {failure.stage} failed: {failure.message}"
+
+
+@contextmanager
+def without_mp3_chatter() -> Iterator[None]:
+    """Drops what mpg123, a C library below libsndfile, prints on its own: a line for every seek in a healthy MP3.
+
+    Its lines go straight to file descriptor 2, so for the time of the run that is a pipe whose reader passes on
+    everything else; Python's own stderr keeps the real one.
+    """
+    sys.stderr.flush()
+    real, python_stderr = os.dup(2), sys.stderr
+    reader, writer = os.pipe()
+    os.dup2(writer, 2)
+    os.close(writer)
+    sys.stderr = os.fdopen(os.dup(real), "w", buffering=1, encoding=python_stderr.encoding, errors="backslashreplace")
+    relay = Thread(target=_relay, args=(reader, real), daemon=True)
+    relay.start()
+    try:
+        yield
+    finally:
+        os.dup2(real, 2)  # closes the pipe's last writer, which ends the relay
+        relay.join()
+        os.close(real)
+        sys.stderr.close()
+        sys.stderr = python_stderr
+
+
+def _relay(reader: int, real: int) -> None:
+    with os.fdopen(reader, "rb") as lines:
+        for line in lines:
+            if b"libmpg123" not in line:
+                os.write(real, line)
 
 
 class ProgressBar:

@@ -272,6 +272,16 @@ def test_a_terminal_sees_progress_and_a_pipe_does_not(tmp_path: Path) -> None:
     assert "\x1b" not in fastscribe("transcribe", FIRST, "-m", MODEL).stderr
 
 
+def test_long_mp3s_are_read_without_chatter(tmp_path: Path) -> None:
+    """mpg123 prints a line from C whenever a seek lands in the middle of its bit reservoir."""
+    speech = [soundfile.read(path)[0] for path in sorted(AUDIO.glob("[01]*.flac"))]
+    soundfile.write(tmp_path / "long.mp3", np.concatenate(speech * 4), 16000)
+    done = transcribe(tmp_path / "long.mp3", "--max-utterance-s", 10)
+    assert done.returncode == 0
+    assert done.stderr == ""
+    assert SENTENCE in rows(done.stdout)[0]["text"]
+
+
 def test_inspect_says_what_a_model_is() -> None:
     facts = json.loads(fastscribe("inspect", MODEL, "--json").stdout)
     assert facts["family"] == "tdt"
