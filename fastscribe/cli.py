@@ -27,6 +27,7 @@ from fastscribe.terminal import ProgressBar, failure_line, report_table, say, wi
 from fastscribe.types import Failure, Transcript
 
 if TYPE_CHECKING:
+    from fastscribe.checkpoint import Checkpoint
     from fastscribe.output import FolderOutput, StreamOutput
     from fastscribe.run import Transcriber
     from fastscribe.stats import RunStats
@@ -293,19 +294,24 @@ def _write(
     return result
 
 
+def _read_model(path: str) -> Checkpoint:
+    from fastscribe.checkpoint import read_checkpoint
+    from fastscribe.model.model import build_model
+
+    checkpoint = read_checkpoint(path)
+    build_model(checkpoint.config, checkpoint.weights, checkpoint.path)  # the names must match, or it is no model
+    return checkpoint
+
+
 @app.command(epilog="Example: fastscribe inspect model.nemo --json | jq .family")
 def inspect(
     model: Annotated[str, typer.Argument(help=".nemo file, Hugging Face folder or fastscribe folder.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Say what a checkpoint is: family, sizes, vocabulary, frame length, dtype, work a second of audio."""
-    from fastscribe.checkpoint import read_checkpoint
     from fastscribe.describe import describe
-    from fastscribe.model.model import build_model
 
-    checkpoint = read_checkpoint(model)
-    build_model(checkpoint.config, checkpoint.weights, checkpoint.path)  # the names must match, or it is no model
-    facts = describe(checkpoint)
+    facts = describe(_read_model(model))
     if as_json:
         print(json.dumps(facts, ensure_ascii=False))
         return
@@ -323,13 +329,11 @@ def convert(
     """Write a checkpoint as fastscribe's own folder."""
     import torch
 
-    from fastscribe.checkpoint import native, read_checkpoint
-    from fastscribe.model.model import build_model
+    from fastscribe.checkpoint import native
 
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UsageError(f"{folder}: exists and is not an empty folder; name another")
-    checkpoint = read_checkpoint(model)
-    build_model(checkpoint.config, checkpoint.weights, checkpoint.path)
+    checkpoint = _read_model(model)
     try:
         native.write(checkpoint, folder, torch.bfloat16 if dtype is StoredDtype.bf16 else torch.float32)
     except OSError as error:

@@ -5,6 +5,7 @@ Its three stages are separate so that the run can time them by name: features (a
 
 from __future__ import annotations
 
+import platform
 import resource
 import sys
 import warnings
@@ -112,11 +113,7 @@ def choose_dtype(name: str, device: torch.device, d_model: int) -> str:
 
 
 def has_native_bf16() -> bool:
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8") as file:
-            flags = next((line for line in file if line.startswith("flags")), "")
-    except OSError:
-        return False
+    flags = _cpuinfo("flags").split()
     return "avx512_bf16" in flags or "amx_bf16" in flags
 
 
@@ -129,11 +126,13 @@ def choose_decoder(name: DecoderName | None, available: tuple[DecoderName, ...])
 
 
 def cpu_name() -> str:
+    return _cpuinfo("model name") or platform.processor() or "CPU"
+
+
+def _cpuinfo(field: str) -> str:
+    """What Linux says of the first processor; empty elsewhere, and for fields that this processor lacks."""
     try:
         with open("/proc/cpuinfo", encoding="utf-8") as file:
-            names = (line.partition(":")[2].strip() for line in file if line.startswith("model name"))
-            return next(names, "CPU")
+            return next((line.partition(":")[2].strip() for line in file if line.startswith(field)), "")
     except OSError:
-        import platform
-
-        return platform.processor() or "CPU"
+        return ""

@@ -92,8 +92,8 @@ class Transcriber:
         """The next inputs to sort together. Hours of audio close a window early: sorting spreads a long recording's
         parts over the whole window, so its transcript leaves near the window's end."""
         window: list[AudioInfo | Failure] = []
-        audio_s = 0.0
-        while len(window) < self.options.window and audio_s < self._window_s():
+        audio_s, most_s = 0.0, self._window_s()
+        while len(window) < self.options.window and audio_s < most_s:
             item = next(probed, None)
             if item is None:
                 break

@@ -80,9 +80,8 @@ def load_torch(file: IO[bytes], num_bytes: int, where: object) -> dict[str, torc
 def _check_tensor(name: str, tensor: object, where: object) -> None:
     if not isinstance(tensor, torch.Tensor) or tensor.layout is not torch.strided or tensor.device.type != "cpu":
         raise CheckpointError(where, "not a flat dictionary of tensors")
-    if (
-        tensor.numel() * tensor.element_size() > tensor.untyped_storage().nbytes()
-    ):  # a stride of 0 repeats what is there
+    # A stride of 0 repeats what is there.
+    if tensor.numel() * tensor.element_size() > tensor.untyped_storage().nbytes():
         raise CheckpointError(where, f"refused: {name} claims more than it holds")
 
 
