@@ -34,11 +34,11 @@ class FolderOutput:
         self._unwritten: dict[str, str] = {}  # id -> name, of inputs whose writing failed and may be tried again
         self._textless: set[str] = set()  # names whose input failed: a file there is an earlier run's
         self._directory.mkdir(parents=True, exist_ok=True)
-        self._rows: FileIO | None = None
+        self._rows: _Rows | None = None
         if "jsonl" in formats:
             rows_path = self._directory / ROWS_NAME
             _keep_previous(rows_path)
-            self._rows = rows_path.open("ab", buffering=0)
+            self._rows = _Rows(rows_path.open("ab", buffering=0))
 
     def __enter__(self) -> FolderOutput:
         return self
@@ -66,7 +66,7 @@ class FolderOutput:
         try:
             self._write_files(name, result)
             if self._rows is not None:
-                _append_whole(self._rows, render(result, "jsonl", self._tokens).encode())
+                self._rows.append(render(result, "jsonl", self._tokens).encode())
         except OSError:
             self._unwritten[id] = name
             raise
@@ -136,16 +136,26 @@ def _write_whole(path: Path, content: bytes) -> None:
         raise
 
 
-def _append_whole(rows: FileIO, row: bytes) -> None:
-    """A row that did not fit on the disk is taken back, so that the next one starts on a line of its own."""
-    end = rows.seek(0, os.SEEK_END)
-    try:
-        written = 0
-        while written < len(row):
-            written += rows.write(row[written:]) or 0
-    except BaseException:
-        rows.truncate(end)
-        raise
+class _Rows:
+    """A file that only this process appends to, a whole row at a time."""
+
+    def __init__(self, file: FileIO) -> None:
+        self._file = file
+        self._end = file.seek(0, os.SEEK_END)
+
+    def append(self, row: bytes) -> None:
+        """A row that did not fit on the disk is taken back, so that the next one starts on a line of its own."""
+        try:
+            written = self._file.write(row) or 0
+            while written < len(row):
+                written += self._file.write(row[written:]) or 0
+        except BaseException:
+            self._file.truncate(self._end)
+            raise
+        self._end += len(row)
+
+    def close(self) -> None:
+        self._file.close()
 
 
 def _keep_previous(path: Path) -> None:

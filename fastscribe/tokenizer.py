@@ -29,6 +29,9 @@ codecs.register_error(_ONE_A_BYTE, lambda error: ("\ufffd" * (error.end - error.
 
 Kind = Literal["subword", "character"]
 
+# What a token does to words, going by its text alone.
+Role = Literal["inside", "starts word", "space", "punctuation"]
+
 
 @dataclass(frozen=True)
 class Tokenizer:
@@ -44,8 +47,27 @@ class Tokenizer:
         """The text of a token sequence, without a leading space."""
         ids = list(ids)
         if self.kind == "character":
-            return "".join(self.pieces[i] for i in ids)
-        return _join(self._surface(i) for i in ids)
+            return "".join([self.pieces[i] for i in ids])
+        if not self._byte_ids.isdisjoint(ids):
+            return _join(self._surface(i) for i in ids)
+        for index, first in enumerate(ids):  # as _join, by table
+            beginning = self._beginnings[first]
+            if beginning:
+                return beginning + "".join([self._spaced[i] for i in ids[index + 1 :]])
+        return ""
+
+    @cached_property
+    def _byte_ids(self) -> frozenset[int]:
+        """Tokens whose text depends on their neighbours."""
+        return frozenset(i for i in range(len(self.pieces)) if _BYTE_PIECE.fullmatch(self._surface(i)))
+
+    @cached_property
+    def _spaced(self) -> tuple[str, ...]:
+        return tuple(self._surface(i).replace(WORD_MARK, " ") for i in range(len(self.pieces)))
+
+    @cached_property
+    def _beginnings(self) -> tuple[str, ...]:
+        return tuple(_join([self._surface(i)]) for i in range(len(self.pieces)))
 
     def _surface(self, token_id: int) -> str:
         if token_id in self.unknown_ids:
@@ -62,6 +84,27 @@ class Tokenizer:
         """Punctuation characters (Unicode category P) that the vocabulary can write without a word mark."""
         text_pieces = (piece for piece in self.pieces if not _NOT_TEXT.match(piece))
         return frozenset(c for piece in text_pieces for c in piece if unicodedata.category(c).startswith("P"))
+
+    @cached_property
+    def roles(self) -> tuple[Role, ...]:
+        return tuple(self._role(i, text) for i, text in enumerate(self.token_texts))
+
+    def _role(self, token_id: int, text: str) -> Role:
+        if text in self.punctuation:
+            return "punctuation"
+        if text == " ":
+            return "space"
+        is_marked = self.kind == "subword" and self.pieces[token_id] != text
+        return "starts word" if is_marked else "inside"
+
+    @cached_property
+    def punctuation_first_ids(self) -> frozenset[int]:
+        """Tokens whose text begins with punctuation."""
+        return frozenset(i for i, text in enumerate(self.token_texts) if text[:1] in self.punctuation)
+
+    @cached_property
+    def lone_space_ids(self) -> frozenset[int]:
+        return frozenset(i for i, piece in enumerate(self.pieces) if piece in (" ", WORD_MARK))
 
     @cached_property
     def _space_before_punctuation(self) -> re.Pattern[str] | None:

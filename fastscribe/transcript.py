@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from fastscribe.tokenizer import WORD_MARK, Tokenizer
+from fastscribe.tokenizer import Role, Tokenizer
 from fastscribe.types import AudioInfo, Hypothesis, Segment, Token, Transcript, Utterance, Word
 
 _SENTENCE_ENDS = (".", "!", "?")
@@ -25,8 +25,9 @@ class Clock:
     end_s: float
     frame_s: float
 
-    def seconds(self, frame: int) -> float:
-        return min(self.start_s + frame * self.frame_s, self.end_s)
+    def seconds(self, frames: Iterable[int]) -> list[float]:
+        times = [self.start_s + frame * self.frame_s for frame in frames]
+        return times if self.end_s == math.inf else [min(time_s, self.end_s) for time_s in times]
 
 
 def assemble(
@@ -46,73 +47,75 @@ def assemble(
         is_last = utterance is ordered[-1][0]
         end_s = math.inf if is_last else utterance.start_s + utterance.duration_s
         clock = Clock(utterance.start_s, end_s, frame_s)
-        spoken = timed_tokens(hypothesis, tokenizer, clock, punctuation_takes_no_time)
+        timeless = tokenizer.punctuation_first_ids if punctuation_takes_no_time else frozenset()
+        spoken = timed_tokens(hypothesis, tokenizer, clock, timeless)
         texts.append(tokenizer.sentence(hypothesis.token_ids))
-        words += words_of([token for token in spoken if token.id not in tokenizer.silent_ids], tokenizer)
+        words += words_of(spoken, tokenizer)
         tokens += spoken
     segments = tuple(segments_of(words))
     return Transcript(audio, " ".join(filter(None, texts)), segments, tuple(tokens))
 
 
 def timed_tokens(
-    hypothesis: Hypothesis, tokenizer: Tokenizer, clock: Clock, punctuation_takes_no_time: bool
+    hypothesis: Hypothesis, tokenizer: Tokenizer, clock: Clock, timeless_ids: frozenset[int]
 ) -> list[Token]:
-    tokens: list[Token] = []
-    columns = (hypothesis.token_ids, hypothesis.token_frames, hypothesis.token_durations, hypothesis.logprobs)
+    """Tokens with their times; those in `timeless_ids` begin and end where the token before them ends."""
+    ids, starts, ends = hypothesis.token_ids, list(hypothesis.token_frames), []
+    assert len(hypothesis.logprobs) == len(ids)
     end = 0
-    for token_id, frame, duration, logprob in zip(*columns, strict=True):
-        start, end_before = frame, end
-        end = frame + duration
-        if punctuation_takes_no_time and tokens and tokenizer.token_texts[token_id][:1] in tokenizer.punctuation:
-            start = end = end_before
-        tokens.append(
-            Token(token_id, tokenizer.pieces[token_id], clock.seconds(start), clock.seconds(end), math.exp(logprob))
-        )
-    return tokens
+    for index, (token_id, frame, duration) in enumerate(zip(ids, starts, hypothesis.token_durations, strict=True)):
+        if index and token_id in timeless_ids:
+            starts[index] = end
+        else:
+            end = frame + duration
+        ends.append(end)
+    pieces = [tokenizer.pieces[token_id] for token_id in ids]
+    confidences = map(math.exp, hypothesis.logprobs)
+    return list(map(Token, ids, pieces, clock.seconds(starts), clock.seconds(ends), confidences))
 
 
 def words_of(tokens: Sequence[Token], tokenizer: Tokenizer) -> list[Word]:
     """Groups tokens into words. A lone word mark makes a word without text, as in NeMo; writers for people skip those."""
+    heard = [token for token in tokens if token.id not in tokenizer.silent_ids]
+    roles = [tokenizer.roles[token.id] for token in heard]
     groups: list[list[Token]] = []
     open_group: list[Token] | None = None  # None: the last group is closed, so a letter starts another
-    for index, token in enumerate(tokens):
-        text = tokenizer.token_texts[token.id]
-        is_punctuation = text in tokenizer.punctuation
-        if is_punctuation and open_group is None and groups:
+    for index, (token, role) in enumerate(zip(heard, roles, strict=True)):
+        if role == "starts word":
+            open_group = [token]
+            groups.append(open_group)
+        elif role == "space" and not _stands_before_punctuation(roles, index):
+            open_group = None
+        elif role == "punctuation" and open_group is None and groups:
             groups[-1].append(token)
-        elif is_punctuation or not _starts_word(tokens, index, tokenizer):
+        else:
             if open_group is None:
                 open_group = []
                 groups.append(open_group)
             open_group.append(token)
-        elif text == " ":
-            open_group = None
-        else:
-            open_group = [token]
-            groups.append(open_group)
     return [_word(group, tokenizer) for group in groups]
 
 
-def _starts_word(tokens: Sequence[Token], index: int, tokenizer: Tokenizer) -> bool:
-    text = tokenizer.token_texts[tokens[index].id]
-    if text == " ":
-        return _next_text(tokens, index, tokenizer) not in tokenizer.punctuation
-    return tokenizer.kind == "subword" and tokens[index].piece != text
-
-
-def _next_text(tokens: Sequence[Token], index: int, tokenizer: Tokenizer) -> str:
-    texts = (tokenizer.token_texts[token.id] for token in tokens[index + 1 :])
-    return next((text for text in texts if text != " "), "")
+def _stands_before_punctuation(roles: Sequence[Role], index: int) -> bool:
+    """Other spaces between them do not count."""
+    return next((role for role in roles[index + 1 :] if role != "space"), None) == "punctuation"
 
 
 def _word(group: list[Token], tokenizer: Tokenizer) -> Word:
-    spoken: list[Token] = []
-    for token in group:
-        if tokenizer.token_texts[token.id] in tokenizer.punctuation and spoken and spoken[-1].piece in (" ", WORD_MARK):
-            spoken.pop()
-        spoken.append(token)
-    confidence = sum(token.confidence for token in group) / len(group)
-    return Word(tokenizer.text(t.id for t in spoken), group[0].start_s, group[-1].end_s, confidence)
+    ids = [token.id for token in group]
+    if not tokenizer.lone_space_ids.isdisjoint(ids):
+        ids = _without_spaces_before_punctuation(ids, tokenizer)
+    confidence = sum([token.confidence for token in group]) / len(group)
+    return Word(tokenizer.text(ids), group[0].start_s, group[-1].end_s, confidence)
+
+
+def _without_spaces_before_punctuation(ids: Sequence[int], tokenizer: Tokenizer) -> list[int]:
+    kept: list[int] = []
+    for token_id in ids:
+        if kept and kept[-1] in tokenizer.lone_space_ids and tokenizer.roles[token_id] == "punctuation":
+            kept.pop()
+        kept.append(token_id)
+    return kept
 
 
 def segments_of(words: Sequence[Word]) -> list[Segment]:

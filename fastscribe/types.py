@@ -10,9 +10,9 @@ samples at the file's own rate, so that nothing drifts.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     import numpy as np
@@ -34,6 +34,7 @@ class AudioInfo:
     start: int = 0
     row: Mapping[str, Any] | None = None  # the manifest row with every field; None outside manifests
     file: str = ""  # what is opened where that is not `path` (a manifest row's path below the manifest's folder)
+    is_int16: bool = field(default=False, compare=False)  # its samples are 16-bit integers
 
     @property
     def duration_s(self) -> float:
@@ -58,15 +59,37 @@ class Utterance:
 
 
 @dataclass(frozen=True)
+class NativeRows:
+    """Rows of a batch as their files hold them, several channels or another rate, for the device to resample.
+
+    Each row's stretch begins at native sample `begin` (a whole number of samples at the model's rate); around it lies its
+    neighbourhood in the recording, and zeros. samples_BSC is int16 where all its files are, else float32.
+    """
+
+    rate: int
+    rows: tuple[int, ...]  # of the batch, one for each of samples_BSC
+    begin: int
+    samples_BSC: np.ndarray
+
+    def only(self, kept: Sequence[int]) -> NativeRows:
+        """What belongs to the rows `kept` of the batch, which are numbered anew in that order."""
+        places = {row: index for index, row in enumerate(self.rows)}
+        rows = tuple(new for new, row in enumerate(kept) if row in places)
+        return NativeRows(self.rate, rows, self.begin, self.samples_BSC[[places[kept[new]] for new in rows]])
+
+
+@dataclass(frozen=True)
 class Batch:
     """Utterances with their waveforms at the model's rate, zero-padded to the longest.
 
-    samples_BS is int16 where every file is 16-bit at the model's rate, else float32 in [-1, 1].
+    samples_BS is int16 where every file is 16-bit at the model's rate, else float32 in [-1, 1]. Rows in `native` are zero
+    until resample.fill() has run; lengths_B are theirs at the model's rate all the same.
     """
 
     utterances: tuple[Utterance, ...]
     samples_BS: np.ndarray
     lengths_B: np.ndarray
+    native: tuple[NativeRows, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -99,8 +122,9 @@ class Hypothesis:
     logprobs: tuple[float, ...] = ()
 
 
-@dataclass(frozen=True)
-class Token:
+class Token(NamedTuple):
+    """A tuple, because there are several a second of audio, and frozen dataclasses take three times as long to make."""
+
     id: int
     piece: str
     start_s: float

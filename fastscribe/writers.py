@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from fastscribe.plain_text import clean_text
@@ -18,7 +18,9 @@ from fastscribe.types import Failure, Segment, Token, Transcript, Word
 
 # Ours in manifest mode: what an input row holds under these names is a former run's, and would contradict this one's.
 _OWN_KEYS = frozenset(("pred_text", "segments", "words", "tokens", "error"))
-_JSON_ESCAPES = {ord(char): f"\\u{ord(char):04x}" for char in "\x85\u2028\u2029"}  # str.splitlines breaks at them
+_LINE_BREAKS = ("\x85", "\u2028", "\u2029")  # that JSON allows, and str.splitlines breaks at
+_encode_line = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
+_encode_lines = json.JSONEncoder(ensure_ascii=False, allow_nan=False, indent=2).encode
 
 
 def render(result: Transcript | Failure, format: str, tokens: bool = False) -> str:
@@ -34,11 +36,15 @@ def render(result: Transcript | Failure, format: str, tokens: bool = False) -> s
 
 def to_jsonl(result: Transcript | Failure, tokens: bool = False) -> str:
     """The object on one line, whatever the reader takes for a line break."""
-    return _dumps(to_object(result, tokens), indent=None).translate(_JSON_ESCAPES) + "\n"
+    line = _dumps(to_object(result, tokens), _encode_line)
+    if not line.isascii():
+        for char in _LINE_BREAKS:
+            line = line.replace(char, f"\\u{ord(char):04x}")
+    return line + "\n"
 
 
 def to_json(result: Transcript | Failure, tokens: bool = False) -> str:
-    return _dumps(to_object(result, tokens), indent=2) + "\n"
+    return _dumps(to_object(result, tokens), _encode_lines) + "\n"
 
 
 def to_object(result: Transcript | Failure, tokens: bool = False) -> dict[str, Any]:
@@ -50,12 +56,14 @@ def to_object(result: Transcript | Failure, tokens: bool = False) -> dict[str, A
         error = {"stage": result.stage, "type": result.error_type, "message": result.message}
         return {**_carried(result.row), **_path(result.row, result.path), "error": error}
     row = result.audio.row
-    found: dict[str, Any] = {} if row is not None and "duration" in row else {"duration": _s(result.audio.duration_s)}
+    found: dict[str, Any] = (
+        {} if row is not None and "duration" in row else {"duration": round(float(result.audio.duration_s), 3)}
+    )
     found["text" if row is None else "pred_text"] = result.text
-    found["segments"] = [{"text": segment.text, **_span(segment)} for segment in result.segments]
-    found["words"] = [{"word": word.text, **_span(word)} for word in result.words]
+    found["segments"] = [_timed("text", segment.text, segment) for segment in result.segments]
+    found["words"] = [_timed("word", word.text, word) for word in result.words]
     if tokens:
-        found["tokens"] = [{"id": token.id, "piece": token.piece, **_span(token)} for token in result.tokens]
+        found["tokens"] = [{"id": token.id, **_timed("piece", token.piece, token)} for token in result.tokens]
     return {**_carried(row), **_path(row, result.audio.path), **found}
 
 
@@ -105,20 +113,21 @@ def _path(row: Mapping[str, Any] | None, path: str) -> dict[str, str]:
     return {} if row is not None and "audio_filepath" in row else {"audio_filepath": path}
 
 
-def _span(part: Segment | Word | Token) -> dict[str, float]:
-    return {"start": _s(part.start_s), "end": _s(part.end_s), "confidence": round(float(part.confidence), 2)}
+def _timed(key: str, text: str, part: Segment | Word | Token) -> dict[str, Any]:
+    return {
+        key: text,
+        "start": round(float(part.start_s), 3),
+        "end": round(float(part.end_s), 3),
+        "confidence": round(float(part.confidence), 2),
+    }
 
 
-def _s(time_s: float) -> float:
-    return round(float(time_s), 3)
-
-
-def _dumps(value: dict[str, Any], indent: int | None) -> str:
+def _dumps(value: dict[str, Any], encode: Callable[[Any], str]) -> str:
     try:
-        text = json.dumps(value, ensure_ascii=False, allow_nan=False, indent=indent)
+        text = encode(value)
     except ValueError:
-        text = json.dumps(_without_nan(value), ensure_ascii=False, allow_nan=False, indent=indent)
-    return text.encode("utf-8", "backslashreplace").decode("utf-8")
+        text = encode(_without_nan(value))
+    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def _without_nan(value: Any) -> Any:

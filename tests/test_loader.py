@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 import soundfile
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fastscribe.audio import loader
-from fastscribe.audio.loader import collate, load_batch, load_batches
+from fastscribe.audio.loader import collate, default_threads, load_batches
 from fastscribe.audio.probe import probe
+from fastscribe.audio.rates import context_samples, is_plain_ratio
+from fastscribe.audio.read import read
 from fastscribe.audio.source import Source
 from fastscribe.types import AudioInfo, Failure, Utterance
 
@@ -23,7 +25,12 @@ OPTIONS = {"sample_rate": RATE, "channel": None}
 
 
 def utterance(name: str = "a", num_samples: int = 4, start: int = 0) -> Utterance:
-    return Utterance(AudioInfo(name, name, RATE, 1, num_samples), start, num_samples)
+    return Utterance(AudioInfo(name, name, RATE, 1, num_samples, is_int16=True), start, num_samples)
+
+
+def load_batch(utterances, **options):
+    [loaded] = load_batches([utterances], threads=3, ahead=1, **OPTIONS, **options)
+    return loaded
 
 
 def written(path, num_samples, **options) -> Utterance:
@@ -34,21 +41,16 @@ def written(path, num_samples, **options) -> Utterance:
 
 
 @pytest.fixture
-def pool():
-    with ThreadPoolExecutor(3) as threads:
-        yield threads
-
-
-@pytest.fixture
 def fake_read(monkeypatch):
     """Waves of ones, without files; the names of what was read are kept."""
     names: list[str] = []
 
-    def read(audio, start, num_samples, *, sample_rate, channel):
-        names.append(audio.path)
-        return np.ones(num_samples, dtype=np.int16)
+    def read_into(row_S, utterance, sample_rate, channel):
+        names.append(utterance.audio.path)
+        row_S[: utterance.num_samples] = 1
+        return utterance.num_samples
 
-    monkeypatch.setattr(loader, "read", read)
+    monkeypatch.setattr(loader, "read_into", read_into)
     return names
 
 
@@ -79,49 +81,66 @@ def test_int16_is_scaled_to_its_full_range():
     np.testing.assert_array_equal(batch.samples_BS[0], [-1.0, 32767 / 32768])
 
 
-def test_a_batch_of_files(tmp_path, pool):
+def test_a_batch_of_files(tmp_path):
     first, second = written(tmp_path / "a.wav", 1000), written(tmp_path / "b.flac", 700)
-    batch, failures = load_batch([first, second], pool=pool, **OPTIONS)
+    batch, failures = load_batch([first, second])
     assert failures == () and batch.samples_BS.dtype == np.int16 and batch.lengths_B.tolist() == [1000, 700]
     as_float = written(tmp_path / "c.wav", 1200, subtype="FLOAT")
-    batch, failures = load_batch([first, as_float], pool=pool, **OPTIONS)
+    batch, failures = load_batch([first, as_float])
     assert failures == () and batch.samples_BS.dtype == np.float32
     np.testing.assert_array_equal(batch.samples_BS[0, :1000], soundfile.read(first.audio.path, dtype="float32")[0])
 
 
-def test_a_failing_file_is_left_out(tmp_path, pool):
+def test_a_failing_file_is_left_out(tmp_path):
     good = written(tmp_path / "a.wav", 1000)
     row = {"audio_filepath": "b.wav", "text": "x"}
     gone = Utterance(AudioInfo("b.wav", "b.wav", RATE, 1, 10, row=row, file=str(tmp_path / "b.wav")), 0, 10)
-    batch, ((whose, failure),) = load_batch([gone, good], pool=pool, **OPTIONS)
+    batch, ((whose, failure),) = load_batch([gone, good])
     assert batch.utterances == (good,) and whose is gone
     assert (failure.path, failure.id, failure.stage, failure.row) == ("b.wav", "b.wav", "load", row)
-    batch, failures = load_batch([gone, gone], pool=pool, **OPTIONS)
+    batch, failures = load_batch([gone, gone])
     assert batch is None and len(failures) == 2
 
 
 @pytest.mark.parametrize("error", [MemoryError(), RuntimeError("odd"), KeyError("k")])
-def test_any_error_is_that_files_alone(monkeypatch, pool, error):
-    def read(audio, start, num_samples, **options):
-        if audio.path == "bad":
+def test_any_error_is_that_files_alone(monkeypatch, error):
+    def read_into(row_S, utterance, *options):
+        if utterance.audio.path == "bad":
             raise error
-        return np.ones(num_samples, dtype=np.int16)
+        return utterance.num_samples
 
-    monkeypatch.setattr(loader, "read", read)
-    batch, ((_, failure),) = load_batch([utterance("bad"), utterance("good")], pool=pool, **OPTIONS)
+    monkeypatch.setattr(loader, "read_into", read_into)
+    batch, ((_, failure),) = load_batch([utterance("bad"), utterance("good")])
     assert [item.audio.path for item in batch.utterances] == ["good"]
     assert isinstance(failure, Failure) and failure.error_type == type(error).__name__ and failure.message
 
 
 def test_batches_come_in_order(monkeypatch):
-    def read(audio, start, num_samples, **options):
-        time.sleep(0.002 * (num_samples % 3))
-        return np.ones(num_samples, dtype=np.int16)
+    def read_into(row_S, utterance, *options):
+        time.sleep(0.002 * (utterance.num_samples % 3))
+        return utterance.num_samples
 
-    monkeypatch.setattr(loader, "read", read)
+    monkeypatch.setattr(loader, "read_into", read_into)
     plans = [[utterance(f"{number}", 1 + number % 5), utterance(f"{number}b", 2)] for number in range(30)]
     found = [batch.utterances for batch, _ in load_batches(plans, threads=4, ahead=3, **OPTIONS)]
     assert found == [tuple(plan) for plan in plans]
+
+
+def test_an_empty_plan_lets_everything_out(fake_read):
+    planned = []
+
+    def plans():
+        for size in (1, 1, 0, 0, 1):
+            planned.append(size)
+            yield [utterance()] * size
+
+    stream = load_batches(plans(), threads=2, ahead=3, **OPTIONS)
+    sizes = []
+    for batch, _ in stream:
+        sizes.append(0 if batch is None else len(batch.utterances))
+        if len(sizes) < 4:
+            assert len(planned) == max(3, len(sizes))
+    assert sizes == [1, 1, 0, 0, 1]
 
 
 def test_no_plans():
@@ -148,8 +167,8 @@ def test_reads_only_so_far_ahead(fake_read, ahead):
     stream.close()
 
 
-def alive(prefixes=("read", "collate")) -> list[threading.Thread]:
-    return [thread for thread in threading.enumerate() if thread.name.startswith(prefixes)]
+def alive(prefix: str = "read") -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name.startswith(prefix)]
 
 
 def assert_threads_end() -> None:
@@ -162,22 +181,25 @@ def test_closing_early_is_prompt(monkeypatch):
     released = threading.Event()
     started: list[str] = []
 
-    def read(audio, start, num_samples, **options):
-        started.append(audio.path)
-        if audio.path != "0":
+    def read_into(row_S, utterance, *options):
+        started.append(utterance.audio.path)
+        if utterance.audio.path != "0":
             released.wait(5)
-        return np.ones(num_samples, dtype=np.int16)
+        return utterance.num_samples
 
-    monkeypatch.setattr(loader, "read", read)
+    monkeypatch.setattr(loader, "read_into", read_into)
     plans = [[utterance(str(number)) for _ in range(20)] for number in range(50)]
     stream = load_batches(plans, threads=2, ahead=4, **OPTIONS)
     next(stream)
+    give_up = time.monotonic() + 5
+    while len(started) < 20 + 2 and time.monotonic() < give_up:
+        time.sleep(0.001)
     begin = time.monotonic()
     stream.close()
     assert time.monotonic() - begin < 1  # though two reads are under way
     released.set()
     assert_threads_end()
-    assert len(started) <= 20 + 2 + 2
+    assert len(started) == 20 + 2
 
 
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
@@ -205,3 +227,147 @@ def test_no_thread_starts_before_it_is_asked():
     stream = load_batches([[utterance()]], threads=2, ahead=2, **OPTIONS)
     assert len(alive()) == before
     stream.close()
+
+
+KINDS = [
+    {"file": "a.wav"},
+    {"file": "b.flac"},
+    {"file": "c.wav", "subtype": "PCM_24"},
+    {"file": "d.wav", "rate": 44_100},
+    {"file": "e.flac", "channels": 2},
+    {"file": "f.flac", "rate": 48_000, "channels": 2},
+    {"file": "g.wav", "rate": 44_100, "channels": 2, "subtype": "FLOAT"},
+    {"file": "h.wav", "rate": 44_099},
+]
+
+
+@pytest.fixture(scope="module")
+def recordings(tmp_path_factory) -> list[AudioInfo]:
+    folder = tmp_path_factory.mktemp("recordings")
+    found = []
+    for kind in KINDS:
+        path, rate = folder / kind["file"], kind.get("rate", RATE)
+        noise = np.random.default_rng(0).normal(0, 0.1, (rate, kind.get("channels", 1)))
+        soundfile.write(path, noise, rate, subtype=kind.get("subtype"))
+        found.append(probe(Source(str(path), str(path), path.name)))
+    return found
+
+
+def stretches(recordings: list[AudioInfo], picks: list[tuple[int, int, int]]) -> list[Utterance]:
+    """(which recording, its hundredths from, its hundredths to) -> utterances."""
+    return [
+        Utterance(audio, begin * audio.num_samples // 100, (end - begin) * audio.num_samples // 100)
+        for audio, begin, end in ((recordings[which], begin, begin + size) for which, begin, size in picks)
+    ]
+
+
+picks = st.lists(
+    st.tuples(st.integers(0, len(KINDS) - 1), st.integers(0, 50), st.integers(1, 50)), min_size=1, max_size=7
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(picks=picks, channel=st.sampled_from([None, 0]))
+def test_a_batch_is_its_waves_collated(recordings, picks, channel):
+    plan = stretches(recordings, picks)
+    waves = [read(u.audio, u.start, u.num_samples, sample_rate=RATE, channel=channel) for u in plan]
+    expected = collate(plan, waves)
+    [(batch, failures)] = load_batches(
+        [plan], sample_rate=RATE, channel=channel, threads=2, ahead=1, allocate=dirty_memory
+    )
+    assert failures == () and batch.utterances == expected.utterances and batch.native == ()
+    assert batch.samples_BS.dtype == expected.samples_BS.dtype
+    np.testing.assert_array_equal(batch.samples_BS, expected.samples_BS)
+    np.testing.assert_array_equal(batch.lengths_B, expected.lengths_B)
+
+
+def dirty_memory(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    return np.full(shape, 77, dtype)
+
+
+@settings(max_examples=60, deadline=None)
+@given(picks=picks, channel=st.sampled_from([None, 0]))
+def test_native_rows_hold_what_the_files_hold(recordings, picks, channel):
+    plan = stretches(recordings, picks)
+    [(batch, failures)] = load_batches(
+        [plan], sample_rate=RATE, channel=channel, threads=2, ahead=1, allocate=dirty_memory, native=True
+    )
+    assert failures == ()
+    places = {row: (group, index) for group in batch.native for index, row in enumerate(group.rows)}
+    assert len(places) == sum(len(group.rows) for group in batch.native)
+    for row, utterance in enumerate(plan):
+        audio = utterance.audio
+        wave = read(audio, utterance.start, utterance.num_samples, sample_rate=RATE, channel=channel)
+        assert batch.lengths_B[row] == len(wave)
+        downmixed = audio.channels > 1 and channel is None
+        assert (row in places) == ((audio.sample_rate != RATE or downmixed) and is_plain_ratio(audio.sample_rate, RATE))
+        if row in places:
+            assert not batch.samples_BS[row].any()
+            check_native(*places[row], utterance, channel)
+        elif batch.samples_BS.dtype == wave.dtype:
+            np.testing.assert_array_equal(batch.samples_BS[row, : len(wave)], wave)
+
+
+def check_native(group, index: int, utterance: Utterance, channel: int | None) -> None:
+    """The stretch lies from `begin` on, the recording's own samples around it as far as the context goes, then zeros."""
+    audio, samples_SC = utterance.audio, group.samples_BSC[index]
+    whole_SC = soundfile.read(audio.path, dtype=samples_SC.dtype.name, always_2d=True)[0]
+    whole_SC = whole_SC if channel is None else whole_SC[:, [channel]]
+    margin = context_samples(audio.sample_rate, RATE)
+    assert (group.rate, group.begin) == (audio.sample_rate, margin)
+    begin, end = utterance.start, utterance.start + utterance.num_samples
+    step = audio.sample_rate // math.gcd(audio.sample_rate, RATE)
+    before = min(margin, begin // step * step)
+    known_SC = whole_SC[begin - before : end + margin]
+    at = margin - before
+    np.testing.assert_array_equal(samples_SC[at : at + len(known_SC)], known_SC)
+    assert not samples_SC[:at].any() and not samples_SC[at + len(known_SC) :].any()
+
+
+def test_the_caller_gives_the_memory(recordings):
+    given_memory = []
+
+    def allocate(shape, dtype):
+        given_memory.append(np.full(shape, 5, dtype))
+        return given_memory[-1]
+
+    batch, _ = load_batch(
+        [Utterance(recordings[which], 0, 1000) for which in (0, 3, 5)], allocate=allocate, native=True
+    )
+    arrays = [batch.samples_BS, *(group.samples_BSC for group in batch.native)]
+    assert len(given_memory) == len(arrays) == 3
+    assert all(any(np.shares_memory(array, memory) for memory in given_memory) for array in arrays)
+
+
+def test_a_failing_native_row_is_left_out(tmp_path, recordings):
+    gone = Utterance(AudioInfo("gone", "gone", 44_100, 1, 44_100), 0, 44_100)
+    plan = [gone, *(Utterance(recordings[which], 0, 1000) for which in (3, 0, 5)), gone]
+    batch, failures = load_batch(plan, native=True)
+    assert [whose for whose, _ in failures] == [gone, gone]
+    assert batch.utterances == tuple(plan[1:4]) and batch.lengths_B.tolist() == [363, 1000, 334]
+    assert [(group.rate, group.rows) for group in batch.native] == [(44_100, (0,)), (48_000, (2,))]
+    check_native(batch.native[0], 0, plan[1], None)
+    np.testing.assert_array_equal(batch.samples_BS[1], soundfile.read(recordings[0].path, dtype="int16")[0][:1000])
+
+
+def test_a_recording_a_little_shorter_than_promised(tmp_path):
+    whole = written(tmp_path / "a.wav", RATE)
+    content = (tmp_path / "a.wav").read_bytes()
+    (tmp_path / "a.wav").write_bytes(content[: -2 * 100])
+    batch, failures = load_batch([whole, written(tmp_path / "b.wav", 500)])
+    assert failures == () and batch.lengths_B.tolist() == [RATE - 100, 500]
+    assert batch.samples_BS.shape == (2, RATE - 100) and not batch.samples_BS[1, 500:].any()
+
+
+def test_a_file_that_is_no_longer_16_bit(tmp_path):
+    was = written(tmp_path / "a.wav", 1000)
+    written(tmp_path / "a.wav", 1000, subtype="PCM_24")
+    _, ((_, failure),) = load_batch([was])
+    assert failure.message == "changed since the run began"
+
+
+def test_default_threads_are_a_sensible_number(monkeypatch):
+    assert 2 <= default_threads() <= 32
+    for processors, threads in ((1, 2), (2, 2), (4, 2), (16, 14), (256, 32)):
+        monkeypatch.setattr(loader, "_usable_processors", lambda processors=processors: processors)
+        assert default_threads() == threads

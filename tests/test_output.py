@@ -204,12 +204,13 @@ def test_a_row_that_does_not_fit_is_taken_back(tmp_path: Path) -> None:
 
     path = tmp_path / "rows"
     with FullDisk(path, "a") as file:
-        output_module._append_whole(file, b"first row\n")
+        rows = output_module._Rows(file)
+        rows.append(b"first row\n")
         file.is_full = True
         with pytest.raises(OSError, match="No space"):
-            output_module._append_whole(file, b"second row\n")
+            rows.append(b"second row\n")
         file.is_full = False
-        output_module._append_whole(file, b"third row\n")
+        rows.append(b"third row\n")
     assert path.read_bytes() == b"first row\nthird row\n"
 
 

@@ -118,10 +118,10 @@ def test_permission_denied(tmp_path):
 
 
 def test_permission_denied_by_the_system(tmp_path, monkeypatch):
-    def refuse(path):
+    def refuse(path, num_bytes):
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(probe_module, "wav_lengths_s", refuse)
+    monkeypatch.setattr(probe_module, "plain_header", refuse)
     assert problem(write(tmp_path / "a.wav")) == "permission denied"
 
 
@@ -393,6 +393,32 @@ def test_probe_all_looks_ahead_so_far_only(tmp_path):
         next(stream)
     assert len(taken) <= 5 + 2 * probe_module.AHEAD_PER_THREAD
     stream.close()
+
+
+def test_probe_all_gives_out_what_it_has_while_the_source_waits(tmp_path):
+    more = threading.Event()
+
+    def sources():
+        for _ in range(3):
+            yield source(tmp_path / "gone.wav")
+        assert more.wait(5)
+        yield source(tmp_path / "gone.wav")
+
+    stream = probe_all(sources(), threads=2)
+    assert len([next(stream) for _ in range(3)]) == 3
+    more.set()
+    assert len(list(stream)) == 1
+
+
+def test_what_the_source_raises_comes_after_what_it_gave(tmp_path):
+    def sources():
+        yield source(tmp_path / "gone.wav")
+        raise KeyError("no more")
+
+    stream = probe_all(sources(), threads=2)
+    assert isinstance(next(stream), Failure)
+    with pytest.raises(KeyError):
+        next(stream)
 
 
 def test_probe_all_of_nothing():

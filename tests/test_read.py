@@ -12,7 +12,7 @@ import soundfile
 import soxr
 
 from fastscribe.audio.probe import probe
-from fastscribe.audio.read import blocks, read
+from fastscribe.audio.read import blocks, downmix, read
 from fastscribe.audio.source import Source
 from fastscribe.errors import AudioError
 from fastscribe.types import AudioInfo
@@ -68,6 +68,14 @@ def test_channels(tmp_path):
     picked = whole(audio, channel=2)
     assert picked.dtype == np.int16 and picked.flags.c_contiguous
     np.testing.assert_array_equal(picked, int16_SC[:, 2])
+
+
+@pytest.mark.parametrize("channels", [2, 3, 5, 6, 7, 8, 9, 16])
+@pytest.mark.parametrize("num_samples", [0, 1, 1000])
+def test_a_downmix_is_the_mean_to_the_last_bit(channels, num_samples):
+    samples, mono = noise(num_samples, channels), np.empty(num_samples, np.float32)
+    downmix(samples, mono)
+    np.testing.assert_array_equal(mono, np.mean(samples, axis=-1))
 
 
 @pytest.mark.parametrize("channel", [-1, 2, 100])

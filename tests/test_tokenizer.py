@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import json
 
 import pytest
@@ -8,7 +9,7 @@ import sentencepiece
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fastscribe.tokenizer import Tokenizer, from_characters, from_folder, from_huggingface, from_sentencepiece
+from fastscribe.tokenizer import Tokenizer, _join, from_characters, from_folder, from_huggingface, from_sentencepiece
 from tests.conftest import MODELS, checkpoint
 
 TEXT = [
@@ -47,6 +48,14 @@ def test_text_is_sentencepieces(sentencepiece_model: bytes, draws: list[int]) ->
     tokenizer = from_sentencepiece(sentencepiece_model)
     ids = [draw % len(tokenizer.pieces) for draw in draws]
     assert tokenizer.text(ids) == processor.DecodeIds(ids)
+
+
+def test_tables_and_the_rule_they_stand_for_agree() -> None:
+    pieces = ("▁", "▁a", "b", "▁▁", "<unk>", "<s>", "▁c▁d", "<0x41>", "<0xC3>", "<0xBC>")
+    tokenizer = Tokenizer(pieces, kind="subword", unknown_ids=frozenset({4}), silent_ids=frozenset({5}))
+    for length in range(4):
+        for ids in itertools.product(range(len(pieces)), repeat=length):
+            assert tokenizer.text(ids) == _join(tokenizer._surface(i) for i in ids), ids
 
 
 @pytest.mark.parametrize("sentence", TEXT[:3])

@@ -56,6 +56,11 @@ def test_tdt_punctuation_takes_no_time() -> None:
     assert words(transcript_of(hypothesis, tdt=False)) == [("cat.", 0, 34)]
 
 
+def test_tdt_punctuation_that_nothing_comes_before_keeps_its_time() -> None:
+    hypothesis = hypothesis_of(pieces(".", ",", "▁c"), [3, 7, 9], [2, 3, 1])
+    assert words(transcript_of(hypothesis, tdt=True)) == [(".,", 3, 5), ("c", 9, 10)]
+
+
 def test_a_lone_word_mark_before_punctuation_is_dropped() -> None:
     result = transcript_of(hypothesis_of(pieces("▁c", "at", "▁", ",", "s")))
     assert [word.text for word in result.words] == ["cat", ",s"]

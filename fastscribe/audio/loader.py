@@ -1,83 +1,191 @@
 """Utterances into batches of waveforms, read by threads while the device is busy.
 
-Decoding and resampling release the interpreter lock, so threads are enough. Which utterances go together is batching's
-choice; features are computed elsewhere. A file that cannot be read is left out of its batch and reported beside it.
+Decoding and resampling release the interpreter lock, so threads are enough; what they do under the lock is kept small,
+since it bounds the files a second of the whole process (scripts/bench_host). A batch's memory is the caller's, so that it
+may be pinned, and each thread decodes straight into its rows of it. Which utterances go together is batching's choice;
+features are computed elsewhere. A file that cannot be read is left out of its batch and reported beside it.
+
+Dimensions: B batch, S samples, C channels.
 """
 
 from __future__ import annotations
 
+import os
 from collections import deque
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from threading import Event
 
 import numpy as np
 
-from fastscribe.audio.read import read
+from fastscribe.audio.rates import context_samples, is_plain_ratio, output_length
+from fastscribe.audio.read import read_into, read_native_into, sample_type
 from fastscribe.audio.source import to_failure
-from fastscribe.types import Batch, Failure, Utterance
+from fastscribe.types import AudioInfo, Batch, Failure, NativeRows, Utterance
 
-Wave = np.ndarray | Failure
 # No batch when none of its utterances could be read; a failure comes with the utterance that it cost.
 Loaded = tuple[Batch | None, tuple[tuple[Utterance, Failure], ...]]
+Allocate = Callable[[tuple[int, ...], np.dtype], np.ndarray]
+
+_ROWS_A_TASK = 8  # read by one thread one after another; handing over a task costs as much as opening a file
+_MOST_THREADS = 32
 
 
-def load_batch(
-    utterances: Sequence[Utterance], *, sample_rate: int, channel: int | None, pool: ThreadPoolExecutor
-) -> Loaded:
-    """Reads each utterance in `pool` and waits for all. Must not itself run in `pool`, which might then never finish.
+def default_threads() -> int:
+    """Reader threads for the processors that this process may use: two are left to whoever drives the device."""
+    return min(max(2, _usable_processors() - 2), _MOST_THREADS)
 
-    A Failure names a recording, so one whose utterances fail together is reported once for each of them.
-    """
-    return _gather(utterances, _submit(utterances, sample_rate, channel, pool))
+
+def _usable_processors() -> int:
+    known = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    try:
+        with open("/sys/fs/cgroup/cpu.max", encoding="ascii") as file:  # a container's share, "max 100000" for no limit
+            quota, period = file.read().split()
+        return known if quota == "max" else max(1, min(known, int(quota) // int(period)))
+    except (OSError, ValueError):
+        return known
 
 
 def load_batches(
-    plans: Iterable[Sequence[Utterance]], *, sample_rate: int, channel: int | None, threads: int, ahead: int
+    plans: Iterable[Sequence[Utterance]],
+    *,
+    sample_rate: int,
+    channel: int | None,
+    threads: int,
+    ahead: int,
+    allocate: Allocate = np.empty,
+    native: bool = False,
 ) -> Generator[Loaded, None, None]:
     """A batch for each plan, in order; while the caller works on one, up to `ahead` more are being read or lie ready.
 
-    `plans` is advanced by the caller's thread. Closing the generator drops what is pending; a read under way ends by
-    itself in the background.
+    `allocate(shape, dtype)` gives each batch its memory and is called by the caller's thread, which advances `plans` too.
+    An empty plan says that the next may be long in coming: what is under way is given out first, then (None, ()).
+    With `native`, what would need resampling or downmixing is left to the device (types.NativeRows). Closing the
+    generator drops what is pending; a read under way ends by itself in the background. A Failure names a recording, so
+    one whose utterances fail together is reported once for each of them.
     """
     assert threads > 0 and ahead > 0
-    readers = ThreadPoolExecutor(threads, thread_name_prefix="read")
-    collator = ThreadPoolExecutor(1, thread_name_prefix="collate")  # spares the caller's thread the copying
-    waiting: deque[Future[Loaded]] = deque()
+    pool = ThreadPoolExecutor(threads, thread_name_prefix="read")
+    closed = Event()
+    waiting: deque[tuple[_Reading, list[Future[None]]]] = deque()
     try:
         for plan in plans:
-            reads = _submit(plan, sample_rate, channel, readers)  # here, so that earlier batches are read first
-            waiting.append(collator.submit(_gather, plan, reads))
+            if not plan:
+                while waiting:
+                    yield _finished(*waiting.popleft())
+                yield None, ()
+                continue
+            reading = _begin(plan, sample_rate, channel, allocate, native)
+            step = max(1, min(_ROWS_A_TASK, len(plan) // threads))
+            tasks = [range(row, min(row + step, len(plan))) for row in range(0, len(plan), step)]
+            waiting.append((reading, [pool.submit(reading.read_rows, rows, closed) for rows in tasks]))
             if len(waiting) > ahead:
-                yield waiting.popleft().result()
+                yield _finished(*waiting.popleft())
         while waiting:
-            yield waiting.popleft().result()
+            yield _finished(*waiting.popleft())
     finally:
-        collator.shutdown(wait=False, cancel_futures=True)
-        readers.shutdown(wait=False, cancel_futures=True)  # wakes the collator if it waits for a read that is dropped
+        closed.set()
+        pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _submit(
-    utterances: Sequence[Utterance], sample_rate: int, channel: int | None, pool: ThreadPoolExecutor
-) -> list[Future[Wave]]:
-    return [pool.submit(_read_or_failure, utterance, sample_rate, channel) for utterance in utterances]
+@dataclass
+class _Reading:
+    """A batch that threads are filling, each its own rows."""
+
+    utterances: Sequence[Utterance]
+    sample_rate: int
+    channel: int | None
+    samples_BS: np.ndarray
+    lengths_B: np.ndarray
+    native: list[NativeRows]
+    native_rows: dict[int, tuple[NativeRows, int]]  # by row of the batch: where it lies in `native`
+    failures: dict[int, Failure] = field(default_factory=dict)
+
+    def read_rows(self, rows: range, closed: Event) -> None:
+        for row in rows:
+            if closed.is_set():
+                return
+            try:
+                self.lengths_B[row] = self._read_row(row)
+            except Exception as error:  # one bad file must not stop the rest, whatever is wrong with it
+                self.failures[row] = to_failure(self.utterances[row].audio, "load", error)
+
+    def _read_row(self, row: int) -> int:
+        row_S, utterance, length = self.samples_BS[row], self.utterances[row], 0
+        place = self.native_rows.get(row)
+        if place is None:
+            length = read_into(row_S, utterance, self.sample_rate, self.channel)
+        row_S[length:] = 0
+        if place is not None:
+            group, index = place
+            rows_SC = group.samples_BSC[index]
+            length = read_native_into(rows_SC, group.begin, utterance, self.sample_rate, self.channel)
+        return length
 
 
-def _gather(utterances: Sequence[Utterance], reads: Sequence[Future[Wave]]) -> Loaded:
-    kept: list[Utterance] = []
-    waves: list[np.ndarray] = []
-    failures: list[tuple[Utterance, Failure]] = []
-    for utterance, future in zip(utterances, reads, strict=True):
-        wave = future.result()
-        if isinstance(wave, Failure):
-            failures.append((utterance, wave))
+def _begin(
+    plan: Sequence[Utterance], sample_rate: int, channel: int | None, allocate: Allocate, native: bool
+) -> _Reading:
+    """The memory for a batch, by the lengths that the files' headers promise."""
+    groups: dict[tuple[int, int], list[int]] = {}
+    types = set()
+    for row, utterance in enumerate(plan):
+        audio = utterance.audio
+        if native and _is_for_device(audio, sample_rate, channel):
+            groups.setdefault((audio.sample_rate, audio.channels if channel is None else 1), []).append(row)
         else:
-            kept.append(utterance)
-            waves.append(wave)
-    return collate(kept, waves) if kept else None, tuple(failures)
+            types.add(sample_type(audio, sample_rate, channel))
+    longest = max(output_length(item.num_samples, item.audio.sample_rate, sample_rate) for item in plan)
+    dtype = np.dtype(np.float32 if np.dtype(np.float32) in types else np.int16)
+    made = [
+        _native_rows(plan, rate, rows, channels, sample_rate, allocate) for (rate, channels), rows in groups.items()
+    ]
+    places = {row: (group, index) for group in made for index, row in enumerate(group.rows)}
+    lengths_B = np.zeros(len(plan), np.int64)
+    return _Reading(plan, sample_rate, channel, allocate((len(plan), longest), dtype), lengths_B, made, places)
+
+
+def _is_for_device(audio: AudioInfo, sample_rate: int, channel: int | None) -> bool:
+    downmixed = audio.channels > 1 and channel is None
+    return (downmixed or audio.sample_rate != sample_rate) and is_plain_ratio(audio.sample_rate, sample_rate)
+
+
+def _native_rows(
+    plan: Sequence[Utterance], rate: int, rows: Sequence[int], channels: int, sample_rate: int, allocate: Allocate
+) -> NativeRows:
+    margin = context_samples(rate, sample_rate)
+    longest = max(plan[row].num_samples for row in rows)
+    dtype = np.dtype(np.int16 if all(plan[row].audio.is_int16 for row in rows) else np.float32)
+    samples_BSC = allocate((len(rows), margin + longest + margin, channels), dtype)
+    return NativeRows(rate, tuple(rows), margin, samples_BSC)
+
+
+def _finished(reading: _Reading, tasks: Iterable[Future[None]]) -> Loaded:
+    for task in tasks:
+        task.result()
+    utterances, samples_BS, lengths_B = tuple(reading.utterances), reading.samples_BS, reading.lengths_B
+    native: tuple[NativeRows, ...] = tuple(reading.native)
+    failures = tuple((utterances[row], failure) for row, failure in sorted(reading.failures.items()))
+    if failures:
+        kept = [row for row in range(len(utterances)) if row not in reading.failures]
+        for index, row in enumerate(kept):  # within the caller's memory
+            samples_BS[index] = samples_BS[row]
+        utterances, lengths_B = tuple(utterances[row] for row in kept), lengths_B[kept]
+        samples_BS = samples_BS[: len(kept)]
+        native = tuple(group for group in (group.only(kept) for group in native) if group.rows)
+    if not utterances:
+        return None, failures
+    longest = int(lengths_B.max())  # a little less than promised where that was an estimate
+    samples_BS = samples_BS if longest == samples_BS.shape[1] else samples_BS[:, :longest]
+    return Batch(utterances, samples_BS, lengths_B, native), failures
 
 
 def collate(utterances: Sequence[Utterance], waves: Sequence[np.ndarray]) -> Batch:
-    """Zero-padded to the longest wave: int16 when all are, else float32 with the int16 ones scaled to [-1, 1]."""
+    """The batch of waves that are read already; what load_batches() makes is the same, by a test.
+
+    Zero-padded to the longest wave: int16 when all are, else float32 with the int16 ones scaled to [-1, 1].
+    """
     assert len(utterances) == len(waves) > 0
     all_int16 = all(wave.dtype == np.int16 for wave in waves)
     lengths_B = np.array([len(wave) for wave in waves], dtype=np.int64)
@@ -87,10 +195,3 @@ def collate(utterances: Sequence[Utterance], waves: Sequence[np.ndarray]) -> Bat
         if wave.dtype == np.int16 and not all_int16:
             row[: len(wave)] *= np.float32(1 / 32768)
     return Batch(tuple(utterances), samples_BS, lengths_B)
-
-
-def _read_or_failure(utterance: Utterance, sample_rate: int, channel: int | None) -> Wave:
-    try:
-        return read(utterance.audio, utterance.start, utterance.num_samples, sample_rate=sample_rate, channel=channel)
-    except Exception as error:  # one bad file must not stop the rest, whatever is wrong with it
-        return to_failure(utterance.audio, "load", error)

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import os
 import stat
-from collections import deque
 from collections.abc import Generator, Iterable
-from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from queue import SimpleQueue
+from threading import Thread
 
 import soundfile
 
@@ -24,6 +25,7 @@ from fastscribe.audio.formats import (
 from fastscribe.audio.libsndfile_log import promised_share
 from fastscribe.audio.mp3_header import mp3_length_s
 from fastscribe.audio.ogg_pages import ogg_end
+from fastscribe.audio.plain_header import PlainHeader, plain_header
 from fastscribe.audio.source import Source, system_problem, to_failure
 from fastscribe.audio.wav_header import wav_lengths_s
 from fastscribe.errors import AudioError
@@ -39,16 +41,26 @@ GUESS_TOLERANCE = 3e-4
 def probe(source: Source) -> AudioInfo:
     """Raises AudioError, one line, for anything that is not a readable recording with samples in the asked stretch."""
     try:
-        _check_file(source)
-        _check_complete(source)
+        num_bytes = _check_file(source)
+        header = plain_header(source.file, num_bytes)  # opens the file, and so finds out about permissions
+        if header is None:
+            _check_complete(source)
     except AudioError:
         raise
     except (OSError, ValueError) as error:  # ValueError: a name that no file can have
         raise AudioError(source.path, system_problem(error)) from error
+    sample_rate, channels, num_samples, is_int16 = header or _opened_header(source)
+    start, num_samples = _cut(source, sample_rate, num_samples)
+    file = source.file if source.file != source.path else ""
+    return AudioInfo(source.path, source.id, sample_rate, channels, num_samples, start, source.row, file, is_int16)
+
+
+def _opened_header(source: Source) -> PlainHeader:
+    """What libsndfile makes of the file."""
     try:
         with soundfile.SoundFile(source.file) as sound:
             sample_rate, channels, num_samples = sound.samplerate, sound.channels, sound.frames
-            sound_format, log = sound.format, sound.extra_info
+            sound_format, log, is_int16 = sound.format, sound.extra_info, sound.subtype == "PCM_16"
     except soundfile.SoundFileError as error:
         raise AudioError(source.path, _unreadable(source, error)) from error
     if num_samples >= UNKNOWN_SAMPLES:
@@ -59,12 +71,11 @@ def probe(source: Source) -> AudioInfo:
         raise AudioError(source.path, "holds no samples")
     length_s = num_samples / sample_rate
     _check_length(source, length_s * promised_share(sound_format, log), length_s)
-    start, num_samples = _cut(source, sample_rate, num_samples)
-    file = source.file if source.file != source.path else ""
-    return AudioInfo(source.path, source.id, sample_rate, channels, num_samples, start, source.row, file)
+    return PlainHeader(sample_rate, channels, num_samples, is_int16)
 
 
-def _check_file(source: Source) -> None:
+def _check_file(source: Source) -> int:
+    """The file's size."""
     status = os.stat(source.file)
     if stat.S_ISDIR(status.st_mode):
         raise AudioError(source.path, "is a folder, not a file")
@@ -74,10 +85,11 @@ def _check_file(source: Source) -> None:
         raise AudioError(source.path, "is empty (0 bytes)")
     if extension(source.file) in HEADERLESS:
         raise AudioError(source.path, "raw samples without a header are not read: convert it to wav or flac")
+    return status.st_size
 
 
 def _check_complete(source: Source) -> None:
-    lengths = wav_lengths_s(source.file)  # opens the file, and so finds out about permissions
+    lengths = wav_lengths_s(source.file)
     if lengths is not None:
         _check_length(source, *lengths)
     end = ogg_end(source.file)
@@ -133,18 +145,69 @@ def _cut(source: Source, sample_rate: int, num_samples: int) -> tuple[int, int]:
 
 
 def probe_all(sources: Iterable[Source | Failure], threads: int) -> Generator[AudioInfo | Failure, None, None]:
-    """Probes in `threads` threads, in the order given, looking only so far ahead; Failures pass through."""
-    waiting: deque[Future[AudioInfo | Failure]] = deque()
-    pool = ThreadPoolExecutor(threads, thread_name_prefix="probe")
+    """Probes in `threads` threads, in the order given, looking only so far ahead; Failures pass through.
+
+    What is found is given out at once, even while `sources` waits for its next item (paths that are typed).
+    """
+    probing = _Probing(sources, threads)
+    found: dict[int, AudioInfo | Failure | _End] = {}
+    expected = 0
     try:
-        for source in sources:
-            waiting.append(pool.submit(_probe_or_failure, source))
-            while waiting and (waiting[0].done() or len(waiting) >= threads * AHEAD_PER_THREAD):
-                yield waiting.popleft().result()
-        while waiting:
-            yield waiting.popleft().result()
+        while True:
+            while expected not in found:
+                number, result = probing.found.get()
+                found[number] = result
+            item = found.pop(expected)
+            if isinstance(item, _End):
+                if item.error is not None:
+                    raise item.error
+                return
+            expected += 1
+            probing.tickets.put(True)
+            yield item
     finally:
-        pool.shutdown(wait=False, cancel_futures=True)
+        probing.close()
+
+
+@dataclass(frozen=True)
+class _End:
+    error: BaseException | None  # what the sources raised
+
+
+class _Probing:
+    """One thread walks through the sources, the others probe. None is waited for at exit: the first may sit in a read
+    from a terminal that never ends. Queues rather than futures, which cost as much as the probing."""
+
+    def __init__(self, sources: Iterable[Source | Failure], threads: int) -> None:
+        self.found: SimpleQueue[tuple[int, AudioInfo | Failure | _End]] = SimpleQueue()
+        self.tickets: SimpleQueue[bool] = SimpleQueue()  # one for each source that may be looked at; False: no more
+        self._todo: SimpleQueue[tuple[int, Source | Failure] | None] = SimpleQueue()
+        self._sources, self._threads, self._closed = sources, threads, False
+        for _ in range(threads * AHEAD_PER_THREAD):
+            self.tickets.put(True)
+        for name, target in (("probe-feed", self._feed), *[("probe", self._probe)] * threads):
+            Thread(target=target, name=name, daemon=True).start()
+
+    def close(self) -> None:
+        self._closed = True
+        self.tickets.put(False)
+
+    def _feed(self) -> None:
+        number, error, sources = 0, None, iter(self._sources)
+        try:
+            while self.tickets.get() and not self._closed and (source := next(sources, None)) is not None:
+                self._todo.put((number, source))
+                number += 1
+        except BaseException as raised:  # raised again in the thread that iterates
+            error = raised
+        self.found.put((number, _End(error)))
+        for _ in range(self._threads):
+            self._todo.put(None)
+
+    def _probe(self) -> None:
+        while (task := self._todo.get()) is not None and not self._closed:
+            number, source = task
+            self.found.put((number, _probe_or_failure(source)))
 
 
 def _probe_or_failure(source: Source | Failure) -> AudioInfo | Failure:

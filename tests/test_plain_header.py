@@ -1,0 +1,132 @@
+"""What the first bytes say is what libsndfile says, or nothing is said."""
+
+from __future__ import annotations
+
+import contextlib
+import struct
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fastscribe.audio.plain_header import HEAD_BYTES, PlainHeader, plain_header
+from fastscribe.audio.probe import probe
+from fastscribe.audio.source import Source
+
+RATE = 16_000
+
+
+def write(path: Path, num_samples: int, rate: int = RATE, channels: int = 1, **options) -> Path:
+    soundfile.write(path, np.zeros((num_samples, channels)), rate, **options)
+    return path
+
+
+def header(path: Path) -> PlainHeader | None:
+    return plain_header(str(path), path.stat().st_size)
+
+
+def by_libsndfile(path: Path) -> PlainHeader:
+    with soundfile.SoundFile(path) as sound:
+        return PlainHeader(sound.samplerate, sound.channels, sound.frames, sound.subtype == "PCM_16")
+
+
+@pytest.mark.parametrize("rate", [8_000, 16_000, 44_100, 192_000])
+@pytest.mark.parametrize("channels", [1, 2, 6])
+@pytest.mark.parametrize("num_samples", [1, 16_001])
+@pytest.mark.parametrize("kind", ["wav", "flac", "24.flac"])
+def test_plain_files_are_read_as_libsndfile_reads_them(tmp_path, kind, rate, channels, num_samples):
+    subtype = "PCM_24" if kind == "24.flac" else "PCM_16"
+    path = write(tmp_path / f"a.{kind}", num_samples, rate, channels, subtype=subtype)
+    assert header(path) == by_libsndfile(path) == (rate, channels, num_samples, kind != "24.flac")
+    audio = probe(Source(str(path), str(path), "a"))
+    assert (audio.sample_rate, audio.channels, audio.num_samples, audio.is_int16) == header(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("a.wav", {"subtype": "PCM_24"}),
+        ("a.wav", {"subtype": "FLOAT"}),
+        ("a.wav", {"subtype": "ULAW"}),
+        ("a.wav", {"format": "RF64"}),
+        ("a.wav", {"format": "WAVEX"}),
+        ("a.wav", {"endian": "BIG"}),
+        ("a.flac", {"subtype": "PCM_S8"}),
+        ("a.mp3", {}),
+        ("a.ogg", {}),
+        ("a.aiff", {}),
+    ],
+)
+def test_everything_else_is_libsndfiles(tmp_path, name, options):
+    path = write(tmp_path / name, 1000, **options)
+    assert header(path) is None
+    assert probe(Source(str(path), str(path), "a")).is_int16 == by_libsndfile(path).is_int16
+
+
+def test_other_chunks_before_the_samples(tmp_path):
+    path = write(tmp_path / "a.wav", 1000)
+    plain = path.read_bytes()
+    for size in (3, 1000, HEAD_BYTES):
+        chunk = b"LIST" + struct.pack("<I", size) + bytes(size + size % 2)
+        path.write_bytes(plain[:12] + chunk + plain[12:])
+        assert header(path) == (by_libsndfile(path) if size < HEAD_BYTES else None)
+        assert probe(Source(str(path), str(path), "a")).num_samples == 1000
+
+
+def test_chunks_behind_the_samples(tmp_path):
+    path = write(tmp_path / "a.wav", 1000)
+    path.write_bytes(path.read_bytes() + b"LIST" + struct.pack("<I", 4) + b"INFO")
+    assert header(path) == by_libsndfile(path)
+
+
+@pytest.mark.parametrize("kind", ["wav", "flac"])
+def test_a_length_that_the_header_leaves_out(tmp_path, kind):
+    path = write(tmp_path / f"a.{kind}", 1000)
+    content = bytearray(path.read_bytes())
+    if kind == "wav":
+        where = content.index(b"data") + 4
+        content[where : where + 4] = bytes(4)
+    else:
+        content[21] &= 0xF0
+        content[22:26] = bytes(4)
+    path.write_bytes(content)
+    assert header(path) is None
+
+
+def test_a_wav_whose_fields_contradict_each_other(tmp_path):
+    path = write(tmp_path / "a.wav", 1000)
+    content = bytearray(path.read_bytes())
+    content[28:34] = struct.pack("<IH", 4 * RATE, 4)  # frames of 4 bytes, of one channel with 16 bits
+    path.write_bytes(content)
+    assert header(path) is None
+
+
+def test_a_wav_with_less_than_its_header_promises(tmp_path):
+    path = write(tmp_path / "a.wav", 1000)
+    path.write_bytes(path.read_bytes()[:-1])
+    assert header(path) is None
+
+
+@settings(max_examples=300, deadline=None)
+@given(data=st.data(), kind=st.sampled_from(["wav", "flac"]))
+def test_a_damaged_header_is_never_taken_for_another_length(tmp_path_factory, data, kind):
+    """Wherever a byte of it is wrong, libsndfile either agrees or is asked, or cannot open the file at all."""
+    path = write(tmp_path_factory.mktemp("damaged") / f"a.{kind}", 1000, channels=2)
+    content = bytearray(path.read_bytes())
+    content[data.draw(st.integers(0, 43))] = data.draw(st.integers(0, 255))
+    path.write_bytes(content)
+    found = header(path)
+    if found is not None:
+        with contextlib.suppress(soundfile.SoundFileError):
+            assert found == by_libsndfile(path)
+
+
+@pytest.mark.parametrize("size", [0, 1, 4, 11, 12, 20, 41])
+@pytest.mark.parametrize("kind", ["wav", "flac"])
+def test_less_than_a_header(tmp_path, kind, size):
+    path = write(tmp_path / f"a.{kind}", 1000)
+    path.write_bytes(path.read_bytes()[:size])
+    assert header(path) is None
