@@ -5,14 +5,29 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import groupby
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from fastscribe.config import JointConfig, PredictorConfig
 from fastscribe.decode import ctc, label_looping
+from fastscribe.decode.fast_predictor import FastPredictor
 from fastscribe.decode.greedy import greedy
+from fastscribe.decode.label_looping import (
+    LabelLooping,
+    Network,
+    Slots,
+    State,
+    begin_,
+    pack,
+    slots_needed,
+    step,
+    unpack,
+)
+from fastscribe.model.ctc import CtcHead
 from fastscribe.model.transducer import Transducer
 from fastscribe.types import Frames, Hypothesis
 
@@ -44,11 +59,26 @@ def tiny_transducer(seed: int, durations: tuple[int, ...], max_symbols: int | No
     return transducer.eval()
 
 
+def random_frames(lengths: list[int], extra: int = 0) -> Frames:
+    return Frames(torch.randn(len(lengths), max(1, *lengths, 1) + extra, 7), torch.tensor(lengths))
+
+
 def steps(hypothesis: Hypothesis) -> tuple:
     return hypothesis.token_ids, hypothesis.token_frames, hypothesis.token_durations
 
 
-@settings(max_examples=300, deadline=None)
+def assert_greedy(transducer: Transducer, frames: Frames, hypotheses: list[Hypothesis]) -> None:
+    for row, (fast, length) in enumerate(zip(hypotheses, frames.lengths_B.tolist(), strict=True)):
+        slow = greedy(transducer, frames.frames_BTD[row, :length])
+        assert steps(fast) == steps(slow)
+        torch.testing.assert_close(torch.tensor(fast.logprobs), torch.tensor(slow.logprobs), atol=1e-4, rtol=1e-4)
+
+
+def allocate(network: Network, rows: int, num_slots: int) -> State:
+    return State.allocate(network, rows, Slots.allocate(network, num_slots))
+
+
+@settings(max_examples=200, deadline=None)
 @given(
     seed=st.integers(0, 2**31),
     durations=st.sampled_from(DURATIONS),
@@ -59,12 +89,158 @@ def steps(hypothesis: Hypothesis) -> tuple:
 )
 def test_label_looping_is_greedy(seed, durations, max_symbols, blank_bias, lengths, window) -> None:
     transducer = tiny_transducer(seed, durations, max_symbols, blank_bias)
-    frames_BTD = torch.randn(len(lengths), max(1, *lengths, 1), 7)
-    fast = label_looping.decode(transducer, Frames(frames_BTD, torch.tensor(lengths)), window)
-    for row, length in enumerate(lengths):
-        slow = greedy(transducer, frames_BTD[row, :length])
-        assert steps(fast[row]) == steps(slow)
-        torch.testing.assert_close(torch.tensor(fast[row].logprobs), torch.tensor(slow.logprobs), atol=1e-4, rtol=1e-4)
+    frames = random_frames(lengths)
+    assert_greedy(transducer, frames, label_looping.decode(transducer, frames, window))
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    seed=st.integers(0, 2**31),
+    durations=st.sampled_from(DURATIONS),
+    max_symbols=st.integers(1, 4),
+    batches=st.lists(st.lists(st.integers(0, 15), min_size=1, max_size=5), min_size=2, max_size=4),
+)
+def test_a_state_serves_every_batch_that_fits(seed, durations, max_symbols, batches) -> None:
+    """Rows left empty, other lengths, what earlier batches left behind: none of it shows. Nor do needless steps."""
+    transducer = tiny_transducer(seed, durations, max_symbols, 1.0)
+    network = Network.prepare(transducer, 4)
+    state = allocate(network, 6, 6 * 20)
+    for lengths in batches:
+        frames = random_frames(lengths, extra=2)
+        room = frames.frames_BTD.shape[1]
+        begin_(network, state, frames)
+        step(network, state)
+        while state.active:
+            step(network, state)
+        packed = pack(state, len(lengths), room + 1)
+        for _ in range(3):
+            step(network, state)
+        hypotheses = unpack(packed.numpy(), frames, durations)
+        again = unpack(pack(state, len(lengths), room + 1).numpy(), frames, durations)
+        assert again == hypotheses
+        if hypotheses is None:
+            counts = [len(h.token_ids) for h in label_looping.decode(transducer, frames)]
+            assert max(counts) > room
+        else:
+            assert_greedy(transducer, frames, hypotheses)
+
+
+@pytest.mark.parametrize("seed", range(8))
+@torch.inference_mode()
+def test_nothing_of_an_earlier_batch_counts(seed: int) -> None:
+    """The worst that could be left: rows that write where row 0 does, labels at every row's first frame."""
+    transducer = tiny_transducer(seed, (), 2, -1.0)
+    network = Network.prepare(transducer)
+    frames = random_frames([3, 5, 4], extra=8)
+    state = allocate(network, 8, 100)
+    state.at_2B.zero_()
+    state.slots.times_N.copy_(torch.arange(101) + 1)
+    begin_(network, state, frames)
+    for _ in range(30):
+        step(network, state)
+    hypotheses = unpack(pack(state, 3, 14).numpy(), frames, ())
+    assert hypotheses is not None
+    assert_greedy(transducer, frames, hypotheses)
+
+
+def test_a_turn_walks_the_whole_window() -> None:
+    transducer = tiny_transducer(1, (), 10, 1000.0)
+    network = Network.prepare(transducer, 8)
+    state = allocate(network, 1, 65)
+    begin_(network, state, random_frames([64]))
+    turns = 1
+    step(network, state)
+    while state.active:
+        step(network, state)
+        turns += 1
+    assert turns == 8
+
+
+def test_room_for_exactly_one_label_a_frame() -> None:
+    """A row that fills its room with its last label is done; one label more and it says that it waits."""
+    for durations, full in (((1,), True), ((0, 1), False)):
+        transducer = tiny_transducer(5, durations, 3, -100.0)
+        with torch.no_grad():
+            transducer.joint.output.bias[transducer.blank_id + 1] += 100.0
+        frames = random_frames([4, 6])
+        network = Network.prepare(transducer)
+        state = allocate(network, 2, slots_needed(frames))
+        begin_(network, state, frames)
+        for _ in range(30):
+            step(network, state)
+        hypotheses = unpack(pack(state, 2, 7).numpy(), frames, durations)
+        assert not state.active
+        assert (hypotheses is not None) == full
+        assert_greedy(
+            transducer, frames, LabelLooping(network).read(LabelLooping(network).submit(frames).numpy(), frames)
+        )
+
+
+VIEWS = {"unbind", "select", "slice", "view", "view_as", "unsqueeze", "expand", "split", "chunk", "t", "_unsafe_view"}
+
+
+class NothingForTheHost(TorchDispatchMode):
+    """Fails where an operation makes the host wait, or makes a result whose size depends on values."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        name = func.overloadpacket.__name__
+        assert name not in ("_local_scalar_dense", "nonzero", "masked_select", "unique", "equal", "is_nonzero"), name
+        assert not (name == "index" and any(i is not None and i.dtype == torch.bool for i in args[1])), name
+        self.names.append(name)
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("durations", [(), (0, 1, 2, 3, 4)])
+def test_a_batch_asks_nothing_of_the_host(durations) -> None:
+    transducer = tiny_transducer(1, durations, 10, 0.0)
+    frames = random_frames([5, 9, 0])
+    network = Network.prepare(transducer, 8)
+    state = allocate(network, 4, slots_needed(frames))
+    before = {name: value.data_ptr() for name, value in vars(state).items() if isinstance(value, torch.Tensor)}
+    with NothingForTheHost() as seen:
+        begin_(network, state, frames)
+        seen.names.clear()
+        step(network, state)
+        assert len([name for name in seen.names if name not in VIEWS]) <= 65  # a kernel each; on a GPU a cell is one
+        assert not {"arange", "tensor", "scalar_tensor", "zeros", "ones", "full", "lift_fresh"} & set(seen.names)
+        pack(state, 3, 10)
+    assert before == {name: value.data_ptr() for name, value in vars(state).items() if isinstance(value, torch.Tensor)}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("seed", range(4))
+def test_fast_predictor_is_the_predictor(dtype: torch.dtype, seed: int) -> None:
+    predictor = tiny_transducer(seed, (), 10, 0.0).predictor.to(dtype)
+    fast = FastPredictor(predictor)
+    state = fast_state = predictor.initial_state(3)
+    with torch.inference_mode():
+        for label in (0, 1, 0):
+            labels_B = torch.full((3,), label)
+            output, state = predictor.step(labels_B, state)
+            fast_output, fast_state = fast.step(labels_B, fast_state)
+            tolerance = 1e-5 if dtype == torch.float32 else 0.1
+            torch.testing.assert_close(fast_output, output, atol=tolerance, rtol=tolerance)
+            torch.testing.assert_close(fast_state, state, atol=tolerance, rtol=tolerance)
+
+
+def test_bf16_logprobs_are_float32() -> None:
+    transducer = tiny_transducer(2, (0, 1, 2), 10, 0.0).bfloat16()
+    frames = random_frames([12, 7])
+    decoder = LabelLooping(Network.prepare(transducer))
+    frames = Frames(frames.frames_BTD.bfloat16(), frames.lengths_B)
+    logprobs = [lp for h in decoder.read(decoder.submit(frames).numpy(), frames) for lp in h.logprobs]
+    assert logprobs and any(lp != float(torch.tensor(lp).bfloat16()) for lp in logprobs)
+
+
+@pytest.mark.parametrize("lengths", [[700], [0], [1], [0, 0, 0], [1, 0]])
+def test_single_long_and_empty_rows(lengths: list[int]) -> None:
+    transducer = tiny_transducer(4, (0, 1, 2, 3, 4), 10, 2.0)
+    frames = random_frames(lengths)
+    assert_greedy(transducer, frames, label_looping.decode(transducer, frames))
 
 
 @pytest.mark.parametrize("durations", [(), (0, 1, 2)])
@@ -73,17 +249,10 @@ def test_unlimited_symbols_end(durations) -> None:
     transducer = tiny_transducer(3, durations, None, -100.0)
     with torch.no_grad():
         transducer.joint.output.bias[transducer.blank_id + 1 :] += torch.tensor([50.0, 0, 0][: len(durations)])
-    frames_BTD = torch.randn(2, 3, 7)
-    for row, hypothesis in enumerate(label_looping.decode(transducer, Frames(frames_BTD, torch.tensor([3, 2])))):
-        slow = greedy(transducer, frames_BTD[row, : 3 - row])
-        assert steps(hypothesis) == steps(slow)
-        assert len(slow.token_ids) == 1000 * (3 - row)
-
-
-def test_no_rows_have_frames() -> None:
-    transducer = tiny_transducer(1, (), 10, 0.0)
-    frames = Frames(torch.randn(2, 1, 7), torch.tensor([0, 0]))
-    assert label_looping.decode(transducer, frames) == [Hypothesis(), Hypothesis()]
+    frames = random_frames([3, 2])
+    hypotheses = label_looping.decode(transducer, frames)
+    assert_greedy(transducer, frames, hypotheses)
+    assert [len(hypothesis.token_ids) for hypothesis in hypotheses] == [3000, 2000]
 
 
 @given(st.lists(st.integers(0, 3), max_size=30))
@@ -99,3 +268,29 @@ def test_ctc_collapse(labels: list[int]) -> None:
     ):
         assert labels[start : start + length] == [label] * length
         assert start == 0 or labels[start - 1] != label
+
+
+@given(st.lists(st.lists(st.integers(0, 3), max_size=12), min_size=1, max_size=5), st.integers(0, 2**31))
+def test_ctc_rows_are_collapsed_as_each_alone(rows: list[list[int]], seed: int) -> None:
+    """Whatever lies beyond a row's length."""
+    rng = np.random.default_rng(seed)
+    labels_BT = rng.integers(0, 4, (len(rows), 13)).astype(np.int32)
+    for row, labels in enumerate(rows):
+        labels_BT[row, : len(labels)] = labels
+    probs_BT = rng.random(labels_BT.shape, dtype=np.float32)
+    lengths_B = np.array([len(labels) for labels in rows], dtype=np.int32)
+    for row, found in enumerate(ctc.collapse_rows(labels_BT, probs_BT, lengths_B, 3)):
+        expected = ctc.collapse(rows[row], probs_BT[row, : len(rows[row])].tolist(), 3)
+        assert steps(found) == steps(expected)
+        assert found.logprobs == pytest.approx(expected.logprobs, rel=1e-6, abs=1e-9)
+
+
+def test_ctc_decoder() -> None:
+    torch.manual_seed(0)
+    head = CtcHead(7, 4).requires_grad_(False)
+    frames = random_frames([9, 0, 4])
+    for row, found in enumerate(ctc.decode(head, frames, 3)):
+        probs, labels = head(frames.frames_BTD[row, : frames.lengths_B[row]]).softmax(-1).max(-1)
+        expected = ctc.collapse(labels.tolist(), probs.tolist(), 3)
+        assert steps(found) == steps(expected)
+        assert found.logprobs == pytest.approx(expected.logprobs, rel=1e-5)

@@ -4,26 +4,76 @@ A token's frames are its own run: it starts at the run's first frame and lasts a
 tokens the span from the previous token's onset to their own, about one token early; this differs on purpose.) A token's
 log-probability is that of the mean probability over its run.
 
-Shapes: B batch, T frames, V labels with blank.
+The device finds each frame's label and probability; the host merges. `collapse` is one row's definition of right, which
+`collapse_rows` does for a whole batch in numpy.
+
+Shapes: B batch, T frames, V labels with blank, R runs of equal labels in all rows, N tokens of all rows.
 """
 
 from __future__ import annotations
 
 import math
 
+import numpy as np
 import torch
 
 from fastscribe.model.ctc import CtcHead
 from fastscribe.types import Frames, Hypothesis
 
+_LEAST_PROBABILITY = 1e-38  # its logarithm is finite
 
-@torch.inference_mode()
+
+class CtcDecoder:
+    """A Decoder (decoder.py)."""
+
+    def __init__(self, head: CtcHead, blank_id: int) -> None:
+        self.head = head
+        self.blank_id = blank_id
+
+    @torch.inference_mode()
+    def submit(self, frames: Frames) -> torch.Tensor:
+        """-> int32: [B] lengths, [B, T] labels, [B, T] the bits of their float32 probabilities."""
+        best_BT, labels_BT = self.head(frames.frames_BTD).softmax(-1, dtype=torch.float32).max(-1)
+        parts = (frames.lengths_B.int(), labels_BT.int().flatten(), best_BT.view(torch.int32).flatten())
+        return torch.cat(parts)
+
+    def read(self, packed: np.ndarray, frames: Frames) -> list[Hypothesis]:
+        batch = len(frames.lengths_B)
+        labels_BT, probs_BT = packed[batch:].reshape(2, batch, -1)
+        return collapse_rows(labels_BT, probs_BT.view(np.float32), packed[:batch], self.blank_id)
+
+    def close(self) -> None:
+        """Nothing outlives a call of submit."""
+
+
 def decode(head: CtcHead, frames: Frames, blank_id: int) -> list[Hypothesis]:
-    """Frames -> one Hypothesis a row."""
-    probs_BTV = head(frames.frames_BTD).float().softmax(-1)
-    best_BT, labels_BT = probs_BTV.max(-1)
-    rows = zip(labels_BT.tolist(), best_BT.tolist(), frames.lengths_B.tolist(), strict=True)
-    return [collapse(labels[:length], probs[:length], blank_id) for labels, probs, length in rows]
+    """Frames -> one Hypothesis a row, at once."""
+    decoder = CtcDecoder(head, blank_id)
+    return decoder.read(decoder.submit(frames).cpu().numpy(), frames)
+
+
+def collapse_rows(
+    labels_BT: np.ndarray, probs_BT: np.ndarray, lengths_B: np.ndarray, blank_id: int
+) -> list[Hypothesis]:
+    """Each frame's best label and its probability (float32), valid up to each row's length -> one Hypothesis a row."""
+    is_valid_BT = np.arange(labels_BT.shape[1]) < lengths_B[:, None]
+    labels_BT = np.where(is_valid_BT, labels_BT, blank_id)
+    is_start_BT = labels_BT != blank_id
+    is_start_BT[:, 1:] &= labels_BT[:, 1:] != labels_BT[:, :-1]
+    is_border_BT = is_start_BT.copy()
+    is_border_BT[:, 0] = True
+    is_border_BT[:, 1:] |= labels_BT[:, 1:] != labels_BT[:, :-1]
+    borders_R = np.flatnonzero(is_border_BT)
+    is_token_R = is_start_BT.ravel()[borders_R]
+    lengths_N = np.diff(borders_R, append=labels_BT.size)[is_token_R]
+    sums_R = np.add.reduceat(probs_BT.ravel().astype(np.float64), borders_R) if len(borders_R) else np.zeros(0)
+    logprobs_N = np.log(np.maximum(sums_R[is_token_R] / lengths_N, _LEAST_PROBABILITY))
+    starts_N = borders_R[is_token_R]
+    flat = (labels_BT.ravel()[starts_N], starts_N % labels_BT.shape[1], lengths_N, logprobs_N)
+    columns = [values.tolist() for values in flat]
+    ends = np.cumsum(is_start_BT.sum(1)).tolist()
+    spans = [slice(first, last) for first, last in zip([0, *ends[:-1]], ends, strict=True)]
+    return [Hypothesis(*(tuple(values[span]) for values in columns)) for span in spans]
 
 
 def collapse(labels: list[int], probs: list[float], blank_id: int) -> Hypothesis:
@@ -44,5 +94,7 @@ def collapse(labels: list[int], probs: list[float], blank_id: int) -> Hypothesis
                 sums.append(prob)
                 lengths.append(1)
         previous = label
-    logprobs = tuple(math.log(max(total / length, 1e-38)) for total, length in zip(sums, lengths, strict=True))
+    logprobs = tuple(
+        math.log(max(total / length, _LEAST_PROBABILITY)) for total, length in zip(sums, lengths, strict=True)
+    )
     return Hypothesis(tuple(ids), tuple(starts), tuple(lengths), logprobs)

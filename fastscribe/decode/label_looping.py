@@ -1,201 +1,348 @@
 """Greedy transducer decoding of a batch: label-looping (Bataev et al. 2024) in a windowed form with one loop.
 
-Each turn looks at a window of W encoder frames a row with the row's fixed predictor output, lets every row walk its own
-blanks and durations inside the window, and takes one predictor step for the rows that found a label. A turn yields at
-most one label a row, so there are about as many turns as the longest row has labels, however large the batch; plain
-label-looping waits in an inner loop for the slowest row instead.
+Each turn takes one predictor step, looks at a window of W encoder frames a row with the row's predictor output, and lets
+every row walk its own blanks and durations inside the window. A turn yields at most one label a row, so there are about
+as many turns as the longest row has labels, however large the batch; plain label-looping waits in an inner loop for the
+slowest row instead.
 
-`begin` makes the state, `step` writes into it in place and never changes a shape or asks the host anything, so that
-the very same functions can be captured in a CUDA graph. greedy.py is what the result must equal.
+Encoder frames and labels lie in flat arrays, a run of slots a row, so that only the number of rows is a shape: `begin_`
+writes a batch into a State of any size, and `step` works on it in place, changes no shape and asks the host nothing. The
+very same functions are captured in CUDA graphs (graphs.py). greedy.py is what the result must equal.
 
-Shapes: B batch, T frames, J joint width, W window, V labels with blank, N most labels a row can have, H, L predictor.
+Rows that are finished, and rows of the State beyond the batch, go through every step and change nothing: what they look
+at may lie in their neighbour's slots, what they find is dropped, and what they write goes to a slot that is free.
+
+Shapes: B batch, T frames, S a row's slots (T+1), N slots of all rows, J joint width, W window, E window and the longest
+jump out of it, V labels with blank, X V and the durations, P picks (label, and for TDT a duration), H, L predictor.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
+import torch.nn.functional as F
 
+from fastscribe.decode.fast_predictor import FastPredictor
 from fastscribe.decode.greedy import LABELS_PER_FRAME_GUARD
-from fastscribe.model.transducer import Transducer
+from fastscribe.model.transducer import Joint, Transducer
 from fastscribe.types import Frames, Hypothesis
 
 
 @dataclass(frozen=True)
-class State:
-    """Tensors that `step` updates in place. Slot N of the outputs takes the writes of rows that emit nothing."""
+class Network:
+    """A transducer as the loop wants it: weights prepared, constants on the device. Never written to."""
 
-    encoded_BTJ: torch.Tensor
-    duration_table: torch.Tensor  # TDT durations in output order; empty for RNN-T
-    lengths_B: torch.Tensor
-    time_B: torch.Tensor
-    predicted_BJ: torch.Tensor
-    predictor_2LBH: torch.Tensor
-    last_time_B: torch.Tensor  # frame of the row's last label, -1 before the first
-    repeats_B: torch.Tensor  # labels in a row at that frame
-    count_B: torch.Tensor
-    ids_BN: torch.Tensor
-    times_BN: torch.Tensor
-    durations_BN: torch.Tensor
-    logprobs_BN: torch.Tensor
-    active: torch.Tensor  # scalar bool: some row still has frames
+    predictor: FastPredictor
+    joint: Joint
+    joint_width: int
+    blank_id: int
+    max_symbols: int
+    durations: tuple[int, ...]
+    window: int
+    offsets_W: torch.Tensor
+    blank_landings_WX: torch.Tensor  # offset where a blank at an offset leads, for every duration (one for RNN-T)
+    durations_X: torch.Tensor
+
+    @classmethod
+    @torch.inference_mode()
+    def prepare(cls, transducer: Transducer, window: int | None = None) -> Network:
+        """`window` frames are looked at a turn; by default fewer for larger vocabularies."""
+        weight = transducer.predictor.embedding.weight
+        device = weight.device
+        window = window or default_window(transducer.blank_id + 1)
+        offsets_W = torch.arange(window, device=device)
+        durations_X = torch.tensor(transducer.durations or (0,), device=device)
+        return cls(
+            predictor=FastPredictor(transducer.predictor),
+            joint=transducer.joint,
+            joint_width=transducer.joint.predictor(weight[:1]).shape[1],
+            blank_id=transducer.blank_id,
+            max_symbols=transducer.max_symbols or LABELS_PER_FRAME_GUARD,
+            durations=transducer.durations,
+            window=window,
+            offsets_W=offsets_W,
+            blank_landings_WX=offsets_W[:, None] + durations_X.clamp(min=1),
+            durations_X=durations_X,
+        )
 
     @property
-    def capacity(self) -> int:
-        return self.ids_BN.shape[1] - 1
+    def device(self) -> torch.device:
+        return self.offsets_W.device
 
+    @property
+    def reach(self) -> int:
+        """Offsets that a walk can end at: the window's, and those that a jump out of it reaches."""
+        return self.window + max((1, *self.durations))
 
-def decode(transducer: Transducer, frames: Frames, window: int | None = None) -> list[Hypothesis]:
-    """Frames -> one Hypothesis a row. `window` frames are looked at a turn; by default fewer for larger vocabularies."""
-    window = window or default_window(transducer.blank_id + 1)
-    with torch.inference_mode():
-        state = begin(transducer, frames)
-        while bool(state.active):
-            if int(state.count_B.max()) >= state.capacity:
-                state = grown(state)
-            step(transducer, state, window)
-        return hypotheses(state)
+    @property
+    def num_picks(self) -> int:
+        return 2 if self.durations else 1
 
 
 def default_window(num_tokens: int) -> int:
     return 8 if num_tokens <= 4096 else 4
 
 
-def begin(transducer: Transducer, frames: Frames) -> State:
+@dataclass(frozen=True)
+class Slots:
+    """The flat arrays. The last slot belongs to no row: it takes the writes of rows beyond the batch."""
+
+    encoded_NJ: torch.Tensor  # longer than the others by what a walk may look at beyond the last row
+    picks_PN: torch.Tensor  # label, and for TDT the index of its duration
+    times_N: torch.Tensor  # each label's frame, as its slot in encoded_NJ
+    earlier_times_N: torch.Tensor  # the same memory, max_symbols - 1 slots before
+    logprobs_N: torch.Tensor
+
+    @classmethod
+    @torch.inference_mode()
+    def allocate(cls, network: Network, num_slots: int) -> Slots:
+        device, like = network.device, network.predictor.first_gates_VG
+        lead = network.max_symbols - 1
+        times = torch.full((lead + num_slots + 1,), -1, device=device)
+        return cls(
+            encoded_NJ=like.new_zeros(num_slots + 1 + network.reach + network.window, network.joint_width),
+            picks_PN=torch.zeros(network.num_picks, num_slots + 1, dtype=torch.long, device=device),
+            times_N=times[lead:],
+            earlier_times_N=times[: num_slots + 1],
+            logprobs_N=torch.zeros(num_slots + 1, device=device),
+        )
+
+    @property
+    def capacity(self) -> int:
+        return len(self.logprobs_N) - 1
+
+
+@dataclass(frozen=True)
+class State:
+    """Tensors that `step` updates in place."""
+
+    slots: Slots
+    rows_B: torch.Tensor  # 0, 1, 2 ..
+    at_2B: torch.Tensor  # the slots of the frame a row looks at and of the next label it finds
+    limit_2B: torch.Tensor  # where its frames end and its room for labels ends
+    label_B: torch.Tensor  # the row's last label, blank at first
+    predictor_2LBH: torch.Tensor  # before that label
+    picks_PBE: torch.Tensor  # what the frames of the window say; beyond it: blank
+    hops_BE: torch.Tensor  # where a walk goes from each offset; from beyond the window: nowhere
+    active: torch.Tensor  # scalar bool: some row may have more to find
+
+    @classmethod
+    @torch.inference_mode()
+    def allocate(cls, network: Network, rows: int, slots: Slots) -> State:
+        """A state of so many rows, all of them finished."""
+        device, trash = network.device, slots.capacity
+        lstm = network.predictor
+        hidden = lstm.first_gates_VG.shape[1] // 4
+        rows_B = torch.arange(rows, device=device)
+        picks_PBE = torch.zeros(network.num_picks, rows, network.reach, dtype=torch.long, device=device)
+        picks_PBE[0] = network.blank_id
+        return cls(
+            slots=slots,
+            rows_B=rows_B,
+            at_2B=torch.full((2, rows), trash, device=device),
+            limit_2B=torch.full((2, rows), trash, device=device),
+            label_B=torch.full_like(rows_B, network.blank_id),
+            predictor_2LBH=lstm.first_gates_VG.new_zeros(2, len(lstm.recurrent), rows, hidden),
+            picks_PBE=picks_PBE,
+            hops_BE=torch.arange(network.reach, device=device).repeat(rows, 1),
+            active=torch.zeros((), dtype=torch.bool, device=device),
+        )
+
+
+def slots_needed(frames: Frames) -> int:
     batch, num_frames, _ = frames.frames_BTD.shape
-    device = frames.frames_BTD.device
-    encoded_BTJ = transducer.joint.encoder(frames.frames_BTD)
-    start_B = torch.full((batch,), transducer.blank_id, device=device)
-    output_BH, state_2LBH = transducer.predictor.step(start_B, transducer.predictor.initial_state(batch))
-    lengths_B = frames.lengths_B.to(torch.long)
-    capacity = max(1, num_frames)
+    return batch * (num_frames + 1)
 
-    def zeros(*shape: int, dtype: torch.dtype = torch.long) -> torch.Tensor:
-        return torch.zeros(shape, dtype=dtype, device=device)
 
-    return State(
-        encoded_BTJ=encoded_BTJ,
-        duration_table=torch.tensor(transducer.durations, dtype=torch.long, device=device),
-        lengths_B=lengths_B,
-        time_B=zeros(batch),
-        predicted_BJ=transducer.joint.predictor(output_BH),
-        predictor_2LBH=state_2LBH,
-        last_time_B=zeros(batch) - 1,
-        repeats_B=zeros(batch),
-        count_B=zeros(batch),
-        ids_BN=zeros(batch, capacity + 1),
-        times_BN=zeros(batch, capacity + 1),
-        durations_BN=zeros(batch, capacity + 1),
-        logprobs_BN=zeros(batch, capacity + 1, dtype=torch.float32),
-        active=(lengths_B > 0).any(),
+@torch.inference_mode()
+def begin_(network: Network, state: State, frames: Frames) -> None:
+    """Puts a batch into a state with enough rows and slots. Room for labels is one a frame (see `step`)."""
+    batch, num_frames, _ = frames.frames_BTD.shape
+    slots, trash = state.slots, state.slots.capacity
+    encoded_BTJ = network.joint.encoder(frames.frames_BTD)
+    encoded_BSJ = slots.encoded_NJ[: slots_needed(frames)].view(batch, num_frames + 1, encoded_BTJ.shape[2])
+    encoded_BSJ[:, :num_frames].copy_(encoded_BTJ)
+    slots.times_N.fill_(-1)
+    first_B = state.rows_B[:batch] * (num_frames + 1)
+    state.at_2B[:, :batch] = first_B
+    state.limit_2B[0, :batch] = first_B + frames.lengths_B
+    state.limit_2B[1, :batch] = first_B + num_frames
+    state.at_2B[:, batch:] = trash
+    state.limit_2B[:, batch:] = trash
+    state.label_B.fill_(network.blank_id)
+    state.predictor_2LBH.zero_()
+
+
+@torch.inference_mode()
+def step(network: Network, state: State) -> None:
+    """One turn: advance the predictor, find each row's next label within its window, record it.
+
+    A row whose room for labels is full waits in front of the label that it has no room for.
+    """
+    output_BH, predictor_2LBH = network.predictor.step(state.label_B, state.predictor_2LBH)
+    logits_BWX = _look(network, state, network.joint.predictor(output_BH))
+    landing_B1 = _walk(network, state, logits_BWX)
+    picked_PB = state.picks_PBE.gather(2, landing_B1.expand(network.num_picks, -1, 1))[..., 0]
+    position_B = state.at_2B[0]
+    torch.minimum(position_B + landing_B1[:, 0], state.limit_2B[0], out=position_B)
+    ahead_B = (state.at_2B < state.limit_2B).all(0)
+    torch.any(ahead_B, out=state.active)
+    found_B = ahead_B & (picked_PB[0] != network.blank_id)
+    _record(network, state, picked_PB, _logprobs(network, logits_BWX, landing_B1, picked_PB[0]))
+    _move_on(network, state, found_B, picked_PB)
+    torch.where(found_B, picked_PB[0], state.label_B, out=state.label_B)
+    torch.where(found_B[:, None], predictor_2LBH, state.predictor_2LBH, out=state.predictor_2LBH)
+
+
+def _look(network: Network, state: State, predicted_BJ: torch.Tensor) -> torch.Tensor:
+    slots_BW = state.at_2B[0][:, None] + network.offsets_W
+    return network.joint(F.embedding(slots_BW, state.slots.encoded_NJ), predicted_BJ[:, None])
+
+
+def _walk(network: Network, state: State, logits_BWX: torch.Tensor) -> torch.Tensor:
+    """Offset [B, 1] from the window's start where each row's chain of blanks ends: at a label, or beyond the window.
+
+    Pointer doubling: hops_BE maps an offset to where a blank there leads and every other offset to itself, so squaring
+    the map log2(W) times follows chains of up to W blanks. A chain may run past the row's last frame; whatever it finds
+    there, the row is finished.
+    """
+    window, num_tokens = network.window, network.blank_id + 1
+    labels_BW = state.picks_PBE[0, :, :window]
+    landings_BW = network.blank_landings_WX[:, 0]
+    torch.argmax(logits_BWX[..., :num_tokens], -1, out=labels_BW)
+    if network.durations:
+        durations_BW = state.picks_PBE[1, :, :window]
+        torch.argmax(logits_BWX[..., num_tokens:], -1, out=durations_BW)
+        landings_BWX = network.blank_landings_WX.expand(len(durations_BW), -1, -1)
+        landings_BW = landings_BWX.gather(2, durations_BW[..., None])[..., 0]
+    is_blank_BW = labels_BW == network.blank_id
+    torch.where(is_blank_BW, landings_BW, network.offsets_W, out=state.hops_BE[:, :window])
+    hops_BE = state.hops_BE
+    for _ in range((window - 1).bit_length()):
+        hops_BE = hops_BE.gather(1, hops_BE)
+    return hops_BE[:, :1]
+
+
+def _logprobs(
+    network: Network, logits_BWX: torch.Tensor, landing_B1: torch.Tensor, label_B: torch.Tensor
+) -> torch.Tensor:
+    """float32 [B] over labels and blank; meaningless for rows that found none."""
+    at_B1V = landing_B1.clamp(max=network.window - 1)[:, :, None].expand(-1, -1, network.blank_id + 1)
+    logits_BV = logits_BWX.gather(1, at_B1V)[:, 0]
+    return logits_BV.log_softmax(1, dtype=torch.float32).gather(1, label_B[:, None])[:, 0]
+
+
+def _record(network: Network, state: State, picked_PB: torch.Tensor, logprobs_B: torch.Tensor) -> None:
+    """Every row writes to the slot of its next label; only a row that found one will move on from it."""
+    position_B, slot_B = state.at_2B
+    state.slots.picks_PN.index_copy_(1, slot_B, picked_PB)
+    state.slots.times_N.index_copy_(0, slot_B, position_B)
+    state.slots.logprobs_N.index_copy_(0, slot_B, logprobs_B)
+
+
+def _move_on(network: Network, state: State, found_B: torch.Tensor, picked_PB: torch.Tensor) -> None:
+    """By the label's duration; by one frame at least where this frame has given max_symbols labels.
+
+    It has if the label max_symbols - 1 before this one lies at the same frame. Where the row has fewer labels, that slot
+    is a neighbour's, or none: the times there are never one of this row's frames.
+    """
+    position_B, slot_B = state.at_2B
+    advance_B = state.slots.earlier_times_N[slot_B] == position_B
+    if network.durations:
+        advance_B = torch.maximum(network.durations_X[picked_PB[1]], advance_B)
+    position_B.addcmul_(found_B, advance_B)
+    slot_B.add_(found_B)
+
+
+@torch.inference_mode()
+def pack(state: State, batch: int, row_slots: int) -> torch.Tensor:
+    """-> int32: [B] labels found, [B] whether the row waits for room, then [B, S] of each pick, frame and logprob.
+
+    Frames count from the row's first slot of encoded_NJ, log-probabilities are the bits of a float32.
+    """
+    outputs = slice(0, batch * row_slots)
+    parts = [
+        state.at_2B[1, :batch] - state.rows_B[:batch] * row_slots,
+        state.at_2B[0, :batch] < state.limit_2B[0, :batch],
+        *state.slots.picks_PN[:, outputs],
+        state.slots.times_N[outputs],
+        state.slots.logprobs_N[outputs].view(torch.int32),
+    ]
+    return torch.cat([part.int() for part in parts])
+
+
+def unpack(packed: np.ndarray, frames: Frames, durations: tuple[int, ...]) -> list[Hypothesis] | None:
+    """What `pack` made -> one Hypothesis a row; None if some row ran out of room for labels."""
+    batch, num_frames, _ = frames.frames_BTD.shape
+    counts, is_waiting = packed[:batch], packed[batch : 2 * batch]
+    if is_waiting.any():
+        return None
+    columns_CBS = packed[2 * batch :].reshape(4 if durations else 3, batch, -1)
+    is_label_BS = np.arange(columns_CBS.shape[2]) < counts[:, None]
+    ids, *picked_durations, times, logprobs = (column_BS[is_label_BS] for column_BS in columns_CBS)
+    ends = np.cumsum(counts)
+    times = times - np.repeat(np.arange(batch) * (num_frames + 1), counts)
+    lasted = np.asarray(durations)[picked_durations[0]] if durations else np.ones_like(ids)
+    flat = [values.tolist() for values in (ids, times, lasted, logprobs.view(np.float32))]
+    spans = [slice(end - count, end) for count, end in zip(counts.tolist(), ends.tolist(), strict=True)]
+    return [Hypothesis(*(tuple(values[span]) for values in flat)) for span in spans]
+
+
+class LabelLooping:
+    """The Decoder that runs the steps one by one and asks after each whether it was the last."""
+
+    def __init__(self, network: Network) -> None:
+        self.network = network
+
+    @torch.inference_mode()
+    def submit(self, frames: Frames) -> torch.Tensor:
+        """Waits for the device at every step. Room for labels grows where a row needs more."""
+        batch, num_frames, _ = frames.frames_BTD.shape
+        row_slots = num_frames + 1
+        state = State.allocate(self.network, batch, Slots.allocate(self.network, slots_needed(frames)))
+        begin_(self.network, state, frames)
+        while True:
+            step(self.network, state)
+            if not state.active:
+                if not (state.at_2B[0] < state.limit_2B[0]).any():
+                    return pack(state, batch, row_slots)
+                state, row_slots = grown(self.network, state, row_slots), 2 * row_slots
+
+    def read(self, packed: np.ndarray, frames: Frames) -> list[Hypothesis]:
+        """Where some row ran out of room, which only another way of running the steps lets happen, decodes anew."""
+        hypotheses = unpack(packed, frames, self.network.durations)
+        return self.read(self.submit(frames).cpu().numpy(), frames) if hypotheses is None else hypotheses
+
+    def close(self) -> None:
+        """Nothing outlives a call of submit."""
+
+
+def grown(network: Network, state: State, row_slots: int) -> State:
+    """The same state, every row of it in the batch, with twice the slots for labels; frames stay where they are."""
+    old, batch = state.slots, len(state.rows_B)
+    new = Slots.allocate(network, 2 * batch * row_slots)
+    outputs = slice(0, batch * row_slots)
+    for before, after in (
+        (old.picks_PN, new.picks_PN),
+        (old.times_N[None], new.times_N[None]),
+        (old.logprobs_N[None], new.logprobs_N[None]),
+    ):
+        after[:, : 2 * batch * row_slots].unflatten(1, (batch, -1))[..., :row_slots] = before[:, outputs].unflatten(
+            1, (batch, -1)
+        )
+    shift_B = state.rows_B * row_slots
+    room_B = state.limit_2B[1] + shift_B + row_slots
+    return replace(
+        state,
+        slots=replace(new, encoded_NJ=old.encoded_NJ),
+        at_2B=torch.stack([state.at_2B[0], state.at_2B[1] + shift_B]),
+        limit_2B=torch.stack([state.limit_2B[0], room_B]),
     )
 
 
-def step(transducer: Transducer, state: State, window: int) -> None:
-    """One turn: find each row's next label within its window, record it, advance the predictor where there was one."""
-    logits_BWX = _look(transducer, state, window)
-    num_tokens = transducer.blank_id + 1
-    labels_BW = logits_BWX[..., :num_tokens].argmax(-1)
-    durations_BW = _durations(transducer, state, logits_BWX, labels_BW)
-    landing_B = _walk(labels_BW == transducer.blank_id, durations_BW, state, window)
-    at_B1 = landing_B.clamp(max=window - 1)[:, None]
-    time_B = state.time_B + landing_B
-    found_B = (landing_B < window) & (time_B < state.lengths_B)
-    label_B = labels_BW.gather(1, at_B1)[:, 0]
-    duration_B = durations_BW.gather(1, at_B1)[:, 0] if transducer.durations else torch.zeros_like(label_B)
-    logits_BX = logits_BWX[torch.arange(len(at_B1), device=at_B1.device), at_B1[:, 0]]
-    _record(transducer, state, found_B, label_B, time_B, duration_B, logits_BX[:, :num_tokens])
-    _advance_time(transducer, state, found_B, time_B, duration_B)
-    _advance_predictor(transducer, state, found_B, label_B)
-
-
-def _look(transducer: Transducer, state: State, window: int) -> torch.Tensor:
-    _, num_frames, width = state.encoded_BTJ.shape
-    offsets_W = torch.arange(window, device=state.time_B.device)
-    times_BW = (state.time_B[:, None] + offsets_W).clamp(max=num_frames - 1)
-    encoded_BWJ = state.encoded_BTJ.gather(1, times_BW[:, :, None].expand(-1, -1, width))
-    return transducer.joint(encoded_BWJ, state.predicted_BJ[:, None])
-
-
-def _durations(transducer: Transducer, state: State, logits_BWX: torch.Tensor, labels_BW: torch.Tensor) -> torch.Tensor:
-    """Frames each decision moves on by; a blank moves at least one."""
-    is_blank_BW = labels_BW == transducer.blank_id
-    if not transducer.durations:
-        return is_blank_BW.long()
-    durations_BW = state.duration_table[logits_BWX[..., transducer.blank_id + 1 :].argmax(-1)]
-    return torch.where(is_blank_BW, durations_BW.clamp(min=1), durations_BW)
-
-
-def _walk(is_blank_BW: torch.Tensor, durations_BW: torch.Tensor, state: State, window: int) -> torch.Tensor:
-    """Offset from the window's start where each row's chain of blanks ends: at a label, or beyond the window or row.
-
-    Pointer doubling: `next` maps an offset to where a blank there leads and every other offset to itself, so squaring
-    the map log2(W) times follows chains of up to W blanks.
-    """
-    offsets_W = torch.arange(window, device=durations_BW.device)
-    in_row_BW = state.time_B[:, None] + offsets_W < state.lengths_B[:, None]
-    next_BW = torch.where(is_blank_BW & in_row_BW, offsets_W + durations_BW, offsets_W)
-    for _ in range(max(1, (window - 1).bit_length())):
-        beyond_BW = next_BW >= window
-        next_BW = torch.where(beyond_BW, next_BW, next_BW.gather(1, next_BW.clamp(max=window - 1)))
-    return next_BW[:, 0]
-
-
-def _record(
-    transducer: Transducer,
-    state: State,
-    found_B: torch.Tensor,
-    label_B: torch.Tensor,
-    time_B: torch.Tensor,
-    duration_B: torch.Tensor,
-    logits_BV: torch.Tensor,
-) -> None:
-    slot_B1 = torch.where(found_B, state.count_B, state.capacity)[:, None]
-    logits_BV = logits_BV.float()
-    logprob_B = logits_BV.gather(1, label_B[:, None])[:, 0] - logits_BV.logsumexp(1)
-    state.ids_BN.scatter_(1, slot_B1, label_B[:, None])
-    state.times_BN.scatter_(1, slot_B1, time_B[:, None])
-    state.durations_BN.scatter_(1, slot_B1, duration_B[:, None] if transducer.durations else torch.ones_like(slot_B1))
-    state.logprobs_BN.scatter_(1, slot_B1, logprob_B[:, None])
-    state.count_B.add_(found_B)
-
-
-def _advance_time(
-    transducer: Transducer, state: State, found_B: torch.Tensor, time_B: torch.Tensor, duration_B: torch.Tensor
-) -> None:
-    repeats_B = torch.where(time_B == state.last_time_B, state.repeats_B + 1, 1)
-    state.repeats_B.copy_(torch.where(found_B, repeats_B, state.repeats_B))
-    state.last_time_B.copy_(torch.where(found_B, time_B, state.last_time_B))
-    max_symbols = transducer.max_symbols or LABELS_PER_FRAME_GUARD
-    stuck_B = found_B & (duration_B == 0) & (state.repeats_B >= max_symbols)
-    state.time_B.copy_(time_B + found_B * duration_B + stuck_B)
-    state.active.copy_((state.time_B < state.lengths_B).any())
-
-
-def _advance_predictor(transducer: Transducer, state: State, found_B: torch.Tensor, label_B: torch.Tensor) -> None:
-    output_BH, new_2LBH = transducer.predictor.step(label_B, state.predictor_2LBH)
-    predicted_BJ = transducer.joint.predictor(output_BH)
-    state.predicted_BJ.copy_(torch.where(found_B[:, None], predicted_BJ, state.predicted_BJ))
-    state.predictor_2LBH.copy_(torch.where(found_B[:, None], new_2LBH, state.predictor_2LBH))
-
-
-def grown(state: State) -> State:
-    """The same state with twice the room for labels."""
-
-    def widen(tensor_BN: torch.Tensor) -> torch.Tensor:
-        return torch.nn.functional.pad(tensor_BN[:, :-1], (0, state.capacity + 1))
-
-    outputs = ("ids_BN", "times_BN", "durations_BN", "logprobs_BN")
-    return replace(state, **{name: widen(getattr(state, name)) for name in outputs})
-
-
-def hypotheses(state: State) -> list[Hypothesis]:
-    """Copies the results to the host at once."""
-    longest = int(state.count_B.max()) if len(state.count_B) else 0
-    columns = (state.ids_BN, state.times_BN, state.durations_BN, state.logprobs_BN)
-    ids, times, durations, logprobs = (column[:, :longest].tolist() for column in columns)
-    return [
-        Hypothesis(*(tuple(rows[row][:count]) for rows in (ids, times, durations, logprobs)))
-        for row, count in enumerate(state.count_B.tolist())
-    ]
+def decode(transducer: Transducer, frames: Frames, window: int | None = None) -> list[Hypothesis]:
+    """Frames -> one Hypothesis a row, at once."""
+    decoder = LabelLooping(Network.prepare(transducer, window))
+    return decoder.read(decoder.submit(frames).cpu().numpy(), frames)

@@ -1,0 +1,181 @@
+"""A CUDA graph that repeats another one while a flag on the device says so, without asking the host.
+
+torch 2.11 has no conditional nodes, so the loop is built by hand through cuda.bindings, and only here. The step is an
+ordinary captured graph; around it goes
+
+    WHILE handle:  step -> step -> .. -> set_turn<<<1, 1>>>(handle, flag)
+
+with the step as child graphs, so that nothing is ever captured inside a conditional body. The handle is 1 at each
+launch: the first turn always runs, and `set_turn` decides about the next. Conditional nodes (CUDA programming guide,
+"Conditional graph nodes") need a driver for CUDA 12.4; only device code can set a handle, hence the kernel, which NVRTC
+compiles once a device.
+
+Every failure, from a missing library to an error code, becomes GraphsUnavailable with what was tried.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import torch
+
+from fastscribe.graph_capture import GraphsUnavailable, first_line
+
+_OLDEST_DRIVER = 12040
+_KERNEL = b"set_turn"
+_SOURCE = b"""
+typedef unsigned long long cudaGraphConditionalHandle;
+extern "C" __device__ __cudart_builtin__ void cudaGraphSetConditional(
+    cudaGraphConditionalHandle handle, unsigned int value);
+
+extern "C" __global__ void set_turn(cudaGraphConditionalHandle handle, const bool *is_active) {
+    cudaGraphSetConditional(handle, *is_active ? 1u : 0u);
+}
+"""
+
+
+@dataclass(frozen=True)
+class Toolkit:
+    """What every loop on a device shares. It is never unloaded: one kernel of a few hundred bytes."""
+
+    driver: Any  # the module cuda.bindings.driver
+    bindings_major: int
+    context: Any
+    set_turn: Any
+
+
+def toolkit(device: torch.device) -> Toolkit:
+    """Raises GraphsUnavailable that names what is missing: bindings, driver, NVRTC, or a call that failed."""
+    return _toolkit(torch.device("cuda", torch.cuda.current_device() if device.index is None else device.index))
+
+
+@cache
+def _toolkit(device: torch.device) -> Toolkit:
+    with _reasons("cuda.bindings cannot be imported"):
+        import cuda.bindings
+        from cuda.bindings import driver, nvrtc
+
+        major = int(cuda.bindings.__version__.split(".")[0])
+    with _reasons("the CUDA driver cannot be used"):
+        _check(driver.cuInit(0), "cuInit")
+        (version,) = _check(driver.cuDriverGetVersion(), "cuDriverGetVersion")
+    if version < _OLDEST_DRIVER:
+        have, need = (f"{v // 1000}.{v % 1000 // 10}" for v in (version, _OLDEST_DRIVER))
+        raise GraphsUnavailable(f"the driver is for CUDA {have}, conditional graph nodes need {need}")
+    with _reasons("NVRTC cannot compile the loop's kernel"):
+        image = _compile(nvrtc)
+    with torch.cuda.device(device), _reasons("the loop's kernel cannot be loaded"):
+        torch.cuda.current_stream().query()  # makes torch's context this thread's
+        (context,) = _check(driver.cuCtxGetCurrent(), "cuCtxGetCurrent")
+        (module,) = _check(driver.cuModuleLoadData(image), "cuModuleLoadData")
+        (function,) = _check(driver.cuModuleGetFunction(module, _KERNEL), "cuModuleGetFunction")
+    return Toolkit(driver, major, context, function)
+
+
+class WhileGraph:
+    """The loop, ready to launch. Keep what the step's graph works on alive, its memory pool included, until `close`."""
+
+    def __init__(self, tools: Toolkit, step_graph: int, flag_address: int, steps_per_turn: int) -> None:
+        """`step_graph` is a cudaGraph_t, which is cloned; `flag_address` a bool's on the device."""
+        driver = tools.driver
+        handles: list[tuple[Any, Any]] = []  # (how to destroy it, what), in the order of creation
+        self._close = weakref.finalize(self, _destroy, handles)
+        self._close.atexit = False  # the driver is gone by then, and takes everything along
+        try:
+            with _reasons("the loop's graph cannot be built"):
+                (graph,) = _check(driver.cuGraphCreate(0), "cuGraphCreate")
+                handles.append((driver.cuGraphDestroy, graph))
+                _fill(tools, graph, step_graph, flag_address, steps_per_turn)
+                (self._executable,) = _check(driver.cuGraphInstantiate(graph, 0), "cuGraphInstantiate")
+                handles.append((driver.cuGraphExecDestroy, self._executable))
+        except BaseException:
+            self._close()
+            raise
+        self._driver = driver
+
+    def launch(self, stream: int) -> None:
+        """Enqueues the whole loop on a cudaStream_t. Raises GraphsUnavailable."""
+        with _reasons("the loop's graph cannot be launched"):
+            _check(self._driver.cuGraphLaunch(self._executable, stream), "cuGraphLaunch")
+
+    def close(self) -> None:
+        """Destroys the graph, which must not be running. Happens by itself when the object goes."""
+        self._close()
+
+
+def _destroy(handles: list[tuple[Any, Any]]) -> None:
+    while handles:
+        destroy, handle = handles.pop()
+        with suppress(RuntimeError):
+            destroy(handle)
+
+
+def _fill(tools: Toolkit, graph: Any, step_graph: int, flag_address: int, steps_per_turn: int) -> None:
+    driver = tools.driver
+    (handle,) = _check(
+        driver.cuGraphConditionalHandleCreate(graph, tools.context, 1, driver.CU_GRAPH_COND_ASSIGN_DEFAULT),
+        "cuGraphConditionalHandleCreate",
+    )
+    body = _add_while_node(tools, graph, handle)
+    before: list[Any] = []
+    for _ in range(steps_per_turn):
+        child = driver.CUgraph(init_value=step_graph)
+        (node,) = _check(driver.cuGraphAddChildGraphNode(body, before, len(before), child), "cuGraphAddChildGraphNode")
+        before = [node]
+    launch = driver.CUDA_KERNEL_NODE_PARAMS()
+    launch.func = tools.set_turn
+    launch.gridDimX = launch.gridDimY = launch.gridDimZ = 1
+    launch.blockDimX = launch.blockDimY = launch.blockDimZ = 1
+    launch.kernelParams = ((int(handle), flag_address), (ctypes.c_ulonglong, ctypes.c_void_p))
+    _check(driver.cuGraphAddKernelNode(body, before, len(before), launch), "cuGraphAddKernelNode")
+
+
+def _add_while_node(tools: Toolkit, graph: Any, handle: Any) -> Any:
+    """-> the graph of the loop's body."""
+    driver = tools.driver
+    node = driver.CUgraphNodeParams()
+    node.type = driver.CUgraphNodeType.CU_GRAPH_NODE_TYPE_CONDITIONAL
+    node.conditional.handle = handle
+    node.conditional.type = driver.CUgraphConditionalNodeType.CU_GRAPH_COND_TYPE_WHILE
+    node.conditional.size = 1
+    node.conditional.ctx = tools.context
+    # Since 13 the call takes edge data between the dependencies and their number.
+    nothing_before = (None, None, 0) if tools.bindings_major >= 13 else (None, 0)
+    _check(driver.cuGraphAddNode(graph, *nothing_before, node), "cuGraphAddNode")
+    return node.conditional.phGraph_out[0]
+
+
+def _compile(nvrtc: Any) -> bytes:
+    """-> PTX for NVRTC's default architecture; the driver translates it for the device."""
+    (program,) = _check(nvrtc.nvrtcCreateProgram(_SOURCE, b"set_turn.cu", 0, [], []), "nvrtcCreateProgram")
+    try:
+        _check(nvrtc.nvrtcCompileProgram(program, 0, []), "nvrtcCompileProgram")
+        (size,) = _check(nvrtc.nvrtcGetPTXSize(program), "nvrtcGetPTXSize")
+        image = bytes(size)
+        _check(nvrtc.nvrtcGetPTX(program, image), "nvrtcGetPTX")
+    finally:
+        nvrtc.nvrtcDestroyProgram(program)
+    return image
+
+
+def _check(result: tuple[Any, ...], call: str) -> tuple[Any, ...]:
+    """A binding's (error code, values..) -> values."""
+    code, *values = result
+    if int(code) != 0:
+        raise GraphsUnavailable(f"{call}: {getattr(code, 'name', code)}")
+    return tuple(values)
+
+
+@contextmanager
+def _reasons(what: str) -> Iterator[None]:
+    """The bindings raise, too: for a library, a symbol, a name or a signature that is not as expected."""
+    try:
+        yield
+    except (ImportError, RuntimeError, AttributeError, TypeError) as error:
+        raise GraphsUnavailable(f"{what} ({first_line(error)})") from error

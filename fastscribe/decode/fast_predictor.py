@@ -1,0 +1,64 @@
+"""The predictor with what does not change from step to step computed once.
+
+The first layer's product with the embedding is a table with a row a label, each layer's two biases are one, and the
+matrices lie as the device likes them. A step is then one look-up, a product for every recurrent matrix and every layer
+above the first, and one fused cell a layer on a GPU. `Predictor.step` is what it must equal, up to rounding.
+
+Shapes: B batch, H predictor width, L predictor layers, G gates (4H: input, forget, cell, output), V labels with blank.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from fastscribe.model.packed import pack_linears_
+from fastscribe.model.transducer import Predictor
+
+
+class FastPredictor(nn.Module):
+    def __init__(self, predictor: Predictor) -> None:
+        super().__init__()
+        weights = predictor.lstm.all_weights
+        weight_ih, _, bias_ih, bias_hh = weights[0]
+        self.first_gates_VG = F.linear(predictor.embedding.weight, weight_ih, bias_ih + bias_hh)
+        self.recurrent = nn.ModuleList(_linear(weight_hh, None) for _, weight_hh, _, _ in weights)
+        self.upward = nn.ModuleList(_linear(w, b_ih + b_hh) for w, _, b_ih, b_hh in weights[1:])
+        if not self.first_gates_VG.is_cuda:
+            pack_linears_(self, self.first_gates_VG.dtype)
+
+    def step(self, labels_B: torch.Tensor, state_2LBH: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """As Predictor.step: (labels [B], state) -> (output [B, H], state). State is h and c, [2, L, B, H]."""
+        hidden_LBH, cells_LBH = state_2LBH
+        gates_BG = F.embedding(labels_B, self.first_gates_VG)
+        outputs: list[torch.Tensor] = []
+        cells: list[torch.Tensor] = []
+        for layer, recurrent in enumerate(self.recurrent):
+            if layer:
+                gates_BG = self.upward[layer - 1](outputs[-1])
+            output_BH, cell_BH = _cell(gates_BG, recurrent(hidden_LBH[layer]), cells_LBH[layer])
+            outputs.append(output_BH)
+            cells.append(cell_BH)
+        return outputs[-1], torch.stack(outputs + cells).view_as(state_2LBH)
+
+
+def _linear(weight: torch.Tensor, bias: torch.Tensor | None) -> nn.Linear:
+    """A layer around existing weights."""
+    linear = nn.Linear(weight.shape[1], weight.shape[0], bias=bias is not None, device="meta")
+    linear.weight = nn.Parameter(weight.detach(), requires_grad=False)
+    if bias is not None:
+        linear.bias = nn.Parameter(bias.detach(), requires_grad=False)
+    return linear
+
+
+def _cell(
+    gates_BG: torch.Tensor, recurrent_BG: torch.Tensor, cell_BH: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The two halves of the gates, whose memory it may use, and the cell -> (output, new cell)."""
+    if gates_BG.is_cuda:  # one kernel there, which CPUs lack
+        output_BH, new_cell_BH, _ = torch.ops.aten._thnn_fused_lstm_cell(gates_BG, recurrent_BG, cell_BH)
+        return output_BH, new_cell_BH
+    in_BH, forget_BH, candidate_BH, out_BH = recurrent_BG.add_(gates_BG).chunk(4, dim=1)
+    new_cell_BH = (forget_BH.sigmoid_() * cell_BH).addcmul_(in_BH.sigmoid_(), candidate_BH.tanh_())
+    return out_BH.sigmoid_() * new_cell_BH.tanh(), new_cell_BH
