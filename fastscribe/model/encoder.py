@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -21,8 +22,11 @@ from torch import nn
 from fastscribe.config import EncoderConfig
 from fastscribe.types import Features, Frames
 
+Size = TypeVar("Size", int, torch.Tensor)
+
 _MASKED_SCORE = -10000.0
 _CACHED_POSITIONS = 1024  # frames up to which projected position tables are kept
+_MOST_CONV_ELEMENTS = 2**29  # of the first convolution's output: 1 GB in bf16, and well within 32-bit indices
 
 
 class Encoder(nn.Module):
@@ -32,23 +36,19 @@ class Encoder(nn.Module):
         super().__init__()
         self.config = config
         self.subsampling = Subsampling(config)
-        self.layers = nn.ModuleList(ConformerLayer(config) for _ in range(config.num_layers))
+        self.layers: nn.Module = Layers(ConformerLayer(config) for _ in range(config.num_layers))
 
     def forward(self, features: Features) -> Frames:
         dtype = self.subsampling.out.weight.dtype
         x_BTD, lengths_B = self.subsampling(features.mel_BMT.to(dtype).transpose(1, 2), features.lengths_B)
         if self.config.xscaling:
             x_BTD = x_BTD * math.sqrt(self.config.d_model)
-        padding = Padding.of(lengths_B, x_BTD.shape[1])
-        positions_RD = relative_positions(x_BTD.shape[1], self.config.d_model, dtype, x_BTD.device)
-        for layer in self.layers:
-            x_BTD = layer(x_BTD, padding, positions_RD)
-        return Frames(x_BTD, lengths_B)
+        return Frames(self.layers(x_BTD, lengths_B), lengths_B)
 
     @torch.no_grad()
     def optimise_(self) -> None:
         """Fuses what inference can fuse. Call in float32, in eval mode, before casting; training ends here."""
-        for layer in self.layers:
+        for layer in self.layers.children():
             assert isinstance(layer, ConformerLayer)
             layer.self_attn.fuse_()
             layer.conv.fold_norm_()
@@ -96,10 +96,30 @@ class Subsampling(nn.Module):
                 depthwise = nn.Conv2d(channels, channels, 3, stride=2, padding=1, groups=channels)
                 convs = [depthwise, nn.Conv2d(channels, channels, 1)]
             self.stages.append(nn.Sequential(*convs))
+        self.elements_per_frame = channels * halved(config.num_mels, 1) // 2  # of the first convolution's output
         self.out = nn.Linear(channels * halved(config.num_mels, num_stages), config.d_model)
         self.channels_last = False
 
     def forward(self, x_BTM: torch.Tensor, lengths_B: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """In halves, by rows and then by frames, where the first convolution's output would be too large."""
+        batch, num_frames, _ = x_BTM.shape
+        factor = 2 ** len(self.stages)
+        fits = batch * num_frames * self.elements_per_frame <= _MOST_CONV_ELEMENTS
+        if fits or (batch == 1 and num_frames < 4 * factor):
+            return self._convolve(x_BTM, lengths_B)
+        if batch > 1:
+            half = batch // 2
+            parts = [self(x_BTM[rows], lengths_B[rows]) for rows in (slice(None, half), slice(half, None))]
+            return torch.cat([out_BTD for out_BTD, _ in parts]), torch.cat([lengths for _, lengths in parts])
+        # An output frame sees its own `factor` mel frames and some of those before. So the second half begins one output
+        # frame early, and that frame, which the zeros before it have spoiled, is dropped.
+        middle = num_frames // (2 * factor) * factor
+        before_1TD, _ = self(x_BTM[:, :middle], lengths_B.clamp(max=middle))
+        start = middle - factor
+        after_1TD, _ = self(x_BTM[:, start:], (lengths_B - start).clamp(min=0))
+        return torch.cat([before_1TD, after_1TD[:, 1:]], dim=1), halved(lengths_B, len(self.stages))
+
+    def _convolve(self, x_BTM: torch.Tensor, lengths_B: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         x_BCTF = x_BTM.unsqueeze(1)
         if self.channels_last:
             x_BCTF = x_BCTF.contiguous(memory_format=torch.channels_last)
@@ -121,11 +141,23 @@ class Subsampling(nn.Module):
         self.out.weight = nn.Parameter(weight_DCF.transpose(1, 2).flatten(1), requires_grad=False)
 
 
-def halved(size: int, times: int) -> int:
+def halved(size: Size, times: int) -> Size:
     """Size after so many stride-2 convolutions with kernel 3 and padding 1."""
     for _ in range(times):
         size = (size + 1) // 2
     return size
+
+
+class Layers(nn.ModuleList):
+    """The conformer layers, run one after another: [B, T, D] -> [B, T, D], rows undefined beyond their length."""
+
+    def forward(self, x_BTD: torch.Tensor, lengths_B: torch.Tensor) -> torch.Tensor:
+        _, num_frames, width = x_BTD.shape
+        padding = Padding.of(lengths_B, num_frames)
+        positions_RD = relative_positions(num_frames, width, x_BTD.dtype, x_BTD.device)
+        for layer in self:
+            x_BTD = layer(x_BTD, padding, positions_RD)
+        return x_BTD
 
 
 class ConformerLayer(nn.Module):

@@ -1,0 +1,220 @@
+"""Torch's forms equal the textbook; Triton's forms equal torch's: interpreted, compiled for devices, and on a device."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from fastscribe.config import EncoderConfig
+from fastscribe.model.kernels import POSITION_ROWS_MULTIPLE, TORCH, choose_operations, first_wrong
+from tests.test_model import small_config
+
+needs_triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed")
+# Of the largest value: some roundings of what the dtype can tell apart.
+TOLERANCES = {torch.float32: 3e-5, torch.float16: 4e-3, torch.bfloat16: 2e-2}
+
+
+def normal(*shape: int) -> torch.Tensor:
+    return torch.randn(*shape)
+
+
+def model_config(**changes) -> EncoderConfig:
+    return small_config(**({"d_model": 32, "num_heads": 2} | changes))
+
+
+def real_frames(lengths_B: torch.Tensor, num_frames: int) -> torch.Tensor:
+    return torch.arange(num_frames, device=lengths_B.device) < lengths_B[:, None]
+
+
+def close(ours: torch.Tensor, exact: torch.Tensor, where: torch.Tensor | None = None) -> None:
+    tolerance = TOLERANCES[ours.dtype] * max(1.0, float(exact.abs().max()))
+    error = (ours.float() - exact.float()).abs()
+    assert float((error if where is None else error[where]).max()) <= tolerance
+
+
+def test_attention_is_the_formula() -> None:
+    """One query, one key and one head at a time, with u and v as the paper has them."""
+    torch.manual_seed(0)
+    batch, num_frames, heads, width, rows = 3, 7, 2, 4, POSITION_ROWS_MULTIPLE
+    lengths_B = torch.tensor([7, 4, 1])
+    q_BTHK, k_BTHK, v_BTHK = normal(3, batch, num_frames, heads, width)
+    u_HK, v_HK = normal(2, heads, width)
+    table_HRK = normal(heads, rows, width)
+    bias_HR = torch.einsum("hrk,hk->hr", table_HRK, v_HK - u_HK)
+    qkv_BTD = torch.stack([q_BTHK + u_HK, k_BTHK, v_BTHK], dim=2).flatten(2)
+    ours_BTHK = TORCH.rel_attention(qkv_BTD, table_HRK, bias_HR, lengths_B).unflatten(2, (heads, width))
+    for b, length in enumerate(lengths_B.tolist()):
+        for head in range(heads):
+            for i in range(length):
+                q_K, scores = q_BTHK[b, i, head], []
+                for j in range(length):
+                    position_K = table_HRK[head, rows // 2 - 1 - (i - j)]
+                    content = (q_K + u_HK[head]) @ k_BTHK[b, j, head]
+                    scores.append((content + (q_K + v_HK[head]) @ position_K) / math.sqrt(width))
+                expected_K = torch.stack(scores).softmax(0) @ v_BTHK[b, :length, head]
+                torch.testing.assert_close(ours_BTHK[b, i, head], expected_K, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("silu", [False, True])
+def test_convolution_is_the_sum(silu: bool) -> None:
+    torch.manual_seed(0)
+    num_frames, width, taps = 8, 3, 5
+    lengths_B = torch.tensor([8, 3, 0])
+    x_BTD, weight_WD, bias_D = normal(3, num_frames, 2 * width), normal(taps, width), normal(width)
+    ours_BTD = TORCH.glu_depthwise(x_BTD, weight_WD, bias_D, lengths_B, silu)
+    for b, length in enumerate(lengths_B.tolist()):
+        for t in range(num_frames):
+            expected_D = bias_D.clone()
+            for tap in range(taps):
+                frame = t + tap - taps // 2
+                if 0 <= frame < length:
+                    expected_D += weight_WD[tap] * x_BTD[b, frame, :width] * x_BTD[b, frame, width:].sigmoid()
+            torch.testing.assert_close(ours_BTD[b, t], F.silu(expected_D) if silu else expected_D)
+
+
+def test_a_shift_is_added_before_the_norm_and_two_norms_follow_each_other() -> None:
+    torch.manual_seed(0)
+    x_BTD, (shift_D, weight1_D, bias1_D, weight2_D, bias2_D) = normal(2, 3, 8), normal(5, 8)
+    expected_BTD = F.layer_norm(x_BTD + shift_D, (8,), weight1_D, bias1_D)
+    torch.testing.assert_close(TORCH.layer_norm(x_BTD, shift_D, weight1_D, bias1_D), expected_BTD)
+    second_BTD = TORCH.layer_norm_twice_(x_BTD, shift_D, weight1_D, bias1_D, weight2_D, bias2_D)
+    torch.testing.assert_close(x_BTD, expected_BTD)
+    torch.testing.assert_close(second_BTD, F.layer_norm(expected_BTD, (8,), weight2_D, bias2_D))
+
+
+def test_without_triton_torch_takes_over_and_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "fastscribe.model.triton_kernels", None)
+    operations, reason = choose_operations(model_config(), torch.float32, torch.device("cpu"))
+    assert operations is TORCH
+    assert reason is not None and reason.startswith("Triton cannot be imported")
+
+
+@needs_triton
+@pytest.mark.skipif(torch.cuda.is_available(), reason="Triton works here")
+def test_where_triton_fails_torch_takes_over_and_says_why() -> None:
+    operations, reason = choose_operations(model_config(), torch.float32, torch.device("cpu"))
+    assert operations is TORCH
+    assert reason is not None and reason.startswith("Triton fails on this device (")
+    assert "\n" not in reason
+
+
+@pytest.mark.parametrize("name", [field.name for field in dataclasses.fields(TORCH)])
+def test_the_comparison_notices_each_wrong_operation(name: str) -> None:
+    def wrong(*arguments):
+        result = getattr(TORCH, name)(*arguments)
+        result[1, 20] *= 1.01
+        return result
+
+    broken = dataclasses.replace(TORCH, **{name: wrong})
+    assert first_wrong(TORCH, model_config(), torch.float32, torch.device("cpu")) is None
+    assert first_wrong(broken, model_config(), torch.float32, torch.device("cpu")) == name
+
+
+@needs_triton
+@pytest.mark.skipif(torch.cuda.is_available(), reason="the tests on the device say more")
+def test_interpreted_kernels_equal_torch() -> None:
+    """In a process of its own: whether kernels are interpreted is settled when Triton is imported."""
+    command = [sys.executable, "-m", "pytest", "-x", "-p", "no:cacheprovider", "tests/interpreted_kernels.py"]
+    environment = os.environ | {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
+    root = Path(__file__).parents[1]
+    done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, timeout=250)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+MOST_SHARED_BYTES = 99 * 1024  # what a program may have on any device since Ampere
+ATTENTION_POINTERS = {"qkv_ptr": "bf16", "positions_ptr": "bf16", "position_bias_ptr": "fp32"}
+CONVOLUTION_POINTERS = {"x_ptr": "bf16", "weight_ptr": "bf16", "bias_ptr": "bf16"}
+BOTH_NORMS = {"weight1_ptr": "bf16", "bias1_ptr": "bf16", "weight2_ptr": "bf16", "bias2_ptr": "bf16"}
+NORM_POINTERS = {"x_ptr": "bf16", "shift_ptr": "fp32", "out_ptr": "bf16"} | BOTH_NORMS
+ROWS_POINTERS = {"lengths_ptr": "i64", "out_ptr": "bf16"}
+# (kernel, pointers, constants, options) as the launches have them.
+COMPILED = (
+    ("rel_attention_kernel", 90, {"HEADS": 8, "WIDTH": 128, "BLOCK": 64}, {"num_warps": 4, "num_stages": 1}),
+    ("rel_attention_kernel", 90, {"HEADS": 8, "WIDTH": 64, "BLOCK": 64}, {"num_warps": 4, "num_stages": 2}),
+    ("rel_attention_kernel", 80, {"HEADS": 8, "WIDTH": 128, "BLOCK": 32}, {"num_warps": 4, "num_stages": 2}),
+    ("glu_depthwise_kernel", 90, {"WIDTH": 1024, "TAPS": 9, "CHUNK": 36, "BLOCK": 256}, {"num_warps": 2}),
+    ("glu_depthwise_kernel", 80, {"WIDTH": 512, "TAPS": 5, "CHUNK": 30, "BLOCK": 256}, {"num_warps": 2}),
+    ("layer_norm_kernel", 90, {"WIDTH": 1024, "BLOCK": 1024}, {"num_warps": 1}),
+    ("layer_norm_kernel", 80, {"WIDTH": 512, "BLOCK": 512}, {"num_warps": 1}),
+)
+ARGUMENTS = {
+    "rel_attention_kernel": (ATTENTION_POINTERS | ROWS_POINTERS, {"PRECISION": "tf32"}),
+    "glu_depthwise_kernel": (CONVOLUTION_POINTERS | ROWS_POINTERS, {"SILU": True}),
+    "layer_norm_kernel": (NORM_POINTERS, {"EPSILON": 1e-5}),
+}
+
+
+@needs_triton
+@pytest.mark.parametrize(("name", "capability", "shape", "options"), COMPILED)
+def test_kernels_compile_without_a_device(name: str, capability: int, shape: dict, options: dict) -> None:
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    from fastscribe.model import triton_kernels
+
+    kernel = getattr(triton_kernels, name)
+    pointers, constants = ARGUMENTS[name]
+    constants = constants | shape
+    scalars = {"num_frames": "i32", "num_rows": "i32", "log2_scale": "fp32"}
+    kinds = {name: f"*{kind}" for name, kind in pointers.items()} | scalars | dict.fromkeys(constants, "constexpr")
+    signature = {argument: kinds[argument] for argument in kernel.arg_names}
+    aligned = {(kernel.arg_names.index(pointer),): [["tt.divisibility", 16]] for pointer in pointers}
+    source = ASTSource(kernel, signature, constants, aligned)
+    target = GPUTarget("cuda", capability, 32)
+    compiled = triton.compile(source, target=target, options=options | {"enable_fp_fusion": True})
+    assert compiled.metadata.shared <= MOST_SHARED_BYTES
+    if name == "rel_attention_kernel" and capability == 90:
+        assert "wgmma" in compiled.asm["ptx"]
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@needs_triton
+class TestOnTheDevice:
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+    @pytest.mark.parametrize("width", [64, 128])
+    @pytest.mark.parametrize("num_frames", [1, 2, 31, 64, 65, 100, 127, 251, 512, 700])
+    def test_rel_attention(self, dtype: torch.dtype, width: int, num_frames: int) -> None:
+        from fastscribe.model.triton_kernels import TRITON
+
+        torch.manual_seed(num_frames)
+        lengths_B = torch.tensor([num_frames, num_frames // 2, 1, 0])
+        qkv_BTD, table_HRK = normal(4, num_frames, 12 * width).to(dtype), normal(4, 2048, width).to(dtype)
+        bias_HR = normal(4, 2048)
+        arguments = [argument.cuda() for argument in (qkv_BTD, table_HRK, bias_HR, lengths_B)]
+        ours_BTD = TRITON.rel_attention(*arguments).cpu()
+        assert ours_BTD.isfinite().all()
+        exact_BTD = TORCH.rel_attention(qkv_BTD.float(), table_HRK.float(), bias_HR, lengths_B)
+        close(ours_BTD, exact_BTD, real_frames(lengths_B, num_frames))
+
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+    @pytest.mark.parametrize("taps", [5, 9, 15, 31])
+    @pytest.mark.parametrize(("width", "num_frames"), [(512, 1), (1024, 35), (1024, 36), (512, 37), (1024, 700)])
+    def test_glu_depthwise(self, dtype: torch.dtype, taps: int, width: int, num_frames: int) -> None:
+        from fastscribe.model.triton_kernels import TRITON
+
+        torch.manual_seed(num_frames)
+        lengths_B = torch.tensor([num_frames, num_frames // 2, 1, 0])
+        floats = [normal(4, num_frames, 2 * width), normal(taps, width), normal(width)]
+        rounded = [tensor.to(dtype) for tensor in floats]
+        ours_BTD = TRITON.glu_depthwise(*(tensor.cuda() for tensor in rounded), lengths_B.cuda(), True).cpu()
+        close(ours_BTD, TORCH.glu_depthwise(*(tensor.float() for tensor in rounded), lengths_B, True))
+
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+    @pytest.mark.parametrize("changes", [{}, {"use_bias": False, "conv_norm": "layer_norm"}], ids=str)
+    @pytest.mark.parametrize(("width", "heads"), [(512, 8), (1024, 8)])
+    def test_a_model_s_operations_are_right(self, dtype: torch.dtype, changes: dict, width: int, heads: int) -> None:
+        config = model_config(d_model=width, num_heads=heads, conv_kernel=9, **changes)
+        operations, reason = choose_operations(config, dtype, torch.device("cuda"))
+        assert reason is None
+        assert operations is not TORCH
