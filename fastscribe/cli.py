@@ -21,7 +21,7 @@ import typer
 from fastscribe import __version__
 from fastscribe.audio.source import to_failure
 from fastscribe.config import OUTPUT_FORMATS, Options
-from fastscribe.errors import FastscribeError, OutputError, UsageError
+from fastscribe.errors import DeviceFailed, FastscribeError, OutputError, UsageError
 from fastscribe.openmp import wait_politely
 from fastscribe.terminal import ProgressBar, failure_line, report_table, say, without_mp3_chatter
 from fastscribe.types import Failure, Transcript
@@ -54,6 +54,15 @@ class Dtype(str, Enum):
     auto = "auto"
     fp32 = "fp32"
     bf16 = "bf16"
+    int8 = "int8"
+    fp8 = "fp8"
+
+
+class CudaGraphs(str, Enum):
+    auto = "auto"
+    full = "full"
+    chunked = "chunked"
+    off = "off"
 
 
 class StoredDtype(str, Enum):
@@ -84,7 +93,7 @@ def _run() -> int:
     except _ClickException as error:
         say(f"{error.format_message()} (try --help)".replace("\n", " "))
         return int(error.exit_code)
-    except OutputError as error:
+    except (OutputError, DeviceFailed) as error:
         say(str(error))
         return 1
     except FastscribeError as error:
@@ -176,8 +185,18 @@ def transcribe(
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1 ..")] = "auto",
     dtype: Annotated[
         Dtype,
-        typer.Option(help="auto: bf16 on GPUs, and on CPUs that multiply it natively for wide models; else fp32."),
+        typer.Option(
+            help="auto: bf16 on GPUs, and on CPUs that multiply it natively for wide models; else fp32. int8 (CPUs) and "
+            "fp8 (GPUs) quantise the encoder's linear layers: faster, and a few words differ."
+        ),
     ] = Dtype.auto,
+    cuda_graphs: Annotated[
+        CudaGraphs,
+        typer.Option(
+            help="How a GPU decodes: full (one graph with a loop inside), chunked (a graph of a few steps, replayed), off, "
+            "or auto, the first of these that works here."
+        ),
+    ] = CudaGraphs.auto,
     batch_frames: Annotated[
         str | None, typer.Option(help="Encoder frames in a batch (rows x longest), or auto.", metavar="N|auto")
     ] = None,
@@ -194,7 +213,9 @@ def transcribe(
         bool, typer.Option("--tokens", help="Write every token with its times and confidence too.")
     ] = False,
     window: Annotated[int, typer.Option(min=1, help="Inputs to sort by length together.")] = _DEFAULTS.window,
-    threads: Annotated[int, typer.Option(min=1, help="Threads that read audio.")] = _DEFAULTS.threads,
+    threads: Annotated[
+        int | None, typer.Option(min=1, help="Threads that read audio. Default: by the number of processors.")
+    ] = None,
     price_per_hour: Annotated[
         float | None, typer.Option(min=0, help="USD an hour of this machine, for the cost in the report.")
     ] = None,
@@ -209,6 +230,7 @@ def transcribe(
         raise typer.BadParameter("several formats need --output-dir")
     options = Options(
         decoder=decoder.value if decoder else None,
+        cuda_graphs=cuda_graphs.value,
         batch_frames=_frames(batch_frames),
         batch_size=batch_size,
         max_utterance_s=max_utterance_s,
@@ -218,7 +240,7 @@ def transcribe(
     )
     from fastscribe.run import Transcriber
 
-    transcriber = Transcriber.load(model, device, dtype.value, options)
+    transcriber = Transcriber.load(model, device, dtype.value, options, say)
     with _open_output(output_dir, formats, tokens) as output:
         stats = _write_all(transcriber, inputs, output, price_per_hour, show_progress=not (quiet or no_progress))
     if stats.files == 0:

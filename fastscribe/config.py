@@ -15,6 +15,9 @@ from typing import Any, Literal, get_args
 from fastscribe.errors import UsageError
 
 DecoderName = Literal["rnnt", "tdt", "ctc"]
+# How a GPU is told to decode: "full" is one graph with a loop inside, "chunked" replays a graph of a few steps, "off" has
+# no graphs; "auto" takes the first of these that the machine has.
+GraphMode = Literal["auto", "full", "chunked", "off"]
 OUTPUT_FORMATS = ("jsonl", "json", "srt", "vtt", "txt", "tsv", "ctm")
 
 
@@ -142,18 +145,21 @@ class Options:
     """What the user chooses for a run, device and dtype aside. The CLI's defaults are these. Raises UsageError."""
 
     decoder: DecoderName | None = None  # None: the checkpoint's own first one
-    # Encoder frames in a batch, rows x longest. "auto": a constant for the kind of device; None: the same, unless
-    # batch_size is given, which then counts alone.
+    cuda_graphs: GraphMode = "auto"
+    # Encoder frames in a batch, rows x longest. "auto": what pays on the device and fits in its memory; None: the same,
+    # unless batch_size is given, which then counts alone.
     batch_frames: int | Literal["auto"] | None = None
     batch_size: int | None = None  # at most so many utterances
     max_utterance_s: float = 40.0  # longer audio is cut at a quiet place; 0 = never
     channel: int | None = None  # None: mean of all channels
     window: int = 20_000  # inputs probed and sorted together, at most
-    threads: int = 4  # audio loader threads
+    threads: int | None = None  # that read audio; None: by the number of processors
 
     def __post_init__(self) -> None:
         if self.decoder not in (None, *get_args(DecoderName)):
             raise UsageError(f"decoder {self.decoder!r}: not one of {', '.join(get_args(DecoderName))}")
+        if self.cuda_graphs not in get_args(GraphMode):
+            raise UsageError(f"cuda_graphs {self.cuda_graphs!r}: not one of {', '.join(get_args(GraphMode))}")
         for name, least in (("batch_frames", 1), ("batch_size", 1), ("window", 1), ("threads", 1), ("channel", 0)):
             value = getattr(self, name)
             if value is not None and value != "auto" and not (isinstance(value, int) and value >= least):

@@ -7,6 +7,7 @@
     │   └── WeightsMismatch         lists missing and unexpected weight names
     ├── AudioError                  one recording that cannot be read; the run turns it into a Failure and goes on
     ├── ManifestError               one manifest row that cannot be used; likewise
+    ├── DeviceFailed                the GPU can do nothing more in this process; the run stops, what is written stays
     └── OutputError                 a result that cannot be written (disk full ..); the run stops, what is written stays
 
 A wrong state of our own is an assert, not an exception from here.
@@ -70,6 +71,12 @@ class AudioError(FastscribeError):
 class ManifestError(FastscribeError):
     def __init__(self, path: str, line_number: int, problem: str) -> None:
         super().__init__(f"{path}: line {line_number}: {problem}")
+
+
+class DeviceFailed(FastscribeError):
+    def __init__(self, device: str, error: BaseException) -> None:
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        super().__init__(f"{device} failed: {reason}; the run stops, what is written is kept")
 
 
 class OutputError(FastscribeError):

@@ -1,6 +1,7 @@
 """The recognizer: batches of waveforms in, hypotheses out, on one device in one dtype. Knows tensors, never a file.
 
-Its three stages are separate so that the run can time them by name: features (always float32), encode, decode.
+Its stages are separate, and wait for nothing on a GPU, so that the engine can lay several batches over each other:
+upload, features (always float32), encode, and the decoder's submit and read.
 """
 
 from __future__ import annotations
@@ -9,47 +10,81 @@ import platform
 import resource
 import sys
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
+from time import perf_counter
 
 import torch
 
+from fastscribe import cost_model, resample
+from fastscribe.batching import Budget
 from fastscribe.checkpoint import Checkpoint
-from fastscribe.config import DecoderName
-from fastscribe.decode import ctc, label_looping
+from fastscribe.config import DecoderName, Options
+from fastscribe.decode.ctc import CtcDecoder
+from fastscribe.decode.decoder import Decoder
+from fastscribe.decode.graphs import build_decoder
+from fastscribe.device import free_bytes, to_device
 from fastscribe.errors import UsageError
 from fastscribe.features import LogMel
+from fastscribe.graph_capture import GraphsUnavailable, capture
+from fastscribe.model.encoder_graphs import EncoderGraphs
+from fastscribe.model.fp8 import fp8_problem, quantise_fp8_
+from fastscribe.model.fused import fuse_for_gpu_
+from fastscribe.model.int8 import int8_problem, quantise_int8_
 from fastscribe.model.model import Model, build_model
 from fastscribe.model.packed import pack_linears_
 from fastscribe.types import Batch, Features, Frames, Hypothesis
 
-_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+_DTYPES = ("fp32", "bf16", "int8", "fp8")
 # Narrower models are fast either way on a CPU, and in fp32 they are exact (docs/log.md, 2026-11-21).
 _BF16_MIN_WIDTH_ON_CPU = 256
+# Encoder frames a batch on a CPU, where bigger ones stop paying once matrices are tall (docs/log.md, 2026-11-21).
+_CPU_BATCH_FRAMES = 1600
+
+
+def to_stderr(line: str) -> None:
+    print(f"fastscribe: {line}", file=sys.stderr)
 
 
 @dataclass(frozen=True)
 class Recognizer:
     model: Model
     log_mel: LogMel
-    decoder: DecoderName
+    encoder: Callable[[Features], Frames]  # the model's, or the same captured in graphs
+    decoder: Decoder
+    decoder_name: DecoderName
     device: torch.device
     dtype: str
 
     @classmethod
     def build(
-        cls, checkpoint: Checkpoint, device: str = "auto", dtype: str = "auto", decoder: DecoderName | None = None
+        cls,
+        checkpoint: Checkpoint,
+        device: str = "auto",
+        dtype: str = "auto",
+        options: Options = Options(),  # noqa: B008 - frozen
+        say: Callable[[str], None] = to_stderr,
     ) -> Recognizer:
-        """Raises UsageError for a device, dtype or decoder that cannot be had, WeightsMismatch for a wrong checkpoint."""
+        """`say` gets a line for each fast path that cannot be had and was not asked for by name.
+
+        Raises UsageError for a device, dtype, decoder or graph mode that cannot be had, WeightsMismatch for a wrong
+        checkpoint.
+        """
         chosen_device = choose_device(device)
         chosen_dtype = choose_dtype(dtype, chosen_device, checkpoint.config.encoder.d_model)
-        chosen_decoder = choose_decoder(decoder, checkpoint.config.decoders)
+        chosen_decoder = choose_decoder(options.decoder, checkpoint.config.decoders)
         model = build_model(checkpoint.config, checkpoint.weights, checkpoint.path)
-        model.encoder.optimise_()
-        model.to(chosen_device, _DTYPES[chosen_dtype])
-        if chosen_device.type == "cpu":
-            pack_linears_(model, _DTYPES[chosen_dtype])
-        log_mel = LogMel(checkpoint.config.features).to(chosen_device)
-        return cls(model, log_mel, chosen_decoder, chosen_device, chosen_dtype)
+        prepare = _prepare_for_gpu_ if chosen_device.type == "cuda" else _prepare_for_cpu_
+        prepare(model, chosen_device, chosen_dtype, say)
+        return cls(
+            model,
+            LogMel(checkpoint.config.features).to(chosen_device),
+            _encoder(model, chosen_device, options, say),
+            _decoder(model, chosen_decoder, chosen_device, options, say),
+            chosen_decoder,
+            chosen_device,
+            chosen_dtype,
+        )
 
     @property
     def device_name(self) -> str:
@@ -64,32 +99,113 @@ class Recognizer:
         unit = 1 if sys.platform == "darwin" else 1024
         return unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
-    def features(self, batch: Batch) -> Features:
-        samples_BS = torch.from_numpy(batch.samples_BS).to(self.device)
-        return self.log_mel(samples_BS, torch.from_numpy(batch.lengths_B).to(self.device))
+    @property
+    def sample_rate(self) -> int:
+        return self.model.config.features.sample_rate
+
+    def num_frames(self, batch: Batch) -> int:
+        """Encoder frames of the longest row."""
+        return self.model.config.num_frames(int(batch.lengths_B.max()) / self.sample_rate)
+
+    def upload(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+        """Samples [B, S] at the model's rate and lengths [B], on the device; `batch` must live until they are there."""
+        samples_BS, lengths_B = to_device(batch.samples_BS, self.device), to_device(batch.lengths_B, self.device)
+        return resample.fill(batch, samples_BS, self.sample_rate), lengths_B
+
+    def features(self, samples_BS: torch.Tensor, lengths_B: torch.Tensor) -> Features:
+        return self.log_mel(samples_BS, lengths_B)
 
     @torch.inference_mode()
     def encode(self, features: Features) -> Frames:
-        return self.model.encoder(features)
-
-    @torch.inference_mode()
-    def decode(self, frames: Frames) -> list[Hypothesis]:
-        if self.decoder == "ctc":
-            assert self.model.ctc is not None
-            return ctc.decode(self.model.ctc, frames, self.model.config.blank_id)
-        assert self.model.transducer is not None
-        return label_looping.decode(self.model.transducer, frames)
+        if self.device.type == "cuda" and self.dtype == "fp32":
+            # cuDNN would otherwise round to TF32, whose ten bits of mantissa are not what fp32 was asked for.
+            with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
+                return self.encoder(features)
+        return self.encoder(features)
 
     def transcribe(self, batch: Batch) -> list[Hypothesis]:
-        """One Hypothesis a row of the batch."""
-        return self.decode(self.encode(self.features(batch)))
+        """One Hypothesis a row, all stages one after another; waits for the device."""
+        frames = self.encode(self.features(*self.upload(batch)))
+        return self.decoder.read(self.decoder.submit(frames).cpu().numpy(), frames)
+
+    def choose_budget(self) -> Budget:
+        """How large a batch should be: found by a few passes on a GPU, known on a CPU."""
+        if self.device.type == "cpu":
+            return Budget(_CPU_BATCH_FRAMES)
+        passes = [self._measure(rows, frames) for rows, frames in cost_model.SHAPES]
+        return cost_model.budget(cost_model.fit(passes), free_bytes(self.device))
+
+    def _measure(self, rows: int, num_frames: int) -> cost_model.Pass:
+        """One pass over noise, the second of two, so that what is made once is not counted."""
+        config = self.model.config
+        mel_BMT = torch.randn(
+            rows, config.features.num_mels, num_frames * config.encoder.subsampling_factor, device=self.device
+        )
+        features = Features(mel_BMT, torch.full((rows,), mel_BMT.shape[2], device=self.device))
+        for _ in range(2):
+            torch.cuda.reset_peak_memory_stats(self.device)
+            before = torch.cuda.memory_allocated(self.device)
+            torch.cuda.synchronize(self.device)
+            start = perf_counter()
+            with torch.inference_mode():
+                self.model.encoder(features)
+            torch.cuda.synchronize(self.device)
+            seconds = perf_counter() - start
+        return cost_model.Pass(rows, num_frames, seconds, torch.cuda.max_memory_allocated(self.device) - before)
+
+
+def _prepare_for_cpu_(model: Model, device: torch.device, dtype: str, say: Callable[[str], None]) -> None:
+    model.encoder.optimise_()
+    if dtype == "int8":
+        quantise_int8_(model.encoder)
+    rest = torch_dtype(dtype)
+    model.to(device, rest)
+    pack_linears_(model, rest)
+
+
+def _prepare_for_gpu_(model: Model, device: torch.device, dtype: str, say: Callable[[str], None]) -> None:
+    model.encoder.optimise_()
+    model.to(device, torch_dtype(dtype))
+    reason = fuse_for_gpu_(model.encoder)
+    if reason is not None:
+        say(f"Triton kernels: none here ({reason}); going on with torch's")
+    if dtype == "fp8":
+        quantise_fp8_(model.encoder)
+
+
+def _encoder(
+    model: Model, device: torch.device, options: Options, say: Callable[[str], None]
+) -> Callable[[Features], Frames]:
+    mode = options.cuda_graphs
+    if device.type != "cuda" or mode == "off":
+        return model.encoder
+    stream, pool = torch.cuda.Stream(device), torch.cuda.graph_pool_handle()
+
+    def give_up(reason: GraphsUnavailable) -> None:
+        if mode != "auto":
+            raise UsageError(f"--cuda-graphs {mode}: cannot be had here: {reason}") from reason
+        say(f"CUDA graphs: none for the encoder ({reason}); small batches will be slower")
+
+    return EncoderGraphs(model.encoder, lambda work: capture(work, stream, pool).replay, give_up)
+
+
+def _decoder(
+    model: Model, name: DecoderName, device: torch.device, options: Options, say: Callable[[str], None]
+) -> Decoder:
+    if name == "ctc":
+        assert model.ctc is not None
+        return CtcDecoder(model.ctc, model.config.blank_id)
+    assert model.transducer is not None
+    return build_decoder(model.transducer, device, options.cuda_graphs, say)
 
 
 def choose_device(name: str) -> torch.device:
     if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        name = "cuda" if torch.cuda.is_available() else "cpu"
     try:
         device = torch.device(name)
+        if device.type == "cuda" and device.index is None:
+            device = torch.device("cuda", torch.cuda.current_device())
         if device.type not in ("cpu", "cuda"):
             raise UsageError(f"--device {name}: not one of auto, cpu, cuda")
         with warnings.catch_warnings():
@@ -103,13 +219,26 @@ def choose_device(name: str) -> torch.device:
 
 def choose_dtype(name: str, device: torch.device, d_model: int) -> str:
     """auto: bf16 on a GPU and, for models wide enough to gain by it, on CPUs that multiply bf16 natively; else fp32."""
-    if name in _DTYPES:
-        return name
-    if name != "auto":
+    if name not in ("auto", *_DTYPES):
         raise UsageError(f"--dtype {name}: not one of auto, {', '.join(_DTYPES)}")
-    if device.type == "cuda":
-        return "bf16"
-    return "bf16" if device.type == "cpu" and has_native_bf16() and d_model >= _BF16_MIN_WIDTH_ON_CPU else "fp32"
+    if name == "auto":
+        gains = device.type == "cuda" or (has_native_bf16() and d_model >= _BF16_MIN_WIDTH_ON_CPU)
+        return "bf16" if gains else "fp32"
+    problem = None
+    if name == "int8":
+        problem = int8_problem() if device.type == "cpu" else "int8 is for CPUs; GPUs have fp8"
+    elif name == "fp8":
+        problem = fp8_problem(device)
+    if problem is not None:
+        raise UsageError(f"--dtype {name}: cannot be had here: {problem}")
+    return name
+
+
+def torch_dtype(name: str) -> torch.dtype:
+    """What everything is in that is not quantised."""
+    if name == "int8":
+        return torch.bfloat16 if has_native_bf16() else torch.float32
+    return torch.float32 if name == "fp32" else torch.bfloat16
 
 
 def has_native_bf16() -> bool:

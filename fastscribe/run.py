@@ -2,41 +2,48 @@
 
     inputs -> probe -> split -> plan -> load -> features -> encode -> decode -> assemble
 
-One window of inputs is probed and sorted at a time; audio loads in threads ahead of the model; a file's transcript leaves
-as soon as its last utterance is decoded, and nothing of it stays behind. Whatever fails becomes that file's Failure.
+The next window of inputs is probed and cut while the model works on the last; audio loads in threads ahead of the model;
+a file's transcript leaves as soon as its last utterance is decoded, and nothing of it stays behind. Whatever fails
+becomes that file's Failure.
 """
 
 from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Generator, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 
 from fastscribe import batching, transcript
 from fastscribe.audio.inputs import expand
-from fastscribe.audio.loader import load_batches
+from fastscribe.audio.loader import default_threads, load_batches
 from fastscribe.audio.probe import probe_all
 from fastscribe.audio.source import to_failure
+from fastscribe.batching import Budget
 from fastscribe.checkpoint import Checkpoint, read_checkpoint
 from fastscribe.config import Options
-from fastscribe.recognizer import Recognizer
+from fastscribe.device import host_array, launching
+from fastscribe.engine import Engine, Outcome
+from fastscribe.recognizer import Recognizer, to_stderr
 from fastscribe.segment import split
 from fastscribe.stats import RunStats, Stopwatch, list_price
-from fastscribe.types import AudioInfo, Batch, Failure, Hypothesis, Transcript, Utterance
+from fastscribe.types import AudioInfo, Failure, Hypothesis, Transcript, Utterance
+from fastscribe.windows import Windows
 
-Outcome = tuple[Utterance, "Hypothesis | Failure"]
+Prepared = tuple[Utterance, ...] | Failure  # a recording's utterances, or why there are none
 
 _BATCHES_AHEAD = 2
-# Encoder frames a batch, rows x longest. On a CPU bigger batches stop paying once matrices are tall (docs/log.md).
-_CPU_BATCH_FRAMES = 1600
-_GPU_BATCH_FRAMES = 32_768
 _BATCHES_PER_WINDOW = 64
+_SPLITTING_AHEAD = 4  # long recordings a thread, being read for where to cut them
 _DEFAULTS = Options()
+
+Parts = list[tuple[Utterance, Hypothesis]]
 
 
 @dataclass
@@ -55,58 +62,97 @@ class Progress:
 class Transcriber:
     """A loaded model and the options of its runs. `transcribe` may be called any number of times, one run at a time."""
 
-    def __init__(self, checkpoint: Checkpoint, recognizer: Recognizer, options: Options, load_s: float) -> None:
+    def __init__(self, checkpoint: Checkpoint, engine: Engine, options: Options, load_s: float) -> None:
         self.config = checkpoint.config
         self.tokenizer = checkpoint.tokenizer
-        self.recognizer = recognizer
+        self.engine = engine
+        self.recognizer = engine.recognizer
         self.options = options
         self.load_s = load_s
         self.progress = Progress()
+        self._auto_budget: Budget | None = None
+        self._threads = options.threads or default_threads()
 
     @classmethod
     def load(
-        cls, model: str | Path, device: str = "auto", dtype: str = "auto", options: Options = _DEFAULTS
+        cls,
+        model: str | Path,
+        device: str = "auto",
+        dtype: str = "auto",
+        options: Options = _DEFAULTS,
+        say: Callable[[str], None] = to_stderr,
     ) -> Transcriber:
         """Loads a checkpoint: a .nemo file, a Hugging Face folder or a fastscribe folder.
 
-        Raises CheckpointError or UsageError (both ValueError) for a model, device, dtype or decoder that cannot be had.
+        `say` is given one line for each fast path that this machine turned out not to have. Raises CheckpointError or
+        UsageError (both ValueError) for a model, device, dtype, decoder or graph mode that cannot be had.
         """
         start = perf_counter()
         checkpoint = read_checkpoint(model)
-        recognizer = Recognizer.build(checkpoint, device, dtype, options.decoder)
+        recognizer = Recognizer.build(checkpoint, device, dtype, options, say)
         checkpoint = replace(checkpoint, weights={})  # the model owns them now
-        return cls(checkpoint, recognizer, options, perf_counter() - start)
+        return cls(checkpoint, Engine(recognizer), options, perf_counter() - start)
 
     def transcribe(
         self, inputs: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
     ) -> Generator[Transcript | Failure]:
         """Files, folders, globs, NeMo manifests or "-" (paths on stdin) -> results in order of completion."""
         self.progress = Progress()
+        self.engine.stopwatch = self.progress.stopwatch
+        self.engine.budget = self._budget()
         given = [inputs] if isinstance(inputs, (str, os.PathLike)) else inputs
-        probed = probe_all(expand(os.fspath(path) for path in given), self.options.threads)
-        with closing(probed):
-            while window := self._take_window(probed):
-                yield from self._count(self._transcribe_window(window))
+        probed = probe_all(expand(os.fspath(path) for path in given), self._threads)
+        with closing(Windows(self._split_all(probed), _seconds, self.options.window, self._window_s())) as windows:
+            yield from self._count(self._results(windows))
 
-    def _take_window(self, probed: Iterator[AudioInfo | Failure]) -> list[AudioInfo | Failure]:
-        """The next inputs to sort together. Hours of audio close a window early: sorting spreads a long recording's
-        parts over the whole window, so its transcript leaves near the window's end."""
-        window: list[AudioInfo | Failure] = []
-        audio_s, most_s = 0.0, self._window_s()
-        while len(window) < self.options.window and audio_s < most_s:
-            item = next(probed, None)
-            if item is None:
-                break
-            window.append(item)
-            audio_s += item.duration_s if isinstance(item, AudioInfo) else 0.0
-        return window
+    def _budget(self) -> Budget | None:
+        """What a batch may hold; None where only the number of rows is limited."""
+        asked = self.options.batch_frames
+        if isinstance(asked, int):
+            return Budget(asked)
+        if asked is None and self.options.batch_size is not None:
+            return None
+        if self._auto_budget is None:  # kept, with what it has learnt, for later runs
+            self._auto_budget = self.recognizer.choose_budget()
+        return self._auto_budget
 
     def _window_s(self) -> float:
-        batch_frames = self._batch_frames()
-        if batch_frames is None:
-            longest_s = self.options.max_utterance_s or Options.max_utterance_s
-            batch_frames = (self.options.batch_size or 1) * self.config.num_frames(longest_s)
-        return _BATCHES_PER_WINDOW * batch_frames * self.config.frame_s
+        """Hours of audio close a window early: sorting spreads a long recording's parts over the whole window, so its
+        transcript leaves near the window's end."""
+        budget = self.engine.budget
+        if budget is not None:
+            return _BATCHES_PER_WINDOW * budget.frames * self.config.frame_s
+        longest_s = self.options.max_utterance_s or Options.max_utterance_s
+        return _BATCHES_PER_WINDOW * (self.options.batch_size or 1) * longest_s
+
+    def _split_all(self, probed: Generator[AudioInfo | Failure, None, None]) -> Generator[Prepared, None, None]:
+        """Recordings as their utterances, in order. Only those that must be cut are read here, in threads."""
+        waiting: deque[Future[Prepared]] = deque()
+        pool = ThreadPoolExecutor(self._threads, thread_name_prefix="split")
+        with closing(probed):
+            try:
+                for item in probed:
+                    if not waiting and not self._must_be_cut(item):
+                        yield self._split(item)
+                        continue
+                    waiting.append(pool.submit(self._split, item))
+                    while waiting and (waiting[0].done() or len(waiting) > _SPLITTING_AHEAD * self._threads):
+                        yield waiting.popleft().result()
+                while waiting:
+                    yield waiting.popleft().result()
+            finally:
+                pool.shutdown(wait=False, cancel_futures=True)
+
+    def _must_be_cut(self, item: AudioInfo | Failure) -> bool:
+        return isinstance(item, AudioInfo) and 0 < self.options.max_utterance_s < item.duration_s
+
+    def _split(self, item: AudioInfo | Failure) -> Prepared:
+        if isinstance(item, Failure):
+            return item
+        try:
+            return split(item, self.options.max_utterance_s, self.options.channel)
+        except Exception as error:  # one bad file becomes a Failure and the run goes on
+            return to_failure(item, "split", error)
 
     def _count(self, results: Iterable[Transcript | Failure]) -> Iterator[Transcript | Failure]:
         for result in results:
@@ -122,144 +168,110 @@ class Transcriber:
         self.progress.failed += 1
         self.progress.audio_s -= transcript.audio.duration_s
 
-    def _transcribe_window(self, window: list[AudioInfo | Failure]) -> Iterator[Transcript | Failure]:
+    def _results(self, windows: Windows[Prepared]) -> Iterator[Transcript | Failure]:
         pending = _Pending()
-        for item in self._split_all(window):
-            if isinstance(item, Failure):
-                yield item
-            else:
-                pending.expect(item)
-        for utterance, outcome in self._outcomes(pending.utterances):
-            parts = pending.add(utterance, outcome)
-            if isinstance(parts, Failure):
-                yield parts
-            elif parts is not None:
-                yield self._assemble(utterance.audio, parts)
-
-    def _outcomes(self, utterances: list[Utterance]) -> Iterator[Outcome]:
-        """Each utterance with what became of it, batch by batch."""
         loaded = load_batches(
-            self._plan(utterances),
+            self._plans(windows, pending),
             sample_rate=self.config.features.sample_rate,
             channel=self.options.channel,
-            threads=self.options.threads,
+            threads=self._threads,
             ahead=_BATCHES_AHEAD,
+            allocate=partial(host_array, device=self.recognizer.device),
+            native=self.recognizer.device.type == "cuda",
         )
-        with closing(loaded):
+        with closing(loaded), closing(self.engine), launching(self.recognizer.device):
             while True:
                 with self.progress.stopwatch.time("wait_for_audio"):
                     item = next(loaded, None)
+                yield from pending.take_failures()
                 if item is None:
-                    return
+                    break
                 batch, failures = item
-                yield from failures
-                if batch is not None:
-                    yield from self._recognize(batch)
+                for utterance, failure in failures:
+                    yield from self._finished(pending.add(utterance, failure))
+                # Without a batch there is nothing to do at present, so nothing under way should wait for the next.
+                yield from self._texts(self.engine.drain() if batch is None else self.engine.push(batch), pending)
+            yield from self._texts(self.engine.drain(), pending)
 
-    def _split_all(self, window: list[AudioInfo | Failure]) -> Iterator[tuple[Utterance, ...] | Failure]:
-        """Only recordings that must be cut are read here, in threads; everything else is one utterance as it is."""
-
-        def split_one(item: AudioInfo | Failure) -> tuple[Utterance, ...] | Failure:
-            if isinstance(item, Failure):
-                return item
-            try:
-                return split(item, self.options.max_utterance_s, self.options.channel)
-            except Exception as error:  # one bad file becomes a Failure and the run goes on
-                return to_failure(item, "split", error)
-
-        with self.progress.stopwatch.time("split"), ThreadPoolExecutor(self.options.threads) as pool:
-            for item, parts in zip(window, pool.map(split_one, window), strict=True):
-                if isinstance(item, AudioInfo):
-                    self.progress.planned_s += item.duration_s
-                yield parts
-
-    def _plan(self, utterances: Iterable[Utterance]) -> Iterator[tuple[Utterance, ...]]:
-        return batching.plan(utterances, self._num_frames, self._batch_frames(), self.options.batch_size)
-
-    def _batch_frames(self) -> int | None:
-        """The frame budget; None where only the number of rows is limited."""
-        asked = self.options.batch_frames
-        if isinstance(asked, int):
-            return asked
-        if asked is None and self.options.batch_size is not None:
-            return None
-        return _CPU_BATCH_FRAMES if self.recognizer.device.type == "cpu" else _GPU_BATCH_FRAMES
+    def _plans(self, windows: Windows[Prepared], pending: _Pending) -> Iterator[tuple[Utterance, ...]]:
+        """Batches to load; an empty one when the inputs let the model wait."""
+        for window in windows:
+            utterances = [utterance for item in window for utterance in pending.expect(item)]
+            self.progress.planned_s += sum(map(_seconds, window))
+            if not window:
+                yield ()
+            yield from batching.plan(utterances, self._num_frames, self.engine.budget, self.options.batch_size)
 
     def _num_frames(self, utterance: Utterance) -> int:
         return self.config.num_frames(utterance.duration_s)
 
-    def _recognize(self, batch: Batch) -> Iterator[Outcome]:
-        """A batch that fails is halved and tried again, so that one recording cannot take its neighbours with it."""
-        try:
-            hypotheses: list[Hypothesis] | None = self._decode(batch)
-        except Exception as error:  # see _split_all
-            if len(batch.utterances) == 1:
-                yield batch.utterances[0], to_failure(batch.utterances[0].audio, "model", error)
-                return
-            hypotheses = None  # and leave this block: the exception holds on to the failed batch's memory
-        if hypotheses is not None:
-            yield from zip(batch.utterances, hypotheses, strict=True)
-            return
-        middle = len(batch.utterances) // 2
-        for rows in (slice(None, middle), slice(middle, None)):
-            lengths_B = batch.lengths_B[rows]
-            yield from self._recognize(
-                Batch(batch.utterances[rows], batch.samples_BS[rows, : int(lengths_B.max())], lengths_B)
-            )
+    def _texts(self, outcomes: Iterable[Outcome], pending: _Pending) -> Iterator[Transcript | Failure]:
+        for batch, outcome in outcomes:
+            if isinstance(outcome, Exception):
+                for utterance in batch.utterances:
+                    yield from self._finished(pending.add(utterance, to_failure(utterance.audio, "model", outcome)))
+                continue
+            lengths = [self._num_frames(utterance) for utterance in batch.utterances]
+            self.progress.real_frames += sum(lengths)
+            self.progress.padded_frames += len(lengths) * max(lengths)
+            for utterance, hypothesis in zip(batch.utterances, outcome, strict=True):
+                yield from self._finished(pending.add(utterance, hypothesis))
 
-    def _decode(self, batch: Batch) -> list[Hypothesis]:
-        watch, recognizer = self.progress.stopwatch, self.recognizer
-        with watch.time("features"):
-            features = recognizer.features(batch)
-        with watch.time("encode"):
-            frames = recognizer.encode(features)
-        with watch.time("decode"):
-            hypotheses = recognizer.decode(frames)
-        lengths = [self._num_frames(utterance) for utterance in batch.utterances]
-        self.progress.real_frames += sum(lengths)
-        self.progress.padded_frames += len(lengths) * max(lengths)
-        return hypotheses
+    def _finished(self, parts: Parts | Failure | None) -> Iterator[Transcript | Failure]:
+        """What there is to say of a recording after one more of its utterances: often nothing yet."""
+        if isinstance(parts, Failure):
+            yield parts
+        elif parts is not None:
+            yield self._assemble(parts[0][0].audio, parts)
 
-    def _assemble(self, audio: AudioInfo, parts: list[tuple[Utterance, Hypothesis]]) -> Transcript | Failure:
-        is_tdt = self.recognizer.decoder == "tdt"
+    def _assemble(self, audio: AudioInfo, parts: Parts) -> Transcript | Failure:
+        is_tdt = self.recognizer.decoder_name == "tdt"
         try:
             with self.progress.stopwatch.time("assemble"):
                 return transcript.assemble(audio, parts, self.tokenizer, self.config.frame_s, is_tdt)
-        except Exception as error:  # see _split_all
+        except Exception as error:  # see _split
             return to_failure(audio, "assemble", error)
 
 
+def _seconds(item: Prepared) -> float:
+    return 0.0 if isinstance(item, Failure) else item[0].audio.duration_s
+
+
 class _Pending:
-    """A window's recordings that still wait for utterances. One that fails leaves at once; its other parts are dropped."""
+    """Recordings that still wait for utterances. One that fails leaves at once; its other parts are dropped."""
 
     def __init__(self) -> None:
-        self.utterances: list[Utterance] = []
-        # By identity: two inputs may be equal, and the utterances above keep every key's object alive.
-        self._missing: dict[int, int] = {}
-        self._parts: dict[int, list[tuple[Utterance, Hypothesis]]] = {}
+        # By identity, since two inputs may be equal; the recording is kept so that its identity stays taken.
+        self._waiting: dict[int, tuple[AudioInfo, int, Parts]] = {}
+        self._failures: list[Failure] = []
 
-    def expect(self, utterances: tuple[Utterance, ...]) -> None:
-        self.utterances += utterances
-        self._missing[id(utterances[0].audio)] = len(utterances)
+    def expect(self, item: Prepared) -> tuple[Utterance, ...]:
+        """The utterances to transcribe of a recording; none of one that has failed already."""
+        if isinstance(item, Failure):
+            self._failures.append(item)
+            return ()
+        self._waiting[id(item[0].audio)] = item[0].audio, len(item), []
+        return item
 
-    def add(
-        self, utterance: Utterance, outcome: Hypothesis | Failure
-    ) -> list[tuple[Utterance, Hypothesis]] | Failure | None:
+    def take_failures(self) -> list[Failure]:
+        """Recordings that failed before they had utterances, each once."""
+        failures, self._failures = self._failures, []
+        return failures
+
+    def add(self, utterance: Utterance, outcome: Hypothesis | Failure) -> Parts | Failure | None:
         """All parts when this was the last one missing, the Failure when it is the file's first, else None."""
         key = id(utterance.audio)
-        if key not in self._missing:
+        if key not in self._waiting:
             return None
+        _, expected, parts = self._waiting[key]
         if isinstance(outcome, Failure):
-            del self._missing[key]
-            self._parts.pop(key, None)
+            del self._waiting[key]
             return outcome
-        self._missing[key] -= 1
-        parts = self._parts.setdefault(key, [])
         parts.append((utterance, outcome))
-        if self._missing[key] > 0:
+        if len(parts) < expected:
             return None
-        del self._missing[key]
-        return self._parts.pop(key)
+        del self._waiting[key]
+        return parts
 
 
 def run_stats(transcriber: Transcriber, wall_s: float, price_per_hour: float | None) -> RunStats:

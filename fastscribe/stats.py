@@ -45,13 +45,16 @@ class Stopwatch:
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
 
+    def add(self, stage: str, seconds: float) -> None:
+        self.seconds[stage] = self.seconds.get(stage, 0.0) + seconds
+
     @contextmanager
     def time(self, stage: str) -> Iterator[None]:
         start = perf_counter()
         try:
             yield
         finally:
-            self.seconds[stage] = self.seconds.get(stage, 0.0) + perf_counter() - start
+            self.add(stage, perf_counter() - start)
 
 
 @dataclass(frozen=True)

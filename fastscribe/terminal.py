@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from threading import Thread
+from time import perf_counter
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,8 @@ from fastscribe.types import Failure
 if TYPE_CHECKING:
     from fastscribe.run import Transcriber
     from fastscribe.stats import RunStats
+
+_REDRAW_S = 0.1  # thousands of files may be done a second
 
 
 def say(message: str) -> None:
@@ -69,6 +72,7 @@ class ProgressBar:
         self._transcriber = transcriber  # whose progress is a new one each run
         self._bar: Any = None
         self._task: Any = None
+        self._drawn = 0.0
         if enabled and sys.stderr.isatty():
             from rich.console import Console
             from rich.progress import (
@@ -97,8 +101,9 @@ class ProgressBar:
             self._bar.stop()
 
     def update(self) -> None:
-        if self._bar is None:
+        if self._bar is None or perf_counter() - self._drawn < _REDRAW_S:
             return
+        self._drawn = perf_counter()
         done = self._transcriber.progress
         elapsed = self._bar.tasks[0].elapsed or 0.0
         rtfx = done.audio_s / elapsed if elapsed > 0 else 0.0

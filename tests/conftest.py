@@ -20,6 +20,15 @@ MODELS = DATA / "models"
 MODEL_NAMES = ("tdt_demo", "rnnt", "ctc", "hybrid", "hf_tdt_demo", "hf_rnnt", "hf_ctc")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    import torch
+
+    if not torch.cuda.is_available():
+        for item in items:
+            if item.get_closest_marker("cuda"):
+                item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
+
+
 def model_path(folder: Path) -> Path:
     return folder / "model.nemo" if (folder / "model.nemo").exists() else folder
 
@@ -38,9 +47,10 @@ def checkpoint(folder: Path):
 
 @cache
 def recognizer(folder: Path, decoder: str | None = None, dtype: str = "fp32"):
+    from fastscribe.config import Options
     from fastscribe.recognizer import Recognizer
 
-    return Recognizer.build(checkpoint(folder), "cpu", dtype, decoder)
+    return Recognizer.build(checkpoint(folder), "cpu", dtype, Options(decoder=decoder))
 
 
 def waveform(path: Path, sample_rate: int = 16000) -> np.ndarray:

@@ -116,7 +116,7 @@ def test_encoder_frames(folder: Path) -> None:
             continue
         batch = collate([utterance(wave := waveform(audio_folder(folder) / name))], [wave])
         model = recognizer(folder)
-        frames = model.encode(model.features(batch))
+        frames = model.encode(model.features(*model.upload(batch)))
         ours = frames.frames_BTD[0, : frames.lengths_B[0]]
         theirs = reference.float().squeeze(0)
         theirs = theirs if theirs.shape[1] == ours.shape[1] else theirs.T
@@ -145,7 +145,7 @@ def test_features(stored: Path, model: Path, audio: Path) -> None:
         name = name.removeprefix("features/")
         path = audio / name if (audio / name).exists() else next(audio.glob(name + "*"))
         batch = collate([utterance(wave := waveform(path))], [wave])
-        mel_MT = recognizer(model).features(batch).mel_BMT[0]
+        mel_MT = recognizer(model).features(*recognizer(model).upload(batch)).mel_BMT[0]
         if part.startswith("last"):
             mel_MT, reference = mel_MT[:, -199:], reference[:, -200:-1]  # the reference has one masked frame more
         length = min(mel_MT.shape[1], reference.shape[1])
@@ -159,7 +159,7 @@ def test_label_looping_is_greedy_on_speech(folder: Path) -> None:
         pytest.skip("no transducer")
     for name in names_of(folder)[:6]:
         batch = collate([utterance(wave := waveform(audio_folder(folder) / name))], [wave])
-        frames = model.encode(model.features(batch))
+        frames = model.encode(model.features(*model.upload(batch)))
         slow = greedy(model.model.transducer, frames.frames_BTD[0, : frames.lengths_B[0]])
         fast = model.transcribe(batch)[0]
         assert (slow.token_ids, slow.token_frames, slow.token_durations) == (
@@ -174,6 +174,8 @@ def test_neither_batch_nor_padding_changes_silence() -> None:
     """Digital silence is where rounding shows most: alone and beside a long neighbour it must be the same to the bit."""
     folder = MODELS / "tdt_demo"
     silence, speech = np.zeros(32000, np.int16), waveform(AUDIO / "e10_concat_45s.flac")
-    alone = recognizer(folder).features(collate([utterance(silence)], [silence])).mel_BMT[0]
-    beside = recognizer(folder).features(collate([utterance(silence), utterance(speech)], [silence, speech])).mel_BMT[0]
+    model = recognizer(folder)
+    alone = model.features(*model.upload(collate([utterance(silence)], [silence]))).mel_BMT[0]
+    both = collate([utterance(silence), utterance(speech)], [silence, speech])
+    beside = model.features(*model.upload(both)).mel_BMT[0]
     assert torch.equal(alone, beside[:, : alone.shape[1]])

@@ -11,7 +11,7 @@ PACKAGE = Path(__file__).parents[1] / "fastscribe"
 
 # From the ground up. A module may import modules of earlier lines and of its own.
 LAYERS = (
-    ("errors", "types", "config", "openmp", "plain_text"),
+    ("errors", "types", "config", "openmp", "freed_memory", "plain_text"),
     (
         "audio",
         "segment",
@@ -23,11 +23,19 @@ LAYERS = (
         "output",
         "output_names",
         "stats",
+        "cost_model",
+        "windows",
     ),
-    ("features", "model", "checkpoint", "describe", "decode.greedy", "decode.ctc"),
+    ("device", "graph_capture"),
+    ("features", "resample", "model", "checkpoint", "describe", "decode.decoder", "decode.greedy", "decode.ctc"),
+    ("decode.fast_predictor",),
     ("decode.label_looping",),
+    ("decode.cuda_while",),
+    ("decode.graphs",),
     ("recognizer",),
+    ("engine",),
     ("run",),
+    ("bench",),
     ("terminal",),
     ("cli", "__main__"),
 )

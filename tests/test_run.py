@@ -7,9 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import soundfile
+import torch
 
 from fastscribe import Failure, Options, Transcriber, Transcript, UsageError
-from fastscribe.types import Batch, Hypothesis
+from fastscribe.errors import DeviceFailed
+from fastscribe.types import Batch
 from tests.conftest import AUDIO, MODELS
 
 MODEL = MODELS / "tdt_demo" / "model.nemo"
@@ -58,15 +60,15 @@ def test_a_batch_that_fails_is_halved_until_one_row_fails_alone(transcriber: Tra
     poison = str(FILES[3])
     rows: list[int] = []
 
-    def decode(batch: Batch) -> list[Hypothesis]:
+    def encode(batch: Batch):
         rows.append(len(batch.utterances))
         if any(utterance.audio.path == poison for utterance in batch.utterances):
             raise RuntimeError("out of memory\nwith a long story")
         return original(batch)
 
     reference = texts(list(transcriber.transcribe(FILES)))
-    original = transcriber._decode
-    monkeypatch.setattr(transcriber, "_decode", decode)
+    original = transcriber.engine._encode
+    monkeypatch.setattr(transcriber.engine, "_encode", encode)
     results = list(with_options(transcriber, batch_size=100).transcribe(FILES))
     assert rows[0] == len(FILES)
     assert texts(results) == reference | {poison: "failed"}
@@ -98,16 +100,16 @@ def test_one_part_of_a_long_recording_failing_fails_it_once(
     long = tmp_path / "long.wav"
     soundfile.write(long, 0.1 * np.random.default_rng(0).standard_normal(16000 * 20), 16000)
     calls = 0
-    original = transcriber._decode
+    original = transcriber.engine._encode
 
-    def decode(batch: Batch) -> list[Hypothesis]:
+    def encode(batch: Batch):
         nonlocal calls
         calls += 1
         if calls in (2, 3):
             raise RuntimeError("no")
         return original(batch)
 
-    monkeypatch.setattr(transcriber, "_decode", decode)
+    monkeypatch.setattr(transcriber.engine, "_encode", encode)
     results = list(with_options(transcriber, max_utterance_s=4, batch_size=1).transcribe([long, FILES[0]]))
     assert sorted(type(result).__name__ for result in results) == ["Failure", "Transcript"]
 
@@ -146,6 +148,32 @@ def test_options_are_checked(options: dict) -> None:
 
 
 def test_explicit_auto_keeps_the_budget_beside_a_batch_size(transcriber: Transcriber) -> None:
-    assert with_options(transcriber, batch_size=8)._batch_frames() is None
-    assert with_options(transcriber, batch_size=8, batch_frames="auto")._batch_frames() == transcriber._batch_frames()
-    assert with_options(transcriber)._batch_frames() is not None
+    assert with_options(transcriber, batch_size=8)._budget() is None
+    assert with_options(transcriber, batch_size=8, batch_frames="auto")._budget() == with_options(transcriber)._budget()
+    assert with_options(transcriber)._budget() is not None
+
+
+def test_what_a_run_learns_about_memory_outlives_it(transcriber: Transcriber, monkeypatch) -> None:
+    def encode(batch: Batch):
+        if len(batch.utterances) > 2:
+            raise torch.OutOfMemoryError("no")
+        return original(batch)
+
+    reference = texts(list(transcriber.transcribe(FILES)))
+    original = transcriber.engine._encode
+    monkeypatch.setattr(transcriber.engine, "_encode", encode)
+    assert texts(list(transcriber.transcribe(FILES))) == reference
+    budget = transcriber._budget()
+    assert budget is not None and budget.frames < 1600
+    frames = budget.frames
+    assert texts(list(transcriber.transcribe(FILES))) == reference
+    assert budget.frames <= frames
+
+
+def test_a_lost_device_ends_the_run_in_one_line(transcriber: Transcriber, monkeypatch) -> None:
+    def encode(batch: Batch):
+        raise torch.AcceleratorError("CUDA error: an illegal memory access was encountered\nand advice")
+
+    monkeypatch.setattr(transcriber.engine, "_encode", encode)
+    with pytest.raises(DeviceFailed, match=r"^[^\n]*illegal memory access was encountered; the run stops[^\n]*$"):
+        list(transcriber.transcribe(FILES))

@@ -14,6 +14,8 @@ import torch.nn.functional as F
 from torch import nn
 
 _TYPICAL_ROWS = 1600  # frames in a batch; only a hint for the layout
+# Nine tenths of an encoder's products: the conformer layers' matrices, by their names in the inference forms.
+LAYER_MATRICES = ("linear1", "linear2", "linear_qkv", "linear_out", "pointwise1", "pointwise2")
 
 
 class PackedLinear(nn.Module):
@@ -44,15 +46,22 @@ def can_pack(dtype: torch.dtype) -> bool:
 
 def pack_linears_(module: nn.Module, dtype: torch.dtype) -> None:
     """Replaces every nn.Linear below `module` where that is possible; the model is the same up to rounding."""
-    if not can_pack(dtype):
-        return
-    for child in list(module.modules()):
-        for name, linear in list(child.named_children()):
-            if isinstance(linear, nn.Linear):
-                setattr(child, name, PackedLinear(linear, _take_activation_(child, name)))
+    if can_pack(dtype):
+        for owner, name, linear in linears_below(module):
+            setattr(owner, name, PackedLinear(linear, take_activation_(owner, name)))
 
 
-def _take_activation_(owner: nn.Module, name: str) -> str:
+def linears_below(module: nn.Module) -> list[tuple[nn.Module, str, nn.Linear]]:
+    """(owner, name in the owner, layer) of every nn.Linear; the list stays good while layers are replaced."""
+    return [
+        (owner, name, linear)
+        for owner in module.modules()
+        for name, linear in owner.named_children()
+        if isinstance(linear, nn.Linear)
+    ]
+
+
+def take_activation_(owner: nn.Module, name: str) -> str:
     """A SiLU that follows the layer directly is computed with it; the owner then has none to apply."""
     if name == "linear1" and isinstance(getattr(owner, "activation", None), nn.SiLU):
         owner.activation = nn.Identity()

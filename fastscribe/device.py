@@ -1,0 +1,152 @@
+"""What a device asks for besides tensors: lanes of work, marks in them, pinned host memory, stage times.
+
+A lane is a CUDA stream. On a CPU a call has done its work when it returns: a lane there orders nothing, a mark is always
+reached, and host memory needs no pinning. So the engine is written once and runs on both.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from time import perf_counter
+
+import numpy as np
+import torch
+
+from fastscribe.stats import Stopwatch
+
+_SWITCH_S = 2e-4
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A point in a lane; None where work is done as soon as it is asked for."""
+
+    event: torch.cuda.Event | None
+
+    def wait(self) -> None:
+        """The host waits until the device has come this far."""
+        if self.event is not None:
+            self.event.synchronize()
+
+
+class Lane:
+    """Work that the device does in order. Lanes run beside each other; one of higher priority gets free units first."""
+
+    def __init__(self, device: torch.device, high_priority: bool = False) -> None:
+        self.stream: torch.cuda.Stream | None = None
+        if device.type == "cuda":
+            self.stream = torch.cuda.Stream(device, priority=-1 if high_priority else 0)
+
+    @contextmanager
+    def work(self) -> Iterator[None]:
+        """What is asked of the device inside goes into this lane."""
+        with torch.cuda.stream(self.stream):  # None is no stream and changes nothing
+            yield
+
+    def mark(self) -> Mark:
+        return Mark(None if self.stream is None else self.stream.record_event())
+
+    def wait_for(self, mark: Mark) -> None:
+        """The lane waits for the mark; the host does not."""
+        if self.stream is not None and mark.event is not None:
+            self.stream.wait_event(mark.event)
+
+
+class StageTimes:
+    """Seconds by stage of one batch: the device's own clock on a GPU, where calls return early, else the host's."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._on_gpu = device.type == "cuda"
+        self._seconds: dict[str, float] = {}
+        self._events: list[tuple[str, torch.cuda.Event, torch.cuda.Event]] = []
+
+    @contextmanager
+    def time(self, stage: str) -> Iterator[None]:
+        """Times what the current lane does inside."""
+        if self._on_gpu:
+            start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+            start.record()
+            yield
+            end.record()
+            self._events.append((stage, start, end))
+        else:
+            begin = perf_counter()
+            yield
+            self._seconds[stage] = self._seconds.get(stage, 0.0) + perf_counter() - begin
+
+    def add_to(self, stopwatch: Stopwatch) -> None:
+        """Call when the device has done all of it."""
+        for stage, start, end in self._events:
+            self._seconds[stage] = self._seconds.get(stage, 0.0) + start.elapsed_time(end) / 1000.0
+        for stage, seconds in self._seconds.items():
+            stopwatch.add(stage, seconds)
+
+
+def host_array(shape: tuple[int, ...], dtype: np.dtype, device: torch.device) -> np.ndarray:
+    """Uninitialised host memory for copies to and from `device`: pinned for a GPU, whose allocator recycles it."""
+    tensor_dtype = torch.from_numpy(np.empty(0, dtype)).dtype
+    return torch.empty(shape, dtype=tensor_dtype, pin_memory=device.type == "cuda").numpy()
+
+
+def to_device(array: np.ndarray, device: torch.device) -> torch.Tensor:
+    """Without waiting where the array is pinned; the caller keeps the array until the copy has been made."""
+    return torch.from_numpy(array).to(device, non_blocking=True)
+
+
+def to_host(tensor: torch.Tensor) -> np.ndarray:
+    """A copy on its way into pinned memory, to be read after a mark behind it; on a CPU the tensor's own memory."""
+    if tensor.device.type == "cpu":
+        return tensor.numpy()
+    host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+    host.copy_(tensor, non_blocking=True)
+    return host.numpy()
+
+
+@contextmanager
+def launching(device: torch.device) -> Iterator[None]:
+    """Lets this thread have the interpreter soon after it asks, for as long as it launches kernels.
+
+    Each launch lets go of the interpreter's lock, and takes it again only when other Python threads (readers of files)
+    let go of it: by default after up to 5 ms, a thousand times as long as a launch takes (docs/log.md, "who launches kernels").
+    """
+    before = sys.getswitchinterval()
+    if device.type == "cuda":
+        sys.setswitchinterval(_SWITCH_S)
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(before)
+
+
+def free_bytes(device: torch.device) -> int:
+    """Memory that new tensors on a GPU can have, what its allocator holds unused included."""
+    free, _ = torch.cuda.mem_get_info(device)
+    return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """On any device: torch reports a CPU's as a plain RuntimeError."""
+    if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
+        return True
+    return isinstance(error, RuntimeError) and "allocate memory" in str(error)
+
+
+def is_lost(error: BaseException) -> bool:
+    """Whether the device can do nothing more in this process: CUDA keeps such an error until the process ends."""
+    return isinstance(error, torch.AcceleratorError) and not is_out_of_memory(error)
+
+
+def settle(device: torch.device) -> None:
+    """The host waits for everything asked of the device, in any lane."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def recover(device: torch.device) -> None:
+    """After a failed batch: nothing of it still runs, and its memory is free again."""
+    settle(device)
+    if device.type == "cuda":
+        torch.cuda.empty_cache()

@@ -1,0 +1,52 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fastscribe.cost_model import SHAPES, CostModel, Pass, budget, fit
+
+positive = st.floats(1e-9, 1e-5)
+
+
+def measured(model: CostModel, noise: float = 0.0) -> list[Pass]:
+    wobble = [1 + noise * (-1) ** index for index in range(len(SHAPES))]
+    return [
+        Pass(rows, frames, model.seconds(rows, frames) * w, model.bytes(rows, frames) * w)
+        for (rows, frames), w in zip(SHAPES, wobble, strict=True)
+    ]
+
+
+@given(st.floats(1e-4, 1e-2), positive, st.floats(0, 1e-8), st.floats(100, 1e5), st.floats(0, 100))
+def test_a_model_is_found_again_from_its_own_passes(overhead, frame, frame2, frame_bytes, frame2_bytes) -> None:
+    model = CostModel(overhead, frame, frame2, frame_bytes, frame2_bytes)
+    found = fit(measured(model))
+    for rows, frames in ((1, 64), (64, 256), (16, 1000)):
+        assert found.seconds(rows, frames) == pytest.approx(model.seconds(rows, frames), rel=1e-3)
+        assert found.bytes(rows, frames) == pytest.approx(model.bytes(rows, frames), rel=1e-3)
+
+
+def test_noise_makes_no_coefficient_negative() -> None:
+    found = fit(measured(CostModel(2e-3, 1e-6, 0.0, 5e3, 0.0), noise=0.2))
+    assert min(found.overhead_s, found.frame_s, found.frame2_s, found.frame_bytes, found.frame2_bytes) >= 0
+
+
+@given(st.floats(1e6, 2e11), st.floats(1e3, 1e6), st.floats(0, 1e3), st.integers(1, 4000))
+def test_a_batch_within_the_budget_fits_in_memory(free, frame_bytes, frame2_bytes, longest) -> None:
+    model = CostModel(3e-3, 1.6e-6, 0.0, frame_bytes, frame2_bytes)
+    chosen = budget(model, free)
+    rows = 1
+    while chosen.cost(rows + 1, longest) <= chosen.frames:
+        rows += 1
+    assert rows == 1 or model.bytes(rows, longest) <= 0.71 * free
+
+
+def test_overhead_decides_where_memory_is_plenty() -> None:
+    quick = budget(CostModel(1e-3, 2e-6, 0, 5e3, 0), 1e12)
+    slow_to_start = budget(CostModel(2e-3, 2e-6, 0, 5e3, 0), 1e12)
+    assert quick.frames == pytest.approx(1e-3 / (0.01 * 2e-6))
+    assert slow_to_start.frames == pytest.approx(2 * quick.frames)
+    assert quick.bend == math.inf
+    assert budget(CostModel(1.0, 1e-9, 0, 1, 0), 1e12).frames == 131_072
