@@ -16,9 +16,11 @@ from fastscribe.batching import Budget
 
 # (rows, frames) to measure: two lengths, so that linear and quadratic parts can be told apart, and a fourfold size range.
 SHAPES = ((8, 128), (32, 128), (128, 128), (8, 512), (32, 512))
-_MOST_OVERHEAD = 0.01  # share of a full batch's time that may be the constant
+_MOST_OVERHEAD = 0.02  # share of a full batch's time that may be the constant
 _MEMORY_SHARE = 0.7  # of what is free; the rest is for decoding, the front end and the allocator's rounding
-_MOST_FRAMES = 131_072  # results of a batch come at once: some three hours of audio are enough
+# Three quarters of an hour of audio. Matrices are tall enough by then on any GPU, and the first batch's reading and the last
+# one's text, beside which the device has nothing to do, grow with the batch.
+_MOST_FRAMES = 32_768
 _LEAST_FRAMES = 2_048
 
 

@@ -26,6 +26,7 @@ from fastscribe.decode.graphs import build_decoder
 from fastscribe.device import free_bytes, to_device
 from fastscribe.errors import UsageError
 from fastscribe.features import LogMel
+from fastscribe.freed_memory import keep_freed_memory
 from fastscribe.graph_capture import GraphsUnavailable, capture
 from fastscribe.model.encoder_graphs import EncoderGraphs
 from fastscribe.model.fp8 import fp8_problem, quantise_fp8_
@@ -155,6 +156,7 @@ class Recognizer:
 
 
 def _prepare_for_cpu_(model: Model, device: torch.device, dtype: str, say: Callable[[str], None]) -> None:
+    keep_freed_memory()
     model.encoder.optimise_()
     if dtype == "int8":
         quantise_int8_(model.encoder)

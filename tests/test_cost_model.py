@@ -44,9 +44,9 @@ def test_a_batch_within_the_budget_fits_in_memory(free, frame_bytes, frame2_byte
 
 
 def test_overhead_decides_where_memory_is_plenty() -> None:
-    quick = budget(CostModel(1e-3, 2e-6, 0, 5e3, 0), 1e12)
-    slow_to_start = budget(CostModel(2e-3, 2e-6, 0, 5e3, 0), 1e12)
-    assert quick.frames == pytest.approx(1e-3 / (0.01 * 2e-6))
+    quick = budget(CostModel(2e-4, 2e-6, 0, 5e3, 0), 1e12)
+    slow_to_start = budget(CostModel(4e-4, 2e-6, 0, 5e3, 0), 1e12)
+    assert quick.frames == pytest.approx(2e-4 / (0.02 * 2e-6))
     assert slow_to_start.frames == pytest.approx(2 * quick.frames)
     assert quick.bend == math.inf
-    assert budget(CostModel(1.0, 1e-9, 0, 1, 0), 1e12).frames == 131_072
+    assert budget(CostModel(1.0, 1e-9, 0, 1, 0), 1e12).frames == 32_768

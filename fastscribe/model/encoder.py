@@ -225,9 +225,7 @@ class RelPositionAttention(nn.Module):
         scale = 1.0 / math.sqrt(self.head_width)
         scores_BHTR = self._position_scores((q_BHTK + self.pos_bias_v[:, None]) * scale, positions_RD)
         bias_BHTT = padding.fill_(relative_shift(scores_BHTR), _MASKED_SCORE, time_axis=3)
-        out_BHTK = F.scaled_dot_product_attention(
-            q_BHTK + self.pos_bias_u[:, None], k_BHTK, v_BHTK, attn_mask=bias_BHTT, scale=scale
-        )
+        out_BHTK = attend(q_BHTK + self.pos_bias_u[:, None], k_BHTK, v_BHTK, bias_BHTT, scale)
         return self.linear_out(out_BHTK.transpose(1, 2).flatten(2))
 
     def _position_scores(self, q_BHTK: torch.Tensor, positions_RD: torch.Tensor) -> torch.Tensor:
@@ -258,6 +256,16 @@ class RelPositionAttention(nn.Module):
 
     def _project_positions(self, positions_RD: torch.Tensor) -> torch.Tensor:
         return self.linear_pos(positions_RD).unflatten(-1, (self.num_heads, self.head_width)).transpose(0, 1)
+
+
+def attend(
+    q_BHTK: torch.Tensor, k_BHTK: torch.Tensor, v_BHTK: torch.Tensor, bias_BHTT: torch.Tensor, scale: float
+) -> torch.Tensor:
+    """softmax(q k' scale + bias) v. In bf16 on a CPU torch's one operator takes two to three times as long as its parts."""
+    if q_BHTK.dtype != torch.bfloat16 or q_BHTK.device.type != "cpu":
+        return F.scaled_dot_product_attention(q_BHTK, k_BHTK, v_BHTK, attn_mask=bias_BHTT, scale=scale)
+    scores_BHTT = torch.matmul(q_BHTK * scale, k_BHTK.transpose(2, 3)).add_(bias_BHTT)
+    return torch.matmul(scores_BHTT.softmax(-1), v_BHTK)
 
 
 def relative_positions(num_frames: int, width: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
