@@ -4,7 +4,9 @@
     python make_random_parakeet.py parakeet-tdt-0.6b OUT.nemo AUDIO...     # in an environment with nemo_toolkit[asr]
 
 Its text means nothing, but its work is the real one's: the same shapes, and about as many labels and durations a second
-as speech has, tuned on the given recordings. The shape is that of the public parakeet-tdt-0.6b-v2.
+as speech has, tuned on the given recordings. The shapes are those of the public parakeet-tdt-0.6b-v2 and
+parakeet-rnnt-1.1b. It takes minutes; fastscribe/bench/random_model.py makes such checkpoints without NeMo, in seconds on
+a GPU, in fastscribe's own format.
 """
 
 from __future__ import annotations
@@ -36,7 +38,22 @@ SHAPES = {
         layers=24,
         use_bias=False,
         channels=256,
-    )
+    ),
+    "parakeet-rnnt-1.1b": Spec(
+        "parakeet-rnnt-1.1b",
+        vocabulary=1024,
+        pred_hidden=640,
+        pred_layers=2,
+        joint_hidden=640,
+        history=0.3,
+        rate=LABELS_PER_S * FRAME_S,
+        mels=80,
+        d_model=1024,
+        heads=8,
+        layers=42,
+        use_bias=True,
+        channels=256,
+    ),
 }
 
 

@@ -230,6 +230,26 @@ def test_an_output_that_cannot_be_written_costs_its_own_file_alone(tmp_path: Pat
 
 
 @pytest.mark.parametrize(("sent", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_stdin_that_stays_open_gives_results_and_lets_go(sent: int, code: int) -> None:
+    process = subprocess.Popen(
+        command("transcribe", "-", "-m", MODEL, "-f", "txt", "--quiet"),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdin is not None and process.stdout is not None and process.stderr is not None
+    process.stdin.write(f"{FIRST}\n")
+    process.stdin.flush()
+    assert process.stdout.readline() == SENTENCE + "\n"  # while its thread still waits for more names
+    process.send_signal(sent)
+    assert process.wait(timeout=60) == code
+    assert process.stderr.read().count("\n") == 1
+    for stream in (process.stdin, process.stdout, process.stderr):
+        stream.close()
+
+
+@pytest.mark.parametrize(("sent", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_interrupted_runs_keep_what_is_finished(tmp_path: Path, sent: signal.Signals, code: int) -> None:
     out = tmp_path / "out"
     many = [path for path in sorted(AUDIO.glob("0*")) for _ in range(200)]

@@ -6,6 +6,7 @@ import io
 import json
 import os
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -182,9 +183,23 @@ def test_stdin_is_read_line_by_line(tmp_path):
 
 
 def test_stdin_of_the_process(tmp_path, monkeypatch):
-    touch(tmp_path, "a.wav")
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(os.fsencode(tmp_path / "a.wav"))))
-    assert [item.id for item in expand(["-"])] == ["a.wav"]
+    names = [f"{number}.wav" for number in range(3000)]  # more than a pipe holds and more than is read at once
+    touch(tmp_path, *names)
+    read_end, write_end = os.pipe()
+
+    def write() -> None:
+        with open(write_end, "wb", buffering=0) as file:
+            file.write("\n".join(str(tmp_path / name) for name in names).encode())
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    with open(read_end, encoding="utf-8") as stdin:
+        monkeypatch.setattr(sys, "stdin", stdin)
+        assert [item.id for item in expand(["-"])] == names
+    writer.join()
+    monkeypatch.setattr(sys, "stdin", None)
+    [failure] = expand(["-"])
+    assert (failure.path, failure.message) == ("-", "stdin is closed")
 
 
 @posix_names

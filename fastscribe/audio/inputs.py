@@ -27,12 +27,14 @@ from fastscribe.types import Failure
 
 __all__ = ["Source", "expand"]
 
+_READ_BYTES = 1 << 16
+
 
 def expand(inputs: Iterable[str], stdin: BinaryIO | None = None) -> Iterator[Source | Failure]:
     """Everything that `inputs` stand for. `-`: a list of paths, one a line, on `stdin` (None: the process's own)."""
     for given in inputs:
         if given == "-":
-            yield from _listed(stdin if stdin is not None else sys.stdin.buffer)
+            yield from _listed_on_stdin() if stdin is None else _listed(stdin)
         elif MAGIC.search(given) and not os.path.lexists(given):
             yield from _matching(given)
         else:
@@ -45,6 +47,24 @@ def _listed(lines: Iterable[bytes]) -> Iterator[Source | Failure]:
         if line.strip():
             given = os.fsdecode(line.rstrip(b"\r\n"))
             yield from _path(given, os.path.basename(given))
+
+
+def _listed_on_stdin() -> Iterator[Source | Failure]:
+    if sys.stdin is None:
+        yield input_failure("-", "stdin is closed")
+    else:
+        yield from _listed(_lines(sys.stdin.fileno()))
+
+
+def _lines(descriptor: int) -> Iterator[bytes]:
+    """Lines of an open file, as they come. Not sys.stdin's own: a thread that waits in its buffer when the program ends
+    brings the interpreter down, which wants that buffer's lock."""
+    rest = b""
+    while block := os.read(descriptor, _READ_BYTES):
+        *lines, rest = (rest + block).split(b"\n")
+        yield from lines
+    if rest:
+        yield rest
 
 
 def _path(given: str, name: str) -> Iterator[Source | Failure]:

@@ -1,0 +1,113 @@
+"""How long a transducer's decoding takes by batch and graph mode, on frames made up for it: no encoder is needed.
+
+The frames are noise that changes as slowly as speech does, and the joint is tuned on them to 3 to 4 labels a second, so a
+batch takes as many turns of the loop as one of speech would. Frame-by-frame greedy decoding of one row is timed beside
+it, and every mode must find what it finds.
+
+Shapes: B batch, T frames, D encoder width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from time import perf_counter
+from typing import Any
+
+import torch
+
+from fastscribe.bench.random_model import make_transducer_speak_
+from fastscribe.bench.timing import synchronize, time_call
+from fastscribe.config import GraphMode, ModelConfig
+from fastscribe.decode import label_looping
+from fastscribe.decode.decoder import Decoder
+from fastscribe.decode.graphs import build_decoder
+from fastscribe.decode.greedy import greedy
+from fastscribe.model.transducer import Transducer
+from fastscribe.types import Frames, Hypothesis
+
+_INERTIA = 0.6  # correlation of one frame with the next
+_TUNING_ROWS, _TUNING_FRAMES = 32, 100
+
+
+def random_frames(batch: int, num_frames: int, width: int, device: torch.device, seed: int) -> Frames:
+    """Rows of nine tenths to all of `num_frames`, in bf16 on a GPU."""
+    generator = torch.Generator(device).manual_seed(seed)
+    noise_TBD = torch.randn(num_frames, batch, width, generator=generator, device=device)
+    for earlier_BD, later_BD in pairwise(noise_TBD):
+        later_BD.mul_((1 - _INERTIA**2) ** 0.5).add_(earlier_BD, alpha=_INERTIA)
+    lengths_B = torch.linspace(num_frames, max(1, num_frames * 9 // 10), batch, device=device).long()
+    return Frames(noise_TBD.transpose(0, 1).to(_dtype(device)).contiguous(), lengths_B)
+
+
+def random_transducer(config: ModelConfig, device: torch.device) -> Transducer:
+    """The config's predictor and joint, tuned to such frames."""
+    assert config.predictor is not None and config.joint is not None
+    torch.manual_seed(0)
+    with device, torch.no_grad():
+        transducer = Transducer(
+            config.predictor, config.joint, config.durations, config.encoder.d_model, config.blank_id
+        )
+        transducer.eval().requires_grad_(False)
+        frames = random_frames(_TUNING_ROWS, _TUNING_FRAMES, config.encoder.d_model, device, seed=1)
+        full_B = torch.full_like(frames.lengths_B, _TUNING_FRAMES)
+        make_transducer_speak_(transducer, Frames(frames.frames_BTD.float(), full_B), config.frame_s)
+    return transducer.to(_dtype(device))
+
+
+def build(transducer: Transducer, device: torch.device, mode: GraphMode) -> Decoder:
+    """Raises UsageError, now or at the first batch, for a mode that cannot be had."""
+    return build_decoder(transducer, device, mode, print)
+
+
+def measure(decoder: Decoder, frames: Frames, device: torch.device) -> dict[str, Any]:
+    """One batch from frames to hypotheses on the host, and the same until the device is done."""
+    hypotheses = decode(decoder, frames)
+    labels = [len(hypothesis.token_ids) for hypothesis in hypotheses]
+    whole = time_call(lambda: decode(decoder, frames), device, seconds=0.3, most=40)
+    return {
+        "labels": sum(labels),
+        "labels_of_longest_row": max(labels),
+        "us_per_label_of_longest_row": 1000.0 * whole.median_ms / max(1, max(labels)),
+        "device_ms": time_call(lambda: decoder.submit(frames), device, seconds=0.3, most=40).median_ms,
+        **whole.row(),
+    }
+
+
+def decode(decoder: Decoder, frames: Frames) -> list[Hypothesis]:
+    with torch.inference_mode():
+        return decoder.read(decoder.submit(frames).cpu().numpy(), frames)
+
+
+def num_turns(transducer: Transducer, frames: Frames) -> int:
+    """Turns of the loop that the batch takes."""
+    network = label_looping.Network.prepare(transducer)
+    slots = label_looping.Slots.allocate(network, label_looping.slots_needed(frames))
+    state = label_looping.State.allocate(network, len(frames.lengths_B), slots)
+    label_looping.begin_(network, state, frames)
+    turns = 0
+    while turns == 0 or bool(state.active):
+        label_looping.step(network, state)
+        turns += 1
+    return turns
+
+
+def greedy_rate(transducer: Transducer, frames: Frames, device: torch.device) -> tuple[Hypothesis, dict[str, Any]]:
+    """The first row by the frame-by-frame definition, and how long it took."""
+    frames_TD = frames.frames_BTD[0, : int(frames.lengths_B[0])]
+    synchronize(device)
+    start = perf_counter()
+    with device:
+        found = greedy(transducer, frames_TD)
+    wall_ms = 1000 * (perf_counter() - start)
+    return found, {"ms": wall_ms, "labels": len(found.token_ids), "frames": len(frames_TD)}
+
+
+def equal_share(found: Sequence[Hypothesis], wanted: Sequence[Hypothesis]) -> float:
+    """Share of rows with the same labels at the same frames."""
+    same = [a.token_ids == b.token_ids and a.token_frames == b.token_frames for a, b in zip(found, wanted, strict=True)]
+    return sum(same) / max(1, len(same))
+
+
+def _dtype(device: torch.device) -> torch.dtype:
+    return torch.bfloat16 if device.type == "cuda" else torch.float32

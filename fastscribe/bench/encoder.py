@@ -1,0 +1,61 @@
+"""How fast an encoder is by batch and length, in each of its forms, and how much of the device's arithmetic that uses.
+
+`shipped` is what a Recognizer runs on this device, graphs for small batches included; the other forms say what each step
+towards it is worth. Work is counted from the shape (describe.py), so padding and recomputation do not count as work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from fastscribe.bench import kernels
+from fastscribe.bench.timing import time_call
+from fastscribe.checkpoint import Checkpoint
+from fastscribe.config import ModelConfig
+from fastscribe.describe import encoder_gflop_per_audio_s
+from fastscribe.model.fused import fuse_
+from fastscribe.model.model import build_model
+from fastscribe.recognizer import Recognizer
+from fastscribe.types import Features, Frames
+
+Encode = Callable[[Features], Frames]
+# The plain layers; fused with torch's operations; fused with Triton's; what a run uses, in bf16 and in fp8.
+FORMS = ("plain", "fused_torch", "fused_triton", "shipped", "shipped_fp8")
+
+
+def build(form: str, checkpoint: Checkpoint, device: torch.device) -> Encode:
+    """The encoder in one of FORMS, bf16 but for the last. Raises what stands in the way of it."""
+    if form.startswith("shipped"):
+        dtype = "fp8" if form == "shipped_fp8" else "bf16"
+        return Recognizer.build(checkpoint, str(device), dtype).encode
+    encoder = build_model(checkpoint.config, checkpoint.weights, checkpoint.path).encoder
+    encoder.optimise_()
+    encoder.to(device, torch.bfloat16)
+    if form != "plain":
+        fuse_(encoder, kernels.operations(form.removeprefix("fused_")))
+    return torch.inference_mode()(encoder.forward)
+
+
+def random_features(config: ModelConfig, batch: int, seconds: float, device: torch.device) -> Features:
+    num_frames = int(seconds * config.features.sample_rate) // config.features.hop_length
+    mel_BMT = torch.randn(batch, config.features.num_mels, num_frames, device=device)
+    return Features(mel_BMT, torch.full((batch,), num_frames, device=device))
+
+
+def measure(encode: Encode, config: ModelConfig, batch: int, seconds: float, device: torch.device) -> dict[str, Any]:
+    """`batch` rows of `seconds` of audio each, features given."""
+    features = random_features(config, batch, seconds, device)
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+    timing = time_call(lambda: encode(features), device, seconds=0.4, most=60)
+    audio_s = batch * seconds
+    work_gflop = encoder_gflop_per_audio_s(config, seconds) * audio_s
+    return {
+        "rtfx": 1000.0 * audio_s / timing.median_ms,
+        "tflop_per_s": work_gflop / timing.median_ms,
+        "peak_bytes": torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None,
+        **timing.row(),
+    }

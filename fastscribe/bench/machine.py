@@ -1,0 +1,126 @@
+"""What a measurement was made on. Reads and never sets anything; what cannot be had is None or says why not."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fastscribe.recognizer import cpu_name
+
+_PACKAGES = (
+    "torch", "triton", "numpy", "cuda-bindings", "nvidia-cudnn-cu13", "nvidia-cublas", "numba", "soundfile", "soxr",
+    "safetensors", "sentencepiece", "typer", "rich", "pytest", "hypothesis", "nemo_toolkit", "transformers",
+)  # fmt: skip
+_GPU_FACTS = (
+    "name", "driver_version", "memory.total", "power.limit", "clocks.sm", "clocks.mem", "clocks.max.sm",
+    "clocks.max.mem", "temperature.gpu", "persistence_mode", "pcie.link.gen.current", "pcie.link.width.current",
+)  # fmt: skip
+_SAMPLED = ("utilization.gpu", "clocks.sm", "power.draw", "temperature.gpu")
+
+
+def facts(device: torch.device, root: Path) -> dict[str, Any]:
+    return {
+        "python": platform.python_version(),
+        "kernel": platform.release(),
+        "cpu": cpu_name(),
+        "cpu_cores": len(os.sched_getaffinity(0)),
+        "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
+        "disk_free_gib": round(shutil.disk_usage(root).free / 2**30, 1),
+        "shared_memory_free_gib": round(shutil.disk_usage("/dev/shm").free / 2**30, 1)
+        if Path("/dev/shm").exists()
+        else None,
+        "load_average_1min": round(os.getloadavg()[0], 2),
+        "versions": versions(),
+        "gpu": gpu_facts() if device.type == "cuda" else None,
+        "torch_cuda": torch.version.cuda,
+        "cudnn": torch.backends.cudnn.version() if torch.backends.cudnn.is_available() else None,
+    }
+
+
+def versions() -> dict[str, str | None]:
+    """Installed versions; None for what is not there."""
+    found: dict[str, str | None] = {}
+    for package in _PACKAGES:
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            found[package] = None
+    return found
+
+
+def gpu_facts() -> dict[str, Any]:
+    properties = torch.cuda.get_device_properties(0)
+    free, total = torch.cuda.mem_get_info(0)
+    return {
+        "torch_name": properties.name,
+        "multiprocessors": properties.multi_processor_count,
+        "capability": f"{properties.major}.{properties.minor}",
+        "memory_gib": round(total / 2**30, 1),
+        "memory_free_gib": round(free / 2**30, 1),
+        "nvidia_smi": _nvidia_smi(),
+    }
+
+
+def _nvidia_smi() -> dict[str, str] | str:
+    try:
+        values = subprocess.run(
+            ["nvidia-smi", f"--query-gpu={','.join(_GPU_FACTS)}", "--format=csv,noheader"],
+            capture_output=True, text=True, timeout=20, check=True,
+        ).stdout.strip().split("\n")[0].split(", ")  # fmt: skip
+    except (OSError, subprocess.SubprocessError) as error:
+        return f"{type(error).__name__}: {error}"
+    return dict(zip(_GPU_FACTS, values, strict=False))
+
+
+def commit(root: Path) -> str:
+    """The checkout's commit, "+" for changes in it; from FASTSCRIBE_COMMIT or a file COMMIT where there is no git."""
+    try:
+        said = subprocess.run(
+            ["git", "-c", "safe.directory=*", "-C", root, "describe", "--always", "--dirty=+", "--abbrev=12"],
+            capture_output=True, text=True, timeout=20, check=True,
+        ).stdout.strip()  # fmt: skip
+    except (OSError, subprocess.SubprocessError):
+        said = ""
+    stored = root / "COMMIT"
+    return (
+        said
+        or os.environ.get("FASTSCRIBE_COMMIT", "")
+        or (stored.read_text().strip() if stored.exists() else "unknown")
+    )
+
+
+@contextmanager
+def gpu_samples(device: torch.device) -> Iterator[dict[str, Any]]:
+    """Fills the mapping, when the block ends, with means over it: utilisation, clocks, power, as nvidia-smi samples them."""
+    found: dict[str, Any] = {}
+    process = None
+    if device.type == "cuda" and shutil.which("nvidia-smi"):
+        query = ["nvidia-smi", f"--query-gpu={','.join(_SAMPLED)}", "--format=csv,noheader,nounits", "-lms", "200"]
+        process = subprocess.Popen(query, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    try:
+        yield found
+    finally:
+        if process is not None:
+            process.terminate()
+            found.update(_means(process.communicate(timeout=20)[0]))
+
+
+def _means(listing: str) -> dict[str, float]:
+    rows = []
+    for line in listing.splitlines():
+        try:
+            rows.append([float(value) for value in line.split(",")])
+        except ValueError:
+            continue  # a line cut short, or a value the driver does not give
+    whole = [row for row in rows if len(row) == len(_SAMPLED)]
+    keys = ("smi_utilization_percent", "smi_sm_clock_mhz", "smi_power_w", "smi_temperature_c")
+    return {key: sum(row[i] for row in whole) / len(whole) for i, key in enumerate(keys)} if whole else {}

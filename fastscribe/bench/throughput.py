@@ -1,0 +1,174 @@
+"""Audio transcribed a second of wall clock (RTFx), from memory and from files, with where the time went.
+
+From memory: batches of int16 audio lie in (pinned) host memory, and texts with word times come out; reading and writing are
+left out. From files: paths in, JSONL on disk out, as the command line does. Both with the model loaded, after a warm-up
+that does not count.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from statistics import median
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+from fastscribe import batching
+from fastscribe.batching import Budget
+from fastscribe.bench import busy
+from fastscribe.bench.machine import gpu_samples
+from fastscribe.device import host_array
+from fastscribe.output import FolderOutput
+from fastscribe.run import Transcriber, run_stats
+from fastscribe.stats import Stopwatch
+from fastscribe.transcript import assemble
+from fastscribe.types import AudioInfo, Batch, Failure, Utterance
+
+_ENCODER_STAGES = ("features", "encode")
+
+
+def batches_of(waves: Sequence[np.ndarray], transcriber: Transcriber, budget: Budget | None) -> list[Batch]:
+    """int16 waves at the model's rate, planned as a run plans them, in memory that a GPU can read."""
+    rate, device = transcriber.config.features.sample_rate, transcriber.recognizer.device
+    named = [Utterance(AudioInfo(f"{i}", f"{i}", rate, 1, len(wave)), 0, len(wave)) for i, wave in enumerate(waves)]
+    by_id = {utterance.audio.id: wave for utterance, wave in zip(named, waves, strict=True)}
+
+    def num_frames(utterance: Utterance) -> int:
+        return transcriber.config.num_frames(utterance.duration_s)
+
+    batches = []
+    for plan in batching.plan(named, num_frames, budget, None):
+        lengths_B = np.array([utterance.num_samples for utterance in plan], dtype=np.int64)
+        samples_BS = host_array((len(plan), int(lengths_B.max())), np.dtype(np.int16), device)
+        samples_BS[:] = 0
+        for row, utterance in zip(samples_BS, plan, strict=True):
+            row[: utterance.num_samples] = by_id[utterance.audio.id]
+        batches.append(Batch(plan, samples_BS, lengths_B))
+    return batches
+
+
+def stream(transcriber: Transcriber, batches: Iterable[Batch]) -> dict[str, Any]:
+    """One pass: seconds of wall and by stage, audio and labels. Raises the first error of a batch."""
+    engine, config = transcriber.engine, transcriber.config
+    engine.stopwatch = stopwatch = Stopwatch()
+    is_tdt = transcriber.recognizer.decoder_name == "tdt"
+    audio_s, labels = 0.0, 0
+    start = perf_counter()
+    for batch, outcome in engine.stream(batches):
+        if isinstance(outcome, Exception):
+            raise outcome
+        with stopwatch.time("assemble"):
+            for utterance, hypothesis in zip(batch.utterances, outcome, strict=True):
+                parts = [(utterance, hypothesis)]
+                assemble(utterance.audio, parts, transcriber.tokenizer, config.frame_s, is_tdt)
+                audio_s += utterance.duration_s
+                labels += len(hypothesis.token_ids)
+    return {"wall_s": perf_counter() - start, "audio_s": audio_s, "labels": labels, "stage_s": dict(stopwatch.seconds)}
+
+
+def from_memory(
+    transcriber: Transcriber, waves: Sequence[np.ndarray], budget: Budget | None, passes: int, repeats: int
+) -> dict[str, Any]:
+    """The median of `passes` after a warm-up, each over all the audio `repeats` times."""
+    batches = batches_of(waves, transcriber, budget)
+    device = transcriber.recognizer.device
+    stream(transcriber, batches)
+    with gpu_samples(device) as samples:
+        found = [stream(transcriber, batches * repeats) for _ in range(passes)]
+    counts = {"batches": len(batches) * repeats, "peak_bytes": transcriber.recognizer.peak_bytes()}
+    return _summary(found) | samples | _padding(batches) | counts
+
+
+def profiled(transcriber: Transcriber, waves: Sequence[np.ndarray], budget: Budget | None) -> dict[str, Any]:
+    """One pass under the profiler, after one without: the share of time the GPU is busy, and on what."""
+    batches = batches_of(waves, transcriber, budget)
+    unprofiled = stream(transcriber, batches)
+    found = busy.profile(lambda: stream(transcriber, batches), transcriber.recognizer.device)
+    return {"unprofiled_wall_ms": 1000 * unprofiled["wall_s"], **found}
+
+
+def _padding(batches: Sequence[Batch]) -> dict[str, Any]:
+    padded = sum(batch.samples_BS.size for batch in batches)
+    rows = [len(batch.utterances) for batch in batches]
+    return {
+        "padding_share": 1.0 - sum(int(batch.lengths_B.sum()) for batch in batches) / padded,
+        "rows_of_largest_batch": max(rows),
+        "rows_of_smallest_batch": min(rows),
+    }
+
+
+def _summary(found: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Of several passes: the one of median time, with every time, and the shares of its stages."""
+    walls = [one["wall_s"] for one in found]
+    middle = min(found, key=lambda one: abs(one["wall_s"] - median(walls)))
+    wall_s, stage_s = middle["wall_s"], middle["stage_s"]
+    encoder_s = sum(stage_s.get(stage, 0.0) for stage in _ENCODER_STAGES)
+    rest_s = sum(seconds for stage, seconds in stage_s.items() if stage not in (*_ENCODER_STAGES, "wait_for_audio"))
+    return {
+        "rtfx": middle["audio_s"] / median(walls),
+        "audio_s": middle["audio_s"],
+        "walls_s": walls,
+        "labels_per_audio_s": middle["labels"] / middle["audio_s"] if "labels" in middle else None,
+        "stage_s": stage_s,
+        "encoder_share_of_wall": encoder_s / wall_s,
+        "outside_encoder_share_of_wall": 1.0 - encoder_s / wall_s,  # what decoding, copies and text add to the wall
+        "decode_copy_text_write_over_wall": rest_s / wall_s,  # their own time, most of it beside the encoder's
+    }
+
+
+def from_files(transcriber: Transcriber, paths: Sequence[Path], out: Path, passes: int) -> dict[str, Any]:
+    """The median of `passes` over all files after a warm-up over some; the files' pages are warm."""
+    for path in set(paths):
+        path.read_bytes()
+    _to_jsonl(transcriber, paths[: max(1, len(paths) // 8)], out / "warm_up")
+    with gpu_samples(transcriber.recognizer.device) as samples:
+        found = [_to_jsonl(transcriber, paths, out / f"pass{number}") for number in range(passes)]
+    return _summary(found) | samples | {key: found[-1][key] for key in ("files", "padding_share", "peak_bytes")}
+
+
+def _to_jsonl(transcriber: Transcriber, paths: Sequence[Path], folder: Path) -> dict[str, Any]:
+    start = perf_counter()
+    with FolderOutput(folder, ("jsonl",)) as output:
+        for result in transcriber.transcribe([str(path) for path in paths]):
+            if isinstance(result, Failure):
+                raise RuntimeError(f"{result.path}: {result.stage}: {result.message}")
+            with transcriber.progress.stopwatch.time("write"):
+                output.write(result)
+    return run_stats(transcriber, perf_counter() - start, None).to_json()
+
+
+def by_command(model: Path, inputs: Path, out: Path, device: str, seconds: float) -> dict[str, Any]:
+    """The same by `fastscribe transcribe` in a process of its own, started and loaded from nothing."""
+    command = [sys.executable, "-m", "fastscribe", "transcribe", str(inputs), "--model", str(model), "-o", str(out)]
+    start = perf_counter()
+    done = subprocess.run(
+        [*command, "--device", device, "--no-progress"], capture_output=True, text=True, timeout=seconds, env=os.environ
+    )
+    process_s = perf_counter() - start
+    if done.returncode != 0:
+        raise RuntimeError(f"exit code {done.returncode}: {done.stderr[-500:]}")
+    report = json.loads((out / "report.json").read_text(encoding="utf-8"))
+    return {"process_s": process_s, "said": done.stderr[-600:], **{key: report[key] for key in _REPORTED}}
+
+
+_REPORTED = ("rtfx", "audio_s", "load_s", "wall_s", "files", "failed", "stage_s", "padding_share", "dtype", "device")
+
+
+def hard_links(
+    paths: Sequence[Path], folder: Path, copies: int, link: Callable[[Path, Path], None] = os.link
+) -> list[Path]:
+    """`copies` names for each file in `folder`, so that a run is long enough and its files stay in memory."""
+    folder.mkdir(parents=True, exist_ok=True)
+    found = []
+    for copy in range(copies):
+        for path in paths:
+            target = folder / f"{copy:03d}_{path.name}"
+            link(path, target)
+            found.append(target)
+    return found
