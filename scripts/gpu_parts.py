@@ -461,6 +461,33 @@ def nemo(part: Part) -> None:
     )
 
 
+def sanitizer(part: Part) -> None:
+    """compute-sanitizer over the command on a small trained model: invalid accesses, and reads of what nobody wrote."""
+    model, audio = TEST_DATA / "models" / "tdt_demo" / "model.nemo", sorted((TEST_DATA / "audio").glob("0[1-4]*.flac"))
+    command = [sys.executable, "-m", "fastscribe", "transcribe", *map(str, audio), "-m", str(model), "-f", "txt"]
+    for tool, graphs in product(("memcheck", "initcheck"), ("full", "off")):
+        run = [*command, "--device", str(part.device), "--cuda-graphs", graphs]
+        key = {"what": "sanitizer", "tool": tool, "graphs": graphs}
+        part.notes.measure(key, partial(_sanitize, tool, run, graphs, part.notes), needs_s=15.0)
+
+
+def _sanitize(tool: str, command: Sequence[str], graphs: str, notes: Notebook) -> dict[str, Any]:
+    program = shutil.which("compute-sanitizer") or "/usr/local/cuda/bin/compute-sanitizer"
+    # torch's allocator hands out parts of larger blocks, between which no tool can see; a capture cannot do without it.
+    env = os.environ | ({"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"} if graphs == "off" else {})
+    done = subprocess.run(
+        [program, "--tool", tool, "--print-limit", "5", "--error-exitcode", "9", *command],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env=env,
+        timeout=notes.seconds_left,
+    )
+    print(done.stdout[-4000:], done.stderr[-2000:], flush=True)
+    summary = [line for line in done.stdout.splitlines() if "ERROR SUMMARY" in line]
+    return {"exit_code": done.returncode, "summary": summary[-1].strip("= ") if summary else None}
+
+
 PARTS: dict[str, Callable[[Part], None]] = {
     "facts": facts,
     "tests": tests,
@@ -473,6 +500,7 @@ PARTS: dict[str, Callable[[Part], None]] = {
     "agreement": agreement_part,
     "nemo": nemo,
     "profile": profile,
+    "sanitizer": sanitizer,
 }
 
 

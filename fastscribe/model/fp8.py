@@ -16,7 +16,7 @@ import importlib.util
 import torch
 from torch import nn
 
-from fastscribe.model.packed import LAYER_MATRICES, linears_below
+from fastscribe.model.packed import LAYER_MATRICES, example_linear, linears_below
 
 FP8 = torch.float8_e4m3fn
 LARGEST = 448.0
@@ -91,7 +91,7 @@ def fp8_problem(device: torch.device) -> str | None:
         return f"fp8 needs compute capability {needed} or newer; {torch.cuda.get_device_name(device)} has {found}"
     if importlib.util.find_spec("triton") is None:
         return "fp8 needs triton, which this torch lacks"
-    linear = nn.Linear(64, 48, device=device, dtype=torch.bfloat16)
+    linear = example_linear(64, 48).to(device, torch.bfloat16)
     x_RK = torch.linspace(-1, 1, 32 * 64, device=device, dtype=torch.bfloat16).reshape(32, 64)
     try:
         with torch.inference_mode():

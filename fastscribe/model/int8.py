@@ -19,7 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from fastscribe.model.packed import LAYER_MATRICES, linears_below, take_activation_
+from fastscribe.model.packed import LAYER_MATRICES, example_linear, linears_below, take_activation_
 
 _LEVELS = 127  # on either side of zero
 _SHIFT = 128  # what zero becomes in an unsigned row
@@ -78,7 +78,7 @@ def int8_linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
 @cache
 def int8_problem() -> str | None:
     """Why int8 cannot be had on this processor with this torch; None where it can."""
-    linear = nn.Linear(64, 48)
+    linear = example_linear(64, 48)
     x_RK = torch.linspace(-1, 1, 5 * 64).reshape(5, 64)
     x_RK[:2] = 1.0  # rows and columns of the largest values: sums of pairs in 16 bits would overflow
     try:

@@ -34,7 +34,7 @@ class PackedLinear(nn.Module):
 @cache
 def can_pack(dtype: torch.dtype) -> bool:
     """Whether this torch on this processor multiplies packed weights, and multiplies them right."""
-    linear = nn.Linear(32, 48).to(dtype)
+    linear = example_linear(32, 48).to(dtype)
     x = torch.linspace(-1, 1, 5 * 32).reshape(5, 32).to(dtype)
     try:
         with torch.inference_mode():
@@ -42,6 +42,16 @@ def can_pack(dtype: torch.dtype) -> bool:
             return torch.allclose(packed.float(), F.silu(linear(x)).float(), atol=2e-2, rtol=2e-2)
     except (RuntimeError, AttributeError, NotImplementedError):
         return False
+
+
+def example_linear(inputs: int, outputs: int) -> nn.Linear:
+    """A layer to try a product out on. nn.Linear's own first weights would take numbers from the caller's random stream."""
+    linear = nn.Linear(inputs, outputs, device="meta")
+    ramp = torch.linspace(-1, 1, inputs * outputs + outputs)
+    weight, bias = (37 * ramp).sin().split([inputs * outputs, outputs])
+    linear.weight = nn.Parameter(weight.view(outputs, inputs).clone() / inputs**0.5, requires_grad=False)
+    linear.bias = nn.Parameter(bias.clone(), requires_grad=False)
+    return linear
 
 
 def pack_linears_(module: nn.Module, dtype: torch.dtype) -> None:
