@@ -22,7 +22,7 @@ _AFTER_FAILURE = 0.7
 
 @dataclass
 class Budget:
-    """What one batch may cost, in encoder frames. It only ever shrinks.
+    """What one batch may cost, in encoder frames (infinite: anything). It only ever shrinks.
 
     A row of T frames costs T + T*T / bend: `bend` is the length at which attention's part, quadratic in T, weighs as much
     as all the rest (infinite where nothing that counts is quadratic).
@@ -40,9 +40,9 @@ class Budget:
 
 
 def plan(
-    utterances: Iterable[T], num_frames: Callable[[T], int], budget: Budget | None, batch_size: int | None
+    utterances: Iterable[T], num_frames: Callable[[T], int], budget: Budget, batch_size: int | None
 ) -> Iterator[tuple[T, ...]]:
-    """Batches within `budget` (None = no limit), which is looked at anew for each, and `batch_size` rows (None = no limit).
+    """Batches within `budget`, which is looked at anew for each, and `batch_size` rows (None = no limit).
 
     An utterance beyond the whole budget is a batch by itself. Equal lengths keep their order. A batch stops short of
     its budget where the next length is much smaller: few rows of many lengths would otherwise be mostly padding.
@@ -61,12 +61,10 @@ def plan(
         yield tuple(batch)
 
 
-def _is_full(rows: int, longest: int, real_with_next: int, budget: Budget | None, batch_size: int | None) -> bool:
+def _is_full(rows: int, longest: int, real_with_next: int, budget: Budget, batch_size: int | None) -> bool:
     """Whether a batch of so many rows should not take the next utterance, with which it would hold `real_with_next`."""
     if batch_size is not None and rows >= batch_size:
         return True
-    if budget is None:
-        return False
     padded_with_next = (rows + 1) * longest
     too_padded = padded_with_next - real_with_next > _MOST_PADDING * padded_with_next
     filled_enough = budget.cost(rows, longest) >= _FILLED_ENOUGH * budget.frames

@@ -21,7 +21,7 @@ _MEMORY_SHARE = 0.7  # of what is free; the rest is for decoding, the front end 
 # Three quarters of an hour of audio. Matrices are tall enough by then on any GPU, and the first batch's reading and the last
 # one's text, beside which the device has nothing to do, grow with the batch.
 _MOST_FRAMES = 32_768
-_LEAST_FRAMES = 2_048
+LEAST_FRAMES = 2_048
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ def budget(model: CostModel, free_bytes: float) -> Budget:
     enough = model.overhead_s / (_MOST_OVERHEAD * model.frame_s) if model.frame_s > 0 else _MOST_FRAMES
     fitting = _MEMORY_SHARE * free_bytes / model.frame_bytes if model.frame_bytes > 0 else _MOST_FRAMES
     bend = model.frame_bytes / model.frame2_bytes if model.frame2_bytes > 0 else math.inf
-    return Budget(max(1.0, min(max(enough, _LEAST_FRAMES), _MOST_FRAMES, fitting)), bend)
+    return Budget(max(1.0, min(max(enough, LEAST_FRAMES), _MOST_FRAMES, fitting)), bend)
 
 
 def _non_negative(columns: Sequence[np.ndarray], target: np.ndarray) -> np.ndarray:

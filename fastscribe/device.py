@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import cache
 from time import perf_counter
+from typing import Literal
 
 import numpy as np
 import torch
@@ -18,6 +20,7 @@ import torch
 from fastscribe.stats import Stopwatch
 
 _SWITCH_S = 2e-4
+_OUT_OF_MEMORY = ("out of memory", "allocate memory", "alloc_failed")
 
 
 @dataclass(frozen=True)
@@ -33,7 +36,10 @@ class Mark:
 
 
 class Lane:
-    """Work that the device does in order. Lanes run beside each other; one of higher priority gets free units first."""
+    """Work that the device does in order. Lanes run beside each other; one of higher priority gets free units first.
+
+    Use `lane`: torch keeps workspaces for every stream as long as the process lives.
+    """
 
     def __init__(self, device: torch.device, high_priority: bool = False) -> None:
         self.stream: torch.cuda.Stream | None = None
@@ -43,7 +49,7 @@ class Lane:
     @contextmanager
     def work(self) -> Iterator[None]:
         """What is asked of the device inside goes into this lane."""
-        with torch.cuda.stream(self.stream):  # None is no stream and changes nothing
+        with nullcontext() if self.stream is None else torch.cuda.stream(self.stream):
             yield
 
     def mark(self) -> Mark:
@@ -53,6 +59,12 @@ class Lane:
         """The lane waits for the mark; the host does not."""
         if self.stream is not None and mark.event is not None:
             self.stream.wait_event(mark.event)
+
+
+@cache
+def lane(device: torch.device, role: Literal["copy", "model", "decode"]) -> Lane:
+    """The process's lane for this kind of work: pipelines on one device share it."""
+    return Lane(device, high_priority=role == "decode")
 
 
 class StageTimes:
@@ -86,9 +98,17 @@ class StageTimes:
 
 
 def host_array(shape: tuple[int, ...], dtype: np.dtype, device: torch.device) -> np.ndarray:
-    """Uninitialised host memory for copies to and from `device`: pinned for a GPU, whose allocator recycles it."""
-    tensor_dtype = torch.from_numpy(np.empty(0, dtype)).dtype
-    return torch.empty(shape, dtype=tensor_dtype, pin_memory=device.type == "cuda").numpy()
+    """Uninitialised host memory for copies to and from `device`: pinned for a GPU, whose allocator recycles it.
+
+    Where the system has too little left to pin, ordinary memory does: its copies hold up the host, and are as right.
+    """
+    if device.type == "cuda":
+        try:
+            return torch.empty(shape, dtype=torch.from_numpy(np.empty(0, dtype)).dtype, pin_memory=True).numpy()
+        except RuntimeError as error:
+            if not is_out_of_memory(error):
+                raise
+    return np.empty(shape, dtype)
 
 
 def to_device(array: np.ndarray, device: torch.device) -> torch.Tensor:
@@ -128,15 +148,10 @@ def free_bytes(device: torch.device) -> int:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """On any device: torch reports a CPU's as a plain RuntimeError."""
+    """On any device, and as any library says it: torch reports a CPU's as a plain RuntimeError, cuBLAS has words of its own."""
     if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
         return True
-    return isinstance(error, RuntimeError) and "allocate memory" in str(error)
-
-
-def is_lost(error: BaseException) -> bool:
-    """Whether the device can do nothing more in this process: CUDA keeps such an error until the process ends."""
-    return isinstance(error, torch.AcceleratorError) and not is_out_of_memory(error)
+    return isinstance(error, RuntimeError) and any(words in str(error).lower() for words in _OUT_OF_MEMORY)
 
 
 def settle(device: torch.device) -> None:
@@ -145,8 +160,15 @@ def settle(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def recover(device: torch.device) -> None:
-    """After a failed batch: nothing of it still runs, and its memory is free again."""
-    settle(device)
-    if device.type == "cuda":
-        torch.cuda.empty_cache()
+def recover(device: torch.device) -> RuntimeError | None:
+    """After a failed batch: nothing of it still runs, and its memory is free again.
+
+    Returns the device's answer where it can do nothing more in this process: CUDA repeats some errors until that ends.
+    """
+    try:
+        settle(device)
+        if device.type == "cuda":
+            torch.cuda.empty_cache()
+    except RuntimeError as error:
+        return error
+    return None

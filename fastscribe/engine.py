@@ -15,6 +15,7 @@ that ran out of memory also lowers the budget that later batches are planned by.
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -24,7 +25,7 @@ import numpy as np
 import torch
 
 from fastscribe.batching import Budget
-from fastscribe.device import Lane, Mark, StageTimes, is_lost, is_out_of_memory, recover, settle, to_host
+from fastscribe.device import Mark, StageTimes, is_out_of_memory, lane, recover, settle, to_host
 from fastscribe.errors import DeviceFailed, UsageError
 from fastscribe.recognizer import Recognizer
 from fastscribe.stats import Stopwatch
@@ -61,15 +62,14 @@ class _Decoded:
 class Engine:
     """One device's pipeline around a Recognizer. Used by one thread."""
 
-    def __init__(self, recognizer: Recognizer, budget: Budget | None = None) -> None:
+    def __init__(self, recognizer: Recognizer) -> None:
         self.recognizer = recognizer
         self.device = recognizer.device
-        self.budget = budget
+        self.budget = Budget(math.inf)
         self.stopwatch = Stopwatch()
         overlap = self.device.type != "cpu"
         self._encoded_left, self._decoded_left = (1, _DECODING_AT_ONCE) if overlap else (0, 0)
-        self._copy, self._model = Lane(self.device), Lane(self.device)
-        self._decode = Lane(self.device, high_priority=True)
+        self._copy, self._model, self._decode = (lane(self.device, role) for role in ("copy", "model", "decode"))
         settle(self.device)  # the weights came by no lane of ours
         self._encoded: deque[_Encoded] = deque()
         self._decoded: deque[_Decoded] = deque()
@@ -84,8 +84,9 @@ class Engine:
         """Puts a batch to work and yields what earlier ones (on a CPU this one) have come to."""
         encoded = _attempt(self._encode, batch)
         if isinstance(encoded, Exception):
+            was_alone = self._is_idle()
             yield from self.drain()
-            yield from self._again_in_parts(batch, encoded)
+            yield from self._again(batch, encoded, was_alone)
             return
         self._encoded.append(encoded)
         yield from self._finish(self._encoded_left, self._decoded_left)
@@ -96,8 +97,8 @@ class Engine:
 
     def close(self) -> None:
         """Forgets what is under way, once the device has stopped working on it."""
-        if self._encoded or self._decoded:
-            recover(self.device)
+        if not self._is_idle():
+            recover(self.device)  # a device that is lost has been reported, or nobody waits for its results
         self._encoded.clear()
         self._decoded.clear()
 
@@ -114,7 +115,7 @@ class Engine:
         decoded = _attempt(self._submit, encoded)
         del encoded  # if this failed, its memory is wanted
         if isinstance(decoded, Exception):
-            yield from self._again_in_parts(batch, decoded)
+            yield from self._again(batch, decoded, self._is_idle())
         else:
             self._decoded.append(decoded)
 
@@ -123,7 +124,7 @@ class Engine:
         hypotheses = _attempt(self._hypotheses, decoded)
         del decoded  # see _start_decoding
         if isinstance(hypotheses, Exception):
-            yield from self._again_in_parts(batch, hypotheses)
+            yield from self._again(batch, hypotheses, self._is_idle())
         else:
             yield batch, hypotheses
 
@@ -149,36 +150,47 @@ class Engine:
     def _hypotheses(self, decoded: _Decoded) -> list[Hypothesis]:
         decoded.mark.wait()
         decoded.encoded.times.add_to(self.stopwatch)
-        return self.recognizer.decoder.read(decoded.packed_on_host, decoded.encoded.frames)
+        with self._decode.work():  # should a row have run out of room, the batch is decoded again
+            return self.recognizer.decoder.read(decoded.packed_on_host, decoded.encoded.frames)
 
-    def _again_in_parts(self, batch: Batch, error: Exception) -> Iterator[Outcome]:
+    def _is_idle(self) -> bool:
+        return not self._encoded and not self._decoded
+
+    def _again(self, batch: Batch, error: Exception, was_alone: bool) -> Iterator[Outcome]:
         """Halves of a failed batch, one after the other with nothing beside them, so that one recording cannot take its
-        neighbours with it."""
-        if is_lost(error):
-            raise DeviceFailed(self.recognizer.device_name, error) from error
-        recover(self.device)
-        if is_out_of_memory(error) and self.budget is not None:
+        neighbours with it. A single row is tried again if it shared the device with other batches."""
+        lost = recover(self.device)
+        if lost is not None:
+            raise DeviceFailed(self.recognizer.device_name, lost) from lost
+        if is_out_of_memory(error):
             self.budget.shrink(len(batch.utterances), self.recognizer.num_frames(batch))
-        if len(batch.utterances) == 1:
+        if len(batch.utterances) > 1:
+            middle = len(batch.utterances) // 2
+            for rows in (slice(None, middle), slice(middle, None)):
+                yield from self._alone(part(batch, rows))
+        elif was_alone:
             yield batch, error
-            return
-        middle = len(batch.utterances) // 2
-        for rows in (slice(None, middle), slice(middle, None)):
-            yield from self._alone(part(batch, rows))
+        else:
+            yield from self._alone(batch)
 
     def _alone(self, batch: Batch) -> Iterator[Outcome]:
+        yield from self.drain()
         yield from self.push(batch)
         yield from self.drain()
 
 
 def _attempt(call: Callable[[S], T], argument: S) -> T | Exception:
-    """What the call returns, or what it raised, without the traceback, whose frames would hold on to the memory."""
+    """What the call returns, or what it raised, without tracebacks, whose frames would hold on to the memory."""
     try:
         return call(argument)
     except UsageError:  # a mode asked for by name that cannot be had ends the run
         raise
     except Exception as error:  # whatever a model and its device can raise: the batch is tried again in parts
-        return error.with_traceback(None)
+        linked: BaseException | None = error
+        while linked is not None:
+            linked.__traceback__ = None
+            linked = linked.__cause__ or linked.__context__
+        return error
 
 
 def part(batch: Batch, rows: slice) -> Batch:

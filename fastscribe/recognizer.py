@@ -23,7 +23,7 @@ from fastscribe.config import DecoderName, Options
 from fastscribe.decode.ctc import CtcDecoder
 from fastscribe.decode.decoder import Decoder
 from fastscribe.decode.graphs import build_decoder
-from fastscribe.device import free_bytes, to_device
+from fastscribe.device import free_bytes, is_out_of_memory, to_device
 from fastscribe.errors import UsageError
 from fastscribe.features import LogMel
 from fastscribe.freed_memory import keep_freed_memory
@@ -133,7 +133,16 @@ class Recognizer:
         """How large a batch should be: found by a few passes on a GPU, known on a CPU."""
         if self.device.type == "cpu":
             return Budget(_CPU_BATCH_FRAMES)
-        passes = [self._measure(rows, frames) for rows, frames in cost_model.SHAPES]
+        passes: list[cost_model.Pass] = []
+        try:
+            for rows, frames in cost_model.SHAPES:
+                passes.append(self._measure(rows, frames))
+        except RuntimeError as error:
+            if not is_out_of_memory(error):
+                raise
+        torch.cuda.empty_cache()  # what was measured with lay in no lane
+        if len(passes) < len(cost_model.SHAPES):  # memory is what counts here: the largest that fitted
+            return Budget(max((p.rows * p.frames for p in passes), default=cost_model.LEAST_FRAMES))
         return cost_model.budget(cost_model.fit(passes), free_bytes(self.device))
 
     def _measure(self, rows: int, num_frames: int) -> cost_model.Pass:

@@ -9,6 +9,7 @@ becomes that file's Failure.
 
 from __future__ import annotations
 
+import math
 import os
 import platform
 from collections import deque
@@ -105,13 +106,13 @@ class Transcriber:
         with closing(Windows(self._split_all(probed), _seconds, self.options.window, self._window_s())) as windows:
             yield from self._count(self._results(windows))
 
-    def _budget(self) -> Budget | None:
-        """What a batch may hold; None where only the number of rows is limited."""
+    def _budget(self) -> Budget:
+        """What a batch may hold; anything where only the number of rows is limited."""
         asked = self.options.batch_frames
         if isinstance(asked, int):
             return Budget(asked)
         if asked is None and self.options.batch_size is not None:
-            return None
+            return Budget(math.inf)
         if self._auto_budget is None:  # kept, with what it has learnt, for later runs
             self._auto_budget = self.recognizer.choose_budget()
         return self._auto_budget
@@ -119,9 +120,8 @@ class Transcriber:
     def _window_s(self) -> float:
         """Hours of audio close a window early: sorting spreads a long recording's parts over the whole window, so its
         transcript leaves near the window's end."""
-        budget = self.engine.budget
-        if budget is not None:
-            return _BATCHES_PER_WINDOW * budget.frames * self.config.frame_s
+        if math.isfinite(self.engine.budget.frames):
+            return _BATCHES_PER_WINDOW * self.engine.budget.frames * self.config.frame_s
         longest_s = self.options.max_utterance_s or Options.max_utterance_s
         return _BATCHES_PER_WINDOW * (self.options.batch_size or 1) * longest_s
 

@@ -13,7 +13,7 @@ from typing import Generic, TypeVar
 T = TypeVar("T")
 
 _FIRST_WINDOW = 1000
-_GROWTH = 4
+_GROWTH = 1.5  # the next window must be gathered while this one is transcribed, at thousands of files a second
 _PATIENCE_S = 1.0  # how long a window that holds something waits for a slow source
 
 
@@ -64,7 +64,7 @@ class Windows(Generic[T]):
             self._change.wait_for(self._some)
             self._change.wait_for(self._enough, timeout=_PATIENCE_S)
             window, self._items, self._items_s = self._items, [], 0.0
-            self._next_size = min(self._most, self._next_size * _GROWTH)
+            self._next_size = min(self._most, int(self._next_size * _GROWTH))
             self._change.notify_all()
             return window
 
@@ -88,7 +88,9 @@ class Windows(Generic[T]):
         except BaseException as error:  # raised again in the thread that iterates
             self._error = error
         finally:
-            self._source.close()
-            with self._change:
-                self._ended = True
-                self._change.notify_all()
+            try:
+                self._source.close()
+            finally:
+                with self._change:
+                    self._ended = True
+                    self._change.notify_all()

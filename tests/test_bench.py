@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter
 from functools import cache
 from pathlib import Path
@@ -14,6 +15,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fastscribe.batching import Budget
 from fastscribe.bench import agreement, busy, decoder, encoder, kernels, machine, synthetic, throughput
 from fastscribe.bench.notebook import Notebook
 from fastscribe.bench.random_model import LABELS_PER_S, random_checkpoint, random_tokenizer
@@ -210,7 +212,9 @@ def test_what_there_is_no_time_for_is_skipped_and_said(tmp_path: Path) -> None:
     assert rows(tmp_path / "rows")[0] == {"what": "long", "error": "skipped: out of time"}
 
 
-def test_a_lost_device_ends_the_part(tmp_path: Path) -> None:
+def test_a_lost_device_ends_the_part(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr("fastscribe.bench.notebook.recover", lambda device: RuntimeError("again"))
+
     def lost() -> dict:
         raise torch.AcceleratorError("CUDA error: an illegal memory access was encountered")
 
@@ -272,7 +276,7 @@ def test_batches_hold_every_wave_once() -> None:
 
 def test_throughput_counts_all_audio_and_shares_add_up(tmp_path: Path) -> None:
     waves = synthetic.waves([1.0, 2.5, 0.5], seed=7)
-    row = throughput.from_memory(transcriber("tiny"), waves, None, passes=2, repeats=2)
+    row = throughput.from_memory(transcriber("tiny"), waves, Budget(math.inf), passes=2, repeats=2)
     assert row["audio_s"] == pytest.approx(8.0)
     assert row["encoder_share_of_wall"] + row["outside_encoder_share_of_wall"] == pytest.approx(1.0)
     paths = synthetic.write_files(tmp_path / "audio", waves, "flac", 2)

@@ -11,8 +11,8 @@ from fastscribe.device import (
     Lane,
     StageTimes,
     host_array,
-    is_lost,
     is_out_of_memory,
+    lane,
     launching,
     recover,
     to_device,
@@ -24,12 +24,13 @@ CPU = torch.device("cpu")
 
 
 def test_a_cpu_has_done_its_work_when_a_call_returns() -> None:
-    lane, other = Lane(CPU), Lane(CPU, high_priority=True)
-    with lane.work():
-        mark = lane.mark()
+    one, other = Lane(CPU), Lane(CPU, high_priority=True)
+    with one.work():
+        mark = one.mark()
     other.wait_for(mark)
     mark.wait()
-    recover(CPU)
+    assert recover(CPU) is None
+    assert lane(CPU, "model") is lane(CPU, "model")
 
 
 def test_stage_times_add_up() -> None:
@@ -57,10 +58,9 @@ def test_running_out_of_memory_is_told_from_everything_else() -> None:
     assert is_out_of_memory(torch.OutOfMemoryError("CUDA out of memory"))
     assert is_out_of_memory(MemoryError())
     assert not is_out_of_memory(RuntimeError("shapes do not match"))
-    assert not is_out_of_memory(torch.AcceleratorError("illegal memory access"))
-    assert is_lost(torch.AcceleratorError("illegal memory access"))
-    assert not is_lost(torch.OutOfMemoryError("CUDA out of memory"))
-    assert not is_lost(RuntimeError("shapes do not match"))
+    assert is_out_of_memory(torch.AcceleratorError("CUDA error: out of memory"))
+    assert is_out_of_memory(RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling cublasCreate"))
+    assert not is_out_of_memory(torch.AcceleratorError("CUDA error: an illegal memory access was encountered"))
 
 
 def test_the_interpreter_is_left_as_it_was() -> None:
@@ -92,4 +92,5 @@ def test_marks_and_copies_on_a_gpu() -> None:
     assert stopwatch.seconds["copy"] > 0 and stopwatch.seconds["work"] > 0
     with pytest.raises(torch.OutOfMemoryError) as caught:
         torch.empty(1 << 50, device=device)
-    assert is_out_of_memory(caught.value) and not is_lost(caught.value)
+    assert is_out_of_memory(caught.value)
+    assert recover(device) is None

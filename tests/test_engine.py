@@ -70,7 +70,8 @@ def batch(numbers: list[int]) -> Batch:
 
 
 def engine(recognizer: FakeRecognizer, overlap: bool, budget: Budget | None = None) -> Engine:
-    made = Engine(recognizer, budget)  # type: ignore[arg-type]
+    made = Engine(recognizer)  # type: ignore[arg-type]
+    made.budget = budget or made.budget
     if overlap:  # as on a GPU, where several batches are under way
         made._encoded_left, made._decoded_left = 1, 2
     return made
@@ -133,13 +134,24 @@ def test_running_out_of_memory_shrinks_the_budget() -> None:
     assert budget.frames == 1000  # another failure says nothing of memory
 
 
-def test_a_lost_device_and_a_mode_that_cannot_be_had_end_the_run() -> None:
-    lost = torch.AcceleratorError("CUDA error: unspecified launch failure\nCompile with ..")
-    for overlap in (False, True):
-        with pytest.raises(DeviceFailed, match="a fake failed: CUDA error: unspecified launch failure;"):
-            results(engine(FakeRecognizer({("read", 2): 9}, lost), overlap), [[1], [2], [3]])
-        with pytest.raises(UsageError):
-            results(engine(FakeRecognizer({("submit", 2): 9}, UsageError("--cuda-graphs full")), overlap), [[1], [2]])
+@pytest.mark.parametrize("overlap", [False, True])
+def test_a_lost_device_and_a_mode_that_cannot_be_had_end_the_run(overlap: bool, monkeypatch) -> None:
+    with pytest.raises(UsageError):
+        results(engine(FakeRecognizer({("submit", 2): 9}, UsageError("--cuda-graphs full")), overlap), [[1], [2]])
+    answer = torch.AcceleratorError("CUDA error: unspecified launch failure\nCompile with ..")
+    monkeypatch.setattr("fastscribe.engine.recover", lambda device: answer)
+    made = engine(FakeRecognizer({("read", 2): 9}), overlap)
+    with pytest.raises(DeviceFailed, match="a fake failed: CUDA error: unspecified launch failure;"):
+        results(made, [[1], [2], [3]])
+    made.close()  # which meets the same answer, and says nothing more
+
+
+@pytest.mark.parametrize("stage", ["encode", "submit", "read"])
+def test_a_single_row_that_failed_beside_others_is_tried_alone(stage: str) -> None:
+    recognizer = FakeRecognizer({(stage, 3): 1}, torch.OutOfMemoryError("CUDA out of memory"))
+    assert results(engine(recognizer, overlap=True), [[1], [2], [3], [4], [5]]) == {n: n for n in range(1, 6)}
+    recognizer = FakeRecognizer({(stage, 3): 1})
+    assert results(engine(recognizer, overlap=False), [[1], [2], [3]])[3] is None  # it was alone, and failed alone
 
 
 def test_closing_forgets_what_is_under_way() -> None:

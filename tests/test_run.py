@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ import soundfile
 import torch
 
 from fastscribe import Failure, Options, Transcriber, Transcript, UsageError
+from fastscribe.batching import Budget
 from fastscribe.errors import DeviceFailed
 from fastscribe.types import Batch
 from tests.conftest import AUDIO, MODELS
@@ -148,9 +150,9 @@ def test_options_are_checked(options: dict) -> None:
 
 
 def test_explicit_auto_keeps_the_budget_beside_a_batch_size(transcriber: Transcriber) -> None:
-    assert with_options(transcriber, batch_size=8)._budget() is None
+    assert with_options(transcriber, batch_size=8)._budget() == Budget(math.inf)
     assert with_options(transcriber, batch_size=8, batch_frames="auto")._budget() == with_options(transcriber)._budget()
-    assert with_options(transcriber)._budget() is not None
+    assert with_options(transcriber)._budget().frames < math.inf
 
 
 def test_what_a_run_learns_about_memory_outlives_it(transcriber: Transcriber, monkeypatch) -> None:
@@ -164,7 +166,7 @@ def test_what_a_run_learns_about_memory_outlives_it(transcriber: Transcriber, mo
     monkeypatch.setattr(transcriber.engine, "_encode", encode)
     assert texts(list(transcriber.transcribe(FILES))) == reference
     budget = transcriber._budget()
-    assert budget is not None and budget.frames < 1600
+    assert budget.frames < 1600
     frames = budget.frames
     assert texts(list(transcriber.transcribe(FILES))) == reference
     assert budget.frames <= frames
@@ -172,8 +174,10 @@ def test_what_a_run_learns_about_memory_outlives_it(transcriber: Transcriber, mo
 
 def test_a_lost_device_ends_the_run_in_one_line(transcriber: Transcriber, monkeypatch) -> None:
     def encode(batch: Batch):
-        raise torch.AcceleratorError("CUDA error: an illegal memory access was encountered\nand advice")
+        raise RuntimeError("CUBLAS_STATUS_EXECUTION_FAILED")
 
+    answer = torch.AcceleratorError("CUDA error: an illegal memory access was encountered\nand advice")
+    monkeypatch.setattr("fastscribe.engine.recover", lambda device: answer)
     monkeypatch.setattr(transcriber.engine, "_encode", encode)
     with pytest.raises(DeviceFailed, match=r"^[^\n]*illegal memory access was encountered; the run stops[^\n]*$"):
         list(transcriber.transcribe(FILES))

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from fastscribe.device import is_lost
+from fastscribe.device import recover
 
 Row = dict[str, Any]
 T = TypeVar("T")
@@ -52,9 +52,9 @@ class Notebook:
             row = {**key, **call()}
         except Exception as error:  # whatever can go wrong on an unknown machine is a result too
             self.write({**key, "error": describe(error)})
-            if is_lost(error):
+            gc.collect()
+            if recover(_device()) is not None:
                 raise
-            _free_memory()
             return None
         self.write(row)
         return row
@@ -76,10 +76,8 @@ def describe(error: BaseException) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())}"[:_LONGEST_ERROR]
 
 
-def _free_memory() -> None:
-    gc.collect()
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()
+def _device() -> torch.device:
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
 def _rounded(value: Any) -> Any:

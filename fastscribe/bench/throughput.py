@@ -33,7 +33,7 @@ from fastscribe.types import AudioInfo, Batch, Failure, Utterance
 _ENCODER_STAGES = ("features", "encode")
 
 
-def batches_of(waves: Sequence[np.ndarray], transcriber: Transcriber, budget: Budget | None) -> list[Batch]:
+def batches_of(waves: Sequence[np.ndarray], transcriber: Transcriber, budget: Budget) -> list[Batch]:
     """int16 waves at the model's rate, planned as a run plans them, in memory that a GPU can read."""
     rate, device = transcriber.config.features.sample_rate, transcriber.recognizer.device
     named = [Utterance(AudioInfo(f"{i}", f"{i}", rate, 1, len(wave)), 0, len(wave)) for i, wave in enumerate(waves)]
@@ -73,7 +73,7 @@ def stream(transcriber: Transcriber, batches: Iterable[Batch]) -> dict[str, Any]
 
 
 def from_memory(
-    transcriber: Transcriber, waves: Sequence[np.ndarray], budget: Budget | None, passes: int, repeats: int
+    transcriber: Transcriber, waves: Sequence[np.ndarray], budget: Budget, passes: int, repeats: int
 ) -> dict[str, Any]:
     """The median of `passes` after a warm-up, each over all the audio `repeats` times."""
     batches = batches_of(waves, transcriber, budget)
@@ -85,7 +85,7 @@ def from_memory(
     return _summary(found) | samples | _padding(batches) | counts
 
 
-def profiled(transcriber: Transcriber, waves: Sequence[np.ndarray], budget: Budget | None) -> dict[str, Any]:
+def profiled(transcriber: Transcriber, waves: Sequence[np.ndarray], budget: Budget) -> dict[str, Any]:
     """One pass under the profiler, after one without: the share of time the GPU is busy, and on what."""
     batches = batches_of(waves, transcriber, budget)
     unprofiled = stream(transcriber, batches)
