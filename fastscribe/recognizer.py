@@ -27,7 +27,7 @@ from fastscribe.device import free_bytes, is_out_of_memory, to_device
 from fastscribe.errors import UsageError
 from fastscribe.features import LogMel
 from fastscribe.freed_memory import keep_freed_memory
-from fastscribe.graph_capture import GraphsUnavailable, capture
+from fastscribe.graph_capture import GraphsUnavailable
 from fastscribe.model.encoder_graphs import EncoderGraphs
 from fastscribe.model.fp8 import fp8_problem, quantise_fp8_
 from fastscribe.model.fused import fuse_for_gpu_
@@ -190,14 +190,13 @@ def _encoder(
     mode = options.cuda_graphs
     if device.type != "cuda" or mode == "off":
         return model.encoder
-    stream, pool = torch.cuda.Stream(device), torch.cuda.graph_pool_handle()
 
     def give_up(reason: GraphsUnavailable) -> None:
         if mode != "auto":
             raise UsageError(f"--cuda-graphs {mode}: cannot be had here: {reason}") from reason
         say(f"CUDA graphs: none for the encoder ({reason}); small batches will be slower")
 
-    return EncoderGraphs(model.encoder, lambda work: capture(work, stream, pool).replay, give_up)
+    return EncoderGraphs(model.encoder, device, give_up)
 
 
 def _decoder(

@@ -46,12 +46,13 @@ class Node:
 
 
 class FakeCuda:
-    """`failures` maps a call's name to the code it returns or the exception it raises."""
+    """`failures` maps a call's name to the code it returns or the exception it raises; `once` is for its next call only."""
 
     def __init__(self, version: str = "13.0.2", driver_version: int = 13000) -> None:
         self.version = version
         self.driver_version = driver_version
         self.failures: dict[str, Code | Exception] = {}
+        self.once: dict[str, Code | Exception] = {}
         self.calls: list[str] = []
         self.live: dict[int, Any] = {}
         self.steps: dict[int, Callable[[], None]] = {}  # what a captured graph stands for
@@ -76,7 +77,7 @@ class FakeCuda:
     def _call(self, name: str) -> Callable[..., tuple[Any, ...]]:
         def call(*args: Any) -> tuple[Any, ...]:
             self.calls.append(name)
-            failure = self.failures.get(name)
+            failure = self.once.pop(name, None) or self.failures.get(name)
             if isinstance(failure, Exception):
                 raise failure
             if failure is not None:
@@ -86,6 +87,7 @@ class FakeCuda:
                 )
             return (Code.SUCCESS, *getattr(self, name)(*args))
 
+        call.__name__ = name
         return call
 
     def _new(self, value: Any) -> tuple[int]:
@@ -247,9 +249,7 @@ def test_nothing_is_left_when_the_object_goes(monkeypatch) -> None:
     assert fake.calls.count("cuModuleLoadData") == 1
 
 
-@pytest.mark.parametrize(
-    "failure", [Code.ERROR_NOT_SUPPORTED, Code.ERROR_OUT_OF_MEMORY, RuntimeError("Function not found")]
-)
+@pytest.mark.parametrize("failure", [Code.ERROR_NOT_SUPPORTED, RuntimeError("Function not found")])
 @pytest.mark.parametrize("call", TOOLKIT_CALLS + BUILD_CALLS)
 def test_a_call_that_fails_is_named(monkeypatch, call: str, failure: Code | Exception) -> None:
     fake = FakeCuda()
@@ -265,13 +265,57 @@ def test_a_call_that_fails_is_named(monkeypatch, call: str, failure: Code | Exce
     WhileGraph(toolkit(DEVICE), 5, 0, 2).close()  # a later try finds everything in order
 
 
+DRIVER_CALLS = [call for call in TOOLKIT_CALLS + BUILD_CALLS if not call.startswith("nvrtc")]
+
+
+def build_and_launch() -> WhileGraph:
+    flag = torch.tensor(False)
+    loop = WhileGraph(toolkit(DEVICE), 5, flag.data_ptr(), 2)
+    loop.launch(0)
+    return loop
+
+
+@pytest.mark.parametrize("call", [*DRIVER_CALLS, "cuGraphLaunch"])
+def test_memory_that_is_short_once(monkeypatch, call: str) -> None:
+    """The allocator lets go of what it keeps unused, and the call is made again."""
+    fake, emptied = FakeCuda(), []
+    install(monkeypatch, fake)
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: emptied.append(len(fake.calls)))
+    fake.steps[5] = lambda: None
+    fake.once[call] = Code.ERROR_OUT_OF_MEMORY
+    build_and_launch().close()
+    assert len(emptied) == 1 and fake.calls[emptied[0] - 1] == fake.calls[emptied[0]] == call
+    assert not fake.live
+
+
+@pytest.mark.parametrize("call", [*DRIVER_CALLS, "cuGraphLaunch"])
+def test_memory_that_stays_short_is_no_verdict_on_graphs(monkeypatch, call: str) -> None:
+    fake = FakeCuda()
+    install(monkeypatch, fake)
+    fake.steps[5] = lambda: None
+    fake.failures[call] = Code.ERROR_OUT_OF_MEMORY
+    with pytest.raises(torch.OutOfMemoryError, match=f"out of memory in {call}"):
+        build_and_launch()
+    assert fake.calls.count(call) == 2
+    del fake.failures[call]
+    build_and_launch().close()
+
+
+def test_nvrtcs_code_2_is_not_about_memory(monkeypatch) -> None:
+    fake = FakeCuda()
+    install(monkeypatch, fake)
+    fake.failures["nvrtcCreateProgram"] = Code.ERROR_OUT_OF_MEMORY
+    with pytest.raises(GraphsUnavailable, match="nvrtcCreateProgram"):
+        toolkit(DEVICE)
+
+
 def test_a_launch_that_fails(monkeypatch) -> None:
     fake = FakeCuda()
     install(monkeypatch, fake)
     fake.steps[5] = lambda: None
     loop = WhileGraph(toolkit(DEVICE), 5, 0, 1)
-    fake.failures["cuGraphLaunch"] = Code.ERROR_OUT_OF_MEMORY
-    with pytest.raises(GraphsUnavailable, match="cuGraphLaunch: ERROR_OUT_OF_MEMORY"):
+    fake.failures["cuGraphLaunch"] = Code.ERROR_NOT_SUPPORTED
+    with pytest.raises(GraphsUnavailable, match="cuGraphLaunch: ERROR_NOT_SUPPORTED"):
         loop.launch(0)
 
 

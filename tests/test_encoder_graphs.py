@@ -1,35 +1,27 @@
-"""The bookkeeping of captured shapes, with a capture that only remembers what to call again."""
+"""The bookkeeping of captured shapes, on graphs in pretence; on a device the real ones."""
 
 from __future__ import annotations
+
+import gc
 
 import pytest
 import torch
 
+from fastscribe.config import Options
 from fastscribe.graph_capture import GraphsUnavailable
 from fastscribe.model import encoder_graphs
 from fastscribe.model.encoder_graphs import EncoderGraphs
+from fastscribe.recognizer import Recognizer
 from fastscribe.types import Features
-from tests.conftest import MODELS, recognizer
+from tests.conftest import MODELS, checkpoint, recognizer
+from tests.pretended_cuda import Pretence
+
+DEVICE = torch.device("cuda", 0)
 
 
-class Recorder:
-    def __init__(self) -> None:
-        self.captured = self.replayed = 0
-
-    def capture(self, work):
-        self.captured += 1
-        with torch.inference_mode():
-            work()
-        found = next(cell.cell_contents for cell in work.__closure__ if isinstance(cell.cell_contents, list))
-        first = found[0]  # what a graph writes into is what it wrote into at capture
-
-        def replay() -> None:
-            self.replayed += 1
-            work()
-            first.frames_BTD.copy_(found[0].frames_BTD)
-            first.lengths_B.copy_(found[0].lengths_B)
-
-        return replay
+@pytest.fixture
+def pretence(monkeypatch: pytest.MonkeyPatch) -> Pretence:
+    return Pretence().install(monkeypatch)
 
 
 def never(reason: GraphsUnavailable) -> None:
@@ -50,9 +42,8 @@ def encoder():
 
 
 @torch.inference_mode()
-def test_replays_equal_the_encoder_whatever_ran_before(encoder) -> None:
-    recorder = Recorder()
-    graphs = EncoderGraphs(encoder, recorder.capture, never)
+def test_replays_equal_the_encoder_whatever_ran_before(encoder, pretence: Pretence) -> None:
+    graphs = EncoderGraphs(encoder, DEVICE, never)
     batches = [[200, 130, 1], [210, 9], [190, 190, 64], [64], [203, 202, 201, 5], [61]]
     for seed, lengths in enumerate(batches * 2):
         given = features(encoder, lengths, seed)
@@ -62,12 +53,12 @@ def test_replays_equal_the_encoder_whatever_ran_before(encoder) -> None:
             torch.testing.assert_close(
                 found.frames_BTD[row, :length], expected.frames_BTD[row, :length], atol=2e-5, rtol=2e-4
             )
-    assert (recorder.captured, recorder.replayed) == (4, 8)
+    assert (len(pretence.captured), pretence.asked) == (4, 8)
 
 
 @torch.inference_mode()
-def test_results_are_not_overwritten_by_the_next_batch(encoder) -> None:
-    graphs = EncoderGraphs(encoder, Recorder().capture, never)
+def test_results_are_not_overwritten_by_the_next_batch(encoder, pretence: Pretence) -> None:
+    graphs = EncoderGraphs(encoder, DEVICE, never)
     graphs(features(encoder, [100]))
     first = graphs(features(encoder, [100], seed=1))
     kept = first.frames_BTD.clone()
@@ -76,31 +67,94 @@ def test_results_are_not_overwritten_by_the_next_batch(encoder) -> None:
 
 
 @torch.inference_mode()
-def test_large_batches_are_left_alone_and_old_buckets_go(encoder, monkeypatch) -> None:
+def test_large_batches_are_left_alone_and_at_the_limit_all_go(encoder, pretence: Pretence, monkeypatch) -> None:
     monkeypatch.setattr(encoder_graphs, "_KEPT", 2)
     monkeypatch.setattr(encoder_graphs, "_MOST_FRAMES", 64)
-    recorder = Recorder()
-    graphs = EncoderGraphs(encoder, recorder.capture, never)
+    graphs = EncoderGraphs(encoder, DEVICE, never)
     for _ in range(3):
         graphs(features(encoder, [520, 520]))
-    assert recorder.captured == 0
-    for length in (64, 128, 192) * 2:
+    assert not pretence.captured
+    for num_captured, length in enumerate((64, 128, 192, 64, 128), start=1):
         for _ in range(2):
             graphs(features(encoder, [length]))
-    assert len(graphs._captured) == 2
-    assert recorder.captured == 3 + 3  # each had gone again when its turn came
+        assert len(pretence.captured) == num_captured
+    assert len(pretence.live) == 1
 
 
 @torch.inference_mode()
-def test_a_capture_that_fails_is_said_once_and_changes_nothing_else(encoder) -> None:
+def test_a_capture_that_fails_is_said_once_and_changes_nothing_else(encoder, pretence: Pretence) -> None:
     reasons: list[str] = []
-
-    def fails(work):
-        raise GraphsUnavailable("no")
-
-    graphs = EncoderGraphs(encoder, fails, lambda reason: reasons.append(str(reason)))
+    graphs = EncoderGraphs(encoder, DEVICE, lambda reason: reasons.append(str(reason)))
+    for _ in range(3):
+        graphs(features(encoder, [200]))  # still running when the next is captured
+    pretence.failures["instantiate"] = [RuntimeError("no")]
     given = features(encoder, [100, 30])
     expected = encoder(given).frames_BTD
     for _ in range(4):
         assert torch.equal(graphs(given).frames_BTD, expected)
-    assert reasons == ["no"]
+    assert reasons == ["capture failed: no"]
+    assert not pretence.live
+
+
+@torch.inference_mode()
+def test_short_memory_is_the_batchs_affair(encoder, pretence: Pretence) -> None:
+    graphs = EncoderGraphs(encoder, DEVICE, never)
+    given = features(encoder, [100, 30])
+    graphs(given)
+    pretence.failures["capture_begin"] = [torch.OutOfMemoryError("CUDA out of memory")] * 2
+    with pytest.raises(torch.OutOfMemoryError):
+        graphs(given)
+    graphs(given)
+    assert pretence.asked == 1
+
+
+def test_graphs_go_with_the_object(encoder, pretence: Pretence) -> None:
+    graphs = EncoderGraphs(encoder, DEVICE, never)
+    with torch.inference_mode():
+        for _ in range(2):
+            graphs(features(encoder, [64]))
+    assert len(pretence.live) == 1
+    del graphs
+    assert not pretence.live
+
+
+@pytest.mark.cuda
+@torch.inference_mode()
+def test_device_replays_equal_the_encoder_over_generations(monkeypatch) -> None:
+    monkeypatch.setattr(encoder_graphs, "_KEPT", 3)
+    built = Recognizer.build(checkpoint(MODELS / "rnnt"), "cuda", "fp32", Options(cuda_graphs="full"), print)
+    encoder = built.model.encoder
+    for seed, length in enumerate((64, 128, 192, 64, 256, 320, 64, 128) * 2):
+        given = features(encoder, [length, length // 2], seed)
+        given = Features(given.mel_BMT.cuda(), given.lengths_B.cuda())
+        expected = encoder(given)
+        for _ in range(2):
+            found = built.encoder(given)
+            for row, num_frames in enumerate(expected.lengths_B.tolist()):
+                torch.testing.assert_close(
+                    found.frames_BTD[row, :num_frames], expected.frames_BTD[row, :num_frames], atol=1e-3, rtol=1e-2
+                )
+            torch.cuda.empty_cache()
+
+
+@pytest.mark.cuda
+@torch.inference_mode()
+def test_device_loading_and_unloading_leaks_nothing() -> None:
+    def cycle() -> None:
+        built = Recognizer.build(checkpoint(MODELS / "rnnt"), "cuda", "bf16", Options(cuda_graphs="full"), print)
+        given = features(built.model.encoder, [64, 32])
+        given = Features(given.mel_BMT.cuda(), given.lengths_B.cuda())
+        for _ in range(2):
+            built.decoder.submit(built.encode(given))
+        torch.cuda.synchronize()
+
+    for _ in range(40):  # more than torch has streams, so that what is kept for a stream is there
+        cycle()
+    gc.collect()
+    torch.cuda.empty_cache()
+    free = torch.cuda.mem_get_info()[0]
+    for _ in range(64):
+        cycle()
+    gc.collect()
+    torch.cuda.empty_cache()
+    assert free - torch.cuda.mem_get_info()[0] < 64 << 20

@@ -1,7 +1,7 @@
 """Captured decoding equals the definition of right in every mode, and falls back where a mode cannot be had.
 
-On a CPU a pseudo-capture stands for the real one: replaying calls the function again, and FakeCuda runs the while graph.
-The tests marked `cuda` do the same on a device.
+On a CPU a Pretence stands for torch's streams and graphs, and FakeCuda runs the while graph. The tests marked `cuda` do the
+same on a device.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -22,9 +23,10 @@ from fastscribe.decode.decoder import Decoder
 from fastscribe.decode.graphs import ChunkedLoop, GraphedDecoder, LoopMaker, bucket, build_decoder
 from fastscribe.decode.label_looping import Network
 from fastscribe.errors import UsageError
-from fastscribe.graph_capture import GraphsUnavailable, capture
+from fastscribe.graph_capture import Generation, GraphsUnavailable
 from fastscribe.model.transducer import Transducer
 from fastscribe.types import Frames, Hypothesis
+from tests.pretended_cuda import Pretence
 from tests.test_cuda_while import DEVICE, Code, FakeCuda, install
 from tests.test_decode import DURATIONS, assert_greedy, random_frames, tiny_transducer
 
@@ -37,26 +39,9 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(threads)
 
 
-class PseudoGraph:
-    """What a capture on a CPU would be: the function itself."""
-
-    live = 0
-
-    def __init__(self, function: Callable[[], None]) -> None:
-        function()  # a warm-up
-        self.function = function
-        self.replays = 0
-        PseudoGraph.live += 1
-
-    def replay(self) -> None:
-        self.replays += 1
-        self.function()
-
-    def raw_cuda_graph(self) -> int:
-        return id(self)
-
-    def reset(self) -> None:
-        PseudoGraph.live -= 1
+@pytest.fixture
+def pretence(monkeypatch: pytest.MonkeyPatch) -> Pretence:
+    return Pretence().install(monkeypatch)
 
 
 class ListFlag:
@@ -76,7 +61,7 @@ class ListFlag:
 class PseudoWhile:
     """What a while graph does, as a plain loop."""
 
-    def __init__(self, steps_per_turn: int, step: Callable[[], None], flag: torch.Tensor) -> None:
+    def __init__(self, steps_per_turn: int, generation: object, step: Callable[[], None], flag: torch.Tensor) -> None:
         self.step, self.flag, self.steps_per_turn = step, flag, steps_per_turn
 
     def run(self) -> None:
@@ -86,24 +71,13 @@ class PseudoWhile:
                 self.step()
             goes_on = bool(self.flag)
 
-    def close(self) -> None:
-        pass
-
-
-class NoOrder:
-    def __init__(self) -> None:
-        self.calls: list[str] = []
-
-    def __getattr__(self, name: str) -> Callable[[], None]:
-        return lambda: self.calls.append(name)
-
 
 def run(decoder: Decoder, frames: Frames) -> list[Hypothesis]:
     return decoder.read(decoder.submit(frames).cpu().numpy(), frames)
 
 
 def chunked() -> LoopMaker:
-    return partial(ChunkedLoop, PseudoGraph, ListFlag)
+    return partial(ChunkedLoop, ListFlag)
 
 
 @settings(max_examples=30, deadline=None)
@@ -118,15 +92,18 @@ def test_every_loop_is_greedy(seed, durations, max_symbols, batches, steps_per_t
     """Buckets leave rows empty, states are used again, rows without room are decoded anew."""
     transducer = tiny_transducer(seed, durations, max_symbols, 1.5)
     make_loop = chunked() if steps_per_turn is None else partial(PseudoWhile, steps_per_turn)
-    decoder = GraphedDecoder(Network.prepare(transducer), make_loop, NoOrder())
-    submitted = [(frames, decoder.submit(frames)) for frames in map(random_frames, batches)]
-    for frames, packed in submitted:  # all are read after the last submit
-        assert_greedy(transducer, frames, decoder.read(packed.numpy(), frames))
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        Pretence().install(monkeypatch)
+        decoder = GraphedDecoder(Network.prepare(transducer), make_loop)
+        submitted = [(frames, decoder.submit(frames)) for frames in map(random_frames, batches)]
+        for frames, packed in submitted:  # all are read after the last submit
+            assert_greedy(transducer, frames, decoder.read(packed.numpy(), frames))
+        decoder.close()
 
 
-def test_a_row_without_room_is_decoded_again() -> None:
+def test_a_row_without_room_is_decoded_again(pretence: Pretence) -> None:
     transducer = tiny_transducer(3, (), 10, -100.0)
-    decoder = GraphedDecoder(Network.prepare(transducer), chunked(), NoOrder())
+    decoder = GraphedDecoder(Network.prepare(transducer), chunked())
     frames = random_frames([4, 2])
     packed = decoder.submit(frames)
     assert packed[2:4].tolist() == [1, 1]
@@ -141,89 +118,47 @@ def test_buckets() -> None:
         assert bucket(rows) == min(size for size in sizes if size >= rows)
 
 
-def test_captures_are_kept_dropped_and_renewed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(graphs, "_MAX_CAPTURES", 2)
-    monkeypatch.setattr(graphs, "_LEAST_SLOTS", 64)
-    PseudoGraph.live = 0
-    captured: list[PseudoGraph] = []
-
-    def remember(function: Callable[[], None]) -> PseudoGraph:
-        captured.append(PseudoGraph(function))
-        return captured[-1]
-
-    order = NoOrder()
-    transducer = tiny_transducer(1, (), 10, 2.0)
-    decoder = GraphedDecoder(Network.prepare(transducer), partial(ChunkedLoop, remember, ListFlag), order)
-
-    def submit(rows: int, num_frames: int) -> None:
-        frames = random_frames([min(9, num_frames)] * rows, extra=max(0, num_frames - 9))
-        assert_greedy(transducer, frames, run(decoder, frames))
-
-    submit(3, 5)
-    submit(4, 9)
-    assert len(captured) == 1  # the same bucket, other lengths
-    submit(1, 9)
-    submit(3, 9)
-    assert len(captured) == 2 and "synchronize" not in order.calls
-    submit(2, 9)  # one too many: that for one row was used longest ago
-    assert len(captured) == 3 and PseudoGraph.live == 2 and "synchronize" in order.calls
-    submit(4, 9)
-    assert len(captured) == 3
-    submit(1, 9)
-    assert len(captured) == 4 and PseudoGraph.live == 2
-    submit(1, 130)  # longer than the flat arrays: all of them are dropped
-    assert len(captured) == 5 and PseudoGraph.live == 1
-    submit(1, 255)
-    assert len(captured) == 5  # arrays grow to a power of two
-    assert order.calls[:3] == ["wait", "mark", "wait"]
-    decoder.close()
-    assert PseudoGraph.live == 0
+def submit(decoder: Decoder, rows: int, num_frames: int) -> None:
+    frames = random_frames([min(9, num_frames)] * rows, extra=max(0, num_frames - 9))
+    assert_greedy(TRANSDUCER, frames, run(decoder, frames))
 
 
-def test_captures_go_with_the_decoder() -> None:
-    PseudoGraph.live = 0
-    decoder = GraphedDecoder(Network.prepare(tiny_transducer(1, (), 10, 2.0)), chunked(), NoOrder())
+def test_captures_go_with_the_decoder(pretence: Pretence) -> None:
+    decoder = GraphedDecoder(Network.prepare(tiny_transducer(1, (), 10, 2.0)), chunked())
     decoder.submit(random_frames([3]))
-    assert PseudoGraph.live == 1
+    assert len(pretence.live) == 1 and pretence.done < pretence.asked
     del decoder
     gc.collect()
-    assert PseudoGraph.live == 0
+    assert not pretence.live
 
 
 @pytest.mark.parametrize("needed", [1, 7, 8, 9, 16, 17])
 def test_the_flag_is_read_one_chunk_late(needed: int) -> None:
+    """The graph, for once, is a Python function."""
     flag = torch.tensor(True)
     done: list[int] = []
 
     def step() -> None:
         done.append(1)
-        flag.fill_(len(done) < needed + 8)  # the capture's own run takes 8
+        flag.fill_(len(done) < needed)
 
-    loop = ChunkedLoop(PseudoGraph, ListFlag, step, flag)
-    loop.run()
-    assert loop._graph.replays == -(-needed // 8) + 1
+    generation = SimpleNamespace(capture=lambda chunk: SimpleNamespace(replay=chunk))
+    ChunkedLoop(ListFlag, generation, step, flag).run()
+    assert len(done) == 8 * (-(-needed // 8) + 1)
 
 
 # A whole device in pretence: every mode through build_decoder.
 
 
 @pytest.fixture
-def fake(monkeypatch: pytest.MonkeyPatch) -> FakeCuda:
+def fake(monkeypatch: pytest.MonkeyPatch, pretence: Pretence) -> FakeCuda:
     fake = FakeCuda()
     install(monkeypatch, fake)
+    pretence.install(monkeypatch)
+    fake.steps = pretence.steps
     cuda_while._toolkit.cache_clear()
-
-    def pseudo_capture(function: Callable[[], None], stream: object, pool: object) -> PseudoGraph:
-        graph = PseudoGraph(function)
-        fake.steps[id(graph)] = function
-        return graph
-
     monkeypatch.setattr(cuda_while, "toolkit", lambda device: cuda_while._toolkit(DEVICE))
-    monkeypatch.setattr(graphs, "capture", pseudo_capture)
     monkeypatch.setattr(graphs, "LateFlag", ListFlag)
-    monkeypatch.setattr(graphs, "StreamOrder", NoOrder)
-    monkeypatch.setattr(torch.cuda, "Stream", lambda device, priority: None)
-    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: (0, 1))
     return fake
 
 
@@ -249,6 +184,49 @@ def test_modes(fake: FakeCuda, mode: str, version: str) -> None:
     assert not fake.live
 
 
+@pytest.mark.parametrize("mode", ["full", "chunked"])
+def test_captures_are_kept_dropped_and_renewed(
+    fake: FakeCuda, pretence: Pretence, monkeypatch: pytest.MonkeyPatch, mode: str
+) -> None:
+    monkeypatch.setattr(graphs, "_MAX_CAPTURES", 2)
+    monkeypatch.setattr(graphs, "_LEAST_SLOTS", 64)
+    decoder = build_decoder(TRANSDUCER, DEVICE, mode, pytest.fail)
+
+    def captures_and_live() -> tuple[int, int]:
+        return len(pretence.captured), len(pretence.live)
+
+    submit(decoder, 3, 5)
+    submit(decoder, 4, 9)
+    assert captures_and_live() == (1, 1)  # the same bucket, other lengths
+    submit(decoder, 1, 9)
+    submit(decoder, 3, 9)
+    assert captures_and_live() == (2, 2)
+    submit(decoder, 2, 9)  # one too many: all others go
+    assert captures_and_live() == (3, 1)
+    submit(decoder, 4, 9)
+    assert captures_and_live() == (4, 2)
+    submit(decoder, 1, 130)  # longer than the flat arrays: all of them go
+    assert captures_and_live() == (5, 1)
+    submit(decoder, 1, 255)
+    assert captures_and_live() == (5, 1)  # arrays grow to a power of two
+    submit(decoder, 4, 200)
+    submit(decoder, 1, 255)
+    assert captures_and_live() == (7, 2)
+    assert pretence.streams_made == 1
+    decoder.close()
+    assert not pretence.live and not fake.live
+    submit(decoder, 1, 9)
+    decoder.close()
+
+
+def test_slots_last_for_the_largest_batch_of_the_shortest_rows(fake: FakeCuda) -> None:
+    decoder = GraphedDecoder(Network.prepare(TRANSDUCER), chunked())
+    decoder.submit(random_frames([1] * 3))
+    slots = decoder._slots
+    assert slots is not None and slots.capacity >= 32_768 * 2
+    assert len({bucket(rows) for rows in range(1, 8193)}) <= graphs._MAX_CAPTURES
+
+
 @pytest.mark.parametrize(
     "call", ["cuInit", "nvrtcCompileProgram", "cuGraphAddNode", "cuGraphInstantiate", "cuGraphLaunch"]
 )
@@ -267,19 +245,20 @@ def test_without_conditional_nodes(fake: FakeCuda, call: str, failure: Code | Ex
     decode_all(build_decoder(TRANSDUCER, DEVICE, "chunked", said.append))
 
 
-def test_without_capture(fake: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(function: object, stream: object, pool: object) -> None:
-        raise GraphsUnavailable("capture failed: no")
-
-    monkeypatch.setattr(graphs, "capture", refuse)
+@pytest.mark.parametrize("method", ["capture_begin", "capture_end", "instantiate"])
+def test_without_capture(fake: FakeCuda, pretence: Pretence, method: str) -> None:
+    pretence.failures[method] = [RuntimeError("no")] * 1000
     said: list[str] = []
     decoder = build_decoder(TRANSDUCER, DEVICE, "auto", said.append)
     assert not said
     decode_all(decoder)
-    assert [line.rpartition(" ")[2] for line in said] == ["chunked", "off"]
-    for mode in ("full", "chunked"):
-        with pytest.raises(UsageError, match=f"--cuda-graphs {mode}: .*capture failed: no"):
-            decode_all(build_decoder(TRANSDUCER, DEVICE, mode, said.append))
+    modes = [line.rpartition(" ")[2] for line in said]
+    assert modes == ([] if method == "instantiate" else ["chunked", "off"])  # full has no use for torch's executable
+    for mode in ("chunked",) if method == "instantiate" else ("full", "chunked"):
+        decoder = build_decoder(TRANSDUCER, DEVICE, mode, said.append)
+        for _ in range(2):
+            with pytest.raises(UsageError, match=f"--cuda-graphs {mode}: .*capture failed: no"):
+                decode_all(decoder)
 
 
 def test_a_batch_from_before_the_fall_back_is_read_after_it(fake: FakeCuda) -> None:
@@ -287,29 +266,45 @@ def test_a_batch_from_before_the_fall_back_is_read_after_it(fake: FakeCuda) -> N
     decoder = build_decoder(transducer, DEVICE, "auto", lambda line: None)
     first, second = random_frames([4, 2]), random_frames([3] * 4)
     packed = decoder.submit(first)  # has no room for all of its labels
-    fake.failures["cuGraphLaunch"] = Code.ERROR_OUT_OF_MEMORY
+    fake.failures["cuGraphLaunch"] = Code.ERROR_NOT_SUPPORTED
     assert_greedy(transducer, second, run(decoder, second))
     assert_greedy(transducer, first, decoder.read(packed.numpy(), first))
 
 
-def test_memory_that_runs_out_is_the_batchs_affair(fake: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("where", ["capture_begin", "cuGraphAddNode", "cuGraphInstantiate", "cuGraphLaunch"])
+def test_memory_that_runs_out_is_the_batchs_affair(fake: FakeCuda, pretence: Pretence, where: str) -> None:
     """The caller halves the batch; the mode stays."""
-
-    real, hungry = graphs.capture, [True]
-
-    def starve(function: Callable[[], None], stream: object, pool: object) -> PseudoGraph:
-        if hungry:
-            raise torch.OutOfMemoryError("CUDA out of memory")
-        return real(function, stream, pool)
-
-    monkeypatch.setattr(graphs, "capture", starve)
     said: list[str] = []
     decoder = build_decoder(TRANSDUCER, DEVICE, "auto", said.append)
+    decoder.submit(random_frames([3]))
+    if where.startswith("cu"):
+        fake.failures[where] = Code.ERROR_OUT_OF_MEMORY
+    else:
+        pretence.failures[where] = [torch.OutOfMemoryError("CUDA out of memory")] * 2
     with pytest.raises(torch.OutOfMemoryError):
         decoder.submit(random_frames([3, 4]))
-    hungry.clear()
+    assert pretence.cache_emptied
+    fake.failures.clear()
+    launches = fake.calls.count("cuGraphLaunch")
     decode_all(decoder)
-    assert not said and fake.calls.count("cuGraphLaunch") == 3
+    assert not said and fake.calls.count("cuGraphLaunch") == launches + 3
+
+
+def test_memory_that_runs_out_after_a_launch_leaves_the_order_right(
+    fake: FakeCuda, pretence: Pretence, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The launch still runs when everything is dropped, and is waited for."""
+    decoder = build_decoder(TRANSDUCER, DEVICE, "chunked", pytest.fail)
+    decoder.submit(random_frames([3]))
+    monkeypatch.setattr(graphs, "pack", out_of_memory)
+    with pytest.raises(torch.OutOfMemoryError):
+        decoder.submit(random_frames([3]))
+    decoder.close()
+    assert not pretence.live
+
+
+def out_of_memory(*arguments: object) -> None:
+    raise torch.OutOfMemoryError("CUDA out of memory")
 
 
 def test_on_a_cpu() -> None:
@@ -381,16 +376,35 @@ def test_device_nothing_leaks(mode: str) -> None:
         run(decoder, frames)
         decoder.close()
 
-    for _ in range(10):
+    for _ in range(40):  # more than torch has streams, so that what is kept for a stream is there
         cycle()
     torch.cuda.synchronize()
     torch.cuda.empty_cache()
     free = torch.cuda.mem_get_info()[0]
-    for _ in range(200):
+    for _ in range(64):
         cycle()
     torch.cuda.synchronize()
     torch.cuda.empty_cache()
-    assert free - torch.cuda.mem_get_info()[0] < 8 << 20
+    assert free - torch.cuda.mem_get_info()[0] < 64 << 20
+
+
+@pytest.mark.cuda
+@needs_cuda
+@pytest.mark.parametrize("mode", ["full", "chunked"])
+def test_device_generations_follow_each_other(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Slots that grow twice, more buckets than are kept, then the first of them again."""
+    monkeypatch.setattr(graphs, "_MAX_CAPTURES", 3)
+    monkeypatch.setattr(graphs, "_LEAST_SLOTS", 64)
+    expected = tiny_transducer(5, (0, 1, 2, 3, 4), 10, 1.0)
+    transducer = tiny_transducer(5, (0, 1, 2, 3, 4), 10, 1.0).cuda()
+    decoder = build_decoder(transducer, torch.device("cuda"), mode, pytest.fail)
+    for rows, num_frames in ((1, 9), (1, 90), (1, 200), (2, 40), (4, 40), (1, 40), (8, 20), (16, 9), (1, 9), (2, 9)):
+        batch = random_frames([num_frames] * rows)
+        frames = Frames(batch.frames_BTD.cuda(), batch.lengths_B.cuda())
+        assert_greedy(expected, batch, run(decoder, frames))
+        torch.cuda.empty_cache()
+        assert_greedy(expected, batch, run(decoder, frames))
+    decoder.close()
 
 
 @pytest.mark.cuda
@@ -409,8 +423,10 @@ def test_device_is_as_before_after_a_capture_that_failed(failure: str) -> None:
         if len(runs) > 2:
             numbers.sum().item()  # not allowed in a capture
 
+    failing = Generation(numbers.device, torch.cuda.synchronize)
     with pytest.raises(GraphsUnavailable, match="capture failed"):
-        capture(function, stream)
+        failing.capture(function)
+    failing.drop()
     assert torch.cuda.current_stream() == before
     assert gc.isenabled()
     assert not torch.cuda.is_current_stream_capturing()
@@ -424,10 +440,12 @@ def test_device_is_as_before_after_a_capture_that_failed(failure: str) -> None:
         torch.cuda.synchronize()
         reserved = reserved or torch.cuda.memory_reserved()
     assert torch.cuda.memory_reserved() <= reserved + (1 << 27)
-    graph = capture(lambda: numbers.add_(1), stream)
+    generation = Generation(numbers.device, torch.cuda.synchronize)
+    graph = generation.capture(lambda: numbers.add_(1))
     numbers.zero_()
     graph.replay()
     assert numbers.sum().item() == 1000
+    generation.drop()
 
 
 @pytest.mark.cuda

@@ -10,14 +10,15 @@ launch: the first turn always runs, and `set_turn` decides about the next. Condi
 "Conditional graph nodes") need a driver for CUDA 12.4; only device code can set a handle, hence the kernel, which NVRTC
 compiles once a device.
 
-Every failure, from a missing library to an error code, becomes GraphsUnavailable with what was tried.
+Every failure, from a missing library to an error code, becomes GraphsUnavailable with what was tried; but memory that is
+short is torch.OutOfMemoryError, as it says nothing about what can be had here.
 """
 
 from __future__ import annotations
 
 import ctypes
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
@@ -28,6 +29,7 @@ import torch
 from fastscribe.graph_capture import GraphsUnavailable, first_line
 
 _OLDEST_DRIVER = 12040
+_OUT_OF_MEMORY = 2  # CUDA_ERROR_OUT_OF_MEMORY
 _KERNEL = b"set_turn"
 _SOURCE = b"""
 typedef unsigned long long cudaGraphConditionalHandle;
@@ -63,8 +65,8 @@ def _toolkit(device: torch.device) -> Toolkit:
 
         major = int(cuda.bindings.__version__.split(".")[0])
     with _reasons("the CUDA driver cannot be used"):
-        _check(driver.cuInit(0), "cuInit")
-        (version,) = _check(driver.cuDriverGetVersion(), "cuDriverGetVersion")
+        _call(driver.cuInit, 0)
+        (version,) = _call(driver.cuDriverGetVersion)
     if version < _OLDEST_DRIVER:
         have, need = (f"{v // 1000}.{v % 1000 // 10}" for v in (version, _OLDEST_DRIVER))
         raise GraphsUnavailable(f"the driver is for CUDA {have}, conditional graph nodes need {need}")
@@ -72,9 +74,9 @@ def _toolkit(device: torch.device) -> Toolkit:
         image = _compile(nvrtc)
     with torch.cuda.device(device), _reasons("the loop's kernel cannot be loaded"):
         torch.cuda.current_stream().query()  # makes torch's context this thread's
-        (context,) = _check(driver.cuCtxGetCurrent(), "cuCtxGetCurrent")
-        (module,) = _check(driver.cuModuleLoadData(image), "cuModuleLoadData")
-        (function,) = _check(driver.cuModuleGetFunction(module, _KERNEL), "cuModuleGetFunction")
+        (context,) = _call(driver.cuCtxGetCurrent)
+        (module,) = _call(driver.cuModuleLoadData, image)
+        (function,) = _call(driver.cuModuleGetFunction, module, _KERNEL)
     return Toolkit(driver, major, context, function)
 
 
@@ -82,17 +84,17 @@ class WhileGraph:
     """The loop, ready to launch. Keep what the step's graph works on alive, its memory pool included, until `close`."""
 
     def __init__(self, tools: Toolkit, step_graph: int, flag_address: int, steps_per_turn: int) -> None:
-        """`step_graph` is a cudaGraph_t, which is cloned; `flag_address` a bool's on the device."""
+        """`step_graph` is a cudaGraph_t, which is cloned; `flag_address` a bool's on the device. Raises as `launch`."""
         driver = tools.driver
         handles: list[tuple[Any, Any]] = []  # (how to destroy it, what), in the order of creation
         self._close = weakref.finalize(self, _destroy, handles)
         self._close.atexit = False  # the driver is gone by then, and takes everything along
         try:
             with _reasons("the loop's graph cannot be built"):
-                (graph,) = _check(driver.cuGraphCreate(0), "cuGraphCreate")
+                (graph,) = _call(driver.cuGraphCreate, 0)
                 handles.append((driver.cuGraphDestroy, graph))
                 _fill(tools, graph, step_graph, flag_address, steps_per_turn)
-                (self._executable,) = _check(driver.cuGraphInstantiate(graph, 0), "cuGraphInstantiate")
+                (self._executable,) = _call(driver.cuGraphInstantiate, graph, 0)
                 handles.append((driver.cuGraphExecDestroy, self._executable))
         except BaseException:
             self._close()
@@ -100,9 +102,9 @@ class WhileGraph:
         self._driver = driver
 
     def launch(self, stream: int) -> None:
-        """Enqueues the whole loop on a cudaStream_t. Raises GraphsUnavailable."""
+        """Enqueues the whole loop on a cudaStream_t. Raises GraphsUnavailable or torch.OutOfMemoryError."""
         with _reasons("the loop's graph cannot be launched"):
-            _check(self._driver.cuGraphLaunch(self._executable, stream), "cuGraphLaunch")
+            _call(self._driver.cuGraphLaunch, self._executable, stream)
 
     def close(self) -> None:
         """Destroys the graph, which must not be running. Happens by itself when the object goes."""
@@ -118,22 +120,21 @@ def _destroy(handles: list[tuple[Any, Any]]) -> None:
 
 def _fill(tools: Toolkit, graph: Any, step_graph: int, flag_address: int, steps_per_turn: int) -> None:
     driver = tools.driver
-    (handle,) = _check(
-        driver.cuGraphConditionalHandleCreate(graph, tools.context, 1, driver.CU_GRAPH_COND_ASSIGN_DEFAULT),
-        "cuGraphConditionalHandleCreate",
+    (handle,) = _call(
+        driver.cuGraphConditionalHandleCreate, graph, tools.context, 1, driver.CU_GRAPH_COND_ASSIGN_DEFAULT
     )
     body = _add_while_node(tools, graph, handle)
     before: list[Any] = []
     for _ in range(steps_per_turn):
         child = driver.CUgraph(init_value=step_graph)
-        (node,) = _check(driver.cuGraphAddChildGraphNode(body, before, len(before), child), "cuGraphAddChildGraphNode")
+        (node,) = _call(driver.cuGraphAddChildGraphNode, body, before, len(before), child)
         before = [node]
     launch = driver.CUDA_KERNEL_NODE_PARAMS()
     launch.func = tools.set_turn
     launch.gridDimX = launch.gridDimY = launch.gridDimZ = 1
     launch.blockDimX = launch.blockDimY = launch.blockDimZ = 1
     launch.kernelParams = ((int(handle), flag_address), (ctypes.c_ulonglong, ctypes.c_void_p))
-    _check(driver.cuGraphAddKernelNode(body, before, len(before), launch), "cuGraphAddKernelNode")
+    _call(driver.cuGraphAddKernelNode, body, before, len(before), launch)
 
 
 def _add_while_node(tools: Toolkit, graph: Any, handle: Any) -> Any:
@@ -147,7 +148,7 @@ def _add_while_node(tools: Toolkit, graph: Any, handle: Any) -> Any:
     node.conditional.ctx = tools.context
     # Since 13 the call takes edge data between the dependencies and their number.
     nothing_before = (None, None, 0) if tools.bindings_major >= 13 else (None, 0)
-    _check(driver.cuGraphAddNode(graph, *nothing_before, node), "cuGraphAddNode")
+    _call(driver.cuGraphAddNode, graph, *nothing_before, node)
     return node.conditional.phGraph_out[0]
 
 
@@ -164,6 +165,17 @@ def _compile(nvrtc: Any) -> bytes:
     return image
 
 
+def _call(function: Callable[..., tuple[Any, ...]], *arguments: Any) -> tuple[Any, ...]:
+    """What a function of the driver returns. It is called again, with torch's cache emptied, where memory is short."""
+    result = function(*arguments)
+    if int(result[0]) == _OUT_OF_MEMORY:
+        torch.cuda.empty_cache()
+        result = function(*arguments)
+        if int(result[0]) == _OUT_OF_MEMORY:
+            raise torch.OutOfMemoryError(f"CUDA out of memory in {function.__name__}")
+    return _check(result, function.__name__)
+
+
 def _check(result: tuple[Any, ...], call: str) -> tuple[Any, ...]:
     """A binding's (error code, values..) -> values."""
     code, *values = result
@@ -177,5 +189,7 @@ def _reasons(what: str) -> Iterator[None]:
     """The bindings raise, too: for a library, a symbol, a name or a signature that is not as expected."""
     try:
         yield
+    except torch.OutOfMemoryError:
+        raise
     except (ImportError, RuntimeError, AttributeError, TypeError) as error:
         raise GraphsUnavailable(f"{what} ({first_line(error)})") from error

@@ -7,13 +7,11 @@
     auto      the first of these that can be had
 
 One state a bucket of rows is captured, whatever the length: smaller batches leave rows empty. All of them share the flat
-arrays, which grow with the longest batch so far; as graphs hold addresses, everything is then captured anew.
+arrays, which grow with the largest batch so far; as graphs hold addresses, everything is then captured anew.
 """
 
 from __future__ import annotations
 
-import weakref
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -36,14 +34,15 @@ from fastscribe.decode.label_looping import (
     step,
 )
 from fastscribe.errors import UsageError
-from fastscribe.graph_capture import GraphsUnavailable, capture
+from fastscribe.graph_capture import Generation, GraphCache, GraphsUnavailable, StreamOrder
 from fastscribe.model.transducer import Transducer
 from fastscribe.types import Frames, Hypothesis
 
 _STEPS_PER_TURN = 2  # of the while graph: fewer turns to decide about, at most one step in vain
 _STEPS_PER_CHUNK = 8
-_MAX_CAPTURES = 8
-_LEAST_SLOTS = 4096
+_MAX_CAPTURES = 24  # all buckets up to 16,384 rows
+# Enough for 32,768 padded frames in rows of one frame, each of which takes two slots: 86 MB with a joint of 640 in bf16.
+_LEAST_SLOTS = 65_536
 
 
 class Loop(Protocol):
@@ -51,21 +50,10 @@ class Loop(Protocol):
 
     def run(self) -> None: ...
 
-    def close(self) -> None: ...
 
-
-# Makes a Loop of a step and the flag (a scalar bool that the step sets) which says whether another one is needed.
-LoopMaker = Callable[[Callable[[], None], torch.Tensor], Loop]
-
-
-class Order(Protocol):
-    """Puts submits in order, on whatever stream each of them runs, and waits for the last."""
-
-    def wait(self) -> None: ...
-
-    def mark(self) -> None: ...
-
-    def synchronize(self) -> None: ...
+# Makes a Loop, of graphs of a generation, for a step and the flag (a scalar bool that the step sets) which says whether
+# another one is needed.
+LoopMaker = Callable[[Generation, Callable[[], None], torch.Tensor], Loop]
 
 
 def build_decoder(transducer: Transducer, device: torch.device, mode: GraphMode, say: Callable[[str], None]) -> Decoder:
@@ -87,23 +75,15 @@ def build_decoder(transducer: Transducer, device: torch.device, mode: GraphMode,
 
 
 def _build_full(network: Network) -> Decoder:
-    tools = cuda_while.toolkit(network.device)
-    return _graphed(network, lambda capturer: partial(WholeLoop, capturer, tools))
+    return GraphedDecoder(network, partial(WholeLoop, cuda_while.toolkit(network.device)))
 
 
 def _build_chunked(network: Network) -> Decoder:
-    return _graphed(network, lambda capturer: partial(ChunkedLoop, capturer, LateFlag))
+    return GraphedDecoder(network, partial(ChunkedLoop, LateFlag))
 
 
 def _build_off(network: Network) -> Decoder:
     return LabelLooping(network)
-
-
-def _graphed(network: Network, loop_maker: Callable[[Capturer], LoopMaker]) -> Decoder:
-    # A replayed graph runs at the priority of the stream it was captured on; decoding is short and others wait for it.
-    stream = torch.cuda.Stream(network.device, priority=-1)
-    pool = torch.cuda.graph_pool_handle()
-    return GraphedDecoder(network, loop_maker(partial(capture, stream=stream, pool=pool)), StreamOrder())
 
 
 class FirstOf:
@@ -137,9 +117,10 @@ class FirstOf:
                 self._drop_first(error)
 
     def _drop_first(self, reason: GraphsUnavailable) -> None:
-        mode, _ = self._choices.pop(0)
-        if not self._choices:
+        mode, _ = self._choices[0]
+        if len(self._choices) == 1:
             raise UsageError(f"--cuda-graphs {mode}: cannot be had here: {reason}") from reason
+        self._choices.pop(0)
         self._say(f"CUDA graphs: {mode} cannot be had here ({reason}); going on with {self._choices[0][0]}")
 
 
@@ -152,25 +133,27 @@ class _Captured:
 class GraphedDecoder:
     """Batches go into the state captured for their number of rows; packed results are tensors of their own."""
 
-    def __init__(self, network: Network, make_loop: LoopMaker, order: Order) -> None:
+    def __init__(self, network: Network, make_loop: LoopMaker) -> None:
         self._network = network
         self._make_loop = make_loop
-        self._order = order
-        self._captured: OrderedDict[int, _Captured] = OrderedDict()  # by rows, the latest used last
+        self._order = StreamOrder()
+        # A replayed graph runs at the priority of the stream it was captured on; decoding is short and others wait for it.
+        new_generation = partial(Generation, network.device, self._order.synchronize, priority=-1)
+        self._captured: GraphCache[int, _Captured] = GraphCache(new_generation, _MAX_CAPTURES)
         self._slots: Slots | None = None
-        self._finalizer = weakref.finalize(self, _release, self._captured, order)
-        self._finalizer.atexit = False
 
     @torch.inference_mode()
     def submit(self, frames: Frames) -> torch.Tensor:
         batch, num_frames, _ = frames.frames_BTD.shape
-        self._order.wait()
-        captured = self._for(bucket(batch), slots_needed(frames))
-        begin_(self._network, captured.state, frames)
-        captured.loop.run()
-        packed = pack(captured.state, batch, num_frames + 1)
-        self._order.mark()
-        return packed
+        with torch.cuda.device_of(frames.frames_BTD):  # whose current stream is meant from here on
+            self._order.wait()
+            try:
+                captured = self._for(bucket(batch), slots_needed(frames))
+                begin_(self._network, captured.state, frames)
+                captured.loop.run()
+                return pack(captured.state, batch, num_frames + 1)
+            finally:
+                self._order.mark()
 
     def read(self, packed: np.ndarray, frames: Frames) -> list[Hypothesis]:
         """A batch with a row that found more labels than frames is decoded again, with room that grows."""
@@ -178,29 +161,18 @@ class GraphedDecoder:
 
     def close(self) -> None:
         """Happens by itself when the object goes."""
-        _release(self._captured, self._order)
+        self._captured.drop()
         self._slots = None
 
     def _for(self, rows: int, num_slots: int) -> _Captured:
         if self._slots is None or self._slots.capacity < num_slots:
             self.close()
             self._slots = Slots.allocate(self._network, max(_LEAST_SLOTS, _power_of_two(num_slots)))
-        if rows not in self._captured:
-            _release(self._captured, self._order, keep=_MAX_CAPTURES - 1)
-            state = State.allocate(self._network, rows, self._slots)
-            loop = self._make_loop(partial(step, self._network, state), state.active)
-            self._captured[rows] = _Captured(state, loop)
-        self._captured.move_to_end(rows)
-        return self._captured[rows]
+        return self._captured.get(rows, partial(self._make, rows, self._slots))
 
-
-def _release(captured: OrderedDict[int, _Captured], order: Order, keep: int = 0) -> None:
-    """Drops all but the `keep` latest used."""
-    if len(captured) > keep:
-        order.synchronize()  # the memory may go to any stream
-    while len(captured) > keep:
-        _, oldest = captured.popitem(last=False)
-        oldest.loop.close()
+    def _make(self, rows: int, slots: Slots, generation: Generation) -> _Captured:
+        state = State.allocate(self._network, rows, slots)
+        return _Captured(state, self._make_loop(generation, partial(step, self._network, state), state.active))
 
 
 def bucket(rows: int) -> int:
@@ -213,35 +185,19 @@ def _power_of_two(number: int) -> int:
     return 1 << max(0, number - 1).bit_length()
 
 
-class Graph(Protocol):
-    """What of a torch.cuda.CUDAGraph is needed here."""
-
-    def replay(self) -> None: ...
-
-    def raw_cuda_graph(self) -> int: ...
-
-    def reset(self) -> None: ...
-
-
-Capturer = Callable[[Callable[[], None]], Graph]
-
-
 class WholeLoop:
     """One launch a batch."""
 
     def __init__(
-        self, capturer: Capturer, tools: cuda_while.Toolkit, step: Callable[[], None], flag: torch.Tensor
+        self, tools: cuda_while.Toolkit, generation: Generation, step: Callable[[], None], flag: torch.Tensor
     ) -> None:
-        self._graph = capturer(step)  # never replayed itself, but its memory pool must live
+        graph = generation.capture(step, instantiate=False)
+        self._loop = cuda_while.WhileGraph(tools, graph.raw_cuda_graph(), flag.data_ptr(), _STEPS_PER_TURN)
+        generation.before_drop(self._loop.close)
         self._device = flag.device
-        self._loop = cuda_while.WhileGraph(tools, self._graph.raw_cuda_graph(), flag.data_ptr(), _STEPS_PER_TURN)
 
     def run(self) -> None:
         self._loop.launch(torch.cuda.current_stream(self._device).cuda_stream)
-
-    def close(self) -> None:
-        self._loop.close()
-        self._graph.reset()
 
 
 class Flag(Protocol):
@@ -261,22 +217,19 @@ class ChunkedLoop:
 
     def __init__(
         self,
-        capturer: Capturer,
         make_flag: Callable[[torch.Tensor], Flag],
+        generation: Generation,
         step: Callable[[], None],
         flag: torch.Tensor,
     ) -> None:
         self._make_flag = partial(make_flag, flag)
-        self._graph = capturer(partial(_repeat, step, _STEPS_PER_CHUNK))
+        self._graph = generation.capture(partial(_repeat, step, _STEPS_PER_CHUNK))
 
     def run(self) -> None:
         flag = self._make_flag()
         while flag.previous():
             self._graph.replay()
             flag.post()
-
-    def close(self) -> None:
-        self._graph.reset()
 
 
 def _repeat(step: Callable[[], None], times: int) -> None:
@@ -304,20 +257,3 @@ class LateFlag:
         copy, event = self._posted[0]
         event.synchronize()
         return bool(copy)
-
-
-class StreamOrder:
-    def __init__(self) -> None:
-        self._last: torch.cuda.Event | None = None
-
-    def wait(self) -> None:
-        if self._last is not None:
-            self._last.wait()
-
-    def mark(self) -> None:
-        self._last = torch.cuda.Event()
-        self._last.record()
-
-    def synchronize(self) -> None:
-        if self._last is not None:
-            self._last.synchronize()
