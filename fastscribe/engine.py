@@ -198,4 +198,5 @@ def part(batch: Batch, rows: slice) -> Batch:
     lengths_B = batch.lengths_B[rows]
     kept = range(*rows.indices(len(batch.utterances)))
     native = tuple(group for group in (group.only(kept) for group in batch.native) if group.rows)
-    return Batch(batch.utterances[rows], batch.samples_BS[rows, : int(lengths_B.max())], lengths_B, native)
+    samples_BS = np.ascontiguousarray(batch.samples_BS[rows, : int(lengths_B.max())])
+    return Batch(batch.utterances[rows], samples_BS, lengths_B, native)

@@ -9,39 +9,51 @@ Mel bands without signal (silence, telephone audio's upper half) deviate by less
 their features are the rounding error of the mean, scaled up, and models do react to it. `_sums` therefore adds each row
 up on its own, in the order that the reference adds a single recording: padding and neighbours never change a row.
 
-Shapes: B batch, S samples, T mel frames, M mels, K frequency bins.
+On a CPU the spectrum is torch.stft's, bit by bit the reference's. Elsewhere that would cost a new FFT plan for nearly every
+batch: plans are keyed by the number of frames, take a millisecond of the host's time each, and pile up outside torch's
+memory. There all rows, each with its padding, lie one after another, and blocks of _FRAMES_AT_ONCE frames go through one
+plan and one shape of product, which also bounds the memory for rows of any length and lets no batch change a row. The
+products are in true float32 (true_float32.py).
+
+Shapes: B batch, S samples, T mel frames, M mels, K frequency bins, F frames of one block, N samples of a frame.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
+
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 from fastscribe.config import FeaturesConfig
+from fastscribe.true_float32 import true_float32
 from fastscribe.types import Features
 
-_WINDOWS = {
+_WINDOWS: dict[str, Callable[..., torch.Tensor]] = {
     "hann": torch.hann_window,
     "hamming": torch.hamming_window,
     "blackman": torch.blackman_window,
     "bartlett": torch.bartlett_window,
+    "none": lambda length, periodic: torch.ones(length),
 }
 _STD_FLOOR = 1e-5
 _BYTES_PER_CHUNK = 1 << 28  # of spectrum held at once on a CPU, so that it stays near the caches and out of the budget
+_FRAMES_AT_ONCE = 1 << 15  # elsewhere; 67 MB of samples, with which a device is busy for some 50 us
 
 
 class LogMel(nn.Module):
     """samples [B, S] (int16 or float32) and lengths [B] -> Features."""
 
-    window: torch.Tensor | None
+    window_N: torch.Tensor
     filters_MK: torch.Tensor
 
     def __init__(self, config: FeaturesConfig) -> None:
         super().__init__()
         self.config = config
-        window = _WINDOWS[config.window](config.win_length, periodic=False) if config.window != "none" else None
-        self.register_buffer("window", window, persistent=False)
+        self.register_buffer("window_N", _window(config), persistent=False)
         self.register_buffer("filters_MK", torch.from_numpy(mel_filters(config)), persistent=False)
 
     @torch.inference_mode()
@@ -50,15 +62,19 @@ class LogMel(nn.Module):
             samples_BS = samples_BS.float() / 32768.0
         frame_lengths_B = lengths_B // self.config.hop_length
         emphasised_BS = self._pre_emphasise(samples_BS, lengths_B)
-        mel_BMT = torch.cat([self._log_mel(rows) for rows in emphasised_BS.split(self._rows_at_once(samples_BS))])
+        mel_BMT = self._log_(self._mel(emphasised_BS))
         valid_BT = torch.arange(mel_BMT.shape[2], device=mel_BMT.device) < frame_lengths_B[:, None]
         mel_BMT = self._normalise(mel_BMT, valid_BT[:, None], frame_lengths_B)
         # The STFT's last frame is beyond the longest row; one frame stays where no row has any.
         return Features(mel_BMT[:, :, : max(1, mel_BMT.shape[2] - 1)], frame_lengths_B)
 
+    def _mel(self, samples_BS: torch.Tensor) -> torch.Tensor:
+        """The frames that begin within each row, [B, M, T], as the reference has them or in blocks."""
+        if not _as_the_reference(samples_BS):
+            return self._mel_in_blocks(samples_BS)
+        return torch.cat([self._mel_by_stft(rows_BS) for rows_BS in samples_BS.split(self._rows_at_once(samples_BS))])
+
     def _rows_at_once(self, samples_BS: torch.Tensor) -> int:
-        if samples_BS.device.type != "cpu":
-            return samples_BS.shape[0]
         bytes_a_row = samples_BS.shape[1] // self.config.hop_length * self.config.n_fft * 8
         return max(1, _BYTES_PER_CHUNK // max(1, bytes_a_row))
 
@@ -70,28 +86,49 @@ class LogMel(nn.Module):
         positions_S = torch.arange(samples_BS.shape[1], device=samples_BS.device)
         return emphasised_BS.masked_fill_(positions_S >= lengths_B[:, None], 0.0)
 
-    def _log_mel(self, samples_BS: torch.Tensor) -> torch.Tensor:
+    def _mel_by_stft(self, samples_BS: torch.Tensor) -> torch.Tensor:
         config = self.config
         spectrum_BKT = torch.stft(
             samples_BS,
             config.n_fft,
             config.hop_length,
-            config.win_length,
-            window=self.window,
+            window=self.window_N,
             center=True,
             pad_mode="constant",
             return_complex=True,
         )
-        parts = torch.view_as_real(spectrum_BKT)
-        energy_BKT = parts.square_().sum(-1)
-        if config.mag_power != 2.0:
-            energy_BKT = energy_BKT.pow_(config.mag_power / 2)
-        mel_BMT = self.filters_MK @ energy_BKT
-        if not config.log:
+        return self.filters_MK @ self._energy(spectrum_BKT)
+
+    def _mel_in_blocks(self, samples_BS: torch.Tensor) -> torch.Tensor:
+        """Every hop of the rows laid one after another begins a frame; those that run into the next row are cut off."""
+        config, (batch, num_samples) = self.config, samples_BS.shape
+        hop, half = config.hop_length, config.n_fft // 2
+        hops_a_row = math.ceil((num_samples + config.n_fft) / hop)
+        blocks = math.ceil(batch * hops_a_row / _FRAMES_AT_ONCE)
+        one_after_another = samples_BS.new_zeros(blocks * _FRAMES_AT_ONCE * hop + config.n_fft)
+        rows_BS = one_after_another[: batch * hops_a_row * hop].view(batch, -1)
+        rows_BS[:, half : half + num_samples] = samples_BS
+        frames_FN = one_after_another.unfold(0, config.n_fft, hop)[: blocks * _FRAMES_AT_ONCE]
+        mel_FM = torch.cat([self._mel_of_frames(block_FN) for block_FN in frames_FN.split(_FRAMES_AT_ONCE)])
+        mel_BTM = mel_FM[: batch * hops_a_row].unflatten(0, (batch, hops_a_row))
+        return mel_BTM[:, : num_samples // hop + 1].transpose(1, 2)
+
+    def _mel_of_frames(self, frames_FN: torch.Tensor) -> torch.Tensor:
+        energy_FK = self._energy(torch.fft.rfft(frames_FN * self.window_N))
+        with true_float32(energy_FK.device):
+            return energy_FK @ self.filters_MK.t()
+
+    def _energy(self, spectrum: torch.Tensor) -> torch.Tensor:
+        """Uses the spectrum up."""
+        energy = torch.view_as_real(spectrum).square_().sum(-1)
+        return energy if self.config.mag_power == 2.0 else energy.pow_(self.config.mag_power / 2)
+
+    def _log_(self, mel_BMT: torch.Tensor) -> torch.Tensor:
+        if not self.config.log:
             return mel_BMT
-        if config.log_guard == "add":
-            return mel_BMT.add_(config.log_guard_value).log_()
-        return mel_BMT.clamp_(min=config.log_guard_value).log_()
+        if self.config.log_guard == "add":
+            return mel_BMT.add_(self.config.log_guard_value).log_()
+        return mel_BMT.clamp_(min=self.config.log_guard_value).log_()
 
     def _normalise(self, mel_BMT: torch.Tensor, valid_B1T: torch.Tensor, lengths_B: torch.Tensor) -> torch.Tensor:
         mel_BMT.masked_fill_(~valid_B1T, 0.0)
@@ -106,6 +143,17 @@ class LogMel(nn.Module):
         return mel_BMT.div_(std.add_(_STD_FLOOR))
 
 
+def _as_the_reference(samples: torch.Tensor) -> bool:
+    return samples.device.type == "cpu"
+
+
+def _window(config: FeaturesConfig) -> torch.Tensor:
+    """In the middle of a frame [N]."""
+    before = (config.n_fft - config.win_length) // 2
+    after = config.n_fft - config.win_length - before
+    return F.pad(_WINDOWS[config.window](config.win_length, periodic=False), (before, after))
+
+
 def _sums(mel_BMT: torch.Tensor, lengths_B: torch.Tensor, over_bands: bool) -> torch.Tensor:
     """Sums over each row's valid frames, [B, M, 1] or [B, 1, 1].
 
@@ -113,7 +161,7 @@ def _sums(mel_BMT: torch.Tensor, lengths_B: torch.Tensor, over_bands: bool) -> t
     float32 sum depend on how many terms it has, zeros included, and these bits matter (see the file's header). The loop
     is two small calls a recording. Elsewhere float64, which is as independent of padding but not the reference's error.
     """
-    if mel_BMT.device.type != "cpu" or over_bands:
+    if over_bands or not _as_the_reference(mel_BMT):
         axes = (1, 2) if over_bands else 2
         return mel_BMT.sum(axes, keepdim=True, dtype=torch.float64).float()
     rows = zip(mel_BMT, lengths_B.tolist(), strict=True)

@@ -34,6 +34,7 @@ from fastscribe.model.fused import fuse_for_gpu_
 from fastscribe.model.int8 import int8_problem, quantise_int8_
 from fastscribe.model.model import Model, build_model
 from fastscribe.model.packed import pack_linears_
+from fastscribe.true_float32 import true_float32
 from fastscribe.types import Batch, Features, Frames, Hypothesis
 
 _DTYPES = ("fp32", "bf16", "int8", "fp8")
@@ -120,7 +121,7 @@ class Recognizer:
     def encode(self, features: Features) -> Frames:
         if self.device.type == "cuda" and self.dtype == "fp32":
             # cuDNN would otherwise round to TF32, whose ten bits of mantissa are not what fp32 was asked for.
-            with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
+            with torch.backends.cudnn.flags(enabled=True, allow_tf32=False), true_float32(self.device):
                 return self.encoder(features)
         return self.encoder(features)
 

@@ -6,22 +6,26 @@ than 120 dB down from that frequency on, zero phase. Positions are whole numbers
 
 All new samples of one block (a whole number of periods, about 10 ms) come from the same span of native ones, so
 resampling is one matrix product of overlapping spans with a bank of filters, about 30 MFLOP a second of audio at 16 kHz.
-It must run in true float32: TF32 would leave 66 dB. Nothing here waits for the device.
+It runs in true float32 (true_float32.py): TF32 would leave 66 dB. Rows and blocks are taken a chunk at a time, so that what
+is made on the way to the result stays small however many or long the recordings are. Nothing here waits for the device.
 
-Dimensions: B batch rows, R rows of one NativeRows, S samples, C channels, K blocks, W native samples in a span, P new
-samples in a block.
+Dimensions: B batch rows, R rows of one NativeRows (of a chunk of them), S samples, C channels, K blocks, W native samples
+in a span, P new samples in a block.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import product
 
 import numpy as np
 import torch
 
 from fastscribe.audio.rates import ratio
+from fastscribe.true_float32 import true_float32
 from fastscribe.types import Batch, NativeRows
 
 _PASSBAND = 0.913  # of the smaller Nyquist frequency
@@ -46,14 +50,36 @@ def fill(batch: Batch, samples_BS: torch.Tensor, sample_rate: int) -> torch.Tens
         return samples_BS
     filled_BS = _to_float(samples_BS, copy=True)
     for native in batch.native:
-        samples_RSC = torch.from_numpy(native.samples_BSC).to(samples_BS.device, non_blocking=True)
-        lengths_R = torch.from_numpy(batch.lengths_B[list(native.rows)]).to(samples_BS.device, non_blocking=True)
-        resampled_RS = _resampled(samples_RSC, native, sample_rate, filled_BS.shape[1])
-        positions_S = torch.arange(filled_BS.shape[1], device=samples_BS.device)
-        resampled_RS.masked_fill_(positions_S >= lengths_R[:, None], 0.0)
-        rows_R = torch.tensor(native.rows).to(samples_BS.device, non_blocking=True)
-        filled_BS.index_copy_(0, rows_R, resampled_RS)
+        _fill(filled_BS, native, batch.lengths_B[list(native.rows)], sample_rate)
     return filled_BS
+
+
+def _fill(filled_BS: torch.Tensor, native: NativeRows, lengths_R: np.ndarray, sample_rate: int) -> None:
+    device, length = filled_BS.device, filled_BS.shape[1]
+    filters = _filters(native.rate, sample_rate, device)
+    span, block = filters.bank_WP.shape
+    samples_RSC = torch.from_numpy(native.samples_BSC).to(device, non_blocking=True)
+    places_R, ends_R = _sent(np.array([native.rows, lengths_R]), device)
+    for rows, blocks in _chunks(len(native.rows), math.ceil(length / block), 4 * span):
+        begin, end = blocks.start * block, min(blocks.stop * block, length)
+        new_RS = _resample(samples_RSC[rows], native.begin, filters, blocks)[:, : end - begin]
+        positions_S = torch.arange(begin, end, device=device)
+        new_RS.masked_fill_(positions_S >= ends_R[rows, None], 0.0)
+        filled_BS[:, begin:end].index_copy_(0, places_R[rows], new_RS)
+
+
+def _chunks(num_rows: int, num_blocks: int, bytes_a_block: int) -> Iterator[tuple[slice, range]]:
+    """Rows and blocks that may be in the making at once: some whole rows, or a stretch of one."""
+    rows = max(1, _BYTES_AT_ONCE // (bytes_a_block * max(1, num_blocks)))
+    blocks = max(1, _BYTES_AT_ONCE // (bytes_a_block * rows))
+    for row, block in product(range(0, num_rows, rows), range(0, num_blocks, blocks)):
+        yield slice(row, row + rows), range(block, min(block + blocks, num_blocks))
+
+
+def _sent(values: np.ndarray, device: torch.device) -> torch.Tensor:
+    """By way of pinned memory where that is what the host need not wait for."""
+    tensor = torch.from_numpy(values)
+    return (tensor.pin_memory() if device.type == "cuda" else tensor).to(device, non_blocking=True)
 
 
 def _to_float(samples: torch.Tensor, copy: bool = False) -> torch.Tensor:
@@ -62,25 +88,17 @@ def _to_float(samples: torch.Tensor, copy: bool = False) -> torch.Tensor:
     return samples.clone() if copy else samples
 
 
-def _resampled(samples_RSC: torch.Tensor, native: NativeRows, sample_rate: int, length: int) -> torch.Tensor:
-    """[R, length], a group of rows at a time, so that the spans of many do not fill the memory."""
-    filters = _filters(native.rate, sample_rate, samples_RSC.device)
-    span, block = filters.bank_WP.shape
-    bytes_a_row = 4 * span * math.ceil(length / block)
-    rows = max(1, _BYTES_AT_ONCE // bytes_a_row)
-    return torch.cat([_resample(part_RSC, native.begin, filters, length) for part_RSC in samples_RSC.split(rows)])
-
-
-def _resample(samples_RSC: torch.Tensor, begin: int, filters: _Filters, length: int) -> torch.Tensor:
-    """Mono at the new rate: [R, length], of which the first sample lies at native sample `begin`."""
-    mono_RS = _to_float(samples_RSC).mean(-1)
-    span, block = filters.bank_WP.shape
-    blocks = math.ceil(length / block)
-    first = begin - filters.reach
-    needed = first + (blocks - 1) * filters.step + span
-    padded_RS = torch.nn.functional.pad(mono_RS, (max(0, -first), max(0, needed - mono_RS.shape[1])))
-    spans_RKW = padded_RS[:, max(0, first) :].unfold(1, span, filters.step)[:, :blocks]
-    return (spans_RKW @ filters.bank_WP).flatten(1)[:, :length]
+def _resample(samples_RSC: torch.Tensor, begin: int, filters: _Filters, blocks: range) -> torch.Tensor:
+    """Those blocks, mono at the new rate: [R, K*P]. The first sample of block 0 lies at native sample `begin`."""
+    span = filters.bank_WP.shape[0]
+    first = begin - filters.reach + blocks.start * filters.step
+    end = first + (len(blocks) - 1) * filters.step + span
+    mono_RS = _to_float(samples_RSC[:, max(0, first) : max(0, end)]).mean(-1)
+    before = max(0, -first)
+    padded_RS = torch.nn.functional.pad(mono_RS, (before, end - first - before - mono_RS.shape[1]))
+    spans_RKW = padded_RS.unfold(1, span, filters.step)
+    with true_float32(spans_RKW.device):
+        return (spans_RKW @ filters.bank_WP).flatten(1)
 
 
 @lru_cache(maxsize=32)

@@ -72,10 +72,17 @@ class NativeRows:
     samples_BSC: np.ndarray
 
     def only(self, kept: Sequence[int]) -> NativeRows:
-        """What belongs to the rows `kept` of the batch, which are numbered anew in that order."""
+        """What belongs to the rows `kept` of the batch, which are numbered anew in that order; a copy only where it must be.
+
+        Rows that lie together stay in this memory, which may be pinned.
+        """
         places = {row: index for index, row in enumerate(self.rows)}
         rows = tuple(new for new, row in enumerate(kept) if row in places)
-        return NativeRows(self.rate, rows, self.begin, self.samples_BSC[[places[kept[new]] for new in rows]])
+        picked = [places[kept[new]] for new in rows]
+        together = range(picked[0], picked[0] + len(picked)) if picked else range(0)
+        is_view = picked == list(together)
+        samples_BSC = self.samples_BSC[together.start : together.stop] if is_view else self.samples_BSC[picked]
+        return NativeRows(self.rate, rows, self.begin, samples_BSC)
 
 
 @dataclass(frozen=True)

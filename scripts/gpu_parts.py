@@ -388,15 +388,15 @@ def _profile_encoder(part: Part, shape: str, rows: int, seconds: float) -> dict[
 
 def files(part: Part) -> None:
     tdt, rnnt = part.sizes.tdt, part.sizes.rnnt
-    many = max(1, _num_cores() - 2)
+    half = max(1, _num_cores() // 2)
     _from_files(part, tdt, "flac", None)
     part.notes.measure({"what": "command", "shape": tdt, "audio": "flac"}, lambda: _by_command(part, tdt), needs_s=15.0)
     for shape, kind, threads in (
         (tdt, "flac_44k1_stereo", None),
         (rnnt, "flac", None),
         (tdt, "wav", None),
-        (tdt, "flac", many),
-        (tdt, "flac_44k1_stereo", many),
+        (tdt, "flac", half),
+        (tdt, "flac", 2),
     ):
         _from_files(part, shape, kind, threads)
 

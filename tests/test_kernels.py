@@ -177,6 +177,42 @@ def test_kernels_compile_without_a_device(name: str, capability: int, shape: dic
         assert "wgmma" in compiled.asm["ptx"]
 
 
+class _Grids:
+    """Stands for a kernel and remembers how many programs it was to be run as."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[int, ...]] = []
+
+    def __getitem__(self, grid: tuple[int, ...]):
+        self.seen.append(grid)
+        return lambda *arguments, **options: None
+
+
+@needs_triton
+@pytest.mark.parametrize(("rows", "num_frames", "frames_a_program"), [(10_000_000, 1, 1), (1, 10_000_000, 64)])
+def test_grids_hold_any_number_of_rows_and_frames(
+    monkeypatch: pytest.MonkeyPatch, rows: int, num_frames: int, frames_a_program: int
+) -> None:
+    """A device runs at most 2^31 - 1 programs along the first axis of a grid, and 65,535 along the others."""
+    from fastscribe.model import triton_kernels
+    from fastscribe.model.triton_kernels import TRITON
+
+    grids = _Grids()
+    for name in ("rel_attention_kernel", "glu_depthwise_kernel", "layer_norm_kernel"):
+        monkeypatch.setattr(triton_kernels, name, grids)
+    with torch.device("meta"):
+        heads, width, lengths_B = 8, 1024, torch.empty(rows, dtype=torch.int64)
+        table_rows = 2 * POSITION_ROWS_MULTIPLE * -(-num_frames // POSITION_ROWS_MULTIPLE)
+        table_HRK, bias_HR = torch.empty(heads, table_rows, width // heads), torch.empty(heads, table_rows)
+        x_BTD, weight_WD = torch.empty(rows, num_frames, width), torch.empty(9, width)
+        TRITON.rel_attention(torch.empty(rows, num_frames, 3 * width), table_HRK, bias_HR, lengths_B)
+        TRITON.glu_depthwise(torch.empty(rows, num_frames, 2 * width), weight_WD, None, lengths_B, True)
+        TRITON.layer_norm(x_BTD, None, weight_WD[0], weight_WD[0])
+    assert len(grids.seen) == 3
+    for grid in grids.seen:
+        assert rows * num_frames // frames_a_program <= grid[0] < 2**31 and max(grid[1:], default=1) <= 65_535
+
+
 @pytest.mark.cuda
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @needs_triton
@@ -218,3 +254,45 @@ class TestOnTheDevice:
         operations, reason = choose_operations(config, dtype, torch.device("cuda"))
         assert reason is None
         assert operations is not TORCH
+
+    def test_offsets_beyond_32_bits(self) -> None:
+        """The last frames of one row so long that its end lies beyond 2^31 values, as if they were a row of their own."""
+        from fastscribe.model.triton_kernels import TRITON
+
+        if torch.cuda.mem_get_info()[0] < 20 << 30:
+            pytest.skip("needs 20 GB of free memory")
+        torch.manual_seed(0)
+        last, like = 64, {"device": "cuda", "dtype": torch.bfloat16}
+        heads, width, num_frames = 64, 128, 90_000
+        qkv_BTD = torch.randn(1, num_frames, 3 * heads * width, **like)
+        assert qkv_BTD.numel() > 2**31
+        table_rows = 2 * POSITION_ROWS_MULTIPLE * -(-num_frames // POSITION_ROWS_MULTIPLE)
+        zeros = torch.zeros(heads, table_rows, width, **like), torch.zeros(heads, table_rows, device="cuda")
+        ours_BTD = TRITON.rel_attention(qkv_BTD, *zeros, torch.tensor([num_frames], device="cuda"))[:, -last:]
+        q_HTK, k_HTK, v_HTK = qkv_BTD[0].unflatten(1, (3, heads, width)).permute(1, 2, 0, 3)
+        out_HTK = F.scaled_dot_product_attention(q_HTK[:, -last:], k_HTK, v_HTK)
+        scale = float(out_HTK.float().abs().max())
+        assert (ours_BTD[0] - out_HTK.transpose(0, 1).flatten(1)).float().abs().max() < 0.03 * scale
+        del qkv_BTD, q_HTK, k_HTK, v_HTK, zeros
+        num_frames, width = 1_100_000, 1024
+        x_BTD, weight_WD = torch.randn(1, num_frames, 2 * width, **like), torch.randn(9, width, **like)
+        ours_BTD = TRITON.glu_depthwise(x_BTD, weight_WD, None, torch.tensor([num_frames], device="cuda"), True)
+        alone = x_BTD[:, -last:].cpu().float(), weight_WD.cpu().float(), None, torch.tensor([last]), True
+        close(ours_BTD[:, 4 - last :].cpu(), TORCH.glu_depthwise(*alone)[:, 4:])
+
+    def test_more_rows_than_an_axis_of_a_grid_holds(self) -> None:
+        from fastscribe.model.triton_kernels import TRITON
+
+        torch.manual_seed(0)
+        rows, width = 70_000, 64
+        lengths_B = torch.arange(rows) % 4
+        qkv_BTD, gates_BTD, weight_WD = normal(rows, 3, 3 * width), normal(rows, 3, 2 * width), normal(5, width)
+        table_HRK, bias_HR = normal(1, POSITION_ROWS_MULTIPLE, width), normal(1, POSITION_ROWS_MULTIPLE)
+        for name, arguments in (
+            ("rel_attention", (qkv_BTD, table_HRK, bias_HR, lengths_B)),
+            ("glu_depthwise", (gates_BTD, weight_WD, None, lengths_B)),
+        ):
+            rest = () if name == "rel_attention" else (True,)
+            on_device = [None if argument is None else argument.cuda() for argument in arguments]
+            ours_BTD = getattr(TRITON, name)(*on_device, *rest).cpu()
+            close(ours_BTD, getattr(TORCH, name)(*arguments, *rest), real_frames(lengths_B, 3))

@@ -26,7 +26,7 @@ LAYERS = (
         "cost_model",
         "windows",
     ),
-    ("device", "graph_capture"),
+    ("device", "graph_capture", "true_float32"),
     ("features", "resample", "model", "checkpoint", "describe", "decode.decoder", "decode.greedy", "decode.ctc"),
     ("decode.fast_predictor",),
     ("decode.label_looping",),

@@ -356,7 +356,41 @@ def test_a_recording_a_little_shorter_than_promised(tmp_path):
     (tmp_path / "a.wav").write_bytes(content[: -2 * 100])
     batch, failures = load_batch([whole, written(tmp_path / "b.wav", 500)])
     assert failures == () and batch.lengths_B.tolist() == [RATE - 100, 500]
-    assert batch.samples_BS.shape == (2, RATE - 100) and not batch.samples_BS[1, 500:].any()
+    assert batch.samples_BS.shape == (2, RATE)  # too little to move all rows for
+    assert not batch.samples_BS[0, RATE - 100 :].any() and not batch.samples_BS[1, 500:].any()
+
+
+@pytest.mark.parametrize("native", [False, True])
+@pytest.mark.parametrize("lost", [0, 10, 9000])
+def test_what_is_handed_out_is_contiguous_in_the_callers_memory(monkeypatch, tmp_path, recordings, native, lost):
+    """Else its copy to a device would not be from pinned memory, and the host would wait for it."""
+    given_memory = []
+
+    def allocate(shape, dtype):
+        given_memory.append(dirty_memory(shape, dtype))
+        return given_memory[-1]
+
+    def read_into(row_S, utterance, *options, real=loader.read_into):
+        return real(row_S, utterance, *options) - (lost if utterance is longest else 0)
+
+    monkeypatch.setattr(loader, "read_into", read_into)
+    longest = written(tmp_path / "a.wav", 2 * RATE)
+    gone = Utterance(AudioInfo("gone", "gone", 48_000, 2, 48_000, is_int16=True), 0, 48_000)
+    stereo = [Utterance(recordings[5], start, 10_000) for start in (0, 20_000)]
+    plan = [stereo[0], gone, longest, gone, stereo[1], Utterance(recordings[0], 0, RATE)]
+    batch, failures = load_batch(plan, allocate=allocate, native=native)
+    kept = [stereo[0], longest, stereo[1], plan[-1]]
+    assert len(failures) == 2 and batch.utterances == tuple(kept)
+    assert batch.samples_BS.shape[1] == (2 * RATE - lost if lost == 9000 else 2 * RATE)
+    for array in (batch.samples_BS, *(group.samples_BSC for group in batch.native)):
+        assert array.flags.c_contiguous and any(np.shares_memory(array, memory) for memory in given_memory)
+    (clean, _) = load_batch(kept, native=native)
+    width = clean.samples_BS.shape[1]
+    np.testing.assert_array_equal(batch.samples_BS[:, :width], clean.samples_BS)
+    assert [group.rows for group in batch.native] == [group.rows for group in clean.native]
+    for ours, expected in zip(batch.native, clean.native, strict=True):
+        width = expected.samples_BSC.shape[1]
+        np.testing.assert_array_equal(ours.samples_BSC[:, :width], expected.samples_BSC)
 
 
 def test_a_file_that_is_no_longer_16_bit(tmp_path):

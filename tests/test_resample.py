@@ -12,6 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fastscribe import resample as resampling
 from fastscribe.audio.loader import load_batches
 from fastscribe.audio.probe import probe
 from fastscribe.audio.rates import context_samples, is_plain_ratio, output_length, ratio
@@ -122,6 +123,27 @@ def test_a_row_does_not_know_its_neighbours(lengths, rate, channels, as_int16):
         np.testing.assert_allclose(found, alone, atol=1e-6)
 
 
+@pytest.mark.parametrize("rate", [8_000, 44_100, 48_000])
+def test_chunks_of_rows_and_of_time_change_nothing(monkeypatch, rate):
+    rng = np.random.default_rng(0)
+    waves = [rng.normal(0, 0.1, (length, 2)).astype(np.float32) for length in (1, 3 * rate, rate, 2 * rate, rate)]
+    whole = resample(waves, rate)
+    for bytes_at_once in (1, 200_000, 2_000_000):  # a block, a stretch of a row, and some rows at once
+        monkeypatch.setattr(resampling, "_BYTES_AT_ONCE", bytes_at_once)
+        for ours, expected in zip(resample(waves, rate), whole, strict=True):
+            np.testing.assert_allclose(ours, expected, atol=1e-6)
+
+
+def test_chunks_are_bounded_and_cover_everything():
+    for num_rows, num_blocks in ((1, 4_500_000), (7, 400_000), (3_000, 1_000), (2, 0)):
+        seen = 0
+        for rows, blocks in resampling._chunks(num_rows, num_blocks, 4000):
+            size = len(range(*rows.indices(num_rows))) * len(blocks)
+            assert 0 < 4000 * size <= resampling._BYTES_AT_ONCE
+            seen += size
+        assert seen == num_rows * num_blocks
+
+
 def test_other_models_rates():
     wave = np.sin(2 * math.pi * 440 * np.arange(44_100) / 44_100).astype(np.float32)
     for sample_rate in (8_000, 22_050, 48_000):
@@ -175,4 +197,6 @@ def test_rows_are_picked_and_numbered_anew():
     picked = native.only([4, 0, 1])
     assert picked.rows == (0, 2) and picked.samples_BSC.ravel().tolist() == [2, 0]
     assert native.only(range(2, 4)).rows == (1,)
+    together = native.only([0, 3, 4])
+    assert together.rows == (1, 2) and np.shares_memory(together.samples_BSC, native.samples_BSC)
     assert native.only([0, 2]).rows == ()

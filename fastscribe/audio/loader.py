@@ -10,9 +10,10 @@ Dimensions: B batch, S samples, C channels.
 
 from __future__ import annotations
 
+import math
 import os
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from threading import Event
@@ -30,6 +31,7 @@ Allocate = Callable[[tuple[int, ...], np.dtype], np.ndarray]
 
 _ROWS_A_TASK = 8  # read by one thread one after another; handing over a task costs as much as opening a file
 _MOST_THREADS = 32
+_SPARE_PART = 32  # one of so many samples of a batch may be spare: padding that costs little
 
 
 def default_threads() -> int:
@@ -164,21 +166,39 @@ def _native_rows(
 def _finished(reading: _Reading, tasks: Iterable[Future[None]]) -> Loaded:
     for task in tasks:
         task.result()
-    utterances, samples_BS, lengths_B = tuple(reading.utterances), reading.samples_BS, reading.lengths_B
-    native: tuple[NativeRows, ...] = tuple(reading.native)
-    failures = tuple((utterances[row], failure) for row, failure in sorted(reading.failures.items()))
-    if failures:
-        kept = [row for row in range(len(utterances)) if row not in reading.failures]
-        for index, row in enumerate(kept):  # within the caller's memory
-            samples_BS[index] = samples_BS[row]
-        utterances, lengths_B = tuple(utterances[row] for row in kept), lengths_B[kept]
-        samples_BS = samples_BS[: len(kept)]
-        native = tuple(group for group in (group.only(kept) for group in native) if group.rows)
-    if not utterances:
+    failures = tuple((reading.utterances[row], failure) for row, failure in sorted(reading.failures.items()))
+    kept = [row for row in range(len(reading.utterances)) if row not in reading.failures]
+    if not kept:
         return None, failures
-    longest = int(lengths_B.max())  # a little less than promised where that was an estimate
-    samples_BS = samples_BS if longest == samples_BS.shape[1] else samples_BS[:, :longest]
-    return Batch(utterances, samples_BS, lengths_B, native), failures
+    lengths_B = reading.lengths_B[kept]
+    samples_BS = _moved_together(reading.samples_BS, kept, _width(int(lengths_B.max()), reading.samples_BS.shape[1]))
+    numbers = {row: number for number, row in enumerate(kept)}
+    native = tuple(group for group in (_renumbered(group, numbers) for group in reading.native) if group.rows)
+    return Batch(tuple(reading.utterances[row] for row in kept), samples_BS, lengths_B, native), failures
+
+
+def _width(longest: int, promised: int) -> int:
+    """Of the batch. A promise that was an estimate is a little off; moving all rows together pays only where it was a lot."""
+    return promised if promised - longest <= promised // _SPARE_PART else longest
+
+
+def _renumbered(group: NativeRows, numbers: Mapping[int, int]) -> NativeRows:
+    """Those of its rows that have a new number in the batch, within the caller's memory."""
+    places = [place for place, row in enumerate(group.rows) if row in numbers]
+    samples_BSC = _moved_together(group.samples_BSC, places, group.samples_BSC.shape[1])
+    return NativeRows(group.rate, tuple(numbers[group.rows[place]] for place in places), group.begin, samples_BSC)
+
+
+def _moved_together(samples: np.ndarray, rows: Sequence[int], width: int) -> np.ndarray:
+    """samples[rows, :width], made within its own memory: contiguous, and pinned where that is, so that copies to a device
+    need not wait."""
+    if len(rows) == len(samples) and width == samples.shape[1]:
+        return samples
+    shape = (len(rows), width, *samples.shape[2:])
+    together = samples.reshape(-1)[: math.prod(shape)].reshape(shape)
+    for index, row in enumerate(rows):
+        together[index] = samples[row, :width]
+    return together
 
 
 def collate(utterances: Sequence[Utterance], waves: Sequence[np.ndarray]) -> Batch:

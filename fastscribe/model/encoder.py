@@ -24,7 +24,7 @@ from fastscribe.types import Features, Frames
 
 Size = TypeVar("Size", int, torch.Tensor)
 
-_MASKED_SCORE = -10000.0
+MASKED_SCORE = -10000.0
 _CACHED_POSITIONS = 1024  # frames up to which projected position tables are kept
 _MOST_CONV_ELEMENTS = 2**29  # of the first convolution's output: 1 GB in bf16, and well within 32-bit indices
 
@@ -224,7 +224,7 @@ class RelPositionAttention(nn.Module):
         q_BHTK, k_BHTK, v_BHTK = (self._heads(part) for part in self._project(x_BTD))
         scale = 1.0 / math.sqrt(self.head_width)
         scores_BHTR = self._position_scores((q_BHTK + self.pos_bias_v[:, None]) * scale, positions_RD)
-        bias_BHTT = padding.fill_(relative_shift(scores_BHTR), _MASKED_SCORE, time_axis=3)
+        bias_BHTT = padding.fill_(relative_shift(scores_BHTR), MASKED_SCORE, time_axis=3)
         out_BHTK = attend(q_BHTK + self.pos_bias_u[:, None], k_BHTK, v_BHTK, bias_BHTT, scale)
         return self.linear_out(out_BHTK.transpose(1, 2).flatten(2))
 

@@ -37,5 +37,8 @@ def quantise_rows(x_RK: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     if num_rows:
         columns = triton.next_power_of_2(width)
         warps = min(8, max(1, columns // 512))  # sixteen elements a thread
-        quantise_rows_kernel[(num_rows,)](x_RK, out_RK, scale_R1, width, LARGEST, SMALLEST, columns, num_warps=warps)
+        with torch.cuda.device_of(x_RK):  # where Triton launches
+            quantise_rows_kernel[(num_rows,)](
+                x_RK, out_RK, scale_R1, width, LARGEST, SMALLEST, columns, num_warps=warps
+            )
     return out_RK, scale_R1

@@ -1,12 +1,13 @@
 """The conformer layers' inference form for a GPU, where everything but the matrix products is bound by memory.
 
 The residual stream is one tensor that every branch adds to inside its last product (`addmm_`: the product itself reads and
-writes the stream, summing in float32 and rounding once). The half of the half-step feed-forwards is folded into their second
-matrix. Biases that would be added to the stream are constants of the layer: they travel as a `shift` that each LayerNorm
-adds to what it reads, until norm_out takes them in. Attention keeps one bias, on q: a bias on k moves all scores of a
-query alike, one on v moves the output by a constant, and the difference between Transformer-XL's u and v is a constant
-for each head and distance. Nothing here makes the host wait for the device, and the position tables of ordinary batches
-never move once built, so that the whole may be captured in a CUDA graph.
+writes the stream). It sums in float32 and rounds once, unless cuBLAS cuts a product with few rows along its inner side:
+torch's default (`allow_bf16_reduced_precision_reduction`) lets it then add up the parts in bf16. The half of the half-step
+feed-forwards is folded into their second matrix. Biases that would be added to the stream are constants of the layer: they
+travel as a `shift` that each LayerNorm adds to what it reads, until norm_out takes them in. Attention keeps one bias, on q:
+a bias on k moves all scores of a query alike, one on v moves the output by a constant, and the difference between
+Transformer-XL's u and v is a constant for each head and distance. Nothing here makes the host wait for the device, and the
+position tables of ordinary batches never move once built, so that the whole may be captured in a CUDA graph.
 
 Shapes: B batch, T frames, N = B*T, D width, E a product's input width, H heads, K head width, R rows of a position table,
 W taps of a convolution.

@@ -19,9 +19,8 @@ import torch
 import torch.nn.functional as F
 
 from fastscribe.config import EncoderConfig
-from fastscribe.model.encoder import Padding, relative_shift
+from fastscribe.model.encoder import MASKED_SCORE, Padding, relative_shift
 
-_MASKED_SCORE = -10000.0
 EPSILON = 1e-5  # of every LayerNorm here, as in the checkpoints
 POSITION_ROWS_MULTIPLE = 128  # twice the largest block of frames, so that no block's distances lie beyond the table
 _TOLERANCE = {torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 3e-2}  # of the largest value
@@ -54,7 +53,7 @@ def rel_attention(
     rows = slice(first, first + 2 * num_frames - 1)
     scores_BHTR = (q_BHTK @ positions_HRK[:, rows].transpose(1, 2)) * scale
     scores_BHTR += (bias_HR[:, None, rows] * scale).to(scores_BHTR.dtype)
-    bias_BHTT = Padding.of(lengths_B, num_frames).fill_(relative_shift(scores_BHTR), _MASKED_SCORE, time_axis=3)
+    bias_BHTT = Padding.of(lengths_B, num_frames).fill_(relative_shift(scores_BHTR), MASKED_SCORE, time_axis=3)
     out_BHTK = F.scaled_dot_product_attention(q_BHTK, k_BHTK, v_BHTK, attn_mask=bias_BHTT, scale=scale)
     return out_BHTK.transpose(1, 2).reshape(batch, num_frames, heads * width)
 

@@ -7,6 +7,9 @@ half of the next, so each step multiplies N new rows only, rotates row i of the 
 what lies above the diagonal from the new product and the rest from the last one. The convolution walks along time with its
 window in registers, so that each gate is computed once (but for the halo between chunks).
 
+Offsets that grow with a recording are 64 bits wide, and every grid has one axis, since the others end at 65,535: rows may be
+as many or as long as the memory holds. Kernels are launched on the current device, which the caller makes the tensors'.
+
 Shapes: B batch, T frames, D width, H heads, K head width, R rows of the position table, W taps.
 """
 
@@ -51,14 +54,16 @@ def rel_attention_kernel(
     PRECISION: tl.constexpr,
 ):
     """BLOCK queries of one head of one row, over its keys BLOCK at a time."""
-    first, head, row = tl.program_id(0) * BLOCK, tl.program_id(1), tl.program_id(2)
+    blocks = tl.cdiv(num_frames, BLOCK)
+    first, head = tl.program_id(0) % blocks * BLOCK, tl.program_id(0) // blocks % HEADS
+    row = (tl.program_id(0) // (blocks * HEADS)).to(tl.int64)
     length = tl.minimum(tl.load(lengths_ptr + row).to(tl.int32), num_frames)
     in_block, columns = tl.arange(0, BLOCK), tl.arange(0, WIDTH)
     stride: tl.constexpr = 3 * HEADS * WIDTH
-    q_ptr = qkv_ptr + row.to(tl.int64) * num_frames * stride + head * WIDTH
-    k_ptr, v_ptr = q_ptr + HEADS * WIDTH, q_ptr + 2 * HEADS * WIDTH
+    qkv_ptr += row * num_frames * stride + head * WIDTH
+    tile = in_block[:, None] * stride + columns[None, :]
     queries = first + in_block
-    q = tl.load(q_ptr + queries[:, None] * stride + columns[None, :], mask=queries[:, None] < num_frames, other=0.0)
+    q = tl.load(qkv_ptr + first.to(tl.int64) * stride + tile, mask=queries[:, None] < num_frames, other=0.0)
 
     # Row num_rows/2 - 1 - i + j of the table is the distance from query i to key j. The first band starts with the last
     # query and key 0; query i needs its row of the product from BLOCK - 1 - i on, which runs into the next band above
@@ -78,8 +83,9 @@ def rel_attention_kernel(
         position_scores = tl.where(above_diagonal, product, last_product)
         last_product = product
         keys = start + in_block
-        k = tl.load(k_ptr + keys[:, None] * stride + columns[None, :], mask=keys[:, None] < length, other=0.0)
-        v = tl.load(v_ptr + keys[:, None] * stride + columns[None, :], mask=keys[:, None] < length, other=0.0)
+        k = tl.load(qkv_ptr + HEADS * WIDTH + tile, mask=keys[:, None] < length, other=0.0)
+        v = tl.load(qkv_ptr + 2 * HEADS * WIDTH + tile, mask=keys[:, None] < length, other=0.0)
+        qkv_ptr += BLOCK * stride
         scores = tl.dot(q, tl.trans(k), position_scores, input_precision=PRECISION)
         scores = tl.where(keys[None, :] < length, scores, -float("inf"))
         new_highest = tl.maximum(highest, tl.max(scores, 1) * log2_scale)
@@ -89,16 +95,18 @@ def rel_attention_kernel(
         out = tl.dot(shares.to(v.dtype), v, out * decay[:, None], input_precision=PRECISION)
         highest = new_highest
     out = out / tl.where(total > 0, total, 1.0)[:, None]
-    out_ptrs = out_ptr + (row.to(tl.int64) * num_frames + queries[:, None]) * (HEADS * WIDTH) + head * WIDTH
-    tl.store(out_ptrs + columns[None, :], out.to(out_ptr.dtype.element_ty), mask=queries[:, None] < num_frames)
+    out_ptr += (row * num_frames + first) * (HEADS * WIDTH) + head * WIDTH
+    out_ptrs = out_ptr + in_block[:, None] * (HEADS * WIDTH) + columns[None, :]
+    tl.store(out_ptrs, out.to(out_ptr.dtype.element_ty), mask=queries[:, None] < num_frames)
 
 
 @triton.jit
 def _gated(x_ptr, frame, length, channels, WIDTH: tl.constexpr):
     """One frame's GLU in float32, zero before the row's start and beyond its length."""
     mask = channels < tl.where((frame >= 0) & (frame < length), WIDTH, 0)
-    value = tl.load(x_ptr + frame * (2 * WIDTH) + channels, mask=mask, other=0.0).to(tl.float32)
-    gate = tl.load(x_ptr + frame * (2 * WIDTH) + WIDTH + channels, mask=mask, other=0.0).to(tl.float32)
+    x_ptr += tl.cast(frame, tl.int64) * (2 * WIDTH)
+    value = tl.load(x_ptr + channels, mask=mask, other=0.0).to(tl.float32)
+    gate = tl.load(x_ptr + WIDTH + channels, mask=mask, other=0.0).to(tl.float32)
     return value * tl.sigmoid(gate)
 
 
@@ -117,11 +125,13 @@ def glu_depthwise_kernel(
     SILU: tl.constexpr,
 ):
     """CHUNK frames of BLOCK channels of one row. `bias_ptr` is None where there is none."""
-    start, row = tl.program_id(0) * CHUNK, tl.program_id(2)
+    chunks, blocks = tl.cdiv(num_frames, CHUNK), tl.cdiv(WIDTH, BLOCK)
+    start, block = tl.program_id(0) % chunks * CHUNK, tl.program_id(0) // chunks % blocks
+    row = (tl.program_id(0) // (chunks * blocks)).to(tl.int64)
     length = tl.minimum(tl.load(lengths_ptr + row).to(tl.int32), num_frames)
-    channels = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    x_ptr += row.to(tl.int64) * num_frames * (2 * WIDTH)
-    out_ptr += row.to(tl.int64) * num_frames * WIDTH
+    channels = block * BLOCK + tl.arange(0, BLOCK)
+    x_ptr += row * num_frames * (2 * WIDTH)
+    out_ptr += row * num_frames * WIDTH
     bias = tl.zeros([BLOCK], tl.float32)
     if bias_ptr is not None:
         bias += tl.load(bias_ptr + channels, mask=channels < WIDTH, other=0.0).to(tl.float32)
@@ -141,7 +151,8 @@ def glu_depthwise_kernel(
             if SILU:
                 total = total * tl.sigmoid(total)
             mask = channels < tl.where(frame + step < num_frames, WIDTH, 0)
-            tl.store(out_ptr + (frame + step) * WIDTH + channels, total.to(out_ptr.dtype.element_ty), mask=mask)
+            frame_ptr = out_ptr + tl.cast(frame + step, tl.int64) * WIDTH
+            tl.store(frame_ptr + channels, total.to(out_ptr.dtype.element_ty), mask=mask)
         window = window[TAPS:]
 
 
@@ -195,7 +206,7 @@ def rel_attention(
     assert num_rows % kernels.POSITION_ROWS_MULTIPLE == 0 and 2 * num_frames <= num_rows
     out_BTD = qkv_BTD.new_empty(batch, num_frames, heads * width)
     block = _attention_block(qkv_BTD)
-    rel_attention_kernel[(triton.cdiv(num_frames, block), heads, batch)](
+    rel_attention_kernel[(triton.cdiv(num_frames, block) * heads * batch,)](
         qkv_BTD,
         positions_HRK,
         bias_HR,
@@ -232,7 +243,7 @@ def glu_depthwise(
         return kernels.glu_depthwise(x_BTD, weight_WD, bias_D, lengths_B, silu)
     channels = 4 if taps <= 9 else 2  # of a thread, whose registers hold a window of 2W-1 frames
     chunk, block = taps * max(1, round(32 / taps)), 64 * channels
-    glu_depthwise_kernel[(triton.cdiv(num_frames, chunk), triton.cdiv(width, block), batch)](
+    glu_depthwise_kernel[(triton.cdiv(num_frames, chunk) * triton.cdiv(width, block) * batch,)](
         x_BTD,
         weight_WD,
         bias_D,
