@@ -187,7 +187,7 @@ def transcribe(
         Dtype,
         typer.Option(
             help="auto: bf16 on GPUs, and on CPUs that multiply it natively for wide models; else fp32. int8 (CPUs) and "
-            "fp8 (GPUs) quantise the encoder's linear layers: faster, and a few words differ."
+            "fp8 (GPUs) multiply the encoder's large matrices in 8 bits; a few words differ."
         ),
     ] = Dtype.auto,
     cuda_graphs: Annotated[
