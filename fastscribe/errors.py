@@ -24,6 +24,11 @@ _MAX_NAMES = 10  # of weights in a message
 _MAX_SHOWN = 300  # characters of a foreign value in a message
 
 
+def first_line(error: BaseException) -> str:
+    """What a library's exception says, fit for one line; its type where it says nothing."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
 class FastscribeError(ValueError):
     """Base of everything raised on purpose; str() is one line fit for stderr."""
 
@@ -75,8 +80,7 @@ class ManifestError(FastscribeError):
 
 class DeviceFailed(FastscribeError):
     def __init__(self, device: str, error: BaseException) -> None:
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        super().__init__(f"{device} failed: {reason}; the run stops, what is written is kept")
+        super().__init__(f"{device} failed: {first_line(error)}; the run stops, what is written is kept")
 
 
 class OutputError(FastscribeError):

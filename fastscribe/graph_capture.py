@@ -24,6 +24,8 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 import torch
 
+from fastscribe.errors import first_line
+
 if TYPE_CHECKING:
     from torch.cuda import _POOL_HANDLE
 
@@ -44,10 +46,6 @@ _BROKEN: list[torch.cuda.CUDAGraph] = []
 
 class GraphsUnavailable(RuntimeError):
     """CUDA graphs, or one way of using them, cannot be had here; str() is the reason, one line."""
-
-
-def first_line(error: BaseException) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
 class StreamOrder:

@@ -24,7 +24,7 @@ from fastscribe.decode.ctc import CtcDecoder
 from fastscribe.decode.decoder import Decoder
 from fastscribe.decode.graphs import build_decoder
 from fastscribe.device import free_bytes, is_out_of_memory, to_device
-from fastscribe.errors import UsageError
+from fastscribe.errors import UsageError, first_line
 from fastscribe.features import LogMel
 from fastscribe.freed_memory import keep_freed_memory
 from fastscribe.graph_capture import GraphsUnavailable
@@ -76,8 +76,11 @@ class Recognizer:
         chosen_dtype = choose_dtype(dtype, chosen_device, checkpoint.config.encoder.d_model)
         chosen_decoder = choose_decoder(options.decoder, checkpoint.config.decoders)
         model = build_model(checkpoint.config, checkpoint.weights, checkpoint.path)
-        prepare = _prepare_for_gpu_ if chosen_device.type == "cuda" else _prepare_for_cpu_
-        prepare(model, chosen_device, chosen_dtype, say)
+        model.encoder.optimise_()
+        if chosen_device.type == "cuda":
+            _prepare_for_gpu_(model, chosen_device, chosen_dtype, say)
+        else:
+            _prepare_for_cpu_(model, chosen_dtype)
         return cls(
             model,
             LogMel(checkpoint.config.features).to(chosen_device),
@@ -165,18 +168,16 @@ class Recognizer:
         return cost_model.Pass(rows, num_frames, seconds, torch.cuda.max_memory_allocated(self.device) - before)
 
 
-def _prepare_for_cpu_(model: Model, device: torch.device, dtype: str, say: Callable[[str], None]) -> None:
+def _prepare_for_cpu_(model: Model, dtype: str) -> None:
     keep_freed_memory()
-    model.encoder.optimise_()
     if dtype == "int8":
         quantise_int8_(model.encoder)
     rest = torch_dtype(dtype)
-    model.to(device, rest)
+    model.to(rest)
     pack_linears_(model, rest)
 
 
 def _prepare_for_gpu_(model: Model, device: torch.device, dtype: str, say: Callable[[str], None]) -> None:
-    model.encoder.optimise_()
     model.to(device, torch_dtype(dtype))
     reason = fuse_for_gpu_(model.encoder)
     if reason is not None:
@@ -223,8 +224,7 @@ def choose_device(name: str) -> torch.device:
             warnings.simplefilter("ignore")
             torch.empty(0, device=device)
     except (RuntimeError, AssertionError, NotImplementedError) as error:
-        reason = str(error).strip().splitlines()[0]
-        raise UsageError(f"--device {name}: cannot be used here ({reason})") from error
+        raise UsageError(f"--device {name}: cannot be used here ({first_line(error)})") from error
     return device
 
 

@@ -26,7 +26,8 @@ from typing import Any
 
 import torch
 
-from fastscribe.graph_capture import GraphsUnavailable, first_line
+from fastscribe.errors import first_line
+from fastscribe.graph_capture import GraphsUnavailable
 
 _OLDEST_DRIVER = 12040
 _OUT_OF_MEMORY = 2  # CUDA_ERROR_OUT_OF_MEMORY

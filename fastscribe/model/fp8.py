@@ -16,6 +16,7 @@ import importlib.util
 import torch
 from torch import nn
 
+from fastscribe.errors import first_line
 from fastscribe.model.packed import LAYER_MATRICES, example_linear, linears_below
 
 FP8 = torch.float8_e4m3fn
@@ -99,7 +100,7 @@ def fp8_problem(device: torch.device) -> str | None:
             expected_RN = scaled_product(*quantise_rows(x_RK), layer.weight_NK, layer.scale_1N, layer.bias_N)
             right = torch.allclose(layer(x_RK).float(), expected_RN, atol=3e-2, rtol=3e-2)
     except (RuntimeError, AttributeError, NotImplementedError) as error:
-        return f"this torch cannot multiply fp8 here ({str(error).strip().splitlines()[0]})"
+        return f"this torch cannot multiply fp8 here ({first_line(error)})"
     return None if right else "this torch multiplies fp8 wrongly here"
 
 

@@ -19,6 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from fastscribe.errors import first_line
 from fastscribe.model.packed import LAYER_MATRICES, example_linear, linears_below, take_activation_
 
 _LEVELS = 127  # on either side of zero
@@ -89,7 +90,7 @@ def int8_problem() -> str | None:
             ours_RN = Int8Linear(linear)(x_RK)
             right = torch.allclose(ours_RN, int8_linear(x_RK, linear.weight, linear.bias), atol=1e-4)
     except (RuntimeError, AttributeError, NotImplementedError) as error:
-        return f"this torch cannot multiply int8 here ({str(error).strip().splitlines()[0]})"
+        return f"this torch cannot multiply int8 here ({first_line(error)})"
     return None if right else "this torch multiplies int8 wrongly here"
 
 
