@@ -21,6 +21,7 @@ from collections.abc import Iterable
 _REPR = reprlib.Repr()
 _REPR.maxlevel, _REPR.maxstring, _REPR.maxother = 3, 120, 120
 _MAX_NAMES = 10  # of weights in a message
+_MAX_PROBLEM = 2000  # characters of a message
 _MAX_SHOWN = 300  # characters of a foreign value in a message
 
 
@@ -39,7 +40,8 @@ class UsageError(FastscribeError):
 
 class CheckpointError(FastscribeError):
     def __init__(self, where: object, problem: str) -> None:
-        super().__init__(f"{where}: {' '.join(problem.split())}")  # names in a file may hold line breaks
+        line = f"{where}: {' '.join(problem.split())[:_MAX_PROBLEM]}"  # names in a file may hold line breaks,
+        super().__init__("".join(c if c.isprintable() else ascii(c)[1:-1] for c in line))  # and what a terminal obeys
 
 
 class UnsupportedCheckpoint(CheckpointError):

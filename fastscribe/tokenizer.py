@@ -17,8 +17,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
+from fastscribe.regular_file import read_regular
+
+MAX_TOKENIZER_BYTES = 16 << 20  # of a tokenizer's file; those of the largest vocabularies take a quarter
 WORD_MARK = "▁"  # SentencePiece writes a word's leading space so
 UNKNOWN_TEXT = " ⁇ "  # what SentencePiece shows for <unk>
+_LENGTH_DELIMITED, _PIECES_AND_TRAINING = 2, (1, 2)  # of SentencePiece's ModelProto: wire type, fields
 _BYTE_PIECE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 # Pieces of these kinds say nothing about which punctuation a model writes.
 _NOT_TEXT = re.compile(r"^(\[.*\]|<.*>|##.*|▁.*|\s*)$", re.DOTALL)
@@ -35,13 +39,21 @@ Role = Literal["inside", "starts word", "space", "punctuation"]
 
 @dataclass(frozen=True)
 class Tokenizer:
-    """The pieces of a vocabulary in id order, blank not among them, and the files they came from (name -> content)."""
+    """The pieces of a vocabulary in id order, blank not among them, and the files they came from (name -> content).
+
+    Raises ValueError where a piece is not text that can be written.
+    """
 
     pieces: tuple[str, ...]
     kind: Kind
     unknown_ids: frozenset[int] = frozenset()
     silent_ids: frozenset[int] = frozenset()  # control and special tokens: no text
     files: dict[str, bytes] = field(default_factory=dict, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if not all(isinstance(piece, str) for piece in self.pieces):
+            raise ValueError("a piece is not text")
+        "".join(self.pieces).encode()  # a lone surrogate (JSON and YAML can spell one) raises UnicodeEncodeError
 
     def text(self, ids: Iterable[int]) -> str:
         """The text of a token sequence, without a leading space."""
@@ -137,11 +149,11 @@ def _join(surfaces: Iterable[str]) -> str:
 
 
 def from_sentencepiece(model: bytes) -> Tokenizer:
-    """Raises RuntimeError (sentencepiece's own) when the bytes are not a model."""
+    """Raises RuntimeError (sentencepiece's own) or ValueError when the bytes are not a model."""
     import sentencepiece
 
     processor = sentencepiece.SentencePieceProcessor()
-    processor.LoadFromSerializedProto(model)
+    processor.LoadFromSerializedProto(_pieces_alone(model))
     ids = range(processor.GetPieceSize())
     return Tokenizer(
         pieces=tuple(processor.IdToPiece(i) for i in ids),
@@ -150,6 +162,35 @@ def from_sentencepiece(model: bytes) -> Tokenizer:
         silent_ids=frozenset(i for i in ids if processor.IsControl(i)),
         files={"tokenizer.model": model},
     )
+
+
+def _pieces_alone(model: bytes) -> bytes:
+    """The model (a protobuf message) without its tables for normalising text and its self-tests.
+
+    Both only matter for encoding, but sentencepiece runs the tests on the tables when it loads a model, and its older
+    versions read out of bounds where the tables are made up. Raises ValueError where the bytes are no such message.
+    """
+    kept, position = [], 0
+    while position < len(model):
+        start = position
+        tag, position = _varint(model, position)
+        length, position = _varint(model, position)
+        position += length
+        if tag & 7 != _LENGTH_DELIMITED or position > len(model):
+            raise ValueError("damaged, or something else")
+        if tag >> 3 in _PIECES_AND_TRAINING:
+            kept.append(model[start:position])
+    return b"".join(kept)
+
+
+def _varint(message: bytes, position: int) -> tuple[int, int]:
+    """Protobuf's number at this position, and the position after it."""
+    value = 0
+    for index, byte in enumerate(message[position : position + 10]):
+        value |= (byte & 0x7F) << 7 * index
+        if byte < 0x80:
+            return value, position + index + 1
+    raise ValueError("damaged, or something else")
 
 
 def from_huggingface(tokenizer_json: bytes, num_labels: int) -> Tokenizer:
@@ -186,9 +227,9 @@ def from_characters(labels: Sequence[str]) -> Tokenizer:
 def from_folder(folder: Path, num_labels: int) -> Tokenizer:
     """Whichever of the three files a fastscribe or Hugging Face folder holds. Raises FileNotFoundError for none."""
     if (folder / "tokenizer.model").is_file():
-        return from_sentencepiece((folder / "tokenizer.model").read_bytes())
+        return from_sentencepiece(read_regular(folder / "tokenizer.model", MAX_TOKENIZER_BYTES))
     if (folder / "tokenizer.json").is_file():
-        return from_huggingface((folder / "tokenizer.json").read_bytes(), num_labels)
+        return from_huggingface(read_regular(folder / "tokenizer.json", MAX_TOKENIZER_BYTES), num_labels)
     if (folder / "characters.json").is_file():
-        return from_characters(json.loads((folder / "characters.json").read_bytes()))
+        return from_characters(json.loads(read_regular(folder / "characters.json", MAX_TOKENIZER_BYTES)))
     raise FileNotFoundError(f"{folder} holds no tokenizer.model, tokenizer.json or characters.json")

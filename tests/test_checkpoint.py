@@ -17,7 +17,7 @@ import torch
 import yaml
 
 from fastscribe.checkpoint import native, read_checkpoint
-from fastscribe.config import ModelConfig
+from fastscribe.config import LocalAttention, ModelConfig
 from fastscribe.describe import describe, encoder_gflop_per_audio_s
 from fastscribe.errors import CheckpointError, UnsupportedCheckpoint, WeightsMismatch
 from fastscribe.model.model import build_model
@@ -103,7 +103,7 @@ def test_config_json_round_trip_and_strictness(model_folder: Path) -> None:
 @pytest.mark.parametrize(
     ("key", "value", "named"),
     [
-        ("encoder__self_attention_model", "rel_pos_local_attn", "encoder.self_attention_model"),
+        ("encoder__self_attention_model", "abs_pos", "encoder.self_attention_model"),
         ("encoder__att_context_size", [70, 13], "encoder.att_context_size"),
         ("encoder__subsampling", "vggnet", "encoder.subsampling"),
         ("encoder__subsampling_factor", 3, "encoder.subsampling_factor"),
@@ -208,6 +208,55 @@ def test_max_symbols(tmp_path: Path, greedy: dict, expected: int | None) -> None
 )
 def test_settings_that_mean_the_same(tmp_path: Path, changes: dict) -> None:
     assert read_checkpoint(with_yaml(tmp_path, **changes)).config == read_checkpoint(NEMO).config
+
+
+def local(**changes) -> dict:
+    settings = {"self_attention_model": "rel_pos_local_attn", "att_context_size": [128, 64]} | changes
+    return {f"encoder__{key}": value for key, value in settings.items()}
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, LocalAttention(128, 64)),
+        ({"att_context_size": [[0, 7], [128, 128]]}, LocalAttention(0, 7)),
+        ({"global_tokens": 1, "global_tokens_spacing": 3}, LocalAttention(128, 64, num_global=1)),
+        ({"self_attention_model": "rel_pos", "att_context_size": [-1, -1]}, None),
+    ],
+    ids=str,
+)
+def test_local_attention(tmp_path: Path, changes: dict, expected: LocalAttention | None) -> None:
+    config = read_checkpoint(with_yaml(tmp_path, **local(**changes))).config
+    assert config.encoder.attention == expected
+    assert ModelConfig.from_json(json.loads(json.dumps(config.to_json()))) == config
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        *(
+            ("att_context_size", size)
+            for size in (None, [-1, -1], [0, 0], [128], [1, 2, 3], [[128]], [1.5, 2], ["a", 1])
+        ),
+        *(("att_context_size", size) for size in ([], [[]], 7, [True, True], [None, 1])),
+        ("global_tokens", 2),
+        ("global_attn_separate", True),
+        ("att_context_style", "chunked_limited"),
+    ],
+    ids=str,
+)
+def test_local_attention_that_means_nothing_is_refused(tmp_path: Path, key: str, value: object) -> None:
+    with pytest.raises(UnsupportedCheckpoint, match=rf"encoder\.{key}"):
+        read_checkpoint(with_yaml(tmp_path, **local(**{key: value})))
+
+
+def test_a_folder_from_before_there_was_local_attention() -> None:
+    data = read_checkpoint(NEMO).config.to_json()
+    del data["encoder"]["attention"]
+    assert ModelConfig.from_json(data) == read_checkpoint(NEMO).config
+    data["encoder"]["attention"] = {"left": -1, "right": 2}
+    with pytest.raises(ValueError, match="-1"):
+        ModelConfig.from_json(data)
 
 
 def test_a_tokenizer_of_another_size_is_refused(tmp_path: Path) -> None:
@@ -425,11 +474,11 @@ def test_inflating_weights_are_refused(tmp_path: Path) -> None:
 def test_gzip_bomb_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from fastscribe.checkpoint import nemo
 
-    monkeypatch.setattr(nemo, "_MAX_WEIGHTS_BYTES", 1 << 20)
-    bomb = tmp_path / "bomb.nemo"
-    bomb.write_bytes(gzip.compress(b"\0" * (8 << 20)))
-    with pytest.raises(CheckpointError, match="absurd size"):
-        read_checkpoint(bomb)
+    monkeypatch.setattr(nemo, "_ALWAYS_UNPACKED_BYTES", 1 << 20)
+    (tmp_path / "inside").mkdir()
+    (tmp_path / "inside" / "model_weights.ckpt").write_bytes(bytes(8 << 20))
+    with pytest.raises(CheckpointError, match="claims 8388608 bytes"):
+        read_checkpoint(packed(tmp_path / "inside", tmp_path / "bomb.nemo", "w:gz"))
 
 
 def test_yaml_runs_nothing(tmp_path: Path) -> None:

@@ -1,16 +1,17 @@
 """Checkpoints as data: a config, a tokenizer and named float tensors, from whichever of three formats a path holds.
 
-A checkpoint runs no code here: weights come through safetensors or torch's weights_only loader, YAML through the safe
-loader, and a tar is read member by member without unpacking paths of its choosing.
+A checkpoint runs no code here and writes nothing: weights come through safetensors or torch's weights_only loader, after a
+look at what they claim to be; YAML through the safe loader; a tar is read member by member; and a path that is no ordinary
+file is not opened.
 """
 
 from __future__ import annotations
 
-import json
+import stat
 from pathlib import Path
 
 from fastscribe.checkpoint import huggingface, native, nemo
-from fastscribe.checkpoint.value import Checkpoint
+from fastscribe.checkpoint.value import Checkpoint, one_line, read_json
 from fastscribe.errors import CheckpointError
 
 __all__ = ["Checkpoint", "read_checkpoint"]
@@ -22,23 +23,39 @@ def read_checkpoint(path: str | Path) -> Checkpoint:
     Raises CheckpointError for everything that cannot be used, naming what and where.
     """
     path = Path(path)
-    if path.is_file():
+    try:
+        return _read(path)
+    except MemoryError as error:
+        raise CheckpointError(path, "needs more memory than there is") from error
+
+
+def _read(path: Path) -> Checkpoint:
+    mode = _mode(path)
+    if stat.S_ISREG(mode):
         return nemo.read_archive(path)
-    if not path.exists():
-        raise CheckpointError(path, "no such model; give a .nemo file, a Hugging Face folder or a fastscribe folder")
+    if not stat.S_ISDIR(mode):
+        raise CheckpointError(path, "neither a file nor a folder")
     if (path / nemo.CONFIG_NAME).is_file():
         return nemo.read_folder(path)
     config = _read_config_json(path)
     return native.read(path, config) if config.get("format") == native.FORMAT else huggingface.read(path, config)
 
 
+def _mode(path: Path) -> int:
+    try:
+        return path.stat().st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        problem = "no such model; give a .nemo file, a Hugging Face folder or a fastscribe folder"
+        raise CheckpointError(path, problem) from None
+    except (OSError, ValueError) as error:
+        raise CheckpointError(path, f"cannot be opened: {one_line(error)}") from error
+
+
 def _read_config_json(folder: Path) -> dict:
     try:
-        config = json.loads((folder / "config.json").read_bytes())
+        config = read_json(folder / "config.json")
     except FileNotFoundError:
         raise CheckpointError(folder, f"not a model folder: holds neither config.json nor {nemo.CONFIG_NAME}") from None
-    except (OSError, ValueError) as error:
-        raise CheckpointError(folder / "config.json", f"cannot be read: {error}") from error
     if not isinstance(config, dict):
         raise CheckpointError(folder / "config.json", "not a JSON object")
     return config

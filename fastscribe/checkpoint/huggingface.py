@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,8 @@ import torch
 
 from fastscribe.checkpoint import names
 from fastscribe.checkpoint.validate import validate
-from fastscribe.checkpoint.value import Checkpoint, Section, load_safetensors, odd_values_refused, read_tokenizer
+from fastscribe.checkpoint.value import Checkpoint, Section, odd_values_refused, one_line, read_json, read_tokenizer
+from fastscribe.checkpoint.weights import load_safetensors
 from fastscribe.config import EncoderConfig, FeaturesConfig, JointConfig, ModelConfig, PredictorConfig
 from fastscribe.errors import CheckpointError, UnsupportedCheckpoint
 
@@ -39,12 +39,12 @@ def read(folder: Path, config: Mapping[str, Any]) -> Checkpoint:
 def _weights(folder: Path) -> dict[str, torch.Tensor]:
     """One file, or the shards that the index lists."""
     index = folder / "model.safetensors.index.json"
-    if not index.is_file():
+    if not index.exists():
         return load_safetensors(folder / "model.safetensors")
     try:
-        shards = sorted(set(json.loads(index.read_bytes())["weight_map"].values()))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise CheckpointError(index, f"cannot be read: {error}") from error
+        shards = sorted(set(read_json(index)["weight_map"].values()))
+    except (KeyError, TypeError, AttributeError) as error:
+        raise CheckpointError(index, f"cannot be read: {one_line(error)}") from error
     if any(not isinstance(shard, str) or Path(shard).name != shard for shard in shards):
         raise CheckpointError(index, "refused: a shard's name leaves the folder")
     return {name: tensor for shard in shards for name, tensor in load_safetensors(folder / shard).items()}
@@ -54,10 +54,7 @@ def _feature_extractor(folder: Path) -> Section:
     for name in ("processor_config.json", "preprocessor_config.json"):
         path = folder / name
         if path.is_file():
-            try:
-                values = json.loads(path.read_bytes())
-            except (OSError, ValueError) as error:
-                raise CheckpointError(path, f"cannot be read: {error}") from error
+            values = read_json(path)
             is_older = name == "processor_config.json" and (folder / "preprocessor_config.json").is_file()
             if isinstance(values, dict) and ("feature_extractor" in values or not is_older):
                 return Section(values.get("feature_extractor", values), "feature_extractor", folder)

@@ -10,7 +10,8 @@ from typing import Any
 import torch
 
 from fastscribe.checkpoint.validate import validate
-from fastscribe.checkpoint.value import Checkpoint, load_safetensors, odd_values_refused, read_tokenizer
+from fastscribe.checkpoint.value import Checkpoint, odd_values_refused, read_tokenizer
+from fastscribe.checkpoint.weights import load_safetensors
 from fastscribe.config import ModelConfig
 from fastscribe.errors import CheckpointError
 

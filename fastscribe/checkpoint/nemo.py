@@ -7,33 +7,47 @@ state dict) and artifacts that the YAML refers to as `nemo:<member>`. Only the t
 from __future__ import annotations
 
 import gzip
+import io
+import os
 import re
 import tarfile
-import tempfile
 import zlib
 from collections.abc import Callable
-from pathlib import Path, PurePosixPath
-from typing import IO
+from pathlib import Path
+from typing import IO, Any
 
 import yaml
 
-from fastscribe.checkpoint import names
+from fastscribe.checkpoint import names, tar
 from fastscribe.checkpoint.nemo_config import model_config
 from fastscribe.checkpoint.validate import validate
-from fastscribe.checkpoint.value import Checkpoint, Section, load_torch, odd_values_refused
+from fastscribe.checkpoint.value import MAX_CONFIG_BYTES, Checkpoint, Section, odd_values_refused, one_line
+from fastscribe.checkpoint.weights import load_torch
 from fastscribe.errors import CheckpointError, UnsupportedCheckpoint
-from fastscribe.tokenizer import Tokenizer, from_characters, from_sentencepiece
+from fastscribe.regular_file import open_regular
+from fastscribe.tokenizer import MAX_TOKENIZER_BYTES, Tokenizer, from_characters, from_sentencepiece
 
 CONFIG_NAME = "model_config.yaml"
 WEIGHTS_NAME = "model_weights.ckpt"
-_MAX_MEMBERS = 10_000
-_MAX_TEXT_BYTES = 16 << 20  # config or tokenizer
 _MAX_DEPTH = 100  # of nested YAML
-_MAX_WEIGHTS_BYTES = 64 << 30
+_MAX_EVENTS = 300_000  # of YAML: about its values
+_MAX_SCALAR = 1 << 16  # characters of one
+# Weights hardly compress; an archive that unpacks to more than so many times its size is a bomb.
+_MAX_UNPACKED_RATIO = 20
+_ALWAYS_UNPACKED_BYTES = 64 << 20
 
 
 class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
-    """Safe YAML; 1e-5 is a number, as for NeMo's loader (YAML 1.1 wants 1.0e-5)."""
+    """Safe YAML; 1e-5 is a number, as for NeMo's loader (YAML 1.1 wants 1.0e-5), and a key comes once, as for it.
+
+    Merge keys, which NeMo does not write, are refused: a few lines of them can stand for billions of entries.
+    """
+
+    def construct_mapping(self, node: yaml.Node, deep: bool = False) -> dict[Any, Any]:
+        keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
+        if len(set(keys)) < len(keys) or any(key.tag == "tag:yaml.org,2002:merge" for key, _ in node.value):
+            raise yaml.YAMLError("a key comes twice, or merges what lies elsewhere")
+        return super().construct_mapping(node, deep)
 
 
 _Loader.add_implicit_resolver("tag:yaml.org,2002:float", re.compile(r"[-+]?\d+[eE][-+]?\d+$"), list("-+0123456789"))
@@ -44,67 +58,56 @@ OpenMember = Callable[[str], tuple[IO[bytes], int]]  # name -> seekable file, si
 def read_archive(path: Path) -> Checkpoint:
     """Raises CheckpointError where the tar is unsafe, damaged, or not a supported model."""
     try:
-        with path.open("rb") as file:
-            if file.read(2) == b"\x1f\x8b":
-                return _read_gzip(path)
-            return _read_tar(path, path)
-    except (tarfile.TarError, EOFError, OSError, zlib.error) as error:
-        raise CheckpointError(path, f"not a readable .nemo file: {error}") from error
+        with open_regular(path) as file:
+            if os.fstat(file.fileno()).st_size == 0:  # as files of /proc say too, and reading those may wait for ever
+                raise CheckpointError(path, "is empty")
+            is_gzip = file.read(2) == b"\x1f\x8b"
+            file.seek(0)
+            return _read_gzip(path, file) if is_gzip else _read_tar(path, file)
+    except CheckpointError:
+        raise
+    except (tarfile.TarError, EOFError, OSError, ValueError, zlib.error) as error:
+        raise CheckpointError(path, f"not a readable .nemo file: {one_line(error)}") from error
 
 
-def _read_gzip(path: Path) -> Checkpoint:
-    """Weights need seeking, so the tar inside is unpacked to an unnamed file, up to the size a model may have."""
-    with tempfile.NamedTemporaryFile(suffix=".tar") as unpacked, gzip.open(path) as packed:
-        size = 0
-        while block := packed.read(1 << 20):
-            size += len(block)
-            if size > _MAX_WEIGHTS_BYTES or size > max(1 << 30, 100 * path.stat().st_size):
-                raise CheckpointError(path, "refused: unpacks to an absurd size")
-            unpacked.write(block)
-        unpacked.flush()
-        return _read_tar(Path(unpacked.name), path)
+def _read_tar(path: Path, file: IO[bytes]) -> Checkpoint:
+    num_bytes = os.fstat(file.fileno()).st_size
+    members = {member.name: member for member in tar.members(file, num_bytes, path)}
+
+    def open_member(name: str) -> tuple[IO[bytes], int]:
+        if name not in members:
+            raise CheckpointError(path, f"holds no {name}")
+        return io.BufferedReader(tar.Slice(file, members[name])), members[name].num_bytes
+
+    return _read(open_member, path)
 
 
-def _read_tar(tar_path: Path, where: Path) -> Checkpoint:
-    with tarfile.open(tar_path, "r:") as archive:
-        with odd_values_refused(where):
-            members = _safe_members(archive, tar_path.stat().st_size, where)
+def _read_gzip(path: Path, file: IO[bytes]) -> Checkpoint:
+    """Weights need seeking, which gzip cannot, so what a model needs is kept in memory: twice its weights for a while."""
+    limit = max(_ALWAYS_UNPACKED_BYTES, _MAX_UNPACKED_RATIO * os.fstat(file.fileno()).st_size)
+    contents: dict[str, bytes] = {}
+    with gzip.GzipFile(fileobj=file) as packed:
+        for member in tar.members(packed, limit, path):  # type: ignore[arg-type]
+            if member.name == WEIGHTS_NAME or member.num_bytes <= MAX_TOKENIZER_BYTES:
+                contents[member.name] = packed.read(member.num_bytes)
 
-        def open_member(name: str) -> tuple[IO[bytes], int]:
-            if name not in members:
-                raise CheckpointError(where, f"holds no {name}")
-            file = archive.extractfile(members[name])
-            assert file is not None  # _safe_members keeps regular files only
-            return file, members[name].size
+    def open_member(name: str) -> tuple[IO[bytes], int]:
+        if name not in contents:
+            raise CheckpointError(path, f"holds no {name}")
+        return io.BytesIO(contents[name]), len(contents[name])
 
-        return _read(open_member, where)
-
-
-def _safe_members(archive: tarfile.TarFile, tar_bytes: int, where: Path) -> dict[str, tarfile.TarInfo]:
-    """Regular files by plain name. Raises CheckpointError for links, devices, paths that leave the folder and bombs."""
-    members: dict[str, tarfile.TarInfo] = {}
-    for number, member in enumerate(archive):
-        name = PurePosixPath(member.name)
-        if name.is_absolute() or ".." in name.parts or number >= _MAX_MEMBERS:
-            raise CheckpointError(where, f"refused: member {member.name!r} leaves the folder, or there are too many")
-        if not (member.isfile() or member.isdir()) or member.issparse():
-            raise CheckpointError(where, f"refused: member {member.name!r} is a link, a device or a sparse file")
-        if not 0 <= member.size <= tar_bytes:
-            raise CheckpointError(where, f"refused: member {member.name!r} claims {member.size} bytes")
-        if member.isfile():
-            members[str(name)] = member
-    return members
+    return _read(open_member, path)
 
 
 def read_folder(folder: Path) -> Checkpoint:
     def open_member(name: str) -> tuple[IO[bytes], int]:
-        member = folder / name
-        if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
+        if tar.leaves_folder(name):
             raise CheckpointError(folder, f"refused: {name!r} leaves the folder")
         try:
-            return member.open("rb"), member.stat().st_size
+            file = open_regular(folder / name)
+            return file, os.fstat(file.fileno()).st_size
         except OSError as error:
-            raise CheckpointError(member, error.strerror or "cannot be opened") from error
+            raise CheckpointError(folder / name, error.strerror or "cannot be opened") from error
         except ValueError as error:  # a NUL in the name
             raise CheckpointError(folder, f"{name!r} is not a file name") from error
 
@@ -112,7 +115,7 @@ def read_folder(folder: Path) -> Checkpoint:
 
 
 def _read(open_member: OpenMember, where: Path) -> Checkpoint:
-    config = parse_yaml(_text(open_member, CONFIG_NAME, where), where)
+    config = parse_yaml(_content(open_member, CONFIG_NAME, MAX_CONFIG_BYTES, where), where)
     tokenizer = _tokenizer(config, open_member, where)
     with odd_values_refused(f"{where}: {CONFIG_NAME}"):
         model = model_config(config, len(tokenizer.pieces), where)
@@ -123,31 +126,33 @@ def _read(open_member: OpenMember, where: Path) -> Checkpoint:
     return Checkpoint(where, "nemo", model, tokenizer, weights)
 
 
-def _text(open_member: OpenMember, name: str, where: Path) -> bytes:
+def _content(open_member: OpenMember, name: str, max_bytes: int, where: Path) -> bytes:
     file, size = open_member(name)
     with file:
-        if size > _MAX_TEXT_BYTES:
+        if size > max_bytes:
             raise CheckpointError(where, f"refused: {name} claims {size} bytes")
-        return file.read()
+        return file.read(size)
 
 
-def _refuse_deep_nesting(text: bytes, where: object) -> None:
+def _refuse_huge(text: bytes, where: object) -> None:
     """libyaml's loader recurses without a limit and would crash the interpreter; its events come one by one."""
     depth = 0
-    for event in yaml.parse(text, Loader=_Loader):
+    for number, event in enumerate(yaml.parse(text, Loader=_Loader)):
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
         if depth > _MAX_DEPTH:
             raise CheckpointError(where, f"{CONFIG_NAME} is not safe YAML: nested deeper than {_MAX_DEPTH}")
+        if number > _MAX_EVENTS or (isinstance(event, yaml.ScalarEvent) and len(event.value) > _MAX_SCALAR):
+            raise CheckpointError(where, f"{CONFIG_NAME} is not safe YAML: too many values, or too long a one")
 
 
 def parse_yaml(text: bytes, where: object) -> Section:
     try:
-        _refuse_deep_nesting(text, where)
+        _refuse_huge(text, where)
         values = yaml.load(text, Loader=_Loader)
     except CheckpointError:
         raise
     except (yaml.YAMLError, RecursionError, ValueError, TypeError, LookupError, AttributeError) as error:
-        raise CheckpointError(where, f"{CONFIG_NAME} is not safe YAML: {' '.join(str(error)[:500].split())}") from error
+        raise CheckpointError(where, f"{CONFIG_NAME} is not safe YAML: {one_line(error)}") from error
     return Section(values, "", where)
 
 
@@ -158,9 +163,11 @@ def _tokenizer(config: Section, open_member: OpenMember, where: Path) -> Tokeniz
     section.choose("type", "bpe", ("bpe",))
     member = section.take("model_path", str).removeprefix("nemo:")
     try:
-        return from_sentencepiece(_text(open_member, member, where))
-    except RuntimeError as error:
-        raise CheckpointError(where, f"{member} is not a SentencePiece model: {error}") from error
+        return from_sentencepiece(_content(open_member, member, MAX_TOKENIZER_BYTES, where))
+    except CheckpointError:
+        raise
+    except (RuntimeError, ValueError) as error:
+        raise CheckpointError(where, f"{member} is not a SentencePiece model: {one_line(error)}") from error
 
 
 def _characters(config: Section, where: Path) -> Tokenizer:

@@ -7,7 +7,7 @@ import math
 import torch
 
 from fastscribe.checkpoint.value import Section
-from fastscribe.config import EncoderConfig, FeaturesConfig, JointConfig, ModelConfig, PredictorConfig
+from fastscribe.config import EncoderConfig, FeaturesConfig, JointConfig, LocalAttention, ModelConfig, PredictorConfig
 from fastscribe.errors import UnsupportedCheckpoint
 
 
@@ -104,20 +104,13 @@ def _encoder(section: Section) -> EncoderConfig:
     if kernel % 2 == 0:
         raise UnsupportedCheckpoint(section.where, "encoder.conv_kernel_size", kernel, "odd numbers")
     section.choose("feat_out", -1, (-1, d_model, None))
-    section.choose("self_attention_model", "rel_pos", ("rel_pos",))
-    style = section.choose("att_context_style", "regular", ("regular", "chunked_limited_with_rc"))
-    if style == "regular":
-        section.choose("att_context_size", None, (None, [-1, -1], [[-1, -1]]))
-    else:
-        section.ignore("att_context_size")  # chunks are for streaming; NeMo starts such a model with full attention
     section.choose("conv_context_size", None, (None, kernel // 2, [kernel // 2, kernel // 2]))
     section.choose("conv_context_style", "regular", ("regular",))
     section.choose("causal_downsampling", False, (False, None))
     section.choose("reduction", None, (None,))
-    section.choose("global_tokens", 0, (0, None))
     section.ignore("reduction_position", "reduction_factor", "untie_biases", "pos_emb_max_len", "sync_max_audio_length")
     section.ignore("subsampling_conv_chunking_factor", "att_context_probs", "att_chunk_context_size")
-    section.ignore("global_tokens_spacing", "global_attn_separate", "use_pytorch_sdpa", "use_pytorch_sdpa_backends")
+    section.ignore("use_pytorch_sdpa", "use_pytorch_sdpa_backends")
     section.ignore("stochastic_depth_drop_prob", "stochastic_depth_mode", "stochastic_depth_start_layer")
     section.ignore("dropout", "dropout_pre_encoder", "dropout_emb", "dropout_att")
     own_channels = section.get("subsampling_conv_channels", None) not in (None, -1)
@@ -134,9 +127,38 @@ def _encoder(section: Section) -> EncoderConfig:
         subsampling=section.choose("subsampling", "striding", ("dw_striding", "striding")),
         subsampling_factor=section.choose("subsampling_factor", 4, (2, 4, 8, 16, 32)),
         subsampling_channels=section.positive("subsampling_conv_channels") if own_channels else d_model,
+        attention=_attention(section),
     )
     section.finish()
     return config
+
+
+def _attention(section: Section) -> LocalAttention | None:
+    section.ignore("global_tokens_spacing")  # there is one global token at most, the first frame
+    if section.choose("self_attention_model", "rel_pos", ("rel_pos", "rel_pos_local_attn")) == "rel_pos":
+        style = section.choose("att_context_style", "regular", ("regular", "chunked_limited_with_rc"))
+        if style == "regular":
+            section.choose("att_context_size", None, (None, [-1, -1], [[-1, -1]]))
+        else:
+            section.ignore("att_context_size")  # chunks are for streaming; NeMo starts such a model with full attention
+        section.choose("global_tokens", 0, (0, None))
+        section.ignore("global_attn_separate")
+        return None
+    section.choose("att_context_style", "regular", ("regular",))
+    section.choose("global_attn_separate", False, (False, None))
+    num_global = section.choose("global_tokens", 0, (0, 1, None)) or 0
+    size = section.take("att_context_size", list)
+    left_right = size[0] if size and isinstance(size[0], list) else size  # of several, NeMo takes the first
+    try:
+        left, right = left_right
+        return LocalAttention(left, right, num_global)
+    except ValueError as error:
+        raise UnsupportedCheckpoint(
+            section.where,
+            section.path("att_context_size"),
+            size,
+            "[left, right] with one above 0 in rel_pos_local_attn",
+        ) from error
 
 
 def _predictor(section: Section, num_labels: int) -> PredictorConfig:

@@ -91,6 +91,7 @@ def _check_fit(config: ModelConfig, where: object) -> None:
         (encoder.conv_kernel % 2 == 1, "encoder.conv_kernel", encoder.conv_kernel, "odd numbers"),
         ((config.predictor is not None) == has_transducer, "predictor", config.predictor, "one with a joint"),
         (has_transducer or not config.durations, "durations", list(config.durations), "none without a joint"),
+        (not config.durations or max(config.durations) > 0, "durations", list(config.durations), "one above 0"),
         (has_transducer or config.has_ctc, "has_ctc", config.has_ctc, "true without a joint"),
     ):
         if not fits:

@@ -1,0 +1,127 @@
+"""The members of a tar from anywhere: plain files by plain names, each a header and its bytes; nothing is unpacked to disk.
+
+Stricter than the tarfile module, which is only asked to decode single headers: as a whole it believes what extended
+headers claim (it reads as many bytes into memory, or seeks back and goes in circles) and follows links.
+"""
+
+from __future__ import annotations
+
+import io
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath, PureWindowsPath
+from typing import IO, NamedTuple
+
+from fastscribe.errors import CheckpointError
+
+_MAX_HEADERS = 2000  # a model has a dozen members
+_MAX_EXTENSION_BYTES = 1 << 16  # of a header that only names the next member
+
+
+class Member(NamedTuple):
+    name: str
+    start: int  # of its bytes
+    num_bytes: int
+
+
+def leaves_folder(name: str) -> bool:
+    """Whether a file of this name, on whatever system, could lie outside the folder it is put in."""
+    path = PurePosixPath(name)
+    return path.is_absolute() or ".." in path.parts or "\\" in name or bool(PureWindowsPath(name).drive)
+
+
+def members(file: IO[bytes], num_bytes: int, where: Path) -> Iterator[Member]:
+    """Regular files in the order of the tar, which has `num_bytes` at most; only reads and seeks forward.
+
+    Raises CheckpointError for links, devices, sparse files, names that leave the folder or come twice, members that claim
+    more than there is, and too many of them; tarfile.TarError where the bytes are no tar.
+    """
+    names: set[str] = set()
+    extension: dict[str, str] = {}
+    for _ in range(_MAX_HEADERS):
+        header = _header(file)
+        if header is None:
+            return
+        is_extension = header.type in (tarfile.XHDTYPE, tarfile.GNUTYPE_LONGNAME)
+        start, size = file.tell(), header.size if is_extension else int(extension.get("size", header.size))
+        size = 0 if header.type == tarfile.DIRTYPE else size
+        name = extension.get("path", header.name)
+        if not 0 <= size <= num_bytes - start:
+            raise CheckpointError(
+                where, f"refused: member {name[:100]!r} claims {size} bytes, or the file is cut short"
+            )
+        if is_extension:
+            if size > _MAX_EXTENSION_BYTES:
+                raise CheckpointError(where, f"refused: a header of {size} bytes")
+            extension |= _extension(header.type, file.read(size))
+        else:
+            if _plain_file(header, name, bool(extension.get("sparse")), where):
+                name = str(PurePosixPath(name))
+                if name in names:
+                    raise CheckpointError(where, f"refused: two members are called {name[:100]!r}")
+                names.add(name)
+                yield Member(name, start, size)
+            extension = {}
+        file.seek(start + -(-size // tarfile.BLOCKSIZE) * tarfile.BLOCKSIZE)
+    raise CheckpointError(where, f"refused: more than {_MAX_HEADERS} members")
+
+
+def _header(file: IO[bytes]) -> tarfile.TarInfo | None:
+    """None at the end: a block of zeros, or no more bytes."""
+    block = file.read(tarfile.BLOCKSIZE)
+    return tarfile.TarInfo.frombuf(block, "utf-8", "surrogateescape") if block.strip(b"\0") else None
+
+
+def _plain_file(header: tarfile.TarInfo, name: str, is_sparse: bool, where: Path) -> bool:
+    """False for a folder."""
+    if leaves_folder(name):
+        raise CheckpointError(where, f"refused: member {name[:100]!r} leaves the folder")
+    is_folder = header.type == tarfile.DIRTYPE
+    if header.type not in (tarfile.REGTYPE, tarfile.AREGTYPE, tarfile.DIRTYPE) or is_sparse:
+        raise CheckpointError(where, f"refused: member {name[:100]!r} is a link, a device or a sparse file")
+    return not is_folder
+
+
+def _extension(kind: bytes, content: bytes) -> dict[str, str]:
+    """What a header of GNU's or POSIX's (pax) says of the next member that matters here: path, size, sparse."""
+    if kind == tarfile.GNUTYPE_LONGNAME:
+        return {"path": content.partition(b"\0")[0].decode("utf-8", "surrogateescape")}
+    said, position = {}, 0
+    while position < len(content):  # "25 path=model_config.yaml\n", the number being the record's own length
+        space = content.index(b" ", position, position + 8)
+        end = position + int(content[position:space])
+        key, equals, value = content[space + 1 : end - 1].partition(b"=")
+        if not equals or content[end - 1 : end] != b"\n":
+            raise tarfile.ReadError("bad pax header")
+        if key in (b"path", b"size"):
+            said[key.decode()] = value.decode("utf-8", "surrogateescape")
+        elif key.startswith(b"GNU.sparse"):
+            said["sparse"] = "yes"
+        position = end
+    return said
+
+
+class Slice(io.RawIOBase):
+    """A member's bytes as a file of its own that can be sought in; closing it leaves the archive open."""
+
+    def __init__(self, file: IO[bytes], member: Member) -> None:
+        self._file, self._member, self._position = file, member, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._member.num_bytes}[whence]
+        self._position = max(0, base + offset)
+        return self._position
+
+    def readinto(self, buffer) -> int:  # type: ignore[no-untyped-def]  # any writable buffer
+        room = memoryview(buffer).cast("B")
+        count = max(0, min(len(room), self._member.num_bytes - self._position))
+        self._file.seek(self._member.start + self._position)
+        read = self._file.readinto(room[:count])  # type: ignore[attr-defined]
+        self._position += read
+        return int(read)
