@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
 from torch import nn
+from torch.overrides import TorchFunctionMode
 
 from fastscribe.config import ModelConfig
 from fastscribe.errors import WeightsMismatch
@@ -31,9 +33,22 @@ class Model(nn.Module):
         self.ctc = CtcHead(config.encoder.d_model, config.blank_id + 1) if config.has_ctc else None
 
 
+class _Uninitialised(TorchFunctionMode):
+    """Leaves out torch.nn.init's work. On meta tensors some of it makes torch import its compiler, which takes a second
+    and writes a folder, before anybody knows whether the weights fit."""
+
+    def __torch_function__(
+        self, function: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if getattr(function, "__module__", None) == "torch.nn.init":
+            return kwargs["tensor"] if "tensor" in kwargs else args[0]
+        return function(*args, **kwargs)
+
+
 def build_model(config: ModelConfig, weights: Mapping[str, torch.Tensor], where: object) -> Model:
     """A float32 model on the CPU in eval mode. Raises WeightsMismatch listing every name that does not fit."""
-    with torch.device("meta"):
+    with torch.device("meta"), _Uninitialised():
         model = Model(config)
     weights = dict(weights)
     expected = model.state_dict()
