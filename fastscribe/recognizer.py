@@ -11,7 +11,7 @@ import resource
 import sys
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import perf_counter
 
 import torch
@@ -19,7 +19,7 @@ import torch
 from fastscribe import cost_model, resample
 from fastscribe.batching import Budget
 from fastscribe.checkpoint import Checkpoint
-from fastscribe.config import DecoderName, Options
+from fastscribe.config import DecoderName, ModelConfig, Options, parse_attention
 from fastscribe.decode.ctc import CtcDecoder
 from fastscribe.decode.decoder import Decoder
 from fastscribe.decode.graphs import build_decoder
@@ -75,7 +75,8 @@ class Recognizer:
         chosen_device = choose_device(device)
         chosen_dtype = choose_dtype(dtype, chosen_device, checkpoint.config.encoder.d_model)
         chosen_decoder = choose_decoder(options.decoder, checkpoint.config.decoders)
-        model = build_model(checkpoint.config, checkpoint.weights, checkpoint.path)
+        config = with_attention(checkpoint.config, options.attention)
+        model = build_model(config, checkpoint.weights, checkpoint.path)
         model.encoder.optimise_()
         if chosen_device.type == "cuda":
             _prepare_for_gpu_(model, chosen_device, chosen_dtype, say)
@@ -179,8 +180,10 @@ def _prepare_for_cpu_(model: Model, dtype: str) -> None:
 
 def _prepare_for_gpu_(model: Model, device: torch.device, dtype: str, say: Callable[[str], None]) -> None:
     model.to(device, torch_dtype(dtype))
-    reason = fuse_for_gpu_(model.encoder)
-    if reason is not None:
+    attention = model.config.encoder.attention
+    if attention is not None and attention.num_global:
+        say("attention with a global frame: no fused layers; the encoder will be slower")
+    elif (reason := fuse_for_gpu_(model.encoder)) is not None:
         say(f"Triton kernels: none here ({reason}); going on with torch's")
     if dtype == "fp8":
         quantise_fp8_(model.encoder)
@@ -255,6 +258,13 @@ def torch_dtype(name: str) -> torch.dtype:
 def has_native_bf16() -> bool:
     flags = _cpuinfo("flags").split()
     return "avx512_bf16" in flags or "amx_bf16" in flags
+
+
+def with_attention(config: ModelConfig, text: str | None) -> ModelConfig:
+    """The checkpoint's config with the attention that the user asks for, if any. Raises UsageError."""
+    if text is None:
+        return config
+    return replace(config, encoder=replace(config.encoder, attention=parse_attention(text)))
 
 
 def choose_decoder(name: DecoderName | None, available: tuple[DecoderName, ...]) -> DecoderName:

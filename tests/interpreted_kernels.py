@@ -11,8 +11,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fastscribe.config import LocalAttention
 from fastscribe.model import triton_kernels
-from fastscribe.model.kernels import POSITION_ROWS_MULTIPLE, TORCH, choose_operations
+from fastscribe.model.kernels import POSITION_ROWS_MULTIPLE, TORCH, choose_operations, table_reach
 from fastscribe.model.triton_kernels import TRITON
 from tests.test_kernels import close, model_config, normal, real_frames
 
@@ -29,15 +30,41 @@ FEW = settings(max_examples=4, deadline=None, derandomize=True)
     dtype=st.sampled_from([torch.float32, torch.float16]),
 )
 def test_rel_attention(lengths: list[int], spare: int, width: int, block: int, dtype: torch.dtype) -> None:
+    check_attention(lengths, spare, width, block, dtype, None)
+
+
+@settings(max_examples=12, deadline=None, derandomize=True)
+@given(
+    lengths=st.lists(st.integers(0, 330), min_size=1, max_size=2).filter(any),
+    spare=st.integers(0, 3),
+    block=st.sampled_from([32, 64]),
+    left=st.integers(0, 140),
+    right=st.integers(1, 140),
+)
+def test_local_attention(lengths: list[int], spare: int, block: int, left: int, right: int) -> None:
+    """Windows that end in any place of a block, over tables that reach no further than they must."""
+    check_attention(lengths, spare, 16, block, torch.float32, LocalAttention(left, right))
+
+
+@pytest.mark.parametrize("left", [0, 1, 31, 32, 33, 64])
+@pytest.mark.parametrize("right", [1, 31, 32, 33, 64])
+def test_local_attention_at_the_edges_of_blocks(left: int, right: int) -> None:
+    check_attention([200, 33], 0, 16, 32, torch.float32, LocalAttention(left, right))
+
+
+def check_attention(
+    lengths: list[int], spare: int, width: int, block: int, dtype: torch.dtype, local: LocalAttention | None
+) -> None:
     torch.manual_seed(sum(lengths))
     lengths_B, num_frames = torch.tensor(lengths), max(lengths) + spare
-    rows = POSITION_ROWS_MULTIPLE * (-(-2 * num_frames // POSITION_ROWS_MULTIPLE) + spare % 2)
+    reach = 2 * table_reach(num_frames, local)
+    rows = POSITION_ROWS_MULTIPLE * (-(-reach // POSITION_ROWS_MULTIPLE) + spare % 2)
     qkv_BTD, positions_HRK = normal(len(lengths), num_frames, 6 * width).to(dtype), normal(2, rows, width).to(dtype)
     bias_HR = normal(2, rows)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(triton_kernels, "_attention_block", lambda _: block)
-        ours_BTD = TRITON.rel_attention(qkv_BTD, positions_HRK, bias_HR, lengths_B)
-    exact_BTD = TORCH.rel_attention(qkv_BTD.float(), positions_HRK.float(), bias_HR, lengths_B)
+        ours_BTD = TRITON.rel_attention(qkv_BTD, positions_HRK, bias_HR, lengths_B, local)
+    exact_BTD = TORCH.rel_attention(qkv_BTD.float(), positions_HRK.float(), bias_HR, lengths_B, local)
     assert ours_BTD.isfinite().all()
     close(ours_BTD, exact_BTD, real_frames(lengths_B, num_frames))
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+from fastscribe.config import LocalAttention
 from fastscribe.model import encoder as encoder_module
 from fastscribe.model import fused
 from fastscribe.model.encoder import Encoder
@@ -22,6 +23,8 @@ VARIANTS = (
     {"conv_norm": "layer_norm", "xscaling": False},
     {"conv_norm": "layer_norm", "use_bias": False, "conv_kernel": 31},
     {"num_layers": 1, "num_heads": 2},
+    {"attention": LocalAttention(4, 4)},
+    {"attention": LocalAttention(3, 8), "use_bias": False},
 )
 
 
@@ -69,6 +72,16 @@ def test_positions_beyond_the_kept_table_are_projected_on_demand(monkeypatch: py
     _, on_demand = pair()
     assert difference(plain, on_demand, ragged()) < 2e-5
     assert difference(kept, on_demand, ragged()) < 1e-6
+
+
+@pytest.mark.parametrize("local", [LocalAttention(128, 128), LocalAttention(130, 20), LocalAttention(3000, 10)])
+def test_recordings_longer_than_the_kept_table(local: LocalAttention) -> None:
+    """A window within the table needs no other; a wider one has its positions projected on demand."""
+    plain, gpu_form = pair(attention=local)
+    lengths_B = torch.tensor([4400, 1300])  # 1100 frames
+    assert difference(plain, gpu_form, Features(torch.randn(2, 20, 4400), lengths_B)) < 2e-5
+    kept_rows = gpu_form.layers.layers[0].self_attn.positions_HRK.shape[1]
+    assert kept_rows == (2048 if local.left == 3000 else 512 if local.left == 128 else 640)
 
 
 def test_a_batch_leaves_the_kept_positions_where_they_are() -> None:

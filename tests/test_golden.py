@@ -14,7 +14,10 @@ import torch
 from safetensors.torch import load_file
 
 from fastscribe.audio.loader import collate
+from fastscribe.config import LocalAttention, Options
 from fastscribe.decode.greedy import greedy
+from fastscribe.model.int8 import int8_problem
+from fastscribe.recognizer import Recognizer, with_attention
 from fastscribe.transcript import assemble
 from fastscribe.types import AudioInfo, Hypothesis, Transcript, Utterance
 from tests.conftest import AUDIO, DATA, MODEL_NAMES, MODELS, checkpoint, golden, recognizer, waveform
@@ -179,3 +182,56 @@ def test_neither_batch_nor_padding_changes_silence() -> None:
     both = collate([utterance(silence), utterance(speech)], [silence, speech])
     beside = model.features(*model.upload(both)).mel_BMT[0]
     assert torch.equal(alone, beside[:, : alone.shape[1]])
+
+
+@pytest.mark.skipif(not REAL.exists(), reason="no goldens beside the checkout")
+@pytest.mark.parametrize("context", ["16_16_g0", "12_4_g0", "32_32_g1"])
+@pytest.mark.parametrize("model_name", ["rnnt", "tdt"])
+@pytest.mark.parametrize("together", [False, True], ids=["one by one", "all at once"])
+def test_local_attention(model_name: str, context: str, together: bool) -> None:
+    """Frames, tokens, times and text of NeMo's rel_pos_local_attn, with a global token and without."""
+    folder, key = REAL / model_name, f"local_attn_{context}"
+    left, right, num_global = context.replace("g", "").split("_")
+    option = f"local:{left},{right}" + (",1" if num_global == "1" else "")
+    model = Recognizer.build(checkpoint(folder), "cpu", "fp32", Options(attention=option))
+    expected, tensors = golden(folder)[key], load_file(folder / "tensors.safetensors")
+    for names in [list(expected)] if together else [[name] for name in expected]:
+        waves = [waveform(REAL / "audio" / name) for name in names]
+        batch = collate([utterance(wave) for wave in waves], waves)
+        frames = model.encode(model.features(*model.upload(batch)))
+        for row, (name, hypothesis) in enumerate(zip(names, model.transcribe(batch), strict=True)):
+            if f"{key}/{name}" in tensors:
+                ours = frames.frames_BTD[row, : frames.lengths_B[row]]
+                torch.testing.assert_close(ours, tensors[f"{key}/{name}"].T[: len(ours)], atol=1e-3, rtol=0)
+            assert list(hypothesis.token_ids) == expected[name]["tokens"]
+            assert list(hypothesis.token_frames) == expected[name]["timestep"]
+            assert transcript_of(folder, hypothesis, model.decoder_name).text == expected[name]["text"]
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "bf16", "int8"])
+@pytest.mark.parametrize("attention", ["local:20,20", "local:20,20,1"])
+def test_local_attention_in_every_dtype(dtype: str, attention: str) -> None:
+    """A recording longer than the window: near float32's frames with that window, and not those of full attention."""
+    if dtype == "int8" and int8_problem() is not None:
+        pytest.skip(str(int8_problem()))
+    folder, waves = MODELS / "tdt_demo", [waveform(AUDIO / name) for name in ("e10_concat_45s.flac", "07_0_00193.flac")]
+    batch = collate([utterance(wave) for wave in waves], waves)
+    exact_BTD, full_BTD, ours_BTD = (
+        model.encode(model.features(*model.upload(batch))).frames_BTD[:1].float()
+        for model in (
+            Recognizer.build(checkpoint(folder), "cpu", "fp32", Options(attention=attention)),
+            Recognizer.build(checkpoint(folder), "cpu", "fp32", Options(attention="full")),
+            Recognizer.build(checkpoint(folder), "cpu", dtype, Options(attention=attention)),
+        )
+    )
+    error, effect = (ours_BTD - exact_BTD).norm(), (full_BTD - exact_BTD).norm()
+    assert error < (0.1 if dtype == "int8" else 0.03) * exact_BTD.norm()
+    assert effect > 0.1 * exact_BTD.norm()
+
+
+def test_the_user_s_attention_replaces_the_checkpoint_s() -> None:
+    plain = checkpoint(MODELS / "tdt_demo").config
+    local = with_attention(plain, "local:128,64")
+    assert local.encoder.attention == LocalAttention(128, 64)
+    assert with_attention(local, None) == local
+    assert with_attention(local, "full") == plain

@@ -14,8 +14,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from fastscribe.config import EncoderConfig
-from fastscribe.model.kernels import POSITION_ROWS_MULTIPLE, TORCH, choose_operations, first_wrong
+from fastscribe.config import EncoderConfig, LocalAttention
+from fastscribe.model.kernels import POSITION_ROWS_MULTIPLE, TORCH, choose_operations, first_wrong, table_reach
 from tests.test_model import small_config
 
 needs_triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed")
@@ -41,7 +41,8 @@ def close(ours: torch.Tensor, exact: torch.Tensor, where: torch.Tensor | None = 
     assert float((error if where is None else error[where]).max()) <= tolerance
 
 
-def test_attention_is_the_formula() -> None:
+@pytest.mark.parametrize("local", [None, LocalAttention(2, 1), LocalAttention(0, 6)], ids=str)
+def test_attention_is_the_formula(local: LocalAttention | None) -> None:
     """One query, one key and one head at a time, with u and v as the paper has them."""
     torch.manual_seed(0)
     batch, num_frames, heads, width, rows = 3, 7, 2, 4, POSITION_ROWS_MULTIPLE
@@ -51,16 +52,18 @@ def test_attention_is_the_formula() -> None:
     table_HRK = normal(heads, rows, width)
     bias_HR = torch.einsum("hrk,hk->hr", table_HRK, v_HK - u_HK)
     qkv_BTD = torch.stack([q_BTHK + u_HK, k_BTHK, v_BTHK], dim=2).flatten(2)
-    ours_BTHK = TORCH.rel_attention(qkv_BTD, table_HRK, bias_HR, lengths_B).unflatten(2, (heads, width))
+    ours_BTHK = TORCH.rel_attention(qkv_BTD, table_HRK, bias_HR, lengths_B, local).unflatten(2, (heads, width))
+    left, right = (local.left, local.right) if local else (num_frames, num_frames)
     for b, length in enumerate(lengths_B.tolist()):
         for head in range(heads):
             for i in range(length):
                 q_K, scores = q_BTHK[b, i, head], []
-                for j in range(length):
+                keys = range(max(0, i - left), min(length, i + right + 1))
+                for j in keys:
                     position_K = table_HRK[head, rows // 2 - 1 - (i - j)]
                     content = (q_K + u_HK[head]) @ k_BTHK[b, j, head]
                     scores.append((content + (q_K + v_HK[head]) @ position_K) / math.sqrt(width))
-                expected_K = torch.stack(scores).softmax(0) @ v_BTHK[b, :length, head]
+                expected_K = torch.stack(scores).softmax(0) @ v_BTHK[b, keys.start : keys.stop, head]
                 torch.testing.assert_close(ours_BTHK[b, i, head], expected_K, atol=1e-5, rtol=1e-5)
 
 
@@ -108,15 +111,29 @@ def test_where_triton_fails_torch_takes_over_and_says_why() -> None:
 
 
 @pytest.mark.parametrize("name", [field.name for field in dataclasses.fields(TORCH)])
-def test_the_comparison_notices_each_wrong_operation(name: str) -> None:
+@pytest.mark.parametrize("attention", [None, LocalAttention(128, 128)], ids=str)
+def test_the_comparison_notices_each_wrong_operation(name: str, attention: LocalAttention | None) -> None:
     def wrong(*arguments):
         result = getattr(TORCH, name)(*arguments)
         result[1, 20] *= 1.01
         return result
 
     broken = dataclasses.replace(TORCH, **{name: wrong})
-    assert first_wrong(TORCH, model_config(), torch.float32, torch.device("cpu")) is None
-    assert first_wrong(broken, model_config(), torch.float32, torch.device("cpu")) == name
+    config = model_config(attention=attention)
+    assert first_wrong(TORCH, config, torch.float32, torch.device("cpu")) is None
+    assert first_wrong(broken, config, torch.float32, torch.device("cpu")) == name
+
+
+def test_the_comparison_notices_a_window_that_is_not_kept_to() -> None:
+    """As it does on a device where local attention looks at everything, and all else is right."""
+
+    def wrong(*arguments):
+        return TORCH.rel_attention(*arguments[:4])
+
+    broken = dataclasses.replace(TORCH, rel_attention=wrong)
+    config = model_config(attention=LocalAttention(128, 128))
+    assert first_wrong(broken, model_config(), torch.float32, torch.device("cpu")) is None
+    assert first_wrong(broken, config, torch.float32, torch.device("cpu")) == "rel_attention"
 
 
 @needs_triton
@@ -138,9 +155,20 @@ NORM_POINTERS = {"x_ptr": "bf16", "shift_ptr": "fp32", "out_ptr": "bf16"} | BOTH
 ROWS_POINTERS = {"lengths_ptr": "i64", "out_ptr": "bf16"}
 # (kernel, pointers, constants, options) as the launches have them.
 COMPILED = (
-    ("rel_attention_kernel", 90, {"HEADS": 8, "WIDTH": 128, "BLOCK": 64}, {"num_warps": 4, "num_stages": 1}),
-    ("rel_attention_kernel", 90, {"HEADS": 8, "WIDTH": 64, "BLOCK": 64}, {"num_warps": 4, "num_stages": 2}),
-    ("rel_attention_kernel", 80, {"HEADS": 8, "WIDTH": 128, "BLOCK": 32}, {"num_warps": 4, "num_stages": 2}),
+    *(
+        (
+            "rel_attention_kernel",
+            capability,
+            {"HEADS": 8, "LOCAL": local} | shape,
+            {"num_warps": 4, "num_stages": stages},
+        )
+        for capability, shape, stages in (
+            (90, {"WIDTH": 128, "BLOCK": 64}, 1),
+            (90, {"WIDTH": 64, "BLOCK": 64}, 2),
+            (80, {"WIDTH": 128, "BLOCK": 32}, 2),
+        )
+        for local in (False, True)
+    ),
     ("glu_depthwise_kernel", 90, {"WIDTH": 1024, "TAPS": 9, "CHUNK": 36, "BLOCK": 256}, {"num_warps": 2}),
     ("glu_depthwise_kernel", 80, {"WIDTH": 512, "TAPS": 5, "CHUNK": 30, "BLOCK": 256}, {"num_warps": 2}),
     ("layer_norm_kernel", 90, {"WIDTH": 1024, "BLOCK": 1024}, {"num_warps": 1}),
@@ -165,7 +193,7 @@ def test_kernels_compile_without_a_device(name: str, capability: int, shape: dic
     kernel = getattr(triton_kernels, name)
     pointers, constants = ARGUMENTS[name]
     constants = constants | shape
-    scalars = {"num_frames": "i32", "num_rows": "i32", "log2_scale": "fp32"}
+    scalars = {"num_frames": "i32", "num_rows": "i32", "left": "i32", "right": "i32", "log2_scale": "fp32"}
     kinds = {name: f"*{kind}" for name, kind in pointers.items()} | scalars | dict.fromkeys(constants, "constexpr")
     signature = {argument: kinds[argument] for argument in kernel.arg_names}
     aligned = {(kernel.arg_names.index(pointer),): [["tt.divisibility", 16]] for pointer in pointers}
@@ -233,6 +261,24 @@ class TestOnTheDevice:
         exact_BTD = TORCH.rel_attention(qkv_BTD.float(), table_HRK.float(), bias_HR, lengths_B)
         close(ours_BTD, exact_BTD, real_frames(lengths_B, num_frames))
 
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+    @pytest.mark.parametrize("width", [64, 128])
+    @pytest.mark.parametrize("window", [(128, 128), (64, 0), (0, 31), (300, 65), (5000, 5000)], ids=str)
+    @pytest.mark.parametrize("num_frames", [1, 64, 65, 251, 700])
+    def test_local_attention(self, dtype: torch.dtype, width: int, window: tuple[int, int], num_frames: int) -> None:
+        from fastscribe.model.triton_kernels import TRITON
+
+        torch.manual_seed(num_frames)
+        local, lengths_B = LocalAttention(*window), torch.tensor([num_frames, num_frames // 2, 1, 0])
+        rows = 2 * POSITION_ROWS_MULTIPLE * -(-table_reach(num_frames, local) // POSITION_ROWS_MULTIPLE)
+        qkv_BTD, table_HRK = normal(4, num_frames, 12 * width).to(dtype), normal(4, rows, width).to(dtype)
+        bias_HR = normal(4, rows)
+        arguments = [argument.cuda() for argument in (qkv_BTD, table_HRK, bias_HR, lengths_B)]
+        ours_BTD = TRITON.rel_attention(*arguments, local).cpu()
+        assert ours_BTD.isfinite().all()
+        exact_BTD = TORCH.rel_attention(qkv_BTD.float(), table_HRK.float(), bias_HR, lengths_B, local)
+        close(ours_BTD, exact_BTD, real_frames(lengths_B, num_frames))
+
     @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
     @pytest.mark.parametrize("taps", [5, 9, 15, 31])
     @pytest.mark.parametrize(("width", "num_frames"), [(512, 1), (1024, 35), (1024, 36), (512, 37), (1024, 700)])
@@ -247,7 +293,11 @@ class TestOnTheDevice:
         close(ours_BTD, TORCH.glu_depthwise(*(tensor.float() for tensor in rounded), lengths_B, True))
 
     @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-    @pytest.mark.parametrize("changes", [{}, {"use_bias": False, "conv_norm": "layer_norm"}], ids=str)
+    @pytest.mark.parametrize(
+        "changes",
+        [{}, {"use_bias": False, "conv_norm": "layer_norm"}, {"attention": LocalAttention(128, 128)}],
+        ids=str,
+    )
     @pytest.mark.parametrize(("width", "heads"), [(512, 8), (1024, 8)])
     def test_a_model_s_operations_are_right(self, dtype: torch.dtype, changes: dict, width: int, heads: int) -> None:
         config = model_config(d_model=width, num_heads=heads, conv_kernel=9, **changes)

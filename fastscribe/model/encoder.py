@@ -2,17 +2,15 @@
 
 Layout is [B, T, D] throughout. Parameters have the unfused names that training and checkpoints use; `optimise_` turns a
 loaded encoder into its inference form: one matrix for q, k and v, BatchNorm folded into the depthwise convolution (in
-float32, before any cast), convolutions over channels-last memory. Relative positions are Transformer-XL's (Dai et al.
-2019) with the shift done by strides.
+float32, before any cast), convolutions over channels-last memory. Attention has a file of its own.
 
-Shapes: B batch, M mels, T frames (mel frames before subsampling, encoder frames after), D width, H heads, K head width,
-R = 2T-1 relative positions, C subsampling channels, F mel bins left after subsampling.
+Shapes: B batch, M mels, T frames (mel frames before subsampling, encoder frames after), D width, C subsampling channels,
+F mel bins left after subsampling.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import TypeVar
 
 import torch
@@ -20,12 +18,12 @@ import torch.nn.functional as F
 from torch import nn
 
 from fastscribe.config import EncoderConfig
+from fastscribe.model.attention import Positions, RelPositionAttention
+from fastscribe.model.padding import Padding
 from fastscribe.types import Features, Frames
 
 Size = TypeVar("Size", int, torch.Tensor)
 
-MASKED_SCORE = -10000.0
-_CACHED_POSITIONS = 1024  # frames up to which projected position tables are kept
 _MOST_CONV_ELEMENTS = 2**29  # of the first convolution's output: 1 GB in bf16, and well within 32-bit indices
 
 
@@ -36,7 +34,7 @@ class Encoder(nn.Module):
         super().__init__()
         self.config = config
         self.subsampling = Subsampling(config)
-        self.layers: nn.Module = Layers(ConformerLayer(config) for _ in range(config.num_layers))
+        self.layers: nn.Module = Layers(config)
 
     def forward(self, features: Features) -> Frames:
         dtype = self.subsampling.out.weight.dtype
@@ -53,29 +51,6 @@ class Encoder(nn.Module):
             layer.self_attn.fuse_()
             layer.conv.fold_norm_()
         self.subsampling.use_channels_last_()
-
-
-@dataclass(frozen=True)
-class Padding:
-    """Which frames lie beyond their row's length. No row is padded before frame `first`, so nothing there needs masking."""
-
-    mask_BT: torch.Tensor
-    first: int
-
-    @classmethod
-    def of(cls, lengths_B: torch.Tensor, num_frames: int) -> Padding:
-        # The shortest length is free to ask for on a CPU; elsewhere it would make the host wait for the device.
-        first = min(num_frames, int(lengths_B.min())) if lengths_B.device.type == "cpu" else 0
-        return cls(torch.arange(first, num_frames, device=lengths_B.device) >= lengths_B[:, None], first)
-
-    def fill_(self, x: torch.Tensor, value: float, time_axis: int) -> torch.Tensor:
-        """Writes `value` into x's padded frames; x has the batch in front and the frames on `time_axis`."""
-        num_padded = self.mask_BT.shape[1]
-        if num_padded:
-            shape = [1] * x.dim()
-            shape[0], shape[time_axis] = self.mask_BT.shape
-            x.narrow(time_axis, self.first, num_padded).masked_fill_(self.mask_BT.view(shape), value)
-        return x
 
 
 class Subsampling(nn.Module):
@@ -151,12 +126,15 @@ def halved(size: Size, times: int) -> Size:
 class Layers(nn.ModuleList):
     """The conformer layers, run one after another: [B, T, D] -> [B, T, D], rows undefined beyond their length."""
 
+    def __init__(self, config: EncoderConfig) -> None:
+        super().__init__(ConformerLayer(config) for _ in range(config.num_layers))
+        self.attention = config.attention
+
     def forward(self, x_BTD: torch.Tensor, lengths_B: torch.Tensor) -> torch.Tensor:
-        _, num_frames, width = x_BTD.shape
-        padding = Padding.of(lengths_B, num_frames)
-        positions_RD = relative_positions(num_frames, width, x_BTD.dtype, x_BTD.device)
+        padding = Padding.of(lengths_B, x_BTD.shape[1])
+        positions = Positions.of(x_BTD, self.attention)
         for layer in self:
-            x_BTD = layer(x_BTD, padding, positions_RD)
+            x_BTD = layer(x_BTD, padding, positions)
         return x_BTD
 
 
@@ -173,9 +151,9 @@ class ConformerLayer(nn.Module):
         self.feed_forward2 = FeedForward(config)
         self.norm_out = nn.LayerNorm(config.d_model)
 
-    def forward(self, x_BTD: torch.Tensor, padding: Padding, positions_RD: torch.Tensor) -> torch.Tensor:
+    def forward(self, x_BTD: torch.Tensor, padding: Padding, positions: Positions) -> torch.Tensor:
         x_BTD = torch.add(x_BTD, self.feed_forward1(self.norm_feed_forward1(x_BTD)), alpha=0.5)
-        x_BTD = x_BTD + self.self_attn(self.norm_self_attn(x_BTD), padding, positions_RD)
+        x_BTD = x_BTD + self.self_attn(self.norm_self_attn(x_BTD), padding, positions)
         x_BTD = x_BTD + self.conv(self.norm_conv(x_BTD), padding)
         x_BTD = torch.add(x_BTD, self.feed_forward2(self.norm_feed_forward2(x_BTD)), alpha=0.5)
         return self.norm_out(x_BTD)
@@ -190,99 +168,6 @@ class FeedForward(nn.Module):
 
     def forward(self, x_BTD: torch.Tensor) -> torch.Tensor:
         return self.linear2(self.activation(self.linear1(x_BTD)))
-
-
-class RelPositionAttention(nn.Module):
-    """Multi-head self-attention with relative positions: scores ((q+u)·k + (q+v)·p[i-j]) / sqrt(K)."""
-
-    def __init__(self, config: EncoderConfig) -> None:
-        super().__init__()
-        width, bias = config.d_model, config.use_bias
-        self.num_heads, self.head_width = config.num_heads, width // config.num_heads
-        self.linear_q = nn.Linear(width, width, bias=bias)
-        self.linear_k = nn.Linear(width, width, bias=bias)
-        self.linear_v = nn.Linear(width, width, bias=bias)
-        self.linear_out = nn.Linear(width, width, bias=bias)
-        self.linear_pos = nn.Linear(width, width, bias=False)
-        self.pos_bias_u = nn.Parameter(torch.zeros(self.num_heads, self.head_width))
-        self.pos_bias_v = nn.Parameter(torch.zeros(self.num_heads, self.head_width))
-        self.linear_qkv: nn.Linear | None = None
-        self._cached_HRK: torch.Tensor | None = None
-
-    def fuse_(self) -> None:
-        parts = [self.linear_q, self.linear_k, self.linear_v]
-        fused = nn.Linear(
-            self.linear_q.in_features, 3 * self.linear_q.out_features, bias=self.linear_q.bias is not None
-        )
-        fused.weight = nn.Parameter(torch.cat([part.weight for part in parts]), requires_grad=False)
-        if fused.bias is not None:
-            fused.bias = nn.Parameter(torch.cat([part.bias for part in parts]), requires_grad=False)
-        self.linear_qkv = fused
-        del self.linear_q, self.linear_k, self.linear_v
-
-    def forward(self, x_BTD: torch.Tensor, padding: Padding, positions_RD: torch.Tensor) -> torch.Tensor:
-        q_BHTK, k_BHTK, v_BHTK = (self._heads(part) for part in self._project(x_BTD))
-        scale = 1.0 / math.sqrt(self.head_width)
-        scores_BHTR = self._position_scores((q_BHTK + self.pos_bias_v[:, None]) * scale, positions_RD)
-        bias_BHTT = padding.fill_(relative_shift(scores_BHTR), MASKED_SCORE, time_axis=3)
-        out_BHTK = attend(q_BHTK + self.pos_bias_u[:, None], k_BHTK, v_BHTK, bias_BHTT, scale)
-        return self.linear_out(out_BHTK.transpose(1, 2).flatten(2))
-
-    def _position_scores(self, q_BHTK: torch.Tensor, positions_RD: torch.Tensor) -> torch.Tensor:
-        """One product a head for all rows, since the positions are the same for each."""
-        batch, heads, num_frames, width = q_BHTK.shape
-        q_HBTK = q_BHTK.transpose(0, 1).reshape(heads, batch * num_frames, width)
-        scores_HBTR = torch.bmm(q_HBTK, self._positions(positions_RD).transpose(1, 2))
-        return scores_HBTR.unflatten(1, (batch, num_frames)).transpose(0, 1)
-
-    def _project(self, x_BTD: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        if self.linear_qkv is not None:
-            return self.linear_qkv(x_BTD).chunk(3, dim=-1)
-        return self.linear_q(x_BTD), self.linear_k(x_BTD), self.linear_v(x_BTD)
-
-    def _heads(self, x_BTD: torch.Tensor) -> torch.Tensor:
-        return x_BTD.unflatten(-1, (self.num_heads, self.head_width)).transpose(1, 2)
-
-    def _positions(self, positions_RD: torch.Tensor) -> torch.Tensor:
-        """Projected positions [H, R, K]. They depend on no input, so inference keeps the longest table and slices it."""
-        num_frames = (positions_RD.shape[0] + 1) // 2
-        if self.linear_qkv is None or num_frames > _CACHED_POSITIONS:
-            return self._project_positions(positions_RD)
-        cached = self._cached_HRK
-        if cached is None or cached.shape[1] < positions_RD.shape[0] or cached.dtype != positions_RD.dtype:
-            cached = self._cached_HRK = self._project_positions(positions_RD)
-        centre = cached.shape[1] // 2
-        return cached[:, centre - num_frames + 1 : centre + num_frames]
-
-    def _project_positions(self, positions_RD: torch.Tensor) -> torch.Tensor:
-        return self.linear_pos(positions_RD).unflatten(-1, (self.num_heads, self.head_width)).transpose(0, 1)
-
-
-def attend(
-    q_BHTK: torch.Tensor, k_BHTK: torch.Tensor, v_BHTK: torch.Tensor, bias_BHTT: torch.Tensor, scale: float
-) -> torch.Tensor:
-    """softmax(q k' scale + bias) v. In bf16 on a CPU torch's one operator takes two to three times as long as its parts."""
-    if q_BHTK.dtype != torch.bfloat16 or q_BHTK.device.type != "cpu":
-        return F.scaled_dot_product_attention(q_BHTK, k_BHTK, v_BHTK, attn_mask=bias_BHTT, scale=scale)
-    scores_BHTT = torch.matmul(q_BHTK * scale, k_BHTK.transpose(2, 3)).add_(bias_BHTT)
-    return torch.matmul(scores_BHTT.softmax(-1), v_BHTK)
-
-
-def relative_positions(num_frames: int, width: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    """Sinusoids [R, D] for distances T-1 .. -(T-1), computed in float32 and rounded to `dtype`."""
-    distance_R = torch.arange(num_frames - 1, -num_frames, -1, dtype=torch.float32, device=device)
-    frequency = torch.exp(torch.arange(0, width, 2, dtype=torch.float32, device=device) * -(math.log(10000.0) / width))
-    angle = distance_R[:, None] * frequency
-    return torch.stack((angle.sin(), angle.cos()), dim=-1).flatten(1).to(dtype)
-
-
-def relative_shift(scores_BHTR: torch.Tensor) -> torch.Tensor:
-    """[B, H, T, R] by distance -> [B, H, T, T] by key: out[i, j] = in[i, T-1-i+j]. A view; no two entries share memory."""
-    batch, heads, num_frames, _ = scores_BHTR.shape
-    stride_b, stride_h, stride_t, stride_r = scores_BHTR.stride()
-    assert stride_r == 1
-    strides = (stride_b, stride_h, stride_t - 1, 1)
-    return scores_BHTR.as_strided((batch, heads, num_frames, num_frames), strides, num_frames - 1)
 
 
 class ConvolutionModule(nn.Module):

@@ -21,15 +21,10 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from fastscribe.model.encoder import (
-    ConformerLayer,
-    ConvolutionModule,
-    Encoder,
-    FeedForward,
-    RelPositionAttention,
-    relative_positions,
-)
-from fastscribe.model.kernels import EPSILON, POSITION_ROWS_MULTIPLE, Operations, choose_operations
+from fastscribe.config import LocalAttention
+from fastscribe.model.attention import RelPositionAttention, relative_positions
+from fastscribe.model.encoder import ConformerLayer, ConvolutionModule, Encoder, FeedForward
+from fastscribe.model.kernels import EPSILON, POSITION_ROWS_MULTIPLE, Operations, choose_operations, table_reach
 
 _KEPT_FRAMES = 1024  # longest batch whose projected positions are kept: 4 MB a layer at width 1024 in bf16
 
@@ -47,27 +42,34 @@ def fuse_for_gpu_(encoder: Encoder) -> str | None:
 
 @torch.no_grad()
 def fuse_(encoder: Encoder, operations: Operations) -> None:
-    encoder.layers = FusedLayers([_conformer(layer) for layer in encoder.layers.children()], operations)
+    attention = encoder.config.attention
+    assert attention is None or attention.num_global == 0, "only the plain layers have global frames"
+    encoder.layers = FusedLayers([_conformer(layer) for layer in encoder.layers.children()], attention, operations)
 
 
 class FusedLayers(nn.Module):
     """[B, T, D] -> [B, T, D]. The input is used up; rows are undefined beyond their length."""
 
-    def __init__(self, layers: Sequence[ConformerLayer], operations: Operations) -> None:
+    def __init__(
+        self, layers: Sequence[ConformerLayer], attention: LocalAttention | None, operations: Operations
+    ) -> None:
         super().__init__()
+        self.attention = attention
         self.norm_first = Norm(layers[0].norm_feed_forward1, None, operations)
         next_norms = [*(layer.norm_feed_forward1 for layer in layers[1:]), None]
         self.layers = nn.ModuleList(
-            FusedLayer(layer, next_norm, operations) for layer, next_norm in zip(layers, next_norms, strict=True)
+            FusedLayer(layer, next_norm, attention, operations)
+            for layer, next_norm in zip(layers, next_norms, strict=True)
         )
-        positions_RD = position_rows(_KEPT_FRAMES, like=layers[0].norm_out.weight)
+        positions_RD = position_rows(_KEPT_FRAMES, attention, like=layers[0].norm_out.weight)
         for layer in self.layers.children():
             assert isinstance(layer, FusedLayer)
             layer.self_attn.keep_positions_(positions_RD)
 
     def forward(self, x_BTD: torch.Tensor, lengths_B: torch.Tensor) -> torch.Tensor:
         num_frames = x_BTD.shape[1]
-        positions_RD = None if num_frames <= _KEPT_FRAMES else position_rows(num_frames, like=x_BTD)
+        is_kept = table_reach(num_frames, self.attention) <= _KEPT_FRAMES
+        positions_RD = None if is_kept else position_rows(num_frames, self.attention, like=x_BTD)
         with torch.cuda.device_of(x_BTD):  # where Triton launches
             normed_BTD = self.norm_first(x_BTD)
             for layer in self.layers:
@@ -78,12 +80,18 @@ class FusedLayers(nn.Module):
 class FusedLayer(nn.Module):
     """Adds its four branches to the stream in place; returns norm_out of it, or after another layer's first norm."""
 
-    def __init__(self, layer: ConformerLayer, next_norm: nn.LayerNorm | None, operations: Operations) -> None:
+    def __init__(
+        self,
+        layer: ConformerLayer,
+        next_norm: nn.LayerNorm | None,
+        attention: LocalAttention | None,
+        operations: Operations,
+    ) -> None:
         super().__init__()
         self.feed_forward1 = FusedFeedForward(layer.feed_forward1)
         shift_D = self.feed_forward1.shift_D
         self.norm_self_attn = Norm(layer.norm_self_attn, shift_D, operations)
-        self.self_attn = FusedAttention(layer.self_attn, operations)
+        self.self_attn = FusedAttention(layer.self_attn, attention, operations)
         shift_D = _sum(shift_D, self.self_attn.shift_D)
         self.norm_conv = Norm(layer.norm_conv, shift_D, operations)
         self.conv = FusedConvolution(layer.conv, operations)
@@ -158,10 +166,10 @@ class FusedAttention(nn.Module):
     v_less_u_HK: torch.Tensor
     shift_D: torch.Tensor | None
 
-    def __init__(self, source: RelPositionAttention, operations: Operations) -> None:
+    def __init__(self, source: RelPositionAttention, attention: LocalAttention | None, operations: Operations) -> None:
         super().__init__()
         assert source.linear_qkv is not None
-        self.operations, self.linear_pos = operations, source.linear_pos
+        self.operations, self.attention, self.linear_pos = operations, attention, source.linear_pos
         weight, stored = source.linear_qkv.weight, source.linear_qkv.bias
         q_D, _, v_D = weight.new_zeros(3, weight.shape[1]) if stored is None else stored.unflatten(0, (3, -1))
         u_D = source.pos_bias_u.flatten() + q_D
@@ -189,7 +197,7 @@ class FusedAttention(nn.Module):
         kept = self.positions_HRK, self.position_bias_HR
         positions_HRK, position_bias_HR = kept if positions_RD is None else self._project(positions_RD)
         qkv_BTD = self.linear_qkv(normed_BTD)
-        heads_BTD = self.operations.rel_attention(qkv_BTD, positions_HRK, position_bias_HR, lengths_B)
+        heads_BTD = self.operations.rel_attention(qkv_BTD, positions_HRK, position_bias_HR, lengths_B, self.attention)
         add_product_(x_BTD, heads_BTD, self.linear_out)
 
     def _project(self, positions_RD: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -240,11 +248,11 @@ def linear_of(weight: torch.Tensor, bias: torch.Tensor | None = None) -> nn.Line
     return linear
 
 
-def position_rows(num_frames: int, like: torch.Tensor) -> torch.Tensor:
-    """Sinusoids [R, D] for the distances R/2 - 1 .. -R/2, with R/2 at least `num_frames`."""
+def position_rows(num_frames: int, attention: LocalAttention | None, like: torch.Tensor) -> torch.Tensor:
+    """Sinusoids [R, D] for the distances R/2 - 1 .. -R/2 that attention over `num_frames` needs."""
     multiple = POSITION_ROWS_MULTIPLE // 2
-    rounded = (num_frames + multiple - 1) // multiple * multiple
-    return relative_positions(rounded + 1, like.shape[-1], like.dtype, like.device)[1:]
+    rounded = (table_reach(num_frames, attention) + multiple - 1) // multiple * multiple
+    return relative_positions(rounded - 1, rounded, like.shape[-1], like.dtype, like.device, attention)
 
 
 def _sum(a_D: torch.Tensor | None, b_D: torch.Tensor | None) -> torch.Tensor | None:

@@ -18,8 +18,9 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from fastscribe.config import EncoderConfig
-from fastscribe.model.encoder import MASKED_SCORE, Padding, relative_shift
+from fastscribe.config import EncoderConfig, LocalAttention
+from fastscribe.model.attention import MASKED_SCORE, attend_locally, reach, relative_shift
+from fastscribe.model.padding import Padding
 
 EPSILON = 1e-5  # of every LayerNorm here, as in the checkpoints
 POSITION_ROWS_MULTIPLE = 128  # twice the largest block of frames, so that no block's distances lie beyond the table
@@ -37,25 +38,43 @@ class Operations:
 
 
 def rel_attention(
-    qkv_BTD: torch.Tensor, positions_HRK: torch.Tensor, bias_HR: torch.Tensor, lengths_B: torch.Tensor
+    qkv_BTD: torch.Tensor,
+    positions_HRK: torch.Tensor,
+    bias_HR: torch.Tensor,
+    lengths_B: torch.Tensor,
+    local: LocalAttention | None = None,
 ) -> torch.Tensor:
     """Self-attention with relative positions (Dai et al. 2019): [B, T, 3D] -> [B, T, D].
 
     scores[i, j] = (q_i·k_j + q_i·p_r + bias_r) / sqrt(K) with r the table's row for the distance i-j, over keys j below
-    the row's length. The table has an even number R >= 2T of rows, in a multiple of POSITION_ROWS_MULTIPLE; row
-    R/2 - 1 - d stands for distance d. bias_HR is float32 and carries what the position product needs beyond q.
+    the row's length and within the window where one is given (without global frames). The table has an even number R of
+    rows, in a multiple of POSITION_ROWS_MULTIPLE, and R/2 is at least `table_reach`; row R/2 - 1 - d stands for distance
+    d. bias_HR is float32 and carries what the position product needs beyond q.
     """
     batch, num_frames, _ = qkv_BTD.shape
     heads, num_rows, width = positions_HRK.shape
     q_BHTK, k_BHTK, v_BHTK = qkv_BTD.unflatten(2, (3, heads, width)).permute(2, 0, 3, 1, 4)
     scale = 1.0 / math.sqrt(width)
-    first = num_rows // 2 - num_frames
-    rows = slice(first, first + 2 * num_frames - 1)
-    scores_BHTR = (q_BHTK @ positions_HRK[:, rows].transpose(1, 2)) * scale
-    scores_BHTR += (bias_HR[:, None, rows] * scale).to(scores_BHTR.dtype)
-    bias_BHTT = Padding.of(lengths_B, num_frames).fill_(relative_shift(scores_BHTR), MASKED_SCORE, time_axis=3)
-    out_BHTK = F.scaled_dot_product_attention(q_BHTK, k_BHTK, v_BHTK, attn_mask=bias_BHTT, scale=scale)
+    left, right = reach(num_frames, local)
+    rows = slice(num_rows // 2 - 1 - left, num_rows // 2 + right)
+    positions_HKR, scaled_bias_HR = positions_HRK[:, rows].transpose(1, 2), bias_HR[:, None, rows] * scale
+
+    def position_scores(queries: slice) -> torch.Tensor:
+        scores_BHTR = (q_BHTK[:, :, queries] @ positions_HKR) * scale
+        return scores_BHTR.add_(scaled_bias_HR.to(scores_BHTR.dtype))
+
+    padding = Padding.of(lengths_B, num_frames)
+    if left == right == num_frames - 1:
+        bias_BHTT = padding.fill_(relative_shift(position_scores(slice(None))), MASKED_SCORE, time_axis=3)
+        out_BHTK = F.scaled_dot_product_attention(q_BHTK, k_BHTK, v_BHTK, attn_mask=bias_BHTT, scale=scale)
+    else:
+        out_BHTK = attend_locally(q_BHTK, k_BHTK, v_BHTK, position_scores, padding, (left, right), scale)
     return out_BHTK.transpose(1, 2).reshape(batch, num_frames, heads * width)
+
+
+def table_reach(num_frames: int, local: LocalAttention | None) -> int:
+    """The farthest distance, in frames, that a position table needs to hold for batches of so many frames."""
+    return num_frames if local is None else min(num_frames, max(local.left, local.right) + POSITION_ROWS_MULTIPLE)
 
 
 def glu_depthwise(
@@ -143,7 +162,8 @@ def _random_cases(config: EncoderConfig, dtype: torch.dtype, lengths_B: torch.Te
         return torch.randn(*shape, generator=random).to(dtype)
 
     table_HRK, bias_HR = normal(heads, rows, width // heads), normal(heads, rows).float()
-    yield "rel_attention", normal(batch, num_frames, 3 * width), table_HRK, bias_HR, lengths_B
+    window = None if config.attention is None else LocalAttention(40, 3)  # whose blocks begin and end within the batch
+    yield "rel_attention", normal(batch, num_frames, 3 * width), table_HRK, bias_HR, lengths_B, window
     batch_norm = config.conv_norm == "batch_norm"
     bias_D = normal(width) if batch_norm or config.use_bias else None
     gates_BTD, weight_WD = normal(batch, num_frames, 2 * width), normal(config.conv_kernel, width)

@@ -24,7 +24,9 @@ import torch
 import triton
 import triton.language as tl
 
+from fastscribe.config import LocalAttention
 from fastscribe.model import kernels
+from fastscribe.model.attention import reach
 
 _MOST_TAPS = 15  # a wider window of registers takes the compiler most of a minute
 
@@ -38,7 +40,7 @@ def _rotated_product(q, positions_ptr, position_bias_ptr, band, rotation, WIDTH:
     return tl.gather(product, rotation, axis=1)
 
 
-@triton.jit(do_not_specialize=["num_frames", "num_rows"])
+@triton.jit(do_not_specialize=["num_frames", "num_rows", "left", "right"])
 def rel_attention_kernel(
     qkv_ptr,
     positions_ptr,
@@ -47,13 +49,16 @@ def rel_attention_kernel(
     out_ptr,
     num_frames,
     num_rows,
+    left,
+    right,
     log2_scale,
     HEADS: tl.constexpr,
     WIDTH: tl.constexpr,
     BLOCK: tl.constexpr,
+    LOCAL: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """BLOCK queries of one head of one row, over its keys BLOCK at a time."""
+    """BLOCK queries of one head of one row, over its keys BLOCK at a time; with LOCAL, over those in the window only."""
     blocks = tl.cdiv(num_frames, BLOCK)
     first, head = tl.program_id(0) % blocks * BLOCK, tl.program_id(0) // blocks % HEADS
     row = (tl.program_id(0) // (blocks * HEADS)).to(tl.int64)
@@ -65,19 +70,24 @@ def rel_attention_kernel(
     queries = first + in_block
     q = tl.load(qkv_ptr + first.to(tl.int64) * stride + tile, mask=queries[:, None] < num_frames, other=0.0)
 
+    first_key, end = 0, tl.where(first < length, length, 0)
+    if LOCAL:
+        first_key, end = tl.maximum(first - left, 0), tl.minimum(end, first + BLOCK + right)
+        qkv_ptr += tl.cast(first_key, tl.int64) * stride
+
     # Row num_rows/2 - 1 - i + j of the table is the distance from query i to key j. The first band starts with the last
-    # query and key 0; query i needs its row of the product from BLOCK - 1 - i on, which runs into the next band above
-    # the diagonal.
+    # query and the first key; query i needs its row of the product from BLOCK - 1 - i on, which runs into the next band
+    # above the diagonal.
     rotation = (BLOCK - 1 - in_block[:, None] + in_block[None, :]) % BLOCK
     above_diagonal = in_block[None, :] > in_block[:, None]
-    band = head * num_rows + num_rows // 2 - first - BLOCK + in_block
+    band = head * num_rows + num_rows // 2 - first - BLOCK + first_key + in_block
     last_product = _rotated_product(q, positions_ptr, position_bias_ptr, band, rotation, WIDTH, PRECISION)
 
-    highest = tl.full([BLOCK], -float("inf"), tl.float32)
+    # Not -inf, of which a query whose window begins in a later block could not take a difference.
+    highest = tl.full([BLOCK], -1e30, tl.float32)
     total = tl.zeros([BLOCK], tl.float32)
     out = tl.zeros([BLOCK, WIDTH], tl.float32)
-    end = tl.where(first < length, length, 0)
-    for start in range(0, end, BLOCK):
+    for start in range(first_key, end, BLOCK):
         band += BLOCK
         product = _rotated_product(q, positions_ptr, position_bias_ptr, band, rotation, WIDTH, PRECISION)
         position_scores = tl.where(above_diagonal, product, last_product)
@@ -87,7 +97,10 @@ def rel_attention_kernel(
         v = tl.load(qkv_ptr + 2 * HEADS * WIDTH + tile, mask=keys[:, None] < length, other=0.0)
         qkv_ptr += BLOCK * stride
         scores = tl.dot(q, tl.trans(k), position_scores, input_precision=PRECISION)
-        scores = tl.where(keys[None, :] < length, scores, -float("inf"))
+        seen = keys[None, :] < length
+        if LOCAL:
+            seen &= (keys[None, :] >= queries[:, None] - left) & (keys[None, :] <= queries[:, None] + right)
+        scores = tl.where(seen, scores, -float("inf"))
         new_highest = tl.maximum(highest, tl.max(scores, 1) * log2_scale)
         shares = tl.exp2(scores * log2_scale - new_highest[:, None])
         decay = tl.exp2(highest - new_highest)
@@ -196,14 +209,19 @@ def layer_norm_kernel(
 
 
 def rel_attention(
-    qkv_BTD: torch.Tensor, positions_HRK: torch.Tensor, bias_HR: torch.Tensor, lengths_B: torch.Tensor
+    qkv_BTD: torch.Tensor,
+    positions_HRK: torch.Tensor,
+    bias_HR: torch.Tensor,
+    lengths_B: torch.Tensor,
+    local: LocalAttention | None = None,
 ) -> torch.Tensor:
     heads, num_rows, width = positions_HRK.shape
     if not 16 <= width <= 128 or width & (width - 1):
-        return kernels.rel_attention(qkv_BTD, positions_HRK, bias_HR, lengths_B)
+        return kernels.rel_attention(qkv_BTD, positions_HRK, bias_HR, lengths_B, local)
     batch, num_frames, _ = qkv_BTD.shape
+    left, right = reach(num_frames, local)
     assert qkv_BTD.is_contiguous() and positions_HRK.is_contiguous() and bias_HR.is_contiguous()
-    assert num_rows % kernels.POSITION_ROWS_MULTIPLE == 0 and 2 * num_frames <= num_rows
+    assert num_rows % kernels.POSITION_ROWS_MULTIPLE == 0 and 2 * kernels.table_reach(num_frames, local) <= num_rows
     out_BTD = qkv_BTD.new_empty(batch, num_frames, heads * width)
     block = _attention_block(qkv_BTD)
     rel_attention_kernel[(triton.cdiv(num_frames, block) * heads * batch,)](
@@ -214,10 +232,13 @@ def rel_attention(
         out_BTD,
         num_frames,
         num_rows,
+        left,
+        right,
         math.log2(math.e) / math.sqrt(width),
         HEADS=heads,
         WIDTH=width,
         BLOCK=block,
+        LOCAL=local is not None,
         PRECISION="tf32x3" if qkv_BTD.dtype == torch.float32 else "tf32",
         num_warps=4,
         num_stages=1 if block * width > 4096 else 2,  # so that a multiprocessor's shared memory holds two programs
