@@ -43,6 +43,15 @@ def split_word(text: str, max_columns: int) -> Iterator[str]:
     yield unit
 
 
+def is_phrase_start(before: str, after: str) -> bool:
+    """True where Japanese most likely begins a new phrase: its endings are hiragana, its stems are not."""
+    return _is_hiragana(before) and not _is_hiragana(after) and after not in _NEVER_FIRST
+
+
+def _is_hiragana(char: str) -> bool:
+    return "\u3041" <= char <= "\u309f"
+
+
 def _may_split(before: str, after: str) -> bool:
     if after in _NEVER_FIRST or before in OPENERS:
         return False

@@ -4,25 +4,33 @@ Words become pieces: what may stand at either side of a break. A word is one pie
 longer than a cue may last, as whole sentences are in scripts that put no spaces between words. Then the cheapest way to
 cut all pieces into cues is found by dynamic programming, as Knuth and Plass cut a paragraph into lines (1981). A break
 costs nothing at the end of a sentence, more after a comma, more at a pause, most between any two words; cues too short
-to read, lone words and joined sentences cost as well. What must hold (width, duration) is not a cost: cues without it
-are never looked at. Times become integer ms once, before anything is decided by them, and lines are balanced last.
+to read, too much text for their time, lone words and joined sentences cost as well. What must hold (width, number of
+lines, duration) is not a cost: cues without it are never looked at. Times become integer ms once, before anything is
+decided by them. Lines are cut last, each cue's by the same kind of search.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
 from typing import NamedTuple
 
-from fastscribe.plain_text import CLAUSE_MARKS, CLOSERS, OPENERS, SENTENCE_MARKS, clean_text, num_columns, split_word
+from fastscribe.config import SubtitleStyle
+from fastscribe.plain_text import (
+    CLAUSE_MARKS,
+    CLOSERS,
+    OPENERS,
+    SENTENCE_MARKS,
+    clean_text,
+    is_phrase_start,
+    num_columns,
+    split_word,
+)
 from fastscribe.types import Transcript, Word
 
-LINE_COLUMNS = 42
-NUM_LINES = 2
-MIN_CUE_MS = 1000
-MAX_CUE_MS = 7000
+DEFAULT_STYLE = SubtitleStyle()
 GAP_MS = 84  # two frames at 24 fps
 
 _PAUSE_MS = 300  # people breathe here
@@ -30,10 +38,22 @@ _SILENCE_MS = 1500  # as good as the end of a sentence, and no cue should reach 
 
 # Costs of a break after a sentence, after a clause, at a pause, between words, inside a word; and of what spoils a cue.
 _SENTENCE, _CLAUSE, _PAUSE, _WORD, _INSIDE = 0.0, 3.0, 6.0, 12.0, 18.0
-_JOINED_SENTENCES, _JOINED_SILENCE, _LONE_WORD, _TOO_SHORT, _FULL = 1.5, 30.0, 15.0, 20.0, 2.0
+_JOINED_SENTENCES, _JOINED_SILENCE, _LONE_WORD, _TOO_SHORT, _FULL = 1.5, 30.0, 40.0, 20.0, 2.0
+_UNREAD_COLUMN = 0.25  # of text that the reading speed leaves no time for; little, or fast talkers lose sentence ends
+_LINE_BREAK = 3.0  # columns of unevenness for one of the costs of a break above
 _LONE_WORD_LINE = 100.0
+_TOP_HEAVY = 0.01  # for a column, times the lines below it: of equal layouts the one with short upper lines
 
 _TITLES = frozenset(("mr.", "mrs.", "ms.", "dr.", "prof.", "st.", "vs.", "gen.", "sen.", "rep.", "gov.", "hr.", "fr."))
+
+
+class Span(NamedTuple):
+    """Where a word stands in a cue (characters `begin` to `end` of a line) and when it begins to be spoken."""
+
+    line: int
+    begin: int
+    end: int
+    start_ms: int
 
 
 @dataclass(frozen=True)
@@ -41,6 +61,7 @@ class Cue:
     start_ms: int
     end_ms: int
     lines: tuple[str, ...]
+    spans: tuple[Span, ...] = field(default=(), compare=False, repr=False)
 
 
 class _Piece(NamedTuple):
@@ -50,35 +71,49 @@ class _Piece(NamedTuple):
     glued: bool  # True: the rest of a split word, no space before it
 
 
-def to_cues(transcript: Transcript) -> list[Cue]:
+def to_cues(transcript: Transcript, style: SubtitleStyle = DEFAULT_STYLE) -> list[Cue]:
     """All words of the transcript once and in order, in cues that neither overlap nor outlast the audio."""
     audio = transcript.audio
-    return words_to_cues(transcript.words, audio.num_samples * 1000 // audio.sample_rate)
+    return words_to_cues(transcript.words, audio.num_samples * 1000 // audio.sample_rate, style)
 
 
-def words_to_cues(words: Iterable[Word], audio_ms: int) -> list[Cue]:
+def words_to_cues(words: Iterable[Word], audio_ms: int, style: SubtitleStyle = DEFAULT_STYLE) -> list[Cue]:
     """The same from bare words; `audio_ms` is where the audio ends on the words' clock."""
-    pieces = _pieces(words, audio_ms)
-    text = _Text(pieces, audio_ms)
+    pieces = _pieces(words, audio_ms, style)
+    text = _Text(pieces, audio_ms, style)
     cuts = _cheapest_cuts(text)
-    starts_ms = [*_distinct([pieces[first].start_ms for first in cuts[:-1]], audio_ms), audio_ms]
+    starts_ms = [*_distinct([pieces[first].start_ms for first in cuts[:-1]], 0, audio_ms), audio_ms]
     cues = []
     for cue, (first, end) in enumerate(pairwise(cuts)):
         spoken_ms = max(piece.end_ms for piece in pieces[first:end])
-        room_ms = starts_ms[cue + 1] - (GAP_MS if end < len(pieces) else 0)
-        end_ms = _end_ms(starts_ms[cue], spoken_ms, room_ms, starts_ms[cue + 1])
-        cues.append(Cue(starts_ms[cue], end_ms, _lines(text, first, end)))
+        next_ms = starts_ms[cue + 1]
+        room_ms = next_ms if end == len(pieces) or next_ms - starts_ms[cue] < 2 * GAP_MS else next_ms - GAP_MS
+        end_ms = text.end_ms(starts_ms[cue], spoken_ms, room_ms, text.columns(first, end))
+        cues.append(Cue(starts_ms[cue], end_ms, *_layout(text, first, end)))
     return cues
 
 
-def _pieces(words: Iterable[Word], audio_ms: int) -> list[_Piece]:
+def spoken_spans(cue: Cue) -> list[tuple[int, int, Span]]:
+    """(start_ms, end_ms, span) of each word, from the cue's start to its end without holes: until the next one begins.
+
+    Empty where the words outnumber the cue's milliseconds.
+    """
+    if len(cue.spans) > cue.end_ms - cue.start_ms:
+        return []
+    starts_ms = [cue.start_ms, *(span.start_ms for span in cue.spans[1:])]
+    times_ms = [*_distinct(starts_ms, cue.start_ms, cue.end_ms), cue.end_ms]
+    return [(start, end, span) for (start, end), span in zip(pairwise(times_ms), cue.spans, strict=True)]
+
+
+def _pieces(words: Iterable[Word], audio_ms: int, style: SubtitleStyle) -> list[_Piece]:
     """Clean, split where needed, with starts that never decrease and nothing beyond the audio."""
     pieces: list[_Piece] = []
+    max_cue_ms = style.max_cue_s * 1000
     for word in words:
         earliest_ms = pieces[-1].start_ms if pieces else 0
         start_ms = _to_ms(word.start_s, earliest_ms, audio_ms)
         end_ms = _to_ms(word.end_s, start_ms, audio_ms)
-        units = list(_units(clean_text(word.text), end_ms - start_ms > MAX_CUE_MS))
+        units = list(_units(clean_text(word.text), style.max_line_width, end_ms - start_ms > max_cue_ms))
         if len(units) == 1:
             pieces.append(_Piece(units[0][0], start_ms, end_ms, False))
         else:
@@ -98,13 +133,13 @@ def _share_time(units: Sequence[tuple[str, bool]], start_ms: int, end_ms: int) -
         yield _Piece(text, times_ms[unit], times_ms[unit + 1], glued)
 
 
-def _units(text: str, must_split: bool) -> Iterator[tuple[str, bool]]:
+def _units(text: str, max_columns: int, must_split: bool) -> Iterator[tuple[str, bool]]:
     """(text, glued) of a word's pieces; none if the word is blank."""
     for part in text.split():
-        if not must_split and num_columns(part) <= LINE_COLUMNS:
+        if not must_split and num_columns(part) <= max_columns:
             yield part, False
         else:
-            for position, unit in enumerate(split_word(part, LINE_COLUMNS)):
+            for position, unit in enumerate(split_word(part, max_columns)):
                 yield unit, position > 0
 
 
@@ -113,11 +148,14 @@ class _Text:
 
     `break_costs[k]` and `keep_costs[k]` belong to the place before piece k: the price of a cue that ends there and of
     one that runs across it; keep costs are summed from the start. `line_ends[k]` is the first piece that no longer
-    fits on a line that begins with piece k.
+    fits on a line that begins with piece k. Durations in ms are the style's, rounded to what cues are made of.
     """
 
-    def __init__(self, pieces: Sequence[_Piece], audio_ms: int) -> None:
+    def __init__(self, pieces: Sequence[_Piece], audio_ms: int, style: SubtitleStyle) -> None:
         self.pieces = pieces
+        self.line_columns, self.max_lines = style.max_line_width, style.max_lines
+        self.max_cue_ms, self.min_cue_ms = max(1, round(style.max_cue_s * 1000)), max(1, round(style.min_cue_s * 1000))
+        self.columns_per_ms = (style.max_chars_per_second or math.inf) / 1000
         self.leads = [0 if piece.glued else 1 for piece in pieces] + [0]
         widths = (num_columns(piece.text) + lead for piece, lead in zip(pieces, self.leads, strict=False))
         self.edges = list(accumulate(widths, initial=0))
@@ -130,13 +168,15 @@ class _Text:
     def columns(self, first: int, end: int) -> int:
         return self.edges[end] - self.edges[first] - self.leads[first]
 
-    def join(self, first: int, end: int) -> str:
-        return "".join(piece.text if piece.glued else " " + piece.text for piece in self.pieces[first:end]).strip()
+    def end_ms(self, start_ms: int, spoken_ms: int, room_ms: int, num_columns: int) -> int:
+        """When the last word ends, or later where there is room and the cue would be too short to read; in the room."""
+        read_ms = max(self.min_cue_ms, math.ceil(num_columns / self.columns_per_ms))
+        return min(max(spoken_ms, start_ms + read_ms), start_ms + self.max_cue_ms, room_ms)
 
     def _line_ends(self) -> list[int]:
         line_ends, end = [], 0
         for first in range(len(self.pieces)):
-            while end < len(self.pieces) and self.columns(first, end + 1) <= LINE_COLUMNS:
+            while end < len(self.pieces) and self.columns(first, end + 1) <= self.line_columns:
                 end += 1
             line_ends.append(end)
         return [*line_ends, len(self.pieces)]
@@ -148,13 +188,17 @@ def _place_costs(before: _Piece, after: _Piece) -> tuple[float, float]:
     if pause_ms >= _SILENCE_MS:
         return _SENTENCE, _JOINED_SILENCE
     text = before.text.rstrip(CLOSERS)
-    if text and text[-1] in SENTENCE_MARKS and not _is_abbreviation(text, after.text):
-        return _SENTENCE, _JOINED_SENTENCES
+    if text and text[-1] in SENTENCE_MARKS:
+        if not _is_abbreviation(text, after.text):
+            return _SENTENCE, _JOINED_SENTENCES
+        if after.text[0].isupper():
+            return _INSIDE, 0.0  # a title or an initial, and the name it belongs to
     if text and text[-1] in CLAUSE_MARKS:
         return _CLAUSE, 0.0
     if pause_ms >= _PAUSE_MS:
         return _PAUSE, 0.0
-    return (_INSIDE if after.glued else _WORD), 0.0
+    is_inside = after.glued and not is_phrase_start(before.text[-1], after.text[0])
+    return (_INSIDE if is_inside else _WORD), 0.0
 
 
 def _is_abbreviation(text: str, following: str) -> bool:
@@ -180,52 +224,79 @@ def _cheapest_cuts(text: _Text) -> list[int]:
 
 
 def _cue_costs(text: _Text, first: int) -> Iterator[tuple[int, float]]:
-    """(end, cost) of every possible cue that begins with piece `first`: it fits two lines and lasts at most 7 s."""
+    """(end, cost) of every possible cue that begins with piece `first`: it fits its lines and does not last too long."""
     start_ms, kept = text.starts_ms[first], text.keep_costs[first]
-    latest = text.line_ends[text.line_ends[first]]
-    for end in range(first + 1, latest + 1):
+    for end in range(first + 1, _latest_end(text, first) + 1):
         spoken_ms = text.pieces[end - 1].end_ms - start_ms
         is_lone = end == first + 1
-        if spoken_ms > MAX_CUE_MS and not is_lone:
+        if spoken_ms > text.max_cue_ms and not is_lone:
             return
-        fullness = text.columns(first, end) / (NUM_LINES * LINE_COLUMNS)
+        columns = text.columns(first, end)
+        fullness = columns / (text.max_lines * text.line_columns)
         cost = text.break_costs[end] + text.keep_costs[end - 1] - kept + _FULL * fullness * fullness
-        shown_ms = max(spoken_ms, text.starts_ms[end] - GAP_MS - start_ms)
-        if shown_ms < MIN_CUE_MS:
-            cost += _TOO_SHORT + (MIN_CUE_MS - shown_ms) / 100
+        shown_ms = min(max(spoken_ms, text.starts_ms[end] - GAP_MS - start_ms), text.max_cue_ms)
+        if shown_ms < text.min_cue_ms:
+            cost += _TOO_SHORT + (text.min_cue_ms - shown_ms) / 100
+        if columns > shown_ms * text.columns_per_ms:
+            cost += _UNREAD_COLUMN * (columns - shown_ms * text.columns_per_ms)
         if is_lone and text.break_costs[first] + text.break_costs[end] > _SENTENCE:
             cost += _LONE_WORD
         yield end, cost
 
 
-def _lines(text: _Text, first: int, end: int) -> tuple[str, ...]:
-    if text.columns(first, end) <= LINE_COLUMNS:
-        return (text.join(first, end),)
-
-    def cost(cut: int) -> float:
-        upper, lower = text.columns(first, cut), text.columns(cut, end)
-        is_lone = end - first > 2 and (cut - first == 1 or end - cut == 1)
-        return abs(upper - lower) + (upper > lower) + text.break_costs[cut] + _LONE_WORD_LINE * is_lone
-
-    fits = (cut for cut in range(first + 1, text.line_ends[first] + 1) if end <= text.line_ends[cut])
-    cut = min(fits, key=cost)
-    return text.join(first, cut), text.join(cut, end)
+def _latest_end(text: _Text, first: int) -> int:
+    end = first
+    for _ in range(text.max_lines):
+        if end == len(text.pieces):
+            break
+        end = text.line_ends[end]
+    return end
 
 
-def _distinct(starts_ms: Sequence[int], audio_ms: int) -> list[int]:
-    """The same starts, moved by the few ms it takes that no two are equal and the last is before the end."""
+def _layout(text: _Text, first: int, end: int) -> tuple[tuple[str, ...], tuple[Span, ...]]:
+    """A cue's lines, and where in them its pieces are."""
+    lines, spans = [], []
+    for number, (begin, cut) in enumerate(pairwise(_line_cuts(text, first, end))):
+        line = ""
+        for piece in text.pieces[begin:cut]:
+            line += " " if line and not piece.glued else ""
+            spans.append(Span(number, len(line), len(line) + len(piece.text), piece.start_ms))
+            line += piece.text
+        lines.append(line)
+    return tuple(lines), tuple(spans)
+
+
+def _line_cuts(text: _Text, first: int, end: int) -> list[int]:
+    """The first piece of each line, and `end`: as few lines as hold the cue, of like widths, broken where cues would be."""
+    num_lines, reach = 1, text.line_ends[first]
+    while reach < end:
+        num_lines, reach = num_lines + 1, text.line_ends[reach]
+    if num_lines == 1:
+        return [first, end]
+    mean_columns = text.columns(first, end) / num_lines
+    best = {first: (0.0, [first])}  # after so many lines: where the next may begin -> (cost, the lines' first pieces)
+    for lines_below in range(num_lines - 1, -1, -1):
+        reached: dict[int, tuple[float, list[int]]] = {}
+        for begin, (so_far, cuts) in best.items():
+            latest = min(text.line_ends[begin], end)
+            for cut in range(begin + 1 if lines_below else end, latest + 1):
+                columns = text.columns(begin, cut)
+                cost = so_far + abs(columns - mean_columns) + _TOP_HEAVY * lines_below * columns
+                cost += _LINE_BREAK * text.break_costs[cut] if lines_below else 0.0
+                cost += _LONE_WORD_LINE if cut == begin + 1 else 0.0
+                if cut not in reached or cost < reached[cut][0]:
+                    reached[cut] = cost, [*cuts, cut]
+        best = reached
+    return best[end][1]
+
+
+def _distinct(starts_ms: Sequence[int], first_ms: int, end_ms: int) -> list[int]:
+    """The same starts, moved by the few ms it takes that no two are equal and all are from `first_ms` to before the end."""
     later: list[int] = []
     for start_ms in starts_ms:
         later.append(max(start_ms, later[-1] + 1) if later else start_ms)
-    latest_ms = audio_ms
+    latest_ms = end_ms
     for index in range(len(later) - 1, -1, -1):
-        latest_ms = max(0, min(later[index], latest_ms - 1))
+        latest_ms = max(first_ms, min(later[index], latest_ms - 1))
         later[index] = latest_ms
     return later
-
-
-def _end_ms(start_ms: int, spoken_ms: int, room_ms: int, next_ms: int) -> int:
-    """When the last word ends, or later where the cue would be too short and there is room before the next one."""
-    end_ms = max(min(spoken_ms, start_ms + MAX_CUE_MS), min(start_ms + MIN_CUE_MS, room_ms))
-    end_ms = min(end_ms, next_ms)
-    return end_ms if end_ms > start_ms else next_ms

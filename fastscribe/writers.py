@@ -9,27 +9,40 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from fastscribe.config import SubtitleStyle
 from fastscribe.plain_text import clean_text
-from fastscribe.subtitles import to_cues
+from fastscribe.subtitles import DEFAULT_STYLE, Cue, spoken_spans, to_cues
 from fastscribe.types import Failure, Segment, Token, Transcript, Word
 
 # Ours in manifest mode: what an input row holds under these names is a former run's, and would contradict this one's.
-_OWN_KEYS = frozenset(("pred_text", "segments", "words", "tokens", "error"))
+_OWN_KEYS = frozenset(("pred_text", "segments", "words", "gaps", "tokens", "error"))
 _LINE_BREAKS = ("\x85", "\u2028", "\u2029")  # that JSON allows, and str.splitlines breaks at
+_WORD_JOINER = "\u2060"
+_ROUND_BRACKETS = str.maketrans("{}", "()")
+_ASS_ESCAPE = re.compile(r"\\(?=[nNhH])")
 _encode_line = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
 _encode_lines = json.JSONEncoder(ensure_ascii=False, allow_nan=False, indent=2).encode
 
 
-def render(result: Transcript | Failure, format: str, tokens: bool = False) -> str:
+def render(
+    result: Transcript | Failure, format: str, tokens: bool = False, style: SubtitleStyle = DEFAULT_STYLE
+) -> str:
     """The result in one of config.OUTPUT_FORMATS. Of a failure only the JSON formats can tell; the others are empty."""
     if format == "jsonl":
         return to_jsonl(result, tokens)
     if format == "json":
         return to_json(result, tokens)
-    writers = {"srt": to_srt, "vtt": to_vtt, "txt": to_txt, "tsv": to_tsv, "ctm": to_ctm}
+    writers: dict[str, Callable[[Transcript], str]] = {
+        "srt": lambda transcript: to_srt(transcript, style),
+        "vtt": lambda transcript: to_vtt(transcript, style),
+        "txt": to_txt,
+        "tsv": to_tsv,
+        "ctm": to_ctm,
+    }
     writer = writers[format]
     return "" if isinstance(result, Failure) else writer(result)
 
@@ -62,22 +75,34 @@ def to_object(result: Transcript | Failure, tokens: bool = False) -> dict[str, A
     found["text" if row is None else "pred_text"] = result.text
     found["segments"] = [_timed("text", segment.text, segment) for segment in result.segments]
     found["words"] = [_timed("word", word.text, word) for word in result.words]
+    found["gaps"] = [{"start": _seconds(gap.start_s), "end": _seconds(gap.end_s)} for gap in result.gaps]
     if tokens:
         found["tokens"] = [{"id": token.id, **_timed("piece", token.piece, token)} for token in result.tokens]
     return {**_carried(row), **_path(row, result.audio.path), **found}
 
 
-def to_srt(transcript: Transcript) -> str:
+def to_srt(transcript: Transcript, style: SubtitleStyle = DEFAULT_STYLE) -> str:
+    """SubRip. It has markup (`<i>`, `{\\an8}`, `\\N`) but no way to write such text literally, and players know no entities.
+
+    So an invisible word joiner (U+2060) goes after each `<` and into `\\n` and `\\h`, which is then no markup to any of
+    VLC, ffmpeg and mpv; braces, which mpv hides whatever is in them, become round brackets. `&` stays as it is.
+    """
     return "".join(
-        f"{number}\n{_clock(cue.start_ms, ',')} --> {_clock(cue.end_ms, ',')}\n" + "\n".join(cue.lines) + "\n\n"
-        for number, cue in enumerate(to_cues(transcript), start=1)
+        f"{number}\n{_clock(cue.start_ms, ',')} --> {_clock(cue.end_ms, ',')}\n{_escape_srt(cue.lines)}\n\n"
+        for number, cue in enumerate(to_cues(transcript, style), start=1)
     )
 
 
-def to_vtt(transcript: Transcript) -> str:
+def to_vtt(transcript: Transcript, style: SubtitleStyle = DEFAULT_STYLE) -> str:
+    """WebVTT. With `style.highlight_words` each cue is repeated once a word, with that word underlined, as whisper does.
+
+    WebVTT's own means, times inside a cue, do nothing in Firefox, mpv and ffmpeg, and elsewhere need a style sheet of the
+    page's or make words appear one by one; `<u>` is shown by every player. The repeats follow each other without a gap.
+    """
+    cues = to_cues(transcript, style)
+    timed_texts = (text for cue in cues for text in (_karaoke(cue) if style.highlight_words else _plain(cue)))
     return "WEBVTT\n\n" + "".join(
-        f"{_clock(cue.start_ms, '.')} --> {_clock(cue.end_ms, '.')}\n{_escape_markup(cue.lines)}\n\n"
-        for cue in to_cues(transcript)
+        f"{_clock(start_ms, '.')} --> {_clock(end_ms, '.')}\n{text}\n\n" for start_ms, end_ms, text in timed_texts
     )
 
 
@@ -116,10 +141,14 @@ def _path(row: Mapping[str, Any] | None, path: str) -> dict[str, str]:
 def _timed(key: str, text: str, part: Segment | Word | Token) -> dict[str, Any]:
     return {
         key: text,
-        "start": round(float(part.start_s), 3),
-        "end": round(float(part.end_s), 3),
+        "start": _seconds(part.start_s),
+        "end": _seconds(part.end_s),
         "confidence": round(float(part.confidence), 2),
     }
+
+
+def _seconds(time_s: float) -> float:
+    return round(float(time_s), 3)
 
 
 def _dumps(value: dict[str, Any], encode: Callable[[Any], str]) -> str:
@@ -143,8 +172,30 @@ def _clock(time_ms: int, decimal_mark: str) -> str:
     return f"{seconds // 3600:02d}:{seconds // 60 % 60:02d}:{seconds % 60:02d}{decimal_mark}{ms:03d}"
 
 
-def _escape_markup(lines: Iterable[str]) -> str:
-    return "\n".join(lines).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+def _escape_srt(lines: tuple[str, ...]) -> str:
+    text = "\n".join(lines).translate(_ROUND_BRACKETS).replace("<", "<" + _WORD_JOINER)
+    return _ASS_ESCAPE.sub("\\\\" + _WORD_JOINER, text)
+
+
+def _plain(cue: Cue) -> Iterator[tuple[int, int, str]]:
+    yield cue.start_ms, cue.end_ms, _escape_markup("\n".join(cue.lines))
+
+
+def _karaoke(cue: Cue) -> Iterator[tuple[int, int, str]]:
+    """The cue once for each word, with its times; once and plain if it is too short for that."""
+    spans = spoken_spans(cue)
+    if not spans:
+        yield from _plain(cue)
+    for start_ms, end_ms, span in spans:
+        line = cue.lines[span.line]
+        before, word, after = line[: span.begin], line[span.begin : span.end], line[span.end :]
+        marked = f"{_escape_markup(before)}<u>{_escape_markup(word)}</u>{_escape_markup(after)}"
+        lines = [marked if number == span.line else _escape_markup(line) for number, line in enumerate(cue.lines)]
+        yield start_ms, end_ms, "\n".join(lines)
+
+
+def _escape_markup(text: str) -> str:
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
 def _whole_ms(time_s: float) -> int:
