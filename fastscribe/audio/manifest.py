@@ -39,7 +39,7 @@ def read_manifest(path: str) -> Iterator[Source | Failure]:
 def _row(manifest: str, number: int, line: bytes) -> Source | Failure:
     fields: dict[str, Any] | None = None
     try:
-        fields = _parse(manifest, number, line)
+        fields = parse_row(manifest, number, line)
         return _source(manifest, number, fields)
     except ManifestError as error:
         given = fields.get("audio_filepath") if fields else None
@@ -48,7 +48,8 @@ def _row(manifest: str, number: int, line: bytes) -> Source | Failure:
         return Failure(path, row_id, "input", type(error).__name__, printable(str(error)), fields)
 
 
-def _parse(manifest: str, number: int, line: bytes) -> dict[str, Any]:
+def parse_row(manifest: str, number: int, line: bytes) -> dict[str, Any]:
+    """The JSON object on one line of a manifest, or of results. Raises ManifestError for anything else."""
     try:
         text = line.decode("utf-8")
         fields = json.loads(text)
