@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import mmap
 from functools import lru_cache
+from typing import NamedTuple
 
 BIT_RATES = {  # kbit/s by (MPEG 1, layer) and by the header's four bits; 0 (free format) and 15 are left out
     (True, 1): (32, 64, 96, 128, 160, 192, 224, 256, 288, 320, 352, 384, 416, 448),
@@ -41,12 +42,14 @@ def mp3_length_s(path: str) -> tuple[float, bool] | None:
         if stated is None:
             held_s = _walk_s(data, begin)
             return None if held_s is None else (held_s, False)
-        stated_bytes, trimmed_samples = stated
-        if 0 <= len(data) - begin - stated_bytes <= ID3V1_BYTES:
+        next_length = frame_bytes.get(data[begin + length : begin + length + 3])
+        lengths = [next_length] if stated.is_constant and next_length else list(frame_bytes.values())
+        believable = _frames_that_fill(stated.num_bytes - length, min(lengths) - 1, max(lengths) + 1)
+        if 0 <= len(data) - begin - stated.num_bytes <= ID3V1_BYTES and stated.num_frames in believable:
             return None
         held_s = _walk_s(data, begin + length)
         sample_s = frame_s / (1152 if _is_mpeg1(data[begin + 1]) else 576)
-        return None if held_s is None else (held_s - trimmed_samples * sample_s, True)
+        return None if held_s is None else (held_s - stated.trimmed_samples * sample_s, True)
 
 
 def _walk_s(data: mmap.mmap, begin: int) -> float | None:
@@ -104,8 +107,20 @@ def _after_tags(data: mmap.mmap, at: int) -> int:
             return at
 
 
-def _stated(frame: bytes) -> tuple[int, int] | None:
-    """From a Xing or Info frame: (bytes from it to the end or 0, samples that are not to be heard); None for audio."""
+class _Stated(NamedTuple):
+    num_frames: int
+    num_bytes: int  # from it to the end; 0 where it does not say
+    trimmed_samples: int  # that are not to be heard
+    is_constant: bool  # the bit rate; frames differ by a padding byte only
+
+
+def _frames_that_fill(num_bytes: int, fewest: int, most: int) -> range:
+    """How many frames of such lengths that may be, and a few more or less: some writers count the first, some a tag."""
+    return range(num_bytes // most - 2, num_bytes // fewest + 3)
+
+
+def _stated(frame: bytes) -> _Stated | None:
+    """What a Xing or Info frame says; None for audio."""
     mono = frame[3:4] >= b"\xc0"
     begin = 4 + ((17 if mono else 32) if _is_mpeg1(frame[1]) else (9 if mono else 17))
     if frame[begin : begin + 4] not in (b"Xing", b"Info"):
@@ -113,10 +128,12 @@ def _stated(frame: bytes) -> tuple[int, int] | None:
     flags = int.from_bytes(frame[begin + 4 : begin + 8], "big")
     if not flags & 1:  # says how to seek, but not how long it is
         return None
+    num_frames = int.from_bytes(frame[begin + 8 : begin + 12], "big")
     num_bytes = int.from_bytes(frame[begin + 12 : begin + 16], "big") if flags & 2 else 0
     encoder = begin + 12 + 4 * bool(flags & 2) + 100 * bool(flags & 4) + 4 * bool(flags & 8)
     gaps = int.from_bytes(frame[encoder + 21 : encoder + 24], "big") if any(frame[encoder : encoder + 9]) else 0
-    return num_bytes, (gaps >> 12) + (gaps & 0xFFF)
+    is_constant = frame[begin : begin + 4] == b"Info"
+    return _Stated(num_frames, num_bytes, (gaps >> 12) + (gaps & 0xFFF), is_constant)
 
 
 def _is_mpeg1(second_byte: int) -> bool:

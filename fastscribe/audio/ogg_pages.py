@@ -1,6 +1,7 @@
 """Whether an Ogg file is one recording to its end: libsndfile reads the first of several, and takes a cut one for whole.
 
-Looks at the pages at either end of the file only (RFC 3533). The end-of-stream flag says nothing: Android's recorder and
+Looks at the pages at either end of the file only (RFC 3533), since these are what libsndfile learns the length from: a
+page missing in between is found when the samples are read. The end-of-stream flag says nothing: Android's recorder and
 some messengers leave it out of good files.
 """
 
@@ -8,22 +9,33 @@ from __future__ import annotations
 
 import os
 import struct
+import zlib
 from typing import NamedTuple
 
-PAGE_HEADER = struct.Struct("<4sBB8xI8xB")  # magic, version 0, flags, serial number, number of segments
-HEAD_BYTES = 1 << 12  # the pages that streams begin with are small
+PAGE_HEADER = struct.Struct("<4sBBqI8xB")  # magic, version 0, flags, position, serial number, number of segments
+HEAD_BYTES = 1 << 17  # the pages that streams begin with are small, the first with audio is at most 65 kB
 TAIL_BYTES = 1 << 17  # two of the largest pages
 FIRST_PAGE_FLAG = 2
+CHECKSUM = slice(22, 26)
+FIRST_PAGE_BYTES = 100
+OPUS_RATE = 48_000  # of positions, whatever the recording's rate was
+NO_AUDIO = (b"TAG", b"ID3", b"APETAGEX", b"\0")  # what a file may end with behind its last page: tags, padding
+_MIRRORED = bytes(int(f"{byte:08b}"[::-1], 2) for byte in range(256))
 
 
 class OggEnd(NamedTuple):
     complete: bool  # False: the last page says that it is longer than what is left of the file
     chained: bool  # True: the last page belongs to a stream that began later than the file
+    damaged: bool  # True: the first or the last page with audio is no page to libsndfile, and never missed
+    least_samples: int  # between the end of the first page with audio and the end, at the rate below; 0 where unknown
+    rate: int  # that positions count at; 0 where unknown
 
 
 class _Page(NamedTuple):
     flags: int
+    position: int  # samples up to its end; 0 in headers, -1 where no packet ends
     serial: int
+    begin: int
     end: int
 
 
@@ -40,7 +52,35 @@ def ogg_end(path: str) -> OggEnd | None:
     last = _last_page(tail)
     if last is None:
         return None
-    return OggEnd(complete=tail_begin + last.end <= size, chained=last.serial not in _first_serials(head))
+    complete = tail_begin + last.end <= size
+    first = _first_with_audio(head)
+    damaged = complete and (first is None or not _ends_intact(tail, last))
+    least = last.position - first.position if first is not None and first.serial == last.serial else 0
+    return OggEnd(complete, last.serial not in _first_serials(head), damaged, max(0, least), _rate(head))
+
+
+def _rate(head: bytes) -> int:
+    if (at := head.find(b"\x01vorbis", 0, FIRST_PAGE_BYTES)) >= 0:
+        return int.from_bytes(head[at + 12 : at + 16], "little")
+    return OPUS_RATE if head.find(b"OpusHead", 0, FIRST_PAGE_BYTES) >= 0 else 0
+
+
+def _first_with_audio(head: bytes) -> _Page | None:
+    """The first page in which audio ends, if all pages up to it are whole."""
+    page = _page(head, 0)
+    while page is not None and page.end <= len(head) and _is_intact(head, page):
+        if page.position > 0:
+            return page
+        page = _page(head, page.end)
+    return None
+
+
+def _ends_intact(tail: bytes, last: _Page) -> bool:
+    """The last two pages, and no remains of a third behind them."""
+    behind, before = tail[last.end :], _last_page(tail[: last.begin])
+    if behind and not behind.startswith(NO_AUDIO):
+        return False
+    return _is_intact(tail, last) and (before is None or (before.end == last.begin and _is_intact(tail, before)))
 
 
 def _first_serials(head: bytes) -> set[int]:
@@ -70,7 +110,20 @@ def _page(data: bytes, at: int) -> _Page | None:
         return None
     if len(header) < PAGE_HEADER.size:
         serial = int.from_bytes(header[14:18], "little")
-        return _Page(0, serial, at + PAGE_HEADER.size)
-    _, _, flags, serial, num_segments = PAGE_HEADER.unpack(header)
+        return _Page(0, -1, serial, at, at + PAGE_HEADER.size)
+    _, _, flags, position, serial, num_segments = PAGE_HEADER.unpack(header)
     table = data[at + PAGE_HEADER.size : at + PAGE_HEADER.size + num_segments]
-    return _Page(flags, serial, at + PAGE_HEADER.size + num_segments + sum(table))
+    return _Page(flags, position, serial, at, at + PAGE_HEADER.size + num_segments + sum(table))
+
+
+def _is_intact(data: bytes, where: _Page) -> bool:
+    page = data[where.begin : where.end]
+    return page[CHECKSUM] == checksum(page).to_bytes(4, "little")
+
+
+def checksum(page: bytes) -> int:
+    """Of a whole page: CRC-32 with the bits of each byte and of the result the other way round than zlib has them, and
+    without its complements at the beginning and the end."""
+    blank = page[: CHECKSUM.start] + bytes(4) + page[CHECKSUM.stop :]
+    mirrored = zlib.crc32(blank.translate(_MIRRORED), 0xFFFFFFFF) ^ 0xFFFFFFFF
+    return int(f"{mirrored:032b}"[::-1], 2)

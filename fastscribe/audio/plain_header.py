@@ -1,4 +1,4 @@
-"""Rate, channels and length of plain WAV and FLAC files, which most corpora are made of, from their first bytes.
+"""Rate, channels and length of plain WAV and FLAC files, which most corpora are made of, from their first and last bytes.
 
 Opening a file with libsndfile to learn these takes several times as long, and a run does it for every file. Whatever is
 not quite ordinary (another sample type, a size left out, a file cut short, tags in front) is None here and libsndfile's to
@@ -11,8 +11,11 @@ import os
 import struct
 from typing import NamedTuple
 
+from fastscribe.audio.flac_frames import TAIL_BYTES, ends_at
+
 HEAD_BYTES = 4096  # other chunks may stand before a WAV's samples
 MOST_CHANNELS = 8
+MOST_BEHIND_BYTES = 128  # behind a WAV's samples: other chunks
 PCM = 1
 _CHUNK = struct.Struct("<4sI")
 _FORMAT = struct.Struct("<HHIIHH")  # sample type, channels, rate, bytes a second, bytes a frame, bits
@@ -30,22 +33,24 @@ def plain_header(path: str, num_bytes: int) -> PlainHeader | None:
     descriptor = os.open(path, os.O_RDONLY)
     try:
         head = os.read(descriptor, HEAD_BYTES)
+        if head.startswith(b"fLaC"):
+            return _flac(head, os.pread(descriptor, TAIL_BYTES, max(0, num_bytes - TAIL_BYTES)))
     finally:
         os.close(descriptor)
-    if head.startswith(b"RIFF") and head[8:12] == b"WAVE":
-        return _wav(head, num_bytes)
-    return _flac(head) if head.startswith(b"fLaC") else None
+    return _wav(head, num_bytes) if head.startswith(b"RIFF") and head[8:12] == b"WAVE" else None
 
 
 def _wav(head: bytes, num_bytes: int) -> PlainHeader | None:
-    """16-bit integers whose declared number lies in the file."""
+    """16-bit integers whose declared number lies in the file and, but for a few bytes, fills the rest of it."""
     kind: tuple[int, int] | None = None
     at = 12
     while at + _CHUNK.size <= len(head):
         name, size = _CHUNK.unpack_from(head, at)
         at += _CHUNK.size
         if name == b"data":
-            if kind is None or size == 0 or size % (2 * kind[1]) or at + size > num_bytes:
+            if kind is None or size == 0 or size % (2 * kind[1]):
+                return None
+            if not 0 <= num_bytes - at - size <= MOST_BEHIND_BYTES:
                 return None
             return PlainHeader(*kind, size // (2 * kind[1]), True)
         if name == b"fmt ":
@@ -68,8 +73,8 @@ def _int16_format(head: bytes, at: int) -> tuple[int, int] | None:
     return (rate, channels) if consistent and ordinary else None
 
 
-def _flac(head: bytes) -> PlainHeader | None:
-    """From the STREAMINFO block, which comes first (RFC 9639, section 8.2)."""
+def _flac(head: bytes, tail: bytes) -> PlainHeader | None:
+    """From the STREAMINFO block, which comes first (RFC 9639, section 8.2), if the last frame bears it out."""
     block_type, block_bytes = head[4:5], int.from_bytes(head[5:8], "big")
     if block_type not in (b"\x00", b"\x80") or block_bytes != 34 or len(head) < 42:
         return None
@@ -77,5 +82,7 @@ def _flac(head: bytes) -> PlainHeader | None:
     rate, channels = packed >> 44, (packed >> 41 & 7) + 1
     bits, num_samples = (packed >> 36 & 31) + 1, packed & (1 << 36) - 1
     if rate == 0 or num_samples == 0 or bits not in (16, 24):
+        return None
+    if not ends_at(num_samples, int.from_bytes(head[10:12], "big"), tail):
         return None
     return PlainHeader(rate, channels, num_samples, bits == 16)

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Generator, Iterable
-from dataclasses import dataclass
-from queue import SimpleQueue
-from threading import Thread
+from collections.abc import Callable
+from typing import TypeVar
 
 import soundfile
 
+from fastscribe.audio.flac_frames import flac_ends_at
 from fastscribe.audio.formats import (
     CONTAINER_ADVICE,
     CONTAINER_EXTENSIONS,
@@ -24,18 +23,24 @@ from fastscribe.audio.formats import (
 )
 from fastscribe.audio.libsndfile_log import promised_share
 from fastscribe.audio.mp3_header import mp3_length_s
-from fastscribe.audio.ogg_pages import ogg_end
+from fastscribe.audio.ogg_pages import OggEnd, ogg_end
 from fastscribe.audio.plain_header import PlainHeader, plain_header
-from fastscribe.audio.source import Source, system_problem, to_failure
+from fastscribe.audio.source import Source, system_problem
 from fastscribe.audio.wav_header import wav_lengths_s
 from fastscribe.errors import AudioError
-from fastscribe.types import AudioInfo, Failure
+from fastscribe.types import AudioInfo
+
+T = TypeVar("T")
 
 UNKNOWN_SAMPLES = 1 << 62  # libsndfile's count for a stream whose header leaves the length out
-AHEAD_PER_THREAD = 8
 CONVERT = "convert it, e.g. with ffmpeg"
 # libsndfile guesses a constant-bitrate MP3's length from its first frame, whose padding byte makes an hour this much wrong.
 GUESS_TOLERANCE = 3e-4
+SAMPLE_RATES = range(1000, 1_000_001)  # beyond them is no recording of speech but a damaged header
+# A header may promise at most what the longest silence takes, so that memory is bounded by what a file can hold: FLAC has
+# frames of 65,535 samples in 11 bytes; Ogg Opus, Ogg Vorbis and the rest take 16 bytes a second and more.
+MOST_FLAC_SAMPLES_A_BYTE = 6000
+FEWEST_BYTES_A_SECOND = 10
 
 
 def probe(source: Source) -> AudioInfo:
@@ -43,19 +48,31 @@ def probe(source: Source) -> AudioInfo:
     try:
         num_bytes = _check_file(source)
         header = plain_header(source.file, num_bytes)  # opens the file, and so finds out about permissions
-        if header is None:
-            _check_complete(source)
+        ogg = None if header is not None else _check_complete(source)
     except AudioError:
         raise
     except (OSError, ValueError) as error:  # ValueError: a name that no file can have
         raise AudioError(source.path, system_problem(error)) from error
-    sample_rate, channels, num_samples, is_int16 = header or _opened_header(source)
+    sample_rate, channels, num_samples, is_int16 = header or _opened_header(source, num_bytes, ogg)
+    if sample_rate not in SAMPLE_RATES:
+        raise AudioError(source.path, f"damaged: its header gives a sample rate of {sample_rate} Hz")
     start, num_samples = _cut(source, sample_rate, num_samples)
     file = source.file if source.file != source.path else ""
-    return AudioInfo(source.path, source.id, sample_rate, channels, num_samples, start, source.row, file, is_int16)
+    cut = sample_rate, channels, num_samples, start
+    return AudioInfo(source.path, source.id, *cut, source.row, file, is_int16, source.index)
 
 
-def _opened_header(source: Source) -> PlainHeader:
+def planned(source: Source, sample_rate: int) -> AudioInfo:
+    """What the manifest promises of a row that has a duration, at `sample_rate`. Nothing is opened: its file may be longer
+    or shorter, or not there."""
+    assert source.duration_s is not None
+    num_samples = max(1, int(source.duration_s * sample_rate))
+    return AudioInfo(
+        source.path, source.id, sample_rate, 1, num_samples, row=source.row, index=source.index, unread=source
+    )
+
+
+def _opened_header(source: Source, num_bytes: int, ogg: OggEnd | None) -> PlainHeader:
     """What libsndfile makes of the file."""
     try:
         with soundfile.SoundFile(source.file) as sound:
@@ -69,9 +86,24 @@ def _opened_header(source: Source) -> PlainHeader:
         num_samples = _mp3_samples(source, sample_rate, num_samples)
     if num_samples <= 0:
         raise AudioError(source.path, "holds no samples")
+    _check_possible(source, sound_format, num_bytes, sample_rate, num_samples)
     length_s = num_samples / sample_rate
+    if ogg is not None and ogg.rate > 0:  # libsndfile may have stopped at a damaged page
+        _check_length(source, ogg.least_samples / ogg.rate, length_s)
     _check_length(source, length_s * promised_share(sound_format, log), length_s)
     return PlainHeader(sample_rate, channels, num_samples, is_int16)
+
+
+def _check_possible(source: Source, sound_format: str, num_bytes: int, sample_rate: int, num_samples: int) -> None:
+    length_s = num_samples / sample_rate
+    if sound_format == "FLAC":
+        possible = num_samples <= MOST_FLAC_SAMPLES_A_BYTE * num_bytes
+        if not possible or not _looked_into(source, lambda path: flac_ends_at(path, num_samples)):
+            problem = f"damaged, truncated or several in one: it does not end after the {length_s:.2f} s of its header"
+            raise AudioError(source.path, problem)
+    elif length_s > num_bytes / FEWEST_BYTES_A_SECOND:
+        problem = f"damaged: its header promises {length_s:.0f} s, which {num_bytes} bytes cannot hold"
+        raise AudioError(source.path, problem)
 
 
 def _check_file(source: Source) -> int:
@@ -88,15 +120,20 @@ def _check_file(source: Source) -> int:
     return status.st_size
 
 
-def _check_complete(source: Source) -> None:
+def _check_complete(source: Source) -> OggEnd | None:
     lengths = wav_lengths_s(source.file)
     if lengths is not None:
-        _check_length(source, *lengths)
+        _check_length(source, lengths.promised_s, lengths.held_s)
+        if lengths.goes_on and lengths.held_s - lengths.promised_s > MISSING_TOLERANCE_S:
+            raise AudioError(source.path, _longer(lengths.promised_s, lengths.held_s))
     end = ogg_end(source.file)
     if end is not None and not end.complete:
         raise AudioError(source.path, "truncated: ends in the middle of an Ogg page")
     if end is not None and end.chained:
         raise AudioError(source.path, f"holds several streams one after another: {CONVERT}")
+    if end is not None and end.damaged:
+        raise AudioError(source.path, "damaged: its first or last Ogg pages are not whole")
+    return end
 
 
 def _check_length(source: Source, promised_s: float, held_s: float) -> None:
@@ -104,17 +141,26 @@ def _check_length(source: Source, promised_s: float, held_s: float) -> None:
         raise AudioError(source.path, f"truncated: header promises {promised_s:.2f} s, file holds {held_s:.2f} s")
 
 
-def _mp3_samples(source: Source, sample_rate: int, num_samples: int) -> int:
-    """libsndfile's number, or where that was a guess beyond the end, the true one. It reads no further than its own."""
+def _longer(given_s: float, held_s: float) -> str:
+    return f"its header gives {given_s:.2f} s, it holds {held_s:.2f} s: {CONVERT}"
+
+
+def _looked_into(source: Source, look: Callable[[str], T]) -> T:
+    """What `look` finds in the file, which may have become unreadable since it was opened last."""
     try:
-        length = mp3_length_s(source.file)
+        return look(source.file)
     except (OSError, ValueError) as error:
         raise AudioError(source.path, system_problem(error)) from error
+
+
+def _mp3_samples(source: Source, sample_rate: int, num_samples: int) -> int:
+    """libsndfile's number, or where that was a guess beyond the end, the true one. It reads no further than its own."""
+    length = _looked_into(source, mp3_length_s)
     if length is None:
         return num_samples
     (held_s, is_stated), length_s = length, num_samples / sample_rate
     if held_s - length_s > max(MISSING_TOLERANCE_S, GUESS_TOLERANCE * held_s):
-        raise AudioError(source.path, f"its header gives {length_s:.2f} s, it holds {held_s:.2f} s: {CONVERT}")
+        raise AudioError(source.path, _longer(length_s, held_s))
     if is_stated:
         _check_length(source, length_s, held_s)
         return num_samples
@@ -142,78 +188,3 @@ def _cut(source: Source, sample_rate: int, num_samples: int) -> tuple[int, int]:
     if asked < 1:
         raise AudioError(source.path, f"a duration of {source.duration_s} s holds no samples")
     return start, int(min(asked, left))
-
-
-def probe_all(sources: Iterable[Source | Failure], threads: int) -> Generator[AudioInfo | Failure, None, None]:
-    """Probes in `threads` threads, in the order given, looking only so far ahead; Failures pass through.
-
-    What is found is given out at once, even while `sources` waits for its next item (paths that are typed).
-    """
-    probing = _Probing(sources, threads)
-    found: dict[int, AudioInfo | Failure | _End] = {}
-    expected = 0
-    try:
-        while True:
-            while expected not in found:
-                number, result = probing.found.get()
-                found[number] = result
-            item = found.pop(expected)
-            if isinstance(item, _End):
-                if item.error is not None:
-                    raise item.error
-                return
-            expected += 1
-            probing.tickets.put(True)
-            yield item
-    finally:
-        probing.close()
-
-
-@dataclass(frozen=True)
-class _End:
-    error: BaseException | None  # what the sources raised
-
-
-class _Probing:
-    """One thread walks through the sources, the others probe. None is waited for at exit: the first may sit in a read
-    from a terminal that never ends. Queues rather than futures, which cost as much as the probing."""
-
-    def __init__(self, sources: Iterable[Source | Failure], threads: int) -> None:
-        self.found: SimpleQueue[tuple[int, AudioInfo | Failure | _End]] = SimpleQueue()
-        self.tickets: SimpleQueue[bool] = SimpleQueue()  # one for each source that may be looked at; False: no more
-        self._todo: SimpleQueue[tuple[int, Source | Failure] | None] = SimpleQueue()
-        self._sources, self._threads, self._closed = sources, threads, False
-        for _ in range(threads * AHEAD_PER_THREAD):
-            self.tickets.put(True)
-        for name, target in (("probe-feed", self._feed), *[("probe", self._probe)] * threads):
-            Thread(target=target, name=name, daemon=True).start()
-
-    def close(self) -> None:
-        self._closed = True
-        self.tickets.put(False)
-
-    def _feed(self) -> None:
-        number, error, sources = 0, None, iter(self._sources)
-        try:
-            while self.tickets.get() and not self._closed and (source := next(sources, None)) is not None:
-                self._todo.put((number, source))
-                number += 1
-        except BaseException as raised:  # raised again in the thread that iterates
-            error = raised
-        self.found.put((number, _End(error)))
-        for _ in range(self._threads):
-            self._todo.put(None)
-
-    def _probe(self) -> None:
-        while (task := self._todo.get()) is not None and not self._closed:
-            number, source = task
-            self.found.put((number, _probe_or_failure(source)))
-
-
-def _probe_or_failure(source: Source | Failure) -> AudioInfo | Failure:
-    if isinstance(source, Failure):
-        return source
-    try:
-        return probe(source)
-    except Exception as error:  # one bad file must not stop the rest, whatever is wrong with it
-        return to_failure(source, "probe", error)

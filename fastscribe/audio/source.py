@@ -26,6 +26,7 @@ class Source:
     row: Mapping[str, Any] | None = None
     offset_s: float | None = None
     duration_s: float | None = None  # None: to the end
+    index: int = 0  # its place among the inputs of a run, from 0
 
 
 def is_utf8(text: str) -> bool:
@@ -71,4 +72,4 @@ def to_failure(item: Source | AudioInfo, stage: str, error: BaseException) -> Fa
     """Any exception as a value; an AudioError's message is its problem alone, without the path."""
     problem = error.problem if isinstance(error, AudioError) else " ".join(str(error).split())
     kind = type(error).__name__
-    return Failure(item.path, item.id, stage, kind, problem or kind, item.row)
+    return Failure(item.path, item.id, stage, kind, problem or kind, item.row, item.index)

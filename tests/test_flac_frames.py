@@ -1,0 +1,107 @@
+"""The last frame of a FLAC file tells how long it is, whatever its header says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fastscribe.audio import probe as probe_module
+from fastscribe.audio.flac_frames import _coded_number, ends_at, flac_ends_at, frame_header
+from fastscribe.audio.probe import probe
+from fastscribe.audio.source import Source
+from fastscribe.errors import AudioError
+
+RATE = 16_000
+
+
+def write(path: Path, num_samples: int, **options) -> bytes:
+    noise = np.random.default_rng(num_samples).normal(0, 0.1, num_samples)
+    soundfile.write(path, noise, RATE, **options)
+    return path.read_bytes()
+
+
+def with_samples(content: bytes, num_samples: int) -> bytes:
+    packed = int.from_bytes(content[18:26], "big")
+    return content[:18] + (packed >> 36 << 36 | num_samples).to_bytes(8, "big") + content[26:]
+
+
+@pytest.mark.parametrize("num_samples", [1, 15, 16, 4095, 4096, 4097, 5000, 8192, 130 * 4096, 2_100 * 4096 + 300])
+@pytest.mark.parametrize("subtype", ["PCM_16", "PCM_24", "PCM_S8"])
+def test_what_libsndfile_writes_ends_where_it_says(tmp_path, num_samples, subtype):
+    path = tmp_path / "a.flac"
+    write(path, num_samples, subtype=subtype)
+    assert flac_ends_at(str(path), num_samples)
+    assert not any(flac_ends_at(str(path), num_samples + off) for off in (-4096, -1, 1, 4096))
+
+
+def to_utf8(value: int) -> bytes:
+    """As RFC 9639 codes a number; Python's own for what both can."""
+    if value < 0x110000 and not 0xD800 <= value < 0xE000:
+        return chr(value).encode()
+    length = next(length for length in range(3, 8) if value < 1 << (5 * length + 1))
+    following = [0x80 | value >> 6 * place & 0x3F for place in reversed(range(length - 1))]
+    return bytes([0xFF & ~(0xFF >> length) | value >> 6 * (length - 1), *following])
+
+
+@given(st.integers(0, 2**36 - 1))
+def test_coded_numbers(value):
+    coded = to_utf8(value)
+    assert _coded_number(coded + b"\xff", 0) == (value, len(coded))
+
+
+@given(st.binary(max_size=40))
+def test_anything_may_stand_there(data):
+    assert not ends_at(2**50, 4096, data)
+    frame = frame_header(data, 4096)
+    assert frame is None or frame.end > frame.start
+
+
+@given(st.integers(0, 2**31 - 1), st.integers(1, 65_536), st.booleans())
+def test_both_ways_of_counting(number, size, variable):
+    header = (
+        b"\xff" + (b"\xf9" if variable else b"\xf8") + b"\x75\x08" + to_utf8(number) + (size - 1).to_bytes(2, "big")
+    )
+    start = number if variable else number * 4096
+    assert frame_header(header + bytes(8), 4096) == (start, start + size, len(header))
+
+
+def problem(path: Path, content: bytes) -> str:
+    path.write_bytes(content)
+    with pytest.raises(AudioError) as caught:
+        probe(Source(str(path), str(path), "a"))
+    return caught.value.problem
+
+
+@pytest.mark.parametrize("num_samples", [1, RATE, 2**33, 2**36 - 1])
+@pytest.mark.parametrize("tags", [b"", b"ID3\4\0\0\0\0\0\x0a" + bytes(10)])
+def test_a_header_that_lies(tmp_path, num_samples, tags):
+    content = with_samples(write(tmp_path / "a.flac", 3 * RATE), num_samples)
+    assert "it does not end after the" in problem(tmp_path / "a.flac", tags + content)
+
+
+def test_two_of_different_lengths_joined(tmp_path):
+    path = tmp_path / "a.flac"
+    content = write(path, 3 * RATE)
+    for joined in (content + write(path, RATE), write(path, RATE) + content):
+        assert "several in one" in problem(path, joined)
+
+
+@pytest.mark.parametrize("behind", [b"", bytes(100_000), b"TAG" + bytes(125), b"APETAGEX" + b"\xff\xf8" * 50_000])
+def test_something_behind_the_last_frame(tmp_path, behind):
+    path = tmp_path / "a.flac"
+    path.write_bytes(write(path, 3 * RATE) + behind)
+    assert probe(Source(str(path), str(path), "a")).num_samples == 3 * RATE
+
+
+def test_a_file_that_goes_while_it_is_looked_at(tmp_path, monkeypatch):
+    def gone(path, num_samples):
+        raise FileNotFoundError(2, "gone")
+
+    monkeypatch.setattr(probe_module, "flac_ends_at", gone)
+    content = with_samples(write(tmp_path / "a.flac", RATE), 7)
+    assert problem(tmp_path / "a.flac", content) == "no such file or folder"
