@@ -29,44 +29,44 @@ class OutputNames:
     """Hands out names without a format's extension. `reserved` are names that no input may have."""
 
     def __init__(self, reserved: Iterable[str] = ()) -> None:
-        self._owners: dict[int, str] = {_key(name): "" for name in reserved}  # name -> id; "": taken for good
+        self._owners: dict[int, str] = {name_key(name): "" for name in reserved}  # name -> id; "": taken for good
         self._repeats: dict[int, list[str]] = {}  # name -> the numbered names beside it, for ids that came again
         self._numbers: dict[int, int] = {}  # name -> the last number given out beside it
 
     def claim(self, id: str) -> tuple[str, list[Rename]]:
         """The name for the next input, and which earlier names change first to make room for it."""
         short, full = names_of(id)
-        owner = self._owners.get(_key(short))
+        owner = self._owners.get(name_key(short))
         if owner is None:
-            self._owners[_key(short)] = id
+            self._owners[name_key(short)] = id
             return short, []
         if owner == "":
             return self._take(full), []
-        if _key(names_of(owner)[1]) != _key(full):
+        if name_key(names_of(owner)[1]) != name_key(full):
             return self._share(owner, full)
         name = self._take(short)
-        self._repeats.setdefault(_key(short), []).append(name)
+        self._repeats.setdefault(name_key(short), []).append(name)
         return name, []
 
     def _share(self, owner: str, full: str) -> tuple[str, list[Rename]]:
         """Ids that differ in their extension alone meet: the earlier one and its repeats give up the short name."""
         short, owner_full = names_of(owner)
-        del self._owners[_key(short)]
-        earlier = [short, *self._repeats.pop(_key(short), [])]
+        del self._owners[name_key(short)]
+        earlier = [short, *self._repeats.pop(name_key(short), [])]
         renames = [Rename(name, self._take(owner_full)) for name in earlier]
         name = self._take(full)
-        self._owners[_key(short)] = ""
+        self._owners[name_key(short)] = ""
         return name, [rename for rename in renames if rename.old != rename.new]
 
     def _take(self, base: str) -> str:
         """`base` or, where that is taken, the next free of base.2, base.3 .."""
-        name, number = base, self._numbers.get(_key(base), 1)
-        while _key(name) in self._owners:
+        name, number = base, self._numbers.get(name_key(base), 1)
+        while name_key(name) in self._owners:
             number += 1
             name = f"{base}.{number}"
         if number > 1:
-            self._numbers[_key(base)] = number
-        self._owners[_key(name)] = ""
+            self._numbers[name_key(base)] = number
+        self._owners[name_key(name)] = ""
         return name
 
 
@@ -93,7 +93,8 @@ def _shorten(part: str) -> str:
     return encoded[: _MAX_PART_BYTES - len(tail)].decode("utf-8", "ignore") + tail
 
 
-def _key(name: str) -> int:
+def name_key(name: str) -> int:
+    """64 bits that are alike for names that a file system may take for one."""
     return int.from_bytes(_digest(name.casefold()), "big")
 
 

@@ -14,32 +14,54 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fastscribe import output as output_module
+from fastscribe.audio.source import Source
+from fastscribe.config import OutputStyle
+from fastscribe.journal import Appender
 from fastscribe.output import FolderOutput, StreamOutput
 from fastscribe.output_names import OutputNames, names_of
 from fastscribe.plain_text import clean_text
 from fastscribe.types import AudioInfo, Failure, Transcript
 
+OURS = (".lock", "journal.jsonl")
 
-def spoken(id: str, text: str | None = None) -> Transcript:
-    audio = AudioInfo("/in/" + id, id, sample_rate=16_000, channels=1, num_samples=16_000)
+
+def spoken(id: str, text: str | None = None, index: int = 0) -> Transcript:
+    audio = AudioInfo("/in/" + id, id, sample_rate=16_000, channels=1, num_samples=16_000, index=index)
     return Transcript(audio, id if text is None else text, (), ())
 
 
-def failed(id: str) -> Failure:
-    return Failure("/in/" + id, id, "load", "AudioError", "broken")
+def failed(id: str, index: int = 0) -> Failure:
+    return Failure("/in/" + id, id, "load", "AudioError", "broken", None, index)
+
+
+def folder_output(directory: Path, *formats: str, **options: bool) -> FolderOutput:
+    return FolderOutput(directory, OutputStyle(formats), {}, **options)
+
+
+def put(output: FolderOutput | StreamOutput, result: Transcript | Failure) -> None:
+    """Announces an input and writes its result."""
+    item = result if isinstance(result, Failure) else result.audio
+    source = Source(item.path, item.path, item.id, index=item.index)
+    assert output.expect(source)
+    if not output.is_done(source):
+        output.write(result)
 
 
 def write_all(directory: Path, ids: Iterable[str], *formats: str) -> dict[str, str]:
     """Writes a transcript for each id, whose text is the id; returns what then lies in the folder."""
-    with FolderOutput(directory, formats, False) as output:
-        for id in ids:
-            output.write(spoken(id))
+    with folder_output(directory, *formats) as output:
+        for index, id in enumerate(ids):
+            put(output, spoken(id, index=index))
     return contents(directory)
 
 
 def contents(directory: Path) -> dict[str, str]:
     files = sorted(path for path in directory.rglob("*") if path.is_file())
-    return {path.relative_to(directory).as_posix(): path.read_text(encoding="utf-8").strip() for path in files}
+    return {
+        path.relative_to(directory).as_posix(): path.read_text(encoding="utf-8").strip()
+        for path in files
+        if path.name not in OURS
+    }
 
 
 def rows(directory: Path, name: str = "transcripts.jsonl") -> list[str]:
@@ -48,9 +70,9 @@ def rows(directory: Path, name: str = "transcripts.jsonl") -> list[str]:
 
 
 def test_jsonl_holds_a_row_a_file_failures_too_as_soon_as_it_is_written(tmp_path: Path) -> None:
-    with FolderOutput(tmp_path / "new" / "folder", ("jsonl",), False) as output:
-        for number, result in enumerate((spoken("a.wav"), failed("b.wav"), spoken("c/d.wav")), start=1):
-            output.write(result)
+    with folder_output(tmp_path / "new" / "folder", "jsonl") as output:
+        for number, result in enumerate((spoken("a.wav"), failed("b.wav", 1), spoken("c/d.wav", index=2)), start=1):
+            put(output, result)
             assert len(rows(tmp_path / "new" / "folder")) == number
     assert rows(tmp_path / "new" / "folder") == ["/in/a.wav", "/in/b.wav", "/in/c/d.wav"]
 
@@ -61,9 +83,10 @@ def test_files_mirror_the_folders_and_lose_their_extension(tmp_path: Path) -> No
     }  # fmt: skip
 
 
-def test_an_earlier_runs_rows_are_kept(tmp_path: Path) -> None:
+def test_rows_without_a_journal_are_kept(tmp_path: Path) -> None:
     for number in range(4):
         write_all(tmp_path, [f"{number}.wav"], "jsonl")
+        (tmp_path / "journal.jsonl").unlink()
     assert rows(tmp_path) == ["/in/3.wav"]
     assert rows(tmp_path, "transcripts.previous.jsonl") == ["/in/0.wav"]
     assert rows(tmp_path, "transcripts.previous.3.jsonl") == ["/in/2.wav"]
@@ -119,9 +142,9 @@ def test_the_runs_own_report_is_not_overwritten(tmp_path: Path) -> None:
 
 def test_failures_leave_no_file_but_json_and_keep_their_name(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("of an earlier run")
-    with FolderOutput(tmp_path, ("txt", "json"), False) as output:
-        output.write(failed("a.wav"))
-        output.write(spoken("a.mp3"))
+    with folder_output(tmp_path, "txt", "json") as output:
+        put(output, failed("a.wav"))
+        put(output, spoken("a.mp3", index=1))
     files = contents(tmp_path)
     assert set(files) == {"a.txt", "a.wav.json", "a.mp3.txt", "a.mp3.json"}
     assert files["a.txt"] == "of an earlier run"
@@ -176,16 +199,16 @@ def test_over_long_names_stay_apart(tmp_path: Path) -> None:
 
 
 def test_a_file_is_whole_or_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_all(tmp_path, ["a.wav"], "txt")
+    (tmp_path / "a.txt").write_text("a.wav")
 
     def fail(source: object, target: object) -> None:
         raise OSError(28, "No space left on device")
 
-    with FolderOutput(tmp_path, ("txt", "jsonl"), False) as output:
+    with folder_output(tmp_path, "txt", "jsonl") as output:
         with monkeypatch.context() as patch:
             patch.setattr(output_module.os, "replace", fail)
             with pytest.raises(OSError, match="No space"):
-                output.write(spoken("a.wav", "longer text"))
+                put(output, spoken("a.wav", "longer text"))
         assert contents(tmp_path) == {"a.txt": "a.wav", "transcripts.jsonl": ""}
         output.write(spoken("a.wav", "second try"))
     assert contents(tmp_path)["a.txt"] == "second try"
@@ -204,7 +227,7 @@ def test_a_row_that_does_not_fit_is_taken_back(tmp_path: Path) -> None:
 
     path = tmp_path / "rows"
     with FullDisk(path, "a") as file:
-        rows = output_module._Rows(file)
+        rows = Appender(file)
         rows.append(b"first row\n")
         file.is_full = True
         with pytest.raises(OSError, match="No space"):
@@ -215,15 +238,15 @@ def test_a_row_that_does_not_fit_is_taken_back(tmp_path: Path) -> None:
 
 
 def test_without_files_no_names_are_remembered(tmp_path: Path) -> None:
-    with FolderOutput(tmp_path, ("jsonl",), False) as output:
-        output.write(spoken("a.wav"))
-        assert not output._names._owners
+    with folder_output(tmp_path, "jsonl") as output:
+        put(output, spoken("a.wav"))
+        assert not output._all_names._owners
 
 
 def test_streams_get_utf8_and_are_flushed_but_not_closed() -> None:
     raw = io.BytesIO()
     stream = io.TextIOWrapper(io.BufferedWriter(raw), encoding="ascii")
-    with StreamOutput(stream) as output:
+    with StreamOutput(stream, OutputStyle()) as output:
         output.write(spoken("ä.wav"))
         assert json.loads(raw.getvalue())["text"] == "ä.wav"
         output.write(failed("b.wav"))
@@ -234,7 +257,7 @@ def test_streams_get_utf8_and_are_flushed_but_not_closed() -> None:
 
 def test_streams_take_any_format() -> None:
     stream = io.StringIO()
-    output = StreamOutput(stream, "txt")
+    output = StreamOutput(stream, OutputStyle(("txt",)))
     for result in (spoken("a.wav"), failed("b.wav"), spoken("c.wav")):
         output.write(result)
     assert stream.getvalue() == "a.wav\nc.wav\n"
@@ -245,6 +268,33 @@ def test_a_closed_pipe_is_the_callers_business() -> None:
     os.close(reader)
     stream = os.fdopen(writer, "w")
     with pytest.raises(BrokenPipeError):
-        StreamOutput(stream).write(spoken("a.wav"))
+        StreamOutput(stream, OutputStyle()).write(spoken("a.wav"))
     with pytest.raises(BrokenPipeError):
         stream.close()
+
+
+@given(st.permutations(range(6)))
+def test_ordered_streams_wait_for_what_comes_first(order: list[int]) -> None:
+    stream = io.StringIO()
+    output = StreamOutput(stream, OutputStyle(), ordered=True)
+    results = [failed("b.wav", 1) if n == 1 else spoken(f"{n}.wav", index=n) for n in range(6)]
+    for n in range(6):
+        assert output.expect(Source("x", "x", "x", index=n))
+    for count, n in enumerate(order, start=1):
+        output.write(results[n])
+        num_out = next((first for first in range(6) if first not in order[:count]), 6)
+        assert len(stream.getvalue().splitlines()) == num_out
+    paths = [json.loads(line)["audio_filepath"] for line in stream.getvalue().splitlines()]
+    assert paths == ["/in/b.wav" if n == 1 else f"/in/{n}.wav" for n in range(6)]
+
+
+def test_a_new_input_of_like_name_costs_no_earlier_one_its_text(tmp_path: Path) -> None:
+    write_all(tmp_path, ["a.wav"], "txt")
+    files = write_all(tmp_path, ["a.mp3", "a.wav"], "txt")
+    assert files["a.mp3.txt"] == "a.mp3"
+    assert files["a.wav.txt"] == "a.wav"
+
+
+def test_a_name_that_another_input_took_is_written_again(tmp_path: Path) -> None:
+    for id in ("a.wav", "a.flac", "a.wav"):
+        assert write_all(tmp_path, [id], "txt") == {"a.txt": id}

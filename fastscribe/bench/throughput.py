@@ -23,6 +23,7 @@ from fastscribe import batching
 from fastscribe.batching import Budget
 from fastscribe.bench import busy
 from fastscribe.bench.machine import gpu_samples
+from fastscribe.config import OutputStyle
 from fastscribe.device import host_array
 from fastscribe.output import FolderOutput
 from fastscribe.run import Transcriber, run_stats
@@ -134,8 +135,8 @@ def from_files(transcriber: Transcriber, paths: Sequence[Path], out: Path, passe
 
 def _to_jsonl(transcriber: Transcriber, paths: Sequence[Path], folder: Path) -> dict[str, Any]:
     start = perf_counter()
-    with FolderOutput(folder, ("jsonl",)) as output:
-        for result in transcriber.transcribe([str(path) for path in paths]):
+    with FolderOutput(folder, OutputStyle(), {}, overwrite=True) as output:
+        for result in transcriber.transcribe([str(path) for path in paths], output):
             if isinstance(result, Failure):
                 raise RuntimeError(f"{result.path}: {result.stage}: {result.message}")
             with transcriber.progress.stopwatch.time("write"):

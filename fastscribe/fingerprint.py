@@ -1,0 +1,66 @@
+"""What decides a run's results besides its inputs, as plain values that can be compared and shown."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import os
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from fastscribe.config import Options, OutputStyle
+
+_FORMAT_VERSION = 1  # of the output; a change to what rows or files hold is a new one
+# Options that change how fast results come, and not what they are.
+_SPEED_ONLY = frozenset(("cuda_graphs", "batch_frames", "batch_size", "window", "threads"))
+_MODEL_SUFFIXES = frozenset(
+    (".nemo", ".safetensors", ".json", ".yaml", ".yml", ".model", ".vocab", ".ckpt", ".bin", ".txt")
+)
+_BLOCK_BYTES = 1 << 25
+
+
+def fingerprint(model_digest: str, dtype: str, decoder: str, options: Options, style: OutputStyle) -> dict[str, Any]:
+    """By the names that the command line has for them. `dtype` and `decoder` are what was chosen in the end."""
+    chosen = {field.name: getattr(options, field.name) for field in dataclasses.fields(options)}
+    shaping = {name: value for name, value in chosen.items() if name not in _SPEED_ONLY | {"decoder"}}
+    looks = dataclasses.asdict(style.subtitles) if {"srt", "vtt"} & set(style.formats) else {}
+    named = {f"--{name.replace('_', '-')}": value for name, value in {**shaping, **looks}.items()}
+    return {
+        "model": model_digest,
+        "--dtype": dtype,
+        "--decoder": decoder,
+        **named,
+        "--format": sorted(style.formats),
+        "--tokens": style.tokens,
+        "output format": _FORMAT_VERSION,
+    }
+
+
+def model_digest(path: str | os.PathLike[str]) -> str:
+    """Of a checkpoint's content, wherever it lies: its file, or a folder's files that a checkpoint may be made of.
+
+    SHA-256 over the SHA-256 of blocks of 32 MB, so that all processors share the work. Raises OSError.
+    """
+    root = Path(path)
+    files = [root] if root.is_file() else sorted(entry for entry in root.iterdir() if entry.suffix in _MODEL_SUFFIXES)
+    digest = hashlib.sha256()
+    with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+        for file in files:
+            if file.is_file():
+                digest.update(b"" if file == root else file.name.encode("utf-8", "surrogateescape") + b"\0")
+                for block in pool.map(_block_digest, *zip(*_blocks(file), strict=True)):
+                    digest.update(block)
+    return "sha256:" + digest.hexdigest()[:32]
+
+
+def _blocks(file: Path) -> Iterator[tuple[Path, int]]:
+    size = file.stat().st_size
+    yield from ((file, start) for start in range(0, max(1, size), _BLOCK_BYTES))
+
+
+def _block_digest(file: Path, start: int) -> bytes:
+    with file.open("rb", buffering=0) as opened:
+        opened.seek(start)
+        return hashlib.sha256(opened.read(_BLOCK_BYTES)).digest()

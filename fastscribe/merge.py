@@ -1,0 +1,174 @@
+"""The results of shards, in one or several folders, as one: `transcripts.jsonl` and `report.json`.
+
+What a shard has done is what its journal says. A shard is complete when its report is there, which a run writes last.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fastscribe.errors import UsageError
+from fastscribe.journal import Paths, entries_of, live_places, read_header
+from fastscribe.shards import Shard
+
+_JOURNAL = re.compile(r"journal\.shard-(\d+)-of-(\d+)\.jsonl", re.ASCII)
+
+
+@dataclass(frozen=True)
+class ShardResult:
+    shard: Shard
+    paths: Paths
+    entries: np.ndarray  # those that no later line has replaced
+    report: Mapping[str, Any] | None  # None: not complete
+
+
+@dataclass(frozen=True)
+class Merged:
+    """What `merge` found; `missing` and `incomplete` are shard numbers."""
+
+    count: int
+    results: tuple[ShardResult, ...]
+
+    @property
+    def missing(self) -> list[int]:
+        return sorted(set(range(self.count)) - {result.shard.index for result in self.results})
+
+    @property
+    def incomplete(self) -> list[int]:
+        return [result.shard.index for result in self.results if result.report is None]
+
+    @property
+    def failed(self) -> int:
+        return sum(int(result.entries["failed"].sum()) for result in self.results)
+
+
+def merge(folders: Sequence[Path], destination: Path, ordered: bool) -> Merged:
+    """Writes both files to `destination`, each whole or not at all, and says what is missing.
+
+    With `ordered` the rows are in the order of the inputs, else shard by shard. Raises UsageError where there are no
+    shards, or not of one run; OSError.
+    """
+    found = _find(folders)
+    _check_same_run(found)
+    if (destination / "journal.jsonl").exists():
+        raise UsageError(f"{destination}: holds the results of a run of its own: name another folder with --output-dir")
+    merged = Merged(found[0].shard.count, tuple(found))
+    destination.mkdir(parents=True, exist_ok=True)
+    _write_rows(merged, destination / "transcripts.jsonl", ordered)
+    part = destination / "report.json.part"
+    part.write_text(json.dumps(joined_report(merged), indent=2) + "\n", encoding="utf-8")
+    os.replace(part, destination / "report.json")
+    return merged
+
+
+def _find(folders: Sequence[Path]) -> list[ShardResult]:
+    found: dict[int, ShardResult] = {}
+    counts = set()
+    for folder in folders:
+        for path in sorted(folder.glob("journal.shard-*.jsonl")):
+            match = _JOURNAL.fullmatch(path.name)
+            if match is None:
+                continue
+            shard = Shard(int(match[1]), int(match[2]))
+            counts.add(shard.count)
+            if shard.index in found:
+                raise UsageError(f"shard {shard} is in {found[shard.index].paths.directory} and in {folder}")
+            found[shard.index] = _read(shard, Paths(folder, shard.suffix))
+    if not found:
+        raise UsageError(f"{', '.join(map(str, folders))}: no shards here (transcribe --shard I/N -o FOLDER makes them)")
+    if len(counts) > 1:
+        raise UsageError(f"shards of {' and of '.join(map(str, sorted(counts)))}: of runs divided differently")
+    return [found[index] for index in sorted(found)]
+
+
+def _read(shard: Shard, paths: Paths) -> ShardResult:
+    entries = entries_of(paths.journal)
+    try:
+        report = json.loads(paths.report.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        report = None
+    return ShardResult(shard, paths, entries[live_places(entries)], report)
+
+
+def _check_same_run(found: Sequence[ShardResult]) -> None:
+    first, *others = [{**read_header(result.paths.journal), "shard": None} for result in found]
+    for result, fingerprint in zip(found[1:], others, strict=True):
+        different = [name for name in first.keys() | fingerprint.keys() if first.get(name) != fingerprint.get(name)]
+        if different:
+            raise UsageError(f"{result.paths.journal}: was run with another {', '.join(sorted(different))} than "
+                             f"{found[0].paths.journal}")  # fmt: skip
+
+
+def _write_rows(merged: Merged, path: Path, ordered: bool) -> None:
+    shards = np.repeat(np.arange(len(merged.results)), [len(result.entries) for result in merged.results])
+    entries = np.concatenate([result.entries for result in merged.results])
+    places = np.argsort(entries["order"], kind="stable") if ordered else np.arange(len(entries))
+    files = [result.paths.rows.open("rb") if result.paths.rows.exists() else None for result in merged.results]
+    part = path.with_name(path.name + ".part")
+    try:
+        with part.open("wb") as rows:
+            for place in places.tolist():
+                file, (begin, end) = files[shards[place]], entries[["begin", "end"]][place]
+                if file is not None:
+                    file.seek(begin)
+                    rows.write(file.read(end - begin))
+        os.replace(part, path)
+    finally:
+        part.unlink(missing_ok=True)
+        for file in files:
+            if file is not None:
+                file.close()
+
+
+def joined_report(merged: Merged) -> dict[str, Any]:
+    """Files and hours are those of all runs, by the journals; times, speed and cost those of each shard's last run.
+
+    `wall_s` is the longest shard's, as if they ran at once; `machine_s` is the sum.
+    """
+    reports = [result.report for result in merged.results if result.report is not None]
+    transcribed_s, machine_s = _total(reports, "audio_s"), _total(reports, "wall_s")
+    wall_s = max((float(report["wall_s"]) for report in reports), default=0.0)
+    usd = _usd(reports)
+    padded, real = _total(reports, "padded_frames"), _total(reports, "real_frames")
+    return {
+        "shards": merged.count,
+        "shards_missing": merged.missing,
+        "shards_incomplete": merged.incomplete,
+        "files": sum(len(result.entries) for result in merged.results),
+        "failed": merged.failed,
+        "audio_s": round(sum(float(result.entries["audio_s"].sum()) for result in merged.results), 3),
+        "wall_s": wall_s,
+        "machine_s": round(machine_s, 3),
+        "rtfx": round(transcribed_s / wall_s, 2) if wall_s else 0.0,
+        "stage_s": _stage_s(reports),
+        "padding_share": round(1 - real / padded, 4) if padded else 0.0,
+        "peak_bytes": max((report["peak_bytes"] for report in reports), default=0),
+        "devices": sorted({report["device"] for report in reports}),
+        "dtypes": sorted({report["dtype"] for report in reports}),
+        "usd": None if usd is None else round(usd, 4),
+        "usd_per_1000_audio_hours": round(1000 * usd / (transcribed_s / 3600), 4) if usd and transcribed_s else None,
+    }
+
+
+def _total(reports: Sequence[Mapping[str, Any]], name: str) -> float:
+    return sum(float(report[name]) for report in reports)
+
+
+def _stage_s(reports: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    names = dict.fromkeys(name for report in reports for name in report["stage_s"])
+    return {name: round(sum(report["stage_s"].get(name, 0.0) for report in reports), 3) for name in names}
+
+
+def _usd(reports: Sequence[Mapping[str, Any]]) -> float | None:
+    """None where a machine's price is not known."""
+    if not reports or any(report["usd_per_hour"] is None for report in reports):
+        return None
+    return sum(report["usd_per_hour"] * report["wall_s"] / 3600 for report in reports)

@@ -1,0 +1,104 @@
+"""Which inputs are this process's, when several work on the same list and talk to nobody.
+
+An input belongs to the shard that its id's hash says, so the order of the inputs, and what is already done, do not
+matter. Shards are numbered from 0, as SLURM's and Kubernetes' own indices usually are.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from fastscribe.errors import UsageError
+
+_GIVEN = re.compile(r"(auto|\d{1,9})/(\d{1,9})", re.ASCII)
+_SLURM_INDEX, _KUBERNETES_INDEX = "SLURM_ARRAY_TASK_ID", "JOB_COMPLETION_INDEX"
+
+
+@dataclass(frozen=True)
+class Shard:
+    index: int
+    count: int
+    source: str = "--shard"  # where the numbers come from
+
+    def holds(self, id: str) -> bool:
+        return self.count == 1 or shard_of(id, self.count) == self.index
+
+    @property
+    def suffix(self) -> str:
+        """What stands in the names of its files; empty for the only shard."""
+        return "" if self.count == 1 else f".shard-{self.index}-of-{self.count}"
+
+    def __str__(self) -> str:
+        return f"{self.index}/{self.count}"
+
+
+WHOLE = Shard(0, 1)
+
+
+def shard_of(id: str, count: int) -> int:
+    """From 0 to count - 1; the same on every machine and in every version."""
+    digest = hashlib.sha256(id.encode("utf-8", "surrogatepass")).digest()
+    return int.from_bytes(digest[:8], "big") % count
+
+
+def choose_shard(given: str | None, environment: Mapping[str, str]) -> Shard:
+    """`given` is "i/n", "auto/n" (the index from the scheduler) or None (all from the scheduler, if there is one).
+
+    Raises UsageError where that is malformed, or where the scheduler does not say enough.
+    """
+    if given is None:
+        return _from_scheduler(environment)
+    match = _GIVEN.fullmatch(given.strip())
+    if match is None:
+        raise UsageError(f"--shard {given}: not i/n, such as 0/4 for the first of four, or auto/4")
+    count = int(match[2])
+    index = _scheduler_index(given, environment) if match[1] == "auto" else int(match[1])
+    return _checked(Shard(index, count), f"--shard {given}")
+
+
+def _checked(shard: Shard, where: str) -> Shard:
+    if not 0 <= shard.index < shard.count:
+        last = max(0, shard.count - 1)
+        raise UsageError(f"{where}: shards are numbered from 0, here 0/{shard.count} to {last}/{shard.count}")
+    return shard
+
+
+def _scheduler_index(given: str, environment: Mapping[str, str]) -> int:
+    if _SLURM_INDEX in environment:
+        return _number(environment, _SLURM_INDEX) - _number(environment, "SLURM_ARRAY_TASK_MIN", "0")
+    if _KUBERNETES_INDEX in environment:
+        return _number(environment, _KUBERNETES_INDEX)
+    raise UsageError(f"--shard {given}: neither {_SLURM_INDEX} nor {_KUBERNETES_INDEX} is set here; give a number")
+
+
+def _from_scheduler(environment: Mapping[str, str]) -> Shard:
+    if _SLURM_INDEX in environment:
+        return _from_slurm(environment)
+    if _KUBERNETES_INDEX in environment:
+        raise UsageError(
+            f"{_KUBERNETES_INDEX} is set, which does not say how many pods there are: give --shard auto/N "
+            "(the job's completions), or --shard 0/1 to do everything here"
+        )
+    return WHOLE
+
+
+def _from_slurm(environment: Mapping[str, str]) -> Shard:
+    """Of a plain array only: after --array=3,7 nobody can tell how many tasks there were when it first ran."""
+    first, last = _number(environment, "SLURM_ARRAY_TASK_MIN"), _number(environment, "SLURM_ARRAY_TASK_MAX")
+    count = _number(environment, "SLURM_ARRAY_TASK_COUNT")
+    if first not in (0, 1) or last - first + 1 != count:
+        raise UsageError(
+            f"this SLURM array has {count} tasks from {first} to {last}, which do not say into how many shards the inputs "
+            "are divided: give --shard i/n, or --shard 0/1 to do everything here"
+        )
+    return _checked(Shard(_number(environment, _SLURM_INDEX) - first, count, _SLURM_INDEX), _SLURM_INDEX)
+
+
+def _number(environment: Mapping[str, str], name: str, default: str = "") -> int:
+    text = environment.get(name, default)
+    if not text.isascii() or not text.isdigit():
+        raise UsageError(f"{name} is {text!r}, not a number: give --shard i/n")
+    return int(text)

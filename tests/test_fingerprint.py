@@ -1,0 +1,88 @@
+"""What decides results changes the fingerprint, and nothing else does."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+from pathlib import Path
+
+import pytest
+import typer.main
+
+from fastscribe import fingerprint as module
+from fastscribe.cli import app
+from fastscribe.config import Options, OutputStyle, SubtitleStyle
+from fastscribe.fingerprint import fingerprint, model_digest
+from tests.conftest import MODELS
+
+MODEL = MODELS / "tdt_demo" / "model.nemo"
+
+
+def of(options: Options = Options(), style: OutputStyle = OutputStyle(), **chosen: str) -> dict:  # noqa: B008 - frozen
+    return fingerprint(chosen.get("model", "m"), chosen.get("dtype", "fp32"), chosen.get("decoder", "tdt"), options, style)
+
+
+@pytest.mark.parametrize(
+    ("name", "changed"),
+    [
+        ("model", of(model="other")),
+        ("--dtype", of(dtype="bf16")),
+        ("--decoder", of(decoder="ctc")),
+        ("--max-utterance-s", of(Options(max_utterance_s=3))),
+        ("--channel", of(Options(channel=1))),
+        ("--attention", of(Options(attention="local:4,4"))),
+        ("--vad", of(Options(vad="silero"))),
+        ("--format", of(style=OutputStyle(("jsonl", "txt")))),
+        ("--tokens", of(style=OutputStyle(tokens=True))),
+    ],
+)
+def test_what_decides_results_is_in_it(name: str, changed: dict) -> None:
+    assert [key for key in of() if of()[key] != changed[key]] == [name]
+
+
+def test_looks_count_only_where_there_are_subtitles() -> None:
+    narrow = SubtitleStyle(max_line_width=20)
+    assert of(style=OutputStyle(("txt",), subtitles=narrow)) == of(style=OutputStyle(("txt",)))
+    srt, narrow_srt = of(style=OutputStyle(("srt",))), of(style=OutputStyle(("srt",), subtitles=narrow))
+    assert [key for key in srt if srt[key] != narrow_srt[key]] == ["--max-line-width"]
+
+
+def test_speed_is_not_in_it() -> None:
+    assert of(Options(batch_size=3, batch_frames=9, window=2, threads=1, cuda_graphs="off")) == of()
+    fields = {field.name for field in dataclasses.fields(Options)}
+    assert module._SPEED_ONLY < fields
+    assert len(fields) == len(module._SPEED_ONLY) + len({"decoder", "max_utterance_s", "channel", "attention", "vad"})
+
+
+def test_the_names_are_the_command_lines() -> None:
+    command = typer.main.get_command(app).commands["transcribe"]  # type: ignore[attr-defined]
+    known = {option for parameter in command.params for option in parameter.opts}
+    shown = of(style=OutputStyle(("srt",)))
+    assert [name for name in shown if name.startswith("--") and name not in known] == []
+
+
+def test_a_models_digest_is_that_of_its_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.copy(MODEL, tmp_path / "elsewhere.nemo")
+    assert model_digest(MODEL) == model_digest(tmp_path / "elsewhere.nemo")
+    content = bytearray(MODEL.read_bytes())
+    content[len(content) // 2] ^= 1
+    (tmp_path / "elsewhere.nemo").write_bytes(content)
+    assert model_digest(MODEL) != model_digest(tmp_path / "elsewhere.nemo")
+    folder = tmp_path / "folder"
+    shutil.copytree(MODELS / "hf_ctc", folder)
+    before = model_digest(folder)
+    (folder / "README.md").write_text("notes")
+    (folder / "sub").mkdir()
+    assert model_digest(folder) == before == model_digest(MODELS / "hf_ctc")
+    (folder / "config.json").write_text((folder / "config.json").read_text() + " ")
+    assert model_digest(folder) != before
+
+
+def test_blocks_are_digested_each_and_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_BLOCK_BYTES", 4)
+    digests = set()
+    for number, content in enumerate((b"", b"abcd", b"abcde", b"abcdabcd", b"abcdefgh", b"efghabcd")):
+        path = tmp_path / f"{number}.nemo"
+        path.write_bytes(content)
+        digests.add(model_digest(path))
+    assert len(digests) == 6

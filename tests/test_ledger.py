@@ -1,0 +1,137 @@
+"""Which inputs are still to do: by place, stretch and state, never by order."""
+
+from __future__ import annotations
+
+import os
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fastscribe import journal
+from fastscribe.audio.source import Source, input_failure
+from fastscribe.journal import Earlier, Entry
+from fastscribe.ledger import Ledger
+from fastscribe.shards import Shard
+from fastscribe.types import Failure
+
+
+def source(path: Path | str, index: int = 0, **fields: object) -> Source:
+    return Source(path=str(path), file=str(path), id=Path(path).name, index=index, **fields)  # type: ignore[arg-type]
+
+
+def nothing() -> Earlier:
+    return Earlier(np.zeros(0, journal._ENTRY))
+
+
+def after(*items: tuple[Source | Failure, bool]) -> Earlier:
+    """What an earlier run of these (input, failed) left."""
+    ledger, entries = Ledger(earlier=nothing()), []
+    for index, (item, failed) in enumerate(items):
+        numbered = replace(item, index=index)
+        assert ledger.expect(numbered)
+        assert not ledger.is_done(numbered)
+        expected = ledger[index]
+        entries.append(Entry("", expected.key, expected.state, 0, 0, index, failed)[1:-1] + (0,))
+        ledger.settle(index)
+    return Earlier(np.array(entries, journal._ENTRY))
+
+
+def is_done(ledger: Ledger, item: Source | Failure) -> bool:
+    assert ledger.expect(item)
+    return ledger.is_done(item)
+
+
+@pytest.fixture
+def clip(tmp_path: Path) -> Path:
+    path = tmp_path / "a.wav"
+    path.write_bytes(b"content")
+    return path
+
+
+def test_the_same_input_is_done_however_it_is_written(clip: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    earlier = after((source(clip), False))
+    monkeypatch.chdir(clip.parent)
+    for number, name in enumerate((clip, "a.wav", "./a.wav", f"../{clip.parent.name}/a.wav")):
+        assert is_done(Ledger(earlier=earlier), source(name, number)), name
+
+
+def test_a_changed_input_is_not_done(clip: Path) -> None:
+    row = {"audio_filepath": "a.wav", "text": "one"}
+    earlier = after((source(clip, row=row), False))
+    assert is_done(Ledger(earlier=earlier), source(clip, row=dict(reversed(row.items()))))
+    ledger = Ledger(earlier=earlier)
+    assert not is_done(ledger, source(clip, row={**row, "text": "two"}))
+    assert ledger[0].is_replacing
+    assert not is_done(Ledger(earlier=earlier), source(clip, row=row, offset_s=1.0))
+    os.utime(clip, ns=(0, 12345))
+    assert not is_done(Ledger(earlier=earlier), source(clip, row=row))
+    clip.unlink()
+    assert not is_done(Ledger(earlier=earlier), source(clip, row=row))
+
+
+def test_failures_are_left_alone_unless_asked_for(clip: Path) -> None:
+    earlier = after((source(clip), True))
+    ledger = Ledger(earlier=earlier)
+    assert is_done(ledger, source(clip))
+    assert ledger.failed_before == 1
+    again = Ledger(earlier=earlier, retry_failed=True)
+    assert not is_done(again, source(clip))
+    assert again[0].is_replacing
+    assert again.failed_before == 0
+
+
+def test_an_input_that_was_missing_is_the_same_one_when_it_is_there(tmp_path: Path) -> None:
+    clip = tmp_path / "late.wav"
+    earlier = after((input_failure(str(clip), "no such file or folder"), True))
+    assert is_done(Ledger(earlier=earlier), input_failure(str(clip), "no such file or folder"))
+    clip.write_bytes(b"now")
+    ledger = Ledger(earlier=earlier)
+    assert not is_done(ledger, source(clip))
+    assert ledger[0].is_replacing
+
+
+def test_the_same_input_twice_is_two(clip: Path) -> None:
+    ledger = Ledger(earlier=after((source(clip), False)))
+    assert is_done(ledger, source(clip, 0))
+    assert not is_done(ledger, source(clip, 1))
+    ledger = Ledger(earlier=after((source(clip), False), (source(clip), True)))
+    assert is_done(ledger, source(clip, 0))
+    assert ledger.failed_before == 0
+    assert is_done(ledger, source(clip, 1))
+    assert ledger.failed_before == 1
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.integers(0, 5), max_size=12), st.integers(1, 4))
+def test_shards_share_out_every_input_and_know_their_own(numbers: list[int], count: int) -> None:
+    items = [source(f"/nowhere/{number}.wav", index) for index, number in enumerate(numbers)]
+    ledgers = [Ledger(Shard(index, count), nothing()) for index in range(count)]
+    held = [[ledger.expect(item) for ledger in ledgers] for item in items]
+    assert all(sum(row) == 1 for row in held)
+    keys = {ledgers[row.index(True)][item.index].key for row, item in zip(held, items, strict=True)}
+    assert len(keys) == len(items)
+
+
+def test_several_threads_may_ask_at_once(tmp_path: Path) -> None:
+    items = [source(tmp_path / f"{number}.wav", number) for number in range(400)]
+    earlier = after(*[(item, item.index % 3 == 0) for item in items[:200]])
+    ledger = Ledger(earlier=earlier)
+    done: list[int] = []
+    for item in items:
+        ledger.expect(item)
+
+    def ask(part: list[Source]) -> None:
+        done.extend(item.index for item in part if ledger.is_done(item))
+
+    threads = [threading.Thread(target=ask, args=(items[start::8],)) for start in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(done) == list(range(200))
+    assert ledger.failed_before == 67

@@ -1,0 +1,133 @@
+"""Runs that go on where an earlier one stopped, and runs that share their inputs, as their user meets them."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import AUDIO
+from tests.test_cli import FIRST, MODEL, SENTENCE, command, rows, transcribe
+
+CLIPS = sorted(AUDIO.glob("0*.flac"))[:5]
+
+
+@pytest.fixture
+def clips(tmp_path: Path) -> Path:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    for clip in CLIPS:
+        shutil.copy(clip, folder / clip.name)
+    return folder
+
+
+def texts(out: Path, name: str = "transcripts.jsonl") -> dict[str, str]:
+    found = rows((out / name).read_text(encoding="utf-8"))
+    named = {Path(row["audio_filepath"]).name: row.get("text", "failed") for row in found}
+    assert len(named) == len(found)
+    return named
+
+
+def report(out: Path) -> dict:
+    return json.loads((out / "report.json").read_text())
+
+
+def test_the_same_command_again_does_only_what_is_left(clips: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    late = clips / CLIPS[0].name
+    late.rename(tmp_path / "late.flac")
+    (clips / "broken.wav").write_text("not audio")
+    assert transcribe(clips, "-o", out, "-f", "jsonl,srt").returncode == 1
+    assert report(out) | {"files": 5, "failed": 1, "skipped": 0} == report(out)
+    (tmp_path / "late.flac").rename(late)
+    again = transcribe(clips, "-o", out, "-f", "jsonl,srt")
+    assert again.returncode == 1
+    assert "--retry-failed" in again.stderr
+    assert report(out) | {"files": 1, "failed": 0, "skipped": 5, "failed_before": 1} == report(out)
+    assert texts(out)[late.name] == SENTENCE
+    assert texts(out)["broken.wav"] == "failed"
+    assert len(list(out.glob("*.srt"))) == 5
+
+    shutil.copy(FIRST, clips / "broken.wav")  # which changes its size, too, so that it is done again without being asked
+    os.utime(clips / CLIPS[1].name)
+    assert transcribe(clips, "-o", out, "-f", "jsonl,srt").returncode == 0
+    assert report(out) | {"files": 2, "failed": 0, "skipped": 4, "failed_before": 0} == report(out)
+    assert texts(out)["broken.wav"] == SENTENCE
+    assert len(texts(out)) == 6
+
+
+def test_failed_files_are_tried_again_when_asked(clips: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    (clips / "broken.wav").write_text("not audio")
+    for retry, files in ((), 6), (("--retry-failed",), 1):
+        assert transcribe(clips, "-o", out, *retry).returncode == 1
+        assert report(out) | {"files": files, "failed": 1} == report(out)
+    assert len(texts(out)) == 6
+
+
+def test_other_settings_need_another_folder(clips: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    assert transcribe(clips, "-o", out).returncode == 0
+    before = (out / "transcripts.jsonl").read_bytes()
+    other = transcribe(clips, "-o", out, "--max-utterance-s", 2, "--tokens")
+    assert other.returncode == 2
+    assert "--max-utterance-s was 40.0, is 2.0" in other.stderr
+    assert "--tokens was false, is true" in other.stderr
+    assert "--overwrite" in other.stderr
+    assert other.stderr.count("\n") == 1
+    assert (out / "transcripts.jsonl").read_bytes() == before
+    assert transcribe(clips, "-o", out, "--tokens", "--overwrite").returncode == 0
+    assert all("tokens" in row for row in rows((out / "transcripts.jsonl").read_text()))
+    # How fast results come is nobody's business.
+    assert transcribe(clips, "-o", out, "--tokens", "--batch-size", 1, "--threads", 3, "--window", 2).returncode == 0
+
+
+def test_a_second_run_at_the_same_time_says_so(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    first = subprocess.Popen(command("transcribe", "-", "-m", MODEL, "-o", out, "-q"), stdin=subprocess.PIPE)
+    try:
+        while not (out / "journal.jsonl").exists():
+            assert first.poll() is None
+        second = transcribe(FIRST, "-o", out)
+        assert second.returncode == 2
+        assert f"process {first.pid} " in second.stderr
+        assert second.stderr.count("\n") == 1
+    finally:
+        first.kill()
+        first.communicate()
+    assert transcribe(FIRST, "-o", out).returncode == 0
+
+
+def test_shards_together_do_everything_once(clips: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    (clips / "broken.wav").write_text("not audio")
+    codes = [transcribe(clips, "-o", out, "--shard", f"{index}/3", "-f", "jsonl,txt").returncode for index in (0, 1)]
+    partial = subprocess.run(command("merge", out), capture_output=True, text=True)
+    assert partial.returncode == 1
+    assert "missing: 2/3" in partial.stderr
+    array = {"SLURM_ARRAY_TASK_ID": "2", "SLURM_ARRAY_TASK_MIN": "0", "SLURM_ARRAY_TASK_MAX": "2"}
+    environment = {**os.environ, **array, "SLURM_ARRAY_TASK_COUNT": "3"}
+    codes.append(transcribe(clips, "-o", out, "-f", "jsonl,txt", env=environment).returncode)
+    assert sorted(codes) == [0, 0, 1]
+    merged = subprocess.run(command("merge", out, "--ordered"), capture_output=True, text=True)
+    assert merged.returncode == 1  # one file failed
+    assert "missing" not in merged.stderr
+    assert list(texts(out)) == [*(clip.name for clip in CLIPS), "broken.wav"]
+    assert report(out) | {"files": 6, "failed": 1, "shards_missing": [], "shards_incomplete": []} == report(out)
+    assert len(list(out.glob("*.txt"))) == 5
+    assert transcribe(clips, "-o", out).returncode == 2  # not a folder for a run that is divided otherwise
+
+
+def test_ordered_rows(clips: Path, tmp_path: Path) -> None:
+    names = [clips / clip.name for clip in reversed(CLIPS)]
+    names.insert(2, tmp_path / "missing.flac")
+    done = transcribe(*names, "--ordered", "--batch-size", 1)
+    assert [row["audio_filepath"] for row in rows(done.stdout)] == list(map(str, names))
+    out = tmp_path / "out"
+    transcribe(names[3], "-o", out)
+    assert transcribe(*names, "--ordered", "--batch-size", 1, "-o", out).returncode == 1
+    assert [row["audio_filepath"] for row in rows((out / "transcripts.jsonl").read_text())] == list(map(str, names))
