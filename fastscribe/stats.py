@@ -59,7 +59,10 @@ class Stopwatch:
 
 @dataclass(frozen=True)
 class RunStats:
-    """One run. audio_s counts transcribed files only; wall_s runs from the loaded model to the last row written."""
+    """One run. audio_s counts transcribed files only; wall_s runs from the loaded model to the last row written.
+
+    `skipped` inputs were done by earlier runs, `failed_before` of these not; neither is among `files` and `failed`.
+    """
 
     files: int
     failed: int
@@ -75,6 +78,10 @@ class RunStats:
     usd_per_hour: float | None
     price_source: str | None
     versions: dict[str, str] = field(default_factory=dict)
+    skipped: int = 0
+    failed_before: int = 0
+    gaps: int = 0  # stretches with speech in which no words were found
+    gap_s: float = 0.0
 
     @property
     def rtfx(self) -> float:
@@ -98,12 +105,18 @@ class RunStats:
         return {
             "files": self.files,
             "failed": self.failed,
+            "skipped": self.skipped,
+            "failed_before": self.failed_before,
             "audio_s": round(self.audio_s, 3),
             "load_s": round(self.load_s, 3),
             "wall_s": round(self.wall_s, 3),
             "rtfx": round(self.rtfx, 2),
             "stage_s": {stage: round(seconds, 3) for stage, seconds in self.stage_s.items()},
+            "gaps": self.gaps,
+            "gap_s": round(self.gap_s, 3),
             "padding_share": round(self.padding_share, 4),
+            "padded_frames": self.padded_frames,
+            "real_frames": self.real_frames,
             "peak_bytes": self.peak_bytes,
             "device": self.device,
             "dtype": self.dtype,

@@ -1,32 +1,62 @@
 """What people see on stderr: a progress bar on a terminal, one line a failed file, and the table at the end.
 
-stdout belongs to the transcripts. rich is imported only where there is a terminal to draw on.
+All of it but the bar is also what `--log-file` keeps, with times. stdout belongs to the transcripts. rich is imported only
+where there is a terminal to draw on.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from threading import Thread
 from time import perf_counter
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from fastscribe.audio.source import printable
+from fastscribe.errors import UsageError
 from fastscribe.types import Failure
 
 if TYPE_CHECKING:
     from fastscribe.run import Transcriber
     from fastscribe.stats import RunStats
+    from fastscribe.survey import Survey
 
 _REDRAW_S = 0.1  # thousands of files may be done a second
 
 
+_log = logging.getLogger("fastscribe.terminal")
+_log.propagate = False
+
+
 def say(message: str) -> None:
-    """One line to stderr, whatever characters are in it."""
-    print(printable(f"fastscribe: {message}"), file=sys.stderr, flush=True)
+    """One line to stderr and the log, whatever characters are in it."""
+    show(f"fastscribe: {printable(message)}")
+
+
+def show(text: str) -> None:
+    """Lines to stderr and the log."""
+    print(text, file=sys.stderr, flush=True)
+    _note(text)
+
+
+def _note(text: str) -> None:
+    if _log.handlers:
+        _log.warning("%s", text.removeprefix("fastscribe: "))
+
+
+def log_to(path: Path) -> None:
+    """From now on, appends what is said to a file. Raises UsageError."""
+    try:
+        handler = logging.FileHandler(path, encoding="utf-8", errors="backslashreplace")
+    except OSError as error:
+        raise UsageError(f"--log-file {path}: cannot be written: {error.strerror or error}") from error
+    handler.setFormatter(logging.Formatter("%(asctime)s %(process)d %(message)s"))
+    _log.addHandler(handler)
 
 
 def failure_line(failure: Failure) -> str:
@@ -108,6 +138,7 @@ class ProgressBar:
         elapsed = self._bar.tasks[0].elapsed or 0.0
         rtfx = done.audio_s / elapsed if elapsed > 0 else 0.0
         failed = f", {done.failed} failed" if done.failed else ""
+        failed += f", {done.skipped} done before" if done.skipped else ""
         text = f"{done.files} files{failed}, {done.audio_s / 3600:.2f} h, {rtfx:.0f}x"
         self._bar.update(self._task, description=text, completed=done.audio_s, total=done.planned_s or None)
 
@@ -116,6 +147,7 @@ class ProgressBar:
             say(message)
         else:
             self._bar.console.print(printable(f"fastscribe: {message}"), markup=False, highlight=False, soft_wrap=True)
+            _note(message)
 
 
 def report_table(stats: RunStats) -> str:
@@ -123,10 +155,11 @@ def report_table(stats: RunStats) -> str:
     cost = stats.usd_per_1000_audio_hours
     stages = ", ".join(f"{stage} {seconds:.2f}" for stage, seconds in stats.stage_s.items())
     rows = [
-        ("files", f"{stats.files} ({stats.failed} failed)"),
+        ("files", f"{stats.files} ({stats.failed} failed){_before(stats)}"),
         ("audio", f"{stats.audio_s / 3600:.3f} h"),
         ("time", f"load {stats.load_s:.2f} s, run {stats.wall_s:.2f} s ({stages})"),
         ("RTFx", f"{stats.rtfx:.1f}"),
+        ("gaps", f"{stats.gaps} ({stats.gap_s:.1f} s)" if stats.gaps else "none"),
         ("padding", f"{100 * stats.padding_share:.1f} %"),
         ("peak memory", f"{stats.peak_bytes / 2**30:.2f} GiB"),
         ("device", f"{stats.device}, {stats.dtype}"),
@@ -138,3 +171,26 @@ def report_table(stats: RunStats) -> str:
         ),
     ]
     return "\n".join(f"  {name:<12} {value}" for name, value in rows)
+
+
+def survey_table(survey: Survey) -> str:
+    """What would be done, as aligned lines."""
+    cost = "unknown (--price-per-hour)" if survey.estimated_usd is None else f"about {survey.estimated_usd:.2f} USD"
+    rows = [
+        ("files", f"{survey.files} to do, {survey.skipped} done before, {survey.failed} that cannot be used"),
+        ("audio", f"{survey.audio_s / 3600:.3f} h in {survey.utterances} utterances"),
+        ("batches", f"{survey.batches}, padding {100 * survey.padding_share:.1f} %"),
+        ("time", f"about {_duration(survey.estimated_s)} (RTFx {survey.estimated_rtfx:.0f}, from a few batches)"),
+        ("cost", cost),
+    ]
+    return "\n".join(f"  {name:<12} {value}" for name, value in rows)
+
+
+def _duration(seconds: float) -> str:
+    hours, left = divmod(round(seconds), 3600)
+    return f"{hours}:{left // 60:02d}:{left % 60:02d}" if hours else f"{left // 60}:{left % 60:02d}"
+
+
+def _before(stats: RunStats) -> str:
+    failed = f" ({stats.failed_before} failed)" if stats.failed_before else ""
+    return f", and {stats.skipped} before{failed}" if stats.skipped else ""

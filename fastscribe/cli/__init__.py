@@ -1,0 +1,84 @@
+"""The command line: parse, call, print. Exit codes: 0 all done, 1 some files failed, 2 wrong usage or unusable model,
+130 interrupted, 143 terminated, 141 stdout closed.
+
+A file a command; nothing heavy is imported before a command needs it.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from typing import Annotated, Any
+
+import typer
+
+from fastscribe import __version__
+from fastscribe.cli import evaluate, merge, models, transcribe
+from fastscribe.cli.app import StdoutClosed, app
+from fastscribe.errors import DeviceFailed, FastscribeError, OutputError
+from fastscribe.openmp import wait_politely
+from fastscribe.terminal import say
+
+__all__ = ["app", "evaluate", "main", "merge", "models", "transcribe"]
+
+_ClickException: type[Any] = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
+
+_INTERRUPTED, _TERMINATED = 130, 143
+_KEPT = "what was finished is kept, and with --output-dir the same command goes on from there"
+
+
+def main() -> None:
+    """Runs the command line and exits with the documented code; every expected error is one line on stderr."""
+    sys.exit(_run())
+
+
+def _run() -> int:
+    wait_politely()
+    signal.signal(signal.SIGTERM, _terminate)
+    try:
+        code = int(app(standalone_mode=False) or 0)
+    except _ClickException as error:
+        say(f"{error.format_message()} (try --help)".replace("\n", " "))
+        return int(error.exit_code)
+    except (OutputError, DeviceFailed) as error:
+        say(str(error))
+        return 1
+    except FastscribeError as error:
+        say(" ".join(str(error).split()))
+        return 2
+    except (KeyboardInterrupt, typer.Abort):
+        code = _INTERRUPTED
+    except StdoutClosed:
+        if sys.stdout is not None:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains when it flushes
+        return 141
+    except _Terminated:
+        say(f"terminated; {_KEPT}")
+        return _TERMINATED
+    if code == _INTERRUPTED:  # some versions of typer turn Ctrl-C into this code themselves
+        say(f"interrupted; {_KEPT}")
+    return code
+
+
+class _Terminated(BaseException):
+    """SIGTERM, as KeyboardInterrupt is SIGINT."""
+
+
+def _terminate(signal_number: int, frame: object) -> None:
+    raise _Terminated
+
+
+def _version(value: bool) -> None:
+    if value:
+        print(f"fastscribe {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def fastscribe(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Audio into text, fast: FastConformer RNN-T, TDT and CTC checkpoints on a GPU or a CPU."""

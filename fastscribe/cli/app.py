@@ -1,0 +1,31 @@
+"""The typer application that every command registers with, and what their options share."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import typer
+
+app = typer.Typer(
+    name="fastscribe",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={
+        "help_option_names": ["-h", "--help"],
+        "token_normalize_func": lambda token: token.replace("_", "-"),  # --batch_size is --batch-size
+    },
+)
+
+MODEL_HELP = ".nemo file, Hugging Face folder or fastscribe folder."
+
+
+def option(*names: str, **settings: Any) -> Any:
+    """A typer option that FASTSCRIBE_<LONG NAME> in the environment sets too."""
+    long = next(name for name in names if name.startswith("--"))
+    variable = "FASTSCRIBE_" + long.partition("/")[0].removeprefix("--").replace("-", "_").upper()
+    return typer.Option(*names, envvar=variable, show_envvar=False, **settings)
+
+
+class StdoutClosed(Exception):
+    """The reader of our stdout has gone. typer would answer a BrokenPipeError with exit code 1."""

@@ -1,0 +1,80 @@
+"""What a run is doing, for programs: one JSON object a line, with units in its keys.
+
+    {"event": "started", "device", "dtype", "decoder", "load_s"}
+    {"event": "progress", "files", "failed", "skipped", "audio_s", "planned_s", "elapsed_s", "rtfx"}   twice a second at most
+    {"event": "failed", "audio_filepath", "stage", "message"}                                          a file that failed
+    {"event": "finished", "report"}                                                                    report.json's content
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from time import perf_counter
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, TextIO
+
+from fastscribe.errors import UsageError
+from fastscribe.types import Failure
+
+if TYPE_CHECKING:
+    from fastscribe.run import Transcriber
+    from fastscribe.stats import RunStats
+
+_EVERY_S = 0.5
+
+
+class Events:
+    """Writes to `path` (None: nowhere), which may be a pipe or /dev/fd/3. A reader that goes away ends nothing but this."""
+
+    def __init__(self, path: Path | None) -> None:
+        self._start = self._told = perf_counter()
+        self._file: TextIO | None = None
+        if path is not None:
+            try:
+                self._file = path.open("w", encoding="utf-8", errors="backslashreplace")
+            except OSError as error:
+                raise UsageError(f"--events {path}: cannot be written: {error.strerror or error}") from error
+
+    def __enter__(self) -> Events:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._file is not None:
+            try:
+                self._file.close()
+            except OSError:
+                self._file = None
+
+    def started(self, transcriber: Transcriber) -> None:
+        recognizer = transcriber.recognizer
+        facts = {"device": recognizer.device_name, "dtype": recognizer.dtype, "decoder": recognizer.decoder_name}
+        self._tell("started", **facts, load_s=round(transcriber.load_s, 3))
+        self._start = perf_counter()
+
+    def progress(self, transcriber: Transcriber) -> None:
+        now = perf_counter()
+        if self._file is None or now - self._told < _EVERY_S:
+            return
+        self._told = now
+        done, elapsed_s = transcriber.progress, now - self._start
+        counts = {"files": done.files, "failed": done.failed, "skipped": done.skipped}
+        seconds = {"audio_s": done.audio_s, "planned_s": done.planned_s, "elapsed_s": elapsed_s}
+        rounded = {name: round(value, 3) for name, value in seconds.items()}
+        self._tell("progress", **counts, **rounded, rtfx=round(done.audio_s / elapsed_s, 2))
+
+    def failed(self, failure: Failure) -> None:
+        self._tell("failed", audio_filepath=failure.path, stage=failure.stage, message=failure.message)
+
+    def finished(self, stats: RunStats) -> None:
+        self._tell("finished", report=stats.to_json())
+
+    def _tell(self, event: str, **fields: Any) -> None:
+        if self._file is None:
+            return
+        try:
+            print(json.dumps({"event": event, **fields}, ensure_ascii=False), file=self._file, flush=True)
+        except OSError:  # nobody listens any more
+            self._file = None
