@@ -15,11 +15,12 @@ T = TypeVar("T")
 _FIRST_WINDOW = 1000
 _GROWTH = 1.5  # the next window must be gathered while this one is transcribed, at thousands of files a second
 _PATIENCE_S = 1.0  # how long a window that holds something waits for a slow source
+_IDLE_S = 0.5  # how long one waits that holds nothing, before whoever holds back results is asked again
 
 
 class Windows(Generic[T]):
     """Iterates over lists of items. An empty list means that the source has nothing at present: whoever holds
-    back results had better let them go; the next step then waits. What the source raises is raised here.
+    back results had better let them go; the next step then waits a while. What the source raises is raised here.
 
     A window is full at `most` items or `most_s` seconds, as `seconds` counts them.
     """
@@ -45,6 +46,8 @@ class Windows(Generic[T]):
             if idle:
                 yield []
             window = self._take()
+            if window is None:
+                continue
             if not window:
                 if self._error is not None:
                     raise self._error
@@ -58,10 +61,11 @@ class Windows(Generic[T]):
             self._items = []
             self._change.notify_all()
 
-    def _take(self) -> list[T]:
-        """The next window, empty only at the end."""
+    def _take(self) -> list[T] | None:
+        """The next window, empty only at the end; None where the source has had nothing for a while."""
         with self._change:
-            self._change.wait_for(self._some)
+            if not self._change.wait_for(self._some, timeout=_IDLE_S):
+                return None
             self._change.wait_for(self._enough, timeout=_PATIENCE_S)
             window, self._items, self._items_s = self._items, [], 0.0
             self._next_size = min(self._most, int(self._next_size * _GROWTH))

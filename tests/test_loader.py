@@ -12,9 +12,10 @@ import soundfile
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fastscribe import crew
 from fastscribe.audio import loader
 from fastscribe.audio.loader import collate, default_threads, load_batches
-from fastscribe.audio.probe import probe
+from fastscribe.audio.probe import planned, probe
 from fastscribe.audio.rates import context_samples, is_plain_ratio
 from fastscribe.audio.read import read
 from fastscribe.audio.source import Source
@@ -102,7 +103,7 @@ def test_a_failing_file_is_left_out(tmp_path):
     assert batch is None and len(failures) == 2
 
 
-@pytest.mark.parametrize("error", [MemoryError(), RuntimeError("odd"), KeyError("k")])
+@pytest.mark.parametrize("error", [MemoryError(), RuntimeError("odd"), KeyError("k"), SystemExit(1)])
 def test_any_error_is_that_files_alone(monkeypatch, error):
     def read_into(row_S, utterance, *options):
         if utterance.audio.path == "bad":
@@ -124,6 +125,120 @@ def test_batches_come_in_order(monkeypatch):
     plans = [[utterance(f"{number}", 1 + number % 5), utterance(f"{number}b", 2)] for number in range(30)]
     found = [batch.utterances for batch, _ in load_batches(plans, threads=4, ahead=3, **OPTIONS)]
     assert found == [tuple(plan) for plan in plans]
+
+
+@pytest.fixture
+def impatient(monkeypatch) -> None:
+    monkeypatch.setattr(loader, "PATIENCE_S", 0.05)
+    monkeypatch.setattr(crew, "STUCK_S", 0.1)
+    monkeypatch.setattr(crew, "_LOOK_EVERY_S", 0.02)
+
+
+class Slow:
+    """Reads ones at once, but for some names, which it reads when they are let go."""
+
+    def __init__(self, monkeypatch, slow) -> None:
+        self.slow, self.released = set(slow), threading.Event()
+        monkeypatch.setattr(loader, "read_into", self.read_into)
+
+    def read_into(self, row_S, utterance, *options) -> int:
+        if utterance.audio.path in self.slow:
+            assert self.released.wait(20)
+        row_S[: utterance.num_samples] = 1
+        return utterance.num_samples
+
+
+def names(batch) -> list[str]:
+    return [utterance.audio.path for utterance in batch.utterances]
+
+
+def all_names(loaded) -> list[str]:
+    return [name for batch, _ in loaded for name in names(batch)]
+
+
+def numbered(sizes) -> list[list[Utterance]]:
+    numbers = iter(range(1000))
+    return [[utterance(str(next(numbers)), 5) for _ in range(size)] for size in sizes]
+
+
+def test_a_slow_file_is_left_behind(monkeypatch, impatient):
+    slow = Slow(monkeypatch, ["1", "7"])
+    given_out = []
+    stream = load_batches(numbered([4, 4, 4, 4]), threads=2, ahead=2, allocate=dirty_memory, **OPTIONS)
+    while sum(len(batch.utterances) for batch, _ in given_out) < 14:
+        given_out.append(next(stream))
+    copies = [batch.samples_BS.copy() for batch, _ in given_out]
+    assert sorted(all_names(given_out)) == sorted(map(str, set(range(16)) - {1, 7}))
+    assert names(given_out[0][0]) == ["0", "2", "3"]  # the rest of its batch, in the order of the plan
+    slow.released.set()
+    late = list(stream)
+    assert sorted(all_names(late)) == ["1", "7"]
+    assert all((batch.samples_BS == 1).all() for batch, _ in late)
+    for (batch, failures), copy in zip(given_out, copies, strict=True):
+        assert failures == () and (batch.samples_BS == 1).all()
+        np.testing.assert_array_equal(batch.samples_BS, copy)
+
+
+@pytest.mark.parametrize("sizes", [[8] * 5, [1] * 40, [20, 20]])
+@pytest.mark.parametrize("threads", [1, 2])
+def test_more_files_hang_than_there_are_threads(monkeypatch, impatient, sizes, threads):
+    """First ones of all; whether a batch holds one of them or many."""
+    slow = Slow(monkeypatch, map(str, range(0, 14, 2)))
+    stream = load_batches(numbered(sizes), threads=threads, ahead=2, **OPTIONS)
+    found: list[str] = []
+    while len(found) < 40 - 7:
+        found += names(next(stream)[0])
+    assert set(found) == set(map(str, range(40))) - slow.slow
+    slow.released.set()
+    assert sorted(all_names(stream)) == sorted(slow.slow)
+    assert_threads_end()
+
+
+def test_what_is_late_comes_while_nothing_else_does(monkeypatch, impatient):
+    """Inputs may be typed: each empty plan, and there is one ever so often, lets out what has come meanwhile."""
+    slow = Slow(monkeypatch, ["0"])
+    stream = load_batches([*numbered([2]), *[()] * 1000], threads=2, ahead=2, **OPTIONS)
+    assert names(next(stream)[0]) == ["1"]
+    assert next(stream) == (None, ())
+    slow.released.set()
+    batch, deadline = None, time.monotonic() + 5
+    while batch is None and time.monotonic() < deadline:
+        batch, _ = next(stream)
+        time.sleep(0.01)
+    assert names(batch) == ["0"]
+    stream.close()
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    sizes=st.lists(st.integers(1, 6), max_size=8),
+    slow=st.sets(st.integers(0, 30), max_size=4),
+    bad=st.sets(st.integers(0, 30), max_size=4),
+    threads=st.integers(1, 3),
+    ahead=st.integers(1, 3),
+)
+def test_each_utterance_comes_once_whatever_is_slow(sizes, slow, bad, threads, ahead):
+    def read_into(row_S, utterance, *options):
+        number = int(utterance.audio.path)
+        time.sleep(0.03 if number in slow else 0)
+        if number in bad:
+            raise SystemExit
+        row_S[: utterance.num_samples] = number
+        return utterance.num_samples
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loader, "read_into", read_into)
+        patch.setattr(loader, "PATIENCE_S", 0.01)
+        loaded = list(load_batches(numbered(sizes), threads=threads, ahead=ahead, allocate=dirty_memory, **OPTIONS))
+    batches = [batch for batch, _ in loaded if batch is not None]
+    count = sum(sizes)
+    assert sorted(int(name) for batch in batches for name in names(batch)) == [n for n in range(count) if n not in bad]
+    assert sorted(int(whose.audio.path) for _, failures in loaded for whose, _ in failures) == [
+        number for number in range(count) if number in bad
+    ]
+    for batch in batches:
+        for name, row_S in zip(names(batch), batch.samples_BS, strict=True):
+            assert (row_S == int(name)).all()
 
 
 def test_an_empty_plan_lets_everything_out(fake_read):
@@ -391,6 +506,60 @@ def test_what_is_handed_out_is_contiguous_in_the_callers_memory(monkeypatch, tmp
     for ours, expected in zip(batch.native, clean.native, strict=True):
         width = expected.samples_BSC.shape[1]
         np.testing.assert_array_equal(ours.samples_BSC[:, :width], expected.samples_BSC)
+
+
+def unread(audio: AudioInfo, offset_s: float | None, duration_s: float) -> Utterance:
+    source = Source(audio.path, audio.path, audio.id, offset_s=offset_s, duration_s=duration_s)
+    found = planned(source, RATE)
+    return Utterance(found, 0, found.num_samples)
+
+
+@pytest.mark.parametrize("native", [False, True])
+def test_files_that_nobody_has_opened(recordings, native):
+    """As if they had been; a duration that is too long is cut at the end. One batch's channels and rates may differ."""
+    cuts = [(None, 0.5), (0.25, 0.5), (0.5, 30.0), (None, 1.0)]
+    plan = [unread(audio, *cuts[which % 4]) for which, audio in enumerate(recordings)]
+    audios = [probe(item.audio.unread) for item in plan]
+    known = [Utterance(audio, 0, audio.num_samples) for audio in audios]
+    assert any(audio.channels > 1 for audio in audios) and len({audio.sample_rate for audio in audios}) > 2
+    batch, failures = load_batch(plan, native=native, allocate=dirty_memory)
+    expected, _ = load_batch(known, native=native, allocate=dirty_memory)
+    assert failures == () and batch.utterances == tuple(known)
+    assert all(item.audio.unread is None for item in batch.utterances)
+    np.testing.assert_array_equal(batch.samples_BS, expected.samples_BS)
+    np.testing.assert_array_equal(batch.lengths_B, expected.lengths_B)
+    assert len(batch.native) == len(expected.native)
+    for ours, theirs in zip(batch.native, expected.native, strict=True):
+        assert (ours.rate, ours.rows, ours.begin) == (theirs.rate, theirs.rows, theirs.begin)
+        np.testing.assert_array_equal(ours.samples_BSC, theirs.samples_BSC)
+
+
+def test_a_file_that_nobody_has_opened_and_nobody_can(recordings):
+    gone = unread(AudioInfo("gone", "gone", RATE, 1, RATE), None, 1.0)
+    beyond = unread(recordings[0], 5.0, 1.0)
+    good = unread(recordings[0], None, 1.0)
+    plans = [[gone, good, beyond], [gone], [Utterance(recordings[1], 0, 100)]]
+    loaded = list(load_batches(plans, threads=2, ahead=1, **OPTIONS))
+    failures = [(whose.audio.path, failure.stage) for _, failures in loaded for whose, failure in failures]
+    assert sorted(failures) == sorted([("gone", "probe"), (recordings[0].path, "probe"), ("gone", "probe")])
+    assert sum(len(batch.utterances) for batch, _ in loaded if batch is not None) == 2
+
+
+def test_a_file_that_nobody_has_opened_and_that_hangs(monkeypatch, impatient, recordings):
+    released = threading.Event()
+
+    def hanging_probe(source):
+        if source.id == "hangs":
+            assert released.wait(20)
+        return probe(source)
+
+    monkeypatch.setattr(loader, "probe", hanging_probe)
+    hangs = unread(AudioInfo(recordings[0].path, "hangs", RATE, 1, RATE), None, 0.5)
+    plans = [[hangs, unread(recordings[1], None, 0.5)], *[[unread(recordings[0], None, 0.1)]] * 9, [hangs]] * 3
+    stream = load_batches(plans, threads=2, ahead=2, **OPTIONS)
+    assert sum(len(next(stream)[0].utterances) for _ in range(30)) == 30
+    released.set()
+    assert [item.audio.id for batch, _ in stream for item in batch.utterances] == ["hangs"] * 6
 
 
 def test_a_file_that_is_no_longer_16_bit(tmp_path):

@@ -84,6 +84,20 @@ def test_a_slow_source_lets_go_of_what_it_has(monkeypatch) -> None:
     assert list(found) == []
 
 
+def test_who_holds_back_results_is_asked_again_and_again(monkeypatch) -> None:
+    monkeypatch.setattr(windows, "_IDLE_S", 0.01)
+    more = threading.Event()
+
+    def source() -> Generator[int, None, None]:
+        more.wait()
+        yield 1
+
+    found = iter(Windows(source(), seconds, 100, 1e9))
+    assert [next(found) for _ in range(5)] == [[]] * 5
+    more.set()
+    assert [window for window in found if window] == [[1]]
+
+
 def test_what_the_source_raises_is_raised_here_after_its_items() -> None:
     def source() -> Generator[int, None, None]:
         yield 1
