@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
@@ -18,6 +19,7 @@ DecoderName = Literal["rnnt", "tdt", "ctc"]
 # How a GPU is told to decode: "full" is one graph with a loop inside, "chunked" replays a graph of a few steps, "off" has
 # no graphs; "auto" takes the first of these that the machine has.
 GraphMode = Literal["auto", "full", "chunked", "off"]
+VadName = Literal["energy", "silero"]
 OUTPUT_FORMATS = ("jsonl", "json", "srt", "vtt", "txt", "tsv", "ctm")
 
 
@@ -43,6 +45,26 @@ class FeaturesConfig:
 
 
 @dataclass(frozen=True)
+class LocalAttention:
+    """Each encoder frame attends to `left` frames before it, itself, and `right` after it. Raises ValueError.
+
+    With one global frame the first frame attends to all, and all to it, regardless of distance. More than one has no
+    meaning to follow: NeMo mixes up the heads of several.
+    """
+
+    left: int
+    right: int
+    num_global: int = 0  # or 1
+
+    def __post_init__(self) -> None:
+        numbers = dataclasses.astuple(self)
+        if not all(type(number) is int and number >= 0 for number in numbers) or max(self.left, self.right) == 0:
+            raise ValueError(f"attention to {self.left!r}, {self.right!r} frames: not whole numbers with one above 0")
+        if self.num_global > 1:
+            raise ValueError(f"attention with {self.num_global} global frames: not 0 or 1")
+
+
+@dataclass(frozen=True)
 class EncoderConfig:
     """FastConformer encoder (Rekesh et al. 2023)."""
 
@@ -58,6 +80,8 @@ class EncoderConfig:
     subsampling: str  # "dw_striding" or "striding"
     subsampling_factor: int
     subsampling_channels: int
+    # None: every frame attends to all. Folders that were written before there was a choice lack it.
+    attention: LocalAttention | None = None
 
 
 @dataclass(frozen=True)
@@ -127,13 +151,14 @@ def _from_mapping(cls: type, data: Mapping[str, Any], where: str) -> Any:
     if not isinstance(data, Mapping):
         raise ValueError(f"{where}: not a JSON object")
     fields = {field.name: str(field.type) for field in dataclasses.fields(cls)}
-    missing, unknown = fields.keys() - data.keys(), data.keys() - fields.keys()
+    required = {field.name for field in dataclasses.fields(cls) if field.default is dataclasses.MISSING}
+    missing, unknown = required - data.keys(), data.keys() - fields.keys()
     if missing or unknown:
         raise ValueError(f"{where}: missing keys {sorted(missing)}, unknown keys {sorted(unknown)}")
     values = dict(data)
     for name, annotation in fields.items():
         part = globals().get(annotation.removesuffix(" | None"))
-        if dataclasses.is_dataclass(part) and values[name] is not None:
+        if dataclasses.is_dataclass(part) and values.get(name) is not None:
             values[name] = _from_mapping(part, values[name], f"{where}.{name}")  # type: ignore[arg-type]
     if "durations" in values:
         values["durations"] = tuple(values["durations"])
@@ -151,18 +176,76 @@ class Options:
     batch_frames: int | Literal["auto"] | None = None
     batch_size: int | None = None  # at most so many utterances
     max_utterance_s: float = 40.0  # longer audio is cut at a quiet place; 0 = never
+    vad: VadName = "energy"  # what says where it is quiet, and where speech has been left without words
     channel: int | None = None  # None: mean of all channels
     window: int = 20_000  # inputs probed and sorted together, at most
     threads: int | None = None  # that read audio; None: by the number of processors
+    attention: str | None = None  # parse_attention's; None: what the checkpoint says
 
     def __post_init__(self) -> None:
         if self.decoder not in (None, *get_args(DecoderName)):
             raise UsageError(f"decoder {self.decoder!r}: not one of {', '.join(get_args(DecoderName))}")
         if self.cuda_graphs not in get_args(GraphMode):
             raise UsageError(f"cuda_graphs {self.cuda_graphs!r}: not one of {', '.join(get_args(GraphMode))}")
+        if self.vad not in get_args(VadName):
+            raise UsageError(f"vad {self.vad!r}: not one of {', '.join(get_args(VadName))}")
         for name, least in (("batch_frames", 1), ("batch_size", 1), ("window", 1), ("threads", 1), ("channel", 0)):
             value = getattr(self, name)
             if value is not None and value != "auto" and not (isinstance(value, int) and value >= least):
                 raise UsageError(f"{name} {value!r}: not a number from {least}")
         if not 0 <= self.max_utterance_s < math.inf:
             raise UsageError(f"max_utterance_s {self.max_utterance_s!r}: not a number of seconds from 0")
+        if self.attention is not None:
+            parse_attention(self.attention)
+
+
+def parse_attention(text: str) -> LocalAttention | None:
+    """"full" -> None; "local:LEFT,RIGHT" in encoder frames, "local:LEFT,RIGHT,1" with a global frame. Raises UsageError."""
+    kind, _, numbers = text.partition(":")
+    if text == "full":
+        return None
+    if kind != "local" or not re.fullmatch(r"[0-9]{1,9},[0-9]{1,9}(,[01])?", numbers):
+        raise UsageError(f"attention {text!r}: not full, local:LEFT,RIGHT or local:LEFT,RIGHT,1 (in encoder frames)")
+    try:
+        return LocalAttention(*map(int, numbers.split(",")))
+    except ValueError as error:
+        raise UsageError(f"attention {text!r}: LEFT and RIGHT cannot both be 0") from error
+
+
+@dataclass(frozen=True)
+class SubtitleStyle:
+    """What subtitles may look like. Raises UsageError.
+
+    Widths and speeds count columns: one a character (spaces too), two a wide one (Chinese, Japanese, Korean).
+    """
+
+    max_line_width: int = 42  # columns
+    max_lines: int = 2
+    max_cue_s: float = 7.0
+    min_cue_s: float = 1.0  # where the next cue leaves so much room
+    # Columns a second. A wish: cues stay until they are read where the next one leaves room, but people may talk faster.
+    max_chars_per_second: float | None = 20.0  # None: no matter how fast
+    highlight_words: bool = False  # VTT only: underline each word while it is spoken
+
+    def __post_init__(self) -> None:
+        for name, least in (("max_line_width", 2), ("max_lines", 1)):  # one wide character is two columns
+            value = getattr(self, name)
+            if not (isinstance(value, int) and value >= least):
+                raise UsageError(f"{name} {value!r}: not a number from {least}")
+        if not 0.001 <= self.max_cue_s <= 3600:
+            raise UsageError(f"max_cue_s {self.max_cue_s!r}: not a number of seconds from 0.001 to 3600")
+        if not 0 <= self.min_cue_s <= self.max_cue_s:
+            problem = f"not a number of seconds from 0 to max_cue_s, {self.max_cue_s!r}"
+            raise UsageError(f"min_cue_s {self.min_cue_s!r}: {problem}")
+        speed = self.max_chars_per_second
+        if speed is not None and not 0.1 <= speed < math.inf:
+            raise UsageError(f"max_chars_per_second {speed!r}: not a number from 0.1")
+
+
+@dataclass(frozen=True)
+class OutputStyle:
+    """What is written of a transcript."""
+
+    formats: tuple[str, ...] = ("jsonl",)  # of OUTPUT_FORMATS
+    tokens: bool = False  # in JSON, every token too
+    subtitles: SubtitleStyle = SubtitleStyle()

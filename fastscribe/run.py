@@ -3,8 +3,8 @@
     inputs -> probe -> split -> plan -> load -> features -> encode -> decode -> assemble
 
 The next window of inputs is probed and cut while the model works on the last; audio loads in threads ahead of the model;
-a file's transcript leaves as soon as its last utterance is decoded, and nothing of it stays behind. Whatever fails
-becomes that file's Failure.
+a file's transcript leaves as soon as its last utterance is decoded, and nothing of it stays behind. A manifest row that
+says how long it is goes into a batch unopened: whoever loads it looks. Whatever fails becomes that file's Failure.
 """
 
 from __future__ import annotations
@@ -12,39 +12,52 @@ from __future__ import annotations
 import math
 import os
 import platform
-from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from time import perf_counter
+from typing import Protocol
 
 from fastscribe import batching, transcript
 from fastscribe.audio.inputs import expand
 from fastscribe.audio.loader import default_threads, load_batches
-from fastscribe.audio.probe import probe_all
-from fastscribe.audio.source import to_failure
+from fastscribe.audio.probe import planned, probe
+from fastscribe.audio.source import Source, to_failure
 from fastscribe.batching import Budget
 from fastscribe.checkpoint import Checkpoint, read_checkpoint
 from fastscribe.config import Options
 from fastscribe.device import host_array, launching
 from fastscribe.engine import Engine, Outcome
+from fastscribe.lookahead import map_ahead
 from fastscribe.recognizer import Recognizer, to_stderr
+from fastscribe.second_look import Look, SecondLooks
 from fastscribe.segment import split
 from fastscribe.stats import RunStats, Stopwatch, list_price
+from fastscribe.transcript import Part
 from fastscribe.types import AudioInfo, Failure, Hypothesis, Transcript, Utterance
+from fastscribe.vad import check_vad
 from fastscribe.windows import Windows
 
 Prepared = tuple[Utterance, ...] | Failure  # a recording's utterances, or why there are none
 
 _BATCHES_AHEAD = 2
 _BATCHES_PER_WINDOW = 64
-_SPLITTING_AHEAD = 4  # long recordings a thread, being read for where to cut them
+_BELIEVED_S = 86_400.0  # a longer duration is looked at, where utterances may be of any length
 _DEFAULTS = Options()
 
-Parts = list[tuple[Utterance, Hypothesis]]
+Parts = list[Part]
+
+
+class Ledger(Protocol):
+    """Says which of the inputs are this run's to do."""
+
+    def expect(self, source: Source | Failure) -> bool:
+        """Called once an input, in order of index, from one thread. False: it is not this run's, but another shard's."""
+
+    def is_done(self, source: Source | Failure) -> bool:
+        """Called from several threads, before anything of the input is opened. True: an earlier run has done it."""
 
 
 @dataclass
@@ -53,8 +66,11 @@ class Progress:
 
     files: int = 0
     failed: int = 0
+    skipped: int = 0  # done by an earlier run, and not among `files`
     audio_s: float = 0.0  # of files transcribed
     planned_s: float = 0.0  # of files probed
+    gaps: int = 0  # stretches with speech in which no words were found, in files transcribed
+    gap_s: float = 0.0
     padded_frames: int = 0
     real_frames: int = 0
     stopwatch: Stopwatch = field(default_factory=Stopwatch)
@@ -89,22 +105,38 @@ class Transcriber:
         UsageError (both ValueError) for a model, device, dtype, decoder or graph mode that cannot be had.
         """
         start = perf_counter()
+        if options.vad == "silero":
+            check_vad()
         checkpoint = read_checkpoint(model)
         recognizer = Recognizer.build(checkpoint, device, dtype, options, say)
         checkpoint = replace(checkpoint, weights={})  # the model owns them now
         return cls(checkpoint, Engine(recognizer), options, perf_counter() - start)
 
     def transcribe(
-        self, inputs: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
+        self, inputs: str | os.PathLike[str] | Iterable[str | os.PathLike[str]], ledger: Ledger | None = None
     ) -> Generator[Transcript | Failure]:
-        """Files, folders, globs, NeMo manifests or "-" (paths on stdin) -> results in order of completion."""
+        """Files, folders, globs, NeMo manifests or "-" (paths on stdin) -> results in order of completion.
+
+        An input that the `ledger` says is not this run's, or is done, is not looked at and has no result.
+        """
+        with closing(self.windows(inputs, ledger)) as windows:
+            yield from self._count(self._results(windows))
+
+    def windows(
+        self, inputs: str | os.PathLike[str] | Iterable[str | os.PathLike[str]], ledger: Ledger | None
+    ) -> Windows[Prepared]:
+        """The first stages of a run, which this begins: inputs looked at, cut, and gathered."""
         self.progress = Progress()
         self.engine.stopwatch = self.progress.stopwatch
         self.engine.budget = self._budget()
         given = [inputs] if isinstance(inputs, (str, os.PathLike)) else inputs
-        probed = probe_all(expand(os.fspath(path) for path in given), self._threads)
-        with closing(Windows(self._split_all(probed), _seconds, self.options.window, self._window_s())) as windows:
-            yield from self._count(self._results(windows))
+        sources = _numbered(expand(os.fspath(path) for path in given), ledger)
+        prepared = _not_done(map_ahead(partial(self._prepare, ledger), sources, self._threads, "probe"), self.progress)
+        return Windows(prepared, _seconds, self.options.window, self._window_s())
+
+    def plan(self, utterances: Iterable[Utterance]) -> Iterator[tuple[Utterance, ...]]:
+        """Batches of them, longest first."""
+        return batching.plan(utterances, self.num_frames, self.engine.budget, self.options.batch_size)
 
     def _budget(self) -> Budget:
         """What a batch may hold; anything where only the number of rows is limited."""
@@ -125,34 +157,28 @@ class Transcriber:
         longest_s = self.options.max_utterance_s or Options.max_utterance_s
         return _BATCHES_PER_WINDOW * (self.options.batch_size or 1) * longest_s
 
-    def _split_all(self, probed: Generator[AudioInfo | Failure, None, None]) -> Generator[Prepared, None, None]:
-        """Recordings as their utterances, in order. Only those that must be cut are read here, in threads."""
-        waiting: deque[Future[Prepared]] = deque()
-        pool = ThreadPoolExecutor(self._threads, thread_name_prefix="split")
-        with closing(probed):
-            try:
-                for item in probed:
-                    if not waiting and not self._must_be_cut(item):
-                        yield self._split(item)
-                        continue
-                    waiting.append(pool.submit(self._split, item))
-                    while waiting and (waiting[0].done() or len(waiting) > _SPLITTING_AHEAD * self._threads):
-                        yield waiting.popleft().result()
-                while waiting:
-                    yield waiting.popleft().result()
-            finally:
-                pool.shutdown(wait=False, cancel_futures=True)
-
-    def _must_be_cut(self, item: AudioInfo | Failure) -> bool:
-        return isinstance(item, AudioInfo) and 0 < self.options.max_utterance_s < item.duration_s
-
-    def _split(self, item: AudioInfo | Failure) -> Prepared:
-        if isinstance(item, Failure):
-            return item
+    def _prepare(self, ledger: Ledger | None, source: Source | Failure) -> Prepared | None:
+        """Up to where batches are planned; None for what an earlier run has done. Called from several threads."""
+        if ledger is not None and ledger.is_done(source):
+            return None
+        if isinstance(source, Failure):
+            return source
+        stage = "probe"
         try:
-            return split(item, self.options.max_utterance_s, self.options.channel)
-        except Exception as error:  # one bad file becomes a Failure and the run goes on
-            return to_failure(item, "split", error)
+            if self._needs_no_look(source):
+                audio = planned(source, self.config.features.sample_rate)
+                return (Utterance(audio, 0, audio.num_samples),)
+            audio = probe(source)
+            stage = "split"  # only what must be cut is read here
+            options = self.options
+            return split(audio, options.max_utterance_s, options.channel, self.config.frame_s, options.vad)
+        except BaseException as error:  # even one that would end the thread becomes this file's Failure
+            return to_failure(source, stage, error)
+
+    def _needs_no_look(self, source: Source) -> bool:
+        """It says how long it is at most, which is not too long for one utterance."""
+        longest_s = self.options.max_utterance_s or _BELIEVED_S
+        return source.duration_s is not None and source.duration_s <= longest_s
 
     def _count(self, results: Iterable[Transcript | Failure]) -> Iterator[Transcript | Failure]:
         for result in results:
@@ -161,17 +187,29 @@ class Transcriber:
                 self.progress.failed += 1
             else:
                 self.progress.audio_s += result.audio.duration_s
+                self.progress.gaps += len(result.gaps)
+                self.progress.gap_s += sum(gap.end_s - gap.start_s for gap in result.gaps)
             yield result  # a caller that cannot write it says so with `not_written`
 
     def not_written(self, transcript: Transcript) -> None:
         """Counts a transcript that was made and could not be kept as failed."""
         self.progress.failed += 1
         self.progress.audio_s -= transcript.audio.duration_s
+        self.progress.gaps -= len(transcript.gaps)
+        self.progress.gap_s -= sum(gap.end_s - gap.start_s for gap in transcript.gaps)
 
     def _results(self, windows: Windows[Prepared]) -> Iterator[Transcript | Failure]:
-        pending = _Pending()
+        pending = _Pending(SecondLooks(self.options, self._threads))
+        with closing(pending.looks), closing(self.engine), launching(self.recognizer.device):
+            yield from self._work(self._plans(windows, pending), pending)
+            while pending.is_looking:
+                yield from self._looked_at(pending, wait=True)
+                yield from self._work(self.plan(pending.take_again()), pending)
+
+    def _work(self, plans: Iterator[tuple[Utterance, ...]], pending: _Pending) -> Iterator[Transcript | Failure]:
+        """Batches through the model, and what becomes whole by them."""
         loaded = load_batches(
-            self._plans(windows, pending),
+            plans,
             sample_rate=self.config.features.sample_rate,
             channel=self.options.channel,
             threads=self._threads,
@@ -179,16 +217,17 @@ class Transcriber:
             allocate=partial(host_array, device=self.recognizer.device),
             native=self.recognizer.device.type == "cuda",
         )
-        with closing(loaded), closing(self.engine), launching(self.recognizer.device):
+        with closing(loaded):
             while True:
                 with self.progress.stopwatch.time("wait_for_audio"):
                     item = next(loaded, None)
                 yield from pending.take_failures()
+                yield from self._looked_at(pending, wait=False)
                 if item is None:
                     break
                 batch, failures = item
                 for utterance, failure in failures:
-                    yield from self._finished(pending.add(utterance, failure))
+                    yield from self._finished(pending, pending.add(utterance, failure))
                 # Without a batch there is nothing to do at present, so nothing under way should wait for the next.
                 yield from self._texts(self.engine.drain() if batch is None else self.engine.push(batch), pending)
             yield from self._texts(self.engine.drain(), pending)
@@ -200,37 +239,74 @@ class Transcriber:
             self.progress.planned_s += sum(map(_seconds, window))
             if not window:
                 yield ()
-            yield from batching.plan(utterances, self._num_frames, self.engine.budget, self.options.batch_size)
+            yield from self.plan([*utterances, *pending.take_again()])
 
-    def _num_frames(self, utterance: Utterance) -> int:
+    def num_frames(self, utterance: Utterance) -> int:
         return self.config.num_frames(utterance.duration_s)
 
     def _texts(self, outcomes: Iterable[Outcome], pending: _Pending) -> Iterator[Transcript | Failure]:
         for batch, outcome in outcomes:
             if isinstance(outcome, Exception):
                 for utterance in batch.utterances:
-                    yield from self._finished(pending.add(utterance, to_failure(utterance.audio, "model", outcome)))
+                    yield from self._finished(
+                        pending, pending.add(utterance, to_failure(utterance.audio, "model", outcome))
+                    )
                 continue
-            lengths = [self._num_frames(utterance) for utterance in batch.utterances]
+            lengths = [self.num_frames(utterance) for utterance in batch.utterances]
             self.progress.real_frames += sum(lengths)
             self.progress.padded_frames += len(lengths) * max(lengths)
             for utterance, hypothesis in zip(batch.utterances, outcome, strict=True):
-                yield from self._finished(pending.add(utterance, hypothesis))
+                yield from self._finished(pending, pending.add(utterance, hypothesis))
 
-    def _finished(self, parts: Parts | Failure | None) -> Iterator[Transcript | Failure]:
+    def _finished(self, pending: _Pending, parts: Parts | Failure | None) -> Iterator[Transcript | Failure]:
         """What there is to say of a recording after one more of its utterances: often nothing yet."""
         if isinstance(parts, Failure):
             yield parts
         elif parts is not None:
-            yield self._assemble(parts[0][0].audio, parts)
+            audio = parts[0][0].audio
+            look = pending.looked_at.pop(audio.index, None)
+            result = self._assemble(audio, parts) if look is None else self._assemble_again(look, parts)
+            if look is not None or isinstance(result, Failure) or not pending.looks.begin(result, parts):
+                yield result
 
-    def _assemble(self, audio: AudioInfo, parts: Parts) -> Transcript | Failure:
+    def _looked_at(self, pending: _Pending, wait: bool) -> Iterator[Transcript | Failure]:
+        """Recordings whose wordless stretches hold nothing to decode again; the others wait for that."""
+        for look in pending.looks.take(wait):
+            if look.failure is not None:
+                yield look.failure
+            elif look.to_decode:
+                pending.expect_again(look)
+            else:
+                yield look.with_gaps(look.transcript, ())
+
+    def _assemble(self, audio: AudioInfo, parts: Sequence[Part], inserted: Sequence[Part] = ()) -> Transcript | Failure:
         is_tdt = self.recognizer.decoder_name == "tdt"
         try:
             with self.progress.stopwatch.time("assemble"):
-                return transcript.assemble(audio, parts, self.tokenizer, self.config.frame_s, is_tdt)
-        except Exception as error:  # see _split
+                return transcript.assemble(audio, parts, self.tokenizer, self.config.frame_s, is_tdt, inserted)
+        except Exception as error:  # one bad file becomes a Failure and the run goes on
             return to_failure(audio, "assemble", error)
+
+    def _assemble_again(self, look: Look, decoded: Sequence[Part]) -> Transcript | Failure:
+        result = self._assemble(look.transcript.audio, look.parts, decoded)
+        return result if isinstance(result, Failure) else look.with_gaps(result, decoded)
+
+
+def _numbered(sources: Iterable[Source | Failure], ledger: Ledger | None) -> Iterator[Source | Failure]:
+    """Those of them that are this run's; each knows its place among all."""
+    for index, source in enumerate(sources):
+        numbered = replace(source, index=index)
+        if ledger is None or ledger.expect(numbered):
+            yield numbered
+
+
+def _not_done(prepared: Generator[Prepared | None, None, None], progress: Progress) -> Generator[Prepared, None, None]:
+    with closing(prepared):
+        for item in prepared:
+            if item is None:
+                progress.skipped += 1
+            else:
+                yield item
 
 
 def _seconds(item: Prepared) -> float:
@@ -240,17 +316,32 @@ def _seconds(item: Prepared) -> float:
 class _Pending:
     """Recordings that still wait for utterances. One that fails leaves at once; its other parts are dropped."""
 
-    def __init__(self) -> None:
-        # By identity, since two inputs may be equal; the recording is kept so that its identity stays taken.
-        self._waiting: dict[int, tuple[AudioInfo, int, Parts]] = {}
+    def __init__(self, looks: SecondLooks) -> None:
+        self.looks = looks
+        self.looked_at: dict[int, Look] = {}  # by place among the inputs: those of which something is decoded again
+        self._waiting: dict[int, tuple[int, Parts]] = {}  # by place, too: parts due, parts here
         self._failures: list[Failure] = []
+        self._again: list[Utterance] = []
+
+    @property
+    def is_looking(self) -> bool:
+        return bool(self._again) or self.looks.are_waiting
+
+    def expect_again(self, look: Look) -> None:
+        self.looked_at[look.transcript.audio.index] = look
+        self._again += self.expect(look.to_decode)
+
+    def take_again(self) -> list[Utterance]:
+        """What is to be decoded once more."""
+        again, self._again = self._again, []
+        return again
 
     def expect(self, item: Prepared) -> tuple[Utterance, ...]:
         """The utterances to transcribe of a recording; none of one that has failed already."""
         if isinstance(item, Failure):
             self._failures.append(item)
             return ()
-        self._waiting[id(item[0].audio)] = item[0].audio, len(item), []
+        self._waiting[item[0].audio.index] = len(item), []
         return item
 
     def take_failures(self) -> list[Failure]:
@@ -260,12 +351,13 @@ class _Pending:
 
     def add(self, utterance: Utterance, outcome: Hypothesis | Failure) -> Parts | Failure | None:
         """All parts when this was the last one missing, the Failure when it is the file's first, else None."""
-        key = id(utterance.audio)
+        key = utterance.audio.index
         if key not in self._waiting:
             return None
-        _, expected, parts = self._waiting[key]
+        expected, parts = self._waiting[key]
         if isinstance(outcome, Failure):
             del self._waiting[key]
+            self.looked_at.pop(key, None)
             return outcome
         parts.append((utterance, outcome))
         if len(parts) < expected:
@@ -291,6 +383,8 @@ def run_stats(transcriber: Transcriber, wall_s: float, price_per_hour: float | N
         stage_s=dict(progress.stopwatch.seconds),
         padded_frames=progress.padded_frames,
         real_frames=progress.real_frames,
+        gaps=progress.gaps,
+        gap_s=progress.gap_s,
         peak_bytes=recognizer.peak_bytes(),
         device=recognizer.device_name,
         dtype=recognizer.dtype,

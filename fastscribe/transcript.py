@@ -2,15 +2,18 @@
 
 Rules are NeMo 3.0's for transducers. A token starts a word when its piece carries a word mark; punctuation sticks to the
 word before it and, in TDT, takes no time of its own; a segment closes after a word ending in . ! or ?. CTC tokens keep
-their own frames (decode/ctc.py says why).
+their own frames (decode/ctc.py says why). Where utterances overlap, seams.py says which words are kept; the text is made
+from the tokens of those.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from fastscribe import seams
 from fastscribe.tokenizer import Role, Tokenizer
 from fastscribe.types import AudioInfo, Hypothesis, Segment, Token, Transcript, Utterance, Word
 
@@ -30,30 +33,84 @@ class Clock:
         return times if self.end_s == math.inf else [min(time_s, self.end_s) for time_s in times]
 
 
+Part = tuple[Utterance, Hypothesis]
+
+
 def assemble(
     audio: AudioInfo,
-    parts: Iterable[tuple[Utterance, Hypothesis]],
+    parts: Iterable[Part],
     tokenizer: Tokenizer,
     frame_s: float,
     punctuation_takes_no_time: bool,
+    inserted: Iterable[Part] = (),
 ) -> Transcript:
-    """One recording's hypotheses, in any order, -> Transcript. `punctuation_takes_no_time` is TDT's rule."""
-    texts: list[str] = []
-    words: list[Word] = []
-    tokens: list[Token] = []
+    """One recording's hypotheses, in any order, -> Transcript. `punctuation_takes_no_time` is TDT's rule.
+
+    `inserted` are utterances decoded once more because no words lay where they do (gaps.py).
+    """
     ordered = sorted(parts, key=lambda part: part[0].start)
+    timeless = tokenizer.punctuation_first_ids if punctuation_takes_no_time else frozenset()
+    spoken = []
     for utterance, hypothesis in ordered:
         # A last token may claim frames past the end, as in NeMo; at a seam they would run into the next part's words.
         is_last = utterance is ordered[-1][0]
-        end_s = math.inf if is_last else utterance.start_s + utterance.duration_s
-        clock = Clock(utterance.start_s, end_s, frame_s)
-        timeless = tokenizer.punctuation_first_ids if punctuation_takes_no_time else frozenset()
-        spoken = timed_tokens(hypothesis, tokenizer, clock, timeless)
-        texts.append(tokenizer.sentence(hypothesis.token_ids))
-        words += words_of(spoken, tokenizer)
-        tokens += spoken
-    segments = tuple(segments_of(words))
-    return Transcript(audio, " ".join(filter(None, texts)), segments, tuple(tokens))
+        end_s = math.inf if is_last else utterance.end_s
+        spoken.append(timed_tokens(hypothesis, tokenizer, Clock(utterance.start_s, end_s, frame_s), timeless))
+    pieces = _without_overlaps([utterance for utterance, _ in ordered], spoken, tokenizer)
+    for utterance, hypothesis in inserted:
+        clock = Clock(utterance.start_s, utterance.end_s, frame_s)
+        pieces = _insert(pieces, timed_tokens(hypothesis, tokenizer, clock, timeless), utterance, tokenizer)
+    texts = [tokenizer.sentence([token.id for token in piece]) for piece in pieces]
+    words = [word for piece in pieces for word in words_of(piece, tokenizer)]
+    tokens = tuple(token for piece in pieces for token in piece)
+    return Transcript(audio, " ".join(filter(None, texts)), tuple(segments_of(words)), tokens)
+
+
+def _without_overlaps(
+    utterances: Sequence[Utterance], spoken: Sequence[list[Token]], tokenizer: Tokenizer
+) -> list[list[Token]]:
+    """Of each utterance's tokens those of the words that are its to give."""
+    pieces = list(spoken)
+    for index, (left, right) in enumerate(itertools.pairwise(utterances)):
+        if right.start < left.start + left.num_samples:
+            before, after = words_of(pieces[index], tokenizer), words_of(pieces[index + 1], tokenizer)
+            kept, first = seams.join(before, after, right.start_s, left.end_s)
+            pieces[index] = _of_words(pieces[index], tokenizer, 0, kept)
+            pieces[index + 1] = _of_words(pieces[index + 1], tokenizer, first, len(after))
+    return pieces
+
+
+def _insert(
+    pieces: list[list[Token]], tokens: list[Token], utterance: Utterance, tokenizer: Tokenizer
+) -> list[list[Token]]:
+    """The pieces with the utterance's words among them, but for those that others have heard already."""
+    middle_s = (utterance.start_s + utterance.end_s) / 2
+    words = [words_of(piece, tokenizer) for piece in pieces]
+    before = [word for of_piece in words for word in of_piece if word.start_s < middle_s]
+    after = [word for of_piece in words for word in of_piece if word.start_s >= middle_s]
+    new = _of_words(tokens, tokenizer, *seams.unheard(before, words_of(tokens, tokenizer), after))
+    if not new:
+        return pieces
+    result: list[list[Token]] = []
+    for piece, of_piece in zip(pieces, words, strict=True):
+        earlier = sum(word.start_s < middle_s for word in of_piece)
+        if 0 < earlier < len(of_piece):
+            result += [_of_words(piece, tokenizer, 0, earlier), _of_words(piece, tokenizer, earlier, len(of_piece))]
+        else:
+            result.append(piece)
+    place = next((i for i, piece in enumerate(result) if piece and piece[0].start_s >= middle_s), len(result))
+    return [*result[:place], new, *result[place:]]
+
+
+def _of_words(tokens: list[Token], tokenizer: Tokenizer, first: int, last: int) -> list[Token]:
+    """The tokens of so many words, with what lies between them."""
+    groups = _groups(tokens, tokenizer)
+    if (first, last) == (0, len(groups)):
+        return tokens
+    if first >= last:
+        return []
+    places = {id(token): place for place, token in enumerate(tokens)}
+    return tokens[places[id(groups[first][0])] : places[id(groups[last - 1][-1])] + 1]
 
 
 def timed_tokens(
@@ -76,6 +133,10 @@ def timed_tokens(
 
 def words_of(tokens: Sequence[Token], tokenizer: Tokenizer) -> list[Word]:
     """Groups tokens into words. A lone word mark makes a word without text, as in NeMo; writers for people skip those."""
+    return [_word(group, tokenizer) for group in _groups(tokens, tokenizer)]
+
+
+def _groups(tokens: Sequence[Token], tokenizer: Tokenizer) -> list[list[Token]]:
     heard = [token for token in tokens if token.id not in tokenizer.silent_ids]
     roles = [tokenizer.roles[token.id] for token in heard]
     groups: list[list[Token]] = []
@@ -93,7 +154,7 @@ def words_of(tokens: Sequence[Token], tokenizer: Tokenizer) -> list[Word]:
                 open_group = []
                 groups.append(open_group)
             open_group.append(token)
-    return [_word(group, tokenizer) for group in groups]
+    return groups
 
 
 def _stands_before_punctuation(roles: Sequence[Role], index: int) -> bool:

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     import numpy as np
     import torch
 
+    from fastscribe.audio.source import Source
+
 
 @dataclass(frozen=True)
 class AudioInfo:
@@ -35,6 +37,8 @@ class AudioInfo:
     row: Mapping[str, Any] | None = None  # the manifest row with every field; None outside manifests
     file: str = ""  # what is opened where that is not `path` (a manifest row's path below the manifest's folder)
     is_int16: bool = field(default=False, compare=False)  # its samples are 16-bit integers
+    index: int = 0  # its place among the inputs of a run, from 0
+    unread: Source | None = None  # its file has not been opened, all this is what its manifest says; the loader looks
 
     @property
     def duration_s(self) -> float:
@@ -52,6 +56,10 @@ class Utterance:
     @property
     def start_s(self) -> float:
         return self.start / self.audio.sample_rate
+
+    @property
+    def end_s(self) -> float:
+        return (self.start + self.num_samples) / self.audio.sample_rate
 
     @property
     def duration_s(self) -> float:
@@ -156,6 +164,13 @@ class Segment:
     words: tuple[Word, ...]
 
 
+class Gap(NamedTuple):
+    """A stretch with speech by its sound in which no words were found, not even when it was decoded by itself."""
+
+    start_s: float
+    end_s: float
+
+
 @dataclass(frozen=True)
 class Transcript:
     """One recording's text; times are seconds on the recording's own clock (a manifest cut's clock starts at its offset)."""
@@ -164,6 +179,7 @@ class Transcript:
     text: str
     segments: tuple[Segment, ...]
     tokens: tuple[Token, ...]
+    gaps: tuple[Gap, ...] = ()
 
     @property
     def words(self) -> tuple[Word, ...]:
@@ -180,3 +196,4 @@ class Failure:
     error_type: str
     message: str
     row: Mapping[str, Any] | None = None
+    index: int = 0  # its place among the inputs of a run, from 0

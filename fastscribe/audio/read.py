@@ -17,6 +17,7 @@ import soundfile
 import soxr
 
 from fastscribe.audio.formats import MISSING_TOLERANCE_S
+from fastscribe.audio.kept_open import FAR_S, opened
 from fastscribe.audio.rates import context, output_length
 from fastscribe.errors import AudioError
 from fastscribe.types import AudioInfo, Utterance
@@ -49,9 +50,9 @@ def read_into(row_S: np.ndarray, utterance: Utterance, sample_rate: int, channel
     wanted = before + utterance.num_samples + after
     at_the_rate = audio.sample_rate == sample_rate
     mono_S = row_S[:wanted] if at_the_rate else np.empty(wanted, np.float32)
-    with _opened(audio, channel) as sound:
+    with _opened(audio, channel, position := audio.start + utterance.start - before) as sound:
         _check_type(audio, sound, row_S.dtype)
-        _seek(sound, audio.start + utterance.start - before)
+        _seek(sound, position)
         got = _read_mono(sound, mono_S, channel)
     kept = _check(audio, mono_S[:got], wanted, before, utterance.num_samples)
     if at_the_rate:
@@ -77,9 +78,9 @@ def read_native_into(
     before, after = context(audio, utterance.start, utterance.num_samples, sample_rate)
     first, wanted = begin - before, before + utterance.num_samples + after
     stretch_SC = rows_SC[first : first + wanted]
-    with _opened(audio, channel) as sound:
+    with _opened(audio, channel, position := audio.start + utterance.start - before) as sound:
         _check_type(audio, sound, rows_SC.dtype)
-        _seek(sound, audio.start + utterance.start - before)
+        _seek(sound, position)
         got = _read_channels(sound, stretch_SC, channel)
     kept = _check(audio, stretch_SC[:got], wanted, before, utterance.num_samples)
     rows_SC[:first] = 0
@@ -89,7 +90,7 @@ def read_native_into(
 
 def blocks(audio: AudioInfo, *, channel: int | None, block_samples: int) -> Iterator[np.ndarray]:
     """The recording at its own rate in float32 mono blocks of `block_samples`, the last shorter. Raises AudioError."""
-    with _opened(audio, channel) as sound:
+    with _opened(audio, channel, audio.start) as sound:
         _seek(sound, audio.start)
         left = audio.num_samples
         ended = False
@@ -105,12 +106,12 @@ def blocks(audio: AudioInfo, *, channel: int | None, block_samples: int) -> Iter
 
 
 @contextmanager
-def _opened(audio: AudioInfo, channel: int | None) -> Iterator[soundfile.SoundFile]:
+def _opened(audio: AudioInfo, channel: int | None, position: int) -> Iterator[soundfile.SoundFile]:
     if channel is not None and not 0 <= channel < audio.channels:
         problem = f"channel {channel} was asked for, but it has {audio.channels} (counted from 0)"
         raise AudioError(audio.path, problem)
     try:
-        with soundfile.SoundFile(audio.file or audio.path) as sound:
+        with opened(audio.file or audio.path, is_far=position > FAR_S * audio.sample_rate) as sound:
             if (sound.samplerate, sound.channels) != (audio.sample_rate, audio.channels):
                 raise AudioError(audio.path, "changed since the run began")
             yield sound

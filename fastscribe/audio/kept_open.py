@@ -1,0 +1,68 @@
+"""Long MP3 files kept open between the stretches that are read of them.
+
+An MP3 has no index: to go to a place, the decoder walks through the headers of all frames before it, 0.1 s for each hour of
+audio, and does so anew each time the file is opened. One that stays open remembers the way. Of what it decodes the last bit
+of a float (4e-8 of full scale) depends on where it was before, so only reads far into a file are served in this way.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from threading import Lock
+
+import soundfile
+
+FAR_S = 600.0
+_MOST_OPEN = 32  # files that nobody reads at the moment; those that were put aside first are closed first
+
+_Key = tuple[str, int, int, int]
+_idle: list[tuple[_Key, soundfile.SoundFile]] = []
+_lock = Lock()
+
+
+@contextmanager
+def opened(path: str, is_far: bool) -> Iterator[soundfile.SoundFile]:
+    """The file, for this caller alone; anywhere in it where `is_far`, else at its beginning. Raises what SoundFile does."""
+    if not is_far:
+        with soundfile.SoundFile(path) as sound:
+            yield sound
+        return
+    sound, key = _take(path)
+    try:
+        yield sound
+    except BaseException:
+        sound.close()
+        raise
+    _put_aside(key, sound)
+
+
+def _take(path: str) -> tuple[soundfile.SoundFile, _Key | None]:
+    key = _key(path)
+    with _lock:
+        for index, (other, sound) in enumerate(_idle):
+            if other == key:
+                del _idle[index]
+                return sound, key
+    return soundfile.SoundFile(path), key
+
+
+def _put_aside(key: _Key | None, sound: soundfile.SoundFile) -> None:
+    if key is None or sound.format != "MP3":
+        sound.close()
+        return
+    with _lock:
+        _idle.append((key, sound))
+        surplus = _idle.pop(0)[1] if len(_idle) > _MOST_OPEN else None
+    if surplus is not None:
+        surplus.close()
+
+
+def _key(path: str) -> _Key | None:
+    """None for a file that is not there, which SoundFile then says. One that was replaced or changed is another."""
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    return path, status.st_ino, status.st_mtime_ns, status.st_size

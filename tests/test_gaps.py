@@ -1,0 +1,267 @@
+"""Speech without words: found, decoded once more, listed; what is no clear speech never is."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from threading import Event
+
+import numpy as np
+import pytest
+import soundfile
+
+from fastscribe import Failure, Options, Transcriber, Transcript
+from fastscribe.audio.probe import probe
+from fastscribe.audio.source import Source
+from fastscribe.gaps import clear_speech, gaps_of, is_new, wordless
+from fastscribe.types import AudioInfo, Gap, Hypothesis, Segment, Utterance, Word
+from tests.conftest import AUDIO, MODELS, waveform
+
+RATE = 16000
+HEARD = Hypothesis((1,), (0,), (1,), (-0.1,))
+CLIPS = [waveform(path).astype(np.float32) / 32768 for path in sorted(AUDIO.glob("0[1-5]*.flac"))]
+rng = np.random.default_rng(0)
+
+
+def silence(seconds: float) -> np.ndarray:
+    return np.zeros(round(seconds * RATE), np.float32)
+
+
+def noise(seconds: float, level: float) -> np.ndarray:
+    return (level * rng.standard_normal(round(seconds * RATE))).astype(np.float32)
+
+
+def hum(seconds: float) -> np.ndarray:
+    return (0.2 * np.sin(2 * np.pi * 50 * np.arange(round(seconds * RATE)) / RATE)).astype(np.float32)
+
+
+def recording(folder: Path, *pieces: np.ndarray) -> AudioInfo:
+    path = folder / "a.wav"
+    soundfile.write(path, np.concatenate(pieces), RATE)
+    return probe(Source(str(path), str(path), path.name))
+
+
+def with_words(audio: AudioInfo, *spans_s: tuple[float, float]) -> Transcript:
+    words = tuple(Word("word", start_s, end_s, 1.0) for start_s, end_s in spans_s)
+    return Transcript(audio, "", (Segment("", 0.0, 0.0, 1.0, words),), ())
+
+
+def found(transcript: Transcript, **options) -> list[tuple[float, float]]:
+    speech = clear_speech(transcript, wordless(transcript), Options(**options))
+    return [(utterance.start_s, utterance.end_s) for utterance in speech]
+
+
+@pytest.mark.parametrize(
+    ("spans_s", "stretches"),
+    [
+        ([], [(0.0, 10.0)]),
+        ([(0.0, 1.0), (2.9, 9.0)], []),
+        ([(2.0, 3.0), (5.0, 8.0)], [(0.0, 2.0), (3.0, 5.0), (8.0, 10.0)]),
+        ([(0.0, 6.0), (1.0, 2.0), (7.0, 8.5)], []),
+    ],
+)
+def test_wordless_stretches(spans_s, stretches) -> None:
+    assert wordless(with_words(AudioInfo("a", "a", 1000, 1, 10_000), *spans_s)) == stretches
+
+
+def test_speech_between_words_is_found(tmp_path: Path) -> None:
+    audio = recording(tmp_path, CLIPS[0], CLIPS[1], CLIPS[2])
+    first_s, second_s = len(CLIPS[0]) / RATE, len(CLIPS[1]) / RATE
+    [(start_s, end_s)] = found(
+        with_words(audio, (0.2, first_s - 0.2), (first_s + second_s + 0.2, audio.duration_s - 0.1))
+    )
+    assert first_s <= start_s <= first_s + 0.4
+    assert first_s + second_s - 0.5 <= end_s <= first_s + second_s + 0.1
+
+
+def test_speech_at_both_ends_and_in_recordings_without_any_word(tmp_path: Path) -> None:
+    audio = recording(tmp_path, CLIPS[0], CLIPS[1], CLIPS[2])
+    first_s = len(CLIPS[0]) / RATE
+    spans = found(with_words(audio, (first_s + 0.2, first_s + len(CLIPS[1]) / RATE - 0.2)))
+    assert [round(start_s) for start_s, _ in spans] == [0, round(first_s + len(CLIPS[1]) / RATE)]
+    [(start_s, end_s)] = found(with_words(audio))
+    assert (start_s < 0.3, end_s > audio.duration_s - 0.5) == (True, True)
+
+
+@pytest.mark.parametrize("between", ["silence", "noise", "loud noise", "hum", "a knock", "soft speech"])
+def test_what_is_no_clear_speech(tmp_path: Path, between: str) -> None:
+    knock = silence(5)
+    knock[2 * RATE : 2 * RATE + RATE // 4] = noise(0.25, 0.3)
+    pieces = {
+        "silence": silence(5),
+        "noise": noise(5, 0.003),
+        "loud noise": noise(5, 0.1),
+        "hum": np.concatenate([silence(1), hum(3), silence(1)]),
+        "a knock": knock,
+        "soft speech": 0.02 * CLIPS[1],
+    }
+    first_s, between_s = len(CLIPS[0]) / RATE, len(pieces[between]) / RATE
+    audio = recording(tmp_path, CLIPS[0], pieces[between], CLIPS[2])
+    ends = (0.2, first_s - 0.2), (first_s + between_s + 0.2, audio.duration_s - 0.1)
+    assert found(with_words(audio, *ends)) == []
+
+
+@pytest.mark.parametrize("sound", [silence(5), noise(5, 1e-4), noise(5, 0.1), hum(5)], ids=["0", "soft", "loud", "hum"])
+def test_recordings_without_speech(tmp_path: Path, sound: np.ndarray) -> None:
+    assert found(with_words(recording(tmp_path, sound))) == []
+
+
+def test_long_speech_is_cut_like_any_other(tmp_path: Path) -> None:
+    audio = recording(tmp_path, *CLIPS)
+    spans = found(with_words(audio), max_utterance_s=8.0)
+    assert len(spans) >= 3
+    assert all(end_s - start_s <= 8.0 for start_s, end_s in spans)
+
+
+def test_what_was_decoded_by_itself_is_not_decoded_again() -> None:
+    audio = AudioInfo("a", "a", 1000, 1, 100_000)
+    decoded = [Utterance(audio, 0, 10_000), Utterance(audio, 10_000, 30_000)]
+    assert not is_new(Utterance(audio, 500, 9_400), decoded)
+    assert is_new(Utterance(audio, 500, 5_000), decoded)
+    assert is_new(Utterance(audio, 12_000, 20_000), decoded)
+
+
+def test_gaps_are_the_utterances_without_words() -> None:
+    audio = AudioInfo("a", "a", 1000, 1, 100_000)
+    spans = [
+        (50_000, 3_000, Hypothesis()),
+        (10_000, 2_000, HEARD),
+        (1_000, 2_000, Hypothesis()),
+        (3_000, 500, Hypothesis()),
+    ]
+    decoded = [(Utterance(audio, start, length), hypothesis) for start, length, hypothesis in spans]
+    assert gaps_of(decoded) == (Gap(1.0, 3.5), Gap(50.0, 53.0))
+
+
+@pytest.fixture(scope="module")
+def transcriber() -> Transcriber:
+    return Transcriber.load(MODELS / "tdt_demo" / "model.nemo", device="cpu", dtype="fp32")
+
+
+def deaf(transcriber: Transcriber, monkeypatch, begin_s: float, end_s: float, always: bool) -> list[float]:
+    """Lets the model lose the words of a stretch, `always` or only in utterances that begin before it. -> where those that
+    it was given begin."""
+    original = transcriber.engine._read
+    starts: list[float] = []
+
+    def without(utterance: Utterance, hypothesis: Hypothesis) -> Hypothesis:
+        starts.append(utterance.start_s)
+        if utterance.start_s > begin_s - 0.5 and not always:
+            return hypothesis
+        times = [utterance.start_s + 0.08 * frame for frame in hypothesis.token_frames]
+        kept = [i for i, time_s in enumerate(times) if not begin_s - 0.5 <= time_s < end_s]
+        lists = (hypothesis.token_ids, hypothesis.token_frames, hypothesis.token_durations, hypothesis.logprobs)
+        return Hypothesis(*(tuple(values[i] for i in kept) for values in lists))
+
+    def read(decoded):
+        for batch, hypotheses in original(decoded):
+            yield batch, [without(*pair) for pair in zip(batch.utterances, hypotheses, strict=True)]
+
+    monkeypatch.setattr(transcriber.engine, "_read", read)
+    return starts
+
+
+@pytest.mark.parametrize("inputs", [1, 3])
+def test_words_lost_at_first_join_the_transcript(
+    transcriber: Transcriber, tmp_path: Path, monkeypatch, inputs: int
+) -> None:
+    audio = recording(tmp_path, CLIPS[0], silence(1), CLIPS[1], silence(1), CLIPS[2])
+    begin_s = len(CLIPS[0]) / RATE + 1
+    whole = next(transcriber.transcribe(audio.path))
+    assert isinstance(whole, Transcript) and whole.gaps == ()
+    starts = deaf(transcriber, monkeypatch, begin_s, begin_s + len(CLIPS[1]) / RATE, always=False)
+    results = list(transcriber.transcribe([audio.path] * inputs))
+    assert len(results) == inputs and len(starts) == 2 * inputs
+    for result in results:
+        assert isinstance(result, Transcript)
+        assert (result.text, result.gaps) == (whole.text, ())
+        assert [token.id for token in result.tokens] == [token.id for token in whole.tokens]
+        assert [word.text for word in result.words] == whole.text.split()
+        times_s = [word.start_s for word in result.words]
+        assert times_s == sorted(times_s)
+        np.testing.assert_allclose(times_s, [word.start_s for word in whole.words], atol=0.4)
+
+
+def test_words_lost_twice_are_a_gap(transcriber: Transcriber, tmp_path: Path, monkeypatch) -> None:
+    audio = recording(tmp_path, CLIPS[0], silence(1), CLIPS[1], silence(1), CLIPS[2])
+    begin_s = len(CLIPS[0]) / RATE + 1
+    end_s = begin_s + len(CLIPS[1]) / RATE
+    starts = deaf(transcriber, monkeypatch, begin_s, end_s, always=True)
+    [result] = transcriber.transcribe(audio.path)
+    assert isinstance(result, Transcript)
+    [gap] = result.gaps
+    assert (gap.start_s, gap.end_s) == (pytest.approx(begin_s, abs=0.4), pytest.approx(end_s, abs=0.4))
+    assert len(starts) == 2 and starts[1] == gap.start_s
+    assert (transcriber.progress.gaps, transcriber.progress.gap_s) == (1, pytest.approx(gap.end_s - gap.start_s))
+    assert len(result.text) > 20
+
+
+def test_what_is_decoded_again_does_not_wait_for_inputs_to_end(
+    transcriber: Transcriber, tmp_path: Path, monkeypatch
+) -> None:
+    audio = recording(tmp_path, CLIPS[0], silence(1), CLIPS[1], silence(1), CLIPS[2])
+    begin_s = len(CLIPS[0]) / RATE + 1
+    deaf(transcriber, monkeypatch, begin_s, begin_s + len(CLIPS[1]) / RATE, always=True)
+    has_result = Event()
+
+    def inputs():
+        yield audio.path
+        assert has_result.wait(60), "the result waits for the next input"
+
+    results = transcriber.transcribe(inputs())
+    first = next(results)
+    has_result.set()
+    assert isinstance(first, Transcript) and len(first.gaps) == 1
+    assert list(results) == []
+
+
+def test_a_recording_with_a_pause_is_looked_at_and_not_decoded_again(
+    transcriber: Transcriber, tmp_path: Path, monkeypatch
+) -> None:
+    audio = recording(tmp_path, CLIPS[0], silence(3), CLIPS[1], silence(3))
+    starts = deaf(transcriber, monkeypatch, math.inf, math.inf, always=True)
+    [result] = transcriber.transcribe(audio.path)
+    assert isinstance(result, Transcript)
+    assert (starts, result.gaps) == ([0.0], ())
+
+
+def test_ordinary_recordings_are_not_opened_again(transcriber: Transcriber, monkeypatch) -> None:
+    monkeypatch.setattr("fastscribe.gaps.clear_speech", lambda *_: pytest.fail("opened again"))
+    results = list(transcriber.transcribe(sorted(AUDIO.glob("[01]*.flac"))))
+    assert all(isinstance(result, Transcript) and result.gaps == () for result in results)
+
+
+def test_a_recording_that_cannot_be_looked_at_again_fails(
+    transcriber: Transcriber, tmp_path: Path, monkeypatch
+) -> None:
+    audio = recording(tmp_path, CLIPS[0], silence(3))
+
+    def vanish(*_):
+        raise SystemExit("the thread ends")
+
+    monkeypatch.setattr("fastscribe.gaps.clear_speech", vanish)
+    clip = str(next(AUDIO.glob("02*.flac")))
+    results = {
+        r.path if isinstance(r, Failure) else r.audio.path: r for r in transcriber.transcribe([audio.path, clip])
+    }
+    failure = results[audio.path]
+    assert isinstance(failure, Failure) and (failure.stage, failure.error_type) == ("load", "SystemExit")
+    assert isinstance(results[clip], Transcript)
+
+
+def test_a_stretch_that_fails_when_it_is_decoded_again_fails_its_recording_once(
+    transcriber: Transcriber, tmp_path: Path, monkeypatch
+) -> None:
+    audio = recording(tmp_path, CLIPS[0], silence(1), CLIPS[1], silence(1), CLIPS[2])
+    begin_s = len(CLIPS[0]) / RATE + 1
+    deaf(transcriber, monkeypatch, begin_s, begin_s + len(CLIPS[1]) / RATE, always=True)
+    original = transcriber.engine._encode
+
+    def encode(batch):
+        if any(utterance.start > 0 for utterance in batch.utterances):
+            raise RuntimeError("no")
+        return original(batch)
+
+    monkeypatch.setattr(transcriber.engine, "_encode", encode)
+    [result] = transcriber.transcribe(audio.path)
+    assert isinstance(result, Failure) and result.stage == "model"
