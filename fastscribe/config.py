@@ -200,7 +200,7 @@ class Options:
 
 
 def parse_attention(text: str) -> LocalAttention | None:
-    """"full" -> None; "local:LEFT,RIGHT" in encoder frames, "local:LEFT,RIGHT,1" with a global frame. Raises UsageError."""
+    """ "full" -> None; "local:LEFT,RIGHT" in encoder frames, "local:LEFT,RIGHT,1" with a global frame. Raises UsageError."""
     kind, _, numbers = text.partition(":")
     if text == "full":
         return None

@@ -29,7 +29,9 @@ def describe(checkpoint: Checkpoint) -> dict[str, Any]:
         "layers": encoder.num_layers,
         "d_model": encoder.d_model,
         "heads": encoder.num_heads,
-        "attention": "full" if encoder.attention is None else f"local:{encoder.attention.left},{encoder.attention.right}",
+        "attention": "full"
+        if encoder.attention is None
+        else f"local:{encoder.attention.left},{encoder.attention.right}",
         "ff_hidden": encoder.ff_hidden,
         "conv_kernel": encoder.conv_kernel,
         "conv_norm": encoder.conv_norm,
@@ -69,7 +71,9 @@ def encoder_gflop_per_audio_s(config: ModelConfig, utterance_s: float) -> float:
     frames = config.num_frames(utterance_s)
     local = encoder.attention
     seen = frames if local is None else min(frames, local.left + local.right + 1)
-    per_layer = frames * _layer_macs_per_frame(encoder) + 4 * frames * seen * encoder.d_model  # qk, av, and 2T positions
+    per_layer = (
+        frames * _layer_macs_per_frame(encoder) + 4 * frames * seen * encoder.d_model
+    )  # qk, av, and 2T positions
     macs = encoder.num_layers * per_layer + _subsampling_macs(config, utterance_s)
     return 2e-9 * macs / utterance_s
 

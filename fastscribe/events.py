@@ -1,9 +1,9 @@
 """What a run is doing, for programs: one JSON object a line, with units in its keys.
 
-    {"event": "started", "device", "dtype", "decoder", "load_s"}
-    {"event": "progress", "files", "failed", "skipped", "audio_s", "planned_s", "elapsed_s", "rtfx"}   twice a second at most
-    {"event": "failed", "audio_filepath", "stage", "message"}                                          a file that failed
-    {"event": "finished", "report"}                                                                    report.json's content
+{"event": "started", "device", "dtype", "decoder", "load_s"}
+{"event": "progress", "files", "failed", "skipped", "audio_s", "planned_s", "elapsed_s", "rtfx"}   twice a second at most
+{"event": "failed", "audio_filepath", "stage", "message"}                                          a file that failed
+{"event": "finished", "report"}                                                                    report.json's content
 """
 
 from __future__ import annotations

@@ -83,7 +83,9 @@ def _find(folders: Sequence[Path]) -> list[ShardResult]:
                 raise UsageError(f"shard {shard} is in {found[shard.index].paths.directory} and in {folder}")
             found[shard.index] = _read(shard, Paths(folder, shard.suffix))
     if not found:
-        raise UsageError(f"{', '.join(map(str, folders))}: no shards here (transcribe --shard I/N -o FOLDER makes them)")
+        raise UsageError(
+            f"{', '.join(map(str, folders))}: no shards here (transcribe --shard I/N -o FOLDER makes them)"
+        )
     if len(counts) > 1:
         raise UsageError(f"shards of {' and of '.join(map(str, sorted(counts)))}: of runs divided differently")
     return [found[index] for index in sorted(found)]

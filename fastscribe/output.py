@@ -217,8 +217,8 @@ class FolderOutput:
             path, text = self._path(name, format), self._render(result, format)
             if text or isinstance(result, Transcript):
                 _write_whole(path, text.encode())
-            elif has_files or expected.is_replacing or self._overwrite:
-                path.unlink(missing_ok=True)
+            elif (has_files or expected.is_replacing or self._overwrite) and path.is_file():
+                path.unlink()
 
     def _render(self, result: Transcript | Failure, format: str) -> str:
         return render(result, format, self._style.tokens, self._style.subtitles)

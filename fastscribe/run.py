@@ -261,7 +261,8 @@ class Transcriber:
     def _finished(self, pending: _Pending, parts: Parts | Failure | None) -> Iterator[Transcript | Failure]:
         """What there is to say of a recording after one more of its utterances: often nothing yet."""
         if isinstance(parts, Failure):
-            yield parts
+            look = pending.looked_at.pop(parts.index, None)  # a stretch failed; what was there before stands
+            yield parts if look is None else look.with_gaps(look.transcript, ())
         elif parts is not None:
             audio = parts[0][0].audio
             look = pending.looked_at.pop(audio.index, None)
@@ -272,9 +273,7 @@ class Transcriber:
     def _looked_at(self, pending: _Pending, wait: bool) -> Iterator[Transcript | Failure]:
         """Recordings whose wordless stretches hold nothing to decode again; the others wait for that."""
         for look in pending.looks.take(wait):
-            if look.failure is not None:
-                yield look.failure
-            elif look.to_decode:
+            if look.to_decode:
                 pending.expect_again(look)
             else:
                 yield look.with_gaps(look.transcript, ())
@@ -357,7 +356,6 @@ class _Pending:
         expected, parts = self._waiting[key]
         if isinstance(outcome, Failure):
             del self._waiting[key]
-            self.looked_at.pop(key, None)
             return outcome
         parts.append((utterance, outcome))
         if len(parts) < expected:

@@ -12,11 +12,10 @@ from functools import partial
 from queue import SimpleQueue
 
 from fastscribe import gaps
-from fastscribe.audio.source import to_failure
 from fastscribe.config import Options
 from fastscribe.crew import Crew
 from fastscribe.transcript import Part
-from fastscribe.types import Failure, Hypothesis, Transcript, Utterance
+from fastscribe.types import Gap, Hypothesis, Transcript, Utterance
 
 _MOST_WAITING = 1000  # recordings; beyond that, whoever asks waits for one
 
@@ -29,12 +28,13 @@ class Look:
     parts: Sequence[Part]
     speech: tuple[Utterance, ...] = ()
     to_decode: tuple[Utterance, ...] = ()
-    failure: Failure | None = None
+    unseen: tuple[Gap, ...] = ()  # stretches that could not be read once more
 
     def with_gaps(self, transcript: Transcript, decoded: Sequence[Part]) -> Transcript:
         """The transcript, which has the words of `decoded` in it, with the stretches of speech that have none."""
-        as_before = [(utterance, Hypothesis()) for utterance in self.speech if utterance not in self.to_decode]
-        return replace(transcript, gaps=gaps.gaps_of([*as_before, *decoded]))
+        heard = [utterance for utterance, _ in decoded]
+        as_before = [(utterance, Hypothesis()) for utterance in self.speech if utterance not in heard]
+        return replace(transcript, gaps=self.unseen or gaps.gaps_of([*as_before, *decoded]))
 
 
 class SecondLooks:
@@ -75,6 +75,6 @@ class SecondLooks:
             decoded = [utterance for utterance, _ in parts]
             to_decode = tuple(utterance for utterance in speech if gaps.is_new(utterance, decoded))
             look = Look(transcript, parts, speech, to_decode)
-        except BaseException as error:  # even one that would end the thread becomes this file's Failure
-            look = Look(transcript, parts, failure=to_failure(transcript.audio, "load", error))
+        except BaseException:  # the file has changed or gone, but its words stand
+            look = Look(transcript, parts, unseen=tuple(Gap(*stretch) for stretch in stretches))
         self._done.put(look)

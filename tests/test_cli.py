@@ -73,7 +73,7 @@ def test_jsonl_on_stdout_has_the_documented_shape() -> None:
     [row] = rows(done.stdout)
     assert done.returncode == 0
     assert done.stderr == ""
-    assert list(row) == ["audio_filepath", "duration", "text", "segments", "words", "tokens"]
+    assert list(row) == ["audio_filepath", "duration", "text", "segments", "words", "gaps", "tokens"]
     assert row["audio_filepath"] == str(FIRST)
     assert row["text"] == SENTENCE
     assert list(row["words"][0]) == ["word", "start", "end", "confidence"]
@@ -264,7 +264,8 @@ def test_interrupted_runs_keep_what_is_finished(tmp_path: Path, sent: signal.Sig
     process.send_signal(sent)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == code
-    assert errors.splitlines()[-1].endswith("what was finished is kept")
+    assert "what was finished is kept" in errors.splitlines()[-1]
+    assert "the same command goes on" in errors.splitlines()[-1]
     assert "Traceback" not in errors
     kept = rows((out / "transcripts.jsonl").read_text())
     assert 0 < len(kept) < len(many)

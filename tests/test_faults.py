@@ -167,10 +167,10 @@ def before_opening(poison: Path, fault: Callable[[], None], monkeypatch) -> None
     """`fault` happens between the probing and the reading of `poison`."""
     original = read_module._opened
 
-    def opened(audio, channel):
+    def opened(audio, *arguments):
         if audio.path == str(poison):
             fault()
-        return original(audio, channel)
+        return original(audio, *arguments)
 
     monkeypatch.setattr(read_module, "_opened", opened)
 

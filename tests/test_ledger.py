@@ -36,7 +36,7 @@ def after(*items: tuple[Source | Failure, bool]) -> Earlier:
         assert ledger.expect(numbered)
         assert not ledger.is_done(numbered)
         expected = ledger[index]
-        entries.append(Entry("", expected.key, expected.state, 0, 0, index, failed)[1:-1] + (0,))
+        entries.append((*Entry("", expected.key, expected.state, 0, 0, index, failed)[1:-1], 0))
         ledger.settle(index)
     return Earlier(np.array(entries, journal._ENTRY))
 

@@ -52,7 +52,9 @@ def test_the_same_command_again_does_only_what_is_left(clips: Path, tmp_path: Pa
     assert texts(out)["broken.wav"] == "failed"
     assert len(list(out.glob("*.srt"))) == 5
 
-    shutil.copy(FIRST, clips / "broken.wav")  # which changes its size, too, so that it is done again without being asked
+    shutil.copy(
+        FIRST, clips / "broken.wav"
+    )  # which changes its size, too, so that it is done again without being asked
     os.utime(clips / CLIPS[1].name)
     assert transcribe(clips, "-o", out, "-f", "jsonl,srt").returncode == 0
     assert report(out) | {"files": 2, "failed": 0, "skipped": 4, "failed_before": 0} == report(out)
