@@ -63,6 +63,10 @@ class LocalAttention:
         if self.num_global > 1:
             raise ValueError(f"attention with {self.num_global} global frames: not 0 or 1")
 
+    def __str__(self) -> str:
+        """What parse_attention reads."""
+        return f"local:{self.left},{self.right}" + (f",{self.num_global}" if self.num_global else "")
+
 
 @dataclass(frozen=True)
 class EncoderConfig:

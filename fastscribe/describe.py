@@ -29,9 +29,7 @@ def describe(checkpoint: Checkpoint) -> dict[str, Any]:
         "layers": encoder.num_layers,
         "d_model": encoder.d_model,
         "heads": encoder.num_heads,
-        "attention": "full"
-        if encoder.attention is None
-        else f"local:{encoder.attention.left},{encoder.attention.right}",
+        "attention": str(encoder.attention or "full"),
         "ff_hidden": encoder.ff_hidden,
         "conv_kernel": encoder.conv_kernel,
         "conv_norm": encoder.conv_norm,

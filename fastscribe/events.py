@@ -1,7 +1,7 @@
 """What a run is doing, for programs: one JSON object a line, with units in its keys.
 
 {"event": "started", "device", "dtype", "decoder", "load_s"}
-{"event": "progress", "files", "failed", "skipped", "audio_s", "planned_s", "elapsed_s", "rtfx"}   twice a second at most
+{"event": "progress", "files", "failed", "skipped", "audio_s", "planned_s", "elapsed_s", "rtfx"}   twice a second
 {"event": "failed", "audio_filepath", "stage", "message"}                                          a file that failed
 {"event": "finished", "report"}                                                                    report.json's content
 """
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from threading import Event, Lock, Thread
 from time import perf_counter
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TextIO
@@ -28,7 +29,8 @@ class Events:
     """Writes to `path` (None: nowhere), which may be a pipe or /dev/fd/3. A reader that goes away ends nothing but this."""
 
     def __init__(self, path: Path | None) -> None:
-        self._start = self._told = perf_counter()
+        self._start = perf_counter()
+        self._ended, self._guard = Event(), Lock()
         self._file: TextIO | None = None
         if path is not None:
             try:
@@ -42,6 +44,7 @@ class Events:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        self._ended.set()
         if self._file is not None:
             try:
                 self._file.close()
@@ -53,13 +56,16 @@ class Events:
         facts = {"device": recognizer.device_name, "dtype": recognizer.dtype, "decoder": recognizer.decoder_name}
         self._tell("started", **facts, load_s=round(transcriber.load_s, 3))
         self._start = perf_counter()
+        if self._file is not None:
+            Thread(target=self._keep_telling, args=(transcriber,), name="events", daemon=True).start()
 
-    def progress(self, transcriber: Transcriber) -> None:
-        now = perf_counter()
-        if self._file is None or now - self._told < _EVERY_S:
-            return
-        self._told = now
-        done, elapsed_s = transcriber.progress, now - self._start
+    def _keep_telling(self, transcriber: Transcriber) -> None:
+        """By the clock: what an earlier run has done brings no results that could drive this."""
+        while not self._ended.wait(_EVERY_S):
+            self._progress(transcriber)
+
+    def _progress(self, transcriber: Transcriber) -> None:
+        done, elapsed_s = transcriber.progress, perf_counter() - self._start
         counts = {"files": done.files, "failed": done.failed, "skipped": done.skipped}
         seconds = {"audio_s": done.audio_s, "planned_s": done.planned_s, "elapsed_s": elapsed_s}
         rounded = {name: round(value, 3) for name, value in seconds.items()}
@@ -69,12 +75,16 @@ class Events:
         self._tell("failed", audio_filepath=failure.path, stage=failure.stage, message=failure.message)
 
     def finished(self, stats: RunStats) -> None:
+        self._ended.set()
         self._tell("finished", report=stats.to_json())
 
     def _tell(self, event: str, **fields: Any) -> None:
         if self._file is None:
             return
-        try:
-            print(json.dumps({"event": event, **fields}, ensure_ascii=False), file=self._file, flush=True)
-        except OSError:  # nobody listens any more
-            self._file = None
+        line = json.dumps({"event": event, **fields}, ensure_ascii=False) + "\n"
+        with self._guard:
+            try:
+                self._file.write(line)
+                self._file.flush()
+            except (OSError, ValueError):  # nobody listens any more
+                self._file = None

@@ -30,14 +30,14 @@ from fastscribe.checkpoint import Checkpoint, read_checkpoint
 from fastscribe.config import Options
 from fastscribe.device import host_array, launching
 from fastscribe.engine import Engine, Outcome
+from fastscribe.long_audio.second_look import Look, SecondLooks
+from fastscribe.long_audio.segment import split
+from fastscribe.long_audio.vad import check_vad
 from fastscribe.lookahead import map_ahead
 from fastscribe.recognizer import Recognizer, to_stderr
-from fastscribe.second_look import Look, SecondLooks
-from fastscribe.segment import split
 from fastscribe.stats import RunStats, Stopwatch, list_price
 from fastscribe.transcript import Part
 from fastscribe.types import AudioInfo, Failure, Hypothesis, Transcript, Utterance
-from fastscribe.vad import check_vad
 from fastscribe.windows import Windows
 
 Prepared = tuple[Utterance, ...] | Failure  # a recording's utterances, or why there are none

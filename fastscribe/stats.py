@@ -61,7 +61,8 @@ class Stopwatch:
 class RunStats:
     """One run. audio_s counts transcribed files only; wall_s runs from the loaded model to the last row written.
 
-    `skipped` inputs were done by earlier runs, `failed_before` of these not; neither is among `files` and `failed`.
+    `skipped` inputs were done by earlier runs, `failed_before` of these not; neither is among `files` and `failed`. `totals`
+    is what the output folder holds of all runs: files, failed, audio_s.
     """
 
     files: int
@@ -80,6 +81,7 @@ class RunStats:
     versions: dict[str, str] = field(default_factory=dict)
     skipped: int = 0
     failed_before: int = 0
+    totals: dict[str, Any] | None = None
     gaps: int = 0  # stretches with speech in which no words were found
     gap_s: float = 0.0
 
@@ -107,6 +109,7 @@ class RunStats:
             "failed": self.failed,
             "skipped": self.skipped,
             "failed_before": self.failed_before,
+            "totals": self.totals,
             "audio_s": round(self.audio_s, 3),
             "load_s": round(self.load_s, 3),
             "wall_s": round(self.wall_s, 3),

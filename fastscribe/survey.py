@@ -14,7 +14,8 @@ from typing import Any
 
 from fastscribe.audio.loader import load_batches
 from fastscribe.device import host_array
-from fastscribe.run import Ledger, Transcriber
+from fastscribe.resume.ledger import Ledger
+from fastscribe.run import Transcriber
 from fastscribe.types import Failure, Utterance
 
 _SAMPLES = 4  # batches that are timed, spread over the lengths there are
@@ -22,11 +23,13 @@ _SAMPLES = 4  # batches that are timed, spread over the lengths there are
 
 @dataclass(frozen=True)
 class Survey:
-    """`skipped` inputs were done by an earlier run. estimated_usd is None where no price is known."""
+    """`skipped` inputs were done by an earlier run, `failed_before` of these not; neither is among `files` and `failed`.
+    estimated_usd is None where no price is known."""
 
     files: int
     failed: int
     skipped: int
+    failed_before: int
     audio_s: float
     utterances: int
     batches: int
@@ -70,6 +73,7 @@ def survey(
         files=files,
         failed=failed,
         skipped=transcriber.progress.skipped,
+        failed_before=ledger.failed_before,
         audio_s=audio_s,
         utterances=utterances,
         batches=batches,

@@ -10,7 +10,7 @@ import logging
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Thread
 from time import perf_counter
@@ -22,6 +22,7 @@ from fastscribe.errors import UsageError
 from fastscribe.types import Failure
 
 if TYPE_CHECKING:
+    from fastscribe.run import Progress as RunProgress
     from fastscribe.run import Transcriber
     from fastscribe.stats import RunStats
     from fastscribe.survey import Survey
@@ -39,8 +40,9 @@ def say(message: str) -> None:
 
 
 def show(text: str) -> None:
-    """Lines to stderr and the log."""
-    print(text, file=sys.stderr, flush=True)
+    """Lines to stderr and the log. A stderr that nobody reads any more ends no run."""
+    with suppress(OSError, ValueError):  # ValueError: it is closed
+        print(text, file=sys.stderr, flush=True)
     _note(text)
 
 
@@ -49,10 +51,18 @@ def _note(text: str) -> None:
         _log.warning("%s", text.removeprefix("fastscribe: "))
 
 
+class _LogFile(logging.FileHandler):
+    """One that cannot be written any more says so once."""
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - logging's name
+        _log.removeHandler(self)
+        say(f"--log-file {self.baseFilename}: cannot be written any more: {sys.exc_info()[1]}")
+
+
 def log_to(path: Path) -> None:
     """From now on, appends what is said to a file. Raises UsageError."""
     try:
-        handler = logging.FileHandler(path, encoding="utf-8", errors="backslashreplace")
+        handler = _LogFile(path, encoding="utf-8", errors="backslashreplace")
     except OSError as error:
         raise UsageError(f"--log-file {path}: cannot be written: {error.strerror or error}") from error
     handler.setFormatter(logging.Formatter("%(asctime)s %(process)d %(message)s"))
@@ -84,7 +94,8 @@ def without_mp3_chatter() -> Iterator[None]:
         os.dup2(real, 2)  # closes the pipe's last writer, which ends the relay
         relay.join()
         os.close(real)
-        sys.stderr.close()
+        with suppress(OSError):
+            sys.stderr.close()
         sys.stderr = python_stderr
 
 
@@ -92,7 +103,8 @@ def _relay(reader: int, real: int) -> None:
     with os.fdopen(reader, "rb") as lines:
         for line in lines:
             if b"libmpg123" not in line:
-                os.write(real, line)
+                with suppress(OSError):  # nobody reads it any more
+                    os.write(real, line)
 
 
 class ProgressBar:
@@ -108,16 +120,24 @@ class ProgressBar:
             from rich.progress import (
                 BarColumn,
                 Progress,
+                ProgressColumn,
                 SpinnerColumn,
                 TextColumn,
                 TimeElapsedColumn,
                 TimeRemainingColumn,
             )
+            from rich.text import Text
 
-            columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+            class Done(ProgressColumn):
+                """Drawn ten times a second, also while no results come because an earlier run has done them."""
+
+                def render(self, task: Any) -> Text:
+                    return Text(_done(transcriber.progress, task.elapsed or 0.0))
+
             left = (TextColumn("left"), TimeRemainingColumn())
-            self._bar = Progress(*columns, *left, console=Console(stderr=True), transient=True)
-            self._task = self._bar.add_task("starting", total=None)
+            columns = (SpinnerColumn(), Done(), BarColumn(), TimeElapsedColumn(), *left)
+            self._bar = Progress(*columns, console=Console(stderr=True), transient=True)
+            self._task = self._bar.add_task("", total=None)
 
     def __enter__(self) -> ProgressBar:
         if self._bar is not None:
@@ -135,19 +155,26 @@ class ProgressBar:
             return
         self._drawn = perf_counter()
         done = self._transcriber.progress
-        elapsed = self._bar.tasks[0].elapsed or 0.0
-        rtfx = done.audio_s / elapsed if elapsed > 0 else 0.0
-        failed = f", {done.failed} failed" if done.failed else ""
-        failed += f", {done.skipped} done before" if done.skipped else ""
-        text = f"{done.files} files{failed}, {done.audio_s / 3600:.2f} h, {rtfx:.0f}x"
-        self._bar.update(self._task, description=text, completed=done.audio_s, total=done.planned_s or None)
+        with suppress(OSError):
+            self._bar.update(self._task, completed=done.audio_s, total=done.planned_s or None)
 
     def say(self, message: str) -> None:
         if self._bar is None:
             say(message)
         else:
-            self._bar.console.print(printable(f"fastscribe: {message}"), markup=False, highlight=False, soft_wrap=True)
+            with suppress(OSError):
+                line = printable(f"fastscribe: {message}")
+                self._bar.console.print(line, markup=False, highlight=False, soft_wrap=True)
             _note(message)
+
+
+def _done(progress: RunProgress, elapsed_s: float) -> str:
+    if progress.files + progress.skipped == 0:
+        return "starting"
+    failed = f", {progress.failed} failed" if progress.failed else ""
+    skipped = f", {progress.skipped} done before" if progress.skipped else ""
+    rtfx = progress.audio_s / elapsed_s if elapsed_s > 0 else 0.0
+    return f"{progress.files} files{failed}{skipped}, {progress.audio_s / 3600:.2f} h, {rtfx:.0f}x"
 
 
 def report_table(stats: RunStats) -> str:
@@ -177,7 +204,7 @@ def survey_table(survey: Survey) -> str:
     """What would be done, as aligned lines."""
     cost = "unknown (--price-per-hour)" if survey.estimated_usd is None else f"about {survey.estimated_usd:.2f} USD"
     rows = [
-        ("files", f"{survey.files} to do, {survey.skipped} done before, {survey.failed} that cannot be used"),
+        ("files", f"{survey.files} to do, {survey.failed} that cannot be used{_before(survey)}"),
         ("audio", f"{survey.audio_s / 3600:.3f} h in {survey.utterances} utterances"),
         ("batches", f"{survey.batches}, padding {100 * survey.padding_share:.1f} %"),
         ("time", f"about {_duration(survey.estimated_s)} (RTFx {survey.estimated_rtfx:.0f}, from a few batches)"),
@@ -191,6 +218,6 @@ def _duration(seconds: float) -> str:
     return f"{hours}:{left // 60:02d}:{left % 60:02d}" if hours else f"{left // 60}:{left % 60:02d}"
 
 
-def _before(stats: RunStats) -> str:
+def _before(stats: RunStats | Survey) -> str:
     failed = f" ({stats.failed_before} failed)" if stats.failed_before else ""
     return f", and {stats.skipped} before{failed}" if stats.skipped else ""

@@ -13,7 +13,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from fastscribe import seams
+from fastscribe.long_audio import seams
 from fastscribe.tokenizer import Role, Tokenizer
 from fastscribe.types import AudioInfo, Hypothesis, Segment, Token, Transcript, Utterance, Word
 

@@ -20,9 +20,9 @@ import pytest
 
 from fastscribe.audio.source import Source
 from fastscribe.config import OutputStyle
-from fastscribe.journal import Paths, read_entries
-from fastscribe.output import FolderOutput
-from fastscribe.shards import WHOLE, Shard
+from fastscribe.output.folder import FolderOutput
+from fastscribe.resume.entries import Paths, read_entries
+from fastscribe.resume.shards import WHOLE, Shard
 from fastscribe.types import AudioInfo, Failure, Transcript
 
 STYLE = OutputStyle(("jsonl", "txt", "json"))

@@ -7,6 +7,7 @@ import gzip
 import io
 import json
 import pickle
+import re
 import shutil
 import tarfile
 import zipfile
@@ -461,6 +462,43 @@ def test_hostile_tars_are_refused(tmp_path: Path, attributes: dict) -> None:
         read_checkpoint(hostile_tar(tmp_path / "evil.nemo", **attributes))
     assert "\n" not in str(error.value)
     assert [path.name for path in tmp_path.iterdir()] == ["evil.nemo"]
+
+
+def test_a_tar_may_carry_a_remark_for_all_members(tmp_path: Path) -> None:
+    """As archives that git makes do; here with a header for each member as well."""
+    content = {path.name: path.read_bytes() for path in unpacked(tmp_path / "model").iterdir()}
+    remark = {"comment": "d" * 40, "mtime": "1"}
+    path = tmp_path / "remark.nemo"
+    with tarfile.open(path, "w:", format=tarfile.PAX_FORMAT, pax_headers=remark) as archive:
+        for name, data in content.items():
+            member = tarfile.TarInfo(name)
+            member.size, member.mtime = len(data), 0.25
+            archive.addfile(member, io.BytesIO(data))
+    assert path.read_bytes()[156:157] == tarfile.XGLTYPE
+    assert same(read_checkpoint(path), read_checkpoint(NEMO))
+
+
+def test_an_edited_config_put_behind_the_old_one(tmp_path: Path) -> None:
+    """`tar -rf`: which of the two counts is for people to say, and what the message tells them to do gives the later."""
+    folder = with_yaml(tmp_path / "model", decoding__greedy={"max_symbols": 7})
+    path = shutil.copy(NEMO, tmp_path / "model.nemo")
+    with tarfile.open(path, "a:") as archive:
+        archive.add(folder / "model_config.yaml", arcname="./model_config.yaml")
+    with pytest.raises(CheckpointError, match=r"'model_config\.yaml': unpack it .* use the folder .* or pack it anew"):
+        read_checkpoint(path)
+    again = unpacked(tmp_path / "again", path)
+    loaded = [read_checkpoint(again), read_checkpoint(packed(again, tmp_path / "again.nemo"))]
+    assert [model.config.joint.max_symbols for model in loaded] == [7, 7]  # type: ignore[union-attr]
+
+
+def test_weights_from_before_torch_1_6_can_be_saved_again(tmp_path: Path) -> None:
+    folder = unpacked(tmp_path)
+    weights = folder / "model_weights.ckpt"
+    torch.save(torch.load(weights, weights_only=True), weights, _use_new_zipfile_serialization=False)
+    with pytest.raises(CheckpointError, match=r"since 1\.6: if an older one wrote it") as refused:
+        read_checkpoint(folder)
+    exec(re.search(r"torch\.save\(.*\)", str(refused.value))[0], {"torch": torch, "FILE": weights})  # type: ignore[index]
+    assert same(read_checkpoint(folder), read_checkpoint(NEMO))
 
 
 def test_inflating_weights_are_refused(tmp_path: Path) -> None:

@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fastscribe import evaluate as scoring
 from fastscribe.errors import ManifestError, UsageError
-from fastscribe.evaluate import Edits, Pair, Score, check_installed, evaluate, normalizer
-from fastscribe.evaluation_report import marked_diff, side_by_side, to_object, to_table
+from fastscribe.evaluation import scores as scoring
+from fastscribe.evaluation.report import marked_diff, side_by_side, to_object, to_table
+from fastscribe.evaluation.results import Fields, References, read_pairs
+from fastscribe.evaluation.scores import Edits, Pair, Score, check_installed, evaluate, normalizer
 from fastscribe.plain_text import num_columns
-from fastscribe.results import Fields, References, read_pairs
 from tests.test_cli import command, fastscribe
 
 TEXTS = st.lists(st.sampled_from(["a", "b", "cd", "日本"]), max_size=7).map(" ".join)

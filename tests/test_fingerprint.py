@@ -9,19 +9,19 @@ from pathlib import Path
 import pytest
 import typer.main
 
-from fastscribe import fingerprint as module
 from fastscribe.cli import app
 from fastscribe.config import Options, OutputStyle, SubtitleStyle
-from fastscribe.fingerprint import fingerprint, model_digest
+from fastscribe.resume import fingerprint as module
+from fastscribe.resume.fingerprint import fingerprint, model_digest
 from tests.conftest import MODELS
 
 MODEL = MODELS / "tdt_demo" / "model.nemo"
 
 
 def of(options: Options = Options(), style: OutputStyle = OutputStyle(), **chosen: str) -> dict:  # noqa: B008 - frozen
-    return fingerprint(
-        chosen.get("model", "m"), chosen.get("dtype", "fp32"), chosen.get("decoder", "tdt"), options, style
-    )
+    resolved = {"dtype": "fp32", "decoder": "tdt", "attention": "full"}
+    resolved |= {name: value for name, value in chosen.items() if name != "model"}
+    return fingerprint(chosen.get("model", "m"), resolved, options, style)
 
 
 @pytest.mark.parametrize(
@@ -32,7 +32,7 @@ def of(options: Options = Options(), style: OutputStyle = OutputStyle(), **chose
         ("--decoder", of(decoder="ctc")),
         ("--max-utterance-s", of(Options(max_utterance_s=3))),
         ("--channel", of(Options(channel=1))),
-        ("--attention", of(Options(attention="local:4,4"))),
+        ("--attention", of(attention="local:4,4")),
         ("--vad", of(Options(vad="silero"))),
         ("--format", of(style=OutputStyle(("jsonl", "txt")))),
         ("--tokens", of(style=OutputStyle(tokens=True))),
@@ -47,6 +47,10 @@ def test_looks_count_only_where_there_are_subtitles() -> None:
     assert of(style=OutputStyle(("txt",), subtitles=narrow)) == of(style=OutputStyle(("txt",)))
     srt, narrow_srt = of(style=OutputStyle(("srt",))), of(style=OutputStyle(("srt",), subtitles=narrow))
     assert [key for key in srt if srt[key] != narrow_srt[key]] == ["--max-line-width"]
+    highlighted = SubtitleStyle(highlight_words=True)
+    assert of(style=OutputStyle(("srt",), subtitles=highlighted)) == srt
+    assert of(style=OutputStyle(("vtt",), subtitles=highlighted)) != of(style=OutputStyle(("vtt",)))
+    assert of(style=OutputStyle(("txt",), tokens=True)) == of(style=OutputStyle(("txt",)))
 
 
 def test_speed_is_not_in_it() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fastscribe.audio import probe as probe_module
-from fastscribe.audio.flac_frames import _coded_number, ends_at, flac_ends_at, frame_header
+from fastscribe.audio.flac_frames import _coded_number, _is_intact, after_blocks, ends_at, flac_ends_at, frame_header
+from fastscribe.audio.plain_header import plain_header
 from fastscribe.audio.probe import probe
 from fastscribe.audio.source import Source
 from fastscribe.errors import AudioError
@@ -81,7 +83,8 @@ def problem(path: Path, content: bytes) -> str:
 @pytest.mark.parametrize("tags", [b"", b"ID3\4\0\0\0\0\0\x0a" + bytes(10)])
 def test_a_header_that_lies(tmp_path, num_samples, tags):
     content = with_samples(write(tmp_path / "a.flac", 3 * RATE), num_samples)
-    assert "it does not end after the" in problem(tmp_path / "a.flac", tags + content)
+    said = problem(tmp_path / "a.flac", tags + content)
+    assert "it does not end after the" in said and said.endswith(": convert it, e.g. with ffmpeg")
 
 
 def test_two_of_different_lengths_joined(tmp_path):
@@ -96,6 +99,61 @@ def test_something_behind_the_last_frame(tmp_path, behind):
     path = tmp_path / "a.flac"
     path.write_bytes(write(path, 3 * RATE) + behind)
     assert probe(Source(str(path), str(path), "a")).num_samples == 3 * RATE
+
+
+@pytest.mark.parametrize("channels", [1, 2])
+@pytest.mark.parametrize("seconds", [(3, 3), (3, 1), (1, 3), (3, 3, 3), (2,) * 5, (1, 2, 1), (3, 1, 1, 3)])
+def test_joined_under_one_header(tmp_path, channels, seconds):
+    """As ffmpeg joins files: the header is the first one's, which libsndfile would stop at."""
+    path, parts = tmp_path / "a.flac", []
+    for number, length_s in enumerate(seconds):
+        noise = np.random.default_rng(number).normal(0, 0.1, (length_s * RATE, 1))
+        soundfile.write(path, np.hstack([noise] * channels), RATE)
+        content = path.read_bytes()
+        assert plain_header(str(path), len(content)) is not None
+        parts.append(content if number == 0 else content[after_blocks(content, 4) :])
+    assert "several in one" in problem(path, b"".join(parts))
+
+
+def renumbered(content: bytes, num_blocks: int) -> bytes:
+    """All of the frames as the first: checksums over their samples would no longer fit, those over their headers do."""
+    for number in range(1, num_blocks):
+        at = next(at for at in range(len(content)) if content[at : at + 2] == b"\xff\xf8" and content[at + 4] == number)
+        head = content[at : at + 4] + b"\0" + content[at + 5 : at + 5 + 2 * (content[at + 2] >> 4 == 7)]
+        checksum = next(value for value in range(256) if _is_intact(head + bytes([value])))
+        content = content[:at] + head + bytes([checksum]) + content[at + len(head) + 1 :]
+    return content
+
+
+def test_frames_that_all_have_one_number_are_believed(tmp_path):
+    path = tmp_path / "a.flac"
+    content = write(path, 4 * 4096 + 1000)
+    path.write_bytes(renumbered(content, 5))
+    assert path.read_bytes() != content
+    assert flac_ends_at(str(path), 4 * 4096 + 1000)
+
+
+def test_a_largest_block_that_no_frame_has(tmp_path):
+    path = tmp_path / "a.flac"
+    content = write(path, 3 * RATE)
+    path.write_bytes(content[:10] + b"\xff\xff" + content[12:])
+    assert probe(Source(str(path), str(path), "a")).num_samples == 3 * RATE
+
+
+def test_a_tag_in_front_that_names_the_format(tmp_path):
+    path = tmp_path / "a.flac"
+    tag = b"TXXX\0\0\0\x0a\0\0fLaC 1.4.3"
+    path.write_bytes(b"ID3\4\0\0\0\0\0" + bytes([len(tag)]) + tag + write(path, 3 * RATE))
+    assert probe(Source(str(path), str(path), "a")).num_samples == 3 * RATE
+
+
+@pytest.mark.parametrize("junk", [b"\xff", b"\xff\xf8", b"\xff\xf8\x75\x08\0\0"])
+def test_much_behind_the_last_frame_takes_little_time(tmp_path, junk):
+    path = tmp_path / "a.flac"
+    path.write_bytes(write(path, 3 * RATE) + junk * (4_000_000 // len(junk)))
+    start = time.process_time()
+    assert flac_ends_at(str(path), 3 * RATE)
+    assert time.process_time() - start < 1
 
 
 def test_a_file_that_goes_while_it_is_looked_at(tmp_path, monkeypatch):

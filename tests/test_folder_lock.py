@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from fastscribe.errors import UsageError
-from fastscribe.folder_lock import FolderLock
+from fastscribe.resume.folder_lock import FolderLock
 
 HOLD = """import sys
 from pathlib import Path
-from fastscribe.folder_lock import FolderLock
+from fastscribe.resume.folder_lock import FolderLock
 lock = FolderLock(Path(sys.argv[1]))
 print("held", flush=True)
 sys.stdin.read()

@@ -13,7 +13,7 @@ import soundfile
 from fastscribe import Failure, Options, Transcriber, Transcript
 from fastscribe.audio.probe import probe
 from fastscribe.audio.source import Source
-from fastscribe.gaps import clear_speech, gaps_of, is_new, wordless
+from fastscribe.long_audio.gaps import clear_speech, gaps_of, is_new, wordless
 from fastscribe.types import AudioInfo, Gap, Hypothesis, Segment, Utterance, Word
 from tests.conftest import AUDIO, MODELS, waveform
 
@@ -226,7 +226,7 @@ def test_a_recording_with_a_pause_is_looked_at_and_not_decoded_again(
 
 
 def test_ordinary_recordings_are_not_opened_again(transcriber: Transcriber, monkeypatch) -> None:
-    monkeypatch.setattr("fastscribe.gaps.clear_speech", lambda *_: pytest.fail("opened again"))
+    monkeypatch.setattr("fastscribe.long_audio.gaps.clear_speech", lambda *_: pytest.fail("opened again"))
     results = list(transcriber.transcribe(sorted(AUDIO.glob("[01]*.flac"))))
     assert all(isinstance(result, Transcript) and result.gaps == () for result in results)
 
@@ -239,7 +239,7 @@ def test_a_recording_that_cannot_be_looked_at_again_keeps_its_words(
     def vanish(*_):
         raise SystemExit("the thread ends")
 
-    monkeypatch.setattr("fastscribe.gaps.clear_speech", vanish)
+    monkeypatch.setattr("fastscribe.long_audio.gaps.clear_speech", vanish)
     clip = str(next(AUDIO.glob("02*.flac")))
     results = {
         r.path if isinstance(r, Failure) else r.audio.path: r for r in transcriber.transcribe([audio.path, clip])

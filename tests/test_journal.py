@@ -15,10 +15,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fastscribe import journal
 from fastscribe.errors import UsageError
-from fastscribe.journal import Appender, Earlier, Entry, Paths
-from fastscribe.output import FolderOutput
+from fastscribe.output.folder import FolderOutput
+from fastscribe.resume import entries as lines
+from fastscribe.resume import journal
+from fastscribe.resume.entries import Earlier, Entry, Paths
+from fastscribe.resume.journal import Appender
 from tests.killed_disk import STYLE, run, run_until_done, sources, state_of
 
 
@@ -261,7 +263,7 @@ def test_a_file_that_is_no_journal_is_left_alone(tmp_path: Path, content: bytes)
 def test_a_journal_of_another_version(tmp_path: Path) -> None:
     (tmp_path / "journal.jsonl").write_text('{"fastscribe_journal": 99, "fingerprint": {}}\n')
     with pytest.raises(UsageError, match="another version of fastscribe"):
-        journal.read_header(tmp_path / "journal.jsonl")
+        lines.read_header(tmp_path / "journal.jsonl")
 
 
 @pytest.mark.parametrize(
@@ -273,13 +275,13 @@ def test_lines_that_make_no_sense_end_a_journal(tmp_path: Path, changed: dict[st
     good = Entry("a", 1, 2, 0, 0, 0, True)
     bad = json.dumps({**json.loads(good.line()), **changed}).encode() + b"\n"
     (tmp_path / "journal").write_bytes(b"header\n" + good.line() + bad + good.line())
-    assert [entry for entry, _ in journal.read_entries(tmp_path / "journal")] == [good]
-    assert len(journal.entries_of(tmp_path / "journal")) == 1
+    assert [entry for entry, _ in lines.read_entries(tmp_path / "journal")] == [good]
+    assert len(lines.entries_of(tmp_path / "journal")) == 1
 
 
 @given(st.lists(st.integers(0, 6), max_size=30))
 def test_the_last_line_of_a_key_counts(keys: list[int]) -> None:
-    entries = np.zeros(len(keys), journal._ENTRY)
+    entries = np.zeros(len(keys), lines.ENTRY)
     entries["key"] = [key * 3 for key in keys]
     earlier = Earlier(entries)
     last = {key * 3: place for place, key in enumerate(keys)}

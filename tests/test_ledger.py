@@ -12,11 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fastscribe import journal
 from fastscribe.audio.source import Source, input_failure
-from fastscribe.journal import Earlier, Entry
-from fastscribe.ledger import Ledger
-from fastscribe.shards import Shard
+from fastscribe.resume.entries import ENTRY, Earlier, Entry
+from fastscribe.resume.ledger import Ledger
+from fastscribe.resume.shards import Shard
 from fastscribe.types import Failure
 
 
@@ -25,7 +24,7 @@ def source(path: Path | str, index: int = 0, **fields: object) -> Source:
 
 
 def nothing() -> Earlier:
-    return Earlier(np.zeros(0, journal._ENTRY))
+    return Earlier(np.zeros(0, ENTRY))
 
 
 def after(*items: tuple[Source | Failure, bool]) -> Earlier:
@@ -36,9 +35,9 @@ def after(*items: tuple[Source | Failure, bool]) -> Earlier:
         assert ledger.expect(numbered)
         assert not ledger.is_done(numbered)
         expected = ledger[index]
-        entries.append((*Entry("", expected.key, expected.state, 0, 0, index, failed)[1:-1], 0))
+        entries.append((*Entry("", expected.key, expected.state, 0, 0, index, failed)[1:-1], 0, 0))
         ledger.settle(index)
-    return Earlier(np.array(entries, journal._ENTRY))
+    return Earlier(np.array(entries, ENTRY))
 
 
 def is_done(ledger: Ledger, item: Source | Failure) -> bool:
@@ -66,7 +65,7 @@ def test_a_changed_input_is_not_done(clip: Path) -> None:
     assert is_done(Ledger(earlier=earlier), source(clip, row=dict(reversed(row.items()))))
     ledger = Ledger(earlier=earlier)
     assert not is_done(ledger, source(clip, row={**row, "text": "two"}))
-    assert ledger[0].is_replacing
+    assert ledger[0].place == 0
     assert not is_done(Ledger(earlier=earlier), source(clip, row=row, offset_s=1.0))
     os.utime(clip, ns=(0, 12345))
     assert not is_done(Ledger(earlier=earlier), source(clip, row=row))
@@ -81,7 +80,7 @@ def test_failures_are_left_alone_unless_asked_for(clip: Path) -> None:
     assert ledger.failed_before == 1
     again = Ledger(earlier=earlier, retry_failed=True)
     assert not is_done(again, source(clip))
-    assert again[0].is_replacing
+    assert again[0].place == 0
     assert again.failed_before == 0
 
 
@@ -92,7 +91,7 @@ def test_an_input_that_was_missing_is_the_same_one_when_it_is_there(tmp_path: Pa
     clip.write_bytes(b"now")
     ledger = Ledger(earlier=earlier)
     assert not is_done(ledger, source(clip))
-    assert ledger[0].is_replacing
+    assert ledger[0].place == 0
 
 
 def test_the_same_input_twice_is_two(clip: Path) -> None:

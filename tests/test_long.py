@@ -15,7 +15,7 @@ from fastscribe.audio.loader import collate
 from fastscribe.audio.probe import probe
 from fastscribe.audio.read import read
 from fastscribe.audio.source import Source
-from fastscribe.segment import choose_pieces, split
+from fastscribe.long_audio.segment import choose_pieces, split
 from fastscribe.tokenizer import Tokenizer
 from fastscribe.transcript import assemble
 from fastscribe.types import AudioInfo, Hypothesis, Utterance

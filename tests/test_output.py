@@ -13,13 +13,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fastscribe import output as output_module
 from fastscribe.audio.source import Source
 from fastscribe.config import OutputStyle
-from fastscribe.journal import Appender
-from fastscribe.output import FolderOutput, StreamOutput
-from fastscribe.output_names import OutputNames, names_of
+from fastscribe.output import folder as output_module
+from fastscribe.output.folder import FolderOutput
+from fastscribe.output.names import OutputNames, names_of
+from fastscribe.output.stream import StreamOutput
 from fastscribe.plain_text import clean_text
+from fastscribe.resume.journal import Appender
 from fastscribe.types import AudioInfo, Failure, Transcript
 
 OURS = (".lock", "journal.jsonl")

@@ -6,13 +6,14 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 from pathlib import Path
 
 import pytest
 
 from tests.conftest import AUDIO
-from tests.test_cli import FIRST, MODEL, SENTENCE, command, fastscribe, rows, transcribe
+from tests.test_cli import FIRST, MODEL, SENTENCE, command, fastscribe, interruptible, rows, transcribe
 
 
 @pytest.mark.skipif(shutil.which("jq") is None, reason="needs jq")
@@ -112,3 +113,52 @@ def test_a_dry_run_says_what_would_be_done_and_does_nothing(tmp_path: Path) -> N
     assert plan | {"files": 0, "failed": 0, "skipped": 5, "batches": 0, "estimated_s": 0.0} == plan
     assert {path.name: path.read_bytes() for path in out.iterdir()} == before
     assert rows(before["transcripts.jsonl"].decode())
+
+
+def test_a_stderr_that_goes_away_ends_nothing(tmp_path: Path) -> None:
+    """As when the tee of a long night dies."""
+    for number in range(3):
+        (tmp_path / f"broken{number}.wav").write_text("not audio")
+    reader, writer = os.pipe()
+    os.close(reader)
+    arguments = command("transcribe", tmp_path, FIRST, "-m", MODEL, "-o", tmp_path / "out")
+    done = subprocess.run(arguments, stderr=writer, timeout=100)
+    os.close(writer)
+    assert done.returncode == 1
+    assert json.loads((tmp_path / "out" / "report.json").read_text())["files"] == 4
+
+
+def test_a_log_that_cannot_be_written_says_so_once(tmp_path: Path) -> None:
+    if not Path("/dev/full").exists():
+        pytest.skip("needs /dev/full")
+    (tmp_path / "broken.wav").write_text("not audio")
+    done = transcribe(tmp_path, "--log-file", "/dev/full")
+    assert done.returncode == 1
+    assert done.stderr.count("\n") == 2
+    assert done.stderr.count("--log-file /dev/full") == 1
+
+
+def test_held_rows_and_a_reader_that_leaves() -> None:
+    script = '"$0" "$@" | head -c 10; exit "${PIPESTATUS[0]}"'
+    arguments = command("transcribe", AUDIO, "-m", MODEL, "-q", "--ordered")
+    done = subprocess.run(["bash", "-c", script, *arguments], capture_output=True, timeout=100)
+    assert (done.returncode, done.stderr) == (141, b"")
+
+
+def test_a_price_must_be_a_price() -> None:
+    assert transcribe(FIRST, "--price-per-hour", "inf").returncode == 2
+
+
+@pytest.mark.parametrize(("sent", "codes"), [(signal.SIGINT, {130}), (signal.SIGTERM, {143})])
+def test_impatience_ends_it_at_once(sent: signal.Signals, codes: set[int], tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        command("transcribe", "-", "-m", MODEL, "-o", tmp_path / "out"),
+        stdin=subprocess.PIPE, stderr=subprocess.PIPE, preexec_fn=interruptible,
+    )  # fmt: skip
+    while not (tmp_path / "out" / "journal.jsonl").exists():
+        assert process.poll() is None
+    process.send_signal(sent)
+    process.send_signal(sent)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode in codes
+    assert b"Traceback" not in errors

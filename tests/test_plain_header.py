@@ -78,8 +78,12 @@ def test_other_chunks_before_the_samples(tmp_path):
 
 def test_chunks_behind_the_samples(tmp_path):
     path = write(tmp_path / "a.wav", 1000)
-    path.write_bytes(path.read_bytes() + b"LIST" + struct.pack("<I", 4) + b"INFO")
-    assert header(path) == by_libsndfile(path)
+    plain = path.read_bytes()
+    for size in (4, 9000):
+        path.write_bytes(plain + b"LIST" + struct.pack("<I", size) + b"INFO" + bytes(size - 4))
+        assert header(path) == by_libsndfile(path) == (RATE, 1, 1000, True)
+    path.write_bytes(plain + bytes([200]) * 9000)
+    assert header(path) is None
 
 
 @pytest.mark.parametrize("kind", ["wav", "flac"])

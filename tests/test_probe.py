@@ -173,7 +173,12 @@ def with_data_size(path: Path, size: int) -> Path:
 
 
 @pytest.mark.parametrize(
-    "behind", [b"", b"LIST" + bytes(9000), b"\0LIST" + bytes(9000), bytes(9000), b"TAG" + bytes(125)]
+    "behind",
+    [
+        *(b"", b"LIST" + bytes(9000), b"\0LIST" + bytes(9000), bytes(9000), b"TAG" + bytes(125)),
+        *(b"\xff" * 9000, b"\x80" * 9000, bytes(5000) + b"LIST" + bytes(9000), b"ID3\3" + b"\1" * 9000),
+        *(pad + struct.pack("<4sI", b"\0\1\0\0", 9000) + b"x" * 9000 for pad in (b"", b"\0", b"\x80")),
+    ],
 )
 def test_what_may_follow_the_samples_of_a_wav(tmp_path, behind):
     path = write(tmp_path / "a.wav")
@@ -183,8 +188,17 @@ def test_what_may_follow_the_samples_of_a_wav(tmp_path, behind):
 
 @pytest.mark.parametrize("size", [2, 9000, 2 * RATE - 4000])
 def test_a_wav_whose_header_gives_too_small_a_size(tmp_path, size):
-    given = f"its header gives {size / 2 / RATE:.2f} s, it holds 1.00 s"
+    given = (
+        f"its header gives {size / 2 / RATE:.2f} s, it holds 1.00 s: convert it, e.g. with ffmpeg -ignore_length 1 -i "
+    )
     assert problem(with_data_size(write(tmp_path / "a.wav"), size)).startswith(given)
+
+
+def test_a_wav_whose_header_gives_too_small_a_size_before_a_pause(tmp_path):
+    path = write(tmp_path / "a.wav")
+    content = path.read_bytes()
+    path.write_bytes(content + bytes(RATE) + content[44:])
+    assert "it holds 2.50 s" in problem(path)
 
 
 @pytest.mark.parametrize("rate", [1, 999, 1_000_001, 2**31 - 1])
@@ -202,7 +216,13 @@ def test_a_wav_whose_writer_did_not_know_its_size(tmp_path, size):
 
 
 def test_a_wav_that_was_never_finished(tmp_path):
-    assert problem(with_data_size(write(tmp_path / "a.wav"), 0)) == "holds no samples"
+    path = with_data_size(write(tmp_path / "a.wav"), 0)
+    assert problem(path) == "its header leaves its length out: convert it, e.g. with ffmpeg"
+    content = path.read_bytes()
+    path.write_bytes(content[:4] + struct.pack("<I", 8) + content[8:])  # which libsndfile mends
+    assert probe(source(path)).num_samples == RATE
+    path.write_bytes(content[:44] + b"LIST" + bytes(9000))
+    assert problem(path) == "holds no samples"
 
 
 def loud_after(path: Path, silent_s: float, loud_s: float, silent_after_s: float = 0.0) -> bytes:
@@ -302,6 +322,15 @@ def test_an_mp3_whose_count_of_frames_lies(tmp_path, factor):
     assert "header" in problem(path)
 
 
+def test_an_mp3_whose_writer_was_stopped(tmp_path):
+    path = tmp_path / "a.mp3"
+    content = bytearray(loud_after(path, 2, 2))
+    at = content.index(b"Xing") + 8
+    content[at : at + 8] = bytes(8)  # frames, bytes
+    path.write_bytes(content)
+    assert probe(source(path)).duration_s == pytest.approx(4.05, abs=0.06)
+
+
 def test_an_mp3_with_much_of_something_else_is_left_to_libsndfile(tmp_path):
     path = tmp_path / "a.mp3"
     path.write_bytes(constant_rate(path, 2 * RATE) + bytes(2 * RESYNC_BYTES))
@@ -354,6 +383,50 @@ def test_an_ogg_that_promises_too_much(tmp_path, subtype):
     content[at + 22 : at + 26] = checksum(bytes(content[at:])).to_bytes(4, "little")
     path.write_bytes(content)
     assert "header promises" in problem(path)
+
+
+@pytest.mark.parametrize("num_bytes", [90_000, 98_000, 131_000, 600_000])
+def test_an_ogg_with_long_comments(tmp_path, num_bytes):
+    path = tmp_path / "a.ogg"
+    with soundfile.SoundFile(path, "w", RATE, 1) as sound:
+        sound.comment = "x" * num_bytes
+        sound.write(np.random.default_rng(0).normal(0, 0.1, 2 * RATE))
+    assert path.stat().st_size > num_bytes
+    assert probe(source(path)).num_samples == 2 * RATE
+    content = bytearray(path.read_bytes())
+    content[num_bytes // 2] ^= 1
+    path.write_bytes(content)
+    assert problem(path) == "damaged: its first or last Ogg pages are not whole"
+
+
+@pytest.mark.parametrize("subtype", OGG_SUBTYPES)
+@pytest.mark.parametrize(
+    ("behind", "is_no_audio"),
+    [
+        (b"\n", True),
+        (b"O", False),
+        (b"Ogg", False),
+        (b"\xff" * 9000, True),
+        (b"LYRICSBEGIN" + b"x" * 90, True),
+        (b"1 2 3" * 10, False),
+    ],
+)
+def test_what_may_follow_the_last_page_of_an_ogg(tmp_path, subtype, behind, is_no_audio):
+    """Anything where that is said to be the last one; else it may be what is left of another."""
+    path = write(tmp_path / "a.ogg", 2 * RATE, format="OGG", subtype=subtype)
+    content = bytearray(path.read_bytes())
+    path.write_bytes(content + behind)
+    assert probe(source(path)).num_samples == 2 * RATE
+    path.write_bytes(content + behind + b"OggS\1")
+    assert problem(path) == "damaged: its first or last Ogg pages are not whole"
+    at = content.rindex(b"OggS")
+    content[at + 5] = 0
+    content[at + 22 : at + 26] = checksum(bytes(content[at:])).to_bytes(4, "little")
+    path.write_bytes(content + behind)
+    if is_no_audio:
+        assert probe(source(path)).num_samples == 2 * RATE
+    else:
+        assert problem(path) == "damaged: its first or last Ogg pages are not whole"
 
 
 def page(flags: int, serial: int, payload: bytes = b"x" * 200) -> bytes:

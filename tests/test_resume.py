@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import AUDIO
-from tests.test_cli import FIRST, MODEL, SENTENCE, command, rows, transcribe
+from tests.test_cli import FIRST, MODEL, SENTENCE, command, fastscribe, rows, transcribe
 
 CLIPS = sorted(AUDIO.glob("0*.flac"))[:5]
 
@@ -133,3 +133,80 @@ def test_ordered_rows(clips: Path, tmp_path: Path) -> None:
     transcribe(names[3], "-o", out)
     assert transcribe(*names, "--ordered", "--batch-size", 1, "-o", out).returncode == 1
     assert [row["audio_filepath"] for row in rows((out / "transcripts.jsonl").read_text())] == list(map(str, names))
+
+
+def test_files_that_were_deleted_are_made_again(clips: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    assert transcribe(clips, "-o", out, "-f", "jsonl,txt").returncode == 0
+    (out / CLIPS[1].with_suffix(".txt").name).unlink()
+    assert transcribe(clips, "-o", out, "-f", "jsonl,txt").returncode == 0
+    assert report(out) | {"files": 1, "skipped": 4} == report(out)
+    assert len(list(out.glob("*.txt"))) == len(texts(out)) == 5
+    assert report(out)["totals"] | {"files": 5, "failed": 0, "not_given": 0} == report(out)["totals"]
+
+
+def test_a_list_that_was_put_right_leaves_no_old_failures(clips: Path, tmp_path: Path) -> None:
+    out, manifest = tmp_path / "out", tmp_path / "list.jsonl"
+    good = [json.dumps({"audio_filepath": str(clips / clip.name)}) for clip in CLIPS[:2]]
+    manifest.write_text("\n".join([good[0], "{not json", good[1]]))
+    assert transcribe(manifest, tmp_path / "gone.wav", "-o", out).returncode == 1
+    assert len(texts(out)) == 4
+    manifest.write_text("\n".join(good))
+    assert transcribe(manifest, "-o", out).returncode == 0
+    assert set(texts(out)) == {clip.name for clip in CLIPS[:2]}
+    assert report(out)["totals"] | {"files": 2, "failed": 0} == report(out)["totals"]
+    other = fastscribe("transcribe", clips / CLIPS[2].name, "-m", MODEL, "-o", out)
+    assert other.returncode == 0
+    assert "2 results in" in other.stderr  # of the manifest, which are kept
+    assert len(texts(out)) == 3
+
+
+def test_overwrite_spares_what_no_run_made(tmp_path: Path) -> None:
+    mine = {name: tmp_path / name for name in ("journal_calls.jsonl", "journal-diary.jsonl", "transcripts-diary.jsonl")}
+    for path in mine.values():
+        path.write_text(json.dumps({"audio_filepath": str(FIRST)}) + "\n")
+    (tmp_path / "transcripts.jsonl").write_text("mine\n")
+    assert transcribe(mine["journal_calls.jsonl"], "-o", tmp_path).returncode == 0
+    assert transcribe(mine["journal_calls.jsonl"], "-o", tmp_path, "--overwrite", "--tokens").returncode == 0
+    assert all(path.exists() for path in mine.values())
+    assert (tmp_path / "transcripts.previous.jsonl").read_text() == "mine\n"
+    own = transcribe(tmp_path / "transcripts.jsonl", "-o", tmp_path)
+    assert own.returncode == 2
+    assert "transcripts.jsonl" in own.stderr
+
+
+def shards_of(clips: Path, out: Path) -> None:
+    for index in range(2):
+        assert transcribe(clips, "-o", out, "--shard", f"{index}/2").returncode == 0
+
+
+def merged(out: Path, *options: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command("merge", out, *options), capture_output=True, text=True)
+
+
+def test_a_shard_that_was_changed_is_not_merged(clips: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    shards_of(clips, out)
+    assert merged(out).returncode == 0
+    whole = (out / "transcripts.jsonl").read_bytes()
+    rows_of_one = out / "transcripts.shard-0-of-2.jsonl"
+    kept = rows_of_one.read_bytes()
+    for content in (kept[:-10], b"{}\n" + kept, None):
+        rows_of_one.unlink() if content is None else rows_of_one.write_bytes(content)
+        done = merged(out)
+        assert done.returncode == 2
+        assert "transcripts.shard-0-of-2.jsonl" in done.stderr
+        assert (out / "transcripts.jsonl").read_bytes() == whole
+    rows_of_one.write_bytes(kept)
+    (out / "report.shard-1-of-2.json").write_text("{}")
+    half = merged(out)
+    assert half.returncode == 1
+    assert "not complete, run them again: 1/2" in half.stderr
+    assert len(texts(out)) == 5
+    (out / ".swap.shard-0-of-2").touch()  # stopped while it put its rows in order: they cannot be read now
+    assert "0/2, 1/2" in merged(out).stderr
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "transcripts.jsonl").write_text("mine\n")
+    merged(out, "-o", other)
+    assert (other / "transcripts.previous.jsonl").read_text() == "mine\n"

@@ -21,7 +21,7 @@ from fastscribe.audio.read import read_into
 from fastscribe.audio.source import Source
 from fastscribe.batching import Budget
 from fastscribe.errors import DeviceFailed
-from fastscribe.segment import split
+from fastscribe.long_audio.segment import split
 from fastscribe.types import AudioInfo, Batch, Utterance
 from tests.conftest import AUDIO, MODELS
 

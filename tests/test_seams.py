@@ -8,7 +8,7 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fastscribe.seams import join, unheard
+from fastscribe.long_audio.seams import join, unheard
 from fastscribe.tokenizer import Tokenizer
 from fastscribe.transcript import assemble
 from fastscribe.types import AudioInfo, Hypothesis, Utterance, Word

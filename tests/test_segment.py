@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from fastscribe.audio.probe import probe
 from fastscribe.audio.source import Source
 from fastscribe.errors import AudioError
-from fastscribe.loudness import frame_energy, quiet_frames
-from fastscribe.segment import choose_pieces, split
+from fastscribe.long_audio.loudness import frame_energy, quiet_frames
+from fastscribe.long_audio.segment import choose_pieces, split
 from fastscribe.types import AudioInfo
 
 RATE = 8_000

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fastscribe.errors import UsageError
-from fastscribe.shards import WHOLE, Shard, choose_shard, shard_of
+from fastscribe.resume.shards import WHOLE, Shard, choose_shard, shard_of
 
 
 def slurm(index: object, first: object = 0, last: object = 3, count: object = 4) -> dict[str, str]:
@@ -50,8 +50,6 @@ def test_names_of_a_shards_files() -> None:
         ("2/3", slurm(0), (2, 3)),  # who says so is heard
         (None, slurm(2), (2, 4)),
         (None, slurm(1, 1, 4, 4), (0, 4)),  # numbered from 1
-        (None, slurm(0, 0, 0, 1), (0, 1)),
-        (None, slurm(1, 1, 1, 1), (0, 1)),
         ("auto/4", slurm(3), (3, 4)),
         ("auto/4", slurm(4, 1, 4, 4), (3, 4)),
         ("auto/8", {"JOB_COMPLETION_INDEX": "7"}, (7, 8)),
@@ -85,6 +83,9 @@ def test_whose_shard_it_is(given: str | None, environment: dict[str, str], expec
         (None, slurm(0, 0, 8, 3), "3 tasks from 0 to 8"),  # --array=0-8:4
         (None, slurm(7, 3, 7, 2), "2 tasks from 3 to 7"),  # --array=3,7
         (None, slurm(5, 5, 5, 1), "1 tasks from 5 to 5"),  # --array=5: which of how many?
+        (None, slurm(0, 0, 0, 1), "a single task"),  # --array=0, perhaps of four
+        ("auto/4", slurm(2, 2, 2, 1), "1 tasks from 2 to 2"),
+        ("auto/4", slurm(1, 0, 2, 3), "has 3 tasks"),
         (None, slurm(0, 0, 3, 0), "0 tasks"),
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import unicodedata
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,8 +13,8 @@ from hypothesis import strategies as st
 
 from fastscribe.config import SubtitleStyle
 from fastscribe.errors import UsageError
-from fastscribe.plain_text import clean_text, num_columns
-from fastscribe.subtitles import DEFAULT_STYLE, GAP_MS, Cue, Span, spoken_spans, to_cues, words_to_cues
+from fastscribe.output.subtitles import DEFAULT_STYLE, GAP_MS, Cue, Span, spoken_spans, to_cues, words_to_cues
+from fastscribe.plain_text import clean_text, num_columns, split_word
 from fastscribe.types import AudioInfo, Segment, Transcript, Word
 
 LINE_COLUMNS = DEFAULT_STYLE.max_line_width
@@ -382,6 +383,59 @@ def test_arrows_and_control_characters_cannot_break_the_format() -> None:
         [Word("a--->b", 0, 1, 0.9), Word("c\n\nd\x00\u2028e", 1, 2, 0.9), Word(" \t", 2, 3, 0.9)], 3000
     )
     assert [cue.lines for cue in cues] == [("a->b c d e",)]
+
+
+def test_what_turns_a_line_around_is_dropped_and_what_words_are_made_of_is_not() -> None:
+    turned = [*range(0x202A, 0x202F), *range(0x2066, 0x206A), 0xFEFF]
+    for char in map(chr, turned):
+        assert clean_text(f"ab{char}c {char} d-{char}->") == "abc d->"
+        assert words_to_cues([Word(char, 0, 1, 0.9)], 3000) == []
+    for char in "\u200b\u200c\u200d\u200e\u200f\u00ad\u061c\u2060":
+        assert clean_text(f"a{char}b") == f"a{char}b"
+
+
+DRAWN_AS_ONE = [
+    "👍🏽",
+    "👩\u200d👩\u200d👧",
+    "⭐\ufe0f",
+    "葛\U000e0100",
+    "か\u3099",
+    "ก\u0e35\u0e49",
+    "न\u0940",
+    "น\u0e33",
+    "b\u0301",
+]
+DRAWN_AS_ONE += [unicodedata.normalize("NFD", "한"), "🏴\U000e0067\U000e0062\U000e007f", "a", "日", "カ\uff9e"]
+
+
+@given(st.lists(st.sampled_from(DRAWN_AS_ONE), min_size=1, max_size=60), st.integers(8, 42))
+def test_a_word_is_never_split_inside_what_is_drawn_as_one_character(drawn: list[str], max_columns: int) -> None:
+    """Nor where a line overflows; 8 columns is the widest of them."""
+    units = list(split_word("".join(drawn), max_columns))
+    edges = set(itertools.accumulate(map(len, drawn)))
+    assert "".join(units) == "".join(drawn)
+    assert set(itertools.accumulate(map(len, units))) <= edges
+    assert all(num_columns(unit) <= max_columns for unit in units)
+
+
+def test_wide_characters_are_still_split_one_by_one() -> None:
+    for text in ("한국", unicodedata.normalize("NFD", "한국"), "葛\U000e0100日", "か\u3099a", "⭐\ufe0fa", "👍🏽👍"):
+        assert len(list(split_word(text, 42))) == 2
+    assert list(split_word("ก" * 41 + "\u0e35\u0e49", 42)) == ["ก" * 40, "ก\u0e35\u0e49"]
+
+
+@given(st.text(st.characters(categories=["Mn", "Mc", "Cf"]), min_size=1, max_size=50), st.integers(2, 9))
+def test_one_character_wider_than_a_line_is_cut(marks: str, max_columns: int) -> None:
+    units = list(split_word("x" + marks, max_columns))
+    assert "".join(units) == "x" + marks
+    assert all(num_columns(unit) == max_columns for unit in units[:-1])
+    assert 0 < num_columns(units[-1]) <= max_columns
+
+
+def test_no_line_begins_with_a_variation_selector() -> None:
+    cues = words_to_cues([Word("葛\U000e0100" * 30, 0.0, 6.0, 0.9)], 6000)
+    lines = [line for cue in cues for line in cue.lines]
+    assert len(lines) > 1 and all(line[0] == "葛" for line in lines)
 
 
 def test_nothing_said_gives_no_cues() -> None:

@@ -13,7 +13,7 @@ import soxr
 from fastscribe import Options, Transcriber, UsageError, vad
 from fastscribe.audio.probe import probe
 from fastscribe.audio.source import Source
-from fastscribe.segment import split
+from fastscribe.long_audio.segment import split
 from fastscribe.types import AudioInfo
 from tests.conftest import AUDIO, MODELS, waveform
 

@@ -15,10 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fastscribe.config import OUTPUT_FORMATS, SubtitleStyle
+from fastscribe.output.subtitles import to_cues
+from fastscribe.output.writers import render, to_ctm, to_json, to_jsonl, to_srt, to_tsv, to_txt, to_vtt
 from fastscribe.plain_text import clean_text
-from fastscribe.subtitles import to_cues
 from fastscribe.types import AudioInfo, Failure, Gap, Segment, Token, Transcript, Word
-from fastscribe.writers import render, to_ctm, to_json, to_jsonl, to_srt, to_tsv, to_txt, to_vtt
 
 AUDIO = AudioInfo("in/a b.wav", "a b.wav", sample_rate=16_000, channels=1, num_samples=40_001)
 WORDS = (Word("Hello", 0.08, 0.4804, 0.987), Word("<b>&", 0.56, 0.8, 0.5), Word("world.", 0.9, 1.2, 1.0))

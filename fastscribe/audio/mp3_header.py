@@ -39,8 +39,8 @@ def mp3_length_s(path: str) -> tuple[float, bool] | None:
         frame_s, frame_bytes = _kinds()[data[begin : begin + 3]]
         length = frame_bytes[data[begin : begin + 3]]
         stated = _stated(data[begin : begin + FIRST_FRAME_BYTES])
-        if stated is None:
-            held_s = _walk_s(data, begin)
+        if stated is None or stated.num_frames == 0:  # 0: its writer was stopped before it could tell
+            held_s = _walk_s(data, begin if stated is None else begin + length)
             return None if held_s is None else (held_s, False)
         next_length = frame_bytes.get(data[begin + length : begin + length + 3])
         lengths = [next_length] if stated.is_constant and next_length else list(frame_bytes.values())
@@ -58,7 +58,7 @@ def _walk_s(data: mmap.mmap, begin: int) -> float | None:
     while at < size:
         found = _sync(data, at)
         if found is None:
-            return held_s if size - _after_tags(data, at) <= RESYNC_BYTES else None
+            return held_s if size - after_tags(data, at) <= RESYNC_BYTES else None
         frame_s, frame_bytes = _kinds()[data[found : found + 3]]
         num_frames, at = 0, found
         while (length := frame_bytes.get(data[at : at + 3])) and at + length <= size:
@@ -72,7 +72,7 @@ def _walk_s(data: mmap.mmap, begin: int) -> float | None:
 
 def _sync(data: mmap.mmap, at: int) -> int | None:
     """The next place where a few frames follow each other, or a last one ends with the file; tags are skipped."""
-    at = _after_tags(data, at)
+    at = after_tags(data, at)
     end = min(len(data), at + RESYNC_BYTES)
     while (at := data.find(b"\xff", at, end)) >= 0:
         if _frames_follow(data, at):
@@ -90,10 +90,10 @@ def _frames_follow(data: mmap.mmap, at: int) -> bool:
         at += kind[1][data[at : at + 3]]
     else:
         return True
-    return first < at <= len(data) and _after_tags(data, at) >= len(data)
+    return first < at <= len(data) and after_tags(data, at) >= len(data)
 
 
-def _after_tags(data: mmap.mmap, at: int) -> int:
+def after_tags(data: mmap.mmap, at: int) -> int:
     """Behind the ID3 and APE tags at `at`."""
     while True:
         if data[at : at + 3] == b"ID3" and len(data) - at >= 10:
@@ -108,7 +108,7 @@ def _after_tags(data: mmap.mmap, at: int) -> int:
 
 
 class _Stated(NamedTuple):
-    num_frames: int
+    num_frames: int  # 0 where it does not say
     num_bytes: int  # from it to the end; 0 where it does not say
     trimmed_samples: int  # that are not to be heard
     is_constant: bool  # the bit rate; frames differ by a padding byte only

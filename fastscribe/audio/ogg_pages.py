@@ -14,12 +14,13 @@ from typing import NamedTuple
 
 PAGE_HEADER = struct.Struct("<4sBBqI8xB")  # magic, version 0, flags, position, serial number, number of segments
 HEAD_BYTES = 1 << 17  # the pages that streams begin with are small, the first with audio is at most 65 kB
+LONG_HEAD_BYTES = 1 << 24  # unless there are pictures among the comments
 TAIL_BYTES = 1 << 17  # two of the largest pages
-FIRST_PAGE_FLAG = 2
+FIRST_PAGE_FLAG, LAST_PAGE_FLAG = 2, 4
 CHECKSUM = slice(22, 26)
 FIRST_PAGE_BYTES = 100
 OPUS_RATE = 48_000  # of positions, whatever the recording's rate was
-NO_AUDIO = (b"TAG", b"ID3", b"APETAGEX", b"\0")  # what a file may end with behind its last page: tags, padding
+NO_AUDIO = (b"TAG", b"ID3", b"APETAGEX", b"LYRICSBEGIN")  # what a file may end with behind its last page: tags
 _MIRRORED = bytes(int(f"{byte:08b}"[::-1], 2) for byte in range(256))
 
 
@@ -46,6 +47,10 @@ def ogg_end(path: str) -> OggEnd | None:
         if not head.startswith(b"OggS"):
             return None
         size = os.fstat(file.fileno()).st_size
+        first, is_broken = _first_with_audio(head)
+        if first is None and not is_broken and len(head) < size:
+            head += file.read(LONG_HEAD_BYTES - len(head))
+            first, is_broken = _first_with_audio(head)
         tail_begin = max(0, size - TAIL_BYTES)
         file.seek(tail_begin)
         tail = file.read(TAIL_BYTES)
@@ -53,8 +58,8 @@ def ogg_end(path: str) -> OggEnd | None:
     if last is None:
         return None
     complete = tail_begin + last.end <= size
-    first = _first_with_audio(head)
-    damaged = complete and (first is None or not _ends_intact(tail, last))
+    has_no_audio = first is None and len(head) >= size
+    damaged = complete and (is_broken or has_no_audio or not _ends_intact(tail, last))
     least = last.position - first.position if first is not None and first.serial == last.serial else 0
     return OggEnd(complete, last.serial not in _first_serials(head), damaged, max(0, least), _rate(head))
 
@@ -65,22 +70,39 @@ def _rate(head: bytes) -> int:
     return OPUS_RATE if head.find(b"OpusHead", 0, FIRST_PAGE_BYTES) >= 0 else 0
 
 
-def _first_with_audio(head: bytes) -> _Page | None:
-    """The first page in which audio ends, if all pages up to it are whole."""
-    page = _page(head, 0)
-    while page is not None and page.end <= len(head) and _is_intact(head, page):
+def _first_with_audio(head: bytes) -> tuple[_Page | None, bool]:
+    """The first page in which audio ends, and whether something else than a whole page comes before it.
+
+    (None, False) where `head` ends before it does.
+    """
+    at = 0
+    while at + PAGE_HEADER.size <= len(head):
+        page = _page(head, at)
+        if page is not None and page.end > len(head):
+            break
+        if page is None or not _is_intact(head, page):
+            return None, True
         if page.position > 0:
-            return page
-        page = _page(head, page.end)
-    return None
+            return page, False
+        at = page.end
+    return None, False
 
 
 def _ends_intact(tail: bytes, last: _Page) -> bool:
     """The last two pages, and no remains of a third behind them."""
     behind, before = tail[last.end :], _last_page(tail[: last.begin])
-    if behind and not behind.startswith(NO_AUDIO):
+    if b"OggS" in behind or not (last.flags & LAST_PAGE_FLAG or _is_no_audio(behind)):
         return False
     return _is_intact(tail, last) and (before is None or (before.end == last.begin and _is_intact(tail, before)))
+
+
+def _is_no_audio(behind: bytes) -> bool:
+    """Nothing; a tag; padding of one and the same byte (zeros with anything after them, too); less than a page's header,
+    unless it is how one begins."""
+    if b"OggS".startswith(behind):
+        return not behind
+    is_padding = behind[:1] == b"\0" or not behind.strip(behind[:1])
+    return is_padding or behind.startswith(NO_AUDIO) or len(behind) < PAGE_HEADER.size
 
 
 def _first_serials(head: bytes) -> set[int]:

@@ -11,11 +11,14 @@ import os
 import struct
 from typing import NamedTuple
 
-from fastscribe.audio.flac_frames import TAIL_BYTES, ends_at
+from fastscribe.audio.flac_frames import TAIL_BYTES, after_blocks, ends_at, is_in_place
+from fastscribe.audio.wav_header import is_name
 
 HEAD_BYTES = 4096  # other chunks may stand before a WAV's samples
 MOST_CHANNELS = 8
-MOST_BEHIND_BYTES = 128  # behind a WAV's samples: other chunks
+# A frame is looked at where this part of a FLAC's frames ends: seven recordings of one length, joined, would not show.
+PARTS = (2, 3)
+MOST_BEHIND_BYTES = 128  # behind a WAV's samples, whatever they are; other chunks may be longer
 PCM = 1
 _CHUNK = struct.Struct("<4sI")
 _FORMAT = struct.Struct("<HHIIHH")  # sample type, channels, rate, bytes a second, bytes a frame, bits
@@ -34,14 +37,15 @@ def plain_header(path: str, num_bytes: int) -> PlainHeader | None:
     try:
         head = os.read(descriptor, HEAD_BYTES)
         if head.startswith(b"fLaC"):
-            return _flac(head, os.pread(descriptor, TAIL_BYTES, max(0, num_bytes - TAIL_BYTES)))
+            tail = os.pread(descriptor, TAIL_BYTES, max(0, num_bytes - TAIL_BYTES))
+            return _flac(head, tail, descriptor, num_bytes)
+        return _wav(head, num_bytes, descriptor) if head.startswith(b"RIFF") and head[8:12] == b"WAVE" else None
     finally:
         os.close(descriptor)
-    return _wav(head, num_bytes) if head.startswith(b"RIFF") and head[8:12] == b"WAVE" else None
 
 
-def _wav(head: bytes, num_bytes: int) -> PlainHeader | None:
-    """16-bit integers whose declared number lies in the file and, but for a few bytes, fills the rest of it."""
+def _wav(head: bytes, num_bytes: int, descriptor: int) -> PlainHeader | None:
+    """16-bit integers whose declared number lies in the file and fills it, but for a few bytes or other chunks."""
     kind: tuple[int, int] | None = None
     at = 12
     while at + _CHUNK.size <= len(head):
@@ -50,7 +54,8 @@ def _wav(head: bytes, num_bytes: int) -> PlainHeader | None:
         if name == b"data":
             if kind is None or size == 0 or size % (2 * kind[1]):
                 return None
-            if not 0 <= num_bytes - at - size <= MOST_BEHIND_BYTES:
+            behind_bytes = num_bytes - at - size
+            if behind_bytes < 0 or (behind_bytes > MOST_BEHIND_BYTES and not _is_chunk(descriptor, at + size)):
                 return None
             return PlainHeader(*kind, size // (2 * kind[1]), True)
         if name == b"fmt ":
@@ -63,6 +68,11 @@ def _wav(head: bytes, num_bytes: int) -> PlainHeader | None:
     return None
 
 
+def _is_chunk(descriptor: int, at: int) -> bool:
+    name = os.pread(descriptor, 4, at)
+    return len(name) == 4 and is_name(name)
+
+
 def _int16_format(head: bytes, at: int) -> tuple[int, int] | None:
     """(rate, channels)"""
     if at + _FORMAT.size > len(head):
@@ -73,8 +83,8 @@ def _int16_format(head: bytes, at: int) -> tuple[int, int] | None:
     return (rate, channels) if consistent and ordinary else None
 
 
-def _flac(head: bytes, tail: bytes) -> PlainHeader | None:
-    """From the STREAMINFO block, which comes first (RFC 9639, section 8.2), if the last frame bears it out."""
+def _flac(head: bytes, tail: bytes, descriptor: int, num_bytes: int) -> PlainHeader | None:
+    """From the STREAMINFO block, which comes first (RFC 9639, section 8.2), if the last frame and others bear it out."""
     block_type, block_bytes = head[4:5], int.from_bytes(head[5:8], "big")
     if block_type not in (b"\x00", b"\x80") or block_bytes != 34 or len(head) < 42:
         return None
@@ -83,6 +93,12 @@ def _flac(head: bytes, tail: bytes) -> PlainHeader | None:
     bits, num_samples = (packed >> 36 & 31) + 1, packed & (1 << 36) - 1
     if rate == 0 or num_samples == 0 or bits not in (16, 24):
         return None
-    if not ends_at(num_samples, int.from_bytes(head[10:12], "big"), tail):
+    least_block, block_size = int.from_bytes(head[8:10], "big"), int.from_bytes(head[10:12], "big")
+    if least_block != block_size or not ends_at(num_samples, block_size, tail):
         return None
+    begin = after_blocks(head, 4)
+    for parts in PARTS:
+        piece = os.pread(descriptor, TAIL_BYTES, begin + (num_bytes - begin) // parts)
+        if not is_in_place(num_samples, parts, block_size, piece):
+            return None
     return PlainHeader(rate, channels, num_samples, bits == 16)

@@ -26,14 +26,16 @@ from fastscribe.audio.mp3_header import mp3_length_s
 from fastscribe.audio.ogg_pages import OggEnd, ogg_end
 from fastscribe.audio.plain_header import PlainHeader, plain_header
 from fastscribe.audio.source import Source, system_problem
-from fastscribe.audio.wav_header import wav_lengths_s
+from fastscribe.audio.wav_header import WavLengths, wav_lengths_s
 from fastscribe.errors import AudioError
 from fastscribe.types import AudioInfo
 
 T = TypeVar("T")
 
+LEFT_OUT = "its header leaves its length out"
 UNKNOWN_SAMPLES = 1 << 62  # libsndfile's count for a stream whose header leaves the length out
 CONVERT = "convert it, e.g. with ffmpeg"
+CONVERT_WAV = f"{CONVERT} -ignore_length 1 -i IN.wav OUT.wav"  # ffmpeg by itself believes the header
 # libsndfile guesses a constant-bitrate MP3's length from its first frame, whose padding byte makes an hour this much wrong.
 GUESS_TOLERANCE = 3e-4
 SAMPLE_RATES = range(1000, 1_000_001)  # beyond them is no recording of speech but a damaged header
@@ -81,11 +83,11 @@ def _opened_header(source: Source, num_bytes: int, ogg: OggEnd | None) -> PlainH
     except soundfile.SoundFileError as error:
         raise AudioError(source.path, _unreadable(source, error)) from error
     if num_samples >= UNKNOWN_SAMPLES:
-        raise AudioError(source.path, f"its header leaves its length out (a stream?): {CONVERT}")
+        raise AudioError(source.path, f"{LEFT_OUT} (a stream?): {CONVERT}")
     if num_samples > 0 and sound_format == "MP3":
         num_samples = _mp3_samples(source, sample_rate, num_samples)
     if num_samples <= 0:
-        raise AudioError(source.path, "holds no samples")
+        raise AudioError(source.path, _no_samples(source))
     _check_possible(source, sound_format, num_bytes, sample_rate, num_samples)
     length_s = num_samples / sample_rate
     if ogg is not None and ogg.rate > 0:  # libsndfile may have stopped at a damaged page
@@ -100,7 +102,7 @@ def _check_possible(source: Source, sound_format: str, num_bytes: int, sample_ra
         possible = num_samples <= MOST_FLAC_SAMPLES_A_BYTE * num_bytes
         if not possible or not _looked_into(source, lambda path: flac_ends_at(path, num_samples)):
             problem = f"damaged, truncated or several in one: it does not end after the {length_s:.2f} s of its header"
-            raise AudioError(source.path, problem)
+            raise AudioError(source.path, f"{problem}: {CONVERT}")
     elif length_s > num_bytes / FEWEST_BYTES_A_SECOND:
         problem = f"damaged: its header promises {length_s:.0f} s, which {num_bytes} bytes cannot hold"
         raise AudioError(source.path, problem)
@@ -124,8 +126,8 @@ def _check_complete(source: Source) -> OggEnd | None:
     lengths = wav_lengths_s(source.file)
     if lengths is not None:
         _check_length(source, lengths.promised_s, lengths.held_s)
-        if lengths.goes_on and lengths.held_s - lengths.promised_s > MISSING_TOLERANCE_S:
-            raise AudioError(source.path, _longer(lengths.promised_s, lengths.held_s))
+        if lengths.promised_s > 0 and _holds_more(lengths):  # of none at all libsndfile may make something
+            raise AudioError(source.path, _longer(lengths.promised_s, lengths.held_s, CONVERT_WAV))
     end = ogg_end(source.file)
     if end is not None and not end.complete:
         raise AudioError(source.path, "truncated: ends in the middle of an Ogg page")
@@ -141,8 +143,18 @@ def _check_length(source: Source, promised_s: float, held_s: float) -> None:
         raise AudioError(source.path, f"truncated: header promises {promised_s:.2f} s, file holds {held_s:.2f} s")
 
 
-def _longer(given_s: float, held_s: float) -> str:
-    return f"its header gives {given_s:.2f} s, it holds {held_s:.2f} s: {CONVERT}"
+def _holds_more(lengths: WavLengths) -> bool:
+    return lengths.goes_on and lengths.held_s - lengths.promised_s > MISSING_TOLERANCE_S
+
+
+def _longer(given_s: float, held_s: float, advice: str) -> str:
+    return f"its header gives {given_s:.2f} s, it holds {held_s:.2f} s: {advice}"
+
+
+def _no_samples(source: Source) -> str:
+    lengths = _looked_into(source, wav_lengths_s)
+    has_some = lengths is not None and lengths.promised_s == 0 and _holds_more(lengths)
+    return f"{LEFT_OUT}: {CONVERT}" if has_some else "holds no samples"
 
 
 def _looked_into(source: Source, look: Callable[[str], T]) -> T:
@@ -160,7 +172,7 @@ def _mp3_samples(source: Source, sample_rate: int, num_samples: int) -> int:
         return num_samples
     (held_s, is_stated), length_s = length, num_samples / sample_rate
     if held_s - length_s > max(MISSING_TOLERANCE_S, GUESS_TOLERANCE * held_s):
-        raise AudioError(source.path, _longer(length_s, held_s))
+        raise AudioError(source.path, _longer(length_s, held_s, CONVERT))
     if is_stated:
         _check_length(source, length_s, held_s)
         return num_samples

@@ -11,12 +11,13 @@ import struct
 from typing import BinaryIO, NamedTuple
 
 STREAMED_BYTES = 0x7FFF0000  # writers into a pipe leave 0, 0x7ffff000, 0xffffffff or so where the size belongs
-PADDING_BYTES = 1 << 16  # of zeros behind the samples are padding; fewer may be a pause between words
+PADDING_BYTES = 1 << 16  # of zeros are padding, whatever comes behind them; fewer may be a pause between words
+TAGS = (b"ID3", b"TAG")
 MAX_CHUNKS = 1000  # before the data; more than that is not a header
 
 
 class WavLengths(NamedTuple):
-    promised_s: float
+    promised_s: float  # 0 where the size is
     held_s: float
     goes_on: bool  # what follows the samples is not another chunk, a tag or padding, and so is more of them
 
@@ -34,16 +35,24 @@ def wav_lengths_s(path: str) -> WavLengths | None:
         begin = file.tell()
         held_bytes = os.fstat(file.fileno()).st_size - begin
         file.seek(min(begin + promised_bytes, begin + held_bytes))
-        goes_on = not _is_no_audio(file.read(PADDING_BYTES))
+        goes_on = not _is_no_audio(file.read(PADDING_BYTES), held_bytes - promised_bytes)
     return WavLengths(promised_bytes / byte_rate, held_bytes / byte_rate, goes_on)
 
 
-def _is_no_audio(behind: bytes) -> bool:
-    """The name of a chunk, at once or behind the byte that makes a size even, or of a tag; nothing but zeros."""
-    return not any(behind) or any(_is_name(name) for name in (behind[:4], behind[1:5]))
+def _is_no_audio(behind: bytes, num_bytes: int) -> bool:
+    """A chunk, at once or behind the byte that makes a size even; padding of one and the same byte, with a chunk or a tag
+    behind it or none. `behind` is the first of `num_bytes`."""
+    for at in (0, 1):
+        chunk_bytes = 8 + int.from_bytes(behind[at + 4 : at + 8], "little")
+        if num_bytes - at - chunk_bytes in (0, 1):  # ends with the file, whatever its name is
+            return True
+    rest = behind.lstrip(b"\0\xff")
+    is_padding = len(rest) < 4 or not behind.strip(behind[:1])
+    return is_padding or rest.startswith(TAGS) or any(is_name(name) for name in (rest[:4], behind[1:5]))
 
 
-def _is_name(four: bytes) -> bool:
+def is_name(four: bytes) -> bool:
+    """Whether a chunk may be called so."""
     return four.isascii() and four.decode("ascii").isprintable()
 
 
@@ -58,8 +67,9 @@ def _data_sizes(file: BinaryIO) -> tuple[int, int] | None:
         name, size = struct.unpack(order + "4sI", file.read(8))
         begin = file.tell()
         if name == b"data":
-            promised = large_bytes if size == 0xFFFFFFFF else size if size < STREAMED_BYTES else 0
-            return (byte_rate, promised) if byte_rate and promised else None
+            is_stated = size < STREAMED_BYTES or (size == 0xFFFFFFFF and large_bytes > 0)
+            promised = large_bytes if size == 0xFFFFFFFF else size
+            return (byte_rate, promised) if byte_rate and is_stated else None
         if name == b"fmt ":
             (byte_rate,) = struct.unpack(order + "8xI", file.read(12))
         elif name == b"ds64":

@@ -25,7 +25,7 @@ from fastscribe.bench import busy
 from fastscribe.bench.machine import gpu_samples
 from fastscribe.config import OutputStyle
 from fastscribe.device import host_array
-from fastscribe.output import FolderOutput
+from fastscribe.output.folder import FolderOutput
 from fastscribe.run import Transcriber, run_stats
 from fastscribe.stats import Stopwatch
 from fastscribe.transcript import assemble

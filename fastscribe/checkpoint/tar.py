@@ -15,7 +15,8 @@ from typing import IO, NamedTuple
 from fastscribe.errors import CheckpointError
 
 _MAX_HEADERS = 2000  # a model has a dozen members
-_MAX_EXTENSION_BYTES = 1 << 16  # of a header that only names the next member
+_MAX_EXTENSION_BYTES = 1 << 16  # of a header that only describes members
+_REPACK = "unpack it (of the two, tar keeps the later), then use the folder in its place or pack it anew"
 
 
 class Member(NamedTuple):
@@ -34,7 +35,7 @@ def members(file: IO[bytes], num_bytes: int, where: Path) -> Iterator[Member]:
     """Regular files in the order of the tar, which has `num_bytes` at most; only reads and seeks forward.
 
     Raises CheckpointError for links, devices, sparse files, names that leave the folder or come twice, members that claim
-    more than there is, and too many of them; tarfile.TarError where the bytes are no tar.
+    more than there is, too many of them, and what would name or size all of them; tarfile.TarError for what is no tar.
     """
     names: set[str] = set()
     extension: dict[str, str] = {}
@@ -42,7 +43,7 @@ def members(file: IO[bytes], num_bytes: int, where: Path) -> Iterator[Member]:
         header = _header(file)
         if header is None:
             return
-        is_extension = header.type in (tarfile.XHDTYPE, tarfile.GNUTYPE_LONGNAME)
+        is_extension = header.type in (tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.GNUTYPE_LONGNAME)
         start, size = file.tell(), header.size if is_extension else int(extension.get("size", header.size))
         size = 0 if header.type == tarfile.DIRTYPE else size
         name = extension.get("path", header.name)
@@ -53,12 +54,15 @@ def members(file: IO[bytes], num_bytes: int, where: Path) -> Iterator[Member]:
         if is_extension:
             if size > _MAX_EXTENSION_BYTES:
                 raise CheckpointError(where, f"refused: a header of {size} bytes")
-            extension |= _extension(header.type, file.read(size))
+            said = _extension(header.type, file.read(size))
+            if header.type == tarfile.XGLTYPE and said:
+                raise CheckpointError(where, f"refused: a header that sets {min(said)} for all members")
+            extension |= said
         else:
             if _plain_file(header, name, bool(extension.get("sparse")), where):
                 name = str(PurePosixPath(name))
                 if name in names:
-                    raise CheckpointError(where, f"refused: two members are called {name[:100]!r}")
+                    raise CheckpointError(where, f"refused: two members are called {name[:100]!r}: {_REPACK}")
                 names.add(name)
                 yield Member(name, start, size)
             extension = {}
@@ -83,7 +87,7 @@ def _plain_file(header: tarfile.TarInfo, name: str, is_sparse: bool, where: Path
 
 
 def _extension(kind: bytes, content: bytes) -> dict[str, str]:
-    """What a header of GNU's or POSIX's (pax) says of the next member that matters here: path, size, sparse."""
+    """What a header of GNU's or POSIX's (pax) says of members that matters here: path, linkpath, size, sparse."""
     if kind == tarfile.GNUTYPE_LONGNAME:
         return {"path": content.partition(b"\0")[0].decode("utf-8", "surrogateescape")}
     said, position = {}, 0
@@ -93,7 +97,7 @@ def _extension(kind: bytes, content: bytes) -> dict[str, str]:
         key, equals, value = content[space + 1 : end - 1].partition(b"=")
         if not equals or content[end - 1 : end] != b"\n":
             raise tarfile.ReadError("bad pax header")
-        if key in (b"path", b"size"):
+        if key in (b"path", b"linkpath", b"size"):
             said[key.decode()] = value.decode("utf-8", "surrogateescape")
         elif key.startswith(b"GNU.sparse"):
             said["sparse"] = "yes"

@@ -27,6 +27,7 @@ _MAX_DIMENSIONS = 8
 _MAX_DIRECTORY_BYTES = 8 << 20  # names and places of that many tensors
 _MAX_PICKLE_BYTES = 4 << 20
 _MAX_TUPLE, _MAX_MARKS = 200, 20  # opcodes in a tuple; tuples and dictionaries begun in each other
+_SAVE_AGAIN = "if an older one wrote it, torch.save(torch.load(FILE, weights_only=True), FILE) with a newer"
 _PLAIN_OPCODES = """
     PROTO STOP MARK GLOBAL REDUCE BUILD BINPERSID EMPTY_DICT SETITEM SETITEMS EMPTY_TUPLE TUPLE TUPLE1 TUPLE2 TUPLE3 NONE
     NEWTRUE NEWFALSE BININT BININT1 BININT2 LONG1 BINUNICODE BINPUT LONG_BINPUT BINGET LONG_BINGET
@@ -146,7 +147,7 @@ def _check_directory(file: IO[bytes], num_bytes: int, where: object) -> None:
     file.seek(max(0, num_bytes - 98))
     tail = file.read(98)
     if len(tail) < 22 or tail[-22:-18] != b"PK\5\6" or tail[-2:] != b"\0\0":
-        raise CheckpointError(where, "refused: not the zip file that torch.save writes")
+        raise CheckpointError(where, f"refused: not the zip file that torch.save writes since 1.6: {_SAVE_AGAIN}")
     size, start = struct.unpack("<LL", tail[-10:-2])
     end = num_bytes - 22
     if tail[-42:-38] == b"PK\6\7":

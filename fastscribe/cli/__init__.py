@@ -35,7 +35,9 @@ def main() -> None:
 
 def _run() -> int:
     wait_politely()
-    signal.signal(signal.SIGTERM, _terminate)
+    signal.signal(signal.SIGTERM, _stop)
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # ignored in the background of some shells
+        signal.signal(signal.SIGINT, _stop)
     try:
         code = int(app(standalone_mode=False) or 0)
     except _ClickException as error:
@@ -49,7 +51,7 @@ def _run() -> int:
         return 2
     except (KeyboardInterrupt, typer.Abort):
         code = _INTERRUPTED
-    except StdoutClosed:
+    except (StdoutClosed, BrokenPipeError):
         if sys.stdout is not None:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains when it flushes
         return 141
@@ -65,8 +67,16 @@ class _Terminated(BaseException):
     """SIGTERM, as KeyboardInterrupt is SIGINT."""
 
 
-def _terminate(signal_number: int, frame: object) -> None:
-    raise _Terminated
+def _stop(signal_number: int, frame: object) -> None:
+    """The first signal ends the run in order; the next ends the process at once, which costs nothing that is finished."""
+    for each in (signal.SIGTERM, signal.SIGINT):
+        if signal.getsignal(each) is _stop:
+            signal.signal(each, _leave)
+    raise _Terminated if signal_number == signal.SIGTERM else KeyboardInterrupt
+
+
+def _leave(signal_number: int, frame: object) -> None:
+    os._exit(_TERMINATED if signal_number == signal.SIGTERM else _INTERRUPTED)
 
 
 def _version(value: bool) -> None:

@@ -18,7 +18,7 @@ from fastscribe.errors import ManifestError, UsageError
 from fastscribe.terminal import say
 
 if TYPE_CHECKING:
-    from fastscribe.evaluate import Evaluation, Pair
+    from fastscribe.evaluation.scores import Evaluation, Pair
 
 _MAX_SHOWN = 20  # problems told of one by one
 
@@ -59,9 +59,9 @@ def evaluate(
     as_json: Annotated[bool, option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Word and character error rates of results, whole and by group. The scores go to stdout, bad rows to stderr."""
-    from fastscribe import evaluate as scoring
-    from fastscribe import evaluation_report as report
-    from fastscribe.results import Fields, References, read_pairs
+    from fastscribe.evaluation import report
+    from fastscribe.evaluation import scores as scoring
+    from fastscribe.evaluation.results import Fields, References, read_pairs
 
     fields = Fields(reference_field, hypothesis_field, tuple(dict.fromkeys(group_by or ())))
     scoring.check_installed(normalizer.value)
@@ -127,7 +127,7 @@ def _preamble(normalizer: str, found: Evaluation, skip_failed: bool) -> str:
 
 
 def _show_worst(found: Evaluation) -> None:
-    from fastscribe.evaluation_report import diff_title, marked_diff, print_in_colour
+    from fastscribe.evaluation.report import diff_title, marked_diff, print_in_colour
 
     if found.worst and _has_colours():
         print_in_colour(found.worst)

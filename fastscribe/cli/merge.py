@@ -21,7 +21,7 @@ def merge(
     ordered: Annotated[bool, option("--ordered", help="Rows in the order of the inputs.")] = False,
 ) -> None:
     """Join the shards of a run into transcripts.jsonl and report.json. Exits with 1 where shards are missing."""
-    from fastscribe.merge import merge as join
+    from fastscribe.resume.merge import merge as join
 
     if output_dir is None and len(folders) > 1:
         raise typer.BadParameter("several folders need --output-dir")

@@ -1,47 +1,22 @@
-"""`fastscribe transcribe`: recordings into transcripts."""
+"""`fastscribe transcribe`: its options. What they start is in job.py."""
 
 from __future__ import annotations
 
-import errno
-import json
+import math
 import os
-import sys
 from collections.abc import Iterable
-from contextlib import closing
-from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
-from time import perf_counter
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import typer
 
-from fastscribe.audio.source import to_failure
-from fastscribe.cli.app import MODEL_HELP, StdoutClosed, app, option
+from fastscribe.cli.app import MODEL_HELP, app, option
+from fastscribe.cli.job import Job, Place, run, say_what_would_be_done
 from fastscribe.config import OUTPUT_FORMATS, Options, OutputStyle, SubtitleStyle
-from fastscribe.errors import OutputError, UsageError
 from fastscribe.events import Events
-from fastscribe.shards import Shard, choose_shard
-from fastscribe.terminal import (
-    ProgressBar,
-    failure_line,
-    log_to,
-    report_table,
-    say,
-    show,
-    survey_table,
-    without_mp3_chatter,
-)
-from fastscribe.types import Failure, Transcript
-
-if TYPE_CHECKING:
-    from fastscribe.ledger import Ledger
-    from fastscribe.output import FolderOutput, StreamOutput
-    from fastscribe.run import Transcriber
-    from fastscribe.stats import RunStats
-
-# These stop a run; another error of one output file costs that file alone.
-_DISK_PROBLEMS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EFBIG}
+from fastscribe.resume.shards import choose_shard
+from fastscribe.terminal import log_to
 
 
 class Dtype(str, Enum):
@@ -224,6 +199,8 @@ def transcribe(
     for name, given in (("--retry-failed", retry_failed), ("--overwrite", overwrite)):
         if given and output_dir is None:
             raise typer.BadParameter(f"{name} is about a folder of results: give --output-dir too")
+    if price_per_hour is not None and not math.isfinite(price_per_hour):
+        raise typer.BadParameter("--price-per-hour: not a number of USD")
     options = Options(
         decoder=decoder.value if decoder else None,
         cuda_graphs=cuda_graphs.value,
@@ -236,168 +213,10 @@ def transcribe(
         window=window,
         threads=threads,
     )
-    place = _Place(output_dir, choose_shard(shard, os.environ), overwrite, retry_failed, ordered)
-    job = _Job(inputs, model, device, dtype.value, options, style, place, price_per_hour)
+    place = Place(output_dir, choose_shard(shard, os.environ), overwrite, retry_failed, ordered)
+    job = Job(inputs, model, device, dtype.value, options, style, place, price_per_hour)
     with Events(events) as told:
         if dry_run:
-            _say_what_would_be_done(job, quiet)
+            say_what_would_be_done(job, quiet)
         else:
-            _run(job, told, quiet, show_progress=not (quiet or no_progress))
-
-
-@dataclass(frozen=True)
-class _Place:
-    """Where results go, and what of the inputs is to do."""
-
-    directory: Path | None
-    shard: Shard
-    overwrite: bool
-    retry_failed: bool
-    ordered: bool
-
-
-@dataclass(frozen=True)
-class _Job:
-    inputs: list[str]
-    model: str
-    device: str
-    dtype: str
-    options: Options
-    style: OutputStyle
-    place: _Place
-    price_per_hour: float | None
-
-
-def _run(job: _Job, told: Events, quiet: bool, show_progress: bool) -> None:
-    from fastscribe.run import Transcriber
-
-    if job.place.shard.count > 1 and not quiet:
-        say(f"shard {job.place.shard} (from {job.place.shard.source})")
-    transcriber = Transcriber.load(job.model, job.device, job.dtype, job.options, say)
-    told.started(transcriber)
-    with _open_output(job, transcriber) as output:
-        stats = _write_all(transcriber, job, output, told, show_progress)
-    stats = replace(stats, skipped=transcriber.progress.skipped, failed_before=output.failed_before)
-    if stats.files + stats.skipped == 0 and job.place.shard.count == 1:
-        raise UsageError("no input at all: nothing was given to transcribe")
-    if output.report_path is not None:
-        _write_report(output.report_path, stats)
-    told.finished(stats)
-    if not quiet:
-        show(report_table(stats))
-    if stats.failed_before:
-        say(f"{stats.failed_before} failed in an earlier run and were left alone; --retry-failed tries them again")
-    if stats.failed + stats.failed_before:
-        raise typer.Exit(1)
-
-
-def _open_output(job: _Job, transcriber: Transcriber) -> FolderOutput | StreamOutput:
-    from fastscribe.output import FolderOutput, StreamOutput
-
-    place = job.place
-    if place.directory is None:
-        if sys.stdout is None:
-            raise StdoutClosed
-        sys.stdout.reconfigure(encoding="utf-8")  # type: ignore[union-attr]
-        return StreamOutput(sys.stdout, job.style, place.shard, ordered=place.ordered)
-    try:
-        return FolderOutput(
-            place.directory,
-            job.style,
-            _fingerprint(job, transcriber),
-            place.shard,
-            overwrite=place.overwrite,
-            retry_failed=place.retry_failed,
-            ordered=place.ordered,
-        )
-    except OSError as error:
-        raise UsageError(f"{place.directory}: cannot be used as output folder: {error.strerror or error}") from error
-
-
-def _fingerprint(job: _Job, transcriber: Transcriber) -> dict[str, Any]:
-    from fastscribe.fingerprint import fingerprint, model_digest
-
-    recognizer = transcriber.recognizer
-    digest = model_digest(job.model)
-    return fingerprint(digest, recognizer.dtype, recognizer.decoder_name, job.options, job.style)
-
-
-def _write_report(path: Path, stats: RunStats) -> None:
-    try:
-        path.write_text(json.dumps(stats.to_json(), indent=2) + "\n", encoding="utf-8")
-    except OSError as error:
-        raise OutputError(str(path), error) from error
-
-
-def _write_all(
-    transcriber: Transcriber, job: _Job, output: FolderOutput | StreamOutput, told: Events, show_progress: bool
-) -> RunStats:
-    from fastscribe.run import run_stats
-
-    start = perf_counter()
-    results = transcriber.transcribe(job.inputs, output)
-    with without_mp3_chatter(), ProgressBar(transcriber, show_progress) as bar, closing(results):
-        for result in results:
-            with transcriber.progress.stopwatch.time("write"):
-                written = _write(output, result, transcriber)
-            if isinstance(written, Failure):
-                bar.say(failure_line(written))
-                told.failed(written)
-            bar.update()
-            told.progress(transcriber)
-    return run_stats(transcriber, perf_counter() - start, job.price_per_hour)
-
-
-def _write(
-    output: FolderOutput | StreamOutput, result: Transcript | Failure, transcriber: Transcriber
-) -> Transcript | Failure:
-    """What became of the result: itself, or the Failure that stands in for one that could not be written."""
-    try:
-        output.write(result)
-    except BrokenPipeError as error:
-        raise StdoutClosed from error
-    except OSError as error:
-        if error.errno in _DISK_PROBLEMS or isinstance(result, Failure):
-            raise OutputError(result.path if isinstance(result, Failure) else result.audio.path, error) from error
-        transcriber.not_written(result)
-        return _write(output, to_failure(result.audio, "write", error), transcriber)
-    return result
-
-
-def _say_what_would_be_done(job: _Job, quiet: bool) -> None:
-    """A table on stderr, and one JSON object on stdout."""
-    from fastscribe.run import Transcriber
-    from fastscribe.stats import list_price
-    from fastscribe.survey import survey
-
-    transcriber = Transcriber.load(job.model, job.device, job.dtype, job.options, say)
-    price = list_price(transcriber.recognizer.device_name)
-    usd_per_hour = price.usd_per_hour if price is not None else None
-    if job.price_per_hour is not None:
-        usd_per_hour = job.price_per_hour
-    with without_mp3_chatter():
-        found = survey(
-            transcriber, job.inputs, _ledger(job, transcriber), usd_per_hour, lambda failure: say(failure_line(failure))
-        )
-    if found.files + found.failed + found.skipped == 0 and job.place.shard.count == 1:
-        raise UsageError("no input at all: nothing was given to transcribe")
-    if not quiet:
-        show(survey_table(found))
-    print(json.dumps(found.to_json()))
-    if found.failed:
-        raise typer.Exit(1)
-
-
-def _ledger(job: _Job, transcriber: Transcriber) -> Ledger:
-    """What is left to do in the output folder, which is not touched."""
-    from fastscribe.journal import Paths, peek
-    from fastscribe.ledger import Ledger
-
-    place = job.place
-    if place.directory is None or place.overwrite:
-        return Ledger(place.shard)
-    paths = Paths(place.directory, place.shard.suffix)
-    if not paths.journal.exists():
-        return Ledger(place.shard)
-    decides = {**_fingerprint(job, transcriber), "shard": str(place.shard)}
-    return Ledger(place.shard, peek(paths, decides), place.retry_failed)
+            run(job, told, quiet, show_progress=not (quiet or no_progress))

@@ -68,7 +68,7 @@ def rel_attention(
         bias_BHTT = padding.fill_(relative_shift(position_scores(slice(None))), MASKED_SCORE, time_axis=3)
         out_BHTK = F.scaled_dot_product_attention(q_BHTK, k_BHTK, v_BHTK, attn_mask=bias_BHTT, scale=scale)
     else:
-        out_BHTK = attend_locally(q_BHTK, k_BHTK, v_BHTK, position_scores, padding, (left, right), scale)
+        out_BHTK = attend_locally(q_BHTK, k_BHTK, v_BHTK, position_scores, padding, (left, right))
     return out_BHTK.transpose(1, 2).reshape(batch, num_frames, heads * width)
 
 

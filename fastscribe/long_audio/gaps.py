@@ -13,10 +13,18 @@ from collections.abc import Sequence
 import numpy as np
 
 from fastscribe.config import Options
-from fastscribe.loudness import decibels, floor_and_level, frame_energy, frame_length, joined, quiet_frames, runs
-from fastscribe.segment import LEAD_S, Span, choose_pieces
+from fastscribe.long_audio.loudness import (
+    decibels,
+    floor_and_level,
+    frame_energy,
+    frame_length,
+    joined,
+    quiet_frames,
+    runs,
+)
+from fastscribe.long_audio.segment import LEAD_S, Span, choose_pieces
+from fastscribe.long_audio.vad import SPEECH, speech_probability
 from fastscribe.types import AudioInfo, Gap, Hypothesis, Transcript, Utterance, Word
-from fastscribe.vad import SPEECH, speech_probability
 
 WORDLESS_S = 2.0
 LEAST_SPEECH_S = 1.0

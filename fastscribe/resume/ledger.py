@@ -15,9 +15,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from fastscribe.audio.source import Source, relative_id
-from fastscribe.journal import Earlier
-from fastscribe.seen import Seen
-from fastscribe.shards import WHOLE, Shard
+from fastscribe.resume.journal import Earlier
+from fastscribe.resume.seen import Seen
+from fastscribe.resume.shards import WHOLE, Shard
 from fastscribe.types import Failure
 
 
@@ -27,7 +27,7 @@ class Expected:
 
     key: int
     state: int = 0
-    is_replacing: bool = False  # an earlier run's result
+    place: int | None = None  # in the journal, of an earlier run's result that is being replaced
     may_have_files: bool = False  # of this run's: one was begun
 
 
@@ -64,10 +64,11 @@ class Ledger:
         place = self._earlier.find(expected.key)
         if place is None:
             return False
+        self._earlier.is_met[place] = True
         entry = self._earlier.entries[place]
         failed = bool(entry["failed"])
         if int(entry["state"]) != expected.state or (failed and self._retry_failed) or not is_kept(place):
-            expected.is_replacing = True
+            expected.place = place
             return False
         entry["order"] = source.index
         with self._guard:

@@ -55,7 +55,7 @@ def choose_shard(given: str | None, environment: Mapping[str, str]) -> Shard:
     if match is None:
         raise UsageError(f"--shard {given}: not i/n, such as 0/4 for the first of four, or auto/4")
     count = int(match[2])
-    index = _scheduler_index(given, environment) if match[1] == "auto" else int(match[1])
+    index = _scheduler_index(given, count, environment) if match[1] == "auto" else int(match[1])
     return _checked(Shard(index, count), f"--shard {given}")
 
 
@@ -66,9 +66,15 @@ def _checked(shard: Shard, where: str) -> Shard:
     return shard
 
 
-def _scheduler_index(given: str, environment: Mapping[str, str]) -> int:
+def _scheduler_index(given: str, count: int, environment: Mapping[str, str]) -> int:
     if _SLURM_INDEX in environment:
-        return _number(environment, _SLURM_INDEX) - _number(environment, "SLURM_ARRAY_TASK_MIN", "0")
+        index, tasks = _slurm_task(environment)
+        if tasks != count:
+            raise UsageError(
+                f"--shard {given}: this SLURM array has {tasks} tasks; give --shard $SLURM_ARRAY_TASK_ID/{count}, or, where "
+                "the first task has the number 1, one less"
+            )
+        return index
     if _KUBERNETES_INDEX in environment:
         return _number(environment, _KUBERNETES_INDEX)
     raise UsageError(f"--shard {given}: neither {_SLURM_INDEX} nor {_KUBERNETES_INDEX} is set here; give a number")
@@ -86,19 +92,29 @@ def _from_scheduler(environment: Mapping[str, str]) -> Shard:
 
 
 def _from_slurm(environment: Mapping[str, str]) -> Shard:
-    """Of a plain array only: after --array=3,7 nobody can tell how many tasks there were when it first ran."""
+    index, count = _slurm_task(environment)
+    if count == 1:
+        raise UsageError(
+            "this SLURM array has a single task, which does not say whether there were more before: give --shard I/N, or "
+            "--shard 0/1 to do everything here"
+        )
+    return _checked(Shard(index, count, _SLURM_INDEX), _SLURM_INDEX)
+
+
+def _slurm_task(environment: Mapping[str, str]) -> tuple[int, int]:
+    """(index from 0, count) of a plain array; after --array=3,7 nobody can tell how many tasks there were at first."""
     first, last = _number(environment, "SLURM_ARRAY_TASK_MIN"), _number(environment, "SLURM_ARRAY_TASK_MAX")
     count = _number(environment, "SLURM_ARRAY_TASK_COUNT")
     if first not in (0, 1) or last - first + 1 != count:
         raise UsageError(
             f"this SLURM array has {count} tasks from {first} to {last}, which do not say into how many shards the inputs "
-            "are divided: give --shard i/n, or --shard 0/1 to do everything here"
+            "are divided: give --shard I/N, or --shard 0/1 to do everything here"
         )
-    return _checked(Shard(_number(environment, _SLURM_INDEX) - first, count, _SLURM_INDEX), _SLURM_INDEX)
+    return _number(environment, _SLURM_INDEX) - first, count
 
 
-def _number(environment: Mapping[str, str], name: str, default: str = "") -> int:
-    text = environment.get(name, default)
+def _number(environment: Mapping[str, str], name: str) -> int:
+    text = environment.get(name, "")
     if not text.isascii() or not text.isdigit():
         raise UsageError(f"{name} is {text!r}, not a number: give --shard i/n")
     return int(text)

@@ -1,6 +1,7 @@
 """The results of shards, in one or several folders, as one: `transcripts.jsonl` and `report.json`.
 
 What a shard has done is what its journal says. A shard is complete when its report is there, which a run writes last.
+Results that were put together before are replaced; a `transcripts.jsonl` from elsewhere is moved out of the way.
 """
 
 from __future__ import annotations
@@ -11,14 +12,24 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
 from fastscribe.errors import UsageError
-from fastscribe.journal import Paths, entries_of, live_places, read_header
-from fastscribe.shards import Shard
+from fastscribe.resume.entries import (
+    Paths,
+    entries_of,
+    free_name,
+    is_row,
+    live_places,
+    part_of,
+    read_header,
+)
+from fastscribe.resume.shards import Shard
 
+_NEEDED = {"audio_s", "wall_s", "padded_frames", "real_frames", "gaps", "gap_s", "stage_s", "usd_per_hour"}
+_NEEDED |= {"peak_bytes", "device", "dtype"}
 _JOURNAL = re.compile(r"journal\.shard-(\d+)-of-(\d+)\.jsonl", re.ASCII)
 
 
@@ -62,11 +73,23 @@ def merge(folders: Sequence[Path], destination: Path, ordered: bool) -> Merged:
         raise UsageError(f"{destination}: holds the results of a run of its own: name another folder with --output-dir")
     merged = Merged(found[0].shard.count, tuple(found))
     destination.mkdir(parents=True, exist_ok=True)
-    _write_rows(merged, destination / "transcripts.jsonl", ordered)
-    part = destination / "report.json.part"
+    rows, report = destination / "transcripts.jsonl", destination / "report.json"
+    if any(result.paths.rows.exists() for result in found):
+        _keep_others(rows, report)
+        _write_rows(merged, rows, ordered)
+    part = part_of(report)
     part.write_text(json.dumps(joined_report(merged), indent=2) + "\n", encoding="utf-8")
-    os.replace(part, destination / "report.json")
+    os.replace(part, report)
     return merged
+
+
+def _keep_others(rows: Path, report: Path) -> None:
+    try:
+        is_ours = "shards" in json.loads(report.read_text(encoding="utf-8"))
+    except (OSError, ValueError, TypeError):
+        is_ours = False
+    if rows.exists() and not is_ours:
+        rows.rename(free_name(rows, "previous"))
 
 
 def _find(folders: Sequence[Path]) -> list[ShardResult]:
@@ -92,12 +115,16 @@ def _find(folders: Sequence[Path]) -> list[ShardResult]:
 
 
 def _read(shard: Shard, paths: Paths) -> ShardResult:
+    """A shard that was stopped while it wrote its files anew counts for nothing until it has run again."""
     entries = entries_of(paths.journal)
+    if paths.swap.exists():
+        return ShardResult(shard, paths, entries[:0], None)
     try:
         report = json.loads(paths.report.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        report = None
-    return ShardResult(shard, paths, entries[live_places(entries)], report)
+        is_whole = report.keys() >= _NEEDED
+    except (OSError, ValueError, AttributeError):
+        is_whole = False
+    return ShardResult(shard, paths, entries[live_places(entries)], report if is_whole else None)
 
 
 def _check_same_run(found: Sequence[ShardResult]) -> None:
@@ -114,20 +141,29 @@ def _write_rows(merged: Merged, path: Path, ordered: bool) -> None:
     entries = np.concatenate([result.entries for result in merged.results])
     places = np.argsort(entries["order"], kind="stable") if ordered else np.arange(len(entries))
     files = [result.paths.rows.open("rb") if result.paths.rows.exists() else None for result in merged.results]
-    part = path.with_name(path.name + ".part")
+    part = part_of(path)
     try:
         with part.open("wb") as rows:
             for place in places.tolist():
                 file, (begin, end) = files[shards[place]], entries[["begin", "end"]][place]
-                if file is not None:
-                    file.seek(begin)
-                    rows.write(file.read(end - begin))
+                if end > begin:
+                    rows.write(_row(file, begin, end, merged.results[shards[place]].paths.rows))
         os.replace(part, path)
     finally:
         part.unlink(missing_ok=True)
         for file in files:
             if file is not None:
                 file.close()
+
+
+def _row(file: BinaryIO | None, begin: int, end: int, path: Path) -> bytes:
+    row = b""
+    if file is not None:
+        file.seek(begin)
+        row = file.read(end - begin)
+    if not is_row(row) or len(row) != end - begin:
+        raise UsageError(f"{path}: is not as its run left it, so nothing was merged; run that shard again")
+    return row
 
 
 def joined_report(merged: Merged) -> dict[str, Any]:
@@ -151,6 +187,8 @@ def joined_report(merged: Merged) -> dict[str, Any]:
         "machine_s": round(machine_s, 3),
         "rtfx": round(transcribed_s / wall_s, 2) if wall_s else 0.0,
         "stage_s": _stage_s(reports),
+        "gaps": int(_total(reports, "gaps")),
+        "gap_s": round(_total(reports, "gap_s"), 3),
         "padding_share": round(1 - real / padded, 4) if padded else 0.0,
         "peak_bytes": max((report["peak_bytes"] for report in reports), default=0),
         "devices": sorted({report["device"] for report in reports}),

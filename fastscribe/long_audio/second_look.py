@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 from queue import SimpleQueue
 
-from fastscribe import gaps
 from fastscribe.config import Options
 from fastscribe.crew import Crew
+from fastscribe.long_audio import gaps
 from fastscribe.transcript import Part
 from fastscribe.types import Gap, Hypothesis, Transcript, Utterance
 

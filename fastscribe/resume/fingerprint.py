@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -21,21 +21,22 @@ _MODEL_SUFFIXES = frozenset(
 _BLOCK_BYTES = 1 << 25
 
 
-def fingerprint(model_digest: str, dtype: str, decoder: str, options: Options, style: OutputStyle) -> dict[str, Any]:
-    """By the names that the command line has for them. `dtype` and `decoder` are what was chosen in the end."""
+def fingerprint(model_digest: str, resolved: Mapping[str, str], options: Options, style: OutputStyle) -> dict[str, Any]:
+    """By the names that the command line has for them. `resolved` has what was chosen in the end where an option may leave
+    that open: dtype, decoder, attention."""
     chosen = {field.name: getattr(options, field.name) for field in dataclasses.fields(options)}
-    shaping = {name: value for name, value in chosen.items() if name not in _SPEED_ONLY | {"decoder"}}
-    looks = dataclasses.asdict(style.subtitles) if {"srt", "vtt"} & set(style.formats) else {}
-    named = {f"--{name.replace('_', '-')}": value for name, value in {**shaping, **looks}.items()}
-    return {
-        "model": model_digest,
-        "--dtype": dtype,
-        "--decoder": decoder,
-        **named,
-        "--format": sorted(style.formats),
-        "--tokens": style.tokens,
-        "output format": _FORMAT_VERSION,
-    }
+    shaping = {name: value for name, value in chosen.items() if name not in _SPEED_ONLY}
+    named = {f"--{name.replace('_', '-')}": value for name, value in {**shaping, **resolved, **_looks(style)}.items()}
+    return {"model": model_digest, **named, "--format": sorted(style.formats), "output format": _FORMAT_VERSION}
+
+
+def _looks(style: OutputStyle) -> dict[str, Any]:
+    """What matters to one of the formats."""
+    formats = set(style.formats)
+    looks = dataclasses.asdict(style.subtitles) if {"srt", "vtt"} & formats else {}
+    if "vtt" not in formats:
+        looks.pop("highlight_words", None)
+    return {**looks, "tokens": style.tokens} if {"json", "jsonl"} & formats else looks
 
 
 def model_digest(path: str | os.PathLike[str]) -> str:

@@ -16,9 +16,9 @@ import math
 import numpy as np
 
 from fastscribe.config import VadName
-from fastscribe.loudness import frame_energy, frame_length, quiet_frames, runs
+from fastscribe.long_audio.loudness import frame_energy, frame_length, quiet_frames, runs
+from fastscribe.long_audio.vad import SPEECH, speech_probability
 from fastscribe.types import AudioInfo, Utterance
-from fastscribe.vad import SPEECH, speech_probability
 
 LEAD_S = 0.24  # silence before an utterance's first word
 PAUSE_S = 0.2  # quiet for less is a stop consonant's closure

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from fastscribe.audio.manifest import BYTE_ORDER_MARK, parse_row
 from fastscribe.audio.source import printable, system_problem
 from fastscribe.errors import ManifestError, UsageError
-from fastscribe.evaluate import Pair
+from fastscribe.evaluation.scores import Pair
 
 _ROWS_NAME, _SHARD_ROWS = "transcripts.jsonl", "transcripts.shard-*-of-*.jsonl"  # as output folders have them
 

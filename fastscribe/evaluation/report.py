@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
-from fastscribe.evaluate import Aligned, Edits, Evaluation, Kind, Score, Span
+from fastscribe.evaluation.scores import Aligned, Edits, Evaluation, Kind, Score, Span
 from fastscribe.plain_text import clean_text, num_columns
 
 _HEADER = ("", "utterances", "failed", "words", "WER %", "sub", "ins", "del", "CER %", "SER %")

@@ -1,8 +1,8 @@
-"""Where results go: a folder with a file a format, or a stream. The only code, with journal.py, that touches output files.
+"""A folder of results, with a file a format. The only code, with resume/, that touches output files.
 
-A folder holds `transcripts.jsonl`, which grows by a row an input, for each other format a file an input, whole or not there
+It holds `transcripts.jsonl`, which grows by a row an input, for each other format a file an input, whole or not there
 at all, and the journal. An input's files are written first, its row next, its line in the journal last, so whoever has the
-line has the rest. Before a run asks for results it tells a folder of every input in order (`expect`), which settles the names
+line has the rest. Before a run asks for results it tells the folder of every input in order (`expect`), which settles the names
 of files whatever the order of completion, and asks what is done already (`is_done`).
 
 Nothing here catches a full disk: the OSError is the run loop's, and writing the same input again afterwards is allowed.
@@ -12,26 +12,40 @@ from __future__ import annotations
 
 import os
 import threading
-from collections import deque
 from collections.abc import Mapping
 from contextlib import closing, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, TextIO
+from time import monotonic, sleep
+from typing import Any, NamedTuple
 
-from fastscribe import journal
+import numpy as np
+
 from fastscribe.audio.source import Source
 from fastscribe.config import OutputStyle
 from fastscribe.errors import UsageError
-from fastscribe.folder_lock import FolderLock
-from fastscribe.journal import Appender, Entry, Paths
-from fastscribe.ledger import Expected, Ledger
-from fastscribe.output_names import OutputNames, Rename, name_key, names_of
-from fastscribe.shards import WHOLE, Shard
+from fastscribe.output.names import OutputNames, Rename, name_key, names_of
+from fastscribe.output.writers import render
+from fastscribe.resume import journal
+from fastscribe.resume.entries import Entry, Paths, free_name, part_of
+from fastscribe.resume.folder_lock import FolderLock
+from fastscribe.resume.journal import Appender
+from fastscribe.resume.ledger import Expected, Ledger
+from fastscribe.resume.shards import WHOLE, Shard
+from fastscribe.resume.tidy import finish_tidying, tidy
 from fastscribe.types import Failure, Transcript
-from fastscribe.writers import render
 
 _RESERVED = {"json": "report"}  # report.json is the run's own
+_CLEARING_S = 5.0  # how long another shard may take to clear a folder
+
+
+class Totals(NamedTuple):
+    """Of all runs into a folder; `not_given` are inputs that earlier runs had and the last one was not given."""
+
+    files: int = 0
+    failed: int = 0
+    audio_s: float = 0.0
+    not_given: int = 0
 
 
 class FolderOutput:
@@ -62,7 +76,7 @@ class FolderOutput:
         self._indices: dict[str, int] = {}  # the other way round
         self._textless: set[str] = set()  # names whose input failed: a text there is an earlier run's
         self._elsewhere: set[str] = set()  # names whose input has its files under the longer name that it may yet get
-        self._replaced_any = False
+        self._new = Totals()
         self._directory.mkdir(parents=True, exist_ok=True)
         self._paths = Paths(self._directory, shard.suffix)
         self._lock = FolderLock(self._paths.lock)
@@ -78,25 +92,17 @@ class FolderOutput:
             raise
 
     def _open_journal(self, fingerprint: Mapping[str, Any], overwrite: bool) -> journal.Journal:
-        fingerprint = {**fingerprint, "shard": str(self._shard)}
-        others = _other_journals(self._directory, self._shard)
         if overwrite:
-            for path in others:
-                paths = Paths(self._directory, path.stem.removeprefix("journal"))
-                with closing(FolderLock(paths.lock)):  # not under a run that is at work
-                    _start_over(paths)
+            for paths in other_divisions(self._directory, self._shard):
+                _clear_away(paths)
             _start_over(self._paths)
-        elif others:
-            raise UsageError(
-                f"{self._directory}: holds {others[0].name}, of a run divided otherwise than {self._shard}: use another "
-                "folder, or --overwrite to start over"
-            )
-        journal.finish_tidying(self._paths)
+        check_division(self._directory, self._shard)
+        finish_tidying(self._paths)
         if journal.has_begun(self._paths):
-            return journal.resume(self._paths, fingerprint)
+            return journal.resume(self._paths, {**fingerprint, "shard": str(self._shard)})
         if self._paths.rows.exists() and self._paths.rows.stat().st_size:
-            self._paths.rows.rename(journal.free_name(self._paths.rows, "previous"))
-        return journal.begin(self._paths, fingerprint)
+            self._paths.rows.rename(free_name(self._paths.rows, "previous"))
+        return journal.begin(self._paths, {**fingerprint, "shard": str(self._shard)})
 
     @property
     def report_path(self) -> Path:
@@ -106,20 +112,39 @@ class FolderOutput:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *exception: object) -> None:
-        self.close(tidy=kind is None)
+        self.close(finished=kind is None)
 
-    def close(self, tidy: bool = True) -> None:
-        """Puts rows in order where that is needed, unless `tidy` is False; then the next run does."""
+    def close(self, finished: bool = True) -> None:
+        """Puts rows in order where that is needed, unless the run did not finish; then the next one does.
+
+        What is known only of inputs that were no recordings, and are none of this run's any more, goes: a bad row of a
+        manifest that has been put right, a path that has been corrected.
+        """
         earlier = self._journal.earlier
         try:
             if self._rows is not None:
                 self._rows.close()
             self._journal.close()
-            has_replaced = self._replaced_any or len(earlier) < len(earlier.entries)
-            if tidy and (self._ordered or has_replaced):
-                journal.tidy(self._paths, self._ordered, earlier.entries["order"])
+            is_dropped = earlier.entries["for_list"] & ~earlier.is_met
+            has_replaced = earlier.is_replaced.any() or len(earlier) < len(earlier.entries)
+            if finished and (self._ordered or has_replaced or is_dropped.any()):
+                tidy(self._paths, self._ordered, earlier.entries["order"], is_dropped)
         finally:
             self._lock.close()
+
+    def totals(self) -> Totals:
+        """What the folder will hold of all runs into it when this one has finished."""
+        earlier = self._journal.earlier
+        counts = np.zeros(len(earlier.entries), bool)
+        counts[earlier.places] = True
+        counts &= ~earlier.is_replaced & (earlier.is_met | ~earlier.entries["for_list"])
+        before = earlier.entries[counts]
+        return Totals(
+            files=self._new.files + len(before),
+            failed=self._new.failed + int(before["failed"].sum()),
+            audio_s=self._new.audio_s + float(before["audio_s"].sum()),
+            not_given=int((counts & ~earlier.is_met).sum()),
+        )
 
     @property
     def failed_before(self) -> int:
@@ -156,7 +181,8 @@ class FolderOutput:
         return True
 
     def _is_kept(self, source: Source | Failure, place: int) -> bool:
-        """Whether its files are its own still, and under the name that it has or had or gets once another comes near it."""
+        """Whether its files are there and its own still, under the name that it has or had or gets once another comes near
+        it."""
         if not self._formats:
             return True
         with self._guard:
@@ -165,15 +191,17 @@ class FolderOutput:
         later = full + name.removeprefix(short)
         key, written = self._journal.earlier.entries[["key", "name"]][place].item()
         possible = [one for one in (name, former, later) if one is not None and name_key(one) == written]
-        return bool(possible) and self._journal.earlier.owner(possible[0]) == key
+        if not possible or self._journal.earlier.owner(possible[0]) != key:
+            return False
+        formats = {"json"} & set(self._formats) if self._journal.earlier.entries["failed"][place] else self._formats
+        places = (name, former, later)
+        return any(all(self._path(one, format).exists() for format in formats) for one in places if one is not None)
 
     def _remember(self, index: int, place: int) -> None:
         """Of an input that is done: what a later rename must know."""
         if self._formats:
-            name, (failed, written) = (
-                self._names[index],
-                self._journal.earlier.entries[["failed", "name"]][place].item(),
-            )
+            name = self._names[index]
+            failed, written = self._journal.earlier.entries[["failed", "name"]][place].item()
             if failed:
                 self._textless.add(name)
             if written not in (name_key(name), name_key(self._former.get(index, name))):
@@ -195,7 +223,11 @@ class FolderOutput:
                 self._write_files(name, result, expected)
             self._write_row(result, expected, name)
             self._forget(item.index)
-        self._replaced_any |= expected.is_replacing
+        if expected.place is not None:
+            self._journal.earlier.is_replaced[expected.place] = True
+        failed = isinstance(result, Failure)
+        audio_s = 0.0 if isinstance(result, Failure) else result.audio.duration_s
+        self._new = Totals(self._new.files + 1, self._new.failed + failed, self._new.audio_s + audio_s)
 
     def _write_row(self, result: Transcript | Failure, expected: Expected, name: str) -> None:
         begin, end = 0, 0
@@ -217,7 +249,7 @@ class FolderOutput:
             path, text = self._path(name, format), self._render(result, format)
             if text or isinstance(result, Transcript):
                 _write_whole(path, text.encode())
-            elif (has_files or expected.is_replacing or self._overwrite) and path.is_file():
+            elif (has_files or expected.place is not None or self._overwrite) and path.is_file():
                 path.unlink()
 
     def _render(self, result: Transcript | Failure, format: str) -> str:
@@ -235,7 +267,7 @@ class FolderOutput:
                 with suppress(FileNotFoundError):  # nor need another shard's file be there
                     os.replace(self._path(old, format), self._path(new, format))
             if index is not None:
-                _part(self._path(old, format)).unlink(missing_ok=True)  # of a run that was killed
+                part_of(self._path(old, format)).unlink(missing_ok=True)  # of a run that was killed
         if old in self._textless:
             self._textless.remove(old)
             self._textless.add(new)
@@ -244,94 +276,58 @@ class FolderOutput:
         return self._directory / f"{name}.{format}"
 
 
-class StreamOutput:
-    """Writes results in the first of the formats to a text stream such as stdout: UTF-8 whatever the locale, flushed each time.
-
-    With `ordered` a result waits until those of all inputs before it are out. BrokenPipeError is left to the caller, and
-    so is the stream: it is not closed.
-    """
-
-    failed_before = 0
-    report_path = None
-
-    def __init__(self, stream: TextIO, style: OutputStyle, shard: Shard = WHOLE, *, ordered: bool = False) -> None:
-        self._stream, self._style = stream, style
-        self._shard, self._ordered = shard, ordered
-        self._order: deque[int] = deque()  # indices of inputs that are not out yet
-        self._held: dict[int, str] = {}
-
-    def __enter__(self) -> StreamOutput:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Lets out what waited for an input that never came."""
-        for index in sorted(self._held):
-            self._put(self._held.pop(index))
-
-    def expect(self, source: Source | Failure) -> bool:
-        """See Ledger."""
-        if not self._shard.holds(source.id):
-            return False
-        if self._ordered:
-            self._order.append(source.index)
-        return True
-
-    def is_done(self, source: Source | Failure) -> bool:
-        """Nothing is remembered of a stream."""
-        return False
-
-    def write(self, result: Transcript | Failure) -> None:
-        text = render(result, self._style.formats[0], self._style.tokens, self._style.subtitles)
-        if not self._ordered:
-            self._put(text)
-            return
-        self._held[result.index if isinstance(result, Failure) else result.audio.index] = text
-        while self._order and self._order[0] in self._held:
-            self._put(self._held.pop(self._order.popleft()))
-
-    def _put(self, text: str) -> None:
-        raw = getattr(self._stream, "buffer", None)  # StringIO has none
-        if raw is None:
-            self._stream.write(text)
-        else:
-            self._stream.flush()
-            raw.write(text.encode())
-            raw.flush()
-        self._stream.flush()
-
-
 def _entry(result: Transcript | Failure, expected: Expected, begin: int, end: int, name: str) -> Entry:
-    failed = isinstance(result, Failure)
-    item, audio_s = (result, 0.0) if isinstance(result, Failure) else (result.audio, result.audio.duration_s)
-    return Entry(item.id, expected.key, expected.state, begin, end, item.index, failed, audio_s, name)
+    at = expected.key, expected.state, begin, end
+    if isinstance(result, Failure):
+        return Entry(result.id, *at, result.index, True, 0.0, result.stage == "input", name)
+    return Entry(result.audio.id, *at, result.audio.index, False, result.audio.duration_s, False, name)
 
 
-def _other_journals(directory: Path, shard: Shard) -> list[Path]:
-    """Journals of runs that divided the inputs otherwise."""
-    own = {f"journal{Shard(index, shard.count).suffix}.jsonl" for index in range(shard.count)}
-    return sorted(path for path in directory.glob("journal*.jsonl") if path.name not in own)
+def other_divisions(directory: Path, shard: Shard) -> list[Paths]:
+    """Of runs into this folder that divided the inputs otherwise."""
+    found = (Paths.of_journal(path) for path in sorted(directory.glob("journal*.jsonl")))
+    return [paths for paths in found if paths is not None and paths.num_shards != shard.count]
+
+
+def check_division(directory: Path, shard: Shard) -> None:
+    """Raises UsageError where there is another."""
+    for paths in other_divisions(directory, shard):
+        raise UsageError(
+            f"{directory}: holds {paths.journal.name}, of a run divided otherwise than {shard}: use another folder, or "
+            "--overwrite to start over"
+        )
+
+
+def _clear_away(paths: Paths) -> None:
+    """Not under a run that is at work; but other shards of this one may be clearing away the same."""
+    deadline = monotonic() + _CLEARING_S
+    while paths.journal.exists():
+        try:
+            with closing(FolderLock(paths.lock)):
+                _start_over(paths)
+        except UsageError:
+            if monotonic() > deadline:
+                raise
+            sleep(0.05)
 
 
 def _start_over(paths: Paths) -> None:
-    for path in (paths.swap, paths.journal, paths.rows, paths.report):
-        path.unlink(missing_ok=True)
-    journal.finish_tidying(paths)
+    """Removes what an earlier run left; files of these names that no run wrote are somebody's, and stay."""
+    if paths.is_ours:
+        for path in (paths.swap, paths.journal, paths.rows, paths.report):
+            path.unlink(missing_ok=True)
+    elif paths.journal.exists():
+        paths.journal.rename(free_name(paths.journal, "previous"))
+    finish_tidying(paths)
 
 
 def _write_whole(path: Path, content: bytes) -> None:
     """Under a temporary name in the same folder first: a reader sees the old file, the new one, or none."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = _part(path)
+    part = part_of(path)
     try:
         part.write_bytes(content)
         os.replace(part, path)
     except BaseException:
         part.unlink(missing_ok=True)
         raise
-
-
-def _part(path: Path) -> Path:
-    return path.with_name(path.name + ".part")

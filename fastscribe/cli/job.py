@@ -1,0 +1,229 @@
+"""A run of `fastscribe transcribe` and its dry run, from the options that were chosen to the exit code."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import sys
+from contextlib import closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from fastscribe.audio.source import to_failure
+from fastscribe.cli.app import StdoutClosed
+from fastscribe.config import Options, OutputStyle
+from fastscribe.errors import OutputError, UsageError
+from fastscribe.events import Events
+from fastscribe.resume.shards import Shard
+from fastscribe.terminal import ProgressBar, failure_line, report_table, say, show, survey_table, without_mp3_chatter
+from fastscribe.types import Failure, Transcript
+
+if TYPE_CHECKING:
+    from fastscribe.output.folder import FolderOutput
+    from fastscribe.output.stream import StreamOutput
+    from fastscribe.resume.ledger import Ledger
+    from fastscribe.run import Transcriber
+    from fastscribe.stats import RunStats
+
+# These stop a run; another error of one output file costs that file alone.
+_DISK_PROBLEMS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EFBIG}
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where results go, and what of the inputs is to do."""
+
+    directory: Path | None
+    shard: Shard
+    overwrite: bool
+    retry_failed: bool
+    ordered: bool
+
+
+@dataclass(frozen=True)
+class Job:
+    inputs: list[str]
+    model: str
+    device: str
+    dtype: str
+    options: Options
+    style: OutputStyle
+    place: Place
+    price_per_hour: float | None
+
+
+def run(job: Job, told: Events, quiet: bool, show_progress: bool) -> None:
+    """Raises typer.Exit(1) where files failed."""
+    from fastscribe.run import Transcriber
+
+    _say_shard(job.place.shard, quiet)
+    transcriber = Transcriber.load(job.model, job.device, job.dtype, job.options, say)
+    told.started(transcriber)
+    with _open_output(job, transcriber) as output:
+        stats = _write_all(transcriber, job, output, told, show_progress)
+        stats = replace(stats, skipped=transcriber.progress.skipped, failed_before=output.failed_before)
+        if stats.files + stats.skipped == 0 and job.place.shard.count == 1:
+            raise UsageError("no input at all: nothing was given to transcribe")
+        totals = output.totals()
+        if totals is not None:
+            stats = replace(stats, totals=totals._asdict())
+            _write_report(output.report_path, stats)
+    told.finished(stats)
+    if not quiet:
+        show(report_table(stats))
+        if totals is not None and totals.not_given:
+            say(f"{totals.not_given} results in {job.place.directory} are of inputs that were not given this time")
+    if stats.failed_before:
+        say(f"{stats.failed_before} failed in an earlier run and were left alone; --retry-failed tries them again")
+    if stats.failed + stats.failed_before:
+        raise typer.Exit(1)
+
+
+def _say_shard(shard: Shard, quiet: bool) -> None:
+    """What was not asked for is said even so."""
+    if shard.count > 1 and not (quiet and shard.source == "--shard"):
+        say(f"shard {shard} (from {shard.source}); --shard 0/1 does everything here")
+
+
+def _open_output(job: Job, transcriber: Transcriber) -> FolderOutput | StreamOutput:
+    from fastscribe.output.folder import FolderOutput
+    from fastscribe.output.stream import StreamOutput
+
+    place = job.place
+    _check_inputs(job)
+    if place.directory is None:
+        if sys.stdout is None:
+            raise StdoutClosed
+        sys.stdout.reconfigure(encoding="utf-8")  # type: ignore[union-attr]
+        return StreamOutput(sys.stdout, job.style, place.shard, ordered=place.ordered)
+    try:
+        return FolderOutput(
+            place.directory,
+            job.style,
+            _fingerprint(job, transcriber),
+            place.shard,
+            overwrite=place.overwrite,
+            retry_failed=place.retry_failed,
+            ordered=place.ordered,
+        )
+    except OSError as error:
+        raise UsageError(f"{place.directory}: cannot be used as output folder: {error.strerror or error}") from error
+
+
+def _check_inputs(job: Job) -> None:
+    """No input may be a file that the run itself writes."""
+    from fastscribe.resume.entries import Paths
+
+    if job.place.directory is not None:
+        paths = Paths(job.place.directory, job.place.shard.suffix)
+        own = {os.path.abspath(path): path for path in (paths.rows, paths.journal, paths.report)}
+        for given in job.inputs:
+            if os.path.abspath(given) in own:
+                raise UsageError(f"{given}: is what this run would write: name another output folder")
+
+
+def _fingerprint(job: Job, transcriber: Transcriber) -> dict[str, Any]:
+    from fastscribe.resume.fingerprint import fingerprint, model_digest
+
+    recognizer = transcriber.recognizer
+    attention = str(recognizer.model.config.encoder.attention or "full")
+    resolved = {"dtype": recognizer.dtype, "decoder": recognizer.decoder_name, "attention": attention}
+    return fingerprint(model_digest(job.model), resolved, job.options, job.style)
+
+
+def _write_report(path: Path, stats: RunStats) -> None:
+    """Whole or not at all: `merge` takes it for a sign that the run is complete."""
+    part = path.with_name(path.name + ".part")
+    try:
+        part.write_text(json.dumps(stats.to_json(), indent=2) + "\n", encoding="utf-8")
+        os.replace(part, path)
+    except OSError as error:
+        raise OutputError(str(path), error) from error
+
+
+def _write_all(
+    transcriber: Transcriber, job: Job, output: FolderOutput | StreamOutput, told: Events, show_progress: bool
+) -> RunStats:
+    from fastscribe.run import run_stats
+
+    start = perf_counter()
+    results = transcriber.transcribe(job.inputs, output)
+    with without_mp3_chatter(), ProgressBar(transcriber, show_progress) as bar, closing(results):
+        for result in results:
+            with transcriber.progress.stopwatch.time("write"):
+                written = _write(output, result, transcriber)
+            if isinstance(written, Failure):
+                bar.say(failure_line(written))
+                told.failed(written)
+            bar.update()
+    return run_stats(transcriber, perf_counter() - start, job.price_per_hour)
+
+
+def _write(
+    output: FolderOutput | StreamOutput, result: Transcript | Failure, transcriber: Transcriber
+) -> Transcript | Failure:
+    """What became of the result: itself, or the Failure that stands in for one that could not be written."""
+    try:
+        output.write(result)
+    except BrokenPipeError as error:
+        raise StdoutClosed from error
+    except OSError as error:
+        if error.errno in _DISK_PROBLEMS or isinstance(result, Failure):
+            where = error.filename or (result.path if isinstance(result, Failure) else result.audio.path)
+            raise OutputError(str(where), error) from error
+        transcriber.not_written(result)
+        return _write(output, to_failure(result.audio, "write", error), transcriber)
+    return result
+
+
+def say_what_would_be_done(job: Job, quiet: bool) -> None:
+    """A table on stderr, and one JSON object on stdout."""
+    from fastscribe.run import Transcriber
+    from fastscribe.stats import list_price
+    from fastscribe.survey import survey
+
+    if sys.stdout is None:
+        raise StdoutClosed
+    _check_inputs(job)
+    _say_shard(job.place.shard, quiet)
+    transcriber = Transcriber.load(job.model, job.device, job.dtype, job.options, say)
+    price = list_price(transcriber.recognizer.device_name)
+    usd_per_hour = price.usd_per_hour if price is not None else None
+    if job.price_per_hour is not None:
+        usd_per_hour = job.price_per_hour
+    ledger = _ledger(job, transcriber)
+    with without_mp3_chatter():
+        found = survey(transcriber, job.inputs, ledger, usd_per_hour, lambda failure: say(failure_line(failure)))
+    if found.files + found.failed + found.skipped == 0 and job.place.shard.count == 1:
+        raise UsageError("no input at all: nothing was given to transcribe")
+    if not quiet:
+        show(survey_table(found))
+    try:
+        print(json.dumps(found.to_json()), flush=True)
+    except BrokenPipeError as error:
+        raise StdoutClosed from error
+    if found.failed + found.failed_before:
+        raise typer.Exit(1)
+
+
+def _ledger(job: Job, transcriber: Transcriber) -> Ledger:
+    """What is left to do in the output folder, which is not touched."""
+    from fastscribe.output.folder import check_division
+    from fastscribe.resume.entries import Paths
+    from fastscribe.resume.journal import has_begun, peek
+    from fastscribe.resume.ledger import Ledger
+
+    place = job.place
+    if place.directory is None or place.overwrite:
+        return Ledger(place.shard)
+    check_division(place.directory, place.shard)
+    paths = Paths(place.directory, place.shard.suffix)
+    if not has_begun(paths):
+        return Ledger(place.shard)
+    decides = {**_fingerprint(job, transcriber), "shard": str(place.shard)}
+    return Ledger(place.shard, peek(paths, decides), place.retry_failed)

@@ -1,0 +1,86 @@
+"""A folder after a kill, put right: at most a last line or a last row is half there, and nothing else may be lost.
+
+Rows and journal are cut back to the last line that is whole and whose row is there, so an input is either finished or will
+be done again. What no kill of ours can have left is somebody's work and kept beside.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import IO
+
+import numpy as np
+
+from fastscribe.errors import UsageError
+from fastscribe.resume.entries import Paths, entries_of, first_line, free_name, is_row
+from fastscribe.resume.tidy import CHANGED, sync
+
+_COPY_BYTES = 1 << 20
+_MOST_TORN = 1000  # rows at the end of a file that a power failure may have left empty
+
+
+def repair(paths: Paths) -> np.ndarray:
+    """Cuts journal and rows back to the last input that both have whole; returns the entries that stay."""
+    entries, num_kept = sound_entries(paths)
+    rows_size = _size(paths.rows)
+    rows_end = int(entries["end"][:num_kept].max(initial=0))
+    if rows_size > rows_end:
+        _cut(paths.rows, rows_end, is_unlisted=num_kept == len(entries))
+    journal_end = int(entries["line_end"][num_kept - 1]) if num_kept else len(first_line(paths.journal))
+    if paths.journal.stat().st_size > journal_end:
+        os.truncate(paths.journal, journal_end)
+    return entries[:num_kept]
+
+
+def sound_entries(paths: Paths) -> tuple[np.ndarray, int]:
+    """All entries, and how many of the first have all that they stand for."""
+    entries, rows_size = entries_of(paths.journal), _size(paths.rows)
+    starts = np.concatenate(([0], np.maximum.accumulate(entries["end"])))[:-1]
+    fits = (entries["end"] <= rows_size) & ((entries["end"] == 0) | (entries["begin"] == starts))
+    return entries, _whole_rows(paths.rows, entries, len(entries) if fits.all() else int(np.argmin(fits)))
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0
+
+
+def _whole_rows(path: Path, entries: np.ndarray, num_kept: int) -> int:
+    """How many of the first entries have their row; a few at the end may have none, as power failures leave files."""
+    if num_kept == 0 or entries["end"][num_kept - 1] == 0:
+        return num_kept
+    with path.open("rb") as file:
+        for kept in range(num_kept, max(0, num_kept - _MOST_TORN), -1):
+            begin, end = int(entries["begin"][kept - 1]), int(entries["end"][kept - 1])
+            file.seek(begin)
+            if is_row(file.read(end - begin)):
+                return kept
+    if num_kept <= _MOST_TORN:
+        return 0
+    raise UsageError(f"{path}: {CHANGED}")
+
+
+def _cut(path: Path, end: int, is_unlisted: bool) -> None:
+    """Takes off what the journal knows nothing of. Unless a kill can have left it, it is kept beside, whoever it is from."""
+    with path.open("rb") as file:
+        file.seek(end)
+        if not (is_unlisted and _is_killed_runs(file.readline(), file)):
+            file.seek(end)
+            with free_name(path, "cut-off").open("xb") as kept:
+                shutil.copyfileobj(file, kept, _COPY_BYTES)
+                sync(kept)
+    os.truncate(path, end)
+
+
+def _is_killed_runs(line: bytes, rest: IO[bytes]) -> bool:
+    """Half a row, zeros or one row of ours and nothing more."""
+    if line.endswith(b"\n"):
+        try:
+            row = json.loads(line)
+            is_ours = "audio_filepath" in row and ("segments" in row or "error" in row)
+        except (ValueError, TypeError):
+            return False
+        return is_ours and not rest.read(1)
+    return line.startswith(b"{") or not line.strip(b"\0")
