@@ -93,8 +93,8 @@ def _flac(head: bytes, tail: bytes, descriptor: int, num_bytes: int) -> PlainHea
     bits, num_samples = (packed >> 36 & 31) + 1, packed & (1 << 36) - 1
     if rate == 0 or num_samples == 0 or bits not in (16, 24):
         return None
-    least_block, block_size = int.from_bytes(head[8:10], "big"), int.from_bytes(head[10:12], "big")
-    if least_block != block_size or not ends_at(num_samples, block_size, tail):
+    block_size = int.from_bytes(head[10:12], "big")
+    if not ends_at(num_samples, block_size, tail):
         return None
     begin = after_blocks(head, 4)
     for parts in PARTS:
