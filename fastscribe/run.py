@@ -273,7 +273,9 @@ class Transcriber:
     def _looked_at(self, pending: _Pending, wait: bool) -> Iterator[Transcript | Failure]:
         """Recordings whose wordless stretches hold nothing to decode again; the others wait for that."""
         for look in pending.looks.take(wait):
-            if look.to_decode:
+            if look.failure is not None:
+                yield look.failure
+            elif look.to_decode:
                 pending.expect_again(look)
             else:
                 yield look.with_gaps(look.transcript, ())

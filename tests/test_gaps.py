@@ -13,6 +13,7 @@ import soundfile
 from fastscribe import Failure, Options, Transcriber, Transcript
 from fastscribe.audio.probe import probe
 from fastscribe.audio.source import Source
+from fastscribe.errors import AudioError
 from fastscribe.long_audio.gaps import clear_speech, gaps_of, is_new, wordless
 from fastscribe.types import AudioInfo, Gap, Hypothesis, Segment, Utterance, Word
 from tests.conftest import AUDIO, MODELS, waveform
@@ -111,6 +112,8 @@ def test_long_speech_is_cut_like_any_other(tmp_path: Path) -> None:
     spans = found(with_words(audio), max_utterance_s=8.0)
     assert len(spans) >= 3
     assert all(end_s - start_s <= 8.0 for start_s, end_s in spans)
+    [(start_s, end_s)] = found(with_words(audio), max_utterance_s=0.0)  # never cut
+    assert end_s - start_s > audio.duration_s - 1
 
 
 def test_what_was_decoded_by_itself_is_not_decoded_again() -> None:
@@ -231,23 +234,28 @@ def test_ordinary_recordings_are_not_opened_again(transcriber: Transcriber, monk
     assert all(isinstance(result, Transcript) and result.gaps == () for result in results)
 
 
-def test_a_recording_that_cannot_be_looked_at_again_keeps_its_words(
-    transcriber: Transcriber, tmp_path: Path, monkeypatch
+@pytest.mark.parametrize("error", [AudioError("a.wav", "it is gone"), SystemExit("the thread ends")])
+def test_a_recording_that_cannot_be_looked_at_again(
+    transcriber: Transcriber, tmp_path: Path, monkeypatch, error: BaseException
 ) -> None:
+    """One that is gone keeps its words, and nobody can say that none is missing; anything else is its failure."""
     audio = recording(tmp_path, CLIPS[0], silence(3))
 
     def vanish(*_):
-        raise SystemExit("the thread ends")
+        raise error
 
     monkeypatch.setattr("fastscribe.long_audio.gaps.clear_speech", vanish)
     clip = str(next(AUDIO.glob("02*.flac")))
     results = {
         r.path if isinstance(r, Failure) else r.audio.path: r for r in transcriber.transcribe([audio.path, clip])
     }
-    kept = results[audio.path]
-    assert isinstance(kept, Transcript) and kept.text
-    assert [(gap.start_s, gap.end_s) for gap in kept.gaps] == [(kept.words[-1].end_s, kept.audio.duration_s)]
     assert isinstance(results[clip], Transcript)
+    result = results[audio.path]
+    if isinstance(error, AudioError):
+        assert isinstance(result, Transcript) and result.text
+        assert [(gap.start_s, gap.end_s) for gap in result.gaps] == [(result.words[-1].end_s, result.audio.duration_s)]
+    else:
+        assert isinstance(result, Failure) and (result.stage, result.error_type) == ("load", "SystemExit")
 
 
 def test_a_stretch_that_fails_when_it_is_decoded_again_is_a_gap(

@@ -98,7 +98,7 @@ def _speech_in(transcript: Transcript, stretch: Stretch, options: Options) -> li
         quiet = quiet_frames(loudness, frame_s)
         in_words = _word_frames(transcript.words, len(loudness), origin / rate, frame_s)
         speech = speech_frames(loudness, in_words, slice(first, last), frame_s)
-    max_s = options.max_utterance_s or np.inf
+    max_s = options.max_utterance_s or audio.duration_s + 1.0
     return [
         _utterance(audio, origin + (begin + piece_begin) * frame_samples, origin + (begin + piece_end) * frame_samples)
         for begin, end in _spans(speech, first, len(loudness), frame_s)

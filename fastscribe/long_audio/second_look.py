@@ -11,11 +11,13 @@ from dataclasses import dataclass, replace
 from functools import partial
 from queue import SimpleQueue
 
+from fastscribe.audio.source import to_failure
 from fastscribe.config import Options
 from fastscribe.crew import Crew
+from fastscribe.errors import AudioError
 from fastscribe.long_audio import gaps
 from fastscribe.transcript import Part
-from fastscribe.types import Gap, Hypothesis, Transcript, Utterance
+from fastscribe.types import Failure, Gap, Hypothesis, Transcript, Utterance
 
 _MOST_WAITING = 1000  # recordings; beyond that, whoever asks waits for one
 
@@ -29,6 +31,7 @@ class Look:
     speech: tuple[Utterance, ...] = ()
     to_decode: tuple[Utterance, ...] = ()
     unseen: tuple[Gap, ...] = ()  # stretches that could not be read once more
+    failure: Failure | None = None
 
     def with_gaps(self, transcript: Transcript, decoded: Sequence[Part]) -> Transcript:
         """The transcript, which has the words of `decoded` in it, with the stretches of speech that have none."""
@@ -75,6 +78,8 @@ class SecondLooks:
             decoded = [utterance for utterance, _ in parts]
             to_decode = tuple(utterance for utterance in speech if gaps.is_new(utterance, decoded))
             look = Look(transcript, parts, speech, to_decode)
-        except BaseException:  # the file has changed or gone, but its words stand
+        except AudioError:  # the file has changed or gone, but its words stand
             look = Look(transcript, parts, unseen=tuple(Gap(*stretch) for stretch in stretches))
+        except BaseException as error:  # even one that would end the thread becomes this file's Failure
+            look = Look(transcript, parts, failure=to_failure(transcript.audio, "load", error))
         self._done.put(look)
