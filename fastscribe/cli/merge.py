@@ -20,8 +20,10 @@ def merge(
     ] = None,
     ordered: Annotated[bool, option("--ordered", help="Rows in the order of the inputs.")] = False,
 ) -> None:
-    """Join the shards of a run into transcripts.jsonl and report.json. Exits with 1 where shards are missing or not complete, or files
-    failed."""
+    """Join the shards of a run into transcripts.jsonl and report.json.
+
+    Exits with 1 where shards are missing or not complete, or files failed.
+    """
     from fastscribe.resume.merge import merge as join
 
     if output_dir is None and len(folders) > 1:
