@@ -10,9 +10,10 @@ import pytest
 import soundfile
 import soxr
 
-from fastscribe import Options, Transcriber, UsageError, vad
+from fastscribe import Options, Transcriber, UsageError
 from fastscribe.audio.probe import probe
 from fastscribe.audio.source import Source
+from fastscribe.long_audio import vad
 from fastscribe.long_audio.segment import split
 from fastscribe.types import AudioInfo
 from tests.conftest import AUDIO, MODELS, waveform
