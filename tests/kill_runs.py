@@ -20,6 +20,7 @@ import sys
 import tempfile
 import threading
 import time
+import traceback
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -93,6 +94,8 @@ def _child(given: list[str], log: Path, before: Callable[[], None] | None) -> No
         main()
     except SystemExit as error:
         os._exit(error.code if isinstance(error.code, int) else 1)
+    except BaseException:
+        traceback.print_exc()
     finally:
         os._exit(99)
 

@@ -304,7 +304,7 @@ def test_no_room_for_results(run, clips, tmp_path: Path, limit: int) -> None:
 
 REMOVED = """
 import shutil
-from fastscribe.output.folder import folder as output
+from fastscribe.output import folder as output
 original, calls = output.FolderOutput.write, []
 def write(self, result):
     calls.append(result)

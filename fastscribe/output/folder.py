@@ -248,7 +248,7 @@ class FolderOutput:
         for format in self._formats:
             path, text = self._path(name, format), self._render(result, format)
             if text or isinstance(result, Transcript):
-                _write_whole(path, text.encode())
+                _write_whole(path, text.encode(), self._part(name, format))
             elif (has_files or expected.place is not None or self._overwrite) and path.is_file():
                 path.unlink()
 
@@ -266,14 +266,18 @@ class FolderOutput:
             if format == "json" or old not in self._textless:
                 with suppress(FileNotFoundError):  # nor need another shard's file be there
                     os.replace(self._path(old, format), self._path(new, format))
-            if index is not None:
-                part_of(self._path(old, format)).unlink(missing_ok=True)  # of a run that was killed
+            for name in rename:
+                self._part(name, format).unlink(missing_ok=True)  # of a run that was killed
         if old in self._textless:
             self._textless.remove(old)
             self._textless.add(new)
 
     def _path(self, name: str, format: str) -> Path:
         return self._directory / f"{name}.{format}"
+
+    def _part(self, name: str, format: str) -> Path:
+        """Until it is whole; a name of this shard's own, so that what a killed run left can be removed safely."""
+        return part_of(self._path(name, f"{format}{self._shard.suffix}"))
 
 
 def _entry(result: Transcript | Failure, expected: Expected, begin: int, end: int, name: str) -> Entry:
@@ -321,10 +325,9 @@ def _start_over(paths: Paths) -> None:
     finish_tidying(paths)
 
 
-def _write_whole(path: Path, content: bytes) -> None:
-    """Under a temporary name in the same folder first: a reader sees the old file, the new one, or none."""
+def _write_whole(path: Path, content: bytes, part: Path) -> None:
+    """Under the name `part`, in the same folder, first: a reader sees the old file, the new one, or none."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = part_of(path)
     try:
         part.write_bytes(content)
         os.replace(part, path)
