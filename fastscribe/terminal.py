@@ -46,6 +46,16 @@ def show(text: str) -> None:
     _note(text)
 
 
+def give_up_stderr_if_gone() -> None:
+    """What nobody could be told is not tried again when Python ends, which would make its own exit code of that."""
+    if sys.stderr is not None:
+        try:
+            sys.stderr.flush()
+        except (OSError, ValueError):
+            with suppress(OSError, ValueError):
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
+
+
 def _note(text: str) -> None:
     if _log.handlers:
         _log.warning("%s", text.removeprefix("fastscribe: "))

@@ -115,6 +115,9 @@ def test_a_dry_run_says_what_would_be_done_and_does_nothing(tmp_path: Path) -> N
     assert rows(before["transcripts.jsonl"].decode())
 
 
+BUFFERED = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+
+
 def test_a_stderr_that_goes_away_ends_nothing(tmp_path: Path) -> None:
     """As when the tee of a long night dies."""
     for number in range(3):
@@ -122,10 +125,21 @@ def test_a_stderr_that_goes_away_ends_nothing(tmp_path: Path) -> None:
     reader, writer = os.pipe()
     os.close(reader)
     arguments = command("transcribe", tmp_path, FIRST, "-m", MODEL, "-o", tmp_path / "out")
-    done = subprocess.run(arguments, stderr=writer, timeout=100)
+    done = subprocess.run(arguments, stderr=writer, timeout=100, env=BUFFERED)
     os.close(writer)
     assert done.returncode == 1
     assert json.loads((tmp_path / "out" / "report.json").read_text())["files"] == 4
+
+
+def test_last_words_to_nobody_change_no_exit_code(tmp_path: Path) -> None:
+    """Said when the run itself is over, so that they are still in Python's buffer when it ends."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run(
+        command("transcribe", tmp_path / "none.wav", "-m", tmp_path), stderr=writer, timeout=100, env=BUFFERED
+    )
+    os.close(writer)
+    assert done.returncode == 2
 
 
 def test_a_log_that_cannot_be_written_says_so_once(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from fastscribe.cli import evaluate, merge, models, transcribe
 from fastscribe.cli.app import StdoutClosed, app
 from fastscribe.errors import DeviceFailed, FastscribeError, OutputError
 from fastscribe.openmp import wait_politely
-from fastscribe.terminal import say
+from fastscribe.terminal import give_up_stderr_if_gone, say
 
 __all__ = ["app", "evaluate", "main", "merge", "models", "transcribe"]
 
@@ -30,7 +30,9 @@ _KEPT = "what was finished is kept, and with --output-dir the same command goes 
 
 def main() -> None:
     """Runs the command line and exits with the documented code; every expected error is one line on stderr."""
-    sys.exit(_run())
+    code = _run()
+    give_up_stderr_if_gone()
+    sys.exit(code)
 
 
 def _run() -> int:
