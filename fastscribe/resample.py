@@ -54,6 +54,15 @@ def fill(batch: Batch, samples_BS: torch.Tensor, sample_rate: int) -> torch.Tens
     return filled_BS
 
 
+def resample_rows(samples_BS: torch.Tensor, native_rate: int, sample_rate: int) -> torch.Tensor:
+    """Whole recordings with silence around them: float32 [B, S * sample_rate / native_rate, rounded up]."""
+    filters = _filters(native_rate, sample_rate, samples_BS.device)
+    up, down = ratio(native_rate, sample_rate)
+    length = -(-samples_BS.shape[1] * up // down)
+    blocks = range(max(1, math.ceil(length / filters.bank_WP.shape[1])))
+    return _resample(samples_BS[..., None], 0, filters, blocks)[:, :length]
+
+
 def _fill(filled_BS: torch.Tensor, native: NativeRows, lengths_R: np.ndarray, sample_rate: int) -> None:
     device, length = filled_BS.device, filled_BS.shape[1]
     filters = _filters(native.rate, sample_rate, device)

@@ -153,7 +153,7 @@ def from_sentencepiece(model: bytes) -> Tokenizer:
     import sentencepiece
 
     processor = sentencepiece.SentencePieceProcessor()
-    processor.LoadFromSerializedProto(_pieces_alone(model))
+    processor.LoadFromSerializedProto(pieces_alone(model))
     ids = range(processor.GetPieceSize())
     return Tokenizer(
         pieces=tuple(processor.IdToPiece(i) for i in ids),
@@ -164,7 +164,7 @@ def from_sentencepiece(model: bytes) -> Tokenizer:
     )
 
 
-def _pieces_alone(model: bytes) -> bytes:
+def pieces_alone(model: bytes) -> bytes:
     """The model (a protobuf message) without its tables for normalising text and its self-tests.
 
     Both only matter for encoding, but sentencepiece runs the tests on the tables when it loads a model, and its older

@@ -36,12 +36,14 @@ LAYERS = (
     ("decode.graphs",),
     ("recognizer",),
     ("engine",),
-    ("run", "survey"),
+    ("run", "survey", "training"),
     ("bench",),
     ("terminal",),
     ("cli", "__main__"),
 )
 WITHOUT_TORCH = LAYERS[0] + LAYERS[1] + ("terminal", "cli", "describe")
+WITHOUT_TORCH += ("training.manifest", "training.buckets", "training.batch_search", "training.bpe")
+WITHOUT_TORCH += ("training.recipe", "training.augment_config", "training.plot")
 
 
 def modules() -> dict[str, Path]:

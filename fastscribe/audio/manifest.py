@@ -40,7 +40,7 @@ def _row(manifest: str, number: int, line: bytes) -> Source | Failure:
     fields: dict[str, Any] | None = None
     try:
         fields = parse_row(manifest, number, line)
-        return _source(manifest, number, fields)
+        return row_source(manifest, number, fields)
     except ManifestError as error:
         given = fields.get("audio_filepath") if fields else None
         path = given if isinstance(given, str) and given else printable(manifest)
@@ -66,7 +66,8 @@ def parse_row(manifest: str, number: int, line: bytes) -> dict[str, Any]:
     return fields
 
 
-def _source(manifest: str, number: int, fields: Mapping[str, Any]) -> Source:
+def row_source(manifest: str, number: int, fields: Mapping[str, Any]) -> Source:
+    """What parse_row's fields say is to be read. Raises ManifestError where they name no recording or no length of time."""
     path = fields.get("audio_filepath")
     if not isinstance(path, str) or not path:
         raise ManifestError(manifest, number, "no audio_filepath")

@@ -135,11 +135,11 @@ def evaluate(
     return result
 
 
-def check_installed(normalizer: str) -> None:
+def check_installed(normalizer: str, command: str = "evaluate", extra: str = "eval") -> None:
     """Raises UsageError where a package is missing that scoring with this normaliser needs."""
     for module in ("jiwer",) if normalizer == "none" else ("jiwer", "whisper_normalizer"):
         if find_spec(module) is None:
-            raise UsageError(f"evaluate needs {module.replace('_', '-')}: pip install 'fastscribe[eval]'")
+            raise UsageError(f"{command} needs {module.replace('_', '-')}: pip install 'fastscribe[{extra}]'")
 
 
 def normalizer(name: str) -> Callable[[str], str]:

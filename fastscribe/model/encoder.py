@@ -96,12 +96,12 @@ class Subsampling(nn.Module):
 
     def _convolve(self, x_BTM: torch.Tensor, lengths_B: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         x_BCTF = x_BTM.unsqueeze(1)
-        if self.channels_last:
+        if self.channels_last or self.training:
             x_BCTF = x_BCTF.contiguous(memory_format=torch.channels_last)
         for index, stage in enumerate(self.stages):
             if index > 0:
-                Padding.of(lengths_B, x_BCTF.shape[2]).fill_(x_BCTF, 0.0, time_axis=2)
-            x_BCTF = F.relu(stage(x_BCTF), inplace=True)
+                x_BCTF = Padding.of(lengths_B, x_BCTF.shape[2]).filled(x_BCTF, 0.0, time_axis=2)
+            x_BCTF = F.relu(_trained(stage, x_BCTF) if self.training else stage(x_BCTF), inplace=True)
             lengths_B = (lengths_B + 1) // 2
         x_BTCF = x_BCTF.transpose(1, 2)
         return self.out((x_BTCF.transpose(2, 3) if self.channels_last else x_BTCF).flatten(2)), lengths_B
@@ -114,6 +114,18 @@ class Subsampling(nn.Module):
             channels = conv.out_channels
         weight_DCF = self.out.weight.unflatten(1, (channels, -1))
         self.out.weight = nn.Parameter(weight_DCF.transpose(1, 2).flatten(1), requires_grad=False)
+
+
+def _trained(stage: nn.Module, x_BCTF: torch.Tensor) -> torch.Tensor:
+    """A stage by operators whose backward pass is fast in channels-last memory; weights may have a dtype of their own."""
+    for conv in stage.children():
+        assert isinstance(conv, nn.Conv2d)
+        if conv.kernel_size == (1, 1):
+            x_BTFC = F.linear(x_BCTF.permute(0, 2, 3, 1), conv.weight.flatten(1), conv.bias)
+            x_BCTF = x_BTFC.permute(0, 3, 1, 2)
+        else:
+            x_BCTF = conv(x_BCTF.to(conv.weight.dtype)).to(x_BCTF.dtype)
+    return x_BCTF
 
 
 def halved(size: Size, times: int) -> Size:
@@ -208,7 +220,7 @@ class ConvolutionModule(nn.Module):
     def _depthwise(self, x_BTD: torch.Tensor) -> torch.Tensor:
         """As a 2-D convolution of height one, [B, T, D] is channels-last memory and needs no transposing copy."""
         conv = self.depthwise
-        x_BD1T = x_BTD.transpose(1, 2).unsqueeze(2)
+        x_BD1T = x_BTD.transpose(1, 2).unsqueeze(2).to(conv.weight.dtype)
         padding = (0, conv.kernel_size[0] // 2)
         out_BD1T = F.conv2d(x_BD1T, conv.weight.unsqueeze(2), conv.bias, padding=padding, groups=conv.groups)
-        return out_BD1T.squeeze(2).transpose(1, 2)
+        return out_BD1T.squeeze(2).transpose(1, 2).to(x_BTD.dtype)

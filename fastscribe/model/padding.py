@@ -33,3 +33,7 @@ class Padding:
             shape[0], shape[time_axis] = self.mask_BT.shape
             x.narrow(time_axis, self.first, num_padded).masked_fill_(self.mask_BT.view(shape), value)
         return x
+
+    def filled(self, x: torch.Tensor, value: float, time_axis: int) -> torch.Tensor:
+        """fill_, or a copy where a gradient will be wanted of what x was made by."""
+        return self.fill_(x.clone() if x.requires_grad else x, value, time_axis)

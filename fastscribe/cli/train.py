@@ -1,0 +1,229 @@
+"""`fastscribe train`: a model of one's own, from nothing or from a checkpoint."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import timedelta
+from enum import Enum
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from fastscribe.cli.app import MODEL_HELP, app, option
+from fastscribe.errors import OutputError
+from fastscribe.terminal import say
+
+if TYPE_CHECKING:
+    import torch
+
+    from fastscribe.training.recipe import Recipe
+    from fastscribe.training.state import RunFolder
+    from fastscribe.training.trainer import Ranks, Trainer
+
+_RECIPES = (".yaml", ".yml")
+_EXIT_CODES = {signal.SIGINT: 130, signal.SIGTERM: 143}
+
+
+class TrainDtype(str, Enum):
+    auto = "auto"
+    bf16 = "bf16"
+    fp32 = "fp32"
+
+
+@app.command(
+    epilog="Example: fastscribe train recipe.yaml -o run; fastscribe train clips.jsonl --init model.nemo -o tuned. "
+    "Several GPUs: torchrun --nproc-per-node 8 -m fastscribe train recipe.yaml -o run"
+)
+def train(
+    recipe: Annotated[
+        Path,
+        typer.Argument(
+            help="YAML recipe; or a NeMo manifest, or a folder of recordings with a .txt beside each, to train on with "
+            "the defaults.",
+        ),
+    ],
+    output_dir: Annotated[
+        Path,
+        option("--output-dir", "-o", help="Folder for the models, the state and the log. A run in it goes on."),
+    ],
+    init: Annotated[
+        str | None, option("--init", help=f"Start from this model, and keep its vocabulary: {MODEL_HELP}")
+    ] = None,
+    epochs: Annotated[int | None, option("--epochs", min=1, help="Instead of the recipe's.")] = None,
+    device: Annotated[str, option("--device", help="auto, cpu, cuda or cuda:N.")] = "auto",
+    dtype: Annotated[
+        TrainDtype, option("--dtype", help="auto: bf16 with float32 copies of the weights where that is fast.")
+    ] = TrainDtype.auto,
+    overwrite: Annotated[bool, option("--overwrite", help="Start over where the folder holds another run.")] = False,
+    quiet: Annotated[bool, option("--quiet", "-q", help="Say nothing but errors.")] = False,
+) -> None:
+    """Train a FastConformer transducer, or fine-tune one; what is written, transcribe reads."""
+    from fastscribe.evaluation.scores import check_installed
+
+    check_installed("whisper-en", "train", "train")
+    from fastscribe.checkpoint import read_checkpoint
+    from fastscribe.training.trainer import Ranks, Trainer, prepare
+
+    ranks = Ranks.of_torchrun()
+    is_shown = ranks.rank == 0 and not quiet
+    chosen = _recipe(recipe, epochs, init is not None)
+    folder = _folder(output_dir, overwrite, ranks)
+    checkpoint = read_checkpoint(init) if init is not None else None
+    material = prepare(chosen, checkpoint)
+    chosen_device = _join(device, ranks)
+    chosen_dtype = _dtype(dtype, chosen_device)
+    trainer = Trainer(chosen, material, folder, chosen_device, chosen_dtype, say, ranks)
+    if is_shown:
+        _introduce(trainer)
+    received = _listen(trainer)
+    with _Display(trainer, is_shown) as update:
+        is_over = trainer.run(update)
+    if not is_over:
+        say(f"stopped after step {trainer.progress.step:,}; the same command goes on from there")
+        raise typer.Exit(_EXIT_CODES[signal.Signals(received[0])])
+    if is_shown:
+        best = trainer.progress.best_wer
+        say(f"{folder.best}: word error rate {100 * (best or 0):.2f} % on {len(material.validation):,} recordings")
+
+
+def _recipe(path: Path, epochs: int | None, is_tuning: bool) -> Recipe:
+    from dataclasses import replace
+
+    from fastscribe.training.recipe import default_recipe, read_recipe
+
+    recipe = read_recipe(path) if path.suffix in _RECIPES else default_recipe(path, is_tuning)
+    return recipe if epochs is None else replace(recipe, run=replace(recipe.run, epochs=epochs))
+
+
+def _folder(path: Path, overwrite: bool, ranks: Ranks) -> RunFolder:
+    from fastscribe.training.state import RunFolder
+
+    folder = RunFolder(path)
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        if overwrite and ranks.rank == 0:
+            folder.clear()
+    except OSError as error:
+        raise OutputError(str(path), error) from error
+    return folder
+
+
+def _join(device: str, ranks: Ranks) -> torch.device:
+    """This rank's device, once all ranks are there."""
+    from fastscribe.recognizer import choose_device
+
+    if ranks.count > 1 and device in ("auto", "cuda"):
+        import torch
+
+        device = f"cuda:{ranks.local}" if torch.cuda.is_available() else "cpu"
+    chosen = choose_device(device)
+    if ranks.count > 1:
+        import torch.distributed as dist
+
+        if chosen.type == "cuda":
+            torch.cuda.set_device(chosen)
+        dist.init_process_group("nccl" if chosen.type == "cuda" else "gloo", timeout=timedelta(hours=2))
+        dist.barrier()  # so that none reads a folder that another is about to clear
+    return chosen
+
+
+def _dtype(dtype: TrainDtype, device: torch.device) -> torch.dtype:
+    import torch
+
+    from fastscribe.recognizer import has_native_bf16
+
+    is_fast = device.type == "cuda" or has_native_bf16()
+    return torch.bfloat16 if dtype is TrainDtype.bf16 or (dtype is TrainDtype.auto and is_fast) else torch.float32
+
+
+def _introduce(trainer: Trainer) -> None:
+    material, padding = trainer.material, trainer.padding()
+    parameters = sum(parameter.numel() for parameter in trainer.model.parameters())
+    say(f"{material.corpus}; {len(material.validation):,} to validate with")
+    say(
+        f"{parameters / 1e6:.1f} M parameters, {material.checkpoint.config.family}, {str(trainer.dtype)[6:]} on "
+        f"{trainer.device}; {len(trainer.plan(0)[0]):,} batches an epoch, {100 * padding.frames:.1f} % padding "
+        f"(random batches: {100 * trainer.naive_padding().frames:.1f} %)"
+    )
+    if trainer.progress.step:
+        say(f"going on after step {trainer.progress.step:,}")
+
+
+def _listen(trainer: Trainer) -> list[int]:
+    """The first signal lets the step end and be saved, the second ends the process. Returns where they are noted."""
+    received: list[int] = []
+
+    def note(number: int, frame: FrameType | None) -> None:
+        if received:
+            os._exit(_EXIT_CODES[signal.Signals(number)])
+        received.append(number)
+        trainer.stop = True
+
+    for number in _EXIT_CODES:
+        with suppress(ValueError):  # not the main thread
+            signal.signal(number, note)
+    return received
+
+
+class _Display:
+    """A bar on a terminal, else a line an epoch."""
+
+    def __init__(self, trainer: Trainer, is_shown: bool) -> None:
+        self._trainer, self._is_shown, self._told = trainer, is_shown, trainer.progress.epoch
+        self._bar: Any = None
+        if is_shown and sys.stderr.isatty():
+            from rich.console import Console
+            from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+            text = TextColumn("{task.fields[said]}", markup=False)
+            columns = (
+                BarColumn(),
+                TextColumn("{task.percentage:.1f} %"),
+                text,
+                TimeElapsedColumn(),
+                TimeRemainingColumn(),
+            )
+            self._bar = Progress(*columns, console=Console(stderr=True), transient=True)
+            self._task = self._bar.add_task("", total=trainer.recipe.run.epochs, said="starting")
+
+    def __enter__(self) -> Callable[[], None]:
+        if self._bar is not None:
+            self._bar.start()
+        return self._update
+
+    def __exit__(self, *exception: object) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def _update(self) -> None:
+        progress = self._trainer.progress
+        if self._bar is not None:
+            share = progress.batches_done / max(1, progress.batches)
+            with suppress(OSError):
+                self._bar.update(self._task, completed=progress.epoch + share, said=_said(self._trainer))
+        if self._is_shown and progress.epoch > self._told:
+            self._told = progress.epoch
+            line = f"epoch {progress.epoch}: {_said(self._trainer)}"
+            if self._bar is None:
+                say(line)
+            else:
+                with suppress(OSError):
+                    self._bar.console.print(f"fastscribe: {line}", markup=False, highlight=False, soft_wrap=True)
+
+
+def _said(trainer: Trainer) -> str:
+    progress = trainer.progress
+    losses = ", ".join(f"{name} {value:.3f}" for name, value in progress.losses.items())
+    parts = [f"step {progress.step:,}", losses]
+    if progress.validated is not None:
+        parts.append(f"WER {100 * progress.validated.wer:.2f} %")
+    if progress.busy_s:
+        speed = progress.audio_s * trainer.ranks.count / progress.busy_s
+        parts.append(f"{speed:.0f} s of audio a second")
+    return ", ".join(part for part in parts if part)

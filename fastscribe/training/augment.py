@@ -1,0 +1,244 @@
+"""A batch as it might also have sounded: speed, reverberation, babble, noise and gain on samples, masks on features.
+
+Everything runs on the samples' device, whole rows at once. What happens to which row is decided on the host, by one
+torch.Generator there, so that nothing here waits for the device and a run repeats exactly (on one kind of device: the
+noise itself comes from the device's own generator, seeded by the first). For the same reason lengths are host tensors.
+
+Sources: SpecAugment (Park et al. 2019, arXiv 1904.08779) with time masks that scale with the length (arXiv 1912.05533),
+speed perturbation (Ko et al., Interspeech 2015).
+
+Shapes: B batch, S samples, R the rows something is done to, M mels, T mel frames, N frequency bins, L samples of a room.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import torch
+
+from fastscribe.resample import resample_rows
+from fastscribe.training.augment_config import PERCENT, AugmentConfig
+
+_PEAK = 0.99  # of full scale: what no augmented row goes beyond
+_SILENT = 1e-10  # mean square below which a row has no level to set noise against
+_SPEED_RATE = 16_000  # only ratios of rates matter in changing speed
+
+
+def batch_generator(seed: int, epoch: int, step: int, rank: int = 0) -> torch.Generator:
+    """The host generator of one batch: a run that is resumed at any step goes on as it would have."""
+    state = np.random.SeedSequence([seed, epoch, step, rank]).generate_state(1, np.uint64)
+    return torch.Generator().manual_seed(int(state[0] >> np.uint64(1)))
+
+
+@torch.no_grad()
+def augment_samples(
+    samples_BS: torch.Tensor,
+    lengths_B: torch.Tensor,
+    sample_rate: int,
+    config: AugmentConfig,
+    generator: torch.Generator,
+    speeds: torch.Tensor | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """All that happens to samples: float32 [B, S'] within +-0.99 and the new lengths [B] (on the host, as `lengths_B`).
+
+    samples_BS is int16 or float32. `speeds` [B] are those the epoch was planned with (buckets.draw_speeds), where it
+    was; else they are drawn here. `generator` is the host's.
+    """
+    if speeds is None:
+        speeds = torch.tensor(config.speeds)[torch.randint(len(config.speeds), (len(samples_BS),), generator=generator)]
+    samples_BS, lengths_B = change_speed(to_float(samples_BS), lengths_B, speeds)
+    samples_BS = add_reverb(samples_BS, lengths_B, sample_rate, config, generator)
+    samples_BS = add_babble(samples_BS, lengths_B, config, generator)
+    samples_BS = add_noise(samples_BS, lengths_B, config, generator)
+    return change_gain(samples_BS, config, generator), lengths_B
+
+
+def to_float(samples: torch.Tensor) -> torch.Tensor:
+    return samples.float().mul_(1 / 32768) if samples.dtype == torch.int16 else samples
+
+
+def change_speed(
+    samples_BS: torch.Tensor, lengths_B: torch.Tensor, speeds_B: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Each row played at its speed (tempo and pitch), in whole hundredths: float32 [B, S'], zero beyond the new lengths."""
+    percents_B = (speeds_B.double() * PERCENT).round().long()
+    new_lengths_B = -(-lengths_B * PERCENT // percents_B)
+    changed_BS = samples_BS.new_zeros(len(samples_BS), int(new_lengths_B.max()) if len(samples_BS) else 0)
+    for percent in percents_B.unique().tolist():
+        rows_R = torch.nonzero(percents_B == percent)[:, 0]
+        longest = int(lengths_B[rows_R].max())
+        places_R = _sent(rows_R, samples_BS.device)
+        rows_RS = samples_BS[places_R, :longest]
+        if percent != PERCENT and longest:
+            rows_RS = resample_rows(rows_RS, percent * _SPEED_RATE // PERCENT, _SPEED_RATE)
+        changed_BS[:, : rows_RS.shape[1]].index_copy_(0, places_R, rows_RS)
+    return _zero_beyond_(changed_BS, new_lengths_B), new_lengths_B
+
+
+def add_reverb(
+    samples_BS: torch.Tensor,
+    lengths_B: torch.Tensor,
+    sample_rate: int,
+    config: AugmentConfig,
+    generator: torch.Generator,
+) -> torch.Tensor:
+    """Some rows in a room: the sound itself, undelayed, and a tail of noise that decays exponentially."""
+    rows_R = _chosen(len(samples_BS), config.reverb_chance, generator)
+    decay_s = _uniform(config.reverb_s, len(rows_R), generator)
+    tail_gains = 10 ** (-_uniform(config.reverb_db, len(rows_R), generator) / 20)
+    if not len(rows_R):
+        return samples_BS
+    places_R = _sent(rows_R, samples_BS.device)
+    rows_RS = samples_BS[places_R, : int(lengths_B[rows_R].max())]
+    rooms_RL = _rooms(decay_s, tail_gains, sample_rate, samples_BS.device, generator)
+    size = _fft_size(rows_RS.shape[1] + rooms_RL.shape[1] - 1)
+    spectrum_RN = torch.fft.rfft(rows_RS, size) * torch.fft.rfft(rooms_RL, size)
+    wet_RS = torch.fft.irfft(spectrum_RN, size)[:, : rows_RS.shape[1]]
+    return _replaced(samples_BS, places_R, _zero_beyond_(wet_RS, lengths_B[rows_R]))
+
+
+def _rooms(
+    decay_s: torch.Tensor, tail_gains: torch.Tensor, sample_rate: int, device: torch.device, generator: torch.Generator
+) -> torch.Tensor:
+    """Impulse responses [R, L] of energy 1, the direct sound first."""
+    num_samples = max(2, math.ceil(float(decay_s.max()) * sample_rate))
+    times_L = torch.arange(num_samples, device=device) / sample_rate
+    tails_RL = _normal((len(decay_s), num_samples), device, generator)
+    tails_RL *= torch.exp2(times_L * _sent(-math.log2(1000) / decay_s, device)[:, None])
+    tails_RL[:, 0] = 0
+    rooms_RL = tails_RL * (_sent(tail_gains, device) / tails_RL.norm(dim=1))[:, None]
+    rooms_RL[:, 0] = 1
+    return rooms_RL / rooms_RL.norm(dim=1, keepdim=True)
+
+
+def add_babble(
+    samples_BS: torch.Tensor, lengths_B: torch.Tensor, config: AugmentConfig, generator: torch.Generator
+) -> torch.Tensor:
+    """Some rows with the batch's next rows talking in the background, from anywhere in them."""
+    batch, num_samples = samples_BS.shape
+    rows_R = _chosen(batch, config.babble_chance, generator)
+    ratio_db = _uniform(config.babble_db, len(rows_R), generator)
+    shift = int(torch.randint(max(1, num_samples), (), generator=generator))
+    if batch < 2 or not len(rows_R):
+        return samples_BS
+    voices = [(rows_R + step) % batch for step in range(1, min(config.babble_voices, batch - 1) + 1)]
+    babble_RS = sum(samples_BS[_sent(others_R, samples_BS.device)] for others_R in voices)
+    assert isinstance(babble_RS, torch.Tensor)
+    return _mixed(samples_BS, lengths_B, rows_R, babble_RS.roll(shift, 1), ratio_db)
+
+
+def add_noise(
+    samples_BS: torch.Tensor, lengths_B: torch.Tensor, config: AugmentConfig, generator: torch.Generator
+) -> torch.Tensor:
+    """Some rows with steady noise, from white to brown."""
+    rows_R = _chosen(len(samples_BS), config.noise_chance, generator)
+    ratio_db = _uniform(config.noise_db, len(rows_R), generator)
+    slopes = _uniform(config.noise_slope, len(rows_R), generator)
+    if not len(rows_R):
+        return samples_BS
+    noise_RS = _coloured(slopes, samples_BS.shape[1], samples_BS.device, generator)
+    return _mixed(samples_BS, lengths_B, rows_R, noise_RS, ratio_db)
+
+
+def _coloured(slopes: torch.Tensor, num_samples: int, device: torch.device, generator: torch.Generator) -> torch.Tensor:
+    """Noise [R, S] whose power falls as 1 / frequency ** slope; nothing at 0 Hz."""
+    size = _fft_size(max(2, num_samples))
+    bins_N = torch.arange(size // 2 + 1, device=device, dtype=torch.float32)
+    spectrum_RN = torch.view_as_complex(_normal((len(slopes), size // 2 + 1, 2), device, generator))
+    spectrum_RN *= bins_N.clamp(min=1) ** (-_sent(slopes, device)[:, None] / 2)
+    spectrum_RN[:, 0] = 0
+    return torch.fft.irfft(spectrum_RN, size)[:, :num_samples]
+
+
+def _mixed(
+    samples_BS: torch.Tensor,
+    lengths_B: torch.Tensor,
+    rows_R: torch.Tensor,
+    noise_RS: torch.Tensor,
+    ratio_db: torch.Tensor,
+) -> torch.Tensor:
+    """The batch with noise in those rows, so many dB below the row's own mean power over its length."""
+    device = samples_BS.device
+    places_R, rows_lengths = _sent(rows_R, device), lengths_B[rows_R]
+    clean_RS, noise_RS = samples_BS[places_R], _zero_beyond_(noise_RS, rows_lengths)
+    counts_R = _sent(rows_lengths.clamp(min=1).float(), device)
+    clean_R, noise_R = (rows.square().sum(1) / counts_R for rows in (clean_RS, noise_RS))
+    gains_R = (clean_R / noise_R.clamp(min=_SILENT)).sqrt() * _sent(10 ** (-ratio_db / 20), device)
+    return _replaced(samples_BS, places_R, noise_RS.mul_(gains_R[:, None]).add_(clean_RS))
+
+
+def change_gain(samples_BS: torch.Tensor, config: AugmentConfig, generator: torch.Generator) -> torch.Tensor:
+    """Every row louder or softer, but never so loud that it would clip."""
+    gains_B = _sent(10 ** (_uniform(config.gain_db, len(samples_BS), generator) / 20), samples_BS.device)
+    if not samples_BS.shape[1]:
+        return samples_BS
+    least_B, most_B = samples_BS.aminmax(dim=1)
+    peaks_B = torch.maximum(-least_B, most_B).clamp(min=_SILENT)
+    return samples_BS * torch.minimum(gains_B, _PEAK / peaks_B)[:, None]
+
+
+@torch.no_grad()
+def mask_features(
+    mel_BMT: torch.Tensor, lengths_B: torch.Tensor, config: AugmentConfig, generator: torch.Generator
+) -> torch.Tensor:
+    """SpecAugment: bands and stretches of normalised features set to 0, their mean, in a copy.
+
+    A mask's width is uniform from 0 to its share of the bands or of the row's own frames.
+    """
+    batch, num_mels, num_frames = mel_BMT.shape
+    bands = torch.full((batch,), num_mels)
+    masked_BM = _stretches(config.freq_masks, config.freq_mask_share, bands, num_mels, generator)
+    masked_BT = _stretches(config.time_masks, config.time_mask_share, lengths_B, num_frames, generator)
+    device = mel_BMT.device
+    masked_BMT = _sent(masked_BM, device)[:, :, None] | _sent(masked_BT, device)[:, None]
+    return mel_BMT.masked_fill(masked_BMT, 0.0)
+
+
+def _stretches(
+    count: int, share: float, lengths_B: torch.Tensor, size: int, generator: torch.Generator
+) -> torch.Tensor:
+    """[B, size], True inside any of `count` stretches of at most `share` of the length, all of them within it."""
+    widest_B1 = (lengths_B * share).long()[:, None]
+    drawn = torch.rand(2, len(lengths_B), count, generator=generator)
+    widths = (drawn[0] * (widest_B1 + 1)).long()
+    starts = (drawn[1] * (lengths_B[:, None] - widths + 1)).long()
+    places = torch.arange(size)
+    inside = (places >= starts[..., None]) & (places < (starts + widths)[..., None])
+    return inside.any(1)
+
+
+def _chosen(batch: int, chance: float, generator: torch.Generator) -> torch.Tensor:
+    return torch.nonzero(torch.rand(batch, generator=generator) < chance)[:, 0]
+
+
+def _uniform(bounds: tuple[float, float], count: int, generator: torch.Generator) -> torch.Tensor:
+    least, most = bounds
+    return least + (most - least) * torch.rand(count, generator=generator)
+
+
+def _normal(shape: tuple[int, ...], device: torch.device, generator: torch.Generator) -> torch.Tensor:
+    """Drawn where it is used, by a generator there that follows the host's."""
+    seed = int(torch.randint(1 << 62, (), generator=generator))
+    return torch.randn(shape, device=device, generator=torch.Generator(device).manual_seed(seed))
+
+
+def _sent(values: torch.Tensor, device: torch.device) -> torch.Tensor:
+    return values.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else values
+
+
+def _replaced(samples_BS: torch.Tensor, places_R: torch.Tensor, rows_RS: torch.Tensor) -> torch.Tensor:
+    replaced_BS = samples_BS.clone()
+    replaced_BS[:, : rows_RS.shape[1]].index_copy_(0, places_R, rows_RS)
+    return replaced_BS
+
+
+def _zero_beyond_(rows_RS: torch.Tensor, lengths_R: torch.Tensor) -> torch.Tensor:
+    positions_S = torch.arange(rows_RS.shape[1], device=rows_RS.device)
+    return rows_RS.masked_fill_(positions_S >= _sent(lengths_R, rows_RS.device)[:, None], 0.0)
+
+
+def _fft_size(least: int) -> int:
+    """Of no more than four sizes an octave: a device keeps a plan for each size it has met."""
+    step = 1 << max(0, (least - 1).bit_length() - 3)
+    return -(-least // step) * step

@@ -1,0 +1,47 @@
+"""What may happen to a recording on its way into a batch, as a recipe says it. augment.py does it. No torch."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from fastscribe.errors import UsageError
+
+PERCENT = 100  # speeds are whole hundredths, so that resampling's ratios are small
+
+
+@dataclass(frozen=True)
+class AugmentConfig:
+    """Ranges are (least, most), uniform between; a chance is a row's. Raises UsageError."""
+
+    speeds: tuple[float, ...] = (0.9, 1.0, 1.1)
+    reverb_chance: float = 0.2
+    reverb_s: tuple[float, float] = (0.1, 0.6)  # until the room's tail is 60 dB down
+    reverb_db: tuple[float, float] = (0.0, 15.0)  # speech to tail
+    babble_chance: float = 0.1
+    babble_db: tuple[float, float] = (10.0, 25.0)  # speech to babble
+    babble_voices: int = 3
+    noise_chance: float = 0.4
+    noise_db: tuple[float, float] = (5.0, 30.0)  # speech to noise
+    noise_slope: tuple[float, float] = (0.0, 2.0)  # power falls as 1 / frequency ** slope: 0 white, 1 pink, 2 brown
+    gain_db: tuple[float, float] = (-15.0, 6.0)
+    freq_masks: int = 2
+    freq_mask_share: float = 27 / 80  # of the mel bands, at most
+    time_masks: int = 10
+    time_mask_share: float = 0.05  # of the row's frames, at most
+
+    def __post_init__(self) -> None:
+        for speed in self.speeds:
+            if not (0.5 <= speed <= 2 and math.isclose(speed * PERCENT, round(speed * PERCENT))):
+                raise UsageError(f"speeds {self.speeds!r}: not whole hundredths from 0.5 to 2")
+        for name in ("reverb_chance", "babble_chance", "noise_chance", "freq_mask_share", "time_mask_share"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise UsageError(f"{name} {getattr(self, name)!r}: not a number from 0 to 1")
+        for name in ("reverb_s", "reverb_db", "babble_db", "noise_db", "noise_slope", "gain_db"):
+            least, most = getattr(self, name)
+            if not -math.inf < least <= most < math.inf:
+                raise UsageError(f"{name} {getattr(self, name)!r}: not (least, most)")
+        if not self.speeds or min(self.babble_voices, self.reverb_s[0]) <= 0:
+            raise UsageError("speeds, babble_voices and reverb_s: not above 0")
+        if min(self.freq_masks, self.time_masks) < 0:
+            raise UsageError("freq_masks, time_masks: not numbers from 0")

@@ -1,0 +1,184 @@
+"""Text into tokens for training: cleaning, a vocabulary learnt from texts, and the encoder of any checkpoint's tokenizer.
+
+The way back, ids to text, is tokenizer.py's. A vocabulary is a SentencePiece model in the bytes that tokenizer.py reads
+and a checkpoint keeps (`Tokenizer.files`). Its only special piece is <unk>, which no training text may contain: a text
+is brought into the characters that the vocabulary has, and where that cannot be done without losing a letter or a
+digit, there are no tokens. All normalising happens here, none inside SentencePiece, so that what a model is trained
+on is what it can write.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import struct
+import unicodedata
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Literal
+
+from fastscribe.errors import UsageError, first_line
+from fastscribe.tokenizer import WORD_MARK, Tokenizer, pieces_alone
+
+VocabularyKind = Literal["bpe", "unigram"]
+_QUOTES = {**dict.fromkeys("‘’‚‛`´′", "'"), **dict.fromkeys("“”„‟«»″", '"')}
+_DASHES = {**dict.fromkeys("‐‑‒−", "-"), **dict.fromkeys("–—―", " - ")}
+_UNIFIED = str.maketrans({**_QUOTES, **_DASHES})
+_SPACE_BEFORE_MARK = re.compile(r"\s+([,.;:?!]+)(?=\s|$|[\"')\]])")
+_BYTE_PIECE = re.compile(r"<0x[0-9A-F]{2}>")
+_NORMAL, _UNKNOWN, _CONTROL, _BYTE = 1, 2, 3, 6  # SentencePiece's kinds of pieces
+_UNIGRAM, _BPE = 1, 2  # and of models
+
+
+def clean_text(text: str) -> str:
+    """A transcript as a model shall learn to write it: NFKC, one kind of quotes and dashes, single spaces.
+
+    Invisible format characters go; so does a space before a punctuation mark, which Tokenizer.sentence never writes.
+    """
+    text = unicodedata.normalize("NFKC", text.translate(_UNIFIED)).translate(_UNIFIED)
+    text = "".join(char for char in text if unicodedata.category(char) not in ("Cf", "Cs", "Co", "Cn"))
+    text = "".join(" " if unicodedata.category(char) == "Cc" else char for char in text)
+    return " ".join(_SPACE_BEFORE_MARK.sub(r"\1", text).split())
+
+
+def train_vocabulary(
+    texts: Iterable[str], vocab_size: int, kind: VocabularyKind = "bpe", character_coverage: float = 1.0
+) -> bytes:
+    """A SentencePiece model of exactly `vocab_size` pieces, <unk> (id 0) among them; the same bytes for the same texts.
+
+    `texts` are cleaned first. A `character_coverage` below 1 leaves the rarest characters out. Raises UsageError where
+    the texts cannot give such a vocabulary.
+    """
+    import sentencepiece
+
+    cleaned = [text for text in map(clean_text, texts) if text]
+    if not cleaned:
+        raise UsageError("no text to learn a vocabulary from")
+    model = io.BytesIO()
+    try:
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=iter(cleaned),
+            model_writer=model,
+            model_type=kind,
+            vocab_size=vocab_size,
+            character_coverage=character_coverage,
+            max_sentence_length=1 << 20,  # bytes; longer ones would be skipped
+            normalization_rule_name="identity",
+            byte_fallback=False,
+            unk_id=0,
+            bos_id=-1,
+            eos_id=-1,
+            pad_id=-1,
+            num_threads=1,  # the order of sums decides ties
+            shuffle_input_sentence=False,
+            minloglevel=2,
+        )
+    except (RuntimeError, ValueError) as error:
+        raise UsageError(f"no {kind} vocabulary of {vocab_size} pieces: {_reason(error)}") from error
+    return model.getvalue()
+
+
+def _reason(error: Exception) -> str:
+    """SentencePiece's message without the line of its source."""
+    return first_line(error).rsplit("] ", 1)[-1]
+
+
+class TextEncoder:
+    """Encodes what a tokenizer decodes. Raises UsageError for a vocabulary that cannot be encoded with."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        pieces = list(_texts(tokenizer))
+        self._spells_bytes = any(_BYTE_PIECE.fullmatch(piece) for piece in pieces)
+        self._characters = frozenset("".join(pieces).replace(WORD_MARK, " ")) | {" "}
+        self._ids = {piece: i for i, piece in enumerate(tokenizer.pieces)} if tokenizer.kind == "character" else {}
+        self._processor = None if self._ids else _processor(tokenizer)
+
+    def __call__(self, text: str) -> tuple[int, ...] | None:
+        """The ids of a cleaned text; None where it has letters or digits that the vocabulary cannot write."""
+        writable = self.writable(text)
+        if writable is None:
+            return None
+        if self._processor is None:
+            return tuple(self._ids[char] for char in writable if char in self._ids)
+        ids = tuple(self._processor.EncodeAsIds(writable))
+        return None if self._processor.unk_id() in ids else ids
+
+    def writable(self, text: str) -> str | None:
+        """The text in the vocabulary's characters: lower case or without accents where it has no other, marks left out.
+
+        None where a letter or a digit would be lost.
+        """
+        if self._spells_bytes or self._characters.issuperset(text):
+            return text
+        parts = [self._nearest(char) for char in text]
+        return None if None in parts else " ".join("".join(part or "" for part in parts).split())
+
+    def _nearest(self, char: str) -> str | None:
+        plain = "".join(c for c in unicodedata.normalize("NFKD", char) if not unicodedata.combining(c))
+        for candidate in (char, plain, char.lower(), plain.lower()):
+            if candidate and self._characters.issuperset(candidate):
+                return candidate
+        return None if unicodedata.category(char)[0] in "LN" else ""
+
+
+def _texts(tokenizer: Tokenizer) -> Iterator[str]:
+    """The pieces that say something."""
+    wordless = tokenizer.unknown_ids | tokenizer.silent_ids
+    return (piece for i, piece in enumerate(tokenizer.pieces) if i not in wordless)
+
+
+def _processor(tokenizer: Tokenizer) -> Any:
+    import sentencepiece
+
+    processor = sentencepiece.SentencePieceProcessor()
+    model = tokenizer.files.get("tokenizer.model")
+    try:
+        converted = pieces_alone(model) if model else _as_sentencepiece(tokenizer)
+        processor.LoadFromSerializedProto(converted)
+    except (RuntimeError, ValueError, KeyError, TypeError) as error:
+        raise UsageError(f"cannot encode with this checkpoint's tokenizer: {first_line(error)}") from error
+    return processor
+
+
+def _as_sentencepiece(tokenizer: Tokenizer) -> bytes:
+    """A tokenizer.json's BPE or Unigram vocabulary as a SentencePiece model (the fields of its ModelProto that encode).
+
+    BPE's scores say which merge comes first, and so does the order of a tokenizer.json's merges.
+    """
+    vocabulary = json.loads(tokenizer.files["tokenizer.json"])["model"]
+    unigram = isinstance(vocabulary["vocab"], list)
+    scores = dict(vocabulary["vocab"]) if unigram else _merge_scores(vocabulary["merges"])
+    pieces = [
+        _field(
+            1, _field(1, piece.encode()) + b"\x15" + struct.pack("<f", scores.get(piece, -1e6)) + _kind(tokenizer, i)
+        )
+        for i, piece in enumerate(tokenizer.pieces)
+    ]
+    return b"".join(pieces) + _field(2, bytes([3 << 3, _UNIGRAM if unigram else _BPE]))
+
+
+def _merge_scores(merges: Iterable[str | list[str]]) -> Mapping[str, float]:
+    scores: dict[str, float] = {}
+    for rank, merge in enumerate(merges):
+        scores.setdefault("".join(merge.split(" ") if isinstance(merge, str) else merge), -float(rank))
+    return scores
+
+
+def _kind(tokenizer: Tokenizer, token_id: int) -> bytes:
+    piece = tokenizer.pieces[token_id]
+    if piece == "<unk>":
+        kind = _UNKNOWN
+    elif token_id in tokenizer.silent_ids:
+        kind = _CONTROL
+    else:
+        kind = _BYTE if _BYTE_PIECE.fullmatch(piece) else _NORMAL
+    return bytes([3 << 3, kind])
+
+
+def _field(number: int, content: bytes) -> bytes:
+    """A length-delimited field of a protobuf message."""
+    length, encoded = len(content), bytearray()
+    while length >= 0x80:
+        encoded.append(length & 0x7F | 0x80)
+        length >>= 7
+    return bytes([number << 3 | 2]) + bytes([*encoded, length]) + content

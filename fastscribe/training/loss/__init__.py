@@ -1,0 +1,9 @@
+"""The transducer losses, RNN-T and TDT: what they are (definition), and ways of computing them that are fast."""
+
+from __future__ import annotations
+
+from fastscribe.training.loss.config import TransducerLossConfig
+from fastscribe.training.loss.joint import joint_transducer_loss
+from fastscribe.training.loss.logits import transducer_loss
+
+__all__ = ["TransducerLossConfig", "joint_transducer_loss", "transducer_loss"]

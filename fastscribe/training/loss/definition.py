@@ -1,0 +1,86 @@
+"""The definition of right: the losses written from the papers, in float64, one lattice node after another.
+
+RNN-T: Graves 2012, section 2.3. TDT: Xu et al. 2023, equations 4 to 7, with the duration rules of recursion.py. FastEmit
+and the clamp are changes to the gradient alone: FastEmit counts the gradient through the token probability of every label's
+arc 1 + lambda times; the clamp bounds the gradient of each utterance's loss, one logit at a time. Slow: tests and
+`backend="oracle"` only.
+
+Shapes: T frames, U labels, W columns of the logits (tokens with blank, then durations).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import torch
+
+from fastscribe.training.loss.config import TransducerLossConfig
+
+
+def losses_and_gradient(
+    logits_BTUW: torch.Tensor,
+    labels_BU: torch.Tensor,
+    frame_lengths_B: torch.Tensor,
+    label_lengths_B: torch.Tensor,
+    blank_id: int,
+    config: TransducerLossConfig,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Logits [B, T, U+1, W] -> float64 losses [B] and the gradient of their sum; config must have been drawn.
+
+    An utterance that no path explains has an infinite loss and no gradient.
+    """
+    losses = []
+    gradient_BTUW = torch.zeros_like(logits_BTUW, dtype=torch.float64)
+    for row in range(len(logits_BTUW)):
+        num_frames, num_labels = int(frame_lengths_B[row]), int(label_lengths_B[row])
+        with torch.enable_grad():
+            logits_TUW = logits_BTUW[row, :num_frames, : num_labels + 1].detach().double().requires_grad_()
+            loss = utterance_loss(logits_TUW, labels_BU[row, :num_labels].tolist(), blank_id, config)
+        if loss.isfinite():
+            (gradient_TUW,) = torch.autograd.grad(loss, logits_TUW)
+            bound = math.inf if config.clamp is None else config.clamp
+            gradient_BTUW[row, :num_frames, : num_labels + 1] = gradient_TUW.clamp(-bound, bound)
+        losses.append(loss.detach() * (1 + config.fastemit))
+    return torch.stack(losses), gradient_BTUW
+
+
+def utterance_loss(
+    logits_TUW: torch.Tensor, labels: list[int], blank_id: int, config: TransducerLossConfig
+) -> torch.Tensor:
+    """-log of the sum over all paths, without FastEmit's factor (which its gradient has)."""
+    num_frames, num_tokens = len(logits_TUW), logits_TUW.shape[2] - len(config.durations)
+    tokens_TUV = logits_TUW[..., :num_tokens].log_softmax(dim=2) - (0.0 if config.as_rnnt else config.sigma)
+    durations_TUN = logits_TUW[..., num_tokens:].log_softmax(dim=2)
+    arriving: dict[tuple[int, int], list[torch.Tensor]] = {(0, 0): [logits_TUW.new_zeros(())]}
+    for t in range(num_frames):
+        for u in range(len(labels) + 1):
+            if (t, u) not in arriving:
+                continue
+            alpha = torch.logsumexp(torch.stack(arriving[t, u]), dim=0)
+            for step, duration in _kinds(config):
+                weight = durations_TUN[t, u, duration] if duration is not None else alpha.new_zeros(())
+                blank_step = 1 if config.as_rnnt else step
+                is_last = t + blank_step == num_frames and u == len(labels)
+                if blank_step > 0 and (t + blank_step < num_frames or is_last):
+                    arc = tokens_TUV[t, u, blank_id] + weight
+                    arriving.setdefault((t + blank_step, u), []).append(alpha + arc)
+                if u < len(labels) and t + step < num_frames:
+                    arc = _scale_gradient(tokens_TUV[t, u, labels[u]], 1 + config.fastemit) + weight
+                    arriving.setdefault((t + step, u + 1), []).append(alpha + arc)
+    if num_frames == 0 or (num_frames, len(labels)) not in arriving:
+        return logits_TUW.new_tensor(math.inf)
+    return -torch.logsumexp(torch.stack(arriving[num_frames, len(labels)]), dim=0)
+
+
+def _kinds(config: TransducerLossConfig) -> Iterator[tuple[int, int | None]]:
+    """(frames a label takes, column of its duration) for every kind of arc; RNN-T has one, without a column."""
+    if config.as_rnnt:
+        yield 0, None
+    else:
+        yield from ((step, column) for column, step in enumerate(config.durations))
+
+
+def _scale_gradient(x: torch.Tensor, factor: float) -> torch.Tensor:
+    """x, with `factor` times its gradient."""
+    return x.detach() + factor * (x - x.detach())

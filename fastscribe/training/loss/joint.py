@@ -1,0 +1,253 @@
+"""`joint_transducer_loss`: the loss without the logits of a whole batch (Apple's sample-wise training, arXiv 2303.10384).
+
+The joint network's output for B utterances is B x T x (U+1) x V numbers, mostly more than everything else in training.
+Here a small group of utterances at a time goes through joint, loss and back: frames and labels are added, activated and
+projected; the loss's gradient is written over the logits; from there come the gradients of the projection and of the group's
+frames and labels. All that stays of a group is those, so the work memory is that of the largest group, and padding is never
+computed: a group's nodes lie packed, one utterance behind the other.
+
+Gradients are made in forward, for that is where the logits are. Backward multiplies them by what comes from above.
+
+Shapes: B batch, T frames, U labels + 1, J joint width, C nodes of a group, W columns of the output (tokens, durations).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch.autograd.function import once_differentiable
+
+from fastscribe.errors import UsageError
+from fastscribe.model.transducer import Joint
+from fastscribe.training.loss import cpu, layout
+from fastscribe.training.loss.config import RNNT, TransducerLossConfig
+from fastscribe.training.loss.logits import (
+    check_choices,
+    check_shapes,
+    drawn,
+    reduced,
+    reduction_factor,
+    transducer_loss,
+)
+
+_NODES_PER_GROUP = 16384  # of the default groups; a longer utterance is a group by itself
+_ACTIVATE_: dict[Callable[..., torch.Tensor], Callable[..., torch.Tensor]] = {
+    torch.relu: torch.relu_,
+    torch.tanh: torch.tanh_,
+    torch.sigmoid: torch.sigmoid_,
+}
+_BACK_: dict[
+    Callable[..., torch.Tensor], Callable[..., torch.Tensor]
+] = {  # in place: gradient above, output of the activation -> gradient below
+    torch.relu: lambda above, y: torch.ops.aten.threshold_backward.grad_input(above, y, 0, grad_input=above),
+    torch.tanh: lambda above, y: torch.ops.aten.tanh_backward.grad_input(above, y, grad_input=above),
+    torch.sigmoid: lambda above, y: torch.ops.aten.sigmoid_backward.grad_input(above, y, grad_input=above),
+}
+
+
+def joint_transducer_loss(
+    joint: Joint,
+    encoded_BTJ: torch.Tensor,
+    predicted_BUJ: torch.Tensor,
+    labels_BU: torch.Tensor,
+    frame_lengths_B: torch.Tensor,
+    label_lengths_B: torch.Tensor,
+    *,
+    blank_id: int,
+    config: TransducerLossConfig = RNNT,
+    reduction: str = "mean",
+    group: int | None = None,
+    logits_dtype: torch.dtype | None = None,
+    dropout: float = 0.0,
+    backend: str = "auto",
+    generator: torch.Generator | None = None,
+) -> torch.Tensor:
+    """transducer_loss of joint(encoded, predicted), with gradients for both and for joint.output's weight and bias.
+
+    encoded_BTJ, predicted_BUJ: frames and labels (start first: U+1 rows) already through joint.encoder and joint.predictor.
+    group: utterances at a time; by default as many as have about 16000 lattice nodes together.
+    logits_dtype: of the activations, the product and the logits: float32, float16 or bfloat16; by default that of
+        encoded_BTJ, autocast or not. Weights are cast to it; their gradients are summed in float32.
+    dropout: share of the activations that is dropped (the others grow), drawn by torch's default generator.
+    reduction "none" gives losses alone: it has no gradient.
+
+    The other arguments, infinite losses and errors are transducer_loss's. Backward can be called once.
+    """
+    check_choices(reduction, backend)
+    shape = (*encoded_BTJ.shape[:2], predicted_BUJ.shape[1], joint.output.out_features)
+    check_shapes(shape, labels_BU, frame_lengths_B, label_lengths_B, blank_id, config)
+    dtype = logits_dtype or encoded_BTJ.dtype
+    if dtype not in cpu.DTYPES and backend != "oracle":
+        raise UsageError(f"logits_dtype must be float32, float16 or bfloat16, not {dtype}")
+    config = drawn(config, generator)
+    if backend == "oracle":
+        hidden_BTUJ = F.dropout(joint.activation(encoded_BTJ[:, :, None] + predicted_BUJ[:, None]), dropout)
+        said = (labels_BU, frame_lengths_B, label_lengths_B)
+        logits_BTUW = joint.output(hidden_BTUJ)
+        return transducer_loss(
+            logits_BTUW, *said, blank_id=blank_id, config=config, reduction=reduction, backend=backend
+        )
+    work = _Work(labels_BU, frame_lengths_B, label_lengths_B, blank_id, config, joint.activation, group, dtype, dropout)
+    tensors = (encoded_BTJ, predicted_BUJ, joint.output.weight, joint.output.bias)
+    if not torch.is_grad_enabled() or not any(x.requires_grad for x in tensors):
+        return reduced(_losses_and_gradients(work, tensors, wants_gradient=False)[0], label_lengths_B, reduction)
+    if reduction == "none":
+        raise UsageError('reduction "none" has no gradient here: reduce, or call it under torch.no_grad()')
+    return _JointLosses.apply(work, *tensors) * reduction_factor(label_lengths_B, reduction)
+
+
+@dataclass(frozen=True)
+class _Work:
+    """What the groups have in common besides the four tensors."""
+
+    labels_BU: torch.Tensor
+    frame_lengths_B: torch.Tensor
+    label_lengths_B: torch.Tensor
+    blank_id: int
+    config: TransducerLossConfig
+    activation: Callable[[torch.Tensor], torch.Tensor]
+    group: int | None
+    dtype: torch.dtype
+    dropout: float
+
+
+class _JointLosses(torch.autograd.Function):
+    """The sum of the losses; the four tensors' gradients wait for it in the context."""
+
+    @staticmethod
+    def forward(ctx: Any, work: _Work, *tensors: torch.Tensor) -> torch.Tensor:
+        losses_B, ctx.gradients = _losses_and_gradients(work, tensors, wants_gradient=True)
+        return losses_B.sum()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *scale: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        if ctx.gradients is None:
+            raise RuntimeError("joint_transducer_loss keeps its gradients for one backward only")
+        gradients, ctx.gradients = ctx.gradients, None
+        return (None, *(gradient.mul_(scale[0]) for gradient in gradients))
+
+
+@torch.no_grad()
+def _losses_and_gradients(
+    work: _Work, tensors: tuple[torch.Tensor, ...], wants_gradient: bool
+) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
+    """Losses [B] and the gradients of their sum, each in its tensor's dtype; none where not wanted."""
+    encoded_BTJ, predicted_BUJ, weight_WJ, bias_W = tensors
+    losses_B = torch.zeros(len(encoded_BTJ))
+    gradients = _Gradients.zeros(encoded_BTJ, predicted_BUJ, weight_WJ, bias_W) if wants_gradient else None
+    groups = _groups(work)
+    most_nodes = max((blocks[-1].stop for blocks in groups), default=0)
+    hidden_CJ, below_CJ = (weight_WJ.new_empty(most_nodes, weight_WJ.shape[1], dtype=work.dtype) for _ in range(2))
+    logits_CW = weight_WJ.new_empty(most_nodes, len(weight_WJ), dtype=work.dtype)
+    weight, bias = weight_WJ.to(work.dtype), bias_W.to(work.dtype)
+    with torch.autocast(encoded_BTJ.device.type, enabled=False):
+        for blocks in groups:
+            rows, nodes = slice(blocks[0].row, blocks[-1].row + 1), slice(0, blocks[-1].stop)
+            hidden, logits = hidden_CJ[nodes], logits_CW[nodes]
+            kept = _activate(work, blocks, encoded_BTJ, predicted_BUJ, hidden)
+            torch.addmm(bias, hidden, weight.t(), out=logits)
+            batch = layout.packed(work.frame_lengths_B[rows], work.label_lengths_B[rows], work.labels_BU[rows])
+            losses_B[rows], lattice = cpu.losses(logits, batch, blank_id=work.blank_id, config=work.config)
+            if gradients is None:
+                continue
+            cpu.write_gradient(lattice, logits, torch.ones(len(blocks)))
+            gradients.add_output(logits, hidden)
+            below = torch.mm(logits, weight, out=below_CJ[nodes])
+            _through_activation(work, hidden, kept, below)
+            gradients.add_inputs(blocks, below)
+    return losses_B, () if gradients is None else gradients.finished(weight_WJ, bias_W)
+
+
+@dataclass(frozen=True)
+class _Block:
+    """One utterance's nodes in its group."""
+
+    row: int
+    start: int
+    num_frames: int
+    num_columns: int
+
+    @property
+    def stop(self) -> int:
+        return self.start + self.num_frames * self.num_columns
+
+    def of(self, nodes_CJ: torch.Tensor) -> torch.Tensor:
+        """[T, U, J], the same memory."""
+        return nodes_CJ[self.start : self.stop].view(self.num_frames, self.num_columns, nodes_CJ.shape[1])
+
+
+def _groups(work: _Work) -> list[list[_Block]]:
+    """The batch in its order, cut where a group is full."""
+    groups: list[list[_Block]] = []
+    lengths = zip(work.frame_lengths_B.tolist(), work.label_lengths_B.tolist(), strict=True)
+    for row, (frames, labels) in enumerate(lengths):
+        block = _Block(row, groups[-1][-1].stop if groups else 0, frames, labels + 1)
+        fits = block.stop <= _NODES_PER_GROUP if work.group is None else bool(groups) and len(groups[-1]) < work.group
+        if groups and fits:
+            groups[-1].append(block)
+        else:
+            groups.append([replace(block, start=0)])
+    return groups
+
+
+def _activate(
+    work: _Work, blocks: list[_Block], encoded_BTJ: torch.Tensor, predicted_BUJ: torch.Tensor, hidden_CJ: torch.Tensor
+) -> torch.Tensor | None:
+    """Fills hidden_CJ with what the output layer sees; returns which activations dropout kept, where there is dropout."""
+    for block in blocks:
+        encoded_T1J = encoded_BTJ[block.row, : block.num_frames, None].to(work.dtype)
+        predicted_UJ = predicted_BUJ[block.row, : block.num_columns].to(work.dtype)
+        torch.add(encoded_T1J, predicted_UJ, out=block.of(hidden_CJ))
+    _ACTIVATE_[work.activation](hidden_CJ)
+    if not work.dropout:
+        return None
+    kept_CJ = torch.rand_like(hidden_CJ, dtype=torch.float32) >= work.dropout
+    hidden_CJ.mul_(kept_CJ).mul_(1 / (1 - work.dropout))
+    return kept_CJ
+
+
+def _through_activation(
+    work: _Work, hidden_CJ: torch.Tensor, kept_CJ: torch.Tensor | None, below_CJ: torch.Tensor
+) -> None:
+    """Turns the gradient above the activation, in below_CJ, into the one below it. Spoils hidden_CJ."""
+    if kept_CJ is not None:
+        below_CJ.mul_(kept_CJ).mul_(1 / (1 - work.dropout))
+        hidden_CJ.mul_(1 - work.dropout)
+    _BACK_[work.activation](below_CJ, hidden_CJ)
+
+
+@dataclass(frozen=True)
+class _Gradients:
+    """Sums over the groups; those of the output layer in float32."""
+
+    encoded_BTJ: torch.Tensor
+    predicted_BUJ: torch.Tensor
+    weight_WJ: torch.Tensor
+    bias_W: torch.Tensor
+
+    @classmethod
+    def zeros(cls, encoded_BTJ: torch.Tensor, predicted_BUJ: torch.Tensor, *output: torch.Tensor) -> _Gradients:
+        inputs = (torch.zeros_like(x) for x in (encoded_BTJ, predicted_BUJ))
+        return cls(*inputs, *(torch.zeros_like(x, dtype=torch.float32) for x in output))
+
+    def add_output(self, gradient_CW: torch.Tensor, hidden_CJ: torch.Tensor) -> None:
+        if gradient_CW.dtype == torch.float32:
+            self.weight_WJ.addmm_(gradient_CW.t(), hidden_CJ)
+        else:
+            self.weight_WJ.add_(gradient_CW.t() @ hidden_CJ)
+        self.bias_W.add_(gradient_CW.sum(dim=0, dtype=torch.float32))
+
+    def add_inputs(self, blocks: list[_Block], below_CJ: torch.Tensor) -> None:
+        for block in blocks:
+            below_TUJ = block.of(below_CJ)
+            self.encoded_BTJ[block.row, : block.num_frames] = below_TUJ.sum(dim=1)
+            self.predicted_BUJ[block.row, : block.num_columns] = below_TUJ.sum(dim=0)
+
+    def finished(self, weight_WJ: torch.Tensor, bias_W: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """In the order and the dtypes of the four tensors."""
+        return (self.encoded_BTJ, self.predicted_BUJ, self.weight_WJ.to(weight_WJ.dtype), self.bias_W.to(bias_W.dtype))

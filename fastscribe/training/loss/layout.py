@@ -1,0 +1,50 @@
+"""Where a batch's lattice nodes lie in flat arrays: padded as [B, T, U+1], or packed one utterance behind the other."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from fastscribe.training.loss.recursion import Batch
+
+
+def padded(
+    frame_lengths_B: torch.Tensor,
+    label_lengths_B: torch.Tensor,
+    labels_BU: torch.Tensor,
+    num_rows: int,
+    num_columns: int,
+) -> Batch:
+    """Nodes of a tensor [B, num_rows, num_columns, ..] seen as rows."""
+    rows_B, stride_B = (np.full(len(labels_BU), number, np.int64) for number in (num_rows, num_columns))
+    return _batch(frame_lengths_B, label_lengths_B, labels_BU, rows_B, stride_B)
+
+
+def packed(frame_lengths_B: torch.Tensor, label_lengths_B: torch.Tensor, labels_BU: torch.Tensor) -> Batch:
+    """Only nodes that exist: frames times labels + 1 of each utterance."""
+    rows_B, stride_B = _int64(frame_lengths_B), _int64(label_lengths_B) + 1
+    return _batch(frame_lengths_B, label_lengths_B, labels_BU, rows_B, stride_B)
+
+
+def _batch(
+    frame_lengths_B: torch.Tensor,
+    label_lengths_B: torch.Tensor,
+    labels_BU: torch.Tensor,
+    rows_B: np.ndarray,
+    stride_B: np.ndarray,
+) -> Batch:
+    first_line_B = np.cumsum(rows_B) - rows_B
+    line_utterance_L = np.repeat(np.arange(len(rows_B)), rows_B)
+    return Batch(
+        first_cell_B=np.cumsum(rows_B * stride_B) - rows_B * stride_B,
+        stride_B=stride_B,
+        num_frames_B=_int64(frame_lengths_B),
+        num_labels_B=_int64(label_lengths_B),
+        labels_BU=_int64(labels_BU),
+        line_utterance_L=line_utterance_L,
+        line_frame_L=np.arange(len(line_utterance_L)) - first_line_B[line_utterance_L],
+    )
+
+
+def _int64(x: torch.Tensor) -> np.ndarray:
+    return x.detach().to(torch.int64).contiguous().numpy()

@@ -1,0 +1,163 @@
+"""`transducer_loss`: the losses of logits that the caller has, as an autograd function over the backends.
+
+The lattice is summed in forward. The gradient is made in backward, in one tensor that begins as a copy of the logits and is
+overwritten; nothing else as large is allocated. Where the joint network's logits would not fit, see joint.py.
+
+Shapes: B batch, T frames, U labels, V tokens with blank (and durations behind them).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from fastscribe.errors import UsageError
+from fastscribe.training.loss import cpu, definition, layout
+from fastscribe.training.loss.config import REDUCTIONS, RNNT, TransducerLossConfig
+
+BACKENDS = ("auto", "oracle", "numba")
+
+
+def transducer_loss(
+    logits_BTUV: torch.Tensor,
+    labels_BU: torch.Tensor,
+    frame_lengths_B: torch.Tensor,
+    label_lengths_B: torch.Tensor,
+    *,
+    blank_id: int,
+    config: TransducerLossConfig = RNNT,
+    reduction: str = "mean",
+    backend: str = "auto",
+    generator: torch.Generator | None = None,
+) -> torch.Tensor:
+    """RNN-T (Graves 2012) or TDT (Xu et al. 2023) loss, -log P(labels | frames); float32.
+
+    logits_BTUV: [B, T, U+1, V] before any softmax, float32, float16 or bfloat16; V counts tokens, blank and, behind them,
+        one column a duration of the config. Sums are in float32 or more whatever their dtype.
+    labels_BU: integers, none of them blank; entries beyond an utterance's length are not looked at.
+    reduction: "none" ([B]), "sum", "mean" (over utterances; NeMo's mean_batch) or "mean_volume" (sum / all labels, as NeMo).
+    backend: "numba" compiles for the logits' device, "oracle" is definition.py; "auto" is "numba".
+    generator: draws whether this batch is an RNN-T one, where the config has an omega; torch's own by default.
+
+    An utterance without any path (no frames; TDT: too few frames for the labels where 0 is no duration, or no sum of
+    durations that ends on the last frame) has an infinite loss and a gradient of zeros. Raises UsageError for arguments
+    that do not fit together.
+    """
+    check_choices(reduction, backend)
+    check_shapes(logits_BTUV.shape, labels_BU, frame_lengths_B, label_lengths_B, blank_id, config)
+    if logits_BTUV.dtype not in cpu.DTYPES and backend != "oracle":
+        raise UsageError(f"logits must be float32, float16 or bfloat16, not {logits_BTUV.dtype}")
+    config = drawn(config, generator)
+    losses: type[Any] = _OracleLosses if backend == "oracle" else _CpuLosses
+    losses_B = losses.apply(logits_BTUV, labels_BU, frame_lengths_B, label_lengths_B, blank_id, config)
+    return reduced(losses_B, label_lengths_B, reduction)
+
+
+def drawn(config: TransducerLossConfig, generator: torch.Generator | None) -> TransducerLossConfig:
+    """The config of this batch: where omega leaves it open, a draw says whether it is an RNN-T one."""
+    return config.drawn(float(torch.rand((), generator=generator))) if config.omega else config
+
+
+def reduced(losses_B: torch.Tensor, label_lengths_B: torch.Tensor, reduction: str) -> torch.Tensor:
+    """One number of the utterances' losses, or for "none" the losses."""
+    return losses_B if reduction == "none" else losses_B.sum() * reduction_factor(label_lengths_B, reduction)
+
+
+def reduction_factor(label_lengths_B: torch.Tensor, reduction: str) -> float:
+    """What the sum of the losses is multiplied by; a batch without labels, or utterances, counts as having one."""
+    if reduction == "mean":
+        return 1 / max(1, len(label_lengths_B))
+    return 1.0 if reduction == "sum" else 1 / max(1, int(label_lengths_B.sum()))
+
+
+def check_choices(reduction: str, backend: str) -> None:
+    """Raises UsageError."""
+    if reduction not in REDUCTIONS:
+        raise UsageError(f"reduction is one of {', '.join(REDUCTIONS)}, not {reduction!r}")
+    if backend not in BACKENDS:
+        raise UsageError(f"backend is one of {', '.join(BACKENDS)}, not {backend!r}")
+
+
+def check_shapes(
+    shape_BTUW: torch.Size | tuple[int, int, int, int],
+    labels_BU: torch.Tensor,
+    frame_lengths_B: torch.Tensor,
+    label_lengths_B: torch.Tensor,
+    blank_id: int,
+    config: TransducerLossConfig,
+) -> None:
+    """Raises UsageError, naming what does not fit."""
+    if len(shape_BTUW) != 4:
+        raise UsageError(f"logits must be [batch, frames, labels + 1, tokens], not of shape {tuple(shape_BTUW)}")
+    batch_size, num_frames, num_columns, width = shape_BTUW
+    num_tokens = width - len(config.durations)
+    if not 0 <= blank_id < num_tokens:
+        raise UsageError(f"blank_id {blank_id} is not among the logits' {num_tokens} tokens (durations not counted)")
+    for name, lengths_B, longest in (
+        ("frame", frame_lengths_B, num_frames),
+        ("label", label_lengths_B, num_columns - 1),
+    ):
+        if lengths_B.shape != (batch_size,):
+            raise UsageError(f"{name} lengths must be [{batch_size}], not of shape {tuple(lengths_B.shape)}")
+        if batch_size and not 0 <= int(lengths_B.min()) <= int(lengths_B.max()) <= longest:
+            raise UsageError(f"{name} lengths must be between 0 and {longest}, not {lengths_B.tolist()}")
+    most_labels = int(label_lengths_B.max()) if batch_size else 0
+    if labels_BU.ndim != 2 or len(labels_BU) != batch_size or labels_BU.shape[1] < most_labels:
+        raise UsageError(f"labels must be [{batch_size}, {most_labels} or more], not of shape {tuple(labels_BU.shape)}")
+    is_label_BU = (
+        torch.arange(labels_BU.shape[1], device=labels_BU.device) < label_lengths_B.to(labels_BU.device)[:, None]
+    )
+    given = labels_BU[is_label_BU]
+    if given.numel() and (int(given.min()) < 0 or int(given.max()) >= num_tokens or bool((given == blank_id).any())):
+        raise UsageError(f"labels must be among {num_tokens} tokens and not blank ({blank_id})")
+
+
+class _OracleLosses(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        logits_BTUV: torch.Tensor,
+        labels_BU: torch.Tensor,
+        frame_lengths_B: torch.Tensor,
+        label_lengths_B: torch.Tensor,
+        blank_id: int,
+        config: TransducerLossConfig,
+    ) -> torch.Tensor:
+        losses_B, gradient_BTUV = definition.losses_and_gradient(
+            logits_BTUV, labels_BU, frame_lengths_B, label_lengths_B, blank_id, config
+        )
+        ctx.save_for_backward(gradient_BTUV)
+        ctx.dtype = logits_BTUV.dtype
+        return losses_B.to(torch.float64 if logits_BTUV.dtype == torch.float64 else torch.float32)
+
+    @staticmethod
+    def backward(ctx: Any, *scale: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        (gradient_BTUV,) = ctx.saved_tensors
+        return (gradient_BTUV * scale[0].double()[:, None, None, None]).to(ctx.dtype), None, None, None, None, None
+
+
+class _CpuLosses(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        logits_BTUV: torch.Tensor,
+        labels_BU: torch.Tensor,
+        frame_lengths_B: torch.Tensor,
+        label_lengths_B: torch.Tensor,
+        blank_id: int,
+        config: TransducerLossConfig,
+    ) -> torch.Tensor:
+        _, num_rows, num_columns, width = logits_BTUV.shape
+        batch = layout.padded(frame_lengths_B, label_lengths_B, labels_BU, num_rows, num_columns)
+        logits_BTUV = logits_BTUV.contiguous()
+        losses_B, ctx.lattice = cpu.losses(logits_BTUV.view(-1, width), batch, blank_id=blank_id, config=config)
+        ctx.save_for_backward(logits_BTUV)
+        return losses_B
+
+    @staticmethod
+    def backward(ctx: Any, *scale: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        (logits_BTUV,) = ctx.saved_tensors
+        gradient_BTUV = logits_BTUV.clone(memory_format=torch.contiguous_format)
+        cpu.write_gradient(ctx.lattice, gradient_BTUV.view(-1, gradient_BTUV.shape[3]), scale[0])
+        return gradient_BTUV, None, None, None, None, None

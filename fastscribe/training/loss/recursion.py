@@ -1,0 +1,444 @@
+"""The transducer recursion as small plain functions, written once and compiled for each machine that runs them.
+
+Nothing here is decorated. `compiled` takes a compiler (numba.njit, or numba.cuda.jit for device functions) and hands the
+functions back compiled, with the readers of one dtype bound in; uncompiled they are ordinary Python, for reading, for
+tests and for a simulator. The rules:
+
+- RNN-T (Graves 2012): a label takes no frame, a blank takes one.
+- TDT (Xu et al. 2023): both take a duration out of a list; a blank at least one frame. A label may not land on the end of
+  the recording, and only the last blank, after all labels, may: it lands there exactly.
+
+Both are one lattice here. The k-th kind of arc says how many frames a label or a blank of that kind takes; RNN-T has one
+kind, with label step 0 and blank step 1, and no duration weights. Every lattice node (t, u) is a row ("cell") of the
+flat arrays: first_cell + t * stride + u, so that padded and packed batches are read alike.
+
+Weights are logarithms. beta[t, u] sums all ways from (t, u) to the end, alpha[t, u] all ways from the start to (t, u).
+
+Shapes: C cells, W columns of the logits (V tokens with blank, then the durations), K kinds of arc, B utterances, U labels.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from types import FunctionType
+from typing import Any, NamedTuple
+
+import numpy as np
+
+MINUS_INFINITY = -math.inf
+_LOG2_E = np.float32(1.4426950408889634)
+_LN2_HIGH, _LN2_LOW = np.float32(0.693359375), np.float32(-2.12194440e-4)  # sum to ln 2; the first has few bits
+_LEAST_EXPONENT = np.float32(-87.0)  # e to this is about the least normal float32
+_HALF, _ONE = np.float32(0.5), np.float32(1.0)
+_SHRINK, _GROW = np.float32(2.0**-112), np.float32(2.0**112)  # between float16's exponents and float32's
+_LEAST_OVERFLOW = np.float32(65520.0)  # rounds to infinity in float16
+
+
+class Batch(NamedTuple):
+    """Where the utterances of a batch lie and what is said in them: arrays of int64; labels_BU is padded with anything."""
+
+    first_cell_B: np.ndarray
+    stride_B: np.ndarray
+    num_frames_B: np.ndarray
+    num_labels_B: np.ndarray
+    labels_BU: np.ndarray
+    line_utterance_L: np.ndarray  # the lines (all cells of one frame) one after another, padded frames too
+    line_frame_L: np.ndarray
+
+
+class Rules(NamedTuple):
+    """The numbers of a TransducerLossConfig as the recursion needs them; sums are float32."""
+
+    num_tokens: int
+    blank_id: int
+    sigma: np.float32
+    fastemit: np.float32
+    clamp: np.float32  # infinite for none
+
+
+class Arcs(NamedTuple):
+    """What leaves each cell: log-probabilities of its two tokens and of its durations ([C, 0] without durations)."""
+
+    normaliser_C: np.ndarray  # log of the sum over the tokens' logits
+    blank_C: np.ndarray
+    label_C: np.ndarray
+    durations_CK: np.ndarray
+    blank_steps_K: np.ndarray
+    label_steps_K: np.ndarray
+
+
+class Grid(NamedTuple):
+    """The lattice of one utterance."""
+
+    first_cell: int
+    stride: int
+    num_frames: int
+    num_labels: int
+
+
+# Reading and writing logits: 16-bit dtypes arrive as uint16, since numba knows no bfloat16.
+
+
+def widen_float32(value: Any) -> Any:
+    return value
+
+
+def narrow_float32(value: Any) -> Any:
+    return value
+
+
+def widen_bfloat16(bits: Any) -> Any:
+    """The upper half of a float32."""
+    return np.uint32(np.uint32(bits) << np.uint32(16)).view(np.float32)
+
+
+def narrow_bfloat16(value: Any) -> Any:
+    """Rounds to nearest, ties to even."""
+    bits = np.float32(value).view(np.uint32)
+    odd = np.uint32(bits >> np.uint32(16)) & np.uint32(1)
+    return np.uint16(np.uint32(bits + np.uint32(0x7FFF) + odd) >> np.uint32(16))
+
+
+def widen_float16(bits: Any) -> Any:
+    """Exact, subnormals and infinities included; without a branch, so that it runs eight at a time."""
+    magnitude = np.uint32(np.uint32(bits) & np.uint32(0x7FFF)) << np.uint32(13)
+    sign = np.uint32(np.uint32(bits) & np.uint32(0x8000)) << np.uint32(16)
+    grown = np.uint32(np.float32(np.uint32(magnitude).view(np.float32) * _GROW).view(np.uint32))
+    infinite = np.uint32(magnitude) | np.uint32(0x7F800000)
+    widened = infinite if magnitude >= np.uint32(0x0F800000) else grown
+    return np.uint32(np.uint32(widened) | np.uint32(sign)).view(np.float32)
+
+
+def narrow_float16(value: Any) -> Any:
+    """Rounds to nearest, ties to even; subnormals kept, infinity from 65520 on."""
+    sign = np.uint32(np.uint32(np.float32(value).view(np.uint32)) & np.uint32(0x80000000)) >> np.uint32(16)
+    magnitude = np.float32(abs(np.float32(value)))
+    shrunk = np.uint32(np.float32(magnitude * _SHRINK).view(np.uint32))
+    odd = np.uint32(shrunk >> np.uint32(13)) & np.uint32(1)
+    rounded = np.uint32(np.uint32(shrunk + np.uint32(0xFFF) + odd) >> np.uint32(13))
+    finite = np.uint32(rounded) if magnitude < _LEAST_OVERFLOW else np.uint32(0x7C00)
+    not_a_number = np.uint32(0x7E00) if magnitude != magnitude else finite
+    return np.uint16(np.uint32(not_a_number) | np.uint32(sign))
+
+
+# Sums of logarithms.
+
+
+def exponential(x: Any) -> Any:
+    """e**x in float32 for x <= 0, within 2 units in the last place; 0 below -87. Plain arithmetic, so that it vectorises."""
+    bounded = _LEAST_EXPONENT if x < _LEAST_EXPONENT else np.float32(x)
+    power = np.float32(np.floor(np.float32(bounded * _LOG2_E + _HALF)))
+    r = np.float32(np.float32(bounded - power * _LN2_HIGH) - power * _LN2_LOW)
+    series = np.float32(1.9875691500e-4) * r + np.float32(1.3981999507e-3)  # Cephes' expf
+    series = series * r + np.float32(8.3334519073e-3)
+    series = series * r + np.float32(4.1665795894e-2)
+    series = series * r + np.float32(1.6666665459e-1)
+    series = series * r + np.float32(5.0000001201e-1)
+    series = series * r * r + r + _ONE
+    scale = np.int32(np.int32(np.int32(power) + np.int32(127)) << np.int32(23)).view(np.float32)
+    return np.float32(0.0) if x < _LEAST_EXPONENT else np.float32(series * scale)
+
+
+def larger(a: Any, b: Any) -> Any:
+    return b if b > a else a
+
+
+def order_key(value: Any) -> Any:
+    """An int32 that orders as the float32 does: integer maxima vectorise, those of floats do not."""
+    bits = np.float32(value).view(np.int32)
+    return np.int32(bits ^ np.int32(np.int32(bits >> np.int32(31)) & np.int32(0x7FFFFFFF)))
+
+
+def row_peak(logits_CW: Any, cell: Any, start: Any, stop: Any) -> Any:
+    peak = order_key(widen(logits_CW[cell, start]))
+    for column in range(start + 1, stop):
+        key = order_key(widen(logits_CW[cell, column]))
+        peak = key if key > peak else peak
+    bits = np.int32(peak ^ np.int32(np.int32(peak >> np.int32(31)) & np.int32(0x7FFFFFFF)))
+    return bits.view(np.float32)
+
+
+def row_normaliser(logits_CW: Any, cell: Any, start: Any, stop: Any) -> Any:
+    """log of the sum of e**logit over the columns [start, stop) of a cell."""
+    peak = row_peak(logits_CW, cell, start, stop)
+    total = np.float32(0.0)
+    for column in range(start, stop):
+        total += exponential(widen(logits_CW[cell, column]) - peak)
+    return np.float32(peak + np.float32(math.log(total)))
+
+
+# The lattice.
+
+
+def grid_of(batch: Any, utterance: Any) -> Any:
+    return Grid(
+        batch.first_cell_B[utterance],
+        batch.stride_B[utterance],
+        batch.num_frames_B[utterance],
+        batch.num_labels_B[utterance],
+    )
+
+
+def duration_weight(arcs: Any, cell: Any, kind: Any) -> Any:
+    return arcs.durations_CK[cell, kind] if arcs.durations_CK.shape[1] > 0 else np.float32(0.0)
+
+
+def label_weight(arcs: Any, grid: Any, beta_C: Any, t: Any, u: Any, kind: Any) -> Any:
+    """log of the label's arc of this kind from (t, u) and of all that can follow it."""
+    step = arcs.label_steps_K[kind]
+    if u >= grid.num_labels or t + step >= grid.num_frames:
+        return MINUS_INFINITY
+    cell = grid.first_cell + t * grid.stride + u
+    return arcs.label_C[cell] + duration_weight(arcs, cell, kind) + beta_C[cell + step * grid.stride + 1]
+
+
+def blank_weight(arcs: Any, grid: Any, beta_C: Any, t: Any, u: Any, kind: Any) -> Any:
+    """log of the blank's arc of this kind from (t, u) and of all that can follow it."""
+    step = arcs.blank_steps_K[kind]
+    cell = grid.first_cell + t * grid.stride + u
+    if step == 0 or t + step > grid.num_frames:
+        return MINUS_INFINITY
+    weight = np.float64(arcs.blank_C[cell] + duration_weight(arcs, cell, kind))
+    if t + step < grid.num_frames:
+        return weight + beta_C[cell + step * grid.stride]
+    return weight if u == grid.num_labels else MINUS_INFINITY
+
+
+def label_arrival(arcs: Any, grid: Any, alpha_C: Any, t: Any, u: Any, kind: Any) -> Any:
+    """log of all ways that come to (t, u) by a label's arc of this kind."""
+    step = arcs.label_steps_K[kind]
+    if u == 0 or t < step:
+        return MINUS_INFINITY
+    cell = grid.first_cell + (t - step) * grid.stride + u - 1
+    return arcs.label_C[cell] + duration_weight(arcs, cell, kind) + alpha_C[cell]
+
+
+def blank_arrival(arcs: Any, grid: Any, alpha_C: Any, t: Any, u: Any, kind: Any) -> Any:
+    """log of all ways that come to (t, u) by a blank's arc of this kind."""
+    step = arcs.blank_steps_K[kind]
+    if step == 0 or t < step:
+        return MINUS_INFINITY
+    cell = grid.first_cell + (t - step) * grid.stride + u
+    return arcs.blank_C[cell] + duration_weight(arcs, cell, kind) + alpha_C[cell]
+
+
+def beta_at(arcs: Any, grid: Any, beta_C: Any, t: Any, u: Any) -> Any:
+    """Needs beta of all later frames, and of later labels of this frame."""
+    peak = MINUS_INFINITY
+    for kind in range(arcs.label_steps_K.shape[0]):
+        peak = larger(peak, label_weight(arcs, grid, beta_C, t, u, kind))
+        peak = larger(peak, blank_weight(arcs, grid, beta_C, t, u, kind))
+    peak = 0.0 if peak == MINUS_INFINITY else peak  # nothing, or not a number, which the sum then is
+    total = np.float32(0.0)
+    for kind in range(arcs.label_steps_K.shape[0]):
+        total += exponential(np.float32(label_weight(arcs, grid, beta_C, t, u, kind) - peak))
+        total += exponential(np.float32(blank_weight(arcs, grid, beta_C, t, u, kind) - peak))
+    return MINUS_INFINITY if total == 0.0 else peak + math.log(total)
+
+
+def alpha_at(arcs: Any, grid: Any, alpha_C: Any, t: Any, u: Any) -> Any:
+    """Needs alpha of all earlier frames, and of earlier labels of this frame."""
+    if t == 0 and u == 0:
+        return 0.0
+    peak = MINUS_INFINITY
+    for kind in range(arcs.label_steps_K.shape[0]):
+        peak = larger(peak, label_arrival(arcs, grid, alpha_C, t, u, kind))
+        peak = larger(peak, blank_arrival(arcs, grid, alpha_C, t, u, kind))
+    peak = 0.0 if peak == MINUS_INFINITY else peak  # nothing, or not a number, which the sum then is
+    total = np.float32(0.0)
+    for kind in range(arcs.label_steps_K.shape[0]):
+        total += exponential(np.float32(label_arrival(arcs, grid, alpha_C, t, u, kind) - peak))
+        total += exponential(np.float32(blank_arrival(arcs, grid, alpha_C, t, u, kind) - peak))
+    return MINUS_INFINITY if total == 0.0 else peak + math.log(total)
+
+
+def clamped(value: Any, bound: Any) -> Any:
+    """Kept within [-bound, bound]; not a number stays that."""
+    low = -bound if value < -bound else value
+    return bound if low > bound else low
+
+
+# One cell of the logits, for the CPU: weights read out of it, the gradient written over it.
+
+
+def read_cell(logits_CW: Any, cell: Any, label: Any, rules: Any, arcs: Any) -> None:
+    """Fills the cell's weights in `arcs`; `label` is anything valid after the last."""
+    num_tokens, num_durations = rules.num_tokens, arcs.durations_CK.shape[1]
+    normaliser = row_normaliser(logits_CW, cell, 0, num_tokens)
+    arcs.normaliser_C[cell] = normaliser
+    arcs.blank_C[cell] = widen(logits_CW[cell, rules.blank_id]) - normaliser - rules.sigma
+    arcs.label_C[cell] = widen(logits_CW[cell, label]) - normaliser - rules.sigma
+    if num_durations > 0:
+        normaliser = row_normaliser(logits_CW, cell, num_tokens, num_tokens + num_durations)
+        for kind in range(num_durations):
+            arcs.durations_CK[cell, kind] = widen(logits_CW[cell, num_tokens + kind]) - normaliser
+
+
+def write_cell(
+    logits_CW: Any,
+    grid: Any,
+    rules: Any,
+    arcs: Any,
+    alpha_C: Any,
+    beta_C: Any,
+    log_likelihood: Any,
+    label: Any,
+    scale: Any,
+    t: Any,
+    u: Any,
+) -> None:
+    """Each logit's probability times the share of the ways that pass here, less the share that takes its arc."""
+    cell = grid.first_cell + t * grid.stride + u
+    num_tokens, num_durations = rules.num_tokens, arcs.durations_CK.shape[1]
+    before = alpha_C[cell] - log_likelihood
+    visits = exponential(np.float32(before + beta_C[cell]))
+    label_visits, blank_visits = np.float32(0.0), np.float32(0.0)
+    for kind in range(arcs.label_steps_K.shape[0]):
+        by_label = exponential(np.float32(before + label_weight(arcs, grid, beta_C, t, u, kind)))
+        by_blank = exponential(np.float32(before + blank_weight(arcs, grid, beta_C, t, u, kind)))
+        label_visits += by_label
+        blank_visits += by_blank
+        if num_durations > 0:
+            gradient = visits * exponential(arcs.durations_CK[cell, kind]) - by_label - by_blank
+            logits_CW[cell, num_tokens + kind] = narrow(clamped(gradient, rules.clamp) * scale)
+    write_zeros(logits_CW, cell, num_tokens + num_durations, logits_CW.shape[1])
+    visits += rules.fastemit * label_visits
+    write_tokens(logits_CW, cell, rules, arcs.normaliser_C[cell], visits, scale)
+    gradient = visits * exponential(arcs.blank_C[cell] + rules.sigma) - blank_visits
+    logits_CW[cell, rules.blank_id] = narrow(clamped(gradient, rules.clamp) * scale)
+    if u < grid.num_labels:
+        expected = visits * exponential(arcs.label_C[cell] + rules.sigma)
+        gradient = expected - (np.float32(1.0) + rules.fastemit) * label_visits
+        logits_CW[cell, label] = narrow(clamped(gradient, rules.clamp) * scale)
+
+
+def write_tokens(logits_CW: Any, cell: Any, rules: Any, normaliser: Any, visits: Any, scale: Any) -> None:
+    """Every token as if no arc took it."""
+    for column in range(rules.num_tokens):
+        expected = visits * exponential(widen(logits_CW[cell, column]) - normaliser)
+        logits_CW[cell, column] = narrow((rules.clamp if expected > rules.clamp else expected) * scale)
+
+
+def write_zeros(logits_CW: Any, cell: Any, start: Any, stop: Any) -> None:
+    for column in range(start, stop):
+        logits_CW[cell, column] = narrow(np.float32(0.0))
+
+
+# Loops of one thread over its share of a batch, for the CPU.
+
+
+def read_arcs(logits_CW: Any, batch: Any, rules: Any, arcs: Any, start: int, stop: int) -> None:
+    """Fills the weights in `arcs` for the lines [start, stop)."""
+    for line in range(start, stop):
+        utterance, t = batch.line_utterance_L[line], batch.line_frame_L[line]
+        grid = grid_of(batch, utterance)
+        for u in range(grid.num_labels + 1 if t < grid.num_frames else 0):
+            label = batch.labels_BU[utterance, u] if u < grid.num_labels else rules.blank_id
+            read_cell(logits_CW, grid.first_cell + t * grid.stride + u, label, rules, arcs)
+
+
+def fill_beta(batch: Any, arcs: Any, beta_C: Any, log_likelihood_B: Any, start: int, stride: int) -> None:
+    """beta and the log-likelihood of every stride-th utterance from `start` on; without frames there is no way."""
+    for utterance in range(start, log_likelihood_B.shape[0], stride):
+        grid = grid_of(batch, utterance)
+        for t in range(grid.num_frames - 1, -1, -1):
+            for u in range(grid.num_labels, -1, -1):
+                beta_C[grid.first_cell + t * grid.stride + u] = beta_at(arcs, grid, beta_C, t, u)
+        log_likelihood_B[utterance] = beta_C[grid.first_cell] if grid.num_frames > 0 else MINUS_INFINITY
+
+
+def fill_alpha(batch: Any, arcs: Any, alpha_C: Any, start: int, stride: int) -> None:
+    """alpha of every stride-th utterance from `start` on."""
+    for utterance in range(start, batch.first_cell_B.shape[0], stride):
+        grid = grid_of(batch, utterance)
+        for t in range(grid.num_frames):
+            for u in range(grid.num_labels + 1):
+                alpha_C[grid.first_cell + t * grid.stride + u] = alpha_at(arcs, grid, alpha_C, t, u)
+
+
+def write_gradient(
+    logits_CW: Any,
+    batch: Any,
+    rules: Any,
+    arcs: Any,
+    alpha_C: Any,
+    beta_C: Any,
+    log_likelihood_B: Any,
+    scale_B: Any,
+    start: int,
+    stop: int,
+) -> None:
+    """Writes the losses' gradient over the logits of the lines [start, stop), zeros where there is no way."""
+    for line in range(start, stop):
+        utterance, t = batch.line_utterance_L[line], batch.line_frame_L[line]
+        grid = grid_of(batch, utterance)
+        log_likelihood = log_likelihood_B[utterance]
+        for u in range(grid.stride):
+            if t >= grid.num_frames or u > grid.num_labels or log_likelihood == MINUS_INFINITY:
+                cell = grid.first_cell + t * grid.stride + u
+                write_zeros(logits_CW, cell, 0, logits_CW.shape[1])
+                continue
+            label = batch.labels_BU[utterance, u] if u < grid.num_labels else rules.blank_id
+            scale = np.float32(scale_B[utterance])
+            write_cell(logits_CW, grid, rules, arcs, alpha_C, beta_C, log_likelihood, label, scale, t, u)
+
+
+FUNCTIONS = (  # each may call those before it
+    exponential,
+    larger,
+    order_key,
+    row_peak,
+    row_normaliser,
+    grid_of,
+    duration_weight,
+    label_weight,
+    blank_weight,
+    label_arrival,
+    blank_arrival,
+    beta_at,
+    alpha_at,
+    clamped,
+    read_cell,
+    write_tokens,
+    write_zeros,
+    write_cell,
+)
+LOOPS = (read_arcs, fill_beta, fill_alpha, write_gradient)
+READERS = {
+    "float32": (widen_float32, narrow_float32),
+    "bfloat16": (widen_bfloat16, narrow_bfloat16),
+    "float16": (widen_float16, narrow_float16),
+}
+widen, narrow = READERS["float32"]
+Compiler = Callable[[Callable[..., Any]], Any]
+
+
+def compiled(
+    compiler: Compiler, dtype: str, replaced: Mapping[str, Callable[..., Any]] | None = None
+) -> dict[str, Any]:
+    """FUNCTIONS compiled, with `widen` and `narrow` of the dtype, among this file's other names: what `bound` takes.
+
+    `replaced` gives plain functions to compile instead, such as a device's way over a row, and others that these need.
+    """
+    sources = {"widen": READERS[dtype][0], "narrow": READERS[dtype][1], **{f.__name__: f for f in FUNCTIONS}}
+    sources.update(replaced or {})
+    names: dict[str, Any] = {}
+    for function in sources.values():
+        names |= function.__globals__
+    for name, function in sources.items():
+        names[name] = compiler(bound(function, names, dtype))
+    return names
+
+
+def compiled_loops(compiler: Compiler, loop_compiler: Compiler, dtype: str) -> dict[str, Any]:
+    """LOOPS by name, over functions that `compiler` made."""
+    names = compiled(compiler, dtype)
+    return {loop.__name__: loop_compiler(bound(loop, names, dtype)) for loop in LOOPS}
+
+
+def bound(function: Callable[..., Any], names: dict[str, Any], dtype: str) -> Callable[..., Any]:
+    """The same code looking its names up in `names`; numba keeps compiled code by the qualified name."""
+    copy = FunctionType(function.__code__, names, function.__name__)
+    copy.__qualname__ = f"{function.__name__}_{dtype}"
+    return copy

@@ -1,0 +1,231 @@
+"""Training manifests: NeMo's JSON lines (audio_filepath, duration, text, optionally offset) into examples to learn from.
+
+A row that is wrong (no JSON, no duration, a recording that is not there) stops everything with one line that says where,
+because it is a mistake to be put right. A row that is merely of no use (no text, too long, too many tokens a second)
+is left out, and counted by reason. Nothing is opened but the manifests; no tensor is known here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+from fastscribe.audio.manifest import BYTE_ORDER_MARK, parse_row, row_source
+from fastscribe.audio.source import Source, system_problem
+from fastscribe.errors import ManifestError, UsageError
+from fastscribe.training.bpe import clean_text
+
+# A text's ids, or None where the vocabulary cannot write it.
+Encode = Callable[[str], tuple[int, ...] | None]
+
+
+@dataclass(frozen=True)
+class Example:
+    """One stretch of a recording and what is said in it. `text` is cleaned; `tokens` is empty until `tokenise`."""
+
+    path: str  # what is opened
+    text: str
+    duration_s: float
+    offset_s: float = 0.0
+    tokens: tuple[int, ...] = ()
+    repeat: float = 1.0  # how often it comes in an epoch: its manifest's weight
+
+
+@dataclass(frozen=True)
+class ManifestPart:
+    """A manifest and how often an epoch goes through it; 0.5 is every other example. Raises UsageError."""
+
+    path: str
+    repeat: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.repeat < math.inf:
+            raise UsageError(f"{self.path}: repeat {self.repeat!r}: not a number above 0")
+
+
+@dataclass(frozen=True)
+class ExampleLimits:
+    """What is of use for training. Raises UsageError."""
+
+    min_duration_s: float = 0.3
+    max_duration_s: float = 30.0
+    max_tokens: int | None = None
+    max_tokens_per_s: float = 25.0  # twice an encoder's usual 12.5 frames a second: nobody speaks so fast
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.min_duration_s <= self.max_duration_s < math.inf:
+            problem = "not 0 <= min_duration_s <= max_duration_s"
+            raise UsageError(
+                f"min_duration_s {self.min_duration_s!r}, max_duration_s {self.max_duration_s!r}: {problem}"
+            )
+        if self.max_tokens is not None and self.max_tokens < 1:
+            raise UsageError(f"max_tokens {self.max_tokens!r}: not a number from 1")
+        if not self.max_tokens_per_s > 0:
+            raise UsageError(f"max_tokens_per_s {self.max_tokens_per_s!r}: not a number above 0")
+
+
+class LeftOut(NamedTuple):
+    examples: int
+    duration_s: float
+
+
+@dataclass(frozen=True)
+class Corpus:
+    examples: tuple[Example, ...]
+    left_out: Mapping[str, LeftOut] = field(default_factory=dict)  # by reason
+
+    @property
+    def duration_s(self) -> float:
+        return sum(example.duration_s for example in self.examples)
+
+    def __str__(self) -> str:
+        """One line for people."""
+        kept = f"{len(self.examples):,} examples, {self.duration_s / 3600:.2f} h"
+        reasons = (
+            f"{out.examples:,} {reason} ({out.duration_s / 60:.1f} min)" for reason, out in self.left_out.items()
+        )
+        return f"{kept}; left out: {', '.join(reasons)}" if self.left_out else kept
+
+
+def read_manifests(parts: Iterable[ManifestPart], limits: ExampleLimits) -> Corpus:
+    """Every usable row of all manifests in order, not yet tokenised.
+
+    Raises UsageError where a manifest cannot be read or nothing usable is in any; ManifestError for a row that is wrong.
+    """
+    examples = [example for part in parts for example in _examples(part)]
+    corpus = _sorted_out(((example, _unusable(example, limits)) for example in examples), {})
+    if not corpus.examples:
+        raise UsageError(f"nothing to train on: {corpus}")
+    return corpus
+
+
+def tokenise(corpus: Corpus, encode: Encode, limits: ExampleLimits) -> Corpus:
+    """The corpus with its tokens, without what has too many. Raises UsageError where nothing is left."""
+    encoded = ((example, encode(example.text)) for example in corpus.examples)
+    judged = ((replace(example, tokens=ids or ()), _unfit(example, ids, limits)) for example, ids in encoded)
+    tokenised = _sorted_out(judged, corpus.left_out)
+    if not tokenised.examples:
+        raise UsageError(f"nothing to train on: {tokenised}")
+    return tokenised
+
+
+def _sorted_out(judged: Iterable[tuple[Example, str | None]], left_out: Mapping[str, LeftOut]) -> Corpus:
+    """Examples without a reason against them, and the reasons counted on top of what was left out before."""
+    kept, reasons = [], dict(left_out)
+    for example, reason in judged:
+        if reason is None:
+            kept.append(example)
+        else:
+            before = reasons.get(reason, LeftOut(0, 0.0))
+            reasons[reason] = LeftOut(before.examples + 1, before.duration_s + example.duration_s)
+    return Corpus(tuple(kept), reasons)
+
+
+def _unusable(example: Example, limits: ExampleLimits) -> str | None:
+    if example.duration_s < limits.min_duration_s:
+        return f"shorter than {limits.min_duration_s:g} s"
+    if example.duration_s > limits.max_duration_s:
+        return f"longer than {limits.max_duration_s:g} s"
+    return None if example.text else "without text"
+
+
+def _unfit(example: Example, tokens: tuple[int, ...] | None, limits: ExampleLimits) -> str | None:
+    if not tokens:
+        return "with letters that the vocabulary lacks" if tokens is None else "without text"
+    if limits.max_tokens is not None and len(tokens) > limits.max_tokens:
+        return f"of more than {limits.max_tokens} tokens"
+    if len(tokens) > limits.max_tokens_per_s * example.duration_s:
+        return f"of more than {limits.max_tokens_per_s:g} tokens a second"
+    return None
+
+
+def _examples(part: ManifestPart) -> Iterator[Example]:
+    try:
+        with open(part.path, "rb") as lines:
+            for number, line in enumerate(lines, start=1):
+                row = line.removeprefix(BYTE_ORDER_MARK) if number == 1 else line
+                if row.strip():
+                    yield _example(part, number, row)
+    except OSError as error:
+        raise UsageError(f"{part.path}: {system_problem(error)}") from error
+
+
+def _example(part: ManifestPart, number: int, line: bytes) -> Example:
+    row = parse_row(part.path, number, line)
+    source, text = row_source(part.path, number, row), row.get("text")
+    if not isinstance(text, str):
+        raise ManifestError(part.path, number, "no text" if text is None else f"text is {text!r:.40}, not a string")
+    return Example(
+        path=_existing(part.path, number, source),
+        text=clean_text(text),
+        duration_s=_duration_s(part.path, number, source),
+        offset_s=source.offset_s or 0.0,
+        repeat=part.repeat,
+    )
+
+
+def _duration_s(manifest: str, number: int, source: Source) -> float:
+    if source.duration_s is None:
+        raise ManifestError(manifest, number, "no duration, which planning batches needs")
+    return source.duration_s
+
+
+def _existing(manifest: str, number: int, source: Source) -> str:
+    try:
+        if os.path.isfile(source.file):
+            return source.file
+    except ValueError:  # a null character in it
+        pass
+    raise ManifestError(manifest, number, f"no such recording: {source.file!r}")
+
+
+def repeat_examples(examples: Sequence[Example]) -> tuple[Example, ...]:
+    """Each as often as its manifest says; of a fractional repeat, every so many-th example comes once more."""
+    repeated: list[Example] = []
+    owed: dict[float, float] = {}
+    for example in examples:
+        owed[example.repeat] = owed.get(example.repeat, 0.0) + example.repeat
+        times = math.floor(owed[example.repeat] + 1e-9)
+        owed[example.repeat] -= times
+        repeated.extend([example] * times)
+    return tuple(repeated)
+
+
+def split_validation(
+    examples: Sequence[Example], *, seed: int, share: float | None = None, count: int | None = None
+) -> tuple[tuple[Example, ...], tuple[Example, ...]]:
+    """(training, validation) without a sentence in both, whoever says it, in whatever case and punctuation.
+
+    Give one of `share` (about that share of the sentences) and `count` (whole sentences until so many examples). Which
+    side a sentence is on depends on the sentence and the seed: with `share`, adding a corpus later moves none.
+    Raises UsageError where either side would be empty.
+    """
+    if (share is None) == (count is None):
+        raise UsageError("a validation set needs either a share or a count")
+    keys = [_sentence(example.text) for example in examples]
+    places = {key: _place(key, seed) for key in keys}
+    if count is not None:
+        chosen = set(sorted(keys, key=lambda key: (places[key], key))[:count])
+    else:
+        chosen = {key for key in places if places[key] < (share or 0)}
+    training = tuple(example for example, key in zip(examples, keys, strict=True) if key not in chosen)
+    validation = tuple(example for example, key in zip(examples, keys, strict=True) if key in chosen)
+    if not training or not validation:
+        asked = f"share {share}" if count is None else f"count {count}"
+        raise UsageError(f"validation {asked} of {len(examples)} examples leaves none on one side")
+    return training, validation
+
+
+def _sentence(text: str) -> str:
+    """Letters and digits alone."""
+    return "".join(char for char in text.casefold() if char.isalnum())
+
+
+def _place(key: str, seed: int) -> float:
+    """Of a sentence, from 0 to 1: the same in every run, with every neighbour."""
+    digest = hashlib.blake2b(key.encode(), digest_size=8, key=f"{seed}".encode()).digest()
+    return int.from_bytes(digest, "big") / 2**64

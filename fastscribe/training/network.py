@@ -1,0 +1,124 @@
+"""A model as it learns: dropout, the predictor unrolled over whole transcripts, and one number to make smaller.
+
+The parameters are those of model.Model under the same names; what is added here has none, and does nothing once training
+is over. SpecAugment and all else that happens to the audio comes before.
+
+Shapes: B batch, T frames, U labels of the longest row (U+1 with the start), D width, H predictor width, J joint width.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from fastscribe.config import ModelConfig
+from fastscribe.model.encoder import ConformerLayer
+from fastscribe.model.model import Model
+from fastscribe.model.transducer import Predictor
+from fastscribe.training.loss.config import TransducerLossConfig
+from fastscribe.types import Features
+
+
+@dataclass(frozen=True)
+class Targets:
+    """Labels [B, U], zero beyond each row's length, on the device; the lengths on the host too, where losses need them."""
+
+    labels_BU: torch.Tensor
+    lengths_B: torch.Tensor
+
+
+def new_model(config: ModelConfig, seed: int) -> Model:
+    """With random weights: torch's own for its layers, and nothing at the start symbol."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = Model(config)
+        for layer in model.encoder.layers.children():
+            assert isinstance(layer, ConformerLayer)
+            nn.init.xavier_uniform_(layer.self_attn.pos_bias_u)
+            nn.init.xavier_uniform_(layer.self_attn.pos_bias_v)
+    if model.transducer is not None:
+        with torch.no_grad():
+            model.transducer.predictor.embedding.weight[config.blank_id].zero_()
+    return model
+
+
+class Network(nn.Module):
+    """Features and targets -> losses. `ctc_weight` counts only where there are both heads."""
+
+    def __init__(self, model: Model, loss: TransducerLossConfig, ctc_weight: float, dropout: float) -> None:
+        super().__init__()
+        self.model, self.loss, self.dropout = model, loss, dropout
+        heads = (model.transducer is not None, model.ctc is not None)
+        self.ctc_weight = {(True, False): 0.0, (False, True): 1.0, (True, True): ctc_weight}[heads]
+        for layer in model.encoder.layers.children():
+            assert isinstance(layer, ConformerLayer)
+            for branch in (layer.feed_forward1, layer.self_attn, layer.conv, layer.feed_forward2):
+                branch.register_forward_hook(self._drop)
+
+    def _drop(self, branch: nn.Module, inputs: Any, out_BTD: torch.Tensor) -> torch.Tensor:
+        """What a branch adds to the stream, some of it left out."""
+        return F.dropout(out_BTD, self.dropout, self.training) if self.dropout else out_BTD
+
+    def forward(self, features: Features, targets: Targets, chance: float) -> dict[str, torch.Tensor]:
+        """Losses a label, averaged over the batch: "loss" is their weighted sum. `chance` decides on omega, see the loss."""
+        frames = self.model.encoder(features)
+        losses: dict[str, torch.Tensor] = {}
+        if self.model.ctc is not None and self.ctc_weight > 0:
+            logits_BTV = self.model.ctc(frames.frames_BTD)
+            losses["ctc"] = ctc_loss(logits_BTV, frames.lengths_B, targets, self.model.config.blank_id)
+        if self.model.transducer is not None and self.ctc_weight < 1:
+            losses["transducer"] = self._transducer_loss(frames.frames_BTD, frames.lengths_B, targets, chance)
+        weights = {"ctc": self.ctc_weight, "transducer": 1 - self.ctc_weight}
+        total = sum(weights[name] * loss for name, loss in losses.items())
+        assert isinstance(total, torch.Tensor)
+        return {"loss": total, **{name: loss.detach() for name, loss in losses.items()}}
+
+    def _transducer_loss(
+        self, frames_BTD: torch.Tensor, lengths_B: torch.Tensor, targets: Targets, chance: float
+    ) -> torch.Tensor:
+        from fastscribe.training.loss import joint_transducer_loss
+
+        transducer = self.model.transducer
+        assert transducer is not None
+        predicted_BUH = unroll(transducer.predictor, targets.labels_BU, transducer.blank_id)
+        if self.dropout:
+            predicted_BUH = F.dropout(predicted_BUH, self.dropout, self.training)
+        return joint_transducer_loss(
+            transducer.joint,
+            transducer.joint.encoder(frames_BTD),
+            transducer.joint.predictor(predicted_BUH),
+            targets.labels_BU,
+            lengths_B,
+            targets.lengths_B,
+            blank_id=transducer.blank_id,
+            config=self.loss.drawn(chance),
+            reduction="mean_volume",
+        )
+
+
+def unroll(predictor: Predictor, labels_BU: torch.Tensor, blank_id: int) -> torch.Tensor:
+    """Predictor outputs [B, U+1, H] for the start symbol and every label. No gradient goes to the start symbol's row."""
+    start_B1 = labels_BU.new_full((len(labels_BU), 1), blank_id)
+    inputs_BU = torch.cat([start_B1, labels_BU], dim=1)
+    embedded_BUH = F.embedding(inputs_BU, predictor.embedding.weight, padding_idx=blank_id)
+    outputs_UBH, _ = predictor.lstm(embedded_BUH.transpose(0, 1))
+    return outputs_UBH.transpose(0, 1)
+
+
+def ctc_loss(logits_BTV: torch.Tensor, lengths_B: torch.Tensor, targets: Targets, blank_id: int) -> torch.Tensor:
+    """A label, of all labels of the batch (Graves et al. 2006). A row with too few frames for its labels counts nothing."""
+    log_probs_TBV = F.log_softmax(logits_BTV.float(), dim=2).transpose(0, 1)
+    total = F.ctc_loss(
+        log_probs_TBV,
+        targets.labels_BU,
+        lengths_B,
+        targets.lengths_B,
+        blank=blank_id,
+        reduction="sum",
+        zero_infinity=True,
+    )
+    return total / targets.lengths_B.sum().clamp(min=1)

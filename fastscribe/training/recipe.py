@@ -1,0 +1,265 @@
+"""What a training run is told: a YAML file with a section for each of the dataclasses below, one default each.
+
+    data: {train: [train.jsonl], validation_share: 0.02}
+    model: {d_model: 192, num_layers: 8, vocab_size: 256}
+    run: {epochs: 60}
+
+Paths are relative to the file that names them. A key that is no field here is an error with the nearest name beside it.
+No torch.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import math
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+
+from fastscribe.config import EncoderConfig, FeaturesConfig, JointConfig, ModelConfig, PredictorConfig
+from fastscribe.errors import UsageError
+from fastscribe.regular_file import read_regular
+from fastscribe.training.augment_config import AugmentConfig
+from fastscribe.training.manifest import ExampleLimits, ManifestPart
+
+_MAX_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class ModelRecipe:
+    """A new FastConformer transducer; nothing of this is asked for when a run starts from a checkpoint."""
+
+    vocab_size: int = 256  # pieces of the vocabulary learnt from the training texts, <unk> among them
+    vocabulary: Literal["bpe", "unigram"] = "bpe"
+    sample_rate: int = 16_000
+    num_mels: int = 80
+    num_layers: int = 16
+    d_model: int = 256
+    num_heads: int = 4
+    ff_hidden: int | None = None  # None: four times d_model
+    conv_kernel: int = 9
+    conv_norm: Literal["batch_norm", "layer_norm"] = "batch_norm"
+    use_bias: bool = False
+    subsampling_factor: int = 8
+    subsampling_channels: int = 128
+    predictor_hidden: int = 320
+    predictor_layers: int = 1
+    joint_hidden: int = 320
+    durations: tuple[int, ...] = (0, 1, 2, 3, 4)  # empty: RNN-T
+    transducer: bool = True
+    ctc: bool = True  # a CTC head beside the transducer
+
+    def config(self, num_labels: int) -> ModelConfig:
+        features = FeaturesConfig(
+            sample_rate=self.sample_rate,
+            num_mels=self.num_mels,
+            n_fft=1 << math.ceil(math.log2(0.025 * self.sample_rate)),
+            win_length=round(0.025 * self.sample_rate),
+            hop_length=round(0.01 * self.sample_rate),
+            window="hann",
+            preemphasis=0.97,
+            mag_power=2.0,
+            low_hz=0.0,
+            high_hz=self.sample_rate / 2,
+            mel_norm="slaney",
+            log=True,
+            log_guard="add",
+            log_guard_value=2.0**-24,
+            normalize="per_feature",
+        )
+        encoder = EncoderConfig(
+            num_mels=self.num_mels,
+            num_layers=self.num_layers,
+            d_model=self.d_model,
+            num_heads=self.num_heads,
+            ff_hidden=self.ff_hidden or 4 * self.d_model,
+            conv_kernel=self.conv_kernel,
+            conv_norm=self.conv_norm,
+            use_bias=self.use_bias,
+            xscaling=False,
+            subsampling="dw_striding",
+            subsampling_factor=self.subsampling_factor,
+            subsampling_channels=self.subsampling_channels,
+        )
+        predictor = PredictorConfig(self.predictor_hidden, self.predictor_layers) if self.transducer else None
+        joint = JointConfig(self.joint_hidden, "relu", 10) if self.transducer else None
+        durations = self.durations if self.transducer else ()
+        return ModelConfig(features, encoder, predictor, joint, durations, self.ctc, num_labels)
+
+
+@dataclass(frozen=True)
+class DataRecipe:
+    train: tuple[ManifestPart, ...]
+    validation: tuple[ManifestPart, ...] = ()
+    validation_share: float = 0.02  # of the training sentences, where there is no manifest for validation
+    min_duration_s: float = 0.3
+    max_duration_s: float = 30.0
+    max_tokens_per_s: float = 25.0
+    cache_gb: float = 4.0  # of decoded recordings kept in memory
+    threads: int = 4  # that decode
+
+    @property
+    def limits(self) -> ExampleLimits:
+        return ExampleLimits(
+            self.min_duration_s, self.max_duration_s, max_tokens=None, max_tokens_per_s=self.max_tokens_per_s
+        )
+
+
+@dataclass(frozen=True)
+class BatchRecipe:
+    """A batch holds rows of like duration and number of tokens."""
+
+    seconds: float | Literal["auto"] = "auto"  # of audio, padding included; auto: what the device's memory holds
+    buckets: int = 16  # by duration
+    token_buckets: int = 2  # in each of those
+    accumulate: int = 1  # batches to a step of the optimiser
+
+
+@dataclass(frozen=True)
+class LossRecipe:
+    ctc_weight: float = 0.3  # of a hybrid's loss; the transducer has the rest
+    sigma: float = 0.02  # TDT: logit under-normalisation
+    omega: float = 0.1  # TDT: chance that a batch is trained with the RNN-T loss
+    fastemit: float = 0.0
+    clamp: float | None = None
+
+
+@dataclass(frozen=True)
+class OptimiserRecipe:
+    """AdamW (Loshchilov and Hutter 2019); a linear warm-up, then a cosine to `min_learning_rate` at the last step."""
+
+    learning_rate: float = 1e-3
+    min_learning_rate: float = 1e-5
+    warmup_steps: int = 1000
+    betas: tuple[float, float] = (0.9, 0.98)
+    weight_decay: float = 1e-2
+    clip_norm: float | None = 1.0
+    ema: float = 0.999  # decay a step of the weights that are validated and kept; 0: the weights themselves
+    dropout: float = 0.1
+
+
+@dataclass(frozen=True)
+class RunRecipe:
+    epochs: int = 100
+    seed: int = 0
+    validate_epochs: int = 1  # so many between validations
+    save_minutes: float = 10.0  # so many between states that a killed run goes on from
+
+
+@dataclass(frozen=True)
+class Recipe:
+    data: DataRecipe
+    model: ModelRecipe = ModelRecipe()
+    batch: BatchRecipe = BatchRecipe()
+    loss: LossRecipe = LossRecipe()
+    augment: AugmentConfig = field(default_factory=AugmentConfig)
+    optimiser: OptimiserRecipe = OptimiserRecipe()
+    run: RunRecipe = RunRecipe()
+
+    def to_json(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+
+def read_recipe(path: Path) -> Recipe:
+    """Raises UsageError that names the file and the key."""
+    try:
+        values = yaml.safe_load(read_regular(path, _MAX_BYTES))
+    except (OSError, yaml.YAMLError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path}: cannot be read: {' '.join(str(error).split())}") from error
+    return parse_recipe(values, path)
+
+
+def default_recipe(manifest: Path, is_tuning: bool) -> Recipe:
+    """For a manifest or a folder by itself; a checkpoint that is tuned needs smaller steps, and fewer."""
+    data = DataRecipe(train=(ManifestPart(str(manifest)),))
+    if not is_tuning:
+        return Recipe(data)
+    return Recipe(data, optimiser=OptimiserRecipe(learning_rate=1e-4, warmup_steps=200), run=RunRecipe(epochs=20))
+
+
+def parse_recipe(values: Any, path: Path) -> Recipe:
+    """`path` is the file that the values come from: manifests are relative to its folder."""
+    if not isinstance(values, Mapping):
+        raise UsageError(f"{path}: not a mapping of sections such as data, model and run")
+    values = dict(values)
+    values["data"] = _data(values.get("data"), path)
+    recipe = _parsed(Recipe, values, str(path), "")
+    assert isinstance(recipe, Recipe)
+    return recipe
+
+
+def _data(values: Any, path: Path) -> Any:
+    """Manifests may be given by path alone, one or several."""
+    if not isinstance(values, Mapping) or "train" not in values:
+        raise UsageError(f"{path}: data.train: give the manifests to train on")
+    values = dict(values)
+    for key in ("train", "validation"):
+        given = values.get(key, [])
+        parts = given if isinstance(given, list) else [given]
+        values[key] = [_manifest(part, f"data.{key}", path) for part in parts]
+    return values
+
+
+def _manifest(part: Any, where: str, path: Path) -> dict[str, Any]:
+    part = {"path": part} if isinstance(part, str) else part
+    if not isinstance(part, Mapping) or not isinstance(part.get("path"), str):
+        raise UsageError(f"{path}: {where}: not a manifest's path, or {{path: .., repeat: ..}}")
+    return {**part, "path": str(path.parent / part["path"])}
+
+
+def _parsed(kind: type, values: Any, path: str, where: str) -> Any:
+    """A frozen dataclass from a mapping, every value of the type that its field has."""
+    if not isinstance(values, Mapping):
+        raise UsageError(f"{path}: {where.rstrip('.')}: not a mapping")
+    hints = typing.get_type_hints(kind)
+    for key in values:
+        if key not in hints:
+            near = difflib.get_close_matches(str(key), hints, n=1)
+            raise UsageError(f"{path}: {where}{key}: no such key" + (f"; {where}{near[0]}?" if near else ""))
+    parsed = {key: _value(hints[key], value, path, f"{where}{key}") for key, value in values.items()}
+    return kind(**parsed)
+
+
+def _value(kind: Any, value: Any, path: str, where: str) -> Any:
+    if dataclasses.is_dataclass(kind) and isinstance(kind, type):
+        return _parsed(kind, value, path, f"{where}.")
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if origin is tuple and isinstance(value, (list, tuple)):
+        kinds = [arguments[0]] * len(value) if arguments[-1] is ... else list(arguments)
+        if len(kinds) == len(value):
+            pairs = enumerate(zip(kinds, value, strict=True))
+            return tuple(_value(k, v, path, f"{where}[{n}]") for n, (k, v) in pairs)
+    elif _is(kind, value):
+        return float(value) if kind is float else value
+    raise UsageError(f"{path}: {where}: {value!r} is not {_description(kind)}")
+
+
+def _is(kind: Any, value: Any) -> bool:
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if origin in (types.UnionType, typing.Union):
+        return any(_is(one, value) for one in arguments)
+    if origin is Literal:
+        return any(value == one and type(value) is type(one) for one in arguments)
+    if kind is float:
+        return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    if kind is int:
+        return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+    return isinstance(value, kind)
+
+
+def _description(kind: Any) -> str:
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if origin in (types.UnionType, typing.Union):
+        return " or ".join(map(_description, arguments))
+    if origin is Literal:
+        return " or ".join(map(repr, arguments))
+    if origin is tuple:
+        return "a list of the right length"
+    names = {int: "a whole number from 0", float: "a number", bool: "true or false", str: "text", type(None): "null"}
+    return names.get(kind, "a mapping")

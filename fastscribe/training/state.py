@@ -1,0 +1,111 @@
+"""Where a run stands, on disk: written whole or not at all, and read back so that the run goes on as if never stopped.
+
+`state.pt` has everything that decides the steps to come; randomness is none of it, because each step draws from
+generators seeded by its own number. `train.jsonl` is the log: a line every few steps and one a validation.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fastscribe.checkpoint import Checkpoint, native
+from fastscribe.errors import OutputError, UsageError
+
+FORMAT_VERSION = 1
+
+
+class RunFolder:
+    """What a run leaves: `best` and `last` (models that transcribe reads), the state, the log, the recipe."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.state, self.log, self.plot = path / "state.pt", path / "train.jsonl", path / "train.png"
+        self.best, self.last = path / "best", path / "last"
+        self.batch_sizes = path / "batch_sizes.json"
+
+    def clear(self) -> None:
+        """Removes what a run wrote, and nothing else."""
+        for folder in (self.best, self.last):
+            for name in (folder.name, f"{folder.name}.part", f"{folder.name}.old"):
+                _remove(folder.with_name(name))
+        for path in (self.state, self.log, self.plot, self.batch_sizes):
+            path.unlink(missing_ok=True)
+
+    def save_state(self, values: Mapping[str, Any]) -> None:
+        part = self.state.with_name("state.pt.part")
+        try:
+            with part.open("wb") as file:
+                torch.save({"format_version": FORMAT_VERSION, **values}, file)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(part, self.state)
+        except (OSError, RuntimeError) as error:  # torch makes RuntimeErrors of a full disk
+            part.unlink(missing_ok=True)
+            problem = error if isinstance(error, OSError) else OSError(str(error).splitlines()[0])
+            raise OutputError(str(self.state), problem) from error
+
+    def load_state(self, device: torch.device) -> dict[str, Any] | None:
+        """None where no run has got so far. Raises UsageError for a file that is none of ours."""
+        if not self.state.exists():
+            return None
+        try:
+            values = torch.load(self.state, map_location=device, weights_only=True)
+            right = values["format_version"] == FORMAT_VERSION
+        except Exception as error:  # whatever torch and pickle make of damaged bytes
+            raise UsageError(f"{self.state}: cannot be read ({type(error).__name__}); use another folder") from error
+        if not right:
+            raise UsageError(f"{self.state}: of another version; use another folder")
+        return dict(values)
+
+    def save_model(self, folder: Path, checkpoint: Checkpoint, dtype: torch.dtype) -> None:
+        """A folder that replaces the former one in one step, or nearly: what is there is always a whole one."""
+        new, old = folder.with_name(folder.name + ".part"), folder.with_name(folder.name + ".old")
+        _remove(new)
+        try:
+            native.write(checkpoint, new, dtype)
+            _remove(old)
+            if folder.exists():
+                folder.rename(old)
+            new.rename(folder)
+            _remove(old)
+        except OSError as error:
+            raise OutputError(str(folder), error) from error
+
+    def append(self, row: Mapping[str, Any]) -> None:
+        try:
+            with self.log.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(row) + "\n")
+        except OSError as error:
+            raise OutputError(str(self.log), error) from error
+
+    def rows(self) -> list[dict[str, Any]]:
+        """The log's lines; a half-written last one is none."""
+        if not self.log.exists():
+            return []
+        rows = []
+        for line in self.log.read_text(encoding="utf-8").splitlines():
+            try:
+                rows.append(json.loads(line))
+            except ValueError:
+                break
+        return rows
+
+    def forget_after(self, step: int) -> None:
+        """Drops the log's lines of steps that are to come again."""
+        kept = [row for row in self.rows() if row.get("step", 0) <= step]
+        part = self.log.with_name("train.jsonl.part")
+        part.write_text("".join(json.dumps(row) + "\n" for row in kept), encoding="utf-8")
+        os.replace(part, self.log)
+
+
+def _remove(folder: Path) -> None:
+    if folder.is_dir():
+        for path in folder.iterdir():
+            path.unlink()
+        folder.rmdir()

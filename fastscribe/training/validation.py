@@ -1,0 +1,75 @@
+"""The word error rate of the weights as they are, decoded as `fastscribe transcribe` decodes them.
+
+Shapes: B batch, S samples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from fastscribe.checkpoint import Checkpoint
+from fastscribe.config import Options
+from fastscribe.evaluation.scores import Pair, evaluate, normalizer
+from fastscribe.recognizer import Recognizer
+from fastscribe.training.feed import Feed
+from fastscribe.training.manifest import Example
+from fastscribe.types import Batch
+
+_MOST_S = 160.0  # of audio in a batch
+
+
+@dataclass(frozen=True)
+class Validated:
+    """Error rates from 0 (they may exceed 1): `wer` by Whisper's English normaliser, `exact_wer` with case and marks."""
+
+    wer: float
+    exact_wer: float
+    cer: float
+    examples: tuple[tuple[str, str], ...]  # a few references and what was heard
+
+    def to_json(self) -> dict[str, Any]:
+        rates = {"wer": self.wer, "exact_wer": self.exact_wer, "cer": self.cer}
+        return {name: round(rate, 5) for name, rate in rates.items()}
+
+
+def validate(
+    checkpoint: Checkpoint, examples: Sequence[Example], feed: Feed, device: str, dtype: str, decoder: str | None = None
+) -> Validated:
+    """Raises UsageError for what the model cannot be used with."""
+    options = Options(decoder=decoder)  # type: ignore[arg-type]
+    recognizer = Recognizer.build(checkpoint, device, dtype, options, say=lambda line: None)
+    order = sorted(range(len(examples)), key=lambda index: -examples[index].duration_s)
+    pairs = []
+    for rows in feed.batches(_batches(order, examples)):
+        batch = Batch((), rows.samples_BS.numpy(), rows.lengths_B.numpy())
+        for index, heard in zip(rows.examples, recognizer.transcribe(batch), strict=True):
+            pairs.append((examples[index].text, checkpoint.tokenizer.sentence(heard.token_ids)))
+    return _validated(pairs)
+
+
+def _batches(order: Sequence[int], examples: Sequence[Example]) -> list[Any]:
+    import numpy as np
+
+    batches: list[list[int]] = []
+    for index in order:
+        if not batches or (len(batches[-1]) + 1) * examples[batches[-1][0]].duration_s > _MOST_S:
+            batches.append([])
+        batches[-1].append(index)
+    return [np.array(batch) for batch in batches]
+
+
+def _validated(pairs: Sequence[tuple[str, str]]) -> Validated:
+    spoken = _scores(pairs, normalizer("whisper-en"))
+    exact = _scores(pairs, normalizer("none"))
+    return Validated(spoken[0], exact[0], spoken[1], tuple(sorted(pairs)[:: max(1, len(pairs) // 5)][:5]))
+
+
+def _scores(pairs: Sequence[tuple[str, str]], normalize: Callable[[str], str]) -> tuple[float, float]:
+    total = evaluate(Pair(normalize(reference), normalize(heard)) for reference, heard in pairs).total
+    return total.words.rate or 0.0, total.characters.rate or 0.0
+
+
+def with_weights(checkpoint: Checkpoint, weights: Mapping[str, Any]) -> Checkpoint:
+    return replace(checkpoint, weights={name: tensor.cpu() for name, tensor in weights.items()})

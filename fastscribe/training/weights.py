@@ -1,0 +1,120 @@
+"""Weights in the precision they are kept in, the one they are used in, and their moving average.
+
+In bf16 a step is often smaller than a weight's last bit, so the optimiser works on float32 copies and the model gets them
+rounded (Micikevicius et al. 2018). BatchNorm stays in float32 altogether: its statistics are sums over thousands of
+frames. The average of the weights over the last steps (Polyak and Juditsky 1992) is what is validated and shipped.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import nn
+
+from fastscribe.training.recipe import OptimiserRecipe
+
+
+class Weights:
+    """The optimiser's side of a model. `model`'s parameters are cast to `dtype` in place."""
+
+    def __init__(self, model: nn.Module, dtype: torch.dtype, recipe: OptimiserRecipe) -> None:
+        self.recipe, self.num_steps = recipe, 0
+        self._model = model
+        masters = {name: parameter.detach().float().clone() for name, parameter in model.named_parameters()}
+        model.to(dtype)
+        for module in model.modules():
+            if isinstance(module, nn.modules.batchnorm._BatchNorm) or _is_slow_in_bf16(module):
+                module.float()
+        self._parameters = dict(model.named_parameters())
+        self.masters = {  # a float32 parameter is its own master
+            name: parameter.data if parameter.dtype == torch.float32 else masters[name].to(parameter.device)
+            for name, parameter in self._parameters.items()
+        }
+        self.averages = {name: master.clone() for name, master in self.masters.items()} if recipe.ema else {}
+        decayed = [master for master in self.masters.values() if master.dim() > 1]
+        others = [master for master in self.masters.values() if master.dim() <= 1]
+        groups: list[dict[str, Any]] = [{"params": decayed}, {"params": others, "weight_decay": 0.0}]
+        self.optimiser = torch.optim.AdamW(
+            groups, lr=0.0, betas=recipe.betas, eps=1e-8, weight_decay=recipe.weight_decay
+        )
+
+    def learning_rate(self, share: float) -> float:
+        """Of the next step, after that share of the run: a linear warm-up times a cosine."""
+        recipe = self.recipe
+        least = min(recipe.min_learning_rate, recipe.learning_rate)
+        rate = least + (recipe.learning_rate - least) * 0.5 * (1 + math.cos(math.pi * min(1.0, share)))
+        return rate * min(1.0, (self.num_steps + 1) / max(1, recipe.warmup_steps))
+
+    @torch.no_grad()
+    def step(self, share: float, num_batches: int = 1) -> float:
+        """Takes the gradients that `num_batches` backward passes have summed, and forgets them. Returns their norm.
+
+        `share` is how much of the run is over. Gradients that are not finite change nothing.
+        """
+        gradients = []
+        for name, parameter in self._parameters.items():
+            if parameter.grad is not None:
+                gradients.append(parameter.grad.float())
+                self.masters[name].grad = gradients[-1]
+            parameter.grad = None
+        if num_batches > 1:
+            torch._foreach_div_(gradients, float(num_batches))
+        norm = float(torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients))))
+        for group in self.optimiser.param_groups:
+            group["lr"] = self.learning_rate(share)
+        if math.isfinite(norm):
+            if self.recipe.clip_norm is not None and norm > self.recipe.clip_norm:
+                torch._foreach_mul_(gradients, self.recipe.clip_norm / norm)
+            self.optimiser.step()
+        self.num_steps += 1
+        for name, master in self.masters.items():
+            master.grad = None
+            if self._parameters[name].data_ptr() != master.data_ptr():
+                self._parameters[name].data.copy_(master)
+        self._average()
+        return norm
+
+    def _average(self) -> None:
+        if self.averages:
+            decay = min(self.recipe.ema, (1 + self.num_steps) / (10 + self.num_steps))  # the start is forgotten soon
+            torch._foreach_lerp_(list(self.averages.values()), list(self.masters.values()), 1 - decay)
+
+    def kept(self) -> dict[str, torch.Tensor]:
+        """What a checkpoint holds: the average in float32, with the model's buffers as they are."""
+        buffers = {name: buffer.detach().clone() for name, buffer in self._model.state_dict().items()}
+        return {**buffers, **{name: tensor.clone() for name, tensor in (self.averages or self.masters).items()}}
+
+    def state(self) -> dict[str, object]:
+        """All that decides the steps to come."""
+        return {
+            "num_steps": self.num_steps,
+            "masters": self.masters,
+            "averages": self.averages,
+            "buffers": dict(self._buffers()),
+            "optimiser": self.optimiser.state_dict(),
+        }
+
+    @torch.no_grad()
+    def restore(self, state: dict) -> None:
+        """The inverse of state(), into a model of the same kind."""
+        self.num_steps = state["num_steps"]
+        for name, master in self.masters.items():
+            master.copy_(state["masters"][name])
+            self._parameters[name].data.copy_(master)
+        for name, average in self.averages.items():
+            average.copy_(state["averages"][name])
+        for name, buffer in self._buffers():
+            buffer.copy_(state["buffers"][name])
+        self.optimiser.load_state_dict(state["optimiser"])
+
+    def _buffers(self) -> Iterator[tuple[str, torch.Tensor]]:
+        persistent = self._model.state_dict().keys() - self._parameters.keys()
+        return ((name, buffer) for name, buffer in self._model.named_buffers() if name in persistent)
+
+
+def _is_slow_in_bf16(module: nn.Module) -> bool:
+    """Depthwise convolutions on a CPU: their backward pass takes up to 15 times as long as in float32 (docs/log.md)."""
+    return isinstance(module, (nn.Conv1d, nn.Conv2d)) and module.groups > 1 and module.weight.device.type == "cpu"

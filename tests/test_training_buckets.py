@@ -1,0 +1,163 @@
+"""Plans of epochs: every example once, all ranks in step, nothing beyond a batch size, little padding."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fastscribe.training.buckets import (
+    Bucket,
+    MemoryModel,
+    assign,
+    draw_speeds,
+    make_buckets,
+    naive_batches,
+    padding_share,
+    plan_epoch,
+)
+
+examples = st.lists(st.tuples(st.floats(0.1, 40), st.integers(0, 200)), min_size=1, max_size=150)
+counts = st.integers(1, 8)
+
+
+def speech(num_examples: int) -> tuple[np.ndarray, np.ndarray]:
+    """Durations like a corpus of sentences', about seven tokens a second."""
+    draw = random.Random(0)
+    durations = np.array([min(20, 0.5 + draw.lognormvariate(1.1, 0.6)) for _ in range(num_examples)])
+    return durations, np.array([max(1, round(d * draw.uniform(4, 10))) for d in durations])
+
+
+@given(examples, counts, counts)
+def test_every_example_has_the_first_bucket_that_holds_it(rows, num_durations, num_tokens) -> None:
+    durations, tokens = zip(*rows, strict=True)
+    buckets = make_buckets(durations, tokens, num_durations, num_tokens)
+    assert len(buckets) <= num_durations * num_tokens
+    assert list(buckets) == sorted(set(buckets))
+    for (duration, count), place in zip(rows, assign(durations, tokens, buckets), strict=True):
+        fitting = [i for i, (most_s, most) in enumerate(buckets) if duration <= most_s and count <= most]
+        assert fitting[0] == place
+
+
+def test_durations_share_the_audio_and_tokens_the_lattice() -> None:
+    durations, tokens = speech(20_000)
+    chosen = assign(durations, tokens, make_buckets(durations, tokens, 8, 1))
+    shares = np.bincount(chosen, durations) / durations.sum()
+    assert np.allclose(shares, 1 / 8, atol=0.002)
+    cells = durations * (tokens + 1)
+    buckets = make_buckets(durations, tokens, 4, 3)
+    chosen = assign(durations, tokens, buckets)
+    for end in {bucket.max_duration_s for bucket in buckets}:
+        inside = [i for i, bucket in enumerate(buckets) if bucket.max_duration_s == end]
+        shares = np.array([cells[chosen == i].sum() for i in inside])
+        assert len(inside) == 3 and np.allclose(shares / shares.sum(), 1 / 3, atol=0.05)
+
+
+def test_what_no_bucket_holds_is_named() -> None:
+    with pytest.raises(ValueError, match=r"no bucket holds 2\.5 s with 7 tokens"):
+        assign([1.0, 2.5], [3, 7], [Bucket(2.0, 10), Bucket(3.0, 6)])
+
+
+@given(examples, st.floats(1, 200), st.integers(1, 4), st.integers(0, 3))
+def test_one_rank_sees_every_example_once_within_the_batch_sizes(rows, budget, num_tokens, epoch) -> None:
+    durations, tokens = zip(*rows, strict=True)
+    buckets = make_buckets(durations, tokens, 5, num_tokens)
+    sizes = MemoryModel(budget).batch_sizes(buckets)
+    plan = plan_epoch(durations, tokens, buckets, sizes, epoch=epoch, seed=7)
+    assert sorted(i for batch in plan for i in batch) == list(range(len(rows)))
+    chosen = assign(durations, tokens, buckets)
+    for batch in plan:
+        (place,) = set(chosen[batch])
+        assert 1 <= len(batch) <= sizes[place]
+        assert len(batch) == 1 or len(batch) * max(durations[i] for i in batch) <= budget * (1 + 1e-6)
+
+
+@given(examples, st.floats(1, 200), st.integers(2, 5))
+def test_ranks_go_in_step_through_the_same_buckets(rows, budget, world_size) -> None:
+    durations, tokens = zip(*rows, strict=True)
+    buckets = make_buckets(durations, tokens, 5, 2)
+    sizes = MemoryModel(budget).batch_sizes(buckets)
+    chosen = assign(durations, tokens, buckets)
+    plans = [
+        plan_epoch(durations, tokens, buckets, sizes, epoch=0, seed=1, rank=rank, world_size=world_size)
+        for rank in range(world_size)
+    ]
+    assert len({len(plan) for plan in plans}) == 1
+    for step in zip(*plans, strict=True):
+        (place,) = {place for batch in step for place in chosen[batch]}
+        rows_of_ranks = [len(batch) for batch in step]
+        assert min(rows_of_ranks) >= 1 and max(rows_of_ranks) <= min(sizes[place], min(rows_of_ranks) + 1)
+    seen = [i for plan in plans for batch in plan for i in batch]
+    assert len(seen) == len(set(seen))
+    left_out = np.bincount(chosen) - np.bincount(chosen[np.array(seen, int)], minlength=chosen.max() + 1)
+    assert max(left_out) < world_size
+
+
+def test_a_plan_is_its_arguments_and_every_epoch_another() -> None:
+    durations, tokens = speech(500)
+    buckets = make_buckets(durations, tokens, 4, 1)
+    sizes = MemoryModel(60).batch_sizes(buckets)
+
+    def plan(epoch: int, seed: int) -> list[list[int]]:
+        return [b.tolist() for b in plan_epoch(durations, tokens, buckets, sizes, epoch=epoch, seed=seed)]
+
+    assert plan(3, 1) == plan(3, 1)
+    assert plan(3, 1) != plan(4, 1) and plan(3, 1) != plan(3, 2)
+    assert not {frozenset(b) for b in plan(3, 1)} & {frozenset(b) for b in plan(4, 1)}  # nor do the same meet
+
+
+def test_the_rest_of_a_bucket_is_spread() -> None:
+    plan = plan_epoch([1.0] * 101, [3] * 101, [Bucket(1.0, 3)], [10], epoch=0, seed=0)
+    assert sorted(map(len, plan)) == [9] * 9 + [10] * 2
+
+
+def test_padding_is_below_five_per_cent_where_random_batches_waste_half() -> None:
+    durations, tokens = speech(6000)
+    plain = make_buckets(durations, tokens, 16, 1)
+    plan = plan_epoch(durations, tokens, plain, MemoryModel(120).batch_sizes(plain), epoch=0, seed=0)
+    naive = padding_share(naive_batches(6000, 6000 / len(plan), 0), durations, tokens)
+    assert padding_share(plan, durations, tokens).frames < 0.04 < 0.5 < naive.frames
+    two = make_buckets(durations, tokens, 16, 4)
+    finer = plan_epoch(durations, tokens, two, MemoryModel(120).batch_sizes(two), epoch=0, seed=0)
+    wasted = [padding_share(batches, durations, tokens).lattice for batches in (finer, plan)]
+    assert wasted[0] < 0.6 * wasted[1] < wasted[1] < naive.lattice
+
+
+def test_padding_is_counted_in_frames_and_cells() -> None:
+    share = padding_share([np.array([0, 1]), np.array([2])], [4.0, 2.0, 1.0], [3, 1, 9])
+    assert share.frames == pytest.approx(1 - 7 / 9)
+    assert share.lattice == pytest.approx(1 - (4 * 4 + 2 * 2 + 10) / (2 * 4 * 4 + 10))
+
+
+@given(st.integers(1, 300), st.floats(0.5, 50))
+def test_naive_batches_hold_every_example_once(num_examples, mean_size) -> None:
+    batches = naive_batches(num_examples, mean_size, 0)
+    assert sorted(i for batch in batches for i in batch) == list(range(num_examples))
+    assert all(len(batch) for batch in batches) or mean_size < 1
+
+
+def test_memory_grows_with_length_its_square_and_the_lattice() -> None:
+    model = MemoryModel(1000, per_second=2, per_second_squared=3, per_second_token=5)
+    assert model.row(Bucket(10, 4)) == 10 * 2 + 100 * 3 + 10 * 5 * 5
+    assert model.batch_sizes([Bucket(10, 4), Bucket(1, 0), Bucket(100, 9)]) == (1, 100, 1)
+    assert MemoryModel(120).batch_sizes([Bucket(0.1, 1), Bucket(40, 1)]) == (1200, 3)
+
+
+def test_speeds_are_drawn_anew_every_epoch_and_repeat() -> None:
+    drawn = draw_speeds(3000, (0.9, 1.0, 1.1), epoch=0, seed=0)
+    assert set(drawn) == {0.9, 1.0, 1.1} and min(np.unique(drawn, return_counts=True)[1]) > 900
+    assert (drawn == draw_speeds(3000, (0.9, 1.0, 1.1), epoch=0, seed=0)).all()
+    assert (drawn != draw_speeds(3000, (0.9, 1.0, 1.1), epoch=1, seed=0)).any()
+
+
+def test_buckets_for_all_speeds_hold_every_epoch_planned_with_them() -> None:
+    durations, tokens = speech(800)
+    speeds = np.array([0.9, 1.0, 1.1])
+    buckets = make_buckets((durations[:, None] / speeds).ravel(), tokens.repeat(3), 16, 2)
+    for epoch in range(3):
+        played = durations / draw_speeds(800, speeds, epoch, seed=0)
+        plan = plan_epoch(played, tokens, buckets, MemoryModel(120).batch_sizes(buckets), epoch=epoch, seed=0)
+        assert sum(map(len, plan)) == 800

@@ -1,0 +1,205 @@
+"""Rows into examples: what is wrong is named with its place, what is of no use is counted, no sentence on both sides."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fastscribe.errors import ManifestError, UsageError
+from fastscribe.training.manifest import (
+    Corpus,
+    Example,
+    ExampleLimits,
+    ManifestPart,
+    read_manifests,
+    repeat_examples,
+    split_validation,
+    tokenise,
+)
+
+LIMITS = ExampleLimits()
+
+
+def row(**fields: Any) -> str:
+    return json.dumps({"audio_filepath": "a.wav", "duration": 2.0, "text": "Hello there."} | fields)
+
+
+def manifest(folder: Path, *rows: str, name: str = "train.jsonl") -> str:
+    for audio in ("a.wav", "sub/b.wav"):
+        (folder / audio).parent.mkdir(exist_ok=True)
+        (folder / audio).touch()
+    (folder / name).write_text("\n".join(rows) + "\n", encoding="utf-8")
+    return str(folder / name)
+
+
+def read(*paths: str, limits: ExampleLimits = LIMITS) -> Corpus:
+    return read_manifests([ManifestPart(path) for path in paths], limits)
+
+
+def example(text: str, repeat: float = 1.0) -> Example:
+    return Example("a.wav", text, 1.0, repeat=repeat)
+
+
+def test_rows_of_all_manifests_in_order(tmp_path) -> None:
+    first = manifest(tmp_path, row(speaker="x"), "", row(audio_filepath="sub/b.wav", offset=1.5, text="“One”  two"))
+    second = manifest(tmp_path, "\ufeff" + row(text="last", duration=3), name="more.jsonl")
+    corpus = read_manifests([ManifestPart(first), ManifestPart(second, 2)], LIMITS)
+    assert corpus.examples == (
+        Example(str(tmp_path / "a.wav"), "Hello there.", 2.0),
+        Example(str(tmp_path / "sub/b.wav"), '"One" two', 2.0, 1.5),
+        Example(str(tmp_path / "a.wav"), "last", 3.0, repeat=2),
+    )
+    assert not corpus.left_out and corpus.duration_s == 7
+
+
+@pytest.mark.parametrize(
+    ("bad", "problem"),
+    [
+        ("{", "not JSON"),
+        ("[1]", "not a JSON object"),
+        (row(audio_filepath=None), "no audio_filepath"),
+        (row(audio_filepath="gone.wav"), "no such recording: .*gone.wav"),
+        (row(audio_filepath="a\0"), "no such recording"),
+        (row(audio_filepath="sub"), "no such recording"),
+        (row(text=None), "no text"),
+        (row(text=["a"]), "not a string"),
+        (row(duration=None), "no duration"),
+        (row(duration="2"), "not a number of seconds"),
+        (row(offset=-1), "not a length of time"),
+    ],
+)
+def test_a_wrong_row_is_one_error_that_says_where(tmp_path, bad, problem) -> None:
+    with pytest.raises(ManifestError, match=rf"^{tmp_path}/train\.jsonl: line 3: .*{problem}"):
+        read(manifest(tmp_path, row(), "", bad))
+
+
+def test_a_manifest_that_cannot_be_read(tmp_path) -> None:
+    with pytest.raises(UsageError, match=r"gone\.jsonl: no such file or folder"):
+        read(str(tmp_path / "gone.jsonl"))
+
+
+def test_what_is_of_no_use_is_left_out_by_reason(tmp_path) -> None:
+    rows = [row(text=""), row(text=" \u200b"), row(duration=0.2), row(duration=31), row(duration=50), row()]
+    corpus = read(manifest(tmp_path, *rows))
+    assert len(corpus.examples) == 1
+    assert corpus.left_out == {
+        "without text": (2, 4.0),
+        "shorter than 0.3 s": (1, 0.2),
+        "longer than 30 s": (2, 81.0),
+    }
+    assert str(corpus) == (
+        "1 examples, 0.00 h; left out: 2 without text (0.1 min), 1 shorter than 0.3 s (0.0 min), 2 longer than 30 s (1.4 min)"
+    )
+
+
+def test_limits_are_themselves_allowed(tmp_path) -> None:
+    limits = ExampleLimits(min_duration_s=1, max_duration_s=2, max_tokens=4, max_tokens_per_s=4)
+    corpus = read(manifest(tmp_path, row(duration=1), row(duration=2)), limits=limits)
+    assert len(tokenise(corpus, lambda text: (1,) * 4, limits).examples) == 2
+
+
+def test_too_many_tokens_are_left_out() -> None:
+    limits = ExampleLimits(max_tokens=5, max_tokens_per_s=2)
+    texts = ["abc", "abcdef", "a", "?", ""]
+    corpus = Corpus(tuple(Example("a.wav", text, duration_s=1.5) for text in texts), {"before": (1, 1.0)})
+    encode = {"?": None}
+    tokenised = tokenise(corpus, lambda text: encode.get(text, tuple(map(ord, text))), limits)
+    assert [e.tokens for e in tokenised.examples] == [(97, 98, 99), (97,)]
+    assert {reason: out[0] for reason, out in tokenised.left_out.items()} == {
+        "before": 1,
+        "of more than 5 tokens": 1,
+        "with letters that the vocabulary lacks": 1,
+        "without text": 1,
+    }
+    fast = Corpus((Example("a.wav", "abcd", duration_s=1.5), Example("a.wav", "abc", duration_s=1.5)))
+    assert list(tokenise(fast, lambda text: tuple(map(ord, text)), limits).left_out) == [
+        "of more than 2 tokens a second"
+    ]
+
+
+def test_nothing_left_says_why(tmp_path) -> None:
+    with pytest.raises(UsageError, match=r"nothing to train on: 0 examples, 0.00 h; left out: 1 without text"):
+        read(manifest(tmp_path, row(text="")))
+    with pytest.raises(UsageError, match="letters that the vocabulary lacks"):
+        tokenise(Corpus((example("x"),)), lambda text: None, LIMITS)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: ManifestPart("m", 0),
+        lambda: ManifestPart("m", float("nan")),
+        lambda: ExampleLimits(min_duration_s=3, max_duration_s=2),
+        lambda: ExampleLimits(max_tokens=0),
+        lambda: ExampleLimits(max_tokens_per_s=0),
+    ],
+)
+def test_options_that_make_no_sense_are_refused(make) -> None:
+    with pytest.raises(UsageError):
+        make()
+
+
+@given(st.lists(st.sampled_from([0.25, 0.5, 1.0, 2.5, 3.0]), max_size=60))
+def test_repeats_come_to_their_sum(repeats) -> None:
+    repeated = repeat_examples([example(str(i), repeat) for i, repeat in enumerate(repeats)])
+    for repeat in set(repeats):
+        assert sum(e.repeat == repeat for e in repeated) == int(repeats.count(repeat) * repeat)
+    for place, repeat in enumerate(repeats):
+        assert int(repeat) <= sum(e.text == str(place) for e in repeated) <= int(repeat) + (repeat % 1 > 0)
+
+
+def test_a_tenth_is_every_tenth() -> None:
+    assert len(repeat_examples([example(str(i), 0.1) for i in range(30)])) == 3
+
+
+sentences = st.lists(
+    st.sampled_from(["Go on.", "go on", "Go, on!", "stop", "Stop.", *"abcdefgh"]), min_size=2, max_size=40
+)
+
+
+def sides(texts: list[str], **asked: Any) -> tuple[list[str], list[str]]:
+    training, validation = split_validation([example(text) for text in texts], **asked)
+    return [e.text for e in training], [e.text for e in validation]
+
+
+def same(texts: list[str]) -> set[str]:
+    return {"".join(filter(str.isalpha, text.lower())) for text in texts}
+
+
+@given(sentences, st.integers(1, 20), st.integers(0, 5))
+def test_no_sentence_is_on_both_sides(texts, count, seed) -> None:
+    try:
+        training, validation = sides(texts, count=count, seed=seed)
+    except UsageError:
+        assert len(same(texts)) == 1 or count >= len(texts) - max(map(texts.count, texts)) * 3
+        return
+    assert not same(training) & same(validation)
+    assert sorted(training + validation) == sorted(texts)
+    assert count <= len(validation) < count + len(texts)
+    assert sides(texts[::-1], count=count, seed=seed)[1] == validation[::-1]
+
+
+def test_a_count_takes_whole_sentences_and_no_more() -> None:
+    training, validation = sides([f"{i % 50}" for i in range(500)], count=101, seed=0)
+    assert len(validation) == 110 and len(training) == 390
+
+
+def test_with_a_share_a_new_corpus_moves_no_sentence() -> None:
+    old, new = [f"old {i}" for i in range(2000)], [f"new {i}" for i in range(2000)]
+    _, validation = sides(old, share=0.1, seed=3)
+    assert 150 < len(validation) < 250
+    assert set(sides(new + old, share=0.1, seed=3)[1]) >= set(validation)
+    assert set(validation) != set(sides(old, share=0.1, seed=4)[1])
+
+
+@pytest.mark.parametrize(
+    "asked", [{}, {"share": 0.1, "count": 2}, {"share": 1.1}, {"share": 0}, {"count": 0}, {"count": 9}]
+)
+def test_a_side_without_examples_is_refused(asked) -> None:
+    with pytest.raises(UsageError):
+        sides(["a", "b", "c"], seed=0, **asked)

@@ -1,0 +1,87 @@
+"""The search for batch sizes against memories of known size, and the file it leaves."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fastscribe.errors import OutputError, UsageError
+from fastscribe.training.batch_search import read_batch_sizes, search_batch_sizes, stored_or_searched, write_batch_sizes
+from fastscribe.training.buckets import Bucket, MemoryModel
+
+BUCKETS = (Bucket(2.0, 10), Bucket(2.0, 20), Bucket(5.0, 15), Bucket(5.0, 60))
+WHAT = {"model": {"d_model": 4, "durations": (0, 1)}, "device": "a card", "memory": 1 << 30, "dtype": "bfloat16"}
+
+
+class Memory:
+    """Of a device: what fits is what MemoryModel says, and each trial is counted."""
+
+    def __init__(self, budget: float) -> None:
+        self.model = MemoryModel(budget, 1.0, 0.01, 0.002)
+        self.trials: list[tuple[Bucket, int]] = []
+
+    def fits(self, bucket: Bucket, rows: int) -> bool:
+        self.trials.append((bucket, rows))
+        return rows * self.model.row(bucket) <= self.model.budget
+
+
+buckets = st.lists(st.builds(Bucket, st.floats(0.5, 40), st.integers(0, 300)), min_size=1, max_size=12, unique=True)
+
+
+@given(buckets, st.floats(800, 1e5), st.integers(1, 3000))
+def test_what_is_found_fits_with_a_margin_and_is_not_much_less_than_could_be(buckets, budget, most) -> None:
+    memory = Memory(budget)
+    for bucket, rows in zip(buckets, search_batch_sizes(buckets, memory.fits, most), strict=True):
+        right = min(most, memory.model.batch_sizes([bucket])[0])
+        assert 1 <= rows <= max(1, 0.9 * right)
+        assert rows >= int(0.9 * (0.95 * right - 1)) or rows == 1
+    assert len(memory.trials) == len(set(memory.trials))  # nothing is tried twice
+    assert all(rows <= most for _, rows in memory.trials)
+
+
+def test_smaller_buckets_start_from_what_larger_ones_hold() -> None:
+    memory = Memory(1000)
+    search_batch_sizes(BUCKETS, memory.fits)
+    assert memory.trials[0] == (BUCKETS[3], 1)
+    assert min(rows for bucket, rows in memory.trials if bucket == BUCKETS[0]) > 300
+    assert len(memory.trials) < 40
+
+
+def test_one_row_too_much_is_an_error_that_names_it() -> None:
+    with pytest.raises(UsageError, match="no memory for one recording of 5 s with 60 tokens"):
+        search_batch_sizes(BUCKETS, lambda bucket, rows: False)
+
+
+def test_found_once_and_read_for_the_same_only(tmp_path) -> None:
+    path, memory = tmp_path / "new" / "sizes.json", Memory(1000)
+    found = stored_or_searched(path, WHAT, BUCKETS, memory.fits)
+    tried = len(memory.trials)
+    assert stored_or_searched(path, WHAT, BUCKETS, memory.fits) == found and len(memory.trials) == tried
+    assert [p.name for p in path.parent.iterdir()] == ["sizes.json"]
+    assert stored_or_searched(path, WHAT | {"dtype": "float32"}, BUCKETS, Memory(500).fits) != found
+    assert read_batch_sizes(path, WHAT, BUCKETS) is None
+    assert read_batch_sizes(path, WHAT | {"dtype": "float32"}, BUCKETS[1:]) is None
+
+
+@pytest.mark.parametrize("damage", ["", "{", "[]", "3", '{"batch_sizes": [1]}'])
+def test_a_damaged_file_is_no_table(tmp_path, damage) -> None:
+    path = tmp_path / "sizes.json"
+    path.write_text(damage)
+    assert read_batch_sizes(path, WHAT, BUCKETS) is None
+
+
+@pytest.mark.parametrize("sizes", [[1, 2, 3], [1, 2, 3, 0], [1, 2, 3, "4"], [1, 2, 3, True], None])
+def test_sizes_that_cannot_be_are_no_table(tmp_path, sizes) -> None:
+    path = tmp_path / "sizes.json"
+    write_batch_sizes(path, WHAT, BUCKETS, (1, 2, 3, 4))
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"batch_sizes": sizes}))
+    assert read_batch_sizes(path, WHAT, BUCKETS) is None
+
+
+def test_a_file_that_cannot_be_written_is_an_error(tmp_path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(OutputError):
+        write_batch_sizes(tmp_path / "file" / "sizes.json", WHAT, BUCKETS, (1, 2, 3, 4))

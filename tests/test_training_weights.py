@@ -1,0 +1,132 @@
+"""The optimiser's side of a model, against torch's own and by hand."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from fastscribe.training.recipe import OptimiserRecipe
+from fastscribe.training.weights import Weights
+
+
+def network(seed: int = 0) -> nn.Module:
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Conv1d(1, 1, 3))
+
+
+def give_gradients(model: nn.Module, seed: int, scale: float = 1.0) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    for parameter in model.parameters():
+        gradient = scale * torch.randn(parameter.shape, generator=generator)
+        parameter.grad = gradient.to(parameter.dtype)
+
+
+PLAIN = OptimiserRecipe(learning_rate=1e-2, warmup_steps=0, clip_norm=None, weight_decay=0.0, ema=0.0)
+
+
+def test_float32_is_adamw() -> None:
+    ours, theirs = network(), network()
+    weights = Weights(ours, torch.float32, PLAIN)
+    optimiser = torch.optim.AdamW(theirs.parameters(), lr=0.0, betas=PLAIN.betas, weight_decay=0.0)
+    for step in range(5):
+        give_gradients(ours, step)
+        give_gradients(theirs, step)
+        for group in optimiser.param_groups:
+            group["lr"] = weights.learning_rate(step / 5)
+        optimiser.step()
+        weights.step(step / 5)
+        for a, b in zip(ours.parameters(), theirs.parameters(), strict=True):
+            torch.testing.assert_close(a, b)
+
+
+def test_steps_smaller_than_a_last_bit_add_up() -> None:
+    """In bf16 alone, 1 + 0.0001 is 1."""
+    model = nn.Linear(1, 1, bias=False)
+    nn.init.ones_(model.weight)
+    recipe = OptimiserRecipe(learning_rate=1e-4, min_learning_rate=1e-4, warmup_steps=0, weight_decay=0.0, ema=0.0)
+    weights = Weights(model, torch.bfloat16, recipe)
+    for _ in range(200):
+        model.weight.grad = torch.full_like(model.weight, -1.0)
+        weights.step(0.0)
+    assert model.weight.dtype == torch.bfloat16
+    assert float(weights.masters["weight"]) == pytest.approx(1.02, abs=1e-3)
+    assert float(model.weight.detach()) == pytest.approx(1.02, abs=5e-3)
+
+
+def test_batch_norm_stays_in_float32() -> None:
+    model = network()
+    Weights(model, torch.bfloat16, PLAIN)
+    assert {module.weight.dtype for module in model if isinstance(module, nn.BatchNorm1d)} == {torch.float32}
+    assert model[0].weight.dtype == torch.bfloat16 and model[1].running_var.dtype == torch.float32
+
+
+def test_warm_up_and_cosine() -> None:
+    recipe = OptimiserRecipe(learning_rate=1.0, min_learning_rate=0.1, warmup_steps=10)
+    weights = Weights(network(), torch.float32, recipe)
+    assert weights.learning_rate(0.0) == pytest.approx(0.1)  # of the first of ten steps
+    weights.num_steps = 10
+    rates = [weights.learning_rate(share) for share in (0.0, 0.5, 1.0, 2.0)]
+    assert rates == pytest.approx([1.0, 0.55, 0.1, 0.1])
+
+
+def test_gradients_are_averaged_over_batches_and_clipped() -> None:
+    recipe = OptimiserRecipe(learning_rate=1e-2, warmup_steps=0, clip_norm=0.5, ema=0.0)
+    one, two = network(), network()
+    first, second = Weights(one, torch.float32, recipe), Weights(two, torch.float32, recipe)
+    give_gradients(one, 1, scale=100.0)
+    give_gradients(two, 1, scale=300.0)
+    norms = first.step(0.0), second.step(0.0, num_batches=3)
+    assert norms[0] == pytest.approx(norms[1], rel=1e-5) and norms[0] > 0.5
+    for a, b in zip(one.parameters(), two.parameters(), strict=True):
+        torch.testing.assert_close(a, b)
+
+
+def test_a_gradient_that_is_no_number_changes_nothing() -> None:
+    model = network()
+    weights = Weights(model, torch.float32, PLAIN)
+    before = [parameter.detach().clone() for parameter in model.parameters()]
+    give_gradients(model, 0)
+    model[0].weight.grad[0, 0] = math.nan
+    assert math.isnan(weights.step(0.0))
+    for a, b in zip(model.parameters(), before, strict=True):
+        assert torch.equal(a, b)
+    assert weights.num_steps == 1 and all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_the_average_forgets_the_start_and_follows() -> None:
+    model = nn.Linear(1, 1, bias=False)
+    recipe = OptimiserRecipe(learning_rate=0.1, min_learning_rate=0.1, warmup_steps=0, weight_decay=0.0, ema=0.9)
+    weights = Weights(model, torch.float32, recipe)
+    expected = float(weights.masters["weight"])
+    for step in range(1, 30):
+        model.weight.grad = torch.ones_like(model.weight)
+        weights.step(0.0)
+        decay = min(0.9, (1 + step) / (10 + step))
+        expected = decay * expected + (1 - decay) * float(model.weight.detach())
+        assert float(weights.averages["weight"]) == pytest.approx(expected, abs=1e-5)
+        assert float(weights.kept()["weight"]) == pytest.approx(expected, abs=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_restored_it_goes_on_exactly(dtype: torch.dtype, tmp_path) -> None:
+    recipe = OptimiserRecipe(learning_rate=1e-2, warmup_steps=3)
+    model = network()
+    weights = Weights(model, dtype, recipe)
+    for step in range(4):
+        give_gradients(model, step)
+        weights.step(step / 8)
+    torch.save(weights.state(), tmp_path / "state.pt")
+    other = network(seed=5)
+    restored = Weights(other, dtype, recipe)
+    restored.restore(torch.load(tmp_path / "state.pt", weights_only=True))
+    for step in range(4, 8):
+        for each, its_weights in ((model, weights), (other, restored)):
+            give_gradients(each, step)
+            its_weights.step(step / 8)
+    for name, tensor in weights.kept().items():
+        assert torch.equal(tensor, restored.kept()[name]), name
+    for a, b in zip(model.parameters(), other.parameters(), strict=True):
+        assert torch.equal(a, b)
