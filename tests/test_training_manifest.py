@@ -6,7 +6,9 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import soundfile
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -203,3 +205,29 @@ def test_with_a_share_a_new_corpus_moves_no_sentence() -> None:
 def test_a_side_without_examples_is_refused(asked) -> None:
     with pytest.raises(UsageError):
         sides(["a", "b", "c"], seed=0, **asked)
+
+
+def test_a_folder_of_recordings_with_texts_beside_them(tmp_path: Path) -> None:
+    (tmp_path / "deep").mkdir()
+    for name, seconds in (("b.wav", 1.0), ("deep/a.flac", 2.0), ("alone.wav", 1.0)):
+        soundfile.write(tmp_path / name, np.zeros(int(16_000 * seconds)), 16_000)
+    (tmp_path / "b.txt").write_text("one  two\n", encoding="utf-8-sig")
+    (tmp_path / "deep" / "a.TXT").write_text("three", encoding="utf-8")
+    corpus = read_manifests([ManifestPart(str(tmp_path), 2.0)], ExampleLimits())
+    assert [(Path(e.path).name, e.text, e.duration_s, e.repeat) for e in corpus.examples] == [
+        ("b.wav", "one two", 1.0, 2.0),
+        ("a.flac", "three", 2.0, 2.0),
+    ]
+
+
+def test_a_folder_that_cannot_be_learnt_from(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"no recording here has a \.txt"):
+        read_manifests([ManifestPart(str(tmp_path))], ExampleLimits())
+    (tmp_path / "a.wav").write_bytes(b"not audio")
+    (tmp_path / "a.txt").write_text("text")
+    with pytest.raises(UsageError, match=r"a\.wav.*take its \.txt away"):
+        read_manifests([ManifestPart(str(tmp_path))], ExampleLimits())
+    soundfile.write(tmp_path / "a.wav", np.zeros(16_000), 16_000)
+    (tmp_path / "a.txt").write_bytes(b"\xff\xfe")
+    with pytest.raises(UsageError, match=r"a\.txt: not UTF-8"):
+        read_manifests([ManifestPart(str(tmp_path))], ExampleLimits())

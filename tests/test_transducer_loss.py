@@ -338,11 +338,10 @@ def test_joint_refuses_what_it_cannot_do() -> None:
         loss.backward()
 
 
-def test_groups_are_full_but_not_fuller(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(joint, "_NODES_PER_GROUP", 20)
+def test_groups_are_full_but_not_fuller() -> None:
     lengths = (torch.tensor([5, 5, 30, 1, 0, 9]), torch.tensor([1, 1, 0, 0, 3, 1]))
     work = joint._Work(torch.zeros(6, 3), *lengths, 0, RNNT, torch.relu, None, torch.float32, 0.0)
-    groups = joint._groups(work)
+    groups = joint._groups(work, 20)
     assert [[block.row for block in blocks] for blocks in groups] == [[0, 1], [2], [3, 4, 5]]
     assert [[block.start for block in blocks] for blocks in groups] == [[0, 10], [0], [0, 1, 1]]
 

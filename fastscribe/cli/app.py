@@ -17,7 +17,7 @@ app = typer.Typer(
     },
 )
 
-MODEL_HELP = ".nemo file, Hugging Face folder or fastscribe folder."
+MODEL_HELP = ".nemo file, Hugging Face folder or name (organisation/model), or fastscribe folder."
 
 
 def option(*names: str, **settings: Any) -> Any:

@@ -25,8 +25,9 @@ class StoredDtype(str, Enum):
 def _read_model(path: str) -> Checkpoint:
     from fastscribe.checkpoint import read_checkpoint
     from fastscribe.model.model import build_model
+    from fastscribe.model_location import locate
 
-    checkpoint = read_checkpoint(path)
+    checkpoint = read_checkpoint(locate(path, say))
     build_model(checkpoint.config, checkpoint.weights, checkpoint.path)  # the names must match, or it is no model
     return checkpoint
 

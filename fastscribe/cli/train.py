@@ -68,13 +68,14 @@ def train(
 
     check_installed("whisper-en", "train", "train")
     from fastscribe.checkpoint import read_checkpoint
+    from fastscribe.model_location import locate
     from fastscribe.training.trainer import Ranks, Trainer, prepare
 
     ranks = Ranks.of_torchrun()
     is_shown = ranks.rank == 0 and not quiet
     chosen = _recipe(recipe, epochs, init is not None)
     folder = _folder(output_dir, overwrite, ranks)
-    checkpoint = read_checkpoint(init) if init is not None else None
+    checkpoint = read_checkpoint(locate(init, say)) if init is not None else None
     material = prepare(chosen, checkpoint)
     chosen_device = _join(device, ranks)
     chosen_dtype = _dtype(dtype, chosen_device)

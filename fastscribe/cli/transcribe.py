@@ -15,8 +15,9 @@ from fastscribe.cli.app import MODEL_HELP, app, option
 from fastscribe.cli.job import Job, Place, run, say_what_would_be_done
 from fastscribe.config import OUTPUT_FORMATS, Options, OutputStyle, SubtitleStyle
 from fastscribe.events import Events
+from fastscribe.model_location import locate
 from fastscribe.resume.shards import choose_shard
-from fastscribe.terminal import log_to
+from fastscribe.terminal import log_to, say
 
 
 class Dtype(str, Enum):
@@ -73,7 +74,9 @@ def transcribe(
             help="Files, folders, globs, NeMo manifests (.jsonl, .json), or - for paths on stdin.", metavar="INPUTS..."
         ),
     ],
-    model: Annotated[str, option("--model", "-m", help=MODEL_HELP)],
+    model: Annotated[
+        str | None, option("--model", "-m", help=f"{MODEL_HELP} Default: the small English one that comes with it.")
+    ] = None,
     output_dir: Annotated[
         Path | None,
         option(
@@ -214,7 +217,7 @@ def transcribe(
         threads=threads,
     )
     place = Place(output_dir, choose_shard(shard, os.environ), overwrite, retry_failed, ordered)
-    job = Job(inputs, model, device, dtype.value, options, style, place, price_per_hour)
+    job = Job(inputs, str(locate(model, say)), device, dtype.value, options, style, place, price_per_hour)
     with Events(events) as told:
         if dry_run:
             say_what_would_be_done(job, quiet)

@@ -1,8 +1,10 @@
 """Training manifests: NeMo's JSON lines (audio_filepath, duration, text, optionally offset) into examples to learn from.
 
+A folder will do too: recordings with a text file of the same name beside each (`a.wav`, `a.txt`).
+
 A row that is wrong (no JSON, no duration, a recording that is not there) stops everything with one line that says where,
 because it is a mistake to be put right. A row that is merely of no use (no text, too long, too many tokens a second)
-is left out, and counted by reason. Nothing is opened but the manifests; no tensor is known here.
+is left out, and counted by reason. Of recordings nothing is opened but, in a folder, their headers; no tensor is known here.
 """
 
 from __future__ import annotations
@@ -12,15 +14,20 @@ import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import NamedTuple
 
+from fastscribe.audio.folders import walk
 from fastscribe.audio.manifest import BYTE_ORDER_MARK, parse_row, row_source
+from fastscribe.audio.probe import probe
 from fastscribe.audio.source import Source, system_problem
-from fastscribe.errors import ManifestError, UsageError
+from fastscribe.errors import AudioError, ManifestError, UsageError
+from fastscribe.regular_file import read_regular
 from fastscribe.training.bpe import clean_text
 
 # A text's ids, or None where the vocabulary cannot write it.
 Encode = Callable[[str], tuple[int, ...] | None]
+_MAX_TEXT_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -96,7 +103,11 @@ def read_manifests(parts: Iterable[ManifestPart], limits: ExampleLimits) -> Corp
 
     Raises UsageError where a manifest cannot be read or nothing usable is in any; ManifestError for a row that is wrong.
     """
-    examples = [example for part in parts for example in _examples(part)]
+    examples = [
+        example
+        for part in parts
+        for example in (_folder_examples(part) if os.path.isdir(part.path) else _examples(part))
+    ]
     corpus = _sorted_out(((example, _unusable(example, limits)) for example in examples), {})
     if not corpus.examples:
         raise UsageError(f"nothing to train on: {corpus}")
@@ -152,6 +163,37 @@ def _examples(part: ManifestPart) -> Iterator[Example]:
                     yield _example(part, number, row)
     except OSError as error:
         raise UsageError(f"{part.path}: {system_problem(error)}") from error
+
+
+def _folder_examples(part: ManifestPart) -> Iterator[Example]:
+    """Raises UsageError where a recording or its text cannot be read, or no text lies beside any."""
+    texts = {}
+    others = []
+    for name in walk(part.path):
+        if isinstance(name, OSError):
+            raise UsageError(f"{name.filename}: {system_problem(name)}")
+        stem, extension = os.path.splitext(name)
+        if extension.lower() == ".txt":
+            texts[stem] = os.path.join(part.path, name)
+        else:
+            others.append((stem, os.path.join(part.path, name)))
+    pairs = [(path, texts[stem]) for stem, path in others if stem in texts]
+    if not pairs:
+        raise UsageError(f"{part.path}: no recording here has a .txt of the same name beside it")
+    for path, text_path in pairs:
+        yield _paired(part, path, text_path)
+
+
+def _paired(part: ManifestPart, path: str, text_path: str) -> Example:
+    try:
+        text = read_regular(Path(text_path), _MAX_TEXT_BYTES).decode("utf-8-sig")
+        duration_s = probe(Source(path, path, path)).duration_s
+    except (OSError, UnicodeDecodeError) as error:
+        problem = system_problem(error) if isinstance(error, OSError) else "not UTF-8"
+        raise UsageError(f"{text_path}: {problem}") from error
+    except AudioError as error:
+        raise UsageError(f"{error}; put it right, or take its .txt away") from error
+    return Example(path, clean_text(text), duration_s, repeat=part.repeat)
 
 
 def _example(part: ManifestPart, number: int, line: bytes) -> Example:

@@ -44,18 +44,22 @@ class Lattice:
 
 
 def losses(
-    logits_CW: torch.Tensor, batch: Batch, *, blank_id: int, config: TransducerLossConfig
+    logits_CW: torch.Tensor,
+    batch: Batch,
+    *,
+    num_tokens: int,
+    blank_id: int,
+    config: TransducerLossConfig,
+    wants_gradient: bool = True,
 ) -> tuple[torch.Tensor, Lattice]:
-    """Contiguous logits -> float32 losses [B], infinite where no path exists; config must have been drawn."""
+    """Contiguous logits -> float32 losses [B], infinite where no path exists; config must have been drawn.
+
+    Durations follow the num_tokens columns of the tokens; columns after those are not read, and get a gradient of zeros.
+    What write_gradient needs besides is made there on a CPU, so that `wants_gradient` changes nothing.
+    """
     loops = _loops(DTYPES[logits_CW.dtype])
-    num_cells, width = logits_CW.shape
-    rules = Rules(
-        num_tokens=width - len(config.durations),
-        blank_id=blank_id,
-        sigma=np.float32(0.0 if config.as_rnnt else config.sigma),
-        fastemit=np.float32(config.fastemit),
-        clamp=np.float32(np.inf if config.clamp is None else config.clamp),
-    )
+    num_cells = len(logits_CW)
+    rules = rules_of(config, num_tokens, blank_id)
     arcs = _empty_arcs(num_cells, config)
     beta_C, log_likelihood_B = np.empty(num_cells), np.empty(len(batch.num_frames_B))
     fixed = (_as_numpy(logits_CW), batch, rules, arcs)
@@ -77,16 +81,26 @@ def write_gradient(lattice: Lattice, logits_CW: torch.Tensor, scale_B: torch.Ten
     _by_line(batch, lambda start, stop: loops["write_gradient"](*fixed, start, stop))
 
 
-def _empty_arcs(num_cells: int, config: TransducerLossConfig) -> Arcs:
-    steps_K = np.array(config.durations, np.int64)
-    return Arcs(
-        normaliser_C=np.empty(num_cells, np.float32),
-        blank_C=np.empty(num_cells, np.float32),
-        label_C=np.empty(num_cells, np.float32),
-        durations_CK=np.empty((num_cells, 0 if config.as_rnnt else len(steps_K)), np.float32),
-        blank_steps_K=np.ones(1, np.int64) if config.as_rnnt else steps_K,
-        label_steps_K=np.zeros(1, np.int64) if config.as_rnnt else steps_K,
+def rules_of(config: TransducerLossConfig, num_tokens: int, blank_id: int) -> Rules:
+    return Rules(
+        num_tokens=num_tokens,
+        blank_id=blank_id,
+        sigma=np.float32(0.0 if config.as_rnnt else config.sigma),
+        fastemit=np.float32(config.fastemit),
+        clamp=np.float32(np.inf if config.clamp is None else config.clamp),
     )
+
+
+def steps_of(config: TransducerLossConfig) -> tuple[np.ndarray, np.ndarray]:
+    """Frames that a blank takes, and a label, by kind of arc."""
+    steps_K = np.array(config.durations, np.int64)
+    return (np.ones(1, np.int64), np.zeros(1, np.int64)) if config.as_rnnt else (steps_K, steps_K)
+
+
+def _empty_arcs(num_cells: int, config: TransducerLossConfig) -> Arcs:
+    num_durations = 0 if config.as_rnnt else len(config.durations)
+    weights = (np.empty(num_cells, np.float32) for _ in range(3))
+    return Arcs(*weights, np.empty((num_cells, num_durations), np.float32), *steps_of(config))
 
 
 def _as_numpy(logits_CW: torch.Tensor) -> np.ndarray:

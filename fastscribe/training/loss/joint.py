@@ -28,13 +28,15 @@ from fastscribe.training.loss.config import RNNT, TransducerLossConfig
 from fastscribe.training.loss.logits import (
     check_choices,
     check_shapes,
+    compiled_for,
     drawn,
     reduced,
     reduction_factor,
     transducer_loss,
 )
 
-_NODES_PER_GROUP = 16384  # of the default groups; a longer utterance is a group by itself
+_NODES_PER_GROUP = {"cpu": 16384, "cuda": 262144}  # of the default groups; a longer utterance is a group by itself
+_ALIGNED_COLUMNS = 8  # a GPU's 16-bit products want rows of whole 16 bytes
 _ACTIVATE_: dict[Callable[..., torch.Tensor], Callable[..., torch.Tensor]] = {
     torch.relu: torch.relu_,
     torch.tanh: torch.tanh_,
@@ -69,7 +71,7 @@ def joint_transducer_loss(
     """transducer_loss of joint(encoded, predicted), with gradients for both and for joint.output's weight and bias.
 
     encoded_BTJ, predicted_BUJ: frames and labels (start first: U+1 rows) already through joint.encoder and joint.predictor.
-    group: utterances at a time; by default as many as have about 16000 lattice nodes together.
+    group: utterances at a time; by default as many as have 16384 lattice nodes together, on a GPU 262144.
     logits_dtype: of the activations, the product and the logits: float32, float16 or bfloat16; by default that of
         encoded_BTJ, autocast or not. Weights are cast to it; their gradients are summed in float32.
     dropout: share of the activations that is dropped (the others grow), drawn by torch's default generator.
@@ -78,6 +80,7 @@ def joint_transducer_loss(
     The other arguments, infinite losses and errors are transducer_loss's. Backward can be called once.
     """
     check_choices(reduction, backend)
+    labels_BU, frame_lengths_B, label_lengths_B = layout.on_host(labels_BU, frame_lengths_B, label_lengths_B)
     shape = (*encoded_BTJ.shape[:2], predicted_BUJ.shape[1], joint.output.out_features)
     check_shapes(shape, labels_BU, frame_lengths_B, label_lengths_B, blank_id, config)
     dtype = logits_dtype or encoded_BTJ.dtype
@@ -138,13 +141,15 @@ def _losses_and_gradients(
 ) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
     """Losses [B] and the gradients of their sum, each in its tensor's dtype; none where not wanted."""
     encoded_BTJ, predicted_BUJ, weight_WJ, bias_W = tensors
-    losses_B = torch.zeros(len(encoded_BTJ))
+    compiled = compiled_for(encoded_BTJ.device)
+    losses_B = torch.zeros(len(encoded_BTJ), device=encoded_BTJ.device)
     gradients = _Gradients.zeros(encoded_BTJ, predicted_BUJ, weight_WJ, bias_W) if wants_gradient else None
-    groups = _groups(work)
+    groups = _groups(work, _NODES_PER_GROUP[encoded_BTJ.device.type])
     most_nodes = max((blocks[-1].stop for blocks in groups), default=0)
     hidden_CJ, below_CJ = (weight_WJ.new_empty(most_nodes, weight_WJ.shape[1], dtype=work.dtype) for _ in range(2))
-    logits_CW = weight_WJ.new_empty(most_nodes, len(weight_WJ), dtype=work.dtype)
-    weight, bias = weight_WJ.to(work.dtype), bias_W.to(work.dtype)
+    weight, bias = _aligned(weight_WJ.to(work.dtype)), _aligned(bias_W.to(work.dtype))
+    logits_CW = weight.new_empty(most_nodes, len(weight))
+    options = {"num_tokens": len(weight_WJ) - len(work.config.durations), "blank_id": work.blank_id}
     with torch.autocast(encoded_BTJ.device.type, enabled=False):
         for blocks in groups:
             rows, nodes = slice(blocks[0].row, blocks[-1].row + 1), slice(0, blocks[-1].stop)
@@ -152,15 +157,23 @@ def _losses_and_gradients(
             kept = _activate(work, blocks, encoded_BTJ, predicted_BUJ, hidden)
             torch.addmm(bias, hidden, weight.t(), out=logits)
             batch = layout.packed(work.frame_lengths_B[rows], work.label_lengths_B[rows], work.labels_BU[rows])
-            losses_B[rows], lattice = cpu.losses(logits, batch, blank_id=work.blank_id, config=work.config)
+            losses_B[rows], lattice = compiled.losses(
+                logits, batch, config=work.config, wants_gradient=wants_gradient, **options
+            )
             if gradients is None:
                 continue
-            cpu.write_gradient(lattice, logits, torch.ones(len(blocks)))
+            compiled.write_gradient(lattice, logits, torch.ones(len(blocks), device=losses_B.device))
             gradients.add_output(logits, hidden)
             below = torch.mm(logits, weight, out=below_CJ[nodes])
             _through_activation(work, hidden, kept, below)
             gradients.add_inputs(blocks, below)
     return losses_B, () if gradients is None else gradients.finished(weight_WJ, bias_W)
+
+
+def _aligned(x: torch.Tensor) -> torch.Tensor:
+    """x, on a GPU in 16 bits with rows of zeros behind it: outputs that nobody reads, whose gradients are zeros."""
+    missing = -len(x) % _ALIGNED_COLUMNS if x.device.type == "cuda" and x.itemsize == 2 else 0
+    return F.pad(x, (0, 0) * (x.ndim - 1) + (0, missing)) if missing else x
 
 
 @dataclass(frozen=True)
@@ -181,13 +194,13 @@ class _Block:
         return nodes_CJ[self.start : self.stop].view(self.num_frames, self.num_columns, nodes_CJ.shape[1])
 
 
-def _groups(work: _Work) -> list[list[_Block]]:
+def _groups(work: _Work, most_nodes: int) -> list[list[_Block]]:
     """The batch in its order, cut where a group is full."""
     groups: list[list[_Block]] = []
     lengths = zip(work.frame_lengths_B.tolist(), work.label_lengths_B.tolist(), strict=True)
     for row, (frames, labels) in enumerate(lengths):
         block = _Block(row, groups[-1][-1].stop if groups else 0, frames, labels + 1)
-        fits = block.stop <= _NODES_PER_GROUP if work.group is None else bool(groups) and len(groups[-1]) < work.group
+        fits = block.stop <= most_nodes if work.group is None else bool(groups) and len(groups[-1]) < work.group
         if groups and fits:
             groups[-1].append(block)
         else:
@@ -236,11 +249,12 @@ class _Gradients:
         return cls(*inputs, *(torch.zeros_like(x, dtype=torch.float32) for x in output))
 
     def add_output(self, gradient_CW: torch.Tensor, hidden_CJ: torch.Tensor) -> None:
+        num_outputs = len(self.bias_W)
         if gradient_CW.dtype == torch.float32:
-            self.weight_WJ.addmm_(gradient_CW.t(), hidden_CJ)
+            self.weight_WJ.addmm_(gradient_CW[:, :num_outputs].t(), hidden_CJ)
         else:
-            self.weight_WJ.add_(gradient_CW.t() @ hidden_CJ)
-        self.bias_W.add_(gradient_CW.sum(dim=0, dtype=torch.float32))
+            self.weight_WJ.add_((gradient_CW.t() @ hidden_CJ)[:num_outputs])
+        self.bias_W.add_(gradient_CW.sum(dim=0, dtype=torch.float32)[:num_outputs])
 
     def add_inputs(self, blocks: list[_Block], below_CJ: torch.Tensor) -> None:
         for block in blocks:

@@ -8,12 +8,13 @@ Shapes: B batch, T frames, U labels, V tokens with blank (and durations behind t
 
 from __future__ import annotations
 
+from types import ModuleType
 from typing import Any
 
 import torch
 
 from fastscribe.errors import UsageError
-from fastscribe.training.loss import cpu, definition, layout
+from fastscribe.training.loss import cpu, cuda, definition, layout
 from fastscribe.training.loss.config import REDUCTIONS, RNNT, TransducerLossConfig
 
 BACKENDS = ("auto", "oracle", "numba")
@@ -37,7 +38,7 @@ def transducer_loss(
         one column a duration of the config. Sums are in float32 or more whatever their dtype.
     labels_BU: integers, none of them blank; entries beyond an utterance's length are not looked at.
     reduction: "none" ([B]), "sum", "mean" (over utterances; NeMo's mean_batch) or "mean_volume" (sum / all labels, as NeMo).
-    backend: "numba" compiles for the logits' device, "oracle" is definition.py; "auto" is "numba".
+    backend: "numba" compiles for the logits' device, CPU or CUDA; "oracle" is definition.py; "auto" is "numba".
     generator: draws whether this batch is an RNN-T one, where the config has an omega; torch's own by default.
 
     An utterance without any path (no frames; TDT: too few frames for the labels where 0 is no duration, or no sum of
@@ -45,11 +46,12 @@ def transducer_loss(
     that do not fit together.
     """
     check_choices(reduction, backend)
+    labels_BU, frame_lengths_B, label_lengths_B = layout.on_host(labels_BU, frame_lengths_B, label_lengths_B)
     check_shapes(logits_BTUV.shape, labels_BU, frame_lengths_B, label_lengths_B, blank_id, config)
     if logits_BTUV.dtype not in cpu.DTYPES and backend != "oracle":
         raise UsageError(f"logits must be float32, float16 or bfloat16, not {logits_BTUV.dtype}")
     config = drawn(config, generator)
-    losses: type[Any] = _OracleLosses if backend == "oracle" else _CpuLosses
+    losses: type[Any] = _OracleLosses if backend == "oracle" else _NumbaLosses
     losses_B = losses.apply(logits_BTUV, labels_BU, frame_lengths_B, label_lengths_B, blank_id, config)
     return reduced(losses_B, label_lengths_B, reduction)
 
@@ -69,6 +71,13 @@ def reduction_factor(label_lengths_B: torch.Tensor, reduction: str) -> float:
     if reduction == "mean":
         return 1 / max(1, len(label_lengths_B))
     return 1.0 if reduction == "sum" else 1 / max(1, int(label_lengths_B.sum()))
+
+
+def compiled_for(device: torch.device) -> ModuleType:
+    """cpu.py or cuda.py, which have the same functions. Raises UsageError for another device."""
+    if device.type not in ("cpu", "cuda"):
+        raise UsageError(f"the transducer loss runs on a CPU or a CUDA GPU, not on {device.type}")
+    return cuda if device.type == "cuda" else cpu
 
 
 def check_choices(reduction: str, backend: str) -> None:
@@ -137,7 +146,7 @@ class _OracleLosses(torch.autograd.Function):
         return (gradient_BTUV * scale[0].double()[:, None, None, None]).to(ctx.dtype), None, None, None, None, None
 
 
-class _CpuLosses(torch.autograd.Function):
+class _NumbaLosses(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
@@ -151,7 +160,14 @@ class _CpuLosses(torch.autograd.Function):
         _, num_rows, num_columns, width = logits_BTUV.shape
         batch = layout.padded(frame_lengths_B, label_lengths_B, labels_BU, num_rows, num_columns)
         logits_BTUV = logits_BTUV.contiguous()
-        losses_B, ctx.lattice = cpu.losses(logits_BTUV.view(-1, width), batch, blank_id=blank_id, config=config)
+        losses_B, ctx.lattice = compiled_for(logits_BTUV.device).losses(
+            logits_BTUV.view(-1, width),
+            batch,
+            num_tokens=width - len(config.durations),
+            blank_id=blank_id,
+            config=config,
+            wants_gradient=ctx.needs_input_grad[0],
+        )
         ctx.save_for_backward(logits_BTUV)
         return losses_B
 
@@ -159,5 +175,6 @@ class _CpuLosses(torch.autograd.Function):
     def backward(ctx: Any, *scale: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         (logits_BTUV,) = ctx.saved_tensors
         gradient_BTUV = logits_BTUV.clone(memory_format=torch.contiguous_format)
-        cpu.write_gradient(ctx.lattice, gradient_BTUV.view(-1, gradient_BTUV.shape[3]), scale[0])
+        gradient_CW = gradient_BTUV.view(-1, gradient_BTUV.shape[3])
+        compiled_for(logits_BTUV.device).write_gradient(ctx.lattice, gradient_CW, scale[0])
         return gradient_BTUV, None, None, None, None, None
