@@ -37,7 +37,7 @@ def test_the_first_screen_has_it_all() -> None:
 
 def test_every_command_and_option_shown_exists() -> None:
     commands = re.findall(r"fastscribe (transcribe|merge|evaluate|inspect|convert|bench|train)\b", README)
-    assert {"transcribe", "merge", "evaluate", "inspect", "convert"} == set(commands)
+    assert {"transcribe", "merge", "evaluate", "inspect", "convert", "train"} == set(commands)
     options = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", README)) - {"--index-url", "--install-completion"}
     known = "".join(run_fastscribe(command, "--help").stdout for command in sorted(set(commands)))
     assert not [option for option in options if option not in known]

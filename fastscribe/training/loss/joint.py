@@ -35,8 +35,8 @@ from fastscribe.training.loss.logits import (
     transducer_loss,
 )
 
-_NODES_PER_GROUP = {"cpu": 16384, "cuda": 262144}  # of the default groups; a longer utterance is a group by itself
-_ALIGNED_COLUMNS = 8  # a GPU's 16-bit products want rows of whole 16 bytes
+NODES_PER_GROUP = {"cpu": 16384, "cuda": 262144}  # of the default groups; a longer utterance is a group by itself
+ALIGNED_COLUMNS = 8  # a GPU's 16-bit products want rows of whole 16 bytes
 _ACTIVATE_: dict[Callable[..., torch.Tensor], Callable[..., torch.Tensor]] = {
     torch.relu: torch.relu_,
     torch.tanh: torch.tanh_,
@@ -144,7 +144,7 @@ def _losses_and_gradients(
     compiled = compiled_for(encoded_BTJ.device)
     losses_B = torch.zeros(len(encoded_BTJ), device=encoded_BTJ.device)
     gradients = _Gradients.zeros(encoded_BTJ, predicted_BUJ, weight_WJ, bias_W) if wants_gradient else None
-    groups = _groups(work, _NODES_PER_GROUP[encoded_BTJ.device.type])
+    groups = _groups(work, NODES_PER_GROUP[encoded_BTJ.device.type])
     most_nodes = max((blocks[-1].stop for blocks in groups), default=0)
     hidden_CJ, below_CJ = (weight_WJ.new_empty(most_nodes, weight_WJ.shape[1], dtype=work.dtype) for _ in range(2))
     weight, bias = _aligned(weight_WJ.to(work.dtype)), _aligned(bias_W.to(work.dtype))
@@ -172,7 +172,7 @@ def _losses_and_gradients(
 
 def _aligned(x: torch.Tensor) -> torch.Tensor:
     """x, on a GPU in 16 bits with rows of zeros behind it: outputs that nobody reads, whose gradients are zeros."""
-    missing = -len(x) % _ALIGNED_COLUMNS if x.device.type == "cuda" and x.itemsize == 2 else 0
+    missing = -len(x) % ALIGNED_COLUMNS if x.device.type == "cuda" and x.itemsize == 2 else 0
     return F.pad(x, (0, 0) * (x.ndim - 1) + (0, missing)) if missing else x
 
 
