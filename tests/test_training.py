@@ -183,8 +183,11 @@ def test_ctrl_c_and_the_same_command_again(recipe_file: Path, tmp_path: Path) ->
     assert "going on after step" in lines[2]
 
 
-def test_two_processes_train_one_model(recipe_file: Path, tmp_path: Path) -> None:
-    """Data-parallel through torchrun, on the CPU."""
+@pytest.mark.parametrize("ctc_weight", [0.3, 1.0])
+def test_two_processes_train_one_model(recipe_file: Path, tmp_path: Path, ctc_weight: float) -> None:
+    """Data-parallel through torchrun, on the CPU; also where a head has nothing to learn."""
+    sections = {**json.loads(recipe_file.read_text()), "loss": {"ctc_weight": ctc_weight}}
+    recipe_file.write_text(json.dumps(sections))
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     arguments = ["-m", "fastscribe", "train", recipe_file, "-o", tmp_path / "run", "--epochs", 2, "--dtype", "fp32"]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}

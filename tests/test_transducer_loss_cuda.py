@@ -76,7 +76,7 @@ def test_without_numba_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_without_a_driver(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cuda_target, "is_available", lambda: False)
     monkeypatch.setattr(cuda_target, "cuda_error", lambda: "no libcuda\n here")
-    with pytest.raises(UsageError, match="no CUDA driver or GPU.*: no libcuda here"):
+    with pytest.raises(UsageError, match=r"no CUDA driver or GPU.*: no libcuda here"):
         cuda.check_usable()
 
 
@@ -89,7 +89,7 @@ def test_without_a_toolkit(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(cuda_target, "is_available", lambda: True)
     monkeypatch.setattr(cuda_target, "jit", jit)
-    with pytest.raises(UsageError, match="cannot compile for this GPU .libnvvm is missing.: pip install"):
+    with pytest.raises(UsageError, match=r"cannot compile for this GPU .libnvvm is missing.: pip install"):
         cuda.check_usable()
 
 

@@ -14,13 +14,13 @@ from typing import Annotated, Any
 import typer
 
 from fastscribe import __version__
-from fastscribe.cli import evaluate, merge, models, train, transcribe
+from fastscribe.cli import bench, bench_loss, evaluate, merge, models, train, transcribe
 from fastscribe.cli.app import StdoutClosed, app
 from fastscribe.errors import DeviceFailed, FastscribeError, OutputError
 from fastscribe.openmp import wait_politely
 from fastscribe.terminal import give_up_stderr_if_gone, say
 
-__all__ = ["app", "evaluate", "main", "merge", "models", "train", "transcribe"]
+__all__ = ["app", "bench", "bench_loss", "evaluate", "main", "merge", "models", "train", "transcribe"]
 
 _ClickException: type[Any] = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
 

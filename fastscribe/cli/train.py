@@ -22,9 +22,10 @@ from fastscribe.terminal import say
 if TYPE_CHECKING:
     import torch
 
+    from fastscribe.training.ranks import Ranks
     from fastscribe.training.recipe import Recipe
     from fastscribe.training.state import RunFolder
-    from fastscribe.training.trainer import Ranks, Trainer
+    from fastscribe.training.trainer import Trainer
 
 _RECIPES = (".yaml", ".yml")
 _EXIT_CODES = {signal.SIGINT: 130, signal.SIGTERM: 143}
@@ -69,7 +70,8 @@ def train(
     check_installed("whisper-en", "train", "train")
     from fastscribe.checkpoint import read_checkpoint
     from fastscribe.model_location import locate
-    from fastscribe.training.trainer import Ranks, Trainer, prepare
+    from fastscribe.training.ranks import Ranks
+    from fastscribe.training.trainer import Trainer, prepare
 
     ranks = Ranks.of_torchrun()
     is_shown = ranks.rank == 0 and not quiet

@@ -59,6 +59,13 @@ class Network(nn.Module):
             for branch in (layer.feed_forward1, layer.self_attn, layer.conv, layer.feed_forward2):
                 branch.register_forward_hook(self._drop)
 
+    @property
+    def has_idle_head(self) -> bool:
+        """Whether there is a head that the loss does not touch."""
+        return (self.model.transducer is not None and self.ctc_weight == 1) or (
+            self.model.ctc is not None and self.ctc_weight == 0
+        )
+
     def _drop(self, branch: nn.Module, inputs: Any, out_BTD: torch.Tensor) -> torch.Tensor:
         """What a branch adds to the stream, some of it left out."""
         return F.dropout(out_BTD, self.dropout, self.training) if self.dropout else out_BTD

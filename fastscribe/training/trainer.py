@@ -10,7 +10,6 @@ Shapes: B batch, S samples, U labels.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
@@ -55,6 +54,7 @@ from fastscribe.training.manifest import (
 )
 from fastscribe.training.network import Network, Targets, new_model
 from fastscribe.training.plot import plot_log
+from fastscribe.training.ranks import Ranks, data_parallel
 from fastscribe.training.recipe import Recipe
 from fastscribe.training.state import RunFolder
 from fastscribe.training.validation import Validated, validate, with_weights
@@ -63,23 +63,6 @@ from fastscribe.types import Features
 
 _LOG_STEPS = 10  # of which a line in the log is the mean
 _CPU_BATCH_S = 120.0
-
-
-@dataclass(frozen=True)
-class Ranks:
-    """This process among those of a data-parallel run."""
-
-    rank: int = 0
-    count: int = 1
-    local: int = 0  # of this machine's
-
-    @classmethod
-    def of_torchrun(cls) -> Ranks:
-        values = (os.environ.get(name) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"))
-        rank, count, local = (
-            int(value) if value else default for value, default in zip(values, (0, 1, 0), strict=True)
-        )
-        return cls(rank, count, local)
 
 
 @dataclass
@@ -136,7 +119,7 @@ class Trainer:
         device: torch.device,
         dtype: torch.dtype,
         say: Callable[[str], None],
-        ranks: Ranks = Ranks(),
+        ranks: Ranks = Ranks(),  # noqa: B008 - frozen
     ) -> None:
         self.recipe, self.material, self.folder, self.ranks = recipe, material, folder, ranks
         self.device, self.dtype, self._say = device, dtype, say
@@ -151,8 +134,7 @@ class Trainer:
         self.network = Network(self.model, loss, recipe.loss.ctc_weight, recipe.optimiser.dropout)
         self._parallel: nn.Module = self.network
         if ranks.count > 1:
-            devices = [device.index] if device.type == "cuda" else None
-            self._parallel = nn.parallel.DistributedDataParallel(self.network, device_ids=devices)
+            self._parallel = data_parallel(self.network, device)
         rate = config.features.sample_rate
         cache_bytes = recipe.data.cache_gb * 1e9
         if device.type == "cpu":

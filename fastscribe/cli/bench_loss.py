@@ -1,0 +1,102 @@
+"""`fastscribe bench loss`: memory and time of the transducer losses."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated, Any
+
+from fastscribe.cli.app import option
+from fastscribe.cli.bench import DEVICE_HELP, JSON_HELP, bench, finish, numbers
+from fastscribe.errors import OutputError, UsageError
+from fastscribe.terminal import show
+
+_BATCH_SIZES = {"cpu": [1, 4], "cuda": [8, 32, 64]}
+_HEADLINE_BATCH = {"cpu": 4, "cuda": 1024}
+_QUICK_LABELS, _QUICK_S = (100,), 1.0
+
+
+class LossDtype(str, Enum):
+    fp32 = "fp32"
+    bf16 = "bf16"
+    fp16 = "fp16"
+
+
+@bench.command(epilog="Example: fastscribe bench loss --batch-sizes 1,8 --json loss.json --plot loss.png")
+def loss(
+    batch_sizes: Annotated[
+        str | None, option("--batch-sizes", help="Utterances, by commas. Default: 1,4; on a GPU 8,32,64.")
+    ] = None,
+    dtype: Annotated[
+        list[LossDtype] | None, option("--dtype", help="fp32, bf16 or fp16; repeat. Default: all.")
+    ] = None,
+    device: Annotated[str, option("--device", help=DEVICE_HELP)] = "auto",
+    quick: Annotated[bool, option("--quick", help="100 labels and the smallest batch only.")] = False,
+    max_seconds: Annotated[
+        float, option("--max-seconds", min=0.1, help="A kind of case that takes longer is not tried larger.")
+    ] = 10.0,
+    json_file: Annotated[Path | None, option("--json", help=JSON_HELP)] = None,
+    plot: Annotated[Path | None, option("--plot", help="Draw memory and time into this PNG (extra: plots).")] = None,
+) -> None:
+    """Memory and time of the transducer losses: 200 frames, 28 and 1024 tokens, 100 to 200 labels; formula beside it."""
+    if plot is not None and find_spec("matplotlib") is None:
+        raise UsageError("--plot needs matplotlib: pip install 'fastscribe[plots]'")
+    from fastscribe.bench import loss as measuring
+    from fastscribe.recognizer import choose_device
+    from fastscribe.training.loss.logits import compiled_for
+
+    at = choose_device(device)
+    check = getattr(compiled_for(at), "check_usable", None)
+    if check is not None:
+        check()
+    sizes = numbers(batch_sizes) if batch_sizes else _BATCH_SIZES[at.type]
+    dtypes, most_s = [one.value for one in dtype or LossDtype], _QUICK_S if quick else max_seconds
+    others = measuring.libraries()
+    usable = [name for name, problem in others.items() if problem is None]
+    for name, problem in others.items():
+        show(f"{name}: {problem or 'compared with'}")
+    show("form    whose       dtype  tokens  labels  batch    peak MB  formula MB  joint at once MB         ms")
+    few = (sizes[:1], dtypes, usable, _QUICK_LABELS) if quick else (sizes, dtypes, usable)
+    rows = []
+    for row in measuring.table(at, list(measuring.cases(*few)), most_s):
+        rows.append(row)
+        show(_line(row))
+    headline = measuring.headline(at, "bf16", 1 if quick and at.type == "cpu" else _HEADLINE_BATCH[at.type], most_s)
+    for line in _about(headline):
+        show(line)
+    if plot is not None:
+        try:
+            measuring.plot(rows, plot)
+        except OSError as error:
+            raise OutputError(str(plot), error) from error
+    statistic = "ms: median of forward and backward; bytes: peak with inputs and gradients, beside the formula's"
+    results = {"device": str(at), "statistic": statistic, "other_libraries": others, "rows": rows, "headline": headline}
+    finish("loss", at, results, json_file)
+
+
+def _line(row: Mapping[str, Any]) -> str:
+    whose = row["backend"] if row["library"] == "fastscribe" else row["library"]
+    start = f"{row['form']:7} {whose:10} {row['dtype']:>6} {row['num_tokens']:>7} {row['num_labels']:>7} {row['batch_size']:>6}"
+    if "error" in row:
+        return f"{start}  {row['error']}"
+    peak = f"{row['peak_bytes'] / 1e6:10.1f}" if "peak_bytes" in row else f"{'?':>10}"
+    sizes = f"{peak} {row['formula_bytes'] / 1e6:11.1f} {row['materialised_fp32_bytes'] / 1e6:17.0f}"
+    return f"{start} {sizes} {row['ms']:10.1f}"
+
+
+def _about(headline: Mapping[str, Any]) -> list[str]:
+    shape, small = headline["shape"], headline["measured"]
+    sizes = f"{shape['batch_size']} utterances of {shape['num_frames']} frames and {shape['num_labels']} labels"
+    whole, here = headline["materialised_fp32_bytes"] / 1e9, headline["formula_bytes"] / 1e9
+    fitting = [f"{batch} in {name}" for name, batch in headline["largest_batch_by_formula"].items()]
+    found = small.get("error") or (
+        f"peak {small.get('peak_bytes', 0) / 1e6:.0f} MB, formula {small['formula_bytes'] / 1e6:.0f} MB, {small['ms']:.0f} ms"
+    )
+    return [
+        f"{sizes}, joint width {shape['joint_width']}, {shape['num_tokens']} tokens, TDT, 16 bits, by the formula: "
+        f"{here:.2f} GB here, {headline['formula_bytes_on_a_gpu'] / 1e9:.2f} GB on a GPU, {whole:.0f} GB as a joint in fp32",
+        f"the largest batch of these by the formula: {', '.join(fitting)}",
+        f"measured with {small['batch_size']} of them: {found}",
+    ]

@@ -1,0 +1,40 @@
+"""The processes of a data-parallel run, as torchrun starts them."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from fastscribe.training.network import Network
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """This process among those of a run."""
+
+    rank: int = 0
+    count: int = 1
+    local: int = 0  # of this machine's
+
+    @classmethod
+    def of_torchrun(cls) -> Ranks:
+        values = (os.environ.get(name) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"))
+        rank, count, local = (
+            int(value) if value else default for value, default in zip(values, (0, 1, 0), strict=True)
+        )
+        return cls(rank, count, local)
+
+
+def data_parallel(network: Network, device: torch.device) -> nn.parallel.DistributedDataParallel:
+    """A head that learns nothing has no gradient to wait for."""
+    # Of depthwise convolutions, whose gradients are a few kilobytes and come in another order of memory.
+    warnings.filterwarnings("ignore", "Grad strides do not match bucket view strides", UserWarning)
+    return nn.parallel.DistributedDataParallel(
+        network,
+        device_ids=[device.index] if device.type == "cuda" else None,
+        find_unused_parameters=network.has_idle_head,
+    )
