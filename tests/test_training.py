@@ -206,3 +206,14 @@ def test_what_is_wrong_is_one_line(manifest: Path, tmp_path: Path) -> None:
     ):
         done = subprocess.run(command(*arguments), capture_output=True, text=True, timeout=100, cwd=ROOT)
         assert done.returncode == 2 and done.stderr.count("\n") == 1 and said in done.stderr, done.stderr
+
+
+def test_the_log_as_a_picture(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    from fastscribe.training.plot import plot_log
+
+    rates = {"wer": 0.5, "exact_wer": 0.6, "cer": 0.1}
+    rows = [{"step": 10, "loss": 2.0, "ctc": 3.0}, {"step": 20, "loss": 1.0}, {"step": 20, "validation": rates}]
+    for number in range(len(rows) + 1):
+        plot_log(rows[:number], tmp_path / "train.png")
+        assert (tmp_path / "train.png").read_bytes().startswith(b"\x89PNG")

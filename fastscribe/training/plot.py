@@ -22,12 +22,17 @@ def plot_log(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
         if points:
             losses.plot(*zip(*points, strict=True), label=name, linewidth=1)
     losses.set(xlabel="step", ylabel="loss, nats a label", yscale="log")
-    losses.legend()
+    _legend(losses)
     validations = [(row["step"], row["validation"]) for row in rows if "validation" in row]
     for name, label in (("wer", "normalised"), ("exact_wer", "with case and punctuation")):
         points = [(step, 100 * rates[name]) for step, rates in validations]
         if points:
             errors.plot(*zip(*points, strict=True), label=label, marker=".")
     errors.set(xlabel="step", ylabel="word error rate, %", ylim=(0, None))
-    errors.legend()
+    _legend(errors)
     FigureCanvasAgg(figure).print_png(str(path))
+
+
+def _legend(axes: Any) -> None:
+    if axes.lines:
+        axes.legend()
