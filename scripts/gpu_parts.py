@@ -330,6 +330,26 @@ def _decode(part: Part, transducer: Any, built: Any, rows: int, frames: int, wid
     return row | {"turns": turns, "us_per_turn": 1000.0 * row["ms"] / turns, "equal_to_off_share": share}
 
 
+def loss(part: Part) -> None:
+    """`fastscribe bench loss`, a row for each of its rows."""
+    stored = part.scratch / "loss.json"
+    command = [sys.executable, "-m", "fastscribe", "bench", "loss", "--device", str(part.device), "--json", str(stored)]
+    command += ["--quick", "--dtype", "fp32", "--dtype", "bf16"] if part.sizes is QUICK else []
+    part.notes.measure({"what": "bench_loss"}, lambda: _bench_loss(command, part.notes.seconds_left))
+    if stored.exists():
+        document = json.loads(stored.read_text(encoding="utf-8"))
+        for row in (*document["rows"], document["headline"]):
+            part.notes.write({"what": "loss" if "form" in row else "loss_headline", **row})
+
+
+def _bench_loss(command: Sequence[str], seconds: float) -> dict[str, Any]:
+    done = subprocess.run(
+        command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, timeout=seconds
+    )
+    print(done.stderr, flush=True)
+    return {"exit_code": done.returncode} | ({"error": done.stderr.strip()[-300:]} if done.returncode else {})
+
+
 def memory(part: Part) -> None:
     tdt, rnnt = part.sizes.tdt, part.sizes.rnnt
     loaded = {
@@ -495,6 +515,7 @@ PARTS: dict[str, Callable[[Part], None]] = {
     "kernels": kernels_part,
     "encoder": encoder_part,
     "decoder": decoder_part,
+    "loss": loss,
     "memory": memory,
     "files": files,
     "agreement": agreement_part,
