@@ -289,6 +289,14 @@ def test_joint_in_bfloat16(weights: torch.dtype) -> None:
         assert (gradient.float() - wanted).norm() < 0.02 * wanted.norm()
 
 
+def test_joint_in_float16_sums_more_than_a_float16_holds() -> None:
+    gradients = joint._Gradients.zeros(*(torch.zeros(1, 2, 3) for _ in range(2)), torch.zeros(5, 3), torch.zeros(5))
+    rows = 50_000
+    gradients.add_output(*(torch.full((rows, n), 1.5, dtype=torch.float16) for n in (5, 3)))
+    torch.testing.assert_close(gradients.weight_WJ, torch.full((5, 3), 2.25 * rows), rtol=1e-3, atol=0)
+    torch.testing.assert_close(gradients.bias_W, torch.full((5,), 1.5 * rows))
+
+
 @pytest.mark.parametrize("activation", ["relu", "tanh"])
 def test_joint_dropout_has_the_gradient_of_what_it_kept(activation: str) -> None:
     module, encoded, predicted = small_joint(activation, 5)

@@ -19,7 +19,7 @@ from fastscribe.config import JointConfig
 from fastscribe.errors import UsageError
 from fastscribe.model.transducer import Joint
 from fastscribe.training import TransducerLossConfig, joint_transducer_loss, transducer_loss
-from fastscribe.training.loss import cuda, logits, recursion
+from fastscribe.training.loss import cuda, logits
 from fastscribe.training.loss.memory import (
     LossShape,
     largest_batch,
@@ -76,7 +76,10 @@ def test_without_numba_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_without_a_driver(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cuda_target, "is_available", lambda: False)
     monkeypatch.setattr(cuda_target, "cuda_error", lambda: "no libcuda\n here")
-    with pytest.raises(UsageError, match=r"no CUDA driver or GPU.*: no libcuda here"):
+    with pytest.raises(UsageError, match="finds no CUDA driver: no libcuda here"):
+        cuda.check_usable()
+    monkeypatch.setattr(cuda_target, "cuda_error", lambda: None)
+    with pytest.raises(UsageError, match=r"finds no CUDA compiler: pip install 'numba-cuda"):
         cuda.check_usable()
 
 
@@ -105,43 +108,61 @@ def test_other_devices_are_refused() -> None:
     assert logits.compiled_for(torch.device("cuda:1")) is cuda
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
-def test_kernels_compile_for_hopper(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_numba_meets_few_shapes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It keeps something for every shape, and the number of a group's cells is nearly always a new one."""
+    monkeypatch.setattr(cuda, "_usable", lambda: SimpleNamespace(SIMULATED=False))
+    monkeypatch.setattr(cuda_target, "as_cuda_array", lambda memory, sync: memory, raising=False)
+    logits_CW = torch.zeros(70, 5, dtype=torch.bfloat16)
+    found = [cuda.as_array(logits_CW[2:]), cuda._cells(logits_CW[2:]), cuda._empty(logits_CW, 0, torch.float64)]
+    said = [memory.__cuda_array_interface__ for memory in found]
+    assert [(x["shape"], x["typestr"], x["strides"]) for x in said] == [
+        ((68, 5), "<u2", None), ((1, 5), "<u2", None), ((1,), "<f8", None)
+    ]  # fmt: skip
+    assert said[0]["data"] == said[1]["data"] == (logits_CW.data_ptr() + 20, False)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", ["rnnt", "tdt"])
+def test_kernels_compile_for_hopper(name: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the types of the very arguments that they are launched with."""
     from numba.cuda import dispatcher
 
     from fastscribe.training.loss import cuda_kernels
 
     hopper = SimpleNamespace(compute_capability=(9, 0))
     monkeypatch.setattr(dispatcher, "get_current_device", lambda: hopper, raising=False)
-    kernels = cuda_kernels.plain_kernels(dtype)
-    for name, types in signatures(dtype).items():
+    kernels = cuda_kernels.plain_kernels(cuda.DTYPES[dtype])
+    for kernel, arguments in launches(name, dtype, monkeypatch):
+        types = tuple(dispatcher.typeof(argument, dispatcher.Purpose.argument) for argument in arguments)
         try:
-            ptx, _ = cuda_target.compile_ptx(kernels[name], types, cc=(9, 0))
+            ptx, _ = cuda_target.compile_ptx(kernels[kernel], types, cc=(9, 0))
         except (ImportError, RuntimeError) as error:  # the toolkit's libraries, which numba loads at this moment
             pytest.skip(f"no CUDA compiler here: {type(error).__name__}: {str(error).splitlines()[0]}")
         assert "st.local" not in ptx and "call.uni" not in ptx
-        assert ("shfl.sync.bfly" in ptx) == (name == "read_arcs")
+        assert ("shfl.sync.bfly" in ptx) == (kernel == "read_arcs")
 
 
-def signatures(dtype: str) -> dict[str, tuple[Any, ...]]:
-    """The types of each kernel's arguments."""
-    from numba import types
+def launches(name: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, tuple[Any, ...]]]:
+    """What a loss with gradient launches, with numpy's arrays for the device's, which numba types alike."""
+    from fastscribe.training.loss import cuda_kernels
 
-    from fastscribe.training.loss.cuda_kernels import Places
+    found: list[tuple[str, tuple[Any, ...]]] = []
 
-    def array(item: Any, num_axes: int = 1) -> Any:
-        return types.Array(item, num_axes, "C")
+    class Recorder:
+        def __init__(self, kernel: str) -> None:
+            self.kernel = kernel
 
-    logits_CW = array(types.float32 if dtype == "float32" else types.uint16, 2)
-    indices, weights, sums = array(types.int64), array(types.float32), array(types.float64)
-    places = types.NamedTuple([indices] * 5 + [array(types.int64, 2)], Places)
-    rules = types.NamedTuple([types.int64] * 2 + [types.float32] * 3, recursion.Rules)
-    arcs = types.NamedTuple([weights] * 3 + [array(types.float32, 2)] + [indices] * 2, recursion.Arcs)
-    return {
-        "read_arcs": (logits_CW, places, rules, arcs, types.int64),
-        "fill_lattices": (places, arcs, sums, sums, sums),
-        "write_gradient": (logits_CW, places, rules, arcs, sums, sums, sums, weights, types.int64),
-    }
+        def __getitem__(self, configuration: object) -> Callable[..., None]:
+            return lambda *arguments: found.append((self.kernel, arguments))
+
+    monkeypatch.setattr(cuda, "_usable", lambda: cuda_kernels)
+    monkeypatch.setattr(cuda, "_kernels", lambda _: {f.__name__: Recorder(f.__name__) for f in cuda_kernels.KERNELS})
+    monkeypatch.setattr(cuda_kernels, "SIMULATED", True)
+    monkeypatch.setattr(logits, "compiled_for", lambda device: cuda)
+    tensors = problem(CONFIGS[name], [4, 3], [2, 1], 6)
+    loss_and_gradient(tensors[0].to(dtype), *tensors[1:], config=CONFIGS[name])
+    assert [kernel for kernel, _ in found] == ["read_arcs", "fill_lattices", "write_gradient"]
+    return found
 
 
 HEADLINE = LossShape(1024, 500, 150, 640, 1025, 5, 2)

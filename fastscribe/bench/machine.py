@@ -17,8 +17,8 @@ import torch
 from fastscribe.recognizer import cpu_name
 
 _PACKAGES = (
-    "torch", "triton", "numpy", "cuda-bindings", "nvidia-cudnn-cu13", "nvidia-cublas", "numba", "soundfile", "soxr",
-    "safetensors", "sentencepiece", "typer", "rich", "pytest", "hypothesis", "nemo_toolkit", "transformers",
+    "torch", "triton", "numpy", "cuda-bindings", "nvidia-cudnn-cu13", "nvidia-cublas", "numba", "numba-cuda", "soundfile",
+    "soxr", "safetensors", "sentencepiece", "typer", "rich", "pytest", "hypothesis", "nemo_toolkit", "transformers",
 )  # fmt: skip
 _GPU_FACTS = (
     "name", "driver_version", "memory.total", "power.limit", "clocks.sm", "clocks.mem", "clocks.max.sm",

@@ -14,13 +14,13 @@ from typing import Annotated, Any
 import typer
 
 from fastscribe import __version__
-from fastscribe.cli import bench, bench_loss, evaluate, merge, models, train, transcribe
+from fastscribe.cli import bench, evaluate, merge, models, train, transcribe
 from fastscribe.cli.app import StdoutClosed, app
 from fastscribe.errors import DeviceFailed, FastscribeError, OutputError
 from fastscribe.openmp import wait_politely
 from fastscribe.terminal import give_up_stderr_if_gone, say
 
-__all__ = ["app", "bench", "bench_loss", "evaluate", "main", "merge", "models", "train", "transcribe"]
+__all__ = ["app", "bench", "evaluate", "main", "merge", "models", "train", "transcribe"]
 
 _ClickException: type[Any] = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
 
@@ -53,6 +53,8 @@ def _run() -> int:
         return 2
     except (KeyboardInterrupt, typer.Abort):
         code = _INTERRUPTED
+    except train.Stopped as stopped:
+        return stopped.code
     except (StdoutClosed, BrokenPipeError):
         if sys.stdout is not None:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains when it flushes

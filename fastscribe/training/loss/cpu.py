@@ -99,8 +99,9 @@ def steps_of(config: TransducerLossConfig) -> tuple[np.ndarray, np.ndarray]:
 
 def _empty_arcs(num_cells: int, config: TransducerLossConfig) -> Arcs:
     num_durations = 0 if config.as_rnnt else len(config.durations)
-    weights = (np.empty(num_cells, np.float32) for _ in range(3))
-    return Arcs(*weights, np.empty((num_cells, num_durations), np.float32), *steps_of(config))
+    normaliser_C, blank_C, label_C = (np.empty(num_cells, np.float32) for _ in range(3))
+    durations_CK = np.empty((num_cells, num_durations), np.float32)
+    return Arcs(normaliser_C, blank_C, label_C, durations_CK, *steps_of(config))
 
 
 def _as_numpy(logits_CW: torch.Tensor) -> np.ndarray:

@@ -36,6 +36,8 @@ from fastscribe.training.loss.logits import (
 )
 
 NODES_PER_GROUP = {"cpu": 16384, "cuda": 262144}  # of the default groups; a longer utterance is a group by itself
+ROWS_WIDENED = 1024  # to float32, at a time
+ROWS_SUMMED = {torch.float16: 16384}  # by one product, whose sums a float16 (65504 at most) has to hold
 ALIGNED_COLUMNS = 8  # a GPU's 16-bit products want rows of whole 16 bytes
 _ACTIVATE_: dict[Callable[..., torch.Tensor], Callable[..., torch.Tensor]] = {
     torch.relu: torch.relu_,
@@ -250,11 +252,15 @@ class _Gradients:
 
     def add_output(self, gradient_CW: torch.Tensor, hidden_CJ: torch.Tensor) -> None:
         num_outputs = len(self.bias_W)
-        if gradient_CW.dtype == torch.float32:
-            self.weight_WJ.addmm_(gradient_CW[:, :num_outputs].t(), hidden_CJ)
-        else:
-            self.weight_WJ.add_((gradient_CW.t() @ hidden_CJ)[:num_outputs])
-        self.bias_W.add_(gradient_CW.sum(dim=0, dtype=torch.float32)[:num_outputs])
+        summed = max(1, ROWS_SUMMED.get(gradient_CW.dtype, len(gradient_CW)))
+        for rows_CW, rows_CJ in zip(gradient_CW.split(summed), hidden_CJ.split(summed), strict=True):
+            if rows_CW.dtype == torch.float32:
+                self.weight_WJ.addmm_(rows_CW[:, :num_outputs].t(), rows_CJ)
+            else:
+                self.weight_WJ.add_((rows_CW.t() @ rows_CJ)[:num_outputs])
+        widened = len(gradient_CW) if gradient_CW.is_cuda else ROWS_WIDENED  # a CPU widens before it sums
+        for rows_CW in gradient_CW.split(max(1, widened)):
+            self.bias_W.add_(rows_CW.sum(dim=0, dtype=torch.float32)[:num_outputs])
 
     def add_inputs(self, blocks: list[_Block], below_CJ: torch.Tensor) -> None:
         for block in blocks:

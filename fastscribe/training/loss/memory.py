@@ -1,7 +1,7 @@
 """How much memory the losses take, by part, from a batch's shape: before it is allocated, and on machines one does not have.
 
 Counted are the large tensors at the moment when most of them live. What is not: the allocator's rounding (2 MB a tensor on a
-GPU), the workspace of a product, and the tables of lengths and labels.
+GPU), the workspace of a product, what dropout drew (5 bytes an activation), and the tables of lengths and labels.
 
 Shapes: B batch, T frames, U labels, J joint width, V tokens with blank, C lattice nodes (T x (U+1) an utterance).
 """
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from fastscribe.training.loss.joint import ALIGNED_COLUMNS, NODES_PER_GROUP
+from fastscribe.training.loss.joint import ALIGNED_COLUMNS, NODES_PER_GROUP, ROWS_WIDENED
 
 _WEIGHTS = 3 * 4  # normaliser, blank and label of a node, float32
 _LATTICES = 2 * 8  # alpha and beta, float64
@@ -55,12 +55,14 @@ def loss_memory(
     weights = shape.num_outputs * (shape.joint_width + 1)
     copies = columns * (shape.joint_width + 1) * (shape.item_bytes if shape.item_bytes != weight_bytes else 0)
     product = columns * shape.joint_width * shape.item_bytes if shape.item_bytes == 2 else 0
+    widened = min(nodes, ROWS_WIDENED) if device == "cpu" and shape.item_bytes == 2 else 0
     return {
         "encoder and predictor outputs": inputs,
         "their gradients": inputs,
         "output layer, its copy and gradient": weights * (weight_bytes + _GRADIENT) + copies + product,
         "activations and their gradient": 2 * nodes * shape.joint_width * shape.item_bytes,
         "logits, then their gradient": nodes * columns * shape.item_bytes,
+        "float32 of a few rows": widened * shape.num_outputs * 4,
         "lattice": nodes * _node_bytes(shape),
     }
 

@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from fastscribe.cli.app import option
-from fastscribe.cli.bench import DEVICE_HELP, JSON_HELP, bench, finish, numbers
+from fastscribe.cli.bench.common import DEVICE_HELP, JSON_HELP, bench, finish, numbers
 from fastscribe.errors import OutputError, UsageError
 from fastscribe.terminal import show
 
 _BATCH_SIZES = {"cpu": [1, 4], "cuda": [8, 32, 64]}
 _HEADLINE_BATCH = {"cpu": 4, "cuda": 1024}
+_CASE = ("form", "library", "backend", "dtype", "batch_size", "num_frames", "num_labels", "num_tokens", "joint_width")
 _QUICK_LABELS, _QUICK_S = (100,), 1.0
 
 
@@ -72,8 +73,8 @@ def loss(
         except OSError as error:
             raise OutputError(str(plot), error) from error
     statistic = "ms: median of forward and backward; bytes: peak with inputs and gradients, beside the formula's"
-    results = {"device": str(at), "statistic": statistic, "other_libraries": others, "rows": rows, "headline": headline}
-    finish("loss", at, results, json_file)
+    results = {"statistic": statistic, "other_libraries": others, "rows": rows, "headline": headline}
+    finish("loss", at, results, _CASE, json_file)
 
 
 def _line(row: Mapping[str, Any]) -> str:

@@ -1,0 +1,42 @@
+"""What a benchmark leaves: one JSON object, the same from every command, so that two can be compared and drawn.
+
+    {"benchmark", "fastscribe", "date", "command", .. settings .., "case_keys": [..], "rows": [{..}, ..], "machine": {..}}
+
+A row has the keys of `case_keys`, by which it is found again in another document, and measurements whose names end in
+their unit (_ms, _s, _bytes, _share, _ratio, _per_s, _usd ..) or are `rtfx`. A measurement that was made several times is its
+median, with all of them beside it under the name with `_runs`; from these comes what is noise. A case that could
+not be measured has `error` in place of measurements. One that nothing is known of is null, never 0.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fastscribe import __version__
+
+if TYPE_CHECKING:
+    import torch
+
+
+def document(
+    name: str, device: torch.device, results: Mapping[str, Any], case_keys: Sequence[str], arguments: Sequence[str]
+) -> dict[str, Any]:
+    """`results` has the settings and "rows"; `arguments` are those of the command line."""
+    from fastscribe.bench import machine
+
+    missing = {key for row in results["rows"] for key in case_keys if key not in row}
+    assert not missing, f"rows without {missing}"
+    return {
+        "benchmark": name,
+        "fastscribe": __version__,
+        "date": datetime.now(timezone.utc).date().isoformat(),
+        "command": shlex.join(["fastscribe", *arguments]),
+        "device": str(device),
+        "case_keys": list(case_keys),
+        **results,
+        "machine": machine.facts(device, Path.cwd()),
+    }

@@ -1,0 +1,58 @@
+"""`fastscribe bench train`: training's speed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from fastscribe.cli.app import MODEL_HELP, option
+from fastscribe.cli.bench.common import DEVICE_HELP, JSON_HELP, BenchDtype, bench, finish, numbers, shape
+from fastscribe.terminal import show
+
+if TYPE_CHECKING:
+    from fastscribe.bench.train import Speed
+
+_CASE = ("ranks", "batch_size", "dtype", "sequence_s")
+
+
+@bench.command(
+    epilog="Example: fastscribe bench train --random parakeet-tdt-0.6b --batch-sizes 8,16,32 --json train.json"
+)
+def train(
+    model: Annotated[
+        str | None,
+        option("--model", "-m", help=f"Whose shape to train: {MODEL_HELP} Default: the one that comes with it."),
+    ] = None,
+    random: Annotated[
+        str | None, option("--random", help="A published model's shape by its name, in place of --model.")
+    ] = None,
+    batch_sizes: Annotated[str, option("--batch-sizes", help="Sequences a rank, by commas.")] = "1,2,4,8,16",
+    dtype: Annotated[list[BenchDtype] | None, option("--dtype", help="bf16 or fp32; repeat. Default: both.")] = None,
+    ranks: Annotated[str, option("--ranks", help="Processes that train together, by commas.")] = "1",
+    sequence_s: Annotated[float, option("--sequence-s", min=0.5, help="Length of a sequence.")] = 16.7,
+    device: Annotated[str, option("--device", help=DEVICE_HELP)] = "auto",
+    json_file: Annotated[Path | None, option("--json", help=JSON_HELP)] = None,
+) -> None:
+    """Sequences a second in training: whole steps over noise, by batch size, dtype and number of ranks."""
+    from fastscribe.bench.train import measure
+    from fastscribe.recognizer import choose_device
+
+    at, sizes, counts = choose_device(device), numbers(batch_sizes), numbers(ranks)
+    name, config = shape(model, random)
+    dtypes = [one.value for one in dtype or (BenchDtype.fp32, BenchDtype.bf16)]
+    show(f"{name} on {at}, sequences of {sequence_s:g} s")
+    show("ranks  batch a rank  dtype    step ms  sequences/s  audio s/s  scaling")
+    rows = []
+    for speed in measure(config, at, sizes, dtypes, counts, sequence_s):
+        rows.append(speed.row())
+        show(_line(speed))
+    finish("train", at, {"model": name, "rows": rows}, _CASE, json_file)
+
+
+def _line(speed: Speed) -> str:
+    row = speed.row()
+    start = f"{row['ranks']:5}  {row['batch_size']:12}  {row['dtype']:5}"
+    if speed.sequences_per_s is None:
+        return f"{start}  out of memory"
+    scaling = "" if speed.efficiency is None else f"{100 * speed.efficiency:6.1f} %"
+    return f"{start}  {row['step_ms']:9.1f}  {speed.sequences_per_s:11.2f}  {row['audio_s_per_s']:9.1f}  {scaling}"

@@ -1,0 +1,235 @@
+"""The recursion on a GPU: what a torch tensor needs to become a kernel's argument, and when which kernel runs.
+
+The counterpart of cpu.py, with the same two functions. Tensors go to numba as the memory they are, on torch's current
+stream; nothing here waits for the GPU. Importing this file imports no numba; the first loss does, and compiles the kernels
+for the GPU in a second or two.
+
+As on the CPU, lattices and losses are float64, all that runs over a row of logits is float32. A cell's float64 work is a
+handful of additions, behind the row it stands for even where a GPU is slow at them; exponentials and logarithms are float32.
+
+Shapes as in recursion.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from fastscribe.errors import UsageError, first_line
+from fastscribe.training.loss.config import TransducerLossConfig
+from fastscribe.training.loss.cpu import DTYPES, rules_of, steps_of
+from fastscribe.training.loss.recursion import Arcs, Batch, Rules
+
+if TYPE_CHECKING:
+    from fastscribe.training.loss.cuda_kernels import Places
+
+WARP_THREADS = 32
+WARPS = 8  # of a block over the cells of one frame
+MOST_THREADS = 512  # of a block over an anti-diagonal
+_KINDS = {
+    torch.float32: "<f4",
+    torch.float64: "<f8",
+    torch.int64: "<i8",
+    torch.float16: "<u2",
+    torch.bfloat16: "<u2",
+}
+
+
+@dataclass(frozen=True)
+class Lattice:
+    """What `losses` leaves for `write_gradient`: arrays on the device, none of them as wide as the logits."""
+
+    places: Places
+    rules: Rules
+    arcs: Arcs
+    alpha_C: Any
+    beta_C: Any
+    log_likelihood_B: Any
+    num_rows: int
+
+
+def losses(
+    logits_CW: torch.Tensor,
+    batch: Batch,
+    *,
+    num_tokens: int,
+    blank_id: int,
+    config: TransducerLossConfig,
+    wants_gradient: bool = True,
+) -> tuple[torch.Tensor, Lattice]:
+    """As cpu.losses, with the losses on the logits' device. Raises UsageError where numba cannot use the GPU.
+
+    Only with `wants_gradient` may write_gradient follow: alpha is summed beside beta, each by other blocks.
+    """
+    rules = rules_of(config, num_tokens, blank_id)
+    batch_size = len(batch.num_frames_B)
+    most_labels, most_rows = int(batch.num_labels_B.max(initial=0)), int(_rows(batch).max(initial=0))
+    with _current(logits_CW.device) as stream:
+        kernels = _kernels(DTYPES[logits_CW.dtype])
+        places, arcs = _places(batch, logits_CW.device), _empty_arcs(logits_CW, config)
+        log_likelihood_B = torch.empty(batch_size, dtype=torch.float64, device=logits_CW.device)
+        beta_C = _empty(logits_CW, len(logits_CW), torch.float64)
+        alpha_C = _empty(logits_CW, len(logits_CW) if wants_gradient else 0, torch.float64)
+        lattice = Lattice(places, rules, arcs, alpha_C, beta_C, as_array(log_likelihood_B), most_rows)
+        if batch_size and most_rows:
+            warps = (batch_size * most_rows, (WARP_THREADS, WARPS), stream)
+            kernels["read_arcs"][warps](_cells(logits_CW), places, rules, arcs, most_rows)
+        if batch_size:
+            threads = min(MOST_THREADS, -(-(most_labels + 1) // WARP_THREADS) * WARP_THREADS)
+            diagonals = ((batch_size, 2 if wants_gradient else 1), threads, stream)
+            kernels["fill_lattices"][diagonals](places, arcs, alpha_C, beta_C, lattice.log_likelihood_B)
+    return (log_likelihood_B * -(1.0 + config.fastemit)).float(), lattice
+
+
+def write_gradient(lattice: Lattice, logits_CW: torch.Tensor, scale_B: torch.Tensor) -> None:
+    """As cpu.write_gradient."""
+    if not len(scale_B) or not lattice.num_rows:
+        return
+    scale_B = scale_B.to(logits_CW.device, torch.float32).contiguous()
+    with _current(logits_CW.device) as stream:
+        ways = (lattice.alpha_C, lattice.beta_C, lattice.log_likelihood_B, as_array(scale_B), lattice.num_rows)
+        kernel = _kernels(DTYPES[logits_CW.dtype])["write_gradient"]
+        blocks = len(scale_B) * lattice.num_rows
+        kernel[blocks, (WARP_THREADS, WARPS), stream](
+            _cells(logits_CW), lattice.places, lattice.rules, lattice.arcs, *ways
+        )
+
+
+def check_usable() -> None:
+    """Raises UsageError, saying what to do, where numba cannot use a GPU."""
+    if not _usable().SIMULATED:
+        _compile_one()
+
+
+@cache
+def _usable() -> ModuleType:
+    try:
+        from numba import cuda
+
+        from fastscribe.training.loss import cuda_kernels
+    except ImportError as error:
+        raise UsageError(
+            f"the transducer loss on a GPU needs numba-cuda ({first_line(error)}): {_remedy()}, or train on --device cpu"
+        ) from error
+    if not cuda.is_available():
+        problem = " ".join(str(cuda.cuda_error() or "").split())
+        if problem:
+            raise UsageError(f"the transducer loss on a GPU needs numba, which finds no CUDA driver: {problem}")
+        raise UsageError(f"the transducer loss on a GPU needs numba, which finds no CUDA compiler: {_remedy()}")
+    return cuda_kernels
+
+
+@cache
+def _compile_one() -> None:
+    """The toolkit is looked for when something is compiled: a wrong one, or none, shall be an error line of ours."""
+    from numba import cuda
+    from numba.cuda.cudadrv import error
+
+    try:
+        cuda.jit("void(float32[::1])")(_nothing)
+    except (ImportError, RuntimeError, OSError, error.NvvmError, error.CudaDriverError, error.NvrtcError) as problem:
+        raise UsageError(
+            f"numba cannot compile for this GPU ({' '.join(str(problem).split())[:300]}): {_remedy()}"
+        ) from problem
+
+
+def _nothing(values: Any) -> None:
+    values[0] = 0.0
+
+
+def _remedy() -> str:
+    """The package's extra carries the compiler of one CUDA version: torch's, which the driver is known to suit."""
+    extra = "cu12" if (torch.version.cuda or "13").startswith("12") else "cu13"
+    return f"pip install 'numba-cuda[{extra}]'"
+
+
+@cache
+def _kernels(dtype: str) -> dict[str, Any]:
+    check_usable()
+    kernels: dict[str, Any] = _usable().kernels(dtype)
+    return kernels
+
+
+@contextmanager
+def _current(device: torch.device) -> Iterator[Any]:
+    """Makes the device numba's current one, as its kernels and arrays want it; gives torch's stream there."""
+    if _usable().SIMULATED:
+        yield 0
+        return
+    from numba import cuda
+
+    handle = torch.cuda.current_stream(device).cuda_stream
+    with cuda.gpus[device.index], torch.cuda.device(device):
+        yield cuda.external_stream(handle) if handle else 0
+
+
+class _Memory:
+    """A tensor as numba takes it, 16-bit floats as uint16: torch's own form of this knows no bfloat16."""
+
+    def __init__(self, tensor: torch.Tensor, shape: tuple[int, ...]) -> None:
+        assert tensor.is_contiguous()
+        self.tensor = tensor  # kept for as long as the array that is made of this
+        self.__cuda_array_interface__ = {
+            "shape": shape,
+            "typestr": _KINDS[tensor.dtype],
+            "data": (tensor.data_ptr(), False),
+            "strides": None,
+            "version": 2,
+        }
+
+
+def as_array(tensor: torch.Tensor, num_rows: int | None = None) -> Any:
+    """The same memory as numba's array, on a GPU with a first axis of num_rows where that is given."""
+    tensor = tensor.detach()
+    if _usable().SIMULATED:
+        return (tensor.view(torch.int16).numpy().view(np.uint16)) if tensor.itemsize == 2 else tensor.numpy()
+    from numba import cuda
+
+    shape = tuple(tensor.shape) if num_rows is None else (num_rows, *tensor.shape[1:])
+    return cuda.as_cuda_array(_Memory(tensor, shape), sync=False)
+
+
+def _cells(tensor_C: torch.Tensor) -> Any:
+    """An array of cells, said to be of one: no kernel asks for more, and numba keeps every shape that it meets for ever."""
+    return as_array(tensor_C, 1)
+
+
+def _empty(like: torch.Tensor, shape: int | tuple[int, ...], dtype: torch.dtype) -> Any:
+    """Of cells."""
+    return _cells(torch.empty(shape, dtype=dtype, device=like.device))
+
+
+def _empty_arcs(logits_CW: torch.Tensor, config: TransducerLossConfig) -> Arcs:
+    num_cells, num_durations = len(logits_CW), 0 if config.as_rnnt else len(config.durations)
+    normaliser_C, blank_C, label_C = (_empty(logits_CW, num_cells, torch.float32) for _ in range(3))
+    durations_CK = _empty(logits_CW, (num_cells, num_durations), torch.float32)
+    blank_steps_K, label_steps_K = (as_array(_sent(steps_K, logits_CW.device)) for steps_K in steps_of(config))
+    return Arcs(normaliser_C, blank_C, label_C, durations_CK, blank_steps_K, label_steps_K)
+
+
+def _places(batch: Batch, device: torch.device) -> Places:
+    """One small copy to the device for the whole batch."""
+    columns = (batch.first_cell_B, batch.stride_B, _rows(batch), batch.num_frames_B, batch.num_labels_B)
+    batch_size, num_labels = batch.labels_BU.shape
+    sent = _sent(np.concatenate([*columns, batch.labels_BU.ravel()]), device)
+    parts = sent[: 5 * batch_size].view(5, batch_size).unbind(0)
+    labels_BU = sent[5 * batch_size :].view(batch_size, num_labels)
+    return _usable().Places(*(as_array(part) for part in parts), as_array(labels_BU))
+
+
+def _sent(values: np.ndarray, device: torch.device) -> torch.Tensor:
+    """On the device, once its stream comes to it."""
+    on_host = torch.from_numpy(np.ascontiguousarray(values))
+    return on_host.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else on_host
+
+
+def _rows(batch: Batch) -> np.ndarray:
+    """Frames of each utterance in the logits, padding counted."""
+    return np.bincount(batch.line_utterance_L, minlength=len(batch.num_frames_B)).astype(np.int64)
