@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 import subprocess
 import sys
 import time
-from dataclasses import replace
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
+import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
 
 from fastscribe import Options, Transcriber
 from fastscribe.checkpoint import read_checkpoint
-from fastscribe.errors import UsageError
+from fastscribe.errors import FastscribeError, UsageError
+from fastscribe.training import trainer as trainer_module
+from fastscribe.training.feed import Rows
+from fastscribe.training.ranks import Ranks
 from fastscribe.training.recipe import Recipe, parse_recipe
 from fastscribe.training.state import RunFolder
 from fastscribe.training.trainer import Trainer, prepare
@@ -75,43 +82,213 @@ def steps_of(folder: Path) -> list[dict[str, Any]]:
     return rows
 
 
-def test_stopped_and_gone_on_is_as_never_stopped(manifest: Path, tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def whole(manifest: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of a run that nothing stopped."""
+    folder = tmp_path_factory.mktemp("runs") / "whole"
+    assert trainer_of(recipe_of(manifest, batch={"accumulate": 2}), folder).run()
+    return folder
+
+
+class Killed(BaseException):
+    """As kill -9: nothing is saved."""
+
+
+def assert_as_whole(folder: Path, whole: Path) -> None:
+    weights = weights_of(folder / "last")
+    assert all(torch.equal(tensor, weights[name]) for name, tensor in weights_of(whole / "last").items())
+    assert steps_of(folder) == steps_of(whole)
+
+
+def test_stopped_and_gone_on_is_as_never_stopped(manifest: Path, whole: Path, tmp_path: Path) -> None:
     recipe = recipe_of(manifest, batch={"accumulate": 2})
-    assert trainer_of(recipe, tmp_path / "whole").run()
     stopped = trainer_of(recipe, tmp_path / "parts")
 
     def stop_in_the_second_epoch() -> None:
-        stopped.stop = stopped.progress.epoch == 1
+        if stopped.progress.epoch == 1 and stopped.progress.batches_done == 1:
+            stopped.stop = signal.SIGTERM
 
     assert not stopped.run(stop_in_the_second_epoch)
-    assert stopped.progress.batches_done % 2 == 0
+    assert stopped.stopped_by == signal.SIGTERM and stopped.progress.batches_done == 2 < stopped.progress.batches
     assert trainer_of(recipe, tmp_path / "parts").run()
-    whole, parts = weights_of(tmp_path / "whole" / "last"), weights_of(tmp_path / "parts" / "last")
-    assert all(torch.equal(tensor, parts[name]) for name, tensor in whole.items())
-    assert [row for row in steps_of(tmp_path / "parts") if "validation" in row] == [
-        row for row in steps_of(tmp_path / "whole") if "validation" in row
-    ]
+    assert_as_whole(tmp_path / "parts", whole)
 
 
-def test_steps_after_the_saved_state_come_again_alike(manifest: Path, tmp_path: Path) -> None:
-    """As after kill -9: the state is older than the log."""
-    recipe = recipe_of(manifest)
-    assert trainer_of(recipe, tmp_path / "a").run()
-    whole = steps_of(tmp_path / "a")
-    interrupted = trainer_of(replace(recipe, run=replace(recipe.run, epochs=3)), tmp_path / "b")
-
-    class Killed(BaseException):
-        pass
+def test_steps_after_the_saved_state_come_again_alike(manifest: Path, whole: Path, tmp_path: Path) -> None:
+    """The state is older than the log."""
+    recipe = recipe_of(manifest, batch={"accumulate": 2})
+    interrupted = trainer_of(recipe, tmp_path / "b")
 
     def die() -> None:
         if interrupted.progress.epoch == 2 and interrupted.progress.batches_done == 2:
-            interrupted._log([{"loss": torch.tensor(9.0)}], [1.0], 1.0, 1.0)
+            interrupted.folder.append({"step": interrupted.progress.step, "loss": 9.0})
             raise Killed
 
     with pytest.raises(Killed):
         interrupted.run(die)
     assert trainer_of(recipe, tmp_path / "b").run()
-    assert steps_of(tmp_path / "b") == whole
+    assert_as_whole(tmp_path / "b", whole)
+
+
+def test_a_validation_that_was_cut_off_comes_once(
+    manifest: Path, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = recipe_of(manifest, batch={"accumulate": 2})
+    stopped = trainer_of(recipe, tmp_path / "c")
+
+    def stop_with_the_epoch() -> None:
+        if stopped.progress.batches_done == stopped.progress.batches:
+            stopped.stop = signal.SIGINT
+
+    assert not stopped.run(stop_with_the_epoch)
+    assert stopped.progress.epoch == 1 and not stopped.folder.last.exists()
+    killed = trainer_of(recipe, tmp_path / "c")
+    monkeypatch.setattr(killed, "_plot", lambda: 1 / 0)  # the last of a validation: its line is in the log
+    monkeypatch.setattr(killed, "_epoch", lambda update: pytest.fail("not yet"))
+    with pytest.raises(ZeroDivisionError):
+        killed.run()
+    assert "validation" in steps_of(tmp_path / "c")[-1]
+    assert trainer_of(recipe, tmp_path / "c").run()
+    assert_as_whole(tmp_path / "c", whole)
+
+
+def test_killed_before_the_first_state_the_log_starts_anew(manifest: Path, tmp_path: Path) -> None:
+    (tmp_path / "train.jsonl").write_text('{"step": 10, "loss": 1}\n{"step": 2')
+    trainer = trainer_of(recipe_of(manifest), tmp_path)
+    trainer.folder.append({"step": 10, "loss": 2})
+    assert trainer.folder.rows() == [{"step": 10, "loss": 2}]
+
+
+def test_models_without_a_state_are_not_replaced(manifest: Path, tmp_path: Path) -> None:
+    (tmp_path / "best").mkdir()
+    with pytest.raises(UsageError, match="holds models but no state"):
+        trainer_of(recipe_of(manifest), tmp_path)
+
+
+def with_bad_rows(manifest: Path, folder: Path, num_good: int, num_bad: int) -> Path:
+    """A manifest with recordings that are none."""
+    rows = [json.loads(line) for line in manifest.read_text(encoding="utf-8").splitlines()][:num_good]
+    for number in range(num_bad):
+        (folder / f"bad{number}.wav").write_bytes(b"not audio")
+        rows.append({"audio_filepath": str(folder / f"bad{number}.wav"), "text": "nothing", "duration": 1.0})
+    path = folder / "train.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    (folder / "validation.jsonl").write_bytes(manifest.with_name("validation.jsonl").read_bytes())
+    return path
+
+
+def test_a_batch_that_cannot_be_read_is_a_step_of_nothing(manifest: Path, tmp_path: Path) -> None:
+    path = with_bad_rows(manifest, tmp_path, 3, 1)
+    batch = {"seconds": 0.1, "accumulate": 1}  # a recording each
+    recipe = recipe_of(path, batch=batch, run={"epochs": 1}, model={"vocab_size": 40})
+    trainer = trainer_of(recipe, tmp_path / "run")
+    assert trainer.run() and trainer.weights.num_steps == 4
+    assert (trainer.feed.num_tried, trainer.feed.num_unreadable) == (4, 1)
+    assert trainer.progress.validated is not None
+
+
+def test_too_much_that_cannot_be_read_ends_the_run(manifest: Path, tmp_path: Path) -> None:
+    recipe = recipe_of(manifest)
+    trainer = trainer_of(recipe, tmp_path / "run")
+    for num_tried, num_unreadable, is_too_much in ((8, 7, False), (8, 8, True), (200, 10, False), (200, 11, True)):
+        trainer.feed._tried, trainer.feed._unreadable = set(range(num_tried)), set(range(num_unreadable))
+        if is_too_much:
+            with pytest.raises(UsageError, match=f"{num_unreadable} of the {num_tried} recordings tried"):
+                trainer._all_stop()
+        else:
+            assert not trainer._all_stop()
+    path = with_bad_rows(manifest, tmp_path, 0, 3)
+    with pytest.raises(UsageError, match="3 of the 3 recordings tried"):
+        trainer_of(recipe_of(path, model={"vocab_size": 12}), tmp_path / "other").run()
+
+
+def test_the_shortest_recording_trains_alone(manifest: Path, tmp_path: Path) -> None:
+    """At the highest speed. BatchNorm refuses a single frame."""
+    trainer = trainer_of(recipe_of(manifest, augment={"speeds": [1.5]}), tmp_path / "run")
+    trainer.network.train()
+
+    def batch_of(seconds: float) -> int:
+        num_samples = math.ceil(16_000 * seconds)
+        rows = Rows(np.array([0]), torch.ones(1, num_samples, dtype=torch.int16), torch.tensor([num_samples]))
+        return trainer._batch(rows, np.full(8, 1.5))
+
+    assert batch_of(trainer._least_s()) == 1
+    with pytest.raises(ValueError, match="more than 1 value per channel"):
+        batch_of(0.5 * trainer._least_s())
+
+
+def test_too_few_sentences_for_the_share_are_said(manifest: Path) -> None:
+    said: list[str] = []
+    recipe = parse_recipe({"data": {"train": str(manifest), "validation_share": 1e-9}, **SECTIONS}, manifest)
+    material = prepare(recipe, None, said.append)
+    assert len(material.validation) == 1 and len(material.corpus.examples) == 7
+    assert said == ["validation_share 1e-09 of so few sentences is none: 1 of 8 instead"]
+
+
+@pytest.mark.parametrize(
+    ("model", "said"), [({"sample_rate": 100}, "the recipe's model: .*sample_rate"), ({"durations": [2, 1]}, "ascend")]
+)
+def test_a_model_that_cannot_be_is_refused_before_anything(manifest: Path, model: dict[str, Any], said: str) -> None:
+    with pytest.raises(FastscribeError, match=said):
+        prepare(recipe_of(manifest, model=model), None)
+
+
+def test_a_picture_that_cannot_be_drawn_is_said_once(
+    manifest: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+    recipe = recipe_of(manifest)
+    trainer = Trainer(
+        recipe, prepare(recipe, None), RunFolder(tmp_path), torch.device("cpu"), torch.float32, said.append
+    )
+    for error in (OSError("disk full"), ValueError("odd")):
+        monkeypatch.setattr(trainer_module, "plot_log", Mock(side_effect=error))
+        trainer._plot()
+    assert said == [f"{tmp_path / 'train.png'}: not drawn: disk full"]
+
+
+# --- several ranks, of which this process is one ---------------------------------------------------------------------
+
+
+@pytest.fixture
+def group() -> Iterator[None]:
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+def rank_of(recipe: Recipe, folder: Path, count: int = 2) -> Trainer:
+    material = prepare(recipe, None)
+    return Trainer(recipe, material, RunFolder(folder), torch.device("cpu"), torch.float32, print, Ranks(0, count))
+
+
+def test_what_one_rank_cannot_read_counts_nothing(manifest: Path, tmp_path: Path, group: None) -> None:
+    trainer = rank_of(recipe_of(manifest), tmp_path)
+    trainer._parallel.train()
+    buffers = [buffer.clone() for buffer in trainer.model.buffers()]
+    nothing = Rows(np.array([], np.int64), torch.zeros(0, 0, dtype=torch.int16), torch.tensor([], dtype=torch.long))
+    assert trainer._batch(nothing, np.ones(8)) == 1
+    gradients = [master.grad for master in trainer.weights.masters.values()]
+    assert gradients and all(gradient is not None and not gradient.any() for gradient in gradients)
+    assert all(map(torch.equal, trainer.model.buffers(), buffers)) and trainer._window.row() == {}
+
+
+def test_ranks_that_find_different_states_are_refused(
+    manifest: Path, tmp_path: Path, group: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainer = rank_of(recipe_of(manifest), tmp_path)
+
+    def another_is_a_step_further(ends: torch.Tensor, operation: Any) -> None:
+        ends.copy_(torch.maximum(ends, ends + torch.tensor([[0, 0, 1, 0], [0, 0, -1, 0]])))
+
+    monkeypatch.setattr(dist, "all_reduce", another_is_a_step_further)
+    with pytest.raises(UsageError, match="ranks do not find the same state"):
+        trainer._agree()
+
+
+def test_fewer_examples_than_ranks_are_refused(manifest: Path, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="8 examples are too few for 9 ranks"):
+        rank_of(recipe_of(manifest), tmp_path, 9)
 
 
 def test_another_recipe_needs_another_folder(manifest: Path, tmp_path: Path) -> None:
@@ -138,6 +315,7 @@ def test_each_family_trains_and_transcribes(manifest: Path, tmp_path: Path, kind
 def test_a_checkpoint_is_tuned_and_keeps_its_vocabulary(manifest: Path, tmp_path: Path) -> None:
     """The demo model knows these clips: after a few steps it still does."""
     known = read_checkpoint(MODELS / "tdt_demo" / "model.nemo")
+    before = {name: tensor.clone() for name, tensor in known.weights.items()}
     recipe = recipe_of(manifest, optimiser={"learning_rate": 1e-5}, run={"epochs": 1}, augment={"speeds": [1.0]})
     (tmp_path / "run").mkdir()
     folder = RunFolder(tmp_path / "run")
@@ -146,7 +324,8 @@ def test_a_checkpoint_is_tuned_and_keeps_its_vocabulary(manifest: Path, tmp_path
     tuned = read_checkpoint(folder.best)
     assert tuned.tokenizer.pieces == known.tokenizer.pieces and tuned.config == known.config
     assert trainer.progress.best_wer == 0.0
-    assert any(not torch.equal(tensor, known.weights[name].float()) for name, tensor in tuned.weights.items())
+    assert any(not torch.equal(tensor, known.weights[name].bfloat16()) for name, tensor in tuned.weights.items())
+    assert all(torch.equal(tensor, before[name]) for name, tensor in known.weights.items())
 
 
 # --- the command -----------------------------------------------------------------------------------------------------
@@ -174,7 +353,7 @@ def test_ctrl_c_and_the_same_command_again(recipe_file: Path, tmp_path: Path) ->
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=60)
     assert process.returncode == 130, said
-    assert "the same command goes on from there" in said.splitlines()[-1]
+    assert said.splitlines()[-1].endswith("; the same command goes on from there") and "interrupted" not in said
     again = subprocess.Popen(arguments, stderr=subprocess.PIPE, text=True, cwd=ROOT)
     assert again.stderr is not None
     lines = [again.stderr.readline() for _ in range(3)]

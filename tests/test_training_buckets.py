@@ -77,23 +77,43 @@ def test_one_rank_sees_every_example_once_within_the_batch_sizes(rows, budget, n
 
 @given(examples, st.floats(1, 200), st.integers(2, 5))
 def test_ranks_go_in_step_through_the_same_buckets(rows, budget, world_size) -> None:
-    durations, tokens = zip(*rows, strict=True)
+    """But for buckets that are too small for all ranks, which join others."""
+    durations, tokens = (np.array(column) for column in zip(*rows, strict=True))
     buckets = make_buckets(durations, tokens, 5, 2)
-    sizes = MemoryModel(budget).batch_sizes(buckets)
+    memory = MemoryModel(budget, per_second_token=0.1)
+    sizes = memory.batch_sizes(buckets)
+    plans = plans_of(durations, tokens, buckets, sizes, world_size)
     chosen = assign(durations, tokens, buckets)
-    plans = [
-        plan_epoch(durations, tokens, buckets, sizes, epoch=0, seed=1, rank=rank, world_size=world_size)
-        for rank in range(world_size)
-    ]
-    assert len({len(plan) for plan in plans}) == 1
+    assert len({len(plan) for plan in plans}) == 1 and bool(plans[0]) == (len(rows) >= world_size)
     for step in zip(*plans, strict=True):
-        (place,) = {place for batch in step for place in chosen[batch]}
+        places = {place for batch in step for place in chosen[batch]}
+        assert len(places) == 1 or min(np.bincount(chosen)[list(places)]) < world_size
         rows_of_ranks = [len(batch) for batch in step]
-        assert min(rows_of_ranks) >= 1 and max(rows_of_ranks) <= min(sizes[place], min(rows_of_ranks) + 1)
+        assert min(rows_of_ranks) >= 1 and max(rows_of_ranks) <= min(rows_of_ranks) + 1
+        for batch in step:
+            shape = Bucket(durations[batch].max(), tokens[batch].max())
+            assert len(batch) == 1 or len(batch) * memory.row(shape) <= budget * (1 + 1e-6)
     seen = [i for plan in plans for batch in plan for i in batch]
     assert len(seen) == len(set(seen))
     left_out = np.bincount(chosen) - np.bincount(chosen[np.array(seen, int)], minlength=chosen.max() + 1)
-    assert max(left_out) < world_size
+    assert max(left_out) < world_size or len(rows) < world_size
+
+
+def plans_of(durations, tokens, buckets, sizes, world_size) -> list[list[np.ndarray]]:
+    return [
+        plan_epoch(durations, tokens, buckets, sizes, epoch=0, seed=1, rank=rank, world_size=world_size)
+        for rank in range(world_size)
+    ]
+
+
+@given(examples, st.integers(1, 5))
+def test_small_buckets_leave_no_example_out(rows, world_size) -> None:
+    """With room for all, only fewer examples than ranks are too few."""
+    durations, tokens = zip(*rows, strict=True)
+    buckets = make_buckets(durations, tokens, 8, 2)
+    plans = plans_of(durations, tokens, buckets, [1000] * len(buckets), world_size)
+    seen = sorted(i for plan in plans for batch in plan for i in batch)
+    assert seen == (list(range(len(rows))) if len(rows) >= world_size else [])
 
 
 def test_a_plan_is_its_arguments_and_every_epoch_another() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pytest
 import soundfile
 
 from fastscribe.training.feed import Feed
@@ -14,8 +15,9 @@ from tests.conftest import AUDIO, waveform
 FILES = sorted(AUDIO.glob("0*.flac"))[:4]
 
 
-def example(path: Path, offset_s: float = 0.0, duration_s: float = 100.0) -> Example:
-    return Example(str(path), "text", duration_s, offset_s)
+def example(path: Path, offset_s: float = 0.0, duration_s: float | None = None) -> Example:
+    """Of the whole recording, unless `duration_s` is given."""
+    return Example(str(path), "text", soundfile.info(path).duration if duration_s is None else duration_s, offset_s)
 
 
 def feed(examples: list[Example], cache_bytes: float = 1e9, said: list[str] | None = None) -> Feed:
@@ -36,9 +38,9 @@ def test_rows_are_the_recordings() -> None:
 def test_what_is_cached_is_not_read_again(tmp_path: Path) -> None:
     paths = [tmp_path / f"{index}.wav" for index in range(3)]
     for path in paths:
-        soundfile.write(path, np.full(1000, 0.25), 16_000)
+        soundfile.write(path, np.full(2000, 0.25), 16_000)
     plan = [np.array([0, 1, 2])]
-    read = feed([example(path) for path in paths], cache_bytes=4000)  # two of them, at 2 bytes a sample
+    read = feed([example(path) for path in paths], cache_bytes=8000)  # two of them, at 2 bytes a sample
     first = next(read.batches(plan))
     for path in paths:
         path.unlink()
@@ -57,10 +59,44 @@ def test_cuts_and_other_rates(tmp_path: Path) -> None:
 def test_a_bad_recording_is_left_out_and_said_once(tmp_path: Path) -> None:
     (tmp_path / "bad.wav").write_bytes(b"not audio")
     said: list[str] = []
-    read = feed([example(tmp_path / "bad.wav"), example(FILES[0])], said=said)
+    read = feed([example(tmp_path / "bad.wav", duration_s=1.0), example(FILES[0])], said=said)
     for _ in range(2):
         rows = next(read.batches([np.array([0, 1])]))
         assert rows.examples.tolist() == [1] and len(rows.samples_BS) == 1
     assert len(said) == 1 and "bad.wav" in said[0]
     nothing = next(read.batches([np.array([0])]))
     assert nothing.examples.tolist() == [] and nothing.samples_BS.shape == (0, 0)
+    assert (read.num_stretches, read.num_tried, read.num_unreadable) == (2, 2, 1)
+
+
+@pytest.mark.parametrize(
+    ("lasts_s", "promised_s", "least_s", "is_read"),
+    [
+        (1.0, 1.2, 0.0, True),
+        (1.0, 1.3, 0.0, False),
+        (0.09, 0.09, 0.0, False),
+        (0.1, 0.1, 0.0, True),
+        (0.4, 0.4, 0.5, False),
+        (0.5, 0.5, 0.5, True),
+    ],
+)
+def test_much_shorter_than_promised_is_as_if_unreadable(
+    tmp_path: Path, lasts_s: float, promised_s: float, least_s: float, is_read: bool
+) -> None:
+    path, said = tmp_path / "a.wav", []
+    soundfile.write(path, np.full(round(16_000 * lasts_s), 0.25), 16_000)
+    read = Feed([example(path, duration_s=promised_s)], 16_000, 0.0, 1, said.append, least_s)
+    assert len(next(read.batches([np.array([0])])).examples) == is_read
+    assert is_read != any("a.wav: lasts" in line for line in said)
+
+
+def test_a_stretch_that_comes_twice_is_kept_and_said_once(tmp_path: Path) -> None:
+    path, said = tmp_path / "a.wav", []
+    soundfile.write(path, np.full(3200, 0.25), 16_000)
+    twice = [example(path, 0.0, 0.1), example(path, 0.1, 0.1), example(path, 0.0, 0.1)]
+    bad = [example(tmp_path / "none.wav", duration_s=1.0)] * 2
+    read = feed([*twice, *bad], cache_bytes=2 * 3200, said=said)  # room for two
+    next(read.batches([np.arange(5)]))
+    path.unlink()
+    assert len(next(read.batches([np.arange(5)])).examples) == 3
+    assert len(said) == 1 and (read.num_stretches, read.num_tried, read.num_unreadable) == (3, 3, 1)

@@ -18,6 +18,7 @@ from fastscribe.training.manifest import (
     Example,
     ExampleLimits,
     ManifestPart,
+    count_by_share,
     read_manifests,
     repeat_examples,
     split_validation,
@@ -199,6 +200,16 @@ def test_with_a_share_a_new_corpus_moves_no_sentence() -> None:
     assert set(validation) != set(sides(old, share=0.1, seed=4)[1])
 
 
+@given(sentences, st.floats(0, 1), st.integers(0, 5))
+def test_a_share_is_counted_as_it_is_taken(texts, share, seed) -> None:
+    count = count_by_share([example(text) for text in texts], seed=seed, share=share)
+    if 0 < count < len(texts):
+        assert len(sides(texts, share=share, seed=seed)[1]) == count
+    else:
+        with pytest.raises(UsageError):
+            sides(texts, share=share, seed=seed)
+
+
 @pytest.mark.parametrize(
     "asked", [{}, {"share": 0.1, "count": 2}, {"share": 1.1}, {"share": 0}, {"count": 0}, {"count": 9}]
 )
@@ -218,6 +229,19 @@ def test_a_folder_of_recordings_with_texts_beside_them(tmp_path: Path) -> None:
         ("b.wav", "one two", 1.0, 2.0),
         ("a.flac", "three", 2.0, 2.0),
     ]
+
+
+def test_other_files_beside_a_text_are_none_of_training(tmp_path: Path) -> None:
+    soundfile.write(tmp_path / "a.flac", np.zeros(16_000), 16_000)
+    for name in ("a.TextGrid", "a.json", "a.mp4", "notes.md"):
+        (tmp_path / name).write_bytes(b"not audio")
+    (tmp_path / "a.txt").write_text("one")
+    corpus = read_manifests([ManifestPart(str(tmp_path))], ExampleLimits())
+    assert [Path(e.path).name for e in corpus.examples] == ["a.flac"]
+    (tmp_path / "b.m4a").write_bytes(b"not audio")
+    (tmp_path / "b.txt").write_text("two")
+    with pytest.raises(UsageError, match=r"b\.m4a.*take its \.txt away"):
+        read_manifests([ManifestPart(str(tmp_path))], ExampleLimits())
 
 
 def test_a_folder_that_cannot_be_learnt_from(tmp_path: Path) -> None:

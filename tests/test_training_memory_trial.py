@@ -45,7 +45,9 @@ def test_the_largest_batches_within_memory(trainer: Trainer, monkeypatch: pytest
 
 def test_a_trial_leaves_nothing(trainer: Trainer, monkeypatch: pytest.MonkeyPatch) -> None:
     before = {name: tensor.clone() for name, tensor in trainer.weights.masters.items()}
+    buffers = [buffer.clone() for buffer in trainer.network.buffers()]
     assert fits(trainer, Bucket(1.0, 3), 2)
+    assert buffers and all(map(torch.equal, trainer.network.buffers(), buffers))
     assert all(parameter.grad is None for parameter in trainer.network.parameters())
     assert all(torch.equal(tensor, before[name]) for name, tensor in trainer.weights.masters.items())
     monkeypatch.setattr(trainer.network, "forward", lambda *_, **__: 1 / 0)

@@ -7,7 +7,14 @@ from pathlib import Path
 import pytest
 
 from fastscribe.errors import UsageError
-from fastscribe.training.recipe import ModelRecipe, Recipe, default_recipe, parse_recipe, read_recipe
+from fastscribe.training.recipe import (
+    ModelRecipe,
+    Recipe,
+    default_recipe,
+    has_model_section,
+    parse_recipe,
+    read_recipe,
+)
 
 WHERE = Path("folder/recipe.yaml")
 
@@ -46,12 +53,68 @@ def test_sections_and_paths_beside_the_recipe(tmp_path: Path) -> None:
         ({"data": {"train": "a"}, "optimiser": {"betas": [1]}}, "optimiser.betas: [1] is not a list of the right"),
         ({"data": {"train": "a"}, "augment": {"speeds": [3.0]}}, "speeds"),
         ({"data": {"train": "a"}, "optimiser": 3}, "optimiser: not a mapping"),
+        ({"data": {"train": []}}, "recipe.yaml: data.train: give the manifests"),
+        ({"data": {"train": {"path": "a", "repeat": 0}}}, "repeat 0.0: not a number above 0"),
+        ({"data": {"train": "a", "min_duration_s": 50}}, "recipe.yaml: data.min_duration_s 50.0"),
     ],
 )
 def test_mistakes(values: object, said: str) -> None:
     with pytest.raises(UsageError) as caught:
         parse_recipe(values, WHERE)
     assert said in str(caught.value) and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("section", "key", "bad", "good"),
+    [
+        ("run", "epochs", [0], [1]),
+        ("run", "validate_epochs", [0], [1]),
+        ("run", "save_minutes", [-1], [0]),
+        ("batch", "seconds", [0, -1.0], [0.5, "auto"]),
+        *(("batch", name, [0], [1]) for name in ("accumulate", "buckets", "token_buckets")),
+        ("data", "threads", [0], [1]),
+        ("data", "cache_gb", [-0.1], [0]),
+        ("data", "validation_share", [0, 1, -0.1], [0.5]),
+        ("data", "max_tokens_per_s", [0], [1]),
+        *(("optimiser", name, [1, -0.1], [0, 0.9]) for name in ("dropout", "ema")),
+        ("optimiser", "betas", [[0.9, 1], [-0.1, 0.9]], [[0, 0.5]]),
+        ("optimiser", "learning_rate", [0, -1], [1e-9]),
+        ("optimiser", "min_learning_rate", [-1], [0]),
+        ("optimiser", "weight_decay", [-1], [0]),
+        ("optimiser", "clip_norm", [0], [None, 0.1]),
+        *(("loss", name, [-0.1, 1.1], [0, 1]) for name in ("ctc_weight", "omega")),
+        ("loss", "fastemit", [-0.1], [0]),
+        ("loss", "clamp", [0], [None, 1]),
+        ("model", "subsampling_factor", [0, 1, 6, 64], [2, 4, 8]),
+        ("model", "conv_kernel", [0, 8], [1, 9]),
+        ("model", "d_model", [0, 254, 3], [256]),
+        ("model", "num_heads", [0, 3], [1, 8]),
+        *(("model", name, [0], [1]) for name in ("predictor_layers", "num_layers", "vocab_size", "joint_hidden")),
+        *(("model", name, [0], [1]) for name in ("ff_hidden", "predictor_hidden", "num_mels", "subsampling_channels")),
+    ],
+)
+def test_values_out_of_range_are_named(section: str, key: str, bad: list[object], good: list[object]) -> None:
+    def parsed(value: object) -> Recipe:
+        sections = {"data": {"train": "a"}}
+        return parse_recipe({**sections, section: {**sections.get(section, {}), key: value}}, WHERE)
+
+    for value in good:
+        parsed(value)
+    for value in bad:
+        with pytest.raises(UsageError, match=rf"^folder/recipe\.yaml: {section}\.(.*{key}|num_heads)"):
+            parsed(value)
+
+
+def test_a_model_without_a_head() -> None:
+    with pytest.raises(UsageError, match=r"model\.transducer, ctc: a model needs one"):
+        parse_recipe({"data": {"train": "a"}, "model": {"transducer": False, "ctc": False}}, WHERE)
+
+
+def test_whether_a_recipe_describes_a_model(tmp_path: Path) -> None:
+    path = tmp_path / "recipe.yaml"
+    for text, expected in (("model: {d_model: 256}", True), ("model:", False), ("data: {}", False), ("[]", False)):
+        path.write_text(text)
+        assert has_model_section(path) is expected
 
 
 def test_a_file_that_is_no_yaml(tmp_path: Path) -> None:

@@ -84,6 +84,27 @@ def test_gradients_are_averaged_over_batches_and_clipped() -> None:
         torch.testing.assert_close(a, b)
 
 
+def test_gradients_of_several_batches_are_summed_in_float32() -> None:
+    """In bf16, 1 + 0.001 is 1."""
+    model = nn.Linear(1, 1, bias=False)
+    weights = Weights(model, torch.bfloat16, PLAIN)
+    for gradient in (1.0, *[0.001] * 1000):
+        model.weight.grad = torch.full_like(model.weight, gradient)
+        weights.gather()
+        assert model.weight.grad is None
+    assert weights.step(0.0, num_batches=1001) == pytest.approx(2 / 1001, rel=0.01)
+
+
+def test_a_step_without_gradients_is_counted_and_changes_nothing() -> None:
+    model = network()
+    weights = Weights(model, torch.float32, OptimiserRecipe(warmup_steps=0))
+    give_gradients(model, 0)
+    weights.step(0.0)
+    before = {name: tensor.clone() for name, tensor in weights.kept().items()}
+    assert weights.step(0.0, num_batches=0) == 0.0 and weights.num_steps == 2
+    assert all(torch.equal(tensor, before[name]) for name, tensor in weights.kept().items())
+
+
 def test_a_gradient_that_is_no_number_changes_nothing() -> None:
     model = network()
     weights = Weights(model, torch.float32, PLAIN)

@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import closing, nullcontext, suppress
 from datetime import timedelta
 from enum import Enum
 from pathlib import Path
@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fastscribe.cli.app import MODEL_HELP, app, option
-from fastscribe.errors import OutputError
 from fastscribe.terminal import say
 
 if TYPE_CHECKING:
@@ -29,6 +28,14 @@ if TYPE_CHECKING:
 
 _RECIPES = (".yaml", ".yml")
 _EXIT_CODES = {signal.SIGINT: 130, signal.SIGTERM: 143}
+
+
+class Stopped(Exception):
+    """A signal ended the run in order, which has been said; the exit code is left to do."""
+
+    def __init__(self, code: int) -> None:
+        super().__init__(code)
+        self.code = code
 
 
 class TrainDtype(str, Enum):
@@ -71,50 +78,64 @@ def train(
     from fastscribe.checkpoint import read_checkpoint
     from fastscribe.model_location import locate
     from fastscribe.training.ranks import Ranks
+    from fastscribe.training.state import RunFolder
     from fastscribe.training.trainer import Trainer, prepare
 
     ranks = Ranks.of_torchrun()
     is_shown = ranks.rank == 0 and not quiet
-    chosen = _recipe(recipe, epochs, init is not None)
-    folder = _folder(output_dir, overwrite, ranks)
-    checkpoint = read_checkpoint(locate(init, say)) if init is not None else None
-    material = prepare(chosen, checkpoint)
-    chosen_device = _join(device, ranks)
-    chosen_dtype = _dtype(dtype, chosen_device)
-    trainer = Trainer(chosen, material, folder, chosen_device, chosen_dtype, say, ranks)
+    told = say if is_shown else _say_nothing
+    chosen = _recipe(recipe, epochs, init is not None, told)
+    folder = RunFolder(output_dir)
+    with closing(folder.lock()) if ranks.rank == 0 else nullcontext():
+        checkpoint = read_checkpoint(locate(init, say)) if init is not None else None
+        material = prepare(chosen, checkpoint, told)
+        chosen_device = _join(device, ranks)
+        if overwrite:
+            _clear(folder, ranks)
+        chosen_dtype = _dtype(dtype, chosen_device)
+        _follow(Trainer(chosen, material, folder, chosen_device, chosen_dtype, say, ranks), is_shown)
+
+
+def _follow(trainer: Trainer, is_shown: bool) -> None:
+    """The run, with what is said of it. Raises Stopped."""
     if is_shown:
         _introduce(trainer)
-    received = _listen(trainer)
+    _listen(trainer)
     with _Display(trainer, is_shown) as update:
         is_over = trainer.run(update)
     if not is_over:
-        say(f"stopped after step {trainer.progress.step:,}; the same command goes on from there")
-        raise typer.Exit(_EXIT_CODES[signal.Signals(received[0])])
+        if trainer.ranks.rank == 0:
+            say(f"stopped after step {trainer.progress.step:,}; the same command goes on from there")
+        raise Stopped(_EXIT_CODES[signal.Signals(trainer.stopped_by)])
     if is_shown:
-        best = trainer.progress.best_wer
-        say(f"{folder.best}: word error rate {100 * (best or 0):.2f} % on {len(material.validation):,} recordings")
+        best, num_recordings = trainer.progress.best_wer, len(trainer.material.validation)
+        say(f"{trainer.folder.best}: word error rate {100 * (best or 0):.2f} % on {num_recordings:,} recordings")
 
 
-def _recipe(path: Path, epochs: int | None, is_tuning: bool) -> Recipe:
+def _say_nothing(line: str) -> None:
+    pass
+
+
+def _recipe(path: Path, epochs: int | None, is_tuning: bool, told: Callable[[str], None]) -> Recipe:
     from dataclasses import replace
 
-    from fastscribe.training.recipe import default_recipe, read_recipe
+    from fastscribe.training.recipe import default_recipe, has_model_section, read_recipe
 
-    recipe = read_recipe(path) if path.suffix in _RECIPES else default_recipe(path, is_tuning)
+    is_recipe = path.suffix in _RECIPES
+    recipe = read_recipe(path) if is_recipe else default_recipe(path, is_tuning)
+    if is_tuning and is_recipe and has_model_section(path):
+        told(f"{path}: its model section is not used: --init brings the model")
     return recipe if epochs is None else replace(recipe, run=replace(recipe.run, epochs=epochs))
 
 
-def _folder(path: Path, overwrite: bool, ranks: Ranks) -> RunFolder:
-    from fastscribe.training.state import RunFolder
+def _clear(folder: RunFolder, ranks: Ranks) -> None:
+    """Once every rank has read what it needs, which may lie in the folder, and before any looks for a state there."""
+    if ranks.rank == 0:
+        folder.clear()
+    if ranks.count > 1:
+        import torch.distributed as dist
 
-    folder = RunFolder(path)
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-        if overwrite and ranks.rank == 0:
-            folder.clear()
-    except OSError as error:
-        raise OutputError(str(path), error) from error
-    return folder
+        dist.barrier()
 
 
 def _join(device: str, ranks: Ranks) -> torch.device:
@@ -132,7 +153,7 @@ def _join(device: str, ranks: Ranks) -> torch.device:
         if chosen.type == "cuda":
             torch.cuda.set_device(chosen)
         dist.init_process_group("nccl" if chosen.type == "cuda" else "gloo", timeout=timedelta(hours=2))
-        dist.barrier()  # so that none reads a folder that another is about to clear
+        dist.barrier()
     return chosen
 
 
@@ -158,20 +179,23 @@ def _introduce(trainer: Trainer) -> None:
         say(f"going on after step {trainer.progress.step:,}")
 
 
-def _listen(trainer: Trainer) -> list[int]:
-    """The first signal lets the step end and be saved, the second ends the process. Returns where they are noted."""
-    received: list[int] = []
+def _listen(trainer: Trainer) -> None:
+    """The first signal lets the step end and be saved, the second ends the process.
+
+    Of several ranks, any may be told to stop, and told again by torchrun; those that take too long torchrun kills. What
+    the shell has made the process ignore stays ignored.
+    """
 
     def note(number: int, frame: FrameType | None) -> None:
-        if received:
+        if not trainer.stop:
+            trainer.stop = number
+        elif trainer.ranks.count == 1:
             os._exit(_EXIT_CODES[signal.Signals(number)])
-        received.append(number)
-        trainer.stop = True
 
     for number in _EXIT_CODES:
-        with suppress(ValueError):  # not the main thread
-            signal.signal(number, note)
-    return received
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            with suppress(ValueError):  # not the main thread
+                signal.signal(number, note)
 
 
 class _Display:

@@ -117,16 +117,43 @@ def plan_epoch(
 
     A bucket's examples are spread evenly over as few steps as its batch size allows, so no batch is a mere remainder.
     One rank sees every example. Of several, all have the same number of steps, and batches that differ by at most a row;
-    what cannot give each a row (fewer than `world_size` examples a bucket) is left out, others each epoch.
+    a bucket that cannot give each a row (fewer than `world_size` examples) is merged with the next, and what its batch
+    size leaves over (fewer than `world_size` again) is left out, others each epoch. Empty with fewer examples than ranks.
     """
     random = _random(seed, epoch, 0)
     chosen = assign(durations_s, tokens, buckets)
     steps: list[Indices] = []
     durations = np.asarray(durations_s, float)
-    for place, batch_size in enumerate(batch_sizes):
-        examples = random.permutation(np.flatnonzero(chosen == place))
+    for places, batch_size in _merged(np.bincount(chosen, minlength=len(buckets)), buckets, batch_sizes, world_size):
+        examples = random.permutation(np.flatnonzero(np.isin(chosen, places)))
         steps += _steps(examples, durations, batch_size, world_size)
     return [steps[step][rank::world_size] for step in random.permutation(len(steps))]
+
+
+def _merged(
+    counts: np.ndarray, buckets: Sequence[Bucket], batch_sizes: Sequence[int], world_size: int
+) -> list[tuple[list[int], int]]:
+    """Buckets that are planned as one, at least `world_size` examples each, and the batch size that all of them allow.
+
+    Durations ascend, so that of those merged the last is the longest; where another has more tokens, there are fewer
+    rows in proportion.
+    """
+    groups: list[list[int]] = []
+    waiting: list[int] = []
+    for place in np.flatnonzero(counts).tolist():
+        waiting.append(place)
+        if counts[waiting].sum() >= world_size:
+            groups.append(waiting)
+            waiting = []
+    if waiting and groups:
+        groups[-1] += waiting
+    return [(group, _common_size(group, buckets, batch_sizes)) for group in groups]
+
+
+def _common_size(group: list[int], buckets: Sequence[Bucket], batch_sizes: Sequence[int]) -> int:
+    most_tokens = max(buckets[place].max_tokens for place in group)
+    last = group[-1]
+    return max(1, batch_sizes[last] * (buckets[last].max_tokens + 1) // (most_tokens + 1))
 
 
 def _steps(examples: Indices, durations_s: np.ndarray, batch_size: int, world_size: int) -> list[Indices]:

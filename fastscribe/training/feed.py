@@ -1,6 +1,7 @@
 """Recordings as batches of samples, decoded by threads ahead of the model and kept in memory as far as they may be.
 
-A recording that cannot be read is left out of its batch, and said once; a run of days does not end for it.
+A recording that cannot be read is left out of its batch, and said once; a run of days does not end for it. So is one that
+lasts much shorter than its manifest says: what is said in it is not what its text says.
 
 Shapes: B batch, S samples.
 """
@@ -24,6 +25,8 @@ from fastscribe.training.buckets import Indices
 from fastscribe.training.manifest import Example
 
 _BATCHES_AHEAD = 3
+_LEAST_S = 0.1
+_LEAST_SHARE = 0.8  # of the duration that the manifest gives
 
 
 @dataclass(frozen=True)
@@ -36,7 +39,10 @@ class Rows:
 
 
 class Feed:
-    """Reads `examples`, by their indices. Thread-safe."""
+    """Reads `examples`, by their indices. Thread-safe.
+
+    A stretch of a recording that comes more than once is kept once. Nothing shorter than `least_s` is read.
+    """
 
     def __init__(
         self,
@@ -45,12 +51,29 @@ class Feed:
         cache_bytes: float,
         threads: int,
         say: Callable[[str], None],
+        least_s: float = 0.0,
     ) -> None:
         self._examples, self._sample_rate, self._say = examples, sample_rate, say
-        self._left_bytes, self._threads = cache_bytes, threads
-        self._cached: dict[int, np.ndarray] = {}
+        self._left_bytes, self._threads, self._least_s = cache_bytes, threads, max(_LEAST_S, least_s)
+        self._stretches = _stretches(examples)  # of each example, by number
+        self._cached: dict[int, np.ndarray] = {}  # by stretch
+        self._tried: set[int] = set()
         self._unreadable: set[int] = set()
         self._lock = Lock()
+
+    @property
+    def num_stretches(self) -> int:
+        return max(self._stretches, default=-1) + 1
+
+    @property
+    def num_tried(self) -> int:
+        """Of the stretches, each counted once."""
+        return len(self._tried)
+
+    @property
+    def num_unreadable(self) -> int:
+        """Of those tried."""
+        return len(self._unreadable)
 
     def batches(self, plan: Sequence[Indices]) -> Iterator[Rows]:
         """In order; a batch of nothing readable has no rows."""
@@ -64,30 +87,44 @@ class Feed:
                 yield _rows(*ahead.popleft())
 
     def _samples(self, index: int) -> np.ndarray | None:
-        cached = self._cached.get(index)
-        if cached is not None or index in self._unreadable:
+        example, stretch = self._examples[index], self._stretches[index]
+        cached = self._cached.get(stretch)
+        if cached is not None or stretch in self._unreadable:
             return cached
-        example = self._examples[index]
         try:
             samples_S = self._decoded(example)
         except AudioError as error:
             with self._lock:
-                self._unreadable.add(index)
-            self._say(f"left out: {error}")
+                is_known = stretch in self._unreadable
+                self._tried.add(stretch)
+                self._unreadable.add(stretch)
+            if not is_known:
+                self._say(f"left out: {error}")
             return None
         with self._lock:
-            if samples_S.nbytes <= self._left_bytes and index not in self._cached:
+            self._tried.add(stretch)
+            if samples_S.nbytes <= self._left_bytes and stretch not in self._cached:
                 self._left_bytes -= samples_S.nbytes
-                self._cached[index] = samples_S
+                self._cached[stretch] = samples_S
         return samples_S
 
     def _decoded(self, example: Example) -> np.ndarray:
         cut = example.offset_s or None, example.duration_s
         audio = probe(Source(example.path, example.path, example.path, None, *cut))
+        lasts_s = audio.num_samples / audio.sample_rate
+        if lasts_s < max(self._least_s, _LEAST_SHARE * example.duration_s):
+            promised = f"the manifest gives {example.duration_s:.2f} s, and {self._least_s:.2f} s is the least"
+            raise AudioError(example.path, f"lasts {lasts_s:.2f} s: {promised}")
         samples_S = read(audio, 0, audio.num_samples, sample_rate=self._sample_rate, channel=None)
         if samples_S.dtype == np.int16:
             return samples_S
         return np.clip(np.rint(samples_S * 32768.0), -32768, 32767).astype(np.int16)
+
+
+def _stretches(examples: Sequence[Example]) -> list[int]:
+    """Numbers from 0, the same for examples of the same stretch of the same recording."""
+    numbers: dict[tuple[str, float, float], int] = {}
+    return [numbers.setdefault((e.path, e.offset_s, e.duration_s), len(numbers)) for e in examples]
 
 
 def _rows(indices: Indices, futures: Sequence[Future[np.ndarray | None]]) -> Rows:

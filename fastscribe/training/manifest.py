@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fastscribe.audio.folders import walk
+from fastscribe.audio.formats import CONTAINER_EXTENSIONS, is_audio_name
 from fastscribe.audio.manifest import BYTE_ORDER_MARK, parse_row, row_source
 from fastscribe.audio.probe import probe
 from fastscribe.audio.source import Source, system_problem
@@ -168,16 +169,20 @@ def _examples(part: ManifestPart) -> Iterator[Example]:
 def _folder_examples(part: ManifestPart) -> Iterator[Example]:
     """Raises UsageError where a recording or its text cannot be read, or no text lies beside any."""
     texts = {}
-    others = []
+    recordings, containers = [], []
     for name in walk(part.path):
         if isinstance(name, OSError):
             raise UsageError(f"{name.filename}: {system_problem(name)}")
         stem, extension = os.path.splitext(name)
         if extension.lower() == ".txt":
             texts[stem] = os.path.join(part.path, name)
-        else:
-            others.append((stem, os.path.join(part.path, name)))
-    pairs = [(path, texts[stem]) for stem, path in others if stem in texts]
+        elif is_audio_name(name):
+            recordings.append((stem, os.path.join(part.path, name)))
+        elif extension[1:].lower() in CONTAINER_EXTENSIONS:
+            containers.append((stem, os.path.join(part.path, name)))
+    known = {stem for stem, _ in recordings}
+    recordings += [(stem, path) for stem, path in containers if stem not in known]  # to say that they are not read
+    pairs = [(path, texts[stem]) for stem, path in recordings if stem in texts]
     if not pairs:
         raise UsageError(f"{part.path}: no recording here has a .txt of the same name beside it")
     for path, text_path in pairs:
@@ -235,6 +240,11 @@ def repeat_examples(examples: Sequence[Example]) -> tuple[Example, ...]:
         owed[example.repeat] -= times
         repeated.extend([example] * times)
     return tuple(repeated)
+
+
+def count_by_share(examples: Sequence[Example], *, seed: int, share: float) -> int:
+    """How many examples `split_validation` takes for validation by that share: of few sentences, often none."""
+    return sum(_place(_sentence(example.text), seed) < share for example in examples)
 
 
 def split_validation(

@@ -14,13 +14,14 @@ import torch.distributed as dist
 from fastscribe.device import is_out_of_memory
 from fastscribe.training.batch_search import stored_or_searched
 from fastscribe.training.buckets import Bucket
-from fastscribe.training.network import Targets
+from fastscribe.training.network import Targets, buffers_kept
 from fastscribe.types import Features
 
 if TYPE_CHECKING:
     from fastscribe.training.trainer import Trainer
 
 _OPTIMISER_BYTES = 8  # a parameter: AdamW's two averages, which the first step makes
+_SUM_BYTES = 4  # a parameter: gradients of the batches before this one, where a step takes several
 
 
 def searched_batch_sizes(trainer: Trainer) -> tuple[int, ...]:
@@ -32,6 +33,7 @@ def searched_batch_sizes(trainer: Trainer) -> tuple[int, ...]:
         "dtype": str(trainer.dtype),
         "device": properties.name,
         "memory_bytes": properties.total_memory,
+        "accumulate": trainer.recipe.batch.accumulate > 1,
     }
     path = trainer.folder.batch_sizes
     if trainer.ranks.count > 1:
@@ -49,10 +51,12 @@ def fits(trainer: Trainer, bucket: Bucket, batch_size: int) -> bool:
     reserve = None
     try:
         num_parameters = sum(parameter.numel() for parameter in trainer.network.parameters())
-        reserve = torch.empty(_OPTIMISER_BYTES * num_parameters, dtype=torch.uint8, device=trainer.device)
+        num_bytes = _OPTIMISER_BYTES + (_SUM_BYTES if trainer.recipe.batch.accumulate > 1 else 0)
+        reserve = torch.empty(num_bytes * num_parameters, dtype=torch.uint8, device=trainer.device)
         trainer.network.train()
-        losses = trainer.network(*_noise(trainer, bucket, batch_size), chance=1.0)
-        losses["loss"].backward()
+        with buffers_kept(trainer.network):
+            losses = trainer.network(*_noise(trainer, bucket, batch_size), chance=1.0)
+            losses["loss"].backward()
         return True
     except RuntimeError as error:
         if not is_out_of_memory(error):

@@ -8,6 +8,8 @@ Shapes: B batch, T frames, U labels of the longest row (U+1 with the start), D w
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -105,6 +107,17 @@ class Network(nn.Module):
             config=self.loss.drawn(chance),
             reduction="mean_volume",
         )
+
+
+@contextmanager
+def buffers_kept(module: nn.Module) -> Iterator[None]:
+    """What happens inside leaves no trace in BatchNorm's running statistics."""
+    before = [(buffer, buffer.clone()) for buffer in module.buffers()]
+    try:
+        yield
+    finally:
+        for buffer, value in before:
+            buffer.copy_(value)
 
 
 def unroll(predictor: Predictor, labels_BU: torch.Tensor, blank_id: int) -> torch.Tensor:

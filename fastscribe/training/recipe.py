@@ -4,8 +4,8 @@
     model: {d_model: 192, num_layers: 8, vocab_size: 256}
     run: {epochs: 60}
 
-Paths are relative to the file that names them. A key that is no field here is an error with the nearest name beside it.
-No torch.
+Paths are relative to the file that names them. A key that is no field here is an error with the nearest name beside it,
+and so is a value out of range. No torch.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import difflib
 import math
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -29,6 +29,15 @@ from fastscribe.training.augment_config import AugmentConfig
 from fastscribe.training.manifest import ExampleLimits, ManifestPart
 
 _MAX_BYTES = 1 << 20
+_SUBSAMPLING = (2, 4, 8, 16, 32)
+
+
+def _check(section: object, is_right: Callable[[Any], bool], meant: str, *names: str) -> None:
+    """Raises UsageError for the first of these fields whose value is not right; None is."""
+    for name in names:
+        value = getattr(section, name)
+        if value is not None and not is_right(value):
+            raise UsageError(f"{name}: {value!r} is not {meant}")
 
 
 @dataclass(frozen=True)
@@ -54,6 +63,17 @@ class ModelRecipe:
     durations: tuple[int, ...] = (0, 1, 2, 3, 4)  # empty: RNN-T
     transducer: bool = True
     ctc: bool = True  # a CTC head beside the transducer
+
+    def __post_init__(self) -> None:
+        sizes = ("vocab_size", "sample_rate", "num_mels", "num_layers", "d_model", "num_heads", "ff_hidden")
+        widths = ("subsampling_channels", "predictor_hidden", "predictor_layers", "joint_hidden")
+        _check(self, lambda size: size >= 1, "a number from 1", *sizes, *widths)
+        _check(self, lambda width: width % self.num_heads == 0, f"a multiple of {self.num_heads} num_heads", "d_model")
+        _check(self, lambda width: width % 2 == 0, "an even number", "d_model")
+        _check(self, lambda kernel: kernel % 2 == 1, "an odd number", "conv_kernel")
+        _check(self, lambda factor: factor in _SUBSAMPLING, f"one of {_SUBSAMPLING}", "subsampling_factor")
+        if not (self.transducer or self.ctc):
+            raise UsageError("transducer, ctc: a model needs one of them")
 
     def config(self, num_labels: int) -> ModelConfig:
         features = FeaturesConfig(
@@ -101,8 +121,16 @@ class DataRecipe:
     min_duration_s: float = 0.3
     max_duration_s: float = 30.0
     max_tokens_per_s: float = 25.0
-    cache_gb: float = 4.0  # of decoded recordings kept in memory
+    cache_gb: float = 4.0  # of decoded recordings kept in memory by each process, of which there is one a GPU
     threads: int = 4  # that decode
+
+    def __post_init__(self) -> None:
+        if not self.train:
+            raise UsageError("train: give the manifests to train on")
+        _check(self, lambda share: 0 < share < 1, "a number between 0 and 1", "validation_share")
+        _check(self, lambda gb: gb >= 0, "a number from 0", "cache_gb")
+        _check(self, lambda threads: threads >= 1, "a number from 1", "threads")
+        assert self.limits  # which checks its own
 
     @property
     def limits(self) -> ExampleLimits:
@@ -120,6 +148,10 @@ class BatchRecipe:
     token_buckets: int = 2  # in each of those
     accumulate: int = 1  # batches to a step of the optimiser
 
+    def __post_init__(self) -> None:
+        _check(self, lambda seconds: seconds == "auto" or seconds > 0, "'auto' or a number above 0", "seconds")
+        _check(self, lambda count: count >= 1, "a number from 1", "buckets", "token_buckets", "accumulate")
+
 
 @dataclass(frozen=True)
 class LossRecipe:
@@ -128,6 +160,11 @@ class LossRecipe:
     omega: float = 0.1  # TDT: chance that a batch is trained with the RNN-T loss
     fastemit: float = 0.0
     clamp: float | None = None
+
+    def __post_init__(self) -> None:
+        _check(self, lambda share: 0 <= share <= 1, "a number from 0 to 1", "ctc_weight", "omega")
+        _check(self, lambda value: value >= 0, "a number from 0", "fastemit")
+        _check(self, lambda value: value > 0, "a number above 0", "clamp")
 
 
 @dataclass(frozen=True)
@@ -143,6 +180,12 @@ class OptimiserRecipe:
     ema: float = 0.999  # decay a step of the weights that are validated and kept; 0: the weights themselves
     dropout: float = 0.1
 
+    def __post_init__(self) -> None:
+        _check(self, lambda value: value > 0, "a number above 0", "learning_rate", "clip_norm")
+        _check(self, lambda value: value >= 0, "a number from 0", "min_learning_rate", "weight_decay", "warmup_steps")
+        _check(self, lambda value: 0 <= value < 1, "a number from 0 to below 1", "ema", "dropout")
+        _check(self, lambda betas: all(0 <= beta < 1 for beta in betas), "two numbers from 0 to below 1", "betas")
+
 
 @dataclass(frozen=True)
 class RunRecipe:
@@ -150,6 +193,10 @@ class RunRecipe:
     seed: int = 0
     validate_epochs: int = 1  # so many between validations
     save_minutes: float = 10.0  # so many between states that a killed run goes on from
+
+    def __post_init__(self) -> None:
+        _check(self, lambda epochs: epochs >= 1, "a number from 1", "epochs", "validate_epochs")
+        _check(self, lambda value: value >= 0, "a number from 0", "seed", "save_minutes")
 
 
 @dataclass(frozen=True)
@@ -168,11 +215,20 @@ class Recipe:
 
 def read_recipe(path: Path) -> Recipe:
     """Raises UsageError that names the file and the key."""
+    return parse_recipe(_read_yaml(path), path)
+
+
+def has_model_section(path: Path) -> bool:
+    """Whether a recipe describes a new model. Raises UsageError."""
+    values = _read_yaml(path)
+    return isinstance(values, Mapping) and bool(values.get("model"))
+
+
+def _read_yaml(path: Path) -> Any:
     try:
-        values = yaml.safe_load(read_regular(path, _MAX_BYTES))
+        return yaml.safe_load(read_regular(path, _MAX_BYTES))
     except (OSError, yaml.YAMLError, UnicodeDecodeError) as error:
         raise UsageError(f"{path}: cannot be read: {' '.join(str(error).split())}") from error
-    return parse_recipe(values, path)
 
 
 def default_recipe(manifest: Path, is_tuning: bool) -> Recipe:
@@ -223,7 +279,10 @@ def _parsed(kind: type, values: Any, path: str, where: str) -> Any:
             near = difflib.get_close_matches(str(key), hints, n=1)
             raise UsageError(f"{path}: {where}{key}: no such key" + (f"; {where}{near[0]}?" if near else ""))
     parsed = {key: _value(hints[key], value, path, f"{where}{key}") for key, value in values.items()}
-    return kind(**parsed)
+    try:
+        return kind(**parsed)
+    except UsageError as error:  # a value out of range
+        raise UsageError(f"{path}: {where}{error}") from error
 
 
 def _value(kind: Any, value: Any, path: str, where: str) -> Any:

@@ -16,8 +16,9 @@ import torch
 
 from fastscribe.checkpoint import Checkpoint, native
 from fastscribe.errors import OutputError, UsageError
+from fastscribe.resume.folder_lock import FolderLock
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 
 
 class RunFolder:
@@ -29,16 +30,35 @@ class RunFolder:
         self.best, self.last = path / "best", path / "last"
         self.batch_sizes = path / "batch_sizes.json"
 
+    def lock(self) -> FolderLock:
+        """Makes the folder where it is missing. Raises UsageError where another run writes here; OutputError."""
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            return FolderLock(self.path / "train.lock")
+        except OSError as error:
+            raise OutputError(str(self.path), error) from error
+
     def clear(self) -> None:
-        """Removes what a run wrote, and nothing else."""
-        for folder in (self.best, self.last):
-            for name in (folder.name, f"{folder.name}.part", f"{folder.name}.old"):
-                _remove(folder.with_name(name))
-        for path in (self.state, self.log, self.plot, self.batch_sizes):
-            path.unlink(missing_ok=True)
+        """Removes what a run wrote, and nothing else. Raises OutputError."""
+        try:
+            for folder in (self.best, self.last):
+                for name in (folder.name, f"{folder.name}.part", f"{folder.name}.old"):
+                    _remove(folder.with_name(name))
+            written = (self.state, _part(self.state), self.log, _part(self.log), self.plot)
+            for path in (*written, *self.path.glob("batch_sizes*.json"), *self.path.glob("batch_sizes*.json.*.part")):
+                path.unlink(missing_ok=True)
+        except OSError as error:
+            raise OutputError(str(self.path), error) from error
+
+    def refuse_models(self) -> None:
+        """Of a run whose state is gone, or of none: a run that starts here would replace them. Raises UsageError."""
+        if self.best.exists() or self.last.exists():
+            raise UsageError(
+                f"{self.path}: holds models but no state to go on from; use another folder, or --overwrite to replace them"
+            )
 
     def save_state(self, values: Mapping[str, Any]) -> None:
-        part = self.state.with_name("state.pt.part")
+        part = _part(self.state)
         try:
             with part.open("wb") as file:
                 torch.save({"format_version": FORMAT_VERSION, **values}, file)
@@ -69,6 +89,7 @@ class RunFolder:
         _remove(new)
         try:
             native.write(checkpoint, new, dtype)
+            _settle(new)
             _remove(old)
             if folder.exists():
                 folder.rename(old)
@@ -80,7 +101,7 @@ class RunFolder:
     def append(self, row: Mapping[str, Any]) -> None:
         try:
             with self.log.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(row) + "\n")
+                file.write(json.dumps(row, allow_nan=False) + "\n")
         except OSError as error:
             raise OutputError(str(self.log), error) from error
 
@@ -96,12 +117,44 @@ class RunFolder:
                 break
         return rows
 
-    def forget_after(self, step: int) -> None:
-        """Drops the log's lines of steps that are to come again."""
-        kept = [row for row in self.rows() if row.get("step", 0) <= step]
-        part = self.log.with_name("train.jsonl.part")
-        part.write_text("".join(json.dumps(row) + "\n" for row in kept), encoding="utf-8")
-        os.replace(part, self.log)
+    def start_log(self) -> None:
+        """Without the lines of a run that ended before its first state. Raises OutputError."""
+        try:
+            self.log.unlink(missing_ok=True)
+            self.plot.unlink(missing_ok=True)
+        except OSError as error:
+            raise OutputError(str(self.log), error) from error
+
+    def forget_after(self, step: int, keep_validation: bool = True) -> None:
+        """Drops the log's lines of steps that are to come again, and that step's validation unless it is to be kept."""
+        kept = [
+            row
+            for row in self.rows()
+            if row.get("step", 0) < step or (row.get("step") == step and (keep_validation or "validation" not in row))
+        ]
+        part = _part(self.log)
+        try:
+            part.write_text("".join(json.dumps(row) + "\n" for row in kept), encoding="utf-8")
+            os.replace(part, self.log)
+        except OSError as error:
+            raise OutputError(str(self.log), error) from error
+
+
+def _part(path: Path) -> Path:
+    return path.with_name(f"{path.name}.part")
+
+
+def _settle(folder: Path) -> None:
+    """On disk before the folder gets its name; and readable by whom the umask lets: safetensors keeps its file private."""
+    mode = (folder / "config.json").stat().st_mode
+    for path in (*folder.iterdir(), folder):
+        if path != folder:
+            path.chmod(mode)
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 def _remove(folder: Path) -> None:

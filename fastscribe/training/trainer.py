@@ -10,8 +10,9 @@ Shapes: B batch, S samples, U labels.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+import hashlib
+import signal
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import perf_counter
@@ -23,8 +24,9 @@ import torch.distributed as dist
 from torch import nn
 
 from fastscribe.checkpoint import Checkpoint
+from fastscribe.checkpoint.validate import validate as check_config
 from fastscribe.config import ModelConfig
-from fastscribe.errors import UsageError
+from fastscribe.errors import UsageError, first_line
 from fastscribe.features import LogMel
 from fastscribe.freed_memory import keep_freed_memory
 from fastscribe.model.model import Model, build_model
@@ -43,16 +45,19 @@ from fastscribe.training.buckets import (
     plan_epoch,
 )
 from fastscribe.training.feed import Feed, Rows
+from fastscribe.training.fingerprint import fingerprint
+from fastscribe.training.log_window import LogWindow
 from fastscribe.training.loss.config import TransducerLossConfig
 from fastscribe.training.manifest import (
     Corpus,
     Example,
+    count_by_share,
     read_manifests,
     repeat_examples,
     split_validation,
     tokenise,
 )
-from fastscribe.training.network import Network, Targets, new_model
+from fastscribe.training.network import Network, Targets, buffers_kept, new_model
 from fastscribe.training.plot import plot_log
 from fastscribe.training.ranks import Ranks, data_parallel
 from fastscribe.training.recipe import Recipe
@@ -63,6 +68,9 @@ from fastscribe.types import Features
 
 _LOG_STEPS = 10  # of which a line in the log is the mean
 _CPU_BATCH_S = 120.0
+_LEAST_UNREADABLE, _MOST_UNREADABLE_SHARE = 20, 0.05  # of the recordings tried: more end the run
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+_KEPT_DTYPE = torch.bfloat16  # of the models that are written
 
 
 @dataclass
@@ -90,22 +98,35 @@ class Material:
     checkpoint: Checkpoint  # config and tokenizer; weights where the run starts from some
 
 
-def prepare(recipe: Recipe, init: Checkpoint | None) -> Material:
-    """Manifests read, a vocabulary learnt (without `init`), texts in tokens. Raises UsageError."""
+def prepare(recipe: Recipe, init: Checkpoint | None, say: Callable[[str], None] = lambda line: None) -> Material:
+    """Manifests read, a vocabulary learnt (without `init`), texts in tokens. Writes nothing. Raises UsageError."""
     data, limits = recipe.data, recipe.data.limits
     corpus = read_manifests(data.train, limits)
     if data.validation:
         validation = read_manifests(data.validation, limits).examples
     else:
-        training, validation = split_validation(corpus.examples, seed=recipe.run.seed, share=data.validation_share)
+        training, validation = _split(corpus.examples, recipe.run.seed, data.validation_share, say)
         corpus = Corpus(training, corpus.left_out)
     if init is None:
         texts = [example.text for example in corpus.examples]
         tokenizer = from_sentencepiece(train_vocabulary(texts, recipe.model.vocab_size, recipe.model.vocabulary))
         config = recipe.model.config(len(tokenizer.pieces))
+        check_config(config, "the recipe's model")
         init = Checkpoint(Path("new"), "fastscribe", config, tokenizer, {})
+    loss_config(recipe, init.config)
     corpus = tokenise(corpus, TextEncoder(init.tokenizer), limits)
     return Material(Corpus(repeat_examples(corpus.examples), corpus.left_out), validation, init)
+
+
+def _split(
+    examples: Sequence[Example], seed: int, share: float, say: Callable[[str], None]
+) -> tuple[tuple[Example, ...], tuple[Example, ...]]:
+    """Of few sentences a share often takes none."""
+    if count_by_share(examples, seed=seed, share=share):
+        return split_validation(examples, seed=seed, share=share)
+    count = max(1, round(share * len(examples)))
+    say(f"validation_share {share:g} of so few sentences is none: {count:,} of {len(examples):,} instead")
+    return split_validation(examples, seed=seed, count=count)
 
 
 class Trainer:
@@ -123,8 +144,12 @@ class Trainer:
     ) -> None:
         self.recipe, self.material, self.folder, self.ranks = recipe, material, folder, ranks
         self.device, self.dtype, self._say = device, dtype, say
-        self.progress, self.stop = Progress(), False
+        self.progress = Progress()
+        self.stop = 0  # set to a signal's number, at any time, it makes the run stop
+        self.stopped_by = 0  # and this is the one that all ranks have stopped for
         self.examples: Sequence[Example] = material.corpus.examples
+        if len(self.examples) < ranks.count:
+            raise UsageError(f"{len(self.examples)} examples are too few for {ranks.count} ranks")
         self.augment = recipe.augment
         config = material.checkpoint.config
         self.model = _model(material.checkpoint, recipe).to(device)
@@ -139,13 +164,27 @@ class Trainer:
         cache_bytes = recipe.data.cache_gb * 1e9
         if device.type == "cpu":
             keep_freed_memory()
-        self.feed = Feed(self.examples, rate, cache_bytes, recipe.data.threads, say)
+        self.feed = Feed(self.examples, rate, cache_bytes, recipe.data.threads, say, self._least_s())
         self._validation_feed = Feed(material.validation, rate, cache_bytes / 10, recipe.data.threads, say)
         self._durations = np.array([example.duration_s for example in self.examples])
         self._tokens = np.array([len(example.tokens) for example in self.examples])
         self.buckets = self._make_buckets()
         self.batch_sizes = self._batch_sizes()
+        self._window = LogWindow()
+        self._is_check_due = self._is_plot_lost = False
+        self._fingerprint: dict[str, Any] = {
+            **fingerprint(recipe, material.checkpoint, self.examples, material.validation),
+            "number of ranks": ranks.count,
+            "dtype": str(dtype),
+            "batch sizes": repr(self.batch_sizes),
+        }
         self._restore()
+
+    def _least_s(self) -> float:
+        """Of a recording: enough for two of the encoder's frames at the highest speed; of one, BatchNorm has no variance."""
+        config = self.material.checkpoint.config
+        hops = config.encoder.subsampling_factor + 2
+        return hops * config.features.hop_length / config.features.sample_rate * max(self.augment.speeds)
 
     # --- plans -------------------------------------------------------------------------------------------------------
 
@@ -196,53 +235,60 @@ class Trainer:
     def run(self, update: Callable[[], None] = lambda: None) -> bool:
         """To the end, or until `stop` is set, after which the next step is saved. `update` is called after every batch.
 
-        Returns whether the run is over.
+        Returns whether the run is over. Raises UsageError where too many recordings cannot be read.
         """
         self._saved_at = perf_counter()
         while not self.is_over:
-            self._epoch(update)
-            if self.stop and self.progress.batches_done < self.progress.batches:
-                self.save()
-                return False
-            self.progress.epoch += 1
-            self.progress.batches_done = 0
-            if self.progress.epoch % self.recipe.run.validate_epochs == 0 or self.is_over:
+            if self._is_check_due:
                 self.check()
+                self._is_check_due = False
+            else:
+                self._epoch(update)
+                if self.progress.batches_done == self.progress.batches:
+                    self._end_epoch()
             self.save()
-            update()
+            if not self._is_check_due:
+                update()
+            if not self.is_over and self._all_stop():
+                self._wait()  # for the state: the first rank that ends may take the others with it
+                return False
         return True
 
     @property
     def is_over(self) -> bool:
-        return self.progress.epoch >= self.recipe.run.epochs
+        return self.progress.epoch >= self.recipe.run.epochs and not self._is_check_due
+
+    def _end_epoch(self) -> None:
+        self.progress.epoch += 1
+        self.progress.batches_done = 0
+        is_last = self.progress.epoch >= self.recipe.run.epochs
+        self._is_check_due = is_last or self.progress.epoch % self.recipe.run.validate_epochs == 0
 
     def _epoch(self, update: Callable[[], None]) -> None:
+        """To its end, or to the step after which the run stops."""
         batches, speeds = self.plan(self.progress.epoch)
         progress, accumulate = self.progress, self.recipe.batch.accumulate
         progress.batches = len(batches)
-        kept: list[dict[str, torch.Tensor]] = []
-        norms: list[float] = []
-        start, logged_s, logged_at = perf_counter(), 0.0, perf_counter()
+        num_read, start, logged_s, logged_at = 0, perf_counter(), 0.0, perf_counter()
         self._parallel.train()
         for rows in self.feed.batches(batches[progress.batches_done :]):
             is_last = progress.batches_done + 1 == len(batches)
             is_step = (progress.batches_done + 1) % accumulate == 0 or is_last
-            losses = self._batch(rows, speeds, is_step)
-            if losses is not None:
-                kept.append(losses)
+            num_read += self._batch(rows, speeds)
             progress.batches_done += 1
             if is_step:
-                count = (progress.batches_done - 1) % accumulate + 1
-                norms.append(self.weights.step(self._share, count))
-                progress.step = self.weights.num_steps
+                norm = self.weights.step(self._share, num_read)
+                if num_read:
+                    self._window.add_norm(norm)
+                num_read, progress.step = 0, self.weights.num_steps
             audio_s = sum(self.examples[index].duration_s / speeds[index] for index in rows.examples)
             progress.audio_s, logged_s = progress.audio_s + audio_s, logged_s + audio_s
             progress.examples += len(rows.examples)
             now = perf_counter()
             progress.busy_s, start = progress.busy_s + now - start, now
             if is_step and (progress.step % _LOG_STEPS == 0 or is_last):
-                self._log(kept, norms, logged_s, now - logged_at)
-                kept, norms, logged_s, logged_at = [], [], 0.0, now
+                self._log(logged_s, now - logged_at)
+                logged_s, logged_at = 0.0, now
             if is_step and now - self._saved_at > 60 * self.recipe.run.save_minutes:
                 self.save()
                 start = perf_counter()
@@ -251,12 +297,26 @@ class Trainer:
                 return
 
     def _all_stop(self) -> bool:
-        """Whether any rank has been told to stop, so that none waits for another that has."""
+        """Whether any rank has been told to stop, so that none waits for another that has.
+
+        Raises UsageError, on all of them, where too many recordings cannot be read.
+        """
+        stop, feed = self.stop, self.feed
+        values: list[float] = [stop == number for number in _SIGNALS] + [feed.num_unreadable, feed.num_tried]
         if self.ranks.count > 1:
-            asked = torch.tensor([float(self.stop)], device=self.device)
-            dist.all_reduce(asked, dist.ReduceOp.MAX)
-            self.stop = bool(asked)
-        return self.stop
+            sums = torch.tensor(values, dtype=torch.float64, device=self.device)
+            dist.all_reduce(sums)
+            values = sums.tolist()
+        *asked, unreadable, tried = values
+        least = min(_LEAST_UNREADABLE, feed.num_stretches)
+        if unreadable >= least and unreadable > _MOST_UNREADABLE_SHARE * tried:
+            raise UsageError(f"{unreadable:.0f} of the {tried:.0f} recordings tried so far cannot be used, see above")
+        self.stopped_by = next((number for number, count in zip(_SIGNALS, asked, strict=True) if count), 0)
+        return bool(self.stopped_by)
+
+    def _wait(self) -> None:
+        if self.ranks.count > 1:
+            dist.barrier()
 
     @property
     def _share(self) -> float:
@@ -264,27 +324,36 @@ class Trainer:
         done = self.progress.epoch + self.progress.batches_done / max(1, self.progress.batches)
         return done / self.recipe.run.epochs
 
-    def _batch(self, rows: Rows, speeds: np.ndarray, is_step: bool) -> dict[str, torch.Tensor] | None:
-        """Forward and backward; None where no row could be read, which on several ranks is a row of silence."""
-        if not len(rows.examples):
-            if self.ranks.count == 1:
-                return None
-            rows = Rows(np.array([0]), torch.zeros(1, 16_000, dtype=torch.int16), torch.tensor([16_000]))
+    def _batch(self, rows: Rows, speeds: np.ndarray) -> int:
+        """Forward and backward. Returns 1, or 0 where no row could be read: no gradients then, on several ranks zeros.
+
+        Those count: all ranks must divide their sum by the same number.
+        """
         number = self.progress.epoch, self.progress.batches_done, self.ranks.rank
+        chance = np.random.default_rng([self.recipe.run.seed, *number[:2]]).random()
+        if not len(rows.examples):
+            if self.ranks.count > 1:
+                self._zero_gradients(chance)
+            return int(self.ranks.count > 1)
         generator = batch_generator(self.recipe.run.seed, *number)
         torch.manual_seed(_seed(self.recipe.run.seed + 1, *number))  # dropout's
         features = self._features(rows, torch.from_numpy(speeds[rows.examples]), generator)
         targets = targets_of([self.examples[index].tokens for index in rows.examples], self.device)
-        chance = np.random.default_rng([self.recipe.run.seed, *number[:2]]).random()
-        with self._without_exchange(is_step):
-            losses = self._parallel(features, targets, chance)
-            losses["loss"].backward()
-        return {name: loss.detach() for name, loss in losses.items()}
+        losses = self._parallel(features, targets, chance)
+        losses["loss"].backward()
+        self.weights.gather()
+        self._window.add_losses({name: loss.detach() for name, loss in losses.items()})
+        return 1
 
-    def _without_exchange(self, is_step: bool) -> AbstractContextManager[Any]:
-        if is_step or not isinstance(self._parallel, nn.parallel.DistributedDataParallel):
-            return nullcontext()
-        return self._parallel.no_sync()
+    def _zero_gradients(self, chance: float) -> None:
+        """Of a second of silence, for the other ranks, which wait for this one's."""
+        num_samples = self.log_mel.config.sample_rate
+        samples_BS = torch.zeros(1, num_samples, device=self.device)
+        features = self.log_mel(samples_BS, torch.tensor([num_samples], device=self.device))
+        with buffers_kept(self.model):
+            losses = self._parallel(features, targets_of([(0,)], self.device), chance)
+            (0 * losses["loss"]).backward()
+        self.weights.gather()
 
     def _features(self, rows: Rows, speeds: torch.Tensor, generator: torch.Generator) -> Features:
         samples_BS = rows.samples_BS.to(self.device, non_blocking=True)
@@ -295,18 +364,15 @@ class Trainer:
         mel_BMT = mask_features(features.mel_BMT, frame_lengths_B, self.augment, generator)
         return Features(mel_BMT, features.lengths_B.clone())
 
-    def _log(self, kept: list[dict[str, torch.Tensor]], norms: list[float], audio_s: float, seconds: float) -> None:
-        if not kept:
-            return
-        means = {name: float(torch.stack([losses[name] for losses in kept]).mean()) for name in kept[0]}
-        self.progress.losses = means
-        if self.ranks.rank == 0:
+    def _log(self, audio_s: float, seconds: float) -> None:
+        self.progress.losses = self._window.means() or self.progress.losses
+        row, self._window = self._window.row(), LogWindow()
+        if self.ranks.rank == 0 and row:
             self.folder.append(
                 {
                     "step": self.progress.step,
                     "epoch": round(self._share * self.recipe.run.epochs, 4),
-                    **{name: round(value, 5) for name, value in means.items()},
-                    "gradient_norm": round(float(np.mean(norms)), 4),
+                    **row,
                     "learning_rate": self.weights.learning_rate(self._share),
                     "audio_s_per_s": round(audio_s * self.ranks.count / seconds, 1),
                 }
@@ -317,41 +383,62 @@ class Trainer:
     def check(self) -> None:
         """Validates the kept weights; they become `last`, and `best` if none were better."""
         if self.ranks.rank == 0:
-            checkpoint = with_weights(self.material.checkpoint, self.weights.kept())
+            checkpoint = with_weights(self.material.checkpoint, self.weights.kept(), _KEPT_DTYPE)
             device, dtype = str(self.device), "fp32" if self.dtype == torch.float32 else "bf16"
             decoder = "ctc" if self.network.ctc_weight == 1 else None  # a transducer that learns nothing says nothing
+            if self.device.type == "cuda":
+                torch.cuda.empty_cache()  # training's blocks are of no use to it
             validated = validate(checkpoint, self.material.validation, self._validation_feed, device, dtype, decoder)
             self.progress.validated = validated
-            self.folder.save_model(self.folder.last, checkpoint, torch.bfloat16)
+            self.folder.save_model(self.folder.last, checkpoint, _KEPT_DTYPE)
             if self.progress.best_wer is None or validated.wer < self.progress.best_wer:
                 self.progress.best_wer = validated.wer
-                self.folder.save_model(self.folder.best, checkpoint, torch.bfloat16)
+                self.folder.save_model(self.folder.best, checkpoint, _KEPT_DTYPE)
             self.folder.append(
                 {"step": self.progress.step, "epoch": self.progress.epoch, "validation": validated.to_json()}
             )
-            with suppress(ImportError):  # a picture is for those who have matplotlib
-                plot_log(self.folder.rows(), self.folder.plot)
-        if self.ranks.count > 1:
-            dist.barrier()
+            self._plot()
+        self._wait()
+
+    def _plot(self) -> None:
+        """A picture is for those who have matplotlib, and no reason to end a run."""
+        try:
+            plot_log(self.folder.rows(), self.folder.plot)
+        except ImportError:
+            pass
+        except (OSError, ValueError) as error:
+            if not self._is_plot_lost:
+                self._say(f"{self.folder.plot}: not drawn: {first_line(error)}")
+            self._is_plot_lost = True
 
     def save(self) -> None:
         self._saved_at = perf_counter()
         if self.ranks.rank == 0:
             self.folder.save_state(
                 {
-                    "fingerprint": self._fingerprint(),
+                    "fingerprint": self._fingerprint,
                     "epoch": self.progress.epoch,
                     "batches_done": self.progress.batches_done,
+                    "is_check_due": self._is_check_due,
                     "best_wer": self.progress.best_wer,
+                    "window": self._window.state(),
                     "weights": self.weights.state(),
                 }
             )
 
     def _restore(self) -> None:
         state = self.folder.load_state(self.device)
-        if state is None:
-            return
-        different = [name for name, value in self._fingerprint().items() if state["fingerprint"].get(name) != value]
+        if state is not None:
+            self._go_on(state)
+        else:
+            self.folder.refuse_models()
+            if self.ranks.rank == 0:
+                self.folder.start_log()
+        if self.ranks.count > 1:
+            self._agree()
+
+    def _go_on(self, state: Mapping[str, Any]) -> None:
+        different = [name for name, value in self._fingerprint.items() if state["fingerprint"].get(name) != value]
         if different:
             raise UsageError(
                 f"{self.folder.path}: holds a run with another {' and '.join(different)}; use another folder, or "
@@ -360,23 +447,20 @@ class Trainer:
         self.weights.restore(state["weights"])
         self.progress.epoch, self.progress.batches_done = state["epoch"], state["batches_done"]
         self.progress.step, self.progress.best_wer = self.weights.num_steps, state["best_wer"]
+        self._is_check_due, self._window = state["is_check_due"], LogWindow(state["window"])
         if self.ranks.rank == 0:
-            self.folder.forget_after(self.progress.step)
+            self.folder.forget_after(self.progress.step, keep_validation=not self._is_check_due)
 
-    def _fingerprint(self) -> dict[str, Any]:
-        """What must be the same for a run to go on exactly."""
-        recipe = self.recipe.to_json()
-        recipe["run"].pop("save_minutes")
-        recipe["data"].pop("threads")
-        recipe["data"].pop("cache_gb")
-        return {
-            "recipe": repr(recipe),
-            "model": repr(self.material.checkpoint.config),
-            "data": repr((len(self.examples), float(self._durations.sum()), int(self._tokens.sum()))),
-            "number of ranks": self.ranks.count,
-            "dtype": str(self.dtype),
-            "batch sizes": repr(self.batch_sizes),
-        }
+    def _agree(self) -> None:
+        """Raises UsageError where ranks have read another state or other data than others: they would wait for ever."""
+        digest = hashlib.blake2b(repr(self._fingerprint).encode(), digest_size=7).digest()
+        place = [self.progress.epoch, self.progress.batches_done, self.progress.step, int.from_bytes(digest, "big")]
+        ends = torch.tensor([place, [-number for number in place]], device=self.device)
+        dist.all_reduce(ends, dist.ReduceOp.MAX)
+        if ends.sum(0).any():
+            raise UsageError(
+                f"{self.folder.path}: ranks do not find the same state and data; all need the same folder and manifests"
+            )
 
 
 def loss_config(recipe: Recipe, config: ModelConfig) -> TransducerLossConfig:
@@ -389,7 +473,8 @@ def loss_config(recipe: Recipe, config: ModelConfig) -> TransducerLossConfig:
 def _model(checkpoint: Checkpoint, recipe: Recipe) -> Model:
     if not checkpoint.weights:
         return new_model(checkpoint.config, recipe.run.seed)
-    return build_model(checkpoint.config, checkpoint.weights, checkpoint.path).train().requires_grad_(True)
+    weights = {name: tensor.clone() for name, tensor in checkpoint.weights.items()}  # which the model learns in place
+    return build_model(checkpoint.config, weights, checkpoint.path).train().requires_grad_(True)
 
 
 def targets_of(tokens: Sequence[Sequence[int]], device: torch.device) -> Targets:

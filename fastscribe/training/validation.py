@@ -9,8 +9,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import torch
+
 from fastscribe.checkpoint import Checkpoint
 from fastscribe.config import Options
+from fastscribe.errors import UsageError
 from fastscribe.evaluation.scores import Pair, evaluate, normalizer
 from fastscribe.recognizer import Recognizer
 from fastscribe.training.feed import Feed
@@ -37,15 +40,19 @@ class Validated:
 def validate(
     checkpoint: Checkpoint, examples: Sequence[Example], feed: Feed, device: str, dtype: str, decoder: str | None = None
 ) -> Validated:
-    """Raises UsageError for what the model cannot be used with."""
+    """Raises UsageError for what the model cannot be used with, and where no recording can be read."""
     options = Options(decoder=decoder)  # type: ignore[arg-type]
     recognizer = Recognizer.build(checkpoint, device, dtype, options, say=lambda line: None)
     order = sorted(range(len(examples)), key=lambda index: -examples[index].duration_s)
     pairs = []
     for rows in feed.batches(_batches(order, examples)):
+        if not len(rows.examples):
+            continue
         batch = Batch((), rows.samples_BS.numpy(), rows.lengths_B.numpy())
         for index, heard in zip(rows.examples, recognizer.transcribe(batch), strict=True):
             pairs.append((examples[index].text, checkpoint.tokenizer.sentence(heard.token_ids)))
+    if not pairs:
+        raise UsageError(f"none of the {len(examples)} recordings to validate with can be read")
     return _validated(pairs)
 
 
@@ -71,5 +78,10 @@ def _scores(pairs: Sequence[tuple[str, str]], normalize: Callable[[str], str]) -
     return total.words.rate or 0.0, total.characters.rate or 0.0
 
 
-def with_weights(checkpoint: Checkpoint, weights: Mapping[str, Any]) -> Checkpoint:
-    return replace(checkpoint, weights={name: tensor.cpu() for name, tensor in weights.items()})
+def with_weights(checkpoint: Checkpoint, weights: Mapping[str, torch.Tensor], dtype: torch.dtype) -> Checkpoint:
+    """`dtype` is the one that the weights are kept in, so that what is validated is what is written."""
+    kept = {name: tensor.cpu() for name, tensor in weights.items()}
+    return replace(
+        checkpoint,
+        weights={name: tensor.to(dtype) if tensor.is_floating_point() else tensor for name, tensor in kept.items()},
+    )

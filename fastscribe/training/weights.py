@@ -49,17 +49,25 @@ class Weights:
         return rate * min(1.0, (self.num_steps + 1) / max(1, recipe.warmup_steps))
 
     @torch.no_grad()
+    def gather(self) -> None:
+        """Takes what a backward pass left as gradients into a sum in float32: in bf16, the later ones would be rounded away."""
+        for name, parameter in self._parameters.items():
+            if parameter.grad is not None:
+                gradient, master = parameter.grad.float(), self.masters[name]
+                master.grad = gradient if master.grad is None else master.grad.add_(gradient)
+            parameter.grad = None
+
+    @torch.no_grad()
     def step(self, share: float, num_batches: int = 1) -> float:
         """Takes the gradients that `num_batches` backward passes have summed, and forgets them. Returns their norm.
 
-        `share` is how much of the run is over. Gradients that are not finite change nothing.
+        `share` is how much of the run is over. Gradients that are not finite change nothing, nor does a step without any.
         """
-        gradients = []
-        for name, parameter in self._parameters.items():
-            if parameter.grad is not None:
-                gradients.append(parameter.grad.float())
-                self.masters[name].grad = gradients[-1]
-            parameter.grad = None
+        self.gather()
+        gradients = [master.grad for master in self.masters.values() if master.grad is not None]
+        if not gradients:
+            self.num_steps += 1
+            return 0.0
         if num_batches > 1:
             torch._foreach_div_(gradients, float(num_batches))
         norm = float(torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients))))

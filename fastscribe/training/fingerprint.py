@@ -1,0 +1,46 @@
+"""What must be the same for a run to go on exactly as if it had never stopped, a short text each, by a name for people.
+
+Of recordings it knows what was made of the manifests, not where they lie: a corpus may move.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Sequence
+
+from fastscribe.checkpoint import Checkpoint
+from fastscribe.training.manifest import Example
+from fastscribe.training.recipe import Recipe
+
+_FREE = {"run": ("save_minutes",), "data": ("train", "validation", "threads", "cache_gb")}
+
+
+def fingerprint(
+    recipe: Recipe, checkpoint: Checkpoint, examples: Sequence[Example], validation: Sequence[Example]
+) -> dict[str, str]:
+    """`examples` as an epoch goes through them. A checkpoint with weights is one that the run starts from."""
+    sections = recipe.to_json()
+    for section, names in _FREE.items():
+        for name in names:
+            del sections[section][name]
+    if checkpoint.weights:
+        del sections["model"]
+    files = checkpoint.tokenizer.files
+    return {
+        "recipe": repr(sections),
+        "model": repr(checkpoint.config),
+        "vocabulary": _digest(part for name in sorted(files) for part in (name.encode(), files[name])),
+        "data": _digest(map(_told, examples)),
+        "validation set": _digest(map(_told, validation)),
+    }
+
+
+def _told(example: Example) -> bytes:
+    return repr((example.text, example.tokens, example.duration_s, example.offset_s, example.repeat)).encode()
+
+
+def _digest(parts: Iterable[bytes]) -> str:
+    digest = hashlib.blake2b(digest_size=16)
+    for part in parts:
+        digest.update(len(part).to_bytes(8, "big") + part)
+    return digest.hexdigest()

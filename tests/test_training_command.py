@@ -1,0 +1,122 @@
+"""The command around a run: what is cleared when, what is said once, and signals to one rank or to all."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from fastscribe.checkpoint import read_checkpoint
+from fastscribe.cli.train import TrainDtype, _listen, train
+from fastscribe.errors import UsageError
+from fastscribe.training.state import RunFolder
+from tests.conftest import MODELS
+from tests.test_training import ROOT, command, manifest, recipe_file  # noqa: F401 - fixtures
+
+
+@pytest.fixture(autouse=True)
+def signals() -> Iterator[None]:
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+def run(recipe: Path, output_dir: Path, init: Path | None = None, overwrite: bool = False) -> None:
+    given = str(init) if init is not None else None
+    train(recipe, output_dir, given, 1, "cpu", TrainDtype.fp32, overwrite, False)
+
+
+def test_a_folder_is_cleared_once_all_that_is_needed_is_read(
+    recipe_file: Path,  # noqa: F811
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    folder = RunFolder(tmp_path / "run")
+    folder.path.mkdir()
+    folder.save_model(folder.best, read_checkpoint(MODELS / "tdt_demo" / "model.nemo"), torch.bfloat16)
+    folder.state.write_bytes(b"another's")
+    (tmp_path / "bad.yaml").write_text("data: {train: nowhere.jsonl}")
+    for recipe, init in ((tmp_path / "bad.yaml", folder.best), (recipe_file, tmp_path / "nowhere")):
+        with pytest.raises(ValueError, match="nowhere"):
+            run(recipe, folder.path, init, overwrite=True)
+    assert folder.state.read_bytes() == b"another's" and (folder.best / "model.safetensors").exists()
+    capsys.readouterr()
+    run(recipe_file, folder.path, folder.best, overwrite=True)
+    assert folder.load_state(torch.device("cpu")) is not None and len(folder.rows()) == 2
+    said = capsys.readouterr().err.splitlines()
+    assert said[0] == f"fastscribe: {recipe_file}: its model section is not used: --init brings the model"
+    assert sum("model section" in line for line in said) == 1
+
+
+def test_two_runs_in_a_folder_are_one_too_many(recipe_file: Path, tmp_path: Path) -> None:  # noqa: F811
+    lock = RunFolder(tmp_path / "run").lock()
+    with pytest.raises(UsageError, match="another run is writing here"):
+        run(recipe_file, tmp_path / "run")
+    lock.close()
+
+
+def listening(num_ranks: int) -> tuple[Any, Callable[[int], None]]:
+    trainer = SimpleNamespace(stop=0, ranks=SimpleNamespace(count=num_ranks))
+    _listen(trainer)  # type: ignore[arg-type]
+    return trainer, lambda number: os.kill(os.getpid(), number)
+
+
+def test_a_second_signal_ends_a_process_but_no_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    ended: list[int] = []
+    monkeypatch.setattr(os, "_exit", ended.append)
+    trainer, send = listening(1)
+    send(signal.SIGINT)
+    assert trainer.stop == signal.SIGINT and not ended
+    send(signal.SIGTERM)
+    assert ended == [143]
+    trainer, send = listening(2)
+    for _ in range(3):
+        send(signal.SIGTERM)
+    assert trainer.stop == signal.SIGTERM and ended == [143]
+
+
+def test_a_signal_that_the_shell_ignores_stays_ignored() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    trainer, send = listening(1)
+    send(signal.SIGINT)
+    assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN and not trainer.stop
+
+
+def test_ranks_stop_together_for_a_signal_to_one(recipe_file: Path, tmp_path: Path) -> None:  # noqa: F811
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    shared = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1"}
+    recipe = {**json.loads(recipe_file.read_text()), "run": {"epochs": 1000, "validate_epochs": 1000}}
+    recipe_file.write_text(json.dumps(recipe))
+    arguments = command(recipe_file, "-o", tmp_path / "run", "--dtype", "fp32")
+    ranks = [
+        subprocess.Popen(
+            arguments,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=ROOT,
+            env={**os.environ, **shared, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+        )
+        for rank in range(2)
+    ]
+    deadline = time.monotonic() + 100
+    while not (tmp_path / "run" / "train.jsonl").exists() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    for _ in range(2):
+        ranks[1].send_signal(signal.SIGTERM)
+    said = [rank.communicate(timeout=60)[1] for rank in ranks]
+    assert [rank.returncode for rank in ranks] == [143, 143], said
+    assert said[0].splitlines()[-1].startswith("fastscribe: stopped after step") and "stopped" not in said[1]
+    assert (tmp_path / "run" / "state.pt").exists()

@@ -1,0 +1,48 @@
+"""Means for the log: of what is finite, and the same after a stop."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+
+import pytest
+import torch
+
+from fastscribe.training.log_window import LogWindow
+
+
+def losses(loss: float, ctc: float) -> dict[str, torch.Tensor]:
+    return {"loss": torch.tensor(loss), "ctc": torch.tensor(ctc)}
+
+
+def test_what_is_not_finite_is_counted_and_not_averaged() -> None:
+    window = LogWindow()
+    for pair, norm in (((1.0, 2.0), 5.0), ((math.inf, 1.0), math.nan), ((2.0, math.nan), math.inf), ((2.0, 5.0), 6.0)):
+        window.add_losses(losses(*pair))
+        window.add_norm(norm)
+    assert window.means() == {"loss": 1.5, "ctc": 3.5}
+    assert window.row() == {"loss": 1.5, "ctc": 3.5, "gradient_norm": 5.5, "skipped": 2}
+
+
+def test_nothing_finite_leaves_no_number_out_of_range() -> None:
+    window = LogWindow()
+    assert window.row() == {} == window.means()
+    window.add_losses(losses(math.nan, math.nan))
+    window.add_norm(math.nan)
+    assert window.row() == {"skipped": 1} and window.means() == {}
+
+
+@pytest.mark.parametrize("cut", range(4))
+def test_stopped_anywhere_the_means_are_the_same(cut: int) -> None:
+    whole, parts = LogWindow(), LogWindow()
+    for step in range(4):
+        if step == cut:
+            file = io.BytesIO()
+            torch.save(parts.state(), file)
+            file.seek(0)
+            parts = LogWindow(torch.load(file, weights_only=True))
+        for window in (whole, parts):
+            window.add_losses(losses(0.1 * step, 1 / 3))
+            window.add_norm(step / 7)
+    assert json.dumps(parts.row()) == json.dumps(whole.row())
