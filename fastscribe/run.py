@@ -34,8 +34,9 @@ from fastscribe.long_audio.second_look import Look, SecondLooks
 from fastscribe.long_audio.segment import split
 from fastscribe.long_audio.vad import check_vad
 from fastscribe.lookahead import map_ahead
+from fastscribe.prices import price_of
 from fastscribe.recognizer import Recognizer, to_stderr
-from fastscribe.stats import RunStats, Stopwatch, list_price
+from fastscribe.stats import RunStats, Stopwatch
 from fastscribe.transcript import Part
 from fastscribe.types import AudioInfo, Failure, Hypothesis, Transcript, Utterance
 from fastscribe.windows import Windows
@@ -58,6 +59,12 @@ class Ledger(Protocol):
 
     def is_done(self, source: Source | Failure) -> bool:
         """Called from several threads, before anything of the input is opened. True: an earlier run has done it."""
+
+
+class Watcher(Protocol):
+    """Is told of every batch whose results are here, from the thread that drives the model."""
+
+    def batch(self, utterances: Sequence[Utterance], num_frames: Sequence[int]) -> None: ...
 
 
 @dataclass
@@ -87,6 +94,7 @@ class Transcriber:
         self.options = options
         self.load_s = load_s
         self.progress = Progress()
+        self.watcher: Watcher | None = None
         self._auto_budget: Budget | None = None
         self._threads = options.threads or default_threads()
 
@@ -255,6 +263,8 @@ class Transcriber:
             lengths = [self.num_frames(utterance) for utterance in batch.utterances]
             self.progress.real_frames += sum(lengths)
             self.progress.padded_frames += len(lengths) * max(lengths)
+            if self.watcher is not None:
+                self.watcher.batch(batch.utterances, lengths)
             for utterance, hypothesis in zip(batch.utterances, outcome, strict=True):
                 yield from self._finished(pending, pending.add(utterance, hypothesis))
 
@@ -373,7 +383,7 @@ def run_stats(transcriber: Transcriber, wall_s: float, price_per_hour: float | N
     from fastscribe import __version__
 
     progress, recognizer = transcriber.progress, transcriber.recognizer
-    price = None if price_per_hour is not None else list_price(recognizer.device_name)
+    usd_per_hour, price_source = price_of(recognizer.device_name, price_per_hour)
     return RunStats(
         files=progress.files,
         failed=progress.failed,
@@ -388,7 +398,7 @@ def run_stats(transcriber: Transcriber, wall_s: float, price_per_hour: float | N
         peak_bytes=recognizer.peak_bytes(),
         device=recognizer.device_name,
         dtype=recognizer.dtype,
-        usd_per_hour=price.usd_per_hour if price else price_per_hour,
-        price_source=price.cited if price else "--price-per-hour" if price_per_hour is not None else None,
+        usd_per_hour=usd_per_hour,
+        price_source=price_source,
         versions={"fastscribe": __version__, "torch": torch.__version__, "python": platform.python_version()},
     )

@@ -1,7 +1,4 @@
-"""What a run took and what it cost: stage times, RTFx, padding share, USD per 1,000 audio hours. Pure.
-
-No price is invented: a device that the table does not list, and no --price-per-hour, means no cost is claimed.
-"""
+"""What a run took and what it cost: stage times, RTFx, padding share, USD per 1,000 audio hours. Pure."""
 
 from __future__ import annotations
 
@@ -11,32 +8,7 @@ from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any
 
-
-@dataclass(frozen=True)
-class Price:
-    """A list price, on demand, for one GPU with the machine around it."""
-
-    device: str  # as torch names it, or a part of that
-    usd_per_hour: float
-    offer: str
-    source: str
-    read_on: str
-
-    @property
-    def cited(self) -> str:
-        return f"{self.offer}, {self.source}, read {self.read_on}"
-
-
-_SPACES = "https://huggingface.co/docs/hub/en/spaces-gpus"
-PRICES: tuple[Price, ...] = (
-    Price("Tesla T4", 0.40, "Hugging Face Spaces, Nvidia T4 small", _SPACES, "2026-11-21"),
-    Price("NVIDIA A10G", 1.00, "Hugging Face Spaces, Nvidia A10G small", _SPACES, "2026-11-21"),
-    Price("NVIDIA L40S", 1.80, "Hugging Face Spaces, 1x Nvidia L40S", _SPACES, "2026-11-21"),
-)
-
-
-def list_price(device_name: str) -> Price | None:
-    return next((price for price in PRICES if price.device in device_name), None)
+from fastscribe.prices import usd_per_audio_hours
 
 
 class Stopwatch:
@@ -97,9 +69,7 @@ class RunStats:
 
     @property
     def usd_per_1000_audio_hours(self) -> float | None:
-        if self.usd_per_hour is None or self.rtfx <= 0:
-            return None
-        return 1000.0 * self.usd_per_hour / self.rtfx
+        return usd_per_audio_hours(self.rtfx, self.usd_per_hour, 1000.0)
 
     def to_json(self) -> dict[str, Any]:
         """The fields of report.json."""

@@ -476,9 +476,7 @@ def nemo(part: Part) -> None:
     import gpu_turns
 
     paths = part.files("flac")[: part.sizes.nemo_clips]
-    gpu_turns.take_turns(
-        part.notes, part.model(part.sizes.tdt), paths, str(part.device), part.sizes.nemo_batch_sizes, part.scratch
-    )
+    gpu_turns.take_turns(part.notes, part.model(part.sizes.tdt), paths, str(part.device), part.sizes.nemo_batch_sizes)
 
 
 def sanitizer(part: Part) -> None:

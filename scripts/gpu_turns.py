@@ -12,18 +12,17 @@ from __future__ import annotations
 
 import json
 import os
-import re
-import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
 from statistics import median
-from typing import IO, Any
+from typing import Any
+
+from fastscribe.bench.against.process import Worker
 
 HERE = Path(__file__).resolve().parent
 TRAINED = HERE.parent / "tests" / "data"
@@ -31,25 +30,24 @@ Labels = list[list[int]]
 _ROUNDS = 3
 _ONE_IN = 8  # transformers' loop takes seconds a batch: it gets a share of the files
 _LONGEST_TURN_S = 150.0  # loading included; a side that takes longer hangs
-# What NeMo says when its decoder is not at its fastest.
-_FALLBACK = re.compile(
-    r"\bfall(ing|s)? back|conditional node|cuda graphs?.*(disabled|not |unsupported)|NO_WHILE_LOOPS|NO_GRAPHS", re.I
-)
 
 
 # --- the sides, each in a process of its own --------------------------------------------------------------------------
 
 
-def serve(side: str, settings: dict[str, Any]) -> None:
-    """Answers "run N", "labels N" and "trained N" on stdin with a line of JSON each; all else that prints goes to stderr."""
+def serve() -> None:
+    """Settings, then {"command": "run", "labels" or "trained", "batch_size"}, each answered by a line of JSON; all else that
+    prints goes to stderr. As fastscribe/bench/against/worker.py does."""
     replies = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
+    settings = json.loads(sys.stdin.readline())
     start = time.perf_counter()
-    load = {"fastscribe": load_fastscribe, "nemo": load_nemo, "transformers": load_transformers}[side]
+    load = {"fastscribe": load_fastscribe, "nemo": load_nemo, "transformers": load_transformers}[settings["side"]]
     made = load(settings)
     print(json.dumps({"load_s": time.perf_counter() - start, **made.info}), file=replies, flush=True)
     for line in sys.stdin:
-        command, batch_size = line.split()[0], int(line.split()[1])
+        request = json.loads(line)
+        command, batch_size = request["command"], request["batch_size"]
         start = time.perf_counter()
         answer: dict[str, Any] = {}
         try:
@@ -285,65 +283,14 @@ def _english() -> str:
 # --- the part that lets them take turns -------------------------------------------------------------------------------
 
 
-@dataclass
-class Worker:
-    process: subprocess.Popen[str]
-    messages: IO[str]
-    info: dict[str, Any]
-
-    @classmethod
-    def start(cls, side: str, settings: Path) -> Worker:
-        messages = tempfile.TemporaryFile("w+")  # noqa: SIM115 - the worker's, for as long as it lives
-        threads = str(json.loads(settings.read_text())["threads"])
-        process = subprocess.Popen(
-            [sys.executable, str(HERE / "gpu_turns.py"), side, str(settings)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=messages,
-            text=True,
-            env=os.environ | {"OMP_NUM_THREADS": threads, "TOKENIZERS_PARALLELISM": "false"},
-        )
-        worker = cls(process, messages, {})
-        worker.info = worker._answer()
-        return worker
-
-    def ask(self, command: str, batch_size: int) -> dict[str, Any]:
-        assert self.process.stdin is not None
-        print(command, batch_size, file=self.process.stdin, flush=True)
-        return self._answer()
-
-    def _answer(self) -> dict[str, Any]:
-        assert self.process.stdout is not None
-        watch = threading.Timer(_LONGEST_TURN_S, self.process.kill)
-        watch.start()
-        line = self.process.stdout.readline()
-        watch.cancel()
-        if not line:
-            self.process.wait()
-            lines = self.said().strip().splitlines()
-            raise RuntimeError(f"ended with code {self.process.returncode}: {lines[-1] if lines else 'no word'}")
-        answer = json.loads(line)
-        if "error" in answer:
-            raise RuntimeError(answer["error"])
-        return answer
-
-    def said(self) -> str:
-        self.messages.seek(0)
-        return self.messages.read()
-
-    def stop(self) -> None:
-        """A side that has failed or hangs must not outlive the others."""
-        if self.process.stdin is not None:
-            self.process.stdin.close()
-        try:
-            self.process.wait(timeout=10)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
+def ask(worker: Worker, command: str, batch_size: int) -> dict[str, Any]:
+    answer = worker.ask({"command": command, "batch_size": batch_size})
+    if "error" in answer:
+        raise RuntimeError(answer["error"])
+    return answer
 
 
-def take_turns(
-    notes: Any, model: Path, paths: Sequence[Path], device: str, batch_sizes: Sequence[int], scratch: Path
-) -> None:
+def take_turns(notes: Any, model: Path, paths: Sequence[Path], device: str, batch_sizes: Sequence[int]) -> None:
     """One warm-up turn each, then _ROUNDS rounds; rows go to `notes`, a side that cannot run with its reason."""
     lengths_s = _durations_s(paths)
     ordered = sorted(paths, key=lambda path: -lengths_s[path])
@@ -354,30 +301,27 @@ def take_turns(
     settings["trained_paths"] = [str(path) for path in sorted((TRAINED / "audio").glob("[01]*.flac"))]
     settings["one_in"] = _ONE_IN if device != "cpu" else 2
     settings |= {"threads": max(1, cores // 2), "workers": min(8, cores)}
-    file = scratch / "turns.json"
-    file.write_text(json.dumps(settings), encoding="utf-8")
     workers: dict[str, Worker] = {}
     try:
         for side in ("fastscribe", "nemo"):
-            _start(notes, workers, side, file)
+            _start(notes, workers, side, settings)
         _play(notes, workers, [(side, size) for size in batch_sizes for side in workers], sum(lengths_s.values()))
         _compare(notes, workers, list(workers), batch_sizes[0])
-        _start(notes, workers, "transformers", file)
+        _start(notes, workers, "transformers", settings)
         if "transformers" in workers:
             few_s = sum(lengths_s[path] for path in ordered[:: settings["one_in"]])
             _play(notes, workers, [("transformers", batch_sizes[0])], few_s)
             _compare(notes, workers, ["transformers"], batch_sizes[0])
     finally:
         for side, worker in workers.items():
-            lines = [line.strip()[:300] for line in worker.said().splitlines() if _FALLBACK.search(line)]
-            notes.write({"what": "fallback_lines", "side": side, "lines": list(dict.fromkeys(lines))[:8]})
+            notes.write({"what": "fallback_lines", "side": side, "lines": worker.fallback_lines()})
             print(f"--- {side}\n{worker.said()[-6000:]}", flush=True)
             worker.stop()
 
 
-def _start(notes: Any, workers: dict[str, Worker], side: str, settings: Path) -> None:
+def _start(notes: Any, workers: dict[str, Worker], side: str, settings: dict[str, Any]) -> None:
     def call() -> dict[str, Any]:
-        workers[side] = Worker.start(side, settings)
+        workers[side] = Worker(Path(sys.executable), settings | {"side": side}, Path(__file__), _LONGEST_TURN_S)
         return workers[side].info
 
     notes.measure({"what": "start", "side": side}, call, needs_s=20.0)
@@ -396,7 +340,7 @@ def _play(notes: Any, workers: dict[str, Worker], turns: Sequence[tuple[str, int
     for number in range(_ROUNDS + 1):
         for side, size in turns:
             key = {"what": "turn", "side": side, "batch_size": size, "round": number}
-            row = notes.measure(key, partial(workers[side].ask, "run", size), needs_s=5.0)
+            row = notes.measure(key, partial(ask, workers[side], "run", size), needs_s=5.0)
             if row is not None and number > 0:
                 walls.setdefault((side, size), []).append(row["wall_s"])
     for (side, size), seconds in walls.items():
@@ -411,11 +355,11 @@ def _compare(notes: Any, workers: dict[str, Worker], sides: Sequence[str], batch
 
     @cache
     def labels(side: str) -> list[Hypothesis]:
-        return [Hypothesis(token_ids=tuple(row)) for row in workers[side].ask("labels", batch_size)["labels"]]
+        return [Hypothesis(token_ids=tuple(row)) for row in ask(workers[side], "labels", batch_size)["labels"]]
 
     @cache
     def texts(side: str) -> list[str]:
-        return workers[side].ask("trained", 4)["texts"]
+        return ask(workers[side], "trained", 4)["texts"]
 
     def compare_labels(side: str) -> dict[str, Any]:
         wanted = labels("fastscribe")
@@ -437,4 +381,4 @@ if __name__ == "__main__":
     from fastscribe.openmp import wait_politely
 
     wait_politely()
-    serve(sys.argv[1], json.loads(Path(sys.argv[2]).read_text(encoding="utf-8")))
+    serve()

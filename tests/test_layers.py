@@ -11,7 +11,7 @@ PACKAGE = Path(__file__).parents[1] / "fastscribe"
 
 # From the ground up. A module may import modules of earlier lines and of its own.
 LAYERS = (
-    ("errors", "types", "config", "openmp", "freed_memory", "plain_text", "regular_file", "model_location"),
+    ("errors", "types", "config", "openmp", "freed_memory", "plain_text", "regular_file", "model_location", "prices"),
     (
         "audio",
         "long_audio",
@@ -27,6 +27,7 @@ LAYERS = (
         "windows",
         "crew",
         "lookahead",
+        "report",
     ),
     ("device", "graph_capture", "true_float32"),
     ("features", "resample", "model", "checkpoint", "describe", "decode.decoder", "decode.greedy", "decode.ctc"),
@@ -43,6 +44,9 @@ LAYERS = (
 )
 WITHOUT_TORCH = LAYERS[0] + LAYERS[1] + ("terminal", "cli", "describe")
 WITHOUT_TORCH += ("training.manifest", "training.buckets", "training.batch_search", "training.bpe")
+WITHOUT_TORCH += ("bench.document", "bench.stored", "bench.cost", "bench.diff", "bench.energy")
+WITHOUT_TORCH += ("bench.against.peers", "bench.against.process", "bench.against.recordings", "bench.against.worker")
+WITHOUT_TORCH += ("bench.work",)
 WITHOUT_TORCH += ("training.recipe", "training.augment_config", "training.plot")
 
 

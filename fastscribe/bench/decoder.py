@@ -30,18 +30,20 @@ _INERTIA = 0.6  # correlation of one frame with the next
 _TUNING_ROWS, _TUNING_FRAMES = 32, 100
 
 
-def random_frames(batch: int, num_frames: int, width: int, device: torch.device, seed: int) -> Frames:
-    """Rows of nine tenths to all of `num_frames`, in bf16 on a GPU."""
+def random_frames(
+    batch: int, num_frames: int, width: int, device: torch.device, seed: int, dtype: torch.dtype | None = None
+) -> Frames:
+    """Rows of nine tenths to all of `num_frames`. dtype: by default bf16 on a GPU, else float32."""
     generator = torch.Generator(device).manual_seed(seed)
     noise_TBD = torch.randn(num_frames, batch, width, generator=generator, device=device)
     for earlier_BD, later_BD in pairwise(noise_TBD):
         later_BD.mul_((1 - _INERTIA**2) ** 0.5).add_(earlier_BD, alpha=_INERTIA)
     lengths_B = torch.linspace(num_frames, max(1, num_frames * 9 // 10), batch, device=device).long()
-    return Frames(noise_TBD.transpose(0, 1).to(_dtype(device)).contiguous(), lengths_B)
+    return Frames(noise_TBD.transpose(0, 1).to(dtype or _dtype(device)).contiguous(), lengths_B)
 
 
-def random_transducer(config: ModelConfig, device: torch.device) -> Transducer:
-    """The config's predictor and joint, tuned to such frames."""
+def random_transducer(config: ModelConfig, device: torch.device, dtype: torch.dtype | None = None) -> Transducer:
+    """The config's predictor and joint, tuned to such frames. dtype as in random_frames."""
     assert config.predictor is not None and config.joint is not None
     torch.manual_seed(0)
     with device, torch.no_grad():
@@ -52,7 +54,7 @@ def random_transducer(config: ModelConfig, device: torch.device) -> Transducer:
         frames = random_frames(_TUNING_ROWS, _TUNING_FRAMES, config.encoder.d_model, device, seed=1)
         full_B = torch.full_like(frames.lengths_B, _TUNING_FRAMES)
         make_transducer_speak_(transducer, Frames(frames.frames_BTD.float(), full_B), config.frame_s)
-    return transducer.to(_dtype(device))
+    return transducer.to(dtype or _dtype(device))
 
 
 def build(transducer: Transducer, device: torch.device, mode: GraphMode) -> Decoder:
@@ -79,9 +81,9 @@ def decode(decoder: Decoder, frames: Frames) -> list[Hypothesis]:
         return decoder.read(decoder.submit(frames).cpu().numpy(), frames)
 
 
-def num_turns(transducer: Transducer, frames: Frames) -> int:
+def num_turns(transducer: Transducer, frames: Frames, window: int | None = None) -> int:
     """Turns of the loop that the batch takes."""
-    network = label_looping.Network.prepare(transducer)
+    network = label_looping.Network.prepare(transducer, window)
     slots = label_looping.Slots.allocate(network, label_looping.slots_needed(frames))
     state = label_looping.State.allocate(network, len(frames.lengths_B), slots)
     label_looping.begin_(network, state, frames)

@@ -8,10 +8,13 @@ that does not count.
 from __future__ import annotations
 
 import json
+import math
 import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing
+from functools import partial
 from pathlib import Path
 from statistics import median
 from time import perf_counter
@@ -20,18 +23,21 @@ from typing import Any
 import numpy as np
 
 from fastscribe import batching
+from fastscribe.audio.loader import default_threads, load_batches
+from fastscribe.audio.source import Source
 from fastscribe.batching import Budget
-from fastscribe.bench import busy
+from fastscribe.bench import busy, energy
 from fastscribe.bench.machine import gpu_samples
 from fastscribe.config import OutputStyle
 from fastscribe.device import host_array
 from fastscribe.output.folder import FolderOutput
-from fastscribe.run import Transcriber, run_stats
+from fastscribe.run import Ledger, Transcriber, run_stats
 from fastscribe.stats import Stopwatch
 from fastscribe.transcript import assemble
 from fastscribe.types import AudioInfo, Batch, Failure, Utterance
 
 _ENCODER_STAGES = ("features", "encode")
+_READ_AHEAD = 2  # batches
 
 
 def batches_of(waves: Sequence[np.ndarray], transcriber: Transcriber, budget: Budget) -> list[Batch]:
@@ -77,13 +83,55 @@ def from_memory(
     transcriber: Transcriber, waves: Sequence[np.ndarray], budget: Budget, passes: int, repeats: int
 ) -> dict[str, Any]:
     """The median of `passes` after a warm-up, each over all the audio `repeats` times."""
-    batches = batches_of(waves, transcriber, budget)
+    return from_batches(transcriber, batches_of(waves, transcriber, budget), passes, repeats)
+
+
+def from_batches(transcriber: Transcriber, batches: list[Batch], passes: int, repeats: int) -> dict[str, Any]:
+    """The same from batches that lie in memory."""
     device = transcriber.recognizer.device
     stream(transcriber, batches)
     with gpu_samples(device) as samples:
         found = [stream(transcriber, batches * repeats) for _ in range(passes)]
     counts = {"batches": len(batches) * repeats, "peak_bytes": transcriber.recognizer.peak_bytes()}
     return _summary(found) | samples | _padding(batches) | counts
+
+
+def read_batches(
+    transcriber: Transcriber, inputs: Sequence[str], most: int | None = None
+) -> tuple[list[Batch], list[Failure]]:
+    """What inputs hold (the first `most` recordings of them), read, cut and planned as a run does it, and what failed."""
+    with closing(transcriber.windows(inputs, First(most))) as windows:
+        prepared = [item for window in windows for item in window]
+    failures = [item for item in prepared if isinstance(item, Failure)]
+    utterances = [utterance for item in prepared if not isinstance(item, Failure) for utterance in item]
+    loaded = load_batches(
+        transcriber.plan(utterances),
+        sample_rate=transcriber.config.features.sample_rate,
+        channel=transcriber.options.channel,
+        threads=transcriber.options.threads or default_threads(),
+        ahead=_READ_AHEAD,
+        allocate=partial(host_array, device=transcriber.recognizer.device),
+        native=transcriber.recognizer.device.type == "cuda",
+    )
+    batches = []
+    for batch, failed in loaded:
+        failures += [failure for _, failure in failed]
+        batches += [] if batch is None else [batch]
+    return batches, failures
+
+
+class First:
+    """A run's ledger (run.py) by which only the first `most` of its inputs are its own, and of these another ledger's."""
+
+    def __init__(self, most: int | None, others: Ledger | None = None) -> None:
+        self._most = math.inf if most is None else most
+        self._others = others
+
+    def expect(self, source: Source | Failure) -> bool:
+        return source.index < self._most and (self._others is None or self._others.expect(source))
+
+    def is_done(self, source: Source | Failure) -> bool:
+        return self._others is not None and self._others.is_done(source)
 
 
 def profiled(transcriber: Transcriber, waves: Sequence[np.ndarray], budget: Budget) -> dict[str, Any]:
@@ -115,6 +163,7 @@ def _summary(found: Sequence[dict[str, Any]]) -> dict[str, Any]:
         "rtfx": middle["audio_s"] / median(walls),
         "audio_s": middle["audio_s"],
         "walls_s": walls,
+        "middle_wall_s": wall_s,  # of the pass whose stages these are
         "labels_per_audio_s": middle["labels"] / middle["audio_s"] if "labels" in middle else None,
         "stage_s": stage_s,
         "encoder_share_of_wall": encoder_s / wall_s,
@@ -133,11 +182,30 @@ def from_files(transcriber: Transcriber, paths: Sequence[Path], out: Path, passe
     return _summary(found) | samples | {key: found[-1][key] for key in ("files", "padding_share", "peak_bytes")}
 
 
-def _to_jsonl(transcriber: Transcriber, paths: Sequence[Path], folder: Path) -> dict[str, Any]:
+def from_inputs(
+    transcriber: Transcriber, inputs: Sequence[str], out: Path, passes: int, most: int | None = None
+) -> dict[str, Any]:
+    """The same over the first `most` recordings of anything that can be transcribed, after a warm-up over all of them.
+
+    What fails is counted and costs its time.
+    """
+    _to_jsonl(transcriber, inputs, out / "warm_up", most, strict=False)
+    device = transcriber.recognizer.device
+    with gpu_samples(device) as samples, energy.energy(device) as used:
+        found = [_to_jsonl(transcriber, inputs, out / f"pass{i}", most, strict=False) for i in range(passes)]
+    samples |= energy.row(used, sum(one["audio_s"] for one in found))
+    return (
+        _summary(found) | samples | {key: found[-1][key] for key in ("files", "failed", "padding_share", "peak_bytes")}
+    )
+
+
+def _to_jsonl(
+    transcriber: Transcriber, inputs: Sequence[str | Path], folder: Path, most: int | None = None, strict: bool = True
+) -> dict[str, Any]:
     start = perf_counter()
     with FolderOutput(folder, OutputStyle(), {}, overwrite=True) as output:
-        for result in transcriber.transcribe([str(path) for path in paths], output):
-            if isinstance(result, Failure):
+        for result in transcriber.transcribe([str(path) for path in inputs], First(most, output)):
+            if strict and isinstance(result, Failure):
                 raise RuntimeError(f"{result.path}: {result.stage}: {result.message}")
             with transcriber.progress.stopwatch.time("write"):
                 output.write(result)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
+
+from fastscribe.report.files import check_page
 
 app = typer.Typer(
     name="fastscribe",
@@ -25,6 +28,16 @@ def option(*names: str, **settings: Any) -> Any:
     long = next(name for name in names if name.startswith("--"))
     variable = "FASTSCRIBE_" + long.partition("/")[0].removeprefix("--").replace("-", "_").upper()
     return typer.Option(*names, envvar=variable, show_envvar=False, **settings)
+
+
+def _usable(path: Path | None) -> Path | None:
+    return None if path is None else check_page(path)
+
+
+ReportHtml = Annotated[
+    Path | None,
+    option("--report-html", callback=_usable, help="Draw the result into this file, a page for a browser."),
+]
 
 
 class StdoutClosed(Exception):

@@ -24,6 +24,7 @@ from fastscribe.terminal import ProgressBar, failure_line, report_table, say, sh
 from fastscribe.types import Failure, Transcript
 
 if TYPE_CHECKING:
+    from fastscribe.cli.run_page import RunPage
     from fastscribe.output.folder import FolderOutput
     from fastscribe.output.stream import StreamOutput
     from fastscribe.resume.ledger import Ledger
@@ -55,6 +56,7 @@ class Job:
     style: OutputStyle
     place: Place
     price_per_hour: float | None
+    report_html: Path | None = None
 
 
 def run(job: Job, told: Events, quiet: bool, show_progress: bool) -> None:
@@ -65,7 +67,13 @@ def run(job: Job, told: Events, quiet: bool, show_progress: bool) -> None:
     transcriber = Transcriber.load(job.model, job.device, job.dtype, job.options, say)
     told.started(transcriber)
     with _open_output(job, transcriber) as output:
-        stats = _write_all(transcriber, job, output, told, show_progress)
+        page = _page(job, transcriber)
+        try:
+            stats = _write_all(transcriber, job, output, told, show_progress, page)
+        except BaseException as error:
+            if page is not None:
+                page.stopped(error)
+            raise
         stats = replace(stats, skipped=transcriber.progress.skipped, failed_before=output.failed_before)
         if stats.files + stats.skipped == 0 and job.place.shard.count == 1:
             raise UsageError("no input at all: nothing was given to transcribe")
@@ -74,6 +82,8 @@ def run(job: Job, told: Events, quiet: bool, show_progress: bool) -> None:
             stats = replace(stats, totals=totals._asdict())
             _write_report(output.report_path, stats)
     told.finished(stats)
+    if page is not None:
+        page.finished(stats)
     if not quiet:
         show(report_table(stats))
         if totals is not None and totals.not_given:
@@ -82,6 +92,14 @@ def run(job: Job, told: Events, quiet: bool, show_progress: bool) -> None:
         say(f"{stats.failed_before} failed in an earlier run and were left alone; --retry-failed tries them again")
     if stats.failed + stats.failed_before:
         raise typer.Exit(1)
+
+
+def _page(job: Job, transcriber: Transcriber) -> RunPage | None:
+    if job.report_html is None:
+        return None
+    from fastscribe.cli.run_page import RunPage
+
+    return RunPage(job.report_html, job, transcriber)
 
 
 def _say_shard(shard: Shard, quiet: bool) -> None:
@@ -122,6 +140,8 @@ def _check_inputs(job: Job) -> None:
     if job.place.directory is not None:
         paths = Paths(job.place.directory, job.place.shard.suffix)
         own = {os.path.abspath(path): path for path in (paths.rows, paths.journal, paths.report)}
+        if job.report_html is not None and os.path.abspath(job.report_html) in own:
+            raise UsageError(f"--report-html {job.report_html}: is another file of this run: name another place")
         for given in job.inputs:
             if os.path.abspath(given) in own:
                 raise UsageError(f"{given}: is what this run would write: name another output folder")
@@ -147,7 +167,12 @@ def _write_report(path: Path, stats: RunStats) -> None:
 
 
 def _write_all(
-    transcriber: Transcriber, job: Job, output: FolderOutput | StreamOutput, told: Events, show_progress: bool
+    transcriber: Transcriber,
+    job: Job,
+    output: FolderOutput | StreamOutput,
+    told: Events,
+    show_progress: bool,
+    page: RunPage | None,
 ) -> RunStats:
     from fastscribe.run import run_stats
 
@@ -157,6 +182,8 @@ def _write_all(
         for result in results:
             with transcriber.progress.stopwatch.time("write"):
                 written = _write(output, result, transcriber)
+            if page is not None:
+                page.recorder.result(written)
             if isinstance(written, Failure):
                 bar.say(failure_line(written))
                 told.failed(written)
@@ -183,8 +210,8 @@ def _write(
 
 def say_what_would_be_done(job: Job, quiet: bool) -> None:
     """A table on stderr, and one JSON object on stdout."""
+    from fastscribe.prices import price_of
     from fastscribe.run import Transcriber
-    from fastscribe.stats import list_price
     from fastscribe.survey import survey
 
     if sys.stdout is None:
@@ -192,10 +219,7 @@ def say_what_would_be_done(job: Job, quiet: bool) -> None:
     _check_inputs(job)
     _say_shard(job.place.shard, quiet)
     transcriber = Transcriber.load(job.model, job.device, job.dtype, job.options, say)
-    price = list_price(transcriber.recognizer.device_name)
-    usd_per_hour = price.usd_per_hour if price is not None else None
-    if job.price_per_hour is not None:
-        usd_per_hour = job.price_per_hour
+    usd_per_hour, _ = price_of(transcriber.recognizer.device_name, job.price_per_hour)
     ledger = _ledger(job, transcriber)
     with without_mp3_chatter():
         found = survey(transcriber, job.inputs, ledger, usd_per_hour, lambda failure: say(failure_line(failure)))

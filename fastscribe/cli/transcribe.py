@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from fastscribe.cli.app import MODEL_HELP, app, option
+from fastscribe.cli.app import MODEL_HELP, ReportHtml, app, option
 from fastscribe.cli.job import Job, Place, run, say_what_would_be_done
 from fastscribe.config import OUTPUT_FORMATS, Options, OutputStyle, SubtitleStyle
 from fastscribe.events import Events
@@ -188,6 +188,7 @@ def transcribe(
     events: Annotated[
         Path | None, option("--events", help="Progress for programs: JSON lines to this file, pipe or /dev/fd/3.")
     ] = None,
+    report_html: ReportHtml = None,
 ) -> None:
     """Transcribe recordings. Transcripts go to stdout or a folder; progress and a speed and cost report to stderr."""
     if log_file is not None:
@@ -204,6 +205,8 @@ def transcribe(
             raise typer.BadParameter(f"{name} is about a folder of results: give --output-dir too")
     if price_per_hour is not None and not math.isfinite(price_per_hour):
         raise typer.BadParameter("--price-per-hour: not a number of USD")
+    if report_html is not None and dry_run:
+        raise typer.BadParameter("--report-html is about a run: not with --dry-run")
     options = Options(
         decoder=decoder.value if decoder else None,
         cuda_graphs=cuda_graphs.value,
@@ -217,7 +220,12 @@ def transcribe(
         threads=threads,
     )
     place = Place(output_dir, choose_shard(shard, os.environ), overwrite, retry_failed, ordered)
-    job = Job(inputs, str(locate(model, say)), device, dtype.value, options, style, place, price_per_hour)
+    page = None
+    if report_html is not None:
+        from fastscribe.cli.run_page import place_of
+
+        page = place_of(report_html, place.shard)
+    job = Job(inputs, str(locate(model, say)), device, dtype.value, options, style, place, price_per_hour, page)
     with Events(events) as told:
         if dry_run:
             say_what_would_be_done(job, quiet)

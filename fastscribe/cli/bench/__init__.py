@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from fastscribe.cli.bench import loss, train
+from fastscribe.cli.bench import cost, decoder, diff, latency, leaderboard, loss, throughput, train
 
-__all__ = ["loss", "train"]
+__all__ = ["cost", "decoder", "diff", "latency", "leaderboard", "loss", "throughput", "train"]

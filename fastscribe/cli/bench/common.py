@@ -10,15 +10,16 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 from typer.core import TyperGroup
 
 from fastscribe import __version__
-from fastscribe.cli.app import app, option
+from fastscribe.cli.app import ReportHtml as ReportHtml
+from fastscribe.cli.app import app
 from fastscribe.errors import OutputError
-from fastscribe.report.files import check_page, write_page
+from fastscribe.report.files import write_page
 
 if TYPE_CHECKING:
     import torch
@@ -41,15 +42,6 @@ app.add_typer(bench, name="bench")
 
 JSON_HELP = "Store the result in this file too."
 DEVICE_HELP = "auto, cpu, cuda or cuda:N."
-
-
-def _usable(path: Path | None) -> Path | None:
-    return None if path is None else check_page(path)
-
-
-ReportHtml = Annotated[
-    Path | None, option("--report-html", callback=_usable, help="Draw the result into this file: a page for a browser.")
-]
 
 
 class BenchDtype(str, Enum):

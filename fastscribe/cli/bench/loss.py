@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from fastscribe.cli.app import option
-from fastscribe.cli.bench.common import DEVICE_HELP, JSON_HELP, bench, finish, numbers
+from fastscribe.cli.bench.common import DEVICE_HELP, JSON_HELP, ReportHtml, bench, finish, numbers
 from fastscribe.errors import OutputError, UsageError
 from fastscribe.terminal import show
 
@@ -40,6 +40,7 @@ def loss(
     ] = 10.0,
     json_file: Annotated[Path | None, option("--json", help=JSON_HELP)] = None,
     plot: Annotated[Path | None, option("--plot", help="Draw memory and time into this PNG (extra: plots).")] = None,
+    report_html: ReportHtml = None,
 ) -> None:
     """Memory and time of the transducer losses: 200 frames, 28 and 1024 tokens, 100 to 200 labels; formula beside it."""
     if plot is not None and find_spec("matplotlib") is None:
@@ -74,7 +75,7 @@ def loss(
             raise OutputError(str(plot), error) from error
     statistic = "ms: median of forward and backward; bytes: peak with inputs and gradients, beside the formula's"
     results = {"statistic": statistic, "other_libraries": others, "rows": rows, "headline": headline}
-    finish("loss", at, results, _CASE, json_file)
+    finish("loss", at, results, _CASE, json_file, report_html)
 
 
 def _line(row: Mapping[str, Any]) -> str:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from fastscribe.cli.app import MODEL_HELP, option
-from fastscribe.cli.bench.common import DEVICE_HELP, JSON_HELP, BenchDtype, bench, finish, numbers, shape
+from fastscribe.cli.bench.common import DEVICE_HELP, JSON_HELP, BenchDtype, ReportHtml, bench, finish, numbers, shape
 from fastscribe.terminal import show
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ def train(
     sequence_s: Annotated[float, option("--sequence-s", min=0.5, help="Length of a sequence.")] = 16.7,
     device: Annotated[str, option("--device", help=DEVICE_HELP)] = "auto",
     json_file: Annotated[Path | None, option("--json", help=JSON_HELP)] = None,
+    report_html: ReportHtml = None,
 ) -> None:
     """Sequences a second in training: whole steps over noise, by batch size, dtype and number of ranks."""
     from fastscribe.bench.train import measure
@@ -46,7 +47,7 @@ def train(
     for speed in measure(config, at, sizes, dtypes, counts, sequence_s):
         rows.append(speed.row())
         show(_line(speed))
-    finish("train", at, {"model": name, "rows": rows}, _CASE, json_file)
+    finish("train", at, {"model": name, "rows": rows}, _CASE, json_file, report_html)
 
 
 def _line(speed: Speed) -> str:

@@ -1,0 +1,96 @@
+"""The whole comparison: two processes over one set of recordings, and the settings and rows that are left of it."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import fastscribe
+from fastscribe.bench.against import turns
+from fastscribe.bench.against.peers import Peer
+from fastscribe.bench.against.process import Worker
+from fastscribe.bench.against.recordings import Recording, gather
+
+_PACKAGES = ("fastscribe", "torch", "numpy")
+_STATISTIC = (
+    "wall clock from paths to texts with the model loaded, median of the rounds after one discarded; fastscribe takes a turn "
+    "beside each of the peer's, so it has more of them"
+)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    peer: Peer
+    python: Path  # that has the peer
+    inputs: Sequence[str]
+    model: Path
+    model_name: str  # what results call it
+    peer_model: str
+    same_checkpoint: bool
+    device: str
+    dtype: str  # fastscribe's; "auto" is its own choice, and the peer's follows
+    batch_sizes: Sequence[int]  # the peer's
+    runs: int
+
+
+def compare(asked: Comparison, say: Callable[[str], None]) -> dict[str, Any]:
+    """Settings and "rows". Raises UsageError or AudioError for the recordings, SideFailed where a side gives up."""
+    with tempfile.TemporaryDirectory() as scratch, ExitStack() as stack:
+        recordings = gather(asked.inputs, asked.peer.takes, Path(scratch))
+        audio_s = sum(recording.duration_s for recording in recordings)
+        say(f"{len(recordings)} recordings, {audio_s:.1f} s, on {asked.device}")
+
+        def start(python: Path, side: str, model: str, dtype: str, packages: Sequence[str]) -> Worker:
+            settings = {"side": side, "model": model, "dtype": dtype, "packages": list(packages)}
+            worker = Worker(python, _common(asked, recordings) | settings)
+            stack.callback(worker.stop)
+            say(f"{side}: loaded in {worker.info['load_s']:.1f} s, {worker.info['dtype']}")
+            return worker
+
+        ours = start(Path(sys.executable), turns.OURS, str(asked.model), asked.dtype, _PACKAGES)
+        dtype = ours.info["dtype"]
+        theirs = start(
+            asked.python, asked.peer.name, asked.peer_model, asked.peer.dtypes.get(dtype, dtype), asked.peer.packages
+        )
+        mine, others = turns.take_turns(ours, theirs, asked.batch_sizes, asked.runs, say)
+        return {
+            **_settings(asked, recordings),
+            "load_s": {worker.side: round(worker.info["load_s"], 2) for worker in (ours, theirs)},
+            "versions": {worker.side: worker.info["versions"] for worker in (ours, theirs)},
+            "peer_fallback_lines": theirs.fallback_lines(),
+            **turns.summary(mine, others, audio_s),
+        }
+
+
+def _common(asked: Comparison, recordings: Sequence[Recording]) -> dict[str, Any]:
+    """What both sides are told."""
+    return {
+        "device": asked.device,
+        "threads": len(os.sched_getaffinity(0)),
+        "paths": [recording.path for recording in recordings],
+        "root": str(Path(fastscribe.__file__).parents[1]),
+    }
+
+
+def _settings(asked: Comparison, recordings: Sequence[Recording]) -> dict[str, Any]:
+    lengths_s = [recording.duration_s for recording in recordings]
+    return {
+        "peer": asked.peer.name,
+        "model": asked.model_name,
+        "peer_model": asked.peer_model,
+        "same_checkpoint": asked.same_checkpoint,
+        "files": len(recordings),
+        "copied_files": sum(recording.is_copy for recording in recordings),
+        "audio_s": round(sum(lengths_s), 2),
+        "shortest_s": round(min(lengths_s), 2),
+        "longest_s": round(max(lengths_s), 2),
+        "threads": len(os.sched_getaffinity(0)),
+        "runs": asked.runs,
+        "statistic": _STATISTIC,
+    }

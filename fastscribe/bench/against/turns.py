@@ -1,0 +1,149 @@
+"""Two sides take turns over the same recordings, and what comes of it: rows, a ratio, and how far their texts agree.
+
+A round is a turn of fastscribe beside each of the peer's batch sizes; who goes first changes from round to round, so that
+what else the machine does falls on both. The first round does not count. Pure but for what the sides do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Any, Protocol
+
+from fastscribe.bench.against.process import SideFailed
+from fastscribe.bench.agreement import edit_distance
+
+CASE_KEYS = ("side", "dtype", "batch_size")
+OURS = "fastscribe"
+
+
+class Side(Protocol):
+    side: str
+    info: dict[str, Any]
+
+    def turn(self, batch_size: int | None) -> dict[str, Any]: ...
+
+    def said(self) -> str: ...
+
+
+@dataclass
+class Case:
+    """A side at a batch size (None: its own choice): seconds of every turn that counts, and the last texts."""
+
+    side: Side
+    batch_size: int | None
+    wall_s: list[float] = field(default_factory=list)
+    cpu_s: list[float] = field(default_factory=list)
+    texts: list[str] = field(default_factory=list)
+    error: str | None = None
+
+    def take_turn(self, counts: bool) -> float | None:
+        """Seconds; None where it failed, after which it takes no more."""
+        found = self.side.turn(self.batch_size)
+        if "error" in found:
+            self.error = found["error"]
+            return None
+        if counts:
+            self.wall_s.append(found["wall_s"])
+            self.cpu_s.append(found["cpu_s"])
+            self.texts = found["texts"]
+        return found["wall_s"]
+
+    def row(self, audio_s: float) -> dict[str, Any]:
+        key = {"side": self.side.side, "dtype": self.side.info["dtype"], "batch_size": self.batch_size}
+        if self.error is not None:
+            return key | {"error": self.error}
+        rtfx = [audio_s / seconds for seconds in self.wall_s]
+        return key | {
+            "rtfx": round(median(rtfx), 2),
+            "rtfx_runs": [round(value, 2) for value in rtfx],
+            "wall_s": round(median(self.wall_s), 4),
+            "wall_s_runs": [round(value, 4) for value in self.wall_s],
+            "wall_min_s": round(min(self.wall_s), 4),
+            "wall_max_s": round(max(self.wall_s), 4),
+            "cpu_s": round(median(self.cpu_s), 4),
+            "cpu_s_runs": [round(value, 4) for value in self.cpu_s],
+        }
+
+
+def take_turns(
+    ours: Side, peer: Side, batch_sizes: Sequence[int], runs: int, say: Callable[[str], None]
+) -> tuple[Case, list[Case]]:
+    """`runs` rounds after one that does not count. Raises SideFailed where a side has nothing to show."""
+    mine, theirs = Case(ours, None), [Case(peer, size) for size in batch_sizes]
+    for number in range(runs + 1):
+        for case in (case for case in theirs if case.error is None):
+            for one in (mine, case) if number % 2 == 0 else (case, mine):
+                seconds = one.take_turn(counts=number > 0)
+                outcome = one.error if seconds is None else f"{seconds:.2f} s"
+                say(f"{f'round {number}' if number else 'warm-up'}: {label(one.side.side, one.batch_size)}: {outcome}")
+        for side, cases in ((ours, [mine]), (peer, theirs)):
+            if all(case.error for case in cases):
+                raise SideFailed(side.side, f"every turn failed: {cases[0].error}", side.said())
+    return mine, theirs
+
+
+def label(side: str, batch_size: int | None) -> str:
+    return side if batch_size is None else f"{side}, batch {batch_size}"
+
+
+def summary(mine: Case, theirs: Iterable[Case], audio_s: float) -> dict[str, Any]:
+    """Rows, and fastscribe against the peer at its best batch size."""
+    cases = list(theirs)
+    best = min((case for case in cases if case.error is None), key=lambda case: median(case.wall_s))
+    return {
+        "peer_best_batch_size": best.batch_size,
+        "speedup_ratio": round(median(best.wall_s) / median(mine.wall_s), 3),
+        "equal_texts_share": round(equal_share(mine.texts, best.texts), 4),
+        "wer_between_share": rounded(word_difference(mine.texts, best.texts)),
+        "rows": [case.row(audio_s) for case in (mine, *cases)],
+    }
+
+
+def rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 4)
+
+
+def equal_share(ours: Sequence[str], theirs: Sequence[str]) -> float:
+    """Of texts that are the same to the letter."""
+    return sum(a == b for a, b in zip(ours, theirs, strict=True)) / len(ours)
+
+
+def word_difference(ours: Sequence[str], theirs: Sequence[str]) -> float | None:
+    """Edits between the words, over the peer's words; case and punctuation at a word's ends do not count. None: no words."""
+    pairs = [(words(a), words(b)) for a, b in zip(ours, theirs, strict=True)]
+    total = sum(len(wanted) for _, wanted in pairs)
+    if total == 0:
+        return None
+    numbers: dict[str, int] = {}
+    return sum(edit_distance(_numbered(a, numbers), _numbered(b, numbers)) for a, b in pairs) / total
+
+
+def words(text: str) -> list[str]:
+    """
+    >>> words("Well -- don't!")
+    ['well', "don't"]
+    """
+    bare = (_without_punctuation(word.casefold()) for word in text.split())
+    return [word for word in bare if word]
+
+
+def _without_punctuation(word: str) -> str:
+    kept = [index for index, character in enumerate(word) if character.isalnum()]
+    return word[kept[0] : kept[-1] + 1] if kept else ""
+
+
+def _numbered(some: Sequence[str], numbers: dict[str, int]) -> list[int]:
+    return [numbers.setdefault(word, len(numbers)) for word in some]
+
+
+def about(found: Mapping[str, Any], peer: str, same_checkpoint: bool) -> str:
+    """The last line for people."""
+    between = found["wer_between_share"]
+    differ = "" if between is None else f"; {100 * between:.1f} % of the peer's words are edited between the two"
+    whose = "" if same_checkpoint else "; the peer had a model of its own"
+    return (
+        f"fastscribe is {found['speedup_ratio']:.2f} times as fast as {label(peer, found['peer_best_batch_size'])}, its best; "
+        f"{found['equal_texts_share']:.0%} of the texts are equal{differ}{whose}"
+    )

@@ -1,0 +1,185 @@
+"""The rows of `fastscribe bench decoder`: each way that a transducer's decoding can be driven, by batch size.
+
+    greedy      frame by frame, one row after another: the definition of right
+    one_frame   label-looping that looks at one frame a turn, all rows at once
+    windowed    label-looping that looks at several frames a turn, driven from the host
+    chunked     the same in a CUDA graph of a few turns, replayed
+    full        the same in one CUDA graph with the loop inside
+
+A random model decodes what its encoder makes of synthetic audio, for which it was tuned to 3 to 4 labels a second. In the
+place of another model's predictor and joint, which would hear no words in that, stand random ones of their shape and
+frames made up for them (decoder.py). Every way must find what greedy finds, up to rounding in bf16.
+
+A step is one evaluation of the predictor and joint for all rows; in greedy it is one evaluation of the joint for one row.
+The encoder is timed on batches of the same shape.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import torch
+
+from fastscribe.batching import Budget
+from fastscribe.bench import decoder, encoder, synthetic
+from fastscribe.bench.notebook import describe
+from fastscribe.bench.speed import free
+from fastscribe.bench.throughput import batches_of
+from fastscribe.bench.timing import synchronize
+from fastscribe.config import GraphMode
+from fastscribe.decode.decoder import Decoder
+from fastscribe.decode.greedy import greedy
+from fastscribe.decode.label_looping import LabelLooping, Network
+from fastscribe.device import is_out_of_memory
+from fastscribe.errors import UsageError
+from fastscribe.model.packed import pack_linears_
+from fastscribe.model.transducer import Transducer
+from fastscribe.recognizer import torch_dtype
+from fastscribe.run import Transcriber
+from fastscribe.types import Frames, Hypothesis
+
+CASE = ("model", "mode", "batch_size")
+_GRAPH_MODES: dict[str, GraphMode] = {"windowed": "off", "chunked": "chunked", "full": "full"}
+_SEED = 2
+
+Row = dict[str, Any]
+
+
+def modes(device: torch.device) -> tuple[str, ...]:
+    """Those that the device has, slowest first."""
+    return ("greedy", "one_frame", "windowed", *(("chunked", "full") if device.type == "cuda" else ()))
+
+
+class Loops:
+    """One model's shape in a recognizer's dtype, on its device."""
+
+    def __init__(self, name: str, transcriber: Transcriber, is_random: bool) -> None:
+        """Takes a minute for a large model that is not random. Raises UsageError for one that has no transducer."""
+        recognizer = transcriber.recognizer
+        self.name, self._transcriber, self._recognizer = name, transcriber, recognizer
+        self._config, self._device = recognizer.model.config, recognizer.device
+        self._dtype = torch_dtype(recognizer.dtype)
+        self._is_random = is_random
+        if recognizer.model.transducer is None:
+            raise UsageError(f"{name}: its decoder is CTC, which has no loop to measure")
+        self._transducer = recognizer.model.transducer if is_random else self._stand_in()
+
+    def rows(self, batch_sizes: Sequence[int], duration_s: float, max_s: float) -> Iterator[Row]:
+        """A row a batch size and mode; `max_s` limits what greedy may take."""
+        for batch_size in batch_sizes:
+            try:
+                encoder_ms = encoder.measure(
+                    self._recognizer.encode, self._config, batch_size, duration_s, self._device
+                )["ms"]
+                frames = self._frames(batch_size, duration_s)
+                found, row = greedy_rows(self._transducer, frames, self._device, max_s)
+            except (RuntimeError, MemoryError) as error:
+                if not is_out_of_memory(error):
+                    raise
+                free(self._device)
+                yield from (self._key(mode, batch_size) | {"error": describe(error)} for mode in modes(self._device))
+                continue
+            for mode in modes(self._device):
+                if mode != "greedy":
+                    row = self._looping(mode, frames, found)
+                yield self._key(mode, batch_size) | _beside(row, encoder_ms, batch_size * duration_s)
+
+    def _key(self, mode: str, batch_size: int) -> Row:
+        return {"model": self.name, "mode": mode, "batch_size": batch_size}
+
+    def _stand_in(self) -> Transducer:
+        transducer = decoder.random_transducer(self._config, self._device, self._dtype)
+        if self._device.type == "cpu":
+            with torch.inference_mode():
+                pack_linears_(transducer, self._dtype)  # as in a run
+        return transducer
+
+    def _frames(self, batch_size: int, duration_s: float) -> Frames:
+        """Rows of nine tenths to all of the duration."""
+        if self._is_random:
+            waves = synthetic.waves(np.linspace(duration_s, 0.9 * duration_s, batch_size), seed=_SEED)
+            [batch] = batches_of(waves, self._transcriber, Budget(math.inf))
+            return self._recognizer.encode(self._recognizer.features(*self._recognizer.upload(batch)))
+        num_frames, width = self._config.num_frames(duration_s), self._config.encoder.d_model
+        return decoder.random_frames(batch_size, num_frames, width, self._device, _SEED, self._dtype)
+
+    def _looping(self, mode: str, frames: Frames, wanted: Sequence[Hypothesis]) -> Row:
+        built: Decoder | None = None
+        try:
+            built = self._build(mode)
+            row = decoder.measure(built, frames, self._device)
+            steps = decoder.num_turns(self._transducer, frames, 1 if mode == "one_frame" else None)
+            same = decoder.equal_share(decoder.decode(built, frames)[: len(wanted)], wanted)
+        except (UsageError, RuntimeError, MemoryError) as error:
+            if not (isinstance(error, UsageError) or is_out_of_memory(error)):
+                raise
+            return {"error": describe(error)}
+        finally:
+            if built is not None:
+                built.close()
+            free(self._device)
+        keys = ("ms", "min_ms", "max_ms", "device_ms", "labels")
+        return {**{key: row[key] for key in keys}, "steps": steps, "us_per_step": 1000 * row["ms"] / steps} | {
+            "equal_to_greedy_share": same,
+            "rows_compared": len(wanted),
+        }
+
+    def _build(self, mode: str) -> Decoder:
+        if mode == "one_frame":
+            return LabelLooping(Network.prepare(self._transducer, window=1))
+        return decoder.build(self._transducer, self._device, _GRAPH_MODES[mode])
+
+
+def greedy_rows(
+    transducer: Transducer, frames: Frames, device: torch.device, max_s: float
+) -> tuple[list[Hypothesis], Row]:
+    """The first rows, as many as `max_s` allows and one at least; `ms` is None where that is not the whole batch."""
+    steps = 0
+
+    def count(*_: object) -> None:
+        nonlocal steps
+        steps += 1
+
+    lengths = frames.lengths_B.tolist()
+    greedy_of = _in(device, lambda row: greedy(transducer, frames.frames_BTD[row, : lengths[row]]))
+    greedy_of(0)  # what is made once
+    hook = transducer.joint.register_forward_hook(count)
+    found: list[Hypothesis] = []
+    synchronize(device)
+    start = perf_counter()
+    while len(found) < len(lengths) and (not found or perf_counter() - start < max_s):
+        found.append(greedy_of(len(found)))
+    wall_ms = 1000 * (perf_counter() - start)
+    hook.remove()
+    return found, {
+        "ms": wall_ms if len(found) == len(lengths) else None,
+        "labels": sum(len(one.token_ids) for one in found) if len(found) == len(lengths) else None,
+        "steps": steps if len(found) == len(lengths) else None,
+        "us_per_step": 1000 * wall_ms / steps,
+        "equal_to_greedy_share": 1.0,
+        "rows_compared": len(found),
+    }
+
+
+def _in(device: torch.device, call: Callable[[int], Hypothesis]) -> Callable[[int], Hypothesis]:
+    def inside(row: int) -> Hypothesis:
+        with device:
+            return call(row)
+
+    return inside
+
+
+def _beside(row: Row, encoder_ms: float, audio_s: float) -> Row:
+    """With the encoder's time for the batch, and decoding's share of both."""
+    if "error" in row:
+        return row
+    ms, labels = row["ms"], row["labels"]
+    return row | {
+        "encoder_ms": encoder_ms,
+        "decoder_share": None if ms is None else ms / (ms + encoder_ms),
+        "labels_per_audio_s": None if labels is None else labels / audio_s,
+    }

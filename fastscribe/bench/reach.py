@@ -1,0 +1,115 @@
+"""The speed that a machine could reach with a model: what it multiplies and copies in a second, measured, over the work.
+
+The matrices are the layers' own, in the form in which a Recognizer of that dtype runs them (oneDNN's layout on a CPU, 8
+bits where asked), with as many rows as a batch has frames. A real run can at best be as fast as the slower of the two
+rates allows; where arithmetic and memory traffic do not overlap, as fast as both one after the other. The memory's rate is
+that of copies beyond any cache: what a small model leaves in a processor's caches moves faster.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from fastscribe.bench import ceilings
+from fastscribe.bench.timing import time_call
+from fastscribe.bench.work import Work
+from fastscribe.config import EncoderConfig
+from fastscribe.device import free_bytes
+from fastscribe.model.fp8 import quantise_fp8_
+from fastscribe.model.int8 import quantise_int8_
+from fastscribe.model.packed import pack_linears_
+from fastscribe.recognizer import torch_dtype
+
+_MOST_ROWS = 32_768
+_COPY_BYTES = {"cpu": 1 << 28, "cuda": 4 << 30}
+_MEASURED_S = 0.2  # a matrix
+
+
+class _LayerMatrices(nn.Module):
+    """One conformer layer's, under the names by which the inference forms replace them."""
+
+    def __init__(self, encoder: EncoderConfig) -> None:
+        super().__init__()
+        width, hidden, bias = encoder.d_model, encoder.ff_hidden, encoder.use_bias
+        self.linear1 = nn.Linear(width, hidden, bias=bias)
+        self.linear2 = nn.Linear(hidden, width, bias=bias)
+        self.linear_qkv = nn.Linear(width, 3 * width, bias=bias)
+        self.linear_out = nn.Linear(width, width, bias=bias)
+        self.pointwise1 = nn.Linear(width, 2 * width, bias=bias)
+        self.pointwise2 = nn.Linear(width, width, bias=bias)
+
+
+@dataclass(frozen=True)
+class Reach:
+    """Rates of the machine and work of a second of audio, weights read once a batch included."""
+
+    matrix_tflop_per_s: float
+    memory_gb_per_s: float
+    gflop_per_audio_s: float
+    mb_per_audio_s: float
+
+    @property
+    def matrix_rtfx(self) -> float:
+        return 1000 * self.matrix_tflop_per_s / self.gflop_per_audio_s
+
+    @property
+    def memory_rtfx(self) -> float:
+        return 1000 * self.memory_gb_per_s / self.mb_per_audio_s
+
+    @property
+    def ceiling_rtfx(self) -> float:
+        return min(self.matrix_rtfx, self.memory_rtfx)
+
+    @property
+    def one_after_the_other_rtfx(self) -> float:
+        return 1 / (1 / self.matrix_rtfx + 1 / self.memory_rtfx)
+
+    def row(self) -> dict[str, Any]:
+        names = ("matrix_rtfx", "memory_rtfx", "ceiling_rtfx", "one_after_the_other_rtfx")
+        return asdict(self) | {name: getattr(self, name) for name in names}
+
+
+def of(rates: tuple[float, float], work: Work, batch_audio_s: float) -> Reach:
+    """`rates` are matrix_rate's and memory_rate's."""
+    return Reach(*rates, work.gflop, work.mb_in_batches_of(batch_audio_s))
+
+
+def matrix_rate(encoder: EncoderConfig, device: torch.device, dtype: str, rows: int) -> float:
+    """TFLOP/s over one layer's matrices, each by the share of the work that it has; feed-forward ones are there twice."""
+    with torch.inference_mode():
+        layer = _LayerMatrices(encoder).eval()
+        inputs = {name: linear.in_features for name, linear in layer.named_children() if isinstance(linear, nn.Linear)}
+        outputs = {
+            name: linear.out_features for name, linear in layer.named_children() if isinstance(linear, nn.Linear)
+        }
+        _prepare_(layer, device, dtype)
+        rows, flop, total_ms = min(rows, _MOST_ROWS), 0.0, 0.0
+        for name, matrix in layer.named_children():
+            x_RK = torch.randn(rows, inputs[name], device=device).to(torch_dtype(dtype))
+            times = 2 if name in ("linear1", "linear2") else 1
+            total_ms += times * time_call(lambda m=matrix, x=x_RK: m(x), device, seconds=_MEASURED_S).median_ms  # type: ignore[misc]
+            flop += times * 2.0 * rows * inputs[name] * outputs[name]
+    return 1e-9 * flop / total_ms
+
+
+def memory_rate(device: torch.device) -> float:
+    """GB/s of a large copy, bytes read and bytes written."""
+    num_bytes = _COPY_BYTES[device.type]
+    if device.type == "cuda":
+        num_bytes = min(num_bytes, free_bytes(device) // 4)
+    return ceilings.copy(device, num_bytes)["gb_per_s"]
+
+
+def _prepare_(layer: nn.Module, device: torch.device, dtype: str) -> None:
+    """As the recognizer prepares a whole model."""
+    if dtype == "int8":
+        quantise_int8_(layer)
+    layer.to(device, torch_dtype(dtype))
+    if dtype == "fp8":
+        quantise_fp8_(layer)
+    if device.type == "cpu":
+        pack_linears_(layer, torch_dtype(dtype))

@@ -1,0 +1,179 @@
+"""How much work a second of audio is, counted from a model's shape: operations by part, and bytes that must move. Pure.
+
+Two operations a multiply-add; matrix products and convolutions only, as torch's FlopCounterMode counts them. Work is what
+the result needs, so neither padding nor anything that an implementation does twice is in it; projected positions, which
+depend on no input and are kept between batches, are counted apart.
+
+Bytes are those of a fused implementation: each layer reads its input and writes its output, a norm and an activation cost
+what they read and write and nothing is transposed or copied. Weights are read once a batch.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from fastscribe.config import EncoderConfig, ModelConfig
+
+LABELS_PER_S = 3.5  # of speech, about
+_ON_CHIP = ("scores",)
+_ITEM_BYTES = {"fp32": 4, "bf16": 2, "fp8": 2, "int8": 2}  # activations; the 8-bit forms multiply in 8 bits only
+
+
+@dataclass(frozen=True)
+class Work:
+    """Of a second of audio. `flops` and `bytes` are by part; bytes are those that must move at least."""
+
+    flops: dict[str, float]
+    bytes: dict[str, float]
+    weights_bytes: float  # of the encoder, once a batch
+
+    @property
+    def gflop(self) -> float:
+        return sum(self.flops.values()) / 1e9
+
+    @property
+    def mb(self) -> float:
+        return sum(self.bytes.values()) / 1e6
+
+    def mb_in_batches_of(self, batch_audio_s: float) -> float:
+        """Megabytes a second of audio, weights included."""
+        return self.mb + self.weights_bytes / 1e6 / batch_audio_s
+
+
+def per_audio_s(config: ModelConfig, lengths_s: Sequence[float], dtype: str) -> Work:
+    """Mean over recordings of these lengths, each one utterance, that say LABELS_PER_S. dtype: fp32, bf16, int8 or fp8."""
+    total_s = math.fsum(lengths_s)
+    flops: dict[str, float] = {}
+    moved: dict[str, float] = {}
+    for length_s in lengths_s:
+        for name, count in (*encoder_flops(config, length_s).items(), *_other_flops(config, length_s).items()):
+            flops[name] = flops.get(name, 0.0) + count / total_s
+        for name, count in encoder_elements(config, length_s).items():
+            if name not in _ON_CHIP:
+                moved[name] = moved.get(name, 0.0) + _ITEM_BYTES[dtype] * count / total_s
+    weight_bytes = 1 if dtype in ("int8", "fp8") else _ITEM_BYTES[dtype]
+    return Work(flops, moved, float(weight_bytes * encoder_parameters(config.encoder)))
+
+
+def encoder_flops(config: ModelConfig, length_s: float) -> dict[str, float]:
+    """Operations of one recording in the encoder, by part."""
+    encoder, frames = config.encoder, _frames(config, length_s)
+    width, local = encoder.d_model, encoder.attention
+    seen = frames if local is None else min(frames, local.left + local.right + 1)
+    distances = 2 * frames - 1 if local is None else min(2 * frames - 1, local.left + local.right + 1)
+    per_layer = {
+        "feed_forward": 4 * frames * width * encoder.ff_hidden,
+        "projections": 4 * frames * width * width,
+        "scores": frames * seen * width,
+        "position_scores": frames * distances * width,
+        "weighted_sums": frames * seen * width,
+        "convolution": 3 * frames * width * width + frames * width * encoder.conv_kernel,
+    }
+    layers = {name: 2.0 * encoder.num_layers * macs for name, macs in per_layer.items()}
+    return {"subsampling": 2.0 * _subsampling_macs(config, length_s), **layers}
+
+
+def position_flops(config: ModelConfig, length_s: float) -> float:
+    """Operations that project the table of positions for recordings up to this length, once, in all layers."""
+    encoder, frames = config.encoder, _frames(config, length_s)
+    return 2.0 * encoder.num_layers * encoder.d_model**2 * (2 * frames - 1)
+
+
+def features_flops(config: ModelConfig, length_s: float) -> float:
+    """Of the log-mel front end: Fourier transforms as the usual 5 N log2 N, and the mel filters."""
+    features = config.features
+    transform = 5.0 * features.n_fft * math.log2(features.n_fft)
+    filters = 2.0 * (features.n_fft // 2 + 1) * features.num_mels
+    return _mel_frames(config, length_s) * (transform + filters)
+
+
+def decoder_flops(config: ModelConfig, length_s: float, num_labels: float) -> float:
+    """Operations of greedy decoding that finds so many labels: a transducer that looks at every frame, or a CTC head."""
+    frames, width, num_tokens = _frames(config, length_s), config.encoder.d_model, config.num_labels + 1
+    if config.predictor is None or config.joint is None:
+        return 2.0 * frames * width * num_tokens
+    hidden, joint = config.predictor.hidden, config.joint.hidden
+    a_label = config.predictor.num_layers * 8 * hidden * hidden + hidden * joint
+    a_look = joint * (num_tokens + len(config.durations))
+    return 2.0 * (frames * width * joint + num_labels * a_label + (frames + num_labels) * a_look)
+
+
+def encoder_elements(config: ModelConfig, length_s: float) -> dict[str, float]:
+    """Numbers read and written between a fused encoder's operations for one recording, by part.
+
+    Attention's scores are counted as one table of biases that is written and read; a kernel that makes them as it goes has
+    none, so a bound on speed leaves them out.
+    """
+    encoder, frames = config.encoder, _frames(config, length_s)
+    width, hidden = encoder.d_model, encoder.ff_hidden
+    seen = frames if encoder.attention is None else min(frames, encoder.attention.left + encoder.attention.right + 1)
+    # x in and its normed form out and in again, the matrices' outputs out and in, the residual in, the sum out.
+    per_frame = {
+        "feed_forward": 2 * (5 * width + 2 * hidden),
+        "attention": 13 * width,
+        "scores": 2 * encoder.num_heads * seen,
+        "convolution": 11 * width,
+        "last_norm": 2 * width,
+    }
+    layers = {name: float(encoder.num_layers * frames * count) for name, count in per_frame.items()}
+    return {"subsampling": _subsampling_elements(config, length_s), **layers}
+
+
+def encoder_parameters(encoder: EncoderConfig) -> int:
+    """Matrices and convolutions; biases and norms, a thousandth of them, are left out."""
+    width = encoder.d_model
+    layer = 4 * width * encoder.ff_hidden + 5 * width * width + 3 * width * width + width * encoder.conv_kernel
+    channels, factor = encoder.subsampling_channels, encoder.subsampling_factor
+    stages = factor.bit_length() - 1
+    later = 9 * channels**2 if encoder.subsampling == "striding" else 9 * channels + channels**2
+    mels = encoder.num_mels
+    for _ in range(stages):
+        mels = (mels + 1) // 2
+    return encoder.num_layers * layer + 9 * channels + (stages - 1) * later + channels * mels * width
+
+
+def _other_flops(config: ModelConfig, length_s: float) -> dict[str, float]:
+    labels = LABELS_PER_S * length_s
+    return {"features": features_flops(config, length_s), "decoder": decoder_flops(config, length_s, labels)}
+
+
+def _mel_frames(config: ModelConfig, length_s: float) -> int:
+    return max(1, math.floor(length_s * config.features.sample_rate) // config.features.hop_length)
+
+
+def _frames(config: ModelConfig, length_s: float) -> int:
+    """Encoder frames, as the strided convolutions leave them."""
+    return _stages(config, length_s)[-1][0]
+
+
+def _stages(config: ModelConfig, length_s: float) -> list[tuple[int, int]]:
+    """(frames, mels) before the first strided convolution and after each."""
+    found = [(_mel_frames(config, length_s), config.encoder.num_mels)]
+    for _ in range(config.encoder.subsampling_factor.bit_length() - 1):
+        frames, mels = found[-1]
+        found.append(((frames + 1) // 2, (mels + 1) // 2))
+    return found
+
+
+def _subsampling_macs(config: ModelConfig, length_s: float) -> int:
+    channels = config.encoder.subsampling_channels
+    _, *after = _stages(config, length_s)
+    macs = 0
+    for stage, (frames, mels) in enumerate(after):
+        full = stage == 0 or config.encoder.subsampling == "striding"
+        macs += frames * mels * channels * (9 * (1 if stage == 0 else channels) if full else 9 + channels)
+    frames, mels = after[-1]
+    return macs + frames * mels * channels * config.encoder.d_model
+
+
+def _subsampling_elements(config: ModelConfig, length_s: float) -> float:
+    """Each convolution's output out and in; a depthwise one has its pointwise one after it."""
+    channels = config.encoder.subsampling_channels
+    _, *after = _stages(config, length_s)
+    total = 0
+    for stage, (frames, mels) in enumerate(after):
+        convolutions = 1 if stage == 0 or config.encoder.subsampling == "striding" else 2
+        total += 2 * convolutions * frames * mels * channels
+    return float(total)

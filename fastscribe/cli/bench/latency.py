@@ -1,0 +1,111 @@
+"""`fastscribe bench latency`: how long one batch takes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from fastscribe.cli.app import option
+from fastscribe.cli.bench.common import DEVICE_HELP, JSON_HELP, ReportHtml, bench, finish, numbers
+from fastscribe.cli.bench.subject import MODEL_OPTION_HELP, RANDOM_HELP, SpeedDtype, check_place, load, subject
+from fastscribe.errors import UsageError
+from fastscribe.terminal import show
+
+_ITERATIONS, _QUICK_ITERATIONS = 500, 20
+_QUICK_S = 2.0
+_LEAST_S = 0.1
+_STATISTIC = (
+    "wall clock of one batch, int16 audio in host memory to texts with word times, model loaded, after 3 uncounted"
+)
+
+
+@bench.command(epilog="Example: fastscribe bench latency --random parakeet-tdt-0.6b --batch-sizes 1,8 --durations-s 7")
+def latency(
+    model: Annotated[str | None, option("--model", "-m", help=MODEL_OPTION_HELP)] = None,
+    random: Annotated[str | None, option("--random", help=RANDOM_HELP)] = None,
+    batch_sizes: Annotated[str, option("--batch-sizes", help="Recordings a batch, by commas.")] = "1,2,4,8,16",
+    durations_s: Annotated[str, option("--durations-s", help="Seconds a recording, by commas.")] = "2.0,7.0,16.7",
+    dtype: Annotated[
+        list[SpeedDtype] | None,
+        option("--dtype", help="One or two of fp32, bf16, int8, fp8, auto; repeat. Default: fp32, then bf16."),
+    ] = None,
+    iterations: Annotated[
+        int | None, option("--iterations", min=1, help="Batches a case. Default: 500; with --quick 20.")
+    ] = None,
+    max_seconds: Annotated[
+        float,
+        option("--max-seconds", min=_LEAST_S, help="A case that takes longer ends; its row says how many it had."),
+    ] = 20.0,
+    quick: Annotated[bool, option("--quick", help="20 iterations, and 2 s a case at most.")] = False,
+    device: Annotated[str, option("--device", help=DEVICE_HELP)] = "auto",
+    json_file: Annotated[Path | None, option("--json", help=JSON_HELP)] = None,
+    report_html: ReportHtml = None,
+) -> None:
+    """Latency of a batch, average and percentiles, by batch size and duration, in two dtypes side by side."""
+    check_place(json_file)
+    sizes, lengths_s = numbers(batch_sizes), _seconds(durations_s)
+    dtypes = list(dict.fromkeys(one.value for one in dtype or (SpeedDtype.fp32, SpeedDtype.bf16)))
+    if len(dtypes) > 2:
+        raise typer.BadParameter("--dtype: one or two, which stand side by side")
+    chosen = subject(model, random, device, dtypes)
+    from fastscribe.bench import latency as measuring
+
+    transcribers = [load(chosen, one) for one in dtypes]
+    found_dtypes = [one.recognizer.dtype for one in transcribers]
+    if len(set(found_dtypes)) < len(found_dtypes):
+        raise UsageError(f"--dtype: {' and '.join(dtypes)} are both {found_dtypes[0]} here")
+    count = iterations or (_QUICK_ITERATIONS if quick else _ITERATIONS)
+    effort = measuring.Effort(count, min(max_seconds, _QUICK_S) if quick else max_seconds)
+    show(f"{chosen.name} on {transcribers[0].recognizer.device_name}, {count} iterations or {effort.max_s:g} s a case")
+    for line in _header(found_dtypes):
+        show(line)
+    rows: list[dict[str, Any]] = []
+    for found in measuring.rows(chosen.name, transcribers, lengths_s, sizes, effort):
+        rows += found
+        show(_line(found, measuring.side_by_side(found)))
+    settings = {"model": chosen.name, "iterations": count, "max_seconds_s": effort.max_s, "statistic": _STATISTIC}
+    finish("latency", chosen.device, {**settings, "rows": rows}, measuring.CASE, json_file, report_html)
+
+
+def _seconds(text: str) -> list[float]:
+    """ "2.0,7" -> [2.0, 7.0]"""
+    try:
+        found = [float(part) for part in text.split(",")]
+    except ValueError:
+        found = [math.nan]
+    if not all(_LEAST_S <= seconds < math.inf for seconds in found):
+        raise typer.BadParameter(f"--durations-s {text!r}: not seconds from {_LEAST_S}, separated by commas")
+    return found
+
+
+_COLUMN = "   seq/s     90 %     95 %     99 %   avg ms"
+
+
+def _header(dtypes: Sequence[str]) -> list[str]:
+    names = "".join(f"  {name + ', ms':^{len(_COLUMN)}}" for name in dtypes)
+    return [
+        f"{'':17}{names}",
+        f"batch  duration s{'  '.join(['', *[_COLUMN] * len(dtypes)])}{'  speed-up' * (len(dtypes) - 1)}",
+    ]
+
+
+def _line(found: Sequence[Mapping[str, Any]], cells: Sequence[float | None]) -> str:
+    start = f"{found[0]['batch_size']:5}  {found[0]['duration_s']:10g}"
+    parts = []
+    for number, row in enumerate(found):
+        if "error" in row:
+            parts.append(f"{row['error'][: len(_COLUMN)]:>{len(_COLUMN)}}")
+        else:
+            rate, *times_ms = cells[5 * number : 5 * number + 5]
+            parts.append(f"{rate:8.1f}" + "".join(f"{'-':>9}" if ms is None else f"{ms:9.2f}" for ms in times_ms))
+    speedups = "".join(f"{'-':>10}" if ratio is None else f"{ratio:9.2f}x" for ratio in cells[5 * len(found) :])
+    fewer = [
+        f"{row['iterations']} in {row['dtype']}"
+        for row in found
+        if row.get("iterations", math.inf) < row.get("iterations_asked", 0)
+    ]
+    return "  ".join([start, *parts]) + speedups + (f"  (only {', '.join(fewer)})" if fewer else "")

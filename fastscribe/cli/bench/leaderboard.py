@@ -1,0 +1,116 @@
+"""`fastscribe bench leaderboard`: what the Open ASR Leaderboard would find, and the files it wants."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from fastscribe.cli.app import MODEL_HELP, option
+from fastscribe.cli.bench.common import DEVICE_HELP, JSON_HELP, BenchDtype, ReportHtml, bench, finish
+from fastscribe.cli.bench.subject import check_place
+from fastscribe.errors import UsageError
+from fastscribe.terminal import say, show
+
+if TYPE_CHECKING:
+    from fastscribe.bench.leaderboard import Result
+    from fastscribe.run import Transcriber
+
+
+@bench.command(
+    epilog="Example: fastscribe bench leaderboard librispeech_test.clean.jsonl ami_cleaned_test.jsonl "
+    "-m nvidia/parakeet-tdt-0.6b-v3 --batch-size 128 -o results"
+)
+def leaderboard(
+    manifests: Annotated[
+        list[str],
+        typer.Argument(
+            help="NeMo manifests with audio_filepath and text, one a dataset, named DATASET_SPLIT.jsonl.",
+            metavar="MANIFESTS...",
+        ),
+    ],
+    model: Annotated[
+        str | None, option("--model", "-m", help=f"{MODEL_HELP} Default: the one that comes with it.")
+    ] = None,
+    output_dir: Annotated[Path, option("--output-dir", "-o", help="Where the result files go.")] = Path("results"),
+    batch_size: Annotated[
+        int | None, option("--batch-size", min=1, help="Files a batch. Default: as many as pay; the board has 128.")
+    ] = None,
+    dtype: Annotated[BenchDtype, option("--dtype", help="bf16, as the board has it, or fp32.")] = BenchDtype.bf16,
+    device: Annotated[str, option("--device", help=DEVICE_HELP)] = "auto",
+    model_id: Annotated[
+        str | None, option("--model-id", help="The model's name in the result files. Default: from --model.")
+    ] = None,
+    dataset_path: Annotated[
+        str, option("--dataset-path", help="What the datasets are part of, in the result files' names.")
+    ] = "hf-audio/open-asr-leaderboard",
+    json_file: Annotated[Path | None, option("--json", help=JSON_HELP)] = None,
+    report_html: ReportHtml = None,
+) -> None:
+    """The Open ASR Leaderboard's protocol: bf16, longest files first, four warm-up batches, RTFx of one call, its scores.
+
+    Unlike the board's own scripts: the normaliser is whisper-normalizer's (theirs also joins dotted initials, drops ellipses
+    and has its own spelling list); batches hold a budget of frames unless --batch-size is given; audio beyond 40 s is cut at
+    pauses; a file that fails counts as an empty text.
+    """
+    from fastscribe.bench import leaderboard as board
+    from fastscribe.bench.model_name import model_name
+    from fastscribe.config import Options
+    from fastscribe.model_location import locate
+    from fastscribe.openmp import wait_politely
+
+    board.check_packages()
+    check_place(json_file)
+    twice = [name for name, count in Counter(Path(manifest).stem for manifest in manifests).items() if count > 1]
+    if twice:
+        raise UsageError(f"{twice[0]}: two manifests of this name, which is a dataset's")
+    wait_politely()
+    from fastscribe.run import Transcriber
+
+    path = locate(model, say)
+    transcriber = Transcriber.load(path, device, dtype.value, Options(batch_size=batch_size))
+    name = model_id or model_name(model, path)
+    results = _measure_all(transcriber, manifests, name, dataset_path, output_dir)
+    whole = board.composite(results)
+    show(f"{name}: WER = {whole['wer_percent']:.2f} %, RTFx = {whole['rtfx']:.2f} (composite of {len(results)})")
+    settings = {"model": name, "dataset_path": dataset_path, "composite": whole, "differences": list(board.DIFFERENCES)}
+    case = {"dtype": transcriber.recognizer.dtype, "batch_size": batch_size}
+    found: dict[str, Any] = {**settings, "versions": _versions(), "rows": [case | result.row() for result in results]}
+    finish("leaderboard", transcriber.recognizer.device, found, board.CASE_KEYS, json_file, report_html)
+    if any(result.failed for result in results):
+        raise typer.Exit(1)
+
+
+def _measure_all(
+    transcriber: Transcriber, manifests: Sequence[str], model_id: str, dataset_path: str, folder: Path
+) -> list[Result]:
+    """Each dataset's result is on disk before the next begins."""
+    from fastscribe.bench import leaderboard as board
+    from fastscribe.evaluation.scores import normalizer
+
+    normalize = normalizer("whisper-en")
+    read = [board.read(manifest, normalize) for manifest in manifests]  # what is wrong with the last is said at once
+    results = []
+    for manifest, (entries, left_out) in zip(manifests, read, strict=True):
+        dataset = board.dataset_id(manifest, dataset_path)
+        texts, wall_s = board.measure(transcriber, entries)
+        rows = board.result_rows(entries, texts, wall_s)
+        file = folder / board.file_name(model_id, dataset)
+        board.write(file, rows)
+        for entry, text in zip(entries, texts, strict=True):
+            if text is None:
+                say(f"{entry.audio_filepath}: failed")
+        audio_s, failed = sum(entry.duration_s for entry in entries), texts.count(None)
+        score = board.score(rows, normalize)
+        results.append(board.Result(dataset, len(entries), left_out, failed, audio_s, wall_s, score, str(file)))
+        show(board.result_line(model_id, dataset, score.wer_percent, results[-1].rtfx))
+    return results
+
+
+def _versions() -> dict[str, str]:
+    from importlib.metadata import version
+
+    return {package: version(package) for package in ("kaldialign", "whisper-normalizer")}

@@ -1,0 +1,66 @@
+"""Which model a benchmark of speed runs: the user's, the package's, or one made up."""
+
+from __future__ import annotations
+
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from fastscribe.cli.app import MODEL_HELP
+from fastscribe.errors import UsageError
+from fastscribe.terminal import say
+
+if TYPE_CHECKING:
+    from fastscribe.bench.speed import Subject
+    from fastscribe.run import Transcriber
+
+MODEL_OPTION_HELP = f"{MODEL_HELP} Default: the one that comes with it."
+RANDOM_HELP = "A published model's shape by its name, with random weights made here, in place of --model."
+
+
+class SpeedDtype(str, Enum):
+    auto = "auto"
+    fp32 = "fp32"
+    bf16 = "bf16"
+    int8 = "int8"
+    fp8 = "fp8"
+
+
+def subject(model: str | None, random: str | None, device: str, dtypes: list[str]) -> Subject:
+    """Raises what a model, device or dtype that cannot be had raises, before anything is made."""
+    from fastscribe.bench.kept_model import kept_model
+    from fastscribe.bench.shapes import SHAPES
+    from fastscribe.bench.speed import Subject
+    from fastscribe.model_location import locate
+    from fastscribe.recognizer import choose_device, choose_dtype
+
+    if model is not None and random is not None:
+        raise typer.BadParameter("--model and --random: one of them")
+    if random is not None and random not in SHAPES:
+        raise typer.BadParameter(f"--random {random}: not one of {', '.join(SHAPES)}")
+    at = choose_device(device)
+    for dtype in dtypes:
+        choose_dtype(dtype, at, d_model=0)
+    if random is not None:
+        return Subject(random, kept_model(random, str(at), say), at, say)
+    return Subject(model or "the packaged model", locate(model or "default", say), at, say)
+
+
+def check_place(json_file: Path | None) -> None:
+    """Raises UsageError now for what would cost a long measurement its result later."""
+    if json_file is not None and (json_file.is_dir() or not json_file.parent.is_dir()):
+        raise UsageError(f"--json {json_file}: no such folder, or a folder itself")
+
+
+def load(chosen: Subject, dtype: str) -> Transcriber:
+    """Raises UsageError where it does not fit in memory."""
+    from fastscribe.device import is_out_of_memory
+
+    try:
+        return chosen.load(dtype)
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
+            raise
+        raise UsageError(f"{chosen.name} in {dtype} does not fit in the memory of {chosen.device}") from error

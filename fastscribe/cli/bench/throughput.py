@@ -1,0 +1,237 @@
+"""`fastscribe bench throughput`, which `fastscribe bench` alone is too: RTFx by batch budget, and what it costs."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from fastscribe.cli.app import option
+from fastscribe.cli.bench.against import PEER_BATCH_SIZES_HELP, PEER_MODEL_HELP, PEER_PYTHON_HELP
+from fastscribe.cli.bench.common import DEVICE_HELP, JSON_HELP, ReportHtml, bench, finish
+from fastscribe.cli.bench.subject import MODEL_OPTION_HELP, RANDOM_HELP, SpeedDtype, check_place, load, subject
+from fastscribe.terminal import say, show
+
+if TYPE_CHECKING:
+    from fastscribe.bench.reach import Reach
+    from fastscribe.bench.speed import Measurement, Recordings, Subject
+    from fastscribe.run import Transcriber
+
+_PASSES, _QUICK_PASSES = 5, 3
+_SECONDS, _QUICK_SECONDS = 90.0, 10.0  # of passes, when it is left to us how much audio there is
+_SMALLER = 4  # the budget beside "auto" is that by so much
+_WARM_UPS = 2  # one from memory, one from files
+_STATISTIC = (
+    "rtfx: paths to JSONL on disk; memory_rtfx: batches in host memory to texts with times; medians of the passes, after one "
+    "that does not count; model loaded"
+)
+
+Frames = int | Literal["auto"]
+
+
+class Peer(str, Enum):
+    nemo = "nemo"
+    transformers = "transformers"
+    faster_whisper = "faster-whisper"
+    onnx_asr = "onnx-asr"
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """`budgets` None: to be chosen when the automatic one is known."""
+
+    inputs: tuple[str, ...]
+    dtypes: tuple[str, ...]
+    budgets: tuple[Frames, ...] | None
+    clips: int | None
+    passes: int
+    quick: bool
+    price_per_hour: float | None
+
+    @property
+    def all_passes(self) -> int:
+        """Over the audio, warm-ups included."""
+        return len(self.dtypes) * len(self.budgets or ("auto", _SMALLER)) * (2 * self.passes + _WARM_UPS)
+
+
+@bench.command(epilog="Example: fastscribe bench --random parakeet-tdt-0.6b --dtype bf16 --json speed.json")
+def throughput(
+    inputs: Annotated[
+        list[str] | None,
+        typer.Argument(help="Recordings, as for transcribe. Default: made up, of lengths like the leaderboard's."),
+    ] = None,
+    model: Annotated[str | None, option("--model", "-m", help=MODEL_OPTION_HELP)] = None,
+    random: Annotated[str | None, option("--random", help=RANDOM_HELP)] = None,
+    batch_frames: Annotated[
+        str | None,
+        option(
+            "--batch-frames",
+            metavar="N|auto,..",
+            help="Encoder frames a batch, by commas. Default: auto, a quarter of it.",
+        ),
+    ] = None,
+    dtype: Annotated[
+        list[SpeedDtype] | None, option("--dtype", help="auto, fp32, bf16, int8 or fp8; repeat. Default: auto.")
+    ] = None,
+    device: Annotated[str, option("--device", help=DEVICE_HELP)] = "auto",
+    clips: Annotated[
+        int | None, option("--clips", min=1, help="So many recordings. Default: all; made up, for a minute or two.")
+    ] = None,
+    passes: Annotated[
+        int | None, option("--passes", min=1, help="Passes of which the median counts. Default: 5; with --quick 3.")
+    ] = None,
+    quick: Annotated[bool, option("--quick", help="Fewer passes over less audio, in the automatic budget.")] = False,
+    price_per_hour: Annotated[
+        float | None,
+        option("--price-per-hour", min=0, help="USD an hour of this machine. Default: its list price, if known."),
+    ] = None,
+    against: Annotated[
+        Peer | None, option("--against", help="Run this one too, in turns over the same files, and compare.")
+    ] = None,
+    peer_python: Annotated[Path | None, option("--peer-python", help=PEER_PYTHON_HELP)] = None,
+    peer_model: Annotated[str | None, option("--peer-model", help=PEER_MODEL_HELP)] = None,
+    peer_batch_sizes: Annotated[str | None, option("--peer-batch-sizes", help=PEER_BATCH_SIZES_HELP)] = None,
+    json_file: Annotated[Path | None, option("--json", help=JSON_HELP)] = None,
+    report_html: ReportHtml = None,
+) -> None:
+    """RTFx from memory and from files by batch budget, beside what the machine could reach; memory and cost."""
+    dtypes = tuple(dict.fromkeys(one.value for one in dtype or [SpeedDtype.auto]))
+    if against is not None:
+        from fastscribe.cli.bench.against import run
+
+        theirs = (peer_python, passes or _PASSES, json_file, report_html, peer_model, peer_batch_sizes)
+        run(against.value, inputs or (), model, device, dtypes[0] if dtype else None, *theirs)
+        return
+    check_place(json_file)
+    passes = passes or (_QUICK_PASSES if quick else _PASSES)
+    asked = _Asked(tuple(inputs or ()), dtypes, _budgets(batch_frames, quick), clips, passes, quick, price_per_hour)
+    chosen = subject(model, random, device, list(dtypes))
+    with tempfile.TemporaryDirectory(prefix="fastscribe-bench-") as folder:
+        results = _measured(chosen, asked, Path(folder))
+    finish("throughput", chosen.device, results, _case(), json_file, report_html)
+
+
+def _budgets(text: str | None, quick: bool) -> tuple[Frames, ...] | None:
+    if text is None:
+        return ("auto",) if quick else None
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part == "auto" or (part.isdecimal() and int(part) > 0) for part in parts):
+        raise typer.BadParameter(f"--batch-frames {text!r}: not numbers above 0, or auto, separated by commas")
+    return tuple(dict.fromkeys("auto" if part == "auto" else int(part) for part in parts))
+
+
+def _case() -> Sequence[str]:
+    from fastscribe.bench.speed import CASE
+
+    return CASE
+
+
+def _measured(chosen: Subject, asked: _Asked, folder: Path) -> dict[str, Any]:
+    from fastscribe.bench import reach
+    from fastscribe.bench.speed import Measurement, Plan, free, reach_of
+
+    recordings: Recordings | None = None
+    rows: list[dict[str, Any]] = []
+    reaches: list[dict[str, Any]] = []
+    memory_gb_per_s: float | None = None
+    (folder / "out").mkdir()
+    for dtype in asked.dtypes:
+        transcriber = load(chosen, dtype)
+        if any(one["dtype"] == transcriber.recognizer.dtype for one in reaches):  # what auto is here
+            continue
+        recordings = recordings or _recordings(transcriber, asked, folder)
+        measurement = Measurement.of(transcriber, chosen, recordings)
+        memory_gb_per_s = memory_gb_per_s or reach.memory_rate(chosen.device)
+        ceiling = reach_of(transcriber, measurement.lengths_s, measurement.auto_frames, memory_gb_per_s)
+        reaches.append({"dtype": transcriber.recognizer.dtype, **ceiling.row()})
+        for line in (*([] if rows else _about(measurement, chosen)), *_ceiling_lines(transcriber, ceiling), _HEADER):
+            show(line)
+        smaller = max(1, round(measurement.auto_frames / _SMALLER))
+        plan = Plan(asked.budgets or (smaller, "auto"), asked.passes)
+        for row in _priced(measurement.rows(plan, ceiling, folder / "out"), transcriber, asked.price_per_hour):
+            rows.append(row)
+            show(_line(row))
+        del transcriber, measurement
+        free(chosen.device)
+    audio = "synthetic" if not asked.inputs else "given"
+    settings = {"model": chosen.name, "audio": audio, "passes": asked.passes, "statistic": _STATISTIC}
+    return {**settings, "ceilings": reaches, "rows": rows}
+
+
+def _recordings(transcriber: Transcriber, asked: _Asked, folder: Path) -> Recordings:
+    from fastscribe.bench import speed
+
+    if asked.inputs:
+        return speed.Recordings(asked.inputs, asked.clips)
+    count, copies = asked.clips, 1
+    if count is None:
+        seconds = _QUICK_SECONDS if asked.quick else _SECONDS
+        count, copies = speed.synthetic_amount(speed.guessed_rtfx(transcriber), seconds, asked.all_passes)
+    return speed.make_recordings(folder, count, copies)
+
+
+def _about(measurement: Measurement, chosen: Subject) -> Iterator[str]:
+    for failure in measurement.failures:
+        say(f"{failure.path}: left out: {failure.message}")
+    count, copies = len(measurement.lengths_s), measurement.recordings.copies
+    often = f", {copies} times a pass" if copies > 1 else ""
+    yield (
+        f"{chosen.name} on {measurement.transcriber.recognizer.device_name}: {count} utterances of "
+        f"{measurement.audio_s / count:.1f} s on average, {measurement.audio_s:.0f} s of audio{often}"
+    )
+
+
+def _ceiling_lines(transcriber: Transcriber, ceiling: Reach) -> Iterator[str]:
+    dtype = transcriber.recognizer.dtype
+    yield (
+        f"ceiling in {dtype}: {ceiling.matrix_tflop_per_s:.3g} TFLOP/s over {ceiling.gflop_per_audio_s:.3g} GFLOP a second "
+        f"of audio = {_rtfx(ceiling.matrix_rtfx)} RTFx; {ceiling.memory_gb_per_s:.3g} GB/s over "
+        f"{ceiling.mb_per_audio_s:.3g} MB = {_rtfx(ceiling.memory_rtfx)} RTFx"
+    )
+    yield (
+        f"  so at best {_rtfx(ceiling.ceiling_rtfx)} RTFx; {_rtfx(ceiling.one_after_the_other_rtfx)} where arithmetic and "
+        "memory wait for each other"
+    )
+
+
+def _rtfx(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.1f}"
+
+
+_HEADER = (
+    "dtype  frames a batch  RTFx memory  RTFx files  of ceiling  features  encode  decode    text  padding  peak MB"
+    "  USD/1000 h"
+)
+
+
+def _line(row: Mapping[str, Any]) -> str:
+    asked = f"auto={row['budget_frames']}" if row["batch_frames"] == "auto" else str(row["batch_frames"])
+    start = f"{row['dtype']:5}  {asked:>14}"
+    if "error" in row:
+        return f"{start}  {row['error']}"
+    shares = [row[f"{name}_share"] for name in ("features", "encode", "decode", "text", "padding")]
+    usd = row["usd_per_1000_audio_hours"]
+    return (
+        f"{start} {row['memory_rtfx']:12,.1f} {row['rtfx']:11,.1f} {row['ceiling_reached_share']:11.1%} "
+        f"{shares[0]:9.1%} {shares[1]:7.1%} {shares[2]:7.1%} {shares[3]:7.1%} {shares[4]:8.1%} {row['peak_bytes'] / 1e6:8,.0f}"
+        f"{'unknown' if usd is None else f'{usd:.2f}':>12}"
+    )
+
+
+def _priced(
+    rows: Iterator[dict[str, Any]], transcriber: Transcriber, price_per_hour: float | None
+) -> Iterator[dict[str, Any]]:
+    """With what an hour of audio from files costs."""
+    from fastscribe.bench.cost import price_of, usd_per_hours
+
+    usd_per_hour, source = price_of(transcriber.recognizer.device_name, price_per_hour)
+    for row in rows:
+        if "error" not in row:
+            row |= usd_per_hours(row["rtfx"], usd_per_hour)
+            row |= {"usd_per_hour": usd_per_hour, "price_source": source}
+        yield row

@@ -1,0 +1,97 @@
+"""`--report-html` of `fastscribe transcribe`: what the page is told of a run, and that it is written however the run ends."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fastscribe.cli.app import StdoutClosed
+from fastscribe.errors import FastscribeError
+from fastscribe.report.files import check_page, write_page
+from fastscribe.report.recorder import RunRecorder
+from fastscribe.report.run_page import FINISHED, render
+from fastscribe.resume.shards import Shard
+from fastscribe.terminal import say
+
+if TYPE_CHECKING:
+    from fastscribe.cli.job import Job
+    from fastscribe.run import Transcriber
+    from fastscribe.stats import RunStats
+
+_MOST_COMMAND = 4000  # characters; a shell that expands a glob makes millions
+
+
+class RunPage:
+    """Watches a transcriber's run, and writes the page at its end. Raises UsageError where that could not be done."""
+
+    def __init__(self, path: Path, job: Job, transcriber: Transcriber) -> None:
+        self._path = path
+        self._job, self._transcriber = job, transcriber
+        self._started = datetime.now().astimezone().isoformat(" ", "seconds")
+        self.recorder = RunRecorder()
+        transcriber.watcher = self.recorder
+
+    def finished(self, stats: RunStats) -> None:
+        """Raises OutputError."""
+        self._write(stats, FINISHED)
+
+    def stopped(self, error: BaseException) -> None:
+        """The run is being left by this. Says so, where there can be no page either."""
+        from fastscribe.run import run_stats
+
+        try:
+            self._write(run_stats(self._transcriber, self.recorder.elapsed_s, self._job.price_per_hour), _how(error))
+        except (OSError, ValueError, RuntimeError) as problem:  # a device that is lost, a disk that is full
+            say(f"--report-html: not written: {problem}")
+
+    def _write(self, stats: RunStats, status: str) -> None:
+        job, transcriber = self._job, self._transcriber
+        report = stats.to_json() | {"skipped": transcriber.progress.skipped}
+        run = {
+            "command": command_line(sys.argv[1:]),
+            "started": self._started,
+            "status": status,
+            "model": job.model,
+            "settings": _settings(job, transcriber),
+            "frame_s": transcriber.config.frame_s,
+            "report": report,
+            "recorded": self.recorder.data(),
+        }
+        write_page(self._path, render(run))
+
+
+def place_of(path: Path, shard: Shard) -> Path:
+    """Where the page goes: each shard has its own. Raises UsageError."""
+    return check_page(path.with_name(f"{path.stem}{shard.suffix}{path.suffix}")) if shard.suffix else path
+
+
+def command_line(arguments: Sequence[str]) -> str:
+    """As a shell takes it; of a very long one the beginning."""
+    whole = shlex.join(["fastscribe", *arguments])
+    return whole if len(whole) <= _MOST_COMMAND else f"{whole[:_MOST_COMMAND]} .. ({len(arguments):,} arguments)"
+
+
+def _how(error: BaseException) -> str:
+    if isinstance(error, KeyboardInterrupt):
+        return "interrupted"
+    if isinstance(error, StdoutClosed):
+        return "stopped, since nobody read stdout any more"
+    if isinstance(error, Exception):
+        return (
+            f"stopped: {error}" if isinstance(error, FastscribeError) else f"stopped: {type(error).__name__}: {error}"
+        )
+    return "terminated"
+
+
+def _settings(job: Job, transcriber: Transcriber) -> dict[str, Any]:
+    """What was chosen, by the user or for them."""
+    options = asdict(job.options) | {"decoder": transcriber.recognizer.decoder_name}
+    chosen = {name: value for name, value in options.items() if value is not None}
+    place = {"output_dir": job.place.directory or "stdout", "formats": ", ".join(job.style.formats)}
+    shard = {"shard": job.place.shard} if job.place.shard.count > 1 else {}
+    return {**chosen, "frames_in_a_batch_at_most": transcriber.engine.budget.frames, **place, **shard}

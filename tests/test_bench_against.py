@@ -1,0 +1,342 @@
+"""`fastscribe bench --against`: turns are fair, texts are compared right, and a peer that fails or is missing is told of."""
+
+from __future__ import annotations
+
+import ast
+import json
+import sys
+import venv
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import jiwer
+import numpy as np
+import pytest
+import soundfile
+from hypothesis import given
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+from fastscribe.bench.against import peers, process, turns, worker
+from fastscribe.bench.against.process import SideFailed, Worker
+from fastscribe.bench.against.recordings import gather
+from fastscribe.cli import app
+from fastscribe.errors import UsageError
+from tests.conftest import AUDIO, MODELS, golden
+
+DEMO = MODELS / "tdt_demo" / "model.nemo"
+RECORDINGS = [AUDIO / "01_0_00010.flac", AUDIO / "02_0_00025.flac"]
+
+# Stands in for faster-whisper. Its "model" is a JSON file: texts by the recording's stem, and how it is to go wrong.
+FAKE = """
+import json, os, sys
+from pathlib import Path
+from types import SimpleNamespace
+
+class WhisperModel:
+    def __init__(self, model, device, device_index, compute_type, cpu_threads):
+        assert "fastscribe" not in sys.modules
+        self.asked = json.loads(Path(model).read_text())
+        self.model = SimpleNamespace(compute_type=compute_type)
+        print("chatter that must not be taken for an answer")
+        if self.asked.get("dies"):
+            print("cannot go on like this", file=sys.stderr, flush=True)
+            os._exit(7)
+
+    def transcribe(self, path, batch_size=1):
+        if batch_size >= self.asked.get("too_large", 1000):
+            raise MemoryError("too much")
+        return [SimpleNamespace(text=" " + self.asked["texts"][Path(path).stem])], None
+
+class BatchedInferencePipeline:
+    def __init__(self, model):
+        self.transcribe = model.transcribe
+"""
+
+
+@pytest.fixture(scope="module")
+def bare_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A Python with nothing installed."""
+    folder = tmp_path_factory.mktemp("bare")
+    venv.create(folder, with_pip=False)
+    return folder / "bin" / "python"
+
+
+@pytest.fixture
+def fake_peer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Puts a faster_whisper where every Python finds it; returns the folder for its models."""
+    package = tmp_path / "site" / "faster_whisper"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text(FAKE, encoding="utf-8")
+    monkeypatch.setenv("PYTHONPATH", str(package.parent))
+    return tmp_path
+
+
+def fake_model(folder: Path, **asked: Any) -> Path:
+    path = folder / "model.json"
+    path.write_text(json.dumps({"texts": texts()} | asked), encoding="utf-8")
+    return path
+
+
+def texts() -> dict[str, str]:
+    return {Path(name).stem: row["text"] for name, row in golden(MODELS / "tdt_demo")["files"].items()}
+
+
+def settings(side: str, model: Path) -> dict[str, Any]:
+    paths = [str(path) for path in RECORDINGS]
+    packages = ["pip", "no-such-package"]
+    common = {"device": "cpu", "dtype": "fp32", "threads": 1, "root": "", "packages": packages}
+    return {"side": side, "model": str(model), "paths": paths, **common}
+
+
+# --- turns ----------------------------------------------------------------------------------------------------------
+
+
+class Fake:
+    """A side that takes the seconds it is told to, and writes down when it was asked."""
+
+    def __init__(self, side: str, log: list[tuple[str, int | None]], seconds: Any = 1.0, text: str = "a b") -> None:
+        self.side, self.info = side, {"dtype": "fp32"}
+        self._log, self._seconds, self._text = log, seconds, text
+
+    def turn(self, batch_size: int | None) -> dict[str, Any]:
+        self._log.append((self.side, batch_size))
+        seconds = self._seconds(len(self._log), batch_size) if callable(self._seconds) else self._seconds
+        if seconds is None:
+            return {"error": "MemoryError: too much"}
+        return {"wall_s": seconds, "cpu_s": 2 * seconds, "texts": [self._text]}
+
+    def said(self) -> str:
+        return "its last words"
+
+
+def silent(_: str) -> None:
+    pass
+
+
+def test_sides_alternate_and_who_goes_first_changes() -> None:
+    log: list[tuple[str, int | None]] = []
+    turns.take_turns(Fake("fastscribe", log), Fake("peer", log), [1, 8], 3, silent)
+    ours, small, large = ("fastscribe", None), ("peer", 1), ("peer", 8)
+    even, odd = [ours, small, ours, large], [small, ours, large, ours]
+    assert log == even + odd + even + odd
+
+
+def test_the_first_round_does_not_count_and_the_best_batch_size_does() -> None:
+    log: list[tuple[str, int | None]] = []
+    seconds = {1: [50.0, 3.0, 5.0, 4.0], 8: [50.0, 2.0, 2.5, 9.0]}
+    left = {size: iter(values) for size, values in seconds.items()}
+    peer = Fake("peer", log, lambda _, size: next(left[size]), text="a c")
+    mine, theirs = turns.take_turns(Fake("fastscribe", log), peer, [1, 8], 3, silent)
+    found = turns.summary(mine, theirs, audio_s=100.0)
+    ours, small, large = found["rows"]
+    assert (small["wall_s"], small["wall_min_s"], small["wall_max_s"]) == (4.0, 3.0, 5.0)
+    assert large["wall_s_runs"] == [2.0, 2.5, 9.0] and large["rtfx"] == 40.0 and large["cpu_s"] == 5.0
+    assert len(ours["wall_s_runs"]) == 6
+    assert (found["peer_best_batch_size"], found["speedup_ratio"]) == (8, 2.5)
+    assert (found["equal_texts_share"], found["wer_between_share"]) == (0.0, 0.5)
+
+
+def test_a_batch_size_that_fails_takes_no_more_turns_and_the_others_go_on() -> None:
+    log: list[tuple[str, int | None]] = []
+    peer = Fake("peer", log, lambda _, size: None if size == 8 else 1.0)
+    mine, theirs = turns.take_turns(Fake("fastscribe", log), peer, [1, 8], 2, silent)
+    assert log.count(("peer", 8)) == 1
+    row = turns.summary(mine, theirs, 10.0)["rows"][2]
+    assert row == {"side": "peer", "dtype": "fp32", "batch_size": 8, "error": "MemoryError: too much"}
+
+
+def test_a_side_with_nothing_to_show_ends_it() -> None:
+    log: list[tuple[str, int | None]] = []
+    with pytest.raises(SideFailed, match="the peer side: every turn failed: MemoryError") as caught:
+        turns.take_turns(Fake("fastscribe", log), Fake("peer", log, lambda *_: None), [1, 8], 2, silent)
+    assert caught.value.messages == "its last words"
+    with pytest.raises(SideFailed, match="the fastscribe side"):
+        turns.take_turns(Fake("fastscribe", log, lambda *_: None), Fake("peer", log), [1], 2, silent)
+
+
+WORDS = st.lists(st.sampled_from(["a", "b", "c", "won't"]), max_size=8)
+
+
+@given(st.lists(st.tuples(WORDS, WORDS), min_size=1, max_size=4))
+def test_the_difference_between_texts_is_a_word_error_rate(pairs: list[tuple[list[str], list[str]]]) -> None:
+    ours, theirs = ([" ".join(words) for words in side] for side in zip(*pairs, strict=True))
+    found = turns.word_difference(ours, theirs)
+    if not any(theirs):
+        assert found is None
+    else:
+        assert found == pytest.approx(jiwer.process_words(theirs, ours).wer)
+
+
+def test_case_and_punctuation_are_no_difference_in_words_but_in_texts() -> None:
+    assert turns.words("Well -- DON'T, (stop)!") == ["well", "don't", "stop"]
+    assert turns.word_difference(["Hello, world."], ["hello world"]) == 0.0
+    assert turns.equal_share(["Hello.", "Yes."], ["hello", "Yes."]) == 0.5
+
+
+# --- recordings -------------------------------------------------------------------------------------------------------
+
+
+def test_recordings_are_longest_first_and_copied_only_where_the_peer_cannot_take_them(tmp_path: Path) -> None:
+    plain, both, slow = (tmp_path / f"{name}.wav" for name in ("plain", "both", "slow"))
+    soundfile.write(plain, np.arange(16000, dtype=np.int16), 16000)
+    soundfile.write(both, np.zeros((20000, 2), dtype=np.int16), 16000)
+    soundfile.write(slow, np.zeros(12000, dtype=np.int16), 8000)
+    stereo = AUDIO / "e08_stereo_44k1.flac"
+    given = [str(path) for path in (plain, both, slow, stereo, RECORDINGS[0])]
+    copied = {}
+    for takes in ("any", "mono", "wav"):
+        found = gather(given, takes, tmp_path)
+        assert [one.duration_s for one in found] == sorted((one.duration_s for one in found), reverse=True)
+        copied[takes] = {one.duration_s for one in found if one.is_copy}
+        for one in found:
+            info = soundfile.info(one.path)
+            assert info.frames / info.samplerate == pytest.approx(one.duration_s, abs=0.001)
+            assert takes == "any" or info.channels == 1
+    length_s = {path: soundfile.info(path).duration for path in (both, slow, stereo, RECORDINGS[0])}
+    assert copied == {"any": set(), "mono": {length_s[both], length_s[stereo]}, "wav": set(length_s.values())}
+
+
+def test_a_copy_holds_the_same_samples(tmp_path: Path) -> None:
+    (copy,) = gather([str(RECORDINGS[0])], "wav", tmp_path)
+    assert np.array_equal(soundfile.read(copy.path, dtype="int16")[0], soundfile.read(RECORDINGS[0], dtype="int16")[0])
+
+
+def test_what_cannot_be_compared_on_is_told_of(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="a manifest's row"):
+        gather([str(AUDIO.parent / "manifest.jsonl")], "any", tmp_path)
+    with pytest.raises(UsageError, match="no such file"):
+        gather([str(tmp_path / "none.wav")], "any", tmp_path)
+
+
+# --- peers --------------------------------------------------------------------------------------------------------------
+
+
+def test_a_peer_that_is_not_installed_is_one_line_that_says_what_to_install(bare_python: Path) -> None:
+    for peer in peers.PEERS.values():
+        with pytest.raises(UsageError, match=r"-m pip install") as caught:
+            peers.check_installed(peer, bare_python)
+        assert peer.install in str(caught.value) and str(bare_python) in str(caught.value)
+    arguments = ["bench", "--against", "faster-whisper", str(RECORDINGS[0]), "--peer-python", str(bare_python)]
+    done = CliRunner().invoke(app, arguments)
+    assert isinstance(done.exception, UsageError)  # which is exit code 2
+    with pytest.raises(UsageError, match="cannot be run"):
+        peers.check_installed(peers.find("nemo"), Path("/no/such/python"))
+
+
+def test_same_checkpoint_where_it_can_be_read_and_else_its_own_model() -> None:
+    nemo, transformers, whisper = (peers.find(name) for name in ("nemo", "transformers", "faster-whisper"))
+    folder = MODELS / "hf_tdt_demo"
+    assert peers.choose_model(nemo, DEMO, None) == (str(DEMO), True)
+    assert peers.choose_model(transformers, folder, None) == (str(folder), True)
+    assert peers.choose_model(whisper, DEMO, "tiny.en") == ("tiny.en", False)
+    for peer, path in ((nemo, folder), (transformers, DEMO), (whisper, DEMO)):
+        with pytest.raises(UsageError, match="--peer-model"):
+            peers.choose_model(peer, path, None)
+    with pytest.raises(UsageError, match="not one of nemo, transformers, faster-whisper, onnx-asr"):
+        peers.find("kaldi")
+
+
+def test_the_worker_needs_nothing_but_the_peer() -> None:
+    """It runs where fastscribe is not installed: imports at the top are Python's own, the others the side's."""
+    tree = ast.parse(Path(worker.__file__).read_text(encoding="utf-8"))
+    assert _imported(tree.body) <= sys.stdlib_module_names
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef) and node.name != "load_fastscribe":
+            assert "fastscribe" not in _imported(ast.walk(node))
+    assert set(worker.LOADERS) == {*peers.PEERS, turns.OURS}
+
+
+def _imported(nodes: Any) -> set[str]:
+    found = set()
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            found |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            found.add((node.module or "").partition(".")[0])
+    return found
+
+
+# --- processes ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_worker_under_a_python_without_fastscribe(fake_peer: Path, bare_python: Path) -> None:
+    side = Worker(bare_python, settings("faster-whisper", fake_model(fake_peer, too_large=16)))
+    try:
+        assert side.info["dtype"] == "fp32" and side.info["load_s"] > 0
+        assert side.info["versions"]["no-such-package"] is None and side.info["versions"]["python"]
+        for batch_size in (1, 8):
+            found = side.turn(batch_size)
+            assert found["texts"] == [texts()[path.stem] for path in RECORDINGS]
+            assert found["wall_s"] > 0 and found["cpu_s"] >= 0
+        assert side.turn(16) == {"error": "MemoryError: too much"}
+        assert side.turn(1)["texts"]
+        assert "chatter" in side.said()
+    finally:
+        side.stop()
+    assert side._process.returncode == 0
+
+
+def test_a_worker_that_dies_says_its_last_words(fake_peer: Path, bare_python: Path) -> None:
+    with pytest.raises(SideFailed, match="ended with code 7: cannot go on like this") as caught:
+        Worker(bare_python, settings("faster-whisper", fake_model(fake_peer, dies=True)))
+    assert "chatter" in caught.value.messages
+
+
+def test_a_worker_that_hangs_is_killed(bare_python: Path, fake_peer: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process, "_GOODBYE_S", 0.3)
+    package = fake_peer / "site" / "faster_whisper" / "__init__.py"
+    package.write_text(FAKE + "\nimport atexit, time\natexit.register(time.sleep, 60)\n", encoding="utf-8")
+    side = Worker(bare_python, settings("faster-whisper", fake_model(fake_peer)))
+    side.stop()
+    assert side._process.returncode == -9
+
+
+def test_what_a_decoder_says_of_being_slow_is_kept(fake_peer: Path, bare_python: Path) -> None:
+    package = fake_peer / "site" / "faster_whisper" / "__init__.py"
+    line = "Cuda graphs with while loops are disabled, decoding speed will be slower"
+    package.write_text(FAKE + f"\nprint({line!r}); print({line!r})\n", encoding="utf-8")
+    side = Worker(bare_python, settings("faster-whisper", fake_model(fake_peer)))
+    side.turn(1)
+    assert side.fallback_lines() == [line]
+    side.stop()
+
+
+# --- the command ------------------------------------------------------------------------------------------------------------
+
+
+def against(model: Path, python: Path, *more: str) -> Sequence[str]:
+    recordings = [str(path) for path in RECORDINGS]
+    options = ["--model", str(DEMO), "--device", "cpu", "--dtype", "fp32", "--peer-model", str(model)]
+    return ["bench", "--against", "faster-whisper", *recordings, *options, "--peer-python", str(python), *more]
+
+
+def test_the_command_compares_and_leaves_a_document(fake_peer: Path, bare_python: Path) -> None:
+    """The peer knows what fastscribe will say, but for one text."""
+    model = fake_model(fake_peer, texts=texts() | {RECORDINGS[1].stem: "nothing like it"}, too_large=4)
+    stored = fake_peer / "found.json"
+    done = CliRunner().invoke(app, against(model, bare_python, "--peer-batch-sizes", "1,4", "--json", str(stored)))
+    assert done.exit_code == 0, done.output
+    document = json.loads(done.stdout.splitlines()[-1])
+    assert document == json.loads(stored.read_text(encoding="utf-8"))
+    assert (document["benchmark"], document["same_checkpoint"], document["files"]) == ("against", False, 2)
+    assert document["model"] == "tdt_demo" and document["peer_model"] == str(model)
+    assert document["case_keys"] == ["side", "dtype", "batch_size"]
+    ours, peer, failed = document["rows"]
+    assert (ours["side"], peer["side"], failed["error"]) == ("fastscribe", "faster-whisper", "MemoryError: too much")
+    assert len(peer["wall_s_runs"]) == document["runs"] == 5
+    assert document["equal_texts_share"] == 0.5 and document["wer_between_share"] > 0.2
+    assert document["versions"]["fastscribe"]["torch"] and document["machine"]["cpu_cores"]
+    assert "chatter" not in done.output and "not fastscribe's checkpoint" in done.output
+
+
+def test_a_failing_peer_is_shown_and_ends_the_command(fake_peer: Path, bare_python: Path) -> None:
+    done = CliRunner().invoke(app, against(fake_model(fake_peer, dies=True), bare_python))
+    assert isinstance(done.exception, SideFailed)
+    assert "chatter" in done.output and "cannot go on" in str(done.exception)
+
+
+def test_too_few_runs_are_refused(fake_peer: Path, bare_python: Path) -> None:
+    done = CliRunner().invoke(app, against(fake_model(fake_peer), bare_python, "--passes", "2"))
+    assert isinstance(done.exception, UsageError) and "at least 5" in str(done.exception)

@@ -1,0 +1,151 @@
+"""Latencies are of whole batches, percentiles are ones that the iterations can tell, and what did not fit says so."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import typer
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fastscribe.bench import latency
+from fastscribe.bench.random_model import random_checkpoint
+from fastscribe.config import Options
+from fastscribe.engine import Engine
+from fastscribe.errors import UsageError
+from fastscribe.recognizer import Recognizer
+from fastscribe.run import Transcriber
+from tests.benches import keep_models_in, run
+from tests.conftest import MODELS
+
+DEMO = MODELS / "tdt_demo" / "model.nemo"
+FAST = ("--iterations", 3, "--device", "cpu")
+
+
+@cache
+def transcriber(dtype: str = "fp32") -> Transcriber:
+    checkpoint = random_checkpoint("tiny")
+    return Transcriber(checkpoint, Engine(Recognizer.build(checkpoint, "cpu", dtype)), Options(), 0.0)
+
+
+@given(st.lists(st.floats(0.1, 1e4), min_size=1, max_size=300), st.sampled_from(latency.PERCENTILES))
+def test_a_percentile_has_its_share_below_it_and_something_above(values: list[float], percent: int) -> None:
+    found = latency.percentile(values, percent)
+    if found is None:
+        assert len(values) * (100 - percent) < 100
+    else:
+        assert sum(value <= found for value in values) * 100 >= percent * len(values)
+        assert sum(value < found for value in values) * 100 < percent * len(values)
+
+
+@pytest.mark.parametrize(("count", "told"), [(1, {50}), (10, {50, 90}), (20, {50, 90, 95}), (100, {50, 90, 95, 99})])
+def test_few_iterations_tell_few_percentiles(count: int, told: set[int]) -> None:
+    values = list(np.linspace(1.0, 2.0, count))
+    assert {percent for percent in latency.PERCENTILES if latency.percentile(values, percent) is not None} == told
+
+
+def test_a_summary_has_the_average_and_the_noise_of_the_middle() -> None:
+    found = latency.summary([1.0, 2.0, 3.0, 4.0, 10.0] * 2)
+    assert found["average_ms"] == 4.0 and (found["min_ms"], found["max_ms"]) == (1.0, 10.0)
+    assert found["p50_ms"] == 3.0 and found["p90_ms"] == 10.0 and found["p95_ms"] is None
+    assert found["p50_ms_runs"] == [1.5, 3.5, 5.5, 2.5, 7.0]
+
+
+@pytest.mark.parametrize("batch_size", [1, 3])
+def test_a_batch_has_so_many_whole_recordings_and_none_comes_twice(batch_size: int) -> None:
+    batches = latency._batches(transcriber(), batch_size, 1.3)
+    assert [batch.samples_BS.shape for batch in batches] == [(batch_size, 20800)] * 8
+    assert len({row.tobytes() for batch in batches for row in batch.samples_BS}) == 8 * batch_size
+    assert all((batch.lengths_B == 20800).all() and batch.samples_BS.dtype == np.int16 for batch in batches)
+
+
+def test_the_whole_way_to_the_text_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = []
+    real = latency.assemble
+    monkeypatch.setattr(latency, "assemble", lambda *given: made.append(real(*given)))
+    one = transcriber()
+    labels = latency.text_of(one, latency._batches(one, 2, 4.0)[0])
+    assert len(made) == 2 and labels == sum(len(transcript.tokens) for transcript in made) > 5
+    assert all(word.end_s <= 4.1 for transcript in made for word in transcript.words)
+
+
+def test_no_room_for_a_case_costs_that_case_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = latency._batches
+
+    def batches(one: Transcriber, batch_size: int, duration_s: float):
+        if batch_size == 2 and one.recognizer.dtype == "fp32":
+            raise torch.OutOfMemoryError("no room")
+        return real(one, batch_size, duration_s)
+
+    monkeypatch.setattr(latency, "_batches", batches)
+    both = [transcriber(), transcriber("bf16")]
+    found = list(latency.rows("tiny", both, [0.5], [2, 1], latency.Effort(2, 5.0)))
+    assert "no room" in found[0][0]["error"] and found[0][1]["iterations"] == 2
+    assert "speedup_ratio" not in found[0][1]
+    assert found[1][1]["speedup_ratio"] == pytest.approx(found[1][0]["average_ms"] / found[1][1]["average_ms"])
+
+
+def test_what_takes_too_long_says_how_often_it_ran() -> None:
+    [[row]] = latency.rows("tiny", [transcriber()], [0.5], [1], latency.Effort(10**6, 0.2))
+    assert 1 <= row["iterations"] < row["iterations_asked"] == 10**6
+    assert row["sequences_per_s"] == pytest.approx(1000 / row["average_ms"])
+    assert row["rtfx"] == pytest.approx(500 / row["average_ms"])
+
+
+def test_the_command(capsys, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    keep_models_in(tmp_path, monkeypatch)
+    asked = ("--batch-sizes", "2,1", "--durations-s", "0.5,1", "--json", tmp_path / "out.json")
+    found, said = run(capsys, "latency", "--random", "tiny", *asked, *FAST)
+    assert "making a tiny" in said
+    assert found["case_keys"] == ["model", "dtype", "batch_size", "duration_s"] and found["benchmark"] == "latency"
+    cases = [(row["duration_s"], row["batch_size"], row["dtype"]) for row in found["rows"]]
+    assert cases == [(s, size, dtype) for s in (0.5, 1.0) for size in (2, 1) for dtype in ("fp32", "bf16")]
+    assert all(row["iterations"] == 3 and row["p99_ms"] is None and row["p50_ms"] > 0 for row in found["rows"])
+    lines = said.splitlines()[-4:]
+    assert all(line.split()[0] == str(row["batch_size"]) for line, row in zip(lines, found["rows"][::2], strict=True))
+    assert all(line.endswith("x") for line in lines)
+    assert "only" not in said
+
+
+def test_one_dtype_has_no_speedup_and_a_trained_model_will_do(capsys) -> None:
+    asked = ("--batch-sizes", "1", "--durations-s", "1", "--dtype", "fp32")
+    found, said = run(capsys, "latency", "--model", DEMO, *asked, *FAST)
+    [row] = found["rows"]
+    assert row["dtype"] == "fp32" and row["model"] == str(DEMO) and "speedup_ratio" not in row
+    assert "speed-up" not in said
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("--durations-s", "2,x"),
+        ("--durations-s", "0"),
+        ("--durations-s", "nan"),
+        ("--batch-sizes", "0"),
+        ("--dtype", "fp32", "--dtype", "bf16", "--dtype", "int8"),
+        ("--random", "nothing"),
+        ("--random", "tiny", "--model", "x"),
+    ],
+)
+def test_wrong_usage(capsys, arguments: tuple[str, ...]) -> None:
+    with pytest.raises(typer.BadParameter):
+        run(capsys, "latency", *arguments)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "what"),
+    [
+        (("--model", "nowhere.nemo"), "nowhere.nemo"),
+        (("--device", "tpu"), "tpu"),
+        (("--dtype", "fp8"), "fp8"),
+        (("--json", "no/such/folder/x.json"), "no such folder"),
+        (("--dtype", "auto", "--dtype", "fp32", "--model", str(DEMO)), "both fp32"),
+    ],
+)
+def test_what_cannot_be_had(capsys, arguments: tuple[str, ...], what: str) -> None:
+    with pytest.raises((UsageError, ValueError), match=what):
+        run(capsys, "latency", "--device", "cpu", *arguments)

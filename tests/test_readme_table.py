@@ -1,0 +1,119 @@
+"""README's speed tables from stored results, of both formats."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import shutil
+import subprocess
+import sys
+from importlib.machinery import SourceFileLoader
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from tests.bench_documents import AMD, H200, document, speed, stored
+
+ROOT = Path(__file__).parents[1]
+SCRIPT = ROOT / "scripts" / "readme_table"
+
+
+@pytest.fixture(scope="module")
+def script() -> ModuleType:
+    loader = SourceFileLoader("readme_table", str(SCRIPT))
+    spec = importlib.util.spec_from_loader("readme_table", loader)
+    assert spec is not None
+    module = importlib.util.module_from_spec(spec)
+    before = list(sys.path)
+    loader.exec_module(module)
+    sys.path[:] = before
+    return module
+
+
+def against(machine: dict, **changes: object) -> dict:
+    case = {"dtype": "bf16"}
+    rows = [
+        {"side": "fastscribe", **case, "batch_size": None, "rtfx": 90.0},
+        {"side": "nemo", **case, "batch_size": 4, "rtfx": 30.0},
+        {"side": "nemo", **case, "batch_size": 8, "rtfx": 40.0},
+        {"side": "nemo", **case, "batch_size": 64, "error": "out of memory"},
+    ]
+    settings = {
+        "peer": "nemo",
+        "model": "/models/parakeet.nemo",
+        "same_checkpoint": True,
+        "speedup_ratio": 2.25,
+        "equal_texts_share": 1.0,
+        "files": 30,
+        "audio_s": 270.4,
+        "shortest_s": 5.57,
+        "longest_s": 12.2,
+        "versions": {"nemo": {"nemo_toolkit": "3.0.0"}},
+    }
+    return document(rows, machine, "against", ("side", "dtype", "batch_size"), **settings | changes)
+
+
+def test_each_machine_has_tables_of_its_own(script: ModuleType, tmp_path: Path) -> None:
+    (tmp_path / "gpu").mkdir()
+    stored(tmp_path / "gpu", "a.json", document([speed(9000.0), {**speed(), "error": "x"}], H200, audio="synthetic"))
+    stored(
+        tmp_path, "cpu-b.json", document([speed(20.0)], AMD, audio="given") | {"command": "fastscribe bench --random x"}
+    )
+    stored(tmp_path, "c.json", against(AMD))
+    stored(tmp_path, "loss.json", document([], benchmark="loss"))
+    parts = script.tables(tmp_path).split("\n\n")
+    heads = [part for part in parts if not part.startswith("|")]
+    assert sorted(heads) == [
+        "`fastscribe bench --against nemo` on AMD EPYC, 2 vCPUs, 24 GiB:",
+        "`fastscribe bench` on AMD EPYC, 2 vCPUs, 24 GiB:",
+        "`fastscribe bench` on NVIDIA H200 with Intel(R) Xeon(R), 16 vCPUs, 128 GiB:",
+    ]
+    lines = [line for part in parts for line in part.splitlines() if line.startswith("|")]
+    assert "| tiny | bf16 | 900 (auto) | **9000.0** | 18000.0 | synthetic, 8 files, 60 s | 2026-11-21 |" in lines
+    assert (
+        "| tiny (random weights) | bf16 | 900 (auto) | **20.0** | 40.0 | given, 8 files, 60 s | 2026-11-21 |" in lines
+    )
+    assert (
+        "| parakeet.nemo | bf16 | **90.0** | 40.0 (8) | 2.25 | 100% | 30 files, 270 s (5.6 to 12.2 s) | 2026-11-21 |"
+        in lines
+    )
+    assert any("nemo 3.0.0 RTFx (batch)" in line for line in lines)
+    assert len(lines) == 3 * 2 + 3
+
+
+def test_texts_of_different_models_are_not_compared(script: ModuleType, tmp_path: Path) -> None:
+    stored(tmp_path, "c.json", against(AMD, same_checkpoint=False))
+    assert "| 2.25 | - |" in script.tables(tmp_path)
+
+
+def test_the_repositorys_results_of_before_stay_one_table(script: ModuleType, tmp_path: Path) -> None:
+    for path in (ROOT / "docs" / "bench").glob("cpu-*.json"):
+        if "case_keys" not in json.loads(path.read_text(encoding="utf-8")):
+            shutil.copy(path, tmp_path)
+    lines = script.tables(tmp_path).splitlines()
+    assert len(lines) >= 11 and all(line.startswith("| ") for line in lines)
+
+
+def test_only_what_is_between_the_marks_is_written(script: ModuleType) -> None:
+    before = f"# Title\n{script.START}\nold\n{script.END}\nafter {script.START} {script.END}"
+    made = script.with_tables(before, "new")
+    assert made == f"# Title\n{script.START}\nnew\n{script.END}\nafter {script.START} {script.END}"
+    assert script.with_tables(made, "new") == made
+    with pytest.raises(ValueError, match="has no"):
+        script.with_tables("# Title", "new")
+
+
+def test_write_puts_the_tables_into_a_readme(tmp_path: Path) -> None:
+    for folder in ("scripts", "docs/bench"):
+        (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / "fastscribe").symlink_to(ROOT / "fastscribe")
+    shutil.copy(SCRIPT, tmp_path / "scripts")
+    stored(tmp_path / "docs" / "bench", "a.json", document([speed(9000.0)], H200, audio="synthetic"))
+    readme = stored(tmp_path, "README.md", "x\n<!-- benchmark -->\n<!-- /benchmark -->\ny\n")
+    command = [sys.executable, tmp_path / "scripts" / "readme_table"]
+    printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    subprocess.run([*command, "--write"], check=True)
+    assert readme.read_text() == f"x\n<!-- benchmark -->\n{printed}<!-- /benchmark -->\ny\n"
+    refused = subprocess.run([*command, "--wrte"], capture_output=True, text=True)
+    assert refused.returncode == 1 and "usage" in refused.stderr
