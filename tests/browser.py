@@ -26,9 +26,10 @@ _DARK = "--blink-settings=preferredColorScheme=0"
 
 _MEASURE = """
 function seen(text, width) {
-  let box = text.getBoundingClientRect(), window_ = text.closest('svg.window');
+  const box = text.getBoundingClientRect(), cut = text.closest('svg.window');
   let right = box.right;
-  if (window_ && getComputedStyle(window_).overflow == 'hidden') right = Math.min(right, text.closest('svg[role=img]').getBoundingClientRect().right);
+  if (cut && getComputedStyle(cut).overflow == 'hidden')
+    right = Math.min(right, text.closest('svg[role=img]').getBoundingClientRect().right);
   return {left: box.left, right: right, top: box.top, bottom: box.bottom, said: text.textContent};
 }
 function measured(frame) {

@@ -68,7 +68,7 @@ def _best(cases: Cases) -> Iterator[tuple[str, str, str]]:
         rows = [row for row in cases.rows if is_number(row.get(name))]
         if rows:
             row = choose(rows, key=lambda row: row[name])
-            note = cases.label(row, cases.varying)
+            note = cases.name(row)
             yield label, number(row[name]) + unit, f"per 1,000 audio hours, {note}" if unit == " USD" else note
 
 
@@ -115,18 +115,22 @@ def _stages(cases: Cases) -> Iterator[Html]:
     """From a mapping stage_s of a row, or from measurements <stage>_share of the wall time."""
     groups: dict[str, dict[str, str]] = {}
     for name in cases.measurements:
-        found = _STAGE.fullmatch(name)
-        if found:
-            groups.setdefault(found[1] or "", {})[found[2]] = name
-    for before, names in groups.items():
+        match = _STAGE.fullmatch(name)
+        if match:
+            groups.setdefault(match[1] or "", {})[match[2]] = name
+    for before, found in groups.items():
+        names = {stage: found[stage] for stage in _STAGES if stage in found}
         heading = "Stages" + (f", {words(before).strip()}" if before else "")
         shares = [[max(row.get(name) or 0.0, 0.0) for name in names.values()] for row in cases.rows]
-        yield grid.stacks(cases, heading, list(names), shares, "% of the wall time", 100.0)
-    timed = [row for row in cases.rows if isinstance(row.get("stage_s"), Mapping)]
+        note = "Shares of the wall time; stages that overlap add up to more than the whole."
+        yield grid.stacks(cases, heading, note, list(names), shares)
+    timed = [row for row in cases.rows if isinstance(row.get("stage_s"), Mapping) and sum(row["stage_s"].values()) > 0]
     if timed:
         stages = list(dict.fromkeys(stage for row in timed for stage in row["stage_s"]))
-        seconds = [[float(row["stage_s"].get(stage) or 0.0) for stage in stages] for row in timed]
-        yield grid.stacks(Cases(timed, cases.keys), "Time by stage", stages, seconds, "seconds", 1.0)
+        parts = [
+            [(row["stage_s"].get(stage) or 0.0) / sum(row["stage_s"].values()) for stage in stages] for row in timed
+        ]
+        yield grid.stacks(Cases(timed, cases.keys), "Time by stage", "Shares of the stages' own times.", stages, parts)
 
 
 def _memory(cases: Cases) -> Iterator[Html]:

@@ -68,6 +68,10 @@ class Cases:
         """
         return ", ".join(_said(key, row.get(key)) for key in keys if row.get(key) not in (None, ""))
 
+    def name(self, row: Row) -> str:
+        """What tells it from the others; of a single one all there is."""
+        return self.label(row, self.varying or self.keys) or "measured"
+
     def with_any(self, names: Sequence[str]) -> Cases:
         return Cases([row for row in self.rows if any(is_number(row.get(name)) for name in names)], self.keys)
 
@@ -98,7 +102,7 @@ def bars(cases: Cases, title: str, note: str, names: Sequence[str], limit: str =
     label_keys = [one for one in cases.varying if one != key]
     groups: dict[str, list[Row]] = {}
     for row in cases.rows:
-        groups.setdefault(cases.label(row, label_keys) or "measured", []).append(row)
+        groups.setdefault(cases.label(row, label_keys) if label_keys else cases.name(row), []).append(row)
     labels = list(groups)[:_MOST_LABELS]
     if key is None:
         series = [_measured_as(name) for name in names]
@@ -224,22 +228,20 @@ def _divided(cases: Cases, keys: Sequence[str], num_names: int) -> tuple[list[st
     return list(keys), []
 
 
-def stacks(
-    cases: Cases, title: str, parts: Sequence[str], amounts: Sequence[Sequence[float]], unit: str, factor: float
-) -> Html:
-    """`amounts` by case and part; a bar shows their shares of the case's sum."""
-    labels = [cases.label(row, cases.varying) or "measured" for row in cases.rows]
-    shares = [[amount / (sum(row) or 1.0) for amount in row] for row in amounts]
+def stacks(cases: Cases, title: str, note: str, parts: Sequence[str], amounts: Sequence[Sequence[float]]) -> Html:
+    """`amounts` by case and part: shares of a whole, or, where they add up to more than 1, of the largest sum."""
+    labels = [cases.name(row) for row in cases.rows]
     names = [words(part) for part in parts]
-    note = f"Bars are shares of the stages' sum; numbers are {unit}. Stages that overlap add up to more than the whole."
-    most = [max(zip(row, names, strict=True)) for row in shares]
+    whole = max(1.0, *(sum(row) for row in amounts))
+    shares = [[amount / whole for amount in row] for row in amounts]
+    most = [max(zip(row, names, strict=True)) for row in amounts]
     described = (
         f"{label}: most in {name}, {100 * share:.0f} %" for label, (share, name) in zip(labels, most, strict=True)
     )
     about = svg.About(f"{title}: shares", "; ".join(list(described)[:_MOST_LABELS]))
     picture = svg.stacks(about, labels[:_MOST_LABELS], names, shares[:_MOST_LABELS])
-    rows = [(label, *(factor * amount for amount in row)) for label, row in zip(labels, amounts, strict=True)]
-    return markup.figure(title, note, picture, ("case", *names), rows)
+    rows = [(label, *(round(100 * amount, 2) for amount in row)) for label, row in zip(labels, amounts, strict=True)]
+    return markup.figure(title, note, picture, ("case", *(f"{name}, %" for name in names)), rows)
 
 
 def _numbers(cases: Cases, names: Sequence[str]) -> tuple[list[str], list[list[Any]]]:

@@ -17,6 +17,7 @@ from fastscribe.report.figures import column, number
 Html = NewType("Html", str)
 
 _JOINERS = "\u200c\u200d"  # within words of several scripts; they turn nothing around
+_LONG_CELL = 16  # characters
 _LONG_TABLE = 12  # rows; longer ones are folded
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
 
@@ -112,7 +113,10 @@ def table(caption: str, headings: Sequence[str], rows: Sequence[Sequence[Any]]) 
         column([row[place] for row in rows]) if is_numeric else [_cell(row[place]) for row in rows]
         for place, is_numeric in enumerate(numeric)
     ]
-    kinds = [' class="n"' if is_numeric else "" for is_numeric in numeric]
+    kinds = [
+        ' class="n"' if is_numeric else ' class="long"' if max(map(len, cells), default=0) > _LONG_CELL else ""
+        for is_numeric, cells in zip(numeric, columns, strict=True)
+    ]
     head = "".join(f'<th scope="col"{kind}>{text(name)}</th>' for name, kind in zip(headings, kinds, strict=True))
     body = "\n".join(
         "<tr>"
