@@ -5,6 +5,7 @@ Nothing is read here but what lies where; a download goes to huggingface_hub's o
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -24,9 +25,9 @@ def locate(model: str | None, say: Callable[[str], None]) -> Path:
     None and "default" are the package's own. What is no path but looks like "organisation/name" is downloaded. Raises
     UsageError or CheckpointError where that cannot be done.
     """
-    if model is None or (model == DEFAULT and not Path(model).exists()):
+    if model is None or (model == DEFAULT and not os.path.exists(model)):
         return _packaged(asked=model is not None, say=say)
-    if Path(model).exists() or not _HUB_NAME.fullmatch(model) or model.endswith((".nemo", ".ckpt")):
+    if os.path.exists(model) or not _HUB_NAME.fullmatch(model) or model.endswith((".nemo", ".ckpt")):
         return Path(model)
     return _downloaded(model, say)
 

@@ -29,6 +29,7 @@ if __name__ == "__main__":
 def serve() -> None:
     replies = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     settings = json.loads(sys.stdin.readline())
     start = time.perf_counter()
     transcribe, dtype = LOADERS[settings["side"]](settings)
