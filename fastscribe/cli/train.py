@@ -93,7 +93,12 @@ def train(
         if overwrite:
             _clear(folder, ranks)
         chosen_dtype = _dtype(dtype, chosen_device)
-        _follow(Trainer(chosen, material, folder, chosen_device, chosen_dtype, say, ranks), is_shown)
+        try:
+            _follow(Trainer(chosen, material, folder, chosen_device, chosen_dtype, say, ranks), is_shown)
+        except Stopped:
+            _part(ranks)
+            raise
+        _part(ranks)
 
 
 def _follow(trainer: Trainer, is_shown: bool) -> None:
@@ -155,6 +160,15 @@ def _join(device: str, ranks: Ranks) -> torch.device:
         dist.init_process_group("nccl" if chosen.type == "cuda" else "gloo", timeout=timedelta(hours=2))
         dist.barrier()
     return chosen
+
+
+def _part(ranks: Ranks) -> None:
+    """The ranks end together: one that left while others validate would be aborted by its own threads of gloo."""
+    if ranks.count > 1:
+        import torch.distributed as dist
+
+        dist.barrier()
+        dist.destroy_process_group()
 
 
 def _dtype(dtype: TrainDtype, device: torch.device) -> torch.dtype:
