@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from fastscribe.config import EncoderConfig, ModelConfig
+from fastscribe.bench.work import encoder_gflop_per_audio_s
 
 if TYPE_CHECKING:
     from fastscribe.checkpoint import Checkpoint
@@ -51,46 +51,10 @@ def describe(checkpoint: Checkpoint) -> dict[str, Any]:
             "max_symbols": config.joint.max_symbols,
             "durations": list(config.durations),
         }
-    work = encoder_gflop_per_audio_s(config, _UTTERANCE_S)
+    work = encoder_gflop_per_audio_s(config, [_UTTERANCE_S])
     return facts | {
         "encoder_gflop_per_audio_s": round(work, 4),
         "weights_bytes_bf16": 2 * checkpoint.num_parameters,
         "weights_bytes_fp32": 4 * checkpoint.num_parameters,
         "rtfx_ceiling_per_tflop_per_s": round(1000.0 / work, 1),
     }
-
-
-def encoder_gflop_per_audio_s(config: ModelConfig, utterance_s: float) -> float:
-    """Encoder work for a second of audio in utterances of `utterance_s`, two operations a multiply-add.
-
-    Counts matrix products and convolutions; projected positions are left out, because they are computed once.
-    """
-    encoder = config.encoder
-    frames = config.num_frames(utterance_s)
-    local = encoder.attention
-    seen = frames if local is None else min(frames, local.left + local.right + 1)
-    per_layer = (
-        frames * _layer_macs_per_frame(encoder) + 4 * frames * seen * encoder.d_model
-    )  # qk, av, and 2T positions
-    macs = encoder.num_layers * per_layer + _subsampling_macs(config, utterance_s)
-    return 2e-9 * macs / utterance_s
-
-
-def _layer_macs_per_frame(encoder: EncoderConfig) -> int:
-    width = encoder.d_model
-    feed_forward = 2 * 2 * width * encoder.ff_hidden
-    attention = 4 * width * width
-    convolution = 3 * width * width + width * encoder.conv_kernel
-    return feed_forward + attention + convolution
-
-
-def _subsampling_macs(config: ModelConfig, utterance_s: float) -> float:
-    encoder, channels = config.encoder, config.encoder.subsampling_channels
-    time = utterance_s * config.features.sample_rate / config.features.hop_length
-    mels, macs, factor = float(encoder.num_mels), 0.0, encoder.subsampling_factor
-    for stage in range(factor.bit_length() - 1):
-        time, mels = time / 2, mels / 2
-        inputs = 1 if stage == 0 else channels
-        full = stage == 0 or encoder.subsampling == "striding"
-        macs += time * mels * channels * (9 * inputs if full else 9 + channels)
-    return macs + time * mels * channels * encoder.d_model

@@ -8,6 +8,7 @@
     ├── AudioError                  one recording that cannot be read; the run turns it into a Failure and goes on
     ├── ManifestError               one manifest row that cannot be used; likewise
     ├── DeviceFailed                the GPU can do nothing more in this process; the run stops, what is written stays
+    ├── SideFailed                  one side of a comparison gave up (in bench/against/process.py)
     └── OutputError                 a result that cannot be written (disk full ..); the run stops, what is written stays
 
 A wrong state of our own is an assert, not an exception from here.

@@ -2,7 +2,8 @@
 
 A row stands here only if its price was read in the text at `source`; some of these texts quote the seller's page. `as_of` is
 the date that the text gives for the price, None where it gives none; `read_on` is when it was read. What is not listed is
-unknown. Of the rows for one GPU the first is the one that a run's report takes.
+unknown. Of the rows for one GPU the first is the one that a run's report takes. What an instance's CPU calls itself is in none of these
+texts and is common knowledge of 2026; what is priced by it is marked so.
 """
 
 from __future__ import annotations
@@ -13,7 +14,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Price:
-    """`device`: words of a GPU's name as torch gives it, or of a CPU's as Linux does; "" where the seller names no CPU."""
+    """`device`: words of a GPU's name as torch gives it, or of a CPU's as Linux does.
+
+    A CPU's are of the one model by which its machines are known (Sapphire Rapids: 8488C at AWS, 8481C at Google; Ice Lake:
+    8375C at AWS): another generation of the same make is another speed. What names no generation is not listed.
+    """
 
     cloud: str
     instance: str
@@ -67,10 +72,6 @@ _READ: tuple[tuple[str, str | None, _Rows], ...] = (
             ("Hugging Face Jobs", "1x Nvidia L40S", "L40S", 1, 8, 1.80),
             ("Hugging Face Jobs", "Nvidia A100 large", "A100 80GB", 1, 12, 2.50),
             ("Hugging Face Jobs", "Nvidia H200", "H200", 1, 23, 5.00),
-            ("Hugging Face Jobs", "CPU Basic", "", 0, 2, 0.01),
-            ("Hugging Face Jobs", "CPU Upgrade", "", 0, 8, 0.03),
-            ("Hugging Face Jobs", "CPU XL", "", 0, 16, 1.00),
-            ("Hugging Face Jobs", "CPU Performance", "", 0, 32, 1.90),
         ),
     ),
     (
@@ -80,16 +81,13 @@ _READ: tuple[tuple[str, str | None, _Rows], ...] = (
             ("Hugging Face Endpoints", "aws nvidia-t4 x1", "T4", 1, None, 0.50),
             ("Hugging Face Endpoints", "gcp nvidia-l4 x1", "L4", 1, None, 0.70),
             ("Hugging Face Endpoints", "gcp nvidia-a100 x1", "A100 80GB", 1, None, 3.60),
-            ("Hugging Face Endpoints", "aws intel-spr x2", "Xeon", 0, 2, 0.067),
-            ("Hugging Face Endpoints", "aws intel-spr x4", "Xeon", 0, 4, 0.134),
-            ("Hugging Face Endpoints", "aws intel-spr x8", "Xeon", 0, 8, 0.268),
-            ("Hugging Face Endpoints", "aws intel-spr x16", "Xeon", 0, 16, 0.536),
-            ("Hugging Face Endpoints", "azure intel-xeon x2", "Xeon", 0, 2, 0.120),
-            ("Hugging Face Endpoints", "azure intel-xeon x4", "Xeon", 0, 4, 0.240),
-            ("Hugging Face Endpoints", "azure intel-xeon x8", "Xeon", 0, 8, 0.480),
-            ("Hugging Face Endpoints", "gcp intel-spr x2", "Xeon", 0, 2, 0.100),
-            ("Hugging Face Endpoints", "gcp intel-spr x4", "Xeon", 0, 4, 0.200),
-            ("Hugging Face Endpoints", "gcp intel-spr x8", "Xeon", 0, 8, 0.400),
+            ("Hugging Face Endpoints", "aws intel-spr x2", "Xeon 8488C", 0, 2, 0.067),
+            ("Hugging Face Endpoints", "aws intel-spr x4", "Xeon 8488C", 0, 4, 0.134),
+            ("Hugging Face Endpoints", "aws intel-spr x8", "Xeon 8488C", 0, 8, 0.268),
+            ("Hugging Face Endpoints", "aws intel-spr x16", "Xeon 8488C", 0, 16, 0.536),
+            ("Hugging Face Endpoints", "gcp intel-spr x2", "Xeon 8481C", 0, 2, 0.100),
+            ("Hugging Face Endpoints", "gcp intel-spr x4", "Xeon 8481C", 0, 4, 0.200),
+            ("Hugging Face Endpoints", "gcp intel-spr x8", "Xeon 8481C", 0, 8, 0.400),
         ),
     ),
     (
@@ -97,8 +95,8 @@ _READ: tuple[tuple[str, str | None, _Rows], ...] = (
         None,
         (
             ("AWS", "g4dn.xlarge", "T4", 1, 4, 0.526),
-            ("AWS", "c6i.large", "Xeon", 0, 2, 0.085),
-            ("AWS", "c6i.xlarge", "Xeon", 0, 4, 0.17),
+            ("AWS", "c6i.large", "Xeon 8375C", 0, 2, 0.085),
+            ("AWS", "c6i.xlarge", "Xeon 8375C", 0, 4, 0.17),
         ),
     ),
     (
@@ -142,6 +140,9 @@ _READ: tuple[tuple[str, str | None, _Rows], ...] = (
     ),
 )
 PRICES = tuple(Price(*row, source, _READ_ON, as_of) for source, as_of, rows in _READ for row in rows)
+
+
+MOST_USD = 1e6  # an hour, which no machine costs: what is beyond is a slip of the pen
 
 
 def list_price(device_name: str) -> Price | None:

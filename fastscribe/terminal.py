@@ -40,10 +40,16 @@ def say(message: str) -> None:
 
 
 def show(text: str) -> None:
-    """Lines to stderr and the log. A stderr that nobody reads any more ends no run."""
+    """Lines to stderr and the log, without what a terminal obeys. A stderr that nobody reads any more ends no run."""
+    text = _harmless(text)
     with suppress(OSError, ValueError):  # ValueError: it is closed
         print(text, file=sys.stderr, flush=True)
     _note(text)
+
+
+def _harmless(text: str) -> str:
+    """Line breaks and tabs are as they were; other control characters, and those that turn the writing round, are named."""
+    return "".join(c if c.isprintable() or c in "\n\t" else ascii(c)[1:-1] for c in text)
 
 
 def give_up_stderr_if_gone() -> None:

@@ -41,6 +41,7 @@ from fastscribe.bench.notebook import Notebook, describe
 from fastscribe.bench.random_model import random_checkpoint
 from fastscribe.bench.shapes import SHAPES
 from fastscribe.checkpoint import Checkpoint, native, read_checkpoint
+from fastscribe.types import Frames
 
 ROOT = Path(__file__).resolve().parents[1]
 TEST_DATA = ROOT / "tests" / "data"
@@ -283,7 +284,7 @@ def _encode_all(part: Part, form: str, shape: str, points: Iterable[tuple[int, f
     for rows, seconds in points if encode is not None else ():
         part.notes.measure(
             key | {"rows": rows, "seconds": seconds},
-            partial(encoder.measure, encode, config, rows, seconds, part.device),
+            partial(encoder.measure, encode, config, [seconds] * rows, part.device),
         )
 
 
@@ -315,14 +316,20 @@ def _decode_all(part: Part, key: dict[str, Any], transducer: Any, width: int) ->
 
 
 def _greedy(part: Part, transducer: Any, rows: int, frames: int, width: int) -> dict[str, Any]:
-    given = decoder.random_frames(rows, frames, width, part.device, seed=2)
+    given = _made_up(part, rows, frames, width)
     found, row = decoder.greedy_rate(transducer, given, part.device)
     plain = decoder.decode(decoder.build(transducer, part.device, "off"), given)
     return row | {"equal_to_greedy": decoder.equal_share(plain[:1], [found]) == 1.0}
 
 
+def _made_up(part: Part, rows: int, frames: int, width: int) -> Frames:
+    """Rows of nine tenths to all of so many frames."""
+    lengths = np.linspace(frames, max(1, frames * 9 // 10), rows).astype(int).tolist()
+    return decoder.random_frames(lengths, width, part.device, seed=2)
+
+
 def _decode(part: Part, transducer: Any, built: Any, rows: int, frames: int, width: int) -> dict[str, Any]:
-    given = decoder.random_frames(rows, frames, width, part.device, seed=2)
+    given = _made_up(part, rows, frames, width)
     row = decoder.measure(built, given, part.device)
     turns = decoder.num_turns(transducer, given)
     plain = decoder.decode(decoder.build(transducer, part.device, "off"), given)
@@ -400,7 +407,7 @@ def _profile_engine(part: Part, shape: str, kind: str) -> dict[str, Any]:
 
 def _profile_encoder(part: Part, shape: str, rows: int, seconds: float) -> dict[str, Any]:
     encode = encoder.build("shipped", read_checkpoint(part.model(shape)), part.device)
-    features = encoder.random_features(SHAPES[shape], rows, seconds, part.device)
+    features = encoder.random_features(SHAPES[shape], [seconds] * rows, part.device)
     for _ in range(3):
         encode(features)
     return busy.profile(lambda: encode(features), part.device)
@@ -426,7 +433,7 @@ def _from_files(part: Part, shape: str, kind: str, threads: int | None) -> None:
         transcriber = part.load(shape) if threads is None else part.load(shape, threads=threads)
         out = part.scratch / "runs" / f"{shape}-{kind}-{threads}"
         shutil.rmtree(out, ignore_errors=True)
-        return throughput.from_files(transcriber, part.many_files(kind), out, part.sizes.passes)
+        return throughput.from_files(transcriber, part.many_files(kind), out, part.sizes.passes, strict=True)
 
     key = {"what": "from_files", "shape": shape, "audio": kind, "threads": threads or "default"}
     part.notes.measure(key, call, needs_s=10.0)

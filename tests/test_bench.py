@@ -7,6 +7,7 @@ import math
 from collections import Counter
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -21,10 +22,10 @@ from fastscribe.bench.notebook import Notebook
 from fastscribe.bench.random_model import LABELS_PER_S, random_checkpoint, random_tokenizer
 from fastscribe.bench.shapes import SHAPES
 from fastscribe.bench.timing import time_call
+from fastscribe.bench.work import encoder_gflop_per_audio_s
 from fastscribe.checkpoint import Checkpoint, native, read_checkpoint
 from fastscribe.checkpoint.validate import validate
 from fastscribe.config import Options
-from fastscribe.describe import encoder_gflop_per_audio_s
 from fastscribe.engine import Engine
 from fastscribe.model.kernels import TORCH
 from fastscribe.model.model import Model
@@ -242,16 +243,16 @@ def test_kernel_errors_are_small_for_the_definition_and_large_for_anything_else(
 @pytest.mark.parametrize("form", ["plain", "fused_torch", "shipped"])
 def test_encoder_rates_are_the_counted_work_over_the_time(form: str) -> None:
     config = made("tiny").config
-    row = encoder.measure(encoder.build(form, made("tiny"), CPU), config, 2, 1.5, CPU)
-    work_tflop = encoder_gflop_per_audio_s(config, 1.5) * 3.0 / 1000
+    row = encoder.measure(encoder.build(form, made("tiny"), CPU), config, [1.5, 1.0], CPU)
+    work_tflop = encoder_gflop_per_audio_s(config, [1.5, 1.0]) * 2.5 / 1000
     assert row["tflop_per_s"] == pytest.approx(work_tflop / (row["ms"] / 1000))
-    assert row["rtfx"] == pytest.approx(3.0 / (row["ms"] / 1000))
+    assert row["rtfx"] == pytest.approx(2.5 / (row["ms"] / 1000))
 
 
 @pytest.mark.parametrize("shape", ["tiny", "tiny-rnnt"])
 def test_decoding_made_up_frames_takes_a_turn_a_label_and_equals_greedy(shape: str) -> None:
     transducer = decoder.random_transducer(SHAPES[shape], CPU)
-    frames = decoder.random_frames(4, 60, SHAPES[shape].encoder.d_model, CPU, seed=2)
+    frames = decoder.random_frames([60, 58, 56, 54], SHAPES[shape].encoder.d_model, CPU, seed=2)
     built = decoder.build(transducer, CPU, "off")
     row = decoder.measure(built, frames, CPU)
     assert 4 < row["labels_of_longest_row"] < 60
@@ -280,7 +281,7 @@ def test_throughput_counts_all_audio_and_shares_add_up(tmp_path: Path) -> None:
     assert row["audio_s"] == pytest.approx(8.0)
     assert row["encoder_share_of_wall"] + row["outside_encoder_share_of_wall"] == pytest.approx(1.0)
     paths = synthetic.write_files(tmp_path / "audio", waves, "flac", 2)
-    row = throughput.from_files(transcriber("tiny"), paths, tmp_path / "out", passes=1)
+    row = throughput.from_files(transcriber("tiny"), paths, tmp_path / "out", passes=1, strict=True)
     assert (row["audio_s"], row["files"]) == (pytest.approx(4.0), 3)
     assert len((tmp_path / "out" / "pass0" / "transcripts.jsonl").read_text().splitlines()) == 3
 
@@ -288,7 +289,7 @@ def test_throughput_counts_all_audio_and_shares_add_up(tmp_path: Path) -> None:
 def test_a_file_that_fails_is_no_measurement(tmp_path: Path) -> None:
     (tmp_path / "bad.flac").write_bytes(b"no audio")
     with pytest.raises(RuntimeError, match=r"bad\.flac"):
-        throughput.from_files(transcriber("tiny"), [tmp_path / "bad.flac"], tmp_path / "out", passes=1)
+        throughput.from_files(transcriber("tiny"), [tmp_path / "bad.flac"], tmp_path / "out", passes=1, strict=True)
 
 
 def test_the_machine_is_described(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -300,6 +301,42 @@ def test_the_machine_is_described(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.delenv("FASTSCRIBE_COMMIT")
     (tmp_path / "COMMIT").write_text("def\n")
     assert machine.commit(tmp_path) == "def"
+
+
+class Smi:
+    """nvidia-smi of a machine with two GPUs, which answers for one where it is named, else for both."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.asked: list[list[str]] = []
+        properties = lambda device: SimpleNamespace(  # noqa: E731
+            name=f"GPU {device.index}", multi_processor_count=1, major=9, minor=0, uuid=f"uuid-{device.index}"
+        )
+        monkeypatch.setattr(torch.cuda, "get_device_properties", properties)
+        monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (2**30, (device.index + 1) * 2**30))
+        monkeypatch.setattr(machine.shutil, "which", lambda name: name)
+        monkeypatch.setattr(machine.subprocess, "run", lambda command, **given: SimpleNamespace(stdout=self(command)))
+        monkeypatch.setattr(machine.subprocess, "Popen", self.popen)
+
+    def __call__(self, command: list[str]) -> str:
+        self.asked.append(command)
+        powers = {"--id=GPU-uuid-0": "10, 1, 100, 30\n", "--id=GPU-uuid-1": "90, 2, 600, 60\n"}
+        return powers.get(command[1], "".join(powers.values()))
+
+    def popen(self, command: list[str], **given: object) -> SimpleNamespace:
+        said = self(command)
+        return SimpleNamespace(terminate=lambda: None, communicate=lambda timeout: (said, ""))
+
+
+@pytest.mark.parametrize(("index", "power_w"), [(0, 100), (1, 600)])
+def test_a_gpu_is_the_one_that_was_asked_for(monkeypatch: pytest.MonkeyPatch, index: int, power_w: int) -> None:
+    smi, device = Smi(monkeypatch), torch.device("cuda", index)
+    found = machine.gpu_facts(device)
+    assert (found["torch_name"], found["memory_gib"]) == (f"GPU {index}", index + 1.0)
+    assert found["nvidia_smi"]["name"] == str(10 + 80 * index)  # its first number here
+    with machine.gpu_samples(device) as samples:
+        pass
+    assert samples["smi_power_w"] == power_w
+    assert all(f"--id=GPU-uuid-{index}" in command for command in smi.asked) and len(smi.asked) == 2
 
 
 def test_samples_of_the_gpu_are_averaged_and_odd_lines_left_out() -> None:

@@ -115,9 +115,15 @@ def silent(_: str) -> None:
     pass
 
 
+def compared(ours: Fake, peer: Fake, batch_sizes: Sequence[int], runs: int, audio_s: float = 10.0) -> list[dict]:
+    mine, theirs = turns.Case(ours, None), [turns.Case(peer, size) for size in batch_sizes]
+    turns.take_turns(mine, theirs, runs, silent)
+    return turns.rows(mine, theirs, audio_s)
+
+
 def test_sides_alternate_and_who_goes_first_changes() -> None:
     log: list[tuple[str, int | None]] = []
-    turns.take_turns(Fake("fastscribe", log), Fake("peer", log), [1, 8], 3, silent)
+    compared(Fake("fastscribe", log), Fake("peer", log), [1, 8], 3)
     ours, small, large = ("fastscribe", None), ("peer", 1), ("peer", 8)
     even, odd = [ours, small, ours, large], [small, ours, large, ours]
     assert log == even + odd + even + odd
@@ -128,32 +134,70 @@ def test_the_first_round_does_not_count_and_the_best_batch_size_does() -> None:
     seconds = {1: [50.0, 3.0, 5.0, 4.0], 8: [50.0, 2.0, 2.5, 9.0]}
     left = {size: iter(values) for size, values in seconds.items()}
     peer = Fake("peer", log, lambda _, size: next(left[size]), text="a c")
-    mine, theirs = turns.take_turns(Fake("fastscribe", log), peer, [1, 8], 3, silent)
-    found = turns.summary(mine, theirs, audio_s=100.0)
-    ours, small, large = found["rows"]
+    ours, small, large = compared(Fake("fastscribe", log), peer, [1, 8], 3, audio_s=100.0)
     assert (small["wall_s"], small["wall_min_s"], small["wall_max_s"]) == (4.0, 3.0, 5.0)
     assert large["wall_s_runs"] == [2.0, 2.5, 9.0] and large["rtfx"] == 40.0 and large["cpu_s"] == 5.0
     assert len(ours["wall_s_runs"]) == 6
-    assert (found["peer_best_batch_size"], found["speedup_ratio"]) == (8, 2.5)
-    assert (found["equal_texts_share"], found["wer_between_share"]) == (0.0, 0.5)
+    assert (ours["peer_best_batch_size"], ours["speedup_ratio"]) == (8, 2.5)
+    assert (ours["speedup_min_ratio"], ours["speedup_max_ratio"]) == (2.0, 9.0)
+    assert (ours["equal_texts_share"], ours["wer_between_share"]) == (0.0, 0.5)
+
+
+def test_a_ratio_is_of_turns_beside_each_other() -> None:
+    """The machine slows down threefold, for both sides alike."""
+    log: list[tuple[str, int | None]] = []
+    slower = [1.0, 1.0, 2.0, 3.0]
+    ours = Fake("fastscribe", log, lambda turn, _: slower[(turn - 1) // 2])
+    peer = Fake("peer", log, lambda turn, _: 2 * slower[(turn - 1) // 2])
+    first, _ = compared(ours, peer, [1], 3)
+    assert first["speedup_min_ratio"] == first["speedup_ratio"] == first["speedup_max_ratio"] == 2.0
+
+
+@pytest.mark.parametrize(
+    ("ours_s", "peer_s", "short", "overlap"),
+    [
+        ([5.0, 5.2], [9.0, 9.5], False, False),
+        ([5.0, 9.1], [9.0, 9.5], False, True),
+        ([0.05, 0.06], [9.0, 9.5], True, False),
+        ([9.0, 9.4], [0.2, 9.1], False, True),
+    ],
+)
+def test_what_a_ratio_cannot_be_relied_on_for_is_said(
+    ours_s: list[float], peer_s: list[float], short: bool, overlap: bool
+) -> None:
+    def case(side: str, size: int | None, walls_s: list[float]) -> turns.Case:
+        made = turns.Case(Fake(side, []), size)  # type: ignore[arg-type]
+        made.wall_s, made.cpu_s, made.texts, made.beside_s = walls_s, walls_s, ["a"], ours_s
+        return made
+
+    found = " ".join(turns.caveats(turns.rows(case("fastscribe", None, ours_s), [case("peer", 1, peer_s)], 10.0)))
+    assert ("more recordings" in found, "overlap" in found) == (short, overlap)
+
+
+def test_of_turns_that_ended_early_what_was_measured_is_left() -> None:
+    mine, theirs = turns.Case(Fake("fastscribe", []), None), [turns.Case(Fake("peer", []), size) for size in (1, 8)]
+    for case in (mine, theirs[0]):
+        case.wall_s, case.cpu_s, case.texts = [1.0], [1.0], ["a"]
+    ours, first, second = turns.rows(mine, theirs, 10.0)
+    assert ours["rtfx"] == first["rtfx"] == 10.0 and "speedup_ratio" not in ours
+    assert second["error"] == "no turn that counts" and turns.caveats([ours, first, second]) == []
 
 
 def test_a_batch_size_that_fails_takes_no_more_turns_and_the_others_go_on() -> None:
     log: list[tuple[str, int | None]] = []
     peer = Fake("peer", log, lambda _, size: None if size == 8 else 1.0)
-    mine, theirs = turns.take_turns(Fake("fastscribe", log), peer, [1, 8], 2, silent)
+    row = compared(Fake("fastscribe", log), peer, [1, 8], 2)[2]
     assert log.count(("peer", 8)) == 1
-    row = turns.summary(mine, theirs, 10.0)["rows"][2]
     assert row == {"side": "peer", "dtype": "fp32", "batch_size": 8, "error": "MemoryError: too much"}
 
 
 def test_a_side_with_nothing_to_show_ends_it() -> None:
     log: list[tuple[str, int | None]] = []
     with pytest.raises(SideFailed, match="the peer side: every turn failed: MemoryError") as caught:
-        turns.take_turns(Fake("fastscribe", log), Fake("peer", log, lambda *_: None), [1, 8], 2, silent)
+        compared(Fake("fastscribe", log), Fake("peer", log, lambda *_: None), [1, 8], 2)
     assert caught.value.messages == "its last words"
     with pytest.raises(SideFailed, match="the fastscribe side"):
-        turns.take_turns(Fake("fastscribe", log, lambda *_: None), Fake("peer", log), [1], 2, silent)
+        compared(Fake("fastscribe", log, lambda *_: None), Fake("peer", log), [1], 2)
 
 
 WORDS = st.lists(st.sampled_from(["a", "b", "c", "won't"]), max_size=8)
@@ -223,6 +267,8 @@ def test_a_peer_that_is_not_installed_is_one_line_that_says_what_to_install(bare
     assert isinstance(done.exception, UsageError)  # which is exit code 2
     with pytest.raises(UsageError, match="cannot be run"):
         peers.check_installed(peers.find("nemo"), Path("/no/such/python"))
+    with pytest.raises(UsageError, match="no Python that works: exit code 1: no word"):
+        peers.check_installed(peers.find("nemo"), Path("/bin/false"))
 
 
 def test_same_checkpoint_where_it_can_be_read_and_else_its_own_model() -> None:
@@ -326,7 +372,10 @@ def test_the_command_compares_and_leaves_a_document(fake_peer: Path, bare_python
     ours, peer, failed = document["rows"]
     assert (ours["side"], peer["side"], failed["error"]) == ("fastscribe", "faster-whisper", "MemoryError: too much")
     assert len(peer["wall_s_runs"]) == document["runs"] == 5
-    assert document["equal_texts_share"] == 0.5 and document["wer_between_share"] > 0.2
+    assert ours["equal_texts_share"] == 0.5 and ours["wer_between_share"] > 0.2 and "speedup_ratio" in ours
+    assert ours["batch_frames"] >= 100 and "batch_frames" not in peer
+    assert document["complete"] and any("more recordings" in caveat for caveat in document["caveats"])
+    assert "more recordings" in done.stderr
     assert document["versions"]["fastscribe"]["torch"] and document["machine"]["cpu_cores"]
     assert "chatter" not in done.output and "not fastscribe's checkpoint" in done.output
 

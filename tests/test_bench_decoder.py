@@ -50,9 +50,25 @@ def test_every_mode_finds_what_greedy_finds_at_the_rate_of_speech(shape: str, is
             assert row["decoder_share"] == pytest.approx(row["ms"] / (row["ms"] + row["encoder_ms"]))
 
 
+@pytest.mark.parametrize("is_random", [True, False], ids=["random", "stand_in"])
+def test_the_encoder_is_timed_on_the_rows_that_are_decoded(monkeypatch: pytest.MonkeyPatch, is_random: bool) -> None:
+    """What is spoken a second, too, is of the audio that is there."""
+    seen: list[list[int]] = []
+    loops = Loops("tiny", transcriber("tiny"), is_random)
+    real = Recognizer.encode
+    monkeypatch.setattr(
+        Recognizer, "encode", lambda self, given: seen.append(given.lengths_B.tolist()) or real(self, given)
+    )
+    greedy, *_ = loops.rows([3], 4.0, 60.0)
+    encoded = {tuple(lengths) for lengths in seen}
+    assert encoded == {(400, 380, 360)}
+    assert greedy["labels_per_audio_s"] == pytest.approx(greedy["labels"] / (4.0 + 3.8 + 3.6))
+    assert loops._frames([4.0, 3.8, 3.6]).lengths_B.tolist() == [50, 48, 45]
+
+
 def test_greedy_takes_a_step_a_frame_and_a_label() -> None:
     transducer = decoder.random_transducer(SHAPES["tiny-rnnt"], CPU)
-    frames = decoder.random_frames(3, 50, SHAPES["tiny-rnnt"].encoder.d_model, CPU, seed=4)
+    frames = decoder.random_frames([50, 47, 45], SHAPES["tiny-rnnt"].encoder.d_model, CPU, seed=4)
     found, row = greedy_rows(transducer, frames, CPU, 60.0)
     assert row["steps"] == int(frames.lengths_B.sum()) + sum(len(one.token_ids) for one in found)
     assert not transducer.joint._forward_hooks
@@ -60,7 +76,7 @@ def test_greedy_takes_a_step_a_frame_and_a_label() -> None:
 
 def test_greedy_without_the_time_says_how_many_rows_it_had() -> None:
     transducer = decoder.random_transducer(SHAPES["tiny"], CPU)
-    frames = decoder.random_frames(4, 30, SHAPES["tiny"].encoder.d_model, CPU, seed=4)
+    frames = decoder.random_frames([30, 29, 28, 27], SHAPES["tiny"].encoder.d_model, CPU, seed=4)
     found, row = greedy_rows(transducer, frames, CPU, 0.0)
     assert len(found) == row["rows_compared"] == 1
     assert row["ms"] is None and row["steps"] is None and row["us_per_step"] > 0
@@ -84,10 +100,10 @@ def test_no_room_for_a_batch_costs_its_rows_alone(monkeypatch: pytest.MonkeyPatc
     loops = Loops("tiny", transcriber("tiny"), is_random=True)
     real = decode_loops.encoder.measure
 
-    def measure(encode, config, batch, seconds, device):
-        if batch == 3:
+    def measure(encode, config, lengths_s, device):
+        if len(lengths_s) == 3:
             raise torch.OutOfMemoryError("no room")
-        return real(encode, config, batch, seconds, device)
+        return real(encode, config, lengths_s, device)
 
     monkeypatch.setattr(decode_loops.encoder, "measure", measure)
     rows = list(loops.rows([3, 1], 1.0, 60.0))

@@ -32,6 +32,9 @@ def verdicts(a: dict[str, Any], b: dict[str, Any], noise: float = 5.0) -> dict[s
         ("matrix_tflop_per_s", 1),
         ("scaling_efficiency", 1),
         ("speedup_ratio", 1),
+        ("equal_to_greedy_share", 1),
+        ("equal_texts_share", 1),
+        ("label_difference_share", -1),
         ("ms", -1),
         ("p99_ms", -1),
         ("wall_s", -1),
@@ -91,6 +94,33 @@ def test_unknown_zero_and_failed() -> None:
     assert diff(document([speed()]), broken).count("worse") == 1
     assert diff(broken, document([speed()])).count("better") == 1
     assert diff(broken, broken).changes == []
+
+
+@pytest.mark.parametrize(
+    ("name", "before", "after", "verdict"),
+    [
+        ("equal_to_greedy_share", 1.0, 0.96, "worse"),
+        ("equal_texts_share", 0.96, 0.961, "better"),
+        ("wer_percent", 10.0, 10.4, "worse"),
+        ("wer_share", 0.1, 0.1 * (1 + 1e-12), "same"),
+        ("failed", 100, 101, "worse"),
+        ("insertions", 100, 101, "changed"),
+        ("labels_per_audio_s", 3.5, 3.6, "changed"),
+        ("audio_s_per_s", 100.0, 104.0, "same"),  # timed
+        ("files_write_share", 0.1, 0.104, "same"),
+    ],
+)
+def test_what_is_counted_has_no_noise(name: str, before: float, after: float, verdict: str) -> None:
+    assert verdicts({name: before}, {name: after})[name] == verdict
+
+
+def test_over_other_audio_nothing_is_better_or_worse_but_counts() -> None:
+    less = {"audio_s": 30.0, "rtfx": 10.0, "peak_bytes": 100, "failed": 0, "padding_share": 0.1}
+    more = {"audio_s": 40.0, "rtfx": 20.0, "peak_bytes": 200, "failed": 1, "padding_share": 0.1}
+    found = verdicts(less, more)
+    assert (found["audio_s"], found["rtfx"], found["peak_bytes"]) == ("changed", "changed", "changed")
+    assert (found["failed"], found["padding_share"]) == ("worse", "same")
+    assert verdicts({"files": 75, "rtfx": 10.0}, {"files": 107, "rtfx": 20.0})["rtfx"] == "changed"
 
 
 def test_rows_meet_by_their_case() -> None:
@@ -165,7 +195,24 @@ def test_the_command(tmp_path: Path) -> None:
     assert "DIFFERS: passes" in stderr and "ONLY IN A" in stderr and "-50.0" in stderr
     assert run(a, b, "--fail-on-worse")[0] == 1
     assert run(b, a, "--fail-on-worse")[0] == 0
-    assert run(a, b, "--noise", "60", "--fail-on-worse")[0] == 0
+    assert run(a, a, "--fail-on-worse")[0] == 0
+    assert run(a, b, "--noise", "60", "--fail-on-worse")[0] == 1  # a case of A is not there any more
+    assert run(b, a, "--noise", "200", "--fail-on-worse")[0] == 0
+
+
+def test_a_gate_that_compared_nothing_does_not_let_through(tmp_path: Path) -> None:
+    a, b = (stored(tmp_path, f"{model}.json", document([speed(model=model)])) for model in ("m", "folder-m"))
+    code, stdout, said = run(a, b, "--fail-on-worse")
+    assert code == 2 and "no case was measured in both" in said and json.loads(stdout)["only_in_a"]
+    assert run(a, b)[0] == 0
+
+
+def test_a_result_does_not_take_the_place_of_what_it_is_made_of(tmp_path: Path) -> None:
+    a, b = (stored(tmp_path, f"{name}.json", document([speed()])) for name in "ab")
+    before = a.read_text()
+    for option in ("--json", "--report-html"):
+        code, stdout, said = run(a, b, option, a)
+        assert (code, stdout) == (2, "") and a.read_text() == before, said
 
 
 def test_the_command_on_different_machines(tmp_path: Path) -> None:
@@ -207,6 +254,11 @@ def test_other_benchmarks_are_not_compared(tmp_path: Path) -> None:
         '{"benchmark": "x", "case_keys": [], "rows": [1]}',
         '{"benchmark": "x", "case_keys": ["a"], "rows": [{"b": 1}]}',
         '{"benchmark": "x", "case_keys": [], "rows": [{"ms": NaN}]}',
+        '{"benchmark": "x", "case_keys": [], "rows": [{"rtfx": 1e999}]}',
+        '{"benchmark": "x", "case_keys": [], "rows": [{"rtfx": 1e-320}]}',
+        '{"benchmark": "x", "case_keys": [], "rows": [{"rtfx": 1' + 400 * "0" + "}]}",
+        '{"benchmark": "x", "case_keys": [], "rows": [{"rtfx": 1' + 5000 * "0" + "}]}",
+        '{"benchmark": "x", "case_keys": [], "rows": [], "machine": {"cpu_cores": 1' + 30 * "0" + "}}",
         "[" * 100_000,
         "\ud800",
     ],

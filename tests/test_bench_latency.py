@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +20,7 @@ from fastscribe.engine import Engine
 from fastscribe.errors import UsageError
 from fastscribe.recognizer import Recognizer
 from fastscribe.run import Transcriber
+from fastscribe.types import Batch
 from tests.benches import keep_models_in, run
 from tests.conftest import MODELS
 
@@ -52,7 +54,17 @@ def test_a_summary_has_the_average_and_the_noise_of_the_middle() -> None:
     found = latency.summary([1.0, 2.0, 3.0, 4.0, 10.0] * 2)
     assert found["average_ms"] == 4.0 and (found["min_ms"], found["max_ms"]) == (1.0, 10.0)
     assert found["p50_ms"] == 3.0 and found["p90_ms"] == 10.0 and found["p95_ms"] is None
-    assert found["p50_ms_runs"] == [1.5, 3.5, 5.5, 2.5, 7.0]
+    assert found["average_ms_runs"] == [1.5, 3.5, 5.5, 2.5, 7.0] and found["p50_ms_runs"] == [1.0, 3.0, 1.0, 2.0, 4.0]
+    assert found["max_ms_runs"] == [2.0, 4.0, 10.0, 3.0, 10.0] and found["min_ms_runs"] == [1.0, 3.0, 1.0, 2.0, 4.0]
+
+
+@pytest.mark.parametrize(("count", "parts"), [(1, 0), (19, 0), (20, 2), (39, 3), (50, 5), (500, 5)])
+def test_the_noise_of_a_percentile_is_that_of_parts_that_can_tell_it(count: int, parts: int) -> None:
+    found = latency.summary(np.arange(1.0, count + 1).tolist())
+    runs = {percent: len(found.get(f"p{percent}_ms_runs", ())) for percent in latency.PERCENTILES}
+    assert (runs[50], runs[90], runs[99]) == (5 if count > 1 else 0, parts, 5 if count == 500 else 0)
+    assert len(found.get("average_ms_runs", ())) == runs[50]
+    assert not parts or found["p90_ms_runs"][-1] == pytest.approx(count - 0.1 * count / parts, abs=1.0)
 
 
 @pytest.mark.parametrize("batch_size", [1, 3])
@@ -74,14 +86,14 @@ def test_the_whole_way_to_the_text_is_gone(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_no_room_for_a_case_costs_that_case_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = latency._batches
+    real = latency.text_of
 
-    def batches(one: Transcriber, batch_size: int, duration_s: float):
-        if batch_size == 2 and one.recognizer.dtype == "fp32":
+    def text_of(one: Transcriber, batch: Batch):
+        if len(batch.utterances) == 2 and one.recognizer.dtype == "fp32":
             raise torch.OutOfMemoryError("no room")
-        return real(one, batch_size, duration_s)
+        return real(one, batch)
 
-    monkeypatch.setattr(latency, "_batches", batches)
+    monkeypatch.setattr(latency, "text_of", text_of)
     both = [transcriber(), transcriber("bf16")]
     found = list(latency.rows("tiny", both, [0.5], [2, 1], latency.Effort(2, 5.0)))
     assert "no room" in found[0][0]["error"] and found[0][1]["iterations"] == 2
@@ -89,11 +101,56 @@ def test_no_room_for_a_case_costs_that_case_alone(monkeypatch: pytest.MonkeyPatc
     assert found[1][1]["speedup_ratio"] == pytest.approx(found[1][0]["average_ms"] / found[1][1]["average_ms"])
 
 
+def test_no_room_for_the_audio_is_no_room_for_anybody(monkeypatch: pytest.MonkeyPatch) -> None:
+    def batches(*given: object):
+        raise MemoryError("no room")
+
+    monkeypatch.setattr(latency, "_batches", batches)
+    [found] = latency.rows("tiny", [transcriber(), transcriber("bf16")], [0.5], [2], latency.Effort(2, 5.0))
+    assert ["no room" in row["error"] for row in found] == [True, True]
+
+
+class Slowing:
+    """A machine that takes a hundredth longer each time, whoever asks; the clock is its own."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now_s, self.asked = 0.0, list[str]()
+        monkeypatch.setattr(latency, "perf_counter", lambda: self.now_s)
+        monkeypatch.setattr(latency, "text_of", self.text_of)
+
+    def text_of(self, one: Transcriber, batch: Batch) -> int:
+        self.asked.append(one.recognizer.dtype)
+        self.now_s += 0.01 * 1.01 ** len(self.asked)
+        return 3
+
+
+def test_a_machine_that_slows_down_makes_no_dtype_faster(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = Slowing(monkeypatch)
+    both = [transcriber(), transcriber("bf16")]
+    [[first, second]] = latency.rows("tiny", both, [0.5], [1], latency.Effort(100, 60.0))
+    assert first["iterations"] == second["iterations"] == 100
+    assert second["max_ms"] > 5 * second["min_ms"]
+    assert second["speedup_ratio"] == pytest.approx(1.0, abs=0.05)
+    assert len(second["speedup_ratio_runs"]) == 5 and max(second["speedup_ratio_runs"]) < 1.3
+    turns = [a for a, b in pairwise([*machine.asked[6:], ""]) if a != b]
+    assert len(turns) >= 10
+
+
+def test_no_dtype_goes_on_alone_when_the_other_has_had_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    Slowing(monkeypatch)
+    both = [transcriber(), transcriber("bf16")]
+    [[first, second]] = latency.rows("tiny", both, [0.5], [1], latency.Effort(10_000, 0.5))
+    assert abs(first["iterations"] - second["iterations"]) < 0.2 * first["iterations"]
+    assert first["iterations"] * first["average_ms"] + second["iterations"] * second["average_ms"] < 1200.0
+
+
 def test_what_takes_too_long_says_how_often_it_ran() -> None:
     [[row]] = latency.rows("tiny", [transcriber()], [0.5], [1], latency.Effort(10**6, 0.2))
     assert 1 <= row["iterations"] < row["iterations_asked"] == 10**6
     assert row["sequences_per_s"] == pytest.approx(1000 / row["average_ms"])
     assert row["rtfx"] == pytest.approx(500 / row["average_ms"])
+    for name, amount in (("sequences_per_s", 1000), ("rtfx", 500)):
+        assert row[f"{name}_runs"] == pytest.approx([amount / run_ms for run_ms in row["average_ms_runs"]])
 
 
 def test_the_command(capsys, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -115,7 +172,7 @@ def test_one_dtype_has_no_speedup_and_a_trained_model_will_do(capsys) -> None:
     asked = ("--batch-sizes", "1", "--durations-s", "1", "--dtype", "fp32")
     found, said = run(capsys, "latency", "--model", DEMO, *asked, *FAST)
     [row] = found["rows"]
-    assert row["dtype"] == "fp32" and row["model"] == str(DEMO) and "speedup_ratio" not in row
+    assert row["dtype"] == "fp32" and row["model"] == "tdt_demo" and "speedup_ratio" not in row
     assert "speed-up" not in said
 
 
@@ -142,7 +199,7 @@ def test_wrong_usage(capsys, arguments: tuple[str, ...]) -> None:
         (("--model", "nowhere.nemo"), "nowhere.nemo"),
         (("--device", "tpu"), "tpu"),
         (("--dtype", "fp8"), "fp8"),
-        (("--json", "no/such/folder/x.json"), "no such folder"),
+        (("--json", "no/such/folder/x.json"), "No such file or directory"),
         (("--dtype", "auto", "--dtype", "fp32", "--model", str(DEMO)), "both fp32"),
     ],
 )

@@ -86,11 +86,12 @@ def test_pieces_of_a_recording_are_scored_as_a_whole() -> None:
 
 
 def test_the_composite_is_the_mean_of_rates_and_all_audio_over_all_time() -> None:
-    def result(errors: int, words: int, audio_s: float, wall_s: float) -> board.Result:
-        return board.Result("d", 1, 0, 0, audio_s, wall_s, board.Score(errors, 0, 0, words), "f")
+    def result(errors: int, words: int, audio_s: float, wall_s: float, failed: int) -> board.Result:
+        return board.Result("d", 4, 0, failed, audio_s, wall_s, board.Score(errors, 0, 0, words), "f")
 
-    found = board.composite([result(1, 10, 100.0, 1.0), result(1, 3, 500.0, 2.0)])
-    assert found == {"wer_percent": pytest.approx((10.0 + 33.33) / 2), "rtfx": 200.0}
+    found = board.composite([result(1, 10, 100.0, 1.0, 2), result(1, 3, 500.0, 2.0, 0)])
+    assert found["wer_percent"] == pytest.approx((10.0 + 33.33) / 2) and found["rtfx"] == 200.0
+    assert (found["files"], found["failed"], found["audio_s"], found["wall_s"]) == (8, 2, 600.0, 3.0)
 
 
 # --- names and rows -------------------------------------------------------------------------------------------------------
@@ -209,14 +210,34 @@ def test_the_command_leaves_the_boards_files_and_a_document(tmp_path: Path) -> N
     assert [one["pred_text"] for one in rows] == [one["text"] for one in rows]  # raw, as the model wrote it
     assert [one["duration"] for one in rows] == sorted((one["duration"] for one in rows), reverse=True)
     document = json.loads(done.stdout.splitlines()[-1])
-    ours, theirs = document["rows"]
+    ours, theirs, whole = document["rows"]
     assert (ours["dataset"], ours["wer_percent"], ours["dtype"]) == ("my-sets_one_test", 0.0, "bf16")
     assert ours["rtfx"] == pytest.approx(ours["audio_s"] / sum(one["time"] for one in rows), rel=1e-3)
     assert (theirs["files"], theirs["left_out"], theirs["reference_words"]) == (1, 1, 10)
     assert (theirs["substitutions"], theirs["insertions"]) == (1, 1)  # small -> large, enthusiastic
-    assert document["composite"]["wer_percent"] == 10.0
+    assert (whole["dataset"], whole["wer_percent"], whole["dtype"]) == ("composite", 10.0, "bf16")
+    assert "two_test.jsonl: 1 of 2 rows have no reference to score: left out" in done.stderr
+    assert "one_test.jsonl:" not in done.stderr
     assert "me/demo | my-sets_two_test: WER = 20.00 %" in done.output
     assert document["differences"] and document["versions"]["kaldialign"]
+
+
+def test_audio_of_files_that_fail_makes_nothing_faster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = board.measure
+
+    def fails(transcriber: Transcriber, entries: Sequence[board.Entry]) -> tuple[list[str | None], float]:
+        texts, wall_s = real(transcriber, entries)
+        return [None, *texts[1:]], wall_s
+
+    monkeypatch.setattr(board, "measure", fails)
+    given = manifest(tmp_path / "one_test.jsonl", [row(name) for name in FILES])
+    arguments = ["bench", "leaderboard", given, "--model", str(DEMO), "-o", str(tmp_path / "out"), "--device", "cpu"]
+    done = CliRunner().invoke(app, arguments)
+    assert done.exit_code == 1
+    ours, whole = json.loads(done.stdout.splitlines()[-1])["rows"]
+    kept_s = sorted(entry.duration_s for entry in board.read(given, normalizer("none"))[0])[:-1]
+    assert ours["failed"] == whole["failed"] == 1
+    assert ours["audio_s"] == whole["audio_s"] == pytest.approx(sum(kept_s), abs=0.01)
 
 
 def test_two_manifests_of_one_name_are_refused(tmp_path: Path) -> None:

@@ -12,10 +12,11 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from fastscribe.bench import reach, work
+from fastscribe.bench.random_model import random_checkpoint
 from fastscribe.bench.shapes import SHAPES
 from fastscribe.config import LocalAttention, ModelConfig
 from fastscribe.decode.greedy import greedy
-from fastscribe.describe import encoder_gflop_per_audio_s
+from fastscribe.describe import describe
 from fastscribe.features import LogMel
 from fastscribe.model.model import Model
 from fastscribe.types import Features
@@ -98,7 +99,15 @@ def test_published_shapes_are_as_much_work_as_others_count(
     wanted |= {"weighted_sums": scores, "convolution": convolution}
     assert {name: found[name] for name in wanted} == pytest.approx(wanted, rel=0.03)
     assert sum(found.values()) == pytest.approx(total, rel=0.015)
-    assert sum(found.values()) == pytest.approx(encoder_gflop_per_audio_s(config, seconds), rel=0.01)
+
+
+def test_what_a_checkpoint_is_said_to_cost_is_the_same_count() -> None:
+    checkpoint = random_checkpoint("tiny")
+    wanted = sum(work.encoder_flops(checkpoint.config, 8.0).values()) / 8e9
+    assert describe(checkpoint)["encoder_gflop_per_audio_s"] == round(wanted, 4)
+    several = work.encoder_gflop_per_audio_s(checkpoint.config, [8.0, 8.0, 2.0])
+    less = sum(work.encoder_flops(checkpoint.config, 2.0).values()) / 2e9
+    assert several == pytest.approx((16.0 * wanted + 2.0 * less) / 18.0)
 
 
 @pytest.mark.parametrize(
@@ -140,19 +149,22 @@ def test_local_attention_is_less_work_and_no_more_than_full(seconds: float, left
 
 @given(st.lists(st.floats(0.2, 60.0), min_size=1, max_size=6))
 def test_several_recordings_are_the_mean_of_each_by_its_length(lengths_s: list[float]) -> None:
-    alone = [work.per_audio_s(TINY, [length_s], "bf16") for length_s in lengths_s]
-    together = work.per_audio_s(TINY, lengths_s, "bf16")
+    alone = [work.per_audio_s(TINY, [length_s], "bf16", 2) for length_s in lengths_s]
+    together = work.per_audio_s(TINY, lengths_s, "bf16", 2)
     weighted = sum(one.gflop * length_s for one, length_s in zip(alone, lengths_s, strict=True)) / sum(lengths_s)
     assert together.gflop == pytest.approx(weighted)
     assert min(one.mb for one in alone) <= together.mb * (1 + 1e-9)
 
 
 def test_dtypes_differ_in_bytes_and_not_in_work() -> None:
-    fp32, bf16, int8 = (work.per_audio_s(SMALL, [20.0], dtype) for dtype in ("fp32", "bf16", "int8"))
+    of = {"fp32": 4, "bf16": 2, "int8": 2}
+    fp32, bf16, int8 = (work.per_audio_s(SMALL, [20.0], dtype, activation) for dtype, activation in of.items())
     assert fp32.flops == bf16.flops == int8.flops
     assert fp32.mb == pytest.approx(2 * bf16.mb) and int8.mb == bf16.mb
     assert fp32.weights_bytes == 2 * bf16.weights_bytes == 4 * int8.weights_bytes
     assert bf16.mb_in_batches_of(10.0) - bf16.mb == pytest.approx(121.7, rel=0.01)
+    in_fp32 = work.per_audio_s(SMALL, [20.0], "int8", 4)  # as where a CPU has no bf16 of its own
+    assert in_fp32.mb == fp32.mb and in_fp32.weights_bytes == int8.weights_bytes
     assert "scores" in bf16.flops and "scores" not in bf16.bytes
 
 

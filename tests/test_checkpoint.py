@@ -17,9 +17,10 @@ import pytest
 import torch
 import yaml
 
+from fastscribe.bench.work import encoder_gflop_per_audio_s
 from fastscribe.checkpoint import native, read_checkpoint
 from fastscribe.config import LocalAttention, ModelConfig
-from fastscribe.describe import describe, encoder_gflop_per_audio_s
+from fastscribe.describe import describe
 from fastscribe.errors import CheckpointError, UnsupportedCheckpoint, WeightsMismatch
 from fastscribe.model.model import build_model
 from tests.conftest import MODELS, checkpoint, model_path
@@ -596,7 +597,7 @@ def test_work_is_counted_as_published() -> None:
             | {"num_layers": 24, "d_model": 1024, "num_heads": 8, "ff_hidden": 4096, "subsampling_channels": 256}
         }
     )
-    assert encoder_gflop_per_audio_s(config, 8.0) == pytest.approx(15.13, rel=0.02)
+    assert encoder_gflop_per_audio_s(config, [8.0]) == pytest.approx(15.13, rel=0.02)
 
 
 def test_describe_is_plain_data(model_folder: Path) -> None:

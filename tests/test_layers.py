@@ -29,7 +29,7 @@ LAYERS = (
         "lookahead",
         "report",
     ),
-    ("device", "graph_capture", "true_float32"),
+    ("device", "graph_capture", "true_float32", "bench.work"),
     ("features", "resample", "model", "checkpoint", "describe", "decode.decoder", "decode.greedy", "decode.ctc"),
     ("decode.fast_predictor",),
     ("decode.label_looping",),

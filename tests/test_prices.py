@@ -54,10 +54,11 @@ def test_a_cpu_is_known_by_its_vcpus_and_what_is_said_of_it() -> None:
     def offers(name: str, num_vcpus: int) -> set[str]:
         return {price.offer for price in PRICES if price.fits(name, num_vcpus)}
 
-    amd, intel = offers("AMD EPYC", 2), offers("Intel(R) Xeon(R) Platinum 8488C", 2)
-    assert amd == {"Hugging Face Jobs CPU Basic"}
-    assert amd < intel and "AWS c6i.large" in intel
-    assert offers("AMD EPYC", 3) == set()
+    assert offers("AMD EPYC", 2) == offers("Intel(R) Xeon(R) CPU @ 2.20GHz", 2) == set()
+    assert offers("Intel(R) Xeon(R) Platinum 8488C", 2) == {"Hugging Face Endpoints aws intel-spr x2"}
+    assert offers("Intel(R) Xeon(R) Platinum 8375C CPU @ 2.90GHz", 4) == {"AWS c6i.xlarge"}
+    assert offers("Intel(R) Xeon(R) Platinum 8488C", 3) == set()
+    assert all(price.device for price in PRICES)
     assert not any(price.fits("Intel(R) Xeon(R)", None) for price in PRICES)  # a CPU in a GPU's place
 
 

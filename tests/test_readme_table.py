@@ -34,7 +34,14 @@ def script() -> ModuleType:
 def against(machine: dict, **changes: object) -> dict:
     case = {"dtype": "bf16"}
     rows = [
-        {"side": "fastscribe", **case, "batch_size": None, "rtfx": 90.0},
+        {
+            "side": "fastscribe",
+            **case,
+            "batch_size": None,
+            "rtfx": 90.0,
+            "speedup_ratio": 2.25,
+            "equal_texts_share": 1.0,
+        },
         {"side": "nemo", **case, "batch_size": 4, "rtfx": 30.0},
         {"side": "nemo", **case, "batch_size": 8, "rtfx": 40.0},
         {"side": "nemo", **case, "batch_size": 64, "error": "out of memory"},
@@ -43,8 +50,6 @@ def against(machine: dict, **changes: object) -> dict:
         "peer": "nemo",
         "model": "/models/parakeet.nemo",
         "same_checkpoint": True,
-        "speedup_ratio": 2.25,
-        "equal_texts_share": 1.0,
         "files": 30,
         "audio_s": 270.4,
         "shortest_s": 5.57,
@@ -57,9 +62,7 @@ def against(machine: dict, **changes: object) -> dict:
 def test_each_machine_has_tables_of_its_own(script: ModuleType, tmp_path: Path) -> None:
     (tmp_path / "gpu").mkdir()
     stored(tmp_path / "gpu", "a.json", document([speed(9000.0), {**speed(), "error": "x"}], H200, audio="synthetic"))
-    stored(
-        tmp_path, "cpu-b.json", document([speed(20.0)], AMD, audio="given") | {"command": "fastscribe bench --random x"}
-    )
+    stored(tmp_path, "cpu-b.json", document([speed(20.0)], AMD, audio="given", random_weights=True))
     stored(tmp_path, "c.json", against(AMD))
     stored(tmp_path, "loss.json", document([], benchmark="loss"))
     parts = script.tables(tmp_path).split("\n\n")
@@ -80,6 +83,12 @@ def test_each_machine_has_tables_of_its_own(script: ModuleType, tmp_path: Path) 
     )
     assert any("nemo 3.0.0 RTFx (batch)" in line for line in lines)
     assert len(lines) == 3 * 2 + 3
+
+
+def test_what_a_file_is_called_makes_no_weights_random(script: ModuleType, tmp_path: Path) -> None:
+    named = document([speed(20.0)], audio="given", random_weights=False)
+    stored(tmp_path, "c.json", named | {"command": "fastscribe bench clips--random/ -m x"})
+    assert "random" not in script.tables(tmp_path)
 
 
 def test_texts_of_different_models_are_not_compared(script: ModuleType, tmp_path: Path) -> None:

@@ -1,8 +1,8 @@
 """What transcription costs: stored speeds beside the prices of machines that they were measured on.
 
-A configuration is a row with an RTFx in a benchmark's document; it meets every list price of its own hardware (prices.py),
-GPUs beside CPUs, as in NVIDIA's comparison of a million hours. A machine with several GPUs is taken to keep all of them as
-busy as the one measured. Where no price is known the cost is None.
+A configuration is a row with an RTFx over many recordings in a benchmark's document, and says what that RTFx is of; it meets
+every list price of its own hardware (prices.py), GPUs beside CPUs, as in NVIDIA's comparison of a million hours. A machine with
+several GPUs is taken to keep all of them as busy as the one measured. Where no price is known the cost is None.
 """
 
 from __future__ import annotations
@@ -18,7 +18,12 @@ __all__ = ["compare", "offers", "price_of", "usd_per_hours"]
 
 CASE_KEYS = ("file", "configuration", "price")
 _KWH = "energy_kwh_per_1000_audio_hours"
-_NOT_LISTED = {"source": None, "as_of": None, "read_on": None, "offered_device": None}
+_NOT_LISTED = {"source": None, "as_of": None, "read_on": None, "offered_device": None, "note": None}
+RTFX_OF = {  # by benchmark; the RTFx of one batch at a time, as `bench latency` has it, is nobody's bill
+    "throughput": "paths to JSONL on disk, model loaded",
+    "against": "paths to texts, model loaded",
+    "leaderboard": "paths to texts, model loaded and warm, one dataset",
+}
 
 
 def usd_per_hours(rtfx: float, usd_per_hour: float | None) -> dict[str, float | None]:
@@ -35,7 +40,7 @@ def compare(
     """A row a configuration and price, the cheapest first, unknown costs last.
 
     `documents`: by file name. `said`: the user's own prices, (words of a device's name, USD an hour), which take the place
-    of the listed ones for that device. Raises UsageError for a document without speeds and for a price that fits none.
+    of the listed ones for that device. Raises UsageError for a document without such speeds and for a price that fits none.
     """
     places = [_hardware(name, document) for name, document in documents]
     for name, _ in said:
@@ -55,8 +60,12 @@ def compare(
 
 
 def _hardware(name: str, document: Mapping[str, Any]) -> Hardware:
+    if document["benchmark"] not in RTFX_OF:
+        raise UsageError(
+            f"{name}: a result of {document['benchmark']!r}: only {', '.join(RTFX_OF)} tell what hours cost"
+        )
     if not any(_has_speed(row) for row in document["rows"]):
-        raise UsageError(f"{name}: a result of {document['benchmark']!r}: no row of it has an RTFx")
+        raise UsageError(f"{name}: no row of it has an RTFx")
     place = hardware(document)
     if place is None:
         raise UsageError(f"{name}: does not say what it was measured on")
@@ -79,8 +88,9 @@ def _rows(
                 "device": place.label,
                 "date": document.get("date"),
                 "rtfx": row["rtfx"],
+                "rtfx_of": RTFX_OF[document["benchmark"]],
                 **usd_per_hours(row["rtfx"], offer["usd_per_hour"]),
-                _KWH: row.get(_KWH),
+                _KWH: row.get(_KWH) if is_number(row.get(_KWH)) else None,
             }
 
 
@@ -103,7 +113,9 @@ def offers(place: Hardware, said: Sequence[tuple[str, float]]) -> list[dict[str,
 
 def _listed(price: Price) -> dict[str, Any]:
     num_gpus = max(price.num_gpus, 1)
+    note = f"1 of its {num_gpus} GPUs" if num_gpus > 1 else None if price.num_gpus else f"taken to be {price.device}"
     listed = {"source": price.source, "as_of": price.as_of, "read_on": price.read_on, "offered_device": price.device}
+    listed["note"] = note
     return _offer(price.offer, price.usd_per_hour / num_gpus, price.num_gpus) | listed
 
 

@@ -11,7 +11,10 @@ place of another model's predictor and joint, which would hear no words in that,
 frames made up for them (decoder.py). Every way must find what greedy finds, up to rounding in bf16.
 
 A step is one evaluation of the predictor and joint for all rows; in greedy it is one evaluation of the joint for one row.
-The encoder is timed on batches of the same shape.
+The encoder is timed on a batch of the same lengths, from features on; `decoder_share` is of the two together. What a run
+does before and after them (copies, features, texts) is in neither.
+
+Recordings of a batch are as long as asked down to nine tenths of that.
 """
 
 from __future__ import annotations
@@ -54,6 +57,10 @@ def modes(device: torch.device) -> tuple[str, ...]:
     return ("greedy", "one_frame", "windowed", *(("chunked", "full") if device.type == "cuda" else ()))
 
 
+def recording_lengths_s(batch_size: int, duration_s: float) -> list[float]:
+    return [float(length_s) for length_s in np.linspace(duration_s, 0.9 * duration_s, batch_size)]
+
+
 class Loops:
     """One model's shape in a recognizer's dtype, on its device."""
 
@@ -72,10 +79,9 @@ class Loops:
         """A row a batch size and mode; `max_s` limits what greedy may take."""
         for batch_size in batch_sizes:
             try:
-                encoder_ms = encoder.measure(
-                    self._recognizer.encode, self._config, batch_size, duration_s, self._device
-                )["ms"]
-                frames = self._frames(batch_size, duration_s)
+                lengths_s = recording_lengths_s(batch_size, duration_s)
+                encoder_ms = encoder.measure(self._recognizer.encode, self._config, lengths_s, self._device)["ms"]
+                frames = self._frames(lengths_s)
                 found, row = greedy_rows(self._transducer, frames, self._device, max_s)
             except (RuntimeError, MemoryError) as error:
                 if not is_out_of_memory(error):
@@ -86,7 +92,7 @@ class Loops:
             for mode in modes(self._device):
                 if mode != "greedy":
                     row = self._looping(mode, frames, found)
-                yield self._key(mode, batch_size) | _beside(row, encoder_ms, batch_size * duration_s)
+                yield self._key(mode, batch_size) | _beside(row, encoder_ms, sum(lengths_s))
 
     def _key(self, mode: str, batch_size: int) -> Row:
         return {"model": self.name, "mode": mode, "batch_size": batch_size}
@@ -98,14 +104,13 @@ class Loops:
                 pack_linears_(transducer, self._dtype)  # as in a run
         return transducer
 
-    def _frames(self, batch_size: int, duration_s: float) -> Frames:
-        """Rows of nine tenths to all of the duration."""
+    def _frames(self, lengths_s: Sequence[float]) -> Frames:
         if self._is_random:
-            waves = synthetic.waves(np.linspace(duration_s, 0.9 * duration_s, batch_size), seed=_SEED)
+            waves = synthetic.waves(lengths_s, seed=_SEED)
             [batch] = batches_of(waves, self._transcriber, Budget(math.inf))
             return self._recognizer.encode(self._recognizer.features(*self._recognizer.upload(batch)))
-        num_frames, width = self._config.num_frames(duration_s), self._config.encoder.d_model
-        return decoder.random_frames(batch_size, num_frames, width, self._device, _SEED, self._dtype)
+        lengths, width = [self._config.num_frames(length_s) for length_s in lengths_s], self._config.encoder.d_model
+        return decoder.random_frames(lengths, width, self._device, _SEED, self._dtype)
 
     def _looping(self, mode: str, frames: Frames, wanted: Sequence[Hypothesis]) -> Row:
         built: Decoder | None = None

@@ -31,14 +31,14 @@ _TUNING_ROWS, _TUNING_FRAMES = 32, 100
 
 
 def random_frames(
-    batch: int, num_frames: int, width: int, device: torch.device, seed: int, dtype: torch.dtype | None = None
+    lengths: Sequence[int], width: int, device: torch.device, seed: int, dtype: torch.dtype | None = None
 ) -> Frames:
-    """Rows of nine tenths to all of `num_frames`. dtype: by default bf16 on a GPU, else float32."""
+    """A row for each length, in frames. dtype: by default bf16 on a GPU, else float32."""
     generator = torch.Generator(device).manual_seed(seed)
-    noise_TBD = torch.randn(num_frames, batch, width, generator=generator, device=device)
+    noise_TBD = torch.randn(max(lengths), len(lengths), width, generator=generator, device=device)
     for earlier_BD, later_BD in pairwise(noise_TBD):
         later_BD.mul_((1 - _INERTIA**2) ** 0.5).add_(earlier_BD, alpha=_INERTIA)
-    lengths_B = torch.linspace(num_frames, max(1, num_frames * 9 // 10), batch, device=device).long()
+    lengths_B = torch.tensor(lengths, device=device)
     return Frames(noise_TBD.transpose(0, 1).to(dtype or _dtype(device)).contiguous(), lengths_B)
 
 
@@ -51,9 +51,8 @@ def random_transducer(config: ModelConfig, device: torch.device, dtype: torch.dt
             config.predictor, config.joint, config.durations, config.encoder.d_model, config.blank_id
         )
         transducer.eval().requires_grad_(False)
-        frames = random_frames(_TUNING_ROWS, _TUNING_FRAMES, config.encoder.d_model, device, seed=1)
-        full_B = torch.full_like(frames.lengths_B, _TUNING_FRAMES)
-        make_transducer_speak_(transducer, Frames(frames.frames_BTD.float(), full_B), config.frame_s)
+        frames = random_frames([_TUNING_FRAMES] * _TUNING_ROWS, config.encoder.d_model, device, seed=1)
+        make_transducer_speak_(transducer, Frames(frames.frames_BTD.float(), frames.lengths_B), config.frame_s)
     return transducer.to(dtype or _dtype(device))
 
 

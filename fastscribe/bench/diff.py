@@ -2,7 +2,9 @@
 
 Noise is the wider of the two spreads (largest less smallest, over the median) of a measurement made several times: its
 `_runs`, or its `min_` and `max_`. With five runs each, one of 230 medians of the same thing moves further than that by chance,
-with three one of 17 (normal noise, simulated). Where there is no spread, a share that the user sets stands for it.
+with three one of 17 (normal noise, simulated). Where there is no spread, a share that the user sets stands for it; but what
+is counted and not timed (errors, equal texts) has no noise. Of rows that were measured over other audio, nothing is called
+better or worse but that.
 """
 
 from __future__ import annotations
@@ -18,10 +20,16 @@ from fastscribe.errors import UsageError
 
 _ABOUT_THE_DOCUMENT = ("benchmark", "date", "command", "case_keys", "rows", "machine")
 _OF_THE_MACHINE = "ceiling"  # measured anew each time
-_HIGHER_STARTS = ("rtfx", "speedup", "equal_texts")
+_HIGHER_STARTS = ("rtfx", "speedup", "equal_")
 _HIGHER_ENDS = ("rtfx", "_per_s", "efficiency")
-_LOWER_STARTS = ("padding", "failed", "wer", "cer")
+_LOWER_STARTS = ("padding", "failed", "wer", "cer", "label_difference")
 _LOWER_UNITS = ("ms", "us", "s", "bytes", "usd", "j", "kwh")  # also what stands before _per_
+_WORK = ("files", "audio_s")
+_COUNTED_STARTS = (
+    *("wer", "cer", "equal_", "failed", "left_out", "labels", "label_difference"),
+    *("insertions", "deletions", "substitutions", "reference_words"),
+)
+_ROUNDING_PERCENT = 1e-4  # sums of the same numbers in another order
 _AMOUNTS = ("audio_s", "sequence_s", "duration_s")  # how much was done, not how fast
 _EXTREME = re.compile(r"(?<![a-z0-9])(min|max)_")  # min_ms beside ms, wall_min_s beside wall_s
 _PASSING_FACTS = ("load_average", "free_gib", "temperature", "clocks.sm", "clocks.mem")
@@ -154,16 +162,24 @@ def _changes(
     case = _case(keys, a)
     if ("error" in a) != ("error" in b):
         yield Change(case, "error", None, None, None, 0.0, "worse" if "error" in b else "better")
+    same_work = all(_alike(a.get(name), b.get(name), _ROUNDING_PERCENT) for name in _WORK)
     flat_a, flat_b = ({name: value for name, value in _leaves(row) if name not in keys} for row in (a, b))
     for name in dict.fromkeys((*flat_a, *flat_b)):
         before, after = flat_a.get(name), flat_b.get(name)
         if (is_number(before) or is_number(after)) and not _is_spread(name, flat_a | flat_b):
             spreads = [_spread_percent(name, flat) for flat in (flat_a, flat_b)]
-            noise = max((one for one in spreads if one is not None), default=default_noise_percent)
-            yield _change(case, name, before, after, noise)
+            usual = _ROUNDING_PERCENT if _is_counted(name) else default_noise_percent
+            noise = max((one for one in spreads if one is not None), default=usual)
+            yield _change(case, name, before, after, noise, same_work)
 
 
-def _change(case: Mapping[str, Any], name: str, before: Any, after: Any, noise_percent: float) -> Change:
+def _is_counted(name: str) -> bool:
+    return name in _WORK or name.startswith(_COUNTED_STARTS)
+
+
+def _change(
+    case: Mapping[str, Any], name: str, before: Any, after: Any, noise_percent: float, same_work: bool
+) -> Change:
     if not is_number(before) or not is_number(after):
         known_a, known_b = (value if is_number(value) else None for value in (before, after))
         return Change(case, name, known_a, known_b, None, noise_percent, "unknown")
@@ -171,7 +187,8 @@ def _change(case: Mapping[str, Any], name: str, before: Any, after: Any, noise_p
     sign = (after > before) - (after < before)
     verdict = "same"
     if percent is None or abs(percent) > noise_percent:
-        verdict = {1: "better", -1: "worse", 0: "changed"}[sign * direction(name)]
+        judged = same_work or _is_counted(name)
+        verdict = {1: "better", -1: "worse", 0: "changed"}[sign * direction(name) * judged]
     return Change(case, name, before, after, percent, noise_percent, verdict)
 
 

@@ -1,11 +1,13 @@
 """What a benchmark leaves: one JSON object, the same from every command, so that two can be compared and drawn.
 
-    {"benchmark", "fastscribe", "date", "command", .. settings .., "case_keys": [..], "rows": [{..}, ..], "machine": {..}}
+    {"benchmark", "fastscribe", "date", "command", "complete", .. settings ..,
+     "case_keys": [..], "rows": [{..}, ..], "machine": {..}}
 
 A row has the keys of `case_keys`, by which it is found again in another document, and measurements whose names end in
 their unit (_ms, _s, _bytes, _share, _ratio, _per_s, _usd ..) or are `rtfx`. A measurement that was made several times is its
 median, with all of them beside it under the name with `_runs`; from these comes what is noise. A case that could
-not be measured has `error` in place of measurements. One that nothing is known of is null, never 0.
+not be measured has `error` in place of measurements. One that nothing is known of is null, never 0. Where the command was
+interrupted or failed, `complete` is false.
 """
 
 from __future__ import annotations
@@ -23,7 +25,12 @@ if TYPE_CHECKING:
 
 
 def document(
-    name: str, device: torch.device, results: Mapping[str, Any], case_keys: Sequence[str], arguments: Sequence[str]
+    name: str,
+    device: torch.device,
+    results: Mapping[str, Any],
+    case_keys: Sequence[str],
+    arguments: Sequence[str],
+    complete: bool = True,
 ) -> dict[str, Any]:
     """`results` has the settings and "rows"; `arguments` are those of the command line."""
     from fastscribe.bench import machine
@@ -36,6 +43,7 @@ def document(
         "date": datetime.now(timezone.utc).date().isoformat(),
         "command": shlex.join(["fastscribe", *arguments]),
         "device": str(device),
+        "complete": complete,
         "case_keys": list(case_keys),
         **results,
         "machine": machine.facts(device, Path.cwd()),

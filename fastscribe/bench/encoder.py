@@ -1,21 +1,21 @@
 """How fast an encoder is by batch and length, in each of its forms, and how much of the device's arithmetic that uses.
 
 `shipped` is what a Recognizer runs on this device, graphs for small batches included; the other forms say what each step
-towards it is worth. Work is counted from the shape (describe.py), so padding and recomputation do not count as work.
+towards it is worth. Work is counted from the shape (work.py), so padding and recomputation do not count as work.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
 from fastscribe.bench import kernels
 from fastscribe.bench.timing import time_call
+from fastscribe.bench.work import encoder_gflop_per_audio_s
 from fastscribe.checkpoint import Checkpoint
 from fastscribe.config import ModelConfig
-from fastscribe.describe import encoder_gflop_per_audio_s
 from fastscribe.model.fused import fuse_
 from fastscribe.model.model import build_model
 from fastscribe.recognizer import Recognizer
@@ -39,20 +39,22 @@ def build(form: str, checkpoint: Checkpoint, device: torch.device) -> Encode:
     return torch.inference_mode()(encoder.forward)
 
 
-def random_features(config: ModelConfig, batch: int, seconds: float, device: torch.device) -> Features:
-    num_frames = int(seconds * config.features.sample_rate) // config.features.hop_length
-    mel_BMT = torch.randn(batch, config.features.num_mels, num_frames, device=device)
-    return Features(mel_BMT, torch.full((batch,), num_frames, device=device))
+def random_features(config: ModelConfig, lengths_s: Sequence[float], device: torch.device) -> Features:
+    """A row for each length."""
+    front = config.features
+    lengths = [round(length_s * front.sample_rate) // front.hop_length for length_s in lengths_s]
+    mel_BMT = torch.randn(len(lengths), front.num_mels, max(lengths), device=device)
+    return Features(mel_BMT, torch.tensor(lengths, device=device))
 
 
-def measure(encode: Encode, config: ModelConfig, batch: int, seconds: float, device: torch.device) -> dict[str, Any]:
-    """`batch` rows of `seconds` of audio each, features given."""
-    features = random_features(config, batch, seconds, device)
+def measure(encode: Encode, config: ModelConfig, lengths_s: Sequence[float], device: torch.device) -> dict[str, Any]:
+    """One batch of rows that hold so much audio, features given."""
+    features = random_features(config, lengths_s, device)
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
     timing = time_call(lambda: encode(features), device, seconds=0.4, most=60)
-    audio_s = batch * seconds
-    work_gflop = encoder_gflop_per_audio_s(config, seconds) * audio_s
+    audio_s = sum(lengths_s)
+    work_gflop = encoder_gflop_per_audio_s(config, lengths_s) * audio_s
     return {
         "rtfx": 1000.0 * audio_s / timing.median_ms,
         "tflop_per_s": work_gflop / timing.median_ms,

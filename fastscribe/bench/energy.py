@@ -68,13 +68,17 @@ def _gpu_counter(device: torch.device) -> Callable[[], float | None] | None:
     """Reads joules since the driver was loaded; None for what is no GPU of NVIDIA's or has no driver library."""
     if device.type != "cuda":
         return None
-    import torch
-
-    uuid = torch.cuda.get_device_properties(device).uuid  # NVML counts GPUs that CUDA_VISIBLE_DEVICES hides
     try:
-        return nvml_counter(ctypes.CDLL("libnvidia-ml.so.1"), f"GPU-{uuid}")
+        return nvml_counter(ctypes.CDLL("libnvidia-ml.so.1"), nvidia_id(device))
     except OSError:
         return None
+
+
+def nvidia_id(device: torch.device) -> str:
+    """What NVML and nvidia-smi know a GPU by: their numbers are others where CUDA_VISIBLE_DEVICES hides some."""
+    import torch
+
+    return f"GPU-{torch.cuda.get_device_properties(device).uuid}"
 
 
 def nvml_counter(library: Any, uuid: str) -> Callable[[], float | None] | None:

@@ -2,14 +2,16 @@
 batch size and duration, in two dtypes side by side, in the layout of NVIDIA's inference tables for Jasper and QuartzNet.
 
 Every recording is as long as the next and no two are alike; a case goes round a few batches, so that what varies is the
-machine's doing and the texts'. A percentile that so few iterations cannot tell is None: the 99th needs a hundred.
+machine's doing and the texts'. The dtypes take turns in short blocks, so that a machine that slows down meanwhile does so
+for both. A percentile that so few iterations cannot tell is None: the 99th needs a hundred.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from statistics import fmean, median
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from statistics import fmean
 from time import perf_counter
 from typing import Any
 
@@ -29,7 +31,8 @@ CASE = ("model", "dtype", "batch_size", "duration_s")
 PERCENTILES = (50, 90, 95, 99)
 _BATCHES = 8  # different ones of a case
 _WARM_UPS = 3
-_NOISE_PARTS = 5  # of the iterations, whose medians say how noisy they are
+_BLOCKS = 10  # of a case, in each of which each dtype has a turn
+_NOISE_PARTS = 5  # of the iterations: how far these differ says how noisy a statistic is
 
 Row = dict[str, Any]
 
@@ -52,72 +55,142 @@ def rows(
     """The rows of each duration and batch size, one a transcriber; a later one's `speedup_ratio` is over the first."""
     for duration_s in durations_s:
         for batch_size in batch_sizes:
-            found: list[Row] = []
-            for transcriber in transcribers:
-                key: Row = dict(zip(CASE, (name, transcriber.recognizer.dtype, batch_size, duration_s), strict=True))
-                found.append(key | _measured(transcriber, batch_size, duration_s, effort))
+            cases = [_Case(transcriber, batch_size, duration_s) for transcriber in transcribers]
+            _measure(cases, effort)
+            found = [dict(zip(CASE, (name, case.dtype, batch_size, duration_s), strict=True)) for case in cases]
+            found = [key | case.row(effort) for key, case in zip(found, cases, strict=True)]
             for row in found[1:]:
                 if "error" not in row and "error" not in found[0]:
-                    row["speedup_ratio"] = found[0]["average_ms"] / row["average_ms"]
+                    row |= _speedup(found[0], row)
             yield found
 
 
-def _measured(transcriber: Transcriber, batch_size: int, duration_s: float, effort: Effort) -> Row:
-    device = transcriber.recognizer.device
-    reset_peak(device)
-    try:
-        batches = _batches(transcriber, batch_size, duration_s)
-        times_ms, labels = _times_ms(transcriber, batches, effort)
-    except (RuntimeError, MemoryError) as error:
-        if not is_out_of_memory(error):
-            raise
-        free(device)
-        return {"error": describe(error)}
-    audio_s = batch_size * duration_s
-    return {
-        **summary(times_ms),
-        "sequences_per_s": 1000 * batch_size / fmean(times_ms),
-        "rtfx": 1000 * audio_s / fmean(times_ms),
-        "labels_per_audio_s": labels / audio_s,
-        "iterations": len(times_ms),
-        "iterations_asked": effort.iterations,
-        "peak_bytes": peak(transcriber),
-    }
+@dataclass
+class _Case:
+    """Batches of one size and duration, and what they took one transcriber. An error ends it."""
+
+    transcriber: Transcriber
+    batch_size: int
+    duration_s: float
+    batches: list[Batch] = field(default_factory=list)
+    times_ms: list[float] = field(default_factory=list)
+    labels: int = 0
+    peak_bytes: int = 0
+    error: str | None = None
+
+    @property
+    def dtype(self) -> str:
+        return self.transcriber.recognizer.dtype
+
+    def attempt(self, step: Callable[[], None]) -> None:
+        """`step`, unless there has been an error; no room for it is one."""
+        if self.error is not None:
+            return
+        try:
+            step()
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+            self.error, self.batches = describe(error), []
+            free(self.transcriber.recognizer.device)
+
+    def make_batches(self) -> None:
+        self.batches = _batches(self.transcriber, self.batch_size, self.duration_s)
+
+    def warm_up(self, max_s: float) -> None:
+        """Iterations that do not count but for the memory that they take."""
+        reset_peak(self.transcriber.recognizer.device)
+        start = perf_counter()
+        for number in range(_WARM_UPS):
+            text_of(self.transcriber, self.batches[number % len(self.batches)])
+            if perf_counter() - start > max_s / 2:
+                break
+        self.peak_bytes = peak(self.transcriber)
+
+    def block(self, iterations: int, max_s: float) -> None:
+        """So many more, or as many as fit in `max_s`, one at least."""
+        start = perf_counter()
+        for _ in range(iterations):
+            before = perf_counter()
+            self.labels += text_of(self.transcriber, self.batches[len(self.times_ms) % len(self.batches)])
+            after = perf_counter()
+            self.times_ms.append(1000 * (after - before))
+            if after - start >= max_s:
+                break
+
+    def row(self, effort: Effort) -> Row:
+        if self.error is not None:
+            return {"error": self.error}
+        found, audio_s = summary(self.times_ms), self.batch_size * self.duration_s
+        for name, amount in (("sequences_per_s", self.batch_size), ("rtfx", audio_s)):
+            found[name] = 1000 * amount / found["average_ms"]
+            if "average_ms_runs" in found:
+                found[f"{name}_runs"] = [1000 * amount / run_ms for run_ms in found["average_ms_runs"]]
+        return found | {
+            "labels_per_audio_s": self.labels / len(self.times_ms) / audio_s,
+            "iterations": len(self.times_ms),
+            "iterations_asked": effort.iterations,
+            "peak_bytes": self.peak_bytes,
+        }
+
+
+def _measure(cases: Sequence[_Case], effort: Effort) -> None:
+    """Blocks in turns; who goes first changes from one to the next. When one has had its time, all have."""
+    first = cases[0]
+    first.attempt(first.make_batches)
+    for case in cases:  # over the same audio, in the same memory
+        case.batches, case.error = first.batches, first.error
+    for case in cases:
+        case.attempt(partial(case.warm_up, effort.max_s))
+    size, turns = -(-effort.iterations // _BLOCKS), list(cases)
+    while turns:
+        for case in turns:
+            left = effort.iterations - len(case.times_ms)
+            case.attempt(partial(case.block, min(size, left), effort.max_s / _BLOCKS))
+        if max(sum(case.times_ms) for case in cases) >= 1000 * effort.max_s:
+            break
+        turns = [case for case in reversed(turns) if case.error is None and len(case.times_ms) < effort.iterations]
+
+
+def _speedup(first: Row, row: Row) -> Row:
+    found: Row = {"speedup_ratio": first["average_ms"] / row["average_ms"]}
+    if "average_ms_runs" in first and "average_ms_runs" in row:
+        # One that had few iterations may have had fewer than the other.
+        runs = zip(first["average_ms_runs"], row["average_ms_runs"], strict=False)
+        found["speedup_ratio_runs"] = [first_ms / its_ms for first_ms, its_ms in runs]
+    return found
 
 
 def summary(times_ms: Sequence[float]) -> Row:
-    """Average, percentiles, and medians of parts of the iterations in their order."""
-    parts = [part for part in np.array_split(np.asarray(times_ms), _NOISE_PARTS) if len(part)]
-    return {
-        "average_ms": fmean(times_ms),
-        **{f"p{percent}_ms": percentile(times_ms, percent) for percent in PERCENTILES},
-        "p50_ms_runs": [float(median(part.tolist())) for part in parts],
-        "min_ms": min(times_ms),
-        "max_ms": max(times_ms),
+    """Average, percentiles and extremes, each with its own of parts of the iterations in their order, if these can tell."""
+    statistics: dict[str, Callable[[Sequence[float]], float | None]] = {
+        "average_ms": fmean,
+        **{f"p{percent}_ms": partial(percentile, percent=percent) for percent in PERCENTILES},
+        "min_ms": min,
+        "max_ms": max,
     }
+    found: Row = {}
+    for name, statistic in statistics.items():
+        found[name] = statistic(times_ms)
+        if parts := _of_parts(times_ms, statistic):
+            found[f"{name}_runs"] = parts
+    return found
+
+
+def _of_parts(times_ms: Sequence[float], statistic: Callable[[Sequence[float]], float | None]) -> list[float]:
+    """As many parts as can each tell the statistic; empty where not even two can."""
+    for count in range(min(_NOISE_PARTS, len(times_ms)), 1, -1):
+        parts = [statistic(part.tolist()) for part in np.array_split(np.asarray(times_ms), count)]
+        told = [value for value in parts if value is not None]
+        if len(told) == count:
+            return told
+    return []
 
 
 def percentile(values: Sequence[float], percent: int) -> float | None:
     """The smallest value that `percent` % of all do not exceed; None where fewer than one value lies above it."""
     rank = -(-len(values) * percent // 100)
     return sorted(values)[rank - 1] if rank < len(values) or percent == 50 else None
-
-
-def _times_ms(transcriber: Transcriber, batches: Sequence[Batch], effort: Effort) -> tuple[list[float], float]:
-    """Of each iteration, and labels a batch."""
-    start = perf_counter()
-    for number in range(_WARM_UPS):
-        text_of(transcriber, batches[number % len(batches)])
-        if perf_counter() - start > effort.max_s / 2:
-            break
-    found: list[float] = []
-    labels = 0
-    start = perf_counter()
-    while len(found) < effort.iterations and (not found or perf_counter() - start < effort.max_s):
-        before = perf_counter()
-        labels += text_of(transcriber, batches[len(found) % len(batches)])
-        found.append(1000 * (perf_counter() - before))
-    return found, labels / len(found)
 
 
 def text_of(transcriber: Transcriber, batch: Batch) -> int:
@@ -132,7 +205,7 @@ def text_of(transcriber: Transcriber, batch: Batch) -> int:
 
 
 def _batches(transcriber: Transcriber, batch_size: int, duration_s: float) -> list[Batch]:
-    """Synthetic audio, the same whatever the dtype."""
+    """Synthetic audio."""
     waves = synthetic.waves([duration_s] * batch_size * _BATCHES, seed=batch_size)
     budget = Budget(batch_size * transcriber.config.num_frames(duration_s))
     return batches_of(waves, transcriber, budget)

@@ -32,12 +32,13 @@ from fastscribe.run import Transcriber
 from fastscribe.types import Failure, Utterance
 
 CASE_KEYS = ("dataset", "dtype", "batch_size")
+COMPOSITE = "composite"
 DIFFERENCES = (
     "the normaliser is whisper-normalizer's English one; the board's copy of it also joins dotted initials (u.s. -> us), "
     "drops ellipses and has a spelling list of its own",
     "batches hold a budget of frames unless --batch-size is given; the board gives Parakeet models 128 files a batch",
     "audio beyond 40 s is cut at pauses; the board runs long recordings with local attention, one a batch",
-    "a file that fails counts as an empty text; the board has no such files",
+    "a file that fails counts as an empty text, and as no audio; the board has no such files",
 )
 _WARM_UP_BATCHES = 4
 _LEFT_OUT = "ignore time segment in scoring"  # a reference that the board leaves out, as it does empty ones
@@ -82,7 +83,7 @@ class Result:
     files: int
     left_out: int  # rows without a reference to score
     failed: int
-    audio_s: float
+    audio_s: float  # of those that did not fail
     wall_s: float
     score: Score
     file: str
@@ -247,8 +248,16 @@ def result_line(model_id: str, dataset: str, wer_percent: float, rtfx: float) ->
     return f"{model_id} | {dataset}: WER = {wer_percent:.2f} %, RTFx = {rtfx:.2f}"
 
 
-def composite(results: Sequence[Result]) -> dict[str, float]:
-    """The mean of the datasets' rates, which are rounded; all audio over all time."""
+def composite(results: Sequence[Result]) -> dict[str, Any]:
+    """A row beside the datasets': the mean of their rates, which are rounded; all audio over all time."""
     rate = sum(result.score.wer_percent for result in results) / len(results)
-    rtfx = sum(result.audio_s for result in results) / sum(result.wall_s for result in results)
-    return {"wer_percent": round(rate, 4), "rtfx": round(rtfx, 2)}
+    audio_s, wall_s = (sum(getattr(result, name) for result in results) for name in ("audio_s", "wall_s"))
+    return {
+        "dataset": COMPOSITE,
+        "files": sum(result.files for result in results),
+        "failed": sum(result.failed for result in results),
+        "audio_s": round(audio_s, 3),
+        "wall_s": round(wall_s, 4),
+        "rtfx": round(audio_s / wall_s, 2),
+        "wer_percent": round(rate, 4),
+    }

@@ -6,7 +6,7 @@ import os
 import platform
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from fastscribe.bench.energy import nvidia_id
 from fastscribe.recognizer import cpu_name
 
 _PACKAGES = (
@@ -40,7 +41,7 @@ def facts(device: torch.device, root: Path) -> dict[str, Any]:
         else None,
         "load_average_1min": round(os.getloadavg()[0], 2),
         "versions": versions(),
-        "gpu": gpu_facts() if device.type == "cuda" else None,
+        "gpu": gpu_facts(device) if device.type == "cuda" else None,
         "torch_cuda": torch.version.cuda,
         "cudnn": torch.backends.cudnn.version() if torch.backends.cudnn.is_available() else None,
     }
@@ -57,23 +58,29 @@ def versions() -> dict[str, str | None]:
     return found
 
 
-def gpu_facts() -> dict[str, Any]:
-    properties = torch.cuda.get_device_properties(0)
-    free, total = torch.cuda.mem_get_info(0)
+def gpu_facts(device: torch.device) -> dict[str, Any]:
+    """Of this one of the machine's GPUs."""
+    properties = torch.cuda.get_device_properties(device)
+    free, total = torch.cuda.mem_get_info(device)
     return {
         "torch_name": properties.name,
         "multiprocessors": properties.multi_processor_count,
         "capability": f"{properties.major}.{properties.minor}",
         "memory_gib": round(total / 2**30, 1),
         "memory_free_gib": round(free / 2**30, 1),
-        "nvidia_smi": _nvidia_smi(),
+        "nvidia_smi": _nvidia_smi(device),
     }
 
 
-def _nvidia_smi() -> dict[str, str] | str:
+def _query(device: torch.device, names: Sequence[str], form: str) -> list[str]:
+    """The command that asks for one GPU: without its name nvidia-smi answers for all, those that are hidden from us too."""
+    return ["nvidia-smi", f"--id={nvidia_id(device)}", f"--query-gpu={','.join(names)}", f"--format={form}"]
+
+
+def _nvidia_smi(device: torch.device) -> dict[str, str] | str:
     try:
         values = subprocess.run(
-            ["nvidia-smi", f"--query-gpu={','.join(_GPU_FACTS)}", "--format=csv,noheader"],
+            _query(device, _GPU_FACTS, "csv,noheader"),
             capture_output=True, text=True, timeout=20, check=True,
         ).stdout.strip().split("\n")[0].split(", ")  # fmt: skip
     except (OSError, subprocess.SubprocessError) as error:
@@ -100,11 +107,12 @@ def commit(root: Path) -> str:
 
 @contextmanager
 def gpu_samples(device: torch.device) -> Iterator[dict[str, Any]]:
-    """Fills the mapping, when the block ends, with means over it: utilisation, clocks, power, as nvidia-smi samples them."""
+    """Fills the mapping, when the block ends, with means over it: the device's utilisation, clocks, power, as nvidia-smi
+    samples them."""
     found: dict[str, Any] = {}
     process = None
     if device.type == "cuda" and shutil.which("nvidia-smi"):
-        query = ["nvidia-smi", f"--query-gpu={','.join(_SAMPLED)}", "--format=csv,noheader,nounits", "-lms", "200"]
+        query = [*_query(device, _SAMPLED, "csv,noheader,nounits"), "-lms", "200"]
         process = subprocess.Popen(query, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     try:
         yield found

@@ -2,7 +2,8 @@
 pays for) and from memory, where the time went, memory held, and how near that is to what the machine could do (reach.py).
 
 Recordings are the user's own or made up, as many as keep the measurement within a time that is guessed from a few of them.
-One model is in memory at a time.
+What lies in memory for the second speed is gone before the first is measured, whose memory is the one that is counted. One
+model is in memory at a time.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from typing import Any, Literal
 
 import torch
 
+from fastscribe import batching
 from fastscribe.batching import Budget
 from fastscribe.bench import reach, synthetic, throughput, work
 from fastscribe.bench.notebook import describe
@@ -27,12 +29,14 @@ from fastscribe.bench.reach import Reach
 from fastscribe.config import Options
 from fastscribe.device import is_out_of_memory
 from fastscribe.errors import UsageError
+from fastscribe.recognizer import torch_dtype
 from fastscribe.run import Transcriber
 from fastscribe.types import Batch, Failure
 
 CASE = ("model", "dtype", "batch_frames")
-_MEAN_S = 7.85  # of synthetic recordings
-_FEWEST, _MOST, _MOST_COPIES = 8, 2048, 8  # synthetic recordings, and names for each of them in a pass
+MEAN_S = 7.85  # of synthetic recordings
+_FEWEST, _STEP, _MOST_STEPS = 8, 4, 5  # recordings a pass: 8, 32 .. 8192
+_MOST = 2048  # different ones that are made up
 _TRIED_S = 1.0  # a guess of the speed takes about as long
 _STAGES = {"copy": "copy", "features": "features", "encode": "encode", "decode": "decode", "assemble": "text"}
 _FILE_STAGES = {"wait_for_audio": "wait_for_audio", "write": "write"}
@@ -65,49 +69,69 @@ class Plan:
 
 @dataclass(frozen=True)
 class Recordings:
-    """`inputs` as the user would name them, the first `most` of which count. `once` are the same without copies: from
-    memory they are gone through `copies` times, while from files each copy is a file."""
+    """`inputs` as the user would name them, of which the first count. `once` are the same without copies: from memory they
+    are gone through `copies` times, while from files each copy is a file."""
 
     inputs: tuple[str, ...]
-    most: int | None = None
+    clips: int | None = None  # so many different ones; None: all
     once: tuple[str, ...] = ()
     copies: int = 1
+    rtfx: float | None = None  # as guessed, where that decided how many there are
+
+    @property
+    def most(self) -> int | None:
+        """Of `inputs`."""
+        return None if self.clips is None else self.clips * self.copies
 
 
 def guessed_rtfx(transcriber: Transcriber) -> float:
-    """From twice as many recordings each time, until that takes about a second."""
+    """From twice as many recordings each time, until that takes about a second.
+
+    Each number goes twice, and the first time, in which kernels are compiled and graphs captured, does not count.
+    """
     budget, count = transcriber.recognizer.choose_budget(), 2
     while True:
         waves = synthetic.waves(synthetic.leaderboard_lengths_s(count, seed=5), seed=6)
-        found = throughput.stream(transcriber, throughput.batches_of(waves, transcriber, budget))
+        batches = throughput.batches_of(waves, transcriber, budget)
+        throughput.stream(transcriber, batches)
+        found = throughput.stream(transcriber, batches)
         if found["wall_s"] > _TRIED_S or count >= _MOST:
             return found["audio_s"] / found["wall_s"]
         count *= 2
 
 
-def synthetic_amount(rtfx: float, seconds: float, passes: int) -> tuple[int, int]:
-    """Recordings, and copies of each in a pass, for `passes` passes in about `seconds`."""
-    wanted = rtfx * seconds / passes / _MEAN_S
-    return round(min(max(wanted, _FEWEST), _MOST)), min(max(1, math.floor(wanted / _MOST)), _MOST_COPIES)
+def amount(rtfx: float, seconds: float, passes: int) -> int:
+    """Recordings of MEAN_S a pass, for `passes` passes in about `seconds`: half of that to twice as much.
+
+    One of few numbers, each four times the last: so the same command does the same work, although it guesses another speed
+    each time, unless that is near where one number gives way to the next.
+    """
+    wanted = rtfx * seconds / passes / MEAN_S
+    steps = round(math.log(wanted / _FEWEST, _STEP))
+    return _FEWEST * _STEP ** min(max(0, steps), _MOST_STEPS)
 
 
-def make_recordings(folder: Path, count: int, copies: int) -> Recordings:
-    """FLAC files of leaderboard-like lengths below `folder`."""
-    waves = synthetic.waves(synthetic.leaderboard_lengths_s(count, seed=3), seed=4)
+def make_recordings(folder: Path, count: int, rtfx: float | None = None) -> Recordings:
+    """FLAC files of leaderboard-like lengths below `folder`; with `rtfx`, of more than a few thousand some are copies."""
+    copies = 1 if rtfx is None else max(1, count // _MOST)
+    waves = synthetic.waves(synthetic.leaderboard_lengths_s(count // copies, seed=3), seed=4)
     paths = synthetic.write_files(folder / "once", waves, "flac", len(os.sched_getaffinity(0)))
     if copies == 1:
-        return Recordings((str(folder / "once"),))
+        return Recordings((str(folder / "once"),), count, rtfx=rtfx)
     throughput.hard_links(paths, folder / "copies", copies)
-    return Recordings((str(folder / "copies"),), None, (str(folder / "once"),), copies)
+    return Recordings((str(folder / "copies"),), count // copies, (str(folder / "once"),), copies, rtfx)
 
 
-def reach_of(transcriber: Transcriber, lengths_s: Sequence[float], frames: float, memory_gb_per_s: float) -> Reach:
-    """In batches of so many encoder frames."""
+def reach_of(transcriber: Transcriber, lengths_s: Sequence[float], budget: Budget, memory_gb_per_s: float) -> Reach:
+    """In the batches that this budget makes of the recordings; matrices have as many rows as the mean frame's batch."""
     config, recognizer = transcriber.config, transcriber.recognizer
-    frames = min(frames, sum(map(config.num_frames, lengths_s)))
-    rate = reach.matrix_rate(config.encoder, recognizer.device, recognizer.dtype, round(frames))
-    found = work.per_audio_s(config, lengths_s, recognizer.dtype)
-    return reach.of((rate, memory_gb_per_s), found, frames * config.frame_s)
+    planned = batching.plan(lengths_s, config.num_frames, budget, None)
+    frames = [sum(map(config.num_frames, batch)) for batch in planned]
+    rows = round(sum(count**2 for count in frames) / sum(frames))
+    rate = reach.matrix_rate(config.encoder, recognizer.device, recognizer.dtype, rows)
+    activation_bytes = torch_dtype(recognizer.dtype).itemsize
+    found = work.per_audio_s(config, lengths_s, recognizer.dtype, activation_bytes)
+    return reach.of((rate, memory_gb_per_s), found, math.fsum(lengths_s) / len(frames))
 
 
 @dataclass
@@ -117,7 +141,7 @@ class Measurement:
     transcriber: Transcriber
     subject: Subject
     recordings: Recordings
-    auto_frames: float = math.inf
+    auto: Budget = field(default_factory=lambda: Budget(math.inf))
     failures: list[Failure] = field(default_factory=list)
     lengths_s: list[float] = field(default_factory=list)
 
@@ -126,7 +150,7 @@ class Measurement:
         """Raises UsageError where none of the inputs can be read."""
         found = cls(transcriber, subject, recordings)
         batches, found.failures = found.batches("auto")
-        found.auto_frames = transcriber.engine.budget.frames
+        found.auto = replace(transcriber.engine.budget)
         if not batches:
             why = f": {found.failures[0].path}: {found.failures[0].message}" if found.failures else ""
             raise UsageError(f"no recording that can be measured{why}")
@@ -137,17 +161,27 @@ class Measurement:
     def audio_s(self) -> float:
         return sum(self.lengths_s)
 
+    @property
+    def auto_frames(self) -> int:
+        return round(self.auto.frames)
+
+    def ceiling(self, asked: int | Literal["auto"], memory_gb_per_s: float) -> Reach:
+        """What the machine could reach within this budget."""
+        return reach_of(
+            self.transcriber, self.lengths_s, self.auto if asked == "auto" else Budget(asked), memory_gb_per_s
+        )
+
     def batches(self, frames: int | Literal["auto"]) -> tuple[list[Batch], list[Failure]]:
         """Within this budget, which is also the one of later runs."""
         self.transcriber.options = replace(self.transcriber.options, batch_frames=frames)
         once = self.recordings.once or self.recordings.inputs
-        return throughput.read_batches(self.transcriber, once, self.recordings.most)
+        return throughput.read_batches(self.transcriber, once, self.recordings.clips)
 
-    def rows(self, plan: Plan, ceiling: Reach, out: Path) -> Iterator[Row]:
-        """A row a budget; what does not fit in memory is a row with its error."""
-        for asked in plan.batch_frames:
+    def rows(self, plan: Plan, ceilings: Sequence[Reach], out: Path) -> Iterator[Row]:
+        """A row a budget, with its ceiling; what does not fit in memory is a row with its error."""
+        for asked, ceiling in zip(plan.batch_frames, ceilings, strict=True):
             key = {"model": self.subject.name, "dtype": self.transcriber.recognizer.dtype, "batch_frames": asked}
-            key["budget_frames"] = round(self.auto_frames) if asked == "auto" else asked
+            key["budget_frames"] = self.auto_frames if asked == "auto" else asked
             try:
                 yield key | self._row(asked, plan.passes, ceiling, out)
             except (RuntimeError, MemoryError) as error:
@@ -160,22 +194,21 @@ class Measurement:
     def _row(self, frames: int | Literal["auto"], passes: int, ceiling: Reach, out: Path) -> Row:
         transcriber, recordings = self.transcriber, self.recordings
         batches, _ = self.batches(frames)
-        reset_peak(self.subject.device)
         transcriber.engine.budget = Budget(math.inf)
         memory = throughput.from_batches(transcriber, batches, passes, recordings.copies)
-        peak_bytes = peak(transcriber)
         if math.isfinite(transcriber.engine.budget.frames):
             raise torch.OutOfMemoryError(
                 "batches of this size do not fit in memory; smaller ones were measured in their place"
             )
         del batches
         folder = out / f"run{len(list(out.iterdir()))}"
-        files = throughput.from_inputs(transcriber, recordings.inputs, folder, passes, recordings.most)
+        reset_peak(self.subject.device)
+        files = throughput.from_files(transcriber, recordings.inputs, folder, passes, recordings.most)
         shutil.rmtree(folder, ignore_errors=True)
         return _speeds(memory, files) | {
             "ceiling_rtfx": ceiling.ceiling_rtfx,
             "ceiling_reached_share": memory["rtfx"] / ceiling.ceiling_rtfx,
-            "peak_bytes": peak_bytes,
+            "peak_bytes": peak(transcriber),
         }
 
 

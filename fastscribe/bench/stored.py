@@ -12,6 +12,7 @@ from fastscribe.errors import UsageError
 from fastscribe.regular_file import read_regular
 
 _MAX_BYTES = 64 * 2**20
+_LEAST, _MOST, _MOST_DIGITS = 1e-60, 1e60, 20
 
 
 @dataclass(frozen=True)
@@ -28,10 +29,11 @@ class Hardware:
 
 
 def read(path: Path) -> dict[str, Any]:
-    """The document. Raises UsageError, in one line, for what is no benchmark's result, whole."""
+    """The document. Raises UsageError, in one line, for what is no benchmark's result, whole, and for numbers beyond all
+    measure."""
     try:
         text = read_regular(path, _MAX_BYTES).decode("utf-8")
-        found = json.loads(text, parse_constant=_refuse)
+        found = json.loads(text, parse_constant=_refuse, parse_float=_number, parse_int=_whole_number)
     except OSError as error:
         raise UsageError(f"{path}: cannot be read: {error.strerror or error}") from error
     except (ValueError, RecursionError) as error:
@@ -44,6 +46,20 @@ def read(path: Path) -> dict[str, Any]:
 
 def _refuse(constant: str) -> NoReturn:
     raise ValueError(f"{constant} is no JSON")
+
+
+def _number(text: str) -> float:
+    """One with which what benchmarks measure can be reckoned: quotients of these are finite, and no 0 that was none."""
+    value = float(text)
+    if value and not _LEAST <= abs(value) <= _MOST:
+        raise ValueError(f"{text[:40]} is out of range")
+    return value
+
+
+def _whole_number(text: str) -> int:
+    if len(text) > _MOST_DIGITS:
+        raise ValueError(f"{text[:40]}.. is out of range")
+    return int(text)
 
 
 def _problem(found: Any) -> str | None:

@@ -120,6 +120,17 @@ def read_batches(
     return batches, failures
 
 
+def first_of(transcriber: Transcriber, inputs: Sequence[str], audio_s: float) -> int | None:
+    """How many of the first recordings that inputs hold have so much audio; None where all of them have no more."""
+    found_s = 0.0
+    with closing(transcriber.windows(inputs, None)) as windows:
+        for item in (item for window in windows for item in window):
+            if found_s >= audio_s:
+                return item.index if isinstance(item, Failure) else item[0].audio.index
+            found_s += 0.0 if isinstance(item, Failure) else sum(utterance.duration_s for utterance in item)
+    return None
+
+
 class First:
     """A run's ledger (run.py) by which only the first `most` of its inputs are its own, and of these another ledger's."""
 
@@ -172,27 +183,23 @@ def _summary(found: Sequence[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def from_files(transcriber: Transcriber, paths: Sequence[Path], out: Path, passes: int) -> dict[str, Any]:
-    """The median of `passes` over all files after a warm-up over some; the files' pages are warm."""
-    for path in set(paths):
-        path.read_bytes()
-    _to_jsonl(transcriber, paths[: max(1, len(paths) // 8)], out / "warm_up")
-    with gpu_samples(transcriber.recognizer.device) as samples:
-        found = [_to_jsonl(transcriber, paths, out / f"pass{number}") for number in range(passes)]
-    return _summary(found) | samples | {key: found[-1][key] for key in ("files", "padding_share", "peak_bytes")}
-
-
-def from_inputs(
-    transcriber: Transcriber, inputs: Sequence[str], out: Path, passes: int, most: int | None = None
+def from_files(
+    transcriber: Transcriber,
+    inputs: Sequence[str | Path],
+    out: Path,
+    passes: int,
+    most: int | None = None,
+    strict: bool = False,
 ) -> dict[str, Any]:
-    """The same over the first `most` recordings of anything that can be transcribed, after a warm-up over all of them.
+    """The median of `passes` over the first `most` recordings of anything that can be transcribed, after one that does not
+    count and leaves the files' pages warm.
 
-    What fails is counted and costs its time.
+    What fails is counted and costs its time; with `strict` it raises RuntimeError.
     """
-    _to_jsonl(transcriber, inputs, out / "warm_up", most, strict=False)
+    _to_jsonl(transcriber, inputs, out / "warm_up", most, strict)
     device = transcriber.recognizer.device
     with gpu_samples(device) as samples, energy.energy(device) as used:
-        found = [_to_jsonl(transcriber, inputs, out / f"pass{i}", most, strict=False) for i in range(passes)]
+        found = [_to_jsonl(transcriber, inputs, out / f"pass{i}", most, strict) for i in range(passes)]
     samples |= energy.row(used, sum(one["audio_s"] for one in found))
     return (
         _summary(found) | samples | {key: found[-1][key] for key in ("files", "failed", "padding_share", "peak_bytes")}
@@ -200,7 +207,7 @@ def from_inputs(
 
 
 def _to_jsonl(
-    transcriber: Transcriber, inputs: Sequence[str | Path], folder: Path, most: int | None = None, strict: bool = True
+    transcriber: Transcriber, inputs: Sequence[str | Path], folder: Path, most: int | None, strict: bool
 ) -> dict[str, Any]:
     start = perf_counter()
     with FolderOutput(folder, OutputStyle(), {}, overwrite=True) as output:

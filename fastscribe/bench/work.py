@@ -18,7 +18,6 @@ from fastscribe.config import EncoderConfig, ModelConfig
 
 LABELS_PER_S = 3.5  # of speech, about
 _ON_CHIP = ("scores",)
-_ITEM_BYTES = {"fp32": 4, "bf16": 2, "fp8": 2, "int8": 2}  # activations; the 8-bit forms multiply in 8 bits only
 
 
 @dataclass(frozen=True)
@@ -42,8 +41,12 @@ class Work:
         return self.mb + self.weights_bytes / 1e6 / batch_audio_s
 
 
-def per_audio_s(config: ModelConfig, lengths_s: Sequence[float], dtype: str) -> Work:
-    """Mean over recordings of these lengths, each one utterance, that say LABELS_PER_S. dtype: fp32, bf16, int8 or fp8."""
+def per_audio_s(config: ModelConfig, lengths_s: Sequence[float], dtype: str, activation_bytes: int) -> Work:
+    """Mean over recordings of these lengths, each one utterance, that say LABELS_PER_S. dtype: fp32, bf16, int8 or fp8.
+
+    The 8-bit forms only multiply in 8 bits: `activation_bytes` are those of a number between layers, which the machine
+    decides (a CPU without bf16 of its own runs int8 models in float32).
+    """
     total_s = math.fsum(lengths_s)
     flops: dict[str, float] = {}
     moved: dict[str, float] = {}
@@ -52,8 +55,8 @@ def per_audio_s(config: ModelConfig, lengths_s: Sequence[float], dtype: str) -> 
             flops[name] = flops.get(name, 0.0) + count / total_s
         for name, count in encoder_elements(config, length_s).items():
             if name not in _ON_CHIP:
-                moved[name] = moved.get(name, 0.0) + _ITEM_BYTES[dtype] * count / total_s
-    weight_bytes = 1 if dtype in ("int8", "fp8") else _ITEM_BYTES[dtype]
+                moved[name] = moved.get(name, 0.0) + activation_bytes * count / total_s
+    weight_bytes = 1 if dtype in ("int8", "fp8") else activation_bytes
     return Work(flops, moved, float(weight_bytes * encoder_parameters(config.encoder)))
 
 
@@ -73,6 +76,12 @@ def encoder_flops(config: ModelConfig, length_s: float) -> dict[str, float]:
     }
     layers = {name: 2.0 * encoder.num_layers * macs for name, macs in per_layer.items()}
     return {"subsampling": 2.0 * _subsampling_macs(config, length_s), **layers}
+
+
+def encoder_gflop_per_audio_s(config: ModelConfig, lengths_s: Sequence[float]) -> float:
+    """Of recordings of these lengths, each one utterance."""
+    flops = math.fsum(count for length_s in lengths_s for count in encoder_flops(config, length_s).values())
+    return 1e-9 * flops / math.fsum(lengths_s)
 
 
 def position_flops(config: ModelConfig, length_s: float) -> float:

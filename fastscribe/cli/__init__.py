@@ -1,5 +1,5 @@
-"""The command line: parse, call, print. Exit codes: 0 all done, 1 some files failed, 2 wrong usage or unusable model,
-130 interrupted, 143 terminated, 141 stdout closed.
+"""The command line: parse, call, print. Exit codes: 0 all done, 1 some files failed (of a benchmark: nothing could be
+measured), 2 wrong usage or unusable model, 130 interrupted, 143 terminated, 141 stdout closed.
 
 A file a command; nothing heavy is imported before a command needs it.
 """
@@ -25,7 +25,7 @@ __all__ = ["app", "bench", "evaluate", "main", "merge", "models", "train", "tran
 _ClickException: type[Any] = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
 
 _INTERRUPTED, _TERMINATED = 130, 143
-_KEPT = "what was finished is kept, and with --output-dir the same command goes on from there"
+_KEPT = {"transcribe": "; what was finished is kept, and with --output-dir the same command goes on from there"}
 
 
 def main() -> None:
@@ -60,11 +60,16 @@ def _run() -> int:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains when it flushes
         return 141
     except _Terminated:
-        say(f"terminated; {_KEPT}")
+        say(f"terminated{_kept()}")
         return _TERMINATED
     if code == _INTERRUPTED:  # some versions of typer turn Ctrl-C into this code themselves
-        say(f"interrupted; {_KEPT}")
+        say(f"interrupted{_kept()}")
     return code
+
+
+def _kept() -> str:
+    """What the command that was given does about an end before its end, where it has not said so itself."""
+    return _KEPT.get(next(iter(sys.argv[1:]), ""), "")
 
 
 class _Terminated(BaseException):

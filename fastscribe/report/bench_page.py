@@ -15,7 +15,7 @@ from fastscribe.report.figures import UNKNOWN, is_number, number, quantity, word
 from fastscribe.report.grid import Cases
 from fastscribe.report.markup import Html
 
-_OF_THE_DOCUMENT = ("benchmark", "fastscribe", "date", "command", "device", "case_keys", "rows", "machine")
+_OF_THE_DOCUMENT = ("benchmark", "fastscribe", "date", "command", "device", "case_keys", "rows", "machine", "complete")
 _SPEED = re.compile(r"(?!ceiling_|matrix_|one_after)(\w+_)?rtfx")
 _COST = re.compile(r"usd_per_1000_audio_hours|kwh_per_1000_audio_hours|j_per_audio_hour")
 _BYTES = re.compile(r"(\w+_)?bytes")
@@ -42,10 +42,14 @@ def render(document: Mapping[str, Any]) -> str:
     settings = {key: value for key, value in document.items() if key not in _OF_THE_DOCUMENT}
     body += _described("Settings", settings) + _described("Machine", document.get("machine") or {})
     body.append(markup.section("Command", markup.command(document.get("command", UNKNOWN))))
-    status = None
+    status = []
+    if document.get("complete") is False:
+        status.append("the measurement ended before its end: this is what was measured by then")
     if failed:
-        status = f"{len(failed)} of {len(document['rows'])} cases could not be measured: see the table of all cases"
-    return markup.page(f"fastscribe bench: {document['benchmark']}", _facts(document), status, body)
+        status.append(
+            f"{len(failed)} of {len(document['rows'])} cases could not be measured: see the table of all cases"
+        )
+    return markup.page(f"fastscribe bench: {document['benchmark']}", _facts(document), "; ".join(status), body)
 
 
 def _facts(document: Mapping[str, Any]) -> list[str]:
@@ -63,13 +67,15 @@ def _best(cases: Cases) -> Iterator[tuple[str, str, str]]:
         ("sequences_per_s", "Most sequences a second", max, ""),
         ("usd_per_1000_audio_hours", "Lowest cost", min, " USD"),
         ("speedup_ratio", "Largest speed-up", max, " times"),
+        ("equal_texts_share", "Equal texts", max, " %"),
     )
     for name, label, choose, unit in wanted:
         rows = [row for row in cases.rows if is_number(row.get(name))]
         if rows:
             row = choose(rows, key=lambda row: row[name])
             note = cases.name(row)
-            yield label, number(row[name]) + unit, f"per 1,000 audio hours, {note}" if unit == " USD" else note
+            value = row[name] * (100 if unit == " %" else 1)
+            yield label, number(value) + unit, f"per 1,000 audio hours, {note}" if unit == " USD" else note
 
 
 def _speeds(cases: Cases) -> Iterator[Html]:

@@ -39,8 +39,11 @@ class Comparison:
     runs: int
 
 
-def compare(asked: Comparison, say: Callable[[str], None]) -> dict[str, Any]:
-    """Settings and "rows". Raises UsageError or AudioError for the recordings, SideFailed where a side gives up."""
+def compare(asked: Comparison, found: dict[str, Any], say: Callable[[str], None]) -> None:
+    """Puts settings and "rows" into the mapping, those so far where it ends early.
+
+    Raises UsageError or AudioError for the recordings, SideFailed where a side gives up.
+    """
     with tempfile.TemporaryDirectory() as scratch, ExitStack() as stack:
         recordings = gather(asked.inputs, asked.peer.takes, Path(scratch))
         audio_s = sum(recording.duration_s for recording in recordings)
@@ -58,14 +61,18 @@ def compare(asked: Comparison, say: Callable[[str], None]) -> dict[str, Any]:
         theirs = start(
             asked.python, asked.peer.name, asked.peer_model, asked.peer.dtypes.get(dtype, dtype), asked.peer.packages
         )
-        mine, others = turns.take_turns(ours, theirs, asked.batch_sizes, asked.runs, say)
-        return {
+        found |= {
             **_settings(asked, recordings),
             "load_s": {worker.side: round(worker.info["load_s"], 2) for worker in (ours, theirs)},
             "versions": {worker.side: worker.info["versions"] for worker in (ours, theirs)},
-            "peer_fallback_lines": theirs.fallback_lines(),
-            **turns.summary(mine, others, audio_s),
         }
+        mine, others = turns.Case(ours, None), [turns.Case(theirs, size) for size in asked.batch_sizes]
+        try:
+            turns.take_turns(mine, others, asked.runs, say)
+        finally:
+            found["rows"] = turns.rows(mine, others, audio_s)
+            found["caveats"] = turns.caveats(found["rows"])
+            found["peer_fallback_lines"] = theirs.fallback_lines()
 
 
 def _common(asked: Comparison, recordings: Sequence[Recording]) -> dict[str, Any]:

@@ -11,6 +11,15 @@ from pathlib import Path
 
 from fastscribe.errors import UsageError
 
+_MISSING = 3
+_LOOK = """
+import importlib.util
+try:
+    found = importlib.util.find_spec({module!r})
+except ImportError:  # a parent of it is not there
+    found = None
+raise SystemExit(0 if found else {missing})
+"""
 _LONGEST_LOOK_S = 120.0  # at what a Python has installed; importing the parents of a package may take long
 
 
@@ -95,12 +104,15 @@ def find(name: str) -> Peer:
 def check_installed(peer: Peer, python: Path | None) -> Path:
     """The Python that has it: `python`, or by default this one. Raises UsageError that says what to install where."""
     chosen = python or Path(sys.executable)
-    look = f"import importlib.util as u; raise SystemExit(0 if u.find_spec({peer.module!r}) else 3)"
+    look = _LOOK.format(module=peer.module, missing=_MISSING)
     try:
         done = subprocess.run([chosen, "-c", look], capture_output=True, text=True, timeout=_LONGEST_LOOK_S)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise UsageError(f"--peer-python {chosen}: cannot be run: {error}") from error
-    if done.returncode != 0:
+    if done.returncode not in (0, _MISSING):
+        last = (done.stderr.strip().splitlines() or ["no word"])[-1].strip()
+        raise UsageError(f"--peer-python {chosen}: is no Python that works: exit code {done.returncode}: {last[:300]}")
+    if done.returncode == _MISSING:
         other = "" if python else ", or name the Python of an environment that has it with --peer-python"
         raise UsageError(
             f"--against {peer.name}: {chosen} has no {peer.module}: {chosen} -m pip install {peer.install}{other}"

@@ -1,4 +1,5 @@
 """Two sides take turns over the same recordings, and what comes of it: rows, a ratio, and how far their texts agree.
+The row of fastscribe has how it compares with the peer at its best batch size.
 
 A round is a turn of fastscribe beside each of the peer's batch sizes; who goes first changes from round to round, so that
 what else the machine does falls on both. The first round does not count. Pure but for what the sides do.
@@ -6,7 +7,7 @@ what else the machine does falls on both. The first round does not count. Pure b
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 from typing import Any, Protocol
@@ -16,6 +17,8 @@ from fastscribe.bench.agreement import edit_distance
 
 CASE_KEYS = ("side", "dtype", "batch_size")
 OURS = "fastscribe"
+_SHORT_TURN_S = 1.0
+_NO_TURN = "no turn that counts"
 
 
 class Side(Protocol):
@@ -34,8 +37,10 @@ class Case:
     side: Side
     batch_size: int | None
     wall_s: list[float] = field(default_factory=list)
+    beside_s: list[float] = field(default_factory=list)  # of a peer: fastscribe's turn beside each of these
     cpu_s: list[float] = field(default_factory=list)
     texts: list[str] = field(default_factory=list)
+    batch_frames: int | None = None  # of a side with a budget of its own
     error: str | None = None
 
     def take_turn(self, counts: bool) -> float | None:
@@ -48,12 +53,13 @@ class Case:
             self.wall_s.append(found["wall_s"])
             self.cpu_s.append(found["cpu_s"])
             self.texts = found["texts"]
+            self.batch_frames = found.get("batch_frames")
         return found["wall_s"]
 
     def row(self, audio_s: float) -> dict[str, Any]:
         key = {"side": self.side.side, "dtype": self.side.info["dtype"], "batch_size": self.batch_size}
-        if self.error is not None:
-            return key | {"error": self.error}
+        if self.error is not None or not self.wall_s:
+            return key | {"error": self.error or _NO_TURN}
         rtfx = [audio_s / seconds for seconds in self.wall_s]
         return key | {
             "rtfx": round(median(rtfx), 2),
@@ -64,41 +70,68 @@ class Case:
             "wall_max_s": round(max(self.wall_s), 4),
             "cpu_s": round(median(self.cpu_s), 4),
             "cpu_s_runs": [round(value, 4) for value in self.cpu_s],
+            **({} if self.batch_frames is None else {"batch_frames": self.batch_frames}),
         }
 
 
-def take_turns(
-    ours: Side, peer: Side, batch_sizes: Sequence[int], runs: int, say: Callable[[str], None]
-) -> tuple[Case, list[Case]]:
+def take_turns(mine: Case, theirs: Sequence[Case], runs: int, say: Callable[[str], None]) -> None:
     """`runs` rounds after one that does not count. Raises SideFailed where a side has nothing to show."""
-    mine, theirs = Case(ours, None), [Case(peer, size) for size in batch_sizes]
     for number in range(runs + 1):
         for case in (case for case in theirs if case.error is None):
+            took_s: dict[str, float | None] = {}
             for one in (mine, case) if number % 2 == 0 else (case, mine):
-                seconds = one.take_turn(counts=number > 0)
+                seconds = took_s[one.side.side] = one.take_turn(counts=number > 0)
                 outcome = one.error if seconds is None else f"{seconds:.2f} s"
                 say(f"{f'round {number}' if number else 'warm-up'}: {label(one.side.side, one.batch_size)}: {outcome}")
-        for side, cases in ((ours, [mine]), (peer, theirs)):
+            ours_s = took_s[mine.side.side]
+            if number > 0 and ours_s is not None and case.error is None:
+                case.beside_s.append(ours_s)
+        for cases in ([mine], theirs):
             if all(case.error for case in cases):
+                side = cases[0].side
                 raise SideFailed(side.side, f"every turn failed: {cases[0].error}", side.said())
-    return mine, theirs
 
 
 def label(side: str, batch_size: int | None) -> str:
     return side if batch_size is None else f"{side}, batch {batch_size}"
 
 
-def summary(mine: Case, theirs: Iterable[Case], audio_s: float) -> dict[str, Any]:
-    """Rows, and fastscribe against the peer at its best batch size."""
-    cases = list(theirs)
-    best = min((case for case in cases if case.error is None), key=lambda case: median(case.wall_s))
+def rows(mine: Case, theirs: Sequence[Case], audio_s: float) -> list[dict[str, Any]]:
+    """fastscribe's first; also of turns that ended early."""
+    found = [case.row(audio_s) for case in (mine, *theirs)]
+    usable = [case for case in theirs if case.error is None and case.beside_s]
+    if mine.error is None and usable:
+        found[0] |= _compared(mine, min(usable, key=lambda case: median(case.wall_s)))
+    return found
+
+
+def _compared(mine: Case, best: Case) -> dict[str, Any]:
+    """Ratios of the smallest and the largest are those of two turns side by side."""
+    ratios = [theirs_s / ours_s for theirs_s, ours_s in zip(best.wall_s, best.beside_s, strict=False)]
     return {
         "peer_best_batch_size": best.batch_size,
         "speedup_ratio": round(median(best.wall_s) / median(mine.wall_s), 3),
+        "speedup_min_ratio": round(min(ratios), 3),
+        "speedup_max_ratio": round(max(ratios), 3),
         "equal_texts_share": round(equal_share(mine.texts, best.texts), 4),
         "wer_between_share": rounded(word_difference(mine.texts, best.texts)),
-        "rows": [case.row(audio_s) for case in (mine, *cases)],
     }
+
+
+def caveats(found: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What keeps the ratio in `rows` from being one to rely on."""
+    ours = found[0]
+    if "speedup_ratio" not in ours:
+        return []
+    peer = next(row for row in found[1:] if row["batch_size"] == ours["peer_best_batch_size"])
+    said = []
+    shortest_s = min(ours["wall_s"], peer["wall_s"])
+    if shortest_s < _SHORT_TURN_S:
+        said.append(f"a turn took {shortest_s:.2f} s: the ratio is of starts and stops too; give more recordings")
+    slower, faster = sorted((ours, peer), key=lambda row: -row["wall_s"])
+    if faster["wall_max_s"] >= slower["wall_min_s"]:
+        said.append("the two sides' times overlap: which is the faster one is not settled")
+    return said
 
 
 def rounded(value: float | None) -> float | None:
@@ -138,12 +171,15 @@ def _numbered(some: Sequence[str], numbers: dict[str, int]) -> list[int]:
     return [numbers.setdefault(word, len(numbers)) for word in some]
 
 
-def about(found: Mapping[str, Any], peer: str, same_checkpoint: bool) -> str:
-    """The last line for people."""
+def about(document: Mapping[str, Any], peer: str) -> list[str]:
+    """The last lines for people."""
+    found = document["rows"][0]
     between = found["wer_between_share"]
     differ = "" if between is None else f"; {100 * between:.1f} % of the peer's words are edited between the two"
-    whose = "" if same_checkpoint else "; the peer had a model of its own"
-    return (
-        f"fastscribe is {found['speedup_ratio']:.2f} times as fast as {label(peer, found['peer_best_batch_size'])}, its best; "
-        f"{found['equal_texts_share']:.0%} of the texts are equal{differ}{whose}"
-    )
+    whose = "" if document["same_checkpoint"] else "; the peer had a model of its own"
+    return [
+        f"fastscribe is {found['speedup_ratio']:.2f} times as fast ({found['speedup_min_ratio']:.2f} to "
+        f"{found['speedup_max_ratio']:.2f}) as {label(peer, found['peer_best_batch_size'])}, its best; "
+        f"{found['equal_texts_share']:.0%} of the texts are equal{differ}{whose}",
+        *(f"but {caveat}" for caveat in document["caveats"]),
+    ]

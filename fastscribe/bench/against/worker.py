@@ -3,8 +3,8 @@
 The first line on stdin is a JSON object of settings: side, model, device, dtype, threads, paths (longest first), packages
 (whose versions are told), same (the checkpoint is fastscribe's too) and root (where fastscribe lies). The answer, when the
 model is loaded, is {"load_s", "dtype", "versions"}. Then each line {"batch_size": N} is a turn: all files, from paths to
-texts, answered by {"wall_s", "cpu_s", "texts"} or, where the turn failed and the next may not, {"error"}. Whatever else
-prints goes to stderr. The process ends when stdin does.
+texts, answered by {"wall_s", "cpu_s", "texts"}, and "batch_frames" where the side has a budget of its own, or, where the
+turn failed and the next may not, {"error"}. Whatever else prints goes to stderr. The process ends when stdin does.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from importlib import metadata
 from typing import Any
 
 Settings = dict[str, Any]
+About = dict[str, Any]
 Transcribe = Callable[..., list[str]]  # a turn's batch size -> the texts of all paths, in their order
 
 if __name__ == "__main__":
@@ -32,11 +33,13 @@ def serve() -> None:
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     settings = json.loads(sys.stdin.readline())
     start = time.perf_counter()
-    transcribe, dtype = LOADERS[settings["side"]](settings)
-    loaded = {"load_s": time.perf_counter() - start, "dtype": dtype, "versions": versions(settings["packages"])}
+    transcribe, about = LOADERS[settings["side"]](settings)
+    loaded = {"load_s": time.perf_counter() - start, "versions": versions(settings["packages"]), **about}
     print(json.dumps(loaded), file=replies, flush=True)
     for line in sys.stdin:
-        print(json.dumps(turn(transcribe, json.loads(line)["batch_size"])), file=replies, flush=True)
+        found = turn(transcribe, json.loads(line)["batch_size"])
+        own = {} if "error" in found else {key: about[key] for key in ("batch_frames",) if key in about}
+        print(json.dumps(found | own), file=replies, flush=True)
 
 
 def turn(transcribe: Transcribe, batch_size: int | None) -> dict[str, Any]:
@@ -68,15 +71,16 @@ def batches(items: list[str], size: int) -> list[list[str]]:
     return [items[begin : begin + size] for begin in range(0, len(items), size)]
 
 
-# --- the sides: settings -> (what a turn does, the dtype it is done in) -----------------------------------------------
+# --- the sides: settings -> (what a turn does, the dtype it is done in ..) --------------------------------------------
 
 
-def load_fastscribe(settings: Settings) -> tuple[Transcribe, str]:
+def load_fastscribe(settings: Settings) -> tuple[Transcribe, About]:
     """Its own batches, whatever batch size a turn has; as always with words and their times."""
     sys.path.insert(0, settings["root"])
     from fastscribe import Failure, Transcriber
 
     transcriber = Transcriber.load(settings["model"], settings["device"], settings["dtype"])
+    about: About = {"dtype": transcriber.recognizer.dtype}
 
     def transcribe(_: int | None) -> list[str]:
         texts: dict[int, str] = {}
@@ -84,12 +88,13 @@ def load_fastscribe(settings: Settings) -> tuple[Transcribe, str]:
             if isinstance(result, Failure):
                 raise RuntimeError(f"{result.path}: {result.message}")
             texts[result.audio.index] = result.text
+        about["batch_frames"] = round(transcriber.engine.budget.frames)
         return [texts[index] for index in range(len(settings["paths"]))]
 
-    return transcribe, transcriber.recognizer.dtype
+    return transcribe, about
 
 
-def load_nemo(settings: Settings) -> tuple[Transcribe, str]:
+def load_nemo(settings: Settings) -> tuple[Transcribe, About]:
     """`transcribe()` with the checkpoint's own decoding and without timestamps."""
     import torch
     from nemo.collections.asr.models import ASRModel
@@ -104,10 +109,10 @@ def load_nemo(settings: Settings) -> tuple[Transcribe, str]:
         found = found[0] if isinstance(found, tuple) else found
         return [getattr(item, "text", item) for item in found]
 
-    return transcribe, settings["dtype"]
+    return transcribe, {"dtype": settings["dtype"]}
 
 
-def load_transformers(settings: Settings) -> tuple[Transcribe, str]:
+def load_transformers(settings: Settings) -> tuple[Transcribe, About]:
     """Its own reading of files, its processor and `generate()`, a batch after another."""
     import torch
     import transformers
@@ -131,10 +136,10 @@ def load_transformers(settings: Settings) -> tuple[Transcribe, str]:
             texts += processor.batch_decode(getattr(found, "sequences", found), skip_special_tokens=True)
         return texts
 
-    return transcribe, settings["dtype"]
+    return transcribe, {"dtype": settings["dtype"]}
 
 
-def load_faster_whisper(settings: Settings) -> tuple[Transcribe, str]:
+def load_faster_whisper(settings: Settings) -> tuple[Transcribe, About]:
     """A file after another, since it has no batches across files; from a batch size of 2 on its batched pipeline."""
     from faster_whisper import BatchedInferencePipeline, WhisperModel
 
@@ -155,10 +160,10 @@ def load_faster_whisper(settings: Settings) -> tuple[Transcribe, str]:
 
     found = model.model.compute_type  # where the device lacks what was asked for, CTranslate2 takes another
     dtype = next((ours for ours, theirs in compute_types.items() if theirs == found), found)
-    return lambda batch_size: [text(path, batch_size) for path in settings["paths"]], dtype
+    return lambda batch_size: [text(path, batch_size) for path in settings["paths"]], {"dtype": dtype}
 
 
-def load_onnx_asr(settings: Settings) -> tuple[Transcribe, str]:
+def load_onnx_asr(settings: Settings) -> tuple[Transcribe, About]:
     """A model's name, or a folder whose config.json has its type. int8 where that was asked for, else float32."""
     import onnx_asr
     import onnxruntime
@@ -185,7 +190,7 @@ def load_onnx_asr(settings: Settings) -> tuple[Transcribe, str]:
     def transcribe(batch_size: int) -> list[str]:
         return [text for paths in batches(settings["paths"], batch_size) for text in model.recognize(paths)]
 
-    return transcribe, dtype
+    return transcribe, {"dtype": dtype}
 
 
 LOADERS = {

@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fastscribe.cli.bench.common import finish, numbers
-from fastscribe.cli.bench.subject import check_place
+from fastscribe.cli.bench.common import numbers, result
 from fastscribe.errors import UsageError
 from fastscribe.terminal import say, show
 
@@ -39,7 +38,6 @@ def run(
     from fastscribe.recognizer import choose_device
 
     other = peers.find(peer)
-    check_place(json_file)
     if not inputs:
         raise UsageError(f"--against {peer} needs recordings: fastscribe bench --against {peer} recordings/ --model ..")
     if runs < _LEAST_RUNS:
@@ -54,13 +52,14 @@ def run(
     try:
         name = model_name(model, path)
         asked = Comparison(other, python, inputs, path, name, its_model, same, str(at), dtype or "auto", sizes, runs)
-        found = compare(asked, show)
+        with result("against", at, turns.CASE_KEYS, json_file, report_html) as found:
+            compare(asked, found, show)
+            show(_table(found["rows"]))
+            for line in turns.about(found, peer):
+                show(line)
     except SideFailed as error:
         show(error.messages)
         raise
-    show(_table(found["rows"]))
-    show(turns.about(found, peer, same))
-    finish("against", at, found, turns.CASE_KEYS, json_file, report_html)
 
 
 def _table(rows: Sequence[Mapping[str, Any]]) -> str:

@@ -9,10 +9,14 @@ from typing import Annotated, Any
 
 import typer
 
-from fastscribe.cli.app import option
-from fastscribe.cli.bench.common import JSON_HELP, ReportHtml, bench, leave, not_measured
+from fastscribe.cli.bench.common import JsonFile, ReportHtml, bench, check_places, leave, not_measured
+from fastscribe.prices import MOST_USD
 from fastscribe.terminal import show
 
+_HEADER = (
+    "   USD/1,000 h  USD/1,000,000 h  x cheapest      RTFx    USD/h  kWh/1,000 h  "
+    "device; file: configuration; price; RTFx of"
+)
 _PRICE_HELP = "NAME=USD: an hour of the device with these words in its name, in place of its list prices; repeat."
 
 
@@ -22,20 +26,21 @@ def cost(
     price_per_hour: Annotated[  # not from the environment: transcribe's there is a number alone
         list[str] | None, typer.Option("--price-per-hour", metavar="NAME=USD", help=_PRICE_HELP)
     ] = None,
-    json_file: Annotated[Path | None, option("--json", help=JSON_HELP)] = None,
+    json_file: JsonFile = None,
     report_html: ReportHtml = None,
 ) -> None:
     """USD per 1,000 and 1,000,000 hours of audio: stored results by the list prices of their hardware, cheapest first."""
     from fastscribe.bench.cost import CASE_KEYS, compare
     from fastscribe.bench.stored import read
 
+    check_places(json_file, report_html, results)
     said = [_price(text) for text in price_per_hour or ()]
     rows = compare([(str(path), read(path)) for path in results], said)
-    show(
-        "   USD/1,000 h  USD/1,000,000 h  x cheapest      RTFx    USD/h  kWh/1,000 h  device; file: configuration; price"
-    )
+    show(_HEADER)
     for row in rows:
         show(_line(row))
+    if len({row["rtfx_of"] for row in rows}) > 1:
+        show("their RTFx are not of the same thing: see the end of each line")
     for line in _sources(rows):
         show(line)
     leave(not_measured("cost", CASE_KEYS, {"rows": rows}), json_file, report_html)
@@ -48,7 +53,7 @@ def _price(text: str) -> tuple[str, float]:
         usd = float(usd_text)
     except ValueError:
         usd = math.nan
-    if not any(c.isalnum() for c in name) or not math.isfinite(usd) or usd < 0:
+    if not any(c.isalnum() for c in name) or not 0 <= usd <= MOST_USD:
         raise typer.BadParameter(f"--price-per-hour {text}: not NAME=USD, as in H200=3.50")
     return name.strip(), usd
 
@@ -62,11 +67,9 @@ def _line(row: Mapping[str, Any]) -> str:
         _figure(row["usd_per_hour"], 7, 3),
         _figure(row["energy_kwh_per_1000_audio_hours"], 11, 3),
     )
-    several = row["gpus_of_machine"] or 1
-    note = f" (1 of its {several} GPUs)" if several > 1 else ""
-    if row["offered_device"] == "":
-        note = " (which CPU is not said)"
-    return "  ".join(figures) + f"  {row['device']}; {row['file']}: {row['configuration']}; {row['price']}{note}"
+    note = f" ({row['note']})" if row["note"] else ""
+    words = f"{row['device']}; {row['file']}: {row['configuration']}; {row['price']}{note}; {row['rtfx_of']}"
+    return "  ".join((*figures, words))
 
 
 def _figure(value: float | None, width: int, digits: int) -> str:

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Annotated, Any
 
 from fastscribe.cli.app import option
-from fastscribe.cli.bench.common import DEVICE_HELP, JSON_HELP, ReportHtml, bench, finish, numbers
-from fastscribe.cli.bench.subject import MODEL_OPTION_HELP, RANDOM_HELP, SpeedDtype, check_place, load, subject
+from fastscribe.cli.bench.common import DEVICE_HELP, JsonFile, ReportHtml, bench, check_places, numbers, result
+from fastscribe.cli.bench.subject import MODEL_OPTION_HELP, RANDOM_HELP, SpeedDtype, load, subject
 from fastscribe.terminal import say, show
 
 _BATCH_SIZES = {"cpu": "1,4,16", "cuda": "1,8,32,128,256"}
 _QUICK_BATCH_SIZES, _QUICK_S = "1,4", 1.0
 _STATISTIC = (
-    "ms: median from frames to hypotheses on the host, the encoder's beside it; 3 to 4 labels a second; greedy "
-    "decodes row after row, as many as the time allows"
+    "ms: median from frames to hypotheses on the host; encoder_ms: from features to frames; decoder_share: of these two alone, "
+    "not of a run, which also copies, makes features and writes texts; recordings of duration_s down to nine tenths of it, "
+    "3 to 4 labels a second; greedy decodes row after row, as many as the time allows"
 )
 
 _UNEQUAL = (
@@ -38,11 +38,11 @@ def decoder(
     max_seconds: Annotated[float, option("--max-seconds", min=0.1, help="For greedy, each batch size.")] = 10.0,
     quick: Annotated[bool, option("--quick", help="Batches of 1 and 4, and 1 s for greedy.")] = False,
     device: Annotated[str, option("--device", help=DEVICE_HELP)] = "auto",
-    json_file: Annotated[Path | None, option("--json", help=JSON_HELP)] = None,
+    json_file: JsonFile = None,
     report_html: ReportHtml = None,
 ) -> None:
-    """Greedy loop, label-looping and its CUDA graphs: steps, microseconds a step, share of a batch's time."""
-    check_place(json_file)
+    """Greedy loop, label-looping and its CUDA graphs: steps, microseconds a step, share of the encoder's and its own time."""
+    check_places(json_file, report_html)
     sizes = numbers(batch_sizes) if batch_sizes else None
     chosen = subject(model, random, device, [dtype.value])
     from fastscribe.bench import decode_loops
@@ -57,14 +57,14 @@ def decoder(
     loops = decode_loops.Loops(chosen.name, transcriber, is_random=random is not None)
     show(f"{chosen.name} in {recognizer.dtype} on {recognizer.device_name}, recordings of {duration_s:g} s")
     show("batch  mode       steps   us a step         ms  encoder ms  share of both  equal to greedy")
-    rows = []
-    for row in loops.rows(sizes, duration_s, min(max_seconds, _QUICK_S) if quick else max_seconds):
-        rows.append(row)
-        show(_line(row))
-    if any(row.get("equal_to_greedy_share", 1.0) < 1.0 for row in rows):
-        say(_UNEQUAL_IN_FP32 if recognizer.dtype == "fp32" else _UNEQUAL)
     settings = {"model": chosen.name, "dtype": recognizer.dtype, "duration_s": duration_s, "statistic": _STATISTIC}
-    finish("decoder", chosen.device, {**settings, "rows": rows}, decode_loops.CASE, json_file, report_html)
+    with result("decoder", chosen.device, decode_loops.CASE, json_file, report_html) as found:
+        found |= {**settings, "random_weights": random is not None}
+        for row in loops.rows(sizes, duration_s, min(max_seconds, _QUICK_S) if quick else max_seconds):
+            found["rows"].append(row)
+            show(_line(row))
+        if any(row.get("equal_to_greedy_share", 1.0) < 1.0 for row in found["rows"]):
+            say(_UNEQUAL_IN_FP32 if recognizer.dtype == "fp32" else _UNEQUAL)
 
 
 def _line(row: Mapping[str, Any]) -> str:

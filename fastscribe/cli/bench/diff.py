@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fastscribe.cli.app import option
-from fastscribe.cli.bench.common import JSON_HELP, ReportHtml, bench, leave, not_measured
+from fastscribe.cli.bench.common import JsonFile, ReportHtml, bench, check_places, leave, not_measured
 from fastscribe.errors import UsageError
 from fastscribe.terminal import show
 
@@ -31,15 +31,16 @@ def diff(
         bool, option("--across-machines", help="Compare although the two were measured on different machines.")
     ] = False,
     fail_on_worse: Annotated[
-        bool, option("--fail-on-worse", help="Exit code 1 where something is worse beyond the noise.")
+        bool, option("--fail-on-worse", help="Exit code 1 where something is worse, or not there any more.")
     ] = False,
-    json_file: Annotated[Path | None, option("--json", help=JSON_HELP)] = None,
+    json_file: JsonFile = None,
     report_html: ReportHtml = None,
 ) -> None:
     """What moved from one result of a benchmark to another: in percent, better or worse, beyond the noise of the runs."""
     from fastscribe.bench.diff import diff as compare
     from fastscribe.bench.stored import read
 
+    check_places(json_file, report_html, [a, b])
     documents = {"a": read(a), "b": read(b)}
     try:
         found = compare(documents["a"], documents["b"], noise, across_machines)
@@ -53,9 +54,17 @@ def diff(
     }
     keys = [*documents["a"]["case_keys"], "measurement"]
     leave(not_measured("diff", keys, _results(found, documents["a"], sides, noise)), json_file, report_html)
-    if fail_on_worse and not found.compared:
+    if fail_on_worse:
+        _judge(found)
+
+
+def _judge(found: Diff) -> None:
+    """Ends with exit code 1 where B is worse or lacks something; raises UsageError where nothing can be said."""
+    if not found.compared:
         raise UsageError("--fail-on-worse: not compared, because of different machines (--across-machines)")
-    if fail_on_worse and found.count("worse"):
+    if not found.changes:
+        raise UsageError("--fail-on-worse: not compared, because no case was measured in both")
+    if found.count("worse") or found.only_in_a:
         raise typer.Exit(1)
 
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from fastscribe.cli.app import option
-from fastscribe.cli.bench.common import DEVICE_HELP, JSON_HELP, ReportHtml, bench, finish, numbers
-from fastscribe.cli.bench.subject import MODEL_OPTION_HELP, RANDOM_HELP, SpeedDtype, check_place, load, subject
+from fastscribe.cli.bench.common import DEVICE_HELP, JsonFile, ReportHtml, bench, check_places, numbers, result
+from fastscribe.cli.bench.subject import MODEL_OPTION_HELP, RANDOM_HELP, SpeedDtype, load, subject
 from fastscribe.errors import UsageError
 from fastscribe.terminal import show
 
@@ -42,11 +41,11 @@ def latency(
     ] = 20.0,
     quick: Annotated[bool, option("--quick", help="20 iterations, and 2 s a case at most.")] = False,
     device: Annotated[str, option("--device", help=DEVICE_HELP)] = "auto",
-    json_file: Annotated[Path | None, option("--json", help=JSON_HELP)] = None,
+    json_file: JsonFile = None,
     report_html: ReportHtml = None,
 ) -> None:
     """Latency of a batch, average and percentiles, by batch size and duration, in two dtypes side by side."""
-    check_place(json_file)
+    check_places(json_file, report_html)
     sizes, lengths_s = numbers(batch_sizes), _seconds(durations_s)
     dtypes = list(dict.fromkeys(one.value for one in dtype or (SpeedDtype.fp32, SpeedDtype.bf16)))
     if len(dtypes) > 2:
@@ -63,12 +62,12 @@ def latency(
     show(f"{chosen.name} on {transcribers[0].recognizer.device_name}, {count} iterations or {effort.max_s:g} s a case")
     for line in _header(found_dtypes):
         show(line)
-    rows: list[dict[str, Any]] = []
-    for found in measuring.rows(chosen.name, transcribers, lengths_s, sizes, effort):
-        rows += found
-        show(_line(found, measuring.side_by_side(found)))
     settings = {"model": chosen.name, "iterations": count, "max_seconds_s": effort.max_s, "statistic": _STATISTIC}
-    finish("latency", chosen.device, {**settings, "rows": rows}, measuring.CASE, json_file, report_html)
+    with result("latency", chosen.device, measuring.CASE, json_file, report_html) as left:
+        left |= {**settings, "random_weights": random is not None}
+        for found in measuring.rows(chosen.name, transcribers, lengths_s, sizes, effort):
+            left["rows"] += found
+            show(_line(found, measuring.side_by_side(found)))
 
 
 def _seconds(text: str) -> list[float]:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from fastscribe.cli.app import MODEL_HELP, option
-from fastscribe.cli.bench.common import DEVICE_HELP, JSON_HELP, BenchDtype, ReportHtml, bench, finish
-from fastscribe.cli.bench.subject import check_place
+from fastscribe.cli.bench.common import DEVICE_HELP, BenchDtype, JsonFile, ReportHtml, bench, check_places, result
 from fastscribe.errors import UsageError
 from fastscribe.terminal import say, show
 
@@ -47,7 +46,7 @@ def leaderboard(
     dataset_path: Annotated[
         str, option("--dataset-path", help="What the datasets are part of, in the result files' names.")
     ] = "hf-audio/open-asr-leaderboard",
-    json_file: Annotated[Path | None, option("--json", help=JSON_HELP)] = None,
+    json_file: JsonFile = None,
     report_html: ReportHtml = None,
 ) -> None:
     """The Open ASR Leaderboard's protocol: bf16, longest files first, four warm-up batches, RTFx of one call, its scores.
@@ -63,7 +62,7 @@ def leaderboard(
     from fastscribe.openmp import wait_politely
 
     board.check_packages()
-    check_place(json_file)
+    check_places(json_file, report_html, manifests)
     twice = [name for name, count in Counter(Path(manifest).stem for manifest in manifests).items() if count > 1]
     if twice:
         raise UsageError(f"{twice[0]}: two manifests of this name, which is a dataset's")
@@ -73,27 +72,30 @@ def leaderboard(
     path = locate(model, say)
     transcriber = Transcriber.load(path, device, dtype.value, Options(batch_size=batch_size))
     name = model_id or model_name(model, path)
-    results = _measure_all(transcriber, manifests, name, dataset_path, output_dir)
-    whole = board.composite(results)
-    show(f"{name}: WER = {whole['wer_percent']:.2f} %, RTFx = {whole['rtfx']:.2f} (composite of {len(results)})")
-    settings = {"model": name, "dataset_path": dataset_path, "composite": whole, "differences": list(board.DIFFERENCES)}
     case = {"dtype": transcriber.recognizer.dtype, "batch_size": batch_size}
-    found: dict[str, Any] = {**settings, "versions": _versions(), "rows": [case | result.row() for result in results]}
-    finish("leaderboard", transcriber.recognizer.device, found, board.CASE_KEYS, json_file, report_html)
-    if any(result.failed for result in results):
+    with result("leaderboard", transcriber.recognizer.device, board.CASE_KEYS, json_file, report_html) as found:
+        found |= {"model": name, "dataset_path": dataset_path, "differences": list(board.DIFFERENCES)}
+        found["versions"] = _versions()
+        results = []
+        for one in _measure_all(transcriber, manifests, name, dataset_path, output_dir):
+            results.append(one)
+            found["rows"].append(case | one.row())
+        whole = board.composite(results)
+        found["rows"].append(case | whole)
+        show(f"{name}: WER = {whole['wer_percent']:.2f} %, RTFx = {whole['rtfx']:.2f} (composite of {len(results)})")
+    if whole["failed"]:
         raise typer.Exit(1)
 
 
 def _measure_all(
     transcriber: Transcriber, manifests: Sequence[str], model_id: str, dataset_path: str, folder: Path
-) -> list[Result]:
+) -> Iterator[Result]:
     """Each dataset's result is on disk before the next begins."""
     from fastscribe.bench import leaderboard as board
     from fastscribe.evaluation.scores import normalizer
 
     normalize = normalizer("whisper-en")
     read = [board.read(manifest, normalize) for manifest in manifests]  # what is wrong with the last is said at once
-    results = []
     for manifest, (entries, left_out) in zip(manifests, read, strict=True):
         dataset = board.dataset_id(manifest, dataset_path)
         texts, wall_s = board.measure(transcriber, entries)
@@ -103,11 +105,13 @@ def _measure_all(
         for entry, text in zip(entries, texts, strict=True):
             if text is None:
                 say(f"{entry.audio_filepath}: failed")
-        audio_s, failed = sum(entry.duration_s for entry in entries), texts.count(None)
+        if left_out:
+            say(f"{manifest}: {left_out} of {left_out + len(entries)} rows have no reference to score: left out")
+        audio_s = sum(entry.duration_s for entry, text in zip(entries, texts, strict=True) if text is not None)
         score = board.score(rows, normalize)
-        results.append(board.Result(dataset, len(entries), left_out, failed, audio_s, wall_s, score, str(file)))
-        show(board.result_line(model_id, dataset, score.wer_percent, results[-1].rtfx))
-    return results
+        found = board.Result(dataset, len(entries), left_out, texts.count(None), audio_s, wall_s, score, str(file))
+        show(board.result_line(model_id, dataset, score.wer_percent, found.rtfx))
+        yield found
 
 
 def _versions() -> dict[str, str]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from fastscribe.cli.app import option
-from fastscribe.cli.bench.common import DEVICE_HELP, JSON_HELP, ReportHtml, bench, finish, numbers
+from fastscribe.cli.bench.common import DEVICE_HELP, JsonFile, ReportHtml, bench, check_places, numbers, result
 from fastscribe.errors import OutputError, UsageError
 from fastscribe.terminal import show
 
@@ -17,6 +17,7 @@ _BATCH_SIZES = {"cpu": [1, 4], "cuda": [8, 32, 64]}
 _HEADLINE_BATCH = {"cpu": 4, "cuda": 1024}
 _CASE = ("form", "library", "backend", "dtype", "batch_size", "num_frames", "num_labels", "num_tokens", "joint_width")
 _QUICK_LABELS, _QUICK_S = (100,), 1.0
+_STATISTIC = "ms: median of forward and backward; bytes: peak with inputs and gradients, beside the formula's"
 
 
 class LossDtype(str, Enum):
@@ -38,11 +39,12 @@ def loss(
     max_seconds: Annotated[
         float, option("--max-seconds", min=0.1, help="A kind of case that takes longer is not tried larger.")
     ] = 10.0,
-    json_file: Annotated[Path | None, option("--json", help=JSON_HELP)] = None,
+    json_file: JsonFile = None,
     plot: Annotated[Path | None, option("--plot", help="Draw memory and time into this PNG (extra: plots).")] = None,
     report_html: ReportHtml = None,
 ) -> None:
     """Memory and time of the transducer losses: 200 frames, 28 and 1024 tokens, 100 to 200 labels; formula beside it."""
+    check_places(json_file, report_html, [] if plot is None else [plot])
     if plot is not None and find_spec("matplotlib") is None:
         raise UsageError("--plot needs matplotlib: pip install 'fastscribe[plots]'")
     from fastscribe.bench import loss as measuring
@@ -61,21 +63,20 @@ def loss(
         show(f"{name}: {problem or 'compared with'}")
     show("form    whose       dtype  tokens  labels  batch    peak MB  formula MB  joint at once MB         ms")
     few = (sizes[:1], dtypes, usable, _QUICK_LABELS) if quick else (sizes, dtypes, usable)
-    rows = []
-    for row in measuring.table(at, list(measuring.cases(*few)), most_s):
-        rows.append(row)
-        show(_line(row))
-    headline = measuring.headline(at, "bf16", 1 if quick and at.type == "cpu" else _HEADLINE_BATCH[at.type], most_s)
-    for line in _about(headline):
-        show(line)
+    headline_batch = 1 if quick and at.type == "cpu" else _HEADLINE_BATCH[at.type]
+    with result("loss", at, _CASE, json_file, report_html) as found:
+        found |= {"statistic": _STATISTIC, "other_libraries": others}
+        for row in measuring.table(at, list(measuring.cases(*few)), most_s):
+            found["rows"].append(row)
+            show(_line(row))
+        found["headline"] = measuring.headline(at, "bf16", headline_batch, most_s)
+        for line in _about(found["headline"]):
+            show(line)
     if plot is not None:
         try:
-            measuring.plot(rows, plot)
+            measuring.plot(found["rows"], plot)
         except OSError as error:
             raise OutputError(str(plot), error) from error
-    statistic = "ms: median of forward and backward; bytes: peak with inputs and gradients, beside the formula's"
-    results = {"statistic": statistic, "other_libraries": others, "rows": rows, "headline": headline}
-    finish("loss", at, results, _CASE, json_file, report_html)
 
 
 def _line(row: Mapping[str, Any]) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from enum import Enum
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
@@ -31,6 +30,7 @@ class SpeedDtype(str, Enum):
 def subject(model: str | None, random: str | None, device: str, dtypes: list[str]) -> Subject:
     """Raises what a model, device or dtype that cannot be had raises, before anything is made."""
     from fastscribe.bench.kept_model import kept_model
+    from fastscribe.bench.model_name import model_name
     from fastscribe.bench.shapes import SHAPES
     from fastscribe.bench.speed import Subject
     from fastscribe.model_location import locate
@@ -45,13 +45,8 @@ def subject(model: str | None, random: str | None, device: str, dtypes: list[str
         choose_dtype(dtype, at, d_model=0)
     if random is not None:
         return Subject(random, kept_model(random, str(at), say), at, say)
-    return Subject(model or "the packaged model", locate(model or "default", say), at, say)
-
-
-def check_place(json_file: Path | None) -> None:
-    """Raises UsageError now for what would cost a long measurement its result later."""
-    if json_file is not None and (json_file.is_dir() or not json_file.parent.is_dir()):
-        raise UsageError(f"--json {json_file}: no such folder, or a folder itself")
+    path = locate(model or "default", say)
+    return Subject(model_name(model, path), path, at, say)
 
 
 def load(chosen: Subject, dtype: str) -> Transcriber:

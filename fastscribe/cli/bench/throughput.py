@@ -13,8 +13,10 @@ import typer
 
 from fastscribe.cli.app import option
 from fastscribe.cli.bench.against import PEER_BATCH_SIZES_HELP, PEER_MODEL_HELP, PEER_PYTHON_HELP
-from fastscribe.cli.bench.common import DEVICE_HELP, JSON_HELP, ReportHtml, bench, finish
-from fastscribe.cli.bench.subject import MODEL_OPTION_HELP, RANDOM_HELP, SpeedDtype, check_place, load, subject
+from fastscribe.cli.bench.common import DEVICE_HELP, JsonFile, ReportHtml, bench, check_places, result
+from fastscribe.cli.bench.subject import MODEL_OPTION_HELP, RANDOM_HELP, SpeedDtype, load, subject
+from fastscribe.errors import UsageError
+from fastscribe.prices import MOST_USD
 from fastscribe.terminal import say, show
 
 if TYPE_CHECKING:
@@ -26,10 +28,14 @@ _PASSES, _QUICK_PASSES = 5, 3
 _SECONDS, _QUICK_SECONDS = 90.0, 10.0  # of passes, when it is left to us how much audio there is
 _SMALLER = 4  # the budget beside "auto" is that by so much
 _WARM_UPS = 2  # one from memory, one from files
+_UNITS = ((3600, "h", 1), (60, "min", 0), (1, "s", 0))
 _STATISTIC = (
     "rtfx: paths to JSONL on disk; memory_rtfx: batches in host memory to texts with times; medians of the passes, after one "
     "that does not count; model loaded"
 )
+
+_NOT_WITH_PEER = ("random", "batch_frames", "clips", "quick", "price_per_hour")
+_ONLY_WITH_PEER = ("peer_python", "peer_model", "peer_batch_sizes")
 
 Frames = int | Literal["auto"]
 
@@ -61,6 +67,7 @@ class _Asked:
 
 @bench.command(epilog="Example: fastscribe bench --random parakeet-tdt-0.6b --dtype bf16 --json speed.json")
 def throughput(
+    context: typer.Context,
     inputs: Annotated[
         list[str] | None,
         typer.Argument(help="Recordings, as for transcribe. Default: made up, of lengths like the leaderboard's."),
@@ -80,7 +87,8 @@ def throughput(
     ] = None,
     device: Annotated[str, option("--device", help=DEVICE_HELP)] = "auto",
     clips: Annotated[
-        int | None, option("--clips", min=1, help="So many recordings. Default: all; made up, for a minute or two.")
+        int | None,
+        option("--clips", min=1, help="So many recordings. Default: as many as a minute or two is enough for."),
     ] = None,
     passes: Annotated[
         int | None, option("--passes", min=1, help="Passes of which the median counts. Default: 5; with --quick 3.")
@@ -88,7 +96,12 @@ def throughput(
     quick: Annotated[bool, option("--quick", help="Fewer passes over less audio, in the automatic budget.")] = False,
     price_per_hour: Annotated[
         float | None,
-        option("--price-per-hour", min=0, help="USD an hour of this machine. Default: its list price, if known."),
+        option(
+            "--price-per-hour",
+            min=0,
+            max=MOST_USD,
+            help="USD an hour of this machine. Default: its list price, if known.",
+        ),
     ] = None,
     against: Annotated[
         Peer | None, option("--against", help="Run this one too, in turns over the same files, and compare.")
@@ -96,24 +109,40 @@ def throughput(
     peer_python: Annotated[Path | None, option("--peer-python", help=PEER_PYTHON_HELP)] = None,
     peer_model: Annotated[str | None, option("--peer-model", help=PEER_MODEL_HELP)] = None,
     peer_batch_sizes: Annotated[str | None, option("--peer-batch-sizes", help=PEER_BATCH_SIZES_HELP)] = None,
-    json_file: Annotated[Path | None, option("--json", help=JSON_HELP)] = None,
+    json_file: JsonFile = None,
     report_html: ReportHtml = None,
 ) -> None:
     """RTFx from memory and from files by batch budget, beside what the machine could reach; memory and cost."""
     dtypes = tuple(dict.fromkeys(one.value for one in dtype or [SpeedDtype.auto]))
+    _refuse_what_would_be_dropped(context, against, dtypes)
+    check_places(json_file, report_html, inputs or ())
     if against is not None:
         from fastscribe.cli.bench.against import run
 
         theirs = (peer_python, passes or _PASSES, json_file, report_html, peer_model, peer_batch_sizes)
         run(against.value, inputs or (), model, device, dtypes[0] if dtype else None, *theirs)
         return
-    check_place(json_file)
     passes = passes or (_QUICK_PASSES if quick else _PASSES)
     asked = _Asked(tuple(inputs or ()), dtypes, _budgets(batch_frames, quick), clips, passes, quick, price_per_hour)
     chosen = subject(model, random, device, list(dtypes))
-    with tempfile.TemporaryDirectory(prefix="fastscribe-bench-") as folder:
-        results = _measured(chosen, asked, Path(folder))
-    finish("throughput", chosen.device, results, _case(), json_file, report_html)
+    with (
+        result("throughput", chosen.device, _case(), json_file, report_html) as found,
+        tempfile.TemporaryDirectory(prefix="fastscribe-bench-") as folder,
+    ):
+        found["random_weights"] = random is not None
+        _measure(chosen, asked, Path(folder), found)
+
+
+def _refuse_what_would_be_dropped(context: typer.Context, peer: Peer | None, dtypes: Sequence[str]) -> None:
+    """Raises UsageError for options that the command line has and the measurement it asks for would not read. What the
+    environment has is for any command."""
+    for name in _ONLY_WITH_PEER if peer is None else _NOT_WITH_PEER:
+        source = context.get_parameter_source(name)
+        if source is not None and source.name == "COMMANDLINE":
+            given = f"--{name.replace('_', '-')}"
+            raise UsageError(f"{given} is for --against" if peer is None else f"{given}: not with --against")
+    if peer is not None and len(dtypes) > 1:
+        raise UsageError(f"--dtype {', '.join(dtypes)}: one with --against")
 
 
 def _budgets(text: str | None, quick: bool) -> tuple[Frames, ...] | None:
@@ -131,65 +160,84 @@ def _case() -> Sequence[str]:
     return CASE
 
 
-def _measured(chosen: Subject, asked: _Asked, folder: Path) -> dict[str, Any]:
+def _measure(chosen: Subject, asked: _Asked, folder: Path, found: dict[str, Any]) -> None:
+    """Settings, and rows as they come."""
     from fastscribe.bench import reach
-    from fastscribe.bench.speed import Measurement, Plan, free, reach_of
+    from fastscribe.bench.speed import Measurement, Plan, free
 
     recordings: Recordings | None = None
-    rows: list[dict[str, Any]] = []
-    reaches: list[dict[str, Any]] = []
+    audio = "synthetic" if not asked.inputs else "given"
+    found |= {"model": chosen.name, "audio": audio, "passes": asked.passes, "statistic": _STATISTIC, "ceilings": []}
+    rows, reaches = found["rows"], found["ceilings"]
     memory_gb_per_s: float | None = None
     (folder / "out").mkdir()
     for dtype in asked.dtypes:
         transcriber = load(chosen, dtype)
         if any(one["dtype"] == transcriber.recognizer.dtype for one in reaches):  # what auto is here
             continue
-        recordings = recordings or _recordings(transcriber, asked, folder)
+        if recordings is None:
+            recordings = _recordings(transcriber, asked, folder)
+            found |= {"clips": recordings.clips, "copies": recordings.copies}
         measurement = Measurement.of(transcriber, chosen, recordings)
         memory_gb_per_s = memory_gb_per_s or reach.memory_rate(chosen.device)
-        ceiling = reach_of(transcriber, measurement.lengths_s, measurement.auto_frames, memory_gb_per_s)
-        reaches.append({"dtype": transcriber.recognizer.dtype, **ceiling.row()})
-        for line in (*([] if rows else _about(measurement, chosen)), *_ceiling_lines(transcriber, ceiling), _HEADER):
+        for line in [] if rows else _about(measurement, chosen, asked.all_passes):
             show(line)
         smaller = max(1, round(measurement.auto_frames / _SMALLER))
         plan = Plan(asked.budgets or (smaller, "auto"), asked.passes)
-        for row in _priced(measurement.rows(plan, ceiling, folder / "out"), transcriber, asked.price_per_hour):
+        ceilings = [measurement.ceiling(frames, memory_gb_per_s) for frames in plan.batch_frames]
+        for frames, ceiling in zip(plan.batch_frames, ceilings, strict=True):
+            key = {"dtype": transcriber.recognizer.dtype, "batch_frames": frames}
+            reaches.append(key | ceiling.row())
+            budget = f"auto={measurement.auto_frames}" if frames == "auto" else frames
+            for line in _ceiling_lines(f"{key['dtype']}, {budget} frames a batch", ceiling):
+                show(line)
+        show(_HEADER)
+        for row in _priced(measurement.rows(plan, ceilings, folder / "out"), transcriber, asked.price_per_hour):
             rows.append(row)
             show(_line(row))
         del transcriber, measurement
         free(chosen.device)
-    audio = "synthetic" if not asked.inputs else "given"
-    settings = {"model": chosen.name, "audio": audio, "passes": asked.passes, "statistic": _STATISTIC}
-    return {**settings, "ceilings": reaches, "rows": rows}
 
 
 def _recordings(transcriber: Transcriber, asked: _Asked, folder: Path) -> Recordings:
-    from fastscribe.bench import speed
+    from fastscribe.bench import speed, throughput
 
-    if asked.inputs:
-        return speed.Recordings(asked.inputs, asked.clips)
-    count, copies = asked.clips, 1
-    if count is None:
-        seconds = _QUICK_SECONDS if asked.quick else _SECONDS
-        count, copies = speed.synthetic_amount(speed.guessed_rtfx(transcriber), seconds, asked.all_passes)
-    return speed.make_recordings(folder, count, copies)
+    if asked.clips is not None:
+        return (
+            speed.Recordings(asked.inputs, asked.clips) if asked.inputs else speed.make_recordings(folder, asked.clips)
+        )
+    rtfx = speed.guessed_rtfx(transcriber)
+    amount = speed.amount(rtfx, _QUICK_SECONDS if asked.quick else _SECONDS, asked.all_passes)
+    if not asked.inputs:
+        return speed.make_recordings(folder, amount, rtfx)
+    clips = throughput.first_of(transcriber, asked.inputs, amount * speed.MEAN_S)
+    if clips is not None:
+        say(f"the first {clips} of these recordings are taken, which hold enough; --clips takes another number")
+    return speed.Recordings(asked.inputs, clips, rtfx=rtfx)
 
 
-def _about(measurement: Measurement, chosen: Subject) -> Iterator[str]:
+def _about(measurement: Measurement, chosen: Subject, passes: int) -> Iterator[str]:
     for failure in measurement.failures:
         say(f"{failure.path}: left out: {failure.message}")
-    count, copies = len(measurement.lengths_s), measurement.recordings.copies
+    count, copies, rtfx = len(measurement.lengths_s), measurement.recordings.copies, measurement.recordings.rtfx
     often = f", {copies} times a pass" if copies > 1 else ""
     yield (
         f"{chosen.name} on {measurement.transcriber.recognizer.device_name}: {count} utterances of "
         f"{measurement.audio_s / count:.1f} s on average, {measurement.audio_s:.0f} s of audio{often}"
     )
+    if rtfx is not None:
+        seconds = passes * copies * measurement.audio_s / rtfx
+        yield f"{passes} passes over that, warm-ups included, take about {_duration(seconds)}"
 
 
-def _ceiling_lines(transcriber: Transcriber, ceiling: Reach) -> Iterator[str]:
-    dtype = transcriber.recognizer.dtype
+def _duration(seconds: float) -> str:
+    unit_s, unit, digits = next(one for one in _UNITS if seconds >= 2 * one[0] or one[0] == 1)
+    return f"{seconds / unit_s:.{digits}f} {unit}"
+
+
+def _ceiling_lines(what: str, ceiling: Reach) -> Iterator[str]:
     yield (
-        f"ceiling in {dtype}: {ceiling.matrix_tflop_per_s:.3g} TFLOP/s over {ceiling.gflop_per_audio_s:.3g} GFLOP a second "
+        f"ceiling in {what}: {ceiling.matrix_tflop_per_s:.3g} TFLOP/s over {ceiling.gflop_per_audio_s:.3g} GFLOP a second "
         f"of audio = {_rtfx(ceiling.matrix_rtfx)} RTFx; {ceiling.memory_gb_per_s:.3g} GB/s over "
         f"{ceiling.mb_per_audio_s:.3g} MB = {_rtfx(ceiling.memory_rtfx)} RTFx"
     )

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from fastscribe.cli.app import MODEL_HELP, option
-from fastscribe.cli.bench.common import DEVICE_HELP, JSON_HELP, BenchDtype, ReportHtml, bench, finish, numbers, shape
+from fastscribe.cli.bench.common import (
+    DEVICE_HELP,
+    BenchDtype,
+    JsonFile,
+    ReportHtml,
+    bench,
+    check_places,
+    numbers,
+    result,
+    shape,
+)
 from fastscribe.terminal import show
 
 if TYPE_CHECKING:
@@ -31,10 +40,11 @@ def train(
     ranks: Annotated[str, option("--ranks", help="Processes that train together, by commas.")] = "1",
     sequence_s: Annotated[float, option("--sequence-s", min=0.5, help="Length of a sequence.")] = 16.7,
     device: Annotated[str, option("--device", help=DEVICE_HELP)] = "auto",
-    json_file: Annotated[Path | None, option("--json", help=JSON_HELP)] = None,
+    json_file: JsonFile = None,
     report_html: ReportHtml = None,
 ) -> None:
     """Sequences a second in training: whole steps over noise, by batch size, dtype and number of ranks."""
+    check_places(json_file, report_html)
     from fastscribe.bench.train import measure
     from fastscribe.recognizer import choose_device
 
@@ -43,11 +53,13 @@ def train(
     dtypes = [one.value for one in dtype or (BenchDtype.fp32, BenchDtype.bf16)]
     show(f"{name} on {at}, sequences of {sequence_s:g} s")
     show("ranks  batch a rank  dtype    step ms  sequences/s  audio s/s  scaling")
-    rows = []
-    for speed in measure(config, at, sizes, dtypes, counts, sequence_s):
-        rows.append(speed.row())
-        show(_line(speed))
-    finish("train", at, {"model": name, "rows": rows}, _CASE, json_file, report_html)
+    with result("train", at, _CASE, json_file, report_html) as found:
+        found["model"] = name
+        for speed in measure(config, at, sizes, dtypes, counts, sequence_s):
+            row = speed.row()
+            failed = {key: row[key] for key in _CASE} | {"error": "out of memory"}
+            found["rows"].append(failed if speed.sequences_per_s is None else row)
+            show(_line(speed))
 
 
 def _line(speed: Speed) -> str:
