@@ -2,8 +2,8 @@
 
 A row stands here only if its price was read in the text at `source`; some of these texts quote the seller's page. `as_of` is
 the date that the text gives for the price, None where it gives none; `read_on` is when it was read. What is not listed is
-unknown. Of the rows for one GPU the first is the one that a run's report takes. What an instance's CPU calls itself is in none of these
-texts and is common knowledge of 2026; what is priced by it is marked so.
+unknown. Of the rows for one GPU the first is the one that a run's report takes. What an instance's CPU calls itself is in none
+of these texts and is common knowledge of 2026; what is priced by it is marked so.
 """
 
 from __future__ import annotations
