@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from difflib import SequenceMatcher
 from pathlib import Path
 
 import numpy as np
@@ -44,6 +45,14 @@ def rows(text: str) -> list[dict]:
 def texts() -> dict[str, str]:
     lines = (DATA / "manifest.jsonl").read_text(encoding="utf-8").splitlines()
     return {Path(row["audio_filepath"]).name: row["text"] for row in map(json.loads, lines) if row["text"]}
+
+
+def test_without_a_model_the_packaged_one_does_it_and_says_so_once() -> None:
+    done = fastscribe("transcribe", AUDIO, "--quiet", "--no-progress")
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("\n") == 1 and "no --model" in done.stderr
+    [first] = [row["text"] for row in rows(done.stdout) if Path(row["audio_filepath"]).name == FIRST.name]
+    assert SequenceMatcher(None, SENTENCE, first, autojunk=False).ratio() > 0.7
 
 
 def test_a_folder_to_every_format(tmp_path: Path, texts: dict[str, str]) -> None:
@@ -169,7 +178,6 @@ def test_a_folder_without_audio(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
-        (["transcribe", FIRST], "--model"),
         (["transcribe", "--model", MODEL], "INPUTS"),
         (["transcribe", FIRST, "--model", "nowhere.nemo"], "nowhere.nemo"),
         (["transcribe", FIRST, "--model", str(FIRST)], str(FIRST)),

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 import subprocess
+from difflib import SequenceMatcher
 from pathlib import Path
 
 import pytest
@@ -17,22 +19,39 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
 def test_the_first_commands_output_is_real() -> None:
+    """But for a letter where another processor rounds otherwise."""
     shown = README.split("$ scripts/quickstart\n")[1].split("```")[0].strip().split("\n")
     script = (ROOT / "scripts" / "quickstart").read_text()
     [line] = [line for line in script.splitlines() if "fastscribe transcribe 'tests" in line]
     arguments = line.replace("'", "").replace('"$@"', "").split()[1:]
-    printed = run_fastscribe(*arguments, cwd=ROOT).stdout.strip().split("\n")
+    done = run_fastscribe(*arguments, cwd=ROOT)
+    printed = done.stdout.strip().split("\n")
     gap = shown.index("...")
-    assert shown[:gap] == printed[:gap]
-    assert shown[gap + 1 :] == printed[-len(shown[gap + 1 :]) :]
+    rest = len(shown) - gap - 1
+    assert SequenceMatcher(None, "\n".join(shown[:gap]), "\n".join(printed[:gap]), autojunk=False).ratio() > 0.97
+    assert SequenceMatcher(None, "\n".join(shown[-rest:]), "\n".join(printed[-rest:]), autojunk=False).ratio() > 0.97
     assert len(printed) == 16
+    assert done.stderr.count("no --model") == 1
 
 
 def test_the_first_screen_has_it_all() -> None:
     first = "\n".join(README.splitlines()[:25])
     assert "scripts/quickstart" in first
     assert "scripts/test" in first
-    assert "by heart" in first
+    stored = json.loads((ROOT / "docs" / "bench" / "default_model" / "cpu.json").read_text(encoding="utf-8"))
+    for split in ("test_native", "test_accented"):
+        assert f"{100 * stored['splits'][split]['wer']:.1f} %" in first
+
+
+def test_the_packaged_model_is_the_one_that_was_measured() -> None:
+    stored = json.loads((ROOT / "docs" / "bench" / "default_model" / "cpu.json").read_text(encoding="utf-8"))
+    folder = ROOT / "fastscribe" / "default_model"
+    weights = folder / "model.safetensors"
+    assert weights.stat().st_size == stored["model_bytes"] <= 16_000_000
+    assert hashlib.sha256(weights.read_bytes()).hexdigest() == stored["model_sha256"]
+    card = (folder / "README.md").read_text(encoding="utf-8")
+    for split in stored["splits"].values():
+        assert f"{100 * split['wer']:.1f} %" in card
 
 
 def test_every_command_and_option_shown_exists() -> None:
