@@ -118,6 +118,9 @@ def no_path() -> None:
     losses_B, gradient = losses_and_gradient(torch.randn(3, 4, 2, 5), *said, blank_id=0, config=config)
     assert losses_B.isposinf().tolist() == [True, False, True]
     assert gradient.flatten(1).abs().amax(dim=1).gt(0).tolist() == [False, True, False]
+    tensors = [torch.randn(2, 3, 3, 4), torch.tensor([[1, 2], [2, 1]]), torch.tensor([3, 3]), torch.tensor([2, 1])]
+    tensors[0][0, :, 1, 2] = tensors[0][1, 1, :, 1] = -np.inf
+    check(CONFIGS["rnnt_fastemit_clamp"], torch.float32, tensors, 0)
 
 
 def not_a_number() -> None:
@@ -135,7 +138,7 @@ def not_a_number() -> None:
 
 
 def whole_batch_empty() -> None:
-    said = (torch.zeros(0, 3, dtype=torch.int64), torch.zeros(0), torch.zeros(0))
+    said = (torch.zeros(0, 3, dtype=torch.int64), torch.zeros(0, dtype=torch.int64), torch.zeros(0, dtype=torch.int64))
     loss, gradient = losses_and_gradient(torch.randn(0, 4, 4, 5), *said, blank_id=0)
     assert loss.shape == (0,) and gradient.shape == (0, 4, 4, 5)
 

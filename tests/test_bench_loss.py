@@ -39,7 +39,8 @@ def test_the_peak_on_a_cpu_is_the_formulas() -> None:
     """In a process that keeps no memory of other tests."""
     program = (
         "import json, torch; from fastscribe.bench import loss; from tests.test_bench_loss import CPU, MEASURED;"
-        "loss.warm_up(CPU, ['fp32', 'bf16']); print(json.dumps([loss.measured(case, CPU, 0.1) for case in MEASURED]))"
+        "loss.warm_up(CPU, [(case.form, case.dtype) for case in MEASURED]);"
+        "print(json.dumps([loss.measured(case, CPU, 0.1) for case in MEASURED]))"
     )
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
     for case, row in zip(MEASURED, json.loads(done.stdout), strict=True):
@@ -133,6 +134,31 @@ def test_command(tmp_path: Path) -> None:
     assert all(row["ms"] > 0 and row["formula_bytes"] > 0 for row in document["rows"])
     assert document["headline"]["measured"]["ms"] > 0 and document["other_libraries"]["nemo"]
     assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("quick", [True, False])
+def test_the_slowest_on_a_cpu_is_left_out_where_it_is_to_be_quick(monkeypatch: pytest.MonkeyPatch, quick: bool) -> None:
+    asked: list[measuring.Case] = []
+    compiled: list[tuple[str, str]] = []
+
+    def measured(case: measuring.Case, device: torch.device, most_s: float) -> dict[str, float]:
+        asked.append(case)
+        return {"ms": 1.0}
+
+    monkeypatch.setattr(measuring, "warm_up", lambda device, kinds: compiled.extend(kinds))
+    monkeypatch.setattr(measuring, "libraries", dict)
+    monkeypatch.setattr(measuring, "measured", measured)
+    for options, joint in (([], {"fp32", "bf16"} if quick else set(measuring.DTYPES)), (["--dtype", "fp16"], {"fp16"})):
+        asked.clear()
+        compiled.clear()
+        arguments = ["bench", "loss", "--device", "cpu", *options, *["--quick"] * quick]
+        assert CliRunner().invoke(app, arguments, catch_exceptions=False).exit_code == 0
+        headline = asked.pop()
+        assert headline.dtype == "bf16" and {case.dtype for case in asked if case.form == "joint"} == joint
+        assert {case.dtype for case in asked if case.form == "logits"} == (
+            {"fp16"} if options else set(measuring.DTYPES)
+        )
+        assert {dtype for form, dtype in compiled if form == "joint"} == joint
 
 
 def test_a_plot_wants_matplotlib_before_anything_is_measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

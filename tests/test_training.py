@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -88,6 +88,23 @@ def whole(manifest: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("runs") / "whole"
     assert trainer_of(recipe_of(manifest, batch={"accumulate": 2}), folder).run()
     return folder
+
+
+def test_few_clips_are_one_batch_and_a_short_run_warms_up_for_a_tenth(manifest: Path, tmp_path: Path) -> None:
+    """Gone on, the run has the same rates."""
+    recipe = recipe_of(
+        manifest,
+        batch={"seconds": "auto", "buckets": 16, "token_buckets": 2, "accumulate": 2},
+        optimiser={"warmup_steps": 1000},
+        run={"epochs": 40},
+    )
+    trainer = trainer_of(recipe, tmp_path / "run")
+    assert [len(trainer.plan(epoch)[0]) for epoch in (0, 1)] == [1, 1]
+    trainer.weights.num_steps = 20
+    trainer.save()
+    again = trainer_of(recipe, tmp_path / "run")
+    assert trainer.weights.warmup_steps == again.weights.warmup_steps == 4 and again.weights.num_steps == 20
+    assert again.weights.learning_rate(0.1) == trainer.weights.learning_rate(0.1) == pytest.approx(3e-3)
 
 
 class Killed(BaseException):
@@ -217,20 +234,59 @@ def test_the_shortest_recording_trains_alone(manifest: Path, tmp_path: Path) -> 
         batch_of(0.5 * trainer._least_s())
 
 
-def test_too_few_sentences_for_the_share_are_said(manifest: Path) -> None:
+@pytest.mark.parametrize(
+    ("num_recordings", "share", "expected"),
+    [(8, 1e-9, 1), (50, 0.02, 5), (99, 0.02, 9), (150, 0.02, 10), (400, 0.02, 10), (400, 0.2, 80), (2000, 0.02, 40)],
+)
+def test_of_few_recordings_a_tenth_validates_up_to_ten(
+    tmp_path: Path, num_recordings: int, share: float, expected: int
+) -> None:
     said: list[str] = []
-    recipe = parse_recipe({"data": {"train": str(manifest), "validation_share": 1e-9}, **SECTIONS}, manifest)
-    material = prepare(recipe, None, said.append)
-    assert len(material.validation) == 1 and len(material.corpus.examples) == 7
-    assert said == ["validation_share 1e-09 of so few sentences is none: 1 of 8 instead"]
+    texts = [f"sentence number {number} is here" for number in range(num_recordings)]
+    material = prepare(parse_recipe(recipe_for(tmp_path, texts, share), tmp_path / "recipe.yaml"), None, said.append)
+    num_taken = len(material.validation)
+    assert num_taken + len(material.corpus.examples) == num_recordings
+    if expected > 10:
+        assert abs(num_taken - expected) <= 20 and not said
+        return
+    assert num_taken == expected and said[0].endswith(f" of {num_recordings} recordings: {expected} instead")
+    few = [f"{expected} to validate with: the word error rate of so few says little"] if expected < 10 else []
+    assert said[1:] == few
+
+
+def recipe_for(folder: Path, texts: Iterable[str], share: float) -> dict[str, Any]:
+    """Of as many recordings of two seconds, which nobody opens."""
+    (folder / "a.wav").touch()
+    rows = [{"audio_filepath": str(folder / "a.wav"), "text": text, "duration": 2.0} for text in texts]
+    (folder / "few.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    data = {"train": str(folder / "few.jsonl"), "validation_share": share, "max_tokens_per_s": 99}
+    return {"data": data, "model": {"vocab_size": 32}}
+
+
+def test_one_sentence_cannot_be_on_both_sides(tmp_path: Path) -> None:
+    for texts, said in ((["one"], "^1 recording of one sentence: too few"), (["one", "One."], "^2 recordings of one")):
+        with pytest.raises(UsageError, match=said):
+            prepare(parse_recipe(recipe_for(tmp_path, texts, 0.02), tmp_path / "a.yaml"), None)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_of_two_sentences_one_is_left_to_train_on(tmp_path: Path, seed: int) -> None:
+    texts = ["the lazy brown foxes jump over a dog"] * 99 + ["a dog jumps over the lazy brown foxes"]
+    recipe = parse_recipe({**recipe_for(tmp_path, texts, 1e-9), "run": {"seed": seed}}, tmp_path / "a.yaml")
+    material = prepare(recipe, None)
+    assert {len(material.validation), len(material.corpus.examples)} == {1, 99}
 
 
 @pytest.mark.parametrize(
-    ("model", "said"), [({"sample_rate": 100}, "the recipe's model: .*sample_rate"), ({"durations": [2, 1]}, "ascend")]
+    ("model", "said"),
+    [
+        ({"sample_rate": 100}, r"^a/recipe\.yaml: model: .*sample_rate"),
+        ({"vocab_size": 9999}, r"^a/recipe\.yaml: model\.vocab_size: no bpe vocabulary of 9999 pieces"),
+    ],
 )
 def test_a_model_that_cannot_be_is_refused_before_anything(manifest: Path, model: dict[str, Any], said: str) -> None:
     with pytest.raises(FastscribeError, match=said):
-        prepare(recipe_of(manifest, model=model), None)
+        prepare(recipe_of(manifest, model=model), None, where="a/recipe.yaml")
 
 
 def test_a_picture_that_cannot_be_drawn_is_said_once(
@@ -356,10 +412,10 @@ def test_ctrl_c_and_the_same_command_again(recipe_file: Path, tmp_path: Path) ->
     assert said.splitlines()[-1].endswith("; the same command goes on from there") and "interrupted" not in said
     again = subprocess.Popen(arguments, stderr=subprocess.PIPE, text=True, cwd=ROOT)
     assert again.stderr is not None
-    lines = [again.stderr.readline() for _ in range(3)]
+    lines = [again.stderr.readline() for _ in range(4)]
     again.kill()
     again.communicate()
-    assert "going on after step" in lines[2]
+    assert "2 to validate with: " in lines[0] and "going on after step" in lines[3]
 
 
 @pytest.mark.parametrize("ctc_weight", [0.3, 1.0])

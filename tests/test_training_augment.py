@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fastscribe.errors import UsageError
+from fastscribe.features import LogMel
 from fastscribe.training.augment import (
     AugmentConfig,
     add_babble,
@@ -23,6 +26,8 @@ from fastscribe.training.augment import (
     mask_features,
     to_float,
 )
+from fastscribe.training.recipe import ModelRecipe
+from fastscribe.training.trainer import Trainer
 
 RATE = 16_000
 ALWAYS = AugmentConfig(reverb_chance=1, babble_chance=1, noise_chance=1)
@@ -229,6 +234,41 @@ def test_masks_lie_anywhere_and_the_features_given_stay() -> None:
     assert masked_BMT.all(2).any(0).all() and masked_BMT.all(1).any(0).all()
     most = AugmentConfig(freq_masks=0, time_masks=2, time_mask_share=1.0)
     assert (mask_features(mel_BMT, torch.full((400,), 60), most, gen()) == 0).all((1, 2)).any()
+
+
+def test_masked_is_the_mean_of_the_row_where_features_are_not_normalised() -> None:
+    lengths_B = torch.tensor([60, 40, 0])
+    mel_BMT = torch.randn(3, 20, 60, generator=gen()) + torch.arange(20.0)[:, None] - 9
+    for row, length in enumerate(lengths_B.tolist()):
+        mel_BMT[row, :, length:] = 0
+    many = AugmentConfig(freq_masks=8)
+    changed_BMT = mask_features(mel_BMT, lengths_B, many, gen(), is_normalised=False)
+    expected_BMT = mask_features(mel_BMT, lengths_B, many, gen())
+    assert (expected_BMT[1] == 0).all(1).any()
+    for row, length in enumerate(lengths_B.tolist()):
+        masked_MT = expected_BMT[row, :, :length] == 0
+        assert masked_MT.any() or not length
+        means_MT = mel_BMT[row, :, :length].mean(1, keepdim=True).expand(-1, length)
+        expected_MT = torch.where(masked_MT, means_MT, mel_BMT[row, :, :length])
+        torch.testing.assert_close(changed_BMT[row, :, :length], expected_MT)
+        assert changed_BMT[row, :, length:].count_nonzero() == 0
+
+
+@pytest.mark.parametrize("normalize", ["none", "per_feature"])
+def test_training_masks_with_what_the_model_takes_for_the_mean(normalize: str) -> None:
+    log_mel = LogMel(replace(ModelRecipe().config(20).features, normalize=normalize))
+    masked = replace(NEVER, time_masks=5, time_mask_share=0.5)
+    trainer = SimpleNamespace(device=torch.device("cpu"), log_mel=log_mel, augment=masked)
+    samples_BS, lengths_B = batch([RATE, RATE // 2])
+    rows = SimpleNamespace(samples_BS=samples_BS, lengths_B=lengths_B)
+    plain = log_mel(samples_BS, lengths_B)
+    features = Trainer._features(trainer, rows, torch.ones(2), gen())
+    for row, length in enumerate(plain.lengths_B.tolist()):
+        plain_MT, changed_MT = (x.mel_BMT[row, :, :length] for x in (plain, features))
+        is_masked_T = changed_MT[:, 1:].isclose(changed_MT[:, :-1]).all(0)
+        assert is_masked_T.any() and not is_masked_T.all()
+        means_M1 = plain_MT.mean(1, keepdim=True).expand(-1, int(is_masked_T.sum()))
+        torch.testing.assert_close(changed_MT[:, 1:][:, is_masked_T], means_M1, atol=1e-4, rtol=1e-4)
 
 
 def test_an_inference_tensor_becomes_one_to_learn_from() -> None:

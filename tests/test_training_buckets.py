@@ -6,7 +6,7 @@ import random
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fastscribe.training.buckets import (
@@ -14,6 +14,7 @@ from fastscribe.training.buckets import (
     MemoryModel,
     assign,
     draw_speeds,
+    fitting_buckets,
     make_buckets,
     naive_batches,
     padding_share,
@@ -181,3 +182,71 @@ def test_buckets_for_all_speeds_hold_every_epoch_planned_with_them() -> None:
         played = durations / draw_speeds(800, speeds, epoch, seed=0)
         plan = plan_epoch(played, tokens, buckets, MemoryModel(120).batch_sizes(buckets), epoch=epoch, seed=0)
         assert sum(map(len, plan)) == 800
+
+
+# --- small corpora -----------------------------------------------------------------------------------------------------
+
+SPEEDS = np.array([0.9, 1.0, 1.1])
+
+
+def packed(played_s: np.ndarray, budget_s: float) -> int:
+    """Batches that are needed: the longest first, each batch as long as its first row."""
+    num_batches = rows_left = 0
+    for duration in sorted(played_s, reverse=True):
+        if not rows_left:
+            num_batches, rows_left = num_batches + 1, max(1, int(budget_s / duration))
+        rows_left -= 1
+    return num_batches
+
+
+@given(
+    st.integers(1, 1500),
+    st.sampled_from([(0.4, 0.5, 8.0), (1.1, 0.6, 20.0), (1.8, 0.7, 30.0), (2.3, 0.4, 17.0)]),
+    st.sampled_from([120, 300, 1000]),
+    st.integers(0, 99),
+)
+@settings(max_examples=60, deadline=None)
+def test_a_corpus_of_any_size_makes_about_the_batches_that_it_needs(num_examples, kind, budget, seed) -> None:
+    mean, spread, most = kind
+    draw = np.random.default_rng(seed)
+    durations = np.minimum(most, 0.5 + draw.lognormal(mean, spread, num_examples))
+    tokens = np.maximum(1, (durations * draw.uniform(4, 10, num_examples)).astype(int))
+    played, all_tokens = (durations / SPEEDS[:, None]).ravel(), np.tile(tokens, 3)
+    buckets = fitting_buckets(played, all_tokens, budget, times=3)
+    speeds = draw_speeds(num_examples, SPEEDS, 0, seed)
+    plan = plan_epoch(durations / speeds, tokens, buckets, MemoryModel(budget).batch_sizes(buckets), epoch=0, seed=seed)
+    assert sorted(np.concatenate(plan).tolist()) == list(range(num_examples))
+    assert all(len(batch) * (durations / speeds)[batch].max() <= budget + 1e-6 for batch in plan)
+    assert len(plan) <= 1.5 * packed(durations / speeds, budget) + 1
+
+
+@pytest.mark.parametrize(("num_examples", "most_batches"), [(1, 1), (50, 3), (200, 13), (1000, 59)])
+def test_few_examples_make_few_batches(num_examples: int, most_batches: int) -> None:
+    durations, tokens = speech(num_examples)
+    for world_size in (1, 2):
+        buckets = fitting_buckets(durations, tokens, 120, world_size=world_size)
+        sizes = MemoryModel(120).batch_sizes(buckets)
+        plan = plan_epoch(durations, tokens, buckets, sizes, epoch=0, seed=0, world_size=world_size)
+        assert len(plan) <= max(1, most_batches / world_size + 1 if world_size > 1 else most_batches)
+
+
+@given(examples, st.integers(1, 6), st.integers(1, 3), st.sampled_from([None, 1.0, 60.0, 1e6]))
+def test_fewer_buckets_hold_every_example_too(rows, num_durations, num_tokens, budget) -> None:
+    durations, tokens = zip(*rows, strict=True)
+    buckets = fitting_buckets(durations, tokens, budget, num_durations, num_tokens)
+    assert len(buckets) <= num_durations * num_tokens and list(buckets) == sorted(buckets)
+    assert (assign(durations, tokens, buckets) >= 0).all()
+    if budget == 1e6:
+        assert len(buckets) == 1
+
+
+def test_a_large_corpus_has_all_the_buckets_asked_for() -> None:
+    durations, tokens = speech(20_000)
+    for budget in (120, None):
+        assert fitting_buckets(durations, tokens, budget, 16, 2) == make_buckets(durations, tokens, 16, 2)
+
+
+def test_where_the_device_knows_the_batch_examples_are_counted() -> None:
+    durations, tokens = speech(1000)
+    for times, world_size, expected in ((1, 1, 7), (3, 1, 2), (1, 2, 3), (3, 3, 1)):
+        assert len(fitting_buckets(durations, tokens, None, times=times, world_size=world_size)) == expected

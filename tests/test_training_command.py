@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import signal
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,13 +17,14 @@ from typing import Any
 
 import pytest
 import torch
+from rich.console import Console
 
 from fastscribe.checkpoint import read_checkpoint
-from fastscribe.cli.train import TrainDtype, _listen, train
+from fastscribe.cli.train import TrainDtype, _Display, _introduce, _listen, train
 from fastscribe.errors import UsageError
 from fastscribe.training.state import RunFolder
 from tests.conftest import MODELS
-from tests.test_training import ROOT, command, manifest, recipe_file  # noqa: F401 - fixtures
+from tests.test_training import ROOT, command, manifest, recipe_file, recipe_of, trainer_of  # noqa: F401 - fixtures
 
 
 @pytest.fixture(autouse=True)
@@ -64,6 +67,61 @@ def test_two_runs_in_a_folder_are_one_too_many(recipe_file: Path, tmp_path: Path
     with pytest.raises(UsageError, match="another run is writing here"):
         run(recipe_file, tmp_path / "run")
     lock.close()
+
+
+def test_a_mistake_in_the_recipe_is_said_before_torch_is_imported(tmp_path: Path) -> None:
+    (tmp_path / "bad.yaml").write_text("data: {train: a.jsonl}\nmodle: {}")
+    program = (
+        "import sys; from fastscribe.cli import app; from fastscribe.errors import UsageError\n"
+        f"try: app(['train', {str(tmp_path / 'bad.yaml')!r}, '-o', {str(tmp_path / 'run')!r}], standalone_mode=False)\n"
+        "except UsageError as error: print(error, 'torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.stdout.endswith("bad.yaml: modle: no such key; model? False\n"), done
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_vocabulary_that_cannot_be_names_file_and_key(recipe_file: Path, tmp_path: Path) -> None:  # noqa: F811
+    sections = json.loads(recipe_file.read_text())
+    recipe_file.write_text(json.dumps({**sections, "model": {"vocab_size": 5000}}))
+    with pytest.raises(UsageError, match=r"^\S+recipe\.yaml: model\.vocab_size: no bpe vocabulary of 5000"):
+        run(recipe_file, tmp_path / "run")
+    with pytest.raises(UsageError, match=r"^the default recipe: model\.vocab_size: no bpe vocabulary of 256"):
+        run(Path(sections["data"]["validation"]), tmp_path / "run")
+
+
+@pytest.mark.parametrize("warmup_steps", [4, 1000])
+def test_a_warm_up_that_is_cut_short_is_said(
+    manifest: Path,  # noqa: F811
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    warmup_steps: int,
+) -> None:
+    recipe = recipe_of(manifest, batch={"seconds": 1000}, optimiser={"warmup_steps": warmup_steps}, run={"epochs": 400})
+    _introduce(trainer_of(recipe, tmp_path / "run"))
+    said = capsys.readouterr().err
+    assert said.endswith("; 40 warm-up steps, a tenth of the run's\n") == (warmup_steps == 1000), said
+    assert ("warm-up" in said) == (warmup_steps == 1000)
+
+
+@pytest.mark.parametrize("width", [80, 60])
+def test_the_bar_and_the_times_have_room_beside_three_losses(monkeypatch: pytest.MonkeyPatch, width: int) -> None:
+    validated = SimpleNamespace(wer=0.1234)
+    progress = SimpleNamespace(epoch=3, step=123_456, batches_done=1, batches=2, audio_s=1e6, busy_s=1e3)
+    progress.losses, progress.validated = {"loss": 123.456, "tdt": 123.456, "ctc": 123.456}, validated
+    run_of = SimpleNamespace(run=SimpleNamespace(epochs=7))
+    trainer: Any = SimpleNamespace(progress=progress, recipe=run_of, ranks=SimpleNamespace(count=1))
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    display = _Display(trainer, True)
+    display._update()
+    console = Console(width=width, file=io.StringIO())
+    console.print(display._bar.get_renderable())
+    line = console.file.getvalue()  # type: ignore[attr-defined]
+    assert line.count("\n") == 1 and "50.0 %" in line and line.count(":") == 4
+    assert line.startswith("━" * 8 + " " * 9)  # half of sixteen
+    assert line.split(" %", 1)[1].split()[:2] == ["step", "123,456,"]
+    if width == 80:
+        assert "loss 123.456, WER 1" in line
 
 
 def listening(num_ranks: int) -> tuple[Any, Callable[[int], None]]:

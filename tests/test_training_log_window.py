@@ -25,6 +25,25 @@ def test_what_is_not_finite_is_counted_and_not_averaged() -> None:
     assert window.row() == {"loss": 1.5, "ctc": 3.5, "gradient_norm": 5.5, "skipped": 2}
 
 
+def test_batches_of_a_step_that_was_undone_are_skipped() -> None:
+    window = LogWindow()
+    for norm in (1.0, math.nan, 3.0):
+        window.add_losses(losses(1.0, 2.0))
+        window = LogWindow(window.state())  # in the middle of a step
+        window.add_losses(losses(3.0, 2.0))
+        window.add_norm(norm)
+    assert window.row() == {"loss": 2.0, "ctc": 2.0, "gradient_norm": 2.0, "skipped": 2}
+
+
+def test_utterances_left_out_of_a_loss_are_counted_and_hide_no_batch() -> None:
+    window = LogWindow()
+    for count, pair in ((0, (1.0, 2.0)), (3, (2.0, 4.0)), (2, (math.inf, 1.0))):
+        window.add_losses({**losses(*pair), "unaligned": torch.tensor(count)})
+    for each in (window, LogWindow(window.state())):
+        assert each.means() == {"loss": 1.5, "ctc": 3.0}
+        assert each.row() == {"loss": 1.5, "ctc": 3.0, "unaligned": 5, "skipped": 1}
+
+
 def test_nothing_finite_leaves_no_number_out_of_range() -> None:
     window = LogWindow()
     assert window.row() == {} == window.means()

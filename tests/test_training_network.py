@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 
 import numpy as np
@@ -14,7 +15,7 @@ from fastscribe.model.encoder import Encoder
 from fastscribe.model.model import Model, build_model
 from fastscribe.training.bpe import TextEncoder, clean_text
 from fastscribe.training.loss.config import TransducerLossConfig
-from fastscribe.training.network import Network, Targets, ctc_loss, new_model, unroll
+from fastscribe.training.network import Network, Targets, ctc_loss, has_ctc_path, new_model, unroll
 from fastscribe.training.recipe import ModelRecipe
 from fastscribe.training.trainer import targets_of
 from fastscribe.types import Features
@@ -125,3 +126,34 @@ def test_a_row_too_short_for_its_labels_counts_nothing() -> None:
     loss.backward()
     assert torch.isfinite(loss) and logits_BTV.grad is not None
     assert logits_BTV.grad[1].eq(0).all() and logits_BTV.grad[0].ne(0).any()
+    alone = ctc_loss(logits_BTV[:1], torch.tensor([6]), Targets(targets.labels_BU[:1], torch.tensor([3])), blank_id=4)
+    torch.testing.assert_close(loss, alone)  # nor do its labels
+    assert ctc_loss(logits_BTV, torch.tensor([2, 4]), targets, blank_id=4).isposinf()
+
+
+def test_ctc_has_a_path_where_its_loss_is_finite() -> None:
+    labels = torch.tensor(list(itertools.product(range(2), repeat=4)))
+    for num_frames, num_labels in itertools.product(range(8), range(5)):
+        lengths_B, label_lengths_B = (torch.full((len(labels),), number) for number in (num_frames, num_labels))
+        log_probs = torch.zeros(8, len(labels), 3).log_softmax(2)
+        losses_B = torch.nn.functional.ctc_loss(log_probs, labels, lengths_B, label_lengths_B, 2, reduction="none")
+        assert torch.equal(has_ctc_path(lengths_B, Targets(labels, label_lengths_B)), losses_B.isfinite())
+
+
+@pytest.mark.parametrize("durations", [(2, 4), (0, 1, 2)])
+def test_rows_without_a_path_are_counted_and_change_no_loss(durations: tuple[int, ...]) -> None:
+    """20 and 10 frames are sums of 2 and 4, but 15 are not; and 10 frames are too few for CTC's 19 of ten like labels."""
+    model = tiny(conv_norm="layer_norm", durations=durations)
+    network = Network(model, TransducerLossConfig(durations), 0.5, 0.0).eval()
+    features = Features(noise().mel_BMT, torch.tensor([160, 120, 80]))
+    tokens = [(1, 2, 3), (4, 5), (7,) * 10]
+    losses = network(features, targets_of(tokens, CPU), 1.0)
+    left_out = {"transducer": [1, 2] if durations[0] else [], "ctc": [2]}
+    assert int(losses["unaligned"]) == len({*left_out["transducer"], *left_out["ctc"]})
+    for name, rows in left_out.items():
+        rest = [row for row in range(3) if row not in rows]
+        some = Features(features.mel_BMT[rest], features.lengths_B[rest])
+        expected = network(some, targets_of([tokens[row] for row in rest], CPU), 1.0)
+        torch.testing.assert_close(losses[name], expected[name], rtol=1e-4, atol=1e-4)
+    losses["loss"].backward()
+    assert all(p.grad is None or p.grad.isfinite().all() for p in model.parameters())

@@ -89,6 +89,7 @@ def test_mistakes(values: object, said: str) -> None:
         ("model", "conv_kernel", [0, 8], [1, 9]),
         ("model", "d_model", [0, 254, 3], [256]),
         ("model", "num_heads", [0, 3], [1, 8]),
+        ("model", "durations", [[2, 1], [0], [1, 1], [0, 1001]], [[], [1], [0, 1, 2], [2, 1000]]),
         *(("model", name, [0], [1]) for name in ("predictor_layers", "num_layers", "vocab_size", "joint_hidden")),
         *(("model", name, [0], [1]) for name in ("ff_hidden", "predictor_hidden", "num_mels", "subsampling_channels")),
     ],

@@ -72,6 +72,22 @@ def test_warm_up_and_cosine() -> None:
     assert rates == pytest.approx([1.0, 0.55, 0.1, 0.1])
 
 
+@pytest.mark.parametrize(("run_steps", "warmup_steps"), [(1, 0), (9, 0), (40, 4), (99, 9), (100, 10), (5000, 10)])
+def test_a_short_run_warms_up_for_a_tenth_of_it_and_reaches_its_rate(run_steps: int, warmup_steps: int) -> None:
+    recipe = OptimiserRecipe(learning_rate=1.0, min_learning_rate=0.1, warmup_steps=10)
+    weights = Weights(network(), torch.float32, recipe)
+    weights.expect(run_steps)
+    assert weights.warmup_steps == warmup_steps
+    rates = []
+    for step in range(run_steps):
+        weights.num_steps = step
+        rates.append(weights.learning_rate((step + 1) / run_steps))
+    first = max(1, warmup_steps)
+    assert rates[:warmup_steps] == pytest.approx([(step + 1) / first for step in range(warmup_steps)])
+    assert rates[first - 1 :] == sorted(rates[first - 1 :], reverse=True)  # down from there
+    assert rates[-1] == pytest.approx(0.1) and (run_steps < 9 or max(rates) > 0.95)
+
+
 def test_gradients_are_averaged_over_batches_and_clipped() -> None:
     recipe = OptimiserRecipe(learning_rate=1e-2, warmup_steps=0, clip_norm=0.5, ema=0.0)
     one, two = network(), network()
@@ -115,6 +131,25 @@ def test_a_gradient_that_is_no_number_changes_nothing() -> None:
     for a, b in zip(model.parameters(), before, strict=True):
         assert torch.equal(a, b)
     assert weights.num_steps == 1 and all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_batch_norm_forgets_a_step_that_is_undone() -> None:
+    model = network()
+    weights = Weights(model, torch.float32, PLAIN)
+    batches = {step: torch.randn(4, 4) for step in range(3)}
+    batches[1][0, 0] = math.nan
+    for step, rows in batches.items():
+        before = [buffer.clone() for buffer in model.buffers()]
+        model[:2](rows).sum().backward()
+        weights.step(0.0)
+        is_same = [torch.equal(a, b) for a, b in zip(model.buffers(), before, strict=True)]
+        assert all(is_same) if step == 1 else not any(is_same)
+    resumed = network(seed=1)
+    again = Weights(resumed, torch.float32, PLAIN)
+    again.restore(weights.state())
+    resumed[:2](batches[1]).sum().backward()
+    again.step(0.0)
+    assert all(torch.equal(a, b) for a, b in zip(resumed.buffers(), model.buffers(), strict=True))
 
 
 def test_the_average_forgets_the_start_and_follows() -> None:

@@ -218,6 +218,47 @@ def test_reductions() -> None:
     assert transducer_loss(*empty, blank_id=4) == 0
 
 
+@pytest.mark.parametrize("backend", ["oracle", "numba"])
+def test_reductions_leave_out_what_has_no_path(backend: str) -> None:
+    logits, *said = example(3, [4, 6, 2], [2, 2, 0], 5, 4, 0)
+    said[1][1] = 0
+    options = {"blank_id": 4, "backend": backend}
+    total, gradient = loss_and_gradient(logits, *said, reduction="sum", **options)
+    losses_B = transducer_loss(logits, *said, reduction="none", **options)
+    assert losses_B.isposinf().tolist() == [False, True, False] and gradient[1].count_nonzero() == 0
+    torch.testing.assert_close(total, losses_B[0] + losses_B[2])
+    for reduction in ("mean", "mean_volume"):  # of two utterances, of two labels
+        loss, its_gradient = loss_and_gradient(logits, *said, reduction=reduction, **options)
+        torch.testing.assert_close((loss, its_gradient), (total / 2, gradient / 2))
+    for reduction in ("sum", "mean", "mean_volume"):
+        one = [x[1:2] for x in (logits, *said)]
+        loss, gradient = loss_and_gradient(*one, reduction=reduction, **options)
+        assert loss.isposinf() and gradient.count_nonzero() == 0
+    logits[2] = math.nan
+    assert transducer_loss(logits, *said, reduction="mean", **options).isnan()
+
+
+@given(problems(), st.integers(0, 99))
+@settings(max_examples=60, deadline=None)
+def test_tokens_and_durations_without_probability(
+    problem: tuple[tuple[torch.Tensor, ...], int, TransducerLossConfig], seed: int
+) -> None:
+    """Any logit may be -inf, as long as no row is -inf throughout."""
+    (logits_BTUV, *said), blank_id, config = problem
+    draw = torch.rand(logits_BTUV.shape, generator=torch.Generator().manual_seed(seed)) < 0.2
+    num_durations = len(config.durations)
+    draw[..., seed % (draw.shape[3] - num_durations)] = False
+    if num_durations:
+        draw[..., draw.shape[3] - 1 - seed % num_durations] = False
+    logits_BTUV = logits_BTUV.masked_fill(draw, -math.inf)
+    options = {"blank_id": blank_id, "config": config, "reduction": "none"}
+    expected_B, expected = loss_and_gradient(logits_BTUV, *said, backend="oracle", **options)
+    losses_B, gradient = loss_and_gradient(logits_BTUV, *said, backend="numba", **options)
+    assert not expected_B.isnan().any() and not expected.isnan().any()
+    torch.testing.assert_close(losses_B, expected_B, rtol=2e-6, atol=2e-6)
+    torch.testing.assert_close(gradient, expected, rtol=2e-5, atol=2e-6)
+
+
 def test_omega_draws_the_rnnt_loss() -> None:
     tensors = example(2, [5], [2], 6, 5, 3)
     config = TransducerLossConfig(durations=(0, 1, 2), sigma=0.1, omega=0.5)
@@ -265,7 +306,13 @@ def test_joint_skips_utterances_without_frames() -> None:
     with torch.no_grad():
         losses_B = joint_transducer_loss(module, encoded, predicted, *SAID, blank_id=2, reduction="none")
     assert losses_B.isposinf().tolist() == [False, False, False, True]
-    joint_transducer_loss(module, encoded, predicted, *SAID, blank_id=2).backward()
+    for backend in ("oracle", "numba"):
+        found_B = torch.zeros(4)
+        options = {"blank_id": 2, "reduction": "mean_volume", "losses_out_B": found_B, "backend": backend}
+        loss = joint_transducer_loss(module, encoded, predicted, *SAID, **options)
+        torch.testing.assert_close(found_B, losses_B)
+        torch.testing.assert_close(loss.detach(), losses_B[:3].sum() / 5)
+    loss.backward()
     assert encoded.grad is not None and encoded.grad.isfinite().all() and encoded.grad[3].count_nonzero() == 0
 
 
@@ -340,10 +387,46 @@ def test_joint_refuses_what_it_cannot_do() -> None:
         joint_transducer_loss(module, encoded[:3], predicted[:3], *said, blank_id=2, reduction="none")
     with pytest.raises(UsageError, match="logits_dtype"):
         joint_transducer_loss(module, encoded[:3], predicted[:3], *said, blank_id=2, logits_dtype=torch.float64)
+    module.activation = torch.nn.functional.gelu
+    with pytest.raises(
+        UsageError, match=r"activation must be one of torch\.relu, torch\.tanh, torch.sigmoid, not .*gelu"
+    ):
+        joint_transducer_loss(module, encoded[:3], predicted[:3], *said, blank_id=2)
+    joint_transducer_loss(module, encoded[:3], predicted[:3], *said, blank_id=2, backend="oracle")
+    module.activation = torch.relu
     loss = joint_transducer_loss(module, encoded[:3], predicted[:3], *said, blank_id=2)
     loss.backward(retain_graph=True)
     with pytest.raises(RuntimeError, match="one backward only"):
         loss.backward()
+
+
+@pytest.mark.parametrize("backend", ["oracle", "numba"])
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"predicted_BUJ": torch.zeros(2, 5, 8)}, r"same batch size, not the shapes \(3, 7, 8\) and \(2, 5, 8\)"),
+        ({"predicted_BUJ": torch.zeros(3, 5, 7)}, r"predicted must be \[batch, labels \+ 1, 8\] .* not \(3, 5, 7\)"),
+        ({"encoded_BTJ": torch.zeros(3, 7, 9)}, r"encoded must be \[batch, frames, 8\] .* not \(3, 7, 9\)"),
+        ({"encoded_BTJ": torch.zeros(7, 8)}, r"encoded must be .* not \(7, 8\)"),
+        ({"encoded_BTJ": np.zeros((3, 7, 8))}, r"encoded must be a torch.Tensor, not numpy.ndarray"),
+        ({"encoded_BTJ": torch.zeros(3, 7, 8, device="meta")}, "encoded is on meta, but the joint on cpu"),
+        ({"predicted_BUJ": torch.zeros(3, 5, 8).half()}, "same dtype, not torch.float32 and torch.float16"),
+        ({"labels_BU": [[0], [1], [2]]}, "labels must be a torch.Tensor, not builtins.list"),
+        ({"dropout": 1}, "dropout must be 0 or more and below 1, not 1"),
+        ({"dropout": 2.0}, "dropout must be"),
+        ({"dropout": -0.1}, "dropout must be"),
+        ({"group": 0}, "group must be 1 or more utterances, or None; not 0"),
+        ({"group": -1}, "group must be"),
+    ],
+)
+def test_joint_arguments_that_do_not_fit(change: dict[str, object], message: str, backend: str) -> None:
+    module, encoded, predicted = small_joint("relu", 5)
+    names = ("encoded_BTJ", "predicted_BUJ", "labels_BU", "frame_lengths_B", "label_lengths_B")
+    arguments = dict(zip(names, (x[:3] for x in (encoded, predicted, *SAID)), strict=True))
+    options = arguments | {"blank_id": 2, "backend": backend}
+    assert joint_transducer_loss(module, **options).isfinite()
+    with pytest.raises(UsageError, match=message):
+        joint_transducer_loss(module, **(options | change))
 
 
 def test_groups_are_full_but_not_fuller() -> None:
@@ -366,6 +449,14 @@ def test_groups_are_full_but_not_fuller() -> None:
         ({"label_lengths_B": torch.tensor([2])}, r"label lengths must be \[2\]"),
         ({"logits_BTUV": torch.zeros(2, 4, 6)}, "logits must be"),
         ({"logits_BTUV": torch.zeros(2, 4, 3, 6, dtype=torch.float64)}, "float64"),
+        ({"logits_BTUV": np.zeros((2, 4, 3, 6), np.float32)}, "logits must be a torch.Tensor, not numpy.ndarray"),
+        ({"logits_BTUV": torch.zeros(2, 4, 3, 6, dtype=torch.int64), "backend": "oracle"}, "not torch.int64"),
+        ({"labels_BU": torch.tensor([[0.5, 1.9], [2, 0]])}, "labels must be integers, not torch.float32"),
+        ({"labels_BU": [[0, 1], [2, 0]]}, "labels must be a torch.Tensor, not builtins.list"),
+        ({"frame_lengths_B": torch.tensor([4.0, 3.5])}, "frame lengths must be integers, not torch.float32"),
+        ({"frame_lengths_B": [4, 3]}, "frame lengths must be a torch.Tensor"),
+        ({"label_lengths_B": torch.tensor([True, True])}, "label lengths must be integers, not torch.bool"),
+        ({"blank_id": 5.0}, "blank_id 5.0"),
         ({"reduction": "mean_batch"}, "reduction is one of"),
         ({"backend": "cuda"}, "backend is one of"),
     ],
@@ -389,6 +480,9 @@ def test_arguments_that_do_not_fit(change: dict[str, object], message: str) -> N
         {"durations": (1, 0)},
         {"durations": (0,)},
         {"durations": (-1, 1)},
+        {"durations": (0, 1.5)},
+        {"durations": (0, 1), "sigma": -1.0},
+        {"durations": (0, 1), "sigma": math.inf},
         {"durations": (0, 1), "omega": 1.5},
         {"sigma": 0.05},
         {"omega": 0.1},

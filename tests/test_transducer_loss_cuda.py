@@ -249,10 +249,12 @@ def test_gpu_is_not_waited_for() -> None:
     tensors = problem(CONFIGS["rnnt"], [30, 20], [10, 12], 50)
     logits_BTUW = tensors[0].cuda()
     loss_and_gradient(logits_BTUW, *tensors[1:])
+    transducer_loss(logits_BTUW, *tensors[1:4], blank_id=0, reduction="mean_volume")
     torch.cuda.synchronize()
     torch.cuda.set_sync_debug_mode("error")
     try:
         loss_and_gradient(logits_BTUW, *tensors[1:])
+        transducer_loss(logits_BTUW, *tensors[1:4], blank_id=0, reduction="mean_volume")
     finally:
         torch.cuda.set_sync_debug_mode("default")
 

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from fastscribe.training.trainer import Trainer
 
 _RECIPES = (".yaml", ".yml")
+_BAR_WIDTH = 16
 _EXIT_CODES = {signal.SIGINT: 130, signal.SIGTERM: 143}
 
 
@@ -74,21 +75,25 @@ def train(
     """Train a FastConformer transducer, or fine-tune one; what is written, transcribe reads."""
     from fastscribe.evaluation.scores import check_installed
 
+    chosen = _recipe(recipe, epochs, init is not None)  # before torch, which takes its time to import
     check_installed("whisper-en", "train", "train")
     from fastscribe.checkpoint import read_checkpoint
     from fastscribe.model_location import locate
     from fastscribe.training.ranks import Ranks
+    from fastscribe.training.recipe import has_model_section
     from fastscribe.training.state import RunFolder
     from fastscribe.training.trainer import Trainer, prepare
 
     ranks = Ranks.of_torchrun()
     is_shown = ranks.rank == 0 and not quiet
     told = say if is_shown else _say_nothing
-    chosen = _recipe(recipe, epochs, init is not None, told)
+    is_recipe = recipe.suffix in _RECIPES
+    if init is not None and is_recipe and has_model_section(recipe):
+        told(f"{recipe}: its model section is not used: --init brings the model")
     folder = RunFolder(output_dir)
     with closing(folder.lock()) if ranks.rank == 0 else nullcontext():
         checkpoint = read_checkpoint(locate(init, say)) if init is not None else None
-        material = prepare(chosen, checkpoint, told)
+        material = prepare(chosen, checkpoint, told, recipe if is_recipe else "the default recipe")
         chosen_device = _join(device, ranks)
         if overwrite:
             _clear(folder, ranks)
@@ -121,15 +126,12 @@ def _say_nothing(line: str) -> None:
     pass
 
 
-def _recipe(path: Path, epochs: int | None, is_tuning: bool, told: Callable[[str], None]) -> Recipe:
+def _recipe(path: Path, epochs: int | None, is_tuning: bool) -> Recipe:
     from dataclasses import replace
 
-    from fastscribe.training.recipe import default_recipe, has_model_section, read_recipe
+    from fastscribe.training.recipe import default_recipe, read_recipe
 
-    is_recipe = path.suffix in _RECIPES
-    recipe = read_recipe(path) if is_recipe else default_recipe(path, is_tuning)
-    if is_tuning and is_recipe and has_model_section(path):
-        told(f"{path}: its model section is not used: --init brings the model")
+    recipe = read_recipe(path) if path.suffix in _RECIPES else default_recipe(path, is_tuning)
     return recipe if epochs is None else replace(recipe, run=replace(recipe.run, epochs=epochs))
 
 
@@ -187,10 +189,17 @@ def _introduce(trainer: Trainer) -> None:
     say(
         f"{parameters / 1e6:.1f} M parameters, {material.checkpoint.config.family}, {str(trainer.dtype)[6:]} on "
         f"{trainer.device}; {len(trainer.plan(0)[0]):,} batches an epoch, {100 * padding.frames:.1f} % padding "
-        f"(random batches: {100 * trainer.naive_padding().frames:.1f} %)"
+        f"(random batches: {100 * trainer.naive_padding().frames:.1f} %){_warm_up(trainer)}"
     )
     if trainer.progress.step:
         say(f"going on after step {trainer.progress.step:,}")
+
+
+def _warm_up(trainer: Trainer) -> str:
+    """Where it is shorter than the recipe's."""
+    num_steps = trainer.weights.warmup_steps
+    is_capped = num_steps < trainer.recipe.optimiser.warmup_steps
+    return f"; {num_steps or 'no'} warm-up steps, a tenth of the run's" if is_capped else ""
 
 
 def _listen(trainer: Trainer) -> None:
@@ -221,16 +230,18 @@ class _Display:
         if is_shown and sys.stderr.isatty():
             from rich.console import Console
             from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+            from rich.table import Column
 
-            text = TextColumn("{task.fields[said]}", markup=False)
+            rest = Column(ratio=1, no_wrap=True, overflow="ellipsis")  # of the width that the others leave
+            text = TextColumn("{task.fields[said]}", markup=False, table_column=rest)
             columns = (
-                BarColumn(),
+                BarColumn(_BAR_WIDTH),
                 TextColumn("{task.percentage:.1f} %"),
                 text,
                 TimeElapsedColumn(),
                 TimeRemainingColumn(),
             )
-            self._bar = Progress(*columns, console=Console(stderr=True), transient=True)
+            self._bar = Progress(*columns, console=Console(stderr=True), transient=True, expand=True)
             self._task = self._bar.add_task("", total=trainer.recipe.run.epochs, said="starting")
 
     def __enter__(self) -> Callable[[], None]:
@@ -247,7 +258,7 @@ class _Display:
         if self._bar is not None:
             share = progress.batches_done / max(1, progress.batches)
             with suppress(OSError):
-                self._bar.update(self._task, completed=progress.epoch + share, said=_said(self._trainer))
+                self._bar.update(self._task, completed=progress.epoch + share, said=_shortly(self._trainer))
         if self._is_shown and progress.epoch > self._told:
             self._told = progress.epoch
             line = f"epoch {progress.epoch}: {_said(self._trainer)}"
@@ -256,6 +267,17 @@ class _Display:
             else:
                 with suppress(OSError):
                     self._bar.console.print(f"fastscribe: {line}", markup=False, highlight=False, soft_wrap=True)
+
+
+def _shortly(trainer: Trainer) -> str:
+    """For a line of 80 columns beside the bar and the times."""
+    progress = trainer.progress
+    parts = [f"step {progress.step:,}"]
+    if "loss" in progress.losses:
+        parts.append(f"loss {progress.losses['loss']:.3f}")
+    if progress.validated is not None:
+        parts.append(f"WER {100 * progress.validated.wer:.2f} %")
+    return ", ".join(parts)
 
 
 def _said(trainer: Trainer) -> str:

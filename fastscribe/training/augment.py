@@ -180,9 +180,13 @@ def change_gain(samples_BS: torch.Tensor, config: AugmentConfig, generator: torc
 
 @torch.no_grad()
 def mask_features(
-    mel_BMT: torch.Tensor, lengths_B: torch.Tensor, config: AugmentConfig, generator: torch.Generator
+    mel_BMT: torch.Tensor,
+    lengths_B: torch.Tensor,
+    config: AugmentConfig,
+    generator: torch.Generator,
+    is_normalised: bool = True,
 ) -> torch.Tensor:
-    """SpecAugment: bands and stretches of normalised features set to 0, their mean, in a copy.
+    """SpecAugment: bands and stretches set to their mean in a copy: 0 where normalised, else each band's in its row.
 
     A mask's width is uniform from 0 to its share of the bands or of the row's own frames.
     """
@@ -192,7 +196,12 @@ def mask_features(
     masked_BT = _stretches(config.time_masks, config.time_mask_share, lengths_B, num_frames, generator)
     device = mel_BMT.device
     masked_BMT = _sent(masked_BM, device)[:, :, None] | _sent(masked_BT, device)[:, None]
-    return mel_BMT.masked_fill(masked_BMT, 0.0)
+    if is_normalised:
+        return mel_BMT.masked_fill(masked_BMT, 0.0)
+    is_frame_BT = torch.arange(num_frames, device=device) < _sent(lengths_B, device)[:, None]
+    counts_B = _sent(lengths_B.clamp(min=1), device)
+    means_BM = mel_BMT.masked_fill(~is_frame_BT[:, None], 0.0).sum(2) / counts_B[:, None]
+    return torch.where(masked_BMT & is_frame_BT[:, None], means_BM[:, :, None], mel_BMT)
 
 
 def _stretches(

@@ -21,6 +21,9 @@ import numpy as np
 Indices = np.ndarray  # of examples, [rows]
 Numbers = Sequence[float] | np.ndarray
 _POOLED_STEPS = 4  # drawn and sorted together
+_MANY_STEPS = 4  # to a bucket, of which the last may be part empty
+_NEARLY_FEWEST = 1.1  # of the steps that an epoch needs
+_ROWS_TO_A_BUCKET = 128  # where only the device knows how many make a batch
 
 
 class Bucket(NamedTuple):
@@ -70,6 +73,53 @@ def make_buckets(
         for most in _cuts(np.asarray(tokens)[inside], lattice[inside], num_tokens):
             buckets.append(Bucket(float(end), int(most)))
     return tuple(buckets)
+
+
+def fitting_buckets(
+    durations_s: Numbers,
+    tokens: Numbers,
+    budget_s: float | None,
+    num_durations: int = 16,
+    num_tokens: int = 2,
+    *,
+    times: int = 1,
+    world_size: int = 1,
+) -> tuple[Bucket, ...]:
+    """As make_buckets, but of a small corpus fewer: a bucket that cannot fill its batches makes more of them, not better.
+
+    Of the numbers up to those given, the fewest buckets with which an epoch takes hardly more steps than need be.
+    `budget_s` is the audio of a batch, padding included; None where it is not known, and examples are counted then. Each
+    example is given `times` times, once at every speed, and comes once in an epoch.
+    """
+    if budget_s is None:
+        most = max(1, len(durations_s) // (times * _ROWS_TO_A_BUCKET * world_size))
+        num_durations = min(num_durations, most)
+        return make_buckets(durations_s, tokens, num_durations, min(num_tokens, max(1, most // num_durations)))
+    needed = float(np.sum(durations_s)) / (times * world_size * budget_s)
+    if needed >= _MANY_STEPS * num_durations * num_tokens:
+        return make_buckets(durations_s, tokens, num_durations, num_tokens)
+    tried = [
+        make_buckets(durations_s, tokens, some_durations, some_tokens)
+        for some_durations in _fewer(num_durations)
+        for some_tokens in {1, num_tokens}
+    ]
+    steps = [_num_steps(durations_s, tokens, buckets, budget_s, times, world_size) for buckets in tried]
+    few = [buckets for buckets, count in zip(tried, steps, strict=True) if count <= _NEARLY_FEWEST * min(steps)]
+    return min(few, key=lambda buckets: (len(buckets), buckets))
+
+
+def _fewer(most: int) -> list[int]:
+    """From `most` to 1, each about three quarters of the one before."""
+    return [most, *_fewer(most * 3 // 4)] if most > 1 else [1]
+
+
+def _num_steps(
+    durations_s: Numbers, tokens: Numbers, buckets: Sequence[Bucket], budget_s: float, times: int, world_size: int
+) -> int:
+    """Of an epoch, about: how many examples a bucket has depends on the speeds that are drawn."""
+    counts = np.bincount(assign(durations_s, tokens, buckets), minlength=len(buckets))
+    sizes = np.array(MemoryModel(budget_s).batch_sizes(buckets))
+    return int(np.ceil(counts / (times * world_size * sizes)).sum())
 
 
 def _cuts(values: np.ndarray, weights: np.ndarray, parts: int) -> np.ndarray:

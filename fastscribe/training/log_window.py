@@ -1,5 +1,9 @@
 """What a line of the log is the mean of: losses of batches, gradient norms of steps. Part of a run's state.
 
+What is counted, not averaged: "unaligned", utterances that were left out of a loss since no path through their frames gives
+their labels (their batches were learnt from), and "skipped", batches of which nothing was: their losses or their step's
+gradients are not finite.
+
 Values stay on their device until they are asked for, so that no batch waits for its loss.
 """
 
@@ -11,6 +15,8 @@ from typing import Any
 
 import torch
 
+_UNALIGNED, _UNDONE = "unaligned", "undone"  # among a batch's losses; the second is 1 where its step changed nothing
+
 
 class LogWindow:
     """Empty, or as `state` had it."""
@@ -18,30 +24,39 @@ class LogWindow:
     def __init__(self, state: Mapping[str, Any] | None = None) -> None:
         self._losses: list[Mapping[str, torch.Tensor | float]] = list(state["losses"]) if state else []
         self._norms: list[float] = list(state["norms"]) if state else []
+        self._step_start: int = state.get("step_start", len(self._losses)) if state else 0
 
     def add_losses(self, losses: Mapping[str, torch.Tensor]) -> None:
         self._losses.append(losses)
 
     def add_norm(self, norm: float) -> None:
+        """Of the step that the batches since the last one were for."""
         self._norms.append(norm)
+        if not math.isfinite(norm):
+            batches = self._losses[self._step_start :]
+            self._losses[self._step_start :] = [{**losses, _UNDONE: 1.0} for losses in batches]
+        self._step_start = len(self._losses)
 
     def state(self) -> dict[str, Any]:
         losses = [{name: float(loss) for name, loss in each.items()} for each in self._losses]
-        return {"losses": losses, "norms": self._norms}
+        return {"losses": losses, "norms": self._norms, "step_start": self._step_start}
 
     def means(self) -> dict[str, float]:
         """By the losses' names, over batches whose losses are all finite; empty where there are none."""
         finite = self._finite()
-        return {name: _mean([losses[name] for losses in finite]) for name in (finite[0] if finite else ())}
+        names = [name for name in (finite[0] if finite else ()) if name not in (_UNALIGNED, _UNDONE)]
+        return {name: _mean([losses[name] for losses in finite]) for name in names}
 
     def row(self) -> dict[str, float]:
-        """The means, rounded, the mean norm of finite gradients, and how many batches were skipped. Never NaN."""
+        """The means, rounded, the mean norm of finite gradients, and counts that are not 0. Never NaN."""
         means = {name: round(value, 5) for name, value in self.means().items()}
         norms = [norm for norm in self._norms if math.isfinite(norm)]
         if norms:
             means["gradient_norm"] = round(_mean(norms), 4)
-        num_skipped = len(self._losses) - len(self._finite())
-        return {**means, "skipped": num_skipped} if num_skipped else means
+        num_unaligned = int(sum(losses.get(_UNALIGNED, 0.0) for losses in self.state()["losses"]))
+        num_learnt_from = sum(_UNDONE not in losses for losses in self._finite())
+        counts = {_UNALIGNED: num_unaligned, "skipped": len(self._losses) - num_learnt_from}
+        return means | {name: count for name, count in counts.items() if count}
 
     def _finite(self) -> list[dict[str, float]]:
         return [losses for losses in self.state()["losses"] if all(map(math.isfinite, losses.values()))]

@@ -247,6 +247,11 @@ def count_by_share(examples: Sequence[Example], *, seed: int, share: float) -> i
     return sum(_place(_sentence(example.text), seed) < share for example in examples)
 
 
+def has_two_sentences(examples: Sequence[Example]) -> bool:
+    """Whether `split_validation` can leave something on both sides."""
+    return len({_sentence(example.text) for example in examples}) > 1
+
+
 def split_validation(
     examples: Sequence[Example], *, seed: int, share: float | None = None, count: int | None = None
 ) -> tuple[tuple[Example, ...], tuple[Example, ...]]:

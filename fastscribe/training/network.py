@@ -8,6 +8,7 @@ Shapes: B batch, T frames, U labels of the longest row (U+1 with the start), D w
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -73,22 +74,30 @@ class Network(nn.Module):
         return F.dropout(out_BTD, self.dropout, self.training) if self.dropout else out_BTD
 
     def forward(self, features: Features, targets: Targets, chance: float) -> dict[str, torch.Tensor]:
-        """Losses a label, averaged over the batch: "loss" is their weighted sum. `chance` decides on omega, see the loss."""
+        """Losses a label, averaged over the batch: "loss" is their weighted sum. `chance` decides on omega, see the loss.
+
+        "unaligned" counts the rows that a loss has left out, as no path explains them.
+        """
         frames = self.model.encoder(features)
         losses: dict[str, torch.Tensor] = {}
+        unaligned_B = torch.zeros(len(targets.lengths_B), dtype=torch.bool, device=frames.frames_BTD.device)
         if self.model.ctc is not None and self.ctc_weight > 0:
             logits_BTV = self.model.ctc(frames.frames_BTD)
             losses["ctc"] = ctc_loss(logits_BTV, frames.lengths_B, targets, self.model.config.blank_id)
+            unaligned_B |= ~has_ctc_path(frames.lengths_B, targets)
         if self.model.transducer is not None and self.ctc_weight < 1:
-            losses["transducer"] = self._transducer_loss(frames.frames_BTD, frames.lengths_B, targets, chance)
+            losses["transducer"], losses_B = self._transducer_loss(frames.frames_BTD, frames.lengths_B, targets, chance)
+            unaligned_B |= losses_B.isposinf()
         weights = {"ctc": self.ctc_weight, "transducer": 1 - self.ctc_weight}
         total = sum(weights[name] * loss for name, loss in losses.items())
         assert isinstance(total, torch.Tensor)
-        return {"loss": total, **{name: loss.detach() for name, loss in losses.items()}}
+        parts = {name: loss.detach() for name, loss in losses.items()}
+        return {"loss": total, **parts, "unaligned": unaligned_B.sum()}
 
     def _transducer_loss(
         self, frames_BTD: torch.Tensor, lengths_B: torch.Tensor, targets: Targets, chance: float
-    ) -> torch.Tensor:
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """The mean a label, and the rows' losses [B]."""
         from fastscribe.training.loss import joint_transducer_loss
 
         transducer = self.model.transducer
@@ -96,7 +105,8 @@ class Network(nn.Module):
         predicted_BUH = unroll(transducer.predictor, targets.labels_BU, transducer.blank_id)
         if self.dropout:
             predicted_BUH = F.dropout(predicted_BUH, self.dropout, self.training)
-        return joint_transducer_loss(
+        losses_B = torch.empty(len(predicted_BUH), device=predicted_BUH.device)
+        loss = joint_transducer_loss(
             transducer.joint,
             transducer.joint.encoder(frames_BTD),
             transducer.joint.predictor(predicted_BUH),
@@ -106,7 +116,9 @@ class Network(nn.Module):
             blank_id=transducer.blank_id,
             config=self.loss.drawn(chance),
             reduction="mean_volume",
+            losses_out_B=losses_B,
         )
+        return loss, losses_B
 
 
 @contextmanager
@@ -130,7 +142,10 @@ def unroll(predictor: Predictor, labels_BU: torch.Tensor, blank_id: int) -> torc
 
 
 def ctc_loss(logits_BTV: torch.Tensor, lengths_B: torch.Tensor, targets: Targets, blank_id: int) -> torch.Tensor:
-    """A label, of all labels of the batch (Graves et al. 2006). A row with too few frames for its labels counts nothing."""
+    """A label (Graves et al. 2006), of the labels of the rows that have a path; infinite where none has.
+
+    Rows without one count neither above nor below the line, and get no gradient.
+    """
     log_probs_TBV = F.log_softmax(logits_BTV.float(), dim=2).transpose(0, 1)
     total = F.ctc_loss(
         log_probs_TBV,
@@ -141,4 +156,14 @@ def ctc_loss(logits_BTV: torch.Tensor, lengths_B: torch.Tensor, targets: Targets
         reduction="sum",
         zero_infinity=True,
     )
-    return total / targets.lengths_B.sum().clamp(min=1)
+    has_path_B = has_ctc_path(lengths_B, targets)
+    num_labels = (targets.lengths_B * has_path_B).sum()
+    return (total / num_labels.clamp(min=1)).masked_fill(~has_path_B.any(), math.inf)
+
+
+def has_ctc_path(lengths_B: torch.Tensor, targets: Targets) -> torch.Tensor:
+    """[B], whether the frames are enough: one a label, and one for the blank between two labels that are the same."""
+    labels_BU = targets.labels_BU
+    places_U = torch.arange(1, labels_BU.shape[1], device=labels_BU.device)
+    is_repeat_BU = (labels_BU[:, 1:] == labels_BU[:, :-1]) & (places_U < targets.lengths_B[:, None])
+    return lengths_B >= targets.lengths_B + is_repeat_BU.sum(1)

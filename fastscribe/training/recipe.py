@@ -30,6 +30,7 @@ from fastscribe.training.manifest import ExampleLimits, ManifestPart
 
 _MAX_BYTES = 1 << 20
 _SUBSAMPLING = (2, 4, 8, 16, 32)
+_MAX_DURATION = 1000  # frames
 
 
 def _check(section: object, is_right: Callable[[Any], bool], meant: str, *names: str) -> None:
@@ -38,6 +39,12 @@ def _check(section: object, is_right: Callable[[Any], bool], meant: str, *names:
         value = getattr(section, name)
         if value is not None and not is_right(value):
             raise UsageError(f"{name}: {value!r} is not {meant}")
+
+
+def _are_durations(durations: tuple[int, ...]) -> bool:
+    """Whether a model can have them: TDT's, or RNN-T's none."""
+    ascend = durations == tuple(sorted(set(durations)))
+    return not durations or (ascend and durations[0] >= 0 and 1 <= durations[-1] <= _MAX_DURATION)
 
 
 @dataclass(frozen=True)
@@ -72,6 +79,8 @@ class ModelRecipe:
         _check(self, lambda width: width % 2 == 0, "an even number", "d_model")
         _check(self, lambda kernel: kernel % 2 == 1, "an odd number", "conv_kernel")
         _check(self, lambda factor: factor in _SUBSAMPLING, f"one of {_SUBSAMPLING}", "subsampling_factor")
+        meant = f"a list that ascends from 0 or more to 1 or more, {_MAX_DURATION} at most"
+        _check(self, _are_durations, meant, "durations")
         if not (self.transducer or self.ctc):
             raise UsageError("transducer, ctc: a model needs one of them")
 
@@ -117,7 +126,7 @@ class ModelRecipe:
 class DataRecipe:
     train: tuple[ManifestPart, ...]
     validation: tuple[ManifestPart, ...] = ()
-    validation_share: float = 0.02  # of the training sentences, where there is no manifest for validation
+    validation_share: float = 0.02  # of the training sentences, where no manifest is given; of few, a tenth up to ten
     min_duration_s: float = 0.3
     max_duration_s: float = 30.0
     max_tokens_per_s: float = 25.0
@@ -144,7 +153,7 @@ class BatchRecipe:
     """A batch holds rows of like duration and number of tokens."""
 
     seconds: float | Literal["auto"] = "auto"  # of audio, padding included; auto: what the device's memory holds
-    buckets: int = 16  # by duration
+    buckets: int = 16  # by duration; fewer where these could not fill their batches
     token_buckets: int = 2  # in each of those
     accumulate: int = 1  # batches to a step of the optimiser
 
@@ -173,7 +182,7 @@ class OptimiserRecipe:
 
     learning_rate: float = 1e-3
     min_learning_rate: float = 1e-5
-    warmup_steps: int = 1000
+    warmup_steps: int = 1000  # but at most a tenth of the run's
     betas: tuple[float, float] = (0.9, 0.98)
     weight_decay: float = 1e-2
     clip_norm: float | None = 1.0

@@ -11,6 +11,7 @@ Shapes: B batch, S samples, U labels.
 from __future__ import annotations
 
 import hashlib
+import math
 import signal
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -39,7 +40,7 @@ from fastscribe.training.buckets import (
     MemoryModel,
     PaddingShare,
     draw_speeds,
-    make_buckets,
+    fitting_buckets,
     naive_batches,
     padding_share,
     plan_epoch,
@@ -52,6 +53,7 @@ from fastscribe.training.manifest import (
     Corpus,
     Example,
     count_by_share,
+    has_two_sentences,
     read_manifests,
     repeat_examples,
     split_validation,
@@ -69,6 +71,7 @@ from fastscribe.types import Features
 _LOG_STEPS = 10  # of which a line in the log is the mean
 _CPU_BATCH_S = 120.0
 _LEAST_UNREADABLE, _MOST_UNREADABLE_SHARE = 20, 0.05  # of the recordings tried: more end the run
+_ENOUGH_TO_VALIDATE = 10  # recordings
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _KEPT_DTYPE = torch.bfloat16  # of the models that are written
 
@@ -98,8 +101,16 @@ class Material:
     checkpoint: Checkpoint  # config and tokenizer; weights where the run starts from some
 
 
-def prepare(recipe: Recipe, init: Checkpoint | None, say: Callable[[str], None] = lambda line: None) -> Material:
-    """Manifests read, a vocabulary learnt (without `init`), texts in tokens. Writes nothing. Raises UsageError."""
+def prepare(
+    recipe: Recipe,
+    init: Checkpoint | None,
+    say: Callable[[str], None] = lambda line: None,
+    where: str | Path = "the recipe",
+) -> Material:
+    """Manifests read, a vocabulary learnt (without `init`), texts in tokens. Writes nothing.
+
+    Raises UsageError; `where` the recipe comes from is named where a key of it is wrong.
+    """
     data, limits = recipe.data, recipe.data.limits
     corpus = read_manifests(data.train, limits)
     if data.validation:
@@ -107,12 +118,10 @@ def prepare(recipe: Recipe, init: Checkpoint | None, say: Callable[[str], None] 
     else:
         training, validation = _split(corpus.examples, recipe.run.seed, data.validation_share, say)
         corpus = Corpus(training, corpus.left_out)
+    if len(validation) < _ENOUGH_TO_VALIDATE:
+        say(f"{len(validation)} to validate with: the word error rate of so few says little")
     if init is None:
-        texts = [example.text for example in corpus.examples]
-        tokenizer = from_sentencepiece(train_vocabulary(texts, recipe.model.vocab_size, recipe.model.vocabulary))
-        config = recipe.model.config(len(tokenizer.pieces))
-        check_config(config, "the recipe's model")
-        init = Checkpoint(Path("new"), "fastscribe", config, tokenizer, {})
+        init = _new(recipe, corpus.examples, where)
     loss_config(recipe, init.config)
     corpus = tokenise(corpus, TextEncoder(init.tokenizer), limits)
     return Material(Corpus(repeat_examples(corpus.examples), corpus.left_out), validation, init)
@@ -121,12 +130,35 @@ def prepare(recipe: Recipe, init: Checkpoint | None, say: Callable[[str], None] 
 def _split(
     examples: Sequence[Example], seed: int, share: float, say: Callable[[str], None]
 ) -> tuple[tuple[Example, ...], tuple[Example, ...]]:
-    """Of few sentences a share often takes none."""
-    if count_by_share(examples, seed=seed, share=share):
+    """By the share, but of few recordings a tenth, up to ten: fewer would decide by chance which model is the best."""
+    if not has_two_sentences(examples):
+        raise UsageError(
+            f"{len(examples):,} recording{'s' * (len(examples) > 1)} of one sentence: too few to train on some and "
+            "validate with others; give more, or others as data.validation"
+        )
+    by_share = count_by_share(examples, seed=seed, share=share)
+    least = max(1, min(_ENOUGH_TO_VALIDATE, len(examples) // 10))
+    if by_share >= least:
         return split_validation(examples, seed=seed, share=share)
-    count = max(1, round(share * len(examples)))
-    say(f"validation_share {share:g} of so few sentences is none: {count:,} of {len(examples):,} instead")
-    return split_validation(examples, seed=seed, count=count)
+    count = max(least, round(share * len(examples)))
+    say(f"validation_share {share:g} gives {by_share:,} of {len(examples):,} recordings: {count:,} instead")
+    try:
+        return split_validation(examples, seed=seed, count=count)
+    except UsageError:  # few sentences, each of many recordings
+        return split_validation(examples, seed=seed, count=1)
+
+
+def _new(recipe: Recipe, examples: Sequence[Example], where: str | Path) -> Checkpoint:
+    """A vocabulary and a config, without weights."""
+    texts = [example.text for example in examples]
+    try:
+        model = train_vocabulary(texts, recipe.model.vocab_size, recipe.model.vocabulary)
+    except UsageError as error:
+        raise UsageError(f"{where}: model.vocab_size: {error}") from error
+    tokenizer = from_sentencepiece(model)
+    config = recipe.model.config(len(tokenizer.pieces))
+    check_config(config, f"{where}: model")
+    return Checkpoint(Path("new"), "fastscribe", config, tokenizer, {})
 
 
 class Trainer:
@@ -170,6 +202,7 @@ class Trainer:
         self._tokens = np.array([len(example.tokens) for example in self.examples])
         self.buckets = self._make_buckets()
         self.batch_sizes = self._batch_sizes()
+        self.weights.expect(self._run_steps())
         self._window = LogWindow()
         self._is_check_due = self._is_plot_lost = False
         self._fingerprint: dict[str, Any] = {
@@ -192,14 +225,28 @@ class Trainer:
         speeds = self.augment.speeds
         played = np.concatenate([self._durations / speed for speed in speeds])
         tokens = np.tile(self._tokens, len(speeds))
-        return make_buckets(played, tokens, self.recipe.batch.buckets, self.recipe.batch.token_buckets)
+        batch = self.recipe.batch
+        return fitting_buckets(
+            played,
+            tokens,
+            self._batch_s,
+            batch.buckets,
+            batch.token_buckets,
+            times=len(speeds),
+            world_size=self.ranks.count,
+        )
 
-    def _batch_sizes(self) -> tuple[int, ...]:
+    @property
+    def _batch_s(self) -> float | None:
+        """None: as much as the device's memory holds."""
         seconds = self.recipe.batch.seconds
         if seconds != "auto":
-            return MemoryModel(seconds).batch_sizes(self.buckets)
-        if self.device.type == "cpu":
-            return MemoryModel(_CPU_BATCH_S).batch_sizes(self.buckets)
+            return seconds
+        return _CPU_BATCH_S if self.device.type == "cpu" else None
+
+    def _batch_sizes(self) -> tuple[int, ...]:
+        if self._batch_s is not None:
+            return MemoryModel(self._batch_s).batch_sizes(self.buckets)
         from fastscribe.training.memory_trial import searched_batch_sizes
 
         return searched_batch_sizes(self)
@@ -218,6 +265,10 @@ class Trainer:
             world_size=self.ranks.count,
         )
         return batches, speeds
+
+    def _run_steps(self) -> int:
+        """Of the whole run, by its first epoch: those after it differ by a batch or two, as speeds are drawn."""
+        return math.ceil(len(self.plan(0)[0]) / self.recipe.batch.accumulate) * self.recipe.run.epochs
 
     def padding(self) -> PaddingShare:
         """Of the first epoch."""
@@ -361,7 +412,8 @@ class Trainer:
         samples_BS, lengths_B = augment_samples(samples_BS, rows.lengths_B, rate, self.augment, generator, speeds)
         features = self.log_mel(samples_BS, lengths_B.to(self.device))
         frame_lengths_B = lengths_B // self.log_mel.config.hop_length
-        mel_BMT = mask_features(features.mel_BMT, frame_lengths_B, self.augment, generator)
+        is_normalised = self.log_mel.config.normalize != "none"
+        mel_BMT = mask_features(features.mel_BMT, frame_lengths_B, self.augment, generator, is_normalised)
         return Features(mel_BMT, features.lengths_B.clone())
 
     def _log(self, audio_s: float, seconds: float) -> None:

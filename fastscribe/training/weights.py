@@ -16,12 +16,15 @@ from torch import nn
 
 from fastscribe.training.recipe import OptimiserRecipe
 
+_MOST_WARM_UP = 10  # a tenth of the run's steps
+
 
 class Weights:
     """The optimiser's side of a model. `model`'s parameters are cast to `dtype` in place."""
 
     def __init__(self, model: nn.Module, dtype: torch.dtype, recipe: OptimiserRecipe) -> None:
         self.recipe, self.num_steps = recipe, 0
+        self.warmup_steps, self._warmup_share = recipe.warmup_steps, 0.0
         self._model = model
         masters = {name: parameter.detach().float().clone() for name, parameter in model.named_parameters()}
         model.to(dtype)
@@ -34,6 +37,7 @@ class Weights:
             for name, parameter in self._parameters.items()
         }
         self.averages = {name: master.clone() for name, master in self.masters.items()} if recipe.ema else {}
+        self._kept_buffers = {name: buffer.clone() for name, buffer in self._buffers()}
         decayed = [master for master in self.masters.values() if master.dim() > 1]
         others = [master for master in self.masters.values() if master.dim() <= 1]
         groups: list[dict[str, Any]] = [{"params": decayed}, {"params": others, "weight_decay": 0.0}]
@@ -42,11 +46,17 @@ class Weights:
         )  # one pass over a weight in place of a dozen: a quarter of the time on a CPU
 
     def learning_rate(self, share: float) -> float:
-        """Of the next step, after that share of the run: a linear warm-up times a cosine."""
+        """Of the next step, after that share of the run: a linear warm-up, then a cosine."""
         recipe = self.recipe
         least = min(recipe.min_learning_rate, recipe.learning_rate)
-        rate = least + (recipe.learning_rate - least) * 0.5 * (1 + math.cos(math.pi * min(1.0, share)))
-        return rate * min(1.0, (self.num_steps + 1) / max(1, recipe.warmup_steps))
+        after = min(1.0, max(0.0, share - self._warmup_share) / (1 - self._warmup_share))  # of what follows the warm-up
+        rate = least + (recipe.learning_rate - least) * 0.5 * (1 + math.cos(math.pi * after))
+        return rate * min(1.0, (self.num_steps + 1) / max(1, self.warmup_steps))
+
+    def expect(self, run_steps: int) -> None:
+        """So many steps of the whole run, from its beginning: of a short one, the warm-up takes no more than a tenth."""
+        self.warmup_steps = min(self.recipe.warmup_steps, run_steps // _MOST_WARM_UP)
+        self._warmup_share = self.warmup_steps / max(1, run_steps)
 
     @torch.no_grad()
     def gather(self) -> None:
@@ -61,7 +71,8 @@ class Weights:
     def step(self, share: float, num_batches: int = 1) -> float:
         """Takes the gradients that `num_batches` backward passes have summed, and forgets them. Returns their norm.
 
-        `share` is how much of the run is over. Gradients that are not finite change nothing, nor does a step without any.
+        `share` is how much of the run is over. Gradients that are not finite change nothing, nor does a step without any;
+        the buffers are then what they were after the last step that did.
         """
         self.gather()
         gradients = [master.grad for master in self.masters.values() if master.grad is not None]
@@ -77,6 +88,7 @@ class Weights:
             if self.recipe.clip_norm is not None and norm > self.recipe.clip_norm:
                 torch._foreach_mul_(gradients, self.recipe.clip_norm / norm)
             self.optimiser.step()
+        self._keep_buffers(is_sound=math.isfinite(norm))
         self.num_steps += 1
         for name, master in self.masters.items():
             master.grad = None
@@ -84,6 +96,13 @@ class Weights:
                 self._parameters[name].data.copy_(master)
         self._average()
         return norm
+
+    def _keep_buffers(self, is_sound: bool) -> None:
+        """BatchNorm's statistics take whatever goes forward, and never get rid of a NaN: so they go back with the step."""
+        for name, buffer in self._buffers():
+            kept = self._kept_buffers[name]
+            source, target = (buffer, kept) if is_sound else (kept, buffer)
+            target.copy_(source)
 
     def _average(self) -> None:
         if self.averages:
@@ -116,6 +135,7 @@ class Weights:
             average.copy_(state["averages"][name])
         for name, buffer in self._buffers():
             buffer.copy_(state["buffers"][name])
+        self._keep_buffers(is_sound=True)
         self.optimiser.load_state_dict(state["optimiser"])
 
     def _buffers(self) -> Iterator[tuple[str, torch.Tensor]]:

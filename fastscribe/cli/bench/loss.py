@@ -35,7 +35,10 @@ def loss(
         list[LossDtype] | None, option("--dtype", help="fp32, bf16 or fp16; repeat. Default: all.")
     ] = None,
     device: Annotated[str, option("--device", help=DEVICE_HELP)] = "auto",
-    quick: Annotated[bool, option("--quick", help="100 labels and the smallest batch only.")] = False,
+    quick: Annotated[
+        bool,
+        option("--quick", help="100 labels and the smallest batch only; on a CPU, no joint in fp16 unless asked for."),
+    ] = False,
     max_seconds: Annotated[
         float, option("--max-seconds", min=0.1, help="A kind of case that takes longer is not tried larger.")
     ] = 10.0,
@@ -62,7 +65,8 @@ def loss(
     for name, problem in others.items():
         show(f"{name}: {problem or 'compared with'}")
     show("form    whose       dtype  tokens  labels  batch    peak MB  formula MB  joint at once MB         ms")
-    few = (sizes[:1], dtypes, usable, _QUICK_LABELS) if quick else (sizes, dtypes, usable)
+    joint_dtypes = [name for name in dtypes if dtype or at.type != "cpu" or name != "fp16"]  # few CPUs multiply in it
+    few = (sizes[:1], dtypes, usable, _QUICK_LABELS, joint_dtypes) if quick else (sizes, dtypes, usable)
     headline_batch = 1 if quick and at.type == "cpu" else _HEADLINE_BATCH[at.type]
     with result("loss", at, _CASE, json_file, report_html) as found:
         found |= {"statistic": _STATISTIC, "other_libraries": others}

@@ -28,7 +28,7 @@ def losses_and_gradient(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Logits [B, T, U+1, W] -> float64 losses [B] and the gradient of their sum; config must have been drawn.
 
-    An utterance that no path explains has an infinite loss and no gradient.
+    An utterance that no path explains, or none of a probability above 0, has an infinite loss and no gradient.
     """
     losses = []
     gradient_BTUW = torch.zeros_like(logits_BTUW, dtype=torch.float64)
@@ -63,14 +63,21 @@ def utterance_loss(
                 blank_step = 1 if config.as_rnnt else step
                 is_last = t + blank_step == num_frames and u == len(labels)
                 if blank_step > 0 and (t + blank_step < num_frames or is_last):
-                    arc = tokens_TUV[t, u, blank_id] + weight
-                    arriving.setdefault((t + blank_step, u), []).append(alpha + arc)
+                    _arrive(arriving, (t + blank_step, u), alpha, tokens_TUV[t, u, blank_id] + weight)
                 if u < len(labels) and t + step < num_frames:
-                    arc = _scale_gradient(tokens_TUV[t, u, labels[u]], 1 + config.fastemit) + weight
-                    arriving.setdefault((t + step, u + 1), []).append(alpha + arc)
+                    token = _scale_gradient(tokens_TUV[t, u, labels[u]], 1 + config.fastemit)
+                    _arrive(arriving, (t + step, u + 1), alpha, token + weight)
     if num_frames == 0 or (num_frames, len(labels)) not in arriving:
         return logits_TUW.new_tensor(math.inf)
     return -torch.logsumexp(torch.stack(arriving[num_frames, len(labels)]), dim=0)
+
+
+def _arrive(
+    arriving: dict[tuple[int, int], list[torch.Tensor]], node: tuple[int, int], alpha: torch.Tensor, arc: torch.Tensor
+) -> None:
+    """An arc of probability 0 leads nowhere; as a summand, autograd would make it infinity less infinity."""
+    if not arc.isneginf():
+        arriving.setdefault(node, []).append(alpha + arc)
 
 
 def _kinds(config: TransducerLossConfig) -> Iterator[tuple[int, int | None]]:
@@ -83,4 +90,4 @@ def _kinds(config: TransducerLossConfig) -> Iterator[tuple[int, int | None]]:
 
 def _scale_gradient(x: torch.Tensor, factor: float) -> torch.Tensor:
     """x, with `factor` times its gradient."""
-    return x.detach() + factor * (x - x.detach())
+    return x if x.isinf() else x.detach() + factor * (x - x.detach())

@@ -27,11 +27,14 @@ from fastscribe.training.loss import cpu, layout
 from fastscribe.training.loss.config import RNNT, TransducerLossConfig
 from fastscribe.training.loss.logits import (
     check_choices,
+    check_integers,
     check_shapes,
+    check_tensor,
     compiled_for,
+    divided,
     drawn,
+    finite_sum,
     reduced,
-    reduction_factor,
     transducer_loss,
 )
 
@@ -69,6 +72,7 @@ def joint_transducer_loss(
     dropout: float = 0.0,
     backend: str = "auto",
     generator: torch.Generator | None = None,
+    losses_out_B: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """transducer_loss of joint(encoded, predicted), with gradients for both and for joint.output's weight and bias.
 
@@ -76,12 +80,16 @@ def joint_transducer_loss(
     group: utterances at a time; by default as many as have 16384 lattice nodes together, on a GPU 262144.
     logits_dtype: of the activations, the product and the logits: float32, float16 or bfloat16; by default that of
         encoded_BTJ, autocast or not. Weights are cast to it; their gradients are summed in float32.
-    dropout: share of the activations that is dropped (the others grow), drawn by torch's default generator.
-    reduction "none" gives losses alone: it has no gradient.
+    dropout: share of the activations that is dropped (the others grow), drawn by torch's default generator; below 1.
+    reduction "none" gives losses alone: it has no gradient, and raises UsageError unless under torch.no_grad().
+    losses_out_B: where given, [B], takes what "none" would have returned.
 
     The other arguments, infinite losses and errors are transducer_loss's. Backward can be called once.
     """
     check_choices(reduction, backend)
+    check_integers(labels_BU, frame_lengths_B, label_lengths_B)
+    _check_inputs(joint, encoded_BTJ, predicted_BUJ)
+    _check_options(joint, group, dropout, backend)
     labels_BU, frame_lengths_B, label_lengths_B = layout.on_host(labels_BU, frame_lengths_B, label_lengths_B)
     shape = (*encoded_BTJ.shape[:2], predicted_BUJ.shape[1], joint.output.out_features)
     check_shapes(shape, labels_BU, frame_lengths_B, label_lengths_B, blank_id, config)
@@ -92,17 +100,55 @@ def joint_transducer_loss(
     if backend == "oracle":
         hidden_BTUJ = F.dropout(joint.activation(encoded_BTJ[:, :, None] + predicted_BUJ[:, None]), dropout)
         said = (labels_BU, frame_lengths_B, label_lengths_B)
-        logits_BTUW = joint.output(hidden_BTUJ)
-        return transducer_loss(
-            logits_BTUW, *said, blank_id=blank_id, config=config, reduction=reduction, backend=backend
+        losses_B = transducer_loss(
+            joint.output(hidden_BTUJ), *said, blank_id=blank_id, config=config, reduction="none", backend=backend
         )
+        return _reported(losses_out_B, losses_B, reduced(losses_B, label_lengths_B, reduction))
     work = _Work(labels_BU, frame_lengths_B, label_lengths_B, blank_id, config, joint.activation, group, dtype, dropout)
     tensors = (encoded_BTJ, predicted_BUJ, joint.output.weight, joint.output.bias)
     if not torch.is_grad_enabled() or not any(x.requires_grad for x in tensors):
-        return reduced(_losses_and_gradients(work, tensors, wants_gradient=False)[0], label_lengths_B, reduction)
+        losses_B = _losses_and_gradients(work, tensors, wants_gradient=False)[0]
+        return _reported(losses_out_B, losses_B, reduced(losses_B, label_lengths_B, reduction))
     if reduction == "none":
         raise UsageError('reduction "none" has no gradient here: reduce, or call it under torch.no_grad()')
-    return _JointLosses.apply(work, *tensors) * reduction_factor(label_lengths_B, reduction)
+    total, losses_B = _JointLosses.apply(work, *tensors)
+    return _reported(losses_out_B, losses_B, divided(total, losses_B, label_lengths_B, reduction))
+
+
+def _reported(losses_out_B: torch.Tensor | None, losses_B: torch.Tensor, loss: torch.Tensor) -> torch.Tensor:
+    """The loss; the utterances' own go where the caller wants them."""
+    if losses_out_B is not None:
+        losses_out_B.copy_(losses_B.detach())
+    return loss
+
+
+def _check_inputs(joint: Joint, encoded_BTJ: torch.Tensor, predicted_BUJ: torch.Tensor) -> None:
+    """Raises UsageError, naming what does not fit."""
+    width, device = joint.output.in_features, joint.output.weight.device
+    for name, x, axis in (("encoded", encoded_BTJ, "frames"), ("predicted", predicted_BUJ, "labels + 1")):
+        check_tensor(name, x)
+        if x.ndim != 3 or x.shape[2] != width:
+            raise UsageError(f"{name} must be [batch, {axis}, {width}] as the joint is wide, not {tuple(x.shape)}")
+        if x.device != device:
+            raise UsageError(f"{name} is on {x.device}, but the joint on {device}")
+    shapes = f"{tuple(encoded_BTJ.shape)} and {tuple(predicted_BUJ.shape)}"
+    if len(encoded_BTJ) != len(predicted_BUJ):
+        raise UsageError(f"encoded and predicted must have the same batch size, not the shapes {shapes}")
+    if encoded_BTJ.dtype != predicted_BUJ.dtype:
+        raise UsageError(
+            f"encoded and predicted must have the same dtype, not {encoded_BTJ.dtype} and {predicted_BUJ.dtype}"
+        )
+
+
+def _check_options(joint: Joint, group: int | None, dropout: float, backend: str) -> None:
+    """Raises UsageError."""
+    if group is not None and (not isinstance(group, int) or group < 1):
+        raise UsageError(f"group must be 1 or more utterances, or None; not {group!r}")
+    if not 0 <= dropout < 1:
+        raise UsageError(f"dropout must be 0 or more and below 1, not {dropout!r}")
+    if joint.activation not in _ACTIVATE_ and backend != "oracle":
+        known = ", ".join(f"torch.{activation.__name__}" for activation in _ACTIVATE_)
+        raise UsageError(f"the joint's activation must be one of {known}, not {joint.activation!r}")
 
 
 @dataclass(frozen=True)
@@ -121,12 +167,13 @@ class _Work:
 
 
 class _JointLosses(torch.autograd.Function):
-    """The sum of the losses; the four tensors' gradients wait for it in the context."""
+    """The sum of the finite losses, and all of them; the four tensors' gradients of the sum wait in the context."""
 
     @staticmethod
-    def forward(ctx: Any, work: _Work, *tensors: torch.Tensor) -> torch.Tensor:
+    def forward(ctx: Any, work: _Work, *tensors: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         losses_B, ctx.gradients = _losses_and_gradients(work, tensors, wants_gradient=True)
-        return losses_B.sum()
+        ctx.mark_non_differentiable(losses_B)
+        return finite_sum(losses_B), losses_B
 
     @staticmethod
     @once_differentiable

@@ -49,7 +49,7 @@ def _batch(
 def on_host(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
     """Labels and lengths as int64 on the CPU: from a GPU in one copy, for which its stream is waited for once."""
     if all(x.device.type == "cpu" for x in tensors):
-        return tensors
+        return tuple(x.to(torch.int64) for x in tensors)
     flat = torch.cat([x.detach().to(torch.int64).flatten() for x in tensors]).cpu()
     parts = flat.split([x.numel() for x in tensors])
     return tuple(part.view(x.shape) for part, x in zip(parts, tensors, strict=True))

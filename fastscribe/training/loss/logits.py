@@ -8,6 +8,8 @@ Shapes: B batch, T frames, U labels, V tokens with blank (and durations behind t
 
 from __future__ import annotations
 
+import math
+from numbers import Integral
 from types import ModuleType
 from typing import Any
 
@@ -37,18 +39,21 @@ def transducer_loss(
     logits_BTUV: [B, T, U+1, V] before any softmax, float32, float16 or bfloat16; V counts tokens, blank and, behind them,
         one column a duration of the config. Sums are in float32 or more whatever their dtype.
     labels_BU: integers, none of them blank; entries beyond an utterance's length are not looked at.
-    reduction: "none" ([B]), "sum", "mean" (over utterances; NeMo's mean_batch) or "mean_volume" (sum / all labels, as NeMo).
+    reduction: "none" ([B]), "sum", "mean" (over utterances; NeMo's mean_batch) or "mean_volume" (sum / all labels, as NeMo),
+        all but the first of the utterances whose loss is not infinite.
     backend: "numba" compiles for the logits' device, CPU or CUDA; "oracle" is definition.py; "auto" is "numba".
     generator: draws whether this batch is an RNN-T one, where the config has an omega; torch's own by default.
 
     An utterance without any path (no frames; TDT: too few frames for the labels where 0 is no duration, or no sum of
-    durations that ends on the last frame) has an infinite loss and a gradient of zeros. Raises UsageError for arguments
-    that do not fit together.
+    durations that ends on the last frame) has an infinite loss and a gradient of zeros. Reductions leave it out, its
+    labels too, and are infinite only where no utterance is left. Raises UsageError for arguments that do not fit together.
     """
     check_choices(reduction, backend)
+    check_tensor("logits", logits_BTUV)
+    check_integers(labels_BU, frame_lengths_B, label_lengths_B)
     labels_BU, frame_lengths_B, label_lengths_B = layout.on_host(labels_BU, frame_lengths_B, label_lengths_B)
     check_shapes(logits_BTUV.shape, labels_BU, frame_lengths_B, label_lengths_B, blank_id, config)
-    if logits_BTUV.dtype not in cpu.DTYPES and backend != "oracle":
+    if logits_BTUV.dtype not in cpu.DTYPES and not (backend == "oracle" and logits_BTUV.is_floating_point()):
         raise UsageError(f"logits must be float32, float16 or bfloat16, not {logits_BTUV.dtype}")
     config = drawn(config, generator)
     losses: type[Any] = _OracleLosses if backend == "oracle" else _NumbaLosses
@@ -63,14 +68,26 @@ def drawn(config: TransducerLossConfig, generator: torch.Generator | None) -> Tr
 
 def reduced(losses_B: torch.Tensor, label_lengths_B: torch.Tensor, reduction: str) -> torch.Tensor:
     """One number of the utterances' losses, or for "none" the losses."""
-    return losses_B if reduction == "none" else losses_B.sum() * reduction_factor(label_lengths_B, reduction)
+    return losses_B if reduction == "none" else divided(finite_sum(losses_B), losses_B, label_lengths_B, reduction)
 
 
-def reduction_factor(label_lengths_B: torch.Tensor, reduction: str) -> float:
-    """What the sum of the losses is multiplied by; a batch without labels, or utterances, counts as having one."""
+def finite_sum(losses_B: torch.Tensor) -> torch.Tensor:
+    """Of the losses that some path explains; not a number stays that."""
+    return losses_B.masked_fill(losses_B.isposinf(), 0.0).sum()
+
+
+def divided(total: torch.Tensor, losses_B: torch.Tensor, label_lengths_B: torch.Tensor, reduction: str) -> torch.Tensor:
+    """finite_sum by what the reduction says: counts are of utterances with a path, and 1 where there are none.
+
+    label_lengths_B is on the host. Infinite where there are utterances, none of them with a path. Nothing here waits for a GPU.
+    """
+    has_path_B = ~losses_B.detach().isposinf()
     if reduction == "mean":
-        return 1 / max(1, len(label_lengths_B))
-    return 1.0 if reduction == "sum" else 1 / max(1, int(label_lengths_B.sum()))
+        total = total / has_path_B.sum().clamp(min=1)
+    elif reduction == "mean_volume":
+        lengths_B = label_lengths_B.pin_memory() if losses_B.is_cuda else label_lengths_B
+        total = total / (lengths_B.to(losses_B.device, non_blocking=True) * has_path_B).sum().clamp(min=1)
+    return total.masked_fill(~has_path_B.any(), math.inf) if len(losses_B) else total
 
 
 def compiled_for(device: torch.device) -> ModuleType:
@@ -88,6 +105,20 @@ def check_choices(reduction: str, backend: str) -> None:
         raise UsageError(f"backend is one of {', '.join(BACKENDS)}, not {backend!r}")
 
 
+def check_tensor(name: str, x: object) -> None:
+    """Raises UsageError."""
+    if not isinstance(x, torch.Tensor):
+        raise UsageError(f"{name} must be a torch.Tensor, not {type(x).__module__}.{type(x).__qualname__}")
+
+
+def check_integers(labels_BU: torch.Tensor, frame_lengths_B: torch.Tensor, label_lengths_B: torch.Tensor) -> None:
+    """Raises UsageError where these are no tensors, or not of integers."""
+    for name, x in (("labels", labels_BU), ("frame lengths", frame_lengths_B), ("label lengths", label_lengths_B)):
+        check_tensor(name, x)
+        if x.is_floating_point() or x.is_complex() or x.dtype == torch.bool:
+            raise UsageError(f"{name} must be integers, not {x.dtype}")
+
+
 def check_shapes(
     shape_BTUW: torch.Size | tuple[int, int, int, int],
     labels_BU: torch.Tensor,
@@ -101,7 +132,7 @@ def check_shapes(
         raise UsageError(f"logits must be [batch, frames, labels + 1, tokens], not of shape {tuple(shape_BTUW)}")
     batch_size, num_frames, num_columns, width = shape_BTUW
     num_tokens = width - len(config.durations)
-    if not 0 <= blank_id < num_tokens:
+    if not isinstance(blank_id, Integral) or not 0 <= blank_id < num_tokens:
         raise UsageError(f"blank_id {blank_id} is not among the logits' {num_tokens} tokens (durations not counted)")
     for name, lengths_B, longest in (
         ("frame", frame_lengths_B, num_frames),
