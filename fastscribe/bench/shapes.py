@@ -1,8 +1,8 @@
 """Published models' shapes, and how much work they are. No weights and no files; see random_model.py for those.
 
-The 0.6B shapes are parakeet-tdt-0.6b-v2 (1,024 labels) and -v3 (8,192); the 1.1B one is parakeet-rnnt-1.1b. `tiny` and
-`tiny-rnnt` have the same parts and are for trying a measurement out on a CPU. jasper10x5dr and quartznet15x5 are the
-convolutional models that NVIDIA published tables of latencies for; they write letters.
+The 0.6B shapes are parakeet-tdt-0.6b-v2 (1,024 labels) and -v3 (8,192); the 1.1B one is parakeet-rnnt-1.1b. jasper10x5dr
+and quartznet15x5 are the convolutional models that NVIDIA published tables of latencies for; they write letters. `tiny` and
+its like have the same parts and are for trying a measurement out on a CPU.
 """
 
 from __future__ import annotations
@@ -133,5 +133,9 @@ SHAPES: dict[str, ModelConfig] = {
     "quartznet15x5": _quartznet(3, 5),
     "tiny": _TINY,
     "tiny-rnnt": replace(_TINY, durations=()),
+    "tiny-jasper": _convolutional(
+        [_block(32, 5, stride=2), *2 * [_block(32, 5, repeat=2, residual="add", dense=True)]]
+    ),
+    "tiny-quartznet": _convolutional([_block(48, 9, stride=2, separable=True), _block(64, 1)]),
     "tiny-ctc": replace(_TINY, predictor=None, joint=None, durations=(), has_ctc=True),
 }

@@ -1,8 +1,8 @@
 """Convolutional encoders: Jasper (Li et al. 2019), dense residuals, and QuartzNet (Kriman et al. 2019), separable ones.
 
-Blocks of convolution, BatchNorm and activation over time; a block's last activation comes after its residual. Layout is
-[B, C, T], as convolutions want it, and Frames are made of the last block's. `optimise_` folds each BatchNorm into the
-convolution before it.
+Blocks of convolution, BatchNorm and activation over time; a block's last activation comes after its residual. `optimise_`
+folds each BatchNorm into the convolution before it. Convolutions run as 2-D ones of height one over channels-last memory,
+which is that of [B, T, C]: on a CPU torch's depthwise convolutions are 20 to 40 times as fast there.
 
 Every convolution that sees more than one frame sees zeros beyond a row's length, so neither padding nor neighbours change a
 row. NeMo does so where `conv_mask` is true. Where it is false, NeMo's result for a recording by itself is that of a row
@@ -53,15 +53,17 @@ class JasperEncoder(nn.Module):
             channels = block.filters
 
     def forward(self, features: Features) -> Frames:
-        x_BCT, lengths_B = features.mel_BMT.to(self.dtype), features.lengths_B
+        x_BMT, lengths_B = features.mel_BMT.to(self.dtype), features.lengths_B
         if not self.config.masked:
-            x_BCT, lengths_B = F.pad(x_BCT, (0, 1)), lengths_B + (lengths_B > 0)
-        inputs, rows = [x_BCT], _Rows.of(lengths_B, x_BCT.shape[2])
+            x_BMT, lengths_B = F.pad(x_BMT, (0, 1)), lengths_B + (lengths_B > 0)
+        x_BC1T = x_BMT.unsqueeze(2).contiguous(memory_format=torch.channels_last)
+        inputs, rows = [x_BC1T], _Rows.of(lengths_B, x_BC1T.shape[3])
         for block in self.blocks:
-            x_BCT, rows = block(inputs, rows)
-            inputs = [*inputs, x_BCT] if block.dense else [x_BCT]
+            x_BC1T, rows = block(inputs, rows)
+            inputs = [*inputs, x_BC1T] if block.dense else [x_BC1T]
         # Without any stride the frame beyond the end comes out as well, but says nothing.
-        return Frames(x_BCT.transpose(1, 2).contiguous(), rows.lengths_B.minimum(features.lengths_B))
+        lengths_B = rows.lengths_B.minimum(features.lengths_B)
+        return Frames(x_BC1T.squeeze(2).transpose(1, 2).contiguous(), lengths_B)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -117,14 +119,14 @@ class JasperBlock(nn.Module):
         )
 
     def forward(self, inputs: Sequence[torch.Tensor], rows: _Rows) -> tuple[torch.Tensor, _Rows]:
-        x_BCT = inputs[-1]
+        x_BC1T = inputs[-1]
         for number, conv in enumerate(self.convs):
-            x_BCT, rows = conv(x_BCT if number == 0 else self.activation(x_BCT), rows)
-        for conv, input_BCT in zip(self.residuals, inputs, strict=bool(self.residuals)):
+            x_BC1T, rows = conv(x_BC1T if number == 0 else self.activation(x_BC1T), rows)
+        for conv, input_BC1T in zip(self.residuals, inputs, strict=bool(self.residuals)):
             assert isinstance(conv, ConvNorm)
-            residual_BCT = conv.convolve(input_BCT)
-            x_BCT = torch.maximum(x_BCT, residual_BCT) if self.residual == "max" else x_BCT.add_(residual_BCT)
-        return self.activation(x_BCT), rows
+            residual_BC1T = conv.convolve(input_BC1T)
+            x_BC1T = torch.maximum(x_BC1T, residual_BC1T) if self.residual == "max" else x_BC1T.add_(residual_BC1T)
+        return self.activation(x_BC1T), rows
 
 
 def _pointwise(config: JasperBlockConfig) -> JasperBlockConfig:
@@ -137,36 +139,46 @@ class ConvNorm(nn.Module):
 
     def __init__(self, config: JasperBlockConfig, in_channels: int, stride: int) -> None:
         super().__init__()
-        over_time = {
-            "kernel_size": config.kernel,
-            "stride": stride,
-            "dilation": config.dilation,
-            "padding": config.dilation * (config.kernel - 1) // 2,
-            "bias": False,
-        }
+        kernel = 1 if config.separable else config.kernel
         self.depthwise: nn.Conv1d | None = None
-        self.in_channels, self.stride, self.is_one_frame_wide = in_channels, stride, config.kernel == 1
         if config.separable:
             filters = config.heads or in_channels
-            self.depthwise = nn.Conv1d(filters, filters, groups=filters, **over_time)  # type: ignore[arg-type]
-            over_time = {"kernel_size": 1, "bias": False}
-        self.conv = nn.Conv1d(in_channels, config.filters, groups=config.groups, **over_time)  # type: ignore[arg-type]
+            self.depthwise = nn.Conv1d(filters, filters, config.kernel, groups=filters, bias=False)
+        self.conv = nn.Conv1d(in_channels, config.filters, kernel, groups=config.groups, bias=False)
         self.norm: nn.Module = nn.BatchNorm1d(config.filters, eps=_NORM_EPS)
+        self.in_channels, self.stride, self.dilation = in_channels, stride, config.dilation
+        self.is_one_frame_wide = config.kernel == 1
 
-    def forward(self, x_BCT: torch.Tensor, rows: _Rows) -> tuple[torch.Tensor, _Rows]:
+    def forward(self, x_BC1T: torch.Tensor, rows: _Rows) -> tuple[torch.Tensor, _Rows]:
         if not self.is_one_frame_wide:
-            rows.padding.fill_(x_BCT, 0.0, time_axis=2)
-        x_BCT = self.convolve(x_BCT)
-        return x_BCT, rows.strided(self.stride, x_BCT.shape[2])
+            rows.padding.fill_(x_BC1T, 0.0, time_axis=3)
+        x_BC1T = self.convolve(x_BC1T)
+        return x_BC1T, rows.strided(self.stride, x_BC1T.shape[3])
 
-    def convolve(self, x_BCT: torch.Tensor) -> torch.Tensor:
+    def convolve(self, x_BC1T: torch.Tensor) -> torch.Tensor:
         if self.depthwise is not None:
-            heads = self.depthwise.in_channels
-            x_BCT = self.depthwise(x_BCT.reshape(-1, heads, x_BCT.shape[2])).view(len(x_BCT), self.in_channels, -1)
-        x_BCT = self.norm(self.conv(x_BCT))
+            x_BC1T = self._over_time(x_BC1T, self._own_filters(), None, self.in_channels)
+            x_BC1T = F.conv2d(x_BC1T, self.conv.weight.unsqueeze(2), self.conv.bias, groups=self.conv.groups)
+        else:
+            x_BC1T = self._over_time(x_BC1T, self.conv.weight, self.conv.bias, self.conv.groups)
+        if isinstance(self.norm, nn.BatchNorm1d):
+            x_BC1T = self.norm(x_BC1T.squeeze(2)).unsqueeze(2)
         if self.conv.groups > 1:  # channels of all groups take turns
-            x_BCT = x_BCT.unflatten(1, (self.conv.groups, -1)).transpose(1, 2).flatten(1, 2)
-        return x_BCT
+            x_BC1T = x_BC1T.unflatten(1, (self.conv.groups, -1)).transpose(1, 2).flatten(1, 2)
+        return x_BC1T
+
+    def _over_time(
+        self, x_BC1T: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, groups: int
+    ) -> torch.Tensor:
+        padding = self.dilation * (weight.shape[2] - 1) // 2
+        stride, dilation = (1, self.stride), (1, self.dilation)
+        return F.conv2d(x_BC1T, weight.unsqueeze(2), bias, stride, (0, padding), dilation, groups)
+
+    def _own_filters(self) -> torch.Tensor:
+        """The depthwise weights with one filter a channel, where channels share filters in turn."""
+        assert self.depthwise is not None
+        weight = self.depthwise.weight
+        return weight if len(weight) == self.in_channels else weight.repeat(self.in_channels // len(weight), 1, 1)
 
     def fuse_(self) -> None:
         if isinstance(self.norm, nn.BatchNorm1d):
