@@ -34,6 +34,7 @@ from fastscribe.model.fp8 import fp8_problem, quantise_fp8_
 from fastscribe.model.int8 import int8_problem, quantise_int8_
 from fastscribe.model.model import Model, build_model
 from fastscribe.model.packed import pack_linears_
+from fastscribe.model.time_conv import pack_time_convs_
 from fastscribe.true_float32 import true_float32
 from fastscribe.types import Batch, Features, Frames, Hypothesis
 
@@ -179,6 +180,7 @@ def _prepare_for_cpu_(model: Model, dtype: str) -> None:
     rest = torch_dtype(dtype)
     model.to(rest)
     pack_linears_(model, rest)
+    pack_time_convs_(model, rest)
 
 
 def _prepare_for_gpu_(model: Model, device: torch.device, dtype: str, say: Callable[[str], None]) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -20,6 +21,7 @@ from fastscribe.describe import describe
 from fastscribe.errors import CheckpointError, UnsupportedCheckpoint, UsageError
 from fastscribe.model.jasper import JasperEncoder
 from fastscribe.model.model import build_model
+from fastscribe.model.time_conv import TimeConv, pack_time_convs_
 from fastscribe.recognizer import Recognizer
 from fastscribe.training.recipe import DataRecipe, ManifestPart, Recipe
 from fastscribe.training.trainer import prepare
@@ -87,6 +89,22 @@ def test_folded_norms_change_nothing(name: str) -> None:
     features = Features(torch.randn(2, loaded.config.features.num_mels, 80), torch.tensor([80, 33]))
     assert not any(isinstance(module, torch.nn.BatchNorm1d) for module in fused.modules())
     torch.testing.assert_close(plain(features).frames_BTD, fused(features).frames_BTD, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(("stride", "dilation"), [(1, 1), (2, 1), (3, 1), (1, 2)])
+@torch.inference_mode()
+def test_packed_convolutions_are_torch_s(dtype: torch.dtype, stride: int, dilation: int) -> None:
+    conv = TimeConv(24, 40, 7, stride, dilation, groups=1).requires_grad_(False)
+    conv.bias = torch.nn.Parameter(torch.randn(40), requires_grad=False)
+    owner = torch.nn.Sequential(conv.to(dtype))
+    x_BCT = torch.randn(3, 24, 50).to(dtype)
+    expected = F.conv1d(x_BCT.float(), conv.weight.float(), conv.bias.float(), stride, 3 * dilation, dilation)
+    x_BC1T = x_BCT.unsqueeze(2).contiguous(memory_format=torch.channels_last)
+    tolerance = {"atol": 1e-4, "rtol": 1e-4} if dtype == torch.float32 else {"atol": 0.03, "rtol": 0.02}
+    torch.testing.assert_close(owner(x_BC1T).squeeze(2).float(), expected, **tolerance)
+    pack_time_convs_(owner, dtype)
+    torch.testing.assert_close(owner(x_BC1T).squeeze(2).float(), expected, **tolerance)
 
 
 def test_bf16_is_near() -> None:

@@ -1,8 +1,7 @@
 """Convolutional encoders: Jasper (Li et al. 2019), dense residuals, and QuartzNet (Kriman et al. 2019), separable ones.
 
 Blocks of convolution, BatchNorm and activation over time; a block's last activation comes after its residual. `optimise_`
-folds each BatchNorm into the convolution before it. Convolutions run as 2-D ones of height one over channels-last memory,
-which is that of [B, T, C]: on a CPU torch's depthwise convolutions are 20 to 40 times as fast there.
+folds each BatchNorm into the convolution before it. time_conv.py has the convolutions.
 
 Every convolution that sees more than one frame sees zeros beyond a row's length, so neither padding nor neighbours change a
 row. NeMo does so where `conv_mask` is true. Where it is false, NeMo's result for a recording by itself is that of a row
@@ -23,6 +22,7 @@ from torch import nn
 from fastscribe.config import JasperBlockConfig, JasperConfig
 from fastscribe.model.folding import fold_norm_
 from fastscribe.model.padding import Padding
+from fastscribe.model.time_conv import PackedTimeConv, TimeConv
 from fastscribe.types import Features, Frames
 
 _NORM_EPS = 1e-3
@@ -67,7 +67,8 @@ class JasperEncoder(nn.Module):
 
     @property
     def dtype(self) -> torch.dtype:
-        return next(self.parameters()).dtype
+        first = next(module for module in self.modules() if isinstance(module, (TimeConv, PackedTimeConv)))
+        return first.dtype
 
     def num_frames(self, mel_frames: int) -> int:
         """Of the output."""
@@ -139,15 +140,15 @@ class ConvNorm(nn.Module):
 
     def __init__(self, config: JasperBlockConfig, in_channels: int, stride: int) -> None:
         super().__init__()
-        kernel = 1 if config.separable else config.kernel
-        self.depthwise: nn.Conv1d | None = None
+        over_time = (config.kernel, stride, config.dilation)
+        self.depthwise: nn.Module | None = None
         if config.separable:
             filters = config.heads or in_channels
-            self.depthwise = nn.Conv1d(filters, filters, config.kernel, groups=filters, bias=False)
-        self.conv = nn.Conv1d(in_channels, config.filters, kernel, groups=config.groups, bias=False)
+            self.depthwise = TimeConv(filters, filters, *over_time, groups=filters, times=in_channels // filters)
+            over_time = (1, 1, 1)
+        self.conv: nn.Module = TimeConv(in_channels, config.filters, *over_time, groups=config.groups)
         self.norm: nn.Module = nn.BatchNorm1d(config.filters, eps=_NORM_EPS)
-        self.in_channels, self.stride, self.dilation = in_channels, stride, config.dilation
-        self.is_one_frame_wide = config.kernel == 1
+        self.groups, self.stride, self.is_one_frame_wide = config.groups, stride, config.kernel == 1
 
     def forward(self, x_BC1T: torch.Tensor, rows: _Rows) -> tuple[torch.Tensor, _Rows]:
         if not self.is_one_frame_wide:
@@ -156,31 +157,15 @@ class ConvNorm(nn.Module):
         return x_BC1T, rows.strided(self.stride, x_BC1T.shape[3])
 
     def convolve(self, x_BC1T: torch.Tensor) -> torch.Tensor:
-        if self.depthwise is not None:
-            x_BC1T = self._over_time(x_BC1T, self._own_filters(), None, self.in_channels)
-            x_BC1T = F.conv2d(x_BC1T, self.conv.weight.unsqueeze(2), self.conv.bias, groups=self.conv.groups)
-        else:
-            x_BC1T = self._over_time(x_BC1T, self.conv.weight, self.conv.bias, self.conv.groups)
+        x_BC1T = self.conv(x_BC1T if self.depthwise is None else self.depthwise(x_BC1T))
         if isinstance(self.norm, nn.BatchNorm1d):
             x_BC1T = self.norm(x_BC1T.squeeze(2)).unsqueeze(2)
-        if self.conv.groups > 1:  # channels of all groups take turns
-            x_BC1T = x_BC1T.unflatten(1, (self.conv.groups, -1)).transpose(1, 2).flatten(1, 2)
+        if self.groups > 1:  # channels of all groups take turns
+            x_BC1T = x_BC1T.unflatten(1, (self.groups, -1)).transpose(1, 2).flatten(1, 2)
         return x_BC1T
-
-    def _over_time(
-        self, x_BC1T: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, groups: int
-    ) -> torch.Tensor:
-        padding = self.dilation * (weight.shape[2] - 1) // 2
-        stride, dilation = (1, self.stride), (1, self.dilation)
-        return F.conv2d(x_BC1T, weight.unsqueeze(2), bias, stride, (0, padding), dilation, groups)
-
-    def _own_filters(self) -> torch.Tensor:
-        """The depthwise weights with one filter a channel, where channels share filters in turn."""
-        assert self.depthwise is not None
-        weight = self.depthwise.weight
-        return weight if len(weight) == self.in_channels else weight.repeat(self.in_channels // len(weight), 1, 1)
 
     def fuse_(self) -> None:
         if isinstance(self.norm, nn.BatchNorm1d):
+            assert isinstance(self.conv, TimeConv)
             fold_norm_(self.conv, self.norm)
             self.norm = nn.Identity()
