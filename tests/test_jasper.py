@@ -180,6 +180,26 @@ def test_a_block_that_cannot_be_is_refused(tmp_path: Path, changes: dict | str, 
     assert "\n" not in str(error.value) and len(str(error.value)) < 1000
 
 
+def test_settings_mean_what_nemo_makes_of_them(tmp_path: Path) -> None:
+    """A kernel is cut, then made odd; a residual's mode holds until another is given; filters are shared only with masks."""
+    blocks = [
+        changed_block(kernel=[13], kernel_size_factor=0.6, heads=8, residual_mode="max"),
+        changed_block(kernel=12, stride=1),
+        changed_block(residual=False, separable=False, heads=8),
+    ]
+    found = [
+        read_checkpoint(
+            with_yaml(
+                tmp_path / str(masked), QUARTZNET / "model.nemo", encoder__jasper=blocks, encoder__conv_mask=masked
+            )
+        ).config.encoder.blocks
+        for masked in (True, False)
+    ]
+    assert [block.kernel for block in found[0]] == [7, 13, 13]
+    assert [block.residual for block in found[0]] == ["max", "max", "none"]
+    assert [[block.heads for block in blocks] for blocks in found] == [[8, None, None], [None, None, None]]
+
+
 @pytest.mark.parametrize(
     ("key", "value"),
     [
