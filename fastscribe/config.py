@@ -89,6 +89,51 @@ class EncoderConfig:
 
 
 @dataclass(frozen=True)
+class JasperBlockConfig:
+    """`repeat` convolutions in a row, and what came before the first of them added to what the last makes."""
+
+    filters: int
+    repeat: int
+    kernel: int
+    stride: int  # of each convolution, or of the last alone
+    stride_last: bool
+    dilation: int
+    separable: bool  # each convolution is a depthwise and a pointwise one
+    groups: int  # of the pointwise ones, or of those that are not separable; their outputs are shuffled
+    heads: int | None  # a depthwise convolution has so many filters, which its channels take in turn; None: one each
+    residual: str  # "none", "add", "stride_add" (itself as strided) or "max"
+    dense: bool  # the residual is of this block's input and of those of all dense blocks before
+
+    @property
+    def total_stride(self) -> int:
+        return int(self.stride ** (1 if self.stride_last else self.repeat))
+
+
+@dataclass(frozen=True)
+class JasperConfig:
+    """Convolutional encoder: Jasper (Li et al. 2019), QuartzNet (Kriman et al. 2019) and what lies between."""
+
+    num_mels: int
+    blocks: tuple[JasperBlockConfig, ...]
+    activation: str  # of torch's: "relu", "hardtanh", "selu", "silu", "gelu" or "identity"
+    masked: bool  # False: the masked frame that the STFT makes beyond a recording's end is one of its own
+    kind: str = "jasper"
+
+    @property
+    def d_model(self) -> int:
+        return self.blocks[-1].filters
+
+    @property
+    def subsampling_factor(self) -> int:
+        return math.prod(block.total_stride for block in self.blocks)
+
+
+EncoderConfigs = EncoderConfig | JasperConfig
+# By the `kind` that a stored config gives; folders that were written before there were kinds have conformers.
+ENCODER_KINDS: dict[str, type[EncoderConfigs]] = {"conformer": EncoderConfig, "jasper": JasperConfig}
+
+
+@dataclass(frozen=True)
 class PredictorConfig:
     hidden: int
     num_layers: int
@@ -109,7 +154,7 @@ class ModelConfig:
     """
 
     features: FeaturesConfig
-    encoder: EncoderConfig
+    encoder: EncoderConfigs
     predictor: PredictorConfig | None
     joint: JointConfig | None
     durations: tuple[int, ...]
@@ -127,6 +172,11 @@ class ModelConfig:
         if self.joint is not None:
             transducer = ("tdt",) if self.durations else ("rnnt",)
         return transducer + (("ctc",) if self.has_ctc else ())
+
+    @property
+    def attention(self) -> str:
+        """What parse_attention reads, or "none" where the encoder has no attention."""
+        return str(self.encoder.attention or "full") if isinstance(self.encoder, EncoderConfig) else "none"
 
     @property
     def family(self) -> str:
@@ -162,11 +212,23 @@ def _from_mapping(cls: type, data: Mapping[str, Any], where: str) -> Any:
     values = dict(data)
     for name, annotation in fields.items():
         part = globals().get(annotation.removesuffix(" | None"))
+        if annotation == "EncoderConfigs":
+            part = _encoder_kind(values[name], f"{where}.{name}")
         if dataclasses.is_dataclass(part) and values.get(name) is not None:
             values[name] = _from_mapping(part, values[name], f"{where}.{name}")  # type: ignore[arg-type]
     if "durations" in values:
         values["durations"] = tuple(values["durations"])
+    if "blocks" in values:
+        blocks = enumerate(values["blocks"])
+        values["blocks"] = tuple(_from_mapping(JasperBlockConfig, block, f"{where}.blocks.{i}") for i, block in blocks)
     return cls(**values)
+
+
+def _encoder_kind(data: Any, where: str) -> type[EncoderConfigs]:
+    kind = data.get("kind", "conformer") if isinstance(data, Mapping) else "conformer"
+    if kind not in ENCODER_KINDS:
+        raise ValueError(f"{where}: kind {kind!r}, not one of {', '.join(ENCODER_KINDS)}")
+    return ENCODER_KINDS[kind]
 
 
 @dataclass(frozen=True)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from fastscribe.bench.work import encoder_gflop_per_audio_s
+from fastscribe.config import EncoderConfig, JasperConfig
 
 if TYPE_CHECKING:
     from fastscribe.checkpoint import Checkpoint
@@ -26,16 +28,7 @@ def describe(checkpoint: Checkpoint) -> dict[str, Any]:
         "mels": config.features.num_mels,
         "normalize": config.features.normalize,
         "frame_s": round(config.frame_s, 6),
-        "layers": encoder.num_layers,
-        "d_model": encoder.d_model,
-        "heads": encoder.num_heads,
-        "attention": str(encoder.attention or "full"),
-        "ff_hidden": encoder.ff_hidden,
-        "conv_kernel": encoder.conv_kernel,
-        "conv_norm": encoder.conv_norm,
-        "use_bias": encoder.use_bias,
-        "xscaling": encoder.xscaling,
-        "subsampling": f"{encoder.subsampling} x{encoder.subsampling_factor}, {encoder.subsampling_channels} channels",
+        **_ENCODERS[type(encoder)](encoder),
         "vocabulary": config.num_labels,
         "tokens": checkpoint.tokenizer.kind,
         "writes_punctuation": bool(checkpoint.tokenizer.punctuation & set(".,?!")),
@@ -58,3 +51,36 @@ def describe(checkpoint: Checkpoint) -> dict[str, Any]:
         "weights_bytes_fp32": 4 * checkpoint.num_parameters,
         "rtfx_ceiling_per_tflop_per_s": round(1000.0 / work, 1),
     }
+
+
+def _conformer(encoder: EncoderConfig) -> dict[str, Any]:
+    return {
+        "layers": encoder.num_layers,
+        "d_model": encoder.d_model,
+        "heads": encoder.num_heads,
+        "attention": str(encoder.attention or "full"),
+        "ff_hidden": encoder.ff_hidden,
+        "conv_kernel": encoder.conv_kernel,
+        "conv_norm": encoder.conv_norm,
+        "use_bias": encoder.use_bias,
+        "xscaling": encoder.xscaling,
+        "subsampling": f"{encoder.subsampling} x{encoder.subsampling_factor}, {encoder.subsampling_channels} channels",
+    }
+
+
+def _jasper(encoder: JasperConfig) -> dict[str, Any]:
+    blocks = encoder.blocks
+    return {
+        "blocks": len(blocks),
+        "convolutions": sum(block.repeat for block in blocks),
+        "separable_blocks": sum(block.separable for block in blocks),
+        "dense_blocks": sum(block.dense for block in blocks),
+        "d_model": encoder.d_model,
+        "conv_kernels": f"{min(block.kernel for block in blocks)} to {max(block.kernel for block in blocks)}",
+        "activation": encoder.activation,
+        "masked_convolutions": encoder.masked,
+        "subsampling": f"strides x{encoder.subsampling_factor}",
+    }
+
+
+_ENCODERS: dict[type, Callable[[Any], dict[str, Any]]] = {EncoderConfig: _conformer, JasperConfig: _jasper}

@@ -19,7 +19,7 @@ import torch
 from fastscribe import cost_model, resample
 from fastscribe.batching import Budget
 from fastscribe.checkpoint import Checkpoint
-from fastscribe.config import DecoderName, ModelConfig, Options, parse_attention
+from fastscribe.config import DecoderName, EncoderConfig, GraphMode, ModelConfig, Options, parse_attention
 from fastscribe.decode.ctc import CtcDecoder
 from fastscribe.decode.decoder import Decoder
 from fastscribe.decode.graphs import build_decoder
@@ -29,15 +29,17 @@ from fastscribe.features import LogMel
 from fastscribe.freed_memory import keep_freed_memory
 from fastscribe.graph_capture import GraphsUnavailable
 from fastscribe.model.encoder_graphs import EncoderGraphs
+from fastscribe.model.families import FAMILIES
 from fastscribe.model.fp8 import fp8_problem, quantise_fp8_
-from fastscribe.model.fused import fuse_for_gpu_
 from fastscribe.model.int8 import int8_problem, quantise_int8_
 from fastscribe.model.model import Model, build_model
 from fastscribe.model.packed import pack_linears_
+from fastscribe.model.time_conv import pack_time_convs_
 from fastscribe.true_float32 import true_float32
 from fastscribe.types import Batch, Features, Frames, Hypothesis
 
-_DTYPES = ("fp32", "bf16", "int8", "fp8")
+_8_BIT = ("int8", "fp8")
+_DTYPES = ("fp32", "bf16", *_8_BIT)
 # Narrower models are fast either way on a CPU, and in fp32 they are exact (docs/log.md, 2026-11-21).
 _BF16_MIN_WIDTH_ON_CPU = 256
 # Encoder frames a batch on a CPU, where bigger ones stop paying once matrices are tall (docs/log.md, 2026-11-21).
@@ -74,6 +76,8 @@ class Recognizer:
         """
         chosen_device = choose_device(device)
         chosen_dtype = choose_dtype(dtype, chosen_device, checkpoint.config.encoder.d_model)
+        if chosen_dtype in _8_BIT and not FAMILIES[type(checkpoint.config.encoder)].has_matrices:
+            raise UsageError(f"--dtype {dtype}: this encoder has no matrices that multiply in 8 bits: bf16 or fp32")
         chosen_decoder = choose_decoder(options.decoder, checkpoint.config.decoders)
         config = with_attention(checkpoint.config, options.attention)
         model = build_model(config, checkpoint.weights, checkpoint.path)
@@ -176,15 +180,13 @@ def _prepare_for_cpu_(model: Model, dtype: str) -> None:
     rest = torch_dtype(dtype)
     model.to(rest)
     pack_linears_(model, rest)
+    pack_time_convs_(model, rest)
 
 
 def _prepare_for_gpu_(model: Model, device: torch.device, dtype: str, say: Callable[[str], None]) -> None:
     model.to(device, torch_dtype(dtype))
-    attention = model.config.encoder.attention
-    if attention is not None and attention.num_global:
-        say("attention with a global frame: no fused layers; the encoder will be slower")
-    elif (reason := fuse_for_gpu_(model.encoder)) is not None:
-        say(f"Triton kernels: none here ({reason}); going on with torch's")
+    if (remark := FAMILIES[type(model.config.encoder)].prepare_for_gpu_(model.encoder)) is not None:
+        say(remark)
     if dtype == "fp8":
         quantise_fp8_(model.encoder)
 
@@ -207,11 +209,20 @@ def _encoder(
 def _decoder(
     model: Model, name: DecoderName, device: torch.device, options: Options, say: Callable[[str], None]
 ) -> Decoder:
-    if name == "ctc":
-        assert model.ctc is not None
-        return CtcDecoder(model.ctc, model.config.blank_id)
+    return _DECODERS[name](model, device, options.cuda_graphs, say)
+
+
+def _ctc_decoder(model: Model, device: torch.device, mode: GraphMode, say: Callable[[str], None]) -> Decoder:
+    assert model.ctc is not None
+    return CtcDecoder(model.ctc, model.config.blank_id)
+
+
+def _transducer_decoder(model: Model, device: torch.device, mode: GraphMode, say: Callable[[str], None]) -> Decoder:
     assert model.transducer is not None
-    return build_decoder(model.transducer, device, options.cuda_graphs, say)
+    return build_decoder(model.transducer, device, mode, say)
+
+
+_DECODERS = {"ctc": _ctc_decoder, "rnnt": _transducer_decoder, "tdt": _transducer_decoder}
 
 
 def choose_device(name: str) -> torch.device:
@@ -264,6 +275,8 @@ def with_attention(config: ModelConfig, text: str | None) -> ModelConfig:
     """The checkpoint's config with the attention that the user asks for, if any. Raises UsageError."""
     if text is None:
         return config
+    if not isinstance(config.encoder, EncoderConfig):
+        raise UsageError(f"--attention {text}: this model has none")
     return replace(config, encoder=replace(config.encoder, attention=parse_attention(text)))
 
 

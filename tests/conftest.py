@@ -17,7 +17,8 @@ wait_politely()  # as the command line does, before anything imports torch
 DATA = Path(__file__).parent / "data"
 AUDIO = DATA / "audio"
 MODELS = DATA / "models"
-MODEL_NAMES = ("tdt_demo", "rnnt", "ctc", "hybrid", "hf_tdt_demo", "hf_rnnt", "hf_ctc")
+CONVOLUTIONAL_NAMES = ("jasper", "quartznet", "conv_unmasked", "conv_grouped")
+MODEL_NAMES = ("tdt_demo", "rnnt", "ctc", "hybrid", "hf_tdt_demo", "hf_rnnt", "hf_ctc", *CONVOLUTIONAL_NAMES)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -20,6 +20,7 @@ from fastscribe.describe import describe
 from fastscribe.features import LogMel
 from fastscribe.model.model import Model
 from fastscribe.types import Features
+from tests.conftest import CONVOLUTIONAL_NAMES, MODELS, checkpoint
 
 TINY = SHAPES["tiny"]
 SMALL, LARGE = SHAPES["parakeet-tdt-0.6b"], SHAPES["parakeet-rnnt-1.1b"]
@@ -41,6 +42,26 @@ def counted(config: ModelConfig, seconds: float) -> float:
 def test_the_encoder_does_what_is_counted(config: ModelConfig, seconds: float) -> None:
     found = sum(work.encoder_flops(config, seconds).values()) + work.position_flops(config, seconds)
     assert found == counted(config, seconds)
+
+
+@pytest.mark.parametrize("name", ["jasper10x5dr", "quartznet15x5", "tiny-jasper", "tiny-quartznet"])
+@pytest.mark.parametrize("seconds", [0.01, 1.0, 3.21])
+def test_a_convolutional_encoder_does_what_is_counted(name: str, seconds: float) -> None:
+    with torch.device("meta"):
+        assert sum(work.encoder_flops(SHAPES[name], seconds).values()) == counted(SHAPES[name], seconds)
+
+
+def test_nvidia_s_shapes_are_as_large_as_published() -> None:
+    """333 and 18.9 million parameters; those of norms are not among these."""
+    assert work.encoder_parameters(SHAPES["jasper10x5dr"].encoder) == pytest.approx(332.6e6, rel=0.001)
+    assert work.encoder_parameters(SHAPES["quartznet15x5"].encoder) == pytest.approx(18.9e6, rel=0.01)
+
+
+@pytest.mark.parametrize("name", CONVOLUTIONAL_NAMES)
+def test_a_convolutional_checkpoint_s_work_is_its_encoder_s(name: str) -> None:
+    """Shared filters, groups, strides and a frame beyond the end."""
+    config = checkpoint(MODELS / name).config
+    assert sum(work.encoder_flops(config, 2.0).values()) == counted(config, 2.0)
 
 
 def test_the_front_ends_filters_are_counted() -> None:

@@ -23,7 +23,7 @@ from fastscribe.config import LocalAttention, ModelConfig
 from fastscribe.describe import describe
 from fastscribe.errors import CheckpointError, UnsupportedCheckpoint, WeightsMismatch
 from fastscribe.model.model import build_model
-from tests.conftest import MODELS, checkpoint, model_path
+from tests.conftest import CONVOLUTIONAL_NAMES, MODELS, checkpoint, golden, model_path
 
 NEMO = MODELS / "hybrid" / "model.nemo"
 
@@ -40,9 +40,9 @@ def packed(folder: Path, target: Path, mode: str = "w:") -> Path:
     return target
 
 
-def with_yaml(folder: Path, **changes) -> Path:
+def with_yaml(folder: Path, source: Path = NEMO, **changes) -> Path:
     """The checkpoint with keys of its YAML changed: section__key=value."""
-    unpacked(folder)
+    unpacked(folder, source)
     config = yaml.safe_load((folder / "model_config.yaml").read_text())
     for path, value in changes.items():
         *sections, key = path.split("__")
@@ -603,5 +603,7 @@ def test_work_is_counted_as_published() -> None:
 def test_describe_is_plain_data(model_folder: Path) -> None:
     facts = describe(checkpoint(model_folder))
     assert json.loads(json.dumps(facts)) == facts
-    assert facts["frame_s"] == 0.08
+    assert facts["frame_s"] == (
+        golden(model_folder)["frame_seconds"] if model_folder.name in CONVOLUTIONAL_NAMES else 0.08
+    )
     assert facts["family"].split()[-1].split("+")[0] in ("tdt", "rnnt", "ctc")

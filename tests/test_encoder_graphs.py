@@ -13,7 +13,7 @@ from fastscribe.model import encoder_graphs
 from fastscribe.model.encoder_graphs import EncoderGraphs
 from fastscribe.recognizer import Recognizer
 from fastscribe.types import Features
-from tests.conftest import MODELS, checkpoint, recognizer
+from tests.conftest import CONVOLUTIONAL_NAMES, MODELS, checkpoint, recognizer
 from tests.pretended_cuda import Pretence
 
 DEVICE = torch.device("cuda", 0)
@@ -39,6 +39,23 @@ def features(encoder, lengths: list[int], seed: int = 0) -> Features:
 @pytest.fixture
 def encoder():
     return recognizer(MODELS / "rnnt").model.encoder
+
+
+@pytest.mark.parametrize("name", CONVOLUTIONAL_NAMES)
+@torch.inference_mode()
+def test_replays_of_convolutional_encoders_equal_them(name: str, pretence: Pretence) -> None:
+    encoder = recognizer(MODELS / name).model.encoder
+    graphs = EncoderGraphs(encoder, DEVICE, never)
+    for seed, lengths in enumerate([[100, 61], [97, 42], [104], [103, 1], [102]]):
+        given = features(encoder, lengths, seed)
+        expected, found = encoder(given), graphs(given)
+        assert found.frames_BTD.shape == expected.frames_BTD.shape
+        assert found.lengths_B.tolist() == expected.lengths_B.tolist()
+        for row, length in enumerate(expected.lengths_B.tolist()):
+            torch.testing.assert_close(
+                found.frames_BTD[row, :length], expected.frames_BTD[row, :length], atol=2e-5, rtol=2e-4
+            )
+    assert pretence.captured
 
 
 @torch.inference_mode()

@@ -526,6 +526,21 @@ def test_sound_tars_are_read_as_tarfile_reads_them(names: list[str], format: int
 # The configuration
 
 
+def convolutional(*blocks: dict) -> Make:
+    """A small QuartzNet with these settings of blocks in place of its own."""
+    plain = {
+        "filters": 64,
+        "repeat": 1,
+        "kernel": [1],
+        "stride": [1],
+        "dilation": [1],
+        "dropout": 0.0,
+        "residual": False,
+    }
+    changed = [plain | block for block in blocks]
+    return lambda folder: with_yaml(folder, MODELS / "quartznet" / "model.nemo", encoder__jasper=changed)
+
+
 def yaml_text(text: str | bytes) -> Make:
     def make(folder: Path) -> Path:
         (unpacked(folder) / YAML).write_bytes(text.encode() if isinstance(text, str) else text)
@@ -593,6 +608,18 @@ CONFIGS: dict[str, tuple[Make, str]] = {
     "durations that stand still": (yaml_with(joint__num_extra_outputs=1, decoding__durations=[0]), "durations"),
     "durations back": (yaml_with(joint__num_extra_outputs=2, decoding__durations=[0, -1]), "durations"),
     "a billion labels": (yaml_with(decoder__vocab_size=10**9), "decoder.vocab_size"),
+    "a kernel of 10**9": (convolutional({"kernel": [10**9]}), "blocks.kernel"),
+    "a kernel beyond numbers": (convolutional({"kernel_size_factor": 1e308, "kernel": 10**9}), "blocks.kernel|config cannot"),
+    "10**9 convolutions": (convolutional({"repeat": 10**9}), "blocks.repeat"),
+    "10**9 filters": (convolutional({"filters": 10**9}), "blocks.filters"),
+    "256 x 64 convolutions": (convolutional(*[{"repeat": 64}] * 256), "4000 convolutions"),
+    "250 dense blocks": (convolutional(*[{"residual": True, "residual_dense": True}] * 250), "4000 convolutions"),
+    "strides of 8**64": (convolutional({"stride": [8], "repeat": 64}), "encoder stride"),
+    "10,000 blocks": (convolutional(*[{}] * 10_000), "encoder.jasper|too many values"),
+    "filters shared by no number": (convolutional({"separable": True, "heads": 10**9}), "blocks.heads"),
+    "the widest convolutions": (
+        convolutional(*[{"filters": 1 << 14, "repeat": 15, "kernel": [1023]}] * 256), "weights do not match"
+    ),
     "the largest of all": (
         yaml_with(encoder__d_model=1 << 14, encoder__n_layers=256, encoder__ff_expansion_factor=8), "weights do not match"
     ),

@@ -16,6 +16,8 @@ from fastscribe.bench.timing import time_call
 from fastscribe.bench.work import encoder_gflop_per_audio_s
 from fastscribe.checkpoint import Checkpoint
 from fastscribe.config import ModelConfig
+from fastscribe.errors import UsageError
+from fastscribe.model.encoder import Encoder
 from fastscribe.model.fused import fuse_
 from fastscribe.model.model import build_model
 from fastscribe.recognizer import Recognizer
@@ -35,6 +37,8 @@ def build(form: str, checkpoint: Checkpoint, device: torch.device) -> Encode:
     encoder.optimise_()
     encoder.to(device, torch.bfloat16)
     if form != "plain":
+        if not isinstance(encoder, Encoder):
+            raise UsageError(f"{form}: this encoder has no such form")
         fuse_(encoder, kernels.operations(form.removeprefix("fused_")))
     return torch.inference_mode()(encoder.forward)
 

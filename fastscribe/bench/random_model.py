@@ -22,16 +22,17 @@ from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from fastscribe.bench import synthetic
-from fastscribe.bench.shapes import SHAPES
+from fastscribe.bench.shapes import LETTERS, SHAPES
 from fastscribe.checkpoint import Checkpoint
 from fastscribe.config import ModelConfig
 from fastscribe.decode import ctc, label_looping
 from fastscribe.features import LogMel
 from fastscribe.model.ctc import CtcHead
+from fastscribe.model.jasper import JasperEncoder
 from fastscribe.model.model import Model
 from fastscribe.model.transducer import Transducer
 from fastscribe.recognizer import choose_device
-from fastscribe.tokenizer import WORD_MARK, Tokenizer, from_huggingface
+from fastscribe.tokenizer import WORD_MARK, Tokenizer, from_characters, from_huggingface
 from fastscribe.types import Features, Frames, Hypothesis
 
 LABELS_PER_S = 3.5
@@ -45,6 +46,7 @@ _SWITCH = (0, 1)  # units of the joint
 _BLOCKING = 2.0  # standard deviations of the audio's feature that a last label of the wrong kind takes off
 _SWITCH_SIZE = 14.0  # what the switch adds for one such deviation, in deviations of what else decides
 _RECORDINGS, _RECORDING_S = 32, 8.0
+_SETTLING = 4  # of them
 _LETTERS = "etaoinshrdlucmfwygpbvkxqjz"
 
 
@@ -55,6 +57,8 @@ def random_checkpoint(shape: str, seed: int = 0, device: str = "cpu") -> Checkpo
     with torch.random.fork_rng([at] if at.type == "cuda" else []), torch.no_grad():
         torch.manual_seed(seed)
         model = random_model(config, at)
+        if isinstance(model.encoder, JasperEncoder):
+            _settle_norms_(model.encoder, _features(model.config, at))
         frames = _frames(model, at)
         if model.transducer is not None:
             make_transducer_speak_(model.transducer, frames, config.frame_s)
@@ -82,12 +86,28 @@ def random_model(config: ModelConfig, device: torch.device) -> Model:
     return model
 
 
-def _frames(model: Model, device: torch.device) -> Frames:
-    """What the encoder makes of a few synthetic recordings."""
+def _settle_norms_(encoder: JasperEncoder, features: Features) -> None:
+    """Gives norms the statistics of what reaches them: nothing else holds back a random stack of convolutions, which would
+    make all frames alike."""
+    norms = [module for module in encoder.modules() if isinstance(module, nn.BatchNorm1d)]
+    for norm in norms:
+        norm.momentum = 1.0
+    encoder.train()
+    encoder(Features(features.mel_BMT[:_SETTLING], features.lengths_B[:_SETTLING]))
+    encoder.eval()
+
+
+def _features(config: ModelConfig, device: torch.device) -> Features:
+    """Of a few synthetic recordings."""
     waves = synthetic.waves([_RECORDING_S] * _RECORDINGS, seed=1)
     samples_BS = torch.stack([torch.from_numpy(wave) for wave in waves]).to(device)
     lengths_B = torch.full((len(waves),), samples_BS.shape[1], device=device)
-    features = LogMel(model.config.features).to(device)(samples_BS, lengths_B)
+    return LogMel(config.features).to(device)(samples_BS, lengths_B)
+
+
+def _frames(model: Model, device: torch.device) -> Frames:
+    """What the encoder makes of them."""
+    features = _features(model.config, device)
     eights = zip(features.mel_BMT.split(8), features.lengths_B.split(8), strict=True)
     with sdpa_kernel(SDPBackend.MATH):  # the form that no GPU refuses
         parts = [model.encoder(Features(mel_BMT, lengths_B)) for mel_BMT, lengths_B in eights]
@@ -271,7 +291,9 @@ def _score(rows: Sequence[Sequence[int]], wanted: float) -> float:
 
 
 def random_tokenizer(num_labels: int) -> Tokenizer:
-    """Made-up pieces, two in five of which begin a word, and a little punctuation."""
+    """Made-up pieces, two in five of which begin a word, and a little punctuation; the letters where there are so many."""
+    if num_labels == len(LETTERS):
+        return from_characters(LETTERS)
     punctuation = [".", ",", "?"]
     pieces = [_piece(number) for number in range(num_labels - len(punctuation))] + punctuation
     vocabulary = {piece: number for number, piece in enumerate(pieces)}

@@ -8,6 +8,7 @@ that of copies beyond any cache: what a small model leaves in a processor's cach
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -17,7 +18,7 @@ from torch import nn
 from fastscribe.bench import ceilings
 from fastscribe.bench.timing import time_call
 from fastscribe.bench.work import Work
-from fastscribe.config import EncoderConfig
+from fastscribe.config import EncoderConfig, EncoderConfigs, JasperConfig
 from fastscribe.device import free_bytes
 from fastscribe.model.fp8 import quantise_fp8_
 from fastscribe.model.int8 import quantise_int8_
@@ -41,6 +42,23 @@ class _LayerMatrices(nn.Module):
         self.linear_out = nn.Linear(width, width, bias=bias)
         self.pointwise1 = nn.Linear(width, 2 * width, bias=bias)
         self.pointwise2 = nn.Linear(width, width, bias=bias)
+
+
+class _BlockMatrices(nn.Module):
+    """Each size of a Jasper encoder's convolutions once, as the matrix that it multiplies every frame's inputs with."""
+
+    def __init__(self, encoder: JasperConfig) -> None:
+        super().__init__()
+        channels, sizes = encoder.num_mels, set()
+        for block in encoder.blocks:
+            for _ in range(min(2, block.repeat)):
+                sizes.add((channels * (1 if block.separable else block.kernel) // block.groups, block.filters))
+                channels = block.filters
+        for inputs, outputs in sorted(sizes):
+            self.add_module(f"from_{inputs}_to_{outputs}", nn.Linear(inputs, outputs))
+
+
+_MATRICES: dict[type, Callable[[Any], nn.Module]] = {EncoderConfig: _LayerMatrices, JasperConfig: _BlockMatrices}
 
 
 @dataclass(frozen=True)
@@ -78,10 +96,10 @@ def of(rates: tuple[float, float], work: Work, batch_audio_s: float) -> Reach:
     return Reach(*rates, work.gflop, work.mb_in_batches_of(batch_audio_s))
 
 
-def matrix_rate(encoder: EncoderConfig, device: torch.device, dtype: str, rows: int) -> float:
-    """TFLOP/s over one layer's matrices, each by the share of the work that it has; feed-forward ones are there twice."""
+def matrix_rate(encoder: EncoderConfigs, device: torch.device, dtype: str, rows: int) -> float:
+    """TFLOP/s over a layer's matrices, each by the share of the work that it has; feed-forward ones are there twice."""
     with torch.inference_mode():
-        layer = _LayerMatrices(encoder).eval()
+        layer = _MATRICES[type(encoder)](encoder).eval()
         inputs = {name: linear.in_features for name, linear in layer.named_children() if isinstance(linear, nn.Linear)}
         outputs = {
             name: linear.out_features for name, linear in layer.named_children() if isinstance(linear, nn.Linear)

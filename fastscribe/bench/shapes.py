@@ -1,14 +1,25 @@
 """Published models' shapes, and how much work they are. No weights and no files; see random_model.py for those.
 
-The 0.6B shapes are parakeet-tdt-0.6b-v2 (1,024 labels) and -v3 (8,192); the 1.1B one is parakeet-rnnt-1.1b. `tiny` and
-`tiny-rnnt` have the same parts and are for trying a measurement out on a CPU.
+The 0.6B shapes are parakeet-tdt-0.6b-v2 (1,024 labels) and -v3 (8,192); the 1.1B one is parakeet-rnnt-1.1b. jasper10x5dr
+and quartznet15x5 are the convolutional models that NVIDIA published tables of latencies for; they write letters. `tiny` and
+its like have the same parts and are for trying a measurement out on a CPU.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
-from fastscribe.config import EncoderConfig, FeaturesConfig, JointConfig, ModelConfig, PredictorConfig
+from fastscribe.config import (
+    EncoderConfig,
+    FeaturesConfig,
+    JasperBlockConfig,
+    JasperConfig,
+    JointConfig,
+    ModelConfig,
+    PredictorConfig,
+)
 
 
 def _features(num_mels: int) -> FeaturesConfig:
@@ -65,13 +76,66 @@ _TINY = replace(
     joint=JointConfig(hidden=64, activation="relu", max_symbols=10),
     num_labels=128,
 )
+LETTERS = (" ", *"abcdefghijklmnopqrstuvwxyz", "'")
+
+
+def _block(filters: int, kernel: int, **settings: Any) -> JasperBlockConfig:
+    plain = JasperBlockConfig(
+        filters=filters,
+        repeat=1,
+        kernel=kernel,
+        stride=1,
+        stride_last=False,
+        dilation=1,
+        separable=False,
+        groups=1,
+        heads=None,
+        residual="none",
+        dense=False,
+    )
+    return replace(plain, **settings)
+
+
+def _convolutional(blocks: Sequence[JasperBlockConfig]) -> ModelConfig:
+    return ModelConfig(
+        features=replace(_features(64), win_length=320),
+        encoder=JasperConfig(64, tuple(blocks), "relu", masked=True),
+        predictor=None,
+        joint=None,
+        durations=(),
+        has_ctc=True,
+        num_labels=len(LETTERS),
+    )
+
+
+def _jasper(times: int, repeat: int) -> ModelConfig:
+    """Five sizes of block, each `times` times, with dense residuals."""
+    middle = ((256, 11), (384, 13), (512, 17), (640, 21), (768, 25))
+    dense = [_block(*size, repeat=repeat, residual="add", dense=True) for size in middle for _ in range(times)]
+    return _convolutional([_block(256, 11, stride=2), *dense, _block(896, 29, dilation=2), _block(1024, 1)])
+
+
+def _quartznet(times: int, repeat: int) -> ModelConfig:
+    """The same of separable convolutions, each with its own input as residual."""
+    middle = ((256, 33), (256, 39), (512, 51), (512, 63), (512, 75))
+    blocks = [_block(*size, repeat=repeat, residual="add", separable=True) for size in middle for _ in range(times)]
+    last = (_block(512, 87, dilation=2, separable=True), _block(1024, 1))
+    return _convolutional([_block(256, 33, stride=2, separable=True), *blocks, *last])
+
+
 SHAPES: dict[str, ModelConfig] = {
     "parakeet-tdt-0.6b": _TDT,
     "parakeet-tdt-0.6b-v3": replace(_TDT, num_labels=8192),
     "parakeet-rnnt-0.6b": replace(_TDT, durations=()),
     "parakeet-rnnt-1.1b": replace(_TDT, features=_features(80), encoder=_encoder(80, 42, use_bias=True), durations=()),
     "parakeet-ctc-0.6b": replace(_TDT, predictor=None, joint=None, durations=(), has_ctc=True),
+    "jasper10x5dr": _jasper(2, 5),
+    "quartznet15x5": _quartznet(3, 5),
     "tiny": _TINY,
     "tiny-rnnt": replace(_TINY, durations=()),
+    "tiny-jasper": _convolutional(
+        [_block(32, 5, stride=2), *2 * [_block(32, 5, repeat=2, residual="add", dense=True)]]
+    ),
+    "tiny-quartznet": _convolutional([_block(48, 9, stride=2, separable=True), _block(64, 1)]),
     "tiny-ctc": replace(_TINY, predictor=None, joint=None, durations=(), has_ctc=True),
 }

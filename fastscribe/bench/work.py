@@ -11,10 +11,11 @@ what they read and write and nothing is transposed or copied. Weights are read o
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from fastscribe.config import EncoderConfig, ModelConfig
+from fastscribe.config import EncoderConfig, EncoderConfigs, JasperConfig, ModelConfig
 
 LABELS_PER_S = 3.5  # of speech, about
 _ON_CHIP = ("scores",)
@@ -62,7 +63,11 @@ def per_audio_s(config: ModelConfig, lengths_s: Sequence[float], dtype: str, act
 
 def encoder_flops(config: ModelConfig, length_s: float) -> dict[str, float]:
     """Operations of one recording in the encoder, by part."""
-    encoder, frames = config.encoder, _frames(config, length_s)
+    return _COUNTS[type(config.encoder)].flops(config.encoder, _mel_frames(config, length_s))
+
+
+def _conformer_flops(encoder: EncoderConfig, mel_frames: int) -> dict[str, float]:
+    frames = _stages(encoder, mel_frames)[-1][0]
     width, local = encoder.d_model, encoder.attention
     seen = frames if local is None else min(frames, local.left + local.right + 1)
     distances = 2 * frames - 1 if local is None else min(2 * frames - 1, local.left + local.right + 1)
@@ -75,7 +80,7 @@ def encoder_flops(config: ModelConfig, length_s: float) -> dict[str, float]:
         "convolution": 3 * frames * width * width + frames * width * encoder.conv_kernel,
     }
     layers = {name: 2.0 * encoder.num_layers * macs for name, macs in per_layer.items()}
-    return {"subsampling": 2.0 * _subsampling_macs(config, length_s), **layers}
+    return {"subsampling": 2.0 * _subsampling_macs(encoder, mel_frames), **layers}
 
 
 def encoder_gflop_per_audio_s(config: ModelConfig, lengths_s: Sequence[float]) -> float:
@@ -87,6 +92,8 @@ def encoder_gflop_per_audio_s(config: ModelConfig, lengths_s: Sequence[float]) -
 def position_flops(config: ModelConfig, length_s: float) -> float:
     """Operations that project the table of positions for recordings up to this length, once, in all layers."""
     encoder, frames = config.encoder, _frames(config, length_s)
+    if not isinstance(encoder, EncoderConfig):
+        return 0.0
     return 2.0 * encoder.num_layers * encoder.d_model**2 * (2 * frames - 1)
 
 
@@ -115,7 +122,11 @@ def encoder_elements(config: ModelConfig, length_s: float) -> dict[str, float]:
     Attention's scores are counted as one table of biases that is written and read; a kernel that makes them as it goes has
     none, so a bound on speed leaves them out.
     """
-    encoder, frames = config.encoder, _frames(config, length_s)
+    return _COUNTS[type(config.encoder)].elements(config.encoder, _mel_frames(config, length_s))
+
+
+def _conformer_elements(encoder: EncoderConfig, mel_frames: int) -> dict[str, float]:
+    frames = _stages(encoder, mel_frames)[-1][0]
     width, hidden = encoder.d_model, encoder.ff_hidden
     seen = frames if encoder.attention is None else min(frames, encoder.attention.left + encoder.attention.right + 1)
     # x in and its normed form out and in again, the matrices' outputs out and in, the residual in, the sum out.
@@ -127,11 +138,15 @@ def encoder_elements(config: ModelConfig, length_s: float) -> dict[str, float]:
         "last_norm": 2 * width,
     }
     layers = {name: float(encoder.num_layers * frames * count) for name, count in per_frame.items()}
-    return {"subsampling": _subsampling_elements(config, length_s), **layers}
+    return {"subsampling": _subsampling_elements(encoder, mel_frames), **layers}
 
 
-def encoder_parameters(encoder: EncoderConfig) -> int:
+def encoder_parameters(encoder: EncoderConfigs) -> int:
     """Matrices and convolutions; biases and norms, a thousandth of them, are left out."""
+    return _COUNTS[type(encoder)].parameters(encoder)
+
+
+def _conformer_parameters(encoder: EncoderConfig) -> int:
     width = encoder.d_model
     layer = 4 * width * encoder.ff_hidden + 5 * width * width + 3 * width * width + width * encoder.conv_kernel
     channels, factor = encoder.subsampling_channels, encoder.subsampling_factor
@@ -154,35 +169,110 @@ def _mel_frames(config: ModelConfig, length_s: float) -> int:
 
 def _frames(config: ModelConfig, length_s: float) -> int:
     """Encoder frames, as the strided convolutions leave them."""
-    return _stages(config, length_s)[-1][0]
+    return _COUNTS[type(config.encoder)].frames(config.encoder, _mel_frames(config, length_s))
 
 
-def _stages(config: ModelConfig, length_s: float) -> list[tuple[int, int]]:
+def _stages(encoder: EncoderConfig, mel_frames: int) -> list[tuple[int, int]]:
     """(frames, mels) before the first strided convolution and after each."""
-    found = [(_mel_frames(config, length_s), config.encoder.num_mels)]
-    for _ in range(config.encoder.subsampling_factor.bit_length() - 1):
+    found = [(mel_frames, encoder.num_mels)]
+    for _ in range(encoder.subsampling_factor.bit_length() - 1):
         frames, mels = found[-1]
         found.append(((frames + 1) // 2, (mels + 1) // 2))
     return found
 
 
-def _subsampling_macs(config: ModelConfig, length_s: float) -> int:
-    channels = config.encoder.subsampling_channels
-    _, *after = _stages(config, length_s)
+def _subsampling_macs(encoder: EncoderConfig, mel_frames: int) -> int:
+    channels = encoder.subsampling_channels
+    _, *after = _stages(encoder, mel_frames)
     macs = 0
     for stage, (frames, mels) in enumerate(after):
-        full = stage == 0 or config.encoder.subsampling == "striding"
+        full = stage == 0 or encoder.subsampling == "striding"
         macs += frames * mels * channels * (9 * (1 if stage == 0 else channels) if full else 9 + channels)
     frames, mels = after[-1]
-    return macs + frames * mels * channels * config.encoder.d_model
+    return macs + frames * mels * channels * encoder.d_model
 
 
-def _subsampling_elements(config: ModelConfig, length_s: float) -> float:
+def _subsampling_elements(encoder: EncoderConfig, mel_frames: int) -> float:
     """Each convolution's output out and in; a depthwise one has its pointwise one after it."""
-    channels = config.encoder.subsampling_channels
-    _, *after = _stages(config, length_s)
+    channels = encoder.subsampling_channels
+    _, *after = _stages(encoder, mel_frames)
     total = 0
     for stage, (frames, mels) in enumerate(after):
-        convolutions = 1 if stage == 0 or config.encoder.subsampling == "striding" else 2
+        convolutions = 1 if stage == 0 or encoder.subsampling == "striding" else 2
         total += 2 * convolutions * frames * mels * channels
     return float(total)
+
+
+@dataclass(frozen=True)
+class _Convolution:
+    """One of a Jasper encoder's, making so many frames."""
+
+    part: str  # "depthwise", "convolution" or "residual"
+    filters: int
+    inputs_a_filter: int  # channels times kernel
+    frames: int
+
+    @property
+    def weights(self) -> int:
+        return self.filters * self.inputs_a_filter
+
+
+def _convolutions(encoder: JasperConfig, mel_frames: int) -> Iterator[_Convolution]:
+    """In the order in which they run."""
+    frames, channels = mel_frames + (not encoder.masked), encoder.num_mels
+    dense: list[int] = []
+    for block in encoder.blocks:
+        dense += [channels] * block.dense
+        residuals = [] if block.residual == "none" else list(dense) if block.dense else [channels]
+        for number in range(block.repeat):
+            if not block.stride_last or number == block.repeat - 1:
+                frames = -(-frames // block.stride)
+            kernel = block.kernel
+            if block.separable:
+                yield _Convolution("depthwise", channels, kernel, frames)
+                kernel = 1
+            yield _Convolution("convolution", block.filters, channels // block.groups * kernel, frames)
+            channels = block.filters
+        for width in residuals:
+            yield _Convolution("residual", channels, width, frames)
+
+
+def _jasper_flops(encoder: JasperConfig, mel_frames: int) -> dict[str, float]:
+    return _by_part((conv.part, 2 * conv.frames * conv.weights) for conv in _convolutions(encoder, mel_frames))
+
+
+def _jasper_elements(encoder: JasperConfig, mel_frames: int) -> dict[str, float]:
+    """Each convolution's output out and in; a residual's is added as it is made."""
+    return _by_part((conv.part, 2 * conv.frames * conv.filters) for conv in _convolutions(encoder, mel_frames))
+
+
+def _by_part(counts: Iterable[tuple[str, int]]) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for part, count in counts:
+        found[part] = found.get(part, 0.0) + count
+    return found
+
+
+def _jasper_parameters(encoder: JasperConfig) -> int:
+    """Shared depthwise filters are counted once for each channel, as they are used."""
+    return sum(conv.weights for conv in _convolutions(encoder, 1))
+
+
+@dataclass(frozen=True)
+class _Counts:
+    """What is counted of a family of encoders, from its config and the frames of its features."""
+
+    flops: Callable[[Any, int], dict[str, float]]
+    elements: Callable[[Any, int], dict[str, float]]
+    frames: Callable[[Any, int], int]
+    parameters: Callable[[Any], int]
+
+
+_COUNTS: dict[type, _Counts] = {
+    EncoderConfig: _Counts(
+        _conformer_flops, _conformer_elements, lambda *given: _stages(*given)[-1][0], _conformer_parameters
+    ),
+    JasperConfig: _Counts(
+        _jasper_flops, _jasper_elements, lambda *given: list(_convolutions(*given))[-1].frames, _jasper_parameters
+    ),
+}

@@ -32,6 +32,7 @@ def read(folder: Path, config: Mapping[str, Any]) -> Checkpoint:
         model = model_config(Section(config, "config", folder), _feature_extractor(folder), folder)
         validate(model, folder)
     tokenizer = read_tokenizer(folder, model.num_labels)
+    assert isinstance(model.encoder, EncoderConfig)
     weights = names.from_huggingface(_weights(folder), model.encoder)
     return Checkpoint(folder, "huggingface", model, tokenizer, weights)
 

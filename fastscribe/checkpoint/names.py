@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
 
 import torch
 
-from fastscribe.config import EncoderConfig
+from fastscribe.checkpoint.nemo_jasper import convolutions
+from fastscribe.config import EncoderConfig, EncoderConfigs, JasperConfig
 
 _NEMO_RECOMPUTED = re.compile(r"preprocessor\.featurizer\.(window|fb)$")
 _NEMO = (
@@ -41,9 +44,9 @@ _BOTH = (
 _POINTWISE = re.compile(r"\.conv\.pointwise[12]\.weight$|^ctc\.output\.weight$")
 
 
-def from_nemo(weights: Mapping[str, torch.Tensor], config: EncoderConfig) -> dict[str, torch.Tensor]:
+def from_nemo(weights: Mapping[str, torch.Tensor], config: EncoderConfigs) -> dict[str, torch.Tensor]:
     kept = {name: tensor for name, tensor in weights.items() if not _NEMO_RECOMPUTED.match(name)}
-    return _renamed(kept, _subsampling(config, "encoder.pre_encode.conv"), _NEMO + _BOTH)
+    return _renamed(kept, _NEMO_CONVOLUTIONS[type(config)](config), _NEMO + _BOTH)
 
 
 def from_huggingface(weights: Mapping[str, torch.Tensor], config: EncoderConfig) -> dict[str, torch.Tensor]:
@@ -72,6 +75,13 @@ def _subsampling(config: EncoderConfig, prefix: str) -> dict[str, str]:
             position += 1
         position += 1  # the activation
     return names
+
+
+# Numbered convolutions' names in NeMo -> ours, by the family of the encoder.
+_NEMO_CONVOLUTIONS: dict[type, Callable[[Any], dict[str, str]]] = {
+    EncoderConfig: partial(_subsampling, prefix="encoder.pre_encode.conv"),
+    JasperConfig: convolutions,
+}
 
 
 def _as_linear(name: str, tensor: torch.Tensor) -> torch.Tensor:

@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import torch
 
+from fastscribe.checkpoint.nemo_jasper import jasper
 from fastscribe.checkpoint.value import Section
-from fastscribe.config import EncoderConfig, FeaturesConfig, JointConfig, LocalAttention, ModelConfig, PredictorConfig
+from fastscribe.config import (
+    EncoderConfig,
+    EncoderConfigs,
+    FeaturesConfig,
+    JointConfig,
+    LocalAttention,
+    ModelConfig,
+    PredictorConfig,
+)
 from fastscribe.errors import UnsupportedCheckpoint
 
 
@@ -41,10 +51,13 @@ def model_config(config: Section, num_labels: int, where: object) -> ModelConfig
     )
 
 
-def _target(section: Section, *classes: str) -> None:
+def _target(section: Section, *classes: str) -> str:
+    """The class, which must be one of these."""
     target = section.get("_target_", "")
-    if not isinstance(target, str) or target.rpartition(".")[2] not in classes:
+    name = target.rpartition(".")[2] if isinstance(target, str) else ""
+    if name not in classes:
         raise UnsupportedCheckpoint(section.where, section.path("_target_"), target, ", ".join(classes))
+    return name
 
 
 def _features(section: Section) -> FeaturesConfig:
@@ -98,8 +111,11 @@ def _guard_value(section: Section) -> float:
     return section.number("log_zero_guard_value", 2**-24) or 0.0
 
 
-def _encoder(section: Section) -> EncoderConfig:
-    _target(section, "ConformerEncoder")
+def _encoder(section: Section) -> EncoderConfigs:
+    return _ENCODERS[_target(section, *_ENCODERS)](section)
+
+
+def _conformer(section: Section) -> EncoderConfig:
     d_model, kernel = section.positive("d_model"), section.positive("conv_kernel_size", 31)
     if kernel % 2 == 0:
         raise UnsupportedCheckpoint(section.where, "encoder.conv_kernel_size", kernel, "odd numbers")
@@ -131,6 +147,9 @@ def _encoder(section: Section) -> EncoderConfig:
     )
     section.finish()
     return config
+
+
+_ENCODERS: dict[str, Callable[[Section], EncoderConfigs]] = {"ConformerEncoder": _conformer, "ConvASREncoder": jasper}
 
 
 def _attention(section: Section) -> LocalAttention | None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
-from fastscribe.config import ModelConfig
+from fastscribe.config import EncoderConfig, JasperBlockConfig, JasperConfig, ModelConfig
 from fastscribe.errors import UnsupportedCheckpoint
 
 _SIZES = {  # smallest, largest
@@ -20,6 +21,13 @@ _SIZES = {  # smallest, largest
     "encoder.ff_hidden": (1, 1 << 17),
     "encoder.conv_kernel": (1, 1023),
     "encoder.subsampling_channels": (1, 1 << 14),
+    "blocks.filters": (2, 1 << 14),
+    "blocks.repeat": (1, 64),
+    "blocks.kernel": (1, 1023),
+    "blocks.stride": (1, 8),
+    "blocks.dilation": (1, 256),
+    "blocks.groups": (1, 1 << 14),
+    "blocks.heads": (1, 1 << 14),
     "predictor.hidden": (1, 1 << 14),
     "predictor.num_layers": (1, 32),
     "joint.hidden": (1, 1 << 14),
@@ -33,7 +41,7 @@ _NUMBERS = {
     "features.high_hz": (1.0, 384_000.0),
     "features.log_guard_value": (0.0, 1.0),
 }
-_NULLABLE = ("features.preemphasis", "joint.max_symbols")
+_NULLABLE = ("features.preemphasis", "joint.max_symbols", "blocks.heads")
 _WORDS: dict[str, tuple[Any, ...]] = {
     "features.window": ("hann", "hamming", "blackman", "bartlett", "none"),
     "features.mel_norm": ("slaney", None),
@@ -45,10 +53,17 @@ _WORDS: dict[str, tuple[Any, ...]] = {
     "encoder.xscaling": (True, False),
     "encoder.subsampling": ("dw_striding", "striding"),
     "encoder.subsampling_factor": (2, 4, 8, 16, 32),
+    "encoder.activation": ("relu", "hardtanh", "selu", "silu", "gelu", "identity"),
+    "encoder.masked": (True, False),
+    "blocks.stride_last": (True, False),
+    "blocks.separable": (True, False),
+    "blocks.residual": ("none", "add", "stride_add", "max"),
+    "blocks.dense": (True, False),
     "joint.activation": ("relu", "tanh", "sigmoid"),
     "has_ctc": (True, False),
 }
 _MAX_DURATION = 1000
+_MAX_BLOCKS, _MAX_CONVOLUTIONS, _MAX_STRIDE = 256, 4000, 64  # of a Jasper encoder, residuals' included
 
 
 def validate(config: ModelConfig, where: object) -> None:
@@ -69,10 +84,12 @@ def validate(config: ModelConfig, where: object) -> None:
 
 
 def _values(config: ModelConfig, key: str) -> list[Any]:
-    """The key's value, or nothing where the model has no such part."""
+    """The key's values, or nothing where the model has no such part."""
     part, _, name = key.rpartition(".")
-    owner = getattr(config, part) if part else config
-    return [] if owner is None and part in ("predictor", "joint") else [getattr(owner, name)]
+    owners: tuple[Any, ...] = (getattr(config, part) if part else config,) if part != "blocks" else ()
+    if part == "blocks" and isinstance(config.encoder, JasperConfig):
+        owners = config.encoder.blocks
+    return [getattr(owner, name) for owner in owners if owner is not None and name in vars(owner)]
 
 
 def _check_fit(config: ModelConfig, where: object) -> None:
@@ -82,13 +99,6 @@ def _check_fit(config: ModelConfig, where: object) -> None:
         (encoder.num_mels == features.num_mels, "encoder.num_mels", encoder.num_mels, f"{features.num_mels} mels"),
         (features.win_length <= features.n_fft, "features.win_length", features.win_length, f"up to {features.n_fft}"),
         (features.low_hz < features.high_hz, "features.low_hz", features.low_hz, f"below {features.high_hz} Hz"),
-        (
-            encoder.d_model % encoder.num_heads == 0 and encoder.d_model % 2 == 0,
-            "encoder width",
-            encoder.d_model,
-            f"even multiples of {encoder.num_heads} heads",
-        ),
-        (encoder.conv_kernel % 2 == 1, "encoder.conv_kernel", encoder.conv_kernel, "odd numbers"),
         ((config.predictor is not None) == has_transducer, "predictor", config.predictor, "one with a joint"),
         (has_transducer or not config.durations, "durations", list(config.durations), "none without a joint"),
         (not config.durations or max(config.durations) > 0, "durations", list(config.durations), "one above 0"),
@@ -96,3 +106,50 @@ def _check_fit(config: ModelConfig, where: object) -> None:
     ):
         if not fits:
             raise UnsupportedCheckpoint(where, key, value, supported)
+    _CHECKS[type(encoder)](encoder, where)
+
+
+def _check_conformer(encoder: EncoderConfig, where: object) -> None:
+    if encoder.d_model % encoder.num_heads or encoder.d_model % 2:
+        supported = f"even multiples of {encoder.num_heads} heads"
+        raise UnsupportedCheckpoint(where, "encoder width", encoder.d_model, supported)
+    if encoder.conv_kernel % 2 == 0:
+        raise UnsupportedCheckpoint(where, "encoder.conv_kernel", encoder.conv_kernel, "odd numbers")
+
+
+def _check_jasper(encoder: JasperConfig, where: object) -> None:
+    """Each block by itself, and that residuals have the channels and frames of what they are added to."""
+    if not 0 < len(encoder.blocks) <= _MAX_BLOCKS:
+        raise UnsupportedCheckpoint(where, "encoder.blocks", len(encoder.blocks), f"1 to {_MAX_BLOCKS} blocks")
+    channels, inputs, dense, convolutions = encoder.num_mels, [encoder.num_mels], [], 0
+    for number, block in enumerate(encoder.blocks):
+        dense += [channels] * block.dense
+        residuals = [] if block.residual == "none" else list(dense) if block.dense else [channels]
+        is_strided = block.total_stride > 1
+        own_stride = block.stride if block.residual == "stride_add" else 1
+        convolutions += block.repeat + len(residuals)
+        for fits, name, value, supported in (
+            (block.kernel % 2 == 1, "kernel", block.kernel, "odd numbers"),
+            (block.stride == 1 or block.dilation == 1, "dilation", block.dilation, "1 with a stride"),
+            (all(n % block.groups == 0 for n in (block.filters, channels)), "groups", block.groups, "divisors"),
+            (block.heads is None or block.separable, "heads", block.heads, "null without separable"),
+            (not any(n % (block.heads or 1) for n in _widths(block, channels)), "heads", block.heads, "divisors"),
+            (not residuals or residuals == inputs, "residual", block.residual, "of the blocks just before"),
+            (not residuals or own_stride == block.total_stride, "stride", block.stride, "the residual's"),
+            (not (block.dense and is_strided), "stride", block.stride, "1 in dense blocks"),
+            (convolutions <= _MAX_CONVOLUTIONS, "repeat", block.repeat, f"{_MAX_CONVOLUTIONS} convolutions in all"),
+        ):
+            if not fits:
+                raise UnsupportedCheckpoint(where, f"encoder.blocks.{number}.{name}", value, supported)
+        channels = block.filters
+        inputs = [*inputs, channels] if block.dense and residuals else [channels]
+    if encoder.subsampling_factor > _MAX_STRIDE:
+        raise UnsupportedCheckpoint(where, "encoder stride", encoder.subsampling_factor, f"up to {_MAX_STRIDE}")
+
+
+def _widths(block: JasperBlockConfig, in_channels: int) -> tuple[int, ...]:
+    """Channels of the block's depthwise convolutions."""
+    return (in_channels, block.filters) if block.repeat > 1 else (in_channels,)
+
+
+_CHECKS: dict[type, Callable[[Any, object], None]] = {EncoderConfig: _check_conformer, JasperConfig: _check_jasper}

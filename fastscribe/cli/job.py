@@ -151,7 +151,7 @@ def _fingerprint(job: Job, transcriber: Transcriber) -> dict[str, Any]:
     from fastscribe.resume.fingerprint import fingerprint, model_digest
 
     recognizer = transcriber.recognizer
-    attention = str(recognizer.model.config.encoder.attention or "full")
+    attention = recognizer.model.config.attention
     resolved = {"dtype": recognizer.dtype, "decoder": recognizer.decoder_name, "attention": attention}
     return fingerprint(model_digest(job.model), resolved, job.options, job.style)
 

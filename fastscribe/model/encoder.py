@@ -19,6 +19,7 @@ from torch import nn
 
 from fastscribe.config import EncoderConfig
 from fastscribe.model.attention import Positions, RelPositionAttention
+from fastscribe.model.folding import fold_norm_
 from fastscribe.model.padding import Padding
 from fastscribe.types import Features, Frames
 
@@ -42,6 +43,10 @@ class Encoder(nn.Module):
         if self.config.xscaling:
             x_BTD = x_BTD * math.sqrt(self.config.d_model)
         return Frames(self.layers(x_BTD, lengths_B), lengths_B)
+
+    def num_frames(self, mel_frames: int) -> int:
+        """Of the output."""
+        return halved(mel_frames, len(self.subsampling.stages))
 
     @torch.no_grad()
     def optimise_(self) -> None:
@@ -196,16 +201,10 @@ class ConvolutionModule(nn.Module):
         self.pointwise2 = nn.Linear(width, width, bias=bias)
 
     def fold_norm_(self) -> None:
-        """BatchNorm in eval mode is a scale and a shift per channel: put them into the depthwise convolution."""
-        norm, conv = self.norm, self.depthwise
-        if not isinstance(norm, nn.BatchNorm1d):
-            return
-        assert norm.running_var is not None and norm.running_mean is not None
-        scale_D = norm.weight / torch.sqrt(norm.running_var + norm.eps)
-        old_bias_D = conv.bias if conv.bias is not None else torch.zeros_like(scale_D)
-        conv.weight = nn.Parameter(conv.weight * scale_D[:, None, None], requires_grad=False)
-        conv.bias = nn.Parameter((old_bias_D - norm.running_mean) * scale_D + norm.bias, requires_grad=False)
-        self.norm = nn.Identity()
+        """Puts a BatchNorm into the depthwise convolution."""
+        if isinstance(self.norm, nn.BatchNorm1d):
+            fold_norm_(self.depthwise, self.norm)
+            self.norm = nn.Identity()
 
     def forward(self, x_BTD: torch.Tensor, padding: Padding) -> torch.Tensor:
         x_BTD = padding.fill_(F.glu(self.pointwise1(x_BTD), dim=-1), 0.0, time_axis=1)

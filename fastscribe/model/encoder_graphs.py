@@ -16,7 +16,7 @@ from functools import partial
 import torch
 
 from fastscribe.graph_capture import Generation, GraphCache, GraphsUnavailable, StreamOrder
-from fastscribe.model.encoder import Encoder, halved
+from fastscribe.model.families import AnyEncoder
 from fastscribe.types import Features, Frames
 
 _MOST_FRAMES = 4096  # encoder frames, rows x longest, from which on a GPU is busy without this
@@ -40,7 +40,7 @@ class EncoderGraphs:
     `give_up` hears why, once, where none can be had; what it raises ends the call.
     """
 
-    def __init__(self, encoder: Encoder, device: torch.device, give_up: Callable[[GraphsUnavailable], None]) -> None:
+    def __init__(self, encoder: AnyEncoder, device: torch.device, give_up: Callable[[GraphsUnavailable], None]) -> None:
         self._encoder = encoder
         self._give_up = give_up
         self._can_capture = True
@@ -98,6 +98,6 @@ class EncoderGraphs:
         mel_BMT[:rows, :, :mel_frames].copy_(features.mel_BMT)
         lengths_B[:rows].copy_(features.lengths_B)
         captured.graph.replay()
-        num_frames = halved(mel_frames, self._encoder.config.subsampling_factor.bit_length() - 1)
+        num_frames = self._encoder.num_frames(mel_frames)
         # Copies, because the next replay writes over what the decoder may still be reading.
         return Frames(captured.frames.frames_BTD[:rows, :num_frames].clone(), captured.frames.lengths_B[:rows].clone())

@@ -40,6 +40,15 @@ def fuse_for_gpu_(encoder: Encoder) -> str | None:
     return reason
 
 
+def conformer_for_gpu_(encoder: Encoder) -> str | None:
+    """fuse_for_gpu_ where it can be. Returns the line that tells of what cannot."""
+    attention = encoder.config.attention
+    if attention is not None and attention.num_global:
+        return "attention with a global frame: no fused layers; the encoder will be slower"
+    reason = fuse_for_gpu_(encoder)
+    return None if reason is None else f"Triton kernels: none here ({reason}); going on with torch's"
+
+
 @torch.no_grad()
 def fuse_(encoder: Encoder, operations: Operations) -> None:
     attention = encoder.config.attention

@@ -12,7 +12,7 @@ from torch.overrides import TorchFunctionMode
 from fastscribe.config import ModelConfig
 from fastscribe.errors import WeightsMismatch
 from fastscribe.model.ctc import CtcHead
-from fastscribe.model.encoder import Encoder
+from fastscribe.model.families import FAMILIES
 from fastscribe.model.transducer import Transducer
 
 # BatchNorm's step counter is bookkeeping that some writers leave out; it changes nothing.
@@ -23,7 +23,7 @@ class Model(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.config = config
-        self.encoder = Encoder(config.encoder)
+        self.encoder = FAMILIES[type(config.encoder)].build(config.encoder)
         self.transducer: Transducer | None = None
         if config.joint is not None:
             assert config.predictor is not None

@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from fastscribe.config import ModelConfig
-from fastscribe.model.encoder import ConformerLayer
+from fastscribe.model.encoder import ConformerLayer, Encoder
 from fastscribe.model.model import Model
 from fastscribe.model.transducer import Predictor
 from fastscribe.training.loss.config import TransducerLossConfig
@@ -39,14 +39,18 @@ def new_model(config: ModelConfig, seed: int) -> Model:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = Model(config)
-        for layer in model.encoder.layers.children():
-            assert isinstance(layer, ConformerLayer)
+        for layer in _layers(model):
             nn.init.xavier_uniform_(layer.self_attn.pos_bias_u)
             nn.init.xavier_uniform_(layer.self_attn.pos_bias_v)
     if model.transducer is not None:
         with torch.no_grad():
             model.transducer.predictor.embedding.weight[config.blank_id].zero_()
     return model
+
+
+def _layers(model: Model) -> list[ConformerLayer]:
+    assert isinstance(model.encoder, Encoder)
+    return [layer for layer in model.encoder.layers.children() if isinstance(layer, ConformerLayer)]
 
 
 class Network(nn.Module):
@@ -57,8 +61,7 @@ class Network(nn.Module):
         self.model, self.loss, self.dropout = model, loss, dropout
         heads = (model.transducer is not None, model.ctc is not None)
         self.ctc_weight = {(True, False): 0.0, (False, True): 1.0, (True, True): ctc_weight}[heads]
-        for layer in model.encoder.layers.children():
-            assert isinstance(layer, ConformerLayer)
+        for layer in _layers(model):
             for branch in (layer.feed_forward1, layer.self_attn, layer.conv, layer.feed_forward2):
                 branch.register_forward_hook(self._drop)
 

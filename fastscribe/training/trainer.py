@@ -26,7 +26,7 @@ from torch import nn
 
 from fastscribe.checkpoint import Checkpoint
 from fastscribe.checkpoint.validate import validate as check_config
-from fastscribe.config import ModelConfig
+from fastscribe.config import EncoderConfig, ModelConfig
 from fastscribe.errors import UsageError, first_line
 from fastscribe.features import LogMel
 from fastscribe.freed_memory import keep_freed_memory
@@ -111,6 +111,8 @@ def prepare(
 
     Raises UsageError; `where` the recipe comes from is named where a key of it is wrong.
     """
+    if init is not None and not isinstance(init.config.encoder, EncoderConfig):
+        raise UsageError(f"--init {init.path}: only FastConformer models can be trained, not Jasper or QuartzNet ones")
     data, limits = recipe.data, recipe.data.limits
     corpus = read_manifests(data.train, limits)
     if data.validation:

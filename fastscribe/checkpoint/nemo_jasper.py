@@ -1,0 +1,94 @@
+"""NeMo's ConvASREncoder (Jasper, QuartzNet): its section of model_config.yaml, and what its weights are called."""
+
+from __future__ import annotations
+
+from fastscribe.checkpoint.value import Section
+from fastscribe.config import JasperBlockConfig, JasperConfig
+from fastscribe.errors import UnsupportedCheckpoint
+
+_ACTIVATIONS = {name: name for name in ("relu", "hardtanh", "selu", "silu", "gelu", "identity")} | {"swish": "silu"}
+_RESIDUALS = ("add", "stride_add", "max")
+_MOST_BLOCKS = 1000
+
+
+def jasper(section: Section) -> JasperConfig:
+    """The section, whose `_target_` has been looked at. Raises UnsupportedCheckpoint."""
+    section.choose("normalization_mode", "batch", ("batch",))
+    section.choose("frame_splicing", 1, (1,))
+    section.choose("quantize", False, (False, None))
+    section.ignore("init_mode", "norm_groups")
+    masked = section.choose("conv_mask", True, (True, False))
+    residual = section.choose("residual_mode", "add", _RESIDUALS)
+    rows = section.take("jasper", list)
+    if not 0 < len(rows) <= _MOST_BLOCKS:
+        raise UnsupportedCheckpoint(section.where, section.path("jasper"), rows, "a few blocks")
+    blocks = []
+    for number, row in enumerate(rows):
+        part = Section(row, f"{section.path('jasper')}.{number}", section.where)
+        residual = part.choose("residual_mode", residual, _RESIDUALS)  # which holds for the blocks after this one, too
+        blocks.append(_block(part, residual, masked))
+    config = JasperConfig(
+        num_mels=section.positive("feat_in"),
+        blocks=tuple(blocks),
+        activation=_ACTIVATIONS[section.choose("activation", None, tuple(_ACTIVATIONS))],
+        masked=masked,
+    )
+    section.finish()
+    return config
+
+
+def _block(part: Section, residual: str, masked: bool) -> JasperBlockConfig:
+    part.choose("se", False, (False, None))
+    part.choose("future_context", -1, (-1,))
+    part.ignore("dropout", "se_reduction_ratio", "se_context_size", "se_interpolation_mode")
+    separable = part.choose("separable", False, (True, False))
+    heads = None if part.get("heads", -1) == -1 else part.positive("heads")
+    config = JasperBlockConfig(
+        filters=part.positive("filters"),
+        repeat=part.positive("repeat"),
+        kernel=_odd(_only(part, "kernel") * (part.number("kernel_size_factor", 1.0) or 0.0)),
+        stride=_only(part, "stride"),
+        stride_last=part.choose("stride_last", False, (True, False)),
+        dilation=_only(part, "dilation"),
+        separable=separable,
+        groups=part.positive("groups", 1),
+        heads=heads if separable and masked else None,  # NeMo has them there alone
+        residual=residual if part.choose("residual", True, (True, False)) else "none",
+        dense=part.choose("residual_dense", False, (True, False)),
+    )
+    part.finish()
+    return config
+
+
+def _only(part: Section, key: str) -> int:
+    """A positive number, or a list of one."""
+    value = part.take(key, (int, list))
+    values = value if isinstance(value, list) else [value]
+    if len(values) != 1 or type(values[0]) is not int or values[0] <= 0:
+        raise UnsupportedCheckpoint(part.where, part.path(key), value, "one positive number")
+    return int(values[0])
+
+
+def _odd(kernel: float) -> int:
+    """As NeMo rounds a kernel."""
+    whole = max(1, int(kernel))
+    return whole + (whole % 2 == 0)
+
+
+def convolutions(config: JasperConfig) -> dict[str, str]:
+    """NeMo's names of convolutions and norms -> ours. It numbers all layers of a block's main path in one row."""
+    names, suffix = {}, ".conv" if config.masked else ""
+    num_dense = 0
+    for number, block in enumerate(config.blocks):
+        theirs, ours, position = f"encoder.encoder.{number}", f"encoder.blocks.{number}", 0
+        for repeat in range(block.repeat):
+            parts = ["depthwise"] * block.separable + ["conv", "norm"]
+            for offset, part in enumerate(parts):
+                name = f"{theirs}.mconv.{position + offset}{suffix if part != 'norm' else ''}"
+                names[name] = f"{ours}.convs.{repeat}.{part}"
+            position += len(parts) + (block.groups > 1) + 2  # shuffle, activation and dropout
+        num_dense += block.dense
+        for residual in range(0 if block.residual == "none" else num_dense if block.dense else 1):
+            names[f"{theirs}.res.{residual}.0{suffix}"] = f"{ours}.residuals.{residual}.conv"
+            names[f"{theirs}.res.{residual}.1"] = f"{ours}.residuals.{residual}.norm"
+    return names

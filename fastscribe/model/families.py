@@ -1,0 +1,33 @@
+"""The families of encoders: what builds the one that a config describes, and what a GPU or 8 bits can do for it.
+
+A family is a config class (config.py), a file of model/ that builds it, and a row here. All encoders are Features -> Frames,
+have `num_frames` and `optimise_`, and take their config; nothing else asks which one it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from fastscribe.config import EncoderConfig, JasperConfig
+from fastscribe.model.encoder import Encoder
+from fastscribe.model.fused import conformer_for_gpu_
+from fastscribe.model.jasper import JasperEncoder
+
+AnyEncoder = Encoder | JasperEncoder
+
+
+@dataclass(frozen=True)
+class Family:
+    build: Callable[[Any], AnyEncoder]  # of its config
+    prepare_for_gpu_: Callable[
+        [Any], str | None
+    ]  # an optimised encoder -> a line on what it must do without, if anything
+    has_matrices: bool  # linear layers, which is what there is an 8-bit form of
+
+
+FAMILIES: dict[type, Family] = {
+    EncoderConfig: Family(Encoder, conformer_for_gpu_, has_matrices=True),
+    JasperConfig: Family(JasperEncoder, lambda encoder: None, has_matrices=False),
+}

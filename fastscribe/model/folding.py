@@ -1,0 +1,16 @@
+"""BatchNorm put into the convolution before it, as inference may. In float32, before any cast."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+
+@torch.no_grad()
+def fold_norm_(conv: nn.Conv1d, norm: nn.BatchNorm1d) -> None:
+    """In eval mode a BatchNorm is a scale and a shift per channel; afterwards the convolution has them, and a bias."""
+    assert norm.running_var is not None and norm.running_mean is not None
+    scale_D = norm.weight / torch.sqrt(norm.running_var + norm.eps)
+    old_bias_D = conv.bias if conv.bias is not None else torch.zeros_like(scale_D)
+    conv.weight = nn.Parameter(conv.weight * scale_D[:, None, None], requires_grad=False)
+    conv.bias = nn.Parameter((old_bias_D - norm.running_mean) * scale_D + norm.bias, requires_grad=False)

@@ -1,0 +1,171 @@
+"""Convolutional encoders: Jasper (Li et al. 2019), dense residuals, and QuartzNet (Kriman et al. 2019), separable ones.
+
+Blocks of convolution, BatchNorm and activation over time; a block's last activation comes after its residual. `optimise_`
+folds each BatchNorm into the convolution before it. time_conv.py has the convolutions.
+
+Every convolution that sees more than one frame sees zeros beyond a row's length, so neither padding nor neighbours change a
+row. NeMo does so where `conv_mask` is true. Where it is false, NeMo's result for a recording by itself is that of a row
+with one frame of silence more, namely the masked frame that its STFT makes beyond the end; here that is so in any batch.
+
+Shapes: B batch, C channels, T frames (mel frames before a stride, fewer after), D width of the last block, K kernel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from fastscribe.config import JasperBlockConfig, JasperConfig
+from fastscribe.model.folding import fold_norm_
+from fastscribe.model.padding import Padding
+from fastscribe.model.time_conv import PackedTimeConv, TimeConv
+from fastscribe.types import Features, Frames
+
+_NORM_EPS = 1e-3
+_ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "relu": F.relu_,
+    "hardtanh": F.hardtanh_,
+    "selu": F.selu_,
+    "silu": F.silu,
+    "gelu": F.gelu,
+    "identity": lambda x: x,
+}
+
+
+class JasperEncoder(nn.Module):
+    """Features -> Frames."""
+
+    def __init__(self, config: JasperConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.blocks = nn.ModuleList()
+        channels, before_dense = config.num_mels, []
+        for block in config.blocks:
+            if block.dense:
+                before_dense.append(channels)
+            self.blocks.append(
+                JasperBlock(block, channels, before_dense if block.dense else [channels], config.activation)
+            )
+            channels = block.filters
+
+    def forward(self, features: Features) -> Frames:
+        x_BMT, lengths_B = features.mel_BMT.to(self.dtype), features.lengths_B
+        if not self.config.masked:
+            x_BMT, lengths_B = F.pad(x_BMT, (0, 1)), lengths_B + (lengths_B > 0)
+        x_BC1T = x_BMT.unsqueeze(2).contiguous(memory_format=torch.channels_last)
+        inputs, rows = [x_BC1T], _Rows.of(lengths_B, x_BC1T.shape[3])
+        for block in self.blocks:
+            x_BC1T, rows = block(inputs, rows)
+            inputs = [*inputs, x_BC1T] if block.dense else [x_BC1T]
+        # Without any stride the frame beyond the end comes out as well, but says nothing.
+        lengths_B = rows.lengths_B.minimum(features.lengths_B)
+        return Frames(x_BC1T.squeeze(2).transpose(1, 2).contiguous(), lengths_B)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        first = next(module for module in self.modules() if isinstance(module, (TimeConv, PackedTimeConv)))
+        return first.dtype
+
+    def num_frames(self, mel_frames: int) -> int:
+        """Of the output."""
+        return -(-(mel_frames + (not self.config.masked)) // self.config.subsampling_factor)
+
+    @torch.no_grad()
+    def optimise_(self) -> None:
+        """Fuses what inference can fuse. Call in float32, in eval mode, before casting."""
+        for conv in self.modules():
+            if isinstance(conv, ConvNorm):
+                conv.fuse_()
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """Lengths and what lies beyond them, the same for all convolutions between two strides."""
+
+    lengths_B: torch.Tensor
+    padding: Padding
+
+    @classmethod
+    def of(cls, lengths_B: torch.Tensor, num_frames: int) -> _Rows:
+        return cls(lengths_B, Padding.of(lengths_B, num_frames))
+
+    def strided(self, stride: int, num_frames: int) -> _Rows:
+        """After a convolution that made so many frames."""
+        return self if stride == 1 else self.of((self.lengths_B + (stride - 1)) // stride, num_frames)
+
+
+class JasperBlock(nn.Module):
+    """`residual_channels` are those of the block's inputs, of which the convolutions take the last."""
+
+    def __init__(
+        self, config: JasperBlockConfig, in_channels: int, residual_channels: Sequence[int], activation: str
+    ) -> None:
+        super().__init__()
+        self.residual, self.dense = config.residual, config.dense and config.residual != "none"
+        self.activation: Callable[[torch.Tensor], torch.Tensor] = _ACTIVATIONS[activation]
+        self.convs = nn.ModuleList()
+        for number in range(config.repeat):
+            stride = config.stride if number == config.repeat - 1 or not config.stride_last else 1
+            self.convs.append(ConvNorm(config, in_channels, stride))
+            in_channels = config.filters
+        residual_stride = config.stride if config.residual == "stride_add" else 1
+        self.residuals = nn.ModuleList(
+            ConvNorm(_pointwise(config), channels, residual_stride)
+            for channels in residual_channels
+            if config.residual != "none"
+        )
+
+    def forward(self, inputs: Sequence[torch.Tensor], rows: _Rows) -> tuple[torch.Tensor, _Rows]:
+        x_BC1T = inputs[-1]
+        for number, conv in enumerate(self.convs):
+            x_BC1T, rows = conv(x_BC1T if number == 0 else self.activation(x_BC1T), rows)
+        for conv, input_BC1T in zip(self.residuals, inputs, strict=bool(self.residuals)):
+            assert isinstance(conv, ConvNorm)
+            residual_BC1T = conv.convolve(input_BC1T)
+            x_BC1T = torch.maximum(x_BC1T, residual_BC1T) if self.residual == "max" else x_BC1T.add_(residual_BC1T)
+        return self.activation(x_BC1T), rows
+
+
+def _pointwise(config: JasperBlockConfig) -> JasperBlockConfig:
+    """A residual's convolution."""
+    return JasperBlockConfig(config.filters, 1, 1, config.stride, False, 1, False, 1, None, "none", False)
+
+
+class ConvNorm(nn.Module):
+    """[depthwise,] convolution, BatchNorm [, shuffle]. What comes in may have its padding overwritten."""
+
+    def __init__(self, config: JasperBlockConfig, in_channels: int, stride: int) -> None:
+        super().__init__()
+        over_time = (config.kernel, stride, config.dilation)
+        self.depthwise: nn.Module | None = None
+        if config.separable:
+            filters = config.heads or in_channels
+            self.depthwise = TimeConv(filters, filters, *over_time, groups=filters, times=in_channels // filters)
+            over_time = (1, 1, 1)
+        self.conv: nn.Module = TimeConv(in_channels, config.filters, *over_time, groups=config.groups)
+        self.norm: nn.Module = nn.BatchNorm1d(config.filters, eps=_NORM_EPS)
+        self.groups, self.stride, self.is_one_frame_wide = config.groups, stride, config.kernel == 1
+
+    def forward(self, x_BC1T: torch.Tensor, rows: _Rows) -> tuple[torch.Tensor, _Rows]:
+        if not self.is_one_frame_wide:
+            rows.padding.fill_(x_BC1T, 0.0, time_axis=3)
+        x_BC1T = self.convolve(x_BC1T)
+        return x_BC1T, rows.strided(self.stride, x_BC1T.shape[3])
+
+    def convolve(self, x_BC1T: torch.Tensor) -> torch.Tensor:
+        x_BC1T = self.conv(x_BC1T if self.depthwise is None else self.depthwise(x_BC1T))
+        if isinstance(self.norm, nn.BatchNorm1d):
+            x_BC1T = self.norm(x_BC1T.squeeze(2)).unsqueeze(2)
+        if self.groups > 1:  # channels of all groups take turns
+            x_BC1T = x_BC1T.unflatten(1, (self.groups, -1)).transpose(1, 2).flatten(1, 2)
+        return x_BC1T
+
+    def fuse_(self) -> None:
+        if isinstance(self.norm, nn.BatchNorm1d):
+            assert isinstance(self.conv, TimeConv)
+            fold_norm_(self.conv, self.norm)
+            self.norm = nn.Identity()

@@ -1,0 +1,236 @@
+#!/usr/bin/env python3
+"""Makes small Jasper and QuartzNet checkpoints with NeMo, and writes down what NeMo itself gets out of them.
+
+    python make_conv_goldens.py OUT_DIR MANIFEST AUDIO_DIR     # in an environment with nemo_toolkit[asr]
+
+Writes OUT_DIR/<name>/model.nemo, golden.json (per file of AUDIO_DIR: lengths, tokens, the frames they begin at, each frame's
+label, text) and tensors.safetensors (encoder output of two short files). `jasper` and `quartznet` are trained on MANIFEST's
+sentences until they know them; the others have random weights, and between them every setting of a block that matters.
+
+Settings as make_nemo_goldens.py's: CPU, float32, eval, one file at a time, no dither, no pad_to; that is also what
+`transcribe()` does, whose text must be the same.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import make_nemo_goldens as common
+import nemo
+import numpy as np
+import torch
+from nemo.collections.asr.models import EncDecCTCModel
+from omegaconf import OmegaConf, open_dict
+from safetensors.numpy import save_file
+
+TENSORS_OF = ("e02_0p3s.flac", "e04_odd_len_20479.flac")
+BATCH = 8
+
+
+@dataclass(frozen=True)
+class Conv:
+    """One model. `blocks` are NeMo's, with what they have in common left out."""
+
+    name: str
+    blocks: tuple[dict[str, Any], ...]
+    labels: tuple[str, ...] = common.LETTERS
+    activation: str = "relu"
+    conv_mask: bool = True
+    residual_mode: str = "add"
+    steps: int = 0  # of training
+    mels: int = 64
+    window_size: float = 0.02
+    window: str = "hann"
+    normalize: str = "per_feature"
+    factor: int = 2
+
+
+def block(filters: int, kernel: int, repeat: int = 1, **settings: Any) -> dict[str, Any]:
+    plain = {"stride": [1], "dilation": [1], "dropout": 0.0, "residual": False}
+    return {"filters": filters, "repeat": repeat, "kernel": [kernel]} | plain | settings
+
+
+def dense(filters: int, kernel: int) -> dict[str, Any]:
+    return block(filters, kernel, 2, residual=True, residual_dense=True)
+
+
+def separable(filters: int, kernel: int, repeat: int = 1, **settings: Any) -> dict[str, Any]:
+    return block(filters, kernel, repeat, separable=True, **settings)
+
+
+# fmt: off
+MODELS = (
+    Conv("jasper", (block(40, 9, stride=[2]), dense(32, 5), dense(32, 7), dense(40, 7),
+                    block(48, 7, dilation=[2]), block(64, 1)), steps=600),
+    Conv("quartznet", (separable(64, 11, stride=[2]), separable(64, 13, 2, residual=True),
+                       separable(80, 15, 2, residual=True), separable(96, 17, dilation=[2]), block(128, 1)), steps=500),
+    Conv("conv_unmasked", (block(24, 5, stride=[2]), block(24, 7, 2, residual=True, residual_mode="max"),
+                           separable(32, 9, stride=[2], residual=True, residual_mode="stride_add"),
+                           separable(32, 5, 2, dilation=[3]), block(40, 1)),
+         common.PUNCTUATED, "swish", conv_mask=False, mels=40, window_size=0.025, window="hamming", factor=4),
+    Conv("conv_grouped", (separable(32, 8, groups=4, heads=8), separable(32, 11, 3, stride=[3], stride_last=True, heads=16,
+                                                                    residual=True, residual_mode="stride_add"),
+                          block(48, 10, 2, groups=2, kernel_size_factor=0.5, residual=True, residual_mode="add"),
+                          dense(24, 3), separable(24, 7, 2, residual=True, residual_dense=True, groups=2), block(32, 1)),
+         activation="hardtanh", mels=48, factor=3),
+)
+# fmt: on
+
+
+def build(conv: Conv, seed: int) -> Any:
+    torch.manual_seed(seed)
+    spec = spec_of(conv)
+    config = {
+        "sample_rate": 16000,
+        "labels": list(conv.labels),
+        "train_ds": None,
+        "validation_ds": None,
+        "test_ds": None,
+        "preprocessor": common.preprocessor_config(spec),
+        "encoder": {
+            "_target_": "nemo.collections.asr.modules.ConvASREncoder",
+            "feat_in": conv.mels,
+            "activation": conv.activation,
+            "conv_mask": conv.conv_mask,
+            "residual_mode": conv.residual_mode,
+            "jasper": list(conv.blocks),
+        },
+        "decoder": {
+            "_target_": "nemo.collections.asr.modules.ConvASRDecoder",
+            "feat_in": conv.blocks[-1]["filters"],
+            "num_classes": len(conv.labels),
+            "vocabulary": list(conv.labels),
+        },
+        "optim": {"name": "novograd", "lr": 0.01},
+    }
+    model = EncDecCTCModel(cfg=OmegaConf.create(config))
+    with open_dict(model.cfg):
+        model.cfg.validation_ds = {"use_start_end_token": False}
+        model.cfg.preprocessor.pad_to = 16  # as published ones have it; transcribe() takes it off
+    model.preprocessor.featurizer.dither, model.preprocessor.featurizer.pad_to = 0.0, 0
+    return model.eval()
+
+
+def spec_of(conv: Conv) -> common.Spec:
+    """What the functions of the other script ask."""
+    return common.Spec(
+        conv.name,
+        conv.labels,
+        has_transducer=False,
+        has_ctc=True,
+        mels=conv.mels,
+        window_size=conv.window_size,
+        window=conv.window,
+        normalize=conv.normalize,
+        factor=conv.factor,
+    )
+
+
+def train(model: Any, steps: int, spoken: list[tuple[np.ndarray, str]]) -> None:
+    letters = {letter: index for index, letter in enumerate(model.decoder.vocabulary)}
+    texts = [torch.tensor([letters[c] for c in text.lower() if c in letters]) for _, text in spoken]
+    optimiser = torch.optim.AdamW(model.parameters(), lr=3e-3, weight_decay=1e-3)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, 5e-3, total_steps=steps)
+    model.train()
+    for step in range(steps):
+        rows = torch.randperm(len(spoken))[:BATCH].tolist()
+        lengths_B = torch.tensor([len(spoken[row][0]) for row in rows])
+        samples_BS = torch.zeros(len(rows), int(lengths_B.max()))
+        for index, row in enumerate(rows):
+            samples_BS[index, : lengths_B[index]] = torch.from_numpy(spoken[row][0])
+        with torch.no_grad():
+            mel_BMT, mel_lengths_B = model.preprocessor(input_signal=samples_BS, length=lengths_B)
+        encoded_BDT, encoded_lengths_B = model.encoder(audio_signal=mel_BMT, length=mel_lengths_B)
+        log_probs_TBV = model.decoder(encoder_output=encoded_BDT).transpose(0, 1)
+        targets, target_lengths = (
+            torch.cat([texts[row] for row in rows]),
+            torch.tensor([len(texts[row]) for row in rows]),
+        )
+        blank = log_probs_TBV.shape[2] - 1
+        loss = torch.nn.functional.ctc_loss(log_probs_TBV, targets, encoded_lengths_B, target_lengths, blank)
+        optimiser.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimiser.step()
+        schedule.step()
+        if step % 100 == 0 or step == steps - 1:
+            print(f"  step {step}: loss {float(loss):.3f}", flush=True)
+    model.eval()
+
+
+@torch.no_grad()
+def randomise(model: Any, spec: common.Spec, encoded: Any) -> None:
+    common.randomise(model, spec)
+    common.tune(model, spec, encoded())
+
+
+def make(conv: Conv, seed: int, spoken: list[tuple[np.ndarray, str]], audio: list[Path], folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    model, spec = build(conv, seed), spec_of(conv)
+    samples = {path.name: common.read(path) for path in audio}
+    if conv.steps:
+        train(model, conv.steps, spoken)
+    else:
+        randomise(model, spec, lambda: [common.encode(model, each)[2] for each in samples.values()])
+    model.save_to(str(folder / "model.nemo"))
+    files, tensors = {}, {}
+    for name, each in samples.items():
+        _, mel_length_B, encoded_BDT, length_B = common.encode(model, each)
+        length = min(int(length_B), encoded_BDT.shape[2])  # an encoder without masks leaves the length as it was
+        files[name] = {"num_samples": len(each), "feat_len": int(mel_length_B), "enc_len": length}
+        files[name] |= golden(model, spec, encoded_BDT, length)
+        if name in TENSORS_OF:
+            tensors[f"encoder/{name}"] = np.ascontiguousarray(encoded_BDT[0, :, :length].T)
+        if len(each) >= 16000:  # transcribe() pads what is shorter, and leaves the encoder in training mode
+            (transcribed,) = model.transcribe([each], batch_size=1, verbose=False)
+            assert transcribed.text == files[name]["text"], (name, transcribed.text, files[name]["text"])
+            model.eval()
+    save_file(tensors, folder / "tensors.safetensors")
+    parameters = sum(p.numel() for p in model.parameters())
+    versions = f"nemo_toolkit {nemo.__version__}, torch {torch.__version__}"
+    document = {"name": conv.name, "class": type(model).__name__, "made_with": versions, "num_parameters": parameters}
+    document |= {"frame_seconds": 0.01 * conv.factor, "files": files}
+    (folder / "golden.json").write_text(json.dumps(document, ensure_ascii=False, separators=(",", ":")) + "\n")
+    common.report(spec, files, parameters)
+    print("  " + next(iter(files.values()))["text"])
+
+
+@torch.inference_mode()
+def golden(model: Any, spec: common.Spec, encoded_BDT: torch.Tensor, length: int) -> dict[str, Any]:
+    def decode(encoded_BDT: torch.Tensor) -> dict[str, Any]:
+        log_probs_BTV = model.decoder(encoder_output=encoded_BDT)
+        labels = log_probs_BTV[0, :length].argmax(-1).tolist()
+        tokens, frames = common.collapse(labels, len(spec.vocabulary))
+        hypotheses = model.decoding.ctc_decoder_predictions_tensor(log_probs_BTV, torch.tensor([length]))
+        return {"tokens": tokens, "token_frames": frames, "argmax": labels, "text": hypotheses[0].text}
+
+    found = decode(encoded_BDT)
+    noise = 1 + 1e-5 * torch.randn(encoded_BDT.shape, generator=torch.Generator().manual_seed(0))
+    return found | {"fragile": decode(encoded_BDT * noise)["tokens"] != found["tokens"]}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("out", type=Path, metavar="OUT_DIR")
+    parser.add_argument("manifest", type=Path, metavar="MANIFEST")
+    parser.add_argument("audio", type=Path, metavar="AUDIO_DIR")
+    parser.add_argument("--only", action="append", help="make the model of this name alone; may be repeated")
+    arguments = parser.parse_args()
+    logging.getLogger("nemo_logger").setLevel(logging.ERROR)
+    torch.set_num_threads(1)
+    audio = sorted(arguments.audio.iterdir())
+    rows = [json.loads(line) for line in arguments.manifest.read_text().splitlines()]
+    texts = {Path(row["audio_filepath"]).name: row["text"] for row in rows}
+    spoken = [(common.read(path), texts[path.name]) for path in audio if path.name[:1] != "e" and path.name in texts]
+    for seed, conv in enumerate(MODELS):
+        if not arguments.only or conv.name in arguments.only:
+            make(conv, 2000 + seed, spoken, audio, arguments.out / conv.name)
+
+
+if __name__ == "__main__":
+    main()
