@@ -20,7 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fastscribe.batching import Budget
-from fastscribe.bench import kept_model, reach, speed, synthetic, throughput, work
+from fastscribe.bench import kept_model, memory, reach, speed, synthetic, throughput, work
 from fastscribe.bench.random_model import random_checkpoint
 from fastscribe.cli.bench.throughput import _budgets
 from fastscribe.config import Options
@@ -249,10 +249,10 @@ def test_the_peak_is_that_of_the_run_from_files(tmp_path: Path, monkeypatch: pyt
 def test_the_peak_is_a_cases_own() -> None:
     block = torch.ones(30_000_000)
     one = transcriber()
-    speed.reset_peak(CPU)
+    memory.reset_peak(CPU)
     held = speed.peak(one)
     del block
-    speed.reset_peak(CPU)
+    memory.reset_peak(CPU)
     assert speed.peak(one) < held - 60_000_000 or sys.platform != "linux"
 
 

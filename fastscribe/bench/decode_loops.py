@@ -29,8 +29,8 @@ import torch
 
 from fastscribe.batching import Budget
 from fastscribe.bench import decoder, encoder, synthetic
+from fastscribe.bench.memory import release
 from fastscribe.bench.notebook import describe
-from fastscribe.bench.speed import free
 from fastscribe.bench.throughput import batches_of
 from fastscribe.bench.timing import synchronize
 from fastscribe.config import GraphMode
@@ -86,7 +86,7 @@ class Loops:
             except (RuntimeError, MemoryError) as error:
                 if not is_out_of_memory(error):
                     raise
-                free(self._device)
+                release(self._device)
                 yield from (self._key(mode, batch_size) | {"error": describe(error)} for mode in modes(self._device))
                 continue
             for mode in modes(self._device):
@@ -126,7 +126,7 @@ class Loops:
         finally:
             if built is not None:
                 built.close()
-            free(self._device)
+            release(self._device)
         keys = ("ms", "min_ms", "max_ms", "device_ms", "labels")
         return {**{key: row[key] for key in keys}, "steps": steps, "us_per_step": 1000 * row["ms"] / steps} | {
             "equal_to_greedy_share": same,

@@ -38,13 +38,26 @@ def document(
     missing = {key for row in results["rows"] for key in case_keys if key not in row}
     assert not missing, f"rows without {missing}"
     return {
+        **_head(name, arguments, case_keys),
+        "device": str(device),
+        "complete": complete,
+        **results,
+        "machine": machine.facts(device, Path.cwd()),
+    }
+
+
+def not_measured(
+    name: str, results: Mapping[str, Any], case_keys: Sequence[str], arguments: Sequence[str]
+) -> dict[str, Any]:
+    """A document of no machine and no device: about other documents, say."""
+    return {**_head(name, arguments, case_keys), **results}
+
+
+def _head(name: str, arguments: Sequence[str], case_keys: Sequence[str]) -> dict[str, Any]:
+    return {
         "benchmark": name,
         "fastscribe": __version__,
         "date": datetime.now(timezone.utc).date().isoformat(),
         "command": shlex.join(["fastscribe", *arguments]),
-        "device": str(device),
-        "complete": complete,
         "case_keys": list(case_keys),
-        **results,
-        "machine": machine.facts(device, Path.cwd()),
     }

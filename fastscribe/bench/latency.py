@@ -19,8 +19,9 @@ import numpy as np
 
 from fastscribe.batching import Budget
 from fastscribe.bench import synthetic
+from fastscribe.bench.memory import release, reset_peak
 from fastscribe.bench.notebook import describe
-from fastscribe.bench.speed import free, peak, reset_peak
+from fastscribe.bench.speed import peak
 from fastscribe.bench.throughput import batches_of
 from fastscribe.device import is_out_of_memory
 from fastscribe.run import Transcriber
@@ -92,7 +93,7 @@ class _Case:
             if not is_out_of_memory(error):
                 raise
             self.error, self.batches = describe(error), []
-            free(self.transcriber.recognizer.device)
+            release(self.transcriber.recognizer.device)
 
     def make_batches(self) -> None:
         self.batches = _batches(self.transcriber, self.batch_size, self.duration_s)

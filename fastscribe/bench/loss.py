@@ -11,12 +11,7 @@ The sizes are those of NVIDIA's article on the Numba FP16 RNN-T loss: 1024 or 28
 
 from __future__ import annotations
 
-import ctypes
-import gc
-import os
-import re
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from importlib import import_module
 from pathlib import Path
@@ -26,6 +21,7 @@ from typing import Any
 
 import torch
 
+from fastscribe.bench.memory import free_bytes, peak_bytes, release, reset_peak, resident_bytes
 from fastscribe.bench.notebook import describe
 from fastscribe.bench.timing import synchronize
 from fastscribe.config import JointConfig
@@ -249,51 +245,6 @@ def warm_up(device: torch.device, kinds: Sequence[tuple[str, str]]) -> None:
     for form, dtype in kinds:
         shape = LossShape(2, 40, 10, JOINT_WIDTH, 28, item_bytes=DTYPES[dtype].itemsize)
         prepared(Case(form, "fastscribe", "numba", dtype, shape), device)()
-
-
-# Memory. On a CPU that of the process as Linux counts it; None where it does not.
-
-
-def free_bytes(device: torch.device) -> int:
-    if device.type == "cuda":
-        return torch.cuda.mem_get_info(device)[0]
-    return _kilobytes("/proc/meminfo", "MemAvailable") or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-
-
-def release(device: torch.device) -> None:
-    """Gives back what earlier cases freed, which would else be used again without being counted."""
-    gc.collect()
-    if device.type == "cuda":
-        torch.cuda.empty_cache()
-    elif hasattr(ctypes.CDLL(None), "malloc_trim"):
-        ctypes.CDLL(None).malloc_trim(0)
-
-
-def resident_bytes(device: torch.device) -> int | None:
-    return torch.cuda.memory_allocated(device) if device.type == "cuda" else _kilobytes("/proc/self/status", "VmRSS")
-
-
-def reset_peak(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.reset_peak_memory_stats(device)
-        return
-    with suppress(OSError):
-        Path("/proc/self/clear_refs").write_text("5")
-
-
-def peak_bytes(device: torch.device) -> int | None:
-    if device.type == "cuda":
-        return torch.cuda.max_memory_allocated(device)
-    return _kilobytes("/proc/self/status", "VmHWM") if os.access("/proc/self/clear_refs", os.W_OK) else None
-
-
-def _kilobytes(path: str, field: str) -> int | None:
-    """In bytes."""
-    try:
-        found = re.search(rf"^{field}:\s+(\d+) kB", Path(path).read_text(encoding="ascii"), re.MULTILINE)
-    except OSError:
-        return None
-    return 1024 * int(found[1]) if found else None
 
 
 # The picture.

@@ -8,13 +8,10 @@ model is in memory at a time.
 
 from __future__ import annotations
 
-import ctypes
-import gc
 import math
 import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -24,6 +21,7 @@ import torch
 from fastscribe import batching
 from fastscribe.batching import Budget
 from fastscribe.bench import reach, synthetic, throughput, work
+from fastscribe.bench.memory import peak_bytes, release, reset_peak
 from fastscribe.bench.notebook import describe
 from fastscribe.bench.reach import Reach
 from fastscribe.config import Options
@@ -189,7 +187,7 @@ class Measurement:
                     raise
                 self.transcriber.engine.close()  # nothing of this case may come out in the next
                 yield key | {"error": describe(error)}
-            free(self.subject.device)
+            release(self.subject.device)
 
     def _row(self, frames: int | Literal["auto"], passes: int, ceiling: Reach, out: Path) -> Row:
         transcriber, recordings = self.transcriber, self.recordings
@@ -235,27 +233,7 @@ def _speeds(memory: Row, files: Row) -> Row:
     }
 
 
-def free(device: torch.device) -> None:
-    gc.collect()
-    if device.type == "cuda":
-        torch.cuda.empty_cache()
-
-
-def reset_peak(device: torch.device) -> None:
-    """From now on the peak is counted anew; where a system cannot do that, it stays what it was."""
-    if device.type == "cuda":
-        torch.cuda.reset_peak_memory_stats(device)
-        return
-    with suppress(OSError, AttributeError):
-        ctypes.CDLL(None).malloc_trim(0)  # freed memory is kept (freed_memory.py), and would count
-        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
-
-
 def peak(transcriber: Transcriber) -> int:
-    """Bytes: of the device's memory on a GPU, of the process's on a CPU."""
-    recognizer = transcriber.recognizer
-    if recognizer.device.type == "cpu":
-        with suppress(OSError, StopIteration):
-            lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
-            return 1024 * int(next(line.split()[1] for line in lines if line.startswith("VmHWM:")))
-    return recognizer.peak_bytes()
+    """Bytes since reset_peak, or since the process began where it cannot be reset."""
+    found = peak_bytes(transcriber.recognizer.device)
+    return transcriber.recognizer.peak_bytes() if found is None else found

@@ -98,12 +98,7 @@ def train(
         if overwrite:
             _clear(folder, ranks)
         chosen_dtype = _dtype(dtype, chosen_device)
-        try:
-            _follow(Trainer(chosen, material, folder, chosen_device, chosen_dtype, say, ranks), is_shown)
-        except Stopped:
-            _part(ranks)
-            raise
-        _part(ranks)
+        _follow(Trainer(chosen, material, folder, chosen_device, chosen_dtype, say, ranks), is_shown)
 
 
 def _follow(trainer: Trainer, is_shown: bool) -> None:
@@ -113,6 +108,7 @@ def _follow(trainer: Trainer, is_shown: bool) -> None:
     _listen(trainer)
     with _Display(trainer, is_shown) as update:
         is_over = trainer.run(update)
+    _part(trainer.ranks)
     if not is_over:
         if trainer.ranks.rank == 0:
             say(f"stopped after step {trainer.progress.step:,}; the same command goes on from there")
@@ -139,10 +135,7 @@ def _clear(folder: RunFolder, ranks: Ranks) -> None:
     """Once every rank has read what it needs, which may lie in the folder, and before any looks for a state there."""
     if ranks.rank == 0:
         folder.clear()
-    if ranks.count > 1:
-        import torch.distributed as dist
-
-        dist.barrier()
+    ranks.wait()
 
 
 def _join(device: str, ranks: Ranks) -> torch.device:
@@ -169,7 +162,7 @@ def _part(ranks: Ranks) -> None:
     if ranks.count > 1:
         import torch.distributed as dist
 
-        dist.barrier()
+        ranks.wait()
         dist.destroy_process_group()
 
 
@@ -188,7 +181,7 @@ def _introduce(trainer: Trainer) -> None:
     say(f"{material.corpus}; {len(material.validation):,} to validate with")
     say(
         f"{parameters / 1e6:.1f} M parameters, {material.checkpoint.config.family}, {str(trainer.dtype)[6:]} on "
-        f"{trainer.device}; {len(trainer.plan(0)[0]):,} batches an epoch, {100 * padding.frames:.1f} % padding "
+        f"{trainer.device}; {trainer.epoch_batches:,} batches an epoch, {100 * padding.frames:.1f} % padding "
         f"(random batches: {100 * trainer.naive_padding().frames:.1f} %){_warm_up(trainer)}"
     )
     if trainer.progress.step:

@@ -43,9 +43,8 @@ class TimeConv(nn.Conv1d):
         weight = weight if self.times == 1 else weight.repeat(self.times, 1, 1, 1)
         if self.groups * self.times == 1 or x_BC1T.is_cuda or x_BC1T.dtype == torch.float32:
             return F.conv2d(x_BC1T, weight, self.bias, *self.settings)
-        bias = (
-            None if self.bias is None else self.bias.float()
-        )  # in bf16 oneDNN can take minutes to write such a kernel
+        # In bf16 oneDNN can take minutes to write the kernel of a depthwise convolution.
+        bias = None if self.bias is None else self.bias.float()
         return F.conv2d(x_BC1T.float(), weight.float(), bias, *self.settings).to(x_BC1T.dtype)
 
 

@@ -7,6 +7,7 @@ import warnings
 from dataclasses import dataclass
 
 import torch
+import torch.distributed as dist
 from torch import nn
 
 from fastscribe.training.network import Network
@@ -19,6 +20,11 @@ class Ranks:
     rank: int = 0
     count: int = 1
     local: int = 0  # of this machine's
+
+    def wait(self) -> None:
+        """Until all ranks are here."""
+        if self.count > 1:
+            dist.barrier()
 
     @classmethod
     def of_torchrun(cls) -> Ranks:

@@ -15,6 +15,7 @@ import math
 import signal
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -270,16 +271,25 @@ class Trainer:
 
     def _run_steps(self) -> int:
         """Of the whole run, by its first epoch: those after it differ by a batch or two, as speeds are drawn."""
-        return math.ceil(len(self.plan(0)[0]) / self.recipe.batch.accumulate) * self.recipe.run.epochs
+        return math.ceil(self.epoch_batches / self.recipe.batch.accumulate) * self.recipe.run.epochs
+
+    @cached_property
+    def _first_epoch(self) -> tuple[list[Indices], np.ndarray]:
+        return self.plan(0)
+
+    @property
+    def epoch_batches(self) -> int:
+        """Of the first epoch, on this rank."""
+        return len(self._first_epoch[0])
 
     def padding(self) -> PaddingShare:
         """Of the first epoch."""
-        batches, speeds = self.plan(0)
+        batches, speeds = self._first_epoch
         return padding_share(batches, self._durations / speeds, self._tokens)
 
     def naive_padding(self) -> PaddingShare:
         """Of random batches of the same mean size."""
-        mean_size = len(self.examples) / max(1, len(self.plan(0)[0]) * self.ranks.count)
+        mean_size = len(self.examples) / max(1, self.epoch_batches * self.ranks.count)
         naive = naive_batches(len(self.examples), mean_size, self.recipe.run.seed)
         return padding_share(naive, self._durations, self._tokens)
 
@@ -303,7 +313,7 @@ class Trainer:
             if not self._is_check_due:
                 update()
             if not self.is_over and self._all_stop():
-                self._wait()  # for the state: the first rank that ends may take the others with it
+                self.ranks.wait()  # for the state: the first rank that ends may take the others with it
                 return False
         return True
 
@@ -366,10 +376,6 @@ class Trainer:
             raise UsageError(f"{unreadable:.0f} of the {tried:.0f} recordings tried so far cannot be used, see above")
         self.stopped_by = next((number for number, count in zip(_SIGNALS, asked, strict=True) if count), 0)
         return bool(self.stopped_by)
-
-    def _wait(self) -> None:
-        if self.ranks.count > 1:
-            dist.barrier()
 
     @property
     def _share(self) -> float:
@@ -452,7 +458,7 @@ class Trainer:
                 {"step": self.progress.step, "epoch": self.progress.epoch, "validation": validated.to_json()}
             )
             self._plot()
-        self._wait()
+        self.ranks.wait()
 
     def _plot(self) -> None:
         """A picture is for those who have matplotlib, and no reason to end a run."""

@@ -6,11 +6,9 @@ from __future__ import annotations
 import json
 import math
 import os
-import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import datetime, timezone
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -18,7 +16,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from fastscribe import __version__
 from fastscribe.cli.app import ReportHtml as ReportHtml
 from fastscribe.cli.app import app, option
 from fastscribe.errors import OutputError, UsageError
@@ -116,12 +113,12 @@ def _leave_unfinished(
     path: Path | None,
     report_html: Path | None,
 ) -> None:
-    from fastscribe.bench.document import document
+    from fastscribe.bench.document import document, not_measured
 
     try:
         made = document(name, device, found, case_keys, sys.argv[1:], complete=False)
     except RuntimeError:  # of a device that failed, which answers no question
-        made = not_measured(name, case_keys, {**found, "complete": False})
+        made = not_measured(name, {**found, "complete": False}, case_keys, sys.argv[1:])
     try:
         leave(made, path, report_html)
     except (OutputError, OSError) as error:  # the reason why it ended is said too, and is the exit code
@@ -172,13 +169,6 @@ def _finite(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [_finite(one) for one in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def not_measured(name: str, case_keys: Sequence[str], results: Mapping[str, Any]) -> dict[str, Any]:
-    """A document about other documents: of no machine and no device."""
-    made = {"fastscribe": __version__, "date": datetime.now(timezone.utc).date().isoformat()}
-    command = shlex.join(["fastscribe", *sys.argv[1:]])
-    return {"benchmark": name, **made, "command": command, "case_keys": list(case_keys), **results}
 
 
 def shape(model: str | None, random: str | None) -> tuple[str, ModelConfig]:

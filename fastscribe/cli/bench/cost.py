@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from fastscribe.cli.bench.common import JsonFile, ReportHtml, bench, check_places, leave, not_measured
+from fastscribe.bench.document import not_measured
+from fastscribe.cli.bench.common import JsonFile, ReportHtml, bench, check_places, leave
 from fastscribe.prices import MOST_USD
 from fastscribe.terminal import show
 
@@ -43,7 +45,7 @@ def cost(
         show("their RTFx are not of the same thing: see the end of each line")
     for line in _sources(rows):
         show(line)
-    leave(not_measured("cost", CASE_KEYS, {"rows": rows}), json_file, report_html)
+    leave(not_measured("cost", {"rows": rows}, CASE_KEYS, sys.argv[1:]), json_file, report_html)
 
 
 def _price(text: str) -> tuple[str, float]:

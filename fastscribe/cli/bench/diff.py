@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from fastscribe.bench.document import not_measured
 from fastscribe.cli.app import option
-from fastscribe.cli.bench.common import JsonFile, ReportHtml, bench, check_places, leave, not_measured
+from fastscribe.cli.bench.common import JsonFile, ReportHtml, bench, check_places, leave
 from fastscribe.errors import UsageError
 from fastscribe.terminal import show
 
@@ -53,7 +55,9 @@ def diff(
         for side, path in (("a", a), ("b", b))
     }
     keys = [*documents["a"]["case_keys"], "measurement"]
-    leave(not_measured("diff", keys, _results(found, documents["a"], sides, noise)), json_file, report_html)
+    leave(
+        not_measured("diff", _results(found, documents["a"], sides, noise), keys, sys.argv[1:]), json_file, report_html
+    )
     if fail_on_worse:
         _judge(found)
 

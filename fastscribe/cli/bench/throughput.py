@@ -163,7 +163,8 @@ def _case() -> Sequence[str]:
 def _measure(chosen: Subject, asked: _Asked, folder: Path, found: dict[str, Any]) -> None:
     """Settings, and rows as they come."""
     from fastscribe.bench import reach
-    from fastscribe.bench.speed import Measurement, Plan, free
+    from fastscribe.bench.memory import release
+    from fastscribe.bench.speed import Measurement, Plan
 
     recordings: Recordings | None = None
     audio = "synthetic" if not asked.inputs else "given"
@@ -196,7 +197,7 @@ def _measure(chosen: Subject, asked: _Asked, folder: Path, found: dict[str, Any]
             rows.append(row)
             show(_line(row))
         del transcriber, measurement
-        free(chosen.device)
+        release(chosen.device)
 
 
 def _recordings(transcriber: Transcriber, asked: _Asked, folder: Path) -> Recordings:
