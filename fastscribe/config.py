@@ -15,11 +15,12 @@ from typing import Any, Literal, get_args
 
 from fastscribe.errors import UsageError
 
-DecoderName = Literal["rnnt", "tdt", "ctc"]
+DecoderName = Literal["rnnt", "tdt", "ctc", "aed"]
 # How a GPU is told to decode: "full" is one graph with a loop inside, "chunked" replays a graph of a few steps, "off" has
 # no graphs; "auto" takes the first of these that the machine has.
 GraphMode = Literal["auto", "full", "chunked", "off"]
 VadName = Literal["energy", "silero"]
+PROMPT_FORMS = ("canary", "canary2")
 OUTPUT_FORMATS = ("jsonl", "json", "srt", "vtt", "txt", "tsv", "ctm")
 
 
@@ -147,8 +148,35 @@ class JointConfig:
 
 
 @dataclass(frozen=True)
+class TransformerConfig:
+    """A stack of Transformer layers (Vaswani et al. 2017)."""
+
+    num_layers: int
+    hidden: int
+    ff_hidden: int
+    num_heads: int
+    activation: str  # "relu" or "gelu"
+    pre_norm: bool  # False: a norm after each sum
+    final_norm: bool  # of pre_norm ones
+
+
+@dataclass(frozen=True)
+class AedConfig:
+    """Attention encoder-decoder (Canary: Puvvada et al. 2024): a Transformer that writes tokens, looking at the frames."""
+
+    decoder: TransformerConfig
+    bridge: TransformerConfig | None  # layers between encoder and decoder
+    num_classes: int  # rows of the embedding; those beyond the vocabulary are never written
+    max_tokens: int  # the prompt's included
+    max_extra_tokens: int | None  # how many more than `tokens_per_frame` says, the prompt's included; None: any number
+    prompt: str  # of PROMPT_FORMS
+    beam: bool = False  # as NeMo's beam of one: a token more than that, and a pad ends a row as the end token does
+    tokens_per_frame: float = 1.0  # a random model is stopped by it, as it never comes to an end by itself
+
+
+@dataclass(frozen=True)
 class ModelConfig:
-    """Everything the checkpoint decides. `predictor` and `joint` are None for a pure CTC model.
+    """Everything the checkpoint decides. `predictor` and `joint` are None for a model without transducer.
 
     `num_labels` leaves the blank out; the blank's id is `num_labels`. `durations` is empty unless the transducer is TDT.
     """
@@ -160,6 +188,7 @@ class ModelConfig:
     durations: tuple[int, ...]
     has_ctc: bool
     num_labels: int
+    aed: AedConfig | None = None  # folders that were written before there was one lack it
 
     @property
     def blank_id(self) -> int:
@@ -171,7 +200,7 @@ class ModelConfig:
         transducer: tuple[DecoderName, ...] = ()
         if self.joint is not None:
             transducer = ("tdt",) if self.durations else ("rnnt",)
-        return transducer + (("ctc",) if self.has_ctc else ())
+        return transducer + (("ctc",) if self.has_ctc else ()) + (("aed",) if self.aed is not None else ())
 
     @property
     def attention(self) -> str:
@@ -247,6 +276,11 @@ class Options:
     window: int = 20_000  # inputs probed and sorted together, at most
     threads: int | None = None  # that read audio; None: by the number of processors
     attention: str | None = None  # parse_attention's; None: what the checkpoint says
+    # For models that are told what to write (AedConfig); None elsewhere, and there: English, the same, yes.
+    language: str | None = None  # spoken
+    target_language: str | None = None  # written; another than the spoken one is a translation
+    pnc: bool | None = None  # punctuation and capitals
+    timestamps: bool = False  # words with their times, where the model can write them
 
     def __post_init__(self) -> None:
         if self.decoder not in (None, *get_args(DecoderName)):

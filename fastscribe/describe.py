@@ -44,6 +44,16 @@ def describe(checkpoint: Checkpoint) -> dict[str, Any]:
             "max_symbols": config.joint.max_symbols,
             "durations": list(config.durations),
         }
+    if config.aed is not None:
+        decoder = config.aed.decoder
+        facts |= {
+            "decoder": f"{decoder.num_layers} x {decoder.hidden} Transformer",
+            "decoder_heads": decoder.num_heads,
+            "decoder_ff_hidden": decoder.ff_hidden,
+            "bridge_layers": config.aed.bridge.num_layers if config.aed.bridge else 0,
+            "prompt": config.aed.prompt,
+            "max_tokens": config.aed.max_tokens,
+        }
     work = encoder_gflop_per_audio_s(config, [_UTTERANCE_S])
     return facts | {
         "encoder_gflop_per_audio_s": round(work, 4),

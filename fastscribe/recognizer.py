@@ -19,10 +19,12 @@ import torch
 from fastscribe import cost_model, resample
 from fastscribe.batching import Budget
 from fastscribe.checkpoint import Checkpoint
-from fastscribe.config import DecoderName, EncoderConfig, GraphMode, ModelConfig, Options, parse_attention
+from fastscribe.config import DecoderName, EncoderConfig, ModelConfig, Options, parse_attention
+from fastscribe.decode.aed_graphs import build_aed_decoder
 from fastscribe.decode.ctc import CtcDecoder
 from fastscribe.decode.decoder import Decoder
 from fastscribe.decode.graphs import build_decoder
+from fastscribe.decode.prompt import can_write_times, make_prompt, options_for_prompt
 from fastscribe.device import free_bytes, is_out_of_memory, to_device
 from fastscribe.errors import UsageError, first_line
 from fastscribe.features import LogMel
@@ -35,6 +37,7 @@ from fastscribe.model.int8 import int8_problem, quantise_int8_
 from fastscribe.model.model import Model, build_model
 from fastscribe.model.packed import pack_linears_
 from fastscribe.model.time_conv import pack_time_convs_
+from fastscribe.tokenizer import Tokenizer
 from fastscribe.true_float32 import true_float32
 from fastscribe.types import Batch, Features, Frames, Hypothesis
 
@@ -78,7 +81,7 @@ class Recognizer:
         chosen_dtype = choose_dtype(dtype, chosen_device, checkpoint.config.encoder.d_model)
         if chosen_dtype in _8_BIT and not FAMILIES[type(checkpoint.config.encoder)].has_matrices:
             raise UsageError(f"--dtype {dtype}: this encoder has no matrices that multiply in 8 bits: bf16 or fp32")
-        chosen_decoder = choose_decoder(options.decoder, checkpoint.config.decoders)
+        chosen_decoder = choose_decoder(options, checkpoint.config.decoders)
         config = with_attention(checkpoint.config, options.attention)
         model = build_model(config, checkpoint.weights, checkpoint.path)
         model.encoder.optimise_()
@@ -90,7 +93,7 @@ class Recognizer:
             model,
             LogMel(checkpoint.config.features).to(chosen_device),
             _encoder(model, chosen_device, options, say),
-            _decoder(model, chosen_decoder, chosen_device, options, say),
+            _DECODERS[chosen_decoder](model, checkpoint.tokenizer, chosen_device, options, say),
             chosen_decoder,
             chosen_device,
             chosen_dtype,
@@ -127,11 +130,12 @@ class Recognizer:
 
     @torch.inference_mode()
     def encode(self, features: Features) -> Frames:
+        padded_lengths_B = features.lengths_B // self.model.config.encoder.subsampling_factor + 1
         if self.device.type == "cuda" and self.dtype == "fp32":
             # cuDNN would otherwise round to TF32, whose ten bits of mantissa are not what fp32 was asked for.
             with torch.backends.cudnn.flags(enabled=True, allow_tf32=False), true_float32(self.device):
-                return self.encoder(features)
-        return self.encoder(features)
+                return replace(self.encoder(features), padded_lengths_B=padded_lengths_B)
+        return replace(self.encoder(features), padded_lengths_B=padded_lengths_B)
 
     def transcribe(self, batch: Batch) -> list[Hypothesis]:
         """One Hypothesis a row, all stages one after another; waits for the device."""
@@ -206,23 +210,32 @@ def _encoder(
     return EncoderGraphs(model.encoder, device, give_up)
 
 
-def _decoder(
-    model: Model, name: DecoderName, device: torch.device, options: Options, say: Callable[[str], None]
+def _ctc_decoder(
+    model: Model, tokenizer: Tokenizer, device: torch.device, options: Options, say: Callable[[str], None]
 ) -> Decoder:
-    return _DECODERS[name](model, device, options.cuda_graphs, say)
-
-
-def _ctc_decoder(model: Model, device: torch.device, mode: GraphMode, say: Callable[[str], None]) -> Decoder:
     assert model.ctc is not None
     return CtcDecoder(model.ctc, model.config.blank_id)
 
 
-def _transducer_decoder(model: Model, device: torch.device, mode: GraphMode, say: Callable[[str], None]) -> Decoder:
+def _transducer_decoder(
+    model: Model, tokenizer: Tokenizer, device: torch.device, options: Options, say: Callable[[str], None]
+) -> Decoder:
     assert model.transducer is not None
-    return build_decoder(model.transducer, device, mode, say)
+    return build_decoder(model.transducer, device, options.cuda_graphs, say)
 
 
-_DECODERS = {"ctc": _ctc_decoder, "rnnt": _transducer_decoder, "tdt": _transducer_decoder}
+def _aed_decoder(
+    model: Model, tokenizer: Tokenizer, device: torch.device, options: Options, say: Callable[[str], None]
+) -> Decoder:
+    assert model.aed is not None
+    prompt = make_prompt(model.aed.config.prompt, tokenizer, options)
+    if not prompt.frames_by_id:
+        can = "; --timestamps has it write them" if can_write_times(model.aed.config.prompt, tokenizer.pieces) else ""
+        say(f"this model writes no times: its words are spread evenly over each stretch of speech{can}")
+    return build_aed_decoder(model.aed, prompt, device, options.cuda_graphs, say)
+
+
+_DECODERS = {"ctc": _ctc_decoder, "rnnt": _transducer_decoder, "tdt": _transducer_decoder, "aed": _aed_decoder}
 
 
 def choose_device(name: str) -> torch.device:
@@ -280,11 +293,14 @@ def with_attention(config: ModelConfig, text: str | None) -> ModelConfig:
     return replace(config, encoder=replace(config.encoder, attention=parse_attention(text)))
 
 
-def choose_decoder(name: DecoderName | None, available: tuple[DecoderName, ...]) -> DecoderName:
-    if name is None:
-        return available[0]
+def choose_decoder(options: Options, available: tuple[DecoderName, ...]) -> DecoderName:
+    """Raises UsageError for one that the checkpoint lacks, and for options that the chosen one cannot follow."""
+    name = options.decoder or available[0]
     if name not in available:
         raise UsageError(f"--decoder {name}: this checkpoint has {' and '.join(available)}")
+    asked = options_for_prompt(options)
+    if asked is not None and name != "aed":
+        raise UsageError(f"{asked}: only models of the Canary family can be told so, not {name} ones")
     return name
 
 

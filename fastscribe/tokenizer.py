@@ -1,6 +1,6 @@
-"""Token ids to text: SentencePiece models, Hugging Face tokenizer.json files and plain character vocabularies.
+"""Token ids to text: SentencePiece models, rows of these, Hugging Face tokenizer.json files and plain character vocabularies.
 
-Decoding only needs the pieces, so all three become one list of pieces and one rule for joining them. sentencepiece reads
+Decoding only needs the pieces, so all become one list of pieces and one rule for joining them. sentencepiece reads
 its own model files; it is not asked to decode, because words and subtitles need the text of parts of a hypothesis by
 the same rule as the whole. tests compare that rule with sentencepiece's own.
 """
@@ -11,7 +11,7 @@ import codecs
 import json
 import re
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -22,7 +22,8 @@ from fastscribe.regular_file import read_regular
 MAX_TOKENIZER_BYTES = 16 << 20  # of a tokenizer's file; those of the largest vocabularies take a quarter
 WORD_MARK = "▁"  # SentencePiece writes a word's leading space so
 UNKNOWN_TEXT = " ⁇ "  # what SentencePiece shows for <unk>
-_LENGTH_DELIMITED, _PIECES_AND_TRAINING = 2, (1, 2)  # of SentencePiece's ModelProto: wire type, fields
+# Of SentencePiece's ModelProto: a wire type, fields, and a field of the third.
+_LENGTH_DELIMITED, _PIECES_AND_TRAINING, _NORMALIZER, _ADD_DUMMY_PREFIX = 2, (1, 2), 3, 3
 _BYTE_PIECE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 # Pieces of these kinds say nothing about which punctuation a model writes.
 _NOT_TEXT = re.compile(r"^(\[.*\]|<.*>|##.*|▁.*|\s*)$", re.DOTALL)
@@ -48,6 +49,8 @@ class Tokenizer:
     kind: Kind
     unknown_ids: frozenset[int] = frozenset()
     silent_ids: frozenset[int] = frozenset()  # control and special tokens: no text
+    tidies: bool = True  # a space before punctuation is taken out of a sentence
+    begins_with_space: bool = False  # the encoding of any text begins with a word mark
     files: dict[str, bytes] = field(default_factory=dict, compare=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -125,9 +128,9 @@ class Tokenizer:
         return re.compile(r"\s([" + "".join(re.escape(c) for c in sorted(self.punctuation)) + "])")
 
     def sentence(self, ids: Iterable[int]) -> str:
-        """Text of a whole hypothesis; one space before each punctuation character is taken out, as NeMo does."""
+        """Text of a whole hypothesis; one space before each punctuation character is taken out where NeMo does so."""
         text = self.text(ids)
-        pattern = self._space_before_punctuation
+        pattern = self._space_before_punctuation if self.tidies else None
         return pattern.sub(r"\1", text) if pattern else text
 
 
@@ -160,6 +163,7 @@ def from_sentencepiece(model: bytes) -> Tokenizer:
         kind="subword",
         unknown_ids=frozenset(i for i in ids if processor.IsUnknown(i)),
         silent_ids=frozenset(i for i in ids if processor.IsControl(i)),
+        begins_with_space=_adds_space(model),
         files={"tokenizer.model": model},
     )
 
@@ -170,17 +174,33 @@ def pieces_alone(model: bytes) -> bytes:
     Both only matter for encoding, but sentencepiece runs the tests on the tables when it loads a model, and its older
     versions read out of bounds where the tables are made up. Raises ValueError where the bytes are no such message.
     """
-    kept, position = [], 0
+    return b"".join(model[start:end] for part, start, _, end in _parts(model) if part in _PIECES_AND_TRAINING)
+
+
+def _adds_space(model: bytes) -> bool:
+    """Whether its rules for normalising text say so, which they do unless they say otherwise (add_dummy_prefix)."""
+    for part, _, begin, end in _parts(model):
+        position = begin
+        while part == _NORMALIZER and position < end:
+            tag, position = _varint(model, position)
+            if tag == _ADD_DUMMY_PREFIX << 3:
+                return bool(_varint(model, position)[0])
+            value, position = _varint(model, position)
+            position += value if tag & 7 == _LENGTH_DELIMITED else 0
+    return True
+
+
+def _parts(model: bytes) -> Iterator[tuple[int, int, int, int]]:
+    """(field, start, start of its content, end) of each part of the message."""
+    position = 0
     while position < len(model):
         start = position
         tag, position = _varint(model, position)
-        length, position = _varint(model, position)
-        position += length
+        length, begin = _varint(model, position)
+        position = begin + length
         if tag & 7 != _LENGTH_DELIMITED or position > len(model):
             raise ValueError("damaged, or something else")
-        if tag >> 3 in _PIECES_AND_TRAINING:
-            kept.append(model[start:position])
-    return b"".join(kept)
+        yield tag >> 3, start, begin, position
 
 
 def _varint(message: bytes, position: int) -> tuple[int, int]:
@@ -224,12 +244,20 @@ def from_characters(labels: Sequence[str]) -> Tokenizer:
     return Tokenizer(pieces=tuple(labels), kind="character", files={"characters.json": listing})
 
 
+def from_pieces(pieces: Sequence[str]) -> Tokenizer:
+    """Several SentencePiece vocabularies one after the other, whose pieces are all shown as they are (NeMo's aggregate)."""
+    listing = json.dumps(list(pieces), ensure_ascii=False).encode()
+    return Tokenizer(pieces=tuple(pieces), kind="subword", files={"pieces.json": listing})
+
+
 def from_folder(folder: Path, num_labels: int) -> Tokenizer:
-    """Whichever of the three files a fastscribe or Hugging Face folder holds. Raises FileNotFoundError for none."""
+    """Whichever of the four files a fastscribe or Hugging Face folder holds. Raises FileNotFoundError for none."""
     if (folder / "tokenizer.model").is_file():
         return from_sentencepiece(read_regular(folder / "tokenizer.model", MAX_TOKENIZER_BYTES))
     if (folder / "tokenizer.json").is_file():
         return from_huggingface(read_regular(folder / "tokenizer.json", MAX_TOKENIZER_BYTES), num_labels)
     if (folder / "characters.json").is_file():
         return from_characters(json.loads(read_regular(folder / "characters.json", MAX_TOKENIZER_BYTES)))
-    raise FileNotFoundError(f"{folder} holds no tokenizer.model, tokenizer.json or characters.json")
+    if (folder / "pieces.json").is_file():
+        return from_pieces(json.loads(read_regular(folder / "pieces.json", MAX_TOKENIZER_BYTES)))
+    raise FileNotFoundError(f"{folder} holds no tokenizer.model, tokenizer.json, characters.json or pieces.json")

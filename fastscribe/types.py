@@ -121,6 +121,8 @@ class Frames:
 
     frames_BTD: torch.Tensor
     lengths_B: torch.Tensor
+    # With the frame that NeMo's features have more than a recording, where it makes one here: what NeMo's limits count.
+    padded_lengths_B: torch.Tensor | None = None
 
 
 @dataclass(frozen=True)

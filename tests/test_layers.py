@@ -30,11 +30,13 @@ LAYERS = (
         "report",
     ),
     ("device", "graph_capture", "true_float32", "bench.work"),
+    ("decode.prompt",),
     ("features", "resample", "model", "checkpoint", "describe", "decode.decoder", "decode.greedy", "decode.ctc"),
-    ("decode.fast_predictor",),
+    ("decode.fast_predictor", "decode.aed"),
     ("decode.label_looping",),
     ("decode.cuda_while",),
     ("decode.graphs",),
+    ("decode.aed_graphs",),
     ("recognizer",),
     ("engine",),
     ("run", "survey", "training"),
@@ -46,7 +48,7 @@ WITHOUT_TORCH = LAYERS[0] + LAYERS[1] + ("terminal", "cli", "describe")
 WITHOUT_TORCH += ("training.manifest", "training.buckets", "training.batch_search", "training.bpe")
 WITHOUT_TORCH += ("bench.document", "bench.stored", "bench.cost", "bench.diff", "bench.energy")
 WITHOUT_TORCH += ("bench.against.peers", "bench.against.process", "bench.against.recordings", "bench.against.worker")
-WITHOUT_TORCH += ("bench.work",)
+WITHOUT_TORCH += ("bench.work", "decode.prompt")
 WITHOUT_TORCH += ("training.recipe", "training.augment_config", "training.plot")
 
 

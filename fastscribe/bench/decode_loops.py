@@ -72,7 +72,7 @@ class Loops:
         self._dtype = torch_dtype(recognizer.dtype)
         self._is_random = is_random
         if recognizer.model.transducer is None:
-            raise UsageError(f"{name}: its decoder is CTC, which has no loop to measure")
+            raise UsageError(f"{name}: has no transducer, whose loops are what is measured here")
         self._transducer = recognizer.model.transducer if is_random else self._stand_in()
 
     def rows(self, batch_sizes: Sequence[int], duration_s: float, max_s: float) -> Iterator[Row]:

@@ -6,7 +6,7 @@ which look like no others. So its outputs are centred over frames and histories,
 label's logit, so that no frame and no history stands out. A switch then makes labels come one at a time: even ones where
 a feature of the audio is high, odd ones where it is low, and never twice the same kind. The blank's bias sets the rate on a
 few synthetic recordings. Of several draws the one that says the most different things is kept. CTC heads are centred and
-set the same way, without history and switch.
+set the same way, without history and switch. An attention decoder writes until its limit, which is as far as speech goes.
 
 Shapes: B batch, T frames, D encoder width, H predictor width, U histories, J output layer's inputs, N samples, V outputs.
 """
@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -23,19 +24,20 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from fastscribe.bench import synthetic
 from fastscribe.bench.shapes import LETTERS, SHAPES
+from fastscribe.bench.work import LABELS_PER_S as LABELS_PER_S
 from fastscribe.checkpoint import Checkpoint
 from fastscribe.config import ModelConfig
 from fastscribe.decode import ctc, label_looping
 from fastscribe.features import LogMel
+from fastscribe.model.aed import Attention, AttentionDecoder
 from fastscribe.model.ctc import CtcHead
 from fastscribe.model.jasper import JasperEncoder
 from fastscribe.model.model import Model
 from fastscribe.model.transducer import Transducer
 from fastscribe.recognizer import choose_device
-from fastscribe.tokenizer import WORD_MARK, Tokenizer, from_characters, from_huggingface
+from fastscribe.tokenizer import WORD_MARK, Tokenizer, from_characters, from_huggingface, from_pieces
 from fastscribe.types import Features, Frames, Hypothesis
 
-LABELS_PER_S = 3.5
 _HISTORY = 0.3  # how much the predictor sways the joint, the encoder being 1
 _DRAWS, _BISECTIONS = 3, 7
 _PAIRS = 4096  # of a frame and a history, by which the output layer is drawn
@@ -47,6 +49,13 @@ _BLOCKING = 2.0  # standard deviations of the audio's feature that a last label 
 _SWITCH_SIZE = 14.0  # what the switch adds for one such deviation, in deviations of what else decides
 _RECORDINGS, _RECORDING_S = 32, 8.0
 _SETTLING = 4  # of them
+_SWAY = 4.0  # how much more than at first what a decoder looks at sways what it writes
+# fmt: off
+_CONTROLS = tuple(f"<|{name}|>" for name in (
+    "startofcontext", "startoftranscript", "endoftext", "emo:undefined", "en", "de", "transcribe", "translate",
+    "pnc", "nopnc", "itn", "noitn", "timestamp", "notimestamp", "diarize", "nodiarize",
+))
+# fmt: on
 _LETTERS = "etaoinshrdlucmfwygpbvkxqjz"
 
 
@@ -64,8 +73,10 @@ def random_checkpoint(shape: str, seed: int = 0, device: str = "cpu") -> Checkpo
             make_transducer_speak_(model.transducer, frames, config.frame_s)
         if model.ctc is not None:
             _make_ctc_speak_(model.ctc, frames, config)
+        if model.aed is not None:
+            _make_aed_speak_(model.aed)
     weights = {name: tensor.cpu() for name, tensor in model.state_dict().items()}
-    return Checkpoint(Path(shape), "fastscribe", config, random_tokenizer(config.num_labels), weights)
+    return Checkpoint(Path(shape), "fastscribe", config, random_tokenizer(config), weights)
 
 
 def random_model(config: ModelConfig, device: torch.device) -> Model:
@@ -215,6 +226,16 @@ def _make_ctc_speak_(head: CtcHead, frames: Frames, config: ModelConfig) -> None
     _tune_(list(head.parameters()), head.output, config.blank_id, lambda: fitted_ND, decode, wanted)
 
 
+def _make_aed_speak_(model: AttentionDecoder) -> None:
+    """It never writes a token of the prompt's kind, the end among them, and so goes on up to its limit."""
+    for module in model.layers.modules():
+        if isinstance(module, Attention):
+            module.out.weight.mul_(_SWAY)
+    model.head.weight.normal_(0.0, 3.0 / model.head.in_features**0.5)
+    model.head.bias.zero_()
+    model.head.bias[: len(_CONTROLS)] = -1e4
+
+
 def _tune_(
     parameters: Sequence[torch.Tensor],
     output: nn.Linear,
@@ -290,15 +311,22 @@ def _score(rows: Sequence[Sequence[int]], wanted: float) -> float:
     return different / (1.0 + 5.0 * off) / (1.0 + uneven)
 
 
-def random_tokenizer(num_labels: int) -> Tokenizer:
-    """Made-up pieces, two in five of which begin a word, and a little punctuation; the letters where there are so many."""
-    if num_labels == len(LETTERS):
+def random_tokenizer(config: ModelConfig) -> Tokenizer:
+    """Made-up pieces, two in five of which begin a word, and a little punctuation; the letters where there are so many.
+
+    What a prompt is made of comes first in the vocabulary of a model that is given one.
+    """
+    if config.num_labels == len(LETTERS):
         return from_characters(LETTERS)
+    controls = _CONTROLS if config.aed is not None else ()
     punctuation = [".", ",", "?"]
-    pieces = [_piece(number) for number in range(num_labels - len(punctuation))] + punctuation
+    made_up = [_piece(number) for number in range(config.num_labels - len(controls) - len(punctuation))]
+    pieces = [*controls, *made_up, *punctuation]
+    assert len(set(pieces)) == config.num_labels
+    if controls:
+        return replace(from_pieces(pieces), tidies=False)
     vocabulary = {piece: number for number, piece in enumerate(pieces)}
-    assert len(vocabulary) == num_labels
-    return from_huggingface(json.dumps({"model": {"type": "BPE", "vocab": vocabulary}}).encode(), num_labels)
+    return from_huggingface(json.dumps({"model": {"type": "BPE", "vocab": vocabulary}}).encode(), config.num_labels)
 
 
 def _piece(number: int) -> str:

@@ -1,8 +1,9 @@
 """Published models' shapes, and how much work they are. No weights and no files; see random_model.py for those.
 
 The 0.6B shapes are parakeet-tdt-0.6b-v2 (1,024 labels) and -v3 (8,192); the 1.1B one is parakeet-rnnt-1.1b. jasper10x5dr
-and quartznet15x5 are the convolutional models that NVIDIA published tables of latencies for; they write letters. `tiny` and
-its like have the same parts and are for trying a measurement out on a CPU.
+and quartznet15x5 are the convolutional models that NVIDIA published tables of latencies for; they write letters. canary-1b
+has 24 layers in encoder and decoder, canary-1b-flash 32 and 4, of the same width (Zelasko et al. 2025). `tiny` and its like
+have the same parts and are for trying a measurement out on a CPU.
 """
 
 from __future__ import annotations
@@ -11,7 +12,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from fastscribe.bench.work import LABELS_PER_S, PROMPT_TOKENS
 from fastscribe.config import (
+    AedConfig,
     EncoderConfig,
     FeaturesConfig,
     JasperBlockConfig,
@@ -19,6 +22,7 @@ from fastscribe.config import (
     JointConfig,
     ModelConfig,
     PredictorConfig,
+    TransformerConfig,
 )
 
 
@@ -76,6 +80,28 @@ _TINY = replace(
     joint=JointConfig(hidden=64, activation="relu", max_symbols=10),
     num_labels=128,
 )
+
+
+def _aed(model: ModelConfig, layers: int, hidden: int, ff_hidden: int, heads: int, prompt: str) -> ModelConfig:
+    """The model's encoder with an attention decoder, which writes as many tokens as speech has."""
+    decoder = TransformerConfig(layers, hidden, ff_hidden, heads, "relu", pre_norm=True, final_norm=True)
+    aed = AedConfig(
+        decoder,
+        bridge=None,
+        num_classes=model.num_labels,
+        max_tokens=1024,
+        max_extra_tokens=PROMPT_TOKENS,
+        prompt=prompt,
+        tokens_per_frame=LABELS_PER_S * model.frame_s,
+    )
+    return replace(model, predictor=None, joint=None, durations=(), aed=aed)
+
+
+def _canary(layers: int, decoder_layers: int, num_labels: int, prompt: str) -> ModelConfig:
+    encoder = _encoder(128, layers, use_bias=True)
+    return _aed(replace(_TDT, encoder=encoder, num_labels=num_labels), decoder_layers, 1024, 4096, 8, prompt)
+
+
 LETTERS = (" ", *"abcdefghijklmnopqrstuvwxyz", "'")
 
 
@@ -129,10 +155,13 @@ SHAPES: dict[str, ModelConfig] = {
     "parakeet-rnnt-0.6b": replace(_TDT, durations=()),
     "parakeet-rnnt-1.1b": replace(_TDT, features=_features(80), encoder=_encoder(80, 42, use_bias=True), durations=()),
     "parakeet-ctc-0.6b": replace(_TDT, predictor=None, joint=None, durations=(), has_ctc=True),
+    "canary-1b": _canary(24, 24, 4128, "canary"),
+    "canary-1b-flash": _canary(32, 4, 5248, "canary2"),
     "jasper10x5dr": _jasper(2, 5),
     "quartznet15x5": _quartznet(3, 5),
     "tiny": _TINY,
     "tiny-rnnt": replace(_TINY, durations=()),
+    "tiny-canary": _aed(_TINY, 2, 48, 96, 4, "canary2"),
     "tiny-jasper": _convolutional(
         [_block(32, 5, stride=2), *2 * [_block(32, 5, repeat=2, residual="add", dense=True)]]
     ),

@@ -15,9 +15,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fastscribe.config import EncoderConfig, EncoderConfigs, JasperConfig, ModelConfig
+from fastscribe.config import AedConfig, EncoderConfig, EncoderConfigs, JasperConfig, ModelConfig, TransformerConfig
 
 LABELS_PER_S = 3.5  # of speech, about
+PROMPT_TOKENS = 9  # of an attention decoder
 _ON_CHIP = ("scores",)
 
 
@@ -27,7 +28,9 @@ class Work:
 
     flops: dict[str, float]
     bytes: dict[str, float]
-    weights_bytes: float  # of the encoder, once a batch
+    weights_bytes: (
+        float  # that are read for a batch: the encoder's once, an attention decoder's for each token of a row
+    )
 
     @property
     def gflop(self) -> float:
@@ -57,8 +60,13 @@ def per_audio_s(config: ModelConfig, lengths_s: Sequence[float], dtype: str, act
         for name, count in encoder_elements(config, length_s).items():
             if name not in _ON_CHIP:
                 moved[name] = moved.get(name, 0.0) + activation_bytes * count / total_s
-    weight_bytes = 1 if dtype in ("int8", "fp8") else activation_bytes
-    return Work(flops, moved, float(weight_bytes * encoder_parameters(config.encoder)))
+        if config.aed is not None:
+            moved["decoder"] = moved.get("decoder", 0.0) + activation_bytes * aed_elements(config, length_s) / total_s
+    weights_bytes = (1 if dtype in ("int8", "fp8") else activation_bytes) * float(encoder_parameters(config.encoder))
+    if config.aed is not None:
+        steps = 1 + LABELS_PER_S * total_s / len(lengths_s)
+        weights_bytes += activation_bytes * steps * aed_parameters(config.aed)
+    return Work(flops, moved, weights_bytes)
 
 
 def encoder_flops(config: ModelConfig, length_s: float) -> dict[str, float]:
@@ -106,14 +114,48 @@ def features_flops(config: ModelConfig, length_s: float) -> float:
 
 
 def decoder_flops(config: ModelConfig, length_s: float, num_labels: float) -> float:
-    """Operations of greedy decoding that finds so many labels: a transducer that looks at every frame, or a CTC head."""
+    """Operations of greedy decoding that finds so many labels: a transducer that looks at every frame, a CTC head, or an
+    attention decoder that keeps what it has seen."""
     frames, width, num_tokens = _frames(config, length_s), config.encoder.d_model, config.num_labels + 1
+    if config.aed is not None:
+        return _aed_flops(config.aed, width, frames, PROMPT_TOKENS + num_labels)
     if config.predictor is None or config.joint is None:
         return 2.0 * frames * width * num_tokens
     hidden, joint = config.predictor.hidden, config.joint.hidden
     a_label = config.predictor.num_layers * 8 * hidden * hidden + hidden * joint
     a_look = joint * (num_tokens + len(config.durations))
     return 2.0 * (frames * width * joint + num_labels * a_label + (frames + num_labels) * a_look)
+
+
+def _aed_flops(aed: AedConfig, width: int, frames: int, tokens: float) -> float:
+    """A token is read once by each matrix, and looks at all frames and, on average, half of the tokens."""
+    decoder, hidden = aed.decoder, aed.decoder.hidden
+    seen = decoder.num_layers * 2 * hidden * (frames + tokens / 2)
+    frames_macs = frames * hidden * ((width if width != hidden else 0) + decoder.num_layers * 2 * hidden)
+    for_bridge = (
+        0.0
+        if aed.bridge is None
+        else frames * (_layers_of(aed.bridge, 4) + 2.0 * aed.bridge.num_layers * frames * hidden)
+    )
+    return 2.0 * (tokens * (_layers_of(decoder, 6) + aed.num_classes * hidden + seen) + frames_macs + for_bridge)
+
+
+def _layers_of(stack: TransformerConfig, squares: int) -> int:
+    """Weights of the stack whose layers have so many square matrices besides the feed-forward ones."""
+    return stack.num_layers * (squares * stack.hidden**2 + 2 * stack.hidden * stack.ff_hidden)
+
+
+def aed_parameters(aed: AedConfig) -> int:
+    """Matrices that every token is read by; biases, norms and what only frames are read by are left out."""
+    return _layers_of(aed.decoder, 6) + aed.num_classes * aed.decoder.hidden
+
+
+def aed_elements(config: ModelConfig, length_s: float) -> float:
+    """Numbers of kept keys and values that an attention decoder reads for one recording."""
+    assert config.aed is not None
+    frames, tokens = _frames(config, length_s), PROMPT_TOKENS + LABELS_PER_S * length_s
+    decoder = config.aed.decoder
+    return decoder.num_layers * 2 * decoder.hidden * tokens * (frames + tokens / 2)
 
 
 def encoder_elements(config: ModelConfig, length_s: float) -> dict[str, float]:

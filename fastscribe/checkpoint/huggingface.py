@@ -1,4 +1,7 @@
-"""Hugging Face folders of transformers' Parakeet classes (ParakeetForCTC, ForRNNT, ForTDT): config, weights, tokenizer."""
+"""Hugging Face folders of transformers' Parakeet (ForCTC, ForRNNT, ForTDT) and Canary classes: config, weights, tokenizer.
+
+What Canary's decoder needs is in hf_canary.py.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +11,14 @@ from typing import Any
 
 import torch
 
-from fastscribe.checkpoint import names
+from fastscribe.checkpoint import hf_canary, names
 from fastscribe.checkpoint.validate import validate
 from fastscribe.checkpoint.value import Checkpoint, Section, odd_values_refused, one_line, read_json, read_tokenizer
 from fastscribe.checkpoint.weights import load_safetensors
 from fastscribe.config import EncoderConfig, FeaturesConfig, JointConfig, ModelConfig, PredictorConfig
 from fastscribe.errors import CheckpointError, UnsupportedCheckpoint
 
-_FAMILIES = ("parakeet_ctc", "parakeet_rnnt", "parakeet_tdt")
+_FAMILIES = ("parakeet_ctc", "parakeet_rnnt", "parakeet_tdt", "canary")
 # Training, generation and bookkeeping: keys that transformers writes and that do not change what the encoder computes.
 _HARMLESS = """
     activation_dropout architectures attention_dropout auto_map chunk_size_feed_forward diversity_penalty dropout
@@ -28,12 +31,16 @@ _HARMLESS = """
 
 def read(folder: Path, config: Mapping[str, Any]) -> Checkpoint:
     """Raises CheckpointError where the folder is not one of these models, or holds settings this code cannot honour."""
+    section = Section(config, "config", folder)
     with odd_values_refused(folder / "config.json"):
-        model = model_config(Section(config, "config", folder), _feature_extractor(folder), folder)
+        model = model_config(section, _feature_extractor(folder), folder)
         validate(model, folder)
-    tokenizer = read_tokenizer(folder, model.num_labels)
+    tokenizer = read_tokenizer(folder, model)
     assert isinstance(model.encoder, EncoderConfig)
     weights = names.from_huggingface(_weights(folder), model.encoder)
+    if model.aed is not None:
+        hf_canary.check_tokens(section, tokenizer.pieces)
+        weights = hf_canary.completed(weights, model.aed)
     return Checkpoint(folder, "huggingface", model, tokenizer, weights)
 
 
@@ -65,6 +72,8 @@ def _feature_extractor(folder: Path) -> Section:
 def model_config(section: Section, extractor: Section, where: object) -> ModelConfig:
     family = section.choose("model_type", None, _FAMILIES)
     encoder = _encoder(section.part("encoder_config"))
+    if family == "canary":
+        return _canary(section, extractor, encoder)
     vocab_size = section.positive("vocab_size")
     predictor = joint = None
     durations: tuple[int, ...] = ()
@@ -93,6 +102,23 @@ def model_config(section: Section, extractor: Section, where: object) -> ModelCo
         durations=durations,
         has_ctc=family == "parakeet_ctc",
         num_labels=vocab_size - 1,
+    )
+
+
+def _canary(section: Section, extractor: Section, encoder: EncoderConfig) -> ModelConfig:
+    decoder = section.part("decoder_config")
+    aed = hf_canary.aed(section, decoder, encoder.d_model)
+    decoder.ignore(*_HARMLESS, "bos_token_id", "eos_token_id", "is_encoder_decoder", "pad_token_id")
+    decoder.finish()
+    return ModelConfig(
+        features=_features(extractor, encoder.num_mels),
+        encoder=encoder,
+        predictor=None,
+        joint=None,
+        durations=(),
+        has_ctc=False,
+        num_labels=aed.num_classes,
+        aed=aed,
     )
 
 

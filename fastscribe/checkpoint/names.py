@@ -1,4 +1,4 @@
-"""Weight names of NeMo and of Hugging Face's Parakeet classes -> ours. Pure; build_model reports what matches nothing."""
+"""Weight names of NeMo and of Hugging Face's Parakeet and Canary -> ours. Pure; build_model reports what matches nothing."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from typing import Any
 
 import torch
 
+from fastscribe.checkpoint import hf_canary, nemo_canary
 from fastscribe.checkpoint.nemo_jasper import convolutions
 from fastscribe.config import EncoderConfig, EncoderConfigs, JasperConfig
 
-_NEMO_RECOMPUTED = re.compile(r"preprocessor\.featurizer\.(window|fb)$")
+_NEMO_UNUSED = re.compile(r"^preprocessor\.featurizer\.(window|fb)$|" + nemo_canary.UNUSED)  # or made anew
 _NEMO = (
     (r"^encoder\.pre_encode\.out\.", "encoder.subsampling.out."),
     (r"\.conv\.batch_norm\.", ".conv.norm."),
@@ -22,8 +23,10 @@ _NEMO = (
     (r"^joint\.pred\.", "transducer.joint.predictor."),
     (r"^joint\.joint_net\.[12]\.", "transducer.joint.output."),  # 1 where the joint has no dropout
     (r"^(ctc_decoder|decoder)\.decoder_layers\.0\.", "ctc.output."),
+    *nemo_canary.NAMES,
 )
 _HUGGINGFACE = (
+    *hf_canary.NAMES,
     (r"^encoder\.subsampling\.linear\.", "encoder.subsampling.out."),
     (r"\.self_attn\.([qkv])_proj\.", r".self_attn.linear_\1."),
     (r"\.self_attn\.o_proj\.", ".self_attn.linear_out."),
@@ -45,12 +48,16 @@ _POINTWISE = re.compile(r"\.conv\.pointwise[12]\.weight$|^ctc\.output\.weight$")
 
 
 def from_nemo(weights: Mapping[str, torch.Tensor], config: EncoderConfigs) -> dict[str, torch.Tensor]:
-    kept = {name: tensor for name, tensor in weights.items() if not _NEMO_RECOMPUTED.match(name)}
+    kept = {name: tensor for name, tensor in weights.items() if not _NEMO_UNUSED.match(name)}
     return _renamed(kept, _NEMO_CONVOLUTIONS[type(config)](config), _NEMO + _BOTH)
 
 
 def from_huggingface(weights: Mapping[str, torch.Tensor], config: EncoderConfig) -> dict[str, torch.Tensor]:
-    return _renamed(weights, _subsampling(config, "encoder.subsampling.layers"), _HUGGINGFACE + _BOTH)
+    convolutions = {
+        **_subsampling(config, "encoder.subsampling.layers"),
+        **_subsampling(config, "model.encoder.subsampling.layers"),  # Canary's
+    }
+    return _renamed(weights, convolutions, _HUGGINGFACE + _BOTH)
 
 
 def _renamed(

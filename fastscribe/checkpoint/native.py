@@ -28,7 +28,7 @@ def read(folder: Path, stored: Mapping[str, Any]) -> Checkpoint:
     with odd_values_refused(folder / "config.json"):
         config = ModelConfig.from_json(stored["model"])
         validate(config, folder / "config.json")
-    tokenizer = read_tokenizer(folder, config.num_labels)
+    tokenizer = read_tokenizer(folder, config)
     return Checkpoint(folder, "fastscribe", config, tokenizer, load_safetensors(folder / "model.safetensors"))
 
 
@@ -37,8 +37,11 @@ def write(checkpoint: Checkpoint, folder: Path, dtype: torch.dtype) -> None:
     from safetensors.torch import save_file
 
     folder.mkdir(parents=True, exist_ok=True)
+    # Copies, because safetensors refuses tensors that share memory, as a NeMo Canary's head and embedding do.
     weights = {
-        name: tensor.to(dtype).contiguous() for name, tensor in checkpoint.weights.items() if tensor.is_floating_point()
+        name: tensor.to(dtype, copy=True).contiguous()
+        for name, tensor in checkpoint.weights.items()
+        if tensor.is_floating_point()
     }
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
     for name, content in checkpoint.tokenizer.files.items():

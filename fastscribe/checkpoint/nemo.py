@@ -21,11 +21,11 @@ import yaml
 from fastscribe.checkpoint import names, tar
 from fastscribe.checkpoint.nemo_config import model_config
 from fastscribe.checkpoint.validate import validate
-from fastscribe.checkpoint.value import MAX_CONFIG_BYTES, Checkpoint, Section, odd_values_refused, one_line
+from fastscribe.checkpoint.value import MAX_CONFIG_BYTES, Checkpoint, Section, fitting, odd_values_refused, one_line
 from fastscribe.checkpoint.weights import load_torch
 from fastscribe.errors import CheckpointError, UnsupportedCheckpoint
 from fastscribe.regular_file import open_regular
-from fastscribe.tokenizer import MAX_TOKENIZER_BYTES, Tokenizer, from_characters, from_sentencepiece
+from fastscribe.tokenizer import MAX_TOKENIZER_BYTES, Tokenizer, from_characters, from_pieces, from_sentencepiece
 
 CONFIG_NAME = "model_config.yaml"
 WEIGHTS_NAME = "model_weights.ckpt"
@@ -123,7 +123,7 @@ def _read(open_member: OpenMember, where: Path) -> Checkpoint:
     file, size = open_member(WEIGHTS_NAME)
     with file:
         weights = names.from_nemo(load_torch(file, size, f"{where}: {WEIGHTS_NAME}"), model.encoder)
-    return Checkpoint(where, "nemo", model, tokenizer, weights)
+    return Checkpoint(where, "nemo", model, fitting(tokenizer, model), weights)
 
 
 def _content(open_member: OpenMember, name: str, max_bytes: int, where: Path) -> bytes:
@@ -160,6 +160,14 @@ def _tokenizer(config: Section, open_member: OpenMember, where: Path) -> Tokeniz
     if "tokenizer" not in config:
         return _characters(config, where)
     section = config.part("tokenizer")
+    if section.choose("type", "bpe", ("bpe", "agg")) == "agg":
+        languages = section.part("langs")
+        parts = [_sentencepiece(languages.part(name), open_member, where) for name in languages.values]
+        return from_pieces([piece for part in parts for piece in part.pieces])
+    return _sentencepiece(section, open_member, where)
+
+
+def _sentencepiece(section: Section, open_member: OpenMember, where: Path) -> Tokenizer:
     section.choose("type", "bpe", ("bpe",))
     member = section.take("model_path", str).removeprefix("nemo:")
     try:

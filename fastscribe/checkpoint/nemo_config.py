@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import torch
 
+from fastscribe.checkpoint.nemo_canary import aed
 from fastscribe.checkpoint.nemo_jasper import jasper
 from fastscribe.checkpoint.value import Section
 from fastscribe.config import (
@@ -29,7 +30,7 @@ def model_config(config: Section, num_labels: int, where: object) -> ModelConfig
         raise UnsupportedCheckpoint(
             where, "encoder.feat_in", encoder.num_mels, f"preprocessor.features {features.num_mels}"
         )
-    has_transducer, has_aux_ctc = "joint" in config, "aux_ctc" in config
+    has_transducer, has_aux_ctc, is_aed = "joint" in config, "aux_ctc" in config, "transf_decoder" in config
     predictor = joint = None
     durations: tuple[int, ...] = ()
     if has_transducer:
@@ -38,7 +39,7 @@ def model_config(config: Section, num_labels: int, where: object) -> ModelConfig
         joint = _joint(config, num_labels, len(durations), where)
     if has_aux_ctc:
         _check_ctc(config.part("aux_ctc").part("decoder"), num_labels)
-    elif not has_transducer:
+    elif not (has_transducer or is_aed):
         _check_ctc(config.part("decoder"), num_labels)
     return ModelConfig(
         features=features,
@@ -46,8 +47,9 @@ def model_config(config: Section, num_labels: int, where: object) -> ModelConfig
         predictor=predictor,
         joint=joint,
         durations=durations,
-        has_ctc=has_aux_ctc or not has_transducer,
+        has_ctc=has_aux_ctc or not (has_transducer or is_aed),
         num_labels=num_labels,
+        aed=aed(config, num_labels) if is_aed else None,
     )
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
-from fastscribe.config import EncoderConfig, JasperBlockConfig, JasperConfig, ModelConfig
+from fastscribe.config import PROMPT_FORMS, AedConfig, EncoderConfig, JasperBlockConfig, JasperConfig, ModelConfig
 from fastscribe.errors import UnsupportedCheckpoint
 
 _SIZES = {  # smallest, largest
@@ -32,6 +32,13 @@ _SIZES = {  # smallest, largest
     "predictor.num_layers": (1, 32),
     "joint.hidden": (1, 1 << 14),
     "joint.max_symbols": (1, 1 << 20),
+    "transformer.num_layers": (1, 256),
+    "transformer.hidden": (2, 1 << 14),
+    "transformer.ff_hidden": (1, 1 << 17),
+    "transformer.num_heads": (1, 256),
+    "aed.num_classes": (1, 1 << 20),
+    "aed.max_tokens": (2, 1 << 16),
+    "aed.max_extra_tokens": (0, 1 << 16),
     "num_labels": (1, 1 << 20),
 }
 _NUMBERS = {
@@ -40,8 +47,9 @@ _NUMBERS = {
     "features.low_hz": (0.0, 192_000.0),
     "features.high_hz": (1.0, 384_000.0),
     "features.log_guard_value": (0.0, 1.0),
+    "aed.tokens_per_frame": (0.0, 100.0),
 }
-_NULLABLE = ("features.preemphasis", "joint.max_symbols", "blocks.heads")
+_NULLABLE = ("features.preemphasis", "joint.max_symbols", "blocks.heads", "aed.max_extra_tokens")
 _WORDS: dict[str, tuple[Any, ...]] = {
     "features.window": ("hann", "hamming", "blackman", "bartlett", "none"),
     "features.mel_norm": ("slaney", None),
@@ -60,6 +68,11 @@ _WORDS: dict[str, tuple[Any, ...]] = {
     "blocks.residual": ("none", "add", "stride_add", "max"),
     "blocks.dense": (True, False),
     "joint.activation": ("relu", "tanh", "sigmoid"),
+    "transformer.activation": ("relu", "gelu"),
+    "transformer.pre_norm": (True, False),
+    "transformer.final_norm": (True, False),
+    "aed.prompt": PROMPT_FORMS,
+    "aed.beam": (True, False),
     "has_ctc": (True, False),
 }
 _MAX_DURATION = 1000
@@ -86,10 +99,15 @@ def validate(config: ModelConfig, where: object) -> None:
 def _values(config: ModelConfig, key: str) -> list[Any]:
     """The key's values, or nothing where the model has no such part."""
     part, _, name = key.rpartition(".")
-    owners: tuple[Any, ...] = (getattr(config, part) if part else config,) if part != "blocks" else ()
-    if part == "blocks" and isinstance(config.encoder, JasperConfig):
-        owners = config.encoder.blocks
-    return [getattr(owner, name) for owner in owners if owner is not None and name in vars(owner)]
+    return [getattr(owner, name) for owner in _owners(config, part) if owner is not None and name in vars(owner)]
+
+
+def _owners(config: ModelConfig, part: str) -> Iterable[Any]:
+    if part == "blocks":
+        return config.encoder.blocks if isinstance(config.encoder, JasperConfig) else ()
+    if part == "transformer":
+        return (config.aed.decoder, config.aed.bridge) if config.aed is not None else ()
+    return (getattr(config, part) if part else config,)
 
 
 def _check_fit(config: ModelConfig, where: object) -> None:
@@ -102,11 +120,22 @@ def _check_fit(config: ModelConfig, where: object) -> None:
         ((config.predictor is not None) == has_transducer, "predictor", config.predictor, "one with a joint"),
         (has_transducer or not config.durations, "durations", list(config.durations), "none without a joint"),
         (not config.durations or max(config.durations) > 0, "durations", list(config.durations), "one above 0"),
-        (has_transducer or config.has_ctc, "has_ctc", config.has_ctc, "true without a joint"),
+        (has_transducer or config.has_ctc or config.aed, "has_ctc", config.has_ctc, "true without another decoder"),
     ):
         if not fits:
             raise UnsupportedCheckpoint(where, key, value, supported)
     _CHECKS[type(encoder)](encoder, where)
+    if config.aed is not None:
+        _check_aed(config.aed, config.num_labels, where)
+
+
+def _check_aed(aed: AedConfig, num_labels: int, where: object) -> None:
+    if aed.num_classes < num_labels:
+        raise UnsupportedCheckpoint(where, "aed.num_classes", aed.num_classes, f"the vocabulary's {num_labels} or more")
+    for stack in filter(None, (aed.decoder, aed.bridge)):
+        if stack.hidden % stack.num_heads or stack.hidden != aed.decoder.hidden:
+            supported = f"{aed.decoder.hidden}, a multiple of the heads"
+            raise UnsupportedCheckpoint(where, "transformer width", stack.hidden, supported)
 
 
 def _check_conformer(encoder: EncoderConfig, where: object) -> None:

@@ -6,7 +6,7 @@ import json
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -59,8 +59,14 @@ def each_key_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return values
 
 
-def read_tokenizer(folder: Path, num_labels: int) -> Tokenizer:
+def fitting(tokenizer: Tokenizer, config: ModelConfig) -> Tokenizer:
+    """The tokenizer for a model of the kind: NeMo leaves the sentences of an attention decoder as they are."""
+    return tokenizer if config.aed is None else replace(tokenizer, tidies=False)
+
+
+def read_tokenizer(folder: Path, config: ModelConfig) -> Tokenizer:
     """Raises CheckpointError where the folder's tokenizer is none, or is not this model's."""
+    num_labels = config.num_labels
     try:
         tokenizer = from_folder(folder, num_labels)
     except (*DAMAGE, RecursionError) as error:
@@ -70,7 +76,7 @@ def read_tokenizer(folder: Path, num_labels: int) -> Tokenizer:
             folder,
             f"the tokenizer has {len(tokenizer.pieces)} pieces, but the model {num_labels} labels besides the blank",
         )
-    return tokenizer
+    return fitting(tokenizer, config)
 
 
 @contextmanager

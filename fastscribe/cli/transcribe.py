@@ -39,6 +39,7 @@ class Decoder(str, Enum):
     rnnt = "rnnt"
     tdt = "tdt"
     ctc = "ctc"
+    aed = "aed"
 
 
 class Vad(str, Enum):
@@ -112,6 +113,22 @@ def transcribe(
             "the square of the length. Default: the checkpoint's.",
         ),
     ] = None,
+    language: Annotated[
+        str | None,
+        option("--language", help="Spoken language, as en, de ..: for models of the Canary family. Default en."),
+    ] = None,
+    target_language: Annotated[
+        str | None, option("--target-language", help="Canary: translate into this language. Default: the spoken one.")
+    ] = None,
+    pnc: Annotated[
+        bool | None, option("--pnc/--no-pnc", help="Canary: punctuation and capitals, or neither. Default: with them.")
+    ] = None,
+    timestamps: Annotated[
+        bool,
+        option(
+            "--timestamps", help="Canary: have the model write the words' times too, which takes about twice as long."
+        ),
+    ] = False,
     max_utterance_s: Annotated[
         float, option("--max-utterance-s", min=0, help="Cut longer audio at a quiet place; 0 = never.")
     ] = _DEFAULTS.max_utterance_s,
@@ -214,6 +231,10 @@ def transcribe(
         batch_size=batch_size,
         max_utterance_s=max_utterance_s,
         attention=attention,
+        language=language,
+        target_language=target_language,
+        pnc=pnc,
+        timestamps=timestamps,
         vad=vad.value,
         channel=channel,
         window=window,

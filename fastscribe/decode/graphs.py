@@ -57,33 +57,36 @@ LoopMaker = Callable[[Generation, Callable[[], None], torch.Tensor], Loop]
 
 
 def build_decoder(transducer: Transducer, device: torch.device, mode: GraphMode, say: Callable[[str], None]) -> Decoder:
-    """A Decoder for a model that is on its device in its dtype and stays there.
+    """A Decoder for a model that is on its device in its dtype and stays there. As `in_mode`."""
+    network = Network.prepare(transducer)
+    return in_mode(mode, device, say, lambda: LabelLooping(network), partial(GraphedDecoder, network))
+
+
+def in_mode(
+    mode: GraphMode,
+    device: torch.device,
+    say: Callable[[str], None],
+    without: Callable[[], Decoder],
+    graphed: Callable[[LoopMaker], Decoder],
+) -> Decoder:
+    """A Decoder without graphs, or with its steps in the loops that it is given.
 
     With `auto`, `say` gets a line for each better mode that cannot be had, now or at the first batch. Raises UsageError
     (at once or at the first batch) where another mode cannot be had.
     """
     if mode not in get_args(GraphMode):
         raise UsageError(f"--cuda-graphs {mode}: not one of {', '.join(get_args(GraphMode))}")
-    network = Network.prepare(transducer)
     if device.type != "cuda":
         if mode in ("full", "chunked"):
             raise UsageError(f"--cuda-graphs {mode}: needs a CUDA device, not {device.type}")
-        return LabelLooping(network)
+        return without()
+    builders: dict[GraphMode, Callable[[], Decoder]] = {
+        "full": lambda: graphed(partial(WholeLoop, cuda_while.toolkit(device))),
+        "chunked": lambda: graphed(partial(ChunkedLoop, LateFlag)),
+        "off": without,
+    }
     modes: tuple[GraphMode, ...] = ("full", "chunked", "off") if mode == "auto" else (mode,)
-    builders = {"full": _build_full, "chunked": _build_chunked, "off": _build_off}
-    return FirstOf([(name, partial(builders[name], network)) for name in modes], say)
-
-
-def _build_full(network: Network) -> Decoder:
-    return GraphedDecoder(network, partial(WholeLoop, cuda_while.toolkit(network.device)))
-
-
-def _build_chunked(network: Network) -> Decoder:
-    return GraphedDecoder(network, partial(ChunkedLoop, LateFlag))
-
-
-def _build_off(network: Network) -> Decoder:
-    return LabelLooping(network)
+    return FirstOf([(name, builders[name]) for name in modes], say)
 
 
 class FirstOf:

@@ -11,6 +11,7 @@ from torch.overrides import TorchFunctionMode
 
 from fastscribe.config import ModelConfig
 from fastscribe.errors import WeightsMismatch
+from fastscribe.model.aed import AttentionDecoder
 from fastscribe.model.ctc import CtcHead
 from fastscribe.model.families import FAMILIES
 from fastscribe.model.transducer import Transducer
@@ -31,6 +32,9 @@ class Model(nn.Module):
                 config.predictor, config.joint, config.durations, config.encoder.d_model, config.blank_id
             )
         self.ctc = CtcHead(config.encoder.d_model, config.blank_id + 1) if config.has_ctc else None
+        self.aed: AttentionDecoder | None = None
+        if config.aed is not None:
+            self.aed = AttentionDecoder(config.aed, config.encoder.d_model, config.num_labels)
 
 
 class _Uninitialised(TorchFunctionMode):

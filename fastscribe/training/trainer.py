@@ -112,8 +112,9 @@ def prepare(
 
     Raises UsageError; `where` the recipe comes from is named where a key of it is wrong.
     """
-    if init is not None and not isinstance(init.config.encoder, EncoderConfig):
-        raise UsageError(f"--init {init.path}: only FastConformer models can be trained, not Jasper or QuartzNet ones")
+    if init is not None and not (isinstance(init.config.encoder, EncoderConfig) and init.config.aed is None):
+        kinds = "FastConformer transducers and CTC models"
+        raise UsageError(f"--init {init.path}: only {kinds} can be trained, not Canary, Jasper or QuartzNet ones")
     data, limits = recipe.data, recipe.data.limits
     corpus = read_manifests(data.train, limits)
     if data.validation:

@@ -1,0 +1,104 @@
+"""transformers' CanaryForConditionalGeneration: its decoder's section of config.json, its weights' names, its control tokens.
+
+The decoder is NeMo's with fewer choices: a norm before each part and one at the end, no layers between it and the encoder,
+and positions that are computed anew instead of stored.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import torch
+
+from fastscribe.checkpoint.value import Section
+from fastscribe.config import AedConfig, TransformerConfig
+from fastscribe.errors import UnsupportedCheckpoint
+
+_MAX_PLACES = 8192  # no file shows by its size how many there are, so a config could ask for all memory
+_LONGEST_WAVE = 10_000.0  # of a position's sines and cosines, in tokens
+_START, _END = ("decoder_start_token_id", 7, "<|startofcontext|>"), ("eos_token_id", 3, "<|endoftext|>")
+
+
+def vocab_size(config: Section) -> int:
+    return config.positive("vocab_size", 16384)
+
+
+def aed(config: Section, decoder: Section, d_model: int) -> AedConfig:
+    """`decoder` is the section of that name. Raises UnsupportedCheckpoint."""
+    num_classes = vocab_size(config)
+    config.choose("tie_word_embeddings", True, (True,))
+    decoder.choose("vocab_size", 16384, (num_classes,))
+    decoder.choose("attention_bias", True, (True,))
+    hidden, heads = decoder.positive("hidden_size", 1024), decoder.positive("num_attention_heads", 8)
+    if hidden != d_model:
+        raise UnsupportedCheckpoint(decoder.where, decoder.path("hidden_size"), hidden, f"the encoder's {d_model}")
+    if hidden % 2 or hidden < 4:
+        raise UnsupportedCheckpoint(decoder.where, decoder.path("hidden_size"), hidden, "even numbers from 4")
+    decoder.choose("num_key_value_heads", 8, (heads, None))
+    decoder.choose("head_dim", 128, (hidden // heads, None))
+    max_tokens = decoder.positive("max_position_embeddings", 1024)
+    if max_tokens > _MAX_PLACES:
+        where, key = decoder.where, decoder.path("max_position_embeddings")
+        raise UnsupportedCheckpoint(where, key, max_tokens, f"up to {_MAX_PLACES}")
+    return AedConfig(
+        decoder=TransformerConfig(
+            num_layers=decoder.positive("num_hidden_layers", 8),
+            hidden=hidden,
+            ff_hidden=decoder.positive("intermediate_size", 4096),
+            num_heads=heads,
+            activation=decoder.choose("hidden_act", "relu", ("relu",)),
+            pre_norm=True,
+            final_norm=True,
+        ),
+        bridge=None,
+        num_classes=num_classes,
+        max_tokens=max_tokens,
+        max_extra_tokens=None,
+        prompt="canary2",
+    )
+
+
+def check_tokens(config: Section, pieces: Sequence[str]) -> None:
+    """That the tokens a prompt begins and an answer ends with are those of the vocabulary. Raises UnsupportedCheckpoint."""
+    for key, default, piece in (_START, _END):
+        token = config.get(key, default)
+        if type(token) is not int or not 0 <= token < len(pieces) or pieces[token] != piece:
+            raise UnsupportedCheckpoint(config.where, config.path(key), token, f"the id of {piece} in the vocabulary")
+
+
+def completed(weights: Mapping[str, torch.Tensor], config: AedConfig) -> dict[str, torch.Tensor]:
+    """With what a folder leaves out (our names): positions, and the output layer where it is the embedding."""
+    added = {"aed.positions.weight": positions(config.max_tokens, config.decoder.hidden)}
+    if "aed.embedding.weight" in weights and "aed.head.weight" not in weights:
+        added["aed.head.weight"] = weights["aed.embedding.weight"].clone()  # files hold no tensor twice
+    return {**weights, **added}
+
+
+def positions(num_places: int, width: int) -> torch.Tensor:
+    """float32 [places, width]: sines, then cosines, of waves from 2 pi to 2 pi times nearly _LONGEST_WAVE tokens."""
+    step = math.log(_LONGEST_WAVE ** ((width - 2) / width)) / (width // 2 - 1)
+    rates = torch.exp(-step * torch.arange(width // 2).float())
+    angles = torch.arange(num_places)[:, None] * rates
+    return torch.cat([angles.sin(), angles.cos()], 1) / math.sqrt(width)
+
+
+_LAYER = r"^model\.decoder\.layers\.(\d+)\."
+NAMES = (
+    (r"^model\.encoder\.", "encoder."),
+    (r"^proj_out\.", "aed.head."),
+    (r"^model\.decoder\.embed_tokens\.", "aed.embedding."),
+    (r"^model\.decoder\.embedding_layernorm\.", "aed.norm."),
+    (r"^model\.decoder\.norm\.", "aed.final_norm."),
+    (_LAYER + r"input_layernorm\.", r"aed.layers.\1.norm_own."),
+    (_LAYER + r"post_attention_layernorm\.", r"aed.layers.\1.norm_frames."),
+    (_LAYER + r"final_layernorm\.", r"aed.layers.\1.norm_feed_forward."),
+    (_LAYER + r"self_attn\.", r"aed.layers.\1.own."),
+    (_LAYER + r"encoder_attn\.", r"aed.layers.\1.frames."),
+    (_LAYER + r"mlp\.fc1\.", r"aed.layers.\1.feed_forward.inner."),
+    (_LAYER + r"mlp\.fc2\.", r"aed.layers.\1.feed_forward.outer."),
+    (r"^(aed\..*)\.q_proj\.", r"\1.query."),
+    (r"^(aed\..*)\.k_proj\.", r"\1.key."),
+    (r"^(aed\..*)\.v_proj\.", r"\1.value."),
+    (r"^(aed\..*)\.o_proj\.", r"\1.out."),
+)

@@ -1,0 +1,208 @@
+"""Greedy decoding of an attention encoder-decoder: the likeliest token after those before it, until the end token.
+
+The rules are NeMo's: a prompt that all rows share, then a token a step, at most as many as the model has places for, or as
+the row has frames and a few more. One differs on purpose: an end token ends a row also where it comes first, after which
+NeMo's beam of one goes on; silence is no text. `greedy` is the definition of right. AedDecoder does the same for batches,
+whose rows leave them when they are done; aed_graphs.py does it with the steps captured in CUDA graphs.
+
+Shapes: B batch, T frames, R rows still at work, N places for tokens, the prompt's P first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from fastscribe.decode.prompt import Prompt, hypothesis
+from fastscribe.model.aed import AttentionDecoder, Memory
+from fastscribe.types import Frames, Hypothesis
+
+_CROWDED = 0.75  # a batch of which fewer rows are still at work is made smaller
+_STEPS_UNSEEN_ON_GPU = 8  # asking a GPU which rows are done makes the host wait for it
+
+
+@torch.inference_mode()
+def greedy(model: AttentionDecoder, prompt: Prompt, frames_TD: torch.Tensor) -> Hypothesis:
+    """frames_TD [T, D], valid frames only -> Hypothesis. Reads all tokens anew at each step."""
+    device, num_frames = frames_TD.device, len(frames_TD)
+    frames = Frames(frames_TD[None], torch.tensor([num_frames], device=device))
+    ids, logprobs, is_over = list(prompt.ids), [], False
+    while len(ids) < row_limit(model, prompt, num_frames) and not is_over:
+        memory = model.new_memory(1, num_frames, len(ids))
+        model.look_at_(memory, frames)
+        tokens_1N, places_N = torch.tensor([ids], device=device), torch.arange(len(ids), device=device)
+        logprobs_V = torch.log_softmax(model(tokens_1N, places_N, memory, len(ids))[0].float(), 0)
+        ids.append(int(logprobs_V.argmax()))
+        logprobs.append(float(logprobs_V.max()))
+        is_over = ids[-1] in _end_ids(model, prompt)
+    return _finish(model, prompt, ids[len(prompt.ids) :], logprobs, num_frames)
+
+
+def row_limit(model: AttentionDecoder, prompt: Prompt, num_frames: int) -> int:
+    """Tokens that a row of so many frames may have, the prompt's included."""
+    return int(_row_limits(model, prompt, torch.tensor([num_frames]))[0])
+
+
+def _row_limits(model: AttentionDecoder, prompt: Prompt, lengths_B: torch.Tensor) -> torch.Tensor:
+    config = model.config
+    limits_B = torch.full_like(lengths_B, config.max_tokens)
+    if config.max_extra_tokens is not None:
+        limits_B = (lengths_B * config.tokens_per_frame).long() + config.max_extra_tokens
+    return limits_B.clamp(min=len(prompt.ids), max=max(config.max_tokens, len(prompt.ids))) + config.beam
+
+
+def places_needed(model: AttentionDecoder, prompt: Prompt, num_frames: int) -> int:
+    """In a batch whose longest row has so many frames, and one more as NeMo counts."""
+    return row_limit(model, prompt, num_frames + 1) + 1
+
+
+def _end_ids(model: AttentionDecoder, prompt: Prompt) -> tuple[int, ...]:
+    return (prompt.end_id, prompt.pad_id) if model.config.beam and prompt.pad_id is not None else (prompt.end_id,)
+
+
+def _finish(
+    model: AttentionDecoder, prompt: Prompt, ids: Sequence[int], logprobs: Sequence[float], num_frames: int
+) -> Hypothesis:
+    """What was written up to the end, and to pads right before it."""
+    ends = _end_ids(model, prompt)
+    count = next((place for place, token in enumerate(ids) if token in ends), len(ids))
+    while count and ids[count - 1] == prompt.pad_id:
+        count -= 1
+    return hypothesis(ids[:count], logprobs[:count], num_frames, prompt)
+
+
+@dataclass(frozen=True)
+class State:
+    """Tensors that `begin_` and `step` write. The last place is nobody's: it takes what is written after the end."""
+
+    memory: Memory
+    at_1: torch.Tensor  # the place that is read next
+    token_B1: torch.Tensor  # what stands there
+    limit_B: torch.Tensor  # tokens a row may have, the prompt's included
+    is_done_B: torch.Tensor
+    written_BN: torch.Tensor
+    logprobs_BN: torch.Tensor
+    active: torch.Tensor  # scalar bool: some row is not done
+
+    @classmethod
+    @torch.inference_mode()
+    def allocate(cls, model: AttentionDecoder, prompt: Prompt, memory: Memory) -> State:
+        """A state of as many rows as the memory has, all of them done."""
+        device = model.embedding.weight.device
+        _, rows, _, num_places, _ = memory.own_L2BHNK[0].shape
+        return cls(
+            memory=memory,
+            at_1=torch.zeros(1, dtype=torch.long, device=device),
+            token_B1=torch.full((rows, 1), prompt.end_id, device=device),
+            limit_B=torch.zeros(rows, dtype=torch.long, device=device),
+            is_done_B=torch.ones(rows, dtype=torch.bool, device=device),
+            written_BN=torch.full((rows, num_places), prompt.end_id, device=device),
+            logprobs_BN=torch.zeros(rows, num_places, device=device),
+            active=torch.zeros((), dtype=torch.bool, device=device),
+        )
+
+    def rows(self, kept_R: torch.Tensor) -> State:
+        """Some of the rows, copied; what is shared by all stays shared."""
+        per_row = (self.token_B1, self.limit_B, self.is_done_B, self.written_BN, self.logprobs_BN)
+        token, limit, is_done, written, logprobs = (tensor.index_select(0, kept_R) for tensor in per_row)
+        return State(self.memory.rows(kept_R), self.at_1, token, limit, is_done, written, logprobs, self.active)
+
+
+@torch.inference_mode()
+def begin_(model: AttentionDecoder, prompt: Prompt, state: State, frames: Frames) -> None:
+    """Puts a batch into the first rows of a state that may have more, reads the prompt and writes the first token."""
+    batch, num_prompt = len(frames.lengths_B), len(prompt.ids)
+    model.look_at_(state.memory, frames)
+    state.limit_B.zero_()
+    counted_B = frames.lengths_B if frames.padded_lengths_B is None else frames.padded_lengths_B
+    state.limit_B[:batch] = _row_limits(model, prompt, counted_B)
+    torch.le(state.limit_B, num_prompt, out=state.is_done_B)
+    state.written_BN.fill_(prompt.end_id)
+    state.at_1.fill_(num_prompt - 1)
+    ids_BP = torch.tensor(prompt.ids, device=state.at_1.device).expand(len(state.limit_B), -1)
+    places_P = torch.arange(num_prompt, device=state.at_1.device)
+    _write_(state, model(ids_BP, places_P, state.memory, num_prompt), _end_ids(model, prompt))
+
+
+@torch.inference_mode()
+def step(model: AttentionDecoder, prompt: Prompt, state: State, num_keys: int) -> None:
+    """Reads each row's last token and writes the next. `num_keys`: places of which one may be read."""
+    place_1 = state.at_1.clamp(max=model.config.max_tokens - 1)  # where all rows are done it may lie beyond
+    _write_(state, model(state.token_B1, place_1, state.memory, num_keys), _end_ids(model, prompt))
+
+
+def _write_(state: State, logits_BV: torch.Tensor, end_ids: tuple[int, ...]) -> None:
+    state.at_1.add_(1).clamp_(max=state.written_BN.shape[1] - 1)
+    logprobs_B, ids_B = torch.log_softmax(logits_BV.float(), 1).max(1)
+    ids_B = torch.where(state.is_done_B, end_ids[0], ids_B)
+    state.token_B1.copy_(ids_B[:, None])
+    state.written_BN.index_copy_(1, state.at_1, ids_B[:, None])
+    state.logprobs_BN.index_copy_(1, state.at_1, logprobs_B[:, None])
+    state.is_done_B.logical_or_(state.limit_B <= state.at_1 + 1)
+    for end_id in end_ids:
+        state.is_done_B.logical_or_(ids_B == end_id)
+    torch.logical_not(state.is_done_B.all(), out=state.active)
+
+
+@torch.inference_mode()
+def pack(state: State, frames: Frames, num_prompt: int) -> torch.Tensor:
+    """-> int32: [B] frames, then [B, N - P] tokens and the bits of their float32 log-probabilities."""
+    batch = len(frames.lengths_B)
+    written_BN, logprobs_BN = (part[:batch, num_prompt:] for part in (state.written_BN, state.logprobs_BN))
+    parts = (frames.lengths_B, written_BN.flatten(), logprobs_BN.flatten().view(torch.int32))
+    return torch.cat([part.int() for part in parts])
+
+
+class AedDecoder:
+    """The Decoder (decoder.py) that takes the steps one by one."""
+
+    def __init__(self, model: AttentionDecoder, prompt: Prompt) -> None:
+        self.model, self.prompt = model, prompt
+        is_cpu = model.embedding.weight.device.type == "cpu"
+        self._steps_unseen = 1 if is_cpu else _STEPS_UNSEEN_ON_GPU
+
+    @torch.inference_mode()
+    def submit(self, frames: Frames) -> torch.Tensor:
+        batch, num_frames, _ = frames.frames_BTD.shape
+        memory = self.model.new_memory(batch, num_frames, places_needed(self.model, self.prompt, num_frames))
+        whole = State.allocate(self.model, self.prompt, memory)
+        begin_(self.model, self.prompt, whole, frames)
+        rows_R, state = torch.arange(batch, device=whole.at_1.device), whole
+        num_keys, num_places = len(self.prompt.ids), whole.written_BN.shape[1]
+        while state.active:
+            for _ in range(self._steps_unseen):
+                num_keys = min(num_keys + 1, num_places)
+                step(self.model, self.prompt, state, num_keys)
+            rows_R, state = self._without_done(rows_R, state, whole)
+        _put_back(whole, rows_R, state)
+        return pack(whole, frames, len(self.prompt.ids))
+
+    def _without_done(self, rows_R: torch.Tensor, state: State, whole: State) -> tuple[torch.Tensor, State]:
+        kept_R = state.is_done_B.logical_not().nonzero()[:, 0]
+        if not 0 < len(kept_R) < _CROWDED * len(rows_R):
+            return rows_R, state
+        _put_back(whole, rows_R, state)
+        return rows_R[kept_R], state.rows(kept_R)
+
+    def read(self, packed: np.ndarray, frames: Frames) -> list[Hypothesis]:
+        return read(self.model, self.prompt, packed, len(frames.lengths_B))
+
+    def close(self) -> None:
+        """Nothing outlives a call of submit."""
+
+
+def _put_back(whole: State, rows_R: torch.Tensor, state: State) -> None:
+    """What the rows have written so far, to where it is looked for."""
+    if state is not whole:
+        whole.written_BN[rows_R] = state.written_BN
+        whole.logprobs_BN[rows_R] = state.logprobs_BN
+
+
+def read(model: AttentionDecoder, prompt: Prompt, packed: np.ndarray, batch: int) -> list[Hypothesis]:
+    """What `pack` made -> one Hypothesis a row."""
+    written_BN, bits_BN = packed[batch:].reshape(2, batch, -1)
+    columns = (written_BN.tolist(), bits_BN.view(np.float32).tolist(), packed[:batch].tolist())
+    return [_finish(model, prompt, *row) for row in zip(*columns, strict=True)]

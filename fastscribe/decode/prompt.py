@@ -1,0 +1,124 @@
+"""What a Canary is told before it writes: languages, punctuation, times, as tokens of its vocabulary.
+
+The two forms are NeMo's prompt formats "canary" and "canary2". Times are tokens as well, <|n|> for n encoder frames.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from fastscribe.config import Options
+from fastscribe.errors import UsageError
+from fastscribe.tokenizer import WORD_MARK, Tokenizer
+from fastscribe.types import Hypothesis
+
+_END, _PAD, _NO_SPEECH = "<|endoftext|>", "<pad>", "<|nospeech|>"
+_TIME = re.compile(r"<\|(\d+)\|>")
+
+
+@dataclass(frozen=True)
+class Prompt:
+    ids: tuple[int, ...]
+    end_id: int
+    pad_id: int | None
+    no_speech_id: int | None
+    frames_by_id: dict[int, int]  # of the tokens that are times; empty where none were asked for
+
+
+def options_for_prompt(options: Options) -> str | None:
+    """The first option, as the command line has it, that only a model with a prompt can follow."""
+    asked = {
+        "--language": options.language,
+        "--target-language": options.target_language,
+        "--pnc": True if options.pnc else None,
+        "--no-pnc": None if options.pnc is None or options.pnc else True,
+        "--timestamps": options.timestamps or None,
+    }
+    return next((name for name, value in asked.items() if value is not None), None)
+
+
+def can_write_times(form: str, pieces: Sequence[str]) -> bool:
+    return form == "canary2" and "<|timestamp|>" in pieces and any(_TIME.fullmatch(piece) for piece in pieces)
+
+
+def make_prompt(form: str, tokenizer: Tokenizer, options: Options) -> Prompt:
+    """Raises UsageError for a language, or times, that the vocabulary has no token for."""
+    pieces = tokenizer.pieces
+    ids = {piece: index for index, piece in reversed(list(enumerate(pieces)))}
+    source = options.language or "en"
+    target = options.target_language or source
+    for name, language in (("--language", source), ("--target-language", target)):
+        if f"<|{language}|>" not in ids:
+            raise UsageError(f"{name} {language}: not a language of this checkpoint, such as {_some_languages(ids)}")
+    if options.timestamps and not can_write_times(form, pieces):
+        raise UsageError("--timestamps: this checkpoint does not write times")
+    frames = {index: int(found[1]) for piece, index in ids.items() if (found := _TIME.fullmatch(piece))}
+    wanted = _FORMS[form](f"<|{source}|>", f"<|{target}|>", options.pnc is not False, options.timestamps)
+    if tokenizer.begins_with_space:
+        wanted.insert(0, WORD_MARK)
+    missing = [piece for piece in (*wanted, _END) if piece not in ids]
+    if missing:
+        raise UsageError(f"this checkpoint's vocabulary has no {missing[0]}, which a prompt needs")
+    prompt_ids = tuple(ids[piece] for piece in wanted)
+    times = frames if options.timestamps else {}
+    return Prompt(prompt_ids, ids[_END], ids.get(_PAD), ids.get(_NO_SPEECH), times)
+
+
+def _canary(source: str, target: str, pnc: bool, timestamps: bool) -> list[str]:
+    task = "<|transcribe|>" if source == target else "<|translate|>"
+    return ["<|startoftranscript|>", source, task, target, "<|pnc|>" if pnc else "<|nopnc|>"]
+
+
+def _canary2(source: str, target: str, pnc: bool, timestamps: bool) -> list[str]:
+    switches = {"pnc": pnc, "itn": False, "timestamp": timestamps, "diarize": False}
+    told = [f"<|{name}|>" if is_on else f"<|no{name}|>" for name, is_on in switches.items()]
+    return ["<|startofcontext|>", "<|startoftranscript|>", "<|emo:undefined|>", source, target, *told]
+
+
+_FORMS: dict[str, Callable[[str, str, bool, bool], list[str]]] = {
+    "canary": _canary,
+    "canary2": _canary2,
+}  # PROMPT_FORMS
+
+
+def _some_languages(ids: dict[str, int]) -> str:
+    languages = sorted(piece[2:-2] for piece in ids if re.fullmatch(r"<\|[a-z]{2}(-[A-Z]{2})?\|>", piece))
+    return ", ".join(languages[:30]) + (" .." if len(languages) > 30 else "") if languages else "none"
+
+
+def hypothesis(ids: Sequence[int], logprobs: Sequence[float], num_frames: int, prompt: Prompt) -> Hypothesis:
+    """Tokens up to the end -> Hypothesis. Words between two times have these; without any, all are spread evenly."""
+    if tuple(ids) in ((), (prompt.no_speech_id,)):
+        return Hypothesis()
+    spans = _timed_spans(ids, prompt.frames_by_id)
+    if not spans:
+        spans = [(range(len(ids)), 0, num_frames)]
+    places: list[int] = []
+    starts: list[int] = []
+    ends: list[int] = []
+    for tokens, first, last in spans:
+        borders = [first + index * max(0, last - first) // len(tokens) for index in range(len(tokens) + 1)]
+        places += tokens
+        starts += borders[:-1]
+        ends += borders[1:]
+    durations = tuple(end - start for start, end in zip(starts, ends, strict=True))
+    return Hypothesis(
+        tuple(ids[place] for place in places), tuple(starts), durations, tuple(logprobs[place] for place in places)
+    )
+
+
+def _timed_spans(ids: Sequence[int], frames_by_id: dict[int, int]) -> list[tuple[range, int, int]]:
+    """Tokens between a time and the next one, pair by pair; those outside of a pair are nobody's, as in NeMo."""
+    spans = []
+    start: int | None = None
+    for place, token in enumerate(ids):
+        if token in frames_by_id:
+            if start is None:
+                start = place
+                continue
+            if place > start + 1:
+                spans.append((range(start + 1, place), frames_by_id[ids[start]], frames_by_id[token]))
+            start = None
+    return spans

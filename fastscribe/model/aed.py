@@ -1,0 +1,198 @@
+"""The decoder of an attention encoder-decoder: a Transformer that reads its own tokens and the encoder's frames.
+
+As NeMo's EncDecMultiTaskModel has it (Canary: Puvvada et al. 2024, after Vaswani et al. 2017). Keys and values of tokens
+read so far, and of the frames, are kept: a token costs one row of every matrix, whatever came before it.
+
+Shapes: B batch, T frames, D their width, Q tokens read at once, N tokens that there is room for, L layers, H heads,
+K width of a head, V classes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from fastscribe.config import AedConfig, TransformerConfig
+from fastscribe.types import Frames
+
+_UNSEEN = -1e9  # added to a score: more than any score is, whatever was left in the memory
+_ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {"relu": F.relu, "gelu": F.gelu}
+
+
+@dataclass(frozen=True)
+class Memory:
+    """What a decoder looks at: each layer's keys and values. `own` is filled as tokens are read."""
+
+    frames_L2BHTK: tuple[torch.Tensor, ...]
+    unseen_B11T: torch.Tensor  # 0 for a row's frames, _UNSEEN beyond them
+    own_L2BHNK: tuple[torch.Tensor, ...]
+
+    @property
+    def num_elements(self) -> int:
+        """Of keys and values."""
+        return sum(part.numel() for part in (*self.frames_L2BHTK, *self.own_L2BHNK))
+
+    def rows(self, kept_R: torch.Tensor) -> Memory:
+        """Of some rows of the batch, copied."""
+        frames = tuple(part.index_select(1, kept_R) for part in self.frames_L2BHTK)
+        own = tuple(part.index_select(1, kept_R) for part in self.own_L2BHNK)
+        return Memory(frames, self.unseen_B11T.index_select(0, kept_R), own)
+
+
+class Attention(nn.Module):
+    def __init__(self, config: TransformerConfig) -> None:
+        super().__init__()
+        self.num_heads = config.num_heads
+        self.query = nn.Linear(config.hidden, config.hidden)
+        self.key = nn.Linear(config.hidden, config.hidden)
+        self.value = nn.Linear(config.hidden, config.hidden)
+        self.out = nn.Linear(config.hidden, config.hidden)
+
+    def keys_and_values(self, x_BTD: torch.Tensor) -> torch.Tensor:
+        """[2, B, H, T, K]"""
+        return torch.stack([self._heads(self.key(x_BTD)), self._heads(self.value(x_BTD))])
+
+    def keys_and_values_(self, into_2BHTK: torch.Tensor, x_BTD: torch.Tensor) -> None:
+        into_2BHTK[0].copy_(self._heads(self.key(x_BTD)))
+        into_2BHTK[1].copy_(self._heads(self.value(x_BTD)))
+
+    def forward(self, x_BQD: torch.Tensor, seen_2BHNK: torch.Tensor, unseen: torch.Tensor) -> torch.Tensor:
+        """`unseen` is added to the scores: broadcast to [B, H, Q, N]."""
+        key_BHNK, value_BHNK = seen_2BHNK
+        mixed = F.scaled_dot_product_attention(self._heads(self.query(x_BQD)), key_BHNK, value_BHNK, unseen)
+        return self.out(mixed.transpose(1, 2).flatten(2))
+
+    def _heads(self, x_BTD: torch.Tensor) -> torch.Tensor:
+        return x_BTD.unflatten(2, (self.num_heads, -1)).transpose(1, 2)
+
+
+class FeedForward(nn.Module):
+    def __init__(self, config: TransformerConfig) -> None:
+        super().__init__()
+        self.inner = nn.Linear(config.hidden, config.ff_hidden)
+        self.outer = nn.Linear(config.ff_hidden, config.hidden)
+        self.activation = _ACTIVATIONS[config.activation]
+
+    def forward(self, x_BTD: torch.Tensor) -> torch.Tensor:
+        return self.outer(self.activation(self.inner(x_BTD)))
+
+
+class BridgeLayer(nn.Module):
+    def __init__(self, config: TransformerConfig) -> None:
+        super().__init__()
+        self.pre_norm = config.pre_norm
+        self.norm_attention = nn.LayerNorm(config.hidden)
+        self.attention = Attention(config)
+        self.norm_feed_forward = nn.LayerNorm(config.hidden)
+        self.feed_forward = FeedForward(config)
+
+    def forward(self, x_BTD: torch.Tensor, unseen_B11T: torch.Tensor) -> torch.Tensor:
+        if self.pre_norm:
+            normed_BTD = self.norm_attention(x_BTD)
+            x_BTD = x_BTD + self.attention(normed_BTD, self.attention.keys_and_values(normed_BTD), unseen_B11T)
+            return x_BTD + self.feed_forward(self.norm_feed_forward(x_BTD))
+        attended_BTD = self.attention(x_BTD, self.attention.keys_and_values(x_BTD), unseen_B11T)
+        x_BTD = self.norm_attention(x_BTD + attended_BTD)
+        return self.norm_feed_forward(x_BTD + self.feed_forward(x_BTD))
+
+
+class DecoderLayer(nn.Module):
+    def __init__(self, config: TransformerConfig) -> None:
+        super().__init__()
+        self.pre_norm = config.pre_norm
+        self.norm_own = nn.LayerNorm(config.hidden)
+        self.own = Attention(config)
+        self.norm_frames = nn.LayerNorm(config.hidden)
+        self.frames = Attention(config)
+        self.norm_feed_forward = nn.LayerNorm(config.hidden)
+        self.feed_forward = FeedForward(config)
+
+    def forward(
+        self,
+        x_BQD: torch.Tensor,
+        at_Q: torch.Tensor,
+        own_2BHNK: torch.Tensor,
+        later_QN: torch.Tensor,
+        frames_2BHTK: torch.Tensor,
+        unseen_B11T: torch.Tensor,
+    ) -> torch.Tensor:
+        """Leaves these tokens' keys and values in `own`, whose first N `later_QN` is for."""
+        normed_BQD = self.norm_own(x_BQD) if self.pre_norm else x_BQD
+        own_2BHNK.index_copy_(3, at_Q, self.own.keys_and_values(normed_BQD))
+        x_BQD = x_BQD + self.own(normed_BQD, own_2BHNK[..., : later_QN.shape[1], :], later_QN)
+        if self.pre_norm:
+            x_BQD = x_BQD + self.frames(self.norm_frames(x_BQD), frames_2BHTK, unseen_B11T)
+            return x_BQD + self.feed_forward(self.norm_feed_forward(x_BQD))
+        x_BQD = self.norm_own(x_BQD)
+        x_BQD = self.norm_frames(x_BQD + self.frames(x_BQD, frames_2BHTK, unseen_B11T))
+        return self.norm_feed_forward(x_BQD + self.feed_forward(x_BQD))
+
+
+class AttentionDecoder(nn.Module):
+    def __init__(self, config: AedConfig, d_model: int, num_labels: int) -> None:
+        super().__init__()
+        self.config = config
+        self.num_labels = num_labels
+        hidden = config.decoder.hidden
+        self.projection = nn.Linear(d_model, hidden) if d_model != hidden else None
+        bridge = config.bridge
+        self.bridge = nn.ModuleList([BridgeLayer(bridge) for _ in range(bridge.num_layers)] if bridge else [])
+        self.bridge_norm = _final_norm(bridge) if bridge else None
+        self.embedding = nn.Embedding(config.num_classes, hidden)
+        self.positions = nn.Embedding(config.max_tokens, hidden)
+        self.norm = nn.LayerNorm(hidden)
+        self.layers = nn.ModuleList(DecoderLayer(config.decoder) for _ in range(config.decoder.num_layers))
+        self.final_norm = _final_norm(config.decoder)
+        self.head = nn.Linear(hidden, config.num_classes)
+
+    def new_memory(
+        self, rows: int, num_frames: int, num_places: int, zeros: Callable[..., torch.Tensor] | None = None
+    ) -> Memory:
+        """Without anything in it. `zeros` makes keys and values of a shape, in the model's dtype and on its device."""
+        config, layers = self.config.decoder, range(len(self.layers))
+        zeros = zeros or self.embedding.weight.new_zeros
+        heads, width = config.num_heads, config.hidden // config.num_heads
+        return Memory(
+            tuple(zeros(2, rows, heads, num_frames, width) for _ in layers),
+            self.embedding.weight.new_zeros(rows, 1, 1, num_frames),
+            tuple(zeros(2, rows, heads, num_places, width) for _ in layers),
+        )
+
+    def look_at_(self, memory: Memory, frames: Frames) -> None:
+        """Fills in what the decoder sees of the frames, in the first rows and places of a memory that may be larger."""
+        states_BTD = frames.frames_BTD
+        batch, num_frames, _ = states_BTD.shape
+        is_beyond_BT = torch.arange(num_frames, device=states_BTD.device) >= frames.lengths_B[:, None]
+        unseen_B11T = (is_beyond_BT.to(states_BTD.dtype) * _UNSEEN)[:, None, None]
+        if self.projection is not None:
+            states_BTD = self.projection(states_BTD)
+        for bridge in self.bridge:
+            states_BTD = bridge(states_BTD, unseen_B11T)
+        if self.bridge_norm is not None:
+            states_BTD = self.bridge_norm(states_BTD)
+        memory.unseen_B11T.fill_(_UNSEEN)
+        memory.unseen_B11T[:batch, :, :, :num_frames] = unseen_B11T
+        for layer, seen_2BHTK in zip(self.layers, memory.frames_L2BHTK, strict=True):
+            layer.frames.keys_and_values_(seen_2BHTK[:, :batch, :, :num_frames], states_BTD)  # type: ignore[operator, union-attr]
+
+    def forward(self, tokens_BQ: torch.Tensor, at_Q: torch.Tensor, memory: Memory, num_keys: int) -> torch.Tensor:
+        """Tokens at these places -> logits [B, V] of the one after them.
+
+        `num_keys`: places that may hold tokens; at least the last of `at_Q` and one.
+        """
+        x_BQD = self.norm(self.embedding(tokens_BQ) + self.positions(at_Q))
+        is_later_QN = torch.arange(num_keys, device=at_Q.device) > at_Q[:, None]
+        later_QN = is_later_QN.to(x_BQD.dtype) * _UNSEEN
+        for layer, own, frames in zip(self.layers, memory.own_L2BHNK, memory.frames_L2BHTK, strict=True):
+            x_BQD = layer(x_BQD, at_Q, own, later_QN, frames, memory.unseen_B11T)
+        last_BD = x_BQD[:, -1]
+        logits_BC = self.head(last_BD if self.final_norm is None else self.final_norm(last_BD))
+        return logits_BC[:, : self.num_labels]
+
+
+def _final_norm(config: TransformerConfig) -> nn.LayerNorm | None:
+    return nn.LayerNorm(config.hidden) if config.pre_norm and config.final_norm else None

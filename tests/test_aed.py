@@ -1,0 +1,258 @@
+"""Attention decoders: batches, whose rows leave them, and captured steps write what the definition of right writes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fastscribe.bench.random_model import random_checkpoint
+from fastscribe.bench.work import LABELS_PER_S, PROMPT_TOKENS
+from fastscribe.checkpoint import native, read_checkpoint
+from fastscribe.config import AedConfig, Options, TransformerConfig
+from fastscribe.decode import aed, aed_graphs
+from fastscribe.decode.aed import AedDecoder, greedy
+from fastscribe.decode.aed_graphs import GraphedAed, build_aed_decoder
+from fastscribe.decode.decoder import Decoder
+from fastscribe.decode.prompt import Prompt
+from fastscribe.errors import UsageError
+from fastscribe.model.aed import AttentionDecoder
+from fastscribe.recognizer import Recognizer
+from fastscribe.run import Transcriber
+from fastscribe.types import Frames, Hypothesis, Transcript
+from tests.conftest import AUDIO, MODELS, checkpoint
+from tests.pretended_cuda import Pretence
+from tests.test_cuda_while import DEVICE, FakeCuda
+from tests.test_graphs import PseudoWhile, chunked, fake, one_thread, pretence
+
+__all__ = ["fake", "one_thread", "pretence"]  # fixtures
+
+WIDTH, LABELS = 12, 21
+PROMPT = Prompt((3, 4, 5), 7, 9, None, {})
+STACK = TransformerConfig(2, 16, 24, 4, "relu", pre_norm=True, final_norm=True)
+BRIDGE = replace(STACK, num_layers=1, activation="gelu", pre_norm=False)
+CONFIG = AedConfig(STACK, None, 24, 40, 6, "canary")
+CONFIGS = (
+    CONFIG,
+    replace(CONFIG, bridge=BRIDGE, max_extra_tokens=None, max_tokens=20),
+    replace(CONFIG, decoder=replace(STACK, pre_norm=False), bridge=replace(BRIDGE, pre_norm=True), max_tokens=9),
+    replace(CONFIG, decoder=replace(STACK, hidden=WIDTH, final_norm=False), tokens_per_frame=0.5, max_extra_tokens=0),
+    replace(CONFIG, max_tokens=4),
+    replace(CONFIG, max_tokens=3),
+    replace(CONFIG, beam=True),
+    replace(CONFIG, beam=True, max_tokens=3),
+)
+
+
+def tiny_decoder(config: AedConfig, seed: int) -> AttentionDecoder:
+    """Whose rows end sooner or later, by what they see."""
+    with torch.random.fork_rng(), torch.no_grad():
+        torch.manual_seed(seed)
+        model = AttentionDecoder(config, WIDTH, LABELS).eval().requires_grad_(False)
+        model.positions.weight.mul_(3)
+        model.head.weight.mul_(2)
+        model.head.bias[PROMPT.end_id] += 0.6
+        for layer in model.layers:
+            layer.frames.out.weight.mul_(6)  # type: ignore[operator, union-attr]
+    return model
+
+
+def random_frames(lengths: Sequence[int], extra: int = 0) -> Frames:
+    lengths_B = torch.tensor(lengths)
+    return Frames(3 * torch.randn(len(lengths), max(1, *lengths) + extra, WIDTH), lengths_B)
+
+
+def run(decoder: Decoder, frames: Frames) -> list[Hypothesis]:
+    return decoder.read(decoder.submit(frames).cpu().numpy(), frames)
+
+
+def assert_greedy(model: AttentionDecoder, frames: Frames, found: Sequence[Hypothesis]) -> None:
+    assert len(found) == len(frames.lengths_B)
+    for row, hypothesis in enumerate(found):
+        expected = greedy(model, PROMPT, frames.frames_BTD[row, : frames.lengths_B[row]])
+        assert replace(hypothesis, logprobs=()) == replace(expected, logprobs=())
+        assert hypothesis.logprobs == pytest.approx(expected.logprobs, abs=1e-4)
+
+
+batches = st.lists(st.lists(st.integers(1, 14), min_size=1, max_size=6), min_size=1, max_size=3)
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(0, 2**31), st.sampled_from(CONFIGS), batches)
+def test_batches_are_greedy(seed: int, config: AedConfig, batches: list[list[int]]) -> None:
+    model = tiny_decoder(config, seed)
+    decoder = AedDecoder(model, PROMPT)
+    torch.manual_seed(seed)
+    for lengths in batches:
+        frames = random_frames(lengths, extra=seed % 3)
+        assert_greedy(model, frames, run(decoder, frames))
+
+
+def test_rows_end_at_different_times_by_themselves_and_at_their_limit() -> None:
+    """What the other tests rely on."""
+    torch.manual_seed(0)
+    frames = random_frames([14] * 64)
+    counts = {len(found.token_ids) for found in run(AedDecoder(tiny_decoder(CONFIG, 1), PROMPT), frames)}
+    limit = 14 + 6 - len(PROMPT.ids)
+    assert max(counts) <= limit and len(counts) > 5
+
+
+def test_rows_that_are_done_cost_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, rows = tiny_decoder(CONFIG, 1), []
+    monkeypatch.setattr(aed, "step", lambda *given: (rows.append(len(given[2].token_B1)), one_step(*given))[1])
+    torch.manual_seed(0)
+    frames = random_frames([1 + row % 34 for row in range(64)])
+    found = run(AedDecoder(model, PROMPT), frames)
+    assert_greedy(model, frames, found)
+    needed = sum(len(hypothesis.token_ids) for hypothesis in found)
+    assert rows[0] == 64 and rows[-1] < 16
+    assert sum(rows) < 1.35 * needed < 0.8 * 64 * len(rows)
+
+
+one_step = aed.step
+
+
+def test_an_empty_recording_has_no_words_that_break_anything() -> None:
+    model = tiny_decoder(replace(CONFIG, max_extra_tokens=0), 0)
+    assert run(AedDecoder(model, PROMPT), random_frames([0, 5]))[0] == Hypothesis()
+
+
+def test_what_lies_beyond_a_row_changes_nothing() -> None:
+    model = tiny_decoder(CONFIGS[1], 5)
+    torch.manual_seed(1)
+    frames = random_frames([9, 3, 6])
+    other = frames.frames_BTD.clone()
+    for row, length in enumerate(frames.lengths_B):
+        other[row, length:] = 1e3
+    decoder = AedDecoder(model, PROMPT)
+    assert run(decoder, frames) == run(decoder, Frames(other, frames.lengths_B))
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.integers(0, 2**31), st.sampled_from(CONFIGS), batches, st.sampled_from((None, 1, 2)))
+def test_every_loop_is_greedy(
+    seed: int, config: AedConfig, batches: list[list[int]], steps_per_turn: int | None
+) -> None:
+    """Buckets leave rows and places empty, and states, which share their memory, are used again."""
+    model = tiny_decoder(config, seed)
+    make_loop = chunked() if steps_per_turn is None else partial(PseudoWhile, steps_per_turn)
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        Pretence().install(monkeypatch)
+        monkeypatch.setattr(aed_graphs, "_LEAST_FRAMES", 4)
+        decoder = GraphedAed(model, PROMPT, make_loop)
+        torch.manual_seed(seed)
+        submitted = [(frames, decoder.submit(frames)) for frames in map(random_frames, [*batches, batches[0]])]
+        for frames, packed in submitted:  # all are read after the last submit
+            assert_greedy(model, frames, decoder.read(packed.numpy(), frames))
+        decoder.close()
+
+
+@pytest.mark.parametrize("mode", ["auto", "full", "chunked", "off"])
+def test_modes(fake: FakeCuda, mode: str) -> None:
+    said: list[str] = []
+    model = tiny_decoder(CONFIG, 3)
+    decoder = build_aed_decoder(model, PROMPT, DEVICE, mode, said.append)
+    for lengths in ([3, 1, 5], [1], [9, 9, 9, 2, 1]):
+        frames = random_frames(lengths)
+        assert_greedy(model, frames, run(decoder, frames))
+    assert not said
+    assert (fake.calls.count("cuGraphLaunch") > 0) == (mode in ("auto", "full"))
+    decoder.close()
+    assert not fake.live
+
+
+def test_captures_share_memory_that_grows(pretence: Pretence) -> None:
+    model = tiny_decoder(CONFIG, 3)
+    decoder = GraphedAed(model, PROMPT, chunked())
+
+    def captures_and_live(rows: int, num_frames: int) -> tuple[int, int]:
+        frames = random_frames([num_frames] * rows)
+        assert_greedy(model, frames, run(decoder, frames))
+        return len(pretence.captured), len(pretence.live)
+
+    assert captures_and_live(3, 14) == (1, 1)
+    assert captures_and_live(4, 64) == (1, 1)  # the same bucket
+    assert captures_and_live(2, 14) == (2, 2)  # lies in the same memory
+    assert captures_and_live(8, 14) == (3, 1)  # needs more: all others go
+    assert captures_and_live(4, 65) == (4, 2)
+    decoder.close()
+    assert not pretence.live
+
+
+def test_on_a_cpu_there_are_no_graphs() -> None:
+    for mode in ("full", "chunked"):
+        with pytest.raises(UsageError, match=f"--cuda-graphs {mode}: needs a CUDA device"):
+            build_aed_decoder(tiny_decoder(CONFIG, 3), PROMPT, torch.device("cpu"), mode, pytest.fail)
+
+
+def test_a_random_one_writes_as_much_as_people_say(tmp_path) -> None:
+    made = random_checkpoint("tiny-canary")
+    native.write(made, tmp_path / "model", torch.float32)
+    stored = read_checkpoint(tmp_path / "model")
+    assert stored.config == made.config and stored.tokenizer == made.tokenizer
+    said: list[str] = []
+    transcriber = Transcriber.load(tmp_path / "model", options=Options(language="de"), say=said.append)
+    results = list(transcriber.transcribe(sorted(str(path) for path in AUDIO.glob("0*.flac"))))
+    assert said == ["this model writes no times: its words are spread evenly over each stretch of speech"]
+    for result in results:
+        assert isinstance(result, Transcript)
+        assert len(result.tokens) <= LABELS_PER_S * result.audio.duration_s + PROMPT_TOKENS
+        assert len(result.tokens) >= LABELS_PER_S * result.audio.duration_s - 2
+        times = [token.start_s for token in result.tokens]
+        assert times == sorted(times) and 0 <= times[0] < times[-1] <= result.audio.duration_s
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        (Options(language="en"), "--language"),
+        (Options(target_language="de"), "--target-language"),
+        (Options(pnc=True), "--pnc"),
+        (Options(pnc=False), "--no-pnc"),
+        (Options(timestamps=True), "--timestamps"),
+    ],
+)
+def test_other_models_cannot_be_told(options: Options, named: str) -> None:
+    with pytest.raises(UsageError, match=f"{named}: only models of the Canary family"):
+        Recognizer.build(checkpoint(MODELS / "hybrid"), options=options)
+
+
+# On a device.
+
+needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+
+
+@pytest.mark.cuda
+@needs_cuda
+@pytest.mark.parametrize("mode", ["full", "chunked", "off"])
+@pytest.mark.parametrize("seed", range(4))
+def test_device_modes_are_greedy(mode: str, seed: int) -> None:
+    torch.manual_seed(seed)
+    batches = [random_frames(torch.randint(1, 30, (rows,)).tolist()) for rows in (8, 3, 1, 40, 8)]
+    expected, model = tiny_decoder(CONFIGS[seed], seed), tiny_decoder(CONFIGS[seed], seed).cuda()
+    decoder = build_aed_decoder(model, PROMPT, torch.device("cuda"), mode, pytest.fail)
+    on_device = [Frames(batch.frames_BTD.cuda(), batch.lengths_B.cuda()) for batch in batches]
+    submitted = [decoder.submit(frames) for frames in on_device]
+    for batch, frames, packed in zip(batches, on_device, submitted, strict=True):
+        assert_greedy(expected, batch, decoder.read(packed.cpu().numpy(), frames))
+    decoder.close()
+
+
+@pytest.mark.cuda
+@needs_cuda
+def test_device_modes_agree_in_bf16() -> None:
+    """To the bit, for sizes that are a bucket's, whatever lies in the memory."""
+    model = tiny_decoder(replace(CONFIG, max_extra_tokens=None, max_tokens=39), 3).to("cuda", torch.bfloat16)
+    torch.manual_seed(0)
+    frames = random_frames([64] * 16)
+    frames = Frames(frames.frames_BTD.to("cuda", torch.bfloat16), frames.lengths_B.cuda())
+    found = [
+        run(build_aed_decoder(model, PROMPT, torch.device("cuda"), mode, pytest.fail), frames)
+        for mode in ("full", "chunked")
+    ]
+    assert found[0] == found[1]
