@@ -15,11 +15,13 @@ from fastscribe.bench import reach, work
 from fastscribe.bench.random_model import random_checkpoint
 from fastscribe.bench.shapes import SHAPES
 from fastscribe.config import LocalAttention, ModelConfig
+from fastscribe.decode import aed
 from fastscribe.decode.greedy import greedy
+from fastscribe.decode.prompt import Prompt
 from fastscribe.describe import describe
 from fastscribe.features import LogMel
 from fastscribe.model.model import Model
-from fastscribe.types import Features
+from fastscribe.types import Features, Frames
 from tests.conftest import CONVOLUTIONAL_NAMES, MODELS, checkpoint
 
 TINY = SHAPES["tiny"]
@@ -222,3 +224,34 @@ def test_a_matrix_rate_is_the_layers_work_over_its_time(monkeypatch: pytest.Monk
     flop = 2 * 50 * (4 * encoder.d_model * encoder.ff_hidden + 7 * encoder.d_model**2)
     assert reach.matrix_rate(encoder, CPU, "fp32", 50) == pytest.approx(flop / 8e-3 / 1e12)
     assert len(calls) == 6
+
+
+def test_an_attention_decoder_does_what_is_counted() -> None:
+    """The prompt's logits but for the last are counted and not made, and its tokens see those after them."""
+    config = SHAPES["tiny-canary"]
+    model = Model(config).eval().requires_grad_(False).aed
+    assert model is not None and config.aed is not None
+    model.head.bias[0] = -1e4
+    prompt = Prompt((1,) * work.PROMPT_TOKENS, 0, None, None, {})
+    for seconds in (5.0, 30.0):
+        frames = Frames(torch.randn(1, config.num_frames(seconds), config.encoder.d_model), torch.tensor([100_000]))
+        labels = int(work.LABELS_PER_S * seconds)
+        state = aed.State.allocate(model, prompt, model.new_memory(1, frames.frames_BTD.shape[1], 200))
+        with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
+            aed.begin_(model, prompt, state, frames)
+            for number in range(labels):
+                aed.step(model, prompt, state, work.PROMPT_TOKENS + 1 + number)
+        assert counter.get_total_flops() == pytest.approx(work.decoder_flops(config, seconds, labels), rel=0.05)
+
+
+def test_layers_that_move_from_decoder_to_encoder_leave_less_to_read() -> None:
+    """A layer of width 1,024 has 14.7 M weights, which each token reads; the embedding comes on top."""
+    large, flash = SHAPES["canary-1b"], SHAPES["canary-1b-flash"]
+    assert large.aed is not None and flash.aed is not None
+    assert work.aed_parameters(large.aed) == pytest.approx(24 * 14.7e6 + 4128 * 1024, rel=0.01)
+    assert work.aed_parameters(large.aed) > 4.5 * work.aed_parameters(flash.aed)
+    ratio = (
+        work.per_audio_s(large, [10.0], "bf16", 2).weights_bytes
+        / work.per_audio_s(flash, [10.0], "bf16", 2).weights_bytes
+    )
+    assert ratio > 3
