@@ -26,6 +26,7 @@ LAYERS = (
         "cost_model",
         "windows",
         "crew",
+        "interruption",
         "lookahead",
         "report",
     ),

@@ -1,0 +1,92 @@
+"""What Ctrl-C and SIGTERM do to a command: it ends in order, wherever it is, with exit code 130 or 143.
+
+Python makes an exception of a signal, wherever the main thread is; and in some places exceptions get lost. Native code that
+imports a module takes any of them for a module that cannot be had, and goes on without it: torch without numpy, for one.
+What leaves an exec() of text is remembered by the interpreter, which then kills itself with SIGINT in the end, whatever the
+exit code was to be. What leaves a __del__ is printed and forgotten. There, the signal comes again a moment later. Other
+native code that calls Python makes errors of its own of whatever comes: safetensors, that a file cannot be read.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from types import CodeType, FrameType
+from typing import NoReturn
+
+INTERRUPTED, TERMINATED = 130, 143  # exit codes
+_LATER_S = 0.05
+_IMPORTS, _EXECUTED_TEXT = "<frozen importlib", "<string>"  # files of code
+
+
+class Terminated(BaseException):
+    """SIGTERM, as KeyboardInterrupt is SIGINT."""
+
+
+class Stop:
+    """Whether a signal has come: `exit_code` is then the command's, whatever becomes of the exception."""
+
+    exit_code: int | None = None
+
+    def became(self, error: BaseException) -> bool:
+        """Whether this error stands for the exception. One that came while the command ended has it as its context."""
+        if self.exit_code is None:
+            return False
+        known: BaseException | None = error
+        while known is not None and not isinstance(known, (KeyboardInterrupt, Terminated)):
+            known = known.__context__
+        return known is None
+
+
+def leave_at_once() -> None:
+    """While a command's own modules are imported: of a Ctrl-C then, Python would show where it was."""
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # ignored in the background of some shells
+        signal.signal(signal.SIGINT, _leave_saying_so)
+
+
+def stop_in_order(caller: Callable[..., object]) -> Stop:
+    """From now on: the first signal raises KeyboardInterrupt or Terminated somewhere in what `caller` calls, the next ends
+    the process at once, which costs nothing that is finished."""
+    found = Stop()
+
+    def stop(signal_number: int, frame: FrameType | None) -> None:
+        found.exit_code = _exit_code(signal_number)
+        for each in (signal.SIGTERM, signal.SIGINT):
+            if signal.getsignal(each) is stop:
+                signal.signal(each, _leave)
+        end(signal_number, frame)
+
+    def end(signal_number: int, frame: FrameType | None) -> None:
+        if not _may_get_lost(frame, caller.__code__):
+            raise Terminated if signal_number == signal.SIGTERM else KeyboardInterrupt
+        signal.signal(signal.SIGALRM, lambda _, later: end(signal_number, later))
+        signal.setitimer(signal.ITIMER_REAL, _LATER_S)
+
+    signal.signal(signal.SIGTERM, stop)
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+        signal.signal(signal.SIGINT, stop)
+    return found
+
+
+def _exit_code(signal_number: int) -> int:
+    return TERMINATED if signal_number == signal.SIGTERM else INTERRUPTED
+
+
+def _may_get_lost(frame: FrameType | None, caller: CodeType) -> bool:
+    """Whether an exception raised here may not reach `caller`."""
+    while frame is not None and frame.f_code is not caller:
+        code = frame.f_code
+        if code.co_filename.startswith(_IMPORTS) or code.co_filename == _EXECUTED_TEXT or code.co_name == "__del__":
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _leave(signal_number: int, frame: FrameType | None) -> NoReturn:
+    os._exit(_exit_code(signal_number))
+
+
+def _leave_saying_so(signal_number: int, frame: FrameType | None) -> NoReturn:
+    os.write(2, b"fastscribe: interrupted\n")
+    os._exit(INTERRUPTED)
