@@ -17,6 +17,7 @@ from fastscribe.bench.model_name import model_name
 from fastscribe.cli import app
 from fastscribe.errors import AudioError, UsageError
 from fastscribe.evaluation.scores import normalizer
+from fastscribe.model_location import PACKAGED
 from fastscribe.run import Transcriber
 from fastscribe.types import Failure
 from tests.conftest import AUDIO, MODELS, golden
@@ -115,7 +116,7 @@ def test_a_model_is_called_by_the_hubs_name_or_its_files(tmp_path: Path) -> None
     assert model_name(str(DEMO), DEMO) == "tdt_demo"
     for name in ("parakeet.nemo", "folder"):
         assert model_name(str(tmp_path / name), tmp_path / name) == name.removesuffix(".nemo")
-    assert model_name(None, cached) == model_name("default", cached) == "fastscribe-default"
+    assert model_name(None, PACKAGED) == model_name("default", PACKAGED) == "fastscribe-default"
 
 
 def test_rows_are_longest_first_and_those_without_a_reference_are_left_out(tmp_path: Path) -> None:

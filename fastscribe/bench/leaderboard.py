@@ -33,13 +33,6 @@ from fastscribe.types import Failure, Utterance
 
 CASE_KEYS = ("dataset", "dtype", "batch_size")
 COMPOSITE = "composite"
-DIFFERENCES = (
-    "the normaliser is whisper-normalizer's English one; the board's copy of it also joins dotted initials (u.s. -> us), "
-    "drops ellipses and has a spelling list of its own",
-    "batches hold a budget of frames unless --batch-size is given; the board gives Parakeet models 128 files a batch",
-    "audio beyond 40 s is cut at pauses; the board runs long recordings with local attention, one a batch",
-    "a file that fails counts as an empty text, and as no audio; the board has no such files",
-)
 _WARM_UP_BATCHES = 4
 _LEFT_OUT = "ignore time segment in scoring"  # a reference that the board leaves out, as it does empty ones
 _CHUNK_KEYS = ("parent_id", "chunk_index")  # of a recording that is given in pieces and scored as a whole
