@@ -65,7 +65,8 @@ def random_checkpoint(shape: str, seed: int = 0, device: str = "cpu") -> Checkpo
         if model.ctc is not None:
             _make_ctc_speak_(model.ctc, frames, config)
     weights = {name: tensor.cpu() for name, tensor in model.state_dict().items()}
-    return Checkpoint(Path(shape), "fastscribe", config, random_tokenizer(config.num_labels), weights)
+    tokenizer = random_tokenizer(config.num_labels)
+    return Checkpoint(Path(shape), "fastscribe", config, tokenizer, weights, has_random_weights=True)
 
 
 def random_model(config: ModelConfig, device: torch.device) -> Model:
