@@ -27,6 +27,7 @@ LAYERS = (
         "windows",
         "crew",
         "interruption",
+        "unfinished",
         "lookahead",
         "report",
     ),
