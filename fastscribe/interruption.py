@@ -3,17 +3,18 @@
 Python makes an exception of a signal, wherever the main thread is; and in some places exceptions get lost. Native code that
 imports a module takes any of them for a module that cannot be had, and goes on without it: torch without numpy, for one.
 What leaves an exec() of text is remembered by the interpreter, which then kills itself with SIGINT in the end, whatever the
-exit code was to be. What leaves a __del__ is printed and forgotten. There, the signal comes again a moment later. Other
-native code that calls Python makes errors of its own of whatever comes: safetensors, that a file cannot be read.
+exit code was to be. Finalisers and callbacks of native code print what they cannot raise. There, the signal comes again a
+moment later. Other native code makes errors of its own of whatever comes: safetensors, that a file cannot be read.
 """
 
 from __future__ import annotations
 
 import os
 import signal
+import sys
 from collections.abc import Callable
 from types import CodeType, FrameType
-from typing import NoReturn
+from typing import Any, NoReturn
 
 INTERRUPTED, TERMINATED = 130, 143  # exit codes
 _LATER_S = 0.05
@@ -25,9 +26,27 @@ class Terminated(BaseException):
 
 
 class Stop:
-    """Whether a signal has come: `exit_code` is then the command's, whatever becomes of the exception."""
+    """The first signal raises KeyboardInterrupt or Terminated somewhere in what `caller` calls, the next ends the process at
+    once, which costs nothing that is finished.
 
-    exit_code: int | None = None
+    `exit_code` is the command's once a signal has come, whatever becomes of the exception.
+    """
+
+    def __init__(self, caller: Callable[..., object]) -> None:
+        self.exit_code: int | None = None
+        self._caller = caller.__code__
+        self._show_unraisable = sys.unraisablehook
+
+    def listen(self) -> None:
+        signal.signal(signal.SIGTERM, self._come)
+        if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+            signal.signal(signal.SIGINT, self._come)
+        sys.unraisablehook = self._unraisable
+
+    def over(self) -> None:
+        """The command has ended: what was to come later comes no more."""
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+        sys.unraisablehook = self._show_unraisable
 
     def became(self, error: BaseException) -> bool:
         """Whether this error stands for the exception. One that came while the command ended has it as its context."""
@@ -38,35 +57,34 @@ class Stop:
             known = known.__context__
         return known is None
 
+    def _come(self, signal_number: int, frame: FrameType | None) -> None:
+        self.exit_code = _exit_code(signal_number)
+        for each in (signal.SIGTERM, signal.SIGINT):
+            if signal.getsignal(each) == self._come:
+                signal.signal(each, _leave)
+        self._end(signal_number, frame)
+
+    def _end(self, signal_number: int, frame: FrameType | None) -> None:
+        if _may_get_lost(frame, self._caller):
+            self._end_later(signal_number)
+        else:
+            raise Terminated if signal_number == signal.SIGTERM else KeyboardInterrupt
+
+    def _end_later(self, signal_number: int) -> None:
+        signal.signal(signal.SIGALRM, lambda _, frame: self._end(signal_number, frame))
+        signal.setitimer(signal.ITIMER_REAL, _LATER_S)
+
+    def _unraisable(self, lost: Any) -> None:
+        if lost.exc_type in (KeyboardInterrupt, Terminated):
+            self._end_later(signal.SIGINT if lost.exc_type is KeyboardInterrupt else signal.SIGTERM)
+        else:
+            self._show_unraisable(lost)
+
 
 def leave_at_once() -> None:
     """While a command's own modules are imported: of a Ctrl-C then, Python would show where it was."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # ignored in the background of some shells
         signal.signal(signal.SIGINT, _leave_saying_so)
-
-
-def stop_in_order(caller: Callable[..., object]) -> Stop:
-    """From now on: the first signal raises KeyboardInterrupt or Terminated somewhere in what `caller` calls, the next ends
-    the process at once, which costs nothing that is finished."""
-    found = Stop()
-
-    def stop(signal_number: int, frame: FrameType | None) -> None:
-        found.exit_code = _exit_code(signal_number)
-        for each in (signal.SIGTERM, signal.SIGINT):
-            if signal.getsignal(each) is stop:
-                signal.signal(each, _leave)
-        end(signal_number, frame)
-
-    def end(signal_number: int, frame: FrameType | None) -> None:
-        if not _may_get_lost(frame, caller.__code__):
-            raise Terminated if signal_number == signal.SIGTERM else KeyboardInterrupt
-        signal.signal(signal.SIGALRM, lambda _, later: end(signal_number, later))
-        signal.setitimer(signal.ITIMER_REAL, _LATER_S)
-
-    signal.signal(signal.SIGTERM, stop)
-    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
-        signal.signal(signal.SIGINT, stop)
-    return found
 
 
 def _exit_code(signal_number: int) -> int:
@@ -77,7 +95,7 @@ def _may_get_lost(frame: FrameType | None, caller: CodeType) -> bool:
     """Whether an exception raised here may not reach `caller`."""
     while frame is not None and frame.f_code is not caller:
         code = frame.f_code
-        if code.co_filename.startswith(_IMPORTS) or code.co_filename == _EXECUTED_TEXT or code.co_name == "__del__":
+        if code.co_filename.startswith(_IMPORTS) or code.co_filename == _EXECUTED_TEXT:
             return True
         frame = frame.f_back
     return False

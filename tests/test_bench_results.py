@@ -239,7 +239,7 @@ def test_who_keeps_nothing_does_not_say_so(
         raise KeyboardInterrupt
 
     monkeypatch.setattr(cli, "app", stopped)
-    monkeypatch.setattr(cli, "stop_in_order", lambda caller: Stop())
+    monkeypatch.setattr(Stop, "listen", lambda self: None)
     monkeypatch.setattr(sys, "argv", ["fastscribe", command, "a.json"])
     assert cli._run() == 130
     assert capsys.readouterr().err == said

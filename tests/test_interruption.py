@@ -15,14 +15,15 @@ START = """
 import os, signal, sys, time
 from contextlib import suppress
 signal.signal(signal.SIGINT, signal.default_int_handler)
-from fastscribe.interruption import Terminated, leave_at_once, stop_in_order
+from fastscribe.interruption import Stop, Terminated, leave_at_once
 
 def interrupt():
     os.kill(os.getpid(), int(sys.argv[1]))
     sum(range(100))
 
 def run():
-    stop_in_order(run)
+    stop = Stop(run)
+    stop.listen()
     try:
         do()
         print("goes on", flush=True)
@@ -31,6 +32,8 @@ def run():
         return 130
     except Terminated:
         return 143
+    finally:
+        stop.over()
     return 0
 """
 END = "\nsys.exit(run())"
@@ -152,3 +155,14 @@ def test_an_error_that_came_while_the_command_ended_is_said(tmp_path: Path) -> N
     full = 'raise OutputError("a.json", OSError(28, "disk full"))'
     code, out, said = ended(tmp_path, AS_AN_ERROR.format(then=full))
     assert (code, out) == (1, "") and "disk full" in said
+
+
+def test_what_came_as_the_command_ended_does_not_come_after_it(tmp_path: Path) -> None:
+    """Not even in the moment in which it would come again."""
+    do = """
+def do():
+    exec("interrupt()")
+time.sleep, sleep = lambda seconds: None, time.sleep
+"""
+    late = "\ncode = run()\nsleep(0.3)\nsys.exit(code)"
+    assert ended(tmp_path, START + do + late) == (0, "goes on\n", "")

@@ -16,7 +16,7 @@ from fastscribe import __version__
 from fastscribe.cli import bench, evaluate, merge, models, train, transcribe
 from fastscribe.cli.app import StdoutClosed, app
 from fastscribe.errors import DeviceFailed, FastscribeError, OutputError
-from fastscribe.interruption import INTERRUPTED, TERMINATED, Terminated, stop_in_order
+from fastscribe.interruption import INTERRUPTED, TERMINATED, Stop, Terminated
 from fastscribe.openmp import wait_politely
 from fastscribe.terminal import give_up_stderr_if_gone, say
 
@@ -37,7 +37,8 @@ def main() -> None:
 
 def _run() -> int:
     wait_politely()
-    stop = stop_in_order(_run)
+    stop = Stop(_run)
+    stop.listen()
     try:
         code = int(app(standalone_mode=False) or 0)
     except (KeyboardInterrupt, typer.Abort):
@@ -50,6 +51,8 @@ def _run() -> int:
         if not stop.became(error):
             return _failed(error)
         code = stop.exit_code or INTERRUPTED
+    finally:
+        stop.over()
     if code in _STOPPED:  # some versions of typer turn Ctrl-C into this code themselves
         say(f"{_STOPPED[code]}{_kept()}")
     return code
