@@ -223,6 +223,19 @@ def test_the_command_leaves_the_boards_files_and_a_document(tmp_path: Path) -> N
     assert document["differences"] and document["versions"]["kaldialign"]
 
 
+def test_a_place_that_cannot_be_written_is_said_before_anything_is_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(board, "measure", lambda *given: pytest.fail("too early"))
+    given = manifest(tmp_path / "one_test.jsonl", [row(name) for name in FILES])
+    (tmp_path / "file").touch()
+    (tmp_path / "taken" / board.file_name("m", board.dataset_id(given, "sets"))).mkdir(parents=True)
+    for place, said in (("file", "cannot be made"), ("taken", "there is something that is no file")):
+        arguments = ["-m", str(DEMO), "-o", str(tmp_path / place), "--model-id", "m", "--dataset-path", "sets"]
+        done = CliRunner().invoke(app, ["bench", "leaderboard", given, *arguments, "--device", "cpu"])
+        assert isinstance(done.exception, UsageError) and said in str(done.exception), done.exception
+
+
 def test_audio_of_files_that_fail_makes_nothing_faster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real = board.measure
 

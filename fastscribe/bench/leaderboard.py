@@ -26,8 +26,9 @@ from fastscribe import batching
 from fastscribe.audio.manifest import read_manifest
 from fastscribe.audio.probe import probe
 from fastscribe.audio.source import Source
-from fastscribe.errors import OutputError, UsageError
+from fastscribe.errors import UsageError
 from fastscribe.evaluation.scores import check_installed
+from fastscribe.report.files import check_place, write_page
 from fastscribe.run import Transcriber
 from fastscribe.types import Failure, Utterance
 
@@ -203,13 +204,18 @@ def _slug(name: str) -> str:
     return name.replace("/", "-")
 
 
-def write(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Raises OutputError."""
+def check_file(path: Path) -> None:
+    """Makes its folder. Raises UsageError where it could not be written in the end; an older one of the name may go."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
     except OSError as error:
-        raise OutputError(str(path), error) from error
+        raise UsageError(f"--output-dir {path.parent}: cannot be made: {error.strerror or error}") from error
+    check_place("--output-dir", path, lambda place: True, "result")
+
+
+def write(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Raises OutputError."""
+    write_page(path, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
 
 
 def score(rows: Sequence[Mapping[str, Any]], normalize: Callable[[str], str]) -> Score:

@@ -103,11 +103,13 @@ def _measure_all(
 
     normalize = normalizer("whisper-en")
     read = [board.read(manifest, normalize) for manifest in manifests]  # what is wrong with the last is said at once
-    for manifest, (entries, left_out) in zip(manifests, read, strict=True):
-        dataset = board.dataset_id(manifest, dataset_path)
+    datasets = [board.dataset_id(manifest, dataset_path) for manifest in manifests]
+    files = [folder / board.file_name(model_id, dataset) for dataset in datasets]
+    for file in files:
+        board.check_file(file)
+    for manifest, dataset, file, (entries, left_out) in zip(manifests, datasets, files, read, strict=True):
         texts, wall_s = board.measure(transcriber, entries)
         rows = board.result_rows(entries, texts, wall_s)
-        file = folder / board.file_name(model_id, dataset)
         board.write(file, rows)
         for entry, text in zip(entries, texts, strict=True):
             if text is None:
