@@ -4,20 +4,25 @@ Python makes an exception of a signal, wherever the main thread is; and in some 
 imports a module takes any of them for a module that cannot be had, and goes on without it: torch without numpy, for one.
 What leaves an exec() of text is remembered by the interpreter, which then kills itself with SIGINT in the end, whatever the
 exit code was to be. Finalisers and callbacks of native code print what they cannot raise. There, the signal comes again a
-moment later. Other native code makes errors of its own of whatever comes: safetensors, that a file cannot be read.
+moment later; where that is no better for a second, as torch's own import may last, the process ends at once. Other native
+code makes errors of its own of whatever comes: safetensors, that a file cannot be read.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import sys
 from collections.abc import Callable
+from contextlib import suppress
+from time import monotonic
 from types import CodeType, FrameType
 from typing import Any, NoReturn
 
 INTERRUPTED, TERMINATED = 130, 143  # exit codes
-_LATER_S = 0.05
+ENDINGS = {INTERRUPTED: "interrupted", TERMINATED: "terminated"}
+_LATER_S, _LATEST_S = 0.05, 1.0
 _IMPORTS, _EXECUTED_TEXT = "<frozen importlib", "<string>"  # files of code
 
 
@@ -35,6 +40,7 @@ class Stop:
     def __init__(self, caller: Callable[..., object]) -> None:
         self.exit_code: int | None = None
         self._caller = caller.__code__
+        self._came_at = math.inf
         self._show_unraisable = sys.unraisablehook
 
     def listen(self) -> None:
@@ -58,17 +64,18 @@ class Stop:
         return known is None
 
     def _come(self, signal_number: int, frame: FrameType | None) -> None:
-        self.exit_code = _exit_code(signal_number)
+        self.exit_code, self._came_at = _exit_code(signal_number), monotonic()
         for each in (signal.SIGTERM, signal.SIGINT):
             if signal.getsignal(each) == self._come:
                 signal.signal(each, _leave)
         self._end(signal_number, frame)
 
     def _end(self, signal_number: int, frame: FrameType | None) -> None:
-        if _may_get_lost(frame, self._caller):
-            self._end_later(signal_number)
-        else:
+        if not _may_get_lost(frame, self._caller):
             raise Terminated if signal_number == signal.SIGTERM else KeyboardInterrupt
+        if monotonic() > self._came_at + _LATEST_S:
+            _leave_saying_so(signal_number, frame)
+        self._end_later(signal_number)
 
     def _end_later(self, signal_number: int) -> None:
         signal.signal(signal.SIGALRM, lambda _, frame: self._end(signal_number, frame))
@@ -106,5 +113,6 @@ def _leave(signal_number: int, frame: FrameType | None) -> NoReturn:
 
 
 def _leave_saying_so(signal_number: int, frame: FrameType | None) -> NoReturn:
-    os.write(2, b"fastscribe: interrupted\n")
-    os._exit(INTERRUPTED)
+    with suppress(OSError):
+        os.write(2, f"fastscribe: {ENDINGS[_exit_code(signal_number)]}\n".encode())
+    _leave(signal_number, frame)

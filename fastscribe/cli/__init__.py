@@ -16,7 +16,7 @@ from fastscribe import __version__
 from fastscribe.cli import bench, evaluate, merge, models, train, transcribe
 from fastscribe.cli.app import StdoutClosed, app
 from fastscribe.errors import DeviceFailed, FastscribeError, OutputError
-from fastscribe.interruption import INTERRUPTED, TERMINATED, Stop, Terminated
+from fastscribe.interruption import ENDINGS, INTERRUPTED, TERMINATED, Stop, Terminated
 from fastscribe.openmp import wait_politely
 from fastscribe.terminal import give_up_stderr_if_gone, say
 
@@ -24,7 +24,6 @@ __all__ = ["app", "bench", "evaluate", "main", "merge", "models", "train", "tran
 
 _ClickException: type[Any] = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
 
-_STOPPED = {INTERRUPTED: "interrupted", TERMINATED: "terminated"}
 _KEPT = {"transcribe": "; what was finished is kept, and with --output-dir the same command goes on from there"}
 
 
@@ -53,8 +52,8 @@ def _run() -> int:
         code = stop.exit_code or INTERRUPTED
     finally:
         stop.over()
-    if code in _STOPPED:  # some versions of typer turn Ctrl-C into this code themselves
-        say(f"{_STOPPED[code]}{_kept()}")
+    if code in ENDINGS:  # some versions of typer turn Ctrl-C into this code themselves
+        say(f"{ENDINGS[code]}{_kept()}")
     return code
 
 
