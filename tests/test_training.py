@@ -319,10 +319,15 @@ def test_ranks_learn_as_one_that_takes_their_batches_in_turn(manifest: Path, tmp
         subprocess.Popen([*command, str(rank), str(manifest), str(tmp_path)], cwd=ROOT, env=environment)
         for rank in range(2)
     ]
-    expected = gradients_of([SMALL, LARGE], manifest, tmp_path / "one")
-    assert [rank.wait(timeout=100) for rank in ranks] == [0, 0]
-    for rank in range(2):
-        found = torch.load(tmp_path / f"gradients{rank}.pt", weights_only=True)
+    try:
+        expected = gradients_of([SMALL, LARGE], manifest, tmp_path / "one")
+        assert [rank.wait(timeout=250) for rank in ranks] == [0, 0]
+    finally:
+        for rank in ranks:
+            rank.kill()
+            rank.wait()
+    for number in range(2):
+        found = torch.load(tmp_path / f"gradients{number}.pt", weights_only=True)
         for name, gradient in expected.items():
             torch.testing.assert_close(found[name], gradient)
 
