@@ -89,6 +89,7 @@ class Transcriber:
     def __init__(self, checkpoint: Checkpoint, engine: Engine, options: Options, load_s: float) -> None:
         self.config = checkpoint.config
         self.tokenizer = checkpoint.tokenizer
+        self.has_random_weights = checkpoint.has_random_weights
         self.engine = engine
         self.recognizer = engine.recognizer
         self.options = options

@@ -110,6 +110,7 @@ def test_the_same_seed_makes_the_same_model_and_it_survives_storing(tmp_path: Pa
     native.write(again, tmp_path / "model", torch.float32)
     stored = read_checkpoint(tmp_path / "model")
     assert stored.config == again.config and stored.tokenizer == again.tokenizer
+    assert stored.has_random_weights and again.has_random_weights
 
 
 @pytest.mark.parametrize("num_labels", [16, 1024, 8192])

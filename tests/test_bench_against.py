@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import sys
+import tarfile
 import venv
 from collections.abc import Sequence
 from pathlib import Path
@@ -368,6 +369,7 @@ def test_the_command_compares_and_leaves_a_document(fake_peer: Path, bare_python
     assert document == json.loads(stored.read_text(encoding="utf-8"))
     assert (document["benchmark"], document["same_checkpoint"], document["files"]) == ("against", False, 2)
     assert document["model"] == "tdt_demo" and document["peer_model"] == str(model)
+    assert document["random_weights"] is False and "random" not in done.stderr
     assert document["case_keys"] == ["side", "dtype", "batch_size"]
     ours, peer, failed = document["rows"]
     assert (ours["side"], peer["side"], failed["error"]) == ("fastscribe", "faster-whisper", "MemoryError: too much")
@@ -378,6 +380,19 @@ def test_the_command_compares_and_leaves_a_document(fake_peer: Path, bare_python
     assert "more recordings" in done.stderr
     assert document["versions"]["fastscribe"]["torch"] and document["machine"]["cpu_cores"]
     assert "chatter" not in done.output and "not fastscribe's checkpoint" in done.output
+
+
+def test_of_random_weights_the_document_and_the_last_line_say_so(fake_peer: Path, bare_python: Path) -> None:
+    folder = fake_peer / "random"
+    with tarfile.open(DEMO) as archive:
+        archive.extractall(folder, filter="data")
+    with (folder / "model_config.yaml").open("a", encoding="utf-8") as config:
+        config.write("\nrandom_weights: true\n")  # as scripts/make_random_parakeet.py marks what it makes
+    asked = [*against(fake_model(fake_peer, texts=texts()), bare_python), "--model", str(folder)]
+    done = CliRunner().invoke(app, asked)
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout.splitlines()[-1])["random_weights"] is True
+    assert "says little: the weights are random" in done.stderr
 
 
 def test_a_failing_peer_is_shown_and_ends_the_command(fake_peer: Path, bare_python: Path) -> None:

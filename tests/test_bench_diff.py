@@ -108,6 +108,9 @@ def test_unknown_zero_and_failed() -> None:
         ("labels_per_audio_s", 3.5, 3.6, "changed"),
         ("audio_s_per_s", 100.0, 104.0, "same"),  # timed
         ("files_write_share", 0.1, 0.104, "same"),
+        ("files_write_share", 0.0002, 0.009, "same"),
+        ("files_write_share", 0.0002, 0.012, "changed"),
+        ("padding_share", 0.02, 0.025, "worse"),
     ],
 )
 def test_what_is_counted_has_no_noise(name: str, before: float, after: float, verdict: str) -> None:

@@ -17,6 +17,7 @@ from fastscribe.bench.model_name import model_name
 from fastscribe.cli import app
 from fastscribe.errors import AudioError, UsageError
 from fastscribe.evaluation.scores import normalizer
+from fastscribe.model_location import PACKAGED
 from fastscribe.run import Transcriber
 from fastscribe.types import Failure
 from tests.conftest import AUDIO, MODELS, golden
@@ -115,7 +116,7 @@ def test_a_model_is_called_by_the_hubs_name_or_its_files(tmp_path: Path) -> None
     assert model_name(str(DEMO), DEMO) == "tdt_demo"
     for name in ("parakeet.nemo", "folder"):
         assert model_name(str(tmp_path / name), tmp_path / name) == name.removesuffix(".nemo")
-    assert model_name(None, cached) == model_name("default", cached) == "fastscribe-default"
+    assert model_name(None, PACKAGED) == model_name("default", PACKAGED) == "fastscribe-default"
 
 
 def test_rows_are_longest_first_and_those_without_a_reference_are_left_out(tmp_path: Path) -> None:
@@ -220,6 +221,19 @@ def test_the_command_leaves_the_boards_files_and_a_document(tmp_path: Path) -> N
     assert "one_test.jsonl:" not in done.stderr
     assert "me/demo | my-sets_two_test: WER = 20.00 %" in done.output
     assert document["differences"] and document["versions"]["kaldialign"]
+
+
+def test_a_place_that_cannot_be_written_is_said_before_anything_is_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(board, "measure", lambda *given: pytest.fail("too early"))
+    given = manifest(tmp_path / "one_test.jsonl", [row(name) for name in FILES])
+    (tmp_path / "file").touch()
+    (tmp_path / "taken" / board.file_name("m", board.dataset_id(given, "sets"))).mkdir(parents=True)
+    for place, said in (("file", "cannot be made"), ("taken", "there is something that is no file")):
+        arguments = ["-m", str(DEMO), "-o", str(tmp_path / place), "--model-id", "m", "--dataset-path", "sets"]
+        done = CliRunner().invoke(app, ["bench", "leaderboard", given, *arguments, "--device", "cpu"])
+        assert isinstance(done.exception, UsageError) and said in str(done.exception), done.exception
 
 
 def test_audio_of_files_that_fail_makes_nothing_faster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,6 +22,7 @@ from fastscribe.bench.stored import read
 from fastscribe.cli import app
 from fastscribe.cli.bench import common
 from fastscribe.errors import OutputError, UsageError
+from fastscribe.interruption import Stop
 from fastscribe.report.bench_page import render
 from fastscribe.terminal import show
 from tests.bench_documents import document as made_up
@@ -60,6 +61,16 @@ def test_nothing_but_a_result_is_overwritten(tmp_path: Path) -> None:
         assert CliRunner().invoke(app, ["bench", "diff", str(a), str(b), "--json", str(place)]).exit_code == 0
         assert read(place)["benchmark"] == "diff"
     assert not list(tmp_path.glob("*.part"))
+
+
+def test_a_download_beside_a_result_stays(tmp_path: Path) -> None:
+    a, b = (stored(tmp_path, f"{name}.json", made_up([speed()])) for name in "ab")
+    theirs = [tmp_path / "c.json.part", tmp_path / "c.html.part"]
+    for path in theirs:
+        path.write_text("half of it")
+    places = ["--json", str(tmp_path / "c.json"), "--report-html", str(tmp_path / "c.html")]
+    assert CliRunner().invoke(app, ["bench", "diff", str(a), str(b), *places]).exit_code == 0
+    assert [path.read_text() for path in theirs] == ["half of it"] * 2
 
 
 def test_a_recording_that_is_named_twice_is_kept(tmp_path: Path) -> None:
@@ -228,7 +239,7 @@ def test_who_keeps_nothing_does_not_say_so(
         raise KeyboardInterrupt
 
     monkeypatch.setattr(cli, "app", stopped)
-    monkeypatch.setattr(cli.signal, "signal", lambda *_: None)
+    monkeypatch.setattr(Stop, "listen", lambda self: None)
     monkeypatch.setattr(sys, "argv", ["fastscribe", command, "a.json"])
     assert cli._run() == 130
     assert capsys.readouterr().err == said

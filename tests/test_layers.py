@@ -26,6 +26,8 @@ LAYERS = (
         "cost_model",
         "windows",
         "crew",
+        "interruption",
+        "unfinished",
         "lookahead",
         "report",
     ),

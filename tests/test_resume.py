@@ -71,6 +71,22 @@ def test_failed_files_are_tried_again_when_asked(clips: Path, tmp_path: Path) ->
     assert len(texts(out)) == 6
 
 
+def test_downloads_beside_the_results_stay(clips: Path, tmp_path: Path) -> None:
+    """Browsers call what is not yet whole X.part, too. A row that is done again has both big files written anew."""
+    out = tmp_path / "out"
+    names = [f"{clip.stem}.txt" for clip in CLIPS] + ["transcripts.jsonl", "journal.jsonl", "report.json", "run.html"]
+    theirs = [out / f"{name}.part" for name in names]
+    out.mkdir()
+    for path in theirs:
+        path.write_text("half of it")
+    for _ in range(2):
+        done = transcribe(clips, "-o", out, "-f", "jsonl,txt", "--ordered", "--report-html", out / "run.html")
+        assert done.returncode == 0, done.stderr
+        os.utime(clips / CLIPS[1].name)
+    assert [path.read_text() for path in theirs] == ["half of it"] * len(theirs)
+    assert sorted(out.rglob("*.part")) == sorted(theirs)
+
+
 def test_other_settings_need_another_folder(clips: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     assert transcribe(clips, "-o", out).returncode == 0

@@ -229,7 +229,7 @@ def test_the_shortest_recording_trains_alone(manifest: Path, tmp_path: Path) -> 
         rows = Rows(np.array([0]), torch.ones(1, num_samples, dtype=torch.int16), torch.tensor([num_samples]))
         return trainer._batch(rows, np.full(8, 1.5))
 
-    assert batch_of(trainer._least_s()) == 1
+    assert batch_of(trainer._least_s()) == len(trainer.examples[0].tokens)
     with pytest.raises(ValueError, match="more than 1 value per channel"):
         batch_of(0.5 * trainer._least_s())
 
@@ -303,6 +303,88 @@ def test_a_picture_that_cannot_be_drawn_is_said_once(
     assert said == [f"{tmp_path / 'train.png'}: not drawn: disk full"]
 
 
+def test_a_step_learns_from_labels_alike_whatever_batch_they_came_in(manifest: Path, tmp_path: Path) -> None:
+    """Of a recording and of three, as of all four together."""
+    together = gradients_of([SMALL + LARGE], manifest, tmp_path / "a")
+    in_turn = gradients_of([SMALL, LARGE], manifest, tmp_path / "b")
+    for name, gradient in together.items():
+        torch.testing.assert_close(in_turn[name], gradient)
+
+
+def test_ranks_learn_as_one_that_takes_their_batches_in_turn(manifest: Path, tmp_path: Path) -> None:
+    script = "import sys; from tests.test_training import be_a_rank; be_a_rank(*sys.argv[1:])"
+    command = [sys.executable, "-c", script]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    ranks = [
+        subprocess.Popen([*command, str(rank), str(manifest), str(tmp_path)], cwd=ROOT, env=environment)
+        for rank in range(2)
+    ]
+    try:
+        expected = gradients_of([SMALL, LARGE], manifest, tmp_path / "one")
+        assert [rank.wait(timeout=250) for rank in ranks] == [0, 0]
+    finally:
+        for rank in ranks:
+            rank.kill()
+            rank.wait()
+    for number in range(2):
+        found = torch.load(tmp_path / f"gradients{number}.pt", weights_only=True)
+        for name, gradient in expected.items():
+            torch.testing.assert_close(found[name], gradient)
+
+
+SMALL, LARGE = [2], [0, 1, 3]  # examples
+
+
+def gradients_of(
+    batches: list[list[int]],
+    manifest: Path,
+    folder: Path,
+    ranks: Ranks = Ranks(),  # noqa: B008 - frozen
+) -> dict[str, torch.Tensor]:
+    """That an epoch of one step takes. Without what else differs between batches: noise, statistics of the batch."""
+    folder.mkdir()
+    quiet = {"reverb_chance": 0.0, "babble_chance": 0.0, "noise_chance": 0.0, "gain_db": [0.0, 0.0]}
+    augment = {"speeds": [1.0], **quiet, "freq_masks": 0, "time_masks": 0}
+    plain = {"dropout": 0.0, "clip_norm": None}
+    model, loss = {"subsampling_factor": 4}, {"omega": 0.0}
+    recipe = recipe_of(
+        manifest,
+        batch={"accumulate": len(batches)},
+        augment=augment,
+        optimiser=plain,
+        model=model,
+        loss=loss,
+        run={"epochs": 1},
+    )
+    trainer = Trainer(
+        recipe, prepare(recipe, None), RunFolder(folder), torch.device("cpu"), torch.float32, print, ranks
+    )
+    taken: dict[str, torch.Tensor] = {}
+
+    def take() -> None:
+        taken.update(
+            {name: master.grad.clone() for name, master in trainer.weights.masters.items() if master.grad is not None}
+        )
+
+    network = trainer._parallel
+    network.train = lambda mode=True: torch.nn.Module.train(network, False)  # type: ignore[method-assign]
+    trainer.plan = lambda epoch: ([np.array(batch) for batch in batches], np.ones(len(trainer.examples)))  # type: ignore
+    trainer.weights.optimiser.step = take  # type: ignore[assignment,method-assign]
+    trainer.check = lambda: None  # type: ignore[method-assign]
+    assert trainer.run() and trainer.progress.step == 1 and taken
+    return taken
+
+
+def be_a_rank(rank: str, manifest: str, folder: str) -> None:
+    """One of two processes."""
+    place = Path(folder)
+    dist.init_process_group("gloo", init_method=f"file://{place}/rendezvous", rank=int(rank), world_size=2)
+    mine = SMALL if rank == "0" else LARGE
+    found = gradients_of([mine], Path(manifest), place / f"rank{rank}", ranks=Ranks(int(rank), 2))
+    torch.save(found, place / f"gradients{rank}.pt")
+    dist.destroy_process_group()
+
+
 # --- several ranks, of which this process is one ---------------------------------------------------------------------
 
 
@@ -323,10 +405,14 @@ def test_what_one_rank_cannot_read_counts_nothing(manifest: Path, tmp_path: Path
     trainer._parallel.train()
     buffers = [buffer.clone() for buffer in trainer.model.buffers()]
     nothing = Rows(np.array([], np.int64), torch.zeros(0, 0, dtype=torch.int16), torch.tensor([], dtype=torch.long))
-    assert trainer._batch(nothing, np.ones(8)) == 1
+    assert trainer._batch(nothing, np.ones(8)) == 0
     gradients = [master.grad for master in trainer.weights.masters.values()]
     assert gradients and all(gradient is not None and not gradient.any() for gradient in gradients)
     assert all(map(torch.equal, trainer.model.buffers(), buffers)) and trainer._window.row() == {}
+    before = {name: tensor.clone() for name, tensor in trainer.weights.kept().items()}
+    trainer._step(0)
+    assert trainer.progress.step == 1 and trainer._window.state()["norms"] == []
+    assert all(torch.equal(tensor, before[name]) for name, tensor in trainer.weights.kept().items())
 
 
 def test_ranks_that_find_different_states_are_refused(

@@ -13,9 +13,9 @@ from fastscribe.errors import OutputError, UsageError
 from fastscribe.training.state import RunFolder
 from tests.conftest import MODELS
 
-WRITTEN = ["state.pt", "state.pt.part", "train.jsonl", "train.jsonl.part", "train.png"]
+WRITTEN = ["state.pt", ".state.pt.fastscribe.part", "train.jsonl", ".train.jsonl.fastscribe.part", "train.png"]
 WRITTEN += ["batch_sizes.json", "batch_sizes-3.json", "batch_sizes.json.12.part"]
-WRITTEN += ["best/config.json", "last/config.json", "best.part/x", "last.old/x"]
+WRITTEN += ["best/config.json", "last/config.json", ".best.fastscribe.part/x", ".last.fastscribe.old/x"]
 
 
 @pytest.fixture
@@ -30,6 +30,18 @@ def test_all_that_a_run_wrote_is_cleared_and_nothing_else(folder: RunFolder) -> 
         path.touch()
     folder.clear()
     assert sorted(path.name for path in folder.path.iterdir()) == ["mine", "mine.txt"]
+
+
+def test_a_users_copies_of_models_stay(folder: RunFolder) -> None:
+    checkpoint = read_checkpoint(MODELS / "tdt_demo" / "model.nemo")
+    theirs = [folder.path / f"{name}.{end}" / "note.txt" for name in ("best", "last") for end in ("old", "part")]
+    for path in theirs:
+        path.parent.mkdir()
+        path.write_text("mine")
+    for model in (folder.best, folder.last, folder.best):
+        folder.save_model(model, checkpoint, torch.bfloat16)
+    folder.clear()
+    assert [path.read_text() for path in theirs] == ["mine"] * 4 and not folder.best.exists()
 
 
 def test_a_folder_that_cannot_be_cleared(folder: RunFolder) -> None:
@@ -93,4 +105,4 @@ def test_a_model_is_for_whom_the_umask_lets(folder: RunFolder, monkeypatch: pyte
     finally:
         os.umask(before)
     assert {path.stat().st_mode & 0o777 for path in folder.best.iterdir()} == {0o644}
-    assert {path.name for path in folder.best.iterdir()} | {"best.part"} == set(synced)
+    assert {path.name for path in folder.best.iterdir()} | {".best.fastscribe.part"} == set(synced)

@@ -94,7 +94,7 @@ def test_gradients_are_averaged_over_batches_and_clipped() -> None:
     first, second = Weights(one, torch.float32, recipe), Weights(two, torch.float32, recipe)
     give_gradients(one, 1, scale=100.0)
     give_gradients(two, 1, scale=300.0)
-    norms = first.step(0.0), second.step(0.0, num_batches=3)
+    norms = first.step(0.0), second.step(0.0, weight=3)
     assert norms[0] == pytest.approx(norms[1], rel=1e-5) and norms[0] > 0.5
     for a, b in zip(one.parameters(), two.parameters(), strict=True):
         torch.testing.assert_close(a, b)
@@ -108,7 +108,7 @@ def test_gradients_of_several_batches_are_summed_in_float32() -> None:
         model.weight.grad = torch.full_like(model.weight, gradient)
         weights.gather()
         assert model.weight.grad is None
-    assert weights.step(0.0, num_batches=1001) == pytest.approx(2 / 1001, rel=0.01)
+    assert weights.step(0.0, weight=1001) == pytest.approx(2 / 1001, rel=0.01)
 
 
 def test_a_step_without_gradients_is_counted_and_changes_nothing() -> None:
@@ -117,7 +117,7 @@ def test_a_step_without_gradients_is_counted_and_changes_nothing() -> None:
     give_gradients(model, 0)
     weights.step(0.0)
     before = {name: tensor.clone() for name, tensor in weights.kept().items()}
-    assert weights.step(0.0, num_batches=0) == 0.0 and weights.num_steps == 2
+    assert weights.step(0.0, weight=0) == 0.0 and weights.num_steps == 2
     assert all(torch.equal(tensor, before[name]) for name, tensor in weights.kept().items())
 
 

@@ -3,8 +3,8 @@
 Noise is the wider of the two spreads (largest less smallest, over the median) of a measurement made several times: its
 `_runs`, or its `min_` and `max_`. With five runs each, one of 230 medians of the same thing moves further than that by chance,
 with three one of 17 (normal noise, simulated). Where there is no spread, a share that the user sets stands for it; but what
-is counted and not timed (errors, equal texts) has no noise. Of rows that were measured over other audio, nothing is called
-better or worse but that.
+is counted and not timed (errors, equal texts) has no noise, and a share of the time is never known to a hundredth of the
+whole. Of rows that were measured over other audio, nothing is called better or worse but what is counted.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ _COUNTED_STARTS = (
     *("wer", "cer", "equal_", "failed", "left_out", "labels", "label_difference"),
     *("insertions", "deletions", "substitutions", "reference_words"),
 )
+_LEAST_SHARE_OF_TIME = 0.01
 _ROUNDING_PERCENT = 1e-4  # sums of the same numbers in another order
 _AMOUNTS = ("audio_s", "sequence_s", "duration_s")  # how much was done, not how fast
 _EXTREME = re.compile(r"(?<![a-z0-9])(min|max)_")  # min_ms beside ms, wall_min_s beside wall_s
@@ -170,11 +171,17 @@ def _changes(
             spreads = [_spread_percent(name, flat) for flat in (flat_a, flat_b)]
             usual = _ROUNDING_PERCENT if _is_counted(name) else default_noise_percent
             noise = max((one for one in spreads if one is not None), default=usual)
+            if before and _is_share_of_time(name):
+                noise = max(noise, 100.0 * _LEAST_SHARE_OF_TIME / abs(before))
             yield _change(case, name, before, after, noise, same_work)
 
 
 def _is_counted(name: str) -> bool:
     return name in _WORK or name.startswith(_COUNTED_STARTS)
+
+
+def _is_share_of_time(name: str) -> bool:
+    return name.endswith("_share") and not name.startswith("padding") and not _is_counted(name)
 
 
 def _change(

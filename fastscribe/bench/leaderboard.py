@@ -26,20 +26,14 @@ from fastscribe import batching
 from fastscribe.audio.manifest import read_manifest
 from fastscribe.audio.probe import probe
 from fastscribe.audio.source import Source
-from fastscribe.errors import OutputError, UsageError
+from fastscribe.errors import UsageError
 from fastscribe.evaluation.scores import check_installed
+from fastscribe.report.files import check_place, write_page
 from fastscribe.run import Transcriber
 from fastscribe.types import Failure, Utterance
 
 CASE_KEYS = ("dataset", "dtype", "batch_size")
 COMPOSITE = "composite"
-DIFFERENCES = (
-    "the normaliser is whisper-normalizer's English one; the board's copy of it also joins dotted initials (u.s. -> us), "
-    "drops ellipses and has a spelling list of its own",
-    "batches hold a budget of frames unless --batch-size is given; the board gives Parakeet models 128 files a batch",
-    "audio beyond 40 s is cut at pauses; the board runs long recordings with local attention, one a batch",
-    "a file that fails counts as an empty text, and as no audio; the board has no such files",
-)
 _WARM_UP_BATCHES = 4
 _LEFT_OUT = "ignore time segment in scoring"  # a reference that the board leaves out, as it does empty ones
 _CHUNK_KEYS = ("parent_id", "chunk_index")  # of a recording that is given in pieces and scored as a whole
@@ -210,13 +204,18 @@ def _slug(name: str) -> str:
     return name.replace("/", "-")
 
 
-def write(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Raises OutputError."""
+def check_file(path: Path) -> None:
+    """Makes its folder. Raises UsageError where it could not be written in the end; an older one of the name may go."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
     except OSError as error:
-        raise OutputError(str(path), error) from error
+        raise UsageError(f"--output-dir {path.parent}: cannot be made: {error.strerror or error}") from error
+    check_place("--output-dir", path, lambda place: True, "result")
+
+
+def write(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Raises OutputError."""
+    write_page(path, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
 
 
 def score(rows: Sequence[Mapping[str, Any]], normalize: Callable[[str], str]) -> Score:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fastscribe.model_location import DEFAULT
+from fastscribe.model_location import PACKAGED
 
 
 def model_name(asked: str | None, path: Path) -> str:
     """The hub's name, or the file's or folder's; where that is "model", as NeMo names most files, the folder's around it."""
-    if asked is None or (asked == DEFAULT and not Path(asked).exists()):
+    if path == PACKAGED:
         return "fastscribe-default"
-    if not Path(asked).exists():
+    if asked is not None and not Path(asked).exists():
         return asked
     return path.resolve().parent.name if path.stem == "model" else path.resolve().name.removesuffix(".nemo")

@@ -76,7 +76,8 @@ def random_checkpoint(shape: str, seed: int = 0, device: str = "cpu") -> Checkpo
         if model.aed is not None:
             _make_aed_speak_(model.aed)
     weights = {name: tensor.cpu() for name, tensor in model.state_dict().items()}
-    return Checkpoint(Path(shape), "fastscribe", config, random_tokenizer(config), weights)
+    tokenizer = random_tokenizer(config)
+    return Checkpoint(Path(shape), "fastscribe", config, tokenizer, weights, has_random_weights=True)
 
 
 def random_model(config: ModelConfig, device: torch.device) -> Model:

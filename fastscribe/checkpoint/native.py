@@ -17,6 +17,7 @@ from fastscribe.errors import CheckpointError
 
 FORMAT = "fastscribe"
 FORMAT_VERSION = 1
+RANDOM_KEY = "random_weights"  # true in a model that was made for benchmarks
 
 
 def read(folder: Path, stored: Mapping[str, Any]) -> Checkpoint:
@@ -28,8 +29,8 @@ def read(folder: Path, stored: Mapping[str, Any]) -> Checkpoint:
     with odd_values_refused(folder / "config.json"):
         config = ModelConfig.from_json(stored["model"])
         validate(config, folder / "config.json")
-    tokenizer = read_tokenizer(folder, config)
-    return Checkpoint(folder, "fastscribe", config, tokenizer, load_safetensors(folder / "model.safetensors"))
+    tokenizer, weights = read_tokenizer(folder, config), load_safetensors(folder / "model.safetensors")
+    return Checkpoint(folder, "fastscribe", config, tokenizer, weights, stored.get(RANDOM_KEY) is True)
 
 
 def write(checkpoint: Checkpoint, folder: Path, dtype: torch.dtype) -> None:
@@ -47,4 +48,6 @@ def write(checkpoint: Checkpoint, folder: Path, dtype: torch.dtype) -> None:
     for name, content in checkpoint.tokenizer.files.items():
         (folder / name).write_bytes(content)
     stored = {"format": FORMAT, "format_version": FORMAT_VERSION, "model": checkpoint.config.to_json()}
+    if checkpoint.has_random_weights:
+        stored[RANDOM_KEY] = True
     (folder / "config.json").write_text(json.dumps(stored, indent=2) + "\n", encoding="utf-8")

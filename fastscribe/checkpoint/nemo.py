@@ -29,6 +29,7 @@ from fastscribe.tokenizer import MAX_TOKENIZER_BYTES, Tokenizer, from_characters
 
 CONFIG_NAME = "model_config.yaml"
 WEIGHTS_NAME = "model_weights.ckpt"
+RANDOM_KEY = "random_weights"  # of the config, as scripts/make_random_parakeet.py writes it
 _MAX_DEPTH = 100  # of nested YAML
 _MAX_EVENTS = 300_000  # of YAML: about its values
 _MAX_SCALAR = 1 << 16  # characters of one
@@ -123,7 +124,8 @@ def _read(open_member: OpenMember, where: Path) -> Checkpoint:
     file, size = open_member(WEIGHTS_NAME)
     with file:
         weights = names.from_nemo(load_torch(file, size, f"{where}: {WEIGHTS_NAME}"), model.encoder)
-    return Checkpoint(where, "nemo", model, fitting(tokenizer, model), weights)
+    is_random = config.values.get(RANDOM_KEY) is True
+    return Checkpoint(where, "nemo", model, fitting(tokenizer, model), weights, is_random)
 
 
 def _content(open_member: OpenMember, name: str, max_bytes: int, where: Path) -> bytes:

@@ -31,6 +31,7 @@ class Checkpoint:
     config: ModelConfig
     tokenizer: Tokenizer
     weights: Mapping[str, torch.Tensor]
+    has_random_weights: bool = False  # made for benchmarks: what it says means nothing
 
     @property
     def num_parameters(self) -> int:

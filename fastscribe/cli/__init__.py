@@ -7,7 +7,6 @@ A file a command; nothing heavy is imported before a command needs it.
 from __future__ import annotations
 
 import os
-import signal
 import sys
 from typing import Annotated, Any
 
@@ -17,6 +16,7 @@ from fastscribe import __version__
 from fastscribe.cli import bench, evaluate, merge, models, train, transcribe
 from fastscribe.cli.app import StdoutClosed, app
 from fastscribe.errors import DeviceFailed, FastscribeError, OutputError
+from fastscribe.interruption import ENDINGS, INTERRUPTED, TERMINATED, Stop, Terminated
 from fastscribe.openmp import wait_politely
 from fastscribe.terminal import give_up_stderr_if_gone, say
 
@@ -24,7 +24,6 @@ __all__ = ["app", "bench", "evaluate", "main", "merge", "models", "train", "tran
 
 _ClickException: type[Any] = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
 
-_INTERRUPTED, _TERMINATED = 130, 143
 _KEPT = {"transcribe": "; what was finished is kept, and with --output-dir the same command goes on from there"}
 
 
@@ -37,55 +36,48 @@ def main() -> None:
 
 def _run() -> int:
     wait_politely()
-    signal.signal(signal.SIGTERM, _stop)
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # ignored in the background of some shells
-        signal.signal(signal.SIGINT, _stop)
+    stop = Stop(_run)
+    stop.listen()
     try:
         code = int(app(standalone_mode=False) or 0)
-    except _ClickException as error:
-        say(f"{error.format_message()} (try --help)".replace("\n", " "))
-        return int(error.exit_code)
-    except (OutputError, DeviceFailed) as error:
-        say(str(error))
-        return 1
-    except FastscribeError as error:
-        say(" ".join(str(error).split()))
-        return 2
     except (KeyboardInterrupt, typer.Abort):
-        code = _INTERRUPTED
+        code = INTERRUPTED
+    except Terminated:
+        code = TERMINATED
     except train.Stopped as stopped:
         return stopped.code
-    except (StdoutClosed, BrokenPipeError):
+    except Exception as error:
+        if not stop.became(error):
+            return _failed(error)
+        code = stop.exit_code or INTERRUPTED
+    finally:
+        stop.over()
+    if code in ENDINGS:  # some versions of typer turn Ctrl-C into this code themselves
+        say(f"{ENDINGS[code]}{_kept()}")
+    return code
+
+
+def _failed(error: Exception) -> int:
+    """The exit code, once it is said. Raises what nobody expected."""
+    if isinstance(error, _ClickException):
+        say(f"{error.format_message()} (try --help)".replace("\n", " "))
+        return int(error.exit_code)
+    if isinstance(error, (OutputError, DeviceFailed)):
+        say(str(error))
+        return 1
+    if isinstance(error, FastscribeError):
+        say(" ".join(str(error).split()))
+        return 2
+    if isinstance(error, (StdoutClosed, BrokenPipeError)):
         if sys.stdout is not None:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains when it flushes
         return 141
-    except _Terminated:
-        say(f"terminated{_kept()}")
-        return _TERMINATED
-    if code == _INTERRUPTED:  # some versions of typer turn Ctrl-C into this code themselves
-        say(f"interrupted{_kept()}")
-    return code
+    raise error
 
 
 def _kept() -> str:
     """What the command that was given does about an end before its end, where it has not said so itself."""
     return _KEPT.get(next(iter(sys.argv[1:]), ""), "")
-
-
-class _Terminated(BaseException):
-    """SIGTERM, as KeyboardInterrupt is SIGINT."""
-
-
-def _stop(signal_number: int, frame: object) -> None:
-    """The first signal ends the run in order; the next ends the process at once, which costs nothing that is finished."""
-    for each in (signal.SIGTERM, signal.SIGINT):
-        if signal.getsignal(each) is _stop:
-            signal.signal(each, _leave)
-    raise _Terminated if signal_number == signal.SIGTERM else KeyboardInterrupt
-
-
-def _leave(signal_number: int, frame: object) -> None:
-    os._exit(_TERMINATED if signal_number == signal.SIGTERM else _INTERRUPTED)
 
 
 def _version(value: bool) -> None:

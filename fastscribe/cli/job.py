@@ -19,6 +19,7 @@ from fastscribe.cli.app import StdoutClosed
 from fastscribe.config import Options, OutputStyle
 from fastscribe.errors import OutputError, UsageError
 from fastscribe.events import Events
+from fastscribe.report.files import write_page
 from fastscribe.resume.shards import Shard
 from fastscribe.terminal import ProgressBar, failure_line, report_table, say, show, survey_table, without_mp3_chatter
 from fastscribe.types import Failure, Transcript
@@ -158,12 +159,7 @@ def _fingerprint(job: Job, transcriber: Transcriber) -> dict[str, Any]:
 
 def _write_report(path: Path, stats: RunStats) -> None:
     """Whole or not at all: `merge` takes it for a sign that the run is complete."""
-    part = path.with_name(path.name + ".part")
-    try:
-        part.write_text(json.dumps(stats.to_json(), indent=2) + "\n", encoding="utf-8")
-        os.replace(part, path)
-    except OSError as error:
-        raise OutputError(str(path), error) from error
+    write_page(path, json.dumps(stats.to_json(), indent=2) + "\n")
 
 
 def _write_all(

@@ -27,13 +27,14 @@ from fastscribe.errors import UsageError
 from fastscribe.output.names import OutputNames, Rename, name_key, names_of
 from fastscribe.output.writers import render
 from fastscribe.resume import journal
-from fastscribe.resume.entries import Entry, Paths, free_name, part_of
+from fastscribe.resume.entries import Entry, Paths, free_name
 from fastscribe.resume.folder_lock import FolderLock
 from fastscribe.resume.journal import Appender
 from fastscribe.resume.ledger import Expected, Ledger
 from fastscribe.resume.shards import WHOLE, Shard
 from fastscribe.resume.tidy import finish_tidying, tidy
 from fastscribe.types import Failure, Transcript
+from fastscribe.unfinished import part_of
 
 _RESERVED = {"json": "report"}  # report.json is the run's own
 _CLEARING_S = 5.0  # how long another shard may take to clear a folder

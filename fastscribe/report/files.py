@@ -9,6 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from fastscribe.errors import OutputError, UsageError
+from fastscribe.unfinished import part_of
 
 _START = b"<!doctype html"
 
@@ -29,7 +30,7 @@ def check_place(option: str, path: Path, may_go: Callable[[Path], bool], kind: s
             raise UsageError(f"{option} {path}: there is something that is no file: name another place")
         if place.exists() and not may_go(place):
             raise UsageError(f"{option} {path}: there is a file that is no {kind}: name another place")
-        part = _part(place)
+        part = part_of(place)
         part.open("ab").close()
         part.unlink()
     except OSError as error:
@@ -39,7 +40,7 @@ def check_place(option: str, path: Path, may_go: Callable[[Path], bool], kind: s
 
 def write_page(path: Path, text: str) -> None:
     """Raises OutputError; then what was there before still is."""
-    part = _part(path)
+    part = part_of(path)
     try:
         part.write_text(text, encoding="utf-8")
         os.replace(part, path)
@@ -54,7 +55,3 @@ def _is_page(path: Path) -> bool:
     with path.open("rb") as file:
         start = file.read(len(_START)).lower()
     return start in (b"", _START)
-
-
-def _part(path: Path) -> Path:
-    return path.with_name(path.name + ".part")

@@ -115,7 +115,7 @@ class Paths:
 
     @property
     def swap(self) -> Path:
-        """The marker that both `.part` files are complete."""
+        """The marker that both unfinished files are complete."""
         return self.directory / f".swap{self.suffix}"
 
 
@@ -236,8 +236,3 @@ def free_name(path: Path, what: str) -> Path:
 def first_line(path: Path) -> bytes:
     with path.open("rb") as file:
         return file.readline()
-
-
-def part_of(path: Path) -> Path:
-    """What a file is called until it is complete."""
-    return path.with_name(path.name + ".part")

@@ -20,11 +20,11 @@ from fastscribe.resume.entries import (
     Entry,
     Paths,
     first_line,
-    part_of,
     read_header,
 )
 from fastscribe.resume.repair import repair, sound_entries
 from fastscribe.resume.tidy import sync
+from fastscribe.unfinished import part_of
 
 
 class Journal:

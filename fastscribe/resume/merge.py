@@ -23,10 +23,10 @@ from fastscribe.resume.entries import (
     free_name,
     is_row,
     live_places,
-    part_of,
     read_header,
 )
 from fastscribe.resume.shards import Shard
+from fastscribe.unfinished import part_of
 
 _NEEDED = {"audio_s", "wall_s", "padded_frames", "real_frames", "gaps", "gap_s", "stage_s", "usd_per_hour"}
 _NEEDED |= {"peak_bytes", "device", "dtype"}

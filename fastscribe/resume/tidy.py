@@ -13,7 +13,8 @@ from typing import IO, Any
 import numpy as np
 
 from fastscribe.errors import UsageError
-from fastscribe.resume.entries import Paths, entries_of, first_line, is_row, live_places, parse_entry, part_of
+from fastscribe.resume.entries import Paths, entries_of, first_line, is_row, live_places, parse_entry
+from fastscribe.unfinished import part_of
 
 CHANGED = "was changed since the last run; use another folder, or --overwrite"
 

@@ -26,6 +26,14 @@ class Ranks:
         if self.count > 1:
             dist.barrier()
 
+    def mean(self, value: float, device: torch.device) -> float:
+        """Of all ranks' values, the same on each."""
+        if self.count == 1:
+            return value
+        total = torch.tensor(value, dtype=torch.float64, device=device)
+        dist.all_reduce(total)
+        return float(total) / self.count
+
     @classmethod
     def of_torchrun(cls) -> Ranks:
         values = (os.environ.get(name) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"))

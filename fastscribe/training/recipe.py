@@ -155,7 +155,7 @@ class BatchRecipe:
     seconds: float | Literal["auto"] = "auto"  # of audio, padding included; auto: what the device's memory holds
     buckets: int = 16  # by duration; fewer where these could not fill their batches
     token_buckets: int = 2  # in each of those
-    accumulate: int = 1  # batches to a step of the optimiser
+    accumulate: int = 1  # batches to a step of the optimiser, which learns from all their labels alike
 
     def __post_init__(self) -> None:
         _check(self, lambda seconds: seconds == "auto" or seconds > 0, "'auto' or a number above 0", "seconds")

@@ -17,6 +17,7 @@ import torch
 from fastscribe.checkpoint import Checkpoint, native
 from fastscribe.errors import OutputError, UsageError
 from fastscribe.resume.folder_lock import FolderLock
+from fastscribe.unfinished import part_of
 
 FORMAT_VERSION = 2
 
@@ -42,9 +43,9 @@ class RunFolder:
         """Removes what a run wrote, and nothing else. Raises OutputError."""
         try:
             for folder in (self.best, self.last):
-                for name in (folder.name, f"{folder.name}.part", f"{folder.name}.old"):
-                    _remove(folder.with_name(name))
-            written = (self.state, _part(self.state), self.log, _part(self.log), self.plot)
+                for each in (folder, part_of(folder), _former(folder)):
+                    _remove(each)
+            written = (self.state, part_of(self.state), self.log, part_of(self.log), self.plot)
             for path in (*written, *self.path.glob("batch_sizes*.json"), *self.path.glob("batch_sizes*.json.*.part")):
                 path.unlink(missing_ok=True)
         except OSError as error:
@@ -58,7 +59,7 @@ class RunFolder:
             )
 
     def save_state(self, values: Mapping[str, Any]) -> None:
-        part = _part(self.state)
+        part = part_of(self.state)
         try:
             with part.open("wb") as file:
                 torch.save({"format_version": FORMAT_VERSION, **values}, file)
@@ -85,7 +86,7 @@ class RunFolder:
 
     def save_model(self, folder: Path, checkpoint: Checkpoint, dtype: torch.dtype) -> None:
         """A folder that replaces the former one in one step, or nearly: what is there is always a whole one."""
-        new, old = folder.with_name(folder.name + ".part"), folder.with_name(folder.name + ".old")
+        new, old = part_of(folder), _former(folder)
         _remove(new)
         try:
             native.write(checkpoint, new, dtype)
@@ -132,7 +133,7 @@ class RunFolder:
             for row in self.rows()
             if row.get("step", 0) < step or (row.get("step") == step and (keep_validation or "validation" not in row))
         ]
-        part = _part(self.log)
+        part = part_of(self.log)
         try:
             part.write_text("".join(json.dumps(row) + "\n" for row in kept), encoding="utf-8")
             os.replace(part, self.log)
@@ -140,8 +141,9 @@ class RunFolder:
             raise OutputError(str(self.log), error) from error
 
 
-def _part(path: Path) -> Path:
-    return path.with_name(f"{path.name}.part")
+def _former(folder: Path) -> Path:
+    """Where a model is while the next takes its name."""
+    return folder.with_name(f".{folder.name}.fastscribe.old")
 
 
 def _settle(folder: Path) -> None:

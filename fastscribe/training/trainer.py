@@ -333,18 +333,16 @@ class Trainer:
         batches, speeds = self.plan(self.progress.epoch)
         progress, accumulate = self.progress, self.recipe.batch.accumulate
         progress.batches = len(batches)
-        num_read, start, logged_s, logged_at = 0, perf_counter(), 0.0, perf_counter()
+        num_labels, start, logged_s, logged_at = 0, perf_counter(), 0.0, perf_counter()
         self._parallel.train()
         for rows in self.feed.batches(batches[progress.batches_done :]):
             is_last = progress.batches_done + 1 == len(batches)
             is_step = (progress.batches_done + 1) % accumulate == 0 or is_last
-            num_read += self._batch(rows, speeds)
+            num_labels += self._batch(rows, speeds)
             progress.batches_done += 1
             if is_step:
-                norm = self.weights.step(self._share, num_read)
-                if num_read:
-                    self._window.add_norm(norm)
-                num_read, progress.step = 0, self.weights.num_steps
+                self._step(num_labels)
+                num_labels = 0
             audio_s = sum(self.examples[index].duration_s / speeds[index] for index in rows.examples)
             progress.audio_s, logged_s = progress.audio_s + audio_s, logged_s + audio_s
             progress.examples += len(rows.examples)
@@ -359,6 +357,18 @@ class Trainer:
             update()
             if is_step and self._all_stop():
                 return
+
+    def _step(self, num_labels: int) -> None:
+        """With the gradient of the mean loss of all labels of the step, whatever batches and ranks they came in.
+
+        NeMo and Lightning take the mean of the batches' means instead, in which a label of a small batch counts more. Labels
+        that CTC cannot align count too: how many these are is known only to the loss.
+        """
+        count = self.ranks.mean(num_labels, self.device)  # data_parallel has divided the sums by the number of ranks
+        norm = self.weights.step(self._share, count)
+        if count:
+            self._window.add_norm(norm)
+        self.progress.step = self.weights.num_steps
 
     def _all_stop(self) -> bool:
         """Whether any rank has been told to stop, so that none waits for another that has.
@@ -385,25 +395,23 @@ class Trainer:
         return done / self.recipe.run.epochs
 
     def _batch(self, rows: Rows, speeds: np.ndarray) -> int:
-        """Forward and backward. Returns 1, or 0 where no row could be read: no gradients then, on several ranks zeros.
-
-        Those count: all ranks must divide their sum by the same number.
-        """
+        """Forward and backward. Returns how many labels were learnt from: 0 where no row could be read."""
         number = self.progress.epoch, self.progress.batches_done, self.ranks.rank
         chance = np.random.default_rng([self.recipe.run.seed, *number[:2]]).random()
         if not len(rows.examples):
             if self.ranks.count > 1:
                 self._zero_gradients(chance)
-            return int(self.ranks.count > 1)
+            return 0
         generator = batch_generator(self.recipe.run.seed, *number)
         torch.manual_seed(_seed(self.recipe.run.seed + 1, *number))  # dropout's
         features = self._features(rows, torch.from_numpy(speeds[rows.examples]), generator)
-        targets = targets_of([self.examples[index].tokens for index in rows.examples], self.device)
-        losses = self._parallel(features, targets, chance)
-        losses["loss"].backward()
+        tokens = [self.examples[index].tokens for index in rows.examples]
+        num_labels = sum(map(len, tokens))
+        losses = self._parallel(features, targets_of(tokens, self.device), chance)
+        (num_labels * losses["loss"]).backward()
         self.weights.gather()
         self._window.add_losses({name: loss.detach() for name, loss in losses.items()})
-        return 1
+        return num_labels
 
     def _zero_gradients(self, chance: float) -> None:
         """Of a second of silence, for the other ranks, which wait for this one's."""

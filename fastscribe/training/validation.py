@@ -84,4 +84,5 @@ def with_weights(checkpoint: Checkpoint, weights: Mapping[str, torch.Tensor], dt
     return replace(
         checkpoint,
         weights={name: tensor.to(dtype) if tensor.is_floating_point() else tensor for name, tensor in kept.items()},
+        has_random_weights=False,
     )

@@ -68,19 +68,20 @@ class Weights:
             parameter.grad = None
 
     @torch.no_grad()
-    def step(self, share: float, num_batches: int = 1) -> float:
-        """Takes the gradients that `num_batches` backward passes have summed, and forgets them. Returns their norm.
+    def step(self, share: float, weight: float = 1.0) -> float:
+        """Takes the gradients that backward passes have summed, over `weight`, and forgets them. Returns their norm.
 
-        `share` is how much of the run is over. Gradients that are not finite change nothing, nor does a step without any;
+        `share` is how much of the run is over. Gradients that are not finite change nothing, nor does a step of no weight;
         the buffers are then what they were after the last step that did.
         """
         self.gather()
         gradients = [master.grad for master in self.masters.values() if master.grad is not None]
-        if not gradients:
+        if not weight:
+            self._forget_gradients()
             self.num_steps += 1
             return 0.0
-        if num_batches > 1:
-            torch._foreach_div_(gradients, float(num_batches))
+        if weight != 1:
+            torch._foreach_div_(gradients, weight)
         norm = float(torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients))))
         for group in self.optimiser.param_groups:
             group["lr"] = self.learning_rate(share)
@@ -90,12 +91,16 @@ class Weights:
             self.optimiser.step()
         self._keep_buffers(is_sound=math.isfinite(norm))
         self.num_steps += 1
+        self._forget_gradients()
         for name, master in self.masters.items():
-            master.grad = None
             if self._parameters[name].data_ptr() != master.data_ptr():
                 self._parameters[name].data.copy_(master)
         self._average()
         return norm
+
+    def _forget_gradients(self) -> None:
+        for master in self.masters.values():
+            master.grad = None
 
     def _keep_buffers(self, is_sound: bool) -> None:
         """BatchNorm's statistics take whatever goes forward, and never get rid of a NaN: so they go back with the step."""

@@ -63,6 +63,7 @@ def compare(asked: Comparison, found: dict[str, Any], say: Callable[[str], None]
         )
         found |= {
             **_settings(asked, recordings),
+            "random_weights": ours.info["random_weights"],
             "load_s": {worker.side: round(worker.info["load_s"], 2) for worker in (ours, theirs)},
             "versions": {worker.side: worker.info["versions"] for worker in (ours, theirs)},
         }

@@ -176,6 +176,8 @@ def about(document: Mapping[str, Any], peer: str) -> list[str]:
     found = document["rows"][0]
     between = found["wer_between_share"]
     differ = "" if between is None else f"; {100 * between:.1f} % of the peer's words are edited between the two"
+    if document["random_weights"]:
+        differ += ", which says little: the weights are random, and words hang on near-ties"
     whose = "" if document["same_checkpoint"] else "; the peer had a model of its own"
     return [
         f"fastscribe is {found['speedup_ratio']:.2f} times as fast ({found['speedup_min_ratio']:.2f} to "

@@ -80,7 +80,7 @@ def load_fastscribe(settings: Settings) -> tuple[Transcribe, About]:
     from fastscribe import Failure, Transcriber
 
     transcriber = Transcriber.load(settings["model"], settings["device"], settings["dtype"])
-    about: About = {"dtype": transcriber.recognizer.dtype}
+    about: About = {"dtype": transcriber.recognizer.dtype, "random_weights": transcriber.has_random_weights}
 
     def transcribe(_: int | None) -> list[str]:
         texts: dict[int, str] = {}

@@ -25,8 +25,6 @@ from fastscribe.terminal import say
 if TYPE_CHECKING:
     import torch
 
-    from fastscribe.config import ModelConfig
-
 
 class _Group(TyperGroup):
     """`fastscribe bench ..` is `fastscribe bench throughput ..`."""
@@ -169,19 +167,3 @@ def _finite(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [_finite(one) for one in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def shape(model: str | None, random: str | None) -> tuple[str, ModelConfig]:
-    """What the model that was asked for is called, and its configuration."""
-    if random is not None:
-        from fastscribe.bench.shapes import SHAPES
-
-        if random not in SHAPES:
-            raise typer.BadParameter(f"--random {random}: not one of {', '.join(SHAPES)}")
-        return random, SHAPES[random]
-    from fastscribe.bench.model_name import model_name
-    from fastscribe.checkpoint import read_checkpoint
-    from fastscribe.model_location import locate
-
-    path = locate(model or "default", say)
-    return model_name(model, path), read_checkpoint(path).config

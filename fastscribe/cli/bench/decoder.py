@@ -59,7 +59,7 @@ def decoder(
     show("batch  mode       steps   us a step         ms  encoder ms  share of both  equal to greedy")
     settings = {"model": chosen.name, "dtype": recognizer.dtype, "duration_s": duration_s, "statistic": _STATISTIC}
     with result("decoder", chosen.device, decode_loops.CASE, json_file, report_html) as found:
-        found |= {**settings, "random_weights": random is not None}
+        found |= {**settings, "random_weights": transcriber.has_random_weights}
         for row in loops.rows(sizes, duration_s, min(max_seconds, _QUICK_S) if quick else max_seconds):
             found["rows"].append(row)
             show(_line(row))

@@ -64,7 +64,7 @@ def latency(
         show(line)
     settings = {"model": chosen.name, "iterations": count, "max_seconds_s": effort.max_s, "statistic": _STATISTIC}
     with result("latency", chosen.device, measuring.CASE, json_file, report_html) as left:
-        left |= {**settings, "random_weights": random is not None}
+        left |= {**settings, "random_weights": transcribers[0].has_random_weights}
         for found in measuring.rows(chosen.name, transcribers, lengths_s, sizes, effort):
             left["rows"] += found
             show(_line(found, measuring.side_by_side(found)))

@@ -18,10 +18,23 @@ if TYPE_CHECKING:
     from fastscribe.bench.leaderboard import Result
     from fastscribe.run import Transcriber
 
+DIFFERENCES = (
+    "the normaliser is whisper-normalizer's English one; the board's copy of it also joins dotted initials (u.s. -> us), "
+    "drops ellipses and has a spelling list of its own",
+    "batches hold a budget of frames unless --batch-size is given; the board gives Parakeet models 128 files a batch",
+    "audio beyond 40 s is cut at pauses; the board runs long recordings with local attention, one a batch",
+    "a file that fails counts as an empty text, and as no audio; the board has no such files",
+)
+_HELP = (
+    "The Open ASR Leaderboard's protocol: bf16, longest files first, four warm-up batches, RTFx of one call, its scores.\n\n"
+    f"Unlike the board's own scripts: {'; '.join(DIFFERENCES)}."
+)
+
 
 @bench.command(
+    help=_HELP,
     epilog="Example: fastscribe bench leaderboard librispeech_test.clean.jsonl ami_cleaned_test.jsonl "
-    "-m nvidia/parakeet-tdt-0.6b-v3 --batch-size 128 -o results"
+    "-m nvidia/parakeet-tdt-0.6b-v3 --batch-size 128 -o results",
 )
 def leaderboard(
     manifests: Annotated[
@@ -49,12 +62,6 @@ def leaderboard(
     json_file: JsonFile = None,
     report_html: ReportHtml = None,
 ) -> None:
-    """The Open ASR Leaderboard's protocol: bf16, longest files first, four warm-up batches, RTFx of one call, its scores.
-
-    Unlike the board's own scripts: the normaliser is whisper-normalizer's (theirs also joins dotted initials, drops ellipses
-    and has its own spelling list); batches hold a budget of frames unless --batch-size is given; audio beyond 40 s is cut at
-    pauses; a file that fails counts as an empty text.
-    """
     from fastscribe.bench import leaderboard as board
     from fastscribe.bench.model_name import model_name
     from fastscribe.config import Options
@@ -74,7 +81,7 @@ def leaderboard(
     name = model_id or model_name(model, path)
     case = {"dtype": transcriber.recognizer.dtype, "batch_size": batch_size}
     with result("leaderboard", transcriber.recognizer.device, board.CASE_KEYS, json_file, report_html) as found:
-        found |= {"model": name, "dataset_path": dataset_path, "differences": list(board.DIFFERENCES)}
+        found |= {"model": name, "dataset_path": dataset_path, "differences": list(DIFFERENCES)}
         found["versions"] = _versions()
         results = []
         for one in _measure_all(transcriber, manifests, name, dataset_path, output_dir):
@@ -96,11 +103,13 @@ def _measure_all(
 
     normalize = normalizer("whisper-en")
     read = [board.read(manifest, normalize) for manifest in manifests]  # what is wrong with the last is said at once
-    for manifest, (entries, left_out) in zip(manifests, read, strict=True):
-        dataset = board.dataset_id(manifest, dataset_path)
+    datasets = [board.dataset_id(manifest, dataset_path) for manifest in manifests]
+    files = [folder / board.file_name(model_id, dataset) for dataset in datasets]
+    for file in files:
+        board.check_file(file)
+    for manifest, dataset, file, (entries, left_out) in zip(manifests, datasets, files, read, strict=True):
         texts, wall_s = board.measure(transcriber, entries)
         rows = board.result_rows(entries, texts, wall_s)
-        file = folder / board.file_name(model_id, dataset)
         board.write(file, rows)
         for entry, text in zip(entries, texts, strict=True):
             if text is None:

@@ -13,6 +13,7 @@ from fastscribe.terminal import say
 
 if TYPE_CHECKING:
     from fastscribe.bench.speed import Subject
+    from fastscribe.config import ModelConfig
     from fastscribe.run import Transcriber
 
 MODEL_OPTION_HELP = f"{MODEL_HELP} Default: the one that comes with it."
@@ -31,15 +32,11 @@ def subject(model: str | None, random: str | None, device: str, dtypes: list[str
     """Raises what a model, device or dtype that cannot be had raises, before anything is made."""
     from fastscribe.bench.kept_model import kept_model
     from fastscribe.bench.model_name import model_name
-    from fastscribe.bench.shapes import SHAPES
     from fastscribe.bench.speed import Subject
     from fastscribe.model_location import locate
     from fastscribe.recognizer import choose_device, choose_dtype
 
-    if model is not None and random is not None:
-        raise typer.BadParameter("--model and --random: one of them")
-    if random is not None and random not in SHAPES:
-        raise typer.BadParameter(f"--random {random}: not one of {', '.join(SHAPES)}")
+    _check(model, random)
     at = choose_device(device)
     for dtype in dtypes:
         choose_dtype(dtype, at, d_model=0)
@@ -47,6 +44,29 @@ def subject(model: str | None, random: str | None, device: str, dtypes: list[str
         return Subject(random, kept_model(random, str(at), say), at, say)
     path = locate(model or "default", say)
     return Subject(model_name(model, path), path, at, say)
+
+
+def shape(model: str | None, random: str | None) -> tuple[str, ModelConfig]:
+    """What the model that was asked for is called, and its configuration; nothing is made. Raises as subject does."""
+    from fastscribe.bench.model_name import model_name
+    from fastscribe.bench.shapes import SHAPES
+    from fastscribe.checkpoint import read_checkpoint
+    from fastscribe.model_location import locate
+
+    _check(model, random)
+    if random is not None:
+        return random, SHAPES[random]
+    path = locate(model or "default", say)
+    return model_name(model, path), read_checkpoint(path).config
+
+
+def _check(model: str | None, random: str | None) -> None:
+    from fastscribe.bench.shapes import SHAPES
+
+    if model is not None and random is not None:
+        raise typer.BadParameter("--model and --random: one of them")
+    if random is not None and random not in SHAPES:
+        raise typer.BadParameter(f"--random {random}: not one of {', '.join(SHAPES)}")
 
 
 def load(chosen: Subject, dtype: str) -> Transcriber:

@@ -129,7 +129,6 @@ def throughput(
         result("throughput", chosen.device, _case(), json_file, report_html) as found,
         tempfile.TemporaryDirectory(prefix="fastscribe-bench-") as folder,
     ):
-        found["random_weights"] = random is not None
         _measure(chosen, asked, Path(folder), found)
 
 
@@ -179,6 +178,7 @@ def _measure(chosen: Subject, asked: _Asked, folder: Path, found: dict[str, Any]
         if recordings is None:
             recordings = _recordings(transcriber, asked, folder)
             found |= {"clips": recordings.clips, "copies": recordings.copies}
+            found["random_weights"] = transcriber.has_random_weights
         measurement = Measurement.of(transcriber, chosen, recordings)
         memory_gb_per_s = memory_gb_per_s or reach.memory_rate(chosen.device)
         for line in [] if rows else _about(measurement, chosen, asked.all_passes):

@@ -14,8 +14,8 @@ from fastscribe.cli.bench.common import (
     check_places,
     numbers,
     result,
-    shape,
 )
+from fastscribe.cli.bench.subject import shape
 from fastscribe.terminal import show
 
 if TYPE_CHECKING:
