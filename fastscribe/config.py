@@ -170,7 +170,9 @@ class AedConfig:
     max_tokens: int  # the prompt's included
     max_extra_tokens: int | None  # how many more than `tokens_per_frame` says, the prompt's included; None: any number
     prompt: str  # of PROMPT_FORMS
-    beam: bool = False  # as NeMo's beam of one: a token more than that, and a pad ends a row as the end token does
+    beam: bool = (
+        False  # as NeMo's beam of one: a token more than that, a pad is an end too, and the first token is none
+    )
     tokens_per_frame: float = 1.0  # a random model is stopped by it, as it never comes to an end by itself
 
 

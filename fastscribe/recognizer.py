@@ -228,7 +228,7 @@ def _aed_decoder(
     model: Model, tokenizer: Tokenizer, device: torch.device, options: Options, say: Callable[[str], None]
 ) -> Decoder:
     assert model.aed is not None
-    prompt = make_prompt(model.aed.config.prompt, tokenizer, options)
+    prompt = make_prompt(model.aed.config.prompt, tokenizer, options, model.aed.config.max_tokens)
     if not prompt.frames_by_id:
         can = "; --timestamps has it write them" if can_write_times(model.aed.config.prompt, tokenizer.pieces) else ""
         say(f"this model writes no times: its words are spread evenly over each stretch of speech{can}")

@@ -183,6 +183,8 @@ def _adds_space(model: bytes) -> bool:
         position = begin
         while part == _NORMALIZER and position < end:
             tag, position = _varint(model, position)
+            if tag == 0:
+                raise ValueError("damaged, or something else")
             if tag == _ADD_DUMMY_PREFIX << 3:
                 return bool(_varint(model, position)[0])
             value, position = _varint(model, position)
@@ -245,7 +247,7 @@ def from_characters(labels: Sequence[str]) -> Tokenizer:
 
 
 def from_pieces(pieces: Sequence[str]) -> Tokenizer:
-    """Several SentencePiece vocabularies one after the other, whose pieces are all shown as they are (NeMo's aggregate)."""
+    """Several SentencePiece vocabularies one after the other (NeMo's aggregate): control and unknown ones are shown too."""
     listing = json.dumps(list(pieces), ensure_ascii=False).encode()
     return Tokenizer(pieces=tuple(pieces), kind="subword", files={"pieces.json": listing})
 

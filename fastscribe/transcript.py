@@ -56,7 +56,7 @@ def assemble(
         is_last = utterance is ordered[-1][0]
         end_s = math.inf if is_last else utterance.end_s
         spoken.append(timed_tokens(hypothesis, tokenizer, Clock(utterance.start_s, end_s, frame_s), timeless))
-    pieces = _without_overlaps([utterance for utterance, _ in ordered], spoken, tokenizer)
+    pieces = _without_overlaps(ordered, spoken, tokenizer)
     for utterance, hypothesis in inserted:
         clock = Clock(utterance.start_s, utterance.end_s, frame_s)
         pieces = _insert(pieces, timed_tokens(hypothesis, tokenizer, clock, timeless), utterance, tokenizer)
@@ -66,15 +66,15 @@ def assemble(
     return Transcript(audio, " ".join(filter(None, texts)), tuple(segments_of(words)), tokens)
 
 
-def _without_overlaps(
-    utterances: Sequence[Utterance], spoken: Sequence[list[Token]], tokenizer: Tokenizer
-) -> list[list[Token]]:
+def _without_overlaps(parts: Sequence[Part], spoken: Sequence[list[Token]], tokenizer: Tokenizer) -> list[list[Token]]:
     """Of each utterance's tokens those of the words that are its to give."""
     pieces = list(spoken)
-    for index, (left, right) in enumerate(itertools.pairwise(utterances)):
+    for index, ((left, heard_left), (right, heard_right)) in enumerate(itertools.pairwise(parts)):
         if right.start < left.start + left.num_samples:
             before, after = words_of(pieces[index], tokenizer), words_of(pieces[index + 1], tokenizer)
-            kept, first = seams.join(before, after, right.start_s, left.end_s)
+            is_timed = heard_left.is_timed and heard_right.is_timed
+            timed = (right.start_s, left.end_s)
+            kept, first = seams.join(before, after, *timed) if is_timed else seams.join_untimed(before, after)
             pieces[index] = _of_words(pieces[index], tokenizer, 0, kept)
             pieces[index + 1] = _of_words(pieces[index + 1], tokenizer, first, len(after))
     return pieces

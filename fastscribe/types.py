@@ -137,6 +137,7 @@ class Hypothesis:
     token_frames: tuple[int, ...] = ()
     token_durations: tuple[int, ...] = ()
     logprobs: tuple[float, ...] = ()
+    is_timed: bool = True  # False: the model gives no times, and tokens are spread evenly over the utterance
 
 
 class Token(NamedTuple):

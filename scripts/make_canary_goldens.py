@@ -6,8 +6,8 @@
 Writes OUT_DIR/<name>/model.nemo, golden.json and tensors.safetensors. golden.json has, for each setting of the prompt, its
 slots and token ids, and per file of AUDIO_DIR the encoder's length, and for each setting tokens, text and words with times.
 tensors.safetensors has, for two short files, the encoder's output and, where a projection or further layers follow, what the
-decoder looks at. `canary` and `canary2` are trained on MANIFEST's sentences until they know them, in every setting; the others
-have random weights, and between them every setting of the decoder that matters.
+decoder looks at. The decoders of `canary` and `canary2` learn MANIFEST's sentences by heart, in every setting; the others have
+random weights, and between them every setting of the decoder that matters.
 
 Settings as make_nemo_goldens.py's: CPU, float32, eval, one file at a time, no dither, no pad_to; that is also what
 `transcribe()` does, whose text must be the same.
@@ -304,6 +304,8 @@ def learn(
     parts = [model.encoder_decoder_proj, model.transf_decoder, model.log_softmax]
     parameters = list({id(p): p for part in parts for p in part.parameters()}.values())  # two of them share one
     optimiser = torch.optim.AdamW(parameters, lr=3e-3, weight_decay=1e-3)
+    with torch.no_grad():  # or it finds no way to tell the clips apart
+        heed(model, model.encoder_decoder_proj(states_BTD[mask_BT.bool()]))
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, 8e-3, total_steps=steps, pct_start=0.1)
     for step in range(steps):
         rows_B = torch.randperm(len(tokens))[:BATCH]
@@ -346,15 +348,15 @@ def randomise(model: Any, canary: Canary, samples: list[np.ndarray]) -> None:
     heed(model, torch.cat([states_BTD[0] for _, states_BTD, _ in encoded]))
     centre(model, encoded)
     bias_V, end = model.log_softmax.mlp.layer0.bias, model.tokenizer.eos_id
-    fair, handicap_1 = float(bias_V[end]), torch.zeros(1)
+    fair, spread, handicap_1 = float(bias_V[end]), float(bias_V[: model.tokenizer.vocab_size].std()), torch.zeros(1)
 
     def count() -> int:
-        bias_V[end] = fair + handicap_1[0]
+        bias_V[end] = fair + spread * handicap_1[0]
         return sum(len(found["tokens"]) for each in encoded for found in decode_all(model, canary, each).values())
 
     handicap_1[0] = -100.0
     common.bisect(handicap_1, 0, 0.6 * count(), count)
-    bias_V[end] = fair + handicap_1[0]
+    bias_V[end] = fair + spread * handicap_1[0]
 
 
 @torch.no_grad()

@@ -117,9 +117,36 @@ def test_rows_that_are_done_cost_nothing(monkeypatch: pytest.MonkeyPatch) -> Non
 one_step = aed.step
 
 
-def test_an_empty_recording_has_no_words_that_break_anything() -> None:
-    model = tiny_decoder(replace(CONFIG, max_extra_tokens=0), 0)
-    assert run(AedDecoder(model, PROMPT), random_frames([0, 5]))[0] == Hypothesis()
+@pytest.mark.parametrize("config", CONFIGS)
+def test_where_nothing_is_heard_nothing_is_written(config: AedConfig) -> None:
+    model = tiny_decoder(config, 0)
+    torch.manual_seed(0)
+    frames = random_frames([0, 5, 0])
+    found = run(AedDecoder(model, PROMPT), frames)
+    assert found[0] == found[2] == Hypothesis()
+    assert_greedy(model, frames, found)
+
+
+def test_what_is_no_number_stays_with_its_own_batch(pretence: Pretence) -> None:
+    model = tiny_decoder(CONFIG, 3)
+    decoder = GraphedAed(model, PROMPT, chunked())
+    torch.manual_seed(0)
+    broken, frames = random_frames([30] * 4), random_frames([7, 3])
+    broken.frames_BTD[1] = float("nan")
+    broken.frames_BTD[2] = float("inf")
+    for _ in range(2):
+        decoder.submit(broken)
+        assert_greedy(model, frames, run(decoder, frames))
+
+
+def test_room_for_tokens_grows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(aed, "_ROOM", 2)
+    model = tiny_decoder(replace(CONFIG, max_extra_tokens=None), 1)
+    torch.manual_seed(0)
+    frames = random_frames([9, 4, 12, 1])
+    found = run(AedDecoder(model, PROMPT), frames)
+    assert_greedy(model, frames, found)
+    assert max(len(hypothesis.token_ids) for hypothesis in found) > 8
 
 
 def test_what_lies_beyond_a_row_changes_nothing() -> None:
@@ -230,7 +257,7 @@ needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a C
 @pytest.mark.cuda
 @needs_cuda
 @pytest.mark.parametrize("mode", ["full", "chunked", "off"])
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(len(CONFIGS)))
 def test_device_modes_are_greedy(mode: str, seed: int) -> None:
     torch.manual_seed(seed)
     batches = [random_frames(torch.randint(1, 30, (rows,)).tolist()) for rows in (8, 3, 1, 40, 8)]
@@ -246,13 +273,17 @@ def test_device_modes_are_greedy(mode: str, seed: int) -> None:
 @pytest.mark.cuda
 @needs_cuda
 def test_device_modes_agree_in_bf16() -> None:
-    """To the bit, for sizes that are a bucket's, whatever lies in the memory."""
-    model = tiny_decoder(replace(CONFIG, max_extra_tokens=None, max_tokens=39), 3).to("cuda", torch.bfloat16)
+    """To the bit, for sizes that are a bucket's, whatever lies in the memory; heads are as wide as real ones."""
+    stack = replace(STACK, hidden=256, ff_hidden=512)
+    config = replace(CONFIG, decoder=stack, max_extra_tokens=None, max_tokens=39)
+    model = tiny_decoder(config, 3).to("cuda", torch.bfloat16)
     torch.manual_seed(0)
-    frames = random_frames([64] * 16)
-    frames = Frames(frames.frames_BTD.to("cuda", torch.bfloat16), frames.lengths_B.cuda())
-    found = [
-        run(build_aed_decoder(model, PROMPT, torch.device("cuda"), mode, pytest.fail), frames)
-        for mode in ("full", "chunked")
-    ]
+    larger, frames = random_frames([99] * 30), random_frames([64] * 16)
+    found = []
+    for mode in ("full", "chunked"):
+        decoder = build_aed_decoder(model, PROMPT, torch.device("cuda"), mode, pytest.fail)
+        for batch in (larger, frames):
+            on_device = Frames(batch.frames_BTD.to("cuda", torch.bfloat16), batch.lengths_B.cuda())
+            heard = run(decoder, on_device)
+        found.append(heard)
     assert found[0] == found[1]

@@ -57,8 +57,13 @@ def test_speed_is_not_in_it() -> None:
     assert of(Options(batch_size=3, batch_frames=9, window=2, threads=1, cuda_graphs="off")) == of()
     fields = {field.name for field in dataclasses.fields(Options)}
     assert fields > module._SPEED_ONLY
-    told = {"language", "target_language", "pnc", "timestamps"}
-    assert fields - module._SPEED_ONLY == told | {"decoder", "max_utterance_s", "channel", "attention", "vad"}
+    assert fields - module._SPEED_ONLY == module._TOLD | {"decoder", "max_utterance_s", "channel", "attention", "vad"}
+
+
+def test_what_a_model_is_told_is_in_it_where_it_is_told_something() -> None:
+    assert of(Options(language=None, timestamps=False)) == of() and "--language" not in of()
+    assert of(Options(language="de"))["--language"] == "de" and of(Options(timestamps=True))["--timestamps"] is True
+    assert of(Options(pnc=False)) != of(Options(pnc=True)) != of()
 
 
 def test_the_names_are_the_command_lines() -> None:

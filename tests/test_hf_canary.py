@@ -60,7 +60,7 @@ def test_tokens_and_text(batch_size: int) -> None:
 
 def test_frames_and_the_definition_of_greedy() -> None:
     model = recognizer(FOLDER)
-    prompt = make_prompt("canary2", checkpoint(FOLDER).tokenizer, Options())
+    prompt = make_prompt("canary2", checkpoint(FOLDER).tokenizer, Options(), 48)
     assert list(prompt.ids) == golden(FOLDER)["prompt"]
     assert model.model.aed is not None
     for name in NAMES[::3]:

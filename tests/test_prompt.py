@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -22,7 +24,7 @@ PIECES = [f"<|{name}|>" for name in (*CONTROLS, "transcribe", "translate", *SWIT
 
 
 def told(form: str, options: Options) -> str:
-    return "".join(PIECES[index] for index in make_prompt(form, from_pieces(PIECES), options).ids)
+    return "".join(PIECES[index] for index in make_prompt(form, from_pieces(PIECES), options, 99).ids)
 
 
 @pytest.mark.parametrize(
@@ -53,11 +55,11 @@ def test_forms(options: Options, canary: str, canary2: str) -> None:
 
 def test_times_are_asked_for() -> None:
     assert told("canary2", Options(timestamps=True)).endswith("<|pnc|><|noitn|><|timestamp|><|nodiarize|>")
-    prompt = make_prompt("canary2", from_pieces(PIECES), Options(timestamps=True))
+    prompt = make_prompt("canary2", from_pieces(PIECES), Options(timestamps=True), 99)
     assert [PIECES[index] for index in prompt.frames_by_id] == [
         f"<|{frame}|>" for frame in prompt.frames_by_id.values()
     ]
-    assert not make_prompt("canary2", from_pieces(PIECES), Options()).frames_by_id
+    assert not make_prompt("canary2", from_pieces(PIECES), Options(), 99).frames_by_id
     assert can_write_times("canary2", PIECES) and not can_write_times("canary", PIECES)
 
 
@@ -66,6 +68,9 @@ def test_times_are_asked_for() -> None:
     [
         ("canary", PIECES, Options(language="xx"), "--language xx: not a language .* such as de, en, pt-BR$"),
         ("canary2", PIECES, Options(target_language="b"), "--target-language b: not a language"),
+        ("canary2", PIECES, Options(language="pnc"), "--language pnc: not a language"),
+        ("canary2", PIECES, Options(language=""), "--language : not a language"),
+        ("canary2", [f"<|{'9' * 5000}|>", *PIECES], Options(language="99"), "--language 99: not a language"),
         ("canary", PIECES, Options(timestamps=True), "--timestamps: this checkpoint does not write times"),
         ("canary2", PIECES[:18], Options(timestamps=True), "--timestamps: this checkpoint does not write times"),
         ("canary2", PIECES[1:], Options(), r"has no <\|startofcontext\|>, which a prompt needs"),
@@ -75,12 +80,12 @@ def test_times_are_asked_for() -> None:
 )
 def test_what_cannot_be_asked(form: str, pieces: list[str], options: Options, message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        make_prompt(form, from_pieces(pieces), options)
+        make_prompt(form, from_pieces(pieces), options, 99)
 
 
 def test_each_form_is_known() -> None:
     for form in PROMPT_FORMS:
-        assert make_prompt(form, from_pieces(PIECES), Options()).ids[-1] >= 0
+        assert make_prompt(form, from_pieces(PIECES), Options(), 99).ids[-1] >= 0
 
 
 # Ids: 0 .. 9 are words' tokens, 100 + n is the time n.
@@ -98,12 +103,22 @@ def test_words_have_the_times_around_them() -> None:
     ids = [103, 1, 2, 107, 108, 3, 108, 115, 4, 5, 6, 120]
     assert spoken(ids, 29, TIMED) == [(1, 3, 2), (2, 5, 2), (3, 8, 0), (4, 15, 1), (5, 16, 2), (6, 18, 2)]
     found = hypothesis([103, 1, 107], [-1.0, -2.0, -3.0], 29, TIMED)
-    assert found == Hypothesis((1,), (3,), (4,), (-2.0,))
+    assert found == Hypothesis((1,), (3,), (4,), (-2.0,)) and found.is_timed
+    assert not hypothesis([1], [-1.0], 29, TIMED).is_timed
 
 
 def test_what_lies_outside_of_two_times_is_nobodys() -> None:
     assert spoken([9, 103, 1, 107, 8, 110, 110, 104, 2], 29, TIMED) == [(1, 3, 4)]
     assert spoken([110, 1, 104], 29, TIMED) == [(1, 10, 0)]  # a word that ends before it begins
+
+
+def test_what_stands_between_two_times_is_a_word_of_its_own() -> None:
+    """Token 9 is a lone word mark, and 1 and 2 begin with one."""
+    prompt = replace(TIMED, space_ids=(9, 8), word_ids=frozenset((1, 2, 9)))
+    ids = [103, 3, 105, 106, 4, 108, 108, 1, 109, 110, 5, 5, 112]
+    expected = [(3, 3, 2), (9, 6, 0), (4, 6, 2), (1, 8, 1), (9, 10, 0), (5, 10, 1), (5, 11, 1)]
+    assert spoken(ids, 29, prompt) == expected
+    assert spoken([101, 8, 9, 102, 103, 1, 104], 29, prompt) == [(1, 3, 1)]  # nothing is no word
 
 
 def test_without_a_pair_of_times_all_are_spread() -> None:

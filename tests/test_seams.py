@@ -8,7 +8,7 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fastscribe.long_audio.seams import join, unheard
+from fastscribe.long_audio.seams import join, join_untimed, unheard
 from fastscribe.tokenizer import Tokenizer
 from fastscribe.transcript import assemble
 from fastscribe.types import AudioInfo, Hypothesis, Utterance, Word
@@ -135,3 +135,24 @@ def test_words_that_neighbours_have_given_already_are_not_given_again() -> None:
     assert left_of("a b c", "d e f", "e f g") == "d"
     assert left_of("the cat", "the dog", "the") == "the dog"  # one word in common elsewhere says nothing
     assert left_of("", "", "") == ""
+
+
+def untimed(left: str, right: str) -> str:
+    before, after = words(left), words(right)
+    kept, first = join_untimed(before, after)
+    return " ".join(word.text for word in [*before[:kept], *after[first:]])
+
+
+def test_without_times_the_longest_row_of_words_is_where_they_meet() -> None:
+    assert untimed("a b c d e fxx", "xxc d e f g h") == "a b c d e f g h"
+    assert untimed("a b c d", "c d e") == "a b c d e"
+    assert untimed("a b", "b c") == "a b b c"  # one word may be said twice
+    assert untimed("a b", "c d") == "a b c d"
+    assert untimed("", "a b") == untimed("a b", "") == "a b"
+
+
+@given(st.integers(0, 20), st.integers(2, 8), st.integers(0, 20))
+def test_without_times_nothing_is_lost_or_doubled(before: int, shared: int, after: int) -> None:
+    said = [f"w{number}" for number in range(before + shared + after)]
+    left, right = said[: before + shared], said[before:]
+    assert untimed(" ".join(left), " ".join(right)) == " ".join(said)

@@ -32,6 +32,7 @@ WEIGHTS_NAME = "model_weights.ckpt"
 RANDOM_KEY = "random_weights"  # of the config, as scripts/make_random_parakeet.py writes it
 _MAX_DEPTH = 100  # of nested YAML
 _MAX_EVENTS = 300_000  # of YAML: about its values
+_MAX_LANGUAGES = 64  # with a tokenizer each
 _MAX_SCALAR = 1 << 16  # characters of one
 # Weights hardly compress; an archive that unpacks to more than so many times its size is a bomb.
 _MAX_UNPACKED_RATIO = 20
@@ -162,11 +163,18 @@ def _tokenizer(config: Section, open_member: OpenMember, where: Path) -> Tokeniz
     if "tokenizer" not in config:
         return _characters(config, where)
     section = config.part("tokenizer")
-    if section.choose("type", "bpe", ("bpe", "agg")) == "agg":
-        languages = section.part("langs")
-        parts = [_sentencepiece(languages.part(name), open_member, where) for name in languages.values]
-        return from_pieces([piece for part in parts for piece in part.pieces])
-    return _sentencepiece(section, open_member, where)
+    # Of transducers and CTC models no aggregate has been compared with NeMo's text.
+    types = ("bpe", "agg") if "transf_decoder" in config else ("bpe",)
+    if section.choose("type", "bpe", types) == "bpe":
+        return _sentencepiece(section, open_member, where)
+    languages = section.part("langs")
+    if not 0 < len(languages.values) <= _MAX_LANGUAGES:
+        supported = f"1 to {_MAX_LANGUAGES}"
+        raise UnsupportedCheckpoint(where, "number of tokenizer.langs", len(languages.values), supported)
+    pieces: list[str] = []
+    for name in languages.values:
+        pieces += _sentencepiece(languages.part(name), open_member, where).pieces
+    return from_pieces(pieces)
 
 
 def _sentencepiece(section: Section, open_member: OpenMember, where: Path) -> Tokenizer:

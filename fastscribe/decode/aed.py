@@ -1,9 +1,9 @@
 """Greedy decoding of an attention encoder-decoder: the likeliest token after those before it, until the end token.
 
 The rules are NeMo's: a prompt that all rows share, then a token a step, at most as many as the model has places for, or as
-the row has frames and a few more. One differs on purpose: an end token ends a row also where it comes first, after which
-NeMo's beam of one goes on; silence is no text. `greedy` is the definition of right. AedDecoder does the same for batches,
-whose rows leave them when they are done; aed_graphs.py does it with the steps captured in CUDA graphs.
+the row has frames and a few more. Its beam of one, by which published models are decoded, goes on after an end that comes
+first; what is written then is most often another. `greedy` is the definition of right. AedDecoder does the same for
+batches, whose rows leave them when they are done; aed_graphs.py does it with the steps captured in CUDA graphs.
 
 Shapes: B batch, T frames, R rows still at work, N places for tokens, the prompt's P first.
 """
@@ -11,7 +11,7 @@ Shapes: B batch, T frames, R rows still at work, N places for tokens, the prompt
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -21,6 +21,7 @@ from fastscribe.model.aed import AttentionDecoder, Memory
 from fastscribe.types import Frames, Hypothesis
 
 _CROWDED = 0.75  # a batch of which fewer rows are still at work is made smaller
+_ROOM = 64  # places for tokens that are made at once
 _STEPS_UNSEEN_ON_GPU = 8  # asking a GPU which rows are done makes the host wait for it
 
 
@@ -28,6 +29,8 @@ _STEPS_UNSEEN_ON_GPU = 8  # asking a GPU which rows are done makes the host wait
 def greedy(model: AttentionDecoder, prompt: Prompt, frames_TD: torch.Tensor) -> Hypothesis:
     """frames_TD [T, D], valid frames only -> Hypothesis. Reads all tokens anew at each step."""
     device, num_frames = frames_TD.device, len(frames_TD)
+    if num_frames == 0:
+        return Hypothesis()
     frames = Frames(frames_TD[None], torch.tensor([num_frames], device=device))
     ids, logprobs, is_over = list(prompt.ids), [], False
     while len(ids) < row_limit(model, prompt, num_frames) and not is_over:
@@ -37,7 +40,8 @@ def greedy(model: AttentionDecoder, prompt: Prompt, frames_TD: torch.Tensor) -> 
         logprobs_V = torch.log_softmax(model(tokens_1N, places_N, memory, len(ids))[0].float(), 0)
         ids.append(int(logprobs_V.argmax()))
         logprobs.append(float(logprobs_V.max()))
-        is_over = ids[-1] in _end_ids(model, prompt)
+        is_first = len(ids) == len(prompt.ids) + 1
+        is_over = ids[-1] in _end_ids(model, prompt) and not (is_first and model.config.beam)
     return _finish(model, prompt, ids[len(prompt.ids) :], logprobs, num_frames)
 
 
@@ -66,10 +70,11 @@ def _end_ids(model: AttentionDecoder, prompt: Prompt) -> tuple[int, ...]:
 def _finish(
     model: AttentionDecoder, prompt: Prompt, ids: Sequence[int], logprobs: Sequence[float], num_frames: int
 ) -> Hypothesis:
-    """What was written up to the end, and to pads right before it."""
+    """What was written up to the end, without ends and pads right before it."""
     ends = _end_ids(model, prompt)
-    count = next((place for place, token in enumerate(ids) if token in ends), len(ids))
-    while count and ids[count - 1] == prompt.pad_id:
+    first = 1 if model.config.beam else 0
+    count = next((place for place in range(first, len(ids)) if ids[place] in ends), len(ids))
+    while count and ids[count - 1] in (prompt.pad_id, prompt.end_id):
         count -= 1
     return hypothesis(ids[:count], logprobs[:count], num_frames, prompt)
 
@@ -79,6 +84,7 @@ class State:
     """Tensors that `begin_` and `step` write. The last place is nobody's: it takes what is written after the end."""
 
     memory: Memory
+    prompt_BP: torch.Tensor
     at_1: torch.Tensor  # the place that is read next
     token_B1: torch.Tensor  # what stands there
     limit_B: torch.Tensor  # tokens a row may have, the prompt's included
@@ -89,12 +95,12 @@ class State:
 
     @classmethod
     @torch.inference_mode()
-    def allocate(cls, model: AttentionDecoder, prompt: Prompt, memory: Memory) -> State:
-        """A state of as many rows as the memory has, all of them done."""
-        device = model.embedding.weight.device
-        _, rows, _, num_places, _ = memory.own_L2BHNK[0].shape
+    def allocate(cls, model: AttentionDecoder, prompt: Prompt, memory: Memory, num_places: int) -> State:
+        """A state of as many rows as the memory has, all of them done. The memory may have room for fewer places."""
+        device, rows = model.embedding.weight.device, len(memory.unseen_B11T)
         return cls(
             memory=memory,
+            prompt_BP=torch.tensor(prompt.ids, device=device).expand(rows, -1),
             at_1=torch.zeros(1, dtype=torch.long, device=device),
             token_B1=torch.full((rows, 1), prompt.end_id, device=device),
             limit_B=torch.zeros(rows, dtype=torch.long, device=device),
@@ -108,7 +114,8 @@ class State:
         """Some of the rows, copied; what is shared by all stays shared."""
         per_row = (self.token_B1, self.limit_B, self.is_done_B, self.written_BN, self.logprobs_BN)
         token, limit, is_done, written, logprobs = (tensor.index_select(0, kept_R) for tensor in per_row)
-        return State(self.memory.rows(kept_R), self.at_1, token, limit, is_done, written, logprobs, self.active)
+        prompt, memory = self.prompt_BP[: len(kept_R)], self.memory.rows(kept_R)
+        return State(memory, prompt, self.at_1, token, limit, is_done, written, logprobs, self.active)
 
 
 @torch.inference_mode()
@@ -119,25 +126,26 @@ def begin_(model: AttentionDecoder, prompt: Prompt, state: State, frames: Frames
     state.limit_B.zero_()
     counted_B = frames.lengths_B if frames.padded_lengths_B is None else frames.padded_lengths_B
     state.limit_B[:batch] = _row_limits(model, prompt, counted_B)
+    state.limit_B[:batch] *= frames.lengths_B > 0  # where nothing is heard nothing is written
     torch.le(state.limit_B, num_prompt, out=state.is_done_B)
     state.written_BN.fill_(prompt.end_id)
     state.at_1.fill_(num_prompt - 1)
-    ids_BP = torch.tensor(prompt.ids, device=state.at_1.device).expand(len(state.limit_B), -1)
     places_P = torch.arange(num_prompt, device=state.at_1.device)
-    _write_(state, model(ids_BP, places_P, state.memory, num_prompt), _end_ids(model, prompt))
+    end_ids = () if model.config.beam else _end_ids(model, prompt)
+    _write_(state, model(state.prompt_BP, places_P, state.memory, num_prompt), prompt, end_ids)
 
 
 @torch.inference_mode()
 def step(model: AttentionDecoder, prompt: Prompt, state: State, num_keys: int) -> None:
     """Reads each row's last token and writes the next. `num_keys`: places of which one may be read."""
     place_1 = state.at_1.clamp(max=model.config.max_tokens - 1)  # where all rows are done it may lie beyond
-    _write_(state, model(state.token_B1, place_1, state.memory, num_keys), _end_ids(model, prompt))
+    _write_(state, model(state.token_B1, place_1, state.memory, num_keys), prompt, _end_ids(model, prompt))
 
 
-def _write_(state: State, logits_BV: torch.Tensor, end_ids: tuple[int, ...]) -> None:
+def _write_(state: State, logits_BV: torch.Tensor, prompt: Prompt, end_ids: tuple[int, ...]) -> None:
     state.at_1.add_(1).clamp_(max=state.written_BN.shape[1] - 1)
     logprobs_B, ids_B = torch.log_softmax(logits_BV.float(), 1).max(1)
-    ids_B = torch.where(state.is_done_B, end_ids[0], ids_B)
+    ids_B = torch.where(state.is_done_B, prompt.end_id, ids_B)
     state.token_B1.copy_(ids_B[:, None])
     state.written_BN.index_copy_(1, state.at_1, ids_B[:, None])
     state.logprobs_BN.index_copy_(1, state.at_1, logprobs_B[:, None])
@@ -167,14 +175,17 @@ class AedDecoder:
     @torch.inference_mode()
     def submit(self, frames: Frames) -> torch.Tensor:
         batch, num_frames, _ = frames.frames_BTD.shape
-        memory = self.model.new_memory(batch, num_frames, places_needed(self.model, self.prompt, num_frames))
-        whole = State.allocate(self.model, self.prompt, memory)
+        num_places = places_needed(self.model, self.prompt, num_frames)
+        memory = self.model.new_memory(batch, num_frames, min(num_places, len(self.prompt.ids) + _ROOM))
+        whole = State.allocate(self.model, self.prompt, memory, num_places)
         begin_(self.model, self.prompt, whole, frames)
         rows_R, state = torch.arange(batch, device=whole.at_1.device), whole
-        num_keys, num_places = len(self.prompt.ids), whole.written_BN.shape[1]
+        num_keys = len(self.prompt.ids)
         while state.active:
             for _ in range(self._steps_unseen):
                 num_keys = min(num_keys + 1, num_places)
+                if num_keys > state.memory.num_places:
+                    state = replace(state, memory=state.memory.grown(min(num_places, num_keys + _ROOM)))
                 step(self.model, self.prompt, state, num_keys)
             rows_R, state = self._without_done(rows_R, state, whole)
         _put_back(whole, rows_R, state)
@@ -196,7 +207,7 @@ class AedDecoder:
 
 def _put_back(whole: State, rows_R: torch.Tensor, state: State) -> None:
     """What the rows have written so far, to where it is looked for."""
-    if state is not whole:
+    if state.written_BN is not whole.written_BN:
         whole.written_BN[rows_R] = state.written_BN
         whole.logprobs_BN[rows_R] = state.logprobs_BN
 

@@ -85,7 +85,7 @@ class GraphedAed:
 
     def _make(self, sizes: tuple[int, int, int], room: torch.Tensor, generation: Generation) -> _Captured:
         memory = self._model.new_memory(*sizes, _pieces_of(room))
-        state = State.allocate(self._model, self._prompt, memory)
+        state = State.allocate(self._model, self._prompt, memory, sizes[2])
         one_step = partial(step, self._model, self._prompt, state, sizes[2])
         return _Captured(state, self._make_loop(generation, one_step, state.active))
 

@@ -70,10 +70,12 @@ def collapse_rows(
     logprobs_N = np.log(np.maximum(sums_R[is_token_R] / lengths_N, _LEAST_PROBABILITY))
     starts_N = borders_R[is_token_R]
     flat = (labels_BT.ravel()[starts_N], starts_N % labels_BT.shape[1], lengths_N, logprobs_N)
-    columns = [values.tolist() for values in flat]
+    ids, starts, lengths, logprobs = (values.tolist() for values in flat)
     ends = np.cumsum(is_start_BT.sum(1)).tolist()
     spans = [slice(first, last) for first, last in zip([0, *ends[:-1]], ends, strict=True)]
-    return [Hypothesis(*(tuple(values[span]) for values in columns)) for span in spans]
+    return [
+        Hypothesis(tuple(ids[span]), tuple(starts[span]), tuple(lengths[span]), tuple(logprobs[span])) for span in spans
+    ]
 
 
 def collapse(labels: list[int], probs: list[float], blank_id: int) -> Hypothesis:

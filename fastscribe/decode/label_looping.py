@@ -285,9 +285,13 @@ def unpack(packed: np.ndarray, frames: Frames, durations: tuple[int, ...]) -> li
     ends = np.cumsum(counts)
     times = times - np.repeat(np.arange(batch) * (num_frames + 1), counts)
     lasted = np.asarray(durations)[picked_durations[0]] if durations else np.ones_like(ids)
-    flat = [values.tolist() for values in (ids, times, lasted, logprobs.view(np.float32))]
+    columns = (values.tolist() for values in (ids, times, lasted, logprobs.view(np.float32)))
+    found_ids, frames_of, durations_of, logprobs_of = columns
     spans = [slice(end - count, end) for count, end in zip(counts.tolist(), ends.tolist(), strict=True)]
-    return [Hypothesis(*(tuple(values[span]) for values in flat)) for span in spans]
+    return [
+        Hypothesis(tuple(found_ids[s]), tuple(frames_of[s]), tuple(durations_of[s]), tuple(logprobs_of[s]))
+        for s in spans
+    ]
 
 
 class LabelLooping:

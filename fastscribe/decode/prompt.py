@@ -1,21 +1,25 @@
 """What a Canary is told before it writes: languages, punctuation, times, as tokens of its vocabulary.
 
-The two forms are NeMo's prompt formats "canary" and "canary2". Times are tokens as well, <|n|> for n encoder frames.
+The two forms are NeMo's prompt formats "canary" and "canary2". Times are tokens as well, <|n|> for n encoder frames; what
+stands between two of them is a word, also where its first piece does not say so.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from fastscribe.config import Options
 from fastscribe.errors import UsageError
 from fastscribe.tokenizer import WORD_MARK, Tokenizer
 from fastscribe.types import Hypothesis
 
+_DEFAULT_LANGUAGE = "en"
 _END, _PAD, _NO_SPEECH = "<|endoftext|>", "<pad>", "<|nospeech|>"
-_TIME = re.compile(r"<\|(\d+)\|>")
+_TIME = re.compile(r"<\|([0-9]{1,6})\|>")
+_LANGUAGE = re.compile(r"<\|[a-z]{2}(-[A-Z]{2})?\|>")
 
 
 @dataclass(frozen=True)
@@ -25,6 +29,8 @@ class Prompt:
     pad_id: int | None
     no_speech_id: int | None
     frames_by_id: dict[int, int]  # of the tokens that are times; empty where none were asked for
+    space_ids: tuple[int, ...] = ()  # of lone word marks, of which an aggregate has several
+    word_ids: frozenset[int] = frozenset()  # of pieces that begin with a word mark
 
 
 def options_for_prompt(options: Options) -> str | None:
@@ -43,14 +49,15 @@ def can_write_times(form: str, pieces: Sequence[str]) -> bool:
     return form == "canary2" and "<|timestamp|>" in pieces and any(_TIME.fullmatch(piece) for piece in pieces)
 
 
-def make_prompt(form: str, tokenizer: Tokenizer, options: Options) -> Prompt:
-    """Raises UsageError for a language, or times, that the vocabulary has no token for."""
+def make_prompt(form: str, tokenizer: Tokenizer, options: Options, max_tokens: int) -> Prompt:
+    """Raises UsageError for a language, or times, that the vocabulary has no token for, and where a model that has places
+    for `max_tokens` has none for its prompt."""
     pieces = tokenizer.pieces
     ids = {piece: index for index, piece in reversed(list(enumerate(pieces)))}
-    source = options.language or "en"
-    target = options.target_language or source
+    source = _DEFAULT_LANGUAGE if options.language is None else options.language
+    target = source if options.target_language is None else options.target_language
     for name, language in (("--language", source), ("--target-language", target)):
-        if f"<|{language}|>" not in ids:
+        if f"<|{language}|>" not in ids or not _LANGUAGE.fullmatch(f"<|{language}|>"):
             raise UsageError(f"{name} {language}: not a language of this checkpoint, such as {_some_languages(ids)}")
     if options.timestamps and not can_write_times(form, pieces):
         raise UsageError("--timestamps: this checkpoint does not write times")
@@ -62,8 +69,17 @@ def make_prompt(form: str, tokenizer: Tokenizer, options: Options) -> Prompt:
     if missing:
         raise UsageError(f"this checkpoint's vocabulary has no {missing[0]}, which a prompt needs")
     prompt_ids = tuple(ids[piece] for piece in wanted)
-    times = frames if options.timestamps else {}
-    return Prompt(prompt_ids, ids[_END], ids.get(_PAD), ids.get(_NO_SPEECH), times)
+    if len(prompt_ids) > max_tokens:
+        raise UsageError(f"this checkpoint's prompt has {len(prompt_ids)} tokens, but its decoder {max_tokens} places")
+    return Prompt(
+        prompt_ids,
+        ids[_END],
+        ids.get(_PAD),
+        ids.get(_NO_SPEECH),
+        frames if options.timestamps else {},
+        tuple(index for index, piece in enumerate(pieces) if piece == WORD_MARK),
+        frozenset(index for index, piece in enumerate(pieces) if piece.startswith(WORD_MARK)),
+    )
 
 
 def _canary(source: str, target: str, pnc: bool, timestamps: bool) -> list[str]:
@@ -84,7 +100,7 @@ _FORMS: dict[str, Callable[[str, str, bool, bool], list[str]]] = {
 
 
 def _some_languages(ids: dict[str, int]) -> str:
-    languages = sorted(piece[2:-2] for piece in ids if re.fullmatch(r"<\|[a-z]{2}(-[A-Z]{2})?\|>", piece))
+    languages = sorted(piece[2:-2] for piece in ids if _LANGUAGE.fullmatch(piece))
     return ", ".join(languages[:30]) + (" .." if len(languages) > 30 else "") if languages else "none"
 
 
@@ -92,33 +108,40 @@ def hypothesis(ids: Sequence[int], logprobs: Sequence[float], num_frames: int, p
     """Tokens up to the end -> Hypothesis. Words between two times have these; without any, all are spread evenly."""
     if tuple(ids) in ((), (prompt.no_speech_id,)):
         return Hypothesis()
-    spans = _timed_spans(ids, prompt.frames_by_id)
+    spans = _timed_spans(ids, prompt)
     if not spans:
-        spans = [(range(len(ids)), 0, num_frames)]
-    places: list[int] = []
-    starts: list[int] = []
-    ends: list[int] = []
+        return replace(_spread(ids, logprobs, 0, num_frames), is_timed=False)
+    words: list[Hypothesis] = []
     for tokens, first, last in spans:
-        borders = [first + index * max(0, last - first) // len(tokens) for index in range(len(tokens) + 1)]
-        places += tokens
-        starts += borders[:-1]
-        ends += borders[1:]
-    durations = tuple(end - start for start, end in zip(starts, ends, strict=True))
+        if words and prompt.space_ids and ids[tokens.start] not in prompt.word_ids:
+            words.append(Hypothesis(prompt.space_ids[:1], (first,), (0,), (0.0,)))
+        part = slice(tokens.start, tokens.stop)
+        words.append(_spread(ids[part], logprobs[part], first, last))
     return Hypothesis(
-        tuple(ids[place] for place in places), tuple(starts), durations, tuple(logprobs[place] for place in places)
+        tuple(token for word in words for token in word.token_ids),
+        tuple(frame for word in words for frame in word.token_frames),
+        tuple(duration for word in words for duration in word.token_durations),
+        tuple(logprob for word in words for logprob in word.logprobs),
     )
 
 
-def _timed_spans(ids: Sequence[int], frames_by_id: dict[int, int]) -> list[tuple[range, int, int]]:
+def _spread(ids: Sequence[int], logprobs: Sequence[float], first: int, last: int) -> Hypothesis:
+    """Of tokens that share these frames."""
+    borders = [first + index * max(0, last - first) // len(ids) for index in range(len(ids) + 1)]
+    durations = tuple(end - start for start, end in pairwise(borders))
+    return Hypothesis(tuple(ids), tuple(borders[:-1]), durations, tuple(logprobs))
+
+
+def _timed_spans(ids: Sequence[int], prompt: Prompt) -> list[tuple[range, int, int]]:
     """Tokens between a time and the next one, pair by pair; those outside of a pair are nobody's, as in NeMo."""
-    spans = []
+    spans, frames_by_id = [], prompt.frames_by_id
     start: int | None = None
     for place, token in enumerate(ids):
         if token in frames_by_id:
             if start is None:
                 start = place
                 continue
-            if place > start + 1:
+            if not set(ids[start + 1 : place]) <= set(prompt.space_ids):
                 spans.append((range(start + 1, place), frames_by_id[ids[start]], frames_by_id[token]))
             start = None
     return spans

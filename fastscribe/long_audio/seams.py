@@ -8,10 +8,12 @@ have, else between words. A stretch that was decoded once more gives only words 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from difflib import SequenceMatcher
 
 from fastscribe.types import Word
 
 _NEIGHBOURS = 12  # words on either side that a word decoded once more is compared with
+_UNTIMED = 30  # words at an utterance's end or beginning that may lie in an overlap
 _NEAR_S = 0.5  # between the times that two utterances give the same word
 
 
@@ -33,6 +35,16 @@ def join(left: Sequence[Word], right: Sequence[Word], begin_s: float, end_s: flo
     kept = sum(_centre_s(word) < switch_s for word in left)
     ended_s = max(switch_s, left[kept - 1].end_s) if kept else switch_s
     return kept, sum(_centre_s(word) < ended_s for word in right)
+
+
+def join_untimed(left: Sequence[Word], right: Sequence[Word]) -> tuple[int, int]:
+    """The same where words have no times to go by: the right one goes on after the longest row of words that both have.
+    One word in common may be chance, and then all are kept."""
+    ending, beginning = [plain(word) for word in left[-_UNTIMED:]], [plain(word) for word in right[:_UNTIMED]]
+    both = SequenceMatcher(None, ending, beginning, autojunk=False).find_longest_match()
+    if both.size < 2:
+        return len(left), 0
+    return len(left) - len(ending) + both.a + both.size, both.b + both.size
 
 
 def unheard(before: Sequence[Word], new: Sequence[Word], after: Sequence[Word]) -> tuple[int, int]:

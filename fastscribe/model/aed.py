@@ -10,7 +10,7 @@ K width of a head, V classes.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
@@ -35,6 +35,15 @@ class Memory:
     def num_elements(self) -> int:
         """Of keys and values."""
         return sum(part.numel() for part in (*self.frames_L2BHTK, *self.own_L2BHNK))
+
+    @property
+    def num_places(self) -> int:
+        return self.own_L2BHNK[0].shape[3]
+
+    def grown(self, num_places: int) -> Memory:
+        """With room for so many tokens, copied."""
+        more = num_places - self.num_places
+        return replace(self, own_L2BHNK=tuple(F.pad(part, (0, 0, 0, more)) for part in self.own_L2BHNK))
 
     def rows(self, kept_R: torch.Tensor) -> Memory:
         """Of some rows of the batch, copied."""
@@ -164,7 +173,8 @@ class AttentionDecoder(nn.Module):
 
     def look_at_(self, memory: Memory, frames: Frames) -> None:
         """Fills in what the decoder sees of the frames, in the first rows and places of a memory that may be larger."""
-        states_BTD = frames.frames_BTD
+        # Nothing that is no number may stay where later batches have their padding.
+        states_BTD = frames.frames_BTD.nan_to_num(0.0, 0.0, 0.0)
         batch, num_frames, _ = states_BTD.shape
         is_beyond_BT = torch.arange(num_frames, device=states_BTD.device) >= frames.lengths_B[:, None]
         unseen_B11T = (is_beyond_BT.to(states_BTD.dtype) * _UNSEEN)[:, None, None]

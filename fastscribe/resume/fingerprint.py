@@ -15,6 +15,9 @@ from fastscribe.config import Options, OutputStyle
 _FORMAT_VERSION = 1  # of the output; a change to what rows or files hold is a new one
 # Options that change how fast results come, and not what they are.
 _SPEED_ONLY = frozenset(("cuda_graphs", "batch_frames", "batch_size", "window", "threads"))
+# Options that only some models follow; a run that does without them need not know them.
+_TOLD = frozenset(("language", "target_language", "pnc", "timestamps"))
+_DEFAULTS = Options()
 _MODEL_SUFFIXES = frozenset(
     (".nemo", ".safetensors", ".json", ".yaml", ".yml", ".model", ".vocab", ".ckpt", ".bin", ".txt")
 )
@@ -25,7 +28,8 @@ def fingerprint(model_digest: str, resolved: Mapping[str, str], options: Options
     """By the names that the command line has for them. `resolved` has what was chosen in the end where an option may leave
     that open: dtype, decoder, attention."""
     chosen = {field.name: getattr(options, field.name) for field in dataclasses.fields(options)}
-    shaping = {name: value for name, value in chosen.items() if name not in _SPEED_ONLY}
+    unsaid = {name for name in _TOLD if chosen[name] == getattr(_DEFAULTS, name)}
+    shaping = {name: value for name, value in chosen.items() if name not in _SPEED_ONLY | unsaid}
     named = {f"--{name.replace('_', '-')}": value for name, value in {**shaping, **resolved, **_looks(style)}.items()}
     return {"model": model_digest, **named, "--format": sorted(style.formats), "output format": _FORMAT_VERSION}
 
