@@ -122,7 +122,7 @@ MODELS = (
     Canary("canary_transf", "canary", encoder(32, mels=32, xscaling=True),
            {"hidden_size": 24, "inner_size": 40, "num_layers": 1, "num_attention_heads": 2, "pre_ln": False,
             "max_sequence_length": 64, "num_token_types": 2},
-           beam(3), {name: CANARY[name] for name in ("default", "translate")}, 6, extra_layers=1),
+           beam(3), {name: CANARY[name] for name in ("default", "translate")}, 12, extra_layers=1),
 )
 # fmt: on
 
