@@ -145,7 +145,7 @@ def test_a_trained_models_shape_will_do(capsys) -> None:
 
 def test_what_cannot_be_had(capsys, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     keep_models_in(tmp_path, monkeypatch)
-    with pytest.raises(UsageError, match="CTC"):
+    with pytest.raises(UsageError, match="has no transducer"):
         run(capsys, "decoder", "--random", "tiny-ctc", "--device", "cpu")
     with pytest.raises(typer.BadParameter, match="'0'"):
         run(capsys, "decoder", "--batch-sizes", "0")
