@@ -11,6 +11,8 @@ AMD = {"cpu": "AMD EPYC", "cpu_cores": 2, "memory_gib": 23.5, "gpu": None, "load
 SAPPHIRE_RAPIDS = AMD | {"cpu": "Intel(R) Xeon(R) Platinum 8488C"}  # with 2 vCPUs, as somebody lets it
 H200 = {"cpu": "Intel(R) Xeon(R)", "cpu_cores": 16, "memory_gib": 128.0, "gpu": {"torch_name": "NVIDIA H200"}}
 
+_SHARES = {"encode_share": 0.6, "decode_share": 0.3}
+
 
 def document(
     rows: Sequence[Mapping[str, Any]] = (),
@@ -28,7 +30,7 @@ def document(
 def speed(rtfx: float = 100.0, **more: Any) -> dict[str, Any]:
     """A row of `bench throughput`."""
     case = {"model": "tiny", "dtype": "bf16", "batch_frames": "auto", "budget_frames": 900}
-    return {**case, "rtfx": rtfx, "memory_rtfx": 2 * rtfx, "files": 8, "audio_s": 60.0, **more}
+    return {**case, "rtfx": rtfx, "memory_rtfx": 2 * rtfx, "files": 8, "audio_s": 60.0, **_SHARES, **more}
 
 
 def stored(folder: Path, name: str, content: Any) -> Path:
