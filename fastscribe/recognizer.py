@@ -130,12 +130,18 @@ class Recognizer:
 
     @torch.inference_mode()
     def encode(self, features: Features) -> Frames:
-        padded_lengths_B = features.lengths_B // self.model.config.encoder.subsampling_factor + 1
+        frames = self._encoded(features)
+        if self.model.aed is None:  # whose limits alone count frames as NeMo does
+            return frames
+        factor = self.model.config.encoder.subsampling_factor
+        return replace(frames, padded_lengths_B=features.lengths_B // factor + 1)
+
+    def _encoded(self, features: Features) -> Frames:
         if self.device.type == "cuda" and self.dtype == "fp32":
             # cuDNN would otherwise round to TF32, whose ten bits of mantissa are not what fp32 was asked for.
             with torch.backends.cudnn.flags(enabled=True, allow_tf32=False), true_float32(self.device):
-                return replace(self.encoder(features), padded_lengths_B=padded_lengths_B)
-        return replace(self.encoder(features), padded_lengths_B=padded_lengths_B)
+                return self.encoder(features)
+        return self.encoder(features)
 
     def transcribe(self, batch: Batch) -> list[Hypothesis]:
         """One Hypothesis a row, all stages one after another; waits for the device."""

@@ -15,10 +15,8 @@ Settings as make_nemo_goldens.py's: CPU, float32, eval, one file at a time, no d
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import json
-import logging
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -502,22 +500,12 @@ def report(canary: Canary, files: dict[str, Any], parameters: int) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("out", type=Path, metavar="OUT_DIR")
-    parser.add_argument("manifest", type=Path, metavar="MANIFEST")
-    parser.add_argument("audio", type=Path, metavar="AUDIO_DIR")
-    parser.add_argument("--only", action="append", help="make the model of this name alone; may be repeated")
-    arguments = parser.parse_args()
-    logging.getLogger("nemo_logger").setLevel(logging.ERROR)
-    torch.set_num_threads(1)
-    audio = sorted(arguments.audio.iterdir())
-    rows = [json.loads(line) for line in arguments.manifest.read_text().splitlines()]
-    texts = {Path(row["audio_filepath"]).name: row["text"] for row in rows}
-    spoken = [(common.read(path), texts[path.name]) for path in audio if texts.get(path.name)]
+    given = common.given(__doc__)
+    spoken = [(common.read(path), given.texts[path.name]) for path in given.audio if given.texts.get(path.name)]
     spoken = [(samples, text) for samples, text in spoken if len(samples) < 10 * 16000]
     for canary in MODELS:
-        if not arguments.only or canary.name in arguments.only:
-            make(canary, spoken, audio, arguments.out / canary.name)
+        if given.wants(canary.name):
+            make(canary, spoken, list(given.audio), given.out / canary.name)
 
 
 if __name__ == "__main__":

@@ -13,9 +13,7 @@ Settings as make_nemo_goldens.py's: CPU, float32, eval, one file at a time, no d
 
 from __future__ import annotations
 
-import argparse
 import json
-import logging
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -215,21 +213,12 @@ def golden(model: Any, spec: common.Spec, encoded_BDT: torch.Tensor, length: int
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("out", type=Path, metavar="OUT_DIR")
-    parser.add_argument("manifest", type=Path, metavar="MANIFEST")
-    parser.add_argument("audio", type=Path, metavar="AUDIO_DIR")
-    parser.add_argument("--only", action="append", help="make the model of this name alone; may be repeated")
-    arguments = parser.parse_args()
-    logging.getLogger("nemo_logger").setLevel(logging.ERROR)
-    torch.set_num_threads(1)
-    audio = sorted(arguments.audio.iterdir())
-    rows = [json.loads(line) for line in arguments.manifest.read_text().splitlines()]
-    texts = {Path(row["audio_filepath"]).name: row["text"] for row in rows}
-    spoken = [(common.read(path), texts[path.name]) for path in audio if path.name[:1] != "e" and path.name in texts]
+    given = common.given(__doc__)
+    known = [path for path in given.audio if path.name[:1] != "e" and path.name in given.texts]
+    spoken = [(common.read(path), given.texts[path.name]) for path in known]
     for seed, conv in enumerate(MODELS):
-        if not arguments.only or conv.name in arguments.only:
-            make(conv, 2000 + seed, spoken, audio, arguments.out / conv.name)
+        if given.wants(conv.name):
+            make(conv, 2000 + seed, spoken, list(given.audio), given.out / conv.name)
 
 
 if __name__ == "__main__":

@@ -544,6 +544,33 @@ def report(spec: Spec, files: dict[str, Any], parameters: int) -> None:
     )
 
 
+@dataclass(frozen=True)
+class Given:
+    """The command line of the scripts whose models learn sentences."""
+
+    out: Path
+    audio: tuple[Path, ...]
+    texts: dict[str, str]  # by the recording's name
+    only: tuple[str, ...]
+
+    def wants(self, name: str) -> bool:
+        return not self.only or name in self.only
+
+
+def given(description: str | None) -> Given:
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("out", type=Path, metavar="OUT_DIR")
+    parser.add_argument("manifest", type=Path, metavar="MANIFEST")
+    parser.add_argument("audio", type=Path, metavar="AUDIO_DIR")
+    parser.add_argument("--only", action="append", help="make the model of this name alone; may be repeated")
+    arguments = parser.parse_args()
+    logging.getLogger("nemo_logger").setLevel(logging.ERROR)
+    torch.set_num_threads(1)
+    rows = [json.loads(line) for line in arguments.manifest.read_text().splitlines()]
+    texts = {Path(row["audio_filepath"]).name: row["text"] for row in rows}
+    return Given(arguments.out, tuple(sorted(arguments.audio.iterdir())), texts, tuple(arguments.only or ()))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path, metavar="OUT_DIR")

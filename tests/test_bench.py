@@ -20,10 +20,10 @@ from hypothesis import strategies as st
 from fastscribe.batching import Budget
 from fastscribe.bench import agreement, busy, decoder, encoder, kernels, machine, synthetic, throughput
 from fastscribe.bench.notebook import Notebook
-from fastscribe.bench.random_model import LABELS_PER_S, random_checkpoint, random_tokenizer
+from fastscribe.bench.random_model import random_checkpoint, random_tokenizer
 from fastscribe.bench.shapes import SHAPES
 from fastscribe.bench.timing import time_call
-from fastscribe.bench.work import encoder_gflop_per_audio_s
+from fastscribe.bench.work import LABELS_PER_S, encoder_gflop_per_audio_s
 from fastscribe.checkpoint import Checkpoint, native, read_checkpoint
 from fastscribe.checkpoint.validate import validate
 from fastscribe.config import Options

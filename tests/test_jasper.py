@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fastscribe.audio.loader import collate
-from fastscribe.bench.random_model import LABELS_PER_S, random_checkpoint
+from fastscribe.bench.random_model import random_checkpoint
 from fastscribe.bench.shapes import SHAPES
+from fastscribe.bench.work import LABELS_PER_S
 from fastscribe.checkpoint import read_checkpoint
 from fastscribe.checkpoint.validate import validate
 from fastscribe.config import JasperBlockConfig, JasperConfig, ModelConfig, Options

@@ -24,7 +24,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from fastscribe.bench import synthetic
 from fastscribe.bench.shapes import LETTERS, SHAPES
-from fastscribe.bench.work import LABELS_PER_S as LABELS_PER_S
+from fastscribe.bench.work import LABELS_PER_S
 from fastscribe.checkpoint import Checkpoint
 from fastscribe.config import ModelConfig
 from fastscribe.decode import ctc, label_looping
