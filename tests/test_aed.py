@@ -79,6 +79,7 @@ def assert_greedy(model: AttentionDecoder, frames: Frames, found: Sequence[Hypot
         assert hypothesis.logprobs == pytest.approx(expected.logprobs, abs=1e-4)
 
 
+LONG = replace(CONFIG, max_extra_tokens=None, max_tokens=70)
 batches = st.lists(st.lists(st.integers(1, 14), min_size=1, max_size=6), min_size=1, max_size=3)
 
 
@@ -177,6 +178,36 @@ def test_every_loop_is_greedy(
         for frames, packed in submitted:  # all are read after the last submit
             assert_greedy(model, frames, decoder.read(packed.numpy(), frames))
         decoder.close()
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.integers(0, 2**31), batches, st.integers(1, 9), st.sampled_from((None, 1, 2)))
+def test_steps_that_look_at_few_places_are_enough(
+    seed: int, batches: list[list[int]], first_stage: int, steps_per_turn: int | None
+) -> None:
+    """Rows that go through one stage, some or all, up to their limit."""
+    model = tiny_decoder(LONG, seed)
+    model.head.bias[PROMPT.end_id] -= seed % 3
+    make_loop = chunked() if steps_per_turn is None else partial(PseudoWhile, steps_per_turn)
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        Pretence().install(monkeypatch)
+        monkeypatch.setattr(aed_graphs, "_FIRST_STAGE", first_stage)
+        decoder = GraphedAed(model, PROMPT, make_loop)
+        torch.manual_seed(seed)
+        for frames in map(random_frames, batches):
+            assert_greedy(model, frames, run(decoder, frames))
+
+
+def test_few_places_are_looked_at_first(pretence: Pretence, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, looked_at = tiny_decoder(LONG, 1), []
+    monkeypatch.setattr(aed_graphs, "_FIRST_STAGE", 4)
+    monkeypatch.setattr(aed_graphs, "step", lambda *given: (looked_at.append(given[3]), one_step(*given)))
+    decoder = GraphedAed(model, PROMPT, partial(PseudoWhile, 1))
+    torch.manual_seed(0)
+    frames = random_frames([9])
+    (found,) = run(decoder, frames)
+    assert len(found.token_ids) == len(looked_at) == 42  # the last one writes the end
+    assert looked_at == 4 * [24] + 8 * [32] + 24 * [56] + 6 * [72]  # 7, 15 and 39 places and 16 more, in eights
 
 
 @pytest.mark.parametrize("mode", ["auto", "full", "chunked", "off"])

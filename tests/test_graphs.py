@@ -9,7 +9,7 @@ from __future__ import annotations
 import gc
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from types import SimpleNamespace
 
@@ -44,32 +44,36 @@ def pretence(monkeypatch: pytest.MonkeyPatch) -> Pretence:
     return Pretence().install(monkeypatch)
 
 
-class ListFlag:
-    """A flag whose copies arrive at once and are read late."""
+class ListFlags:
+    """Flags whose copies arrive at once and are read late."""
 
-    def __init__(self, flag: torch.Tensor) -> None:
-        self.flag = flag
-        self.copies: list[bool] = []
+    def __init__(self, flags: torch.Tensor) -> None:
+        self.flags = flags
+        self.copies: list[list[bool]] = []
 
     def post(self) -> None:
-        self.copies.append(bool(self.flag))
+        assert int(self.flags.sum()) <= 1
+        self.copies.append(self.flags.tolist())
 
-    def previous(self) -> bool:
-        return len(self.copies) < 2 or self.copies[-2]
+    def previous(self) -> list[bool]:
+        return self.copies[-2] if len(self.copies) > 1 else [True] + [False] * (len(self.flags) - 1)
 
 
 class PseudoWhile:
-    """What a while graph does, as a plain loop."""
+    """What while graphs do, as plain loops."""
 
-    def __init__(self, steps_per_turn: int, generation: object, step: Callable[[], None], flag: torch.Tensor) -> None:
-        self.step, self.flag, self.steps_per_turn = step, flag, steps_per_turn
+    def __init__(
+        self, steps_per_turn: int, generation: object, steps: Sequence[Callable[[], None]], flags: torch.Tensor
+    ) -> None:
+        self.steps, self.flags, self.steps_per_turn = steps, flags, steps_per_turn
 
     def run(self) -> None:
-        goes_on = True
-        while goes_on:
-            for _ in range(self.steps_per_turn):
-                self.step()
-            goes_on = bool(self.flag)
+        for step, flag in zip(self.steps, self.flags, strict=True):
+            goes_on = True
+            while goes_on:
+                for _ in range(self.steps_per_turn):
+                    step()
+                goes_on = bool(flag)
 
 
 def run(decoder: Decoder, frames: Frames) -> list[Hypothesis]:
@@ -77,7 +81,7 @@ def run(decoder: Decoder, frames: Frames) -> list[Hypothesis]:
 
 
 def chunked() -> LoopMaker:
-    return partial(ChunkedLoop, ListFlag)
+    return partial(ChunkedLoop, ListFlags)
 
 
 @settings(max_examples=30, deadline=None)
@@ -135,15 +139,15 @@ def test_captures_go_with_the_decoder(pretence: Pretence) -> None:
 @pytest.mark.parametrize("needed", [1, 7, 8, 9, 16, 17])
 def test_the_flag_is_read_one_chunk_late(needed: int) -> None:
     """The graph, for once, is a Python function."""
-    flag = torch.tensor(True)
+    flags = torch.tensor([True])
     done: list[int] = []
 
     def step() -> None:
         done.append(1)
-        flag.fill_(len(done) < needed)
+        flags.fill_(len(done) < needed)
 
     generation = SimpleNamespace(capture=lambda chunk: SimpleNamespace(replay=chunk))
-    ChunkedLoop(ListFlag, generation, step, flag).run()
+    ChunkedLoop(ListFlags, generation, [step], flags).run()
     assert len(done) == 8 * (-(-needed // 8) + 1)
 
 
@@ -158,7 +162,7 @@ def fake(monkeypatch: pytest.MonkeyPatch, pretence: Pretence) -> FakeCuda:
     fake.steps = pretence.steps
     cuda_while._toolkit.cache_clear()
     monkeypatch.setattr(cuda_while, "toolkit", lambda device: cuda_while._toolkit(DEVICE))
-    monkeypatch.setattr(graphs, "LateFlag", ListFlag)
+    monkeypatch.setattr(graphs, "LateFlags", ListFlags)
     return fake
 
 
@@ -222,7 +226,7 @@ def test_captures_are_kept_dropped_and_renewed(
 def test_slots_last_for_the_largest_batch_of_the_shortest_rows(fake: FakeCuda) -> None:
     decoder = GraphedDecoder(Network.prepare(TRANSDUCER), chunked())
     decoder.submit(random_frames([1] * 3))
-    slots = decoder._slots
+    slots = decoder.captured.room
     assert slots is not None and slots.capacity >= 32_768 * 2
     assert len({bucket(rows) for rows in range(1, 8193)}) <= graphs._MAX_CAPTURES
 

@@ -6,16 +6,19 @@
     off       no graphs: the steps one by one
     auto      the first of these that can be had
 
+A decoder whose steps change as it goes on (aed_graphs.py) has several graphs, of which one after the other is needed.
+
 One state a bucket of rows is captured, whatever the length: smaller batches leave rows empty. All of them share the flat
-arrays, which grow with the largest batch so far; as graphs hold addresses, everything is then captured anew.
+arrays, which grow with the largest batch so far.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol, get_args
+from typing import Generic, Protocol, TypeVar, get_args
 
 import numpy as np
 import torch
@@ -38,8 +41,13 @@ from fastscribe.graph_capture import Generation, GraphCache, GraphsUnavailable, 
 from fastscribe.model.transducer import Transducer
 from fastscribe.types import Frames, Hypothesis
 
+Key = TypeVar("Key")
+Room = TypeVar("Room")
+Captured = TypeVar("Captured")
+
 _STEPS_PER_TURN = 2  # of the while graph: fewer turns to decide about, at most one step in vain
 _STEPS_PER_CHUNK = 8
+MOST_STEPS_IN_VAIN = 2 * _STEPS_PER_CHUNK  # of one kind, after the one that found no more of them needed
 _MAX_CAPTURES = 24  # all buckets up to 16,384 rows
 # Enough for 32,768 padded frames in rows of one frame, each of which takes two slots: 86 MB with a joint of 640 in bf16.
 _LEAST_SLOTS = 65_536
@@ -51,9 +59,9 @@ class Loop(Protocol):
     def run(self) -> None: ...
 
 
-# Makes a Loop, of graphs of a generation, for a step and the flag (a scalar bool that the step sets) which says whether
-# another one is needed.
-LoopMaker = Callable[[Generation, Callable[[], None], torch.Tensor], Loop]
+# Makes a Loop, of graphs of a generation, for one kind of step or more, and flags (bools, one a kind, of which at most one
+# is true; every step sets them) that say of which kind another one is needed. The first kind is needed first.
+LoopMaker = Callable[[Generation, Sequence[Callable[[], None]], torch.Tensor], Loop]
 
 
 def build_decoder(transducer: Transducer, device: torch.device, mode: GraphMode, say: Callable[[str], None]) -> Decoder:
@@ -82,7 +90,7 @@ def in_mode(
         return without()
     builders: dict[GraphMode, Callable[[], Decoder]] = {
         "full": lambda: graphed(partial(WholeLoop, cuda_while.toolkit(device))),
-        "chunked": lambda: graphed(partial(ChunkedLoop, LateFlag)),
+        "chunked": lambda: graphed(partial(ChunkedLoop, LateFlags)),
         "off": without,
     }
     modes: tuple[GraphMode, ...] = ("full", "chunked", "off") if mode == "auto" else (mode,)
@@ -127,8 +135,46 @@ class FirstOf:
         self._say(f"CUDA graphs: {mode} cannot be had here ({reason}); going on with {self._choices[0][0]}")
 
 
+class CapturedStates(Generic[Key, Room, Captured]):
+    """What a decoder has captured, by size, and the memory in which it all lies, one state upon the other, since one batch
+    at a time is decoded. It grows with the largest batch so far; as graphs hold addresses, everything is then captured anew.
+    """
+
+    def __init__(self, device: torch.device, new_room: Callable[[int], Room]) -> None:
+        """`new_room` makes memory of a size, in any unit."""
+        self._new_room = new_room
+        self._order = StreamOrder()
+        # A replayed graph runs at the priority of the stream it was captured on; decoding is short and others wait for it.
+        new_generation = partial(Generation, device, self._order.synchronize, priority=-1)
+        self._captured: GraphCache[Key, Captured] = GraphCache(new_generation, _MAX_CAPTURES)
+        self.room: Room | None = None
+        self.size = 0
+
+    @contextmanager
+    def turn(self, frames: Frames) -> Iterator[None]:
+        """In which one batch may use the memory: after the one before, on the current stream of the frames' device."""
+        with torch.cuda.device_of(frames.frames_BTD):  # whose current stream is meant from here on
+            self._order.wait()
+            try:
+                yield
+            finally:
+                self._order.mark()
+
+    def get(self, key: Key, needed: int, make: Callable[[Room, Generation], Captured]) -> Captured:
+        """What `make` made for the key, now or before, in a room of the size `needed` or larger."""
+        if self.room is None or self.size < needed:
+            self.close()
+            self.room, self.size = self._new_room(needed), needed
+        return self._captured.get(key, partial(make, self.room))
+
+    def close(self) -> None:
+        """Happens by itself when the object goes."""
+        self._captured.drop()
+        self.room, self.size = None, 0
+
+
 @dataclass(frozen=True)
-class _Captured:
+class _CapturedState:
     state: State
     loop: Loop
 
@@ -139,24 +185,18 @@ class GraphedDecoder:
     def __init__(self, network: Network, make_loop: LoopMaker) -> None:
         self._network = network
         self._make_loop = make_loop
-        self._order = StreamOrder()
-        # A replayed graph runs at the priority of the stream it was captured on; decoding is short and others wait for it.
-        new_generation = partial(Generation, network.device, self._order.synchronize, priority=-1)
-        self._captured: GraphCache[int, _Captured] = GraphCache(new_generation, _MAX_CAPTURES)
-        self._slots: Slots | None = None
+        self.captured: CapturedStates[int, Slots, _CapturedState]
+        self.captured = CapturedStates(network.device, partial(Slots.allocate, network))
 
     @torch.inference_mode()
     def submit(self, frames: Frames) -> torch.Tensor:
         batch, num_frames, _ = frames.frames_BTD.shape
-        with torch.cuda.device_of(frames.frames_BTD):  # whose current stream is meant from here on
-            self._order.wait()
-            try:
-                captured = self._for(bucket(batch), slots_needed(frames))
-                begin_(self._network, captured.state, frames)
-                captured.loop.run()
-                return pack(captured.state, batch, num_frames + 1)
-            finally:
-                self._order.mark()
+        with self.captured.turn(frames):
+            rows, num_slots = bucket(batch), max(_LEAST_SLOTS, _power_of_two(slots_needed(frames)))
+            captured = self.captured.get(rows, num_slots, partial(self._make, rows))
+            begin_(self._network, captured.state, frames)
+            captured.loop.run()
+            return pack(captured.state, batch, num_frames + 1)
 
     def read(self, packed: np.ndarray, frames: Frames) -> list[Hypothesis]:
         """A batch with a row that found more labels than frames is decoded again, with room that grows."""
@@ -164,18 +204,12 @@ class GraphedDecoder:
 
     def close(self) -> None:
         """Happens by itself when the object goes."""
-        self._captured.drop()
-        self._slots = None
+        self.captured.close()
 
-    def _for(self, rows: int, num_slots: int) -> _Captured:
-        if self._slots is None or self._slots.capacity < num_slots:
-            self.close()
-            self._slots = Slots.allocate(self._network, max(_LEAST_SLOTS, _power_of_two(num_slots)))
-        return self._captured.get(rows, partial(self._make, rows, self._slots))
-
-    def _make(self, rows: int, slots: Slots, generation: Generation) -> _Captured:
+    def _make(self, rows: int, slots: Slots, generation: Generation) -> _CapturedState:
         state = State.allocate(self._network, rows, slots)
-        return _Captured(state, self._make_loop(generation, partial(step, self._network, state), state.active))
+        one_step = partial(step, self._network, state)
+        return _CapturedState(state, self._make_loop(generation, [one_step], state.active.view(1)))
 
 
 def bucket(rows: int) -> int:
@@ -189,50 +223,54 @@ def _power_of_two(number: int) -> int:
 
 
 class WholeLoop:
-    """One launch a batch."""
+    """One launch a batch for each kind of step. A kind that is not needed after all makes one turn in vain."""
 
     def __init__(
-        self, tools: cuda_while.Toolkit, generation: Generation, step: Callable[[], None], flag: torch.Tensor
+        self, tools: cuda_while.Toolkit, generation: Generation, steps: Sequence[Callable[[], None]], flags: torch.Tensor
     ) -> None:
-        graph = generation.capture(step, instantiate=False)
-        self._loop = cuda_while.WhileGraph(tools, graph.raw_cuda_graph(), flag.data_ptr(), _STEPS_PER_TURN)
-        generation.before_drop(self._loop.close)
-        self._device = flag.device
+        self._loops: list[cuda_while.WhileGraph] = []
+        for step, flag in zip(steps, flags, strict=True):
+            graph = generation.capture(step, instantiate=False)
+            loop = cuda_while.WhileGraph(tools, graph.raw_cuda_graph(), flag.data_ptr(), _STEPS_PER_TURN)
+            generation.before_drop(loop.close)
+            self._loops.append(loop)
+        self._device = flags.device
 
     def run(self) -> None:
-        self._loop.launch(torch.cuda.current_stream(self._device).cuda_stream)
+        for loop in self._loops:
+            loop.launch(torch.cuda.current_stream(self._device).cuda_stream)
 
 
-class Flag(Protocol):
-    """A flag on the device that the host reads one turn late."""
+class Flags(Protocol):
+    """Flags on the device that the host reads one turn late."""
 
     def post(self) -> None:
         """Enqueues a copy to the host."""
         ...
 
-    def previous(self) -> bool:
-        """The copy before the latest, once it is there; True where there is none."""
+    def previous(self) -> list[bool]:
+        """The copy before the latest, once it is there; only the first is true where there is none."""
         ...
 
 
 class ChunkedLoop:
-    """Replays until a flag, by then one replay old, says that its chunk was the last one needed."""
+    """Replays until the flags, by then one replay old, say that its chunk was the last one needed."""
 
     def __init__(
         self,
-        make_flag: Callable[[torch.Tensor], Flag],
+        make_flags: Callable[[torch.Tensor], Flags],
         generation: Generation,
-        step: Callable[[], None],
-        flag: torch.Tensor,
+        steps: Sequence[Callable[[], None]],
+        flags: torch.Tensor,
     ) -> None:
-        self._make_flag = partial(make_flag, flag)
-        self._graph = generation.capture(partial(_repeat, step, _STEPS_PER_CHUNK))
+        self._make_flags = partial(make_flags, flags)
+        self._graphs = [generation.capture(partial(_repeat, step, _STEPS_PER_CHUNK)) for step in steps]
 
     def run(self) -> None:
-        flag = self._make_flag()
-        while flag.previous():
-            self._graph.replay()
-            flag.post()
+        flags = self._make_flags()
+        while any(needed := flags.previous()):
+            self._graphs[needed.index(True)].replay()
+            flags.post()
 
 
 def _repeat(step: Callable[[], None], times: int) -> None:
@@ -240,23 +278,23 @@ def _repeat(step: Callable[[], None], times: int) -> None:
         step()
 
 
-class LateFlag:
+class LateFlags:
     """Copies in pinned memory, each with the event that says that it is there."""
 
-    def __init__(self, flag: torch.Tensor) -> None:
-        self._flag = flag
+    def __init__(self, flags: torch.Tensor) -> None:
+        self._flags = flags
         self._posted: list[tuple[torch.Tensor, torch.cuda.Event]] = []
 
     def post(self) -> None:
-        copy = torch.empty((), dtype=torch.bool, pin_memory=True)
-        copy.copy_(self._flag, non_blocking=True)
+        copy = torch.empty(len(self._flags), dtype=torch.bool, pin_memory=True)
+        copy.copy_(self._flags, non_blocking=True)
         event = torch.cuda.Event()
         event.record()
         self._posted = [*self._posted[-1:], (copy, event)]
 
-    def previous(self) -> bool:
+    def previous(self) -> list[bool]:
         if len(self._posted) < 2:
-            return True
+            return [True] + [False] * (len(self._flags) - 1)
         copy, event = self._posted[0]
         event.synchronize()
-        return bool(copy)
+        return copy.tolist()
