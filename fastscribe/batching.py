@@ -24,15 +24,17 @@ _AFTER_FAILURE = 0.7
 class Budget:
     """What one batch may cost, in encoder frames (infinite: anything). It only ever shrinks.
 
-    A row of T frames costs T + T*T / bend: `bend` is the length at which attention's part, quadratic in T, weighs as much
-    as all the rest (infinite where nothing that counts is quadratic).
+    A row of T frames costs T + T*T / bend + row_frames: `bend` is the length at which attention's part, quadratic in T,
+    weighs as much as all that is linear (infinite where nothing that counts is quadratic), and `row_frames` is what a row
+    costs however short it is.
     """
 
     frames: float
     bend: float = math.inf
+    row_frames: float = 0.0
 
     def cost(self, rows: int, longest: int) -> float:
-        return rows * longest * (1.0 + longest / self.bend)
+        return rows * (longest * (1.0 + longest / self.bend) + self.row_frames)
 
     def shrink(self, rows: int, longest: int) -> None:
         """A batch of this shape was too much: none as large is planned again."""

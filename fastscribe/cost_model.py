@@ -35,6 +35,14 @@ class Pass:
 
 
 @dataclass(frozen=True)
+class Held:
+    """Memory that a batch takes while it is decoded, where that is much."""
+
+    frame_bytes: float = 0.0
+    row_bytes: float = 0.0  # whatever its length
+
+
+@dataclass(frozen=True)
 class CostModel:
     overhead_s: float
     frame_s: float
@@ -58,12 +66,19 @@ def fit(passes: Sequence[Pass]) -> CostModel:
     return CostModel(*map(float, seconds), *map(float, size))
 
 
-def budget(model: CostModel, free_bytes: float) -> Budget:
-    """The smallest batch in which the constant hardly shows, as far as memory allows."""
+def budget(model: CostModel, free_bytes: float, held: Held = Held()) -> Budget:
+    """The smallest batch in which the constant hardly shows, as far as memory allows.
+
+    A decoder that holds much reads all its weights at each step, for few rows as for many: there the largest batch pays.
+    """
     enough = model.overhead_s / (_MOST_OVERHEAD * model.frame_s) if model.frame_s > 0 else _MOST_FRAMES
-    fitting = _MEMORY_SHARE * free_bytes / model.frame_bytes if model.frame_bytes > 0 else _MOST_FRAMES
-    bend = model.frame_bytes / model.frame2_bytes if model.frame2_bytes > 0 else math.inf
-    return Budget(max(1.0, min(max(enough, LEAST_FRAMES), _MOST_FRAMES, fitting)), bend)
+    if held.frame_bytes:
+        enough = _MOST_FRAMES
+    frame_bytes = model.frame_bytes + held.frame_bytes
+    fitting = _MEMORY_SHARE * free_bytes / frame_bytes if frame_bytes > 0 else _MOST_FRAMES
+    bend = frame_bytes / model.frame2_bytes if model.frame2_bytes > 0 else math.inf
+    row_frames = held.row_bytes / frame_bytes if frame_bytes > 0 else 0.0
+    return Budget(max(1.0, min(max(enough, LEAST_FRAMES), _MOST_FRAMES, fitting)), bend, row_frames)
 
 
 def _non_negative(columns: Sequence[np.ndarray], target: np.ndarray) -> np.ndarray:

@@ -20,11 +20,9 @@ from fastscribe import cost_model, resample
 from fastscribe.batching import Budget
 from fastscribe.checkpoint import Checkpoint
 from fastscribe.config import DecoderName, EncoderConfig, ModelConfig, Options, parse_attention
-from fastscribe.decode.aed_graphs import build_aed_decoder
-from fastscribe.decode.ctc import CtcDecoder
 from fastscribe.decode.decoder import Decoder
-from fastscribe.decode.graphs import build_decoder
-from fastscribe.decode.prompt import can_write_times, make_prompt, options_for_prompt
+from fastscribe.decode.families import DECODERS
+from fastscribe.decode.prompt import options_for_prompt
 from fastscribe.device import free_bytes, is_out_of_memory, to_device
 from fastscribe.errors import UsageError, first_line
 from fastscribe.features import LogMel
@@ -37,7 +35,6 @@ from fastscribe.model.int8 import int8_problem, quantise_int8_
 from fastscribe.model.model import Model, build_model
 from fastscribe.model.packed import pack_linears_
 from fastscribe.model.time_conv import pack_time_convs_
-from fastscribe.tokenizer import Tokenizer
 from fastscribe.true_float32 import true_float32
 from fastscribe.types import Batch, Features, Frames, Hypothesis
 
@@ -93,7 +90,7 @@ class Recognizer:
             model,
             LogMel(checkpoint.config.features).to(chosen_device),
             _encoder(model, chosen_device, options, say),
-            _DECODERS[chosen_decoder](model, checkpoint.tokenizer, chosen_device, options, say),
+            DECODERS[chosen_decoder].build(model, checkpoint.tokenizer, chosen_device, options, say),
             chosen_decoder,
             chosen_device,
             chosen_dtype,
@@ -130,11 +127,7 @@ class Recognizer:
 
     @torch.inference_mode()
     def encode(self, features: Features) -> Frames:
-        frames = self._encoded(features)
-        if self.model.aed is None:  # whose limits alone count frames as NeMo does
-            return frames
-        factor = self.model.config.encoder.subsampling_factor
-        return replace(frames, padded_lengths_B=features.lengths_B // factor + 1)
+        return replace(self._encoded(features), mel_lengths_B=features.lengths_B)
 
     def _encoded(self, features: Features) -> Frames:
         if self.device.type == "cuda" and self.dtype == "fp32":
@@ -150,6 +143,7 @@ class Recognizer:
 
     def choose_budget(self) -> Budget:
         """How large a batch should be: found by a few passes on a GPU, known on a CPU."""
+        held = DECODERS[self.decoder_name].held(self.model)
         if self.device.type == "cpu":
             return Budget(_CPU_BATCH_FRAMES)
         passes: list[cost_model.Pass] = []
@@ -161,8 +155,9 @@ class Recognizer:
                 raise
         torch.cuda.empty_cache()  # what was measured with lay in no lane
         if len(passes) < len(cost_model.SHAPES):  # memory is what counts here: the largest that fitted
-            return Budget(max((p.rows * p.frames for p in passes), default=cost_model.LEAST_FRAMES))
-        return cost_model.budget(cost_model.fit(passes), free_bytes(self.device))
+            largest = max((p.rows * p.frames for p in passes), default=cost_model.LEAST_FRAMES)
+            return Budget(largest, row_frames=held.row_bytes / held.frame_bytes if held.frame_bytes else 0.0)
+        return cost_model.budget(cost_model.fit(passes), free_bytes(self.device), held)
 
     def _measure(self, rows: int, num_frames: int) -> cost_model.Pass:
         """One pass over noise, the second of two, so that what is made once is not counted."""
@@ -214,34 +209,6 @@ def _encoder(
         say(f"CUDA graphs: none for the encoder ({reason}); small batches will be slower")
 
     return EncoderGraphs(model.encoder, device, give_up)
-
-
-def _ctc_decoder(
-    model: Model, tokenizer: Tokenizer, device: torch.device, options: Options, say: Callable[[str], None]
-) -> Decoder:
-    assert model.ctc is not None
-    return CtcDecoder(model.ctc, model.config.blank_id)
-
-
-def _transducer_decoder(
-    model: Model, tokenizer: Tokenizer, device: torch.device, options: Options, say: Callable[[str], None]
-) -> Decoder:
-    assert model.transducer is not None
-    return build_decoder(model.transducer, device, options.cuda_graphs, say)
-
-
-def _aed_decoder(
-    model: Model, tokenizer: Tokenizer, device: torch.device, options: Options, say: Callable[[str], None]
-) -> Decoder:
-    assert model.aed is not None
-    prompt = make_prompt(model.aed.config.prompt, tokenizer, options, model.aed.config.max_tokens)
-    if not prompt.frames_by_id:
-        can = "; --timestamps has it write them" if can_write_times(model.aed.config.prompt, tokenizer.pieces) else ""
-        say(f"this model writes no times: its words are spread evenly over each stretch of speech{can}")
-    return build_aed_decoder(model.aed, prompt, device, options.cuda_graphs, say)
-
-
-_DECODERS = {"ctc": _ctc_decoder, "rnnt": _transducer_decoder, "tdt": _transducer_decoder, "aed": _aed_decoder}
 
 
 def choose_device(name: str) -> torch.device:
@@ -305,7 +272,7 @@ def choose_decoder(options: Options, available: tuple[DecoderName, ...]) -> Deco
     if name not in available:
         raise UsageError(f"--decoder {name}: this checkpoint has {' and '.join(available)}")
     asked = options_for_prompt(options)
-    if asked is not None and name != "aed":
+    if asked is not None and not DECODERS[name].has_prompt:
         raise UsageError(f"{asked}: only models of the Canary family can be told so, not {name} ones")
     return name
 

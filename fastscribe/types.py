@@ -121,8 +121,7 @@ class Frames:
 
     frames_BTD: torch.Tensor
     lengths_B: torch.Tensor
-    # With the frame that NeMo's features have more than a recording, where it makes one here: what NeMo's limits count.
-    padded_lengths_B: torch.Tensor | None = None
+    mel_lengths_B: torch.Tensor | None = None  # of the features that they were made of, where a limit asks
 
 
 @dataclass(frozen=True)

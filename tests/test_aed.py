@@ -16,7 +16,7 @@ from fastscribe.bench.work import LABELS_PER_S, PROMPT_TOKENS
 from fastscribe.checkpoint import native, read_checkpoint
 from fastscribe.config import AedConfig, Options, TransformerConfig
 from fastscribe.decode import aed, aed_graphs
-from fastscribe.decode.aed import AedDecoder, greedy
+from fastscribe.decode.aed import AedDecoder, greedy, held
 from fastscribe.decode.aed_graphs import GraphedAed, build_aed_decoder
 from fastscribe.decode.decoder import Decoder
 from fastscribe.decode.prompt import Prompt
@@ -53,7 +53,7 @@ def tiny_decoder(config: AedConfig, seed: int) -> AttentionDecoder:
     """Whose rows end sooner or later, by what they see."""
     with torch.random.fork_rng(), torch.no_grad():
         torch.manual_seed(seed)
-        model = AttentionDecoder(config, WIDTH, LABELS).eval().requires_grad_(False)
+        model = AttentionDecoder(config, WIDTH, LABELS, 8).eval().requires_grad_(False)
         model.positions.weight.mul_(3)
         model.head.weight.mul_(2)
         model.head.bias[PROMPT.end_id] += 0.6
@@ -234,12 +234,24 @@ def test_captures_share_memory_that_grows(pretence: Pretence) -> None:
         return len(pretence.captured), len(pretence.live)
 
     assert captures_and_live(3, 14) == (1, 1)
-    assert captures_and_live(4, 64) == (1, 1)  # the same bucket
+    assert captures_and_live(4, 16) == (1, 1)  # the same bucket
     assert captures_and_live(2, 14) == (2, 2)  # lies in the same memory
     assert captures_and_live(8, 14) == (3, 1)  # needs more: all others go
-    assert captures_and_live(4, 65) == (4, 2)
+    assert captures_and_live(4, 17) == (4, 2)
     decoder.close()
     assert not pretence.live
+
+
+@pytest.mark.parametrize("config", [LONG, replace(CONFIG, max_extra_tokens=50, max_tokens=300)])
+def test_memory_is_as_foreseen(pretence: Pretence, config: AedConfig) -> None:
+    model = tiny_decoder(config, 3)
+    foreseen = held(model)
+    for rows, num_frames in ((64, 64), (65, 70), (97, 97), (128, 129), (90, 14), (97, 3)):
+        decoder = GraphedAed(model, PROMPT, chunked())
+        decoder.submit(random_frames([num_frames] * rows))
+        taken = decoder._captured.size * model.embedding.weight.element_size()
+        assert taken <= 1.1 * rows * (foreseen.frame_bytes * num_frames + foreseen.row_bytes) < 4 * taken
+        decoder.close()
 
 
 def test_on_a_cpu_there_are_no_graphs() -> None:

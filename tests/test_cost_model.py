@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fastscribe.cost_model import SHAPES, CostModel, Pass, budget, fit
+from fastscribe.cost_model import SHAPES, CostModel, Held, Pass, budget, fit
 
 positive = st.floats(1e-9, 1e-5)
 
@@ -33,14 +33,24 @@ def test_noise_makes_no_coefficient_negative() -> None:
     assert min(found.overhead_s, found.frame_s, found.frame2_s, found.frame_bytes, found.frame2_bytes) >= 0
 
 
-@given(st.floats(1e6, 2e11), st.floats(1e3, 1e6), st.floats(0, 1e3), st.integers(1, 4000))
-def test_a_batch_within_the_budget_fits_in_memory(free, frame_bytes, frame2_bytes, longest) -> None:
+@given(
+    st.floats(1e6, 2e11),
+    st.floats(1e3, 1e6),
+    st.floats(0, 1e3),
+    st.integers(1, 4000),
+    st.floats(0, 1e6),
+    st.floats(0, 1e9),
+)
+def test_a_batch_within_the_budget_fits_in_memory(
+    free, frame_bytes, frame2_bytes, longest, held_frame, held_row
+) -> None:
     model = CostModel(3e-3, 1.6e-6, 0.0, frame_bytes, frame2_bytes)
-    chosen = budget(model, free)
+    chosen = budget(model, free, Held(held_frame, held_row))
     rows = 1
     while chosen.cost(rows + 1, longest) <= chosen.frames:
         rows += 1
-    assert rows == 1 or model.bytes(rows, longest) <= 0.71 * free
+    held = rows * (held_frame * longest + held_row)
+    assert rows == 1 or model.bytes(rows, longest) + held <= 0.71 * free
 
 
 def test_overhead_decides_where_memory_is_plenty() -> None:
@@ -50,3 +60,9 @@ def test_overhead_decides_where_memory_is_plenty() -> None:
     assert slow_to_start.frames == pytest.approx(2 * quick.frames)
     assert quick.bend == math.inf
     assert budget(CostModel(1.0, 1e-9, 0, 1, 0), 1e12).frames == 32_768
+
+
+def test_a_decoder_that_reads_many_weights_a_step_is_given_large_batches() -> None:
+    model = CostModel(2e-4, 2e-6, 0, 5e3, 0)
+    assert budget(model, 1e12, Held(2e5, 5e6)).frames == 32_768 > budget(model, 1e12).frames
+    assert budget(model, 1e9, Held(2e5, 5e6)).frames == pytest.approx(0.7e9 / 205e3)

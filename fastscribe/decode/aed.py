@@ -16,12 +16,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
+from fastscribe.cost_model import Held
 from fastscribe.decode.prompt import Prompt, hypothesis
 from fastscribe.model.aed import AttentionDecoder, Memory
 from fastscribe.types import Frames, Hypothesis
 
 _CROWDED = 0.75  # a batch of which fewer rows are still at work is made smaller
 _ROOM = 64  # places for tokens that are made at once
+_ROUNDED_UP = 1.5**2  # captured sizes, by as much as a half, rows and frames
 _STEPS_UNSEEN_ON_GPU = 8  # asking a GPU which rows are done makes the host wait for it
 
 
@@ -61,6 +63,15 @@ def _row_limits(model: AttentionDecoder, prompt: Prompt, lengths_B: torch.Tensor
 def places_needed(model: AttentionDecoder, prompt: Prompt, num_frames: int) -> int:
     """In a batch whose longest row has so many frames, and one more as NeMo counts."""
     return row_limit(model, prompt, num_frames + 1) + 1
+
+
+def held(model: AttentionDecoder) -> Held:
+    """Keys and values of frames, and of as many tokens as rows may have."""
+    config, weight = model.config, model.embedding.weight
+    place_bytes = 2.0 * len(model.layers) * config.decoder.hidden * weight.element_size() * _ROUNDED_UP
+    if config.max_extra_tokens is None:
+        return Held(place_bytes, place_bytes * config.max_tokens)
+    return Held(place_bytes * (1 + config.tokens_per_frame), place_bytes * config.max_extra_tokens)
 
 
 def _end_ids(model: AttentionDecoder, prompt: Prompt) -> tuple[int, ...]:
@@ -124,8 +135,7 @@ def begin_(model: AttentionDecoder, prompt: Prompt, state: State, frames: Frames
     batch, num_prompt = len(frames.lengths_B), len(prompt.ids)
     model.look_at_(state.memory, frames)
     state.limit_B.zero_()
-    counted_B = frames.lengths_B if frames.padded_lengths_B is None else frames.padded_lengths_B
-    state.limit_B[:batch] = _row_limits(model, prompt, counted_B)
+    state.limit_B[:batch] = _row_limits(model, prompt, _counted(model, frames))
     state.limit_B[:batch] *= frames.lengths_B > 0  # where nothing is heard nothing is written
     torch.le(state.limit_B, num_prompt, out=state.is_done_B)
     state.written_BN.fill_(prompt.end_id)
@@ -133,6 +143,13 @@ def begin_(model: AttentionDecoder, prompt: Prompt, state: State, frames: Frames
     places_P = torch.arange(num_prompt, device=state.at_1.device)
     end_ids = () if model.config.beam else _end_ids(model, prompt)
     _write_(state, model(state.prompt_BP, places_P, state.memory, num_prompt), prompt, end_ids)
+
+
+def _counted(model: AttentionDecoder, frames: Frames) -> torch.Tensor:
+    """Lengths as NeMo's limits count them: its features have one frame more than a recording."""
+    if frames.mel_lengths_B is None:
+        return frames.lengths_B
+    return frames.mel_lengths_B // model.subsampling_factor + 1
 
 
 @torch.inference_mode()

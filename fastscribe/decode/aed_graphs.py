@@ -25,7 +25,7 @@ from fastscribe.graph_capture import Generation
 from fastscribe.model.aed import AttentionDecoder
 from fastscribe.types import Frames, Hypothesis
 
-_LEAST_FRAMES = 64
+_LEAST_FRAMES = 16
 _FIRST_STAGE = 64  # tokens after the prompt, about ten seconds of speech
 _STAGE_FACTOR = 3
 _ALIGNED = 8  # places, as attention kernels like them

@@ -226,11 +226,15 @@ class WholeLoop:
     """One launch a batch for each kind of step. A kind that is not needed after all makes one turn in vain."""
 
     def __init__(
-        self, tools: cuda_while.Toolkit, generation: Generation, steps: Sequence[Callable[[], None]], flags: torch.Tensor
+        self,
+        tools: cuda_while.Toolkit,
+        generation: Generation,
+        steps: Sequence[Callable[[], None]],
+        flags: torch.Tensor,
     ) -> None:
         self._loops: list[cuda_while.WhileGraph] = []
-        for step, flag in zip(steps, flags, strict=True):
-            graph = generation.capture(step, instantiate=False)
+        for one_step, flag in zip(steps, flags, strict=True):
+            graph = generation.capture(one_step, instantiate=False)
             loop = cuda_while.WhileGraph(tools, graph.raw_cuda_graph(), flag.data_ptr(), _STEPS_PER_TURN)
             generation.before_drop(loop.close)
             self._loops.append(loop)
@@ -264,7 +268,7 @@ class ChunkedLoop:
         flags: torch.Tensor,
     ) -> None:
         self._make_flags = partial(make_flags, flags)
-        self._graphs = [generation.capture(partial(_repeat, step, _STEPS_PER_CHUNK)) for step in steps]
+        self._graphs = [generation.capture(partial(_repeat, kind, _STEPS_PER_CHUNK)) for kind in steps]
 
     def run(self) -> None:
         flags = self._make_flags()

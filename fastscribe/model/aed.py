@@ -142,9 +142,10 @@ class DecoderLayer(nn.Module):
 
 
 class AttentionDecoder(nn.Module):
-    def __init__(self, config: AedConfig, d_model: int, num_labels: int) -> None:
+    def __init__(self, config: AedConfig, d_model: int, num_labels: int, subsampling_factor: int) -> None:
         super().__init__()
         self.config = config
+        self.subsampling_factor = subsampling_factor  # of the encoder, by which limits count frames
         self.num_labels = num_labels
         hidden = config.decoder.hidden
         self.projection = nn.Linear(d_model, hidden) if d_model != hidden else None

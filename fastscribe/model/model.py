@@ -34,7 +34,8 @@ class Model(nn.Module):
         self.ctc = CtcHead(config.encoder.d_model, config.blank_id + 1) if config.has_ctc else None
         self.aed: AttentionDecoder | None = None
         if config.aed is not None:
-            self.aed = AttentionDecoder(config.aed, config.encoder.d_model, config.num_labels)
+            encoder = config.encoder
+            self.aed = AttentionDecoder(config.aed, encoder.d_model, config.num_labels, encoder.subsampling_factor)
 
 
 class _Uninitialised(TorchFunctionMode):
