@@ -55,6 +55,7 @@ class Sizes:
     tdt: str
     rnnt: str
     large_vocabulary: str
+    attention: tuple[str, ...]  # with attention decoders
     matrix: int  # side of the large product
     rows: int  # of the model's own products
     copy_bytes: int
@@ -65,6 +66,7 @@ class Sizes:
     decoder_frames: tuple[int, ...]
     clips: int
     repeats: int  # of the clips in a pass
+    attention_clips: int  # once in a pass
     passes: int
     budgets: tuple[int, ...]  # frames
     compared: int  # clips for which dtypes are compared
@@ -76,6 +78,7 @@ FULL = Sizes(
     tdt="parakeet-tdt-0.6b",
     rnnt="parakeet-rnnt-1.1b",
     large_vocabulary="parakeet-tdt-0.6b-v3",
+    attention=("canary-1b-flash", "canary-1b"),
     matrix=8192,
     rows=32768,
     copy_bytes=4 << 30,
@@ -86,6 +89,7 @@ FULL = Sizes(
     decoder_frames=(100, 250),
     clips=2048,
     repeats=3,
+    attention_clips=1024,
     passes=3,
     budgets=(16_384, 32_768, 65_536, 131_072),
     compared=256,
@@ -96,6 +100,7 @@ QUICK = Sizes(
     tdt="tiny",
     rnnt="tiny-rnnt",
     large_vocabulary="tiny",
+    attention=("tiny-canary",),
     matrix=128,
     rows=256,
     copy_bytes=1 << 20,
@@ -106,6 +111,7 @@ QUICK = Sizes(
     decoder_frames=(40,),
     clips=6,
     repeats=2,
+    attention_clips=3,
     passes=1,
     budgets=(400,),
     compared=6,
@@ -389,6 +395,22 @@ def _from_memory(
     part.notes.measure(key, call, needs_s=5.0)
 
 
+def attention(part: Part) -> None:
+    """Models with attention decoders: RTFx, and the decoder's share of the time, in each graph mode and budget."""
+    waves, passes = part.clips("leaderboard")[: part.sizes.attention_clips], part.sizes.passes
+    for mode, shape in product(("auto", "off", "chunked"), part.sizes.attention):
+        key = {"what": "attention", "shape": shape, "audio": "leaderboard", "graphs": mode}
+        transcriber = part.notes.make(key | {"step": "load"}, partial(part.load, shape, cuda_graphs=mode), needs_s=5.0)
+        for frames in (None, 8192) if transcriber is not None else ():
+
+            def call(transcriber: Transcriber = transcriber, frames: int | None = frames) -> dict[str, Any]:
+                budget = transcriber.recognizer.choose_budget() if frames is None else Budget(frames)
+                row = throughput.from_memory(transcriber, waves, budget, passes, repeats=1)
+                return row | {"budget": budget.frames, "budget_row_frames": budget.row_frames}
+
+            part.notes.measure(key | {"budget_frames": frames or "auto"}, call, needs_s=5.0)
+
+
 def profile(part: Part) -> None:
     """Apart from the rest, because a profiler may take its process down."""
     tdt, rnnt = part.sizes.tdt, part.sizes.rnnt
@@ -522,6 +544,7 @@ PARTS: dict[str, Callable[[Part], None]] = {
     "decoder": decoder_part,
     "loss": loss,
     "memory": memory,
+    "attention": attention,
     "files": files,
     "agreement": agreement_part,
     "nemo": nemo,
