@@ -39,6 +39,7 @@ LAYERS = (
     ("decode.cuda_while",),
     ("decode.graphs",),
     ("decode.aed_graphs",),
+    ("decode.families",),
     ("recognizer",),
     ("engine",),
     ("run", "survey", "training"),
