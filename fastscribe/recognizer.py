@@ -81,7 +81,7 @@ class Recognizer:
         chosen_decoder = choose_decoder(options, checkpoint.config.decoders)
         config = with_attention(checkpoint.config, options.attention)
         model = build_model(config, checkpoint.weights, checkpoint.path)
-        model.encoder.optimise_()
+        model.optimise_()
         if chosen_device.type == "cuda":
             _prepare_for_gpu_(model, chosen_device, chosen_dtype, say)
         else:

@@ -53,30 +53,70 @@ class Memory:
 
 
 class Attention(nn.Module):
-    def __init__(self, config: TransformerConfig) -> None:
+    """`optimise_` joins the matrices that are always applied to the same input."""
+
+    def __init__(self, config: TransformerConfig, sees_itself: bool) -> None:
         super().__init__()
         self.num_heads = config.num_heads
+        self.sees_itself = sees_itself
         self.query = nn.Linear(config.hidden, config.hidden)
         self.key = nn.Linear(config.hidden, config.hidden)
         self.value = nn.Linear(config.hidden, config.hidden)
         self.out = nn.Linear(config.hidden, config.hidden)
+        self.joined: nn.Linear | None = None
+
+    def optimise_(self) -> None:
+        parts = [self.query, self.key, self.value] if self.sees_itself else [self.key, self.value]
+        width = self.query.in_features
+        self.joined = nn.Linear(width, len(parts) * width, device="meta")
+        for name in ("weight", "bias"):
+            joined = torch.cat([getattr(part, name) for part in parts])
+            setattr(self.joined, name, nn.Parameter(joined, requires_grad=False))
+        del self.key, self.value
+        if self.sees_itself:
+            del self.query
+
+    def queries(self, x_BQD: torch.Tensor) -> torch.Tensor:
+        """[B, H, Q, K], of what does not see itself."""
+        return self._heads(self.query(x_BQD))
 
     def keys_and_values(self, x_BTD: torch.Tensor) -> torch.Tensor:
-        """[2, B, H, T, K]"""
-        return torch.stack([self._heads(self.key(x_BTD)), self._heads(self.value(x_BTD))])
+        """[2, B, H, T, K], of what does not see itself."""
+        if self.joined is None:
+            return torch.stack([self._heads(self.key(x_BTD)), self._heads(self.value(x_BTD))])
+        return self._parts(x_BTD, 2)
 
-    def keys_and_values_(self, into_2BHTK: torch.Tensor, x_BTD: torch.Tensor) -> None:
-        into_2BHTK[0].copy_(self._heads(self.key(x_BTD)))
-        into_2BHTK[1].copy_(self._heads(self.value(x_BTD)))
+    def queries_keys_and_values(self, x_BQD: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """[B, H, Q, K] and [2, B, H, Q, K], of what sees itself."""
+        if self.joined is None:
+            return self.queries(x_BQD), self.keys_and_values(x_BQD)
+        parts_3BHQK = self._parts(x_BQD, 3)
+        return parts_3BHQK[0], parts_3BHQK[1:]
 
-    def forward(self, x_BQD: torch.Tensor, seen_2BHNK: torch.Tensor, unseen: torch.Tensor) -> torch.Tensor:
+    def forward(self, query_BHQK: torch.Tensor, seen_2BHNK: torch.Tensor, unseen: torch.Tensor) -> torch.Tensor:
         """`unseen` is added to the scores: broadcast to [B, H, Q, N]."""
         key_BHNK, value_BHNK = seen_2BHNK
-        mixed = F.scaled_dot_product_attention(self._heads(self.query(x_BQD)), key_BHNK, value_BHNK, unseen)
-        return self.out(mixed.transpose(1, 2).flatten(2))
+        if query_BHQK.shape[2] == 1 and query_BHQK.device.type == "cpu":
+            mixed_BHQK = _one_query_on_cpu(query_BHQK, key_BHNK, value_BHNK, unseen)
+        else:
+            mixed_BHQK = F.scaled_dot_product_attention(query_BHQK, key_BHNK, value_BHNK, unseen)
+        return self.out(mixed_BHQK.transpose(1, 2).flatten(2))
 
     def _heads(self, x_BTD: torch.Tensor) -> torch.Tensor:
         return x_BTD.unflatten(2, (self.num_heads, -1)).transpose(1, 2)
+
+    def _parts(self, x_BTD: torch.Tensor, count: int) -> torch.Tensor:
+        assert self.joined is not None
+        return self.joined(x_BTD).unflatten(2, (count, self.num_heads, -1)).permute(2, 0, 3, 1, 4)
+
+
+def _one_query_on_cpu(
+    query_BH1K: torch.Tensor, key_BHNK: torch.Tensor, value_BHNK: torch.Tensor, unseen: torch.Tensor
+) -> torch.Tensor:
+    """torch's kernel, made for many queries at once, takes twice as long for one (docs/log.md, 2026-11-21)."""
+    scaled_BHK1 = query_BH1K.transpose(2, 3) * query_BH1K.shape[3] ** -0.5
+    scores_BH1N = (key_BHNK @ scaled_BHK1).transpose(2, 3) + unseen
+    return scores_BH1N.softmax(3) @ value_BHNK
 
 
 class FeedForward(nn.Module):
@@ -95,18 +135,20 @@ class BridgeLayer(nn.Module):
         super().__init__()
         self.pre_norm = config.pre_norm
         self.norm_attention = nn.LayerNorm(config.hidden)
-        self.attention = Attention(config)
+        self.attention = Attention(config, sees_itself=True)
         self.norm_feed_forward = nn.LayerNorm(config.hidden)
         self.feed_forward = FeedForward(config)
 
     def forward(self, x_BTD: torch.Tensor, unseen_B11T: torch.Tensor) -> torch.Tensor:
         if self.pre_norm:
-            normed_BTD = self.norm_attention(x_BTD)
-            x_BTD = x_BTD + self.attention(normed_BTD, self.attention.keys_and_values(normed_BTD), unseen_B11T)
+            x_BTD = x_BTD + self._attended(self.norm_attention(x_BTD), unseen_B11T)
             return x_BTD + self.feed_forward(self.norm_feed_forward(x_BTD))
-        attended_BTD = self.attention(x_BTD, self.attention.keys_and_values(x_BTD), unseen_B11T)
+        attended_BTD = self._attended(x_BTD, unseen_B11T)
         x_BTD = self.norm_attention(x_BTD + attended_BTD)
         return self.norm_feed_forward(x_BTD + self.feed_forward(x_BTD))
+
+    def _attended(self, x_BTD: torch.Tensor, unseen_B11T: torch.Tensor) -> torch.Tensor:
+        return self.attention(*self.attention.queries_keys_and_values(x_BTD), unseen_B11T)
 
 
 class DecoderLayer(nn.Module):
@@ -114,9 +156,9 @@ class DecoderLayer(nn.Module):
         super().__init__()
         self.pre_norm = config.pre_norm
         self.norm_own = nn.LayerNorm(config.hidden)
-        self.own = Attention(config)
+        self.own = Attention(config, sees_itself=True)
         self.norm_frames = nn.LayerNorm(config.hidden)
-        self.frames = Attention(config)
+        self.frames = Attention(config, sees_itself=False)
         self.norm_feed_forward = nn.LayerNorm(config.hidden)
         self.feed_forward = FeedForward(config)
 
@@ -131,13 +173,14 @@ class DecoderLayer(nn.Module):
     ) -> torch.Tensor:
         """Leaves these tokens' keys and values in `own`, whose first N `later_QN` is for."""
         normed_BQD = self.norm_own(x_BQD) if self.pre_norm else x_BQD
-        own_2BHNK.index_copy_(3, at_Q, self.own.keys_and_values(normed_BQD))
-        x_BQD = x_BQD + self.own(normed_BQD, own_2BHNK[..., : later_QN.shape[1], :], later_QN)
+        query_BHQK, read_2BHQK = self.own.queries_keys_and_values(normed_BQD)
+        own_2BHNK.index_copy_(3, at_Q, read_2BHQK)
+        x_BQD = x_BQD + self.own(query_BHQK, own_2BHNK[..., : later_QN.shape[1], :], later_QN)
         if self.pre_norm:
-            x_BQD = x_BQD + self.frames(self.norm_frames(x_BQD), frames_2BHTK, unseen_B11T)
+            x_BQD = x_BQD + self.frames(self.frames.queries(self.norm_frames(x_BQD)), frames_2BHTK, unseen_B11T)
             return x_BQD + self.feed_forward(self.norm_feed_forward(x_BQD))
         x_BQD = self.norm_own(x_BQD)
-        x_BQD = self.norm_frames(x_BQD + self.frames(x_BQD, frames_2BHTK, unseen_B11T))
+        x_BQD = self.norm_frames(x_BQD + self.frames(self.frames.queries(x_BQD), frames_2BHTK, unseen_B11T))
         return self.norm_feed_forward(x_BQD + self.feed_forward(x_BQD))
 
 
@@ -158,6 +201,12 @@ class AttentionDecoder(nn.Module):
         self.layers = nn.ModuleList(DecoderLayer(config.decoder) for _ in range(config.decoder.num_layers))
         self.final_norm = _final_norm(config.decoder)
         self.head = nn.Linear(hidden, config.num_classes)
+
+    def optimise_(self) -> None:
+        """The inference form: the same function, in fewer products, of weights that have other names."""
+        for module in self.modules():
+            if isinstance(module, Attention):
+                module.optimise_()
 
     def new_memory(
         self, rows: int, num_frames: int, num_places: int, zeros: Callable[..., torch.Tensor] | None = None
@@ -188,7 +237,7 @@ class AttentionDecoder(nn.Module):
         memory.unseen_B11T.fill_(_UNSEEN)
         memory.unseen_B11T[:batch, :, :, :num_frames] = unseen_B11T
         for layer, seen_2BHTK in zip(self.layers, memory.frames_L2BHTK, strict=True):
-            layer.frames.keys_and_values_(seen_2BHTK[:, :batch, :, :num_frames], states_BTD)  # type: ignore[operator, union-attr]
+            seen_2BHTK[:, :batch, :, :num_frames] = layer.frames.keys_and_values(states_BTD)  # type: ignore[operator, union-attr]
 
     def forward(self, tokens_BQ: torch.Tensor, at_Q: torch.Tensor, memory: Memory, num_keys: int) -> torch.Tensor:
         """Tokens at these places -> logits [B, V] of the one after them.

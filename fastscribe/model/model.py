@@ -37,6 +37,12 @@ class Model(nn.Module):
             encoder = config.encoder
             self.aed = AttentionDecoder(config.aed, encoder.d_model, config.num_labels, encoder.subsampling_factor)
 
+    def optimise_(self) -> None:
+        """The inference form: the same function, of weights that have other names and fewer parts."""
+        self.encoder.optimise_()
+        if self.aed is not None:
+            self.aed.optimise_()
+
 
 class _Uninitialised(TorchFunctionMode):
     """Leaves out torch.nn.init's work. On meta tensors some of it makes torch import its compiler, which takes a second
