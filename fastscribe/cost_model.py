@@ -81,6 +81,17 @@ def budget(model: CostModel, free_bytes: float, held: Held = Held()) -> Budget:
     return Budget(max(1.0, min(max(enough, LEAST_FRAMES), _MOST_FRAMES, fitting)), bend, row_frames)
 
 
+def largest_that_fitted(passes: Sequence[Pass], held: Held) -> Budget:
+    """Where memory ran out while passes were measured. What a decoder holds takes its share of the room."""
+    row_frames = held.row_bytes / held.frame_bytes if held.frame_bytes else 0.0
+    if not passes:
+        return Budget(LEAST_FRAMES, row_frames=row_frames)
+    largest = max(passes, key=lambda one: one.rows * one.frames)
+    frames = largest.rows * largest.frames
+    share = largest.bytes / (largest.bytes + held.frame_bytes * frames) if held.frame_bytes else 1.0
+    return Budget(max(1.0, share * frames), row_frames=row_frames)
+
+
 def _non_negative(columns: Sequence[np.ndarray], target: np.ndarray) -> np.ndarray:
     """Least squares of target ~ sum of columns in relative terms; the most negative coefficient is dropped until none is."""
     kept = list(range(len(columns)))

@@ -113,6 +113,11 @@ class Recognizer:
     def sample_rate(self) -> int:
         return self.model.config.features.sample_rate
 
+    @property
+    def punctuation_takes_no_time(self) -> bool:
+        """As the decoder's words are timed (transcript.assemble)."""
+        return DECODERS[self.decoder_name].punctuation_takes_no_time
+
     def num_frames(self, batch: Batch) -> int:
         """Encoder frames of the longest row."""
         return self.model.config.num_frames(int(batch.lengths_B.max()) / self.sample_rate)
@@ -143,9 +148,9 @@ class Recognizer:
 
     def choose_budget(self) -> Budget:
         """How large a batch should be: found by a few passes on a GPU, known on a CPU."""
-        held = DECODERS[self.decoder_name].held(self.model)
         if self.device.type == "cpu":
             return Budget(_CPU_BATCH_FRAMES)
+        held = DECODERS[self.decoder_name].held(self.model)
         passes: list[cost_model.Pass] = []
         try:
             for rows, frames in cost_model.SHAPES:
@@ -154,9 +159,8 @@ class Recognizer:
             if not is_out_of_memory(error):
                 raise
         torch.cuda.empty_cache()  # what was measured with lay in no lane
-        if len(passes) < len(cost_model.SHAPES):  # memory is what counts here: the largest that fitted
-            largest = max((p.rows * p.frames for p in passes), default=cost_model.LEAST_FRAMES)
-            return Budget(largest, row_frames=held.row_bytes / held.frame_bytes if held.frame_bytes else 0.0)
+        if len(passes) < len(cost_model.SHAPES):
+            return cost_model.largest_that_fitted(passes, held)
         return cost_model.budget(cost_model.fit(passes), free_bytes(self.device), held)
 
     def _measure(self, rows: int, num_frames: int) -> cost_model.Pass:

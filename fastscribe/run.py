@@ -292,10 +292,10 @@ class Transcriber:
                 yield look.with_gaps(look.transcript, ())
 
     def _assemble(self, audio: AudioInfo, parts: Sequence[Part], inserted: Sequence[Part] = ()) -> Transcript | Failure:
-        is_tdt = self.recognizer.decoder_name == "tdt"
+        no_time = self.recognizer.punctuation_takes_no_time
         try:
             with self.progress.stopwatch.time("assemble"):
-                return transcript.assemble(audio, parts, self.tokenizer, self.config.frame_s, is_tdt, inserted)
+                return transcript.assemble(audio, parts, self.tokenizer, self.config.frame_s, no_time, inserted)
         except Exception as error:  # one bad file becomes a Failure and the run goes on
             return to_failure(audio, "assemble", error)
 

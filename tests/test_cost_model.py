@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fastscribe.cost_model import SHAPES, CostModel, Held, Pass, budget, fit
+from fastscribe.batching import Budget
+from fastscribe.cost_model import LEAST_FRAMES, SHAPES, CostModel, Held, Pass, budget, fit, largest_that_fitted
 
 positive = st.floats(1e-9, 1e-5)
 
@@ -66,3 +67,11 @@ def test_a_decoder_that_reads_many_weights_a_step_is_given_large_batches() -> No
     model = CostModel(2e-4, 2e-6, 0, 5e3, 0)
     assert budget(model, 1e12, Held(2e5, 5e6)).frames == 32_768 > budget(model, 1e12).frames
     assert budget(model, 1e9, Held(2e5, 5e6)).frames == pytest.approx(0.7e9 / 205e3)
+
+
+def test_where_memory_ran_out_the_decoder_has_its_share() -> None:
+    passes = [Pass(8, 128, 1.0, 1e6), Pass(32, 128, 1.0, 4e6)]
+    assert largest_that_fitted(passes, Held()) == Budget(4096)
+    chosen = largest_that_fitted(passes, Held(3e3, 6e3))
+    assert chosen == Budget(pytest.approx(4096 * 4e6 / (4e6 + 3e3 * 4096)), row_frames=2.0)
+    assert largest_that_fitted([], Held(3e3, 6e3)) == Budget(LEAST_FRAMES, row_frames=2.0)

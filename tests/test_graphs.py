@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from types import SimpleNamespace
@@ -18,10 +19,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fastscribe.decode import cuda_while, graphs
+from fastscribe.decode import cuda_while, graphs, loops
 from fastscribe.decode.decoder import Decoder
-from fastscribe.decode.graphs import ChunkedLoop, GraphedDecoder, LoopMaker, bucket, build_decoder
+from fastscribe.decode.graphs import GraphedDecoder, build_decoder
 from fastscribe.decode.label_looping import Network
+from fastscribe.decode.loops import ChunkedLoop, LoopMaker, WholeLoop, bucket
 from fastscribe.errors import UsageError
 from fastscribe.graph_capture import Generation, GraphsUnavailable
 from fastscribe.model.transducer import Transducer
@@ -151,6 +153,21 @@ def test_the_flag_is_read_one_chunk_late(needed: int) -> None:
     assert len(done) == 8 * (-(-needed // 8) + 1)
 
 
+def test_loops_keep_what_their_steps_work_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Graphs do not."""
+    graph = SimpleNamespace(raw_cuda_graph=lambda: 0)
+    generation = SimpleNamespace(capture=lambda step, **how: graph, before_drop=lambda call: None)
+    monkeypatch.setattr(loops.cuda_while, "WhileGraph", lambda *given: SimpleNamespace(close=None))
+    for make in (chunked(), partial(WholeLoop, None)):
+        flags, begins = torch.zeros(2, dtype=torch.bool), torch.zeros(2)
+        kept = weakref.ref(flags), weakref.ref(begins)
+        loop = make(generation, [partial(torch.gt, begins, 0, out=flags)] * 2, flags)
+        del flags, begins
+        gc.collect()
+        assert all(one() is not None for one in kept)
+        del loop
+
+
 # A whole device in pretence: every mode through build_decoder.
 
 
@@ -162,7 +179,7 @@ def fake(monkeypatch: pytest.MonkeyPatch, pretence: Pretence) -> FakeCuda:
     fake.steps = pretence.steps
     cuda_while._toolkit.cache_clear()
     monkeypatch.setattr(cuda_while, "toolkit", lambda device: cuda_while._toolkit(DEVICE))
-    monkeypatch.setattr(graphs, "LateFlags", ListFlags)
+    monkeypatch.setattr(loops, "LateFlags", ListFlags)
     return fake
 
 

@@ -37,6 +37,7 @@ LAYERS = (
     ("decode.fast_predictor", "decode.aed"),
     ("decode.label_looping",),
     ("decode.cuda_while",),
+    ("decode.loops",),
     ("decode.graphs",),
     ("decode.aed_graphs",),
     ("decode.families",),

@@ -197,10 +197,10 @@ def percentile(values: Sequence[float], percent: int) -> float | None:
 def text_of(transcriber: Transcriber, batch: Batch) -> int:
     """Transcripts of one batch; returns the number of labels found."""
     recognizer = transcriber.recognizer
-    is_tdt, labels = recognizer.decoder_name == "tdt", 0
+    no_time, labels = recognizer.punctuation_takes_no_time, 0
     for utterance, hypothesis in zip(batch.utterances, recognizer.transcribe(batch), strict=True):
         parts = [(utterance, hypothesis)]
-        assemble(utterance.audio, parts, transcriber.tokenizer, transcriber.config.frame_s, is_tdt)
+        assemble(utterance.audio, parts, transcriber.tokenizer, transcriber.config.frame_s, no_time)
         labels += len(hypothesis.token_ids)
     return labels
 

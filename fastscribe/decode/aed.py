@@ -23,7 +23,7 @@ from fastscribe.types import Frames, Hypothesis
 
 _CROWDED = 0.75  # a batch of which fewer rows are still at work is made smaller
 _ROOM = 64  # places for tokens that are made at once
-_ROUNDED_UP = 1.5**2  # captured sizes, by as much as a half, rows and frames
+_ROUNDED_UP = 3.0  # captured sizes: rows to at most twice as many, frames and places by at most a half
 _STEPS_UNSEEN_ON_GPU = 8  # asking a GPU which rows are done makes the host wait for it
 
 

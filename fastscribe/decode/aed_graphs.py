@@ -1,4 +1,4 @@
-"""The steps of aed.py captured in CUDA graphs, with the loops of graphs.py.
+"""The steps of aed.py captured in CUDA graphs (loops.py).
 
 One state for each pair of sizes (rows, frames) is captured; smaller batches leave rows and places empty. Most sentences are
 far shorter than the room for them, so the step is captured for a few numbers of places, and each batch goes through them
@@ -19,12 +19,13 @@ from fastscribe.config import GraphMode
 from fastscribe.decode import aed
 from fastscribe.decode.aed import AedDecoder, State, begin_, pack, places_needed, step
 from fastscribe.decode.decoder import Decoder
-from fastscribe.decode.graphs import MOST_STEPS_IN_VAIN, CapturedStates, Loop, LoopMaker, bucket, in_mode
+from fastscribe.decode.loops import MOST_STEPS_IN_VAIN, CapturedStates, Loop, LoopMaker, bucket, in_mode
 from fastscribe.decode.prompt import Prompt
 from fastscribe.graph_capture import Generation
 from fastscribe.model.aed import AttentionDecoder
 from fastscribe.types import Frames, Hypothesis
 
+_MAX_CAPTURES = 24  # pairs of sizes, of which a run that goes from long to short recordings meets a dozen
 _LEAST_FRAMES = 16
 _FIRST_STAGE = 64  # tokens after the prompt, about ten seconds of speech
 _STAGE_FACTOR = 3
@@ -34,7 +35,7 @@ _ALIGNED = 8  # places, as attention kernels like them
 def build_aed_decoder(
     model: AttentionDecoder, prompt: Prompt, device: torch.device, mode: GraphMode, say: Callable[[str], None]
 ) -> Decoder:
-    """A Decoder for a model that is on its device in its dtype and stays there. As graphs.in_mode."""
+    """A Decoder for a model that is on its device in its dtype and stays there. As loops.in_mode."""
     return in_mode(mode, device, say, lambda: AedDecoder(model, prompt), partial(GraphedAed, model, prompt))
 
 
@@ -50,13 +51,13 @@ class GraphedAed:
     def __init__(self, model: AttentionDecoder, prompt: Prompt, make_loop: LoopMaker) -> None:
         self._model, self._prompt, self._make_loop = model, prompt, make_loop
         like = model.embedding.weight
-        self._captured: CapturedStates[tuple[int, int], torch.Tensor, _CapturedState]
-        self._captured = CapturedStates(like.device, lambda size: like.new_zeros(size))
+        self.captured: CapturedStates[tuple[int, int], torch.Tensor, _CapturedState]
+        self.captured = CapturedStates(like.device, lambda size: like.new_zeros(size), _MAX_CAPTURES)
 
     @torch.inference_mode()
     def submit(self, frames: Frames) -> torch.Tensor:
         batch, num_frames, _ = frames.frames_BTD.shape
-        with self._captured.turn(frames):
+        with self.captured.turn(frames):
             captured = self._for(bucket(batch), bucket(max(_LEAST_FRAMES, num_frames)))
             begin_(self._model, self._prompt, captured.state, frames)
             captured.loop.run()
@@ -67,12 +68,12 @@ class GraphedAed:
 
     def close(self) -> None:
         """Happens by itself when the object goes."""
-        self._captured.close()
+        self.captured.close()
 
     def _for(self, rows: int, num_frames: int) -> _CapturedState:
         sizes = (rows, num_frames, _aligned(places_needed(self._model, self._prompt, num_frames)))
         needed = self._model.new_memory(*sizes, partial(torch.empty, device="meta")).num_elements
-        return self._captured.get((rows, num_frames), needed, partial(self._make, sizes))
+        return self.captured.get((rows, num_frames), needed, partial(self._make, sizes))
 
     def _make(self, sizes: tuple[int, int, int], room: torch.Tensor, generation: Generation) -> _CapturedState:
         memory = self._model.new_memory(*sizes, _pieces_of(room))
@@ -94,7 +95,7 @@ class GraphedAed:
 def _stages(num_prompt: int, num_places: int) -> tuple[int, ...]:
     """The places before which each kind of step ends: the first ones look at few places, as few are filled by then."""
     ends = [num_prompt + _FIRST_STAGE]
-    while ends[-1] < num_places:
+    while ends[-1] + MOST_STEPS_IN_VAIN < num_places:
         ends.append(num_prompt + _STAGE_FACTOR * (ends[-1] - num_prompt))
     return (*ends[:-1], num_places)
 

@@ -30,6 +30,7 @@ class DecoderFamily:
     build: Callable[[Model, Tokenizer, torch.device, Options, Say], Decoder]
     held: Callable[[Model], Held] = lambda model: Held()  # little, beside the encoder's
     has_prompt: bool = False  # is told what to write (Options.language and the others)
+    punctuation_takes_no_time: bool = False
 
 
 def _ctc(model: Model, tokenizer: Tokenizer, device: torch.device, options: Options, say: Say) -> Decoder:
@@ -59,6 +60,6 @@ def _aed_held(model: Model) -> Held:
 DECODERS: dict[DecoderName, DecoderFamily] = {
     "ctc": DecoderFamily(_ctc),
     "rnnt": DecoderFamily(_transducer),
-    "tdt": DecoderFamily(_transducer),
+    "tdt": DecoderFamily(_transducer, punctuation_takes_no_time=True),
     "aed": DecoderFamily(_aed, _aed_held, has_prompt=True),
 }

@@ -113,7 +113,7 @@ class Attention(nn.Module):
 def _one_query_on_cpu(
     query_BH1K: torch.Tensor, key_BHNK: torch.Tensor, value_BHNK: torch.Tensor, unseen: torch.Tensor
 ) -> torch.Tensor:
-    """torch's kernel, made for many queries at once, takes twice as long for one (docs/log.md, 2026-11-21)."""
+    """torch's kernel, made for many queries at once, takes twice as long for one (docs/log.md, "attention decoders")."""
     scaled_BHK1 = query_BH1K.transpose(2, 3) * query_BH1K.shape[3] ** -0.5
     scores_BH1N = (key_BHNK @ scaled_BHK1).transpose(2, 3) + unseen
     return scores_BH1N.softmax(3) @ value_BHNK
