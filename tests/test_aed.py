@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import pytest
 import torch
@@ -189,34 +190,71 @@ def test_every_loop_is_greedy(
         decoder.close()
 
 
-@settings(max_examples=15, deadline=None)
-@given(st.integers(0, 2**31), batches, st.integers(1, 9), st.sampled_from((None, 1, 2)))
-def test_steps_that_look_at_few_places_are_enough(
-    seed: int, batches: list[list[int]], first_stage: int, steps_per_turn: int | None
+@settings(max_examples=25, deadline=None)
+@given(
+    st.integers(0, 2**31),
+    st.lists(st.lists(st.integers(1, 14), min_size=1, max_size=12), min_size=1, max_size=3),
+    st.integers(1, 40),
+    st.sampled_from((None, 1, 2)),
+)
+def test_any_stretches_and_rows_that_leave(
+    seed: int, batches: list[list[int]], stretch: int, steps_per_turn: int | None
 ) -> None:
-    """Rows that go through one stage, some or all, up to their limit."""
+    """Graphs are captured, and states changed, while a batch is in them."""
     model = tiny_decoder(LONG, seed)
     model.head.bias[PROMPT.end_id] -= seed % 3
     make_loop = chunked() if steps_per_turn is None else partial(PseudoWhile, steps_per_turn)
     with pytest.MonkeyPatch.context() as monkeypatch:
         Pretence().install(monkeypatch)
-        monkeypatch.setattr(aed_graphs, "_FIRST_STAGE", first_stage)
-        decoder = GraphedAed(model, PROMPT, make_loop)
+        for name, value in {"_STRETCH": stretch, "_FIRST_PLACES": 8, "_FEW_ROWS": 1}.items():
+            monkeypatch.setattr(aed_graphs, name, value)
+        decoder = GraphedAed(optimised(model), PROMPT, make_loop)
         torch.manual_seed(seed)
-        for frames in map(random_frames, batches):
+        for frames in map(random_frames, [*batches, batches[0]]):
             assert_greedy(model, frames, run(decoder, frames))
 
 
-def test_few_places_are_looked_at_first(pretence: Pretence, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_capture_leaves_a_batch_where_it_is(pretence: Pretence) -> None:
+    model = tiny_decoder(LONG, 1)
+    decoder = GraphedAed(model, PROMPT, chunked())
+    torch.manual_seed(0)
+    captured = decoder._for(4, 16, 3)
+    aed.begin_(model, PROMPT, captured.state, random_frames([16] * 4))
+    state = captured.state
+    before = [
+        tensor.clone() for tensor in (state.at_1, state.active, state.token_B1, state.is_done_B, state.written_BN)
+    ]
+    other = decoder._for(4, 16, 50)
+    assert other is not captured and other.state is state
+    for old, new in zip(
+        before, (state.at_1, state.active, state.token_B1, state.is_done_B, state.written_BN), strict=True
+    ):
+        assert torch.equal(old, new)
+
+
+def test_few_places_are_looked_at_and_few_rows_go_on(pretence: Pretence, monkeypatch: pytest.MonkeyPatch) -> None:
     model, looked_at = tiny_decoder(LONG, 1), []
-    monkeypatch.setattr(aed_graphs, "_FIRST_STAGE", 4)
-    monkeypatch.setattr(aed_graphs, "step", lambda *given: (looked_at.append(given[3]), one_step(*given)))
+    for name, value in {"_STRETCH": 8, "_FIRST_PLACES": 8, "_FEW_ROWS": 2}.items():
+        monkeypatch.setattr(aed_graphs, name, value)
     decoder = GraphedAed(model, PROMPT, partial(PseudoWhile, 1))
     torch.manual_seed(0)
-    frames = random_frames([9])
-    (found,) = run(decoder, frames)
-    assert len(found.token_ids) == len(looked_at) == 42  # the last one writes the end
-    assert looked_at == 4 * [24] + 8 * [32] + 24 * [56] + 6 * [72]  # 7, 15 and 39 places and 16 more, in eights
+    frames = random_frames([14] * 64)
+    run(decoder, frames)  # captures all that it needs
+
+    def noted(*given: Any) -> None:
+        looked_at.append((len(given[2].token_B1), given[3]))
+        one_step(*given)
+
+    monkeypatch.setattr(aed_graphs, "step", noted)
+    found = run(decoder, frames)
+    assert_greedy(model, frames, found)
+    counts = sorted(len(hypothesis.token_ids) for hypothesis in found)
+    assert looked_at[0] == (64, 32) and looked_at[-1] == (4, 72)  # 3 and 8 places and 16 more, in powers of two
+    assert [rows for rows, _ in looked_at] == sorted((rows for rows, _ in looked_at), reverse=True)
+    assert [places for _, places in looked_at] == sorted(places for _, places in looked_at)
+    for number, (rows, places) in enumerate(looked_at):
+        going_on = sum(count > number - number % 8 for count in counts)
+        assert rows <= max(2, 4 * going_on) and places >= len(PROMPT.ids) + number
 
 
 @pytest.mark.parametrize("mode", ["auto", "full", "chunked", "off"])

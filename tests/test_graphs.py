@@ -10,7 +10,7 @@ import gc
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import partial
 from types import SimpleNamespace
 
@@ -46,36 +46,35 @@ def pretence(monkeypatch: pytest.MonkeyPatch) -> Pretence:
     return Pretence().install(monkeypatch)
 
 
-class ListFlags:
-    """Flags whose copies arrive at once and are read late."""
+class ListFlag:
+    """A flag whose copies arrive at once and are read late."""
 
-    def __init__(self, flags: torch.Tensor) -> None:
-        self.flags = flags
-        self.copies: list[list[bool]] = []
+    def __init__(self, flag: torch.Tensor) -> None:
+        self.flag = flag
+        self.copies: list[bool] = []
 
     def post(self) -> None:
-        assert int(self.flags.sum()) <= 1
-        self.copies.append(self.flags.tolist())
+        self.copies.append(bool(self.flag))
 
-    def previous(self) -> list[bool]:
-        return self.copies[-2] if len(self.copies) > 1 else [True] + [False] * (len(self.flags) - 1)
+    def previous(self) -> bool:
+        return len(self.copies) < 2 or self.copies[-2]
 
 
 class PseudoWhile:
-    """What while graphs do, as plain loops."""
+    """What a while graph does, as a plain loop."""
 
     def __init__(
-        self, steps_per_turn: int, generation: object, steps: Sequence[Callable[[], None]], flags: torch.Tensor
+        self, steps_per_turn: int, generation: Generation, step: Callable[[], None], flag: torch.Tensor
     ) -> None:
-        self.steps, self.flags, self.steps_per_turn = steps, flags, steps_per_turn
+        self.step, self.flag, self.steps_per_turn = step, flag, steps_per_turn
+        generation.capture(step)  # which runs it
 
     def run(self) -> None:
-        for step, flag in zip(self.steps, self.flags, strict=True):
-            goes_on = True
-            while goes_on:
-                for _ in range(self.steps_per_turn):
-                    step()
-                goes_on = bool(flag)
+        goes_on = True
+        while goes_on:
+            for _ in range(self.steps_per_turn):
+                self.step()
+            goes_on = bool(self.flag)
 
 
 def run(decoder: Decoder, frames: Frames) -> list[Hypothesis]:
@@ -83,7 +82,7 @@ def run(decoder: Decoder, frames: Frames) -> list[Hypothesis]:
 
 
 def chunked() -> LoopMaker:
-    return partial(ChunkedLoop, ListFlags)
+    return partial(ChunkedLoop, ListFlag)
 
 
 @settings(max_examples=30, deadline=None)
@@ -141,15 +140,15 @@ def test_captures_go_with_the_decoder(pretence: Pretence) -> None:
 @pytest.mark.parametrize("needed", [1, 7, 8, 9, 16, 17])
 def test_the_flag_is_read_one_chunk_late(needed: int) -> None:
     """The graph, for once, is a Python function."""
-    flags = torch.tensor([True])
+    flag = torch.tensor(True)
     done: list[int] = []
 
     def step() -> None:
         done.append(1)
-        flags.fill_(len(done) < needed)
+        flag.fill_(len(done) < needed)
 
     generation = SimpleNamespace(capture=lambda chunk: SimpleNamespace(replay=chunk))
-    ChunkedLoop(ListFlags, generation, [step], flags).run()
+    ChunkedLoop(ListFlag, generation, step, flag).run()
     assert len(done) == 8 * (-(-needed // 8) + 1)
 
 
@@ -159,10 +158,10 @@ def test_loops_keep_what_their_steps_work_on(monkeypatch: pytest.MonkeyPatch) ->
     generation = SimpleNamespace(capture=lambda step, **how: graph, before_drop=lambda call: None)
     monkeypatch.setattr(loops.cuda_while, "WhileGraph", lambda *given: SimpleNamespace(close=None))
     for make in (chunked(), partial(WholeLoop, None)):
-        flags, begins = torch.zeros(2, dtype=torch.bool), torch.zeros(2)
-        kept = weakref.ref(flags), weakref.ref(begins)
-        loop = make(generation, [partial(torch.gt, begins, 0, out=flags)] * 2, flags)
-        del flags, begins
+        flag, stop = torch.tensor(False), torch.tensor(0)
+        kept = weakref.ref(flag), weakref.ref(stop)
+        loop = make(generation, partial(torch.gt, stop, 0, out=flag), flag)
+        del flag, stop
         gc.collect()
         assert all(one() is not None for one in kept)
         del loop
@@ -179,7 +178,7 @@ def fake(monkeypatch: pytest.MonkeyPatch, pretence: Pretence) -> FakeCuda:
     fake.steps = pretence.steps
     cuda_while._toolkit.cache_clear()
     monkeypatch.setattr(cuda_while, "toolkit", lambda device: cuda_while._toolkit(DEVICE))
-    monkeypatch.setattr(loops, "LateFlags", ListFlags)
+    monkeypatch.setattr(loops, "LateFlag", ListFlag)
     return fake
 
 

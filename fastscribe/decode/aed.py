@@ -10,7 +10,7 @@ Shapes: B batch, T frames, R rows still at work, N places for tokens, the prompt
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -123,10 +123,33 @@ class State:
 
     def rows(self, kept_R: torch.Tensor) -> State:
         """Some of the rows, copied; what is shared by all stays shared."""
-        per_row = (self.token_B1, self.limit_B, self.is_done_B, self.written_BN, self.logprobs_BN)
-        token, limit, is_done, written, logprobs = (tensor.index_select(0, kept_R) for tensor in per_row)
+        token, limit, is_done, written, logprobs = (tensor.index_select(0, kept_R) for tensor in self._per_row())
         prompt, memory = self.prompt_BP[: len(kept_R)], self.memory.rows(kept_R)
         return State(memory, prompt, self.at_1, token, limit, is_done, written, logprobs, self.active)
+
+    def take_(self, other: State) -> None:
+        """The rows of another state, which is no larger, as its first ones; it has no others."""
+        count = len(other.limit_B)
+        self.memory.take_(other.memory)
+        for mine, its in zip(self._per_row(), other._per_row(), strict=True):
+            mine[:count] = its
+        self.limit_B[count:] = 0
+        self.is_done_B[count:] = True
+        self.at_1.copy_(other.at_1)
+
+    def undo(self) -> Callable[[], None]:
+        """A call that takes back what steps will have done until then, but for keys and values, which they write again."""
+        changed = (self.at_1, self.active, *self._per_row())
+        before = [tensor.clone() for tensor in changed]
+
+        def call() -> None:
+            for tensor, old in zip(changed, before, strict=True):
+                tensor.copy_(old)
+
+        return call
+
+    def _per_row(self) -> tuple[torch.Tensor, ...]:
+        return self.token_B1, self.limit_B, self.is_done_B, self.written_BN, self.logprobs_BN
 
 
 @torch.inference_mode()
@@ -205,14 +228,14 @@ class AedDecoder:
                     state = replace(state, memory=state.memory.grown(min(num_places, num_keys + _ROOM)))
                 step(self.model, self.prompt, state, num_keys)
             rows_R, state = self._without_done(rows_R, state, whole)
-        _put_back(whole, rows_R, state)
+        put_back(whole, rows_R, state)
         return pack(whole, frames, len(self.prompt.ids))
 
     def _without_done(self, rows_R: torch.Tensor, state: State, whole: State) -> tuple[torch.Tensor, State]:
         kept_R = state.is_done_B.logical_not().nonzero()[:, 0]
         if not 0 < len(kept_R) < _CROWDED * len(rows_R):
             return rows_R, state
-        _put_back(whole, rows_R, state)
+        put_back(whole, rows_R, state)
         return rows_R[kept_R], state.rows(kept_R)
 
     def read(self, packed: np.ndarray, frames: Frames) -> list[Hypothesis]:
@@ -222,11 +245,11 @@ class AedDecoder:
         """Nothing outlives a call of submit."""
 
 
-def _put_back(whole: State, rows_R: torch.Tensor, state: State) -> None:
-    """What the rows have written so far, to where it is looked for."""
+def put_back(whole: State, rows_R: torch.Tensor, state: State) -> None:
+    """What these rows, which are the state's first ones, have written so far, to where it is looked for."""
     if state.written_BN is not whole.written_BN:
-        whole.written_BN[rows_R] = state.written_BN
-        whole.logprobs_BN[rows_R] = state.logprobs_BN
+        whole.written_BN[rows_R] = state.written_BN[: len(rows_R)]
+        whole.logprobs_BN[rows_R] = state.logprobs_BN[: len(rows_R)]
 
 
 def read(model: AttentionDecoder, prompt: Prompt, packed: np.ndarray, batch: int) -> list[Hypothesis]:

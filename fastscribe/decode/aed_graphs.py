@@ -1,8 +1,9 @@
 """The steps of aed.py captured in CUDA graphs (loops.py).
 
-One state for each pair of sizes (rows, frames) is captured; smaller batches leave rows and places empty. Most sentences are
-far shorter than the room for them, so the step is captured for a few numbers of places, and each batch goes through them
-as far as its longest sentence does.
+A batch goes through them in stretches, between which the host looks how far it is. Steps look at no more places than may be
+filled by then, and a batch that has few rows left goes on in a smaller state: neither room that is empty nor rows that are
+done cost much. A state for each pair of sizes (rows, frames), and a graph for each number of places, are captured when they
+are first needed; smaller batches leave rows and places empty.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import torch
 
 from fastscribe.config import GraphMode
 from fastscribe.decode import aed
-from fastscribe.decode.aed import AedDecoder, State, begin_, pack, places_needed, step
+from fastscribe.decode.aed import AedDecoder, State, begin_, pack, places_needed, put_back, step
 from fastscribe.decode.decoder import Decoder
 from fastscribe.decode.loops import MOST_STEPS_IN_VAIN, CapturedStates, Loop, LoopMaker, bucket, in_mode
 from fastscribe.decode.prompt import Prompt
@@ -25,10 +26,11 @@ from fastscribe.graph_capture import Generation
 from fastscribe.model.aed import AttentionDecoder
 from fastscribe.types import Frames, Hypothesis
 
-_MAX_CAPTURES = 24  # pairs of sizes, of which a run that goes from long to short recordings meets a dozen
+_MAX_CAPTURES = 96  # of sizes and places; a batch goes through some six
 _LEAST_FRAMES = 16
-_FIRST_STAGE = 64  # tokens after the prompt, about ten seconds of speech
-_STAGE_FACTOR = 3
+_STRETCH = 32  # tokens, about ten seconds of speech
+_FIRST_PLACES = 96  # and twice as many, and so on
+_FEW_ROWS = 8  # fewer cost as much: it is the weights that a step reads then
 _ALIGNED = 8  # places, as attention kernels like them
 
 
@@ -40,8 +42,9 @@ def build_aed_decoder(
 
 
 @dataclass(frozen=True)
-class _CapturedState:
+class _Captured:
     state: State
+    stop_1: torch.Tensor  # the place at which a stretch ends
     loop: Loop
 
 
@@ -51,17 +54,29 @@ class GraphedAed:
     def __init__(self, model: AttentionDecoder, prompt: Prompt, make_loop: LoopMaker) -> None:
         self._model, self._prompt, self._make_loop = model, prompt, make_loop
         like = model.embedding.weight
-        self.captured: CapturedStates[tuple[int, int], torch.Tensor, _CapturedState]
+        self.captured: CapturedStates[tuple[int, int, int], torch.Tensor, _Captured]
         self.captured = CapturedStates(like.device, lambda size: like.new_zeros(size), _MAX_CAPTURES)
+        self._states: dict[tuple[int, int], tuple[torch.Tensor, State]] = {}  # each with the room that it lies in
 
     @torch.inference_mode()
     def submit(self, frames: Frames) -> torch.Tensor:
+        """The host waits for the device after each stretch."""
         batch, num_frames, _ = frames.frames_BTD.shape
+        num_prompt, num_frames = len(self._prompt.ids), bucket(max(_LEAST_FRAMES, num_frames))
         with self.captured.turn(frames):
-            captured = self._for(bucket(batch), bucket(max(_LEAST_FRAMES, num_frames)))
-            begin_(self._model, self._prompt, captured.state, frames)
-            captured.loop.run()
-            return pack(captured.state, frames, len(self._prompt.ids))
+            captured = self._for(bucket(batch), num_frames, num_prompt)
+            whole = captured.state
+            begin_(self._model, self._prompt, whole, frames)
+            rows_R, at = torch.arange(batch, device=whole.at_1.device), num_prompt
+            while True:
+                captured.stop_1.fill_(at + _STRETCH)
+                captured.loop.run()
+                at, kept = _progress(captured.state, len(rows_R))
+                if not kept:
+                    break
+                rows_R, captured = self._without_done(rows_R, kept, captured, at, whole)
+            put_back(whole, rows_R, captured.state)
+            return pack(whole, frames, num_prompt)
 
     def read(self, packed: np.ndarray, frames: Frames) -> list[Hypothesis]:
         return aed.read(self._model, self._prompt, packed, len(frames.lengths_B))
@@ -69,35 +84,64 @@ class GraphedAed:
     def close(self) -> None:
         """Happens by itself when the object goes."""
         self.captured.close()
+        self._states.clear()
 
-    def _for(self, rows: int, num_frames: int) -> _CapturedState:
-        sizes = (rows, num_frames, _aligned(places_needed(self._model, self._prompt, num_frames)))
+    def _without_done(
+        self, rows_R: torch.Tensor, kept: list[int], captured: _Captured, at: int, whole: State
+    ) -> tuple[torch.Tensor, _Captured]:
+        """The rows that go on, and what is captured for them at this place."""
+        state = captured.state
+        now, _, _, num_frames = state.memory.unseen_B11T.shape
+        rows = bucket(max(_FEW_ROWS, len(kept)))
+        if rows > now // 2:
+            return rows_R, self._for(now, num_frames, at)
+        put_back(whole, rows_R, state)
+        kept_R = torch.tensor(kept, device=rows_R.device)
+        kept_rows = state.rows(kept_R)  # copied, because the smaller state lies in the same memory
+        captured = self._for(rows, num_frames, at)
+        captured.state.take_(kept_rows)
+        return rows_R[kept_R], captured
+
+    def _for(self, rows: int, num_frames: int, at: int) -> _Captured:
+        """For a stretch that begins at a place."""
+        num_places = _aligned(places_needed(self._model, self._prompt, num_frames))
+        num_keys = _FIRST_PLACES
+        while num_keys < at + _STRETCH + MOST_STEPS_IN_VAIN:
+            num_keys *= 2
+        sizes = (rows, num_frames, num_places)
         needed = self._model.new_memory(*sizes, partial(torch.empty, device="meta")).num_elements
-        return self.captured.get((rows, num_frames), needed, partial(self._make, sizes))
+        num_keys = min(num_keys, num_places)
+        return self.captured.get((rows, num_frames, num_keys), needed, partial(self._make, sizes, num_keys))
 
-    def _make(self, sizes: tuple[int, int, int], room: torch.Tensor, generation: Generation) -> _CapturedState:
-        memory = self._model.new_memory(*sizes, _pieces_of(room))
-        state = State.allocate(self._model, self._prompt, memory, sizes[2])
-        ends = _stages(len(self._prompt.ids), sizes[2])
-        device = state.at_1.device
-        ends_S, flags_S = torch.tensor(ends, device=device), torch.zeros(len(ends), dtype=torch.bool, device=device)
-        begins_S = torch.tensor((0, *ends[:-1]), device=device)
+    def _make(
+        self, sizes: tuple[int, int, int], num_keys: int, room: torch.Tensor, generation: Generation
+    ) -> _Captured:
+        state = self._state(sizes, room)
+        stop_1, goes_on = torch.zeros_like(state.at_1), torch.zeros_like(state.active)
 
-        def one_step(num_keys: int) -> None:
+        def one_step() -> None:
             step(self._model, self._prompt, state, num_keys)
-            torch.logical_and(begins_S <= state.at_1, state.at_1 < ends_S, out=flags_S)
-            flags_S.logical_and_(state.active)
+            torch.logical_and(state.at_1 < stop_1, state.active, out=goes_on.view(1))
 
-        steps = [partial(one_step, min(sizes[2], _aligned(end + MOST_STEPS_IN_VAIN))) for end in ends]
-        return _CapturedState(state, self._make_loop(generation, steps, flags_S))
+        undo = state.undo()  # a batch may be in it, and is not to go on while its steps are captured
+        loop = self._make_loop(generation, one_step, goes_on)
+        undo()
+        return _Captured(state, stop_1, loop)
+
+    def _state(self, sizes: tuple[int, int, int], room: torch.Tensor) -> State:
+        rows, num_frames, num_places = sizes
+        its_room, state = self._states.get((rows, num_frames), (None, None))
+        if state is None or its_room is not room:
+            memory = self._model.new_memory(*sizes, _pieces_of(room))
+            state = State.allocate(self._model, self._prompt, memory, num_places)
+            self._states[rows, num_frames] = room, state
+        return state
 
 
-def _stages(num_prompt: int, num_places: int) -> tuple[int, ...]:
-    """The places before which each kind of step ends: the first ones look at few places, as few are filled by then."""
-    ends = [num_prompt + _FIRST_STAGE]
-    while ends[-1] + MOST_STEPS_IN_VAIN < num_places:
-        ends.append(num_prompt + _STAGE_FACTOR * (ends[-1] - num_prompt))
-    return (*ends[:-1], num_places)
+def _progress(state: State, num_rows: int) -> tuple[int, list[int]]:
+    """The place that is read next, and which of the first rows are not done. The host waits for the device."""
+    at, *is_done = torch.cat([state.at_1, state.is_done_B[:num_rows].long()]).tolist()
+    return at, [row for row, done in enumerate(is_done) if not done]
 
 
 def _aligned(num_places: int) -> int:

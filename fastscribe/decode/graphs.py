@@ -77,4 +77,4 @@ class GraphedDecoder:
     def _make(self, rows: int, slots: Slots, generation: Generation) -> _CapturedState:
         state = State.allocate(self._network, rows, slots)
         one_step = partial(step, self._network, state)
-        return _CapturedState(state, self._make_loop(generation, [one_step], state.active.view(1)))
+        return _CapturedState(state, self._make_loop(generation, one_step, state.active))

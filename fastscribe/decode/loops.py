@@ -1,12 +1,10 @@
 """Decoding steps captured in CUDA graphs, so that the host need not drive them: the modes, and what every decoder's share.
 
-    full      one graph that repeats the step by itself (cuda_while.py): the host enqueues a batch and is free
-    chunked   a graph of a few steps, replayed until a flag says that the last of them found nothing more; the flag is read
-              one replay late, so that the device never waits for the host
-    off       no graphs: the steps one by one
-    auto      the first of these that can be had
-
-A decoder whose steps change as it goes on (aed_graphs.py) has several graphs, of which one after the other is needed.
+full      one graph that repeats the step by itself (cuda_while.py): the host enqueues a batch and is free
+chunked   a graph of a few steps, replayed until a flag says that the last of them found nothing more; the flag is read
+          one replay late, so that the device never waits for the host
+off       no graphs: the steps one by one
+auto      the first of these that can be had
 """
 
 from __future__ import annotations
@@ -32,7 +30,7 @@ Captured = TypeVar("Captured")
 
 _STEPS_PER_TURN = 2  # of the while graph: fewer turns to decide about, at most one step in vain
 _STEPS_PER_CHUNK = 8
-MOST_STEPS_IN_VAIN = 2 * _STEPS_PER_CHUNK  # of one kind, after the one that found no more of them needed
+MOST_STEPS_IN_VAIN = 2 * _STEPS_PER_CHUNK  # after the one that found no other needed, or at all where none was
 
 
 class Loop(Protocol):
@@ -41,9 +39,9 @@ class Loop(Protocol):
     def run(self) -> None: ...
 
 
-# Makes a Loop, of graphs of a generation, for one kind of step or more, and flags (bools, one a kind, of which at most one
-# is true; every step sets them) that say of which kind another one is needed. The first kind is needed first.
-LoopMaker = Callable[[Generation, Sequence[Callable[[], None]], torch.Tensor], Loop]
+# Makes a Loop, of graphs of a generation, for a step and the flag (a scalar bool that the step sets) which says whether
+# another one is needed.
+LoopMaker = Callable[[Generation, Callable[[], None], torch.Tensor], Loop]
 
 
 def in_mode(
@@ -66,7 +64,7 @@ def in_mode(
         return without()
     builders: dict[GraphMode, Callable[[], Decoder]] = {
         "full": lambda: graphed(partial(WholeLoop, cuda_while.toolkit(device))),
-        "chunked": lambda: graphed(partial(ChunkedLoop, LateFlags)),
+        "chunked": lambda: graphed(partial(ChunkedLoop, LateFlag)),
         "off": without,
     }
     modes: tuple[GraphMode, ...] = ("full", "chunked", "off") if mode == "auto" else (mode,)
@@ -160,60 +158,52 @@ def power_of_two(number: int) -> int:
 
 
 class WholeLoop:
-    """One launch a batch for each kind of step. A kind that is not needed after all makes one turn in vain."""
+    """One launch a batch."""
 
     def __init__(
-        self,
-        tools: cuda_while.Toolkit,
-        generation: Generation,
-        steps: Sequence[Callable[[], None]],
-        flags: torch.Tensor,
+        self, tools: cuda_while.Toolkit, generation: Generation, step: Callable[[], None], flag: torch.Tensor
     ) -> None:
-        self._kept = steps, flags  # graphs know no more than the addresses of what they work on
-        self._loops: list[cuda_while.WhileGraph] = []
-        for one_step, flag in zip(steps, flags, strict=True):
-            graph = generation.capture(one_step, instantiate=False)
-            loop = cuda_while.WhileGraph(tools, graph.raw_cuda_graph(), flag.data_ptr(), _STEPS_PER_TURN)
-            generation.before_drop(loop.close)
-            self._loops.append(loop)
-        self._device = flags.device
+        self._kept = step, flag  # graphs know no more than the addresses of what they work on
+        graph = generation.capture(step, instantiate=False)
+        self._loop = cuda_while.WhileGraph(tools, graph.raw_cuda_graph(), flag.data_ptr(), _STEPS_PER_TURN)
+        generation.before_drop(self._loop.close)
+        self._device = flag.device
 
     def run(self) -> None:
-        for loop in self._loops:
-            loop.launch(torch.cuda.current_stream(self._device).cuda_stream)
+        self._loop.launch(torch.cuda.current_stream(self._device).cuda_stream)
 
 
-class Flags(Protocol):
-    """Flags on the device that the host reads one turn late."""
+class Flag(Protocol):
+    """A flag on the device that the host reads one turn late."""
 
     def post(self) -> None:
         """Enqueues a copy to the host."""
         ...
 
-    def previous(self) -> list[bool]:
-        """The copy before the latest, once it is there; only the first is true where there is none."""
+    def previous(self) -> bool:
+        """The copy before the latest, once it is there; True where there is none."""
         ...
 
 
 class ChunkedLoop:
-    """Replays until the flags, by then one replay old, say that its chunk was the last one needed."""
+    """Replays until a flag, by then one replay old, says that its chunk was the last one needed."""
 
     def __init__(
         self,
-        make_flags: Callable[[torch.Tensor], Flags],
+        make_flag: Callable[[torch.Tensor], Flag],
         generation: Generation,
-        steps: Sequence[Callable[[], None]],
-        flags: torch.Tensor,
+        step: Callable[[], None],
+        flag: torch.Tensor,
     ) -> None:
-        self._kept = steps, flags  # see WholeLoop
-        self._make_flags = partial(make_flags, flags)
-        self._graphs = [generation.capture(partial(_repeat, kind, _STEPS_PER_CHUNK)) for kind in steps]
+        self._kept = step, flag  # see WholeLoop
+        self._make_flag = partial(make_flag, flag)
+        self._graph = generation.capture(partial(_repeat, step, _STEPS_PER_CHUNK))
 
     def run(self) -> None:
-        flags = self._make_flags()
-        while any(needed := flags.previous()):
-            self._graphs[needed.index(True)].replay()
-            flags.post()
+        flag = self._make_flag()
+        while flag.previous():
+            self._graph.replay()
+            flag.post()
 
 
 def _repeat(step: Callable[[], None], times: int) -> None:
@@ -221,23 +211,23 @@ def _repeat(step: Callable[[], None], times: int) -> None:
         step()
 
 
-class LateFlags:
+class LateFlag:
     """Copies in pinned memory, each with the event that says that it is there."""
 
-    def __init__(self, flags: torch.Tensor) -> None:
-        self._flags = flags
+    def __init__(self, flag: torch.Tensor) -> None:
+        self._flag = flag
         self._posted: list[tuple[torch.Tensor, torch.cuda.Event]] = []
 
     def post(self) -> None:
-        copy = torch.empty(len(self._flags), dtype=torch.bool, pin_memory=True)
-        copy.copy_(self._flags, non_blocking=True)
+        copy = torch.empty((), dtype=torch.bool, pin_memory=True)
+        copy.copy_(self._flag, non_blocking=True)
         event = torch.cuda.Event()
         event.record()
         self._posted = [*self._posted[-1:], (copy, event)]
 
-    def previous(self) -> list[bool]:
+    def previous(self) -> bool:
         if len(self._posted) < 2:
-            return [True] + [False] * (len(self._flags) - 1)
+            return True
         copy, event = self._posted[0]
         event.synchronize()
-        return copy.tolist()
+        return bool(copy)

@@ -51,6 +51,14 @@ class Memory:
         own = tuple(part.index_select(1, kept_R) for part in self.own_L2BHNK)
         return Memory(frames, self.unseen_B11T.index_select(0, kept_R), own)
 
+    def take_(self, other: Memory) -> None:
+        """The rows of another memory with as many frames and places, as its first ones."""
+        count = len(other.unseen_B11T)
+        for mine, its in ((self.frames_L2BHTK, other.frames_L2BHTK), (self.own_L2BHNK, other.own_L2BHNK)):
+            for layer, its_layer in zip(mine, its, strict=True):
+                layer[:, :count] = its_layer
+        self.unseen_B11T[:count] = other.unseen_B11T
+
 
 class Attention(nn.Module):
     """`optimise_` joins the matrices that are always applied to the same input."""
