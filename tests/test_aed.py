@@ -214,7 +214,10 @@ def test_any_stretches_and_rows_that_leave(
             assert_greedy(model, frames, run(decoder, frames))
 
 
-def test_a_capture_leaves_a_batch_where_it_is(pretence: Pretence) -> None:
+@torch.inference_mode()
+def test_a_capture_leaves_a_batch_where_it_is(pretence: Pretence, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(aed_graphs, "_FIRST_PLACES", 8)
+    monkeypatch.setattr(aed_graphs, "_STRETCH", 4)
     model = tiny_decoder(LONG, 1)
     decoder = GraphedAed(model, PROMPT, chunked())
     torch.manual_seed(0)
