@@ -20,6 +20,7 @@ from functools import cache, partial
 from itertools import product
 from pathlib import Path
 from statistics import NormalDist
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -409,11 +410,11 @@ def attention(part: Part) -> None:
             transcriber = part.notes.make(key | {"step": "load"}, load, needs_s=5.0)
             if transcriber is None:
                 continue
+            compare = partial(_compare_modes, transcriber, waves[: part.sizes.compared // 4], wanted)
+            part.notes.measure(key | {"what": "attention_first_run", "against": "off"}, compare)
             for frames in ("auto", 8192):
                 measure = partial(_in_budget, transcriber, waves, frames, passes)
                 part.notes.measure(key | {"budget_frames": frames}, measure, needs_s=5.0)
-            compare = partial(_compare_modes, transcriber, waves[: part.sizes.compared // 4], wanted)
-            part.notes.measure(key | {"what": "attention_agreement", "against": "off"}, compare)
 
 
 def _load_roomy(part: Part, shape: str, mode: str) -> Transcriber:
@@ -445,9 +446,12 @@ def _in_budget(transcriber: Transcriber, waves: Sequence[np.ndarray], frames: An
 
 
 def _compare_modes(transcriber: Transcriber, waves: Sequence[np.ndarray], wanted: list[Any]) -> dict[str, Any]:
+    """And how long it takes when nothing has been captured yet."""
+    start = perf_counter()
     found = agreement.hypotheses(transcriber, waves)
+    seconds = perf_counter() - start
     wanted[:] = wanted or found
-    return agreement.compare(found, wanted)
+    return agreement.compare(found, wanted) | {"seconds": seconds}
 
 
 def profile(part: Part) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import replace
@@ -196,9 +198,10 @@ def test_every_loop_is_greedy(
     st.lists(st.lists(st.integers(1, 14), min_size=1, max_size=12), min_size=1, max_size=3),
     st.integers(1, 40),
     st.sampled_from((None, 1, 2)),
+    st.sampled_from((1, 2, 96)),
 )
 def test_any_stretches_and_rows_that_leave(
-    seed: int, batches: list[list[int]], stretch: int, steps_per_turn: int | None
+    seed: int, batches: list[list[int]], stretch: int, steps_per_turn: int | None, captures: int
 ) -> None:
     """Graphs are captured, and states changed, while a batch is in them."""
     model = tiny_decoder(LONG, seed)
@@ -206,7 +209,8 @@ def test_any_stretches_and_rows_that_leave(
     make_loop = chunked() if steps_per_turn is None else partial(PseudoWhile, steps_per_turn)
     with pytest.MonkeyPatch.context() as monkeypatch:
         Pretence().install(monkeypatch)
-        for name, value in {"_STRETCH": stretch, "_FIRST_PLACES": 8, "_FEW_ROWS": 1}.items():
+        changed = {"_STRETCH": stretch, "_FIRST_PLACES": 8, "_FEW_ROWS": 1, "_MAX_CAPTURES": captures}
+        for name, value in changed.items():
             monkeypatch.setattr(aed_graphs, name, value)
         decoder = GraphedAed(optimised(model), PROMPT, make_loop)
         torch.manual_seed(seed)
@@ -224,15 +228,48 @@ def test_a_capture_leaves_a_batch_where_it_is(pretence: Pretence, monkeypatch: p
     captured = decoder._for(4, 16, 3)
     aed.begin_(model, PROMPT, captured.state, random_frames([16] * 4))
     state = captured.state
-    before = [
-        tensor.clone() for tensor in (state.at_1, state.active, state.token_B1, state.is_done_B, state.written_BN)
-    ]
+    watched = (state.at_1, state.active, state.token_B1, state.is_done_B, state.written_BN, state.logprobs_BN)
+    before = [tensor.clone() for tensor in watched]
     other = decoder._for(4, 16, 50)
     assert other is not captured and other.state is state
-    for old, new in zip(
-        before, (state.at_1, state.active, state.token_B1, state.is_done_B, state.written_BN), strict=True
-    ):
+    for old, new in zip(before, watched, strict=True):
         assert torch.equal(old, new)
+
+
+def test_memory_that_runs_out_in_a_capture_loses_no_token(pretence: Pretence, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps are captured again, with all graphs dropped, while a batch is in the middle."""
+    monkeypatch.setattr(aed_graphs, "_FIRST_PLACES", 8)
+    monkeypatch.setattr(aed_graphs, "_STRETCH", 4)
+    model = tiny_decoder(LONG, 1)
+    decoder = GraphedAed(model, PROMPT, chunked())
+    torch.manual_seed(0)
+    frames = random_frames([9])
+    failures = []
+
+    def failing(*given: Any) -> None:
+        if given[3] > 40 and not failures:
+            failures.append(given)
+            given[2].at_1.add_(1)
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        one_step(*given)
+
+    monkeypatch.setattr(aed_graphs, "step", failing)
+    assert_greedy(model, frames, run(decoder, frames))
+    assert failures
+
+
+def test_nothing_outlives_a_decoder_or_a_room(pretence: Pretence) -> None:
+    decoder = GraphedAed(tiny_decoder(CONFIG, 3), PROMPT, chunked())
+    decoder.submit(random_frames([5] * 2))
+    assert decoder.captured.room is not None
+    room = weakref.ref(decoder.captured.room.flat)
+    decoder.submit(random_frames([14] * 8))  # needs a larger one
+    gc.collect()
+    assert room() is None and pretence.live
+    gone = weakref.ref(decoder)
+    del decoder
+    gc.collect()
+    assert gone() is None and not pretence.live
 
 
 def test_few_places_are_looked_at_and_few_rows_go_on(pretence: Pretence, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -300,7 +337,8 @@ def test_memory_is_as_foreseen(pretence: Pretence, config: AedConfig) -> None:
         decoder = GraphedAed(model, PROMPT, chunked())
         decoder.submit(random_frames([num_frames] * rows))
         taken = decoder.captured.size * model.embedding.weight.element_size()
-        assert taken <= 1.1 * rows * (foreseen.frame_bytes * num_frames + foreseen.row_bytes) < 4 * taken
+        copied = taken / 2  # when rows move to a smaller state
+        assert taken + copied <= 1.1 * rows * (foreseen.frame_bytes * num_frames + foreseen.row_bytes) < 6 * taken
         decoder.close()
 
 

@@ -23,7 +23,9 @@ from fastscribe.types import Frames, Hypothesis
 
 _CROWDED = 0.75  # a batch of which fewer rows are still at work is made smaller
 _ROOM = 64  # places for tokens that are made at once
-_ROUNDED_UP = 3.0  # captured sizes: rows to at most twice as many, frames and places by at most a half
+# Captured sizes: rows to at most twice as many, frames and places by at most a half; and half of that for a moment, when
+# rows that are left move to a smaller state.
+_ROUNDED_UP = 4.5
 _STEPS_UNSEEN_ON_GPU = 8  # asking a GPU which rows are done makes the host wait for it
 
 
@@ -128,25 +130,24 @@ class State:
         return State(memory, prompt, self.at_1, token, limit, is_done, written, logprobs, self.active)
 
     def take_(self, other: State) -> None:
-        """The rows of another state, which is no larger, as its first ones; it has no others."""
+        """The rows of another state, which is no larger, as its first ones; the rest are done."""
         count = len(other.limit_B)
         self.memory.take_(other.memory)
         for mine, its in zip(self._per_row(), other._per_row(), strict=True):
             mine[:count] = its
-        self.limit_B[count:] = 0
         self.is_done_B[count:] = True
         self.at_1.copy_(other.at_1)
 
-    def undo(self) -> Callable[[], None]:
-        """A call that takes back what steps will have done until then, but for keys and values, which they write again."""
+    def snapshot(self) -> Callable[[], None]:
+        """A call that puts all back as it is now, but for keys and values, which steps write again."""
         changed = (self.at_1, self.active, *self._per_row())
         before = [tensor.clone() for tensor in changed]
 
-        def call() -> None:
+        def restore() -> None:
             for tensor, old in zip(changed, before, strict=True):
                 tensor.copy_(old)
 
-        return call
+        return restore
 
     def _per_row(self) -> tuple[torch.Tensor, ...]:
         return self.token_B1, self.limit_B, self.is_done_B, self.written_BN, self.logprobs_BN

@@ -42,6 +42,12 @@ def build_aed_decoder(
 
 
 @dataclass(frozen=True)
+class _Room:
+    flat: torch.Tensor
+    states: dict[tuple[int, int], State]  # that lie in it, by rows and frames
+
+
+@dataclass(frozen=True)
 class _Captured:
     state: State
     stop_1: torch.Tensor  # the place at which a stretch ends
@@ -54,9 +60,8 @@ class GraphedAed:
     def __init__(self, model: AttentionDecoder, prompt: Prompt, make_loop: LoopMaker) -> None:
         self._model, self._prompt, self._make_loop = model, prompt, make_loop
         like = model.embedding.weight
-        self.captured: CapturedStates[tuple[int, int, int], torch.Tensor, _Captured]
-        self.captured = CapturedStates(like.device, lambda size: like.new_zeros(size), _MAX_CAPTURES)
-        self._states: dict[tuple[int, int], tuple[torch.Tensor, State]] = {}  # each with the room that it lies in
+        self.captured: CapturedStates[tuple[int, int, int], _Room, _Captured]
+        self.captured = CapturedStates(like.device, lambda size: _Room(like.new_zeros(size), {}), _MAX_CAPTURES)
 
     @torch.inference_mode()
     def submit(self, frames: Frames) -> torch.Tensor:
@@ -84,17 +89,16 @@ class GraphedAed:
     def close(self) -> None:
         """Happens by itself when the object goes."""
         self.captured.close()
-        self._states.clear()
 
     def _without_done(
         self, rows_R: torch.Tensor, kept: list[int], captured: _Captured, at: int, whole: State
     ) -> tuple[torch.Tensor, _Captured]:
         """The rows that go on, and what is captured for them at this place."""
         state = captured.state
-        now, _, _, num_frames = state.memory.unseen_B11T.shape
+        rows_now, _, _, num_frames = state.memory.unseen_B11T.shape
         rows = bucket(max(_FEW_ROWS, len(kept)))
-        if rows > now // 2:
-            return rows_R, self._for(now, num_frames, at)
+        if 3 * rows > 2 * rows_now:
+            return rows_R, self._for(rows_now, num_frames, at)
         put_back(whole, rows_R, state)
         kept_R = torch.tensor(kept, device=rows_R.device)
         kept_rows = state.rows(kept_R)  # copied, because the smaller state lies in the same memory
@@ -108,34 +112,32 @@ class GraphedAed:
         num_keys = _FIRST_PLACES
         while num_keys < at + _STRETCH + MOST_STEPS_IN_VAIN:
             num_keys *= 2
-        sizes = (rows, num_frames, num_places)
-        needed = self._model.new_memory(*sizes, partial(torch.empty, device="meta")).num_elements
         num_keys = min(num_keys, num_places)
-        return self.captured.get((rows, num_frames, num_keys), needed, partial(self._make, sizes, num_keys))
+        sizes = (rows, num_frames, num_places)
+        make = partial(self._make, sizes, num_keys)
+        return self.captured.get((rows, num_frames, num_keys), self._model.memory_elements(*sizes), make)
 
-    def _make(
-        self, sizes: tuple[int, int, int], num_keys: int, room: torch.Tensor, generation: Generation
-    ) -> _Captured:
+    def _make(self, sizes: tuple[int, int, int], num_keys: int, room: _Room, generation: Generation) -> _Captured:
+        model, prompt = self._model, self._prompt  # what is captured must not hold what holds it
         state = self._state(sizes, room)
         stop_1, goes_on = torch.zeros_like(state.at_1), torch.zeros_like(state.active)
 
         def one_step() -> None:
-            step(self._model, self._prompt, state, num_keys)
+            step(model, prompt, state, num_keys)
             torch.logical_and(state.at_1 < stop_1, state.active, out=goes_on.view(1))
 
-        undo = state.undo()  # a batch may be in it, and is not to go on while its steps are captured
-        loop = self._make_loop(generation, one_step, goes_on)
-        undo()
-        return _Captured(state, stop_1, loop)
+        restore = state.snapshot()  # a batch may be in it, and is not to go on while its steps are captured
+        try:
+            return _Captured(state, stop_1, self._make_loop(generation, one_step, goes_on))
+        finally:
+            restore()
 
-    def _state(self, sizes: tuple[int, int, int], room: torch.Tensor) -> State:
+    def _state(self, sizes: tuple[int, int, int], room: _Room) -> State:
         rows, num_frames, num_places = sizes
-        its_room, state = self._states.get((rows, num_frames), (None, None))
-        if state is None or its_room is not room:
-            memory = self._model.new_memory(*sizes, _pieces_of(room))
-            state = State.allocate(self._model, self._prompt, memory, num_places)
-            self._states[rows, num_frames] = room, state
-        return state
+        if (rows, num_frames) not in room.states:
+            memory = self._model.new_memory(*sizes, _pieces_of(room.flat))
+            room.states[rows, num_frames] = State.allocate(self._model, self._prompt, memory, num_places)
+        return room.states[rows, num_frames]
 
 
 def _progress(state: State, num_rows: int) -> tuple[int, list[int]]:

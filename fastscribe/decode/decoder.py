@@ -16,7 +16,7 @@ from fastscribe.types import Frames, Hypothesis
 
 class Decoder(Protocol):
     def submit(self, frames: Frames) -> torch.Tensor:
-        """Enqueues the batch on the current stream -> all that `read` needs, 1-D int32 on the frames' device.
+        """Puts the batch to work on the current stream -> all that `read` needs, 1-D int32 on the frames' device.
 
         The tensor is the caller's: later submits do not touch it.
         """

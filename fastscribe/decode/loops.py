@@ -1,6 +1,6 @@
 """Decoding steps captured in CUDA graphs, so that the host need not drive them: the modes, and what every decoder's share.
 
-full      one graph that repeats the step by itself (cuda_while.py): the host enqueues a batch and is free
+full      one graph that repeats the step by itself (cuda_while.py): the host enqueues all steps and is free
 chunked   a graph of a few steps, replayed until a flag says that the last of them found nothing more; the flag is read
           one replay late, so that the device never waits for the host
 off       no graphs: the steps one by one
@@ -34,7 +34,7 @@ MOST_STEPS_IN_VAIN = 2 * _STEPS_PER_CHUNK  # after the one that found no other n
 
 
 class Loop(Protocol):
-    """All the steps that a state needs, enqueued on the current stream. It keeps alive all that they work on."""
+    """Steps until a flag says that no other is needed, enqueued on the current stream. It keeps alive what they work on."""
 
     def run(self) -> None: ...
 
@@ -139,6 +139,8 @@ class CapturedStates(Generic[Key, Room, Captured]):
         if self.room is None or self.size < needed:
             self.close()
             self.room, self.size = self._new_room(needed), needed
+        if key not in self._captured:
+            self._order.mark()  # what is dropped to make room for it may still be at work, in this very turn
         return self._captured.get(key, partial(make, self.room))
 
     def close(self) -> None:
@@ -158,7 +160,7 @@ def power_of_two(number: int) -> int:
 
 
 class WholeLoop:
-    """One launch a batch."""
+    """One launch."""
 
     def __init__(
         self, tools: cuda_while.Toolkit, generation: Generation, step: Callable[[], None], flag: torch.Tensor

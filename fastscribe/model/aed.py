@@ -32,11 +32,6 @@ class Memory:
     own_L2BHNK: tuple[torch.Tensor, ...]
 
     @property
-    def num_elements(self) -> int:
-        """Of keys and values."""
-        return sum(part.numel() for part in (*self.frames_L2BHTK, *self.own_L2BHNK))
-
-    @property
     def num_places(self) -> int:
         return self.own_L2BHNK[0].shape[3]
 
@@ -228,6 +223,10 @@ class AttentionDecoder(nn.Module):
             self.embedding.weight.new_zeros(rows, 1, 1, num_frames),
             tuple(zeros(2, rows, heads, num_places, width) for _ in layers),
         )
+
+    def memory_elements(self, rows: int, num_frames: int, num_places: int) -> int:
+        """Of keys and values, in a memory of such sizes."""
+        return 2 * len(self.layers) * rows * self.config.decoder.hidden * (num_frames + num_places)
 
     def look_at_(self, memory: Memory, frames: Frames) -> None:
         """Fills in what the decoder sees of the frames, in the first rows and places of a memory that may be larger."""
