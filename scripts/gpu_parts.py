@@ -390,12 +390,17 @@ def _from_memory(
     if transcriber is None:
         return
 
-    def call() -> dict[str, Any]:
-        budget = transcriber.recognizer.choose_budget() if frames is None else Budget(frames)
-        row = throughput.from_memory(transcriber, part.clips(kind), budget, part.sizes.passes, part.sizes.repeats)
-        return row | {"budget": budget.frames, "budget_bend": budget.bend}
+    measure = partial(_in_budget, transcriber, part.clips(kind), frames, part.sizes.passes, part.sizes.repeats)
+    part.notes.measure(key, measure, needs_s=5.0)
 
-    part.notes.measure(key, call, needs_s=5.0)
+
+def _in_budget(
+    transcriber: Transcriber, waves: Sequence[np.ndarray], frames: int | None, passes: int, repeats: int
+) -> dict[str, Any]:
+    """In batches of so many frames, or, None, as many as are chosen."""
+    budget = transcriber.recognizer.choose_budget() if frames is None else Budget(frames)
+    row = throughput.from_memory(transcriber, waves, budget, passes, repeats)
+    return row | {"budget": budget.frames, "budget_bend": budget.bend, "budget_row_frames": budget.row_frames}
 
 
 def attention(part: Part) -> None:
@@ -412,9 +417,9 @@ def attention(part: Part) -> None:
                 continue
             compare = partial(_compare_modes, transcriber, waves[: part.sizes.compared // 4], wanted)
             part.notes.measure(key | {"what": "attention_first_run", "against": "off"}, compare)
-            for frames in ("auto", 8192):
-                measure = partial(_in_budget, transcriber, waves, frames, passes)
-                part.notes.measure(key | {"budget_frames": frames}, measure, needs_s=5.0)
+            for frames in (None, 8192):
+                measure = partial(_in_budget, transcriber, waves, frames, passes, 1)
+                part.notes.measure(key | {"budget_frames": frames or "auto"}, measure, needs_s=5.0)
 
 
 def _load_roomy(part: Part, shape: str, mode: str) -> Transcriber:
@@ -437,12 +442,6 @@ def _roomy(part: Part, shape: str) -> Path:
         weights = {**made.weights, "aed.head.weight": weight, "aed.head.bias": bias}
         native.write(replace(made, config=config, weights=weights), folder, torch.bfloat16)
     return folder
-
-
-def _in_budget(transcriber: Transcriber, waves: Sequence[np.ndarray], frames: Any, passes: int) -> dict[str, Any]:
-    budget = transcriber.recognizer.choose_budget() if frames == "auto" else Budget(frames)
-    row = throughput.from_memory(transcriber, waves, budget, passes, repeats=1)
-    return row | {"budget": budget.frames, "budget_row_frames": budget.row_frames}
 
 
 def _compare_modes(transcriber: Transcriber, waves: Sequence[np.ndarray], wanted: list[Any]) -> dict[str, Any]:

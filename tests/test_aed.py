@@ -91,6 +91,12 @@ def assert_greedy(model: AttentionDecoder, frames: Frames, found: Sequence[Hypot
         assert hypothesis.logprobs == pytest.approx(expected.logprobs, abs=1e-4)
 
 
+def shrink(monkeypatch: pytest.MonkeyPatch, stretch: int, **others: int) -> None:
+    """So that few tokens are many stretches, places and rows."""
+    for name, value in {"_STRETCH": stretch, "_FIRST_PLACES": 8, **others}.items():
+        monkeypatch.setattr(aed_graphs, name, value)
+
+
 LONG = replace(CONFIG, max_extra_tokens=None, max_tokens=70)
 batches = st.lists(st.lists(st.integers(1, 14), min_size=1, max_size=6), min_size=1, max_size=3)
 
@@ -209,9 +215,7 @@ def test_any_stretches_and_rows_that_leave(
     make_loop = chunked() if steps_per_turn is None else partial(PseudoWhile, steps_per_turn)
     with pytest.MonkeyPatch.context() as monkeypatch:
         Pretence().install(monkeypatch)
-        changed = {"_STRETCH": stretch, "_FIRST_PLACES": 8, "_FEW_ROWS": 1, "_MAX_CAPTURES": captures}
-        for name, value in changed.items():
-            monkeypatch.setattr(aed_graphs, name, value)
+        shrink(monkeypatch, stretch, _FEW_ROWS=1, _MAX_CAPTURES=captures)
         decoder = GraphedAed(optimised(model), PROMPT, make_loop)
         torch.manual_seed(seed)
         for frames in map(random_frames, [*batches, batches[0]]):
@@ -220,8 +224,7 @@ def test_any_stretches_and_rows_that_leave(
 
 @torch.inference_mode()
 def test_a_capture_leaves_a_batch_where_it_is(pretence: Pretence, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(aed_graphs, "_FIRST_PLACES", 8)
-    monkeypatch.setattr(aed_graphs, "_STRETCH", 4)
+    shrink(monkeypatch, 4)
     model = tiny_decoder(LONG, 1)
     decoder = GraphedAed(model, PROMPT, chunked())
     torch.manual_seed(0)
@@ -238,8 +241,7 @@ def test_a_capture_leaves_a_batch_where_it_is(pretence: Pretence, monkeypatch: p
 
 def test_memory_that_runs_out_in_a_capture_loses_no_token(pretence: Pretence, monkeypatch: pytest.MonkeyPatch) -> None:
     """Steps are captured again, with all graphs dropped, while a batch is in the middle."""
-    monkeypatch.setattr(aed_graphs, "_FIRST_PLACES", 8)
-    monkeypatch.setattr(aed_graphs, "_STRETCH", 4)
+    shrink(monkeypatch, 4)
     model = tiny_decoder(LONG, 1)
     decoder = GraphedAed(model, PROMPT, chunked())
     torch.manual_seed(0)
@@ -274,8 +276,7 @@ def test_nothing_outlives_a_decoder_or_a_room(pretence: Pretence) -> None:
 
 def test_few_places_are_looked_at_and_few_rows_go_on(pretence: Pretence, monkeypatch: pytest.MonkeyPatch) -> None:
     model, looked_at = tiny_decoder(LONG, 1), []
-    for name, value in {"_STRETCH": 8, "_FIRST_PLACES": 8, "_FEW_ROWS": 2}.items():
-        monkeypatch.setattr(aed_graphs, name, value)
+    shrink(monkeypatch, 8, _FEW_ROWS=2)
     decoder = GraphedAed(model, PROMPT, partial(PseudoWhile, 1))
     torch.manual_seed(0)
     frames = random_frames([14] * 64)

@@ -69,8 +69,8 @@ def places_needed(model: AttentionDecoder, prompt: Prompt, num_frames: int) -> i
 
 def held(model: AttentionDecoder) -> Held:
     """Keys and values of frames, and of as many tokens as rows may have."""
-    config, weight = model.config, model.embedding.weight
-    place_bytes = 2.0 * len(model.layers) * config.decoder.hidden * weight.element_size() * _ROUNDED_UP
+    config = model.config
+    place_bytes = _ROUNDED_UP * model.memory_elements(1, 1, 0) * model.embedding.weight.element_size()
     if config.max_extra_tokens is None:
         return Held(place_bytes, place_bytes * config.max_tokens)
     return Held(place_bytes * (1 + config.tokens_per_frame), place_bytes * config.max_extra_tokens)
