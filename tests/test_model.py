@@ -283,6 +283,16 @@ def test_relative_positions_run_from_far_left_to_far_right() -> None:
     assert torch.allclose(table[0, 0], torch.sin(torch.tensor(3.0)))
 
 
+@pytest.mark.parametrize("lengths", [[5, 2], [5, 5]])
+def test_filled_for_a_gradient_as_filled_in_place(lengths: list[int]) -> None:
+    x = torch.randn(2, 3, 5, requires_grad=True)
+    padding = Padding.of(torch.tensor(lengths), 5)
+    filled = padding.filled(x * 1.0, 7.0, time_axis=2)
+    assert torch.equal(filled.detach(), padding.fill_(x.detach().clone(), 7.0, time_axis=2))
+    filled.sum().backward()
+    assert x.grad is not None and torch.equal(x.grad == 0, padding.fill_(torch.zeros(2, 3, 5), 1.0, time_axis=2) == 1)
+
+
 def test_padding_is_filled_beyond_each_length_only() -> None:
     x = torch.ones(2, 3, 5)
     Padding.of(torch.tensor([5, 2]), 5).fill_(x, 7.0, time_axis=2)

@@ -22,6 +22,7 @@ import torch.distributed as dist
 from fastscribe import Options, Transcriber
 from fastscribe.checkpoint import read_checkpoint
 from fastscribe.errors import FastscribeError, UsageError
+from fastscribe.training import memory_trial
 from fastscribe.training import trainer as trainer_module
 from fastscribe.training.feed import Rows
 from fastscribe.training.ranks import Ranks
@@ -46,6 +47,23 @@ SECTIONS: dict[str, Any] = {
     "optimiser": {"warmup_steps": 4, "learning_rate": 3e-3},
     "run": {"epochs": 3},
 }
+
+
+STILL: dict[str, Any] = {  # nothing is drawn
+    "augment": {
+        "speeds": [1.0],
+        "reverb_chance": 0.0,
+        "babble_chance": 0.0,
+        "noise_chance": 0.0,
+        "gain_db": [0.0, 0.0],
+        "freq_masks": 0,
+        "time_masks": 0,
+    },
+    "optimiser": {"dropout": 0.0, "clip_norm": None},
+    "model": {"subsampling_factor": 4},
+    "loss": {"omega": 0.0},
+}
+SMALL, LARGE = [2], [0, 1, 3]  # examples
 
 
 @pytest.fixture(scope="module")
@@ -176,6 +194,70 @@ def test_killed_before_the_first_state_the_log_starts_anew(manifest: Path, tmp_p
     assert trainer.folder.rows() == [{"step": 10, "loss": 2}]
 
 
+def test_states_are_written_when_they_are_due(manifest: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once before there are models, after which it is minutes that count, and at the end."""
+    saved: list[tuple[int, bool]] = []
+    save_state = RunFolder.save_state
+
+    def counted(folder: RunFolder, values: dict[str, Any]) -> None:
+        saved.append((values["epoch"], values["is_check_due"]))
+        save_state(folder, values)
+
+    monkeypatch.setattr(RunFolder, "save_state", counted)
+    assert trainer_of(recipe_of(manifest), tmp_path / "minutes").run()
+    assert saved == [(1, True), (3, False)]
+    saved.clear()
+    assert trainer_of(recipe_of(manifest, run={"save_minutes": 0}), tmp_path / "always").run()
+    assert {(1, True), (1, False), (2, True), (2, False), (3, True)} < set(saved)
+
+
+def test_a_run_keeps_its_batch_sizes(manifest: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which a search on the day of its resumption might not find again. Of little data, they are no more than make steps."""
+    found = iter([(70,), (300,), (50,)])
+    monkeypatch.setattr(Trainer, "_batch_s", None)
+    monkeypatch.setattr(memory_trial, "searched_batch_sizes", lambda trainer: next(found))
+    recipe = recipe_of(manifest)
+    trainer = trainer_of(recipe, tmp_path / "a")
+    at_most = int(120 / trainer.buckets[0].max_duration_s)
+    assert trainer.batch_sizes == (at_most,) and at_most < 70
+    assert trainer_of(recipe, tmp_path / "b").batch_sizes == (at_most,)
+    trainer.batch_sizes = (3,)
+    trainer.save()
+    assert trainer_of(recipe, tmp_path / "a").batch_sizes == (3,)
+    assert next(found) == (50,)
+
+
+def test_a_batch_that_memory_cannot_hold_is_learnt_in_halves(
+    manifest: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = recipe_of(manifest, **STILL)
+    gradients, tried = [], []
+    for most in (8, 3, 0):
+        trainer = trainer_of(recipe, tmp_path / str(most))
+        forward = trainer.network.forward
+
+        def limited(features: Any, targets: Any, chance: float, most: int = most, forward: Any = forward) -> Any:
+            tried.append(len(targets.lengths_B))
+            losses = forward(features, targets, chance)
+            if tried[-1] > most:
+                losses["loss"].backward()  # what it leaves must not count
+                raise torch.OutOfMemoryError("no room")
+            return losses
+
+        monkeypatch.setattr(trainer.network, "forward", limited)
+        (rows,) = trainer.feed.batches([np.arange(7)])
+        trainer.network.eval()  # statistics of a batch differ from those of its halves
+        if most:
+            assert trainer._batch(rows, np.ones(8)) == sum(len(trainer.examples[index].tokens) for index in range(7))
+            gradients.append({name: master.grad for name, master in trainer.weights.masters.items()})
+        else:
+            with pytest.raises(UsageError, match=r"no memory for 1 recordings of up to \d+\.\d s; .*smaller batch"):
+                trainer._batch(rows, np.ones(8))
+    assert tried == [7, 7, 3, 4, 2, 2, 7, 3, 1]
+    for name, gradient in gradients[0].items():
+        torch.testing.assert_close(gradients[1][name], gradient, rtol=1e-5, atol=1e-4)
+
+
 def test_models_without_a_state_are_not_replaced(manifest: Path, tmp_path: Path) -> None:
     (tmp_path / "best").mkdir()
     with pytest.raises(UsageError, match="holds models but no state"):
@@ -263,6 +345,24 @@ def recipe_for(folder: Path, texts: Iterable[str], share: float) -> dict[str, An
     return {"data": data, "model": {"vocab_size": 32}}
 
 
+def test_what_a_validation_manifest_loses_is_said(manifest: Path, tmp_path: Path) -> None:
+    validation = manifest.with_name("validation.jsonl")
+    rows = [json.loads(line) for line in validation.read_text(encoding="utf-8").splitlines()]
+    (tmp_path / "short.jsonl").write_text(json.dumps({**rows[0], "duration": 0.1}) + "\n" + json.dumps(rows[1]))
+    (tmp_path / "none.jsonl").write_text(json.dumps({**rows[0], "duration": 0.1}))
+
+    def prepared(name: str) -> list[str]:
+        said: list[str] = []
+        data = {"train": str(manifest), "validation": str(tmp_path / name)}
+        prepare(parse_recipe({**SECTIONS, "data": data}, tmp_path / "a.yaml"), None, said.append)
+        return said
+
+    assert prepared("short.jsonl")[0].startswith("to validate with: 1 examples, ")
+    assert "left out: 1 shorter than 0.3 s" in prepared("short.jsonl")[0]
+    with pytest.raises(UsageError, match=r"^nothing to validate with: .*1 shorter than 0\.3 s"):
+        prepared("none.jsonl")
+
+
 def test_one_sentence_cannot_be_on_both_sides(tmp_path: Path) -> None:
     for texts, said in ((["one"], "^1 recording of one sentence: too few"), (["one", "One."], "^2 recordings of one")):
         with pytest.raises(UsageError, match=said):
@@ -332,9 +432,6 @@ def test_ranks_learn_as_one_that_takes_their_batches_in_turn(manifest: Path, tmp
             torch.testing.assert_close(found[name], gradient)
 
 
-SMALL, LARGE = [2], [0, 1, 3]  # examples
-
-
 def gradients_of(
     batches: list[list[int]],
     manifest: Path,
@@ -343,19 +440,7 @@ def gradients_of(
 ) -> dict[str, torch.Tensor]:
     """That an epoch of one step takes. Without what else differs between batches: noise, statistics of the batch."""
     folder.mkdir()
-    quiet = {"reverb_chance": 0.0, "babble_chance": 0.0, "noise_chance": 0.0, "gain_db": [0.0, 0.0]}
-    augment = {"speeds": [1.0], **quiet, "freq_masks": 0, "time_masks": 0}
-    plain = {"dropout": 0.0, "clip_norm": None}
-    model, loss = {"subsampling_factor": 4}, {"omega": 0.0}
-    recipe = recipe_of(
-        manifest,
-        batch={"accumulate": len(batches)},
-        augment=augment,
-        optimiser=plain,
-        model=model,
-        loss=loss,
-        run={"epochs": 1},
-    )
+    recipe = recipe_of(manifest, **STILL, batch={"accumulate": len(batches)}, run={"epochs": 1})
     trainer = Trainer(
         recipe, prepare(recipe, None), RunFolder(folder), torch.device("cpu"), torch.float32, print, ranks
     )

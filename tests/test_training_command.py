@@ -20,9 +20,10 @@ import torch
 from rich.console import Console
 
 from fastscribe.checkpoint import read_checkpoint
-from fastscribe.cli.train import TrainDtype, _Display, _introduce, _listen, train
+from fastscribe.cli.train import Stopped, TrainDtype, _Display, _introduce, _listen, train
 from fastscribe.errors import UsageError
 from fastscribe.training.state import RunFolder
+from fastscribe.training.trainer import Trainer
 from tests.conftest import MODELS
 from tests.test_training import ROOT, command, manifest, recipe_file, recipe_of, trainer_of  # noqa: F401 - fixtures
 
@@ -102,6 +103,41 @@ def test_a_warm_up_that_is_cut_short_is_said(
     said = capsys.readouterr().err
     assert said.endswith("; 40 warm-up steps, a tenth of the run's\n") == (warmup_steps == 1000), said
     assert ("warm-up" in said) == (warmup_steps == 1000)
+
+
+@pytest.mark.parametrize(
+    ("ctc_weight", "said"), [(1.0, "the transducer learns nothing; transcribe with --decoder ctc"), (0.3, None)]
+)
+def test_a_head_that_learns_nothing_is_said(
+    manifest: Path,  # noqa: F811
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    ctc_weight: float,
+    said: str | None,
+) -> None:
+    _introduce(trainer_of(recipe_of(manifest, loss={"ctc_weight": ctc_weight}), tmp_path / "run"))
+    lines = capsys.readouterr().err.splitlines()
+    assert "steps in all" in lines[1]
+    assert ("learns nothing" in lines[-1]) == (said is not None) and lines[-1].endswith(said or "")
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_what_goes_on_from_a_stop_does_not_start_over(
+    recipe_file: Path,  # noqa: F811
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    overwrite: bool,
+) -> None:
+    def stopped(trainer: Trainer, update: Callable[[], None]) -> bool:
+        trainer.stopped_by = signal.SIGINT
+        return False
+
+    monkeypatch.setattr(Trainer, "run", stopped)
+    with pytest.raises(Stopped):
+        run(recipe_file, tmp_path / "run", overwrite=overwrite)
+    command = "the same command without --overwrite" if overwrite else "the same command"
+    assert capsys.readouterr().err.endswith(f"stopped after step 0; {command} goes on from there\n")
 
 
 @pytest.mark.parametrize("width", [80, 60])

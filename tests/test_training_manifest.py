@@ -255,3 +255,6 @@ def test_a_folder_that_cannot_be_learnt_from(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_bytes(b"\xff\xfe")
     with pytest.raises(UsageError, match=r"a\.txt: not UTF-8"):
         read_manifests([ManifestPart(str(tmp_path))], ExampleLimits())
+    (tmp_path / "a.txt").write_bytes(b"a" * (1 << 21))
+    with pytest.raises(UsageError, match=r"a\.txt: refused: 2097152 bytes"):
+        read_manifests([ManifestPart(str(tmp_path))], ExampleLimits())

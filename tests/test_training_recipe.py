@@ -126,6 +126,26 @@ def test_a_file_that_is_no_yaml(tmp_path: Path) -> None:
         read_recipe(tmp_path / "none.yaml")
 
 
+def test_a_file_too_large_for_a_recipe(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_bytes(b"#" * (1 << 21))
+    with pytest.raises(UsageError, match=r"a\.yaml: cannot be read: refused: 2097152 bytes"):
+        read_recipe(tmp_path / "a.yaml")
+
+
+@pytest.mark.parametrize("text", ["1e-4", "1E-4", "1.e-4", "0.1e-3", "10e-5", "+1e-04", "0.0001"])
+def test_numbers_with_exponents_are_numbers(tmp_path: Path, text: str) -> None:
+    (tmp_path / "a.yaml").write_text(f"data: {{train: a}}\noptimiser: {{learning_rate: {text}}}\n")
+    assert read_recipe(tmp_path / "a.yaml").optimiser.learning_rate == pytest.approx(1e-4)
+
+
+def test_a_whole_number_is_a_number_wherever_one_is_wanted() -> None:
+    recipe = parse_recipe(
+        {"data": {"train": "a"}, "batch": {"seconds": 60}, "optimiser": {"learning_rate": 1, "clip_norm": 1}}, WHERE
+    )
+    values = (recipe.batch.seconds, recipe.optimiser.learning_rate, recipe.optimiser.clip_norm)
+    assert values == (60, 1, 1) and all(isinstance(value, float) for value in values)
+
+
 def test_models_of_each_kind() -> None:
     assert ModelRecipe().config(10).family == "hybrid tdt+ctc"
     assert ModelRecipe(durations=(), ctc=False).config(10).family == "rnnt"
@@ -137,3 +157,15 @@ def test_tuning_takes_smaller_steps() -> None:
     fresh, tuned = default_recipe(Path("a.jsonl"), False), default_recipe(Path("a.jsonl"), True)
     assert tuned.optimiser.learning_rate < fresh.optimiser.learning_rate
     assert tuned.run.epochs < fresh.run.epochs
+    assert fresh.data.train[0].path == tuned.data.train[0].path == "a.jsonl"
+
+
+def test_tuning_takes_from_a_recipe_what_it_gives(tmp_path: Path) -> None:
+    path = tmp_path / "a.yaml"
+    path.write_text("data: {train: a}\noptimiser: {learning_rate: 3e-4}\n")
+    tuned, default = read_recipe(path, is_tuning=True), default_recipe(path, True)
+    assert tuned.optimiser.learning_rate == 3e-4
+    assert tuned.optimiser.warmup_steps == default.optimiser.warmup_steps and tuned.run == default.run
+    assert read_recipe(path).run == Recipe(tuned.data).run
+    with pytest.raises(UsageError, match="optimiser: not a mapping"):
+        parse_recipe({"data": {"train": "a"}, "optimiser": 3}, WHERE, is_tuning=True)

@@ -63,6 +63,16 @@ def test_batch_norm_stays_in_float32() -> None:
     assert model[0].weight.dtype == torch.bfloat16 and model[1].running_var.dtype == torch.float32
 
 
+def test_what_stays_in_float32_is_not_rounded_on_the_way() -> None:
+    model = network()
+    nn.init.uniform_(model[1].weight)
+    model[1].running_var.uniform_(0.0, 9.0)
+    before = {name: tensor.clone() for name, tensor in model[1].state_dict().items()}
+    kept = Weights(model, torch.bfloat16, PLAIN).kept()
+    for name, tensor in before.items():
+        assert torch.equal(model[1].state_dict()[name], tensor) and torch.equal(kept[f"1.{name}"], tensor)
+
+
 def test_warm_up_and_cosine() -> None:
     recipe = OptimiserRecipe(learning_rate=1.0, min_learning_rate=0.1, warmup_steps=10)
     weights = Weights(network(), torch.float32, recipe)

@@ -98,11 +98,12 @@ def train(
         if overwrite:
             _clear(folder, ranks)
         chosen_dtype = _dtype(dtype, chosen_device)
-        _follow(Trainer(chosen, material, folder, chosen_device, chosen_dtype, say, ranks), is_shown)
+        again = "the same command without --overwrite" if overwrite else "the same command"
+        _follow(Trainer(chosen, material, folder, chosen_device, chosen_dtype, say, ranks), is_shown, again)
 
 
-def _follow(trainer: Trainer, is_shown: bool) -> None:
-    """The run, with what is said of it. Raises Stopped."""
+def _follow(trainer: Trainer, is_shown: bool, again: str) -> None:
+    """The run, with what is said of it: `again` is what goes on from where it stops. Raises Stopped."""
     if is_shown:
         _introduce(trainer)
     _listen(trainer)
@@ -111,7 +112,7 @@ def _follow(trainer: Trainer, is_shown: bool) -> None:
     _part(trainer.ranks)
     if not is_over:
         if trainer.ranks.rank == 0:
-            say(f"stopped after step {trainer.progress.step:,}; the same command goes on from there")
+            say(f"stopped after step {trainer.progress.step:,}; {again} goes on from there")
         raise Stopped(_EXIT_CODES[signal.Signals(trainer.stopped_by)])
     if is_shown:
         best, num_recordings = trainer.progress.best_wer, len(trainer.material.validation)
@@ -127,7 +128,7 @@ def _recipe(path: Path, epochs: int | None, is_tuning: bool) -> Recipe:
 
     from fastscribe.training.recipe import default_recipe, read_recipe
 
-    recipe = read_recipe(path) if path.suffix in _RECIPES else default_recipe(path, is_tuning)
+    recipe = read_recipe(path, is_tuning) if path.suffix in _RECIPES else default_recipe(path, is_tuning)
     return recipe if epochs is None else replace(recipe, run=replace(recipe.run, epochs=epochs))
 
 
@@ -181,9 +182,14 @@ def _introduce(trainer: Trainer) -> None:
     say(f"{material.corpus}; {len(material.validation):,} to validate with")
     say(
         f"{parameters / 1e6:.1f} M parameters, {material.checkpoint.config.family}, {str(trainer.dtype)[6:]} on "
-        f"{trainer.device}; {trainer.epoch_batches:,} batches an epoch, {100 * padding.frames:.1f} % padding "
+        f"{trainer.device}; {trainer.epoch_batches:,} batches an epoch, {trainer.num_steps:,} steps in all, "
+        f"{100 * padding.frames:.1f} % padding "
         f"(random batches: {100 * trainer.naive_padding().frames:.1f} %){_warm_up(trainer)}"
     )
+    if trainer.network.has_idle_head:
+        weight = trainer.network.ctc_weight
+        idle, other = ("transducer", "; transcribe with --decoder ctc") if weight else ("CTC head", "")
+        say(f"ctc_weight {weight:g}: the {idle} learns nothing{other}")
     if trainer.progress.step:
         say(f"going on after step {trainer.progress.step:,}")
 

@@ -87,7 +87,7 @@ class RelPositionAttention(nn.Module):
         q_u_BHTK = q_BHTK + u_HK[:, None]
         sees_all = positions.left == positions.right == x_BTD.shape[1] - 1
         if sees_all and not self.has_global:
-            bias_BHTT = padding.fill_(relative_shift(position_scores(slice(None))), MASKED_SCORE, time_axis=3)
+            bias_BHTT = padding.filled(relative_shift(position_scores(slice(None))), MASKED_SCORE, time_axis=3)
             out_BHTK = attend(q_u_BHTK, k_BHTK, v_BHTK, bias_BHTT)
         else:
             # To and from a global frame the score is q·k alone, so what (q+u)·k has too much comes off.

@@ -207,7 +207,7 @@ class ConvolutionModule(nn.Module):
             self.norm = nn.Identity()
 
     def forward(self, x_BTD: torch.Tensor, padding: Padding) -> torch.Tensor:
-        x_BTD = padding.fill_(F.glu(self.pointwise1(x_BTD), dim=-1), 0.0, time_axis=1)
+        x_BTD = padding.filled(F.glu(self.pointwise1(x_BTD), dim=-1), 0.0, time_axis=1)
         x_BTD = self._depthwise(x_BTD)
         return self.pointwise2(F.silu(self._normalise(x_BTD), inplace=not self.training))
 

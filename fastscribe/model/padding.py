@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 
 
 @dataclass(frozen=True)
@@ -29,11 +30,20 @@ class Padding:
         """Writes `value` into x's padded frames; x has the batch in front and the frames on `time_axis`."""
         num_padded = self.mask_BT.shape[1]
         if num_padded:
-            shape = [1] * x.dim()
-            shape[0], shape[time_axis] = self.mask_BT.shape
-            x.narrow(time_axis, self.first, num_padded).masked_fill_(self.mask_BT.view(shape), value)
+            x.narrow(time_axis, self.first, num_padded).masked_fill_(_aligned(self.mask_BT, x, time_axis), value)
         return x
 
     def filled(self, x: torch.Tensor, value: float, time_axis: int) -> torch.Tensor:
-        """fill_, or a copy where a gradient will be wanted of what x was made by."""
-        return self.fill_(x.clone() if x.requires_grad else x, value, time_axis)
+        """fill_, or, where a gradient will be wanted of what x was made by, a copy: of writes into a slice, autograd makes
+        passes over all of it."""
+        if not x.requires_grad or not self.mask_BT.shape[1]:
+            return self.fill_(x, value, time_axis)
+        mask_BT = F.pad(self.mask_BT, (self.first, 0))
+        return x.masked_fill(_aligned(mask_BT, x, time_axis), value)
+
+
+def _aligned(mask_BT: torch.Tensor, x: torch.Tensor, time_axis: int) -> torch.Tensor:
+    """With axes of one where x has others than batch and time."""
+    shape = [1] * x.dim()
+    shape[0], shape[time_axis] = mask_BT.shape
+    return mask_BT.view(shape)

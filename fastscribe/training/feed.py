@@ -20,12 +20,14 @@ import torch
 from fastscribe.audio.probe import probe
 from fastscribe.audio.read import read
 from fastscribe.audio.source import Source
+from fastscribe.device import host_array
 from fastscribe.errors import AudioError
 from fastscribe.training.buckets import Indices
 from fastscribe.training.manifest import Example
 
 _BATCHES_AHEAD = 3
 _LEAST_S = 0.1
+_HOST = torch.device("cpu")
 _LEAST_SHARE = 0.8  # of the duration that the manifest gives
 
 
@@ -37,11 +39,16 @@ class Rows:
     samples_BS: torch.Tensor  # int16
     lengths_B: torch.Tensor
 
+    def part(self, which: slice) -> Rows:
+        lengths_B = self.lengths_B[which]
+        return Rows(self.examples[which], self.samples_BS[which, : int(lengths_B.max())], lengths_B)
+
 
 class Feed:
     """Reads `examples`, by their indices. Thread-safe.
 
-    A stretch of a recording that comes more than once is kept once. Nothing shorter than `least_s` is read.
+    A stretch of a recording that comes more than once is kept once. Nothing shorter than `least_s` is read. Batches lie
+    where copies to `device` are fast.
     """
 
     def __init__(
@@ -52,6 +59,7 @@ class Feed:
         threads: int,
         say: Callable[[str], None],
         least_s: float = 0.0,
+        device: torch.device = _HOST,
     ) -> None:
         self._examples, self._sample_rate, self._say = examples, sample_rate, say
         self._left_bytes, self._threads, self._least_s = cache_bytes, threads, max(_LEAST_S, least_s)
@@ -59,7 +67,7 @@ class Feed:
         self._cached: dict[int, np.ndarray] = {}  # by stretch
         self._tried: set[int] = set()
         self._unreadable: set[int] = set()
-        self._lock = Lock()
+        self._lock, self._device = Lock(), device
 
     @property
     def num_stretches(self) -> int:
@@ -77,14 +85,19 @@ class Feed:
 
     def batches(self, plan: Sequence[Indices]) -> Iterator[Rows]:
         """In order; a batch of nothing readable has no rows."""
-        with ThreadPoolExecutor(self._threads, "decode") as pool:
-            ahead: deque[tuple[Indices, list[Future[np.ndarray | None]]]] = deque()
+        decoders, builder = ThreadPoolExecutor(self._threads, "decode"), ThreadPoolExecutor(1, "batch")
+        ahead: deque[Future[Rows]] = deque()
+        try:
             for indices in plan:
-                ahead.append((indices, [pool.submit(self._samples, int(index)) for index in indices]))
+                samples = [decoders.submit(self._samples, int(index)) for index in indices]
+                ahead.append(builder.submit(_rows, indices, samples, self._device))
                 if len(ahead) > _BATCHES_AHEAD:
-                    yield _rows(*ahead.popleft())
+                    yield ahead.popleft().result()
             while ahead:
-                yield _rows(*ahead.popleft())
+                yield ahead.popleft().result()
+        finally:
+            builder.shutdown(cancel_futures=True)
+            decoders.shutdown(cancel_futures=True)
 
     def _samples(self, index: int) -> np.ndarray | None:
         example, stretch = self._examples[index], self._stretches[index]
@@ -127,12 +140,12 @@ def _stretches(examples: Sequence[Example]) -> list[int]:
     return [numbers.setdefault((e.path, e.offset_s, e.duration_s), len(numbers)) for e in examples]
 
 
-def _rows(indices: Indices, futures: Sequence[Future[np.ndarray | None]]) -> Rows:
+def _rows(indices: Indices, futures: Sequence[Future[np.ndarray | None]], device: torch.device) -> Rows:
     read_rows = [(index, future.result()) for index, future in zip(indices, futures, strict=True)]
     rows = [(index, samples_S) for index, samples_S in read_rows if samples_S is not None]
     lengths = [len(samples_S) for _, samples_S in rows]
-    samples_BS = np.zeros((len(rows), max(lengths, default=0)), np.int16)
+    samples_BS = host_array((len(rows), max(lengths, default=0)), np.dtype(np.int16), device)
     for row_S, (_, samples_S) in zip(samples_BS, rows, strict=True):
-        row_S[: len(samples_S)] = samples_S
+        row_S[: len(samples_S)], row_S[len(samples_S) :] = samples_S, 0
     kept = np.array([index for index, _ in rows], dtype=np.int64)
     return Rows(kept, torch.from_numpy(samples_BS), torch.tensor(lengths, dtype=torch.long))

@@ -99,8 +99,8 @@ class Corpus:
         return f"{kept}; left out: {', '.join(reasons)}" if self.left_out else kept
 
 
-def read_manifests(parts: Iterable[ManifestPart], limits: ExampleLimits) -> Corpus:
-    """Every usable row of all manifests in order, not yet tokenised.
+def read_manifests(parts: Iterable[ManifestPart], limits: ExampleLimits, purpose: str = "train on") -> Corpus:
+    """Every usable row of all manifests in order, not yet tokenised. `purpose` is what errors say they are for.
 
     Raises UsageError where a manifest cannot be read or nothing usable is in any; ManifestError for a row that is wrong.
     """
@@ -111,7 +111,7 @@ def read_manifests(parts: Iterable[ManifestPart], limits: ExampleLimits) -> Corp
     ]
     corpus = _sorted_out(((example, _unusable(example, limits)) for example in examples), {})
     if not corpus.examples:
-        raise UsageError(f"nothing to train on: {corpus}")
+        raise UsageError(f"nothing to {purpose}: {corpus}")
     return corpus
 
 
@@ -193,11 +193,13 @@ def _paired(part: ManifestPart, path: str, text_path: str) -> Example:
     try:
         text = read_regular(Path(text_path), _MAX_TEXT_BYTES).decode("utf-8-sig")
         duration_s = probe(Source(path, path, path)).duration_s
-    except (OSError, UnicodeDecodeError) as error:
-        problem = system_problem(error) if isinstance(error, OSError) else "not UTF-8"
-        raise UsageError(f"{text_path}: {problem}") from error
     except AudioError as error:
         raise UsageError(f"{error}; put it right, or take its .txt away") from error
+    except OSError as error:
+        raise UsageError(f"{text_path}: {system_problem(error)}") from error
+    except ValueError as error:
+        problem = "not UTF-8" if isinstance(error, UnicodeDecodeError) else str(error)
+        raise UsageError(f"{text_path}: {problem}") from error
     return Example(path, clean_text(text), duration_s, repeat=part.repeat)
 
 

@@ -34,6 +34,9 @@ def searched_batch_sizes(trainer: Trainer) -> tuple[int, ...]:
         "device": properties.name,
         "memory_bytes": properties.total_memory,
         "accumulate": trainer.recipe.batch.accumulate > 1,
+        "ctc_weight": trainer.network.ctc_weight,
+        "dropout": trainer.network.dropout > 0,
+        "averages": bool(trainer.weights.averages),
     }
     path = trainer.folder.batch_sizes
     if trainer.ranks.count > 1:

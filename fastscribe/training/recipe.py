@@ -13,6 +13,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import math
+import re
 import types
 import typing
 from collections.abc import Callable, Mapping
@@ -31,6 +32,19 @@ from fastscribe.training.manifest import ExampleLimits, ManifestPart
 _MAX_BYTES = 1 << 20
 _SUBSAMPLING = (2, 4, 8, 16, 32)
 _MAX_DURATION = 1000  # frames
+_TUNING: dict[str, dict[str, Any]] = {  # the defaults where a run starts from a checkpoint: smaller steps, and fewer
+    "optimiser": {"learning_rate": 1e-4, "warmup_steps": 200},
+    "run": {"epochs": 20},
+}
+
+
+class _Loader(yaml.SafeLoader):
+    """With numbers as YAML 1.2 and everybody else writes them: to PyYAML alone, 1e-4 is text."""
+
+
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+$"), list("-+0123456789")
+)
 
 
 def _check(section: object, is_right: Callable[[Any], bool], meant: str, *names: str) -> None:
@@ -222,9 +236,9 @@ class Recipe:
         return dataclasses.asdict(self)
 
 
-def read_recipe(path: Path) -> Recipe:
-    """Raises UsageError that names the file and the key."""
-    return parse_recipe(_read_yaml(path), path)
+def read_recipe(path: Path, is_tuning: bool = False) -> Recipe:
+    """Raises UsageError that names the file and the key. See parse_recipe."""
+    return parse_recipe(_read_yaml(path), path, is_tuning)
 
 
 def has_model_section(path: Path) -> bool:
@@ -235,25 +249,29 @@ def has_model_section(path: Path) -> bool:
 
 def _read_yaml(path: Path) -> Any:
     try:
-        return yaml.safe_load(read_regular(path, _MAX_BYTES))
-    except (OSError, yaml.YAMLError, UnicodeDecodeError) as error:
+        return yaml.load(read_regular(path, _MAX_BYTES), _Loader)
+    except (OSError, yaml.YAMLError, ValueError) as error:  # ValueError: too large, not UTF-8
         raise UsageError(f"{path}: cannot be read: {' '.join(str(error).split())}") from error
 
 
 def default_recipe(manifest: Path, is_tuning: bool) -> Recipe:
-    """For a manifest or a folder by itself; a checkpoint that is tuned needs smaller steps, and fewer."""
-    data = DataRecipe(train=(ManifestPart(str(manifest)),))
-    if not is_tuning:
-        return Recipe(data)
-    return Recipe(data, optimiser=OptimiserRecipe(learning_rate=1e-4, warmup_steps=200), run=RunRecipe(epochs=20))
+    """For a manifest or a folder by itself."""
+    return parse_recipe({"data": {"train": str(manifest)}}, Path("recipe of defaults"), is_tuning)
 
 
-def parse_recipe(values: Any, path: Path) -> Recipe:
-    """`path` is the file that the values come from: manifests are relative to its folder."""
+def parse_recipe(values: Any, path: Path, is_tuning: bool = False) -> Recipe:
+    """`path` is the file that the values come from: manifests are relative to its folder.
+
+    `is_tuning`: the run starts from a checkpoint, and what is not given is as tuning needs it.
+    """
     if not isinstance(values, Mapping):
         raise UsageError(f"{path}: not a mapping of sections such as data, model and run")
     values = dict(values)
     values["data"] = _data(values.get("data"), path)
+    for section, defaults in _TUNING.items() if is_tuning else ():
+        given = values.get(section, {})
+        if isinstance(given, Mapping):
+            values[section] = {**defaults, **given}
     recipe = _parsed(Recipe, values, str(path), "")
     assert isinstance(recipe, Recipe)
     return recipe
@@ -304,7 +322,8 @@ def _value(kind: Any, value: Any, path: str, where: str) -> Any:
             pairs = enumerate(zip(kinds, value, strict=True))
             return tuple(_value(k, v, path, f"{where}[{n}]") for n, (k, v) in pairs)
     elif _is(kind, value):
-        return float(value) if kind is float else value
+        is_number = isinstance(value, int) and not isinstance(value, bool)
+        return float(value) if is_number and float in (kind, *arguments) else value
     raise UsageError(f"{path}: {where}: {value!r} is not {_description(kind)}")
 
 

@@ -19,11 +19,11 @@ from fastscribe.errors import OutputError, UsageError
 from fastscribe.resume.folder_lock import FolderLock
 from fastscribe.unfinished import part_of
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 
 
 class RunFolder:
-    """What a run leaves: `best` and `last` (models that transcribe reads), the state, the log, the recipe."""
+    """What a run leaves: `best` and `last` (models that transcribe reads), the state, the log, a plot."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

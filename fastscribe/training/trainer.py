@@ -28,6 +28,7 @@ from torch import nn
 from fastscribe.checkpoint import Checkpoint
 from fastscribe.checkpoint.validate import validate as check_config
 from fastscribe.config import EncoderConfig, ModelConfig
+from fastscribe.device import is_out_of_memory, launching
 from fastscribe.errors import UsageError, first_line
 from fastscribe.features import LogMel
 from fastscribe.freed_memory import keep_freed_memory
@@ -71,6 +72,7 @@ from fastscribe.types import Features
 
 _LOG_STEPS = 10  # of which a line in the log is the mean
 _CPU_BATCH_S = 120.0
+_LEAST_STEPS = 50  # an epoch: of little data, what a GPU's memory holds would make a step or two of it
 _LEAST_UNREADABLE, _MOST_UNREADABLE_SHARE = 20, 0.05  # of the recordings tried: more end the run
 _ENOUGH_TO_VALIDATE = 10  # recordings
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
@@ -118,7 +120,10 @@ def prepare(
     data, limits = recipe.data, recipe.data.limits
     corpus = read_manifests(data.train, limits)
     if data.validation:
-        validation = read_manifests(data.validation, limits).examples
+        kept_apart = read_manifests(data.validation, limits, "validate with")
+        if kept_apart.left_out:
+            say(f"to validate with: {kept_apart}")
+        validation = kept_apart.examples
     else:
         training, validation = _split(corpus.examples, recipe.run.seed, data.validation_share, say)
         corpus = Corpus(training, corpus.left_out)
@@ -200,22 +205,23 @@ class Trainer:
         cache_bytes = recipe.data.cache_gb * 1e9
         if device.type == "cpu":
             keep_freed_memory()
-        self.feed = Feed(self.examples, rate, cache_bytes, recipe.data.threads, say, self._least_s())
+        self.feed = Feed(self.examples, rate, cache_bytes, recipe.data.threads, say, self._least_s(), device)
         self._validation_feed = Feed(material.validation, rate, cache_bytes / 10, recipe.data.threads, say)
         self._durations = np.array([example.duration_s for example in self.examples])
         self._tokens = np.array([len(example.tokens) for example in self.examples])
-        self.buckets = self._make_buckets()
-        self.batch_sizes = self._batch_sizes()
-        self.weights.expect(self._run_steps())
         self._window = LogWindow()
         self._is_check_due = self._is_plot_lost = False
         self._fingerprint: dict[str, Any] = {
             **fingerprint(recipe, material.checkpoint, self.examples, material.validation),
             "number of ranks": ranks.count,
             "dtype": str(dtype),
-            "batch sizes": repr(self.batch_sizes),
         }
-        self._restore()
+        state = self._former_state()
+        self.buckets = self._make_buckets()
+        # A run keeps its batch sizes, whatever another search would find: they decide its steps.
+        self.batch_sizes = tuple(state["batch_sizes"]) if state is not None else self._batch_sizes()
+        self.weights.expect(self.num_steps)
+        self._start(state)
 
     def _least_s(self) -> float:
         """Of a recording: enough for two of the encoder's frames at the highest speed; of one, BatchNorm has no variance."""
@@ -253,7 +259,9 @@ class Trainer:
             return MemoryModel(self._batch_s).batch_sizes(self.buckets)
         from fastscribe.training.memory_trial import searched_batch_sizes
 
-        return searched_batch_sizes(self)
+        shared_s = self._durations.sum() / (_LEAST_STEPS * self.ranks.count * self.recipe.batch.accumulate)
+        enough = MemoryModel(max(shared_s, _CPU_BATCH_S)).batch_sizes(self.buckets)
+        return tuple(map(min, searched_batch_sizes(self), enough))
 
     def plan(self, epoch: int) -> tuple[list[Indices], np.ndarray]:
         """This rank's batches, and the speed of each example."""
@@ -270,7 +278,8 @@ class Trainer:
         )
         return batches, speeds
 
-    def _run_steps(self) -> int:
+    @property
+    def num_steps(self) -> int:
         """Of the whole run, by its first epoch: those after it differ by a batch or two, as speeds are drawn."""
         return math.ceil(self.epoch_batches / self.recipe.batch.accumulate) * self.recipe.run.epochs
 
@@ -307,16 +316,25 @@ class Trainer:
                 self.check()
                 self._is_check_due = False
             else:
-                self._epoch(update)
+                with launching(self.device):
+                    self._epoch(update)
                 if self.progress.batches_done == self.progress.batches:
                     self._end_epoch()
-            self.save()
+            must_stop = not self.is_over and self._all_stop()
+            if must_stop or self.is_over or self._is_save_due:
+                self.save()
             if not self._is_check_due:
                 update()
-            if not self.is_over and self._all_stop():
+            if must_stop:
                 self.ranks.wait()  # for the state: the first rank that ends may take the others with it
                 return False
         return True
+
+    @property
+    def _is_save_due(self) -> bool:
+        """Before the first models are written there is a state, without which they could not be told from others."""
+        is_late = perf_counter() - self._saved_at > 60 * self.recipe.run.save_minutes
+        return is_late or (self._is_check_due and not self.folder.state.exists())
 
     @property
     def is_over(self) -> bool:
@@ -351,7 +369,7 @@ class Trainer:
             if is_step and (progress.step % _LOG_STEPS == 0 or is_last):
                 self._log(logged_s, now - logged_at)
                 logged_s, logged_at = 0.0, now
-            if is_step and now - self._saved_at > 60 * self.recipe.run.save_minutes:
+            if is_step and self._is_save_due:
                 self.save()
                 start = perf_counter()
             update()
@@ -404,14 +422,51 @@ class Trainer:
             return 0
         generator = batch_generator(self.recipe.run.seed, *number)
         torch.manual_seed(_seed(self.recipe.run.seed + 1, *number))  # dropout's
-        features = self._features(rows, torch.from_numpy(speeds[rows.examples]), generator)
+        return self._learn(rows, speeds, generator, chance)
+
+    def _learn(self, rows: Rows, speeds: np.ndarray, generator: torch.Generator, chance: float) -> int:
+        """Where memory runs out, in halves: the sums of gradients are the same. Raises UsageError where that cannot be."""
         tokens = [self.examples[index].tokens for index in rows.examples]
         num_labels = sum(map(len, tokens))
-        losses = self._parallel(features, targets_of(tokens, self.device), chance)
-        (num_labels * losses["loss"]).backward()
-        self.weights.gather()
-        self._window.add_losses({name: loss.detach() for name, loss in losses.items()})
-        return num_labels
+        try:
+            losses = self._forward_backward(rows, tokens, speeds, generator, chance)
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+            if self.ranks.count > 1 or len(tokens) == 1:
+                raise UsageError(self._no_memory(rows)) from error
+        else:
+            self.weights.gather()
+            self._window.add_losses(losses)
+            return num_labels
+        self.network.zero_grad(set_to_none=True)
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
+        middle = len(tokens) // 2
+        return sum(
+            self._learn(rows.part(half), speeds, generator, chance)
+            for half in (slice(None, middle), slice(middle, None))
+        )
+
+    def _forward_backward(
+        self,
+        rows: Rows,
+        tokens: Sequence[Sequence[int]],
+        speeds: np.ndarray,
+        generator: torch.Generator,
+        chance: float,
+    ) -> dict[str, torch.Tensor]:
+        features = self._features(rows, torch.from_numpy(speeds[rows.examples]), generator)
+        losses: dict[str, torch.Tensor] = self._parallel(features, targets_of(tokens, self.device), chance)
+        (sum(map(len, tokens)) * losses["loss"]).backward()
+        return {name: loss.detach() for name, loss in losses.items()}
+
+    def _no_memory(self, rows: Rows) -> str:
+        longest_s = max(self.examples[index].duration_s for index in rows.examples)
+        return (
+            f"no memory for {len(rows.examples):,} recordings of up to {longest_s:.1f} s; go on in another folder with "
+            f"--init {self.folder.last} and a smaller batch.seconds or data.max_duration_s"
+        )
 
     def _zero_gradients(self, chance: float) -> None:
         """Of a second of silence, for the other ranks, which wait for this one's."""
@@ -489,30 +544,36 @@ class Trainer:
                     "epoch": self.progress.epoch,
                     "batches_done": self.progress.batches_done,
                     "is_check_due": self._is_check_due,
+                    "batch_sizes": list(self.batch_sizes),
                     "best_wer": self.progress.best_wer,
                     "window": self._window.state(),
                     "weights": self.weights.state(),
                 }
             )
 
-    def _restore(self) -> None:
+    def _former_state(self) -> dict[str, Any] | None:
+        """Of the run in the folder, if any. Raises UsageError where it is another, or only its models are left."""
         state = self.folder.load_state(self.device)
-        if state is not None:
-            self._go_on(state)
-        else:
+        if state is None:
             self.folder.refuse_models()
-            if self.ranks.rank == 0:
-                self.folder.start_log()
-        if self.ranks.count > 1:
-            self._agree()
-
-    def _go_on(self, state: Mapping[str, Any]) -> None:
+            return None
         different = [name for name, value in self._fingerprint.items() if state["fingerprint"].get(name) != value]
         if different:
             raise UsageError(
                 f"{self.folder.path}: holds a run with another {' and '.join(different)}; use another folder, or "
                 "--overwrite to start over"
             )
+        return state
+
+    def _start(self, state: Mapping[str, Any] | None) -> None:
+        if state is not None:
+            self._go_on(state)
+        elif self.ranks.rank == 0:
+            self.folder.start_log()
+        if self.ranks.count > 1:
+            self._agree()
+
+    def _go_on(self, state: Mapping[str, Any]) -> None:
         self.weights.restore(state["weights"])
         self.progress.epoch, self.progress.batches_done = state["epoch"], state["batches_done"]
         self.progress.step, self.progress.best_wer = self.weights.num_steps, state["best_wer"]
@@ -522,7 +583,8 @@ class Trainer:
 
     def _agree(self) -> None:
         """Raises UsageError where ranks have read another state or other data than others: they would wait for ever."""
-        digest = hashlib.blake2b(repr(self._fingerprint).encode(), digest_size=7).digest()
+        same = repr((self._fingerprint, self.batch_sizes))
+        digest = hashlib.blake2b(same.encode(), digest_size=7).digest()
         place = [self.progress.epoch, self.progress.batches_done, self.progress.step, int.from_bytes(digest, "big")]
         ends = torch.tensor([place, [-number for number in place]], device=self.device)
         dist.all_reduce(ends, dist.ReduceOp.MAX)

@@ -27,15 +27,21 @@ class Weights:
         self.warmup_steps, self._warmup_share = recipe.warmup_steps, 0.0
         self._model = model
         masters = {name: parameter.detach().float().clone() for name, parameter in model.named_parameters()}
+        given = {**masters, **{name: buffer.clone() for name, buffer in model.named_buffers()}}
         model.to(dtype)
-        for module in model.modules():
+        for prefix, module in model.named_modules():
             if isinstance(module, nn.modules.batchnorm._BatchNorm) or _is_slow_in_bf16(module):
                 module.float()
+                for name, tensor in (*module.named_parameters(prefix), *module.named_buffers(prefix)):
+                    tensor.data.copy_(given[name])  # what casting has rounded
         self._parameters = dict(model.named_parameters())
         self.masters = {  # a float32 parameter is its own master
             name: parameter.data if parameter.dtype == torch.float32 else masters[name].to(parameter.device)
             for name, parameter in self._parameters.items()
         }
+        rounded = [name for name, parameter in self._parameters.items() if parameter.dtype != torch.float32]
+        self._rounded = [self._parameters[name].data for name in rounded]
+        self._exact = [self.masters[name] for name in rounded]
         self.averages = {name: master.clone() for name, master in self.masters.items()} if recipe.ema else {}
         self._kept_buffers = {name: buffer.clone() for name, buffer in self._buffers()}
         decayed = [master for master in self.masters.values() if master.dim() > 1]
@@ -92,9 +98,8 @@ class Weights:
         self._keep_buffers(is_sound=math.isfinite(norm))
         self.num_steps += 1
         self._forget_gradients()
-        for name, master in self.masters.items():
-            if self._parameters[name].data_ptr() != master.data_ptr():
-                self._parameters[name].data.copy_(master)
+        if self._rounded:
+            torch._foreach_copy_(self._rounded, self._exact)
         self._average()
         return norm
 
