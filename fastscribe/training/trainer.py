@@ -463,9 +463,10 @@ class Trainer:
 
     def _no_memory(self, rows: Rows) -> str:
         longest_s = max(self.examples[index].duration_s for index in rows.examples)
+        known = f" with --init {self.folder.last}," if self.folder.last.exists() else ""
         return (
-            f"no memory for {len(rows.examples):,} recordings of up to {longest_s:.1f} s; go on in another folder with "
-            f"--init {self.folder.last} and a smaller batch.seconds or data.max_duration_s"
+            f"no memory for {len(rows.examples):,} recordings of up to {longest_s:.1f} s; go on in another folder,{known} "
+            "with a smaller batch.seconds or data.max_duration_s"
         )
 
     def _zero_gradients(self, chance: float) -> None:
