@@ -428,8 +428,8 @@ def test_wide_characters_are_still_split_one_by_one() -> None:
 def test_one_character_wider_than_a_line_is_cut(marks: str, max_columns: int) -> None:
     units = list(split_word("x" + marks, max_columns))
     assert "".join(units) == "x" + marks
-    assert all(num_columns(unit) == max_columns for unit in units[:-1])
-    assert 0 < num_columns(units[-1]) <= max_columns
+    assert all(0 < num_columns(unit) <= max_columns for unit in units)
+    assert all(num_columns(unit + after[0]) > max_columns for unit, after in itertools.pairwise(units))
 
 
 def test_no_line_begins_with_a_variation_selector() -> None:
