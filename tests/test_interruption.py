@@ -159,6 +159,27 @@ def test_an_error_that_native_code_made_of_it_is_still_an_interruption(tmp_path:
     assert ended(tmp_path, AS_AN_ERROR.format(then="pass")) == (130, "", "fastscribe: interrupted\n")
 
 
+WITH_A_THREAD = """
+import atexit, os, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
+import fastscribe.cli
+
+def app(standalone_mode):
+    atexit.register(os.abort)  # as a thread in native code does now and then while Python ends
+    sys.stdout.write("done so far")
+    os.kill(os.getpid(), signal.SIGINT)
+    sum(range(100))
+
+sys.argv = ["fastscribe", "bench"]
+fastscribe.cli.app = app
+fastscribe.cli.main()
+"""
+
+
+def test_threads_at_work_do_not_abort_what_is_interrupted(tmp_path: Path) -> None:
+    assert ended(tmp_path, WITH_A_THREAD) == (130, "done so far", "fastscribe: interrupted\n")
+
+
 def test_an_error_that_came_while_the_command_ended_is_said(tmp_path: Path) -> None:
     full = 'raise OutputError("a.json", OSError(28, "disk full"))'
     code, out, said = ended(tmp_path, AS_AN_ERROR.format(then=full))

@@ -16,7 +16,7 @@ from fastscribe import __version__
 from fastscribe.cli import bench, evaluate, merge, models, train, transcribe
 from fastscribe.cli.app import StdoutClosed, app
 from fastscribe.errors import DeviceFailed, FastscribeError, OutputError
-from fastscribe.interruption import ENDINGS, INTERRUPTED, TERMINATED, Stop, Terminated
+from fastscribe.interruption import ENDINGS, INTERRUPTED, TERMINATED, Stop, Terminated, leave_with_threads
 from fastscribe.openmp import wait_politely
 from fastscribe.terminal import give_up_stderr_if_gone, say
 
@@ -31,6 +31,8 @@ def main() -> None:
     """Runs the command line and exits with the documented code; every expected error is one line on stderr."""
     code = _run()
     give_up_stderr_if_gone()
+    if code in ENDINGS:
+        leave_with_threads(code)
     sys.exit(code)
 
 
