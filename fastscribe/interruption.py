@@ -100,10 +100,9 @@ def leave_with_threads(exit_code: int) -> NoReturn:
     """Ends the process without Python's own end, in which threads that are still reading a recording are ended wherever they
     are: in native code of some libraries, that aborts the process, whatever its exit code was to be.
     """
-    for stream in (sys.stdout, sys.stderr):
-        if stream is not None:
-            with suppress(OSError, ValueError):
-                stream.flush()
+    if sys.stdout is not None:
+        with suppress(OSError, ValueError):
+            sys.stdout.flush()
     os._exit(exit_code)
 
 

@@ -71,7 +71,7 @@ from fastscribe.training.weights import Weights
 from fastscribe.types import Features
 
 _LOG_STEPS = 10  # of which a line in the log is the mean
-_CPU_BATCH_S = 120.0
+_SMALL_BATCH_S = 120.0  # of audio: what a CPU takes at a time, and a GPU at least
 _LEAST_STEPS = 50  # an epoch: of little data, what a GPU's memory holds would make a step or two of it
 _LEAST_UNREADABLE, _MOST_UNREADABLE_SHARE = 20, 0.05  # of the recordings tried: more end the run
 _ENOUGH_TO_VALIDATE = 10  # recordings
@@ -252,7 +252,7 @@ class Trainer:
         seconds = self.recipe.batch.seconds
         if seconds != "auto":
             return seconds
-        return _CPU_BATCH_S if self.device.type == "cpu" else None
+        return _SMALL_BATCH_S if self.device.type == "cpu" else None
 
     def _batch_sizes(self) -> tuple[int, ...]:
         if self._batch_s is not None:
@@ -260,7 +260,7 @@ class Trainer:
         from fastscribe.training.memory_trial import searched_batch_sizes
 
         shared_s = self._durations.sum() / (_LEAST_STEPS * self.ranks.count * self.recipe.batch.accumulate)
-        enough = MemoryModel(max(shared_s, _CPU_BATCH_S)).batch_sizes(self.buckets)
+        enough = MemoryModel(max(shared_s, _SMALL_BATCH_S)).batch_sizes(self.buckets)
         return tuple(map(min, searched_batch_sizes(self), enough))
 
     def plan(self, epoch: int) -> tuple[list[Indices], np.ndarray]:

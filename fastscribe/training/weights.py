@@ -98,10 +98,14 @@ class Weights:
         self._keep_buffers(is_sound=math.isfinite(norm))
         self.num_steps += 1
         self._forget_gradients()
-        if self._rounded:
-            torch._foreach_copy_(self._rounded, self._exact)
+        self._round()
         self._average()
         return norm
+
+    def _round(self) -> None:
+        """The model's copies of what is exact."""
+        if self._rounded:
+            torch._foreach_copy_(self._rounded, self._exact)
 
     def _forget_gradients(self) -> None:
         for master in self.masters.values():
@@ -140,7 +144,7 @@ class Weights:
         self.num_steps = state["num_steps"]
         for name, master in self.masters.items():
             master.copy_(state["masters"][name])
-            self._parameters[name].data.copy_(master)
+        self._round()
         for name, average in self.averages.items():
             average.copy_(state["averages"][name])
         for name, buffer in self._buffers():
