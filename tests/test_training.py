@@ -509,8 +509,10 @@ def test_ranks_that_find_different_states_are_refused(
         ends.copy_(torch.maximum(ends, ends + torch.tensor([[0, 0, 1, 0], [0, 0, -1, 0]])))
 
     monkeypatch.setattr(dist, "all_reduce", another_is_a_step_further)
-    with pytest.raises(UsageError, match="ranks do not find the same state"):
-        trainer._agree()
+    trainer.save()
+    for state in (None, trainer.folder.load_state(torch.device("cpu"))):
+        with pytest.raises(UsageError, match="ranks do not find the same state"):
+            trainer._agree(state)
 
 
 def test_fewer_examples_than_ranks_are_refused(manifest: Path, tmp_path: Path) -> None:

@@ -217,6 +217,8 @@ class Trainer:
             "dtype": str(dtype),
         }
         state = self._former_state()
+        if ranks.count > 1:
+            self._agree(state)
         self.buckets = self._make_buckets()
         # A run keeps its batch sizes, whatever another search would find: they decide its steps.
         self.batch_sizes = tuple(state["batch_sizes"]) if state is not None else self._batch_sizes()
@@ -571,8 +573,6 @@ class Trainer:
             self._go_on(state)
         elif self.ranks.rank == 0:
             self.folder.start_log()
-        if self.ranks.count > 1:
-            self._agree()
 
     def _go_on(self, state: Mapping[str, Any]) -> None:
         self.weights.restore(state["weights"])
@@ -582,11 +582,13 @@ class Trainer:
         if self.ranks.rank == 0:
             self.folder.forget_after(self.progress.step, keep_validation=not self._is_check_due)
 
-    def _agree(self) -> None:
+    def _agree(self, state: Mapping[str, Any] | None) -> None:
         """Raises UsageError where ranks have read another state or other data than others: they would wait for ever."""
-        same = repr((self._fingerprint, self.batch_sizes))
-        digest = hashlib.blake2b(same.encode(), digest_size=7).digest()
-        place = [self.progress.epoch, self.progress.batches_done, self.progress.step, int.from_bytes(digest, "big")]
+        sizes, place = None, [0, 0, 0]
+        if state is not None:
+            sizes, place = state["batch_sizes"], [state["epoch"], state["batches_done"], state["weights"]["num_steps"]]
+        digest = hashlib.blake2b(repr((self._fingerprint, sizes)).encode(), digest_size=7).digest()
+        place.append(int.from_bytes(digest, "big"))
         ends = torch.tensor([place, [-number for number in place]], device=self.device)
         dist.all_reduce(ends, dist.ReduceOp.MAX)
         if ends.sum(0).any():
