@@ -1,0 +1,95 @@
+"""The parts of the scripts that make the packaged model which a user of another corpus would rely on."""
+
+from __future__ import annotations
+
+import doctest
+import importlib.util
+import itertools
+import subprocess
+import sys
+from dataclasses import replace
+from importlib.machinery import SourceFileLoader
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fastscribe.checkpoint import native, read_checkpoint
+
+ROOT = Path(__file__).parents[1]
+PACKAGED = ROOT / "fastscribe" / "default_model"
+
+
+def script(name: str) -> ModuleType:
+    loader = SourceFileLoader(name, str(ROOT / "scripts" / name))
+    spec = importlib.util.spec_from_loader(name, loader)
+    assert spec is not None
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)  # dataclasses look there for themselves
+    before = list(sys.path)
+    loader.exec_module(module)
+    sys.path[:] = before
+    return module
+
+
+READ = script("make_read_sentences")
+TRAIN = script("train_default_model")
+
+
+@pytest.mark.parametrize("module", [READ, TRAIN], ids=["make_read_sentences", "train_default_model"])
+def test_examples_in_docstrings(module: ModuleType) -> None:
+    result = doctest.testmod(module)
+    assert result.attempted and not result.failed
+
+
+CLAUSES = st.lists(st.integers(1, 40).map(lambda count: " ".join(["word"] * count)), min_size=1, max_size=8)
+
+
+@given(CLAUSES)
+def test_long_sentences_are_cut_at_commas_only_and_as_rarely_as_may_be(clauses: list[str]) -> None:
+    text = ", ".join(clauses)
+    parts = READ.parts(text)
+    assert ", ".join(parts) == text
+    assert all(len(part.split()) <= READ.MOST_WORDS or ", " not in part for part in parts)
+    for before, after in itertools.pairwise(parts):
+        assert len(before.split()) + len(after.split(", ")[0].split()) > READ.MOST_WORDS
+
+
+def test_books_become_sentences_that_a_synthesiser_reads_as_they_are_written(tmp_path: Path) -> None:
+    book = tmp_path / "book.txt"
+    long = ", ".join(["and then they went on and on for some time"] * 4)
+    book.write_text(
+        f'CHAPTER ONE\n\n"Come in," said Mr. Brown\nto the dog. It was the year 1812. Then {long}.\n\nNo end', "utf-8"
+    )
+    assert list(READ.written([book])) == [
+        "Come in, said Mr. Brown to the dog.",
+        "Then and then they went on and on for some time, and then they went on and on for some time.",
+        "And then they went on and on for some time, and then they went on and on for some time.",
+    ]
+
+
+def test_a_mean_model_has_the_mean_of_the_weights(tmp_path: Path) -> None:
+    first = read_checkpoint(PACKAGED)
+    weights = {name: tensor + 1.0 if tensor.is_floating_point() else tensor for name, tensor in first.weights.items()}
+    native.write(replace(first, weights=weights), tmp_path / "other", torch.bfloat16)
+    average(tmp_path / "mean", PACKAGED, tmp_path / "other", check=True)
+    other, mean = (read_checkpoint(tmp_path / name) for name in ("other", "mean"))
+    assert mean.config == first.config and mean.tokenizer.pieces == first.tokenizer.pieces
+    for name, tensor in mean.weights.items():
+        expected = (first.weights[name].float() + other.weights[name].float()) / 2
+        assert torch.equal(tensor, expected.to(tensor.dtype)), name
+
+
+def test_models_of_two_kinds_have_no_mean(tmp_path: Path) -> None:
+    result = average(
+        tmp_path / "mean", PACKAGED, ROOT / "tests" / "data" / "models" / "ctc" / "model.nemo", check=False
+    )
+    assert result.returncode == 1 and "another kind of model" in result.stderr
+    assert not (tmp_path / "mean").exists()
+
+
+def average(*paths: Path, check: bool) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(ROOT / "scripts" / "average_models"), *map(str, paths)]
+    return subprocess.run(command, check=check, capture_output=True, text=True)
