@@ -21,8 +21,8 @@ from fastscribe.describe import describe
 from fastscribe.errors import CheckpointError, UnsupportedCheckpoint, UsageError
 from fastscribe.recognizer import Recognizer
 from fastscribe.run import Transcriber
+from fastscribe.training.material import prepare
 from fastscribe.training.recipe import DataRecipe, ManifestPart, Recipe
-from fastscribe.training.trainer import prepare
 from fastscribe.transcript import Clock, timed_tokens, words_of
 from fastscribe.types import Hypothesis, Transcript
 from tests.conftest import AUDIO, MODELS, checkpoint, golden, waveform

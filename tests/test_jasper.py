@@ -24,8 +24,8 @@ from fastscribe.model.jasper import JasperEncoder
 from fastscribe.model.model import build_model
 from fastscribe.model.time_conv import TimeConv, pack_time_convs_
 from fastscribe.recognizer import Recognizer
+from fastscribe.training.material import prepare
 from fastscribe.training.recipe import DataRecipe, ManifestPart, Recipe
-from fastscribe.training.trainer import prepare
 from fastscribe.types import Features
 from tests.conftest import AUDIO, CONVOLUTIONAL_NAMES, MODELS, checkpoint, golden, recognizer, waveform
 from tests.test_checkpoint import with_yaml

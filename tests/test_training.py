@@ -25,10 +25,11 @@ from fastscribe.errors import FastscribeError, UsageError
 from fastscribe.training import memory_trial
 from fastscribe.training import trainer as trainer_module
 from fastscribe.training.feed import Rows
+from fastscribe.training.material import prepare
 from fastscribe.training.ranks import Ranks
 from fastscribe.training.recipe import Recipe, parse_recipe
 from fastscribe.training.state import RunFolder
-from fastscribe.training.trainer import Trainer, prepare
+from fastscribe.training.trainer import Trainer
 from tests.conftest import DATA, MODELS
 
 ROOT = Path(__file__).parents[1]
@@ -234,7 +235,7 @@ def test_a_batch_that_memory_cannot_hold_is_learnt_in_halves(
     gradients, tried = [], []
     for most in (8, 3, 0):
         trainer = trainer_of(recipe, tmp_path / str(most))
-        forward = trainer.network.forward
+        forward = trainer.learner.network.forward
 
         def limited(features: Any, targets: Any, chance: float, most: int = most, forward: Any = forward) -> Any:
             tried.append(len(targets.lengths_B))
@@ -244,9 +245,9 @@ def test_a_batch_that_memory_cannot_hold_is_learnt_in_halves(
                 raise torch.OutOfMemoryError("no room")
             return losses
 
-        monkeypatch.setattr(trainer.network, "forward", limited)
+        monkeypatch.setattr(trainer.learner.network, "forward", limited)
         (rows,) = trainer.feed.batches([np.arange(7)])
-        trainer.network.eval()  # statistics of a batch differ from those of its halves
+        trainer.learner.network.eval()  # statistics of a batch differ from those of its halves
         if most:
             assert trainer._batch(rows, np.ones(8)) == sum(len(trainer.examples[index].tokens) for index in range(7))
             gradients.append({name: master.grad for name, master in trainer.weights.masters.items()})
@@ -304,7 +305,7 @@ def test_too_much_that_cannot_be_read_ends_the_run(manifest: Path, tmp_path: Pat
 def test_the_shortest_recording_trains_alone(manifest: Path, tmp_path: Path) -> None:
     """At the highest speed. BatchNorm refuses a single frame."""
     trainer = trainer_of(recipe_of(manifest, augment={"speeds": [1.5]}), tmp_path / "run")
-    trainer.network.train()
+    trainer.learner.network.train()
 
     def batch_of(seconds: float) -> int:
         num_samples = math.ceil(16_000 * seconds)
@@ -451,7 +452,7 @@ def gradients_of(
             {name: master.grad.clone() for name, master in trainer.weights.masters.items() if master.grad is not None}
         )
 
-    network = trainer._parallel
+    network = trainer.learner.parallel
     network.train = lambda mode=True: torch.nn.Module.train(network, False)  # type: ignore[method-assign]
     trainer.plan = lambda epoch: ([np.array(batch) for batch in batches], np.ones(len(trainer.examples)))  # type: ignore
     trainer.weights.optimiser.step = take  # type: ignore[assignment,method-assign]
@@ -487,7 +488,7 @@ def rank_of(recipe: Recipe, folder: Path, count: int = 2) -> Trainer:
 
 def test_what_one_rank_cannot_read_counts_nothing(manifest: Path, tmp_path: Path, group: None) -> None:
     trainer = rank_of(recipe_of(manifest), tmp_path)
-    trainer._parallel.train()
+    trainer.learner.parallel.train()
     buffers = [buffer.clone() for buffer in trainer.model.buffers()]
     nothing = Rows(np.array([], np.int64), torch.zeros(0, 0, dtype=torch.int16), torch.tensor([], dtype=torch.long))
     assert trainer._batch(nothing, np.ones(8)) == 0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -26,8 +25,9 @@ from fastscribe.training.augment import (
     mask_features,
     to_float,
 )
+from fastscribe.training.feed import Rows
+from fastscribe.training.learner import augmented_features
 from fastscribe.training.recipe import ModelRecipe
-from fastscribe.training.trainer import Trainer
 
 RATE = 16_000
 ALWAYS = AugmentConfig(reverb_chance=1, babble_chance=1, noise_chance=1)
@@ -258,11 +258,10 @@ def test_masked_is_the_mean_of_the_row_where_features_are_not_normalised() -> No
 def test_training_masks_with_what_the_model_takes_for_the_mean(normalize: str) -> None:
     log_mel = LogMel(replace(ModelRecipe().config(20).features, normalize=normalize))
     masked = replace(NEVER, time_masks=5, time_mask_share=0.5)
-    trainer = SimpleNamespace(device=torch.device("cpu"), log_mel=log_mel, augment=masked)
     samples_BS, lengths_B = batch([RATE, RATE // 2])
-    rows = SimpleNamespace(samples_BS=samples_BS, lengths_B=lengths_B)
+    rows = Rows(np.arange(2), samples_BS, lengths_B)
     plain = log_mel(samples_BS, lengths_B)
-    features = Trainer._features(trainer, rows, torch.ones(2), gen())
+    features = augmented_features(rows, torch.ones(2), log_mel, masked, gen(), torch.device("cpu"))
     for row, length in enumerate(plain.lengths_B.tolist()):
         plain_MT, changed_MT = (x.mel_BMT[row, :, :length] for x in (plain, features))
         is_masked_T = changed_MT[:, 1:].isclose(changed_MT[:, :-1]).all(0)

@@ -22,7 +22,7 @@ def trainer(manifest: Path, tmp_path: Path) -> Trainer:  # noqa: F811
 def full_above(trainer: Trainer, monkeypatch: pytest.MonkeyPatch, seconds: float) -> list[tuple[int, int, int]]:
     """(rows, frames, labels) of what is tried."""
     tried: list[tuple[int, int, int]] = []
-    forward = trainer.network.forward
+    forward = trainer.learner.network.forward
 
     def limited(features, targets, chance):
         rows, _, frames = features.mel_BMT.shape
@@ -31,7 +31,7 @@ def full_above(trainer: Trainer, monkeypatch: pytest.MonkeyPatch, seconds: float
             raise torch.OutOfMemoryError("no room")
         return forward(features, targets, chance)
 
-    monkeypatch.setattr(trainer.network, "forward", limited)
+    monkeypatch.setattr(trainer.learner.network, "forward", limited)
     return tried
 
 
@@ -45,11 +45,11 @@ def test_the_largest_batches_within_memory(trainer: Trainer, monkeypatch: pytest
 
 def test_a_trial_leaves_nothing(trainer: Trainer, monkeypatch: pytest.MonkeyPatch) -> None:
     before = {name: tensor.clone() for name, tensor in trainer.weights.masters.items()}
-    buffers = [buffer.clone() for buffer in trainer.network.buffers()]
+    buffers = [buffer.clone() for buffer in trainer.learner.network.buffers()]
     assert fits(trainer, Bucket(1.0, 3), 2)
-    assert buffers and all(map(torch.equal, trainer.network.buffers(), buffers))
-    assert all(parameter.grad is None for parameter in trainer.network.parameters())
+    assert buffers and all(map(torch.equal, trainer.learner.network.buffers(), buffers))
+    assert all(parameter.grad is None for parameter in trainer.learner.network.parameters())
     assert all(torch.equal(tensor, before[name]) for name, tensor in trainer.weights.masters.items())
-    monkeypatch.setattr(trainer.network, "forward", lambda *_, **__: 1 / 0)
+    monkeypatch.setattr(trainer.learner.network, "forward", lambda *_, **__: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         fits(trainer, Bucket(1.0, 3), 2)

@@ -14,10 +14,10 @@ from fastscribe.features import LogMel
 from fastscribe.model.encoder import Encoder
 from fastscribe.model.model import Model, build_model
 from fastscribe.training.bpe import TextEncoder, clean_text
+from fastscribe.training.learner import targets_of
 from fastscribe.training.loss.config import TransducerLossConfig
 from fastscribe.training.network import Network, Targets, ctc_loss, has_ctc_path, new_model, unroll
 from fastscribe.training.recipe import ModelRecipe
-from fastscribe.training.trainer import targets_of
 from fastscribe.types import Features
 from tests.conftest import DATA, MODELS, checkpoint, waveform
 

@@ -79,10 +79,11 @@ def train(
     check_installed("whisper-en", "train", "train")
     from fastscribe.checkpoint import read_checkpoint
     from fastscribe.model_location import locate
+    from fastscribe.training.material import prepare
     from fastscribe.training.ranks import Ranks
     from fastscribe.training.recipe import has_model_section
     from fastscribe.training.state import RunFolder
-    from fastscribe.training.trainer import Trainer, prepare
+    from fastscribe.training.trainer import Trainer
 
     ranks = Ranks.of_torchrun()
     is_shown = ranks.rank == 0 and not quiet
@@ -186,8 +187,8 @@ def _introduce(trainer: Trainer) -> None:
         f"{100 * padding.frames:.1f} % padding "
         f"(random batches: {100 * trainer.naive_padding().frames:.1f} %){_warm_up(trainer)}"
     )
-    if trainer.network.has_idle_head:
-        weight = trainer.network.ctc_weight
+    if trainer.learner.network.has_idle_head:
+        weight = trainer.learner.network.ctc_weight
         idle, other = ("transducer", "; transcribe with --decoder ctc") if weight else ("CTC head", "")
         say(f"ctc_weight {weight:g}: the {idle} learns nothing{other}")
     if trainer.progress.step:

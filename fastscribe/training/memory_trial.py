@@ -29,13 +29,13 @@ def searched_batch_sizes(trainer: Trainer) -> tuple[int, ...]:
     properties = torch.cuda.get_device_properties(trainer.device)
     holds_for = {
         "model": trainer.material.checkpoint.config.to_json(),
-        "loss": repr(trainer.network.loss),
+        "loss": repr(trainer.learner.network.loss),
         "dtype": str(trainer.dtype),
         "device": properties.name,
         "memory_bytes": properties.total_memory,
         "accumulate": trainer.recipe.batch.accumulate > 1,
-        "ctc_weight": trainer.network.ctc_weight,
-        "dropout": trainer.network.dropout > 0,
+        "ctc_weight": trainer.learner.network.ctc_weight,
+        "dropout": trainer.learner.network.dropout > 0,
         "averages": bool(trainer.weights.averages),
     }
     path = trainer.folder.batch_sizes
@@ -53,12 +53,12 @@ def fits(trainer: Trainer, bucket: Bucket, batch_size: int) -> bool:
     """One forward and backward pass beside the optimiser's memory; nothing is learnt and nothing kept."""
     reserve = None
     try:
-        num_parameters = sum(parameter.numel() for parameter in trainer.network.parameters())
+        num_parameters = sum(parameter.numel() for parameter in trainer.learner.network.parameters())
         num_bytes = _OPTIMISER_BYTES + (_SUM_BYTES if trainer.recipe.batch.accumulate > 1 else 0)
         reserve = torch.empty(num_bytes * num_parameters, dtype=torch.uint8, device=trainer.device)
-        trainer.network.train()
-        with buffers_kept(trainer.network):
-            losses = trainer.network(*_noise(trainer, bucket, batch_size), chance=1.0)
+        trainer.learner.network.train()
+        with buffers_kept(trainer.learner.network):
+            losses = trainer.learner.network(*_noise(trainer, bucket, batch_size), chance=1.0)
             losses["loss"].backward()
         return True
     except RuntimeError as error:
@@ -67,7 +67,7 @@ def fits(trainer: Trainer, bucket: Bucket, batch_size: int) -> bool:
         return False
     finally:
         del reserve
-        trainer.network.zero_grad(set_to_none=True)
+        trainer.learner.network.zero_grad(set_to_none=True)
         if trainer.device.type == "cuda":
             torch.cuda.empty_cache()
 

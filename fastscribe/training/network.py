@@ -23,12 +23,13 @@ from fastscribe.model.encoder import ConformerLayer, Encoder
 from fastscribe.model.model import Model
 from fastscribe.model.transducer import Predictor
 from fastscribe.training.loss.config import TransducerLossConfig
+from fastscribe.training.recipe import LossRecipe
 from fastscribe.types import Features
 
 
 @dataclass(frozen=True)
 class Targets:
-    """Labels [B, U], zero beyond each row's length, on the device; the lengths on the host too, where losses need them."""
+    """Labels [B, U], zero beyond each row's length."""
 
     labels_BU: torch.Tensor
     lengths_B: torch.Tensor
@@ -51,6 +52,13 @@ def new_model(config: ModelConfig, seed: int) -> Model:
 def _layers(model: Model) -> list[ConformerLayer]:
     assert isinstance(model.encoder, Encoder)
     return [layer for layer in model.encoder.layers.children() if isinstance(layer, ConformerLayer)]
+
+
+def loss_of(recipe: LossRecipe, config: ModelConfig) -> TransducerLossConfig:
+    """Raises UsageError where the recipe's and the model's values do not go together."""
+    if not config.durations:
+        return TransducerLossConfig(fastemit=recipe.fastemit, clamp=recipe.clamp)
+    return TransducerLossConfig(config.durations, recipe.sigma, recipe.omega, recipe.fastemit, recipe.clamp)
 
 
 class Network(nn.Module):

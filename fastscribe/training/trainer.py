@@ -1,11 +1,9 @@
 """The training run: epochs of bucketed batches, steps of the optimiser, validations, and a state to go on from.
 
-    plan -> feed -> augment -> log-mel -> mask -> network -> backward -> step
+    plan -> feed -> learner -> step
 
-Every step draws from generators seeded by the run's seed and the step's number, so that a run that was killed and goes
+Every batch draws from generators seeded by the run's seed and the batch's place, so that a run that was killed and goes
 on takes the very steps it would have taken. Under torchrun each rank takes its part of every step.
-
-Shapes: B batch, S samples, U labels.
 """
 
 from __future__ import annotations
@@ -16,26 +14,18 @@ import signal
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
 from time import perf_counter
 from typing import Any
 
 import numpy as np
 import torch
 import torch.distributed as dist
-from torch import nn
 
 from fastscribe.checkpoint import Checkpoint
-from fastscribe.checkpoint.validate import validate as check_config
-from fastscribe.config import EncoderConfig, ModelConfig
-from fastscribe.device import is_out_of_memory, launching
+from fastscribe.device import launching
 from fastscribe.errors import UsageError, first_line
-from fastscribe.features import LogMel
 from fastscribe.freed_memory import keep_freed_memory
 from fastscribe.model.model import Model, build_model
-from fastscribe.tokenizer import from_sentencepiece
-from fastscribe.training.augment import augment_samples, batch_generator, mask_features
-from fastscribe.training.bpe import TextEncoder, train_vocabulary
 from fastscribe.training.buckets import (
     Bucket,
     Indices,
@@ -49,32 +39,22 @@ from fastscribe.training.buckets import (
 )
 from fastscribe.training.feed import Feed, Rows
 from fastscribe.training.fingerprint import fingerprint
+from fastscribe.training.learner import Learner, NoMemory, Place
 from fastscribe.training.log_window import LogWindow
-from fastscribe.training.loss.config import TransducerLossConfig
-from fastscribe.training.manifest import (
-    Corpus,
-    Example,
-    count_by_share,
-    has_two_sentences,
-    read_manifests,
-    repeat_examples,
-    split_validation,
-    tokenise,
-)
-from fastscribe.training.network import Network, Targets, buffers_kept, new_model
+from fastscribe.training.manifest import Example
+from fastscribe.training.material import Material
+from fastscribe.training.network import new_model
 from fastscribe.training.plot import plot_log
-from fastscribe.training.ranks import Ranks, data_parallel
+from fastscribe.training.ranks import Ranks
 from fastscribe.training.recipe import Recipe
 from fastscribe.training.state import RunFolder
 from fastscribe.training.validation import Validated, validate, with_weights
 from fastscribe.training.weights import Weights
-from fastscribe.types import Features
 
 _LOG_STEPS = 10  # of which a line in the log is the mean
 _SMALL_BATCH_S = 120.0  # of audio: what a CPU takes at a time, and a GPU at least
 _LEAST_STEPS = 50  # an epoch: of little data, what a GPU's memory holds would make a step or two of it
 _LEAST_UNREADABLE, _MOST_UNREADABLE_SHARE = 20, 0.05  # of the recordings tried: more end the run
-_ENOUGH_TO_VALIDATE = 10  # recordings
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _KEPT_DTYPE = torch.bfloat16  # of the models that are written
 
@@ -93,81 +73,6 @@ class Progress:
     losses: dict[str, float] = field(default_factory=dict)
     best_wer: float | None = None
     validated: Validated | None = None
-
-
-@dataclass(frozen=True)
-class Material:
-    """What a run learns from and checks itself with, in tokens."""
-
-    corpus: Corpus
-    validation: tuple[Example, ...]
-    checkpoint: Checkpoint  # config and tokenizer; weights where the run starts from some
-
-
-def prepare(
-    recipe: Recipe,
-    init: Checkpoint | None,
-    say: Callable[[str], None] = lambda line: None,
-    where: str | Path = "the recipe",
-) -> Material:
-    """Manifests read, a vocabulary learnt (without `init`), texts in tokens. Writes nothing.
-
-    Raises UsageError; `where` the recipe comes from is named where a key of it is wrong.
-    """
-    if init is not None and not (isinstance(init.config.encoder, EncoderConfig) and init.config.aed is None):
-        kinds = "FastConformer transducers and CTC models"
-        raise UsageError(f"--init {init.path}: only {kinds} can be trained, not Canary, Jasper or QuartzNet ones")
-    data, limits = recipe.data, recipe.data.limits
-    corpus = read_manifests(data.train, limits)
-    if data.validation:
-        kept_apart = read_manifests(data.validation, limits, "validate with")
-        if kept_apart.left_out:
-            say(f"to validate with: {kept_apart}")
-        validation = kept_apart.examples
-    else:
-        training, validation = _split(corpus.examples, recipe.run.seed, data.validation_share, say)
-        corpus = Corpus(training, corpus.left_out)
-    if len(validation) < _ENOUGH_TO_VALIDATE:
-        say(f"{len(validation)} to validate with: the word error rate of so few says little")
-    if init is None:
-        init = _new(recipe, corpus.examples, where)
-    loss_config(recipe, init.config)
-    corpus = tokenise(corpus, TextEncoder(init.tokenizer), limits)
-    return Material(Corpus(repeat_examples(corpus.examples), corpus.left_out), validation, init)
-
-
-def _split(
-    examples: Sequence[Example], seed: int, share: float, say: Callable[[str], None]
-) -> tuple[tuple[Example, ...], tuple[Example, ...]]:
-    """By the share, but of few recordings a tenth, up to ten: fewer would decide by chance which model is the best."""
-    if not has_two_sentences(examples):
-        raise UsageError(
-            f"{len(examples):,} recording{'s' * (len(examples) > 1)} of one sentence: too few to train on some and "
-            "validate with others; give more, or others as data.validation"
-        )
-    by_share = count_by_share(examples, seed=seed, share=share)
-    least = max(1, min(_ENOUGH_TO_VALIDATE, len(examples) // 10))
-    if by_share >= least:
-        return split_validation(examples, seed=seed, share=share)
-    count = max(least, round(share * len(examples)))
-    say(f"validation_share {share:g} gives {by_share:,} of {len(examples):,} recordings: {count:,} instead")
-    try:
-        return split_validation(examples, seed=seed, count=count)
-    except UsageError:  # few sentences, each of many recordings
-        return split_validation(examples, seed=seed, count=1)
-
-
-def _new(recipe: Recipe, examples: Sequence[Example], where: str | Path) -> Checkpoint:
-    """A vocabulary and a config, without weights."""
-    texts = [example.text for example in examples]
-    try:
-        model = train_vocabulary(texts, recipe.model.vocab_size, recipe.model.vocabulary)
-    except UsageError as error:
-        raise UsageError(f"{where}: model.vocab_size: {error}") from error
-    tokenizer = from_sentencepiece(model)
-    config = recipe.model.config(len(tokenizer.pieces))
-    check_config(config, f"{where}: model")
-    return Checkpoint(Path("new"), "fastscribe", config, tokenizer, {})
 
 
 class Trainer:
@@ -195,12 +100,7 @@ class Trainer:
         config = material.checkpoint.config
         self.model = _model(material.checkpoint, recipe).to(device)
         self.weights = Weights(self.model, dtype, recipe.optimiser)
-        self.log_mel = LogMel(config.features).to(device)
-        loss = loss_config(recipe, config)
-        self.network = Network(self.model, loss, recipe.loss.ctc_weight, recipe.optimiser.dropout)
-        self._parallel: nn.Module = self.network
-        if ranks.count > 1:
-            self._parallel = data_parallel(self.network, device)
+        self.learner = Learner(self.model, self.weights, recipe, config, device, ranks)
         rate = config.features.sample_rate
         cache_bytes = recipe.data.cache_gb * 1e9
         if device.type == "cpu":
@@ -354,7 +254,7 @@ class Trainer:
         progress, accumulate = self.progress, self.recipe.batch.accumulate
         progress.batches = len(batches)
         num_labels, start, logged_s, logged_at = 0, perf_counter(), 0.0, perf_counter()
-        self._parallel.train()
+        self.learner.parallel.train()
         for rows in self.feed.batches(batches[progress.batches_done :]):
             is_last = progress.batches_done + 1 == len(batches)
             is_step = (progress.batches_done + 1) % accumulate == 0 or is_last
@@ -416,80 +316,23 @@ class Trainer:
 
     def _batch(self, rows: Rows, speeds: np.ndarray) -> int:
         """Forward and backward. Returns how many labels were learnt from: 0 where no row could be read."""
-        number = self.progress.epoch, self.progress.batches_done, self.ranks.rank
-        chance = np.random.default_rng([self.recipe.run.seed, *number[:2]]).random()
-        if not len(rows.examples):
-            if self.ranks.count > 1:
-                self._zero_gradients(chance)
-            return 0
-        generator = batch_generator(self.recipe.run.seed, *number)
-        torch.manual_seed(_seed(self.recipe.run.seed + 1, *number))  # dropout's
-        return self._learn(rows, speeds, generator, chance)
-
-    def _learn(self, rows: Rows, speeds: np.ndarray, generator: torch.Generator, chance: float) -> int:
-        """Where memory runs out, in halves: the sums of gradients are the same. Raises UsageError where that cannot be."""
         tokens = [self.examples[index].tokens for index in rows.examples]
-        num_labels = sum(map(len, tokens))
+        place = Place(self.progress.epoch, self.progress.batches_done, self.ranks.rank)
         try:
-            losses = self._forward_backward(rows, tokens, speeds, generator, chance)
-        except (RuntimeError, MemoryError) as error:
-            if not is_out_of_memory(error):
-                raise
-            if self.ranks.count > 1 or len(tokens) == 1:
-                raise UsageError(self._no_memory(rows)) from error
-        else:
-            self.weights.gather()
-            self._window.add_losses(losses)
-            return num_labels
-        self.network.zero_grad(set_to_none=True)
-        if self.device.type == "cuda":
-            torch.cuda.empty_cache()
-        middle = len(tokens) // 2
-        return sum(
-            self._learn(rows.part(half), speeds, generator, chance)
-            for half in (slice(None, middle), slice(middle, None))
-        )
+            losses = self.learner.learn(rows, tokens, torch.from_numpy(speeds[rows.examples]), place)
+        except NoMemory as error:
+            raise UsageError(self._no_memory(error.examples)) from error
+        for part in losses:
+            self._window.add_losses(part)
+        return sum(map(len, tokens))
 
-    def _forward_backward(
-        self,
-        rows: Rows,
-        tokens: Sequence[Sequence[int]],
-        speeds: np.ndarray,
-        generator: torch.Generator,
-        chance: float,
-    ) -> dict[str, torch.Tensor]:
-        features = self._features(rows, torch.from_numpy(speeds[rows.examples]), generator)
-        losses: dict[str, torch.Tensor] = self._parallel(features, targets_of(tokens, self.device), chance)
-        (sum(map(len, tokens)) * losses["loss"]).backward()
-        return {name: loss.detach() for name, loss in losses.items()}
-
-    def _no_memory(self, rows: Rows) -> str:
-        longest_s = max(self.examples[index].duration_s for index in rows.examples)
+    def _no_memory(self, examples: Indices) -> str:
+        longest_s = max(self.examples[index].duration_s for index in examples)
         known = f" with --init {self.folder.last}," if self.folder.last.exists() else ""
         return (
-            f"no memory for {len(rows.examples):,} recordings of up to {longest_s:.1f} s; go on in another folder,{known} "
+            f"no memory for {len(examples):,} recordings of up to {longest_s:.1f} s; go on in another folder,{known} "
             "with a smaller batch.seconds or data.max_duration_s"
         )
-
-    def _zero_gradients(self, chance: float) -> None:
-        """Of a second of silence, for the other ranks, which wait for this one's."""
-        num_samples = self.log_mel.config.sample_rate
-        samples_BS = torch.zeros(1, num_samples, device=self.device)
-        features = self.log_mel(samples_BS, torch.tensor([num_samples], device=self.device))
-        with buffers_kept(self.model):
-            losses = self._parallel(features, targets_of([(0,)], self.device), chance)
-            (0 * losses["loss"]).backward()
-        self.weights.gather()
-
-    def _features(self, rows: Rows, speeds: torch.Tensor, generator: torch.Generator) -> Features:
-        samples_BS = rows.samples_BS.to(self.device, non_blocking=True)
-        rate = self.log_mel.config.sample_rate
-        samples_BS, lengths_B = augment_samples(samples_BS, rows.lengths_B, rate, self.augment, generator, speeds)
-        features = self.log_mel(samples_BS, lengths_B.to(self.device))
-        frame_lengths_B = lengths_B // self.log_mel.config.hop_length
-        is_normalised = self.log_mel.config.normalize != "none"
-        mel_BMT = mask_features(features.mel_BMT, frame_lengths_B, self.augment, generator, is_normalised)
-        return Features(mel_BMT, features.lengths_B.clone())
 
     def _log(self, audio_s: float, seconds: float) -> None:
         self.progress.losses = self._window.means() or self.progress.losses
@@ -512,7 +355,9 @@ class Trainer:
         if self.ranks.rank == 0:
             checkpoint = with_weights(self.material.checkpoint, self.weights.kept(), _KEPT_DTYPE)
             device, dtype = str(self.device), "fp32" if self.dtype == torch.float32 else "bf16"
-            decoder = "ctc" if self.network.ctc_weight == 1 else None  # a transducer that learns nothing says nothing
+            decoder = (
+                "ctc" if self.learner.network.ctc_weight == 1 else None
+            )  # a transducer that learns nothing says nothing
             if self.device.type == "cuda":
                 torch.cuda.empty_cache()  # training's blocks are of no use to it
             validated = validate(checkpoint, self.material.validation, self._validation_feed, device, dtype, decoder)
@@ -597,27 +442,8 @@ class Trainer:
             )
 
 
-def loss_config(recipe: Recipe, config: ModelConfig) -> TransducerLossConfig:
-    loss = recipe.loss
-    if not config.durations:
-        return TransducerLossConfig(fastemit=loss.fastemit, clamp=loss.clamp)
-    return TransducerLossConfig(config.durations, loss.sigma, loss.omega, loss.fastemit, loss.clamp)
-
-
 def _model(checkpoint: Checkpoint, recipe: Recipe) -> Model:
     if not checkpoint.weights:
         return new_model(checkpoint.config, recipe.run.seed)
     weights = {name: tensor.clone() for name, tensor in checkpoint.weights.items()}  # which the model learns in place
     return build_model(checkpoint.config, weights, checkpoint.path).train().requires_grad_(True)
-
-
-def targets_of(tokens: Sequence[Sequence[int]], device: torch.device) -> Targets:
-    lengths = [len(row) for row in tokens]
-    labels_BU = torch.zeros(len(tokens), max(lengths), dtype=torch.long)
-    for row_U, row in zip(labels_BU, tokens, strict=True):
-        row_U[: len(row)] = torch.tensor(row)
-    return Targets(labels_BU.to(device), torch.tensor(lengths).to(device))
-
-
-def _seed(*numbers: int) -> int:
-    return int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0] >> np.uint64(1))

@@ -1,0 +1,164 @@
+"""What a batch of recordings does to the gradients: augment -> log-mel -> mask -> network -> backward.
+
+Every batch draws from generators seeded by the run's seed and the batch's place, whatever was drawn before.
+
+Shapes: B batch, S samples, M mels, T mel frames, U labels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import nn
+
+from fastscribe.config import ModelConfig
+from fastscribe.device import is_out_of_memory
+from fastscribe.features import LogMel
+from fastscribe.model.model import Model
+from fastscribe.training.augment import augment_samples, batch_generator, mask_features
+from fastscribe.training.augment_config import AugmentConfig
+from fastscribe.training.buckets import Indices
+from fastscribe.training.feed import Rows
+from fastscribe.training.network import Network, Targets, buffers_kept, loss_of
+from fastscribe.training.ranks import Ranks, data_parallel
+from fastscribe.training.recipe import Recipe
+from fastscribe.training.weights import Weights
+from fastscribe.types import Features
+
+
+@dataclass(frozen=True)
+class Place:
+    """A batch's in its run."""
+
+    epoch: int
+    batch: int
+    rank: int
+
+    def chance(self, seed: int) -> float:
+        """From 0 to 1, the same on all ranks."""
+        return float(np.random.default_rng([seed, self.epoch, self.batch]).random())
+
+    def augmentation(self, seed: int) -> torch.Generator:
+        return batch_generator(seed, self.epoch, self.batch, self.rank)
+
+    def dropout_seed(self, seed: int) -> int:
+        numbers = (seed + 1, self.epoch, self.batch, self.rank)
+        return int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0] >> np.uint64(1))
+
+
+class NoMemory(Exception):
+    """For these examples, of which there are no fewer to try."""
+
+    def __init__(self, examples: Indices) -> None:
+        super().__init__(f"no memory for {len(examples):,} examples")
+        self.examples = examples
+
+
+class Learner:
+    """Adds to the gradients of `weights`, whose model is on `device`."""
+
+    def __init__(
+        self, model: Model, weights: Weights, recipe: Recipe, config: ModelConfig, device: torch.device, ranks: Ranks
+    ) -> None:
+        self.device = device
+        self.log_mel = LogMel(config.features).to(device)
+        self.network = Network(model, loss_of(recipe.loss, config), recipe.loss.ctc_weight, recipe.optimiser.dropout)
+        self.parallel: nn.Module = data_parallel(self.network, device) if ranks.count > 1 else self.network
+        self._weights, self._augment, self._seed, self._ranks = weights, recipe.augment, recipe.run.seed, ranks
+
+    def learn(
+        self, rows: Rows, tokens: Sequence[Sequence[int]], speeds_B: torch.Tensor, place: Place
+    ) -> list[dict[str, torch.Tensor]]:
+        """Sums of the labels' gradients are added. Returns the losses of the batch, in parts if memory ran out on the way.
+
+        Raises NoMemory where it does so for a single row, or on several ranks, of which none may go twice.
+        """
+        generator, chance = place.augmentation(self._seed), place.chance(self._seed)
+        if not tokens:
+            if self._ranks.count > 1:
+                self._add_zeros(chance)
+            return []
+        torch.manual_seed(place.dropout_seed(self._seed))
+        return self._learn(rows, tokens, speeds_B, generator, chance)
+
+    def _learn(
+        self,
+        rows: Rows,
+        tokens: Sequence[Sequence[int]],
+        speeds_B: torch.Tensor,
+        generator: torch.Generator,
+        chance: float,
+    ) -> list[dict[str, torch.Tensor]]:
+        """Where memory runs out, in halves: the sums of gradients are the same."""
+        try:
+            losses = self._forward_backward(rows, tokens, speeds_B, generator, chance)
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+            if self._ranks.count > 1 or len(tokens) == 1:
+                raise NoMemory(rows.examples) from error
+        else:
+            self._weights.gather()
+            return [losses]
+        self.network.zero_grad(set_to_none=True)
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
+        middle = len(tokens) // 2
+        halves = slice(None, middle), slice(middle, None)
+        return [
+            losses
+            for half in halves
+            for losses in self._learn(rows.part(half), tokens[half], speeds_B[half], generator, chance)
+        ]
+
+    def _forward_backward(
+        self,
+        rows: Rows,
+        tokens: Sequence[Sequence[int]],
+        speeds_B: torch.Tensor,
+        generator: torch.Generator,
+        chance: float,
+    ) -> dict[str, torch.Tensor]:
+        features = augmented_features(rows, speeds_B, self.log_mel, self._augment, generator, self.device)
+        losses: dict[str, torch.Tensor] = self.parallel(features, targets_of(tokens, self.device), chance)
+        (sum(map(len, tokens)) * losses["loss"]).backward()
+        return {name: loss.detach() for name, loss in losses.items()}
+
+    def _add_zeros(self, chance: float) -> None:
+        """Of a second of silence, for the other ranks, which wait for this one's gradients."""
+        num_samples = self.log_mel.config.sample_rate
+        samples_BS = torch.zeros(1, num_samples, device=self.device)
+        features = self.log_mel(samples_BS, torch.tensor([num_samples], device=self.device))
+        with buffers_kept(self.network):
+            losses = self.parallel(features, targets_of([(0,)], self.device), chance)
+            (0 * losses["loss"]).backward()
+        self._weights.gather()
+
+
+def augmented_features(
+    rows: Rows,
+    speeds_B: torch.Tensor,
+    log_mel: LogMel,
+    config: AugmentConfig,
+    generator: torch.Generator,
+    device: torch.device,
+) -> Features:
+    samples_BS = rows.samples_BS.to(device, non_blocking=True)
+    rate = log_mel.config.sample_rate
+    samples_BS, lengths_B = augment_samples(samples_BS, rows.lengths_B, rate, config, generator, speeds_B)
+    features = log_mel(samples_BS, lengths_B.to(device))
+    frame_lengths_B = lengths_B // log_mel.config.hop_length
+    is_normalised = log_mel.config.normalize != "none"
+    mel_BMT = mask_features(features.mel_BMT, frame_lengths_B, config, generator, is_normalised)
+    return Features(mel_BMT, features.lengths_B.clone())
+
+
+def targets_of(tokens: Sequence[Sequence[int]], device: torch.device) -> Targets:
+    lengths = [len(row) for row in tokens]
+    labels_BU = torch.zeros(len(tokens), max(lengths), dtype=torch.long)
+    for row_U, row in zip(labels_BU, tokens, strict=True):
+        row_U[: len(row)] = torch.tensor(row)
+    return Targets(labels_BU.to(device), torch.tensor(lengths).to(device))

@@ -1,0 +1,103 @@
+"""What a run learns from: manifests read, a validation split, a vocabulary and a config where there are none yet, tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from fastscribe.checkpoint import Checkpoint
+from fastscribe.checkpoint.validate import validate as check_config
+from fastscribe.config import EncoderConfig
+from fastscribe.errors import UsageError
+from fastscribe.tokenizer import from_sentencepiece
+from fastscribe.training.bpe import TextEncoder, train_vocabulary
+from fastscribe.training.manifest import (
+    Corpus,
+    Example,
+    count_by_share,
+    has_two_sentences,
+    read_manifests,
+    repeat_examples,
+    split_validation,
+    tokenise,
+)
+from fastscribe.training.network import loss_of
+from fastscribe.training.recipe import Recipe
+
+_ENOUGH_TO_VALIDATE = 10  # recordings
+
+
+@dataclass(frozen=True)
+class Material:
+    """What a run learns from and checks itself with, in tokens."""
+
+    corpus: Corpus
+    validation: tuple[Example, ...]
+    checkpoint: Checkpoint  # config and tokenizer; weights where the run starts from some
+
+
+def prepare(
+    recipe: Recipe,
+    init: Checkpoint | None,
+    say: Callable[[str], None] = lambda line: None,
+    where: str | Path = "the recipe",
+) -> Material:
+    """Manifests read, a vocabulary learnt (without `init`), texts in tokens. Writes nothing.
+
+    Raises UsageError; `where` the recipe comes from is named where a key of it is wrong.
+    """
+    if init is not None and not (isinstance(init.config.encoder, EncoderConfig) and init.config.aed is None):
+        kinds = "FastConformer transducers and CTC models"
+        raise UsageError(f"--init {init.path}: only {kinds} can be trained, not Canary, Jasper or QuartzNet ones")
+    data, limits = recipe.data, recipe.data.limits
+    corpus = read_manifests(data.train, limits)
+    if data.validation:
+        kept_apart = read_manifests(data.validation, limits, "validate with")
+        if kept_apart.left_out:
+            say(f"to validate with: {kept_apart}")
+        validation = kept_apart.examples
+    else:
+        training, validation = _split(corpus.examples, recipe.run.seed, data.validation_share, say)
+        corpus = Corpus(training, corpus.left_out)
+    if len(validation) < _ENOUGH_TO_VALIDATE:
+        say(f"{len(validation)} to validate with: the word error rate of so few says little")
+    if init is None:
+        init = _new(recipe, corpus.examples, where)
+    loss_of(recipe.loss, init.config)
+    corpus = tokenise(corpus, TextEncoder(init.tokenizer), limits)
+    return Material(Corpus(repeat_examples(corpus.examples), corpus.left_out), validation, init)
+
+
+def _split(
+    examples: Sequence[Example], seed: int, share: float, say: Callable[[str], None]
+) -> tuple[tuple[Example, ...], tuple[Example, ...]]:
+    """By the share, but of few recordings a tenth, up to ten: fewer would decide by chance which model is the best."""
+    if not has_two_sentences(examples):
+        raise UsageError(
+            f"{len(examples):,} recording{'s' * (len(examples) > 1)} of one sentence: too few to train on some and "
+            "validate with others; give more, or others as data.validation"
+        )
+    by_share = count_by_share(examples, seed=seed, share=share)
+    least = max(1, min(_ENOUGH_TO_VALIDATE, len(examples) // 10))
+    if by_share >= least:
+        return split_validation(examples, seed=seed, share=share)
+    count = max(least, round(share * len(examples)))
+    say(f"validation_share {share:g} gives {by_share:,} of {len(examples):,} recordings: {count:,} instead")
+    try:
+        return split_validation(examples, seed=seed, count=count)
+    except UsageError:  # few sentences, each of many recordings
+        return split_validation(examples, seed=seed, count=1)
+
+
+def _new(recipe: Recipe, examples: Sequence[Example], where: str | Path) -> Checkpoint:
+    """A vocabulary and a config, without weights."""
+    texts = [example.text for example in examples]
+    try:
+        model = train_vocabulary(texts, recipe.model.vocab_size, recipe.model.vocabulary)
+    except UsageError as error:
+        raise UsageError(f"{where}: model.vocab_size: {error}") from error
+    tokenizer = from_sentencepiece(model)
+    config = recipe.model.config(len(tokenizer.pieces))
+    check_config(config, f"{where}: model")
+    return Checkpoint(Path("new"), "fastscribe", config, tokenizer, {})
