@@ -34,6 +34,9 @@ codecs.register_error(_ONE_A_BYTE, lambda error: ("\ufffd" * (error.end - error.
 
 Kind = Literal["subword", "character"]
 
+# Where punctuation loses the space before it: by NeMo's rule, in an attention decoder's words alone, or nowhere.
+Attached = Literal["sentences and words", "words", "nowhere"]
+
 # What a token does to words, going by its text alone.
 Role = Literal["inside", "starts word", "space", "punctuation"]
 
@@ -49,7 +52,7 @@ class Tokenizer:
     kind: Kind
     unknown_ids: frozenset[int] = frozenset()
     silent_ids: frozenset[int] = frozenset()  # control and special tokens: no text
-    tidies: bool = True  # a space before punctuation is taken out of a sentence
+    attached: Attached = "sentences and words"
     begins_with_space: bool = False  # the encoding of any text begins with a word mark
     files: dict[str, bytes] = field(default_factory=dict, compare=False, repr=False)
 
@@ -95,10 +98,15 @@ class Tokenizer:
         return tuple(self.text([i]) for i in range(len(self.pieces)))
 
     @cached_property
-    def punctuation(self) -> frozenset[str]:
+    def _marks(self) -> frozenset[str]:
         """Punctuation characters (Unicode category P) that the vocabulary can write without a word mark."""
         text_pieces = (piece for piece in self.pieces if not _NOT_TEXT.match(piece))
         return frozenset(c for piece in text_pieces for c in piece if unicodedata.category(c).startswith("P"))
+
+    @property
+    def punctuation(self) -> frozenset[str]:
+        """Those that belong to the word before them, whether or not there is a space between."""
+        return frozenset() if self.attached == "nowhere" else self._marks
 
     @cached_property
     def roles(self) -> tuple[Role, ...]:
@@ -115,7 +123,7 @@ class Tokenizer:
     @cached_property
     def punctuation_first_ids(self) -> frozenset[int]:
         """Tokens whose text begins with punctuation."""
-        return frozenset(i for i, text in enumerate(self.token_texts) if text[:1] in self.punctuation)
+        return frozenset(i for i, text in enumerate(self.token_texts) if text[:1] in self._marks)
 
     @cached_property
     def lone_space_ids(self) -> frozenset[int]:
@@ -128,9 +136,12 @@ class Tokenizer:
         return re.compile(r"\s([" + "".join(re.escape(c) for c in sorted(self.punctuation)) + "])")
 
     def sentence(self, ids: Iterable[int]) -> str:
-        """Text of a whole hypothesis; one space before each punctuation character is taken out where NeMo does so."""
-        text = self.text(ids)
-        pattern = self._space_before_punctuation if self.tidies else None
+        """Text of a whole hypothesis."""
+        return self.tidied(self.text(ids))
+
+    def tidied(self, text: str) -> str:
+        """One space before each punctuation character is taken out where NeMo does so."""
+        pattern = self._space_before_punctuation if self.attached == "sentences and words" else None
         return pattern.sub(r"\1", text) if pattern else text
 
 

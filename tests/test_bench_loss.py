@@ -158,7 +158,39 @@ def test_the_slowest_on_a_cpu_is_left_out_where_it_is_to_be_quick(monkeypatch: p
         assert {case.dtype for case in asked if case.form == "logits"} == (
             {"fp16"} if options else set(measuring.DTYPES)
         )
-        assert {dtype for form, dtype in compiled if form == "joint"} == joint
+        assert {dtype for form, dtype in compiled if form == "joint"} == joint | {headline.dtype}
+
+
+def test_quick_is_the_smallest_batch_and_a_time_that_may_be_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[int, float]] = []
+
+    def measured(case: measuring.Case, device: torch.device, most_s: float) -> dict[str, float]:
+        asked.append((case.shape.batch_size, most_s))
+        return {"ms": 1.0}
+
+    monkeypatch.setattr(measuring, "warm_up", lambda device, kinds: None)
+    monkeypatch.setattr(measuring, "libraries", dict)
+    monkeypatch.setattr(measuring, "measured", measured)
+    arguments = ["bench", "loss", "--device", "cpu", "--dtype", "fp32", "--batch-sizes", "5,3,5"]
+    for options, sizes, most_s in (
+        (["--quick"], {3}, 1.0),
+        (["--quick", "--max-seconds", "30"], {3}, 30.0),
+        ([], {3, 5}, 10.0),
+    ):
+        asked.clear()
+        assert CliRunner().invoke(app, [*arguments, *options], catch_exceptions=False).exit_code == 0
+        assert {size for size, _ in asked[2:-1]} == sizes and len(set(asked[2:-1])) == len(sizes)
+        assert {seconds for _, seconds in asked} == {most_s}
+
+
+def test_a_plot_takes_the_place_of_a_picture_only(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("mine")
+    for place, problem in (("notes.txt", "no PNG"), ("nowhere/x.png", "cannot be written")):
+        with pytest.raises(UsageError, match=problem):
+            CliRunner().invoke(
+                app, ["bench", "loss", "--plot", str(tmp_path / place)], catch_exceptions=False, standalone_mode=False
+            )
+    assert (tmp_path / "notes.txt").read_text() == "mine"
 
 
 def test_a_plot_wants_matplotlib_before_anything_is_measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

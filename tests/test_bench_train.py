@@ -56,6 +56,14 @@ def test_a_batch_without_room_is_a_line_of_its_own(monkeypatch: pytest.MonkeyPat
 
 def test_what_cannot_be_had() -> None:
     twice = ("-m", MODEL, "--random", "parakeet-tdt-0.6b")
-    for arguments in (twice, ("--random", "nothing"), ("-m", MODEL, "--batch-sizes", "0"), ("-m", "nowhere.nemo")):
+    for arguments in (
+        twice,
+        ("--random", "nothing"),
+        ("-m", MODEL, "--batch-sizes", "0"),
+        ("-m", "nowhere.nemo"),
+        ("--random", "tiny-canary"),
+        ("--random", "tiny-jasper"),
+        ("-m", MODEL, "--sequence-s", "inf"),
+    ):
         done = bench(*arguments)
         assert done.returncode == 2 and done.stdout == "" and done.stderr.count("\n") == 1, done.stderr

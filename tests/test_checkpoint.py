@@ -11,6 +11,7 @@ import re
 import shutil
 import tarfile
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -90,6 +91,10 @@ def test_native_round_trip(model_folder: Path, tmp_path: Path, dtype: torch.dtyp
     for name, tensor in again.weights.items():
         assert torch.equal(tensor, original.weights[name].to(dtype))
     build_model(again.config, again.weights, "own")
+    assert again.tokenizer == original.tokenizer
+    taught = replace(original, tokenizer=replace(original.tokenizer, attached="nowhere"))
+    native.write(taught, tmp_path / "own", dtype)
+    assert read_checkpoint(tmp_path / "own").tokenizer == taught.tokenizer != original.tokenizer
 
 
 def test_config_json_round_trip_and_strictness(model_folder: Path) -> None:

@@ -572,5 +572,5 @@ def test_a_file_that_is_no_longer_16_bit(tmp_path):
 def test_default_threads_are_a_sensible_number(monkeypatch):
     assert 2 <= default_threads() <= 32
     for processors, threads in ((1, 2), (2, 2), (4, 2), (16, 14), (256, 32)):
-        monkeypatch.setattr(loader, "_usable_processors", lambda processors=processors: processors)
+        monkeypatch.setattr(loader, "usable_processors", lambda processors=processors: processors)
         assert default_threads() == threads

@@ -98,6 +98,19 @@ def test_one_space_before_punctuation_goes() -> None:
     assert tokenizer.sentence([0, 1, 2, 3, 2, 1, 4]) == "say'no'."
 
 
+@pytest.mark.parametrize("attached", ["sentences and words", "words", "nowhere"])
+def test_where_punctuation_belongs_to_the_word_before(attached) -> None:
+    tokenizer = Tokenizer(pieces=("▁say", "▁", "'", "no", ".", "▁'"), kind="subword", attached=attached)
+    is_there = attached == "sentences and words"
+    assert tokenizer.sentence([0, 1, 2, 3, 4]) == ("say'no." if is_there else "say 'no.")
+    assert tokenizer.tidied("oh , no 'no'") == ("oh , no'no'" if is_there else "oh , no 'no'")
+    roles = tokenizer.roles
+    assert roles[0] == roles[1] == "starts word" and roles[3] == "inside"
+    marks = ("inside", "inside", "starts word") if attached == "nowhere" else ("punctuation",) * 3
+    assert (roles[2], roles[4], roles[5]) == marks
+    assert tokenizer.punctuation_first_ids == {2, 4, 5}
+
+
 def test_folder_without_tokenizer(tmp_path) -> None:
     with pytest.raises(FileNotFoundError, match="no tokenizer"):
         from_folder(tmp_path, 3)

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -368,6 +369,20 @@ def test_one_sentence_cannot_be_on_both_sides(tmp_path: Path) -> None:
     for texts, said in ((["one"], "^1 recording of one sentence: too few"), (["one", "One."], "^2 recordings of one")):
         with pytest.raises(UsageError, match=said):
             prepare(parse_recipe(recipe_for(tmp_path, texts, 0.02), tmp_path / "a.yaml"), None)
+
+
+def test_random_batches_are_played_at_the_same_speeds(manifest: Path, tmp_path: Path) -> None:
+    shares = []
+    for name, speeds in (("one", [1.0]), ("two", [0.5, 2.0])):
+        recipe = recipe_of(manifest, augment={**STILL["augment"], "speeds": speeds})
+        material = prepare(recipe, None)
+        alike = tuple(replace(example, duration_s=2.0) for example in material.corpus.examples)
+        material = replace(material, corpus=replace(material.corpus, examples=alike))
+        folder = tmp_path / name
+        folder.mkdir()
+        trainer = Trainer(recipe, material, RunFolder(folder), torch.device("cpu"), torch.float32, print)
+        shares.append(trainer.naive_padding().frames)
+    assert shares[0] == 0 < shares[1]
 
 
 @pytest.mark.parametrize("seed", range(4))

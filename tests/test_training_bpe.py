@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import random
+from dataclasses import replace
 
 import pytest
 import sentencepiece
@@ -14,6 +15,8 @@ from hypothesis import strategies as st
 from fastscribe.errors import UsageError
 from fastscribe.tokenizer import Tokenizer, from_characters, from_folder, from_huggingface, from_sentencepiece
 from fastscribe.training.bpe import TextEncoder, clean_text, train_vocabulary
+from fastscribe.transcript import words_of
+from fastscribe.types import Token
 
 TEXT = "the a singing ship, sails over Seven seas; and it's there. She said so! Where? Nowhere at all"
 WORDS = TEXT.split()
@@ -88,6 +91,19 @@ def test_what_is_encoded_decodes_to_itself(model, encoder, data) -> None:
     text = " ".join(data.draw(st.text(sorted(set(TEXT) - {" "}), max_size=60)).split())
     ids = encoder(text)
     assert ids is not None and from_sentencepiece(model).text(ids) == text
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram"])
+def test_a_model_can_write_what_it_was_taught(kind, tmp_path) -> None:
+    """Sentences and words, whatever stands before a space."""
+    texts = ['He said: "go" (now), - "go"!', "It rose 50 % & fell - twice.", "¿Qué? «Oui» , no / yes", "a 'b' c"] * 3
+    tokenizer = replace(from_sentencepiece(train_vocabulary(texts, 42, kind)), attached="nowhere")
+    encode = TextEncoder(tokenizer)
+    for text in map(clean_text, texts):
+        ids = encode(text)
+        assert ids is not None and tokenizer.sentence(ids) == text
+        words = words_of([Token(token_id, "", 0.0, 0.0, 1.0) for token_id in ids], tokenizer)
+        assert " ".join(word.text for word in words) == text
 
 
 def test_long_texts_are_learnt_from_too() -> None:

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+import torch
 
 from fastscribe.checkpoint import Checkpoint, read_checkpoint
 from fastscribe.training.fingerprint import fingerprint
@@ -58,9 +59,17 @@ def test_recipe_vocabulary_and_model(checkpoint: Checkpoint) -> None:
     assert files and differing(checkpoint, checkpoint=other) == ["vocabulary"]
 
 
+def test_weights_to_start_from(checkpoint: Checkpoint) -> None:
+    weights = {"a": torch.zeros(2, 3, dtype=torch.bfloat16), "b": torch.tensor(1)}
+    start = replace(checkpoint, weights=weights)
+    assert differing(start, checkpoint=replace(checkpoint, weights=dict(reversed(weights.items())))) == []
+    for changed in ({"a": torch.zeros(3, 2, dtype=torch.bfloat16)}, {"a": weights["a"] + 1}, {"b": torch.tensor(2)}):
+        assert differing(start, checkpoint=replace(start, weights=weights | changed)) == ["starting weights"]
+
+
 def test_a_run_from_a_checkpoint_asks_for_no_model_section(checkpoint: Checkpoint) -> None:
     recipe = Recipe(DATA, model=ModelRecipe(d_model=64))
     assert differing(checkpoint, recipe=recipe) == ["recipe"]
-    tuned = replace(checkpoint, weights={"a": None})  # type: ignore[dict-item]
+    tuned = replace(checkpoint, weights={"a": torch.zeros(1)})
     given = {"checkpoint": tuned, "examples": EXAMPLES, "validation": EXAMPLES}
     assert fingerprint(Recipe(DATA), **given) == fingerprint(recipe, **given)  # type: ignore[arg-type]

@@ -50,7 +50,10 @@ def test_sections_and_paths_beside_the_recipe(tmp_path: Path) -> None:
         ({"data": {"train": "a"}, "model": {"d_model": "x"}}, "model.d_model: 'x' is not a whole number"),
         ({"data": {"train": "a"}, "model": {"ctc": 1}}, "model.ctc: 1 is not true or false"),
         ({"data": {"train": "a"}, "batch": {"seconds": "most"}}, "batch.seconds: 'most' is not a number or 'auto'"),
-        ({"data": {"train": "a"}, "optimiser": {"betas": [1]}}, "optimiser.betas: [1] is not a list of the right"),
+        ({"data": {"train": "a"}, "optimiser": {"betas": [1]}}, "optimiser.betas: [1] is not a list of 2"),
+        ({"data": {"train": "a"}, "optimiser": {"betas": 0.9}}, "optimiser.betas: 0.9 is not a list of 2"),
+        ({"data": {"train": "a"}, "augment": {"speeds": 1.0}}, "augment.speeds: 1.0 is not a list"),
+        ({"data": {"train": "a"}, "model": {"durations": None}}, "model.durations: None is not a list"),
         ({"data": {"train": "a"}, "augment": {"speeds": [3.0]}}, "speeds"),
         ({"data": {"train": "a"}, "optimiser": 3}, "optimiser: not a mapping"),
         ({"data": {"train": []}}, "recipe.yaml: data.train: give the manifests"),
@@ -83,7 +86,10 @@ def test_mistakes(values: object, said: str) -> None:
         ("optimiser", "weight_decay", [-1], [0]),
         ("optimiser", "clip_norm", [0], [None, 0.1]),
         *(("loss", name, [-0.1, 1.1], [0, 1]) for name in ("ctc_weight", "omega")),
-        ("loss", "fastemit", [-0.1], [0]),
+        *(("loss", name, [-0.1], [0]) for name in ("fastemit", "sigma")),
+        *(("augment", name, [[-1000, 0], [0, 1000], [3, 2]], [[-100, 100]]) for name in ("noise_db", "gain_db")),
+        ("augment", "noise_slope", [[-50, 0]], [[0, 0]]),
+        ("augment", "reverb_s", [[0, 0.1], [1e-6, 0.1], [0.1, 100]], [[0.01, 10]]),
         ("loss", "clamp", [0], [None, 1]),
         ("model", "subsampling_factor", [0, 1, 6, 64], [2, 4, 8]),
         ("model", "conv_kernel", [0, 8], [1, 9]),
@@ -124,6 +130,21 @@ def test_a_file_that_is_no_yaml(tmp_path: Path) -> None:
         read_recipe(tmp_path / "a.yaml")
     with pytest.raises(UsageError, match="cannot be read"):
         read_recipe(tmp_path / "none.yaml")
+
+
+@pytest.mark.parametrize("text", ["run: {epochs: 5}\nrun: {seed: 3}\n", "run:\n  epochs: 5\n  seed: 1\n  epochs: 6\n"])
+def test_a_key_that_comes_twice(tmp_path: Path, text: str) -> None:
+    (tmp_path / "recipe.yaml").write_text("data: {train: a.jsonl}\n" + text)
+    with pytest.raises(UsageError, match=r"recipe\.yaml.* comes twice") as caught:
+        read_recipe(tmp_path / "recipe.yaml")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("is_tuning", [False, True])
+def test_a_section_whose_keys_are_all_commented_out(tmp_path: Path, is_tuning: bool) -> None:
+    (tmp_path / "recipe.yaml").write_text("data: {train: a.jsonl}\nrun:\n#  epochs: 5\noptimiser:\n")
+    given = read_recipe(tmp_path / "recipe.yaml", is_tuning)
+    assert given == parse_recipe({"data": {"train": "a.jsonl"}}, tmp_path / "recipe.yaml", is_tuning)
 
 
 def test_a_file_too_large_for_a_recipe(tmp_path: Path) -> None:

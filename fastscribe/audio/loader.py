@@ -11,7 +11,6 @@ Dimensions: B batch, S samples, C channels.
 from __future__ import annotations
 
 import math
-import os
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,6 +25,7 @@ from fastscribe.audio.rates import context_samples, is_plain_ratio, output_lengt
 from fastscribe.audio.read import read_into, read_native_into, sample_type
 from fastscribe.audio.source import to_failure
 from fastscribe.crew import Crew
+from fastscribe.processors import usable_processors
 from fastscribe.types import AudioInfo, Batch, Failure, NativeRows, Utterance
 
 # No batch when none of its utterances could be read; a failure comes with the utterance that it cost.
@@ -39,17 +39,7 @@ _SPARE_PART = 32  # one of so many samples of a batch may be spare: padding that
 
 def default_threads() -> int:
     """Reader threads for the processors that this process may use: two are left to whoever drives the device."""
-    return min(max(2, _usable_processors() - 2), _MOST_THREADS)
-
-
-def _usable_processors() -> int:
-    known = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    try:
-        with open("/sys/fs/cgroup/cpu.max", encoding="ascii") as file:  # a container's share, "max 100000" for no limit
-            quota, period = file.read().split()
-        return known if quota == "max" else max(1, min(known, int(quota) // int(period)))
-    except (OSError, ValueError):
-        return known
+    return min(max(2, usable_processors() - 2), _MOST_THREADS)
 
 
 def load_batches(

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from fastscribe.bench.energy import nvidia_id
+from fastscribe.processors import usable_processors
 from fastscribe.recognizer import cpu_name
 
 _PACKAGES = (
@@ -33,7 +34,7 @@ def facts(device: torch.device, root: Path) -> dict[str, Any]:
         "python": platform.python_version(),
         "kernel": platform.release(),
         "cpu": cpu_name(),
-        "cpu_cores": len(os.sched_getaffinity(0)),
+        "cpu_cores": usable_processors(),
         "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
         "disk_free_gib": round(shutil.disk_usage(root).free / 2**30, 1),
         "shared_memory_free_gib": round(shutil.disk_usage("/dev/shm").free / 2**30, 1)

@@ -325,7 +325,7 @@ def random_tokenizer(config: ModelConfig) -> Tokenizer:
     pieces = [*controls, *made_up, *punctuation]
     assert len(set(pieces)) == config.num_labels
     if controls:
-        return replace(from_pieces(pieces), tidies=False)
+        return replace(from_pieces(pieces), attached="words")
     vocabulary = {piece: number for number, piece in enumerate(pieces)}
     return from_huggingface(json.dumps({"model": {"type": "BPE", "vocab": vocabulary}}).encode(), config.num_labels)
 

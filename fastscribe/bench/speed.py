@@ -9,7 +9,6 @@ model is in memory at a time.
 from __future__ import annotations
 
 import math
-import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -27,6 +26,7 @@ from fastscribe.bench.reach import Reach
 from fastscribe.config import Options
 from fastscribe.device import is_out_of_memory
 from fastscribe.errors import UsageError
+from fastscribe.processors import usable_processors
 from fastscribe.recognizer import torch_dtype
 from fastscribe.run import Transcriber
 from fastscribe.types import Batch, Failure
@@ -113,7 +113,7 @@ def make_recordings(folder: Path, count: int, rtfx: float | None = None) -> Reco
     """FLAC files of leaderboard-like lengths below `folder`; with `rtfx`, of more than a few thousand some are copies."""
     copies = 1 if rtfx is None else max(1, count // _MOST)
     waves = synthetic.waves(synthetic.leaderboard_lengths_s(count // copies, seed=3), seed=4)
-    paths = synthetic.write_files(folder / "once", waves, "flac", len(os.sched_getaffinity(0)))
+    paths = synthetic.write_files(folder / "once", waves, "flac", usable_processors())
     if copies == 1:
         return Recordings((str(folder / "once"),), count, rtfx=rtfx)
     throughput.hard_links(paths, folder / "copies", copies)

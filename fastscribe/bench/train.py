@@ -7,7 +7,6 @@ processes of this machine: gloo on CPUs, with the cores divided among them, NCCL
 
 from __future__ import annotations
 
-import os
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -25,6 +24,7 @@ from fastscribe.bench.timing import time_call
 from fastscribe.config import ModelConfig
 from fastscribe.device import is_out_of_memory
 from fastscribe.freed_memory import keep_freed_memory
+from fastscribe.processors import usable_processors
 from fastscribe.training.loss.config import TransducerLossConfig
 from fastscribe.training.network import Network, Targets, new_model
 from fastscribe.training.ranks import data_parallel
@@ -106,7 +106,7 @@ def _rank(rank: int, config: ModelConfig, device_type: str, case: Case, folder: 
     if device.type == "cuda":
         torch.cuda.set_device(device)
     else:
-        torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // case.ranks))
+        torch.set_num_threads(max(1, usable_processors() // case.ranks))
     dist.init_process_group(
         "nccl" if device.type == "cuda" else "gloo",
         init_method=f"file://{folder}/rendezvous",

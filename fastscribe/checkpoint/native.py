@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from fastscribe.errors import CheckpointError
 
 FORMAT = "fastscribe"
 FORMAT_VERSION = 1
+KEEPS_SPACES_KEY = "keeps_spaces"  # true where punctuation is written as the model was taught, and not as NeMo does
 RANDOM_KEY = "random_weights"  # true in a model that was made for benchmarks
 
 
@@ -30,6 +32,8 @@ def read(folder: Path, stored: Mapping[str, Any]) -> Checkpoint:
         config = ModelConfig.from_json(stored["model"])
         validate(config, folder / "config.json")
     tokenizer, weights = read_tokenizer(folder, config), load_safetensors(folder / "model.safetensors")
+    if stored.get(KEEPS_SPACES_KEY) is True:
+        tokenizer = replace(tokenizer, attached="nowhere")
     return Checkpoint(folder, "fastscribe", config, tokenizer, weights, stored.get(RANDOM_KEY) is True)
 
 
@@ -48,6 +52,8 @@ def write(checkpoint: Checkpoint, folder: Path, dtype: torch.dtype) -> None:
     for name, content in checkpoint.tokenizer.files.items():
         (folder / name).write_bytes(content)
     stored = {"format": FORMAT, "format_version": FORMAT_VERSION, "model": checkpoint.config.to_json()}
+    if checkpoint.tokenizer.attached == "nowhere":
+        stored[KEEPS_SPACES_KEY] = True
     if checkpoint.has_random_weights:
         stored[RANDOM_KEY] = True
     (folder / "config.json").write_text(json.dumps(stored, indent=2) + "\n", encoding="utf-8")

@@ -62,7 +62,7 @@ def each_key_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def fitting(tokenizer: Tokenizer, config: ModelConfig) -> Tokenizer:
     """The tokenizer for a model of the kind: NeMo leaves the sentences of an attention decoder as they are."""
-    return tokenizer if config.aed is None else replace(tokenizer, tidies=False)
+    return tokenizer if config.aed is None else replace(tokenizer, attached="words")
 
 
 def read_tokenizer(folder: Path, config: ModelConfig) -> Tokenizer:

@@ -88,7 +88,7 @@ def train(
     ranks = Ranks.of_torchrun()
     is_shown = ranks.rank == 0 and not quiet
     told = say if is_shown else _say_nothing
-    is_recipe = recipe.suffix in _RECIPES
+    is_recipe = recipe.suffix.lower() in _RECIPES
     if init is not None and is_recipe and has_model_section(recipe):
         told(f"{recipe}: its model section is not used: --init brings the model")
     folder = RunFolder(output_dir)
@@ -129,7 +129,7 @@ def _recipe(path: Path, epochs: int | None, is_tuning: bool) -> Recipe:
 
     from fastscribe.training.recipe import default_recipe, read_recipe
 
-    recipe = read_recipe(path, is_tuning) if path.suffix in _RECIPES else default_recipe(path, is_tuning)
+    recipe = read_recipe(path, is_tuning) if path.suffix.lower() in _RECIPES else default_recipe(path, is_tuning)
     return recipe if epochs is None else replace(recipe, run=replace(recipe.run, epochs=epochs))
 
 

@@ -7,6 +7,12 @@ from dataclasses import dataclass
 
 from fastscribe.errors import UsageError
 
+_DB = (-100.0, 100.0)
+_BOUNDS = {  # beyond which float32 samples overflow, or nothing is left of them
+    **dict.fromkeys(("reverb_db", "babble_db", "noise_db", "gain_db"), _DB),
+    "reverb_s": (0.01, 10.0),
+    "noise_slope": (-4.0, 4.0),
+}
 PERCENT = 100  # speeds are whole hundredths, so that resampling's ratios are small
 
 
@@ -39,9 +45,10 @@ class AugmentConfig:
                 raise UsageError(f"{name} {getattr(self, name)!r}: not a number from 0 to 1")
         for name in ("reverb_s", "reverb_db", "babble_db", "noise_db", "noise_slope", "gain_db"):
             least, most = getattr(self, name)
-            if not -math.inf < least <= most < math.inf:
-                raise UsageError(f"{name} {getattr(self, name)!r}: not (least, most)")
-        if not self.speeds or min(self.babble_voices, self.reverb_s[0]) <= 0:
-            raise UsageError("speeds, babble_voices and reverb_s: not above 0")
+            lowest, highest = _BOUNDS[name]
+            if not lowest <= least <= most <= highest:
+                raise UsageError(f"{name} {getattr(self, name)!r}: not (least, most) from {lowest:g} to {highest:g}")
+        if not self.speeds or self.babble_voices <= 0:
+            raise UsageError("speeds and babble_voices: not above 0")
         if min(self.freq_masks, self.time_masks) < 0:
             raise UsageError("freq_masks, time_masks: not numbers from 0")

@@ -33,7 +33,7 @@ _UNIGRAM, _BPE = 1, 2  # and of models
 def clean_text(text: str) -> str:
     """A transcript as a model shall learn to write it: NFKC, one kind of quotes and dashes, single spaces.
 
-    Invisible format characters go; so does a space before a punctuation mark, which Tokenizer.sentence never writes.
+    Invisible format characters go, and so does a space before a punctuation mark.
     """
     text = unicodedata.normalize("NFKC", text.translate(_UNIFIED)).translate(_UNIFIED)
     text = "".join(char for char in text if unicodedata.category(char) not in ("Cf", "Cs", "Co", "Cn"))

@@ -6,7 +6,9 @@ Of recordings it knows what was made of the manifests, not where they lie: a cor
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+
+import torch
 
 from fastscribe.checkpoint import Checkpoint
 from fastscribe.training.manifest import Example
@@ -30,9 +32,16 @@ def fingerprint(
         "recipe": repr(sections),
         "model": repr(checkpoint.config),
         "vocabulary": _digest(part for name in sorted(files) for part in (name.encode(), files[name])),
+        "starting weights": _digest(_stored(checkpoint)),
         "data": _digest(map(_told, examples)),
         "validation set": _digest(map(_told, validation)),
     }
+
+
+def _stored(checkpoint: Checkpoint) -> Iterator[bytes]:
+    for name, tensor in sorted(checkpoint.weights.items()):
+        yield f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode()
+        yield tensor.contiguous().view(-1).view(torch.uint8).numpy().tobytes()
 
 
 def _told(example: Example) -> bytes:

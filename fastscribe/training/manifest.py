@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import math
 import os
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -138,11 +139,13 @@ def _sorted_out(judged: Iterable[tuple[Example, str | None]], left_out: Mapping[
 
 
 def _unusable(example: Example, limits: ExampleLimits) -> str | None:
+    if not example.text:
+        return "without text"
     if example.duration_s < limits.min_duration_s:
         return f"shorter than {limits.min_duration_s:g} s"
     if example.duration_s > limits.max_duration_s:
         return f"longer than {limits.max_duration_s:g} s"
-    return None if example.text else "without text"
+    return None
 
 
 def _unfit(example: Example, tokens: tuple[int, ...] | None, limits: ExampleLimits) -> str | None:
@@ -187,6 +190,16 @@ def _folder_examples(part: ManifestPart) -> Iterator[Example]:
         raise UsageError(f"{part.path}: no recording here has a .txt of the same name beside it")
     for path, text_path in pairs:
         yield _paired(part, path, text_path)
+    for path in (path for stem, path in recordings if stem not in texts):
+        yield Example(path, "", _length_s(path), repeat=part.repeat)  # to be counted
+
+
+def _length_s(path: str) -> float:
+    """0 where that cannot be read."""
+    try:
+        return probe(Source(path, path, path)).duration_s
+    except AudioError:
+        return 0.0
 
 
 def _paired(part: ManifestPart, path: str, text_path: str) -> Example:
@@ -259,8 +272,9 @@ def split_validation(
 ) -> tuple[tuple[Example, ...], tuple[Example, ...]]:
     """(training, validation) without a sentence in both, whoever says it, in whatever case and punctuation.
 
-    Give one of `share` (about that share of the sentences) and `count` (whole sentences until so many examples). Which
-    side a sentence is on depends on the sentence and the seed: with `share`, adding a corpus later moves none.
+    Give one of `share` (about that share of the sentences) and `count` (whole sentences, together at most so many examples;
+    where no sentence has so few, one that has the fewest). Which side a sentence is on depends on the sentence and the
+    seed: with `share`, adding a corpus later moves none.
     Raises UsageError where either side would be empty.
     """
     if (share is None) == (count is None):
@@ -268,7 +282,7 @@ def split_validation(
     keys = [_sentence(example.text) for example in examples]
     places = {key: _place(key, seed) for key in keys}
     if count is not None:
-        chosen = set(sorted(keys, key=lambda key: (places[key], key))[:count])
+        chosen = _whole_sentences(Counter(keys), places, count)
     else:
         chosen = {key for key in places if places[key] < (share or 0)}
     training = tuple(example for example, key in zip(examples, keys, strict=True) if key not in chosen)
@@ -277,6 +291,17 @@ def split_validation(
         asked = f"share {share}" if count is None else f"count {count}"
         raise UsageError(f"validation {asked} of {len(examples)} examples leaves none on one side")
     return training, validation
+
+
+def _whole_sentences(sizes: Mapping[str, int], places: Mapping[str, float], count: int) -> set[str]:
+    if count < 1:
+        return set()
+    chosen: set[str] = set()
+    for key in sorted(sizes, key=lambda key: (places[key], key)):
+        if sizes[key] <= count:
+            chosen.add(key)
+            count -= sizes[key]
+    return chosen or set(sorted(sizes, key=lambda key: (sizes[key], places[key], key))[:1])
 
 
 def _sentence(text: str) -> str:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fastscribe.checkpoint import Checkpoint
 from fastscribe.checkpoint.validate import validate as check_config
-from fastscribe.config import EncoderConfig
+from fastscribe.config import EncoderConfig, ModelConfig
 from fastscribe.errors import UsageError
 from fastscribe.tokenizer import from_sentencepiece
 from fastscribe.training.bpe import TextEncoder, train_vocabulary
@@ -47,9 +47,8 @@ def prepare(
 
     Raises UsageError; `where` the recipe comes from is named where a key of it is wrong.
     """
-    if init is not None and not (isinstance(init.config.encoder, EncoderConfig) and init.config.aed is None):
-        kinds = "FastConformer transducers and CTC models"
-        raise UsageError(f"--init {init.path}: only {kinds} can be trained, not Canary, Jasper or QuartzNet ones")
+    if init is not None:
+        check_trainable(init.config, f"--init {init.path}")
     data, limits = recipe.data, recipe.data.limits
     corpus = read_manifests(data.train, limits)
     if data.validation:
@@ -65,8 +64,17 @@ def prepare(
     if init is None:
         init = _new(recipe, corpus.examples, where)
     loss_of(recipe.loss, init.config)
+    if not init.config.durations and recipe.loss.is_for_tdt:
+        say("loss.sigma and loss.omega are for TDT: this model has no durations and does without them")
     corpus = tokenise(corpus, TextEncoder(init.tokenizer), limits)
     return Material(Corpus(repeat_examples(corpus.examples), corpus.left_out), validation, init)
+
+
+def check_trainable(config: ModelConfig, what: str) -> None:
+    """Raises UsageError, which begins with `what`."""
+    if not isinstance(config.encoder, EncoderConfig) or config.aed is not None:
+        kinds = "FastConformer transducers and CTC models"
+        raise UsageError(f"{what}: only {kinds} can be trained, not Canary, Jasper or QuartzNet ones")
 
 
 def _split(
@@ -80,14 +88,12 @@ def _split(
         )
     by_share = count_by_share(examples, seed=seed, share=share)
     least = max(1, min(_ENOUGH_TO_VALIDATE, len(examples) // 10))
-    if by_share >= least:
+    if least <= by_share < len(examples):
         return split_validation(examples, seed=seed, share=share)
-    count = max(least, round(share * len(examples)))
-    say(f"validation_share {share:g} gives {by_share:,} of {len(examples):,} recordings: {count:,} instead")
-    try:
-        return split_validation(examples, seed=seed, count=count)
-    except UsageError:  # few sentences, each of many recordings
-        return split_validation(examples, seed=seed, count=1)
+    count = min(max(least, round(share * len(examples))), len(examples) - 1)
+    training, validation = split_validation(examples, seed=seed, count=count)
+    say(f"validation_share {share:g} gives {by_share:,} of {len(examples):,} recordings: {len(validation):,} instead")
+    return training, validation
 
 
 def _new(recipe: Recipe, examples: Sequence[Example], where: str | Path) -> Checkpoint:
@@ -97,7 +103,7 @@ def _new(recipe: Recipe, examples: Sequence[Example], where: str | Path) -> Chec
         model = train_vocabulary(texts, recipe.model.vocab_size, recipe.model.vocabulary)
     except UsageError as error:
         raise UsageError(f"{where}: model.vocab_size: {error}") from error
-    tokenizer = from_sentencepiece(model)
+    tokenizer = replace(from_sentencepiece(model), attached="nowhere")
     config = recipe.model.config(len(tokenizer.pieces))
     check_config(config, f"{where}: model")
     return Checkpoint(Path("new"), "fastscribe", config, tokenizer, {})

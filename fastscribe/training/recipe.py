@@ -39,7 +39,15 @@ _TUNING: dict[str, dict[str, Any]] = {  # the defaults where a run starts from a
 
 
 class _Loader(yaml.SafeLoader):
-    """With numbers as YAML 1.2 and everybody else writes them: to PyYAML alone, 1e-4 is text."""
+    """With numbers as YAML 1.2 and everybody else writes them: to PyYAML alone, 1e-4 is text. Each key once."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
+        for index, (key, (key_node, _)) in enumerate(zip(keys, node.value, strict=True)):
+            if key in keys[:index]:
+                problem = f"{key} comes twice"
+                raise yaml.constructor.ConstructorError(None, None, problem, key_node.start_mark)
+        return super().construct_mapping(node, deep)
 
 
 _Loader.add_implicit_resolver(
@@ -186,8 +194,13 @@ class LossRecipe:
 
     def __post_init__(self) -> None:
         _check(self, lambda share: 0 <= share <= 1, "a number from 0 to 1", "ctc_weight", "omega")
-        _check(self, lambda value: value >= 0, "a number from 0", "fastemit")
+        _check(self, lambda value: value >= 0, "a number from 0", "fastemit", "sigma")
         _check(self, lambda value: value > 0, "a number above 0", "clamp")
+
+    @property
+    def is_for_tdt(self) -> bool:
+        """Whether something is asked for that other models have not."""
+        return (self.sigma, self.omega) != (LossRecipe.sigma, LossRecipe.omega)
 
 
 @dataclass(frozen=True)
@@ -269,9 +282,9 @@ def parse_recipe(values: Any, path: Path, is_tuning: bool = False) -> Recipe:
     values = dict(values)
     values["data"] = _data(values.get("data"), path)
     for section, defaults in _TUNING.items() if is_tuning else ():
-        given = values.get(section, {})
-        if isinstance(given, Mapping):
-            values[section] = {**defaults, **given}
+        given = values.get(section)
+        if given is None or isinstance(given, Mapping):
+            values[section] = {**defaults, **(given or {})}
     recipe = _parsed(Recipe, values, str(path), "")
     assert isinstance(recipe, Recipe)
     return recipe
@@ -314,7 +327,7 @@ def _parsed(kind: type, values: Any, path: str, where: str) -> Any:
 
 def _value(kind: Any, value: Any, path: str, where: str) -> Any:
     if dataclasses.is_dataclass(kind) and isinstance(kind, type):
-        return _parsed(kind, value, path, f"{where}.")
+        return _parsed(kind, {} if value is None else value, path, f"{where}.")  # all of its keys may be commented out
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin is tuple and isinstance(value, (list, tuple)):
         kinds = [arguments[0]] * len(value) if arguments[-1] is ... else list(arguments)
@@ -333,6 +346,8 @@ def _is(kind: Any, value: Any) -> bool:
         return any(_is(one, value) for one in arguments)
     if origin is Literal:
         return any(value == one and type(value) is type(one) for one in arguments)
+    if origin is tuple:
+        return False  # of lists, _value has taken the right ones
     if kind is float:
         return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
     if kind is int:
@@ -347,6 +362,6 @@ def _description(kind: Any) -> str:
     if origin is Literal:
         return " or ".join(map(repr, arguments))
     if origin is tuple:
-        return "a list of the right length"
+        return "a list" if arguments[-1] is ... else f"a list of {len(arguments)}"
     names = {int: "a whole number from 0", float: "a number", bool: "true or false", str: "text", type(None): "null"}
     return names.get(kind, "a mapping")

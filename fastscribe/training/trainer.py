@@ -200,10 +200,10 @@ class Trainer:
         return padding_share(batches, self._durations / speeds, self._tokens)
 
     def naive_padding(self) -> PaddingShare:
-        """Of random batches of the same mean size."""
+        """Of random batches of the same mean size, in the first epoch."""
         mean_size = len(self.examples) / max(1, self.epoch_batches * self.ranks.count)
         naive = naive_batches(len(self.examples), mean_size, self.recipe.run.seed)
-        return padding_share(naive, self._durations, self._tokens)
+        return padding_share(naive, self._durations / self._first_epoch[1], self._tokens)
 
     # --- the run -----------------------------------------------------------------------------------------------------
 

@@ -50,7 +50,8 @@ def validate(
             continue
         batch = Batch((), rows.samples_BS.numpy(), rows.lengths_B.numpy())
         for index, heard in zip(rows.examples, recognizer.transcribe(batch), strict=True):
-            pairs.append((examples[index].text, checkpoint.tokenizer.sentence(heard.token_ids)))
+            tokenizer = checkpoint.tokenizer
+            pairs.append((tokenizer.tidied(examples[index].text), tokenizer.sentence(heard.token_ids)))
     if not pairs:
         raise UsageError(f"none of the {len(examples)} recordings to validate with can be read")
     return _validated(pairs)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
@@ -16,6 +15,7 @@ from fastscribe.bench.against import turns
 from fastscribe.bench.against.peers import Peer
 from fastscribe.bench.against.process import Worker
 from fastscribe.bench.against.recordings import Recording, gather
+from fastscribe.processors import usable_processors
 
 _PACKAGES = ("fastscribe", "torch", "numpy")
 _STATISTIC = (
@@ -80,7 +80,7 @@ def _common(asked: Comparison, recordings: Sequence[Recording]) -> dict[str, Any
     """What both sides are told."""
     return {
         "device": asked.device,
-        "threads": len(os.sched_getaffinity(0)),
+        "threads": usable_processors(),
         "paths": [recording.path for recording in recordings],
         "root": str(Path(fastscribe.__file__).parents[1]),
     }
@@ -98,7 +98,7 @@ def _settings(asked: Comparison, recordings: Sequence[Recording]) -> dict[str, A
         "audio_s": round(sum(lengths_s), 2),
         "shortest_s": round(min(lengths_s), 2),
         "longest_s": round(max(lengths_s), 2),
-        "threads": len(os.sched_getaffinity(0)),
+        "threads": usable_processors(),
         "runs": asked.runs,
         "statistic": _STATISTIC,
     }

@@ -68,11 +68,11 @@ class BenchDtype(str, Enum):
 
 
 def numbers(text: str) -> list[int]:
-    """ "1,2,4" -> [1, 2, 4]"""
+    """ "1,2,4" -> [1, 2, 4], each once"""
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isdecimal() and int(part) > 0 for part in parts):
         raise typer.BadParameter(f"{text!r}: not whole numbers above 0, separated by commas")
-    return [int(part) for part in parts]
+    return list(dict.fromkeys(map(int, parts)))
 
 
 def check_places(json_file: Path | None, report_html: Path | None, inputs: Sequence[str | Path] = ()) -> None:

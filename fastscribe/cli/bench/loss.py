@@ -11,13 +11,26 @@ from typing import Annotated, Any
 from fastscribe.cli.app import option
 from fastscribe.cli.bench.common import DEVICE_HELP, JsonFile, ReportHtml, bench, check_places, numbers, result
 from fastscribe.errors import OutputError, UsageError
+from fastscribe.report.files import check_place
 from fastscribe.terminal import show
 
 _BATCH_SIZES = {"cpu": [1, 4], "cuda": [8, 32, 64]}
 _HEADLINE_BATCH = {"cpu": 4, "cuda": 1024}
 _CASE = ("form", "library", "backend", "dtype", "batch_size", "num_frames", "num_labels", "num_tokens", "joint_width")
-_QUICK_LABELS, _QUICK_S = (100,), 1.0
+_MOST_S, _QUICK_S = 10.0, 1.0
+_QUICK_LABELS = (100,)
+_PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
 _STATISTIC = "ms: median of forward and backward; bytes: peak with inputs and gradients, beside the formula's"
+
+
+def _usable_png(path: Path | None) -> Path | None:
+    return None if path is None else check_place("--plot", path, _is_png, "PNG")
+
+
+def _is_png(path: Path) -> bool:
+    """Or empty."""
+    with path.open("rb") as file:
+        return file.read(len(_PNG_SIGNATURE)) in (b"", _PNG_SIGNATURE)
 
 
 class LossDtype(str, Enum):
@@ -40,10 +53,18 @@ def loss(
         option("--quick", help="100 labels and the smallest batch only; on a CPU, no joint in fp16 unless asked for."),
     ] = False,
     max_seconds: Annotated[
-        float, option("--max-seconds", min=0.1, help="A kind of case that takes longer is not tried larger.")
-    ] = 10.0,
+        float | None,
+        option(
+            "--max-seconds",
+            min=0.1,
+            help=f"A kind of case that takes longer is not tried larger. Default: {_MOST_S:g}; with --quick {_QUICK_S:g}.",
+        ),
+    ] = None,
     json_file: JsonFile = None,
-    plot: Annotated[Path | None, option("--plot", help="Draw memory and time into this PNG (extra: plots).")] = None,
+    plot: Annotated[
+        Path | None,
+        option("--plot", callback=_usable_png, help="Draw memory and time into this PNG (extra: plots)."),
+    ] = None,
     report_html: ReportHtml = None,
 ) -> None:
     """Memory and time of the transducer losses: 200 frames, 28 and 1024 tokens, 100 to 200 labels; formula beside it."""
@@ -59,14 +80,14 @@ def loss(
     if check is not None:
         check()
     sizes = numbers(batch_sizes) if batch_sizes else _BATCH_SIZES[at.type]
-    dtypes, most_s = [one.value for one in dtype or LossDtype], _QUICK_S if quick else max_seconds
+    dtypes, most_s = [one.value for one in dtype or LossDtype], max_seconds or (_QUICK_S if quick else _MOST_S)
     others = measuring.libraries()
     usable = [name for name, problem in others.items() if problem is None]
     for name, problem in others.items():
         show(f"{name}: {problem or 'compared with'}")
     show("form    whose       dtype  tokens  labels  batch    peak MB  formula MB  joint at once MB         ms")
     joint_dtypes = [name for name in dtypes if dtype or at.type != "cpu" or name != "fp16"]  # few CPUs multiply in it
-    few = (sizes[:1], dtypes, usable, _QUICK_LABELS, joint_dtypes) if quick else (sizes, dtypes, usable)
+    few = ([min(sizes)], dtypes, usable, _QUICK_LABELS, joint_dtypes) if quick else (sizes, dtypes, usable)
     headline_batch = 1 if quick and at.type == "cpu" else _HEADLINE_BATCH[at.type]
     with result("loss", at, _CASE, json_file, report_html) as found:
         found |= {"statistic": _STATISTIC, "other_libraries": others}

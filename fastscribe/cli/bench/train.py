@@ -38,7 +38,7 @@ def train(
     batch_sizes: Annotated[str, option("--batch-sizes", help="Sequences a rank, by commas.")] = "1,2,4,8,16",
     dtype: Annotated[list[BenchDtype] | None, option("--dtype", help="bf16 or fp32; repeat. Default: both.")] = None,
     ranks: Annotated[str, option("--ranks", help="Processes that train together, by commas.")] = "1",
-    sequence_s: Annotated[float, option("--sequence-s", min=0.5, help="Length of a sequence.")] = 16.7,
+    sequence_s: Annotated[float, option("--sequence-s", min=0.5, max=3600.0, help="Length of a sequence.")] = 16.7,
     device: Annotated[str, option("--device", help=DEVICE_HELP)] = "auto",
     json_file: JsonFile = None,
     report_html: ReportHtml = None,
@@ -47,9 +47,11 @@ def train(
     check_places(json_file, report_html)
     from fastscribe.bench.train import measure
     from fastscribe.recognizer import choose_device
+    from fastscribe.training.material import check_trainable
 
     at, sizes, counts = choose_device(device), numbers(batch_sizes), numbers(ranks)
     name, config = shape(model, random)
+    check_trainable(config, name)
     dtypes = [one.value for one in dtype or (BenchDtype.fp32, BenchDtype.bf16)]
     show(f"{name} on {at}, sequences of {sequence_s:g} s")
     show("ranks  batch a rank  dtype    step ms  sequences/s  audio s/s  scaling")

@@ -42,7 +42,7 @@ def losses_and_gradient(
             bound = math.inf if config.clamp is None else config.clamp
             gradient_BTUW[row, :num_frames, : num_labels + 1] = gradient_TUW.clamp(-bound, bound)
         losses.append(loss.detach() * (1 + config.fastemit))
-    return torch.stack(losses), gradient_BTUW
+    return torch.stack(losses) if losses else logits_BTUW.new_zeros(0, dtype=torch.float64), gradient_BTUW
 
 
 def utterance_loss(
