@@ -11,7 +11,18 @@ PACKAGE = Path(__file__).parents[1] / "fastscribe"
 
 # From the ground up. A module may import modules of earlier lines and of its own.
 LAYERS = (
-    ("errors", "types", "config", "openmp", "freed_memory", "plain_text", "regular_file", "model_location", "prices"),
+    (
+        "errors",
+        "types",
+        "config",
+        "openmp",
+        "freed_memory",
+        "processors",
+        "plain_text",
+        "regular_file",
+        "model_location",
+        "prices",
+    ),
     (
         "audio",
         "long_audio",
