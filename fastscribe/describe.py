@@ -31,7 +31,7 @@ def describe(checkpoint: Checkpoint) -> dict[str, Any]:
         **_ENCODERS[type(encoder)](encoder),
         "vocabulary": config.num_labels,
         "tokens": checkpoint.tokenizer.kind,
-        "writes_punctuation": bool(checkpoint.tokenizer.punctuation & set(".,?!")),
+        "writes_punctuation": bool(checkpoint.tokenizer.marks & set(".,?!")),
         "writes_capitals": any(
             piece != piece.lower() for piece in checkpoint.tokenizer.pieces if not piece.startswith("<")
         ),

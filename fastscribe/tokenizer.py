@@ -98,7 +98,7 @@ class Tokenizer:
         return tuple(self.text([i]) for i in range(len(self.pieces)))
 
     @cached_property
-    def _marks(self) -> frozenset[str]:
+    def marks(self) -> frozenset[str]:
         """Punctuation characters (Unicode category P) that the vocabulary can write without a word mark."""
         text_pieces = (piece for piece in self.pieces if not _NOT_TEXT.match(piece))
         return frozenset(c for piece in text_pieces for c in piece if unicodedata.category(c).startswith("P"))
@@ -106,7 +106,7 @@ class Tokenizer:
     @property
     def punctuation(self) -> frozenset[str]:
         """Those that belong to the word before them, whether or not there is a space between."""
-        return frozenset() if self.attached == "nowhere" else self._marks
+        return frozenset() if self.attached == "nowhere" else self.marks
 
     @cached_property
     def roles(self) -> tuple[Role, ...]:
@@ -123,7 +123,7 @@ class Tokenizer:
     @cached_property
     def punctuation_first_ids(self) -> frozenset[int]:
         """Tokens whose text begins with punctuation."""
-        return frozenset(i for i, text in enumerate(self.token_texts) if text[:1] in self._marks)
+        return frozenset(i for i, text in enumerate(self.token_texts) if text[:1] in self.marks)
 
     @cached_property
     def lone_space_ids(self) -> frozenset[int]:

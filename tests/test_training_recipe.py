@@ -140,6 +140,18 @@ def test_a_key_that_comes_twice(tmp_path: Path, text: str) -> None:
     assert "\n" not in str(caught.value)
 
 
+def test_what_is_merged_in_may_be_given_again(tmp_path: Path) -> None:
+    (tmp_path / "recipe.yaml").write_text(
+        "data: {train: a.jsonl}\nrun: &base {epochs: 5, seed: 1}\n"
+        "batch: &small {seconds: 9}\naugment: {}\noptimiser: {}\nloss: {}\nmodel: {}\n"
+    )
+    plain = read_recipe(tmp_path / "recipe.yaml")
+    (tmp_path / "merged.yaml").write_text(
+        "data: {train: a.jsonl}\nbatch: &small {seconds: 9}\nrun: {<<: {epochs: 7, seed: 1}, epochs: 5}\n"
+    )
+    assert read_recipe(tmp_path / "merged.yaml") == plain
+
+
 @pytest.mark.parametrize("is_tuning", [False, True])
 def test_a_section_whose_keys_are_all_commented_out(tmp_path: Path, is_tuning: bool) -> None:
     (tmp_path / "recipe.yaml").write_text("data: {train: a.jsonl}\nrun:\n#  epochs: 5\noptimiser:\n")

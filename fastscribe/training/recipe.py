@@ -41,13 +41,16 @@ _TUNING: dict[str, dict[str, Any]] = {  # the defaults where a run starts from a
 class _Loader(yaml.SafeLoader):
     """With numbers as YAML 1.2 and everybody else writes them: to PyYAML alone, 1e-4 is text. Each key once."""
 
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
-        for index, (key, (key_node, _)) in enumerate(zip(keys, node.value, strict=True)):
-            if key in keys[:index]:
-                problem = f"{key} comes twice"
-                raise yaml.constructor.ConstructorError(None, None, problem, key_node.start_mark)
-        return super().construct_mapping(node, deep)
+    def compose_mapping_node(self, anchor: Any) -> Any:
+        """Before `<<` is resolved, whose keys may come again."""
+        node = super().compose_mapping_node(anchor)
+        seen: set[tuple[str, str]] = set()
+        for key, _ in node.value:
+            name = key.tag, str(key.value)
+            if isinstance(key, yaml.ScalarNode) and name in seen:
+                raise yaml.constructor.ConstructorError(None, None, f"{key.value} comes twice", key.start_mark)
+            seen.add(name)
+        return node
 
 
 _Loader.add_implicit_resolver(

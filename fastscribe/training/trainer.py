@@ -405,7 +405,8 @@ class Trainer:
         if state is None:
             self.folder.refuse_models()
             return None
-        different = [name for name, value in self._fingerprint.items() if state["fingerprint"].get(name) != value]
+        stored = state["fingerprint"]
+        different = [name for name, value in self._fingerprint.items() if stored.get(name, value) != value]
         if different:
             raise UsageError(
                 f"{self.folder.path}: holds a run with another {' and '.join(different)}; use another folder, or "
