@@ -49,6 +49,22 @@ class Place:
         return int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0] >> np.uint64(1))
 
 
+@dataclass(frozen=True)
+class _Given:
+    """Recordings with their labels and the speeds that they are played at."""
+
+    rows: Rows
+    tokens: Sequence[Sequence[int]]
+    speeds_B: torch.Tensor
+
+    def halves(self) -> tuple[_Given, _Given]:
+        middle = len(self.tokens) // 2
+        return self._part(slice(None, middle)), self._part(slice(middle, None))
+
+    def _part(self, which: slice) -> _Given:
+        return _Given(self.rows.part(which), self.tokens[which], self.speeds_B[which])
+
+
 class NoMemory(Exception):
     """For these examples, of which there are no fewer to try."""
 
@@ -82,49 +98,29 @@ class Learner:
                 self._add_zeros(chance)
             return []
         torch.manual_seed(place.dropout_seed(self._seed))
-        return self._learn(rows, tokens, speeds_B, generator, chance)
+        return self._learn(_Given(rows, tokens, speeds_B), generator, chance)
 
-    def _learn(
-        self,
-        rows: Rows,
-        tokens: Sequence[Sequence[int]],
-        speeds_B: torch.Tensor,
-        generator: torch.Generator,
-        chance: float,
-    ) -> list[dict[str, torch.Tensor]]:
+    def _learn(self, given: _Given, generator: torch.Generator, chance: float) -> list[dict[str, torch.Tensor]]:
         """Where memory runs out, in halves: the sums of gradients are the same."""
         try:
-            losses = self._forward_backward(rows, tokens, speeds_B, generator, chance)
+            losses = self._forward_backward(given, generator, chance)
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
                 raise
-            if self._ranks.count > 1 or len(tokens) == 1:
-                raise NoMemory(rows.examples) from error
+            if self._ranks.count > 1 or len(given.tokens) == 1:
+                raise NoMemory(given.rows.examples) from error
         else:
             self._weights.gather()
             return [losses]
         self.network.zero_grad(set_to_none=True)
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
-        middle = len(tokens) // 2
-        halves = slice(None, middle), slice(middle, None)
-        return [
-            losses
-            for half in halves
-            for losses in self._learn(rows.part(half), tokens[half], speeds_B[half], generator, chance)
-        ]
+        return [losses for half in given.halves() for losses in self._learn(half, generator, chance)]
 
-    def _forward_backward(
-        self,
-        rows: Rows,
-        tokens: Sequence[Sequence[int]],
-        speeds_B: torch.Tensor,
-        generator: torch.Generator,
-        chance: float,
-    ) -> dict[str, torch.Tensor]:
-        features = augmented_features(rows, speeds_B, self.log_mel, self._augment, generator, self.device)
-        losses: dict[str, torch.Tensor] = self.parallel(features, targets_of(tokens, self.device), chance)
-        (sum(map(len, tokens)) * losses["loss"]).backward()
+    def _forward_backward(self, given: _Given, generator: torch.Generator, chance: float) -> dict[str, torch.Tensor]:
+        features = augmented_features(given.rows, given.speeds_B, self.log_mel, self._augment, generator, self.device)
+        losses: dict[str, torch.Tensor] = self.parallel(features, targets_of(given.tokens, self.device), chance)
+        (sum(map(len, given.tokens)) * losses["loss"]).backward()
         return {name: loss.detach() for name, loss in losses.items()}
 
     def _add_zeros(self, chance: float) -> None:

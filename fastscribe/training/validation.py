@@ -43,6 +43,7 @@ def validate(
     """Raises UsageError for what the model cannot be used with, and where no recording can be read."""
     options = Options(decoder=decoder)  # type: ignore[arg-type]
     recognizer = Recognizer.build(checkpoint, device, dtype, options, say=lambda line: None)
+    tokenizer = checkpoint.tokenizer
     order = sorted(range(len(examples)), key=lambda index: -examples[index].duration_s)
     pairs = []
     for rows in feed.batches(_batches(order, examples)):
@@ -50,7 +51,6 @@ def validate(
             continue
         batch = Batch((), rows.samples_BS.numpy(), rows.lengths_B.numpy())
         for index, heard in zip(rows.examples, recognizer.transcribe(batch), strict=True):
-            tokenizer = checkpoint.tokenizer
             pairs.append((tokenizer.tidied(examples[index].text), tokenizer.sentence(heard.token_ids)))
     if not pairs:
         raise UsageError(f"none of the {len(examples)} recordings to validate with can be read")
