@@ -278,6 +278,8 @@ def choose_decoder(options: Options, available: tuple[DecoderName, ...]) -> Deco
     asked = options_for_prompt(options)
     if asked is not None and not DECODERS[name].has_prompt:
         raise UsageError(f"{asked}: only models of the Canary family can be told so, not {name} ones")
+    if options.beam > 1 and not DECODERS[name].has_beam:
+        raise UsageError(f"--beam {options.beam}: only RNN-T and TDT models search with a beam, not {name} ones")
     return name
 
 

@@ -185,6 +185,9 @@ def test_a_folder_without_audio(tmp_path: Path) -> None:
         (["transcribe", FIRST, "--model", MODEL, "-f", "docx"], "docx"),
         (["transcribe", FIRST, "--model", MODEL, "-f", "srt,vtt"], "--output-dir"),
         (["transcribe", FIRST, "--model", MODEL, "--decoder", "ctc"], "tdt"),
+        (["transcribe", FIRST, "--model", MODEL, "--beam", "0"], "--beam"),
+        (["transcribe", FIRST, "--model", MODEL, "--beam", "2", "--cuda-graphs", "full"], "--cuda-graphs full"),
+        (["transcribe", FIRST, "--model", str(MODELS / "ctc" / "model.nemo"), "--beam", "2"], "--beam 2: only RNN-T"),
         (["transcribe", FIRST, "--model", MODEL, "--device", "toaster"], "toaster"),
         (["transcribe", FIRST, "--model", MODEL, "--dtype", "fp7"], "fp7"),
         (["transcribe", FIRST, "--model", MODEL, "--batch-frames", "many"], "frames"),
@@ -334,6 +337,13 @@ def test_both_heads_of_a_hybrid(decoder: str) -> None:
     done = fastscribe(
         "transcribe", FIRST, "-m", MODELS / "hybrid" / "model.nemo", "--decoder", decoder, "-f", "txt", "-q"
     )
+    assert done.stdout == SENTENCE + "\n"
+
+
+@pytest.mark.parametrize("head", ["tdt", "rnnt"])
+def test_beam_search_from_the_command_line(head: str) -> None:
+    model = {"tdt": MODEL, "rnnt": MODELS / "hybrid" / "model.nemo"}[head]
+    done = fastscribe("transcribe", FIRST, "-m", model, "--beam", "4", "-f", "txt", "-q")
     assert done.stdout == SENTENCE + "\n"
 
 

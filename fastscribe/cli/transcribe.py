@@ -95,6 +95,15 @@ def transcribe(
     decoder: Annotated[
         Decoder | None, option("--decoder", help="Which head of the checkpoint to use. Default: its own.")
     ] = None,
+    beam: Annotated[
+        int,
+        option(
+            "--beam",
+            min=1,
+            help="Hypotheses that an RNN-T or TDT model keeps in view: 1 is greedy decoding; 4 to 8 find likelier texts, "
+            "and decoding takes several times as long.",
+        ),
+    ] = _DEFAULTS.beam,
     device: Annotated[str, option("--device", help="auto, cpu, cuda, cuda:1 ..")] = "auto",
     dtype: Annotated[
         Dtype,
@@ -226,6 +235,7 @@ def transcribe(
         raise typer.BadParameter("--report-html is about a run: not with --dry-run")
     options = Options(
         decoder=decoder.value if decoder else None,
+        beam=beam,
         cuda_graphs=cuda_graphs.value,
         batch_frames=_frames(batch_frames),
         batch_size=batch_size,

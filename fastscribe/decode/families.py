@@ -14,10 +14,13 @@ from fastscribe.config import DecoderName, Options
 from fastscribe.cost_model import Held
 from fastscribe.decode import aed
 from fastscribe.decode.aed_graphs import build_aed_decoder
+from fastscribe.decode.batched_beam import BeamDecoder
 from fastscribe.decode.ctc import CtcDecoder
 from fastscribe.decode.decoder import Decoder
 from fastscribe.decode.graphs import build_decoder
+from fastscribe.decode.label_looping import Network
 from fastscribe.decode.prompt import can_write_times, make_prompt
+from fastscribe.errors import UsageError
 from fastscribe.model.model import Model
 from fastscribe.tokenizer import Tokenizer
 
@@ -30,6 +33,7 @@ class DecoderFamily:
     build: Callable[[Model, Tokenizer, torch.device, Options, Say], Decoder]
     held: Callable[[Model], Held] = lambda model: Held()  # little, beside the encoder's
     has_prompt: bool = False  # is told what to write (Options.language and the others)
+    has_beam: bool = False  # can keep several hypotheses in view (Options.beam)
     punctuation_takes_no_time: bool = False
 
 
@@ -40,6 +44,10 @@ def _ctc(model: Model, tokenizer: Tokenizer, device: torch.device, options: Opti
 
 def _transducer(model: Model, tokenizer: Tokenizer, device: torch.device, options: Options, say: Say) -> Decoder:
     assert model.transducer is not None
+    if options.beam > 1:
+        if options.cuda_graphs not in ("auto", "off"):
+            raise UsageError(f"--cuda-graphs {options.cuda_graphs}: a beam is searched without graphs: auto or off")
+        return BeamDecoder(Network.prepare(model.transducer), options.beam)
     return build_decoder(model.transducer, device, options.cuda_graphs, say)
 
 
@@ -59,7 +67,7 @@ def _aed_held(model: Model) -> Held:
 
 DECODERS: dict[DecoderName, DecoderFamily] = {
     "ctc": DecoderFamily(_ctc),
-    "rnnt": DecoderFamily(_transducer),
-    "tdt": DecoderFamily(_transducer, punctuation_takes_no_time=True),
+    "rnnt": DecoderFamily(_transducer, has_beam=True),
+    "tdt": DecoderFamily(_transducer, has_beam=True, punctuation_takes_no_time=True),
     "aed": DecoderFamily(_aed, _aed_held, has_prompt=True),
 }

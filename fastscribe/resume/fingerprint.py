@@ -16,7 +16,7 @@ _FORMAT_VERSION = 1  # of the output; a change to what rows or files hold is a n
 # Options that change how fast results come, and not what they are.
 _SPEED_ONLY = frozenset(("cuda_graphs", "batch_frames", "batch_size", "window", "threads"))
 # Options that only some models follow; a run that does without them need not know them.
-_TOLD = frozenset(("language", "target_language", "pnc", "timestamps"))
+_TOLD = frozenset(("beam", "language", "target_language", "pnc", "timestamps"))
 _DEFAULTS = Options()
 _MODEL_SUFFIXES = frozenset(
     (".nemo", ".safetensors", ".json", ".yaml", ".yml", ".model", ".vocab", ".ckpt", ".bin", ".txt")

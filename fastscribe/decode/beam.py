@@ -1,0 +1,92 @@
+"""Beam search of one utterance with a transducer: the definition of right, slow on purpose.
+
+Alignment-length synchronous (Saon et al. 2020, "Alignment-length synchronous decoding for RNN transducer"): in each turn
+every hypothesis either takes one more label or a blank, wherever in the recording it is, and the `width` likeliest of all
+that come out live on. A TDT model's duration (Xu et al. 2023) is its likeliest one, and its probability counts. Hypotheses
+that have reached the end wait for the others. Those that came to the same labels and frame by different ways are one, the
+likeliest, with the probabilities of both. `max_symbols` holds as in greedy.py, and a width of one is greedy decoding.
+
+batched_beam.py does the same for batches and is tested against this.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import torch
+
+from fastscribe.decode.greedy import LABELS_PER_FRAME_GUARD
+from fastscribe.model.transducer import Transducer
+from fastscribe.types import Hypothesis
+
+
+@dataclass(frozen=True)
+class _Lane:
+    score: float  # natural logarithm of the probability of all ways here that were followed
+    frame: int
+    hypothesis: Hypothesis
+    state: torch.Tensor  # the predictor's, and what the joint makes of it, after the hypothesis's labels
+    predicted_J: torch.Tensor
+
+
+@torch.inference_mode()
+def beam_search(transducer: Transducer, frames_TD: torch.Tensor, width: int) -> Hypothesis:
+    """frames_TD [T, D], valid frames only -> the likeliest Hypothesis found."""
+    encoded_TJ = transducer.joint.encoder(frames_TD)
+    start = _Lane(0.0, 0, Hypothesis(), transducer.predictor.initial_state(1), torch.empty(0))
+    lanes = [_after(transducer, start, transducer.blank_id)]
+    while any(lane.frame < len(frames_TD) for lane in lanes):
+        found: list[tuple[_Lane, int | None]] = []  # and the label that its predictor has not yet seen
+        for lane in lanes:
+            if lane.frame == len(frames_TD):
+                found.append((lane, None))
+            else:
+                found += _continued(transducer, encoded_TJ, lane)
+        found.sort(key=lambda pair: -pair[0].score)
+        lanes = []
+        for lane, label in found[:width]:
+            here = (lane.hypothesis.token_ids, lane.frame)
+            twin = next((n for n, other in enumerate(lanes) if (other.hypothesis.token_ids, other.frame) == here), None)
+            if twin is not None:
+                likeliest, other = lanes[twin].score, lane.score
+                lanes[twin] = replace(lanes[twin], score=likeliest + math.log1p(math.exp(other - likeliest)))
+            else:
+                lanes.append(lane if label is None else _after(transducer, lane, label))
+    return max(lanes, key=lambda lane: lane.score).hypothesis
+
+
+def _continued(transducer: Transducer, encoded_TJ: torch.Tensor, lane: _Lane) -> list[tuple[_Lane, int | None]]:
+    """All that a lane may become in one turn."""
+    num_tokens, end = transducer.blank_id + 1, len(encoded_TJ)
+    logits_X = transducer.joint(encoded_TJ[lane.frame], lane.predicted_J).float()
+    logprobs = torch.log_softmax(logits_X[:num_tokens], dim=0).tolist()
+    duration, duration_logprob = 0, 0.0
+    if transducer.durations:
+        best, index = torch.log_softmax(logits_X[num_tokens:], dim=0).max(0)
+        duration, duration_logprob = transducer.durations[int(index)], float(best)
+    found: list[tuple[_Lane, int | None]] = []
+    for label, logprob in enumerate(logprobs):
+        score = lane.score + logprob + duration_logprob
+        if label == transducer.blank_id:
+            frame = min(lane.frame + max(1, duration), end)
+            found.append((replace(lane, score=score, frame=frame), None))
+            continue
+        before = lane.hypothesis
+        hypothesis = Hypothesis(
+            (*before.token_ids, label),
+            (*before.token_frames, lane.frame),
+            (*before.token_durations, duration if transducer.durations else 1),
+            (*before.logprobs, logprob),
+        )
+        frame = lane.frame + duration
+        max_symbols = transducer.max_symbols or LABELS_PER_FRAME_GUARD
+        if hypothesis.token_frames[-max_symbols:] == (frame,) * max_symbols:
+            frame += 1
+        found.append((replace(lane, score=score, frame=min(frame, end), hypothesis=hypothesis), label))
+    return found
+
+
+def _after(transducer: Transducer, lane: _Lane, label: int) -> _Lane:
+    output_BH, state = transducer.predictor.step(torch.tensor([label]), lane.state)
+    return replace(lane, state=state, predicted_J=transducer.joint.predictor(output_BH)[0])
