@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,10 @@ import pytest
 from fastscribe.openmp import wait_politely
 
 wait_politely()  # as the command line does, before anything imports torch
+if (
+    signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+):  # as shells have it for background jobs, and their children inherit it
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 DATA = Path(__file__).parent / "data"
 AUDIO = DATA / "audio"

@@ -240,16 +240,11 @@ def test_an_output_that_cannot_be_written_costs_its_own_file_alone(tmp_path: Pat
     assert json.loads((tmp_path / "out" / "report.json").read_text())["failed"] == 1
 
 
-def interruptible() -> None:
-    """Undoes what shells do to background jobs: a SIGINT that is ignored at the start stays ignored."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-
-
 @pytest.mark.parametrize(("sent", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_stdin_that_stays_open_gives_results_and_lets_go(sent: int, code: int) -> None:
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     arguments = command("transcribe", "-", "-m", MODEL, "-f", "txt", "--quiet")
-    with subprocess.Popen(arguments, **pipes, text=True, preexec_fn=interruptible) as process:
+    with subprocess.Popen(arguments, **pipes, text=True) as process:
         assert process.stdin is not None and process.stdout is not None and process.stderr is not None
         process.stdin.write(f"{FIRST}\n")
         process.stdin.flush()
@@ -267,7 +262,7 @@ def test_interrupted_runs_keep_what_is_finished(tmp_path: Path, sent: signal.Sig
     out = tmp_path / "out"
     many = [path for path in sorted(AUDIO.glob("0*")) for _ in range(200)]
     arguments = command("transcribe", *many, "-m", MODEL, "-o", out, "--window", 5)
-    process = subprocess.Popen(arguments, stderr=subprocess.PIPE, text=True, preexec_fn=interruptible)
+    process = subprocess.Popen(arguments, stderr=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 60
     while not ((out / "transcripts.jsonl").exists() and (out / "transcripts.jsonl").stat().st_size):
         assert time.monotonic() < deadline

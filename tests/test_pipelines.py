@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import AUDIO
-from tests.test_cli import FIRST, MODEL, SENTENCE, command, fastscribe, interruptible, rows, transcribe
+from tests.test_cli import FIRST, MODEL, SENTENCE, command, fastscribe, rows, transcribe
 
 
 @pytest.mark.skipif(shutil.which("jq") is None, reason="needs jq")
@@ -167,7 +167,7 @@ def test_a_price_must_be_a_price() -> None:
 def test_impatience_ends_it_at_once(sent: signal.Signals, codes: set[int], tmp_path: Path) -> None:
     process = subprocess.Popen(
         command("transcribe", "-", "-m", MODEL, "-o", tmp_path / "out"),
-        stdin=subprocess.PIPE, stderr=subprocess.PIPE, preexec_fn=interruptible,
+        stdin=subprocess.PIPE, stderr=subprocess.PIPE,
     )  # fmt: skip
     while not (tmp_path / "out" / "journal.jsonl").exists():
         assert process.poll() is None

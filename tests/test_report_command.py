@@ -19,7 +19,7 @@ from fastscribe.cli import app, run_page
 from fastscribe.cli.bench.common import finish
 from fastscribe.resume.shards import Shard
 from tests.conftest import AUDIO
-from tests.test_cli import FIRST, MODEL, command, interruptible, transcribe
+from tests.test_cli import FIRST, MODEL, command, transcribe
 from tests.test_report import Page
 
 
@@ -65,9 +65,7 @@ def test_an_interrupted_run_has_its_page(sent: signal.Signals, said: str, tmp_pa
         os.link(shutil.copy(FIRST, tmp_path / "clip.flac"), tmp_path / "in" / f"{copy}.flac")
     arguments = ("transcribe", tmp_path / "in", "-m", MODEL, "-q", "--batch-size", 1, "--report-html", page)
     with shown.open("w") as rows:
-        process = subprocess.Popen(
-            command(*arguments), stdout=rows, stderr=subprocess.PIPE, text=True, preexec_fn=interruptible
-        )
+        process = subprocess.Popen(command(*arguments), stdout=rows, stderr=subprocess.PIPE, text=True)
         while shown.stat().st_size == 0 and process.poll() is None:
             time.sleep(0.01)
         process.send_signal(sent)

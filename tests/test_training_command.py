@@ -169,7 +169,6 @@ def listening(num_ranks: int) -> tuple[Any, Callable[[int], None]]:
 def test_a_second_signal_ends_a_process_but_no_rank(monkeypatch: pytest.MonkeyPatch) -> None:
     ended: list[int] = []
     monkeypatch.setattr(os, "_exit", ended.append)
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
     trainer, send = listening(1)
     send(signal.SIGINT)
     assert trainer.stop == signal.SIGINT and not ended
