@@ -292,14 +292,9 @@ class Options:
             raise UsageError(f"cuda_graphs {self.cuda_graphs!r}: not one of {', '.join(get_args(GraphMode))}")
         if self.vad not in get_args(VadName):
             raise UsageError(f"vad {self.vad!r}: not one of {', '.join(get_args(VadName))}")
-        for name, least in (
-            ("beam", 1),
-            ("batch_frames", 1),
-            ("batch_size", 1),
-            ("window", 1),
-            ("threads", 1),
-            ("channel", 0),
-        ):
+        if type(self.beam) is not int or self.beam < 1:
+            raise UsageError(f"beam {self.beam!r}: not a number from 1")
+        for name, least in (("batch_frames", 1), ("batch_size", 1), ("window", 1), ("threads", 1), ("channel", 0)):
             value = getattr(self, name)
             if value is not None and value != "auto" and not (isinstance(value, int) and value >= least):
                 raise UsageError(f"{name} {value!r}: not a number from {least}")

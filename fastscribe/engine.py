@@ -7,8 +7,9 @@
 
 The host asks for batch i+1's encoder before it looks at batch i's results, and touches no value on the device before
 the mark behind them, so a GPU always has work waiting (attention decoders do look, between stretches of a batch, beside
-which the next one's encoder is at work). One thread drives all this on purpose: a second Python thread
-that makes text meanwhile would hold up every kernel launch (docs/log.md, "who launches kernels").
+which the next one's encoder is at work; and beam search at every turn, which no GPU has run yet). One thread drives all
+this on purpose: a second Python thread that makes text meanwhile would hold up every kernel launch (docs/log.md, "who
+launches kernels").
 
 On a CPU nothing overlaps and each batch is done when `push` returns. A batch that fails is tried again in halves; one
 that ran out of memory also lowers the budget that later batches are planned by.

@@ -11,6 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fastscribe.decode import batched_beam
 from fastscribe.decode.batched_beam import BeamDecoder
 from fastscribe.decode.beam import beam_search
 from fastscribe.decode.greedy import greedy
@@ -45,6 +46,35 @@ def test_a_batch_is_searched_as_its_rows_are(seed, durations, max_symbols, blank
         slow = beam_search(transducer, frames.frames_BTD[row, : lengths[row]], width)
         assert steps(fast) == steps(slow)
         torch.testing.assert_close(torch.tensor(fast.logprobs), torch.tensor(slow.logprobs), atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("durations", DURATIONS)
+def test_without_a_limit_of_labels_a_frame(durations: tuple[int, ...]) -> None:
+    """The guard alone ends a frame; few labels here, since the definition of right is slow."""
+    transducer = tiny_transducer(5, durations, None, 8.0)
+    frames = random_frames([7, 3])
+    for row, fast in enumerate(decoded(transducer, frames, 3)):
+        assert steps(fast) == steps(beam_search(transducer, frames.frames_BTD[row, : frames.lengths_B[row]], 3))
+
+
+@pytest.mark.parametrize("durations", DURATIONS)
+def test_numbers_that_are_none_stay_in_their_row(durations: tuple[int, ...]) -> None:
+    """A recording that drives a model to NaN ends, and says the same beside any other."""
+    transducer = tiny_transducer(3, durations, 5, 1.0)
+    frames = random_frames([12, 9])
+    frames.frames_BTD[0, 6] = torch.nan
+    alone = Frames(frames.frames_BTD[:1], frames.lengths_B[:1])
+    beside, good = decoded(transducer, frames, 4)
+    assert steps(beside) == steps(decoded(transducer, alone, 4)[0])
+    assert steps(good) == steps(beam_search(transducer, frames.frames_BTD[1, :9], 4))
+
+
+def test_rows_that_do_not_fit_at_once_are_searched_in_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    transducer = tiny_transducer(1, (0, 1, 2), 5, 1.0)
+    frames = random_frames([9, 0, 4, 7, 1])
+    expected = [steps(found) for found in decoded(transducer, frames, 3)]
+    monkeypatch.setattr(batched_beam, "_MOST_NUMBERS", 2 * 3 * 9)
+    assert [steps(found) for found in decoded(transducer, frames, 3)] == expected
 
 
 def decoded(transducer: Transducer, frames: Frames, width: int) -> list[Hypothesis]:

@@ -101,7 +101,7 @@ def transcribe(
             "--beam",
             min=1,
             help="Hypotheses that an RNN-T or TDT model keeps in view: 1 is greedy decoding; 4 to 8 find likelier texts, "
-            "and decoding takes several times as long.",
+            "and decoding, a part of the whole, takes a few times as long.",
         ),
     ] = _DEFAULTS.beam,
     device: Annotated[str, option("--device", help="auto, cpu, cuda, cuda:1 ..")] = "auto",

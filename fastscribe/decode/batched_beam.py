@@ -20,7 +20,7 @@ from fastscribe.types import Frames, Hypothesis
 
 _HASH_FACTOR = 6_364_136_223_846_793_005  # odd, and its products wrap around in 64 bits
 _NOT_A_LABEL = -1
-_MOST_SCORES = 1 << 24  # of rows searched at once (B x K x V), which bounds the memory whatever the batch
+_MOST_NUMBERS = 1 << 24  # in the largest tensor of rows searched at once, which bounds the memory whatever the batch
 
 
 @dataclass(frozen=True)
@@ -62,12 +62,14 @@ class BeamDecoder:
 
     def _groups(self, batch: int) -> list[slice]:
         """Rows that are searched together."""
-        rows = max(1, _MOST_SCORES // (self.width * (self.network.blank_id + 1)))
+        largest = max(self.network.blank_id + 1, self.network.joint_width, self.width)  # beside B x K
+        rows = max(1, _MOST_NUMBERS // (self.width * largest))
         return [slice(start, min(start + rows, batch)) for start in range(0, batch, rows)]
 
     def _search(self, encoded_BTJ: torch.Tensor, limit_B1: torch.Tensor) -> torch.Tensor:
         lanes, turns = _begin(self.network, len(encoded_BTJ), self.width), []
-        while bool(((lanes.frame_BK < limit_B1) & lanes.score_BK.isfinite()).any()):
+        # Of a model gone wrong, scores that are no numbers go on, too, as far as their frames: no row depends on another.
+        while bool(((lanes.frame_BK < limit_B1) & (lanes.score_BK != -torch.inf)).any()):
             lanes, turn_5BK = _turn(self.network, lanes, encoded_BTJ, limit_B1)
             turns.append(turn_5BK)
         turns_5NBK = torch.stack(turns, dim=1).flatten() if turns else limit_B1.new_empty(0, dtype=torch.int32)
