@@ -14,9 +14,8 @@ import pytest
 from fastscribe.openmp import wait_politely
 
 wait_politely()  # as the command line does, before anything imports torch
-if (
-    signal.getsignal(signal.SIGINT) is signal.SIG_IGN
-):  # as shells have it for background jobs, and their children inherit it
+# Shells have background jobs ignore it, which their children inherit.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 DATA = Path(__file__).parent / "data"

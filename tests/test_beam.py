@@ -18,8 +18,7 @@ from fastscribe.decode.greedy import greedy
 from fastscribe.decode.label_looping import Network
 from fastscribe.model.transducer import Transducer
 from fastscribe.types import Frames, Hypothesis
-
-from .test_decode import DURATIONS, one_thread, random_frames, steps, tiny_transducer  # noqa: F401
+from tests.test_decode import DURATIONS, one_thread, random_frames, steps, tiny_transducer  # noqa: F401
 
 MODELS = {
     "seed": st.integers(0, 2**31),

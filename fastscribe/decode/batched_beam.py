@@ -110,24 +110,22 @@ def _turn(
 
     score_BK, choice_BK = score_BKV.flatten(1).topk(width)
     parent_BK, label_BK = choice_BK // num_tokens, choice_BK % num_tokens
-    frame_BK, in_a_row_BK, hash_BK, took_BK, was_over_BK, last_BK = (
+    frame_BK, in_a_row_BK, hash_BK, took_BK, last_BK = (
         values.gather(1, parent_BK)
-        for values in (lanes.frame_BK, lanes.in_a_row_BK, lanes.hash_BK, duration_BK, is_over_BK, lanes.label_BK)
+        for values in (lanes.frame_BK, lanes.in_a_row_BK, lanes.hash_BK, duration_BK, lanes.label_BK)
     )
     is_label_BK = label_BK != blank_id
     logprob_BK = logprobs_BKV.flatten(1).gather(1, choice_BK)
-    stays_BK = is_label_BK & (took_BK == 0)
-    full_BK = stays_BK & (in_a_row_BK + 1 >= network.max_symbols)
-    least_BK = torch.where(was_over_BK, 0, (~is_label_BK | full_BK).long())
-    advance_BK = torch.where(was_over_BK, 0, torch.maximum(took_BK, least_BK))
-    next_frame_BK = torch.minimum(frame_BK + advance_BK, limit_B1)
+    is_full_BK = in_a_row_BK + 1 >= network.max_symbols
+    advance_BK = torch.maximum(took_BK, ~is_label_BK | is_full_BK)
+    next_frame_BK = torch.minimum(frame_BK + advance_BK, limit_B1)  # so that what is over stays where it is
     next_hash_BK = torch.where(is_label_BK, hash_BK * _HASH_FACTOR + label_BK + 1, hash_BK)
     after_2LBKH = _of_parents(predictor.unflatten(2, (batch, width)), parent_BK)
     before_2LBKH = _of_parents(lanes.predictor_2LBKH, parent_BK)
     new = _Lanes(
         score_BK=_merged(score_BK, next_hash_BK, next_frame_BK),
         frame_BK=next_frame_BK,
-        in_a_row_BK=torch.where(advance_BK > 0, 0, in_a_row_BK + is_label_BK),
+        in_a_row_BK=torch.where(advance_BK > 0, 0, in_a_row_BK + 1),
         hash_BK=next_hash_BK,
         label_BK=torch.where(is_label_BK, label_BK, last_BK),
         predictor_2LBKH=torch.where(is_label_BK[..., None], after_2LBKH, before_2LBKH),
