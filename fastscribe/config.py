@@ -267,7 +267,8 @@ class Options:
     """What the user chooses for a run, device and dtype aside. The CLI's defaults are these. Raises UsageError."""
 
     decoder: DecoderName | None = None  # None: the checkpoint's own first one
-    beam: int = 1  # hypotheses that a transducer keeps in view; 1: greedy decoding
+    # Hypotheses that a transducer keeps in view; 1: greedy decoding. None: as the checkpoint's language model has it, or 1.
+    beam: int | None = None
     cuda_graphs: GraphMode = "auto"
     # Encoder frames in a batch, rows x longest. "auto": what pays on the device and fits in its memory; None: the same,
     # unless batch_size is given, which then counts alone.
@@ -292,7 +293,7 @@ class Options:
             raise UsageError(f"cuda_graphs {self.cuda_graphs!r}: not one of {', '.join(get_args(GraphMode))}")
         if self.vad not in get_args(VadName):
             raise UsageError(f"vad {self.vad!r}: not one of {', '.join(get_args(VadName))}")
-        if type(self.beam) is not int or self.beam < 1:
+        if self.beam is not None and (type(self.beam) is not int or self.beam < 1):
             raise UsageError(f"beam {self.beam!r}: not a number from 1")
         for name, least in (("batch_frames", 1), ("batch_size", 1), ("window", 1), ("threads", 1), ("channel", 0)):
             value = getattr(self, name)

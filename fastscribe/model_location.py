@@ -15,8 +15,8 @@ from fastscribe.errors import CheckpointError, UsageError, first_line
 PACKAGED = Path(__file__).parent / "default_model"
 DEFAULT = "default"  # its name where a model is asked for
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
-# What a folder of transformers' needs; not its other copies of the weights.
-_FOLDER_FILES = ("*.json", "model*.safetensors", "tokenizer*", "vocab*")
+# What a folder of transformers' or our own needs; not its other copies of the weights.
+_FOLDER_FILES = ("*.json", "model*.safetensors", "tokenizer*", "vocab*", "language_model*")
 
 
 def locate(model: str | None, say: Callable[[str], None]) -> Path:

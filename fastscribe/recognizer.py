@@ -28,6 +28,7 @@ from fastscribe.errors import UsageError, first_line
 from fastscribe.features import LogMel
 from fastscribe.freed_memory import keep_freed_memory
 from fastscribe.graph_capture import GraphsUnavailable
+from fastscribe.language_model import LanguageModel
 from fastscribe.model.encoder_graphs import EncoderGraphs
 from fastscribe.model.families import FAMILIES
 from fastscribe.model.fp8 import fp8_problem, quantise_fp8_
@@ -57,6 +58,7 @@ class Recognizer:
     encoder: Callable[[Features], Frames]  # the model's, or the same captured in graphs
     decoder: Decoder
     decoder_name: DecoderName
+    beam: int  # hypotheses that the decoder keeps in view
     device: torch.device
     dtype: str
 
@@ -79,6 +81,7 @@ class Recognizer:
         if chosen_dtype in _8_BIT and not FAMILIES[type(checkpoint.config.encoder)].has_matrices:
             raise UsageError(f"--dtype {dtype}: this encoder has no matrices that multiply in 8 bits: bf16 or fp32")
         chosen_decoder = choose_decoder(options, checkpoint.config.decoders)
+        options = replace(options, beam=choose_beam(options, chosen_decoder, checkpoint.language_model))
         config = with_attention(checkpoint.config, options.attention)
         model = build_model(config, checkpoint.weights, checkpoint.path)
         model.optimise_()
@@ -90,8 +93,9 @@ class Recognizer:
             model,
             LogMel(checkpoint.config.features).to(chosen_device),
             _encoder(model, chosen_device, options, say),
-            DECODERS[chosen_decoder].build(model, checkpoint.tokenizer, chosen_device, options, say),
+            DECODERS[chosen_decoder].build(model, checkpoint, chosen_device, options, say),
             chosen_decoder,
+            options.beam or 1,
             chosen_device,
             chosen_dtype,
         )
@@ -278,9 +282,15 @@ def choose_decoder(options: Options, available: tuple[DecoderName, ...]) -> Deco
     asked = options_for_prompt(options)
     if asked is not None and not DECODERS[name].has_prompt:
         raise UsageError(f"{asked}: only models of the Canary family can be told so, not {name} ones")
-    if options.beam > 1 and not DECODERS[name].has_beam:
+    if (options.beam or 1) > 1 and not DECODERS[name].has_beam:
         raise UsageError(f"--beam {options.beam}: only RNN-T and TDT models search with a beam, not {name} ones")
     return name
+
+
+def choose_beam(options: Options, decoder: DecoderName, language_model: LanguageModel | None) -> int:
+    if options.beam is not None:
+        return options.beam
+    return language_model.fusion.beam if language_model and DECODERS[decoder].has_beam else 1
 
 
 def cpu_name() -> str:

@@ -16,7 +16,9 @@ from fastscribe.decode.batched_beam import BeamDecoder
 from fastscribe.decode.beam import beam_search
 from fastscribe.decode.greedy import greedy
 from fastscribe.decode.label_looping import Network
+from fastscribe.language_model import Fusion, LanguageModel, Tables, expanded
 from fastscribe.model.transducer import Transducer
+from fastscribe.training.ngrams import counted
 from fastscribe.types import Frames, Hypothesis
 from tests.test_decode import DURATIONS, one_thread, random_frames, steps, tiny_transducer  # noqa: F401
 
@@ -76,8 +78,24 @@ def test_rows_that_do_not_fit_at_once_are_searched_in_groups(monkeypatch: pytest
     assert [steps(found) for found in decoded(transducer, frames, 3)] == expected
 
 
-def decoded(transducer: Transducer, frames: Frames, width: int) -> list[Hypothesis]:
-    decoder = BeamDecoder(Network.prepare(transducer), width)
+@settings(max_examples=60, deadline=None)
+@given(**MODELS, lengths=st.lists(st.integers(0, 9), min_size=1, max_size=4), width=st.integers(1, 6))
+def test_a_language_model_is_heeded_alike(seed, durations, max_symbols, blank_bias, lengths, width) -> None:
+    transducer = tiny_transducer(seed, durations, max_symbols, blank_bias)
+    texts = torch.randint(0, transducer.blank_id, (40, 6)).tolist()
+    ngrams = counted(texts, transducer.blank_id, 3, 0.5)
+    model = expanded(LanguageModel(ngrams, Fusion(0.7, 0.4, width)))
+    frames = random_frames(lengths)
+    for row, fast in enumerate(decoded(transducer, frames, width, model)):
+        slow = beam_search(transducer, frames.frames_BTD[row, : lengths[row]], width, model)
+        assert steps(fast) == steps(slow)
+        torch.testing.assert_close(torch.tensor(fast.logprobs), torch.tensor(slow.logprobs), atol=1e-4, rtol=1e-4)
+
+
+def decoded(
+    transducer: Transducer, frames: Frames, width: int, language_model: Tables | None = None
+) -> list[Hypothesis]:
+    decoder = BeamDecoder(Network.prepare(transducer), width, language_model)
     return decoder.read(decoder.submit(frames).numpy(), frames)
 
 

@@ -34,11 +34,11 @@ def script(name: str) -> ModuleType:
     return module
 
 
-READ = script("make_read_sentences")
+SENTENCES = script("sentences.py")
 TRAIN = script("train_default_model")
 
 
-@pytest.mark.parametrize("module", [READ, TRAIN], ids=["make_read_sentences", "train_default_model"])
+@pytest.mark.parametrize("module", [SENTENCES, TRAIN], ids=["sentences", "train_default_model"])
 def test_examples_in_docstrings(module: ModuleType) -> None:
     result = doctest.testmod(module)
     assert result.attempted and not result.failed
@@ -50,11 +50,11 @@ CLAUSES = st.lists(st.integers(1, 40).map(lambda count: " ".join(["word"] * coun
 @given(CLAUSES)
 def test_long_sentences_are_cut_at_commas_only_and_as_rarely_as_may_be(clauses: list[str]) -> None:
     text = ", ".join(clauses)
-    parts = READ.parts(text)
+    parts = SENTENCES.parts(text)
     assert ", ".join(parts) == text
-    assert all(len(part.split()) <= READ.MOST_WORDS or ", " not in part for part in parts)
+    assert all(len(part.split()) <= SENTENCES.MOST_WORDS or ", " not in part for part in parts)
     for before, after in itertools.pairwise(parts):
-        assert len(before.split()) + len(after.split(", ")[0].split()) > READ.MOST_WORDS
+        assert len(before.split()) + len(after.split(", ")[0].split()) > SENTENCES.MOST_WORDS
 
 
 def test_books_become_sentences_that_a_synthesiser_reads_as_they_are_written(tmp_path: Path) -> None:
@@ -63,7 +63,7 @@ def test_books_become_sentences_that_a_synthesiser_reads_as_they_are_written(tmp
     book.write_text(
         f'CHAPTER ONE\n\n"Come in," said Mr. Brown\nto the dog. It was the year 1812. Then {long}.\n\nNo end', "utf-8"
     )
-    assert list(READ.written([book])) == [
+    assert list(SENTENCES.written([book])) == [
         "Come in, said Mr. Brown to the dog.",
         "Then and then they went on and on for some time, and then they went on and on for some time.",
         "And then they went on and on for some time, and then they went on and on for some time.",

@@ -48,7 +48,10 @@ def test_the_packaged_model_is_the_one_that_was_measured() -> None:
     folder = ROOT / "fastscribe" / "default_model"
     weights = folder / "model.safetensors"
     assert weights.stat().st_size == stored["model_bytes"] <= 16_000_000
-    assert hashlib.sha256(weights.read_bytes()).hexdigest() == stored["model_sha256"]
+    measured = {name: (folder / name).read_bytes() for name in stored["sha256"]}
+    assert {name: hashlib.sha256(content).hexdigest() for name, content in measured.items()} == stored["sha256"]
+    assert {file.name for file in folder.iterdir()} == measured.keys() | {"README.md"}
+    assert sum(map(len, measured.values())) <= 1 << 24
     card = (folder / "README.md").read_text(encoding="utf-8")
     for split in stored["splits"].values():
         assert f"{100 * split['wer']:.1f} %" in card

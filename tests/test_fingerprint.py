@@ -18,10 +18,10 @@ from tests.conftest import MODELS
 MODEL = MODELS / "tdt_demo" / "model.nemo"
 
 
-def of(options: Options = Options(), style: OutputStyle = OutputStyle(), **chosen: str) -> dict:  # noqa: B008 - frozen
-    resolved = {"dtype": "fp32", "decoder": "tdt", "attention": "full"}
+def of(options: Options = Options(), style: OutputStyle = OutputStyle(), **chosen: object) -> dict:  # noqa: B008 - frozen
+    resolved: dict = {"dtype": "fp32", "decoder": "tdt", "attention": "full"}
     resolved |= {name: value for name, value in chosen.items() if name != "model"}
-    return fingerprint(chosen.get("model", "m"), resolved, options, style)
+    return fingerprint(str(chosen.get("model", "m")), resolved, options, style)
 
 
 @pytest.mark.parametrize(
@@ -32,6 +32,7 @@ def of(options: Options = Options(), style: OutputStyle = OutputStyle(), **chose
         ("--decoder", of(decoder="ctc")),
         ("--max-utterance-s", of(Options(max_utterance_s=3))),
         ("--channel", of(Options(channel=1))),
+        ("--beam", of(beam=8)),
         ("--attention", of(attention="local:4,4")),
         ("--vad", of(Options(vad="silero"))),
         ("--format", of(style=OutputStyle(("jsonl", "txt")))),
@@ -39,7 +40,7 @@ def of(options: Options = Options(), style: OutputStyle = OutputStyle(), **chose
     ],
 )
 def test_what_decides_results_is_in_it(name: str, changed: dict) -> None:
-    assert [key for key in of() if of()[key] != changed[key]] == [name]
+    assert [key for key in changed if of().get(key) != changed[key]] == [name]
 
 
 def test_looks_count_only_where_there_are_subtitles() -> None:
@@ -57,7 +58,19 @@ def test_speed_is_not_in_it() -> None:
     assert of(Options(batch_size=3, batch_frames=9, window=2, threads=1, cuda_graphs="off")) == of()
     fields = {field.name for field in dataclasses.fields(Options)}
     assert fields > module._SPEED_ONLY
-    assert fields - module._SPEED_ONLY == module._TOLD | {"decoder", "max_utterance_s", "channel", "attention", "vad"}
+    assert fields - module._SPEED_ONLY == module._TOLD | module._LEFT_OPEN | {
+        "decoder",
+        "max_utterance_s",
+        "channel",
+        "attention",
+        "vad",
+    }
+
+
+def test_a_beam_counts_as_it_was_resolved() -> None:
+    """So that a model's own and the same from the command line are one."""
+    assert of(Options(beam=1)) == of() and "--beam" not in of()
+    assert of(Options(beam=8), beam=8) == of(beam=8) != of()
 
 
 def test_what_a_model_is_told_is_in_it_where_it_is_told_something() -> None:

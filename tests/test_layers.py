@@ -20,6 +20,7 @@ LAYERS = (
         "processors",
         "plain_text",
         "regular_file",
+        "language_model",
         "model_location",
         "prices",
     ),

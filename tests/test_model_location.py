@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from fnmatch import fnmatch
 from pathlib import Path
 from types import ModuleType
 
@@ -10,6 +11,7 @@ import pytest
 
 from fastscribe import model_location
 from fastscribe.errors import CheckpointError, UsageError
+from fastscribe.language_model import FILE
 from fastscribe.model_location import locate
 
 
@@ -70,6 +72,7 @@ def test_a_folder_on_the_hub(hub: Hub) -> None:
     assert locate("a/b", print) == hub.cache
     (_, patterns) = hub.asked[0]
     assert patterns is not None and "*.bin" not in patterns
+    assert any(fnmatch(FILE, pattern) for pattern in patterns)  # a language model comes along
 
 
 def test_without_a_network_what_is_cached_will_do(hub: Hub) -> None:

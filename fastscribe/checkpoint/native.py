@@ -10,11 +10,14 @@ from typing import Any
 
 import torch
 
+from fastscribe import language_model
 from fastscribe.checkpoint.validate import validate
-from fastscribe.checkpoint.value import Checkpoint, odd_values_refused, read_tokenizer
+from fastscribe.checkpoint.value import Checkpoint, odd_values_refused, one_line, read_tokenizer
 from fastscribe.checkpoint.weights import load_safetensors
 from fastscribe.config import ModelConfig
 from fastscribe.errors import CheckpointError
+from fastscribe.language_model import LanguageModel
+from fastscribe.regular_file import read_regular
 
 FORMAT = "fastscribe"
 FORMAT_VERSION = 1
@@ -34,7 +37,20 @@ def read(folder: Path, stored: Mapping[str, Any]) -> Checkpoint:
     tokenizer, weights = read_tokenizer(folder, config), load_safetensors(folder / "model.safetensors")
     if stored.get(KEEPS_SPACES_KEY) is True:
         tokenizer = replace(tokenizer, attached="nowhere")
-    return Checkpoint(folder, "fastscribe", config, tokenizer, weights, stored.get(RANDOM_KEY) is True)
+    is_random, written = stored.get(RANDOM_KEY) is True, _language_model(folder, config)
+    return Checkpoint(folder, "fastscribe", config, tokenizer, weights, is_random, written)
+
+
+def _language_model(folder: Path, config: ModelConfig) -> LanguageModel | None:
+    """Raises CheckpointError for a damaged one, and where the model could not heed it."""
+    path = folder / language_model.FILE
+    if not path.exists():
+        return None
+    try:
+        content = read_regular(path, language_model.MOST_BYTES)
+    except (OSError, ValueError) as error:
+        raise CheckpointError(path, f"cannot be read: {one_line(error)}") from error
+    return language_model.parse(content, path, config.blank_id)
 
 
 def write(checkpoint: Checkpoint, folder: Path, dtype: torch.dtype) -> None:
@@ -51,6 +67,8 @@ def write(checkpoint: Checkpoint, folder: Path, dtype: torch.dtype) -> None:
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
     for name, content in checkpoint.tokenizer.files.items():
         (folder / name).write_bytes(content)
+    if checkpoint.language_model is not None:
+        (folder / language_model.FILE).write_bytes(language_model.packed(checkpoint.language_model))
     stored = {"format": FORMAT, "format_version": FORMAT_VERSION, "model": checkpoint.config.to_json()}
     if checkpoint.tokenizer.attached == "nowhere":
         stored[KEEPS_SPACES_KEY] = True

@@ -14,6 +14,7 @@ import torch
 
 from fastscribe.config import ModelConfig
 from fastscribe.errors import CheckpointError, FastscribeError, UnsupportedCheckpoint
+from fastscribe.language_model import LanguageModel
 from fastscribe.regular_file import read_regular
 from fastscribe.tokenizer import Tokenizer, from_folder
 
@@ -32,6 +33,7 @@ class Checkpoint:
     tokenizer: Tokenizer
     weights: Mapping[str, torch.Tensor]
     has_random_weights: bool = False  # made for benchmarks: what it says means nothing
+    language_model: LanguageModel | None = None  # that beam search heeds
 
     @property
     def num_parameters(self) -> int:

@@ -96,12 +96,13 @@ def transcribe(
         Decoder | None, option("--decoder", help="Which head of the checkpoint to use. Default: its own.")
     ] = None,
     beam: Annotated[
-        int,
+        int | None,
         option(
             "--beam",
             min=1,
             help="Hypotheses that an RNN-T or TDT model keeps in view: 1 is greedy decoding; 4 to 8 find likelier texts, "
-            "and decoding, a part of the whole, takes a few times as long.",
+            "and decoding, a part of the whole, takes a few times as long. Default: what the model's language model asks "
+            "for, if it has one; else 1.",
         ),
     ] = _DEFAULTS.beam,
     device: Annotated[str, option("--device", help="auto, cpu, cuda, cuda:1 ..")] = "auto",

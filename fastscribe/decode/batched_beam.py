@@ -3,7 +3,7 @@
 A turn is one predictor step, one joint and one choice of the best K continuations of a row's K lanes. What each lane came
 from and took is kept a turn; the host follows the best lane back. Lanes are compared by a hash of their labels. A row that
 is done goes through every turn and changes nothing; so does a lane that is dead (its score is -inf: at first all but one,
-later those that were merged).
+later those that were merged). A language model's scores are looked up by its state.
 
 Shapes: B batch, T frames, K lanes, J joint width, V labels with blank, N turns, H, L predictor.
 """
@@ -14,8 +14,10 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 
 from fastscribe.decode.label_looping import Network
+from fastscribe.language_model import Tables
 from fastscribe.types import Frames, Hypothesis
 
 _HASH_FACTOR = 6_364_136_223_846_793_005  # odd, and its products wrap around in 64 bits
@@ -31,14 +33,30 @@ class _Lanes:
     hash_BK: torch.Tensor  # of the labels
     label_BK: torch.Tensor  # the last, which the predictor has not yet seen; blank at first
     predictor_2LBKH: torch.Tensor  # before that label
+    written_BK: torch.Tensor  # the language model's state
+
+
+@dataclass(frozen=True)
+class _Written:
+    """A language model's Tables, on the device."""
+
+    added_SV: torch.Tensor
+    next_SV: torch.Tensor
+    start: int
+
+    @classmethod
+    def on(cls, device: torch.device, tables: Tables) -> _Written:
+        added_SV, next_SV = (torch.from_numpy(table).to(device) for table in (tables.added_SV, tables.next_SV))
+        return cls(added_SV, next_SV, tables.start)
 
 
 class BeamDecoder:
     """A Decoder (decoder.py) that keeps `width` hypotheses a row in view."""
 
-    def __init__(self, network: Network, width: int) -> None:
+    def __init__(self, network: Network, width: int, language_model: Tables | None = None) -> None:
         self.network = network
         self.width = width
+        self._written = _Written.on(network.device, language_model) if language_model else None
 
     @torch.inference_mode()
     def submit(self, frames: Frames) -> torch.Tensor:
@@ -67,26 +85,28 @@ class BeamDecoder:
         return [slice(start, min(start + rows, batch)) for start in range(0, batch, rows)]
 
     def _search(self, encoded_BTJ: torch.Tensor, limit_B1: torch.Tensor) -> torch.Tensor:
-        lanes, turns = _begin(self.network, len(encoded_BTJ), self.width), []
+        lanes, turns = _begin(self.network, self._written, len(encoded_BTJ), self.width), []
         # Of a model gone wrong, scores that are no numbers go on, too, as far as their frames: no row depends on another.
         while bool(((lanes.frame_BK < limit_B1) & (lanes.score_BK != -torch.inf)).any()):
-            lanes, turn_5BK = _turn(self.network, lanes, encoded_BTJ, limit_B1)
+            lanes, turn_5BK = _turn(self.network, self._written, lanes, encoded_BTJ, limit_B1)
             turns.append(turn_5BK)
         turns_5NBK = torch.stack(turns, dim=1).flatten() if turns else limit_B1.new_empty(0, dtype=torch.int32)
         return torch.cat([limit_B1.new_tensor([len(turns)]).int(), lanes.score_BK.argmax(1).int(), turns_5NBK])
 
 
-def _begin(network: Network, batch: int, width: int) -> _Lanes:
+def _begin(network: Network, written: _Written | None, batch: int, width: int) -> _Lanes:
     like = network.predictor.first_gates_VG
     zeros_BK = torch.zeros(batch, width, dtype=torch.long, device=network.device)
     score_BK = torch.full((batch, width), -torch.inf, device=network.device)
     score_BK[:, 0] = 0.0
     predictor = like.new_zeros(2, len(network.predictor.recurrent), batch, width, like.shape[1] // 4)
-    return _Lanes(score_BK, zeros_BK, zeros_BK, zeros_BK, torch.full_like(zeros_BK, network.blank_id), predictor)
+    label_BK = torch.full_like(zeros_BK, network.blank_id)
+    written_BK = torch.full_like(zeros_BK, written.start if written else 0)
+    return _Lanes(score_BK, zeros_BK, zeros_BK, zeros_BK, label_BK, predictor, written_BK)
 
 
 def _turn(
-    network: Network, lanes: _Lanes, encoded_BTJ: torch.Tensor, limit_B1: torch.Tensor
+    network: Network, written: _Written | None, lanes: _Lanes, encoded_BTJ: torch.Tensor, limit_B1: torch.Tensor
 ) -> tuple[_Lanes, torch.Tensor]:
     """The lanes after a turn, and what each came from and took, int32 [5, B, K]: lane, label, frame, duration, logprob."""
     batch, width = lanes.score_BK.shape
@@ -103,6 +123,8 @@ def _turn(
         best_BK, index_BK = logits_BKX[..., num_tokens:].log_softmax(-1, dtype=torch.float32).max(-1)
         score_BKV += best_BK[..., None]
         duration_BK = network.durations_X[index_BK]
+    if written:
+        score_BKV[..., :blank_id] += F.embedding(lanes.written_BK, written.added_SV)
     is_over_BK = lanes.frame_BK >= limit_B1
     waiting_BKV = torch.full_like(score_BKV, -torch.inf)
     waiting_BKV[..., blank_id] = lanes.score_BK
@@ -129,11 +151,21 @@ def _turn(
         hash_BK=next_hash_BK,
         label_BK=torch.where(is_label_BK, label_BK, last_BK),
         predictor_2LBKH=torch.where(is_label_BK[..., None], after_2LBKH, before_2LBKH),
+        written_BK=_next_written(written, lanes.written_BK.gather(1, parent_BK), label_BK, is_label_BK),
     )
     kept_BK = torch.where(is_label_BK, label_BK, _NOT_A_LABEL)
     lasted_BK = took_BK if network.durations else torch.ones_like(took_BK)
     columns = (parent_BK, kept_BK, frame_BK, lasted_BK)
     return new, torch.stack([*(column_BK.int() for column_BK in columns), logprob_BK.view(torch.int32)])
+
+
+def _next_written(
+    written: _Written | None, state_BK: torch.Tensor, label_BK: torch.Tensor, is_label_BK: torch.Tensor
+) -> torch.Tensor:
+    if written is None:
+        return state_BK
+    next_BK = written.next_SV[state_BK, torch.where(is_label_BK, label_BK, 0)]
+    return torch.where(is_label_BK, next_BK.long(), state_BK)
 
 
 def _of_parents(values_2LBKH: torch.Tensor, parent_BK: torch.Tensor) -> torch.Tensor:

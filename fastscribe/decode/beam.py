@@ -6,6 +6,9 @@ that come out live on. A TDT model's duration (Xu et al. 2023) is its likeliest 
 that have reached the end wait for the others. Those that came to the same labels and frame by different ways are one, the
 likeliest, with the probabilities of both. `max_symbols` holds as in greedy.py, and a width of one is greedy decoding.
 
+A language model's logarithm for each label, weighted, and a bonus for each label may be added ("shallow fusion"); they count
+for which hypotheses live on, and are not in the labels' log-probabilities.
+
 batched_beam.py does the same for batches and is tested against this.
 """
 
@@ -17,6 +20,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from fastscribe.decode.greedy import LABELS_PER_FRAME_GUARD
+from fastscribe.language_model import Tables
 from fastscribe.model.transducer import Transducer
 from fastscribe.types import Hypothesis
 
@@ -28,21 +32,26 @@ class _Lane:
     hypothesis: Hypothesis
     state: torch.Tensor  # the predictor's, and what the joint makes of it, after the hypothesis's labels
     predicted_J: torch.Tensor
+    written: int = 0  # the language model's state
 
 
 @torch.inference_mode()
-def beam_search(transducer: Transducer, frames_TD: torch.Tensor, width: int) -> Hypothesis:
+def beam_search(
+    transducer: Transducer, frames_TD: torch.Tensor, width: int, language_model: Tables | None = None
+) -> Hypothesis:
     """frames_TD [T, D], valid frames only -> the likeliest Hypothesis found."""
     encoded_TJ = transducer.joint.encoder(frames_TD)
     start = _Lane(0.0, 0, Hypothesis(), transducer.predictor.initial_state(1), torch.empty(0))
     lanes = [_after(transducer, start, transducer.blank_id)]
+    if language_model is not None:
+        lanes = [replace(lanes[0], written=language_model.start)]
     while any(lane.frame < len(frames_TD) for lane in lanes):
         found: list[tuple[_Lane, int | None]] = []  # and the label that its predictor has not yet seen
         for lane in lanes:
             if lane.frame == len(frames_TD):
                 found.append((lane, None))
             else:
-                found += _continued(transducer, encoded_TJ, lane)
+                found += _continued(transducer, encoded_TJ, lane, language_model)
         found.sort(key=lambda pair: -pair[0].score)
         lanes = []
         for lane, label in found[:width]:
@@ -56,7 +65,9 @@ def beam_search(transducer: Transducer, frames_TD: torch.Tensor, width: int) -> 
     return max(lanes, key=lambda lane: lane.score).hypothesis
 
 
-def _continued(transducer: Transducer, encoded_TJ: torch.Tensor, lane: _Lane) -> list[tuple[_Lane, int | None]]:
+def _continued(
+    transducer: Transducer, encoded_TJ: torch.Tensor, lane: _Lane, language_model: Tables | None
+) -> list[tuple[_Lane, int | None]]:
     """All that a lane may become in one turn."""
     num_tokens, end = transducer.blank_id + 1, len(encoded_TJ)
     logits_X = transducer.joint(encoded_TJ[lane.frame], lane.predicted_J).float()
@@ -72,6 +83,10 @@ def _continued(transducer: Transducer, encoded_TJ: torch.Tensor, lane: _Lane) ->
             frame = min(lane.frame + max(1, duration), end)
             found.append((replace(lane, score=score, frame=frame), None))
             continue
+        written = lane.written
+        if language_model is not None:
+            score += float(language_model.added_SV[written, label])
+            written = int(language_model.next_SV[written, label])
         before = lane.hypothesis
         hypothesis = Hypothesis(
             (*before.token_ids, label),
@@ -83,7 +98,8 @@ def _continued(transducer: Transducer, encoded_TJ: torch.Tensor, lane: _Lane) ->
         max_symbols = transducer.max_symbols or LABELS_PER_FRAME_GUARD
         if hypothesis.token_frames[-max_symbols:] == (frame,) * max_symbols:
             frame += 1
-        found.append((replace(lane, score=score, frame=min(frame, end), hypothesis=hypothesis), label))
+        frame = min(frame, end)
+        found.append((replace(lane, score=score, frame=frame, hypothesis=hypothesis, written=written), label))
     return found
 
 

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 
 import torch
 
+from fastscribe import language_model
+from fastscribe.checkpoint.value import Checkpoint
 from fastscribe.config import DecoderName, Options
 from fastscribe.cost_model import Held
 from fastscribe.decode import aed
@@ -22,7 +24,6 @@ from fastscribe.decode.label_looping import Network
 from fastscribe.decode.prompt import can_write_times, make_prompt
 from fastscribe.errors import UsageError
 from fastscribe.model.model import Model
-from fastscribe.tokenizer import Tokenizer
 
 Say = Callable[[str], None]
 
@@ -30,32 +31,40 @@ Say = Callable[[str], None]
 @dataclass(frozen=True)
 class DecoderFamily:
     # For a model that is on its device in its dtype; Say gets a line for what cannot be had. Raises UsageError.
-    build: Callable[[Model, Tokenizer, torch.device, Options, Say], Decoder]
+    build: Callable[[Model, Checkpoint, torch.device, Options, Say], Decoder]
     held: Callable[[Model], Held] = lambda model: Held()  # little, beside the encoder's
     has_prompt: bool = False  # is told what to write (Options.language and the others)
     has_beam: bool = False  # can keep several hypotheses in view (Options.beam)
     punctuation_takes_no_time: bool = False
 
 
-def _ctc(model: Model, tokenizer: Tokenizer, device: torch.device, options: Options, say: Say) -> Decoder:
+def _ctc(model: Model, checkpoint: Checkpoint, device: torch.device, options: Options, say: Say) -> Decoder:
     assert model.ctc is not None
     return CtcDecoder(model.ctc, model.config.blank_id)
 
 
-def _transducer(model: Model, tokenizer: Tokenizer, device: torch.device, options: Options, say: Say) -> Decoder:
+def _transducer(model: Model, checkpoint: Checkpoint, device: torch.device, options: Options, say: Say) -> Decoder:
     assert model.transducer is not None
-    if options.beam > 1:
+    width = options.beam or 1
+    if width > 1:
         if options.cuda_graphs not in ("auto", "off"):
-            raise UsageError(f"--cuda-graphs {options.cuda_graphs}: a beam is searched without graphs: auto or off")
-        return BeamDecoder(Network.prepare(model.transducer), options.beam)
+            raise UsageError(
+                f"--cuda-graphs {options.cuda_graphs}: a beam is searched without graphs: auto or off, or --beam 1"
+            )
+        tables = language_model.expanded(checkpoint.language_model) if checkpoint.language_model else None
+        return BeamDecoder(Network.prepare(model.transducer), width, tables)
     return build_decoder(model.transducer, device, options.cuda_graphs, say)
 
 
-def _aed(model: Model, tokenizer: Tokenizer, device: torch.device, options: Options, say: Say) -> Decoder:
+def _aed(model: Model, checkpoint: Checkpoint, device: torch.device, options: Options, say: Say) -> Decoder:
     assert model.aed is not None
-    prompt = make_prompt(model.aed.config.prompt, tokenizer, options, model.aed.config.max_tokens)
+    prompt = make_prompt(model.aed.config.prompt, checkpoint.tokenizer, options, model.aed.config.max_tokens)
     if not prompt.frames_by_id:
-        can = "; --timestamps has it write them" if can_write_times(model.aed.config.prompt, tokenizer.pieces) else ""
+        can = (
+            "; --timestamps has it write them"
+            if can_write_times(model.aed.config.prompt, checkpoint.tokenizer.pieces)
+            else ""
+        )
         say(f"this model writes no times: its words are spread evenly over each stretch of speech{can}")
     return build_aed_decoder(model.aed, prompt, device, options.cuda_graphs, say)
 

@@ -16,20 +16,21 @@ _FORMAT_VERSION = 1  # of the output; a change to what rows or files hold is a n
 # Options that change how fast results come, and not what they are.
 _SPEED_ONLY = frozenset(("cuda_graphs", "batch_frames", "batch_size", "window", "threads"))
 # Options that only some models follow; a run that does without them need not know them.
-_TOLD = frozenset(("beam", "language", "target_language", "pnc", "timestamps"))
+_TOLD = frozenset(("language", "target_language", "pnc", "timestamps"))
+_LEFT_OPEN = frozenset(("beam",))  # by the options; `resolved` has it
 _DEFAULTS = Options()
 _MODEL_SUFFIXES = frozenset(
-    (".nemo", ".safetensors", ".json", ".yaml", ".yml", ".model", ".vocab", ".ckpt", ".bin", ".txt")
+    (".nemo", ".safetensors", ".json", ".yaml", ".yml", ".model", ".vocab", ".ckpt", ".bin", ".txt", ".gz")
 )
 _BLOCK_BYTES = 1 << 25
 
 
-def fingerprint(model_digest: str, resolved: Mapping[str, str], options: Options, style: OutputStyle) -> dict[str, Any]:
+def fingerprint(model_digest: str, resolved: Mapping[str, Any], options: Options, style: OutputStyle) -> dict[str, Any]:
     """By the names that the command line has for them. `resolved` has what was chosen in the end where an option may leave
-    that open: dtype, decoder, attention."""
+    that open: dtype, decoder, attention, and a beam of more than one."""
     chosen = {field.name: getattr(options, field.name) for field in dataclasses.fields(options)}
     unsaid = {name for name in _TOLD if chosen[name] == getattr(_DEFAULTS, name)}
-    shaping = {name: value for name, value in chosen.items() if name not in _SPEED_ONLY | unsaid}
+    shaping = {name: value for name, value in chosen.items() if name not in _SPEED_ONLY | _LEFT_OPEN | unsaid}
     named = {f"--{name.replace('_', '-')}": value for name, value in {**shaping, **resolved, **_looks(style)}.items()}
     return {"model": model_digest, **named, "--format": sorted(style.formats), "output format": _FORMAT_VERSION}
 

@@ -49,6 +49,9 @@ def prepare(
     """
     if init is not None:
         check_trainable(init.config, f"--init {init.path}")
+        if init.language_model is not None:
+            say("the language model stays behind: it was made of other texts")
+            init = replace(init, language_model=None)
     data, limits = recipe.data, recipe.data.limits
     corpus = read_manifests(data.train, limits)
     if data.validation:

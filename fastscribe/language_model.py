@@ -1,0 +1,214 @@
+"""A backoff n-gram model over a model's tokens, which tells beam search what is likely to be written.
+
+Some contexts (the last tokens written) have tokens with probabilities of their own. Any other token has the probability that
+it has after the longest shorter context there is, scaled so that all add up to one. Expanded, every context is a state with
+a row of scores and a row of states that follow, so that what a batch of hypotheses needs in a turn is two look-ups; that is
+for small vocabularies, whose rows are short.
+
+A file is gzip over safetensors: contexts as a tree, by their length, and logarithms in a byte each.
+training/ngrams.py counts texts and makes such models.
+
+Shapes: C contexts of one length, A tokens with probabilities of their own in all of these, S states, V tokens without blank;
+V is also the number of the sign that stands before a text.
+"""
+
+from __future__ import annotations
+
+import gzip
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from fastscribe.errors import CheckpointError
+
+FILE = "language_model.safetensors.gz"
+MOST_BYTES = 1 << 28  # of a file, and of what it unpacks to
+MOST_ENTRIES = 1 << 26  # of a table: 256 MB
+MOST_BEAM = 1000
+MOST_WEIGHT, MOST_BONUS = 10.0, 1000.0
+_STEPS_A_NAT = 16  # of a stored logarithm
+_LEAST_UNIGRAM = -50.0  # as a logarithm
+LEAST = 1e-6  # probability that a context leaves to the shorter one
+
+
+@dataclass(frozen=True)
+class Contexts:
+    """Those of one length, in ascending order: each is one of the length before and a token more."""
+
+    parents_C: np.ndarray
+    last_C: np.ndarray
+    counts_C: np.ndarray  # of tokens_A that are a context's
+    tokens_A: np.ndarray
+    logprobs_A: np.ndarray  # float32
+
+
+@dataclass(frozen=True)
+class Ngrams:
+    unigrams_V: np.ndarray  # float32 logarithms
+    lengths: Sequence[Contexts]  # the first has contexts of one token
+
+
+@dataclass(frozen=True)
+class Fusion:
+    """How much beam search heeds it: log p(text given sound) + weight * log p(text) + bonus * tokens."""
+
+    weight: float
+    bonus: float
+    beam: int  # hypotheses, unless the user says how many
+
+
+@dataclass(frozen=True)
+class LanguageModel:
+    """What a file holds."""
+
+    ngrams: Ngrams
+    fusion: Fusion
+
+
+@dataclass(frozen=True)
+class Tables:
+    added_SV: np.ndarray  # float16: what a token adds to a hypothesis's score
+    next_SV: np.ndarray  # int32: the state after it
+    start: int  # the state before a text
+
+
+def expanded(model: LanguageModel) -> Tables:
+    """States are in the order of their length, then of Contexts; the first is the empty context."""
+    ngrams, fusion = model.ngrams, model.fusion
+    num_tokens, num_states = len(ngrams.unigrams_V), _num_states(ngrams)
+    logs_SV = np.empty((num_states, num_tokens), np.float16)
+    next_SV = np.zeros((num_states, num_tokens), np.int32)
+    shorter_S = np.zeros(num_states, np.int32)  # the longest other context that a state's ends in
+    logs_SV[0] = ngrams.unigrams_V
+    start, before, end = 0, 0, 1  # of the states of the length before
+    for contexts in ngrams.lengths:
+        parents_C, states = before + contexts.parents_C, slice(end, end + len(contexts.last_C))
+        is_token_C = contexts.last_C < num_tokens
+        if before:
+            shorter_S[states] = next_SV[shorter_S[parents_C], contexts.last_C]
+        elif not is_token_C[-1:].all():
+            start = states.stop - 1
+        numbers_C = np.arange(states.start, states.stop, dtype=np.int32)
+        next_SV[parents_C[is_token_C], contexts.last_C[is_token_C]] = numbers_C[is_token_C]
+        next_SV[states] = next_SV[shorter_S[states]]
+        logs_SV[states] = _logs(contexts, logs_SV[shorter_S[states]])
+        before, end = states.start, states.stop
+    logs_SV *= fusion.weight
+    logs_SV += fusion.bonus
+    return Tables(logs_SV, next_SV, start)
+
+
+def _num_states(ngrams: Ngrams) -> int:
+    return 1 + sum(len(contexts.last_C) for contexts in ngrams.lengths)
+
+
+def _logs(contexts: Contexts, shorter_CV: np.ndarray) -> np.ndarray:
+    num_contexts = len(contexts.last_C)
+    row_A = np.repeat(np.arange(num_contexts), contexts.counts_C)
+    left_C = 1 - np.bincount(row_A, np.exp(contexts.logprobs_A), num_contexts)
+    logs_CV = shorter_CV.astype(np.float32)
+    logs_CV[row_A, contexts.tokens_A] = -np.inf
+    shorter_left_C = np.exp(logs_CV).sum(
+        1
+    )  # not 1 less the others' sum, of which little would be left that is no rounding
+    logs_CV += np.log(left_C.clip(LEAST) / shorter_left_C.clip(LEAST))[:, None]
+    logs_CV[row_A, contexts.tokens_A] = contexts.logprobs_A
+    return logs_CV
+
+
+def packed(model: LanguageModel) -> bytes:
+    """A file's content."""
+    from safetensors.numpy import save
+
+    ngrams, fusion = model.ngrams, model.fusion
+    small = np.min_scalar_type(len(ngrams.unigrams_V) + 1)
+    tensors: dict[str, np.ndarray] = {
+        "unigrams": ngrams.unigrams_V.astype(np.float32),
+        "fusion": np.array([fusion.weight, fusion.bonus, fusion.beam], np.float64),
+    }
+    num_parents = 1
+    for length, contexts in enumerate(ngrams.lengths, start=1):
+        tensors[f"children.{length}"] = np.bincount(contexts.parents_C, minlength=num_parents).astype(small)
+        tensors[f"last.{length}"] = contexts.last_C.astype(small)
+        tensors[f"counts.{length}"] = contexts.counts_C.astype(small)
+        tensors[f"tokens.{length}"] = contexts.tokens_A.astype(small)
+        tensors[f"logprobs.{length}"] = np.rint(-contexts.logprobs_A * _STEPS_A_NAT).clip(0, 255).astype(np.uint8)
+        num_parents = len(contexts.last_C)
+    return gzip.compress(save(tensors), mtime=0)
+
+
+def parse(content: bytes, path: Path, num_tokens: int) -> LanguageModel:
+    """What `packed` made for so many tokens; `path` is for the message. Raises CheckpointError for anything else."""
+    from safetensors import SafetensorError
+    from safetensors.numpy import load
+
+    try:
+        tensors = load(_unpacked(content))
+        ngrams = _ngrams(tensors, num_tokens)
+        weight, bonus, beam = tensors["fusion"].tolist()
+        if not (0 <= weight <= MOST_WEIGHT and abs(bonus) <= MOST_BONUS and beam in range(1, MOST_BEAM + 1)):
+            raise ValueError(f"a weight of {weight}, a bonus of {bonus}, a beam of {beam}")
+        return LanguageModel(ngrams, Fusion(weight, bonus, int(beam)))
+    except (SafetensorError, zlib.error, ValueError, LookupError, TypeError) as error:
+        raise CheckpointError(path, f"not a language model for this vocabulary: {error}") from error
+
+
+def _unpacked(content: bytes) -> bytes:
+    unpacker = zlib.decompressobj(wbits=16 + zlib.MAX_WBITS)  # gzip's header and checksum
+    unpacked = unpacker.decompress(content, MOST_BYTES)
+    if not unpacker.eof or unpacker.unused_data:
+        raise ValueError("not one whole gzip file of a size that makes sense")
+    return unpacked
+
+
+def _ngrams(tensors: Mapping[str, np.ndarray], num_tokens: int) -> Ngrams:
+    unigrams_V = tensors["unigrams"].astype(np.float32)
+    if unigrams_V.shape != (num_tokens,):
+        raise ValueError(f"for {unigrams_V.size:,} tokens, where the model has {num_tokens:,}")
+    if not ((unigrams_V >= _LEAST_UNIGRAM) & (unigrams_V <= 0)).all():
+        raise ValueError(f"unigrams that are not all from {_LEAST_UNIGRAM:g} to 0")
+    lengths: list[Contexts] = []
+    num_parents = 1
+    while f"last.{len(lengths) + 1}" in tensors:
+        contexts = _contexts(tensors, len(lengths) + 1, num_parents, num_tokens)
+        lengths.append(contexts)
+        num_parents = len(contexts.last_C)
+    ngrams = Ngrams(unigrams_V, lengths)
+    if _num_states(ngrams) * num_tokens > MOST_ENTRIES:
+        raise ValueError(f"{_num_states(ngrams):,} contexts of {num_tokens:,} tokens are too many")
+    return ngrams
+
+
+def _contexts(tensors: Mapping[str, np.ndarray], length: int, num_parents: int, num_tokens: int) -> Contexts:
+    children, last_C, counts_C, tokens_A, steps_A = (
+        _numbers(tensors[f"{name}.{length}"], most)
+        for name, most in (
+            ("children", num_tokens + 1),
+            ("last", num_tokens if length == 1 else num_tokens - 1),
+            ("counts", num_tokens),
+            ("tokens", num_tokens - 1),
+            ("logprobs", 255),
+        )
+    )
+    if not (len(children) == num_parents and children.sum() == len(last_C) == len(counts_C)):
+        raise ValueError(f"contexts of {length} tokens that do not fit each other")
+    if not counts_C.sum() == len(tokens_A) == len(steps_A):
+        raise ValueError(f"tokens after contexts of {length} that do not fit these")
+    parents_C = np.repeat(np.arange(num_parents), children)
+    if (np.diff(parents_C * (num_tokens + 1) + last_C) <= 0).any():
+        raise ValueError(f"contexts of {length} tokens that are not in order")
+    return Contexts(parents_C, last_C, counts_C, tokens_A, -steps_A.astype(np.float32) / _STEPS_A_NAT)
+
+
+def _numbers(values: np.ndarray, most: int) -> np.ndarray:
+    """[N] integers from 0 to `most`."""
+    if (
+        values.ndim != 1
+        or values.dtype.kind not in "iu"
+        or (len(values) and not 0 <= values.min() <= values.max() <= most)
+    ):
+        raise ValueError(f"{values.dtype} numbers that should be from 0 to {most:,}, one after the other")
+    return values.astype(np.int64)

@@ -1,0 +1,106 @@
+"""Counts texts and makes the n-gram model that beam search heeds (language_model.py).
+
+Probabilities are Witten and Bell's (1991): after a context seen c times before t different tokens, a token seen n times has
+(n + t p) / (c + t), where p is its probability after the next shorter context. Of these, those stay that gain at least
+`least_gain` nats over all texts against what the shorter context says (Seymore and Rosenfeld 1996); a file has room for few.
+
+Contexts are counted from one sorted array: for each token of the texts, the tokens before it, the nearest in the highest bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from fastscribe.language_model import LEAST, Contexts, Ngrams
+
+Context = tuple[int, ...]
+
+
+def counted(texts: Iterable[Sequence[int]], num_tokens: int, longest: int, least_gain: float) -> Ngrams:
+    """`texts` of tokens below `num_tokens`; contexts of up to `longest` tokens. Raises ValueError where that is too long."""
+    bits = num_tokens.bit_length()
+    if longest * bits > 63:
+        raise ValueError(f"contexts of {longest} tokens out of {num_tokens:,}: at most {63 // bits}")
+    sign = num_tokens
+    sequences = [np.array([sign, *text], np.int64) for text in texts]
+    tokens_M = np.concatenate([*sequences, np.array([sign])])
+    padded = np.concatenate([np.full(longest, sign), tokens_M])
+    keys_M = np.zeros(len(tokens_M), np.int64)
+    for back in range(1, longest + 1):
+        keys_M = (keys_M << bits) | padded[longest - back : longest - back + len(tokens_M)]
+    order_M = np.argsort(keys_M, kind="stable")
+    is_token_M = tokens_M[order_M] != sign
+    keys_M, tokens_M = keys_M[order_M][is_token_M], tokens_M[order_M][is_token_M]
+    unigrams_V = (np.bincount(tokens_M, minlength=num_tokens) + 1.0) / (len(tokens_M) + num_tokens)
+    kept: dict[Context, dict[int, float]] = {}
+    rows: dict[Context, np.ndarray] = {(): unigrams_V}
+    for length in range(1, longest + 1):
+        found = _contexts(keys_M >> (bits * (longest - length)), bits, length, sign, least_gain)
+        for context, begin, end in found:
+            counts_V = np.bincount(tokens_M[begin:end], minlength=num_tokens)
+            own = _own(counts_V, _row(context[1:], kept, rows), least_gain)
+            if own:
+                kept[context] = own
+    for context in list(kept):
+        for end in range(1, len(context)):
+            kept.setdefault(context[:end], {})
+    return Ngrams(np.log(unigrams_V).astype(np.float32), _by_length(kept))
+
+
+def _contexts(
+    keys_M: np.ndarray, bits: int, length: int, sign: int, least_gain: float
+) -> Iterable[tuple[Context, int, int]]:
+    """Each context that is frequent enough to gain so much, and its places in the sorted array."""
+    found, begins, counts = np.unique(keys_M, return_index=True, return_counts=True)
+    is_frequent = counts >= max(2.0, least_gain / 4)
+    for key, begin, count in zip(*(values[is_frequent].tolist() for values in (found, begins, counts)), strict=True):
+        context = tuple((key >> (bits * place)) & ((1 << bits) - 1) for place in range(length))
+        if sign not in context[1:]:  # what stands before the sign is another text
+            yield context, begin, begin + count
+
+
+def _own(counts_V: np.ndarray, shorter_V: np.ndarray, least_gain: float) -> dict[int, float]:
+    different = np.count_nonzero(counts_V)
+    share_V = (counts_V + different * shorter_V) / (counts_V.sum() + different)
+    gain_V = counts_V * np.log(share_V / shorter_V)
+    loss_V = counts_V.sum() * shorter_V * np.log(shorter_V / share_V)  # what is rarer than the shorter context says
+    kept = np.flatnonzero(np.maximum(gain_V, np.where(counts_V > 0, loss_V, 0.0)) >= least_gain)
+    return dict(zip(kept.tolist(), share_V[kept].tolist(), strict=True))
+
+
+def _row(context: Context, kept: dict[Context, dict[int, float]], rows: dict[Context, np.ndarray]) -> np.ndarray:
+    """Probabilities [V] after a context, by what has been kept so far of contexts of that length or shorter."""
+    if context in rows:
+        return rows[context]
+    shorter_V = _row(context[1:], kept, rows)
+    own = kept.get(context)
+    if not own:
+        return shorter_V
+    tokens = list(own)
+    left, shorter_left = 1 - sum(own.values()), 1 - shorter_V[tokens].sum()
+    row_V = shorter_V * (max(left, LEAST) / max(shorter_left, LEAST))
+    row_V[tokens] = list(own.values())
+    rows[context] = row_V
+    return row_V
+
+
+def _by_length(kept: dict[Context, dict[int, float]]) -> list[Contexts]:
+    lengths: list[Contexts] = []
+    parents: dict[Context, int] = {(): 0}
+    for length in range(1, 1 + max(map(len, kept), default=0)):
+        contexts = sorted(context for context in kept if len(context) == length)
+        own = [kept[context] for context in contexts]
+        shares_A = np.array([share for tokens in own for share in tokens.values()])
+        lengths.append(
+            Contexts(
+                np.array([parents[context[:-1]] for context in contexts], np.int64),
+                np.array([context[-1] for context in contexts], np.int64),
+                np.array([len(tokens) for tokens in own], np.int64),
+                np.array([token for tokens in own for token in tokens], np.int64),
+                np.log(shares_A).astype(np.float32),
+            )
+        )
+        parents = {context: number for number, context in enumerate(contexts)}
+    return lengths
