@@ -173,7 +173,9 @@ def test_one_dtype_has_no_speedup_and_a_trained_model_will_do(capsys) -> None:
     found, said = run(capsys, "latency", "--model", DEMO, *asked, *FAST)
     [row] = found["rows"]
     assert row["dtype"] == "fp32" and row["model"] == "tdt_demo" and "speedup_ratio" not in row
-    assert "speed-up" not in said
+    assert "speed-up" not in said and "beam" not in found
+    found, _ = run(capsys, "latency", "--model", DEMO, "--beam", "3", *asked, *FAST)
+    assert found["beam"] == 3
 
 
 @pytest.mark.parametrize(

@@ -335,6 +335,14 @@ def test_recordings_of_ones_own_and_a_trained_model(capsys, few_bytes: None) -> 
     assert (row["files"], row["failed"], row["batch_frames"]) == (2, 0, "auto")
     assert found["audio"] == "given" and found["model"] == "tdt_demo"
     assert row["usd_per_hour"] is None or row["price_source"]
+    assert "beam" not in found
+
+
+@pytest.mark.parametrize(("model", "options", "beam"), [(DEMO, ("--beam", "2"), 2), ("default", (), 12)])
+def test_a_beam_is_said(capsys, model: object, options: tuple[str, ...], beam: int) -> None:
+    [path] = AUDIO.glob("01*.flac")
+    found, _ = run(capsys, path, "--model", model, *options, *QUICK[:-4], "--device", "cpu", "--passes", "1")
+    assert found["beam"] == beam and len(found["rows"]) == 1
 
 
 def test_the_default_budgets_are_the_automatic_one_and_a_smaller() -> None:

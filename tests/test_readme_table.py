@@ -89,6 +89,11 @@ def test_each_machine_has_tables_of_its_own(script: ModuleType, tmp_path: Path) 
     assert len(lines) == 3 * 2 + 3
 
 
+def test_a_beam_stands_beside_the_model(script: ModuleType, tmp_path: Path) -> None:
+    stored(tmp_path, "a.json", document([speed()], AMD, audio="given", beam=4))
+    assert "| tiny (beam 4) | bf16 |" in script.tables(tmp_path)
+
+
 def test_what_a_file_is_called_makes_no_weights_random(script: ModuleType, tmp_path: Path) -> None:
     named = document([speed(20.0)], audio="given", random_weights=False)
     stored(tmp_path, "c.json", named | {"command": "fastscribe bench clips--random/ -m x"})

@@ -10,7 +10,7 @@ import typer
 
 from fastscribe.cli.app import option
 from fastscribe.cli.bench.common import DEVICE_HELP, JsonFile, ReportHtml, bench, check_places, numbers, result
-from fastscribe.cli.bench.subject import MODEL_OPTION_HELP, RANDOM_HELP, SpeedDtype, load, subject
+from fastscribe.cli.bench.subject import BEAM_HELP, MODEL_OPTION_HELP, RANDOM_HELP, SpeedDtype, about, load, subject
 from fastscribe.errors import UsageError
 from fastscribe.terminal import show
 
@@ -26,6 +26,7 @@ _STATISTIC = (
 def latency(
     model: Annotated[str | None, option("--model", "-m", help=MODEL_OPTION_HELP)] = None,
     random: Annotated[str | None, option("--random", help=RANDOM_HELP)] = None,
+    beam: Annotated[int | None, option("--beam", min=1, help=BEAM_HELP)] = None,
     batch_sizes: Annotated[str, option("--batch-sizes", help="Recordings a batch, by commas.")] = "1,2,4,8,16",
     durations_s: Annotated[str, option("--durations-s", help="Seconds a recording, by commas.")] = "2.0,7.0,16.7",
     dtype: Annotated[
@@ -50,7 +51,7 @@ def latency(
     dtypes = list(dict.fromkeys(one.value for one in dtype or (SpeedDtype.fp32, SpeedDtype.bf16)))
     if len(dtypes) > 2:
         raise typer.BadParameter("--dtype: one or two, which stand side by side")
-    chosen = subject(model, random, device, dtypes)
+    chosen = subject(model, random, device, dtypes, beam)
     from fastscribe.bench import latency as measuring
 
     transcribers = [load(chosen, one) for one in dtypes]
@@ -64,7 +65,7 @@ def latency(
         show(line)
     settings = {"model": chosen.name, "iterations": count, "max_seconds_s": effort.max_s, "statistic": _STATISTIC}
     with result("latency", chosen.device, measuring.CASE, json_file, report_html) as left:
-        left |= {**settings, "random_weights": transcribers[0].has_random_weights}
+        left |= {**settings, **about(transcribers[0])}
         for found in measuring.rows(chosen.name, transcribers, lengths_s, sizes, effort):
             left["rows"] += found
             show(_line(found, measuring.side_by_side(found)))

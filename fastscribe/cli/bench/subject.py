@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enum import Enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from fastscribe.run import Transcriber
 
 MODEL_OPTION_HELP = f"{MODEL_HELP} Default: the one that comes with it."
+BEAM_HELP = "Hypotheses that an RNN-T or TDT model keeps in view, as for transcribe."
 RANDOM_HELP = "A published model's shape by its name, with random weights made here, in place of --model."
 
 
@@ -28,11 +29,12 @@ class SpeedDtype(str, Enum):
     fp8 = "fp8"
 
 
-def subject(model: str | None, random: str | None, device: str, dtypes: list[str]) -> Subject:
+def subject(model: str | None, random: str | None, device: str, dtypes: list[str], beam: int | None = None) -> Subject:
     """Raises what a model, device or dtype that cannot be had raises, before anything is made."""
     from fastscribe.bench.kept_model import kept_model
     from fastscribe.bench.model_name import model_name
     from fastscribe.bench.speed import Subject
+    from fastscribe.config import Options
     from fastscribe.model_location import locate
     from fastscribe.recognizer import choose_device, choose_dtype
 
@@ -40,10 +42,11 @@ def subject(model: str | None, random: str | None, device: str, dtypes: list[str
     at = choose_device(device)
     for dtype in dtypes:
         choose_dtype(dtype, at, d_model=0)
+    options = Options(beam=beam)
     if random is not None:
-        return Subject(random, kept_model(random, str(at), say), at, say)
+        return Subject(random, kept_model(random, str(at), say), at, say, options)
     path = locate(model or "default", say)
-    return Subject(model_name(model, path), path, at, say)
+    return Subject(model_name(model, path), path, at, say, options)
 
 
 def shape(model: str | None, random: str | None) -> tuple[str, ModelConfig]:
@@ -67,6 +70,12 @@ def _check(model: str | None, random: str | None) -> None:
         raise typer.BadParameter("--model and --random: one of them")
     if random is not None and random not in SHAPES:
         raise typer.BadParameter(f"--random {random}: not one of {', '.join(SHAPES)}")
+
+
+def about(transcriber: Transcriber) -> dict[str, Any]:
+    """What a result says of the model beside its name."""
+    beam = transcriber.recognizer.beam
+    return {"random_weights": transcriber.has_random_weights, **({"beam": beam} if beam > 1 else {})}
 
 
 def load(chosen: Subject, dtype: str) -> Transcriber:

@@ -14,7 +14,7 @@ import typer
 from fastscribe.cli.app import option
 from fastscribe.cli.bench.against import PEER_BATCH_SIZES_HELP, PEER_MODEL_HELP, PEER_PYTHON_HELP
 from fastscribe.cli.bench.common import DEVICE_HELP, JsonFile, ReportHtml, bench, check_places, result
-from fastscribe.cli.bench.subject import MODEL_OPTION_HELP, RANDOM_HELP, SpeedDtype, load, subject
+from fastscribe.cli.bench.subject import BEAM_HELP, MODEL_OPTION_HELP, RANDOM_HELP, SpeedDtype, about, load, subject
 from fastscribe.errors import UsageError
 from fastscribe.prices import MOST_USD
 from fastscribe.terminal import say, show
@@ -34,7 +34,7 @@ _STATISTIC = (
     "that does not count; model loaded"
 )
 
-_NOT_WITH_PEER = ("random", "batch_frames", "clips", "quick", "price_per_hour")
+_NOT_WITH_PEER = ("random", "beam", "batch_frames", "clips", "quick", "price_per_hour")
 _ONLY_WITH_PEER = ("peer_python", "peer_model", "peer_batch_sizes")
 
 Frames = int | Literal["auto"]
@@ -74,6 +74,7 @@ def throughput(
     ] = None,
     model: Annotated[str | None, option("--model", "-m", help=MODEL_OPTION_HELP)] = None,
     random: Annotated[str | None, option("--random", help=RANDOM_HELP)] = None,
+    beam: Annotated[int | None, option("--beam", min=1, help=BEAM_HELP)] = None,
     batch_frames: Annotated[
         str | None,
         option(
@@ -124,7 +125,7 @@ def throughput(
         return
     passes = passes or (_QUICK_PASSES if quick else _PASSES)
     asked = _Asked(tuple(inputs or ()), dtypes, _budgets(batch_frames, quick), clips, passes, quick, price_per_hour)
-    chosen = subject(model, random, device, list(dtypes))
+    chosen = subject(model, random, device, list(dtypes), beam)
     with (
         result("throughput", chosen.device, _case(), json_file, report_html) as found,
         tempfile.TemporaryDirectory(prefix="fastscribe-bench-") as folder,
@@ -178,7 +179,7 @@ def _measure(chosen: Subject, asked: _Asked, folder: Path, found: dict[str, Any]
         if recordings is None:
             recordings = _recordings(transcriber, asked, folder)
             found |= {"clips": recordings.clips, "copies": recordings.copies}
-            found["random_weights"] = transcriber.has_random_weights
+            found |= about(transcriber)
         measurement = Measurement.of(transcriber, chosen, recordings)
         memory_gb_per_s = memory_gb_per_s or reach.memory_rate(chosen.device)
         for line in [] if rows else _about(measurement, chosen, asked.all_passes):
