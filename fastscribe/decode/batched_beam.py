@@ -1,11 +1,11 @@
 """Beam search of a batch with a transducer: beam.py's, all rows and lanes of a turn at once.
 
-A turn is one predictor step, one joint and one choice of the best K continuations of a row's K lanes. What each lane came
-from and took is kept a turn; the host follows the best lane back. Lanes are compared by a hash of their labels. A row that
-is done goes through every turn and changes nothing; so does a lane that is dead (its score is -inf: at first all but one,
-later those that were merged). A language model's scores are looked up by its state.
+A turn is one joint, one choice of the best K continuations of a row's K lanes, and one predictor step for those that took a
+label. What each lane came from and took is kept a turn; the host follows the best lane back. Lanes are compared by a hash of
+their labels. A row that is done goes through every turn and changes nothing; so does a lane that is dead (its score is -inf:
+at first all but one, later those that were merged). A language model's scores are looked up by its state.
 
-Shapes: B batch, T frames, K lanes, J joint width, V labels with blank, N turns, H, L predictor.
+Shapes: B batch, T frames, K lanes, N = B x K, J joint width, V labels with blank, U turns, H, L predictor.
 """
 
 from __future__ import annotations
@@ -14,26 +14,40 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 
 from fastscribe.decode.label_looping import Network
 from fastscribe.language_model import Tables
 from fastscribe.types import Frames, Hypothesis
 
 _HASH_FACTOR = 6_364_136_223_846_793_005  # odd, and its products wrap around in 64 bits
-_NOT_A_LABEL = -1
 _MOST_NUMBERS = 1 << 24  # in the largest tensor of rows searched at once, which bounds the memory whatever the batch
 
 
 @dataclass(frozen=True)
 class _Lanes:
     score_BK: torch.Tensor  # float32
-    frame_BK: torch.Tensor
-    in_a_row_BK: torch.Tensor  # labels since the frame last changed
-    hash_BK: torch.Tensor  # of the labels
-    label_BK: torch.Tensor  # the last, which the predictor has not yet seen; blank at first
-    predictor_2LBKH: torch.Tensor  # before that label
-    written_BK: torch.Tensor  # the language model's state
+    facts_N4: torch.Tensor  # frame; labels since it last changed; hash of the labels; the language model's state
+    predicted_NJ: torch.Tensor  # what the joint makes of the predictor's output after the labels
+    predictor_2LNH: torch.Tensor
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """What does not change from turn to turn."""
+
+    encoded_RJ: torch.Tensor  # R = B x T
+    first_frames_N: torch.Tensor  # of a lane's row in encoded_RJ
+    first_lanes_B1: torch.Tensor  # of a row in N
+    last_frame: int
+    limit_N: torch.Tensor  # frames
+
+    @classmethod
+    def of(cls, encoded_BTJ: torch.Tensor, limit_B1: torch.Tensor, width: int) -> _Rows:
+        batch, num_frames, _ = encoded_BTJ.shape
+        rows_B1 = torch.arange(batch, device=encoded_BTJ.device)[:, None]
+        first_frames_N = (rows_B1 * num_frames).expand(-1, width).flatten()
+        limit_N = limit_B1.expand(-1, width).flatten()
+        return cls(encoded_BTJ.flatten(0, 1), first_frames_N, rows_B1 * width, num_frames - 1, limit_N)
 
 
 @dataclass(frozen=True)
@@ -60,7 +74,7 @@ class BeamDecoder:
 
     @torch.inference_mode()
     def submit(self, frames: Frames) -> torch.Tensor:
-        """Waits for the device at every turn. -> for each group of rows: N, [B] best lanes, five times [N, B, K]."""
+        """Waits for the device at every turn. -> for each group of rows: N, [B] best lanes, five times [U, B, K]."""
         encoded_BTJ = self.network.joint.encoder(frames.frames_BTD)
         groups = self._groups(len(encoded_BTJ))
         return torch.cat([self._search(encoded_BTJ[group], frames.lengths_B[group, None]) for group in groups])
@@ -70,8 +84,8 @@ class BeamDecoder:
         for group in self._groups(len(frames.lengths_B)):
             num_turns, batch = int(packed[0]), group.stop - group.start
             end = 1 + batch + 5 * num_turns * batch * self.width
-            columns = packed[1 + batch : end].reshape(5, num_turns, batch, self.width)
-            hypotheses += _followed_back(packed[1 : 1 + batch], columns)
+            turns_5UBK = packed[1 + batch : end].reshape(5, num_turns, batch, self.width)
+            hypotheses += self._hypotheses(packed[1 : 1 + batch], turns_5UBK)
             packed = packed[end:]
         return hypotheses
 
@@ -85,115 +99,111 @@ class BeamDecoder:
         return [slice(start, min(start + rows, batch)) for start in range(0, batch, rows)]
 
     def _search(self, encoded_BTJ: torch.Tensor, limit_B1: torch.Tensor) -> torch.Tensor:
+        rows = _Rows.of(encoded_BTJ, limit_B1, self.width)
         lanes, turns = _begin(self.network, self._written, len(encoded_BTJ), self.width), []
         # Of a model gone wrong, scores that are no numbers go on, too, as far as their frames: no row depends on another.
-        while bool(((lanes.frame_BK < limit_B1) & (lanes.score_BK != -torch.inf)).any()):
-            lanes, turn_5BK = _turn(self.network, self._written, lanes, encoded_BTJ, limit_B1)
-            turns.append(turn_5BK)
-        turns_5NBK = torch.stack(turns, dim=1).flatten() if turns else limit_B1.new_empty(0, dtype=torch.int32)
-        return torch.cat([limit_B1.new_tensor([len(turns)]).int(), lanes.score_BK.argmax(1).int(), turns_5NBK])
+        while bool(((lanes.facts_N4[:, 0] < rows.limit_N) & (lanes.score_BK.flatten() != -torch.inf)).any()):
+            lanes, turn = _turn(self.network, self._written, lanes, rows)
+            turns.append(turn)
+        columns = (torch.cat(column) for column in zip(*turns, strict=True))
+        flat = (column.view(torch.int32) if column.is_floating_point() else column.int() for column in columns)
+        return torch.cat([limit_B1.new_tensor([len(turns)]).int(), lanes.score_BK.argmax(1).int(), *flat])
+
+    def _hypotheses(self, lane_B: np.ndarray, turns_5UBK: np.ndarray) -> list[Hypothesis]:
+        """The way of each row's lane, from its end."""
+        _, num_turns, batch, _ = turns_5UBK.shape
+        rows_B = np.arange(batch)
+        taken_4UB = np.empty((4, num_turns, batch), np.int32)
+        for turn in range(num_turns - 1, -1, -1):
+            taken_4UB[:, turn] = turns_5UBK[1:, turn, rows_B, lane_B]
+            lane_B = turns_5UBK[0, turn, rows_B, lane_B]
+        return [_hypothesis(taken_4UB[:, :, row], self.network) for row in range(batch)]
 
 
 def _begin(network: Network, written: _Written | None, batch: int, width: int) -> _Lanes:
     like = network.predictor.first_gates_VG
-    zeros_BK = torch.zeros(batch, width, dtype=torch.long, device=network.device)
     score_BK = torch.full((batch, width), -torch.inf, device=network.device)
     score_BK[:, 0] = 0.0
-    predictor = like.new_zeros(2, len(network.predictor.recurrent), batch, width, like.shape[1] // 4)
-    label_BK = torch.full_like(zeros_BK, network.blank_id)
-    written_BK = torch.full_like(zeros_BK, written.start if written else 0)
-    return _Lanes(score_BK, zeros_BK, zeros_BK, zeros_BK, label_BK, predictor, written_BK)
+    facts_N4 = torch.zeros(batch * width, 4, dtype=torch.long, device=network.device)
+    facts_N4[:, 3] = written.start if written else 0
+    before_2LNH = like.new_zeros(2, len(network.predictor.recurrent), batch * width, like.shape[1] // 4)
+    output_NH, predictor_2LNH = network.predictor.step(torch.full_like(facts_N4[:, 0], network.blank_id), before_2LNH)
+    return _Lanes(score_BK, facts_N4, network.joint.predictor(output_NH), predictor_2LNH)
 
 
 def _turn(
-    network: Network, written: _Written | None, lanes: _Lanes, encoded_BTJ: torch.Tensor, limit_B1: torch.Tensor
-) -> tuple[_Lanes, torch.Tensor]:
-    """The lanes after a turn, and what each came from and took, int32 [5, B, K]: lane, label, frame, duration, logprob."""
-    batch, width = lanes.score_BK.shape
+    network: Network, written: _Written | None, lanes: _Lanes, rows: _Rows
+) -> tuple[_Lanes, tuple[torch.Tensor, ...]]:
+    """The lanes after a turn, and what each came from and took, [N] each: lane of its row, label, frame, duration, logprob."""
     num_tokens, blank_id = network.blank_id + 1, network.blank_id
-    output, predictor = network.predictor.step(lanes.label_BK.flatten(), lanes.predictor_2LBKH.flatten(2, 3))
-    predicted_BKJ = network.joint.predictor(output).unflatten(0, (batch, width))
-    at_BK = lanes.frame_BK.clamp(max=encoded_BTJ.shape[1] - 1)
-    encoded_BKJ = encoded_BTJ.gather(1, at_BK[:, :, None].expand(-1, -1, encoded_BTJ.shape[2]))
-    logits_BKX = network.joint(encoded_BKJ, predicted_BKJ)
-    logprobs_BKV = logits_BKX[..., :num_tokens].log_softmax(-1, dtype=torch.float32)
-    score_BKV = lanes.score_BK[..., None] + logprobs_BKV
-    duration_BK = torch.zeros_like(at_BK)
+    frame_N, state_N = lanes.facts_N4[:, 0], lanes.facts_N4[:, 3]
+    encoded_NJ = rows.encoded_RJ.index_select(0, rows.first_frames_N + frame_N.clamp(max=rows.last_frame))
+    logits_NX = network.joint(encoded_NJ, lanes.predicted_NJ)
+    logprobs_NV = logits_NX[:, :num_tokens].log_softmax(-1, dtype=torch.float32)
+    score_N = lanes.score_BK.flatten()
+    duration_N = torch.zeros_like(frame_N)
+    score_NV = logprobs_NV + score_N[:, None]
     if network.durations:
-        best_BK, index_BK = logits_BKX[..., num_tokens:].log_softmax(-1, dtype=torch.float32).max(-1)
-        score_BKV += best_BK[..., None]
-        duration_BK = network.durations_X[index_BK]
+        best_N, index_N = logits_NX[:, num_tokens:].log_softmax(-1, dtype=torch.float32).max(-1)
+        score_NV += best_N[:, None]
+        duration_N = network.durations_X.index_select(0, index_N)
     if written:
-        score_BKV[..., :blank_id] += F.embedding(lanes.written_BK, written.added_SV)
-    is_over_BK = lanes.frame_BK >= limit_B1
-    waiting_BKV = torch.full_like(score_BKV, -torch.inf)
-    waiting_BKV[..., blank_id] = lanes.score_BK
-    score_BKV = torch.where(is_over_BK[..., None], waiting_BKV, score_BKV)
+        score_NV[:, :blank_id] += written.added_SV.index_select(0, state_N)
+    is_over_N = frame_N >= rows.limit_N
+    score_NV.masked_fill_(is_over_N[:, None], -torch.inf)
+    score_NV[:, blank_id] = torch.where(is_over_N, score_N, score_NV[:, blank_id])
 
-    score_BK, choice_BK = score_BKV.flatten(1).topk(width)
-    parent_BK, label_BK = choice_BK // num_tokens, choice_BK % num_tokens
-    frame_BK, in_a_row_BK, hash_BK, took_BK, last_BK = (
-        values.gather(1, parent_BK)
-        for values in (lanes.frame_BK, lanes.in_a_row_BK, lanes.hash_BK, duration_BK, lanes.label_BK)
-    )
-    is_label_BK = label_BK != blank_id
-    logprob_BK = logprobs_BKV.flatten(1).gather(1, choice_BK)
-    is_full_BK = in_a_row_BK + 1 >= network.max_symbols
-    advance_BK = torch.maximum(took_BK, ~is_label_BK | is_full_BK)
-    next_frame_BK = torch.minimum(frame_BK + advance_BK, limit_B1)  # so that what is over stays where it is
-    next_hash_BK = torch.where(is_label_BK, hash_BK * _HASH_FACTOR + label_BK + 1, hash_BK)
-    after_2LBKH = _of_parents(predictor.unflatten(2, (batch, width)), parent_BK)
-    before_2LBKH = _of_parents(lanes.predictor_2LBKH, parent_BK)
+    score_BK, choice_BK = score_NV.view(len(lanes.score_BK), -1).topk(lanes.score_BK.shape[1])
+    parent_BK = choice_BK // num_tokens
+    parent_N = (rows.first_lanes_B1 + parent_BK).flatten()
+    label_N = (choice_BK % num_tokens).flatten()
+    logprob_N = logprobs_NV[parent_N, label_N]
+    is_label_N = label_N != blank_id
+    took_N = duration_N.index_select(0, parent_N)
+    frame_N, in_a_row_N, hash_N, state_N = lanes.facts_N4.index_select(0, parent_N).unbind(1)
+    advance_N = torch.maximum(took_N, ~is_label_N | (in_a_row_N + 1 >= network.max_symbols))
+    next_frame_N = torch.minimum(frame_N + advance_N, rows.limit_N)  # so that what is over stays where it is
+    next_hash_N = torch.where(is_label_N, hash_N * _HASH_FACTOR + label_N + 1, hash_N)
+    next_in_a_row_N = torch.where(advance_N > 0, 0, in_a_row_N + 1)
+    if written:
+        state_N = torch.where(is_label_N, written.next_SV[state_N, label_N.clamp(max=blank_id - 1)], state_N)
+    predicted_NJ, predictor_2LNH = _predicted(network, lanes, parent_N, label_N, is_label_N)
     new = _Lanes(
-        score_BK=_merged(score_BK, next_hash_BK, next_frame_BK),
-        frame_BK=next_frame_BK,
-        in_a_row_BK=torch.where(advance_BK > 0, 0, in_a_row_BK + 1),
-        hash_BK=next_hash_BK,
-        label_BK=torch.where(is_label_BK, label_BK, last_BK),
-        predictor_2LBKH=torch.where(is_label_BK[..., None], after_2LBKH, before_2LBKH),
-        written_BK=_next_written(written, lanes.written_BK.gather(1, parent_BK), label_BK, is_label_BK),
+        score_BK=_merged(score_BK, next_hash_N.view_as(score_BK), next_frame_N.view_as(score_BK)),
+        facts_N4=torch.stack((next_frame_N, next_in_a_row_N, next_hash_N, state_N), dim=1),
+        predicted_NJ=predicted_NJ,
+        predictor_2LNH=predictor_2LNH,
     )
-    kept_BK = torch.where(is_label_BK, label_BK, _NOT_A_LABEL)
-    lasted_BK = took_BK if network.durations else torch.ones_like(took_BK)
-    columns = (parent_BK, kept_BK, frame_BK, lasted_BK)
-    return new, torch.stack([*(column_BK.int() for column_BK in columns), logprob_BK.view(torch.int32)])
+    return new, (parent_BK.flatten(), label_N, frame_N, took_N, logprob_N)
 
 
-def _next_written(
-    written: _Written | None, state_BK: torch.Tensor, label_BK: torch.Tensor, is_label_BK: torch.Tensor
-) -> torch.Tensor:
-    if written is None:
-        return state_BK
-    next_BK = written.next_SV[state_BK, torch.where(is_label_BK, label_BK, 0)]
-    return torch.where(is_label_BK, next_BK.long(), state_BK)
-
-
-def _of_parents(values_2LBKH: torch.Tensor, parent_BK: torch.Tensor) -> torch.Tensor:
-    return values_2LBKH.gather(3, parent_BK[None, None, :, :, None].expand_as(values_2LBKH))
+def _predicted(
+    network: Network, lanes: _Lanes, parent_N: torch.Tensor, label_N: torch.Tensor, is_label_N: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The parents', with a step for the lanes that took a label."""
+    predicted_NJ, predictor_2LNH = (
+        lanes.predicted_NJ.index_select(0, parent_N),
+        lanes.predictor_2LNH.index_select(2, parent_N),
+    )
+    stepping_M = is_label_N.nonzero()[:, 0]
+    if len(stepping_M):
+        before_2LMH = predictor_2LNH.index_select(2, stepping_M)
+        output_MH, after_2LMH = network.predictor.step(label_N.index_select(0, stepping_M), before_2LMH)
+        predicted_NJ.index_copy_(0, stepping_M, network.joint.predictor(output_MH))
+        predictor_2LNH.index_copy_(2, stepping_M, after_2LMH)
+    return predicted_NJ, predictor_2LNH
 
 
 def _merged(score_BK: torch.Tensor, hash_BK: torch.Tensor, frame_BK: torch.Tensor) -> torch.Tensor:
     """The scores, best first, with those of lanes that are the same put together in the first of them, the others -inf."""
     same_BKK = (hash_BK[:, :, None] == hash_BK[:, None]) & (frame_BK[:, :, None] == frame_BK[:, None])
-    is_later_BK = same_BKK.tril(-1).any(-1)
-    together_BK = torch.where(same_BKK, score_BK[:, None], -torch.inf).logsumexp(-1)
-    return torch.where(is_later_BK, -torch.inf, together_BK)
+    is_gone_BK = same_BKK.tril(-1).any(-1) | (score_BK == -torch.inf)
+    more_BKK = (score_BK[:, None] - score_BK[:, :, None]).masked_fill_(~same_BKK, -torch.inf)
+    return (score_BK + more_BKK.exp_().sum(-1).log_()).masked_fill_(is_gone_BK, -torch.inf)
 
 
-def _followed_back(lane_B: np.ndarray, turns_5NBK: np.ndarray) -> list[Hypothesis]:
-    """The way of each row's lane, from its end."""
-    _, num_turns, batch, _ = turns_5NBK.shape
-    rows_B = np.arange(batch)
-    taken_4NB = np.empty((4, num_turns, batch), np.int32)
-    for turn in range(num_turns - 1, -1, -1):
-        taken_4NB[:, turn] = turns_5NBK[1:, turn, rows_B, lane_B]
-        lane_B = turns_5NBK[0, turn, rows_B, lane_B]
-    return [_hypothesis(taken_4NB[:, :, row]) for row in range(batch)]
-
-
-def _hypothesis(taken_4N: np.ndarray) -> Hypothesis:
-    labels, frames, durations, bits = taken_4N[:, taken_4N[0] != _NOT_A_LABEL]
+def _hypothesis(taken_4U: np.ndarray, network: Network) -> Hypothesis:
+    labels, frames, durations, bits = taken_4U[:, taken_4U[0] != network.blank_id]
     logprobs = np.ascontiguousarray(bits).view(np.float32)
-    return Hypothesis(
-        tuple(labels.tolist()), tuple(frames.tolist()), tuple(durations.tolist()), tuple(logprobs.tolist())
-    )
+    lasted = durations if network.durations else np.ones_like(durations)
+    return Hypothesis(tuple(labels.tolist()), tuple(frames.tolist()), tuple(lasted.tolist()), tuple(logprobs.tolist()))
