@@ -16,11 +16,12 @@ from __future__ import annotations
 
 import gzip
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import torch
 
 from fastscribe.errors import CheckpointError
 
@@ -29,6 +30,7 @@ MOST_BYTES = 1 << 28  # of a file, and of what it unpacks to
 MOST_ENTRIES = 1 << 26  # of a table: 256 MB
 MOST_BEAM = 1000
 MOST_WEIGHT, MOST_BONUS = 10.0, 1000.0
+_BLOCK = 4096
 _STEPS_A_NAT = 16  # of a stored logarithm
 _LEAST_UNIGRAM = -50.0  # as a logarithm
 LEAST = 1e-6  # probability that a context leaves to the shorter one
@@ -70,8 +72,8 @@ class LanguageModel:
 
 @dataclass(frozen=True)
 class Tables:
-    added_SV: np.ndarray  # float16: what a token adds to a hypothesis's score
-    next_SV: np.ndarray  # int32: the state after it
+    added_SV: torch.Tensor  # float16: what a token adds to a hypothesis's score
+    next_SV: torch.Tensor  # int32: the state after it
     start: int  # the state before a text
 
 
@@ -79,43 +81,51 @@ def expanded(model: LanguageModel) -> Tables:
     """States are in the order of their length, then of Contexts; the first is the empty context."""
     ngrams, fusion = model.ngrams, model.fusion
     num_tokens, num_states = len(ngrams.unigrams_V), _num_states(ngrams)
-    logs_SV = np.empty((num_states, num_tokens), np.float16)
-    next_SV = np.zeros((num_states, num_tokens), np.int32)
-    shorter_S = np.zeros(num_states, np.int32)  # the longest other context that a state's ends in
-    logs_SV[0] = ngrams.unigrams_V
+    logs_SV = torch.empty(num_states, num_tokens, dtype=torch.float16)
+    next_SV = torch.zeros(num_states, num_tokens, dtype=torch.int32)
+    shorter_S = torch.zeros(num_states, dtype=torch.int32)  # the longest other context that a state's ends in
+    logs_SV[0] = torch.from_numpy(ngrams.unigrams_V)
     start, before, end = 0, 0, 1  # of the states of the length before
     for contexts in ngrams.lengths:
-        parents_C, states = before + contexts.parents_C, slice(end, end + len(contexts.last_C))
-        is_token_C = contexts.last_C < num_tokens
-        if before:
-            shorter_S[states] = next_SV[shorter_S[parents_C], contexts.last_C]
-        elif not is_token_C[-1:].all():
-            start = states.stop - 1
-        numbers_C = np.arange(states.start, states.stop, dtype=np.int32)
-        next_SV[parents_C[is_token_C], contexts.last_C[is_token_C]] = numbers_C[is_token_C]
-        next_SV[states] = next_SV[shorter_S[states]]
-        logs_SV[states] = _logs(contexts, logs_SV[shorter_S[states]])
-        before, end = states.start, states.stop
-    logs_SV *= fusion.weight
-    logs_SV += fusion.bonus
-    return Tables(logs_SV, next_SV, start)
+        parents_C, last_C = before + torch.from_numpy(contexts.parents_C), torch.from_numpy(contexts.last_C)
+        is_token_C = last_C < num_tokens
+        numbers_C = torch.arange(end, end + len(last_C), dtype=torch.int32)
+        before, end = end, end + len(last_C)
+        if before > 1:
+            shorter_S[before:end] = next_SV[shorter_S[parents_C], last_C]
+        elif not bool(is_token_C[-1:].all()):
+            start = end - 1
+        next_SV[parents_C[is_token_C], last_C[is_token_C]] = numbers_C[is_token_C]
+        for block, own in _blocks(contexts):
+            states = slice(before + block.start, before + block.stop)
+            next_SV[states] = next_SV.index_select(0, shorter_S[states])
+            logs_SV[states] = _logs(logs_SV.index_select(0, shorter_S[states]).float(), contexts, block, own)
+    return Tables(logs_SV.mul_(fusion.weight).add_(fusion.bonus), next_SV, start)
 
 
 def _num_states(ngrams: Ngrams) -> int:
     return 1 + sum(len(contexts.last_C) for contexts in ngrams.lengths)
 
 
-def _logs(contexts: Contexts, shorter_CV: np.ndarray) -> np.ndarray:
-    num_contexts = len(contexts.last_C)
-    row_A = np.repeat(np.arange(num_contexts), contexts.counts_C)
-    left_C = 1 - np.bincount(row_A, np.exp(contexts.logprobs_A), num_contexts)
-    logs_CV = shorter_CV.astype(np.float32)
-    logs_CV[row_A, contexts.tokens_A] = -np.inf
-    shorter_left_C = np.exp(logs_CV).sum(
+def _blocks(contexts: Contexts) -> Iterator[tuple[slice, slice]]:
+    """Of a length, some contexts at a time, for the memory's sake, and what of tokens_A is theirs."""
+    firsts = np.concatenate([[0], np.cumsum(contexts.counts_C)])
+    for begin in range(0, len(contexts.counts_C), _BLOCK):
+        end = min(begin + _BLOCK, len(contexts.counts_C))
+        yield slice(begin, end), slice(int(firsts[begin]), int(firsts[end]))
+
+
+def _logs(logs_CV: torch.Tensor, contexts: Contexts, block: slice, own: slice) -> torch.Tensor:
+    """Of a block of contexts, where `logs_CV`, which it overwrites, are those of the shorter ones."""
+    tokens_A, logprobs_A = torch.from_numpy(contexts.tokens_A[own]), torch.from_numpy(contexts.logprobs_A[own])
+    row_A = torch.arange(len(logs_CV)).repeat_interleave(torch.from_numpy(contexts.counts_C[block]))
+    left_C = 1 - torch.bincount(row_A, logprobs_A.double().exp(), len(logs_CV))
+    logs_CV[row_A, tokens_A] = -torch.inf
+    shorter_left_C = logs_CV.exp().sum(
         1
     )  # not 1 less the others' sum, of which little would be left that is no rounding
-    logs_CV += np.log(left_C.clip(LEAST) / shorter_left_C.clip(LEAST))[:, None]
-    logs_CV[row_A, contexts.tokens_A] = contexts.logprobs_A
+    logs_CV += (left_C.clamp(LEAST) / shorter_left_C.clamp(LEAST)).log()[:, None]
+    logs_CV[row_A, tokens_A] = logprobs_A
     return logs_CV
 
 

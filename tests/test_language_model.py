@@ -74,7 +74,7 @@ def test_states_say_what_backing_off_says(texts, least_gain, written) -> None:
     for token in written:
         for other in range(NUM_TOKENS):
             expected = FUSION.weight * math.log(share(model, context[-3:], other)) + FUSION.bonus
-            assert tables.added_SV[state, other] == pytest.approx(expected, abs=0.02)
+            assert float(tables.added_SV[state, other]) == pytest.approx(expected, abs=0.02)
         state, context = int(tables.next_SV[state, token]), (*context, token)
 
 
@@ -118,7 +118,7 @@ def test_a_file_says_the_same_to_a_thirtysecond_of_a_nat(num_tokens: int) -> Non
     assert packed(found) == content
     tables, expected = expanded(found), expanded(model)
     assert tables.start == expected.start > 0
-    np.testing.assert_array_equal(tables.next_SV, expected.next_SV)
+    assert torch.equal(tables.next_SV, expected.next_SV)
 
 
 def test_rows_add_up_to_one_where_little_is_left_to_shorter_contexts() -> None:
@@ -127,8 +127,16 @@ def test_rows_add_up_to_one_where_little_is_left_to_shorter_contexts() -> None:
     shares = [0.5, 0.3, 0.1994, *[0.0006 / 77] * 77]
     model = LanguageModel(ngrams.counted(chance.choice(80, (4000, 12), p=shares).tolist(), 80, 4, 0.1), FUSION)
     tables = expanded(parse(packed(model), Path("model"), 80))
-    sums_S = np.exp((tables.added_SV.astype(np.float32) - FUSION.bonus) / FUSION.weight).sum(1)
-    np.testing.assert_allclose(sums_S, 1, atol=0.05)
+    sums_S = ((tables.added_SV.float() - FUSION.bonus) / FUSION.weight).exp().sum(1)
+    torch.testing.assert_close(sums_S, torch.ones_like(sums_S), atol=0.05, rtol=0)
+
+
+def test_tables_do_not_depend_on_how_many_contexts_are_made_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = made()
+    reference = expanded(model)
+    monkeypatch.setattr(language_model, "_BLOCK", 3)
+    found = expanded(model)
+    assert torch.equal(found.added_SV, reference.added_SV) and torch.equal(found.next_SV, reference.next_SV)
 
 
 def test_other_vocabularies_are_refused() -> None:

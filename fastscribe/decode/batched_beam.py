@@ -60,8 +60,7 @@ class _Written:
 
     @classmethod
     def on(cls, device: torch.device, tables: Tables) -> _Written:
-        added_SV, next_SV = (torch.from_numpy(table).to(device) for table in (tables.added_SV, tables.next_SV))
-        return cls(added_SV, next_SV, tables.start)
+        return cls(tables.added_SV.to(device), tables.next_SV.to(device), tables.start)
 
 
 class BeamDecoder:
