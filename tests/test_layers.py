@@ -20,7 +20,6 @@ LAYERS = (
         "processors",
         "plain_text",
         "regular_file",
-        "language_model",
         "model_location",
         "prices",
     ),
@@ -43,7 +42,7 @@ LAYERS = (
         "lookahead",
         "report",
     ),
-    ("device", "graph_capture", "true_float32", "bench.work"),
+    ("device", "graph_capture", "true_float32", "language_model", "bench.work"),
     ("decode.prompt",),
     (
         "features",
