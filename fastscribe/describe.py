@@ -44,6 +44,9 @@ def describe(checkpoint: Checkpoint) -> dict[str, Any]:
             "max_symbols": config.joint.max_symbols,
             "durations": list(config.durations),
         }
+    if checkpoint.language_model is not None:
+        model = checkpoint.language_model
+        facts |= {"language_model_ngrams": model.ngrams.count, "default_beam": model.fusion.beam}
     if config.aed is not None:
         decoder = config.aed.decoder
         facts |= {

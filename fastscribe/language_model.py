@@ -18,6 +18,7 @@ import gzip
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 
 import numpy as np
@@ -28,7 +29,9 @@ from fastscribe.errors import CheckpointError
 FILE = "language_model.safetensors.gz"
 MOST_BYTES = 1 << 28  # of a file, and of what it unpacks to
 MOST_ENTRIES = 1 << 26  # of a table: 256 MB
-MOST_BEAM = 1000
+MOST_LENGTHS = 63  # of contexts
+MOST_NGRAMS = 1 << 24
+LEAST_BEAM, MOST_BEAM = 2, 64  # of one, decoding would heed no language model
 MOST_WEIGHT, MOST_BONUS = 10.0, 1000.0
 _BLOCK = 4096
 _STEPS_A_NAT = 16  # of a stored logarithm
@@ -51,6 +54,11 @@ class Contexts:
 class Ngrams:
     unigrams_V: np.ndarray  # float32 logarithms
     lengths: Sequence[Contexts]  # the first has contexts of one token
+
+    @property
+    def count(self) -> int:
+        """Unigrams aside."""
+        return sum(len(contexts.tokens_A) for contexts in self.lengths)
 
 
 @dataclass(frozen=True)
@@ -75,6 +83,9 @@ class Tables:
     added_SV: torch.Tensor  # float16: what a token adds to a hypothesis's score
     next_SV: torch.Tensor  # int32: the state after it
     start: int  # the state before a text
+
+    def on(self, device: torch.device) -> Tables:
+        return Tables(self.added_SV.to(device), self.next_SV.to(device), self.start)
 
 
 def expanded(model: LanguageModel) -> Tables:
@@ -121,9 +132,8 @@ def _logs(logs_CV: torch.Tensor, contexts: Contexts, block: slice, own: slice) -
     row_A = torch.arange(len(logs_CV)).repeat_interleave(torch.from_numpy(contexts.counts_C[block]))
     left_C = 1 - torch.bincount(row_A, logprobs_A.double().exp(), len(logs_CV))
     logs_CV[row_A, tokens_A] = -torch.inf
-    shorter_left_C = logs_CV.exp().sum(
-        1
-    )  # not 1 less the others' sum, of which little would be left that is no rounding
+    # Not 1 less the others' sum, of which little would be left that is no rounding.
+    shorter_left_C = logs_CV.exp().sum(1)
     logs_CV += (left_C.clamp(LEAST) / shorter_left_C.clamp(LEAST)).log()[:, None]
     logs_CV[row_A, tokens_A] = logprobs_A
     return logs_CV
@@ -159,7 +169,7 @@ def parse(content: bytes, path: Path, num_tokens: int) -> LanguageModel:
         tensors = load(_unpacked(content))
         ngrams = _ngrams(tensors, num_tokens)
         weight, bonus, beam = tensors["fusion"].tolist()
-        if not (0 <= weight <= MOST_WEIGHT and abs(bonus) <= MOST_BONUS and beam in range(1, MOST_BEAM + 1)):
+        if not (0 <= weight <= MOST_WEIGHT and abs(bonus) <= MOST_BONUS and beam in range(LEAST_BEAM, MOST_BEAM + 1)):
             raise ValueError(f"a weight of {weight}, a bonus of {bonus}, a beam of {beam}")
         return LanguageModel(ngrams, Fusion(weight, bonus, int(beam)))
     except (SafetensorError, zlib.error, ValueError, LookupError, TypeError) as error:
@@ -175,21 +185,23 @@ def _unpacked(content: bytes) -> bytes:
 
 
 def _ngrams(tensors: Mapping[str, np.ndarray], num_tokens: int) -> Ngrams:
-    unigrams_V = tensors["unigrams"].astype(np.float32)
+    unigrams_V = tensors["unigrams"]
+    if unigrams_V.dtype != np.float32:
+        raise ValueError(f"{unigrams_V.dtype} unigrams, where they should be float32")
     if unigrams_V.shape != (num_tokens,):
         raise ValueError(f"for {unigrams_V.size:,} tokens, where the model has {num_tokens:,}")
     if not ((unigrams_V >= _LEAST_UNIGRAM) & (unigrams_V <= 0)).all():
         raise ValueError(f"unigrams that are not all from {_LEAST_UNIGRAM:g} to 0")
+    names = list(takewhile(lambda length: f"last.{length}" in tensors, range(1, MOST_LENGTHS + 2)))
+    num_contexts, num_ngrams = (sum(tensors[f"{name}.{n}"].size for n in names) for name in ("last", "tokens"))
+    if len(names) > MOST_LENGTHS or (1 + num_contexts) * num_tokens > MOST_ENTRIES or num_ngrams > MOST_NGRAMS:
+        shown = f"{num_contexts:,} contexts of up to {len(names)} of {num_tokens:,} tokens, {num_ngrams:,} n-grams"
+        raise ValueError(f"{shown}: more than make sense")
     lengths: list[Contexts] = []
-    num_parents = 1
-    while f"last.{len(lengths) + 1}" in tensors:
-        contexts = _contexts(tensors, len(lengths) + 1, num_parents, num_tokens)
-        lengths.append(contexts)
-        num_parents = len(contexts.last_C)
-    ngrams = Ngrams(unigrams_V, lengths)
-    if _num_states(ngrams) * num_tokens > MOST_ENTRIES:
-        raise ValueError(f"{_num_states(ngrams):,} contexts of {num_tokens:,} tokens are too many")
-    return ngrams
+    for length in names:
+        num_parents = len(lengths[-1].last_C) if lengths else 1
+        lengths.append(_contexts(tensors, length, num_parents, num_tokens))
+    return Ngrams(unigrams_V, lengths)
 
 
 def _contexts(tensors: Mapping[str, np.ndarray], length: int, num_parents: int, num_tokens: int) -> Contexts:

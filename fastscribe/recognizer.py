@@ -81,7 +81,8 @@ class Recognizer:
         if chosen_dtype in _8_BIT and not FAMILIES[type(checkpoint.config.encoder)].has_matrices:
             raise UsageError(f"--dtype {dtype}: this encoder has no matrices that multiply in 8 bits: bf16 or fp32")
         chosen_decoder = choose_decoder(options, checkpoint.config.decoders)
-        options = replace(options, beam=choose_beam(options, chosen_decoder, checkpoint.language_model))
+        beam = choose_beam(options, chosen_decoder, checkpoint.language_model)
+        options = replace(options, beam=beam)
         config = with_attention(checkpoint.config, options.attention)
         model = build_model(config, checkpoint.weights, checkpoint.path)
         model.optimise_()
@@ -95,7 +96,7 @@ class Recognizer:
             _encoder(model, chosen_device, options, say),
             DECODERS[chosen_decoder].build(model, checkpoint, chosen_device, options, say),
             chosen_decoder,
-            options.beam or 1,
+            beam,
             chosen_device,
             chosen_dtype,
         )

@@ -255,3 +255,13 @@ def test_layers_that_move_from_decoder_to_encoder_leave_less_to_read() -> None:
         / work.per_audio_s(flash, [10.0], "bf16", 2).weights_bytes
     )
     assert ratio > 3
+
+
+def test_each_lane_of_a_beam_looks_and_steps() -> None:
+    shared = 2.0 * work.decoder_flops(SMALL, 8, 28, beam=1) - work.decoder_flops(SMALL, 8, 28, beam=2)
+    assert 0 < shared < work.decoder_flops(SMALL, 8, 28)
+    own = work.decoder_flops(SMALL, 8, 28) - shared
+    assert work.decoder_flops(SMALL, 8, 28, beam=12) == pytest.approx(shared + 12 * own)
+    greedy, beam = (work.per_audio_s(SMALL, [8.0], "fp32", 4, width) for width in (1, 12))
+    assert beam.flops["decoder"] == pytest.approx((shared + 12 * own) / 8, rel=0.1)
+    assert {**beam.flops, "decoder": 0} == {**greedy.flops, "decoder": 0}

@@ -342,6 +342,15 @@ def test_beam_search_from_the_command_line(head: str) -> None:
     assert done.stdout == SENTENCE + "\n"
 
 
+def test_a_run_goes_on_with_the_beam_that_it_had(tmp_path: Path) -> None:
+    arguments = (FIRST, "-o", tmp_path, "-f", "jsonl")
+    assert transcribe(*arguments, "--beam", "3").returncode == 0
+    assert transcribe(*arguments, "--beam", "3").returncode == 0
+    for other in ([], ["--beam", "2"], ["--beam", "1"]):
+        refused = transcribe(*arguments, *other)
+        assert refused.returncode == 2 and "--beam" in refused.stderr
+
+
 def test_bf16_on_a_cpu() -> None:
     assert transcribe(FIRST, "--dtype", "bf16", "-f", "txt").stdout == SENTENCE + "\n"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import doctest
 import importlib.util
 import itertools
+import json
 import subprocess
 import sys
 from dataclasses import replace
@@ -18,6 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fastscribe.checkpoint import native, read_checkpoint
+from fastscribe.language_model import FILE, Fusion
 
 ROOT = Path(__file__).parents[1]
 PACKAGED = ROOT / "fastscribe" / "default_model"
@@ -68,6 +70,43 @@ def test_books_become_sentences_that_a_synthesiser_reads_as_they_are_written(tmp
         "Then and then they went on and on for some time, and then they went on and on for some time.",
         "And then they went on and on for some time, and then they went on and on for some time.",
     ]
+
+
+def make_language_model(*arguments: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, ROOT / "scripts" / "make_language_model", *arguments]
+    return subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=100)
+
+
+def test_a_language_model_of_a_book_and_a_manifest(tmp_path: Path) -> None:
+    native.write(read_checkpoint(PACKAGED), tmp_path / "model", torch.bfloat16)
+    book, manifest, kept_back = (tmp_path / name for name in ("book.txt", "train.jsonl", "test.jsonl"))
+    book.write_text("It was late. It was late.\n\nNobody came to the old house by the sea.", "utf-8")
+    manifest.write_text(json.dumps({"text": "It was early."}) + "\n", "utf-8")
+    kept_back.write_text(json.dumps({"text": "They came to the old house again."}) + "\n", "utf-8")
+    options = ("--texts", book, "--manifests", manifest, "--times", 4, "--without", kept_back, "--beam", 5)
+    done = make_language_model(tmp_path / "model", *options, "--least-gain", 0.1)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.startswith("6 texts, ")
+    found = read_checkpoint(tmp_path / "model").language_model
+    assert found is not None and found.fusion == Fusion(0.5, 0.6, 5) and found.ngrams.count > 0
+
+
+def test_what_could_not_be_read_again_is_not_written(tmp_path: Path) -> None:
+    native.write(read_checkpoint(PACKAGED), tmp_path / "model", torch.bfloat16)
+    before = (tmp_path / "model" / FILE).read_bytes()
+    book = tmp_path / "book.txt"
+    book.write_text("It was late. It was late.", "utf-8")
+    for options, message in (
+        (("--texts", book, "--beam", 1), "a beam of 1"),
+        (("--texts", book, "--longest", 12), "at most 9"),
+        ((), "no text that this model could write"),
+        (("--texts", tmp_path / "none.txt"), "none.txt"),
+    ):
+        done = make_language_model(tmp_path / "model", *options)
+        assert done.returncode == 1 and message in done.stderr and "Traceback" not in done.stderr
+    assert (tmp_path / "model" / FILE).read_bytes() == before
+    foreign = make_language_model(ROOT / "tests" / "data" / "models" / "tdt_demo" / "model.nemo", "--texts", book)
+    assert foreign.returncode == 1 and "not a folder of fastscribe's own" in foreign.stderr
 
 
 def test_a_mean_model_has_the_mean_of_the_weights(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import typer.main
 
+from fastscribe import language_model
 from fastscribe.cli import app
 from fastscribe.config import Options, OutputStyle, SubtitleStyle
 from fastscribe.resume import fingerprint as module
@@ -40,7 +41,7 @@ def of(options: Options = Options(), style: OutputStyle = OutputStyle(), **chose
     ],
 )
 def test_what_decides_results_is_in_it(name: str, changed: dict) -> None:
-    assert [key for key in changed if of().get(key) != changed[key]] == [name]
+    assert [key for key in sorted(of().keys() | changed) if of().get(key) != changed.get(key)] == [name]
 
 
 def test_looks_count_only_where_there_are_subtitles() -> None:
@@ -100,6 +101,16 @@ def test_a_models_digest_is_that_of_its_content(tmp_path: Path, monkeypatch: pyt
     (folder / "sub").mkdir()
     assert model_digest(folder) == before == model_digest(MODELS / "hf_ctc")
     (folder / "config.json").write_text((folder / "config.json").read_text() + " ")
+    assert model_digest(folder) != before
+
+
+def test_a_models_digest_is_that_of_its_language_model_too(tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    shutil.copytree(MODELS / "hf_ctc", folder)
+    before = model_digest(folder)
+    (folder / "notes.gz").write_bytes(b"no part of it")
+    assert model_digest(folder) == before
+    (folder / language_model.FILE).write_bytes(b"a")
     assert model_digest(folder) != before
 
 

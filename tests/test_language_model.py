@@ -21,6 +21,7 @@ from safetensors.numpy import load, save
 
 from fastscribe import Options, language_model
 from fastscribe.checkpoint import Checkpoint, native, read_checkpoint
+from fastscribe.describe import describe
 from fastscribe.errors import CheckpointError
 from fastscribe.language_model import FILE, Fusion, LanguageModel, Ngrams, expanded, packed, parse
 from fastscribe.recognizer import Recognizer
@@ -174,9 +175,11 @@ def changed(**values: object) -> Callable[[bytes], bytes]:
         without_end,
         twice,
         something_else,
-        changed(unigrams=[0.0, 0.0, 0.0, np.nan]),
-        changed(unigrams=[0.0, 0.0, 0.0, 1.0]),
-        changed(fusion=[0.3, 0.2, 0.0]),
+        changed(unigrams=np.array([0.0, 0.0, 0.0, np.nan], np.float32)),
+        changed(unigrams=np.array([0.0, 0.0, 0.0, 1.0], np.float32)),
+        changed(unigrams=[0.0, 0.0, 0.0, 0.0]),  # float64
+        changed(fusion=[0.3, 0.2, 1.0]),
+        changed(fusion=[0.3, 0.2, 65.0]),
         changed(fusion=[0.3, 0.2, 1.5]),
         changed(fusion=[np.inf, 0.2, 4.0]),
         changed(fusion=[0.3, np.nan, 4.0]),
@@ -214,10 +217,15 @@ def test_a_bomb_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         parse(gzip.compress(bytes(5000)), Path("model"), NUM_TOKENS)
 
 
-def test_too_many_contexts_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(language_model, "MOST_ENTRIES", 100)
-    with pytest.raises(CheckpointError, match="contexts of 4 tokens are too many"):
-        parse(packed(made()), Path("model"), NUM_TOKENS)
+@pytest.mark.parametrize(("limit", "value"), [("MOST_ENTRIES", 100), ("MOST_NGRAMS", 50), ("MOST_LENGTHS", 2)])
+def test_what_is_too_much_is_refused_before_it_is_unfolded(
+    monkeypatch: pytest.MonkeyPatch, limit: str, value: int
+) -> None:
+    content = packed(made())
+    monkeypatch.setattr(language_model, limit, value)
+    monkeypatch.setattr(language_model, "_contexts", None)
+    with pytest.raises(CheckpointError, match="more than make sense"):
+        parse(content, Path("model"), NUM_TOKENS)
 
 
 @pytest.fixture
@@ -244,6 +252,10 @@ def test_a_damaged_one_is_refused_with_its_folder(tmp_path: Path, hybrid: Checkp
     (tmp_path / FILE).mkdir()
     with pytest.raises(CheckpointError, match=r"language_model.*cannot be read"):
         read_checkpoint(tmp_path)
+    (tmp_path / FILE).rmdir()
+    (tmp_path / FILE).symlink_to("nowhere")
+    with pytest.raises(CheckpointError, match=r"language_model.*cannot be read"):
+        read_checkpoint(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -261,6 +273,12 @@ def test_a_model_heeds_it_by_default(hybrid: Checkpoint, options: Options, beam:
     samples = torch.from_numpy(soundfile.read(FIRST, dtype="float32")[0])
     [found] = recognizer.transcribe(Batch((), samples[None].numpy(), np.array([len(samples)])))
     assert bool(found.token_ids) is not is_heeded
+
+
+def test_inspect_knows_it(hybrid: Checkpoint) -> None:
+    facts = describe(hybrid)
+    assert facts["default_beam"] == 3 and facts["language_model_ngrams"] > 0
+    assert not {"default_beam", "language_model_ngrams"} & describe(checkpoint(MODELS / "hybrid")).keys()
 
 
 def test_a_model_without_one_is_greedy_by_default() -> None:

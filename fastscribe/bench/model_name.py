@@ -1,10 +1,14 @@
-"""What results call the model that was measured."""
+"""What results say of the model that was measured."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from fastscribe.model_location import PACKAGED
+
+if TYPE_CHECKING:
+    from fastscribe.run import Transcriber
 
 
 def model_name(asked: str | None, path: Path) -> str:
@@ -14,3 +18,9 @@ def model_name(asked: str | None, path: Path) -> str:
     if asked is not None and not Path(asked).exists():
         return asked
     return path.resolve().parent.name if path.stem == "model" else path.resolve().name.removesuffix(".nemo")
+
+
+def about(transcriber: Transcriber) -> dict[str, Any]:
+    """Beside its name."""
+    beam = transcriber.recognizer.beam
+    return {"random_weights": transcriber.has_random_weights, **({"beam": beam} if beam > 1 else {})}

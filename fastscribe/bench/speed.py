@@ -128,7 +128,7 @@ def reach_of(transcriber: Transcriber, lengths_s: Sequence[float], budget: Budge
     rows = round(sum(count**2 for count in frames) / sum(frames))
     rate = reach.matrix_rate(config.encoder, recognizer.device, recognizer.dtype, rows)
     activation_bytes = torch_dtype(recognizer.dtype).itemsize
-    found = work.per_audio_s(config, lengths_s, recognizer.dtype, activation_bytes)
+    found = work.per_audio_s(config, lengths_s, recognizer.dtype, activation_bytes, recognizer.beam)
     return reach.of((rate, memory_gb_per_s), found, math.fsum(lengths_s) / len(frames))
 
 

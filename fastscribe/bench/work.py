@@ -45,7 +45,9 @@ class Work:
         return self.mb + self.weights_bytes / 1e6 / batch_audio_s
 
 
-def per_audio_s(config: ModelConfig, lengths_s: Sequence[float], dtype: str, activation_bytes: int) -> Work:
+def per_audio_s(
+    config: ModelConfig, lengths_s: Sequence[float], dtype: str, activation_bytes: int, beam: int = 1
+) -> Work:
     """Mean over recordings of these lengths, each one utterance, that say LABELS_PER_S. dtype: fp32, bf16, int8 or fp8.
 
     The 8-bit forms only multiply in 8 bits: `activation_bytes` are those of a number between layers, which the machine
@@ -55,7 +57,7 @@ def per_audio_s(config: ModelConfig, lengths_s: Sequence[float], dtype: str, act
     flops: dict[str, float] = {}
     moved: dict[str, float] = {}
     for length_s in lengths_s:
-        for name, count in (*encoder_flops(config, length_s).items(), *_other_flops(config, length_s).items()):
+        for name, count in (*encoder_flops(config, length_s).items(), *_other_flops(config, length_s, beam).items()):
             flops[name] = flops.get(name, 0.0) + count / total_s
         for name, count in encoder_elements(config, length_s).items():
             if name not in _ON_CHIP:
@@ -113,9 +115,9 @@ def features_flops(config: ModelConfig, length_s: float) -> float:
     return _mel_frames(config, length_s) * (transform + filters)
 
 
-def decoder_flops(config: ModelConfig, length_s: float, num_labels: float) -> float:
-    """Operations of greedy decoding that finds so many labels: a transducer that looks at every frame, a CTC head, or an
-    attention decoder that keeps what it has seen."""
+def decoder_flops(config: ModelConfig, length_s: float, num_labels: float, beam: int = 1) -> float:
+    """Operations of decoding that finds so many labels: a transducer that looks at every frame (with a beam, so many do),
+    a CTC head, or an attention decoder that keeps what it has seen."""
     frames, width, num_tokens = _frames(config, length_s), config.encoder.d_model, config.num_labels + 1
     if config.aed is not None:
         return _aed_flops(config.aed, width, frames, PROMPT_TOKENS + num_labels)
@@ -124,7 +126,7 @@ def decoder_flops(config: ModelConfig, length_s: float, num_labels: float) -> fl
     hidden, joint = config.predictor.hidden, config.joint.hidden
     a_label = config.predictor.num_layers * 8 * hidden * hidden + hidden * joint
     a_look = joint * (num_tokens + len(config.durations))
-    return 2.0 * (frames * width * joint + num_labels * a_label + (frames + num_labels) * a_look)
+    return 2.0 * (frames * width * joint + beam * (num_labels * a_label + (frames + num_labels) * a_look))
 
 
 def _aed_flops(aed: AedConfig, width: int, frames: int, tokens: float) -> float:
@@ -200,9 +202,9 @@ def _conformer_parameters(encoder: EncoderConfig) -> int:
     return encoder.num_layers * layer + 9 * channels + (stages - 1) * later + channels * mels * width
 
 
-def _other_flops(config: ModelConfig, length_s: float) -> dict[str, float]:
+def _other_flops(config: ModelConfig, length_s: float, beam: int) -> dict[str, float]:
     labels = LABELS_PER_S * length_s
-    return {"features": features_flops(config, length_s), "decoder": decoder_flops(config, length_s, labels)}
+    return {"features": features_flops(config, length_s), "decoder": decoder_flops(config, length_s, labels, beam)}
 
 
 def _mel_frames(config: ModelConfig, length_s: float) -> int:

@@ -1,8 +1,10 @@
-"""fastscribe's own folder: config.json (ModelConfig as JSON), model.safetensors (our names), and the tokenizer's file."""
+"""fastscribe's own folder: config.json (ModelConfig as JSON), model.safetensors (our names), the tokenizer's file, and a
+language model where there is one."""
 
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -44,7 +46,7 @@ def read(folder: Path, stored: Mapping[str, Any]) -> Checkpoint:
 def _language_model(folder: Path, config: ModelConfig) -> LanguageModel | None:
     """Raises CheckpointError for a damaged one, and where the model could not heed it."""
     path = folder / language_model.FILE
-    if not path.exists():
+    if not os.path.lexists(path):  # a link that leads nowhere is a download that lacks something
         return None
     try:
         content = read_regular(path, language_model.MOST_BYTES)

@@ -52,7 +52,12 @@ def inspect(
 @app.command(epilog="Example: fastscribe convert model.nemo model-folder --dtype bf16")
 def convert(
     model: Annotated[str, typer.Argument(help=MODEL_HELP)],
-    folder: Annotated[Path, typer.Argument(help="Folder to write: config.json, model.safetensors and the tokenizer.")],
+    folder: Annotated[
+        Path,
+        typer.Argument(
+            help="Folder to write: config.json, model.safetensors, the tokenizer, and the language model if any."
+        ),
+    ],
     dtype: Annotated[StoredDtype, typer.Option(help="What to store the weights as.")] = StoredDtype.bf16,
 ) -> None:
     """Write a checkpoint as fastscribe's own folder."""

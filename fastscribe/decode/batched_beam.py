@@ -50,26 +50,13 @@ class _Rows:
         return cls(encoded_BTJ.flatten(0, 1), first_frames_N, rows_B1 * width, num_frames - 1, limit_N)
 
 
-@dataclass(frozen=True)
-class _Written:
-    """A language model's Tables, on the device."""
-
-    added_SV: torch.Tensor
-    next_SV: torch.Tensor
-    start: int
-
-    @classmethod
-    def on(cls, device: torch.device, tables: Tables) -> _Written:
-        return cls(tables.added_SV.to(device), tables.next_SV.to(device), tables.start)
-
-
 class BeamDecoder:
     """A Decoder (decoder.py) that keeps `width` hypotheses a row in view."""
 
     def __init__(self, network: Network, width: int, language_model: Tables | None = None) -> None:
         self.network = network
         self.width = width
-        self._written = _Written.on(network.device, language_model) if language_model else None
+        self.language_model = language_model.on(network.device) if language_model else None
 
     @torch.inference_mode()
     def submit(self, frames: Frames) -> torch.Tensor:
@@ -99,10 +86,10 @@ class BeamDecoder:
 
     def _search(self, encoded_BTJ: torch.Tensor, limit_B1: torch.Tensor) -> torch.Tensor:
         rows = _Rows.of(encoded_BTJ, limit_B1, self.width)
-        lanes, turns = _begin(self.network, self._written, len(encoded_BTJ), self.width), []
+        lanes, turns = _begin(self.network, self.language_model, len(encoded_BTJ), self.width), []
         # Of a model gone wrong, scores that are no numbers go on, too, as far as their frames: no row depends on another.
         while bool(((lanes.facts_N4[:, 0] < rows.limit_N) & (lanes.score_BK.flatten() != -torch.inf)).any()):
-            lanes, turn = _turn(self.network, self._written, lanes, rows)
+            lanes, turn = _turn(self.network, self.language_model, lanes, rows)
             turns.append(turn)
         columns = (torch.cat(column) for column in zip(*turns, strict=True))
         flat = (column.view(torch.int32) if column.is_floating_point() else column.int() for column in columns)
@@ -119,19 +106,19 @@ class BeamDecoder:
         return [_hypothesis(taken_4UB[:, :, row], self.network) for row in range(batch)]
 
 
-def _begin(network: Network, written: _Written | None, batch: int, width: int) -> _Lanes:
+def _begin(network: Network, language_model: Tables | None, batch: int, width: int) -> _Lanes:
     like = network.predictor.first_gates_VG
     score_BK = torch.full((batch, width), -torch.inf, device=network.device)
     score_BK[:, 0] = 0.0
     facts_N4 = torch.zeros(batch * width, 4, dtype=torch.long, device=network.device)
-    facts_N4[:, 3] = written.start if written else 0
+    facts_N4[:, 3] = language_model.start if language_model else 0
     before_2LNH = like.new_zeros(2, len(network.predictor.recurrent), batch * width, like.shape[1] // 4)
     output_NH, predictor_2LNH = network.predictor.step(torch.full_like(facts_N4[:, 0], network.blank_id), before_2LNH)
     return _Lanes(score_BK, facts_N4, network.joint.predictor(output_NH), predictor_2LNH)
 
 
 def _turn(
-    network: Network, written: _Written | None, lanes: _Lanes, rows: _Rows
+    network: Network, language_model: Tables | None, lanes: _Lanes, rows: _Rows
 ) -> tuple[_Lanes, tuple[torch.Tensor, ...]]:
     """The lanes after a turn, and what each came from and took, [N] each: lane of its row, label, frame, duration, logprob."""
     num_tokens, blank_id = network.blank_id + 1, network.blank_id
@@ -146,8 +133,8 @@ def _turn(
         best_N, index_N = logits_NX[:, num_tokens:].log_softmax(-1, dtype=torch.float32).max(-1)
         score_NV += best_N[:, None]
         duration_N = network.durations_X.index_select(0, index_N)
-    if written:
-        score_NV[:, :blank_id] += written.added_SV.index_select(0, state_N)
+    if language_model:
+        score_NV[:, :blank_id] += language_model.added_SV.index_select(0, state_N)
     is_over_N = frame_N >= rows.limit_N
     score_NV.masked_fill_(is_over_N[:, None], -torch.inf)
     score_NV[:, blank_id] = torch.where(is_over_N, score_N, score_NV[:, blank_id])
@@ -164,8 +151,8 @@ def _turn(
     next_frame_N = torch.minimum(frame_N + advance_N, rows.limit_N)  # so that what is over stays where it is
     next_hash_N = torch.where(is_label_N, hash_N * _HASH_FACTOR + label_N + 1, hash_N)
     next_in_a_row_N = torch.where(advance_N > 0, 0, in_a_row_N + 1)
-    if written:
-        state_N = torch.where(is_label_N, written.next_SV[state_N, label_N.clamp(max=blank_id - 1)], state_N)
+    if language_model:
+        state_N = torch.where(is_label_N, language_model.next_SV[state_N, label_N.clamp(max=blank_id - 1)], state_N)
     predicted_NJ, predictor_2LNH = _predicted(network, lanes, parent_N, label_N, is_label_N)
     new = _Lanes(
         score_BK=_merged(score_BK, next_hash_N.view_as(score_BK), next_frame_N.view_as(score_BK)),

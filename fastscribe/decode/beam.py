@@ -7,7 +7,7 @@ that have reached the end wait for the others. Those that came to the same label
 likeliest, with the probabilities of both. `max_symbols` holds as in greedy.py, and a width of one is greedy decoding.
 
 A language model's logarithm for each label, weighted, and a bonus for each label may be added ("shallow fusion"); they count
-for which hypotheses live on, and are not in the labels' log-probabilities.
+for which hypotheses live on, and are not in the labels' log-probabilities. With them a width of one is no greedy decoding.
 
 batched_beam.py does the same for batches and is tested against this.
 """
@@ -32,7 +32,7 @@ class _Lane:
     hypothesis: Hypothesis
     state: torch.Tensor  # the predictor's, and what the joint makes of it, after the hypothesis's labels
     predicted_J: torch.Tensor
-    written: int = 0  # the language model's state
+    context: int = 0  # the language model's state
 
 
 @torch.inference_mode()
@@ -44,7 +44,7 @@ def beam_search(
     start = _Lane(0.0, 0, Hypothesis(), transducer.predictor.initial_state(1), torch.empty(0))
     lanes = [_after(transducer, start, transducer.blank_id)]
     if language_model is not None:
-        lanes = [replace(lanes[0], written=language_model.start)]
+        lanes = [replace(lanes[0], context=language_model.start)]
     while any(lane.frame < len(frames_TD) for lane in lanes):
         found: list[tuple[_Lane, int | None]] = []  # and the label that its predictor has not yet seen
         for lane in lanes:
@@ -83,10 +83,10 @@ def _continued(
             frame = min(lane.frame + max(1, duration), end)
             found.append((replace(lane, score=score, frame=frame), None))
             continue
-        written = lane.written
+        context = lane.context
         if language_model is not None:
-            score += float(language_model.added_SV[written, label])
-            written = int(language_model.next_SV[written, label])
+            score += float(language_model.added_SV[context, label])
+            context = int(language_model.next_SV[context, label])
         before = lane.hypothesis
         hypothesis = Hypothesis(
             (*before.token_ids, label),
@@ -99,7 +99,7 @@ def _continued(
         if hypothesis.token_frames[-max_symbols:] == (frame,) * max_symbols:
             frame += 1
         frame = min(frame, end)
-        found.append((replace(lane, score=score, frame=frame, hypothesis=hypothesis, written=written), label))
+        found.append((replace(lane, score=score, frame=frame, hypothesis=hypothesis, context=context), label))
     return found
 
 

@@ -20,8 +20,9 @@ _TOLD = frozenset(("language", "target_language", "pnc", "timestamps"))
 _LEFT_OPEN = frozenset(("beam",))  # by the options; `resolved` has it
 _DEFAULTS = Options()
 _MODEL_SUFFIXES = frozenset(
-    (".nemo", ".safetensors", ".json", ".yaml", ".yml", ".model", ".vocab", ".ckpt", ".bin", ".txt", ".gz")
+    (".nemo", ".safetensors", ".json", ".yaml", ".yml", ".model", ".vocab", ".ckpt", ".bin", ".txt")
 )
+_MODEL_FILES = frozenset(("language_model.safetensors.gz",))
 _BLOCK_BYTES = 1 << 25
 
 
@@ -50,7 +51,7 @@ def model_digest(path: str | os.PathLike[str]) -> str:
     SHA-256 over the SHA-256 of blocks of 32 MB, so that all processors share the work. Raises OSError.
     """
     root = Path(path)
-    files = [root] if root.is_file() else sorted(entry for entry in root.iterdir() if entry.suffix in _MODEL_SUFFIXES)
+    files = [root] if root.is_file() else sorted(entry for entry in root.iterdir() if _is_of_model(entry))
     digest = hashlib.sha256()
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
         for file in files:
@@ -59,6 +60,10 @@ def model_digest(path: str | os.PathLike[str]) -> str:
                 for block in pool.map(_block_digest, *zip(*_blocks(file), strict=True)):
                     digest.update(block)
     return "sha256:" + digest.hexdigest()[:32]
+
+
+def _is_of_model(entry: Path) -> bool:
+    return entry.suffix in _MODEL_SUFFIXES or entry.name in _MODEL_FILES
 
 
 def _blocks(file: Path) -> Iterator[tuple[Path, int]]:

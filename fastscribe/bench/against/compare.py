@@ -61,9 +61,9 @@ def compare(asked: Comparison, found: dict[str, Any], say: Callable[[str], None]
         theirs = start(
             asked.python, asked.peer.name, asked.peer_model, asked.peer.dtypes.get(dtype, dtype), asked.peer.packages
         )
+        found |= {key: ours.info[key] for key in ("random_weights", "beam") if key in ours.info}
         found |= {
             **_settings(asked, recordings),
-            "random_weights": ours.info["random_weights"],
             "load_s": {worker.side: round(worker.info["load_s"], 2) for worker in (ours, theirs)},
             "versions": {worker.side: worker.info["versions"] for worker in (ours, theirs)},
         }

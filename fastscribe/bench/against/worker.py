@@ -78,9 +78,10 @@ def load_fastscribe(settings: Settings) -> tuple[Transcribe, About]:
     """Its own batches, whatever batch size a turn has; as always with words and their times."""
     sys.path.insert(0, settings["root"])
     from fastscribe import Failure, Transcriber
+    from fastscribe.bench.model_name import about as about_model
 
     transcriber = Transcriber.load(settings["model"], settings["device"], settings["dtype"])
-    about: About = {"dtype": transcriber.recognizer.dtype, "random_weights": transcriber.has_random_weights}
+    about: About = {"dtype": transcriber.recognizer.dtype, **about_model(transcriber)}
 
     def transcribe(_: int | None) -> list[str]:
         texts: dict[int, str] = {}

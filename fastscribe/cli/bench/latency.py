@@ -10,7 +10,7 @@ import typer
 
 from fastscribe.cli.app import option
 from fastscribe.cli.bench.common import DEVICE_HELP, JsonFile, ReportHtml, bench, check_places, numbers, result
-from fastscribe.cli.bench.subject import BEAM_HELP, MODEL_OPTION_HELP, RANDOM_HELP, SpeedDtype, about, load, subject
+from fastscribe.cli.bench.subject import BEAM_HELP, MODEL_OPTION_HELP, RANDOM_HELP, SpeedDtype, load, subject
 from fastscribe.errors import UsageError
 from fastscribe.terminal import show
 
@@ -53,6 +53,7 @@ def latency(
         raise typer.BadParameter("--dtype: one or two, which stand side by side")
     chosen = subject(model, random, device, dtypes, beam)
     from fastscribe.bench import latency as measuring
+    from fastscribe.bench.model_name import about
 
     transcribers = [load(chosen, one) for one in dtypes]
     found_dtypes = [one.recognizer.dtype for one in transcribers]

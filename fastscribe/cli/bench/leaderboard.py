@@ -63,7 +63,7 @@ def leaderboard(
     report_html: ReportHtml = None,
 ) -> None:
     from fastscribe.bench import leaderboard as board
-    from fastscribe.bench.model_name import model_name
+    from fastscribe.bench.model_name import about, model_name
     from fastscribe.config import Options
     from fastscribe.model_location import locate
     from fastscribe.openmp import wait_politely
@@ -81,7 +81,7 @@ def leaderboard(
     name = model_id or model_name(model, path)
     case = {"dtype": transcriber.recognizer.dtype, "batch_size": batch_size}
     with result("leaderboard", transcriber.recognizer.device, board.CASE_KEYS, json_file, report_html) as found:
-        found |= {"model": name, "dataset_path": dataset_path, "differences": list(DIFFERENCES)}
+        found |= {"model": name, "dataset_path": dataset_path, "differences": list(DIFFERENCES), **about(transcriber)}
         found["versions"] = _versions()
         results = []
         for one in _measure_all(transcriber, manifests, name, dataset_path, output_dir):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enum import Enum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -70,12 +70,6 @@ def _check(model: str | None, random: str | None) -> None:
         raise typer.BadParameter("--model and --random: one of them")
     if random is not None and random not in SHAPES:
         raise typer.BadParameter(f"--random {random}: not one of {', '.join(SHAPES)}")
-
-
-def about(transcriber: Transcriber) -> dict[str, Any]:
-    """What a result says of the model beside its name."""
-    beam = transcriber.recognizer.beam
-    return {"random_weights": transcriber.has_random_weights, **({"beam": beam} if beam > 1 else {})}
 
 
 def load(chosen: Subject, dtype: str) -> Transcriber:

@@ -14,7 +14,7 @@ import typer
 from fastscribe.cli.app import option
 from fastscribe.cli.bench.against import PEER_BATCH_SIZES_HELP, PEER_MODEL_HELP, PEER_PYTHON_HELP
 from fastscribe.cli.bench.common import DEVICE_HELP, JsonFile, ReportHtml, bench, check_places, result
-from fastscribe.cli.bench.subject import BEAM_HELP, MODEL_OPTION_HELP, RANDOM_HELP, SpeedDtype, about, load, subject
+from fastscribe.cli.bench.subject import BEAM_HELP, MODEL_OPTION_HELP, RANDOM_HELP, SpeedDtype, load, subject
 from fastscribe.errors import UsageError
 from fastscribe.prices import MOST_USD
 from fastscribe.terminal import say, show
@@ -164,6 +164,7 @@ def _measure(chosen: Subject, asked: _Asked, folder: Path, found: dict[str, Any]
     """Settings, and rows as they come."""
     from fastscribe.bench import reach
     from fastscribe.bench.memory import release
+    from fastscribe.bench.model_name import about
     from fastscribe.bench.speed import Measurement, Plan
 
     recordings: Recordings | None = None
