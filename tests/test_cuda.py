@@ -18,6 +18,7 @@ from fastscribe.audio.probe import probe
 from fastscribe.audio.source import Source
 from fastscribe.device import host_array, is_out_of_memory
 from fastscribe.engine import Engine
+from fastscribe.model_location import PACKAGED
 from fastscribe.types import Batch, Utterance
 from tests.conftest import AUDIO, MODEL_NAMES, MODELS, model_path, waveform
 
@@ -43,6 +44,18 @@ def loaded(name: str, device: str, dtype: str, **options) -> Transcriber:
 @pytest.mark.parametrize("name", MODEL_NAMES)
 def test_fp32_texts_and_times_equal_the_cpus(name: str) -> None:
     assert words(run(loaded(name, "cuda", "fp32"))) == words(run(loaded(name, "cpu", "fp32")))
+
+
+@pytest.mark.parametrize("name", ["tdt_demo", "rnnt"])
+def test_a_beam_finds_what_it_finds_on_the_cpu(name: str) -> None:
+    on_gpu, on_cpu = (loaded(name, device, "fp32", beam=4) for device in ("cuda", "cpu"))
+    assert words(run(on_gpu)) == words(run(on_cpu))
+
+
+def test_the_packaged_model_heeds_its_language_model_as_on_the_cpu() -> None:
+    on_gpu, on_cpu = (Transcriber.load(PACKAGED, device, "fp32") for device in ("cuda", "cpu"))
+    assert on_gpu.recognizer.beam > 1
+    assert words(run(on_gpu)) == words(run(on_cpu))
 
 
 @pytest.mark.parametrize("name", ["tdt_demo", "rnnt"])
