@@ -90,7 +90,7 @@ def test_rows_are_of_all_the_audio_in_the_budgets_asked_for(tmp_path: Path) -> N
     assert found.audio_s == pytest.approx(5.0) and len(found.lengths_s) == len(paths)
     ceilings = [reach.Reach(tflop_per_s, 10.0, 0.0146, 0.7) for tflop_per_s in (0.1, 0.01)]
     auto, small = found.rows(speed.Plan(("auto", 13), 2), ceilings, tmp_path / "out")
-    assert (auto["batch_frames"], auto["budget_frames"]) == ("auto", 1600)
+    assert (auto["batch_frames"], auto["budget_frames"]) == ("auto", 3200)
     assert (small["batch_frames"], small["budget_frames"]) == (13, 13)
     assert auto["batches"] == 1 and small["batches"] == 4
     for row, ceiling in zip((auto, small), ceilings, strict=True):
@@ -323,7 +323,7 @@ def test_the_command_without_its_name_and_without_recordings(
     lines = said.splitlines()
     first_row = next(number for number, line in enumerate(lines) if line.startswith("fp32 "))
     assert "so at best" in "\n".join(lines[:first_row]), "the ceiling comes before the measurement"
-    assert [line[1] for line in table(said, "dtype")[:2]] == ["auto=1600", "200"]
+    assert [line[1] for line in table(said, "dtype")[:2]] == ["auto=3200", "200"]
     assert not list((tmp_path / "temporary").iterdir())
 
 
