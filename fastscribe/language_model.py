@@ -91,7 +91,8 @@ class Tables:
 def expanded(model: LanguageModel) -> Tables:
     """States are in the order of their length, then of Contexts; the first is the empty context."""
     ngrams, fusion = model.ngrams, model.fusion
-    num_tokens, num_states = len(ngrams.unigrams_V), _num_states(ngrams)
+    num_tokens = len(ngrams.unigrams_V)
+    num_states = 1 + sum(len(contexts.last_C) for contexts in ngrams.lengths)
     logs_SV = torch.empty(num_states, num_tokens, dtype=torch.float16)
     next_SV = torch.zeros(num_states, num_tokens, dtype=torch.int32)
     shorter_S = torch.zeros(num_states, dtype=torch.int32)  # the longest other context that a state's ends in
@@ -112,10 +113,6 @@ def expanded(model: LanguageModel) -> Tables:
             next_SV[states] = next_SV.index_select(0, shorter_S[states])
             logs_SV[states] = _logs(logs_SV.index_select(0, shorter_S[states]).float(), contexts, block, own)
     return Tables(logs_SV.mul_(fusion.weight).add_(fusion.bonus), next_SV, start)
-
-
-def _num_states(ngrams: Ngrams) -> int:
-    return 1 + sum(len(contexts.last_C) for contexts in ngrams.lengths)
 
 
 def _blocks(contexts: Contexts) -> Iterator[tuple[slice, slice]]:
@@ -192,13 +189,13 @@ def _ngrams(tensors: Mapping[str, np.ndarray], num_tokens: int) -> Ngrams:
         raise ValueError(f"for {unigrams_V.size:,} tokens, where the model has {num_tokens:,}")
     if not ((unigrams_V >= _LEAST_UNIGRAM) & (unigrams_V <= 0)).all():
         raise ValueError(f"unigrams that are not all from {_LEAST_UNIGRAM:g} to 0")
-    names = list(takewhile(lambda length: f"last.{length}" in tensors, range(1, MOST_LENGTHS + 2)))
-    num_contexts, num_ngrams = (sum(tensors[f"{name}.{n}"].size for n in names) for name in ("last", "tokens"))
-    if len(names) > MOST_LENGTHS or (1 + num_contexts) * num_tokens > MOST_ENTRIES or num_ngrams > MOST_NGRAMS:
-        shown = f"{num_contexts:,} contexts of up to {len(names)} of {num_tokens:,} tokens, {num_ngrams:,} n-grams"
+    stored = list(takewhile(lambda length: f"last.{length}" in tensors, range(1, MOST_LENGTHS + 2)))
+    num_contexts, num_ngrams = (sum(tensors[f"{name}.{n}"].size for n in stored) for name in ("last", "tokens"))
+    if len(stored) > MOST_LENGTHS or (1 + num_contexts) * num_tokens > MOST_ENTRIES or num_ngrams > MOST_NGRAMS:
+        shown = f"{num_contexts:,} contexts of up to {len(stored)} of {num_tokens:,} tokens, {num_ngrams:,} n-grams"
         raise ValueError(f"{shown}: more than make sense")
     lengths: list[Contexts] = []
-    for length in names:
+    for length in stored:
         num_parents = len(lengths[-1].last_C) if lengths else 1
         lengths.append(_contexts(tensors, length, num_parents, num_tokens))
     return Ngrams(unigrams_V, lengths)

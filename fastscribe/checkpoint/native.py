@@ -39,8 +39,8 @@ def read(folder: Path, stored: Mapping[str, Any]) -> Checkpoint:
     tokenizer, weights = read_tokenizer(folder, config), load_safetensors(folder / "model.safetensors")
     if stored.get(KEEPS_SPACES_KEY) is True:
         tokenizer = replace(tokenizer, attached="nowhere")
-    is_random, written = stored.get(RANDOM_KEY) is True, _language_model(folder, config)
-    return Checkpoint(folder, "fastscribe", config, tokenizer, weights, is_random, written)
+    is_random, heeded = stored.get(RANDOM_KEY) is True, _language_model(folder, config)
+    return Checkpoint(folder, "fastscribe", config, tokenizer, weights, is_random, heeded)
 
 
 def _language_model(folder: Path, config: ModelConfig) -> LanguageModel | None:

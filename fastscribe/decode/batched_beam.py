@@ -60,7 +60,7 @@ class BeamDecoder:
 
     @torch.inference_mode()
     def submit(self, frames: Frames) -> torch.Tensor:
-        """Waits for the device at every turn. -> for each group of rows: N, [B] best lanes, five times [U, B, K]."""
+        """Waits for the device twice a turn. -> for each group of rows: U, [B] best lanes, five times [U, B, K]."""
         encoded_BTJ = self.network.joint.encoder(frames.frames_BTD)
         groups = self._groups(len(encoded_BTJ))
         return torch.cat([self._search(encoded_BTJ[group], frames.lengths_B[group, None]) for group in groups])
@@ -167,10 +167,8 @@ def _predicted(
     network: Network, lanes: _Lanes, parent_N: torch.Tensor, label_N: torch.Tensor, is_label_N: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The parents', with a step for the lanes that took a label."""
-    predicted_NJ, predictor_2LNH = (
-        lanes.predicted_NJ.index_select(0, parent_N),
-        lanes.predictor_2LNH.index_select(2, parent_N),
-    )
+    predicted_NJ = lanes.predicted_NJ.index_select(0, parent_N)
+    predictor_2LNH = lanes.predictor_2LNH.index_select(2, parent_N)
     stepping_M = is_label_N.nonzero()[:, 0]
     if len(stepping_M):
         before_2LMH = predictor_2LNH.index_select(2, stepping_M)
