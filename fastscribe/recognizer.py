@@ -41,8 +41,8 @@ from fastscribe.types import Batch, Features, Frames, Hypothesis
 
 _8_BIT = ("int8", "fp8")
 _DTYPES = ("fp32", "bf16", *_8_BIT)
-# Narrower models are fast either way on a CPU, and in fp32 they are exact (docs/log.md, 2026-11-21).
-_BF16_MIN_WIDTH_ON_CPU = 256
+# Models narrower than this are fast in either dtype on a CPU, and in fp32 they are exact (docs/log.md, 2026-11-21).
+_NARROW_ON_CPU = 256
 # Encoder frames a batch on a CPU, where bigger ones stop paying once matrices are tall (docs/log.md, 2026-11-21); in narrow
 # models, what an operator costs however small it is counts for more (2026-11-22).
 _CPU_BATCH_FRAMES, _CPU_BATCH_FRAMES_NARROW = 1600, 3200
@@ -155,7 +155,7 @@ class Recognizer:
     def choose_budget(self) -> Budget:
         """How large a batch should be: found by a few passes on a GPU, known on a CPU."""
         if self.device.type == "cpu":
-            is_narrow = self.model.config.encoder.d_model < _BF16_MIN_WIDTH_ON_CPU
+            is_narrow = self.model.config.encoder.d_model < _NARROW_ON_CPU
             return Budget(_CPU_BATCH_FRAMES_NARROW if is_narrow else _CPU_BATCH_FRAMES)
         held = DECODERS[self.decoder_name].held(self.model)
         passes: list[cost_model.Pass] = []
@@ -244,7 +244,7 @@ def choose_dtype(name: str, device: torch.device, d_model: int) -> str:
     if name not in ("auto", *_DTYPES):
         raise UsageError(f"--dtype {name}: not one of auto, {', '.join(_DTYPES)}")
     if name == "auto":
-        gains = device.type == "cuda" or (has_native_bf16() and d_model >= _BF16_MIN_WIDTH_ON_CPU)
+        gains = device.type == "cuda" or (has_native_bf16() and d_model >= _NARROW_ON_CPU)
         return "bf16" if gains else "fp32"
     problem = None
     if name == "int8":
