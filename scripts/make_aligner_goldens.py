@@ -9,7 +9,8 @@ an archive, so `pack` writes its members beside the Canary's under the names tha
 tests/test_canary_aligner.py packs the same archives in the same way; only golden.json and aligner.nemo are stored.
 
 OUT_DIR/<pair>/golden.json has, per file of AUDIO_DIR, the text, words and segments of `transcribe(timestamps=True)`: CPU,
-float32, one batch. Files below a second are left out (NeMo pads them), and files of another rate (NeMo resamples its own way).
+float32, one file at a time (in a batch, NeMo bounds a text by the longest file). Files below a second are left out, because
+NeMo pads them, and files of another rate, because NeMo resamples its own way.
 """
 
 from __future__ import annotations
@@ -95,7 +96,7 @@ def make(pair: Pair, models: Path, audio: list[Path], folder: Path) -> None:
     assert model.timestamps_asr_model is not None
     asked = {"source_lang": "en", "target_lang": "en", "pnc": "yes"}
     paths = [str(path) for path in audio]
-    found = model.transcribe(paths, batch_size=len(paths), timestamps=True, verbose=False, **asked)
+    found = model.transcribe(paths, batch_size=1, timestamps=True, verbose=False, **asked)
     files = {
         path.name: {
             "text": hypothesis.text,
@@ -108,7 +109,9 @@ def make(pair: Pair, models: Path, audio: list[Path], folder: Path) -> None:
     parts = {"canary": pair.canary, "aligner": pair.aligner if isinstance(pair.aligner, str) else None}
     document = {"name": pair.name, "made_with": versions, **parts, "files": files}
     (folder / "golden.json").write_text(json.dumps(document, ensure_ascii=False, separators=(",", ":")) + "\n")
-    print(f"{pair.name}: {sum(len(found['words']) for found in files.values())} words in {len(files)} files", flush=True)
+    print(
+        f"{pair.name}: {sum(len(found['words']) for found in files.values())} words in {len(files)} files", flush=True
+    )
 
 
 def main() -> None:

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -30,7 +31,7 @@ _MAX_BYTES = 64 << 20  # for the moves of a block, and for a chunk's log-probabi
 
 def frames_needed(token_ids: Sequence[int]) -> int:
     """The fewest frames that a text fits into: one a token, and a blank between two equal tokens."""
-    return len(token_ids) + sum(left == right for left, right in zip(token_ids, token_ids[1:], strict=False))
+    return len(token_ids) + sum(left == right for left, right in pairwise(token_ids))
 
 
 def align_slowly(logprobs_TV: Sequence[Sequence[float]], token_ids: Sequence[int], blank_id: int) -> list[Span] | None:
