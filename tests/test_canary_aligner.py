@@ -27,7 +27,7 @@ from fastscribe.recognizer import Recognizer
 from fastscribe.resume.fingerprint import model_digest
 from fastscribe.run import Transcriber
 from fastscribe.transcript import assemble
-from fastscribe.types import Hypothesis, Transcript
+from fastscribe.types import Failure, Hypothesis, Transcript
 from tests.conftest import AUDIO, MODELS, golden, waveform
 from tests.test_golden import utterance
 
@@ -124,6 +124,16 @@ def test_texts_without_an_alignment_are_spread_evenly_and_reported_once(aligned,
             assert hypothesis.token_ids and not hypothesis.is_timed
             assert sum(hypothesis.token_durations) > 0 and hypothesis.token_frames[0] == 0
     assert len(said) == 1 and "too long for its audio" in said[0]
+
+
+def test_an_aligner_whose_output_is_not_finite_fails_the_recording_alone(archives: dict[str, Path]) -> None:
+    transcriber = Transcriber.load(archives["canary_aligned"], options=TIMED, say=lambda line: None)
+    aligner = transcriber.recognizer.aligner
+    assert aligner is not None and aligner.model.ctc is not None
+    aligner.model.ctc.output.bias.fill_(float("nan"))
+    files = [str(AUDIO / file) for file in ("01_0_00010.flac", "02_0_00025.flac")]
+    for result in transcriber.transcribe(files):
+        assert isinstance(result, Failure) and "aligner's output is not finite" in result.message
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from fastscribe.decode.decoder import Decoder
-from fastscribe.decode.forced_alignment import align
+from fastscribe.decode.forced_alignment import align, frames_needed
 from fastscribe.model.ctc import CtcHead
 from fastscribe.text_encoder import WordEncoder
 from fastscribe.tokenizer import Tokenizer
@@ -25,8 +25,8 @@ from fastscribe.word_times import AlignmentText, spread_evenly
 class AligningDecoder:
     """A Decoder (decoder.py): another one's tokens, with frames of the aligner's encoder.
 
-    A text that has no alignment, as it has more tokens than there are frames, is spread evenly over its utterance
-    (`Hypothesis.is_timed` is False), which `say` is told once.
+    A text that has no alignment, because it has more tokens than there are frames, is spread evenly over its utterance
+    (`Hypothesis.is_timed` is False); `say` gets one line about the first of them. NeMo gives such a text no words at all.
     """
 
     def __init__(
@@ -49,7 +49,10 @@ class AligningDecoder:
 
     @torch.inference_mode()
     def read(self, packed: np.ndarray, frames: Frames) -> list[Hypothesis]:
-        """Waits for the device: the text must be here before it can be aligned."""
+        """Waits for the device: the text must be here before it can be aligned.
+
+        Raises RuntimeError where the aligner's output is not finite.
+        """
         assert frames.aligner is not None
         hypotheses = self.inner.read(packed, frames)
         texts = [AlignmentText.of(hypothesis, self._tokenizer, self._encoder) for hypothesis in hypotheses]
@@ -65,6 +68,8 @@ class AligningDecoder:
         for hypothesis, text, spans, length in zip(hypotheses, texts, found, lengths, strict=True):
             if spans:
                 timed.append(text.timed(hypothesis, spans))
+            elif spans is None and frames_needed(text.token_ids) <= length:
+                raise RuntimeError("the timestamps aligner's output is not finite")
             elif hypothesis.token_ids:
                 self._report_unaligned()
                 timed.append(spread_evenly(hypothesis, length))
@@ -77,7 +82,7 @@ class AligningDecoder:
 
     def _report_unaligned(self) -> None:
         if self._say is not None:
-            self._say("--timestamps: some text is too long for its audio to be aligned; its words are spread evenly")
+            self._say("--timestamps: text that is too long for its audio is not aligned; its words are spread evenly")
             self._say = None
 
     def close(self) -> None:
