@@ -85,7 +85,7 @@ def spread_evenly(hypothesis: Hypothesis, num_frames: int) -> Hypothesis:
 
 
 def spread(first: int, end: int, count: int) -> list[int]:
-    """Borders of so many parts of nearly equal length, both ends included."""
+    """Borders of `count` parts of nearly equal length, both ends included."""
     return [first + index * max(0, end - first) // max(1, count) for index in range(count + 1)]
 
 

@@ -100,7 +100,7 @@ def test_what_is_not_a_number_has_no_path_and_leaves_its_neighbours_alone() -> N
 
 
 def test_stretches_are_bounded_for_long_recordings() -> None:
-    """Twenty minutes of 80 ms frames: no stretch of log-probabilities is larger than it was told."""
+    """Twenty minutes of 80 ms frames: stretches of log-probabilities stay within the limit."""
     num_frames, num_tokens, asked = 15_000, 400, []
     texts = [[n % 7 for n in range(num_tokens)]]
 

@@ -1,5 +1,5 @@
-"""fastscribe's own folder: config.json (ModelConfig as JSON), model.safetensors (our names), the tokenizer's file, and a
-language model where there is one. A timestamps aligner lies in a folder `aligner`, which is such a folder by itself."""
+"""fastscribe's own folder: config.json (ModelConfig as JSON), model.safetensors (our names), the tokenizer's file, and an
+optional language model. A timestamps aligner lies in a folder `aligner`, which is such a folder by itself."""
 
 from __future__ import annotations
 

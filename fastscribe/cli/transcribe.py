@@ -137,7 +137,7 @@ def transcribe(
         bool,
         option(
             "--timestamps",
-            help="Canary: times of the words, from the checkpoint's aligner or written by the model. Takes up to twice as long.",
+            help="Canary: word times, from the checkpoint's aligner or written by the model; up to twice as long.",
         ),
     ] = False,
     max_utterance_s: Annotated[
