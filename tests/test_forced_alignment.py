@@ -26,7 +26,9 @@ def text(rng: random.Random, num_tokens: int, blank_id: int) -> list[int]:
 
 def align_batch(tables: list, texts: list, blank_id: int, **limits: int) -> list[list[Span] | None]:
     longest = max(map(len, tables))
-    logprobs_BTV = torch.zeros(len(tables), max(1, longest), blank_id + 1)  # what lies beyond a row is tempting
+    # Beyond a row lies what would change its path: a choice of labels, and no numbers.
+    logprobs_BTV = -torch.randint(40, (len(tables), max(1, longest), blank_id + 1)).float()
+    logprobs_BTV[:, longest - 2 :] = torch.nan
     for row, logprobs_TV in enumerate(tables):
         if logprobs_TV:
             logprobs_BTV[row, : len(logprobs_TV)] = torch.tensor(logprobs_TV)
