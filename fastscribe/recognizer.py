@@ -19,12 +19,13 @@ import torch
 from fastscribe import cost_model, resample
 from fastscribe.batching import Budget
 from fastscribe.checkpoint import Checkpoint
-from fastscribe.config import DecoderName, EncoderConfig, ModelConfig, Options, parse_attention
+from fastscribe.config import DecoderName, EncoderConfig, FeaturesConfig, ModelConfig, Options, parse_attention
+from fastscribe.decode.aligning import AligningDecoder
 from fastscribe.decode.decoder import Decoder
 from fastscribe.decode.families import DECODERS
 from fastscribe.decode.prompt import options_for_prompt
 from fastscribe.device import free_bytes, is_out_of_memory, to_device
-from fastscribe.errors import UsageError, first_line
+from fastscribe.errors import CheckpointError, UsageError, first_line
 from fastscribe.features import LogMel
 from fastscribe.freed_memory import keep_freed_memory
 from fastscribe.graph_capture import GraphsUnavailable
@@ -36,6 +37,8 @@ from fastscribe.model.int8 import int8_problem, quantise_int8_
 from fastscribe.model.model import Model, build_model
 from fastscribe.model.packed import pack_linears_
 from fastscribe.model.time_conv import pack_time_convs_
+from fastscribe.text_encoder import WordEncoder
+from fastscribe.tokenizer import Tokenizer
 from fastscribe.true_float32 import true_float32
 from fastscribe.types import Batch, Features, Frames, Hypothesis
 
@@ -48,8 +51,47 @@ _NARROW_ON_CPU = 256
 _CPU_BATCH_FRAMES, _CPU_BATCH_FRAMES_NARROW = 1600, 3200
 
 
+Say = Callable[[str], None]
+
+
 def to_stderr(line: str) -> None:
     print(f"fastscribe: {line}", file=sys.stderr)
+
+
+@dataclass(frozen=True)
+class Aligner:
+    """A second model, on the recognizer's device in its dtype, that hears each batch too and times the decoder's words."""
+
+    model: Model
+    log_mel: LogMel | None  # None: the recognizer's features are the aligner's too
+    encoder: Callable[[Features], Frames]
+
+    @classmethod
+    def build(
+        cls,
+        checkpoint: Checkpoint,
+        features: FeaturesConfig,
+        device: torch.device,
+        dtype: str,
+        options: Options,
+        say: Say,
+    ) -> Aligner:
+        """`features` are the recognizer's. Raises as Recognizer.build."""
+        model = _build_model(checkpoint, device, dtype, options, say)
+        own = checkpoint.config.features
+        return cls(model, None if own == features else LogMel(own).to(device), _encoder(model, device, options, say))
+
+    def decoder(self, inner: Decoder, checkpoint: Checkpoint, tokenizer: Tokenizer, say: Say) -> AligningDecoder:
+        """`checkpoint` is the aligner's, `tokenizer` the inner decoder's.
+
+        Raises CheckpointError where the aligner's tokenizer cannot encode text.
+        """
+        assert self.model.ctc is not None
+        try:
+            encoder = WordEncoder.of(checkpoint.tokenizer)
+        except ValueError as error:
+            raise CheckpointError(checkpoint.path, f"timestamps aligner: {error}") from error
+        return AligningDecoder(inner, self.model.ctc, self.model.config.blank_id, tokenizer, encoder, say)
 
 
 @dataclass(frozen=True)
@@ -62,6 +104,7 @@ class Recognizer:
     beam: int  # hypotheses that the decoder keeps in view
     device: torch.device
     dtype: str
+    aligner: Aligner | None = None  # where times are asked for and the checkpoint has one
 
     @classmethod
     def build(
@@ -70,7 +113,7 @@ class Recognizer:
         device: str = "auto",
         dtype: str = "auto",
         options: Options = Options(),  # noqa: B008 - frozen
-        say: Callable[[str], None] = to_stderr,
+        say: Say = to_stderr,
     ) -> Recognizer:
         """`say` gets a line for each fast path that cannot be had and was not asked for by name.
 
@@ -79,27 +122,27 @@ class Recognizer:
         """
         chosen_device = choose_device(device)
         chosen_dtype = choose_dtype(dtype, chosen_device, checkpoint.config.encoder.d_model)
-        if chosen_dtype in _8_BIT and not FAMILIES[type(checkpoint.config.encoder)].has_matrices:
-            raise UsageError(f"--dtype {dtype}: this encoder has no matrices that multiply in 8 bits: bf16 or fp32")
         chosen_decoder = choose_decoder(options, checkpoint.config.decoders)
         beam = choose_beam(options, chosen_decoder, checkpoint.language_model)
         options = replace(options, beam=beam)
-        config = with_attention(checkpoint.config, options.attention)
-        model = build_model(config, checkpoint.weights, checkpoint.path)
-        model.optimise_()
-        if chosen_device.type == "cuda":
-            _prepare_for_gpu_(model, chosen_device, chosen_dtype, say)
-        else:
-            _prepare_for_cpu_(model, chosen_dtype)
+        model = _build_model(checkpoint, chosen_device, chosen_dtype, options, say)
+        encoder = _encoder(model, chosen_device, options, say)
+        decoder = DECODERS[chosen_decoder].build(model, checkpoint, chosen_device, options, say)
+        aligner = None
+        if options.timestamps and checkpoint.aligner is not None:
+            features = checkpoint.config.features
+            aligner = Aligner.build(checkpoint.aligner, features, chosen_device, chosen_dtype, options, say)
+            decoder = aligner.decoder(decoder, checkpoint.aligner, checkpoint.tokenizer, say)
         return cls(
             model,
             LogMel(checkpoint.config.features).to(chosen_device),
-            _encoder(model, chosen_device, options, say),
-            DECODERS[chosen_decoder].build(model, checkpoint, chosen_device, options, say),
+            encoder,
+            decoder,
             chosen_decoder,
             beam,
             chosen_device,
             chosen_dtype,
+            aligner,
         )
 
     @property
@@ -124,6 +167,11 @@ class Recognizer:
         """As the decoder's words are timed (transcript.assemble)."""
         return DECODERS[self.decoder_name].punctuation_takes_no_time
 
+    @property
+    def token_frame_s(self) -> float:
+        """Seconds that a frame of Hypothesis.token_frames stands for."""
+        return (self.aligner.model if self.aligner else self.model).config.frame_s
+
     def num_frames(self, batch: Batch) -> int:
         """Encoder frames of the longest row."""
         return self.model.config.num_frames(int(batch.lengths_B.max()) / self.sample_rate)
@@ -134,18 +182,27 @@ class Recognizer:
         return resample.fill(batch, samples_BS, self.sample_rate), lengths_B
 
     def features(self, samples_BS: torch.Tensor, lengths_B: torch.Tensor) -> Features:
-        return self.log_mel(samples_BS, lengths_B)
+        features = self.log_mel(samples_BS, lengths_B)
+        if self.aligner is None:
+            return features
+        own = self.aligner.log_mel
+        return replace(features, aligner=features if own is None else own(samples_BS, lengths_B))
 
     @torch.inference_mode()
     def encode(self, features: Features) -> Frames:
-        return replace(self._encoded(features), mel_lengths_B=features.lengths_B)
+        frames = self._encoded(self.encoder, features)
+        aligner = None
+        if self.aligner is not None:
+            assert features.aligner is not None
+            aligner = self._encoded(self.aligner.encoder, features.aligner)
+        return replace(frames, mel_lengths_B=features.lengths_B, aligner=aligner)
 
-    def _encoded(self, features: Features) -> Frames:
+    def _encoded(self, encoder: Callable[[Features], Frames], features: Features) -> Frames:
         if self.device.type == "cuda" and self.dtype == "fp32":
             # cuDNN would otherwise round to TF32, whose ten bits of mantissa are not what fp32 was asked for.
             with torch.backends.cudnn.flags(enabled=True, allow_tf32=False), true_float32(self.device):
-                return self.encoder(features)
-        return self.encoder(features)
+                return encoder(features)
+        return encoder(features)
 
     def transcribe(self, batch: Batch) -> list[Hypothesis]:
         """One Hypothesis a row, all stages one after another; waits for the device."""
@@ -172,21 +229,39 @@ class Recognizer:
 
     def _measure(self, rows: int, num_frames: int) -> cost_model.Pass:
         """One pass over noise, the second of two, so that what is made once is not counted."""
-        config = self.model.config
-        mel_BMT = torch.randn(
-            rows, config.features.num_mels, num_frames * config.encoder.subsampling_factor, device=self.device
-        )
-        features = Features(mel_BMT, torch.full((rows,), mel_BMT.shape[2], device=self.device))
+        models = [self.model] if self.aligner is None else [self.model, self.aligner.model]
+        work = [(model.encoder, self._noise(model.config, rows, num_frames)) for model in models]
         for _ in range(2):
             torch.cuda.reset_peak_memory_stats(self.device)
             before = torch.cuda.memory_allocated(self.device)
             torch.cuda.synchronize(self.device)
             start = perf_counter()
             with torch.inference_mode():
-                self.model.encoder(features)
+                _ = [encoder(features) for encoder, features in work]  # all outputs are kept until a batch is decoded
             torch.cuda.synchronize(self.device)
             seconds = perf_counter() - start
         return cost_model.Pass(rows, num_frames, seconds, torch.cuda.max_memory_allocated(self.device) - before)
+
+    def _noise(self, config: ModelConfig, rows: int, num_frames: int) -> Features:
+        """Features of as much audio as `num_frames` of the recognizer's own encoder stand for."""
+        mel_frames = round(num_frames * self.model.config.frame_s * config.features.sample_rate)
+        mel_frames //= config.features.hop_length
+        mel_BMT = torch.randn(rows, config.features.num_mels, mel_frames, device=self.device)
+        return Features(mel_BMT, torch.full((rows,), mel_frames, device=self.device))
+
+
+def _build_model(checkpoint: Checkpoint, device: torch.device, dtype: str, options: Options, say: Say) -> Model:
+    """The checkpoint's model in its inference form, on its device in its dtype."""
+    if dtype in _8_BIT and not FAMILIES[type(checkpoint.config.encoder)].has_matrices:
+        raise UsageError(f"--dtype {dtype}: this encoder has no matrices that multiply in 8 bits: bf16 or fp32")
+    config = with_attention(checkpoint.config, options.attention)
+    model = build_model(config, checkpoint.weights, checkpoint.path)
+    model.optimise_()
+    if device.type == "cuda":
+        _prepare_for_gpu_(model, device, dtype, say)
+    else:
+        _prepare_for_cpu_(model, dtype)
+    return model
 
 
 def _prepare_for_cpu_(model: Model, dtype: str) -> None:

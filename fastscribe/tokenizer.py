@@ -24,6 +24,7 @@ WORD_MARK = "▁"  # SentencePiece writes a word's leading space so
 UNKNOWN_TEXT = " ⁇ "  # what SentencePiece shows for <unk>
 # Of SentencePiece's ModelProto: a wire type, fields, and a field of the third.
 _LENGTH_DELIMITED, _PIECES_AND_TRAINING, _NORMALIZER, _ADD_DUMMY_PREFIX = 2, (1, 2), 3, 3
+_PRECOMPILED_TABLE = 2  # a field of the normaliser
 _BYTE_PIECE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 # Pieces of these kinds say nothing about which punctuation a model writes.
 _NOT_TEXT = re.compile(r"^(\[.*\]|<.*>|##.*|▁.*|\s*)$", re.DOTALL)
@@ -117,6 +118,8 @@ class Tokenizer:
             return "punctuation"
         if text == " ":
             return "space"
+        if self.attached == "nowhere" and token_id in self._byte_ids:
+            return "inside"
         is_marked = self.kind == "subword" and self.pieces[token_id] != text
         return "starts word" if is_marked else "inside"
 
@@ -186,6 +189,32 @@ def pieces_alone(model: bytes) -> bytes:
     versions read out of bounds where the tables are made up. Raises ValueError where the bytes are no such message.
     """
     return b"".join(model[start:end] for part, start, _, end in _parts(model) if part in _PIECES_AND_TRAINING)
+
+
+def normalization_rules(model: bytes) -> tuple[bytes, bytes]:
+    """-> the model's table of normalisation rules (empty for none), and a model that encodes the same without it.
+
+    Its flags, on spaces, stay. Raises ValueError where the bytes are no such message.
+    """
+    table, without = b"", pieces_alone(model)
+    for part, _, begin, end in _parts(model):
+        if part != _NORMALIZER:
+            continue
+        flags, position = b"", begin
+        while position < end:
+            start = position
+            tag, position = _varint(model, position)
+            value, position = _varint(model, position)
+            if tag & 7 == _LENGTH_DELIMITED:
+                content = model[position : position + value]
+                position += value
+                table = content if tag >> 3 == _PRECOMPILED_TABLE else table
+            elif tag & 7 == 0:
+                flags += model[start:position]
+            else:
+                raise ValueError("damaged, or something else")
+        without += bytes([_NORMALIZER << 3 | _LENGTH_DELIMITED, len(flags)]) + flags if len(flags) < 0x80 else b""
+    return table, without
 
 
 def _adds_space(model: bytes) -> bool:

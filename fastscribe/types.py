@@ -113,6 +113,7 @@ class Features:
 
     mel_BMT: torch.Tensor
     lengths_B: torch.Tensor
+    aligner: Features | None = None  # of the same recordings for a timestamps aligner; None without one
 
 
 @dataclass(frozen=True)
@@ -122,6 +123,7 @@ class Frames:
     frames_BTD: torch.Tensor
     lengths_B: torch.Tensor
     mel_lengths_B: torch.Tensor | None = None  # of the features that they were made of, where a limit asks
+    aligner: Frames | None = None  # the timestamps aligner's output; None without one
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,5 @@
-"""fastscribe's own folder: config.json (ModelConfig as JSON), model.safetensors (our names), the tokenizer's file, and a
-language model where there is one."""
+"""fastscribe's own folder: config.json (ModelConfig as JSON), model.safetensors (our names), the tokenizer's file, and an
+optional language model. A timestamps aligner lies in a folder `aligner`, which is such a folder by itself."""
 
 from __future__ import annotations
 
@@ -14,7 +14,14 @@ import torch
 
 from fastscribe import language_model
 from fastscribe.checkpoint.validate import validate
-from fastscribe.checkpoint.value import Checkpoint, odd_values_refused, one_line, read_tokenizer
+from fastscribe.checkpoint.value import (
+    Checkpoint,
+    check_aligner,
+    odd_values_refused,
+    one_line,
+    read_json,
+    read_tokenizer,
+)
 from fastscribe.checkpoint.weights import load_safetensors
 from fastscribe.config import ModelConfig
 from fastscribe.errors import CheckpointError
@@ -25,6 +32,7 @@ FORMAT = "fastscribe"
 FORMAT_VERSION = 1
 KEEPS_SPACES_KEY = "keeps_spaces"  # true where punctuation is written as the model was taught, and not as NeMo does
 RANDOM_KEY = "random_weights"  # true in a model that was made for benchmarks
+ALIGNER_FOLDER = "aligner"
 
 
 def read(folder: Path, stored: Mapping[str, Any]) -> Checkpoint:
@@ -40,7 +48,25 @@ def read(folder: Path, stored: Mapping[str, Any]) -> Checkpoint:
     if stored.get(KEEPS_SPACES_KEY) is True:
         tokenizer = replace(tokenizer, attached="nowhere")
     is_random, heeded = stored.get(RANDOM_KEY) is True, _language_model(folder, config)
-    return Checkpoint(folder, "fastscribe", config, tokenizer, weights, is_random, heeded)
+    return Checkpoint(folder, "fastscribe", config, tokenizer, weights, is_random, heeded, _aligner(folder, config))
+
+
+def _aligner(folder: Path, config: ModelConfig) -> Checkpoint | None:
+    """Raises CheckpointError for one that is damaged, or that this model cannot use."""
+    path = folder / ALIGNER_FOLDER
+    if not os.path.lexists(path):
+        return None
+    try:
+        stored = read_json(path / "config.json")
+    except FileNotFoundError:
+        raise CheckpointError(path, "holds no config.json; convert the model anew") from None
+    if not isinstance(stored, dict) or stored.get("format") != FORMAT:
+        raise CheckpointError(path / "config.json", "not what fastscribe convert writes")
+    if os.path.lexists(path / ALIGNER_FOLDER):
+        raise CheckpointError(path, "an aligner with an aligner of its own")
+    aligner = read(path, stored)
+    check_aligner(aligner.config, config, path)
+    return aligner
 
 
 def _language_model(folder: Path, config: ModelConfig) -> LanguageModel | None:
@@ -60,6 +86,8 @@ def write(checkpoint: Checkpoint, folder: Path, dtype: torch.dtype) -> None:
     from safetensors.torch import save_file
 
     folder.mkdir(parents=True, exist_ok=True)
+    if checkpoint.aligner is not None:  # first, because a folder is whole once its own config.json is there
+        write(checkpoint.aligner, folder / ALIGNER_FOLDER, dtype)
     # Copies, because safetensors refuses tensors that share memory, as a NeMo Canary's head and embedding do.
     weights = {
         name: tensor.to(dtype, copy=True).contiguous()

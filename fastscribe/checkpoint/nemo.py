@@ -1,7 +1,8 @@
 """NeMo checkpoints: a .nemo tar (plain or gzip), or the same unpacked, without NeMo.
 
 The archive holds model_config.yaml (the model section, with `target` naming the class), model_weights.ckpt (a torch
-state dict) and artifacts that the YAML refers to as `nemo:<member>`. Only the tokenizer is needed of those.
+state dict) and artifacts that the YAML refers to as `nemo:<member>`. Only the tokenizer is needed of those. canary-1b-v2 holds
+a second model beside the first, a CTC aligner, under names of its own.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import re
 import tarfile
 import zlib
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any
 
@@ -21,7 +23,15 @@ import yaml
 from fastscribe.checkpoint import names, tar
 from fastscribe.checkpoint.nemo_config import model_config
 from fastscribe.checkpoint.validate import validate
-from fastscribe.checkpoint.value import MAX_CONFIG_BYTES, Checkpoint, Section, fitting, odd_values_refused, one_line
+from fastscribe.checkpoint.value import (
+    MAX_CONFIG_BYTES,
+    Checkpoint,
+    Section,
+    check_aligner,
+    fitting,
+    odd_values_refused,
+    one_line,
+)
 from fastscribe.checkpoint.weights import load_torch
 from fastscribe.errors import CheckpointError, UnsupportedCheckpoint
 from fastscribe.regular_file import open_regular
@@ -29,6 +39,9 @@ from fastscribe.tokenizer import MAX_TOKENIZER_BYTES, Tokenizer, from_characters
 
 CONFIG_NAME = "model_config.yaml"
 WEIGHTS_NAME = "model_weights.ckpt"
+ALIGNER_CONFIG_NAME = "timestamps_asr_model_config.yaml"
+ALIGNER_WEIGHTS_NAME = "timestamps_asr_model_weights.ckpt"
+USES_ALIGNER_KEY = "restore_timestamps_model"  # of the config: false leaves the aligner alone
 RANDOM_KEY = "random_weights"  # of the config, as scripts/make_random_parakeet.py writes it
 _MAX_DEPTH = 100  # of nested YAML
 _MAX_EVENTS = 300_000  # of YAML: about its values
@@ -81,7 +94,7 @@ def _read_tar(path: Path, file: IO[bytes]) -> Checkpoint:
             raise CheckpointError(path, f"holds no {name}")
         return io.BufferedReader(tar.Slice(file, members[name])), members[name].num_bytes
 
-    return _read(open_member, path)
+    return _read(open_member, path, _has_aligner(members.__contains__))
 
 
 def _read_gzip(path: Path, file: IO[bytes]) -> Checkpoint:
@@ -90,7 +103,7 @@ def _read_gzip(path: Path, file: IO[bytes]) -> Checkpoint:
     contents: dict[str, bytes] = {}
     with gzip.GzipFile(fileobj=file) as packed:
         for member in tar.members(packed, limit, path):  # type: ignore[arg-type]
-            if member.name == WEIGHTS_NAME or member.num_bytes <= MAX_TOKENIZER_BYTES:
+            if member.name in (WEIGHTS_NAME, ALIGNER_WEIGHTS_NAME) or member.num_bytes <= MAX_TOKENIZER_BYTES:
                 contents[member.name] = packed.read(member.num_bytes)
 
     def open_member(name: str) -> tuple[IO[bytes], int]:
@@ -98,7 +111,7 @@ def _read_gzip(path: Path, file: IO[bytes]) -> Checkpoint:
             raise CheckpointError(path, f"holds no {name}")
         return io.BytesIO(contents[name]), len(contents[name])
 
-    return _read(open_member, path)
+    return _read(open_member, path, _has_aligner(contents.__contains__))
 
 
 def read_folder(folder: Path) -> Checkpoint:
@@ -113,23 +126,43 @@ def read_folder(folder: Path) -> Checkpoint:
         except ValueError as error:  # a NUL in the name
             raise CheckpointError(folder, f"{name!r} is not a file name") from error
 
-    return _read(open_member, folder)
+    return _read(open_member, folder, _has_aligner(lambda name: os.path.lexists(folder / name)))
 
 
-def _read(open_member: OpenMember, where: Path) -> Checkpoint:
-    config = parse_yaml(_content(open_member, CONFIG_NAME, MAX_CONFIG_BYTES, where), where)
-    tokenizer = _tokenizer(config, open_member, where)
-    with odd_values_refused(f"{where}: {CONFIG_NAME}"):
-        model = model_config(config, len(tokenizer.pieces), where)
-        validate(model, where)
-    file, size = open_member(WEIGHTS_NAME)
+def _has_aligner(holds: Callable[[str], bool]) -> bool:
+    """One of its two members is enough: the other is then missed by name."""
+    return holds(ALIGNER_CONFIG_NAME) or holds(ALIGNER_WEIGHTS_NAME)
+
+
+def _read(open_member: OpenMember, where: Path, has_aligner: bool) -> Checkpoint:
+    checkpoint, config = _read_model(open_member, where, CONFIG_NAME, WEIGHTS_NAME)
+    if not has_aligner or config.values.get(USES_ALIGNER_KEY) is False:
+        return checkpoint
+    aligner, _ = _read_model(open_member, where, ALIGNER_CONFIG_NAME, ALIGNER_WEIGHTS_NAME)
+    check_aligner(aligner.config, checkpoint.config, f"{where}: {ALIGNER_CONFIG_NAME}")
+    tokenizer = fitting(checkpoint.tokenizer, checkpoint.config, has_aligner=True)
+    return replace(checkpoint, tokenizer=tokenizer, aligner=aligner)
+
+
+def _read_model(
+    open_member: OpenMember, where: Path, config_name: str, weights_name: str
+) -> tuple[Checkpoint, Section]:
+    """One of the models of an archive, and its YAML."""
+    what: object = where if config_name == CONFIG_NAME else f"{where}: {config_name}"
+    config = parse_yaml(_content(open_member, config_name, MAX_CONFIG_BYTES, where), where, config_name)
+    config.where = what  # which errors about its keys name
+    tokenizer = _tokenizer(config, open_member, what)
+    with odd_values_refused(f"{where}: {config_name}"):
+        model = model_config(config, len(tokenizer.pieces), what)
+        validate(model, what)
+    file, size = open_member(weights_name)
     with file:
-        weights = names.from_nemo(load_torch(file, size, f"{where}: {WEIGHTS_NAME}"), model.encoder)
+        weights = names.from_nemo(load_torch(file, size, f"{where}: {weights_name}"), model.encoder)
     is_random = config.values.get(RANDOM_KEY) is True
-    return Checkpoint(where, "nemo", model, fitting(tokenizer, model), weights, is_random)
+    return Checkpoint(where, "nemo", model, fitting(tokenizer, model), weights, is_random), config
 
 
-def _content(open_member: OpenMember, name: str, max_bytes: int, where: Path) -> bytes:
+def _content(open_member: OpenMember, name: str, max_bytes: int, where: object) -> bytes:
     file, size = open_member(name)
     with file:
         if size > max_bytes:
@@ -137,29 +170,29 @@ def _content(open_member: OpenMember, name: str, max_bytes: int, where: Path) ->
         return file.read(size)
 
 
-def _refuse_huge(text: bytes, where: object) -> None:
+def _refuse_huge(text: bytes, where: object, name: str) -> None:
     """libyaml's loader recurses without a limit and would crash the interpreter; its events come one by one."""
     depth = 0
     for number, event in enumerate(yaml.parse(text, Loader=_Loader)):
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
         if depth > _MAX_DEPTH:
-            raise CheckpointError(where, f"{CONFIG_NAME} is not safe YAML: nested deeper than {_MAX_DEPTH}")
+            raise CheckpointError(where, f"{name} is not safe YAML: nested deeper than {_MAX_DEPTH}")
         if number > _MAX_EVENTS or (isinstance(event, yaml.ScalarEvent) and len(event.value) > _MAX_SCALAR):
-            raise CheckpointError(where, f"{CONFIG_NAME} is not safe YAML: too many values, or too long a one")
+            raise CheckpointError(where, f"{name} is not safe YAML: too many values, or too long a one")
 
 
-def parse_yaml(text: bytes, where: object) -> Section:
+def parse_yaml(text: bytes, where: object, name: str = CONFIG_NAME) -> Section:
     try:
-        _refuse_huge(text, where)
+        _refuse_huge(text, where, name)
         values = yaml.load(text, Loader=_Loader)
     except CheckpointError:
         raise
     except (yaml.YAMLError, RecursionError, ValueError, TypeError, LookupError, AttributeError) as error:
-        raise CheckpointError(where, f"{CONFIG_NAME} is not safe YAML: {one_line(error)}") from error
+        raise CheckpointError(where, f"{name} is not safe YAML: {one_line(error)}") from error
     return Section(values, "", where)
 
 
-def _tokenizer(config: Section, open_member: OpenMember, where: Path) -> Tokenizer:
+def _tokenizer(config: Section, open_member: OpenMember, where: object) -> Tokenizer:
     if "tokenizer" not in config:
         return _characters(config, where)
     section = config.part("tokenizer")
@@ -177,7 +210,7 @@ def _tokenizer(config: Section, open_member: OpenMember, where: Path) -> Tokeniz
     return from_pieces(pieces)
 
 
-def _sentencepiece(section: Section, open_member: OpenMember, where: Path) -> Tokenizer:
+def _sentencepiece(section: Section, open_member: OpenMember, where: object) -> Tokenizer:
     section.choose("type", "bpe", ("bpe",))
     member = section.take("model_path", str).removeprefix("nemo:")
     try:
@@ -188,7 +221,7 @@ def _sentencepiece(section: Section, open_member: OpenMember, where: Path) -> To
         raise CheckpointError(where, f"{member} is not a SentencePiece model: {one_line(error)}") from error
 
 
-def _characters(config: Section, where: Path) -> Tokenizer:
+def _characters(config: Section, where: object) -> Tokenizer:
     candidates = [config.values.get("labels")]
     for section in ("joint", "decoder"):
         part = config.values.get(section)

@@ -34,6 +34,7 @@ class Checkpoint:
     weights: Mapping[str, torch.Tensor]
     has_random_weights: bool = False  # made for benchmarks: what it says means nothing
     language_model: LanguageModel | None = None  # that beam search heeds
+    aligner: Checkpoint | None = None  # a CTC model that times an attention decoder's words (canary-1b-v2)
 
     @property
     def num_parameters(self) -> int:
@@ -62,9 +63,26 @@ def each_key_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return values
 
 
-def fitting(tokenizer: Tokenizer, config: ModelConfig) -> Tokenizer:
-    """The tokenizer for a model of the kind: NeMo leaves the sentences of an attention decoder as they are."""
-    return tokenizer if config.aed is None else replace(tokenizer, attached="words")
+def fitting(tokenizer: Tokenizer, config: ModelConfig, has_aligner: bool = False) -> Tokenizer:
+    """The tokenizer for a model of the kind: NeMo leaves the sentences of an attention decoder as they are.
+
+    Where an aligner times them, words are what spaces separate.
+    """
+    if config.aed is None:
+        return tokenizer
+    return replace(tokenizer, attached="nowhere" if has_aligner else "words")
+
+
+def check_aligner(aligner: ModelConfig, config: ModelConfig, where: object) -> None:
+    """Raises UnsupportedCheckpoint for an aligner that this model cannot use."""
+    if aligner.decoders != ("ctc",):
+        raise UnsupportedCheckpoint(where, "decoders of the timestamps aligner", list(aligner.decoders), "ctc alone")
+    rate = config.features.sample_rate
+    if aligner.features.sample_rate != rate:
+        key = "sample rate of the timestamps aligner"
+        raise UnsupportedCheckpoint(where, key, aligner.features.sample_rate, f"the model's {rate}")
+    if config.aed is None:
+        raise UnsupportedCheckpoint(where, "timestamps aligner", "present", "Canary models")
 
 
 def read_tokenizer(folder: Path, config: ModelConfig) -> Tokenizer:

@@ -28,7 +28,8 @@ def _read_model(path: str) -> Checkpoint:
     from fastscribe.model_location import locate
 
     checkpoint = read_checkpoint(locate(path, say))
-    build_model(checkpoint.config, checkpoint.weights, checkpoint.path)  # the names must match, or it is no model
+    for part in filter(None, (checkpoint, checkpoint.aligner)):
+        build_model(part.config, part.weights, part.path)  # the names must match, or it is no model
     return checkpoint
 
 
@@ -55,7 +56,8 @@ def convert(
     folder: Annotated[
         Path,
         typer.Argument(
-            help="Folder to write: config.json, model.safetensors, the tokenizer, and the language model if any."
+            help="Folder to write: config.json, model.safetensors, the tokenizer, and the language model and the"
+            " timestamps aligner if any."
         ),
     ],
     dtype: Annotated[StoredDtype, typer.Option(help="What to store the weights as.")] = StoredDtype.bf16,
@@ -72,4 +74,5 @@ def convert(
         native.write(checkpoint, folder, torch.bfloat16 if dtype is StoredDtype.bf16 else torch.float32)
     except OSError as error:
         raise UsageError(f"{folder}: cannot be written: {error.strerror or error}") from error
-    say(f"{folder}: {checkpoint.num_parameters:,} parameters as {dtype.value}")
+    aligner = f", and an aligner of {checkpoint.aligner.num_parameters:,}" if checkpoint.aligner else ""
+    say(f"{folder}: {checkpoint.num_parameters:,} parameters as {dtype.value}{aligner}")

@@ -6,7 +6,7 @@ A family is a head in model/ (model.py has them all), a file of decode/ that sea
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -58,13 +58,15 @@ def _transducer(model: Model, checkpoint: Checkpoint, device: torch.device, opti
 
 def _aed(model: Model, checkpoint: Checkpoint, device: torch.device, options: Options, say: Say) -> Decoder:
     assert model.aed is not None
-    prompt = make_prompt(model.aed.config.prompt, checkpoint.tokenizer, options, model.aed.config.max_tokens)
-    if not prompt.frames_by_id:
-        can = (
-            "; --timestamps has it write them"
-            if can_write_times(model.aed.config.prompt, checkpoint.tokenizer.pieces)
-            else ""
-        )
+    has_aligner = checkpoint.aligner is not None
+    asked = replace(options, timestamps=False) if has_aligner else options  # the aligner has them, and the decoder not
+    prompt = make_prompt(model.aed.config.prompt, checkpoint.tokenizer, asked, model.aed.config.max_tokens)
+    if not prompt.frames_by_id and not (has_aligner and options.timestamps):
+        can = ""
+        if has_aligner:
+            can = "; --timestamps takes them from the aligner that the checkpoint has"
+        elif can_write_times(model.aed.config.prompt, checkpoint.tokenizer.pieces):
+            can = "; --timestamps has it write them"
         say(f"this model writes no times: its words are spread evenly over each stretch of speech{can}")
     return build_aed_decoder(model.aed, prompt, device, options.cuda_graphs, say)
 
