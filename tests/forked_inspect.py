@@ -1,4 +1,5 @@
-"""`fastscribe inspect --check` for many paths from one warm process: each in a fork that may grow by 2 GB, take 10 s and write no byte.
+"""`fastscribe inspect --check` for many paths from one warm process: each in a fork that may grow by 2 GB, take 10 s and
+write no byte.
 
 python -m tests.forked_inspect    a path a line on stdin, {"code", "stdout", "stderr"} a line on stdout
 """

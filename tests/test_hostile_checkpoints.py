@@ -1,5 +1,5 @@
-"""Models made to do harm. `fastscribe inspect --check` refuses each with exit code 2 and one line on stderr, soon, within 2 GB, having
-run nothing and written nothing; and what only looks odd still loads.
+"""Models made to do harm. `fastscribe inspect --check` refuses each with exit code 2 and one line on stderr, soon, within
+2 GB, having run nothing and written nothing; and what only looks odd still loads.
 """
 
 from __future__ import annotations

@@ -129,5 +129,5 @@ class StoredTensor:
 
         flat = torch.empty(count, dtype=getattr(torch, self.dtype))
         if count:
-            self.file.read_into(memoryview(flat.view(torch.uint8).numpy()), self.start)
+            self.file.read_into(flat.view(torch.uint8).numpy().data, self.start)
         return flat

@@ -51,7 +51,7 @@ def parse(content: bytes) -> object:
     """The pickled object. Raises UnpicklingError naming what a state dict has no use for, LookupError and others on damage."""
     stack: list[Any] = []
     marks: list[int] = []
-    memo: dict[int, Any] = {}
+    memo: dict[Any, Any] = {}  # by number
 
     def above_mark() -> list[Any]:
         start = marks.pop()
@@ -125,7 +125,7 @@ def _called(function: object, arguments: object) -> object:
             return {}
         case _Global(name), (StorageView() as view, bool(), dict()) if name == _PARAMETER:
             return view
-        case _Global(name), (Storage() as storage, offset, tuple(shape), tuple(stride), bool(), dict(), *more) if (
+        case _Global(name), (Storage() as storage, int(offset), tuple(shape), tuple(stride), bool(), dict(), *more) if (
             name == _TENSOR and not any(more)  # flags such as "negated"
         ):
             if len(shape) == len(stride) and all(type(n) is int and n >= 0 for n in (offset, *shape, *stride)):
