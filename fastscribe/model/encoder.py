@@ -50,7 +50,7 @@ class Encoder(nn.Module):
 
     @torch.no_grad()
     def optimise_(self) -> None:
-        """Fuses what inference can fuse. Call in float32, in eval mode, before casting; training ends here."""
+        """Fuses what inference can fuse. Call in eval mode, before casting; training ends here."""
         for layer in self.layers.children():
             assert isinstance(layer, ConformerLayer)
             layer.optimise_()

@@ -76,7 +76,7 @@ class JasperEncoder(nn.Module):
 
     @torch.no_grad()
     def optimise_(self) -> None:
-        """Fuses what inference can fuse. Call in float32, in eval mode, before casting."""
+        """Fuses what inference can fuse. Call in eval mode, before casting."""
         for conv in self.modules():
             if isinstance(conv, ConvNorm):
                 conv.optimise_()

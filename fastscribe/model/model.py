@@ -55,14 +55,15 @@ class _Uninitialised(TorchFunctionMode):
 def build_model(
     config: ModelConfig, weights: Mapping[str, torch.Tensor], where: object, prepare_: Prepare | None = None
 ) -> Model:
-    """A model in eval mode, loaded part by part (a layer, a block, a head): float32 on the CPU, unless `prepare_` changes it.
+    """A model in eval mode, loaded part by part (a layer, a block, a head): on the CPU and in float32 without `prepare_`.
 
     Args:
         config: the shape of the model.
         weights: tensors by the names of the model's state dict. Of weights in a file one part is in memory at a time.
         where: the checkpoint's path, for messages.
         prepare_: called with a part's path ("encoder.layers.3") and a module whose only child is that part, as soon as
-            the part's float32 weights are loaded. It may change or replace the child, for example cast and pack it.
+            the part's weights are loaded. They have the dtype that they were stored in, so it must cast the part. It may
+            also move the part, or replace it.
 
     Raises:
         WeightsMismatch: lists every name or shape that does not fit, before any weight is read.
@@ -75,7 +76,9 @@ def build_model(
         holder = nn.Module()
         holder.add_module(name, owner.get_submodule(name))
         _load_(holder.get_submodule(name), weights, path)
-        if prepare_ is not None:
+        if prepare_ is None:
+            holder.float()
+        else:
             prepare_(path, holder)
         setattr(owner, name, holder.get_submodule(name))
     return model
@@ -96,13 +99,10 @@ def _parts(module: nn.Module, path: str = "") -> Iterator[tuple[nn.Module, str, 
 
 def _load_(part: nn.Module, weights: Mapping[str, torch.Tensor], path: str) -> None:
     tensors = {}
-    for name, expected in part.state_dict().items():
+    for name in part.state_dict():
         full_name = f"{path}.{name}"
-        if name.endswith(COUNTER_SUFFIX) and full_name not in weights:
-            tensors[name] = torch.zeros((), dtype=torch.long)
-        else:
-            tensor = weights[full_name]
-            tensors[name] = tensor.float() if expected.is_floating_point() else tensor
+        is_left_out = name.endswith(COUNTER_SUFFIX) and full_name not in weights
+        tensors[name] = torch.zeros((), dtype=torch.long) if is_left_out else weights[full_name]
     part.load_state_dict(tensors, assign=True)
 
 
