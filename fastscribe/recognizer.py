@@ -12,9 +12,11 @@ import sys
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from time import perf_counter
 
 import torch
+from torch import nn
 
 from fastscribe import cost_model, resample
 from fastscribe.batching import Budget
@@ -34,7 +36,7 @@ from fastscribe.model.encoder_graphs import EncoderGraphs
 from fastscribe.model.families import FAMILIES
 from fastscribe.model.fp8 import fp8_problem, quantise_fp8_
 from fastscribe.model.int8 import int8_problem, quantise_int8_
-from fastscribe.model.model import Model, build_model
+from fastscribe.model.model import Model, Prepare, build_model, optimise_
 from fastscribe.model.packed import pack_linears_
 from fastscribe.model.time_conv import pack_time_convs_
 from fastscribe.text_encoder import WordEncoder
@@ -255,27 +257,36 @@ def _build_model(checkpoint: Checkpoint, device: torch.device, dtype: str, optio
     if dtype in _8_BIT and not FAMILIES[type(checkpoint.config.encoder)].has_matrices:
         raise UsageError(f"--dtype {dtype}: this encoder has no matrices that multiply in 8 bits: bf16 or fp32")
     config = with_attention(checkpoint.config, options.attention)
-    model = build_model(config, checkpoint.weights, checkpoint.path)
-    model.optimise_()
+    model = build_model(config, checkpoint.weights, checkpoint.path, _prepare(device, dtype))
     if device.type == "cuda":
-        _prepare_for_gpu_(model, device, dtype, say)
-    else:
-        _prepare_for_cpu_(model, dtype)
+        _prepare_for_gpu_(model, dtype, say)
     return model
 
 
-def _prepare_for_cpu_(model: Model, dtype: str) -> None:
+def _prepare(device: torch.device, dtype: str) -> Prepare:
+    """What turns each part of a model, as soon as it is loaded, into its final form."""
+    if device.type == "cuda":
+        return partial(_move_to_gpu_, device=device, dtype=torch_dtype(dtype))
     keep_freed_memory()
-    if dtype == "int8":
-        quantise_int8_(model.encoder)
+    return partial(_pack_for_cpu_, dtype=dtype)
+
+
+def _pack_for_cpu_(path: str, part: nn.Module, dtype: str) -> None:
+    optimise_(part)
+    if dtype == "int8" and path.startswith("encoder."):
+        quantise_int8_(part)
     rest = torch_dtype(dtype)
-    model.to(rest)
-    pack_linears_(model, rest)
-    pack_time_convs_(model, rest)
+    part.to(rest)
+    pack_linears_(part, rest)
+    pack_time_convs_(part, rest)
 
 
-def _prepare_for_gpu_(model: Model, device: torch.device, dtype: str, say: Callable[[str], None]) -> None:
-    model.to(device, torch_dtype(dtype))
+def _move_to_gpu_(path: str, part: nn.Module, device: torch.device, dtype: torch.dtype) -> None:
+    optimise_(part)
+    part.to(device, dtype)
+
+
+def _prepare_for_gpu_(model: Model, dtype: str, say: Callable[[str], None]) -> None:
     if (remark := FAMILIES[type(model.config.encoder)].prepare_for_gpu_(model.encoder)) is not None:
         say(remark)
     if dtype == "fp8":

@@ -76,7 +76,7 @@ WITHOUT_TORCH = LAYERS[0] + LAYERS[1] + ("terminal", "cli", "describe")
 WITHOUT_TORCH += ("training.manifest", "training.buckets", "training.batch_search", "training.bpe")
 WITHOUT_TORCH += ("bench.document", "bench.stored", "bench.cost", "bench.diff", "bench.energy")
 WITHOUT_TORCH += ("bench.against.peers", "bench.against.process", "bench.against.recordings", "bench.against.worker")
-WITHOUT_TORCH += ("bench.work", "decode.prompt")
+WITHOUT_TORCH += ("bench.work", "decode.prompt", "checkpoint", "language_model")
 WITHOUT_TORCH += ("training.recipe", "training.augment_config", "training.plot")
 
 

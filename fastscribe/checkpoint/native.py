@@ -8,11 +8,9 @@ import os
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
-
-from fastscribe import language_model
+from fastscribe.checkpoint.lazy_weights import ITEM_BYTES, LazyWeights, sources_of
 from fastscribe.checkpoint.validate import validate
 from fastscribe.checkpoint.value import (
     Checkpoint,
@@ -22,11 +20,16 @@ from fastscribe.checkpoint.value import (
     read_json,
     read_tokenizer,
 )
-from fastscribe.checkpoint.weights import load_safetensors
+from fastscribe.checkpoint.weights import SAFETENSORS_NAMES, load_safetensors
 from fastscribe.config import ModelConfig
 from fastscribe.errors import CheckpointError
-from fastscribe.language_model import LanguageModel
 from fastscribe.regular_file import read_regular
+from fastscribe.unfinished import part_of
+
+if TYPE_CHECKING:
+    import torch
+
+    from fastscribe.language_model import LanguageModel
 
 FORMAT = "fastscribe"
 FORMAT_VERSION = 1
@@ -44,7 +47,8 @@ def read(folder: Path, stored: Mapping[str, Any]) -> Checkpoint:
     with odd_values_refused(folder / "config.json"):
         config = ModelConfig.from_json(stored["model"])
         validate(config, folder / "config.json")
-    tokenizer, weights = read_tokenizer(folder, config), load_safetensors(folder / "model.safetensors")
+    tokenizer = read_tokenizer(folder, config)
+    weights = LazyWeights(load_safetensors(folder / "model.safetensors"))
     if stored.get(KEEPS_SPACES_KEY) is True:
         tokenizer = replace(tokenizer, attached="nowhere")
     is_random, heeded = stored.get(RANDOM_KEY) is True, _language_model(folder, config)
@@ -71,6 +75,8 @@ def _aligner(folder: Path, config: ModelConfig) -> Checkpoint | None:
 
 def _language_model(folder: Path, config: ModelConfig) -> LanguageModel | None:
     """Raises CheckpointError for a damaged one, and where the model could not heed it."""
+    from fastscribe import language_model
+
     path = folder / language_model.FILE
     if not os.path.lexists(path):  # a link that leads nowhere is a download that lacks something
         return None
@@ -82,22 +88,19 @@ def _language_model(folder: Path, config: ModelConfig) -> LanguageModel | None:
 
 
 def write(checkpoint: Checkpoint, folder: Path, dtype: torch.dtype) -> None:
-    """Writes the checkpoint with float weights as `dtype`; BatchNorm's counters, which inference never reads, are left out."""
-    from safetensors.torch import save_file
+    """Writes the checkpoint with float weights as `dtype`; BatchNorm's counters, which inference never reads, are left out.
 
+    Raises CheckpointError if a weight of the checkpoint's file is not finite, OSError if the folder cannot be written.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     if checkpoint.aligner is not None:  # first, because a folder is whole once its own config.json is there
         write(checkpoint.aligner, folder / ALIGNER_FOLDER, dtype)
-    # Copies, because safetensors refuses tensors that share memory, as a NeMo Canary's head and embedding do.
-    weights = {
-        name: tensor.to(dtype, copy=True).contiguous()
-        for name, tensor in checkpoint.weights.items()
-        if tensor.is_floating_point()
-    }
-    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    _write_weights(checkpoint, folder / "model.safetensors", dtype)
     for name, content in checkpoint.tokenizer.files.items():
         (folder / name).write_bytes(content)
     if checkpoint.language_model is not None:
+        from fastscribe import language_model
+
         (folder / language_model.FILE).write_bytes(language_model.packed(checkpoint.language_model))
     stored = {"format": FORMAT, "format_version": FORMAT_VERSION, "model": checkpoint.config.to_json()}
     if checkpoint.tokenizer.attached == "nowhere":
@@ -105,3 +108,33 @@ def write(checkpoint: Checkpoint, folder: Path, dtype: torch.dtype) -> None:
     if checkpoint.has_random_weights:
         stored[RANDOM_KEY] = True
     (folder / "config.json").write_text(json.dumps(stored, indent=2) + "\n", encoding="utf-8")
+
+
+def _write_weights(checkpoint: Checkpoint, path: Path, dtype: torch.dtype) -> None:
+    """One tensor after another, as safetensors lays them out; safetensors itself wants all of them in memory, twice."""
+    import torch
+
+    type_name = str(dtype).removeprefix("torch.")
+    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    sources = {name: source for name, source in sources_of(checkpoint.weights).items() if source.dtype != "int64"}
+    end = 0
+    for name in sorted(sources):
+        start, end = end, end + sources[name].num_elements * ITEM_BYTES[type_name]
+        header[name] = {
+            "dtype": SAFETENSORS_NAMES[type_name],
+            "shape": list(sources[name].shape),
+            "data_offsets": [start, end],
+        }
+    encoded = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
+    encoded += b" " * (-len(encoded) % 8)
+    unfinished = Path(part_of(path))
+    try:
+        with unfinished.open("wb") as file:
+            file.write(len(encoded).to_bytes(8, "little") + encoded)
+            for name in sorted(sources):
+                tensor = sources[name].read().detach().to("cpu", dtype).contiguous()
+                file.write(tensor.view(-1).view(torch.uint8).numpy().data)
+        unfinished.replace(path)  # which the weights may have been read from
+    except BaseException:
+        unfinished.unlink(missing_ok=True)
+        raise

@@ -8,7 +8,6 @@ a second model beside the first, a CTC aligner, under names of its own.
 from __future__ import annotations
 
 import gzip
-import io
 import os
 import re
 import tarfile
@@ -21,7 +20,9 @@ from typing import IO, Any
 import yaml
 
 from fastscribe.checkpoint import names, tar
+from fastscribe.checkpoint.lazy_weights import LazyWeights
 from fastscribe.checkpoint.nemo_config import model_config
+from fastscribe.checkpoint.random_access import FileBytes, MemoryBytes, RandomAccess, read
 from fastscribe.checkpoint.validate import validate
 from fastscribe.checkpoint.value import (
     MAX_CONFIG_BYTES,
@@ -67,7 +68,7 @@ class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[mi
 
 _Loader.add_implicit_resolver("tag:yaml.org,2002:float", re.compile(r"[-+]?\d+[eE][-+]?\d+$"), list("-+0123456789"))
 
-OpenMember = Callable[[str], tuple[IO[bytes], int]]  # name -> seekable file, size; raises CheckpointError
+OpenMember = Callable[[str], RandomAccess]  # by name; raises CheckpointError
 
 
 def read_archive(path: Path) -> Checkpoint:
@@ -86,19 +87,19 @@ def read_archive(path: Path) -> Checkpoint:
 
 
 def _read_tar(path: Path, file: IO[bytes]) -> Checkpoint:
-    num_bytes = os.fstat(file.fileno()).st_size
-    members = {member.name: member for member in tar.members(file, num_bytes, path)}
+    whole = FileBytes.of(file)
+    members = {member.name: member for member in tar.members(file, whole.num_bytes, path)}
 
-    def open_member(name: str) -> tuple[IO[bytes], int]:
+    def open_member(name: str) -> RandomAccess:
         if name not in members:
             raise CheckpointError(path, f"holds no {name}")
-        return io.BufferedReader(tar.Slice(file, members[name])), members[name].num_bytes
+        return whole.part(members[name].start, members[name].num_bytes)
 
     return _read(open_member, path, _has_aligner(members.__contains__))
 
 
 def _read_gzip(path: Path, file: IO[bytes]) -> Checkpoint:
-    """Weights need seeking, which gzip cannot, so what a model needs is kept in memory: twice its weights for a while."""
+    """gzip cannot seek, so the unpacked weights stay in memory until the model is built: its peak is higher by their size."""
     limit = max(_ALWAYS_UNPACKED_BYTES, _MAX_UNPACKED_RATIO * os.fstat(file.fileno()).st_size)
     contents: dict[str, bytes] = {}
     with gzip.GzipFile(fileobj=file) as packed:
@@ -106,21 +107,21 @@ def _read_gzip(path: Path, file: IO[bytes]) -> Checkpoint:
             if member.name in (WEIGHTS_NAME, ALIGNER_WEIGHTS_NAME) or member.num_bytes <= MAX_TOKENIZER_BYTES:
                 contents[member.name] = packed.read(member.num_bytes)
 
-    def open_member(name: str) -> tuple[IO[bytes], int]:
+    def open_member(name: str) -> RandomAccess:
         if name not in contents:
             raise CheckpointError(path, f"holds no {name}")
-        return io.BytesIO(contents[name]), len(contents[name])
+        return MemoryBytes(contents[name])
 
     return _read(open_member, path, _has_aligner(contents.__contains__))
 
 
 def read_folder(folder: Path) -> Checkpoint:
-    def open_member(name: str) -> tuple[IO[bytes], int]:
+    def open_member(name: str) -> RandomAccess:
         if tar.leaves_folder(name):
             raise CheckpointError(folder, f"refused: {name!r} leaves the folder")
         try:
-            file = open_regular(folder / name)
-            return file, os.fstat(file.fileno()).st_size
+            with open_regular(folder / name) as file:
+                return FileBytes.of(file)
         except OSError as error:
             raise CheckpointError(folder / name, error.strerror or "cannot be opened") from error
         except ValueError as error:  # a NUL in the name
@@ -155,19 +156,16 @@ def _read_model(
     with odd_values_refused(f"{where}: {config_name}"):
         model = model_config(config, len(tokenizer.pieces), what)
         validate(model, what)
-    file, size = open_member(weights_name)
-    with file:
-        weights = names.from_nemo(load_torch(file, size, f"{where}: {weights_name}"), model.encoder)
+    weights = names.from_nemo(load_torch(open_member(weights_name), f"{where}: {weights_name}"), model.encoder)
     is_random = config.values.get(RANDOM_KEY) is True
-    return Checkpoint(where, "nemo", model, fitting(tokenizer, model), weights, is_random), config
+    return Checkpoint(where, "nemo", model, fitting(tokenizer, model), LazyWeights(weights), is_random), config
 
 
 def _content(open_member: OpenMember, name: str, max_bytes: int, where: object) -> bytes:
-    file, size = open_member(name)
-    with file:
-        if size > max_bytes:
-            raise CheckpointError(where, f"refused: {name} claims {size} bytes")
-        return file.read(size)
+    member = open_member(name)
+    if member.num_bytes > max_bytes:
+        raise CheckpointError(where, f"refused: {name} claims {member.num_bytes} bytes")
+    return read(member, 0, member.num_bytes)
 
 
 def _refuse_huge(text: bytes, where: object, name: str) -> None:

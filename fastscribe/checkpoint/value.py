@@ -8,15 +8,18 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
-
+from fastscribe.checkpoint.lazy_weights import TensorSource, sources_of
 from fastscribe.config import ModelConfig
 from fastscribe.errors import CheckpointError, FastscribeError, UnsupportedCheckpoint
-from fastscribe.language_model import LanguageModel
 from fastscribe.regular_file import read_regular
 from fastscribe.tokenizer import Tokenizer, from_folder
+
+if TYPE_CHECKING:
+    import torch
+
+    from fastscribe.language_model import LanguageModel
 
 MAX_CONFIG_BYTES = 4 << 20  # a vocabulary of 8,000 pieces, given three times, takes a tenth of it
 # What zipfile, pickle and torch raise on damaged bytes.
@@ -25,7 +28,10 @@ DAMAGE = (RuntimeError, EOFError, OSError, ValueError, LookupError, TypeError, A
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """Weights have fastscribe's own names (model.state_dict()) and the dtype they were stored in."""
+    """Weights have fastscribe's own names (model.state_dict()) and the dtype they were stored in.
+
+    Those of a file are LazyWeights: weights[name] reads one tensor, and keeps none.
+    """
 
     path: Path
     source: str  # "nemo", "huggingface" or "fastscribe"
@@ -38,12 +44,14 @@ class Checkpoint:
 
     @property
     def num_parameters(self) -> int:
-        return sum(tensor.numel() for tensor in self.weights.values() if tensor.is_floating_point())
+        return sum(source.num_elements for source in self._float_sources())
 
     @property
     def dtypes(self) -> tuple[str, ...]:
-        names = {str(t.dtype).removeprefix("torch.") for t in self.weights.values() if t.is_floating_point()}
-        return tuple(sorted(names))
+        return tuple(sorted({source.dtype for source in self._float_sources()}))
+
+    def _float_sources(self) -> list[TensorSource]:
+        return [source for source in sources_of(self.weights).values() if source.dtype != "int64"]
 
 
 def read_json(path: Path) -> Any:

@@ -23,13 +23,15 @@ class StoredDtype(str, Enum):
 
 
 def _read_model(path: str) -> Checkpoint:
+    """A checkpoint whose weights have the names and shapes that its config asks for; their values are not read."""
     from fastscribe.checkpoint import read_checkpoint
-    from fastscribe.model.model import build_model
+    from fastscribe.checkpoint.lazy_weights import check_shapes
+    from fastscribe.checkpoint.parameter_shapes import parameter_shapes
     from fastscribe.model_location import locate
 
     checkpoint = read_checkpoint(locate(path, say))
     for part in filter(None, (checkpoint, checkpoint.aligner)):
-        build_model(part.config, part.weights, part.path)  # the names must match, or it is no model
+        check_shapes(parameter_shapes(part.config), part.weights, part.path)  # the names must match, or it is no model
     return checkpoint
 
 
@@ -37,11 +39,23 @@ def _read_model(path: str) -> Checkpoint:
 def inspect(
     model: Annotated[str, typer.Argument(help=MODEL_HELP)],
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    check: Annotated[
+        bool, typer.Option("--check", help="Read every weight too, and refuse values that are not finite.")
+    ] = False,
 ) -> None:
-    """Say what a checkpoint is: family, sizes, vocabulary, frame length, dtype, work a second of audio."""
+    """Say what a checkpoint is: family, sizes, vocabulary, frame length, dtype, work a second of audio.
+
+    Reads the config, the tokenizer and the names and shapes of the weights; their values only with --check.
+    """
+    from fastscribe.checkpoint.lazy_weights import sources_of
     from fastscribe.describe import describe
 
-    facts = describe(_read_model(model))
+    checkpoint = _read_model(model)
+    if check:
+        for part in filter(None, (checkpoint, checkpoint.aligner)):
+            for source in sources_of(part.weights).values():
+                source.read()
+    facts = describe(checkpoint)
     if as_json:
         print(json.dumps(facts, ensure_ascii=False))
         return
@@ -63,13 +77,13 @@ def convert(
     dtype: Annotated[StoredDtype, typer.Option(help="What to store the weights as.")] = StoredDtype.bf16,
 ) -> None:
     """Write a checkpoint as fastscribe's own folder."""
-    import torch
-
     from fastscribe.checkpoint import native
 
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UsageError(f"{folder}: exists and is not an empty folder; name another")
     checkpoint = _read_model(model)
+    import torch
+
     try:
         native.write(checkpoint, folder, torch.bfloat16 if dtype is StoredDtype.bf16 else torch.float32)
     except OSError as error:
