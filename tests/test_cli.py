@@ -383,3 +383,22 @@ def test_the_python_interface() -> None:
     assert good.words[0].text == "At"
     assert bad.path == "nowhere.wav"
     assert [r.text for r in transcriber.transcribe(str(FIRST)) if isinstance(r, Transcript)] == [SENTENCE]
+
+
+def test_truncated_files_fail_and_the_others_are_transcribed(tmp_path: Path) -> None:
+    samples, rate = soundfile.read(FIRST, dtype="int16")
+    for name in ("cut.sph", "cut.caf", "whole.sph"):
+        soundfile.write(tmp_path / name, samples, rate, format="NIST" if name.endswith("sph") else "CAF")
+    for name in ("cut.sph", "cut.caf"):
+        content = (tmp_path / name).read_bytes()
+        (tmp_path / name).write_bytes(content[: len(content) // 3])
+    ircam = tmp_path / "other.sf"  # its header does not say how long it is
+    soundfile.write(ircam, samples, rate, format="IRCAM")
+    done = transcribe(tmp_path, ircam)
+    assert done.returncode == 1
+    found = {Path(row["audio_filepath"]).name: row for row in rows(done.stdout)}
+    assert found["whole.sph"]["text"] == SENTENCE
+    assert found["cut.sph"]["error"]["message"].startswith("truncated: header promises ")
+    assert found["cut.caf"]["error"]["message"].startswith("truncated: header promises ")
+    assert found["other.sf"]["error"]["message"].startswith("IRCAM files are not read: convert it")
+    assert len(found) == 4
