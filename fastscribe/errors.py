@@ -7,6 +7,7 @@
     │   └── WeightsMismatch         lists missing and unexpected weight names
     ├── AudioError                  one recording that cannot be read; the run turns it into a Failure and goes on
     ├── ManifestError               one manifest row that cannot be used; likewise
+    ├── ModelOutputError            what the model made of one stretch of audio is no transcript; likewise
     ├── DeviceFailed                the GPU can do nothing more in this process; the run stops, what is written stays
     ├── SideFailed                  one side of a comparison gave up (in bench/against/process.py)
     └── OutputError                 a result that cannot be written (disk full ..); the run stops, what is written stays
@@ -79,6 +80,10 @@ class AudioError(FastscribeError):
 class ManifestError(FastscribeError):
     def __init__(self, path: str, line_number: int, problem: str) -> None:
         super().__init__(f"{path}: line {line_number}: {problem}")
+
+
+class ModelOutputError(FastscribeError):
+    """NaN or infinite numbers, or more tokens than any speech has."""
 
 
 class DeviceFailed(FastscribeError):

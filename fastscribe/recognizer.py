@@ -20,6 +20,7 @@ from fastscribe import cost_model, resample
 from fastscribe.batching import Budget
 from fastscribe.checkpoint import Checkpoint
 from fastscribe.config import DecoderName, EncoderConfig, ModelConfig, Options, parse_attention
+from fastscribe.decode import checked
 from fastscribe.decode.decoder import Decoder
 from fastscribe.decode.families import DECODERS
 from fastscribe.decode.prompt import options_for_prompt
@@ -138,7 +139,7 @@ class Recognizer:
 
     @torch.inference_mode()
     def encode(self, features: Features) -> Frames:
-        return replace(self._encoded(features), mel_lengths_B=features.lengths_B)
+        return replace(checked.checked_frames(self._encoded(features), features), mel_lengths_B=features.lengths_B)
 
     def _encoded(self, features: Features) -> Frames:
         if self.device.type == "cuda" and self.dtype == "fp32":
@@ -150,7 +151,7 @@ class Recognizer:
     def transcribe(self, batch: Batch) -> list[Hypothesis]:
         """One Hypothesis a row, all stages one after another; waits for the device."""
         frames = self.encode(self.features(*self.upload(batch)))
-        return self.decoder.read(self.decoder.submit(frames).cpu().numpy(), frames)
+        return checked.read(self.decoder, checked.submit(self.decoder, frames).cpu().numpy(), frames)
 
     def choose_budget(self) -> Budget:
         """How large a batch should be: found by a few passes on a GPU, known on a CPU."""

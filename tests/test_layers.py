@@ -51,6 +51,7 @@ LAYERS = (
         "checkpoint",
         "describe",
         "decode.decoder",
+        "decode.checked",
         "decode.greedy",
         "decode.beam",
         "decode.ctc",
