@@ -12,6 +12,7 @@ import pytest
 import soundfile
 import torch
 
+from fastscribe import Transcriber
 from fastscribe.checkpoint import native, read_checkpoint
 from fastscribe.config import Options
 from fastscribe.decode import checked, label_looping
@@ -202,3 +203,19 @@ def test_a_beam_without_an_end_is_no_transcript(monkeypatch: pytest.MonkeyPatch)
 
 def test_no_row_with_nemo_s_limit_is_too_long() -> None:
     assert all(10 * num_frames <= max_labels(num_frames) for num_frames in (0, 1, 500, 10**6))
+
+
+def test_a_checkpoint_that_babbles_fails_every_recording(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its config has no limit of labels a frame, and its blank never wins: the limit is what a recording's length allows."""
+    monkeypatch.setattr("fastscribe.decode.greedy._MORE_LABELS", 40)
+    sound = checkpoint(MODELS / "rnnt")
+    joint = replace(sound.config.joint, max_symbols=None)  # type: ignore[type-var]
+    weights = dict(sound.weights)
+    name = "transducer.joint.output.bias"
+    weights[name] = weights[name].clone()
+    weights[name][sound.config.blank_id] = -1e6
+    native.write(
+        replace(sound, config=replace(sound.config, joint=joint), weights=weights), tmp_path / "m", torch.float32
+    )
+    found = list(Transcriber.load(tmp_path / "m", device="cpu", dtype="fp32").transcribe([FILES[0]]))
+    assert [(result.stage, result.message) for result in found] == [("model", ENDLESS.problem)]  # type: ignore[union-attr]

@@ -25,7 +25,14 @@ from fastscribe.checkpoint.value import MAX_CONFIG_BYTES, Checkpoint, Section, f
 from fastscribe.checkpoint.weights import load_torch
 from fastscribe.errors import CheckpointError, UnsupportedCheckpoint
 from fastscribe.regular_file import open_regular
-from fastscribe.tokenizer import MAX_TOKENIZER_BYTES, Tokenizer, from_characters, from_pieces, from_sentencepiece
+from fastscribe.tokenizer import (
+    MAX_PIECES,
+    MAX_TOKENIZER_BYTES,
+    Tokenizer,
+    from_characters,
+    from_pieces,
+    from_sentencepiece,
+)
 
 CONFIG_NAME = "model_config.yaml"
 WEIGHTS_NAME = "model_weights.ckpt"
@@ -34,6 +41,7 @@ _MAX_DEPTH = 100  # of nested YAML
 _MAX_EVENTS = 300_000  # of YAML: about its values
 _MAX_LANGUAGES = 64  # with a tokenizer each
 _MAX_SCALAR = 1 << 16  # characters of one
+_MAX_DIGITS = 1000  # of a number
 # Weights hardly compress; an archive that unpacks to more than so many times its size is a bomb.
 _MAX_UNPACKED_RATIO = 20
 _ALWAYS_UNPACKED_BYTES = 64 << 20
@@ -51,7 +59,13 @@ class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[mi
             raise yaml.YAMLError("a key comes twice, or merges what lies elsewhere")
         return super().construct_mapping(node, deep)
 
+    def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
+        if len(node.value) > _MAX_DIGITS:  # Python would refuse to show it, long after this
+            raise yaml.YAMLError(f"a number of {len(node.value):,} digits")
+        return super().construct_yaml_int(node)
 
+
+_Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_yaml_int)
 _Loader.add_implicit_resolver("tag:yaml.org,2002:float", re.compile(r"[-+]?\d+[eE][-+]?\d+$"), list("-+0123456789"))
 
 OpenMember = Callable[[str], tuple[IO[bytes], int]]  # name -> seekable file, size; raises CheckpointError
@@ -118,8 +132,8 @@ def read_folder(folder: Path) -> Checkpoint:
 
 def _read(open_member: OpenMember, where: Path) -> Checkpoint:
     config = parse_yaml(_content(open_member, CONFIG_NAME, MAX_CONFIG_BYTES, where), where)
-    tokenizer = _tokenizer(config, open_member, where)
     with odd_values_refused(f"{where}: {CONFIG_NAME}"):
+        tokenizer = _tokenizer(config, open_member, where)
         model = model_config(config, len(tokenizer.pieces), where)
         validate(model, where)
     file, size = open_member(WEIGHTS_NAME)
@@ -151,12 +165,11 @@ def _refuse_huge(text: bytes, where: object) -> None:
 def parse_yaml(text: bytes, where: object) -> Section:
     try:
         _refuse_huge(text, where)
-        values = yaml.load(text, Loader=_Loader)
+        return Section(yaml.load(text, Loader=_Loader), "", where)
     except CheckpointError:
         raise
     except (yaml.YAMLError, RecursionError, ValueError, TypeError, LookupError, AttributeError) as error:
         raise CheckpointError(where, f"{CONFIG_NAME} is not safe YAML: {one_line(error)}") from error
-    return Section(values, "", where)
 
 
 def _tokenizer(config: Section, open_member: OpenMember, where: Path) -> Tokenizer:
@@ -174,6 +187,8 @@ def _tokenizer(config: Section, open_member: OpenMember, where: Path) -> Tokeniz
     pieces: list[str] = []
     for name in languages.values:
         pieces += _sentencepiece(languages.part(name), open_member, where).pieces
+        if len(pieces) > MAX_PIECES:
+            raise UnsupportedCheckpoint(where, "tokenizer.langs", f"{len(pieces):,} pieces", f"up to {MAX_PIECES:,}")
     return from_pieces(pieces)
 
 
