@@ -20,6 +20,8 @@ from __future__ import annotations
 import reprlib
 from collections.abc import Iterable
 
+from fastscribe.plain_text import escaped
+
 _REPR = reprlib.Repr()
 _REPR.maxlevel, _REPR.maxstring, _REPR.maxother = 3, 120, 120
 _MAX_NAMES = 10  # of weights in a message
@@ -42,8 +44,8 @@ class UsageError(FastscribeError):
 
 class CheckpointError(FastscribeError):
     def __init__(self, where: object, problem: str) -> None:
-        line = f"{where}: {' '.join(problem.split())[:_MAX_PROBLEM]}"  # names in a file may hold line breaks,
-        super().__init__("".join(c if c.isprintable() else ascii(c)[1:-1] for c in line))  # and what a terminal obeys
+        # Names in a file may hold line breaks, and what a terminal obeys.
+        super().__init__(escaped(f"{where}: {' '.join(problem.split())[:_MAX_PROBLEM]}"))
 
 
 class UnsupportedCheckpoint(CheckpointError):

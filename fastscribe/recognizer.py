@@ -37,6 +37,7 @@ from fastscribe.model.int8 import int8_problem, quantise_int8_
 from fastscribe.model.model import Model, build_model
 from fastscribe.model.packed import pack_linears_
 from fastscribe.model.time_conv import pack_time_convs_
+from fastscribe.plain_text import escaped
 from fastscribe.true_float32 import true_float32
 from fastscribe.types import Batch, Features, Frames, Hypothesis
 
@@ -50,7 +51,7 @@ _CPU_BATCH_FRAMES, _CPU_BATCH_FRAMES_NARROW = 1600, 3200
 
 
 def to_stderr(line: str) -> None:
-    print(f"fastscribe: {line}", file=sys.stderr)
+    print(f"fastscribe: {escaped(line)}", file=sys.stderr)
 
 
 @dataclass(frozen=True)

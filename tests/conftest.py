@@ -10,10 +10,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import settings
 
 from fastscribe.openmp import wait_politely
 
 wait_politely()  # as the command line does, before anything imports torch
+# How long an example takes says something of the machine, not of the code.
+settings.register_profile("fastscribe", deadline=None)
+settings.load_profile("fastscribe")
 # Shells have background jobs ignore it, which their children inherit.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -20,6 +20,7 @@ LAYERS = (
         "processors",
         "plain_text",
         "regular_file",
+        "standard_streams",
         "model_location",
         "prices",
     ),
