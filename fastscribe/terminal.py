@@ -44,8 +44,8 @@ def say(message: str, bar: Any = None) -> None:
 
 
 def show(line: str, bar: Any = None) -> None:
-    """Print one line as it is, but for characters that a terminal obeys (plain_text.escaped). A stderr that is closed, or
-    that nobody reads any more, ends no run."""
+    """Print one line as it is, but for characters that a terminal obeys (plain_text.escaped). A closed stderr, or
+    one without a reader, does not end a run."""
     line = escaped(line)
     with suppress(OSError, ValueError):  # ValueError: it is closed
         if bar is None:

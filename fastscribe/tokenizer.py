@@ -262,7 +262,7 @@ def from_huggingface(tokenizer_json: bytes, num_labels: int) -> Tokenizer:
 
 
 def from_characters(labels: Sequence[str]) -> Tokenizer:
-    """Raises ValueError where there are too many."""
+    """Raises ValueError for too many."""
     _check_number(labels)
     listing = json.dumps(list(labels), ensure_ascii=False).encode()
     return Tokenizer(pieces=tuple(labels), kind="character", files={"characters.json": listing})
@@ -271,7 +271,7 @@ def from_characters(labels: Sequence[str]) -> Tokenizer:
 def from_pieces(pieces: Sequence[str]) -> Tokenizer:
     """Several SentencePiece vocabularies one after the other (NeMo's aggregate): control and unknown ones are shown too.
 
-    Raises ValueError where there are too many.
+    Raises ValueError for too many.
     """
     _check_number(pieces)
     listing = json.dumps(list(pieces), ensure_ascii=False).encode()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import pty
 import re
 import shutil
 import subprocess
@@ -18,7 +17,7 @@ import soundfile
 from fastscribe import terminal
 from fastscribe.plain_text import escaped
 from fastscribe.terminal import say, show_table, without_mp3_chatter
-from tests.test_cli import FIRST, MODEL, SENTENCE, command, fastscribe, rows, transcribe
+from tests.test_cli import FIRST, MODEL, SENTENCE, command, fastscribe, on_terminal, rows, transcribe
 
 HOSTILE = "a\x1b[31m\x9b2J\nfastscribe: all well\r\u202egnp\u2028\x07.wav"
 SHOWN = r"a\x1b[31m\x9b2J\nfastscribe: all well\r\u202egnp\u2028\x07.wav"
@@ -44,19 +43,9 @@ def test_file_names_do_not_steer_a_terminal(tmp_path: Path, progress: str | None
     folder.mkdir()
     (folder / HOSTILE.replace("/", "")).write_bytes(b"no audio")
     shutil.copy(FIRST, folder / "good.flac")
-    ours, theirs = pty.openpty()
     arguments = command("transcribe", folder, "-m", MODEL, "-o", tmp_path / "out", "--log-file", tmp_path / "log")
-    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "300"}
-    process = subprocess.Popen([*arguments, *([progress] if progress else [])], stderr=theirs, env=environment)
-    os.close(theirs)
-    seen = b""
-    while True:
-        try:
-            seen += os.read(ours, 65536)
-        except OSError:  # the other end has closed
-            break
-    os.close(ours)
-    assert process.wait(60) == 1
+    code, seen = on_terminal([*arguments, *([progress] if progress else [])])
+    assert code == 1
     assert (progress is None) == (b"\x1b[?25l" in seen)  # a bar hides the cursor
     for sent in (b"\x1b[31m", b"\x9b", "\u202e".encode(), "\u2028".encode(), b"\x07", b"\nfastscribe: all well"):
         assert sent not in seen
@@ -160,4 +149,4 @@ def test_a_closed_stderr_ends_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path:
     closed = (tmp_path / "x").open("w")
     closed.close()
     monkeypatch.setattr(sys, "stderr", closed)
-    terminal.say("nobody hears this")
+    terminal.say("without a reader")

@@ -153,7 +153,7 @@ def _check_length(source: Source, promised_s: float, held_s: float) -> None:
 
 
 def _truncated(promised_bytes: int, held_bytes: int, held_s: float = 0.0) -> str:
-    """`held_s` is the length of what the file holds, 0 where it is not known."""
+    """`held_s` is the length of the audio in the file, 0 if it is unknown."""
     if held_bytes == 0 or held_s == 0:
         return f"truncated: header promises {promised_bytes:,} bytes of samples, file holds {held_bytes:,}"
     lengths = f"header promises {held_s * promised_bytes / held_bytes:.2f} s, file holds {held_s:.2f} s"
