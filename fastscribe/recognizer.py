@@ -22,6 +22,7 @@ from fastscribe import cost_model, resample
 from fastscribe.batching import Budget
 from fastscribe.checkpoint import Checkpoint
 from fastscribe.config import DecoderName, EncoderConfig, FeaturesConfig, ModelConfig, Options, parse_attention
+from fastscribe.decode import checked
 from fastscribe.decode.aligning import AligningDecoder
 from fastscribe.decode.decoder import Decoder
 from fastscribe.decode.families import DECODERS
@@ -39,6 +40,7 @@ from fastscribe.model.int8 import int8_problem, quantise_int8_
 from fastscribe.model.model import Model, Prepare, build_model, optimise_
 from fastscribe.model.packed import pack_linears_
 from fastscribe.model.time_conv import pack_time_convs_
+from fastscribe.plain_text import escaped
 from fastscribe.text_encoder import WordEncoder
 from fastscribe.tokenizer import Tokenizer
 from fastscribe.true_float32 import true_float32
@@ -57,7 +59,7 @@ Say = Callable[[str], None]
 
 
 def to_stderr(line: str) -> None:
-    print(f"fastscribe: {line}", file=sys.stderr)
+    print(f"fastscribe: {escaped(line)}", file=sys.stderr)
 
 
 @dataclass(frozen=True)
@@ -192,7 +194,7 @@ class Recognizer:
 
     @torch.inference_mode()
     def encode(self, features: Features) -> Frames:
-        frames = self._encoded(self.encoder, features)
+        frames = checked.checked_frames(self._encoded(self.encoder, features), features)
         aligner = None
         if self.aligner is not None:
             assert features.aligner is not None
@@ -209,7 +211,7 @@ class Recognizer:
     def transcribe(self, batch: Batch) -> list[Hypothesis]:
         """One Hypothesis a row, all stages one after another; waits for the device."""
         frames = self.encode(self.features(*self.upload(batch)))
-        return self.decoder.read(self.decoder.submit(frames).cpu().numpy(), frames)
+        return checked.read(self.decoder, checked.submit(self.decoder, frames).cpu().numpy(), frames)
 
     def choose_budget(self) -> Budget:
         """How large a batch should be: found by a few passes on a GPU, known on a CPU."""

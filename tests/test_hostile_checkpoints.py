@@ -567,6 +567,26 @@ def appended(text: str) -> Make:
     return make
 
 
+def tokenizer_of(content: bytes) -> Make:
+    def make(folder: Path) -> Path:
+        [path] = unpacked(folder).glob("*tokenizer.model")
+        path.write_bytes(content)
+        return folder
+
+    return make
+
+
+def characters(labels: list[str]) -> Make:
+    def make(folder: Path) -> Path:
+        with_yaml(folder, labels=labels)
+        config = yaml.load((folder / YAML).read_text(), yaml.CSafeLoader)
+        del config["tokenizer"]
+        (folder / YAML).write_text(yaml.dump(config, Dumper=yaml.CSafeDumper))
+        return folder
+
+    return make
+
+
 def laughs(before: str, after: str) -> str:
     """9**39 values, or keys."""
     lines = (f"a{i}: &a{i} {before}{', '.join([f'*a{i - 1}'] * 9)}{after}" for i in range(1, 40))
@@ -596,6 +616,16 @@ CONFIGS: dict[str, tuple[Make, str]] = {
     "a number in base 60": (yaml_text("a: " + "1" + ":1" * 2_000_000), "too long"),
     "a smaller one": (yaml_text("a: " + "1" + ":1" * 30_000), "not safe YAML|no section|unsupported"),
     "a number of 60,000 digits": (yaml_text("a: " + "9" * 60_000), "not safe YAML|no section"),
+    "a key of 60,000 digits": (appended("\n? " + "9" * 60_000 + "\n: 1\n"), "a number of 60,000 digits"),
+    "a key of 60,000 hexadecimal digits": (appended("\n? 0x" + "f" * 60_000 + "\n: 1\n"), "a number of 60,002 digits"),
+    "2**20 labels a frame": (yaml_with(decoding__greedy={"max_symbols": 1 << 20}),
+        "max_symbols: 1048576 (supported: 1 to 1000"),
+    "a hop of one sample": (yaml_with(preprocessor__window_stride=1 / 16_000), "hop_length: 1 (supported: from 32 samples"),
+    "a window of 16,384 samples": (yaml_with(preprocessor__n_fft=1 << 14), "n_fft: 16384 (supported: up to 64 hops"),
+    "101 durations": (yaml_with(joint__num_extra_outputs=101, decoding__durations=[*range(101)]), "number of durations: 101"),
+    "8,000,000 pieces": (tokenizer_of(b"\x0a\x00" * 8_000_000), "more than 65,536 pieces"),
+    "8,000,000 parts beside the pieces": (tokenizer_of(b"\x12\x00" * 8_000_000), "more than 65,536 pieces"),
+    "70,000 characters": (characters(["a"] * 70_000), "more than 65,536 pieces"),
     "a key twice": (appended("\nencoder:\n  d_model: 64\n"), "comes twice"),
     "a lone surrogate": (yaml_text('labels: ["\\uD800", b]'), "YAML|text|character"),
     "not UTF-8": (yaml_text(b"a: \xff\xfe\xfd"), "not safe YAML"),

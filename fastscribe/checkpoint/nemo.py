@@ -36,7 +36,14 @@ from fastscribe.checkpoint.value import (
 from fastscribe.checkpoint.weights import load_torch
 from fastscribe.errors import CheckpointError, UnsupportedCheckpoint
 from fastscribe.regular_file import open_regular
-from fastscribe.tokenizer import MAX_TOKENIZER_BYTES, Tokenizer, from_characters, from_pieces, from_sentencepiece
+from fastscribe.tokenizer import (
+    MAX_PIECES,
+    MAX_TOKENIZER_BYTES,
+    Tokenizer,
+    from_characters,
+    from_pieces,
+    from_sentencepiece,
+)
 
 CONFIG_NAME = "model_config.yaml"
 WEIGHTS_NAME = "model_weights.ckpt"
@@ -48,6 +55,7 @@ _MAX_DEPTH = 100  # of nested YAML
 _MAX_EVENTS = 300_000  # of YAML: about its values
 _MAX_LANGUAGES = 64  # with a tokenizer each
 _MAX_SCALAR = 1 << 16  # characters of one
+_MAX_DIGITS = 1000  # of a number
 # Weights hardly compress; an archive that unpacks to more than so many times its size is a bomb.
 _MAX_UNPACKED_RATIO = 20
 _ALWAYS_UNPACKED_BYTES = 64 << 20
@@ -65,7 +73,13 @@ class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[mi
             raise yaml.YAMLError("a key comes twice, or merges what lies elsewhere")
         return super().construct_mapping(node, deep)
 
+    def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
+        if len(node.value) > _MAX_DIGITS:  # Python would refuse to show it, long after this
+            raise yaml.YAMLError(f"a number of {len(node.value):,} digits")
+        return super().construct_yaml_int(node)
 
+
+_Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_yaml_int)
 _Loader.add_implicit_resolver("tag:yaml.org,2002:float", re.compile(r"[-+]?\d+[eE][-+]?\d+$"), list("-+0123456789"))
 
 OpenMember = Callable[[str], RandomAccess]  # by name; raises CheckpointError
@@ -152,8 +166,8 @@ def _read_model(
     what: object = where if config_name == CONFIG_NAME else f"{where}: {config_name}"
     config = parse_yaml(_content(open_member, config_name, MAX_CONFIG_BYTES, where), where, config_name)
     config.where = what  # which errors about its keys name
-    tokenizer = _tokenizer(config, open_member, what)
     with odd_values_refused(f"{where}: {config_name}"):
+        tokenizer = _tokenizer(config, open_member, what)
         model = model_config(config, len(tokenizer.pieces), what)
         validate(model, what)
     weights = names.from_nemo(load_torch(open_member(weights_name), f"{where}: {weights_name}"), model.encoder)
@@ -182,12 +196,11 @@ def _refuse_huge(text: bytes, where: object, name: str) -> None:
 def parse_yaml(text: bytes, where: object, name: str = CONFIG_NAME) -> Section:
     try:
         _refuse_huge(text, where, name)
-        values = yaml.load(text, Loader=_Loader)
+        return Section(yaml.load(text, Loader=_Loader), "", where)
     except CheckpointError:
         raise
     except (yaml.YAMLError, RecursionError, ValueError, TypeError, LookupError, AttributeError) as error:
         raise CheckpointError(where, f"{name} is not safe YAML: {one_line(error)}") from error
-    return Section(values, "", where)
 
 
 def _tokenizer(config: Section, open_member: OpenMember, where: object) -> Tokenizer:
@@ -205,6 +218,8 @@ def _tokenizer(config: Section, open_member: OpenMember, where: object) -> Token
     pieces: list[str] = []
     for name in languages.values:
         pieces += _sentencepiece(languages.part(name), open_member, where).pieces
+        if len(pieces) > MAX_PIECES:
+            raise UnsupportedCheckpoint(where, "tokenizer.langs", f"{len(pieces):,} pieces", f"up to {MAX_PIECES:,}")
     return from_pieces(pieces)
 
 

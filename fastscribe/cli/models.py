@@ -11,6 +11,7 @@ import typer
 
 from fastscribe.cli.app import MODEL_HELP, app
 from fastscribe.errors import UsageError
+from fastscribe.plain_text import escaped
 from fastscribe.terminal import say
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ def inspect(
         return
     for key, value in facts.items():
         shown = ", ".join(map(str, value)) if isinstance(value, list) else value
-        print(f"{key:<28} {shown:,}" if type(shown) is int else f"{key:<28} {shown}")
+        print(escaped(f"{key:<28} {shown:,}" if type(shown) is int else f"{key:<28} {shown}"))
 
 
 @app.command(epilog="Example: fastscribe convert model.nemo model-folder --dtype bf16")
