@@ -16,7 +16,7 @@ from pathlib import Path
 from threading import Thread
 from time import perf_counter
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 from fastscribe.errors import UsageError
 from fastscribe.plain_text import escaped
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from fastscribe.stats import RunStats
     from fastscribe.survey import Survey
 
+_RELAY_END_S = 1.0
 _REDRAW_S = 0.1  # thousands of files may be done a second
 
 
@@ -104,25 +105,39 @@ def without_mp3_chatter() -> Iterator[None]:
     whatever is odd in a damaged one.
 
     Its lines go straight to file descriptor 2, so for the time of the run that is a pipe whose reader passes on
-    everything else; Python's own stderr keeps the real one.
+    everything else; Python's own stderr, if it writes there, keeps the real one.
     """
     sys.stderr.flush()
     real, python_stderr = os.dup(2), sys.stderr
     reader, writer = os.pipe()
     os.dup2(writer, 2)
     os.close(writer)
-    sys.stderr = os.fdopen(os.dup(real), "w", buffering=1, encoding=python_stderr.encoding, errors="backslashreplace")
+    is_swapped = _descriptor(python_stderr) == 2
+    if is_swapped:
+        sys.stderr = os.fdopen(
+            os.dup(real), "w", buffering=1, encoding=python_stderr.encoding, errors="backslashreplace"
+        )
     relay = Thread(target=_relay, args=(reader, real), daemon=True)
     relay.start()
     try:
         yield
     finally:
-        os.dup2(real, 2)  # closes the pipe's last writer, which ends the relay
-        relay.join()
-        os.close(real)
-        with suppress(OSError):
-            sys.stderr.close()
-        sys.stderr = python_stderr
+        os.dup2(real, 2)  # closes the pipe's last writer, which ends the relay, unless a child process holds one
+        relay.join(_RELAY_END_S)
+        if not relay.is_alive():
+            os.close(real)
+        if is_swapped:
+            with suppress(OSError):
+                sys.stderr.close()
+            sys.stderr = python_stderr
+
+
+def _descriptor(file: TextIO) -> int | None:
+    """The file's descriptor, or None for one in memory."""
+    try:
+        return file.fileno()
+    except (OSError, ValueError):
+        return None
 
 
 def _relay(reader: int, real: int) -> None:

@@ -145,6 +145,14 @@ def test_what_other_libraries_print_is_passed_on(capfd: pytest.CaptureFixture) -
     assert sorted(capfd.readouterr().err.splitlines()) == ["OMP: Warning #96", "ours", "terminate called"]
 
 
+def test_a_child_that_lives_on_is_not_waited_for(capfd: pytest.CaptureFixture) -> None:
+    with without_mp3_chatter():
+        child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(100)"])
+    assert child.poll() is None
+    child.kill()
+    child.wait()
+
+
 def test_a_closed_stderr_ends_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     closed = (tmp_path / "x").open("w")
     closed.close()
