@@ -20,7 +20,6 @@ LAYERS = (
         "processors",
         "plain_text",
         "regular_file",
-        "model_location",
         "prices",
     ),
     (
@@ -55,6 +54,7 @@ LAYERS = (
         "decode.beam",
         "decode.ctc",
     ),
+    ("hub", "model_location"),
     ("decode.fast_predictor", "decode.aed"),
     ("decode.label_looping",),
     ("decode.cuda_while", "decode.batched_beam"),
@@ -74,6 +74,7 @@ WITHOUT_TORCH += ("training.manifest", "training.buckets", "training.batch_searc
 WITHOUT_TORCH += ("bench.document", "bench.stored", "bench.cost", "bench.diff", "bench.energy")
 WITHOUT_TORCH += ("bench.against.peers", "bench.against.process", "bench.against.recordings", "bench.against.worker")
 WITHOUT_TORCH += ("bench.work", "decode.prompt")
+WITHOUT_TORCH += ("hub", "model_location")
 WITHOUT_TORCH += ("training.recipe", "training.augment_config", "training.plot")
 
 

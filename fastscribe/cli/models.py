@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fastscribe.cli.app import MODEL_HELP, app
+from fastscribe.cli.app import MODEL_HELP, app, find_model
 from fastscribe.errors import UsageError
 from fastscribe.terminal import say
 
@@ -23,11 +23,11 @@ class StoredDtype(str, Enum):
 
 
 def _read_model(path: str) -> Checkpoint:
+    found = find_model(path)  # before torch, which takes its time to import
     from fastscribe.checkpoint import read_checkpoint
     from fastscribe.model.model import build_model
-    from fastscribe.model_location import locate
 
-    checkpoint = read_checkpoint(locate(path, say))
+    checkpoint = read_checkpoint(found)
     build_model(checkpoint.config, checkpoint.weights, checkpoint.path)  # the names must match, or it is no model
     return checkpoint
 
@@ -38,9 +38,10 @@ def inspect(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Say what a checkpoint is: family, sizes, vocabulary, frame length, dtype, work a second of audio."""
+    checkpoint = _read_model(model)
     from fastscribe.describe import describe
 
-    facts = describe(_read_model(model))
+    facts = describe(checkpoint)
     if as_json:
         print(json.dumps(facts, ensure_ascii=False))
         return

@@ -1,0 +1,43 @@
+"""The name of a model on the hub: organisation/name, with @revision where it is pinned."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+PREFIX = "hf://"
+DEFAULT_REVISION = "main"
+_NAME = re.compile(
+    r"(?P<repo>[A-Za-z0-9_][\w.-]*/[A-Za-z0-9_][\w.-]*)(?:@(?P<revision>[A-Za-z0-9_][\w./-]*))?", re.ASCII
+)
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+
+
+@dataclass(frozen=True)
+class HubName:
+    """Attributes:
+    repo: organisation/name.
+    pinned: the branch, tag or commit that was asked for; None for the default branch.
+    """
+
+    repo: str
+    pinned: str | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> HubName | None:
+        """Read "organisation/name" or "organisation/name@revision"; None for other texts, files' names among them."""
+        match = _NAME.fullmatch(text.removeprefix(PREFIX))
+        if match is None or ".." in text or "--" in match["repo"] or match["repo"].endswith((".nemo", ".ckpt", ".git")):
+            return None
+        return cls(match["repo"], match["revision"])
+
+    @property
+    def revision(self) -> str:
+        return self.pinned or DEFAULT_REVISION
+
+    @property
+    def is_commit(self) -> bool:
+        return _COMMIT.fullmatch(self.revision) is not None
+
+    def __str__(self) -> str:
+        return self.repo if self.pinned is None else f"{self.repo}@{self.pinned}"
