@@ -188,7 +188,7 @@ class ProgressBar:
 def download_bar(
     label: str, total_bytes: int | None, done_bytes: int, *, quiet: bool = False, draw: bool = True
 ) -> Iterator[Callable[[int], None]]:
-    """Announce a download, and draw it where stderr is a terminal. Lines that are said meanwhile appear above the bar.
+    """Announce a download, and draw it where stderr is a terminal. Other lines appear above the bar.
 
     Args:
         label: the line that announces it.

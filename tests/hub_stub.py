@@ -116,7 +116,7 @@ class _Handler(BaseHTTPRequestHandler):
         return self._send(404, {}, b"")
 
     def _commit(self, name: str, revision: str) -> str | None:
-        """Answers itself where there is none."""
+        """Send 404 and return None if there is none."""
         if name not in self.hub.repos:
             self._send(404, {"X-Error-Code": "RepoNotFound", "X-Error-Message": "Repository not found"}, b"{}")
             return None

@@ -144,6 +144,7 @@ def _largest(files: list[RemoteFile]) -> str:
 
 def _list(library: Any, name: HubName) -> _Listing:
     """Ask for the commit behind the revision and its files. Raises CheckpointError, HubBusy, HubUnreachable."""
+    problems.check_endpoint(name, library.constants.ENDPOINT)
     timeout_s = library.constants.HF_HUB_ETAG_TIMEOUT
     with problems.translated(library, name):
         try:

@@ -1,4 +1,4 @@
-"""The name of a model on the hub: organisation/name, with @revision where it is pinned."""
+"""The name of a model on the hub: organisation/name, or organisation/name@revision."""
 
 from __future__ import annotations
 

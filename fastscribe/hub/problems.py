@@ -135,11 +135,24 @@ def _unreachable(library: Any, name: HubName, error: BaseException) -> HubUnreac
         cure = "check the network; HF_HUB_ETAG_TIMEOUT and HF_HUB_DOWNLOAD_TIMEOUT allow more seconds"
     elif any_is(ConnectionRefusedError):
         reason, cure = f"{hub} refuses connections", "check HF_ENDPOINT if it is set, and the firewall"
-    elif any_is("UnsupportedProtocol") or any_is("MissingSchema") or any_is("InvalidURL"):
-        reason, cure = f"HF_ENDPOINT is {hub}, which is no address", "unset it, or begin it with https://"
+    elif (
+        any_is(ConnectionResetError)
+        or any_is("RemoteProtocolError")
+        or any_is("ChunkedEncodingError")
+        or any_is("ReadError")
+    ):
+        reason, cure = f"the connection to {hub} broke off", "check the network"
     else:
         reason, cure = f"no connection to {hub} ({first_line(error)[:200]})", "check the network"
     return HubUnreachable(name, reason, f"{cure}, {_ANOTHER_WAY}")
+
+
+def check_endpoint(name: HubName, endpoint: str) -> None:
+    """Raises HubUnreachable for an address that each version of huggingface_hub has another exception for."""
+    if not endpoint.startswith(("https://", "http://")):
+        raise HubUnreachable(
+            name, f"HF_ENDPOINT is {endpoint}, which is no address", "unset it, or begin it with https://"
+        )
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:

@@ -41,7 +41,7 @@ class RemoteFile:
 
     @classmethod
     def of(cls, sibling: Any) -> RemoteFile:
-        """Take what huggingface_hub read from the listing, whose types nobody has checked."""
+        """Check the types of a file's entry in huggingface_hub's listing."""
         sha256 = getattr(sibling.lfs, "sha256", None)
         is_sha256 = isinstance(sha256, str) and _SHA256.fullmatch(sha256) is not None
         num_bytes = sibling.size if type(sibling.size) is int and sibling.size >= 0 else None
@@ -217,7 +217,7 @@ class Transfer:
         url = f"{constants.ENDPOINT}/{self._name.repo}/resolve/{self._commit}/{quote(file.path)}"
         headers = {**self._headers, "Range": f"bytes={start}-"} if start else self._headers
         timeout_s = constants.HF_HUB_DOWNLOAD_TIMEOUT
-        if hasattr(session, "stream"):  # httpx, since huggingface_hub 1.0
+        if callable(session.stream):  # httpx, since huggingface_hub 1.0
             with session.stream("GET", url, headers=headers, timeout=timeout_s, follow_redirects=True) as response:
                 yield response, response.iter_bytes()
         else:  # requests
