@@ -34,6 +34,9 @@ def locate(model: str | None, say: Callable[[str], None], progress: hub.Progress
         return _packaged(asked=model is not None, say=say)
     name = None if os.path.exists(model) else hub.HubName.parse(model)
     if name is None:
+        if not (os.path.lexists(model) or "/" in model or model.endswith((".nemo", ".ckpt"))):
+            problem = "no such file or folder; a model on the Hugging Face hub is named organisation/name"
+            raise CheckpointError(model, problem)
         return Path(model)
     is_explicit = model.startswith(PREFIX)
     first = name.repo.partition("/")[0]

@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from email.message import Message
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
 from urllib.parse import unquote, urlsplit
@@ -47,7 +48,7 @@ class Hub:
         self.repos: dict[str, dict[str, dict[str, bytes]]] = {}  # name -> commit -> path -> content
         self.branches: dict[tuple[str, str], str] = {}
         self.requests: list[str] = []
-        self.headers: list[Mapping[str, str]] = []
+        self.headers: list[Message] = []
         self.faults: list[Fault] = []
         self.before_answer: Callable[[str], object] = lambda path: None
         self.lies_about_sha256 = False
@@ -99,7 +100,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _answer(self) -> None:
         path = unquote(urlsplit(self.path).path)
         self.hub.requests.append(f"{self.command} {path}")
-        self.hub.headers.append(dict(self.headers))
+        self.hub.headers.append(self.headers)
         self.hub.before_answer(path)
         fault = self.hub.fault(path)
         if fault is not None and fault.cut_after is None:

@@ -41,7 +41,6 @@ def test_paths_are_paths(asked: list, tmp_path: Path) -> None:
         "./a/b",
         "/a/b",
         "a/b/c",
-        "a",
         "a--b/c",
         "a/..",
         "a/b@../c",
@@ -90,3 +89,9 @@ def test_the_packages_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> No
     (tmp_path / "config.json").touch()
     assert find_packaged("default") == tmp_path and said == []
     assert find_packaged(None) == tmp_path and len(said) == 1
+
+
+def test_a_name_without_its_organisation(asked: list) -> None:
+    with pytest.raises(CheckpointError, match="named organisation/name"):
+        find("parakeet-tdt-0.6b-v3")
+    assert asked == []

@@ -60,7 +60,7 @@ def _mode(path: Path) -> int:
     try:
         return path.stat().st_mode
     except (FileNotFoundError, NotADirectoryError):
-        problem = "no such model; give a .nemo file, a Hugging Face folder or name (organisation/model), or a fastscribe folder"
+        problem = "no such model; give a .nemo file, a Hugging Face folder or a fastscribe folder"
         raise CheckpointError(path, problem) from None
     except (OSError, ValueError) as error:
         raise CheckpointError(path, f"cannot be opened: {one_line(error)}") from error

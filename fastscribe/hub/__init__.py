@@ -126,7 +126,8 @@ def _download(
         left = [_bytes_left(file, cache, listing.commit) for file in files]
         total = sum(file.num_bytes or 0 for file in files)
         cache.check_space(sum(left))
-        label = f"{name}: downloading {_largest(files)} ({total / 1e6:,.1f} MB, commit {listing.commit[:7]})"
+        size = f"{total / 1e6:,.1f} MB, " if total else ""
+        label = f"{name}: downloading {_largest(files)} ({size}commit {listing.commit[:7]})"
         with progress(label, total or None, total - sum(left)) as update:
             transfer.fetch(files, update)
     cache.remember(listing.commit)

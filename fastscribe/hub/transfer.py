@@ -18,7 +18,7 @@ from fastscribe.hub import problems
 from fastscribe.hub.cache import Cache
 from fastscribe.hub.name import HubName
 
-RETRY_DELAYS_S = (1.0, 2.0, 4.0, 8.0, 16.0)
+RETRY_DELAYS_S = (1.0, 2.0, 4.0, 8.0)
 MAX_RETRY_AFTER_S = 120.0  # a hub that asks for more is not waited for
 _CHUNK_BYTES = 1 << 20
 _PIECE_BYTES = 1 << 16  # of an answer; what a cut connection may lose
@@ -228,7 +228,8 @@ class Transfer:
         """Where the content belongs: by its checksum, which the hub sends with the answer or with the redirect before it."""
         headers = [each.headers for each in (*response.history, response)]
         tags = [each.get(name) for name in ("X-Linked-ETag", "ETag") for each in headers]
-        tag = next((tag for tag in (file.sha256, *tags) if tag), "")
+        unnamed = hashlib.sha256(file.content(self._commit).encode("utf-8", "surrogatepass")).hexdigest()
+        tag = next((tag for tag in (file.sha256, *tags) if tag), unnamed)  # some mirrors send none
         blob = self._cache.blob(tag.removeprefix("W/").strip('"'))
         if blob is None:
             raise problems.NotAHub(self._name, f"no usable ETag for {file.path}")
