@@ -14,7 +14,9 @@ PACKAGED = Path(__file__).parent / "default_model"
 DEFAULT = "default"  # its name where a model is asked for
 
 
-def locate(model: str | None, say: Callable[[str], None], progress: hub.Progress, *, prefer_nemo: bool = False) -> Path:
+def locate(
+    model: str | None, say: Callable[[str], None], *, show_progress: bool = True, prefer_nemo: bool = False
+) -> Path:
     """Find a model, and download it if need be.
 
     A path that exists is taken before a name on the hub. A name such as "run/best" whose first part is there is a mistyped
@@ -23,7 +25,7 @@ def locate(model: str | None, say: Callable[[str], None], progress: hub.Progress
     Args:
         model: a path, "default", "organisation/name" or "organisation/name@revision"; None for the packaged model.
         say: takes each line that people should see.
-        progress: draws a download.
+        show_progress: draw a download where stderr is a terminal.
         prefer_nemo: of a model that the hub has in both formats, take the .nemo file.
 
     Raises:
@@ -45,7 +47,7 @@ def locate(model: str | None, say: Callable[[str], None], progress: hub.Progress
             f"no such path, though {first} exists: check the spelling; the Hugging Face hub's model is {PREFIX}{model}"
         )
         raise CheckpointError(model, problem)
-    return hub.download(name, say, progress, prefer_nemo=prefer_nemo, announce=not is_explicit)
+    return hub.download(name, say, show_progress=show_progress, prefer_nemo=prefer_nemo, announce=not is_explicit)
 
 
 def _packaged(asked: bool, say: Callable[[str], None]) -> Path:

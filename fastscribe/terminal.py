@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Thread
@@ -182,36 +182,6 @@ class ProgressBar:
                 line = printable(f"fastscribe: {message}")
                 self._bar.console.print(line, markup=False, highlight=False, soft_wrap=True)
             _note(message)
-
-
-@contextmanager
-def download_bar(
-    label: str, total_bytes: int | None, done_bytes: int, *, quiet: bool = False, draw: bool = True
-) -> Iterator[Callable[[int], None]]:
-    """Announce a download, and draw it where stderr is a terminal. Other lines appear above the bar.
-
-    Args:
-        label: the line that announces it.
-        total_bytes: None where nobody knows.
-        done_bytes: what an earlier download left.
-        quiet: neither announce nor draw it.
-        draw: false to announce it only.
-
-    Yields:
-        A function that takes the number of bytes so far.
-    """
-    if not quiet:
-        say(label)
-    if quiet or not draw or sys.stderr is None or not sys.stderr.isatty():
-        yield lambda done: None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn, TransferSpeedColumn
-
-    columns = (BarColumn(), DownloadColumn(), TransferSpeedColumn(), "left", TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("", total=total_bytes, completed=done_bytes)
-        yield lambda done: bar.update(task, completed=done)
 
 
 def _done(progress: RunProgress, elapsed_s: float) -> str:

@@ -2,30 +2,31 @@
 
 from __future__ import annotations
 
-import errno
-import hashlib
+import importlib
+import io
 import json
 import os
+import resource
 import shutil
 import signal
 import socket
 import subprocess
 import sys
 import threading
+import time
 from collections import namedtuple
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from email.utils import formatdate
+from collections.abc import Iterator
 from fnmatch import fnmatch
 from functools import cache as cached
 from pathlib import Path
-from time import time
 
 import pytest
+from huggingface_hub import close_session, constants
+from typer.testing import CliRunner
 
 from fastscribe import hub as hub_module
+from fastscribe.cli import app
 from fastscribe.errors import CheckpointError, UnsupportedCheckpoint
-from fastscribe.hub import transfer
 from fastscribe.hub.name import HubName
 from fastscribe.language_model import FILE as LANGUAGE_MODEL
 from fastscribe.resume.fingerprint import model_digest
@@ -49,30 +50,23 @@ class User:
 
     def __init__(self, hub: Hub, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.hub, self.home, self.cache, self.said = hub, home, home / "hub", list[str]()
-        self.waits: list[float] = []
-        self.bars: list[tuple[str, int | None, int]] = []
-        self.progress: list[int] = []
+        self.waits: list[float] = []  # of fastscribe and of huggingface_hub, in seconds
         self._monkeypatch = monkeypatch
+        monkeypatch.setattr(time, "sleep", self.waits.append)
         self.set(HF_ENDPOINT=hub.url, HF_HOME=home, HF_HUB_DISABLE_TELEMETRY=1)
 
     def set(self, **environment: object) -> None:
-        """huggingface_hub reads the environment when it is imported."""
+        """huggingface_hub reads most of the environment when it is imported."""
         for key, value in environment.items():
             self._monkeypatch.setenv(key, str(value))
-        for module in [name for name in sys.modules if name.partition(".")[0] == "huggingface_hub"]:
-            self._monkeypatch.delitem(sys.modules, module)
+        importlib.reload(constants)
+        close_session()  # it has the proxy of when it was made
 
     def get(self, name: str, **options: bool) -> Path:
         self.said, self.hub.requests[:] = [], []
         parsed = HubName.parse(name)
         assert parsed is not None
-        return hub_module.download(parsed, self.said.append, self._bar, sleep=self.waits.append, **options)
-
-    @contextmanager
-    def _bar(self, label: str, total: int | None, done: int) -> Iterator[Callable[[int], None]]:
-        self.said.append(label)
-        self.bars.append((label, total, done))
-        yield self.progress.append
+        return hub_module.download(parsed, self.said.append, **options)
 
     def refused(self, name: str) -> str:
         with pytest.raises(CheckpointError) as caught:
@@ -82,10 +76,11 @@ class User:
 
     def asked(self) -> list[str]:
         """The requests for listings and files; huggingface_hub has others of its own."""
-        return [path for path in self.hub.paths() if "/models/" in path or "/resolve/" in path]
+        paths = self.hub.paths() + self.hub.paths("HEAD")
+        return [path for path in paths if "/models/" in path or "/resolve/" in path]
 
     def files(self) -> list[str]:
-        return [path.split("/", 5)[5] for path in self.hub.paths() if "/resolve/" in path]
+        return list(dict.fromkeys(path.split("/", 5)[5] for path in self.asked() if "/resolve/" in path))
 
 
 @pytest.fixture
@@ -106,9 +101,9 @@ def user(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[
         ):
             monkeypatch.delenv(key)
     yield User(hub, tmp_path / "home", monkeypatch)
-    utils = sys.modules.get("huggingface_hub.utils")
-    if hasattr(utils, "close_session"):  # or its sockets would stay open
-        utils.close_session()
+    monkeypatch.undo()
+    importlib.reload(constants)
+    close_session()
 
 
 # What is downloaded
@@ -123,7 +118,28 @@ def test_a_nemo_file(user: User, hub: Hub) -> None:
         "org/name: no such path here; asking the Hugging Face hub",
         f"org/name: downloading model.nemo ({len(NEMO) / 1e6:.1f} MB, commit {commit[:7]})",
     ]
-    assert user.bars[0][1:] == (len(NEMO), 0) and user.progress[-1] == len(NEMO)
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("kind", [io.StringIO, Terminal])
+def test_a_terminal_shows_one_bar(
+    user: User, hub: Hub, monkeypatch: pytest.MonkeyPatch, kind: type[io.StringIO]
+) -> None:
+    hub.add("org/name", folder())
+    drawn = kind()
+    monkeypatch.setattr(sys, "stderr", drawn)
+    user.get("org/name")
+    is_terminal = drawn.isatty()
+    assert ("model.safetensors: 100%" in drawn.getvalue()) is is_terminal
+    assert "config.json" not in drawn.getvalue() and "\n\n" not in drawn.getvalue()
+    hub.add("org/hidden", {"model.nemo": NEMO})
+    drawn.truncate(0)
+    user.get("org/hidden", show_progress=False)
+    assert drawn.getvalue() == ""
 
 
 def test_it_is_downloaded_once_and_then_one_request_will_do(user: User, hub: Hub) -> None:
@@ -300,7 +316,6 @@ def test_a_gated_model(user: User, hub: Hub, where: str, status: int) -> None:
     hub.fail(where, status, X_Error_Code="GatedRepo", X_Error_Message="Access to model org/name is restricted.")
     problem = user.refused("org/name")
     assert f"gated ({status}): accept its licence at {hub.url}/org/name, then log in with `hf auth login`" in problem
-    assert not list(user.cache.rglob("*.incomplete"))
 
 
 def test_forbidden(user: User, hub: Hub) -> None:
@@ -314,38 +329,40 @@ def test_another_refusal(user: User, hub: Hub) -> None:
     assert "rejects the request (451, Unavailable here)" in user.refused("org/name")
 
 
-@pytest.mark.parametrize("where", ["/api/models", "/resolve/", "/content/"])
-@pytest.mark.parametrize(("status", "words"), [(429, "too many requests"), (500, "fails (500)"), (503, "fails (503)")])
-def test_a_busy_hub_is_asked_again(user: User, hub: Hub, where: str, status: int, words: str) -> None:
+BUSY = [("/api/models", 429), ("/api/models", 503), ("/resolve/", 429), ("/resolve/", 500), ("/content/", 429)]
+BUSY += [("/content/", 500), ("/content/", 503)]
+
+
+@pytest.mark.parametrize(("where", "status"), BUSY)
+def test_a_busy_hub_is_asked_again(user: User, hub: Hub, where: str, status: int) -> None:
     hub.add("org/name", {"model.nemo": NEMO})
     hub.fail(where, status, times=3)
     assert user.get("org/name").read_bytes() == NEMO
-    assert user.waits == [1, 2, 4]
-    lines = [line for line in user.said if words in line]
-    assert len(lines) == 3 and lines[1].endswith("attempt 3 of 5 in 2 s")
+    assert user.waits in (
+        [1, 2, 4],
+        [1, 2],
+    )  # by fastscribe or by huggingface_hub, which asks once more before it waits
+    assert len([line for line in user.said if "trying again in" in line or "Retrying in" in line]) == len(user.waits)
 
 
-@pytest.mark.parametrize("where", ["/api/models", "/resolve/"])
-@pytest.mark.parametrize(
-    ("status", "cure"), [(429, "try again later; with an account the limit is higher"), (503, "try again later")]
-)
-def test_a_hub_that_stays_busy(user: User, hub: Hub, where: str, status: int, cure: str) -> None:
+@pytest.mark.parametrize(("where", "status"), BUSY)
+def test_a_hub_that_stays_busy(user: User, hub: Hub, where: str, status: int) -> None:
     hub.add("org/name", {"model.nemo": NEMO})
     hub.fail(where, status)
+    cure = "try again later; with an account the limit is higher" if status == 429 else f"({status}): try again later"
     assert cure in user.refused("org/name")
-    assert user.waits == list(transfer.RETRY_DELAYS_S)
+    assert 10 < sum(user.waits) < 30  # one of the two waits, not one within the other
 
 
 def test_the_hub_says_how_long_to_wait(user: User, hub: Hub) -> None:
     hub.add("org/name", {"model.nemo": NEMO})
     hub.fail("/api/models", 429, times=1, Retry_After="7")
-    hub.fail("/api/models", 429, times=1, Retry_After=formatdate(time() + 30, usegmt=True))
     hub.fail("/api/models", 429, times=1, RateLimit='"api";r=0;t=55')
     user.get("org/name")
-    assert user.waits[0] == 7 and 0 < user.waits[1] <= 30 and user.waits[2] == 55
+    assert user.waits == [7, 55]
     hub.fail("/api/models", 429, Retry_After="3600")
     assert "try again in 3600 s" in user.refused("org/other")
-    assert len(user.waits) == 3
+    assert len(user.waits) == 2
 
 
 def test_nobody_listens(user: User) -> None:
@@ -413,8 +430,11 @@ def test_offline_mode(user: User, hub: Hub) -> None:
     assert hub.requests == []
 
 
-def test_a_setting_that_huggingface_hub_cannot_read(user: User) -> None:
-    user.set(HF_HUB_DOWNLOAD_TIMEOUT="ten")
+def test_a_setting_that_huggingface_hub_cannot_read(user: User, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ValueError, match="ten"):
+        user.set(HF_HUB_DOWNLOAD_TIMEOUT="ten")
+    for module in [name for name in sys.modules if name.partition(".")[0] == "huggingface_hub"]:
+        monkeypatch.delitem(sys.modules, module)
     assert "huggingface_hub, which asks the Hugging Face hub, cannot be loaded" in user.refused("org/name")
 
 
@@ -482,64 +502,17 @@ def test_a_copy_that_is_not_supported_says_why(user: User, hub: Hub) -> None:
 
 def test_a_cut_connection_is_resumed(user: User, hub: Hub) -> None:
     hub.add("org/name", {"model.nemo": NEMO})
-    hub.faults += [Fault("/content/", cut_after=1_500_000, times=1), Fault("/content/", cut_after=400_000, times=1)]
+    hub.faults.append(Fault("/content/", cut_after=1_500_000, times=1))
     assert user.get("org/name").read_bytes() == NEMO
-    starts = [
-        headers.get("Range") for headers, path in zip(hub.headers, hub.requests, strict=True) if "/content/" in path
-    ]
-    assert starts[0] is None and len(starts) == 3
-    first, second = (int(start.removeprefix("bytes=").removesuffix("-")) for start in starts[1:])
-    assert 0 < first <= 1_500_000 and first < second <= 1_900_000
-    assert user.waits == [1, 1]  # each made progress
-    assert f"org/name: the connection to {hub.url} broke off; attempt 2 of 5 in 1 s" in user.said
+    assert "Trying to resume" in user.said[-1] and len(user.waits) == 1
 
 
-def test_an_interrupted_download_goes_on_in_the_next_run(user: User, hub: Hub) -> None:
+def test_a_file_that_is_too_short(user: User, hub: Hub) -> None:
     hub.add("org/name", {"model.nemo": NEMO})
-
-    def interrupt(done: int) -> None:
-        if done > 1 << 20:
-            raise KeyboardInterrupt
-
-    user.progress = type("Interrupting", (list,), {"append": lambda self, done: interrupt(done)})()
-    with pytest.raises(KeyboardInterrupt):
-        user.get("org/name")
-    hub.add("org/name", {"model.nemo": NEMO, "README.md": b"a new commit with the same weights"})
-    user.progress = []
-    hub.headers.clear()
-    assert user.get("org/name").read_bytes() == NEMO
-    ranges = [headers["Range"] for headers in hub.headers if "Range" in headers]
-    assert ranges and int(ranges[0].removeprefix("bytes=").removesuffix("-")) >= 1 << 20
-    assert user.bars[-1][2] >= 1 << 20  # what the bar begins with
-    assert not list(user.cache.rglob("*.incomplete"))
-
-
-def test_a_server_without_ranges(user: User, hub: Hub) -> None:
-    hub.add("org/name", {"model.nemo": NEMO})
-    hub.faults += [Fault("/content/", cut_after=1_500_000, times=1), Fault("/content/", body=NEMO, times=1)]
-    assert user.get("org/name").read_bytes() == NEMO
-
-
-def test_an_unfinished_download_that_is_too_long(user: User, hub: Hub) -> None:
-    hub.add("org/name", {"model.nemo": NEMO})
-    (user.cache / "models--org--name" / "blobs").mkdir(parents=True)
-    partial = hub_module.Cache(user.cache, HubName("org/name")).partial(hashlib.sha256(NEMO).hexdigest())
-    partial.write_bytes(NEMO + b"more")
-    assert user.get("org/name").read_bytes() == NEMO
-
-
-def test_damaged_content_is_discarded(user: User, hub: Hub) -> None:
-    hub.add("org/name", {"model.nemo": NEMO})
-    hub.faults.append(Fault("/content/", body=NEMO[:-1] + b"?", times=1))
-    assert "model.nemo arrived damaged" in user.refused("org/name")
+    hub.faults.append(Fault("/content/", body=NEMO[:1000], times=1))
+    assert "the download failed (Consistency check failed" in user.refused("org/name")
     assert not list(user.cache.rglob("model.nemo"))
     assert user.get("org/name").read_bytes() == NEMO
-
-
-def test_more_bytes_than_announced_are_refused(user: User, hub: Hub) -> None:
-    hub.add("org/name", {"model.nemo": NEMO})
-    hub.faults.append(Fault("/resolve/", 206, {"Content-Range": "bytes 0-9/10", "ETag": '"abc"'}, NEMO))
-    assert "more of model.nemo than the file is long" in user.refused("org/name")
 
 
 @pytest.mark.parametrize("path", ["../../escaped.nemo", "/escaped.nemo", "a/../../../escaped.nemo", "..\\escaped.nemo"])
@@ -549,17 +522,9 @@ def test_a_files_name_cannot_leave_the_cache(user: User, hub: Hub, path: str) ->
     assert not list(user.home.parent.rglob("*escaped*"))
 
 
-@pytest.mark.parametrize("tag", ["../../../../escaped", "/escaped", "", "a" * 500])
-def test_an_etag_cannot_leave_the_cache(user: User, hub: Hub, tag: str) -> None:
-    hub.add("org/name", folder())
-    hub.tag = lambda _: tag
-    assert "no usable ETag" in user.refused("org/name")
-    assert not list(user.home.parent.rglob("*escaped*"))
-
-
 def test_a_shards_name_cannot_leave_the_cache(user: User, hub: Hub) -> None:
     index = json.dumps({"weight_map": {"a": "../escaped.safetensors"}}).encode()
-    hub.add("org/name", folder() | {"model.safetensors.index.json": index, "../escaped.safetensors": b"1"})
+    hub.add("org/name", folder() | {"model.safetensors.index.json": index})
     with pytest.raises(CheckpointError, match="a shard's name leaves the folder"):
         user.get("org/name")
     assert not list(user.home.parent.rglob("*escaped*"))
@@ -569,42 +534,10 @@ def test_the_token_goes_to_the_hub_alone(user: User, hub: Hub) -> None:
     hub.add("org/name", {"model.nemo": NEMO})
     user.set(HF_TOKEN="hf_secret")
     user.get("org/name")
-    sent = {path: headers.get("Authorization") for path, headers in zip(hub.paths(), hub.headers, strict=True)}
-    for path, header in sent.items():
-        assert header == (None if "/content/" in path else "Bearer hf_secret") or "agent" in path
+    sent = {path: headers["Authorization"] for path, headers in zip(hub.requests, hub.headers, strict=True)}
     assert len(sent) >= 3
-
-
-def test_a_mirror_that_says_neither_sizes_nor_checksums(user: User, hub: Hub) -> None:
-    hub.add("org/name", {"name.nemo": NEMO})
-    listing = {"id": "org/name", "sha": hub.branches["org/name", "main"], "siblings": [{"rfilename": "name.nemo"}]}
-    hub.faults.append(Fault("/api/models", body=json.dumps(listing).encode()))
-    hub.faults.append(Fault("/resolve/", body=NEMO[:-5], cut_after=100_000, times=1))
-    hub.faults.append(Fault("/resolve/", body=NEMO, times=1))
-    assert user.get("org/name").read_bytes() == NEMO
-    assert user.bars == [(f"org/name: downloading name.nemo (commit {listing['sha'][:7]})", None, 0)]
-
-
-def test_two_at_once_download_it_once(user: User, hub: Hub) -> None:
-    hub.add("org/name", {"model.nemo": NEMO})
-    from huggingface_hub.utils import get_session
-
-    get_session()  # which not every version makes once for both threads
-    together = threading.Barrier(2)
-    found: list[Path] = []
-
-    def meet(path: str) -> None:
-        if path.startswith("/api/models"):
-            together.wait(30)
-
-    hub.before_answer = meet
-    threads = [threading.Thread(target=lambda: found.append(user.get("org/name"))) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(found) == 2 and len(set(found)) == 1 and found[0].read_bytes() == NEMO
-    assert len([path for path in hub.paths() if "/content/" in path]) == 1
+    for request, header in sent.items():
+        assert header == (None if "/content/" in request else "Bearer hf_secret") or "agent" in request
 
 
 def test_a_disk_without_room(user: User, hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -612,22 +545,19 @@ def test_a_disk_without_room(user: User, hub: Hub, monkeypatch: pytest.MonkeyPat
     usage = namedtuple("usage", "total used free")
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(0, 0, 1_000_000))
     problem = user.refused("org/name")
-    assert (
-        "needs 0.00 GB" in problem
-        and "0.00 GB are free: free some, or set HF_HUB_CACHE" in problem
-        and user.files() == []
-    )
+    assert "only has 1.00 MB free disk space. free some space, or set HF_HUB_CACHE" in problem
+    assert not any("/content/" in path for path in hub.paths())
 
 
-def test_a_disk_that_fills(user: User, hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disk_that_fills(user: User, hub: Hub) -> None:
     hub.add("org/name", {"model.nemo": NEMO})
-
-    def fail(_: int) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(os, "fsync", fail)
-    problem = user.refused("org/name")
-    assert f"the cache {user.cache} cannot be written (No space left on device): free some space" in problem
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, limit[1]))
+    try:
+        problem = user.refused("org/name")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+    assert f"the cache {user.cache} cannot be written (File too large): free some space" in problem
 
 
 def test_a_cache_that_cannot_be_written(user: User, hub: Hub, tmp_path: Path) -> None:
@@ -636,17 +566,6 @@ def test_a_cache_that_cannot_be_written(user: User, hub: Hub, tmp_path: Path) ->
     user.set(HF_HUB_CACHE=tmp_path / "file" / "hub")
     problem = user.refused("org/name")
     assert "cannot be written (Not a directory): set HF_HUB_CACHE to a folder that can be written" in problem
-
-
-def test_a_file_system_without_links(user: User, hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: object) -> None:
-        raise OSError(errno.EPERM, "Operation not permitted")
-
-    monkeypatch.setattr(Path, "symlink_to", fail)
-    hub.add("org/name", folder())
-    path = user.get("org/name")
-    assert (path / "model.safetensors").read_bytes() == folder()["model.safetensors"]
-    assert user.get("org/name") == path and user.files() == []
 
 
 def test_where_the_cache_lies_is_not_in_the_fingerprint(user: User, hub: Hub, tmp_path: Path) -> None:
@@ -660,20 +579,16 @@ def test_where_the_cache_lies_is_not_in_the_fingerprint(user: User, hub: Hub, tm
 # The whole command
 
 
-def run(user: User, *arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
+def run(user: User, *arguments: object) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "fastscribe", *map(str, arguments)]
-    return subprocess.run(
-        command, capture_output=True, text=True, timeout=100, env={**os.environ, **environment}, cwd=user.home.parent
-    )
+    return subprocess.run(command, capture_output=True, text=True, timeout=100, cwd=user.home.parent)
 
 
 def test_a_model_from_the_hub_transcribes(user: User, hub: Hub) -> None:
     hub.add("org/name", folder() | {"name.nemo": NEMO})
     done = run(user, "transcribe", FIRST, "--model", "org/name", "--quiet")
     assert done.returncode == 0 and json.loads(done.stdout)["text"] == SENTENCE, done.stderr
-    assert done.stderr == "fastscribe: org/name: no such path here; asking the Hugging Face hub\n"
-    done = run(user, "transcribe", FIRST, "--model", "org/name", "--quiet", HF_HUB_OFFLINE="1")
-    assert done.returncode == 0 and json.loads(done.stdout)["text"] == SENTENCE and done.stderr == ""
+    assert len(done.stderr.splitlines()) == 2 and "downloading model.safetensors (1.7 MB, commit" in done.stderr
 
 
 def test_inspect_a_model_from_the_hub(user: User, hub: Hub) -> None:
@@ -694,11 +609,13 @@ COMMANDS = (
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: " ".join(map(str, command[:2])))
-def test_every_command_says_the_same_of_a_name(user: User, command: tuple) -> None:
-    done = run(user, *command)
-    assert done.returncode == 2 and done.stdout == ""
-    assert "org/none: neither a path here nor a model on the Hugging Face hub" in done.stderr, done.stderr
-    assert "Traceback" not in done.stderr
+def test_every_command_says_the_same_of_a_name(
+    user: User, command: tuple, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(app, list(map(str, command)))
+    assert isinstance(done.exception, CheckpointError) and done.stdout == ""
+    assert "org/none: neither a path here nor a model on the Hugging Face hub" in str(done.exception)
 
 
 def test_a_mistyped_path_makes_no_request(user: User, hub: Hub) -> None:

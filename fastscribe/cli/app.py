@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,7 +10,7 @@ import typer
 
 from fastscribe.model_location import locate
 from fastscribe.report.files import check_page
-from fastscribe.terminal import download_bar, say
+from fastscribe.terminal import say
 
 app = typer.Typer(
     name="fastscribe",
@@ -31,23 +30,11 @@ def find_model(
     model: str | None,
     say: Callable[[str], None] = say,
     *,
-    quiet: bool = False,
     show_progress: bool = True,
     prefer_nemo: bool = False,
 ) -> Path:
-    """Return the path of the model that every --model names, downloaded if need be.
-
-    Args:
-        model: as the user gave it.
-        say: takes each line that people should see.
-        quiet: do not announce a download.
-        show_progress: draw a download on a terminal.
-        prefer_nemo: of a model that the hub has in both formats, take the .nemo file.
-
-    Raises:
-        UsageError, CheckpointError: as model_location.locate.
-    """
-    return locate(model, say, partial(download_bar, quiet=quiet, draw=show_progress), prefer_nemo=prefer_nemo)
+    """The path of the model that every --model names, downloaded if need be: model_location.locate, said on stderr."""
+    return locate(model, say, show_progress=show_progress, prefer_nemo=prefer_nemo)
 
 
 def option(*names: str, **settings: Any) -> Any:

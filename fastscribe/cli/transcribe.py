@@ -256,7 +256,7 @@ def transcribe(
         from fastscribe.cli.run_page import place_of
 
         page = place_of(report_html, place.shard)
-    path = find_model(model, quiet=quiet, show_progress=not no_progress)
+    path = find_model(model, show_progress=not (quiet or no_progress))
     job = Job(inputs, str(path), device, dtype.value, options, style, place, price_per_hour, page)
     with Events(events) as told:
         if dry_run:

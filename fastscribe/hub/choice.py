@@ -34,6 +34,9 @@ class Choice:
     files: list[str]
     is_nemo: bool
 
+    def path(self, folder: Path) -> Path:
+        return folder / self.files[0] if self.is_nemo else folder
+
 
 def choose(
     name: HubName,
