@@ -4,7 +4,8 @@
     ├── UsageError                  an option, or a combination, that cannot be had
     ├── CheckpointError             a model that cannot be used: missing, unsafe, unsupported, or not matching its config
     │   ├── UnsupportedCheckpoint   names the key and the value that this code does not handle
-    │   └── WeightsMismatch         lists missing and unexpected weight names
+    │   ├── WeightsMismatch         lists missing and unexpected weight names
+    │   └── HubUnreachable          the Hugging Face hub cannot be asked; a copy in the cache will do
     ├── AudioError                  one recording that cannot be read; the run turns it into a Failure and goes on
     ├── ManifestError               one manifest row that cannot be used; likewise
     ├── ModelOutputError            what the model made of one stretch of audio is no transcript; likewise
@@ -66,6 +67,12 @@ class WeightsMismatch(CheckpointError):
             if names
         ]
         super().__init__(where, "weights do not match the config; " + "; ".join(parts))
+
+
+class HubUnreachable(CheckpointError):
+    def __init__(self, where: object, reason: str, cure: str) -> None:
+        super().__init__(where, f"{reason}: {cure}")
+        self.reason = reason
 
 
 def _first_names(names: list[str]) -> str:

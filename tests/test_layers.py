@@ -21,7 +21,6 @@ LAYERS = (
         "plain_text",
         "regular_file",
         "standard_streams",
-        "model_location",
         "prices",
     ),
     (
@@ -60,6 +59,7 @@ LAYERS = (
         "decode.ctc",
         "decode.forced_alignment",
     ),
+    ("hub", "model_location"),
     ("decode.fast_predictor", "decode.aed", "decode.aligning"),
     ("decode.label_looping",),
     ("decode.cuda_while", "decode.batched_beam"),
@@ -78,7 +78,7 @@ WITHOUT_TORCH = LAYERS[0] + LAYERS[1] + ("terminal", "cli", "describe")
 WITHOUT_TORCH += ("training.manifest", "training.buckets", "training.batch_search", "training.bpe")
 WITHOUT_TORCH += ("bench.document", "bench.stored", "bench.cost", "bench.diff", "bench.energy")
 WITHOUT_TORCH += ("bench.against.peers", "bench.against.process", "bench.against.recordings", "bench.against.worker")
-WITHOUT_TORCH += ("bench.work", "decode.prompt", "checkpoint", "language_model")
+WITHOUT_TORCH += ("bench.work", "decode.prompt", "checkpoint", "language_model", "hub", "model_location")
 WITHOUT_TORCH += ("training.recipe", "training.augment_config", "training.plot")
 
 

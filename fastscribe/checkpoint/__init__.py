@@ -14,7 +14,7 @@ from fastscribe.checkpoint import huggingface, native, nemo
 from fastscribe.checkpoint.value import Checkpoint, one_line, read_json
 from fastscribe.errors import CheckpointError
 
-__all__ = ["Checkpoint", "read_checkpoint"]
+__all__ = ["Checkpoint", "check_config", "read_checkpoint"]
 
 
 def read_checkpoint(path: str | Path) -> Checkpoint:
@@ -27,6 +27,21 @@ def read_checkpoint(path: str | Path) -> Checkpoint:
         return _read(path)
     except MemoryError as error:
         raise CheckpointError(path, "needs more memory than there is") from error
+
+
+def check_config(folder: Path, where: object) -> None:
+    """Check the configuration of a folder whose weights need not be there yet.
+
+    Args:
+        folder: a Hugging Face or fastscribe folder.
+        where: the name that messages give it.
+
+    Raises:
+        CheckpointError: a setting is missing or not supported.
+    """
+    config = _read_config_json(folder)
+    read_config = native.read_config if config.get("format") == native.FORMAT else huggingface.read_config
+    read_config(folder, config, where)
 
 
 def _read(path: Path) -> Checkpoint:

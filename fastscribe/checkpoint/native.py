@@ -40,13 +40,7 @@ ALIGNER_FOLDER = "aligner"
 
 def read(folder: Path, stored: Mapping[str, Any]) -> Checkpoint:
     """Raises CheckpointError where the folder is not what `write` makes."""
-    if stored.get("format_version") != FORMAT_VERSION:
-        raise CheckpointError(
-            folder, f"format_version {stored.get('format_version')!r}; this fastscribe reads {FORMAT_VERSION}"
-        )
-    with odd_values_refused(folder / "config.json"):
-        config = ModelConfig.from_json(stored["model"])
-        validate(config, folder / "config.json")
+    config = read_config(folder, stored, folder)
     tokenizer = read_tokenizer(folder, config)
     weights = LazyWeights(load_safetensors(folder / "model.safetensors"))
     if stored.get(KEEPS_SPACES_KEY) is True:
@@ -71,6 +65,18 @@ def _aligner(folder: Path, config: ModelConfig) -> Checkpoint | None:
     aligner = read(path, stored)
     check_aligner(aligner.config, config, path)
     return aligner
+
+
+def read_config(folder: Path, stored: Mapping[str, Any], where: object) -> ModelConfig:
+    """Read the configuration alone; `where` names the folder in messages. Raises CheckpointError."""
+    if stored.get("format_version") != FORMAT_VERSION:
+        raise CheckpointError(
+            where, f"format_version {stored.get('format_version')!r}; this fastscribe reads {FORMAT_VERSION}"
+        )
+    with odd_values_refused(f"{where}: config.json"):
+        config = ModelConfig.from_json(stored["model"])
+        validate(config, f"{where}: config.json")
+    return config
 
 
 def _language_model(folder: Path, config: ModelConfig) -> LanguageModel | None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fastscribe.cli.app import MODEL_HELP, app
+from fastscribe.cli.app import MODEL_HELP, app, find_model
 from fastscribe.errors import UsageError
 from fastscribe.plain_text import escaped
 from fastscribe.terminal import say
@@ -25,12 +25,12 @@ class StoredDtype(str, Enum):
 
 def _read_model(path: str) -> Checkpoint:
     """A checkpoint whose weights have the names and shapes that its config asks for; their values are not read."""
+    found = find_model(path)
     from fastscribe.checkpoint import read_checkpoint
     from fastscribe.checkpoint.lazy_weights import check_shapes
     from fastscribe.checkpoint.parameter_shapes import parameter_shapes
-    from fastscribe.model_location import locate
 
-    checkpoint = read_checkpoint(locate(path, say))
+    checkpoint = read_checkpoint(found)
     for part in filter(None, (checkpoint, checkpoint.aligner)):
         check_shapes(parameter_shapes(part.config), part.weights, part.path)  # the names must match, or it is no model
     return checkpoint

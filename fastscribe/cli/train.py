@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fastscribe.cli.app import MODEL_HELP, app, option
+from fastscribe.cli.app import MODEL_HELP, app, find_model, option
 from fastscribe.terminal import say, without_mp3_chatter
 
 if TYPE_CHECKING:
@@ -78,7 +78,6 @@ def train(
     chosen = _recipe(recipe, epochs, init is not None)  # before torch, which takes its time to import
     check_installed("whisper-en", "train", "train")
     from fastscribe.checkpoint import read_checkpoint
-    from fastscribe.model_location import locate
     from fastscribe.training.material import prepare
     from fastscribe.training.ranks import Ranks
     from fastscribe.training.recipe import has_model_section
@@ -93,7 +92,7 @@ def train(
         told(f"{recipe}: its model section is not used: --init brings the model")
     folder = RunFolder(output_dir)
     with closing(folder.lock()) if ranks.rank == 0 else nullcontext(), without_mp3_chatter():
-        checkpoint = read_checkpoint(locate(init, say)) if init is not None else None
+        checkpoint = read_checkpoint(find_model(init, told, show_progress=is_shown)) if init is not None else None
         material = prepare(chosen, checkpoint, told, recipe if is_recipe else "the default recipe")
         chosen_device = _join(device, ranks)
         if overwrite:
