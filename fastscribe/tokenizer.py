@@ -32,7 +32,8 @@ _NOT_TEXT = re.compile(r"^(\[.*\]|<.*>|##.*|▁.*|\s*)$", re.DOTALL)
 _ONE_A_BYTE = "fastscribe-one-replacement-a-byte"
 codecs.register_error(_ONE_A_BYTE, lambda error: ("\ufffd" * (error.end - error.start), error.end))  # type: ignore
 
-Kind = Literal["subword", "character"]
+# An aggregate is several SentencePiece vocabularies in a row (NeMo's multilingual models).
+Kind = Literal["subword", "aggregate", "character"]
 
 # Where punctuation loses the space before it: by NeMo's rule, in an attention decoder's words alone, or nowhere.
 Attached = Literal["sentences and words", "words", "nowhere"]
@@ -94,7 +95,13 @@ class Tokenizer:
 
     @cached_property
     def token_texts(self) -> tuple[str, ...]:
-        """Each token's text on its own: what it is compared with to see whether it starts a word."""
+        """Each token's text on its own: what it is compared with to see whether it starts a word.
+
+        As in NeMo, a token of an aggregate keeps its leading space here: a lone word mark is a space, and punctuation
+        with a word mark is not one punctuation mark.
+        """
+        if self.kind == "aggregate" and self.attached == "sentences and words":
+            return self._spaced
         return tuple(self.text([i]) for i in range(len(self.pieces)))
 
     @cached_property
@@ -117,13 +124,13 @@ class Tokenizer:
             return "punctuation"
         if text == " ":
             return "space"
-        is_marked = self.kind == "subword" and self.pieces[token_id] != text
+        is_marked = self.kind != "character" and self.pieces[token_id] != text
         return "starts word" if is_marked else "inside"
 
     @cached_property
-    def punctuation_first_ids(self) -> frozenset[int]:
-        """Tokens whose text begins with punctuation."""
-        return frozenset(i for i, text in enumerate(self.token_texts) if text[:1] in self.marks)
+    def mark_ids(self) -> frozenset[int]:
+        """Tokens whose whole text is one punctuation mark."""
+        return frozenset(i for i, text in enumerate(self.token_texts) if text in self.marks)
 
     @cached_property
     def lone_space_ids(self) -> frozenset[int]:
@@ -260,7 +267,7 @@ def from_characters(labels: Sequence[str]) -> Tokenizer:
 def from_pieces(pieces: Sequence[str]) -> Tokenizer:
     """Several SentencePiece vocabularies one after the other (NeMo's aggregate): control and unknown ones are shown too."""
     listing = json.dumps(list(pieces), ensure_ascii=False).encode()
-    return Tokenizer(pieces=tuple(pieces), kind="subword", files={"pieces.json": listing})
+    return Tokenizer(pieces=tuple(pieces), kind="aggregate", files={"pieces.json": listing})
 
 
 def from_folder(folder: Path, num_labels: int) -> Tokenizer:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fastscribe.long_audio import seams
 from fastscribe.tokenizer import Role, Tokenizer
@@ -49,7 +49,7 @@ def assemble(
     `inserted` are utterances decoded once more because no words lay where they do (gaps.py).
     """
     ordered = sorted(parts, key=lambda part: part[0].start)
-    timeless = tokenizer.punctuation_first_ids if punctuation_takes_no_time else frozenset()
+    timeless = tokenizer.mark_ids if punctuation_takes_no_time else frozenset()
     spoken = []
     for utterance, hypothesis in ordered:
         # A last token may claim frames past the end, as in NeMo; at a seam they would run into the next part's words.
@@ -132,8 +132,13 @@ def timed_tokens(
 
 
 def words_of(tokens: Sequence[Token], tokenizer: Tokenizer) -> list[Word]:
-    """Groups tokens into words. A lone word mark makes a word without text, as in NeMo; writers for people skip those."""
-    return [_word(group, tokenizer) for group in _groups(tokens, tokenizer)]
+    """Groups tokens into words, by NeMo's rules.
+
+    A lone word mark makes a word without text; writers for people skip those. The first word starts with the first token,
+    which may be a space.
+    """
+    words = [_word(group, tokenizer) for group in _groups(tokens, tokenizer)]
+    return [replace(words[0], start_s=tokens[0].start_s), *words[1:]] if words else []
 
 
 def _groups(tokens: Sequence[Token], tokenizer: Tokenizer) -> list[list[Token]]:
@@ -145,7 +150,7 @@ def _groups(tokens: Sequence[Token], tokenizer: Tokenizer) -> list[list[Token]]:
         if role == "starts word":
             open_group = [token]
             groups.append(open_group)
-        elif role == "space" and not _stands_before_punctuation(roles, index):
+        elif role == "space" and (tokenizer.kind == "aggregate" or not _stands_before_punctuation(roles, index)):
             open_group = None
         elif role == "punctuation" and open_group is None and groups:
             groups[-1].append(token)

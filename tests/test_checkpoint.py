@@ -140,7 +140,7 @@ def test_config_json_round_trip_and_strictness(model_folder: Path) -> None:
         ("preprocessor__log_zero_guard_value", "huge", "preprocessor.log_zero_guard_value"),
         ("encoder__att_context_style", "chunked_limited", "encoder.att_context_style"),
         ("encoder__n_layers", 10**9, "encoder.num_layers"),
-        ("tokenizer__type", "agg", "tokenizer.type"),
+        ("tokenizer__type", "wpe", "tokenizer.type"),
         ("aux_ctc__decoder___target_", "nemo.X", "aux_ctc.decoder._target_"),
     ],
 )

@@ -108,7 +108,7 @@ def test_where_punctuation_belongs_to_the_word_before(attached) -> None:
     assert roles[0] == roles[1] == "starts word" and roles[3] == "inside"
     marks = ("inside", "inside", "starts word") if attached == "nowhere" else ("punctuation",) * 3
     assert (roles[2], roles[4], roles[5]) == marks
-    assert tokenizer.punctuation_first_ids == {2, 4, 5} and tokenizer.marks == {"'", "."}
+    assert tokenizer.mark_ids == {2, 4, 5} and tokenizer.marks == {"'", "."}
 
 
 def test_folder_without_tokenizer(tmp_path) -> None:

@@ -13,13 +13,16 @@ import re
 import tarfile
 import zlib
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import IO, Any
 
+import torch
 import yaml
 
 from fastscribe.checkpoint import names, tar
 from fastscribe.checkpoint.nemo_config import model_config
+from fastscribe.checkpoint.nemo_heads import heads_of
 from fastscribe.checkpoint.validate import validate
 from fastscribe.checkpoint.value import MAX_CONFIG_BYTES, Checkpoint, Section, fitting, odd_values_refused, one_line
 from fastscribe.checkpoint.weights import load_torch
@@ -119,12 +122,18 @@ def read_folder(folder: Path) -> Checkpoint:
 def _read(open_member: OpenMember, where: Path) -> Checkpoint:
     config = parse_yaml(_content(open_member, CONFIG_NAME, MAX_CONFIG_BYTES, where), where)
     tokenizer = _tokenizer(config, open_member, where)
+
+    @cache
+    def stored_weights() -> dict[str, torch.Tensor]:
+        file, size = open_member(WEIGHTS_NAME)
+        with file:
+            return load_torch(file, size, f"{where}: {WEIGHTS_NAME}")
+
     with odd_values_refused(f"{where}: {CONFIG_NAME}"):
-        model = model_config(config, len(tokenizer.pieces), where)
+        heads = heads_of(config, stored_weights)
+        model = model_config(config, heads, len(tokenizer.pieces), where)
         validate(model, where)
-    file, size = open_member(WEIGHTS_NAME)
-    with file:
-        weights = names.from_nemo(load_torch(file, size, f"{where}: {WEIGHTS_NAME}"), model.encoder)
+    weights = names.from_nemo(stored_weights(), model.encoder)
     is_random = config.values.get(RANDOM_KEY) is True
     return Checkpoint(where, "nemo", model, fitting(tokenizer, model), weights, is_random)
 
@@ -163,9 +172,7 @@ def _tokenizer(config: Section, open_member: OpenMember, where: Path) -> Tokeniz
     if "tokenizer" not in config:
         return _characters(config, where)
     section = config.part("tokenizer")
-    # Of transducers and CTC models no aggregate has been compared with NeMo's text.
-    types = ("bpe", "agg") if "transf_decoder" in config else ("bpe",)
-    if section.choose("type", "bpe", types) == "bpe":
+    if section.choose("type", "bpe", ("bpe", "agg")) == "bpe":
         return _sentencepiece(section, open_member, where)
     languages = section.part("langs")
     if not 0 < len(languages.values) <= _MAX_LANGUAGES:
