@@ -24,6 +24,7 @@ WORD_MARK = "▁"  # SentencePiece writes a word's leading space so
 UNKNOWN_TEXT = " ⁇ "  # what SentencePiece shows for <unk>
 # Of SentencePiece's ModelProto: a wire type, fields, and a field of the third.
 _LENGTH_DELIMITED, _PIECES_AND_TRAINING, _NORMALIZER, _ADD_DUMMY_PREFIX = 2, (1, 2), 3, 3
+_REMOVE_EXTRA_WHITESPACES = 4
 _BYTE_PIECE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 # Pieces of these kinds say nothing about which punctuation a model writes.
 _NOT_TEXT = re.compile(r"^(\[.*\]|<.*>|##.*|▁.*|\s*)$", re.DOTALL)
@@ -37,6 +38,9 @@ Kind = Literal["subword", "aggregate", "character"]
 
 # Where punctuation loses the space before it: by NeMo's rule, in an attention decoder's words alone, or nowhere.
 Attached = Literal["sentences and words", "words", "nowhere"]
+
+# Word marks that a text loses at its beginning: of every piece up to the first with other text, of one, or of none.
+LeadingMarks = Literal["all", "one", "none"]
 
 # What a token does to words, going by its text alone.
 Role = Literal["inside", "starts word", "space", "punctuation"]
@@ -54,6 +58,7 @@ class Tokenizer:
     unknown_ids: frozenset[int] = frozenset()
     silent_ids: frozenset[int] = frozenset()  # control and special tokens: no text
     attached: Attached = "sentences and words"
+    dropped_marks: LeadingMarks = "all"
     begins_with_space: bool = False  # the encoding of any text begins with a word mark
     files: dict[str, bytes] = field(default_factory=dict, compare=False, repr=False)
 
@@ -68,12 +73,14 @@ class Tokenizer:
         if self.kind == "character":
             return "".join([self.pieces[i] for i in ids])
         if not self._byte_ids.isdisjoint(ids):
-            return _join(self._surface(i) for i in ids)
+            return self._join(ids)
         for index, first in enumerate(ids):  # as _join, by table
-            beginning = self._beginnings[first]
-            if beginning:
-                return beginning + "".join([self._spaced[i] for i in ids[index + 1 :]])
+            if first in self._text_begins_ids:
+                return self._beginnings[first] + "".join([self._spaced[i] for i in ids[index + 1 :]])
         return ""
+
+    def _join(self, ids: Iterable[int]) -> str:
+        return _join((self._surface(i) for i in ids), self.dropped_marks)
 
     @cached_property
     def _byte_ids(self) -> frozenset[int]:
@@ -86,7 +93,14 @@ class Tokenizer:
 
     @cached_property
     def _beginnings(self) -> tuple[str, ...]:
-        return tuple(_join([self._surface(i)]) for i in range(len(self.pieces)))
+        return tuple(self._join([i]) for i in range(len(self.pieces)))
+
+    @cached_property
+    def _text_begins_ids(self) -> frozenset[int]:
+        """Tokens after which no word mark is dropped."""
+        drops_one = self.dropped_marks == "one"
+        marked = {i for i in range(len(self.pieces)) if drops_one and self._surface(i).startswith(WORD_MARK)}
+        return frozenset(marked.union(i for i, text in enumerate(self._beginnings) if text))
 
     def _surface(self, token_id: int) -> str:
         if token_id in self.unknown_ids:
@@ -152,10 +166,11 @@ class Tokenizer:
         return pattern.sub(r"\1", text) if pattern else text
 
 
-def _join(surfaces: Iterable[str]) -> str:
-    """SentencePiece's rule: word marks become spaces, none at the start; runs of byte pieces become UTF-8."""
+def _join(surfaces: Iterable[str], dropped_marks: LeadingMarks) -> str:
+    """SentencePiece's rule: word marks become spaces, but for leading ones; runs of byte pieces become UTF-8."""
     text = ""
     pending = bytearray()
+    drops = dropped_marks != "none"
     for surface in surfaces:
         byte = _BYTE_PIECE.fullmatch(surface)
         if byte:
@@ -163,8 +178,9 @@ def _join(surfaces: Iterable[str]) -> str:
             continue
         text += pending.decode("utf-8", _ONE_A_BYTE)
         pending.clear()
-        if not text and surface != UNKNOWN_TEXT:
+        if drops and not text and surface.startswith(WORD_MARK):
             surface = surface.removeprefix(WORD_MARK)
+            drops = dropped_marks == "all"
         text += surface.replace(WORD_MARK, " ")
     return text + pending.decode("utf-8", _ONE_A_BYTE)
 
@@ -176,12 +192,15 @@ def from_sentencepiece(model: bytes) -> Tokenizer:
     processor = sentencepiece.SentencePieceProcessor()
     processor.LoadFromSerializedProto(pieces_alone(model))
     ids = range(processor.GetPieceSize())
+    adds_space = _normalizer_flag(model, _ADD_DUMMY_PREFIX)
+    removes_spaces = _normalizer_flag(model, _REMOVE_EXTRA_WHITESPACES)
     return Tokenizer(
         pieces=tuple(processor.IdToPiece(i) for i in ids),
         kind="subword",
         unknown_ids=frozenset(i for i in ids if processor.IsUnknown(i)),
         silent_ids=frozenset(i for i in ids if processor.IsControl(i)),
-        begins_with_space=_adds_space(model),
+        dropped_marks="all" if removes_spaces else "one" if adds_space else "none",
+        begins_with_space=adds_space,
         files={"tokenizer.model": model},
     )
 
@@ -195,17 +214,17 @@ def pieces_alone(model: bytes) -> bytes:
     return b"".join(model[start:end] for part, start, _, end in _parts(model) if part in _PIECES_AND_TRAINING)
 
 
-def _adds_space(model: bytes) -> bool:
-    """Whether its rules for normalising text say so, which they do unless they say otherwise (add_dummy_prefix)."""
+def _normalizer_flag(model: bytes, flag: int) -> bool:
+    """A switch among its rules for normalising text. It is on unless they say otherwise."""
     for part, _, begin, end in _parts(model):
         position = begin
         while part == _NORMALIZER and position < end:
             tag, position = _varint(model, position)
             if tag == 0:
                 raise ValueError("damaged, or something else")
-            if tag == _ADD_DUMMY_PREFIX << 3:
-                return bool(_varint(model, position)[0])
             value, position = _varint(model, position)
+            if tag == flag << 3:
+                return bool(value)
             position += value if tag & 7 == _LENGTH_DELIMITED else 0
     return True
 
@@ -255,6 +274,7 @@ def from_huggingface(tokenizer_json: bytes, num_labels: int) -> Tokenizer:
         pieces=tuple(by_id[i] for i in range(num_labels)),
         kind="subword",
         silent_ids=frozenset(i for i in special if i < num_labels),
+        dropped_marks="one" if (data.get("decoder") or {}).get("type") == "Metaspace" else "all",
         files={"tokenizer.json": tokenizer_json},
     )
 

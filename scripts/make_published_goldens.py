@@ -44,7 +44,8 @@ SPANISH = """\
 ¿Qué tal está usted hoy? ¡Muy bien, gracias! Mañana iremos al mercado «grande» de la ciudad: compraremos pan, queso y vino.
 El niño pequeño corrió detrás del pingüino; ¿dónde estaba su hermano? Nadie lo sabía. Según él, la canción era así.
 """
-SYMBOLS = ["<|nospeech|>", "<pad>", "<|endoftext|>", "<|startoftranscript|>", "<|pnc|>"]  # as parakeet-tdt-0.6b-v3 has
+# As parakeet-tdt-0.6b-v3 has them, and pieces that begin with punctuation and are no single mark.
+SYMBOLS = ["<|nospeech|>", "<pad>", "<|endoftext|>", "<|startoftranscript|>", "<|pnc|>", ".)", "?!", "?o"]
 DATASETS = ("train_ds", "validation_ds", "test_ds")
 
 

@@ -27,7 +27,7 @@ def _read_model(path: str) -> Checkpoint:
     from fastscribe.model.model import build_model
     from fastscribe.model_location import locate
 
-    checkpoint = read_checkpoint(locate(path, say))
+    checkpoint = read_checkpoint(locate(path, say), say)
     build_model(checkpoint.config, checkpoint.weights, checkpoint.path)  # the names must match, or it is no model
     return checkpoint
 
