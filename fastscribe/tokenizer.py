@@ -57,6 +57,7 @@ class Tokenizer:
     kind: Kind
     unknown_ids: frozenset[int] = frozenset()
     silent_ids: frozenset[int] = frozenset()  # control and special tokens: no text
+    silent_tokens_start_words: bool = False  # as NeMo has it for the control tokens of a SentencePiece model
     attached: Attached = "sentences and words"
     dropped_marks: LeadingMarks = "all"
     begins_with_space: bool = False  # the encoding of any text begins with a word mark
@@ -147,6 +148,12 @@ class Tokenizer:
         return frozenset(i for i, text in enumerate(self.token_texts) if text in self.marks)
 
     @cached_property
+    def wordless_ids(self) -> frozenset[int]:
+        """Tokens that no word holds."""
+        in_words = self.silent_tokens_start_words and self.attached == "sentences and words"
+        return frozenset() if in_words else self.silent_ids
+
+    @cached_property
     def lone_space_ids(self) -> frozenset[int]:
         return frozenset(i for i, piece in enumerate(self.pieces) if piece in (" ", WORD_MARK))
 
@@ -199,6 +206,7 @@ def from_sentencepiece(model: bytes) -> Tokenizer:
         kind="subword",
         unknown_ids=frozenset(i for i in ids if processor.IsUnknown(i)),
         silent_ids=frozenset(i for i in ids if processor.IsControl(i)),
+        silent_tokens_start_words=True,
         dropped_marks="all" if removes_spaces else "one" if adds_space else "none",
         begins_with_space=adds_space,
         files={"tokenizer.model": model},

@@ -142,7 +142,7 @@ def words_of(tokens: Sequence[Token], tokenizer: Tokenizer) -> list[Word]:
 
 
 def _groups(tokens: Sequence[Token], tokenizer: Tokenizer) -> list[list[Token]]:
-    heard = [token for token in tokens if token.id not in tokenizer.silent_ids]
+    heard = [token for token in tokens if token.id not in tokenizer.wordless_ids]
     roles = [tokenizer.roles[token.id] for token in heard]
     groups: list[list[Token]] = []
     open_group: list[Token] | None = None  # None: the last group is closed, so a letter starts another

@@ -8,6 +8,7 @@ them is read too, and compared with the table.
 from __future__ import annotations
 
 import json
+import re
 from functools import cache
 from io import BytesIO
 from pathlib import Path
@@ -258,6 +259,13 @@ def test_languages_follow_each_other_in_an_aggregate(tmp_path: Path) -> None:
     assert loaded.tokenizer.pieces == one * len(LANGUAGES)
     said = processor.EncodeAsIds("Say it, dog.")
     assert loaded.tokenizer.sentence([7 * PIECES + number for number in said]) == "Say it, dog."
+
+
+def test_the_readme_lists_what_is_tested() -> None:
+    readme = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
+    table = readme[readme.index("| published checkpoints that load |") :].split("\n\n")[0]
+    assert set(re.findall(r"`([^`]+)`", table)) == set(CONFIGS)
+    assert all(f"`{name}`" in readme for name in UNSUPPORTED)
 
 
 # --- heads ----------------------------------------------------------------------------------------------------------

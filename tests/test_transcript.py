@@ -76,6 +76,16 @@ def test_the_first_word_starts_with_a_space_before_it() -> None:
     assert words(result) == [("ab", 0, 7), ("a", 10, 11)]
 
 
+@pytest.mark.parametrize(
+    ("start_words", "expected"),
+    [(True, [("ca", 0, 3), ("t", 4, 7), ("", 8, 9), ("the", 10, 11)]), (False, [("cat", 0, 7), ("the", 10, 11)])],
+)
+def test_control_tokens_start_words_in_nemo(start_words: bool, expected: list[tuple[str, int, int]]) -> None:
+    pieces = ("▁the", "▁c", "a", "t", "<s>")
+    tokenizer = Tokenizer(pieces, kind="subword", silent_ids=frozenset({4}), silent_tokens_start_words=start_words)
+    assert words(transcript_of(hypothesis_of([1, 2, 4, 3, 4, 0]), tokenizer)) == expected
+
+
 def test_words_of_an_aggregate() -> None:
     """A lone word mark is a space, even before punctuation; punctuation with a word mark begins a word."""
     tokenizer = from_pieces(["▁the", "a", ".", "▁", "▁¿", "¿", "<0x41>"])
