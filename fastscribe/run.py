@@ -110,13 +110,14 @@ class Transcriber:
     ) -> Transcriber:
         """Loads a checkpoint: a .nemo file, a Hugging Face folder or a fastscribe folder.
 
-        `say` is given one line for each fast path that this machine turned out not to have. Raises CheckpointError or
-        UsageError (both ValueError) for a model, device, dtype, decoder or graph mode that cannot be had.
+        `say` is given one line for each fast path that this machine turned out not to have, and one for a .nemo file that
+        is used instead of the folder it lies in. Raises CheckpointError or UsageError (both ValueError) for a model,
+        device, dtype, decoder or graph mode that cannot be had.
         """
         start = perf_counter()
         if options.vad == "silero":
             check_vad()
-        checkpoint = read_checkpoint(model)
+        checkpoint = read_checkpoint(model, say)
         recognizer = Recognizer.build(checkpoint, device, dtype, options, say)
         checkpoint = replace(checkpoint, weights={}, aligner=None)  # the models own them now
         return cls(checkpoint, Engine(recognizer), options, perf_counter() - start)

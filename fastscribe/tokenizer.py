@@ -28,7 +28,7 @@ _TOO_MANY = f"more than {MAX_PIECES:,} pieces"
 _OTHER_PARTS = 100  # of SentencePiece's ModelProto, beside the pieces
 # Of SentencePiece's ModelProto: a wire type, fields, and a field of the third.
 _LENGTH_DELIMITED, _PIECES_AND_TRAINING, _NORMALIZER, _ADD_DUMMY_PREFIX = 2, (1, 2), 3, 3
-_PRECOMPILED_TABLE = 2  # a field of the normaliser
+_PRECOMPILED_TABLE, _REMOVE_EXTRA_WHITESPACES = 2, 4  # fields of the normaliser
 _BYTE_PIECE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 # Pieces of these kinds say nothing about which punctuation a model writes.
 _NOT_TEXT = re.compile(r"^(\[.*\]|<.*>|##.*|▁.*|\s*)$", re.DOTALL)
@@ -37,10 +37,14 @@ _NOT_TEXT = re.compile(r"^(\[.*\]|<.*>|##.*|▁.*|\s*)$", re.DOTALL)
 _ONE_A_BYTE = "fastscribe-one-replacement-a-byte"
 codecs.register_error(_ONE_A_BYTE, lambda error: ("\ufffd" * (error.end - error.start), error.end))  # type: ignore
 
-Kind = Literal["subword", "character"]
+# An aggregate is several SentencePiece vocabularies in a row (NeMo's multilingual models).
+Kind = Literal["subword", "aggregate", "character"]
 
 # Where punctuation loses the space before it: by NeMo's rule, in an attention decoder's words alone, or nowhere.
 Attached = Literal["sentences and words", "words", "nowhere"]
+
+# Word marks that a text loses at its beginning: of every piece up to the first with other text, of one, or of none.
+LeadingMarks = Literal["all", "one", "none"]
 
 # What a token does to words, going by its text alone.
 Role = Literal["inside", "starts word", "space", "punctuation"]
@@ -57,7 +61,9 @@ class Tokenizer:
     kind: Kind
     unknown_ids: frozenset[int] = frozenset()
     silent_ids: frozenset[int] = frozenset()  # control and special tokens: no text
+    silent_tokens_start_words: bool = False  # as NeMo has it for the control tokens of a SentencePiece model
     attached: Attached = "sentences and words"
+    dropped_marks: LeadingMarks = "all"
     begins_with_space: bool = False  # the encoding of any text begins with a word mark
     files: dict[str, bytes] = field(default_factory=dict, compare=False, repr=False)
 
@@ -72,12 +78,14 @@ class Tokenizer:
         if self.kind == "character":
             return "".join([self.pieces[i] for i in ids])
         if not self._byte_ids.isdisjoint(ids):
-            return _join(self._surface(i) for i in ids)
+            return self._join(ids)
         for index, first in enumerate(ids):  # as _join, by table
-            beginning = self._beginnings[first]
-            if beginning:
-                return beginning + "".join([self._spaced[i] for i in ids[index + 1 :]])
+            if first in self._text_begins_ids:
+                return self._beginnings[first] + "".join([self._spaced[i] for i in ids[index + 1 :]])
         return ""
+
+    def _join(self, ids: Iterable[int]) -> str:
+        return _join((self._surface(i) for i in ids), self.dropped_marks)
 
     @cached_property
     def _byte_ids(self) -> frozenset[int]:
@@ -90,7 +98,14 @@ class Tokenizer:
 
     @cached_property
     def _beginnings(self) -> tuple[str, ...]:
-        return tuple(_join([self._surface(i)]) for i in range(len(self.pieces)))
+        return tuple(self._join([i]) for i in range(len(self.pieces)))
+
+    @cached_property
+    def _text_begins_ids(self) -> frozenset[int]:
+        """Tokens after which no word mark is dropped."""
+        drops_one = self.dropped_marks == "one"
+        marked = {i for i in range(len(self.pieces)) if drops_one and self._surface(i).startswith(WORD_MARK)}
+        return frozenset(marked.union(i for i, text in enumerate(self._beginnings) if text))
 
     def _surface(self, token_id: int) -> str:
         if token_id in self.unknown_ids:
@@ -99,7 +114,13 @@ class Tokenizer:
 
     @cached_property
     def token_texts(self) -> tuple[str, ...]:
-        """Each token's text on its own: what it is compared with to see whether it starts a word."""
+        """Each token's text on its own: what it is compared with to see whether it starts a word.
+
+        As in NeMo, a token of an aggregate keeps its leading space here: a lone word mark is a space, and punctuation
+        with a word mark is not one punctuation mark.
+        """
+        if self.kind == "aggregate" and self.attached == "sentences and words":
+            return self._spaced
         return tuple(self.text([i]) for i in range(len(self.pieces)))
 
     @cached_property
@@ -124,17 +145,24 @@ class Tokenizer:
             return "space"
         if self.attached == "nowhere" and token_id in self._byte_ids:
             return "inside"
-        is_marked = self.kind == "subword" and self.pieces[token_id] != text
+        is_marked = self.kind != "character" and self.pieces[token_id] != text
         return "starts word" if is_marked else "inside"
 
     @cached_property
-    def punctuation_first_ids(self) -> frozenset[int]:
-        """Tokens whose text begins with punctuation."""
-        return frozenset(i for i, text in enumerate(self.token_texts) if text[:1] in self.marks)
+    def mark_ids(self) -> frozenset[int]:
+        """Tokens whose whole text is one punctuation mark."""
+        return frozenset(i for i, text in enumerate(self.token_texts) if text in self.marks)
 
     @cached_property
-    def lone_space_ids(self) -> frozenset[int]:
-        return frozenset(i for i, piece in enumerate(self.pieces) if piece in (" ", WORD_MARK))
+    def wordless_ids(self) -> frozenset[int]:
+        """Tokens that no word holds."""
+        in_words = self.silent_tokens_start_words and self.attached == "sentences and words"
+        return frozenset() if in_words else self.silent_ids
+
+    @cached_property
+    def dropped_in_words_ids(self) -> frozenset[int]:
+        """Tokens that a word leaves out where punctuation follows: spaces and, as in NeMo, underscores."""
+        return frozenset(i for i, piece in enumerate(self.pieces) if piece in (" ", WORD_MARK, "_"))
 
     @cached_property
     def _space_before_punctuation(self) -> re.Pattern[str] | None:
@@ -152,10 +180,11 @@ class Tokenizer:
         return pattern.sub(r"\1", text) if pattern else text
 
 
-def _join(surfaces: Iterable[str]) -> str:
-    """SentencePiece's rule: word marks become spaces, none at the start; runs of byte pieces become UTF-8."""
+def _join(surfaces: Iterable[str], dropped_marks: LeadingMarks) -> str:
+    """SentencePiece's rule: word marks become spaces, but for leading ones; runs of byte pieces become UTF-8."""
     text = ""
     pending = bytearray()
+    drops = dropped_marks != "none"
     for surface in surfaces:
         byte = _BYTE_PIECE.fullmatch(surface)
         if byte:
@@ -163,8 +192,9 @@ def _join(surfaces: Iterable[str]) -> str:
             continue
         text += pending.decode("utf-8", _ONE_A_BYTE)
         pending.clear()
-        if not text and surface != UNKNOWN_TEXT:
+        if drops and not text and surface.startswith(WORD_MARK):
             surface = surface.removeprefix(WORD_MARK)
+            drops = dropped_marks == "all"
         text += surface.replace(WORD_MARK, " ")
     return text + pending.decode("utf-8", _ONE_A_BYTE)
 
@@ -176,12 +206,16 @@ def from_sentencepiece(model: bytes) -> Tokenizer:
     processor = sentencepiece.SentencePieceProcessor()
     processor.LoadFromSerializedProto(pieces_alone(model))
     ids = range(processor.GetPieceSize())
+    adds_space = _normalizer_flag(model, _ADD_DUMMY_PREFIX)
+    removes_spaces = _normalizer_flag(model, _REMOVE_EXTRA_WHITESPACES)
     return Tokenizer(
         pieces=tuple(processor.IdToPiece(i) for i in ids),
         kind="subword",
         unknown_ids=frozenset(i for i in ids if processor.IsUnknown(i)),
         silent_ids=frozenset(i for i in ids if processor.IsControl(i)),
-        begins_with_space=_adds_space(model),
+        silent_tokens_start_words=True,
+        dropped_marks="all" if removes_spaces else "one" if adds_space else "none",
+        begins_with_space=adds_space,
         files={"tokenizer.model": model},
     )
 
@@ -221,17 +255,17 @@ def normalization_rules(model: bytes) -> tuple[bytes, bytes]:
     return table, without
 
 
-def _adds_space(model: bytes) -> bool:
-    """Whether its rules for normalising text say so, which they do unless they say otherwise (add_dummy_prefix)."""
+def _normalizer_flag(model: bytes, flag: int) -> bool:
+    """A switch among its rules for normalising text. It is on unless they say otherwise."""
     for part, _, begin, end in _parts(model):
         position = begin
         while part == _NORMALIZER and position < end:
             tag, position = _varint(model, position)
             if tag == 0:
                 raise ValueError("damaged, or something else")
-            if tag == _ADD_DUMMY_PREFIX << 3:
-                return bool(_varint(model, position)[0])
             value, position = _varint(model, position)
+            if tag == flag << 3:
+                return bool(value)
             position += value if tag & 7 == _LENGTH_DELIMITED else 0
     return True
 
@@ -286,6 +320,7 @@ def from_huggingface(tokenizer_json: bytes, num_labels: int) -> Tokenizer:
         pieces=tuple(by_id[i] for i in range(num_labels)),
         kind="subword",
         silent_ids=frozenset(i for i in special if i < num_labels),
+        dropped_marks="one" if (data.get("decoder") or {}).get("type") == "Metaspace" else "all",
         files={"tokenizer.json": tokenizer_json},
     )
 
@@ -304,7 +339,7 @@ def from_pieces(pieces: Sequence[str]) -> Tokenizer:
     """
     _check_number(pieces)
     listing = json.dumps(list(pieces), ensure_ascii=False).encode()
-    return Tokenizer(pieces=tuple(pieces), kind="subword", files={"pieces.json": listing})
+    return Tokenizer(pieces=tuple(pieces), kind="aggregate", files={"pieces.json": listing})
 
 
 def _check_number(pieces: Sequence[str]) -> None:

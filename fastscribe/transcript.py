@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fastscribe.long_audio import seams
 from fastscribe.tokenizer import Role, Tokenizer
@@ -49,7 +49,7 @@ def assemble(
     `inserted` are utterances decoded once more because no words lay where they do (gaps.py).
     """
     ordered = sorted(parts, key=lambda part: part[0].start)
-    timeless = tokenizer.punctuation_first_ids if punctuation_takes_no_time else frozenset()
+    timeless = tokenizer.mark_ids if punctuation_takes_no_time else frozenset()
     spoken = []
     for utterance, hypothesis in ordered:
         # A last token may claim frames past the end, as in NeMo; at a seam they would run into the next part's words.
@@ -132,13 +132,18 @@ def timed_tokens(
 
 
 def words_of(tokens: Sequence[Token], tokenizer: Tokenizer) -> list[Word]:
-    """Groups tokens into words. A lone word mark makes a word without text, as in NeMo; writers for people skip those."""
-    return [_word(group, tokenizer) for group in _groups(tokens, tokenizer)]
+    """Groups tokens into words, by NeMo's rules.
+
+    A lone word mark makes a word without text; writers for people skip those. The first word starts with the first token,
+    which may be a space.
+    """
+    words = [_word(group, tokenizer) for group in _groups(tokens, tokenizer)]
+    return [replace(words[0], start_s=tokens[0].start_s), *words[1:]] if words else []
 
 
 def group_words(token_ids: Sequence[int], tokenizer: Tokenizer) -> list[list[int]]:
-    """Places of the tokens of each word; tokens without text belong to none."""
-    heard = [place for place, token_id in enumerate(token_ids) if token_id not in tokenizer.silent_ids]
+    """Return the places of the tokens of each word. Some tokens belong to none."""
+    heard = [place for place, token_id in enumerate(token_ids) if token_id not in tokenizer.wordless_ids]
     roles = [tokenizer.roles[token_ids[place]] for place in heard]
     groups: list[list[int]] = []
     open_group: list[int] | None = None  # None: the last group is closed, so a letter starts another
@@ -146,7 +151,7 @@ def group_words(token_ids: Sequence[int], tokenizer: Tokenizer) -> list[list[int
         if role == "starts word":
             open_group = [place]
             groups.append(open_group)
-        elif role == "space" and not _stands_before_punctuation(roles, index):
+        elif role == "space" and (tokenizer.kind == "aggregate" or not _stands_before_punctuation(roles, index)):
             open_group = None
         elif role == "punctuation" and open_group is None and groups:
             groups[-1].append(place)
@@ -170,7 +175,7 @@ def _stands_before_punctuation(roles: Sequence[Role], index: int) -> bool:
 
 def _word(group: list[Token], tokenizer: Tokenizer) -> Word:
     ids = [token.id for token in group]
-    if not tokenizer.lone_space_ids.isdisjoint(ids):
+    if not tokenizer.dropped_in_words_ids.isdisjoint(ids):
         ids = _without_spaces_before_punctuation(ids, tokenizer)
     confidence = sum([token.confidence for token in group]) / len(group)
     return Word(tokenizer.text(ids), group[0].start_s, group[-1].end_s, confidence)
@@ -179,7 +184,7 @@ def _word(group: list[Token], tokenizer: Tokenizer) -> Word:
 def _without_spaces_before_punctuation(ids: Sequence[int], tokenizer: Tokenizer) -> list[int]:
     kept: list[int] = []
     for token_id in ids:
-        if kept and kept[-1] in tokenizer.lone_space_ids and tokenizer.roles[token_id] == "punctuation":
+        if kept and kept[-1] in tokenizer.dropped_in_words_ids and tokenizer.roles[token_id] == "punctuation":
             kept.pop()
         kept.append(token_id)
     return kept

@@ -64,14 +64,15 @@ class AlignmentText:
         return spans
 
     def timed(self, hypothesis: Hypothesis, token_spans: Sequence[Span]) -> Hypothesis:
-        """The hypothesis with its words' frames; a token of no word lies at the end of the word before."""
+        """The hypothesis with its words' frames; a token of no word lies at the end of the word before, if there is one."""
         borders: list[Span] = [(0, 0)] * len(hypothesis.token_ids)
-        for places, (first, end) in zip(self.words, self.word_spans(token_spans), strict=True):
+        word_spans = self.word_spans(token_spans)
+        for places, (first, end) in zip(self.words, word_spans, strict=True):
             edges = spread(first, end, len(places))
             for place, span in zip(places, pairwise(edges), strict=True):
                 borders[place] = span
         in_words = {place for places in self.words for place in places}
-        end = 0
+        end = word_spans[0][0] if word_spans else 0
         for place, span in enumerate(borders):
             borders[place] = span if place in in_words else (end, end)
             end = borders[place][1]

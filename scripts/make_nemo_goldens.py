@@ -402,7 +402,7 @@ def centre(bias_V: torch.Tensor, logits: torch.Tensor, vocabulary: Sequence[str]
     bias_V.sub_(logits_NV.mean(0))
     spread = logits_NV.std(0).mean()
     for index, piece in enumerate(vocabulary):
-        if piece in (" ", "."):
+        if piece in (" ", ".", ".)"):
             bias_V[index] += spread
 
 

@@ -27,6 +27,17 @@ AUDIO = DATA / "audio"
 MODELS = DATA / "models"
 CONVOLUTIONAL_NAMES = ("jasper", "quartznet", "conv_unmasked", "conv_grouped")
 MODEL_NAMES = ("tdt_demo", "rnnt", "ctc", "hybrid", "hf_tdt_demo", "hf_rnnt", "hf_ctc", *CONVOLUTIONAL_NAMES)
+# In models/published: stand-ins of published configurations (published.py).
+PUBLISHED_NAMES = (
+    "parakeet-tdt-0.6b-v3",
+    "parakeet-tdt_ctc-110m",
+    "parakeet-unified-en-0.6b",
+    "stt_multilingual_fastconformer_hybrid_large_pc",
+    "stt_enes_conformer_ctc_large",
+    "stt_en_conformer_ctc_small",
+    "stt_en_conformer_transducer_large",
+    "stt_zh_conformer_transducer_large",
+)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

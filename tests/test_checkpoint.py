@@ -140,7 +140,7 @@ def test_config_json_round_trip_and_strictness(model_folder: Path) -> None:
         ("preprocessor__log_zero_guard_value", "huge", "preprocessor.log_zero_guard_value"),
         ("encoder__att_context_style", "chunked_limited", "encoder.att_context_style"),
         ("encoder__n_layers", 10**9, "encoder.num_layers"),
-        ("tokenizer__type", "agg", "tokenizer.type"),
+        ("tokenizer__type", "wpe", "tokenizer.type"),
         ("aux_ctc__decoder___target_", "nemo.X", "aux_ctc.decoder._target_"),
     ],
 )
@@ -591,6 +591,45 @@ def test_missing_model_and_empty_folder(tmp_path: Path) -> None:
         read_checkpoint(tmp_path / "nothing")
     with pytest.raises(CheckpointError, match="not a model folder"):
         read_checkpoint(tmp_path)
+
+
+ENCODER_ALONE = {
+    "architectures": ["FastConformerModel"],
+    "encoder_layers": 32,
+    "model_type": "fastconformer",
+    "nemo_decoder_type": "none",
+    "nemo_encoder_type": "nemo.collections.asr.modules.ConformerEncoder",
+    "nemo_model_name": "nvidia/canary-1b-flash",
+    "nemo_model_type": "canary",
+}
+
+
+@pytest.mark.parametrize("config", [ENCODER_ALONE, {"model_type": "whisper"}, {}, None], ids=str)
+def test_a_nemo_file_in_a_folder_that_is_no_model(tmp_path: Path, config: dict | None) -> None:
+    """canary-1b-flash has a config.json of NeMo's encoder alone beside its .nemo; parakeet-ctc has the .nemo alone."""
+    if config is not None:
+        (tmp_path / "config.json").write_text(json.dumps(config))
+    shutil.copy(NEMO, tmp_path / "one.nemo")
+    said: list[str] = []
+    loaded = read_checkpoint(tmp_path, said.append)
+    assert same(loaded, read_checkpoint(NEMO)) and loaded.path == tmp_path / "one.nemo"
+    (line,) = said
+    assert "using one.nemo" in line and "config.json" in line
+    shutil.copy(NEMO, tmp_path / "two.nemo")
+    with pytest.raises(CheckpointError, match=r"holds 2 \.nemo files \(one\.nemo, two\.nemo\); give one of them"):
+        read_checkpoint(tmp_path)
+
+
+def test_a_config_of_an_encoder_alone_without_its_nemo_file(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(ENCODER_ALONE))
+    with pytest.raises(CheckpointError, match=r"encoder alone; give the \.nemo file of nvidia/canary-1b-flash"):
+        read_checkpoint(tmp_path)
+
+
+def test_a_nemo_file_beside_a_model_of_its_own_is_left_alone(tmp_path: Path) -> None:
+    shutil.copytree(MODELS / "hf_ctc", tmp_path / "hf")
+    shutil.copy(NEMO, tmp_path / "hf" / "one.nemo")
+    assert same(read_checkpoint(tmp_path / "hf"), read_checkpoint(MODELS / "hf_ctc"))
 
 
 def test_work_is_counted_as_published() -> None:

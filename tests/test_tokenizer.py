@@ -32,12 +32,21 @@ def trained(**options) -> bytes:
     return model.getvalue()
 
 
-@pytest.fixture(scope="module", params=["bpe", "unigram", "bpe with bytes"])
+KEEPS_SPACES = {"remove_extra_whitespaces": False}  # as NeMo trains its tokenizers
+MODELS_OF = {
+    "bpe": {},
+    "unigram": {"model_type": "unigram"},
+    "bytes": {"vocab_size": 400, "byte_fallback": True},
+    "spaces": KEEPS_SPACES,
+    "bytes and spaces": KEEPS_SPACES | {"vocab_size": 400, "byte_fallback": True, "control_symbols": ["<c>"]},
+    "no prefix": {"add_dummy_prefix": False},
+    "no prefix, spaces": KEEPS_SPACES | {"add_dummy_prefix": False},
+}
+
+
+@pytest.fixture(scope="module", params=MODELS_OF)
 def sentencepiece_model(request: pytest.FixtureRequest) -> bytes:
-    kind, _, with_bytes = request.param.partition(" ")
-    if with_bytes:
-        return trained(model_type=kind, vocab_size=400, byte_fallback=True, hard_vocab_limit=False)
-    return trained(model_type=kind, hard_vocab_limit=False)
+    return trained(**{"model_type": "bpe", "hard_vocab_limit": False} | MODELS_OF[request.param])
 
 
 @settings(max_examples=200, deadline=None)
@@ -47,15 +56,19 @@ def test_text_is_sentencepieces(sentencepiece_model: bytes, draws: list[int]) ->
     processor.LoadFromSerializedProto(sentencepiece_model)
     tokenizer = from_sentencepiece(sentencepiece_model)
     ids = [draw % len(tokenizer.pieces) for draw in draws]
-    assert tokenizer.text(ids) == processor.DecodeIds(ids)
+    marks = [i for i in range(len(tokenizer.pieces)) if tokenizer.pieces[i].startswith("▁")][-3:]
+    for leading in ([], marks[:1], [marks[0], marks[0]], marks):
+        assert tokenizer.text(leading + ids) == processor.DecodeIds(leading + ids)
 
 
-def test_tables_and_the_rule_they_stand_for_agree() -> None:
+@pytest.mark.parametrize("dropped_marks", ["all", "one", "none"])
+def test_tables_and_the_rule_they_stand_for_agree(dropped_marks) -> None:
     pieces = ("▁", "▁a", "b", "▁▁", "<unk>", "<s>", "▁c▁d", "<0x41>", "<0xC3>", "<0xBC>")
-    tokenizer = Tokenizer(pieces, kind="subword", unknown_ids=frozenset({4}), silent_ids=frozenset({5}))
+    kinds = {"unknown_ids": frozenset({4}), "silent_ids": frozenset({5})}
+    tokenizer = Tokenizer(pieces, kind="subword", dropped_marks=dropped_marks, **kinds)
     for length in range(4):
         for ids in itertools.product(range(len(pieces)), repeat=length):
-            assert tokenizer.text(ids) == _join(tokenizer._surface(i) for i in ids), ids
+            assert tokenizer.text(ids) == _join((tokenizer._surface(i) for i in ids), dropped_marks), ids
 
 
 @pytest.mark.parametrize("sentence", TEXT[:3])
@@ -67,6 +80,13 @@ def test_round_trip(sentencepiece_model: bytes, sentence: str) -> None:
 
 def test_huggingface_file_of_the_same_model_has_the_same_pieces() -> None:
     assert checkpoint(MODELS / "hf_tdt_demo").tokenizer.pieces == checkpoint(MODELS / "tdt_demo").tokenizer.pieces
+
+
+def test_huggingface_drops_the_first_word_mark_alone() -> None:
+    vocabulary = {"▁": 0, "▁a": 1, "b": 2}
+    data = {"model": {"vocab": vocabulary}, "decoder": {"type": "Metaspace", "prepend_scheme": "always"}}
+    tokenizer = from_huggingface(json.dumps(data).encode(), 3)
+    assert [tokenizer.text(ids) for ids in ([0, 1, 2], [0, 0, 1], [1, 0], [2, 0])] == [" ab", "  a", "a ", "b "]
 
 
 def test_huggingface_unigram_and_special_tokens() -> None:
@@ -108,7 +128,7 @@ def test_where_punctuation_belongs_to_the_word_before(attached) -> None:
     assert roles[0] == roles[1] == "starts word" and roles[3] == "inside"
     marks = ("inside", "inside", "starts word") if attached == "nowhere" else ("punctuation",) * 3
     assert (roles[2], roles[4], roles[5]) == marks
-    assert tokenizer.punctuation_first_ids == {2, 4, 5} and tokenizer.marks == {"'", "."}
+    assert tokenizer.mark_ids == {2, 4, 5} and tokenizer.marks == {"'", "."}
 
 
 def test_folder_without_tokenizer(tmp_path) -> None:

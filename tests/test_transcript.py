@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fastscribe.tokenizer import Tokenizer, from_characters
+from fastscribe.tokenizer import Tokenizer, from_characters, from_pieces
 from fastscribe.transcript import assemble
 from fastscribe.types import AudioInfo, Hypothesis, Transcript, Utterance
 
@@ -59,6 +59,41 @@ def test_tdt_punctuation_takes_no_time() -> None:
 def test_tdt_punctuation_that_nothing_comes_before_keeps_its_time() -> None:
     hypothesis = hypothesis_of(pieces(".", ",", "▁c"), [3, 7, 9], [2, 3, 1])
     assert words(transcript_of(hypothesis, tdt=True)) == [(".,", 3, 5), ("c", 9, 10)]
+
+
+def test_tdt_tokens_that_only_begin_with_punctuation_keep_their_time() -> None:
+    """A token takes no time if its whole text is one mark. A word mark is no text; another character is."""
+    tokenizer = Tokenizer(pieces=("▁the", "▁c", "at", ".", ".)", "?!", "▁.", "▁?x"), kind="subword")
+    for token, end in ((3, 5), (6, 5), (4, 34), (5, 34)):
+        result = transcript_of(hypothesis_of([1, 2, token], [0, 2, 30], [2, 3, 4]), tokenizer, tdt=True)
+        assert words(result) == [("c" + tokenizer.text([2, token]), 0, end)]
+    result = transcript_of(hypothesis_of([1, 2, 7], [0, 2, 30], [2, 3, 4]), tokenizer, tdt=True)
+    assert words(result) == [("cat", 0, 5), ("?x", 30, 34)]
+
+
+def test_the_first_word_starts_with_a_space_before_it() -> None:
+    result = transcript_of(hypothesis_of([0, 0, 1, 2, 0, 1]), CHARACTERS)
+    assert words(result) == [("ab", 0, 7), ("a", 10, 11)]
+
+
+@pytest.mark.parametrize(
+    ("start_words", "expected"),
+    [(True, [("ca", 0, 3), ("t", 4, 7), ("", 8, 9), ("the", 10, 11)]), (False, [("cat", 0, 7), ("the", 10, 11)])],
+)
+def test_control_tokens_start_words_in_nemo(start_words: bool, expected: list[tuple[str, int, int]]) -> None:
+    pieces = ("▁the", "▁c", "a", "t", "<s>")
+    tokenizer = Tokenizer(pieces, kind="subword", silent_ids=frozenset({4}), silent_tokens_start_words=start_words)
+    assert words(transcript_of(hypothesis_of([1, 2, 4, 3, 4, 0]), tokenizer)) == expected
+
+
+def test_words_of_an_aggregate() -> None:
+    """A lone word mark is a space, even before punctuation; punctuation with a word mark begins a word."""
+    tokenizer = from_pieces(["▁the", "a", ".", "▁", "▁¿", "¿", "<0x41>"])
+    result = transcript_of(hypothesis_of([3, 0, 1, 3, 2, 1, 4, 1, 2]), tokenizer)
+    assert words(result) == [("thea.", 0, 9), ("a", 10, 11), ("¿a.", 12, 17)]
+    assert result.text == "thea.a¿a."
+    tdt = transcript_of(hypothesis_of([0, 4, 2], [0, 4, 8], [2, 2, 2]), tokenizer, tdt=True)
+    assert words(tdt) == [("the", 0, 2), ("¿.", 4, 6)]
 
 
 def test_a_lone_word_mark_before_punctuation_is_dropped() -> None:

@@ -17,7 +17,7 @@ from fastscribe.checkpoint.weights import load_safetensors
 from fastscribe.config import EncoderConfig, FeaturesConfig, JointConfig, ModelConfig, PredictorConfig
 from fastscribe.errors import CheckpointError, UnsupportedCheckpoint
 
-_FAMILIES = ("parakeet_ctc", "parakeet_rnnt", "parakeet_tdt", "canary")
+FAMILIES = ("parakeet_ctc", "parakeet_rnnt", "parakeet_tdt", "canary")
 # Training, generation and bookkeeping: keys that transformers writes and that do not change what the encoder computes.
 _HARMLESS = """
     activation_dropout architectures attention_dropout auto_map chunk_size_feed_forward diversity_penalty dropout
@@ -80,7 +80,7 @@ def _feature_extractor(folder: Path, where: object) -> Section:
 
 
 def model_config(section: Section, extractor: Section, where: object) -> ModelConfig:
-    family = section.choose("model_type", None, _FAMILIES)
+    family = section.choose("model_type", None, FAMILIES)
     encoder = _encoder(section.part("encoder_config"))
     if family == "canary":
         return _canary(section, extractor, encoder)

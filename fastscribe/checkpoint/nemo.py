@@ -14,14 +14,16 @@ import tarfile
 import zlib
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import IO, Any
 
 import yaml
 
 from fastscribe.checkpoint import names, tar
-from fastscribe.checkpoint.lazy_weights import LazyWeights
+from fastscribe.checkpoint.lazy_weights import LazyWeights, TensorSource
 from fastscribe.checkpoint.nemo_config import model_config
+from fastscribe.checkpoint.nemo_heads import heads_of
 from fastscribe.checkpoint.random_access import FileBytes, MemoryBytes, RandomAccess, read
 from fastscribe.checkpoint.validate import validate
 from fastscribe.checkpoint.value import (
@@ -166,11 +168,16 @@ def _read_model(
     what: object = where if config_name == CONFIG_NAME else f"{where}: {config_name}"
     config = parse_yaml(_content(open_member, config_name, MAX_CONFIG_BYTES, where), where, config_name)
     config.where = what  # which errors about its keys name
+
+    @cache
+    def stored_weights() -> dict[str, TensorSource]:
+        return load_torch(open_member(weights_name), f"{where}: {weights_name}")
+
     with odd_values_refused(f"{where}: {config_name}"):
         tokenizer = _tokenizer(config, open_member, what)
-        model = model_config(config, len(tokenizer.pieces), what)
+        model = model_config(config, heads_of(config, stored_weights), len(tokenizer.pieces), what)
         validate(model, what)
-    weights = names.from_nemo(load_torch(open_member(weights_name), f"{where}: {weights_name}"), model.encoder)
+    weights = names.from_nemo(stored_weights(), model.encoder)
     is_random = config.values.get(RANDOM_KEY) is True
     return Checkpoint(where, "nemo", model, fitting(tokenizer, model), LazyWeights(weights), is_random), config
 
@@ -207,9 +214,7 @@ def _tokenizer(config: Section, open_member: OpenMember, where: object) -> Token
     if "tokenizer" not in config:
         return _characters(config, where)
     section = config.part("tokenizer")
-    # Of transducers and CTC models no aggregate has been compared with NeMo's text.
-    types = ("bpe", "agg") if "transf_decoder" in config else ("bpe",)
-    if section.choose("type", "bpe", types) == "bpe":
+    if section.choose("type", "bpe", ("bpe", "agg")) == "bpe":
         return _sentencepiece(section, open_member, where)
     languages = section.part("langs")
     if not 0 < len(languages.values) <= _MAX_LANGUAGES:

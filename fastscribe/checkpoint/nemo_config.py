@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 
 from fastscribe.checkpoint.nemo_canary import aed
+from fastscribe.checkpoint.nemo_heads import Heads
 from fastscribe.checkpoint.nemo_jasper import jasper
 from fastscribe.checkpoint.value import Section
 from fastscribe.config import (
@@ -20,7 +21,7 @@ from fastscribe.config import (
 from fastscribe.errors import UnsupportedCheckpoint
 
 
-def model_config(config: Section, num_labels: int, where: object) -> ModelConfig:
+def model_config(config: Section, heads: Heads, num_labels: int, where: object) -> ModelConfig:
     """The YAML's model section -> ModelConfig. Raises UnsupportedCheckpoint naming the key and value it cannot honour."""
     features = _features(config.part("preprocessor"))
     encoder = _encoder(config.part("encoder"))
@@ -28,26 +29,23 @@ def model_config(config: Section, num_labels: int, where: object) -> ModelConfig
         raise UnsupportedCheckpoint(
             where, "encoder.feat_in", encoder.num_mels, f"preprocessor.features {features.num_mels}"
         )
-    has_transducer, has_aux_ctc, is_aed = "joint" in config, "aux_ctc" in config, "transf_decoder" in config
     predictor = joint = None
     durations: tuple[int, ...] = ()
-    if has_transducer:
+    if heads.transducer:
         predictor = _predictor(config.part("decoder"), num_labels)
         durations = _durations(config, where)
         joint = _joint(config, num_labels, len(durations), where)
-    if has_aux_ctc:
-        _check_ctc(config.part("aux_ctc").part("decoder"), num_labels)
-    elif not (has_transducer or is_aed):
-        _check_ctc(config.part("decoder"), num_labels)
+    if heads.ctc:
+        _check_ctc((config.part("aux_ctc") if heads.transducer else config).part("decoder"), num_labels)
     return ModelConfig(
         features=features,
         encoder=encoder,
         predictor=predictor,
         joint=joint,
         durations=durations,
-        has_ctc=has_aux_ctc or not (has_transducer or is_aed),
+        has_ctc=heads.ctc,
         num_labels=num_labels,
-        aed=aed(config, num_labels) if is_aed else None,
+        aed=aed(config, num_labels) if heads.aed else None,
     )
 
 
@@ -120,12 +118,17 @@ def _encoder(section: Section) -> EncoderConfigs:
 
 
 def _conformer(section: Section) -> EncoderConfig:
+    style = section.get("att_context_style", "regular")
+    if style == "chunked_limited":
+        supported = "regular, chunked_limited_with_rc; cache-aware streaming encoders are not supported yet"
+        raise UnsupportedCheckpoint(section.where, section.path("att_context_style"), style, supported)
     d_model, kernel = section.positive("d_model"), section.positive("conv_kernel_size", 31)
     if kernel % 2 == 0:
         raise UnsupportedCheckpoint(section.where, "encoder.conv_kernel_size", kernel, "odd numbers")
     section.choose("feat_out", -1, (-1, d_model, None))
     section.choose("conv_context_size", None, (None, kernel // 2, [kernel // 2, kernel // 2]))
-    section.choose("conv_context_style", "regular", ("regular",))
+    # "dcc" (dynamic chunked convolution) is for streaming; NeMo stores it, and its forward pass never reads it.
+    section.choose("conv_context_style", "regular", ("regular", "dcc"))
     section.choose("causal_downsampling", False, (False, None))
     section.choose("reduction", None, (None,))
     section.ignore("reduction_position", "reduction_factor", "untie_biases", "pos_emb_max_len", "sync_max_audio_length")

@@ -30,7 +30,7 @@ def _read_model(path: str) -> Checkpoint:
     from fastscribe.checkpoint.lazy_weights import check_shapes
     from fastscribe.checkpoint.parameter_shapes import parameter_shapes
 
-    checkpoint = read_checkpoint(found)
+    checkpoint = read_checkpoint(found, say)
     for part in filter(None, (checkpoint, checkpoint.aligner)):
         check_shapes(parameter_shapes(part.config), part.weights, part.path)  # the names must match, or it is no model
     return checkpoint

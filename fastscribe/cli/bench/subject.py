@@ -58,7 +58,7 @@ def shape(model: str | None, random: str | None) -> tuple[str, ModelConfig]:
     if random is not None:
         return random, SHAPES[random]
     path = find_model(model or "default")
-    return model_name(model, path), read_checkpoint(path).config
+    return model_name(model, path), read_checkpoint(path, say).config
 
 
 def _check(model: str | None, random: str | None) -> None:

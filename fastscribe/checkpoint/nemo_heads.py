@@ -1,0 +1,82 @@
+"""The heads of a NeMo checkpoint: its class decides, and the names of its weights where the class is not one of NeMo's own.
+
+A section of the YAML decides nothing: NeMo copies whole sections from one model's config into another's and leaves them
+there, such as `aux_ctc` in the config of a model without a CTC head.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from fastscribe.checkpoint.value import Section
+from fastscribe.errors import UnsupportedCheckpoint
+
+
+@dataclass(frozen=True)
+class Heads:
+    """Which of the three heads a model has. Hybrids have a transducer and a CTC head."""
+
+    transducer: bool = False
+    ctc: bool = False
+    aed: bool = False
+
+
+_CLASSES = {
+    "EncDecCTCModel": Heads(ctc=True),
+    "EncDecCTCModelBPE": Heads(ctc=True),
+    "EncDecRNNTModel": Heads(transducer=True),
+    "EncDecRNNTBPEModel": Heads(transducer=True),
+    "EncDecHybridRNNTCTCModel": Heads(transducer=True, ctc=True),
+    "EncDecHybridRNNTCTCBPEModel": Heads(transducer=True, ctc=True),
+    "EncDecMultiTaskModel": Heads(aed=True),
+}
+# NeMo's classes whose output depends on more than the audio, or whose layers are others.
+_UNSUPPORTED_CLASSES = {
+    "EncDecRNNTBPEModelWithPrompt": "models without language prompts",
+    "EncDecHybridRNNTCTCBPEModelWithPrompt": "models without language prompts",
+    "EncDecMultiTalkerRNNTBPEModel": "models without speaker targets",
+    "EncDecTransfModelBPE": "EncDecMultiTaskModel",
+}
+# Beginnings of the names of weights -> the head that they belong to. What a transducer calls `decoder` is its predictor.
+_TRANSDUCER, _AUX_CTC, _CTC, _AED = "joint.", "ctc_decoder.", "decoder.decoder_layers.", "transf_decoder."
+_KNOWN_MODULES = {"preprocessor", "encoder", "decoder", "joint", "ctc_decoder"} | {
+    "transf_encoder",
+    "encoder_decoder_proj",
+    "transf_decoder",
+    "log_softmax",
+}
+
+
+def heads_of(config: Section, weight_names: Callable[[], Iterable[str]]) -> Heads:
+    """Return the heads of a model.
+
+    Args:
+        config: the whole model_config.yaml; its `target` is the dotted path of the class.
+        weight_names: reads the names of the weights, as NeMo has them. It is called for a class that is not NeMo's.
+
+    Raises:
+        UnsupportedCheckpoint: the class, or a module that the weights belong to, is not supported.
+    """
+    target = config.get("target", None)
+    name = target.rpartition(".")[2] if isinstance(target, str) else ""
+    if name in _UNSUPPORTED_CLASSES:
+        raise UnsupportedCheckpoint(config.where, "target", target, _UNSUPPORTED_CLASSES[name])
+    return _CLASSES.get(name) or _by_weights(tuple(weight_names()), config.where, target)
+
+
+def _by_weights(names: tuple[str, ...], where: object, target: object) -> Heads:
+    """The heads of a class of the user's own: a subclass of one of NeMo's, as a rule."""
+    foreign = next((name for name in names if name.partition(".")[0] not in _KNOWN_MODULES), None)
+    heads = Heads(
+        transducer=any(name.startswith(_TRANSDUCER) for name in names),
+        ctc=any(name.startswith((_AUX_CTC, _CTC)) for name in names),
+        aed=any(name.startswith(_AED) for name in names),
+    )
+    if foreign is not None:
+        raise UnsupportedCheckpoint(
+            where, "target", target, f"{', '.join(_CLASSES)}; this class has {foreign[:80]} too"
+        )
+    if heads == Heads() or (heads.aed and (heads.transducer or heads.ctc)):
+        raise UnsupportedCheckpoint(where, "target", target, ", ".join(_CLASSES))
+    return heads

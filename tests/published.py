@@ -1,0 +1,551 @@
+"""Published NeMo checkpoints as tables of facts: the keys of each model_config.yaml with their values, sizes included.
+
+`config` gives the whole YAML of a checkpoint, `stand_in` the same with small sizes: every key stays, numbers that say how
+large a layer is shrink. Used by test_published.py and by scripts/make_published_goldens.py, which runs where NeMo is
+installed and fastscribe is not, so nothing here imports either of them.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+Yaml = dict[str, Any]
+
+ASR = "nemo.collections.asr."
+LANGUAGES = ("be", "de", "en", "es", "fr", "hr", "it", "pl", "ru", "uk")
+DURATIONS = [0, 1, 2, 3, 4]
+LETTERS = [" ", *"abcdefghijklmnopqrstuvwxyz", "'"]
+ARTIFACT = "nemo:0123456789abcdef0123456789abcdef_"
+_LHOTSE_TRAIN = """
+    use_lhotse skip_missing_manifest_entries input_cfg tarred_audio_filepaths manifest_filepath sample_rate shuffle
+    num_workers pin_memory max_duration min_duration text_field batch_duration max_tps use_bucketing bucket_duration_bins
+    bucket_batch_size num_buckets bucket_buffer_size shuffle_buffer_size
+"""
+_LHOTSE_VALIDATION = """
+    use_lhotse manifest_filepath sample_rate batch_size shuffle max_duration min_duration num_workers pin_memory text_field
+"""
+_TARRED_TRAIN = """
+    manifest_filepath sample_rate batch_size shuffle num_workers pin_memory max_duration min_duration is_tarred
+    tarred_audio_filepaths shuffle_n bucketing_strategy bucketing_batch_size
+"""
+_PLAIN_VALIDATION = "manifest_filepath sample_rate batch_size shuffle num_workers pin_memory use_start_end_token"
+
+
+def config(name: str) -> Yaml:
+    """The whole YAML of the checkpoint of this name, with the vocabulary's size but without its pieces."""
+    return copy.deepcopy(CONFIGS[name])
+
+
+def stand_in(config: Yaml, num_labels: int, num_layers: int = 1, width: int = 16) -> Yaml:
+    """The config of a small model of the same kind, for a vocabulary of this size (each of its languages' together)."""
+    small = copy.deepcopy(config)
+    old_width = small["encoder"].get("d_model")
+    if old_width is not None:
+        small["encoder"].update(n_layers=num_layers, d_model=width, n_heads=4)
+        if small["encoder"]["subsampling_conv_channels"] != -1:
+            small["encoder"]["subsampling_conv_channels"] = (
+                8 if small["encoder"]["subsampling"] == "dw_striding" else width
+            )
+    else:
+        for block in small["encoder"]["jasper"]:
+            block.update(filters=width, repeat=1, kernel=[min(block["kernel"][0], 11)])
+        small["encoder"]["jasper"] = small["encoder"]["jasper"][:2] + small["encoder"]["jasper"][-2:]
+    for section in ("decoder", "aux_ctc"):
+        part = small.get(section, {})
+        part = part.get("decoder", part)
+        if isinstance(part.get("feat_in"), int):
+            part["feat_in"] = width
+        for key in ("vocab_size", "num_classes"):
+            if isinstance(part.get(key), int) and part[key] > 0:
+                part[key] = num_labels
+    if "joint" in small:
+        small["joint"]["num_classes"] = num_labels
+        small["joint"]["jointnet"].update(joint_hidden=width, encoder_hidden=width, pred_hidden=width)
+        small["decoder"]["prednet"].update(pred_hidden=width)
+    for key in ("enc_hidden", "pred_hidden", "joint_hidden", "asr_enc_hidden", "lm_enc_hidden", "lm_dec_hidden"):
+        if key in small.get("model_defaults", {}):
+            small["model_defaults"][key] = width
+    if "transf_decoder" in small:
+        small["transf_decoder"]["config_dict"].update(
+            hidden_size=width, inner_size=2 * width, num_layers=1, num_attention_heads=4, max_sequence_length=64
+        )
+        small["head"].update(hidden_size=width, num_classes=num_labels)
+        small["transf_encoder"].update(hidden_size=width, inner_size=2 * width, num_attention_heads=4)
+    return small
+
+
+def key_paths(config: Yaml, prefix: str = "") -> set[str]:
+    """Dotted paths of all keys that hold no section."""
+    paths: set[str] = set()
+    for key, value in config.items():
+        is_section = isinstance(value, dict) and value
+        paths |= key_paths(value, f"{prefix}{key}.") if is_section else {f"{prefix}{key}"}
+    return paths
+
+
+# --- sections -------------------------------------------------------------------------------------------------------
+
+
+def _dataset(keys: str, *more: str) -> Yaml:
+    """Nothing of a data set matters to inference; the keys are there all the same."""
+    return dict.fromkeys([*keys.split(), *more])
+
+
+def _preprocessor(mels: int, **more: Any) -> Yaml:
+    return {
+        "_target_": ASR + "modules.AudioToMelSpectrogramPreprocessor",
+        "sample_rate": 16000,
+        "normalize": "per_feature",
+        "window_size": 0.025,
+        "window_stride": 0.01,
+        "window": "hann",
+        "features": mels,
+        "n_fft": 512,
+        "frame_splicing": 1,
+        "dither": 1e-05,
+        "pad_to": 0,
+        **more,
+    }
+
+
+def _conformer(mels: int, layers: int, width: int, heads: int, kernel: int, **more: Any) -> Yaml:
+    """The encoder of Conformer and FastConformer; the keys of those published first."""
+    return {
+        "_target_": ASR + "modules.ConformerEncoder",
+        "feat_in": mels,
+        "feat_out": -1,
+        "n_layers": layers,
+        "d_model": width,
+        "subsampling": "striding",
+        "subsampling_factor": 4,
+        "subsampling_conv_channels": width,
+        "ff_expansion_factor": 4,
+        "self_attention_model": "rel_pos",
+        "n_heads": heads,
+        "att_context_size": [-1, -1],
+        "xscaling": True,
+        "untie_biases": True,
+        "pos_emb_max_len": 5000,
+        "conv_kernel_size": kernel,
+        "conv_norm_type": "batch_norm",
+        "dropout": 0.1,
+        "dropout_emb": 0.0,
+        "dropout_att": 0.1,
+        **more,
+    }
+
+
+def _fastconformer(mels: int, layers: int, width: int, **more: Any) -> Yaml:
+    """The encoder with the keys that NeMo writes since FastConformer."""
+    added = {
+        "subsampling": "dw_striding",
+        "subsampling_factor": 8,
+        "subsampling_conv_channels": 256,
+        "causal_downsampling": False,
+        "reduction": None,
+        "reduction_position": None,
+        "reduction_factor": 1,
+        "att_context_style": "regular",
+        "xscaling": False,
+        "conv_context_size": None,
+        "dropout_pre_encoder": 0.1,
+        "stochastic_depth_drop_prob": 0.0,
+        "stochastic_depth_mode": "linear",
+        "stochastic_depth_start_layer": 1,
+    }
+    return _conformer(mels, layers, width, 8, 9, **added | more)
+
+
+def _base(target: str, version: str, tokenizer: Yaml | None, preprocessor: Yaml, encoder: Yaml, **more: Any) -> Yaml:
+    tokenized = {} if tokenizer is None else {"tokenizer": tokenizer}
+    return {
+        "sample_rate": 16000,
+        "log_prediction": True,
+        "skip_nan_grad": False,
+        "train_ds": _dataset(_TARRED_TRAIN),
+        "validation_ds": _dataset(_PLAIN_VALIDATION),
+        **tokenized,
+        "preprocessor": preprocessor,
+        "spec_augment": {
+            "_target_": ASR + "modules.SpectrogramAugmentation",
+            "freq_masks": 2,
+            "time_masks": 10,
+            "freq_width": 27,
+            "time_width": 0.05,
+        },
+        "encoder": encoder,
+        "optim": {
+            "name": "adamw",
+            "lr": 2.0,
+            "betas": [0.9, 0.98],
+            "weight_decay": 0.001,
+            "sched": {
+                "name": "NoamAnnealing",
+                "d_model": 512,
+                "warmup_steps": 5000,
+                "warmup_ratio": None,
+                "min_lr": 1e-06,
+            },
+        },
+        "target": ASR + "models." + target,
+        "nemo_version": version,
+        **more,
+    }
+
+
+def _bpe(**more: Any) -> Yaml:
+    files = {"model_path": "tokenizer.model", "vocab_path": "vocab.txt", "spe_tokenizer_vocab": "tokenizer.vocab"}
+    return {"dir": None, "type": "bpe", **{key: ARTIFACT + file for key, file in files.items()}, **more}
+
+
+def _aggregate(languages: tuple[str, ...], **more: Any) -> Yaml:
+    return {"type": "agg", "langs": {language: _bpe() for language in languages}, **more}
+
+
+def _ctc_head(width: int | None, labels: int) -> Yaml:
+    return {"_target_": ASR + "modules.ConvASRDecoder", "feat_in": width, "num_classes": labels, "vocabulary": []}
+
+
+def _ctc(width: int, labels: int) -> Yaml:
+    return {"decoder": _ctc_head(width, labels), "ctc_reduction": "mean_batch", "decoding": {"strategy": "greedy"}}
+
+
+def _aux_ctc(width: int | None, labels: int, **decoding: Any) -> Yaml:
+    aux = {"ctc_loss_weight": 0.3, "use_cer": False, "ctc_reduction": "mean_batch"}
+    return {
+        "aux_ctc": aux | {"decoder": _ctc_head(width, labels), "decoding": {"strategy": "greedy"} | decoding},
+        "interctc": {"loss_weights": [], "apply_at_layers": []},
+    }
+
+
+def _transducer(width: int, labels: int, layers: int, hidden: int = 640, fused: int = 4, **greedy: Any) -> Yaml:
+    sizes = {
+        "joint_hidden": hidden,
+        "activation": "relu",
+        "dropout": 0.2,
+        "encoder_hidden": width,
+        "pred_hidden": hidden,
+    }
+    return {
+        "compute_eval_loss": False,
+        "rnnt_reduction": "mean_volume",
+        "model_defaults": {"enc_hidden": width, "pred_hidden": hidden, "joint_hidden": hidden},
+        "decoder": {
+            "_target_": ASR + "modules.RNNTDecoder",
+            "normalization_mode": None,
+            "random_state_sampling": False,
+            "blank_as_pad": True,
+            "prednet": {"pred_hidden": hidden, "pred_rnn_layers": layers, "t_max": None, "dropout": 0.2},
+            "vocab_size": labels,
+        },
+        "joint": {
+            "_target_": ASR + "modules.RNNTJoint",
+            "log_softmax": None,
+            "preserve_memory": False,
+            "fuse_loss_wer": fused > 0,
+            "fused_batch_size": fused,
+            "jointnet": sizes,
+            "num_classes": labels,
+            "vocabulary": [],
+        },
+        "decoding": {
+            "strategy": "greedy_batch",
+            "greedy": {"max_symbols": 10} | greedy,
+            "beam": {
+                "beam_size": 2,
+                "return_best_hypothesis": False,
+                "score_norm": True,
+                "tsd_max_sym_exp": 50,
+                "alsd_max_target_len": 2.0,
+            },
+        },
+        "loss": {"loss_name": "default"},
+        "labels": [],
+    }
+
+
+def _rnnt(*sizes: int, **more: Any) -> Yaml:
+    warp = {"warprnnt_numba_kwargs": {"fastemit_lambda": 0.0, "clamp": -1.0}}
+    whole = _transducer(*sizes, **more)
+    return whole | {"loss": {"loss_name": "default", **warp}, "variational_noise": {"start_step": 0, "std": 0.0}}
+
+
+def _tdt(*sizes: int, **more: Any) -> Yaml:
+    whole = _transducer(*sizes, **more)
+    whole["model_defaults"] |= {"tdt_durations": DURATIONS, "num_tdt_durations": 5}
+    whole["joint"]["num_extra_outputs"] = 5
+    whole["decoding"] |= {"model_type": "tdt", "durations": DURATIONS}
+    kwargs = {"fastemit_lambda": 0.0, "clamp": -1.0, "durations": DURATIONS, "sigma": 0.02, "omega": 0.1}
+    return whole | {"loss": {"loss_name": "tdt", "tdt_kwargs": kwargs}}
+
+
+def _canary(version: str, layers: int, decoder_layers: int, languages: tuple[str, ...], form: str, **more: Any) -> Yaml:
+    width, hidden = 1024, 1024
+    dropouts = {f"{where}_dropout": 0.1 for where in ("ffn", "attn_score", "attn_layer")}
+    modules = ASR + "modules.transformer."
+    unified = _bpe(
+        custom_tokenizer={"_target_": "nemo.collections.common.tokenizers.canary_tokenizer.CanaryBPETokenizer"}
+    )
+    custom = {"_target_": "nemo.collections.common.tokenizers.canary_tokenizer.CanaryTokenizer", "tokenizers": None}
+    aggregate = _aggregate(("spl_tokens", *languages), custom_tokenizer=custom)
+    return _base(
+        "aed_multitask_models.EncDecMultiTaskModel",
+        version,
+        aggregate if languages else unified,
+        _preprocessor(128, log=True, pad_value=0.0),
+        _fastconformer(128, layers, width, use_bias=True),
+        label_smoothing=0.0,
+        use_loss_mask_for_prompt=False,
+        context_len_for_AR_decoding=5,
+        prompt_format=form,
+        prompt_defaults=[
+            {"role": "user", "slots": {"source_lang": "<|en|>", "target_lang": "<|en|>", "pnc": "<|pnc|>"}}
+        ],
+        model_defaults={"asr_enc_hidden": width, "lm_enc_hidden": hidden, "lm_dec_hidden": hidden},
+        transf_encoder={
+            "_target_": modules + "transformer_encoders.TransformerEncoder",
+            "num_layers": 0,
+            "hidden_size": hidden,
+            "inner_size": 4 * hidden,
+            "num_attention_heads": 8,
+            **dropouts,
+            "mask_future": False,
+            "pre_ln": True,
+            "pre_ln_final_layer_norm": True,
+        },
+        transf_decoder={
+            "_target_": modules + "get_nemo_transformer",
+            "model_name": None,
+            "pretrained": False,
+            "encoder": None,
+            "pre_ln_final_layer_norm": True,
+            "config_dict": {
+                "max_sequence_length": 1024,
+                "num_token_types": 0,
+                "embedding_dropout": 0.1,
+                "learn_positional_encodings": False,
+                "hidden_size": hidden,
+                "inner_size": 4 * hidden,
+                "num_layers": decoder_layers,
+                "num_attention_heads": 8,
+                **dropouts,
+                "hidden_act": "relu",
+                "pre_ln": True,
+                "vocab_size": "None",
+            },
+        },
+        head={
+            "_target_": ASR + "parts.submodules.token_classifier.TokenClassifier",
+            "num_layers": 1,
+            "activation": "relu",
+            "log_softmax": True,
+            "hidden_size": hidden,
+            "num_classes": 0,
+            "dropout": 0.0,
+            "use_transformer_init": True,
+        },
+        decoding={
+            "strategy": "beam",
+            "return_best_hypothesis": True,
+            "beam": {"beam_size": 1, "len_pen": 0.0, "max_generation_delta": 50},
+        },
+        loss={
+            "_target_": "nemo.collections.common.losses.smoothed_cross_entropy.SmoothedCrossEntropyLoss",
+            "label_smoothing": 0.0,
+            "pad_id": 2,
+        },
+        **more,
+    )
+
+
+def _jasper_block(filters: int, kernel: int, repeat: int, stride: int = 1, dilation: int = 1, **more: Any) -> Yaml:
+    sizes = {"filters": filters, "repeat": repeat, "kernel": [kernel], "stride": [stride], "dilation": [dilation]}
+    return sizes | {"dropout": 0.0, "residual": False} | more
+
+
+def _quartznet() -> Yaml:
+    sizes = ((256, 33), (256, 39), (512, 51), (512, 63), (512, 75))
+    middle = [_jasper_block(n, k, 5, residual=True, separable=True) for n, k in sizes for _ in range(3)]
+    first, last = _jasper_block(256, 33, 1, 2, separable=True), _jasper_block(512, 87, 1, 1, 2, separable=True)
+    encoder = {"_target_": ASR + "modules.ConvASREncoder", "feat_in": 64, "activation": "relu", "conv_mask": True}
+    encoder["jasper"] = [first, *middle, last, _jasper_block(1024, 1, 1)]
+    preprocessor = _preprocessor(64, pad_to=16, stft_conv=False, window_size=0.02)
+    whole = _base("ctc_models.EncDecCTCModel", "1.0.0", None, preprocessor, encoder, labels=LETTERS)
+    return whole | {"decoder": _ctc_head(1024, 28) | {"vocabulary": LETTERS}}
+
+
+# --- the checkpoints ------------------------------------------------------------------------------------------------
+
+_RNNT, _CTC = "rnnt_bpe_models.EncDecRNNTBPEModel", "ctc_bpe_models.EncDecCTCModelBPE"
+_HYBRID = "hybrid_rnnt_ctc_bpe_models.EncDecHybridRNNTCTCBPEModel"
+_EU = _aggregate(LANGUAGES)
+_ENES = _aggregate(("en", "es"))
+
+
+def _parakeet_v3(version: str = "2.3.0rc5", labels: int = 8192) -> Yaml:
+    whole = _base(
+        _RNNT,
+        version,
+        _bpe(),
+        _preprocessor(128, log=True, pad_value=0.0),
+        _fastconformer(128, 24, 1024, use_bias=False),
+        **_tdt(1024, labels, 2),
+        # Left over: this class has no CTC head, and the weights have none.
+        **_aux_ctc(None, -1),
+    )
+    sched = {"name": "CosineAnnealing", "warmup_steps": 0, "warmup_ratio": None, "min_lr": 1e-06}
+    datasets = {"train_ds": _dataset(_LHOTSE_TRAIN), "validation_ds": _dataset(_LHOTSE_VALIDATION)}
+    return whole | datasets | {"optim": whole["optim"] | {"sched": sched}}
+
+
+def _parakeet_110m() -> Yaml:
+    whole = _base(
+        _HYBRID,
+        "1.23.0",
+        _bpe(),
+        _preprocessor(80),
+        _fastconformer(80, 17, 512),
+        **_tdt(512, 1024, 1),
+        **_aux_ctc(512, 1024, greedy={}),
+        test_ds=None,
+        data={
+            "train_ds": {"shuffle_buffer_size": 20000, "buffer_size": 20000},
+            "validation_ds": {"num_workers": 4},
+        },
+    )
+    lhotse = "shard_manifests use_lhotse use_bucketing num_buckets bucket_duration_bins batch_duration defer_setup"
+    return whole | {"train_ds": _dataset(_TARRED_TRAIN, *lhotse.split())}
+
+
+def _parakeet_unified() -> Yaml:
+    streaming = {
+        "att_chunk_context_size": [[70], [1, 2, 7, 13], [0, 1, 2, 3, 4, 7, 13]],
+        "att_context_style": "chunked_limited_with_rc",
+        "conv_context_style": "dcc",
+    }
+    whole = _base(
+        _RNNT,
+        "2.7.0rc0",
+        _bpe(),
+        _preprocessor(128, pad_value=0.0),
+        _fastconformer(128, 24, 1024, xscaling=True, **streaming),
+        **_transducer(1024, 1024, 2, fused=-1, use_cuda_graph_decoder=False),
+    )
+    whole["loss"] |= {"offline_loss_weight": 0.3, "streaming_loss_weight": 0.7}
+    sched = {"name": "CosineAnnealing", "warmup_steps": 3000, "warmup_ratio": None, "min_lr": 5e-06}
+    train = _dataset(_LHOTSE_TRAIN, "batch_size", "augmentor")
+    return whole | {"train_ds": train, "validation_ds": {}, "optim": whole["optim"] | {"sched": sched}}
+
+
+def _streaming(target: str, version: str, **more: Any) -> Yaml:
+    """A cache-aware streaming encoder."""
+    causal = {
+        "use_bias": False,
+        "causal_downsampling": True,
+        "att_context_size": [[70, 13], [70, 6], [70, 1], [70, 0]],
+        "att_context_style": "chunked_limited",
+        "conv_norm_type": "layer_norm",
+        "conv_context_size": "causal",
+    }
+    preprocessor = _preprocessor(128, log=True, pad_value=0.0, normalize="NA")
+    return _base(target, version, _bpe(), preprocessor, _fastconformer(128, 24, 1024, **causal), **more)
+
+
+def _plain_conformer(target: str, tokenizer: Yaml | None, layers: int, width: int, head: Yaml, **more: Any) -> Yaml:
+    return _base(
+        target, "1.8.0", tokenizer, _preprocessor(80, log=True), _conformer(80, layers, width, 4, 31), **head, **more
+    )
+
+
+def _characters(whole: Yaml) -> Yaml:
+    """With a vocabulary of characters. Those of the published ones are other languages'."""
+    joint = whole["joint"] | {"num_classes": len(LETTERS), "vocabulary": LETTERS}
+    return whole | {"labels": LETTERS, "joint": joint}
+
+
+CONFIGS: dict[str, Yaml] = {
+    "parakeet-tdt-0.6b-v3": _parakeet_v3(),
+    "parakeet-tdt-0.6b-v2": _parakeet_v3("2.2.0rc0", 1024),
+    "parakeet-tdt-1.1b": _base(
+        _RNNT,
+        "1.22.0",
+        _bpe(),
+        _preprocessor(80, log=True, pad_value=0.0),
+        _fastconformer(80, 42, 1024),
+        **_tdt(1024, 1024, 2),
+    ),
+    "parakeet-tdt_ctc-110m": _parakeet_110m(),
+    "parakeet-tdt_ctc-1.1b": _base(
+        _HYBRID,
+        "1.23.0",
+        _bpe(),
+        _preprocessor(80),
+        _fastconformer(80, 42, 1024),
+        **_tdt(1024, 1024, 2),
+        **_aux_ctc(1024, 1024, greedy={}),
+    ),
+    "parakeet-rnnt-0.6b": _base(
+        _RNNT, "1.22.0", _bpe(), _preprocessor(80), _fastconformer(80, 24, 1024, xscaling=True), **_rnnt(1024, 1024, 2)
+    ),
+    "parakeet-rnnt-1.1b": _base(
+        _RNNT, "1.22.0", _bpe(), _preprocessor(80), _fastconformer(80, 42, 1024), **_rnnt(1024, 1024, 2)
+    ),
+    "parakeet-ctc-0.6b": _base(
+        _CTC, "1.22.0", _bpe(), _preprocessor(80), _fastconformer(80, 24, 1024, xscaling=True), **_ctc(1024, 1024)
+    ),
+    "parakeet-ctc-1.1b": _base(
+        _CTC, "1.22.0", _bpe(), _preprocessor(80), _fastconformer(80, 42, 1024), **_ctc(1024, 1024)
+    ),
+    "parakeet-unified-en-0.6b": _parakeet_unified(),
+    "canary-1b": _canary("1.23.0", 24, 24, ("en", "de", "es", "fr"), "canary"),
+    "canary-1b-flash": _canary("2.1.0", 32, 4, ("en", "de", "es", "fr"), "canary2"),
+    "canary-180m-flash": _canary("2.1.0", 17, 4, ("en", "de", "es", "fr"), "canary2"),
+    "canary-1b-v2": _canary("2.3.0", 32, 8, (), "canary2"),
+    "stt_en_fastconformer_ctc_large": _base(
+        _CTC, "1.20.0", _bpe(), _preprocessor(80), _fastconformer(80, 18, 512), **_ctc(512, 1024)
+    ),
+    "stt_en_fastconformer_transducer_large": _base(
+        _RNNT, "1.20.0", _bpe(), _preprocessor(80), _fastconformer(80, 17, 512), **_rnnt(512, 1024, 1)
+    ),
+    "stt_en_fastconformer_hybrid_large_pc": _base(
+        _HYBRID,
+        "1.20.0",
+        _bpe(),
+        _preprocessor(80),
+        _fastconformer(80, 17, 512),
+        **_rnnt(512, 1024, 1),
+        **_aux_ctc(512, 1024),
+    ),
+    "stt_multilingual_fastconformer_hybrid_large_pc": _base(
+        _HYBRID,
+        "1.20.0",
+        _EU,
+        _preprocessor(80),
+        _fastconformer(80, 17, 512),
+        **_rnnt(512, 2560, 1),
+        **_aux_ctc(512, 2560),
+    ),
+    "stt_enes_conformer_ctc_large": _plain_conformer(_CTC, _ENES, 18, 512, _ctc(512, 1024)),
+    "stt_enes_conformer_transducer_large": _plain_conformer(_RNNT, _ENES, 17, 512, _rnnt(512, 2048, 1)),
+    "stt_en_conformer_ctc_small": _plain_conformer(_CTC, _bpe(), 16, 176, _ctc(176, 1024)),
+    "stt_en_conformer_transducer_large": _plain_conformer(_RNNT, _bpe(), 17, 512, _rnnt(512, 1024, 1)),
+    "stt_zh_conformer_transducer_large": _characters(
+        _plain_conformer("rnnt_models.EncDecRNNTModel", None, 17, 512, _rnnt(512, 28, 1))
+    ),
+    "stt_en_quartznet15x5": _quartznet(),
+}
+# Named in one line that says why.
+UNSUPPORTED: dict[str, tuple[Yaml, str]] = {
+    "nemotron-3.5-asr-streaming-0.6b": (
+        _streaming(
+            "rnnt_bpe_models_prompt.EncDecRNNTBPEModelWithPrompt",
+            "2.8.0rc0",
+            **_rnnt(1024, 13087, 2),
+            **_aux_ctc(None, -1),
+            num_prompts=128,
+        ),
+        "language prompts",
+    ),
+    "nemotron-speech-streaming-en-0.6b": (_streaming(_RNNT, "2.6.0", **_rnnt(1024, 1024, 2)), "streaming"),
+}
