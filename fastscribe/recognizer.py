@@ -124,6 +124,11 @@ class Recognizer:
         """As the decoder's words are timed (transcript.assemble)."""
         return DECODERS[self.decoder_name].punctuation_takes_no_time
 
+    @property
+    def recovers_gaps(self) -> bool:
+        """Options.recover_gaps where the user leaves it open."""
+        return DECODERS[self.decoder_name].recovers_gaps
+
     def num_frames(self, batch: Batch) -> int:
         """Encoder frames of the longest row."""
         return self.model.config.num_frames(int(batch.lengths_B.max()) / self.sample_rate)

@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from fastscribe.stats import RunStats, Stopwatch
+from fastscribe.terminal import report_table
 
 
 def stats(**changes) -> RunStats:
@@ -29,6 +30,14 @@ def test_rtfx_padding_and_cost() -> None:
     assert run.rtfx == 100.0
     assert run.padding_share == pytest.approx(0.05)
     assert run.usd_per_1000_audio_hours == pytest.approx(20.0)  # 1,000 h of audio take 10 h
+
+
+def test_recovered_words_are_reported_and_shown() -> None:
+    run = stats(gaps=2, gap_s=3.21, recovered_words=7, recovered_s=2.34567)
+    report = run.to_json()
+    assert (report["recovered_words"], report["recovered_s"]) == (7, 2.346)
+    assert "2 (3.2 s); 7 words recovered (2.3 s)" in report_table(run)
+    assert "recovered" not in report_table(stats())
 
 
 def test_no_price_no_cost() -> None:

@@ -36,6 +36,8 @@ class DecoderFamily:
     has_prompt: bool = False  # is told what to write (Options.language and the others)
     has_beam: bool = False  # can keep several hypotheses in view (Options.beam)
     punctuation_takes_no_time: bool = False
+    # Options.recover_gaps where the user leaves it open.
+    recovers_gaps: bool = False
 
 
 def _ctc(model: Model, checkpoint: Checkpoint, device: torch.device, options: Options, say: Say) -> Decoder:
