@@ -32,12 +32,11 @@ Say = Callable[[str], None]
 class DecoderFamily:
     # For a model that is on its device in its dtype; Say gets a line for what cannot be had. Raises UsageError.
     build: Callable[[Model, Checkpoint, torch.device, Options, Say], Decoder]
+    recovers_gaps: bool  # Options.recover_gaps where the user leaves it open
     held: Callable[[Model], Held] = lambda model: Held()  # little, beside the encoder's
     has_prompt: bool = False  # is told what to write (Options.language and the others)
     has_beam: bool = False  # can keep several hypotheses in view (Options.beam)
     punctuation_takes_no_time: bool = False
-    # Options.recover_gaps where the user leaves it open.
-    recovers_gaps: bool = False
 
 
 def _ctc(model: Model, checkpoint: Checkpoint, device: torch.device, options: Options, say: Say) -> Decoder:
@@ -76,9 +75,11 @@ def _aed_held(model: Model) -> Held:
     return aed.held(model.aed)
 
 
+# recovers_gaps, by scripts/measure_gap_recovery (docs/bench/gaps/cpu.json; docs/log.md, 2026-11-22):
+# XXX
 DECODERS: dict[DecoderName, DecoderFamily] = {
-    "ctc": DecoderFamily(_ctc),
-    "rnnt": DecoderFamily(_transducer, has_beam=True),
-    "tdt": DecoderFamily(_transducer, has_beam=True, punctuation_takes_no_time=True),
-    "aed": DecoderFamily(_aed, _aed_held, has_prompt=True),
+    "ctc": DecoderFamily(_ctc, recovers_gaps=False),
+    "rnnt": DecoderFamily(_transducer, recovers_gaps=False, has_beam=True),
+    "tdt": DecoderFamily(_transducer, recovers_gaps=False, has_beam=True, punctuation_takes_no_time=True),
+    "aed": DecoderFamily(_aed, recovers_gaps=False, held=_aed_held, has_prompt=True),
 }
