@@ -7,6 +7,7 @@
     │   └── WeightsMismatch         lists missing and unexpected weight names
     ├── AudioError                  one recording that cannot be read; the run turns it into a Failure and goes on
     ├── ManifestError               one manifest row that cannot be used; likewise
+    ├── ModelOutputError            what the model made of one stretch of audio is no transcript; likewise
     ├── DeviceFailed                the GPU can do nothing more in this process; the run stops, what is written stays
     ├── SideFailed                  one side of a comparison gave up (in bench/against/process.py)
     └── OutputError                 a result that cannot be written (disk full ..); the run stops, what is written stays
@@ -18,6 +19,8 @@ from __future__ import annotations
 
 import reprlib
 from collections.abc import Iterable
+
+from fastscribe.plain_text import escaped
 
 _REPR = reprlib.Repr()
 _REPR.maxlevel, _REPR.maxstring, _REPR.maxother = 3, 120, 120
@@ -41,8 +44,8 @@ class UsageError(FastscribeError):
 
 class CheckpointError(FastscribeError):
     def __init__(self, where: object, problem: str) -> None:
-        line = f"{where}: {' '.join(problem.split())[:_MAX_PROBLEM]}"  # names in a file may hold line breaks,
-        super().__init__("".join(c if c.isprintable() else ascii(c)[1:-1] for c in line))  # and what a terminal obeys
+        # Names in a file may hold line breaks, and what a terminal obeys.
+        super().__init__(escaped(f"{where}: {' '.join(problem.split())[:_MAX_PROBLEM]}"))
 
 
 class UnsupportedCheckpoint(CheckpointError):
@@ -79,6 +82,10 @@ class AudioError(FastscribeError):
 class ManifestError(FastscribeError):
     def __init__(self, path: str, line_number: int, problem: str) -> None:
         super().__init__(f"{path}: line {line_number}: {problem}")
+
+
+class ModelOutputError(FastscribeError):
+    """NaN or infinite numbers, or more tokens than any speech has."""
 
 
 class DeviceFailed(FastscribeError):

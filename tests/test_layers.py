@@ -20,6 +20,7 @@ LAYERS = (
         "processors",
         "plain_text",
         "regular_file",
+        "standard_streams",
         "model_location",
         "prices",
     ),
@@ -28,7 +29,9 @@ LAYERS = (
         "long_audio",
         "batching",
         "tokenizer",
+        "text_encoder",
         "transcript",
+        "word_times",
         "output",
         "resume",
         "evaluation",
@@ -51,11 +54,13 @@ LAYERS = (
         "checkpoint",
         "describe",
         "decode.decoder",
+        "decode.checked",
         "decode.greedy",
         "decode.beam",
         "decode.ctc",
+        "decode.forced_alignment",
     ),
-    ("decode.fast_predictor", "decode.aed"),
+    ("decode.fast_predictor", "decode.aed", "decode.aligning"),
     ("decode.label_looping",),
     ("decode.cuda_while", "decode.batched_beam"),
     ("decode.loops",),
@@ -73,7 +78,7 @@ WITHOUT_TORCH = LAYERS[0] + LAYERS[1] + ("terminal", "cli", "describe")
 WITHOUT_TORCH += ("training.manifest", "training.buckets", "training.batch_search", "training.bpe")
 WITHOUT_TORCH += ("bench.document", "bench.stored", "bench.cost", "bench.diff", "bench.energy")
 WITHOUT_TORCH += ("bench.against.peers", "bench.against.process", "bench.against.recordings", "bench.against.worker")
-WITHOUT_TORCH += ("bench.work", "decode.prompt")
+WITHOUT_TORCH += ("bench.work", "decode.prompt", "checkpoint", "language_model")
 WITHOUT_TORCH += ("training.recipe", "training.augment_config", "training.plot")
 
 

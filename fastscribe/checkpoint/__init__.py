@@ -1,8 +1,8 @@
 """Checkpoints as data: a config, a tokenizer and named float tensors, from whichever of three formats a path holds.
 
-A checkpoint runs no code here and writes nothing: weights come through safetensors or torch's weights_only loader, after a
-look at what they claim to be; YAML through the safe loader; a tar is read member by member; and a path that is no ordinary
-file is not opened.
+A checkpoint runs no code here and writes nothing: weights are found by the headers of their files, which are checked first,
+and read one tensor at a time when something asks for them; YAML comes through the safe loader; a tar is read member by
+member; and a path that is no ordinary file is not opened.
 """
 
 from __future__ import annotations

@@ -9,9 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from fastscribe.checkpoint import hf_canary, names
+from fastscribe.checkpoint.lazy_weights import LazyWeights, TensorSource
 from fastscribe.checkpoint.validate import validate
 from fastscribe.checkpoint.value import Checkpoint, Section, odd_values_refused, one_line, read_json, read_tokenizer
 from fastscribe.checkpoint.weights import load_safetensors
@@ -41,10 +40,10 @@ def read(folder: Path, config: Mapping[str, Any]) -> Checkpoint:
     if model.aed is not None:
         hf_canary.check_tokens(section, tokenizer.pieces)
         weights = hf_canary.completed(weights, model.aed)
-    return Checkpoint(folder, "huggingface", model, tokenizer, weights)
+    return Checkpoint(folder, "huggingface", model, tokenizer, LazyWeights(weights))
 
 
-def _weights(folder: Path) -> dict[str, torch.Tensor]:
+def _weights(folder: Path) -> dict[str, TensorSource]:
     """One file, or the shards that the index lists."""
     index = folder / "model.safetensors.index.json"
     if not index.exists():
@@ -55,7 +54,7 @@ def _weights(folder: Path) -> dict[str, torch.Tensor]:
         raise CheckpointError(index, f"cannot be read: {one_line(error)}") from error
     if any(not isinstance(shard, str) or Path(shard).name != shard for shard in shards):
         raise CheckpointError(index, "refused: a shard's name leaves the folder")
-    return {name: tensor for shard in shards for name, tensor in load_safetensors(folder / shard).items()}
+    return {name: source for shard in shards for name, source in load_safetensors(folder / shard).items()}
 
 
 def _feature_extractor(folder: Path) -> Section:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fastscribe.cli.app import MODEL_HELP, app, option
-from fastscribe.terminal import say
+from fastscribe.terminal import say, without_mp3_chatter
 
 if TYPE_CHECKING:
     import torch
@@ -92,7 +92,7 @@ def train(
     if init is not None and is_recipe and has_model_section(recipe):
         told(f"{recipe}: its model section is not used: --init brings the model")
     folder = RunFolder(output_dir)
-    with closing(folder.lock()) if ranks.rank == 0 else nullcontext():
+    with closing(folder.lock()) if ranks.rank == 0 else nullcontext(), without_mp3_chatter():
         checkpoint = read_checkpoint(locate(init, say)) if init is not None else None
         material = prepare(chosen, checkpoint, told, recipe if is_recipe else "the default recipe")
         chosen_device = _join(device, ranks)
@@ -262,11 +262,7 @@ class _Display:
         if self._is_shown and progress.epoch > self._told:
             self._told = progress.epoch
             line = f"epoch {progress.epoch}: {_said(self._trainer)}"
-            if self._bar is None:
-                say(line)
-            else:
-                with suppress(OSError):
-                    self._bar.console.print(f"fastscribe: {line}", markup=False, highlight=False, soft_wrap=True)
+            say(line, self._bar)
 
 
 def _shortly(trainer: Trainer) -> str:

@@ -136,7 +136,8 @@ def transcribe(
     timestamps: Annotated[
         bool,
         option(
-            "--timestamps", help="Canary: have the model write the words' times too, which takes about twice as long."
+            "--timestamps",
+            help="Canary: word times, from the checkpoint's aligner or written by the model; up to twice as long.",
         ),
     ] = False,
     max_utterance_s: Annotated[

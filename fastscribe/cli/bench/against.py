@@ -8,7 +8,7 @@ from typing import Any
 
 from fastscribe.cli.bench.common import numbers, result
 from fastscribe.errors import UsageError
-from fastscribe.terminal import say, show
+from fastscribe.terminal import say, show, show_table
 
 PEER_PYTHON_HELP = "Python of the environment that has the peer. Default: the one that runs this."
 PEER_MODEL_HELP = "The peer's own model, where it is not --model. faster-whisper and onnx-asr need one."
@@ -54,11 +54,11 @@ def run(
         asked = Comparison(other, python, inputs, path, name, its_model, same, str(at), dtype or "auto", sizes, runs)
         with result("against", at, turns.CASE_KEYS, json_file, report_html) as found:
             compare(asked, found, show)
-            show(_table(found["rows"]))
+            show_table(_table(found["rows"]))
             for line in turns.about(found, peer):
                 show(line)
     except SideFailed as error:
-        show(error.messages)
+        show_table(error.messages)
         raise
 
 
