@@ -278,6 +278,8 @@ class Options:
     vad: VadName = "energy"  # what says where it is quiet, and where speech has been left without words
     channel: int | None = None  # None: mean of all channels
     window: int = 20_000  # inputs probed and sorted together, at most
+    # Decode speech that came out without words again, and add the words found. None: as the decoder's family (DECODERS).
+    recover_gaps: bool | None = None
     threads: int | None = None  # that read audio; None: by the number of processors
     attention: str | None = None  # parse_attention's; None: what the checkpoint says
     # For models that are told what to write (AedConfig); None elsewhere, and there: English, the same, yes.
@@ -295,6 +297,8 @@ class Options:
             raise UsageError(f"vad {self.vad!r}: not one of {', '.join(get_args(VadName))}")
         if self.beam is not None and (type(self.beam) is not int or self.beam < 1):
             raise UsageError(f"beam {self.beam!r}: not a number from 1")
+        if self.recover_gaps is not None and type(self.recover_gaps) is not bool:
+            raise UsageError(f"recover_gaps {self.recover_gaps!r}: not True, False or None")
         for name, least in (("batch_frames", 1), ("batch_size", 1), ("window", 1), ("threads", 1), ("channel", 0)):
             value = getattr(self, name)
             if value is not None and value != "auto" and not (isinstance(value, int) and value >= least):

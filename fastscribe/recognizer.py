@@ -172,6 +172,11 @@ class Recognizer:
         return DECODERS[self.decoder_name].punctuation_takes_no_time
 
     @property
+    def recovers_gaps(self) -> bool:
+        """Options.recover_gaps where the user leaves it open."""
+        return DECODERS[self.decoder_name].recovers_gaps
+
+    @property
     def token_frame_s(self) -> float:
         """Seconds that a frame of Hypothesis.token_frames stands for."""
         return (self.aligner.model if self.aligner else self.model).config.frame_s

@@ -30,7 +30,7 @@ from fastscribe.checkpoint import Checkpoint, read_checkpoint
 from fastscribe.config import Options
 from fastscribe.device import host_array, launching
 from fastscribe.engine import Engine, Outcome
-from fastscribe.long_audio.second_look import Look, SecondLooks
+from fastscribe.long_audio.gap_recovery import Candidate, GapRecovery
 from fastscribe.long_audio.segment import split
 from fastscribe.long_audio.vad import check_vad
 from fastscribe.lookahead import map_ahead
@@ -78,6 +78,8 @@ class Progress:
     planned_s: float = 0.0  # of files probed
     gaps: int = 0  # stretches with speech in which no words were found, in files transcribed
     gap_s: float = 0.0
+    recovered_words: int = 0  # that gap recovery added, in files transcribed
+    recovered_s: float = 0.0
     padded_frames: int = 0
     real_frames: int = 0
     stopwatch: Stopwatch = field(default_factory=Stopwatch)
@@ -93,6 +95,8 @@ class Transcriber:
         self.engine = engine
         self.recognizer = engine.recognizer
         self.options = options
+        asked = options.recover_gaps
+        self.recovers_gaps = self.recognizer.recovers_gaps if asked is None else asked
         self.load_s = load_s
         self.progress = Progress()
         self.watcher: Watcher | None = None
@@ -196,25 +200,29 @@ class Transcriber:
             if isinstance(result, Failure):
                 self.progress.failed += 1
             else:
-                self.progress.audio_s += result.audio.duration_s
-                self.progress.gaps += len(result.gaps)
-                self.progress.gap_s += sum(gap.end_s - gap.start_s for gap in result.gaps)
+                self._count_transcript(result, 1)
             yield result  # a caller that cannot write it says so with `not_written`
 
     def not_written(self, transcript: Transcript) -> None:
         """Counts a transcript that was made and could not be kept as failed."""
         self.progress.failed += 1
-        self.progress.audio_s -= transcript.audio.duration_s
-        self.progress.gaps -= len(transcript.gaps)
-        self.progress.gap_s -= sum(gap.end_s - gap.start_s for gap in transcript.gaps)
+        self._count_transcript(transcript, -1)
+
+    def _count_transcript(self, transcript: Transcript, sign: int) -> None:
+        progress, recovered = self.progress, [segment for segment in transcript.segments if segment.recovered]
+        progress.audio_s += sign * transcript.audio.duration_s
+        progress.gaps += sign * len(transcript.gaps)
+        progress.gap_s += sign * sum(gap.end_s - gap.start_s for gap in transcript.gaps)
+        progress.recovered_words += sign * sum(len(segment.words) for segment in recovered)
+        progress.recovered_s += sign * sum(segment.end_s - segment.start_s for segment in recovered)
 
     def _results(self, windows: Windows[Prepared]) -> Iterator[Transcript | Failure]:
-        pending = _Pending(SecondLooks(self.options, self._threads))
-        with closing(pending.looks), closing(self.engine), launching(self.recognizer.device):
+        pending = _Pending(GapRecovery(self.options, self.recovers_gaps, self._threads))
+        with closing(pending.recovery), closing(self.engine), launching(self.recognizer.device):
             yield from self._work(self._plans(windows, pending), pending)
-            while pending.is_looking:
-                yield from self._looked_at(pending, wait=True)
-                yield from self._work(self.plan(pending.take_again()), pending)
+            while pending.is_recovering:
+                yield from self._searched(pending, wait=True)
+                yield from self._work(self.plan(pending.take_candidates()), pending)
 
     def _work(self, plans: Iterator[tuple[Utterance, ...]], pending: _Pending) -> Iterator[Transcript | Failure]:
         """Batches through the model, and what becomes whole by them."""
@@ -232,7 +240,7 @@ class Transcriber:
                 with self.progress.stopwatch.time("wait_for_audio"):
                     item = next(loaded, None)
                 yield from pending.take_failures()
-                yield from self._looked_at(pending, wait=False)
+                yield from self._searched(pending, wait=False)
                 if item is None:
                     break
                 batch, failures = item
@@ -249,7 +257,7 @@ class Transcriber:
             self.progress.planned_s += sum(map(_seconds, window))
             if not window:
                 yield ()
-            yield from self.plan([*utterances, *pending.take_again()])
+            yield from self.plan([*utterances, *pending.take_candidates()])
 
     def num_frames(self, utterance: Utterance) -> int:
         return self.config.num_frames(utterance.duration_s)
@@ -273,36 +281,38 @@ class Transcriber:
     def _finished(self, pending: _Pending, parts: Parts | Failure | None) -> Iterator[Transcript | Failure]:
         """What there is to say of a recording after one more of its utterances: often nothing yet."""
         if isinstance(parts, Failure):
-            look = pending.looked_at.pop(parts.index, None)  # a stretch failed; what was there before stands
-            yield parts if look is None else look.with_gaps(look.transcript, ())
+            candidate = pending.candidates.pop(parts.index, None)  # recovery failed; the words from before it stand
+            yield parts if candidate is None else candidate.with_gaps(candidate.transcript, ())
         elif parts is not None:
             audio = parts[0][0].audio
-            look = pending.looked_at.pop(audio.index, None)
-            result = self._assemble(audio, parts) if look is None else self._assemble_again(look, parts)
-            if look is not None or isinstance(result, Failure) or not pending.looks.begin(result, parts):
+            candidate = pending.candidates.pop(audio.index, None)
+            result = self._assemble(audio, parts) if candidate is None else self._assemble_again(candidate, parts)
+            if candidate is not None or isinstance(result, Failure) or not pending.recovery.submit(result, parts):
                 yield result
 
-    def _looked_at(self, pending: _Pending, wait: bool) -> Iterator[Transcript | Failure]:
-        """Recordings whose wordless stretches hold nothing to decode again; the others wait for that."""
-        for look in pending.looks.take(wait):
-            if look.failure is not None:
-                yield look.failure
-            elif look.to_decode:
-                pending.expect_again(look)
+    def _searched(self, pending: _Pending, wait: bool) -> Iterator[Transcript | Failure]:
+        """Recordings that were searched for gaps and have nothing to decode again; the others wait for that."""
+        for candidate in pending.recovery.take(wait):
+            if candidate.failure is not None:
+                yield candidate.failure
+            elif candidate.to_decode:
+                pending.expect_again(candidate)
             else:
-                yield look.with_gaps(look.transcript, ())
+                yield candidate.with_gaps(candidate.transcript, ())
 
-    def _assemble(self, audio: AudioInfo, parts: Sequence[Part], inserted: Sequence[Part] = ()) -> Transcript | Failure:
+    def _assemble(
+        self, audio: AudioInfo, parts: Sequence[Part], recovered: Sequence[Part] = ()
+    ) -> Transcript | Failure:
         no_time, frame_s = self.recognizer.punctuation_takes_no_time, self.recognizer.token_frame_s
         try:
             with self.progress.stopwatch.time("assemble"):
-                return transcript.assemble(audio, parts, self.tokenizer, frame_s, no_time, inserted)
+                return transcript.assemble(audio, parts, self.tokenizer, frame_s, no_time, recovered)
         except Exception as error:  # one bad file becomes a Failure and the run goes on
             return to_failure(audio, "assemble", error)
 
-    def _assemble_again(self, look: Look, decoded: Sequence[Part]) -> Transcript | Failure:
-        result = self._assemble(look.transcript.audio, look.parts, decoded)
-        return result if isinstance(result, Failure) else look.with_gaps(result, decoded)
+    def _assemble_again(self, candidate: Candidate, decoded: Sequence[Part]) -> Transcript | Failure:
+        result = self._assemble(candidate.transcript.audio, candidate.parts, decoded)
+        return result if isinstance(result, Failure) else candidate.with_gaps(result, decoded)
 
 
 def _numbered(sources: Iterable[Source | Failure], ledger: Ledger | None) -> Iterator[Source | Failure]:
@@ -329,25 +339,25 @@ def _seconds(item: Prepared) -> float:
 class _Pending:
     """Recordings that still wait for utterances. One that fails leaves at once; its other parts are dropped."""
 
-    def __init__(self, looks: SecondLooks) -> None:
-        self.looks = looks
-        self.looked_at: dict[int, Look] = {}  # by place among the inputs: those of which something is decoded again
+    def __init__(self, recovery: GapRecovery) -> None:
+        self.recovery = recovery
+        self.candidates: dict[int, Candidate] = {}  # by place among the inputs: part of these is decoded again
         self._waiting: dict[int, tuple[int, Parts]] = {}  # by place, too: parts due, parts here
         self._failures: list[Failure] = []
-        self._again: list[Utterance] = []
+        self._to_decode_again: list[Utterance] = []
 
     @property
-    def is_looking(self) -> bool:
-        return bool(self._again) or self.looks.are_waiting
+    def is_recovering(self) -> bool:
+        return bool(self._to_decode_again) or self.recovery.is_waiting
 
-    def expect_again(self, look: Look) -> None:
-        self.looked_at[look.transcript.audio.index] = look
-        self._again += self.expect(look.to_decode)
+    def expect_again(self, candidate: Candidate) -> None:
+        self.candidates[candidate.transcript.audio.index] = candidate
+        self._to_decode_again += self.expect(candidate.to_decode)
 
-    def take_again(self) -> list[Utterance]:
-        """What is to be decoded once more."""
-        again, self._again = self._again, []
-        return again
+    def take_candidates(self) -> list[Utterance]:
+        """Return the utterances to decode again, each once."""
+        utterances, self._to_decode_again = self._to_decode_again, []
+        return utterances
 
     def expect(self, item: Prepared) -> tuple[Utterance, ...]:
         """The utterances to transcribe of a recording; none of one that has failed already."""
@@ -397,6 +407,8 @@ def run_stats(transcriber: Transcriber, wall_s: float, price_per_hour: float | N
         real_frames=progress.real_frames,
         gaps=progress.gaps,
         gap_s=progress.gap_s,
+        recovered_words=progress.recovered_words,
+        recovered_s=progress.recovered_s,
         peak_bytes=recognizer.peak_bytes(),
         device=recognizer.device_name,
         dtype=recognizer.dtype,

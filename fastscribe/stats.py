@@ -56,6 +56,8 @@ class RunStats:
     totals: dict[str, Any] | None = None
     gaps: int = 0  # stretches with speech in which no words were found
     gap_s: float = 0.0
+    recovered_words: int = 0  # that gap recovery added
+    recovered_s: float = 0.0  # from the first to the last of them, summed over segments
 
     @property
     def rtfx(self) -> float:
@@ -87,6 +89,8 @@ class RunStats:
             "stage_s": {stage: round(seconds, 3) for stage, seconds in self.stage_s.items()},
             "gaps": self.gaps,
             "gap_s": round(self.gap_s, 3),
+            "recovered_words": self.recovered_words,
+            "recovered_s": round(self.recovered_s, 3),
             "padding_share": round(self.padding_share, 4),
             "padded_frames": self.padded_frames,
             "real_frames": self.real_frames,

@@ -221,7 +221,7 @@ def report_table(stats: RunStats) -> str:
         ("audio", f"{stats.audio_s / 3600:.3f} h"),
         ("time", f"load {stats.load_s:.2f} s, run {stats.wall_s:.2f} s ({stages})"),
         ("RTFx", f"{stats.rtfx:.1f}"),
-        ("gaps", f"{stats.gaps} ({stats.gap_s:.1f} s)" if stats.gaps else "none"),
+        ("gaps", _gaps(stats)),
         ("padding", f"{100 * stats.padding_share:.1f} %"),
         ("peak memory", f"{stats.peak_bytes / 2**30:.2f} GiB"),
         ("device", f"{stats.device}, {stats.dtype}"),
@@ -233,6 +233,12 @@ def report_table(stats: RunStats) -> str:
         ),
     ]
     return "\n".join(f"  {name:<12} {value}" for name, value in rows)
+
+
+def _gaps(stats: RunStats) -> str:
+    left = f"{stats.gaps} ({stats.gap_s:.1f} s)" if stats.gaps else "none"
+    recovered = f"; {stats.recovered_words} words recovered ({stats.recovered_s:.1f} s)"
+    return left + (recovered if stats.recovered_words else "")
 
 
 def survey_table(survey: Survey) -> str:

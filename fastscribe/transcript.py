@@ -3,7 +3,7 @@
 Rules are NeMo 3.0's for transducers. A token starts a word when its piece carries a word mark; punctuation sticks to the
 word before it and, in TDT, takes no time of its own; a segment closes after a word ending in . ! or ?. CTC tokens keep
 their own frames (decode/ctc.py says why). Where utterances overlap, seams.py says which words are kept; the text is made
-from the tokens of those.
+from the tokens of those. Words that gap recovery adds are segments of their own, marked as such.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import itertools
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from fastscribe.long_audio import seams
 from fastscribe.tokenizer import Role, Tokenizer
@@ -36,17 +37,25 @@ class Clock:
 Part = tuple[Utterance, Hypothesis]
 
 
+class _Piece(NamedTuple):
+    """Tokens that stand together in the text."""
+
+    tokens: list[Token]
+    recovered: bool = False
+
+
 def assemble(
     audio: AudioInfo,
     parts: Iterable[Part],
     tokenizer: Tokenizer,
     frame_s: float,
     punctuation_takes_no_time: bool,
-    inserted: Iterable[Part] = (),
+    recovered: Iterable[Part] = (),
 ) -> Transcript:
     """One recording's hypotheses, in any order, -> Transcript. `punctuation_takes_no_time` is TDT's rule.
 
-    `inserted` are utterances decoded once more because no words lay where they do (gaps.py).
+    `recovered` are utterances that the model decoded again because no words lay there (gaps.py), in any order. They add
+    words; the words of `parts` stay as they are.
     """
     ordered = sorted(parts, key=lambda part: part[0].start)
     timeless = tokenizer.mark_ids if punctuation_takes_no_time else frozenset()
@@ -56,14 +65,13 @@ def assemble(
         is_last = utterance is ordered[-1][0]
         end_s = math.inf if is_last else utterance.end_s
         spoken.append(timed_tokens(hypothesis, tokenizer, Clock(utterance.start_s, end_s, frame_s), timeless))
-    pieces = _without_overlaps(ordered, spoken, tokenizer)
-    for utterance, hypothesis in inserted:
+    pieces = [_Piece(tokens) for tokens in _without_overlaps(ordered, spoken, tokenizer)]
+    for utterance, hypothesis in sorted(recovered, key=lambda part: part[0].start):
         clock = Clock(utterance.start_s, utterance.end_s, frame_s)
         pieces = _insert(pieces, timed_tokens(hypothesis, tokenizer, clock, timeless), utterance, tokenizer)
-    texts = [tokenizer.sentence([token.id for token in piece]) for piece in pieces]
-    words = [word for piece in pieces for word in words_of(piece, tokenizer)]
-    tokens = tuple(token for piece in pieces for token in piece)
-    return Transcript(audio, " ".join(filter(None, texts)), tuple(segments_of(words)), tokens)
+    texts = [tokenizer.sentence([token.id for token in piece.tokens]) for piece in pieces]
+    tokens = tuple(token for piece in pieces for token in piece.tokens)
+    return Transcript(audio, " ".join(filter(None, texts)), tuple(_segments(pieces, tokenizer)), tokens)
 
 
 def _without_overlaps(parts: Sequence[Part], spoken: Sequence[list[Token]], tokenizer: Tokenizer) -> list[list[Token]]:
@@ -80,26 +88,25 @@ def _without_overlaps(parts: Sequence[Part], spoken: Sequence[list[Token]], toke
     return pieces
 
 
-def _insert(
-    pieces: list[list[Token]], tokens: list[Token], utterance: Utterance, tokenizer: Tokenizer
-) -> list[list[Token]]:
+def _insert(pieces: list[_Piece], tokens: list[Token], utterance: Utterance, tokenizer: Tokenizer) -> list[_Piece]:
     """The pieces with the utterance's words among them, but for those that others have heard already."""
     middle_s = (utterance.start_s + utterance.end_s) / 2
-    words = [words_of(piece, tokenizer) for piece in pieces]
+    words = [words_of(piece.tokens, tokenizer) for piece in pieces]
     before = [word for of_piece in words for word in of_piece if word.start_s < middle_s]
     after = [word for of_piece in words for word in of_piece if word.start_s >= middle_s]
     new = _of_words(tokens, tokenizer, *seams.unheard(before, words_of(tokens, tokenizer), after))
     if not new:
         return pieces
-    result: list[list[Token]] = []
+    result: list[_Piece] = []
     for piece, of_piece in zip(pieces, words, strict=True):
         earlier = sum(word.start_s < middle_s for word in of_piece)
         if 0 < earlier < len(of_piece):
-            result += [_of_words(piece, tokenizer, 0, earlier), _of_words(piece, tokenizer, earlier, len(of_piece))]
+            halves = (0, earlier), (earlier, len(of_piece))
+            result += [_Piece(_of_words(piece.tokens, tokenizer, *half), piece.recovered) for half in halves]
         else:
             result.append(piece)
-    place = next((i for i, piece in enumerate(result) if piece and piece[0].start_s >= middle_s), len(result))
-    return [*result[:place], new, *result[place:]]
+    place = next((i for i, (had, _) in enumerate(result) if had and had[0].start_s >= middle_s), len(result))
+    return [*result[:place], _Piece(new, recovered=True), *result[place:]]
 
 
 def _of_words(tokens: list[Token], tokenizer: Tokenizer, first: int, last: int) -> list[Token]:
@@ -188,6 +195,21 @@ def _without_spaces_before_punctuation(ids: Sequence[int], tokenizer: Tokenizer)
             kept.pop()
         kept.append(token_id)
     return kept
+
+
+def _segments(pieces: Sequence[_Piece], tokenizer: Tokenizer) -> list[Segment]:
+    """Segments run across pieces, but a recovered piece has its own."""
+    segments: list[Segment] = []
+    pending: list[Word] = []
+    for piece in pieces:
+        words = words_of(piece.tokens, tokenizer)
+        if piece.recovered:
+            segments += segments_of(pending)
+            segments += [replace(segment, recovered=True) for segment in segments_of(words)]
+            pending = []
+        else:
+            pending += words
+    return segments + segments_of(pending)
 
 
 def segments_of(words: Sequence[Word]) -> list[Segment]:

@@ -169,10 +169,11 @@ class Segment:
     end_s: float
     confidence: float
     words: tuple[Word, ...]
+    recovered: bool = False  # True: gap recovery added these words; the model's first pass left them out
 
 
 class Gap(NamedTuple):
-    """A stretch with speech by its sound in which no words were found, not even when it was decoded by itself."""
+    """Speech, by its sound, that has no words; with gap recovery, not even when the model decoded it again by itself."""
 
     start_s: float
     end_s: float

@@ -136,7 +136,7 @@ def test_facts(name: str) -> None:
 def test_a_long_recording_is_cut_and_joined(tmp_path: Path) -> None:
     said: list[str] = []
     path = MODELS / "canary2" / "model.nemo"
-    options = Options(max_utterance_s=12.0, timestamps=True)
+    options = Options(max_utterance_s=12.0, timestamps=True, recover_gaps=True)
     (result,) = Transcriber.load(path, options=options, say=said.append).transcribe(
         [str(AUDIO / "e10_concat_45s.flac")]
     )

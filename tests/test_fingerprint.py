@@ -21,7 +21,7 @@ MODEL = MODELS / "tdt_demo" / "model.nemo"
 
 
 def of(options: Options = Options(), style: OutputStyle = OutputStyle(), **chosen: object) -> dict:  # noqa: B008 - frozen
-    resolved: dict = {"dtype": "fp32", "decoder": "tdt", "attention": "full"}
+    resolved: dict = {"dtype": "fp32", "decoder": "tdt", "attention": "full", "recover_gaps": False}
     resolved |= {name: value for name, value in chosen.items() if name != "model"}
     return fingerprint(str(chosen.get("model", "m")), resolved, options, style)
 
@@ -35,6 +35,7 @@ def of(options: Options = Options(), style: OutputStyle = OutputStyle(), **chose
         ("--max-utterance-s", of(Options(max_utterance_s=3))),
         ("--channel", of(Options(channel=1))),
         ("--beam", of(beam=8)),
+        ("--recover-gaps", of(recover_gaps=True)),
         ("--attention", of(attention="local:4,4")),
         ("--vad", of(Options(vad="silero"))),
         ("--format", of(style=OutputStyle(("jsonl", "txt")))),
@@ -66,6 +67,7 @@ def test_speed_is_not_in_it() -> None:
         "channel",
         "attention",
         "vad",
+        "recover_gaps",
     }
 
 
@@ -73,6 +75,11 @@ def test_a_beam_counts_as_it_was_resolved() -> None:
     """So that a model's own and the same from the command line are one."""
     assert of(Options(beam=1)) == of() and "--beam" not in of()
     assert of(Options(beam=8), beam=8) == of(beam=8) != of()
+
+
+def test_gap_recovery_counts_as_it_was_resolved() -> None:
+    """So that a family's default and the same from the command line are one."""
+    assert of(Options(recover_gaps=False)) == of() and of(Options(recover_gaps=True), recover_gaps=True) != of()
 
 
 def test_what_a_model_is_told_is_in_it_where_it_is_told_something() -> None:

@@ -1,8 +1,10 @@
-"""Speech without words: found, decoded once more, listed; what is no clear speech never is."""
+"""Speech without words: found, decoded again or not, marked, listed. What is no clear speech is left alone."""
 
 from __future__ import annotations
 
+import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from threading import Event
 
@@ -13,10 +15,15 @@ import soundfile
 from fastscribe import Failure, Options, Transcriber, Transcript
 from fastscribe.audio.probe import probe
 from fastscribe.audio.source import Source
+from fastscribe.checkpoint import Checkpoint
+from fastscribe.config import DecoderName
+from fastscribe.decode.families import DECODERS
+from fastscribe.engine import Engine
 from fastscribe.errors import AudioError
-from fastscribe.long_audio.gaps import clear_speech, gaps_of, is_new, wordless
+from fastscribe.long_audio.gaps import clear_speech, find_untranscribed_spans, gaps_of, is_new
 from fastscribe.types import AudioInfo, Gap, Hypothesis, Segment, Utterance, Word
 from tests.conftest import AUDIO, MODELS, waveform
+from tests.test_cli import MODEL, fastscribe
 
 RATE = 16000
 HEARD = Hypothesis((1,), (0,), (1,), (-0.1,))
@@ -48,7 +55,7 @@ def with_words(audio: AudioInfo, *spans_s: tuple[float, float]) -> Transcript:
 
 
 def found(transcript: Transcript, **options) -> list[tuple[float, float]]:
-    speech = clear_speech(transcript, wordless(transcript), Options(**options))
+    speech = clear_speech(transcript, find_untranscribed_spans(transcript), Options(**options))
     return [(utterance.start_s, utterance.end_s) for utterance in speech]
 
 
@@ -61,8 +68,8 @@ def found(transcript: Transcript, **options) -> list[tuple[float, float]]:
         ([(0.0, 6.0), (1.0, 2.0), (7.0, 8.5)], []),
     ],
 )
-def test_wordless_stretches(spans_s, stretches) -> None:
-    assert wordless(with_words(AudioInfo("a", "a", 1000, 1, 10_000), *spans_s)) == stretches
+def test_find_untranscribed_spans_stretches(spans_s, stretches) -> None:
+    assert find_untranscribed_spans(with_words(AudioInfo("a", "a", 1000, 1, 10_000), *spans_s)) == stretches
 
 
 def test_speech_between_words_is_found(tmp_path: Path) -> None:
@@ -138,7 +145,8 @@ def test_gaps_are_the_utterances_without_words() -> None:
 
 @pytest.fixture(scope="module")
 def transcriber() -> Transcriber:
-    return Transcriber.load(MODELS / "tdt_demo" / "model.nemo", device="cpu", dtype="fp32")
+    options = Options(recover_gaps=True)
+    return Transcriber.load(MODELS / "tdt_demo" / "model.nemo", device="cpu", dtype="fp32", options=options)
 
 
 def deaf(transcriber: Transcriber, monkeypatch, begin_s: float, end_s: float, always: bool) -> list[float]:
@@ -197,6 +205,84 @@ def test_words_lost_twice_are_a_gap(transcriber: Transcriber, tmp_path: Path, mo
     assert len(starts) == 2 and starts[1] == gap.start_s
     assert (transcriber.progress.gaps, transcriber.progress.gap_s) == (1, pytest.approx(gap.end_s - gap.start_s))
     assert len(result.text) > 20
+
+
+def test_recovered_words_are_marked_and_counted_and_leave_the_others_alone(
+    transcriber: Transcriber, tmp_path: Path, monkeypatch
+) -> None:
+    audio = recording(tmp_path, CLIPS[0], silence(1), CLIPS[1], silence(1), CLIPS[2])
+    begin_s = len(CLIPS[0]) / RATE + 1
+    [whole] = transcriber.transcribe(audio.path)
+    deaf(transcriber, monkeypatch, begin_s, begin_s + len(CLIPS[1]) / RATE, always=False)
+    [result] = transcriber.transcribe(audio.path)
+    progress = transcriber.progress
+    monkeypatch.setattr(transcriber, "recovers_gaps", False)
+    [one_pass] = transcriber.transcribe(audio.path)
+    assert isinstance(whole, Transcript) and isinstance(result, Transcript) and isinstance(one_pass, Transcript)
+    recovered = [segment for segment in result.segments if segment.recovered]
+    lost = [word.text for word in whole.words if begin_s - 0.5 <= word.start_s < begin_s + len(CLIPS[1]) / RATE]
+    assert [word.text for segment in recovered for word in segment.words] == lost
+    assert words_of(result, recovered=False) == list(one_pass.words) and words_of(one_pass, recovered=True) == []
+    assert progress.recovered_words == len(lost) > 5
+    assert progress.recovered_s == pytest.approx(sum(segment.end_s - segment.start_s for segment in recovered))
+    transcriber.progress = progress
+    transcriber.not_written(result)
+    assert (progress.recovered_words, progress.recovered_s) == (0, pytest.approx(0))
+
+
+def words_of(transcript: Transcript, recovered: bool) -> list[Word]:
+    return [word for segment in transcript.segments if segment.recovered == recovered for word in segment.words]
+
+
+def test_without_recovery_nothing_is_decoded_again_and_the_gap_is_listed(
+    transcriber: Transcriber, tmp_path: Path, monkeypatch
+) -> None:
+    audio = recording(tmp_path, CLIPS[0], silence(1), CLIPS[1], silence(1), CLIPS[2])
+    begin_s = len(CLIPS[0]) / RATE + 1
+    end_s = begin_s + len(CLIPS[1]) / RATE
+    starts = deaf(transcriber, monkeypatch, begin_s, end_s, always=False)
+    monkeypatch.setattr(transcriber, "recovers_gaps", False)
+    [result] = transcriber.transcribe(audio.path)
+    assert isinstance(result, Transcript)
+    assert starts == [0.0]
+    [gap] = result.gaps
+    assert (gap.start_s, gap.end_s) == (pytest.approx(begin_s, abs=0.4), pytest.approx(end_s, abs=0.4))
+    assert (transcriber.progress.gaps, transcriber.progress.recovered_words) == (1, 0)
+
+
+@pytest.mark.parametrize("name", ["rnnt", "tdt", "ctc", "aed"])
+def test_each_family_has_its_default_and_the_user_the_last_word(transcriber: Transcriber, name: DecoderName) -> None:
+    assert not DECODERS[name].recovers_gaps
+    recognizer = replace(transcriber.recognizer, decoder_name=name)
+    checkpoint = Checkpoint(MODELS, "nemo", transcriber.config, transcriber.tokenizer, {})
+    chosen = [
+        Transcriber(checkpoint, Engine(recognizer), Options(recover_gaps=asked), 0.0).recovers_gaps
+        for asked in (None, True, False)
+    ]
+    assert chosen == [DECODERS[name].recovers_gaps, True, False]
+
+
+def test_the_command_line_marks_counts_and_reports_recovered_words(tmp_path: Path) -> None:
+    """The sample model writes nothing for a reversed clip among others, and some words for the same clip by itself."""
+    audio = recording(tmp_path, CLIPS[0], silence(1), 0.75 * CLIPS[1][::-1], silence(1), CLIPS[2])
+    made = {}
+    for option in ("--recover-gaps", "--no-recover-gaps"):
+        out, page = tmp_path / option, tmp_path / f"{option}.html"
+        done = fastscribe("transcribe", audio.path, "-m", MODEL, "-o", out, option, "--report-html", page)
+        assert done.returncode == 0, done.stderr
+        row = json.loads((out / "transcripts.jsonl").read_text(encoding="utf-8"))
+        report = json.loads((out / "report.json").read_text(encoding="utf-8"))
+        made[option] = row, report["recovered_words"], done.stderr, page.read_text(encoding="utf-8")
+    (row, num_recovered, table, page_text), (one_pass, none, other_table, other_page) = made.values()
+    recovered = [segment["text"] for segment in row["segments"] if segment.get("recovered") is True]
+    assert num_recovered == len(" ".join(recovered).split()) > 3 and none == 0
+    assert f"{num_recovered} words recovered" in table and "recovered" not in other_table
+    assert f"at first: {num_recovered} words" in page_text and "at first:" not in other_page
+    kept = [segment["text"] for segment in row["segments"] if "recovered" not in segment]
+    assert " ".join(kept) == one_pass["text"] and "recovered" not in json.dumps(one_pass)
+    assert row["gaps"] == [] and len(one_pass["gaps"]) == 1
+    other = fastscribe("transcribe", audio.path, "-m", MODEL, "-o", tmp_path / "--recover-gaps", "--no-recover-gaps")
+    assert other.returncode == 2 and "--recover-gaps" in other.stderr
 
 
 def test_what_is_decoded_again_does_not_wait_for_inputs_to_end(

@@ -149,6 +149,7 @@ def test_padding_and_audio_are_counted(transcriber: Transcriber) -> None:
         {"batch_frames": "many"},
         {"channel": -1},
         {"decoder": "beam"},
+        {"recover_gaps": "no"},
         {"max_utterance_s": -1.0},
         {"max_utterance_s": float("nan")},
     ],

@@ -1,8 +1,15 @@
 from __future__ import annotations
 
+from pathlib import Path
+
+import numpy as np
 import pytest
 
+from fastscribe.resume.entries import ENTRY, Paths
+from fastscribe.resume.merge import Merged, ShardResult, joined_report
+from fastscribe.resume.shards import Shard
 from fastscribe.stats import RunStats, Stopwatch
+from fastscribe.terminal import report_table
 
 
 def stats(**changes) -> RunStats:
@@ -29,6 +36,24 @@ def test_rtfx_padding_and_cost() -> None:
     assert run.rtfx == 100.0
     assert run.padding_share == pytest.approx(0.05)
     assert run.usd_per_1000_audio_hours == pytest.approx(20.0)  # 1,000 h of audio take 10 h
+
+
+def test_recovered_words_are_reported_and_shown() -> None:
+    run = stats(gaps=2, gap_s=3.21, recovered_words=7, recovered_s=2.34567)
+    report = run.to_json()
+    assert (report["recovered_words"], report["recovered_s"]) == (7, 2.346)
+    assert "2 (3.2 s); 7 words recovered (2.3 s)" in report_table(run)
+    assert "recovered" not in report_table(stats())
+
+
+def test_a_merged_report_adds_up_gaps_and_recovered_words() -> None:
+    results = []
+    for index, words in enumerate((3, 4)):
+        report = stats(gaps=1, gap_s=2.0, recovered_words=words, recovered_s=words / 2).to_json()
+        shard = Shard(index, 2)
+        results.append(ShardResult(shard, Paths(Path(), shard.suffix), np.zeros(1, ENTRY), report))
+    merged = joined_report(Merged(2, tuple(results)))
+    assert [merged[name] for name in ("gaps", "gap_s", "recovered_words", "recovered_s")] == [2, 4.0, 7, 3.5]
 
 
 def test_no_price_no_cost() -> None:

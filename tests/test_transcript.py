@@ -38,6 +38,26 @@ def words(transcript: Transcript) -> list[tuple[str, int, int]]:
     return [(w.text, round(w.start_s / FRAME_S), round(w.end_s / FRAME_S)) for w in transcript.words]
 
 
+@given(st.permutations([0, 1, 2]), st.lists(st.sampled_from(["yes", "no"]), min_size=3, max_size=3))
+def test_the_order_in_which_gaps_come_back_changes_nothing(order: list[int], said: list[str]) -> None:
+    """Neighbours that say the same make the order matter: the second is taken for a repetition of the first."""
+    tokenizer = Tokenizer(pieces=("▁yes", "▁no", "▁before", "▁after"), kind="subword")
+    whole = audio()
+    first_pass = [(Utterance(whole, 0, whole.num_samples), hypothesis_of([2, 3], [0, 1200]))]
+    recovered = [
+        (Utterance(whole, second * 16000, 3 * 16000), hypothesis_of([tokenizer.pieces.index(f"▁{word}")]))
+        for second, word in zip((10, 30, 50), said, strict=True)
+    ]
+    results = [
+        assemble(whole, first_pass, tokenizer, FRAME_S, False, [recovered[place] for place in places])
+        for places in ([0, 1, 2], order)
+    ]
+    assert results[0] == results[1]
+    kept = [word.text for segment in results[0].segments if not segment.recovered for word in segment.words]
+    assert kept == ["before", "after"]
+    assert [word.start_s for word in results[0].words] == sorted(word.start_s for word in results[0].words)
+
+
 def pieces(*names: str) -> list[int]:
     return [IDS[name] for name in names]
 

@@ -40,6 +40,14 @@ def test_gaps_are_listed_with_the_words() -> None:
     ]
 
 
+def test_recovered_segments_are_marked_and_no_others() -> None:
+    found, added = TRANSCRIPT.segments[0], replace(TRANSCRIPT.segments[0], recovered=True)
+    row = json.loads(to_jsonl(replace(TRANSCRIPT, segments=(found, added))))
+    plain = {"text": "Hello <b>& world.", "start": 0.08, "end": 1.2, "confidence": 0.83}
+    assert row["segments"] == [plain, {**plain, "recovered": True}]
+    assert "recovered" not in json.dumps(row["words"])
+
+
 def one_word(text: str, start_s: float = 0.0, end_s: float = 1.0, confidence: float = 0.9) -> Transcript:
     word = Word(text, start_s, end_s, confidence)
     return Transcript(AUDIO, text, (Segment(text, start_s, end_s, confidence, (word,)),), (Token(1, text, 0, 1, 1),))

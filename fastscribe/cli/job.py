@@ -162,6 +162,7 @@ def _fingerprint(job: Job, transcriber: Transcriber) -> dict[str, Any]:
     recognizer = transcriber.recognizer
     attention = recognizer.model.config.attention
     resolved: dict[str, Any] = {"dtype": recognizer.dtype, "decoder": recognizer.decoder_name, "attention": attention}
+    resolved |= {"recover_gaps": transcriber.recovers_gaps}
     resolved |= {"beam": recognizer.beam} if recognizer.beam > 1 else {}
     return fingerprint(model_digest(job.model), resolved, job.options, job.style)
 

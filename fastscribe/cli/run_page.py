@@ -90,7 +90,10 @@ def _how(error: BaseException) -> str:
 
 def _settings(job: Job, transcriber: Transcriber) -> dict[str, Any]:
     """What was chosen, by the user or for them."""
-    options = asdict(job.options) | {"decoder": transcriber.recognizer.decoder_name}
+    options = asdict(job.options) | {
+        "decoder": transcriber.recognizer.decoder_name,
+        "recover_gaps": transcriber.recovers_gaps,
+    }
     chosen = {name: value for name, value in options.items() if value is not None}
     place = {"output_dir": job.place.directory or "stdout", "formats": ", ".join(job.style.formats)}
     shard = {"shard": job.place.shard} if job.place.shard.count > 1 else {}

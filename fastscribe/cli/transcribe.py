@@ -145,6 +145,14 @@ def transcribe(
     vad: Annotated[
         Vad, option("--vad", help="What tells speech from silence: energy, or silero (needs fastscribe[vad]).")
     ] = Vad.energy,
+    recover_gaps: Annotated[
+        bool | None,
+        option(
+            "--recover-gaps/--no-recover-gaps",
+            help="Decode speech that came out without words again, and add the words found, marked in JSON; or keep the "
+            "text of the model's one pass, and list that speech only. Default: off.",
+        ),
+    ] = _DEFAULTS.recover_gaps,
     channel: Annotated[
         int | None, option("--channel", min=0, help="Use this channel (from 0) instead of the mean of all.")
     ] = None,
@@ -248,6 +256,7 @@ def transcribe(
         timestamps=timestamps,
         vad=vad.value,
         channel=channel,
+        recover_gaps=recover_gaps,
         window=window,
         threads=threads,
     )

@@ -1,9 +1,10 @@
-"""Speech that came out without words: found by its sound, so that it can be decoded once more by itself.
+"""Speech that came out without words: found by its sound, so that the model can decode it again by itself.
 
-A recording whose words leave a stretch of WORDLESS_S free is looked at again, only there and a little around. What counts
-is clear speech: about as loud as the words beside it, well above the floor, for LEAST_SPEECH_S in all, and moving as speech
-does, which hum and steady noise do not. A detector, where one was asked for (vad.py), judges instead. Such a stretch is
-decoded as an utterance of its own; with words it joins the transcript, without any it is one of the transcript's gaps.
+Where a recording's words leave a span of MIN_SPAN_S free, the sound of that span and a little around it is read again. Only
+clear speech counts: about as loud as the words beside it, well above the floor, MIN_SPEECH_S long in all, and moving as
+speech does, which hum and steady noise do not. A detector, where the user asks for one (vad.py), judges instead. Such speech
+is an utterance of its own. If the model decodes it again and finds words, they join the transcript (transcript.py marks
+them); else it is one of the transcript's gaps.
 """
 
 from __future__ import annotations
@@ -22,43 +23,43 @@ from fastscribe.long_audio.loudness import (
     quiet_frames,
     runs,
 )
-from fastscribe.long_audio.segment import LEAD_S, Span, choose_pieces
+from fastscribe.long_audio.segment import LEAD_S, choose_pieces
 from fastscribe.long_audio.vad import SPEECH, speech_probability
 from fastscribe.types import AudioInfo, Gap, Hypothesis, Transcript, Utterance, Word
 
-WORDLESS_S = 2.0
-LEAST_SPEECH_S = 1.0
+MIN_SPAN_S = 2.0
+MIN_SPEECH_S = 1.0
 _AROUND_S = 10.0  # on either side, for the floor and for how loud words are
 _EDGE_S = 0.3  # of words that begin earlier or end later than their times say
 _DIP_S = 0.3  # a dip no longer than this does not end a run of speech
 _APART_S = 2.0  # speech so far apart is decoded apart
-_LEAST_RUN_S = 0.4
+_MIN_RUN_S = 0.4
 _ABOVE_FLOOR_DB = 10.0
 _BELOW_WORDS_DB = 15.0
-_LEAST_DB = -60.0  # of full scale
-_LEAST_MOVEMENT_DB = 6.0  # between a run's quiet and its loud tenth
+_MIN_DB = -60.0  # of full scale
+_MIN_MOVEMENT_DB = 6.0  # between a run's quiet and its loud tenth
 _SAME_SHARE = 0.9  # of an utterance: decoding so much of it again would say the same again
 
-Stretch = tuple[float, float]  # begins and ends at so many seconds
+Span = tuple[float, float]  # begin and end in seconds
 
 
-def wordless(transcript: Transcript) -> list[Stretch]:
-    """Where no word lies for long."""
+def find_untranscribed_spans(transcript: Transcript) -> list[Span]:
+    """Return the spans of at least MIN_SPAN_S between words, and before the first and after the last, in order."""
     found, end_s = [], 0.0
     for word in transcript.words:
-        if word.start_s - end_s >= WORDLESS_S:
+        if word.start_s - end_s >= MIN_SPAN_S:
             found.append((end_s, word.start_s))
         end_s = max(end_s, word.end_s)
     duration_s = transcript.audio.duration_s
-    return [*found, (end_s, duration_s)] if duration_s - end_s >= WORDLESS_S else found
+    return [*found, (end_s, duration_s)] if duration_s - end_s >= MIN_SPAN_S else found
 
 
-def clear_speech(transcript: Transcript, stretches: Sequence[Stretch], options: Options) -> list[Utterance]:
-    """Where there is clear speech in the stretches, as utterances in order.
+def clear_speech(transcript: Transcript, spans: Sequence[Span], options: Options) -> list[Utterance]:
+    """Return the clear speech in the spans, as utterances in order.
 
-    Reads the stretches and what is around them. Raises AudioError like read().
+    Reads the sound of the spans and around them. Raises AudioError like read().
     """
-    return [utterance for stretch in stretches for utterance in _speech_in(transcript, stretch, options)]
+    return [utterance for span in spans for utterance in _speech_in(transcript, span, options)]
 
 
 def is_new(utterance: Utterance, decoded: Sequence[Utterance]) -> bool:
@@ -71,7 +72,7 @@ def is_new(utterance: Utterance, decoded: Sequence[Utterance]) -> bool:
 
 
 def gaps_of(decoded_again: Sequence[tuple[Utterance, Hypothesis]]) -> tuple[Gap, ...]:
-    """Those of the utterances that still have no words, in order; neighbours that touch are one gap."""
+    """Return the utterances that still have no words, in order; neighbours that touch are one gap."""
     found: list[Gap] = []
     for utterance in sorted((u for u, hypothesis in decoded_again if not hypothesis.token_ids), key=lambda u: u.start):
         if found and utterance.start_s <= found[-1].end_s:
@@ -81,8 +82,8 @@ def gaps_of(decoded_again: Sequence[tuple[Utterance, Hypothesis]]) -> tuple[Gap,
     return tuple(found)
 
 
-def _speech_in(transcript: Transcript, stretch: Stretch, options: Options) -> list[Utterance]:
-    audio, (start_s, end_s), rate = transcript.audio, stretch, transcript.audio.sample_rate
+def _speech_in(transcript: Transcript, span: Span, options: Options) -> list[Utterance]:
+    audio, (start_s, end_s), rate = transcript.audio, span, transcript.audio.sample_rate
     frame_samples = frame_length(rate)
     frame_s = frame_samples / rate
     origin = max(0, int((start_s - _AROUND_S) * rate)) // frame_samples * frame_samples
@@ -125,23 +126,23 @@ def speech_frames(energy: np.ndarray, in_words: np.ndarray, where: slice, frame_
     """
     floor, level = floor_and_level(energy)
     loudness_db = decibels(energy)
-    if in_words.sum() * frame_s >= LEAST_SPEECH_S:
+    if in_words.sum() * frame_s >= MIN_SPEECH_S:
         level = float(np.percentile(loudness_db[in_words], 75.0))
     here = loudness_db[where]
-    loud = here >= max(floor + _ABOVE_FLOOR_DB, level - _BELOW_WORDS_DB, _LEAST_DB)
+    loud = here >= max(floor + _ABOVE_FLOOR_DB, level - _BELOW_WORDS_DB, _MIN_DB)
     speech = np.zeros(len(here), dtype=bool)
     for first, last in runs(joined(loud, round(_DIP_S / frame_s))):
         quieter, louder = np.percentile(here[first:last], (10.0, 90.0))
-        if (last - first) * frame_s >= _LEAST_RUN_S and louder - quieter >= _LEAST_MOVEMENT_DB:
+        if (last - first) * frame_s >= _MIN_RUN_S and louder - quieter >= _MIN_MOVEMENT_DB:
             speech[first:last] = True
     return speech
 
 
-def _spans(speech: np.ndarray, offset: int, num_frames: int, frame_s: float) -> list[Span]:
+def _spans(speech: np.ndarray, offset: int, num_frames: int, frame_s: float) -> list[tuple[int, int]]:
     """Frames (begin, end), counted from `offset` frames earlier, to be decoded again; none where there is little speech."""
     lead = round(LEAD_S / frame_s)
     return [
         (max(0, offset + first - lead), min(num_frames, offset + last + lead))
         for first, last in runs(joined(speech, round(_APART_S / frame_s)))
-        if speech[first:last].sum() * frame_s >= LEAST_SPEECH_S
+        if speech[first:last].sum() * frame_s >= MIN_SPEECH_S
     ]

@@ -73,7 +73,7 @@ def to_object(result: Transcript | Failure, tokens: bool = False) -> dict[str, A
         {} if row is not None and "duration" in row else {"duration": round(float(result.audio.duration_s), 3)}
     )
     found["text" if row is None else "pred_text"] = result.text
-    found["segments"] = [_timed("text", segment.text, segment) for segment in result.segments]
+    found["segments"] = [_segment(segment) for segment in result.segments]
     found["words"] = [_timed("word", word.text, word) for word in result.words]
     found["gaps"] = [{"start": _seconds(gap.start_s), "end": _seconds(gap.end_s)} for gap in result.gaps]
     if tokens:
@@ -136,6 +136,11 @@ def _carried(row: Mapping[str, Any] | None) -> dict[str, Any]:
 
 def _path(row: Mapping[str, Any] | None, path: str) -> dict[str, str]:
     return {} if row is not None and "audio_filepath" in row else {"audio_filepath": path}
+
+
+def _segment(segment: Segment) -> dict[str, Any]:
+    timed = _timed("text", segment.text, segment)
+    return {**timed, "recovered": True} if segment.recovered else timed
 
 
 def _timed(key: str, text: str, part: Segment | Word | Token) -> dict[str, Any]:

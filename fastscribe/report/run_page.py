@@ -81,6 +81,9 @@ def _about_the_run(run: Mapping[str, Any]) -> Iterator[str]:
         yield f"Of all runs the folder holds {_files_of(totals['files'])} ({totals['failed']:,} failed), {audio} of audio."
     if report["gaps"]:
         yield f"Speech without words: {report['gaps']:,} stretches, {duration(report['gap_s'])}."
+    if report["recovered_words"]:
+        words = f"{report['recovered_words']:,} words, {duration(report['recovered_s'])}"
+        yield f"Recovered from speech that came out without words at first: {words}."
 
 
 def _speed(recorded: Mapping[str, Any], report: Mapping[str, Any]) -> list[Html]:

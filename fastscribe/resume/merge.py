@@ -29,6 +29,7 @@ from fastscribe.resume.shards import Shard
 from fastscribe.unfinished import part_of
 
 _NEEDED = {"audio_s", "wall_s", "padded_frames", "real_frames", "gaps", "gap_s", "stage_s", "usd_per_hour"}
+_NEEDED |= {"recovered_words", "recovered_s"}
 _NEEDED |= {"peak_bytes", "device", "dtype"}
 _JOURNAL = re.compile(r"journal\.shard-(\d+)-of-(\d+)\.jsonl", re.ASCII)
 
@@ -189,6 +190,8 @@ def joined_report(merged: Merged) -> dict[str, Any]:
         "stage_s": _stage_s(reports),
         "gaps": int(_total(reports, "gaps")),
         "gap_s": round(_total(reports, "gap_s"), 3),
+        "recovered_words": int(_total(reports, "recovered_words")),
+        "recovered_s": round(_total(reports, "recovered_s"), 3),
         "padding_share": round(1 - real / padded, 4) if padded else 0.0,
         "peak_bytes": max((report["peak_bytes"] for report in reports), default=0),
         "devices": sorted({report["device"] for report in reports}),
