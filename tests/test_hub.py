@@ -19,7 +19,9 @@ from collections.abc import Iterator
 from fnmatch import fnmatch
 from functools import cache as cached
 from pathlib import Path
+from types import SimpleNamespace
 
+import huggingface_hub
 import pytest
 from huggingface_hub import close_session, constants
 from typer.testing import CliRunner
@@ -140,6 +142,23 @@ def test_a_terminal_shows_one_bar(
     drawn.truncate(0)
     user.get("org/hidden", show_progress=False)
     assert drawn.getvalue() == ""
+
+
+def test_xet_draws_one_bar_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    """huggingface_hub draws two, unless the bar's class takes both counts."""
+    reporting = pytest.importorskip("huggingface_hub.utils._xet_progress_reporting", reason="another huggingface_hub")
+    if not hasattr(reporting, "XetDownloadProgressReporter"):
+        pytest.skip("a huggingface_hub that draws one bar")
+    drawn = Terminal()
+    monkeypatch.setattr(sys, "stderr", drawn)
+    bar = hub_module._bar_class(huggingface_hub, "model.nemo", draw=True)
+    with reporting.XetDownloadProgressReporter(
+        reconstruction_desc="two", total=10, log_level=30, tqdm_class=bar
+    ) as reporter:
+        report = {"total_bytes_completed": 10, "total_bytes": 10, "total_bytes_completion_rate": 1.0}
+        transfer = {"total_transfer_bytes_completed": 5, "total_transfer_bytes_completion_rate": 1.0}
+        reporter.update_progress(SimpleNamespace(**report, **transfer))
+    assert "model.nemo: 100%" in drawn.getvalue() and "\n" not in drawn.getvalue().rstrip()
 
 
 def test_it_is_downloaded_once_and_then_one_request_will_do(user: User, hub: Hub) -> None:
