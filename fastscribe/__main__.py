@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from fastscribe.interruption import leave_at_once
+from fastscribe.standard_streams import open_closed_streams
 
 
 def main() -> None:
+    open_closed_streams()
     leave_at_once()
     from fastscribe.cli import main as run
 

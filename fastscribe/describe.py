@@ -57,6 +57,14 @@ def describe(checkpoint: Checkpoint) -> dict[str, Any]:
             "prompt": config.aed.prompt,
             "max_tokens": config.aed.max_tokens,
         }
+    if checkpoint.aligner is not None:
+        aligner = checkpoint.aligner
+        facts |= {
+            "aligner_parameters": aligner.num_parameters,
+            "aligner_d_model": aligner.config.encoder.d_model,
+            "aligner_frame_s": round(aligner.config.frame_s, 6),
+            "aligner_vocabulary": aligner.config.num_labels,
+        }
     work = encoder_gflop_per_audio_s(config, [_UTTERANCE_S])
     return facts | {
         "encoder_gflop_per_audio_s": round(work, 4),

@@ -21,21 +21,23 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import groupby
 from typing import TypeVar
 
 import numpy as np
 import torch
 
 from fastscribe.batching import Budget
+from fastscribe.decode import checked
 from fastscribe.device import Mark, StageTimes, is_out_of_memory, lane, recover, settle, to_host
-from fastscribe.errors import DeviceFailed, UsageError
+from fastscribe.errors import DeviceFailed, ModelOutputError, UsageError
 from fastscribe.recognizer import Recognizer
 from fastscribe.stats import Stopwatch
 from fastscribe.types import Batch, Frames, Hypothesis
 
 S = TypeVar("S")
 T = TypeVar("T")
-# A failed batch of one row comes back with its error.
+# Rows that fail come back with their error, apart from the others of their batch.
 Outcome = tuple[Batch, "list[Hypothesis] | Exception"]
 
 _DECODING_AT_ONCE = 2  # batches whose results the host has not asked for yet; each holds its encoder output
@@ -128,7 +130,7 @@ class Engine:
         if isinstance(hypotheses, Exception):
             yield from self._again(batch, hypotheses, self._is_idle())
         else:
-            yield batch, hypotheses
+            yield from _outcomes(batch, hypotheses)
 
     def _encode(self, batch: Batch) -> _Encoded:
         times = StageTimes(self.device)
@@ -145,7 +147,7 @@ class Engine:
     def _submit(self, encoded: _Encoded) -> _Decoded:
         self._decode.wait_for(encoded.mark)
         with self._decode.work(), encoded.times.time("decode"):
-            packed = self.recognizer.decoder.submit(encoded.frames)
+            packed = checked.submit(self.recognizer.decoder, encoded.frames)
             packed_on_host = to_host(packed)
         return _Decoded(encoded, packed, packed_on_host, self._decode.mark())
 
@@ -153,7 +155,7 @@ class Engine:
         decoded.mark.wait()
         decoded.encoded.times.add_to(self.stopwatch)
         with self._decode.work():  # should a row have run out of room, the batch is decoded again
-            return self.recognizer.decoder.read(decoded.packed_on_host, decoded.encoded.frames)
+            return checked.read(self.recognizer.decoder, decoded.packed_on_host, decoded.encoded.frames)
 
     def _is_idle(self) -> bool:
         return not self._encoded and not self._decoded
@@ -193,6 +195,17 @@ def _attempt(call: Callable[[S], T], argument: S) -> T | Exception:
             linked.__traceback__ = None
             linked = linked.__cause__ or linked.__context__
         return error
+
+
+def _outcomes(batch: Batch, hypotheses: list[Hypothesis]) -> Iterator[Outcome]:
+    """The batch with its hypotheses, or where some rows have none but a problem, its parts."""
+    if not any(hypothesis.problem for hypothesis in hypotheses):
+        yield batch, hypotheses
+        return
+    for problem, run in groupby(range(len(hypotheses)), lambda row: hypotheses[row].problem):
+        numbers = list(run)
+        rows = slice(numbers[0], numbers[-1] + 1)
+        yield part(batch, rows), ModelOutputError(problem) if problem else hypotheses[rows]
 
 
 def part(batch: Batch, rows: slice) -> Batch:

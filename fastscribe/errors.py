@@ -4,9 +4,11 @@
     ├── UsageError                  an option, or a combination, that cannot be had
     ├── CheckpointError             a model that cannot be used: missing, unsafe, unsupported, or not matching its config
     │   ├── UnsupportedCheckpoint   names the key and the value that this code does not handle
-    │   └── WeightsMismatch         lists missing and unexpected weight names
+    │   ├── WeightsMismatch         lists missing and unexpected weight names
+    │   └── HubUnreachable          the Hugging Face hub cannot be asked; a copy in the cache will do
     ├── AudioError                  one recording that cannot be read; the run turns it into a Failure and goes on
     ├── ManifestError               one manifest row that cannot be used; likewise
+    ├── ModelOutputError            what the model made of one stretch of audio is no transcript; likewise
     ├── DeviceFailed                the GPU can do nothing more in this process; the run stops, what is written stays
     ├── SideFailed                  one side of a comparison gave up (in bench/against/process.py)
     └── OutputError                 a result that cannot be written (disk full ..); the run stops, what is written stays
@@ -18,6 +20,8 @@ from __future__ import annotations
 
 import reprlib
 from collections.abc import Iterable
+
+from fastscribe.plain_text import escaped
 
 _REPR = reprlib.Repr()
 _REPR.maxlevel, _REPR.maxstring, _REPR.maxother = 3, 120, 120
@@ -41,8 +45,8 @@ class UsageError(FastscribeError):
 
 class CheckpointError(FastscribeError):
     def __init__(self, where: object, problem: str) -> None:
-        line = f"{where}: {' '.join(problem.split())[:_MAX_PROBLEM]}"  # names in a file may hold line breaks,
-        super().__init__("".join(c if c.isprintable() else ascii(c)[1:-1] for c in line))  # and what a terminal obeys
+        # Names in a file may hold line breaks, and what a terminal obeys.
+        super().__init__(escaped(f"{where}: {' '.join(problem.split())[:_MAX_PROBLEM]}"))
 
 
 class UnsupportedCheckpoint(CheckpointError):
@@ -65,6 +69,12 @@ class WeightsMismatch(CheckpointError):
         super().__init__(where, "weights do not match the config; " + "; ".join(parts))
 
 
+class HubUnreachable(CheckpointError):
+    def __init__(self, where: object, reason: str, cure: str) -> None:
+        super().__init__(where, f"{reason}: {cure}")
+        self.reason = reason
+
+
 def _first_names(names: list[str]) -> str:
     more = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
     return ", ".join(name[:120] for name in names[:_MAX_NAMES]) + more
@@ -79,6 +89,10 @@ class AudioError(FastscribeError):
 class ManifestError(FastscribeError):
     def __init__(self, path: str, line_number: int, problem: str) -> None:
         super().__init__(f"{path}: line {line_number}: {problem}")
+
+
+class ModelOutputError(FastscribeError):
+    """NaN or infinite numbers, or more tokens than any speech has."""
 
 
 class DeviceFailed(FastscribeError):

@@ -20,11 +20,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 
 from fastscribe.errors import CheckpointError
+
+if TYPE_CHECKING:
+    import torch
 
 FILE = "language_model.safetensors.gz"
 MOST_BYTES = 1 << 28  # of a file, and of what it unpacks to
@@ -90,6 +93,8 @@ class Tables:
 
 def expanded(model: LanguageModel) -> Tables:
     """States are in the order of their length, then of Contexts; the first is the empty context."""
+    import torch
+
     ngrams, fusion = model.ngrams, model.fusion
     num_tokens = len(ngrams.unigrams_V)
     num_states = 1 + sum(len(contexts.last_C) for contexts in ngrams.lengths)
@@ -125,6 +130,8 @@ def _blocks(contexts: Contexts) -> Iterator[tuple[slice, slice]]:
 
 def _logs(logs_CV: torch.Tensor, contexts: Contexts, block: slice, own: slice) -> torch.Tensor:
     """Of a block of contexts, where `logs_CV`, which it overwrites, are those of the shorter ones."""
+    import torch
+
     tokens_A, logprobs_A = torch.from_numpy(contexts.tokens_A[own]), torch.from_numpy(contexts.logprobs_A[own])
     row_A = torch.arange(len(logs_CV)).repeat_interleave(torch.from_numpy(contexts.counts_C[block]))
     left_C = 1 - torch.bincount(row_A, logprobs_A.double().exp(), len(logs_CV))

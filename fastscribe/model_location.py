@@ -1,35 +1,53 @@
-"""Where a model that somebody names lies: a path, the model that comes with the package, or a name on the Hugging Face hub.
-
-Nothing is read here but what lies where; a download goes to huggingface_hub's own cache, and is not repeated.
-"""
+"""Where a model lies that a user names: a path, the model that comes with the package, or a name on the Hugging Face hub."""
 
 from __future__ import annotations
 
 import os
-import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
-from fastscribe.errors import CheckpointError, UsageError, first_line
+from fastscribe import hub
+from fastscribe.errors import CheckpointError, UsageError
+from fastscribe.hub.name import PREFIX
 
 PACKAGED = Path(__file__).parent / "default_model"
 DEFAULT = "default"  # its name where a model is asked for
-_HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
-# What a folder of transformers' or our own needs; not its other copies of the weights.
-_FOLDER_FILES = ("*.json", "model*.safetensors", "tokenizer*", "vocab*", "language_model*")
 
 
-def locate(model: str | None, say: Callable[[str], None]) -> Path:
-    """The path of a model; `say` gets a line for what takes long or was not asked for.
+def locate(
+    model: str | None, say: Callable[[str], None], *, show_progress: bool = True, prefer_nemo: bool = False
+) -> Path:
+    """Find a model, and download it if need be.
 
-    None and "default" are the package's own. What is no path but looks like "organisation/name" is downloaded. Raises
-    UsageError or CheckpointError where that cannot be done.
+    A path that exists is taken before a name on the hub. A name such as "run/best" whose first part is there is a mistyped
+    path, and nothing is downloaded; "hf://run/best" is always the hub's.
+
+    Args:
+        model: a path, "default", "organisation/name" or "organisation/name@revision"; None for the packaged model.
+        say: takes each line that people should see.
+        show_progress: draw a download where stderr is a terminal.
+        prefer_nemo: of a model that the hub has in both formats, take the .nemo file.
+
+    Raises:
+        UsageError: the installation has no packaged model.
+        CheckpointError: the path is mistyped, or the hub's model cannot be had.
     """
     if model is None or (model == DEFAULT and not os.path.exists(model)):
         return _packaged(asked=model is not None, say=say)
-    if os.path.exists(model) or not _HUB_NAME.fullmatch(model) or model.endswith((".nemo", ".ckpt")):
+    name = None if os.path.exists(model) else hub.HubName.parse(model)
+    if name is None:
+        if not (os.path.lexists(model) or "/" in model or model.endswith((".nemo", ".ckpt"))):
+            problem = "no such file or folder; a model on the Hugging Face hub is named organisation/name"
+            raise CheckpointError(model, problem)
         return Path(model)
-    return _downloaded(model, say)
+    is_explicit = model.startswith(PREFIX)
+    first = name.repo.partition("/")[0]
+    if not is_explicit and os.path.lexists(first):
+        problem = (
+            f"no such path, though {first} exists: check the spelling; the Hugging Face hub's model is {PREFIX}{model}"
+        )
+        raise CheckpointError(model, problem)
+    return hub.download(name, say, show_progress=show_progress, prefer_nemo=prefer_nemo, announce=not is_explicit)
 
 
 def _packaged(asked: bool, say: Callable[[str], None]) -> Path:
@@ -41,38 +59,3 @@ def _packaged(asked: bool, say: Callable[[str], None]) -> Path:
             "(--model nvidia/parakeet-tdt-0.6b-v3 downloads one)"
         )
     return PACKAGED
-
-
-def _downloaded(name: str, say: Callable[[str], None]) -> Path:
-    try:
-        from huggingface_hub import HfApi, snapshot_download
-    except ImportError:
-        problem = f"no such path; to download {name} from the Hugging Face hub: pip install 'fastscribe[hub]'"
-        raise CheckpointError(name, problem) from None
-    try:
-        try:
-            files = list(HfApi().list_repo_files(name))
-        except Exception:  # no network: what was downloaded before will do
-            cached = Path(snapshot_download(name, local_files_only=True))
-            return _model_in(cached, [path.name for path in cached.iterdir()], name)
-        wanted = _wanted(files, name)
-        say(f"{name}: from the Hugging Face hub, downloaded once")
-        return _model_in(Path(snapshot_download(name, allow_patterns=list(wanted))), files, name)
-    except CheckpointError:
-        raise
-    except Exception as error:  # the hub's, the network's and the disk's, of many kinds
-        raise CheckpointError(name, f"no such path, and no such model to be had: {first_line(error)}") from error
-
-
-def _wanted(files: Sequence[str], name: str) -> Sequence[str]:
-    nemo = [file for file in files if file.endswith(".nemo")]
-    if nemo:
-        return nemo[:1]
-    if "config.json" in files:
-        return _FOLDER_FILES
-    raise CheckpointError(name, "holds neither a .nemo file nor a config.json")
-
-
-def _model_in(folder: Path, files: Sequence[str], name: str) -> Path:
-    wanted = _wanted(files, name)
-    return folder / wanted[0] if wanted[0].endswith(".nemo") else folder

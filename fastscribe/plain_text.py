@@ -20,6 +20,17 @@ _MARKS_CALLED_LETTERS = frozenset("\u0e33\u0eb3\uff9e\uff9f")  # Thai and Lao am
 _DROPPED = dict.fromkeys([*range(0x202A, 0x202F), *range(0x2066, 0x206A), 0xFEFF])
 
 
+def escaped(text: str, keep: str = "") -> str:
+    r"""`text` in which each character that cannot be printed is named, but for those in `keep`: fit for a terminal or a log.
+
+    Escape sequences, line breaks, characters that turn the line around, and lone surrogates do nothing then.
+
+    >>> escaped("a\n\x1b[31mb")
+    'a\\n\\x1b[31mb'
+    """
+    return text if text.isprintable() else "".join(c if c.isprintable() or c in keep else ascii(c)[1:-1] for c in text)
+
+
 def clean_text(text: str) -> str:
     """One line that is safe in any text format: no control characters, no arrow of SRT's, no lone surrogates.
 

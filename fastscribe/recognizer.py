@@ -12,19 +12,23 @@ import sys
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from time import perf_counter
 
 import torch
+from torch import nn
 
 from fastscribe import cost_model, resample
 from fastscribe.batching import Budget
 from fastscribe.checkpoint import Checkpoint
-from fastscribe.config import DecoderName, EncoderConfig, ModelConfig, Options, parse_attention
+from fastscribe.config import DecoderName, EncoderConfig, FeaturesConfig, ModelConfig, Options, parse_attention
+from fastscribe.decode import checked
+from fastscribe.decode.aligning import AligningDecoder
 from fastscribe.decode.decoder import Decoder
 from fastscribe.decode.families import DECODERS
 from fastscribe.decode.prompt import options_for_prompt
 from fastscribe.device import free_bytes, is_out_of_memory, to_device
-from fastscribe.errors import UsageError, first_line
+from fastscribe.errors import CheckpointError, UsageError, first_line
 from fastscribe.features import LogMel
 from fastscribe.freed_memory import keep_freed_memory
 from fastscribe.graph_capture import GraphsUnavailable
@@ -33,9 +37,12 @@ from fastscribe.model.encoder_graphs import EncoderGraphs
 from fastscribe.model.families import FAMILIES
 from fastscribe.model.fp8 import fp8_problem, quantise_fp8_
 from fastscribe.model.int8 import int8_problem, quantise_int8_
-from fastscribe.model.model import Model, build_model
+from fastscribe.model.model import Model, Prepare, build_model, optimise_
 from fastscribe.model.packed import pack_linears_
 from fastscribe.model.time_conv import pack_time_convs_
+from fastscribe.plain_text import escaped
+from fastscribe.text_encoder import WordEncoder
+from fastscribe.tokenizer import Tokenizer
 from fastscribe.true_float32 import true_float32
 from fastscribe.types import Batch, Features, Frames, Hypothesis
 
@@ -48,8 +55,47 @@ _NARROW_ON_CPU = 256
 _CPU_BATCH_FRAMES, _CPU_BATCH_FRAMES_NARROW = 1600, 3200
 
 
+Say = Callable[[str], None]
+
+
 def to_stderr(line: str) -> None:
-    print(f"fastscribe: {line}", file=sys.stderr)
+    print(f"fastscribe: {escaped(line)}", file=sys.stderr)
+
+
+@dataclass(frozen=True)
+class Aligner:
+    """A second model, on the recognizer's device in its dtype, that hears each batch too and times the decoder's words."""
+
+    model: Model
+    log_mel: LogMel | None  # None: the recognizer's features are the aligner's too
+    encoder: Callable[[Features], Frames]
+
+    @classmethod
+    def build(
+        cls,
+        checkpoint: Checkpoint,
+        features: FeaturesConfig,
+        device: torch.device,
+        dtype: str,
+        options: Options,
+        say: Say,
+    ) -> Aligner:
+        """`features` are the recognizer's. Raises as Recognizer.build."""
+        model = _build_model(checkpoint, device, dtype, options, say)
+        own = checkpoint.config.features
+        return cls(model, None if own == features else LogMel(own).to(device), _encoder(model, device, options, say))
+
+    def decoder(self, inner: Decoder, checkpoint: Checkpoint, tokenizer: Tokenizer, say: Say) -> AligningDecoder:
+        """`checkpoint` is the aligner's, `tokenizer` the inner decoder's.
+
+        Raises CheckpointError where the aligner's tokenizer cannot encode text.
+        """
+        assert self.model.ctc is not None
+        try:
+            encoder = WordEncoder.of(checkpoint.tokenizer)
+        except ValueError as error:
+            raise CheckpointError(checkpoint.path, f"timestamps aligner: {error}") from error
+        return AligningDecoder(inner, self.model.ctc, self.model.config.blank_id, tokenizer, encoder, say)
 
 
 @dataclass(frozen=True)
@@ -62,6 +108,7 @@ class Recognizer:
     beam: int  # hypotheses that the decoder keeps in view
     device: torch.device
     dtype: str
+    aligner: Aligner | None = None  # where times are asked for and the checkpoint has one
 
     @classmethod
     def build(
@@ -70,7 +117,7 @@ class Recognizer:
         device: str = "auto",
         dtype: str = "auto",
         options: Options = Options(),  # noqa: B008 - frozen
-        say: Callable[[str], None] = to_stderr,
+        say: Say = to_stderr,
     ) -> Recognizer:
         """`say` gets a line for each fast path that cannot be had and was not asked for by name.
 
@@ -79,27 +126,27 @@ class Recognizer:
         """
         chosen_device = choose_device(device)
         chosen_dtype = choose_dtype(dtype, chosen_device, checkpoint.config.encoder.d_model)
-        if chosen_dtype in _8_BIT and not FAMILIES[type(checkpoint.config.encoder)].has_matrices:
-            raise UsageError(f"--dtype {dtype}: this encoder has no matrices that multiply in 8 bits: bf16 or fp32")
         chosen_decoder = choose_decoder(options, checkpoint.config.decoders)
         beam = choose_beam(options, chosen_decoder, checkpoint.language_model)
         options = replace(options, beam=beam)
-        config = with_attention(checkpoint.config, options.attention)
-        model = build_model(config, checkpoint.weights, checkpoint.path)
-        model.optimise_()
-        if chosen_device.type == "cuda":
-            _prepare_for_gpu_(model, chosen_device, chosen_dtype, say)
-        else:
-            _prepare_for_cpu_(model, chosen_dtype)
+        model = _build_model(checkpoint, chosen_device, chosen_dtype, options, say)
+        encoder = _encoder(model, chosen_device, options, say)
+        decoder = DECODERS[chosen_decoder].build(model, checkpoint, chosen_device, options, say)
+        aligner = None
+        if options.timestamps and checkpoint.aligner is not None:
+            features = checkpoint.config.features
+            aligner = Aligner.build(checkpoint.aligner, features, chosen_device, chosen_dtype, options, say)
+            decoder = aligner.decoder(decoder, checkpoint.aligner, checkpoint.tokenizer, say)
         return cls(
             model,
             LogMel(checkpoint.config.features).to(chosen_device),
-            _encoder(model, chosen_device, options, say),
-            DECODERS[chosen_decoder].build(model, checkpoint, chosen_device, options, say),
+            encoder,
+            decoder,
             chosen_decoder,
             beam,
             chosen_device,
             chosen_dtype,
+            aligner,
         )
 
     @property
@@ -124,6 +171,11 @@ class Recognizer:
         """As the decoder's words are timed (transcript.assemble)."""
         return DECODERS[self.decoder_name].punctuation_takes_no_time
 
+    @property
+    def token_frame_s(self) -> float:
+        """Seconds that a frame of Hypothesis.token_frames stands for."""
+        return (self.aligner.model if self.aligner else self.model).config.frame_s
+
     def num_frames(self, batch: Batch) -> int:
         """Encoder frames of the longest row."""
         return self.model.config.num_frames(int(batch.lengths_B.max()) / self.sample_rate)
@@ -134,23 +186,32 @@ class Recognizer:
         return resample.fill(batch, samples_BS, self.sample_rate), lengths_B
 
     def features(self, samples_BS: torch.Tensor, lengths_B: torch.Tensor) -> Features:
-        return self.log_mel(samples_BS, lengths_B)
+        features = self.log_mel(samples_BS, lengths_B)
+        if self.aligner is None:
+            return features
+        own = self.aligner.log_mel
+        return replace(features, aligner=features if own is None else own(samples_BS, lengths_B))
 
     @torch.inference_mode()
     def encode(self, features: Features) -> Frames:
-        return replace(self._encoded(features), mel_lengths_B=features.lengths_B)
+        frames = checked.checked_frames(self._encoded(self.encoder, features), features)
+        aligner = None
+        if self.aligner is not None:
+            assert features.aligner is not None
+            aligner = self._encoded(self.aligner.encoder, features.aligner)
+        return replace(frames, mel_lengths_B=features.lengths_B, aligner=aligner)
 
-    def _encoded(self, features: Features) -> Frames:
+    def _encoded(self, encoder: Callable[[Features], Frames], features: Features) -> Frames:
         if self.device.type == "cuda" and self.dtype == "fp32":
             # cuDNN would otherwise round to TF32, whose ten bits of mantissa are not what fp32 was asked for.
             with torch.backends.cudnn.flags(enabled=True, allow_tf32=False), true_float32(self.device):
-                return self.encoder(features)
-        return self.encoder(features)
+                return encoder(features)
+        return encoder(features)
 
     def transcribe(self, batch: Batch) -> list[Hypothesis]:
         """One Hypothesis a row, all stages one after another; waits for the device."""
         frames = self.encode(self.features(*self.upload(batch)))
-        return self.decoder.read(self.decoder.submit(frames).cpu().numpy(), frames)
+        return checked.read(self.decoder, checked.submit(self.decoder, frames).cpu().numpy(), frames)
 
     def choose_budget(self) -> Budget:
         """How large a batch should be: found by a few passes on a GPU, known on a CPU."""
@@ -172,35 +233,62 @@ class Recognizer:
 
     def _measure(self, rows: int, num_frames: int) -> cost_model.Pass:
         """One pass over noise, the second of two, so that what is made once is not counted."""
-        config = self.model.config
-        mel_BMT = torch.randn(
-            rows, config.features.num_mels, num_frames * config.encoder.subsampling_factor, device=self.device
-        )
-        features = Features(mel_BMT, torch.full((rows,), mel_BMT.shape[2], device=self.device))
+        models = [self.model] if self.aligner is None else [self.model, self.aligner.model]
+        work = [(model.encoder, self._noise(model.config, rows, num_frames)) for model in models]
         for _ in range(2):
             torch.cuda.reset_peak_memory_stats(self.device)
             before = torch.cuda.memory_allocated(self.device)
             torch.cuda.synchronize(self.device)
             start = perf_counter()
             with torch.inference_mode():
-                self.model.encoder(features)
+                _ = [encoder(features) for encoder, features in work]  # all outputs are kept until a batch is decoded
             torch.cuda.synchronize(self.device)
             seconds = perf_counter() - start
         return cost_model.Pass(rows, num_frames, seconds, torch.cuda.max_memory_allocated(self.device) - before)
 
+    def _noise(self, config: ModelConfig, rows: int, num_frames: int) -> Features:
+        """Features of as much audio as `num_frames` of the recognizer's own encoder stand for."""
+        mel_frames = round(num_frames * self.model.config.frame_s * config.features.sample_rate)
+        mel_frames //= config.features.hop_length
+        mel_BMT = torch.randn(rows, config.features.num_mels, mel_frames, device=self.device)
+        return Features(mel_BMT, torch.full((rows,), mel_frames, device=self.device))
 
-def _prepare_for_cpu_(model: Model, dtype: str) -> None:
+
+def _build_model(checkpoint: Checkpoint, device: torch.device, dtype: str, options: Options, say: Say) -> Model:
+    """The checkpoint's model in its inference form, on its device in its dtype."""
+    if dtype in _8_BIT and not FAMILIES[type(checkpoint.config.encoder)].has_matrices:
+        raise UsageError(f"--dtype {dtype}: this encoder has no matrices that multiply in 8 bits: bf16 or fp32")
+    config = with_attention(checkpoint.config, options.attention)
+    model = build_model(config, checkpoint.weights, checkpoint.path, _prepare(device, dtype))
+    if device.type == "cuda":
+        _prepare_for_gpu_(model, dtype, say)
+    return model
+
+
+def _prepare(device: torch.device, dtype: str) -> Prepare:
+    """What turns each part of a model, as soon as it is loaded, into its final form."""
+    if device.type == "cuda":
+        return partial(_move_to_gpu_, device=device, dtype=torch_dtype(dtype))
     keep_freed_memory()
-    if dtype == "int8":
-        quantise_int8_(model.encoder)
+    return partial(_pack_for_cpu_, dtype=dtype)
+
+
+def _pack_for_cpu_(path: str, part: nn.Module, dtype: str) -> None:
+    optimise_(part)
+    if dtype == "int8" and path.startswith("encoder."):
+        quantise_int8_(part)
     rest = torch_dtype(dtype)
-    model.to(rest)
-    pack_linears_(model, rest)
-    pack_time_convs_(model, rest)
+    part.to(rest)
+    pack_linears_(part, rest)
+    pack_time_convs_(part, rest)
 
 
-def _prepare_for_gpu_(model: Model, device: torch.device, dtype: str, say: Callable[[str], None]) -> None:
-    model.to(device, torch_dtype(dtype))
+def _move_to_gpu_(path: str, part: nn.Module, device: torch.device, dtype: torch.dtype) -> None:
+    optimise_(part)
+    part.to(device, dtype)
+
+
+def _prepare_for_gpu_(model: Model, dtype: str, say: Callable[[str], None]) -> None:
     if (remark := FAMILIES[type(model.config.encoder)].prepare_for_gpu_(model.encoder)) is not None:
         say(remark)
     if dtype == "fp8":

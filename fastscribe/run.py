@@ -119,7 +119,7 @@ class Transcriber:
             check_vad()
         checkpoint = read_checkpoint(model, say)
         recognizer = Recognizer.build(checkpoint, device, dtype, options, say)
-        checkpoint = replace(checkpoint, weights={})  # the model owns them now
+        checkpoint = replace(checkpoint, weights={}, aligner=None)  # the models own them now
         return cls(checkpoint, Engine(recognizer), options, perf_counter() - start)
 
     def transcribe(
@@ -293,10 +293,10 @@ class Transcriber:
                 yield look.with_gaps(look.transcript, ())
 
     def _assemble(self, audio: AudioInfo, parts: Sequence[Part], inserted: Sequence[Part] = ()) -> Transcript | Failure:
-        no_time = self.recognizer.punctuation_takes_no_time
+        no_time, frame_s = self.recognizer.punctuation_takes_no_time, self.recognizer.token_frame_s
         try:
             with self.progress.stopwatch.time("assemble"):
-                return transcript.assemble(audio, parts, self.tokenizer, self.config.frame_s, no_time, inserted)
+                return transcript.assemble(audio, parts, self.tokenizer, frame_s, no_time, inserted)
         except Exception as error:  # one bad file becomes a Failure and the run goes on
             return to_failure(audio, "assemble", error)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -15,10 +16,10 @@ from pathlib import Path
 from threading import Thread
 from time import perf_counter
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
-from fastscribe.audio.source import printable
 from fastscribe.errors import UsageError
+from fastscribe.plain_text import escaped
 from fastscribe.types import Failure
 
 if TYPE_CHECKING:
@@ -27,29 +28,38 @@ if TYPE_CHECKING:
     from fastscribe.stats import RunStats
     from fastscribe.survey import Survey
 
+_RELAY_END_S = 1.0
 _REDRAW_S = 0.1  # thousands of files may be done a second
 
+
+# What mpg123 prints at its default verbosity: with its source file in front, or plain; some begin with an empty line.
+_MPG123 = re.compile(rb"libmpg123|^Note: |^Warning: .*(Xing|Frankenstein)|^\n$")
 
 _log = logging.getLogger("fastscribe.terminal")
 _log.propagate = False
 
 
-def say(message: str) -> None:
-    """One line to stderr and the log, whatever characters are in it."""
-    show(f"fastscribe: {printable(message)}")
+def say(message: str, bar: Any = None) -> None:
+    """Print one line to stderr, above the rich progress bar if there is one, and to the log."""
+    show(f"fastscribe: {message}", bar)
 
 
-def show(text: str) -> None:
-    """Lines to stderr and the log, without what a terminal obeys. A stderr that nobody reads any more ends no run."""
-    text = _harmless(text)
+def show(line: str, bar: Any = None) -> None:
+    """Print one line as it is, but for characters that a terminal obeys (plain_text.escaped). A closed stderr, or
+    one without a reader, does not end a run."""
+    line = escaped(line)
     with suppress(OSError, ValueError):  # ValueError: it is closed
-        print(text, file=sys.stderr, flush=True)
-    _note(text)
+        if bar is None:
+            print(line, file=sys.stderr, flush=True)
+        else:
+            bar.console.print(line, markup=False, highlight=False, soft_wrap=True)
+    _note(line)
 
 
-def _harmless(text: str) -> str:
-    """Line breaks and tabs are as they were; other control characters, and those that turn the writing round, are named."""
-    return "".join(c if c.isprintable() or c in "\n\t" else ascii(c)[1:-1] for c in text)
+def show_table(text: str) -> None:
+    """Print several lines."""
+    for line in text.split("\n"):
+        show(line)
 
 
 def give_up_stderr_if_gone() -> None:
@@ -91,34 +101,49 @@ def failure_line(failure: Failure) -> str:
 
 @contextmanager
 def without_mp3_chatter() -> Iterator[None]:
-    """Drops what mpg123, a C library below libsndfile, prints on its own: a line for every seek in a healthy MP3.
+    """Drops what mpg123, a C library below libsndfile, prints on its own: a line for every seek in a healthy MP3, and for
+    whatever is odd in a damaged one.
 
     Its lines go straight to file descriptor 2, so for the time of the run that is a pipe whose reader passes on
-    everything else; Python's own stderr keeps the real one.
+    everything else; Python's own stderr, if it writes there, keeps the real one.
     """
     sys.stderr.flush()
     real, python_stderr = os.dup(2), sys.stderr
     reader, writer = os.pipe()
     os.dup2(writer, 2)
     os.close(writer)
-    sys.stderr = os.fdopen(os.dup(real), "w", buffering=1, encoding=python_stderr.encoding, errors="backslashreplace")
+    is_swapped = _descriptor(python_stderr) == 2
+    if is_swapped:
+        sys.stderr = os.fdopen(
+            os.dup(real), "w", buffering=1, encoding=python_stderr.encoding, errors="backslashreplace"
+        )
     relay = Thread(target=_relay, args=(reader, real), daemon=True)
     relay.start()
     try:
         yield
     finally:
-        os.dup2(real, 2)  # closes the pipe's last writer, which ends the relay
-        relay.join()
-        os.close(real)
-        with suppress(OSError):
-            sys.stderr.close()
-        sys.stderr = python_stderr
+        os.dup2(real, 2)  # closes the pipe's last writer, which ends the relay, unless a child process holds one
+        relay.join(_RELAY_END_S)
+        if not relay.is_alive():
+            os.close(real)
+        if is_swapped:
+            with suppress(OSError):
+                sys.stderr.close()
+            sys.stderr = python_stderr
+
+
+def _descriptor(file: TextIO) -> int | None:
+    """The file's descriptor, or None for one in memory."""
+    try:
+        return file.fileno()
+    except (OSError, ValueError):
+        return None
 
 
 def _relay(reader: int, real: int) -> None:
     with os.fdopen(reader, "rb") as lines:
         for line in lines:
-            if b"libmpg123" not in line:
+            if not _MPG123.search(line):
                 with suppress(OSError):  # nobody reads it any more
                     os.write(real, line)
 
@@ -175,13 +200,7 @@ class ProgressBar:
             self._bar.update(self._task, completed=done.audio_s, total=done.planned_s or None)
 
     def say(self, message: str) -> None:
-        if self._bar is None:
-            say(message)
-        else:
-            with suppress(OSError):
-                line = printable(f"fastscribe: {message}")
-                self._bar.console.print(line, markup=False, highlight=False, soft_wrap=True)
-            _note(message)
+        say(message, self._bar)
 
 
 def _done(progress: RunProgress, elapsed_s: float) -> str:

@@ -20,11 +20,16 @@ from typing import Literal
 from fastscribe.regular_file import read_regular
 
 MAX_TOKENIZER_BYTES = 16 << 20  # of a tokenizer's file; those of the largest vocabularies take a quarter
+# Of a vocabulary; NeMo's have up to 16,384. Logits of a batch take as much memory for each piece.
+MAX_PIECES = 1 << 16
 WORD_MARK = "▁"  # SentencePiece writes a word's leading space so
 UNKNOWN_TEXT = " ⁇ "  # what SentencePiece shows for <unk>
+_TOO_MANY = f"more than {MAX_PIECES:,} pieces"
+_OTHER_PARTS = 100  # of SentencePiece's ModelProto, beside the pieces
 # Of SentencePiece's ModelProto: a wire type, fields, and a field of the third.
 _LENGTH_DELIMITED, _PIECES_AND_TRAINING, _NORMALIZER, _ADD_DUMMY_PREFIX = 2, (1, 2), 3, 3
 _REMOVE_EXTRA_WHITESPACES = 4
+_PRECOMPILED_TABLE = 2  # a field of the normaliser
 _BYTE_PIECE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 # Pieces of these kinds say nothing about which punctuation a model writes.
 _NOT_TEXT = re.compile(r"^(\[.*\]|<.*>|##.*|▁.*|\s*)$", re.DOTALL)
@@ -139,6 +144,8 @@ class Tokenizer:
             return "punctuation"
         if text == " ":
             return "space"
+        if self.attached == "nowhere" and token_id in self._byte_ids:
+            return "inside"
         is_marked = self.kind != "character" and self.pieces[token_id] != text
         return "starts word" if is_marked else "inside"
 
@@ -222,6 +229,32 @@ def pieces_alone(model: bytes) -> bytes:
     return b"".join(model[start:end] for part, start, _, end in _parts(model) if part in _PIECES_AND_TRAINING)
 
 
+def normalization_rules(model: bytes) -> tuple[bytes, bytes]:
+    """-> the model's table of normalisation rules (empty for none), and a model that encodes the same without it.
+
+    Its flags, on spaces, stay. Raises ValueError where the bytes are no such message.
+    """
+    table, without = b"", pieces_alone(model)
+    for part, _, begin, end in _parts(model):
+        if part != _NORMALIZER:
+            continue
+        flags, position = b"", begin
+        while position < end:
+            start = position
+            tag, position = _varint(model, position)
+            value, position = _varint(model, position)
+            if tag & 7 == _LENGTH_DELIMITED:
+                content = model[position : position + value]
+                position += value
+                table = content if tag >> 3 == _PRECOMPILED_TABLE else table
+            elif tag & 7 == 0:
+                flags += model[start:position]
+            else:
+                raise ValueError("damaged, or something else")
+        without += bytes([_NORMALIZER << 3 | _LENGTH_DELIMITED, len(flags)]) + flags if len(flags) < 0x80 else b""
+    return table, without
+
+
 def _normalizer_flag(model: bytes, flag: int) -> bool:
     """A switch among its rules for normalising text. It is on unless they say otherwise."""
     for part, _, begin, end in _parts(model):
@@ -239,8 +272,11 @@ def _normalizer_flag(model: bytes, flag: int) -> bool:
 
 def _parts(model: bytes) -> Iterator[tuple[int, int, int, int]]:
     """(field, start, start of its content, end) of each part of the message."""
-    position = 0
+    position = num_parts = 0
     while position < len(model):
+        num_parts += 1
+        if num_parts > MAX_PIECES + _OTHER_PARTS:
+            raise ValueError(_TOO_MANY)
         start = position
         tag, position = _varint(model, position)
         length, begin = _varint(model, position)
@@ -267,6 +303,8 @@ def from_huggingface(tokenizer_json: bytes, num_labels: int) -> Tokenizer:
     """
     data = json.loads(tokenizer_json)
     vocabulary = data["model"]["vocab"]
+    if len(vocabulary) + len(data.get("added_tokens", [])) > 2 * MAX_PIECES:
+        raise ValueError(_TOO_MANY)
     by_id = {i: piece for i, (piece, _) in enumerate(vocabulary)} if isinstance(vocabulary, list) else {}
     if isinstance(vocabulary, dict):
         by_id = {i: piece for piece, i in vocabulary.items()}
@@ -288,14 +326,25 @@ def from_huggingface(tokenizer_json: bytes, num_labels: int) -> Tokenizer:
 
 
 def from_characters(labels: Sequence[str]) -> Tokenizer:
+    """Raises ValueError for too many."""
+    _check_number(labels)
     listing = json.dumps(list(labels), ensure_ascii=False).encode()
     return Tokenizer(pieces=tuple(labels), kind="character", files={"characters.json": listing})
 
 
 def from_pieces(pieces: Sequence[str]) -> Tokenizer:
-    """Several SentencePiece vocabularies one after the other (NeMo's aggregate): control and unknown ones are shown too."""
+    """Several SentencePiece vocabularies one after the other (NeMo's aggregate): control and unknown ones are shown too.
+
+    Raises ValueError for too many.
+    """
+    _check_number(pieces)
     listing = json.dumps(list(pieces), ensure_ascii=False).encode()
     return Tokenizer(pieces=tuple(pieces), kind="aggregate", files={"pieces.json": listing})
+
+
+def _check_number(pieces: Sequence[str]) -> None:
+    if len(pieces) > MAX_PIECES:
+        raise ValueError(_TOO_MANY)
 
 
 def from_folder(folder: Path, num_labels: int) -> Tokenizer:

@@ -141,25 +141,31 @@ def words_of(tokens: Sequence[Token], tokenizer: Tokenizer) -> list[Word]:
     return [replace(words[0], start_s=tokens[0].start_s), *words[1:]] if words else []
 
 
-def _groups(tokens: Sequence[Token], tokenizer: Tokenizer) -> list[list[Token]]:
-    heard = [token for token in tokens if token.id not in tokenizer.wordless_ids]
-    roles = [tokenizer.roles[token.id] for token in heard]
-    groups: list[list[Token]] = []
-    open_group: list[Token] | None = None  # None: the last group is closed, so a letter starts another
-    for index, (token, role) in enumerate(zip(heard, roles, strict=True)):
+def group_words(token_ids: Sequence[int], tokenizer: Tokenizer) -> list[list[int]]:
+    """Places of the tokens of each word; tokens without text belong to none."""
+    heard = [place for place, token_id in enumerate(token_ids) if token_id not in tokenizer.wordless_ids]
+    roles = [tokenizer.roles[token_ids[place]] for place in heard]
+    groups: list[list[int]] = []
+    open_group: list[int] | None = None  # None: the last group is closed, so a letter starts another
+    for index, (place, role) in enumerate(zip(heard, roles, strict=True)):
         if role == "starts word":
-            open_group = [token]
+            open_group = [place]
             groups.append(open_group)
         elif role == "space" and (tokenizer.kind == "aggregate" or not _stands_before_punctuation(roles, index)):
             open_group = None
         elif role == "punctuation" and open_group is None and groups:
-            groups[-1].append(token)
+            groups[-1].append(place)
         else:
             if open_group is None:
                 open_group = []
                 groups.append(open_group)
-            open_group.append(token)
+            open_group.append(place)
     return groups
+
+
+def _groups(tokens: Sequence[Token], tokenizer: Tokenizer) -> list[list[Token]]:
+    groups = group_words([token.id for token in tokens], tokenizer)
+    return [[tokens[place] for place in group] for group in groups]
 
 
 def _stands_before_punctuation(roles: Sequence[Role], index: int) -> bool:

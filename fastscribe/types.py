@@ -113,6 +113,7 @@ class Features:
 
     mel_BMT: torch.Tensor
     lengths_B: torch.Tensor
+    aligner: Features | None = None  # of the same recordings for a timestamps aligner; None without one
 
 
 @dataclass(frozen=True)
@@ -122,6 +123,9 @@ class Frames:
     frames_BTD: torch.Tensor
     lengths_B: torch.Tensor
     mel_lengths_B: torch.Tensor | None = None  # of the features that they were made of, where a limit asks
+    aligner: Frames | None = None  # the timestamps aligner's output; None without one
+    # False: the row's features or frames hold NaN or infinite numbers; its length is 0 then. None: not checked.
+    is_finite_B: torch.Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -137,6 +141,7 @@ class Hypothesis:
     token_durations: tuple[int, ...] = ()
     logprobs: tuple[float, ...] = ()
     is_timed: bool = True  # False: the model gives no times, and tokens are spread evenly over the utterance
+    problem: str = ""  # why what the model made is no transcript; there are no tokens then
 
 
 class Token(NamedTuple):

@@ -10,10 +10,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, settings
 
 from fastscribe.openmp import wait_politely
 
 wait_politely()  # as the command line does, before anything imports torch
+# How long an example takes depends on how busy the machine is.
+settings.register_profile("fastscribe", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("fastscribe")
 # Shells have background jobs ignore it, which their children inherit.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -1,4 +1,5 @@
-"""`fastscribe inspect` for many paths from one warm process: each in a fork that may grow by 2 GB, take 10 s and write no byte.
+"""`fastscribe inspect --check` for many paths from one warm process: each in a fork that may grow by 2 GB, take 10 s and
+write no byte.
 
 python -m tests.forked_inspect    a path a line on stdin, {"code", "stdout", "stderr"} a line on stdout
 """
@@ -51,7 +52,7 @@ def _inspect(path: str) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
     signal.alarm(SECONDS)
-    sys.argv = ["fastscribe", "inspect", path]
+    sys.argv = ["fastscribe", "inspect", path, "--check"]
     code = 70
     try:
         fastscribe_main()

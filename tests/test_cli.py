@@ -37,6 +37,23 @@ def transcribe(*arguments: object, **options) -> subprocess.CompletedProcess[str
     return fastscribe("transcribe", *arguments, "--model", MODEL, "--quiet", **options)
 
 
+def on_terminal(arguments: list[str]) -> tuple[int, bytes]:
+    """The exit code, and all that a terminal of 300 columns for stderr gets."""
+    import pty
+
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(arguments, stderr=theirs, env={**os.environ, "TERM": "xterm", "COLUMNS": "300"})
+    os.close(theirs)
+    seen = b""
+    while True:
+        try:
+            seen += os.read(ours, 65536)
+        except OSError:  # the other end has closed
+            break
+    os.close(ours)
+    return process.wait(60), seen
+
+
 def rows(text: str) -> list[dict]:
     return [json.loads(line) for line in text.splitlines()]
 
@@ -280,20 +297,8 @@ def test_interrupted_runs_keep_what_is_finished(tmp_path: Path, sent: signal.Sig
 
 def test_a_terminal_sees_progress_and_a_pipe_does_not(tmp_path: Path) -> None:
     """stderr is a pseudo-terminal here; stdout stays a pipe."""
-    import pty
-
-    ours, theirs = pty.openpty()
-    arguments = command("transcribe", *[FIRST] * 40, "-m", MODEL, "-o", tmp_path, "--window", 2)
-    process = subprocess.Popen(arguments, stderr=theirs, env={**os.environ, "TERM": "xterm", "COLUMNS": "120"})
-    os.close(theirs)
-    seen = b""
-    while True:
-        try:
-            seen += os.read(ours, 65536)
-        except OSError:  # the other end has closed
-            break
-    os.close(ours)
-    assert process.wait(60) == 0
+    code, seen = on_terminal(command("transcribe", *[FIRST] * 40, "-m", MODEL, "-o", tmp_path, "--window", 2))
+    assert code == 0
     counts = [int(before.split()[-1]) for before in seen.decode().split(" files, ")[:-1]]
     assert counts == sorted(counts)
     assert 0 < counts[-1] <= 40
@@ -383,3 +388,22 @@ def test_the_python_interface() -> None:
     assert good.words[0].text == "At"
     assert bad.path == "nowhere.wav"
     assert [r.text for r in transcriber.transcribe(str(FIRST)) if isinstance(r, Transcript)] == [SENTENCE]
+
+
+def test_truncated_files_fail_and_the_others_are_transcribed(tmp_path: Path) -> None:
+    samples, rate = soundfile.read(FIRST, dtype="int16")
+    for name in ("cut.sph", "cut.caf", "whole.sph"):
+        soundfile.write(tmp_path / name, samples, rate, format="NIST" if name.endswith("sph") else "CAF")
+    for name in ("cut.sph", "cut.caf"):
+        content = (tmp_path / name).read_bytes()
+        (tmp_path / name).write_bytes(content[: len(content) // 3])
+    ircam = tmp_path / "other.sf"  # its header does not say how long it is
+    soundfile.write(ircam, samples, rate, format="IRCAM")
+    done = transcribe(tmp_path, ircam)
+    assert done.returncode == 1
+    found = {Path(row["audio_filepath"]).name: row for row in rows(done.stdout)}
+    assert found["whole.sph"]["text"] == SENTENCE
+    assert found["cut.sph"]["error"]["message"].startswith("truncated: header promises ")
+    assert found["cut.caf"]["error"]["message"].startswith("truncated: header promises ")
+    assert found["other.sf"]["error"]["message"].startswith("IRCAM files are not read: convert it")
+    assert len(found) == 4

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import shutil
 from pathlib import Path
 
@@ -122,3 +123,18 @@ def test_blocks_are_digested_each_and_in_order(tmp_path: Path, monkeypatch: pyte
         path.write_bytes(content)
         digests.add(model_digest(path))
     assert len(digests) == 6
+
+
+def test_a_model_is_digested_in_blocks_and_each_block_in_pieces(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SHA-256 over the SHA-256 of blocks, whatever the size of a read: journals of earlier runs hold such digests."""
+    monkeypatch.setattr(module, "_BLOCK_BYTES", 1000)
+    monkeypatch.setattr(module, "_READ_BYTES", 300)
+    path = tmp_path / "model.nemo"
+    for size in (0, 1, 299, 300, 999, 1000, 1001, 2500):
+        content = bytes(number % 251 for number in range(size))
+        path.write_bytes(content)
+        blocks = [content[start : start + 1000] for start in range(0, max(1, size), 1000)]
+        expected = hashlib.sha256(b"".join(hashlib.sha256(block).digest() for block in blocks)).hexdigest()
+        assert model_digest(path) == f"sha256:{expected[:32]}"

@@ -133,7 +133,7 @@ def test_subsampling_in_pieces_is_subsampling(
     torch.manual_seed(0)
     layer = random_encoder(small_config(subsampling=subsampling, subsampling_factor=8)).subsampling
     if channels_last:
-        layer.use_channels_last_()
+        layer.optimise_()
     mel_BTM, lengths_B = torch.randn(5, 203, 20), torch.tensor([203, 0, 1, 96, 202])
     whole_BTD, whole_lengths_B = layer(mel_BTM, lengths_B)
     monkeypatch.setattr(encoder_module, "_MOST_CONV_ELEMENTS", limit)

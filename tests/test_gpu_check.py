@@ -61,9 +61,9 @@ def test_a_part_that_hangs_is_stopped_with_its_children() -> None:
     grandchild = int(process.stdout.readline())
     start = time.monotonic()
     assert gpu_check().outcome(process, 0.3) == "stopped after 0 s"
-    assert time.monotonic() - start < 10
+    assert time.monotonic() - start < 50
     process.stdout.close()
-    for _ in range(100):
+    for _ in range(1000):
         if not is_running(grandchild):
             return
         time.sleep(0.05)

@@ -1,5 +1,5 @@
-"""Models made to do harm. `fastscribe inspect` refuses each with exit code 2 and one line on stderr, soon, within 2 GB, having
-run nothing and written nothing; and what only looks odd still loads.
+"""Models made to do harm. `fastscribe inspect --check` refuses each with exit code 2 and one line on stderr, soon, within
+2 GB, having run nothing and written nothing; and what only looks odd still loads.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import struct
 import subprocess
 import sys
 import tarfile
+import tempfile
 import zipfile
 from collections.abc import Callable, Iterator
 from functools import cache
@@ -27,8 +28,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
-from fastscribe.checkpoint import native, read_checkpoint, tar
-from fastscribe.checkpoint.weights import check_weights
+from fastscribe.checkpoint import native, random_access, read_checkpoint, tar
+from fastscribe.checkpoint.weights import load_safetensors, load_torch
 from fastscribe.errors import CheckpointError
 from fastscribe.tokenizer import from_sentencepiece
 from tests.conftest import MODELS, checkpoint
@@ -516,8 +517,12 @@ def test_sound_tars_are_read_as_tarfile_reads_them(names: list[str], format: int
     with tarfile.open(fileobj=io.BytesIO(whole)) as archive:
         expected = [(member.name, member.offset_data, member.size) for member in archive if member.isfile()]
     assert found == expected
+    with tempfile.TemporaryFile() as file:
+        file.write(whole)
+        file.flush()
+        archive_bytes = random_access.FileBytes.of(file)
     for member in found:
-        part = io.BufferedReader(tar.Slice(io.BytesIO(whole), member))
+        part = random_access.as_file(archive_bytes.part(member.start, member.num_bytes))
         assert part.read() == whole[member.start : member.start + member.num_bytes]
         part.seek(-1, io.SEEK_END)
         assert part.read() == whole[member.start : member.start + member.num_bytes][-1:]
@@ -562,6 +567,26 @@ def appended(text: str) -> Make:
     return make
 
 
+def tokenizer_of(content: bytes) -> Make:
+    def make(folder: Path) -> Path:
+        [path] = unpacked(folder).glob("*tokenizer.model")
+        path.write_bytes(content)
+        return folder
+
+    return make
+
+
+def characters(labels: list[str]) -> Make:
+    def make(folder: Path) -> Path:
+        with_yaml(folder, labels=labels)
+        config = yaml.load((folder / YAML).read_text(), yaml.CSafeLoader)
+        del config["tokenizer"]
+        (folder / YAML).write_text(yaml.dump(config, Dumper=yaml.CSafeDumper))
+        return folder
+
+    return make
+
+
 def laughs(before: str, after: str) -> str:
     """9**39 values, or keys."""
     lines = (f"a{i}: &a{i} {before}{', '.join([f'*a{i - 1}'] * 9)}{after}" for i in range(1, 40))
@@ -591,6 +616,16 @@ CONFIGS: dict[str, tuple[Make, str]] = {
     "a number in base 60": (yaml_text("a: " + "1" + ":1" * 2_000_000), "too long"),
     "a smaller one": (yaml_text("a: " + "1" + ":1" * 30_000), "not safe YAML|no section|unsupported"),
     "a number of 60,000 digits": (yaml_text("a: " + "9" * 60_000), "not safe YAML|no section"),
+    "a key of 60,000 digits": (appended("\n? " + "9" * 60_000 + "\n: 1\n"), "a number of 60,000 digits"),
+    "a key of 60,000 hexadecimal digits": (appended("\n? 0x" + "f" * 60_000 + "\n: 1\n"), "a number of 60,002 digits"),
+    "2**20 labels a frame": (yaml_with(decoding__greedy={"max_symbols": 1 << 20}),
+        "max_symbols: 1048576 (supported: 1 to 1000"),
+    "a hop of one sample": (yaml_with(preprocessor__window_stride=1 / 16_000), "hop_length: 1 (supported: from 32 samples"),
+    "a window of 16,384 samples": (yaml_with(preprocessor__n_fft=1 << 14), "n_fft: 16384 (supported: up to 64 hops"),
+    "101 durations": (yaml_with(joint__num_extra_outputs=101, decoding__durations=[*range(101)]), "number of durations: 101"),
+    "8,000,000 pieces": (tokenizer_of(b"\x0a\x00" * 8_000_000), "more than 65,536 pieces"),
+    "8,000,000 parts beside the pieces": (tokenizer_of(b"\x12\x00" * 8_000_000), "more than 65,536 pieces"),
+    "70,000 characters": (characters(["a"] * 70_000), "more than 65,536 pieces"),
     "a key twice": (appended("\nencoder:\n  d_model: 64\n"), "comes twice"),
     "a lone surrogate": (yaml_text('labels: ["\\uD800", b]'), "YAML|text|character"),
     "not UTF-8": (yaml_text(b"a: \xff\xfe\xfd"), "not safe YAML"),
@@ -908,10 +943,18 @@ def test_shards_load(tmp_path: Path) -> None:
     assert same(read_checkpoint(folder), read_checkpoint(MODELS / "hf_ctc"))
 
 
-def test_large_finite_weights_are_fine() -> None:
+def test_large_finite_weights_are_fine(tmp_path: Path) -> None:
     """Their sums overflow."""
-    check_weights({"a": torch.full((100,), 60_000.0, dtype=torch.float16), "b": torch.full((9,), 3e38)}, 10_000, "x")
-    check_weights({"a": torch.empty(0)}, 0, "x")
+    state = {
+        "a": torch.full((100,), 60_000.0, dtype=torch.float16),
+        "b": torch.full((9,), 3e38),
+        "c": torch.empty(0, 3),
+        "d": torch.tensor(1.5),
+    }
+    save_file(state, tmp_path / SAFETENSORS)
+    for sources in (load_safetensors(tmp_path / SAFETENSORS), load_torch(random_access.MemoryBytes(saved(state)), "x")):
+        assert sources.keys() == state.keys()
+        assert all(torch.equal(sources[name].read(), tensor) for name, tensor in state.items())
 
 
 def test_layers_may_share_a_bias(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ LAYERS = (
         "processors",
         "plain_text",
         "regular_file",
-        "model_location",
+        "standard_streams",
         "prices",
     ),
     (
@@ -28,7 +28,9 @@ LAYERS = (
         "long_audio",
         "batching",
         "tokenizer",
+        "text_encoder",
         "transcript",
+        "word_times",
         "output",
         "resume",
         "evaluation",
@@ -51,11 +53,14 @@ LAYERS = (
         "checkpoint",
         "describe",
         "decode.decoder",
+        "decode.checked",
         "decode.greedy",
         "decode.beam",
         "decode.ctc",
+        "decode.forced_alignment",
     ),
-    ("decode.fast_predictor", "decode.aed"),
+    ("hub", "model_location"),
+    ("decode.fast_predictor", "decode.aed", "decode.aligning"),
     ("decode.label_looping",),
     ("decode.cuda_while", "decode.batched_beam"),
     ("decode.loops",),
@@ -73,7 +78,7 @@ WITHOUT_TORCH = LAYERS[0] + LAYERS[1] + ("terminal", "cli", "describe")
 WITHOUT_TORCH += ("training.manifest", "training.buckets", "training.batch_search", "training.bpe")
 WITHOUT_TORCH += ("bench.document", "bench.stored", "bench.cost", "bench.diff", "bench.energy")
 WITHOUT_TORCH += ("bench.against.peers", "bench.against.process", "bench.against.recordings", "bench.against.worker")
-WITHOUT_TORCH += ("bench.work", "decode.prompt")
+WITHOUT_TORCH += ("bench.work", "decode.prompt", "checkpoint", "language_model", "hub", "model_location")
 WITHOUT_TORCH += ("training.recipe", "training.augment_config", "training.plot")
 
 

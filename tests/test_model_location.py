@@ -1,104 +1,97 @@
-"""What a model's name stands for. The hub is made up here: no test goes there."""
+"""What a model's name stands for. What the hub does then is in test_hub.py."""
 
 from __future__ import annotations
 
-import sys
-from fnmatch import fnmatch
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
-from fastscribe import model_location
+from fastscribe import hub, model_location
 from fastscribe.errors import CheckpointError, UsageError
-from fastscribe.language_model import FILE
+from fastscribe.hub.name import HubName
 from fastscribe.model_location import locate
 
-
-class Hub(ModuleType):
-    """huggingface_hub as far as it is used: `files` are what the model has there, None for no network."""
-
-    def __init__(self, cache: Path, files: list[str] | None) -> None:
-        super().__init__("huggingface_hub")
-        self.cache, self.files, self.asked = cache, files, []
-        hub = self
-
-        class HfApi:
-            def list_repo_files(self, name: str) -> list[str]:
-                if hub.files is None:
-                    raise OSError("no network\nat all")
-                return hub.files
-
-        self.HfApi = HfApi
-
-    def snapshot_download(self, name: str, allow_patterns: object = None, local_files_only: bool = False) -> str:
-        self.asked.append((name, allow_patterns))
-        if local_files_only and not self.cache.exists():
-            raise FileNotFoundError("nothing cached")
-        return str(self.cache)
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 
 @pytest.fixture
-def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Hub:
-    made = Hub(tmp_path / "cache", ["README.md", "parakeet.nemo", "config.json"])
-    monkeypatch.setitem(sys.modules, "huggingface_hub", made)
+def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[tuple[HubName, bool]]:
+    """Which models the hub was asked for, and whether that was announced."""
+    names: list[tuple[HubName, bool]] = []
+
+    def download(name: HubName, *_: object, announce: bool, **__: object) -> Path:
+        names.append((name, announce))
+        return tmp_path / "from the hub"
+
+    monkeypatch.setattr(hub, "download", download)
     monkeypatch.chdir(tmp_path)
-    return made
+    return names
 
 
-def refused(name: str) -> str:
-    with pytest.raises(CheckpointError) as caught:
-        locate(name, print)
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
+def find(model: str | None) -> Path:
+    return locate(model, print)
 
 
-def test_paths_are_paths(hub: Hub, tmp_path: Path) -> None:
-    (tmp_path / "some" / "model").mkdir(parents=True)
-    for name in ("some/model", "model.nemo", "folder/model.nemo", "./a/b", "/a/b", "a/b/c"):
-        assert locate(name, print) == Path(name)
-    assert hub.asked == []
+def test_paths_are_paths(asked: list, tmp_path: Path) -> None:
+    (tmp_path / "some" / "model@1").mkdir(parents=True)
+    for name in (
+        "some/model@1",
+        "model.nemo",
+        "folder/model.nemo",
+        "./a/b",
+        "/a/b",
+        "a/b/c",
+        "a--b/c",
+        "a/..",
+        "a/b@../c",
+    ):
+        assert find(name) == Path(name)
+    assert asked == []
 
 
-def test_a_name_on_the_hub(hub: Hub) -> None:
-    said: list[str] = []
-    assert locate("nvidia/parakeet-tdt-0.6b-v3", said.append) == hub.cache / "parakeet.nemo"
-    assert hub.asked == [("nvidia/parakeet-tdt-0.6b-v3", ["parakeet.nemo"])]
-    assert len(said) == 1 and "nvidia/parakeet-tdt-0.6b-v3" in said[0]
+def test_names_on_the_hub(asked: list, tmp_path: Path) -> None:
+    for text, name in (
+        ("nvidia/parakeet-tdt-0.6b-v3", HubName("nvidia/parakeet-tdt-0.6b-v3")),
+        ("a/b@v1.0", HubName("a/b", "v1.0")),
+        ("a/b@refs/pr/1", HubName("a/b", "refs/pr/1")),
+        (f"a/b@{COMMIT}", HubName("a/b", COMMIT)),
+    ):
+        assert find(text) == tmp_path / "from the hub"
+        assert asked[-1] == (name, True)
+    assert [HubName("a/b", revision).is_commit for revision in (None, "v1", COMMIT[:7], COMMIT)] == [
+        False,
+        False,
+        False,
+        True,
+    ]
 
 
-def test_a_folder_on_the_hub(hub: Hub) -> None:
-    hub.files = ["config.json", "model.safetensors", "tokenizer.json", "pytorch_model.bin"]
-    assert locate("a/b", print) == hub.cache
-    (_, patterns) = hub.asked[0]
-    assert patterns is not None and "*.bin" not in patterns
-    assert any(fnmatch(FILE, pattern) for pattern in patterns)  # a language model comes along
-
-
-def test_without_a_network_what_is_cached_will_do(hub: Hub) -> None:
-    hub.files = None
-    assert "nothing cached" in refused("a/b")
-    hub.cache.mkdir()
-    (hub.cache / "parakeet.nemo").touch()
-    assert locate("a/b", print) == hub.cache / "parakeet.nemo"
-
-
-def test_what_is_no_model(hub: Hub) -> None:
-    hub.files = ["README.md"]
-    assert "neither a .nemo file nor a config.json" in refused("a/b")
-
-
-def test_without_the_extra(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-    assert "pip install 'fastscribe[hub]'" in refused("a/b")
+def test_a_mistyped_path_is_not_looked_for_on_the_hub(asked: list, tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    for name in ("run/best", "run/best@main"):
+        with pytest.raises(CheckpointError, match="no such path, though run exists") as caught:
+            find(name)
+        assert f"hf://{name}" in str(caught.value)
+    assert asked == []
+    find("hf://run/best")
+    assert asked == [(HubName("run/best"), False)]
 
 
 def test_the_packages_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     said: list[str] = []
+
+    def find_packaged(model: str | None) -> Path:
+        return locate(model, said.append)
+
     monkeypatch.setattr(model_location, "PACKAGED", tmp_path)
     with pytest.raises(UsageError, match="--model"):
-        locate(None, said.append)
+        find_packaged(None)
     (tmp_path / "config.json").touch()
-    assert locate("default", said.append) == tmp_path and said == []
-    assert locate(None, said.append) == tmp_path and len(said) == 1
+    assert find_packaged("default") == tmp_path and said == []
+    assert find_packaged(None) == tmp_path and len(said) == 1
+
+
+def test_a_name_without_its_organisation(asked: list) -> None:
+    with pytest.raises(CheckpointError, match="named organisation/name"):
+        find("parakeet-tdt-0.6b-v3")
+    assert asked == []

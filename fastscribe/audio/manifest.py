@@ -16,6 +16,7 @@ from fastscribe.audio.source import Source, input_failure, is_utf8, printable, r
 from fastscribe.errors import ManifestError
 from fastscribe.types import Failure
 
+_MAX_DEPTH = 100  # of a row, so that it can be written again; Python itself gives up near 1,000
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
@@ -61,9 +62,24 @@ def parse_row(manifest: str, number: int, line: bytes) -> dict[str, Any]:
         raise ManifestError(manifest, number, f"not JSON: {error}") from None
     if not isinstance(fields, dict):
         raise ManifestError(manifest, number, "not a JSON object")
+    if text.count("{") + text.count("[") > _MAX_DEPTH and _is_deeper(fields, _MAX_DEPTH):
+        raise ManifestError(manifest, number, f"nested deeper than {_MAX_DEPTH}")
     if "\\u" in text and not is_utf8(json.dumps(fields, ensure_ascii=False)):
         raise ManifestError(manifest, number, "holds half of a \\u surrogate pair, which is not text")
     return fields
+
+
+def _is_deeper(value: Any, max_depth: int) -> bool:
+    """Return True if lists and objects lie more than `max_depth` deep in each other."""
+    level: list[Any] = [value]
+    for _ in range(max_depth):
+        level = [
+            item
+            for outer in level
+            for item in (outer.values() if isinstance(outer, dict) else outer)
+            if isinstance(item, (dict, list))
+        ]
+    return bool(level)
 
 
 def row_source(manifest: str, number: int, fields: Mapping[str, Any]) -> Source:

@@ -13,20 +13,22 @@ from typing import TypeVar
 
 import soundfile
 
+from fastscribe.audio.data_size import data_size
 from fastscribe.audio.flac_frames import flac_ends_at
 from fastscribe.audio.formats import (
     CONTAINER_ADVICE,
     CONTAINER_EXTENSIONS,
+    FORMATS,
     HEADERLESS,
     MISSING_TOLERANCE_S,
+    UNREAD_SUBTYPES,
     extension,
 )
-from fastscribe.audio.libsndfile_log import promised_share
 from fastscribe.audio.mp3_header import mp3_length_s
 from fastscribe.audio.ogg_pages import OggEnd, ogg_end
 from fastscribe.audio.plain_header import PlainHeader, plain_header
 from fastscribe.audio.source import Source, system_problem
-from fastscribe.audio.wav_header import WavLengths, wav_lengths_s
+from fastscribe.audio.wav_header import WavLengths, wav_lengths
 from fastscribe.errors import AudioError
 from fastscribe.types import AudioInfo
 
@@ -76,12 +78,19 @@ def planned(source: Source, sample_rate: int) -> AudioInfo:
 
 def _opened_header(source: Source, num_bytes: int, ogg: OggEnd | None) -> PlainHeader:
     """What libsndfile makes of the file."""
+    size = _looked_into(source, data_size)
     try:
         with soundfile.SoundFile(source.file) as sound:
             sample_rate, channels, num_samples = sound.samplerate, sound.channels, sound.frames
-            sound_format, log, is_int16 = sound.format, sound.extra_info, sound.subtype == "PCM_16"
+            sound_format, subtype = sound.format, sound.subtype
     except soundfile.SoundFileError as error:
-        raise AudioError(source.path, _unreadable(source, error)) from error
+        problem = _truncated(*size) if size is not None and size.is_truncated else _unreadable(source, error)
+        raise AudioError(source.path, problem) from error
+    if sound_format not in FORMATS or subtype.startswith(UNREAD_SUBTYPES):
+        kind = f"{sound_format} files" if sound_format not in FORMATS else f"{sound_format} files of {subtype} samples"
+        raise AudioError(source.path, f"{kind} are not read: convert it to wav or flac, e.g. with ffmpeg or sox")
+    if size is not None and size.is_truncated:
+        _check_size(source, *size, num_samples / max(1, sample_rate))
     if num_samples >= UNKNOWN_SAMPLES:
         raise AudioError(source.path, f"{LEFT_OUT} (a stream?): {CONVERT}")
     if num_samples > 0 and sound_format == "MP3":
@@ -92,8 +101,7 @@ def _opened_header(source: Source, num_bytes: int, ogg: OggEnd | None) -> PlainH
     length_s = num_samples / sample_rate
     if ogg is not None and ogg.rate > 0:  # libsndfile may have stopped at a damaged page
         _check_length(source, ogg.least_samples / ogg.rate, length_s)
-    _check_length(source, length_s * promised_share(sound_format, log), length_s)
-    return PlainHeader(sample_rate, channels, num_samples, is_int16)
+    return PlainHeader(sample_rate, channels, num_samples, subtype == "PCM_16")
 
 
 def _check_possible(source: Source, sound_format: str, num_bytes: int, sample_rate: int, num_samples: int) -> None:
@@ -123,9 +131,10 @@ def _check_file(source: Source) -> int:
 
 
 def _check_complete(source: Source) -> OggEnd | None:
-    lengths = wav_lengths_s(source.file)
+    lengths = wav_lengths(source.file)
     if lengths is not None:
-        _check_length(source, lengths.promised_s, lengths.held_s)
+        if lengths.is_truncated:
+            _check_size(source, lengths.promised_bytes, lengths.held_bytes, lengths.held_s)
         if lengths.promised_s > 0 and _holds_more(lengths):  # of none at all libsndfile may make something
             raise AudioError(source.path, _longer(lengths.promised_s, lengths.held_s, CONVERT_WAV))
     end = ogg_end(source.file)
@@ -143,6 +152,20 @@ def _check_length(source: Source, promised_s: float, held_s: float) -> None:
         raise AudioError(source.path, f"truncated: header promises {promised_s:.2f} s, file holds {held_s:.2f} s")
 
 
+def _check_size(source: Source, promised_bytes: int, held_bytes: int, held_s: float) -> None:
+    """A header that is off by a few samples, as some writers leave it, costs no words."""
+    if held_s == 0 or held_s * (promised_bytes / held_bytes - 1) > MISSING_TOLERANCE_S:
+        raise AudioError(source.path, _truncated(promised_bytes, held_bytes, held_s))
+
+
+def _truncated(promised_bytes: int, held_bytes: int, held_s: float = 0.0) -> str:
+    """`held_s` is the length of the audio in the file, 0 if it is unknown."""
+    if held_bytes == 0 or held_s == 0:
+        return f"truncated: header promises {promised_bytes:,} bytes of samples, file holds {held_bytes:,}"
+    lengths = f"header promises {held_s * promised_bytes / held_bytes:.2f} s, file holds {held_s:.2f} s"
+    return f"truncated: {lengths} ({promised_bytes:,} and {held_bytes:,} bytes)"
+
+
 def _holds_more(lengths: WavLengths) -> bool:
     return lengths.goes_on and lengths.held_s - lengths.promised_s > MISSING_TOLERANCE_S
 
@@ -152,7 +175,7 @@ def _longer(given_s: float, held_s: float, advice: str) -> str:
 
 
 def _no_samples(source: Source) -> str:
-    lengths = _looked_into(source, wav_lengths_s)
+    lengths = _looked_into(source, wav_lengths)
     has_some = lengths is not None and lengths.promised_s == 0 and _holds_more(lengths)
     return f"{LEFT_OUT}: {CONVERT}" if has_some else "holds no samples"
 

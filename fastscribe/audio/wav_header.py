@@ -17,12 +17,26 @@ MAX_CHUNKS = 1000  # before the data; more than that is not a header
 
 
 class WavLengths(NamedTuple):
-    promised_s: float  # 0 where the size is
-    held_s: float
+    promised_bytes: int
+    held_bytes: int
+    byte_rate: int
     goes_on: bool  # what follows the samples is not another chunk, a tag or padding, and so is more of them
+    header_counts: bool  # the writer took the file's size for the samples': they end where the file ends
+
+    @property
+    def promised_s(self) -> float:
+        return self.promised_bytes / self.byte_rate
+
+    @property
+    def held_s(self) -> float:
+        return self.held_bytes / self.byte_rate
+
+    @property
+    def is_truncated(self) -> bool:
+        return self.held_bytes < self.promised_bytes and not self.header_counts
 
 
-def wav_lengths_s(path: str) -> WavLengths | None:
+def wav_lengths(path: str) -> WavLengths | None:
     """What the header promises and what the file holds; None for other formats and unstated sizes."""
     with open(path, "rb") as file:
         try:
@@ -33,10 +47,11 @@ def wav_lengths_s(path: str) -> WavLengths | None:
             return None
         byte_rate, promised_bytes = sizes
         begin = file.tell()
-        held_bytes = os.fstat(file.fileno()).st_size - begin
+        file_bytes = os.fstat(file.fileno()).st_size
+        held_bytes = max(0, file_bytes - begin)
         file.seek(min(begin + promised_bytes, begin + held_bytes))
         goes_on = not _is_no_audio(file.read(PADDING_BYTES), held_bytes - promised_bytes)
-    return WavLengths(promised_bytes / byte_rate, held_bytes / byte_rate, goes_on)
+    return WavLengths(promised_bytes, held_bytes, byte_rate, goes_on, promised_bytes in (file_bytes, file_bytes - 8))
 
 
 def _is_no_audio(behind: bytes, num_bytes: int) -> bool:

@@ -200,7 +200,7 @@ def text_of(transcriber: Transcriber, batch: Batch) -> int:
     no_time, labels = recognizer.punctuation_takes_no_time, 0
     for utterance, hypothesis in zip(batch.utterances, recognizer.transcribe(batch), strict=True):
         parts = [(utterance, hypothesis)]
-        assemble(utterance.audio, parts, transcriber.tokenizer, transcriber.config.frame_s, no_time)
+        assemble(utterance.audio, parts, transcriber.tokenizer, transcriber.recognizer.token_frame_s, no_time)
         labels += len(hypothesis.token_ids)
     return labels
 

@@ -16,7 +16,7 @@ def model_name(asked: str | None, path: Path) -> str:
     if path == PACKAGED:
         return "fastscribe-default"
     if asked is not None and not Path(asked).exists():
-        return asked
+        return asked.removeprefix("hf://")
     return path.resolve().parent.name if path.stem == "model" else path.resolve().name.removesuffix(".nemo")
 
 

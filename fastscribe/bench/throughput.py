@@ -62,7 +62,7 @@ def batches_of(waves: Sequence[np.ndarray], transcriber: Transcriber, budget: Bu
 
 def stream(transcriber: Transcriber, batches: Iterable[Batch]) -> dict[str, Any]:
     """One pass: seconds of wall and by stage, audio and labels. Raises the first error of a batch."""
-    engine, config = transcriber.engine, transcriber.config
+    engine, frame_s = transcriber.engine, transcriber.recognizer.token_frame_s
     engine.stopwatch = stopwatch = Stopwatch()
     no_time = transcriber.recognizer.punctuation_takes_no_time
     audio_s, labels = 0.0, 0
@@ -73,7 +73,7 @@ def stream(transcriber: Transcriber, batches: Iterable[Batch]) -> dict[str, Any]
         with stopwatch.time("assemble"):
             for utterance, hypothesis in zip(batch.utterances, outcome, strict=True):
                 parts = [(utterance, hypothesis)]
-                assemble(utterance.audio, parts, transcriber.tokenizer, config.frame_s, no_time)
+                assemble(utterance.audio, parts, transcriber.tokenizer, frame_s, no_time)
                 audio_s += utterance.duration_s
                 labels += len(hypothesis.token_ids)
     return {"wall_s": perf_counter() - start, "audio_s": audio_s, "labels": labels, "stage_s": dict(stopwatch.seconds)}

@@ -1,8 +1,8 @@
 """Checkpoints as data: a config, a tokenizer and named float tensors, from whichever of three formats a path holds.
 
-A checkpoint runs no code here and writes nothing: weights come through safetensors or torch's weights_only loader, after a
-look at what they claim to be; YAML through the safe loader; a tar is read member by member; and a path that is no ordinary
-file is not opened.
+A checkpoint runs no code here and writes nothing: weights are found by the headers of their files, which are checked first,
+and read one tensor at a time when something asks for them; YAML comes through the safe loader; a tar is read member by
+member; and a path that is no ordinary file is not opened.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from fastscribe.checkpoint import huggingface, native, nemo
 from fastscribe.checkpoint.value import Checkpoint, one_line, read_json
 from fastscribe.errors import CheckpointError
 
-__all__ = ["Checkpoint", "nemo_beside", "read_checkpoint"]
+__all__ = ["Checkpoint", "check_config", "nemo_beside", "read_checkpoint"]
 
 CONFIG_NAME = "config.json"
 
@@ -31,6 +31,24 @@ def read_checkpoint(path: str | Path, say: Callable[[str], None] = lambda line: 
         return _read(path, say)
     except MemoryError as error:
         raise CheckpointError(path, "needs more memory than there is") from error
+
+
+def check_config(folder: Path, where: object) -> None:
+    """Check the configuration of a folder whose weights need not be there yet.
+
+    Args:
+        folder: a Hugging Face or fastscribe folder.
+        where: the name that messages give it.
+
+    Raises:
+        CheckpointError: a setting is missing or not supported.
+    """
+    try:
+        config = _read_config_json(folder)
+    except FileNotFoundError:
+        raise CheckpointError(where, f"holds no {CONFIG_NAME}") from None
+    read_config = native.read_config if config.get("format") == native.FORMAT else huggingface.read_config
+    read_config(folder, config, where)
 
 
 def _read(path: Path, say: Callable[[str], None]) -> Checkpoint:

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
-import torch
-
+from fastscribe.checkpoint.lazy_weights import TensorSource
 from fastscribe.checkpoint.value import Section
 from fastscribe.config import AedConfig, TransformerConfig
 from fastscribe.errors import UnsupportedCheckpoint
+
+if TYPE_CHECKING:
+    import torch
 
 _MAX_PLACES = 8192  # no file shows by its size how many there are, so a config could ask for all memory
 _LONGEST_WAVE = 10_000.0  # of a position's sines and cosines, in tokens
@@ -67,16 +70,19 @@ def check_tokens(config: Section, pieces: Sequence[str]) -> None:
             raise UnsupportedCheckpoint(config.where, config.path(key), token, f"the id of {piece} in the vocabulary")
 
 
-def completed(weights: Mapping[str, torch.Tensor], config: AedConfig) -> dict[str, torch.Tensor]:
+def completed(weights: Mapping[str, TensorSource], config: AedConfig) -> dict[str, TensorSource]:
     """With what a folder leaves out (our names): positions, and the output layer where it is the embedding."""
-    added = {"aed.positions.weight": positions(config.max_tokens, config.decoder.hidden)}
+    places, width = config.max_tokens, config.decoder.hidden
+    added = {"aed.positions.weight": TensorSource("float32", (places, width), lambda: positions(places, width))}
     if "aed.embedding.weight" in weights and "aed.head.weight" not in weights:
-        added["aed.head.weight"] = weights["aed.embedding.weight"].clone()  # files hold no tensor twice
+        added["aed.head.weight"] = weights["aed.embedding.weight"]  # files hold no tensor twice
     return {**weights, **added}
 
 
 def positions(num_places: int, width: int) -> torch.Tensor:
     """float32 [places, width]: sines, then cosines, of waves from 2 pi to 2 pi times nearly _LONGEST_WAVE tokens."""
+    import torch
+
     step = math.log(_LONGEST_WAVE ** ((width - 2) / width)) / (width // 2 - 1)
     rates = torch.exp(-step * torch.arange(width // 2).float())
     angles = torch.arange(num_places)[:, None] * rates

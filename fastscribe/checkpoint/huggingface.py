@@ -9,9 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from fastscribe.checkpoint import hf_canary, names
+from fastscribe.checkpoint.lazy_weights import LazyWeights, TensorSource
 from fastscribe.checkpoint.validate import validate
 from fastscribe.checkpoint.value import Checkpoint, Section, odd_values_refused, one_line, read_json, read_tokenizer
 from fastscribe.checkpoint.weights import load_safetensors
@@ -32,41 +31,52 @@ _HARMLESS = """
 def read(folder: Path, config: Mapping[str, Any]) -> Checkpoint:
     """Raises CheckpointError where the folder is not one of these models, or holds settings this code cannot honour."""
     section = Section(config, "config", folder)
-    with odd_values_refused(folder / "config.json"):
-        model = model_config(section, _feature_extractor(folder), folder)
-        validate(model, folder)
+    model = read_config(folder, config, folder)
     tokenizer = read_tokenizer(folder, model)
     assert isinstance(model.encoder, EncoderConfig)
     weights = names.from_huggingface(_weights(folder), model.encoder)
     if model.aed is not None:
         hf_canary.check_tokens(section, tokenizer.pieces)
         weights = hf_canary.completed(weights, model.aed)
-    return Checkpoint(folder, "huggingface", model, tokenizer, weights)
+    return Checkpoint(folder, "huggingface", model, tokenizer, LazyWeights(weights))
 
 
-def _weights(folder: Path) -> dict[str, torch.Tensor]:
+def read_config(folder: Path, config: Mapping[str, Any], where: object) -> ModelConfig:
+    """Read the configuration alone; `where` names the folder in messages. Raises CheckpointError."""
+    with odd_values_refused(f"{where}: config.json"):
+        model = model_config(Section(config, "config", where), _feature_extractor(folder, where), where)
+        validate(model, where)
+    return model
+
+
+def _weights(folder: Path) -> dict[str, TensorSource]:
     """One file, or the shards that the index lists."""
     index = folder / "model.safetensors.index.json"
     if not index.exists():
         return load_safetensors(folder / "model.safetensors")
+    return {name: tensor for shard in shard_names(index) for name, tensor in load_safetensors(folder / shard).items()}
+
+
+def shard_names(index: Path) -> list[str]:
+    """The weights' files, which lie beside the index. Raises CheckpointError."""
     try:
         shards = sorted(set(read_json(index)["weight_map"].values()))
     except (KeyError, TypeError, AttributeError) as error:
         raise CheckpointError(index, f"cannot be read: {one_line(error)}") from error
     if any(not isinstance(shard, str) or Path(shard).name != shard for shard in shards):
         raise CheckpointError(index, "refused: a shard's name leaves the folder")
-    return {name: tensor for shard in shards for name, tensor in load_safetensors(folder / shard).items()}
+    return shards
 
 
-def _feature_extractor(folder: Path) -> Section:
+def _feature_extractor(folder: Path, where: object) -> Section:
     for name in ("processor_config.json", "preprocessor_config.json"):
         path = folder / name
         if path.is_file():
             values = read_json(path)
             is_older = name == "processor_config.json" and (folder / "preprocessor_config.json").is_file()
             if isinstance(values, dict) and ("feature_extractor" in values or not is_older):
-                return Section(values.get("feature_extractor", values), "feature_extractor", folder)
-    raise CheckpointError(folder, "holds no processor_config.json or preprocessor_config.json")
+                return Section(values.get("feature_extractor", values), "feature_extractor", where)
+    raise CheckpointError(where, "holds no processor_config.json or preprocessor_config.json")
 
 
 def model_config(section: Section, extractor: Section, where: object) -> ModelConfig:

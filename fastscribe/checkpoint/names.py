@@ -7,9 +7,8 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-import torch
-
 from fastscribe.checkpoint import hf_canary, nemo_canary
+from fastscribe.checkpoint.lazy_weights import TensorSource
 from fastscribe.checkpoint.nemo_jasper import convolutions
 from fastscribe.config import EncoderConfig, EncoderConfigs, JasperConfig
 
@@ -47,12 +46,12 @@ _BOTH = (
 _POINTWISE = re.compile(r"\.conv\.pointwise[12]\.weight$|^ctc\.output\.weight$")
 
 
-def from_nemo(weights: Mapping[str, torch.Tensor], config: EncoderConfigs) -> dict[str, torch.Tensor]:
-    kept = {name: tensor for name, tensor in weights.items() if not _NEMO_UNUSED.match(name)}
+def from_nemo(weights: Mapping[str, TensorSource], config: EncoderConfigs) -> dict[str, TensorSource]:
+    kept = {name: source for name, source in weights.items() if not _NEMO_UNUSED.match(name)}
     return _renamed(kept, _NEMO_CONVOLUTIONS[type(config)](config), _NEMO + _BOTH)
 
 
-def from_huggingface(weights: Mapping[str, torch.Tensor], config: EncoderConfig) -> dict[str, torch.Tensor]:
+def from_huggingface(weights: Mapping[str, TensorSource], config: EncoderConfig) -> dict[str, TensorSource]:
     convolutions = {
         **_subsampling(config, "encoder.subsampling.layers"),
         **_subsampling(config, "model.encoder.subsampling.layers"),  # Canary's
@@ -61,15 +60,15 @@ def from_huggingface(weights: Mapping[str, torch.Tensor], config: EncoderConfig)
 
 
 def _renamed(
-    weights: Mapping[str, torch.Tensor], convolutions: Mapping[str, str], table: tuple[tuple[str, str], ...]
-) -> dict[str, torch.Tensor]:
+    weights: Mapping[str, TensorSource], convolutions: Mapping[str, str], table: tuple[tuple[str, str], ...]
+) -> dict[str, TensorSource]:
     renamed = {}
-    for name, tensor in weights.items():
+    for name, source in weights.items():
         stem, _, suffix = name.rpartition(".")
         new_name = f"{convolutions[stem]}.{suffix}" if stem in convolutions else name
         for pattern, replacement in table:
             new_name = re.sub(pattern, replacement, new_name)
-        renamed[new_name] = _as_linear(new_name, tensor)
+        renamed[new_name] = _as_linear(new_name, source)
     return renamed
 
 
@@ -91,7 +90,7 @@ _NEMO_CONVOLUTIONS: dict[type, Callable[[Any], dict[str, str]]] = {
 }
 
 
-def _as_linear(name: str, tensor: torch.Tensor) -> torch.Tensor:
+def _as_linear(name: str, source: TensorSource) -> TensorSource:
     """1x1 convolutions over time are linear layers here."""
-    is_pointwise = _POINTWISE.search(name) and tensor.dim() == 3 and tensor.shape[-1] == 1
-    return tensor.squeeze(-1) if is_pointwise else tensor
+    is_pointwise = _POINTWISE.search(name) and len(source.shape) == 3 and source.shape[-1] == 1
+    return source.reshaped(source.shape[:-1]) if is_pointwise else source

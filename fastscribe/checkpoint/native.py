@@ -1,5 +1,5 @@
-"""fastscribe's own folder: config.json (ModelConfig as JSON), model.safetensors (our names), the tokenizer's file, and a
-language model where there is one."""
+"""fastscribe's own folder: config.json (ModelConfig as JSON), model.safetensors (our names), the tokenizer's file, and an
+optional language model. A timestamps aligner lies in a folder `aligner`, which is such a folder by itself."""
 
 from __future__ import annotations
 
@@ -8,43 +8,81 @@ import os
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
-
-from fastscribe import language_model
+from fastscribe.checkpoint.lazy_weights import ITEM_BYTES, LazyWeights, sources_of
 from fastscribe.checkpoint.validate import validate
-from fastscribe.checkpoint.value import Checkpoint, odd_values_refused, one_line, read_tokenizer
-from fastscribe.checkpoint.weights import load_safetensors
+from fastscribe.checkpoint.value import (
+    Checkpoint,
+    check_aligner,
+    odd_values_refused,
+    one_line,
+    read_json,
+    read_tokenizer,
+)
+from fastscribe.checkpoint.weights import SAFETENSORS_NAMES, load_safetensors
 from fastscribe.config import ModelConfig
 from fastscribe.errors import CheckpointError
-from fastscribe.language_model import LanguageModel
 from fastscribe.regular_file import read_regular
+from fastscribe.unfinished import part_of
+
+if TYPE_CHECKING:
+    import torch
+
+    from fastscribe.language_model import LanguageModel
 
 FORMAT = "fastscribe"
 FORMAT_VERSION = 1
 KEEPS_SPACES_KEY = "keeps_spaces"  # true where punctuation is written as the model was taught, and not as NeMo does
 RANDOM_KEY = "random_weights"  # true in a model that was made for benchmarks
+ALIGNER_FOLDER = "aligner"
 
 
 def read(folder: Path, stored: Mapping[str, Any]) -> Checkpoint:
     """Raises CheckpointError where the folder is not what `write` makes."""
-    if stored.get("format_version") != FORMAT_VERSION:
-        raise CheckpointError(
-            folder, f"format_version {stored.get('format_version')!r}; this fastscribe reads {FORMAT_VERSION}"
-        )
-    with odd_values_refused(folder / "config.json"):
-        config = ModelConfig.from_json(stored["model"])
-        validate(config, folder / "config.json")
-    tokenizer, weights = read_tokenizer(folder, config), load_safetensors(folder / "model.safetensors")
+    config = read_config(folder, stored, folder)
+    tokenizer = read_tokenizer(folder, config)
+    weights = LazyWeights(load_safetensors(folder / "model.safetensors"))
     if stored.get(KEEPS_SPACES_KEY) is True:
         tokenizer = replace(tokenizer, attached="nowhere")
     is_random, heeded = stored.get(RANDOM_KEY) is True, _language_model(folder, config)
-    return Checkpoint(folder, "fastscribe", config, tokenizer, weights, is_random, heeded)
+    return Checkpoint(folder, "fastscribe", config, tokenizer, weights, is_random, heeded, _aligner(folder, config))
+
+
+def _aligner(folder: Path, config: ModelConfig) -> Checkpoint | None:
+    """Raises CheckpointError for one that is damaged, or that this model cannot use."""
+    path = folder / ALIGNER_FOLDER
+    if not os.path.lexists(path):
+        return None
+    try:
+        stored = read_json(path / "config.json")
+    except FileNotFoundError:
+        raise CheckpointError(path, "holds no config.json; convert the model anew") from None
+    if not isinstance(stored, dict) or stored.get("format") != FORMAT:
+        raise CheckpointError(path / "config.json", "not what fastscribe convert writes")
+    if os.path.lexists(path / ALIGNER_FOLDER):
+        raise CheckpointError(path, "an aligner with an aligner of its own")
+    aligner = read(path, stored)
+    check_aligner(aligner.config, config, path)
+    return aligner
+
+
+def read_config(folder: Path, stored: Mapping[str, Any], where: object) -> ModelConfig:
+    """Read the configuration alone; `where` names the folder in messages. Raises CheckpointError."""
+    if stored.get("format_version") != FORMAT_VERSION:
+        raise CheckpointError(
+            where, f"format_version {stored.get('format_version')!r}; this fastscribe reads {FORMAT_VERSION}"
+        )
+    with odd_values_refused(f"{where}: config.json"):
+        config = ModelConfig.from_json(stored["model"])
+        validate(config, f"{where}: config.json")
+    return config
 
 
 def _language_model(folder: Path, config: ModelConfig) -> LanguageModel | None:
     """Raises CheckpointError for a damaged one, and where the model could not heed it."""
+    from fastscribe import language_model
+
     path = folder / language_model.FILE
     if not os.path.lexists(path):  # a link that leads nowhere is a download that lacks something
         return None
@@ -56,20 +94,19 @@ def _language_model(folder: Path, config: ModelConfig) -> LanguageModel | None:
 
 
 def write(checkpoint: Checkpoint, folder: Path, dtype: torch.dtype) -> None:
-    """Writes the checkpoint with float weights as `dtype`; BatchNorm's counters, which inference never reads, are left out."""
-    from safetensors.torch import save_file
+    """Writes the checkpoint with float weights as `dtype`; BatchNorm's counters, which inference never reads, are left out.
 
+    Raises CheckpointError if a weight of the checkpoint's file is not finite, OSError if the folder cannot be written.
+    """
     folder.mkdir(parents=True, exist_ok=True)
-    # Copies, because safetensors refuses tensors that share memory, as a NeMo Canary's head and embedding do.
-    weights = {
-        name: tensor.to(dtype, copy=True).contiguous()
-        for name, tensor in checkpoint.weights.items()
-        if tensor.is_floating_point()
-    }
-    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    if checkpoint.aligner is not None:  # first, because a folder is whole once its own config.json is there
+        write(checkpoint.aligner, folder / ALIGNER_FOLDER, dtype)
+    _write_weights(checkpoint, folder / "model.safetensors", dtype)
     for name, content in checkpoint.tokenizer.files.items():
         (folder / name).write_bytes(content)
     if checkpoint.language_model is not None:
+        from fastscribe import language_model
+
         (folder / language_model.FILE).write_bytes(language_model.packed(checkpoint.language_model))
     stored = {"format": FORMAT, "format_version": FORMAT_VERSION, "model": checkpoint.config.to_json()}
     if checkpoint.tokenizer.attached == "nowhere":
@@ -77,3 +114,33 @@ def write(checkpoint: Checkpoint, folder: Path, dtype: torch.dtype) -> None:
     if checkpoint.has_random_weights:
         stored[RANDOM_KEY] = True
     (folder / "config.json").write_text(json.dumps(stored, indent=2) + "\n", encoding="utf-8")
+
+
+def _write_weights(checkpoint: Checkpoint, path: Path, dtype: torch.dtype) -> None:
+    """One tensor after another, as safetensors lays them out; safetensors itself wants all of them in memory, twice."""
+    import torch
+
+    type_name = str(dtype).removeprefix("torch.")
+    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    sources = {name: source for name, source in sources_of(checkpoint.weights).items() if source.dtype != "int64"}
+    end = 0
+    for name in sorted(sources):
+        start, end = end, end + sources[name].num_elements * ITEM_BYTES[type_name]
+        header[name] = {
+            "dtype": SAFETENSORS_NAMES[type_name],
+            "shape": list(sources[name].shape),
+            "data_offsets": [start, end],
+        }
+    encoded = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
+    encoded += b" " * (-len(encoded) % 8)
+    unfinished = Path(part_of(path))
+    try:
+        with unfinished.open("wb") as file:
+            file.write(len(encoded).to_bytes(8, "little") + encoded)
+            for name in sorted(sources):
+                tensor = sources[name].read().detach().to("cpu", dtype).contiguous()
+                file.write(tensor.view(-1).view(torch.uint8).numpy().data)
+        unfinished.replace(path)  # which the weights may have been read from
+    except BaseException:
+        unfinished.unlink(missing_ok=True)
+        raise

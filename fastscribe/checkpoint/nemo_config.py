@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-import torch
-
 from fastscribe.checkpoint.nemo_canary import aed
 from fastscribe.checkpoint.nemo_heads import Heads
 from fastscribe.checkpoint.nemo_jasper import jasper
@@ -104,10 +102,14 @@ def _samples(section: Section, seconds_key: str, samples_key: str, default_s: fl
     return samples
 
 
+# The smallest normal float32, and the distance from 1 to the next.
+_FLOAT32_LIMITS = {"tiny": 2.0**-126, "eps": 2.0**-23}
+
+
 def _guard_value(section: Section) -> float:
     value = section.get("log_zero_guard_value", None)
-    if isinstance(value, str) and value in ("tiny", "eps"):
-        return float(getattr(torch.finfo(torch.float32), value))
+    if isinstance(value, str) and value in _FLOAT32_LIMITS:
+        return _FLOAT32_LIMITS[value]
     return section.number("log_zero_guard_value", 2**-24) or 0.0
 
 

@@ -6,7 +6,6 @@ headers claim (it reads as many bytes into memory, or seeks back and goes in cir
 
 from __future__ import annotations
 
-import io
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath, PureWindowsPath
@@ -103,29 +102,3 @@ def _extension(kind: bytes, content: bytes) -> dict[str, str]:
             said["sparse"] = "yes"
         position = end
     return said
-
-
-class Slice(io.RawIOBase):
-    """A member's bytes as a file of its own that can be sought in; closing it leaves the archive open."""
-
-    def __init__(self, file: IO[bytes], member: Member) -> None:
-        self._file, self._member, self._position = file, member, 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._member.num_bytes}[whence]
-        self._position = max(0, base + offset)
-        return self._position
-
-    def readinto(self, buffer) -> int:  # type: ignore[no-untyped-def]  # any writable buffer
-        room = memoryview(buffer).cast("B")
-        count = max(0, min(len(room), self._member.num_bytes - self._position))
-        self._file.seek(self._member.start + self._position)
-        read = self._file.readinto(room[:count])  # type: ignore[attr-defined]
-        self._position += read
-        return int(read)

@@ -6,13 +6,15 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from fastscribe.config import PROMPT_FORMS, AedConfig, EncoderConfig, JasperBlockConfig, JasperConfig, ModelConfig
+from fastscribe.decode.greedy import LABELS_PER_FRAME_GUARD
 from fastscribe.errors import UnsupportedCheckpoint
+from fastscribe.tokenizer import MAX_PIECES
 
 _SIZES = {  # smallest, largest
     "features.sample_rate": (1000, 384_000),
     "features.num_mels": (1, 1024),
-    "features.n_fft": (2, 1 << 16),
-    "features.win_length": (2, 1 << 16),
+    "features.n_fft": (2, 1 << 14),
+    "features.win_length": (2, 1 << 14),
     "features.hop_length": (1, 1 << 16),
     "encoder.num_mels": (1, 1024),
     "encoder.num_layers": (1, 256),
@@ -31,15 +33,15 @@ _SIZES = {  # smallest, largest
     "predictor.hidden": (1, 1 << 14),
     "predictor.num_layers": (1, 32),
     "joint.hidden": (1, 1 << 14),
-    "joint.max_symbols": (1, 1 << 20),
+    "joint.max_symbols": (1, LABELS_PER_FRAME_GUARD),
     "transformer.num_layers": (1, 256),
     "transformer.hidden": (2, 1 << 14),
     "transformer.ff_hidden": (1, 1 << 17),
     "transformer.num_heads": (1, 256),
-    "aed.num_classes": (1, 1 << 20),
-    "aed.max_tokens": (2, 1 << 16),
-    "aed.max_extra_tokens": (0, 1 << 16),
-    "num_labels": (1, 1 << 20),
+    "aed.num_classes": (1, MAX_PIECES + 64),
+    "aed.max_tokens": (2, 1 << 13),
+    "aed.max_extra_tokens": (0, 1 << 13),
+    "num_labels": (1, MAX_PIECES),
 }
 _NUMBERS = {
     "features.preemphasis": (0.0, 1.0),
@@ -47,7 +49,7 @@ _NUMBERS = {
     "features.low_hz": (0.0, 192_000.0),
     "features.high_hz": (1.0, 384_000.0),
     "features.log_guard_value": (0.0, 1.0),
-    "aed.tokens_per_frame": (0.0, 100.0),
+    "aed.tokens_per_frame": (0.0, 10.0),
 }
 _NULLABLE = ("features.preemphasis", "joint.max_symbols", "blocks.heads", "aed.max_extra_tokens")
 _WORDS: dict[str, tuple[Any, ...]] = {
@@ -75,7 +77,10 @@ _WORDS: dict[str, tuple[Any, ...]] = {
     "aed.beam": (True, False),
     "has_ctc": (True, False),
 }
-_MAX_DURATION = 1000
+_MAX_DURATION, _MAX_DURATIONS = 1000, 100
+# What a second of audio may cost, whose samples are the same for any config: NeMo has 100 hops and 12 to 50 frames a second,
+# and windows of two to four hops.
+_MAX_HOPS_PER_SECOND, _MAX_FRAMES_PER_SECOND, _MAX_HOPS_PER_FFT = 500, 100, 64
 _MAX_BLOCKS, _MAX_CONVOLUTIONS, _MAX_STRIDE = 256, 4000, 64  # of a Jasper encoder, residuals' included
 
 
@@ -91,6 +96,8 @@ def validate(config: ModelConfig, where: object) -> None:
         for value in _values(config, key):
             if not any(type(value) is type(word) and value == word for word in words):
                 raise UnsupportedCheckpoint(where, key, value, ", ".join(map(str, words)))
+    if len(config.durations) > _MAX_DURATIONS:
+        raise UnsupportedCheckpoint(where, "number of durations", len(config.durations), f"up to {_MAX_DURATIONS}")
     if not all(type(duration) is int and 0 <= duration <= _MAX_DURATION for duration in config.durations):
         raise UnsupportedCheckpoint(where, "durations", list(config.durations), f"whole numbers, 0 to {_MAX_DURATION}")
     _check_fit(config, where)
@@ -113,9 +120,27 @@ def _owners(config: ModelConfig, part: str) -> Iterable[Any]:
 def _check_fit(config: ModelConfig, where: object) -> None:
     features, encoder = config.features, config.encoder
     has_transducer = config.joint is not None
+    hop, rate = features.hop_length, features.sample_rate
+    least_frame = rate / _MAX_FRAMES_PER_SECOND
     for fits, key, value, supported in (
         (encoder.num_mels == features.num_mels, "encoder.num_mels", encoder.num_mels, f"{features.num_mels} mels"),
         (features.win_length <= features.n_fft, "features.win_length", features.win_length, f"up to {features.n_fft}"),
+        (
+            hop * _MAX_HOPS_PER_SECOND >= rate,
+            "features.hop_length",
+            hop,
+            f"from {rate / _MAX_HOPS_PER_SECOND:g} samples",
+        ),
+        (
+            features.n_fft <= _MAX_HOPS_PER_FFT * hop,
+            "features.n_fft",
+            features.n_fft,
+            f"up to {_MAX_HOPS_PER_FFT} hops",
+        ),
+        (
+            *(hop * encoder.subsampling_factor >= least_frame, "hop_length x subsampling"),
+            *(hop * encoder.subsampling_factor, f"from {least_frame:g} samples"),
+        ),
         (features.low_hz < features.high_hz, "features.low_hz", features.low_hz, f"below {features.high_hz} Hz"),
         ((config.predictor is not None) == has_transducer, "predictor", config.predictor, "one with a joint"),
         (has_transducer or not config.durations, "durations", list(config.durations), "none without a joint"),

@@ -8,15 +8,18 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
-
+from fastscribe.checkpoint.lazy_weights import TensorSource, sources_of
 from fastscribe.config import ModelConfig
 from fastscribe.errors import CheckpointError, FastscribeError, UnsupportedCheckpoint
-from fastscribe.language_model import LanguageModel
 from fastscribe.regular_file import read_regular
 from fastscribe.tokenizer import Tokenizer, from_folder
+
+if TYPE_CHECKING:
+    import torch
+
+    from fastscribe.language_model import LanguageModel
 
 MAX_CONFIG_BYTES = 4 << 20  # a vocabulary of 8,000 pieces, given three times, takes a tenth of it
 # What zipfile, pickle and torch raise on damaged bytes.
@@ -25,7 +28,10 @@ DAMAGE = (RuntimeError, EOFError, OSError, ValueError, LookupError, TypeError, A
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """Weights have fastscribe's own names (model.state_dict()) and the dtype they were stored in."""
+    """Weights have fastscribe's own names (model.state_dict()) and the dtype they were stored in.
+
+    Those of a file are LazyWeights: weights[name] reads one tensor, and keeps none.
+    """
 
     path: Path
     source: str  # "nemo", "huggingface" or "fastscribe"
@@ -34,15 +40,18 @@ class Checkpoint:
     weights: Mapping[str, torch.Tensor]
     has_random_weights: bool = False  # made for benchmarks: what it says means nothing
     language_model: LanguageModel | None = None  # that beam search heeds
+    aligner: Checkpoint | None = None  # a CTC model that times an attention decoder's words (canary-1b-v2)
 
     @property
     def num_parameters(self) -> int:
-        return sum(tensor.numel() for tensor in self.weights.values() if tensor.is_floating_point())
+        return sum(source.num_elements for source in self._float_sources())
 
     @property
     def dtypes(self) -> tuple[str, ...]:
-        names = {str(t.dtype).removeprefix("torch.") for t in self.weights.values() if t.is_floating_point()}
-        return tuple(sorted(names))
+        return tuple(sorted({source.dtype for source in self._float_sources()}))
+
+    def _float_sources(self) -> list[TensorSource]:
+        return [source for source in sources_of(self.weights).values() if source.dtype != "int64"]
 
 
 def read_json(path: Path) -> Any:
@@ -62,9 +71,26 @@ def each_key_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return values
 
 
-def fitting(tokenizer: Tokenizer, config: ModelConfig) -> Tokenizer:
-    """The tokenizer for a model of the kind: NeMo leaves the sentences of an attention decoder as they are."""
-    return tokenizer if config.aed is None else replace(tokenizer, attached="words")
+def fitting(tokenizer: Tokenizer, config: ModelConfig, has_aligner: bool = False) -> Tokenizer:
+    """The tokenizer for a model of the kind: NeMo leaves the sentences of an attention decoder as they are.
+
+    Where an aligner times them, words are what spaces separate.
+    """
+    if config.aed is None:
+        return tokenizer
+    return replace(tokenizer, attached="nowhere" if has_aligner else "words")
+
+
+def check_aligner(aligner: ModelConfig, config: ModelConfig, where: object) -> None:
+    """Raises UnsupportedCheckpoint for an aligner that this model cannot use."""
+    if aligner.decoders != ("ctc",):
+        raise UnsupportedCheckpoint(where, "decoders of the timestamps aligner", list(aligner.decoders), "ctc alone")
+    rate = config.features.sample_rate
+    if aligner.features.sample_rate != rate:
+        key = "sample rate of the timestamps aligner"
+        raise UnsupportedCheckpoint(where, key, aligner.features.sample_rate, f"the model's {rate}")
+    if config.aed is None:
+        raise UnsupportedCheckpoint(where, "timestamps aligner", "present", "Canary models")
 
 
 def read_tokenizer(folder: Path, config: ModelConfig) -> Tokenizer:

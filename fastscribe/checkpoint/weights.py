@@ -1,151 +1,196 @@
-"""Named tensors from the two kinds of weight files, read so that no code in them runs, and looked over before they are used."""
+"""The two kinds of weight files. Their headers are read and checked here; no tensor's values are, and no code in them runs."""
 
 from __future__ import annotations
 
 import json
-import os
+import math
 import pickle
-import pickletools
 import struct
-import warnings
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import IO
 
-import torch
-
+from fastscribe.checkpoint import state_pickle
+from fastscribe.checkpoint.lazy_weights import COUNTER_SUFFIX, ITEM_BYTES, StoredTensor, TensorSource
+from fastscribe.checkpoint.random_access import FileBytes, RandomAccess, as_file, read
 from fastscribe.checkpoint.value import DAMAGE, each_key_once, one_line
 from fastscribe.errors import CheckpointError, FastscribeError
 from fastscribe.regular_file import open_regular
 
 _DAMAGED_ZIP = (zipfile.BadZipFile, struct.error, NotImplementedError)
-_FLOATS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
-_COUNTER_SUFFIX = ".num_batches_tracked"  # BatchNorm's, the only whole numbers among weights
 _MAX_TENSORS = 20_000
 _MAX_DIMENSIONS = 8
 _MAX_DIRECTORY_BYTES = 8 << 20  # names and places of that many tensors
 _MAX_PICKLE_BYTES = 4 << 20
-_MAX_TUPLE, _MAX_MARKS = 200, 20  # opcodes in a tuple; tuples and dictionaries begun in each other
 _SAVE_AGAIN = "if an older one wrote it, torch.save(torch.load(FILE, weights_only=True), FILE) with a newer"
-_PLAIN_OPCODES = """
-    PROTO STOP MARK GLOBAL REDUCE BUILD BINPERSID EMPTY_DICT SETITEM SETITEMS EMPTY_TUPLE TUPLE TUPLE1 TUPLE2 TUPLE3 NONE
-    NEWTRUE NEWFALSE BININT BININT1 BININT2 LONG1 BINUNICODE BINPUT LONG_BINPUT BINGET LONG_BINGET
-""".split()  # noqa: SIM905
-# All that a state dict of plain tensors needs; torch's own loader would also make it sets, byte arrays and other tensors.
-_PLAIN_GLOBALS = {
-    "collections OrderedDict",
-    "torch._utils _rebuild_tensor_v2",
-    "torch._utils _rebuild_parameter",
-    *(f"torch {kind}Storage" for kind in ("Float", "BFloat16", "Half", "Double", "Long")),
+_LOCAL_HEADER_BYTES = 30  # of a zip member, before its name and extra field
+SAFETENSORS_NAMES = {"float32": "F32", "bfloat16": "BF16", "float16": "F16", "float64": "F64", "int64": "I64"}
+_SAFETENSORS_DTYPES = {theirs: ours for ours, theirs in SAFETENSORS_NAMES.items()}
+# Types that safetensors has and models here do not; named as torch names them.
+_OTHER_DTYPES = {
+    "BOOL": ("bool", 8),
+    "U8": ("uint8", 8),
+    "I8": ("int8", 8),
+    "F8_E5M2": ("float8_e5m2", 8),
+    "F8_E4M3": ("float8_e4m3fn", 8),
+    "I16": ("int16", 16),
+    "U16": ("uint16", 16),
+    "I32": ("int32", 32),
+    "U32": ("uint32", 32),
+    "U64": ("uint64", 64),
 }
 
 
-def load_safetensors(path: Path) -> dict[str, torch.Tensor]:
-    """Raises CheckpointError where the file is damaged, or check_weights refuses it."""
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
-
+def load_safetensors(path: Path) -> dict[str, TensorSource]:
+    """Raises CheckpointError where the file is damaged, or its header is not one of float tensors."""
     try:
         with open_regular(path) as file:
-            num_bytes = os.fstat(file.fileno()).st_size
-            _check_header(file, path)
-        weights = load_file(path)
+            return _safetensors(FileBytes.of(file), path)
     except FileNotFoundError:
         raise CheckpointError(path, "no such file") from None
     except FastscribeError:
         raise
-    except (*DAMAGE, RecursionError, SafetensorError) as error:
+    except (*DAMAGE, RecursionError) as error:
         raise CheckpointError(path, f"cannot be read as safetensors: {one_line(error)}") from error
-    check_weights(weights, num_bytes, path)
-    return weights
 
 
-def _check_header(file: IO[bytes], path: Path) -> None:
-    """What safetensors itself does not mind, or answers slowly; it checks sizes, places and types."""
-    num_bytes = int.from_bytes(file.read(8), "little")
-    if num_bytes > _MAX_DIRECTORY_BYTES:
-        raise CheckpointError(path, f"refused: its header claims {num_bytes} bytes")
-    entries = json.loads(file.read(num_bytes), object_pairs_hook=each_key_once)
+def _safetensors(file: RandomAccess, path: Path) -> dict[str, TensorSource]:
+    """As the format says: the length of a JSON header, the header, and the tensors' bytes without gaps or overlaps."""
+    header_bytes = int.from_bytes(read(file, 0, 8), "little")
+    if header_bytes > _MAX_DIRECTORY_BYTES:
+        raise CheckpointError(path, f"refused: its header claims {header_bytes} bytes")
+    entries = json.loads(read(file, 8, header_bytes), object_pairs_hook=each_key_once)
     if len(entries) > _MAX_TENSORS:
         raise CheckpointError(path, f"refused: {len(entries)} tensors")
-    if any(len(entry.get("shape", ())) > _MAX_DIMENSIONS for entry in entries.values()):
+    entries.pop("__metadata__", None)
+    if any(len(entry["shape"]) > _MAX_DIMENSIONS for entry in entries.values()):
         raise CheckpointError(path, f"refused: a tensor of more than {_MAX_DIMENSIONS} dimensions")
+    data_start = 8 + header_bytes
+    end, sources = 0, {}
+    for name, entry in sorted(entries.items(), key=lambda item: item[1]["data_offsets"]):
+        shape = entry["shape"]
+        dtype, bits = _OTHER_DTYPES.get(entry["dtype"]) or _float_type(entry["dtype"])
+        start, stop = entry["data_offsets"]
+        if not all(type(number) is int and number >= 0 for number in (*shape, start, stop)):
+            raise ValueError(f"{name[:120]}: a shape or a place that is none")
+        if start != end or stop - start != math.prod(shape) * bits // 8:
+            raise ValueError(f"{name[:120]}: lies elsewhere than its header says")
+        _check_dtype(name, dtype, path)
+        sources[name] = StoredTensor(file, path, name, dtype, tuple(shape), data_start + start).source()
+        end = stop
+    if data_start + end != file.num_bytes:
+        raise ValueError(f"{file.num_bytes} bytes, where its header says {data_start + end}")
+    return {name: sources[name] for name in entries}
 
 
-def load_torch(file: IO[bytes], num_bytes: int, where: object) -> dict[str, torch.Tensor]:
+def _float_type(name: str) -> tuple[str, int]:
+    dtype = _SAFETENSORS_DTYPES[name]
+    return dtype, 8 * ITEM_BYTES[dtype]
+
+
+def _check_dtype(name: str, dtype: str, where: object) -> None:
+    if dtype not in ITEM_BYTES or (dtype == "int64" and not name.endswith(COUNTER_SUFFIX)):
+        raise CheckpointError(where, f"refused: {name[:120]} is of torch.{dtype}, not of a float type")
+
+
+def load_torch(file: RandomAccess, where: object) -> dict[str, TensorSource]:
     """A torch.save state dict of plain tensors.
 
-    Raises CheckpointError for anything that a pickle could run, for damage, and for what check_weights refuses.
+    Raises CheckpointError for anything that a pickle could run, for damage, and for tensors that claim more than is there.
     """
     try:
-        _check_zip(file, num_bytes, where)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # torch remarks on odd pickles before it refuses them
-            state = torch.load(file, map_location="cpu", weights_only=True)
+        state, members = _read_zip(file, where)
+        return _torch_sources(state, members, file, where)
     except pickle.UnpicklingError as error:
         raise CheckpointError(where, f"refused: holds more than plain tensors ({one_line(error)})") from error
     except FastscribeError:
         raise
     except (*DAMAGE, *_DAMAGED_ZIP) as error:
         raise CheckpointError(where, f"damaged weights: {one_line(error)}") from error
+
+
+def _torch_sources(
+    state: object, members: Mapping[str, tuple[int, int]], file: RandomAccess, where: object
+) -> dict[str, TensorSource]:
+    """`members`: start and size in bytes of each storage by its key."""
     if not isinstance(state, dict) or not all(isinstance(name, str) for name in state):
         raise CheckpointError(where, "not a flat dictionary of tensors")
-    check_weights(state, num_bytes, where)
-    return state
-
-
-def check_weights(weights: Mapping[str, object], num_bytes: int, where: object) -> None:
-    """Raises CheckpointError for what is no finite float tensor, and for more of them than the file's bytes can hold."""
-    if len(weights) > _MAX_TENSORS:
-        raise CheckpointError(where, f"refused: {len(weights)} tensors")
-    claimed_bytes = 0
-    for name, tensor in weights.items():
-        if not isinstance(tensor, torch.Tensor) or tensor.layout is not torch.strided or tensor.device.type != "cpu":
+    if len(state) > _MAX_TENSORS:
+        raise CheckpointError(where, f"refused: {len(state)} tensors")
+    claimed_bytes, sources = 0, {}
+    for name, view in state.items():
+        if not isinstance(view, state_pickle.StorageView):
             raise CheckpointError(where, "not a flat dictionary of tensors")
-        if tensor.dtype not in _FLOATS and not (tensor.dtype is torch.int64 and name.endswith(_COUNTER_SUFFIX)):
-            raise CheckpointError(where, f"refused: {name[:120]} is of {tensor.dtype}, not of a float type")
-        tensor_bytes = tensor.numel() * tensor.element_size()
-        claimed_bytes += tensor_bytes
+        dtype, item_bytes = view.storage.dtype, ITEM_BYTES[view.storage.dtype]
+        _check_dtype(name, dtype, where)
+        if len(view.shape) > _MAX_DIMENSIONS:
+            raise CheckpointError(where, f"refused: a tensor of more than {_MAX_DIMENSIONS} dimensions")
+        count = math.prod(view.shape)
+        claimed_bytes += count * item_bytes
         # A stride of 0 repeats what is there; so do many tensors in one place, but for a few that layers may share.
-        if tensor_bytes > tensor.untyped_storage().nbytes() or claimed_bytes > 2 * num_bytes:
+        if count > view.storage.num_elements or claimed_bytes > 2 * file.num_bytes:
             raise CheckpointError(where, f"refused: {name[:120]} claims more than it holds")
-    for name, tensor in weights.items():
-        assert isinstance(tensor, torch.Tensor)
-        if not _is_finite(tensor):
-            raise CheckpointError(where, f"refused: {name[:120]} holds NaN or infinity")
+        start, num_bytes = members[view.storage.key]
+        last = view.offset + sum((size - 1) * step for size, step in zip(view.shape, view.stride, strict=True))
+        if count and not last < view.storage.num_elements <= num_bytes // item_bytes:
+            raise ValueError(f"{name[:120]} reaches beyond its storage")
+        stride = None if count == 0 or _is_row_major(view.shape, view.stride) else view.stride
+        place = start + view.offset * item_bytes
+        sources[name] = StoredTensor(file, where, name, dtype, view.shape, place, stride).source()
+    return sources
 
 
-def _is_finite(tensor: torch.Tensor) -> bool:
-    """A sum is 25 times as fast as asking each number, and only wrong where it overflows."""
-    return bool(torch.isfinite(tensor.sum())) or bool(torch.isfinite(tensor).all())
+def _is_row_major(shape: tuple[int, ...], stride: tuple[int, ...]) -> bool:
+    step = 1
+    for size, found in zip(reversed(shape), reversed(stride), strict=True):
+        if size > 1 and found != step:
+            return False
+        step *= size
+    return True
 
 
-def _check_zip(file: IO[bytes], num_bytes: int, where: object) -> None:
-    """Refuses a zip unlike those torch.save writes: with packed, doubled or overlapping members, or odd globals.
-
-    It holds for torch's zip reader what zipfile sees, as only a directory that both find at the same place gets here.
-    """
-    _check_directory(file, num_bytes, where)
-    file.seek(0)
-    with zipfile.ZipFile(file) as archive:
+def _read_zip(file: RandomAccess, where: object) -> tuple[object, dict[str, tuple[int, int]]]:
+    """The pickled object and the storages' places. Refuses a zip unlike those torch.save writes: with packed, doubled or
+    overlapping members, or more than plain tensors in its pickle."""
+    _check_directory(file, where)
+    with as_file(file) as opened, zipfile.ZipFile(opened) as archive:
         held = archive.infolist()
         unpacked = sum(member.file_size for member in held)
-        if unpacked > num_bytes or any(member.compress_type != zipfile.ZIP_STORED for member in held):
-            raise CheckpointError(where, f"refused: {num_bytes} bytes that unpack to {unpacked}")
+        if unpacked > file.num_bytes or any(member.compress_type != zipfile.ZIP_STORED for member in held):
+            raise CheckpointError(where, f"refused: {file.num_bytes} bytes that unpack to {unpacked}")
         if len({member.filename.lower() for member in held}) < len(held):
             raise CheckpointError(where, "refused: two members of the same name")
         pickles = [member for member in held if member.filename.endswith("/data.pkl")]
         if len(pickles) != 1 or pickles[0].file_size > _MAX_PICKLE_BYTES:
             raise CheckpointError(where, "refused: not one list of tensors, or one of an absurd size")
-        _check_pickle(archive.read(pickles[0]))
-    file.seek(0)
+        state = state_pickle.parse(archive.read(pickles[0]))
+        folder = pickles[0].filename.removesuffix("data.pkl")
+        byte_order = [archive.read(member) for member in held if member.filename == folder + "byteorder"]
+        if byte_order not in ([], [b"little"]):
+            raise CheckpointError(where, "refused: its numbers are not little-endian; save them on another machine")
+        prefix = folder + "data/"
+        places = {
+            member.filename.removeprefix(prefix): (_member_start(file, member), member.file_size)
+            for member in held
+            if member.filename.startswith(prefix)
+        }
+    return state, places
 
 
-def _check_directory(file: IO[bytes], num_bytes: int, where: object) -> None:
+def _member_start(file: RandomAccess, member: zipfile.ZipInfo) -> int:
+    """Where a stored member's bytes begin: behind its own header, whose length the directory does not tell."""
+    header = read(file, member.header_offset, _LOCAL_HEADER_BYTES)
+    name_bytes, extra_bytes = struct.unpack("<HH", header[26:30])
+    start = member.header_offset + _LOCAL_HEADER_BYTES + name_bytes + extra_bytes
+    if header[:4] != b"PK\3\4" or start + member.file_size > file.num_bytes:
+        raise zipfile.BadZipFile("a member is not where the directory says")
+    return int(start)
+
+
+def _check_directory(file: RandomAccess, where: object) -> None:
     """The directory, where the zip says it is, must end where the records that close the file begin."""
-    file.seek(max(0, num_bytes - 98))
-    tail = file.read(98)
+    num_bytes = file.num_bytes
+    tail = read(file, max(0, num_bytes - 98), min(98, num_bytes))
     if len(tail) < 22 or tail[-22:-18] != b"PK\5\6" or tail[-2:] != b"\0\0":
         raise CheckpointError(where, f"refused: not the zip file that torch.save writes since 1.6: {_SAVE_AGAIN}")
     size, start = struct.unpack("<LL", tail[-10:-2])
@@ -157,16 +202,3 @@ def _check_directory(file: IO[bytes], num_bytes: int, where: object) -> None:
         size, start = struct.unpack("<QQ", tail[40:56])
     if start + size != end or size > _MAX_DIRECTORY_BYTES:
         raise zipfile.BadZipFile("its directory is not where it says, or of an absurd size")
-
-
-def _check_pickle(content: bytes) -> None:
-    """Reads the pickle without running it. Raises UnpicklingError naming what a state dict has no use for."""
-    marks = []
-    for index, (opcode, argument, _) in enumerate(pickletools.genops(content)):
-        if opcode.name not in _PLAIN_OPCODES or (opcode.name == "GLOBAL" and argument not in _PLAIN_GLOBALS):
-            raise pickle.UnpicklingError(f"{opcode.name} {str(argument)[:100]}")
-        if opcode.name == "MARK":
-            marks.append(index)
-        is_long = opcode.name in ("TUPLE", "SETITEMS") and index - marks.pop() > _MAX_TUPLE and opcode.name == "TUPLE"
-        if is_long or len(marks) > _MAX_MARKS:  # a shape of thousands of dimensions keeps torch busy for minutes
-            raise pickle.UnpicklingError("a tuple of an absurd length")

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from fastscribe.model_location import locate
 from fastscribe.report.files import check_page
+from fastscribe.terminal import say
 
 app = typer.Typer(
     name="fastscribe",
@@ -20,7 +23,18 @@ app = typer.Typer(
     },
 )
 
-MODEL_HELP = ".nemo file, Hugging Face folder or name (organisation/model), or fastscribe folder."
+MODEL_HELP = ".nemo file, Hugging Face folder or name (organisation/model[@revision]), or fastscribe folder."
+
+
+def find_model(
+    model: str | None,
+    say: Callable[[str], None] = say,
+    *,
+    show_progress: bool = True,
+    prefer_nemo: bool = False,
+) -> Path:
+    """The path of the model that every --model names, downloaded if need be: model_location.locate, said on stderr."""
+    return locate(model, say, show_progress=show_progress, prefer_nemo=prefer_nemo)
 
 
 def option(*names: str, **settings: Any) -> Any:

@@ -21,7 +21,15 @@ from fastscribe.errors import OutputError, UsageError
 from fastscribe.events import Events
 from fastscribe.report.files import write_page
 from fastscribe.resume.shards import Shard
-from fastscribe.terminal import ProgressBar, failure_line, report_table, say, show, survey_table, without_mp3_chatter
+from fastscribe.terminal import (
+    ProgressBar,
+    failure_line,
+    report_table,
+    say,
+    show_table,
+    survey_table,
+    without_mp3_chatter,
+)
 from fastscribe.types import Failure, Transcript
 
 if TYPE_CHECKING:
@@ -86,7 +94,7 @@ def run(job: Job, told: Events, quiet: bool, show_progress: bool) -> None:
     if page is not None:
         page.finished(stats)
     if not quiet:
-        show(report_table(stats))
+        show_table(report_table(stats))
         if totals is not None and totals.not_given:
             say(f"{totals.not_given} results in {job.place.directory} are of inputs that were not given this time")
     if stats.failed_before:
@@ -223,7 +231,7 @@ def say_what_would_be_done(job: Job, quiet: bool) -> None:
     if found.files + found.failed + found.skipped == 0 and job.place.shard.count == 1:
         raise UsageError("no input at all: nothing was given to transcribe")
     if not quiet:
-        show(survey_table(found))
+        show_table(survey_table(found))
     try:
         print(json.dumps(found.to_json()), flush=True)
     except BrokenPipeError as error:

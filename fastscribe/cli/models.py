@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fastscribe.cli.app import MODEL_HELP, app
+from fastscribe.cli.app import MODEL_HELP, app, find_model
 from fastscribe.errors import UsageError
+from fastscribe.plain_text import escaped
 from fastscribe.terminal import say
 
 if TYPE_CHECKING:
@@ -23,12 +24,15 @@ class StoredDtype(str, Enum):
 
 
 def _read_model(path: str) -> Checkpoint:
+    """A checkpoint whose weights have the names and shapes that its config asks for; their values are not read."""
+    found = find_model(path)
     from fastscribe.checkpoint import read_checkpoint
-    from fastscribe.model.model import build_model
-    from fastscribe.model_location import locate
+    from fastscribe.checkpoint.lazy_weights import check_shapes
+    from fastscribe.checkpoint.parameter_shapes import parameter_shapes
 
-    checkpoint = read_checkpoint(locate(path, say), say)
-    build_model(checkpoint.config, checkpoint.weights, checkpoint.path)  # the names must match, or it is no model
+    checkpoint = read_checkpoint(found, say)
+    for part in filter(None, (checkpoint, checkpoint.aligner)):
+        check_shapes(parameter_shapes(part.config), part.weights, part.path)  # the names must match, or it is no model
     return checkpoint
 
 
@@ -36,17 +40,29 @@ def _read_model(path: str) -> Checkpoint:
 def inspect(
     model: Annotated[str, typer.Argument(help=MODEL_HELP)],
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    check: Annotated[
+        bool, typer.Option("--check", help="Read every weight too, and refuse values that are not finite.")
+    ] = False,
 ) -> None:
-    """Say what a checkpoint is: family, sizes, vocabulary, frame length, dtype, work a second of audio."""
+    """Say what a checkpoint is: family, sizes, vocabulary, frame length, dtype, work a second of audio.
+
+    Reads the config, the tokenizer and the names and shapes of the weights; their values only with --check.
+    """
+    from fastscribe.checkpoint.lazy_weights import sources_of
     from fastscribe.describe import describe
 
-    facts = describe(_read_model(model))
+    checkpoint = _read_model(model)
+    if check:
+        for part in filter(None, (checkpoint, checkpoint.aligner)):
+            for source in sources_of(part.weights).values():
+                source.read()
+    facts = describe(checkpoint)
     if as_json:
         print(json.dumps(facts, ensure_ascii=False))
         return
     for key, value in facts.items():
         shown = ", ".join(map(str, value)) if isinstance(value, list) else value
-        print(f"{key:<28} {shown:,}" if type(shown) is int else f"{key:<28} {shown}")
+        print(escaped(f"{key:<28} {shown:,}" if type(shown) is int else f"{key:<28} {shown}"))
 
 
 @app.command(epilog="Example: fastscribe convert model.nemo model-folder --dtype bf16")
@@ -55,21 +71,23 @@ def convert(
     folder: Annotated[
         Path,
         typer.Argument(
-            help="Folder to write: config.json, model.safetensors, the tokenizer, and the language model if any."
+            help="Folder to write: config.json, model.safetensors, the tokenizer, and the language model and the"
+            " timestamps aligner if any."
         ),
     ],
     dtype: Annotated[StoredDtype, typer.Option(help="What to store the weights as.")] = StoredDtype.bf16,
 ) -> None:
     """Write a checkpoint as fastscribe's own folder."""
-    import torch
-
     from fastscribe.checkpoint import native
 
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UsageError(f"{folder}: exists and is not an empty folder; name another")
     checkpoint = _read_model(model)
+    import torch
+
     try:
         native.write(checkpoint, folder, torch.bfloat16 if dtype is StoredDtype.bf16 else torch.float32)
     except OSError as error:
         raise UsageError(f"{folder}: cannot be written: {error.strerror or error}") from error
-    say(f"{folder}: {checkpoint.num_parameters:,} parameters as {dtype.value}")
+    aligner = f", and an aligner of {checkpoint.aligner.num_parameters:,}" if checkpoint.aligner else ""
+    say(f"{folder}: {checkpoint.num_parameters:,} parameters as {dtype.value}{aligner}")

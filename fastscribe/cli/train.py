@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fastscribe.cli.app import MODEL_HELP, app, option
-from fastscribe.terminal import say
+from fastscribe.cli.app import MODEL_HELP, app, find_model, option
+from fastscribe.terminal import say, without_mp3_chatter
 
 if TYPE_CHECKING:
     import torch
@@ -78,7 +78,6 @@ def train(
     chosen = _recipe(recipe, epochs, init is not None)  # before torch, which takes its time to import
     check_installed("whisper-en", "train", "train")
     from fastscribe.checkpoint import read_checkpoint
-    from fastscribe.model_location import locate
     from fastscribe.training.material import prepare
     from fastscribe.training.ranks import Ranks
     from fastscribe.training.recipe import has_model_section
@@ -92,8 +91,9 @@ def train(
     if init is not None and is_recipe and has_model_section(recipe):
         told(f"{recipe}: its model section is not used: --init brings the model")
     folder = RunFolder(output_dir)
-    with closing(folder.lock()) if ranks.rank == 0 else nullcontext():
-        checkpoint = read_checkpoint(locate(init, say), say) if init is not None else None
+    with closing(folder.lock()) if ranks.rank == 0 else nullcontext(), without_mp3_chatter():
+        found = find_model(init, told, show_progress=is_shown) if init is not None else None
+        checkpoint = read_checkpoint(found, told) if found is not None else None
         material = prepare(chosen, checkpoint, told, recipe if is_recipe else "the default recipe")
         chosen_device = _join(device, ranks)
         if overwrite:
@@ -262,11 +262,7 @@ class _Display:
         if self._is_shown and progress.epoch > self._told:
             self._told = progress.epoch
             line = f"epoch {progress.epoch}: {_said(self._trainer)}"
-            if self._bar is None:
-                say(line)
-            else:
-                with suppress(OSError):
-                    self._bar.console.print(f"fastscribe: {line}", markup=False, highlight=False, soft_wrap=True)
+            say(line, self._bar)
 
 
 def _shortly(trainer: Trainer) -> str:

@@ -11,13 +11,12 @@ from typing import Annotated, Literal
 
 import typer
 
-from fastscribe.cli.app import MODEL_HELP, ReportHtml, app, option
+from fastscribe.cli.app import MODEL_HELP, ReportHtml, app, find_model, option
 from fastscribe.cli.job import Job, Place, run, say_what_would_be_done
 from fastscribe.config import OUTPUT_FORMATS, Options, OutputStyle, SubtitleStyle
 from fastscribe.events import Events
-from fastscribe.model_location import locate
 from fastscribe.resume.shards import choose_shard
-from fastscribe.terminal import log_to, say
+from fastscribe.terminal import log_to
 
 
 class Dtype(str, Enum):
@@ -136,7 +135,8 @@ def transcribe(
     timestamps: Annotated[
         bool,
         option(
-            "--timestamps", help="Canary: have the model write the words' times too, which takes about twice as long."
+            "--timestamps",
+            help="Canary: word times, from the checkpoint's aligner or written by the model; up to twice as long.",
         ),
     ] = False,
     max_utterance_s: Annotated[
@@ -257,7 +257,8 @@ def transcribe(
         from fastscribe.cli.run_page import place_of
 
         page = place_of(report_html, place.shard)
-    job = Job(inputs, str(locate(model, say)), device, dtype.value, options, style, place, price_per_hour, page)
+    path = find_model(model, show_progress=not (quiet or no_progress))
+    job = Job(inputs, str(path), device, dtype.value, options, style, place, price_per_hour, page)
     with Events(events) as told:
         if dry_run:
             say_what_would_be_done(job, quiet)

@@ -17,6 +17,7 @@ import numpy as np
 import torch
 
 from fastscribe.cost_model import Held
+from fastscribe.decode.checked import NOT_FINITE, is_finite_sum
 from fastscribe.decode.prompt import Prompt, hypothesis
 from fastscribe.model.aed import AttentionDecoder, Memory
 from fastscribe.types import Frames, Hypothesis
@@ -87,6 +88,8 @@ def _finish(
     ends = _end_ids(model, prompt)
     first = 1 if model.config.beam else 0
     count = next((place for place in range(first, len(ids)) if ids[place] in ends), len(ids))
+    if num_frames and not is_finite_sum(logprobs[: count + 1]):
+        return NOT_FINITE
     while count and ids[count - 1] in (prompt.pad_id, prompt.end_id):
         count -= 1
     return hypothesis(ids[:count], logprobs[:count], num_frames, prompt)

@@ -15,6 +15,8 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from fastscribe.decode.beam import max_turns
+from fastscribe.decode.greedy import ENDLESS
 from fastscribe.decode.label_looping import Network
 from fastscribe.language_model import Tables
 from fastscribe.types import Frames, Hypothesis
@@ -40,6 +42,7 @@ class _Rows:
     first_lanes_B1: torch.Tensor  # of a row in N
     last_frame: int
     limit_N: torch.Tensor  # frames
+    max_turns_B: torch.Tensor
 
     @classmethod
     def of(cls, encoded_BTJ: torch.Tensor, limit_B1: torch.Tensor, width: int) -> _Rows:
@@ -47,7 +50,8 @@ class _Rows:
         rows_B1 = torch.arange(batch, device=encoded_BTJ.device)[:, None]
         first_frames_N = (rows_B1 * num_frames).expand(-1, width).flatten()
         limit_N = limit_B1.expand(-1, width).flatten()
-        return cls(encoded_BTJ.flatten(0, 1), first_frames_N, rows_B1 * width, num_frames - 1, limit_N)
+        turns_B = max_turns(limit_B1[:, 0])
+        return cls(encoded_BTJ.flatten(0, 1), first_frames_N, rows_B1 * width, num_frames - 1, limit_N, turns_B)
 
 
 class BeamDecoder:
@@ -60,7 +64,8 @@ class BeamDecoder:
 
     @torch.inference_mode()
     def submit(self, frames: Frames) -> torch.Tensor:
-        """Waits for the device twice a turn. -> for each group of rows: U, [B] best lanes, five times [U, B, K]."""
+        """Waits for the device twice a turn. -> for each group of rows: U, [B] best lanes or -1 for a row without an end,
+        five times [U, B, K]."""
         encoded_BTJ = self.network.joint.encoder(frames.frames_BTD)
         groups = self._groups(len(encoded_BTJ))
         return torch.cat([self._search(encoded_BTJ[group], frames.lengths_B[group, None]) for group in groups])
@@ -86,24 +91,34 @@ class BeamDecoder:
 
     def _search(self, encoded_BTJ: torch.Tensor, limit_B1: torch.Tensor) -> torch.Tensor:
         rows = _Rows.of(encoded_BTJ, limit_B1, self.width)
-        lanes, turns = _begin(self.network, self.language_model, len(encoded_BTJ), self.width), []
+        lanes = _begin(self.network, self.language_model, len(encoded_BTJ), self.width)
+        turns: list[tuple[torch.Tensor, ...]] = []
         # Of a model gone wrong, scores that are no numbers go on, too, as far as their frames: no row depends on another.
-        while bool(((lanes.facts_N4[:, 0] < rows.limit_N) & (lanes.score_BK.flatten() != -torch.inf)).any()):
+        is_endless_B = torch.zeros_like(rows.max_turns_B, dtype=torch.bool)
+        while True:
+            is_alive_N = (lanes.facts_N4[:, 0] < rows.limit_N) & (lanes.score_BK.flatten() != -torch.inf)
+            is_alive_B = is_alive_N.view_as(lanes.score_BK).any(1)
+            is_endless_B |= is_alive_B & (rows.max_turns_B <= len(turns))
+            if not bool((is_alive_B & ~is_endless_B).any()):
+                break
             lanes, turn = _turn(self.network, self.language_model, lanes, rows)
             turns.append(turn)
         columns = (torch.cat(column) for column in zip(*turns, strict=True))
         flat = (column.view(torch.int32) if column.is_floating_point() else column.int() for column in columns)
-        return torch.cat([limit_B1.new_tensor([len(turns)]).int(), lanes.score_BK.argmax(1).int(), *flat])
+        best_B = lanes.score_BK.argmax(1).masked_fill_(is_endless_B, -1)
+        return torch.cat([limit_B1.new_tensor([len(turns)]).int(), best_B.int(), *flat])
 
     def _hypotheses(self, lane_B: np.ndarray, turns_5UBK: np.ndarray) -> list[Hypothesis]:
         """The way of each row's lane, from its end."""
         _, num_turns, batch, _ = turns_5UBK.shape
-        rows_B = np.arange(batch)
+        rows_B, is_endless_B = np.arange(batch), lane_B < 0
         taken_4UB = np.empty((4, num_turns, batch), np.int32)
         for turn in range(num_turns - 1, -1, -1):
             taken_4UB[:, turn] = turns_5UBK[1:, turn, rows_B, lane_B]
             lane_B = turns_5UBK[0, turn, rows_B, lane_B]
-        return [_hypothesis(taken_4UB[:, :, row], self.network) for row in range(batch)]
+        return [
+            ENDLESS if is_endless_B[row] else _hypothesis(taken_4UB[:, :, row], self.network) for row in range(batch)
+        ]
 
 
 def _begin(network: Network, language_model: Tables | None, batch: int, width: int) -> _Lanes:

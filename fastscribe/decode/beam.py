@@ -4,7 +4,8 @@ Alignment-length synchronous (Saon et al. 2020, "Alignment-length synchronous de
 every hypothesis either takes one more label or a blank, wherever in the recording it is, and the `width` likeliest of all
 that come out live on. A TDT model's duration (Xu et al. 2023) is its likeliest one, and its probability counts. Hypotheses
 that have reached the end wait for the others. Those that came to the same labels and frame by different ways are one, the
-likeliest, with the probabilities of both. `max_symbols` holds as in greedy.py, and a width of one is greedy decoding.
+likeliest, with the probabilities of both. `max_symbols` holds as in greedy.py, and a width of one is greedy decoding. A
+search that takes more turns than `max_turns` has no transcript.
 
 A language model's logarithm for each label, weighted, and a bonus for each label may be added ("shallow fusion"); they count
 for which hypotheses live on, and are not in the labels' log-probabilities. With them a width of one is no greedy decoding.
@@ -19,10 +20,15 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from fastscribe.decode.greedy import LABELS_PER_FRAME_GUARD
+from fastscribe.decode.greedy import ENDLESS, LABELS_PER_FRAME_GUARD, Size, max_labels
 from fastscribe.language_model import Tables
 from fastscribe.model.transducer import Transducer
 from fastscribe.types import Hypothesis
+
+
+def max_turns(num_frames: Size) -> Size:
+    """Largest number of turns for a row of `num_frames`: each takes a label, or a blank for a frame."""
+    return max_labels(num_frames) + num_frames
 
 
 @dataclass(frozen=True)
@@ -45,7 +51,11 @@ def beam_search(
     lanes = [_after(transducer, start, transducer.blank_id)]
     if language_model is not None:
         lanes = [replace(lanes[0], context=language_model.start)]
+    turns = 0
     while any(lane.frame < len(frames_TD) for lane in lanes):
+        if turns == max_turns(len(frames_TD)):
+            return ENDLESS
+        turns += 1
         found: list[tuple[_Lane, int | None]] = []  # and the label that its predictor has not yet seen
         for lane in lanes:
             if lane.frame == len(frames_TD):

@@ -6,7 +6,7 @@ A family is a head in model/ (model.py has them all), a file of decode/ that sea
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -22,15 +22,17 @@ from fastscribe.decode.decoder import Decoder
 from fastscribe.decode.graphs import build_decoder
 from fastscribe.decode.label_looping import Network
 from fastscribe.decode.prompt import can_write_times, make_prompt
-from fastscribe.errors import UsageError
+from fastscribe.errors import CheckpointError, UsageError
 from fastscribe.model.model import Model
+from fastscribe.model.transducer import Transducer
 
 Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
 class DecoderFamily:
-    # For a model that is on its device in its dtype; Say gets a line for what cannot be had. Raises UsageError.
+    # For a model that is on its device in its dtype; Say gets a line for what cannot be had. Raises UsageError, and
+    # CheckpointError for weights that are damaged.
     build: Callable[[Model, Checkpoint, torch.device, Options, Say], Decoder]
     held: Callable[[Model], Held] = lambda model: Held()  # little, beside the encoder's
     has_prompt: bool = False  # is told what to write (Options.language and the others)
@@ -45,6 +47,8 @@ def _ctc(model: Model, checkpoint: Checkpoint, device: torch.device, options: Op
 
 def _transducer(model: Model, checkpoint: Checkpoint, device: torch.device, options: Options, say: Say) -> Decoder:
     assert model.transducer is not None
+    if not _is_finite(model.transducer, model.config.encoder.d_model):
+        raise CheckpointError(checkpoint.path, "its joint network makes numbers that are not finite: damaged weights")
     width = options.beam or 1
     if width > 1:
         if options.cuda_graphs not in ("auto", "off"):
@@ -56,15 +60,31 @@ def _transducer(model: Model, checkpoint: Checkpoint, device: torch.device, opti
     return build_decoder(model.transducer, device, options.cuda_graphs, say)
 
 
+@torch.inference_mode()
+def _is_finite(transducer: Transducer, width: int) -> bool:
+    """Return False if the logits before the first label are not finite for a frame of zeros.
+
+    A blank of infinite weight would win at every frame, and the text would be empty.
+    """
+    like = transducer.predictor.embedding.weight
+    output_BH, _ = transducer.predictor.step(
+        like.new_tensor([transducer.blank_id]).long(), transducer.predictor.initial_state(1)
+    )
+    encoded_1J = transducer.joint.encoder(like.new_zeros(1, width))
+    return bool(transducer.joint(encoded_1J, transducer.joint.predictor(output_BH)).isfinite().all())
+
+
 def _aed(model: Model, checkpoint: Checkpoint, device: torch.device, options: Options, say: Say) -> Decoder:
     assert model.aed is not None
-    prompt = make_prompt(model.aed.config.prompt, checkpoint.tokenizer, options, model.aed.config.max_tokens)
-    if not prompt.frames_by_id:
-        can = (
-            "; --timestamps has it write them"
-            if can_write_times(model.aed.config.prompt, checkpoint.tokenizer.pieces)
-            else ""
-        )
+    has_aligner = checkpoint.aligner is not None
+    asked = replace(options, timestamps=False) if has_aligner else options  # the aligner has them, and the decoder not
+    prompt = make_prompt(model.aed.config.prompt, checkpoint.tokenizer, asked, model.aed.config.max_tokens)
+    if not prompt.frames_by_id and not (has_aligner and options.timestamps):
+        can = ""
+        if has_aligner:
+            can = "; --timestamps takes them from the aligner that the checkpoint has"
+        elif can_write_times(model.aed.config.prompt, checkpoint.tokenizer.pieces):
+            can = "; --timestamps has it write them"
         say(f"this model writes no times: its words are spread evenly over each stretch of speech{can}")
     return build_aed_decoder(model.aed, prompt, device, options.cuda_graphs, say)
 

@@ -6,9 +6,13 @@ Slow on purpose. label_looping.py does the same for batches and is tested agains
 - RNN-T: a blank moves on one frame; a label is emitted and the same frame is asked again.
 - TDT: label and duration are two arg maxes; both blanks and labels move on by the duration, a blank at least one frame.
 - After max_symbols labels in a row at one frame, decoding moves on one frame.
+
+A row that has more labels than `max_labels` has no transcript: its checkpoint is damaged, or made to waste time.
 """
 
 from __future__ import annotations
+
+from typing import TypeVar
 
 import torch
 
@@ -17,6 +21,20 @@ from fastscribe.types import Hypothesis
 
 # With max_symbols null nothing else ends a frame at which a label is always likelier than blank.
 LABELS_PER_FRAME_GUARD = 1000
+# With max_symbols up to 10, NeMo's default, no row can have more labels than these.
+_LABELS_PER_FRAME = 10
+_MORE_LABELS = 4 * LABELS_PER_FRAME_GUARD
+
+Size = TypeVar("Size", int, torch.Tensor)
+
+
+def max_labels(num_frames: Size) -> Size:
+    """Largest number of labels in a row of `num_frames` encoder frames."""
+    return _LABELS_PER_FRAME * num_frames + _MORE_LABELS
+
+
+# The result of a row that goes on after `max_labels`.
+ENDLESS = Hypothesis(problem="the model writes on and on, more tokens than any speech has: its weights may be damaged")
 
 
 @torch.inference_mode()
@@ -40,6 +58,8 @@ def greedy(transducer: Transducer, frames_TD: torch.Tensor) -> Hypothesis:
         if label == transducer.blank_id:
             t += max(1, duration)
             continue
+        if len(ids) == max_labels(len(frames_TD)):
+            return ENDLESS
         ids.append(label)
         times.append(t)
         durations.append(duration if transducer.durations else 1)

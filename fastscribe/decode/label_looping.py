@@ -25,9 +25,11 @@ import torch
 import torch.nn.functional as F
 
 from fastscribe.decode.fast_predictor import FastPredictor
-from fastscribe.decode.greedy import LABELS_PER_FRAME_GUARD
+from fastscribe.decode.greedy import ENDLESS, LABELS_PER_FRAME_GUARD, max_labels
 from fastscribe.model.transducer import Joint, Transducer
 from fastscribe.types import Frames, Hypothesis
+
+_WAITS, _GOES_ON = 1, 2  # for room for more labels; beyond max_labels
 
 
 @dataclass(frozen=True)
@@ -122,6 +124,7 @@ class State:
     rows_B: torch.Tensor  # 0, 1, 2 ..
     at_2B: torch.Tensor  # the slots of the frame a row looks at and of the next label it finds
     limit_2B: torch.Tensor  # where its frames end and its room for labels ends
+    max_labels_B: torch.Tensor  # that room may be made for
     label_B: torch.Tensor  # the row's last label, blank at first
     predictor_2LBH: torch.Tensor  # before that label
     picks_PBE: torch.Tensor  # what the frames of the window say; beyond it: blank
@@ -143,6 +146,7 @@ class State:
             rows_B=rows_B,
             at_2B=torch.full((2, rows), trash, device=device),
             limit_2B=torch.full((2, rows), trash, device=device),
+            max_labels_B=torch.zeros_like(rows_B),
             label_B=torch.full_like(rows_B, network.blank_id),
             predictor_2LBH=lstm.first_gates_VG.new_zeros(2, len(lstm.recurrent), rows, hidden),
             picks_PBE=picks_PBE,
@@ -158,7 +162,8 @@ def slots_needed(frames: Frames) -> int:
 
 @torch.inference_mode()
 def begin_(network: Network, state: State, frames: Frames) -> None:
-    """Puts a batch into a state with enough rows and slots. Room for labels is one a frame (see `step`)."""
+    """Puts a batch into a state with enough rows and slots. Room for labels is one a frame of the longest row (see `step`),
+    but no more than max_labels."""
     batch, num_frames, _ = frames.frames_BTD.shape
     slots, trash = state.slots, state.slots.capacity
     encoded_BTJ = network.joint.encoder(frames.frames_BTD)
@@ -168,7 +173,8 @@ def begin_(network: Network, state: State, frames: Frames) -> None:
     first_B = state.rows_B[:batch] * (num_frames + 1)
     state.at_2B[:, :batch] = first_B
     state.limit_2B[0, :batch] = first_B + frames.lengths_B
-    state.limit_2B[1, :batch] = first_B + num_frames
+    state.max_labels_B[:batch] = max_labels(frames.lengths_B)
+    state.limit_2B[1, :batch] = first_B + state.max_labels_B[:batch].clamp(max=num_frames)
     state.at_2B[:, batch:] = trash
     state.limit_2B[:, batch:] = trash
     state.label_B.fill_(network.blank_id)
@@ -258,14 +264,15 @@ def _move_on(network: Network, state: State, found_B: torch.Tensor, picked_PB: t
 
 @torch.inference_mode()
 def pack(state: State, batch: int, row_slots: int) -> torch.Tensor:
-    """-> int32: [B] labels found, [B] whether the row waits for room, then [B, S] of each pick, frame and logprob.
+    """-> int32: [B] labels found, [B] _WAITS, _GOES_ON or 0, then [B, S] of each pick, frame and logprob.
 
     Frames count from the row's first slot of encoded_NJ, log-probabilities are the bits of a float32.
     """
     outputs = slice(0, batch * row_slots)
+    count_B, waits_B, is_endless_B = _progress(state, batch, row_slots)
     parts = [
-        state.at_2B[1, :batch] - state.rows_B[:batch] * row_slots,
-        state.at_2B[0, :batch] < state.limit_2B[0, :batch],
+        count_B,
+        waits_B * _WAITS + is_endless_B * _GOES_ON,
         *state.slots.picks_PN[:, outputs],
         state.slots.times_N[outputs],
         state.slots.logprobs_N[outputs].view(torch.int32),
@@ -273,11 +280,19 @@ def pack(state: State, batch: int, row_slots: int) -> torch.Tensor:
     return torch.cat([part.int() for part in parts])
 
 
+def _progress(state: State, batch: int, row_slots: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """[B] each: labels found; whether the row waits for room; whether it has more labels than a row may have."""
+    count_B = state.at_2B[1, :batch] - state.rows_B[:batch] * row_slots
+    is_stopped_B = state.at_2B[0, :batch] < state.limit_2B[0, :batch]
+    is_full_B = count_B >= state.max_labels_B[:batch]
+    return count_B, is_stopped_B & ~is_full_B, is_stopped_B & is_full_B
+
+
 def unpack(packed: np.ndarray, frames: Frames, durations: tuple[int, ...]) -> list[Hypothesis] | None:
     """What `pack` made -> one Hypothesis a row; None if some row ran out of room for labels."""
     batch, num_frames, _ = frames.frames_BTD.shape
-    counts, is_waiting = packed[:batch], packed[batch : 2 * batch]
-    if is_waiting.any():
+    counts, progress = packed[:batch], packed[batch : 2 * batch]
+    if (progress == _WAITS).any():
         return None
     columns_CBS = packed[2 * batch :].reshape(4 if durations else 3, batch, -1)
     is_label_BS = np.arange(columns_CBS.shape[2]) < counts[:, None]
@@ -289,8 +304,10 @@ def unpack(packed: np.ndarray, frames: Frames, durations: tuple[int, ...]) -> li
     found_ids, frames_of, durations_of, logprobs_of = columns
     spans = [slice(end - count, end) for count, end in zip(counts.tolist(), ends.tolist(), strict=True)]
     return [
-        Hypothesis(tuple(found_ids[s]), tuple(frames_of[s]), tuple(durations_of[s]), tuple(logprobs_of[s]))
-        for s in spans
+        ENDLESS
+        if is_endless
+        else Hypothesis(tuple(found_ids[s]), tuple(frames_of[s]), tuple(durations_of[s]), tuple(logprobs_of[s]))
+        for s, is_endless in zip(spans, (progress == _GOES_ON).tolist(), strict=True)
     ]
 
 
@@ -310,7 +327,8 @@ class LabelLooping:
         while True:
             step(self.network, state)
             if not state.active:
-                if not (state.at_2B[0] < state.limit_2B[0]).any():
+                _, waits_B, _ = _progress(state, batch, row_slots)
+                if not waits_B.any():
                     return pack(state, batch, row_slots)
                 state, row_slots = grown(self.network, state, row_slots), 2 * row_slots
 
@@ -337,7 +355,7 @@ def grown(network: Network, state: State, row_slots: int) -> State:
             1, (batch, -1)
         )
     shift_B = state.rows_B * row_slots
-    room_B = state.limit_2B[1] + shift_B + row_slots
+    room_B = 2 * state.rows_B * row_slots + state.max_labels_B.clamp(max=2 * row_slots - 1)
     return replace(
         state,
         slots=replace(new, encoded_NJ=old.encoded_NJ),

@@ -15,6 +15,7 @@ from fastscribe.config import Options
 from fastscribe.errors import UsageError
 from fastscribe.tokenizer import WORD_MARK, Tokenizer
 from fastscribe.types import Hypothesis
+from fastscribe.word_times import spread
 
 _DEFAULT_LANGUAGE = "en"
 _END, _PAD, _NO_SPEECH = "<|endoftext|>", "<pad>", "<|nospeech|>"
@@ -127,7 +128,7 @@ def hypothesis(ids: Sequence[int], logprobs: Sequence[float], num_frames: int, p
 
 def _spread(ids: Sequence[int], logprobs: Sequence[float], first: int, last: int) -> Hypothesis:
     """Of tokens that share these frames."""
-    borders = [first + index * max(0, last - first) // len(ids) for index in range(len(ids) + 1)]
+    borders = spread(first, last, len(ids))
     durations = tuple(end - start for start, end in pairwise(borders))
     return Hypothesis(tuple(ids), tuple(borders[:-1]), durations, tuple(logprobs))
 

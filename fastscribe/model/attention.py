@@ -66,9 +66,8 @@ class RelPositionAttention(nn.Module):
 
     def fuse_(self) -> None:
         parts = [self.linear_q, self.linear_k, self.linear_v]
-        fused = nn.Linear(
-            self.linear_q.in_features, 3 * self.linear_q.out_features, bias=self.linear_q.bias is not None
-        )
+        width, has_bias = self.linear_q.out_features, self.linear_q.bias is not None
+        fused = nn.Linear(self.linear_q.in_features, 3 * width, bias=has_bias, device="meta")
         fused.weight = nn.Parameter(torch.cat([part.weight for part in parts]), requires_grad=False)
         if fused.bias is not None:
             fused.bias = nn.Parameter(torch.cat([part.bias for part in parts]), requires_grad=False)

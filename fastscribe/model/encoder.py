@@ -50,12 +50,11 @@ class Encoder(nn.Module):
 
     @torch.no_grad()
     def optimise_(self) -> None:
-        """Fuses what inference can fuse. Call in float32, in eval mode, before casting; training ends here."""
+        """Fuses what inference can fuse. Call in eval mode, before casting; training ends here."""
         for layer in self.layers.children():
             assert isinstance(layer, ConformerLayer)
-            layer.self_attn.fuse_()
-            layer.conv.fold_norm_()
-        self.subsampling.use_channels_last_()
+            layer.optimise_()
+        self.subsampling.optimise_()
 
 
 class Subsampling(nn.Module):
@@ -111,7 +110,7 @@ class Subsampling(nn.Module):
         x_BTCF = x_BCTF.transpose(1, 2)
         return self.out((x_BTCF.transpose(2, 3) if self.channels_last else x_BTCF).flatten(2)), lengths_B
 
-    def use_channels_last_(self) -> None:
+    def optimise_(self) -> None:
         """Channels innermost makes the convolutions several times faster; the last layer's inputs are put in that order."""
         self.channels_last = True
         for conv in (module for module in self.stages.modules() if isinstance(module, nn.Conv2d)):
@@ -167,6 +166,10 @@ class ConformerLayer(nn.Module):
         self.norm_feed_forward2 = nn.LayerNorm(config.d_model)
         self.feed_forward2 = FeedForward(config)
         self.norm_out = nn.LayerNorm(config.d_model)
+
+    def optimise_(self) -> None:
+        self.self_attn.fuse_()
+        self.conv.fold_norm_()
 
     def forward(self, x_BTD: torch.Tensor, padding: Padding, positions: Positions) -> torch.Tensor:
         x_BTD = torch.add(x_BTD, self.feed_forward1(self.norm_feed_forward1(x_BTD)), alpha=0.5)

@@ -1,4 +1,4 @@
-"""BatchNorm put into the convolution before it, as inference may. In float32, before any cast."""
+"""BatchNorm put into the convolution before it, as inference may. In float32, whatever dtype the weights are stored in."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from torch import nn
 def fold_norm_(conv: nn.Conv1d, norm: nn.BatchNorm1d) -> None:
     """In eval mode a BatchNorm is a scale and a shift per channel; afterwards the convolution has them, and a bias."""
     assert norm.running_var is not None and norm.running_mean is not None
+    conv.float()
+    norm.float()
     scale_D = norm.weight / torch.sqrt(norm.running_var + norm.eps)
     old_bias_D = conv.bias if conv.bias is not None else torch.zeros_like(scale_D)
     conv.weight = nn.Parameter(conv.weight * scale_D[:, None, None], requires_grad=False)

@@ -51,6 +51,7 @@ def conformer_for_gpu_(encoder: Encoder) -> str | None:
 
 @torch.no_grad()
 def fuse_(encoder: Encoder, operations: Operations) -> None:
+    """Uses up the encoder's plain layers."""
     attention = encoder.config.attention
     assert attention is None or attention.num_global == 0, "only the plain layers have global frames"
     encoder.layers = FusedLayers([_conformer(layer) for layer in encoder.layers.children()], attention, operations)
@@ -159,9 +160,10 @@ class FusedFeedForward(nn.Module):
 
     def __init__(self, source: FeedForward) -> None:
         super().__init__()
-        self.linear1 = source.linear1
-        self.linear2 = linear_of(0.5 * source.linear2.weight)
-        self.shift_D = None if source.linear2.bias is None else 0.5 * source.linear2.bias.float()
+        self.linear1, linear2 = source.linear1, source.linear2
+        del source.linear2  # a third of a layer, which would otherwise be there twice until all layers are done
+        self.linear2 = linear_of(0.5 * linear2.weight)
+        self.shift_D = None if linear2.bias is None else 0.5 * linear2.bias.float()
 
     def forward(self, x_BTD: torch.Tensor, normed_BTD: torch.Tensor) -> None:
         add_product_(x_BTD, F.silu(self.linear1(normed_BTD), inplace=True), self.linear2)

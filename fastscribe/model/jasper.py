@@ -76,10 +76,10 @@ class JasperEncoder(nn.Module):
 
     @torch.no_grad()
     def optimise_(self) -> None:
-        """Fuses what inference can fuse. Call in float32, in eval mode, before casting."""
+        """Fuses what inference can fuse. Call in eval mode, before casting."""
         for conv in self.modules():
             if isinstance(conv, ConvNorm):
-                conv.fuse_()
+                conv.optimise_()
 
 
 @dataclass(frozen=True)
@@ -164,7 +164,7 @@ class ConvNorm(nn.Module):
             x_BC1T = x_BC1T.unflatten(1, (self.groups, -1)).transpose(1, 2).flatten(1, 2)
         return x_BC1T
 
-    def fuse_(self) -> None:
+    def optimise_(self) -> None:
         if isinstance(self.norm, nn.BatchNorm1d):
             assert isinstance(self.conv, TimeConv)
             fold_norm_(self.conv, self.norm)

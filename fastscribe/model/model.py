@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
+from fastscribe.checkpoint.lazy_weights import COUNTER_SUFFIX, check_shapes
 from fastscribe.config import ModelConfig
-from fastscribe.errors import WeightsMismatch
-from fastscribe.model.aed import AttentionDecoder
+from fastscribe.model.aed import Attention, AttentionDecoder
 from fastscribe.model.ctc import CtcHead
+from fastscribe.model.encoder import ConformerLayer, Encoder, Subsampling
 from fastscribe.model.families import FAMILIES
+from fastscribe.model.jasper import ConvNorm, JasperEncoder
 from fastscribe.model.transducer import Transducer
 
-# BatchNorm's step counter is bookkeeping that some writers leave out; it changes nothing.
-_OPTIONAL_SUFFIX = ".num_batches_tracked"
+Prepare = Callable[[str, nn.Module], None]
 
 
 class Model(nn.Module):
@@ -37,12 +38,6 @@ class Model(nn.Module):
             encoder = config.encoder
             self.aed = AttentionDecoder(config.aed, encoder.d_model, config.num_labels, encoder.subsampling_factor)
 
-    def optimise_(self) -> None:
-        """The inference form: the same function, of weights that have other names and fewer parts."""
-        self.encoder.optimise_()
-        if self.aed is not None:
-            self.aed.optimise_()
-
 
 class _Uninitialised(TorchFunctionMode):
     """Leaves out torch.nn.init's work. On meta tensors some of it makes torch import its compiler, which takes a second
@@ -57,23 +52,62 @@ class _Uninitialised(TorchFunctionMode):
         return function(*args, **kwargs)
 
 
-def build_model(config: ModelConfig, weights: Mapping[str, torch.Tensor], where: object) -> Model:
-    """A float32 model on the CPU in eval mode. Raises WeightsMismatch listing every name that does not fit."""
+def build_model(
+    config: ModelConfig, weights: Mapping[str, torch.Tensor], where: object, prepare_: Prepare | None = None
+) -> Model:
+    """A model in eval mode, loaded part by part (a layer, a block, a head): on the CPU and in float32 without `prepare_`.
+
+    Args:
+        config: the shape of the model.
+        weights: tensors by the names of the model's state dict. Of weights in a file one part is in memory at a time.
+        where: the checkpoint's path, for messages.
+        prepare_: called with a part's path ("encoder.layers.3") and a module whose only child is that part, as soon as
+            the part's weights are loaded. They have the dtype that they were stored in, so it must cast the part. It may
+            also move the part, or replace it.
+
+    Raises:
+        WeightsMismatch: lists every name or shape that does not fit, before any weight is read.
+        CheckpointError: a weight cannot be read, or is not finite.
+    """
     with torch.device("meta"), _Uninitialised():
-        model = Model(config)
-    weights = dict(weights)
-    expected = model.state_dict()
-    for name in expected:
-        if name.endswith(_OPTIONAL_SUFFIX):
-            weights.setdefault(name, torch.zeros((), dtype=torch.long))
-    wrong = [
-        f"{name} {tuple(weights[name].shape)} instead of {tuple(tensor.shape)}"
-        for name, tensor in expected.items()
-        if name in weights and weights[name].shape != tensor.shape
-    ]
-    missing, unexpected = expected.keys() - weights.keys(), weights.keys() - expected.keys()
-    if missing or unexpected or wrong:
-        raise WeightsMismatch(where, missing, unexpected, wrong)
-    floats = {name: tensor.float() if tensor.is_floating_point() else tensor for name, tensor in weights.items()}
-    model.load_state_dict(floats, assign=True)
-    return model.eval().requires_grad_(False)
+        model = Model(config).eval().requires_grad_(False)
+    check_shapes({name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}, weights, where)
+    for owner, name, path in list(_parts(model)):
+        holder = nn.Module()
+        holder.add_module(name, owner.get_submodule(name))
+        _load_(holder.get_submodule(name), weights, path)
+        if prepare_ is None:
+            holder.float()
+        else:
+            prepare_(path, holder)
+        setattr(owner, name, holder.get_submodule(name))
+    return model
+
+
+_CONTAINERS = (Model, Encoder, JasperEncoder, Transducer, AttentionDecoder, nn.ModuleList)
+
+
+def _parts(module: nn.Module, path: str = "") -> Iterator[tuple[nn.Module, str, str]]:
+    """(owner, name in the owner, path) of every part; together they have all weights."""
+    assert isinstance(module, _CONTAINERS) and not list(module.parameters(recurse=False))
+    for name, child in module.named_children():
+        if isinstance(child, _CONTAINERS):
+            yield from _parts(child, f"{path}{name}.")
+        else:
+            yield module, name, f"{path}{name}"
+
+
+def _load_(part: nn.Module, weights: Mapping[str, torch.Tensor], path: str) -> None:
+    tensors = {}
+    for name in part.state_dict():
+        full_name = f"{path}.{name}"
+        is_left_out = name.endswith(COUNTER_SUFFIX) and full_name not in weights
+        tensors[name] = torch.zeros((), dtype=torch.long) if is_left_out else weights[full_name]
+    part.load_state_dict(tensors, assign=True)
+
+
+def optimise_(module: nn.Module) -> None:
+    """The inference form of everything below `module`: the same function, of weights that have other names."""
+    for child in list(module.modules()):
+        if isinstance(child, (ConformerLayer, Subsampling, ConvNorm, Attention)):
+            child.optimise_()

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NewType
 
+from fastscribe.plain_text import escaped
 from fastscribe.report.figures import column, number
 
 Html = NewType("Html", str)
@@ -28,7 +29,7 @@ def text(value: object) -> Html:
     >>> text('<b>"')
     '&lt;b&gt;&quot;'
     """
-    return Html(html.escape("".join(c if c.isprintable() or c in _JOINERS else ascii(c)[1:-1] for c in str(value))))
+    return Html(html.escape(escaped(str(value), keep=_JOINERS)))
 
 
 def joined(parts: Iterable[Html]) -> Html:

@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from fastscribe.cli.app import find_model
 from fastscribe.cli.bench.common import numbers, result
 from fastscribe.errors import UsageError
-from fastscribe.terminal import say, show
+from fastscribe.terminal import show, show_table
 
 PEER_PYTHON_HELP = "Python of the environment that has the peer. Default: the one that runs this."
 PEER_MODEL_HELP = "The peer's own model, where it is not --model. faster-whisper and onnx-asr need one."
@@ -34,7 +35,6 @@ def run(
     from fastscribe.bench.against.compare import Comparison, compare
     from fastscribe.bench.against.process import SideFailed
     from fastscribe.bench.model_name import model_name
-    from fastscribe.model_location import locate
     from fastscribe.recognizer import choose_device
 
     other = peers.find(peer)
@@ -43,7 +43,7 @@ def run(
     if runs < _LEAST_RUNS:
         raise UsageError(f"--passes {runs}: to compare, at least {_LEAST_RUNS}")
     python = peers.check_installed(other, peer_python)
-    path = locate(model, say)
+    path = find_model(model, prefer_nemo=other.name == "nemo")
     its_model, same = peers.choose_model(other, path, peer_model)
     at = choose_device(device)
     sizes = numbers(peer_batch_sizes) if peer_batch_sizes else other.batch_sizes[at.type]
@@ -54,11 +54,11 @@ def run(
         asked = Comparison(other, python, inputs, path, name, its_model, same, str(at), dtype or "auto", sizes, runs)
         with result("against", at, turns.CASE_KEYS, json_file, report_html) as found:
             compare(asked, found, show)
-            show(_table(found["rows"]))
+            show_table(_table(found["rows"]))
             for line in turns.about(found, peer):
                 show(line)
     except SideFailed as error:
-        show(error.messages)
+        show_table(error.messages)
         raise
 
 

@@ -20,7 +20,7 @@ from fastscribe.cli.app import ReportHtml as ReportHtml
 from fastscribe.cli.app import app, option
 from fastscribe.errors import OutputError, UsageError
 from fastscribe.report.files import check_place, write_page
-from fastscribe.terminal import say
+from fastscribe.terminal import say, without_mp3_chatter
 
 if TYPE_CHECKING:
     import torch
@@ -95,7 +95,8 @@ def result(
     """
     found: dict[str, Any] = {"rows": []}
     try:
-        yield found
+        with without_mp3_chatter():
+            yield found
     except BaseException:
         if any_measured(found["rows"]):
             _leave_unfinished(name, device, found, case_keys, path, report_html)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fastscribe.cli.app import MODEL_HELP, option
+from fastscribe.cli.app import MODEL_HELP, find_model, option
 from fastscribe.cli.bench.common import DEVICE_HELP, BenchDtype, JsonFile, ReportHtml, bench, check_places, result
 from fastscribe.errors import UsageError
 from fastscribe.terminal import say, show
@@ -65,7 +65,6 @@ def leaderboard(
     from fastscribe.bench import leaderboard as board
     from fastscribe.bench.model_name import about, model_name
     from fastscribe.config import Options
-    from fastscribe.model_location import locate
     from fastscribe.openmp import wait_politely
 
     board.check_packages()
@@ -76,7 +75,7 @@ def leaderboard(
     wait_politely()
     from fastscribe.run import Transcriber
 
-    path = locate(model, say)
+    path = find_model(model)
     transcriber = Transcriber.load(path, device, dtype.value, Options(batch_size=batch_size))
     name = model_id or model_name(model, path)
     case = {"dtype": transcriber.recognizer.dtype, "batch_size": batch_size}

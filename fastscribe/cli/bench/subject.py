@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from fastscribe.cli.app import MODEL_HELP
+from fastscribe.cli.app import MODEL_HELP, find_model
 from fastscribe.errors import UsageError
 from fastscribe.terminal import say
 
@@ -35,7 +35,6 @@ def subject(model: str | None, random: str | None, device: str, dtypes: list[str
     from fastscribe.bench.model_name import model_name
     from fastscribe.bench.speed import Subject
     from fastscribe.config import Options
-    from fastscribe.model_location import locate
     from fastscribe.recognizer import choose_device, choose_dtype
 
     _check(model, random)
@@ -45,7 +44,7 @@ def subject(model: str | None, random: str | None, device: str, dtypes: list[str
     options = Options(beam=beam)
     if random is not None:
         return Subject(random, kept_model(random, str(at), say), at, say, options)
-    path = locate(model or "default", say)
+    path = find_model(model or "default")
     return Subject(model_name(model, path), path, at, say, options)
 
 
@@ -54,12 +53,11 @@ def shape(model: str | None, random: str | None) -> tuple[str, ModelConfig]:
     from fastscribe.bench.model_name import model_name
     from fastscribe.bench.shapes import SHAPES
     from fastscribe.checkpoint import read_checkpoint
-    from fastscribe.model_location import locate
 
     _check(model, random)
     if random is not None:
         return random, SHAPES[random]
-    path = locate(model or "default", say)
+    path = find_model(model or "default")
     return model_name(model, path), read_checkpoint(path, say).config
 
 

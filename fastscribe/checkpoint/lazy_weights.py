@@ -1,0 +1,133 @@
+"""Named tensors whose names, shapes and dtypes come from a file's header, and whose values are read one tensor at a time.
+
+torch is imported only when a tensor is read, so `fastscribe inspect` does without it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from fastscribe.checkpoint.random_access import RandomAccess
+from fastscribe.errors import CheckpointError, WeightsMismatch
+
+if TYPE_CHECKING:
+    import torch
+
+ITEM_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "float64": 8, "int64": 8}
+# BatchNorm's step counter is the only integer among weights. Inference does not use it and some writers leave it out.
+COUNTER_SUFFIX = ".num_batches_tracked"
+
+
+@dataclass(frozen=True)
+class TensorSource:
+    """A tensor that is read on demand. `dtype` is torch's name without the prefix: "float32", "bfloat16" ..
+
+    `read` returns new memory at each call. It raises CheckpointError if the values cannot be read, or are not finite.
+    """
+
+    dtype: str
+    shape: tuple[int, ...]
+    read: Callable[[], torch.Tensor]
+
+    @property
+    def num_elements(self) -> int:
+        return math.prod(self.shape)
+
+    def reshaped(self, shape: tuple[int, ...]) -> TensorSource:
+        assert math.prod(shape) == self.num_elements
+        return TensorSource(self.dtype, shape, lambda: self.read().view(shape))
+
+
+class LazyWeights(Mapping[str, "torch.Tensor"]):
+    """weights[name] reads that tensor from its file, each time anew. Names, `len` and `sources` read nothing."""
+
+    def __init__(self, sources: Mapping[str, TensorSource]) -> None:
+        self.sources = dict(sources)
+
+    def __getitem__(self, name: str) -> torch.Tensor:
+        return self.sources[name].read()
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.sources
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.sources)
+
+    def __len__(self) -> int:
+        return len(self.sources)
+
+
+def sources_of(weights: Mapping[str, torch.Tensor]) -> Mapping[str, TensorSource]:
+    """Shapes and dtypes of any weights, in a file or in memory; reads no values."""
+    if isinstance(weights, LazyWeights):
+        return weights.sources
+    return {name: _in_memory(tensor) for name, tensor in weights.items()}
+
+
+def _in_memory(tensor: torch.Tensor) -> TensorSource:
+    return TensorSource(str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape), lambda: tensor)
+
+
+def check_shapes(expected: Mapping[str, tuple[int, ...]], weights: Mapping[str, torch.Tensor], where: object) -> None:
+    """Raises WeightsMismatch listing every name that is missing, unexpected or has another shape. Reads no values."""
+    found = {name: source.shape for name, source in sources_of(weights).items()}
+    missing = {name for name in expected.keys() - found.keys() if not name.endswith(COUNTER_SUFFIX)}
+    unexpected = found.keys() - expected.keys()
+    wrong = [
+        f"{name} {found[name]} instead of {shape}"
+        for name, shape in expected.items()
+        if name in found and found[name] != shape
+    ]
+    if missing or unexpected or wrong:
+        raise WeightsMismatch(where, missing, unexpected, wrong)
+
+
+@dataclass(frozen=True)
+class StoredTensor:
+    """Where a tensor's values lie in a file. `stride` is in elements, None if the values lie in row-major order.
+
+    `name` is the one in the file, for messages.
+    """
+
+    file: RandomAccess
+    where: object
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    start: int
+    stride: tuple[int, ...] | None = None
+
+    def source(self) -> TensorSource:
+        return TensorSource(self.dtype, self.shape, self.read)
+
+    def read(self) -> torch.Tensor:
+        """A new contiguous tensor. Raises CheckpointError if the file is cut short, or values are NaN or infinite."""
+        import torch
+
+        try:
+            if self.stride is None:
+                tensor = self._elements(math.prod(self.shape)).view(self.shape)
+            else:
+                reached = 1 + sum((size - 1) * step for size, step in zip(self.shape, self.stride, strict=True))
+                tensor = self._elements(reached).as_strided(self.shape, self.stride).contiguous()
+        except EOFError as error:
+            raise CheckpointError(self.where, f"damaged weights: {error}") from error
+        except OSError as error:
+            raise CheckpointError(self.where, f"cannot be read: {error.strerror or error}") from error
+        except (MemoryError, RuntimeError) as error:  # torch's allocator raises the latter
+            raise CheckpointError(self.where, "needs more memory than there is") from error
+        # A sum is 25 times as fast as a test of each number, and only misleads where it overflows.
+        if self.dtype != "int64" and not (torch.isfinite(tensor.sum()) or torch.isfinite(tensor).all()):
+            raise CheckpointError(self.where, f"refused: {self.name[:120]} holds NaN or infinity")
+        return tensor
+
+    def _elements(self, count: int) -> torch.Tensor:
+        import torch
+
+        flat = torch.empty(count, dtype=getattr(torch, self.dtype))
+        if count:
+            self.file.read_into(flat.view(torch.uint8).numpy().data, self.start)
+        return flat

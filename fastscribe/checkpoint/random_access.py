@@ -1,0 +1,98 @@
+"""Bytes that can be read at any offset: a part of a file, or a block of memory. A lazily read tensor keeps one of these.
+
+A file is opened once and read through its descriptor, so replacing the file at its path does not mix two checkpoints.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import weakref
+from typing import IO, Protocol
+
+
+class RandomAccess(Protocol):
+    @property
+    def num_bytes(self) -> int: ...
+
+    def read_into(self, buffer: memoryview, offset: int) -> None:
+        """Fill the buffer with the bytes from `offset` on. Raises EOFError if there are too few, OSError as pread does."""
+
+
+class FileBytes:
+    """`num_bytes` of a file from `start` on. The descriptor closes with the last object that uses it."""
+
+    def __init__(self, descriptor: Descriptor, start: int, num_bytes: int) -> None:
+        self._descriptor, self._start, self.num_bytes = descriptor, start, num_bytes
+
+    @classmethod
+    def of(cls, file: IO[bytes]) -> FileBytes:
+        """All bytes of an open file, which the caller may close afterwards."""
+        return cls(Descriptor(os.dup(file.fileno())), 0, os.fstat(file.fileno()).st_size)
+
+    def part(self, start: int, num_bytes: int) -> FileBytes:
+        assert 0 <= start <= start + num_bytes <= self.num_bytes
+        return FileBytes(self._descriptor, self._start + start, num_bytes)
+
+    def read_into(self, buffer: memoryview, offset: int) -> None:
+        if offset + len(buffer) > self.num_bytes:
+            raise EOFError("the file is cut short")
+        place = self._start + offset
+        while len(buffer):
+            count = os.preadv(self._descriptor.number, [buffer], place)  # at most 2 GB a call
+            if count == 0:
+                raise EOFError("the file is cut short")
+            buffer, place = buffer[count:], place + count
+
+
+class Descriptor:
+    """A file descriptor that closes when nothing refers to this object."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        weakref.finalize(self, os.close, number)
+
+
+class MemoryBytes:
+    def __init__(self, content: bytes) -> None:
+        self._content, self.num_bytes = content, len(content)
+
+    def read_into(self, buffer: memoryview, offset: int) -> None:
+        part = memoryview(self._content)[offset : offset + len(buffer)]
+        if len(part) < len(buffer):
+            raise EOFError("the file is cut short")
+        buffer[:] = part
+
+
+def read(source: RandomAccess, offset: int, num_bytes: int) -> bytes:
+    content = bytearray(num_bytes)
+    source.read_into(memoryview(content), offset)
+    return bytes(content)
+
+
+def as_file(source: RandomAccess) -> IO[bytes]:
+    """A seekable binary file with these bytes."""
+    return io.BufferedReader(_Reader(source))
+
+
+class _Reader(io.RawIOBase):
+    def __init__(self, source: RandomAccess) -> None:
+        self._source, self._position = source, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._source.num_bytes}[whence]
+        self._position = max(0, base + offset)
+        return self._position
+
+    def readinto(self, buffer) -> int:  # type: ignore[no-untyped-def]  # any writable buffer
+        room = memoryview(buffer).cast("B")
+        count = max(0, min(len(room), self._source.num_bytes - self._position))
+        self._source.read_into(room[:count], self._position)
+        self._position += count
+        return count

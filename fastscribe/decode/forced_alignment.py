@@ -1,0 +1,206 @@
+"""CTC forced alignment: the frames of each token of a known text, by the Viterbi algorithm (Rabiner 1989) on CTC's lattice.
+
+The states of a text of N tokens are a blank, the first token, a blank, .. the last token, a blank: U = 2 N + 1 of them.
+A path visits one state a frame; from one frame to the next it stays, moves to the next state, or skips the blank between
+two different tokens. It begins in one of the first two states and ends in one of the last two. Ties go to staying, then
+to moving; scores are sums in float32, each log-probability added before candidates are compared. These are NeMo 3.0's rules
+(`viterbi_decoding`), so that equal log-probabilities give equal frames.
+
+`align_slowly` is the definition of right for one text; `align` does a batch. It knows nothing of words or models: it
+needs log-probabilities by frame, and asks for a stretch of frames at a time, so that neither [B, T, V] nor the lattice has to
+fit in memory at once.
+
+Shapes: B batch, T frames, K frames of a block, C frames of a chunk, V labels with blank, N tokens, U states.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+
+import numpy as np
+import torch
+
+Span = tuple[int, int]  # a token's first frame, and the one after its last
+# (first frame, frame after the last) -> float32 log-probabilities [B, frames, V]; of a tensor: lambda a, b: it_BTV[:, a:b]
+LogProbs = Callable[[int, int], torch.Tensor]
+
+_MAX_BYTES = 64 << 20  # for the moves of a block, and for a chunk's log-probabilities
+
+
+def frames_needed(token_ids: Sequence[int]) -> int:
+    """The fewest frames that a text fits into: one a token, and a blank between two equal tokens."""
+    return len(token_ids) + sum(left == right for left, right in pairwise(token_ids))
+
+
+def align_slowly(logprobs_TV: Sequence[Sequence[float]], token_ids: Sequence[int], blank_id: int) -> list[Span] | None:
+    """One text, state by state.
+
+    Args:
+        logprobs_TV: natural-log probabilities of a frame's labels.
+        token_ids: the N tokens of the text.
+        blank_id: the blank's label.
+
+    Returns:
+        N spans, which neither overlap nor are empty, or None where no path has a finite score.
+    """
+    states = [blank_id]
+    for token_id in token_ids:
+        states += [token_id, blank_id]
+    scores = [0.0] + [-math.inf] * (len(states) - 1)  # before the first frame: in the first blank, with no step made
+    moves_TU: list[list[int]] = []
+    for logprobs_V in logprobs_TV:
+        previous, scores, moves = scores, [], []
+        for state, label in enumerate(states):
+            can_skip = state % 2 == 1 and state >= 2 and states[state - 2] != label
+            steps = (0, 1, 2) if can_skip else (0, 1)
+            candidates = [previous[state - step] + logprobs_V[label] if step <= state else -math.inf for step in steps]
+            scores.append(max(candidates))
+            moves.append(candidates.index(max(candidates)))
+        moves_TU.append(moves)
+    last = max(range(max(0, len(states) - 2), len(states)), key=lambda state: scores[state])
+    if not math.isfinite(scores[last]):
+        return None
+    path = []
+    for moves in reversed(moves_TU):
+        path.append(last)
+        last -= moves[last]
+    path.reverse()
+    return [(path.index(state), len(path) - path[::-1].index(state)) for state in range(1, len(states), 2)]
+
+
+@torch.inference_mode()
+def align(
+    logprobs: LogProbs,
+    lengths: Sequence[int],
+    token_ids: Sequence[Sequence[int]],
+    blank_id: int,
+    device: torch.device,
+    max_bytes: int = _MAX_BYTES,
+) -> list[list[Span] | None]:
+    """A batch of texts, one row each; what a row gets does not depend on the others.
+
+    Args:
+        logprobs: natural-log probabilities of any stretch of frames, on `device`; what lies beyond a row's length is
+            not used. Long recordings make it compute most stretches twice.
+        lengths: frames of each row.
+        token_ids: tokens of each row; none is an empty text.
+        blank_id: the blank's label.
+        device: where the scores are computed.
+        max_bytes: about how much memory each of the two large buffers may take.
+
+    Returns:
+        For each row what `align_slowly` returns; None too where a score is not a number.
+    """
+    fitting = [
+        tuple(ids) if frames_needed(ids) <= length else () for ids, length in zip(token_ids, lengths, strict=True)
+    ]
+    if not any(fitting):
+        return [None if ids else [] for ids in token_ids]
+    lattice = _Lattice(logprobs, lengths, fitting, blank_id, device, max_bytes)
+    path_TB, is_finite_B = lattice.best_paths()
+    return [
+        _spans(path_TB[:length, row], len(ids)) if len(ids) == len(wanted) and is_finite_B[row] else None
+        for row, (ids, wanted, length) in enumerate(zip(fitting, token_ids, lengths, strict=True))
+    ]
+
+
+def _spans(path_T: np.ndarray, num_tokens: int) -> list[Span]:
+    """The path never falls, so the frames of a state are found by bisection."""
+    states_N = 2 * np.arange(num_tokens) + 1
+    firsts, ends = (np.searchsorted(path_T, states_N, side) for side in ("left", "right"))
+    return list(zip(firsts.tolist(), ends.tolist(), strict=True))
+
+
+class _Lattice:
+    """The states of a batch's texts and the walk through them, in blocks of frames.
+
+    A block's moves take a byte a state. Where there are several blocks, only the scores before each are kept on the way
+    forward, and its moves are found again on the way back.
+    """
+
+    def __init__(
+        self,
+        logprobs: LogProbs,
+        lengths: Sequence[int],
+        token_ids: Sequence[Sequence[int]],
+        blank_id: int,
+        device: torch.device,
+        max_bytes: int,
+    ) -> None:
+        rows, num_states = len(token_ids), 2 * max(map(len, token_ids)) + 1
+        labels_BU = np.full((rows, num_states), blank_id, np.int64)
+        for row, ids in enumerate(token_ids):
+            labels_BU[row, 1 : 2 * len(ids) : 2] = ids
+        cannot_skip_BU = np.ones(labels_BU.shape, bool)
+        cannot_skip_BU[:, 3::2] = labels_BU[:, 3::2] == labels_BU[:, 1:-2:2]
+        self._logprobs = logprobs
+        self._labels_BU = torch.from_numpy(labels_BU).to(device)
+        self._cannot_skip_BU = torch.from_numpy(cannot_skip_BU).to(device)
+        self._lengths_B = torch.tensor(lengths, device=device)
+        self._last_states_B = np.array([2 * len(ids) for ids in token_ids])
+        self._num_frames = max(lengths)
+        self._block = max(1, max_bytes // (rows * num_states))
+        num_labels = logprobs(0, 1).shape[2]
+        self._chunk = max(1, max_bytes // (4 * rows * (2 * num_labels + 4 * num_states)))
+
+    def best_paths(self) -> tuple[np.ndarray, np.ndarray]:
+        """-> states [T, B], and whether each row's best score is finite [B]. A row's states beyond its length are its last."""
+        rows, num_states = self._labels_BU.shape
+        # Two more states before the first can never be left, so that all states have two before them.
+        scores_BU = torch.full((rows, num_states + 2), -math.inf, device=self._labels_BU.device)
+        scores_BU[:, 2] = 0.0
+        starts = range(0, self._num_frames, self._block)
+        before, moves_KBU = [], None
+        for start in starts:
+            before.append(scores_BU.clone() if len(starts) > 1 else scores_BU)
+            moves_KBU = self._walk(scores_BU, start)
+        final_BU = scores_BU[:, 2:].cpu().numpy()
+        index_B = np.arange(rows)
+        last_but_one_B = np.maximum(self._last_states_B - 1, 0)
+        state_B = np.where(
+            final_BU[index_B, last_but_one_B] >= final_BU[index_B, self._last_states_B],
+            last_but_one_B,
+            self._last_states_B,
+        )
+        is_finite_B = np.isfinite(final_BU[index_B, state_B])
+        path_TB = np.empty((self._num_frames, rows), np.int64)
+        for start, scores_BU in zip(reversed(starts), reversed(before), strict=True):
+            moves = (self._walk(scores_BU, start) if moves_KBU is None else moves_KBU).cpu().numpy()
+            moves_KBU = None
+            for frame in range(len(moves) - 1, -1, -1):
+                path_TB[start + frame] = state_B
+                state_B = state_B - moves[frame, index_B, state_B]
+        return path_TB, is_finite_B
+
+    def _walk(self, scores_BU: torch.Tensor, start: int) -> torch.Tensor:
+        """Takes the scores through a block of frames, in place -> by how many states its best path moved, uint8 [K, B, U]."""
+        stop = min(start + self._block, self._num_frames)
+        moves_KBU = torch.empty((stop - start, *self._labels_BU.shape), dtype=torch.uint8, device=scores_BU.device)
+        staying_BU, moving_BU, skipping_BU = scores_BU[:, 2:], scores_BU[:, 1:-1], scores_BU[:, :-2]
+        for first in range(start, stop, self._chunk):
+            stay_CBU, move_CBU, skip_CBU = self._emissions(first, min(first + self._chunk, stop))
+            for frame in range(len(stay_CBU)):
+                stay_BU = staying_BU + stay_CBU[frame]
+                move_BU = moving_BU + move_CBU[frame]
+                skip_BU = skipping_BU + skip_CBU[frame]
+                better_BU = torch.maximum(stay_BU, move_BU)
+                taken_BU = moves_KBU[first - start + frame]
+                torch.gt(move_BU, stay_BU, out=taken_BU)
+                taken_BU.masked_fill_(skip_BU > better_BU, 2)
+                torch.maximum(better_BU, skip_BU, out=staying_BU)
+        return moves_KBU
+
+    def _emissions(self, first: int, stop: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Log-probabilities [C, B, U] of each state at each frame of a chunk, for those that stay in it, move or skip there.
+
+        Beyond a row's length staying costs nothing, and nothing else can be done.
+        """
+        labels_BCU = self._labels_BU[:, None].expand(-1, stop - first, -1)
+        scores_CBU = self._logprobs(first, stop).gather(2, labels_BCU).transpose(0, 1)
+        frames_C = torch.arange(first, stop, device=scores_CBU.device)
+        is_over_CB1 = (frames_C[:, None] >= self._lengths_B)[..., None]
+        move_CBU = scores_CBU.masked_fill(is_over_CB1, -math.inf).contiguous()
+        skip_CBU = move_CBU.masked_fill(self._cannot_skip_BU, -math.inf)
+        return scores_CBU.masked_fill(is_over_CB1, 0.0).contiguous(), move_CBU, skip_CBU

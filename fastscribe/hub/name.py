@@ -1,0 +1,50 @@
+"""The name of a model on the hub: organisation/name, or organisation/name@revision."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+PREFIX = "hf://"
+DEFAULT_REVISION = "main"
+_NAME = re.compile(
+    r"(?P<repo>[A-Za-z0-9_][\w.-]*/[A-Za-z0-9_][\w.-]*)(?:@(?P<revision>[A-Za-z0-9_][\w./-]*))?", re.ASCII
+)
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+_MAX_REPO = 96  # characters; the hub has no longer names
+
+
+def is_commit(text: str) -> bool:
+    return _COMMIT.fullmatch(text) is not None
+
+
+@dataclass(frozen=True)
+class HubName:
+    """Attributes:
+    repo: organisation/name.
+    pinned: the branch, tag or commit that was asked for; None for the default branch.
+    """
+
+    repo: str
+    pinned: str | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> HubName | None:
+        """Read "organisation/name" or "organisation/name@revision"; None for other texts, files' names among them."""
+        match = _NAME.fullmatch(text.removeprefix(PREFIX))
+        if match is None or ".." in text or len(match["repo"]) > _MAX_REPO:
+            return None
+        if "--" in match["repo"] or match["repo"].endswith((".nemo", ".ckpt", ".git")):
+            return None
+        return cls(match["repo"], match["revision"])
+
+    @property
+    def revision(self) -> str:
+        return self.pinned or DEFAULT_REVISION
+
+    @property
+    def is_commit(self) -> bool:
+        return is_commit(self.revision)
+
+    def __str__(self) -> str:
+        return self.repo if self.pinned is None else f"{self.repo}@{self.pinned}"

@@ -1,0 +1,136 @@
+#!/usr/bin/env python3
+"""Packs Canary checkpoints with a CTC aligner, as canary-1b-v2 has one, and writes down the words and times that NeMo finds.
+
+    python make_aligner_goldens.py OUT_DIR MODELS_DIR AUDIO_DIR     # in an environment with nemo_toolkit[asr]
+
+MODELS_DIR is tests/data/models. A pair is a Canary of that folder and an aligner: a CTC model of that folder, or one that
+is made here with random weights and written to OUT_DIR/<pair>/aligner.nemo. NeMo's own `save_to` leaves the aligner out of
+an archive, so `pack` writes its members beside the Canary's under the names that NeMo's `restore_from` looks for.
+tests/test_canary_aligner.py packs the same archives in the same way; only golden.json and aligner.nemo are stored.
+
+OUT_DIR/<pair>/golden.json has, per file of AUDIO_DIR, the text, words and segments of `transcribe(timestamps=True)`: CPU,
+float32, one file at a time (in a batch, NeMo bounds a text by the longest file). Files below a second are left out, because
+NeMo pads them, and files of another rate, because NeMo resamples its own way.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import json
+import logging
+import tarfile
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import make_nemo_goldens as common
+import nemo
+import soundfile as sf
+import torch
+from nemo.collections.asr.models import EncDecMultiTaskModel
+
+ALIGNER_NAMES = {
+    "model_config.yaml": "timestamps_asr_model_config.yaml",
+    "model_weights.ckpt": "timestamps_asr_model_weights.ckpt",
+}
+SHORTEST_S, LONGEST_S = 1.0, 30.0  # NeMo pads shorter files and may cut longer ones into chunks
+
+
+@dataclass(frozen=True)
+class Pair:
+    name: str
+    canary: str
+    aligner: str | common.Spec  # a folder of MODELS_DIR, or what to make
+
+
+PAIRS = (
+    Pair("canary_aligned", "canary2", "ctc"),
+    Pair(
+        "canary_aligned_letters",
+        "canary_unified",
+        common.Spec("letters", common.PUNCTUATED, has_transducer=False, has_ctc=True, mels=64, d_model=32, layers=1,
+                    ff_factor=1, kernel=5, factor=4, channels=8, window_size=0.02),
+    ),
+)  # fmt: skip
+
+
+def pack(canary: Path, aligner: Path, archive: Path) -> None:
+    """Writes one tar with the members of both archives, the aligner's config and weights renamed."""
+    with tarfile.open(archive, "w:") as packed:
+        for source, names in ((canary, {}), (aligner, ALIGNER_NAMES)):
+            with tarfile.open(source) as members:
+                for member in members.getmembers():
+                    content = members.extractfile(member)
+                    if content is None:
+                        continue
+                    name = member.name.removeprefix("./")
+                    entry = tarfile.TarInfo(f"./{names.get(name, name)}")
+                    entry.size = member.size
+                    packed.addfile(entry, io.BytesIO(content.read()))
+
+
+def make_aligner(spec: common.Spec, audio: list[Path], path: Path) -> None:
+    with tempfile.TemporaryDirectory() as scratch:
+        model = common.build(spec, 7, Path(scratch))
+        common.tune(model, spec, [common.encode(model, common.read(file))[2] for file in audio])
+        model.save_to(str(path))
+
+
+def plain(rows: list[dict[str, Any]], kind: str) -> list[list[Any]]:
+    return [[row[kind], round(float(row["start"]), 3), round(float(row["end"]), 3)] for row in rows]
+
+
+def make(pair: Pair, models: Path, audio: list[Path], folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    aligner = folder / "aligner.nemo"
+    if isinstance(pair.aligner, str):
+        aligner = models / pair.aligner / "model.nemo"
+    else:
+        make_aligner(pair.aligner, audio, aligner)
+    with tempfile.TemporaryDirectory() as scratch:
+        archive = Path(scratch) / "model.nemo"
+        pack(models / pair.canary / "model.nemo", aligner, archive)
+        model = EncDecMultiTaskModel.restore_from(str(archive), map_location="cpu").eval()
+    assert model.timestamps_asr_model is not None
+    asked = {"source_lang": "en", "target_lang": "en", "pnc": "yes"}
+    paths = [str(path) for path in audio]
+    found = model.transcribe(paths, batch_size=1, timestamps=True, verbose=False, **asked)
+    files = {
+        path.name: {
+            "text": hypothesis.text,
+            "words": plain(hypothesis.timestamp["word"], "word"),
+            "segments": plain(hypothesis.timestamp["segment"], "segment"),
+        }
+        for path, hypothesis in zip(audio, found, strict=True)
+    }
+    versions = f"nemo_toolkit {nemo.__version__}, torch {torch.__version__}"
+    parts = {"canary": pair.canary, "aligner": pair.aligner if isinstance(pair.aligner, str) else None}
+    document = {"name": pair.name, "made_with": versions, **parts, "files": files}
+    (folder / "golden.json").write_text(json.dumps(document, ensure_ascii=False, separators=(",", ":")) + "\n")
+    print(
+        f"{pair.name}: {sum(len(found['words']) for found in files.values())} words in {len(files)} files", flush=True
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("out", type=Path, metavar="OUT_DIR")
+    parser.add_argument("models", type=Path, metavar="MODELS_DIR")
+    parser.add_argument("audio", type=Path, metavar="AUDIO_DIR")
+    arguments = parser.parse_args()
+    logging.getLogger("nemo_logger").setLevel(logging.ERROR)
+    torch.set_num_threads(1)
+    headers = {path: sf.info(path) for path in sorted(arguments.audio.iterdir())}
+    audio = [
+        path
+        for path, header in headers.items()
+        if (header.samplerate, header.channels) == (16000, 1) and SHORTEST_S <= header.duration <= LONGEST_S
+    ]
+    for pair in PAIRS:
+        make(pair, arguments.models, audio, arguments.out / pair.name)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,40 @@
+"""Settings that keep the tests themselves from hanging, and from failing because a machine is busy."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+ROOT = Path(__file__).parents[1]
+HANGS = """
+from hypothesis import given, strategies as st
+
+@given(st.integers())
+def test_hangs(number):
+    while True:
+        try:
+            while True:
+                pass
+        except BaseException:
+            pass
+"""
+
+
+def test_no_example_has_a_deadline() -> None:
+    assert settings().deadline is None
+    assert HealthCheck.too_slow in settings().suppress_health_check
+
+
+def test_a_property_test_that_hangs_is_ended(tmp_path: Path, pytestconfig: pytest.Config) -> None:
+    """Also where the test catches whatever a signal would raise."""
+    method = pytestconfig.getini("timeout_method")
+    (tmp_path / "test_it.py").write_text(HANGS, encoding="utf-8")
+    options = ["--timeout", "1", "-o", f"timeout_method={method}", "-p", "no:cacheprovider", "--rootdir", str(tmp_path)]
+    command = [sys.executable, "-m", "pytest", *options, str(tmp_path / "test_it.py")]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100)
+    assert done.returncode not in (0, 5)
+    assert "Timeout" in done.stdout + done.stderr
