@@ -233,7 +233,7 @@ def broken(files: dict[str, bytes], case: str) -> dict[str, bytes]:
     if case == "another tokenizer":
         config["tokenizer"]["model_path"] = "nemo:none.model"
     if case == "aggregate":
-        config["tokenizer"] = {"type": "agg", "langs": {}}
+        config["tokenizer"] = {"type": "agg", "langs": {"en": config["tokenizer"]}}
     return files | {CONFIG: yaml.safe_dump(config).encode()}
 
 

@@ -40,7 +40,7 @@ Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 Dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 PIECES = 56
 TEXT = ["Say it: the quick brown fox jumps over a lazy dog, twice.", "Who would? Not I, said Marta."] * 5
-# What the prompts of Canary models are made of; a checkpoint has hundreds more.
+# Control tokens that the prompts of Canary models need; a published tokenizer has hundreds more.
 CONTROLS = """
     startofcontext startoftranscript endoftext pad nospeech emo:undefined en de es fr transcribe translate pnc nopnc itn
     noitn timestamp notimestamp diarize nodiarize
@@ -333,7 +333,7 @@ def test_where_nemo_ignores_a_streaming_key(tmp_path: Path) -> None:
         read_checkpoint(shrunk(odd, tmp_path / "odd"))
 
 
-# --- published files, where they are --------------------------------------------------------------------------------
+# --- published files, if they lie beside the checkout ---------------------------------------------------------------
 
 
 def published_file(name: str) -> Yaml:

@@ -43,7 +43,10 @@ def check_config(folder: Path, where: object) -> None:
     Raises:
         CheckpointError: a setting is missing or not supported.
     """
-    config = _read_config_json(folder)
+    try:
+        config = _read_config_json(folder)
+    except FileNotFoundError:
+        raise CheckpointError(where, f"holds no {CONFIG_NAME}") from None
     read_config = native.read_config if config.get("format") == native.FORMAT else huggingface.read_config
     read_config(folder, config, where)
 

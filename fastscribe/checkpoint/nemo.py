@@ -21,7 +21,7 @@ from typing import IO, Any
 import yaml
 
 from fastscribe.checkpoint import names, tar
-from fastscribe.checkpoint.lazy_weights import LazyWeights, TensorSource
+from fastscribe.checkpoint.lazy_weights import LazyWeights
 from fastscribe.checkpoint.nemo_config import model_config
 from fastscribe.checkpoint.nemo_heads import heads_of
 from fastscribe.checkpoint.random_access import FileBytes, MemoryBytes, RandomAccess, read
@@ -157,6 +157,8 @@ def _read(open_member: OpenMember, where: Path, has_aligner: bool) -> Checkpoint
         return checkpoint
     aligner, _ = _read_model(open_member, where, ALIGNER_CONFIG_NAME, ALIGNER_WEIGHTS_NAME)
     check_aligner(aligner.config, checkpoint.config, f"{where}: {ALIGNER_CONFIG_NAME}")
+    if aligner.tokenizer.kind == "aggregate":  # it encodes a text by the tokenizer of its language
+        raise UnsupportedCheckpoint(f"{where}: {ALIGNER_CONFIG_NAME}", "tokenizer.type", "agg", "bpe")
     tokenizer = fitting(checkpoint.tokenizer, checkpoint.config, has_aligner=True)
     return replace(checkpoint, tokenizer=tokenizer, aligner=aligner)
 
@@ -168,11 +170,7 @@ def _read_model(
     what: object = where if config_name == CONFIG_NAME else f"{where}: {config_name}"
     config = parse_yaml(_content(open_member, config_name, MAX_CONFIG_BYTES, where), where, config_name)
     config.where = what  # which errors about its keys name
-
-    @cache
-    def stored_weights() -> dict[str, TensorSource]:
-        return load_torch(open_member(weights_name), f"{where}: {weights_name}")
-
+    stored_weights = cache(lambda: load_torch(open_member(weights_name), f"{where}: {weights_name}"))
     with odd_values_refused(f"{where}: {config_name}"):
         tokenizer = _tokenizer(config, open_member, what)
         model = model_config(config, heads_of(config, stored_weights), len(tokenizer.pieces), what)

@@ -38,7 +38,7 @@ _UNSUPPORTED_CLASSES = {
     "EncDecMultiTalkerRNNTBPEModel": "models without speaker targets",
     "EncDecTransfModelBPE": "EncDecMultiTaskModel",
 }
-# Beginnings of the names of weights -> the head that they belong to. What a transducer calls `decoder` is its predictor.
+# Prefixes of weight names that identify a head. A transducer's predictor is called `decoder`, as a CTC model's head is.
 _TRANSDUCER, _AUX_CTC, _CTC, _AED = "joint.", "ctc_decoder.", "decoder.decoder_layers.", "transf_decoder."
 _KNOWN_MODULES = {"preprocessor", "encoder", "decoder", "joint", "ctc_decoder"} | {
     "transf_encoder",

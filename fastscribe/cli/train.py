@@ -92,7 +92,8 @@ def train(
         told(f"{recipe}: its model section is not used: --init brings the model")
     folder = RunFolder(output_dir)
     with closing(folder.lock()) if ranks.rank == 0 else nullcontext(), without_mp3_chatter():
-        checkpoint = read_checkpoint(find_model(init, told, show_progress=is_shown), told) if init is not None else None
+        found = find_model(init, told, show_progress=is_shown) if init is not None else None
+        checkpoint = read_checkpoint(found, told) if found is not None else None
         material = prepare(chosen, checkpoint, told, recipe if is_recipe else "the default recipe")
         chosen_device = _join(device, ranks)
         if overwrite:
