@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterable
+from dataclasses import replace
 from enum import Enum
 from pathlib import Path
 from typing import Annotated, Literal
@@ -258,6 +259,7 @@ def transcribe(
 
         page = place_of(report_html, place.shard)
     job = Job(inputs, str(locate(model, say)), device, dtype.value, options, style, place, price_per_hour, page)
+    job = replace(job, events=events, log_file=log_file)
     with Events(events) as told:
         if dry_run:
             say_what_would_be_done(job, quiet)

@@ -14,7 +14,9 @@ import re
 from collections.abc import Iterable
 from typing import NamedTuple
 
-_MAX_PART_BYTES = 200  # file systems allow 255; a number, the format's extension and unfinished.py's words come on top
+_MAX_PART_BYTES = (
+    200  # file systems allow 255; a number, the format's extension and the temporary name's words come on top
+)
 _MAX_FOLDER_BYTES = 1000
 _UNSAFE = re.compile(r"[\x00-\x1f\x7f\\]" if os.name == "posix" else r'[\x00-\x1f\x7f\\:*?"<>|]')
 _CUT = re.compile(r"(.*)@(\d+)", re.DOTALL)

@@ -1,7 +1,8 @@
-"""A folder after a kill, put right: at most a last line or a last row is half there, and nothing else may be lost.
+"""Cuts rows and journal back to the last line that is whole and has its row, so that an input is finished or done again.
 
-Rows and journal are cut back to the last line that is whole and whose row is there, so an input is either finished or will
-be done again. What no kill of ours can have left is somebody's work and kept beside.
+After a kill or a power cut there is nothing to cut: commit.py's `redo` has finished or taken back what was under way. This is
+for files that someone edited, and for disks that lose what they have synced. Rows that the journal does not know, and that no
+kill can have left, are kept in a file beside.
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ from typing import IO
 import numpy as np
 
 from fastscribe.errors import UsageError
-from fastscribe.resume.entries import Paths, entries_of, first_line, free_name, is_row
-from fastscribe.resume.tidy import CHANGED, sync
+from fastscribe.resume.entries import Paths, entries_of, first_line, is_row
+from fastscribe.resume.tidy import CHANGED
+from fastscribe.safe_files import free_name, open_new, sync
 
 _COPY_BYTES = 1 << 20
 _MOST_TORN = 1000  # rows at the end of a file that a power failure may have left empty
@@ -68,7 +70,7 @@ def _cut(path: Path, end: int, is_unlisted: bool) -> None:
         file.seek(end)
         if not (is_unlisted and _is_killed_runs(file.readline(), file)):
             file.seek(end)
-            with free_name(path, "cut-off").open("xb") as kept:
+            with open_new(free_name(path, "cut-off")) as kept:
                 shutil.copyfileobj(file, kept, _COPY_BYTES)
                 sync(kept)
     os.truncate(path, end)
