@@ -21,7 +21,7 @@ from fastscribe.config import OUTPUT_FORMATS
 from fastscribe.errors import UsageError
 from fastscribe.output.names import Rename, name_key
 from fastscribe.regular_file import open_regular
-from fastscribe.safe_files import InTheWay, check_regular, is_regular, status_of
+from fastscribe.safe_files import InTheWay, check_regular, is_regular, starts_with, status_of
 
 VERSION = 2
 FILE_FORMATS = tuple(format for format in OUTPUT_FORMATS if format != "jsonl")
@@ -164,9 +164,9 @@ class Paths:
             return path == self.journal and self.is_ours
         if path == self.rows:
             return True
-        starts = {self.report: b'{\n  "files": ', self.swap: SWAP, self.block: BLOCK_START}
-        line = open_regular(path).read(len(starts[path]))
-        return line == starts[path] or not line.strip(b"\0")
+        if path == self.block:  # written in place, so that a power cut may leave a beginning of it
+            return starts_with(path, re.compile(re.escape(BLOCK_START))) or BLOCK_START.startswith(first_line(path))
+        return starts_with(path, re.compile(rb'\{\s*"files":' if path == self.report else re.escape(SWAP)))
 
 
 def in_the_way(paths: Sequence[str]) -> UsageError:

@@ -13,7 +13,7 @@ import numpy as np
 
 from fastscribe.errors import OutputError, UsageError
 from fastscribe.resume.entries import SWAP, Paths, entries_and_names, first_line, is_row, live_places, parse_entry
-from fastscribe.safe_files import open_new, open_part, part_of, put_in_place, remove, status_of, sync, sync_folder
+from fastscribe.safe_files import open_part, part_of, put_in_place, remove, status_of, sync, sync_folder, write_atomic
 
 CHANGED = "was changed since the last run; use another folder, or --overwrite"
 
@@ -36,10 +36,8 @@ def tidy(paths: Paths, ordered: bool, order: np.ndarray, is_dropped: np.ndarray)
         return
     try:
         _write_parts(paths, entries, places, new_names)
-        with open_new(paths.swap) as marker:
-            marker.write(SWAP)
-            sync(marker)
-        sync_folder(paths.directory)  # the marker and both names, before anything is renamed
+        sync_folder(paths.directory)
+        write_atomic(paths.swap, SWAP)
     except OSError as error:
         for path in (paths.swap, part_of(paths.rows), part_of(paths.journal)):
             remove(path)
