@@ -11,11 +11,11 @@ from typing import Any
 from fastscribe.audio.source import Source
 from fastscribe.config import OUTPUT_FORMATS, OutputStyle
 from fastscribe.output.folder import FolderOutput
-from fastscribe.resume.entries import FILE_FORMATS, Paths, entries_and_names, read_entries, read_lines
+from fastscribe.resume.entries import Paths, entries_and_names, read_entries, read_lines
 from fastscribe.resume.shards import WHOLE, Shard
 from fastscribe.types import AudioInfo, Failure, Segment, Transcript, Word
 
-STYLE = OutputStyle(OUTPUT_FORMATS)
+STYLE, EVERY_FORMAT, ROWS_ALONE = OutputStyle(("jsonl", "txt", "json")), OutputStyle(OUTPUT_FORMATS), OutputStyle()
 
 
 def sources(*paths: Path) -> list[Source | Failure]:
@@ -42,11 +42,17 @@ def result_of(source: Source | Failure) -> Transcript | Failure:
 
 
 def run(
-    folder: Path, inputs: Sequence[Source | Failure], order: random.Random, *, shard: Shard = WHOLE, **options: Any
+    folder: Path,
+    inputs: Sequence[Source | Failure],
+    order: random.Random,
+    *,
+    shard: Shard = WHOLE,
+    style: OutputStyle = STYLE,
+    **options: Any,
 ) -> list[str]:
     """Inputs are announced in order, looked up and finished at random. Returns the paths of those that were done now."""
     written = []
-    with FolderOutput(folder, STYLE, {"model": "m"}, shard, **options) as output:
+    with FolderOutput(folder, style, {"model": "m"}, shard, **options) as output:
         new, expected, found = list(inputs), [], []
         while new or expected or found:
             stage = order.choice([stage for stage in (new, expected, found) if stage])
@@ -80,6 +86,6 @@ def state_of(folder: Path, ordered: bool, suffix: str = "") -> dict[str, Any]:
     for place, entry in enumerate(entries):
         name = new_names.get(place, entry.name)
         sizes = {format: len(files[f"{name}.{format}"]) for format in entry.sizes}
-        assert sizes == entry.sizes and sizes.keys() == ({"json"} if entry.failed else set(FILE_FORMATS))
+        assert sizes == entry.sizes and not (entry.failed and sizes.keys() - {"json"})
     order = [(row, key) for row, _, key, _ in listed]
     return {"files": files, "rows": order if ordered else sorted(order)}

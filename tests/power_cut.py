@@ -55,8 +55,8 @@ class Disk:
 
     def renamed(self, old: str, new: str) -> None:
         file = self._names.pop(old)
-        self._retire(self._names.get(new))
-        self._names[new] = file
+        replaced, self._names[new] = self._names.get(new), file
+        self._retire(replaced)
         self._changes.append(("rename", old, new, file))
         for path in [path for path in self._names if path.startswith(old + "/")]:
             self._names[new + path[len(old) :]] = self._names.pop(path)

@@ -31,7 +31,16 @@ from fastscribe.output.names import OutputNames, Rename, name_key, names_of
 from fastscribe.output.writers import render
 from fastscribe.resume import journal
 from fastscribe.resume.commit import Appender, Committer, File, discard_parts, finished, redo, renamed
-from fastscribe.resume.entries import NO_FILE, Earlier, Entry, Paths, entries_and_names, in_the_way, read_entries
+from fastscribe.resume.entries import (
+    NO_FILE,
+    NO_STATE,
+    Earlier,
+    Entry,
+    Paths,
+    entries_and_names,
+    in_the_way,
+    read_entries,
+)
 from fastscribe.resume.folder_lock import FolderLock
 from fastscribe.resume.ledger import Expected, Ledger
 from fastscribe.resume.merge import merged_files
@@ -184,6 +193,7 @@ class FolderOutput:
         earlier = self._journal.earlier
         counts = np.zeros(len(earlier.entries), bool)
         counts[earlier.places] = True
+        counts &= earlier.entries["state"] != NO_STATE
         counts &= ~earlier.is_replaced & (earlier.is_met | ~earlier.entries["for_list"])
         before = earlier.entries[counts]
         return Totals(
@@ -402,10 +412,9 @@ class FolderOutput:
         if rename.old in self._textless:
             self._textless.remove(rename.old)
             self._textless.add(rename.new)
-        if not self._committer.is_waiting(rename.old):
-            for format in self._formats:
-                for name in rename:
-                    discard_part(self._unique(name, format))  # of a run that was killed
+        for format in self._formats:  # temporary files of a run that was killed; this one has written neither name
+            for name in rename if index is not None else (rename.new,):
+                discard_part(self._unique(name, format))
 
     def _move(self, rename: Rename, formats: Iterable[str]) -> None:
         """Rename a finished input's files. They stay if a file is in the way."""

@@ -25,6 +25,7 @@ from fastscribe.safe_files import InTheWay, check_regular, is_regular, starts_wi
 
 VERSION = 2
 FILE_FORMATS = tuple(format for format in OUTPUT_FORMATS if format != "jsonl")
+NO_STATE = 0  # no input has it
 NO_FILE = (1 << 32) - 1  # in place of a size; larger files have the largest size below
 HEADER_KEY = "fastscribe_journal"
 HEADER_START = f'{{"{HEADER_KEY}":'.encode()
