@@ -93,6 +93,9 @@ def train(
         told(f"{recipe}: its model section is not used: --init brings the model")
     folder = RunFolder(output_dir)
     with closing(folder.lock()) if ranks.rank == 0 else nullcontext():
+        if ranks.rank == 0:
+            folder.check()
+            folder.recover()
         checkpoint = read_checkpoint(locate(init, say)) if init is not None else None
         material = prepare(chosen, checkpoint, told, recipe if is_recipe else "the default recipe")
         chosen_device = _join(device, ranks)

@@ -261,9 +261,7 @@ class Appender:
             OSError: Also if the file is no longer there under its name, or not as long as it was left: writing on would
                 lose everything.
         """
-        status = status_of(self.path)
-        if status is None or self._identity != _identity(status) or status.st_size != self.end:
-            raise OSError(None, "it was changed by someone else while the run was writing to it", str(self.path))
+        self.check()
         try:
             written = self._file.write(lines) or 0
             while written < len(lines):
@@ -275,6 +273,12 @@ class Appender:
             self._file.truncate(self.end)
             raise
         self.end += len(lines)
+
+    def check(self) -> None:
+        """Raise OSError if the file is no longer there under its name, or not as long as it was left."""
+        status = status_of(self.path)
+        if status is None or self._identity != _identity(status) or status.st_size != self.end:
+            raise OSError(None, "it was changed by someone else while the run was writing to it", str(self.path))
 
     def sync(self) -> None:
         try:
@@ -293,6 +297,9 @@ def _identity(status: os.stat_result) -> tuple[int, int]:
 def commit(block: Block, paths: Paths, barrier: Barrier, rows: Appender | None, journal: Appender) -> None:
     """The three steps above. Raises OSError with a file's name."""
     try:
+        for file in (rows, journal):
+            if file is not None:
+                file.check()
         _write_block(paths.block, block.to_bytes())
         _wait_for_block(block, paths, barrier)
     except OSError:
