@@ -109,7 +109,8 @@ class Disk:
 
     def _torn(self, file: FileId, content: bytes) -> bytes:
         durable = self._durable.get(file, b"")
-        begin = len(durable) if content.startswith(durable) else 0
+        pairs = zip(durable, content, strict=False)  # what is as it was is not written again
+        begin = next((at for at, (old, new) in enumerate(pairs) if old != new), min(len(durable), len(content)))
         middle = self._rng.randint(begin, max(begin, len(content)))
         cut, zeros = content[:middle], content[:begin] + bytes(len(content) - begin)
         return self._rng.choice([durable, content, cut, zeros, cut + durable[len(cut) :]])
@@ -207,7 +208,7 @@ def _watch(patch: pytest.MonkeyPatch, disk: Disk, has_syncfs: bool) -> None:
 
         def call(*arguments: Any, **options: Any) -> Any:
             with disk._guard:
-                places = [inside(one) if isinstance(one, (str, os.PathLike, int)) else None for one in arguments[:2]]
+                places = [inside(one) for one in arguments[: 2 if name in ("replace", "rename", "link") else 1]]
                 if places[0] is None:
                     return original(*arguments, **options)
                 disk.before()

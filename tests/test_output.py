@@ -271,7 +271,9 @@ def test_cuts_are_told_apart_by_their_offset(tmp_path: Path) -> None:
 
 
 def test_the_runs_own_report_is_not_overwritten(tmp_path: Path) -> None:
-    assert set(write_all(tmp_path, ["report.wav", "x/report.wav"], "json")) == {"report.wav.json", "x/report.json"}
+    ids = ["report.wav", "x/report.wav", "report.shard-0-of-2.wav", "Report"]
+    expected = {"report.wav.json", "x/report.json", "report.shard-0-of-2.wav.json", "Report.2.json"}
+    assert set(write_all(tmp_path, ids, "json")) == expected
 
 
 def test_failures_leave_no_file_but_json_and_keep_their_name(tmp_path: Path) -> None:

@@ -64,10 +64,10 @@ class Job:
 
 def run(job: Job, told: Events, quiet: bool, show_progress: bool) -> None:
     """Raises typer.Exit(1) where files failed."""
+    _say_shard(job.place.shard, quiet)
+    _check_inputs(job)  # before torch, which takes its time to import
     from fastscribe.run import Transcriber
 
-    _say_shard(job.place.shard, quiet)
-    _check_inputs(job)
     transcriber = Transcriber.load(job.model, job.device, job.dtype, job.options, say)
     told.started(transcriber)
     with _open_output(job, transcriber) as output:

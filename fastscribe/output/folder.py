@@ -150,7 +150,11 @@ class FolderOutput:
             return journal.begin(paths, {**fingerprint, "shard": str(shard)})
         finish_tidying(paths)
         opened = journal.resume(paths, {**fingerprint, "shard": str(shard)})
-        look([opened.earlier], Ledger(shard, Earlier(opened.earlier.entries), retry_failed))
+        try:
+            look([opened.earlier], Ledger(shard, Earlier(opened.earlier.entries), retry_failed))
+        except BaseException:
+            opened.close()
+            raise
         return opened
 
     @property

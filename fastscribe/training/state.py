@@ -34,7 +34,7 @@ from fastscribe.training.plot import is_plot
 FORMAT_VERSION = 3
 _STATE_START = re.compile(rb"PK\x03\x04.*format_version", re.DOTALL)  # torch.save's archive, and our first key
 _MODEL_SUFFIXES = (".json", ".safetensors", ".model", ".gz")
-_LOG_START = re.compile(rb'\{"step": ')
+_LOG_START = b'{"step": '
 _MODEL_START = re.compile(rb'\{\s*"format": "fastscribe"')
 _TABLE_START = re.compile(rb'\{\s*"format_version": ')
 
@@ -213,7 +213,10 @@ def _is_state(path: Path) -> bool:
 
 
 def _is_log(path: Path) -> bool:
-    return is_regular(path) and starts_with(path, _LOG_START)
+    """Also one of which a power cut has left no more than a beginning."""
+    if is_regular(path) and path.stat().st_size < len(_LOG_START):
+        return _LOG_START.startswith(path.read_bytes())
+    return is_regular(path) and starts_with(path, re.compile(re.escape(_LOG_START)))
 
 
 def _is_plot(path: Path) -> bool:
