@@ -14,6 +14,7 @@ import shutil
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from itertools import compress, product
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from fastscribe.resume.commit import Committer
 FileId = tuple[int, int]  # inode, and how often it has been used before
 State = Mapping[str, bytes | None]  # by path below the folder; None for folders
 _PATIENCE_S = 60
+_MOST_WHOLE = 3  # changes of names of which every subset is tried
 
 
 class Killed(BaseException):
@@ -98,8 +100,11 @@ class Disk:
         states = [self.durable_state, self.visible_state]
         states.append(self._state(after, lambda file, content: self._durable.get(file, b"")))  # names without content
         states.append(self._state(self._durable_names, lambda file, content: content))  # content without names
-        for _ in range(3):
-            some = [change for change in changes if rng.random() < 0.5]
+        few = len(changes) <= _MOST_WHOLE
+        subsets: list[Any] = list(product((False, True), repeat=len(changes))) if few else []
+        subsets += [[rng.random() < 0.5 for _ in changes] for _ in range(3)]
+        for subset in subsets:
+            some = list(compress(changes, subset))
             states.append(self._state(self._apply(self._durable_names, some), self._torn))
         for state in states:
             digest = hashlib.sha256(repr(sorted(state.items())).encode()).digest()

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from fastscribe import safe_files
 from fastscribe.config import OutputStyle
 from fastscribe.errors import UsageError
+from fastscribe.output import folder as folder_module
 from fastscribe.output.folder import FolderOutput
 from fastscribe.resume import entries as lines
 from fastscribe.resume import journal
@@ -99,6 +100,25 @@ def test_a_kill_or_a_power_cut_at_any_moment_loses_nothing(
     assert len(disk.states) > 60
     for state in random.Random(2).sample(disk.states, 30):
         ends_alike(tmp_path / "whole", tmp_path / "out", state, ordered, go)
+
+
+def test_a_power_cut_while_rows_are_put_in_order_or_dropped(tmp_path: Path, corpus: Corpus) -> None:
+    prepare(corpus, tmp_path / "whole", True, ROWS_ALONE)
+    go = corpus.go(3, ordered=True, retry_failed=True, style=ROWS_ALONE)
+    disk = Disk(tmp_path / "whole", seed=1)
+    with watched(disk), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(disk, "before", lambda: None)  # the states of the run itself have their own test
+        tidy = folder_module.tidy
+
+        def watched_tidy(*arguments: Any) -> None:
+            patch.undo()
+            tidy(*arguments)
+
+        patch.setattr(folder_module, "tidy", watched_tidy)
+        go(tmp_path / "whole")
+    assert len(disk.states) > 10
+    for state in disk.states:
+        ends_alike(tmp_path / "whole", tmp_path / "out", state, True, go)
 
 
 @pytest.mark.parametrize("is_changed", [False, True])

@@ -119,6 +119,7 @@ class RunFolder:
         try:
             if is_regular(self.log):
                 sync_path(self.log)
+                sync_folder(self.path)
             write_atomic(self.state, lambda file: torch.save({"format_version": FORMAT_VERSION, **values}, file))
         except (OSError, RuntimeError) as error:  # torch makes RuntimeErrors of a full disk
             problem = error if isinstance(error, OSError) else OSError(str(error).splitlines()[0])
