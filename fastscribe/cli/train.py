@@ -69,7 +69,9 @@ def train(
     dtype: Annotated[
         TrainDtype, option("--dtype", help="auto: bf16 with float32 copies of the weights where that is fast.")
     ] = TrainDtype.auto,
-    overwrite: Annotated[bool, option("--overwrite", help="Start over where the folder holds another run.")] = False,
+    overwrite: Annotated[
+        bool, option("--overwrite", help="Remove what a run wrote into the folder, and start over.")
+    ] = False,
     quiet: Annotated[bool, option("--quiet", "-q", help="Say nothing but errors.")] = False,
 ) -> None:
     """Train a FastConformer transducer, or fine-tune one; what is written, transcribe reads."""

@@ -168,7 +168,7 @@ def transcribe(
         bool, option("--retry-failed", help="Do files again that failed in an earlier run into the same folder.")
     ] = False,
     overwrite: Annotated[
-        bool, option("--overwrite", help="Start over in a folder that holds results already.")
+        bool, option("--overwrite", help="Remove the results that the folder's journal lists, and start over.")
     ] = False,
     shard: Annotated[
         str | None,
@@ -211,10 +211,18 @@ def transcribe(
     ] = False,
     no_progress: Annotated[bool, option("--no-progress", help="No progress bar.")] = False,
     log_file: Annotated[
-        Path | None, option("--log-file", help="Append what is said on stderr, with times, to this file.")
+        Path | None,
+        option(
+            "--log-file",
+            help="Append what is said on stderr, with times, to this file, which is new or an earlier log.",
+        ),
     ] = None,
     events: Annotated[
-        Path | None, option("--events", help="Progress for programs: JSON lines to this file, pipe or /dev/fd/3.")
+        Path | None,
+        option(
+            "--events",
+            help="Progress for programs: JSON lines to this pipe, /dev/fd/3, or file, which is new or of an earlier run.",
+        ),
     ] = None,
     report_html: ReportHtml = None,
 ) -> None:
