@@ -173,7 +173,7 @@ class Disk:
         }
 
     def _retire(self, file: FileId | None) -> None:
-        """The number may be another file's from now on. What the file held stays known, for states where it is there."""
+        """Expect another file with this number from now on. The old content stays known, for states that still have it."""
         if file is not None and file not in self._names.values():
             self._uses[file[0]] = file[1] + 1
 

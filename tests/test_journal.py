@@ -79,7 +79,7 @@ def prepare(corpus: Corpus, folder: Path, is_changed: bool, style: OutputStyle =
 
 
 def ends_alike(whole: Path, out: Path, state: State, ordered: bool, go: Callable[[Path], object]) -> None:
-    """A run over what a kill left ends as the one that nobody disturbed, and leaves nothing behind."""
+    """Run over a state that a kill left: the folder ends as that of an undisturbed run, with nothing left behind."""
     go(remake(out, state))
     assert state_of(out, ordered) == state_of(whole, ordered)
 

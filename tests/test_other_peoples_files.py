@@ -159,7 +159,7 @@ def test_inputs_are_checked_by_the_names_that_they_get(tmp_path: Path, kind: str
         (tmp_path / name).touch()
     inputs, out = [str(tmp_path / name) for name in names], tmp_path / "out"
     out.mkdir()
-    (out / "x.txt").write_text("of nobody's")
+    (out / "x.txt").write_text("no input has this name")
     for theirs in ("x.wav.txt", "y.txt"):
         path = out / theirs
         makers: dict[str, Callable[[], object]] = {
@@ -184,7 +184,7 @@ def test_inputs_are_checked_by_the_names_that_they_get(tmp_path: Path, kind: str
 
 
 def test_a_users_transcript_of_what_failed_does_not_stop_the_next_run(tmp_path: Path) -> None:
-    """The run leaves that recording alone, so its file is in nobody's way; --retry-failed would write it."""
+    """The run skips that recording, so its file is not in the way; --retry-failed would write it."""
     for name in ("a.wav", "b.wav"):
         (tmp_path / name).touch()
     inputs, out = [str(tmp_path / name) for name in ("a.wav", "b.wav")], tmp_path / "out"

@@ -77,7 +77,7 @@ def test_a_page_a_result_or_a_report(tmp_path: Path, write: Callable[[Path, str]
     states = states_of(path.parent, lambda: write(path, "the second"))
     assert {state["file"] for state in states} == {first, path.read_bytes()}
     assert all(set(state) <= {"file", ".file.fastscribe.part"} for state in states)
-    for state in states:  # what is left under the temporary name is in nobody's way
+    for state in states:  # a temporary file that is left does no harm
         write(remake(tmp_path / "again", state) / "file", "the third")
         assert [path.name for path in (tmp_path / "again").iterdir()] == ["file"]
 
@@ -162,7 +162,7 @@ def test_a_model(tmp_path: Path) -> None:
             else:
                 assert value == 1.0
             again.check()
-            again.save_model(again.best, small(3.0), torch.float32)  # what is left is in nobody's way
+            again.save_model(again.best, small(3.0), torch.float32)  # leftovers do no harm
             assert [path.name for path in again.path.iterdir()] == ["best"]
     assert found == {1.0, 2.0}
 

@@ -383,7 +383,7 @@ class FolderOutput:
             keep_beside(path)
 
     def _obsolete(self, name: str, id: str, expected: Expected, files: Sequence[File]) -> list[str]:
-        """Listed files that the new ones replace without having their names. They are nobody's from now on."""
+        """Return listed files that the new result makes obsolete, under other names; no later result owns them."""
         earlier, written = self._journal.earlier, {file.name for file in files}
         found = []
         places = {earlier.named(name): name}

@@ -102,7 +102,7 @@ class RunFolder:
         return [*self.path.glob("batch_sizes*.json"), *self.path.glob(".batch_sizes*.json.fastscribe.part")]
 
     def _written(self) -> list[tuple[Path, Callable[[Path], bool]]]:
-        """What a run writes, and how it is told from somebody's own."""
+        """Each path that a run writes, with the check that a run wrote it."""
         models, tables = (self.best, self.last), self._tables()
         files = [(self.state, _is_state), (self.log, _is_log), (self.plot, _is_plot)]
         return [*files, *((path, _is_model) for path in models), *((path, _is_table) for path in tables)]
