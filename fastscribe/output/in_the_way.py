@@ -43,11 +43,15 @@ def check_inputs(
     formats = [format for format in formats if format != "jsonl"]
     if not formats or not _has_others(directory, shard):
         return
+    named = dict(_named(inputs, formats, shard, ledger))
+    folders = {os.path.dirname(name) for name in named}  # one of them may have the name of another input's file
     taken = [
         os.path.join(directory, f"{name}.{format}")
-        for name, source in _named(inputs, formats, shard, ledger)
+        for name, source in named.items()
         for format in formats
-        if _is_taken(directory, name, format, earlier) and (ledger is None or not ledger.is_done(source))
+        if f"{name}.{format}" not in folders
+        and _is_taken(directory, name, format, earlier)
+        and (ledger is None or not ledger.is_done(source))
     ]
     if taken:
         raise in_the_way(taken)
