@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from threading import Event, Lock, Thread
 from time import perf_counter
@@ -16,6 +17,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, TextIO
 
 from fastscribe.errors import UsageError
+from fastscribe.safe_files import starts_with
 from fastscribe.types import Failure
 
 if TYPE_CHECKING:
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from fastscribe.stats import RunStats
 
 _EVERY_S = 0.5
+_OURS = re.compile(rb'\{"event": "')  # an earlier run's, which this one replaces
 
 
 class Events:
@@ -34,6 +37,8 @@ class Events:
         self._file: TextIO | None = None
         if path is not None:
             try:
+                if not starts_with(path, _OURS):
+                    raise UsageError(f"--events {path}: there is a file with something else in it: name another place")
                 self._file = path.open("w", encoding="utf-8", errors="backslashreplace")
             except OSError as error:
                 raise UsageError(f"--events {path}: cannot be written: {error.strerror or error}") from error

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from fastscribe.errors import UsageError
 from fastscribe.plain_text import escaped
+from fastscribe.safe_files import starts_with
 from fastscribe.types import Failure
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from fastscribe.survey import Survey
 
 _RELAY_END_S = 1.0
+_LOG_START = re.compile(rb"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} \d+ ")
 _REDRAW_S = 0.1  # thousands of files may be done a second
 
 
@@ -88,6 +90,8 @@ class _LogFile(logging.FileHandler):
 def log_to(path: Path) -> None:
     """From now on, appends what is said to a file. Raises UsageError."""
     try:
+        if not starts_with(path, _LOG_START):
+            raise UsageError(f"--log-file {path}: there is a file with something else in it: name another place")
         handler = _LogFile(path, encoding="utf-8", errors="backslashreplace")
     except OSError as error:
         raise UsageError(f"--log-file {path}: cannot be written: {error.strerror or error}") from error

@@ -49,8 +49,8 @@ CALLS = {
     "close",
     "open",
 }
-CALLS |= {"mkdir", "flush", "link", "flock", "seek", "pwrite"}
-WRITERS = ("output", "journal", "output_names", "ledger", "folder_lock", "events", "cli/transcribe", "pathlib")
+CALLS |= {"mkdir", "flush", "link", "flock", "seek", "pwrite", "remove", "lstat"}
+WRITERS = ("safe_files", "commit", "journal", "tidy", "repair", "folder", "folder_lock", "events", "cli/job", "pathlib")
 
 
 def make_clips(folder: Path, number: int, seed: int = 0) -> list[Path]:

@@ -21,6 +21,7 @@ LAYERS = (
         "plain_text",
         "regular_file",
         "standard_streams",
+        "safe_files",
         "prices",
     ),
     (
@@ -40,7 +41,6 @@ LAYERS = (
         "windows",
         "crew",
         "interruption",
-        "unfinished",
         "lookahead",
         "report",
     ),

@@ -35,7 +35,7 @@ def after(*items: tuple[Source | Failure, bool]) -> Earlier:
         assert ledger.expect(numbered)
         assert not ledger.is_done(numbered)
         expected = ledger[index]
-        entries.append((*Entry("", expected.key, expected.state, 0, 0, index, failed)[1:-1], 0, 0))
+        entries.append(Entry("", expected.key, expected.state, 0, 0, index, failed).values())
         ledger.settle(index)
     return Earlier(np.array(entries, ENTRY))
 

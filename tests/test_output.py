@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 from collections.abc import Iterable
 from itertools import permutations
 from pathlib import Path
@@ -15,12 +16,13 @@ from hypothesis import strategies as st
 
 from fastscribe.audio.source import Source
 from fastscribe.config import OutputStyle
-from fastscribe.output import folder as output_module
+from fastscribe.errors import OutputError, UsageError
 from fastscribe.output.folder import FolderOutput
 from fastscribe.output.names import OutputNames, names_of
 from fastscribe.output.stream import StreamOutput
 from fastscribe.plain_text import clean_text
-from fastscribe.resume.journal import Appender
+from fastscribe.resume.commit import Appender
+from fastscribe.safe_files import InTheWay
 from fastscribe.types import AudioInfo, Failure, Transcript
 
 OURS = (".lock", "journal.jsonl")
@@ -70,10 +72,11 @@ def rows(directory: Path, name: str = "transcripts.jsonl") -> list[str]:
     return [json.loads(line)["audio_filepath"] for line in lines]
 
 
-def test_jsonl_holds_a_row_a_file_failures_too_as_soon_as_it_is_written(tmp_path: Path) -> None:
+def test_jsonl_holds_a_row_a_file_failures_too_as_soon_as_it_is_flushed(tmp_path: Path) -> None:
     with folder_output(tmp_path / "new" / "folder", "jsonl") as output:
         for number, result in enumerate((spoken("a.wav"), failed("b.wav", 1), spoken("c/d.wav", index=2)), start=1):
             put(output, result)
+            output.flush()
             assert len(rows(tmp_path / "new" / "folder")) == number
     assert rows(tmp_path / "new" / "folder") == ["/in/a.wav", "/in/b.wav", "/in/c/d.wav"]
 
@@ -84,18 +87,148 @@ def test_files_mirror_the_folders_and_lose_their_extension(tmp_path: Path) -> No
     }  # fmt: skip
 
 
-def test_rows_without_a_journal_are_kept(tmp_path: Path) -> None:
-    for number in range(4):
-        write_all(tmp_path, [f"{number}.wav"], "jsonl")
-        (tmp_path / "journal.jsonl").unlink()
-    assert rows(tmp_path) == ["/in/3.wav"]
-    assert rows(tmp_path, "transcripts.previous.jsonl") == ["/in/0.wav"]
-    assert rows(tmp_path, "transcripts.previous.3.jsonl") == ["/in/2.wav"]
+@pytest.mark.parametrize("overwrite", [False, True])
+@pytest.mark.parametrize("name", ["transcripts.jsonl", "journal.jsonl", "report.json", ".swap", ".block", ".lock"])
+def test_a_file_of_the_users_with_one_of_our_names_is_an_error(tmp_path: Path, name: str, overwrite: bool) -> None:
+    (tmp_path / name).write_text("mine\n")
+    with pytest.raises(UsageError, match=re.escape(str(tmp_path / name))):
+        folder_output(tmp_path, "jsonl", "txt", overwrite=overwrite)
+    assert set(tmp_path.iterdir()) <= {tmp_path / name, tmp_path / ".lock"}
+    assert (tmp_path / name).read_text() == "mine\n"
+
+
+@pytest.mark.parametrize("name", ["transcripts.jsonl", "journal.jsonl", "report.json", ".swap", ".block", ".lock"])
+@pytest.mark.parametrize("kind", ["link", "dangling link", "fifo", "folder"])
+def test_what_is_no_regular_file_is_never_written_through(tmp_path: Path, name: str, kind: str) -> None:
+    out, target = tmp_path / "out", tmp_path / "target"
+    out.mkdir()
+    path = out / name
+    if "link" in kind:
+        path.symlink_to(target)
+        if kind == "link":
+            target.write_text("")
+    else:
+        os.mkfifo(path) if kind == "fifo" else path.mkdir()
+    before = os.lstat(path)
+    with pytest.raises(UsageError, match=re.escape(str(path))):
+        folder_output(out, "jsonl", "txt")
+    assert os.lstat(path) == before
+    assert kind != "link" or target.read_text() == ""
+    assert kind == "link" or not target.exists()
 
 
 def test_an_empty_file_of_rows_is_not_worth_keeping(tmp_path: Path) -> None:
-    write_all(tmp_path, [], "jsonl")
+    (tmp_path / "transcripts.jsonl").touch()
     assert set(write_all(tmp_path, ["a.wav"], "jsonl")) == {"transcripts.jsonl"}
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+@pytest.mark.parametrize("kind", ["file", "link", "folder"])
+def test_a_result_replaces_no_file_that_the_journal_does_not_list(tmp_path: Path, kind: str, overwrite: bool) -> None:
+    out, target = tmp_path / "out", tmp_path / "target"
+    out.mkdir()
+    target.write_text("mine")
+    theirs = out / "a.txt"
+    {"file": lambda: theirs.write_text("mine"), "link": lambda: theirs.symlink_to(target), "folder": theirs.mkdir}[
+        kind
+    ]()
+    before = os.lstat(theirs)
+    with folder_output(out, "jsonl", "txt", "json", overwrite=overwrite) as output:
+        with pytest.raises(InTheWay, match=re.escape(str(theirs))):
+            put(output, spoken("a.wav"))
+        output.write(failed("a.wav"))
+        put(output, spoken("b.wav", index=1))
+    assert os.lstat(theirs) == before and target.read_text() == "mine"
+    assert {path.name for path in out.iterdir()} == {*OURS, "transcripts.jsonl", "a.txt", "a.json", "b.txt", "b.json"}
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_a_failure_deletes_no_file_that_the_journal_does_not_list(tmp_path: Path, overwrite: bool) -> None:
+    write_all(tmp_path, ["a.wav"], "txt", "json")
+    (tmp_path / "b.txt").write_text("mine")
+    with folder_output(tmp_path, "txt", "json", overwrite=overwrite) as output:
+        put(output, failed("a.wav"))
+        put(output, failed("b.wav", 1))
+    assert contents(tmp_path)["b.txt"] == "mine"
+
+
+def test_a_failures_json_that_is_in_the_way_stays(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text("mine")
+    with folder_output(tmp_path, "json") as output:
+        put(output, failed("a.wav"))
+    assert contents(tmp_path) == {"a.json": "mine"}
+
+
+@pytest.mark.parametrize("name", [".a.txt.fastscribe.part"])
+def test_a_temporary_name_is_never_written_through(tmp_path: Path, name: str) -> None:
+    out, target = tmp_path / "out", tmp_path / "target"
+    out.mkdir()
+    target.write_text("mine")
+    (out / name).symlink_to(target)
+    with folder_output(out, "txt") as output, pytest.raises(InTheWay, match=re.escape(name)):
+        put(output, spoken("a.wav"))
+    assert target.read_text() == "mine" and (out / name).is_symlink()
+
+
+def test_what_a_killed_run_left_under_a_temporary_name_is_replaced(tmp_path: Path) -> None:
+    (tmp_path / ".a.txt.fastscribe.part").write_text("half")
+    assert write_all(tmp_path, ["a.wav"], "txt") == {"a.txt": "a.wav"}
+
+
+def test_a_file_that_was_edited_is_kept_beside(tmp_path: Path) -> None:
+    """The result is made again, since the file is not what the journal says; but nothing that someone wrote is lost."""
+    write_all(tmp_path, ["a.wav", "b.wav"], "txt")
+    (tmp_path / "a.txt").write_text("put right by hand")
+    os.truncate(tmp_path / "b.txt", 2)  # as a disk may lose it
+    assert write_all(tmp_path, ["a.wav", "b.wav"], "txt") == {
+        "a.txt": "a.wav",
+        "a.previous.txt": "put right by hand",
+        "b.txt": "b.wav",
+    }
+    (tmp_path / "a.txt").write_text("put right again")
+    with folder_output(tmp_path, "txt", overwrite=True):
+        pass
+    assert set(contents(tmp_path)) == {"a.previous.txt", "a.previous.2.txt"}
+
+
+@pytest.mark.parametrize("cut", [0, 3])
+def test_a_file_of_another_size_is_written_again(tmp_path: Path, cut: int) -> None:
+    """The journal has each file's size, also of those that are empty for good reason."""
+    files = write_all(tmp_path, ["a.wav", "b.wav"], "txt", "json", "srt")
+    assert files["a.srt"] == ""
+    os.truncate(tmp_path / "a.json", cut)
+    with folder_output(tmp_path, "txt", "json", "srt") as output:
+        for index, id in enumerate(("a.wav", "b.wav")):
+            source = Source("/in/" + id, "/in/" + id, id, index=index)
+            assert output.expect(source)
+            assert output.is_done(source) is (id == "b.wav")
+            if id == "a.wav":
+                output.write(spoken(id))
+    assert contents(tmp_path) == files
+
+
+def test_overwriting_removes_what_the_journal_lists_and_nothing_else(tmp_path: Path) -> None:
+    write_all(tmp_path, ["x/a.wav", "b.wav", "c.wav", "c.mp3"], "txt", "json", "jsonl")
+    (tmp_path / "x" / "mine.txt").write_text("mine")
+    with folder_output(tmp_path, "srt", overwrite=True):
+        assert contents(tmp_path) == {"x/mine.txt": "mine"}
+
+
+def test_overwriting_removes_files_that_were_renamed(tmp_path: Path) -> None:
+    write_all(tmp_path, ["a.wav"], "txt")
+    assert set(write_all(tmp_path, ["a.wav", "a.mp3"], "txt")) == {"a.wav.txt", "a.mp3.txt"}
+    with folder_output(tmp_path, "txt", overwrite=True):
+        assert contents(tmp_path) == {}
+
+
+def test_a_rename_replaces_nothing(tmp_path: Path) -> None:
+    write_all(tmp_path, ["a.wav"], "txt")
+    (tmp_path / "a.wav.txt").write_text("mine")
+    assert write_all(tmp_path, ["a.wav", "a.mp3"], "txt") == {
+        "a.txt": "a.wav",
+        "a.wav.txt": "mine",
+        "a.mp3.txt": "a.mp3",
+    }
 
 
 @pytest.mark.parametrize("ids", list(permutations(["x/a.wav", "x/a.mp3", "x/a.flac"])))
@@ -138,17 +271,17 @@ def test_cuts_are_told_apart_by_their_offset(tmp_path: Path) -> None:
 
 
 def test_the_runs_own_report_is_not_overwritten(tmp_path: Path) -> None:
-    assert set(write_all(tmp_path, ["report.wav", "x/report.wav"], "json")) == {"report.wav.json", "x/report.json"}
+    ids = ["report.wav", "x/report.wav", "report.shard-0-of-2.wav", "Report"]
+    expected = {"report.wav.json", "x/report.json", "report.shard-0-of-2.wav.json", "Report.2.json"}
+    assert set(write_all(tmp_path, ids, "json")) == expected
 
 
 def test_failures_leave_no_file_but_json_and_keep_their_name(tmp_path: Path) -> None:
-    (tmp_path / "a.txt").write_text("of an earlier run")
     with folder_output(tmp_path, "txt", "json") as output:
         put(output, failed("a.wav"))
         put(output, spoken("a.mp3", index=1))
     files = contents(tmp_path)
-    assert set(files) == {"a.txt", "a.wav.json", "a.mp3.txt", "a.mp3.json"}
-    assert files["a.txt"] == "of an earlier run"
+    assert set(files) == {"a.wav.json", "a.mp3.txt", "a.mp3.json"}
     assert json.loads(files["a.wav.json"])["error"]["stage"] == "load"
 
 
@@ -200,20 +333,37 @@ def test_over_long_names_stay_apart(tmp_path: Path) -> None:
 
 
 def test_a_file_is_whole_or_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "a.txt").write_text("a.wav")
+    write_all(tmp_path, ["a.wav"], "txt", "jsonl")
 
-    def fail(source: object, target: object) -> None:
+    def fail(*arguments: object) -> None:
         raise OSError(28, "No space left on device")
 
-    with folder_output(tmp_path, "txt", "jsonl") as output:
+    for call in ("replace", "fsync"):
         with monkeypatch.context() as patch:
-            patch.setattr(output_module.os, "replace", fail)
-            with pytest.raises(OSError, match="No space"):
-                put(output, spoken("a.wav", "longer text"))
-        assert contents(tmp_path) == {"a.txt": "a.wav", "transcripts.jsonl": ""}
-        output.write(spoken("a.wav", "second try"))
-    assert contents(tmp_path)["a.txt"] == "second try"
-    assert rows(tmp_path) == ["/in/a.wav"]
+            output = folder_output(tmp_path, "txt", "jsonl")
+            patch.setattr(os, call, fail)
+            source = Source("/in/b.wav", "/in/b.wav", "b.wav", index=0)
+            assert output.expect(source) and not output.is_done(source)
+            output.write(spoken("b.wav"))
+            with pytest.raises(OutputError, match="cannot be written: No space left on device"):
+                output.flush()
+            with pytest.raises(OutputError):
+                output.close()
+        assert contents(tmp_path)["a.txt"] == "a.wav"
+        again = {"a.txt": "a.wav", "b.txt": "b.wav"}
+        assert write_all(tmp_path, ["a.wav", "b.wav"], "txt", "jsonl").items() >= again.items()
+        assert rows(tmp_path) == ["/in/a.wav", "/in/b.wav"]
+        (tmp_path / "b.txt").unlink()
+
+
+def test_a_file_that_cannot_be_written_costs_its_input_alone(tmp_path: Path) -> None:
+    (tmp_path / "x").write_text("a file where a folder belongs")
+    with folder_output(tmp_path, "txt", "jsonl") as output:
+        with pytest.raises(OSError, match="x"):
+            put(output, spoken("x/a.wav"))
+        output.write(failed("x/a.wav"))
+        put(output, spoken("b.wav", index=1))
+    assert set(contents(tmp_path)) == {"x", "b.txt", "transcripts.jsonl"}
 
 
 def test_a_row_that_does_not_fit_is_taken_back(tmp_path: Path) -> None:
@@ -228,7 +378,7 @@ def test_a_row_that_does_not_fit_is_taken_back(tmp_path: Path) -> None:
 
     path = tmp_path / "rows"
     with FullDisk(path, "a") as file:
-        rows = Appender(file)
+        rows = Appender(file, path)
         rows.append(b"first row\n")
         file.is_full = True
         with pytest.raises(OSError, match="No space"):

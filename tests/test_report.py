@@ -209,7 +209,8 @@ def test_what_is_no_number_is_unknown(value: object) -> None:
 
 def test_a_page_is_there_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     page = tmp_path / "page.html"
-    files.write_page(page, "<!doctype html>one")
+    one = f"<!doctype html>{files.GENERATOR}one"
+    files.write_page(page, one)
 
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
@@ -217,7 +218,7 @@ def test_a_page_is_there_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(os, "replace", full)
     with pytest.raises(OutputError, match="No space left"):
         files.write_page(page, "<!doctype html>two")
-    assert page.read_text() == "<!doctype html>one"
+    assert page.read_text() == one
     assert list(tmp_path.iterdir()) == [page]
 
 
@@ -226,7 +227,7 @@ def test_places_for_pages(tmp_path: Path) -> None:
     link.symlink_to(good)
     assert files.check_page(link) == good.resolve()
     assert not good.exists()
-    files.write_page(good, "<!DOCTYPE html>")
+    files.write_page(good, f"<!doctype html>{files.GENERATOR}")
     assert files.check_page(good) == good.resolve()
     sound.write_bytes(b"RIFF")
     os.mkfifo(tmp_path / "pipe")

@@ -181,11 +181,9 @@ def test_overwrite_spares_what_no_run_made(tmp_path: Path) -> None:
     mine = {name: tmp_path / name for name in ("journal_calls.jsonl", "journal-diary.jsonl", "transcripts-diary.jsonl")}
     for path in mine.values():
         path.write_text(json.dumps({"audio_filepath": str(FIRST)}) + "\n")
-    (tmp_path / "transcripts.jsonl").write_text("mine\n")
     assert transcribe(mine["journal_calls.jsonl"], "-o", tmp_path).returncode == 0
     assert transcribe(mine["journal_calls.jsonl"], "-o", tmp_path, "--overwrite", "--tokens").returncode == 0
     assert all(path.exists() for path in mine.values())
-    assert (tmp_path / "transcripts.previous.jsonl").read_text() == "mine\n"
     own = transcribe(tmp_path / "transcripts.jsonl", "-o", tmp_path)
     assert own.returncode == 2
     assert "transcripts.jsonl" in own.stderr
@@ -224,5 +222,6 @@ def test_a_shard_that_was_changed_is_not_merged(clips: Path, tmp_path: Path) -> 
     other = tmp_path / "other"
     other.mkdir()
     (other / "transcripts.jsonl").write_text("mine\n")
-    merged(out, "-o", other)
-    assert (other / "transcripts.previous.jsonl").read_text() == "mine\n"
+    refused = merged(out, "-o", other)
+    assert refused.returncode == 2 and str(other / "transcripts.jsonl") in refused.stderr
+    assert [path.read_text() for path in other.iterdir()] == ["mine\n"]

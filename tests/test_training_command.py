@@ -49,12 +49,13 @@ def test_a_folder_is_cleared_once_all_that_is_needed_is_read(
     folder = RunFolder(tmp_path / "run")
     folder.path.mkdir()
     folder.save_model(folder.best, read_checkpoint(MODELS / "tdt_demo" / "model.nemo"), torch.bfloat16)
-    folder.state.write_bytes(b"another's")
+    folder.save_state({"of": "another run"})
+    former = folder.state.read_bytes()
     (tmp_path / "bad.yaml").write_text("data: {train: nowhere.jsonl}")
     for recipe, init in ((tmp_path / "bad.yaml", folder.best), (recipe_file, tmp_path / "nowhere")):
         with pytest.raises(ValueError, match="nowhere"):
             run(recipe, folder.path, init, overwrite=True)
-    assert folder.state.read_bytes() == b"another's" and (folder.best / "model.safetensors").exists()
+    assert folder.state.read_bytes() == former and (folder.best / "model.safetensors").exists()
     capsys.readouterr()
     run(recipe_file, folder.path, folder.best, overwrite=True)
     assert folder.load_state(torch.device("cpu")) is not None and len(folder.rows()) == 2

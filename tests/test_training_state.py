@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -10,11 +11,12 @@ import torch
 
 from fastscribe.checkpoint import read_checkpoint
 from fastscribe.errors import OutputError, UsageError
+from fastscribe.training.batch_search import write_batch_sizes
 from fastscribe.training.state import RunFolder
 from tests.conftest import MODELS
 
 WRITTEN = ["state.pt", ".state.pt.fastscribe.part", "train.jsonl", ".train.jsonl.fastscribe.part", "train.png"]
-WRITTEN += ["batch_sizes.json", "batch_sizes-3.json", "batch_sizes.json.12.part"]
+WRITTEN += ["batch_sizes.json", "batch_sizes-3.json", ".batch_sizes.json.fastscribe.part"]
 WRITTEN += ["best/config.json", "last/config.json", ".best.fastscribe.part/x", ".last.fastscribe.old/x"]
 
 
@@ -45,9 +47,53 @@ def test_a_users_copies_of_models_stay(folder: RunFolder) -> None:
 
 
 def test_a_folder_that_cannot_be_cleared(folder: RunFolder) -> None:
-    (folder.best / "deep").mkdir(parents=True)
+    (folder.best / "deep.json").mkdir(parents=True)
+    (folder.best / "config.json").touch()
     with pytest.raises(OutputError):
         folder.clear()
+
+
+THEIRS = {
+    "train.jsonl": b'{"audio_filepath": "a.wav", "text": "a manifest"}\n',
+    "state.pt": b"PK\3\4 of another program",
+    "train.png": b"\x89PNG\r\n\x1a\n a photograph",
+    "batch_sizes.json": b'{"mine": 1}',
+    "best/config.json": b'{"model_type": "of somebody else\'s"}',
+    "last/notes": b"mine",
+}
+
+
+@pytest.mark.parametrize("name", THEIRS)
+@pytest.mark.parametrize("is_link", [False, True])
+def test_what_no_training_run_wrote_is_neither_replaced_nor_removed(
+    folder: RunFolder, tmp_path_factory: pytest.TempPathFactory, name: str, is_link: bool
+) -> None:
+    path = folder.path / name
+    path.parent.mkdir(exist_ok=True)
+    if is_link:
+        target = tmp_path_factory.mktemp("elsewhere") / "target"
+        target.write_bytes(b"")
+        (path.parent if "/" in name else path).rmdir() if "/" in name else None
+        (path.parent if "/" in name else path).symlink_to(target.parent if "/" in name else target)
+    else:
+        path.write_bytes(THEIRS[name])
+    for refused in (folder.check, folder.clear):
+        with pytest.raises(UsageError, match=re.escape(str(folder.path / name.split("/")[0]))):
+            refused()
+    assert path.is_symlink() or path.parent.is_symlink() if is_link else path.read_bytes() == THEIRS[name]
+
+
+def test_what_a_training_run_wrote_is_known(folder: RunFolder) -> None:
+    folder.save_state({"step": 1})
+    folder.append({"step": 1, "loss": 1.0})
+    folder.save_model(folder.best, read_checkpoint(MODELS / "tdt_demo" / "model.nemo"), torch.bfloat16)
+    (folder.best / "notes.txt").write_text("mine")
+    write_batch_sizes(folder.batch_sizes, {}, [], [])
+    folder.check()
+    folder.save_model(folder.best, read_checkpoint(MODELS / "tdt_demo" / "model.nemo"), torch.bfloat16)
+    assert (folder.best / "notes.txt").read_text() == "mine"
+    folder.clear()
+    assert [path.relative_to(folder.path).as_posix() for path in folder.path.rglob("*")] == ["best", "best/notes.txt"]
 
 
 @pytest.mark.parametrize("name", ["best", "last"])
@@ -105,4 +151,4 @@ def test_a_model_is_for_whom_the_umask_lets(folder: RunFolder, monkeypatch: pyte
     finally:
         os.umask(before)
     assert {path.stat().st_mode & 0o777 for path in folder.best.iterdir()} == {0o644}
-    assert {path.name for path in folder.best.iterdir()} | {".best.fastscribe.part"} == set(synced)
+    assert {path.name for path in folder.best.iterdir()} | {".best.fastscribe.part", folder.path.name} == set(synced)

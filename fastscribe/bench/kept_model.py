@@ -20,6 +20,7 @@ from fastscribe.bench import random_model, synthetic
 from fastscribe.bench.shapes import SHAPES
 from fastscribe.checkpoint import native
 from fastscribe.errors import UsageError
+from fastscribe.safe_files import sync_path
 
 _DIGITS = 12  # of the digest
 
@@ -40,6 +41,8 @@ def kept_model(shape: str, device: str, say: Callable[[str], None]) -> Path:
         for old in folder.parent.glob(f"{shape}-{'?' * _DIGITS}"):
             if old != folder:
                 shutil.rmtree(old, ignore_errors=True)
+        for path in (*unfinished.iterdir(), unfinished):
+            sync_path(path)
         unfinished.rename(folder)
     except OSError as error:
         if not folder.is_dir():  # else somebody was quicker

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -30,6 +31,7 @@ from fastscribe.errors import UsageError
 from fastscribe.evaluation.scores import check_installed
 from fastscribe.report.files import check_place, write_page
 from fastscribe.run import Transcriber
+from fastscribe.safe_files import starts_with
 from fastscribe.types import Failure, Utterance
 
 CASE_KEYS = ("dataset", "dtype", "batch_size")
@@ -38,6 +40,7 @@ _WARM_UP_BATCHES = 4
 _LEFT_OUT = "ignore time segment in scoring"  # a reference that the board leaves out, as it does empty ones
 _CHUNK_KEYS = ("parent_id", "chunk_index")  # of a recording that is given in pieces and scored as a whole
 _SAME_LENGTH_S = 0.1
+_RESULT_START = re.compile(rb'\{"audio_filepath": .*"time": .*"pred_text": ', re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -205,17 +208,22 @@ def _slug(name: str) -> str:
 
 
 def check_file(path: Path) -> None:
-    """Makes its folder. Raises UsageError where it could not be written in the end; an older one of the name may go."""
+    """Makes its folder. Raises UsageError where it could not be written in the end; an older result may go."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UsageError(f"--output-dir {path.parent}: cannot be made: {error.strerror or error}") from error
-    check_place("--output-dir", path, lambda place: True, "result")
+    check_place("--output-dir", path, is_result, "result of this command")
 
 
 def write(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     """Raises OutputError."""
-    write_page(path, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
+    write_page(path, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), is_result)
+
+
+def is_result(path: Path) -> bool:
+    """Whether a file is an earlier result of this command, or empty."""
+    return starts_with(path, _RESULT_START)
 
 
 def score(rows: Sequence[Mapping[str, Any]], normalize: Callable[[str], str]) -> Score:

@@ -35,6 +35,7 @@ from fastscribe.training.loss.memory import (
     loss_memory,
     materialised_memory,
 )
+from fastscribe.training.plot import write_plot
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 FRAMES, JOINT_WIDTH, LABELS, VOCABULARIES = 200, 640, (100, 150, 200), (28, 1024)
@@ -284,7 +285,7 @@ def plot(rows: Sequence[Row], path: Path) -> None:
         grid[0, 0].plot([], [], color=colour, marker=".", label=name)
     grid[0, 0].plot([], [], "k--", label="whole joint, fp32")
     figure.legend(loc="outside right upper")
-    FigureCanvasAgg(figure).print_png(str(path))
+    write_plot(FigureCanvasAgg(figure), path)
 
 
 def _lines(rows: Sequence[Row]) -> dict[str, list[Row]]:

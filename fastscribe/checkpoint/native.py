@@ -8,7 +8,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from fastscribe.checkpoint.lazy_weights import ITEM_BYTES, LazyWeights, sources_of
 from fastscribe.checkpoint.validate import validate
@@ -24,7 +24,7 @@ from fastscribe.checkpoint.weights import SAFETENSORS_NAMES, load_safetensors
 from fastscribe.config import ModelConfig
 from fastscribe.errors import CheckpointError
 from fastscribe.regular_file import read_regular
-from fastscribe.unfinished import part_of
+from fastscribe.safe_files import write_atomic
 
 if TYPE_CHECKING:
     import torch
@@ -133,14 +133,11 @@ def _write_weights(checkpoint: Checkpoint, path: Path, dtype: torch.dtype) -> No
         }
     encoded = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
     encoded += b" " * (-len(encoded) % 8)
-    unfinished = Path(part_of(path))
-    try:
-        with unfinished.open("wb") as file:
-            file.write(len(encoded).to_bytes(8, "little") + encoded)
-            for name in sorted(sources):
-                tensor = sources[name].read().detach().to("cpu", dtype).contiguous()
-                file.write(tensor.view(-1).view(torch.uint8).numpy().data)
-        unfinished.replace(path)  # which the weights may have been read from
-    except BaseException:
-        unfinished.unlink(missing_ok=True)
-        raise
+
+    def write_all(file: BinaryIO) -> None:
+        file.write(len(encoded).to_bytes(8, "little") + encoded)
+        for name in sorted(sources):
+            tensor = sources[name].read().detach().to("cpu", dtype).contiguous()
+            file.write(tensor.view(-1).view(torch.uint8).numpy().data)
+
+    write_atomic(path, write_all)  # the weights may have been read from this file

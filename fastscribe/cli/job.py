@@ -19,8 +19,8 @@ from fastscribe.cli.app import StdoutClosed
 from fastscribe.config import Options, OutputStyle
 from fastscribe.errors import OutputError, UsageError
 from fastscribe.events import Events
-from fastscribe.report.files import write_page
 from fastscribe.resume.shards import Shard
+from fastscribe.safe_files import is_device, write_atomic
 from fastscribe.terminal import (
     ProgressBar,
     failure_line,
@@ -66,13 +66,16 @@ class Job:
     place: Place
     price_per_hour: float | None
     report_html: Path | None = None
+    events: Path | None = None
+    log_file: Path | None = None
 
 
 def run(job: Job, told: Events, quiet: bool, show_progress: bool) -> None:
     """Raises typer.Exit(1) where files failed."""
+    _say_shard(job.place.shard, quiet)
+    _check_inputs(job)  # before torch, which takes its time to import
     from fastscribe.run import Transcriber
 
-    _say_shard(job.place.shard, quiet)
     transcriber = Transcriber.load(job.model, job.device, job.dtype, job.options, say)
     told.started(transcriber)
     with _open_output(job, transcriber) as output:
@@ -122,7 +125,6 @@ def _open_output(job: Job, transcriber: Transcriber) -> FolderOutput | StreamOut
     from fastscribe.output.stream import StreamOutput
 
     place = job.place
-    _check_inputs(job)
     if place.directory is None:
         if sys.stdout is None:
             raise StdoutClosed
@@ -137,23 +139,41 @@ def _open_output(job: Job, transcriber: Transcriber) -> FolderOutput | StreamOut
             overwrite=place.overwrite,
             retry_failed=place.retry_failed,
             ordered=place.ordered,
+            inputs=job.inputs,
         )
     except OSError as error:
         raise UsageError(f"{place.directory}: cannot be used as output folder: {error.strerror or error}") from error
 
 
 def _check_inputs(job: Job) -> None:
-    """No input may be a file that the run itself writes."""
+    """Raise UsageError where a file is in the way, as far as this is known before the model is loaded.
+
+    No input may be a file that the run itself writes, and no file of the run may be another one of its own.
+    """
+    from fastscribe.output.in_the_way import check_inputs
     from fastscribe.resume.entries import Paths
 
+    asides = {"--report-html": job.report_html, "--events": job.events, "--log-file": job.log_file}
+    own: dict[str, str] = {}
+    for option, path in asides.items():
+        if path is not None and not is_device(path):
+            place = os.path.realpath(path)
+            if place in own:
+                raise UsageError(f"{option} {path}: is the file of {own[place]} too: name another place")
+            own[place] = option
     if job.place.directory is not None:
         paths = Paths(job.place.directory, job.place.shard.suffix)
-        own = {os.path.abspath(path): path for path in (paths.rows, paths.journal, paths.report)}
-        if job.report_html is not None and os.path.abspath(job.report_html) in own:
-            raise UsageError(f"--report-html {job.report_html}: is another file of this run: name another place")
-        for given in job.inputs:
-            if os.path.abspath(given) in own:
-                raise UsageError(f"{given}: is what this run would write: name another output folder")
+        for path in (paths.rows, paths.journal, paths.report, paths.lock):
+            place = os.path.realpath(path)
+            if place in own:
+                raise UsageError(f"{own[place]} {path}: is another file of this run: name another place")
+            own[place] = str(path)
+    for given in job.inputs:
+        if os.path.realpath(given) in own:
+            raise UsageError(f"{given}: is what this run would write: name another place for the output")
+    if job.place.directory is not None and not paths.has_begun:
+        paths.check()
+        check_inputs(job.place.directory, job.style.formats, job.inputs, job.place.shard)
 
 
 def _fingerprint(job: Job, transcriber: Transcriber) -> dict[str, Any]:
@@ -168,8 +188,11 @@ def _fingerprint(job: Job, transcriber: Transcriber) -> dict[str, Any]:
 
 
 def _write_report(path: Path, stats: RunStats) -> None:
-    """Whole or not at all: `merge` takes it for a sign that the run is complete."""
-    write_page(path, json.dumps(stats.to_json(), indent=2) + "\n")
+    """Last, and durable: `merge` takes it for a sign that the run is complete."""
+    try:
+        write_atomic(path, (json.dumps(stats.to_json(), indent=2) + "\n").encode())
+    except OSError as error:
+        raise OutputError(str(error.filename), error) from error
 
 
 def _write_all(
@@ -187,18 +210,20 @@ def _write_all(
     with without_mp3_chatter(), ProgressBar(transcriber, show_progress) as bar, closing(results):
         for result in results:
             with transcriber.progress.stopwatch.time("write"):
-                written = _write(output, result, transcriber)
+                written = _write(output, result, transcriber, job)
             if page is not None:
                 page.recorder.result(written)
             if isinstance(written, Failure):
                 bar.say(failure_line(written))
                 told.failed(written)
             bar.update()
+        with transcriber.progress.stopwatch.time("write"):
+            output.flush()
     return run_stats(transcriber, perf_counter() - start, job.price_per_hour)
 
 
 def _write(
-    output: FolderOutput | StreamOutput, result: Transcript | Failure, transcriber: Transcriber
+    output: FolderOutput | StreamOutput, result: Transcript | Failure, transcriber: Transcriber, job: Job
 ) -> Transcript | Failure:
     """What became of the result: itself, or the Failure that stands in for one that could not be written."""
     try:
@@ -207,10 +232,9 @@ def _write(
         raise StdoutClosed from error
     except OSError as error:
         if error.errno in _DISK_PROBLEMS or isinstance(result, Failure):
-            where = error.filename or (result.path if isinstance(result, Failure) else result.audio.path)
-            raise OutputError(str(where), error) from error
+            raise OutputError(str(error.filename or job.place.directory or "stdout"), error) from error
         transcriber.not_written(result)
-        return _write(output, to_failure(result.audio, "write", error), transcriber)
+        return _write(output, to_failure(result.audio, "write", error), transcriber, job)
     return result
 
 
@@ -244,8 +268,9 @@ def say_what_would_be_done(job: Job, quiet: bool) -> None:
 def _ledger(job: Job, transcriber: Transcriber) -> Ledger:
     """What is left to do in the output folder, which is not touched."""
     from fastscribe.output.folder import check_division
-    from fastscribe.resume.entries import Paths
-    from fastscribe.resume.journal import has_begun, peek
+    from fastscribe.output.in_the_way import check_inputs
+    from fastscribe.resume.entries import Earlier, Paths
+    from fastscribe.resume.journal import peek
     from fastscribe.resume.ledger import Ledger
 
     place = job.place
@@ -253,7 +278,9 @@ def _ledger(job: Job, transcriber: Transcriber) -> Ledger:
         return Ledger(place.shard)
     check_division(place.directory, place.shard)
     paths = Paths(place.directory, place.shard.suffix)
-    if not has_begun(paths):
+    if not paths.has_begun:
         return Ledger(place.shard)
-    decides = {**_fingerprint(job, transcriber), "shard": str(place.shard)}
-    return Ledger(place.shard, peek(paths, decides), place.retry_failed)
+    earlier = peek(paths, {**_fingerprint(job, transcriber), "shard": str(place.shard)})
+    for_looking = Ledger(place.shard, Earlier(earlier.entries), place.retry_failed)
+    check_inputs(place.directory, job.style.formats, job.inputs, place.shard, [earlier], for_looking)
+    return Ledger(place.shard, earlier, place.retry_failed)

@@ -20,7 +20,7 @@ def merge(
     ] = None,
     ordered: Annotated[bool, option("--ordered", help="Rows in the order of the inputs.")] = False,
 ) -> None:
-    """Join the shards of a run into transcripts.jsonl and report.json.
+    """Join the shards of a run into transcripts.jsonl and report.json, which replace those of an earlier merge.
 
     Exits with 1 where shards are missing or not complete, or files failed.
     """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -79,14 +80,20 @@ def convert(
 ) -> None:
     """Write a checkpoint as fastscribe's own folder."""
     from fastscribe.checkpoint import native
+    from fastscribe.checkpoint.model_folder import new_model
+    from fastscribe.safe_files import sync_folder
 
+    folder = Path(os.path.realpath(folder))
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UsageError(f"{folder}: exists and is not an empty folder; name another")
     checkpoint = _read_model(model)
     import torch
 
     try:
-        native.write(checkpoint, folder, torch.bfloat16 if dtype is StoredDtype.bf16 else torch.float32)
+        with new_model(folder) as new:
+            native.write(checkpoint, new, torch.bfloat16 if dtype is StoredDtype.bf16 else torch.float32)
+        new.rename(folder)  # which may be an empty folder
+        sync_folder(folder.parent)
     except OSError as error:
         raise UsageError(f"{folder}: cannot be written: {error.strerror or error}") from error
     aligner = f", and an aligner of {checkpoint.aligner.num_parameters:,}" if checkpoint.aligner else ""

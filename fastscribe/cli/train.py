@@ -69,7 +69,9 @@ def train(
     dtype: Annotated[
         TrainDtype, option("--dtype", help="auto: bf16 with float32 copies of the weights where that is fast.")
     ] = TrainDtype.auto,
-    overwrite: Annotated[bool, option("--overwrite", help="Start over where the folder holds another run.")] = False,
+    overwrite: Annotated[
+        bool, option("--overwrite", help="Remove what a run wrote into the folder, and start over.")
+    ] = False,
     quiet: Annotated[bool, option("--quiet", "-q", help="Say nothing but errors.")] = False,
 ) -> None:
     """Train a FastConformer transducer, or fine-tune one; what is written, transcribe reads."""
@@ -92,6 +94,9 @@ def train(
         told(f"{recipe}: its model section is not used: --init brings the model")
     folder = RunFolder(output_dir)
     with closing(folder.lock()) if ranks.rank == 0 else nullcontext(), without_mp3_chatter():
+        if ranks.rank == 0:
+            folder.check()
+            folder.recover()
         found = find_model(init, told, show_progress=is_shown) if init is not None else None
         checkpoint = read_checkpoint(found, told) if found is not None else None
         material = prepare(chosen, checkpoint, told, recipe if is_recipe else "the default recipe")

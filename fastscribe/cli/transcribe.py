@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterable
+from dataclasses import replace
 from enum import Enum
 from pathlib import Path
 from typing import Annotated, Literal
@@ -175,7 +176,7 @@ def transcribe(
         bool, option("--retry-failed", help="Do files again that failed in an earlier run into the same folder.")
     ] = False,
     overwrite: Annotated[
-        bool, option("--overwrite", help="Start over in a folder that holds results already.")
+        bool, option("--overwrite", help="Remove the results that the folder's journal lists, and start over.")
     ] = False,
     shard: Annotated[
         str | None,
@@ -218,10 +219,18 @@ def transcribe(
     ] = False,
     no_progress: Annotated[bool, option("--no-progress", help="No progress bar.")] = False,
     log_file: Annotated[
-        Path | None, option("--log-file", help="Append what is said on stderr, with times, to this file.")
+        Path | None,
+        option(
+            "--log-file",
+            help="Append what is said on stderr, with times, to this file, which is new or an earlier log.",
+        ),
     ] = None,
     events: Annotated[
-        Path | None, option("--events", help="Progress for programs: JSON lines to this file, pipe or /dev/fd/3.")
+        Path | None,
+        option(
+            "--events",
+            help="Progress for programs: JSON lines to this pipe, /dev/fd/3, or file, which is new or of an earlier run.",
+        ),
     ] = None,
     report_html: ReportHtml = None,
 ) -> None:
@@ -268,6 +277,7 @@ def transcribe(
         page = place_of(report_html, place.shard)
     path = find_model(model, show_progress=not (quiet or no_progress))
     job = Job(inputs, str(path), device, dtype.value, options, style, place, price_per_hour, page)
+    job = replace(job, events=events, log_file=log_file)
     with Events(events) as told:
         if dry_run:
             say_what_would_be_done(job, quiet)

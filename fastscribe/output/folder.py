@@ -1,42 +1,66 @@
 """A folder of results, with a file a format. The only code, with resume/, that touches output files.
 
 It holds `transcripts.jsonl`, which grows by a row an input, for each other format a file an input, whole or not there
-at all, and the journal. An input's files are written first, its row next, its line in the journal last, so whoever has the
-line has the rest. Before a run asks for results it tells the folder of every input in order (`expect`), which settles the names
-of files whatever the order of completion, and asks what is done already (`is_done`).
+at all, and the journal. A result's files get temporary names at once; commit.py gives them their own, adds the row and then
+the journal line, for many results together. Before a run asks for results it tells the folder of every input in order
+(`expect`), which settles the names of files whatever the order of completion, and asks what is done already (`is_done`).
 
-Nothing here catches a full disk: the OSError is the run loop's, and writing the same input again afterwards is allowed.
+A file that the journal does not list is never replaced or removed: the result that needs its name is an InTheWay error.
 """
 
 from __future__ import annotations
 
 import os
+import stat
 import threading
-from collections.abc import Mapping
-from contextlib import closing, suppress
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from time import monotonic, sleep
 from typing import Any, NamedTuple
+from zlib import crc32
 
 import numpy as np
 
 from fastscribe.audio.source import Source
 from fastscribe.config import OutputStyle
 from fastscribe.errors import UsageError
+from fastscribe.output.in_the_way import RESERVED, check_inputs
 from fastscribe.output.names import OutputNames, Rename, name_key, names_of
 from fastscribe.output.writers import render
 from fastscribe.resume import journal
-from fastscribe.resume.entries import Entry, Paths, free_name
+from fastscribe.resume.commit import Appender, Committer, File, discard_parts, finished, redo, renamed
+from fastscribe.resume.entries import (
+    NO_FILE,
+    NO_STATE,
+    Earlier,
+    Entry,
+    Paths,
+    entries_and_names,
+    in_the_way,
+    read_entries,
+)
 from fastscribe.resume.folder_lock import FolderLock
-from fastscribe.resume.journal import Appender
 from fastscribe.resume.ledger import Expected, Ledger
+from fastscribe.resume.merge import merged_files
 from fastscribe.resume.shards import WHOLE, Shard
 from fastscribe.resume.tidy import finish_tidying, tidy
+from fastscribe.safe_files import (
+    Barrier,
+    InTheWay,
+    discard_part,
+    is_cut_or_blank,
+    keep_beside,
+    open_append,
+    part_of,
+    remove,
+    status_of,
+    sync_folder,
+    write_part,
+)
 from fastscribe.types import Failure, Transcript
-from fastscribe.unfinished import part_of
 
-_RESERVED = {"json": "report"}  # report.json is the run's own
 _CLEARING_S = 5.0  # how long another shard may take to clear a folder
 
 
@@ -52,8 +76,14 @@ class Totals(NamedTuple):
 class FolderOutput:
     """Writes results below `directory`, which is made if need be, and goes on where an earlier run of the same kind stopped.
 
-    `fingerprint` is all that decides results besides the inputs. `transcripts.jsonl` without a journal is moved out of the
-    way. Raises UsageError for a folder in use, or with results of another kind unless `overwrite` is asked for; OSError.
+    Args:
+        fingerprint: All that decides results besides the inputs.
+        inputs: Inputs whose outputs' names are looked at before anything is written.
+
+    Raises:
+        UsageError: The folder is in use, holds results of another kind and `overwrite` is false, or has a file that no run
+            wrote where this one would write.
+        OSError: The folder cannot be written.
     """
 
     def __init__(
@@ -66,44 +96,66 @@ class FolderOutput:
         overwrite: bool = False,
         retry_failed: bool = False,
         ordered: bool = False,
+        inputs: Sequence[str] = (),
     ) -> None:
         self._directory, self._style, self._shard = Path(directory), style, shard
         self._formats = tuple(format for format in style.formats if format != "jsonl")
-        self._ordered, self._overwrite = ordered, overwrite
-        self._all_names = OutputNames(_RESERVED[format] for format in self._formats if format in _RESERVED)
-        self._guard = threading.Lock()  # of the five below
+        self._ordered = ordered
+        self._all_names = OutputNames(RESERVED[format] for format in self._formats if format in RESERVED)
+        self._guard = threading.Lock()  # of the six below
         self._names: dict[int, str] = {}  # by index: what an input's files will be called, without a format's extension
         self._former: dict[int, str] = {}  # what they would have been called before
         self._indices: dict[str, int] = {}  # the other way round
-        self._textless: set[str] = set()  # names whose input failed: a text there is an earlier run's
+        self._textless: set[str] = set()  # names whose input failed, so that only JSON is ours
         self._elsewhere: set[str] = set()  # names whose input has its files under the longer name that it may yet get
+        self._finished: set[int] = set()  # keys of names whose files are there; with a single shard all others are
         self._new = Totals()
-        self._directory.mkdir(parents=True, exist_ok=True)
+        _make_folder(self._directory)
         self._paths = Paths(self._directory, shard.suffix)
         self._lock = FolderLock(self._paths.lock)
         try:
-            self._journal = self._open_journal(fingerprint, overwrite)
+            self._journal = self._open_journal(fingerprint, overwrite, retry_failed, inputs)
             self._ledger = Ledger(shard, self._journal.earlier, retry_failed)
             self._rows: Appender | None = None
             if "jsonl" in style.formats:
-                self._rows = Appender(self._paths.rows.open("ab", buffering=0))
-            self.report_path.unlink(missing_ok=True)  # an earlier run's would be read as this one's
+                self._rows = Appender(open_append(self._paths.rows), self._paths.rows)
+            remove(self.report_path)  # an earlier run's would be read as this one's
+            sync_folder(self._directory)
+            self._committer = Committer(self._paths, self._rows, self._journal.file)
+        except InTheWay as error:
+            self._lock.close()
+            raise in_the_way([str(error.filename)]) from None
         except BaseException:
             self._lock.close()
             raise
 
-    def _open_journal(self, fingerprint: Mapping[str, Any], overwrite: bool) -> journal.Journal:
+    def _open_journal(
+        self, fingerprint: Mapping[str, Any], overwrite: bool, retry_failed: bool, inputs: Sequence[str]
+    ) -> journal.Journal:
+        paths, shard = self._paths, self._shard
+        look = partial(check_inputs, self._directory, self._formats, inputs, shard)
         if overwrite:
-            for paths in other_divisions(self._directory, self._shard):
-                _clear_away(paths)
-            _start_over(self._paths)
-        check_division(self._directory, self._shard)
-        finish_tidying(self._paths)
-        if journal.has_begun(self._paths):
-            return journal.resume(self._paths, {**fingerprint, "shard": str(self._shard)})
-        if self._paths.rows.exists() and self._paths.rows.stat().st_size:
-            self._paths.rows.rename(free_name(self._paths.rows, "previous"))
-        return journal.begin(self._paths, {**fingerprint, "shard": str(self._shard)})
+            former = [*other_divisions(self._directory, shard), *([paths] if paths.has_begun else [])]
+            merged = merged_files(self._directory) if shard.count == 1 else ()
+            paths.check(besides=merged)
+            look([Earlier(entries_and_names(one.journal)[0]) for one in former])
+            for other in other_divisions(self._directory, shard):
+                _clear_away(other)
+            _start_over(paths)
+            for path in merged:
+                remove(path)
+        check_division(self._directory, shard)
+        paths.check()
+        if not paths.has_begun:
+            return journal.begin(paths, {**fingerprint, "shard": str(shard)})
+        finish_tidying(paths)
+        opened = journal.resume(paths, {**fingerprint, "shard": str(shard)})
+        try:
+            look([opened.earlier], Ledger(shard, Earlier(opened.earlier.entries), retry_failed))
+        except BaseException:
+            opened.close()
+            raise
+        return opened
 
     @property
     def report_path(self) -> Path:
@@ -115,17 +167,24 @@ class FolderOutput:
     def __exit__(self, kind: type[BaseException] | None, *exception: object) -> None:
         self.close(finished=kind is None)
 
+    def flush(self) -> None:
+        """Wait until all results are on the disk. Raises OutputError."""
+        self._committer.flush()
+
     def close(self, finished: bool = True) -> None:
-        """Puts rows in order where that is needed, unless the run did not finish; then the next one does.
+        """Wait until all results are on the disk; then put rows in order where needed, unless the run did not finish.
 
         What is known only of inputs that were no recordings, and are none of this run's any more, goes: a bad row of a
-        manifest that has been put right, a path that has been corrected.
+        manifest that has been put right, a path that has been corrected. Raises OutputError.
         """
         earlier = self._journal.earlier
         try:
-            if self._rows is not None:
-                self._rows.close()
-            self._journal.close()
+            try:
+                self._committer.close()
+            finally:
+                self._journal.close()
+                if self._rows is not None:
+                    self._rows.close()
             is_dropped = earlier.entries["for_list"] & ~earlier.is_met
             has_replaced = earlier.is_replaced.any() or len(earlier) < len(earlier.entries)
             if finished and (self._ordered or has_replaced or is_dropped.any()):
@@ -138,6 +197,7 @@ class FolderOutput:
         earlier = self._journal.earlier
         counts = np.zeros(len(earlier.entries), bool)
         counts[earlier.places] = True
+        counts &= earlier.entries["state"] != NO_STATE
         counts &= ~earlier.is_replaced & (earlier.is_met | ~earlier.entries["for_list"])
         before = earlier.entries[counts]
         return Totals(
@@ -171,7 +231,7 @@ class FolderOutput:
         return name
 
     def is_done(self, source: Source | Failure) -> bool:
-        """See Ledger. An input whose files another one's took the place of is not done."""
+        """See Ledger. An input is not done if one of its files is missing, has another size, or is another input's now."""
         if not self._ledger.is_done(source, partial(self._is_kept, source)):
             return False
         with self._guard:
@@ -182,31 +242,42 @@ class FolderOutput:
         return True
 
     def _is_kept(self, source: Source | Failure, place: int) -> bool:
-        """Whether its files are there and its own still, under the name that it has or had or gets once another comes near
-        it."""
+        """Whether its files are there and its own still, under a name that this run would find them by."""
         if not self._formats:
             return True
+        earlier = self._journal.earlier
         with self._guard:
-            name, former = self._names[source.index], self._former.get(source.index)
-        short, full = names_of(source.id)
-        later = full + name.removeprefix(short)
-        key, written = self._journal.earlier.entries[["key", "name"]][place].item()
-        possible = [one for one in (name, former, later) if one is not None and name_key(one) == written]
-        if not possible or self._journal.earlier.owner(possible[0]) != key:
+            name = self._name_now(source, place)
+            if name is None or earlier.named(name) != place:
+                return False
+        sizes = earlier.sizes(place)
+        if not earlier.entries["failed"][place] and sizes.keys() != set(self._formats):
             return False
-        formats = {"json"} & set(self._formats) if self._journal.earlier.entries["failed"][place] else self._formats
-        places = (name, former, later)
-        return any(all(self._path(one, format).exists() for format in formats) for one in places if one is not None)
+        return all(_size(self._path(name, format)) == size for format, size in sizes.items())
+
+    def _name_now(self, source: Source | Failure, place: int) -> str | None:
+        """The name of an earlier result's files, if it is one that the input has, had, or gets once another comes near it."""
+        name, former = self._names[source.index], self._former.get(source.index)
+        short, full = names_of(source.id)
+        written = int(self._journal.earlier.entries["name"][place])
+        possible = (name, former, full + name.removeprefix(short))
+        return next((one for one in possible if one is not None and name_key(one) == written), None)
 
     def _remember(self, index: int, place: int) -> None:
-        """Of an input that is done: what a later rename must know."""
-        if self._formats:
-            name = self._names[index]
-            failed, written = self._journal.earlier.entries[["failed", "name"]][place].item()
-            if failed:
-                self._textless.add(name)
-            if written not in (name_key(name), name_key(self._former.get(index, name))):
-                self._elsewhere.add(name)
+        """Note what a later rename must know of an input that is done; make up for one that has been."""
+        if not self._formats:
+            return
+        name, former = self._names[index], self._former.get(index)
+        failed, written = self._journal.earlier.entries[["failed", "name"]][place].item()
+        if failed:
+            self._textless.add(name)
+        self._note_finished(name)
+        if written == name_key(name):
+            return
+        if former is not None and written == name_key(former):
+            self._move(Rename(former, name), self._journal.earlier.sizes(place))
+        else:
+            self._elsewhere.add(name)
 
     def _forget(self, index: int) -> None:
         if self._formats:
@@ -215,14 +286,31 @@ class FolderOutput:
         self._ledger.settle(index)
 
     def write(self, result: Transcript | Failure) -> None:
-        """All formats of one result. On return they are with the operating system. Raises OSError where that fails."""
+        """Queue all formats of one result; they are on the disk soon after, and after `flush`.
+
+        Raises:
+            InTheWay: A file that no run wrote has the name of one of its files.
+            OSError: A file cannot be written. The same input may be written again afterwards, as a Failure.
+            OutputError: An earlier result could not be put in its place. The run cannot go on.
+        """
         item = result if isinstance(result, Failure) else result.audio
         expected = self._ledger[item.index]
         with self._guard:
             name = self._names[item.index] if self._formats else ""
+            files = self._write_files(name, result) if self._formats else []
+            try:
+                obsolete = self._obsolete(name, item.id, expected, files) if self._formats else []
+                row = self._render(result, "jsonl").encode() if self._rows is not None else b""
+                begin = self._committer.rows_end
+                sizes = {file.name.removeprefix(f"{name}."): file.size for file in files}
+                entry = _entry(result, expected, begin, begin + len(row), name)._replace(sizes=sizes)
+                self._committer.add(finished(entry, row, files, obsolete))
+            except BaseException:
+                discard_parts(self._directory, files)
+                raise
             if self._formats:
-                self._write_files(name, result, expected)
-            self._write_row(result, expected, name)
+                (self._textless.add if isinstance(result, Failure) else self._textless.discard)(name)
+                self._note_finished(name)
             self._forget(item.index)
         if expected.place is not None:
             self._journal.earlier.is_replaced[expected.place] = True
@@ -230,55 +318,142 @@ class FolderOutput:
         audio_s = 0.0 if isinstance(result, Failure) else result.audio.duration_s
         self._new = Totals(self._new.files + 1, self._new.failed + failed, self._new.audio_s + audio_s)
 
-    def _write_row(self, result: Transcript | Failure, expected: Expected, name: str) -> None:
-        begin, end = 0, 0
-        if self._rows is not None:
-            begin = self._rows.end
-            self._rows.append(self._render(result, "jsonl").encode())
-            end = self._rows.end
+    def _write_files(self, name: str, result: Transcript | Failure) -> list[File]:
+        """The temporary files. A Failure whose file is in the way goes without: its row and stderr tell of it."""
+        earlier = self._journal.earlier
+        listed = earlier.sizes(earlier.named(name))
+        files: list[File] = []
         try:
-            self._journal.append(_entry(result, expected, begin, end, name))
+            for format in self._formats:
+                content = self._render(result, format).encode()
+                if not content and isinstance(result, Failure):
+                    continue
+                path, part = self._path(name, format), self._unique(name, format)
+                try:
+                    self._check_settled(name, path, listed.get(format), content)
+                except InTheWay:
+                    if isinstance(result, Failure):
+                        continue
+                    raise
+                self._write_part(path.parent, part, content)
+                files.append(
+                    File(
+                        f"{name}.{format}",
+                        self._relative(part_of(part)),
+                        len(content),
+                        crc32(content),
+                        format in listed,
+                    )
+                )
         except BaseException:
-            if self._rows is not None:
-                self._rows.take_back(begin)
+            discard_parts(self._directory, files)
             raise
+        return files
 
-    def _write_files(self, name: str, result: Transcript | Failure, expected: Expected) -> None:
-        (self._textless.add if isinstance(result, Failure) else self._textless.discard)(name)
-        has_files, expected.may_have_files = expected.may_have_files, True
-        for format in self._formats:
-            path, text = self._path(name, format), self._render(result, format)
-            if text or isinstance(result, Transcript):
-                _write_whole(path, text.encode(), self._part(name, format))
-            elif (has_files or expected.place is not None or self._overwrite) and path.is_file():
-                path.unlink()
+    def _write_part(self, folder: Path, part: Path, content: bytes) -> None:
+        try:
+            self._committer.watch(folder)
+            write_part(part, content)
+        except FileNotFoundError:
+            folder.mkdir(parents=True, exist_ok=True)
+            self._committer.watch(folder)
+            write_part(part, content)
+
+    def _check_settled(self, name: str, path: Path, size: int | None, content: bytes) -> None:
+        """_check_replaceable, once a file that is being renamed to make room for this one is gone."""
+        try:
+            self._check_replaceable(path, size, content)
+        except InTheWay:
+            if not self._committer.is_waiting(name):
+                raise
+            self._committer.flush()
+            self._check_replaceable(path, size, content)
+
+    def _check_replaceable(self, path: Path, size: int | None, content: bytes) -> None:
+        """Raise InTheWay unless `path` is free, or is a file that the journal lists, with this size when it was written.
+
+        A listed file that someone edited since is kept beside, as `x.previous.srt`.
+        """
+        status = status_of(path)
+        if status is None:
+            return
+        if size is None or not stat.S_ISREG(status.st_mode):
+            raise InTheWay(path)
+        if _size(path) != size and not is_cut_or_blank(path, content):
+            keep_beside(path)
+
+    def _obsolete(self, name: str, id: str, expected: Expected, files: Sequence[File]) -> list[str]:
+        """Return listed files that the new result makes obsolete, under other names; no later result owns them."""
+        earlier, written = self._journal.earlier, {file.name for file in files}
+        found = []
+        places = {earlier.named(name): name}
+        if expected.place is not None and not earlier.is_taken[expected.place]:
+            places.setdefault(expected.place, self._journal.name_of(expected.place))
+        for place, former in places.items():
+            if place is None or earlier.named(former) != place:
+                continue
+            for format, size in earlier.sizes(place).items():
+                path = self._path(former, format)
+                if f"{former}.{format}" not in written and _size(path) is not None:
+                    self._check_replaceable(path, size, b"")
+                    found.append(f"{former}.{format}")
+            earlier.is_taken[place] = True
+        return found
 
     def _render(self, result: Transcript | Failure, format: str) -> str:
         return render(result, format, self._style.tokens, self._style.subtitles)
 
     def _rename(self, rename: Rename, index: int | None) -> None:
-        """`index` is None once the input is finished. Files of an input that had the name in another run stay."""
-        old, new = rename
-        if old in self._elsewhere:
+        """Make room for another input. `index` is None once the input is finished; the others' files are not there yet.
+
+        Files of an input that had the name in another run stay.
+        """
+        if rename.old in self._elsewhere:
             return
-        if index is not None and self._journal.earlier.owner(old) not in (None, self._ledger[index].key):
-            return
-        for format in self._formats:
-            if format == "json" or old not in self._textless:
-                with suppress(FileNotFoundError):  # nor need another shard's file be there
-                    os.replace(self._path(old, format), self._path(new, format))
-            for name in rename:
-                self._part(name, format).unlink(missing_ok=True)  # of a run that was killed
-        if old in self._textless:
-            self._textless.remove(old)
-            self._textless.add(new)
+        if index is None and (self._shard.count == 1 or name_key(rename.old) in self._finished):
+            formats = {"json"} & set(self._formats) if rename.old in self._textless else self._formats
+            self._move(rename, formats)
+        if rename.old in self._textless:
+            self._textless.remove(rename.old)
+            self._textless.add(rename.new)
+        for format in self._formats:  # temporary files of a run that was killed; this one has written neither name
+            for name in rename if index is not None else (rename.new,):
+                discard_part(self._unique(name, format))
+
+    def _move(self, rename: Rename, formats: Iterable[str]) -> None:
+        """Rename a finished input's files. They stay if a file is in the way."""
+        if self._committer.is_waiting(rename.old):
+            self._committer.flush()
+        formats = [format for format in formats if _size(self._path(rename.old, format)) is not None]
+        if formats and all(status_of(self._path(rename.new, format)) is None for format in formats):
+            self._committer.add(renamed(rename, formats))
+            self._note_finished(rename.new)
+
+    def _note_finished(self, name: str) -> None:
+        if self._shard.count > 1:
+            self._finished.add(name_key(name))
 
     def _path(self, name: str, format: str) -> Path:
         return self._directory / f"{name}.{format}"
 
-    def _part(self, name: str, format: str) -> Path:
-        """Until it is whole; a name of this shard's own, so that what a killed run left can be removed safely."""
-        return part_of(self._path(name, f"{format}{self._shard.suffix}"))
+    def _unique(self, name: str, format: str) -> Path:
+        """A name of this shard's own, so that a temporary file that a killed run left can be removed safely."""
+        return self._path(name, f"{format}{self._shard.suffix}")
+
+    def _relative(self, path: Path) -> str:
+        return os.path.relpath(path, self._directory)
+
+
+def _size(path: Path) -> int | None:
+    """Bytes as the journal keeps them; None for what is no regular file."""
+    status = status_of(path)
+    return min(status.st_size, NO_FILE - 1) if status is not None and stat.S_ISREG(status.st_mode) else None
+
+
+def _make_folder(folder: Path) -> None:
+    if not folder.is_dir():
+        folder.mkdir(parents=True, exist_ok=True)
+        sync_folder(folder.parent)
 
 
 def _entry(result: Transcript | Failure, expected: Expected, begin: int, end: int, name: str) -> Entry:
@@ -317,21 +492,37 @@ def _clear_away(paths: Paths) -> None:
 
 
 def _start_over(paths: Paths) -> None:
-    """Removes what an earlier run left; files of these names that no run wrote are somebody's, and stay."""
-    if paths.is_ours:
-        for path in (paths.swap, paths.journal, paths.rows, paths.report):
-            path.unlink(missing_ok=True)
-    elif paths.journal.exists():
-        paths.journal.rename(free_name(paths.journal, "previous"))
-    finish_tidying(paths)
+    """Remove what the journal lists, and the journal last; a kill or a power cut leaves it until all the rest is gone."""
+    if not paths.is_ours:
+        return
+    if paths.has_begun:
+        finish_tidying(paths)
+        redo(paths)
+        with closing(Barrier()) as barrier:
+            folders = _remove_listed(paths, barrier)
+            for path in (paths.rows, paths.report):
+                remove(path)
+            barrier.watch(paths.directory)
+            barrier.wait((), [paths.directory, *folders])
+    remove(paths.journal)
+    sync_folder(paths.directory)
 
 
-def _write_whole(path: Path, content: bytes, part: Path) -> None:
-    """Under the name `part`, in the same folder, first: a reader sees the old file, the new one, or none."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        part.write_bytes(content)
-        os.replace(part, path)
-    except BaseException:
-        part.unlink(missing_ok=True)
-        raise
+def _remove_listed(paths: Paths, barrier: Barrier) -> set[Path]:
+    """Remove the files that the journal lists; one that was edited is kept beside. Returns their folders."""
+    entries, new_names = entries_and_names(paths.journal)
+    earlier, folders = Earlier(entries), set()
+    for place, (entry, _) in enumerate(read_entries(paths.journal)):
+        name = new_names.get(place, entry.name)
+        if earlier.named(name) != place:
+            continue
+        for format, size in entry.sizes.items():
+            path = paths.directory / f"{name}.{format}"
+            found = _size(path)
+            if found is not None:
+                if found != min(size, NO_FILE - 1) and not is_cut_or_blank(path, b""):
+                    keep_beside(path)
+                barrier.watch(path.parent)
+                remove(path)
+                folders.add(path.parent)
+    return folders

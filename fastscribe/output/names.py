@@ -14,7 +14,9 @@ import re
 from collections.abc import Iterable
 from typing import NamedTuple
 
-_MAX_PART_BYTES = 200  # file systems allow 255; a number, the format's extension and unfinished.py's words come on top
+_MAX_PART_BYTES = (
+    200  # file systems allow 255; a number, the format's extension and the temporary name's words come on top
+)
 _MAX_FOLDER_BYTES = 1000
 _UNSAFE = re.compile(r"[\x00-\x1f\x7f\\]" if os.name == "posix" else r'[\x00-\x1f\x7f\\:*?"<>|]')
 _CUT = re.compile(r"(.*)@(\d+)", re.DOTALL)
@@ -26,10 +28,13 @@ class Rename(NamedTuple):
 
 
 class OutputNames:
-    """Hands out names without a format's extension. `reserved` are names that no input may have."""
+    """Hands out names without a format's extension. `reserved` are names that no input may have, nor a shard's of them."""
 
     def __init__(self, reserved: Iterable[str] = ()) -> None:
-        self._owners: dict[int, str] = {name_key(name): "" for name in reserved}  # name -> id; "": taken for good
+        self._owners: dict[int, str] = {}  # name -> id; "": taken for good
+        self._reserved = [
+            re.compile(re.escape(name) + r"(\.shard-\d+-of-\d+)?", re.ASCII | re.IGNORECASE) for name in reserved
+        ]
         self._repeats: dict[int, list[str]] = {}  # name -> the numbered names beside it, for ids that came again
         self._numbers: dict[int, int] = {}  # name -> the last number given out beside it
 
@@ -37,10 +42,10 @@ class OutputNames:
         """The name for the next input, and which earlier names change first to make room for it."""
         short, full = names_of(id)
         owner = self._owners.get(name_key(short))
-        if owner is None:
+        if owner is None and not self._is_reserved(short):
             self._owners[name_key(short)] = id
             return short, []
-        if owner == "":
+        if not owner:
             return self._take(full), []
         if name_key(names_of(owner)[1]) != name_key(full):
             return self._share(owner, full)
@@ -61,13 +66,16 @@ class OutputNames:
     def _take(self, base: str) -> str:
         """`base` or, where that is taken, the next free of base.2, base.3 .."""
         name, number = base, self._numbers.get(name_key(base), 1)
-        while name_key(name) in self._owners:
+        while name_key(name) in self._owners or self._is_reserved(name):
             number += 1
             name = f"{base}.{number}"
         if number > 1:
             self._numbers[name_key(base)] = number
         self._owners[name_key(name)] = ""
         return name
+
+    def _is_reserved(self, name: str) -> bool:
+        return any(pattern.fullmatch(name) for pattern in self._reserved)
 
 
 def names_of(id: str) -> tuple[str, str]:

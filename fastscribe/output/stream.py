@@ -41,6 +41,9 @@ class StreamOutput:
         for index in sorted(self._held):
             self._put(self._held.pop(index))
 
+    def flush(self) -> None:
+        """Each result is flushed as it is written."""
+
     def totals(self) -> None:
         """Nobody knows what else went to the stream."""
 

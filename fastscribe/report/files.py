@@ -3,26 +3,27 @@
 from __future__ import annotations
 
 import os
+import re
 import stat
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 
 from fastscribe.errors import OutputError, UsageError
-from fastscribe.unfinished import part_of
+from fastscribe.safe_files import InTheWay, discard_part, open_part, starts_with, write_atomic
 
-_START = b"<!doctype html"
+GENERATOR = '<meta name="generator" content="fastscribe">'
+_OURS = re.compile(rb"<!doctype html.*" + GENERATOR.encode(), re.DOTALL)
 
 
 def check_page(path: Path) -> Path:
     """check_place() for a page."""
-    return check_place("--report-html", path, _is_page, "page")
+    return check_place("--report-html", path, is_page, "page of fastscribe's")
 
 
 def check_place(option: str, path: Path, may_go: Callable[[Path], bool], kind: str) -> Path:
     """The file that `path` leads to, once it is clear that it can be written, so that nobody learns otherwise hours later.
 
-    `may_go` says of a file that is there whether it is of this `kind`, or empty. Raises UsageError.
+    `may_go` says of a file that is there whether it is of this `kind` and ours, or empty. Raises UsageError.
     """
     place = Path(os.path.realpath(path))
     try:
@@ -30,28 +31,27 @@ def check_place(option: str, path: Path, may_go: Callable[[Path], bool], kind: s
             raise UsageError(f"{option} {path}: there is something that is no file: name another place")
         if place.exists() and not may_go(place):
             raise UsageError(f"{option} {path}: there is a file that is no {kind}: name another place")
-        part = part_of(place)
-        part.open("ab").close()
-        part.unlink()
+        open_part(place).close()
+        discard_part(place)
     except OSError as error:
         raise UsageError(f"{option} {path}: cannot be written: {error.strerror or error}") from error
     return place
 
 
-def write_page(path: Path, text: str) -> None:
-    """Raises OutputError; then what was there before still is."""
-    part = part_of(path)
+def write_page(path: Path, text: str, may_go: Callable[[Path], bool] | None = None) -> None:
+    """Replace a file that may go, a page by default; on return it is on the disk.
+
+    Raises:
+        OutputError: Then what was there before still is.
+    """
     try:
-        part.write_text(text, encoding="utf-8")
-        os.replace(part, path)
+        if path.exists() and not (may_go or is_page)(path):
+            raise InTheWay(path)
+        write_atomic(path, text.encode())
     except OSError as error:
-        with suppress(OSError):
-            part.unlink()
         raise OutputError(str(path), error) from error
 
 
-def _is_page(path: Path) -> bool:
-    """Or empty; not a recording or a transcript that someone named by mistake."""
-    with path.open("rb") as file:
-        start = file.read(len(_START)).lower()
-    return start in (b"", _START)
+def is_page(path: Path) -> bool:
+    """Whether a file is a page of ours, or empty; not a recording, a transcript or someone's own page."""
+    return starts_with(path, _OURS)

@@ -14,6 +14,7 @@ from typing import Any, NewType
 
 from fastscribe.plain_text import escaped
 from fastscribe.report.figures import column, number
+from fastscribe.report.files import GENERATOR
 
 Html = NewType("Html", str)
 
@@ -47,7 +48,7 @@ def page(title: str, about: Sequence[str], status: str | None, body: Iterable[Ht
     facts = joined(Html(f"<li>{text(fact)}</li>") for fact in about if fact)
     badge = Html(f'<p class="status">{text(status)}</p>') if status else ""
     return (
-        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        f'<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n{GENERATOR}\n'
         f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         '<meta name="color-scheme" content="light dark">\n<meta name="referrer" content="no-referrer">\n'

@@ -2,27 +2,35 @@
 
 The first line is the fingerprint (fingerprint.py): all that decides results. Each other line has the input's `key` (which input
 it is), its `state` (size, time of change and manifest row: whether it is still the same), where its row lies in
-`transcripts.jsonl`, its `index` among the inputs and whether it failed. A later line of the same key takes the earlier
-one's place.
+`transcripts.jsonl`, its `index` among the inputs, whether it failed, and the name and the size of each of its files. A later
+line of the same key replaces the earlier one. A line `{"renamed", "to"}` says that finished files got another name.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from fastscribe.config import OUTPUT_FORMATS
 from fastscribe.errors import UsageError
-from fastscribe.output.names import name_key
+from fastscribe.output.names import Rename, name_key
+from fastscribe.regular_file import open_regular
+from fastscribe.safe_files import InTheWay, check_regular, is_regular, starts_with, status_of
 
-VERSION = 1
+VERSION = 2
+FILE_FORMATS = tuple(format for format in OUTPUT_FORMATS if format != "jsonl")
+NO_STATE = 0  # no input has it
+NO_FILE = (1 << 32) - 1  # in place of a size; larger files have the largest size below
 HEADER_KEY = "fastscribe_journal"
 HEADER_START = f'{{"{HEADER_KEY}":'.encode()
+BLOCK_START = b'{"fastscribe_block":'
+SWAP = b"fastscribe: both temporary files are complete\n"
 _JOURNAL_NAME = re.compile(r"journal(\.shard-\d+-of-\d+)?\.jsonl", re.ASCII)
 _BLOCK_ENTRIES = 4096
 _MOST = 1 << 63
@@ -37,7 +45,8 @@ ENTRY = np.dtype(
         ("audio_s", "f8"),
         ("for_list", "?"),
         ("name", "u8"),  # names.name_key of it; 0 where there are no files
-        ("line_end", "i8"),  # the byte after its line
+        ("sizes", "u4", (len(FILE_FORMATS),)),  # bytes of its file in each of FILE_FORMATS, or NO_FILE
+        ("line_end", "i8"),  # the byte after its line, and after the renames that follow it
     ]
 )
 
@@ -55,6 +64,7 @@ class Entry(NamedTuple):
         False  # it failed as part of a list of inputs (a bad row, a missing file), and was never a recording
     )
     name: str = ""  # of its files when it was written, without a format's extension; "" where there are none
+    sizes: Mapping[str, int] = {}  # bytes of its files by format
 
     def line(self) -> bytes:
         fields = {
@@ -67,8 +77,18 @@ class Entry(NamedTuple):
             "audio_s": round(self.audio_s, 3),
             "for_list": self.for_list,
             "name": self.name,
+            "bytes": dict(self.sizes),
         }
         return (json.dumps(fields) + "\n").encode()
+
+    def values(self, line_end: int = 0) -> tuple[Any, ...]:
+        """The entry as a row of an array of dtype ENTRY."""
+        sizes = [min(self.sizes[format], NO_FILE - 1) if format in self.sizes else NO_FILE for format in FILE_FORMATS]
+        return (*self[1:9], name_key(self.name) if self.name else 0, sizes, line_end)
+
+
+def rename_line(rename: Rename) -> bytes:
+    return (json.dumps({"renamed": rename.old, "to": rename.new}) + "\n").encode()
 
 
 @dataclass(frozen=True)
@@ -87,11 +107,16 @@ class Paths:
 
     @property
     def is_ours(self) -> bool:
-        """The journal is one."""
-        if not self.journal.is_file():
+        """The journal is one. An empty one is, too: nothing in it can be lost."""
+        if not is_regular(self.journal):
             return False
         line = first_line(self.journal)
         return line.startswith(HEADER_START) or HEADER_START.startswith(line.rstrip(b"\0"))
+
+    @property
+    def has_begun(self) -> bool:
+        """The journal's first line is whole; without it, it holds nothing."""
+        return self.is_ours and first_line(self.journal).endswith(b"\n")
 
     @property
     def num_shards(self) -> int:
@@ -115,14 +140,49 @@ class Paths:
 
     @property
     def swap(self) -> Path:
-        """The marker that both unfinished files are complete."""
+        """The marker that both temporary files are complete."""
         return self.directory / f".swap{self.suffix}"
+
+    @property
+    def block(self) -> Path:
+        """The recordings that are being added to journal and rows."""
+        return self.directory / f".block{self.suffix}"
+
+    def check(self, besides: Collection[Path] = ()) -> None:
+        """Raise UsageError if one of these names has anything that no run wrote, before anything is touched."""
+        own = (self.journal, self.rows, self.report, self.swap, self.block)
+        try:
+            check_regular(*own)
+            for path in own:
+                status = status_of(path) if path not in besides else None
+                if status is not None and status.st_size and not self._is_own(path):
+                    raise InTheWay(path)
+        except InTheWay as error:
+            raise in_the_way([str(error.filename)]) from None
+
+    def _is_own(self, path: Path) -> bool:
+        if path == self.journal or not self.has_begun:
+            return path == self.journal and self.is_ours
+        if path == self.rows:
+            return True
+        if path == self.block:  # written in place, so that a power cut may leave a beginning of it
+            return starts_with(path, re.compile(re.escape(BLOCK_START))) or BLOCK_START.startswith(first_line(path))
+        return starts_with(path, re.compile(rb'\{\s*"files":' if path == self.report else re.escape(SWAP)))
+
+
+def in_the_way(paths: Sequence[str]) -> UsageError:
+    """The error for files that no run wrote, where this one would write: it names the first."""
+    others = f" (and {len(paths) - 1} more)" if len(paths) > 1 else ""
+    return UsageError(
+        f"{paths[0]}{others}: no journal says that fastscribe wrote this file: move it away, or name another output folder"
+    )
 
 
 class Earlier:
     """The inputs that earlier runs finished. Read by several threads.
 
-    `places` are those of the lines that count, by key.
+    `places` are those of the lines that count, by key. A name's files are those of the last of these lines with the name,
+    and ours to replace, until `is_taken` says that this run has replaced or removed them.
     """
 
     def __init__(self, entries: np.ndarray) -> None:
@@ -130,7 +190,10 @@ class Earlier:
         self.is_met = np.zeros(len(entries), bool)  # that it is of one of this run's inputs
         self.is_replaced = np.zeros(len(entries), bool)  # that this run has done it again
         self._keys, self.places = _last_places(entries["key"])  # the last line of each key counts
-        self._names, self._name_places = _last_places(entries["name"])
+        self.is_taken = np.zeros(len(entries), bool)
+        live = np.sort(self.places)
+        self._names, at = _last_places(entries["name"][live])
+        self._name_places = live[at]
 
     def __len__(self) -> int:
         return len(self._keys)
@@ -139,10 +202,17 @@ class Earlier:
         """The place in `entries` of the line that counts for this input."""
         return _place_of(key, self._keys, self.places)
 
-    def owner(self, name: str) -> int | None:
-        """The key of the input whose files were the last to be written under this name."""
+    def named(self, name: str) -> int | None:
+        """The place of the line that says what lies under this name."""
         place = _place_of(name_key(name), self._names, self._name_places)
-        return None if place is None else int(self.entries["key"][place])
+        return None if place is None or self.is_taken[place] else place
+
+    def sizes(self, place: int | None) -> dict[str, int]:
+        """Bytes of the files that this line lists, by format."""
+        if place is None:
+            return {}
+        sizes = zip(FILE_FORMATS, self.entries["sizes"][place].tolist(), strict=True)
+        return {format: size for format, size in sizes if size != NO_FILE}
 
 
 def _last_places(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -160,13 +230,12 @@ def _place_of(value: int, values: np.ndarray, places: np.ndarray) -> int | None:
 
 def read_header(path: Path) -> Mapping[str, Any]:
     """The fingerprint. Raises UsageError for a file that is no journal of this version."""
-    with path.open("rb") as file:
-        line = file.readline()
+    line = first_line(path)
     try:
         header = json.loads(line)
         version, fingerprint = header[HEADER_KEY], header["fingerprint"]
     except (ValueError, TypeError, KeyError):
-        raise UsageError(f"{path}: is not a journal of fastscribe's; use another folder, or --overwrite") from None
+        raise UsageError(f"{path}: is not a journal of fastscribe's: move it away, or use another folder") from None
     if version != VERSION or not isinstance(fingerprint, dict):
         raise UsageError(
             f"{path}: was written by another version of fastscribe (format {version}, this one has {VERSION}); "
@@ -176,26 +245,77 @@ def read_header(path: Path) -> Mapping[str, Any]:
 
 
 def entries_of(path: Path) -> np.ndarray:
-    """All entries, gathered in blocks: a million tuples at once would take ten times the memory."""
-    blocks, block = [np.zeros(0, ENTRY)], []
-    for entry, line_end in read_entries(path):
-        block.append((*entry[1:-1], name_key(entry.name) if entry.name else 0, line_end))
+    """All entries, with the names that their files have now."""
+    return entries_and_names(path)[0]
+
+
+def entries_and_names(path: Path) -> tuple[np.ndarray, dict[int, str]]:
+    """All entries, and the new names of those whose files were renamed, by place.
+
+    Gathered in blocks: a million tuples at once would take ten times the memory.
+    """
+    blocks, num_entries = [np.zeros(0, ENTRY)], 0
+    block: list[tuple[Any, ...]] = []
+    renames: list[tuple[int, Rename]] = []
+    for line, line_end in read_lines(path):
+        if isinstance(line, Rename):
+            renames.append((num_entries, line))
+            if block:
+                block[-1] = (*block[-1][:-1], line_end)
+            else:
+                blocks[-1]["line_end"][-1:] = line_end
+            continue
+        num_entries += 1
+        block.append(line.values(line_end))
         if len(block) == _BLOCK_ENTRIES:
             blocks.append(np.array(block, ENTRY))
             block = []
-    return np.concatenate([*blocks, np.array(block, ENTRY)])
+    entries = np.concatenate([*blocks, np.array(block, ENTRY)])
+    return entries, _apply(renames, entries["name"])
+
+
+def _apply(renames: Sequence[tuple[int, Rename]], names: np.ndarray) -> dict[int, str]:
+    """Give entries the names that their files have now. A rename comes with the number of entries before it."""
+    olds = np.array([name_key(rename.old) for _, rename in renames], np.uint64)
+    places = iter(np.flatnonzero(np.isin(names, olds)).tolist())
+    place = next(places, len(names))
+    last: dict[int, int] = {}
+    found: dict[int, str] = {}
+    for num_before, rename in renames:
+        while place < num_before:
+            last[int(names[place])] = place
+            place = next(places, len(names))
+        renamed = last.pop(name_key(rename.old), None)
+        if renamed is not None:
+            found[renamed] = rename.new
+            names[renamed] = last_key = name_key(rename.new)
+            last[last_key] = renamed
+    return found
 
 
 def read_entries(path: Path) -> Iterator[tuple[Entry, int]]:
-    """Entries with the byte after their line, up to the first line that is not whole."""
-    with path.open("rb") as file:
+    """Entries with the byte after their line, up to the first line that is not whole. Their names are as first written."""
+    return ((line, line_end) for line, line_end in read_lines(path) if isinstance(line, Entry))
+
+
+def read_lines(path: Path) -> Iterator[tuple[Entry | Rename, int]]:
+    """Entries and renames with the byte after their line, up to the first line that is not whole."""
+    with open_regular(path) as file:
         at = len(file.readline())
         for line in file:
             at += len(line)
-            entry = parse_entry(line)
-            if entry is None:
+            parsed = parse_entry(line) or parse_rename(line)
+            if parsed is None:
                 return
-            yield entry, at
+            yield parsed, at
+
+
+def parse_rename(line: bytes) -> Rename | None:
+    try:
+        fields = json.loads(line)
+        return Rename(str(fields["renamed"]), str(fields["to"])) if line.endswith(b"\n") else None
+    except (ValueError, TypeError, KeyError):
+        return None
 
 
 def parse_entry(line: bytes) -> Entry | None:
@@ -207,10 +327,11 @@ def parse_entry(line: bytes) -> Entry | None:
         key, state = int(fields["key"], 16), int(fields["state"], 16)
         order, audio_s = int(fields["index"]), float(fields["audio_s"])
         id, name, for_list = str(fields["id"]), str(fields["name"]), fields["for_list"] is True
-        entry = Entry(id, key, state, int(begin), int(end), order, failed, audio_s, for_list, name)
-    except (ValueError, TypeError, KeyError, OverflowError):
+        sizes = {format: int(size) for format, size in fields["bytes"].items() if format in FILE_FORMATS}
+        entry = Entry(id, key, state, int(begin), int(end), order, failed, audio_s, for_list, name, sizes)
+    except (ValueError, TypeError, KeyError, OverflowError, AttributeError):
         return None
-    in_range = 0 <= entry.begin <= entry.end < _MOST and 0 <= order < _MOST
+    in_range = 0 <= entry.begin <= entry.end < _MOST and 0 <= order < _MOST and min(sizes.values(), default=0) >= 0
     return entry if in_range and max(key, state) < 1 << 64 and min(key, state) >= 0 else None
 
 
@@ -224,15 +345,6 @@ def is_row(row: bytes) -> bool:
     return row.startswith(b"{") and row.find(b"\n") == len(row) - 1
 
 
-def free_name(path: Path, what: str) -> Path:
-    """The first of x.what.jsonl, x.what.2.jsonl .. that is not taken."""
-    number, name = 1, path.with_suffix(f".{what}{path.suffix}")
-    while name.exists():
-        number += 1
-        name = path.with_suffix(f".{what}.{number}{path.suffix}")
-    return name
-
-
 def first_line(path: Path) -> bytes:
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         return file.readline()

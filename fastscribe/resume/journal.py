@@ -1,105 +1,66 @@
-"""What is finished in an output folder: one line an input in `journal.jsonl`, written after the input's outputs."""
+"""What is finished in an output folder: one line an input in `journal.jsonl`, written once the input's outputs are durable."""
 
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
-from io import FileIO
 from typing import Any
 
 import numpy as np
 
 from fastscribe.errors import UsageError
+from fastscribe.output.names import name_key
+from fastscribe.regular_file import open_regular
+from fastscribe.resume.commit import Appender, redo
 from fastscribe.resume.entries import (
     ENTRY,
     HEADER_KEY,
-    HEADER_START,
     VERSION,
     Earlier,
-    Entry,
     Paths,
-    first_line,
+    entries_and_names,
+    parse_entry,
     read_header,
 )
 from fastscribe.resume.repair import repair, sound_entries
-from fastscribe.resume.tidy import sync
-from fastscribe.unfinished import part_of
+from fastscribe.safe_files import open_append, write_atomic
 
 
 class Journal:
-    """Appends entries. Made by `begin` or `resume`, below."""
+    """An open journal. Made by `begin` or `resume`, below."""
 
-    def __init__(self, paths: Paths, file: FileIO, earlier: Earlier) -> None:
+    def __init__(self, paths: Paths, earlier: Earlier) -> None:
         self.paths = paths
         self.earlier = earlier
-        self._file = Appender(file)
+        self.file = Appender(open_append(paths.journal), paths.journal)
 
-    def append(self, entry: Entry) -> None:
-        self._file.append(entry.line())
-
-    def close(self) -> None:
-        self._file.close()
-
-
-class Appender:
-    """A file that only this process appends to, a whole line at a time."""
-
-    def __init__(self, file: FileIO) -> None:
-        self._file = file
-        self.end = file.seek(0, os.SEEK_END)
-        self._identity = _identity(os.fstat(file.fileno()))
-
-    def append(self, line: bytes) -> None:
-        """A line that did not fit on the disk is taken back, so that the next one starts on a line of its own.
-
-        Raises OSError, too, where the file is no longer there under its name, or not as long as it was left: writing on
-        would lose everything.
-        """
-        status = os.stat(self._file.name)
-        if self._identity != _identity(status) or status.st_size != self.end:
-            raise OSError(None, "it was changed by someone else while the run was writing to it", self._file.name)
-        try:
-            written = self._file.write(line) or 0
-            while written < len(line):
-                written += self._file.write(line[written:]) or 0
-        except BaseException:
-            self.take_back(self.end)
-            raise
-        self.end += len(line)
-
-    def take_back(self, end: int) -> None:
-        self._file.truncate(end)
-        self.end = end
+    def name_of(self, place: int) -> str:
+        """The name of an earlier result's files, "" if there are none."""
+        ends, names = self.earlier.entries["line_end"], self.earlier.entries["name"]
+        with open_regular(self.paths.journal) as file:
+            file.seek(int(ends[place - 1]) if place else len(file.readline()))
+            entry = parse_entry(file.readline())
+        assert entry is not None
+        if names[place] and name_key(entry.name) != names[place]:  # few have been renamed
+            return entries_and_names(self.paths.journal)[1][place]
+        return entry.name
 
     def close(self) -> None:
-        """With all of it on the disk."""
-        try:
-            os.fsync(self._file.fileno())
-        finally:
-            self._file.close()
-
-
-def _identity(status: os.stat_result) -> tuple[int, int]:
-    return status.st_dev, status.st_ino
+        self.file.close()
 
 
 def begin(paths: Paths, fingerprint: Mapping[str, Any]) -> Journal:
     """An empty journal; there must be none."""
     header = json.dumps({HEADER_KEY: VERSION, "fingerprint": fingerprint}, ensure_ascii=False) + "\n"
-    part = part_of(paths.journal)
-    with part.open("w", encoding="utf-8") as file:
-        file.write(header)
-        sync(file)
-    os.replace(part, paths.journal)
-    return Journal(paths, paths.journal.open("ab", buffering=0), Earlier(np.zeros(0, ENTRY)))
+    write_atomic(paths.journal, header.encode())
+    return Journal(paths, Earlier(np.zeros(0, ENTRY)))
 
 
 def resume(paths: Paths, fingerprint: Mapping[str, Any]) -> Journal:
     """The journal that is there, repaired, after finish_tidying. Raises UsageError where it is another kind of run's."""
     _check_fingerprint(paths, fingerprint)
-    entries = repair(paths)
-    return Journal(paths, paths.journal.open("ab", buffering=0), Earlier(entries))
+    redo(paths)
+    return Journal(paths, Earlier(repair(paths)))
 
 
 def peek(paths: Paths, fingerprint: Mapping[str, Any]) -> Earlier:
@@ -107,15 +68,6 @@ def peek(paths: Paths, fingerprint: Mapping[str, Any]) -> Earlier:
     _check_fingerprint(paths, fingerprint)
     entries, num_kept = sound_entries(paths)
     return Earlier(entries[:num_kept])
-
-
-def has_begun(paths: Paths) -> bool:
-    """There is a journal. One whose first line a power failure left half written, or empty, holds nothing and is none."""
-    if not paths.journal.exists():
-        return False
-    line = first_line(paths.journal)
-    start = line.rstrip(b"\0")
-    return line.endswith(b"\n") or not (start.startswith(HEADER_START) or HEADER_START.startswith(start))
 
 
 def _check_fingerprint(paths: Paths, fingerprint: Mapping[str, Any]) -> None:

@@ -1,15 +1,15 @@
 """The results of shards, in one or several folders, as one: `transcripts.jsonl` and `report.json`.
 
 What a shard has done is what its journal says. A shard is complete when its report is there, which a run writes last.
-Results that were put together before are replaced; a `transcripts.jsonl` from elsewhere is moved out of the way.
+Results that were put together before are replaced; a `transcripts.jsonl` or `report.json` from elsewhere is an error.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -17,20 +17,25 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from fastscribe.errors import UsageError
-from fastscribe.resume.entries import (
-    Paths,
-    entries_of,
-    free_name,
-    is_row,
-    live_places,
-    read_header,
-)
+from fastscribe.regular_file import read_regular
+from fastscribe.resume.entries import Paths, entries_of, in_the_way, is_row, live_places, read_header
 from fastscribe.resume.shards import Shard
-from fastscribe.unfinished import part_of
+from fastscribe.safe_files import (
+    discard_part,
+    is_regular,
+    open_part,
+    part_of,
+    put_in_place,
+    status_of,
+    sync_folder,
+    sync_path,
+    write_part,
+)
 
 _NEEDED = {"audio_s", "wall_s", "padded_frames", "real_frames", "gaps", "gap_s", "stage_s", "usd_per_hour"}
 _NEEDED |= {"recovered_words", "recovered_s"}
 _NEEDED |= {"peak_bytes", "device", "dtype"}
+_MOST_REPORT_BYTES = 1 << 24
 _JOURNAL = re.compile(r"journal\.shard-(\d+)-of-(\d+)\.jsonl", re.ASCII)
 
 
@@ -66,7 +71,7 @@ def merge(folders: Sequence[Path], destination: Path, ordered: bool) -> Merged:
     """Writes both files to `destination`, each whole or not at all, and says what is missing.
 
     With `ordered` the rows are in the order of the inputs, else shard by shard. Raises UsageError where there are no
-    shards, or not of one run; OSError.
+    shards, or not of one run, or where a file that no merge wrote is in the way; OSError.
     """
     found = _find(folders)
     _check_same_run(found)
@@ -75,22 +80,45 @@ def merge(folders: Sequence[Path], destination: Path, ordered: bool) -> Merged:
     merged = Merged(found[0].shard.count, tuple(found))
     destination.mkdir(parents=True, exist_ok=True)
     rows, report = destination / "transcripts.jsonl", destination / "report.json"
-    if any(result.paths.rows.exists() for result in found):
-        _keep_others(rows, report)
-        _write_rows(merged, rows, ordered)
-    part = part_of(report)
-    part.write_text(json.dumps(joined_report(merged), indent=2) + "\n", encoding="utf-8")
-    os.replace(part, report)
+    ours = merged_files(destination)
+    foreign = [str(path) for path in (rows, report) if status_of(path) is not None and path not in ours]
+    if foreign:
+        raise in_the_way(foreign)
+    has_rows = any(result.paths.rows.exists() for result in found)
+    try:
+        if has_rows:
+            _write_rows(merged, rows, ordered)
+        num_bytes = part_of(rows).stat().st_size if has_rows else None
+        write_part(report, (json.dumps(joined_report(merged) | {"rows_bytes": num_bytes}, indent=2) + "\n").encode())
+        for path in (report, rows) if has_rows else (report,):
+            sync_path(part_of(path))
+        put_in_place(report)
+        sync_folder(destination)  # from here on the report says that the rows are ours
+        if has_rows:
+            put_in_place(rows)
+        sync_folder(destination)
+    except BaseException:
+        discard_part(report)
+        discard_part(rows)
+        raise
     return merged
 
 
-def _keep_others(rows: Path, report: Path) -> None:
+def merged_files(folder: Path) -> list[Path]:
+    """Rows and report that an earlier merge put there: the report says so, and how long the rows are.
+
+    A merge that stopped between the two has left the new rows under their temporary name.
+    """
+    rows, report = folder / "transcripts.jsonl", folder / "report.json"
+    if not is_regular(report):
+        return []
     try:
-        is_ours = "shards" in json.loads(report.read_text(encoding="utf-8"))
-    except (OSError, ValueError, TypeError):
-        is_ours = False
-    if rows.exists() and not is_ours:
-        rows.rename(free_name(rows, "previous"))
+        stored = json.loads(read_regular(report, _MOST_REPORT_BYTES))
+        num_bytes = stored["rows_bytes"] if "shards" in stored else None
+    except (OSError, ValueError, TypeError, KeyError):
+        return []
+    are_ours = any(is_regular(path) and path.stat().st_size == num_bytes for path in (rows, part_of(rows)))
+    return [report, rows] if are_ours else [report]
 
 
 def _find(folders: Sequence[Path]) -> list[ShardResult]:
@@ -141,20 +169,16 @@ def _write_rows(merged: Merged, path: Path, ordered: bool) -> None:
     shards = np.repeat(np.arange(len(merged.results)), [len(result.entries) for result in merged.results])
     entries = np.concatenate([result.entries for result in merged.results])
     places = np.argsort(entries["order"], kind="stable") if ordered else np.arange(len(entries))
-    files = [result.paths.rows.open("rb") if result.paths.rows.exists() else None for result in merged.results]
-    part = part_of(path)
-    try:
-        with part.open("wb") as rows:
-            for place in places.tolist():
-                file, (begin, end) = files[shards[place]], entries[["begin", "end"]][place]
-                if end > begin:
-                    rows.write(_row(file, begin, end, merged.results[shards[place]].paths.rows))
-        os.replace(part, path)
-    finally:
-        part.unlink(missing_ok=True)
-        for file in files:
-            if file is not None:
-                file.close()
+    with ExitStack() as opened:
+        files = [
+            opened.enter_context(result.paths.rows.open("rb")) if result.paths.rows.exists() else None
+            for result in merged.results
+        ]
+        rows = opened.enter_context(open_part(path))
+        for place in places.tolist():
+            file, (begin, end) = files[shards[place]], entries[["begin", "end"]][place]
+            if end > begin:
+                rows.write(_row(file, begin, end, merged.results[shards[place]].paths.rows))
 
 
 def _row(file: BinaryIO | None, begin: int, end: int, path: Path) -> bytes:

@@ -1,7 +1,8 @@
-"""A folder after a kill, put right: at most a last line or a last row is half there, and nothing else may be lost.
+"""Cuts rows and journal back to the last line that is whole and has its row, so that an input is finished or done again.
 
-Rows and journal are cut back to the last line that is whole and whose row is there, so an input is either finished or will
-be done again. What no kill of ours can have left is somebody's work and kept beside.
+After a kill or a power cut there is nothing to cut: commit.py's `redo` has finished or taken back what was under way. This is
+for files that someone edited, and for disks that lose what they have synced. Rows that the journal does not know, and that no
+kill can have left, are kept in a file beside.
 """
 
 from __future__ import annotations
@@ -9,30 +10,50 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
 import numpy as np
 
 from fastscribe.errors import UsageError
-from fastscribe.resume.entries import Paths, entries_of, first_line, free_name, is_row
-from fastscribe.resume.tidy import CHANGED, sync
+from fastscribe.output.names import Rename
+from fastscribe.resume.entries import NO_STATE, Paths, entries_of, first_line, is_row, read_lines, rename_line
+from fastscribe.resume.tidy import CHANGED
+from fastscribe.safe_files import free_name, open_new, sync, write_atomic
 
 _COPY_BYTES = 1 << 20
 _MOST_TORN = 1000  # rows at the end of a file that a power failure may have left empty
 
 
 def repair(paths: Paths) -> np.ndarray:
-    """Cuts journal and rows back to the last input that both have whole; returns the entries that stay."""
+    """Cuts journal and rows back to the last input that both have whole; returns the entries that stay.
+
+    Entries without their row stay as owners of their files, which the run may replace, and match no input's state.
+    """
     entries, num_kept = sound_entries(paths)
     rows_size = _size(paths.rows)
     rows_end = int(entries["end"][:num_kept].max(initial=0))
     if rows_size > rows_end:
         _cut(paths.rows, rows_end, is_unlisted=num_kept == len(entries))
-    journal_end = int(entries["line_end"][num_kept - 1]) if num_kept else len(first_line(paths.journal))
+    if num_kept < len(entries):
+        write_atomic(paths.journal, b"".join(_without_rows(paths.journal, num_kept)))
+        return entries_of(paths.journal)
+    journal_end = int(entries["line_end"][-1]) if num_kept else len(first_line(paths.journal))
     if paths.journal.stat().st_size > journal_end:
         os.truncate(paths.journal, journal_end)
-    return entries[:num_kept]
+    return entries
+
+
+def _without_rows(journal: Path, num_kept: int) -> Iterator[bytes]:
+    """The journal's lines, those after the first entries without place and state."""
+    yield first_line(journal)
+    for line, _ in read_lines(journal):
+        if isinstance(line, Rename):
+            yield rename_line(line)
+            continue
+        num_kept -= 1
+        yield (line if num_kept >= 0 else line._replace(begin=0, end=0, state=NO_STATE)).line()
 
 
 def sound_entries(paths: Paths) -> tuple[np.ndarray, int]:
@@ -68,7 +89,7 @@ def _cut(path: Path, end: int, is_unlisted: bool) -> None:
         file.seek(end)
         if not (is_unlisted and _is_killed_runs(file.readline(), file)):
             file.seek(end)
-            with free_name(path, "cut-off").open("xb") as kept:
+            with open_new(free_name(path, "cut-off")) as kept:
                 shutil.copyfileobj(file, kept, _COPY_BYTES)
                 sync(kept)
     os.truncate(path, end)

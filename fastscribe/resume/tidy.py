@@ -6,15 +6,14 @@ leaves the old ones or what it takes to finish.
 
 from __future__ import annotations
 
-import os
+from collections.abc import Mapping
 from contextlib import nullcontext
-from typing import IO, Any
 
 import numpy as np
 
-from fastscribe.errors import UsageError
-from fastscribe.resume.entries import Paths, entries_of, first_line, is_row, live_places, parse_entry
-from fastscribe.unfinished import part_of
+from fastscribe.errors import OutputError, UsageError
+from fastscribe.resume.entries import SWAP, Paths, entries_and_names, first_line, is_row, live_places, parse_entry
+from fastscribe.safe_files import open_part, part_of, put_in_place, remove, status_of, sync, sync_folder, write_atomic
 
 CHANGED = "was changed since the last run; use another folder, or --overwrite"
 
@@ -25,7 +24,7 @@ def tidy(paths: Paths, ordered: bool, order: np.ndarray, is_dropped: np.ndarray)
     The journal must be closed. `order` is that of its first lines' inputs, which may no longer be what the lines say;
     `is_dropped` says of the same lines which are to go, too.
     """
-    entries = entries_of(paths.journal)
+    entries, new_names = entries_and_names(paths.journal)
     written_order = entries["order"].copy()
     entries["order"][: len(order)] = order
     places = live_places(entries)
@@ -35,18 +34,27 @@ def tidy(paths: Paths, ordered: bool, order: np.ndarray, is_dropped: np.ndarray)
     is_right = len(places) == len(entries) and bool((np.diff(places) > 0).all())
     if is_right and not (ordered and (entries["order"] != written_order).any()):
         return
-    _write_parts(paths, entries, places)
-    paths.swap.touch()
-    finish_tidying(paths)
+    try:
+        _write_parts(paths, entries, places, new_names)
+        sync_folder(paths.directory)
+        write_atomic(paths.swap, SWAP)
+    except OSError as error:
+        for path in (paths.swap, part_of(paths.rows), part_of(paths.journal)):
+            remove(path)
+        raise OutputError(str(paths.rows), error) from error
+    try:
+        finish_tidying(paths)
+    except OSError as error:
+        raise OutputError(str(paths.rows), error) from error
 
 
-def _write_parts(paths: Paths, entries: np.ndarray, places: np.ndarray) -> None:
+def _write_parts(paths: Paths, entries: np.ndarray, places: np.ndarray, new_names: Mapping[int, str]) -> None:
     starts = [len(first_line(paths.journal)), *entries["line_end"].tolist()]
     with (
         paths.rows.open("rb") if paths.rows.exists() else nullcontext() as rows,
         paths.journal.open("rb") as journal,
-        part_of(paths.journal).open("wb") as new_journal,
-        part_of(paths.rows).open("wb") as new_rows,
+        open_part(paths.journal) as new_journal,
+        open_part(paths.rows) as new_rows,
     ):
         new_journal.write(journal.readline())
         for place in places.tolist():
@@ -60,28 +68,24 @@ def _write_parts(paths: Paths, entries: np.ndarray, places: np.ndarray) -> None:
                 if not is_row(row):
                     raise UsageError(f"{paths.rows}: {CHANGED}")
                 new_rows.write(row)
-            moved = entry._replace(begin=begin, end=new_rows.tell(), order=int(entries["order"][place]))
-            new_journal.write(moved.line())
+            order, name = int(entries["order"][place]), new_names.get(place, entry.name)
+            new_journal.write(entry._replace(begin=begin, end=new_rows.tell(), order=order, name=name).line())
         sync(new_rows)
         sync(new_journal)
     if rows is None:
-        part_of(paths.rows).unlink()
+        remove(part_of(paths.rows))
 
 
 def finish_tidying(paths: Paths) -> None:
     """After a kill in the middle of it: completes it where both new files are there, forgets it where they are not."""
-    complete = paths.swap.exists()
+    complete = status_of(paths.swap) is not None
     for path in (paths.rows, paths.journal):
-        part = part_of(path)
-        if part.exists():
+        if status_of(part_of(path)) is not None:
             if complete:
-                os.replace(part, path)
+                put_in_place(path)
             else:
-                part.unlink()
-    paths.swap.unlink(missing_ok=True)
-
-
-def sync(file: IO[Any]) -> None:
-    """Onto the disk, so that not even a power failure leaves a name without what it stands for."""
-    file.flush()
-    os.fsync(file.fileno())
+                remove(part_of(path))
+    if complete:
+        sync_folder(paths.directory)  # or a power cut could keep the marker's removal and lose a rename
+        remove(paths.swap)
+        sync_folder(paths.directory)

@@ -8,14 +8,13 @@ is, and how running out shows (torch.OutOfMemoryError, a limit), is the caller's
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from fastscribe.errors import OutputError, UsageError
 from fastscribe.regular_file import read_regular
+from fastscribe.safe_files import write_atomic
 from fastscribe.training.buckets import Bucket
 
 # True where a batch of so many rows, each as long and with as many tokens as the bucket allows, trains.
@@ -96,14 +95,10 @@ def write_batch_sizes(
     path: Path, holds_for: Mapping[str, Any], buckets: Sequence[Bucket], batch_sizes: Sequence[int]
 ) -> None:
     """Whole or not at all. Raises OutputError."""
-    part = path.with_name(f"{path.name}.{os.getpid()}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        part.write_text(json.dumps(_table(holds_for, buckets, batch_sizes), indent=1) + "\n", encoding="utf-8")
-        os.replace(part, path)
+        write_atomic(path, (json.dumps(_table(holds_for, buckets, batch_sizes), indent=1) + "\n").encode())
     except OSError as error:
-        with suppress(OSError):
-            part.unlink()
         raise OutputError(str(path), error) from error
 
 

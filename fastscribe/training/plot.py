@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from fastscribe.safe_files import InTheWay, starts_with, write_atomic
+
+_OURS = re.compile(rb"\x89PNG\r\n\x1a\n.*Software\0fastscribe", re.DOTALL)
 _LOSSES = ("loss", "transducer", "ctc")
 
 
@@ -30,7 +34,19 @@ def plot_log(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
             errors.plot(*zip(*points, strict=True), label=label, marker=".")
     errors.set(xlabel="step", ylabel="word error rate, %", ylim=(0, None))
     _legend(errors)
-    FigureCanvasAgg(figure).print_png(str(path))
+    write_plot(FigureCanvasAgg(figure), path)
+
+
+def write_plot(canvas: Any, path: Path) -> None:
+    """Replace a picture of ours. Raises InTheWay for somebody's own, OSError."""
+    if path.exists() and not is_plot(path):
+        raise InTheWay(path)
+    write_atomic(path, lambda file: canvas.print_png(file, metadata={"Software": "fastscribe"}))
+
+
+def is_plot(path: Path) -> bool:
+    """Whether a file is a picture that fastscribe drew, or empty."""
+    return path.is_file() and starts_with(path, _OURS)
 
 
 def _legend(axes: Any) -> None:

@@ -7,19 +7,36 @@ generators seeded by its own number. `train.jsonl` is the log: a line every few 
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from fastscribe.checkpoint import Checkpoint, native
+from fastscribe.checkpoint.model_folder import new_model, remove_model
 from fastscribe.errors import OutputError, UsageError
 from fastscribe.resume.folder_lock import FolderLock
-from fastscribe.unfinished import part_of
+from fastscribe.safe_files import (
+    is_regular,
+    open_append,
+    part_of,
+    remove,
+    starts_with,
+    status_of,
+    sync_folder,
+    sync_path,
+    write_atomic,
+)
+from fastscribe.training.plot import is_plot
 
 FORMAT_VERSION = 3
+_STATE_START = re.compile(rb"PK\x03\x04.*format_version", re.DOTALL)  # torch.save's archive, and our first key
+_MODEL_SUFFIXES = (".json", ".safetensors", ".model", ".gz")
+_LOG_START = b'{"step": '
+_MODEL_START = re.compile(rb'\{\s*"format": "fastscribe"')
+_TABLE_START = re.compile(rb'\{\s*"format_version": ')
 
 
 class RunFolder:
@@ -39,17 +56,56 @@ class RunFolder:
         except OSError as error:
             raise OutputError(str(self.path), error) from error
 
-    def clear(self) -> None:
-        """Removes what a run wrote, and nothing else. Raises OutputError."""
+    def check(self) -> None:
+        """Raise UsageError if a file or folder that no training run wrote has the name of one that this run writes."""
+        foreign = [str(path) for path, is_ours in self._written() if status_of(path) is not None and not is_ours(path)]
+        if foreign:
+            others = f" (and {len(foreign) - 1} more)" if len(foreign) > 1 else ""
+            raise UsageError(
+                f"{foreign[0]}{others}: no training run wrote this: move it away, or name another folder with --output-dir"
+            )
+
+    def recover(self) -> None:
+        """Give a model its name back, if the last run stopped between taking it and giving it to the next one.
+
+        Raises:
+            OutputError: The folder cannot be written.
+        """
         try:
             for folder in (self.best, self.last):
-                for each in (folder, part_of(folder), _former(folder)):
-                    _remove(each)
-            written = (self.state, part_of(self.state), self.log, part_of(self.log), self.plot)
-            for path in (*written, *self.path.glob("batch_sizes*.json"), *self.path.glob("batch_sizes*.json.*.part")):
-                path.unlink(missing_ok=True)
+                if status_of(folder) is None and _is_model(_former(folder)):
+                    _former(folder).rename(folder)
+                    sync_folder(self.path)
         except OSError as error:
             raise OutputError(str(self.path), error) from error
+
+    def clear(self) -> None:
+        """Removes what a run wrote, and nothing else. Raises UsageError as `check` does, OutputError."""
+        self.check()
+        try:
+            for folder in (self.best, self.last):
+                for each in (part_of(folder), _former(folder)):
+                    remove_model(each)
+                for path in folder.glob("*"):
+                    if path.suffix in _MODEL_SUFFIXES:
+                        remove(path)
+                if folder.is_dir() and not any(folder.iterdir()):
+                    folder.rmdir()
+            remove(self.state)  # first: with models and no state, a run says so and stops
+            for path in (part_of(self.state), self.log, part_of(self.log), self.plot, *self._tables()):
+                remove(path)
+            sync_folder(self.path)
+        except OSError as error:
+            raise OutputError(str(self.path), error) from error
+
+    def _tables(self) -> list[Path]:
+        return [*self.path.glob("batch_sizes*.json"), *self.path.glob(".batch_sizes*.json.fastscribe.part")]
+
+    def _written(self) -> list[tuple[Path, Callable[[Path], bool]]]:
+        """Each path that a run writes, with the check that a run wrote it."""
+        models, tables = (self.best, self.last), self._tables()
+        files = [(self.state, _is_state), (self.log, _is_log), (self.plot, _is_plot)]
+        return [*files, *((path, _is_model) for path in models), *((path, _is_table) for path in tables)]
 
     def refuse_models(self) -> None:
         """Of a run whose state is gone, or of none: a run that starts here would replace them. Raises UsageError."""
@@ -59,15 +115,13 @@ class RunFolder:
             )
 
     def save_state(self, values: Mapping[str, Any]) -> None:
-        part = part_of(self.state)
+        """Replace the state; it, and the log up to here, are durable on return. Raises OutputError."""
         try:
-            with part.open("wb") as file:
-                torch.save({"format_version": FORMAT_VERSION, **values}, file)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(part, self.state)
+            if is_regular(self.log):
+                sync_path(self.log)
+                sync_folder(self.path)
+            write_atomic(self.state, lambda file: torch.save({"format_version": FORMAT_VERSION, **values}, file))
         except (OSError, RuntimeError) as error:  # torch makes RuntimeErrors of a full disk
-            part.unlink(missing_ok=True)
             problem = error if isinstance(error, OSError) else OSError(str(error).splitlines()[0])
             raise OutputError(str(self.state), problem) from error
 
@@ -86,23 +140,26 @@ class RunFolder:
 
     def save_model(self, folder: Path, checkpoint: Checkpoint, dtype: torch.dtype) -> None:
         """A folder that replaces the former one in one step, or nearly: what is there is always a whole one."""
-        new, old = part_of(folder), _former(folder)
-        _remove(new)
+        old = _former(folder)
         try:
-            native.write(checkpoint, new, dtype)
-            _settle(new)
-            _remove(old)
+            with new_model(folder) as new:
+                native.write(checkpoint, new, dtype)
+            remove_model(old)
             if folder.exists():
                 folder.rename(old)
-            new.rename(folder)
-            _remove(old)
+            part_of(folder).rename(folder)
+            for path in old.glob("*"):
+                if path.suffix not in _MODEL_SUFFIXES:
+                    path.rename(folder / path.name)  # somebody's notes
+            sync_folder(self.path)
+            remove_model(old)
         except OSError as error:
             raise OutputError(str(folder), error) from error
 
     def append(self, row: Mapping[str, Any]) -> None:
         try:
-            with self.log.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(row, allow_nan=False) + "\n")
+            with open_append(self.log) as file:
+                file.write((json.dumps(row, allow_nan=False) + "\n").encode())
         except OSError as error:
             raise OutputError(str(self.log), error) from error
 
@@ -121,8 +178,8 @@ class RunFolder:
     def start_log(self) -> None:
         """Without the lines of a run that ended before its first state. Raises OutputError."""
         try:
-            self.log.unlink(missing_ok=True)
-            self.plot.unlink(missing_ok=True)
+            remove(self.log)
+            remove(self.plot)
         except OSError as error:
             raise OutputError(str(self.log), error) from error
 
@@ -133,10 +190,8 @@ class RunFolder:
             for row in self.rows()
             if row.get("step", 0) < step or (row.get("step") == step and (keep_validation or "validation" not in row))
         ]
-        part = part_of(self.log)
         try:
-            part.write_text("".join(json.dumps(row) + "\n" for row in kept), encoding="utf-8")
-            os.replace(part, self.log)
+            write_atomic(self.log, "".join(json.dumps(row) + "\n" for row in kept).encode())
         except OSError as error:
             raise OutputError(str(self.log), error) from error
 
@@ -146,21 +201,28 @@ def _former(folder: Path) -> Path:
     return folder.with_name(f".{folder.name}.fastscribe.old")
 
 
-def _settle(folder: Path) -> None:
-    """On disk before the folder gets its name; and readable by whom the umask lets: safetensors keeps its file private."""
-    mode = (folder / "config.json").stat().st_mode
-    for path in (*folder.iterdir(), folder):
-        if path != folder:
-            path.chmod(mode)
-        descriptor = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+def _is_model(folder: Path) -> bool:
+    """A model that fastscribe wrote, or an empty folder."""
+    if not folder.is_dir() or folder.is_symlink():
+        return False
+    names = {path.name for path in folder.iterdir()}
+    return not names or ("config.json" in names and starts_with(folder / "config.json", _MODEL_START))
 
 
-def _remove(folder: Path) -> None:
-    if folder.is_dir():
-        for path in folder.iterdir():
-            path.unlink()
-        folder.rmdir()
+def _is_state(path: Path) -> bool:
+    return is_regular(path) and starts_with(path, _STATE_START)
+
+
+def _is_log(path: Path) -> bool:
+    """Also one of which a power cut has left no more than a beginning."""
+    if is_regular(path) and path.stat().st_size < len(_LOG_START):
+        return _LOG_START.startswith(path.read_bytes())
+    return is_regular(path) and starts_with(path, re.compile(re.escape(_LOG_START)))
+
+
+def _is_plot(path: Path) -> bool:
+    return is_regular(path) and is_plot(path)
+
+
+def _is_table(path: Path) -> bool:
+    return is_regular(path) and starts_with(path, _TABLE_START)

@@ -154,7 +154,7 @@ def leave(stored: Mapping[str, Any], path: Path | None, report_html: Path | None
     stored = _finite(stored)
     print(json.dumps(stored, allow_nan=False), flush=True)
     if path is not None:
-        write_page(path, json.dumps(stored, indent=1, allow_nan=False) + "\n")
+        write_page(path, json.dumps(stored, indent=1, allow_nan=False) + "\n", _is_result)
     if report_html is not None:
         from fastscribe.report.bench_page import render
 

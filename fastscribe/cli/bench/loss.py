@@ -13,24 +13,18 @@ from fastscribe.cli.bench.common import DEVICE_HELP, JsonFile, ReportHtml, bench
 from fastscribe.errors import OutputError, UsageError
 from fastscribe.report.files import check_place
 from fastscribe.terminal import show
+from fastscribe.training.plot import is_plot
 
 _BATCH_SIZES = {"cpu": [1, 4], "cuda": [8, 32, 64]}
 _HEADLINE_BATCH = {"cpu": 4, "cuda": 1024}
 _CASE = ("form", "library", "backend", "dtype", "batch_size", "num_frames", "num_labels", "num_tokens", "joint_width")
 _MOST_S, _QUICK_S = 10.0, 1.0
 _QUICK_LABELS = (100,)
-_PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
 _STATISTIC = "ms: median of forward and backward; bytes: peak with inputs and gradients, beside the formula's"
 
 
 def _usable_png(path: Path | None) -> Path | None:
-    return None if path is None else check_place("--plot", path, _is_png, "PNG")
-
-
-def _is_png(path: Path) -> bool:
-    """Or empty."""
-    with path.open("rb") as file:
-        return file.read(len(_PNG_SIGNATURE)) in (b"", _PNG_SIGNATURE)
+    return None if path is None else check_place("--plot", path, is_plot, "PNG of fastscribe's")
 
 
 class LossDtype(str, Enum):

@@ -1,0 +1,43 @@
+"""A folder with a model, written under a temporary name until it is whole and on the disk."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from fastscribe.checkpoint.native import ALIGNER_FOLDER
+from fastscribe.safe_files import InTheWay, part_of, remove, sync_folder, sync_path
+
+
+@contextmanager
+def new_model(folder: Path) -> Iterator[Path]:
+    """A new folder beside `folder`, to write a model into. On leaving, it is durable and waits to be renamed.
+
+    Raises:
+        OSError: It cannot be written; then it is removed.
+    """
+    new = part_of(folder)
+    remove_model(new)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    new.mkdir()
+    try:
+        yield new
+        for path in (*new.rglob("*"), new):
+            sync_folder(path) if path.is_dir() else sync_path(path)
+    except BaseException:
+        remove_model(new)
+        raise
+
+
+def remove_model(folder: Path) -> None:
+    """Remove a model's folder, if there is one. Raises OSError if it is a link, or holds a folder but an aligner's."""
+    if folder.is_symlink():
+        raise InTheWay(folder)
+    if folder.is_dir():
+        for path in folder.iterdir():
+            if path.name == ALIGNER_FOLDER:
+                remove_model(path)
+            else:
+                remove(path)
+        folder.rmdir()

@@ -1,0 +1,458 @@
+"""Finished recordings into an output folder, a block at a time, so that neither a kill nor a power cut loses any of them.
+
+A write-ahead log with group commit. A recording's files are written under temporary names, and its row and its journal line
+wait in memory. A thread takes all recordings that wait, as soon as it has finished with the last ones, and
+
+1. writes their rows and journal lines into `.block`, and waits until that and the temporary files are durable;
+2. renames the files and appends the rows, and waits until that is durable;
+3. appends the journal lines, and waits until they are durable.
+
+So the journal lists what is durable, and only that. If the process or the machine stops in between, the next run finds the
+block whole and repeats steps 2 and 3 (`redo`), or finds it torn, and then nothing has got its name.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import stat
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, nullcontext, suppress
+from dataclasses import dataclass, field
+from itertools import chain
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple
+from zlib import crc32
+
+from fastscribe.errors import OutputError
+from fastscribe.output.names import Rename
+from fastscribe.regular_file import open_regular
+from fastscribe.resume.entries import BLOCK_START, Entry, Paths, rename_line
+from fastscribe.safe_files import (
+    Barrier,
+    InTheWay,
+    check_regular,
+    is_regular,
+    naming,
+    open_append,
+    remove,
+    status_of,
+    sync,
+    sync_folder,
+)
+
+_MOST_WAITING = 2048  # recordings, until `add` waits
+_MOST_BYTES = 1 << 26  # rows that wait, likewise
+
+
+class File(NamedTuple):
+    """One file of a block, relative to the output folder."""
+
+    name: str
+    part: str  # name of the temporary file
+    size: int
+    crc: int
+    is_replacing: bool  # a file that the journal lists may lie there
+
+
+class Item(NamedTuple):
+    """One finished recording, or one rename of a finished recording's files."""
+
+    line: bytes  # for the journal
+    row: bytes = b""
+    files: tuple[File, ...] = ()
+    obsolete: tuple[str, ...] = ()  # files of earlier results that go
+    moves: tuple[tuple[str, str], ...] = ()
+    name: str = ""  # of its files
+
+
+def finished(entry: Entry, row: bytes, files: Sequence[File], obsolete: Sequence[str]) -> Item:
+    return Item(entry.line(), row, tuple(files), tuple(obsolete), name=entry.name)
+
+
+def renamed(rename: Rename, formats: Iterable[str]) -> Item:
+    moves = tuple((f"{rename.old}.{one}", f"{rename.new}.{one}") for one in formats)
+    return Item(rename_line(rename), moves=moves, name=rename.old)
+
+
+@dataclass(frozen=True)
+class Block:
+    """Items with the places in rows and journal where theirs begin."""
+
+    rows_begin: int
+    journal_begin: int
+    rows: bytes
+    lines: bytes
+    files: list[File] = field(default_factory=list)
+    obsolete: list[str] = field(default_factory=list)
+    moves: list[tuple[str, str]] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, items: Sequence[Item], rows_begin: int, journal_begin: int) -> Block:
+        return cls(
+            rows_begin,
+            journal_begin,
+            b"".join(item.row for item in items),
+            b"".join(item.line for item in items),
+            [file for item in items for file in item.files],
+            [name for item in items for name in item.obsolete],
+            [move for item in items for move in item.moves],
+        )
+
+    def to_bytes(self) -> bytes:
+        """A header line with a digest of the rest; the rest is rows and lines."""
+        content = self.rows + self.lines
+        header = {
+            "fastscribe_block": 1,
+            "rows": [self.rows_begin, len(self.rows)],
+            "lines": [self.journal_begin, len(self.lines)],
+            "files": self.files,
+            "obsolete": self.obsolete,
+            "moves": self.moves,
+        }
+        text = json.dumps(header)
+        digest = hashlib.blake2b(text.encode() + content, digest_size=16).hexdigest()
+        return f'{text[:-1]}, "digest": "{digest}"}}\n'.encode() + content
+
+    @classmethod
+    def from_bytes(cls, stored: bytes) -> Block | None:
+        """None for anything that `to_bytes` did not make, and for a torn file."""
+        head, _, content = stored.partition(b"\n")
+        try:
+            header: Mapping[str, Any] = json.loads(head)
+            text = head[: head.rindex(b', "digest"')] + b"}"
+            if header["digest"] != hashlib.blake2b(text + content, digest_size=16).hexdigest():
+                return None
+        except (ValueError, TypeError, KeyError):
+            return None
+        (rows_begin, num_rows), (journal_begin, _) = header["rows"], header["lines"]
+        files = [File(*fields) for fields in header["files"]]
+        moves = [(old, new) for old, new in header["moves"]]
+        rows, lines = content[:num_rows], content[num_rows:]
+        return cls(rows_begin, journal_begin, rows, lines, files, header["obsolete"], moves)
+
+    def parts(self, directory: Path) -> Iterator[Path]:
+        return (directory / file.part for file in self.files)
+
+    def folders(self, directory: Path) -> Iterator[Path]:
+        """Folders whose entries this changes, each once."""
+        yield from {directory, *((directory / file.name).parent for file in self.files)}
+        yield from {
+            (directory / name).parent for name in (*self.obsolete, *(name for move in self.moves for name in move))
+        }
+
+
+class Committer:
+    """Takes finished recordings and makes them durable in a thread of its own.
+
+    `rows` and `journal` are open for appending. An error ends the work for good: everything raises it from then on as an
+    OutputError, and what was not committed is done again by the next run.
+    """
+
+    def __init__(self, paths: Paths, rows: Appender | None, journal: Appender) -> None:
+        self._paths, self._rows, self._journal = paths, rows, journal
+        self._barrier = Barrier()
+        self._barrier.watch(paths.directory)
+        self._changed = threading.Condition()  # of all below
+        self._waiting: list[Item] = []
+        self._current: list[Item] = []
+        self._num_bytes = 0
+        self._is_closing = False
+        self._error: OutputError | None = None
+        self._rows_end = rows.end if rows is not None else 0
+        self._folder: Path | None = None
+        self._thread = threading.Thread(target=self._work, name="commit", daemon=True)
+        self._thread.start()
+
+    @property
+    def rows_end(self) -> int:
+        """The byte after the last row, once all that waits is there."""
+        return self._rows_end
+
+    def watch(self, folder: Path) -> None:
+        """Name the folder of files before they are written."""
+        if folder != self._folder:
+            self._barrier.watch(folder)
+            self._folder = folder
+
+    def add(self, item: Item) -> None:
+        """Queue an item; wait while too many do. Raises OutputError if an earlier one could not be written."""
+        with self._changed:
+            self._changed.wait_for(self._has_room)
+            self._raise()
+            self._waiting.append(item)
+            self._num_bytes += len(item.row)
+            self._rows_end += len(item.row)
+            self._changed.notify_all()
+
+    def is_waiting(self, name: str) -> bool:
+        """Whether files of this name are not in their place yet, or not yet renamed."""
+        with self._changed:
+            return any(item.name == name for item in chain(self._current, self._waiting))
+
+    def flush(self) -> None:
+        """Return when all that was added is durable. Raises OutputError."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._error is not None or not (self._waiting or self._current))
+            self._raise()
+
+    def close(self) -> None:
+        """Make everything durable, and end the thread. Raises OutputError."""
+        try:
+            self.flush()
+            remove(self._paths.block)
+            sync_folder(self._paths.directory)
+        finally:
+            with self._changed:
+                self._is_closing = True
+                self._changed.notify_all()
+            self._thread.join()
+            for item in self._waiting:
+                discard_parts(self._paths.directory, item.files)
+            self._barrier.close()
+
+    def _has_room(self) -> bool:
+        return self._error is not None or (len(self._waiting) < _MOST_WAITING and self._num_bytes < _MOST_BYTES)
+
+    def _raise(self) -> None:
+        if self._error is not None:
+            raise self._error
+
+    def _work(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._waiting or self._is_closing)
+                if self._error is not None or not self._waiting:
+                    return
+                self._current, self._waiting, self._num_bytes = self._waiting, [], 0
+                self._changed.notify_all()
+            error = self._commit(self._current)
+            with self._changed:
+                self._error, self._current = error, []
+                self._changed.notify_all()
+                if error is not None:
+                    return
+
+    def _commit(self, items: Sequence[Item]) -> OutputError | None:
+        try:
+            block = Block.of(items, self._rows.end if self._rows is not None else 0, self._journal.end)
+            commit(block, self._paths, self._barrier, self._rows, self._journal)
+        except OSError as error:
+            return OutputError(str(error.filename or self._paths.directory), error)
+        except BaseException as error:  # a thread that died would let the run wait for ever
+            return OutputError(str(self._paths.directory), OSError(None, f"{type(error).__name__}: {error}"))
+        return None
+
+
+class Appender:
+    """A file that only this process appends to, whole lines at a time."""
+
+    def __init__(self, file: BinaryIO, path: Path) -> None:
+        self._file, self.path = file, path
+        self.end = file.seek(0, os.SEEK_END)
+        self._identity = _identity(os.fstat(file.fileno()))
+
+    def append(self, lines: bytes) -> None:
+        """Append lines. If the disk is full, they are taken back, so that the next ones start on a line of their own.
+
+        Raises:
+            OSError: Also if the file is no longer there under its name, or not as long as it was left: writing on would
+                lose everything.
+        """
+        self.check()
+        try:
+            written = self._file.write(lines) or 0
+            while written < len(lines):
+                written += self._file.write(lines[written:]) or 0
+        except OSError as error:
+            self._file.truncate(self.end)
+            raise naming(error, self.path) from error
+        except BaseException:
+            self._file.truncate(self.end)
+            raise
+        self.end += len(lines)
+
+    def check(self) -> None:
+        """Raise OSError if the file is no longer there under its name, or not as long as it was left."""
+        status = status_of(self.path)
+        if status is None or self._identity != _identity(status) or status.st_size != self.end:
+            raise OSError(None, "it was changed by someone else while the run was writing to it", str(self.path))
+
+    def sync(self) -> None:
+        try:
+            sync(self._file)
+        except OSError as error:
+            raise naming(error, self.path) from error
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def _identity(status: os.stat_result) -> tuple[int, int]:
+    return status.st_dev, status.st_ino
+
+
+def commit(block: Block, paths: Paths, barrier: Barrier, rows: Appender | None, journal: Appender) -> None:
+    """The three steps above. Raises OSError with a file's name."""
+    try:
+        for file in (rows, journal):
+            if file is not None:
+                file.check()
+        _write_block(paths.block, block.to_bytes())
+        _wait_for_block(block, paths, barrier)
+    except OSError:
+        discard_parts(paths.directory, block.files)
+        raise
+    _complete(block, paths, barrier, rows, journal)
+
+
+def _wait_for_block(block: Block, paths: Paths, barrier: Barrier) -> None:
+    barrier.wait(chain([paths.block], block.parts(paths.directory)), block.folders(paths.directory))
+
+
+def _complete(block: Block, paths: Paths, barrier: Barrier, rows: Appender | None, journal: Appender) -> None:
+    """The last two steps."""
+    _put_in_place(block, paths.directory)
+    if rows is not None and block.rows:
+        rows.append(block.rows)
+    barrier.wait([rows.path] if rows is not None else [], block.folders(paths.directory))
+    journal.append(block.lines)
+    journal.sync()
+
+
+def _write_block(path: Path, content: bytes) -> None:
+    """In place: the last block is in the journal, and a torn one counts for nothing."""
+    check_regular(path)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0)
+    try:
+        with os.fdopen(os.open(path, flags, 0o666), "wb") as file:
+            file.write(content)
+    except OSError as error:
+        raise naming(error, path) from error
+
+
+def _put_in_place(block: Block, directory: Path) -> None:
+    """Give files their names. May be repeated after a kill in the middle of it."""
+    for old, new in block.moves:
+        if is_regular(directory / old):
+            if status_of(directory / new) is not None:
+                raise InTheWay(directory / new)
+            os.rename(directory / old, directory / new)
+    for file in block.files:
+        path, part = os.path.join(directory, file.name), os.path.join(directory, file.part)
+        status = status_of(path)
+        if status is not None and not (file.is_replacing and stat.S_ISREG(status.st_mode)):
+            if status_of(part) is None:  # an earlier attempt put it there
+                continue
+            raise InTheWay(path)
+        with suppress(FileNotFoundError) if status is not None else nullcontext():
+            os.replace(part, path)
+    for name in block.obsolete:
+        if is_regular(directory / name):
+            remove(directory / name)
+
+
+def discard_parts(directory: Path, files: Iterable[File]) -> None:
+    for file in files:
+        with suppress(OSError):
+            remove(directory / file.part)
+
+
+# --- after a kill or a power cut -------------------------------------------------------------------------------------
+
+
+def redo(paths: Paths) -> None:
+    """Finish the block that was under way when the last run stopped, or take it back. Raises OSError, InTheWay.
+
+    A block is finished if it is whole, if its files are there, and if rows and journal are as it found them or hold a
+    beginning of what it adds.
+    """
+    block = _read_block(paths.block)
+    if block is not None and not _is_in_journal(block, paths.journal):
+        rows_fit = not block.rows or _fits(paths.rows, block.rows_begin, block.rows)
+        if rows_fit and _fits(paths.journal, block.journal_begin, block.lines) and _has_files(block, paths.directory):
+            _finish(block, paths)
+        else:
+            _take_back(block, paths.directory)
+    if status_of(paths.block) is not None:
+        remove(paths.block)
+        sync_folder(paths.directory)
+
+
+def _read_block(path: Path) -> Block | None:
+    if not is_regular(path):
+        return None
+    with open_regular(path) as file:
+        stored = file.read()
+    return Block.from_bytes(stored) if stored.startswith(BLOCK_START) else None
+
+
+def _tail(path: Path, begin: int, size: int) -> bytes | None:
+    """What is there from `begin` on, a little more than `size` at most; None where the file is shorter."""
+    status = status_of(path)
+    if status is None:
+        return b"" if begin == 0 else None
+    if status.st_size < begin:
+        return None
+    with open_regular(path) as file:
+        file.seek(begin)
+        return file.read(size + 1)
+
+
+def _is_in_journal(block: Block, path: Path) -> bool:
+    tail = _tail(path, block.journal_begin, len(block.lines))
+    return tail is not None and tail[: len(block.lines)] == block.lines
+
+
+def _fits(path: Path, begin: int, added: bytes) -> bool:
+    """Whether the file ends at `begin`, or after it with a beginning of `added`; power cuts make zeros of parts of it."""
+    tail = _tail(path, begin, len(added))
+    if tail is None or len(tail) > len(added):
+        return False
+    written = tail.rstrip(b"\0")
+    return added.startswith(written)
+
+
+def _has_files(block: Block, directory: Path) -> bool:
+    """Whether each file is whole, under its temporary name or, once that is gone, under its own."""
+    for file in block.files:
+        part = directory / file.part
+        if not _holds(part if status_of(part) is not None else directory / file.name, file):
+            return False
+    return True
+
+
+def _holds(path: Path, file: File) -> bool:
+    if not is_regular(path) or os.lstat(path).st_size != file.size:
+        return False
+    with open_regular(path) as opened:
+        return crc32(opened.read()) == file.crc
+
+
+def _finish(block: Block, paths: Paths) -> None:
+    """The last two steps; the block itself stays as it is until they are done."""
+    with closing(Barrier()) as barrier, ExitStack() as files:
+        for folder in block.folders(paths.directory):
+            barrier.watch(folder)
+        _wait_for_block(block, paths, barrier)
+        rows = files.enter_context(closing(_reopened(paths.rows, block.rows_begin))) if block.rows else None
+        journal = files.enter_context(closing(_reopened(paths.journal, block.journal_begin)))
+        _complete(block, paths, barrier, rows, journal)
+
+
+def _reopened(path: Path, end: int) -> Appender:
+    file = open_append(path)
+    file.truncate(end)
+    return Appender(file, path)
+
+
+def _take_back(block: Block, directory: Path) -> None:
+    """Remove the block's files: the temporary ones, and those that got their names and are still as they were written."""
+    for file in block.files:
+        path, part = directory / file.name, directory / file.part
+        if is_regular(part):
+            remove(part)
+        elif not file.is_replacing and _holds(path, file):
+            remove(path)
