@@ -21,6 +21,8 @@ DecoderName = Literal["rnnt", "tdt", "ctc", "aed"]
 GraphMode = Literal["auto", "full", "chunked", "off"]
 VadName = Literal["energy", "silero"]
 PROMPT_FORMS = ("canary", "canary2")
+# With max_symbols null nothing else ends a frame at which a label is always likelier than blank.
+LABELS_PER_FRAME_GUARD = 1000
 OUTPUT_FORMATS = ("jsonl", "json", "srt", "vtt", "txt", "tsv", "ctm")
 
 

@@ -257,4 +257,4 @@ def test_a_page_shows_how_much_faster_and_how_alike() -> None:
 
 def test_a_terminal_is_shown_nothing_that_it_obeys(capsys: pytest.CaptureFixture[str]) -> None:
     show("a\tb\n\x1b[2Jred \u202egnp.exe \r\x9b1m \udcff é 日本語")
-    assert capsys.readouterr().err == "a\tb\n\\x1b[2Jred \\u202egnp.exe \\r\\x9b1m \\udcff é 日本語\n"
+    assert capsys.readouterr().err == "a\\tb\\n\\x1b[2Jred \\u202egnp.exe \\r\\x9b1m \\udcff é 日本語\n"

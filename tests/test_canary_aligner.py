@@ -248,7 +248,7 @@ def broken(files: dict[str, bytes], case: str) -> dict[str, bytes]:
         ("unknown encoder", f"{CONFIG}: unsupported encoder._target_"),
         ("another vocabulary", f"{CONFIG}: unsupported decoder.num_classes: 7"),
         ("another tokenizer", "model.nemo: holds no none.model"),
-        ("aggregate", f"{CONFIG}: unsupported number of tokenizer.langs: 0"),
+        ("aggregate", f"{CONFIG}: unsupported tokenizer.type: 'agg'"),
     ],
 )
 def test_a_broken_aligner_is_one_line(tmp_path: Path, case: str, message: str) -> None:

@@ -5,8 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from fastscribe.config import PROMPT_FORMS, AedConfig, EncoderConfig, JasperBlockConfig, JasperConfig, ModelConfig
-from fastscribe.decode.greedy import LABELS_PER_FRAME_GUARD
+from fastscribe.config import (
+    LABELS_PER_FRAME_GUARD,
+    PROMPT_FORMS,
+    AedConfig,
+    EncoderConfig,
+    JasperBlockConfig,
+    JasperConfig,
+    ModelConfig,
+)
 from fastscribe.errors import UnsupportedCheckpoint
 from fastscribe.tokenizer import MAX_PIECES
 

@@ -16,11 +16,10 @@ from typing import TypeVar
 
 import torch
 
+from fastscribe.config import LABELS_PER_FRAME_GUARD
 from fastscribe.model.transducer import Transducer
 from fastscribe.types import Hypothesis
 
-# With max_symbols null nothing else ends a frame at which a label is always likelier than blank.
-LABELS_PER_FRAME_GUARD = 1000
 # With max_symbols up to 10, NeMo's default, no row can have more labels than these.
 _LABELS_PER_FRAME = 10
 _MORE_LABELS = 4 * LABELS_PER_FRAME_GUARD
