@@ -71,7 +71,11 @@ def starts_with(path: Path, start: re.Pattern[bytes]) -> bool:
         return True
     with path.open("rb") as file:
         beginning = file.read(_START_BYTES)
-    return not beginning.strip(b"\0") or start.match(beginning) is not None
+        if start.match(beginning) is not None:
+            return True
+        while beginning and not beginning.strip(b"\0"):  # zeros alone are what a power cut leaves
+            beginning = file.read(_COMPARED_BYTES)
+    return not beginning
 
 
 def open_new(path: Path) -> BinaryIO:
@@ -246,7 +250,7 @@ class Barrier:
             OSError: With the name of the file that could not be written.
         """
         has_failed = False
-        for descriptor in self._descriptors.values():
+        for descriptor in list(self._descriptors.values()):  # another thread may add one
             has_failed |= not _sync_filesystem(descriptor)
         if not has_failed:
             return

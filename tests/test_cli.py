@@ -407,3 +407,12 @@ def test_truncated_files_fail_and_the_others_are_transcribed(tmp_path: Path) -> 
     assert found["cut.caf"]["error"]["message"].startswith("truncated: header promises ")
     assert found["other.sf"]["error"]["message"].startswith("IRCAM files are not read: convert it")
     assert len(found) == 4
+
+
+@pytest.mark.parametrize("format", ["jsonl", "txt"])
+def test_an_output_folder_that_is_a_file_is_one_line(tmp_path: Path, format: str) -> None:
+    place = tmp_path / "place"
+    place.write_text("x")
+    result = transcribe(AUDIO / "e02_0p3s.flac", "-o", place, "-f", format)
+    assert result.returncode == 2 and len(result.stderr.splitlines()) == 1
+    assert f"{place}: cannot be used as output folder" in result.stderr

@@ -218,6 +218,23 @@ def test_of_both_formats_safetensors_if_supported(user: User, hub: Hub) -> None:
     assert user.get("org/name", prefer_nemo=True).name == "name.nemo"
 
 
+def test_a_canary_in_both_formats_is_the_nemo_file_which_may_hold_an_aligner(user: User, hub: Hub) -> None:
+    files = {path.name: path.read_bytes() for path in (MODELS / "hf_canary").iterdir() if path.name != "golden.json"}
+    hub.add("org/name", {"name.nemo": NEMO} | files)
+    assert user.get("org/name").read_bytes() == NEMO
+    assert any("which may hold an aligner for timestamps" in line for line in user.said)
+    hub.add("org/other", files)
+    assert (user.get("org/other") / "model.safetensors").is_file()
+
+
+def test_a_fastscribe_folder_keeps_its_aligner(user: User, hub: Hub) -> None:
+    aligner = {f"aligner/{name}": b"1" for name in ("config.json", "tokenizer.model", "model.safetensors")}
+    hub.add("org/name", folder() | aligner)
+    path = user.get("org/name")
+    assert all((path / name).is_file() for name in aligner)
+    assert user.get("org/name") == path and not user.files()
+
+
 def test_a_folder_that_is_not_supported_gives_way_to_the_nemo_file(user: User, hub: Hub) -> None:
     encoder_only = {"architectures": ["FastConformerModel"], "model_type": "fastconformer", "d_model": 1024}
     files = folder() | {"config.json": json.dumps(encoder_only).encode()}

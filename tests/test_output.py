@@ -22,7 +22,7 @@ from fastscribe.output.names import OutputNames, names_of
 from fastscribe.output.stream import StreamOutput
 from fastscribe.plain_text import clean_text
 from fastscribe.resume.commit import Appender
-from fastscribe.safe_files import InTheWay
+from fastscribe.safe_files import InTheWay, starts_with
 from fastscribe.types import AudioInfo, Failure, Transcript
 
 OURS = (".lock", "journal.jsonl")
@@ -449,3 +449,33 @@ def test_a_new_input_of_like_name_costs_no_earlier_one_its_text(tmp_path: Path) 
 def test_a_name_that_another_input_took_is_written_again(tmp_path: Path) -> None:
     for id in ("a.wav", "a.flac", "a.wav"):
         assert write_all(tmp_path, [id], "txt") == {"a.txt": id}
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_a_file_of_rows_in_a_folder_whose_runs_write_none_is_somebody_elses(tmp_path: Path, overwrite: bool) -> None:
+    def run(**options: bool) -> None:
+        with FolderOutput(tmp_path, OutputStyle(("txt",)), {"--format": ["txt"]}, **options) as output:
+            put(output, spoken("a.wav"))
+
+    run()
+    (tmp_path / "transcripts.jsonl").write_text('{"audio_filepath":"mine","segments":[]}\n')
+    with pytest.raises(UsageError, match=r"transcripts\.jsonl"):
+        run(overwrite=overwrite)
+    assert (tmp_path / "transcripts.jsonl").read_text() == '{"audio_filepath":"mine","segments":[]}\n'
+    assert (tmp_path / "a.txt").is_file()
+
+
+def test_overwriting_with_inputs_that_are_not_there_removes_nothing(tmp_path: Path) -> None:
+    write_all(tmp_path, ["a.wav"], "jsonl", "txt")
+    before = contents(tmp_path)
+    with pytest.raises(UsageError, match="no input is there, so --overwrite removes nothing"):
+        folder_output(tmp_path, "jsonl", "txt", overwrite=True, inputs=[str(tmp_path / "mistyped")])
+    assert contents(tmp_path) == before
+
+
+def test_zeros_before_somebodys_data_are_no_file_of_ours(tmp_path: Path) -> None:
+    path = tmp_path / "data.bin"
+    path.write_bytes(bytes(5000) + b"precious")
+    assert not starts_with(path, re.compile(b"ours"))
+    path.write_bytes(bytes(5000))
+    assert starts_with(path, re.compile(b"ours"))

@@ -142,7 +142,11 @@ def _open_output(job: Job, transcriber: Transcriber) -> FolderOutput | StreamOut
             inputs=job.inputs,
         )
     except OSError as error:
-        raise UsageError(f"{place.directory}: cannot be used as output folder: {error.strerror or error}") from error
+        raise _unusable_folder(place.directory, error) from error
+
+
+def _unusable_folder(folder: Path, error: OSError) -> UsageError:
+    return UsageError(f"{folder}: cannot be used as output folder: {error.strerror or error}")
 
 
 def _check_inputs(job: Job) -> None:
@@ -171,9 +175,13 @@ def _check_inputs(job: Job) -> None:
     for given in job.inputs:
         if os.path.realpath(given) in own:
             raise UsageError(f"{given}: is what this run would write: name another place for the output")
-    if job.place.directory is not None and not paths.has_begun:
-        paths.check()
-        check_inputs(job.place.directory, job.style.formats, job.inputs, job.place.shard)
+    if job.place.directory is not None:
+        try:
+            if not paths.has_begun:
+                paths.check()
+                check_inputs(job.place.directory, job.style.formats, job.inputs, job.place.shard)
+        except OSError as error:
+            raise _unusable_folder(job.place.directory, error) from error
 
 
 def _fingerprint(job: Job, transcriber: Transcriber) -> dict[str, Any]:

@@ -21,6 +21,7 @@ _SMALL_FILES = (
     "tokenizer_config.json",  # these two are transformers', so that it can read the folder as well
     "generation_config.json",
 )
+_ALIGNER = "aligner"  # folder in a fastscribe folder with the model that times an attention decoder's words
 _MAX_LISTED = 10  # names in a message
 
 
@@ -65,13 +66,19 @@ def choose(
         problem = f"holds neither a .nemo file nor {CONFIG}, {WEIGHTS} and a tokenizer: no model that fastscribe reads"
         raise CheckpointError(name, problem)
     small = [file for file in _SMALL_FILES if file in files]
+    small += [f"{_ALIGNER}/{file}" for file in _SMALL_FILES if f"{_ALIGNER}/{file}" in files]
     small += [INDEX] if INDEX in files else []
-    unsupported = _unsupported(fetch(small), name)
-    if unsupported is None:
-        return Choice(small + _weights(name, files, fetch), is_nemo=False)
-    if not nemo:
+    folder = fetch(small)
+    unsupported = _unsupported(folder, name)
+    if unsupported is None and not (nemo and _is_transformers_canary(folder)):
+        aligner = [f"{_ALIGNER}/{WEIGHTS}"] if f"{_ALIGNER}/{WEIGHTS}" in files else []
+        return Choice(small + _weights(name, files, fetch) + aligner, is_nemo=False)
+    if unsupported is not None and not nemo:
         raise unsupported
     choice = _nemo(name, nemo, say)
+    if unsupported is None:
+        say(f"{name}: using {choice.files[0]}, which may hold an aligner for timestamps; {WEIGHTS} does not")
+        return choice
     say(f"{unsupported}; using {choice.files[0]}, which is there too")
     return choice
 
@@ -98,6 +105,13 @@ def _unsupported(folder: Path, name: HubName) -> CheckpointError | None:
     except CheckpointError as problem:
         return problem
     return None
+
+
+def _is_transformers_canary(folder: Path) -> bool:
+    """transformers' form of a Canary has no aligner, which NeMo's form of canary-1b-v2 has."""
+    from fastscribe.checkpoint.value import read_json
+
+    return read_json(folder / CONFIG).get("model_type") == "canary"
 
 
 def _weights(name: HubName, files: Collection[str], fetch: Callable[[list[str]], Path]) -> list[str]:

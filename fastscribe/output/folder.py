@@ -26,7 +26,7 @@ import numpy as np
 from fastscribe.audio.source import Source
 from fastscribe.config import OutputStyle
 from fastscribe.errors import UsageError
-from fastscribe.output.in_the_way import RESERVED, check_inputs
+from fastscribe.output.in_the_way import RESERVED, check_any_input, check_inputs
 from fastscribe.output.names import OutputNames, Rename, name_key, names_of
 from fastscribe.output.writers import render
 from fastscribe.resume import journal
@@ -135,6 +135,7 @@ class FolderOutput:
         paths, shard = self._paths, self._shard
         look = partial(check_inputs, self._directory, self._formats, inputs, shard)
         if overwrite:
+            check_any_input(inputs)
             former = [*other_divisions(self._directory, shard), *([paths] if paths.has_begun else [])]
             merged = merged_files(self._directory) if shard.count == 1 else ()
             paths.check(besides=merged)
@@ -500,7 +501,7 @@ def _start_over(paths: Paths) -> None:
         redo(paths)
         with closing(Barrier()) as barrier:
             folders = _remove_listed(paths, barrier)
-            for path in (paths.rows, paths.report):
+            for path in (*([paths.rows] if paths.has_rows else []), paths.report):
                 remove(path)
             barrier.watch(paths.directory)
             barrier.wait((), [paths.directory, *folders])

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from fastscribe.audio.inputs import expand
 from fastscribe.audio.source import Source
+from fastscribe.errors import UsageError
 from fastscribe.output.names import OutputNames
 from fastscribe.resume.entries import Earlier, Paths, in_the_way
 from fastscribe.resume.ledger import Ledger
@@ -55,6 +56,15 @@ def check_inputs(
     ]
     if taken:
         raise in_the_way(taken)
+
+
+def check_any_input(inputs: Sequence[str]) -> None:
+    """Raise UsageError if none of the inputs is there: with a mistyped one, --overwrite would remove results for nothing.
+
+    Inputs on stdin can be read once, so they are not looked at.
+    """
+    if inputs and "-" not in inputs and all(isinstance(found, Failure) for found in expand(inputs)):
+        raise UsageError(f"{inputs[0]}: no input is there, so --overwrite removes nothing: check the spelling")
 
 
 def _has_others(directory: Path, shard: Shard) -> bool:

@@ -148,6 +148,11 @@ class Paths:
         """The recordings that are being added to journal and rows."""
         return self.directory / f".block{self.suffix}"
 
+    @property
+    def has_rows(self) -> bool:
+        """Whether the journal's run writes rows. If it does not, a file of their name is somebody else's."""
+        return "jsonl" in read_header(self.journal).get("--format", ("jsonl",))
+
     def check(self, besides: Collection[Path] = ()) -> None:
         """Raise UsageError if one of these names has anything that no run wrote, before anything is touched."""
         own = (self.journal, self.rows, self.report, self.swap, self.block)
@@ -164,7 +169,7 @@ class Paths:
         if path == self.journal or not self.has_begun:
             return path == self.journal and self.is_ours
         if path == self.rows:
-            return True
+            return self.has_rows
         if path == self.block:  # written in place, so that a power cut may leave a beginning of it
             return starts_with(path, re.compile(re.escape(BLOCK_START))) or BLOCK_START.startswith(first_line(path))
         return starts_with(path, re.compile(rb'\{\s*"files":' if path == self.report else re.escape(SWAP)))
