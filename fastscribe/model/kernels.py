@@ -20,6 +20,7 @@ import torch.nn.functional as F
 
 from fastscribe.config import EncoderConfig, LocalAttention
 from fastscribe.model.attention import MASKED_SCORE, attend_locally, reach, relative_shift
+from fastscribe.model.dot_product_attention import attend
 from fastscribe.model.padding import Padding
 
 EPSILON = 1e-5  # of every LayerNorm here, as in the checkpoints
@@ -66,7 +67,7 @@ def rel_attention(
     padding = Padding.of(lengths_B, num_frames)
     if left == right == num_frames - 1:
         bias_BHTT = padding.fill_(relative_shift(position_scores(slice(None))), MASKED_SCORE, time_axis=3)
-        out_BHTK = F.scaled_dot_product_attention(q_BHTK, k_BHTK, v_BHTK, attn_mask=bias_BHTT, scale=scale)
+        out_BHTK = attend(q_BHTK, k_BHTK, v_BHTK, bias_BHTT)
     else:
         out_BHTK = attend_locally(q_BHTK, k_BHTK, v_BHTK, position_scores, padding, (left, right))
     return out_BHTK.transpose(1, 2).reshape(batch, num_frames, heads * width)
