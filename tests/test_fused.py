@@ -25,6 +25,7 @@ VARIANTS = (
     {"num_layers": 1, "num_heads": 2},
     {"attention": LocalAttention(4, 4)},
     {"attention": LocalAttention(3, 8), "use_bias": False},
+    {"subsampling": "striding", "subsampling_factor": 4},
 )
 
 

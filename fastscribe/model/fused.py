@@ -16,6 +16,7 @@ W taps of a convolution.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import torch
 import torch.nn.functional as F
@@ -23,7 +24,8 @@ from torch import nn
 
 from fastscribe.config import LocalAttention
 from fastscribe.model.attention import RelPositionAttention, relative_positions
-from fastscribe.model.encoder import ConformerLayer, ConvolutionModule, Encoder, FeedForward
+from fastscribe.model.encoder import ConformerLayer, ConvolutionModule, Encoder, FeedForward, Subsampling
+from fastscribe.model.folding import linear_of
 from fastscribe.model.kernels import EPSILON, POSITION_ROWS_MULTIPLE, Operations, choose_operations, table_reach
 
 _KEPT_FRAMES = 1024  # longest batch whose projected positions are kept: 4 MB a layer at width 1024 in bf16
@@ -54,7 +56,35 @@ def fuse_(encoder: Encoder, operations: Operations) -> None:
     """Uses up the encoder's plain layers."""
     attention = encoder.config.attention
     assert attention is None or attention.num_global == 0, "only the plain layers have global frames"
+    _fuse_subsampling_(encoder.subsampling)
     encoder.layers = FusedLayers([_conformer(layer) for layer in encoder.layers.children()], attention, operations)
+
+
+def _fuse_subsampling_(subsampling: Subsampling) -> None:
+    """Products take their ReLU along, and the first one's rows are aligned: 16 elements where a window has 9."""
+    for index, stage in enumerate(subsampling.stages.children()):
+        layers = dict(stage.named_children())
+        for (name, linear), (next_name, activation) in pairwise(layers.items()):
+            if type(linear) is nn.Linear and isinstance(activation, nn.ReLU):
+                weight = linear.weight
+                if index == 0:
+                    weight = F.pad(weight.unflatten(1, (3, 3)), (0, 1, 0, 1)).flatten(1)
+                    subsampling.window = 4
+                setattr(stage, name, LinearRelu(weight, linear.bias))
+                setattr(stage, next_name, nn.Identity())
+
+
+class LinearRelu(nn.Module):
+    """relu(x W' + b), [..., K] -> [..., N], with bias and ReLU in the product's epilogue where cuBLAS has one."""
+
+    def __init__(self, weight_NK: torch.Tensor, bias_N: torch.Tensor) -> None:
+        super().__init__()
+        self.weight_NK = nn.Parameter(weight_NK, requires_grad=False)
+        self.bias_N = nn.Parameter(bias_N, requires_grad=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y_RN = torch._addmm_activation(self.bias_N, x.flatten(0, -2), self.weight_NK.t())
+        return y_RN.unflatten(0, x.shape[:-1])
 
 
 class FusedLayers(nn.Module):
@@ -249,14 +279,6 @@ def add_product_(x_BTD: torch.Tensor, hidden_BTE: torch.Tensor, linear: nn.Modul
         x_ND.addmm_(hidden_BTE.flatten(0, 1), linear.weight.t())
     else:
         x_BTD += linear(hidden_BTE)
-
-
-def linear_of(weight: torch.Tensor, bias: torch.Tensor | None = None) -> nn.Linear:
-    linear = nn.Linear(weight.shape[1], weight.shape[0], bias=bias is not None, device="meta")
-    linear.weight = nn.Parameter(weight, requires_grad=False)
-    if bias is not None:
-        linear.bias = nn.Parameter(bias, requires_grad=False)
-    return linear
 
 
 def position_rows(num_frames: int, attention: LocalAttention | None, like: torch.Tensor) -> torch.Tensor:
