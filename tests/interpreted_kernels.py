@@ -107,6 +107,24 @@ def test_layer_norms(dtype: torch.dtype, width: int, shifted: bool) -> None:
     close(ours_BTD, torch_BTD.float())
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("shifted", [False, True])
+def test_layer_norms_that_add(dtype: torch.dtype, shifted: bool) -> None:
+    """The sum is rounded to the stream's dtype, as an addition by itself rounds it. The interpreter truncates to bf16."""
+    torch.manual_seed(0)
+    x_BTD, added_BTD = normal(2, 2, 5, 24).to(dtype)
+    parameters = normal(4, 24).to(dtype)
+    shift_D = normal(24) if shifted else None
+    sum_BTD, ours_BTD = x_BTD + added_BTD, x_BTD.clone()
+    normed_BTD = TRITON.layer_norm(ours_BTD, shift_D, *parameters[:2], added_BTD)
+    close(ours_BTD, sum_BTD.float())
+    assert dtype == torch.bfloat16 or torch.equal(ours_BTD, sum_BTD)
+    close(normed_BTD, TORCH.layer_norm(sum_BTD, shift_D, *parameters[:2]).float())
+    normed_BTD = TRITON.layer_norm_twice_(x_BTD, shift_D, *parameters, added_BTD)
+    close(normed_BTD, TORCH.layer_norm_twice_(sum_BTD, shift_D, *parameters).float())
+    close(x_BTD, sum_BTD.float())
+
+
 def test_the_comparison_accepts_right_kernels() -> None:
     assert choose_operations(model_config(), torch.float32, torch.device("cpu")) == (TRITON, None)
 

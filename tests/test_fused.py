@@ -114,14 +114,27 @@ class Doubled(nn.Module):
 
 
 @pytest.mark.parametrize("bias", [False, True])
-def test_a_product_is_added_whatever_the_layer(bias: bool) -> None:
+def test_a_product_is_added_or_left_to_the_next_norm(bias: bool) -> None:
     linear = nn.Linear(6, 4, bias=bias).requires_grad_(False)
     hidden_BTE, x_BTD = torch.randn(2, 3, 6), torch.randn(2, 3, 4)
     for layer in (linear, Doubled(linear)):
         expected = x_BTD + layer(hidden_BTE)
         ours = x_BTD.clone()
-        add_product_(ours, hidden_BTE, layer)
-        torch.testing.assert_close(ours, expected)
+        left_BTD = add_product_(ours, hidden_BTE, layer)
+        assert (left_BTD is None) == (layer is linear and not bias)
+        torch.testing.assert_close(ours if left_BTD is None else ours + left_BTD, expected)
+
+
+@pytest.mark.parametrize("changes", VARIANTS, ids=str)
+def test_products_of_other_layers_are_added_by_the_norms(changes: dict) -> None:
+    """As fp8's are: each of the four branches of a layer leaves its last product to the norm behind it."""
+    plain, gpu_form = pair(**changes)
+    for owner in list(gpu_form.layers.modules()):
+        for name in ("linear2", "linear_out", "pointwise2"):
+            if isinstance(linear := getattr(owner, name, None), nn.Linear):
+                setattr(owner, name, Doubled(linear))
+                linear.weight.mul_(0.5)
+    assert difference(plain, gpu_form, ragged()) < 2e-5
 
 
 @pytest.mark.parametrize("subsampling", ["dw_striding", "striding"])

@@ -94,6 +94,20 @@ def test_a_shift_is_added_before_the_norm_and_two_norms_follow_each_other() -> N
     torch.testing.assert_close(second_BTD, F.layer_norm(expected_BTD, (8,), weight2_D, bias2_D))
 
 
+def test_what_is_added_is_added_before_the_shift_and_stays() -> None:
+    torch.manual_seed(0)
+    x_BTD, added_BTD, norms = normal(2, 3, 8).bfloat16(), normal(2, 3, 8).bfloat16(), normal(4, 8).bfloat16()
+    shift_D = normal(8)
+    sum_BTD = x_BTD + added_BTD
+    ours_BTD = x_BTD.clone()
+    normed_BTD = TORCH.layer_norm(ours_BTD, shift_D, *norms[:2], added_BTD)
+    assert torch.equal(ours_BTD, sum_BTD)
+    assert torch.equal(normed_BTD, TORCH.layer_norm(sum_BTD, shift_D, *norms[:2]))
+    second_BTD = TORCH.layer_norm_twice_(x_BTD, shift_D, *norms, added_BTD)
+    assert torch.equal(second_BTD, TORCH.layer_norm_twice_(sum_BTD, shift_D, *norms))
+    assert torch.equal(x_BTD, sum_BTD)
+
+
 def test_without_triton_torch_takes_over_and_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "fastscribe.model.triton_kernels", None)
     operations, reason = choose_operations(model_config(), torch.float32, torch.device("cpu"))
@@ -151,7 +165,7 @@ MOST_SHARED_BYTES = 99 * 1024  # what a program may have on any device since Amp
 ATTENTION_POINTERS = {"qkv_ptr": "bf16", "positions_ptr": "bf16", "position_bias_ptr": "fp32"}
 CONVOLUTION_POINTERS = {"x_ptr": "bf16", "weight_ptr": "bf16", "bias_ptr": "bf16"}
 BOTH_NORMS = {"weight1_ptr": "bf16", "bias1_ptr": "bf16", "weight2_ptr": "bf16", "bias2_ptr": "bf16"}
-NORM_POINTERS = {"x_ptr": "bf16", "shift_ptr": "fp32", "out_ptr": "bf16"} | BOTH_NORMS
+NORM_POINTERS = {"x_ptr": "bf16", "shift_ptr": "fp32", "added_ptr": "bf16", "out_ptr": "bf16"} | BOTH_NORMS
 ROWS_POINTERS = {"lengths_ptr": "i64", "out_ptr": "bf16"}
 # (kernel, pointers, constants, options) as the launches have them.
 COMPILED = (
@@ -172,6 +186,13 @@ COMPILED = (
     ("glu_depthwise_kernel", 90, {"WIDTH": 1024, "TAPS": 9, "CHUNK": 36, "BLOCK": 256}, {"num_warps": 2}),
     ("glu_depthwise_kernel", 80, {"WIDTH": 512, "TAPS": 5, "CHUNK": 30, "BLOCK": 256}, {"num_warps": 2}),
     ("layer_norm_kernel", 90, {"WIDTH": 1024, "BLOCK": 1024}, {"num_warps": 1}),
+    ("layer_norm_kernel", 90, {"WIDTH": 1024, "BLOCK": 1024, "added_ptr": None}, {"num_warps": 1}),
+    (
+        "layer_norm_kernel",
+        90,
+        {"WIDTH": 1024, "BLOCK": 1024, "weight2_ptr": None, "bias2_ptr": None},
+        {"num_warps": 1},
+    ),
     ("layer_norm_kernel", 80, {"WIDTH": 512, "BLOCK": 512}, {"num_warps": 1}),
 )
 ARGUMENTS = {
@@ -193,6 +214,7 @@ def test_kernels_compile_without_a_device(name: str, capability: int, shape: dic
     kernel = getattr(triton_kernels, name)
     pointers, constants = ARGUMENTS[name]
     constants = constants | shape
+    pointers = {argument: kind for argument, kind in pointers.items() if argument not in constants}
     scalars = {"num_frames": "i32", "num_rows": "i32", "left": "i32", "right": "i32", "log2_scale": "fp32"}
     kinds = {name: f"*{kind}" for name, kind in pointers.items()} | scalars | dict.fromkeys(constants, "constexpr")
     signature = {argument: kinds[argument] for argument in kernel.arg_names}

@@ -1,13 +1,14 @@
 """The conformer layers' inference form for a GPU, where everything but the matrix products is bound by memory.
 
 The residual stream is one tensor that every branch adds to inside its last product (`addmm_`: the product itself reads and
-writes the stream). It sums in float32 and rounds once, unless cuBLAS cuts a product with few rows along its inner side:
-torch's default (`allow_bf16_reduced_precision_reduction`) lets it then add up the parts in bf16. The half of the half-step
-feed-forwards is folded into their second matrix. Biases that would be added to the stream are constants of the layer: they
-travel as a `shift` that each LayerNorm adds to what it reads, until norm_out takes them in. Attention keeps one bias, on q:
-a bias on k moves all scores of a query alike, one on v moves the output by a constant, and the difference between
-Transformer-XL's u and v is a constant for each head and distance. Nothing here makes the host wait for the device, and the
-position tables of ordinary batches never move once built, so that the whole may be captured in a CUDA graph.
+writes the stream; a quantised product cannot, and is added by the LayerNorm that reads the stream next). It sums in float32
+and rounds once, unless cuBLAS cuts a product with few rows along its inner side: torch's default
+(`allow_bf16_reduced_precision_reduction`) lets it then add up the parts in bf16. The half of the half-step feed-forwards is
+folded into their second matrix. Biases that would be added to the stream are constants of the layer: they travel as a
+`shift` that each LayerNorm adds to what it reads, until norm_out takes them in. Attention keeps one bias, on q: a bias on k
+moves all scores of a query alike, one on v moves the output by a constant, and the difference between Transformer-XL's u
+and v is a constant for each head and distance. Nothing here makes the host wait for the device, and the position tables of
+ordinary batches never move once built, so that the whole may be captured in a CUDA graph.
 
 Shapes: B batch, T frames, N = B*T, D width, E a product's input width, H heads, K head width, R rows of a position table,
 W taps of a convolution.
@@ -149,15 +150,18 @@ class FusedLayer(nn.Module):
         lengths_B: torch.Tensor,
         positions_RD: torch.Tensor | None,
     ) -> torch.Tensor:
-        self.feed_forward1(x_BTD, normed_BTD)
-        self.self_attn(x_BTD, self.norm_self_attn(x_BTD), lengths_B, positions_RD)
-        self.conv(x_BTD, self.norm_conv(x_BTD), lengths_B)
-        self.feed_forward2(x_BTD, self.norm_feed_forward2(x_BTD))
-        return self.norm_out(x_BTD)
+        added_BTD = self.feed_forward1(x_BTD, normed_BTD)
+        added_BTD = self.self_attn(x_BTD, self.norm_self_attn(x_BTD, added_BTD), lengths_B, positions_RD)
+        added_BTD = self.conv(x_BTD, self.norm_conv(x_BTD, added_BTD), lengths_B)
+        added_BTD = self.feed_forward2(x_BTD, self.norm_feed_forward2(x_BTD, added_BTD))
+        return self.norm_out(x_BTD, added_BTD)
 
 
 class Norm(nn.Module):
-    """LayerNorm of the stream plus the constants that have not been added to it."""
+    """LayerNorm of the stream plus the constants that have not been added to it.
+
+    First adds a product to the stream, in place, if the branch before could not (see `add_product_`).
+    """
 
     shift_D: torch.Tensor | None
 
@@ -167,8 +171,8 @@ class Norm(nn.Module):
         self.operations, self.weight, self.bias = operations, norm.weight, norm.bias
         self.register_buffer("shift_D", shift_D, persistent=False)
 
-    def forward(self, x_BTD: torch.Tensor) -> torch.Tensor:
-        return self.operations.layer_norm(x_BTD, self.shift_D, self.weight, self.bias)
+    def forward(self, x_BTD: torch.Tensor, added_BTD: torch.Tensor | None = None) -> torch.Tensor:
+        return self.operations.layer_norm(x_BTD, self.shift_D, self.weight, self.bias, added_BTD)
 
 
 class NormTwice(nn.Module):
@@ -178,10 +182,10 @@ class NormTwice(nn.Module):
         super().__init__()
         self.norm_out, self.next_norm = norm_out, next_norm
 
-    def forward(self, x_BTD: torch.Tensor) -> torch.Tensor:
+    def forward(self, x_BTD: torch.Tensor, added_BTD: torch.Tensor | None = None) -> torch.Tensor:
         first, second = self.norm_out, self.next_norm
         return first.operations.layer_norm_twice_(
-            x_BTD, first.shift_D, first.weight, first.bias, second.weight, second.bias
+            x_BTD, first.shift_D, first.weight, first.bias, second.weight, second.bias, added_BTD
         )
 
 
@@ -195,8 +199,8 @@ class FusedFeedForward(nn.Module):
         self.linear2 = linear_of(0.5 * linear2.weight)
         self.shift_D = None if linear2.bias is None else 0.5 * linear2.bias.float()
 
-    def forward(self, x_BTD: torch.Tensor, normed_BTD: torch.Tensor) -> None:
-        add_product_(x_BTD, F.silu(self.linear1(normed_BTD), inplace=True), self.linear2)
+    def forward(self, x_BTD: torch.Tensor, normed_BTD: torch.Tensor) -> torch.Tensor | None:
+        return add_product_(x_BTD, F.silu(self.linear1(normed_BTD), inplace=True), self.linear2)
 
 
 class FusedAttention(nn.Module):
@@ -234,12 +238,12 @@ class FusedAttention(nn.Module):
         normed_BTD: torch.Tensor,
         lengths_B: torch.Tensor,
         positions_RD: torch.Tensor | None,
-    ) -> None:
+    ) -> torch.Tensor | None:
         kept = self.positions_HRK, self.position_bias_HR
         positions_HRK, position_bias_HR = kept if positions_RD is None else self._project(positions_RD)
         qkv_BTD = self.linear_qkv(normed_BTD)
         heads_BTD = self.operations.rel_attention(qkv_BTD, positions_HRK, position_bias_HR, lengths_B, self.attention)
-        add_product_(x_BTD, heads_BTD, self.linear_out)
+        return add_product_(x_BTD, heads_BTD, self.linear_out)
 
     def _project(self, positions_RD: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """The head's positions [H, R, K], and what q·p lacks of (q+v)·p [H, R], in float32."""
@@ -263,22 +267,27 @@ class FusedConvolution(nn.Module):
         self.bias_D = source.depthwise.bias
         self.shift_D = None if source.pointwise2.bias is None else source.pointwise2.bias.float()
 
-    def forward(self, x_BTD: torch.Tensor, normed_BTD: torch.Tensor, lengths_B: torch.Tensor) -> None:
+    def forward(self, x_BTD: torch.Tensor, normed_BTD: torch.Tensor, lengths_B: torch.Tensor) -> torch.Tensor | None:
         gates_BTD = self.pointwise1(normed_BTD)
         silu = self.norm is None
         hidden_BTD = self.operations.glu_depthwise(gates_BTD, self.weight_WD, self.bias_D, lengths_B, silu)
         if self.norm is not None:
             hidden_BTD = F.silu(self.norm(hidden_BTD), inplace=True)
-        add_product_(x_BTD, hidden_BTD, self.pointwise2)
+        return add_product_(x_BTD, hidden_BTD, self.pointwise2)
 
 
-def add_product_(x_BTD: torch.Tensor, hidden_BTE: torch.Tensor, linear: nn.Module) -> None:
-    """x += linear(hidden). A plain matrix does so within the product; any other layer (a quantised one) beside it."""
-    if type(linear) is nn.Linear and linear.bias is None:
-        x_ND = x_BTD.view(-1, x_BTD.shape[-1])  # which a copy would not be
-        x_ND.addmm_(hidden_BTE.flatten(0, 1), linear.weight.t())
-    else:
-        x_BTD += linear(hidden_BTE)
+def add_product_(x_BTD: torch.Tensor, hidden_BTE: torch.Tensor, linear: nn.Module) -> torch.Tensor | None:
+    """x += linear(hidden), within the product if the layer is a plain matrix.
+
+    Returns:
+        None, or from any other layer (a quantised one: torch's fp8 product adds to nothing) the product, [B, T, D], which
+        the caller has yet to add to x.
+    """
+    if type(linear) is not nn.Linear or linear.bias is not None:
+        return linear(hidden_BTE)
+    x_ND = x_BTD.view(-1, x_BTD.shape[-1])  # which a copy would not be
+    x_ND.addmm_(hidden_BTE.flatten(0, 1), linear.weight.t())
+    return None
 
 
 def position_rows(num_frames: int, attention: LocalAttention | None, like: torch.Tensor) -> torch.Tensor:

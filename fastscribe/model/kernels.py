@@ -94,9 +94,18 @@ def glu_depthwise(
 
 
 def layer_norm(
-    x_BTD: torch.Tensor, shift_D: torch.Tensor | None, weight_D: torch.Tensor, bias_D: torch.Tensor
+    x_BTD: torch.Tensor,
+    shift_D: torch.Tensor | None,
+    weight_D: torch.Tensor,
+    bias_D: torch.Tensor,
+    added_BTD: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """LayerNorm(x + shift) with epsilon 1e-5, the sum kept in float32; no shift is a shift of zero."""
+    """LayerNorm(x + shift) with epsilon 1e-5, the sum kept in float32; no shift is a shift of zero.
+
+    With `added_BTD`, x becomes x + added first, in place and rounded to x's dtype.
+    """
+    if added_BTD is not None:
+        x_BTD += added_BTD
     if shift_D is None:
         return F.layer_norm(x_BTD, weight_D.shape, weight_D, bias_D, EPSILON)
     shifted_BTD = x_BTD.float() + shift_D.float()
@@ -110,9 +119,10 @@ def layer_norm_twice_(
     bias1_D: torch.Tensor,
     weight2_D: torch.Tensor,
     bias2_D: torch.Tensor,
+    added_BTD: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """x becomes LayerNorm1(x + shift), in place; returns LayerNorm2 of that."""
-    x_BTD.copy_(layer_norm(x_BTD, shift_D, weight1_D, bias1_D))
+    """x becomes LayerNorm1(x + shift), in place; returns LayerNorm2 of that. `added_BTD` as in layer_norm."""
+    x_BTD.copy_(layer_norm(x_BTD, shift_D, weight1_D, bias1_D, added_BTD))
     return layer_norm(x_BTD, None, weight2_D, bias2_D)
 
 
@@ -174,6 +184,9 @@ def _random_cases(config: EncoderConfig, dtype: torch.dtype, lengths_B: torch.Te
     yield "layer_norm", x_BTD, None, normal(width), normal(width)
     yield "layer_norm", x_BTD, shift_D, normal(width), normal(width)
     yield "layer_norm_twice_", x_BTD, shift_D, normal(width), normal(width), normal(width), normal(width)
+    added_BTD = normal(batch, num_frames, width)  # fp8's products
+    yield "layer_norm", x_BTD, shift_D, normal(width), normal(width), added_BTD
+    yield "layer_norm_twice_", x_BTD, shift_D, *(normal(width) for _ in range(4)), added_BTD
 
 
 def is_floating(argument: Any) -> bool:

@@ -188,16 +188,26 @@ def layer_norm_kernel(
     bias1_ptr,
     weight2_ptr,
     bias2_ptr,
+    added_ptr,
     out_ptr,
     WIDTH: tl.constexpr,
     BLOCK: tl.constexpr,
     EPSILON: tl.constexpr,
 ):
-    """One frame. With `weight2_ptr` the first norm is written back over x and `out` is the second norm of it."""
+    """One frame. With `weight2_ptr` the first norm is written back over x and `out` is the second norm of it.
+
+    With `added_ptr` x + added takes x's place first; under a second norm nobody reads it, and it is not written.
+    """
     offset = tl.program_id(0).to(tl.int64) * WIDTH
     columns = tl.arange(0, BLOCK)
     mask = columns < WIDTH
     x = tl.load(x_ptr + offset + columns, mask=mask, other=0.0).to(tl.float32)
+    if added_ptr is not None:
+        x += tl.load(added_ptr + offset + columns, mask=mask, other=0.0).to(tl.float32)
+        rounded = x.to(x_ptr.dtype.element_ty)
+        if weight2_ptr is None:
+            tl.store(x_ptr + offset + columns, rounded, mask=mask)
+        x = rounded.to(tl.float32)
     if shift_ptr is not None:
         x += tl.load(shift_ptr + columns, mask=mask, other=0.0).to(tl.float32)
     out = _normalised(x, weight1_ptr, bias1_ptr, columns, WIDTH, EPSILON).to(out_ptr.dtype.element_ty)
@@ -283,9 +293,13 @@ def glu_depthwise(
 
 
 def layer_norm(
-    x_BTD: torch.Tensor, shift_D: torch.Tensor | None, weight_D: torch.Tensor, bias_D: torch.Tensor
+    x_BTD: torch.Tensor,
+    shift_D: torch.Tensor | None,
+    weight_D: torch.Tensor,
+    bias_D: torch.Tensor,
+    added_BTD: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    return _layer_norm(x_BTD, shift_D, weight_D, bias_D, None, None)
+    return _layer_norm(x_BTD, shift_D, weight_D, bias_D, None, None, added_BTD)
 
 
 def layer_norm_twice_(
@@ -295,8 +309,9 @@ def layer_norm_twice_(
     bias1_D: torch.Tensor,
     weight2_D: torch.Tensor,
     bias2_D: torch.Tensor,
+    added_BTD: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    return _layer_norm(x_BTD, shift_D, weight1_D, bias1_D, weight2_D, bias2_D)
+    return _layer_norm(x_BTD, shift_D, weight1_D, bias1_D, weight2_D, bias2_D, added_BTD)
 
 
 def _layer_norm(
@@ -306,8 +321,9 @@ def _layer_norm(
     bias1_D: torch.Tensor,
     weight2_D: torch.Tensor | None,
     bias2_D: torch.Tensor | None,
+    added_BTD: torch.Tensor | None,
 ) -> torch.Tensor:
-    assert x_BTD.is_contiguous()
+    assert x_BTD.is_contiguous() and (added_BTD is None or added_BTD.is_contiguous())
     width = x_BTD.shape[-1]
     block = triton.next_power_of_2(width)
     out_BTD = torch.empty_like(x_BTD)
@@ -318,6 +334,7 @@ def _layer_norm(
         bias1_D,
         weight2_D,
         bias2_D,
+        added_BTD,
         out_BTD,
         WIDTH=width,
         BLOCK=block,
