@@ -118,6 +118,10 @@ def goals(document: Document) -> list[Row]:
     return [_reached(goal, goal.measured(document, names)) for goal in GOALS]
 
 
+def shown(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
 def _reached(goal: Goal, found: float | None) -> Row:
     share = None
     if found is not None:

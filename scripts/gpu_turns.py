@@ -145,12 +145,12 @@ def _checkpoint(settings: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
 
 def copy_into_nemo(theirs: dict[str, Any], encoder: Any, ours: dict[str, Any]) -> None:
     """Copies our weights into the tensors of a NeMo model's state dict. Raises ValueError if names differ."""
-    from fastscribe.checkpoint.lazy_weights import sources_of
+    from fastscribe.checkpoint.lazy_weights import COUNTER_SUFFIX, sources_of
     from fastscribe.checkpoint.names import from_nemo
 
     # In-memory sources read as the tensors themselves, in our shapes.
-    renamed = {name: source.read() for name, source in from_nemo(sources_of(theirs), encoder).items()}
-    kept = {name: tensor for name, tensor in renamed.items() if tensor.is_floating_point()}
+    renamed = from_nemo(sources_of(theirs), encoder).items()
+    kept = {name: source.read() for name, source in renamed if not name.endswith(COUNTER_SUFFIX)}
     if kept.keys() != ours.keys():
         raise ValueError(f"names differ: {sorted(kept.keys() ^ ours.keys())[:6]}")
     for name, tensor in kept.items():
