@@ -253,7 +253,7 @@ def _run_tests(part: Part, paths: Sequence[Path]) -> None:
     env |= {"GPU_CHECK_ROWS": str(part.notes.path)}
 
     def run(given: Sequence[Path], marks: str, share: str) -> None:
-        options = ["-m", marks, "-v", "-p", "gpu_pytest", "-p", "no:cacheprovider", "--timeout", f"{_TEST_S}"]
+        options = ["-m", marks, "-v", "-p", "gpu_pytest", "-p", "no:cacheprovider", "-o", f"timeout={_TEST_S}"]
         # A warning of a newer package must not fail a test, nor a missing package the other modules.
         options += ["-W", "default", "--continue-on-collection-errors"]
         _pytest(part.notes, [*options, *map(str, given)], env | {"GPU_CHECK_SHARE": share})
@@ -498,7 +498,7 @@ def attention(part: Part) -> None:
     waves, passes = part.clips("leaderboard")[: part.sizes.attention_clips], part.sizes.passes
     for shape in part.sizes.attention:
         key = {"what": "attention", "shape": shape, "audio": "leaderboard"}
-        load = lambda shape=shape: part.load(shape, folder=_roomy(part, shape), cuda_graphs="off")  # noqa: E731
+        load = lambda shape=shape: part.load(shape, folder=_roomy(part, shape), cuda_graphs="auto")  # noqa: E731
         loaded = part.notes.make(key | {"step": "load"}, load, needs_s=5.0)
         if loaded is None:
             continue
@@ -506,7 +506,7 @@ def attention(part: Part) -> None:
         for mode in ("off", "auto", "chunked"):
             key = key | {"graphs": mode}
             build = partial(part.with_options, loaded, _roomy(part, shape), cuda_graphs=mode)
-            transcriber = loaded if mode == "off" else part.notes.make(key | {"step": "build"}, build, needs_s=5.0)
+            transcriber = loaded if mode == "auto" else part.notes.make(key | {"step": "build"}, build, needs_s=5.0)
             if transcriber is None:
                 continue
             compare = partial(_compare_modes, transcriber, waves[: part.sizes.compared // 4], wanted)

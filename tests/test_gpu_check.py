@@ -210,7 +210,7 @@ def test_shares_divide_the_tests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_killed_check_leaves_every_row(tmp_path: Path) -> None:
-    """By SIGKILL, against which nothing can be done at the end."""
+    """SIGKILL leaves no chance to write anything at the end."""
     scripts = tmp_path / "scripts"
     scripts.mkdir()
     for name in ("gpu_check", "gpu_goals.py"):
