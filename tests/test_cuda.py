@@ -158,6 +158,7 @@ def free_bytes_when_idle() -> int:
     return torch.cuda.mem_get_info()[0]
 
 
+@pytest.mark.whole_device
 def test_memory_does_not_grow_with_the_number_of_shapes() -> None:
     """Beyond torch's own too: plans, workspaces, whatever a library keeps for each shape. Too large to be captured."""
     engine = loaded("tdt_demo", "cuda", "bf16", cuda_graphs="full").engine

@@ -155,6 +155,7 @@ def test_device_replays_equal_the_encoder_over_generations(monkeypatch) -> None:
 
 
 @pytest.mark.cuda
+@pytest.mark.whole_device
 @torch.inference_mode()
 def test_device_loading_and_unloading_leaks_nothing() -> None:
     def cycle() -> None:

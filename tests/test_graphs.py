@@ -387,6 +387,7 @@ def test_device_modes_agree_in_bf16(durations: tuple[int, ...]) -> None:
 
 @pytest.mark.cuda
 @needs_cuda
+@pytest.mark.whole_device
 @pytest.mark.parametrize("mode", ["full", "chunked"])
 def test_device_nothing_leaks(mode: str) -> None:
     transducer, frames = on_device(tiny_transducer(3, (), 10, 1.0), random_frames([20] * 4), torch.float32)

@@ -113,6 +113,41 @@ def test_the_repositorys_results_of_before_stay_one_table(script: ModuleType, tm
     assert len(lines) >= 11 and all(line.startswith("| ") for line in lines)
 
 
+def check(date: str, rows: list[dict], **changes: object) -> str:
+    """A result of scripts/gpu_check."""
+    part = {"part": "engine", "status": "done", "rows": rows}
+    found = {"benchmark": "gpu_check", "date": date, "commit": date[-3:], "device": "cuda", "quick": False}
+    return json.dumps(found | {"hardware": H200, "results": [part]} | changes)
+
+
+def test_the_guides_tables_hold_the_newest_measurement_of_each_goal(script: ModuleType, tmp_path: Path) -> None:
+    row = {"what": "from_memory", "shape": "parakeet-tdt-0.6b-v3", "audio": "leaderboard", "budget_frames": "auto"}
+    row |= {"graphs": "auto"}
+    rivals = [{"software": "s", "model": "m", "hardware": "B300", "rtfx": 15000, "audio": "a", "source": "https://x"}]
+    stored(tmp_path, "rivals.json", json.dumps({"rows": rivals}))
+    warm, cold = row | {"pass": "warm", "rtfx": 22000.0}, row | {"pass": "cold", "rtfx": 10000.0}
+    stored(tmp_path, "b.json", check("2026-11-21T01:00Z", [warm, cold]))
+    stored(tmp_path, "a.json", check("2026-11-22T01:11Z", [warm | {"rtfx": 23100.0}]))
+    stored(tmp_path, "c.json", check("2026-11-23T01:00Z", [warm | {"rtfx": 1.0}], quick=True))
+    stored(tmp_path, "d.json", check("2026-11-23T01:00Z", [warm | {"rtfx": 1.0}], device="cpu"))
+    goals, rates = (part.splitlines() for part in script.gpu_tables(tmp_path).split("\n\n"))
+    assert goals[2].endswith("| 20,000 | **10,000** | 50% | NVIDIA H200 | 00Z, 2026-11-21 |")
+    assert goals[3].endswith("| 22,000 | **23,100** | 105% | NVIDIA H200 | 11Z, 2026-11-22 |")
+    assert sum("| not measured | - |" in line for line in goals) == 8
+    assert [line.split(" | ")[3] for line in rates[2:]] == ["23,100", "15,000", "10,000"]
+    assert "| fastscribe, greedy, warm | parakeet-tdt-0.6b-v3 (random weights) | NVIDIA H200 |" in rates[2]
+
+
+def test_the_guides_tables_are_made_from_the_stored_results(script: ModuleType) -> None:
+    guide = (ROOT / "docs" / "gpu.md").read_text(encoding="utf-8")
+    made = script.gpu_tables(ROOT / "docs" / "bench" / "gpu")
+    assert guide == script.with_tables(guide, made), "run scripts/readme_table --write"
+    assert all(
+        row["source"].startswith("https://") and row["hardware"]
+        for row in json.loads((ROOT / "docs" / "bench" / "gpu" / "rivals.json").read_text(encoding="utf-8"))["rows"]
+    )
+
+
 def test_only_what_is_between_the_marks_is_written(script: ModuleType) -> None:
     before = f"# Title\n{script.START}\nold\n{script.END}\nafter {script.START} {script.END}"
     made = script.with_tables(before, "new")
@@ -126,12 +161,16 @@ def test_write_puts_the_tables_into_a_readme(tmp_path: Path) -> None:
     for folder in ("scripts", "docs/bench"):
         (tmp_path / folder).mkdir(parents=True)
     (tmp_path / "fastscribe").symlink_to(ROOT / "fastscribe")
-    shutil.copy(SCRIPT, tmp_path / "scripts")
+    for name in ("readme_table", "gpu_goals.py"):
+        shutil.copy(ROOT / "scripts" / name, tmp_path / "scripts")
+    shutil.copytree(ROOT / "docs" / "bench" / "gpu", tmp_path / "docs" / "bench" / "gpu")
+    guide = stored(tmp_path / "docs", "gpu.md", "x\n<!-- benchmark -->\n<!-- /benchmark -->\ny\n")
     stored(tmp_path / "docs" / "bench", "a.json", document([speed(9000.0)], H200, audio="synthetic"))
     readme = stored(tmp_path, "README.md", "x\n<!-- benchmark -->\n<!-- /benchmark -->\ny\n")
     command = [sys.executable, tmp_path / "scripts" / "readme_table"]
     printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     subprocess.run([*command, "--write"], check=True)
     assert readme.read_text() == f"x\n<!-- benchmark -->\n{printed}<!-- /benchmark -->\ny\n"
+    assert guide.read_text().count("| not measured |") == 10 and guide.read_text().endswith("<!-- /benchmark -->\ny\n")
     refused = subprocess.run([*command, "--wrte"], capture_output=True, text=True)
     assert refused.returncode == 1 and "usage" in refused.stderr

@@ -27,7 +27,7 @@ _DIGITS = 5  # significant
 class Notebook:
     def __init__(self, path: Path, seconds: float) -> None:
         """Rows go to `path`; what is not begun within `seconds` is skipped, and its row says so."""
-        self._path = path
+        self.path = path
         self._end = time.monotonic() + seconds
 
     @property
@@ -35,7 +35,7 @@ class Notebook:
         return self._end - time.monotonic()
 
     def write(self, row: Mapping[str, Any]) -> None:
-        with self._path.open("a", encoding="utf-8") as file:
+        with self.path.open("a", encoding="utf-8") as file:
             print(json.dumps(_rounded(dict(row)), ensure_ascii=False), file=file)
 
     def measure(
