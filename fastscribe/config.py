@@ -11,9 +11,14 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 
 from fastscribe.errors import UsageError
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+_Part = TypeVar("_Part", bound="DataclassInstance")
 
 DecoderName = Literal["rnnt", "tdt", "ctc", "aed"]
 # How a GPU is told to decode: "full" is one graph with a loop inside, "chunked" replays a graph of a few steps, "off" has
@@ -234,7 +239,7 @@ class ModelConfig:
         return _from_mapping(cls, data, "config")
 
 
-def _from_mapping(cls: type, data: Mapping[str, Any], where: str) -> Any:
+def _from_mapping(cls: type[_Part], data: Mapping[str, Any], where: str) -> _Part:
     if not isinstance(data, Mapping):
         raise ValueError(f"{where}: not a JSON object")
     fields = {field.name: str(field.type) for field in dataclasses.fields(cls)}
@@ -247,8 +252,8 @@ def _from_mapping(cls: type, data: Mapping[str, Any], where: str) -> Any:
         part = globals().get(annotation.removesuffix(" | None"))
         if annotation == "EncoderConfigs":
             part = _encoder_kind(values[name], f"{where}.{name}")
-        if dataclasses.is_dataclass(part) and values.get(name) is not None:
-            values[name] = _from_mapping(part, values[name], f"{where}.{name}")  # type: ignore[arg-type]
+        if isinstance(part, type) and dataclasses.is_dataclass(part) and values.get(name) is not None:
+            values[name] = _from_mapping(part, values[name], f"{where}.{name}")
     if "durations" in values:
         values["durations"] = tuple(values["durations"])
     if "blocks" in values:

@@ -191,7 +191,7 @@ class Recognizer:
         return resample.fill(batch, samples_BS, self.sample_rate), lengths_B
 
     def features(self, samples_BS: torch.Tensor, lengths_B: torch.Tensor) -> Features:
-        features = self.log_mel(samples_BS, lengths_B)
+        features: Features = self.log_mel(samples_BS, lengths_B)
         if self.aligner is None:
             return features
         own = self.aligner.log_mel

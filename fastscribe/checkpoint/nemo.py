@@ -73,12 +73,14 @@ class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[mi
         keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
         if len(set(keys)) < len(keys) or any(key.tag == "tag:yaml.org,2002:merge" for key, _ in node.value):
             raise yaml.YAMLError("a key comes twice, or merges what lies elsewhere")
-        return super().construct_mapping(node, deep)
+        mapping: dict[Any, Any] = super().construct_mapping(node, deep)
+        return mapping
 
     def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
         if len(node.value) > _MAX_DIGITS:  # Python would refuse to show it, long after this
             raise yaml.YAMLError(f"a number of {len(node.value):,} digits")
-        return super().construct_yaml_int(node)
+        number: int = super().construct_yaml_int(node)
+        return number
 
 
 _Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_yaml_int)

@@ -187,7 +187,7 @@ class _Model:
 def _bar_class(library: Any, label: str, draw: bool) -> type:
     """The progress bar of one file."""
 
-    class Bar(library.utils.tqdm):
+    class Bar(library.utils.tqdm):  # type: ignore[misc]  # a base class that is known at run time only
         def __init__(self, *args: Any, **settings: Any) -> None:
             settings |= {"desc": label, "position": None} | ({} if draw else {"disable": True})
             super().__init__(*args, **settings)

@@ -81,7 +81,7 @@ class FusedLayers(nn.Module):
         is_kept = table_reach(num_frames, self.attention) <= _KEPT_FRAMES
         positions_RD = None if is_kept else position_rows(num_frames, self.attention, like=x_BTD)
         with torch.cuda.device_of(x_BTD):  # where Triton launches
-            normed_BTD = self.norm_first(x_BTD)
+            normed_BTD: torch.Tensor = self.norm_first(x_BTD)
             for layer in self.layers:
                 normed_BTD = layer(x_BTD, normed_BTD, lengths_B, positions_RD)
         return normed_BTD
@@ -123,7 +123,8 @@ class FusedLayer(nn.Module):
         self.self_attn(x_BTD, self.norm_self_attn(x_BTD), lengths_B, positions_RD)
         self.conv(x_BTD, self.norm_conv(x_BTD), lengths_B)
         self.feed_forward2(x_BTD, self.norm_feed_forward2(x_BTD))
-        return self.norm_out(x_BTD)
+        out_BTD: torch.Tensor = self.norm_out(x_BTD)
+        return out_BTD
 
 
 class Norm(nn.Module):
