@@ -63,7 +63,7 @@ _MAX_UNPACKED_RATIO = 20
 _ALWAYS_UNPACKED_BYTES = 64 << 20
 
 
-class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
+class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]  # libyaml's where it is
     """Safe YAML; 1e-5 is a number, as for NeMo's loader (YAML 1.1 wants 1.0e-5), and a key comes once, as for it.
 
     Merge keys, which NeMo does not write, are refused: a few lines of them can stand for billions of entries.
@@ -121,7 +121,7 @@ def _read_gzip(path: Path, file: IO[bytes]) -> Checkpoint:
     limit = max(_ALWAYS_UNPACKED_BYTES, _MAX_UNPACKED_RATIO * os.fstat(file.fileno()).st_size)
     contents: dict[str, bytes] = {}
     with gzip.GzipFile(fileobj=file) as packed:
-        for member in tar.members(packed, limit, path):  # type: ignore[arg-type]
+        for member in tar.members(packed, limit, path):
             if member.name in (WEIGHTS_NAME, ALIGNER_WEIGHTS_NAME) or member.num_bytes <= MAX_TOKENIZER_BYTES:
                 contents[member.name] = packed.read(member.num_bytes)
 

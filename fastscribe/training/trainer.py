@@ -22,6 +22,7 @@ import torch
 import torch.distributed as dist
 
 from fastscribe.checkpoint import Checkpoint
+from fastscribe.config import DecoderName
 from fastscribe.device import launching
 from fastscribe.errors import UsageError, first_line
 from fastscribe.freed_memory import keep_freed_memory
@@ -356,9 +357,8 @@ class Trainer:
         if self.ranks.rank == 0:
             checkpoint = with_weights(self.material.checkpoint, self.weights.kept(), _KEPT_DTYPE)
             device, dtype = str(self.device), "fp32" if self.dtype == torch.float32 else "bf16"
-            decoder = (
-                "ctc" if self.learner.network.ctc_weight == 1 else None
-            )  # a transducer that learns nothing says nothing
+            # A transducer that learns nothing writes nothing.
+            decoder: DecoderName | None = "ctc" if self.learner.network.ctc_weight == 1 else None
             if self.device.type == "cuda":
                 torch.cuda.empty_cache()  # training's blocks are of no use to it
             validated = validate(checkpoint, self.material.validation, self._validation_feed, device, dtype, decoder)
