@@ -55,7 +55,7 @@ def parsed(name: str, *words: str) -> Any:
     for part in commands:
         command = command.commands[part]
     found, _, _ = command.make_parser(context := typer.Context(command)).parse_args(arguments)
-    return parameter(name).process_value(context, found[parameter(name).name])
+    return parameter(name).process_value(context, found.get(parameter(name).name))
 
 
 @pytest.mark.parametrize(("name", "choices"), OPTIONS, ids=[name for name, _ in OPTIONS])
@@ -84,6 +84,7 @@ def test_help_and_completion_show_the_choices(name: str, choices: Any, capsys: p
 @pytest.mark.parametrize("name", REPEATABLE)
 def test_a_repeatable_option_keeps_every_value(name: str) -> None:
     assert parsed(name, "bf16", "fp32") == ["bf16", "fp32"]
+    assert parsed(name) == []
 
 
 def test_tables_by_choice_leave_none_out() -> None:

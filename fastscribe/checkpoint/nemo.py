@@ -63,7 +63,7 @@ _MAX_UNPACKED_RATIO = 20
 _ALWAYS_UNPACKED_BYTES = 64 << 20
 
 
-class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]  # libyaml's where it is
+class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]  # libyaml's loader, if PyYAML has it
     """Safe YAML; 1e-5 is a number, as for NeMo's loader (YAML 1.1 wants 1.0e-5), and a key comes once, as for it.
 
     Merge keys, which NeMo does not write, are refused: a few lines of them can stand for billions of entries.
