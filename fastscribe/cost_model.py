@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fastscribe.batching import Budget
+from fastscribe.types import Float64Array
 
 # (rows, frames) to measure: two lengths, so that linear and quadratic parts can be told apart, and a fourfold size range.
 SHAPES = ((8, 128), (32, 128), (128, 128), (8, 512), (32, 512))
@@ -92,7 +93,7 @@ def largest_that_fitted(passes: Sequence[Pass], held: Held) -> Budget:
     return Budget(max(1.0, share * frames), row_frames=row_frames)
 
 
-def _non_negative(columns: Sequence[np.ndarray], target: np.ndarray) -> np.ndarray:
+def _non_negative(columns: Sequence[Float64Array], target: Float64Array) -> Float64Array:
     """Least squares of target ~ sum of columns in relative terms; the most negative coefficient is dropped until none is."""
     kept = list(range(len(columns)))
     while True:

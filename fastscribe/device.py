@@ -12,12 +12,13 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cache
 from time import perf_counter
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
 
 from fastscribe.stats import Stopwatch
+from fastscribe.types import AnyArray
 
 _SWITCH_S = 2e-4
 _OUT_OF_MEMORY = ("out of memory", "allocate memory", "alloc_failed")
@@ -97,7 +98,7 @@ class StageTimes:
             stopwatch.add(stage, seconds)
 
 
-def host_array(shape: tuple[int, ...], dtype: np.dtype, device: torch.device) -> np.ndarray:
+def host_array(shape: tuple[int, ...], dtype: np.dtype[Any], device: torch.device) -> AnyArray:
     """Uninitialised host memory for copies to and from `device`: pinned for a GPU, whose allocator recycles it.
 
     Where the system has too little left to pin, ordinary memory does: its copies hold up the host, and are as right.
@@ -111,12 +112,12 @@ def host_array(shape: tuple[int, ...], dtype: np.dtype, device: torch.device) ->
     return np.empty(shape, dtype)
 
 
-def to_device(array: np.ndarray, device: torch.device) -> torch.Tensor:
+def to_device(array: AnyArray, device: torch.device) -> torch.Tensor:
     """Without waiting where the array is pinned; the caller keeps the array until the copy has been made."""
     return torch.from_numpy(array).to(device, non_blocking=True)
 
 
-def to_host(tensor: torch.Tensor) -> np.ndarray:
+def to_host(tensor: torch.Tensor) -> AnyArray:
     """A copy on its way into pinned memory, to be read after a mark behind it; on a CPU the tensor's own memory."""
     if tensor.device.type == "cpu":
         return tensor.numpy()

@@ -33,7 +33,7 @@ from fastscribe.device import Mark, StageTimes, is_out_of_memory, lane, recover,
 from fastscribe.errors import DeviceFailed, ModelOutputError, UsageError
 from fastscribe.recognizer import Recognizer
 from fastscribe.stats import Stopwatch
-from fastscribe.types import Batch, Frames, Hypothesis
+from fastscribe.types import Batch, Frames, Hypothesis, Int32Array
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -59,7 +59,7 @@ class _Encoded:
 class _Decoded:
     encoded: _Encoded
     packed: torch.Tensor
-    packed_on_host: np.ndarray
+    packed_on_host: Int32Array
     mark: Mark
 
 

@@ -30,7 +30,7 @@ from torch import nn
 
 from fastscribe.config import FeaturesConfig
 from fastscribe.true_float32 import true_float32
-from fastscribe.types import Features
+from fastscribe.types import Features, Float32Array, Float64Array
 
 _WINDOWS: dict[str, Callable[..., torch.Tensor]] = {
     "hann": torch.hann_window,
@@ -110,7 +110,7 @@ class LogMel(nn.Module):
         rows_BS[:, half : half + num_samples] = samples_BS
         frames_FN = one_after_another.unfold(0, config.n_fft, hop)[: blocks * _FRAMES_AT_ONCE]
         mel_FM = torch.cat([self._mel_of_frames(block_FN) for block_FN in frames_FN.split(_FRAMES_AT_ONCE)])
-        mel_BTM = mel_FM[: batch * hops_a_row].unflatten(0, (batch, hops_a_row))
+        mel_BTM = torch.unflatten(mel_FM[: batch * hops_a_row], 0, (batch, hops_a_row))
         return mel_BTM[:, : num_samples // hop + 1].transpose(1, 2)
 
     def _mel_of_frames(self, frames_FN: torch.Tensor) -> torch.Tensor:
@@ -168,7 +168,7 @@ def _sums(mel_BMT: torch.Tensor, lengths_B: torch.Tensor, over_bands: bool) -> t
     return torch.stack([row_MT[:, : length + 1].sum(1, keepdim=True) for row_MT, length in rows])
 
 
-def mel_filters(config: FeaturesConfig) -> np.ndarray:
+def mel_filters(config: FeaturesConfig) -> Float32Array:
     """Triangular filters [M, K] on the Slaney mel scale (Auditory Toolbox; librosa.filters.mel is the same, tested)."""
     bins_hz = np.linspace(0, config.sample_rate / 2, config.n_fft // 2 + 1)
     edges_hz = _mel_to_hz(np.linspace(_hz_to_mel(config.low_hz), _hz_to_mel(config.high_hz), config.num_mels + 2))
@@ -189,5 +189,5 @@ def _hz_to_mel(hz: float) -> float:
     return hz / _HZ_PER_MEL if hz < _KNEE_HZ else _KNEE_MEL + float(np.log(hz / _KNEE_HZ)) / _LOG_STEP
 
 
-def _mel_to_hz(mel: np.ndarray) -> np.ndarray:
+def _mel_to_hz(mel: Float64Array) -> Float64Array:
     return np.where(mel < _KNEE_MEL, mel * _HZ_PER_MEL, _KNEE_HZ * np.exp(_LOG_STEP * (mel - _KNEE_MEL)))

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fastscribe.errors import CheckpointError
+from fastscribe.types import AnyArray, Float32Array, Int64Array
 
 if TYPE_CHECKING:
     import torch
@@ -46,16 +47,16 @@ LEAST = 1e-6  # probability that a context leaves to the shorter one
 class Contexts:
     """Those of one length, in ascending order: each is one of the length before and a token more."""
 
-    parents_C: np.ndarray
-    last_C: np.ndarray
-    counts_C: np.ndarray  # of tokens_A that are a context's
-    tokens_A: np.ndarray
-    logprobs_A: np.ndarray  # float32
+    parents_C: Int64Array
+    last_C: Int64Array
+    counts_C: Int64Array  # of tokens_A that are a context's
+    tokens_A: Int64Array
+    logprobs_A: Float32Array  # float32
 
 
 @dataclass(frozen=True)
 class Ngrams:
-    unigrams_V: np.ndarray  # float32 logarithms
+    unigrams_V: Float32Array  # float32 logarithms
     lengths: Sequence[Contexts]  # the first has contexts of one token
 
     @property
@@ -149,7 +150,7 @@ def packed(model: LanguageModel) -> bytes:
 
     ngrams, fusion = model.ngrams, model.fusion
     small = np.min_scalar_type(len(ngrams.unigrams_V) + 1)
-    tensors: dict[str, np.ndarray] = {
+    tensors: dict[str, AnyArray] = {
         "unigrams": ngrams.unigrams_V.astype(np.float32),
         "fusion": np.array([fusion.weight, fusion.bonus, fusion.beam], np.float64),
     }
@@ -188,7 +189,7 @@ def _unpacked(content: bytes) -> bytes:
     return unpacked
 
 
-def _ngrams(tensors: Mapping[str, np.ndarray], num_tokens: int) -> Ngrams:
+def _ngrams(tensors: Mapping[str, AnyArray], num_tokens: int) -> Ngrams:
     unigrams_V = tensors["unigrams"]
     if unigrams_V.dtype != np.float32:
         raise ValueError(f"{unigrams_V.dtype} unigrams, where they should be float32")
@@ -208,7 +209,7 @@ def _ngrams(tensors: Mapping[str, np.ndarray], num_tokens: int) -> Ngrams:
     return Ngrams(unigrams_V, lengths)
 
 
-def _contexts(tensors: Mapping[str, np.ndarray], length: int, num_parents: int, num_tokens: int) -> Contexts:
+def _contexts(tensors: Mapping[str, AnyArray], length: int, num_parents: int, num_tokens: int) -> Contexts:
     children, last_C, counts_C, tokens_A, steps_A = (
         _numbers(tensors[f"{name}.{length}"], most)
         for name, most in (
@@ -226,10 +227,10 @@ def _contexts(tensors: Mapping[str, np.ndarray], length: int, num_parents: int, 
     parents_C = np.repeat(np.arange(num_parents), children)
     if (np.diff(parents_C * (num_tokens + 1) + last_C) <= 0).any():
         raise ValueError(f"contexts of {length} tokens that are not in order")
-    return Contexts(parents_C, last_C, counts_C, tokens_A, -steps_A.astype(np.float32) / _STEPS_A_NAT)
+    return Contexts(parents_C, last_C, counts_C, tokens_A, -steps_A.astype(np.float32) / np.float32(_STEPS_A_NAT))
 
 
-def _numbers(values: np.ndarray, most: int) -> np.ndarray:
+def _numbers(values: AnyArray, most: int) -> Int64Array:
     """[N] integers from 0 to `most`."""
     if (
         values.ndim != 1

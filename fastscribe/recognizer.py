@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from time import perf_counter
+from typing import get_args
 
 import torch
 from torch import nn
@@ -21,7 +22,16 @@ from torch import nn
 from fastscribe import cost_model, resample
 from fastscribe.batching import Budget
 from fastscribe.checkpoint import Checkpoint
-from fastscribe.config import DecoderName, EncoderConfig, FeaturesConfig, ModelConfig, Options, parse_attention
+from fastscribe.config import (
+    DecoderName,
+    DtypeChoice,
+    EightBitDtypeName,
+    EncoderConfig,
+    FeaturesConfig,
+    ModelConfig,
+    Options,
+    parse_attention,
+)
 from fastscribe.decode import checked
 from fastscribe.decode.aligning import AligningDecoder
 from fastscribe.decode.decoder import Decoder
@@ -46,8 +56,7 @@ from fastscribe.tokenizer import Tokenizer
 from fastscribe.true_float32 import true_float32
 from fastscribe.types import Batch, Features, Frames, Hypothesis
 
-_8_BIT = ("int8", "fp8")
-_DTYPES = ("fp32", "bf16", *_8_BIT)
+_8_BIT = get_args(EightBitDtypeName)
 # Models narrower than this are fast in either dtype on a CPU, and in fp32 they are exact (docs/log.md, 2026-11-21).
 _NARROW_ON_CPU = 256
 # Encoder frames a batch on a CPU, where bigger ones stop paying once matrices are tall (docs/log.md, 2026-11-21); in narrow
@@ -191,7 +200,7 @@ class Recognizer:
         return resample.fill(batch, samples_BS, self.sample_rate), lengths_B
 
     def features(self, samples_BS: torch.Tensor, lengths_B: torch.Tensor) -> Features:
-        features = self.log_mel(samples_BS, lengths_B)
+        features: Features = self.log_mel(samples_BS, lengths_B)
         if self.aligner is None:
             return features
         own = self.aligner.log_mel
@@ -334,8 +343,8 @@ def choose_device(name: str) -> torch.device:
 
 def choose_dtype(name: str, device: torch.device, d_model: int) -> str:
     """auto: bf16 on a GPU and, for models wide enough to gain by it, on CPUs that multiply bf16 natively; else fp32."""
-    if name not in ("auto", *_DTYPES):
-        raise UsageError(f"--dtype {name}: not one of auto, {', '.join(_DTYPES)}")
+    if name not in get_args(DtypeChoice):
+        raise UsageError(f"--dtype {name}: not one of {', '.join(get_args(DtypeChoice))}")
     if name == "auto":
         gains = device.type == "cuda" or (has_native_bf16() and d_model >= _NARROW_ON_CPU)
         return "bf16" if gains else "fp32"

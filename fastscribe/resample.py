@@ -26,7 +26,7 @@ import torch
 
 from fastscribe.audio.rates import ratio
 from fastscribe.true_float32 import true_float32
-from fastscribe.types import Batch, NativeRows
+from fastscribe.types import Batch, Float64Array, Int64Array, NativeRows
 
 _PASSBAND = 0.913  # of the smaller Nyquist frequency
 _REJECTION_DB = 126.0
@@ -63,7 +63,7 @@ def resample_rows(samples_BS: torch.Tensor, native_rate: int, sample_rate: int) 
     return _resample(samples_BS[..., None], 0, filters, blocks)[:, :length]
 
 
-def _fill(filled_BS: torch.Tensor, native: NativeRows, lengths_R: np.ndarray, sample_rate: int) -> None:
+def _fill(filled_BS: torch.Tensor, native: NativeRows, lengths_R: Int64Array, sample_rate: int) -> None:
     device, length = filled_BS.device, filled_BS.shape[1]
     filters = _filters(native.rate, sample_rate, device)
     span, block = filters.bank_WP.shape
@@ -85,7 +85,7 @@ def _chunks(num_rows: int, num_blocks: int, bytes_a_block: int) -> Iterator[tupl
         yield slice(row, row + rows), range(block, min(block + blocks, num_blocks))
 
 
-def _sent(values: np.ndarray, device: torch.device) -> torch.Tensor:
+def _sent(values: Int64Array, device: torch.device) -> torch.Tensor:
     """By way of pinned memory where that is what the host need not wait for."""
     tensor = torch.from_numpy(values)
     return (tensor.pin_memory() if device.type == "cuda" else tensor).to(device, non_blocking=True)
@@ -128,7 +128,7 @@ def _half_width(native_rate: int, sample_rate: int) -> int:
     return math.ceil((_REJECTION_DB - 7.95) / (14.36 * transition) / 2)
 
 
-def _response(distances: np.ndarray, native_rate: int, sample_rate: int, half: int) -> np.ndarray:
+def _response(distances: Float64Array, native_rate: int, sample_rate: int, half: int) -> Float64Array:
     """Kaiser-windowed sinc with unit gain at 0 Hz and half of it in the middle of the transition band."""
     cutoff = (1 + _PASSBAND) / 2 * min(native_rate, sample_rate) / native_rate  # of the native Nyquist frequency
     beta = 0.1102 * (_REJECTION_DB - 8.7)

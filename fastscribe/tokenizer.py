@@ -35,7 +35,14 @@ _NOT_TEXT = re.compile(r"^(\[.*\]|<.*>|##.*|▁.*|\s*)$", re.DOTALL)
 
 # Python shows a broken sequence as one replacement character, SentencePiece as one for each of its bytes.
 _ONE_A_BYTE = "fastscribe-one-replacement-a-byte"
-codecs.register_error(_ONE_A_BYTE, lambda error: ("\ufffd" * (error.end - error.start), error.end))  # type: ignore
+
+
+def _replace_each_byte(error: UnicodeError) -> tuple[str, int]:
+    assert isinstance(error, UnicodeDecodeError)
+    return "\ufffd" * (error.end - error.start), error.end
+
+
+codecs.register_error(_ONE_A_BYTE, _replace_each_byte)
 
 # An aggregate is several SentencePiece vocabularies in a row (NeMo's multilingual models).
 Kind = Literal["subword", "aggregate", "character"]

@@ -172,14 +172,14 @@ def test_a_converted_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(models, "_read_model", lambda path: checkpoint)
     root = tmp_path / "root"
     root.mkdir()
-    states = states_of(root, lambda: models.convert(str(TINY), root / "model", models.StoredDtype.bf16))
+    states = states_of(root, lambda: models.convert(str(TINY), root / "model", "bf16"))
     whole = {path: content for path, content in states[-1].items() if path.startswith("model")}
     assert (root / "model" / "config.json").read_bytes() == whole["model/config.json"]
     for state in states:
         model = {path: content for path, content in state.items() if path.startswith("model")}
         assert model in ({}, whole)
     again = remake(tmp_path / "again", states[len(states) // 2])
-    models.convert(str(TINY), again / "model", models.StoredDtype.bf16)
+    models.convert(str(TINY), again / "model", "bf16")
     assert [path.name for path in again.iterdir()] == ["model"]
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import get_args
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fastscribe.config import PROMPT_FORMS, Options
+from fastscribe.config import Options, PromptForm
 from fastscribe.decode.prompt import Prompt, can_write_times, hypothesis, make_prompt
 from fastscribe.errors import UsageError
 from fastscribe.tokenizer import from_pieces
@@ -84,7 +85,7 @@ def test_what_cannot_be_asked(form: str, pieces: list[str], options: Options, me
 
 
 def test_each_form_is_known() -> None:
-    for form in PROMPT_FORMS:
+    for form in get_args(PromptForm):
         assert make_prompt(form, from_pieces(PIECES), Options(), 99).ids[-1] >= 0
 
 

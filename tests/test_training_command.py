@@ -20,7 +20,7 @@ import torch
 from rich.console import Console
 
 from fastscribe.checkpoint import read_checkpoint
-from fastscribe.cli.train import Stopped, TrainDtype, _Display, _introduce, _listen, train
+from fastscribe.cli.train import Stopped, _Display, _introduce, _listen, train
 from fastscribe.errors import UsageError
 from fastscribe.training.state import RunFolder
 from fastscribe.training.trainer import Trainer
@@ -38,7 +38,7 @@ def signals() -> Iterator[None]:
 
 def run(recipe: Path, output_dir: Path, init: Path | None = None, overwrite: bool = False) -> None:
     given = str(init) if init is not None else None
-    train(recipe, output_dir, given, 1, "cpu", TrainDtype.fp32, overwrite, False)
+    train(recipe, output_dir, given, 1, "cpu", "fp32", overwrite, False)
 
 
 def test_a_folder_is_cleared_once_all_that_is_needed_is_read(

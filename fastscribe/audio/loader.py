@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from functools import partial
 from threading import Event
 from time import monotonic
+from typing import Any
 
 import numpy as np
 
@@ -26,11 +27,11 @@ from fastscribe.audio.read import read_into, read_native_into, sample_type
 from fastscribe.audio.source import to_failure
 from fastscribe.crew import Crew
 from fastscribe.processors import usable_processors
-from fastscribe.types import AudioInfo, Batch, Failure, NativeRows, Utterance
+from fastscribe.types import AudioInfo, Batch, Failure, NativeRows, SampleArray, Utterance
 
 # No batch when none of its utterances could be read; a failure comes with the utterance that it cost.
 Loaded = tuple[Batch | None, tuple[tuple[Utterance, Failure], ...]]
-Allocate = Callable[[tuple[int, ...], np.dtype], np.ndarray]
+Allocate = Callable[[tuple[int, ...], np.dtype[Any]], SampleArray]
 
 PATIENCE_S = 0.2  # how long the caller waits for a batch of which nothing more is read
 _MOST_THREADS = 32
@@ -346,7 +347,7 @@ def _renumbered(group: NativeRows, numbers: Mapping[int, int], allocate: Allocat
     return NativeRows(group.rate, tuple(numbers[group.rows[place]] for place in places), group.begin, samples_BSC)
 
 
-def _together(samples: np.ndarray, rows: Sequence[int], width: int, allocate: Allocate | None) -> np.ndarray:
+def _together(samples: SampleArray, rows: Sequence[int], width: int, allocate: Allocate | None) -> SampleArray:
     """samples[rows, :width] in memory from `allocate`, or if that is None, within its own: contiguous, and pinned where
     that is, so that copies to a device need not wait."""
     shape = (len(rows), width, *samples.shape[2:])
@@ -361,7 +362,7 @@ def _together(samples: np.ndarray, rows: Sequence[int], width: int, allocate: Al
     return together
 
 
-def collate(utterances: Sequence[Utterance], waves: Sequence[np.ndarray]) -> Batch:
+def collate(utterances: Sequence[Utterance], waves: Sequence[SampleArray]) -> Batch:
     """The batch of waves that are read already; what load_batches() makes is the same, by a test.
 
     Zero-padded to the longest wave: int16 when all are, else float32 with the int16 ones scaled to [-1, 1].

@@ -31,7 +31,7 @@ def _on_the_device(profiler: Any) -> list[tuple[str, float, float]]:
     """(name, begin, end) in microseconds of kernels and copies."""
     found = []
     for event in profiler.events():
-        if event.device_type == torch.autograd.DeviceType.CUDA:
+        if event.device_type == torch.autograd.DeviceType.CUDA:  # type: ignore[attr-defined]  # not in its __all__
             found.append((str(event.name), float(event.time_range.start), float(event.time_range.end)))
     return found
 

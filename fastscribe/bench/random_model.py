@@ -114,7 +114,8 @@ def _features(config: ModelConfig, device: torch.device) -> Features:
     waves = synthetic.waves([_RECORDING_S] * _RECORDINGS, seed=1)
     samples_BS = torch.stack([torch.from_numpy(wave) for wave in waves]).to(device)
     lengths_B = torch.full((len(waves),), samples_BS.shape[1], device=device)
-    return LogMel(config.features).to(device)(samples_BS, lengths_B)
+    features: Features = LogMel(config.features).to(device)(samples_BS, lengths_B)
+    return features
 
 
 def _frames(model: Model, device: torch.device) -> Frames:
@@ -198,7 +199,8 @@ def _fit(inputs_NJ: torch.Tensor, wanted_N: torch.Tensor) -> torch.Tensor:
     centred_NJ = inputs_NJ - inputs_NJ.mean(0)
     gram_JJ = centred_NJ.t() @ centred_NJ
     gram_JJ.diagonal().add_(_RIDGE * gram_JJ.diagonal().mean())
-    return torch.linalg.solve(gram_JJ, centred_NJ.t() @ (wanted_N - wanted_N.mean()))
+    fitted_J: torch.Tensor = torch.linalg.solve(gram_JJ, centred_NJ.t() @ (wanted_N - wanted_N.mean()))
+    return fitted_J
 
 
 def _halves(frames: Frames) -> tuple[torch.Tensor, Frames]:
@@ -279,7 +281,8 @@ def _draw_output_(
     for kind, unit in enumerate(switch):
         output.weight[kind:blank_id:2, unit] = _SWITCH_SIZE * spread
     logits_NV = output(inputs_NJ)
-    return logits_NV[:, :blank_id].amax(1) - logits_NV[:, blank_id]
+    margin_N: torch.Tensor = logits_NV[:, :blank_id].amax(1) - logits_NV[:, blank_id]
+    return margin_N
 
 
 def _set_rate_(

@@ -94,7 +94,7 @@ def guessed_rtfx(transcriber: Transcriber) -> float:
         throughput.stream(transcriber, batches)
         found = throughput.stream(transcriber, batches)
         if found["wall_s"] > _TRIED_S or count >= _MOST:
-            return found["audio_s"] / found["wall_s"]
+            return float(found["audio_s"] / found["wall_s"])
         count *= 2
 
 
@@ -106,7 +106,7 @@ def amount(rtfx: float, seconds: float, passes: int) -> int:
     """
     wanted = rtfx * seconds / passes / MEAN_S
     steps = round(math.log(wanted / _FEWEST, _STEP))
-    return _FEWEST * _STEP ** min(max(0, steps), _MOST_STEPS)
+    return int(_FEWEST * _STEP ** min(max(0, steps), _MOST_STEPS))  # typeshed: int ** int may be a float
 
 
 def make_recordings(folder: Path, count: int, rtfx: float | None = None) -> Recordings:

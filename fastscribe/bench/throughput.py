@@ -36,13 +36,13 @@ from fastscribe.output.folder import FolderOutput
 from fastscribe.run import Ledger, Transcriber, run_stats
 from fastscribe.stats import Stopwatch
 from fastscribe.transcript import assemble
-from fastscribe.types import AudioInfo, Batch, Failure, Hypothesis, Utterance
+from fastscribe.types import AudioInfo, Batch, Failure, Hypothesis, Int16Array, Utterance
 
 _ENCODER_STAGES = ("features", "encode")
 _READ_AHEAD = 2  # batches
 
 
-def batches_of(waves: Sequence[np.ndarray], transcriber: Transcriber, budget: Budget) -> list[Batch]:
+def batches_of(waves: Sequence[Int16Array], transcriber: Transcriber, budget: Budget) -> list[Batch]:
     """int16 waves at the model's rate, planned as a run plans them, in memory that a GPU can read."""
     rate, device = transcriber.config.features.sample_rate, transcriber.recognizer.device
     named = [Utterance(AudioInfo(f"{i}", f"{i}", rate, 1, len(wave)), 0, len(wave)) for i, wave in enumerate(waves)]
@@ -120,7 +120,7 @@ def host_times(transcriber: Transcriber, batches: Sequence[Batch]) -> dict[str, 
 
 
 def from_memory(
-    transcriber: Transcriber, waves: Sequence[np.ndarray], budget: Budget, passes: int, repeats: int
+    transcriber: Transcriber, waves: Sequence[Int16Array], budget: Budget, passes: int, repeats: int
 ) -> dict[str, Any]:
     """The median of `passes` after a warm-up, each over all the audio `repeats` times."""
     return from_batches(transcriber, batches_of(waves, transcriber, budget), passes, repeats)
@@ -185,7 +185,7 @@ class First:
         return self._others is not None and self._others.is_done(source)
 
 
-def profiled(transcriber: Transcriber, waves: Sequence[np.ndarray], budget: Budget) -> dict[str, Any]:
+def profiled(transcriber: Transcriber, waves: Sequence[Int16Array], budget: Budget) -> dict[str, Any]:
     """One pass under the profiler, after one without: the share of time the GPU is busy, and on what."""
     batches = batches_of(waves, transcriber, budget)
     unprofiled = stream(transcriber, batches)

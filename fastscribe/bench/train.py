@@ -17,8 +17,8 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as processes
 from torch import nn
+from torch.multiprocessing.spawn import spawn
 
 from fastscribe.bench.timing import time_call
 from fastscribe.config import ModelConfig
@@ -96,7 +96,7 @@ def _measured(config: ModelConfig, device: torch.device, case: Case) -> Speed:
     if case.ranks == 1:
         return _timed(config, device, case)
     with tempfile.TemporaryDirectory() as folder:
-        processes.spawn(_rank, (config, device.type, case, folder), case.ranks)
+        spawn(_rank, (config, device.type, case, folder), case.ranks)
         found = torch.load(Path(folder) / "0.pt", weights_only=True)
     return Speed(case, found["step_ms"], found["peak_bytes"])
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import stat
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from fastscribe.checkpoint import huggingface, native, nemo
 from fastscribe.checkpoint.value import Checkpoint, one_line, read_json
@@ -99,7 +100,7 @@ def _mode(path: Path) -> int:
         raise CheckpointError(path, f"cannot be opened: {one_line(error)}") from error
 
 
-def _read_config_json(folder: Path) -> dict:
+def _read_config_json(folder: Path) -> dict[str, Any]:
     config = read_json(folder / CONFIG_NAME)
     if not isinstance(config, dict):
         raise CheckpointError(folder / CONFIG_NAME, "not a JSON object")

@@ -128,7 +128,7 @@ def _open_output(job: Job, transcriber: Transcriber) -> FolderOutput | StreamOut
     if place.directory is None:
         if sys.stdout is None:
             raise StdoutClosed
-        sys.stdout.reconfigure(encoding="utf-8")  # type: ignore[union-attr]
+        sys.stdout.reconfigure(encoding="utf-8")  # type: ignore[union-attr]  # a TextIOWrapper
         return StreamOutput(sys.stdout, job.style, place.shard, ordered=place.ordered)
     try:
         return FolderOutput(

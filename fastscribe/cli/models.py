@@ -4,24 +4,19 @@ from __future__ import annotations
 
 import json
 import os
-from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from fastscribe.cli.app import MODEL_HELP, app, find_model
+from fastscribe.config import FloatDtypeName
 from fastscribe.errors import UsageError
 from fastscribe.plain_text import escaped
 from fastscribe.terminal import say
 
 if TYPE_CHECKING:
     from fastscribe.checkpoint import Checkpoint
-
-
-class StoredDtype(str, Enum):
-    bf16 = "bf16"
-    fp32 = "fp32"
 
 
 def _read_model(path: str) -> Checkpoint:
@@ -76,7 +71,7 @@ def convert(
             " timestamps aligner if any."
         ),
     ],
-    dtype: Annotated[StoredDtype, typer.Option(help="What to store the weights as.")] = StoredDtype.bf16,
+    dtype: Annotated[FloatDtypeName, typer.Option(help="What to store the weights as.")] = "bf16",
 ) -> None:
     """Write a checkpoint as fastscribe's own folder."""
     from fastscribe.checkpoint import native
@@ -91,10 +86,10 @@ def convert(
 
     try:
         with new_model(folder) as new:
-            native.write(checkpoint, new, torch.bfloat16 if dtype is StoredDtype.bf16 else torch.float32)
+            native.write(checkpoint, new, torch.bfloat16 if dtype == "bf16" else torch.float32)
         new.rename(folder)  # which may be an empty folder
         sync_folder(folder.parent)
     except OSError as error:
         raise UsageError(f"{folder}: cannot be written: {error.strerror or error}") from error
     aligner = f", and an aligner of {checkpoint.aligner.num_parameters:,}" if checkpoint.aligner else ""
-    say(f"{folder}: {checkpoint.num_parameters:,} parameters as {dtype.value}{aligner}")
+    say(f"{folder}: {checkpoint.num_parameters:,} parameters as {dtype}{aligner}")

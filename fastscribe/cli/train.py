@@ -8,7 +8,6 @@ import sys
 from collections.abc import Callable
 from contextlib import closing, nullcontext, suppress
 from datetime import timedelta
-from enum import Enum
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fastscribe.cli.app import MODEL_HELP, app, find_model, option
+from fastscribe.config import TrainDtypeChoice
 from fastscribe.terminal import say, without_mp3_chatter
 
 if TYPE_CHECKING:
@@ -37,12 +37,6 @@ class Stopped(Exception):
     def __init__(self, code: int) -> None:
         super().__init__(code)
         self.code = code
-
-
-class TrainDtype(str, Enum):
-    auto = "auto"
-    bf16 = "bf16"
-    fp32 = "fp32"
 
 
 @app.command(
@@ -67,8 +61,8 @@ def train(
     epochs: Annotated[int | None, option("--epochs", min=1, help="Instead of the recipe's.")] = None,
     device: Annotated[str, option("--device", help="auto, cpu, cuda or cuda:N.")] = "auto",
     dtype: Annotated[
-        TrainDtype, option("--dtype", help="auto: bf16 with float32 copies of the weights where that is fast.")
-    ] = TrainDtype.auto,
+        TrainDtypeChoice, option("--dtype", help="auto: bf16 with float32 copies of the weights where that is fast.")
+    ] = "auto",
     overwrite: Annotated[
         bool, option("--overwrite", help="Remove what a run wrote into the folder, and start over.")
     ] = False,
@@ -173,13 +167,13 @@ def _part(ranks: Ranks) -> None:
         dist.destroy_process_group()
 
 
-def _dtype(dtype: TrainDtype, device: torch.device) -> torch.dtype:
+def _dtype(dtype: TrainDtypeChoice, device: torch.device) -> torch.dtype:
     import torch
 
     from fastscribe.recognizer import has_native_bf16
 
     is_fast = device.type == "cuda" or has_native_bf16()
-    return torch.bfloat16 if dtype is TrainDtype.bf16 or (dtype is TrainDtype.auto and is_fast) else torch.float32
+    return torch.bfloat16 if dtype == "bf16" or (dtype == "auto" and is_fast) else torch.float32
 
 
 def _introduce(trainer: Trainer) -> None:

@@ -20,7 +20,7 @@ from fastscribe.cost_model import Held
 from fastscribe.decode.checked import NOT_FINITE, is_finite_sum
 from fastscribe.decode.prompt import Prompt, hypothesis
 from fastscribe.model.aed import AttentionDecoder, Memory
-from fastscribe.types import Frames, Hypothesis
+from fastscribe.types import Frames, Hypothesis, Int32Array
 
 _CROWDED = 0.75  # a batch of which fewer rows are still at work is made smaller
 _ROOM = 64  # places for tokens that are made at once
@@ -242,7 +242,7 @@ class AedDecoder:
         put_back(whole, rows_R, state)
         return rows_R[kept_R], state.rows(kept_R)
 
-    def read(self, packed: np.ndarray, frames: Frames) -> list[Hypothesis]:
+    def read(self, packed: Int32Array, frames: Frames) -> list[Hypothesis]:
         return read(self.model, self.prompt, packed, len(frames.lengths_B))
 
     def close(self) -> None:
@@ -256,7 +256,7 @@ def put_back(whole: State, rows_R: torch.Tensor, state: State) -> None:
         whole.logprobs_BN[rows_R] = state.logprobs_BN[: len(rows_R)]
 
 
-def read(model: AttentionDecoder, prompt: Prompt, packed: np.ndarray, batch: int) -> list[Hypothesis]:
+def read(model: AttentionDecoder, prompt: Prompt, packed: Int32Array, batch: int) -> list[Hypothesis]:
     """What `pack` made -> one Hypothesis a row."""
     written_BN, bits_BN = packed[batch:].reshape(2, batch, -1)
     columns = (written_BN.tolist(), bits_BN.view(np.float32).tolist(), packed[:batch].tolist())

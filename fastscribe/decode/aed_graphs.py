@@ -13,7 +13,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-import numpy as np
 import torch
 
 from fastscribe.config import GraphMode
@@ -24,7 +23,7 @@ from fastscribe.decode.loops import MOST_STEPS_IN_VAIN, CapturedStates, Loop, Lo
 from fastscribe.decode.prompt import Prompt
 from fastscribe.graph_capture import Generation
 from fastscribe.model.aed import AttentionDecoder
-from fastscribe.types import Frames, Hypothesis
+from fastscribe.types import Frames, Hypothesis, Int32Array
 
 _MAX_CAPTURES = 96  # of sizes and places; a batch goes through some six
 _LEAST_FRAMES = 16
@@ -83,7 +82,7 @@ class GraphedAed:
             put_back(whole, rows_R, captured.state)
             return pack(whole, frames, num_prompt)
 
-    def read(self, packed: np.ndarray, frames: Frames) -> list[Hypothesis]:
+    def read(self, packed: Int32Array, frames: Frames) -> list[Hypothesis]:
         return aed.read(self._model, self._prompt, packed, len(frames.lengths_B))
 
     def close(self) -> None:

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-import numpy as np
 import torch
 
 from fastscribe.config import GraphMode
@@ -28,7 +27,7 @@ from fastscribe.decode.label_looping import (
 from fastscribe.decode.loops import CapturedStates, Loop, LoopMaker, bucket, in_mode, power_of_two
 from fastscribe.graph_capture import Generation
 from fastscribe.model.transducer import Transducer
-from fastscribe.types import Frames, Hypothesis
+from fastscribe.types import Frames, Hypothesis, Int32Array
 
 _MAX_CAPTURES = 24  # all buckets up to 16,384 rows
 # Enough for 32,768 padded frames in rows of one frame, each of which takes two slots: 86 MB with a joint of 640 in bf16.
@@ -66,7 +65,7 @@ class GraphedDecoder:
             captured.loop.run()
             return pack(captured.state, batch, num_frames + 1)
 
-    def read(self, packed: np.ndarray, frames: Frames) -> list[Hypothesis]:
+    def read(self, packed: Int32Array, frames: Frames) -> list[Hypothesis]:
         """A batch with a row that found more labels than frames is decoded again, with room that grows."""
         return LabelLooping(self._network).read(packed, frames)
 

@@ -14,7 +14,6 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Generic, Protocol, TypeVar, get_args
 
-import numpy as np
 import torch
 
 from fastscribe.config import GraphMode
@@ -22,7 +21,7 @@ from fastscribe.decode import cuda_while
 from fastscribe.decode.decoder import Decoder
 from fastscribe.errors import UsageError
 from fastscribe.graph_capture import Generation, GraphCache, GraphsUnavailable, StreamOrder
-from fastscribe.types import Frames, Hypothesis
+from fastscribe.types import Frames, Hypothesis, Int32Array
 
 Key = TypeVar("Key")
 Room = TypeVar("Room")
@@ -88,7 +87,7 @@ class FirstOf:
                 self._drop_first(error)
                 self._decoder = self._build()
 
-    def read(self, packed: np.ndarray, frames: Frames) -> list[Hypothesis]:
+    def read(self, packed: Int32Array, frames: Frames) -> list[Hypothesis]:
         return self._decoder.read(packed, frames)
 
     def close(self) -> None:

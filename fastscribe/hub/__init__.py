@@ -14,6 +14,7 @@ import time
 import warnings
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -130,7 +131,7 @@ class _Model:
 
         def fetch(files: list[str], draw: bool = False) -> Path:
             for file in files:
-                path = self._with_retries(lambda file=file: self._fetch(commit, file, draw), log)  # type: ignore[misc]
+                path = self._with_retries(partial(self._fetch, commit, file, draw), log)
             return path.parents[file.count("/")]
 
         choice = choose(self._name, sizes, fetch, self._say, self._prefer_nemo)
@@ -187,7 +188,7 @@ class _Model:
 def _bar_class(library: Any, label: str, draw: bool) -> type:
     """The progress bar of one file."""
 
-    class Bar(library.utils.tqdm):
+    class Bar(library.utils.tqdm):  # type: ignore[misc]  # a base class that is known at run time only
         def __init__(self, *args: Any, **settings: Any) -> None:
             settings |= {"desc": label, "position": None} | ({} if draw else {"disable": True})
             super().__init__(*args, **settings)

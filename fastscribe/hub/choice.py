@@ -111,7 +111,7 @@ def _is_transformers_canary(folder: Path) -> bool:
     """transformers' form of a Canary has no aligner, which NeMo's form of canary-1b-v2 has."""
     from fastscribe.checkpoint.value import read_json
 
-    return read_json(folder / CONFIG).get("model_type") == "canary"
+    return bool(read_json(folder / CONFIG).get("model_type") == "canary")
 
 
 def _weights(name: HubName, files: Collection[str], fetch: Callable[[list[str]], Path]) -> list[str]:

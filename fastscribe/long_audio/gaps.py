@@ -25,7 +25,7 @@ from fastscribe.long_audio.loudness import (
 )
 from fastscribe.long_audio.segment import LEAD_S, choose_pieces
 from fastscribe.long_audio.vad import SPEECH, speech_probability
-from fastscribe.types import AudioInfo, Gap, Hypothesis, Transcript, Utterance, Word
+from fastscribe.types import AudioInfo, BoolArray, Float64Array, Gap, Hypothesis, Transcript, Utterance, Word
 
 MIN_SPAN_S = 2.0
 MIN_SPEECH_S = 1.0
@@ -111,7 +111,7 @@ def _utterance(audio: AudioInfo, begin: int, end: int) -> Utterance:
     return Utterance(audio, begin, min(end, audio.num_samples) - begin)
 
 
-def _word_frames(words: Sequence[Word], num_frames: int, origin_s: float, frame_s: float) -> np.ndarray:
+def _word_frames(words: Sequence[Word], num_frames: int, origin_s: float, frame_s: float) -> BoolArray:
     in_words = np.zeros(num_frames, dtype=bool)
     for word in words:
         first, last = (word.start_s - origin_s) / frame_s, (word.end_s - origin_s) / frame_s
@@ -119,7 +119,7 @@ def _word_frames(words: Sequence[Word], num_frames: int, origin_s: float, frame_
     return in_words
 
 
-def speech_frames(energy: np.ndarray, in_words: np.ndarray, where: slice, frame_s: float) -> np.ndarray:
+def speech_frames(energy: Float64Array, in_words: BoolArray, where: slice, frame_s: float) -> BoolArray:
     """Of the frames `where`, those of runs that are loud and move as speech does.
 
     Loud is what comes near the frames `in_words`; where these say little, near the loudest that there is.
@@ -138,7 +138,7 @@ def speech_frames(energy: np.ndarray, in_words: np.ndarray, where: slice, frame_
     return speech
 
 
-def _spans(speech: np.ndarray, offset: int, num_frames: int, frame_s: float) -> list[tuple[int, int]]:
+def _spans(speech: BoolArray, offset: int, num_frames: int, frame_s: float) -> list[tuple[int, int]]:
     """Frames (begin, end), counted from `offset` frames earlier, to be decoded again; none where there is little speech."""
     lead = round(LEAD_S / frame_s)
     return [

@@ -13,7 +13,7 @@ from dataclasses import replace
 import numpy as np
 
 from fastscribe.audio.read import blocks
-from fastscribe.types import AudioInfo
+from fastscribe.types import AudioInfo, BoolArray, Float64Array
 
 FRAME_S = 0.02
 SILENCE = 1e-9  # variance of 16-bit samples that differ by one step now and then
@@ -31,7 +31,7 @@ def frame_length(sample_rate: int) -> int:
 
 def frame_energy(
     audio: AudioInfo, frame_samples: int, channel: int | None, start: int = 0, num_samples: int | None = None
-) -> np.ndarray:
+) -> Float64Array:
     """Variance of each frame of a stretch (of all by default), float64; a last frame that is not full counts, samples that
     are missing are 0. Raises AudioError like read()."""
     num_samples = audio.num_samples - start if num_samples is None else num_samples
@@ -46,11 +46,11 @@ def frame_energy(
     return energy
 
 
-def decibels(energy: np.ndarray) -> np.ndarray:
+def decibels(energy: Float64Array) -> Float64Array:
     return 10.0 * np.log10(np.maximum(energy, SILENCE))
 
 
-def floor_and_level(energy: np.ndarray) -> tuple[float, float]:
+def floor_and_level(energy: Float64Array) -> tuple[float, float]:
     """What a hundredth of the frames stay below and a twentieth exceed, in dB; digital silence does not count.
 
     Speech has closures, so the first is near the floor even where nobody pauses.
@@ -62,7 +62,7 @@ def floor_and_level(energy: np.ndarray) -> tuple[float, float]:
     return max(float(floor), float(level) - _DEEPEST_DB), float(level)
 
 
-def quiet_frames(energy: np.ndarray, frame_s: float) -> np.ndarray:
+def quiet_frames(energy: Float64Array, frame_s: float) -> BoolArray:
     """True where a frame is near the floor of its minute and the minutes beside it."""
     energy_db = decibels(energy)
     quiet = energy <= SILENCE
@@ -75,15 +75,15 @@ def quiet_frames(energy: np.ndarray, frame_s: float) -> np.ndarray:
     return quiet
 
 
-def runs(mask: np.ndarray) -> list[tuple[int, int]]:
+def runs(mask: BoolArray) -> list[tuple[int, int]]:
     """(first, last + 1) of each stretch of True."""
     edges = np.flatnonzero(np.diff(np.concatenate(([False], mask, [False])).astype(np.int8)))
     return list(zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True))
 
 
-def joined(mask: np.ndarray, most: int) -> np.ndarray:
+def joined(mask: BoolArray, most: int) -> BoolArray:
     """The mask with stretches of at most `most` False between two True filled up."""
-    filled = mask.copy()
+    filled: BoolArray = mask.copy()
     for first, last in runs(~mask):
         if first > 0 and last < len(mask) and last - first <= most:
             filled[first:last] = True

@@ -18,7 +18,7 @@ import numpy as np
 from fastscribe.config import VadName
 from fastscribe.long_audio.loudness import frame_energy, frame_length, quiet_frames, runs
 from fastscribe.long_audio.vad import SPEECH, speech_probability
-from fastscribe.types import AudioInfo, Utterance
+from fastscribe.types import AudioInfo, BoolArray, Float64Array, Utterance
 
 LEAD_S = 0.24  # silence before an utterance's first word
 PAUSE_S = 0.2  # quiet for less is a stop consonant's closure
@@ -66,7 +66,7 @@ def _on_grid(sample: int, sample_rate: int, grid_s: float) -> int:
     return round(round(sample / sample_rate / grid_s) * grid_s * sample_rate) if grid_s else sample
 
 
-def choose_pieces(loudness: np.ndarray, quiet: np.ndarray, frame_s: float, max_s: float) -> list[Span]:
+def choose_pieces(loudness: Float64Array, quiet: BoolArray, frame_s: float, max_s: float) -> list[Span]:
     """Frames (begin, end) of pieces that cover all frames in order, none longer than `max_s`.
 
     Each begins in a pause, where the one before it ends, or, where there is none, some OVERLAP_S (less if pieces are short)
@@ -85,7 +85,7 @@ def choose_pieces(loudness: np.ndarray, quiet: np.ndarray, frame_s: float, max_s
 class _Cutter:
     """Finds one cut after another. Everything is counted in frames."""
 
-    def __init__(self, loudness: np.ndarray, quiet: np.ndarray, frame_s: float, max_frames: int) -> None:
+    def __init__(self, loudness: Float64Array, quiet: BoolArray, frame_s: float, max_frames: int) -> None:
         self._num_frames, self._max_frames = len(loudness), max_frames
         self._loudness = _loudness_around(loudness, max(1, round(_SMOOTH_S / frame_s / 2)))
         self._least_frames = math.ceil(_LEAST_SHARE * max_frames)
@@ -156,7 +156,7 @@ class _Cutter:
         return begin + low + _quietest(around), margin
 
 
-def _loudness_around(loudness: np.ndarray, half: int) -> np.ndarray:
+def _loudness_around(loudness: Float64Array, half: int) -> Float64Array:
     """For each frame index, the mean over `half` frames before it and `half` from it on; length N + 1."""
     if len(loudness) == 0:
         return np.zeros(1)
@@ -164,7 +164,7 @@ def _loudness_around(loudness: np.ndarray, half: int) -> np.ndarray:
     return sums / (2 * half)
 
 
-def _quietest(loudness: np.ndarray) -> int:
+def _quietest(loudness: Float64Array) -> int:
     """Index of the minimum; of several equal ones, the middle of their last stretch."""
     first, last = runs(loudness == loudness.min())[-1]
     return (first + last) // 2

@@ -21,7 +21,7 @@ import soxr
 
 from fastscribe.audio.read import blocks
 from fastscribe.errors import UsageError
-from fastscribe.types import AudioInfo
+from fastscribe.types import AudioInfo, Float32Array, Float64Array
 
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession
@@ -58,7 +58,7 @@ def _network() -> InferenceSession:
 
 def speech_probability(
     audio: AudioInfo, frame_samples: int, channel: int | None, start: int = 0, num_samples: int | None = None
-) -> np.ndarray:
+) -> Float64Array:
     """For each frame of a stretch (of all by default) the probability, float64, that the chunk of 32 ms around its middle is
     speech. Raises AudioError like read(), UsageError like check_vad()."""
     num_samples = audio.num_samples - start if num_samples is None else num_samples
@@ -68,7 +68,7 @@ def speech_probability(
     return found[np.minimum(1 + (centres_s * _RATE / _CHUNK).astype(np.int64), len(found) - 1)]
 
 
-def _resampled(audio: AudioInfo, channel: int | None) -> Iterator[np.ndarray]:
+def _resampled(audio: AudioInfo, channel: int | None) -> Iterator[Float32Array]:
     stream = soxr.ResampleStream(audio.sample_rate, _RATE, 1, dtype="float32", quality="HQ")
     for block_S in blocks(audio, channel=channel, block_samples=10 * audio.sample_rate):
         yield block_S if audio.sample_rate == _RATE else stream.resample_chunk(block_S)
@@ -76,7 +76,7 @@ def _resampled(audio: AudioInfo, channel: int | None) -> Iterator[np.ndarray]:
         yield stream.resample_chunk(np.empty(0, np.float32), last=True)
 
 
-def _chunks(pieces: Iterator[np.ndarray]) -> Iterator[np.ndarray]:
+def _chunks(pieces: Iterator[Float32Array]) -> Iterator[Float32Array]:
     """[N, context + chunk], each row with the end of the one before it in front; the last row is filled up with zeros."""
     rest_S, context_S = np.empty(0, np.float32), np.zeros(_CONTEXT, np.float32)
     for piece_S in pieces:
@@ -89,12 +89,12 @@ def _chunks(pieces: Iterator[np.ndarray]) -> Iterator[np.ndarray]:
         yield _with_context(np.pad(rest_S, (0, _CHUNK - len(rest_S))), context_S)
 
 
-def _with_context(samples_S: np.ndarray, context_S: np.ndarray) -> np.ndarray:
+def _with_context(samples_S: Float32Array, context_S: Float32Array) -> Float32Array:
     around_S = np.concatenate([context_S, samples_S])
     return np.lib.stride_tricks.sliding_window_view(around_S, _CONTEXT + _CHUNK)[::_CHUNK]
 
 
-def _probabilities(chunks: Iterator[np.ndarray]) -> Iterator[np.ndarray]:
+def _probabilities(chunks: Iterator[Float32Array]) -> Iterator[Float32Array]:
     network = _network()
     h, c = np.zeros((1, 1, 128), np.float32), np.zeros((1, 1, 128), np.float32)
     for rows_NS in chunks:

@@ -101,14 +101,15 @@ class Attention(nn.Module):
         """`unseen` is added to the scores: broadcast to [B, H, Q, N], and aligned, since every layer adds it."""
         key_BHNK, value_BHNK = seen_2BHNK
         mixed_BHQK = attend(query_BHQK, key_BHNK, value_BHNK, unseen)
-        return self.out(mixed_BHQK.transpose(1, 2).flatten(2))
+        out_BQD: torch.Tensor = self.out(mixed_BHQK.transpose(1, 2).flatten(2))
+        return out_BQD
 
     def _heads(self, x_BTD: torch.Tensor) -> torch.Tensor:
-        return x_BTD.unflatten(2, (self.num_heads, -1)).transpose(1, 2)
+        return torch.unflatten(x_BTD, 2, (self.num_heads, -1)).transpose(1, 2)
 
     def _parts(self, x_BTD: torch.Tensor, count: int) -> torch.Tensor:
         assert self.joined is not None
-        return self.joined(x_BTD).unflatten(2, (count, self.num_heads, -1)).permute(2, 0, 3, 1, 4)
+        return torch.unflatten(self.joined(x_BTD), 2, (count, self.num_heads, -1)).permute(2, 0, 3, 1, 4)
 
 
 class FeedForward(nn.Module):
@@ -119,7 +120,8 @@ class FeedForward(nn.Module):
         self.activation = _ACTIVATIONS[config.activation]
 
     def forward(self, x_BTD: torch.Tensor) -> torch.Tensor:
-        return self.outer(self.activation(self.inner(x_BTD)))
+        out_BTD: torch.Tensor = self.outer(self.activation(self.inner(x_BTD)))
+        return out_BTD
 
 
 class BridgeLayer(nn.Module):
@@ -134,13 +136,15 @@ class BridgeLayer(nn.Module):
     def forward(self, x_BTD: torch.Tensor, unseen_B11T: torch.Tensor) -> torch.Tensor:
         if self.pre_norm:
             x_BTD = x_BTD + self._attended(self.norm_attention(x_BTD), unseen_B11T)
-            return x_BTD + self.feed_forward(self.norm_feed_forward(x_BTD))
+            return torch.add(x_BTD, self.feed_forward(self.norm_feed_forward(x_BTD)))
         attended_BTD = self._attended(x_BTD, unseen_B11T)
         x_BTD = self.norm_attention(x_BTD + attended_BTD)
-        return self.norm_feed_forward(x_BTD + self.feed_forward(x_BTD))
+        out_BTD: torch.Tensor = self.norm_feed_forward(x_BTD + self.feed_forward(x_BTD))
+        return out_BTD
 
     def _attended(self, x_BTD: torch.Tensor, unseen_B11T: torch.Tensor) -> torch.Tensor:
-        return self.attention(*self.attention.queries_keys_and_values(x_BTD), unseen_B11T)
+        out_BTD: torch.Tensor = self.attention(*self.attention.queries_keys_and_values(x_BTD), unseen_B11T)
+        return out_BTD
 
 
 class DecoderLayer(nn.Module):
@@ -170,10 +174,11 @@ class DecoderLayer(nn.Module):
         x_BQD = x_BQD + self.own(query_BHQK, own_2BHNK[..., : later_QN.shape[1], :], later_QN)
         if self.pre_norm:
             x_BQD = x_BQD + self.frames(self.frames.queries(self.norm_frames(x_BQD)), frames_2BHTK, unseen_B11T)
-            return x_BQD + self.feed_forward(self.norm_feed_forward(x_BQD))
+            return torch.add(x_BQD, self.feed_forward(self.norm_feed_forward(x_BQD)))
         x_BQD = self.norm_own(x_BQD)
         x_BQD = self.norm_frames(x_BQD + self.frames(self.frames.queries(x_BQD), frames_2BHTK, unseen_B11T))
-        return self.norm_feed_forward(x_BQD + self.feed_forward(x_BQD))
+        out_BQD: torch.Tensor = self.norm_feed_forward(x_BQD + self.feed_forward(x_BQD))
+        return out_BQD
 
 
 class AttentionDecoder(nn.Module):
@@ -247,7 +252,7 @@ class AttentionDecoder(nn.Module):
         for layer, own, frames in zip(self.layers, memory.own_L2BHNK, memory.frames_L2BHTK, strict=True):
             x_BQD = layer(x_BQD, at_Q, own, later_QN, frames, memory.unseen_B11T)
         last_BD = x_BQD[:, -1]
-        logits_BC = self.head(last_BD if self.final_norm is None else self.final_norm(last_BD))
+        logits_BC: torch.Tensor = self.head(last_BD if self.final_norm is None else self.final_norm(last_BD))
         return logits_BC[:, : self.num_labels]
 
 

@@ -81,10 +81,12 @@ def _attend_on_gpu(
         needs_gradient = torch.is_grad_enabled() and any(
             tensor.requires_grad for tensor in (query_BHQK, key_BHNK, value_BHNK, bias)
         )
-        return torch.ops.aten._scaled_dot_product_efficient_attention(
+        mixed_BHQK: torch.Tensor = torch.ops.aten._scaled_dot_product_efficient_attention(
             query_BHQK, key_BHNK, value_BHNK, bias_BHQN, needs_gradient
         )[0]
-    return torch.ops.aten._scaled_dot_product_attention_math(query_BHQK, key_BHNK, value_BHNK, bias_BHQN)[0]
+    else:
+        mixed_BHQK = torch.ops.aten._scaled_dot_product_attention_math(query_BHQK, key_BHNK, value_BHNK, bias_BHQN)[0]
+    return mixed_BHQK
 
 
 def _attend_with_one_query(
@@ -93,4 +95,4 @@ def _attend_with_one_query(
     """torch's kernel, made for many queries at once, takes twice as long for one (docs/log.md, "attention decoders")."""
     scaled_BHK1 = query_BH1K.transpose(2, 3) * query_BH1K.shape[3] ** -0.5
     scores_BH1N = (key_BHNK @ scaled_BHK1).transpose(2, 3) + bias
-    return scores_BH1N.softmax(3) @ value_BHNK
+    return torch.matmul(scores_BH1N.softmax(3), value_BHNK)

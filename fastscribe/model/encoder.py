@@ -149,10 +149,11 @@ def _windows(x_BTM: torch.Tensor, size: int) -> torch.Tensor:
 def _applied(layer: nn.Module, x_BTFC: torch.Tensor) -> torch.Tensor:
     """A stage's layer. A convolution whose window is all that comes in is a product; weights may have their own dtype."""
     if not isinstance(layer, nn.Conv2d):
-        return layer(x_BTFC)
+        out_BTFC: torch.Tensor = layer(x_BTFC)
+        return out_BTFC
     if layer.groups == 1 and layer.weight[0].numel() == x_BTFC.shape[3]:
         return F.linear(x_BTFC, layer.weight.flatten(1), layer.bias)
-    out_BCTF = layer(x_BTFC.permute(0, 3, 1, 2).to(layer.weight.dtype))
+    out_BCTF: torch.Tensor = layer(x_BTFC.permute(0, 3, 1, 2).to(layer.weight.dtype))
     return out_BCTF.permute(0, 2, 3, 1).to(x_BTFC.dtype)
 
 
@@ -216,7 +217,8 @@ class ConformerLayer(nn.Module):
         x_BTD = x_BTD + self.self_attn(self.norm_self_attn(x_BTD), padding, positions)
         x_BTD = x_BTD + self.conv(self.norm_conv(x_BTD), padding)
         x_BTD = torch.add(x_BTD, self.feed_forward2(self.norm_feed_forward2(x_BTD)), alpha=0.5)
-        return self.norm_out(x_BTD)
+        out_BTD: torch.Tensor = self.norm_out(x_BTD)
+        return out_BTD
 
 
 class FeedForward(nn.Module):
@@ -227,7 +229,8 @@ class FeedForward(nn.Module):
         self.linear2 = nn.Linear(config.ff_hidden, config.d_model, bias=config.use_bias)
 
     def forward(self, x_BTD: torch.Tensor) -> torch.Tensor:
-        return self.linear2(self.activation(self.linear1(x_BTD)))
+        out_BTD: torch.Tensor = self.linear2(self.activation(self.linear1(x_BTD)))
+        return out_BTD
 
 
 class ConvolutionModule(nn.Module):
@@ -252,12 +255,14 @@ class ConvolutionModule(nn.Module):
     def forward(self, x_BTD: torch.Tensor, padding: Padding) -> torch.Tensor:
         x_BTD = padding.filled(F.glu(self.pointwise1(x_BTD), dim=-1), 0.0, time_axis=1)
         x_BTD = self._depthwise(x_BTD)
-        return self.pointwise2(F.silu(self._normalise(x_BTD), inplace=not self.training))
+        out_BTD: torch.Tensor = self.pointwise2(F.silu(self._normalise(x_BTD), inplace=not self.training))
+        return out_BTD
 
     def _normalise(self, x_BTD: torch.Tensor) -> torch.Tensor:
         if isinstance(self.norm, nn.BatchNorm1d):
-            return self.norm(x_BTD.transpose(1, 2)).transpose(1, 2)
-        return self.norm(x_BTD)
+            return torch.transpose(self.norm(x_BTD.transpose(1, 2)), 1, 2)
+        normed_BTD: torch.Tensor = self.norm(x_BTD)
+        return normed_BTD
 
     def _depthwise(self, x_BTD: torch.Tensor) -> torch.Tensor:
         """As a 2-D convolution of height one, [B, T, D] is channels-last memory and needs no transposing copy."""

@@ -50,18 +50,19 @@ class EncoderGraphs:
         self._captured: GraphCache[tuple[int, int], _Captured] = GraphCache(new_generation, _KEPT)
 
     def __call__(self, features: Features) -> Frames:
+        encode: Callable[[Features], Frames] = self._encoder
         bucket = self._bucket(features)
         if bucket is None or not self._can_capture:
-            return self._encoder(features)
+            return encode(features)
         self._seen[bucket] += 1
         if bucket not in self._captured and self._seen[bucket] < _WORTH_IT:
-            return self._encoder(features)
+            return encode(features)
         try:
             return self._replay(bucket, features)
         except GraphsUnavailable as error:
             self._can_capture = False
             self._give_up(error)
-            return self._encoder(features)
+            return encode(features)
 
     def _bucket(self, features: Features) -> tuple[int, int] | None:
         """(rows, mel frames) rounded up; None where the batch is large enough without."""

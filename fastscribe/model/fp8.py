@@ -42,7 +42,7 @@ class Fp8Linear(nn.Module):
         multiply = _scaled_product if x.is_cuda else scaled_product
         quantise = _quantise_rows_on_gpu if x.is_cuda else quantise_rows
         y_RN = multiply(*quantise(x.flatten(0, -2)), self.weight_NK, self.scale_1N, self.bias_N)
-        return y_RN.to(x.dtype).unflatten(0, x.shape[:-1])
+        return torch.unflatten(y_RN.to(x.dtype), 0, x.shape[:-1])
 
 
 def quantise_rows(x_RK: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

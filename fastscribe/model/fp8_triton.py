@@ -3,7 +3,8 @@
 Shapes: R rows, K columns.
 """
 
-# mypy: disable-error-code="no-untyped-def"
+# The kernel is Triton's language, whose types are not Python's.
+# mypy: allow-untyped-decorators, disable-error-code="no-untyped-def"
 
 from __future__ import annotations
 

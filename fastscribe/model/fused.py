@@ -84,8 +84,8 @@ class LinearRelu(nn.Module):
         self.bias_N = nn.Parameter(bias_N, requires_grad=False)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        y_RN = torch._addmm_activation(self.bias_N, x.flatten(0, -2), self.weight_NK.t())
-        return y_RN.unflatten(0, x.shape[:-1])
+        y_RN: torch.Tensor = torch._addmm_activation(self.bias_N, x.flatten(0, -2), self.weight_NK.t())
+        return torch.unflatten(y_RN, 0, x.shape[:-1])
 
 
 class FusedLayers(nn.Module):
@@ -112,7 +112,7 @@ class FusedLayers(nn.Module):
         is_kept = table_reach(num_frames, self.attention) <= _KEPT_FRAMES
         positions_RD = None if is_kept else position_rows(num_frames, self.attention, like=x_BTD)
         with torch.cuda.device_of(x_BTD):  # where Triton launches
-            normed_BTD = self.norm_first(x_BTD)
+            normed_BTD: torch.Tensor = self.norm_first(x_BTD)
             for layer in self.layers:
                 normed_BTD = layer(x_BTD, normed_BTD, lengths_B, positions_RD)
         return normed_BTD
@@ -154,7 +154,8 @@ class FusedLayer(nn.Module):
         added_BTD = self.self_attn(x_BTD, self.norm_self_attn(x_BTD, added_BTD), lengths_B, positions_RD)
         added_BTD = self.conv(x_BTD, self.norm_conv(x_BTD, added_BTD), lengths_B)
         added_BTD = self.feed_forward2(x_BTD, self.norm_feed_forward2(x_BTD, added_BTD))
-        return self.norm_out(x_BTD, added_BTD)
+        out_BTD: torch.Tensor = self.norm_out(x_BTD, added_BTD)
+        return out_BTD
 
 
 class Norm(nn.Module):
@@ -284,7 +285,8 @@ def add_product_(x_BTD: torch.Tensor, hidden_BTE: torch.Tensor, linear: nn.Modul
         the caller has yet to add to x.
     """
     if type(linear) is not nn.Linear or linear.bias is not None:
-        return linear(hidden_BTE)
+        product_BTD: torch.Tensor = linear(hidden_BTE)
+        return product_BTD
     x_ND = x_BTD.view(-1, x_BTD.shape[-1])  # which a copy would not be
     x_ND.addmm_(hidden_BTE.flatten(0, 1), linear.weight.t())
     return None

@@ -61,7 +61,7 @@ def rel_attention(
     positions_HKR, scaled_bias_HR = positions_HRK[:, rows].transpose(1, 2), bias_HR[:, None, rows] * scale
 
     def position_scores(queries: slice) -> torch.Tensor:
-        scores_BHTR = (q_BHTK[:, :, queries] @ positions_HKR) * scale
+        scores_BHTR: torch.Tensor = (q_BHTK[:, :, queries] @ positions_HKR) * scale
         return scores_BHTR.add_(scaled_bias_HR.to(scores_BHTR.dtype))
 
     padding = Padding.of(lengths_B, num_frames)
@@ -159,7 +159,7 @@ def first_wrong(form: Operations, config: EncoderConfig, dtype: torch.dtype, dev
             got = got.cpu().float()
             error = (got - right)[real_BT].abs().max()
             if not got.isfinite().all() or error > _TOLERANCE[dtype] * right.abs().max():
-                return name
+                return str(name)
     return None
 
 

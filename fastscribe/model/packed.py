@@ -7,6 +7,7 @@ are the ones torch's own compiler emits, so they are checked once on a small pro
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 from itertools import pairwise
 
@@ -30,7 +31,8 @@ class PackedLinear(nn.Module):
         self.activation = activation
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return torch.ops.mkldnn._linear_pointwise(x, self.weight, self.bias, self.activation, [], "")
+        multiply: Callable[..., torch.Tensor] = torch.ops.mkldnn._linear_pointwise
+        return multiply(x, self.weight, self.bias, self.activation, [], "")
 
 
 @cache

@@ -14,7 +14,7 @@ Shapes: B batch, T frames, D width, H heads, K head width, R rows of the positio
 """
 
 # The kernels are Triton's language, whose types are not Python's.
-# mypy: disable-error-code="no-untyped-def, assignment"
+# mypy: allow-untyped-decorators, disable-error-code="no-untyped-def, assignment"
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from fastscribe.audio.source import Source, relative_id
-from fastscribe.resume.journal import Earlier
+from fastscribe.resume.entries import Earlier
 from fastscribe.resume.seen import Seen
 from fastscribe.resume.shards import WHOLE, Shard
 from fastscribe.types import Failure

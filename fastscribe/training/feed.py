@@ -24,6 +24,7 @@ from fastscribe.device import host_array
 from fastscribe.errors import AudioError
 from fastscribe.training.buckets import Indices
 from fastscribe.training.manifest import Example
+from fastscribe.types import Float32Array, Int16Array
 
 _BATCHES_AHEAD = 3
 _LEAST_S = 0.1
@@ -64,7 +65,7 @@ class Feed:
         self._examples, self._sample_rate, self._say = examples, sample_rate, say
         self._left_bytes, self._threads, self._least_s = cache_bytes, threads, max(_LEAST_S, least_s)
         self._stretches = _stretches(examples)  # of each example, by number
-        self._cached: dict[int, np.ndarray] = {}  # by stretch
+        self._cached: dict[int, Int16Array] = {}  # by stretch
         self._tried: set[int] = set()
         self._unreadable: set[int] = set()
         self._lock, self._device = Lock(), device
@@ -99,7 +100,7 @@ class Feed:
             builder.shutdown(cancel_futures=True)
             decoders.shutdown(cancel_futures=True)
 
-    def _samples(self, index: int) -> np.ndarray | None:
+    def _samples(self, index: int) -> Int16Array | None:
         example, stretch = self._examples[index], self._stretches[index]
         cached = self._cached.get(stretch)
         if cached is not None or stretch in self._unreadable:
@@ -121,7 +122,7 @@ class Feed:
                 self._cached[stretch] = samples_S
         return samples_S
 
-    def _decoded(self, example: Example) -> np.ndarray:
+    def _decoded(self, example: Example) -> Int16Array:
         cut = example.offset_s or None, example.duration_s
         audio = probe(Source(example.path, example.path, example.path, None, *cut))
         lasts_s = audio.num_samples / audio.sample_rate
@@ -130,8 +131,9 @@ class Feed:
             raise AudioError(example.path, f"lasts {lasts_s:.2f} s: {promised}")
         samples_S = read(audio, 0, audio.num_samples, sample_rate=self._sample_rate, channel=None)
         if samples_S.dtype == np.int16:
-            return samples_S
-        return np.clip(np.rint(samples_S * 32768.0), -32768, 32767).astype(np.int16)
+            return samples_S.astype(np.int16, copy=False)
+        scaled_S: Float32Array = np.clip(np.rint(samples_S * 32768.0), -32768, 32767)
+        return scaled_S.astype(np.int16)
 
 
 def _stretches(examples: Sequence[Example]) -> list[int]:
@@ -140,7 +142,7 @@ def _stretches(examples: Sequence[Example]) -> list[int]:
     return [numbers.setdefault((e.path, e.offset_s, e.duration_s), len(numbers)) for e in examples]
 
 
-def _rows(indices: Indices, futures: Sequence[Future[np.ndarray | None]], device: torch.device) -> Rows:
+def _rows(indices: Indices, futures: Sequence[Future[Int16Array | None]], device: torch.device) -> Rows:
     read_rows = [(index, future.result()) for index, future in zip(indices, futures, strict=True)]
     rows = [(index, samples_S) for index, samples_S in read_rows if samples_S is not None]
     lengths = [len(samples_S) for _, samples_S in rows]

@@ -22,6 +22,7 @@ import torch
 import torch.distributed as dist
 
 from fastscribe.checkpoint import Checkpoint
+from fastscribe.config import DecoderName
 from fastscribe.device import launching
 from fastscribe.errors import UsageError, first_line
 from fastscribe.freed_memory import keep_freed_memory
@@ -50,6 +51,7 @@ from fastscribe.training.recipe import Recipe
 from fastscribe.training.state import RunFolder
 from fastscribe.training.validation import Validated, validate, with_weights
 from fastscribe.training.weights import Weights
+from fastscribe.types import Float64Array
 
 _LOG_STEPS = 10  # of which a line in the log is the mean
 _SMALL_BATCH_S = 120.0  # of audio: what a CPU takes at a time, and a GPU at least
@@ -165,7 +167,7 @@ class Trainer:
         enough = MemoryModel(max(shared_s, _SMALL_BATCH_S)).batch_sizes(self.buckets)
         return tuple(map(min, searched_batch_sizes(self), enough))
 
-    def plan(self, epoch: int) -> tuple[list[Indices], np.ndarray]:
+    def plan(self, epoch: int) -> tuple[list[Indices], Float64Array]:
         """This rank's batches, and the speed of each example."""
         speeds = draw_speeds(len(self.examples), self.augment.speeds, epoch, self.recipe.run.seed)
         batches = plan_epoch(
@@ -186,7 +188,7 @@ class Trainer:
         return math.ceil(self.epoch_batches / self.recipe.batch.accumulate) * self.recipe.run.epochs
 
     @cached_property
-    def _first_epoch(self) -> tuple[list[Indices], np.ndarray]:
+    def _first_epoch(self) -> tuple[list[Indices], Float64Array]:
         return self.plan(0)
 
     @property
@@ -314,7 +316,7 @@ class Trainer:
         done = self.progress.epoch + self.progress.batches_done / max(1, self.progress.batches)
         return done / self.recipe.run.epochs
 
-    def _batch(self, rows: Rows, speeds: np.ndarray) -> int:
+    def _batch(self, rows: Rows, speeds: Float64Array) -> int:
         """Forward and backward. Returns how many labels were learnt from: 0 where no row could be read."""
         tokens = [self.examples[index].tokens for index in rows.examples]
         place = Place(self.progress.epoch, self.progress.batches_done, self.ranks.rank)
@@ -355,9 +357,8 @@ class Trainer:
         if self.ranks.rank == 0:
             checkpoint = with_weights(self.material.checkpoint, self.weights.kept(), _KEPT_DTYPE)
             device, dtype = str(self.device), "fp32" if self.dtype == torch.float32 else "bf16"
-            decoder = (
-                "ctc" if self.learner.network.ctc_weight == 1 else None
-            )  # a transducer that learns nothing says nothing
+            # A transducer that learns nothing writes nothing.
+            decoder: DecoderName | None = "ctc" if self.learner.network.ctc_weight == 1 else None
             if self.device.type == "cuda":
                 torch.cuda.empty_cache()  # training's blocks are of no use to it
             validated = validate(checkpoint, self.material.validation, self._validation_feed, device, dtype, decoder)

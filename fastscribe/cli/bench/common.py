@@ -9,7 +9,6 @@ import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -60,11 +59,6 @@ def _is_result(path: Path) -> bool:
 
 
 JsonFile = Annotated[Path | None, option("--json", callback=_usable_json, help="Store the result in this file too.")]
-
-
-class BenchDtype(str, Enum):
-    fp32 = "fp32"
-    bf16 = "bf16"
 
 
 def numbers(text: str) -> list[int]:

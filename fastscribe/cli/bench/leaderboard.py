@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fastscribe.cli.app import MODEL_HELP, find_model, option
-from fastscribe.cli.bench.common import DEVICE_HELP, BenchDtype, JsonFile, ReportHtml, bench, check_places, result
+from fastscribe.cli.bench.common import DEVICE_HELP, JsonFile, ReportHtml, bench, check_places, result
+from fastscribe.config import FloatDtypeName
 from fastscribe.errors import UsageError
 from fastscribe.terminal import say, show
 
@@ -51,7 +52,7 @@ def leaderboard(
     batch_size: Annotated[
         int | None, option("--batch-size", min=1, help="Files a batch. Default: as many as pay; the board has 128.")
     ] = None,
-    dtype: Annotated[BenchDtype, option("--dtype", help="bf16, as the board has it, or fp32.")] = BenchDtype.bf16,
+    dtype: Annotated[FloatDtypeName, option("--dtype", help="The board's is bf16.")] = "bf16",
     device: Annotated[str, option("--device", help=DEVICE_HELP)] = "auto",
     model_id: Annotated[
         str | None, option("--model-id", help="The model's name in the result files. Default: from --model.")
@@ -76,7 +77,7 @@ def leaderboard(
     from fastscribe.run import Transcriber
 
     path = find_model(model)
-    transcriber = Transcriber.load(path, device, dtype.value, Options(batch_size=batch_size))
+    transcriber = Transcriber.load(path, device, dtype, Options(batch_size=batch_size))
     name = model_id or model_name(model, path)
     case = {"dtype": transcriber.recognizer.dtype, "batch_size": batch_size}
     with result("leaderboard", transcriber.recognizer.device, board.CASE_KEYS, json_file, report_html) as found:

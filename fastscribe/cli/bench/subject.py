@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from enum import Enum
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import typer
@@ -21,15 +21,9 @@ BEAM_HELP = "Hypotheses that an RNN-T or TDT model keeps in view, as for transcr
 RANDOM_HELP = "A published model's shape by its name, with random weights made here, in place of --model."
 
 
-class SpeedDtype(str, Enum):
-    auto = "auto"
-    fp32 = "fp32"
-    bf16 = "bf16"
-    int8 = "int8"
-    fp8 = "fp8"
-
-
-def subject(model: str | None, random: str | None, device: str, dtypes: list[str], beam: int | None = None) -> Subject:
+def subject(
+    model: str | None, random: str | None, device: str, dtypes: Sequence[str], beam: int | None = None
+) -> Subject:
     """Raises what a model, device or dtype that cannot be had raises, before anything is made."""
     from fastscribe.bench.kept_model import kept_model
     from fastscribe.bench.model_name import model_name

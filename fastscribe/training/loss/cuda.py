@@ -26,6 +26,7 @@ from fastscribe.errors import UsageError, first_line
 from fastscribe.training.loss.config import TransducerLossConfig
 from fastscribe.training.loss.cpu import DTYPES, rules_of, steps_of
 from fastscribe.training.loss.recursion import Arcs, Batch, Rules
+from fastscribe.types import Int64Array
 
 if TYPE_CHECKING:
     from fastscribe.training.loss.cuda_kernels import Places
@@ -221,15 +222,16 @@ def _places(batch: Batch, device: torch.device) -> Places:
     sent = _sent(np.concatenate([*columns, batch.labels_BU.ravel()]), device)
     parts = sent[: 5 * batch_size].view(5, batch_size).unbind(0)
     labels_BU = sent[5 * batch_size :].view(batch_size, num_labels)
-    return _usable().Places(*(as_array(part) for part in parts), as_array(labels_BU))
+    places: Places = _usable().Places(*(as_array(part) for part in parts), as_array(labels_BU))
+    return places
 
 
-def _sent(values: np.ndarray, device: torch.device) -> torch.Tensor:
+def _sent(values: Int64Array, device: torch.device) -> torch.Tensor:
     """On the device, once its stream comes to it."""
     on_host = torch.from_numpy(np.ascontiguousarray(values))
     return on_host.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else on_host
 
 
-def _rows(batch: Batch) -> np.ndarray:
+def _rows(batch: Batch) -> Int64Array:
     """Frames of each utterance in the logits, padding counted."""
     return np.bincount(batch.line_utterance_L, minlength=len(batch.num_frames_B)).astype(np.int64)

@@ -191,6 +191,7 @@ class _NumbaLosses(torch.autograd.Function):
         _, num_rows, num_columns, width = logits_BTUV.shape
         batch = layout.padded(frame_lengths_B, label_lengths_B, labels_BU, num_rows, num_columns)
         logits_BTUV = logits_BTUV.contiguous()
+        losses_B: torch.Tensor
         losses_B, ctx.lattice = compiled_for(logits_BTUV.device).losses(
             logits_BTUV.view(-1, width),
             batch,
