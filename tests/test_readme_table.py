@@ -14,6 +14,7 @@ from types import ModuleType
 import pytest
 
 from tests.bench_documents import AMD, H200, document, speed, stored
+from tests.conftest import PACKAGE
 
 ROOT = Path(__file__).parents[1]
 SCRIPT = ROOT / "scripts" / "readme_table"
@@ -125,7 +126,7 @@ def test_only_what_is_between_the_marks_is_written(script: ModuleType) -> None:
 def test_write_puts_the_tables_into_a_readme(tmp_path: Path) -> None:
     for folder in ("scripts", "docs/bench"):
         (tmp_path / folder).mkdir(parents=True)
-    (tmp_path / "fastscribe").symlink_to(ROOT / "fastscribe")
+    (tmp_path / "fastscribe").symlink_to(PACKAGE)
     shutil.copy(SCRIPT, tmp_path / "scripts")
     stored(tmp_path / "docs" / "bench", "a.json", document([speed(9000.0)], H200, audio="synthetic"))
     readme = stored(tmp_path, "README.md", "x\n<!-- benchmark -->\n<!-- /benchmark -->\ny\n")
