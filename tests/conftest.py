@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
 
+import fastscribe
 from fastscribe.openmp import wait_politely
 
 wait_politely()  # as the command line does, before anything imports torch
@@ -22,6 +23,7 @@ settings.load_profile("fastscribe")
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+PACKAGE = Path(fastscribe.__file__).parent  # the checkout's, or the installed one's
 DATA = Path(__file__).parent / "data"
 AUDIO = DATA / "audio"
 MODELS = DATA / "models"

@@ -20,9 +20,10 @@ from hypothesis import strategies as st
 
 from fastscribe.checkpoint import native, read_checkpoint
 from fastscribe.language_model import FILE, Fusion
+from tests.conftest import PACKAGE
 
 ROOT = Path(__file__).parents[1]
-PACKAGED = ROOT / "fastscribe" / "default_model"
+PACKAGED = PACKAGE / "default_model"
 
 
 def script(name: str) -> ModuleType:

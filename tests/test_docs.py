@@ -6,6 +6,7 @@ import hashlib
 import json
 import re
 import subprocess
+import sys
 from difflib import SequenceMatcher
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import pytest
 
 import fastscribe
 from fastscribe.decode.families import DECODERS
+from tests.conftest import PACKAGE
 from tests.test_cli import fastscribe as run_fastscribe
 
 ROOT = Path(__file__).parents[1]
@@ -46,7 +48,7 @@ def test_the_first_screen_has_it_all() -> None:
 
 def test_the_packaged_model_is_the_one_that_was_measured() -> None:
     stored = json.loads((ROOT / "docs" / "bench" / "default_model" / "cpu.json").read_text(encoding="utf-8"))
-    folder = ROOT / "fastscribe" / "default_model"
+    folder = PACKAGE / "default_model"
     weights = folder / "model.safetensors"
     assert weights.stat().st_size == stored["model_bytes"] <= 16_000_000
     measured = {name: (folder / name).read_bytes() for name in stored["sha256"]}
@@ -80,13 +82,13 @@ def test_every_module_named_in_the_map_exists() -> None:
     table = README.split("## Where things are")[1]
     for cell in re.findall(r"^\| (`[^|]*`) \|", table, re.MULTILINE):
         for name in re.findall(r"`([^`]+)`", cell):
-            places = (ROOT / name, ROOT / "fastscribe" / name, ROOT / "fastscribe" / "decode" / name)
+            places = (ROOT / name, PACKAGE.parent / name, PACKAGE / name, PACKAGE / "decode" / name)
             assert any(place.exists() for place in places), name
 
 
 def test_benchmark_table_is_made_from_the_stored_results() -> None:
     made = subprocess.run(
-        ["python3", ROOT / "scripts" / "readme_table"], capture_output=True, text=True, check=True
+        [sys.executable, ROOT / "scripts" / "readme_table"], capture_output=True, text=True, check=True
     ).stdout
     assert made.strip() == README.split("<!-- benchmark -->")[1].split("<!-- /benchmark -->")[0].strip()
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-PACKAGE = Path(__file__).parents[1] / "fastscribe"
+from tests.conftest import PACKAGE
 
 # From the ground up. A module may import modules of earlier lines and of its own.
 LAYERS = (

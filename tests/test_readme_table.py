@@ -14,6 +14,7 @@ from types import ModuleType
 import pytest
 
 from tests.bench_documents import AMD, H200, document, speed, stored
+from tests.conftest import PACKAGE
 
 ROOT = Path(__file__).parents[1]
 SCRIPT = ROOT / "scripts" / "readme_table"
@@ -160,7 +161,7 @@ def test_only_what_is_between_the_marks_is_written(script: ModuleType) -> None:
 def test_write_puts_the_tables_into_a_readme(tmp_path: Path) -> None:
     for folder in ("scripts", "docs/bench"):
         (tmp_path / folder).mkdir(parents=True)
-    (tmp_path / "fastscribe").symlink_to(ROOT / "fastscribe")
+    (tmp_path / "fastscribe").symlink_to(PACKAGE)
     for name in ("readme_table", "gpu_goals.py"):
         shutil.copy(ROOT / "scripts" / name, tmp_path / "scripts")
     shutil.copytree(ROOT / "docs" / "bench" / "gpu", tmp_path / "docs" / "bench" / "gpu")
