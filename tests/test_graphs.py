@@ -248,7 +248,7 @@ def test_slots_last_for_the_largest_batch_of_the_shortest_rows(fake: FakeCuda) -
 
 
 @pytest.mark.parametrize(
-    "call", ["cuInit", "nvrtcCompileProgram", "cuGraphAddNode", "cuGraphInstantiate", "cuGraphLaunch"]
+    "call", ["cuInit", "cuModuleLoadData", "cuGraphAddNode", "cuGraphInstantiate", "cuGraphLaunch"]
 )
 @pytest.mark.parametrize("failure", [Code.ERROR_NOT_SUPPORTED, RuntimeError("not found")])
 def test_without_conditional_nodes(fake: FakeCuda, call: str, failure: Code | Exception) -> None:
