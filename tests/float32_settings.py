@@ -1,7 +1,7 @@
 """Each case of true_float32 in a copy of a fresh process: python float32_settings.py. test_true_float32.py runs this file.
 
-Settings belong to the process, and the initial setting of convolutions cannot be put back by any call. No GPU is needed: a
-device's name does, and torch keeps CUDA's settings in every build.
+Settings belong to the process, and the initial setting of convolutions cannot be put back by any call. No GPU takes part: the
+name of a device is enough, and torch keeps CUDA's settings in every build.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""torch's streams, pools and graphs in pretence, on a CPU, as strict as the real ones and where it matters stricter.
+"""A pretended CUDA device: torch's streams, pools, graphs and copies in pretence, on a CPU; no GPU takes part.
+
+It is as strict as the real one and where it matters stricter.
 
 A capture records the operations with their tensors, and a replay does them again into the same memory. What would be wrong
 on a device without any error is an AssertionError here: a graph replayed after a sibling from its stream was reset (its cuBLAS

@@ -1,7 +1,8 @@
 """The while graph is put together as the driver wants it, and whatever is missing becomes one reason.
 
-FakeCuda stands for cuda.bindings and the driver: it keeps count of handles, fails where it is told to, and runs the
-graphs it is given, calling Python functions as steps.
+No GPU takes part. FakeCuda stands for cuda.bindings and the driver: it keeps count of handles, fails where it is told to,
+and runs the graphs it is given, calling Python functions as steps. CUDA's assembler checks the kernel's PTX, which only a
+driver can load.
 """
 
 from __future__ import annotations
