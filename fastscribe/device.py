@@ -113,8 +113,28 @@ def host_array(shape: tuple[int, ...], dtype: np.dtype[Any], device: torch.devic
 
 
 def to_device(array: AnyArray, device: torch.device) -> torch.Tensor:
-    """Without waiting where the array is pinned; the caller keeps the array until the copy has been made."""
+    """Start a copy; the caller keeps the array until the copy has been made.
+
+    From a pinned array (host_array) the host does not wait. From ordinary memory CUDA copies only when everything that the
+    stream was asked for before is done, and the host waits for that.
+    """
     return torch.from_numpy(array).to(device, non_blocking=True)
+
+
+def small_to_device(values: AnyArray | torch.Tensor, device: torch.device) -> torch.Tensor:
+    """Start a copy from ordinary memory to the device by way of pinned memory, so that the host does not wait.
+
+    On the way to a GPU the values are first copied on the host, so the caller need not keep them. On a CPU the result
+    shares their memory.
+    """
+    tensor = torch.as_tensor(values)
+    if device.type == "cuda":
+        try:
+            tensor = tensor.pin_memory()
+        except RuntimeError as error:  # too little memory to pin: see host_array
+            if not is_out_of_memory(error):
+                raise
+    return tensor.to(device, non_blocking=True)
 
 
 def to_host(tensor: torch.Tensor) -> AnyArray:

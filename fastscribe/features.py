@@ -109,14 +109,13 @@ class LogMel(nn.Module):
         rows_BS = one_after_another[: batch * hops_a_row * hop].view(batch, -1)
         rows_BS[:, half : half + num_samples] = samples_BS
         frames_FN = one_after_another.unfold(0, config.n_fft, hop)[: blocks * _FRAMES_AT_ONCE]
-        mel_FM = torch.cat([self._mel_of_frames(block_FN) for block_FN in frames_FN.split(_FRAMES_AT_ONCE)])
+        with true_float32(samples_BS.device):
+            mel_FM = torch.cat([self._mel_of_frames(block_FN) for block_FN in frames_FN.split(_FRAMES_AT_ONCE)])
         mel_BTM = torch.unflatten(mel_FM[: batch * hops_a_row], 0, (batch, hops_a_row))
         return mel_BTM[:, : num_samples // hop + 1].transpose(1, 2)
 
     def _mel_of_frames(self, frames_FN: torch.Tensor) -> torch.Tensor:
-        energy_FK = self._energy(torch.fft.rfft(frames_FN * self.window_N))
-        with true_float32(energy_FK.device):
-            return energy_FK @ self.filters_MK.t()
+        return self._energy(torch.fft.rfft(frames_FN * self.window_N)) @ self.filters_MK.t()
 
     def _energy(self, spectrum: torch.Tensor) -> torch.Tensor:
         """Uses the spectrum up."""

@@ -37,7 +37,7 @@ from fastscribe.decode.aligning import AligningDecoder
 from fastscribe.decode.decoder import Decoder
 from fastscribe.decode.families import DECODERS
 from fastscribe.decode.prompt import options_for_prompt
-from fastscribe.device import free_bytes, is_out_of_memory, to_device
+from fastscribe.device import free_bytes, is_out_of_memory, small_to_device, to_device
 from fastscribe.errors import CheckpointError, UsageError, first_line
 from fastscribe.features import LogMel
 from fastscribe.freed_memory import keep_freed_memory
@@ -196,7 +196,8 @@ class Recognizer:
 
     def upload(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
         """Samples [B, S] at the model's rate and lengths [B], on the device; `batch` must live until they are there."""
-        samples_BS, lengths_B = to_device(batch.samples_BS, self.device), to_device(batch.lengths_B, self.device)
+        lengths_B = small_to_device(batch.lengths_B, self.device)
+        samples_BS = to_device(batch.samples_BS, self.device)
         return resample.fill(batch, samples_BS, self.sample_rate), lengths_B
 
     def features(self, samples_BS: torch.Tensor, lengths_B: torch.Tensor) -> Features:
@@ -217,8 +218,7 @@ class Recognizer:
 
     def _encoded(self, encoder: Callable[[Features], Frames], features: Features) -> Frames:
         if self.device.type == "cuda" and self.dtype == "fp32":
-            # cuDNN would otherwise round to TF32, whose ten bits of mantissa are not what fp32 was asked for.
-            with torch.backends.cudnn.flags(enabled=True, allow_tf32=False), true_float32(self.device):
+            with true_float32(self.device):
                 return encoder(features)
         return encoder(features)
 

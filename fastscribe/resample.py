@@ -25,6 +25,7 @@ import numpy as np
 import torch
 
 from fastscribe.audio.rates import ratio
+from fastscribe.device import small_to_device, to_device
 from fastscribe.true_float32 import true_float32
 from fastscribe.types import Batch, Float64Array, Int64Array, NativeRows
 
@@ -67,8 +68,8 @@ def _fill(filled_BS: torch.Tensor, native: NativeRows, lengths_R: Int64Array, sa
     device, length = filled_BS.device, filled_BS.shape[1]
     filters = _filters(native.rate, sample_rate, device)
     span, block = filters.bank_WP.shape
-    samples_RSC = torch.from_numpy(native.samples_BSC).to(device, non_blocking=True)
-    places_R, ends_R = _sent(np.array([native.rows, lengths_R]), device)
+    places_R, ends_R = small_to_device(np.array([native.rows, lengths_R]), device)
+    samples_RSC = to_device(native.samples_BSC, device)
     for rows, blocks in _chunks(len(native.rows), math.ceil(length / block), 4 * span):
         begin, end = blocks.start * block, min(blocks.stop * block, length)
         new_RS = _resample(samples_RSC[rows], native.begin, filters, blocks)[:, : end - begin]
@@ -83,12 +84,6 @@ def _chunks(num_rows: int, num_blocks: int, bytes_a_block: int) -> Iterator[tupl
     blocks = max(1, _BYTES_AT_ONCE // (bytes_a_block * rows))
     for row, block in product(range(0, num_rows, rows), range(0, num_blocks, blocks)):
         yield slice(row, row + rows), range(block, min(block + blocks, num_blocks))
-
-
-def _sent(values: Int64Array, device: torch.device) -> torch.Tensor:
-    """By way of pinned memory where that is what the host need not wait for."""
-    tensor = torch.from_numpy(values)
-    return (tensor.pin_memory() if device.type == "cuda" else tensor).to(device, non_blocking=True)
 
 
 def _to_float(samples: torch.Tensor, copy: bool = False) -> torch.Tensor:

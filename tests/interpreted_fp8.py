@@ -1,5 +1,5 @@
 """fp8's Triton kernel, run by Triton's interpreter, equals torch's form. test_quantized.py runs this file in a process of
-its own: whether kernels are interpreted is settled when Triton is imported.
+its own: whether kernels are interpreted is settled when Triton is imported. No GPU takes part.
 """
 
 from __future__ import annotations

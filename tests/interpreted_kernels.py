@@ -1,5 +1,5 @@
 """The Triton kernels, run by Triton's interpreter, equal torch's forms. test_kernels.py runs this file in a process of its
-own: whether kernels are interpreted is settled when Triton is imported.
+own: whether kernels are interpreted is settled when Triton is imported. No GPU takes part.
 
 Matrix products are tried in float32 and float16, since the interpreter multiplies bfloat16 wrongly.
 """

@@ -1,4 +1,6 @@
-"""torch's streams, pools and graphs in pretence, on a CPU, as strict as the real ones and where it matters stricter.
+"""A pretended CUDA device: torch's streams, pools, graphs and copies in pretence, on a CPU; no GPU takes part.
+
+It is as strict as the real one and where it matters stricter.
 
 A capture records the operations with their tensors, and a replay does them again into the same memory. What would be wrong
 on a device without any error is an AssertionError here: a graph replayed after a sibling from its stream was reset (its cuBLAS
@@ -10,6 +12,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -131,6 +134,47 @@ class Graph:
         self.pretence.live.remove(self)
         self.pretence.workspaces[self.stream] += 1
         self.pretence.release(self.pool)
+
+
+@dataclass(frozen=True)
+class Copy:
+    """One call of Tensor.to that asked for a CUDA device."""
+
+    shape: tuple[int, ...]
+    is_pinned: bool
+    non_blocking: bool
+
+
+def record_copies(monkeypatch: pytest.MonkeyPatch, too_little_to_pin: bool = False) -> list[Copy]:
+    """Let copies to a CUDA device stay on the CPU, and return the list that they are written to, in their order.
+
+    Memory counts as pinned where torch was asked to pin it.
+    """
+    copies: list[Copy] = []
+    pinned: dict[int, torch.Tensor] = {}  # by address; kept, so that no address comes back
+    to, empty = torch.Tensor.to, torch.empty
+
+    def pin(tensor: torch.Tensor) -> torch.Tensor:
+        if too_little_to_pin:
+            raise RuntimeError("CUDA error: out of memory")
+        pinned[tensor.data_ptr()] = tensor
+        return tensor
+
+    def pretended_to(tensor: torch.Tensor, *arguments: Any, **options: Any) -> torch.Tensor:
+        if not any(isinstance(argument, torch.device) and argument.type == "cuda" for argument in arguments):
+            return to(tensor, *arguments, **options)
+        is_pinned = tensor.data_ptr() in pinned
+        copies.append(Copy(tuple(tensor.shape), is_pinned, options.get("non_blocking", False)))
+        return tensor.clone()
+
+    def pretended_empty(*size: Any, pin_memory: bool = False, **options: Any) -> torch.Tensor:
+        tensor = empty(*size, **options)
+        return pin(tensor) if pin_memory else tensor
+
+    monkeypatch.setattr(torch.Tensor, "to", pretended_to)
+    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor: pin(tensor.clone()))
+    monkeypatch.setattr(torch, "empty", pretended_empty)
+    return copies
 
 
 class Pretence:

@@ -1,7 +1,8 @@
 """The transducer loss's CUDA kernels in numba's simulator: python simulated_cuda_loss.py NAME.. with NUMBA_ENABLE_CUDASIM=1.
 
-The variable must be set before numba is imported, hence the process of its own. The simulator has no warps; they are added
-here, four threads wide so that rows are longer than a warp. Each case raises where the kernels are not the definition.
+No GPU takes part. The variable must be set before numba is imported, hence the process of its own. The simulator has no
+warps; they are added here, four threads wide so that rows are longer than a warp. Each case raises where the kernels are not
+the definition.
 """
 
 from __future__ import annotations

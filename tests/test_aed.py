@@ -1,4 +1,8 @@
-"""Attention decoders: batches, whose rows leave them, and captured steps write what the definition of right writes."""
+"""Attention decoders: batches, whose rows leave them, and captured steps write what the definition of right writes.
+
+No GPU takes part, except in the tests marked `cuda`: a pretended CUDA device (pretended_cuda.py, and FakeCuda of
+test_cuda_while.py) records graphs and replays them on the CPU.
+"""
 
 from __future__ import annotations
 

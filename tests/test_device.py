@@ -1,3 +1,5 @@
+"""Lanes, marks, pinned memory and stage times on a CPU, and in the tests marked `cuda` on a GPU."""
+
 from __future__ import annotations
 
 import contextlib

@@ -1,4 +1,8 @@
-"""The bookkeeping of captured shapes, on graphs in pretence; on a device the real ones."""
+"""The bookkeeping of captured shapes.
+
+No GPU takes part, except in the tests marked `cuda`: a pretended CUDA device (pretended_cuda.py) records graphs and replays
+them on the CPU.
+"""
 
 from __future__ import annotations
 

@@ -10,7 +10,6 @@ import torch
 
 from fastscribe import features
 from fastscribe.features import LogMel, mel_filters
-from fastscribe.true_float32 import true_float32
 from tests.conftest import MODELS, checkpoint
 
 CONFIG = checkpoint(MODELS / "rnnt").config.features
@@ -142,21 +141,3 @@ def test_blocks_have_one_shape_and_need_no_value(monkeypatch: pytest.MonkeyPatch
     found = LogMel(CONFIG).to("meta")(samples_BS, torch.empty(batch, dtype=torch.int64, device="meta"))
     assert found.mel_BMT.shape == (batch, CONFIG.num_mels, max(1, seconds * 100))
     assert shapes == {(features._FRAMES_AT_ONCE, CONFIG.n_fft)}
-
-
-@pytest.mark.parametrize("allowed", ["tf32", "ieee"])
-def test_true_float32_puts_back_what_was_allowed(monkeypatch: pytest.MonkeyPatch, allowed: str) -> None:
-    matmul = torch.backends.cuda.matmul
-    before = matmul.fp32_precision
-    matmul.fp32_precision = allowed
-    try:
-        with true_float32(torch.device("cuda")):
-            assert matmul.fp32_precision == "ieee"
-        assert matmul.fp32_precision == allowed
-        with true_float32(torch.device("cpu")):
-            assert matmul.fp32_precision == allowed
-        with pytest.raises(KeyError), true_float32(torch.device("cuda")):
-            raise KeyError
-        assert matmul.fp32_precision == allowed
-    finally:
-        matmul.fp32_precision = before

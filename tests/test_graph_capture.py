@@ -1,4 +1,7 @@
-"""Generations of graphs: what is captured together goes together, and failures leave nothing behind."""
+"""Generations of graphs: what is captured together goes together, and failures leave nothing behind.
+
+No GPU takes part: a pretended CUDA device (pretended_cuda.py) records graphs and replays them on the CPU.
+"""
 
 from __future__ import annotations
 

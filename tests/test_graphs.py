@@ -1,7 +1,7 @@
 """Captured decoding equals the definition of right in every mode, and falls back where a mode cannot be had.
 
-On a CPU a Pretence stands for torch's streams and graphs, and FakeCuda runs the while graph. The tests marked `cuda` do the
-same on a device.
+No GPU takes part, except in the tests marked `cuda`, which do the same on a device: a pretended CUDA device
+(pretended_cuda.py) stands for torch's streams and graphs, and FakeCuda runs the while graph, both on the CPU.
 """
 
 from __future__ import annotations
@@ -248,7 +248,7 @@ def test_slots_last_for_the_largest_batch_of_the_shortest_rows(fake: FakeCuda) -
 
 
 @pytest.mark.parametrize(
-    "call", ["cuInit", "nvrtcCompileProgram", "cuGraphAddNode", "cuGraphInstantiate", "cuGraphLaunch"]
+    "call", ["cuInit", "cuModuleLoadData", "cuGraphAddNode", "cuGraphInstantiate", "cuGraphLaunch"]
 )
 @pytest.mark.parametrize("failure", [Code.ERROR_NOT_SUPPORTED, RuntimeError("not found")])
 def test_without_conditional_nodes(fake: FakeCuda, call: str, failure: Code | Exception) -> None:

@@ -1,7 +1,8 @@
-"""Settings that keep the tests themselves from hanging, and from failing because a machine is busy."""
+"""The tests themselves: none hangs, none fails because a machine is busy, and those that pretend to have a GPU say so."""
 
 from __future__ import annotations
 
+import ast
 import subprocess
 import sys
 from pathlib import Path
@@ -38,3 +39,17 @@ def test_a_property_test_that_hangs_is_ended(tmp_path: Path, pytestconfig: pytes
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100)
     assert done.returncode not in (0, 5)
     assert "Timeout" in done.stdout + done.stderr
+
+
+PRETENCES = ("pretended_cuda", "FakeCuda", "TRITON_INTERPRET", "NUMBA_ENABLE_CUDASIM", "compiled_kernels")
+PRETENDING = [
+    path
+    for path in sorted((ROOT / "tests").glob("*.py"))
+    if path != Path(__file__) and any(pretence in path.read_text(encoding="utf-8") for pretence in PRETENCES)
+]
+
+
+@pytest.mark.parametrize("path", PRETENDING, ids=lambda path: path.stem)
+def test_a_module_that_pretends_to_have_a_gpu_says_so(path: Path) -> None:
+    header = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+    assert "no gpu takes part" in " ".join(header.lower().split())

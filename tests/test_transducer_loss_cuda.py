@@ -1,4 +1,8 @@
-"""The transducer losses on a GPU: the kernels in numba's simulator and as PTX, then, where there is one, on a GPU."""
+"""The transducer losses' CUDA kernels.
+
+No GPU takes part, except in the tests marked `cuda`: numba's CUDA simulator runs the kernels as Python on the CPU, and its
+compiler, where there is one, translates them to PTX.
+"""
 
 from __future__ import annotations
 
@@ -121,21 +125,24 @@ def test_numba_meets_few_shapes(monkeypatch: pytest.MonkeyPatch) -> None:
     assert said[0]["data"] == said[1]["data"] == (logits_CW.data_ptr() + 20, False)
 
 
+@pytest.mark.parametrize("capability", [(8, 0), (9, 0), (10, 0)], ids=str)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", ["rnnt", "tdt"])
-def test_kernels_compile_for_hopper(name: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kernels_compile_without_a_device(
+    name: str, dtype: torch.dtype, capability: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """With the types of the very arguments that they are launched with."""
     from numba.cuda import dispatcher
 
     from fastscribe.training.loss import cuda_kernels
 
-    hopper = SimpleNamespace(compute_capability=(9, 0))
-    monkeypatch.setattr(dispatcher, "get_current_device", lambda: hopper, raising=False)
+    device = SimpleNamespace(compute_capability=capability)
+    monkeypatch.setattr(dispatcher, "get_current_device", lambda: device, raising=False)
     kernels = cuda_kernels.plain_kernels(cuda.DTYPES[dtype])
     for kernel, arguments in launches(name, dtype, monkeypatch):
         types = tuple(dispatcher.typeof(argument, dispatcher.Purpose.argument) for argument in arguments)
         try:
-            ptx, _ = cuda_target.compile_ptx(kernels[kernel], types, cc=(9, 0))
+            ptx, _ = cuda_target.compile_ptx(kernels[kernel], types, cc=capability)
         except (ImportError, RuntimeError) as error:  # the toolkit's libraries, which numba loads at this moment
             pytest.skip(f"no CUDA compiler here: {type(error).__name__}: {str(error).splitlines()[0]}")
         assert "st.local" not in ptx and "call.uni" not in ptx

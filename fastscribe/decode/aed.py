@@ -19,6 +19,7 @@ import torch
 from fastscribe.cost_model import Held
 from fastscribe.decode.checked import NOT_FINITE, is_finite_sum
 from fastscribe.decode.prompt import Prompt, hypothesis
+from fastscribe.device import small_to_device
 from fastscribe.model.aed import AttentionDecoder, Memory
 from fastscribe.types import Frames, Hypothesis, Int32Array
 
@@ -116,7 +117,7 @@ class State:
         device, rows = model.embedding.weight.device, len(memory.unseen_B11T)
         return cls(
             memory=memory,
-            prompt_BP=torch.tensor(prompt.ids, device=device).expand(rows, -1),
+            prompt_BP=small_to_device(np.array(prompt.ids), device).expand(rows, -1),
             at_1=torch.zeros(1, dtype=torch.long, device=device),
             token_B1=torch.full((rows, 1), prompt.end_id, device=device),
             limit_B=torch.zeros(rows, dtype=torch.long, device=device),

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
+import numpy as np
 import torch
 
 from fastscribe.config import GraphMode
@@ -21,6 +22,7 @@ from fastscribe.decode.aed import AedDecoder, State, begin_, pack, places_needed
 from fastscribe.decode.decoder import Decoder
 from fastscribe.decode.loops import MOST_STEPS_IN_VAIN, CapturedStates, Loop, LoopMaker, bucket, in_mode
 from fastscribe.decode.prompt import Prompt
+from fastscribe.device import small_to_device
 from fastscribe.graph_capture import Generation
 from fastscribe.model.aed import AttentionDecoder
 from fastscribe.types import Frames, Hypothesis, Int32Array
@@ -99,7 +101,7 @@ class GraphedAed:
         if 3 * rows > 2 * rows_now:
             return rows_R, self._for(rows_now, num_frames, at)
         put_back(whole, rows_R, state)
-        kept_R = torch.tensor(kept, device=rows_R.device)
+        kept_R = small_to_device(np.array(kept), rows_R.device)
         kept_rows = state.rows(kept_R)  # copied, because the smaller state lies in the same memory
         captured = self._for(rows, num_frames, at)
         captured.state.take_(kept_rows)

@@ -106,7 +106,7 @@ class BeamDecoder:
         columns = (torch.cat(column) for column in zip(*turns, strict=True))
         flat = (column.view(torch.int32) if column.is_floating_point() else column.int() for column in columns)
         best_B = lanes.score_BK.argmax(1).masked_fill_(is_endless_B, -1)
-        return torch.cat([limit_B1.new_tensor([len(turns)]).int(), best_B.int(), *flat])
+        return torch.cat([best_B.new_full((1,), len(turns)).int(), best_B.int(), *flat])
 
     def _hypotheses(self, lane_B: Int32Array, turns_5UBK: Int32Array) -> list[Hypothesis]:
         """The way of each row's lane, from its end."""

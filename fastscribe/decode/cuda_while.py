@@ -7,8 +7,9 @@ ordinary captured graph; around it goes
 
 with the step as child graphs, so that nothing is ever captured inside a conditional body. The handle is 1 at each
 launch: the first turn always runs, and `set_turn` decides about the next. Conditional nodes (CUDA programming guide,
-"Conditional graph nodes") need a driver for CUDA 12.4; only device code can set a handle, hence the kernel, which NVRTC
-compiles once a device.
+"Conditional graph nodes") need a driver for CUDA 12.4. Only device code can set a handle, hence the kernel. It is PTX text,
+which the driver translates for its device: a compiler (NVRTC) may be newer than the driver and write PTX that the driver
+does not read.
 
 Every failure, from a missing library to an error code, becomes GraphsUnavailable with what was tried; but memory that is
 short is torch.OutOfMemoryError, as it says nothing about what can be had here.
@@ -32,13 +33,40 @@ from fastscribe.graph_capture import GraphsUnavailable
 _OLDEST_DRIVER = 12040
 _OUT_OF_MEMORY = 2  # CUDA_ERROR_OUT_OF_MEMORY
 _KERNEL = b"set_turn"
-_SOURCE = b"""
-typedef unsigned long long cudaGraphConditionalHandle;
-extern "C" __device__ __cudart_builtin__ void cudaGraphSetConditional(
-    cudaGraphConditionalHandle handle, unsigned int value);
+# Equal, in machine code, to what NVRTC makes of
+#     extern "C" __global__ void set_turn(cudaGraphConditionalHandle handle, const bool *is_active) {
+#         cudaGraphSetConditional(handle, *is_active ? 1u : 0u);
+#     }
+# cudaGraphSetConditional belongs to CUDA's device runtime; the driver links it when it loads the module. Drivers read PTX of
+# every older version and target, so both are older than any driver with conditional nodes and any GPU that it serves.
+_PTX = b"""
+.version 7.0
+.target sm_52
+.address_size 64
 
-extern "C" __global__ void set_turn(cudaGraphConditionalHandle handle, const bool *is_active) {
-    cudaGraphSetConditional(handle, *is_active ? 1u : 0u);
+.extern .func cudaGraphSetConditional (.param .b64 handle, .param .b32 value);
+
+.visible .entry set_turn (.param .u64 handle, .param .u64 is_active)
+{
+    .reg .pred %is_active;
+    .reg .u16 %byte;
+    .reg .u32 %value;
+    .reg .u64 %handle, %address;
+
+    ld.param.u64 %handle, [handle];
+    ld.param.u64 %address, [is_active];
+    cvta.to.global.u64 %address, %address;
+    ld.global.u8 %byte, [%address];
+    setp.ne.s16 %is_active, %byte, 0;
+    selp.u32 %value, 1, 0, %is_active;
+    {
+        .param .b64 handle_argument;
+        .param .b32 value_argument;
+        st.param.b64 [handle_argument], %handle;
+        st.param.b32 [value_argument], %value;
+        call.uni cudaGraphSetConditional, (handle_argument, value_argument);
+    }
+    ret;
 }
 """
 
@@ -54,7 +82,7 @@ class Toolkit:
 
 
 def toolkit(device: torch.device) -> Toolkit:
-    """Raises GraphsUnavailable that names what is missing: bindings, driver, NVRTC, or a call that failed."""
+    """Raises GraphsUnavailable that names what is missing: bindings, driver, or a call that failed."""
     return _toolkit(torch.device("cuda", torch.cuda.current_device() if device.index is None else device.index))
 
 
@@ -62,7 +90,7 @@ def toolkit(device: torch.device) -> Toolkit:
 def _toolkit(device: torch.device) -> Toolkit:
     with _reasons("cuda.bindings cannot be imported"):
         import cuda.bindings
-        from cuda.bindings import driver, nvrtc
+        from cuda.bindings import driver
 
         major = int(cuda.bindings.__version__.split(".")[0])
     with _reasons("the CUDA driver cannot be used"):
@@ -71,12 +99,10 @@ def _toolkit(device: torch.device) -> Toolkit:
     if version < _OLDEST_DRIVER:
         have, need = (f"{v // 1000}.{v % 1000 // 10}" for v in (version, _OLDEST_DRIVER))
         raise GraphsUnavailable(f"the driver is for CUDA {have}, conditional graph nodes need {need}")
-    with _reasons("NVRTC cannot compile the loop's kernel"):
-        image = _compile(nvrtc)
     with torch.cuda.device(device), _reasons("the loop's kernel cannot be loaded"):
         torch.cuda.current_stream().query()  # makes torch's context this thread's
         (context,) = _call(driver.cuCtxGetCurrent)
-        (module,) = _call(driver.cuModuleLoadData, image)
+        (module,) = _call(driver.cuModuleLoadData, _PTX + b"\0")
         (function,) = _call(driver.cuModuleGetFunction, module, _KERNEL)
     return Toolkit(driver, major, context, function)
 
@@ -153,19 +179,6 @@ def _add_while_node(tools: Toolkit, graph: Any, handle: Any) -> Any:
     return node.conditional.phGraph_out[0]
 
 
-def _compile(nvrtc: Any) -> bytes:
-    """-> PTX for NVRTC's default architecture; the driver translates it for the device."""
-    (program,) = _check(nvrtc.nvrtcCreateProgram(_SOURCE, b"set_turn.cu", 0, [], []), "nvrtcCreateProgram")
-    try:
-        _check(nvrtc.nvrtcCompileProgram(program, 0, []), "nvrtcCompileProgram")
-        (size,) = _check(nvrtc.nvrtcGetPTXSize(program), "nvrtcGetPTXSize")
-        image = bytes(size)
-        _check(nvrtc.nvrtcGetPTX(program, image), "nvrtcGetPTX")
-    finally:
-        nvrtc.nvrtcDestroyProgram(program)
-    return image
-
-
 def _call(function: Callable[..., tuple[Any, ...]], *arguments: Any) -> tuple[Any, ...]:
     """What a function of the driver returns. It is called again, with torch's cache emptied, where memory is short."""
     result = function(*arguments)
@@ -174,14 +187,9 @@ def _call(function: Callable[..., tuple[Any, ...]], *arguments: Any) -> tuple[An
         result = function(*arguments)
         if int(result[0]) == _OUT_OF_MEMORY:
             raise torch.OutOfMemoryError(f"CUDA out of memory in {function.__name__}")
-    return _check(result, function.__name__)
-
-
-def _check(result: tuple[Any, ...], call: str) -> tuple[Any, ...]:
-    """A binding's (error code, values..) -> values."""
     code, *values = result
     if int(code) != 0:
-        raise GraphsUnavailable(f"{call}: {getattr(code, 'name', code)}")
+        raise GraphsUnavailable(f"{function.__name__}: {getattr(code, 'name', code)}")
     return tuple(values)
 
 

@@ -25,7 +25,7 @@ class FastPredictor(nn.Module):
         self.first_gates_VG = F.linear(predictor.embedding.weight, weight_ih, bias_ih + bias_hh)
         self.recurrent = nn.ModuleList(_linear(weight_hh, None) for _, weight_hh, _, _ in weights)
         self.upward = nn.ModuleList(_linear(w, b_ih + b_hh) for w, _, b_ih, b_hh in weights[1:])
-        if not self.first_gates_VG.is_cuda:
+        if self.first_gates_VG.device.type == "cpu":
             pack_linears_(self, self.first_gates_VG.dtype)
 
     def step(self, labels_B: torch.Tensor, state_2LBH: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -22,6 +22,7 @@ from itertools import pairwise
 import numpy as np
 import torch
 
+from fastscribe.device import small_to_device
 from fastscribe.types import BoolArray, Int64Array
 
 Span = tuple[int, int]  # a token's first frame, and the one after its last
@@ -138,9 +139,9 @@ class _Lattice:
         cannot_skip_BU = np.ones(labels_BU.shape, bool)
         cannot_skip_BU[:, 3::2] = labels_BU[:, 3::2] == labels_BU[:, 1:-2:2]
         self._logprobs = logprobs
-        self._labels_BU = torch.from_numpy(labels_BU).to(device)
-        self._cannot_skip_BU = torch.from_numpy(cannot_skip_BU).to(device)
-        self._lengths_B = torch.tensor(lengths, device=device)
+        self._labels_BU = small_to_device(labels_BU, device)
+        self._cannot_skip_BU = small_to_device(cannot_skip_BU, device)
+        self._lengths_B = small_to_device(np.array(lengths), device)
         self._last_states_B = np.array([2 * len(ids) for ids in token_ids])
         self._num_frames = max(lengths)
         self._block = max(1, max_bytes // (rows * num_states))

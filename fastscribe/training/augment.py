@@ -17,6 +17,7 @@ import math
 import numpy as np
 import torch
 
+from fastscribe.device import small_to_device
 from fastscribe.resample import resample_rows
 from fastscribe.training.augment_config import PERCENT, AugmentConfig
 
@@ -68,7 +69,7 @@ def change_speed(
     for percent in percents_B.unique().tolist():
         rows_R = torch.nonzero(percents_B == percent)[:, 0]
         longest = int(lengths_B[rows_R].max())
-        places_R = _sent(rows_R, samples_BS.device)
+        places_R = small_to_device(rows_R, samples_BS.device)
         rows_RS = samples_BS[places_R, :longest]
         if percent != PERCENT and longest:
             rows_RS = resample_rows(rows_RS, percent * _SPEED_RATE // PERCENT, _SPEED_RATE)
@@ -89,7 +90,7 @@ def add_reverb(
     tail_gains = 10 ** (-_uniform(config.reverb_db, len(rows_R), generator) / 20)
     if not len(rows_R):
         return samples_BS
-    places_R = _sent(rows_R, samples_BS.device)
+    places_R = small_to_device(rows_R, samples_BS.device)
     rows_RS = samples_BS[places_R, : int(lengths_B[rows_R].max())]
     rooms_RL = _rooms(decay_s, tail_gains, sample_rate, samples_BS.device, generator)
     size = _fft_size(rows_RS.shape[1] + rooms_RL.shape[1] - 1)
@@ -105,9 +106,9 @@ def _rooms(
     num_samples = max(2, math.ceil(float(decay_s.max()) * sample_rate))
     times_L = torch.arange(num_samples, device=device) / sample_rate
     tails_RL = _normal((len(decay_s), num_samples), device, generator)
-    tails_RL *= torch.exp2(times_L * _sent(-math.log2(1000) / decay_s, device)[:, None])
+    tails_RL *= torch.exp2(times_L * small_to_device(-math.log2(1000) / decay_s, device)[:, None])
     tails_RL[:, 0] = 0
-    rooms_RL: torch.Tensor = tails_RL * (_sent(tail_gains, device) / tails_RL.norm(dim=1))[:, None]
+    rooms_RL: torch.Tensor = tails_RL * (small_to_device(tail_gains, device) / tails_RL.norm(dim=1))[:, None]
     rooms_RL[:, 0] = 1
     return rooms_RL.div_(rooms_RL.norm(dim=1, keepdim=True))
 
@@ -123,7 +124,7 @@ def add_babble(
     if batch < 2 or not len(rows_R):
         return samples_BS
     voices = [(rows_R + step) % batch for step in range(1, min(config.babble_voices, batch - 1) + 1)]
-    babble_RS = sum(samples_BS[_sent(others_R, samples_BS.device)] for others_R in voices)
+    babble_RS = sum(samples_BS[small_to_device(others_R, samples_BS.device)] for others_R in voices)
     assert isinstance(babble_RS, torch.Tensor)
     return _mixed(samples_BS, lengths_B, rows_R, babble_RS.roll(shift, 1), ratio_db)
 
@@ -146,7 +147,7 @@ def _coloured(slopes: torch.Tensor, num_samples: int, device: torch.device, gene
     size = _fft_size(max(2, num_samples))
     bins_N = torch.arange(size // 2 + 1, device=device, dtype=torch.float32)
     spectrum_RN = torch.view_as_complex(_normal((len(slopes), size // 2 + 1, 2), device, generator))
-    spectrum_RN *= bins_N.clamp(min=1) ** (-_sent(slopes, device)[:, None] / 2)
+    spectrum_RN *= bins_N.clamp(min=1) ** (-small_to_device(slopes, device)[:, None] / 2)
     spectrum_RN[:, 0] = 0
     noise_RS: torch.Tensor = torch.fft.irfft(spectrum_RN, size)[:, :num_samples]
     return noise_RS
@@ -161,17 +162,17 @@ def _mixed(
 ) -> torch.Tensor:
     """The batch with noise in those rows, so many dB below the row's own mean power over its length."""
     device = samples_BS.device
-    places_R, rows_lengths = _sent(rows_R, device), lengths_B[rows_R]
+    places_R, rows_lengths = small_to_device(rows_R, device), lengths_B[rows_R]
     clean_RS, noise_RS = samples_BS[places_R], _zero_beyond_(noise_RS, rows_lengths)
-    counts_R = _sent(rows_lengths.clamp(min=1).float(), device)
+    counts_R = small_to_device(rows_lengths.clamp(min=1).float(), device)
     clean_R, noise_R = (rows.square().sum(1) / counts_R for rows in (clean_RS, noise_RS))
-    gains_R = (clean_R / noise_R.clamp(min=_SILENT)).sqrt() * _sent(10 ** (-ratio_db / 20), device)
+    gains_R = (clean_R / noise_R.clamp(min=_SILENT)).sqrt() * small_to_device(10 ** (-ratio_db / 20), device)
     return _replaced(samples_BS, places_R, noise_RS.mul_(gains_R[:, None]).add_(clean_RS))
 
 
 def change_gain(samples_BS: torch.Tensor, config: AugmentConfig, generator: torch.Generator) -> torch.Tensor:
     """Every row louder or softer, but never so loud that it would clip."""
-    gains_B = _sent(10 ** (_uniform(config.gain_db, len(samples_BS), generator) / 20), samples_BS.device)
+    gains_B = small_to_device(10 ** (_uniform(config.gain_db, len(samples_BS), generator) / 20), samples_BS.device)
     if not samples_BS.shape[1]:
         return samples_BS
     least_B, most_B = samples_BS.aminmax(dim=1)
@@ -196,11 +197,11 @@ def mask_features(
     masked_BM = _stretches(config.freq_masks, config.freq_mask_share, bands, num_mels, generator)
     masked_BT = _stretches(config.time_masks, config.time_mask_share, lengths_B, num_frames, generator)
     device = mel_BMT.device
-    masked_BMT = _sent(masked_BM, device)[:, :, None] | _sent(masked_BT, device)[:, None]
+    masked_BMT = small_to_device(masked_BM, device)[:, :, None] | small_to_device(masked_BT, device)[:, None]
     if is_normalised:
         return mel_BMT.masked_fill(masked_BMT, 0.0)
-    is_frame_BT = torch.arange(num_frames, device=device) < _sent(lengths_B, device)[:, None]
-    counts_B = _sent(lengths_B.clamp(min=1), device)
+    is_frame_BT = torch.arange(num_frames, device=device) < small_to_device(lengths_B, device)[:, None]
+    counts_B = small_to_device(lengths_B.clamp(min=1), device)
     means_BM = mel_BMT.masked_fill(~is_frame_BT[:, None], 0.0).sum(2) / counts_B[:, None]
     return torch.where(masked_BMT & is_frame_BT[:, None], means_BM[:, :, None], mel_BMT)
 
@@ -233,10 +234,6 @@ def _normal(shape: tuple[int, ...], device: torch.device, generator: torch.Gener
     return torch.randn(shape, device=device, generator=torch.Generator(device).manual_seed(seed))
 
 
-def _sent(values: torch.Tensor, device: torch.device) -> torch.Tensor:
-    return values.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else values
-
-
 def _replaced(samples_BS: torch.Tensor, places_R: torch.Tensor, rows_RS: torch.Tensor) -> torch.Tensor:
     replaced_BS = samples_BS.clone()
     replaced_BS[:, : rows_RS.shape[1]].index_copy_(0, places_R, rows_RS)
@@ -245,7 +242,7 @@ def _replaced(samples_BS: torch.Tensor, places_R: torch.Tensor, rows_RS: torch.T
 
 def _zero_beyond_(rows_RS: torch.Tensor, lengths_R: torch.Tensor) -> torch.Tensor:
     positions_S = torch.arange(rows_RS.shape[1], device=rows_RS.device)
-    return rows_RS.masked_fill_(positions_S >= _sent(lengths_R, rows_RS.device)[:, None], 0.0)
+    return rows_RS.masked_fill_(positions_S >= small_to_device(lengths_R, rows_RS.device)[:, None], 0.0)
 
 
 def _fft_size(least: int) -> int:

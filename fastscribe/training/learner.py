@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from fastscribe.config import ModelConfig
-from fastscribe.device import is_out_of_memory
+from fastscribe.device import is_out_of_memory, small_to_device
 from fastscribe.features import LogMel
 from fastscribe.model.model import Model
 from fastscribe.training.augment import augment_samples, batch_generator, mask_features
@@ -145,7 +145,7 @@ def augmented_features(
     samples_BS = rows.samples_BS.to(device, non_blocking=True)
     rate = log_mel.config.sample_rate
     samples_BS, lengths_B = augment_samples(samples_BS, rows.lengths_B, rate, config, generator, speeds_B)
-    features = log_mel(samples_BS, lengths_B.to(device))
+    features = log_mel(samples_BS, small_to_device(lengths_B, device))
     frame_lengths_B = lengths_B // log_mel.config.hop_length
     is_normalised = log_mel.config.normalize != "none"
     mel_BMT = mask_features(features.mel_BMT, frame_lengths_B, config, generator, is_normalised)

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from fastscribe.device import small_to_device
 from fastscribe.errors import UsageError, first_line
 from fastscribe.training.loss.config import TransducerLossConfig
 from fastscribe.training.loss.cpu import DTYPES, rules_of, steps_of
@@ -211,7 +212,9 @@ def _empty_arcs(logits_CW: torch.Tensor, config: TransducerLossConfig) -> Arcs:
     num_cells, num_durations = len(logits_CW), 0 if config.as_rnnt else len(config.durations)
     normaliser_C, blank_C, label_C = (_empty(logits_CW, num_cells, torch.float32) for _ in range(3))
     durations_CK = _empty(logits_CW, (num_cells, num_durations), torch.float32)
-    blank_steps_K, label_steps_K = (as_array(_sent(steps_K, logits_CW.device)) for steps_K in steps_of(config))
+    blank_steps_K, label_steps_K = (
+        as_array(small_to_device(steps_K, logits_CW.device)) for steps_K in steps_of(config)
+    )
     return Arcs(normaliser_C, blank_C, label_C, durations_CK, blank_steps_K, label_steps_K)
 
 
@@ -219,17 +222,11 @@ def _places(batch: Batch, device: torch.device) -> Places:
     """One small copy to the device for the whole batch."""
     columns = (batch.first_cell_B, batch.stride_B, _rows(batch), batch.num_frames_B, batch.num_labels_B)
     batch_size, num_labels = batch.labels_BU.shape
-    sent = _sent(np.concatenate([*columns, batch.labels_BU.ravel()]), device)
+    sent = small_to_device(np.concatenate([*columns, batch.labels_BU.ravel()]), device)
     parts = sent[: 5 * batch_size].view(5, batch_size).unbind(0)
     labels_BU = sent[5 * batch_size :].view(batch_size, num_labels)
     places: Places = _usable().Places(*(as_array(part) for part in parts), as_array(labels_BU))
     return places
-
-
-def _sent(values: Int64Array, device: torch.device) -> torch.Tensor:
-    """On the device, once its stream comes to it."""
-    on_host = torch.from_numpy(np.ascontiguousarray(values))
-    return on_host.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else on_host
 
 
 def _rows(batch: Batch) -> Int64Array:

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from fastscribe.device import small_to_device
 from fastscribe.errors import UsageError
 from fastscribe.training.loss import cpu, cuda, definition, layout
 from fastscribe.training.loss.config import REDUCTIONS, RNNT, TransducerLossConfig
@@ -85,8 +86,8 @@ def divided(total: torch.Tensor, losses_B: torch.Tensor, label_lengths_B: torch.
     if reduction == "mean":
         total = total / has_path_B.sum().clamp(min=1)
     elif reduction == "mean_volume":
-        lengths_B = label_lengths_B.pin_memory() if losses_B.is_cuda else label_lengths_B
-        total = total / (lengths_B.to(losses_B.device, non_blocking=True) * has_path_B).sum().clamp(min=1)
+        lengths_B = small_to_device(label_lengths_B, losses_B.device)
+        total = total / (lengths_B * has_path_B).sum().clamp(min=1)
     return total.masked_fill(~has_path_B.any(), math.inf) if len(losses_B) else total
 
 
