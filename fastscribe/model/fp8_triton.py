@@ -40,6 +40,14 @@ def quantise_rows(x_RK: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         warps = min(8, max(1, columns // 512))  # sixteen elements a thread
         with torch.cuda.device_of(x_RK):  # where Triton launches
             quantise_rows_kernel[(num_rows,)](
-                x_RK, out_RK, scale_R1, width, LARGEST, SMALLEST, columns, num_warps=warps
+                x_RK,
+                out_RK,
+                scale_R1,
+                width,
+                LARGEST,
+                SMALLEST,
+                columns,
+                num_warps=warps,
+                enable_fp_fusion=True,  # as Triton did before 3.10
             )
     return out_RK, scale_R1
