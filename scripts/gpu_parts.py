@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The parts of scripts/gpu_check, which starts each as a process: `gpu_parts.py NAME SETTINGS.json`.
 
-A part writes a row after each measurement (fastscribe/bench/notebook.py), so a crash or a time limit costs one row.
+A part writes a row after each measurement (fastscribe/bench/measurement_log.py), so a crash or a time limit costs one row.
 Measurements come in order of worth; those without time left are skipped. The first part that needs a model or audio makes
 it and keeps it in the scratch folder. A part loads each model once. Exceptions: agreement and encoder compare dtypes and
 forms, which change the weights in place.
@@ -29,43 +29,44 @@ import numpy as np
 import torch
 
 from fastscribe import Options, Transcriber
-from fastscribe.batching import Budget
 from fastscribe.bench import (
     agreement,
-    busy,
     ceilings,
     decoder,
     encoder,
+    gpu_utilization,
     kernels,
     machine,
     synthetic,
     throughput,
 )
 from fastscribe.bench import loss as losses
-from fastscribe.bench.notebook import Notebook, describe
+from fastscribe.bench.measurement_log import Notebook, describe
 from fastscribe.bench.random_model import random_checkpoint
 from fastscribe.bench.shapes import SHAPES
-from fastscribe.checkpoint import Checkpoint, native, read_checkpoint
+from fastscribe.checkpoint import native
+from fastscribe.checkpoint.reader import Checkpoint, read_checkpoint
 from fastscribe.config import GraphMode
 from fastscribe.decode.families import DECODERS
-from fastscribe.engine import Engine
+from fastscribe.pipeline.batching import Budget
+from fastscribe.pipeline.engine import Engine
 from fastscribe.types import Frames
 
 ROOT = Path(__file__).resolve().parents[1]
 TEST_DATA = ROOT / "tests" / "data"
 _LOGIT_SPREAD = 3.0  # of a random attention decoder
-# Test modules in the order of what they decide, without test_ and .py.
+# Test modules in the order of what they decide.
 _LOW_LEVEL = (
-    "kernels",
-    "quantized",
-    "graph_capture",
-    "graphs",
-    "encoder_graphs",
-    "transducer_loss_cuda",
-    "device",
-    "aed",
+    "cuda/test_triton_kernels.py",
+    "model/test_quantized.py",
+    "cuda/test_graph_capture.py",
+    "cuda/test_transducer_graphs.py",
+    "cuda/test_encoder_graphs.py",
+    "training/loss/test_cuda_kernels.py",
+    "cuda/test_device.py",
+    "decode/test_aed.py",
 )
-_SHARES = {"cuda": 4}  # processes for the modules that take longest
+_SHARES = {"end_to_end": 4}  # processes for the modules that take longest
 _TEST_S = 90  # a test's time limit; the first ones compile
 
 
@@ -236,13 +237,13 @@ def facts(part: Part) -> None:
 
 def tests(part: Part) -> None:
     """The low-level tests that are marked cuda; without a GPU all are skipped."""
-    _run_tests(part, [ROOT / "tests" / f"test_{name}.py" for name in _LOW_LEVEL])
+    _run_tests(part, [ROOT / "tests" / name for name in _LOW_LEVEL])
 
 
 def end_to_end(part: Part) -> None:
     """The other tests that are marked cuda."""
-    low_level = {f"test_{name}.py" for name in _LOW_LEVEL}
-    paths = (path for path in sorted((ROOT / "tests").glob("test_*.py")) if path.name not in low_level)
+    low_level = {ROOT / "tests" / name for name in _LOW_LEVEL}
+    paths = (path for path in sorted((ROOT / "tests").rglob("test_*.py")) if path not in low_level)
     _run_tests(part, [path for path in paths if "mark.cuda" in path.read_text(encoding="utf-8")])
 
 
@@ -564,7 +565,9 @@ def profile(part: Part) -> None:
                 notes.measure({"what": "stage", "shape": shape, "name": stage} | size, measure, needs_s=5.0)
             features = encoder.random_features(SHAPES[shape], [seconds] * rows, part.device)
             encode = partial(transcriber.recognizer.encode, features)
-            notes.measure(key | {"step": "encoder"} | size, partial(busy.profile, encode, part.device), needs_s=5.0)
+            notes.measure(
+                key | {"step": "encoder"} | size, partial(gpu_utilization.profile, encode, part.device), needs_s=5.0
+            )
         for kind in kinds[1:]:
             notes.measure(key | {"audio": kind}, partial(engine, kind), needs_s=5.0)
 

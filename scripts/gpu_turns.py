@@ -137,7 +137,7 @@ def _dtype(settings: dict[str, Any]) -> Any:
 
 
 def _checkpoint(settings: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-    from fastscribe.checkpoint import read_checkpoint
+    from fastscribe.checkpoint.reader import read_checkpoint
 
     checkpoint = read_checkpoint(settings["model"])
     return checkpoint.config, dict(checkpoint.weights)
@@ -281,7 +281,7 @@ def _compare(notes: Any, workers: dict[str, Worker], batch_size: int) -> None:
 
 
 if __name__ == "__main__":
-    from fastscribe.openmp import wait_politely
+    from fastscribe._system.openmp import wait_politely
 
     wait_politely()
     serve()

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 import fastscribe
-from fastscribe.openmp import wait_politely
+from fastscribe._system.openmp import wait_politely
 
 wait_politely()  # as the command line does, before anything imports torch
 # How long an example takes depends on how busy the machine is.
@@ -24,7 +24,9 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 PACKAGE = Path(fastscribe.__file__).parent  # the checkout's, or the installed one's
-DATA = Path(__file__).parent / "data"
+ROOT = Path(__file__).parents[1]
+SHARED = ROOT.parent / "shared"
+DATA = ROOT / "tests" / "data"
 AUDIO = DATA / "audio"
 MODELS = DATA / "models"
 CONVOLUTIONAL_NAMES = ("jasper", "quartznet", "conv_unmasked", "conv_grouped")
@@ -62,7 +64,7 @@ def golden(folder: Path) -> dict[str, Any]:
 
 @cache
 def checkpoint(folder: Path):
-    from fastscribe.checkpoint import read_checkpoint
+    from fastscribe.checkpoint.reader import read_checkpoint
 
     return read_checkpoint(model_path(folder))
 
@@ -70,7 +72,7 @@ def checkpoint(folder: Path):
 @cache
 def recognizer(folder: Path, decoder: str | None = None, dtype: str = "fp32"):
     from fastscribe.config import Options
-    from fastscribe.recognizer import Recognizer
+    from fastscribe.pipeline.recognizer import Recognizer
 
     return Recognizer.build(checkpoint(folder), "cpu", dtype, Options(decoder=decoder))
 

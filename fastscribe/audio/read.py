@@ -2,7 +2,8 @@
 
 Downmix and resampling are those of NeMo's AudioSegment (float32 mean over channels, then soxr HQ, length rounded up),
 so that a whole recording gives the same samples. A stretch is resampled with some of its neighbourhood on either side
-(rates.py), which is cut off again. Batches are put together in loader.py; resample.py does downmix and resampling on a GPU.
+(rates.py), which is cut off again. Batches are put together in pipeline/loader.py; audio/resample.py does downmix and
+resampling on a GPU.
 
 Dimensions: S samples, C channels.
 """
@@ -18,8 +19,8 @@ import soundfile
 import soxr
 
 from fastscribe.audio.formats import MISSING_TOLERANCE_S
-from fastscribe.audio.kept_open import FAR_S, opened
 from fastscribe.audio.rates import context, output_length
+from fastscribe.audio.sound_file_cache import FAR_S, opened
 from fastscribe.errors import AudioError
 from fastscribe.types import AnyArray, AudioInfo, Float32Array, SampleArray, Utterance
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from fastscribe.bench.throughput import batches_of
-from fastscribe.run import Transcriber
+from fastscribe.transcriber import Transcriber
 from fastscribe.types import Hypothesis, Int16Array
 
 

@@ -16,13 +16,13 @@ import torch
 from fastscribe.bench import kernels
 from fastscribe.bench.timing import time_call, wall_ms
 from fastscribe.bench.work import encoder_gflop_per_audio_s
-from fastscribe.checkpoint import Checkpoint
+from fastscribe.checkpoint.reader import Checkpoint
 from fastscribe.config import ModelConfig
+from fastscribe.cuda.fused_layers import fuse_
 from fastscribe.errors import UsageError
 from fastscribe.model.encoder import Encoder
-from fastscribe.model.fused import fuse_
 from fastscribe.model.model import build_model
-from fastscribe.recognizer import Recognizer
+from fastscribe.pipeline.recognizer import Recognizer
 from fastscribe.types import Features, Frames
 
 Encode = Callable[[Features], Frames]

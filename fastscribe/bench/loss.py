@@ -21,11 +21,11 @@ from typing import Any
 
 import torch
 
+from fastscribe.bench.measurement_log import describe
 from fastscribe.bench.memory import free_bytes, peak_bytes, release, reset_peak, resident_bytes
-from fastscribe.bench.notebook import describe
 from fastscribe.bench.timing import synchronize
 from fastscribe.config import JointConfig, LossDtypeName
-from fastscribe.device import is_out_of_memory
+from fastscribe.cuda.device import is_out_of_memory
 from fastscribe.model.transducer import Joint
 from fastscribe.training.loss import TransducerLossConfig, joint_transducer_loss, transducer_loss
 from fastscribe.training.loss.memory import (

@@ -25,17 +25,17 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from fastscribe.bench import synthetic
 from fastscribe.bench.shapes import LETTERS, SHAPES
 from fastscribe.bench.work import LABELS_PER_S
-from fastscribe.checkpoint import Checkpoint
+from fastscribe.checkpoint.reader import Checkpoint
 from fastscribe.config import ModelConfig
 from fastscribe.decode import ctc, label_looping
-from fastscribe.features import LogMel
 from fastscribe.model.aed import Attention, AttentionDecoder
 from fastscribe.model.ctc import CtcHead
+from fastscribe.model.features import LogMel
 from fastscribe.model.jasper import JasperEncoder
 from fastscribe.model.model import Model
 from fastscribe.model.transducer import Transducer
-from fastscribe.recognizer import choose_device
-from fastscribe.tokenizer import WORD_MARK, Tokenizer, from_characters, from_huggingface, from_pieces
+from fastscribe.pipeline.recognizer import choose_device
+from fastscribe.text.tokenizer import WORD_MARK, Tokenizer, from_characters, from_huggingface, from_pieces
 from fastscribe.types import Features, Frames, Hypothesis
 
 _HISTORY = 0.3  # how much the predictor sways the joint, the encoder being 1

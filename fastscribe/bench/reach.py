@@ -20,11 +20,11 @@ from fastscribe.bench import ceilings
 from fastscribe.bench.timing import time_call
 from fastscribe.bench.work import Work
 from fastscribe.config import EncoderConfig, EncoderConfigs, JasperConfig
-from fastscribe.device import free_bytes
-from fastscribe.model.fp8 import quantise_fp8_
+from fastscribe.cuda.device import free_bytes
+from fastscribe.cuda.fp8 import quantise_fp8_
 from fastscribe.model.int8 import quantise_int8_
 from fastscribe.model.packed import pack_linears_
-from fastscribe.recognizer import torch_dtype
+from fastscribe.pipeline.recognizer import torch_dtype
 
 _MOST_ROWS = 32_768
 _COPY_BYTES = {"cpu": 1 << 28, "cuda": 4 << 30}

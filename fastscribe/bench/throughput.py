@@ -22,20 +22,20 @@ from typing import Any
 
 import numpy as np
 
-from fastscribe import batching
-from fastscribe.audio.loader import default_threads, load_batches
 from fastscribe.audio.source import Source
-from fastscribe.batching import Budget
-from fastscribe.bench import busy, energy
+from fastscribe.bench import energy, gpu_utilization
 from fastscribe.bench.machine import gpu_samples
 from fastscribe.bench.timing import synchronize
 from fastscribe.config import OutputStyle
+from fastscribe.cuda.device import host_array
 from fastscribe.decode import checked
-from fastscribe.device import host_array
 from fastscribe.output.folder import FolderOutput
-from fastscribe.run import Ledger, Transcriber, run_stats
-from fastscribe.stats import Stopwatch
-from fastscribe.transcript import assemble
+from fastscribe.pipeline import batching
+from fastscribe.pipeline.batching import Budget
+from fastscribe.pipeline.loader import default_threads, load_batches
+from fastscribe.pipeline.stats import Stopwatch
+from fastscribe.text.transcript import assemble
+from fastscribe.transcriber import Ledger, Transcriber, run_stats
 from fastscribe.types import AudioInfo, Batch, Failure, Hypothesis, Int16Array, Utterance
 
 _ENCODER_STAGES = ("features", "encode")
@@ -172,7 +172,7 @@ def first_of(transcriber: Transcriber, inputs: Sequence[str], audio_s: float) ->
 
 
 class First:
-    """A run's ledger (run.py) by which only the first `most` of its inputs are its own, and of these another ledger's."""
+    """A Ledger that leaves out all but the first `most` inputs of a run, and those that another ledger leaves out."""
 
     def __init__(self, most: int | None, others: Ledger | None = None) -> None:
         self._most = math.inf if most is None else most
@@ -189,7 +189,7 @@ def profiled(transcriber: Transcriber, waves: Sequence[Int16Array], budget: Budg
     """One pass under the profiler, after one without: the share of time the GPU is busy, and on what."""
     batches = batches_of(waves, transcriber, budget)
     unprofiled = stream(transcriber, batches)
-    found = busy.profile(lambda: stream(transcriber, batches), transcriber.recognizer.device)
+    found = gpu_utilization.profile(lambda: stream(transcriber, batches), transcriber.recognizer.device)
     return {"unprofiled_wall_ms": 1000 * unprofiled["wall_s"], **found}
 
 

@@ -20,6 +20,7 @@ from typing import IO, Any
 
 import yaml
 
+from fastscribe._system.safe_open import open_regular
 from fastscribe.checkpoint import names, tar
 from fastscribe.checkpoint.lazy_weights import LazyWeights
 from fastscribe.checkpoint.nemo_config import model_config
@@ -37,8 +38,7 @@ from fastscribe.checkpoint.value import (
 )
 from fastscribe.checkpoint.weights import load_torch
 from fastscribe.errors import CheckpointError, UnsupportedCheckpoint
-from fastscribe.regular_file import open_regular
-from fastscribe.tokenizer import (
+from fastscribe.text.tokenizer import (
     MAX_PIECES,
     MAX_TOKENIZER_BYTES,
     Tokenizer,

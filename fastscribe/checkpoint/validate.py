@@ -26,7 +26,7 @@ from fastscribe.config import (
     Window,
 )
 from fastscribe.errors import UnsupportedCheckpoint
-from fastscribe.tokenizer import MAX_PIECES
+from fastscribe.text.tokenizer import MAX_PIECES
 
 _SIZES = {  # smallest, largest
     "features.sample_rate": (1000, 384_000),

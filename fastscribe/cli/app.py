@@ -8,9 +8,9 @@ from typing import Annotated, Any
 
 import typer
 
-from fastscribe.model_location import locate
+from fastscribe.checkpoint.location import locate
+from fastscribe.cli.terminal import say
 from fastscribe.report.files import check_page
-from fastscribe.terminal import say
 
 app = typer.Typer(
     name="fastscribe",

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fastscribe.cli.app import MODEL_HELP, app, find_model, option
+from fastscribe.cli.terminal import say, without_mp3_chatter
 from fastscribe.config import TrainDtypeChoice
-from fastscribe.terminal import say, without_mp3_chatter
 
 if TYPE_CHECKING:
     import torch
 
-    from fastscribe.training.ranks import Ranks
+    from fastscribe.training.distributed import Ranks
     from fastscribe.training.recipe import Recipe
     from fastscribe.training.state import RunFolder
     from fastscribe.training.trainer import Trainer
@@ -73,9 +73,9 @@ def train(
 
     chosen = _recipe(recipe, epochs, init is not None)  # before torch, which takes its time to import
     check_installed("whisper-en", "train", "train")
-    from fastscribe.checkpoint import read_checkpoint
-    from fastscribe.training.material import prepare
-    from fastscribe.training.ranks import Ranks
+    from fastscribe.checkpoint.reader import read_checkpoint
+    from fastscribe.training.data import prepare
+    from fastscribe.training.distributed import Ranks
     from fastscribe.training.recipe import has_model_section
     from fastscribe.training.state import RunFolder
     from fastscribe.training.trainer import Trainer
@@ -141,7 +141,7 @@ def _clear(folder: RunFolder, ranks: Ranks) -> None:
 
 def _join(device: str, ranks: Ranks) -> torch.device:
     """This rank's device, once all ranks are there."""
-    from fastscribe.recognizer import choose_device
+    from fastscribe.pipeline.recognizer import choose_device
 
     if ranks.count > 1 and device in ("auto", "cuda"):
         import torch
@@ -170,7 +170,7 @@ def _part(ranks: Ranks) -> None:
 def _dtype(dtype: TrainDtypeChoice, device: torch.device) -> torch.dtype:
     import torch
 
-    from fastscribe.recognizer import has_native_bf16
+    from fastscribe.pipeline.recognizer import has_native_bf16
 
     is_fast = device.type == "cuda" or has_native_bf16()
     return torch.bfloat16 if dtype == "bf16" or (dtype == "auto" and is_fast) else torch.float32

@@ -12,7 +12,9 @@ from typing import Annotated, Literal
 import typer
 
 from fastscribe.cli.app import MODEL_HELP, ReportHtml, app, find_model, option
+from fastscribe.cli.event_log import Events
 from fastscribe.cli.job import Job, Place, run, say_what_would_be_done
+from fastscribe.cli.terminal import log_to
 from fastscribe.config import (
     OUTPUT_FORMATS,
     DecoderName,
@@ -24,9 +26,7 @@ from fastscribe.config import (
     SubtitleStyle,
     VadName,
 )
-from fastscribe.events import Events
 from fastscribe.resume.shards import choose_shard
-from fastscribe.terminal import log_to
 
 
 def _frames(value: str | None) -> int | Literal["auto"] | None:

@@ -3,7 +3,7 @@
 The rules are NeMo's: a prompt that all rows share, then a token a step, at most as many as the model has places for, or as
 the row has frames and a few more. Its beam of one, by which published models are decoded, goes on after an end that comes
 first; what is written then is most often another. `greedy` is the definition of right. AedDecoder does the same for
-batches, whose rows leave them when they are done; aed_graphs.py does it with the steps captured in CUDA graphs.
+batches, whose rows leave them when they are done; cuda/aed_graphs.py does it with the steps captured in CUDA graphs.
 
 Shapes: B batch, T frames, R rows still at work, N places for tokens, the prompt's P first.
 """
@@ -16,11 +16,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
-from fastscribe.cost_model import Held
+from fastscribe.cuda.device import small_to_device
 from fastscribe.decode.checked import NOT_FINITE, is_finite_sum
 from fastscribe.decode.prompt import Prompt, hypothesis
-from fastscribe.device import small_to_device
 from fastscribe.model.aed import AttentionDecoder, Memory
+from fastscribe.pipeline.cost_model import Held
 from fastscribe.types import Frames, Hypothesis, Int32Array
 
 _CROWDED = 0.75  # a batch of which fewer rows are still at work is made smaller

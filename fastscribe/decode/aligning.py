@@ -15,10 +15,10 @@ import torch
 from fastscribe.decode.decoder import Decoder
 from fastscribe.decode.forced_alignment import align, frames_needed
 from fastscribe.model.ctc import CtcHead
-from fastscribe.text_encoder import WordEncoder
-from fastscribe.tokenizer import Tokenizer
+from fastscribe.text.encoder import WordEncoder
+from fastscribe.text.tokenizer import Tokenizer
+from fastscribe.text.word_times import AlignmentText, spread_evenly
 from fastscribe.types import Frames, Hypothesis, Int32Array
-from fastscribe.word_times import AlignmentText, spread_evenly
 
 
 class AligningDecoder:

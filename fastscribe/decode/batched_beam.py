@@ -18,7 +18,7 @@ import torch
 from fastscribe.decode.beam import max_turns
 from fastscribe.decode.greedy import ENDLESS
 from fastscribe.decode.label_looping import Network
-from fastscribe.language_model import Tables
+from fastscribe.text.language_model import Tables
 from fastscribe.types import Frames, Hypothesis, Int32Array
 
 _HASH_FACTOR = 6_364_136_223_846_793_005  # odd, and its products wrap around in 64 bits

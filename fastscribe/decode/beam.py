@@ -22,8 +22,8 @@ import torch
 
 from fastscribe.config import LABELS_PER_FRAME_GUARD
 from fastscribe.decode.greedy import ENDLESS, Size, max_labels
-from fastscribe.language_model import Tables
 from fastscribe.model.transducer import Transducer
+from fastscribe.text.language_model import Tables
 from fastscribe.types import Hypothesis
 
 

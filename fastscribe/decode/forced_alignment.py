@@ -22,7 +22,7 @@ from itertools import pairwise
 import numpy as np
 import torch
 
-from fastscribe.device import small_to_device
+from fastscribe.cuda.device import small_to_device
 from fastscribe.types import BoolArray, Int64Array
 
 Span = tuple[int, int]  # a token's first frame, and the one after its last

@@ -7,7 +7,7 @@ slowest row instead.
 
 Encoder frames and labels lie in flat arrays, a run of slots a row, so that only the number of rows is a shape: `begin_`
 writes a batch into a State of any size, and `step` works on it in place, changes no shape and asks the host nothing. The
-very same functions are captured in CUDA graphs (graphs.py). greedy.py is what the result must equal.
+very same functions are captured in CUDA graphs (cuda/transducer_graphs.py). greedy.py is what the result must equal.
 
 Rows that are finished, and rows of the State beyond the batch, go through every step and change nothing: what they look
 at may lie in their neighbour's slots, what they find is dropped, and what they write goes to a slot that is free.

@@ -13,9 +13,9 @@ from itertools import pairwise
 
 from fastscribe.config import Options, PromptForm
 from fastscribe.errors import UsageError
-from fastscribe.tokenizer import WORD_MARK, Tokenizer
+from fastscribe.text.tokenizer import WORD_MARK, Tokenizer
+from fastscribe.text.word_times import spread
 from fastscribe.types import Hypothesis
-from fastscribe.word_times import spread
 
 _DEFAULT_LANGUAGE = "en"
 _END, _PAD, _NO_SPEECH = "<|endoftext|>", "<pad>", "<|nospeech|>"

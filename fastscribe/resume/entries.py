@@ -17,11 +17,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from fastscribe._system.safe_files import InTheWay, check_regular, is_regular, starts_with, status_of
+from fastscribe._system.safe_open import open_regular
 from fastscribe.config import OUTPUT_FORMATS
 from fastscribe.errors import UsageError
 from fastscribe.output.names import Rename, name_key
-from fastscribe.regular_file import open_regular
-from fastscribe.safe_files import InTheWay, check_regular, is_regular, starts_with, status_of
 from fastscribe.types import Int64Array, RecordArray, UInt64Array
 
 VERSION = 2

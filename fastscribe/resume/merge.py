@@ -16,11 +16,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from fastscribe.errors import UsageError
-from fastscribe.regular_file import read_regular
-from fastscribe.resume.entries import Paths, entries_of, in_the_way, is_row, live_places, read_header
-from fastscribe.resume.shards import Shard
-from fastscribe.safe_files import (
+from fastscribe._system.safe_files import (
     discard_part,
     is_regular,
     open_part,
@@ -31,6 +27,10 @@ from fastscribe.safe_files import (
     sync_path,
     write_part,
 )
+from fastscribe._system.safe_open import read_regular
+from fastscribe.errors import UsageError
+from fastscribe.resume.entries import Paths, entries_of, in_the_way, is_row, live_places, read_header
+from fastscribe.resume.shards import Shard
 from fastscribe.types import RecordArray
 
 _NEEDED = {"audio_s", "wall_s", "padded_frames", "real_frames", "gaps", "gap_s", "stage_s", "usd_per_hour"}

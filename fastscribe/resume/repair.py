@@ -16,11 +16,11 @@ from typing import IO
 
 import numpy as np
 
+from fastscribe._system.safe_files import free_name, open_new, sync, write_atomic
 from fastscribe.errors import UsageError
 from fastscribe.output.names import Rename
 from fastscribe.resume.entries import NO_STATE, Paths, entries_of, first_line, is_row, read_lines, rename_line
 from fastscribe.resume.tidy import CHANGED
-from fastscribe.safe_files import free_name, open_new, sync, write_atomic
 from fastscribe.types import RecordArray
 
 _COPY_BYTES = 1 << 20

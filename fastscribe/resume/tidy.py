@@ -11,9 +11,18 @@ from contextlib import nullcontext
 
 import numpy as np
 
+from fastscribe._system.safe_files import (
+    open_part,
+    part_of,
+    put_in_place,
+    remove,
+    status_of,
+    sync,
+    sync_folder,
+    write_atomic,
+)
 from fastscribe.errors import OutputError, UsageError
 from fastscribe.resume.entries import SWAP, Paths, entries_and_names, first_line, is_row, live_places, parse_entry
-from fastscribe.safe_files import open_part, part_of, put_in_place, remove, status_of, sync, sync_folder, write_atomic
 from fastscribe.types import BoolArray, Int64Array, RecordArray
 
 CHANGED = "was changed since the last run; use another folder, or --overwrite"

@@ -17,8 +17,8 @@ import math
 import numpy as np
 import torch
 
-from fastscribe.device import small_to_device
-from fastscribe.resample import resample_rows
+from fastscribe.audio.resample import resample_rows
+from fastscribe.cuda.device import small_to_device
 from fastscribe.training.augment_config import PERCENT, AugmentConfig
 
 _PEAK = 0.99  # of full scale: what no augmented row goes beyond

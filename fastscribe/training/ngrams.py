@@ -1,4 +1,4 @@
-"""Counts texts and makes the n-gram model that beam search heeds (language_model.py).
+"""Counts texts and makes the n-gram model that beam search heeds (text/language_model.py).
 
 Probabilities are Witten and Bell's (1991): after a context seen c times before t different tokens, a token seen n times has
 (n + t p) / (c + t), where p is its probability after the next shorter context. Of these, those stay that gain at least
@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from fastscribe.language_model import LEAST, Contexts, Ngrams
+from fastscribe.text.language_model import LEAST, Contexts, Ngrams
 from fastscribe.types import Float64Array, Int64Array
 
 Context = tuple[int, ...]

@@ -23,6 +23,7 @@ from typing import Any, Literal
 
 import yaml
 
+from fastscribe._system.safe_open import read_regular
 from fastscribe.config import (
     SUBSAMPLING_FACTORS,
     ConvNorm,
@@ -33,7 +34,6 @@ from fastscribe.config import (
     PredictorConfig,
 )
 from fastscribe.errors import UsageError
-from fastscribe.regular_file import read_regular
 from fastscribe.training.augment_config import AugmentConfig
 from fastscribe.training.bpe import VocabularyKind
 from fastscribe.training.manifest import ExampleLimits, ManifestPart

@@ -21,11 +21,11 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from fastscribe.checkpoint import Checkpoint
+from fastscribe._system.malloc_tuning import keep_freed_memory
+from fastscribe.checkpoint.reader import Checkpoint
 from fastscribe.config import DecoderName
-from fastscribe.device import launching
+from fastscribe.cuda.device import launching
 from fastscribe.errors import UsageError, first_line
-from fastscribe.freed_memory import keep_freed_memory
 from fastscribe.model.model import Model, build_model
 from fastscribe.training.buckets import (
     Bucket,
@@ -38,15 +38,15 @@ from fastscribe.training.buckets import (
     padding_share,
     plan_epoch,
 )
-from fastscribe.training.feed import Feed, Rows
+from fastscribe.training.data import Material
+from fastscribe.training.dataloader import Feed, Rows
+from fastscribe.training.distributed import Ranks
 from fastscribe.training.fingerprint import fingerprint
 from fastscribe.training.learner import Learner, NoMemory, Place
 from fastscribe.training.log_window import LogWindow
 from fastscribe.training.manifest import Example
-from fastscribe.training.material import Material
 from fastscribe.training.network import new_model
 from fastscribe.training.plot import plot_log
-from fastscribe.training.ranks import Ranks
 from fastscribe.training.recipe import Recipe
 from fastscribe.training.state import RunFolder
 from fastscribe.training.validation import Validated, validate, with_weights
@@ -161,7 +161,7 @@ class Trainer:
     def _batch_sizes(self) -> tuple[int, ...]:
         if self._batch_s is not None:
             return MemoryModel(self._batch_s).batch_sizes(self.buckets)
-        from fastscribe.training.memory_trial import searched_batch_sizes
+        from fastscribe.training.batch_size_probe import searched_batch_sizes
 
         shared_s = self._durations.sum() / (_LEAST_STEPS * self.ranks.count * self.recipe.batch.accumulate)
         enough = MemoryModel(max(shared_s, _SMALL_BATCH_S)).batch_sizes(self.buckets)

@@ -11,12 +11,12 @@ from typing import Any
 
 import torch
 
-from fastscribe.checkpoint import Checkpoint
+from fastscribe.checkpoint.reader import Checkpoint
 from fastscribe.config import DecoderName, Options
 from fastscribe.errors import UsageError
 from fastscribe.evaluation.scores import Pair, evaluate, normalizer
-from fastscribe.recognizer import Recognizer
-from fastscribe.training.feed import Feed
+from fastscribe.pipeline.recognizer import Recognizer
+from fastscribe.training.dataloader import Feed
 from fastscribe.training.manifest import Example
 from fastscribe.types import Batch
 

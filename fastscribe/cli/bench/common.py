@@ -17,9 +17,9 @@ from typer.core import TyperGroup
 
 from fastscribe.cli.app import ReportHtml as ReportHtml
 from fastscribe.cli.app import app, option
+from fastscribe.cli.terminal import say, without_mp3_chatter
 from fastscribe.errors import OutputError, UsageError
 from fastscribe.report.files import check_place, write_page
-from fastscribe.terminal import say, without_mp3_chatter
 
 if TYPE_CHECKING:
     import torch

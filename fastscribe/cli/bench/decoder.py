@@ -8,8 +8,8 @@ from typing import Annotated, Any
 from fastscribe.cli.app import option
 from fastscribe.cli.bench.common import DEVICE_HELP, JsonFile, ReportHtml, bench, check_places, numbers, result
 from fastscribe.cli.bench.subject import MODEL_OPTION_HELP, RANDOM_HELP, load, subject
+from fastscribe.cli.terminal import say, show
 from fastscribe.config import DtypeChoice
-from fastscribe.terminal import say, show
 
 _BATCH_SIZES = {"cpu": "1,4,16", "cuda": "1,8,32,128,256"}
 _QUICK_BATCH_SIZES, _QUICK_S = "1,4", 1.0

@@ -11,9 +11,9 @@ import typer
 from fastscribe.cli.app import option, repeated_choice
 from fastscribe.cli.bench.common import DEVICE_HELP, JsonFile, ReportHtml, bench, check_places, numbers, result
 from fastscribe.cli.bench.subject import BEAM_HELP, MODEL_OPTION_HELP, RANDOM_HELP, load, subject
+from fastscribe.cli.terminal import show
 from fastscribe.config import DtypeChoice, FloatDtypeName
 from fastscribe.errors import UsageError
-from fastscribe.terminal import show
 
 _ITERATIONS, _QUICK_ITERATIONS = 500, 20
 _QUICK_S = 2.0

@@ -11,13 +11,13 @@ import typer
 
 from fastscribe.cli.app import MODEL_HELP, find_model, option
 from fastscribe.cli.bench.common import DEVICE_HELP, JsonFile, ReportHtml, bench, check_places, result
+from fastscribe.cli.terminal import say, show
 from fastscribe.config import FloatDtypeName
 from fastscribe.errors import UsageError
-from fastscribe.terminal import say, show
 
 if TYPE_CHECKING:
     from fastscribe.bench.leaderboard import Result
-    from fastscribe.run import Transcriber
+    from fastscribe.transcriber import Transcriber
 
 DIFFERENCES = (
     "the normaliser is whisper-normalizer's English one; the board's copy of it also joins dotted initials (u.s. -> us), "
@@ -63,10 +63,10 @@ def leaderboard(
     json_file: JsonFile = None,
     report_html: ReportHtml = None,
 ) -> None:
+    from fastscribe._system.openmp import wait_politely
     from fastscribe.bench import leaderboard as board
     from fastscribe.bench.model_name import about, model_name
     from fastscribe.config import Options
-    from fastscribe.openmp import wait_politely
 
     board.check_packages()
     check_places(json_file, report_html, manifests)
@@ -74,7 +74,7 @@ def leaderboard(
     if twice:
         raise UsageError(f"{twice[0]}: two manifests of this name, which is a dataset's")
     wait_politely()
-    from fastscribe.run import Transcriber
+    from fastscribe.transcriber import Transcriber
 
     path = find_model(model)
     transcriber = Transcriber.load(path, device, dtype, Options(batch_size=batch_size))

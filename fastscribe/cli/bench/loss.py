@@ -9,10 +9,10 @@ from typing import Annotated, Any, get_args
 
 from fastscribe.cli.app import option, repeated_choice
 from fastscribe.cli.bench.common import DEVICE_HELP, JsonFile, ReportHtml, bench, check_places, numbers, result
+from fastscribe.cli.terminal import show
 from fastscribe.config import LossDtypeName
 from fastscribe.errors import OutputError, UsageError
 from fastscribe.report.files import check_place
-from fastscribe.terminal import show
 from fastscribe.training.plot import is_plot
 
 _BATCH_SIZES = {"cpu": [1, 4], "cuda": [8, 32, 64]}
@@ -61,7 +61,7 @@ def loss(
     if plot is not None and find_spec("matplotlib") is None:
         raise UsageError("--plot needs matplotlib: pip install 'fastscribe[plots]'")
     from fastscribe.bench import loss as measuring
-    from fastscribe.recognizer import choose_device
+    from fastscribe.pipeline.recognizer import choose_device
     from fastscribe.training.loss.logits import compiled_for
 
     at = choose_device(device)

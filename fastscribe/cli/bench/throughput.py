@@ -15,15 +15,15 @@ from fastscribe.cli.app import option, repeated_choice
 from fastscribe.cli.bench.against import PEER_BATCH_SIZES_HELP, PEER_MODEL_HELP, PEER_PYTHON_HELP
 from fastscribe.cli.bench.common import DEVICE_HELP, JsonFile, ReportHtml, bench, check_places, result
 from fastscribe.cli.bench.subject import BEAM_HELP, MODEL_OPTION_HELP, RANDOM_HELP, load, subject
+from fastscribe.cli.terminal import say, show
 from fastscribe.config import DtypeChoice
 from fastscribe.errors import UsageError
-from fastscribe.prices import MOST_USD
-from fastscribe.terminal import say, show
+from fastscribe.report.prices import MOST_USD
 
 if TYPE_CHECKING:
     from fastscribe.bench.reach import Reach
     from fastscribe.bench.speed import Measurement, Recordings, Subject
-    from fastscribe.run import Transcriber
+    from fastscribe.transcriber import Transcriber
 
 _PASSES, _QUICK_PASSES = 5, 3
 _SECONDS, _QUICK_SECONDS = 90.0, 10.0  # of passes, when it is left to us how much audio there is

@@ -15,8 +15,8 @@ from fastscribe.cli.bench.common import (
     result,
 )
 from fastscribe.cli.bench.subject import shape
+from fastscribe.cli.terminal import show
 from fastscribe.config import FloatDtypeName
-from fastscribe.terminal import show
 
 if TYPE_CHECKING:
     from fastscribe.bench.train import Speed
@@ -49,8 +49,8 @@ def train(
     """Sequences a second in training: whole steps over noise, by batch size, dtype and number of ranks."""
     check_places(json_file, report_html)
     from fastscribe.bench.train import measure
-    from fastscribe.recognizer import choose_device
-    from fastscribe.training.material import check_trainable
+    from fastscribe.pipeline.recognizer import choose_device
+    from fastscribe.training.data import check_trainable
 
     at, sizes, counts = choose_device(device), numbers(batch_sizes), numbers(ranks)
     name, config = shape(model, random)

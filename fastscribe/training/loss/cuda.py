@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from fastscribe.device import small_to_device
+from fastscribe.cuda.device import small_to_device
 from fastscribe.errors import UsageError, first_line
 from fastscribe.training.loss.config import TransducerLossConfig
 from fastscribe.training.loss.cpu import DTYPES, rules_of, steps_of

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from fastscribe.device import small_to_device
+from fastscribe.cuda.device import small_to_device
 from fastscribe.errors import UsageError
 from fastscribe.training.loss import cpu, cuda, definition, layout
 from fastscribe.training.loss.config import REDUCTIONS, RNNT, TransducerLossConfig
