@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 from fastscribe.config import Options
 from fastscribe.errors import AudioError, CheckpointError, FastscribeError, UsageError
 from fastscribe.types import Failure, Segment, Token, Transcript, Word
+from fastscribe.version import __version__
 
 if TYPE_CHECKING:
     from fastscribe.transcriber import Transcriber
 
-__version__ = "0.1.0"
 __all__ = [
     "AudioError",
     "CheckpointError",

@@ -20,9 +20,9 @@ from pathlib import Path
 from time import perf_counter
 from typing import Protocol
 
+from fastscribe.audio.failures import to_failure
 from fastscribe.audio.inputs import expand
 from fastscribe.audio.probe import planned, probe
-from fastscribe.audio.source import Source, to_failure
 from fastscribe.checkpoint.reader import Checkpoint, read_checkpoint
 from fastscribe.config import Options
 from fastscribe.cuda.device import host_array, launching
@@ -40,7 +40,7 @@ from fastscribe.segmentation.segment import split
 from fastscribe.segmentation.vad import check_vad
 from fastscribe.text import transcript
 from fastscribe.text.transcript import Part
-from fastscribe.types import AudioInfo, Failure, Hypothesis, Transcript, Utterance
+from fastscribe.types import AudioInfo, Failure, Hypothesis, Source, Transcript, Utterance
 
 Prepared = tuple[Utterance, ...] | Failure  # a recording's utterances, or why there are none
 
@@ -393,7 +393,7 @@ def run_stats(transcriber: Transcriber, wall_s: float, price_per_hour: float | N
     """The report of the transcriber's last run."""
     import torch
 
-    from fastscribe import __version__
+    from fastscribe.version import __version__
 
     progress, recognizer = transcriber.progress, transcriber.recognizer
     usd_per_hour, price_source = price_of(recognizer.device_name, price_per_hour)

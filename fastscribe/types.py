@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     import torch
     from numpy.typing import NDArray
 
-    from fastscribe.audio.source import Source
-
 # NumPy arrays by element type. They are strings, so that this module runs without NumPy.
 AnyArray: TypeAlias = "NDArray[Any]"
 BoolArray: TypeAlias = "NDArray[np.bool_]"
@@ -32,6 +30,19 @@ Int64Array: TypeAlias = "NDArray[np.int64]"
 UInt64Array: TypeAlias = "NDArray[np.uint64]"
 RecordArray: TypeAlias = "NDArray[np.void]"  # a structured dtype, such as the journal's
 SampleArray: TypeAlias = "NDArray[np.int16 | np.float32]"  # audio: int16, or float32 in [-1, 1]
+
+
+@dataclass(frozen=True)
+class Source:
+    """One recording to transcribe, or one manifest row's cut of it."""
+
+    path: str  # as the user gave it; what is reported
+    file: str  # what is opened
+    id: str  # names outputs, never opened
+    row: Mapping[str, Any] | None = None
+    offset_s: float | None = None
+    duration_s: float | None = None  # None: to the end
+    index: int = 0  # its place among the inputs of a run, from 0
 
 
 @dataclass(frozen=True)

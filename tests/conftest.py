@@ -81,7 +81,7 @@ def waveform(path: Path, sample_rate: int = 16000) -> np.ndarray:
     """A whole file as the run would read it."""
     from fastscribe.audio.probe import probe
     from fastscribe.audio.read import read
-    from fastscribe.audio.source import Source
+    from fastscribe.types import Source
 
     audio = probe(Source(path=str(path), file=str(path), id=path.name))
     return read(audio, 0, audio.num_samples, sample_rate=sample_rate, channel=None)

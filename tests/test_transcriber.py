@@ -17,12 +17,11 @@ import torch
 from fastscribe import Failure, Options, Transcriber, Transcript, UsageError
 from fastscribe.audio.probe import probe
 from fastscribe.audio.read import read_into
-from fastscribe.audio.source import Source
 from fastscribe.errors import DeviceFailed
 from fastscribe.pipeline import loader, prefetch, sort_buffer, thread_pool
 from fastscribe.pipeline.batching import Budget
 from fastscribe.segmentation.segment import split
-from fastscribe.types import AudioInfo, Batch, Utterance
+from fastscribe.types import AudioInfo, Batch, Source, Utterance
 from tests.conftest import AUDIO, MODELS
 
 MODEL = MODELS / "tdt_demo" / "model.nemo"

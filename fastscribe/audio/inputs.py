@@ -13,6 +13,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from typing import BinaryIO
 
+from fastscribe.audio.failures import input_failure, is_utf8, relative_id, system_problem
 from fastscribe.audio.folders import MAGIC, match_depth, split_pattern, walk
 from fastscribe.audio.formats import (
     CONTAINER_ADVICE,
@@ -22,8 +23,7 @@ from fastscribe.audio.formats import (
     is_audio_name,
 )
 from fastscribe.audio.manifest import read_manifest
-from fastscribe.audio.source import Source, input_failure, is_utf8, relative_id, system_problem
-from fastscribe.types import Failure
+from fastscribe.types import Failure, Source
 
 __all__ = ["Source", "expand"]
 

@@ -12,9 +12,9 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from fastscribe.audio.source import Source, input_failure, is_utf8, printable, relative_id, system_problem
+from fastscribe.audio.failures import input_failure, is_utf8, printable, relative_id, system_problem
 from fastscribe.errors import ManifestError
-from fastscribe.types import Failure
+from fastscribe.types import Failure, Source
 
 _MAX_DEPTH = 100  # of a row, so that it can be written again; Python itself gives up near 1,000
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"

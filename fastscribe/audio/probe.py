@@ -14,6 +14,7 @@ from typing import TypeVar
 import soundfile
 
 from fastscribe.audio.data_size import data_size
+from fastscribe.audio.failures import system_problem
 from fastscribe.audio.flac_frames import flac_ends_at
 from fastscribe.audio.formats import (
     CONTAINER_ADVICE,
@@ -27,10 +28,9 @@ from fastscribe.audio.formats import (
 from fastscribe.audio.mp3_header import mp3_length_s
 from fastscribe.audio.ogg_pages import OggEnd, ogg_end
 from fastscribe.audio.plain_header import PlainHeader, plain_header
-from fastscribe.audio.source import Source, system_problem
 from fastscribe.audio.wav_header import WavLengths, wav_lengths
 from fastscribe.errors import AudioError
-from fastscribe.types import AudioInfo
+from fastscribe.types import AudioInfo, Source
 
 T = TypeVar("T")
 

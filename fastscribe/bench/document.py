@@ -18,7 +18,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fastscribe import __version__
+from fastscribe.version import __version__
 
 if TYPE_CHECKING:
     import torch

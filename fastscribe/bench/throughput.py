@@ -22,7 +22,6 @@ from typing import Any
 
 import numpy as np
 
-from fastscribe.audio.source import Source
 from fastscribe.bench import energy, gpu_utilization
 from fastscribe.bench.machine import gpu_samples
 from fastscribe.bench.timing import synchronize
@@ -36,7 +35,7 @@ from fastscribe.pipeline.loader import default_threads, load_batches
 from fastscribe.pipeline.stats import Stopwatch
 from fastscribe.text.transcript import assemble
 from fastscribe.transcriber import Ledger, Transcriber, run_stats
-from fastscribe.types import AudioInfo, Batch, Failure, Hypothesis, Int16Array, Utterance
+from fastscribe.types import AudioInfo, Batch, Failure, Hypothesis, Int16Array, Source, Utterance
 
 _ENCODER_STAGES = ("features", "encode")
 _READ_AHEAD = 2  # batches

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fastscribe import __version__
 from fastscribe.cli.app import StdoutClosed, app, option
 from fastscribe.cli.terminal import say
 from fastscribe.errors import ManifestError, UsageError
 from fastscribe.evaluation.scores import NormalizerName
+from fastscribe.version import __version__
 
 if TYPE_CHECKING:
     from fastscribe.evaluation.scores import Evaluation, Pair

@@ -13,7 +13,8 @@ import typer
 
 from fastscribe.cli.app import MODEL_HELP, ReportHtml, app, find_model, option
 from fastscribe.cli.event_log import Events
-from fastscribe.cli.job import Job, Place, run, say_what_would_be_done
+from fastscribe.cli.job import Job, Place
+from fastscribe.cli.run import run, say_what_would_be_done
 from fastscribe.cli.terminal import log_to
 from fastscribe.config import (
     OUTPUT_FORMATS,

@@ -16,12 +16,10 @@ import importlib.util
 import torch
 from torch import nn
 
+from fastscribe.cuda.fp8_format import FP8, LARGEST, SMALLEST
 from fastscribe.errors import first_line
 from fastscribe.model.packed import LAYER_MATRICES, example_linear, linears_below
 
-FP8 = torch.float8_e4m3fn
-LARGEST = 448.0
-SMALLEST = 1e-30  # a row of zeros still needs a scale to divide by
 _MULTIPLE = 16  # the device multiplies matrices whose sides are multiples of it
 _LEAST_CAPABILITY = (8, 9)
 

@@ -12,7 +12,7 @@ import torch
 import triton
 import triton.language as tl
 
-from fastscribe.cuda.fp8 import FP8, LARGEST, SMALLEST
+from fastscribe.cuda.fp8_format import FP8, LARGEST, SMALLEST
 
 
 @triton.jit

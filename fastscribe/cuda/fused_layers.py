@@ -24,10 +24,11 @@ import torch.nn.functional as F
 from torch import nn
 
 from fastscribe.config import LocalAttention
+from fastscribe.cuda.operations import choose_operations
 from fastscribe.model.attention import RelPositionAttention, relative_positions
 from fastscribe.model.encoder import ConformerLayer, ConvolutionModule, Encoder, FeedForward, Subsampling
 from fastscribe.model.folding import linear_of
-from fastscribe.model.operations import EPSILON, POSITION_ROWS_MULTIPLE, Operations, choose_operations, table_reach
+from fastscribe.model.operations import EPSILON, POSITION_ROWS_MULTIPLE, Operations, table_reach
 
 _KEPT_FRAMES = 1024  # longest batch whose projected positions are kept: 4 MB a layer at width 1024 in bf16
 

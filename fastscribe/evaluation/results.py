@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from fastscribe.audio.failures import printable, system_problem
 from fastscribe.audio.manifest import BYTE_ORDER_MARK, parse_row
-from fastscribe.audio.source import printable, system_problem
 from fastscribe.errors import ManifestError, UsageError
 from fastscribe.evaluation.scores import Pair
 

@@ -1,8 +1,7 @@
 """The encoder's operations that are bound by memory rather than arithmetic, in two forms behind one set of names.
 
-`TORCH` is the definition of right: plain torch, on any device. The Triton form (cuda/triton_kernels.py, imported only here and
-only when asked for) reads and writes each tensor once. `choose_operations` picks one of them for a model and a device,
-after comparing the two there on small random cases. Sums are in float32 whatever the tensors' dtype. Rows of the outputs
+`TORCH` is the definition of right: plain torch, on any device. The Triton form (cuda/triton_kernels.py) reads and writes each
+tensor once; cuda/operations.py chooses between them. Sums are in float32 whatever the tensors' dtype. Rows of the outputs
 beyond a row's length are finite and mean nothing.
 
 Shapes: B batch, T frames, D width, H heads, K head width (H*K = D), R rows of a position table, W taps of a convolution.
@@ -11,21 +10,19 @@ Shapes: B batch, T frames, D width, H heads, K head width (H*K = D), R rows of a
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 import torch.nn.functional as F
 
-from fastscribe.config import EncoderConfig, LocalAttention
+from fastscribe.config import LocalAttention
 from fastscribe.model.attention import MASKED_SCORE, attend_locally, reach, relative_shift
 from fastscribe.model.dot_product_attention import attend
 from fastscribe.model.padding import Padding
 
 EPSILON = 1e-5  # of every LayerNorm here, as in the checkpoints
 POSITION_ROWS_MULTIPLE = 128  # twice the largest block of frames, so that no block's distances lie beyond the table
-_TOLERANCE = {torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 3e-2}  # of the largest value
 
 
 @dataclass(frozen=True)
@@ -127,67 +124,3 @@ def layer_norm_twice_(
 
 
 TORCH = Operations(rel_attention, glu_depthwise, layer_norm, layer_norm_twice_)
-
-
-def choose_operations(config: EncoderConfig, dtype: torch.dtype, device: torch.device) -> tuple[Operations, str | None]:
-    """Triton's form where it is right on this device, else torch's and the reason. Compiles what such a model will run."""
-    try:
-        from fastscribe.cuda.triton_kernels import TRITON
-    except ImportError as error:
-        return TORCH, f"Triton cannot be imported ({error})"
-    try:
-        wrong = first_wrong(TRITON, config, dtype, device)
-    except Exception as error:  # a compiler, a driver or a missing tool may fail in any way; none must stop the run
-        summary = " ".join(str(error).split())[:200]
-        return TORCH, f"Triton fails on this device ({type(error).__name__}: {summary})"
-    return (TORCH, f"Triton computes {wrong} wrongly on this device") if wrong else (TRITON, None)
-
-
-def first_wrong(form: Operations, config: EncoderConfig, dtype: torch.dtype, device: torch.device) -> str | None:
-    """The name of the first operation whose result differs from torch's in float32 on the CPU by more than rounding."""
-    lengths_B = torch.tensor([70, 33, 1, 0])
-    real_BT = torch.arange(70) < lengths_B[:, None]
-    for name, *arguments in _random_cases(config, dtype, lengths_B):
-        exact = [argument.float().clone() if is_floating(argument) else argument for argument in arguments]
-        ours = [
-            argument.to(device, copy=True) if isinstance(argument, torch.Tensor) else argument for argument in arguments
-        ]
-        expected_BTD = getattr(TORCH, name)(*exact)
-        with torch.cuda.device_of(ours[0]):
-            result_BTD = getattr(form, name)(*ours)
-        for got, right in ((result_BTD, expected_BTD), (ours[0], exact[0])):  # the first argument may be written to
-            got = got.cpu().float()
-            error = (got - right)[real_BT].abs().max()
-            if not got.isfinite().all() or error > _TOLERANCE[dtype] * right.abs().max():
-                return str(name)
-    return None
-
-
-def _random_cases(config: EncoderConfig, dtype: torch.dtype, lengths_B: torch.Tensor) -> Iterator[tuple[Any, ...]]:
-    """Each operation's name and arguments for a small batch, in every variant that a model of this config runs."""
-    random = torch.Generator().manual_seed(0)
-    batch, num_frames = len(lengths_B), int(lengths_B.max())
-    width, heads, rows = config.d_model, config.num_heads, 2 * POSITION_ROWS_MULTIPLE
-
-    def normal(*shape: int) -> torch.Tensor:
-        return torch.randn(*shape, generator=random).to(dtype)
-
-    table_HRK, bias_HR = normal(heads, rows, width // heads), normal(heads, rows).float()
-    window = None if config.attention is None else LocalAttention(40, 3)  # whose blocks begin and end within the batch
-    yield "rel_attention", normal(batch, num_frames, 3 * width), table_HRK, bias_HR, lengths_B, window
-    batch_norm = config.conv_norm == "batch_norm"
-    bias_D = normal(width) if batch_norm or config.use_bias else None
-    gates_BTD, weight_WD = normal(batch, num_frames, 2 * width), normal(config.conv_kernel, width)
-    yield "glu_depthwise", gates_BTD, weight_WD, bias_D, lengths_B, batch_norm
-    x_BTD = normal(batch, num_frames, width)
-    shift_D = normal(width).float() if config.use_bias else None
-    yield "layer_norm", x_BTD, None, normal(width), normal(width)
-    yield "layer_norm", x_BTD, shift_D, normal(width), normal(width)
-    yield "layer_norm_twice_", x_BTD, shift_D, normal(width), normal(width), normal(width), normal(width)
-    added_BTD = normal(batch, num_frames, width)  # fp8's products
-    yield "layer_norm", x_BTD, shift_D, normal(width), normal(width), added_BTD
-    yield "layer_norm_twice_", x_BTD, shift_D, *(normal(width) for _ in range(4)), added_BTD
-
-
-def is_floating(argument: Any) -> bool:
-    return isinstance(argument, torch.Tensor) and argument.is_floating_point()

@@ -36,7 +36,6 @@ from fastscribe._system.safe_files import (
     sync_folder,
     write_part,
 )
-from fastscribe.audio.source import Source
 from fastscribe.config import OutputStyle
 from fastscribe.errors import UsageError
 from fastscribe.output.in_the_way import RESERVED, check_any_input, check_inputs
@@ -59,7 +58,7 @@ from fastscribe.resume.ledger import Expected, Ledger
 from fastscribe.resume.merge import merged_files
 from fastscribe.resume.shards import WHOLE, Shard
 from fastscribe.resume.tidy import finish_tidying, tidy
-from fastscribe.types import Failure, Transcript
+from fastscribe.types import Failure, Source, Transcript
 
 _CLEARING_S = 5.0  # how long another shard may take to clear a folder
 

@@ -11,13 +11,12 @@ from pathlib import Path
 
 from fastscribe._system.safe_files import status_of
 from fastscribe.audio.inputs import expand
-from fastscribe.audio.source import Source
 from fastscribe.errors import UsageError
 from fastscribe.output.names import OutputNames
 from fastscribe.resume.entries import Earlier, Paths, in_the_way
 from fastscribe.resume.ledger import Ledger
 from fastscribe.resume.shards import Shard
-from fastscribe.types import Failure
+from fastscribe.types import Failure, Source
 
 RESERVED = {"json": "report"}  # report.json is the run's own, and so are its shards'
 _MOST_INPUTS = 100_000  # about two seconds; a later input that has something in its way becomes a Failure

@@ -6,11 +6,10 @@ from collections import deque
 from contextlib import nullcontext, suppress
 from typing import Any, TextIO
 
-from fastscribe.audio.source import Source
 from fastscribe.config import OutputStyle
 from fastscribe.output.writers import render
 from fastscribe.resume.shards import WHOLE, Shard
-from fastscribe.types import Failure, Transcript
+from fastscribe.types import Failure, Source, Transcript
 
 
 class StreamOutput:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from queue import SimpleQueue
 
-from fastscribe.audio.source import to_failure
+from fastscribe.audio.failures import to_failure
 from fastscribe.config import Options
 from fastscribe.errors import AudioError
 from fastscribe.pipeline.thread_pool import Crew

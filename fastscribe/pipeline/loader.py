@@ -22,10 +22,10 @@ from typing import Any
 import numpy as np
 
 from fastscribe._system.processors import usable_processors
+from fastscribe.audio.failures import to_failure
 from fastscribe.audio.probe import probe
 from fastscribe.audio.rates import context_samples, is_plain_ratio, output_length
 from fastscribe.audio.read import read_into, read_native_into, sample_type
-from fastscribe.audio.source import to_failure
 from fastscribe.pipeline.thread_pool import Crew
 from fastscribe.types import AudioInfo, Batch, Failure, NativeRows, SampleArray, Utterance
 

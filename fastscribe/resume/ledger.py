@@ -14,11 +14,11 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from fastscribe.audio.source import Source, relative_id
+from fastscribe.audio.failures import relative_id
 from fastscribe.resume.entries import Earlier
 from fastscribe.resume.key_set import Seen
 from fastscribe.resume.shards import WHOLE, Shard
-from fastscribe.types import Failure
+from fastscribe.types import Failure, Source
 
 
 @dataclass

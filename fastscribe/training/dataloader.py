@@ -19,12 +19,11 @@ import torch
 
 from fastscribe.audio.probe import probe
 from fastscribe.audio.read import read
-from fastscribe.audio.source import Source
 from fastscribe.cuda.device import host_array
 from fastscribe.errors import AudioError
 from fastscribe.training.buckets import Indices
 from fastscribe.training.manifest import Example
-from fastscribe.types import Float32Array, Int16Array
+from fastscribe.types import Float32Array, Int16Array, Source
 
 _BATCHES_AHEAD = 3
 _LEAST_S = 0.1

@@ -19,13 +19,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fastscribe._system.safe_open import read_regular
+from fastscribe.audio.failures import system_problem
 from fastscribe.audio.folders import walk
 from fastscribe.audio.formats import CONTAINER_EXTENSIONS, is_audio_name
 from fastscribe.audio.manifest import BYTE_ORDER_MARK, parse_row, row_source
 from fastscribe.audio.probe import probe
-from fastscribe.audio.source import Source, system_problem
 from fastscribe.errors import AudioError, ManifestError, UsageError
 from fastscribe.training.bpe import clean_text
+from fastscribe.types import Source
 
 # A text's ids, or None where the vocabulary cannot write it.
 Encode = Callable[[str], tuple[int, ...] | None]

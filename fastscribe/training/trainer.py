@@ -13,7 +13,7 @@ import math
 import signal
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from time import perf_counter
 from typing import Any
 
@@ -27,6 +27,8 @@ from fastscribe.config import DecoderName
 from fastscribe.cuda.device import launching
 from fastscribe.errors import UsageError, first_line
 from fastscribe.model.model import Model, build_model
+from fastscribe.training.batch_search import stored_or_searched
+from fastscribe.training.batch_size_probe import fits
 from fastscribe.training.buckets import (
     Bucket,
     Indices,
@@ -161,11 +163,35 @@ class Trainer:
     def _batch_sizes(self) -> tuple[int, ...]:
         if self._batch_s is not None:
             return MemoryModel(self._batch_s).batch_sizes(self.buckets)
-        from fastscribe.training.batch_size_probe import searched_batch_sizes
-
         shared_s = self._durations.sum() / (_LEAST_STEPS * self.ranks.count * self.recipe.batch.accumulate)
         enough = MemoryModel(max(shared_s, _SMALL_BATCH_S)).batch_sizes(self.buckets)
-        return tuple(map(min, searched_batch_sizes(self), enough))
+        return tuple(map(min, self._searched_batch_sizes(), enough))
+
+    def _searched_batch_sizes(self) -> tuple[int, ...]:
+        """For a GPU, kept in the run's folder. Ranks search by themselves and take what all of them can hold."""
+        properties = torch.cuda.get_device_properties(self.device)
+        holds_for = {
+            "model": self.material.checkpoint.config.to_json(),
+            "loss": repr(self.learner.network.loss),
+            "dtype": str(self.dtype),
+            "device": properties.name,
+            "memory_bytes": properties.total_memory,
+            "accumulate": self.recipe.batch.accumulate > 1,
+            "ctc_weight": self.learner.network.ctc_weight,
+            "dropout": self.learner.network.dropout > 0,
+            "averages": bool(self.weights.averages),
+        }
+        path = self.folder.batch_sizes
+        if self.ranks.count > 1:
+            path = path.with_name(f"batch_sizes-{self.ranks.rank}.json")
+        config, accumulates = self.material.checkpoint.config, self.recipe.batch.accumulate > 1
+        trial = partial(fits, self.learner.network, config, accumulates)
+        sizes = stored_or_searched(path, holds_for, self.buckets, trial)
+        if self.ranks.count > 1:
+            least = torch.tensor(sizes, device=self.device)
+            dist.all_reduce(least, dist.ReduceOp.MIN)
+            sizes = tuple(map(int, least.tolist()))
+        return sizes
 
     def plan(self, epoch: int) -> tuple[list[Indices], Float64Array]:
         """This rank's batches, and the speed of each example."""

@@ -15,8 +15,8 @@ from fastscribe.audio import probe as probe_module
 from fastscribe.audio.flac_frames import _coded_number, _is_intact, after_blocks, ends_at, flac_ends_at, frame_header
 from fastscribe.audio.plain_header import plain_header
 from fastscribe.audio.probe import probe
-from fastscribe.audio.source import Source
 from fastscribe.errors import AudioError
+from fastscribe.types import Source
 
 RATE = 16_000
 

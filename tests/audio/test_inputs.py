@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from fastscribe.audio.failures import relative_id
 from fastscribe.audio.folders import match_depth, split_pattern
 from fastscribe.audio.inputs import Source, expand
-from fastscribe.audio.source import relative_id
 from fastscribe.types import Failure
 
 posix_names = pytest.mark.skipif(sys.platform in ("win32", "darwin"), reason="file names are bytes on Linux only")

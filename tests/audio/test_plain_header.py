@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from fastscribe.audio.plain_header import HEAD_BYTES, PlainHeader, plain_header
 from fastscribe.audio.probe import probe
-from fastscribe.audio.source import Source
+from fastscribe.types import Source
 
 RATE = 16_000
 

@@ -16,9 +16,8 @@ from fastscribe.audio.mp3_header import RESYNC_BYTES, mp3_length_s
 from fastscribe.audio.ogg_pages import checksum, ogg_end
 from fastscribe.audio.probe import planned, probe
 from fastscribe.audio.read import read
-from fastscribe.audio.source import Source
 from fastscribe.errors import AudioError
-from fastscribe.types import AudioInfo
+from fastscribe.types import AudioInfo, Source
 
 RATE = 16_000
 

@@ -13,9 +13,8 @@ import soxr
 
 from fastscribe.audio.probe import probe
 from fastscribe.audio.read import blocks, downmix, read
-from fastscribe.audio.source import Source
 from fastscribe.errors import AudioError
-from fastscribe.types import AudioInfo
+from fastscribe.types import AudioInfo, Source
 
 RATE = 16_000
 

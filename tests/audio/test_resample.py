@@ -17,9 +17,8 @@ from fastscribe.audio.probe import probe
 from fastscribe.audio.rates import context_samples, is_plain_ratio, output_length, ratio
 from fastscribe.audio.read import read
 from fastscribe.audio.resample import fill
-from fastscribe.audio.source import Source
 from fastscribe.pipeline.loader import load_batches
-from fastscribe.types import AudioInfo, Batch, NativeRows, Utterance
+from fastscribe.types import AudioInfo, Batch, NativeRows, Source, Utterance
 from tests.conftest import AUDIO
 
 NEW = 16_000

@@ -13,7 +13,7 @@ from fastscribe.audio import sound_file_cache
 from fastscribe.audio.probe import probe
 from fastscribe.audio.read import read
 from fastscribe.audio.sound_file_cache import opened
-from fastscribe.audio.source import Source
+from fastscribe.types import Source
 
 RATE = 8000
 

@@ -14,12 +14,11 @@ import torch
 
 from fastscribe import Failure, Options, Transcriber, Transcript
 from fastscribe.audio.probe import probe
-from fastscribe.audio.source import Source
 from fastscribe.checkpoint.location import PACKAGED
 from fastscribe.cuda.device import host_array, is_out_of_memory
 from fastscribe.pipeline.engine import Engine
 from fastscribe.pipeline.loader import load_batches
-from fastscribe.types import Batch, Utterance
+from fastscribe.types import Batch, Source, Utterance
 from tests.conftest import AUDIO, MODEL_NAMES, MODELS, model_path, waveform
 
 pytestmark = pytest.mark.cuda

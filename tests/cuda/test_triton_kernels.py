@@ -18,7 +18,8 @@ import torch
 import torch.nn.functional as F
 
 from fastscribe.config import EncoderConfig, LocalAttention
-from fastscribe.model.operations import POSITION_ROWS_MULTIPLE, TORCH, choose_operations, first_wrong, table_reach
+from fastscribe.cuda.operations import choose_operations, first_wrong
+from fastscribe.model.operations import POSITION_ROWS_MULTIPLE, TORCH, table_reach
 from tests.conftest import ROOT
 from tests.model.test_model import small_config
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fastscribe.cuda import fp8, fp8_triton
+from fastscribe.cuda import fp8, fp8_format, fp8_triton
 
 SHAPES = [(5, 24), (3, 1024), (1, 1), (7, 100), (2, 513)]
 
@@ -28,7 +28,7 @@ def test_scales_and_quotients(dtype: torch.dtype, shape: tuple[int, int]) -> Non
     scale_R1, quotient_RK = torch.empty(shape[0], 1), torch.empty(shape)
     columns = 1 << (shape[1] - 1).bit_length()
     fp8_triton.quantise_rows_kernel[(shape[0],)](
-        x_RK, quotient_RK, scale_R1, shape[1], fp8.LARGEST, fp8.SMALLEST, columns
+        x_RK, quotient_RK, scale_R1, shape[1], fp8_format.LARGEST, fp8_format.SMALLEST, columns
     )
     _, expected_R1 = fp8.quantise_rows(x_RK)
     assert torch.equal(scale_R1, expected_R1)

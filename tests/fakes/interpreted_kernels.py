@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 
 from fastscribe.config import LocalAttention
 from fastscribe.cuda import triton_kernels
+from fastscribe.cuda.operations import choose_operations
 from fastscribe.cuda.triton_kernels import TRITON
-from fastscribe.model.operations import POSITION_ROWS_MULTIPLE, TORCH, choose_operations, table_reach
+from fastscribe.model.operations import POSITION_ROWS_MULTIPLE, TORCH, table_reach
 from tests.cuda.test_triton_kernels import close, model_config, normal, real_frames
 
 LENGTHS = st.lists(st.integers(0, 90), min_size=1, max_size=3).filter(any)

@@ -8,12 +8,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from fastscribe.audio.source import Source
 from fastscribe.config import OUTPUT_FORMATS, OutputStyle
 from fastscribe.output.folder import FolderOutput
 from fastscribe.resume.entries import Paths, entries_and_names, read_entries, read_lines
 from fastscribe.resume.shards import WHOLE, Shard
-from fastscribe.types import AudioInfo, Failure, Segment, Transcript, Word
+from fastscribe.types import AudioInfo, Failure, Segment, Source, Transcript, Word
 
 STYLE, EVERY_FORMAT, ROWS_ALONE = OutputStyle(("jsonl", "txt", "json")), OutputStyle(OUTPUT_FORMATS), OutputStyle()
 

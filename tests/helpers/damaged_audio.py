@@ -401,8 +401,8 @@ def _outcome(path: Path, item: Damaged) -> tuple[str, str]:
     from fastscribe.audio.probe import probe
     from fastscribe.audio.rates import output_length
     from fastscribe.audio.read import blocks, read
-    from fastscribe.audio.source import Source
     from fastscribe.errors import AudioError
+    from fastscribe.types import Source
 
     try:
         audio = probe(Source(str(path), str(path), path.name))

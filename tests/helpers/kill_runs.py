@@ -51,7 +51,18 @@ CALLS = {
     "open",
 }
 CALLS |= {"mkdir", "flush", "link", "flock", "seek", "pwrite", "remove", "lstat"}
-WRITERS = ("safe_files", "commit", "journal", "tidy", "repair", "folder", "folder_lock", "events", "cli/job", "pathlib")
+WRITERS = (
+    "safe_files",
+    "commit",
+    "journal",
+    "tidy",
+    "repair",
+    "folder",
+    "folder_lock",
+    "event_log",
+    "cli/run",
+    "pathlib",
+)
 
 
 def make_clips(folder: Path, number: int, seed: int = 0) -> list[Path]:

@@ -16,14 +16,13 @@ from hypothesis import strategies as st
 
 from fastscribe._system.safe_files import InTheWay, starts_with
 from fastscribe._system.text_layout import clean_text
-from fastscribe.audio.source import Source
 from fastscribe.config import OutputStyle
 from fastscribe.errors import OutputError, UsageError
 from fastscribe.output.folder import FolderOutput
 from fastscribe.output.names import OutputNames, names_of
 from fastscribe.output.stream import StreamOutput
 from fastscribe.resume.commit import Appender
-from fastscribe.types import AudioInfo, Failure, Transcript
+from fastscribe.types import AudioInfo, Failure, Source, Transcript
 
 OURS = (".lock", "journal.jsonl")
 

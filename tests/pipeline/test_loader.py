@@ -15,10 +15,9 @@ from hypothesis import strategies as st
 from fastscribe.audio.probe import planned, probe
 from fastscribe.audio.rates import context_samples, is_plain_ratio
 from fastscribe.audio.read import read
-from fastscribe.audio.source import Source
 from fastscribe.pipeline import loader, thread_pool
 from fastscribe.pipeline.loader import collate, default_threads, load_batches
-from fastscribe.types import AudioInfo, Failure, Utterance
+from fastscribe.types import AudioInfo, Failure, Source, Utterance
 
 RATE = 16_000
 OPTIONS = {"sample_rate": RATE, "channel": None}

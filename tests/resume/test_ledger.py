@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fastscribe.audio.source import Source, input_failure
+from fastscribe.audio.failures import input_failure
 from fastscribe.resume.entries import ENTRY, Earlier, Entry
 from fastscribe.resume.ledger import Ledger
 from fastscribe.resume.shards import Shard
-from fastscribe.types import Failure
+from fastscribe.types import Failure, Source
 
 
 def source(path: Path | str, index: int = 0, **fields: object) -> Source:

@@ -24,9 +24,8 @@ from fastscribe.audio import read as read_module
 from fastscribe.audio.inputs import expand
 from fastscribe.audio.probe import probe
 from fastscribe.audio.read import read
-from fastscribe.audio.source import Source
 from fastscribe.errors import AudioError
-from fastscribe.types import Batch
+from fastscribe.types import Batch, Source
 from tests.conftest import AUDIO, MODELS, ROOT
 from tests.helpers.damaged_audio import damaged, examine
 from tests.helpers.kill_runs import arguments, compare, make_clips, rows_of

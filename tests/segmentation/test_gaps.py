@@ -14,14 +14,13 @@ import soundfile
 
 from fastscribe import Failure, Options, Transcriber, Transcript
 from fastscribe.audio.probe import probe
-from fastscribe.audio.source import Source
 from fastscribe.checkpoint.reader import Checkpoint
 from fastscribe.config import DecoderName
 from fastscribe.decode.families import DECODERS
 from fastscribe.errors import AudioError
 from fastscribe.pipeline.engine import Engine
 from fastscribe.segmentation.gaps import clear_speech, find_untranscribed_spans, gaps_of, is_new
-from fastscribe.types import AudioInfo, Gap, Hypothesis, Segment, Utterance, Word
+from fastscribe.types import AudioInfo, Gap, Hypothesis, Segment, Source, Utterance, Word
 from tests.cli.test_cli import MODEL, fastscribe
 from tests.conftest import AUDIO, MODELS, waveform
 

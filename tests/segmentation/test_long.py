@@ -13,12 +13,11 @@ import soundfile
 from fastscribe import Options, Transcriber, Transcript
 from fastscribe.audio.probe import probe
 from fastscribe.audio.read import read
-from fastscribe.audio.source import Source
 from fastscribe.pipeline.loader import collate
 from fastscribe.segmentation.segment import choose_pieces, split
 from fastscribe.text.tokenizer import Tokenizer
 from fastscribe.text.transcript import assemble
-from fastscribe.types import AudioInfo, Hypothesis, Utterance
+from fastscribe.types import AudioInfo, Hypothesis, Source, Utterance
 from tests.conftest import AUDIO, MODELS, checkpoint, recognizer, waveform
 
 RATE = 16000

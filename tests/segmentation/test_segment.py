@@ -11,11 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fastscribe.audio.probe import probe
-from fastscribe.audio.source import Source
 from fastscribe.errors import AudioError
 from fastscribe.segmentation.loudness import frame_energy, quiet_frames
 from fastscribe.segmentation.segment import choose_pieces, split
-from fastscribe.types import AudioInfo
+from fastscribe.types import AudioInfo, Source
 
 RATE = 8_000
 levels = st.lists(st.sampled_from([0.0, 1e-9, 0.01, 0.5, 1.0]), max_size=400)

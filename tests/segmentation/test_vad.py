@@ -12,10 +12,9 @@ import soxr
 
 from fastscribe import Options, Transcriber, UsageError
 from fastscribe.audio.probe import probe
-from fastscribe.audio.source import Source
 from fastscribe.segmentation import vad
 from fastscribe.segmentation.segment import split
-from fastscribe.types import AudioInfo
+from fastscribe.types import AudioInfo, Source
 from tests.conftest import AUDIO, MODELS, waveform
 
 RATE = 16000

@@ -19,6 +19,10 @@ def trainer(manifest: Path, tmp_path: Path) -> Trainer:  # noqa: F811
     return trainer_of(recipe_of(manifest), tmp_path / "run")
 
 
+def probed(trainer: Trainer) -> tuple[object, ...]:
+    return trainer.learner.network, trainer.material.checkpoint.config, trainer.recipe.batch.accumulate > 1
+
+
 def full_above(trainer: Trainer, monkeypatch: pytest.MonkeyPatch, seconds: float) -> list[tuple[int, int, int]]:
     """(rows, frames, labels) of what is tried."""
     tried: list[tuple[int, int, int]] = []
@@ -38,7 +42,7 @@ def full_above(trainer: Trainer, monkeypatch: pytest.MonkeyPatch, seconds: float
 def test_the_largest_batches_within_memory(trainer: Trainer, monkeypatch: pytest.MonkeyPatch) -> None:
     tried = full_above(trainer, monkeypatch, 10.0)
     buckets = (Bucket(1.0, 4), Bucket(2.0, 8))
-    small, large = search_batch_sizes(buckets, lambda bucket, rows: fits(trainer, bucket, rows))
+    small, large = search_batch_sizes(buckets, lambda bucket, rows: fits(*probed(trainer), bucket, rows))
     assert 8 <= small <= 10 and 4 <= large <= 5
     assert {(frames, labels) for _, frames, labels in tried} == {(100, 4), (200, 8)}
 
@@ -46,10 +50,10 @@ def test_the_largest_batches_within_memory(trainer: Trainer, monkeypatch: pytest
 def test_a_trial_leaves_nothing(trainer: Trainer, monkeypatch: pytest.MonkeyPatch) -> None:
     before = {name: tensor.clone() for name, tensor in trainer.weights.masters.items()}
     buffers = [buffer.clone() for buffer in trainer.learner.network.buffers()]
-    assert fits(trainer, Bucket(1.0, 3), 2)
+    assert fits(*probed(trainer), Bucket(1.0, 3), 2)
     assert buffers and all(map(torch.equal, trainer.learner.network.buffers(), buffers))
     assert all(parameter.grad is None for parameter in trainer.learner.network.parameters())
     assert all(torch.equal(tensor, before[name]) for name, tensor in trainer.weights.masters.items())
     monkeypatch.setattr(trainer.learner.network, "forward", lambda *_, **__: 1 / 0)
     with pytest.raises(ZeroDivisionError):
-        fits(trainer, Bucket(1.0, 3), 2)
+        fits(*probed(trainer), Bucket(1.0, 3), 2)

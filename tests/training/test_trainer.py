@@ -23,7 +23,6 @@ import torch.distributed as dist
 from fastscribe import Options, Transcriber
 from fastscribe.checkpoint.reader import read_checkpoint
 from fastscribe.errors import FastscribeError, UsageError
-from fastscribe.training import batch_size_probe
 from fastscribe.training import trainer as trainer_module
 from fastscribe.training.data import prepare
 from fastscribe.training.dataloader import Rows
@@ -216,7 +215,7 @@ def test_a_run_keeps_its_batch_sizes(manifest: Path, tmp_path: Path, monkeypatch
     """Which a search on the day of its resumption might not find again. Of little data, they are no more than make steps."""
     found = iter([(70,), (300,), (50,)])
     monkeypatch.setattr(Trainer, "_batch_s", None)
-    monkeypatch.setattr(batch_size_probe, "searched_batch_sizes", lambda trainer: next(found))
+    monkeypatch.setattr(Trainer, "_searched_batch_sizes", lambda trainer: next(found))
     recipe = recipe_of(manifest)
     trainer = trainer_of(recipe, tmp_path / "a")
     at_most = int(120 / trainer.buckets[0].max_duration_s)

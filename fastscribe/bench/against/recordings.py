@@ -16,9 +16,8 @@ import soundfile
 from fastscribe.audio.inputs import expand
 from fastscribe.audio.probe import probe
 from fastscribe.audio.read import read
-from fastscribe.audio.source import Source
 from fastscribe.errors import UsageError
-from fastscribe.types import AudioInfo, Failure
+from fastscribe.types import AudioInfo, Failure, Source
 
 _RATE_HZ = 16_000
 

@@ -8,25 +8,9 @@ from __future__ import annotations
 
 import os
 import posixpath
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
 
 from fastscribe.errors import AudioError
-from fastscribe.types import AudioInfo, Failure
-
-
-@dataclass(frozen=True)
-class Source:
-    """One recording to transcribe, or one manifest row's cut of it."""
-
-    path: str  # as the user gave it; what is reported
-    file: str  # what is opened
-    id: str  # names outputs, never opened
-    row: Mapping[str, Any] | None = None
-    offset_s: float | None = None
-    duration_s: float | None = None  # None: to the end
-    index: int = 0  # its place among the inputs of a run, from 0
+from fastscribe.types import AudioInfo, Failure, Source
 
 
 def is_utf8(text: str) -> bool:
