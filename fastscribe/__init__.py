@@ -15,7 +15,7 @@ from fastscribe.errors import AudioError, CheckpointError, FastscribeError, Usag
 from fastscribe.types import Failure, Segment, Token, Transcript, Word
 
 if TYPE_CHECKING:
-    from fastscribe.run import Transcriber
+    from fastscribe.transcriber import Transcriber
 
 __version__ = "0.1.0"
 __all__ = [
@@ -37,10 +37,10 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     """Transcriber brings torch in, which takes a second: only for those who ask for it."""
     if name == "Transcriber":
-        from fastscribe.openmp import wait_politely
+        from fastscribe._system.openmp import wait_politely
 
         wait_politely()
-        from fastscribe.run import Transcriber
+        from fastscribe.transcriber import Transcriber
 
         return Transcriber
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

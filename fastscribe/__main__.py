@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from fastscribe.interruption import leave_at_once
-from fastscribe.standard_streams import open_closed_streams
+from fastscribe._system.signals import leave_at_once
+from fastscribe._system.standard_streams import open_closed_streams
 
 
 def main() -> None:

@@ -11,19 +11,43 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 
 from fastscribe.errors import UsageError
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+_Part = TypeVar("_Part", bound="DataclassInstance")
 
 DecoderName = Literal["rnnt", "tdt", "ctc", "aed"]
 # How a GPU is told to decode: "full" is one graph with a loop inside, "chunked" replays a graph of a few steps, "off" has
 # no graphs; "auto" takes the first of these that the machine has.
 GraphMode = Literal["auto", "full", "chunked", "off"]
 VadName = Literal["energy", "silero"]
-PROMPT_FORMS = ("canary", "canary2")
+FloatDtypeName = Literal["fp32", "bf16"]
+EightBitDtypeName = Literal["int8", "fp8"]  # the encoder's large matrices: int8 on CPUs, fp8 on GPUs
+DtypeName = Literal[FloatDtypeName, EightBitDtypeName]
+DtypeChoice = Literal["auto", DtypeName]
+TrainDtypeChoice = Literal["auto", FloatDtypeName]
+LossDtypeName = Literal[FloatDtypeName, "fp16"]  # of the logits
+OutputFormat = Literal["jsonl", "json", "srt", "vtt", "txt", "tsv", "ctm"]
+OUTPUT_FORMATS: tuple[OutputFormat, ...] = get_args(OutputFormat)
+# Words of a checkpoint's config.
+Window = Literal["hann", "hamming", "blackman", "bartlett", "none"]
+MelNorm = Literal["slaney"]
+LogGuard = Literal["add", "clamp"]
+FeatureNorm = Literal["per_feature", "all_features", "none"]
+ConvNorm = Literal["batch_norm", "layer_norm"]
+Subsampling = Literal["dw_striding", "striding"]
+JasperActivation = Literal["relu", "hardtanh", "selu", "silu", "gelu", "identity"]
+JasperResidual = Literal["add", "stride_add", "max"]  # "stride_add": the input, with the block's strides
+JointActivation = Literal["relu", "tanh", "sigmoid"]
+TransformerActivation = Literal["relu", "gelu"]
+PromptForm = Literal["canary", "canary2"]
+SUBSAMPLING_FACTORS = (2, 4, 8, 16, 32)
 # With max_symbols null nothing else ends a frame at which a label is always likelier than blank.
 LABELS_PER_FRAME_GUARD = 1000
-OUTPUT_FORMATS = ("jsonl", "json", "srt", "vtt", "txt", "tsv", "ctm")
 
 
 @dataclass(frozen=True)
@@ -35,16 +59,16 @@ class FeaturesConfig:
     n_fft: int
     win_length: int
     hop_length: int
-    window: str  # hann, hamming, blackman, bartlett or none
+    window: Window
     preemphasis: float | None
     mag_power: float
     low_hz: float
     high_hz: float
-    mel_norm: str | None  # "slaney" or None
+    mel_norm: MelNorm | None
     log: bool
-    log_guard: str  # "add" or "clamp"
+    log_guard: LogGuard
     log_guard_value: float
-    normalize: str  # "per_feature", "all_features" or "none"
+    normalize: FeatureNorm
 
 
 @dataclass(frozen=True)
@@ -81,10 +105,10 @@ class EncoderConfig:
     num_heads: int
     ff_hidden: int
     conv_kernel: int
-    conv_norm: str  # "batch_norm" or "layer_norm"
+    conv_norm: ConvNorm
     use_bias: bool
     xscaling: bool
-    subsampling: str  # "dw_striding" or "striding"
+    subsampling: Subsampling
     subsampling_factor: int
     subsampling_channels: int
     # None: every frame attends to all. Folders that were written before there was a choice lack it.
@@ -104,7 +128,7 @@ class JasperBlockConfig:
     separable: bool  # each convolution is a depthwise and a pointwise one
     groups: int  # of the pointwise ones, or of those that are not separable; their outputs are shuffled
     heads: int | None  # a depthwise convolution has so many filters, which its channels take in turn; None: one each
-    residual: str  # "none", "add", "stride_add" (itself as strided) or "max"
+    residual: JasperResidual | Literal["none"]
     dense: bool  # the residual is of this block's input and of those of all dense blocks before
 
     @property
@@ -118,7 +142,7 @@ class JasperConfig:
 
     num_mels: int
     blocks: tuple[JasperBlockConfig, ...]
-    activation: str  # of torch's: "relu", "hardtanh", "selu", "silu", "gelu" or "identity"
+    activation: JasperActivation
     masked: bool  # False: the masked frame that the STFT makes beyond a recording's end is one of its own
     kind: str = "jasper"
 
@@ -145,7 +169,7 @@ class PredictorConfig:
 @dataclass(frozen=True)
 class JointConfig:
     hidden: int
-    activation: str  # "relu", "tanh" or "sigmoid"
+    activation: JointActivation
     max_symbols: int | None  # labels at one frame before greedy decoding moves on; None = no limit
 
 
@@ -157,7 +181,7 @@ class TransformerConfig:
     hidden: int
     ff_hidden: int
     num_heads: int
-    activation: str  # "relu" or "gelu"
+    activation: TransformerActivation
     pre_norm: bool  # False: a norm after each sum
     final_norm: bool  # of pre_norm ones
 
@@ -171,7 +195,7 @@ class AedConfig:
     num_classes: int  # rows of the embedding; those beyond the vocabulary are never written
     max_tokens: int  # the prompt's included
     max_extra_tokens: int | None  # how many more than `tokens_per_frame` says, the prompt's included; None: any number
-    prompt: str  # of PROMPT_FORMS
+    prompt: PromptForm
     beam: bool = (
         False  # as NeMo's beam of one: a token more than that, a pad is an end too, and the first token is none
     )
@@ -234,7 +258,7 @@ class ModelConfig:
         return _from_mapping(cls, data, "config")
 
 
-def _from_mapping(cls: type, data: Mapping[str, Any], where: str) -> Any:
+def _from_mapping(cls: type[_Part], data: Mapping[str, Any], where: str) -> _Part:
     if not isinstance(data, Mapping):
         raise ValueError(f"{where}: not a JSON object")
     fields = {field.name: str(field.type) for field in dataclasses.fields(cls)}
@@ -247,8 +271,8 @@ def _from_mapping(cls: type, data: Mapping[str, Any], where: str) -> Any:
         part = globals().get(annotation.removesuffix(" | None"))
         if annotation == "EncoderConfigs":
             part = _encoder_kind(values[name], f"{where}.{name}")
-        if dataclasses.is_dataclass(part) and values.get(name) is not None:
-            values[name] = _from_mapping(part, values[name], f"{where}.{name}")  # type: ignore[arg-type]
+        if isinstance(part, type) and dataclasses.is_dataclass(part) and values.get(name) is not None:
+            values[name] = _from_mapping(part, values[name], f"{where}.{name}")
     if "durations" in values:
         values["durations"] = tuple(values["durations"])
     if "blocks" in values:
@@ -358,6 +382,6 @@ class SubtitleStyle:
 class OutputStyle:
     """What is written of a transcript."""
 
-    formats: tuple[str, ...] = ("jsonl",)  # of OUTPUT_FORMATS
+    formats: tuple[OutputFormat, ...] = ("jsonl",)
     tokens: bool = False  # in JSON, every token too
     subtitles: SubtitleStyle = SubtitleStyle()

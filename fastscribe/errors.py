@@ -21,7 +21,7 @@ from __future__ import annotations
 import reprlib
 from collections.abc import Iterable
 
-from fastscribe.plain_text import escaped
+from fastscribe._system.text_layout import escaped
 
 _REPR = reprlib.Repr()
 _REPR.maxlevel, _REPR.maxstring, _REPR.maxother = 3, 120, 120

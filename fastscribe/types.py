@@ -12,13 +12,26 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 if TYPE_CHECKING:
     import numpy as np
     import torch
+    from numpy.typing import NDArray
 
     from fastscribe.audio.source import Source
+
+# NumPy arrays by element type. They are strings, so that this module runs without NumPy.
+AnyArray: TypeAlias = "NDArray[Any]"
+BoolArray: TypeAlias = "NDArray[np.bool_]"
+Float32Array: TypeAlias = "NDArray[np.float32]"
+Float64Array: TypeAlias = "NDArray[np.float64]"
+Int16Array: TypeAlias = "NDArray[np.int16]"
+Int32Array: TypeAlias = "NDArray[np.int32]"
+Int64Array: TypeAlias = "NDArray[np.int64]"
+UInt64Array: TypeAlias = "NDArray[np.uint64]"
+RecordArray: TypeAlias = "NDArray[np.void]"  # a structured dtype, such as the journal's
+SampleArray: TypeAlias = "NDArray[np.int16 | np.float32]"  # audio: int16, or float32 in [-1, 1]
 
 
 @dataclass(frozen=True)
@@ -77,7 +90,7 @@ class NativeRows:
     rate: int
     rows: tuple[int, ...]  # of the batch, one for each of samples_BSC
     begin: int
-    samples_BSC: np.ndarray
+    samples_BSC: SampleArray
 
     def only(self, kept: Sequence[int]) -> NativeRows:
         """What belongs to the rows `kept` of the batch, which are numbered anew in that order; a copy only where it must be.
@@ -102,8 +115,8 @@ class Batch:
     """
 
     utterances: tuple[Utterance, ...]
-    samples_BS: np.ndarray
-    lengths_B: np.ndarray
+    samples_BS: SampleArray
+    lengths_B: Int64Array
     native: tuple[NativeRows, ...] = ()
 
 

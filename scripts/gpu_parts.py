@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""What scripts/gpu_check measures, a part a process: `gpu_parts.py NAME SETTINGS.json`, started by it and by nobody else.
+"""The parts of scripts/gpu_check, which starts each as a process: `gpu_parts.py NAME SETTINGS.json`.
 
-A part writes a row for each measurement as soon as it is made (fastscribe/bench/notebook.py), so that what stops a part
-costs one row. Measurements come in order of worth, and those for which no time is left are skipped. Models and audio are
-made by the first part that wants them and kept in the scratch folder for the others.
+A part writes a row after each measurement (fastscribe/bench/measurement_log.py), so a crash or a time limit costs one row.
+Measurements come in order of worth; those without time left are skipped. The first part that needs a model or audio makes
+it and keeps it in the scratch folder. A part loads each model once. Exceptions: agreement and encoder compare dtypes and
+forms, which change the weights in place.
 """
 
 from __future__ import annotations
@@ -13,51 +14,70 @@ import os
 import shutil
 import subprocess
 import sys
-import xml.etree.ElementTree as ElementTree
+import tempfile
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from itertools import product
 from pathlib import Path
 from statistics import NormalDist
-from time import perf_counter
+from time import monotonic, perf_counter
 from typing import Any
 
 import numpy as np
 import torch
 
 from fastscribe import Options, Transcriber
-from fastscribe.batching import Budget
 from fastscribe.bench import (
     agreement,
-    busy,
     ceilings,
     decoder,
     encoder,
+    gpu_utilization,
     kernels,
     machine,
     synthetic,
     throughput,
 )
-from fastscribe.bench.notebook import Notebook, describe
+from fastscribe.bench import loss as losses
+from fastscribe.bench.measurement_log import Notebook, describe
 from fastscribe.bench.random_model import random_checkpoint
 from fastscribe.bench.shapes import SHAPES
-from fastscribe.checkpoint import Checkpoint, native, read_checkpoint
+from fastscribe.checkpoint import native
+from fastscribe.checkpoint.reader import Checkpoint, read_checkpoint
+from fastscribe.config import GraphMode
+from fastscribe.decode.families import DECODERS
+from fastscribe.pipeline.batching import Budget
+from fastscribe.pipeline.engine import Engine
 from fastscribe.types import Frames
 
 ROOT = Path(__file__).resolve().parents[1]
 TEST_DATA = ROOT / "tests" / "data"
 _LOGIT_SPREAD = 3.0  # of a random attention decoder
-_FEW_FAILURES = 40  # of the tests, in the document
+# Test modules in the order of what they decide.
+_LOW_LEVEL = (
+    "cuda/test_triton_kernels.py",
+    "model/test_quantized.py",
+    "cuda/test_graph_capture.py",
+    "cuda/test_transducer_graphs.py",
+    "cuda/test_encoder_graphs.py",
+    "training/loss/test_cuda_kernels.py",
+    "cuda/test_device.py",
+    "decode/test_aed.py",
+)
+_SHARES = {"end_to_end": 4}  # processes for the modules that take longest
+_TEST_S = 90  # a test's time limit; the first ones compile
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """How much a check does. Shapes are names of fastscribe/bench/shapes.py, lengths are seconds."""
+    """Amount of work. Shapes are names of fastscribe/bench/shapes.py; `_s` is seconds."""
 
     tdt: str
+    tdt_v2: str  # with 1,024 tokens
     rnnt: str
-    large_vocabulary: str
+    ctc: str
     attention: tuple[str, ...]  # with attention decoders
     matrix: int  # side of the large product
     rows: int  # of the model's own products
@@ -65,22 +85,24 @@ class Sizes:
     kernel_cases: tuple[tuple[int, int], ...]  # rows, frames
     grid_rows: tuple[int, ...]
     grid_s: tuple[float, ...]
-    decoder_rows: tuple[int, ...]
+    decoder_rows: tuple[int, ...]  # the first two in every mode
     decoder_frames: tuple[int, ...]
     clips: int
     repeats: int  # of the clips in a pass
     attention_clips: int  # once in a pass
     passes: int
-    budgets: tuple[int, ...]  # frames
+    budgets: tuple[int, ...]  # frames a batch
+    cold_clips: int  # before the cold pass
     compared: int  # clips for which dtypes are compared
     nemo_clips: int
     nemo_batch_sizes: tuple[int, ...]
 
 
 FULL = Sizes(
-    tdt="parakeet-tdt-0.6b",
+    tdt="parakeet-tdt-0.6b-v3",
+    tdt_v2="parakeet-tdt-0.6b",
     rnnt="parakeet-rnnt-1.1b",
-    large_vocabulary="parakeet-tdt-0.6b-v3",
+    ctc="parakeet-ctc-0.6b",
     attention=("canary-1b-flash", "canary-1b"),
     matrix=8192,
     rows=32768,
@@ -88,21 +110,23 @@ FULL = Sizes(
     kernel_cases=((256, 100), (64, 250), (64, 750)),
     grid_rows=(128, 1, 32, 8, 256),
     grid_s=(20.0, 8.0, 60.0),
-    decoder_rows=(256, 128, 32, 8, 1),
+    decoder_rows=(256, 1, 128, 32, 8),
     decoder_frames=(100, 250),
     clips=2048,
     repeats=3,
     attention_clips=1024,
     passes=3,
-    budgets=(16_384, 32_768, 65_536, 131_072),
+    budgets=(8_192, 12_288, 16_384, 32_768, 65_536),
+    cold_clips=256,
     compared=256,
     nemo_clips=2048,
     nemo_batch_sizes=(128, 256),
 )
 QUICK = Sizes(
     tdt="tiny",
+    tdt_v2="tiny",
     rnnt="tiny-rnnt",
-    large_vocabulary="tiny",
+    ctc="tiny-ctc",
     attention=("tiny-canary",),
     matrix=128,
     rows=256,
@@ -117,6 +141,7 @@ QUICK = Sizes(
     attention_clips=3,
     passes=1,
     budgets=(400,),
+    cold_clips=2,
     compared=6,
     nemo_clips=6,
     nemo_batch_sizes=(3,),
@@ -151,8 +176,18 @@ class Part:
             return random_checkpoint(shape)
 
     def load(self, shape: str, dtype: str = "bf16", folder: Path | None = None, **options: Any) -> Transcriber:
-        say = lambda line: self.notes.write({"what": "said", "shape": shape, "line": line})  # noqa: E731
-        return Transcriber.load(folder or self.model(shape), str(self.device), dtype, Options(**options), say)
+        return Transcriber.load(folder or self.model(shape), str(self.device), dtype, Options(**options), self._say)
+
+    def with_options(self, loaded: Transcriber, folder: Path, **changes: Any) -> Transcriber:
+        """The loaded model under other options. Only the decoder is built again; mode "off" has no encoder graphs either."""
+        checkpoint, old = read_checkpoint(folder), loaded.recognizer
+        options = replace(loaded.options, beam=old.beam, **changes)
+        decoder = DECODERS[old.decoder_name].build(old.model, checkpoint, old.device, options, self._say)
+        encode = old.model.encoder if options.cuda_graphs == "off" else old.encoder
+        return Transcriber(checkpoint, Engine(replace(old, decoder=decoder, encoder=encode)), options, 0.0)
+
+    def _say(self, line: str) -> None:
+        self.notes.write({"what": "said", "line": line})
 
     def clips(self, kind: str) -> list[np.ndarray]:
         """ "leaderboard": its lengths; "20 s": all of that length, with about as much audio in all."""
@@ -181,9 +216,9 @@ class Part:
 
 
 @cache
-def _clips(kind: str, count: int) -> list[np.ndarray]:
+def _clips(kind: str, count: int, seed: int = 3) -> list[np.ndarray]:
     if kind == "leaderboard":
-        return synthetic.waves(synthetic.leaderboard_lengths_s(count, seed=3), seed=4)
+        return synthetic.waves(synthetic.leaderboard_lengths_s(count, seed), seed=4)
     seconds = float(kind.removesuffix(" s"))
     return synthetic.waves([seconds] * max(1, round(count * 7.85 / seconds)), seed=5)
 
@@ -201,46 +236,57 @@ def facts(part: Part) -> None:
 
 
 def tests(part: Part) -> None:
-    """The tests that are marked cuda; without a GPU they are all skipped."""
-    files = [path for path in sorted((ROOT / "tests").glob("test_*.py")) if "cuda" in path.read_text(encoding="utf-8")]
-    report = part.scratch / "tests.xml"
-    # A warning of a package that is newer here must not fail a test, nor a test module that wants a missing one all others.
-    command = [sys.executable, "-m", "pytest", "-m", "cuda", "-W", "default", "--continue-on-collection-errors"]
-    command += ["-v", "-p", "no:cacheprovider", "--durations=5", f"--junitxml={report}", *map(str, files)]
-    part.notes.measure({"what": "pytest"}, lambda: _pytest(command, part.notes.seconds_left) | _counts(report))
-    if report.exists():
-        for row in list(_failures(report))[:_FEW_FAILURES]:
-            part.notes.write({"what": "failure", **row})
+    """The low-level tests that are marked cuda; without a GPU all are skipped."""
+    _run_tests(part, [ROOT / "tests" / name for name in _LOW_LEVEL])
 
 
-def _pytest(command: Sequence[str], seconds: float) -> dict[str, Any]:
-    try:
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=seconds)
-    except subprocess.TimeoutExpired as error:
-        said = (error.stdout or b"").decode(errors="replace")
-        print(said, flush=True)
-        raise TimeoutError(f"stopped after {seconds:.0f} s; its last words: {said[-300:]}") from error
-    print(done.stdout, done.stderr, flush=True)
-    lines = [line for line in done.stdout.splitlines() if line.strip()]
-    return {"exit_code": done.returncode, "closing_line": lines[-1] if lines else ""}
+def end_to_end(part: Part) -> None:
+    """The other tests that are marked cuda."""
+    low_level = {ROOT / "tests" / name for name in _LOW_LEVEL}
+    paths = (path for path in sorted((ROOT / "tests").rglob("test_*.py")) if path not in low_level)
+    _run_tests(part, [path for path in paths if "mark.cuda" in path.read_text(encoding="utf-8")])
 
 
-def _counts(report: Path) -> dict[str, int]:
-    """Of all test modules: tests that ran, failed, or were skipped."""
-    totals = dict.fromkeys(("tests", "failures", "errors", "skipped"), 0)
-    for suite in ElementTree.parse(report).iter("testsuite"):
-        for key in totals:
-            totals[key] += int(suite.get(key, "0"))
-    return totals
+def _run_tests(part: Part, paths: Sequence[Path]) -> None:
+    """Several modules at once in processes of their own, in this order; then the tests that need the whole device."""
+    at_once = max(2, min(6, _num_cores() // 2))
+    env = os.environ | {"OMP_NUM_THREADS": str(max(1, _num_cores() // at_once))}
+    env |= {"GPU_CHECK_ROWS": str(part.notes.path)}
+
+    def run(given: Sequence[Path], marks: str, share: str) -> None:
+        options = ["-m", marks, "-v", "-p", "gpu_pytest", "-p", "no:cacheprovider", "-o", f"timeout={_TEST_S}"]
+        # A warning of a newer package must not fail a test, nor a missing package the other modules.
+        options += ["-W", "default", "--continue-on-collection-errors"]
+        _pytest(part.notes, [*options, *map(str, given)], env | {"GPU_CHECK_SHARE": share})
+
+    with ThreadPoolExecutor(at_once) as pool:
+        for path in paths:
+            count = _SHARES.get(path.stem.removeprefix("test_"), 1)
+            for number in range(count):
+                pool.submit(run, [path], "cuda and not whole_device", f"{number}/{count}")
+    run([path for path in paths if "whole_device" in path.read_text(encoding="utf-8")], "cuda and whole_device", "0/1")
 
 
-def _failures(report: Path) -> Iterable[dict[str, str]]:
-    for case in ElementTree.parse(report).iter("testcase"):
-        for kind in ("failure", "error"):
-            found = case.find(kind)
-            if found is not None:
-                name = f"{case.get('classname')}::{case.get('name')}"
-                yield {"test": name, "message": (found.get("message") or "")[:400], "end": (found.text or "")[-700:]}
+def _pytest(notes: Notebook, arguments: Sequence[str], env: dict[str, str]) -> None:
+    """Runs pytest, whose plugin writes the rows of the tests, and writes a row for the process."""
+    files = [Path(argument).name for argument in arguments if argument.endswith(".py")]
+    row: dict[str, Any] = {"what": "pytest", "files": files, "share": env["GPU_CHECK_SHARE"]}
+    start = perf_counter()
+    with tempfile.TemporaryFile("w+", errors="replace") as said:
+        command = [sys.executable, "-m", "pytest", *arguments]
+        try:
+            done = subprocess.run(
+                command, cwd=ROOT, env=env, stdout=said, stderr=subprocess.STDOUT, timeout=max(0.0, notes.seconds_left)
+            )
+            row["exit_code"] = done.returncode
+        except subprocess.TimeoutExpired:
+            row["error"] = "stopped: out of time"
+        said.seek(0)
+        text = said.read()
+    print(text, flush=True)
+    if row.get("exit_code", 0) not in (0, 1, 5):  # passed, failed tests, nothing to run
+        row["error"] = f"pytest ended with {row['exit_code']}: {text[-300:]}"
+    notes.write(row | {"wall_s": perf_counter() - start})
 
 
 def ceilings_part(part: Part) -> None:
@@ -298,25 +344,41 @@ def _encode_all(part: Part, form: str, shape: str, points: Iterable[tuple[int, f
 
 
 def decoder_part(part: Part) -> None:
-    sizes = part.sizes
-    for shape in dict.fromkeys((sizes.tdt, sizes.rnnt, sizes.large_vocabulary)):
-        key = {"what": "decoder", "shape": shape}
-        transducer = part.notes.make(
-            key | {"step": "tune"}, partial(decoder.random_transducer, SHAPES[shape], part.device), needs_s=10.0
-        )
+    """Every mode at the first two numbers of rows for both shapes; then the TDT shape at all others."""
+    rows, frames = part.sizes.decoder_rows, part.sizes.decoder_frames
+    tuned = {shape: _tuned(part, shape) for shape in (part.sizes.tdt, part.sizes.rnnt)}
+    for shape, transducer in tuned.items():
         if transducer is not None:
-            _decode_all(part, key, transducer, SHAPES[shape].encoder.d_model)
+            _decode_all(
+                part, shape, transducer, [(number, frames[0]) for number in rows[:2]], ("full", "chunked", "off")
+            )
+    transducer = tuned[part.sizes.tdt]
+    if transducer is not None:
+        others = [
+            (number, length)
+            for length in frames
+            for number in rows
+            if (number, length) not in product(rows[:2], frames[:1])
+        ]
+        _decode_all(part, part.sizes.tdt, transducer, others, ("full", "chunked"))
 
 
-def _decode_all(part: Part, key: dict[str, Any], transducer: Any, width: int) -> None:
-    cases = [(rows, frames) for frames in part.sizes.decoder_frames for rows in part.sizes.decoder_rows]
-    part.notes.measure(
-        key | {"mode": "greedy", "rows": 1, "frames": cases[0][1]}, lambda: _greedy(part, transducer, *cases[0], width)
-    )
-    for mode, some in (("full", cases), ("chunked", cases), ("off", cases[:2])):
+def _tuned(part: Part, shape: str) -> Any:
+    key = {"what": "decoder", "shape": shape, "step": "tune"}
+    return part.notes.make(key, partial(decoder.random_transducer, SHAPES[shape], part.device), needs_s=10.0)
+
+
+def _decode_all(
+    part: Part, shape: str, transducer: Any, cases: Sequence[tuple[int, int]], modes: Sequence[GraphMode]
+) -> None:
+    key, width = {"what": "decoder", "shape": shape}, SHAPES[shape].encoder.d_model
+    if "off" in modes:
+        greedy_key = key | {"mode": "greedy", "rows": 1, "frames": cases[0][1]}
+        part.notes.measure(greedy_key, lambda: _greedy(part, transducer, *cases[0], width))
+    for mode in modes if cases else ():
         key = key | {"mode": mode}
         built = part.notes.make(key | {"step": "build"}, partial(decoder.build, transducer, part.device, mode))
-        for rows, frames in some if built is not None else ():
+        for rows, frames in cases if built is not None else ():
             part.notes.measure(
                 key | {"rows": rows, "frames": frames}, partial(_decode, part, transducer, built, rows, frames, width)
             )
@@ -346,41 +408,44 @@ def _decode(part: Part, transducer: Any, built: Any, rows: int, frames: int, wid
     return row | {"turns": turns, "us_per_turn": 1000.0 * row["ms"] / turns, "equal_to_off_share": share}
 
 
-def loss(part: Part) -> None:
-    """`fastscribe bench loss`, a row for each of its rows."""
-    stored = part.scratch / "loss.json"
-    command = [sys.executable, "-m", "fastscribe", "bench", "loss", "--device", str(part.device), "--json", str(stored)]
-    command += ["--quick", "--dtype", "fp32", "--dtype", "bf16"] if part.sizes is QUICK else []
-    part.notes.measure({"what": "bench_loss"}, lambda: _bench_loss(command, part.notes.seconds_left))
-    if stored.exists():
-        document = json.loads(stored.read_text(encoding="utf-8"))
-        for row in (*document["rows"], document["headline"]):
-            part.notes.write({"what": "loss" if "form" in row else "loss_headline", **row})
-
-
-def _bench_loss(command: Sequence[str], seconds: float) -> dict[str, Any]:
-    done = subprocess.run(
-        command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, timeout=seconds
+def engine_part(part: Part) -> None:
+    """The TDT shape from batches in host memory. Cold: every batch shape is new to the process, which has run a few others."""
+    shape, notes = part.sizes.tdt, part.notes
+    key = {"what": "from_memory", "shape": shape, "audio": "leaderboard", "budget_frames": "auto", "graphs": "auto"}
+    transcriber = notes.make(key | {"what": "load"}, lambda: part.load(shape))
+    chosen = transcriber and notes.make(key | {"what": "budget"}, transcriber.recognizer.choose_budget)
+    if transcriber is None or chosen is None:
+        return
+    few = throughput.batches_of(_clips("leaderboard", part.sizes.cold_clips, seed=7), transcriber, chosen)
+    many = _clips("leaderboard", part.sizes.clips * part.sizes.repeats)  # all different, where others repeat theirs
+    batches = throughput.batches_of(many, transcriber, chosen)
+    about = {"budget": chosen.frames}
+    notes.measure(key | {"pass": "very first"}, lambda: throughput.cold_pass(transcriber, few) | about)
+    notes.measure(key | {"pass": "cold"}, lambda: throughput.cold_pass(transcriber, batches, few) | about)
+    notes.measure(
+        key | {"pass": "warm"}, lambda: throughput.from_batches(transcriber, batches, part.sizes.passes, 1) | about
     )
-    print(done.stderr, flush=True)
-    return {"exit_code": done.returncode} | ({"error": done.stderr.strip()[-300:]} if done.returncode else {})
+    notes.measure(key | {"what": "host_time_of_a_batch"}, lambda: throughput.host_times(transcriber, batches[:8]))
 
 
 def memory(part: Part) -> None:
-    tdt, rnnt = part.sizes.tdt, part.sizes.rnnt
-    loaded = {
-        shape: part.notes.make({"what": "load", "shape": shape}, partial(part.load, shape)) for shape in (tdt, rnnt)
-    }
-    for shape, kind in ((tdt, "leaderboard"), (rnnt, "leaderboard"), (tdt, "20 s"), (tdt, "60 s")):
-        _from_memory(part, shape, kind, loaded[shape])
-    for frames in part.sizes.budgets:
-        _from_memory(part, tdt, "leaderboard", loaded[tdt], frames)
+    """Warm passes by shape, length, batch budget and graph mode. The TDT shape's own budget is in part engine."""
+    sizes = part.sizes
+    loaded: dict[str, Transcriber | None] = {}
+    for shape in dict.fromkeys((sizes.tdt, sizes.ctc, sizes.rnnt, sizes.tdt_v2)):
+        loaded[shape] = part.notes.make({"what": "load", "shape": shape}, partial(part.load, shape), needs_s=5.0)
+        if shape != sizes.tdt:
+            _from_memory(part, shape, "leaderboard", loaded[shape])
+    for frames in sizes.budgets:
+        _from_memory(part, sizes.tdt, "leaderboard", loaded[sizes.tdt], frames)
     for kind in ("20 s", "60 s"):
-        _from_memory(part, rnnt, kind, loaded[rnnt])
-    for mode in ("chunked", "off"):
-        key = {"what": "load", "shape": tdt, "graphs": mode}
-        other = part.notes.make(key, partial(part.load, tdt, cuda_graphs=mode), needs_s=5.0)
-        _from_memory(part, tdt, "leaderboard", other, graphs=mode)
+        _from_memory(part, sizes.tdt, kind, loaded[sizes.tdt])
+    for frames in sizes.budgets:
+        _from_memory(part, sizes.rnnt, "leaderboard", loaded[sizes.rnnt], frames)
+    for mode in ("chunked", "off") if loaded[sizes.tdt] else ():
+        build = partial(part.with_options, loaded[sizes.tdt], part.model(sizes.tdt), cuda_graphs=mode)
+        other = part.notes.make({"what": "build", "shape": sizes.tdt, "graphs": mode}, build, needs_s=5.0)
+        _from_memory(part, sizes.tdt, "leaderboard", other, graphs=mode)
 
 
 def _from_memory(
@@ -390,29 +455,59 @@ def _from_memory(
     if transcriber is None:
         return
 
-    measure = partial(_in_budget, transcriber, part.clips(kind), frames, part.sizes.passes, part.sizes.repeats)
-    part.notes.measure(key, measure, needs_s=5.0)
+    passes = part.sizes.passes if frames is None else min(2, part.sizes.passes)
+    measure = partial(_in_budget, transcriber, part.clips(kind), frames, passes, part.sizes.repeats)
+    part.notes.measure(key | {"pass": "warm"}, measure, needs_s=5.0)
 
 
 def _in_budget(
     transcriber: Transcriber, waves: Sequence[np.ndarray], frames: int | None, passes: int, repeats: int
 ) -> dict[str, Any]:
-    """In batches of so many frames, or, None, as many as are chosen."""
+    """In batches of at most `frames` frames; None: the budget that a run would choose."""
     budget = transcriber.recognizer.choose_budget() if frames is None else Budget(frames)
     row = throughput.from_memory(transcriber, waves, budget, passes, repeats)
     return row | {"budget": budget.frames, "budget_bend": budget.bend, "budget_row_frames": budget.row_frames}
 
 
+def loss(part: Part) -> None:
+    """Memory and time of the training losses, as `fastscribe bench loss`, a row for each case."""
+    part.notes.measure({"what": "bench_loss"}, partial(_losses, part), needs_s=10.0)
+
+
+def _losses(part: Part) -> dict[str, Any]:
+    others, notes = losses.libraries(), part.notes
+    usable = [name for name, problem in others.items() if problem is None]
+    if part.sizes is QUICK:
+        cases, most_s = losses.cases([1], ["fp32", "bf16"], usable, [100]), 1.0
+    else:
+        cases, most_s = losses.cases([8, 32, 64], ["fp32", "bf16", "fp16"], usable), 10.0
+    num_rows = 0
+    for num_rows, row in enumerate(losses.table(part.device, list(cases), most_s), 1):
+        notes.write({"what": "loss", **row})
+        if notes.seconds_left <= 0:
+            return {"cases": num_rows, "error": "stopped: out of time", "other_libraries": others}
+    batch_size = 1 if part.sizes is QUICK else 1024
+    notes.write({"what": "loss_headline", **losses.headline(part.device, "bf16", batch_size, most_s)})
+    return {"cases": num_rows, "other_libraries": others}
+
+
 def attention(part: Part) -> None:
-    """Models with attention decoders, with a published model's room for tokens and rows that end by themselves: RTFx and the
-    decoder's share in each graph mode, by budget, and how far the texts are those without graphs."""
+    """Models with attention decoders, with a published model's room for tokens, in which rows end by themselves.
+
+    For each graph mode: RTFx and the decoder's share by budget, and the agreement with the texts made without graphs.
+    """
     waves, passes = part.clips("leaderboard")[: part.sizes.attention_clips], part.sizes.passes
     for shape in part.sizes.attention:
+        key = {"what": "attention", "shape": shape, "audio": "leaderboard"}
+        load = lambda shape=shape: part.load(shape, folder=_roomy(part, shape), cuda_graphs="auto")  # noqa: E731
+        loaded = part.notes.make(key | {"step": "load"}, load, needs_s=5.0)
+        if loaded is None:
+            continue
         wanted: list[Any] = []
         for mode in ("off", "auto", "chunked"):
-            key = {"what": "attention", "shape": shape, "audio": "leaderboard", "graphs": mode}
-            load = partial(_load_roomy, part, shape, mode)
-            transcriber = part.notes.make(key | {"step": "load"}, load, needs_s=5.0)
+            key = key | {"graphs": mode}
+            build = partial(part.with_options, loaded, _roomy(part, shape), cuda_graphs=mode)
+            transcriber = loaded if mode == "auto" else part.notes.make(key | {"step": "build"}, build, needs_s=5.0)
             if transcriber is None:
                 continue
             compare = partial(_compare_modes, transcriber, waves[: part.sizes.compared // 4], wanted)
@@ -422,13 +517,9 @@ def attention(part: Part) -> None:
                 part.notes.measure(key | {"budget_frames": frames or "auto"}, measure, needs_s=5.0)
 
 
-def _load_roomy(part: Part, shape: str, mode: str) -> Transcriber:
-    return part.load(shape, folder=_roomy(part, shape), cuda_graphs=mode)
-
-
 def _roomy(part: Part, shape: str) -> Path:
-    """Random models stop at a limit near what people say; this one has a token a frame and 50, and ends where no other
-    token is likely, as happens every 40 tokens."""
+    """A random model stops at a limit near the length of speech. This one has room for a token a frame and 50 more, and
+    ends by itself: every 40 tokens on average, no other token is likely."""
     folder = part.scratch / "models" / f"{shape}-roomy"
     if not folder.exists():
         made = read_checkpoint(part.model(shape))
@@ -445,7 +536,7 @@ def _roomy(part: Part, shape: str) -> Path:
 
 
 def _compare_modes(transcriber: Transcriber, waves: Sequence[np.ndarray], wanted: list[Any]) -> dict[str, Any]:
-    """And how long it takes when nothing has been captured yet."""
+    """Agreement with the first mode, and the seconds of a first run, which captures the graphs."""
     start = perf_counter()
     found = agreement.hypotheses(transcriber, waves)
     seconds = perf_counter() - start
@@ -454,53 +545,62 @@ def _compare_modes(transcriber: Transcriber, waves: Sequence[np.ndarray], wanted
 
 
 def profile(part: Part) -> None:
-    """Apart from the rest, because a profiler may take its process down."""
-    tdt, rnnt = part.sizes.tdt, part.sizes.rnnt
-    for shape, kind in ((tdt, "leaderboard"), (rnnt, "leaderboard"), (tdt, "60 s")):
-        key = {"what": "profile", "shape": shape, "audio": kind}
-        part.notes.measure(key, partial(_profile_engine, part, shape, kind), needs_s=5.0)
-    rows, seconds = part.sizes.grid_rows[0], part.sizes.grid_s[0]
-    key = {"what": "profile", "step": "encoder", "shape": tdt, "rows": rows, "seconds": seconds}
-    part.notes.measure(key, partial(_profile_encoder, part, tdt, rows, seconds), needs_s=5.0)
+    """Where the microseconds go: kernels of whole passes, and the first stages alone. A part by itself because a profiler
+    may end its process."""
+    sizes, notes = part.sizes, part.notes
+    # CUPTI reports only the first turn of a graph that loops by itself, so the decoder replays chunks here.
+    graphs: GraphMode = "chunked" if part.device.type == "cuda" else "auto"
+    for shape, kinds in ((sizes.tdt, ("leaderboard", "60 s")), (sizes.rnnt, ("leaderboard",))):
+        key: dict[str, Any] = {"what": "profile", "shape": shape, "graphs": graphs}
+        transcriber = notes.make(key | {"step": "load"}, partial(part.load, shape, cuda_graphs=graphs), needs_s=5.0)
+        if transcriber is None:
+            continue
+        engine = partial(_profile_engine, part, transcriber)
+        notes.measure(key | {"audio": kinds[0]}, partial(engine, kinds[0]), needs_s=5.0)
+        if shape == sizes.tdt:
+            rows, seconds = sizes.grid_rows[0], sizes.grid_s[0]
+            size = {"rows": rows, "seconds": seconds}
+            for stage in encoder.STAGES:
+                measure = partial(encoder.measure_stage, stage, transcriber.recognizer, rows, seconds)
+                notes.measure({"what": "stage", "shape": shape, "name": stage} | size, measure, needs_s=5.0)
+            features = encoder.random_features(SHAPES[shape], [seconds] * rows, part.device)
+            encode = partial(transcriber.recognizer.encode, features)
+            notes.measure(
+                key | {"step": "encoder"} | size, partial(gpu_utilization.profile, encode, part.device), needs_s=5.0
+            )
+        for kind in kinds[1:]:
+            notes.measure(key | {"audio": kind}, partial(engine, kind), needs_s=5.0)
 
 
-def _profile_engine(part: Part, shape: str, kind: str) -> dict[str, Any]:
-    transcriber = part.load(shape)
+def _profile_engine(part: Part, transcriber: Transcriber, kind: str) -> dict[str, Any]:
     return throughput.profiled(transcriber, part.clips(kind), transcriber.recognizer.choose_budget())
 
 
-def _profile_encoder(part: Part, shape: str, rows: int, seconds: float) -> dict[str, Any]:
-    encode = encoder.build("shipped", read_checkpoint(part.model(shape)), part.device)
-    features = encoder.random_features(SHAPES[shape], [seconds] * rows, part.device)
-    for _ in range(3):
-        encode(features)
-    return busy.profile(lambda: encode(features), part.device)
-
-
 def files(part: Part) -> None:
-    tdt, rnnt = part.sizes.tdt, part.sizes.rnnt
-    half = max(1, _num_cores() // 2)
-    _from_files(part, tdt, "flac", None)
+    tdt, rnnt, half = part.sizes.tdt, part.sizes.rnnt, max(1, _num_cores() // 2)
+    loaded = part.notes.make({"what": "load", "shape": tdt}, partial(part.load, tdt))
+    _from_files(part, tdt, "flac", None, loaded)
     part.notes.measure({"what": "command", "shape": tdt, "audio": "flac"}, lambda: _by_command(part, tdt), needs_s=15.0)
-    for shape, kind, threads in (
-        (tdt, "flac_44k1_stereo", None),
-        (rnnt, "flac", None),
-        (tdt, "wav", None),
-        (tdt, "flac", half),
-        (tdt, "flac", 2),
-    ):
-        _from_files(part, shape, kind, threads)
+    _from_files(part, tdt, "flac_44k1_stereo", None, loaded)
+    _from_files(part, tdt, "wav", None, loaded)
+    for threads in (half, 2):
+        _from_files(part, tdt, "flac", threads, loaded)
+    loaded = None
+    loaded = part.notes.make({"what": "load", "shape": rnnt}, partial(part.load, rnnt), needs_s=10.0)
+    _from_files(part, rnnt, "flac", None, loaded)
 
 
-def _from_files(part: Part, shape: str, kind: str, threads: int | None) -> None:
+def _from_files(part: Part, shape: str, kind: str, threads: int | None, loaded: Transcriber | None) -> None:
     def call() -> dict[str, Any]:
-        transcriber = part.load(shape) if threads is None else part.load(shape, threads=threads)
+        assert loaded is not None
+        transcriber = part.with_options(loaded, part.model(shape), threads=threads) if threads else loaded
         out = part.scratch / "runs" / f"{shape}-{kind}-{threads}"
         shutil.rmtree(out, ignore_errors=True)
         return throughput.from_files(transcriber, part.many_files(kind), out, part.sizes.passes, strict=True)
 
     key = {"what": "from_files", "shape": shape, "audio": kind, "threads": threads or "default"}
-    part.notes.measure(key, call, needs_s=10.0)
+    if loaded is not None:
+        part.notes.measure(key, call, needs_s=10.0)
 
 
 def _by_command(part: Part, shape: str) -> dict[str, Any]:
@@ -510,7 +610,7 @@ def _by_command(part: Part, shape: str) -> dict[str, Any]:
 
 
 def agreement_part(part: Part) -> None:
-    """Labels in each dtype against fp32, for the small trained models among the tests' data and for a random one."""
+    """Labels in bf16 and fp8 against fp32, for the small trained models of the tests and for a random one."""
     spoken = [_read(path) for path in sorted((TEST_DATA / "audio").glob("[01]*.flac"))]
     for name in ("tdt_demo", "rnnt"):
         _compare_dtypes(part, f"trained {name}", lambda name=name: TEST_DATA / "models" / name / "model.nemo", spoken)
@@ -543,7 +643,7 @@ def _read(path: Path) -> np.ndarray:
 
 
 def nemo(part: Part) -> None:
-    """fastscribe, NeMo and transformers over the same files with the same weights, in turns."""
+    """fastscribe and NeMo in turns, over the same files with the same weights."""
     import gpu_turns
 
     paths = part.files("flac")[: part.sizes.nemo_clips]
@@ -551,7 +651,7 @@ def nemo(part: Part) -> None:
 
 
 def sanitizer(part: Part) -> None:
-    """compute-sanitizer over the command on a small trained model: invalid accesses, and reads of what nobody wrote."""
+    """compute-sanitizer over the command with a small trained model: invalid accesses, and reads of memory never written."""
     model, audio = TEST_DATA / "models" / "tdt_demo" / "model.nemo", sorted((TEST_DATA / "audio").glob("0[1-4]*.flac"))
     command = [sys.executable, "-m", "fastscribe", "transcribe", *map(str, audio), "-m", str(model), "-f", "txt"]
     for tool, graphs in product(("memcheck", "initcheck"), ("full", "off")):
@@ -580,24 +680,26 @@ def _sanitize(tool: str, command: Sequence[str], graphs: str, notes: Notebook) -
 PARTS: dict[str, Callable[[Part], None]] = {
     "facts": facts,
     "tests": tests,
-    "ceilings": ceilings_part,
-    "kernels": kernels_part,
-    "encoder": encoder_part,
     "decoder": decoder_part,
-    "loss": loss,
+    "engine": engine_part,
+    "profile": profile,
+    "ceilings": ceilings_part,
     "memory": memory,
-    "attention": attention,
+    "encoder": encoder_part,
     "files": files,
     "agreement": agreement_part,
+    "end_to_end": end_to_end,
     "nemo": nemo,
-    "profile": profile,
+    "attention": attention,
+    "loss": loss,
+    "kernels": kernels_part,
     "sanitizer": sanitizer,
 }
 
 
 def main() -> None:
     name, settings = sys.argv[1], json.loads(Path(sys.argv[2]).read_text(encoding="utf-8"))
-    notes = Notebook(Path(settings["rows"]), settings["seconds"])
+    notes = Notebook(Path(settings["rows"]), settings["end"] - monotonic())
     sizes = QUICK if settings["quick"] else FULL
     PARTS[name](Part(torch.device(settings["device"]), sizes, Path(settings["scratch"]), notes))
 

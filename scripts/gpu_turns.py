@@ -1,11 +1,9 @@
-"""fastscribe, NVIDIA NeMo and Hugging Face transformers in turns: same random weights, same files, same GPU, one run.
+"""fastscribe and NVIDIA NeMo in turns: same random weights, same files, same GPU, one run.
 
-Each side is a process of its own that builds its model (not counted) and then waits for its turns. The checkpoint is a
-fastscribe folder; the other sides get its weights copied into a model of their own making, so nothing is converted or
-stored. Counted is the wall clock from paths to texts; NeMo gets the files longest first. After the last turn each side
-says which labels it found, because the text of a random model hides how much two sides agree.
-
-transformers is measured from features on the device to labels, without reading files or making features.
+Each side is a process that loads its model first (not counted) and then waits for its turns. The checkpoint is a fastscribe
+folder; NeMo builds its own model of that shape and gets the weights copied in. A turn is the wall clock from paths to texts;
+NeMo gets the longest files first. After the last turn both sides report their labels, because the text of a random model
+says little about how much they agree.
 """
 
 from __future__ import annotations
@@ -28,7 +26,6 @@ HERE = Path(__file__).resolve().parent
 TRAINED = HERE.parent / "tests" / "data"
 Labels = list[list[int]]
 _ROUNDS = 3
-_ONE_IN = 8  # transformers' loop takes seconds a batch: it gets a share of the files
 _LONGEST_TURN_S = 150.0  # loading included; a side that takes longer hangs
 
 
@@ -36,13 +33,13 @@ _LONGEST_TURN_S = 150.0  # loading included; a side that takes longer hangs
 
 
 def serve() -> None:
-    """Settings, then {"command": "run", "labels" or "trained", "batch_size"}, each answered by a line of JSON; all else that
-    prints goes to stderr. As fastscribe/bench/against/worker.py does."""
+    """Reads settings, then {"command": "run", "labels" or "trained", "batch_size"}, and answers each with a line of JSON, like
+    fastscribe/bench/against/worker.py. Everything else that is printed goes to stderr."""
     replies = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     settings = json.loads(sys.stdin.readline())
     start = time.perf_counter()
-    load = {"fastscribe": load_fastscribe, "nemo": load_nemo, "transformers": load_transformers}[settings["side"]]
+    load = {"fastscribe": load_fastscribe, "nemo": load_nemo}[settings["side"]]
     made = load(settings)
     print(json.dumps({"load_s": time.perf_counter() - start, **made.info}), file=replies, flush=True)
     for line in sys.stdin:
@@ -64,12 +61,12 @@ def serve() -> None:
 
 @dataclass(frozen=True)
 class Side:
-    """What a side can do, each at a batch size. `trained` is the texts of the small trained checkpoint, in fp32."""
+    """A side's commands, each for a batch size. `trained` returns the texts of the small trained checkpoint, in fp32."""
 
     labels: Callable[[int], Labels]
     trained: Callable[[int], list[str]]
     info: dict[str, Any]
-    run: Callable[[int], object] | None = None  # all files, to texts; None: what `labels` does
+    run: Callable[[int], object] | None = None  # all files, to texts; None: use `labels`
 
 
 def load_fastscribe(settings: dict[str, Any]) -> Side:
@@ -99,13 +96,11 @@ def load_nemo(settings: dict[str, Any]) -> Side:
     import torch
     from nemo.collections.asr.models import ASRModel
 
-    from fastscribe.checkpoint.names import from_nemo
-
     torch.set_num_threads(int(settings["threads"]))
     config, weights = _checkpoint(settings)
     with tempfile.TemporaryDirectory() as folder:
         model = make_nemo_goldens.build(_spec(config), 0, Path(folder), _english())
-    _copy_into(from_nemo(model.state_dict(), config.encoder), weights)
+    copy_into_nemo(model.state_dict(), config.encoder, weights)
     model = model.to(torch.device(settings["device"]), _dtype(settings))
 
     def transcribe(batch_size: int, **options: Any) -> Any:
@@ -127,100 +122,12 @@ def load_nemo(settings: dict[str, Any]) -> Side:
 
 
 def _graphs_of(model: Any) -> str:
-    """Which of its graph modes NeMo's decoder says that it is in."""
+    """The graph mode that NeMo's decoder reports."""
     try:
         computer = model.decoding.decoding.decoding_computer
         return f"{type(computer).__name__}, {computer.cuda_graphs_mode}"
     except AttributeError as error:
         return f"unknown ({error})"
-
-
-def load_transformers(settings: dict[str, Any]) -> Side:
-    import torch
-    import transformers
-
-    from fastscribe.checkpoint.names import from_huggingface
-
-    config, weights = _checkpoint(settings)
-    device = torch.device(settings["device"])
-    model = _transformers_model(transformers, config).eval()
-    blank = config.num_labels
-    model.generation_config = transformers.GenerationConfig(
-        bos_token_id=blank,
-        decoder_start_token_id=blank,
-        pad_token_id=blank,
-        suppress_tokens=[blank + 1 + index for index in range(len(config.durations))],
-    )
-    _copy_into(from_huggingface(model.state_dict(), config.encoder), weights)
-    model = model.to(device, _dtype(settings))
-    features = _features(settings["paths"][:: settings["one_in"]], config, device)
-
-    @torch.inference_mode()
-    def transcribe(batch_size: int) -> Labels:
-        found: Labels = []
-        for begin in range(0, len(features), batch_size):
-            rows = features[begin : begin + batch_size]
-            longest = max(mel_TM.shape[0] for _, mel_TM in rows)
-            input_features = torch.zeros(
-                len(rows), longest, config.features.num_mels, device=device, dtype=_dtype(settings)
-            )
-            mask = torch.zeros(len(rows), longest, device=device, dtype=torch.bool)
-            for row, (_, mel_TM) in enumerate(rows):
-                input_features[row, : len(mel_TM)], mask[row, : len(mel_TM)] = mel_TM, True
-            output = model.generate(input_features=input_features, attention_mask=mask)
-            ids = getattr(output, "sequences", output)
-            found += [[label for label in row if label < config.num_labels] for row in ids.tolist()]
-        in_order = sorted(zip((number for number, _ in features), found, strict=True))
-        return [row for _, row in in_order]
-
-    def trained(_: int) -> list[str]:
-        raise NotImplementedError("not asked of this side")
-
-    return Side(transcribe, trained, {"version": transformers.__version__})
-
-
-def _features(paths: Sequence[str], config: Any, device: Any) -> list[tuple[int, Any]]:
-    """Each file's number and float32 features [T, M], longest first, on the device."""
-    import soundfile
-    import torch
-
-    from fastscribe.features import LogMel
-
-    log_mel = LogMel(config.features).to(device)
-    found = []
-    for number, path in enumerate(paths):
-        samples_BS = torch.from_numpy(soundfile.read(path, dtype="int16")[0])[None].to(device)
-        mel_BMT = log_mel(samples_BS, torch.tensor([samples_BS.shape[1]], device=device)).mel_BMT
-        found.append((number, mel_BMT[0].t()))
-    return sorted(found, key=lambda item: -len(item[1]))
-
-
-def _transformers_model(transformers: Any, config: Any) -> Any:
-    encoder = config.encoder
-    return transformers.ParakeetForTDT(
-        transformers.ParakeetTDTConfig(
-            vocab_size=config.num_labels + 1,
-            blank_token_id=config.num_labels,
-            decoder_hidden_size=config.predictor.hidden,
-            num_decoder_layers=config.predictor.num_layers,
-            max_symbols_per_step=config.joint.max_symbols,
-            durations=list(config.durations),
-            encoder_config={
-                "num_mel_bins": encoder.num_mels,
-                "num_hidden_layers": encoder.num_layers,
-                "hidden_size": encoder.d_model,
-                "num_attention_heads": encoder.num_heads,
-                "num_key_value_heads": encoder.num_heads,
-                "intermediate_size": encoder.ff_hidden,
-                "conv_kernel_size": encoder.conv_kernel,
-                "attention_bias": encoder.use_bias,
-                "convolution_bias": encoder.use_bias,
-                "scale_input": encoder.xscaling,
-                "subsampling_factor": encoder.subsampling_factor,
-                "subsampling_conv_channels": encoder.subsampling_channels,
-            },
-        )
-    )
 
 
 def _dtype(settings: dict[str, Any]) -> Any:
@@ -230,18 +137,23 @@ def _dtype(settings: dict[str, Any]) -> Any:
 
 
 def _checkpoint(settings: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-    from fastscribe.checkpoint import read_checkpoint
+    from fastscribe.checkpoint.reader import read_checkpoint
 
     checkpoint = read_checkpoint(settings["model"])
     return checkpoint.config, dict(checkpoint.weights)
 
 
-def _copy_into(theirs: dict[str, Any], ours: dict[str, Any]) -> None:
-    """Writes our weights into the memory of another implementation's, which go by our names. All must be there."""
-    theirs = {name: tensor for name, tensor in theirs.items() if tensor.is_floating_point()}
-    if theirs.keys() != ours.keys():
-        raise ValueError(f"names differ: {sorted(theirs.keys() ^ ours.keys())[:6]}")
-    for name, tensor in theirs.items():
+def copy_into_nemo(theirs: dict[str, Any], encoder: Any, ours: dict[str, Any]) -> None:
+    """Copies our weights into the tensors of a NeMo model's state dict. Raises ValueError if names differ."""
+    from fastscribe.checkpoint.lazy_weights import COUNTER_SUFFIX, sources_of
+    from fastscribe.checkpoint.names import from_nemo
+
+    # In-memory sources read as the tensors themselves, in our shapes.
+    renamed = from_nemo(sources_of(theirs), encoder).items()
+    kept = {name: source.read() for name, source in renamed if not name.endswith(COUNTER_SUFFIX)}
+    if kept.keys() != ours.keys():
+        raise ValueError(f"names differ: {sorted(kept.keys() ^ ours.keys())[:6]}")
+    for name, tensor in kept.items():
         tensor.copy_(ours[name])
 
 
@@ -280,7 +192,7 @@ def _english() -> str:
     return "\n".join(topics.topics.values())  # Python's own manual: enough for a thousand pieces
 
 
-# --- the part that lets them take turns -------------------------------------------------------------------------------
+# --- the part: both sides in turns -------------------------------------------------------------------------------
 
 
 def ask(worker: Worker, command: str, batch_size: int) -> dict[str, Any]:
@@ -291,7 +203,7 @@ def ask(worker: Worker, command: str, batch_size: int) -> dict[str, Any]:
 
 
 def take_turns(notes: Any, model: Path, paths: Sequence[Path], device: str, batch_sizes: Sequence[int]) -> None:
-    """One warm-up turn each, then _ROUNDS rounds; rows go to `notes`, a side that cannot run with its reason."""
+    """Runs one warm-up turn each, then _ROUNDS rounds. Rows go to `notes`; a side that cannot run is a row with its error."""
     lengths_s = _durations_s(paths)
     ordered = sorted(paths, key=lambda path: -lengths_s[path])
     cores = len(os.sched_getaffinity(0))
@@ -299,19 +211,13 @@ def take_turns(notes: Any, model: Path, paths: Sequence[Path], device: str, batc
     settings["dtype"] = "bf16" if device != "cpu" else "fp32"
     settings |= {"trained_model": str(TRAINED / "models" / "tdt_demo" / "model.nemo")}
     settings["trained_paths"] = [str(path) for path in sorted((TRAINED / "audio").glob("[01]*.flac"))]
-    settings["one_in"] = _ONE_IN if device != "cpu" else 2
     settings |= {"threads": max(1, cores // 2), "workers": min(8, cores)}
     workers: dict[str, Worker] = {}
     try:
         for side in ("fastscribe", "nemo"):
             _start(notes, workers, side, settings)
         _play(notes, workers, [(side, size) for size in batch_sizes for side in workers], sum(lengths_s.values()))
-        _compare(notes, workers, list(workers), batch_sizes[0])
-        _start(notes, workers, "transformers", settings)
-        if "transformers" in workers:
-            few_s = sum(lengths_s[path] for path in ordered[:: settings["one_in"]])
-            _play(notes, workers, [("transformers", batch_sizes[0])], few_s)
-            _compare(notes, workers, ["transformers"], batch_sizes[0])
+        _compare(notes, workers, batch_sizes[0])
     finally:
         for side, worker in workers.items():
             notes.write({"what": "fallback_lines", "side": side, "lines": worker.fallback_lines()})
@@ -335,7 +241,7 @@ def _durations_s(paths: Sequence[Path]) -> dict[Path, float]:
 
 
 def _play(notes: Any, workers: dict[str, Worker], turns: Sequence[tuple[str, int]], audio_s: float) -> None:
-    """A warm-up and _ROUNDS rounds of all turns (side, batch size), then a row for each with the median."""
+    """Runs a warm-up and _ROUNDS rounds of all turns (side, batch size), then writes a row for each with its median."""
     walls: dict[tuple[str, int], list[float]] = {}
     for number in range(_ROUNDS + 1):
         for side, size in turns:
@@ -348,8 +254,8 @@ def _play(notes: Any, workers: dict[str, Worker], turns: Sequence[tuple[str, int
         notes.write(row | {"min_s": min(seconds), "max_s": max(seconds), "rtfx": audio_s / median(seconds)})
 
 
-def _compare(notes: Any, workers: dict[str, Worker], sides: Sequence[str], batch_size: int) -> None:
-    """How many labels of the random model, and how many texts of the trained one in fp32, are fastscribe's too."""
+def _compare(notes: Any, workers: dict[str, Worker], batch_size: int) -> None:
+    """Compares the labels of the random model, and the texts of the trained one in fp32, with fastscribe's."""
     from fastscribe.bench.agreement import compare
     from fastscribe.types import Hypothesis
 
@@ -362,23 +268,20 @@ def _compare(notes: Any, workers: dict[str, Worker], sides: Sequence[str], batch
         return ask(workers[side], "trained", 4)["texts"]
 
     def compare_labels(side: str) -> dict[str, Any]:
-        wanted = labels("fastscribe")
-        step = len(wanted) // len(labels(side))
-        return compare(labels(side), wanted[::step][: len(labels(side))])
+        return compare(labels(side), labels("fastscribe"))
 
     def compare_texts(side: str) -> dict[str, Any]:
         same = sum(a == b for a, b in zip(texts(side), texts("fastscribe"), strict=True))
         return {"equal_texts_share": same / len(texts(side)), "recordings": len(texts(side))}
 
-    for side in sides:
+    for side in workers:
         key = {"what": "agreement", "side": side, "against": "fastscribe"}
         notes.measure(key | {"model": "random"}, partial(compare_labels, side), needs_s=5.0)
-        if side != "transformers":
-            notes.measure(key | {"model": "trained, fp32"}, partial(compare_texts, side), needs_s=5.0)
+        notes.measure(key | {"model": "trained, fp32"}, partial(compare_texts, side), needs_s=5.0)
 
 
 if __name__ == "__main__":
-    from fastscribe.openmp import wait_politely
+    from fastscribe._system.openmp import wait_politely
 
     wait_politely()
     serve()

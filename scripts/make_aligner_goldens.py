@@ -6,7 +6,7 @@
 MODELS_DIR is tests/data/models. A pair is a Canary of that folder and an aligner: a CTC model of that folder, or one that
 is made here with random weights and written to OUT_DIR/<pair>/aligner.nemo. NeMo's own `save_to` leaves the aligner out of
 an archive, so `pack` writes its members beside the Canary's under the names that NeMo's `restore_from` looks for.
-tests/test_canary_aligner.py packs the same archives in the same way; only golden.json and aligner.nemo are stored.
+tests/checkpoint/test_canary_aligner.py packs the same archives in the same way; only golden.json and aligner.nemo are stored.
 
 OUT_DIR/<pair>/golden.json has, per file of AUDIO_DIR, the text, words and segments of `transcribe(timestamps=True)`: CPU,
 float32, one file at a time (in a batch, NeMo bounds a text by the longest file). Files below a second are left out, because

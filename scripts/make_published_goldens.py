@@ -3,9 +3,9 @@
 
     python make_published_goldens.py OUT_DIR AUDIO...   # in an environment with nemo_toolkit[asr], not fastscribe's own
 
-The configurations are those of tests/published.py: every key that the published YAML has is in the .nemo, with small sizes.
-Writes OUT_DIR/<name>/model.nemo (gzipped), golden.json and tensors.safetensors, as make_nemo_goldens.py does; `--only`
-names one checkpoint, `--seed` makes another model of it. tests/data/models holds some of the results.
+The configurations are those of tests/helpers/published.py: every key that the published YAML has is in the .nemo, with
+small sizes. Writes OUT_DIR/<name>/model.nemo (gzipped), golden.json and tensors.safetensors, as make_nemo_goldens.py does;
+`--only` names one checkpoint, `--seed` makes another model of it. tests/data/models holds some of the results.
 
 NeMo 3.0.0 cannot join the pieces of an aggregate tokenizer back into words (AggregateTokenizer.tokens_to_text wants a
 language), so CTC decoding and time stamps fail with them. Here the pieces are joined as its ids_to_text joins them.
@@ -37,7 +37,7 @@ from nemo.collections.asr import models as nemo_models
 from omegaconf import OmegaConf, open_dict
 from safetensors.torch import save_file
 
-from tests import published
+from tests.helpers import published
 
 PIECES = 72  # of one tokenizer, which needs one for each character of its text
 SPANISH = """\

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
 
-from fastscribe.openmp import wait_politely
+import fastscribe
+from fastscribe._system.openmp import wait_politely
 
 wait_politely()  # as the command line does, before anything imports torch
 # How long an example takes depends on how busy the machine is.
@@ -22,7 +23,10 @@ settings.load_profile("fastscribe")
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-DATA = Path(__file__).parent / "data"
+PACKAGE = Path(fastscribe.__file__).parent  # the checkout's, or the installed one's
+ROOT = Path(__file__).parents[1]
+SHARED = ROOT.parent / "shared"
+DATA = ROOT / "tests" / "data"
 AUDIO = DATA / "audio"
 MODELS = DATA / "models"
 CONVOLUTIONAL_NAMES = ("jasper", "quartznet", "conv_unmasked", "conv_grouped")
@@ -60,7 +64,7 @@ def golden(folder: Path) -> dict[str, Any]:
 
 @cache
 def checkpoint(folder: Path):
-    from fastscribe.checkpoint import read_checkpoint
+    from fastscribe.checkpoint.reader import read_checkpoint
 
     return read_checkpoint(model_path(folder))
 
@@ -68,7 +72,7 @@ def checkpoint(folder: Path):
 @cache
 def recognizer(folder: Path, decoder: str | None = None, dtype: str = "fp32"):
     from fastscribe.config import Options
-    from fastscribe.recognizer import Recognizer
+    from fastscribe.pipeline.recognizer import Recognizer
 
     return Recognizer.build(checkpoint(folder), "cpu", dtype, Options(decoder=decoder))
 

@@ -13,16 +13,27 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from fastscribe.audio.loader import collate
 from fastscribe.config import LocalAttention, Options
 from fastscribe.decode.greedy import greedy
 from fastscribe.model.int8 import int8_problem
-from fastscribe.recognizer import Recognizer, with_attention
-from fastscribe.transcript import assemble
+from fastscribe.pipeline.loader import collate
+from fastscribe.pipeline.recognizer import Recognizer, with_attention
+from fastscribe.text.transcript import assemble
 from fastscribe.types import AudioInfo, Hypothesis, Transcript, Utterance
-from tests.conftest import AUDIO, DATA, MODEL_NAMES, MODELS, PUBLISHED_NAMES, checkpoint, golden, recognizer, waveform
+from tests.conftest import (
+    AUDIO,
+    DATA,
+    MODEL_NAMES,
+    MODELS,
+    PUBLISHED_NAMES,
+    SHARED,
+    checkpoint,
+    golden,
+    recognizer,
+    waveform,
+)
 
-REAL = Path(__file__).parents[2] / "shared" / "golden" / "real"
+REAL = SHARED / "golden" / "real"
 REAL_NAMES = ("tdt", "rnnt", "ctc", "hybrid_tdt_ctc", "hf_tdt", "hf_rnnt", "hf_ctc")
 # All zeros: its features are rounding noise over the floor of the deviation.
 EXEMPT = {"16_silence_3s.wav"}

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-ROOT = Path(__file__).parents[1]
+from tests.conftest import ROOT
+
 HANGS = """
 from hypothesis import given, strategies as st
 

@@ -2,7 +2,8 @@
 
 Downmix and resampling are those of NeMo's AudioSegment (float32 mean over channels, then soxr HQ, length rounded up),
 so that a whole recording gives the same samples. A stretch is resampled with some of its neighbourhood on either side
-(rates.py), which is cut off again. Batches are put together in loader.py; resample.py does downmix and resampling on a GPU.
+(rates.py), which is cut off again. Batches are put together in pipeline/loader.py; audio/resample.py does downmix and
+resampling on a GPU.
 
 Dimensions: S samples, C channels.
 """
@@ -11,34 +12,35 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 import soundfile
 import soxr
 
 from fastscribe.audio.formats import MISSING_TOLERANCE_S
-from fastscribe.audio.kept_open import FAR_S, opened
 from fastscribe.audio.rates import context, output_length
+from fastscribe.audio.sound_file_cache import FAR_S, opened
 from fastscribe.errors import AudioError
-from fastscribe.types import AudioInfo, Utterance
+from fastscribe.types import AnyArray, AudioInfo, Float32Array, SampleArray, Utterance
 
 _CHANNELS_ADDED_IN_PAIRS = 8  # from here on numpy adds them up in another order
 
 
-def sample_type(audio: AudioInfo, sample_rate: int, channel: int | None) -> np.dtype:
+def sample_type(audio: AudioInfo, sample_rate: int, channel: int | None) -> np.dtype[Any]:
     """int16 where the file holds 16-bit samples that need neither downmix nor resampling, else float32."""
     as_it_is = audio.sample_rate == sample_rate and (audio.channels == 1 or channel is not None)
     return np.dtype(np.int16 if audio.is_int16 and as_it_is else np.float32)
 
 
-def read(audio: AudioInfo, start: int, num_samples: int, *, sample_rate: int, channel: int | None) -> np.ndarray:
+def read(audio: AudioInfo, start: int, num_samples: int, *, sample_rate: int, channel: int | None) -> SampleArray:
     """read_into() with memory of its own: one-dimensional, of sample_type()."""
     length = output_length(num_samples, audio.sample_rate, sample_rate)
     row_S = np.empty(length, sample_type(audio, sample_rate, channel))
     return row_S[: read_into(row_S, Utterance(audio, start, num_samples), sample_rate, channel)]
 
 
-def read_into(row_S: np.ndarray, utterance: Utterance, sample_rate: int, channel: int | None) -> int:
+def read_into(row_S: SampleArray, utterance: Utterance, sample_rate: int, channel: int | None) -> int:
     """Fills the front of row_S with the stretch at `sample_rate` and returns the number of samples.
 
     row_S is float32, then in [-1, 1], or int16 where sample_type() says so. `channel` counts from 0; None is the mean of
@@ -67,7 +69,7 @@ def read_into(row_S: np.ndarray, utterance: Utterance, sample_rate: int, channel
 
 
 def read_native_into(
-    rows_SC: np.ndarray, begin: int, utterance: Utterance, sample_rate: int, channel: int | None
+    rows_SC: SampleArray, begin: int, utterance: Utterance, sample_rate: int, channel: int | None
 ) -> int:
     """Fills rows_SC with the stretch at its own rate from `begin` on, its neighbourhood around that and zeros elsewhere.
 
@@ -88,7 +90,7 @@ def read_native_into(
     return output_length(kept, audio.sample_rate, sample_rate)
 
 
-def blocks(audio: AudioInfo, *, channel: int | None, block_samples: int) -> Iterator[np.ndarray]:
+def blocks(audio: AudioInfo, *, channel: int | None, block_samples: int) -> Iterator[Float32Array]:
     """The recording at its own rate in float32 mono blocks of `block_samples`, the last shorter. Raises AudioError."""
     with _opened(audio, channel, audio.start) as sound:
         _seek(sound, audio.start)
@@ -120,7 +122,7 @@ def _opened(audio: AudioInfo, channel: int | None, position: int) -> Iterator[so
         raise AudioError(audio.path, f"cannot be decoded, damaged or truncated (libsndfile: {reason})") from error
 
 
-def _check_type(audio: AudioInfo, sound: soundfile.SoundFile, wanted: np.dtype) -> None:
+def _check_type(audio: AudioInfo, sound: soundfile.SoundFile, wanted: np.dtype[Any]) -> None:
     if wanted == np.int16 and sound.subtype != "PCM_16":
         raise AudioError(audio.path, "changed since the run began")
 
@@ -130,7 +132,7 @@ def _seek(sound: soundfile.SoundFile, position: int) -> None:
         sound.seek(position)
 
 
-def _read_mono(sound: soundfile.SoundFile, mono_S: np.ndarray, channel: int | None) -> int:
+def _read_mono(sound: soundfile.SoundFile, mono_S: SampleArray, channel: int | None) -> int:
     """Fills mono_S from its front as far as the file goes; returns how far."""
     if channel is not None or sound.channels == 1:
         return _read_channels(sound, mono_S[:, None], channel)
@@ -141,7 +143,7 @@ def _read_mono(sound: soundfile.SoundFile, mono_S: np.ndarray, channel: int | No
     return got
 
 
-def downmix(samples_SC: np.ndarray, mono_S: np.ndarray) -> None:
+def downmix(samples_SC: Float32Array, mono_S: AnyArray) -> None:
     """np.mean over the channels to the last bit, thirty times as fast for two of them."""
     channels = samples_SC.shape[1]
     if channels >= _CHANNELS_ADDED_IN_PAIRS:
@@ -153,17 +155,17 @@ def downmix(samples_SC: np.ndarray, mono_S: np.ndarray) -> None:
     mono_S /= np.float32(channels)
 
 
-def _read_channels(sound: soundfile.SoundFile, samples_SC: np.ndarray, channel: int | None) -> int:
+def _read_channels(sound: soundfile.SoundFile, samples_SC: SampleArray, channel: int | None) -> int:
     """All channels, or the one asked for; see _read_mono."""
     if samples_SC.shape[1] == sound.channels:
-        return sound.buffer_read_into(samples_SC, samples_SC.dtype.name)
+        return int(sound.buffer_read_into(samples_SC, samples_SC.dtype.name))
     all_SC = np.empty((len(samples_SC), sound.channels), samples_SC.dtype)
-    got = sound.buffer_read_into(all_SC, all_SC.dtype.name)
+    got = int(sound.buffer_read_into(all_SC, all_SC.dtype.name))
     samples_SC[:got, 0] = all_SC[:got, channel]
     return got
 
 
-def _check(audio: AudioInfo, samples: np.ndarray, wanted: int, before: int, num_samples: int) -> int:
+def _check(audio: AudioInfo, samples: SampleArray, wanted: int, before: int, num_samples: int) -> int:
     """Judges what was read of a stretch and the `before` samples in front of it; returns how much of it there is."""
     _check_length(audio, wanted, len(samples))
     _check_finite(audio, samples)
@@ -173,7 +175,7 @@ def _check(audio: AudioInfo, samples: np.ndarray, wanted: int, before: int, num_
     return got
 
 
-def _check_finite(audio: AudioInfo, samples: np.ndarray) -> None:
+def _check_finite(audio: AudioInfo, samples: SampleArray) -> None:
     """Also rejects channels whose sum is too large for a float32, like the mean of them."""
     if samples.dtype == np.int16 or len(samples) == 0:
         return

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 from fastscribe.bench.throughput import batches_of
-from fastscribe.run import Transcriber
-from fastscribe.types import Hypothesis
+from fastscribe.transcriber import Transcriber
+from fastscribe.types import Hypothesis, Int16Array
 
 
-def hypotheses(transcriber: Transcriber, waves: Sequence[np.ndarray]) -> list[Hypothesis]:
+def hypotheses(transcriber: Transcriber, waves: Sequence[Int16Array]) -> list[Hypothesis]:
     """One a wave, in the order given. Raises the first error of a batch."""
     found: dict[str, Hypothesis] = {}
     batches = batches_of(waves, transcriber, transcriber.recognizer.choose_budget())

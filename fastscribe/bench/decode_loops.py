@@ -27,22 +27,22 @@ from typing import Any
 import numpy as np
 import torch
 
-from fastscribe.batching import Budget
 from fastscribe.bench import decoder, encoder, synthetic
+from fastscribe.bench.measurement_log import describe
 from fastscribe.bench.memory import release
-from fastscribe.bench.notebook import describe
 from fastscribe.bench.throughput import batches_of
 from fastscribe.bench.timing import synchronize
 from fastscribe.config import GraphMode
+from fastscribe.cuda.device import is_out_of_memory
 from fastscribe.decode.decoder import Decoder
 from fastscribe.decode.greedy import greedy
 from fastscribe.decode.label_looping import LabelLooping, Network
-from fastscribe.device import is_out_of_memory
 from fastscribe.errors import UsageError
 from fastscribe.model.packed import pack_linears_
 from fastscribe.model.transducer import Transducer
-from fastscribe.recognizer import torch_dtype
-from fastscribe.run import Transcriber
+from fastscribe.pipeline.batching import Budget
+from fastscribe.pipeline.recognizer import torch_dtype
+from fastscribe.transcriber import Transcriber
 from fastscribe.types import Frames, Hypothesis
 
 CASE = ("model", "mode", "batch_size")

@@ -19,9 +19,9 @@ import torch
 from fastscribe.bench.random_model import make_transducer_speak_
 from fastscribe.bench.timing import synchronize, time_call
 from fastscribe.config import GraphMode, ModelConfig
+from fastscribe.cuda.transducer_graphs import build_decoder
 from fastscribe.decode import label_looping
 from fastscribe.decode.decoder import Decoder
-from fastscribe.decode.graphs import build_decoder
 from fastscribe.decode.greedy import greedy
 from fastscribe.model.transducer import Transducer
 from fastscribe.types import Frames, Hypothesis

@@ -223,7 +223,8 @@ def _spread_percent(name: str, flat: Mapping[str, Any]) -> float | None:
         runs = [value for other, value in flat.items() if other != name and _EXTREME.sub("", other) == name]
     if len(runs) < 2 or not all(is_number(value) for value in runs) or not is_number(middle) or not middle:
         return None
-    return 100.0 * (max(runs) - min(runs)) / abs(middle)
+    spread: float = 100.0 * (max(runs) - min(runs)) / abs(middle)
+    return spread
 
 
 def _settings(a: Mapping[str, Any], b: Mapping[str, Any], default_noise_percent: float) -> dict[str, tuple[Any, Any]]:

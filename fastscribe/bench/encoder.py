@@ -7,25 +7,29 @@ towards it is worth. Work is counted from the shape (work.py), so padding and re
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
+from statistics import median
 from typing import Any
 
 import torch
 
 from fastscribe.bench import kernels
-from fastscribe.bench.timing import time_call
+from fastscribe.bench.timing import time_call, wall_ms
 from fastscribe.bench.work import encoder_gflop_per_audio_s
-from fastscribe.checkpoint import Checkpoint
+from fastscribe.checkpoint.reader import Checkpoint
 from fastscribe.config import ModelConfig
+from fastscribe.cuda.fused_layers import fuse_
 from fastscribe.errors import UsageError
 from fastscribe.model.encoder import Encoder
-from fastscribe.model.fused import fuse_
 from fastscribe.model.model import build_model
-from fastscribe.recognizer import Recognizer
+from fastscribe.pipeline.recognizer import Recognizer
 from fastscribe.types import Features, Frames
 
 Encode = Callable[[Features], Frames]
 # The plain layers; fused with torch's operations; fused with Triton's; what a run uses, in bf16 and in fp8.
 FORMS = ("plain", "fused_torch", "fused_triton", "shipped", "shipped_fp8")
+STAGES = ("features", "subsampling", "encoder")
+_NEW_SHAPES = 5
 
 
 def build(form: str, checkpoint: Checkpoint, device: torch.device) -> Encode:
@@ -49,6 +53,35 @@ def random_features(config: ModelConfig, lengths_s: Sequence[float], device: tor
     lengths = [round(length_s * front.sample_rate) // front.hop_length for length_s in lengths_s]
     mel_BMT = torch.randn(len(lengths), front.num_mels, max(lengths), device=device)
     return Features(mel_BMT, torch.tensor(lengths, device=device))
+
+
+def measure_stage(stage: str, recognizer: Recognizer, rows: int, seconds: float) -> dict[str, Any]:
+    """One of STAGES by itself, for `rows` rows of noise of `seconds` each; `recognizer` has a FastConformer encoder.
+
+    `new_shape_ms` is the wall time of a call with a length that this process has not seen, the median of a few: what it
+    takes longer than `wall_ms`, the same of the length seen before, goes into plans and memory for the new shape.
+    """
+    device, config = recognizer.device, recognizer.model.config
+    encoder = recognizer.model.encoder
+    assert isinstance(encoder, Encoder)
+    dtype = next(encoder.subsampling.parameters()).dtype
+
+    def prepared(length_s: float) -> Callable[[], object]:
+        features = random_features(config, [length_s] * rows, device)
+        if stage == "features":
+            num_samples = round(length_s * recognizer.sample_rate)
+            samples_BS = torch.randint(-8000, 8000, (rows, num_samples), dtype=torch.int16, device=device)
+            return partial(recognizer.features, samples_BS, torch.full((rows,), num_samples, device=device))
+        if stage == "subsampling":
+            given = features.mel_BMT.to(dtype).transpose(1, 2), features.lengths_B
+            return torch.inference_mode()(partial(encoder.subsampling, *given))
+        return partial(recognizer.encode, features)
+
+    call = prepared(seconds)
+    row = time_call(call, device, seconds=0.3, most=40).row() | {"wall_ms": wall_ms(call, device)}
+    shift = 0.01 * STAGES.index(stage)  # another stage's lengths would be half new
+    new = [wall_ms(prepared(seconds * (1 - 0.03 * number - shift)), device) for number in range(1, _NEW_SHAPES + 1)]
+    return row | {"new_shape_ms": median(new)}
 
 
 def measure(encode: Encode, config: ModelConfig, lengths_s: Sequence[float], device: torch.device) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from fastscribe.bench.timing import time_call
-from fastscribe.model import kernels
+from fastscribe.model import operations as kernels
 
 _TAPS = 9
 Arguments = tuple[Any, ...]
@@ -23,7 +23,7 @@ def operations(form: str) -> kernels.Operations:
     """ "torch" or "triton"; the latter raises where there is no Triton."""
     if form == "torch":
         return kernels.TORCH
-    from fastscribe.model import triton_kernels
+    from fastscribe.cuda import triton_kernels
 
     return triton_kernels.TRITON
 

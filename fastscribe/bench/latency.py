@@ -17,15 +17,15 @@ from typing import Any
 
 import numpy as np
 
-from fastscribe.batching import Budget
 from fastscribe.bench import synthetic
+from fastscribe.bench.measurement_log import describe
 from fastscribe.bench.memory import release, reset_peak
-from fastscribe.bench.notebook import describe
 from fastscribe.bench.speed import peak
 from fastscribe.bench.throughput import batches_of
-from fastscribe.device import is_out_of_memory
-from fastscribe.run import Transcriber
-from fastscribe.transcript import assemble
+from fastscribe.cuda.device import is_out_of_memory
+from fastscribe.pipeline.batching import Budget
+from fastscribe.text.transcript import assemble
+from fastscribe.transcriber import Transcriber
 from fastscribe.types import Batch
 
 CASE = ("model", "dtype", "batch_size", "duration_s")

@@ -23,15 +23,15 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from fastscribe import batching
+from fastscribe._system.safe_files import starts_with
 from fastscribe.audio.manifest import read_manifest
 from fastscribe.audio.probe import probe
 from fastscribe.audio.source import Source
 from fastscribe.errors import UsageError
 from fastscribe.evaluation.scores import check_installed
+from fastscribe.pipeline import batching
 from fastscribe.report.files import check_place, write_page
-from fastscribe.run import Transcriber
-from fastscribe.safe_files import starts_with
+from fastscribe.transcriber import Transcriber
 from fastscribe.types import Failure, Utterance
 
 CASE_KEYS = ("dataset", "dtype", "batch_size")

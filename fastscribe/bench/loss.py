@@ -21,11 +21,11 @@ from typing import Any
 
 import torch
 
+from fastscribe.bench.measurement_log import describe
 from fastscribe.bench.memory import free_bytes, peak_bytes, release, reset_peak, resident_bytes
-from fastscribe.bench.notebook import describe
 from fastscribe.bench.timing import synchronize
-from fastscribe.config import JointConfig
-from fastscribe.device import is_out_of_memory
+from fastscribe.config import JointConfig, LossDtypeName
+from fastscribe.cuda.device import is_out_of_memory
 from fastscribe.model.transducer import Joint
 from fastscribe.training.loss import TransducerLossConfig, joint_transducer_loss, transducer_loss
 from fastscribe.training.loss.memory import (
@@ -37,7 +37,7 @@ from fastscribe.training.loss.memory import (
 )
 from fastscribe.training.plot import write_plot
 
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+DTYPES: dict[LossDtypeName, torch.dtype] = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 FRAMES, JOINT_WIDTH, LABELS, VOCABULARIES = 200, 640, (100, 150, 200), (28, 1024)
 TINY = LossShape(2, 20, 8, JOINT_WIDTH, 28)
 HEADLINE = LossShape(1024, 500, 150, JOINT_WIDTH, 1025, 5, 2)  # 40 s of 80 ms frames; tokens with blank, TDT
@@ -57,7 +57,7 @@ class Case:
     form: str  # logits or joint
     library: str
     backend: str
-    dtype: str
+    dtype: LossDtypeName
     shape: LossShape
 
     def expected_bytes(self, device: str) -> int:
@@ -95,10 +95,10 @@ def table(device: torch.device, some: Sequence[Case], most_s: float) -> Iterator
 
 def cases(
     batch_sizes: Sequence[int],
-    dtypes: Sequence[str],
+    dtypes: Sequence[LossDtypeName],
     others: Sequence[str] = (),
     labels: Sequence[int] = LABELS,
-    joint_dtypes: Sequence[str] | None = None,
+    joint_dtypes: Sequence[LossDtypeName] | None = None,
 ) -> Iterator[Case]:
     """Small ones with the definition beside the compiled form, then the article's table, other libraries in fp32.
 
@@ -121,7 +121,7 @@ def cases(
                     yield Case("logits", library, "", "fp32", replace(shape, item_bytes=4))
 
 
-def headline(device: torch.device, dtype: str, batch_size: int, most_s: float) -> Row:
+def headline(device: torch.device, dtype: LossDtypeName, batch_size: int, most_s: float) -> Row:
     """The large case by the formula, and measured with fewer utterances."""
     shape = replace(HEADLINE, item_bytes=DTYPES[dtype].itemsize)
     limits = _LIMITS | {"memory free here": free_bytes(device)}
@@ -242,7 +242,7 @@ def _loss(
     return lambda x: theirs(x, *on_device)
 
 
-def warm_up(device: torch.device, kinds: Sequence[tuple[str, str]]) -> None:
+def warm_up(device: torch.device, kinds: Sequence[tuple[str, LossDtypeName]]) -> None:
     """Compiles these forms in these dtypes, and starts the threads, so that neither is counted."""
     for form, dtype in kinds:
         shape = LossShape(2, 40, 10, JOINT_WIDTH, 28, item_bytes=DTYPES[dtype].itemsize)

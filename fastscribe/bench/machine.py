@@ -14,9 +14,9 @@ from typing import Any
 
 import torch
 
+from fastscribe._system.processors import usable_processors
 from fastscribe.bench.energy import nvidia_id
-from fastscribe.processors import usable_processors
-from fastscribe.recognizer import cpu_name
+from fastscribe.pipeline.recognizer import cpu_name
 
 _PACKAGES = (
     "torch", "triton", "numpy", "cuda-bindings", "nvidia-cudnn-cu13", "nvidia-cublas", "numba", "numba-cuda", "soundfile",

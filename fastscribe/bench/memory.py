@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-from fastscribe import device as devices
+from fastscribe.cuda import device as devices
 
 
 def free_bytes(device: torch.device) -> int:
@@ -51,7 +51,7 @@ def peak_bytes(device: torch.device) -> int | None:
 
 
 def _trim() -> None:
-    """Freed memory is kept (freed_memory.py), and would count."""
+    """Freed memory is kept (_system/malloc_tuning.py), and would count."""
     with suppress(AttributeError):
         ctypes.CDLL(None).malloc_trim(0)
 

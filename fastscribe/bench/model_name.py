@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fastscribe.model_location import PACKAGED
+from fastscribe.checkpoint.location import PACKAGED
 
 if TYPE_CHECKING:
-    from fastscribe.run import Transcriber
+    from fastscribe.transcriber import Transcriber
 
 
 def model_name(asked: str | None, path: Path) -> str:

@@ -25,17 +25,17 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from fastscribe.bench import synthetic
 from fastscribe.bench.shapes import LETTERS, SHAPES
 from fastscribe.bench.work import LABELS_PER_S
-from fastscribe.checkpoint import Checkpoint
+from fastscribe.checkpoint.reader import Checkpoint
 from fastscribe.config import ModelConfig
 from fastscribe.decode import ctc, label_looping
-from fastscribe.features import LogMel
 from fastscribe.model.aed import Attention, AttentionDecoder
 from fastscribe.model.ctc import CtcHead
+from fastscribe.model.features import LogMel
 from fastscribe.model.jasper import JasperEncoder
 from fastscribe.model.model import Model
 from fastscribe.model.transducer import Transducer
-from fastscribe.recognizer import choose_device
-from fastscribe.tokenizer import WORD_MARK, Tokenizer, from_characters, from_huggingface, from_pieces
+from fastscribe.pipeline.recognizer import choose_device
+from fastscribe.text.tokenizer import WORD_MARK, Tokenizer, from_characters, from_huggingface, from_pieces
 from fastscribe.types import Features, Frames, Hypothesis
 
 _HISTORY = 0.3  # how much the predictor sways the joint, the encoder being 1
@@ -114,7 +114,8 @@ def _features(config: ModelConfig, device: torch.device) -> Features:
     waves = synthetic.waves([_RECORDING_S] * _RECORDINGS, seed=1)
     samples_BS = torch.stack([torch.from_numpy(wave) for wave in waves]).to(device)
     lengths_B = torch.full((len(waves),), samples_BS.shape[1], device=device)
-    return LogMel(config.features).to(device)(samples_BS, lengths_B)
+    features: Features = LogMel(config.features).to(device)(samples_BS, lengths_B)
+    return features
 
 
 def _frames(model: Model, device: torch.device) -> Frames:
@@ -198,7 +199,8 @@ def _fit(inputs_NJ: torch.Tensor, wanted_N: torch.Tensor) -> torch.Tensor:
     centred_NJ = inputs_NJ - inputs_NJ.mean(0)
     gram_JJ = centred_NJ.t() @ centred_NJ
     gram_JJ.diagonal().add_(_RIDGE * gram_JJ.diagonal().mean())
-    return torch.linalg.solve(gram_JJ, centred_NJ.t() @ (wanted_N - wanted_N.mean()))
+    fitted_J: torch.Tensor = torch.linalg.solve(gram_JJ, centred_NJ.t() @ (wanted_N - wanted_N.mean()))
+    return fitted_J
 
 
 def _halves(frames: Frames) -> tuple[torch.Tensor, Frames]:
@@ -279,7 +281,8 @@ def _draw_output_(
     for kind, unit in enumerate(switch):
         output.weight[kind:blank_id:2, unit] = _SWITCH_SIZE * spread
     logits_NV = output(inputs_NJ)
-    return logits_NV[:, :blank_id].amax(1) - logits_NV[:, blank_id]
+    margin_N: torch.Tensor = logits_NV[:, :blank_id].amax(1) - logits_NV[:, blank_id]
+    return margin_N
 
 
 def _set_rate_(

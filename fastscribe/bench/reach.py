@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -19,11 +20,11 @@ from fastscribe.bench import ceilings
 from fastscribe.bench.timing import time_call
 from fastscribe.bench.work import Work
 from fastscribe.config import EncoderConfig, EncoderConfigs, JasperConfig
-from fastscribe.device import free_bytes
-from fastscribe.model.fp8 import quantise_fp8_
+from fastscribe.cuda.device import free_bytes
+from fastscribe.cuda.fp8 import quantise_fp8_
 from fastscribe.model.int8 import quantise_int8_
 from fastscribe.model.packed import pack_linears_
-from fastscribe.recognizer import torch_dtype
+from fastscribe.pipeline.recognizer import torch_dtype
 
 _MOST_ROWS = 32_768
 _COPY_BYTES = {"cpu": 1 << 28, "cuda": 4 << 30}
@@ -109,7 +110,7 @@ def matrix_rate(encoder: EncoderConfigs, device: torch.device, dtype: str, rows:
         for name, matrix in layer.named_children():
             x_RK = torch.randn(rows, inputs[name], device=device).to(torch_dtype(dtype))
             times = 2 if name in ("linear1", "linear2") else 1
-            total_ms += times * time_call(lambda m=matrix, x=x_RK: m(x), device, seconds=_MEASURED_S).median_ms  # type: ignore[misc]
+            total_ms += times * time_call(partial(matrix, x_RK), device, seconds=_MEASURED_S).median_ms
             flop += times * 2.0 * rows * inputs[name] * outputs[name]
     return 1e-9 * flop / total_ms
 

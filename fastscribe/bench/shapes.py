@@ -22,6 +22,7 @@ from fastscribe.config import (
     JointConfig,
     ModelConfig,
     PredictorConfig,
+    PromptForm,
     TransformerConfig,
 )
 
@@ -82,7 +83,7 @@ _TINY = replace(
 )
 
 
-def _aed(model: ModelConfig, layers: int, hidden: int, ff_hidden: int, heads: int, prompt: str) -> ModelConfig:
+def _aed(model: ModelConfig, layers: int, hidden: int, ff_hidden: int, heads: int, prompt: PromptForm) -> ModelConfig:
     """The model's encoder with an attention decoder, which writes as many tokens as speech has."""
     decoder = TransformerConfig(layers, hidden, ff_hidden, heads, "relu", pre_norm=True, final_norm=True)
     aed = AedConfig(
@@ -97,7 +98,7 @@ def _aed(model: ModelConfig, layers: int, hidden: int, ff_hidden: int, heads: in
     return replace(model, predictor=None, joint=None, durations=(), aed=aed)
 
 
-def _canary(layers: int, decoder_layers: int, num_labels: int, prompt: str) -> ModelConfig:
+def _canary(layers: int, decoder_layers: int, num_labels: int, prompt: PromptForm) -> ModelConfig:
     encoder = _encoder(128, layers, use_bias=True)
     return _aed(replace(_TDT, encoder=encoder, num_labels=num_labels), decoder_layers, 1024, 4096, 8, prompt)
 

@@ -17,18 +17,18 @@ from typing import Any, Literal
 
 import torch
 
-from fastscribe import batching
-from fastscribe.batching import Budget
+from fastscribe._system.processors import usable_processors
 from fastscribe.bench import reach, synthetic, throughput, work
+from fastscribe.bench.measurement_log import describe
 from fastscribe.bench.memory import peak_bytes, release, reset_peak
-from fastscribe.bench.notebook import describe
 from fastscribe.bench.reach import Reach
 from fastscribe.config import Options
-from fastscribe.device import is_out_of_memory
+from fastscribe.cuda.device import is_out_of_memory
 from fastscribe.errors import UsageError
-from fastscribe.processors import usable_processors
-from fastscribe.recognizer import torch_dtype
-from fastscribe.run import Transcriber
+from fastscribe.pipeline import batching
+from fastscribe.pipeline.batching import Budget
+from fastscribe.pipeline.recognizer import torch_dtype
+from fastscribe.transcriber import Transcriber
 from fastscribe.types import Batch, Failure
 
 CASE = ("model", "dtype", "batch_frames")
@@ -94,7 +94,7 @@ def guessed_rtfx(transcriber: Transcriber) -> float:
         throughput.stream(transcriber, batches)
         found = throughput.stream(transcriber, batches)
         if found["wall_s"] > _TRIED_S or count >= _MOST:
-            return found["audio_s"] / found["wall_s"]
+            return float(found["audio_s"] / found["wall_s"])
         count *= 2
 
 
@@ -106,7 +106,7 @@ def amount(rtfx: float, seconds: float, passes: int) -> int:
     """
     wanted = rtfx * seconds / passes / MEAN_S
     steps = round(math.log(wanted / _FEWEST, _STEP))
-    return _FEWEST * _STEP ** min(max(0, steps), _MOST_STEPS)
+    return int(_FEWEST * _STEP ** min(max(0, steps), _MOST_STEPS))  # typeshed: int ** int may be a float
 
 
 def make_recordings(folder: Path, count: int, rtfx: float | None = None) -> Recordings:

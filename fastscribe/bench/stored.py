@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
+from fastscribe._system.safe_open import read_regular
 from fastscribe.errors import UsageError
-from fastscribe.regular_file import read_regular
 
 _MAX_BYTES = 64 * 2**20
 _LEAST, _MOST, _MOST_DIGITS = 1e-60, 1e60, 20

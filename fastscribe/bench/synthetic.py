@@ -15,6 +15,8 @@ from pathlib import Path
 
 import numpy as np
 
+from fastscribe.types import Float32Array, Float64Array, Int16Array
+
 RATE_HZ = 16000
 _POOL_S = 60.0
 _HARMONICS = 24
@@ -23,42 +25,44 @@ _NOISE_FLOOR = 0.004  # of full scale, about -48 dB
 _MEAN_S, _SIGMA, _SHORTEST_S, _LONGEST_S = 7.85, 0.7, 1.0, 35.0
 
 
-def leaderboard_lengths_s(count: int, seed: int) -> np.ndarray:
+def leaderboard_lengths_s(count: int, seed: int) -> Float64Array:
     """Lognormal lengths, clipped, then scaled to the leaderboard's mean."""
     normal = np.random.default_rng(seed).standard_normal(count)
     lengths_s = np.clip(np.exp(_SIGMA * normal) * _MEAN_S * np.exp(-(_SIGMA**2) / 2), _SHORTEST_S, _LONGEST_S)
-    return lengths_s * (_MEAN_S / lengths_s.mean())
+    scaled_s: Float64Array = lengths_s * (_MEAN_S / lengths_s.mean())
+    return scaled_s
 
 
-def waves(lengths_s: Sequence[float] | np.ndarray, seed: int) -> list[np.ndarray]:
+def waves(lengths_s: Sequence[float] | Float64Array, seed: int) -> list[Int16Array]:
     """One int16 wave a length, no two alike; the same seed makes the same waves."""
     pool, noise = _pool(), _noise()
     rng = np.random.default_rng(seed)
     return [_cut(pool, noise, round(float(length_s) * RATE_HZ), rng) for length_s in lengths_s]
 
 
-def _cut(pool: np.ndarray, noise: np.ndarray, num_samples: int, rng: np.random.Generator) -> np.ndarray:
+def _cut(pool: Float32Array, noise: Float32Array, num_samples: int, rng: np.random.Generator) -> Int16Array:
     speech = _from(pool, int(rng.integers(len(pool))), num_samples)
     hiss = _from(noise, int(rng.integers(len(noise))), num_samples)
-    return (speech * np.float32(rng.uniform(4000, 16000)) + hiss * np.float32(rng.uniform(20, 200))).astype(np.int16)
+    mixed: Float32Array = speech * np.float32(rng.uniform(4000, 16000)) + hiss * np.float32(rng.uniform(20, 200))
+    return mixed.astype(np.int16)
 
 
-def _from(pool: np.ndarray, start: int, num_samples: int) -> np.ndarray:
+def _from(pool: Float32Array, start: int, num_samples: int) -> Float32Array:
     """A stretch of the pool, which goes round."""
     repeats = (start + num_samples) // len(pool) + 1
     return (np.tile(pool, repeats) if repeats > 1 else pool)[start : start + num_samples]
 
 
 @cache
-def _noise() -> np.ndarray:
+def _noise() -> Float32Array:
     return np.random.default_rng(1).standard_normal(int(20 * RATE_HZ) + 7, dtype=np.float32)
 
 
 @cache
-def _pool() -> np.ndarray:
+def _pool() -> Float32Array:
     """float32 in about [-1, 1]."""
     rng = np.random.default_rng(0)
-    parts: list[np.ndarray] = []
+    parts: list[Float32Array] = []
     num_samples = 0
     while num_samples < _POOL_S * RATE_HZ:
         parts.append(_syllable(rng))
@@ -66,7 +70,7 @@ def _pool() -> np.ndarray:
     return np.concatenate(parts)
 
 
-def _syllable(rng: np.random.Generator) -> np.ndarray:
+def _syllable(rng: np.random.Generator) -> Float32Array:
     """A tenth to a third of a second: voiced, unvoiced or a pause."""
     time_S = np.arange(int(rng.uniform(0.08, 0.32) * RATE_HZ)) / RATE_HZ
     kind = rng.random()
@@ -83,12 +87,12 @@ def _syllable(rng: np.random.Generator) -> np.ndarray:
     harmonics = np.arange(1, _HARMONICS + 1)
     distance = (harmonics[:, None] * pitch_hz.mean() - formants_hz) / (90, 140, 220)
     gains = (np.exp(-0.5 * distance**2) * (1.0, 0.6, 0.3)).sum(1) + 0.02
-    voiced = (gains[:, None] * np.sin(harmonics[:, None] * phase_S)).sum(0)
-    return (voiced * envelope * rng.uniform(0.2, 1.0) / gains.sum() + floor).astype(np.float32)
+    voiced: Float64Array = (gains[:, None] * np.sin(harmonics[:, None] * phase_S)).sum(0)
+    return (voiced * envelope * rng.uniform(0.2, 1.0) / float(gains.sum()) + floor).astype(np.float32)
 
 
 def write_files(
-    folder: Path, waves: Sequence[np.ndarray], extension: str, threads: int, rate_hz: int = RATE_HZ, channels: int = 1
+    folder: Path, waves: Sequence[Int16Array], extension: str, threads: int, rate_hz: int = RATE_HZ, channels: int = 1
 ) -> list[Path]:
     """Sixteen-bit files 00000.flac, 00001.flac .. in `folder`; other rates and two channels are made from the wave."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -98,7 +102,7 @@ def write_files(
     return paths
 
 
-def _write(path: Path, wave: np.ndarray, rate_hz: int, channels: int) -> None:
+def _write(path: Path, wave: Int16Array, rate_hz: int, channels: int) -> None:
     import soundfile
 
     if rate_hz != RATE_HZ:

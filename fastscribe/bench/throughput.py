@@ -22,25 +22,27 @@ from typing import Any
 
 import numpy as np
 
-from fastscribe import batching
-from fastscribe.audio.loader import default_threads, load_batches
 from fastscribe.audio.source import Source
-from fastscribe.batching import Budget
-from fastscribe.bench import busy, energy
+from fastscribe.bench import energy, gpu_utilization
 from fastscribe.bench.machine import gpu_samples
+from fastscribe.bench.timing import synchronize
 from fastscribe.config import OutputStyle
-from fastscribe.device import host_array
+from fastscribe.cuda.device import host_array
+from fastscribe.decode import checked
 from fastscribe.output.folder import FolderOutput
-from fastscribe.run import Ledger, Transcriber, run_stats
-from fastscribe.stats import Stopwatch
-from fastscribe.transcript import assemble
-from fastscribe.types import AudioInfo, Batch, Failure, Utterance
+from fastscribe.pipeline import batching
+from fastscribe.pipeline.batching import Budget
+from fastscribe.pipeline.loader import default_threads, load_batches
+from fastscribe.pipeline.stats import Stopwatch
+from fastscribe.text.transcript import assemble
+from fastscribe.transcriber import Ledger, Transcriber, run_stats
+from fastscribe.types import AudioInfo, Batch, Failure, Hypothesis, Int16Array, Utterance
 
 _ENCODER_STAGES = ("features", "encode")
 _READ_AHEAD = 2  # batches
 
 
-def batches_of(waves: Sequence[np.ndarray], transcriber: Transcriber, budget: Budget) -> list[Batch]:
+def batches_of(waves: Sequence[Int16Array], transcriber: Transcriber, budget: Budget) -> list[Batch]:
     """int16 waves at the model's rate, planned as a run plans them, in memory that a GPU can read."""
     rate, device = transcriber.config.features.sample_rate, transcriber.recognizer.device
     named = [Utterance(AudioInfo(f"{i}", f"{i}", rate, 1, len(wave)), 0, len(wave)) for i, wave in enumerate(waves)]
@@ -62,25 +64,63 @@ def batches_of(waves: Sequence[np.ndarray], transcriber: Transcriber, budget: Bu
 
 def stream(transcriber: Transcriber, batches: Iterable[Batch]) -> dict[str, Any]:
     """One pass: seconds of wall and by stage, audio and labels. Raises the first error of a batch."""
-    engine, frame_s = transcriber.engine, transcriber.recognizer.token_frame_s
+    engine = transcriber.engine
     engine.stopwatch = stopwatch = Stopwatch()
-    no_time = transcriber.recognizer.punctuation_takes_no_time
     audio_s, labels = 0.0, 0
     start = perf_counter()
     for batch, outcome in engine.stream(batches):
         if isinstance(outcome, Exception):
             raise outcome
         with stopwatch.time("assemble"):
-            for utterance, hypothesis in zip(batch.utterances, outcome, strict=True):
-                parts = [(utterance, hypothesis)]
-                assemble(utterance.audio, parts, transcriber.tokenizer, frame_s, no_time)
-                audio_s += utterance.duration_s
-                labels += len(hypothesis.token_ids)
+            _make_texts(transcriber, batch, outcome)
+        audio_s += sum(utterance.duration_s for utterance in batch.utterances)
+        labels += sum(len(hypothesis.token_ids) for hypothesis in outcome)
     return {"wall_s": perf_counter() - start, "audio_s": audio_s, "labels": labels, "stage_s": dict(stopwatch.seconds)}
 
 
+def _make_texts(transcriber: Transcriber, batch: Batch, hypotheses: Sequence[Hypothesis]) -> None:
+    frame_s, no_time = transcriber.recognizer.token_frame_s, transcriber.recognizer.punctuation_takes_no_time
+    for utterance, hypothesis in zip(batch.utterances, hypotheses, strict=True):
+        assemble(utterance.audio, [(utterance, hypothesis)], transcriber.tokenizer, frame_s, no_time)
+
+
+def cold_pass(transcriber: Transcriber, batches: Sequence[Batch], before: Sequence[Batch] = ()) -> dict[str, Any]:
+    """Measure the first pass over these batches. `before`: the batches that this process has run so far."""
+    seen = {batch.samples_BS.shape for batch in before}
+    new = sum(batch.samples_BS.shape not in seen for batch in batches)
+    counts = {"batches": len(batches), "new_shapes_share": new / len(batches)}
+    return _summary([stream(transcriber, batches)]) | _padding(batches) | counts
+
+
+def host_times(transcriber: Transcriber, batches: Sequence[Batch]) -> dict[str, Any]:
+    """Milliseconds of the host's time for a batch, medians over the batches, one batch at a time.
+
+    The device is idle when a batch starts. Launching then waits for nothing on a GPU; on a CPU it is the computation.
+    """
+    recognizer, device = transcriber.recognizer, transcriber.recognizer.device
+    found: list[dict[str, float]] = []
+    for batch in batches:
+        synchronize(device)
+        stopwatch = Stopwatch()
+        with stopwatch.time("batch_ms"):
+            with stopwatch.time("launch_encoder_ms"):
+                frames = recognizer.encode(recognizer.features(*recognizer.upload(batch)))
+            with stopwatch.time("launch_decoder_ms"):
+                packed = checked.submit(recognizer.decoder, frames)
+            with stopwatch.time("wait_ms"):
+                on_host = packed.cpu().numpy()
+            with stopwatch.time("read_ms"):
+                hypotheses = checked.read(recognizer.decoder, on_host, frames)
+            with stopwatch.time("text_ms"):
+                _make_texts(transcriber, batch, hypotheses)
+        found.append(stopwatch.seconds)
+    rows = [len(batch.utterances) for batch in batches]
+    medians = {stage: 1000 * median(one[stage] for one in found) for stage in found[0]}
+    return {"batches": len(batches), "rows_per_batch": median(rows)} | medians
+
+
 def from_memory(
-    transcriber: Transcriber, waves: Sequence[np.ndarray], budget: Budget, passes: int, repeats: int
+    transcriber: Transcriber, waves: Sequence[Int16Array], budget: Budget, passes: int, repeats: int
 ) -> dict[str, Any]:
     """The median of `passes` after a warm-up, each over all the audio `repeats` times."""
     return from_batches(transcriber, batches_of(waves, transcriber, budget), passes, repeats)
@@ -132,7 +172,7 @@ def first_of(transcriber: Transcriber, inputs: Sequence[str], audio_s: float) ->
 
 
 class First:
-    """A run's ledger (run.py) by which only the first `most` of its inputs are its own, and of these another ledger's."""
+    """A Ledger that leaves out all but the first `most` inputs of a run, and those that another ledger leaves out."""
 
     def __init__(self, most: int | None, others: Ledger | None = None) -> None:
         self._most = math.inf if most is None else most
@@ -145,11 +185,11 @@ class First:
         return self._others is not None and self._others.is_done(source)
 
 
-def profiled(transcriber: Transcriber, waves: Sequence[np.ndarray], budget: Budget) -> dict[str, Any]:
+def profiled(transcriber: Transcriber, waves: Sequence[Int16Array], budget: Budget) -> dict[str, Any]:
     """One pass under the profiler, after one without: the share of time the GPU is busy, and on what."""
     batches = batches_of(waves, transcriber, budget)
     unprofiled = stream(transcriber, batches)
-    found = busy.profile(lambda: stream(transcriber, batches), transcriber.recognizer.device)
+    found = gpu_utilization.profile(lambda: stream(transcriber, batches), transcriber.recognizer.device)
     return {"unprofiled_wall_ms": 1000 * unprofiled["wall_s"], **found}
 
 

@@ -34,10 +34,10 @@ def time_call(
     call: Callable[[], object], device: torch.device, seconds: float = 0.3, least: int = 3, most: int = 100
 ) -> Timing:
     """`call` repeated for about `seconds`, after three that do not count."""
-    first_ms = _wall_ms(call, device)
-    _wall_ms(call, device)
-    runs = max(least, min(most, int(1000 * seconds / max(1e-3, _wall_ms(call, device)))))
-    times = _events_ms(call, runs) if device.type == "cuda" else [_wall_ms(call, device) for _ in range(runs)]
+    first_ms = wall_ms(call, device)
+    wall_ms(call, device)
+    runs = max(least, min(most, int(1000 * seconds / max(1e-3, wall_ms(call, device)))))
+    times = _events_ms(call, runs) if device.type == "cuda" else [wall_ms(call, device) for _ in range(runs)]
     return Timing(median(times), min(times), max(times), first_ms, runs)
 
 
@@ -46,7 +46,8 @@ def synchronize(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def _wall_ms(call: Callable[[], object], device: torch.device) -> float:
+def wall_ms(call: Callable[[], object], device: torch.device) -> float:
+    """Milliseconds from an idle device until it is idle again."""
     synchronize(device)
     start = perf_counter()
     call()

@@ -17,17 +17,17 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as processes
 from torch import nn
+from torch.multiprocessing.spawn import spawn
 
+from fastscribe._system.malloc_tuning import keep_freed_memory
+from fastscribe._system.processors import usable_processors
 from fastscribe.bench.timing import time_call
 from fastscribe.config import ModelConfig
-from fastscribe.device import is_out_of_memory
-from fastscribe.freed_memory import keep_freed_memory
-from fastscribe.processors import usable_processors
+from fastscribe.cuda.device import is_out_of_memory
+from fastscribe.training.distributed import data_parallel
 from fastscribe.training.loss.config import TransducerLossConfig
 from fastscribe.training.network import Network, Targets, new_model
-from fastscribe.training.ranks import data_parallel
 from fastscribe.training.recipe import OptimiserRecipe
 from fastscribe.training.weights import Weights
 from fastscribe.types import Features
@@ -96,7 +96,7 @@ def _measured(config: ModelConfig, device: torch.device, case: Case) -> Speed:
     if case.ranks == 1:
         return _timed(config, device, case)
     with tempfile.TemporaryDirectory() as folder:
-        processes.spawn(_rank, (config, device.type, case, folder), case.ranks)
+        spawn(_rank, (config, device.type, case, folder), case.ranks)
         found = torch.load(Path(folder) / "0.pt", weights_only=True)
     return Speed(case, found["step_ms"], found["peak_bytes"])
 

@@ -13,9 +13,17 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
 
-from fastscribe.config import AedConfig, EncoderConfig, EncoderConfigs, JasperConfig, ModelConfig, TransformerConfig
+from fastscribe.config import (
+    AedConfig,
+    EightBitDtypeName,
+    EncoderConfig,
+    EncoderConfigs,
+    JasperConfig,
+    ModelConfig,
+    TransformerConfig,
+)
 
 LABELS_PER_S = 3.5  # of speech, about
 PROMPT_TOKENS = 9  # of an attention decoder
@@ -64,7 +72,9 @@ def per_audio_s(
                 moved[name] = moved.get(name, 0.0) + activation_bytes * count / total_s
         if config.aed is not None:
             moved["decoder"] = moved.get("decoder", 0.0) + activation_bytes * aed_elements(config, length_s) / total_s
-    weights_bytes = (1 if dtype in ("int8", "fp8") else activation_bytes) * float(encoder_parameters(config.encoder))
+    weights_bytes = (1 if dtype in get_args(EightBitDtypeName) else activation_bytes) * float(
+        encoder_parameters(config.encoder)
+    )
     if config.aed is not None:
         steps = 1 + LABELS_PER_S * total_s / len(lengths_s)
         weights_bytes += activation_bytes * steps * aed_parameters(config.aed)

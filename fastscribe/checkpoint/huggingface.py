@@ -7,14 +7,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from fastscribe.checkpoint import hf_canary, names
 from fastscribe.checkpoint.lazy_weights import LazyWeights, TensorSource
 from fastscribe.checkpoint.validate import validate
 from fastscribe.checkpoint.value import Checkpoint, Section, odd_values_refused, one_line, read_json, read_tokenizer
 from fastscribe.checkpoint.weights import load_safetensors
-from fastscribe.config import EncoderConfig, FeaturesConfig, JointConfig, ModelConfig, PredictorConfig
+from fastscribe.config import (
+    SUBSAMPLING_FACTORS,
+    EncoderConfig,
+    FeaturesConfig,
+    JointActivation,
+    JointConfig,
+    ModelConfig,
+    PredictorConfig,
+)
 from fastscribe.errors import CheckpointError, UnsupportedCheckpoint
 
 FAMILIES = ("parakeet_ctc", "parakeet_rnnt", "parakeet_tdt", "canary")
@@ -92,7 +100,7 @@ def model_config(section: Section, extractor: Section, where: object) -> ModelCo
         predictor = PredictorConfig(hidden=hidden, num_layers=section.positive("num_decoder_layers", 2))
         joint = JointConfig(
             hidden=hidden,
-            activation=section.choose("hidden_act", "relu", ("relu", "tanh", "sigmoid")),
+            activation=section.choose("hidden_act", "relu", get_args(JointActivation)),
             max_symbols=section.positive("max_symbols_per_step", 10),
         )
     if family == "parakeet_tdt":
@@ -179,7 +187,7 @@ def _encoder(section: Section) -> EncoderConfig:
         use_bias=bias,
         xscaling=section.choose("scale_input", True, (True, False)),
         subsampling="dw_striding",
-        subsampling_factor=section.choose("subsampling_factor", 8, (2, 4, 8, 16, 32)),
+        subsampling_factor=section.choose("subsampling_factor", 8, SUBSAMPLING_FACTORS),
         subsampling_channels=section.positive("subsampling_conv_channels", 256),
     )
     section.ignore(*_HARMLESS)

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from fastscribe._system.safe_files import InTheWay, part_of, remove, sync_folder, sync_path
 from fastscribe.checkpoint.native import ALIGNER_FOLDER
-from fastscribe.safe_files import InTheWay, part_of, remove, sync_folder, sync_path
 
 
 @contextmanager

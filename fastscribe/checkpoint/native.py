@@ -10,6 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
+from fastscribe._system.safe_files import write_atomic
+from fastscribe._system.safe_open import read_regular
 from fastscribe.checkpoint.lazy_weights import ITEM_BYTES, LazyWeights, sources_of
 from fastscribe.checkpoint.validate import validate
 from fastscribe.checkpoint.value import (
@@ -23,13 +25,11 @@ from fastscribe.checkpoint.value import (
 from fastscribe.checkpoint.weights import SAFETENSORS_NAMES, load_safetensors
 from fastscribe.config import ModelConfig
 from fastscribe.errors import CheckpointError
-from fastscribe.regular_file import read_regular
-from fastscribe.safe_files import write_atomic
 
 if TYPE_CHECKING:
     import torch
 
-    from fastscribe.language_model import LanguageModel
+    from fastscribe.text.language_model import LanguageModel
 
 FORMAT = "fastscribe"
 FORMAT_VERSION = 1
@@ -81,7 +81,7 @@ def read_config(folder: Path, stored: Mapping[str, Any], where: object) -> Model
 
 def _language_model(folder: Path, config: ModelConfig) -> LanguageModel | None:
     """Raises CheckpointError for a damaged one, and where the model could not heed it."""
-    from fastscribe import language_model
+    from fastscribe.text import language_model
 
     path = folder / language_model.FILE
     if not os.path.lexists(path):  # a link that leads nowhere is a download that lacks something
@@ -105,7 +105,7 @@ def write(checkpoint: Checkpoint, folder: Path, dtype: torch.dtype) -> None:
     for name, content in checkpoint.tokenizer.files.items():
         (folder / name).write_bytes(content)
     if checkpoint.language_model is not None:
-        from fastscribe import language_model
+        from fastscribe.text import language_model
 
         (folder / language_model.FILE).write_bytes(language_model.packed(checkpoint.language_model))
     stored = {"format": FORMAT, "format_version": FORMAT_VERSION, "model": checkpoint.config.to_json()}

@@ -20,6 +20,7 @@ from typing import IO, Any
 
 import yaml
 
+from fastscribe._system.safe_open import open_regular
 from fastscribe.checkpoint import names, tar
 from fastscribe.checkpoint.lazy_weights import LazyWeights
 from fastscribe.checkpoint.nemo_config import model_config
@@ -37,8 +38,7 @@ from fastscribe.checkpoint.value import (
 )
 from fastscribe.checkpoint.weights import load_torch
 from fastscribe.errors import CheckpointError, UnsupportedCheckpoint
-from fastscribe.regular_file import open_regular
-from fastscribe.tokenizer import (
+from fastscribe.text.tokenizer import (
     MAX_PIECES,
     MAX_TOKENIZER_BYTES,
     Tokenizer,
@@ -63,7 +63,7 @@ _MAX_UNPACKED_RATIO = 20
 _ALWAYS_UNPACKED_BYTES = 64 << 20
 
 
-class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
+class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]  # libyaml's loader, if PyYAML has it
     """Safe YAML; 1e-5 is a number, as for NeMo's loader (YAML 1.1 wants 1.0e-5), and a key comes once, as for it.
 
     Merge keys, which NeMo does not write, are refused: a few lines of them can stand for billions of entries.
@@ -73,12 +73,14 @@ class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[mi
         keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
         if len(set(keys)) < len(keys) or any(key.tag == "tag:yaml.org,2002:merge" for key, _ in node.value):
             raise yaml.YAMLError("a key comes twice, or merges what lies elsewhere")
-        return super().construct_mapping(node, deep)
+        mapping: dict[Any, Any] = super().construct_mapping(node, deep)
+        return mapping
 
     def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
         if len(node.value) > _MAX_DIGITS:  # Python would refuse to show it, long after this
             raise yaml.YAMLError(f"a number of {len(node.value):,} digits")
-        return super().construct_yaml_int(node)
+        number: int = super().construct_yaml_int(node)
+        return number
 
 
 _Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_yaml_int)
@@ -119,7 +121,7 @@ def _read_gzip(path: Path, file: IO[bytes]) -> Checkpoint:
     limit = max(_ALWAYS_UNPACKED_BYTES, _MAX_UNPACKED_RATIO * os.fstat(file.fileno()).st_size)
     contents: dict[str, bytes] = {}
     with gzip.GzipFile(fileobj=file) as packed:
-        for member in tar.members(packed, limit, path):  # type: ignore[arg-type]
+        for member in tar.members(packed, limit, path):
             if member.name in (WEIGHTS_NAME, ALIGNER_WEIGHTS_NAME) or member.num_bytes <= MAX_TOKENIZER_BYTES:
                 contents[member.name] = packed.read(member.num_bytes)
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+from typing import get_args
 
 from fastscribe.checkpoint.value import Section
-from fastscribe.config import PROMPT_FORMS, AedConfig, TransformerConfig
+from fastscribe.config import AedConfig, PromptForm, TransformerActivation, TransformerConfig
 from fastscribe.errors import UnsupportedCheckpoint
 
 _MULTIPLE = 8  # NeMo rounds the number of classes up to one
@@ -39,7 +40,7 @@ def aed(config: Section, num_labels: int) -> AedConfig:
         num_classes=math.ceil(num_labels / _MULTIPLE) * _MULTIPLE,
         max_tokens=max_tokens,
         max_extra_tokens=_max_extra(decoding.part("beam" if is_beam else "greedy", optional=True)),
-        prompt=config.choose("prompt_format", None, PROMPT_FORMS),
+        prompt=config.choose("prompt_format", None, get_args(PromptForm)),
         beam=is_beam,
     )
 
@@ -51,7 +52,7 @@ def _transformer(section: Section, has_final_norm: bool) -> TransformerConfig:
         hidden=section.positive("hidden_size"),
         ff_hidden=section.positive("inner_size"),
         num_heads=section.positive("num_attention_heads", 1),
-        activation=section.choose("hidden_act", "relu", ("relu", "gelu")),
+        activation=section.choose("hidden_act", "relu", get_args(TransformerActivation)),
         pre_norm=section.choose("pre_ln", False, (True, False)),
         final_norm=has_final_norm,
     )

@@ -4,19 +4,27 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import get_args
 
 from fastscribe.checkpoint.nemo_canary import aed
 from fastscribe.checkpoint.nemo_heads import Heads
 from fastscribe.checkpoint.nemo_jasper import jasper
 from fastscribe.checkpoint.value import Section
 from fastscribe.config import (
+    SUBSAMPLING_FACTORS,
+    ConvNorm,
     EncoderConfig,
     EncoderConfigs,
     FeaturesConfig,
+    JointActivation,
     JointConfig,
     LocalAttention,
+    LogGuard,
+    MelNorm,
     ModelConfig,
     PredictorConfig,
+    Subsampling,
+    Window,
 )
 from fastscribe.errors import UnsupportedCheckpoint
 
@@ -74,14 +82,14 @@ def _features(section: Section) -> FeaturesConfig:
         n_fft=section.positive("n_fft", 2 ** math.ceil(math.log2(win_length))),
         win_length=win_length,
         hop_length=_samples(section, "window_stride", "n_window_stride", 0.01, sample_rate),
-        window=section.choose("window", "hann", ("hann", "hamming", "blackman", "bartlett", "none")),
+        window=section.choose("window", "hann", get_args(Window)),
         preemphasis=section.number("preemph", 0.97, nullable=True),
         mag_power=section.number("mag_power", 2.0) or 0.0,
         low_hz=lowest or 0.0,
         high_hz=highest or sample_rate / 2,
-        mel_norm=section.choose("mel_norm", "slaney", ("slaney", None)),
+        mel_norm=section.choose("mel_norm", "slaney", (*get_args(MelNorm), None)),
         log=section.choose("log", True, (True, False)),
-        log_guard=section.choose("log_zero_guard_type", "add", ("add", "clamp")),
+        log_guard=section.choose("log_zero_guard_type", "add", get_args(LogGuard)),
         log_guard_value=_guard_value(section),
         normalize=normalize if normalize in ("per_feature", "all_features") else "none",
     )
@@ -144,11 +152,11 @@ def _conformer(section: Section) -> EncoderConfig:
         num_heads=section.positive("n_heads", 4),
         ff_hidden=d_model * section.positive("ff_expansion_factor", 4),
         conv_kernel=kernel,
-        conv_norm=section.choose("conv_norm_type", "batch_norm", ("batch_norm", "layer_norm")),
+        conv_norm=section.choose("conv_norm_type", "batch_norm", get_args(ConvNorm)),
         use_bias=section.choose("use_bias", True, (True, False)),
         xscaling=section.choose("xscaling", True, (True, False)),
-        subsampling=section.choose("subsampling", "striding", ("dw_striding", "striding")),
-        subsampling_factor=section.choose("subsampling_factor", 4, (2, 4, 8, 16, 32)),
+        subsampling=section.choose("subsampling", "striding", get_args(Subsampling)),
+        subsampling_factor=section.choose("subsampling_factor", 4, SUBSAMPLING_FACTORS),
         subsampling_channels=section.positive("subsampling_conv_channels") if own_channels else d_model,
         attention=_attention(section),
     )
@@ -245,7 +253,7 @@ def _joint(config: Section, num_labels: int, num_durations: int, where: object) 
         raise UnsupportedCheckpoint(where, "decoding.greedy.max_symbols", max_symbols, "positive numbers, null")
     joint = JointConfig(
         hidden=jointnet.positive("joint_hidden"),
-        activation=str(jointnet.choose("activation", "relu", ("relu", "tanh", "sigmoid"))),
+        activation=jointnet.choose("activation", "relu", get_args(JointActivation)),
         max_symbols=max_symbols,
     )
     jointnet.finish()

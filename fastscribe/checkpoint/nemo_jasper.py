@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 from fastscribe.checkpoint.value import Section
-from fastscribe.config import JasperBlockConfig, JasperConfig
+from fastscribe.config import JasperActivation, JasperBlockConfig, JasperConfig, JasperResidual
 from fastscribe.errors import UnsupportedCheckpoint
 
-_ACTIVATIONS = {name: name for name in ("relu", "hardtanh", "selu", "silu", "gelu", "identity")} | {"swish": "silu"}
-_RESIDUALS = ("add", "stride_add", "max")
+_ACTIVATIONS = {name: name for name in get_args(JasperActivation)} | {"swish": "silu"}
+_RESIDUALS = get_args(JasperResidual)
 _MOST_BLOCKS = 1000
 
 
@@ -37,7 +39,7 @@ def jasper(section: Section) -> JasperConfig:
     return config
 
 
-def _block(part: Section, residual: str, masked: bool) -> JasperBlockConfig:
+def _block(part: Section, residual: JasperResidual, masked: bool) -> JasperBlockConfig:
     part.choose("se", False, (False, None))
     part.choose("future_context", -1, (-1,))
     part.ignore("dropout", "se_reduction_ratio", "se_context_size", "se_interpolation_mode")

@@ -8,7 +8,10 @@ from __future__ import annotations
 import io
 import os
 import weakref
-from typing import IO, Protocol
+from typing import IO, TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
 
 
 class RandomAccess(Protocol):
@@ -90,7 +93,7 @@ class _Reader(io.RawIOBase):
         self._position = max(0, base + offset)
         return self._position
 
-    def readinto(self, buffer) -> int:  # type: ignore[no-untyped-def]  # any writable buffer
+    def readinto(self, buffer: WriteableBuffer) -> int:
         room = memoryview(buffer).cast("B")
         count = max(0, min(len(room), self._source.num_bytes - self._position))
         self._source.read_into(room[:count], self._position)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import tarfile
 from collections.abc import Iterator
+from io import BufferedIOBase
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import IO, NamedTuple
 
@@ -30,7 +31,7 @@ def leaves_folder(name: str) -> bool:
     return path.is_absolute() or ".." in path.parts or "\\" in name or bool(PureWindowsPath(name).drive)
 
 
-def members(file: IO[bytes], num_bytes: int, where: Path) -> Iterator[Member]:
+def members(file: IO[bytes] | BufferedIOBase, num_bytes: int, where: Path) -> Iterator[Member]:
     """Regular files in the order of the tar, which has `num_bytes` at most; only reads and seeks forward.
 
     Raises CheckpointError for links, devices, sparse files, names that leave the folder or come twice, members that claim
@@ -69,7 +70,7 @@ def members(file: IO[bytes], num_bytes: int, where: Path) -> Iterator[Member]:
     raise CheckpointError(where, f"refused: more than {_MAX_HEADERS} members")
 
 
-def _header(file: IO[bytes]) -> tarfile.TarInfo | None:
+def _header(file: IO[bytes] | BufferedIOBase) -> tarfile.TarInfo | None:
     """None at the end: a block of zeros, or no more bytes."""
     block = file.read(tarfile.BLOCKSIZE)
     return tarfile.TarInfo.frombuf(block, "utf-8", "surrogateescape") if block.strip(b"\0") else None

@@ -3,19 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, get_args
 
 from fastscribe.config import (
     LABELS_PER_FRAME_GUARD,
-    PROMPT_FORMS,
+    SUBSAMPLING_FACTORS,
     AedConfig,
+    ConvNorm,
     EncoderConfig,
+    FeatureNorm,
+    JasperActivation,
     JasperBlockConfig,
     JasperConfig,
+    JasperResidual,
+    JointActivation,
+    LogGuard,
+    MelNorm,
     ModelConfig,
+    PromptForm,
+    Subsampling,
+    TransformerActivation,
+    Window,
 )
 from fastscribe.errors import UnsupportedCheckpoint
-from fastscribe.tokenizer import MAX_PIECES
+from fastscribe.text.tokenizer import MAX_PIECES
 
 _SIZES = {  # smallest, largest
     "features.sample_rate": (1000, 384_000),
@@ -60,27 +71,27 @@ _NUMBERS = {
 }
 _NULLABLE = ("features.preemphasis", "joint.max_symbols", "blocks.heads", "aed.max_extra_tokens")
 _WORDS: dict[str, tuple[Any, ...]] = {
-    "features.window": ("hann", "hamming", "blackman", "bartlett", "none"),
-    "features.mel_norm": ("slaney", None),
+    "features.window": get_args(Window),
+    "features.mel_norm": (*get_args(MelNorm), None),
     "features.log": (True, False),
-    "features.log_guard": ("add", "clamp"),
-    "features.normalize": ("per_feature", "all_features", "none"),
-    "encoder.conv_norm": ("batch_norm", "layer_norm"),
+    "features.log_guard": get_args(LogGuard),
+    "features.normalize": get_args(FeatureNorm),
+    "encoder.conv_norm": get_args(ConvNorm),
     "encoder.use_bias": (True, False),
     "encoder.xscaling": (True, False),
-    "encoder.subsampling": ("dw_striding", "striding"),
-    "encoder.subsampling_factor": (2, 4, 8, 16, 32),
-    "encoder.activation": ("relu", "hardtanh", "selu", "silu", "gelu", "identity"),
+    "encoder.subsampling": get_args(Subsampling),
+    "encoder.subsampling_factor": SUBSAMPLING_FACTORS,
+    "encoder.activation": get_args(JasperActivation),
     "encoder.masked": (True, False),
     "blocks.stride_last": (True, False),
     "blocks.separable": (True, False),
-    "blocks.residual": ("none", "add", "stride_add", "max"),
+    "blocks.residual": ("none", *get_args(JasperResidual)),
     "blocks.dense": (True, False),
-    "joint.activation": ("relu", "tanh", "sigmoid"),
-    "transformer.activation": ("relu", "gelu"),
+    "joint.activation": get_args(JointActivation),
+    "transformer.activation": get_args(TransformerActivation),
     "transformer.pre_norm": (True, False),
     "transformer.final_norm": (True, False),
-    "aed.prompt": PROMPT_FORMS,
+    "aed.prompt": get_args(PromptForm),
     "aed.beam": (True, False),
     "has_ctc": (True, False),
 }

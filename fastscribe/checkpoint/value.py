@@ -10,16 +10,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fastscribe._system.safe_open import read_regular
 from fastscribe.checkpoint.lazy_weights import TensorSource, sources_of
 from fastscribe.config import ModelConfig
 from fastscribe.errors import CheckpointError, FastscribeError, UnsupportedCheckpoint
-from fastscribe.regular_file import read_regular
-from fastscribe.tokenizer import Tokenizer, from_folder
+from fastscribe.text.tokenizer import Tokenizer, from_folder
 
 if TYPE_CHECKING:
     import torch
 
-    from fastscribe.language_model import LanguageModel
+    from fastscribe.text.language_model import LanguageModel
 
 MAX_CONFIG_BYTES = 4 << 20  # a vocabulary of 8,000 pieces, given three times, takes a tenth of it
 # What zipfile, pickle and torch raise on damaged bytes.

@@ -10,12 +10,12 @@ import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 
+from fastscribe._system.safe_open import open_regular
 from fastscribe.checkpoint import state_pickle
 from fastscribe.checkpoint.lazy_weights import COUNTER_SUFFIX, ITEM_BYTES, StoredTensor, TensorSource
 from fastscribe.checkpoint.random_access import FileBytes, RandomAccess, as_file, read
 from fastscribe.checkpoint.value import DAMAGE, each_key_once, one_line
 from fastscribe.errors import CheckpointError, FastscribeError
-from fastscribe.regular_file import open_regular
 
 _DAMAGED_ZIP = (zipfile.BadZipFile, struct.error, NotImplementedError)
 _MAX_TENSORS = 20_000

@@ -13,12 +13,12 @@ from typing import Annotated, Any
 import typer
 
 from fastscribe import __version__
+from fastscribe._system.openmp import wait_politely
+from fastscribe._system.signals import ENDINGS, INTERRUPTED, TERMINATED, Stop, Terminated, leave_with_threads
 from fastscribe.cli import bench, evaluate, merge, models, train, transcribe
 from fastscribe.cli.app import StdoutClosed, app
+from fastscribe.cli.terminal import give_up_stderr_if_gone, say
 from fastscribe.errors import DeviceFailed, FastscribeError, OutputError
-from fastscribe.interruption import ENDINGS, INTERRUPTED, TERMINATED, Stop, Terminated, leave_with_threads
-from fastscribe.openmp import wait_politely
-from fastscribe.terminal import give_up_stderr_if_gone, say
 
 __all__ = ["app", "bench", "evaluate", "main", "merge", "models", "train", "transcribe"]
 

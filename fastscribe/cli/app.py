@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from fastscribe.model_location import locate
+from fastscribe.checkpoint.location import locate
+from fastscribe.cli.terminal import say
 from fastscribe.report.files import check_page
-from fastscribe.terminal import say
 
 app = typer.Typer(
     name="fastscribe",
@@ -42,6 +42,21 @@ def option(*names: str, **settings: Any) -> Any:
     long = next(name for name in names if name.startswith("--"))
     variable = "FASTSCRIBE_" + long.partition("/")[0].removeprefix("--").replace("-", "_").upper()
     return typer.Option(*names, envvar=variable, show_envvar=False, **settings)
+
+
+def repeated_choice(*names: str, among: Sequence[str], **settings: Any) -> Any:
+    """A repeatable option of type list[str] that takes the words `among`: typer accepts Literal, but no list of it."""
+
+    def check(values: list[str] | None) -> list[str]:
+        unknown = [value for value in values or () if value not in among]
+        if unknown:
+            raise typer.BadParameter(f"{unknown[0]!r} is not one of {', '.join(map(repr, among))}.")
+        return values or []  # older versions of typer fail on None
+
+    def complete(incomplete: str) -> list[str]:
+        return [word for word in among if word.startswith(incomplete)]
+
+    return option(*names, metavar=f"<{'|'.join(among)}>", callback=check, autocompletion=complete, **settings)
 
 
 def _usable(path: Path | None) -> Path | None:

@@ -6,7 +6,6 @@ import json
 import os
 import sys
 from collections.abc import Iterable, Iterator
-from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,18 +13,14 @@ import typer
 
 from fastscribe import __version__
 from fastscribe.cli.app import StdoutClosed, app, option
+from fastscribe.cli.terminal import say
 from fastscribe.errors import ManifestError, UsageError
-from fastscribe.terminal import say
+from fastscribe.evaluation.scores import NormalizerName
 
 if TYPE_CHECKING:
     from fastscribe.evaluation.scores import Evaluation, Pair
 
 _MAX_SHOWN = 20  # problems told of one by one
-
-
-class Normalizer(str, Enum):
-    whisper_en = "whisper-en"
-    none = "none"
 
 
 @app.command(epilog="Example: fastscribe evaluate out/transcripts.jsonl --group-by speaker --diff 10")
@@ -49,9 +44,9 @@ def evaluate(
         list[str] | None, option("--group-by", help="A field whose values are scored apart too; may be repeated.")
     ] = None,
     normalizer: Annotated[
-        Normalizer,
+        NormalizerName,
         option("--normalizer", help="whisper-en: Whisper's English normaliser; none: case and punctuation count."),
-    ] = Normalizer.whisper_en,
+    ] = "whisper-en",
     skip_failed: Annotated[
         bool, option("--skip-failed", help="Leave failed rows out; without it all their words count as deleted.")
     ] = False,
@@ -64,8 +59,8 @@ def evaluate(
     from fastscribe.evaluation.results import Fields, References, read_pairs
 
     fields = Fields(reference_field, hypothesis_field, tuple(dict.fromkeys(group_by or ())))
-    scoring.check_installed(normalizer.value)
-    normalize = scoring.normalizer(normalizer.value)
+    scoring.check_installed(normalizer)
+    normalize = scoring.normalizer(normalizer)
     problems = Problems()
     references = References(str(manifest), fields) if manifest else None
     pairs = problems.take_from(read_pairs(results, fields, normalize, references))
@@ -78,11 +73,11 @@ def evaluate(
     if unused:
         say(f"{manifest}: {unused:,} rows have no result; they are not counted")
     if as_json:
-        settings = {"normalizer": normalizer.value, "unusable_rows": problems.num, "references_without_result": unused}
+        settings = {"normalizer": normalizer, "unusable_rows": problems.num, "references_without_result": unused}
         rates = report.to_object(found, fields.group_by, not skip_failed)
         _print([json.dumps({**settings, **rates, "versions": _versions(normalizer)}, ensure_ascii=False)])
     else:
-        _print([_preamble(normalizer.value, found, skip_failed), report.to_table(found, fields.group_by).rstrip("\n")])
+        _print([_preamble(normalizer, found, skip_failed), report.to_table(found, fields.group_by).rstrip("\n")])
         _show_worst(found)
     if problems.num or unused:
         raise typer.Exit(1)
@@ -142,7 +137,7 @@ def _has_colours() -> bool:
 def _print(parts: Iterable[str]) -> None:
     if sys.stdout is None:
         raise StdoutClosed
-    sys.stdout.reconfigure(encoding="utf-8", errors="backslashreplace")  # type: ignore[union-attr]
+    sys.stdout.reconfigure(encoding="utf-8", errors="backslashreplace")  # type: ignore[union-attr]  # a TextIOWrapper
     try:
         for part in parts:
             print(part)
@@ -151,8 +146,8 @@ def _print(parts: Iterable[str]) -> None:
         raise StdoutClosed from error
 
 
-def _versions(normalizer: Normalizer) -> dict[str, str]:
+def _versions(normalizer: NormalizerName) -> dict[str, str]:
     from importlib.metadata import version
 
-    packages = ("jiwer",) if normalizer is Normalizer.none else ("jiwer", "whisper-normalizer")
+    packages = ("jiwer",) if normalizer == "none" else ("jiwer", "whisper-normalizer")
     return {"fastscribe": __version__} | {package: version(package) for package in packages}

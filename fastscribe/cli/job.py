@@ -14,14 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from fastscribe._system.safe_files import is_device, write_atomic
 from fastscribe.audio.source import to_failure
 from fastscribe.cli.app import StdoutClosed
-from fastscribe.config import Options, OutputStyle
-from fastscribe.errors import OutputError, UsageError
-from fastscribe.events import Events
-from fastscribe.resume.shards import Shard
-from fastscribe.safe_files import is_device, write_atomic
-from fastscribe.terminal import (
+from fastscribe.cli.event_log import Events
+from fastscribe.cli.terminal import (
     ProgressBar,
     failure_line,
     report_table,
@@ -30,15 +27,18 @@ from fastscribe.terminal import (
     survey_table,
     without_mp3_chatter,
 )
+from fastscribe.config import Options, OutputStyle
+from fastscribe.errors import OutputError, UsageError
+from fastscribe.resume.shards import Shard
 from fastscribe.types import Failure, Transcript
 
 if TYPE_CHECKING:
     from fastscribe.cli.run_page import RunPage
     from fastscribe.output.folder import FolderOutput
     from fastscribe.output.stream import StreamOutput
+    from fastscribe.pipeline.stats import RunStats
     from fastscribe.resume.ledger import Ledger
-    from fastscribe.run import Transcriber
-    from fastscribe.stats import RunStats
+    from fastscribe.transcriber import Transcriber
 
 # These stop a run; another error of one output file costs that file alone.
 _DISK_PROBLEMS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EFBIG}
@@ -74,7 +74,7 @@ def run(job: Job, told: Events, quiet: bool, show_progress: bool) -> None:
     """Raises typer.Exit(1) where files failed."""
     _say_shard(job.place.shard, quiet)
     _check_inputs(job)  # before torch, which takes its time to import
-    from fastscribe.run import Transcriber
+    from fastscribe.transcriber import Transcriber
 
     transcriber = Transcriber.load(job.model, job.device, job.dtype, job.options, say)
     told.started(transcriber)
@@ -128,7 +128,7 @@ def _open_output(job: Job, transcriber: Transcriber) -> FolderOutput | StreamOut
     if place.directory is None:
         if sys.stdout is None:
             raise StdoutClosed
-        sys.stdout.reconfigure(encoding="utf-8")  # type: ignore[union-attr]
+        sys.stdout.reconfigure(encoding="utf-8")  # type: ignore[union-attr]  # a TextIOWrapper
         return StreamOutput(sys.stdout, job.style, place.shard, ordered=place.ordered)
     try:
         return FolderOutput(
@@ -211,7 +211,7 @@ def _write_all(
     show_progress: bool,
     page: RunPage | None,
 ) -> RunStats:
-    from fastscribe.run import run_stats
+    from fastscribe.transcriber import run_stats
 
     start = perf_counter()
     results = transcriber.transcribe(job.inputs, output)
@@ -248,9 +248,9 @@ def _write(
 
 def say_what_would_be_done(job: Job, quiet: bool) -> None:
     """A table on stderr, and one JSON object on stdout."""
-    from fastscribe.prices import price_of
-    from fastscribe.run import Transcriber
-    from fastscribe.survey import survey
+    from fastscribe.dry_run import survey
+    from fastscribe.report.prices import price_of
+    from fastscribe.transcriber import Transcriber
 
     if sys.stdout is None:
         raise StdoutClosed

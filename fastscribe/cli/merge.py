@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from fastscribe.cli.app import app, option
+from fastscribe.cli.terminal import say
 from fastscribe.errors import UsageError
-from fastscribe.terminal import say
 
 
 @app.command(epilog="Example: fastscribe merge out")

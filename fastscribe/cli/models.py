@@ -4,32 +4,27 @@ from __future__ import annotations
 
 import json
 import os
-from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fastscribe._system.text_layout import escaped
 from fastscribe.cli.app import MODEL_HELP, app, find_model
+from fastscribe.cli.terminal import say
+from fastscribe.config import FloatDtypeName
 from fastscribe.errors import UsageError
-from fastscribe.plain_text import escaped
-from fastscribe.terminal import say
 
 if TYPE_CHECKING:
-    from fastscribe.checkpoint import Checkpoint
-
-
-class StoredDtype(str, Enum):
-    bf16 = "bf16"
-    fp32 = "fp32"
+    from fastscribe.checkpoint.reader import Checkpoint
 
 
 def _read_model(path: str) -> Checkpoint:
     """A checkpoint whose weights have the names and shapes that its config asks for; their values are not read."""
     found = find_model(path)
-    from fastscribe.checkpoint import read_checkpoint
     from fastscribe.checkpoint.lazy_weights import check_shapes
     from fastscribe.checkpoint.parameter_shapes import parameter_shapes
+    from fastscribe.checkpoint.reader import read_checkpoint
 
     checkpoint = read_checkpoint(found, say)
     for part in filter(None, (checkpoint, checkpoint.aligner)):
@@ -50,7 +45,7 @@ def inspect(
     Reads the config, the tokenizer and the names and shapes of the weights; their values only with --check.
     """
     from fastscribe.checkpoint.lazy_weights import sources_of
-    from fastscribe.describe import describe
+    from fastscribe.cli.describe import describe
 
     checkpoint = _read_model(model)
     if check:
@@ -76,12 +71,12 @@ def convert(
             " timestamps aligner if any."
         ),
     ],
-    dtype: Annotated[StoredDtype, typer.Option(help="What to store the weights as.")] = StoredDtype.bf16,
+    dtype: Annotated[FloatDtypeName, typer.Option(help="What to store the weights as.")] = "bf16",
 ) -> None:
     """Write a checkpoint as fastscribe's own folder."""
+    from fastscribe._system.safe_files import sync_folder
     from fastscribe.checkpoint import native
     from fastscribe.checkpoint.model_folder import new_model
-    from fastscribe.safe_files import sync_folder
 
     folder = Path(os.path.realpath(folder))
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
@@ -91,10 +86,10 @@ def convert(
 
     try:
         with new_model(folder) as new:
-            native.write(checkpoint, new, torch.bfloat16 if dtype is StoredDtype.bf16 else torch.float32)
+            native.write(checkpoint, new, torch.bfloat16 if dtype == "bf16" else torch.float32)
         new.rename(folder)  # which may be an empty folder
         sync_folder(folder.parent)
     except OSError as error:
         raise UsageError(f"{folder}: cannot be written: {error.strerror or error}") from error
     aligner = f", and an aligner of {checkpoint.aligner.num_parameters:,}" if checkpoint.aligner else ""
-    say(f"{folder}: {checkpoint.num_parameters:,} parameters as {dtype.value}{aligner}")
+    say(f"{folder}: {checkpoint.num_parameters:,} parameters as {dtype}{aligner}")

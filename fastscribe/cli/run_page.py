@@ -11,17 +11,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fastscribe.cli.app import StdoutClosed
+from fastscribe.cli.terminal import say
 from fastscribe.errors import FastscribeError
 from fastscribe.report.files import check_page, write_page
 from fastscribe.report.recorder import RunRecorder
 from fastscribe.report.run_page import FINISHED, render
 from fastscribe.resume.shards import Shard
-from fastscribe.terminal import say
 
 if TYPE_CHECKING:
     from fastscribe.cli.job import Job
-    from fastscribe.run import Transcriber
-    from fastscribe.stats import RunStats
+    from fastscribe.pipeline.stats import RunStats
+    from fastscribe.transcriber import Transcriber
 
 _MOST_COMMAND = 4000  # characters; a shell that expands a glob makes millions
 
@@ -42,7 +42,7 @@ class RunPage:
 
     def stopped(self, error: BaseException) -> None:
         """The run is being left by this. Says so, where there can be no page either."""
-        from fastscribe.run import run_stats
+        from fastscribe.transcriber import run_stats
 
         try:
             self._write(run_stats(self._transcriber, self.recorder.elapsed_s, self._job.price_per_hour), _how(error))

@@ -8,7 +8,6 @@ import sys
 from collections.abc import Callable
 from contextlib import closing, nullcontext, suppress
 from datetime import timedelta
-from enum import Enum
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,12 +15,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fastscribe.cli.app import MODEL_HELP, app, find_model, option
-from fastscribe.terminal import say, without_mp3_chatter
+from fastscribe.cli.terminal import say, without_mp3_chatter
+from fastscribe.config import TrainDtypeChoice
 
 if TYPE_CHECKING:
     import torch
 
-    from fastscribe.training.ranks import Ranks
+    from fastscribe.training.distributed import Ranks
     from fastscribe.training.recipe import Recipe
     from fastscribe.training.state import RunFolder
     from fastscribe.training.trainer import Trainer
@@ -37,12 +37,6 @@ class Stopped(Exception):
     def __init__(self, code: int) -> None:
         super().__init__(code)
         self.code = code
-
-
-class TrainDtype(str, Enum):
-    auto = "auto"
-    bf16 = "bf16"
-    fp32 = "fp32"
 
 
 @app.command(
@@ -67,8 +61,8 @@ def train(
     epochs: Annotated[int | None, option("--epochs", min=1, help="Instead of the recipe's.")] = None,
     device: Annotated[str, option("--device", help="auto, cpu, cuda or cuda:N.")] = "auto",
     dtype: Annotated[
-        TrainDtype, option("--dtype", help="auto: bf16 with float32 copies of the weights where that is fast.")
-    ] = TrainDtype.auto,
+        TrainDtypeChoice, option("--dtype", help="auto: bf16 with float32 copies of the weights where that is fast.")
+    ] = "auto",
     overwrite: Annotated[
         bool, option("--overwrite", help="Remove what a run wrote into the folder, and start over.")
     ] = False,
@@ -79,9 +73,9 @@ def train(
 
     chosen = _recipe(recipe, epochs, init is not None)  # before torch, which takes its time to import
     check_installed("whisper-en", "train", "train")
-    from fastscribe.checkpoint import read_checkpoint
-    from fastscribe.training.material import prepare
-    from fastscribe.training.ranks import Ranks
+    from fastscribe.checkpoint.reader import read_checkpoint
+    from fastscribe.training.data import prepare
+    from fastscribe.training.distributed import Ranks
     from fastscribe.training.recipe import has_model_section
     from fastscribe.training.state import RunFolder
     from fastscribe.training.trainer import Trainer
@@ -147,7 +141,7 @@ def _clear(folder: RunFolder, ranks: Ranks) -> None:
 
 def _join(device: str, ranks: Ranks) -> torch.device:
     """This rank's device, once all ranks are there."""
-    from fastscribe.recognizer import choose_device
+    from fastscribe.pipeline.recognizer import choose_device
 
     if ranks.count > 1 and device in ("auto", "cuda"):
         import torch
@@ -173,13 +167,13 @@ def _part(ranks: Ranks) -> None:
         dist.destroy_process_group()
 
 
-def _dtype(dtype: TrainDtype, device: torch.device) -> torch.dtype:
+def _dtype(dtype: TrainDtypeChoice, device: torch.device) -> torch.dtype:
     import torch
 
-    from fastscribe.recognizer import has_native_bf16
+    from fastscribe.pipeline.recognizer import has_native_bf16
 
     is_fast = device.type == "cuda" or has_native_bf16()
-    return torch.bfloat16 if dtype is TrainDtype.bf16 or (dtype is TrainDtype.auto and is_fast) else torch.float32
+    return torch.bfloat16 if dtype == "bf16" or (dtype == "auto" and is_fast) else torch.float32
 
 
 def _introduce(trainer: Trainer) -> None:

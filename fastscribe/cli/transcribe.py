@@ -6,45 +6,27 @@ import math
 import os
 from collections.abc import Iterable
 from dataclasses import replace
-from enum import Enum
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
 from fastscribe.cli.app import MODEL_HELP, ReportHtml, app, find_model, option
+from fastscribe.cli.event_log import Events
 from fastscribe.cli.job import Job, Place, run, say_what_would_be_done
-from fastscribe.config import OUTPUT_FORMATS, Options, OutputStyle, SubtitleStyle
-from fastscribe.events import Events
+from fastscribe.cli.terminal import log_to
+from fastscribe.config import (
+    OUTPUT_FORMATS,
+    DecoderName,
+    DtypeChoice,
+    GraphMode,
+    Options,
+    OutputFormat,
+    OutputStyle,
+    SubtitleStyle,
+    VadName,
+)
 from fastscribe.resume.shards import choose_shard
-from fastscribe.terminal import log_to
-
-
-class Dtype(str, Enum):
-    auto = "auto"
-    fp32 = "fp32"
-    bf16 = "bf16"
-    int8 = "int8"
-    fp8 = "fp8"
-
-
-class CudaGraphs(str, Enum):
-    auto = "auto"
-    full = "full"
-    chunked = "chunked"
-    off = "off"
-
-
-class Decoder(str, Enum):
-    rnnt = "rnnt"
-    tdt = "tdt"
-    ctc = "ctc"
-    aed = "aed"
-
-
-class Vad(str, Enum):
-    energy = "energy"
-    silero = "silero"
 
 
 def _frames(value: str | None) -> int | Literal["auto"] | None:
@@ -55,12 +37,13 @@ def _frames(value: str | None) -> int | Literal["auto"] | None:
     return int(value)
 
 
-def _formats(values: Iterable[str] | None) -> tuple[str, ...]:
-    formats = [name.strip() for value in values or () for name in value.split(",") if name.strip()]
-    unknown = [name for name in formats if name not in OUTPUT_FORMATS]
+def _formats(values: Iterable[str] | None) -> tuple[OutputFormat, ...]:
+    known: dict[str, OutputFormat] = {format: format for format in OUTPUT_FORMATS}
+    names = [name.strip() for value in values or () for name in value.split(",") if name.strip()]
+    unknown = [name for name in names if name not in known]
     if unknown:
-        raise typer.BadParameter(f"unknown format {unknown[0]!r}; choose from {', '.join(OUTPUT_FORMATS)}")
-    return tuple(dict.fromkeys(formats)) or ("jsonl",)
+        raise typer.BadParameter(f"unknown format {unknown[0]!r}; choose from {', '.join(known)}")
+    return tuple(dict.fromkeys(known[name] for name in names)) or ("jsonl",)
 
 
 _DEFAULTS = Options()
@@ -93,7 +76,7 @@ def transcribe(
     tokens: Annotated[bool, option("--tokens", help="Write every token with its times and confidence too.")] = False,
     ordered: Annotated[bool, option("--ordered", help="Rows in the order of the inputs, not of completion.")] = False,
     decoder: Annotated[
-        Decoder | None, option("--decoder", help="Which head of the checkpoint to use. Default: its own.")
+        DecoderName | None, option("--decoder", help="Which head of the checkpoint to use. Default: its own.")
     ] = None,
     beam: Annotated[
         int | None,
@@ -107,13 +90,13 @@ def transcribe(
     ] = _DEFAULTS.beam,
     device: Annotated[str, option("--device", help="auto, cpu, cuda, cuda:1 ..")] = "auto",
     dtype: Annotated[
-        Dtype,
+        DtypeChoice,
         option(
             "--dtype",
             help="auto: bf16 on GPUs, and on CPUs that multiply it natively for wide models; else fp32. int8 (CPUs) and "
             "fp8 (GPUs) multiply the encoder's large matrices in 8 bits; a few words differ.",
         ),
-    ] = Dtype.auto,
+    ] = "auto",
     attention: Annotated[
         str | None,
         option(
@@ -144,8 +127,8 @@ def transcribe(
         float, option("--max-utterance-s", min=0, help="Cut longer audio at a quiet place; 0 = never.")
     ] = _DEFAULTS.max_utterance_s,
     vad: Annotated[
-        Vad, option("--vad", help="What tells speech from silence: energy, or silero (needs fastscribe[vad]).")
-    ] = Vad.energy,
+        VadName, option("--vad", help="What tells speech from silence: energy, or silero (needs fastscribe[vad]).")
+    ] = _DEFAULTS.vad,
     recover_gaps: Annotated[
         bool | None,
         option(
@@ -200,13 +183,13 @@ def transcribe(
         option("--batch-size", min=1, help="At most so many utterances in a batch; alone, it lifts the frame budget."),
     ] = None,
     cuda_graphs: Annotated[
-        CudaGraphs,
+        GraphMode,
         option(
             "--cuda-graphs",
             help="How a GPU decodes: full (one graph with a loop inside), chunked (a graph of a few steps, replayed), off, "
             "or auto, the first of these that works here.",
         ),
-    ] = CudaGraphs.auto,
+    ] = _DEFAULTS.cuda_graphs,
     threads: Annotated[
         int | None,
         option("--threads", min=1, help="Threads that read audio. Default: by the number of processors."),
@@ -252,9 +235,9 @@ def transcribe(
     if report_html is not None and dry_run:
         raise typer.BadParameter("--report-html is about a run: not with --dry-run")
     options = Options(
-        decoder=decoder.value if decoder else None,
+        decoder=decoder,
         beam=beam,
-        cuda_graphs=cuda_graphs.value,
+        cuda_graphs=cuda_graphs,
         batch_frames=_frames(batch_frames),
         batch_size=batch_size,
         max_utterance_s=max_utterance_s,
@@ -263,7 +246,7 @@ def transcribe(
         target_language=target_language,
         pnc=pnc,
         timestamps=timestamps,
-        vad=vad.value,
+        vad=vad,
         channel=channel,
         recover_gaps=recover_gaps,
         window=window,
@@ -276,7 +259,7 @@ def transcribe(
 
         page = place_of(report_html, place.shard)
     path = find_model(model, show_progress=not (quiet or no_progress))
-    job = Job(inputs, str(path), device, dtype.value, options, style, place, price_per_hour, page)
+    job = Job(inputs, str(path), device, dtype, options, style, place, price_per_hour, page)
     job = replace(job, events=events, log_file=log_file)
     with Events(events) as told:
         if dry_run:

@@ -3,7 +3,7 @@
 The rules are NeMo's: a prompt that all rows share, then a token a step, at most as many as the model has places for, or as
 the row has frames and a few more. Its beam of one, by which published models are decoded, goes on after an end that comes
 first; what is written then is most often another. `greedy` is the definition of right. AedDecoder does the same for
-batches, whose rows leave them when they are done; aed_graphs.py does it with the steps captured in CUDA graphs.
+batches, whose rows leave them when they are done; cuda/aed_graphs.py does it with the steps captured in CUDA graphs.
 
 Shapes: B batch, T frames, R rows still at work, N places for tokens, the prompt's P first.
 """
@@ -16,12 +16,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
-from fastscribe.cost_model import Held
+from fastscribe.cuda.device import small_to_device
 from fastscribe.decode.checked import NOT_FINITE, is_finite_sum
 from fastscribe.decode.prompt import Prompt, hypothesis
-from fastscribe.device import small_to_device
 from fastscribe.model.aed import AttentionDecoder, Memory
-from fastscribe.types import Frames, Hypothesis
+from fastscribe.pipeline.cost_model import Held
+from fastscribe.types import Frames, Hypothesis, Int32Array
 
 _CROWDED = 0.75  # a batch of which fewer rows are still at work is made smaller
 _ROOM = 64  # places for tokens that are made at once
@@ -243,7 +243,7 @@ class AedDecoder:
         put_back(whole, rows_R, state)
         return rows_R[kept_R], state.rows(kept_R)
 
-    def read(self, packed: np.ndarray, frames: Frames) -> list[Hypothesis]:
+    def read(self, packed: Int32Array, frames: Frames) -> list[Hypothesis]:
         return read(self.model, self.prompt, packed, len(frames.lengths_B))
 
     def close(self) -> None:
@@ -257,7 +257,7 @@ def put_back(whole: State, rows_R: torch.Tensor, state: State) -> None:
         whole.logprobs_BN[rows_R] = state.logprobs_BN[: len(rows_R)]
 
 
-def read(model: AttentionDecoder, prompt: Prompt, packed: np.ndarray, batch: int) -> list[Hypothesis]:
+def read(model: AttentionDecoder, prompt: Prompt, packed: Int32Array, batch: int) -> list[Hypothesis]:
     """What `pack` made -> one Hypothesis a row."""
     written_BN, bits_BN = packed[batch:].reshape(2, batch, -1)
     columns = (written_BN.tolist(), bits_BN.view(np.float32).tolist(), packed[:batch].tolist())

@@ -10,16 +10,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-import numpy as np
 import torch
 
 from fastscribe.decode.decoder import Decoder
 from fastscribe.decode.forced_alignment import align, frames_needed
 from fastscribe.model.ctc import CtcHead
-from fastscribe.text_encoder import WordEncoder
-from fastscribe.tokenizer import Tokenizer
-from fastscribe.types import Frames, Hypothesis
-from fastscribe.word_times import AlignmentText, spread_evenly
+from fastscribe.text.encoder import WordEncoder
+from fastscribe.text.tokenizer import Tokenizer
+from fastscribe.text.word_times import AlignmentText, spread_evenly
+from fastscribe.types import Frames, Hypothesis, Int32Array
 
 
 class AligningDecoder:
@@ -48,7 +47,7 @@ class AligningDecoder:
         return self.inner.submit(frames)
 
     @torch.inference_mode()
-    def read(self, packed: np.ndarray, frames: Frames) -> list[Hypothesis]:
+    def read(self, packed: Int32Array, frames: Frames) -> list[Hypothesis]:
         """Waits for the device: the text must be here before it can be aligned.
 
         Raises RuntimeError where the aligner's output is not finite.
@@ -78,7 +77,7 @@ class AligningDecoder:
         return timed
 
     def _logprobs(self, frames_BTD: torch.Tensor, first: int, stop: int) -> torch.Tensor:
-        return self._head(frames_BTD[:, first:stop]).log_softmax(-1, dtype=torch.float32)
+        return torch.log_softmax(self._head(frames_BTD[:, first:stop]), -1, dtype=torch.float32)
 
     def _report_unaligned(self) -> None:
         if self._say is not None:

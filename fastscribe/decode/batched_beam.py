@@ -18,8 +18,8 @@ import torch
 from fastscribe.decode.beam import max_turns
 from fastscribe.decode.greedy import ENDLESS
 from fastscribe.decode.label_looping import Network
-from fastscribe.language_model import Tables
-from fastscribe.types import Frames, Hypothesis
+from fastscribe.text.language_model import Tables
+from fastscribe.types import Frames, Hypothesis, Int32Array
 
 _HASH_FACTOR = 6_364_136_223_846_793_005  # odd, and its products wrap around in 64 bits
 _MOST_NUMBERS = 1 << 24  # in the largest tensor of rows searched at once, which bounds the memory whatever the batch
@@ -70,7 +70,7 @@ class BeamDecoder:
         groups = self._groups(len(encoded_BTJ))
         return torch.cat([self._search(encoded_BTJ[group], frames.lengths_B[group, None]) for group in groups])
 
-    def read(self, packed: np.ndarray, frames: Frames) -> list[Hypothesis]:
+    def read(self, packed: Int32Array, frames: Frames) -> list[Hypothesis]:
         hypotheses: list[Hypothesis] = []
         for group in self._groups(len(frames.lengths_B)):
             num_turns, batch = int(packed[0]), group.stop - group.start
@@ -108,7 +108,7 @@ class BeamDecoder:
         best_B = lanes.score_BK.argmax(1).masked_fill_(is_endless_B, -1)
         return torch.cat([best_B.new_full((1,), len(turns)).int(), best_B.int(), *flat])
 
-    def _hypotheses(self, lane_B: np.ndarray, turns_5UBK: np.ndarray) -> list[Hypothesis]:
+    def _hypotheses(self, lane_B: Int32Array, turns_5UBK: Int32Array) -> list[Hypothesis]:
         """The way of each row's lane, from its end."""
         _, num_turns, batch, _ = turns_5UBK.shape
         rows_B, is_endless_B = np.arange(batch), lane_B < 0
@@ -201,7 +201,7 @@ def _merged(score_BK: torch.Tensor, hash_BK: torch.Tensor, frame_BK: torch.Tenso
     return (score_BK + more_BKK.exp_().sum(-1).log_()).masked_fill_(is_gone_BK, -torch.inf)
 
 
-def _hypothesis(taken_4U: np.ndarray, network: Network) -> Hypothesis:
+def _hypothesis(taken_4U: Int32Array, network: Network) -> Hypothesis:
     labels, frames, durations, bits = taken_4U[:, taken_4U[0] != network.blank_id]
     logprobs = np.ascontiguousarray(bits).view(np.float32)
     lasted = durations if network.durations else np.ones_like(durations)

@@ -20,9 +20,10 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from fastscribe.decode.greedy import ENDLESS, LABELS_PER_FRAME_GUARD, Size, max_labels
-from fastscribe.language_model import Tables
+from fastscribe.config import LABELS_PER_FRAME_GUARD
+from fastscribe.decode.greedy import ENDLESS, Size, max_labels
 from fastscribe.model.transducer import Transducer
+from fastscribe.text.language_model import Tables
 from fastscribe.types import Hypothesis
 
 

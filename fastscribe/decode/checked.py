@@ -14,11 +14,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-import numpy as np
 import torch
 
 from fastscribe.decode.decoder import Decoder
-from fastscribe.types import Features, Frames, Hypothesis
+from fastscribe.types import Features, Frames, Hypothesis, Int32Array
 
 NOT_FINITE = Hypothesis(
     problem="the model made numbers that are not finite: its weights are damaged, or the samples are out of range"
@@ -42,7 +41,7 @@ def submit(decoder: Decoder, frames: Frames) -> torch.Tensor:
     return packed if frames.is_finite_B is None else torch.cat([frames.is_finite_B.int(), packed])
 
 
-def read(decoder: Decoder, packed: np.ndarray, frames: Frames) -> list[Hypothesis]:
+def read(decoder: Decoder, packed: Int32Array, frames: Frames) -> list[Hypothesis]:
     """decoder.read of a host copy of what `submit` returned; NOT_FINITE for rows with numbers that are not finite."""
     num_flags = 0 if frames.is_finite_B is None else len(frames.is_finite_B)
     hypotheses = decoder.read(packed[num_flags:], frames)

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from fastscribe.model.ctc import CtcHead
-from fastscribe.types import Frames, Hypothesis
+from fastscribe.types import Float32Array, Frames, Hypothesis, Int32Array
 
 _LEAST_PROBABILITY = 1e-38  # its logarithm is finite
 
@@ -37,7 +37,7 @@ class CtcDecoder:
         parts = (frames.lengths_B.int(), labels_BT.int().flatten(), best_BT.view(torch.int32).flatten())
         return torch.cat(parts)
 
-    def read(self, packed: np.ndarray, frames: Frames) -> list[Hypothesis]:
+    def read(self, packed: Int32Array, frames: Frames) -> list[Hypothesis]:
         batch = len(frames.lengths_B)
         labels_BT, probs_BT = packed[batch:].reshape(2, batch, -1)
         return collapse_rows(labels_BT, probs_BT.view(np.float32), packed[:batch], self.blank_id)
@@ -53,7 +53,7 @@ def decode(head: CtcHead, frames: Frames, blank_id: int) -> list[Hypothesis]:
 
 
 def collapse_rows(
-    labels_BT: np.ndarray, probs_BT: np.ndarray, lengths_B: np.ndarray, blank_id: int
+    labels_BT: Int32Array, probs_BT: Float32Array, lengths_B: Int32Array, blank_id: int
 ) -> list[Hypothesis]:
     """Each frame's best label and its probability (float32), valid up to each row's length -> one Hypothesis a row."""
     is_valid_BT = np.arange(labels_BT.shape[1]) < lengths_B[:, None]

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from typing import Protocol
 
-import numpy as np
 import torch
 
-from fastscribe.types import Frames, Hypothesis
+from fastscribe.types import Frames, Hypothesis, Int32Array
 
 
 class Decoder(Protocol):
@@ -22,7 +21,7 @@ class Decoder(Protocol):
         """
         ...
 
-    def read(self, packed: np.ndarray, frames: Frames) -> list[Hypothesis]:
+    def read(self, packed: Int32Array, frames: Frames) -> list[Hypothesis]:
         """A host copy of what `submit` returned, and the frames it was given -> one Hypothesis a row."""
         ...
 

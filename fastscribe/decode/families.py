@@ -10,21 +10,21 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from fastscribe import language_model
 from fastscribe.checkpoint.value import Checkpoint
 from fastscribe.config import DecoderName, Options
-from fastscribe.cost_model import Held
+from fastscribe.cuda.aed_graphs import build_aed_decoder
+from fastscribe.cuda.transducer_graphs import build_decoder
 from fastscribe.decode import aed
-from fastscribe.decode.aed_graphs import build_aed_decoder
 from fastscribe.decode.batched_beam import BeamDecoder
 from fastscribe.decode.ctc import CtcDecoder
 from fastscribe.decode.decoder import Decoder
-from fastscribe.decode.graphs import build_decoder
 from fastscribe.decode.label_looping import Network
 from fastscribe.decode.prompt import can_write_times, make_prompt
 from fastscribe.errors import CheckpointError, UsageError
 from fastscribe.model.model import Model
 from fastscribe.model.transducer import Transducer
+from fastscribe.pipeline.cost_model import Held
+from fastscribe.text import language_model
 
 Say = Callable[[str], None]
 

@@ -22,7 +22,8 @@ from itertools import pairwise
 import numpy as np
 import torch
 
-from fastscribe.device import small_to_device
+from fastscribe.cuda.device import small_to_device
+from fastscribe.types import BoolArray, Int64Array
 
 Span = tuple[int, int]  # a token's first frame, and the one after its last
 # (first frame, frame after the last) -> float32 log-probabilities [B, frames, V]; of a tensor: lambda a, b: it_BTV[:, a:b]
@@ -108,7 +109,7 @@ def align(
     ]
 
 
-def _spans(path_T: np.ndarray, num_tokens: int) -> list[Span]:
+def _spans(path_T: Int64Array, num_tokens: int) -> list[Span]:
     """The path never falls, so the frames of a state are found by bisection."""
     states_N = 2 * np.arange(num_tokens) + 1
     firsts, ends = (np.searchsorted(path_T, states_N, side) for side in ("left", "right"))
@@ -147,7 +148,7 @@ class _Lattice:
         num_labels = logprobs(0, 1).shape[2]
         self._chunk = max(1, max_bytes // (4 * rows * (2 * num_labels + 4 * num_states)))
 
-    def best_paths(self) -> tuple[np.ndarray, np.ndarray]:
+    def best_paths(self) -> tuple[Int64Array, BoolArray]:
         """-> states [T, B], and whether each row's best score is finite [B]. A row's states beyond its length are its last."""
         rows, num_states = self._labels_BU.shape
         # Two more states before the first can never be left, so that all states have two before them.

@@ -7,7 +7,7 @@ slowest row instead.
 
 Encoder frames and labels lie in flat arrays, a run of slots a row, so that only the number of rows is a shape: `begin_`
 writes a batch into a State of any size, and `step` works on it in place, changes no shape and asks the host nothing. The
-very same functions are captured in CUDA graphs (graphs.py). greedy.py is what the result must equal.
+very same functions are captured in CUDA graphs (cuda/transducer_graphs.py). greedy.py is what the result must equal.
 
 Rows that are finished, and rows of the State beyond the batch, go through every step and change nothing: what they look
 at may lie in their neighbour's slots, what they find is dropped, and what they write goes to a slot that is free.
@@ -24,10 +24,11 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
+from fastscribe.config import LABELS_PER_FRAME_GUARD
 from fastscribe.decode.fast_predictor import FastPredictor
-from fastscribe.decode.greedy import ENDLESS, LABELS_PER_FRAME_GUARD, max_labels
+from fastscribe.decode.greedy import ENDLESS, max_labels
 from fastscribe.model.transducer import Joint, Transducer
-from fastscribe.types import Frames, Hypothesis
+from fastscribe.types import Frames, Hypothesis, Int32Array
 
 _WAITS, _GOES_ON = 1, 2  # for room for more labels; beyond max_labels
 
@@ -204,7 +205,8 @@ def step(network: Network, state: State) -> None:
 
 def _look(network: Network, state: State, predicted_BJ: torch.Tensor) -> torch.Tensor:
     slots_BW = state.at_2B[0][:, None] + network.offsets_W
-    return network.joint(F.embedding(slots_BW, state.slots.encoded_NJ), predicted_BJ[:, None])
+    logits_BWV: torch.Tensor = network.joint(F.embedding(slots_BW, state.slots.encoded_NJ), predicted_BJ[:, None])
+    return logits_BWV
 
 
 def _walk(network: Network, state: State, logits_BWX: torch.Tensor) -> torch.Tensor:
@@ -288,7 +290,7 @@ def _progress(state: State, batch: int, row_slots: int) -> tuple[torch.Tensor, t
     return count_B, is_stopped_B & ~is_full_B, is_stopped_B & is_full_B
 
 
-def unpack(packed: np.ndarray, frames: Frames, durations: tuple[int, ...]) -> list[Hypothesis] | None:
+def unpack(packed: Int32Array, frames: Frames, durations: tuple[int, ...]) -> list[Hypothesis] | None:
     """What `pack` made -> one Hypothesis a row; None if some row ran out of room for labels."""
     batch, num_frames, _ = frames.frames_BTD.shape
     counts, progress = packed[:batch], packed[batch : 2 * batch]
@@ -332,7 +334,7 @@ class LabelLooping:
                     return pack(state, batch, row_slots)
                 state, row_slots = grown(self.network, state, row_slots), 2 * row_slots
 
-    def read(self, packed: np.ndarray, frames: Frames) -> list[Hypothesis]:
+    def read(self, packed: Int32Array, frames: Frames) -> list[Hypothesis]:
         """Where some row ran out of room, which only another way of running the steps lets happen, decodes anew."""
         hypotheses = unpack(packed, frames, self.network.durations)
         return self.read(self.submit(frames).cpu().numpy(), frames) if hypotheses is None else hypotheses

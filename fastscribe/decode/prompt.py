@@ -11,11 +11,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from fastscribe.config import Options
+from fastscribe.config import Options, PromptForm
 from fastscribe.errors import UsageError
-from fastscribe.tokenizer import WORD_MARK, Tokenizer
+from fastscribe.text.tokenizer import WORD_MARK, Tokenizer
+from fastscribe.text.word_times import spread
 from fastscribe.types import Hypothesis
-from fastscribe.word_times import spread
 
 _DEFAULT_LANGUAGE = "en"
 _END, _PAD, _NO_SPEECH = "<|endoftext|>", "<pad>", "<|nospeech|>"
@@ -46,11 +46,11 @@ def options_for_prompt(options: Options) -> str | None:
     return next((name for name, value in asked.items() if value is not None), None)
 
 
-def can_write_times(form: str, pieces: Sequence[str]) -> bool:
+def can_write_times(form: PromptForm, pieces: Sequence[str]) -> bool:
     return form == "canary2" and "<|timestamp|>" in pieces and any(_TIME.fullmatch(piece) for piece in pieces)
 
 
-def make_prompt(form: str, tokenizer: Tokenizer, options: Options, max_tokens: int) -> Prompt:
+def make_prompt(form: PromptForm, tokenizer: Tokenizer, options: Options, max_tokens: int) -> Prompt:
     """Raises UsageError for a language, or times, that the vocabulary has no token for, and where a model that has places
     for `max_tokens` has none for its prompt."""
     pieces = tokenizer.pieces
@@ -94,10 +94,10 @@ def _canary2(source: str, target: str, pnc: bool, timestamps: bool) -> list[str]
     return ["<|startofcontext|>", "<|startoftranscript|>", "<|emo:undefined|>", source, target, *told]
 
 
-_FORMS: dict[str, Callable[[str, str, bool, bool], list[str]]] = {
+_FORMS: dict[PromptForm, Callable[[str, str, bool, bool], list[str]]] = {
     "canary": _canary,
     "canary2": _canary2,
-}  # PROMPT_FORMS
+}
 
 
 def _some_languages(ids: dict[str, int]) -> str:

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
+from fastscribe._system.text_layout import clean_text, num_columns
 from fastscribe.evaluation.scores import Aligned, Edits, Evaluation, Kind, Score, Span
-from fastscribe.plain_text import clean_text, num_columns
 
 _HEADER = ("", "utterances", "failed", "words", "WER %", "sub", "ins", "del", "CER %", "SER %")
 _CONTEXT_WORDS = 6  # shown of a long run of equal words, on either side of an error

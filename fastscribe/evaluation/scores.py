@@ -20,6 +20,7 @@ _BLOCK_PAIRS, _BLOCK_CHARACTERS = 1000, 250_000  # aligned together: what jiwer 
 _NOT_WHISPERS = (r"\bkinda\b", r"\bsorta\b", r"\bdunno\b", r"\bcause\b")
 
 Kind = Literal["equal", "substitute", "insert", "delete"]
+NormalizerName = Literal["whisper-en", "none"]
 
 
 class Pair(NamedTuple):
@@ -135,15 +136,15 @@ def evaluate(
     return result
 
 
-def check_installed(normalizer: str, command: str = "evaluate", extra: str = "eval") -> None:
+def check_installed(normalizer: NormalizerName, command: str = "evaluate", extra: str = "eval") -> None:
     """Raises UsageError where a package is missing that scoring with this normaliser needs."""
     for module in ("jiwer",) if normalizer == "none" else ("jiwer", "whisper_normalizer"):
         if find_spec(module) is None:
             raise UsageError(f"{command} needs {module.replace('_', '-')}: pip install 'fastscribe[{extra}]'")
 
 
-def normalizer(name: str) -> Callable[[str], str]:
-    """whisper-en or none; what it returns has single spaces between words and none around them.
+def normalizer(name: NormalizerName) -> Callable[[str], str]:
+    """Text normaliser; what it returns has single spaces between words and none around them.
 
     whisper-en raises AssertionError or ValueError for numbers of thousands of digits.
     """

@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from fastscribe.config import AedConfig, TransformerConfig
+from fastscribe.model.dot_product_attention import align_bias, aligned_size, attend
 from fastscribe.types import Frames
 
 _UNSEEN = -1e9  # added to a score: more than any score is, whatever was left in the memory
@@ -44,7 +45,7 @@ class Memory:
         """Of some rows of the batch, copied."""
         frames = tuple(part.index_select(1, kept_R) for part in self.frames_L2BHTK)
         own = tuple(part.index_select(1, kept_R) for part in self.own_L2BHNK)
-        return Memory(frames, self.unseen_B11T.index_select(0, kept_R), own)
+        return Memory(frames, align_bias(self.unseen_B11T.index_select(0, kept_R)), own)
 
     def take_(self, other: Memory) -> None:
         """The rows of another memory with as many frames and places, as its first ones."""
@@ -97,29 +98,18 @@ class Attention(nn.Module):
         return parts_3BHQK[0], parts_3BHQK[1:]
 
     def forward(self, query_BHQK: torch.Tensor, seen_2BHNK: torch.Tensor, unseen: torch.Tensor) -> torch.Tensor:
-        """`unseen` is added to the scores: broadcast to [B, H, Q, N]."""
+        """`unseen` is added to the scores: broadcast to [B, H, Q, N], and aligned, since every layer adds it."""
         key_BHNK, value_BHNK = seen_2BHNK
-        if query_BHQK.shape[2] == 1 and query_BHQK.device.type == "cpu":
-            mixed_BHQK = _one_query_on_cpu(query_BHQK, key_BHNK, value_BHNK, unseen)
-        else:
-            mixed_BHQK = F.scaled_dot_product_attention(query_BHQK, key_BHNK, value_BHNK, unseen)
-        return self.out(mixed_BHQK.transpose(1, 2).flatten(2))
+        mixed_BHQK = attend(query_BHQK, key_BHNK, value_BHNK, unseen)
+        out_BQD: torch.Tensor = self.out(mixed_BHQK.transpose(1, 2).flatten(2))
+        return out_BQD
 
     def _heads(self, x_BTD: torch.Tensor) -> torch.Tensor:
-        return x_BTD.unflatten(2, (self.num_heads, -1)).transpose(1, 2)
+        return torch.unflatten(x_BTD, 2, (self.num_heads, -1)).transpose(1, 2)
 
     def _parts(self, x_BTD: torch.Tensor, count: int) -> torch.Tensor:
         assert self.joined is not None
-        return self.joined(x_BTD).unflatten(2, (count, self.num_heads, -1)).permute(2, 0, 3, 1, 4)
-
-
-def _one_query_on_cpu(
-    query_BH1K: torch.Tensor, key_BHNK: torch.Tensor, value_BHNK: torch.Tensor, unseen: torch.Tensor
-) -> torch.Tensor:
-    """torch's kernel, made for many queries at once, takes twice as long for one (docs/log.md, "attention decoders")."""
-    scaled_BHK1 = query_BH1K.transpose(2, 3) * query_BH1K.shape[3] ** -0.5
-    scores_BH1N = (key_BHNK @ scaled_BHK1).transpose(2, 3) + unseen
-    return scores_BH1N.softmax(3) @ value_BHNK
+        return torch.unflatten(self.joined(x_BTD), 2, (count, self.num_heads, -1)).permute(2, 0, 3, 1, 4)
 
 
 class FeedForward(nn.Module):
@@ -130,7 +120,8 @@ class FeedForward(nn.Module):
         self.activation = _ACTIVATIONS[config.activation]
 
     def forward(self, x_BTD: torch.Tensor) -> torch.Tensor:
-        return self.outer(self.activation(self.inner(x_BTD)))
+        out_BTD: torch.Tensor = self.outer(self.activation(self.inner(x_BTD)))
+        return out_BTD
 
 
 class BridgeLayer(nn.Module):
@@ -145,13 +136,15 @@ class BridgeLayer(nn.Module):
     def forward(self, x_BTD: torch.Tensor, unseen_B11T: torch.Tensor) -> torch.Tensor:
         if self.pre_norm:
             x_BTD = x_BTD + self._attended(self.norm_attention(x_BTD), unseen_B11T)
-            return x_BTD + self.feed_forward(self.norm_feed_forward(x_BTD))
+            return torch.add(x_BTD, self.feed_forward(self.norm_feed_forward(x_BTD)))
         attended_BTD = self._attended(x_BTD, unseen_B11T)
         x_BTD = self.norm_attention(x_BTD + attended_BTD)
-        return self.norm_feed_forward(x_BTD + self.feed_forward(x_BTD))
+        out_BTD: torch.Tensor = self.norm_feed_forward(x_BTD + self.feed_forward(x_BTD))
+        return out_BTD
 
     def _attended(self, x_BTD: torch.Tensor, unseen_B11T: torch.Tensor) -> torch.Tensor:
-        return self.attention(*self.attention.queries_keys_and_values(x_BTD), unseen_B11T)
+        out_BTD: torch.Tensor = self.attention(*self.attention.queries_keys_and_values(x_BTD), unseen_B11T)
+        return out_BTD
 
 
 class DecoderLayer(nn.Module):
@@ -181,10 +174,11 @@ class DecoderLayer(nn.Module):
         x_BQD = x_BQD + self.own(query_BHQK, own_2BHNK[..., : later_QN.shape[1], :], later_QN)
         if self.pre_norm:
             x_BQD = x_BQD + self.frames(self.frames.queries(self.norm_frames(x_BQD)), frames_2BHTK, unseen_B11T)
-            return x_BQD + self.feed_forward(self.norm_feed_forward(x_BQD))
+            return torch.add(x_BQD, self.feed_forward(self.norm_feed_forward(x_BQD)))
         x_BQD = self.norm_own(x_BQD)
         x_BQD = self.norm_frames(x_BQD + self.frames(self.frames.queries(x_BQD), frames_2BHTK, unseen_B11T))
-        return self.norm_feed_forward(x_BQD + self.feed_forward(x_BQD))
+        out_BQD: torch.Tensor = self.norm_feed_forward(x_BQD + self.feed_forward(x_BQD))
+        return out_BQD
 
 
 class AttentionDecoder(nn.Module):
@@ -220,7 +214,7 @@ class AttentionDecoder(nn.Module):
         heads, width = config.num_heads, config.hidden // config.num_heads
         return Memory(
             tuple(zeros(2, rows, heads, num_frames, width) for _ in layers),
-            self.embedding.weight.new_zeros(rows, 1, 1, num_frames),
+            self.embedding.weight.new_zeros(rows, 1, 1, aligned_size(num_frames))[..., :num_frames],
             tuple(zeros(2, rows, heads, num_places, width) for _ in layers),
         )
 
@@ -233,8 +227,9 @@ class AttentionDecoder(nn.Module):
         # Nothing that is no number may stay where later batches have their padding.
         states_BTD = frames.frames_BTD.nan_to_num(0.0, 0.0, 0.0)
         batch, num_frames, _ = states_BTD.shape
-        is_beyond_BT = torch.arange(num_frames, device=states_BTD.device) >= frames.lengths_B[:, None]
-        unseen_B11T = (is_beyond_BT.to(states_BTD.dtype) * _UNSEEN)[:, None, None]
+        places = torch.arange(aligned_size(num_frames), device=states_BTD.device)
+        is_beyond_BT = places >= frames.lengths_B[:, None]
+        unseen_B11T = (is_beyond_BT.to(states_BTD.dtype) * _UNSEEN)[:, None, None, :num_frames]
         if self.projection is not None:
             states_BTD = self.projection(states_BTD)
         for bridge in self.bridge:
@@ -252,12 +247,12 @@ class AttentionDecoder(nn.Module):
         `num_keys`: places that may hold tokens; at least the last of `at_Q` and one.
         """
         x_BQD = self.norm(self.embedding(tokens_BQ) + self.positions(at_Q))
-        is_later_QN = torch.arange(num_keys, device=at_Q.device) > at_Q[:, None]
-        later_QN = is_later_QN.to(x_BQD.dtype) * _UNSEEN
+        is_later_QN = torch.arange(aligned_size(num_keys), device=at_Q.device) > at_Q[:, None]
+        later_QN = (is_later_QN.to(x_BQD.dtype) * _UNSEEN)[:, :num_keys]
         for layer, own, frames in zip(self.layers, memory.own_L2BHNK, memory.frames_L2BHTK, strict=True):
             x_BQD = layer(x_BQD, at_Q, own, later_QN, frames, memory.unseen_B11T)
         last_BD = x_BQD[:, -1]
-        logits_BC = self.head(last_BD if self.final_norm is None else self.final_norm(last_BD))
+        logits_BC: torch.Tensor = self.head(last_BD if self.final_norm is None else self.final_norm(last_BD))
         return logits_BC[:, : self.num_labels]
 
 

@@ -14,10 +14,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from torch import nn
 
 from fastscribe.config import EncoderConfig, LocalAttention
+from fastscribe.model.dot_product_attention import attend
 from fastscribe.model.padding import Padding
 
 MASKED_SCORE = -10000.0
@@ -93,22 +93,23 @@ class RelPositionAttention(nn.Module):
             global_bias_BH1T = -scale * (u_HK[:, None] @ k_BHTK.transpose(2, 3)) if self.has_global else None
             window = positions.left, positions.right
             out_BHTK = attend_locally(q_u_BHTK, k_BHTK, v_BHTK, position_scores, padding, window, global_bias_BH1T)
-        return self.linear_out(out_BHTK.transpose(1, 2).flatten(2))
+        out_BTD: torch.Tensor = self.linear_out(out_BHTK.transpose(1, 2).flatten(2))
+        return out_BTD
 
     def _position_scores(self, q_BHTK: torch.Tensor, positions_HRK: torch.Tensor) -> torch.Tensor:
         """One product a head for all rows, since the positions are the same for each."""
         batch, heads, num_frames, width = q_BHTK.shape
         q_HBTK = q_BHTK.transpose(0, 1).reshape(heads, batch * num_frames, width)
         scores_HBTR = torch.bmm(q_HBTK, positions_HRK.transpose(1, 2))
-        return scores_HBTR.unflatten(1, (batch, num_frames)).transpose(0, 1)
+        return torch.unflatten(scores_HBTR, 1, (batch, num_frames)).transpose(0, 1)
 
     def _project(self, x_BTD: torch.Tensor) -> tuple[torch.Tensor, ...]:
         if self.linear_qkv is not None:
-            return self.linear_qkv(x_BTD).chunk(3, dim=-1)
+            return torch.chunk(self.linear_qkv(x_BTD), 3, dim=-1)
         return self.linear_q(x_BTD), self.linear_k(x_BTD), self.linear_v(x_BTD)
 
     def _heads(self, x_BTD: torch.Tensor) -> torch.Tensor:
-        return x_BTD.unflatten(-1, (self.num_heads, self.head_width)).transpose(1, 2)
+        return torch.unflatten(x_BTD, -1, (self.num_heads, self.head_width)).transpose(1, 2)
 
     def _positions(self, positions: Positions) -> torch.Tensor:
         """Projected positions [H, R, K]. They depend on no input, so inference keeps the longest table and slices it."""
@@ -122,16 +123,7 @@ class RelPositionAttention(nn.Module):
         return cached_HRK[:, left - positions.left : left - positions.left + rows]
 
     def _project_positions(self, positions_RD: torch.Tensor) -> torch.Tensor:
-        return self.linear_pos(positions_RD).unflatten(-1, (self.num_heads, self.head_width)).transpose(0, 1)
-
-
-def attend(q_BHTK: torch.Tensor, k_BHTK: torch.Tensor, v_BHTK: torch.Tensor, bias_BHTT: torch.Tensor) -> torch.Tensor:
-    """softmax(q k' / sqrt(K) + bias) v. In bf16 on a CPU torch's one operator takes 2 to 3 times as long as its parts."""
-    if q_BHTK.dtype != torch.bfloat16 or q_BHTK.device.type != "cpu":
-        return F.scaled_dot_product_attention(q_BHTK, k_BHTK, v_BHTK, attn_mask=bias_BHTT)
-    scale = 1.0 / math.sqrt(q_BHTK.shape[-1])
-    scores_BHTT = torch.matmul(q_BHTK * scale, k_BHTK.transpose(2, 3)).add_(bias_BHTT)
-    return torch.matmul(scores_BHTT.softmax(-1), v_BHTK)
+        return torch.unflatten(self.linear_pos(positions_RD), -1, (self.num_heads, self.head_width)).transpose(0, 1)
 
 
 def attend_locally(

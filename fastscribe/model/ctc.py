@@ -14,4 +14,5 @@ class CtcHead(nn.Module):
         self.output = nn.Linear(d_model, num_tokens)
 
     def forward(self, frames_BTD: torch.Tensor) -> torch.Tensor:
-        return self.output(frames_BTD)
+        logits_BTV: torch.Tensor = self.output(frames_BTD)
+        return logits_BTV

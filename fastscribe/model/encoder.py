@@ -2,7 +2,7 @@
 
 Layout is [B, T, D] throughout. Parameters have the unfused names that training and checkpoints use; `optimise_` turns a
 loaded encoder into its inference form: one matrix for q, k and v, BatchNorm folded into the depthwise convolution (in
-float32, before any cast), convolutions over channels-last memory. Attention has a file of its own.
+float32, before any cast), the subsampling's products as linear layers. Attention has a file of its own.
 
 Shapes: B batch, M mels, T frames (mel frames before subsampling, encoder frames after), D width, C subsampling channels,
 F mel bins left after subsampling.
@@ -19,7 +19,7 @@ from torch import nn
 
 from fastscribe.config import EncoderConfig
 from fastscribe.model.attention import Positions, RelPositionAttention
-from fastscribe.model.folding import fold_norm_
+from fastscribe.model.folding import fold_norm_, linear_of
 from fastscribe.model.padding import Padding
 from fastscribe.types import Features, Frames
 
@@ -62,6 +62,9 @@ class Subsampling(nn.Module):
 
     "striding" has full convolutions, "dw_striding" a full one and then depthwise-pointwise pairs. Every strided
     convolution sees zeros beyond a row's length, so that padding cannot leak into it.
+
+    The first convolution, which sees one channel, and the pointwise ones are matrix products over channels-last memory
+    ([B, T, F, C]): on a CPU they are packed as any other product, and on a GPU they need no plan from cuDNN.
     """
 
     def __init__(self, config: EncoderConfig) -> None:
@@ -74,10 +77,11 @@ class Subsampling(nn.Module):
             else:
                 depthwise = nn.Conv2d(channels, channels, 3, stride=2, padding=1, groups=channels)
                 convs = [depthwise, nn.Conv2d(channels, channels, 1)]
-            self.stages.append(nn.Sequential(*convs))
+            self.stages.append(nn.Sequential(*convs, nn.ReLU(inplace=True)))
+        self.window = 3  # frames and mel bins of the first convolution's windows; a GPU's have one more, without weight
         self.elements_per_frame = channels * halved(config.num_mels, 1) // 2  # of the first convolution's output
         self.out = nn.Linear(channels * halved(config.num_mels, num_stages), config.d_model)
-        self.channels_last = False
+        self.channels_last = False  # whether `out` reads channels innermost
 
     def forward(self, x_BTM: torch.Tensor, lengths_B: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """In halves, by rows and then by frames, where the first convolution's output would be too large."""
@@ -99,37 +103,74 @@ class Subsampling(nn.Module):
         return torch.cat([before_1TD, after_1TD[:, 1:]], dim=1), halved(lengths_B, len(self.stages))
 
     def _convolve(self, x_BTM: torch.Tensor, lengths_B: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        x_BCTF = x_BTM.unsqueeze(1)
-        if self.channels_last or self.training:
-            x_BCTF = x_BCTF.contiguous(memory_format=torch.channels_last)
+        x_BTFC = _windows(x_BTM, self.window)
         for index, stage in enumerate(self.stages):
             if index > 0:
-                x_BCTF = Padding.of(lengths_B, x_BCTF.shape[2]).filled(x_BCTF, 0.0, time_axis=2)
-            x_BCTF = F.relu(_trained(stage, x_BCTF) if self.training else stage(x_BCTF), inplace=True)
+                x_BTFC = _zero_beyond(x_BTFC, lengths_B)
+            for layer in stage.children():
+                x_BTFC = _applied(layer, x_BTFC)
             lengths_B = (lengths_B + 1) // 2
-        x_BTCF = x_BCTF.transpose(1, 2)
-        return self.out((x_BTCF.transpose(2, 3) if self.channels_last else x_BTCF).flatten(2)), lengths_B
+        return self.out((x_BTFC if self.channels_last else x_BTFC.transpose(2, 3)).flatten(2)), lengths_B
 
     def optimise_(self) -> None:
-        """Channels innermost makes the convolutions several times faster; the last layer's inputs are put in that order."""
+        """Makes products linear layers, gives a pointwise one the bias of the depthwise one before it, and puts the
+        last layer's inputs into the order that the convolutions leave them in."""
         self.channels_last = True
-        for conv in (module for module in self.stages.modules() if isinstance(module, nn.Conv2d)):
-            conv.weight = nn.Parameter(conv.weight.contiguous(memory_format=torch.channels_last), requires_grad=False)
-            channels = conv.out_channels
+        for index, stage in enumerate(self.stages.children()):
+            bias_C: torch.Tensor | None = None
+            for name, conv in list(stage.named_children()):
+                if not isinstance(conv, nn.Conv2d):
+                    continue
+                assert conv.bias is not None
+                channels = conv.out_channels
+                if index == 0 or conv.kernel_size == (1, 1):
+                    weight_CE, product_bias_C = conv.weight.flatten(1), conv.bias
+                    if bias_C is not None:
+                        product_bias_C = product_bias_C.float() + weight_CE.float() @ bias_C.float()
+                    setattr(stage, name, linear_of(weight_CE, product_bias_C))
+                    continue
+                weight = conv.weight.contiguous(memory_format=torch.channels_last)
+                conv.weight = nn.Parameter(weight, requires_grad=False)
+                if conv.groups > 1:
+                    bias_C, conv.bias = conv.bias, None
         weight_DCF = self.out.weight.unflatten(1, (channels, -1))
         self.out.weight = nn.Parameter(weight_DCF.transpose(1, 2).flatten(1), requires_grad=False)
 
 
-def _trained(stage: nn.Module, x_BCTF: torch.Tensor) -> torch.Tensor:
-    """A stage by operators whose backward pass is fast in channels-last memory; weights may have a dtype of their own."""
-    for conv in stage.children():
-        assert isinstance(conv, nn.Conv2d)
-        if conv.kernel_size == (1, 1):
-            x_BTFC = F.linear(x_BCTF.permute(0, 2, 3, 1), conv.weight.flatten(1), conv.bias)
-            x_BCTF = x_BTFC.permute(0, 3, 1, 2)
-        else:
-            x_BCTF = conv(x_BCTF.to(conv.weight.dtype)).to(x_BCTF.dtype)
-    return x_BCTF
+def _windows(x_BTM: torch.Tensor, size: int) -> torch.Tensor:
+    """[B, T, M] -> [B, T', M', size x size]: what each output of a 3x3 convolution sees, T' and M' half of T and M.
+
+    A `size` of 4 sees one frame and one mel bin more than it needs.
+    """
+    padded = F.pad(x_BTM, (1, size - 2, 1, size - 2))
+    return padded.unfold(1, size, 2).unfold(2, size, 2).flatten(3)
+
+
+def _applied(layer: nn.Module, x_BTFC: torch.Tensor) -> torch.Tensor:
+    """A stage's layer. A convolution whose window is all that comes in is a product; weights may have their own dtype."""
+    if not isinstance(layer, nn.Conv2d):
+        out_BTFC: torch.Tensor = layer(x_BTFC)
+        return out_BTFC
+    if layer.groups == 1 and layer.weight[0].numel() == x_BTFC.shape[3]:
+        return F.linear(x_BTFC, layer.weight.flatten(1), layer.bias)
+    out_BCTF: torch.Tensor = layer(x_BTFC.permute(0, 3, 1, 2).to(layer.weight.dtype))
+    return out_BCTF.permute(0, 2, 3, 1).to(x_BTFC.dtype)
+
+
+def _zero_beyond(x_BTFC: torch.Tensor, lengths_B: torch.Tensor) -> torch.Tensor:
+    """Zeroes the padding that the next convolution's real outputs see, in place where no gradient is wanted.
+
+    A window of three frames at a stride of two reaches one frame beyond a row's length, and only that frame is written:
+    on a GPU, which does not know the shortest length, all padding would be a pass over the whole tensor.
+    """
+    num_frames = x_BTFC.shape[1]
+    if x_BTFC.requires_grad:
+        return Padding.of(lengths_B, num_frames).filled(x_BTFC, 0.0, time_axis=1)
+    rows_B = torch.arange(len(lengths_B), device=lengths_B.device)
+    next_B = lengths_B.clamp(max=num_frames - 1)
+    is_real_B11 = (lengths_B >= num_frames)[:, None, None]  # a row without padding keeps its last frame
+    x_BTFC[rows_B, next_B] = torch.where(is_real_B11, x_BTFC[rows_B, next_B], 0.0)
+    return x_BTFC
 
 
 def halved(size: Size, times: int) -> Size:
@@ -176,7 +217,8 @@ class ConformerLayer(nn.Module):
         x_BTD = x_BTD + self.self_attn(self.norm_self_attn(x_BTD), padding, positions)
         x_BTD = x_BTD + self.conv(self.norm_conv(x_BTD), padding)
         x_BTD = torch.add(x_BTD, self.feed_forward2(self.norm_feed_forward2(x_BTD)), alpha=0.5)
-        return self.norm_out(x_BTD)
+        out_BTD: torch.Tensor = self.norm_out(x_BTD)
+        return out_BTD
 
 
 class FeedForward(nn.Module):
@@ -187,7 +229,8 @@ class FeedForward(nn.Module):
         self.linear2 = nn.Linear(config.ff_hidden, config.d_model, bias=config.use_bias)
 
     def forward(self, x_BTD: torch.Tensor) -> torch.Tensor:
-        return self.linear2(self.activation(self.linear1(x_BTD)))
+        out_BTD: torch.Tensor = self.linear2(self.activation(self.linear1(x_BTD)))
+        return out_BTD
 
 
 class ConvolutionModule(nn.Module):
@@ -212,12 +255,14 @@ class ConvolutionModule(nn.Module):
     def forward(self, x_BTD: torch.Tensor, padding: Padding) -> torch.Tensor:
         x_BTD = padding.filled(F.glu(self.pointwise1(x_BTD), dim=-1), 0.0, time_axis=1)
         x_BTD = self._depthwise(x_BTD)
-        return self.pointwise2(F.silu(self._normalise(x_BTD), inplace=not self.training))
+        out_BTD: torch.Tensor = self.pointwise2(F.silu(self._normalise(x_BTD), inplace=not self.training))
+        return out_BTD
 
     def _normalise(self, x_BTD: torch.Tensor) -> torch.Tensor:
         if isinstance(self.norm, nn.BatchNorm1d):
-            return self.norm(x_BTD.transpose(1, 2)).transpose(1, 2)
-        return self.norm(x_BTD)
+            return torch.transpose(self.norm(x_BTD.transpose(1, 2)), 1, 2)
+        normed_BTD: torch.Tensor = self.norm(x_BTD)
+        return normed_BTD
 
     def _depthwise(self, x_BTD: torch.Tensor) -> torch.Tensor:
         """As a 2-D convolution of height one, [B, T, D] is channels-last memory and needs no transposing copy."""

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from fastscribe.config import EncoderConfig, JasperConfig
+from fastscribe.cuda.fused_layers import conformer_for_gpu_
 from fastscribe.model.encoder import Encoder
-from fastscribe.model.fused import conformer_for_gpu_
 from fastscribe.model.jasper import JasperEncoder
 
 AnyEncoder = Encoder | JasperEncoder

@@ -1,4 +1,4 @@
-"""BatchNorm put into the convolution before it, as inference may. In float32, whatever dtype the weights are stored in."""
+"""Layers made of others for inference: a BatchNorm folded into the convolution before it, a linear layer of given weights."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ from torch import nn
 
 @torch.no_grad()
 def fold_norm_(conv: nn.Conv1d, norm: nn.BatchNorm1d) -> None:
-    """In eval mode a BatchNorm is a scale and a shift per channel; afterwards the convolution has them, and a bias."""
+    """In eval mode a BatchNorm is a scale and a shift per channel; afterwards the convolution has them, and a bias.
+
+    In float32, whatever dtype the weights are stored in.
+    """
     assert norm.running_var is not None and norm.running_mean is not None
     conv.float()
     norm.float()
@@ -16,3 +19,12 @@ def fold_norm_(conv: nn.Conv1d, norm: nn.BatchNorm1d) -> None:
     old_bias_D = conv.bias if conv.bias is not None else torch.zeros_like(scale_D)
     conv.weight = nn.Parameter(conv.weight * scale_D[:, None, None], requires_grad=False)
     conv.bias = nn.Parameter((old_bias_D - norm.running_mean) * scale_D + norm.bias, requires_grad=False)
+
+
+def linear_of(weight: torch.Tensor, bias: torch.Tensor | None = None) -> nn.Linear:
+    """A layer of these weights, [N, K] and [N], without copies of them."""
+    linear = nn.Linear(weight.shape[1], weight.shape[0], bias=bias is not None, device="meta")
+    linear.weight = nn.Parameter(weight, requires_grad=False)
+    if bias is not None:
+        linear.bias = nn.Parameter(bias, requires_grad=False)
+    return linear

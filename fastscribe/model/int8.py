@@ -48,7 +48,7 @@ class Int8Linear(nn.Module):
         y_RN = y_RN.mul_(scale_R1) if self.bias_N is None else torch.addcmul(self.bias_N, y_RN, scale_R1)
         if self.activation == "swish":
             F.silu(y_RN, inplace=True)
-        return y_RN.unflatten(0, x.shape[:-1])
+        return torch.unflatten(y_RN, 0, x.shape[:-1])
 
 
 def quantise_rows(x_RK: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -73,7 +73,7 @@ def int8_linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
     rows_RK, x_scale_R1 = quantise_rows(x.flatten(0, -2))
     weight_NK, weight_scale_N = quantise_weight(weight)
     y_RN = ((rows_RK.float() - _SHIFT) @ weight_NK.float().t()) * weight_scale_N * x_scale_R1.float()
-    return (y_RN if bias is None else y_RN + bias).unflatten(0, x.shape[:-1])
+    return torch.unflatten(y_RN if bias is None else y_RN + bias, 0, x.shape[:-1])
 
 
 @cache

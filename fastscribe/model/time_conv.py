@@ -9,6 +9,7 @@ Shapes: B batch, C channels in and out, T frames.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 
 import torch
@@ -62,7 +63,8 @@ class PackedTimeConv(nn.Module):
 
     def forward(self, x_BC1T: torch.Tensor) -> torch.Tensor:
         settings = (self.padding, self.stride, self.dilation, self.groups)
-        return torch.ops.mkldnn._convolution_pointwise(x_BC1T, self.weight, self.bias, *settings, "none", [], "")
+        convolve: Callable[..., torch.Tensor] = torch.ops.mkldnn._convolution_pointwise
+        return convolve(x_BC1T, self.weight, self.bias, *settings, "none", [], "")
 
 
 @cache

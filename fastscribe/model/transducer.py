@@ -62,7 +62,8 @@ class Joint(nn.Module):
 
     def forward(self, projected_encoder: torch.Tensor, projected_predictor: torch.Tensor) -> torch.Tensor:
         """Both [..., J] after their own projections -> logits [..., V+N]; hoisting the projections is the caller's gain."""
-        return self.output(self.activation(projected_encoder + projected_predictor))
+        logits: torch.Tensor = self.output(self.activation(projected_encoder + projected_predictor))
+        return logits
 
 
 class Transducer(nn.Module):

@@ -23,6 +23,19 @@ from zlib import crc32
 
 import numpy as np
 
+from fastscribe._system.safe_files import (
+    Barrier,
+    InTheWay,
+    discard_part,
+    is_cut_or_blank,
+    keep_beside,
+    open_append,
+    part_of,
+    remove,
+    status_of,
+    sync_folder,
+    write_part,
+)
 from fastscribe.audio.source import Source
 from fastscribe.config import OutputStyle
 from fastscribe.errors import UsageError
@@ -46,19 +59,6 @@ from fastscribe.resume.ledger import Expected, Ledger
 from fastscribe.resume.merge import merged_files
 from fastscribe.resume.shards import WHOLE, Shard
 from fastscribe.resume.tidy import finish_tidying, tidy
-from fastscribe.safe_files import (
-    Barrier,
-    InTheWay,
-    discard_part,
-    is_cut_or_blank,
-    keep_beside,
-    open_append,
-    part_of,
-    remove,
-    status_of,
-    sync_folder,
-    write_part,
-)
 from fastscribe.types import Failure, Transcript
 
 _CLEARING_S = 5.0  # how long another shard may take to clear a folder

@@ -9,6 +9,7 @@ from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
+from fastscribe._system.safe_files import status_of
 from fastscribe.audio.inputs import expand
 from fastscribe.audio.source import Source
 from fastscribe.errors import UsageError
@@ -16,7 +17,6 @@ from fastscribe.output.names import OutputNames
 from fastscribe.resume.entries import Earlier, Paths, in_the_way
 from fastscribe.resume.ledger import Ledger
 from fastscribe.resume.shards import Shard
-from fastscribe.safe_files import status_of
 from fastscribe.types import Failure
 
 RESERVED = {"json": "report"}  # report.json is the run's own, and so are its shards'

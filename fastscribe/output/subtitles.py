@@ -17,8 +17,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
 from typing import NamedTuple
 
-from fastscribe.config import SubtitleStyle
-from fastscribe.plain_text import (
+from fastscribe._system.text_layout import (
     CLAUSE_MARKS,
     CLOSERS,
     OPENERS,
@@ -28,6 +27,7 @@ from fastscribe.plain_text import (
     num_columns,
     split_word,
 )
+from fastscribe.config import SubtitleStyle
 from fastscribe.types import Transcript, Word
 
 DEFAULT_STYLE = SubtitleStyle()

@@ -13,9 +13,9 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from fastscribe._system.text_layout import clean_text
 from fastscribe.config import SubtitleStyle
 from fastscribe.output.subtitles import DEFAULT_STYLE, Cue, spoken_spans, to_cues
-from fastscribe.plain_text import clean_text
 from fastscribe.types import Failure, Segment, Token, Transcript, Word
 
 # Ours in manifest mode: what an input row holds under these names is a former run's, and would contradict this one's.

@@ -8,8 +8,8 @@ import stat
 from collections.abc import Callable
 from pathlib import Path
 
+from fastscribe._system.safe_files import InTheWay, discard_part, open_part, starts_with, write_atomic
 from fastscribe.errors import OutputError, UsageError
-from fastscribe.safe_files import InTheWay, discard_part, open_part, starts_with, write_atomic
 
 GENERATOR = '<meta name="generator" content="fastscribe">'
 _OURS = re.compile(rb"<!doctype html.*" + GENERATOR.encode(), re.DOTALL)

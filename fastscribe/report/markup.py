@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NewType
 
-from fastscribe.plain_text import escaped
+from fastscribe._system.text_layout import escaped
 from fastscribe.report.figures import column, number
 from fastscribe.report.files import GENERATOR
 

@@ -26,11 +26,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 from zlib import crc32
 
-from fastscribe.errors import OutputError
-from fastscribe.output.names import Rename
-from fastscribe.regular_file import open_regular
-from fastscribe.resume.entries import BLOCK_START, Entry, Paths, rename_line
-from fastscribe.safe_files import (
+from fastscribe._system.safe_files import (
     Barrier,
     InTheWay,
     check_regular,
@@ -42,6 +38,10 @@ from fastscribe.safe_files import (
     sync,
     sync_folder,
 )
+from fastscribe._system.safe_open import open_regular
+from fastscribe.errors import OutputError
+from fastscribe.output.names import Rename
+from fastscribe.resume.entries import BLOCK_START, Entry, Paths, rename_line
 
 _MOST_WAITING = 2048  # recordings, until `add` waits
 _MOST_BYTES = 1 << 26  # rows that wait, likewise

@@ -17,11 +17,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from fastscribe._system.safe_files import InTheWay, check_regular, is_regular, starts_with, status_of
+from fastscribe._system.safe_open import open_regular
 from fastscribe.config import OUTPUT_FORMATS
 from fastscribe.errors import UsageError
 from fastscribe.output.names import Rename, name_key
-from fastscribe.regular_file import open_regular
-from fastscribe.safe_files import InTheWay, check_regular, is_regular, starts_with, status_of
+from fastscribe.types import Int64Array, RecordArray, UInt64Array
 
 VERSION = 2
 FILE_FORMATS = tuple(format for format in OUTPUT_FORMATS if format != "jsonl")
@@ -190,7 +191,7 @@ class Earlier:
     and ours to replace, until `is_taken` says that this run has replaced or removed them.
     """
 
-    def __init__(self, entries: np.ndarray) -> None:
+    def __init__(self, entries: RecordArray) -> None:
         self.entries = entries
         self.is_met = np.zeros(len(entries), bool)  # that it is of one of this run's inputs
         self.is_replaced = np.zeros(len(entries), bool)  # that this run has done it again
@@ -220,7 +221,7 @@ class Earlier:
         return {format: size for format, size in sizes if size != NO_FILE}
 
 
-def _last_places(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _last_places(values: UInt64Array) -> tuple[UInt64Array, Int64Array]:
     """Each value once, in order, and the last place where it is."""
     order = np.argsort(values, kind="stable")
     ordered = values[order]
@@ -228,7 +229,7 @@ def _last_places(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return ordered[is_last], order[is_last]
 
 
-def _place_of(value: int, values: np.ndarray, places: np.ndarray) -> int | None:
+def _place_of(value: int, values: UInt64Array, places: Int64Array) -> int | None:
     at = int(np.searchsorted(values, np.uint64(value)))
     return int(places[at]) if at < len(values) and int(values[at]) == value else None
 
@@ -249,12 +250,12 @@ def read_header(path: Path) -> Mapping[str, Any]:
     return fingerprint
 
 
-def entries_of(path: Path) -> np.ndarray:
+def entries_of(path: Path) -> RecordArray:
     """All entries, with the names that their files have now."""
     return entries_and_names(path)[0]
 
 
-def entries_and_names(path: Path) -> tuple[np.ndarray, dict[int, str]]:
+def entries_and_names(path: Path) -> tuple[RecordArray, dict[int, str]]:
     """All entries, and the new names of those whose files were renamed, by place.
 
     Gathered in blocks: a million tuples at once would take ten times the memory.
@@ -279,7 +280,7 @@ def entries_and_names(path: Path) -> tuple[np.ndarray, dict[int, str]]:
     return entries, _apply(renames, entries["name"])
 
 
-def _apply(renames: Sequence[tuple[int, Rename]], names: np.ndarray) -> dict[int, str]:
+def _apply(renames: Sequence[tuple[int, Rename]], names: UInt64Array) -> dict[int, str]:
     """Give entries the names that their files have now. A rename comes with the number of entries before it."""
     olds = np.array([name_key(rename.old) for _, rename in renames], np.uint64)
     places = iter(np.flatnonzero(np.isin(names, olds)).tolist())
@@ -340,7 +341,7 @@ def parse_entry(line: bytes) -> Entry | None:
     return entry if in_range and max(key, state) < 1 << 64 and min(key, state) >= 0 else None
 
 
-def live_places(entries: np.ndarray) -> np.ndarray:
+def live_places(entries: RecordArray) -> Int64Array:
     """Of the lines that no later line has replaced, in order."""
     return np.sort(Earlier(entries).places)
 

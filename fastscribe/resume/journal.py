@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from fastscribe._system.safe_files import open_append, write_atomic
+from fastscribe._system.safe_open import open_regular
 from fastscribe.errors import UsageError
 from fastscribe.output.names import name_key
-from fastscribe.regular_file import open_regular
 from fastscribe.resume.commit import Appender, redo
 from fastscribe.resume.entries import (
     ENTRY,
@@ -23,7 +24,6 @@ from fastscribe.resume.entries import (
     read_header,
 )
 from fastscribe.resume.repair import repair, sound_entries
-from fastscribe.safe_files import open_append, write_atomic
 
 
 class Journal:

@@ -15,8 +15,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from fastscribe.audio.source import Source, relative_id
-from fastscribe.resume.journal import Earlier
-from fastscribe.resume.seen import Seen
+from fastscribe.resume.entries import Earlier
+from fastscribe.resume.key_set import Seen
 from fastscribe.resume.shards import WHOLE, Shard
 from fastscribe.types import Failure
 

@@ -16,11 +16,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from fastscribe.errors import UsageError
-from fastscribe.regular_file import read_regular
-from fastscribe.resume.entries import Paths, entries_of, in_the_way, is_row, live_places, read_header
-from fastscribe.resume.shards import Shard
-from fastscribe.safe_files import (
+from fastscribe._system.safe_files import (
     discard_part,
     is_regular,
     open_part,
@@ -31,6 +27,11 @@ from fastscribe.safe_files import (
     sync_path,
     write_part,
 )
+from fastscribe._system.safe_open import read_regular
+from fastscribe.errors import UsageError
+from fastscribe.resume.entries import Paths, entries_of, in_the_way, is_row, live_places, read_header
+from fastscribe.resume.shards import Shard
+from fastscribe.types import RecordArray
 
 _NEEDED = {"audio_s", "wall_s", "padded_frames", "real_frames", "gaps", "gap_s", "stage_s", "usd_per_hour"}
 _NEEDED |= {"recovered_words", "recovered_s"}
@@ -43,7 +44,7 @@ _JOURNAL = re.compile(r"journal\.shard-(\d+)-of-(\d+)\.jsonl", re.ASCII)
 class ShardResult:
     shard: Shard
     paths: Paths
-    entries: np.ndarray  # those that no later line has replaced
+    entries: RecordArray  # those that no later line has replaced
     report: Mapping[str, Any] | None  # None: not complete
 
 
@@ -238,4 +239,4 @@ def _usd(reports: Sequence[Mapping[str, Any]]) -> float | None:
     """None where a machine's price is not known."""
     if not reports or any(report["usd_per_hour"] is None for report in reports):
         return None
-    return sum(report["usd_per_hour"] * report["wall_s"] / 3600 for report in reports)
+    return sum(float(report["usd_per_hour"] * report["wall_s"]) / 3600 for report in reports)

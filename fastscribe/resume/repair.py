@@ -16,17 +16,18 @@ from typing import IO
 
 import numpy as np
 
+from fastscribe._system.safe_files import free_name, open_new, sync, write_atomic
 from fastscribe.errors import UsageError
 from fastscribe.output.names import Rename
 from fastscribe.resume.entries import NO_STATE, Paths, entries_of, first_line, is_row, read_lines, rename_line
 from fastscribe.resume.tidy import CHANGED
-from fastscribe.safe_files import free_name, open_new, sync, write_atomic
+from fastscribe.types import RecordArray
 
 _COPY_BYTES = 1 << 20
 _MOST_TORN = 1000  # rows at the end of a file that a power failure may have left empty
 
 
-def repair(paths: Paths) -> np.ndarray:
+def repair(paths: Paths) -> RecordArray:
     """Cuts journal and rows back to the last input that both have whole; returns the entries that stay.
 
     Entries without their row stay as owners of their files, which the run may replace, and match no input's state.
@@ -56,7 +57,7 @@ def _without_rows(journal: Path, num_kept: int) -> Iterator[bytes]:
         yield (line if num_kept >= 0 else line._replace(begin=0, end=0, state=NO_STATE)).line()
 
 
-def sound_entries(paths: Paths) -> tuple[np.ndarray, int]:
+def sound_entries(paths: Paths) -> tuple[RecordArray, int]:
     """All entries, and how many of the first have all that they stand for."""
     entries, rows_size = entries_of(paths.journal), _size(paths.rows)
     starts = np.concatenate(([0], np.maximum.accumulate(entries["end"])))[:-1]
@@ -68,7 +69,7 @@ def _size(path: Path) -> int:
     return path.stat().st_size if path.exists() else 0
 
 
-def _whole_rows(path: Path, entries: np.ndarray, num_kept: int) -> int:
+def _whole_rows(path: Path, entries: RecordArray, num_kept: int) -> int:
     """How many of the first entries have their row; a few at the end may have none, as power failures leave files."""
     if num_kept == 0 or entries["end"][num_kept - 1] == 0:
         return num_kept

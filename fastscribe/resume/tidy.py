@@ -11,14 +11,24 @@ from contextlib import nullcontext
 
 import numpy as np
 
+from fastscribe._system.safe_files import (
+    open_part,
+    part_of,
+    put_in_place,
+    remove,
+    status_of,
+    sync,
+    sync_folder,
+    write_atomic,
+)
 from fastscribe.errors import OutputError, UsageError
 from fastscribe.resume.entries import SWAP, Paths, entries_and_names, first_line, is_row, live_places, parse_entry
-from fastscribe.safe_files import open_part, part_of, put_in_place, remove, status_of, sync, sync_folder, write_atomic
+from fastscribe.types import BoolArray, Int64Array, RecordArray
 
 CHANGED = "was changed since the last run; use another folder, or --overwrite"
 
 
-def tidy(paths: Paths, ordered: bool, order: np.ndarray, is_dropped: np.ndarray) -> None:
+def tidy(paths: Paths, ordered: bool, order: Int64Array, is_dropped: BoolArray) -> None:
     """Drops rows that were replaced and, if `ordered`, sorts them by their inputs' order; nothing is written where all is well.
 
     The journal must be closed. `order` is that of its first lines' inputs, which may no longer be what the lines say;
@@ -48,7 +58,7 @@ def tidy(paths: Paths, ordered: bool, order: np.ndarray, is_dropped: np.ndarray)
         raise OutputError(str(paths.rows), error) from error
 
 
-def _write_parts(paths: Paths, entries: np.ndarray, places: np.ndarray, new_names: Mapping[int, str]) -> None:
+def _write_parts(paths: Paths, entries: RecordArray, places: Int64Array, new_names: Mapping[int, str]) -> None:
     starts = [len(first_line(paths.journal)), *entries["line_end"].tolist()]
     with (
         paths.rows.open("rb") if paths.rows.exists() else nullcontext() as rows,

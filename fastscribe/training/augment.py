@@ -17,8 +17,8 @@ import math
 import numpy as np
 import torch
 
-from fastscribe.device import small_to_device
-from fastscribe.resample import resample_rows
+from fastscribe.audio.resample import resample_rows
+from fastscribe.cuda.device import small_to_device
 from fastscribe.training.augment_config import PERCENT, AugmentConfig
 
 _PEAK = 0.99  # of full scale: what no augmented row goes beyond
@@ -108,9 +108,9 @@ def _rooms(
     tails_RL = _normal((len(decay_s), num_samples), device, generator)
     tails_RL *= torch.exp2(times_L * small_to_device(-math.log2(1000) / decay_s, device)[:, None])
     tails_RL[:, 0] = 0
-    rooms_RL = tails_RL * (small_to_device(tail_gains, device) / tails_RL.norm(dim=1))[:, None]
+    rooms_RL: torch.Tensor = tails_RL * (small_to_device(tail_gains, device) / tails_RL.norm(dim=1))[:, None]
     rooms_RL[:, 0] = 1
-    return rooms_RL / rooms_RL.norm(dim=1, keepdim=True)
+    return rooms_RL.div_(rooms_RL.norm(dim=1, keepdim=True))
 
 
 def add_babble(
@@ -149,7 +149,8 @@ def _coloured(slopes: torch.Tensor, num_samples: int, device: torch.device, gene
     spectrum_RN = torch.view_as_complex(_normal((len(slopes), size // 2 + 1, 2), device, generator))
     spectrum_RN *= bins_N.clamp(min=1) ** (-small_to_device(slopes, device)[:, None] / 2)
     spectrum_RN[:, 0] = 0
-    return torch.fft.irfft(spectrum_RN, size)[:, :num_samples]
+    noise_RS: torch.Tensor = torch.fft.irfft(spectrum_RN, size)[:, :num_samples]
+    return noise_RS
 
 
 def _mixed(

@@ -12,9 +12,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from fastscribe._system.safe_files import write_atomic
+from fastscribe._system.safe_open import read_regular
 from fastscribe.errors import OutputError, UsageError
-from fastscribe.regular_file import read_regular
-from fastscribe.safe_files import write_atomic
 from fastscribe.training.buckets import Bucket
 
 # True where a batch of so many rows, each as long and with as many tokens as the bucket allows, trains.

@@ -1,10 +1,10 @@
 """Text into tokens for training: cleaning, a vocabulary learnt from texts, and the encoder of any checkpoint's tokenizer.
 
-The way back, ids to text, is tokenizer.py's. A vocabulary is a SentencePiece model in the bytes that tokenizer.py reads
-and a checkpoint keeps (`Tokenizer.files`). Its only special piece is <unk>, which no training text may contain: a text
-is brought into the characters that the vocabulary has, and where that cannot be done without losing a letter or a
-digit, there are no tokens. All normalising happens here, none inside SentencePiece, so that what a model is trained
-on is what it can write.
+The way back, ids to text, is text/tokenizer.py's. A vocabulary is a SentencePiece model in the bytes that text/tokenizer.py
+reads and a checkpoint keeps (`Tokenizer.files`). Its only special piece is <unk>, which no training text may contain: a
+text is brought into the characters that the vocabulary has, and where that cannot be done without losing a letter or a
+digit, there are no tokens. All normalising happens here, none inside SentencePiece, so that what a model is trained on is
+what it can write.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal
 
 from fastscribe.errors import UsageError, first_line
-from fastscribe.tokenizer import WORD_MARK, Tokenizer, pieces_alone
+from fastscribe.text.tokenizer import WORD_MARK, Tokenizer, pieces_alone
 
 VocabularyKind = Literal["bpe", "unigram"]
 _QUOTES = {**dict.fromkeys("‘’‚‛`´′", "'"), **dict.fromkeys("“”„‟«»″", '"')}

@@ -14,12 +14,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
-Indices = np.ndarray  # of examples, [rows]
-Numbers = Sequence[float] | np.ndarray
+from fastscribe.types import Float64Array, Int64Array
+
+Indices: TypeAlias = Int64Array  # of examples, [rows]
+Numbers: TypeAlias = "Sequence[float] | Int64Array | Float64Array"
 _POOLED_STEPS = 4  # drawn and sorted together
 _MANY_STEPS = 4  # to a bucket, of which the last may be part empty
 _NEARLY_FEWEST = 1.1  # of the steps that an epoch needs
@@ -122,7 +124,7 @@ def _num_steps(
     return int(np.ceil(counts / (times * world_size * sizes)).sum())
 
 
-def _cuts(values: np.ndarray, weights: np.ndarray, parts: int) -> np.ndarray:
+def _cuts(values: Float64Array, weights: Float64Array, parts: int) -> Float64Array:
     """Upper ends of stretches of `values` that share `weights` equally, ascending, the largest value last."""
     order = np.argsort(values, kind="stable")
     shares = np.cumsum(weights[order])
@@ -130,7 +132,7 @@ def _cuts(values: np.ndarray, weights: np.ndarray, parts: int) -> np.ndarray:
     return np.unique(values[order][np.minimum(places, len(values) - 1)])
 
 
-def assign(durations_s: Numbers, tokens: Numbers, buckets: Sequence[Bucket]) -> np.ndarray:
+def assign(durations_s: Numbers, tokens: Numbers, buckets: Sequence[Bucket]) -> Int64Array:
     """Each example's bucket: the first that holds it. Raises ValueError where none does."""
     bounds = np.array(buckets, float)
     durations, counts = np.asarray(durations_s, float), np.asarray(tokens)
@@ -143,7 +145,7 @@ def assign(durations_s: Numbers, tokens: Numbers, buckets: Sequence[Bucket]) -> 
     return chosen
 
 
-def draw_speeds(num_examples: int, speeds: Sequence[float], epoch: int, seed: int) -> np.ndarray:
+def draw_speeds(num_examples: int, speeds: Sequence[float], epoch: int, seed: int) -> Float64Array:
     """The speed at which each example is played in this epoch.
 
     Drawn before the plan, so that an epoch is planned over the durations that result (duration / speed): drawn inside
@@ -181,7 +183,7 @@ def plan_epoch(
 
 
 def _merged(
-    counts: np.ndarray, buckets: Sequence[Bucket], batch_sizes: Sequence[int], world_size: int
+    counts: Int64Array, buckets: Sequence[Bucket], batch_sizes: Sequence[int], world_size: int
 ) -> list[tuple[list[int], int]]:
     """Buckets that are planned as one, at least `world_size` examples each, and the batch size that all of them allow.
 
@@ -206,7 +208,7 @@ def _common_size(group: list[int], buckets: Sequence[Bucket], batch_sizes: Seque
     return max(1, batch_sizes[last] * (buckets[last].max_tokens + 1) // (most_tokens + 1))
 
 
-def _steps(examples: Indices, durations_s: np.ndarray, batch_size: int, world_size: int) -> list[Indices]:
+def _steps(examples: Indices, durations_s: Float64Array, batch_size: int, world_size: int) -> list[Indices]:
     """A bucket's examples, which come in random order, for one step of all ranks each, longest first.
 
     Drawn by the pool of several steps and sorted there: steps are of like length within the bucket too, while who
@@ -224,7 +226,7 @@ def _steps(examples: Indices, durations_s: np.ndarray, batch_size: int, world_si
     return [step for pool in pools for step in _sorted(pool, durations_s)]
 
 
-def _sorted(pool: list[Indices], durations_s: np.ndarray) -> list[Indices]:
+def _sorted(pool: list[Indices], durations_s: Float64Array) -> list[Indices]:
     """Steps of the same sizes, with the pool's longest examples in the first."""
     examples = np.concatenate(pool)
     examples = examples[np.argsort(-durations_s[examples], kind="stable")]

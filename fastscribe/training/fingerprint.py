@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import torch
 
-from fastscribe.checkpoint import Checkpoint
+from fastscribe.checkpoint.reader import Checkpoint
 from fastscribe.training.manifest import Example
 from fastscribe.training.recipe import Recipe
 

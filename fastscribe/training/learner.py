@@ -15,15 +15,15 @@ import torch
 from torch import nn
 
 from fastscribe.config import ModelConfig
-from fastscribe.device import is_out_of_memory, small_to_device
-from fastscribe.features import LogMel
+from fastscribe.cuda.device import is_out_of_memory, small_to_device
+from fastscribe.model.features import LogMel
 from fastscribe.model.model import Model
 from fastscribe.training.augment import augment_samples, batch_generator, mask_features
 from fastscribe.training.augment_config import AugmentConfig
 from fastscribe.training.buckets import Indices
-from fastscribe.training.feed import Rows
+from fastscribe.training.dataloader import Rows
+from fastscribe.training.distributed import Ranks, data_parallel
 from fastscribe.training.network import Network, Targets, buffers_kept, loss_of
-from fastscribe.training.ranks import Ranks, data_parallel
 from fastscribe.training.recipe import Recipe
 from fastscribe.training.weights import Weights
 from fastscribe.types import Features

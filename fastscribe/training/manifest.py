@@ -18,13 +18,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
 
+from fastscribe._system.safe_open import read_regular
 from fastscribe.audio.folders import walk
 from fastscribe.audio.formats import CONTAINER_EXTENSIONS, is_audio_name
 from fastscribe.audio.manifest import BYTE_ORDER_MARK, parse_row, row_source
 from fastscribe.audio.probe import probe
 from fastscribe.audio.source import Source, system_problem
 from fastscribe.errors import AudioError, ManifestError, UsageError
-from fastscribe.regular_file import read_regular
 from fastscribe.training.bpe import clean_text
 
 # A text's ids, or None where the vocabulary cannot write it.

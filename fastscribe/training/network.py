@@ -149,7 +149,7 @@ def unroll(predictor: Predictor, labels_BU: torch.Tensor, blank_id: int) -> torc
     inputs_BU = torch.cat([start_B1, labels_BU], dim=1)
     embedded_BUH = F.embedding(inputs_BU, predictor.embedding.weight, padding_idx=blank_id)
     outputs_UBH, _ = predictor.lstm(embedded_BUH.transpose(0, 1))
-    return outputs_UBH.transpose(0, 1)
+    return torch.transpose(outputs_UBH, 0, 1)
 
 
 def ctc_loss(logits_BTV: torch.Tensor, lengths_B: torch.Tensor, targets: Targets, blank_id: int) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""Counts texts and makes the n-gram model that beam search heeds (language_model.py).
+"""Counts texts and makes the n-gram model that beam search heeds (text/language_model.py).
 
 Probabilities are Witten and Bell's (1991): after a context seen c times before t different tokens, a token seen n times has
 (n + t p) / (c + t), where p is its probability after the next shorter context. Of these, those stay that gain at least
@@ -13,7 +13,8 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from fastscribe.language_model import LEAST, Contexts, Ngrams
+from fastscribe.text.language_model import LEAST, Contexts, Ngrams
+from fastscribe.types import Float64Array, Int64Array
 
 Context = tuple[int, ...]
 
@@ -35,7 +36,7 @@ def counted(texts: Iterable[Sequence[int]], num_tokens: int, longest: int, least
     keys_M, tokens_M = keys_M[order_M][is_token_M], tokens_M[order_M][is_token_M]
     unigrams_V = (np.bincount(tokens_M, minlength=num_tokens) + 1.0) / (len(tokens_M) + num_tokens)
     kept: dict[Context, dict[int, float]] = {}
-    rows: dict[Context, np.ndarray] = {(): unigrams_V}
+    rows: dict[Context, Float64Array] = {(): unigrams_V}
     for length in range(1, longest + 1):
         found = _contexts(keys_M >> (bits * (longest - length)), bits, length, sign, least_gain)
         for context, begin, end in found:
@@ -50,7 +51,7 @@ def counted(texts: Iterable[Sequence[int]], num_tokens: int, longest: int, least
 
 
 def _contexts(
-    keys_M: np.ndarray, bits: int, length: int, sign: int, least_gain: float
+    keys_M: Int64Array, bits: int, length: int, sign: int, least_gain: float
 ) -> Iterable[tuple[Context, int, int]]:
     """Each context that is frequent enough to gain so much, and its places in the sorted array."""
     found, begins, counts = np.unique(keys_M, return_index=True, return_counts=True)
@@ -61,7 +62,7 @@ def _contexts(
             yield context, begin, begin + count
 
 
-def _own(counts_V: np.ndarray, shorter_V: np.ndarray, least_gain: float) -> dict[int, float]:
+def _own(counts_V: Int64Array, shorter_V: Float64Array, least_gain: float) -> dict[int, float]:
     different = np.count_nonzero(counts_V)
     share_V = (counts_V + different * shorter_V) / (counts_V.sum() + different)
     gain_V = counts_V * np.log(share_V / shorter_V)
@@ -70,7 +71,7 @@ def _own(counts_V: np.ndarray, shorter_V: np.ndarray, least_gain: float) -> dict
     return dict(zip(kept.tolist(), share_V[kept].tolist(), strict=True))
 
 
-def _row(context: Context, kept: dict[Context, dict[int, float]], rows: dict[Context, np.ndarray]) -> np.ndarray:
+def _row(context: Context, kept: dict[Context, dict[int, float]], rows: dict[Context, Float64Array]) -> Float64Array:
     """Probabilities [V] after a context, by what has been kept so far of contexts of that length or shorter."""
     if context in rows:
         return rows[context]
@@ -80,7 +81,7 @@ def _row(context: Context, kept: dict[Context, dict[int, float]], rows: dict[Con
         return shorter_V
     tokens = list(own)
     left, shorter_left = 1 - sum(own.values()), 1 - shorter_V[tokens].sum()
-    row_V = shorter_V * (max(left, LEAST) / max(shorter_left, LEAST))
+    row_V: Float64Array = shorter_V * (max(left, LEAST) / max(shorter_left, LEAST))
     row_V[tokens] = list(own.values())
     rows[context] = row_V
     return row_V

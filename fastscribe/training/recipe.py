@@ -23,14 +23,22 @@ from typing import Any, Literal
 
 import yaml
 
-from fastscribe.config import EncoderConfig, FeaturesConfig, JointConfig, ModelConfig, PredictorConfig
+from fastscribe._system.safe_open import read_regular
+from fastscribe.config import (
+    SUBSAMPLING_FACTORS,
+    ConvNorm,
+    EncoderConfig,
+    FeaturesConfig,
+    JointConfig,
+    ModelConfig,
+    PredictorConfig,
+)
 from fastscribe.errors import UsageError
-from fastscribe.regular_file import read_regular
 from fastscribe.training.augment_config import AugmentConfig
+from fastscribe.training.bpe import VocabularyKind
 from fastscribe.training.manifest import ExampleLimits, ManifestPart
 
 _MAX_BYTES = 1 << 20
-_SUBSAMPLING = (2, 4, 8, 16, 32)
 _MAX_DURATION = 1000  # frames
 _TUNING: dict[str, dict[str, Any]] = {  # the defaults where a run starts from a checkpoint: smaller steps, and fewer
     "optimiser": {"learning_rate": 1e-4, "warmup_steps": 200},
@@ -77,7 +85,7 @@ class ModelRecipe:
     """A new FastConformer transducer; nothing of this is asked for when a run starts from a checkpoint."""
 
     vocab_size: int = 256  # pieces of the vocabulary learnt from the training texts, <unk> among them
-    vocabulary: Literal["bpe", "unigram"] = "bpe"
+    vocabulary: VocabularyKind = "bpe"
     sample_rate: int = 16_000
     num_mels: int = 80
     num_layers: int = 16
@@ -85,7 +93,7 @@ class ModelRecipe:
     num_heads: int = 4
     ff_hidden: int | None = None  # None: four times d_model
     conv_kernel: int = 9
-    conv_norm: Literal["batch_norm", "layer_norm"] = "batch_norm"
+    conv_norm: ConvNorm = "batch_norm"
     use_bias: bool = False
     subsampling_factor: int = 8
     subsampling_channels: int = 128
@@ -103,7 +111,9 @@ class ModelRecipe:
         _check(self, lambda width: width % self.num_heads == 0, f"a multiple of {self.num_heads} num_heads", "d_model")
         _check(self, lambda width: width % 2 == 0, "an even number", "d_model")
         _check(self, lambda kernel: kernel % 2 == 1, "an odd number", "conv_kernel")
-        _check(self, lambda factor: factor in _SUBSAMPLING, f"one of {_SUBSAMPLING}", "subsampling_factor")
+        _check(
+            self, lambda factor: factor in SUBSAMPLING_FACTORS, f"one of {SUBSAMPLING_FACTORS}", "subsampling_factor"
+        )
         meant = f"a list that ascends from 0 or more to 1 or more, {_MAX_DURATION} at most"
         _check(self, _are_durations, meant, "durations")
         if not (self.transducer or self.ctc):

@@ -14,11 +14,7 @@ from typing import Any
 
 import torch
 
-from fastscribe.checkpoint import Checkpoint, native
-from fastscribe.checkpoint.model_folder import new_model, remove_model
-from fastscribe.errors import OutputError, UsageError
-from fastscribe.resume.folder_lock import FolderLock
-from fastscribe.safe_files import (
+from fastscribe._system.safe_files import (
     is_regular,
     open_append,
     part_of,
@@ -29,6 +25,11 @@ from fastscribe.safe_files import (
     sync_path,
     write_atomic,
 )
+from fastscribe.checkpoint import native
+from fastscribe.checkpoint.model_folder import new_model, remove_model
+from fastscribe.checkpoint.reader import Checkpoint
+from fastscribe.errors import OutputError, UsageError
+from fastscribe.resume.folder_lock import FolderLock
 from fastscribe.training.plot import is_plot
 
 FORMAT_VERSION = 3

@@ -21,10 +21,11 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from fastscribe.checkpoint import Checkpoint
-from fastscribe.device import launching
+from fastscribe._system.malloc_tuning import keep_freed_memory
+from fastscribe.checkpoint.reader import Checkpoint
+from fastscribe.config import DecoderName
+from fastscribe.cuda.device import launching
 from fastscribe.errors import UsageError, first_line
-from fastscribe.freed_memory import keep_freed_memory
 from fastscribe.model.model import Model, build_model
 from fastscribe.training.buckets import (
     Bucket,
@@ -37,19 +38,20 @@ from fastscribe.training.buckets import (
     padding_share,
     plan_epoch,
 )
-from fastscribe.training.feed import Feed, Rows
+from fastscribe.training.data import Material
+from fastscribe.training.dataloader import Feed, Rows
+from fastscribe.training.distributed import Ranks
 from fastscribe.training.fingerprint import fingerprint
 from fastscribe.training.learner import Learner, NoMemory, Place
 from fastscribe.training.log_window import LogWindow
 from fastscribe.training.manifest import Example
-from fastscribe.training.material import Material
 from fastscribe.training.network import new_model
 from fastscribe.training.plot import plot_log
-from fastscribe.training.ranks import Ranks
 from fastscribe.training.recipe import Recipe
 from fastscribe.training.state import RunFolder
 from fastscribe.training.validation import Validated, validate, with_weights
 from fastscribe.training.weights import Weights
+from fastscribe.types import Float64Array
 
 _LOG_STEPS = 10  # of which a line in the log is the mean
 _SMALL_BATCH_S = 120.0  # of audio: what a CPU takes at a time, and a GPU at least
@@ -159,13 +161,13 @@ class Trainer:
     def _batch_sizes(self) -> tuple[int, ...]:
         if self._batch_s is not None:
             return MemoryModel(self._batch_s).batch_sizes(self.buckets)
-        from fastscribe.training.memory_trial import searched_batch_sizes
+        from fastscribe.training.batch_size_probe import searched_batch_sizes
 
         shared_s = self._durations.sum() / (_LEAST_STEPS * self.ranks.count * self.recipe.batch.accumulate)
         enough = MemoryModel(max(shared_s, _SMALL_BATCH_S)).batch_sizes(self.buckets)
         return tuple(map(min, searched_batch_sizes(self), enough))
 
-    def plan(self, epoch: int) -> tuple[list[Indices], np.ndarray]:
+    def plan(self, epoch: int) -> tuple[list[Indices], Float64Array]:
         """This rank's batches, and the speed of each example."""
         speeds = draw_speeds(len(self.examples), self.augment.speeds, epoch, self.recipe.run.seed)
         batches = plan_epoch(
@@ -186,7 +188,7 @@ class Trainer:
         return math.ceil(self.epoch_batches / self.recipe.batch.accumulate) * self.recipe.run.epochs
 
     @cached_property
-    def _first_epoch(self) -> tuple[list[Indices], np.ndarray]:
+    def _first_epoch(self) -> tuple[list[Indices], Float64Array]:
         return self.plan(0)
 
     @property
@@ -314,7 +316,7 @@ class Trainer:
         done = self.progress.epoch + self.progress.batches_done / max(1, self.progress.batches)
         return done / self.recipe.run.epochs
 
-    def _batch(self, rows: Rows, speeds: np.ndarray) -> int:
+    def _batch(self, rows: Rows, speeds: Float64Array) -> int:
         """Forward and backward. Returns how many labels were learnt from: 0 where no row could be read."""
         tokens = [self.examples[index].tokens for index in rows.examples]
         place = Place(self.progress.epoch, self.progress.batches_done, self.ranks.rank)
@@ -355,9 +357,8 @@ class Trainer:
         if self.ranks.rank == 0:
             checkpoint = with_weights(self.material.checkpoint, self.weights.kept(), _KEPT_DTYPE)
             device, dtype = str(self.device), "fp32" if self.dtype == torch.float32 else "bf16"
-            decoder = (
-                "ctc" if self.learner.network.ctc_weight == 1 else None
-            )  # a transducer that learns nothing says nothing
+            # A transducer that learns nothing writes nothing.
+            decoder: DecoderName | None = "ctc" if self.learner.network.ctc_weight == 1 else None
             if self.device.type == "cuda":
                 torch.cuda.empty_cache()  # training's blocks are of no use to it
             validated = validate(checkpoint, self.material.validation, self._validation_feed, device, dtype, decoder)

@@ -11,12 +11,12 @@ from typing import Any
 
 import torch
 
-from fastscribe.checkpoint import Checkpoint
-from fastscribe.config import Options
+from fastscribe.checkpoint.reader import Checkpoint
+from fastscribe.config import DecoderName, Options
 from fastscribe.errors import UsageError
 from fastscribe.evaluation.scores import Pair, evaluate, normalizer
-from fastscribe.recognizer import Recognizer
-from fastscribe.training.feed import Feed
+from fastscribe.pipeline.recognizer import Recognizer
+from fastscribe.training.dataloader import Feed
 from fastscribe.training.manifest import Example
 from fastscribe.types import Batch
 
@@ -38,10 +38,15 @@ class Validated:
 
 
 def validate(
-    checkpoint: Checkpoint, examples: Sequence[Example], feed: Feed, device: str, dtype: str, decoder: str | None = None
+    checkpoint: Checkpoint,
+    examples: Sequence[Example],
+    feed: Feed,
+    device: str,
+    dtype: str,
+    decoder: DecoderName | None = None,
 ) -> Validated:
     """Raises UsageError for what the model cannot be used with, and where no recording can be read."""
-    options = Options(decoder=decoder)  # type: ignore[arg-type]
+    options = Options(decoder=decoder)
     recognizer = Recognizer.build(checkpoint, device, dtype, options, say=lambda line: None)
     tokenizer = checkpoint.tokenizer
     order = sorted(range(len(examples)), key=lambda index: -examples[index].duration_s)

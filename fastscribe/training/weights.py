@@ -8,7 +8,7 @@ frames. The average of the weights over the last steps (Polyak and Juditsky 1992
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -139,7 +139,7 @@ class Weights:
         }
 
     @torch.no_grad()
-    def restore(self, state: dict) -> None:
+    def restore(self, state: Mapping[str, Any]) -> None:
         """The inverse of state(), into a model of the same kind."""
         self.num_steps = state["num_steps"]
         for name, master in self.masters.items():

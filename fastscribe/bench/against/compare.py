@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import fastscribe
+from fastscribe._system.processors import usable_processors
 from fastscribe.bench.against import turns
 from fastscribe.bench.against.peers import Peer
 from fastscribe.bench.against.process import Worker
 from fastscribe.bench.against.recordings import Recording, gather
-from fastscribe.processors import usable_processors
 
 _PACKAGES = ("fastscribe", "torch", "numpy")
 _STATISTIC = (

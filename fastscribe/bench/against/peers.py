@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 from fastscribe.errors import UsageError
 
@@ -23,9 +24,12 @@ raise SystemExit(0 if found else {missing})
 _LONGEST_LOOK_S = 120.0  # at what a Python has installed; importing the parents of a package may take long
 
 
+PeerName = Literal["nemo", "transformers", "faster-whisper", "onnx-asr"]
+
+
 @dataclass(frozen=True)
 class Peer:
-    name: str
+    name: PeerName
     module: str  # found where it is installed
     install: str  # what pip is given
     packages: tuple[str, ...]  # whose versions matter
@@ -49,7 +53,7 @@ def _is_huggingface(path: Path) -> bool:
 
 
 _BATCHES = {"cpu": (1, 4, 8, 16), "cuda": (32, 64, 128, 256)}
-PEERS = {
+PEERS: dict[str, Peer] = {
     peer.name: peer
     for peer in (
         Peer(

@@ -74,7 +74,8 @@ class Worker:
             lines = self.said().strip().splitlines()
             last = lines[-1].strip()[:300] if lines else "no word"
             raise SideFailed(self.side, f"its process ended with code {code}: {last}", self.said())
-        return json.loads(line)
+        answer: dict[str, Any] = json.loads(line)
+        return answer
 
     @contextmanager
     def _watched(self) -> Iterator[None]:

@@ -49,12 +49,13 @@ class Case:
         if "error" in found:
             self.error = found["error"]
             return None
+        wall_s: float = found["wall_s"]
         if counts:
-            self.wall_s.append(found["wall_s"])
+            self.wall_s.append(wall_s)
             self.cpu_s.append(found["cpu_s"])
             self.texts = found["texts"]
             self.batch_frames = found.get("batch_frames")
-        return found["wall_s"]
+        return wall_s
 
     def row(self, audio_s: float) -> dict[str, Any]:
         key = {"side": self.side.side, "dtype": self.side.info["dtype"], "batch_size": self.batch_size}

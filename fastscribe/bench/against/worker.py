@@ -30,7 +30,7 @@ if __name__ == "__main__":
 def serve() -> None:
     replies = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
-    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # a TextIOWrapper
     settings = json.loads(sys.stdin.readline())
     start = time.perf_counter()
     transcribe, about = LOADERS[settings["side"]](settings)

@@ -8,8 +8,8 @@ from typing import Any
 
 from fastscribe.cli.app import find_model
 from fastscribe.cli.bench.common import numbers, result
+from fastscribe.cli.terminal import show, show_table
 from fastscribe.errors import UsageError
-from fastscribe.terminal import show, show_table
 
 PEER_PYTHON_HELP = "Python of the environment that has the peer. Default: the one that runs this."
 PEER_MODEL_HELP = "The peer's own model, where it is not --model. faster-whisper and onnx-asr need one."
@@ -35,7 +35,7 @@ def run(
     from fastscribe.bench.against.compare import Comparison, compare
     from fastscribe.bench.against.process import SideFailed
     from fastscribe.bench.model_name import model_name
-    from fastscribe.recognizer import choose_device
+    from fastscribe.pipeline.recognizer import choose_device
 
     other = peers.find(peer)
     if not inputs:

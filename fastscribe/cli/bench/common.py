@@ -9,7 +9,6 @@ import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,9 +17,9 @@ from typer.core import TyperGroup
 
 from fastscribe.cli.app import ReportHtml as ReportHtml
 from fastscribe.cli.app import app, option
+from fastscribe.cli.terminal import say, without_mp3_chatter
 from fastscribe.errors import OutputError, UsageError
 from fastscribe.report.files import check_place, write_page
-from fastscribe.terminal import say, without_mp3_chatter
 
 if TYPE_CHECKING:
     import torch
@@ -60,11 +59,6 @@ def _is_result(path: Path) -> bool:
 
 
 JsonFile = Annotated[Path | None, option("--json", callback=_usable_json, help="Store the result in this file too.")]
-
-
-class BenchDtype(str, Enum):
-    fp32 = "fp32"
-    bf16 = "bf16"
 
 
 def numbers(text: str) -> list[int]:

@@ -12,8 +12,8 @@ import typer
 
 from fastscribe.bench.document import not_measured
 from fastscribe.cli.bench.common import JsonFile, ReportHtml, bench, check_places, leave
-from fastscribe.prices import MOST_USD
-from fastscribe.terminal import show
+from fastscribe.cli.terminal import show
+from fastscribe.report.prices import MOST_USD
 
 _HEADER = (
     "   USD/1,000 h  USD/1,000,000 h  x cheapest      RTFx    USD/h  kWh/1,000 h  "

@@ -7,8 +7,9 @@ from typing import Annotated, Any
 
 from fastscribe.cli.app import option
 from fastscribe.cli.bench.common import DEVICE_HELP, JsonFile, ReportHtml, bench, check_places, numbers, result
-from fastscribe.cli.bench.subject import MODEL_OPTION_HELP, RANDOM_HELP, SpeedDtype, load, subject
-from fastscribe.terminal import say, show
+from fastscribe.cli.bench.subject import MODEL_OPTION_HELP, RANDOM_HELP, load, subject
+from fastscribe.cli.terminal import say, show
+from fastscribe.config import DtypeChoice
 
 _BATCH_SIZES = {"cpu": "1,4,16", "cuda": "1,8,32,128,256"}
 _QUICK_BATCH_SIZES, _QUICK_S = "1,4", 1.0
@@ -32,9 +33,7 @@ def decoder(
         str | None, option("--batch-sizes", help="Recordings a batch, by commas. Default: 1,4,16; on a GPU up to 256.")
     ] = None,
     duration_s: Annotated[float, option("--duration-s", min=0.1, help="Seconds a recording.")] = 8.0,
-    dtype: Annotated[SpeedDtype, option("--dtype", help="auto, fp32 or bf16; also the encoder's int8 or fp8.")] = (
-        SpeedDtype.auto
-    ),
+    dtype: Annotated[DtypeChoice, option("--dtype", help="int8 and fp8 hold for the encoder alone.")] = ("auto"),
     max_seconds: Annotated[float, option("--max-seconds", min=0.1, help="For greedy, each batch size.")] = 10.0,
     quick: Annotated[bool, option("--quick", help="Batches of 1 and 4, and 1 s for greedy.")] = False,
     device: Annotated[str, option("--device", help=DEVICE_HELP)] = "auto",
@@ -44,11 +43,11 @@ def decoder(
     """Greedy loop, label-looping and its CUDA graphs: steps, microseconds a step, share of the encoder's and its own time."""
     check_places(json_file, report_html)
     sizes = numbers(batch_sizes) if batch_sizes else None
-    chosen = subject(model, random, device, [dtype.value])
+    chosen = subject(model, random, device, [dtype])
     from fastscribe.bench import decode_loops
 
     sizes = sizes or numbers(_QUICK_BATCH_SIZES if quick else _BATCH_SIZES[chosen.device.type])
-    transcriber = load(chosen, dtype.value)
+    transcriber = load(chosen, dtype)
     recognizer = transcriber.recognizer
     if random is None:
         say(

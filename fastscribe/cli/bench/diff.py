@@ -12,8 +12,8 @@ import typer
 from fastscribe.bench.document import not_measured
 from fastscribe.cli.app import option
 from fastscribe.cli.bench.common import JsonFile, ReportHtml, bench, check_places, leave
+from fastscribe.cli.terminal import show
 from fastscribe.errors import UsageError
-from fastscribe.terminal import show
 
 if TYPE_CHECKING:
     from fastscribe.bench.diff import Change, Diff

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 import typer
 
-from fastscribe.cli.app import option
+from fastscribe.cli.app import option, repeated_choice
 from fastscribe.cli.bench.common import DEVICE_HELP, JsonFile, ReportHtml, bench, check_places, numbers, result
-from fastscribe.cli.bench.subject import BEAM_HELP, MODEL_OPTION_HELP, RANDOM_HELP, SpeedDtype, load, subject
+from fastscribe.cli.bench.subject import BEAM_HELP, MODEL_OPTION_HELP, RANDOM_HELP, load, subject
+from fastscribe.cli.terminal import show
+from fastscribe.config import DtypeChoice, FloatDtypeName
 from fastscribe.errors import UsageError
-from fastscribe.terminal import show
 
 _ITERATIONS, _QUICK_ITERATIONS = 500, 20
 _QUICK_S = 2.0
@@ -30,8 +31,12 @@ def latency(
     batch_sizes: Annotated[str, option("--batch-sizes", help="Recordings a batch, by commas.")] = "1,2,4,8,16",
     durations_s: Annotated[str, option("--durations-s", help="Seconds a recording, by commas.")] = "2.0,7.0,16.7",
     dtype: Annotated[
-        list[SpeedDtype] | None,
-        option("--dtype", help="One or two of fp32, bf16, int8, fp8, auto; repeat. Default: fp32, then bf16."),
+        list[str] | None,
+        repeated_choice(
+            "--dtype",
+            among=get_args(DtypeChoice),
+            help="One, or repeat for two. Default: fp32, then bf16.",
+        ),
     ] = None,
     iterations: Annotated[
         int | None, option("--iterations", min=1, help="Batches a case. Default: 500; with --quick 20.")
@@ -48,7 +53,7 @@ def latency(
     """Latency of a batch, average and percentiles, by batch size and duration, in two dtypes side by side."""
     check_places(json_file, report_html)
     sizes, lengths_s = numbers(batch_sizes), _seconds(durations_s)
-    dtypes = list(dict.fromkeys(one.value for one in dtype or (SpeedDtype.fp32, SpeedDtype.bf16)))
+    dtypes = list(dict.fromkeys(dtype or get_args(FloatDtypeName)))
     if len(dtypes) > 2:
         raise typer.BadParameter("--dtype: one or two, which stand side by side")
     chosen = subject(model, random, device, dtypes, beam)

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fastscribe.cli.app import MODEL_HELP, find_model, option
-from fastscribe.cli.bench.common import DEVICE_HELP, BenchDtype, JsonFile, ReportHtml, bench, check_places, result
+from fastscribe.cli.bench.common import DEVICE_HELP, JsonFile, ReportHtml, bench, check_places, result
+from fastscribe.cli.terminal import say, show
+from fastscribe.config import FloatDtypeName
 from fastscribe.errors import UsageError
-from fastscribe.terminal import say, show
 
 if TYPE_CHECKING:
     from fastscribe.bench.leaderboard import Result
-    from fastscribe.run import Transcriber
+    from fastscribe.transcriber import Transcriber
 
 DIFFERENCES = (
     "the normaliser is whisper-normalizer's English one; the board's copy of it also joins dotted initials (u.s. -> us), "
@@ -51,7 +52,7 @@ def leaderboard(
     batch_size: Annotated[
         int | None, option("--batch-size", min=1, help="Files a batch. Default: as many as pay; the board has 128.")
     ] = None,
-    dtype: Annotated[BenchDtype, option("--dtype", help="bf16, as the board has it, or fp32.")] = BenchDtype.bf16,
+    dtype: Annotated[FloatDtypeName, option("--dtype", help="The board's is bf16.")] = "bf16",
     device: Annotated[str, option("--device", help=DEVICE_HELP)] = "auto",
     model_id: Annotated[
         str | None, option("--model-id", help="The model's name in the result files. Default: from --model.")
@@ -62,10 +63,10 @@ def leaderboard(
     json_file: JsonFile = None,
     report_html: ReportHtml = None,
 ) -> None:
+    from fastscribe._system.openmp import wait_politely
     from fastscribe.bench import leaderboard as board
     from fastscribe.bench.model_name import about, model_name
     from fastscribe.config import Options
-    from fastscribe.openmp import wait_politely
 
     board.check_packages()
     check_places(json_file, report_html, manifests)
@@ -73,10 +74,10 @@ def leaderboard(
     if twice:
         raise UsageError(f"{twice[0]}: two manifests of this name, which is a dataset's")
     wait_politely()
-    from fastscribe.run import Transcriber
+    from fastscribe.transcriber import Transcriber
 
     path = find_model(model)
-    transcriber = Transcriber.load(path, device, dtype.value, Options(batch_size=batch_size))
+    transcriber = Transcriber.load(path, device, dtype, Options(batch_size=batch_size))
     name = model_id or model_name(model, path)
     case = {"dtype": transcriber.recognizer.dtype, "batch_size": batch_size}
     with result("leaderboard", transcriber.recognizer.device, board.CASE_KEYS, json_file, report_html) as found:

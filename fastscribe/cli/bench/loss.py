@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from enum import Enum
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
-from fastscribe.cli.app import option
+from fastscribe.cli.app import option, repeated_choice
 from fastscribe.cli.bench.common import DEVICE_HELP, JsonFile, ReportHtml, bench, check_places, numbers, result
+from fastscribe.cli.terminal import show
+from fastscribe.config import LossDtypeName
 from fastscribe.errors import OutputError, UsageError
 from fastscribe.report.files import check_place
-from fastscribe.terminal import show
 from fastscribe.training.plot import is_plot
 
 _BATCH_SIZES = {"cpu": [1, 4], "cuda": [8, 32, 64]}
@@ -27,19 +27,14 @@ def _usable_png(path: Path | None) -> Path | None:
     return None if path is None else check_place("--plot", path, is_plot, "PNG of fastscribe's")
 
 
-class LossDtype(str, Enum):
-    fp32 = "fp32"
-    bf16 = "bf16"
-    fp16 = "fp16"
-
-
 @bench.command(epilog="Example: fastscribe bench loss --batch-sizes 1,8 --json loss.json --plot loss.png")
 def loss(
     batch_sizes: Annotated[
         str | None, option("--batch-sizes", help="Utterances, by commas. Default: 1,4; on a GPU 8,32,64.")
     ] = None,
     dtype: Annotated[
-        list[LossDtype] | None, option("--dtype", help="fp32, bf16 or fp16; repeat. Default: all.")
+        list[str] | None,
+        repeated_choice("--dtype", among=get_args(LossDtypeName), help="Repeat for several. Default: all."),
     ] = None,
     device: Annotated[str, option("--device", help=DEVICE_HELP)] = "auto",
     quick: Annotated[
@@ -66,7 +61,7 @@ def loss(
     if plot is not None and find_spec("matplotlib") is None:
         raise UsageError("--plot needs matplotlib: pip install 'fastscribe[plots]'")
     from fastscribe.bench import loss as measuring
-    from fastscribe.recognizer import choose_device
+    from fastscribe.pipeline.recognizer import choose_device
     from fastscribe.training.loss.logits import compiled_for
 
     at = choose_device(device)
@@ -74,7 +69,8 @@ def loss(
     if check is not None:
         check()
     sizes = numbers(batch_sizes) if batch_sizes else _BATCH_SIZES[at.type]
-    dtypes, most_s = [one.value for one in dtype or LossDtype], max_seconds or (_QUICK_S if quick else _MOST_S)
+    dtypes = [name for name in get_args(LossDtypeName) if not dtype or name in dtype]
+    most_s = max_seconds or (_QUICK_S if quick else _MOST_S)
     others = measuring.libraries()
     usable = [name for name, problem in others.items() if problem is None]
     for name, problem in others.items():

@@ -2,40 +2,34 @@
 
 from __future__ import annotations
 
-from enum import Enum
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import typer
 
 from fastscribe.cli.app import MODEL_HELP, find_model
+from fastscribe.cli.terminal import say
 from fastscribe.errors import UsageError
-from fastscribe.terminal import say
 
 if TYPE_CHECKING:
     from fastscribe.bench.speed import Subject
     from fastscribe.config import ModelConfig
-    from fastscribe.run import Transcriber
+    from fastscribe.transcriber import Transcriber
 
 MODEL_OPTION_HELP = f"{MODEL_HELP} Default: the one that comes with it."
 BEAM_HELP = "Hypotheses that an RNN-T or TDT model keeps in view, as for transcribe."
 RANDOM_HELP = "A published model's shape by its name, with random weights made here, in place of --model."
 
 
-class SpeedDtype(str, Enum):
-    auto = "auto"
-    fp32 = "fp32"
-    bf16 = "bf16"
-    int8 = "int8"
-    fp8 = "fp8"
-
-
-def subject(model: str | None, random: str | None, device: str, dtypes: list[str], beam: int | None = None) -> Subject:
+def subject(
+    model: str | None, random: str | None, device: str, dtypes: Sequence[str], beam: int | None = None
+) -> Subject:
     """Raises what a model, device or dtype that cannot be had raises, before anything is made."""
-    from fastscribe.bench.kept_model import kept_model
+    from fastscribe.bench.model_cache import kept_model
     from fastscribe.bench.model_name import model_name
     from fastscribe.bench.speed import Subject
     from fastscribe.config import Options
-    from fastscribe.recognizer import choose_device, choose_dtype
+    from fastscribe.pipeline.recognizer import choose_device, choose_dtype
 
     _check(model, random)
     at = choose_device(device)
@@ -52,7 +46,7 @@ def shape(model: str | None, random: str | None) -> tuple[str, ModelConfig]:
     """What the model that was asked for is called, and its configuration; nothing is made. Raises as subject does."""
     from fastscribe.bench.model_name import model_name
     from fastscribe.bench.shapes import SHAPES
-    from fastscribe.checkpoint import read_checkpoint
+    from fastscribe.checkpoint.reader import read_checkpoint
 
     _check(model, random)
     if random is not None:
@@ -72,7 +66,7 @@ def _check(model: str | None, random: str | None) -> None:
 
 def load(chosen: Subject, dtype: str) -> Transcriber:
     """Raises UsageError where it does not fit in memory."""
-    from fastscribe.device import is_out_of_memory
+    from fastscribe.cuda.device import is_out_of_memory
 
     try:
         return chosen.load(dtype)

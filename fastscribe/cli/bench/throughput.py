@@ -5,24 +5,25 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 import typer
 
-from fastscribe.cli.app import option
+from fastscribe.bench.against.peers import PeerName
+from fastscribe.cli.app import option, repeated_choice
 from fastscribe.cli.bench.against import PEER_BATCH_SIZES_HELP, PEER_MODEL_HELP, PEER_PYTHON_HELP
 from fastscribe.cli.bench.common import DEVICE_HELP, JsonFile, ReportHtml, bench, check_places, result
-from fastscribe.cli.bench.subject import BEAM_HELP, MODEL_OPTION_HELP, RANDOM_HELP, SpeedDtype, load, subject
+from fastscribe.cli.bench.subject import BEAM_HELP, MODEL_OPTION_HELP, RANDOM_HELP, load, subject
+from fastscribe.cli.terminal import say, show
+from fastscribe.config import DtypeChoice
 from fastscribe.errors import UsageError
-from fastscribe.prices import MOST_USD
-from fastscribe.terminal import say, show
+from fastscribe.report.prices import MOST_USD
 
 if TYPE_CHECKING:
     from fastscribe.bench.reach import Reach
     from fastscribe.bench.speed import Measurement, Recordings, Subject
-    from fastscribe.run import Transcriber
+    from fastscribe.transcriber import Transcriber
 
 _PASSES, _QUICK_PASSES = 5, 3
 _SECONDS, _QUICK_SECONDS = 90.0, 10.0  # of passes, when it is left to us how much audio there is
@@ -38,13 +39,6 @@ _NOT_WITH_PEER = ("random", "beam", "batch_frames", "clips", "quick", "price_per
 _ONLY_WITH_PEER = ("peer_python", "peer_model", "peer_batch_sizes")
 
 Frames = int | Literal["auto"]
-
-
-class Peer(str, Enum):
-    nemo = "nemo"
-    transformers = "transformers"
-    faster_whisper = "faster-whisper"
-    onnx_asr = "onnx-asr"
 
 
 @dataclass(frozen=True)
@@ -84,7 +78,8 @@ def throughput(
         ),
     ] = None,
     dtype: Annotated[
-        list[SpeedDtype] | None, option("--dtype", help="auto, fp32, bf16, int8 or fp8; repeat. Default: auto.")
+        list[str] | None,
+        repeated_choice("--dtype", among=get_args(DtypeChoice), help="Repeat for several. Default: auto."),
     ] = None,
     device: Annotated[str, option("--device", help=DEVICE_HELP)] = "auto",
     clips: Annotated[
@@ -105,7 +100,7 @@ def throughput(
         ),
     ] = None,
     against: Annotated[
-        Peer | None, option("--against", help="Run this one too, in turns over the same files, and compare.")
+        PeerName | None, option("--against", help="Run this one too, in turns over the same files, and compare.")
     ] = None,
     peer_python: Annotated[Path | None, option("--peer-python", help=PEER_PYTHON_HELP)] = None,
     peer_model: Annotated[str | None, option("--peer-model", help=PEER_MODEL_HELP)] = None,
@@ -114,14 +109,14 @@ def throughput(
     report_html: ReportHtml = None,
 ) -> None:
     """RTFx from memory and from files by batch budget, beside what the machine could reach; memory and cost."""
-    dtypes = tuple(dict.fromkeys(one.value for one in dtype or [SpeedDtype.auto]))
+    dtypes = tuple(dict.fromkeys(dtype or ["auto"]))
     _refuse_what_would_be_dropped(context, against, dtypes)
     check_places(json_file, report_html, inputs or ())
     if against is not None:
         from fastscribe.cli.bench.against import run
 
         theirs = (peer_python, passes or _PASSES, json_file, report_html, peer_model, peer_batch_sizes)
-        run(against.value, inputs or (), model, device, dtypes[0] if dtype else None, *theirs)
+        run(against, inputs or (), model, device, dtypes[0] if dtype else None, *theirs)
         return
     passes = passes or (_QUICK_PASSES if quick else _PASSES)
     asked = _Asked(tuple(inputs or ()), dtypes, _budgets(batch_frames, quick), clips, passes, quick, price_per_hour)
@@ -133,7 +128,7 @@ def throughput(
         _measure(chosen, asked, Path(folder), found)
 
 
-def _refuse_what_would_be_dropped(context: typer.Context, peer: Peer | None, dtypes: Sequence[str]) -> None:
+def _refuse_what_would_be_dropped(context: typer.Context, peer: PeerName | None, dtypes: Sequence[str]) -> None:
     """Raises UsageError for options that the command line has and the measurement it asks for would not read. What the
     environment has is for any command."""
     for name in _ONLY_WITH_PEER if peer is None else _NOT_WITH_PEER:

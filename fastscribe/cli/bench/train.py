@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, get_args
 
-from fastscribe.cli.app import MODEL_HELP, option
+from fastscribe.cli.app import MODEL_HELP, option, repeated_choice
 from fastscribe.cli.bench.common import (
     DEVICE_HELP,
-    BenchDtype,
     JsonFile,
     ReportHtml,
     bench,
@@ -16,7 +15,8 @@ from fastscribe.cli.bench.common import (
     result,
 )
 from fastscribe.cli.bench.subject import shape
-from fastscribe.terminal import show
+from fastscribe.cli.terminal import show
+from fastscribe.config import FloatDtypeName
 
 if TYPE_CHECKING:
     from fastscribe.bench.train import Speed
@@ -36,7 +36,10 @@ def train(
         str | None, option("--random", help="A published model's shape by its name, in place of --model.")
     ] = None,
     batch_sizes: Annotated[str, option("--batch-sizes", help="Sequences a rank, by commas.")] = "1,2,4,8,16",
-    dtype: Annotated[list[BenchDtype] | None, option("--dtype", help="bf16 or fp32; repeat. Default: both.")] = None,
+    dtype: Annotated[
+        list[str] | None,
+        repeated_choice("--dtype", among=get_args(FloatDtypeName), help="Repeat for several. Default: both."),
+    ] = None,
     ranks: Annotated[str, option("--ranks", help="Processes that train together, by commas.")] = "1",
     sequence_s: Annotated[float, option("--sequence-s", min=0.5, max=3600.0, help="Length of a sequence.")] = 16.7,
     device: Annotated[str, option("--device", help=DEVICE_HELP)] = "auto",
@@ -46,13 +49,13 @@ def train(
     """Sequences a second in training: whole steps over noise, by batch size, dtype and number of ranks."""
     check_places(json_file, report_html)
     from fastscribe.bench.train import measure
-    from fastscribe.recognizer import choose_device
-    from fastscribe.training.material import check_trainable
+    from fastscribe.pipeline.recognizer import choose_device
+    from fastscribe.training.data import check_trainable
 
     at, sizes, counts = choose_device(device), numbers(batch_sizes), numbers(ranks)
     name, config = shape(model, random)
     check_trainable(config, name)
-    dtypes = [one.value for one in dtype or (BenchDtype.fp32, BenchDtype.bf16)]
+    dtypes = list(dtype or get_args(FloatDtypeName))
     show(f"{name} on {at}, sequences of {sequence_s:g} s")
     show("ranks  batch a rank  dtype    step ms  sequences/s  audio s/s  scaling")
     with result("train", at, _CASE, json_file, report_html) as found:

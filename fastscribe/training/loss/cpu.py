@@ -27,6 +27,7 @@ import torch
 from fastscribe.training.loss import recursion
 from fastscribe.training.loss.config import TransducerLossConfig
 from fastscribe.training.loss.recursion import Arcs, Batch, Rules
+from fastscribe.types import AnyArray, Float64Array, Int64Array
 
 DTYPES = {torch.float32: "float32", torch.bfloat16: "bfloat16", torch.float16: "float16"}
 _REASSOCIATE = {"reassoc", "contract", "nsz", "arcp"}  # sums may be split; infinities and NaN keep their meaning
@@ -39,8 +40,8 @@ class Lattice:
     batch: Batch
     rules: Rules
     arcs: Arcs
-    beta_C: np.ndarray
-    log_likelihood_B: np.ndarray
+    beta_C: Float64Array
+    log_likelihood_B: Float64Array
 
 
 def losses(
@@ -91,7 +92,7 @@ def rules_of(config: TransducerLossConfig, num_tokens: int, blank_id: int) -> Ru
     )
 
 
-def steps_of(config: TransducerLossConfig) -> tuple[np.ndarray, np.ndarray]:
+def steps_of(config: TransducerLossConfig) -> tuple[Int64Array, Int64Array]:
     """Frames that a blank takes, and a label, by kind of arc."""
     steps_K = np.array(config.durations, np.int64)
     return (np.ones(1, np.int64), np.zeros(1, np.int64)) if config.as_rnnt else (steps_K, steps_K)
@@ -104,7 +105,7 @@ def _empty_arcs(num_cells: int, config: TransducerLossConfig) -> Arcs:
     return Arcs(normaliser_C, blank_C, label_C, durations_CK, *steps_of(config))
 
 
-def _as_numpy(logits_CW: torch.Tensor) -> np.ndarray:
+def _as_numpy(logits_CW: torch.Tensor) -> AnyArray:
     """The same memory; 16-bit dtypes as uint16."""
     assert logits_CW.is_contiguous()
     if logits_CW.dtype == torch.float32:

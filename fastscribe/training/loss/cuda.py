@@ -22,11 +22,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from fastscribe.device import small_to_device
+from fastscribe.cuda.device import small_to_device
 from fastscribe.errors import UsageError, first_line
 from fastscribe.training.loss.config import TransducerLossConfig
 from fastscribe.training.loss.cpu import DTYPES, rules_of, steps_of
 from fastscribe.training.loss.recursion import Arcs, Batch, Rules
+from fastscribe.types import Int64Array
 
 if TYPE_CHECKING:
     from fastscribe.training.loss.cuda_kernels import Places
@@ -224,9 +225,10 @@ def _places(batch: Batch, device: torch.device) -> Places:
     sent = small_to_device(np.concatenate([*columns, batch.labels_BU.ravel()]), device)
     parts = sent[: 5 * batch_size].view(5, batch_size).unbind(0)
     labels_BU = sent[5 * batch_size :].view(batch_size, num_labels)
-    return _usable().Places(*(as_array(part) for part in parts), as_array(labels_BU))
+    places: Places = _usable().Places(*(as_array(part) for part in parts), as_array(labels_BU))
+    return places
 
 
-def _rows(batch: Batch) -> np.ndarray:
+def _rows(batch: Batch) -> Int64Array:
     """Frames of each utterance in the logits, padding counted."""
     return np.bincount(batch.line_utterance_L, minlength=len(batch.num_frames_B)).astype(np.int64)

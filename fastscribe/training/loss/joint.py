@@ -111,7 +111,7 @@ def joint_transducer_loss(
         return _reported(losses_out_B, losses_B, reduced(losses_B, label_lengths_B, reduction))
     if reduction == "none":
         raise UsageError('reduction "none" has no gradient here: reduce, or call it under torch.no_grad()')
-    total, losses_B = _JointLosses.apply(work, *tensors)
+    total, losses_B = _JointLosses.apply(work, *tensors)  # type: ignore[no-untyped-call]  # torch's own apply
     return _reported(losses_out_B, losses_B, divided(total, losses_B, label_lengths_B, reduction))
 
 

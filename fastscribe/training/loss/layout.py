@@ -6,6 +6,7 @@ import numpy as np
 import torch
 
 from fastscribe.training.loss.recursion import Batch
+from fastscribe.types import Int64Array
 
 
 def padded(
@@ -30,8 +31,8 @@ def _batch(
     frame_lengths_B: torch.Tensor,
     label_lengths_B: torch.Tensor,
     labels_BU: torch.Tensor,
-    rows_B: np.ndarray,
-    stride_B: np.ndarray,
+    rows_B: Int64Array,
+    stride_B: Int64Array,
 ) -> Batch:
     first_line_B = np.cumsum(rows_B) - rows_B
     line_utterance_L = np.repeat(np.arange(len(rows_B)), rows_B)
@@ -55,5 +56,5 @@ def on_host(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
     return tuple(part.view(x.shape) for part, x in zip(parts, tensors, strict=True))
 
 
-def _int64(x: torch.Tensor) -> np.ndarray:
+def _int64(x: torch.Tensor) -> Int64Array:
     return x.detach().to(torch.int64).contiguous().numpy()

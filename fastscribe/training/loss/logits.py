@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from fastscribe.device import small_to_device
+from fastscribe.cuda.device import small_to_device
 from fastscribe.errors import UsageError
 from fastscribe.training.loss import cpu, cuda, definition, layout
 from fastscribe.training.loss.config import REDUCTIONS, RNNT, TransducerLossConfig
@@ -192,6 +192,7 @@ class _NumbaLosses(torch.autograd.Function):
         _, num_rows, num_columns, width = logits_BTUV.shape
         batch = layout.padded(frame_lengths_B, label_lengths_B, labels_BU, num_rows, num_columns)
         logits_BTUV = logits_BTUV.contiguous()
+        losses_B: torch.Tensor
         losses_B, ctx.lattice = compiled_for(logits_BTUV.device).losses(
             logits_BTUV.view(-1, width),
             batch,

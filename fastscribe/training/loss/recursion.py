@@ -26,6 +26,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from fastscribe.types import Float32Array, Int64Array
+
 MINUS_INFINITY = -math.inf
 _LOG2_E = np.float32(1.4426950408889634)
 _LN2_HIGH, _LN2_LOW = np.float32(0.693359375), np.float32(-2.12194440e-4)  # sum to ln 2; the first has few bits
@@ -38,13 +40,13 @@ _LEAST_OVERFLOW = np.float32(65520.0)  # rounds to infinity in float16
 class Batch(NamedTuple):
     """Where the utterances of a batch lie and what is said in them: arrays of int64; labels_BU is padded with anything."""
 
-    first_cell_B: np.ndarray
-    stride_B: np.ndarray
-    num_frames_B: np.ndarray
-    num_labels_B: np.ndarray
-    labels_BU: np.ndarray
-    line_utterance_L: np.ndarray  # the lines (all cells of one frame) one after another, padded frames too
-    line_frame_L: np.ndarray
+    first_cell_B: Int64Array
+    stride_B: Int64Array
+    num_frames_B: Int64Array
+    num_labels_B: Int64Array
+    labels_BU: Int64Array
+    line_utterance_L: Int64Array  # the lines (all cells of one frame) one after another, padded frames too
+    line_frame_L: Int64Array
 
 
 class Rules(NamedTuple):
@@ -60,12 +62,12 @@ class Rules(NamedTuple):
 class Arcs(NamedTuple):
     """What leaves each cell: log-probabilities of its two tokens and of its durations ([C, 0] without durations)."""
 
-    normaliser_C: np.ndarray  # log of the sum over the tokens' logits
-    blank_C: np.ndarray
-    label_C: np.ndarray
-    durations_CK: np.ndarray
-    blank_steps_K: np.ndarray
-    label_steps_K: np.ndarray
+    normaliser_C: Float32Array  # log of the sum over the tokens' logits
+    blank_C: Float32Array
+    label_C: Float32Array
+    durations_CK: Float32Array
+    blank_steps_K: Int64Array
+    label_steps_K: Int64Array
 
 
 class Grid(NamedTuple):

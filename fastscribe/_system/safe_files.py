@@ -1,0 +1,282 @@
+"""The one door for writing files: atomic, durable, and never through a link or over a file that is not ours.
+
+A file is written under a hidden temporary name first, synced, and renamed, so that after a crash or a power cut its name
+stands for the old content or the new, never for half of it. Reading is _system/safe_open.py's. The order in which file systems
+make operations durable: T. S. Pillai et al., "All File Systems Are Not Created Equal", OSDI 2014.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import re
+import stat
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from typing import IO, Any, BinaryIO
+
+_LINK_FLAGS = os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+_SYNCFS_REPORTS_ERRORS = (5, 8)  # the first Linux that does
+_COMPARED_BYTES = 1 << 24
+_START_BYTES = 4096
+
+
+class InTheWay(FileExistsError):
+    """A file that this run did not write has the name that an output needs."""
+
+    def __init__(self, path: Path | str) -> None:
+        super().__init__(errno.EEXIST, "no run of fastscribe wrote this file: move it away", str(path))
+
+    def __str__(self) -> str:
+        return f"{self.filename}: {self.strerror}"
+
+
+def part_of(path: Path) -> Path:
+    """Temporary name of `path`, beside it: hidden, the same in every run, and not `X.part`, which browsers use."""
+    return path.with_name(f".{path.name}.fastscribe.part")
+
+
+def status_of(path: Path | str) -> os.stat_result | None:
+    """Status of whatever has this name, a link itself included; None if nothing has."""
+    try:
+        return os.lstat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+
+
+def is_regular(path: Path) -> bool:
+    """Whether there is a regular file of this name, which is no link."""
+    status = status_of(path)
+    return status is not None and stat.S_ISREG(status.st_mode)
+
+
+def check_regular(*paths: Path) -> None:
+    """Raise InTheWay if a folder, link, pipe or device has one of these names."""
+    for path in paths:
+        if status_of(path) is not None and not is_regular(path):
+            raise InTheWay(path)
+
+
+def is_device(path: Path) -> bool:
+    """Whether the path leads to a pipe, terminal or the like, where nothing can be overwritten."""
+    return path.exists() and not path.is_file() and not path.is_dir()
+
+
+def starts_with(path: Path, start: re.Pattern[bytes]) -> bool:
+    """Whether the file that this path leads to is missing, empty, no regular file, or begins as our own do."""
+    if not path.is_file():
+        return True
+    with path.open("rb") as file:
+        beginning = file.read(_START_BYTES)
+        if start.match(beginning) is not None:
+            return True
+        while beginning and not beginning.strip(b"\0"):  # zeros alone are what a power cut leaves
+            beginning = file.read(_COMPARED_BYTES)
+    return not beginning
+
+
+def open_new(path: Path) -> BinaryIO:
+    """Create and open a file for writing. Raises FileExistsError if anything has the name, a dangling link included."""
+    return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _LINK_FLAGS, 0o666), "wb")
+
+
+def open_part(path: Path) -> BinaryIO:
+    """Create the temporary file of `path`; one that a killed run left is removed. Raises InTheWay, OSError."""
+    part = part_of(path)
+    try:
+        return open_new(part)
+    except FileExistsError:
+        check_regular(part)
+        remove(part)
+        return open_new(part)
+
+
+def open_append(path: Path) -> BinaryIO:
+    """Open a file for unbuffered appending, and create it if it is missing. Raises InTheWay for what is no regular file."""
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | _LINK_FLAGS
+    check_regular(path)
+    file = os.fdopen(os.open(path, flags, 0o666), "ab", buffering=0)
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise InTheWay(path)
+    return file
+
+
+def write_part(path: Path, content: bytes) -> None:
+    """Write the temporary file of `path`, not yet synced. On an error nothing stays behind."""
+    try:
+        with open_part(path) as file:
+            file.write(content)
+    except InTheWay:
+        raise
+    except OSError as error:
+        discard_part(path)
+        raise naming(error, path) from error
+
+
+def discard_part(path: Path) -> None:
+    """Remove the temporary file of `path`, if there is one."""
+    if is_regular(part_of(path)):
+        with suppress(OSError):
+            os.unlink(part_of(path))
+
+
+def write_atomic(path: Path, content: bytes | Callable[[BinaryIO], object]) -> None:
+    """Replace `path` by this content, or by what the function writes; on return it is durable.
+
+    Args:
+        path: May have a regular file, which the caller has found to be ours, or nothing.
+        content: Bytes, or a function that writes to the file that it is given.
+
+    Raises:
+        OSError: With the name of `path`. What was there before still is.
+    """
+    check_regular(path)
+    try:
+        with open_part(path) as file:
+            if callable(content):
+                content(file)
+            else:
+                file.write(content)
+            sync(file)
+        put_in_place(path)
+        sync_folder(path.parent)
+    except InTheWay:
+        raise
+    except OSError as error:
+        discard_part(path)
+        raise naming(error, path) from error
+    except BaseException:
+        discard_part(path)
+        raise
+
+
+def put_in_place(path: Path) -> None:
+    """Give the temporary file of `path` its name."""
+    os.replace(part_of(path), path)
+
+
+def remove(path: Path | str) -> None:
+    """Remove a file, if it is there."""
+    with suppress(FileNotFoundError):
+        os.unlink(path)
+
+
+def naming(error: OSError, path: Path) -> OSError:
+    """The same error with `path` as its file name; a full disk is often reported without one."""
+    return type(error)(error.errno, error.strerror or str(error), str(path))
+
+
+def keep_beside(path: Path) -> None:
+    """Give a file that someone edited a second name, `x.previous.srt`, before `path` is replaced or removed."""
+    os.link(path, free_name(path, "previous"))
+
+
+def free_name(path: Path, what: str) -> Path:
+    """First of x.what.jsonl, x.what.2.jsonl .. that nothing has."""
+    number, name = 1, path.with_suffix(f".{what}{path.suffix}")
+    while status_of(name) is not None:
+        number += 1
+        name = path.with_suffix(f".{what}.{number}{path.suffix}")
+    return name
+
+
+def is_cut_or_blank(path: Path, whole: bytes) -> bool:
+    """Whether a file holds only zeros or a beginning of `whole`, as power cuts leave files. Then nothing in it is lost."""
+    with path.open("rb") as file:
+        content = file.read(_COMPARED_BYTES + 1)
+    return len(content) <= _COMPARED_BYTES and (whole.startswith(content) or not content.strip(b"\0"))
+
+
+# --- durability ------------------------------------------------------------------------------------------------------
+
+
+def sync(file: IO[Any]) -> None:
+    """Wait until a file's content is on the disk. Raises OSError."""
+    file.flush()
+    sync_descriptor(file.fileno())
+
+
+def sync_descriptor(descriptor: int) -> None:
+    os.fsync(descriptor)
+
+
+def sync_path(path: Path) -> None:
+    """Wait until the content of a file, or the entries of a folder, are on the disk. Raises OSError with the name."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        sync_descriptor(descriptor)
+    except OSError as error:
+        raise naming(error, path) from error
+    finally:
+        os.close(descriptor)
+
+
+def sync_folder(folder: Path) -> None:
+    """Wait until a folder's entries are on the disk: names that were given, changed or removed. Raises OSError.
+
+    A file system that cannot sync folders (some network file systems) keeps them in its own way.
+    """
+    try:
+        sync_path(folder)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP, errno.EBADF):
+            raise
+
+
+class Barrier:
+    """Waits for many files at once: one syncfs for each file system, where the system has it.
+
+    A syncfs of a few hundred small files takes about as long as an fsync of a few of them. File systems are kept open,
+    because syncfs reports the errors since they were opened.
+    """
+
+    def __init__(self) -> None:
+        self._descriptors: dict[int, int] = {}  # by device
+
+    def watch(self, folder: Path) -> None:
+        """Name a folder before files are written into it."""
+        device = os.stat(folder).st_dev
+        if device not in self._descriptors:
+            self._descriptors[device] = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+
+    def wait(self, files: Iterable[Path], folders: Iterable[Path]) -> None:
+        """Return when the content of `files` and the entries of `folders` are on the disk.
+
+        Raises:
+            OSError: With the name of the file that could not be written.
+        """
+        has_failed = False
+        for descriptor in list(self._descriptors.values()):  # another thread may add one
+            has_failed |= not _sync_filesystem(descriptor)
+        if not has_failed:
+            return
+        for file in files:
+            sync_path(file)
+        for folder in folders:
+            sync_folder(folder)
+
+    def close(self) -> None:
+        for descriptor in self._descriptors.values():
+            os.close(descriptor)
+        self._descriptors = {}
+
+
+def _sync_filesystem(descriptor: int) -> bool:
+    """False where this cannot be had, or has failed; fsync then tells which file is at fault."""
+    syncfs = _syncfs()
+    return syncfs is not None and syncfs(descriptor) == 0
+
+
+@cache
+def _syncfs() -> Callable[[int], int] | None:
+    """None where the system has none, or one that keeps errors to itself."""
+    name, _, release, *_ = os.uname()
+    numbers = [int(part) if part.isdigit() else 0 for part in release.split("-")[0].split(".")[:2]]
+    if name != "Linux" or tuple(numbers) < _SYNCFS_REPORTS_ERRORS:
+        return None
+    function: Callable[[int], int] | None = getattr(ctypes.CDLL(None, use_errno=True), "syncfs", None)
+    return function

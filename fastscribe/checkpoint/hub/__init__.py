@@ -1,0 +1,209 @@
+"""Models on the Hugging Face hub: which files a model needs, and those files in huggingface_hub's cache.
+
+huggingface_hub transfers the files, checks them and keeps the cache. This package chooses the files, pins them to one
+commit, takes the copy in the cache where the hub cannot be reached, and turns each problem into one line.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import os
+import sys
+import time
+import warnings
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+from fastscribe.checkpoint.hub import problems
+from fastscribe.checkpoint.hub.choice import choose
+from fastscribe.checkpoint.hub.name import HubName, is_commit
+from fastscribe.errors import CheckpointError, HubUnreachable, UnsupportedCheckpoint, first_line
+
+__all__ = ["HubName", "download"]
+
+RETRY_DELAYS_S = (1.0, 2.0, 4.0, 8.0)
+MAX_RETRY_AFTER_S = 120.0  # a hub that asks for a longer wait is not waited for
+_Result = TypeVar("_Result")
+Say = Callable[[str], None]
+
+
+def download(
+    name: HubName, say: Say, *, show_progress: bool = True, prefer_nemo: bool = False, announce: bool = True
+) -> Path:
+    """Return the path of a model on the hub, after downloading what the cache lacks.
+
+    Args:
+        name: the model and its revision. A full commit hash that is in the cache needs no network.
+        say: takes each line that people should see.
+        show_progress: draw the download where stderr is a terminal.
+        prefer_nemo: take the .nemo file where the repository holds a supported folder too.
+        announce: say that the hub is asked before the first request.
+
+    Returns:
+        A .nemo file or a folder in the cache.
+
+    Raises:
+        CheckpointError: the hub refuses, the repository holds no supported model, or the cache cannot be written.
+        HubUnreachable: the hub cannot be reached and the cache holds no copy.
+    """
+    library = _library(name)
+    model = _Model(library, name, say, show_progress, prefer_nemo)
+    if name.is_commit and (path := model.cached()):
+        return path
+    if library.constants.HF_HUB_OFFLINE:
+        if path := model.cached():
+            return path
+        raise problems.offline(library, name)
+    if announce:
+        say(f"{name}: no such path here; asking the Hugging Face hub")
+    log, logger = _Log(name, say), library.utils.logging.get_logger()
+    handlers = logger.handlers[:]
+    logger.handlers[:] = [*handlers, log] if "HF_HUB_VERBOSITY" in os.environ else [log]
+    try:
+        return model.download(log)
+    except HubUnreachable as problem:
+        if path := model.cached(problem.reason):
+            return path
+        raise
+    finally:
+        logger.handlers[:] = handlers
+
+
+def _library(name: HubName) -> Any:
+    """huggingface_hub, imported when first needed. Raises CheckpointError."""
+    try:
+        library = importlib.import_module("huggingface_hub")
+        for part in ("constants", "errors", "utils"):
+            importlib.import_module(f"huggingface_hub.{part}")
+    except (ImportError, ValueError) as error:  # ValueError: HF_HUB_DOWNLOAD_TIMEOUT=ten
+        problem = f"huggingface_hub, which asks the Hugging Face hub, cannot be loaded: {first_line(error)}"
+        raise CheckpointError(name, problem) from error
+    return library
+
+
+class _Log(logging.Handler):
+    """Says that huggingface_hub waits, and drops its other warnings, which are long and become errors anyway.
+
+    Attributes:
+        num_waits: how often it has waited.
+    """
+
+    def __init__(self, name: HubName, say: Say) -> None:
+        super().__init__()
+        self._name, self._say, self.num_waits = name, say, 0
+
+    def emit(self, record: logging.LogRecord) -> None:
+        line = record.getMessage().splitlines()[-1]
+        if line.startswith(("Retrying in", "Rate limited", "Trying to resume")):
+            self.num_waits += 1
+            self._say(f"{self._name}: the Hugging Face hub is busy or the connection failed: {line}")
+
+
+class _Model:
+    def __init__(self, library: Any, name: HubName, say: Say, show_progress: bool, prefer_nemo: bool) -> None:
+        self._library, self._name, self._say, self._prefer_nemo = library, name, say, prefer_nemo
+        self._draw = show_progress and sys.stderr is not None and sys.stderr.isatty()
+
+    def cached(self, reason: str = "") -> Path | None:
+        """The copy of the revision, if all of it is there. Says the reason why it is used. Raises UnsupportedCheckpoint."""
+        name, find = self._name, self._library.snapshot_download
+        try:  # no pattern: which files are needed is found below
+            folder = Path(find(name.repo, revision=name.revision, local_files_only=True, allow_patterns=[]))
+        except self._library.errors.LocalEntryNotFoundError:
+            return None
+        files = [path.relative_to(folder).as_posix() for path in sorted(folder.rglob("*")) if path.is_file()]
+        try:
+            choice = choose(name, files, lambda _: folder, self._say, self._prefer_nemo)
+        except UnsupportedCheckpoint:
+            raise
+        except CheckpointError:  # a part of the model, or other files of the repository
+            return None
+        if reason:
+            self._say(f"{name}: {reason}; using the copy in the cache (commit {folder.name[:7]})")
+        return choice.path(folder)
+
+    def download(self, log: _Log) -> Path:
+        commit, sizes = self._with_retries(self._list, log)
+
+        def fetch(files: list[str], draw: bool = False) -> Path:
+            for file in files:
+                path = self._with_retries(partial(self._fetch, commit, file, draw), log)
+            return path.parents[file.count("/")]
+
+        choice = choose(self._name, sizes, fetch, self._say, self._prefer_nemo)
+        cached = self._library.try_to_load_from_cache
+        if missing := [file for file in choice.files if not cached(self._name.repo, file, revision=commit)]:
+            largest, total = max(missing, key=lambda file: sizes[file]), sum(sizes[file] for file in missing)
+            size = f"{total / 1e6:,.1f} MB, " if total else ""
+            self._say(f"{self._name}: downloading {largest} ({size}commit {commit[:7]})")
+        folder = fetch(choice.files, self._draw)
+        if self._name.revision != commit:
+            with suppress(OSError):  # a cache that can only be read
+                _write(folder.parent.parent / "refs" / self._name.revision, commit)
+        return choice.path(folder)
+
+    def _list(self) -> tuple[str, dict[str, int]]:
+        """The commit behind the revision; its files and their sizes in bytes, 0 where the hub does not say."""
+        library, name = self._library, self._name
+        timeout_s = library.constants.HF_HUB_ETAG_TIMEOUT
+        with problems.translated(library, name):
+            info = library.HfApi().model_info(name.repo, revision=name.revision, files_metadata=True, timeout=timeout_s)
+            commit, sizes = info.sha, {file.rfilename: file.size or 0 for file in info.siblings or ()}
+            if not is_commit(commit):
+                raise ValueError(f"{commit[:80]!r} is no commit")
+        for file in sizes:
+            if "\\" in file or {"", ".", ".."} & set(file.split("/")):
+                raise CheckpointError(name, f"refused: {file[:80]!r} is no name of a file in a repository")
+        return commit, sizes
+
+    def _fetch(self, commit: str, file: str, draw: bool) -> Path:
+        with problems.translated(self._library, self._name), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            warnings.filterwarnings("error", "Not enough free disk space")
+            bar = _bar_class(self._library, file, draw)
+            return Path(self._library.hf_hub_download(self._name.repo, file, revision=commit, tqdm_class=bar))
+
+    def _with_retries(self, action: Callable[[], _Result], log: _Log) -> _Result:
+        """Run `action` again, after a growing wait, while the hub answers 429 or 5xx.
+
+        huggingface_hub retries some requests itself, up to 5 times. One that it has waited for is not tried again here.
+        """
+        for delay_s in RETRY_DELAYS_S:
+            num_waits = log.num_waits
+            try:
+                return action()
+            except problems.HubBusy as busy:
+                wait_s = delay_s if busy.retry_after_s is None else busy.retry_after_s
+                if log.num_waits > num_waits or wait_s > MAX_RETRY_AFTER_S:
+                    raise
+                self._say(f"{self._name}: {busy.reason}; trying again in {wait_s:.0f} s")
+                time.sleep(wait_s)
+        return action()
+
+
+def _bar_class(library: Any, label: str, draw: bool) -> type:
+    """The progress bar of one file."""
+
+    class Bar(library.utils.tqdm):  # type: ignore[misc]  # a base class that is known at run time only
+        def __init__(self, *args: Any, **settings: Any) -> None:
+            settings |= {"desc": label, "position": None} | ({} if draw else {"disable": True})
+            super().__init__(*args, **settings)
+
+        def update_transfer(self, num_bytes: float) -> None:
+            """Bytes on the network. Without this method huggingface_hub draws a second bar for them."""
+
+        def set_transfer_postfix_str(self, *_: Any, **__: Any) -> None:
+            """Their rate."""
+
+    return Bar
+
+
+def _write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fresh = path.with_name(f".{path.name}.{os.getpid()}.part")
+    fresh.write_text(text, encoding="ascii")
+    os.replace(fresh, path)

@@ -1,0 +1,126 @@
+"""Which files of a repository make the model: a folder of safetensors where that is supported, else a .nemo file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from pathlib import Path
+
+from fastscribe.checkpoint.hub.name import HubName
+from fastscribe.errors import CheckpointError
+
+CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
+_TOKENIZERS = ("tokenizer.model", "tokenizer.json", "characters.json", "pieces.json")
+# What the readers of folders open besides the weights.
+_SMALL_FILES = (
+    CONFIG,
+    "processor_config.json",
+    "preprocessor_config.json",
+    *_TOKENIZERS,
+    "language_model.safetensors.gz",
+    "tokenizer_config.json",  # these two are transformers', so that it can read the folder as well
+    "generation_config.json",
+)
+_ALIGNER = "aligner"  # folder in a fastscribe folder with the model that times an attention decoder's words
+_MAX_LISTED = 10  # names in a message
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Attributes:
+    files: what the model needs.
+    is_nemo: the first file is the model; otherwise the folder is.
+    """
+
+    files: list[str]
+    is_nemo: bool
+
+    def path(self, folder: Path) -> Path:
+        return folder / self.files[0] if self.is_nemo else folder
+
+
+def choose(
+    name: HubName,
+    files: Collection[str],
+    fetch: Callable[[list[str]], Path],
+    say: Callable[[str], None],
+    prefer_nemo: bool,
+) -> Choice:
+    """Choose the files to load.
+
+    Args:
+        name: the model, for messages.
+        files: every path in the repository.
+        fetch: makes files available and returns the folder that holds them. Only small files are asked for.
+        say: takes a line for each choice that the user did not make.
+        prefer_nemo: take the .nemo file where both formats are there.
+
+    Raises:
+        CheckpointError: no supported model, or several .nemo files of which none has the repository's name.
+    """
+    nemo = [file for file in files if file.endswith(".nemo")]
+    is_folder = all(set(one_of) & set(files) for one_of in ((CONFIG,), (WEIGHTS, INDEX), _TOKENIZERS))
+    if nemo and (prefer_nemo or not is_folder):
+        return _nemo(name, nemo, say)
+    if not is_folder:
+        problem = f"holds neither a .nemo file nor {CONFIG}, {WEIGHTS} and a tokenizer: no model that fastscribe reads"
+        raise CheckpointError(name, problem)
+    small = [file for file in _SMALL_FILES if file in files]
+    small += [f"{_ALIGNER}/{file}" for file in _SMALL_FILES if f"{_ALIGNER}/{file}" in files]
+    small += [INDEX] if INDEX in files else []
+    folder = fetch(small)
+    unsupported = _unsupported(folder, name)
+    if unsupported is None and not (nemo and _is_transformers_canary(folder)):
+        aligner = [f"{_ALIGNER}/{WEIGHTS}"] if f"{_ALIGNER}/{WEIGHTS}" in files else []
+        return Choice(small + _weights(name, files, fetch) + aligner, is_nemo=False)
+    if unsupported is not None and not nemo:
+        raise unsupported
+    choice = _nemo(name, nemo, say)
+    if unsupported is None:
+        say(f"{name}: using {choice.files[0]}, which may hold an aligner for timestamps; {WEIGHTS} does not")
+        return choice
+    say(f"{unsupported}; using {choice.files[0]}, which is there too")
+    return choice
+
+
+def _nemo(name: HubName, nemo: list[str], say: Callable[[str], None]) -> Choice:
+    own = [file for file in nemo if file.lower() == f"{name.repo.partition('/')[2].lower()}.nemo"]
+    at_root = own or [file for file in nemo if "/" not in file]
+    candidates = at_root or nemo
+    if len(candidates) > 1:
+        shown = ", ".join(sorted(candidates)[:_MAX_LISTED])
+        problem = f"holds several .nemo files ({shown}); get one with hf download {name.repo} FILE, and give its path"
+        raise CheckpointError(name, problem)
+    if len(nemo) > 1:
+        say(f"{name}: using {candidates[0]}; the repository holds {len(nemo) - 1} other .nemo files")
+    return Choice(candidates, is_nemo=True)
+
+
+def _unsupported(folder: Path, name: HubName) -> CheckpointError | None:
+    """What the folder's configuration asks for and fastscribe does not have: known before gigabytes are downloaded."""
+    from fastscribe.checkpoint.reader import check_config
+
+    try:
+        check_config(folder, name)
+    except CheckpointError as problem:
+        return problem
+    return None
+
+
+def _is_transformers_canary(folder: Path) -> bool:
+    """transformers' form of a Canary has no aligner, which NeMo's form of canary-1b-v2 has."""
+    from fastscribe.checkpoint.value import read_json
+
+    return bool(read_json(folder / CONFIG).get("model_type") == "canary")
+
+
+def _weights(name: HubName, files: Collection[str], fetch: Callable[[list[str]], Path]) -> list[str]:
+    if INDEX not in files:
+        return [WEIGHTS]
+    from fastscribe.checkpoint.huggingface import shard_names
+
+    shards = shard_names(fetch([INDEX]) / INDEX)
+    lost = sorted(set(shards) - set(files))
+    if lost:
+        raise CheckpointError(name, f"{INDEX} lists {lost[0][:80]}, which the repository does not hold")
+    return list(shards)

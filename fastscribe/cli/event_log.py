@@ -1,0 +1,95 @@
+"""What a run is doing, for programs: one JSON object a line, with units in its keys.
+
+{"event": "started", "device", "dtype", "decoder", "load_s"}
+{"event": "progress", "files", "failed", "skipped", "audio_s", "planned_s", "elapsed_s", "rtfx"}   twice a second
+{"event": "failed", "audio_filepath", "stage", "message"}                                          a file that failed
+{"event": "finished", "report"}                                                                    report.json's content
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from threading import Event, Lock, Thread
+from time import perf_counter
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, TextIO
+
+from fastscribe._system.safe_files import starts_with
+from fastscribe.errors import UsageError
+from fastscribe.types import Failure
+
+if TYPE_CHECKING:
+    from fastscribe.pipeline.stats import RunStats
+    from fastscribe.transcriber import Transcriber
+
+_EVERY_S = 0.5
+_OURS = re.compile(rb'\{"event": "')  # an earlier run's, which this one replaces
+
+
+class Events:
+    """Writes to `path` (None: nowhere), which may be a pipe or /dev/fd/3. A reader that goes away ends nothing but this."""
+
+    def __init__(self, path: Path | None) -> None:
+        self._start = perf_counter()
+        self._ended, self._guard = Event(), Lock()
+        self._file: TextIO | None = None
+        if path is not None:
+            try:
+                if not starts_with(path, _OURS):
+                    raise UsageError(f"--events {path}: there is a file with something else in it: name another place")
+                self._file = path.open("w", encoding="utf-8", errors="backslashreplace")
+            except OSError as error:
+                raise UsageError(f"--events {path}: cannot be written: {error.strerror or error}") from error
+
+    def __enter__(self) -> Events:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._ended.set()
+        if self._file is not None:
+            try:
+                self._file.close()
+            except OSError:
+                self._file = None
+
+    def started(self, transcriber: Transcriber) -> None:
+        recognizer = transcriber.recognizer
+        facts = {"device": recognizer.device_name, "dtype": recognizer.dtype, "decoder": recognizer.decoder_name}
+        self._tell("started", **facts, load_s=round(transcriber.load_s, 3))
+        self._start = perf_counter()
+        if self._file is not None:
+            Thread(target=self._keep_telling, args=(transcriber,), name="events", daemon=True).start()
+
+    def _keep_telling(self, transcriber: Transcriber) -> None:
+        """By the clock: what an earlier run has done brings no results that could drive this."""
+        while not self._ended.wait(_EVERY_S):
+            self._progress(transcriber)
+
+    def _progress(self, transcriber: Transcriber) -> None:
+        done, elapsed_s = transcriber.progress, perf_counter() - self._start
+        counts = {"files": done.files, "failed": done.failed, "skipped": done.skipped}
+        seconds = {"audio_s": done.audio_s, "planned_s": done.planned_s, "elapsed_s": elapsed_s}
+        rounded = {name: round(value, 3) for name, value in seconds.items()}
+        self._tell("progress", **counts, **rounded, rtfx=round(done.audio_s / elapsed_s, 2))
+
+    def failed(self, failure: Failure) -> None:
+        self._tell("failed", audio_filepath=failure.path, stage=failure.stage, message=failure.message)
+
+    def finished(self, stats: RunStats) -> None:
+        self._ended.set()
+        self._tell("finished", report=stats.to_json())
+
+    def _tell(self, event: str, **fields: Any) -> None:
+        if self._file is None:
+            return
+        line = json.dumps({"event": event, **fields}, ensure_ascii=False) + "\n"
+        with self._guard:
+            try:
+                self._file.write(line)
+                self._file.flush()
+            except (OSError, ValueError):  # nobody listens any more
+                self._file = None

@@ -1,0 +1,104 @@
+"""The encoder's launches recorded once for each shape of a small batch, and replayed.
+
+A pass is hundreds of kernel launches. In a large batch the GPU works longer on each than the host takes to ask for the next;
+in a small one it waits. A CUDA graph asks for all of them at once, but for one shape only: rows and frames are rounded up to
+buckets, and a bucket is captured when it comes back; at the limit all are given up and begun anew. Rounding up is padding,
+which never changes a row.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+
+from fastscribe.cuda.graph_capture import Generation, GraphCache, GraphsUnavailable, StreamOrder
+from fastscribe.model.families import AnyEncoder
+from fastscribe.types import Features, Frames
+
+_MOST_FRAMES = 4096  # encoder frames, rows x longest, from which on a GPU is busy without this
+_FRAME_STEP = 8  # encoder frames
+_KEPT = 64  # every length of one row up to 512 frames
+_WORTH_IT = 2  # times that a bucket is seen before it is captured
+
+
+@dataclass(frozen=True)
+class _Captured:
+    """A graph and the memory it reads and writes."""
+
+    features: Features
+    frames: Frames
+    graph: torch.cuda.CUDAGraph
+
+
+class EncoderGraphs:
+    """Features -> Frames like the encoder it is given, by graphs where these help.
+
+    `give_up` hears why, once, where none can be had; what it raises ends the call.
+    """
+
+    def __init__(self, encoder: AnyEncoder, device: torch.device, give_up: Callable[[GraphsUnavailable], None]) -> None:
+        self._encoder = encoder
+        self._give_up = give_up
+        self._can_capture = True
+        self._seen: Counter[tuple[int, int]] = Counter()
+        self._order = StreamOrder()
+        new_generation = partial(Generation, device, self._order.synchronize)
+        self._captured: GraphCache[tuple[int, int], _Captured] = GraphCache(new_generation, _KEPT)
+
+    def __call__(self, features: Features) -> Frames:
+        encode: Callable[[Features], Frames] = self._encoder
+        bucket = self._bucket(features)
+        if bucket is None or not self._can_capture:
+            return encode(features)
+        self._seen[bucket] += 1
+        if bucket not in self._captured and self._seen[bucket] < _WORTH_IT:
+            return encode(features)
+        try:
+            return self._replay(bucket, features)
+        except GraphsUnavailable as error:
+            self._can_capture = False
+            self._give_up(error)
+            return encode(features)
+
+    def _bucket(self, features: Features) -> tuple[int, int] | None:
+        """(rows, mel frames) rounded up; None where the batch is large enough without."""
+        factor = self._encoder.config.subsampling_factor
+        rows = 1 << (features.mel_BMT.shape[0] - 1).bit_length()
+        step = _FRAME_STEP * factor
+        mel_frames = -(-features.mel_BMT.shape[2] // step) * step
+        return (rows, mel_frames) if rows * mel_frames <= _MOST_FRAMES * factor else None
+
+    def _replay(self, bucket: tuple[int, int], features: Features) -> Frames:
+        with torch.cuda.device_of(features.mel_BMT):  # whose current stream is meant from here on
+            self._order.wait()
+            try:
+                return self._run(self._captured.get(bucket, partial(self._make, features, bucket)), features)
+            finally:
+                self._order.mark()
+
+    def _make(self, features: Features, bucket: tuple[int, int], generation: Generation) -> _Captured:
+        mel_BMT = features.mel_BMT
+        static = Features(
+            mel_BMT.new_zeros(bucket[0], mel_BMT.shape[1], bucket[1]), features.lengths_B.new_zeros(bucket[0])
+        )
+        found: list[Frames] = []
+
+        def work() -> None:
+            found[:] = [self._encoder(static)]
+
+        graph = generation.capture(work)
+        return _Captured(static, found[0], graph)
+
+    def _run(self, captured: _Captured, features: Features) -> Frames:
+        rows, _, mel_frames = features.mel_BMT.shape
+        mel_BMT, lengths_B = captured.features.mel_BMT.zero_(), captured.features.lengths_B.zero_()
+        mel_BMT[:rows, :, :mel_frames].copy_(features.mel_BMT)
+        lengths_B[:rows].copy_(features.lengths_B)
+        captured.graph.replay()
+        num_frames = self._encoder.num_frames(mel_frames)
+        # Copies, because the next replay writes over what the decoder may still be reading.
+        return Frames(captured.frames.frames_BTD[:rows, :num_frames].clone(), captured.frames.lengths_B[:rows].clone())

@@ -1,0 +1,111 @@
+"""Linear layers that multiply in fp8 (e4m3) on a GPU, of NVIDIA's Ada, Hopper or later generations. Opt-in, as int8 is.
+
+Weights have one scale an output, fixed at load; inputs have one scale a row (a frame), found anew each time by a Triton
+kernel (cuda/fp8_triton.py) that reads the row once. The product sums in float32 and writes bf16. Beside each fast step stands
+its plain form, which also runs where no GPU is, so that what fp8 does to a text can be measured on a CPU.
+
+The format is that of Micikevicius et al. 2022: 4 bits of exponent, 3 of mantissa, largest value 448, no infinity.
+
+Shapes: R rows (all leading dimensions), K inputs, N outputs.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+
+import torch
+from torch import nn
+
+from fastscribe.errors import first_line
+from fastscribe.model.packed import LAYER_MATRICES, example_linear, linears_below
+
+FP8 = torch.float8_e4m3fn
+LARGEST = 448.0
+SMALLEST = 1e-30  # a row of zeros still needs a scale to divide by
+_MULTIPLE = 16  # the device multiplies matrices whose sides are multiples of it
+_LEAST_CAPABILITY = (8, 9)
+
+
+class Fp8Linear(nn.Module):
+    """y = x W' + b, [..., K] -> [..., N]. bf16 on a GPU; on a CPU the same numbers from float32 products, in x's dtype."""
+
+    bias_N: torch.Tensor | None
+
+    def __init__(self, linear: nn.Linear) -> None:
+        super().__init__()
+        # Attributes rather than buffers: a later cast of the module must not touch them.
+        self.weight_NK, scale_N1 = quantise_rows(linear.weight.detach())
+        self.scale_1N = scale_N1.t().contiguous()
+        self.register_buffer("bias_N", None if linear.bias is None else linear.bias.detach(), persistent=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        multiply = _scaled_product if x.is_cuda else scaled_product
+        quantise = _quantise_rows_on_gpu if x.is_cuda else quantise_rows
+        y_RN = multiply(*quantise(x.flatten(0, -2)), self.weight_NK, self.scale_1N, self.bias_N)
+        return torch.unflatten(y_RN.to(x.dtype), 0, x.shape[:-1])
+
+
+def quantise_rows(x_RK: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """x -> (fp8 [R, K], float32 scale [R, 1]) with x ~ fp8 * scale. The definition of right."""
+    x_RK = x_RK.float()
+    scale_R1 = x_RK.abs().amax(dim=1, keepdim=True).clamp(min=SMALLEST) / LARGEST
+    return (x_RK / scale_R1).to(FP8), scale_R1
+
+
+def scaled_product(
+    x_RK: torch.Tensor,
+    x_scale_R1: torch.Tensor,
+    weight_NK: torch.Tensor,
+    weight_scale_1N: torch.Tensor,
+    bias_N: torch.Tensor | None,
+) -> torch.Tensor:
+    """The definition of right: [R, N] in float32."""
+    y_RN = (x_RK.float() @ weight_NK.float().t()) * x_scale_R1 * weight_scale_1N
+    return y_RN if bias_N is None else y_RN + bias_N.float()
+
+
+def _scaled_product(
+    x_RK: torch.Tensor,
+    x_scale_R1: torch.Tensor,
+    weight_NK: torch.Tensor,
+    weight_scale_1N: torch.Tensor,
+    bias_N: torch.Tensor | None,
+) -> torch.Tensor:
+    return torch._scaled_mm(
+        x_RK, weight_NK.t(), x_scale_R1, weight_scale_1N, bias_N, out_dtype=torch.bfloat16, use_fast_accum=True
+    )
+
+
+def _quantise_rows_on_gpu(x_RK: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    from fastscribe.cuda.fp8_triton import quantise_rows as quantise_rows_in_triton
+
+    return quantise_rows_in_triton(x_RK)
+
+
+def fp8_problem(device: torch.device) -> str | None:
+    """Why fp8 cannot be had on this device with this torch; None where it can."""
+    if device.type != "cuda":
+        return "fp8 needs an NVIDIA GPU"
+    capability = torch.cuda.get_device_capability(device)
+    if capability < _LEAST_CAPABILITY:
+        needed, found = (".".join(map(str, version)) for version in (_LEAST_CAPABILITY, capability))
+        return f"fp8 needs compute capability {needed} or newer; {torch.cuda.get_device_name(device)} has {found}"
+    if importlib.util.find_spec("triton") is None:
+        return "fp8 needs triton, which this torch lacks"
+    linear = example_linear(64, 48).to(device, torch.bfloat16)
+    x_RK = torch.linspace(-1, 1, 32 * 64, device=device, dtype=torch.bfloat16).reshape(32, 64)
+    try:
+        with torch.inference_mode():
+            layer = Fp8Linear(linear)
+            expected_RN = scaled_product(*quantise_rows(x_RK), layer.weight_NK, layer.scale_1N, layer.bias_N)
+            right = torch.allclose(layer(x_RK).float(), expected_RN, atol=3e-2, rtol=3e-2)
+    except (RuntimeError, AttributeError, NotImplementedError) as error:
+        return f"this torch cannot multiply fp8 here ({first_line(error)})"
+    return None if right else "this torch multiplies fp8 wrongly here"
+
+
+def quantise_fp8_(encoder: nn.Module) -> None:
+    """Replaces the conformer layers' matrices. Call last: on the final device, in bf16, with the layers in their final form."""
+    for owner, name, linear in linears_below(encoder):
+        if name in LAYER_MATRICES and linear.in_features % _MULTIPLE == 0 and linear.out_features % _MULTIPLE == 0:
+            setattr(owner, name, Fp8Linear(linear))

@@ -1,0 +1,310 @@
+"""The conformer layers' inference form for a GPU, where everything but the matrix products is bound by memory.
+
+The residual stream is one tensor that every branch adds to inside its last product (`addmm_`: the product itself reads and
+writes the stream; a quantised product cannot, and is added by the LayerNorm that reads the stream next). It sums in float32
+and rounds once, unless cuBLAS cuts a product with few rows along its inner side: torch's default
+(`allow_bf16_reduced_precision_reduction`) lets it then add up the parts in bf16. The half of the half-step feed-forwards is
+folded into their second matrix. Biases that would be added to the stream are constants of the layer: they travel as a
+`shift` that each LayerNorm adds to what it reads, until norm_out takes them in. Attention keeps one bias, on q: a bias on k
+moves all scores of a query alike, one on v moves the output by a constant, and the difference between Transformer-XL's u
+and v is a constant for each head and distance. Nothing here makes the host wait for the device, and the position tables of
+ordinary batches never move once built, so that the whole may be captured in a CUDA graph.
+
+Shapes: B batch, T frames, N = B*T, D width, E a product's input width, H heads, K head width, R rows of a position table,
+W taps of a convolution.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from fastscribe.config import LocalAttention
+from fastscribe.model.attention import RelPositionAttention, relative_positions
+from fastscribe.model.encoder import ConformerLayer, ConvolutionModule, Encoder, FeedForward, Subsampling
+from fastscribe.model.folding import linear_of
+from fastscribe.model.operations import EPSILON, POSITION_ROWS_MULTIPLE, Operations, choose_operations, table_reach
+
+_KEPT_FRAMES = 1024  # longest batch whose projected positions are kept: 4 MB a layer at width 1024 in bf16
+
+
+def fuse_for_gpu_(encoder: Encoder) -> str | None:
+    """Gives an optimised encoder, on its final device and in its final dtype, its GPU form.
+
+    Returns why that does without Triton, where it must; the results are the same and the encoder is slower.
+    """
+    weight = encoder.subsampling.out.weight
+    operations, reason = choose_operations(encoder.config, weight.dtype, weight.device)
+    fuse_(encoder, operations)
+    return reason
+
+
+def conformer_for_gpu_(encoder: Encoder) -> str | None:
+    """fuse_for_gpu_ where it can be. Returns the line that tells of what cannot."""
+    attention = encoder.config.attention
+    if attention is not None and attention.num_global:
+        return "attention with a global frame: no fused layers; the encoder will be slower"
+    reason = fuse_for_gpu_(encoder)
+    return None if reason is None else f"Triton kernels: none here ({reason}); going on with torch's"
+
+
+@torch.no_grad()
+def fuse_(encoder: Encoder, operations: Operations) -> None:
+    """Uses up the encoder's plain layers."""
+    attention = encoder.config.attention
+    assert attention is None or attention.num_global == 0, "only the plain layers have global frames"
+    _fuse_subsampling_(encoder.subsampling)
+    encoder.layers = FusedLayers([_conformer(layer) for layer in encoder.layers.children()], attention, operations)
+
+
+def _fuse_subsampling_(subsampling: Subsampling) -> None:
+    """Products take their ReLU along, and the first one's rows are aligned: 16 elements where a window has 9."""
+    for index, stage in enumerate(subsampling.stages.children()):
+        layers = dict(stage.named_children())
+        for (name, linear), (next_name, activation) in pairwise(layers.items()):
+            if type(linear) is nn.Linear and isinstance(activation, nn.ReLU):
+                weight = linear.weight
+                if index == 0:
+                    weight = F.pad(weight.unflatten(1, (3, 3)), (0, 1, 0, 1)).flatten(1)
+                    subsampling.window = 4
+                setattr(stage, name, LinearRelu(weight, linear.bias))
+                setattr(stage, next_name, nn.Identity())
+
+
+class LinearRelu(nn.Module):
+    """relu(x W' + b), [..., K] -> [..., N], with bias and ReLU in the product's epilogue where cuBLAS has one."""
+
+    def __init__(self, weight_NK: torch.Tensor, bias_N: torch.Tensor) -> None:
+        super().__init__()
+        self.weight_NK = nn.Parameter(weight_NK, requires_grad=False)
+        self.bias_N = nn.Parameter(bias_N, requires_grad=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y_RN: torch.Tensor = torch._addmm_activation(self.bias_N, x.flatten(0, -2), self.weight_NK.t())
+        return torch.unflatten(y_RN, 0, x.shape[:-1])
+
+
+class FusedLayers(nn.Module):
+    """[B, T, D] -> [B, T, D]. The input is used up; rows are undefined beyond their length."""
+
+    def __init__(
+        self, layers: Sequence[ConformerLayer], attention: LocalAttention | None, operations: Operations
+    ) -> None:
+        super().__init__()
+        self.attention = attention
+        self.norm_first = Norm(layers[0].norm_feed_forward1, None, operations)
+        next_norms = [*(layer.norm_feed_forward1 for layer in layers[1:]), None]
+        self.layers = nn.ModuleList(
+            FusedLayer(layer, next_norm, attention, operations)
+            for layer, next_norm in zip(layers, next_norms, strict=True)
+        )
+        positions_RD = position_rows(_KEPT_FRAMES, attention, like=layers[0].norm_out.weight)
+        for layer in self.layers.children():
+            assert isinstance(layer, FusedLayer)
+            layer.self_attn.keep_positions_(positions_RD)
+
+    def forward(self, x_BTD: torch.Tensor, lengths_B: torch.Tensor) -> torch.Tensor:
+        num_frames = x_BTD.shape[1]
+        is_kept = table_reach(num_frames, self.attention) <= _KEPT_FRAMES
+        positions_RD = None if is_kept else position_rows(num_frames, self.attention, like=x_BTD)
+        with torch.cuda.device_of(x_BTD):  # where Triton launches
+            normed_BTD: torch.Tensor = self.norm_first(x_BTD)
+            for layer in self.layers:
+                normed_BTD = layer(x_BTD, normed_BTD, lengths_B, positions_RD)
+        return normed_BTD
+
+
+class FusedLayer(nn.Module):
+    """Adds its four branches to the stream in place; returns norm_out of it, or after another layer's first norm."""
+
+    def __init__(
+        self,
+        layer: ConformerLayer,
+        next_norm: nn.LayerNorm | None,
+        attention: LocalAttention | None,
+        operations: Operations,
+    ) -> None:
+        super().__init__()
+        self.feed_forward1 = FusedFeedForward(layer.feed_forward1)
+        shift_D = self.feed_forward1.shift_D
+        self.norm_self_attn = Norm(layer.norm_self_attn, shift_D, operations)
+        self.self_attn = FusedAttention(layer.self_attn, attention, operations)
+        shift_D = _sum(shift_D, self.self_attn.shift_D)
+        self.norm_conv = Norm(layer.norm_conv, shift_D, operations)
+        self.conv = FusedConvolution(layer.conv, operations)
+        shift_D = _sum(shift_D, self.conv.shift_D)
+        self.norm_feed_forward2 = Norm(layer.norm_feed_forward2, shift_D, operations)
+        self.feed_forward2 = FusedFeedForward(layer.feed_forward2)
+        shift_D = _sum(shift_D, self.feed_forward2.shift_D)
+        norm_out = Norm(layer.norm_out, shift_D, operations)
+        self.norm_out = norm_out if next_norm is None else NormTwice(norm_out, next_norm)
+
+    def forward(
+        self,
+        x_BTD: torch.Tensor,
+        normed_BTD: torch.Tensor,
+        lengths_B: torch.Tensor,
+        positions_RD: torch.Tensor | None,
+    ) -> torch.Tensor:
+        added_BTD = self.feed_forward1(x_BTD, normed_BTD)
+        added_BTD = self.self_attn(x_BTD, self.norm_self_attn(x_BTD, added_BTD), lengths_B, positions_RD)
+        added_BTD = self.conv(x_BTD, self.norm_conv(x_BTD, added_BTD), lengths_B)
+        added_BTD = self.feed_forward2(x_BTD, self.norm_feed_forward2(x_BTD, added_BTD))
+        out_BTD: torch.Tensor = self.norm_out(x_BTD, added_BTD)
+        return out_BTD
+
+
+class Norm(nn.Module):
+    """LayerNorm of the stream plus the constants that have not been added to it.
+
+    First adds a product to the stream, in place, if the branch before could not (see `add_product_`).
+    """
+
+    shift_D: torch.Tensor | None
+
+    def __init__(self, norm: nn.LayerNorm, shift_D: torch.Tensor | None, operations: Operations) -> None:
+        super().__init__()
+        assert norm.eps == EPSILON
+        self.operations, self.weight, self.bias = operations, norm.weight, norm.bias
+        self.register_buffer("shift_D", shift_D, persistent=False)
+
+    def forward(self, x_BTD: torch.Tensor, added_BTD: torch.Tensor | None = None) -> torch.Tensor:
+        return self.operations.layer_norm(x_BTD, self.shift_D, self.weight, self.bias, added_BTD)
+
+
+class NormTwice(nn.Module):
+    """norm_out, written back to the stream, and the next layer's first norm of it, which is returned."""
+
+    def __init__(self, norm_out: Norm, next_norm: nn.LayerNorm) -> None:
+        super().__init__()
+        self.norm_out, self.next_norm = norm_out, next_norm
+
+    def forward(self, x_BTD: torch.Tensor, added_BTD: torch.Tensor | None = None) -> torch.Tensor:
+        first, second = self.norm_out, self.next_norm
+        return first.operations.layer_norm_twice_(
+            x_BTD, first.shift_D, first.weight, first.bias, second.weight, second.bias, added_BTD
+        )
+
+
+class FusedFeedForward(nn.Module):
+    shift_D: torch.Tensor | None
+
+    def __init__(self, source: FeedForward) -> None:
+        super().__init__()
+        self.linear1, linear2 = source.linear1, source.linear2
+        del source.linear2  # a third of a layer, which would otherwise be there twice until all layers are done
+        self.linear2 = linear_of(0.5 * linear2.weight)
+        self.shift_D = None if linear2.bias is None else 0.5 * linear2.bias.float()
+
+    def forward(self, x_BTD: torch.Tensor, normed_BTD: torch.Tensor) -> torch.Tensor | None:
+        return add_product_(x_BTD, F.silu(self.linear1(normed_BTD), inplace=True), self.linear2)
+
+
+class FusedAttention(nn.Module):
+    """The stored biases are turned into one on q, a constant a head and distance, and a shift of the output."""
+
+    positions_HRK: torch.Tensor
+    position_bias_HR: torch.Tensor
+    v_less_u_HK: torch.Tensor
+    shift_D: torch.Tensor | None
+
+    def __init__(self, source: RelPositionAttention, attention: LocalAttention | None, operations: Operations) -> None:
+        super().__init__()
+        assert source.linear_qkv is not None
+        self.operations, self.attention, self.linear_pos = operations, attention, source.linear_pos
+        weight, stored = source.linear_qkv.weight, source.linear_qkv.bias
+        q_D, _, v_D = weight.new_zeros(3, weight.shape[1]) if stored is None else stored.unflatten(0, (3, -1))
+        u_D = source.pos_bias_u.flatten() + q_D
+        self.linear_qkv = linear_of(weight, F.pad(u_D, (0, 2 * u_D.shape[0])))
+        v_less_u_D = source.pos_bias_v.float().flatten() + q_D.float() - u_D.float()
+        self.register_buffer("v_less_u_HK", v_less_u_D.view_as(source.pos_bias_v), persistent=False)
+        out = source.linear_out
+        self.linear_out = linear_of(out.weight)
+        self.shift_D = None if stored is None else out.weight.float() @ v_D.float()
+        if out.bias is not None:
+            self.shift_D = _sum(self.shift_D, out.bias.float())
+
+    def keep_positions_(self, positions_RD: torch.Tensor) -> None:
+        positions_HRK, position_bias_HR = self._project(positions_RD)
+        self.register_buffer("positions_HRK", positions_HRK, persistent=False)
+        self.register_buffer("position_bias_HR", position_bias_HR, persistent=False)
+
+    def forward(
+        self,
+        x_BTD: torch.Tensor,
+        normed_BTD: torch.Tensor,
+        lengths_B: torch.Tensor,
+        positions_RD: torch.Tensor | None,
+    ) -> torch.Tensor | None:
+        kept = self.positions_HRK, self.position_bias_HR
+        positions_HRK, position_bias_HR = kept if positions_RD is None else self._project(positions_RD)
+        qkv_BTD = self.linear_qkv(normed_BTD)
+        heads_BTD = self.operations.rel_attention(qkv_BTD, positions_HRK, position_bias_HR, lengths_B, self.attention)
+        return add_product_(x_BTD, heads_BTD, self.linear_out)
+
+    def _project(self, positions_RD: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """The head's positions [H, R, K], and what q·p lacks of (q+v)·p [H, R], in float32."""
+        positions_HRK = self.linear_pos(positions_RD).unflatten(-1, self.v_less_u_HK.shape).transpose(0, 1).contiguous()
+        return positions_HRK, (positions_HRK.float() @ self.v_less_u_HK.unsqueeze(2)).squeeze(2)
+
+
+class FusedConvolution(nn.Module):
+    """BatchNorm must have been folded. A LayerNorm cannot be: it stands between the convolution and its SiLU."""
+
+    norm: Norm | None
+    shift_D: torch.Tensor | None
+
+    def __init__(self, source: ConvolutionModule, operations: Operations) -> None:
+        super().__init__()
+        assert isinstance(source.norm, (nn.Identity, nn.LayerNorm))
+        self.operations = operations
+        self.pointwise1, self.pointwise2 = source.pointwise1, linear_of(source.pointwise2.weight)
+        self.norm = Norm(source.norm, None, operations) if isinstance(source.norm, nn.LayerNorm) else None
+        self.weight_WD = nn.Parameter(source.depthwise.weight.squeeze(1).t().contiguous(), requires_grad=False)
+        self.bias_D = source.depthwise.bias
+        self.shift_D = None if source.pointwise2.bias is None else source.pointwise2.bias.float()
+
+    def forward(self, x_BTD: torch.Tensor, normed_BTD: torch.Tensor, lengths_B: torch.Tensor) -> torch.Tensor | None:
+        gates_BTD = self.pointwise1(normed_BTD)
+        silu = self.norm is None
+        hidden_BTD = self.operations.glu_depthwise(gates_BTD, self.weight_WD, self.bias_D, lengths_B, silu)
+        if self.norm is not None:
+            hidden_BTD = F.silu(self.norm(hidden_BTD), inplace=True)
+        return add_product_(x_BTD, hidden_BTD, self.pointwise2)
+
+
+def add_product_(x_BTD: torch.Tensor, hidden_BTE: torch.Tensor, linear: nn.Module) -> torch.Tensor | None:
+    """x += linear(hidden), within the product if the layer is a plain matrix.
+
+    Returns:
+        None, or from any other layer (a quantised one: torch's fp8 product adds to nothing) the product, [B, T, D], which
+        the caller has yet to add to x.
+    """
+    if type(linear) is not nn.Linear or linear.bias is not None:
+        product_BTD: torch.Tensor = linear(hidden_BTE)
+        return product_BTD
+    x_ND = x_BTD.view(-1, x_BTD.shape[-1])  # which a copy would not be
+    x_ND.addmm_(hidden_BTE.flatten(0, 1), linear.weight.t())
+    return None
+
+
+def position_rows(num_frames: int, attention: LocalAttention | None, like: torch.Tensor) -> torch.Tensor:
+    """Sinusoids [R, D] for the distances R/2 - 1 .. -R/2 that attention over `num_frames` needs."""
+    multiple = POSITION_ROWS_MULTIPLE // 2
+    rounded = (table_reach(num_frames, attention) + multiple - 1) // multiple * multiple
+    return relative_positions(rounded - 1, rounded, like.shape[-1], like.dtype, like.device, attention)
+
+
+def _sum(a_D: torch.Tensor | None, b_D: torch.Tensor | None) -> torch.Tensor | None:
+    if a_D is None or b_D is None:
+        return a_D if b_D is None else b_D
+    return a_D + b_D
+
+
+def _conformer(layer: nn.Module) -> ConformerLayer:
+    assert isinstance(layer, ConformerLayer)
+    return layer

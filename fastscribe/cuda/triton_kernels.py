@@ -1,0 +1,350 @@
+"""kernels.py's operations in Triton: each tensor is read and written once, sums in float32. Needs triton to import.
+
+What they compute is said there; here is how. Attention is a flash kernel (Dao et al. 2022) that makes the position scores
+inside the tile. For a tile of N queries by N keys the product of the queries with 2N-1 rows of the position table holds all
+scores, row i shifted by N-1-i. As the tiles of one query block follow each other the second half of a band is the first
+half of the next, so each step multiplies N new rows only, rotates row i of the product by N-1-i (`tl.gather`), and takes
+what lies above the diagonal from the new product and the rest from the last one. The convolution walks along time with its
+window in registers, so that each gate is computed once (but for the halo between chunks).
+
+Offsets that grow with a recording are 64 bits wide, and every grid has one axis, since the others end at 65,535: rows may be
+as many or as long as the memory holds. Kernels are launched on the current device, which the caller makes the tensors'.
+
+Shapes: B batch, T frames, D width, H heads, K head width, R rows of the position table, W taps.
+"""
+
+# The kernels are Triton's language, whose types are not Python's.
+# mypy: allow-untyped-decorators, disable-error-code="no-untyped-def, assignment"
+
+from __future__ import annotations
+
+import math
+
+import torch
+import triton
+import triton.language as tl
+
+from fastscribe.config import LocalAttention
+from fastscribe.model import operations
+from fastscribe.model.attention import reach
+
+_MOST_TAPS = 15  # a wider window of registers takes the compiler most of a minute
+
+
+@triton.jit
+def _rotated_product(q, positions_ptr, position_bias_ptr, band, rotation, WIDTH: tl.constexpr, PRECISION: tl.constexpr):
+    """Scores of the queries at the table's rows `band`, each query's row rotated."""
+    columns = tl.arange(0, WIDTH)
+    p = tl.load(positions_ptr + band[:, None].to(tl.int64) * WIDTH + columns[None, :])
+    product = tl.dot(q, tl.trans(p), input_precision=PRECISION) + tl.load(position_bias_ptr + band)[None, :]
+    return tl.gather(product, rotation, axis=1)
+
+
+@triton.jit(do_not_specialize=["num_frames", "num_rows", "left", "right"])
+def rel_attention_kernel(
+    qkv_ptr,
+    positions_ptr,
+    position_bias_ptr,
+    lengths_ptr,
+    out_ptr,
+    num_frames,
+    num_rows,
+    left,
+    right,
+    log2_scale,
+    HEADS: tl.constexpr,
+    WIDTH: tl.constexpr,
+    BLOCK: tl.constexpr,
+    LOCAL: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    """BLOCK queries of one head of one row, over its keys BLOCK at a time; with LOCAL, over those in the window only."""
+    blocks = tl.cdiv(num_frames, BLOCK)
+    first, head = tl.program_id(0) % blocks * BLOCK, tl.program_id(0) // blocks % HEADS
+    row = (tl.program_id(0) // (blocks * HEADS)).to(tl.int64)
+    length = tl.minimum(tl.load(lengths_ptr + row).to(tl.int32), num_frames)
+    in_block, columns = tl.arange(0, BLOCK), tl.arange(0, WIDTH)
+    stride: tl.constexpr = 3 * HEADS * WIDTH
+    qkv_ptr += row * num_frames * stride + head * WIDTH
+    tile = in_block[:, None] * stride + columns[None, :]
+    queries = first + in_block
+    q = tl.load(qkv_ptr + first.to(tl.int64) * stride + tile, mask=queries[:, None] < num_frames, other=0.0)
+
+    first_key, end = 0, tl.where(first < length, length, 0)
+    if LOCAL:
+        first_key, end = tl.maximum(first - left, 0), tl.minimum(end, first + BLOCK + right)
+        qkv_ptr += tl.cast(first_key, tl.int64) * stride
+
+    # Row num_rows/2 - 1 - i + j of the table is the distance from query i to key j. The first band starts with the last
+    # query and the first key; query i needs its row of the product from BLOCK - 1 - i on, which runs into the next band
+    # above the diagonal.
+    rotation = (BLOCK - 1 - in_block[:, None] + in_block[None, :]) % BLOCK
+    above_diagonal = in_block[None, :] > in_block[:, None]
+    band = head * num_rows + num_rows // 2 - first - BLOCK + first_key + in_block
+    last_product = _rotated_product(q, positions_ptr, position_bias_ptr, band, rotation, WIDTH, PRECISION)
+
+    # Not -inf, of which a query whose window begins in a later block could not take a difference.
+    highest = tl.full([BLOCK], -1e30, tl.float32)
+    total = tl.zeros([BLOCK], tl.float32)
+    out = tl.zeros([BLOCK, WIDTH], tl.float32)
+    for start in range(first_key, end, BLOCK):
+        band += BLOCK
+        product = _rotated_product(q, positions_ptr, position_bias_ptr, band, rotation, WIDTH, PRECISION)
+        position_scores = tl.where(above_diagonal, product, last_product)
+        last_product = product
+        keys = start + in_block
+        k = tl.load(qkv_ptr + HEADS * WIDTH + tile, mask=keys[:, None] < length, other=0.0)
+        v = tl.load(qkv_ptr + 2 * HEADS * WIDTH + tile, mask=keys[:, None] < length, other=0.0)
+        qkv_ptr += BLOCK * stride
+        scores = tl.dot(q, tl.trans(k), position_scores, input_precision=PRECISION)
+        seen = keys[None, :] < length
+        if LOCAL:
+            seen &= (keys[None, :] >= queries[:, None] - left) & (keys[None, :] <= queries[:, None] + right)
+        scores = tl.where(seen, scores, -float("inf"))
+        new_highest = tl.maximum(highest, tl.max(scores, 1) * log2_scale)
+        shares = tl.exp2(scores * log2_scale - new_highest[:, None])
+        decay = tl.exp2(highest - new_highest)
+        total = total * decay + tl.sum(shares, 1)
+        out = tl.dot(shares.to(v.dtype), v, out * decay[:, None], input_precision=PRECISION)
+        highest = new_highest
+    out = out / tl.where(total > 0, total, 1.0)[:, None]
+    out_ptr += (row * num_frames + first) * (HEADS * WIDTH) + head * WIDTH
+    out_ptrs = out_ptr + in_block[:, None] * (HEADS * WIDTH) + columns[None, :]
+    tl.store(out_ptrs, out.to(out_ptr.dtype.element_ty), mask=queries[:, None] < num_frames)
+
+
+@triton.jit
+def _gated(x_ptr, frame, length, channels, WIDTH: tl.constexpr):
+    """One frame's GLU in float32, zero before the row's start and beyond its length."""
+    mask = channels < tl.where((frame >= 0) & (frame < length), WIDTH, 0)
+    x_ptr += tl.cast(frame, tl.int64) * (2 * WIDTH)
+    value = tl.load(x_ptr + channels, mask=mask, other=0.0).to(tl.float32)
+    gate = tl.load(x_ptr + WIDTH + channels, mask=mask, other=0.0).to(tl.float32)
+    return value * tl.sigmoid(gate)
+
+
+@triton.jit(do_not_specialize=["num_frames"])
+def glu_depthwise_kernel(
+    x_ptr,
+    weight_ptr,
+    bias_ptr,
+    lengths_ptr,
+    out_ptr,
+    num_frames,
+    WIDTH: tl.constexpr,
+    TAPS: tl.constexpr,
+    CHUNK: tl.constexpr,
+    BLOCK: tl.constexpr,
+    SILU: tl.constexpr,
+):
+    """CHUNK frames of BLOCK channels of one row. `bias_ptr` is None where there is none."""
+    chunks, blocks = tl.cdiv(num_frames, CHUNK), tl.cdiv(WIDTH, BLOCK)
+    start, block = tl.program_id(0) % chunks * CHUNK, tl.program_id(0) // chunks % blocks
+    row = (tl.program_id(0) // (chunks * blocks)).to(tl.int64)
+    length = tl.minimum(tl.load(lengths_ptr + row).to(tl.int32), num_frames)
+    channels = block * BLOCK + tl.arange(0, BLOCK)
+    x_ptr += row * num_frames * (2 * WIDTH)
+    out_ptr += row * num_frames * WIDTH
+    bias = tl.zeros([BLOCK], tl.float32)
+    if bias_ptr is not None:
+        bias += tl.load(bias_ptr + channels, mask=channels < WIDTH, other=0.0).to(tl.float32)
+    weights, window = (), ()
+    for tap in tl.static_range(TAPS):
+        weight = tl.load(weight_ptr + tap * WIDTH + channels, mask=channels < WIDTH, other=0.0)
+        weights += (weight.to(tl.float32),)
+    for tap in tl.static_range(TAPS - 1):
+        window += (_gated(x_ptr, start + tap - TAPS // 2, length, channels, WIDTH),)
+    for frame in range(start, start + CHUNK, TAPS):
+        for step in tl.static_range(TAPS):  # all reads before the first write, which the compiler must keep in order
+            window += (_gated(x_ptr, frame + step + TAPS // 2, length, channels, WIDTH),)
+        for step in tl.static_range(TAPS):
+            total = bias
+            for tap in tl.static_range(TAPS):
+                total += weights[tap] * window[step + tap]
+            if SILU:
+                total = total * tl.sigmoid(total)
+            mask = channels < tl.where(frame + step < num_frames, WIDTH, 0)
+            frame_ptr = out_ptr + tl.cast(frame + step, tl.int64) * WIDTH
+            tl.store(frame_ptr + channels, total.to(out_ptr.dtype.element_ty), mask=mask)
+        window = window[TAPS:]
+
+
+@triton.jit
+def _normalised(x, weight_ptr, bias_ptr, columns, WIDTH: tl.constexpr, EPSILON: tl.constexpr):
+    """LayerNorm of one frame in float32. Columns beyond WIDTH come in as zero and go out as anything."""
+    mask = columns < WIDTH
+    weight = tl.load(weight_ptr + columns, mask=mask, other=0.0).to(tl.float32)
+    bias = tl.load(bias_ptr + columns, mask=mask, other=0.0).to(tl.float32)
+    centred = tl.where(mask, x - tl.sum(x) / WIDTH, 0.0)
+    variance = tl.sum(centred * centred) / WIDTH
+    return centred * tl.rsqrt(variance + EPSILON) * weight + bias
+
+
+@triton.jit
+def layer_norm_kernel(
+    x_ptr,
+    shift_ptr,
+    weight1_ptr,
+    bias1_ptr,
+    weight2_ptr,
+    bias2_ptr,
+    added_ptr,
+    out_ptr,
+    WIDTH: tl.constexpr,
+    BLOCK: tl.constexpr,
+    EPSILON: tl.constexpr,
+):
+    """One frame. With `weight2_ptr` the first norm is written back over x and `out` is the second norm of it.
+
+    With `added_ptr` x + added takes x's place first; under a second norm nobody reads it, and it is not written.
+    """
+    offset = tl.program_id(0).to(tl.int64) * WIDTH
+    columns = tl.arange(0, BLOCK)
+    mask = columns < WIDTH
+    x = tl.load(x_ptr + offset + columns, mask=mask, other=0.0).to(tl.float32)
+    if added_ptr is not None:
+        x += tl.load(added_ptr + offset + columns, mask=mask, other=0.0).to(tl.float32)
+        rounded = x.to(x_ptr.dtype.element_ty)
+        if weight2_ptr is None:
+            tl.store(x_ptr + offset + columns, rounded, mask=mask)
+        x = rounded.to(tl.float32)
+    if shift_ptr is not None:
+        x += tl.load(shift_ptr + columns, mask=mask, other=0.0).to(tl.float32)
+    out = _normalised(x, weight1_ptr, bias1_ptr, columns, WIDTH, EPSILON).to(out_ptr.dtype.element_ty)
+    if weight2_ptr is not None:
+        tl.store(x_ptr + offset + columns, out, mask=mask)
+        first = tl.where(mask, out.to(tl.float32), 0.0)
+        out = _normalised(first, weight2_ptr, bias2_ptr, columns, WIDTH, EPSILON).to(out_ptr.dtype.element_ty)
+    tl.store(out_ptr + offset + columns, out, mask=mask)
+
+
+def rel_attention(
+    qkv_BTD: torch.Tensor,
+    positions_HRK: torch.Tensor,
+    bias_HR: torch.Tensor,
+    lengths_B: torch.Tensor,
+    local: LocalAttention | None = None,
+) -> torch.Tensor:
+    heads, num_rows, width = positions_HRK.shape
+    if not 16 <= width <= 128 or width & (width - 1):
+        return operations.rel_attention(qkv_BTD, positions_HRK, bias_HR, lengths_B, local)
+    batch, num_frames, _ = qkv_BTD.shape
+    left, right = reach(num_frames, local)
+    assert qkv_BTD.is_contiguous() and positions_HRK.is_contiguous() and bias_HR.is_contiguous()
+    assert (
+        num_rows % operations.POSITION_ROWS_MULTIPLE == 0 and 2 * operations.table_reach(num_frames, local) <= num_rows
+    )
+    out_BTD = qkv_BTD.new_empty(batch, num_frames, heads * width)
+    block = _attention_block(qkv_BTD)
+    rel_attention_kernel[(triton.cdiv(num_frames, block) * heads * batch,)](
+        qkv_BTD,
+        positions_HRK,
+        bias_HR,
+        lengths_B,
+        out_BTD,
+        num_frames,
+        num_rows,
+        left,
+        right,
+        math.log2(math.e) / math.sqrt(width),
+        HEADS=heads,
+        WIDTH=width,
+        BLOCK=block,
+        LOCAL=local is not None,
+        PRECISION="tf32x3" if qkv_BTD.dtype == torch.float32 else "tf32",
+        num_warps=4,
+        num_stages=1 if block * width > 4096 else 2,  # so that a multiprocessor's shared memory holds two programs
+        enable_fp_fusion=True,
+    )
+    return out_BTD
+
+
+def _attention_block(qkv_BTD: torch.Tensor) -> int:
+    """Hopper and its like multiply tiles of 64 rows at a time; elsewhere, and in float32, they would not fit the registers."""
+    on_hopper = qkv_BTD.is_cuda and torch.cuda.get_device_capability(qkv_BTD.device)[0] in (9, 10)
+    return 64 if on_hopper and qkv_BTD.dtype != torch.float32 else 32
+
+
+def glu_depthwise(
+    x_BTD: torch.Tensor, weight_WD: torch.Tensor, bias_D: torch.Tensor | None, lengths_B: torch.Tensor, silu: bool
+) -> torch.Tensor:
+    batch, num_frames, _ = x_BTD.shape
+    taps, width = weight_WD.shape
+    assert x_BTD.is_contiguous() and weight_WD.is_contiguous() and taps % 2 == 1
+    out_BTD = x_BTD.new_empty(batch, num_frames, width)
+    if taps > _MOST_TAPS:
+        return operations.glu_depthwise(x_BTD, weight_WD, bias_D, lengths_B, silu)
+    channels = 4 if taps <= 9 else 2  # of a thread, whose registers hold a window of 2W-1 frames
+    chunk, block = taps * max(1, round(32 / taps)), 64 * channels
+    glu_depthwise_kernel[(triton.cdiv(num_frames, chunk) * triton.cdiv(width, block) * batch,)](
+        x_BTD,
+        weight_WD,
+        bias_D,
+        lengths_B,
+        out_BTD,
+        num_frames,
+        WIDTH=width,
+        TAPS=taps,
+        CHUNK=chunk,
+        BLOCK=block,
+        SILU=silu,
+        num_warps=2,
+        enable_fp_fusion=True,
+    )
+    return out_BTD
+
+
+def layer_norm(
+    x_BTD: torch.Tensor,
+    shift_D: torch.Tensor | None,
+    weight_D: torch.Tensor,
+    bias_D: torch.Tensor,
+    added_BTD: torch.Tensor | None = None,
+) -> torch.Tensor:
+    return _layer_norm(x_BTD, shift_D, weight_D, bias_D, None, None, added_BTD)
+
+
+def layer_norm_twice_(
+    x_BTD: torch.Tensor,
+    shift_D: torch.Tensor | None,
+    weight1_D: torch.Tensor,
+    bias1_D: torch.Tensor,
+    weight2_D: torch.Tensor,
+    bias2_D: torch.Tensor,
+    added_BTD: torch.Tensor | None = None,
+) -> torch.Tensor:
+    return _layer_norm(x_BTD, shift_D, weight1_D, bias1_D, weight2_D, bias2_D, added_BTD)
+
+
+def _layer_norm(
+    x_BTD: torch.Tensor,
+    shift_D: torch.Tensor | None,
+    weight1_D: torch.Tensor,
+    bias1_D: torch.Tensor,
+    weight2_D: torch.Tensor | None,
+    bias2_D: torch.Tensor | None,
+    added_BTD: torch.Tensor | None,
+) -> torch.Tensor:
+    assert x_BTD.is_contiguous() and (added_BTD is None or added_BTD.is_contiguous())
+    width = x_BTD.shape[-1]
+    block = triton.next_power_of_2(width)
+    out_BTD = torch.empty_like(x_BTD)
+    layer_norm_kernel[(x_BTD.numel() // width,)](
+        x_BTD,
+        shift_D,
+        weight1_D,
+        bias1_D,
+        weight2_D,
+        bias2_D,
+        added_BTD,
+        out_BTD,
+        WIDTH=width,
+        BLOCK=block,
+        EPSILON=operations.EPSILON,
+        num_warps=max(1, block // 1024),  # one warp sums without meeting others, while a frame fits its registers
+        enable_fp_fusion=True,
+    )
+    return out_BTD
+
+
+TRITON = operations.Operations(rel_attention, glu_depthwise, layer_norm, layer_norm_twice_)

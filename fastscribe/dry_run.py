@@ -1,0 +1,114 @@
+"""What a run would do, without doing it: files, hours and batches, and, from a few batches that are worked on, how long.
+
+Every input is looked at as a run would look at it (headers, and where long recordings would be cut); nothing is written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing
+from dataclasses import asdict, dataclass
+from functools import partial
+from time import perf_counter
+from typing import Any
+
+from fastscribe.cuda.device import host_array
+from fastscribe.pipeline.loader import load_batches
+from fastscribe.resume.ledger import Ledger
+from fastscribe.transcriber import Transcriber
+from fastscribe.types import Failure, Utterance
+
+_SAMPLES = 4  # batches that are timed, spread over the lengths there are
+
+
+@dataclass(frozen=True)
+class Survey:
+    """`skipped` inputs were done by an earlier run, `failed_before` of these not; neither is among `files` and `failed`.
+    estimated_usd is None where no price is known."""
+
+    files: int
+    failed: int
+    skipped: int
+    failed_before: int
+    audio_s: float
+    utterances: int
+    batches: int
+    padding_share: float
+    estimated_s: float
+    estimated_rtfx: float
+    estimated_usd: float | None
+
+    def to_json(self) -> dict[str, Any]:
+        return {name: round(value, 4) if isinstance(value, float) else value for name, value in asdict(self).items()}
+
+
+def survey(
+    transcriber: Transcriber,
+    inputs: Iterable[str],
+    ledger: Ledger,
+    usd_per_hour: float | None,
+    on_failure: Callable[[Failure], None],
+) -> Survey:
+    """Looks at all inputs, so one that never ends is never surveyed. `on_failure` is called for those that cannot be used."""
+    files = failed = utterances = batches = real = padded = 0
+    audio_s = 0.0
+    samples: list[tuple[Utterance, ...]] = []
+    with closing(transcriber.windows(inputs, ledger)) as windows:
+        for window in windows:
+            usable = [item for item in window if not isinstance(item, Failure)]
+            for item in window:
+                if isinstance(item, Failure):
+                    on_failure(item)
+            files, failed = files + len(usable), failed + len(window) - len(usable)
+            audio_s += sum(item[0].audio.duration_s for item in usable)
+            plan = list(transcriber.plan([utterance for item in usable for utterance in item]))
+            samples = samples or _spread(plan)
+            for batch in plan:
+                lengths = [transcriber.num_frames(utterance) for utterance in batch]
+                utterances, batches = utterances + len(batch), batches + 1
+                real, padded = real + sum(lengths), padded + len(batch) * max(lengths)
+    frames_per_s = _speed(transcriber, samples) if samples else 0.0
+    estimated_s = padded / frames_per_s if frames_per_s else 0.0
+    return Survey(
+        files=files,
+        failed=failed,
+        skipped=transcriber.progress.skipped,
+        failed_before=ledger.failed_before,
+        audio_s=audio_s,
+        utterances=utterances,
+        batches=batches,
+        padding_share=1 - real / padded if padded else 0.0,
+        estimated_s=estimated_s,
+        estimated_rtfx=audio_s / estimated_s if estimated_s else 0.0,
+        estimated_usd=None if usd_per_hour is None else usd_per_hour * estimated_s / 3600,
+    )
+
+
+def _spread(plan: Sequence[tuple[Utterance, ...]]) -> list[tuple[Utterance, ...]]:
+    """A few of a window's batches, from the longest to the shortest."""
+    step = max(1, len(plan) // _SAMPLES)
+    return list(plan[step // 2 :: step])[:_SAMPLES]
+
+
+def _speed(transcriber: Transcriber, samples: Sequence[tuple[Utterance, ...]]) -> float:
+    """Padded encoder frames a second, files read and all, after one batch that is not counted; 0 if none could be read."""
+    loaded = load_batches(
+        [samples[0], *samples],
+        sample_rate=transcriber.config.features.sample_rate,
+        channel=transcriber.options.channel,
+        threads=1,
+        ahead=1,
+        allocate=partial(host_array, device=transcriber.recognizer.device),
+        native=transcriber.recognizer.device.type == "cuda",
+    )
+    frames, start = 0, None
+    for batch, _ in loaded:
+        if batch is None:
+            continue
+        for _ in transcriber.engine.stream([batch]):
+            pass
+        if start is not None:
+            frames += len(batch.utterances) * transcriber.recognizer.num_frames(batch)
+        start = start if start is not None else perf_counter()
+    seconds = perf_counter() - start if start is not None else 0.0
+    return frames / seconds if seconds else 0.0

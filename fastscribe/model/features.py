@@ -1,0 +1,192 @@
+"""Log-mel features on the model's device, a whole batch at once, always in float32.
+
+Follows NeMo 3.0's FilterbankFeatures in eval mode: pre-emphasis, samples beyond the true length zeroed, centred STFT with
+constant zero padding and a symmetric window, power spectrum, Slaney mel filters, log with a guard, normalisation over the
+valid frames. A row has floor(samples / hop) valid frames; what lies beyond is zero. No dither and no pad_to: both are
+training matters.
+
+Mel bands without signal (silence, telephone audio's upper half) deviate by less than the 1e-5 floor of the deviation, so
+their features are the rounding error of the mean, scaled up, and models do react to it. `_sums` therefore adds each row
+up on its own, in the order that the reference adds a single recording: padding and neighbours never change a row.
+
+On a CPU the spectrum is torch.stft's, bit by bit the reference's. Elsewhere that would cost a new FFT plan for nearly every
+batch: plans are keyed by the number of frames, take a millisecond of the host's time each, and pile up outside torch's
+memory. There all rows, each with its padding, lie one after another, and blocks of _FRAMES_AT_ONCE frames go through one
+plan and one shape of product, which also bounds the memory for rows of any length and lets no batch change a row. The
+products are in true float32 (cuda/no_tf32.py).
+
+Shapes: B batch, S samples, T mel frames, M mels, K frequency bins, F frames of one block, N samples of a frame.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from fastscribe.config import FeaturesConfig
+from fastscribe.cuda.no_tf32 import true_float32
+from fastscribe.types import Features, Float32Array, Float64Array
+
+_WINDOWS: dict[str, Callable[..., torch.Tensor]] = {
+    "hann": torch.hann_window,
+    "hamming": torch.hamming_window,
+    "blackman": torch.blackman_window,
+    "bartlett": torch.bartlett_window,
+    "none": lambda length, periodic: torch.ones(length),
+}
+_STD_FLOOR = 1e-5
+_BYTES_PER_CHUNK = 1 << 28  # of spectrum held at once on a CPU, so that it stays near the caches and out of the budget
+_FRAMES_AT_ONCE = 1 << 15  # elsewhere; 67 MB of samples, with which a device is busy for some 50 us
+
+
+class LogMel(nn.Module):
+    """samples [B, S] (int16 or float32) and lengths [B] -> Features."""
+
+    window_N: torch.Tensor
+    filters_MK: torch.Tensor
+
+    def __init__(self, config: FeaturesConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.register_buffer("window_N", _window(config), persistent=False)
+        self.register_buffer("filters_MK", torch.from_numpy(mel_filters(config)), persistent=False)
+
+    @torch.inference_mode()
+    def forward(self, samples_BS: torch.Tensor, lengths_B: torch.Tensor) -> Features:
+        if samples_BS.dtype == torch.int16:
+            samples_BS = samples_BS.float() / 32768.0
+        frame_lengths_B = lengths_B // self.config.hop_length
+        emphasised_BS = self._pre_emphasise(samples_BS, lengths_B)
+        mel_BMT = self._log_(self._mel(emphasised_BS))
+        valid_BT = torch.arange(mel_BMT.shape[2], device=mel_BMT.device) < frame_lengths_B[:, None]
+        mel_BMT = self._normalise(mel_BMT, valid_BT[:, None], frame_lengths_B)
+        # The STFT's last frame is beyond the longest row; one frame stays where no row has any.
+        return Features(mel_BMT[:, :, : max(1, mel_BMT.shape[2] - 1)], frame_lengths_B)
+
+    def _mel(self, samples_BS: torch.Tensor) -> torch.Tensor:
+        """The frames that begin within each row, [B, M, T], as the reference has them or in blocks."""
+        if not _as_the_reference(samples_BS):
+            return self._mel_in_blocks(samples_BS)
+        return torch.cat([self._mel_by_stft(rows_BS) for rows_BS in samples_BS.split(self._rows_at_once(samples_BS))])
+
+    def _rows_at_once(self, samples_BS: torch.Tensor) -> int:
+        bytes_a_row = samples_BS.shape[1] // self.config.hop_length * self.config.n_fft * 8
+        return max(1, _BYTES_PER_CHUNK // max(1, bytes_a_row))
+
+    def _pre_emphasise(self, samples_BS: torch.Tensor, lengths_B: torch.Tensor) -> torch.Tensor:
+        if self.config.preemphasis is None:
+            return samples_BS
+        emphasised_BS = samples_BS.clone()
+        emphasised_BS[:, 1:] -= self.config.preemphasis * samples_BS[:, :-1]
+        positions_S = torch.arange(samples_BS.shape[1], device=samples_BS.device)
+        return emphasised_BS.masked_fill_(positions_S >= lengths_B[:, None], 0.0)
+
+    def _mel_by_stft(self, samples_BS: torch.Tensor) -> torch.Tensor:
+        config = self.config
+        spectrum_BKT = torch.stft(
+            samples_BS,
+            config.n_fft,
+            config.hop_length,
+            window=self.window_N,
+            center=True,
+            pad_mode="constant",
+            return_complex=True,
+        )
+        return self.filters_MK @ self._energy(spectrum_BKT)
+
+    def _mel_in_blocks(self, samples_BS: torch.Tensor) -> torch.Tensor:
+        """Every hop of the rows laid one after another begins a frame; those that run into the next row are cut off."""
+        config, (batch, num_samples) = self.config, samples_BS.shape
+        hop, half = config.hop_length, config.n_fft // 2
+        hops_a_row = math.ceil((num_samples + config.n_fft) / hop)
+        blocks = math.ceil(batch * hops_a_row / _FRAMES_AT_ONCE)
+        one_after_another = samples_BS.new_zeros(blocks * _FRAMES_AT_ONCE * hop + config.n_fft)
+        rows_BS = one_after_another[: batch * hops_a_row * hop].view(batch, -1)
+        rows_BS[:, half : half + num_samples] = samples_BS
+        frames_FN = one_after_another.unfold(0, config.n_fft, hop)[: blocks * _FRAMES_AT_ONCE]
+        with true_float32(samples_BS.device):
+            mel_FM = torch.cat([self._mel_of_frames(block_FN) for block_FN in frames_FN.split(_FRAMES_AT_ONCE)])
+        mel_BTM = torch.unflatten(mel_FM[: batch * hops_a_row], 0, (batch, hops_a_row))
+        return mel_BTM[:, : num_samples // hop + 1].transpose(1, 2)
+
+    def _mel_of_frames(self, frames_FN: torch.Tensor) -> torch.Tensor:
+        return self._energy(torch.fft.rfft(frames_FN * self.window_N)) @ self.filters_MK.t()
+
+    def _energy(self, spectrum: torch.Tensor) -> torch.Tensor:
+        """Uses the spectrum up."""
+        energy = torch.view_as_real(spectrum).square_().sum(-1)
+        return energy if self.config.mag_power == 2.0 else energy.pow_(self.config.mag_power / 2)
+
+    def _log_(self, mel_BMT: torch.Tensor) -> torch.Tensor:
+        if not self.config.log:
+            return mel_BMT
+        if self.config.log_guard == "add":
+            return mel_BMT.add_(self.config.log_guard_value).log_()
+        return mel_BMT.clamp_(min=self.config.log_guard_value).log_()
+
+    def _normalise(self, mel_BMT: torch.Tensor, valid_B1T: torch.Tensor, lengths_B: torch.Tensor) -> torch.Tensor:
+        mel_BMT.masked_fill_(~valid_B1T, 0.0)
+        if self.config.normalize == "none":
+            return mel_BMT
+        over_bands = self.config.normalize == "all_features"
+        count_B11 = lengths_B[:, None, None] * (self.config.num_mels if over_bands else 1)
+        mean = _sums(mel_BMT, lengths_B, over_bands) / count_B11.clamp(min=1)
+        mel_BMT.sub_(mean).masked_fill_(~valid_B1T, 0.0)
+        squares = mel_BMT.square().sum((1, 2) if over_bands else 2, keepdim=True, dtype=torch.float64)
+        std = (squares / (count_B11 - 1).clamp(min=1)).sqrt().float()
+        return mel_BMT.div_(std.add_(_STD_FLOOR))
+
+
+def _as_the_reference(samples: torch.Tensor) -> bool:
+    return samples.device.type == "cpu"
+
+
+def _window(config: FeaturesConfig) -> torch.Tensor:
+    """In the middle of a frame [N]."""
+    before = (config.n_fft - config.win_length) // 2
+    after = config.n_fft - config.win_length - before
+    return F.pad(_WINDOWS[config.window](config.win_length, periodic=False), (before, after))
+
+
+def _sums(mel_BMT: torch.Tensor, lengths_B: torch.Tensor, over_bands: bool) -> torch.Tensor:
+    """Sums over each row's valid frames, [B, M, 1] or [B, 1, 1].
+
+    On a CPU row by row, over the valid frames and the one masked frame the STFT makes beyond them: the last bits of a
+    float32 sum depend on how many terms it has, zeros included, and these bits matter (see the file's header). The loop
+    is two small calls a recording. Elsewhere float64, which is as independent of padding but not the reference's error.
+    """
+    if over_bands or not _as_the_reference(mel_BMT):
+        axes = (1, 2) if over_bands else 2
+        return mel_BMT.sum(axes, keepdim=True, dtype=torch.float64).float()
+    rows = zip(mel_BMT, lengths_B.tolist(), strict=True)
+    return torch.stack([row_MT[:, : length + 1].sum(1, keepdim=True) for row_MT, length in rows])
+
+
+def mel_filters(config: FeaturesConfig) -> Float32Array:
+    """Triangular filters [M, K] on the Slaney mel scale (Auditory Toolbox; librosa.filters.mel is the same, tested)."""
+    bins_hz = np.linspace(0, config.sample_rate / 2, config.n_fft // 2 + 1)
+    edges_hz = _mel_to_hz(np.linspace(_hz_to_mel(config.low_hz), _hz_to_mel(config.high_hz), config.num_mels + 2))
+    rising = (bins_hz - edges_hz[:-2, None]) / np.diff(edges_hz)[:-1, None]
+    falling = (edges_hz[2:, None] - bins_hz) / np.diff(edges_hz)[1:, None]
+    filters_MK = np.maximum(0, np.minimum(rising, falling))
+    if config.mel_norm == "slaney":
+        filters_MK = filters_MK.astype(np.float32) * (2.0 / (edges_hz[2:] - edges_hz[:-2]))[:, None]
+    return filters_MK.astype(np.float32)
+
+
+# The Slaney scale is linear (200/3 Hz a mel) up to 1 kHz and logarithmic (27 steps a factor of 6.4) above.
+_HZ_PER_MEL, _KNEE_HZ = 200.0 / 3, 1000.0
+_KNEE_MEL, _LOG_STEP = _KNEE_HZ / _HZ_PER_MEL, np.log(6.4) / 27.0
+
+
+def _hz_to_mel(hz: float) -> float:
+    return hz / _HZ_PER_MEL if hz < _KNEE_HZ else _KNEE_MEL + float(np.log(hz / _KNEE_HZ)) / _LOG_STEP
+
+
+def _mel_to_hz(mel: Float64Array) -> Float64Array:
+    return np.where(mel < _KNEE_MEL, mel * _HZ_PER_MEL, _KNEE_HZ * np.exp(_LOG_STEP * (mel - _KNEE_MEL)))

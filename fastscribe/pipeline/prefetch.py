@@ -1,0 +1,136 @@
+"""A function of many items, worked out ahead in threads and given out in order, but for what is slow.
+
+What is found leaves at once, even while the items' source waits for its next one (paths that are typed). One thread walks
+through the items, the others call the function. Queues rather than futures, which cost as much as a file's probing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable
+from dataclasses import dataclass
+from functools import partial
+from queue import Empty, SimpleQueue
+from threading import Thread
+from time import monotonic
+from typing import Generic, TypeVar
+
+from fastscribe.pipeline.thread_pool import Crew
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+AHEAD_PER_THREAD = 8
+PATIENCE_S = 0.5  # how long results that are there wait for one before them
+
+
+def map_ahead(
+    function: Callable[[T], R], items: Iterable[T], threads: int, name: str = "ahead"
+) -> Generator[R, None, None]:
+    """function(item) for each item, in order. `threads` threads call it, so far ahead only.
+
+    Where the next result takes long and later ones are there, these go first, and it comes when it comes; a thread that
+    hangs is replaced (pipeline/thread_pool.py). What the function raises, whatever it is, ends this here, at that item's
+    place; what the items' source raises does so after what it gave, without waiting for what is late.
+    """
+    calls = _Calls(function, items, threads, name)
+    try:
+        yield from calls.results()
+    finally:
+        calls.close()
+
+
+@dataclass(frozen=True)
+class _Raised:
+    error: BaseException
+
+
+@dataclass(frozen=True)
+class _End:
+    error: BaseException | None  # what the source raised
+
+
+class _Calls(Generic[T, R]):
+    def __init__(self, function: Callable[[T], R], items: Iterable[T], threads: int, name: str) -> None:
+        self._function, self._items, self._closed = function, items, False
+        self._found: SimpleQueue[tuple[int, R | _Raised | _End]] = SimpleQueue()
+        self._tickets: SimpleQueue[bool] = SimpleQueue()  # one for each item that may be looked at; False: no more
+        for _ in range(threads * AHEAD_PER_THREAD):
+            self._tickets.put(True)
+        self._crew = Crew(threads, name)
+        # Not waited for at exit either: it may sit in a read from a terminal that never ends.
+        Thread(target=self._feed, name=f"{name}-feed", daemon=True).start()
+
+    def close(self) -> None:
+        self._closed = True
+        self._tickets.put(False)
+        self._crew.close()
+
+    def results(self) -> Generator[R, None, None]:
+        early: dict[int, R | _Raised | _End] = {}
+        late: set[int] = set()  # those let past, no more than there are threads: all before an early one have begun
+        expected = 0
+        deadline: float | None = None
+        while True:
+            if expected in early:
+                result = early.pop(expected)
+                expected, deadline = expected + 1, None
+                if isinstance(result, _End):
+                    yield from self._rest(late, result)
+                    return
+                self._tickets.put(True)
+                yield _value(result)
+                continue
+            if early and deadline is None:
+                deadline = monotonic() + PATIENCE_S
+            found = self._next_found(deadline)
+            if found is None:
+                passed = range(expected, min(early))
+                late.update(passed)
+                expected = passed.stop
+                for _ in passed:
+                    self._tickets.put(True)
+            elif found[0] in late:
+                late.remove(found[0])
+                yield _value(found[1])
+            else:
+                early[found[0]] = found[1]
+
+    def _next_found(self, deadline: float | None) -> tuple[int, R | _Raised | _End] | None:
+        try:
+            return self._found.get(timeout=None if deadline is None else max(0.0, deadline - monotonic()))
+        except Empty:
+            return None
+
+    def _rest(self, late: set[int], end: _End) -> Generator[R, None, None]:
+        if end.error is not None:
+            raise end.error
+        for _ in late:
+            yield _value(self._found.get()[1])
+
+    def _feed(self) -> None:
+        number, error, items = 0, None, iter(self._items)
+        try:
+            while self._tickets.get() and not self._closed:
+                try:
+                    item = next(items)
+                except StopIteration:
+                    break
+                self._crew.submit(partial(self._call, number, item))
+                number += 1
+        except BaseException as raised:  # raised again in the thread that iterates
+            error = raised
+        self._found.put((number, _End(error)))
+
+    def _call(self, number: int, item: T) -> None:
+        try:
+            result: R | _Raised = self._function(item)
+        except BaseException as error:  # see _feed
+            result = _Raised(error)
+        self._found.put((number, result))
+
+
+def _value(result: R | _Raised | _End) -> R:
+    if isinstance(result, _Raised):
+        raise result.error
+    assert not isinstance(result, _End)
+    return result

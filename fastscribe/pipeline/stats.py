@@ -1,0 +1,104 @@
+"""What a run took and what it cost: stage times, RTFx, padding share, USD per 1,000 audio hours. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import Any
+
+from fastscribe.report.prices import usd_per_audio_hours
+
+
+class Stopwatch:
+    """Seconds by stage name; nested or repeated use adds up. Used from the one thread that drives the model."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+
+    def add(self, stage: str, seconds: float) -> None:
+        self.seconds[stage] = self.seconds.get(stage, 0.0) + seconds
+
+    @contextmanager
+    def time(self, stage: str) -> Iterator[None]:
+        start = perf_counter()
+        try:
+            yield
+        finally:
+            self.add(stage, perf_counter() - start)
+
+
+@dataclass(frozen=True)
+class RunStats:
+    """One run. audio_s counts transcribed files only; wall_s runs from the loaded model to the last row written.
+
+    `skipped` inputs were done by earlier runs, `failed_before` of these not; neither is among `files` and `failed`. `totals`
+    is what the output folder holds of all runs: files, failed, audio_s.
+    """
+
+    files: int
+    failed: int
+    audio_s: float
+    load_s: float
+    wall_s: float
+    stage_s: dict[str, float]
+    padded_frames: int
+    real_frames: int
+    peak_bytes: int
+    device: str
+    dtype: str
+    usd_per_hour: float | None
+    price_source: str | None
+    versions: dict[str, str] = field(default_factory=dict)
+    skipped: int = 0
+    failed_before: int = 0
+    totals: dict[str, Any] | None = None
+    gaps: int = 0  # stretches with speech in which no words were found
+    gap_s: float = 0.0
+    recovered_words: int = 0  # that gap recovery added
+    recovered_s: float = 0.0  # from the first to the last of them, summed over segments
+
+    @property
+    def rtfx(self) -> float:
+        """Seconds of audio transcribed a second of wall time."""
+        return self.audio_s / self.wall_s if self.wall_s > 0 else 0.0
+
+    @property
+    def padding_share(self) -> float:
+        """Share of the encoder frames computed that stood for no audio."""
+        return 1.0 - self.real_frames / self.padded_frames if self.padded_frames else 0.0
+
+    @property
+    def usd_per_1000_audio_hours(self) -> float | None:
+        return usd_per_audio_hours(self.rtfx, self.usd_per_hour, 1000.0)
+
+    def to_json(self) -> dict[str, Any]:
+        """The fields of report.json."""
+        cost = self.usd_per_1000_audio_hours
+        return {
+            "files": self.files,
+            "failed": self.failed,
+            "skipped": self.skipped,
+            "failed_before": self.failed_before,
+            "totals": self.totals,
+            "audio_s": round(self.audio_s, 3),
+            "load_s": round(self.load_s, 3),
+            "wall_s": round(self.wall_s, 3),
+            "rtfx": round(self.rtfx, 2),
+            "stage_s": {stage: round(seconds, 3) for stage, seconds in self.stage_s.items()},
+            "gaps": self.gaps,
+            "gap_s": round(self.gap_s, 3),
+            "recovered_words": self.recovered_words,
+            "recovered_s": round(self.recovered_s, 3),
+            "padding_share": round(self.padding_share, 4),
+            "padded_frames": self.padded_frames,
+            "real_frames": self.real_frames,
+            "peak_bytes": self.peak_bytes,
+            "device": self.device,
+            "dtype": self.dtype,
+            "usd_per_hour": self.usd_per_hour,
+            "price_source": self.price_source,
+            "usd_per_1000_audio_hours": None if cost is None else round(cost, 4),
+            "versions": self.versions,
+        }

@@ -1,0 +1,137 @@
+"""Text into tokens as a checkpoint's own tokenizer does it: SentencePiece with its normalisation rules, or characters.
+
+Forced alignment needs this way; decoding needs text/tokenizer.py's alone, and training cleans its texts by rules of its own
+(training/bpe.py). A SentencePiece model keeps its rules as a compiled table. SentencePiece is not given that table, because
+its older versions read out of bounds where one is made up; the walk through it here checks every index.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from fastscribe.text.tokenizer import UNKNOWN_TEXT, Tokenizer, normalization_rules
+
+_UNKNOWN_MARK = UNKNOWN_TEXT.strip()
+# Bits of a Darts unit: its label (a byte, and one bit that marks a value), whether a value follows, and a value.
+_LABEL, _HAS_VALUE, _VALUE = 0x8000_00FF, 1 << 8, 0x7FFF_FFFF
+_NO_UNIT = 0x8000_0000  # matches no byte
+
+
+class EncodedWord(NamedTuple):
+    ids: tuple[int, ...]
+    texts: tuple[str, ...]  # what each token stands for in the word, word mark included
+
+
+@dataclass(frozen=True)
+class WordEncoder:
+    """Encodes words one by one, as NeMo's aligner does; `space_ids` stand between two words."""
+
+    encode: Callable[[str], EncodedWord]
+    space_ids: tuple[int, ...]
+
+    @classmethod
+    def of(cls, tokenizer: Tokenizer) -> WordEncoder:
+        """Raises ValueError for a tokenizer that text cannot be encoded with, or a damaged one."""
+        if tokenizer.kind == "character":
+            return _characters(tokenizer)
+        if "tokenizer.model" not in tokenizer.files:
+            raise ValueError("its tokenizer is not one SentencePiece model, so text cannot be encoded with it")
+        return cls(_SentencePieceEncoder(tokenizer), ())
+
+
+def _characters(tokenizer: Tokenizer) -> WordEncoder:
+    """A character that the vocabulary lacks becomes the blank, as in NeMo."""
+    ids: Mapping[str, int] = {piece: i for i, piece in reversed(list(enumerate(tokenizer.pieces)))}
+    if " " not in ids:
+        raise ValueError("its vocabulary of characters has no space")
+    blank_id = len(tokenizer.pieces)
+
+    def encode(word: str) -> EncodedWord:
+        return EncodedWord(tuple(ids.get(character, blank_id) for character in word), tuple(word))
+
+    return WordEncoder(encode, (ids[" "],))
+
+
+class _SentencePieceEncoder:
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        import sentencepiece
+
+        table, without_table = normalization_rules(tokenizer.files["tokenizer.model"])
+        self._rules = NormalizationTable(table) if table else None
+        self._processor: Any = sentencepiece.SentencePieceProcessor()
+        try:
+            self._processor.LoadFromSerializedProto(without_table)
+        except RuntimeError as error:
+            raise ValueError("its tokenizer is not a SentencePiece model") from error
+        self._unknown_id = self._processor.unk_id()
+
+    def __call__(self, word: str) -> EncodedWord:
+        ids: list[int] = []
+        texts: list[str] = []
+        for index, part in enumerate(word.split(_UNKNOWN_MARK)):
+            if index:  # the decoder's own mark for what it could not write
+                ids.append(self._unknown_id)
+                texts.append(_UNKNOWN_MARK)
+            normalized = self._rules.normalize(part) if self._rules else part
+            ids += self._processor.EncodeAsIds(normalized)
+            texts += self._processor.EncodeAsPieces(normalized)
+        return EncodedWord(tuple(ids), tuple(texts))
+
+
+class NormalizationTable:
+    """SentencePiece's `precompiled_charsmap`: a trie of byte strings (a Darts double array), and what replaces each.
+
+    Its layout: the trie's size in bytes (uint32), the trie (uint32 units), and replacements that each end in a zero byte.
+    """
+
+    def __init__(self, table: bytes) -> None:
+        """Raises ValueError where the bytes are no such table."""
+        if len(table) < 4:
+            raise ValueError("its tokenizer's normalisation table is damaged")
+        (size,) = struct.unpack_from("<I", table)
+        if size % 4 or size > len(table) - 4:
+            raise ValueError("its tokenizer's normalisation table is damaged")
+        self._units = struct.unpack_from(f"<{size // 4}I", table, 4)
+        self._replacements = table[4 + size :]
+
+    def normalize(self, text: str) -> str:
+        """The text with the longest strings of the table replaced, from left to right."""
+        content, done, position = text.encode(), bytearray(), 0
+        while position < len(content):
+            length, replacement = self._longest(content, position)
+            if length == 0:  # one character stays as it is
+                length = _utf8_length(content[position])
+                replacement = content[position : position + length]
+            done += replacement
+            position += length
+        return done.decode("utf-8", "replace")
+
+    def _longest(self, content: bytes, start: int) -> tuple[int, bytes]:
+        """-> length of the table's longest string that stands at `start`, and what replaces it; (0, b"") for none."""
+        length, found = 0, b""
+        place = _offset(self._unit(0))
+        for position in range(start, len(content)):
+            place ^= content[position]
+            unit = self._unit(place)
+            if unit & _LABEL != content[position]:
+                break
+            place ^= _offset(unit)
+            if unit & _HAS_VALUE:
+                begin = self._unit(place) & _VALUE
+                end = self._replacements.find(b"\0", begin)
+                length, found = position + 1 - start, self._replacements[begin : None if end < 0 else end]
+        return length, found
+
+    def _unit(self, place: int) -> int:
+        return self._units[place] if place < len(self._units) else _NO_UNIT
+
+
+def _offset(unit: int) -> int:
+    return (unit >> 10) << ((unit & 0x200) >> 6)
+
+
+def _utf8_length(first_byte: int) -> int:
+    return 1 if first_byte < 0xC0 else 2 if first_byte < 0xE0 else 3 if first_byte < 0xF0 else 4

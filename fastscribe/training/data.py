@@ -1,0 +1,112 @@
+"""What a run learns from: manifests read, a validation split, a vocabulary and a config where there are none yet, tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from fastscribe.checkpoint.reader import Checkpoint
+from fastscribe.checkpoint.validate import validate as check_config
+from fastscribe.config import EncoderConfig, ModelConfig
+from fastscribe.errors import UsageError
+from fastscribe.text.tokenizer import from_sentencepiece
+from fastscribe.training.bpe import TextEncoder, train_vocabulary
+from fastscribe.training.manifest import (
+    Corpus,
+    Example,
+    count_by_share,
+    has_two_sentences,
+    read_manifests,
+    repeat_examples,
+    split_validation,
+    tokenise,
+)
+from fastscribe.training.network import loss_of
+from fastscribe.training.recipe import Recipe
+
+_ENOUGH_TO_VALIDATE = 10  # recordings
+
+
+@dataclass(frozen=True)
+class Material:
+    """What a run learns from and checks itself with, in tokens."""
+
+    corpus: Corpus
+    validation: tuple[Example, ...]
+    checkpoint: Checkpoint  # config and tokenizer; weights where the run starts from some
+
+
+def prepare(
+    recipe: Recipe,
+    init: Checkpoint | None,
+    say: Callable[[str], None] = lambda line: None,
+    where: str | Path = "the recipe",
+) -> Material:
+    """Manifests read, a vocabulary learnt (without `init`), texts in tokens. Writes nothing.
+
+    Raises UsageError; `where` the recipe comes from is named where a key of it is wrong.
+    """
+    if init is not None:
+        check_trainable(init.config, f"--init {init.path}")
+        if init.language_model is not None:
+            say("the language model stays behind: it was made of other texts")
+            init = replace(init, language_model=None)
+    data, limits = recipe.data, recipe.data.limits
+    corpus = read_manifests(data.train, limits)
+    if data.validation:
+        kept_apart = read_manifests(data.validation, limits, "validate with")
+        if kept_apart.left_out:
+            say(f"to validate with: {kept_apart}")
+        validation = kept_apart.examples
+    else:
+        training, validation = _split(corpus.examples, recipe.run.seed, data.validation_share, say)
+        corpus = Corpus(training, corpus.left_out)
+    if len(validation) < _ENOUGH_TO_VALIDATE:
+        say(f"{len(validation)} to validate with: the word error rate of so few says little")
+    if init is None:
+        init = _new(recipe, corpus.examples, where)
+    loss_of(recipe.loss, init.config)
+    if not init.config.durations and recipe.loss.is_for_tdt:
+        say("loss.sigma and loss.omega are for TDT: this model has no durations and does without them")
+    corpus = tokenise(corpus, TextEncoder(init.tokenizer), limits)
+    return Material(Corpus(repeat_examples(corpus.examples), corpus.left_out), validation, init)
+
+
+def check_trainable(config: ModelConfig, what: str) -> None:
+    """Raises UsageError, which begins with `what`."""
+    if not isinstance(config.encoder, EncoderConfig) or config.aed is not None:
+        kinds = "FastConformer transducers and CTC models"
+        raise UsageError(f"{what}: only {kinds} can be trained, not Canary, Jasper or QuartzNet ones")
+
+
+def _split(
+    examples: Sequence[Example], seed: int, share: float, say: Callable[[str], None]
+) -> tuple[tuple[Example, ...], tuple[Example, ...]]:
+    """By the share, but of few recordings a tenth, up to ten: fewer would decide by chance which model is the best."""
+    if not has_two_sentences(examples):
+        raise UsageError(
+            f"{len(examples):,} recording{'s' * (len(examples) > 1)} of one sentence: too few to train on some and "
+            "validate with others; give more, or others as data.validation"
+        )
+    by_share = count_by_share(examples, seed=seed, share=share)
+    least = max(1, min(_ENOUGH_TO_VALIDATE, len(examples) // 10))
+    if least <= by_share < len(examples):
+        return split_validation(examples, seed=seed, share=share)
+    count = min(max(least, round(share * len(examples))), len(examples) - 1)
+    training, validation = split_validation(examples, seed=seed, count=count)
+    say(f"validation_share {share:g} gives {by_share:,} of {len(examples):,} recordings: {len(validation):,} instead")
+    return training, validation
+
+
+def _new(recipe: Recipe, examples: Sequence[Example], where: str | Path) -> Checkpoint:
+    """A vocabulary and a config, without weights."""
+    texts = [example.text for example in examples]
+    try:
+        model = train_vocabulary(texts, recipe.model.vocab_size, recipe.model.vocabulary)
+    except UsageError as error:
+        raise UsageError(f"{where}: model.vocab_size: {error}") from error
+    tokenizer = replace(from_sentencepiece(model), attached="nowhere")
+    config = recipe.model.config(len(tokenizer.pieces))
+    check_config(config, f"{where}: model")
+    return Checkpoint(Path("new"), "fastscribe", config, tokenizer, {})

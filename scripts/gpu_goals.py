@@ -1,0 +1,152 @@
+"""The speed goals on one H200, and what a document of scripts/gpu_check says about them. Pure: reads rows, measures nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+Document = dict[str, Any]
+Row = dict[str, Any]
+# The fields that name a measurement, as against its results.
+_CASE = (
+    "what", "step", "shape", "form", "mode", "rows", "frames", "seconds", "audio", "pass", "budget_frames", "graphs",
+    "dtype", "scales", "threads", "side", "batch_size", "model", "against", "m", "k", "n", "name", "test", "tool",
+    "library", "backend", "num_frames", "num_labels", "num_tokens",
+)  # fmt: skip
+_CHANGE = 0.05  # smaller differences of speed are noise
+
+
+def rows_of(document: Document, part: str, **wanted: Any) -> list[Row]:
+    """Rows of a part with these values. Rows with an error are left out if any value is wanted."""
+    found = [row for entry in document["results"] if entry["part"] == part for row in entry["rows"]]
+    return [
+        row
+        for row in found
+        if all(row.get(key) == value for key, value in wanted.items()) and not (wanted and "error" in row)
+    ]
+
+
+def values(document: Document, part: str, value: str, **wanted: Any) -> list[float]:
+    return [row[value] for row in rows_of(document, part, **wanted) if row.get(value) is not None]
+
+
+def best(document: Document, part: str, value: str, **wanted: Any) -> float | None:
+    return max(values(document, part, value, **wanted), default=None)
+
+
+def matrix_ceiling(document: Document) -> float | None:
+    """TFLOP/s of the large bf16 product."""
+    rows = rows_of(document, "ceilings", what="matmul", dtype="bf16")
+    return next((row["tflop_per_s"] for row in rows if row["m"] == row["n"]), None)
+
+
+def nemo_ratio(document: Document) -> float | None:
+    """Our speed over NeMo's at NeMo's better batch size."""
+    ours, theirs = (best(document, "nemo", "rtfx", what="side", side=side) for side in ("fastscribe", "nemo"))
+    return None if ours is None or theirs is None else ours / theirs
+
+
+def tests_passed(document: Document) -> float | None:
+    """Share of the collected tests that passed; None if all were skipped. A crash counts against the tests it prevented."""
+    parts = ("tests", "end_to_end")
+    collected = sum(row["tests"] for part in parts for row in rows_of(document, part, what="collected"))
+    names: dict[str, set[str]] = {"passed": set(), "failed": set(), "skipped": set()}
+    for row in (row for part in parts for row in rows_of(document, part) if row.get("what") == "test"):
+        names[row["outcome"]].add(row["test"])
+    ran = collected - len(names["skipped"])
+    return len(names["passed"] - names["failed"]) / ran if ran > 0 else None
+
+
+@dataclass(frozen=True)
+class Goal:
+    name: str
+    wanted: float
+    measured: Callable[[Document, Row], float | None]  # of a document whose shapes have these names
+    at_least: bool = True  # False: at most
+
+
+def _engine(value: str, which: str) -> Callable[[Document, Row], float | None]:
+    return lambda document, names: best(
+        document, "engine", value, what="from_memory", shape=names["tdt"], **{"pass": which}
+    )
+
+
+def _memory(shape: str) -> Callable[[Document, Row], float | None]:
+    case = {"what": "from_memory", "audio": "leaderboard", "budget_frames": "auto", "graphs": "auto"}
+    return lambda document, names: best(document, "memory", "rtfx", shape=names[shape], **case)
+
+
+GOALS = (
+    Goal("0.6B TDT (8,192 tokens), from memory, every batch shape new, RTFx", 20_000, _engine("rtfx", "cold")),
+    Goal("0.6B TDT (8,192 tokens), from memory, warm, RTFx", 22_000, _engine("rtfx", "warm")),
+    Goal(
+        "0.6B TDT (8,192 tokens), FLAC files to JSONL, RTFx",
+        15_000,
+        lambda document, names: best(document, "files", "rtfx", what="from_files", audio="flac", shape=names["tdt"]),
+    ),
+    Goal("0.6B CTC, from memory, warm, RTFx", 25_000, _memory("ctc")),
+    Goal("1.1B RNN-T, from memory, warm, RTFx", 12_000, _memory("rnnt")),
+    Goal("speed over NeMo 3.0's, same files and weights", 3.0, lambda document, _: nemo_ratio(document)),
+    Goal(
+        "encoder, share of the measured matrix ceiling",
+        0.5,
+        lambda document, names: best(document, "encoder", "mfu_share", form="shipped", shape=names["tdt"]),
+    ),
+    Goal(
+        "GPU busy, share of the time",
+        0.95,
+        lambda document, names: best(
+            document, "profile", "busy_share_of_wall", shape=names["tdt"], audio="leaderboard"
+        ),
+    ),
+    Goal(
+        "wall time outside the encoder, share",
+        0.1,
+        _engine("outside_encoder_share_of_wall", "warm"),
+        at_least=False,
+    ),
+    Goal("CUDA tests passed, share", 1.0, lambda document, _: tests_passed(document)),
+)
+
+
+def goals(document: Document) -> list[Row]:
+    """Each goal with its measured value, None if there is none, and the share of the goal that is reached."""
+    names = {"tdt": "parakeet-tdt-0.6b-v3", "rnnt": "parakeet-rnnt-1.1b", "ctc": "parakeet-ctc-0.6b"}
+    if document["quick"]:
+        names = {"tdt": "tiny", "rnnt": "tiny-rnnt", "ctc": "tiny-ctc"}
+    return [_reached(goal, goal.measured(document, names)) for goal in GOALS]
+
+
+def shown(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def _reached(goal: Goal, found: float | None) -> Row:
+    share = None
+    if found is not None:
+        share = round(found / goal.wanted if goal.at_least else goal.wanted / max(found, 1e-9), 3)
+    row = {"goal": goal.name, "wanted": goal.wanted, "at_least": goal.at_least}
+    return row | {"measured": found, "reached_share": share}
+
+
+def changes(document: Document, earlier: Document) -> list[Row]:
+    """The measurements of both documents whose speed differs by more than 5 %, and the tests whose outcome differs."""
+    before = dict(_cases(earlier))
+    found = []
+    for case, row in _cases(document):
+        was = before.get(case, {})
+        for value in ("rtfx", "ms", "outcome"):
+            now, then = row.get(value), was.get(value)
+            if now is None or then is None or now == then:
+                continue
+            if isinstance(now, str) or abs(now / then - 1) > _CHANGE:
+                found.append({"case": dict(case), "value": value, "was": then, "is": now})
+            break
+    return found
+
+
+def _cases(document: Document) -> list[tuple[tuple[tuple[str, str], ...], Row]]:
+    """Each row with what identifies it: its part and the fields that name its measurement."""
+    parts = [(part["part"], row) for part in document["results"] for row in part["rows"]]
+    return [((("part", part), *((key, str(row[key])) for key in _CASE if key in row)), row) for part, row in parts]

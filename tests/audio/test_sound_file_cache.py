@@ -1,0 +1,82 @@
+"""MP3 files kept open: the same samples, only MP3, only so many, never one that was replaced."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+
+from fastscribe.audio import sound_file_cache
+from fastscribe.audio.probe import probe
+from fastscribe.audio.read import read
+from fastscribe.audio.sound_file_cache import opened
+from fastscribe.audio.source import Source
+
+RATE = 8000
+
+
+@pytest.fixture(autouse=True)
+def nothing_open():
+    sound_file_cache._idle.clear()
+    yield
+    sound_file_cache._idle.clear()
+
+
+def written(path: Path, seconds: float = 20.0) -> Path:
+    rng = np.random.default_rng(0)
+    soundfile.write(path, 0.1 * rng.standard_normal(round(seconds * RATE)), RATE, format=path.suffix[1:].upper())
+    return path
+
+
+def test_stretches_are_the_same_in_any_order_and_from_several_threads(tmp_path: Path, monkeypatch) -> None:
+    path = str(written(tmp_path / "a.mp3"))
+    audio = probe(Source(path, path, "a.mp3"))
+    starts = [RATE * second for second in (15, 3, 9, 17, 6, 12, 1)]
+
+    def stretch(start: int) -> np.ndarray:
+        return read(audio, start, RATE, sample_rate=RATE, channel=None)
+
+    fresh = [stretch(start) for start in starts]
+    assert sound_file_cache._idle == []
+    monkeypatch.setattr("fastscribe.audio.read.FAR_S", 2.0)
+    with ThreadPoolExecutor(4) as pool:
+        for _ in range(5):
+            for samples, again in zip(fresh, pool.map(stretch, starts), strict=True):
+                np.testing.assert_allclose(again, samples, atol=1e-7)
+    assert 1 <= len(sound_file_cache._idle) <= 4
+
+
+@pytest.mark.parametrize("name", ["a.wav", "a.flac", "a.ogg"])
+def test_other_formats_are_closed(tmp_path: Path, name: str) -> None:
+    with opened(str(written(tmp_path / name)), is_far=True) as sound:
+        sound.seek(100)
+    assert sound.closed and sound_file_cache._idle == []
+
+
+def test_a_file_that_was_replaced_is_opened_anew(tmp_path: Path) -> None:
+    path = written(tmp_path / "a.mp3", 10)
+    with opened(str(path), is_far=True) as sound:
+        pass
+    with opened(str(path), is_far=True) as again:
+        assert again is sound
+    path.unlink()
+    written(path, 5)
+    with opened(str(path), is_far=True) as other:
+        assert other is not sound and other.frames < sound.frames
+
+
+def test_only_so_many_and_none_that_failed(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(sound_file_cache, "_MOST_OPEN", 2)
+    sounds = []
+    for number in range(3):
+        with opened(str(written(tmp_path / f"{number}.mp3", 1)), is_far=True) as sound:
+            sounds.append(sound)
+    assert [sound.closed for sound in sounds] == [True, False, False]
+    with pytest.raises(RuntimeError), opened(str(tmp_path / "2.mp3"), is_far=True) as sound:
+        raise RuntimeError("damaged")
+    assert sound is sounds[2] and sound.closed
+    with pytest.raises(soundfile.SoundFileError), opened(str(tmp_path / "none.mp3"), is_far=True):
+        pass

@@ -1,0 +1,431 @@
+"""Speeds are of all the audio and nothing else, beside a ceiling that was measured first, and nothing is left behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from copy import copy
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import pytest
+import torch
+import typer
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fastscribe.bench import memory, model_cache, reach, speed, synthetic, throughput, work
+from fastscribe.bench.random_model import random_checkpoint
+from fastscribe.cli.bench.throughput import _budgets
+from fastscribe.config import Options
+from fastscribe.errors import CheckpointError, UsageError
+from fastscribe.pipeline.batching import Budget
+from fastscribe.pipeline.engine import Engine
+from fastscribe.pipeline.recognizer import Recognizer
+from fastscribe.transcriber import Transcriber
+from tests.conftest import AUDIO, MODELS
+from tests.helpers.benches import keep_models_in, run, table
+
+CPU = torch.device("cpu")
+DEMO = MODELS / "tdt_demo" / "model.nemo"
+QUICK = ("--quick", "--passes", 2, "--clips", 4, "--device", "cpu")
+
+
+@cache
+def transcriber() -> Transcriber:
+    checkpoint = random_checkpoint("tiny")
+    return Transcriber(checkpoint, Engine(Recognizer.build(checkpoint, "cpu", "fp32")), Options(), 0.0)
+
+
+@pytest.fixture
+def few_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reach, "_COPY_BYTES", {"cpu": 1 << 20})
+    monkeypatch.setattr(reach, "_MEASURED_S", 0.01)
+
+
+def recordings(folder: Path, lengths_s: list[float]) -> list[Path]:
+    return synthetic.write_files(folder, synthetic.waves(lengths_s, seed=8), "flac", 1)
+
+
+def subject() -> speed.Subject:
+    return speed.Subject("tiny", Path("unused"), CPU, lambda line: None)
+
+
+# --- what is measured -------------------------------------------------------------------------------------------------
+
+
+def test_batches_read_from_files_are_those_of_a_run(tmp_path: Path) -> None:
+    recordings(tmp_path, [1.0, 3.0, 2.0, 0.4])
+    (tmp_path / "bad.flac").write_bytes(b"no audio")
+    batches, failures = throughput.read_batches(transcriber(), [str(tmp_path)])
+    assert [failure.path for failure in failures] == [str(tmp_path / "bad.flac")]
+    lengths = sorted(int(length) for batch in batches for length in batch.lengths_B)
+    assert lengths == [6400, 16000, 32000, 48000]
+
+
+def test_only_the_first_recordings_count(tmp_path: Path) -> None:
+    paths = recordings(tmp_path, [1.0, 3.0, 2.0])
+    batches, _ = throughput.read_batches(transcriber(), [str(tmp_path)], most=2)
+    assert sorted(one.audio.path for batch in batches for one in batch.utterances) == [str(path) for path in paths[:2]]
+    row = throughput.from_files(transcriber(), [str(tmp_path)], tmp_path / "out", passes=1, most=2)
+    assert (row["files"], row["failed"], row["audio_s"]) == (2, 0, pytest.approx(4.0))
+
+
+def test_failures_from_files_are_counted(tmp_path: Path) -> None:
+    recordings(tmp_path, [1.0])
+    (tmp_path / "bad.flac").write_bytes(b"no audio")
+    row = throughput.from_files(transcriber(), [str(tmp_path)], tmp_path / "out", passes=1)
+    assert (row["files"], row["failed"], row["audio_s"]) == (2, 1, pytest.approx(1.0))
+
+
+def test_rows_are_of_all_the_audio_in_the_budgets_asked_for(tmp_path: Path) -> None:
+    paths = recordings(tmp_path / "audio", [1.0, 2.0, 1.5, 0.5])
+    (tmp_path / "out").mkdir()
+    found = speed.Measurement.of(transcriber(), subject(), speed.Recordings((str(tmp_path / "audio"),)))
+    assert found.audio_s == pytest.approx(5.0) and len(found.lengths_s) == len(paths)
+    ceilings = [reach.Reach(tflop_per_s, 10.0, 0.0146, 0.7) for tflop_per_s in (0.1, 0.01)]
+    auto, small = found.rows(speed.Plan(("auto", 13), 2), ceilings, tmp_path / "out")
+    assert (auto["batch_frames"], auto["budget_frames"]) == ("auto", 3200)
+    assert (small["batch_frames"], small["budget_frames"]) == (13, 13)
+    assert auto["batches"] == 1 and small["batches"] == 4
+    for row, ceiling in zip((auto, small), ceilings, strict=True):
+        assert row["audio_s"] == pytest.approx(5.0) and row["files"] == 4 and row["failed"] == 0
+        assert len(row["rtfx_runs"]) == len(row["memory_rtfx_runs"]) == 2
+        # Audio over the median time is the harmonic middle of the runs.
+        assert min(row["rtfx_runs"]) <= row["rtfx"] <= max(row["rtfx_runs"])
+        assert row["ceiling_rtfx"] == ceiling.ceiling_rtfx
+        assert row["ceiling_reached_share"] == pytest.approx(row["memory_rtfx"] / ceiling.ceiling_rtfx)
+        stages = [row[f"{name}_share"] for name in ("copy", "features", "encode", "decode", "text")]
+        assert 0.5 < sum(stages) <= 1.0001
+        assert row["peak_bytes"] > 10e6
+    assert small["padding_share"] == 0.0 and auto["padding_share"] > 0.1
+    assert not list((tmp_path / "out").iterdir())
+
+
+def test_no_room_for_a_budget_is_a_row_and_the_next_is_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run would go on with smaller batches; what they take is no measurement of the larger ones."""
+    recordings(tmp_path / "audio", [1.0, 1.0, 1.0])
+    (tmp_path / "out").mkdir()
+    one = transcriber()
+    real = Recognizer.upload
+
+    def upload(self: Recognizer, batch):
+        if len(batch.utterances) > 1:
+            raise torch.OutOfMemoryError("no room")
+        return real(self, batch)
+
+    monkeypatch.setattr(Recognizer, "upload", upload)
+    found = speed.Measurement.of(one, subject(), speed.Recordings((str(tmp_path / "audio"),)))
+    large, small = found.rows(speed.Plan((1000, 13), 1), [reach.Reach(1.0, 1.0, 1.0, 1.0)] * 2, tmp_path / "out")
+    assert "do not fit" in large["error"] and "rtfx" not in large
+    assert small["rtfx"] > 0
+
+
+def test_another_error_is_not_swallowed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    recordings(tmp_path / "audio", [1.0])
+    (tmp_path / "out").mkdir()
+    found = speed.Measurement.of(transcriber(), subject(), speed.Recordings((str(tmp_path / "audio"),)))
+    monkeypatch.setattr(Recognizer, "upload", lambda self, batch: [][1])
+    with pytest.raises(IndexError):
+        list(found.rows(speed.Plan((100,), 1), [reach.Reach(1.0, 1.0, 1.0, 1.0)], tmp_path / "out"))
+
+
+def test_nothing_to_measure_is_said(tmp_path: Path) -> None:
+    (tmp_path / "bad.flac").write_bytes(b"no audio")
+    for given_inputs, what in (((str(tmp_path),), "bad.flac"), ((str(tmp_path / "none.wav"),), "none.wav")):
+        with pytest.raises(UsageError, match=what):
+            speed.Measurement.of(transcriber(), subject(), speed.Recordings(given_inputs))
+
+
+def test_each_budget_has_a_ceiling_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Smaller batches read the weights more often, and multiply smaller matrices."""
+    recordings(tmp_path, [1.0, 2.0, 1.5, 0.5])
+    rows_measured: list[int] = []
+    monkeypatch.setattr(reach, "matrix_rate", lambda encoder, device, dtype, rows: rows_measured.append(rows) or 0.1)
+    found = speed.Measurement.of(transcriber(), subject(), speed.Recordings((str(tmp_path),)))
+    auto, small = (found.ceiling(asked, 10.0) for asked in ("auto", 13))
+    frames = [7, 13, 19, 25]  # four batches of a recording each, or one of all
+    assert rows_measured == [sum(frames), round(sum(count**2 for count in frames) / sum(frames))]
+    assert auto.gflop_per_audio_s == small.gflop_per_audio_s
+    weights_mb = 4e-6 * work.encoder_parameters(transcriber().config.encoder)
+    assert small.mb_per_audio_s - auto.mb_per_audio_s == pytest.approx(3 * weights_mb / 5.0)
+
+
+def test_int8_moves_what_this_processor_computes_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reach, "matrix_rate", lambda *given: 0.1)
+    one = copy(transcriber())
+    one.recognizer = replace(one.recognizer, dtype="int8")
+    found = {}
+    for native in (True, False):
+        monkeypatch.setattr("fastscribe.pipeline.recognizer.has_native_bf16", lambda native=native: native)
+        found[native] = speed.reach_of(one, [2.0], Budget(100), 10.0)
+    activations_mb = work.per_audio_s(one.config, [2.0], "int8", 2).mb
+    assert found[False].mb_per_audio_s - found[True].mb_per_audio_s == pytest.approx(activations_mb)
+
+
+AMOUNTS = (8, 32, 128, 512, 2048, 8192)
+
+
+@given(st.floats(0.1, 1e6), st.floats(1, 1000), st.integers(1, 100))
+def test_the_amount_of_audio_fits_in_the_time_and_is_one_of_a_few(rtfx: float, seconds: float, passes: int) -> None:
+    found = speed.amount(rtfx, seconds, passes)
+    assert found in AMOUNTS
+    taken_s = passes * found * speed.MEAN_S / rtfx
+    assert found == min(AMOUNTS) or taken_s < 2.01 * seconds
+    assert found == max(AMOUNTS) or taken_s > 0.49 * seconds
+
+
+def test_a_guess_that_is_a_little_off_changes_nothing() -> None:
+    """What two runs of one command once guessed made 75 and 107 recordings."""
+    assert {speed.amount(count * 7.85, 10.0, 10) for count in (75, 107)} == {128}
+
+
+def test_copies_are_names_of_the_same_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(speed, "_MOST", 3)
+    made = speed.make_recordings(tmp_path, 6, rtfx=1.0)
+    assert (made.clips, made.copies, made.most) == (3, 2, 6)
+    once, copies = (sorted(Path(folder).iterdir()) for (folder,) in (made.once, made.inputs))
+    assert len(once) == 3 and len(copies) == 6
+    assert {path.stat().st_ino for path in once} == {path.stat().st_ino for path in copies}
+    for number, rtfx in ((3, 1.0), (6, None)):  # whoever asks for a number gets as many different ones
+        alone = speed.make_recordings(tmp_path / f"{number}", number, rtfx)
+        assert (alone.clips, alone.copies) == (number, 1) and len(list(Path(alone.inputs[0]).iterdir())) == number
+
+
+def test_a_guess_of_the_speed_counts_the_second_time_and_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first time of each number, two seconds are spent on what is compiled then."""
+    counts: list[int] = []
+
+    def stream(one: Transcriber, batches: list):
+        counts.append(sum(len(batch.utterances) for batch in batches))
+        cold_s = 2.0 if counts.count(counts[-1]) == 1 else 0.0
+        return {"audio_s": 10.0 * counts[-1], "wall_s": 0.1 * counts[-1] + cold_s}
+
+    monkeypatch.setattr(throughput, "stream", stream)
+    assert speed.guessed_rtfx(transcriber()) == pytest.approx(100.0)
+    assert counts == [2, 2, 4, 4, 8, 8, 16, 16]
+    counts.clear()
+    monkeypatch.setattr(speed, "_MOST", 4)
+    assert speed.guessed_rtfx(transcriber()) == pytest.approx(100.0)
+    assert counts == [2, 2, 4, 4]
+
+
+@pytest.mark.parametrize(("audio_s", "most"), [(0.5, 1), (1.0, 1), (1.1, 3), (3.0, 3), (3.1, None), (100.0, None)])
+def test_the_first_recordings_that_hold_enough(tmp_path: Path, audio_s: float, most: int | None) -> None:
+    """One that cannot be read holds nothing and is one of them."""
+    first, *_ = recordings(tmp_path, [1.0, 2.0, 2.0])
+    (tmp_path / "00000a.flac").write_bytes(b"no audio")
+    assert sorted(tmp_path.iterdir())[:2] == [first, tmp_path / "00000a.flac"]
+    assert throughput.first_of(transcriber(), [str(tmp_path)], audio_s) == most
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the peak of a process can be reset on Linux alone")
+def test_the_peak_is_that_of_the_run_from_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What lies in memory for the other speed would be the more, the more is measured."""
+    recordings(tmp_path / "audio", [1.0])
+    (tmp_path / "out").mkdir()
+    real = throughput.from_batches
+    held: list[int] = []
+
+    def from_batches(*given):
+        block = torch.ones(50_000_000)
+        held.append(speed.peak(transcriber()))
+        del block
+        return real(*given)
+
+    monkeypatch.setattr(throughput, "from_batches", from_batches)
+    found = speed.Measurement.of(transcriber(), subject(), speed.Recordings((str(tmp_path / "audio"),)))
+    [row] = found.rows(speed.Plan((100,), 1), [reach.Reach(1.0, 1.0, 1.0, 1.0)], tmp_path / "out")
+    assert row["peak_bytes"] < held[0] - 100_000_000
+
+
+def test_the_peak_is_a_cases_own() -> None:
+    block = torch.ones(30_000_000)
+    one = transcriber()
+    memory.reset_peak(CPU)
+    held = speed.peak(one)
+    del block
+    memory.reset_peak(CPU)
+    assert speed.peak(one) < held - 60_000_000 or sys.platform != "linux"
+
+
+# --- random models are made once --------------------------------------------------------------------------------------
+
+
+def test_a_random_model_is_made_once_and_again_when_its_recipe_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keep_models_in(tmp_path, monkeypatch)
+    said: list[str] = []
+    first = model_cache.kept_model("tiny", "cpu", said.append)
+    made_at = (first / "model.safetensors").stat().st_mtime_ns
+    assert model_cache.kept_model("tiny", "cpu", said.append) == first and len(said) == 1
+    assert (first / "model.safetensors").stat().st_mtime_ns == made_at
+    assert Transcriber.load(first, "cpu").config == transcriber().config
+    model_cache.kept_model("tiny-ctc", "cpu", said.append)
+    changed = dict(model_cache.SHAPES) | {"tiny": model_cache.SHAPES["tiny-rnnt"]}
+    monkeypatch.setattr(model_cache, "SHAPES", changed)
+    second = model_cache.kept_model("tiny", "cpu", said.append)
+    assert second != first and not first.exists()
+    names = sorted(folder.name.rpartition("-")[0] for folder in second.parent.iterdir())
+    assert names == ["tiny", "tiny-ctc"]
+
+
+def test_where_no_model_can_be_kept_that_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "fastscribe").write_text("a file where a folder should be")
+    keep_models_in(tmp_path, monkeypatch)
+    with pytest.raises(UsageError, match="XDG_CACHE_HOME"):
+        model_cache.kept_model("tiny", "cpu", lambda line: None)
+
+
+def test_a_model_that_was_not_finished_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    keep_models_in(tmp_path, monkeypatch)
+
+    def interrupted(*given: object, **named: object):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(model_cache.random_model, "random_checkpoint", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        model_cache.kept_model("tiny", "cpu", lambda line: None)
+    assert not list((tmp_path / "fastscribe" / "random-models").iterdir())
+
+
+# --- the command ------------------------------------------------------------------------------------------------------
+
+
+def test_the_command_without_its_name_and_without_recordings(
+    capsys, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, few_bytes: None
+) -> None:
+    keep_models_in(tmp_path / "cache", monkeypatch)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    (tmp_path / "temporary").mkdir()
+    asked = ("--batch-frames", "auto,200", "--dtype", "fp32", "--dtype", "bf16", "--price-per-hour", "2")
+    found, said = run(capsys, "--random", "tiny", *asked, *QUICK, "--json", tmp_path / "out.json")
+    assert found == json.loads((tmp_path / "out.json").read_text())
+    assert found["benchmark"] == "throughput" and found["audio"] == "synthetic"
+    cases = [(row["model"], row["dtype"], row["batch_frames"]) for row in found["rows"]]
+    assert cases == [("tiny", dtype, frames) for dtype in ("fp32", "bf16") for frames in ("auto", 200)]
+    assert [(one["dtype"], one["batch_frames"]) for one in found["ceilings"]] == [case[1:] for case in cases]
+    assert [row["ceiling_rtfx"] for row in found["rows"]] == [one["ceiling_rtfx"] for one in found["ceilings"]]
+    assert (found["clips"], found["copies"]) == (4, 1)
+    for row in found["rows"]:
+        assert row["files"] == 4 and row["audio_s"] == pytest.approx(4 * 7.85, rel=0.01)
+        assert row["usd_per_1000_audio_hours"] == pytest.approx(2000 / row["rtfx"])
+        assert (row["usd_per_hour"], row["price_source"]) == (2.0, "--price-per-hour")
+        assert row["padding_share"] < 0.9 and 1 < row["labels_per_audio_s"] < 8
+    lines = said.splitlines()
+    first_row = next(number for number, line in enumerate(lines) if line.startswith("fp32 "))
+    assert "so at best" in "\n".join(lines[:first_row]), "the ceiling comes before the measurement"
+    assert [line[1] for line in table(said, "dtype")[:2]] == ["auto=3200", "200"]
+    assert not list((tmp_path / "temporary").iterdir())
+
+
+def test_recordings_of_ones_own_and_a_trained_model(capsys, few_bytes: None) -> None:
+    paths = sorted(AUDIO.glob("0[1-3]*.flac"))
+    assert len(paths) == 3
+    found, _ = run(capsys, "throughput", *paths, "--model", DEMO, *QUICK[:-4], "--device", "cpu", "--clips", "2")
+    [row] = found["rows"]
+    assert (row["files"], row["failed"], row["batch_frames"]) == (2, 0, "auto")
+    assert found["audio"] == "given" and found["model"] == "tdt_demo"
+    assert row["usd_per_hour"] is None or row["price_source"]
+    assert "beam" not in found
+
+
+@pytest.mark.parametrize(("model", "options", "beam"), [(DEMO, ("--beam", "2"), 2), ("default", (), 12)])
+def test_a_beam_is_said(capsys, model: object, options: tuple[str, ...], beam: int) -> None:
+    [path] = AUDIO.glob("01*.flac")
+    found, _ = run(capsys, path, "--model", model, *options, *QUICK[:-4], "--device", "cpu", "--passes", "1")
+    assert found["beam"] == beam and len(found["rows"]) == 1
+
+
+def test_the_default_budgets_are_the_automatic_one_and_a_smaller() -> None:
+    assert _budgets(None, quick=True) == ("auto",) and _budgets(None, quick=False) is None
+    assert _budgets("200, auto,200", quick=False) == (200, "auto")
+
+
+@pytest.mark.parametrize(
+    "arguments", [("--batch-frames", "0"), ("--batch-frames", "many"), ("--random", "x"), ("--dtype", "fp64")]
+)
+def test_wrong_usage(capsys, arguments: tuple[str, ...]) -> None:
+    with pytest.raises(typer.BadParameter if arguments[0] != "--dtype" else Exception, match=arguments[1]):
+        run(capsys, *arguments)
+
+
+def test_what_cannot_be_had_is_known_before_anything_is_made(
+    capsys, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    keep_models_in(tmp_path, monkeypatch)
+    for arguments in (("--device", "tpu"), ("--device", "cpu", "--dtype", "fp8"), ("--json", "no/folder/x.json")):
+        with pytest.raises(UsageError):
+            run(capsys, "--random", "parakeet-tdt-0.6b", *arguments)
+    with pytest.raises(CheckpointError):
+        run(capsys, "--model", "nowhere.nemo")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_model_without_room_is_said_in_a_line(capsys, monkeypatch: pytest.MonkeyPatch) -> None:
+    def load(self: speed.Subject, dtype: str):
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB")
+
+    monkeypatch.setattr(speed.Subject, "load", load)
+    with pytest.raises(UsageError, match="fp32 does not fit"):
+        run(capsys, "--model", DEMO, "--dtype", "fp32", "--device", "cpu")
+
+
+def test_a_peer_is_handed_what_was_asked(capsys, monkeypatch: pytest.MonkeyPatch) -> None:
+    handed: list[object] = []
+    monkeypatch.setattr("fastscribe.cli.bench.against.run", lambda *given: handed.append(given) or print("{}"))
+    run(capsys, "a.wav", "--against", "nemo", "-m", "x.nemo", "--dtype", "bf16", "--passes", "7", "--device", "cpu")
+    assert handed == [("nemo", ["a.wav"], "x.nemo", "cpu", "bf16", None, 7, None, None, None, None)]
+
+
+def test_exit_codes_and_ctrl_c(tmp_path: Path) -> None:
+    environment = os.environ | {"XDG_CACHE_HOME": str(tmp_path), "TMPDIR": str(tmp_path / "temporary")}
+    (tmp_path / "temporary").mkdir()
+    command = [sys.executable, "-m", "fastscribe", "bench"]
+    wrong = subprocess.run([*command, "-m", "nowhere.nemo"], capture_output=True, text=True, env=environment)
+    assert (wrong.returncode, wrong.stdout, wrong.stderr.count("\n")) == (2, "", 1)
+    given_model = [*command, "-m", DEMO, "--device", "cpu", "--clips", "600"]
+    process = subprocess.Popen(given_model, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
+    assert process.stderr is not None
+    assert any("so at best" in line for line in process.stderr)  # what it does next is measure
+    process.send_signal(signal.SIGINT)
+    out, said = process.communicate(timeout=60)
+    assert process.returncode == 130, said
+    assert out == "" and "interrupted" in said and "Traceback" not in said
+    assert not list((tmp_path / "temporary").iterdir())
+
+
+def test_more_recordings_than_there_is_time_for_are_not_all_taken(
+    capsys, tmp_path: Path, few_bytes: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recordings(tmp_path / "audio", [1.0] * 5)
+    monkeypatch.setattr(speed, "guessed_rtfx", lambda one: 10.0)
+    monkeypatch.setattr(speed, "MEAN_S", 0.4)
+    monkeypatch.setattr(speed, "amount", lambda rtfx, seconds, passes: 8)
+    asked = ("--model", DEMO, "--quick", "--passes", "1", "--device", "cpu")
+    found, said = run(capsys, tmp_path / "audio", *asked)
+    assert found["rows"][0]["files"] == found["clips"] == 4
+    assert "the first 4 of these" in said and "--clips" in said
+    assert "4 passes over that, warm-ups included, take about 2 s" in said  # 4 s of audio at 10 times
+    found, said = run(capsys, tmp_path / "audio", *asked, "--clips", "5")
+    assert found["rows"][0]["files"] == 5 and "the first" not in said
+
+
+def test_a_failure_among_ones_own_recordings_is_said_and_left_out(
+    capsys, tmp_path: Path, few_bytes: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recordings(tmp_path / "audio", [1.0, 2.0])
+    (tmp_path / "audio" / "bad.flac").write_bytes(b"no audio")
+    monkeypatch.setattr(speed, "guessed_rtfx", lambda one: 100.0)
+    found, said = run(capsys, tmp_path / "audio", "--model", DEMO, "--quick", "--passes", "1", "--device", "cpu")
+    [row] = found["rows"]
+    assert (row["files"], row["failed"], row["audio_s"]) == (3, 1, pytest.approx(3.0))
+    assert "bad.flac: left out" in said

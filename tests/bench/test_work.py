@@ -1,0 +1,267 @@
+"""Work is counted as torch counts what it does, and as the field's figures for the published shapes have it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
+
+from fastscribe.bench import reach, work
+from fastscribe.bench.random_model import random_checkpoint
+from fastscribe.bench.shapes import SHAPES
+from fastscribe.cli.describe import describe
+from fastscribe.config import LocalAttention, ModelConfig
+from fastscribe.decode import aed
+from fastscribe.decode.greedy import greedy
+from fastscribe.decode.prompt import Prompt
+from fastscribe.model.features import LogMel
+from fastscribe.model.model import Model
+from fastscribe.types import Features, Frames
+from tests.conftest import CONVOLUTIONAL_NAMES, MODELS, checkpoint
+
+TINY = SHAPES["tiny"]
+SMALL, LARGE = SHAPES["parakeet-tdt-0.6b"], SHAPES["parakeet-rnnt-1.1b"]
+CPU = torch.device("cpu")
+STRIDING = replace(TINY, encoder=replace(TINY.encoder, subsampling="striding", subsampling_factor=4))
+
+
+def counted(config: ModelConfig, seconds: float) -> float:
+    """By torch, with the attention's score tables as products and not as one operator."""
+    model = Model(config).eval()
+    mel_BMT = torch.randn(1, config.features.num_mels, int(seconds * 16000) // 160)
+    with torch.inference_mode(), sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
+        model.encoder(Features(mel_BMT, torch.tensor([mel_BMT.shape[2]])))
+    return counter.get_total_flops()
+
+
+@pytest.mark.parametrize("config", [TINY, STRIDING], ids=["dw_striding", "striding"])
+@pytest.mark.parametrize("seconds", [0.01, 0.08, 1.0, 3.21])
+def test_the_encoder_does_what_is_counted(config: ModelConfig, seconds: float) -> None:
+    found = sum(work.encoder_flops(config, seconds).values()) + work.position_flops(config, seconds)
+    assert found == counted(config, seconds)
+
+
+@pytest.mark.parametrize("name", ["jasper10x5dr", "quartznet15x5", "tiny-jasper", "tiny-quartznet"])
+@pytest.mark.parametrize("seconds", [0.01, 1.0, 3.21])
+def test_a_convolutional_encoder_does_what_is_counted(name: str, seconds: float) -> None:
+    with torch.device("meta"):
+        assert sum(work.encoder_flops(SHAPES[name], seconds).values()) == counted(SHAPES[name], seconds)
+
+
+def test_nvidia_s_shapes_are_as_large_as_published() -> None:
+    """333 and 18.9 million parameters; those of norms are not among these."""
+    assert work.encoder_parameters(SHAPES["jasper10x5dr"].encoder) == pytest.approx(332.6e6, rel=0.001)
+    assert work.encoder_parameters(SHAPES["quartznet15x5"].encoder) == pytest.approx(18.9e6, rel=0.01)
+
+
+@pytest.mark.parametrize("name", CONVOLUTIONAL_NAMES)
+def test_a_convolutional_checkpoint_s_work_is_its_encoder_s(name: str) -> None:
+    """Shared filters, groups, strides and a frame beyond the end."""
+    config = checkpoint(MODELS / name).config
+    assert sum(work.encoder_flops(config, 2.0).values()) == counted(config, 2.0)
+
+
+def test_the_front_ends_filters_are_counted() -> None:
+    samples_BS = torch.randn(1, 32000)
+    with FlopCounterMode(display=False) as counter:
+        LogMel(TINY.features)(samples_BS, torch.tensor([32000]))
+    transforms = 200 * 5 * 512 * 9
+    assert work.features_flops(TINY, 2.0) - transforms == pytest.approx(counter.get_total_flops(), rel=0.01)
+
+
+def test_greedy_decoding_does_what_is_counted() -> None:
+    """One that looks at each frame and finds nothing, and one that finds a label at each look."""
+    config = SHAPES["tiny-rnnt"]
+    transducer = Model(config).eval().transducer
+    assert transducer is not None
+    frames_TD = torch.randn(12, config.encoder.d_model)
+    for blank_bias, labels in ((1e4, 0), (-1e4, 120)):
+        with torch.no_grad():
+            transducer.joint.output.bias[config.blank_id] = blank_bias
+        with FlopCounterMode(display=False) as counter:
+            found = greedy(transducer, frames_TD)
+        assert len(found.token_ids) == labels
+        looks = 2.0 * config.joint.hidden * (config.num_labels + 1)  # type: ignore[union-attr]
+        # The first symbol is the predictor's one more step; a frame that is full is left without a blank.
+        step = work.decoder_flops(config, 0.96, 1) - work.decoder_flops(config, 0.96, 0) - looks
+        blanks_not_looked_at = 12 * looks if labels else 0
+        wanted = work.decoder_flops(config, 0.96, labels) + step - blanks_not_looked_at
+        assert counter.get_total_flops() == pytest.approx(wanted)
+
+
+# GFLOP a second of audio, counted by another program for these shapes (24 minutes: without its table of positions).
+@pytest.mark.parametrize(
+    ("config", "seconds", "feed_forward", "scores", "position_scores", "convolution", "total"),
+    [
+        (SMALL, 8, 10.17, 0.063, 0.125, 1.91, 15.13),
+        (SMALL, 20, 10.11, 0.155, 0.309, 1.90, 15.41),
+        (SMALL, 60, 10.08, 0.462, 0.923, 1.90, 16.60),
+        (SMALL, 1440, 10.07, 11.06, 22.12, 1.89, 58.97),
+        (LARGE, 20, 17.69, 0.271, 0.541, 3.33, 26.67),
+        (LARGE, 60, 17.64, 0.809, 1.616, 3.32, 28.76),
+        (LARGE, 1440, 17.62, 19.36, 38.71, 3.31, 102.9),
+    ],
+)
+def test_published_shapes_are_as_much_work_as_others_count(
+    config: ModelConfig,
+    seconds: float,
+    feed_forward: float,
+    scores: float,
+    position_scores: float,
+    convolution: float,
+    total: float,
+) -> None:
+    flops = work.encoder_flops(config, seconds)
+    found = {name: count / seconds / 1e9 for name, count in flops.items()}
+    wanted = {"feed_forward": feed_forward, "scores": scores, "position_scores": position_scores}
+    wanted |= {"weighted_sums": scores, "convolution": convolution}
+    assert {name: found[name] for name in wanted} == pytest.approx(wanted, rel=0.03)
+    assert sum(found.values()) == pytest.approx(total, rel=0.015)
+
+
+def test_what_a_checkpoint_is_said_to_cost_is_the_same_count() -> None:
+    checkpoint = random_checkpoint("tiny")
+    wanted = sum(work.encoder_flops(checkpoint.config, 8.0).values()) / 8e9
+    assert describe(checkpoint)["encoder_gflop_per_audio_s"] == round(wanted, 4)
+    several = work.encoder_gflop_per_audio_s(checkpoint.config, [8.0, 8.0, 2.0])
+    less = sum(work.encoder_flops(checkpoint.config, 2.0).values()) / 2e9
+    assert several == pytest.approx((16.0 * wanted + 2.0 * less) / 18.0)
+
+
+@pytest.mark.parametrize(
+    ("config", "seconds", "mb"), [(SMALL, 8, 33), (SMALL, 20, 34), (SMALL, 60, 39), (LARGE, 20, 60)]
+)
+def test_a_fused_encoder_moves_as_much_as_others_count(config: ModelConfig, seconds: float, mb: float) -> None:
+    elements = work.encoder_elements(config, seconds)
+    assert 2 * elements.pop("subsampling") / seconds / 1e6 == pytest.approx(5.3 if config is SMALL else 3.3, rel=0.02)
+    assert 2 * sum(elements.values()) / seconds / 1e6 == pytest.approx(mb, rel=0.02)
+
+
+def test_smaller_parts_are_as_others_count_them() -> None:
+    for_v3 = work.decoder_flops(SHAPES["parakeet-tdt-0.6b-v3"], 20, 70) / 20e9
+    assert for_v3 == pytest.approx(0.23, rel=0.03)
+    assert 0.07 < work.decoder_flops(SMALL, 20, 70) / 20e9 < 0.09
+    assert work.features_flops(SMALL, 20) / 20e9 == pytest.approx(0.009, rel=0.02)
+    assert work.position_flops(SMALL, 1440) / 1440e9 == pytest.approx(1.26, rel=0.01)
+    assert (
+        pytest.approx(work.decoder_flops(SHAPES["parakeet-ctc-0.6b"], 8, 28) / 8, rel=0.01)
+        == 2.0 * 128 * 1025 * 1024 / 128 / 0.08
+    )
+
+
+@pytest.mark.parametrize("config", [*SHAPES.values(), STRIDING], ids=[*SHAPES, "striding"])
+def test_parameters_are_the_models(config: ModelConfig) -> None:
+    with torch.device("meta"):
+        model = Model(config)
+    matrices = sum(p.numel() for p in model.encoder.parameters() if p.dim() > 2 or (p.dim() == 2 and min(p.shape) > 16))
+    assert work.encoder_parameters(config.encoder) == matrices
+
+
+@given(st.floats(0.1, 200.0), st.integers(0, 40), st.integers(1, 40))
+def test_local_attention_is_less_work_and_no_more_than_full(seconds: float, left: int, right: int) -> None:
+    local = replace(TINY, encoder=replace(TINY.encoder, attention=LocalAttention(left, right)))
+    full, near = work.encoder_flops(TINY, seconds), work.encoder_flops(local, seconds)
+    assert all(near[name] <= full[name] for name in full)
+    assert near["feed_forward"] == full["feed_forward"]
+
+
+@given(st.lists(st.floats(0.2, 60.0), min_size=1, max_size=6))
+def test_several_recordings_are_the_mean_of_each_by_its_length(lengths_s: list[float]) -> None:
+    alone = [work.per_audio_s(TINY, [length_s], "bf16", 2) for length_s in lengths_s]
+    together = work.per_audio_s(TINY, lengths_s, "bf16", 2)
+    weighted = sum(one.gflop * length_s for one, length_s in zip(alone, lengths_s, strict=True)) / sum(lengths_s)
+    assert together.gflop == pytest.approx(weighted)
+    assert min(one.mb for one in alone) <= together.mb * (1 + 1e-9)
+
+
+def test_dtypes_differ_in_bytes_and_not_in_work() -> None:
+    of = {"fp32": 4, "bf16": 2, "int8": 2}
+    fp32, bf16, int8 = (work.per_audio_s(SMALL, [20.0], dtype, activation) for dtype, activation in of.items())
+    assert fp32.flops == bf16.flops == int8.flops
+    assert fp32.mb == pytest.approx(2 * bf16.mb) and int8.mb == bf16.mb
+    assert fp32.weights_bytes == 2 * bf16.weights_bytes == 4 * int8.weights_bytes
+    assert bf16.mb_in_batches_of(10.0) - bf16.mb == pytest.approx(121.7, rel=0.01)
+    in_fp32 = work.per_audio_s(SMALL, [20.0], "int8", 4)  # as where a CPU has no bf16 of its own
+    assert in_fp32.mb == fp32.mb and in_fp32.weights_bytes == int8.weights_bytes
+    assert "scores" in bf16.flops and "scores" not in bf16.bytes
+
+
+# --- what a machine could reach ---------------------------------------------------------------------------------------
+
+
+def test_the_slower_rate_is_the_ceiling() -> None:
+    of_the_roofline = reach.Reach(790.0, 4300.0, 15.4, 34.4)
+    assert of_the_roofline.matrix_rtfx == pytest.approx(51_299, rel=1e-4)
+    assert of_the_roofline.memory_rtfx == pytest.approx(125_000)
+    assert of_the_roofline.ceiling_rtfx == of_the_roofline.matrix_rtfx
+    assert of_the_roofline.one_after_the_other_rtfx == pytest.approx(36_371, rel=1e-3)
+    assert reach.Reach(790.0, 10.0, 15.4, 34.4).ceiling_rtfx == pytest.approx(290.7, rel=1e-3)
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "bf16", "int8"])
+def test_rates_are_measured(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reach, "_MEASURED_S", 0.01)
+    monkeypatch.setattr(reach, "_COPY_BYTES", {"cpu": 1 << 20})
+    assert 0 < reach.matrix_rate(TINY.encoder, CPU, dtype, 64) < 100
+    assert 0 < reach.memory_rate(CPU) < 10_000
+
+
+def test_a_matrix_rate_is_the_layers_work_over_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A millisecond a matrix, of which the two feed-forward ones are there twice."""
+    calls: list[int] = []
+
+    def a_millisecond(call, device, seconds):
+        calls.append(1)
+        return type("Timing", (), {"median_ms": 1.0})
+
+    monkeypatch.setattr(reach, "time_call", a_millisecond)
+    encoder = TINY.encoder
+    flop = 2 * 50 * (4 * encoder.d_model * encoder.ff_hidden + 7 * encoder.d_model**2)
+    assert reach.matrix_rate(encoder, CPU, "fp32", 50) == pytest.approx(flop / 8e-3 / 1e12)
+    assert len(calls) == 6
+
+
+def test_an_attention_decoder_does_what_is_counted() -> None:
+    """The prompt's logits but for the last are counted and not made, and its tokens see those after them."""
+    config = SHAPES["tiny-canary"]
+    model = Model(config).eval().requires_grad_(False).aed
+    assert model is not None and config.aed is not None
+    model.head.bias[0] = -1e4
+    prompt = Prompt((1,) * work.PROMPT_TOKENS, 0, None, None, {})
+    for seconds in (5.0, 30.0):
+        frames = Frames(torch.randn(1, config.num_frames(seconds), config.encoder.d_model), torch.tensor([100_000]))
+        labels = int(work.LABELS_PER_S * seconds)
+        state = aed.State.allocate(model, prompt, model.new_memory(1, frames.frames_BTD.shape[1], 200), 200)
+        with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
+            aed.begin_(model, prompt, state, frames)
+            for number in range(labels):
+                aed.step(model, prompt, state, work.PROMPT_TOKENS + 1 + number)
+        assert counter.get_total_flops() == pytest.approx(work.decoder_flops(config, seconds, labels), rel=0.05)
+
+
+def test_layers_that_move_from_decoder_to_encoder_leave_less_to_read() -> None:
+    """A layer of width 1,024 has 14.7 M weights, which each token reads; the embedding comes on top."""
+    large, flash = SHAPES["canary-1b"], SHAPES["canary-1b-flash"]
+    assert large.aed is not None and flash.aed is not None
+    assert work.aed_parameters(large.aed) == pytest.approx(24 * 14.7e6 + 4128 * 1024, rel=0.01)
+    assert work.aed_parameters(large.aed) > 4.5 * work.aed_parameters(flash.aed)
+    ratio = (
+        work.per_audio_s(large, [10.0], "bf16", 2).weights_bytes
+        / work.per_audio_s(flash, [10.0], "bf16", 2).weights_bytes
+    )
+    assert ratio > 3
+
+
+def test_each_lane_of_a_beam_looks_and_steps() -> None:
+    shared = 2.0 * work.decoder_flops(SMALL, 8, 28, beam=1) - work.decoder_flops(SMALL, 8, 28, beam=2)
+    assert 0 < shared < work.decoder_flops(SMALL, 8, 28)
+    own = work.decoder_flops(SMALL, 8, 28) - shared
+    assert work.decoder_flops(SMALL, 8, 28, beam=12) == pytest.approx(shared + 12 * own)
+    greedy, beam = (work.per_audio_s(SMALL, [8.0], "fp32", 4, width) for width in (1, 12))
+    assert beam.flops["decoder"] == pytest.approx((shared + 12 * own) / 8, rel=0.1)
+    assert {**beam.flops, "decoder": 0} == {**greedy.flops, "decoder": 0}

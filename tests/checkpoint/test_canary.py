@@ -1,0 +1,219 @@
+"""Canary checkpoints against what NeMo gets out of them: tokens, text and words' times, whatever is told and asked."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from fastscribe.checkpoint import native
+from fastscribe.checkpoint.reader import read_checkpoint
+from fastscribe.cli.describe import describe
+from fastscribe.config import Options
+from fastscribe.decode.aed import greedy
+from fastscribe.errors import CheckpointError, UnsupportedCheckpoint, UsageError
+from fastscribe.pipeline.loader import collate
+from fastscribe.pipeline.recognizer import Recognizer
+from fastscribe.text.transcript import Clock, timed_tokens, words_of
+from fastscribe.training.data import prepare
+from fastscribe.training.recipe import DataRecipe, ManifestPart, Recipe
+from fastscribe.transcriber import Transcriber
+from fastscribe.types import Hypothesis, Transcript
+from tests.checkpoint.test_checkpoint import with_yaml
+from tests.conftest import AUDIO, MODELS, checkpoint, golden, waveform
+from tests.test_golden import utterance
+
+NAMES = ("canary", "canary2", "canary_unified", "canary_transf")
+OPTIONS = {
+    "default": Options(),
+    "nopnc": Options(pnc=False),
+    "translate": Options(target_language="de"),
+    "timestamps": Options(timestamps=True),
+}
+CASES = [(name, setting) for name in NAMES for setting in OPTIONS if setting in golden(MODELS / name)["prompts"]]
+every_case = pytest.mark.parametrize(("name", "setting"), CASES)
+END = "<|endoftext|>"
+
+
+@cache
+def canary(name: str, setting: str = "default") -> Recognizer:
+    return Recognizer.build(checkpoint(MODELS / name), "cpu", "fp32", OPTIONS[setting], lambda line: None)
+
+
+@cache
+def found(name: str, setting: str, batch_size: int) -> dict:
+    """File -> Hypothesis."""
+    names = list(golden(MODELS / name)["files"])
+    rows = {}
+    for first in range(0, len(names), batch_size):
+        chunk = names[first : first + batch_size]
+        waves = [waveform(AUDIO / file) for file in chunk]
+        batch = collate([utterance(wave) for wave in waves], waves)
+        rows.update(zip(chunk, canary(name, setting).transcribe(batch), strict=True))
+    return rows
+
+
+@every_case
+def test_prompts_are_nemo_s(name: str, setting: str) -> None:
+    expected = golden(MODELS / name)["prompts"][setting]["ids"]
+    assert list(canary(name, setting).decoder.prompt.ids) == expected  # type: ignore[attr-defined]
+
+
+@every_case
+@pytest.mark.parametrize("batch_size", [1, 7, 1000])
+def test_tokens_and_text_are_nemo_s(name: str, setting: str, batch_size: int) -> None:
+    tokenizer, times = checkpoint(MODELS / name).tokenizer, canary(name, setting).decoder.prompt.frames_by_id  # type: ignore[attr-defined]
+    for file, hypothesis in found(name, setting, batch_size).items():
+        expected = golden(MODELS / name)["files"][file][setting]
+        if times and expected["words"]:
+            words = words_of(timed_tokens(hypothesis, tokenizer, Clock(0.0, float("inf"), 1.0), frozenset()), tokenizer)
+            spoken = [word for entry in expected["words"] for word in entry["word"].split()]
+            assert [word.text for word in words] == spoken, file
+        else:
+            assert list(hypothesis.token_ids) == expected["tokens"], file
+            assert tokenizer.sentence(hypothesis.token_ids) == expected["text"].lstrip(" "), file
+
+
+def test_words_have_nemo_s_times() -> None:
+    tokenizer, compared = checkpoint(MODELS / "canary2").tokenizer, 0
+    for file, hypothesis in found("canary2", "timestamps", 7).items():
+        expected = golden(MODELS / "canary2")["files"][file]["timestamps"]["words"]
+        if not expected or any(" " in entry["word"] for entry in expected):
+            continue
+        words = words_of(timed_tokens(hypothesis, tokenizer, Clock(0.0, float("inf"), 1.0), frozenset()), tokenizer)
+        pairs = [(entry["start_offset"], max(entry["start_offset"], entry["end_offset"])) for entry in expected]
+        assert [(word.start_s, word.end_s) for word in words] == pairs, file
+        compared += len(words)
+    assert compared > 100
+
+
+@pytest.mark.parametrize("name", ["canary", "canary2"])
+def test_trained_ones_know_their_sentences(name: str) -> None:
+    files = golden(MODELS / name)["files"]
+    assert files["01_0_00010.flac"]["default"]["text"].strip().startswith("At Rice Stadium")
+    assert files["01_0_00010.flac"]["nopnc"]["text"].strip().startswith("at rice stadium")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_definition_of_right_is_nemo_s(name: str) -> None:
+    """It knows nothing of the frame that NeMo's limit counts; recordings that make none are compared."""
+    recognizer, compared = canary(name), 0
+    for file, expected in golden(MODELS / name)["files"].items():
+        if expected["encoded_length"] != expected["padded_length"] or not 0 < expected["encoded_length"] < 50:
+            continue
+        wave = waveform(AUDIO / file)
+        frames = recognizer.encode(recognizer.features(*recognizer.upload(collate([utterance(wave)], [wave]))))
+        frames_TD = frames.frames_BTD[0, : frames.lengths_B[0]]
+        hypothesis = greedy(recognizer.model.aed, recognizer.decoder.prompt, frames_TD)  # type: ignore[attr-defined, arg-type]
+        assert list(hypothesis.token_ids) == expected["default"]["tokens"], file
+        compared += 1
+    assert compared >= 5
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_converted_one_is_the_same(name: str, tmp_path: Path) -> None:
+    native.write(checkpoint(MODELS / name), tmp_path / "model", torch.float32)
+    stored = read_checkpoint(tmp_path / "model")
+    assert stored.config == checkpoint(MODELS / name).config
+    assert stored.tokenizer == checkpoint(MODELS / name).tokenizer
+    assert all(torch.equal(stored.weights[key].float(), tensor.float()) for key, tensor in stored.weights.items())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_facts(name: str) -> None:
+    facts = describe(checkpoint(MODELS / name))
+    assert facts["family"] == "aed" and facts["decoders"] == ["aed"]
+    assert facts["prompt"] in ("canary", "canary2") and facts["max_tokens"] > 1
+    assert facts["decoder"].endswith("Transformer")
+
+
+def test_a_long_recording_is_cut_and_joined(tmp_path: Path) -> None:
+    said: list[str] = []
+    path = MODELS / "canary2" / "model.nemo"
+    options = Options(max_utterance_s=12.0, timestamps=True, recover_gaps=True)
+    (result,) = Transcriber.load(path, options=options, say=said.append).transcribe(
+        [str(AUDIO / "e10_concat_45s.flac")]
+    )
+    assert isinstance(result, Transcript) and not said
+    assert max(word.start_s for word in result.words) > 30  # it does not know sentences that are cut elsewhere
+    assert "I myself do not" in result.text
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (Options(language="fr"), "--language fr: not a language of this checkpoint, such as de, en$"),
+        (Options(timestamps=True), "--timestamps: this checkpoint does not write times"),
+        (Options(decoder="ctc"), "--decoder ctc: this checkpoint has aed"),
+    ],
+)
+def test_what_this_one_cannot_do(options: Options, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        Recognizer.build(checkpoint(MODELS / "canary"), options=options)
+
+
+def test_cannot_be_trained() -> None:
+    recipe = Recipe(DataRecipe((ManifestPart("none.jsonl"),)))
+    with pytest.raises(UsageError, match=r"only .* can be trained"):
+        prepare(recipe, checkpoint(MODELS / "canary"))
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "named"),
+    [
+        ("prompt_format", "gemma", "prompt_format"),
+        ("transf_decoder__config_dict__hidden_act", "tanh", "hidden_act"),
+        ("transf_decoder__config_dict__num_attention_heads", 5, "transformer width"),
+        ("transf_decoder__config_dict__num_layers", 10**9, "transformer.num_layers"),
+        ("transf_decoder__config_dict__max_sequence_length", 0, "max_sequence_length"),
+        ("transf_decoder__config_dict__a_new_switch", True, "a_new_switch"),
+        ("head__num_layers", 2, "head.num_layers"),
+        ("decoding__strategy", "dance", "decoding.strategy"),
+        ("decoding__beam__max_generation_delta", "many", "max_generation_delta"),
+        ("tokenizer__langs__en__type", "wpe", "tokenizer.langs.en.type"),
+    ],
+)
+def test_settings_that_are_not_honoured_are_named(tmp_path: Path, key: str, value: object, named: str) -> None:
+    with pytest.raises(UnsupportedCheckpoint, match=named):
+        read_checkpoint(with_yaml(tmp_path, MODELS / "canary" / "model.nemo", **{key: value}))
+
+
+def test_the_command_line(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "fastscribe", "transcribe", str(AUDIO / "01_0_00010.flac")]
+    command += ["--model", str(MODELS / "canary2" / "model.nemo"), "--no-pnc", "--language", "en", "--dtype", "fp32"]
+    ended = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert json.loads(ended.stdout)["text"].startswith("at rice stadium a very large")
+    assert "--timestamps has it write them" in ended.stderr
+    command[5:] = ["--model", str(MODELS / "tdt_demo" / "model.nemo"), "--target-language", "de"]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert ended.returncode == 2 and "--target-language: only models of the Canary family" in ended.stderr
+
+
+@pytest.mark.parametrize("number", [0, 65, 100_000])
+def test_the_number_of_languages_is_bounded(tmp_path: Path, number: int) -> None:
+    langs = {str(index): {"type": "bpe", "model_path": "none"} for index in range(number)}
+    with pytest.raises(CheckpointError):
+        read_checkpoint(with_yaml(tmp_path, MODELS / "canary" / "model.nemo", tokenizer__langs=langs))
+
+
+def test_a_prompt_that_has_no_place_is_refused(tmp_path: Path) -> None:
+    found = checkpoint(MODELS / "canary2")
+    assert found.config.aed is not None
+    weights = {**found.weights, "aed.positions.weight": found.weights["aed.positions.weight"][:8]}
+    config = replace(found.config, aed=replace(found.config.aed, max_tokens=8))
+    with pytest.raises(UsageError, match="prompt has 9 tokens, but its decoder 8 places"):
+        Recognizer.build(replace(found, config=config, weights=weights))
+
+
+def test_a_recording_of_nothing_is_no_text() -> None:
+    for name in NAMES:
+        waves = [np.zeros(1, np.float32), waveform(AUDIO / "01_0_00010.flac")]
+        found = canary(name).transcribe(collate([utterance(wave) for wave in waves], waves))
+        assert found[0] == Hypothesis() and found[1].token_ids

@@ -1,0 +1,293 @@
+"""Canary checkpoints with an aligner: NeMo's words and times, whatever the batches, and archives that are not what they claim.
+
+The archives are packed from stored checkpoints as scripts/make_aligner_goldens.py packed them for NeMo.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import subprocess
+import sys
+import tarfile
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import yaml
+
+from fastscribe.checkpoint import native
+from fastscribe.checkpoint.reader import Checkpoint, read_checkpoint
+from fastscribe.cli.describe import describe
+from fastscribe.config import Options
+from fastscribe.errors import CheckpointError
+from fastscribe.pipeline.loader import collate
+from fastscribe.pipeline.recognizer import Recognizer
+from fastscribe.resume.fingerprint import model_digest
+from fastscribe.text.transcript import assemble
+from fastscribe.transcriber import Transcriber
+from fastscribe.types import Failure, Hypothesis, Transcript
+from tests.conftest import AUDIO, MODELS, golden, waveform
+from tests.test_golden import utterance
+
+NAMES = ("canary_aligned", "canary_aligned_letters")
+CONFIG, WEIGHTS = "timestamps_asr_model_config.yaml", "timestamps_asr_model_weights.ckpt"
+RENAMED = {"model_config.yaml": CONFIG, "model_weights.ckpt": WEIGHTS}
+TIMED = Options(timestamps=True)
+INNER_MARKS = tuple(",.!?")
+
+
+def members(archive: Path, renamed: dict[str, str]) -> dict[str, bytes]:
+    with tarfile.open(archive) as tar:
+        files = [member for member in tar.getmembers() if member.isfile()]
+        contents = {member.name.removeprefix("./"): tar.extractfile(member).read() for member in files}  # type: ignore[union-attr]
+    return {renamed.get(name, name): content for name, content in contents.items()}
+
+
+def contents(name: str) -> dict[str, bytes]:
+    found = golden(MODELS / name)
+    aligner = MODELS / found["aligner"] / "model.nemo" if found["aligner"] else MODELS / name / "aligner.nemo"
+    return members(MODELS / found["canary"] / "model.nemo", {}) | members(aligner, RENAMED)
+
+
+def packed(files: dict[str, bytes], path: Path, mode: str = "w:") -> Path:
+    with tarfile.open(path, mode) as tar:  # type: ignore[call-overload]
+        for name, content in files.items():
+            entry = tarfile.TarInfo(name)
+            entry.size = len(content)
+            tar.addfile(entry, io.BytesIO(content))
+    return path
+
+
+@pytest.fixture(scope="module")
+def archives(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("aligned")
+    return {name: packed(contents(name), folder / f"{name}.nemo") for name in NAMES}
+
+
+@pytest.fixture(scope="module")
+def aligned(archives: dict[str, Path]) -> dict[str, Checkpoint]:
+    return {name: read_checkpoint(path) for name, path in archives.items()}
+
+
+@cache
+def wave(file: str) -> np.ndarray:
+    return waveform(AUDIO / file)
+
+
+def transcripts(checkpoint: Checkpoint, files: list[str], batch_size: int) -> dict[str, Transcript]:
+    recognizer = Recognizer.build(checkpoint, "cpu", "fp32", TIMED, lambda line: None)
+    found = {}
+    for first in range(0, len(files), batch_size):
+        chunk = files[first : first + batch_size]
+        batch = collate([utterance(wave(file)) for file in chunk], [wave(file) for file in chunk])
+        for file, place, hypothesis in zip(chunk, batch.utterances, recognizer.transcribe(batch), strict=True):
+            parts = [(place, hypothesis)]
+            found[file] = assemble(place.audio, parts, checkpoint.tokenizer, recognizer.token_frame_s, False)
+    return found
+
+
+def rows(words) -> list[list]:
+    return [[word.text, round(word.start_s, 3), round(word.end_s, 3)] for word in words]
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("batch_size", [1, 7])
+def test_words_and_times_are_nemo_s(aligned: dict[str, Checkpoint], name: str, batch_size: int) -> None:
+    files, compared = golden(MODELS / name)["files"], 0
+    for file, found in transcripts(aligned[name], list(files), batch_size).items():
+        expected = files[file]
+        assert found.text.split() == expected["text"].split(), file
+        if not expected["words"]:  # NeMo has none where it cannot align; here they are spread evenly
+            assert rows(found.words)[0][1] == 0.0 and "".join(word.text for word in found.words)
+            continue
+        assert [row for row in rows(found.words) if row[0]] == expected["words"], file
+        for segment, (text, start_s, end_s) in zip(found.segments, expected["segments"], strict=True):
+            assert (segment.text, round(segment.start_s, 3)) == (text, start_s), file
+            # NeMo ends a segment at a mark inside its last word, too.
+            if not any(mark in text.split()[-1][:-1] for mark in INNER_MARKS):
+                assert round(segment.end_s, 3) == end_s, file
+        compared += len(expected["words"])
+    assert compared > 100
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_texts_without_an_alignment_are_spread_evenly_and_reported_once(aligned, name: str) -> None:
+    files = [file for file, found in golden(MODELS / name)["files"].items() if not found["words"]]
+    assert files
+    said: list[str] = []
+    recognizer = Recognizer.build(aligned[name], "cpu", "fp32", TIMED, said.append)
+    for _ in range(2):
+        waves = [wave(file) for file in files]
+        for hypothesis in recognizer.transcribe(collate([utterance(each) for each in waves], waves)):
+            assert hypothesis.token_ids and not hypothesis.is_timed
+            assert sum(hypothesis.token_durations) > 0 and hypothesis.token_frames[0] == 0
+    assert len(said) == 1 and "too long for its audio" in said[0]
+
+
+def test_an_aligner_whose_output_is_not_finite_fails_the_recording_alone(archives: dict[str, Path]) -> None:
+    transcriber = Transcriber.load(archives["canary_aligned"], options=TIMED, say=lambda line: None)
+    aligner = transcriber.recognizer.aligner
+    assert aligner is not None and aligner.model.ctc is not None
+    aligner.model.ctc.output.bias.fill_(float("nan"))
+    files = [str(AUDIO / file) for file in ("01_0_00010.flac", "02_0_00025.flac")]
+    for result in transcriber.transcribe(files):
+        assert isinstance(result, Failure) and "aligner's output is not finite" in result.message
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_nothing_and_next_to_nothing(aligned: dict[str, Checkpoint], name: str) -> None:
+    waves = [np.zeros(length, np.float32) for length in (1, 159, 160, 161, 1279, 1280, 8000)] + [wave("e02_0p3s.flac")]
+    recognizer = Recognizer.build(aligned[name], "cpu", "fp32", TIMED, lambda line: None)
+    found = recognizer.transcribe(collate([utterance(each) for each in waves], waves))
+    assert found[0] == Hypothesis()
+    for hypothesis in found:
+        borders = list(zip(hypothesis.token_frames, hypothesis.token_durations, strict=True))
+        assert all(duration >= 0 for _, duration in borders) and [a for a, _ in borders] == sorted(
+            a for a, _ in borders
+        )
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_without_times_asked_for_no_aligner_runs(aligned: dict[str, Checkpoint], name: str) -> None:
+    said: list[str] = []
+    recognizer = Recognizer.build(aligned[name], "cpu", "fp32", Options(), said.append)
+    assert recognizer.aligner is None
+    assert "--timestamps takes them from the aligner" in said[0]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_converted_one_keeps_its_aligner(archives, aligned: dict[str, Checkpoint], name: str, tmp_path: Path) -> None:
+    native.write(aligned[name], tmp_path / "model", torch.float32)
+    stored = read_checkpoint(tmp_path / "model")
+    file = "03_0_00031.flac"
+    assert stored.aligner is not None and stored.tokenizer == aligned[name].tokenizer
+    assert stored.aligner.config == aligned[name].aligner.config  # type: ignore[union-attr]
+    before, after = (transcripts(each, [file], 1)[file] for each in (aligned[name], stored))
+    assert rows(before.words) == rows(after.words)
+    facts = describe(stored)
+    assert facts["aligner_parameters"] == describe(aligned[name])["aligner_parameters"] > 0
+    assert facts["aligner_frame_s"] == {"canary_aligned": 0.08, "canary_aligned_letters": 0.04}[name]
+    digest = model_digest(tmp_path / "model")
+    weights = tmp_path / "model" / "aligner" / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1] + b"\x01")
+    assert model_digest(tmp_path / "model") != digest
+
+
+def test_a_gzipped_and_an_unpacked_one_are_the_same(aligned: dict[str, Checkpoint], tmp_path: Path) -> None:
+    files = contents("canary_aligned")
+    unpacked = tmp_path / "unpacked"
+    unpacked.mkdir()
+    for name, content in files.items():
+        (unpacked / name).write_bytes(content)
+    for path in (packed(files, tmp_path / "gzip.nemo", "w:gz"), unpacked):
+        found = read_checkpoint(path).aligner
+        expected = aligned["canary_aligned"].aligner
+        assert found is not None and expected is not None and found.config == expected.config
+        assert all(torch.equal(found.weights[key], tensor) for key, tensor in expected.weights.items())
+
+
+def test_a_config_may_leave_the_aligner_alone(tmp_path: Path) -> None:
+    files = contents("canary_aligned")
+    config = yaml.safe_load(files["model_config.yaml"]) | {"restore_timestamps_model": False}
+    path = packed(files | {"model_config.yaml": yaml.safe_dump(config).encode()}, tmp_path / "model.nemo")
+    assert read_checkpoint(path).aligner is None
+
+
+def test_a_long_recording_is_cut_and_aligned_part_by_part(archives: dict[str, Path]) -> None:
+    options = Options(max_utterance_s=12.0, timestamps=True)
+    said: list[str] = []
+    transcriber = Transcriber.load(archives["canary_aligned"], options=options, say=said.append)
+    (result,) = transcriber.transcribe([str(AUDIO / "e10_concat_45s.flac")])
+    assert isinstance(result, Transcript)
+    starts = [word.start_s for word in result.words]
+    assert starts == sorted(starts) and starts[-1] > 30
+    assert max(word.end_s for word in result.words) <= result.audio.duration_s + 0.08
+
+
+def broken(files: dict[str, bytes], case: str) -> dict[str, bytes]:
+    config = yaml.safe_load(files[CONFIG])
+    if case == "no weights":
+        return {name: content for name, content in files.items() if name != WEIGHTS}
+    if case == "no config":
+        return {name: content for name, content in files.items() if name != CONFIG}
+    if case == "no yaml":
+        return files | {CONFIG: b"\x00[["}
+    if case == "not a ctc model":
+        return (
+            files
+            | {CONFIG: members(MODELS / "rnnt" / "model.nemo", RENAMED)[CONFIG]}
+            | {
+                name: content
+                for name, content in members(MODELS / "rnnt" / "model.nemo", RENAMED).items()
+                if name not in files
+            }
+        )
+    if case == "another rate":
+        config["preprocessor"]["sample_rate"] = 8000
+    if case == "unknown encoder":
+        config["encoder"]["_target_"] = "nemo.collections.asr.modules.Dance"
+    if case == "another vocabulary":
+        config["decoder"]["num_classes"] = 7
+    if case == "another tokenizer":
+        config["tokenizer"]["model_path"] = "nemo:none.model"
+    if case == "aggregate":
+        config["tokenizer"] = {"type": "agg", "langs": {"en": config["tokenizer"]}}
+    return files | {CONFIG: yaml.safe_dump(config).encode()}
+
+
+@pytest.mark.parametrize(
+    ("case", "message"),
+    [
+        ("no weights", f"model.nemo: holds no {WEIGHTS}"),
+        ("no config", f"model.nemo: holds no {CONFIG}"),
+        ("no yaml", f"model.nemo: {CONFIG} is not safe YAML"),
+        ("not a ctc model", f"{CONFIG}: unsupported decoders of the timestamps aligner"),
+        ("another rate", f"{CONFIG}: unsupported sample rate of the timestamps aligner: 8000"),
+        ("unknown encoder", f"{CONFIG}: unsupported encoder._target_"),
+        ("another vocabulary", f"{CONFIG}: unsupported decoder.num_classes: 7"),
+        ("another tokenizer", "model.nemo: holds no none.model"),
+        ("aggregate", f"{CONFIG}: unsupported tokenizer.type: 'agg'"),
+    ],
+)
+def test_a_broken_aligner_is_one_line(tmp_path: Path, case: str, message: str) -> None:
+    path = packed(broken(contents("canary_aligned"), case), tmp_path / "model.nemo")
+    with pytest.raises(CheckpointError) as raised:
+        read_checkpoint(path)
+    assert message in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+def test_weights_of_another_shape_are_named(tmp_path: Path) -> None:
+    files = contents("canary_aligned") | {WEIGHTS: members(MODELS / "rnnt" / "model.nemo", RENAMED)[WEIGHTS]}
+    checkpoint = read_checkpoint(packed(files, tmp_path / "model.nemo"))
+    with pytest.raises(CheckpointError, match=r"weights do not match.*ctc\.output"):
+        Recognizer.build(checkpoint, "cpu", "fp32", TIMED)
+
+
+@pytest.mark.parametrize("case", ["no config.json", "another format", "nested"])
+def test_a_broken_folder_is_one_line(aligned: dict[str, Checkpoint], tmp_path: Path, case: str) -> None:
+    native.write(aligned["canary_aligned"], tmp_path / "model", torch.float32)
+    folder = tmp_path / "model" / "aligner"
+    if case == "no config.json":
+        (folder / "config.json").unlink()
+    if case == "another format":
+        (folder / "config.json").write_text("{}")
+    if case == "nested":
+        (folder / "aligner").mkdir()
+    with pytest.raises(CheckpointError, match="aligner"):
+        read_checkpoint(tmp_path / "model")
+
+
+def test_the_command_line(archives: dict[str, Path], tmp_path: Path) -> None:
+    model = str(archives["canary_aligned"])
+    command = [sys.executable, "-m", "fastscribe", "transcribe", str(AUDIO / "01_0_00010.flac"), "--model", model]
+    command += ["--timestamps", "--dtype", "fp32", "-o", str(tmp_path), "-f", "srt,jsonl"]
+    ended = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert "spread evenly" not in ended.stderr
+    row = json.loads((tmp_path / "transcripts.jsonl").read_text())
+    expected = golden(MODELS / "canary_aligned")["files"]["01_0_00010.flac"]["words"]
+    assert [[word["word"], word["start"], word["end"]] for word in row["words"]] == expected
+    assert "00:00:00,000 --> " in (tmp_path / "01_0_00010.srt").read_text()

@@ -1,0 +1,654 @@
+"""Three formats, one model; and everything that is not a model is refused in one line before anything is run or written."""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import io
+import json
+import pickle
+import re
+import shutil
+import tarfile
+import zipfile
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+
+from fastscribe.bench.work import encoder_gflop_per_audio_s
+from fastscribe.checkpoint import native
+from fastscribe.checkpoint.reader import read_checkpoint
+from fastscribe.cli.describe import describe
+from fastscribe.config import LocalAttention, ModelConfig
+from fastscribe.errors import CheckpointError, UnsupportedCheckpoint, WeightsMismatch
+from fastscribe.model.model import build_model
+from tests.conftest import CONVOLUTIONAL_NAMES, MODELS, checkpoint, golden, model_path
+
+NEMO = MODELS / "hybrid" / "model.nemo"
+
+
+def unpacked(folder: Path, source: Path = NEMO) -> Path:
+    with tarfile.open(source) as archive:
+        archive.extractall(folder, filter="data")
+    return folder
+
+
+def packed(folder: Path, target: Path, mode: str = "w:") -> Path:
+    with tarfile.open(target, mode) as archive:
+        archive.add(folder, arcname=".")
+    return target
+
+
+def with_yaml(folder: Path, source: Path = NEMO, **changes) -> Path:
+    """The checkpoint with keys of its YAML changed: section__key=value."""
+    unpacked(folder, source)
+    config = yaml.safe_load((folder / "model_config.yaml").read_text())
+    for path, value in changes.items():
+        *sections, key = path.split("__")
+        place = config
+        for section in sections:
+            place = place[section]
+        place[key] = value
+    (folder / "model_config.yaml").write_text(yaml.safe_dump(config, allow_unicode=True))
+    return folder
+
+
+def same(a, b) -> bool:
+    return (
+        a.config == b.config
+        and a.weights.keys() == b.weights.keys()
+        and all(torch.equal(a.weights[name], b.weights[name]) for name in a.weights)
+    )
+
+
+def test_every_sample_checkpoint_loads_strictly(model_folder: Path) -> None:
+    loaded = checkpoint(model_folder)
+    build_model(loaded.config, loaded.weights, model_folder)
+    assert len(loaded.tokenizer.pieces) == loaded.config.num_labels
+
+
+def test_plain_tar_gzip_and_folder_are_the_same(tmp_path: Path) -> None:
+    folder = unpacked(tmp_path / "model")
+    zipped = tmp_path / "zipped.nemo"
+    zipped.write_bytes(gzip.compress(NEMO.read_bytes()))
+    reference = read_checkpoint(NEMO)
+    assert same(read_checkpoint(folder), reference)
+    assert same(read_checkpoint(zipped), reference)
+    assert same(read_checkpoint(packed(folder, tmp_path / "again.nemo")), reference)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_native_round_trip(model_folder: Path, tmp_path: Path, dtype: torch.dtype) -> None:
+    original = read_checkpoint(model_path(model_folder))
+    native.write(original, tmp_path / "own", dtype)
+    again = read_checkpoint(tmp_path / "own")
+    assert again.source == "fastscribe"
+    assert again.config == original.config
+    assert again.tokenizer.pieces == original.tokenizer.pieces
+    assert again.dtypes == (str(dtype).removeprefix("torch."),)
+    for name, tensor in again.weights.items():
+        assert torch.equal(tensor, original.weights[name].to(dtype))
+    build_model(again.config, again.weights, "own")
+    assert again.tokenizer == original.tokenizer
+    taught = replace(original, tokenizer=replace(original.tokenizer, attached="nowhere"))
+    native.write(taught, tmp_path / "own", dtype)
+    assert read_checkpoint(tmp_path / "own").tokenizer == taught.tokenizer != original.tokenizer
+
+
+def test_config_json_round_trip_and_strictness(model_folder: Path) -> None:
+    config = checkpoint(model_folder).config
+    data = json.loads(json.dumps(config.to_json()))
+    assert ModelConfig.from_json(data) == config
+    data["encoder"]["colour"] = 1
+    del data["num_labels"]
+    with pytest.raises(ValueError, match="num_labels"):
+        ModelConfig.from_json(data)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "named"),
+    [
+        ("encoder__self_attention_model", "abs_pos", "encoder.self_attention_model"),
+        ("encoder__att_context_size", [70, 13], "encoder.att_context_size"),
+        ("encoder__subsampling", "vggnet", "encoder.subsampling"),
+        ("encoder__subsampling_factor", 3, "encoder.subsampling_factor"),
+        ("encoder__conv_norm_type", "group_norm4", "encoder.conv_norm_type"),
+        ("encoder__conv_kernel_size", 8, "encoder.conv_kernel_size"),
+        ("encoder__causal_downsampling", True, "encoder.causal_downsampling"),
+        ("encoder__reduction", "pooling", "encoder.reduction"),
+        ("encoder__n_heads", 5, "encoder width"),
+        ("encoder__new_switch", "on", "encoder.new_switch"),
+        ("encoder__d_model", "64", "encoder.d_model"),
+        ("encoder___target_", "nemo.collections.asr.modules.SqueezeformerEncoder", "encoder._target_"),
+        ("preprocessor__frame_splicing", 3, "preprocessor.frame_splicing"),
+        ("preprocessor__normalize", {"fixed_mean": [0.0], "fixed_std": [1.0]}, "preprocessor.normalize"),
+        ("preprocessor__window", "kaiser", "preprocessor.window"),
+        ("preprocessor__exact_pad", True, "preprocessor.exact_pad"),
+        ("preprocessor__features", 64, "encoder.feat_in"),
+        ("decoder__normalization_mode", "layer", "decoder.normalization_mode"),
+        ("decoder__prednet__rnn_hidden_size", 100, "decoder.prednet.rnn_hidden_size"),
+        ("decoder__vocab_size", 99, "decoder.vocab_size"),
+        ("joint__jointnet__activation", "gelu", "joint.jointnet.activation"),
+        ("joint__num_extra_outputs", 3, "joint.num_extra_outputs"),
+        ("decoding__greedy__max_symbols", 0, "decoding.greedy.max_symbols"),
+        ("preprocessor__window_size", None, "preprocessor.window_size"),
+        ("preprocessor__window_size", "long", "preprocessor.window_size"),
+        ("preprocessor__preemph", "much", "preprocessor.preemph"),
+        ("preprocessor__highfreq", "high", "preprocessor.highfreq"),
+        ("preprocessor__log_zero_guard_value", "huge", "preprocessor.log_zero_guard_value"),
+        ("encoder__att_context_style", "chunked_limited", "encoder.att_context_style"),
+        ("encoder__n_layers", 10**9, "encoder.num_layers"),
+        ("tokenizer__type", "wpe", "tokenizer.type"),
+        ("aux_ctc__decoder___target_", "nemo.X", "aux_ctc.decoder._target_"),
+    ],
+)
+def test_unsupported_settings_name_the_key_and_the_value(tmp_path: Path, key: str, value: object, named: str) -> None:
+    with pytest.raises(UnsupportedCheckpoint) as error:
+        read_checkpoint(with_yaml(tmp_path, **{key: value}))
+    message = str(error.value)
+    assert named in message
+    assert repr(value) in message or key in ("encoder__n_heads", "preprocessor__features")
+    assert "\n" not in message
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"aux_ctc": 5},
+        {"aux_ctc": {"decoder": [1]}},
+        {"decoding": "x"},
+        {"decoding__greedy": [1]},
+        {"joint": "x"},
+        {"joint__jointnet": 3},
+        {"joint__num_extra_outputs": 2, "loss": "x"},
+        {"joint__num_extra_outputs": 2, "loss": {"tdt_kwargs": 7}},
+        {"joint__num_extra_outputs": "two"},
+        {"encoder": None},
+        {"encoder__5": 6},
+        {"preprocessor__sample_rate": 10**400},
+        {"preprocessor__window_size": 1e308},
+        {"tokenizer": "x"},
+        {"tokenizer__model_path": "nemo:a\0b"},
+    ],
+    ids=str,
+)
+def test_settings_of_odd_types_are_refused_in_one_line(tmp_path: Path, changes: dict) -> None:
+    with pytest.raises(CheckpointError) as error:
+        read_checkpoint(with_yaml(tmp_path, **changes))
+    assert "\n" not in str(error.value)
+    assert len(str(error.value)) < 1000
+
+
+def test_yaml_keys_that_are_numbers(tmp_path: Path) -> None:
+    folder = with_yaml(tmp_path, encoder__dropout=0.1)
+    text = (folder / "model_config.yaml").read_text()
+    (folder / "model_config.yaml").write_text(text.replace("  dropout: 0.1\n  dropout_att", "  5: 6\n  dropout_att"))
+    with pytest.raises(UnsupportedCheckpoint, match=r"encoder\.5: 6"):
+        read_checkpoint(folder)
+
+
+@pytest.mark.parametrize(
+    ("greedy", "expected"),
+    [
+        ({}, 10),
+        ({"max_symbols": None}, None),
+        ({"max_symbols": None, "max_symbols_per_step": 7}, 7),
+        ({"max_symbols": 5, "max_symbols_per_step": 7}, 5),
+        ({"max_symbols_per_step": 7}, 7),
+    ],
+)
+def test_max_symbols(tmp_path: Path, greedy: dict, expected: int | None) -> None:
+    loaded = read_checkpoint(with_yaml(tmp_path, decoding__greedy=greedy))
+    assert loaded.config.joint is not None and loaded.config.joint.max_symbols == expected
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"encoder__feat_out": None, "encoder__causal_downsampling": None, "preprocessor__n_fft": None},
+        {"encoder__att_context_style": "chunked_limited_with_rc", "encoder__att_context_size": [[70, 13, 13]]},
+        {"decoder__vocab_size": None, "joint__num_classes": None, "decoding": None},
+    ],
+    ids=str,
+)
+def test_settings_that_mean_the_same(tmp_path: Path, changes: dict) -> None:
+    assert read_checkpoint(with_yaml(tmp_path, **changes)).config == read_checkpoint(NEMO).config
+
+
+def local(**changes) -> dict:
+    settings = {"self_attention_model": "rel_pos_local_attn", "att_context_size": [128, 64]} | changes
+    return {f"encoder__{key}": value for key, value in settings.items()}
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, LocalAttention(128, 64)),
+        ({"att_context_size": [[0, 7], [128, 128]]}, LocalAttention(0, 7)),
+        ({"global_tokens": 1, "global_tokens_spacing": 3}, LocalAttention(128, 64, num_global=1)),
+        ({"self_attention_model": "rel_pos", "att_context_size": [-1, -1]}, None),
+    ],
+    ids=str,
+)
+def test_local_attention(tmp_path: Path, changes: dict, expected: LocalAttention | None) -> None:
+    config = read_checkpoint(with_yaml(tmp_path, **local(**changes))).config
+    assert config.encoder.attention == expected
+    assert ModelConfig.from_json(json.loads(json.dumps(config.to_json()))) == config
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        *(
+            ("att_context_size", size)
+            for size in (None, [-1, -1], [0, 0], [128], [1, 2, 3], [[128]], [1.5, 2], ["a", 1])
+        ),
+        *(("att_context_size", size) for size in ([], [[]], 7, [True, True], [None, 1])),
+        ("global_tokens", 2),
+        ("global_attn_separate", True),
+        ("att_context_style", "chunked_limited"),
+    ],
+    ids=str,
+)
+def test_local_attention_that_means_nothing_is_refused(tmp_path: Path, key: str, value: object) -> None:
+    with pytest.raises(UnsupportedCheckpoint, match=rf"encoder\.{key}"):
+        read_checkpoint(with_yaml(tmp_path, **local(**{key: value})))
+
+
+def test_a_folder_from_before_there_was_local_attention() -> None:
+    data = read_checkpoint(NEMO).config.to_json()
+    del data["encoder"]["attention"]
+    assert ModelConfig.from_json(data) == read_checkpoint(NEMO).config
+    data["encoder"]["attention"] = {"left": -1, "right": 2}
+    with pytest.raises(ValueError, match="-1"):
+        ModelConfig.from_json(data)
+
+
+def test_a_tokenizer_of_another_size_is_refused(tmp_path: Path) -> None:
+    """Where the YAML does not say how many labels there are, the weights do."""
+    with tarfile.open(MODELS / "tdt_demo" / "model.nemo") as archive:
+        (name,) = (name for name in archive.getnames() if name.endswith("tokenizer.model"))
+        other = archive.extractfile(name).read()  # type: ignore[union-attr]
+    (tmp_path / "nemo").mkdir()
+    folder = with_yaml(
+        tmp_path / "nemo", decoder__vocab_size=-1, joint__num_classes=-1, aux_ctc__decoder__num_classes=-1
+    )
+    for path in folder.glob("*tokenizer.model"):
+        path.write_bytes(other)
+    loaded = read_checkpoint(folder)
+    with pytest.raises(WeightsMismatch, match="wrong shape"):
+        build_model(loaded.config, loaded.weights, folder)
+
+    native.write(read_checkpoint(NEMO), tmp_path / "own", torch.float32)
+    shutil.copytree(MODELS / "hf_ctc", tmp_path / "hf")
+    for folder in (tmp_path / "own", tmp_path / "hf"):
+        (folder / "tokenizer.model").write_bytes(other)
+        with pytest.raises(CheckpointError, match="256 pieces, but the model 128 labels"):
+            read_checkpoint(folder)
+    for content in (b"[1, 2]", b'{"a": 1}', b"[" * 100_000, b"\xff"):
+        (tmp_path / "own" / "tokenizer.model").unlink(missing_ok=True)
+        (tmp_path / "own" / "characters.json").write_bytes(content)
+        with pytest.raises(CheckpointError):
+            read_checkpoint(tmp_path / "own")
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("features.window", "foo"),
+        ("features.normalize", "zzz"),
+        ("features.hop_length", 0),
+        ("features.preemphasis", "x"),
+        ("features.log_guard_value", float("nan")),
+        ("features.win_length", 1000),
+        ("features.log", 1),
+        ("encoder.subsampling", "zz"),
+        ("encoder.num_layers", "a"),
+        ("encoder.num_layers", True),
+        ("encoder.d_model", 10**9),
+        ("encoder.num_mels", 81),
+        ("joint.activation", "x"),
+        ("joint.max_symbols", -3),
+        ("durations", [1, -1]),
+        ("durations", 5),
+        ("num_labels", 0),
+        ("num_labels", None),
+        ("predictor", None),
+        ("encoder", 3),
+        ("encoder", None),
+    ],
+)
+def test_native_settings_are_checked(tmp_path: Path, key: str, value: object) -> None:
+    native.write(read_checkpoint(NEMO), tmp_path, torch.float32)
+    stored = json.loads((tmp_path / "config.json").read_text())
+    part, _, name = key.rpartition(".")
+    (stored["model"][part] if part else stored["model"])[name] = value
+    (tmp_path / "config.json").write_text(json.dumps(stored))
+    with pytest.raises(CheckpointError) as error:
+        read_checkpoint(tmp_path)
+    assert key in str(error.value) or value in (5, None)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("part", "key", "value", "named"),
+    [
+        ("encoder_config", "new_switch", "on", r"encoder_config\.new_switch: 'on'"),
+        ("feature_extractor", "new_switch", 3, r"feature_extractor\.new_switch: 3"),
+        ("feature_extractor", "preemphasis", "x", r"feature_extractor\.preemphasis: 'x'"),
+        ("encoder_config", "new_switch", None, None),
+        ("encoder_config", "top_k", 50, None),
+    ],
+)
+def test_huggingface_unknown_keys(tmp_path: Path, part: str, key: str, value: object, named: str | None) -> None:
+    shutil.copytree(MODELS / "hf_ctc", tmp_path / "hf")
+    path = tmp_path / "hf" / ("config.json" if part == "encoder_config" else "processor_config.json")
+    config = json.loads(path.read_text())
+    config[part][key] = value
+    path.write_text(json.dumps(config))
+    if named is None:
+        assert same(read_checkpoint(tmp_path / "hf"), read_checkpoint(MODELS / "hf_ctc"))
+    else:
+        with pytest.raises(UnsupportedCheckpoint, match=named):
+            read_checkpoint(tmp_path / "hf")
+
+
+def test_huggingface_defaults(tmp_path: Path) -> None:
+    shutil.copytree(MODELS / "hf_rnnt", tmp_path / "hf")
+    path = tmp_path / "hf" / "config.json"
+    config = json.loads(path.read_text())
+    del config["num_decoder_layers"], config["decoder_hidden_size"]
+    path.write_text(json.dumps(config))
+    predictor = read_checkpoint(tmp_path / "hf").config.predictor
+    assert predictor is not None and (predictor.num_layers, predictor.hidden) == (2, 640)
+
+
+def test_messages_stay_short(tmp_path: Path) -> None:
+    folder = unpacked(tmp_path)
+    levels = ["a0: &a0 [x, x, x, x, x, x, x, x, x]"]
+    levels += [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]" for i in range(1, 9)]
+    for target in ("encoder: {_target_: *a8}", "preprocessor: {_target_: AudioToMelSpectrogramPreprocessor, x: *a8}"):
+        (folder / "model_config.yaml").write_text("\n".join([*levels, "labels: [a, b]", target]))
+        with pytest.raises(CheckpointError) as error:
+            read_checkpoint(folder)
+        assert len(str(error.value)) < 1000
+
+
+def test_huggingface_unsupported_setting(tmp_path: Path) -> None:
+    folder = tmp_path / "hf"
+    shutil.copytree(MODELS / "hf_ctc", folder)
+    config = json.loads((folder / "config.json").read_text())
+    config["encoder_config"]["hidden_act"] = "gelu"
+    (folder / "config.json").write_text(json.dumps(config))
+    with pytest.raises(UnsupportedCheckpoint, match=r"encoder_config\.hidden_act: 'gelu'"):
+        read_checkpoint(folder)
+    config["model_type"] = "whisper"
+    (folder / "config.json").write_text(json.dumps(config))
+    with pytest.raises(UnsupportedCheckpoint, match="whisper"):
+        read_checkpoint(folder)
+
+
+def test_weights_must_match_by_name_and_shape() -> None:
+    loaded = checkpoint(MODELS / "ctc")
+    weights = dict(loaded.weights)
+    weights["ctc.surplus"] = weights.pop("ctc.output.bias")
+    weights["ctc.output.weight"] = torch.zeros(2, 2)
+    with pytest.raises(WeightsMismatch) as error:
+        build_model(loaded.config, weights, "model")
+    message = str(error.value)
+    assert "missing: ctc.output.bias" in message
+    assert "unexpected: ctc.surplus" in message
+    assert "ctc.output.weight (2, 2) instead of (129, 64)" in message
+
+
+def test_many_wrong_names_make_a_short_line() -> None:
+    message = str(WeightsMismatch("model", missing=[f"a\n{i:03}" for i in range(1000)]))
+    assert message.endswith("a 009 and 990 more")
+    assert "\n" not in message
+
+
+class Payload:
+    """Pickled, this would run a command."""
+
+    def __init__(self, marker: Path) -> None:
+        self.marker = marker
+
+    def __reduce__(self):
+        return (Path.touch, (self.marker,))
+
+
+def test_pickle_payload_does_not_run(tmp_path: Path) -> None:
+    folder, marker = unpacked(tmp_path / "model"), tmp_path / "ran"
+    for payload in (Payload(marker), {"a": Payload(marker)}):
+        torch.save(payload, folder / "model_weights.ckpt")
+        with pytest.raises(CheckpointError, match="more than plain tensors"):
+            read_checkpoint(folder)
+        (folder / "model_weights.ckpt").write_bytes(pickle.dumps(payload))
+        with pytest.raises(CheckpointError):
+            read_checkpoint(folder)
+    assert not marker.exists()
+
+
+@pytest.mark.parametrize("state", [[torch.zeros(1)], {"a": "text"}, {"a": {"b": torch.zeros(1)}}, {1: 2}])
+def test_weights_that_are_no_state_dict(tmp_path: Path, state: object) -> None:
+    torch.save(state, unpacked(tmp_path) / "model_weights.ckpt")
+    with pytest.raises(CheckpointError):
+        read_checkpoint(tmp_path)
+
+
+def hostile_tar(path: Path, **attributes) -> Path:
+    with tarfile.open(path, "w:") as archive:
+        member = tarfile.TarInfo("model_config.yaml")
+        for name, value in attributes.items():
+            setattr(member, name, value)
+        archive.addfile(member, io.BytesIO(b"x" * member.size) if member.isreg() and member.size < 10**6 else None)
+    return path
+
+
+@pytest.mark.parametrize(
+    "attributes",
+    [
+        {"name": "../evil"},
+        {"name": "/etc/evil"},
+        {"name": "a/../../evil"},
+        {"type": tarfile.SYMTYPE, "linkname": "/etc/passwd"},
+        {"type": tarfile.LNKTYPE, "linkname": "other"},
+        {"type": tarfile.CHRTYPE},
+        {"type": tarfile.FIFOTYPE},
+        {"size": 1 << 40},
+        {"size": 1 << 21},
+        {"type": tarfile.GNUTYPE_SPARSE},
+    ],
+    ids=str,
+)
+def test_hostile_tars_are_refused(tmp_path: Path, attributes: dict) -> None:
+    with pytest.raises(CheckpointError) as error:
+        read_checkpoint(hostile_tar(tmp_path / "evil.nemo", **attributes))
+    assert "\n" not in str(error.value)
+    assert [path.name for path in tmp_path.iterdir()] == ["evil.nemo"]
+
+
+def test_a_tar_may_carry_a_remark_for_all_members(tmp_path: Path) -> None:
+    """As archives that git makes do; here with a header for each member as well."""
+    content = {path.name: path.read_bytes() for path in unpacked(tmp_path / "model").iterdir()}
+    remark = {"comment": "d" * 40, "mtime": "1"}
+    path = tmp_path / "remark.nemo"
+    with tarfile.open(path, "w:", format=tarfile.PAX_FORMAT, pax_headers=remark) as archive:
+        for name, data in content.items():
+            member = tarfile.TarInfo(name)
+            member.size, member.mtime = len(data), 0.25
+            archive.addfile(member, io.BytesIO(data))
+    assert path.read_bytes()[156:157] == tarfile.XGLTYPE
+    assert same(read_checkpoint(path), read_checkpoint(NEMO))
+
+
+def test_an_edited_config_put_behind_the_old_one(tmp_path: Path) -> None:
+    """`tar -rf`: which of the two counts is for people to say, and what the message tells them to do gives the later."""
+    folder = with_yaml(tmp_path / "model", decoding__greedy={"max_symbols": 7})
+    path = shutil.copy(NEMO, tmp_path / "model.nemo")
+    with tarfile.open(path, "a:") as archive:
+        archive.add(folder / "model_config.yaml", arcname="./model_config.yaml")
+    with pytest.raises(CheckpointError, match=r"'model_config\.yaml': unpack it .* use the folder .* or pack it anew"):
+        read_checkpoint(path)
+    again = unpacked(tmp_path / "again", path)
+    loaded = [read_checkpoint(again), read_checkpoint(packed(again, tmp_path / "again.nemo"))]
+    assert [model.config.joint.max_symbols for model in loaded] == [7, 7]  # type: ignore[union-attr]
+
+
+def test_weights_from_before_torch_1_6_can_be_saved_again(tmp_path: Path) -> None:
+    folder = unpacked(tmp_path)
+    weights = folder / "model_weights.ckpt"
+    torch.save(torch.load(weights, weights_only=True), weights, _use_new_zipfile_serialization=False)
+    with pytest.raises(CheckpointError, match=r"since 1\.6: if an older one wrote it") as refused:
+        read_checkpoint(folder)
+    exec(re.search(r"torch\.save\(.*\)", str(refused.value))[0], {"torch": torch, "FILE": weights})  # type: ignore[index]
+    assert same(read_checkpoint(folder), read_checkpoint(NEMO))
+
+
+def test_inflating_weights_are_refused(tmp_path: Path) -> None:
+    folder = unpacked(tmp_path)
+    with zipfile.ZipFile(folder / "model_weights.ckpt", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("archive/data/0", b"\0" * (50 << 20))
+    with pytest.raises(CheckpointError, match="unpack to"):
+        read_checkpoint(folder)
+
+
+def test_gzip_bomb_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from fastscribe.checkpoint import nemo
+
+    monkeypatch.setattr(nemo, "_ALWAYS_UNPACKED_BYTES", 1 << 20)
+    (tmp_path / "inside").mkdir()
+    (tmp_path / "inside" / "model_weights.ckpt").write_bytes(bytes(8 << 20))
+    with pytest.raises(CheckpointError, match="claims 8388608 bytes"):
+        read_checkpoint(packed(tmp_path / "inside", tmp_path / "bomb.nemo", "w:gz"))
+
+
+def test_yaml_runs_nothing(tmp_path: Path) -> None:
+    folder = unpacked(tmp_path / "model")
+    (folder / "model_config.yaml").write_text(f"a: !!python/object/apply:pathlib.Path.touch ['{tmp_path / 'ran'}']")
+    with pytest.raises(CheckpointError, match="not safe YAML"):
+        read_checkpoint(folder)
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize("nested", ["a: " + "[" * 200_000, "{a: " * 100_000, "- " * 100_000], ids=["[", "{", "-"])
+def test_deep_yaml_is_refused(tmp_path: Path, nested: str) -> None:
+    folder = unpacked(tmp_path)
+    (folder / "model_config.yaml").write_text(nested)
+    with pytest.raises(CheckpointError, match="nested deeper"):
+        read_checkpoint(folder)
+
+
+def test_yaml_numbers_without_a_point(tmp_path: Path) -> None:
+    folder = with_yaml(tmp_path, preprocessor__log_zero_guard_value="GUARD")
+    text = (folder / "model_config.yaml").read_text()
+    (folder / "model_config.yaml").write_text(text.replace("GUARD", "1e-5"))
+    assert read_checkpoint(folder).config.features.log_guard_value == 1e-5
+
+
+def test_damaged_weights(tmp_path: Path) -> None:
+    weights = unpacked(tmp_path) / "model_weights.ckpt"
+    whole = weights.read_bytes()
+    directory, entry = whole.rindex(b"PK\x05\x06"), whole.index(b"PK\x01\x02")
+    places = [*range(entry, entry + 46, 3), *range(directory, directory + 22, 2), *range(40, 2000, 150)]
+    for place in places:
+        weights.write_bytes(whole[:place] + b"\xfe" + whole[place + 1 :])
+        with contextlib.suppress(CheckpointError):
+            read_checkpoint(tmp_path)
+    weights.write_bytes(whole[:entry] + b"x" * 40 + whole[entry + 40 :])
+    with pytest.raises(CheckpointError, match="damaged weights"):
+        read_checkpoint(tmp_path)
+
+
+def test_tensors_that_claim_more_than_they_hold(tmp_path: Path) -> None:
+    for tensor in (torch.zeros(1).expand(1 << 40), torch.zeros(3).as_strided((1000, 3), (0, 1))):
+        torch.save({"a": tensor}, unpacked(tmp_path) / "model_weights.ckpt")
+        with pytest.raises(CheckpointError, match="claims more than it holds"):
+            read_checkpoint(tmp_path)
+
+
+@pytest.mark.parametrize("content", [b"", b"RIFF", b"\x1f\x8b", b"\x1f\x8b" + b"x" * 100, b"PK\x03\x04" + b"\0" * 600])
+def test_files_that_are_no_model(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "model.nemo"
+    path.write_bytes(content)
+    with pytest.raises(CheckpointError):
+        read_checkpoint(path)
+
+
+def test_truncated_models(tmp_path: Path) -> None:
+    whole = NEMO.read_bytes()
+    for share in (0.1, 0.5, 0.9, 0.99):
+        path = tmp_path / "model.nemo"
+        path.write_bytes(whole[: int(share * len(whole))])
+        with pytest.raises(CheckpointError):
+            read_checkpoint(path)
+
+
+def test_missing_model_and_empty_folder(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="no such model"):
+        read_checkpoint(tmp_path / "nothing")
+    with pytest.raises(CheckpointError, match="not a model folder"):
+        read_checkpoint(tmp_path)
+
+
+ENCODER_ALONE = {
+    "architectures": ["FastConformerModel"],
+    "encoder_layers": 32,
+    "model_type": "fastconformer",
+    "nemo_decoder_type": "none",
+    "nemo_encoder_type": "nemo.collections.asr.modules.ConformerEncoder",
+    "nemo_model_name": "nvidia/canary-1b-flash",
+    "nemo_model_type": "canary",
+}
+
+
+@pytest.mark.parametrize("config", [ENCODER_ALONE, {"model_type": "whisper"}, {}, None], ids=str)
+def test_a_nemo_file_in_a_folder_that_is_no_model(tmp_path: Path, config: dict | None) -> None:
+    """canary-1b-flash has a config.json of NeMo's encoder alone beside its .nemo; parakeet-ctc has the .nemo alone."""
+    if config is not None:
+        (tmp_path / "config.json").write_text(json.dumps(config))
+    shutil.copy(NEMO, tmp_path / "one.nemo")
+    said: list[str] = []
+    loaded = read_checkpoint(tmp_path, said.append)
+    assert same(loaded, read_checkpoint(NEMO)) and loaded.path == tmp_path / "one.nemo"
+    (line,) = said
+    assert "using one.nemo" in line and "config.json" in line
+    shutil.copy(NEMO, tmp_path / "two.nemo")
+    with pytest.raises(CheckpointError, match=r"holds 2 \.nemo files \(one\.nemo, two\.nemo\); give one of them"):
+        read_checkpoint(tmp_path)
+
+
+def test_a_config_of_an_encoder_alone_without_its_nemo_file(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(ENCODER_ALONE))
+    with pytest.raises(CheckpointError, match=r"encoder alone; give the \.nemo file of nvidia/canary-1b-flash"):
+        read_checkpoint(tmp_path)
+
+
+def test_a_nemo_file_beside_a_model_of_its_own_is_left_alone(tmp_path: Path) -> None:
+    shutil.copytree(MODELS / "hf_ctc", tmp_path / "hf")
+    shutil.copy(NEMO, tmp_path / "hf" / "one.nemo")
+    assert same(read_checkpoint(tmp_path / "hf"), read_checkpoint(MODELS / "hf_ctc"))
+
+
+def test_work_is_counted_as_published() -> None:
+    """24 layers of 1024, 8 s utterances: 15.1 GFLOP a second of audio, counted elsewhere independently."""
+    config = ModelConfig.from_json(
+        checkpoint(MODELS / "tdt_demo").config.to_json()
+        | {
+            "encoder": checkpoint(MODELS / "tdt_demo").config.to_json()["encoder"]
+            | {"num_layers": 24, "d_model": 1024, "num_heads": 8, "ff_hidden": 4096, "subsampling_channels": 256}
+        }
+    )
+    assert encoder_gflop_per_audio_s(config, [8.0]) == pytest.approx(15.13, rel=0.02)
+
+
+def test_describe_is_plain_data(model_folder: Path) -> None:
+    facts = describe(checkpoint(model_folder))
+    assert json.loads(json.dumps(facts)) == facts
+    assert facts["frame_s"] == (
+        golden(model_folder)["frame_seconds"] if model_folder.name in CONVOLUTIONAL_NAMES else 0.08
+    )
+    assert facts["family"].split()[-1].split("+")[0] in ("tdt", "rnnt", "ctc")

@@ -1,0 +1,978 @@
+"""Models made to do harm. `fastscribe inspect --check` refuses each with exit code 2 and one line on stderr, soon, within
+2 GB, having run nothing and written nothing; and what only looks odd still loads.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import itertools
+import json
+import os
+import pickle
+import shutil
+import struct
+import subprocess
+import sys
+import tarfile
+import tempfile
+import zipfile
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from safetensors.torch import load_file, save_file
+
+from fastscribe.checkpoint import native, random_access, tar
+from fastscribe.checkpoint.reader import read_checkpoint
+from fastscribe.checkpoint.weights import load_safetensors, load_torch
+from fastscribe.errors import CheckpointError
+from fastscribe.text.tokenizer import from_sentencepiece
+from tests.checkpoint.test_checkpoint import packed, same, unpacked, with_yaml
+from tests.conftest import MODELS, ROOT, checkpoint
+
+pytestmark = pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="measures itself as Linux does")
+NEMO = MODELS / "hybrid" / "model.nemo"
+TORCH_ZIP = "model_weights.ckpt"
+YAML = "model_config.yaml"
+Make = Callable[[Path], Path]  # in an empty folder -> the model
+
+
+@pytest.fixture(scope="module")
+def inspector(tmp_path_factory: pytest.TempPathFactory) -> Iterator[subprocess.Popen]:
+    scratch = tmp_path_factory.mktemp("scratch")
+    environment = os.environ | {"TMPDIR": str(scratch), "HOME": str(scratch)}
+    command = [sys.executable, "-m", "tests.helpers.forked_inspect"]
+    with subprocess.Popen(
+        command,
+        cwd=ROOT,
+        env=environment,
+        text=True,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as process:
+        yield process
+        assert process.stdin is not None
+        process.stdin.close()
+    assert list(scratch.rglob("*")) == []
+
+
+def inspected(inspector: subprocess.Popen, path: Path | str) -> dict:
+    assert inspector.stdin is not None and inspector.stdout is not None
+    print(json.dumps(str(path)), file=inspector.stdin, flush=True)
+    return json.loads(inspector.stdout.readline())
+
+
+def refusal(inspector: subprocess.Popen, make: Make, folder: Path) -> str:
+    """The one line that it says, without the folder's name; nothing has changed in the folder."""
+    path = make(folder)
+    before = listing(folder)
+    result = inspected(inspector, path)
+    assert (result["code"], result["stdout"]) == (2, ""), result
+    assert listing(folder) == before
+    message = result["stderr"]
+    assert message.count("\n") == 1 and message.endswith("\n") and len(message) < 2500, message[:3000]
+    assert message.startswith("fastscribe: ") and "Traceback" not in message and message.strip().isprintable()
+    return message.replace(str(folder), "")
+
+
+def listing(folder: Path) -> list[tuple[str, int]]:
+    return sorted((str(path), path.lstat().st_mtime_ns) for path in folder.rglob("*"))
+
+
+def cases(table: dict[str, tuple[Make, str]]):
+    return pytest.mark.parametrize(("make", "said"), list(table.values()), ids=list(table))
+
+
+def test_a_sound_model_is_described(inspector: subprocess.Popen) -> None:
+    """Or all the refusals below would mean nothing."""
+    result = inspected(inspector, NEMO)
+    assert (result["code"], result["stderr"]) == (0, "") and "parameters" in result["stdout"]
+
+
+# Weights: pickles and the zip they lie in
+
+
+class Runs:
+    """Pickled, this calls what it is given."""
+
+    def __init__(self, function: Callable, *arguments: object) -> None:
+        self.call = function, arguments
+
+    def __reduce__(self):
+        return self.call
+
+
+def with_weights(content: Callable[[Path], bytes]) -> Make:
+    """A .nemo archive with these bytes for weights; the callable is given the path of a file that must not come to be."""
+
+    def make(folder: Path) -> Path:
+        inside = unpacked(folder / "inside")
+        (inside / TORCH_ZIP).write_bytes(content(folder / "ran"))
+        return packed(inside, folder / "model.nemo")
+
+    return make
+
+
+def saved(state: object, **options) -> bytes:
+    file = io.BytesIO()
+    torch.save(state, file, **options)
+    return file.getvalue()
+
+
+@cache
+def sound_state() -> dict[str, torch.Tensor]:
+    with tarfile.open(NEMO) as archive:
+        return dict(torch.load(archive.extractfile(f"./{TORCH_ZIP}"), weights_only=True))  # type: ignore[arg-type]
+
+
+def touch(marker: Path) -> Runs:
+    return Runs(os.system, f"touch {marker}")
+
+
+def rezipped(change: Callable[[str, bytes], bytes | None], **options) -> bytes:
+    """Sound weights with members changed, or left out, at the place torch looks for them."""
+    target = io.BytesIO()
+    with zipfile.ZipFile(io.BytesIO(saved(sound_state()))) as old, zipfile.ZipFile(target, "w", **options) as new:
+        for name in old.namelist():
+            content = change(name, old.read(name))
+            if content is not None:
+                new.writestr(name, content)
+    return target.getvalue()
+
+
+def with_pickle(content: bytes) -> bytes:
+    return rezipped(lambda name, old: content if name.endswith("/data.pkl") else old)
+
+
+def torchscript(marker: Path) -> bytes:
+    members = {"m/data.pkl": pickle.dumps(touch(marker), 2), "m/constants.pkl": b"\x80\x02).", "m/version": b"3\n"}
+    target = io.BytesIO()
+    with zipfile.ZipFile(target, "w") as archive:
+        for name, content in members.items():
+            archive.writestr(name, content)
+    return target.getvalue()
+
+
+def old_tar(marker: Path) -> bytes:
+    """What torch.save wrote before 0.1.10."""
+    target = io.BytesIO()
+    with tarfile.open(fileobj=target, mode="w:") as archive:
+        for name in ("sys_info", "pickle", "tensors", "storages"):
+            content = pickle.dumps(touch(marker), 2)
+            member = tarfile.TarInfo(name)
+            member.size = len(content)
+            archive.addfile(member, io.BytesIO(content))
+    return target.getvalue()
+
+
+def directory_elsewhere(other: bytes) -> bytes:
+    """zip readers differ on where this one's directory is: at the place it names, or next to its end."""
+    return saved({"a": torch.zeros(1)}) + other
+
+
+def doubled_members() -> bytes:
+    target = io.BytesIO(saved(sound_state()))
+    with zipfile.ZipFile(target, "a") as archive:
+        name = next(name for name in archive.namelist() if name.endswith("/data.pkl"))
+        archive.writestr(name.upper().replace("DATA.PKL", "data.PKL"), b"\x80\x02}.")
+    return target.getvalue()
+
+
+def overlapping_members() -> bytes:
+    """The same megabytes under many names."""
+    target = io.BytesIO()
+    with zipfile.ZipFile(target, "w") as archive:
+        archive.writestr("archive/data.pkl", b"\x80\x02}.")
+        archive.writestr("archive/data/0", bytes(1 << 20))
+        first = archive.infolist()[1]
+        for number in range(1, 200):
+            member = zipfile.ZipInfo(f"archive/data/{number}")
+            for field in ("header_offset", "CRC", "file_size", "compress_size", "external_attr", "create_version"):
+                setattr(member, field, getattr(first, field))
+            archive.filelist.append(member)
+            archive.NameToInfo[member.filename] = member
+    return target.getvalue()
+
+
+def aliased() -> bytes:
+    """Weights that are all the same bytes: 40 GB of layers in a file of 33 MB."""
+    storage = torch.zeros(1 << 24, dtype=torch.bfloat16)
+    return saved({f"encoder.layers.{i}.weight": storage.view(4096, 4096) for i in range(1200)})
+
+
+def changed(**changes: object) -> bytes:
+    return saved(sound_state() | changes)
+
+
+def holding(value: float, dtype: torch.dtype = torch.float32) -> bytes:
+    state = {name: tensor.to(dtype) if tensor.is_floating_point() else tensor for name, tensor in sound_state().items()}
+    state["joint.enc.bias"] = state["joint.enc.bias"].clone()
+    state["joint.enc.bias"][3] = value
+    return saved(state)
+
+
+WEIGHTS: dict[str, tuple[Make, str]] = {
+    "os.system": (with_weights(lambda ran: saved(touch(ran))), "more than plain tensors"),
+    "os.system as a value": (with_weights(lambda ran: saved({"a": touch(ran)})), "more than plain tensors"),
+    "os.system deep down": (with_weights(lambda ran: saved({"a": [{"b": (touch(ran),)}]})), "more than plain tensors"),
+    "os.system as a name": (with_weights(lambda ran: saved([(touch(ran), 1)])), "more than plain tensors"),
+    "eval": (with_weights(lambda ran: saved(Runs(eval, f"open({str(ran)!r}, 'w')"))), "more than plain tensors"),
+    "protocol 4": (with_weights(lambda ran: saved(touch(ran), pickle_protocol=4)), "refused"),
+    "before zips": (
+        with_weights(lambda ran: saved({"a": touch(ran)}, _use_new_zipfile_serialization=False)),
+        "not the zip file that torch.save writes",
+    ),
+    "before zips, sound": (
+        with_weights(lambda ran: saved(sound_state(), _use_new_zipfile_serialization=False)),
+        "torch.save(torch.load(FILE, weights_only=True), FILE) with a newer",
+    ),
+    "bare pickle": (with_weights(lambda ran: pickle.dumps(touch(ran))), "not the zip file"),
+    "tar": (with_weights(old_tar), "not the zip file"),
+    "TorchScript": (with_weights(torchscript), "more than plain tensors"),
+    "torch.load": (with_weights(lambda ran: saved(Runs(torch.load, str(ran)))), "more than plain tensors"),
+    "a byte array of 1 TB": (with_weights(lambda ran: saved({"a": Runs(bytearray, 1 << 40)})), "bytearray"),
+    "a byte array of 8 GB": (with_weights(lambda ran: saved({"a": Runs(bytearray, 8 << 30)})), "bytearray"),
+    "a tensor class": (with_weights(lambda ran: saved({"a": Runs(torch.FloatTensor, 1 << 40)})), "FloatTensor"),
+    "a codec": (with_weights(lambda ran: saved({"a": Runs(__import__("_codecs").encode, "a", "idna")})), "encode"),
+    "numpy": (
+        with_weights(lambda ran: saved({"a": __import__("numpy").zeros(3)}, pickle_protocol=2)),
+        "more than plain tensors",
+    ),
+    "sparse": (with_weights(lambda ran: saved({"a": torch.eye(3).to_sparse()})), "more than plain tensors"),
+    "meta": (with_weights(lambda ran: saved({"a": torch.empty(1 << 50, device="meta")})), "refused"),
+    "quantized pickle": (
+        with_weights(lambda ran: with_pickle(b"\x80\x02ctorch._utils\n_rebuild_qtensor\n.")),
+        "qtensor",
+    ),
+    "a memo of 4 billion": (with_weights(lambda ran: with_pickle(b"\x80\x02}r\xff\xff\xff\xff.")), "weights"),
+    "a string of 4 GB": (with_weights(lambda ran: with_pickle(b"\x80\x02X\xff\xff\xff\xff.")), "weights"),
+    "a number of 4 GB": (with_weights(lambda ran: with_pickle(b"\x80\x02\x8b\xff\xff\xff\x7f.")), "weights"),
+    "nested 1,000,000 deep": (with_weights(lambda ran: with_pickle(b"\x80\x02" + b"(" * 10**6 + b".")), "weights"),
+    "no end": (with_weights(lambda ran: with_pickle(b"\x80\x02}")), "weights"),
+    "a pickle of 5 MB": (with_weights(lambda ran: with_pickle(b"\x80\x02" + b"N0" * 2_500_000 + b".")), "absurd size"),
+    "no pickle": (
+        with_weights(lambda ran: rezipped(lambda name, old: None if "pkl" in name else old)),
+        "list of tensors",
+    ),
+    "no tensors": (with_weights(lambda ran: rezipped(lambda name, old: None if "/data/" in name else old)), "weights"),
+    "short tensors": (
+        with_weights(lambda ran: rezipped(lambda name, old: old[:8] if "/data/" in name else old)),
+        "refused|damaged",
+    ),
+    "packed": (
+        with_weights(lambda ran: rezipped(lambda name, old: old, compression=zipfile.ZIP_DEFLATED)),
+        "unpack to",
+    ),
+    "a zip bomb": (
+        with_weights(
+            lambda ran: rezipped(lambda name, old: bytes(64 << 20) if "/data/0" in name else old, compression=8)
+        ),
+        "unpack to",
+    ),
+    "overlapping members": (with_weights(lambda ran: overlapping_members()), "unpack to"),
+    "two directories": (with_weights(lambda ran: directory_elsewhere(saved(sound_state()))), "not where it says"),
+    "two short directories": (
+        with_weights(lambda ran: directory_elsewhere(rezipped(lambda name, old: old))),
+        "not where it says",
+    ),
+    "doubled members": (with_weights(lambda ran: doubled_members()), "same name|zip file"),
+    "a comment": (with_weights(lambda ran: saved(sound_state())[:-2] + b"\x03\x00abc"), "not the zip file"),
+    "aliases": (with_weights(lambda ran: aliased()), "claims more than it holds"),
+    "stride 0": (with_weights(lambda ran: changed(a=torch.zeros(1).expand(1 << 40))), "a claims more than it holds"),
+    "a million dimensions": (
+        with_weights(lambda ran: changed(a=torch.zeros(1).reshape([1] * 200_000))),
+        "a tuple of an absurd length",
+    ),
+    "20,001 tensors": (
+        with_weights(lambda ran: saved(dict.fromkeys(map(str, range(20_001)), torch.ones(1)))),
+        "20001 tensors",
+    ),
+    "names of odd characters": (
+        with_weights(lambda ran: changed(**{"\x1b[2J\x07\n\u202e": torch.ones(1)})),
+        "unexpected",
+    ),
+    "a name of a megabyte": (with_weights(lambda ran: changed(**{"n" * 10**6: torch.ones(1)})), "unexpected: nnn"),
+    "whole numbers": (
+        with_weights(lambda ran: changed(**{"joint.enc.bias": torch.zeros(64, dtype=torch.int8)})),
+        "GLOBAL torch CharStorage",
+    ),
+    "long numbers": (
+        with_weights(lambda ran: changed(**{"joint.enc.bias": torch.zeros(64, dtype=torch.int64)})),
+        "joint.enc.bias is of torch.int64",
+    ),
+    "float8": (
+        with_weights(lambda ran: changed(**{"joint.enc.bias": torch.zeros(64, dtype=torch.float8_e4m3fn)})),
+        "refused",
+    ),
+    "complex": (
+        with_weights(lambda ran: changed(**{"joint.enc.bias": torch.zeros(64, dtype=torch.complex64)})),
+        "refused",
+    ),
+    "NaN": (with_weights(lambda ran: holding(float("nan"))), "joint.enc.bias holds NaN or infinity"),
+    "infinity": (with_weights(lambda ran: holding(float("inf"))), "joint.enc.bias holds NaN or infinity"),
+    "NaN in bf16": (with_weights(lambda ran: holding(float("nan"), torch.bfloat16)), "joint.enc.bias holds NaN"),
+    "infinity in fp16": (with_weights(lambda ran: holding(float("-inf"), torch.float16)), "joint.enc.bias holds NaN"),
+    "empty": (with_weights(lambda ran: b""), "not the zip file"),
+    "100 bytes": (with_weights(lambda ran: b"PK\5\6" * 25), "not the zip file|damaged"),
+}
+
+
+@cases(WEIGHTS)
+def test_weights(inspector: subprocess.Popen, tmp_path: Path, make: Make, said: str) -> None:
+    assert matches(said, refusal(inspector, make, tmp_path))
+    assert not (tmp_path / "ran").exists()
+
+
+def matches(said: str, message: str) -> bool:
+    assert any(part in message for part in said.split("|")), message
+    return True
+
+
+# The archive: tar and gzip
+
+
+def tar_of(*members: tuple[dict, bytes], ending: bytes | None = None, format: int = tarfile.USTAR_FORMAT) -> bytes:
+    """Headers that say what they are told to, each followed by its bytes."""
+    blocks = []
+    for fields, content in members:
+        header = tarfile.TarInfo(fields.get("name", YAML))
+        header.size = len(content)
+        for name, value in fields.items():
+            setattr(header, name, value)
+        blocks.append(header.tobuf(format))
+        blocks.append(content + bytes(-len(content) % 512))
+    return b"".join(blocks) + (bytes(1024) if ending is None else ending)
+
+
+def pax(**records: str) -> tuple[dict, bytes]:
+    content = b""
+    for key, value in records.items():
+        rest = f" {key.replace('__', '.')}={value}\n".encode()
+        length = next(n for n in itertools.count(len(rest)) if len(str(n)) + len(rest) == n)
+        content += str(length).encode() + rest
+    return {"type": tarfile.XHDTYPE, "name": "PaxHeader"}, content
+
+
+def pax_global(**records: str) -> tuple[dict, bytes]:
+    fields, content = pax(**records)
+    return fields | {"type": tarfile.XGLTYPE}, content
+
+
+def archive(content: Callable[[], bytes]) -> Make:
+    def make(folder: Path) -> Path:
+        (folder / "model.nemo").write_bytes(content())
+        return folder / "model.nemo"
+
+    return make
+
+
+def negative_size() -> bytes:
+    """-512 in the base-256 notation: a reader that believes it goes back to this very header for ever."""
+    header = bytearray(tar_of(({"type": tarfile.XHDTYPE}, b""))[:512])
+    header[124:136] = (-512 & (1 << 96) - 1).to_bytes(12, "big")
+    header[148:156] = b" " * 8
+    header[148:156] = b"%06o\0 " % sum(header)
+    return bytes(header)
+
+
+def sound_tar() -> bytes:
+    return NEMO.read_bytes()
+
+
+def sparse_file(folder: Path) -> Path:
+    """1 TB of zeros that take no room."""
+    with (folder / "model.nemo").open("wb") as file:
+        file.truncate(1 << 40)
+    return folder / "model.nemo"
+
+
+def gzip_bomb(layers: int) -> bytes:
+    """A tar with 96 MB of zeros for weights, so many times over in gzip."""
+    content = tar_of(({"name": TORCH_ZIP}, bytes(96 << 20)))
+    for _ in range(layers):
+        content = gzip.compress(content, 1)
+    return content
+
+
+MARK = b"x" * 100
+ARCHIVES: dict[str, tuple[Make, str]] = {
+    "up": (archive(lambda: tar_of(({"name": "../evil"}, MARK))), "leaves the folder"),
+    "up from below": (archive(lambda: tar_of(({"name": "a/../../evil"}, MARK))), "leaves the folder"),
+    "up in a long name": (archive(lambda: tar_of(pax(path="../" * 20 + "evil"), ({}, MARK))), "leaves the folder"),
+    "up in GNU's long name": (
+        archive(lambda: tar_of(({"type": b"L", "name": "././@LongLink"}, b"../evil\0"), ({}, MARK))),
+        "leaves the folder",
+    ),
+    "absolute": (archive(lambda: tar_of(({"name": "/etc/evil"}, MARK))), "leaves the folder"),
+    "a drive": (archive(lambda: tar_of(({"name": "C:evil"}, MARK))), "leaves the folder"),
+    "backslashes": (archive(lambda: tar_of(({"name": "..\\..\\evil"}, MARK))), "leaves the folder"),
+    "a link": (archive(lambda: tar_of(({"type": tarfile.SYMTYPE, "linkname": "/etc/passwd"}, b""))), "is a link"),
+    "a hard link": (archive(lambda: tar_of(({"type": tarfile.LNKTYPE, "linkname": "/etc/passwd"}, b""))), "is a link"),
+    "a device": (archive(lambda: tar_of(({"type": tarfile.CHRTYPE}, b""))), "a device"),
+    "a disk": (archive(lambda: tar_of(({"type": tarfile.BLKTYPE}, b""))), "a device"),
+    "a FIFO": (archive(lambda: tar_of(({"type": tarfile.FIFOTYPE}, b""))), "a device"),
+    "sparse": (archive(lambda: tar_of(({"type": tarfile.GNUTYPE_SPARSE}, b""))), "a sparse file"),
+    "sparse by pax": (
+        archive(lambda: tar_of(pax(GNU__sparse__major="1", GNU__sparse__minor="0"), ({}, b"9999999\n"))),
+        "a sparse file",
+    ),
+    "all in one place": (archive(lambda: tar_of(pax_global(path=YAML), ({}, MARK))), "sets path for all members"),
+    "all links": (archive(lambda: tar_of(pax_global(linkpath="/etc"), ({}, MARK))), "sets linkpath for all members"),
+    "all of a size": (archive(lambda: tar_of(pax_global(size="512"), ({}, MARK))), "sets size for all members"),
+    "all sparse": (archive(lambda: tar_of(pax_global(GNU__sparse__major="1"))), "sets sparse for all members"),
+    "a global header of 1 MB": (archive(lambda: tar_of(({"type": b"g"}, bytes(1 << 20)))), "a header of 1048576 bytes"),
+    "20,000 global headers": (archive(lambda: tar_of(*[pax_global(mtime="1")] * 20_000)), "more than 2000 members"),
+    "doubled": (archive(lambda: tar_of(({}, MARK), ({}, MARK))), "use the folder in its place or pack it anew"),
+    "doubled by another name": (
+        archive(lambda: tar_of(({}, MARK), ({"name": f"./{YAML}"}, MARK))),
+        "two members are called",
+    ),
+    "20,000 members": (
+        archive(lambda: tar_of(*(({"name": str(i)}, b"") for i in range(20_000)))),
+        "more than 2000 members",
+    ),
+    "20,000 pax headers": (archive(lambda: tar_of(*[pax(mtime="1")] * 20_000)), "more than 2000 members"),
+    "a size of 1 TB": (
+        archive(lambda: tar_of(({"size": 1 << 40}, b""), format=tarfile.GNU_FORMAT)),
+        "claims 1099511627776 bytes",
+    ),
+    "a size of 1 TB by pax": (
+        archive(lambda: tar_of(pax(size=str(1 << 40)), ({}, MARK))),
+        "claims 1099511627776 bytes",
+    ),
+    "a negative size": (archive(lambda: negative_size()), "claims -512 bytes"),
+    "a negative size by pax": (archive(lambda: tar_of(pax(size="-1024"), ({}, MARK))), "claims -1024 bytes"),
+    "a size that is no number": (archive(lambda: tar_of(pax(size="much"), ({}, MARK))), "not a readable .nemo"),
+    "a size of a million digits": (archive(lambda: tar_of(pax(size="9" * 60_000), ({}, MARK))), "not a readable .nemo"),
+    "a pax header of 1 GB": (
+        archive(lambda: tar_of(({"type": b"x", "size": 1 << 30}, b""))),
+        "claims 1073741824 bytes",
+    ),
+    "a pax header of 1 MB": (archive(lambda: tar_of(({"type": b"x"}, bytes(1 << 20)))), "a header of 1048576 bytes"),
+    "a pax record that goes nowhere": (
+        archive(lambda: tar_of(({"type": b"x"}, b"0 path=x\n"), ({}, MARK))),
+        "not a readable",
+    ),
+    "a pax record beyond its end": (
+        archive(lambda: tar_of(({"type": b"x"}, b"99 path=x\n"), ({}, MARK))),
+        "not a readable",
+    ),
+    "a name of odd characters": (
+        archive(lambda: tar_of(pax(path="/\x1b[2J\n\u202e"), ({}, MARK))),
+        "leaves the folder",
+    ),
+    "no header": (archive(lambda: b"\1" * 4096), "not a readable .nemo"),
+    "half": (archive(lambda: sound_tar()[: len(sound_tar()) // 2]), "cut short"),
+    "half a header": (archive(lambda: sound_tar()[:300]), "not a readable .nemo"),
+    "empty": (archive(lambda: b""), "is empty"),
+    "zeros": (archive(lambda: bytes(10240)), f"holds no {YAML}"),
+    "a TB of zeros": (sparse_file, f"holds no {YAML}"),
+    "a gzip bomb": (archive(lambda: gzip_bomb(1)), "claims 100663296 bytes"),
+    "a gzip bomb in gzip": (archive(lambda: gzip_bomb(2)), "not a readable .nemo"),
+    "gzip of gzip": (archive(lambda: gzip.compress(gzip.compress(sound_tar(), 1), 1)), "not a readable .nemo"),
+    "gzip of nothing": (archive(lambda: gzip.compress(b"")), f"holds no {YAML}"),
+    "half a gzip": (archive(lambda: gzip.compress(sound_tar(), 1)[:400_000]), "not a readable .nemo"),
+    "a config of 5 MB": (archive(lambda: tar_of(({}, b"#" * (5 << 20)))), "claims 5242880 bytes"),
+}
+
+
+@cases(ARCHIVES)
+def test_archives(inspector: subprocess.Popen, tmp_path: Path, make: Make, said: str) -> None:
+    assert matches(said, refusal(inspector, make, tmp_path))
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    names=st.lists(
+        st.text(st.characters(exclude_characters="\0/\\:\n", exclude_categories=["Cs"]), min_size=1, max_size=180),
+        min_size=1,
+        max_size=5,
+        unique=True,
+    ),
+    format=st.sampled_from([tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT]),
+    sizes=st.lists(st.sampled_from([0, 1, 511, 512, 513, 2000]), min_size=5, max_size=5),
+)
+def test_sound_tars_are_read_as_tarfile_reads_them(names: list[str], format: int, sizes: list[int]) -> None:
+    names = [
+        name
+        for name in names
+        if name not in (".", "..") and (format != tarfile.USTAR_FORMAT or len(name.encode()) < 99)
+    ]
+    target = io.BytesIO()
+    with tarfile.open(fileobj=target, mode="w:", format=format) as archive:
+        folder = tarfile.TarInfo("./folder")
+        folder.type = tarfile.DIRTYPE
+        archive.addfile(folder)
+        for name, size in zip(names, sizes, strict=False):
+            member = tarfile.TarInfo(f"folder/{name}")
+            member.size, member.mtime = size, 1234567890.25
+            archive.addfile(member, io.BytesIO(os.urandom(size)))
+    whole = target.getvalue()
+    found = list(tar.members(io.BytesIO(whole), len(whole), Path("x")))
+    with tarfile.open(fileobj=io.BytesIO(whole)) as archive:
+        expected = [(member.name, member.offset_data, member.size) for member in archive if member.isfile()]
+    assert found == expected
+    with tempfile.TemporaryFile() as file:
+        file.write(whole)
+        file.flush()
+        archive_bytes = random_access.FileBytes.of(file)
+    for member in found:
+        part = random_access.as_file(archive_bytes.part(member.start, member.num_bytes))
+        assert part.read() == whole[member.start : member.start + member.num_bytes]
+        part.seek(-1, io.SEEK_END)
+        assert part.read() == whole[member.start : member.start + member.num_bytes][-1:]
+
+
+# The configuration
+
+
+def convolutional(*blocks: dict) -> Make:
+    """A small QuartzNet with these settings of blocks in place of its own."""
+    plain = {
+        "filters": 64,
+        "repeat": 1,
+        "kernel": [1],
+        "stride": [1],
+        "dilation": [1],
+        "dropout": 0.0,
+        "residual": False,
+    }
+    changed = [plain | block for block in blocks]
+    return lambda folder: with_yaml(folder, MODELS / "quartznet" / "model.nemo", encoder__jasper=changed)
+
+
+def yaml_text(text: str | bytes) -> Make:
+    def make(folder: Path) -> Path:
+        (unpacked(folder) / YAML).write_bytes(text.encode() if isinstance(text, str) else text)
+        return folder
+
+    return make
+
+
+def yaml_with(**changes: object) -> Make:
+    return lambda folder: with_yaml(folder, **changes)
+
+
+def appended(text: str) -> Make:
+    def make(folder: Path) -> Path:
+        with (unpacked(folder) / YAML).open("a") as file:
+            file.write(text)
+        return folder
+
+    return make
+
+
+def tokenizer_of(content: bytes) -> Make:
+    def make(folder: Path) -> Path:
+        [path] = unpacked(folder).glob("*tokenizer.model")
+        path.write_bytes(content)
+        return folder
+
+    return make
+
+
+def characters(labels: list[str]) -> Make:
+    def make(folder: Path) -> Path:
+        with_yaml(folder, labels=labels)
+        config = yaml.load((folder / YAML).read_text(), yaml.CSafeLoader)
+        del config["tokenizer"]
+        (folder / YAML).write_text(yaml.dump(config, Dumper=yaml.CSafeDumper))
+        return folder
+
+    return make
+
+
+def laughs(before: str, after: str) -> str:
+    """9**39 values, or keys."""
+    lines = (f"a{i}: &a{i} {before}{', '.join([f'*a{i - 1}'] * 9)}{after}" for i in range(1, 40))
+    return "\n".join(["a0: &a0 {x: 1}", *lines])
+
+
+HUGE = (10**9, 10**12, 2**40, 2**63, 10**30, 10**400, -1, 0, 2.5, "12", True, None, float("inf"), float("nan"), [], {})
+SIZES = (
+    "encoder__d_model", "encoder__n_layers", "encoder__n_heads", "encoder__conv_kernel_size", "encoder__feat_in",
+    "encoder__ff_expansion_factor", "preprocessor__sample_rate", "preprocessor__n_fft", "preprocessor__features",
+    "decoder__prednet__pred_hidden", "decoder__prednet__pred_rnn_layers", "joint__jointnet__joint_hidden",
+)  # fmt: skip
+
+CONFIGS: dict[str, tuple[Make, str]] = {
+    "python object": (yaml_text("a: !!python/object/apply:os.system ['touch ran']"), "not safe YAML"),
+    "python name": (yaml_text("a: !!python/name:os.system"), "not safe YAML"),
+    "python tuple": (yaml_text("a: !!python/tuple [1]"), "not safe YAML"),
+    "laughs": (yaml_text(laughs("[", "]")), "labels"),
+    "laughs in the encoder": (yaml_text(laughs("[", "]") + "\nlabels: [a]\npreprocessor: *a39"), "no section"),
+    "laughs by merging": (yaml_text(laughs("{<<: [", "]}")), "not safe YAML"),
+    "in itself": (yaml_text("labels: &a [*a]"), "labels"),
+    "in itself, the encoder": (appended("\nloss: &a\n  tdt_kwargs: *a\n"), "comes twice|unsupported"),
+    "nested in [": (yaml_text("a: " + "[" * 100_000), "nested deeper"),
+    "nested in {": (yaml_text("{a: " * 100_000), "nested deeper"),
+    "300,001 values": (yaml_text("a: [" + "1," * 300_000 + "]"), "too many values"),
+    "a long value": (yaml_text("a: " + "x" * 70_000), "too long"),
+    "a number in base 60": (yaml_text("a: " + "1" + ":1" * 2_000_000), "too long"),
+    "a smaller one": (yaml_text("a: " + "1" + ":1" * 30_000), "not safe YAML|no section|unsupported"),
+    "a number of 60,000 digits": (yaml_text("a: " + "9" * 60_000), "not safe YAML|no section"),
+    "a key of 60,000 digits": (appended("\n? " + "9" * 60_000 + "\n: 1\n"), "a number of 60,000 digits"),
+    "a key of 60,000 hexadecimal digits": (appended("\n? 0x" + "f" * 60_000 + "\n: 1\n"), "a number of 60,002 digits"),
+    "2**20 labels a frame": (yaml_with(decoding__greedy={"max_symbols": 1 << 20}),
+        "max_symbols: 1048576 (supported: 1 to 1000"),
+    "a hop of one sample": (yaml_with(preprocessor__window_stride=1 / 16_000), "hop_length: 1 (supported: from 32 samples"),
+    "a window of 16,384 samples": (yaml_with(preprocessor__n_fft=1 << 14), "n_fft: 16384 (supported: up to 64 hops"),
+    "101 durations": (yaml_with(joint__num_extra_outputs=101, decoding__durations=[*range(101)]), "number of durations: 101"),
+    "8,000,000 pieces": (tokenizer_of(b"\x0a\x00" * 8_000_000), "more than 65,536 pieces"),
+    "8,000,000 parts beside the pieces": (tokenizer_of(b"\x12\x00" * 8_000_000), "more than 65,536 pieces"),
+    "70,000 characters": (characters(["a"] * 70_000), "more than 65,536 pieces"),
+    "a key twice": (appended("\nencoder:\n  d_model: 64\n"), "comes twice"),
+    "a lone surrogate": (yaml_text('labels: ["\\uD800", b]'), "YAML|text|character"),
+    "not UTF-8": (yaml_text(b"a: \xff\xfe\xfd"), "not safe YAML"),
+    "NUL": (yaml_text(b"a: \0"), "not safe YAML"),
+    "a list": (yaml_text("- a"), "no sections"),
+    "empty": (yaml_text(""), "no sections"),
+    "a tokenizer outside": (yaml_with(tokenizer__model_path="nemo:../../../etc/passwd"), "leaves the folder"),
+    "a tokenizer from the root": (yaml_with(tokenizer__model_path="/etc/passwd"), "leaves the folder"),
+    "a tokenizer on a drive": (yaml_with(tokenizer__model_path="nemo:C:x"), "leaves the folder"),
+    "a tokenizer that is a folder": (yaml_with(tokenizer__model_path="nemo:."), "directory"),
+    "hop 0": (yaml_with(preprocessor__window_stride=0), "window_stride"),
+    "hop of hours": (yaml_with(preprocessor__window_stride=1e6), "hop_length"),
+    "window of hours": (yaml_with(preprocessor__window_size=1e6), "preprocessor.n_fft|features."),
+    "heads that do not divide": (yaml_with(encoder__n_heads=7), "multiples of 7 heads"),
+    "durations that stand still": (yaml_with(joint__num_extra_outputs=1, decoding__durations=[0]), "durations"),
+    "durations back": (yaml_with(joint__num_extra_outputs=2, decoding__durations=[0, -1]), "durations"),
+    "a billion labels": (yaml_with(decoder__vocab_size=10**9), "decoder.vocab_size"),
+    "a kernel of 10**9": (convolutional({"kernel": [10**9]}), "blocks.kernel"),
+    "a kernel beyond numbers": (convolutional({"kernel_size_factor": 1e308, "kernel": 10**9}), "blocks.kernel|config cannot"),
+    "10**9 convolutions": (convolutional({"repeat": 10**9}), "blocks.repeat"),
+    "10**9 filters": (convolutional({"filters": 10**9}), "blocks.filters"),
+    "256 x 64 convolutions": (convolutional(*[{"repeat": 64}] * 256), "4000 convolutions"),
+    "250 dense blocks": (convolutional(*[{"residual": True, "residual_dense": True}] * 250), "4000 convolutions"),
+    "strides of 8**64": (convolutional({"stride": [8], "repeat": 64}), "encoder stride"),
+    "10,000 blocks": (convolutional(*[{}] * 10_000), "encoder.jasper|too many values"),
+    "filters shared by no number": (convolutional({"separable": True, "heads": 10**9}), "blocks.heads"),
+    "the widest convolutions": (
+        convolutional(*[{"filters": 1 << 14, "repeat": 15, "kernel": [1023]}] * 256), "weights do not match"
+    ),
+    "the largest of all": (
+        yaml_with(encoder__d_model=1 << 14, encoder__n_layers=256, encoder__ff_expansion_factor=8), "weights do not match"
+    ),
+}  # fmt: skip
+
+
+@cases(CONFIGS)
+def test_configs(inspector: subprocess.Popen, tmp_path: Path, make: Make, said: str) -> None:
+    assert matches(said, refusal(inspector, make, tmp_path))
+    assert not Path("ran").exists()
+
+
+@pytest.mark.parametrize("key", SIZES)
+def test_absurd_sizes(tmp_path: Path, key: str) -> None:
+    """All refused by name before a weight is looked at, so there are none here."""
+    (unpacked(tmp_path) / TORCH_ZIP).unlink()
+    config = yaml.load((tmp_path / YAML).read_text(), yaml.CSafeLoader)
+    *sections, last = key.split("__")
+    for value in HUGE:
+        place = config
+        for section in sections:
+            place = place[section]
+        place[last] = value
+        (tmp_path / YAML).write_text(yaml.dump(config, Dumper=yaml.CSafeDumper))
+        with pytest.raises(CheckpointError) as error:
+            read_checkpoint(tmp_path)
+        message = str(error.value)
+        takes_default = value is None
+        assert takes_default or "unsupported" in message or "config cannot be read" in message, (value, message)
+        assert "\n" not in message and len(message) < 1000
+
+
+# Folders: JSON, safetensors, tokenizers
+
+
+def huggingface(change: Callable[[Path], object]) -> Make:
+    def make(folder: Path) -> Path:
+        shutil.copytree(MODELS / "hf_ctc", folder / "hf")
+        change(folder / "hf")
+        return folder / "hf"
+
+    return make
+
+
+def own(change: Callable[[Path], object]) -> Make:
+    def make(folder: Path) -> Path:
+        native.write(checkpoint(MODELS / "hybrid"), folder / "own", torch.float32)
+        change(folder / "own")
+        return folder / "own"
+
+    return make
+
+
+def writing(name: str, content: bytes | str) -> Callable[[Path], object]:
+    def write(folder: Path) -> None:
+        (folder / name).unlink(missing_ok=True)
+        (folder / name).write_bytes(content.encode() if isinstance(content, str) else content)
+
+    return write
+
+
+def header(entries: dict | str | bytes, data: bytes = b"", length: int | None = None) -> bytes:
+    text = (
+        entries
+        if isinstance(entries, bytes)
+        else (entries if isinstance(entries, str) else json.dumps(entries)).encode()
+    )
+    return struct.pack("<Q", len(text) if length is None else length) + text + data
+
+
+def tensor(shape: list, start: int, end: int, dtype: str = "F32") -> dict:
+    return {"dtype": dtype, "shape": shape, "data_offsets": [start, end]}
+
+
+def weights_with(**changes: torch.Tensor) -> Callable[[Path], object]:
+    return lambda folder: save_file(load_file(folder / "model.safetensors") | changes, folder / "model.safetensors")
+
+
+def as_fifo(name: str) -> Callable[[Path], object]:
+    def change(folder: Path) -> None:
+        (folder / name).unlink(missing_ok=True)
+        os.mkfifo(folder / name)
+
+    return change
+
+
+def as_folder(name: str) -> Callable[[Path], object]:
+    def change(folder: Path) -> None:
+        (folder / name).unlink(missing_ok=True)
+        (folder / name).mkdir()
+
+    return change
+
+
+def as_link(name: str, target: str) -> Callable[[Path], object]:
+    def change(folder: Path) -> None:
+        (folder / name).unlink(missing_ok=True)
+        (folder / name).symlink_to(target)
+
+    return change
+
+
+def sharded(shard: object) -> Callable[[Path], object]:
+    return writing("model.safetensors.index.json", json.dumps({"weight_map": {"a": shard}}))
+
+
+def setting(*path: str, value: object) -> Callable[[Path], object]:
+    def change(folder: Path) -> None:
+        config = json.loads((folder / "config.json").read_text())
+        place = config
+        for key in path[:-1]:
+            place = place[key]
+        place[path[-1]] = value
+        (folder / "config.json").write_text(json.dumps(config))
+
+    return change
+
+
+def tensors_in(content: bytes) -> Make:
+    return huggingface(writing(SAFETENSORS, content))
+
+
+def config_in(content: bytes | str) -> Make:
+    return huggingface(writing("config.json", content))
+
+
+def json_pieces_in(content: bytes | str) -> Make:
+    return huggingface(writing("tokenizer.json", content))
+
+
+def pieces_in(content: bytes) -> Make:
+    return own(writing("tokenizer.model", content))
+
+
+SAFETENSORS = "model.safetensors"
+BIAS = "ctc_head.bias"
+TWICE = "{" + ", ".join([f'"a": {json.dumps(tensor([1], 0, 4))}'] * 2) + "}"
+FOLDERS: dict[str, tuple[Make, str]] = {
+    "safetensors, a header of 2**63": (tensors_in(header("{}", length=2**63)), "header claims"),
+    "safetensors, a header of 9 MB": (tensors_in(header(b" " * 9_000_000)), "header claims"),
+    "safetensors, a header beyond the end": (tensors_in(header("{}", length=1000)), SAFETENSORS),
+    "safetensors, a nested header": (tensors_in(header('{"a":' + "[" * 10**6)), SAFETENSORS),
+    "safetensors, empty": (tensors_in(b""), SAFETENSORS),
+    "safetensors, a pickle": (tensors_in(pickle.dumps(Runs(os.system, "touch ran"))), SAFETENSORS),
+    "safetensors, not UTF-8": (tensors_in(header(b'{"\xff\xfe": 1}')), SAFETENSORS),
+    "safetensors, not JSON": (tensors_in(header("nothing")), SAFETENSORS),
+    "safetensors, overlapping": (
+        tensors_in(header({"a": tensor([2], 0, 8), "b": tensor([2], 4, 12)}, bytes(12))), SAFETENSORS
+    ),
+    "safetensors, all in one place": (
+        tensors_in(header({str(i): tensor([1024], 0, 4096) for i in range(9)}, bytes(4096))),
+        SAFETENSORS,
+    ),
+    "safetensors, beyond the end": (tensors_in(header({"a": tensor([9], 0, 36)}, b"x")), SAFETENSORS),
+    "safetensors, backwards": (tensors_in(header({"a": tensor([1], 8, 4)}, bytes(8))), SAFETENSORS),
+    "safetensors, an absurd shape": (
+        tensors_in(header({"a": tensor([2**40, 2**40], 0, 4)}, bytes(4))), SAFETENSORS
+    ),
+    "safetensors, an absurd shape of nothing": (
+        tensors_in(header({"a": tensor([0, 2**62, 2**62], 0, 0)})), "hf: "
+    ),
+    "safetensors, a million dimensions": (
+        tensors_in(header({"a": tensor([1] * 10**6, 0, 4)}, bytes(4))), "8 dimensions"
+    ),
+    "safetensors, negative": (tensors_in(header({"a": tensor([-1], 0, 4)}, bytes(4))), SAFETENSORS),
+    "safetensors, an unknown type": (tensors_in(header({"a": tensor([1], 0, 4, "X9")}, bytes(4))), SAFETENSORS),
+    "safetensors, a name twice": (tensors_in(header(TWICE, bytes(4))), "comes twice"),
+    "safetensors, many empty tensors": (
+        tensors_in(header({str(i): tensor([0], 0, 0) for i in range(20_001)})), "20001 tensors"
+    ),
+    "safetensors, whole numbers": (
+        huggingface(weights_with(**{BIAS: torch.zeros(129, dtype=torch.int32)})), f"{BIAS} is of torch.int32"
+    ),
+    "safetensors, NaN": (huggingface(weights_with(**{BIAS: torch.full((129,), torch.nan)})), f"{BIAS} holds NaN"),
+    "safetensors, NaN in our own": (
+        own(weights_with(**{"ctc.output.bias": torch.full((129,), torch.inf)})), "ctc.output.bias holds NaN or infinity"
+    ),
+    "safetensors, a FIFO": (huggingface(as_fifo(SAFETENSORS)), "not a regular file"),
+    "safetensors, a folder": (huggingface(as_folder(SAFETENSORS)), "irectory"),
+    "safetensors, /dev/zero": (huggingface(as_link(SAFETENSORS, "/dev/zero")), "not a regular file"),
+    "safetensors, a link to itself": (huggingface(as_link(SAFETENSORS, SAFETENSORS)), "symbolic links"),
+    "safetensors, a link to nowhere": (huggingface(as_link(SAFETENSORS, "nowhere")), "no such file"),
+    "safetensors, /proc": (huggingface(as_link(SAFETENSORS, "/proc/self/environ")), SAFETENSORS),
+    "shards above": (huggingface(sharded("../evil.safetensors")), "leaves the folder"),
+    "shards from the root": (huggingface(sharded("/etc/passwd")), "leaves the folder"),
+    "shards that are folders": (huggingface(sharded("..")), "leaves the folder|irectory"),
+    "shards without a name": (huggingface(sharded("")), "irectory"),
+    "shards that are numbers": (huggingface(sharded(5)), "refused|cannot be read"),
+    "shards that are lists": (huggingface(sharded([])), "cannot be read"),
+    "shards in no map": (huggingface(writing("model.safetensors.index.json", "[]")), "cannot be read"),
+    "shards, nested": (huggingface(writing("model.safetensors.index.json", "[" * 10**6)), "cannot be read"),
+    "shards, a FIFO": (huggingface(as_fifo("model.safetensors.index.json")), "not a regular file"),
+    "config, a FIFO": (huggingface(as_fifo("config.json")), "not a regular file"),
+    "config, a folder": (huggingface(as_folder("config.json")), "irectory"),
+    "config, /dev/zero": (huggingface(as_link("config.json", "/dev/zero")), "not a regular file"),
+    "config, /proc": (huggingface(as_link("config.json", "/proc/self/status")), "cannot be read"),
+    "config, nested": (config_in("[" * 10**6), "cannot be read"),
+    "config, 5 MB": (config_in(" " * (5 << 20)), "5242880 bytes"),
+    "config, a key twice": (config_in('{"a": 1, "a": 2}'), "comes twice"),
+    "config, not UTF-8": (config_in(b"\xff\xfe\xfd"), "cannot be read"),
+    "config, a number of 100,000 digits": (config_in('{"a": ' + "9" * 100_000 + "}"), "cannot be read"),
+    "config, absurd width": (huggingface(setting("encoder_config", "hidden_size", value=10**12)), "encoder.d_model"),
+    "config, absurd vocabulary": (huggingface(setting("vocab_size", value=10**9)), "pad_token_id"),
+    "config, infinite": (huggingface(setting("vocab_size", value=float("inf"))), "vocab_size"),
+    "config, of our own": (own(setting("model", "encoder", "num_layers", value=10**9)), "encoder.num_layers"),
+    "config, a format of our own": (own(setting("format_version", value=[[]])), "format_version"),
+    "yaml, a FIFO": (lambda folder: (os.mkfifo(folder / YAML), folder)[1], "not a model folder"),
+    "yaml, weights a FIFO": (lambda folder: (as_fifo(TORCH_ZIP)(unpacked(folder)), folder)[1], "not a regular file"),
+    "yaml, weights /dev/zero": (lambda folder: (as_link(TORCH_ZIP, "/dev/zero")(unpacked(folder)), folder)[1], "not a regular"),
+    "tokenizer, garbage": (pieces_in(b"\x93garbage" * 99), "tokenizer cannot be read"),
+    "tokenizer, zeros": (pieces_in(bytes(1000)), "tokenizer cannot be read"),
+    "tokenizer, empty": (pieces_in(b""), "tokenizer cannot be read"),
+    "tokenizer, 17 MB": (pieces_in(bytes(17 << 20)), "17825792 bytes"),
+    "tokenizer, a FIFO": (own(as_fifo("tokenizer.model")), "tokenizer"),
+    "tokenizer, a length of 2**70": (pieces_in(b"\x0a" + b"\xff" * 9 + b"\x7f"), "tokenizer cannot be read"),
+    "tokenizer, numbers without end": (pieces_in(b"\x0a" + b"\xff" * 999), "tokenizer cannot be read"),
+    "tokenizer, pieces that are no text": (pieces_in(b"\x0a\x04\x0a\x02\xff\xfe"), "tokenizer cannot be read"),
+    "tokenizer.json, a list": (json_pieces_in("[]"), "tokenizer cannot be read"),
+    "tokenizer.json, nested": (json_pieces_in("[" * 10**6), "tokenizer cannot be read"),
+    "tokenizer.json, 17 MB": (json_pieces_in(bytes(17 << 20)), "17825792 bytes"),
+    "tokenizer.json, ids that are lists": (
+        json_pieces_in('{"model": {"vocab": {"a": []}}}'), "tokenizer cannot be read"
+    ),
+    "tokenizer.json, gaps": (json_pieces_in('{"model": {"vocab": {"a": 99999999999}}}'), "no piece for ids"),
+    "tokenizer.json, pieces that are numbers": (
+        json_pieces_in(json.dumps({"model": {"vocab": [[i, 0] for i in range(128)]}})), "not text"
+    ),
+    "tokenizer.json, a lone surrogate": (
+        json_pieces_in(json.dumps({"model": {"vocab": [["\ud800", 0]] * 128}})), "surrogates"
+    ),
+}  # fmt: skip
+
+
+@cases(FOLDERS)
+def test_folders(inspector: subprocess.Popen, tmp_path: Path, make: Make, said: str) -> None:
+    assert matches(said, refusal(inspector, make, tmp_path))
+    assert not Path("ran").exists()
+
+
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [
+        ("/dev/zero", "neither a file nor a folder"),
+        ("/dev/null", "neither a file nor a folder"),
+        ("/proc/self/environ", "is empty"),
+        ("/proc/self/mem", "is empty"),
+        ("/proc/kmsg", "is empty|cannot|not"),
+        ("/proc/self", "not a model folder"),
+        ("fifo", "neither a file nor a folder"),
+        ("loop", "symbolic links"),
+        ("x" * 300, "cannot be opened"),
+        ("no\0such", "cannot be opened"),
+        ("fifo/below", "no such model"),
+        ("", "not a model folder"),
+    ],
+)
+def test_paths_that_are_no_model(inspector: subprocess.Popen, tmp_path: Path, path: str, said: str) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    (tmp_path / "loop").symlink_to("loop")
+    assert matches(said, refusal(inspector, lambda folder: folder / path, tmp_path))
+
+
+# What only looks odd
+
+
+def test_links_to_the_files_of_a_cache_load(tmp_path: Path) -> None:
+    """As huggingface-hub keeps them: a folder of links to files named by their hashes."""
+    (tmp_path / "blobs").mkdir()
+    (tmp_path / "snapshot").mkdir()
+    for number, path in enumerate((MODELS / "hf_ctc").iterdir()):
+        shutil.copy(path, tmp_path / "blobs" / str(number))
+        (tmp_path / "snapshot" / path.name).symlink_to(f"../blobs/{number}")
+    assert same(read_checkpoint(tmp_path / "snapshot"), read_checkpoint(MODELS / "hf_ctc"))
+
+
+def test_shards_load(tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(MODELS / "hf_ctc", tmp_path / "hf"))
+    weights = load_file(folder / SAFETENSORS)
+    first = dict(itertools.islice(weights.items(), len(weights) // 2))
+    parts = {"a.safetensors": first, "b.safetensors": {name: weights[name] for name in weights.keys() - first.keys()}}
+    for name, part in parts.items():
+        save_file(part, folder / name)
+    (folder / SAFETENSORS).unlink()
+    weight_map = {name: file for file, part in parts.items() for name in part}
+    (folder / f"{SAFETENSORS}.index.json").write_text(json.dumps({"weight_map": weight_map}))
+    assert same(read_checkpoint(folder), read_checkpoint(MODELS / "hf_ctc"))
+
+
+def test_large_finite_weights_are_fine(tmp_path: Path) -> None:
+    """Their sums overflow."""
+    state = {
+        "a": torch.full((100,), 60_000.0, dtype=torch.float16),
+        "b": torch.full((9,), 3e38),
+        "c": torch.empty(0, 3),
+        "d": torch.tensor(1.5),
+    }
+    save_file(state, tmp_path / SAFETENSORS)
+    for sources in (load_safetensors(tmp_path / SAFETENSORS), load_torch(random_access.MemoryBytes(saved(state)), "x")):
+        assert sources.keys() == state.keys()
+        assert all(torch.equal(sources[name].read(), tensor) for name, tensor in state.items())
+
+
+def test_layers_may_share_a_bias(tmp_path: Path) -> None:
+    state = sound_state()
+    shared = [name for name in state if name.endswith(("pos_bias_u", "pos_bias_v"))]
+    assert len(shared) >= 2
+    torch.save(state | dict.fromkeys(shared, state[shared[0]]), unpacked(tmp_path) / TORCH_ZIP)
+    read_checkpoint(tmp_path)
+
+
+def test_normaliser_tables_and_self_tests_never_reach_sentencepiece() -> None:
+    """A made-up table alone makes sentencepiece refuse the model, or crash; the pieces are the same without."""
+    with tarfile.open(NEMO) as archive:
+        (name,) = (name for name in archive.getnames() if name.endswith("tokenizer.model"))
+        model = archive.extractfile(name).read()  # type: ignore[union-attr]
+    table = struct.pack("<I", 1024) + b"\xff" * 1024 + b"x\0"
+    normaliser = b"\x12" + bytes([len(table) & 0x7F | 0x80, len(table) >> 7]) + table
+    hostile = model + b"\x1a" + bytes([len(normaliser) & 0x7F | 0x80, len(normaliser) >> 7]) + normaliser
+    hostile += b"\x22\x08\x0a\x06\x0a\x01a\x12\x01b"  # a self-test that fails
+    assert from_sentencepiece(hostile).pieces == from_sentencepiece(model).pieces

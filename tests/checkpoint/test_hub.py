@@ -1,0 +1,684 @@
+"""Models from the Hugging Face hub: the real huggingface_hub asks a stub of the hub on the loopback."""
+
+from __future__ import annotations
+
+import importlib
+import io
+import json
+import os
+import resource
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections import namedtuple
+from collections.abc import Iterator
+from fnmatch import fnmatch
+from functools import cache as cached
+from pathlib import Path
+from types import SimpleNamespace
+
+import huggingface_hub
+import pytest
+from huggingface_hub import close_session, constants
+from typer.testing import CliRunner
+
+from fastscribe.checkpoint import hub as hub_module
+from fastscribe.checkpoint.hub.name import HubName
+from fastscribe.cli import app
+from fastscribe.errors import CheckpointError, UnsupportedCheckpoint
+from fastscribe.resume.fingerprint import model_digest
+from fastscribe.text.language_model import FILE as LANGUAGE_MODEL
+from tests.conftest import AUDIO, DATA, MODELS
+from tests.fakes.hub_stub import Fault, Hub, serve
+
+NEMO = (MODELS / "tdt_demo" / "model.nemo").read_bytes()
+FIRST = next(AUDIO.glob("01_*"))
+SENTENCE = "At Rice Stadium a very large, enthusiastic crowd greeted the President."
+
+
+@cached
+def folder() -> dict[str, bytes]:
+    """A Hugging Face folder, and what else such repositories hold."""
+    files = (path for path in (MODELS / "hf_tdt_demo").iterdir() if not path.name.startswith("golden"))
+    return {path.name: path.read_bytes() for path in files} | {"README.md": b"#", "pytorch_model.bin": b"0" * 100}
+
+
+class User:
+    """Somebody with a cache of their own who asks for models."""
+
+    def __init__(self, hub: Hub, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.hub, self.home, self.cache, self.said = hub, home, home / "hub", list[str]()
+        self.waits: list[float] = []  # of fastscribe and of huggingface_hub, in seconds
+        self._monkeypatch = monkeypatch
+        monkeypatch.setattr(time, "sleep", self.waits.append)
+        self.set(HF_ENDPOINT=hub.url, HF_HOME=home, HF_HUB_DISABLE_TELEMETRY=1)
+
+    def set(self, **environment: object) -> None:
+        """huggingface_hub reads most of the environment when it is imported."""
+        for key, value in environment.items():
+            self._monkeypatch.setenv(key, str(value))
+        importlib.reload(constants)
+        close_session()  # it has the proxy of when it was made
+
+    def get(self, name: str, **options: bool) -> Path:
+        self.said, self.hub.requests[:] = [], []
+        parsed = HubName.parse(name)
+        assert parsed is not None
+        return hub_module.download(parsed, self.said.append, **options)
+
+    def refused(self, name: str) -> str:
+        with pytest.raises(CheckpointError) as caught:
+            self.get(name)
+        assert "\n" not in str(caught.value) and str(caught.value).startswith(f"{name}: ")
+        return str(caught.value)
+
+    def asked(self) -> list[str]:
+        """The requests for listings and files; huggingface_hub has others of its own."""
+        paths = self.hub.paths() + self.hub.paths("HEAD")
+        return [path for path in paths if "/models/" in path or "/resolve/" in path]
+
+    def files(self) -> list[str]:
+        return list(dict.fromkeys(path.split("/", 5)[5] for path in self.asked() if "/resolve/" in path))
+
+
+@pytest.fixture
+def hub() -> Iterator[Hub]:
+    with serve() as stub:
+        yield stub
+
+
+@pytest.fixture
+def user(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[User]:
+    for key in list(os.environ):
+        if key.startswith("HF_") or key in (
+            "TRANSFORMERS_OFFLINE",
+            "HTTP_PROXY",
+            "http_proxy",
+            "ALL_PROXY",
+            "all_proxy",
+        ):
+            monkeypatch.delenv(key)
+    yield User(hub, tmp_path / "home", monkeypatch)
+    monkeypatch.undo()
+    importlib.reload(constants)
+    close_session()
+
+
+# What is downloaded
+
+
+def test_a_nemo_file(user: User, hub: Hub) -> None:
+    commit = hub.add("org/name", {"README.md": b"#", "model.nemo": NEMO})
+    path = user.get("org/name")
+    assert path.read_bytes() == NEMO and path.is_relative_to(user.cache)
+    assert user.files() == ["model.nemo"]
+    assert user.said == [
+        "org/name: no such path here; asking the Hugging Face hub",
+        f"org/name: downloading model.nemo ({len(NEMO) / 1e6:.1f} MB, commit {commit[:7]})",
+    ]
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("kind", [io.StringIO, Terminal])
+def test_a_terminal_shows_one_bar(
+    user: User, hub: Hub, monkeypatch: pytest.MonkeyPatch, kind: type[io.StringIO]
+) -> None:
+    hub.add("org/name", folder())
+    drawn = kind()
+    monkeypatch.setattr(sys, "stderr", drawn)
+    user.get("org/name")
+    is_terminal = drawn.isatty()
+    assert ("model.safetensors: 100%" in drawn.getvalue()) is is_terminal
+    assert "config.json" not in drawn.getvalue() and "\n\n" not in drawn.getvalue()
+    hub.add("org/hidden", {"model.nemo": NEMO})
+    drawn.truncate(0)
+    user.get("org/hidden", show_progress=False)
+    assert drawn.getvalue() == ""
+
+
+def test_xet_draws_one_bar_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    """huggingface_hub draws two, unless the bar's class takes both counts."""
+    reporting = pytest.importorskip("huggingface_hub.utils._xet_progress_reporting", reason="another huggingface_hub")
+    if not hasattr(reporting, "XetDownloadProgressReporter"):
+        pytest.skip("a huggingface_hub that draws one bar")
+    drawn = Terminal()
+    monkeypatch.setattr(sys, "stderr", drawn)
+    bar = hub_module._bar_class(huggingface_hub, "model.nemo", draw=True)
+    with reporting.XetDownloadProgressReporter(
+        reconstruction_desc="two", total=10, log_level=30, tqdm_class=bar
+    ) as reporter:
+        report = {"total_bytes_completed": 10, "total_bytes": 10, "total_bytes_completion_rate": 1.0}
+        transfer = {"total_transfer_bytes_completed": 5, "total_transfer_bytes_completion_rate": 1.0}
+        reporter.update_progress(SimpleNamespace(**report, **transfer))
+    assert "model.nemo: 100%" in drawn.getvalue() and "\n" not in drawn.getvalue().rstrip()
+
+
+def test_it_is_downloaded_once_and_then_one_request_will_do(user: User, hub: Hub) -> None:
+    hub.add("org/name", {"model.nemo": NEMO})
+    first = user.get("org/name")
+    assert user.get("org/name") == first
+    assert user.asked() == ["/api/models/org/name/revision/main"] and len(user.said) == 1
+
+
+def test_huggingface_hub_itself_finds_the_copy(user: User, hub: Hub) -> None:
+    hub.add("org/name", folder())
+    path = user.get("org/name")
+    from huggingface_hub import snapshot_download, try_to_load_from_cache
+
+    assert try_to_load_from_cache("org/name", "config.json") == str(path / "config.json")
+    assert snapshot_download("org/name", local_files_only=True) == str(path)
+
+
+def test_a_copy_of_huggingface_hubs_is_used(user: User, hub: Hub) -> None:
+    hub.add("org/name", folder())
+    user.set(HF_HUB_DISABLE_XET=1)
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.utils import disable_progress_bars
+
+    disable_progress_bars()
+    path = snapshot_download("org/name")
+    assert user.get("org/name") == Path(path) and user.files() == []
+
+
+def test_of_a_folder_only_what_is_needed(user: User, hub: Hub) -> None:
+    extra = {LANGUAGE_MODEL: b"1", "model.fp16.safetensors": b"2", "sub/config.json": b"3", "onnx/model.onnx": b"4"}
+    hub.add("org/name", folder() | extra)
+    path = user.get("org/name")
+    held = {file.relative_to(path).as_posix() for file in path.rglob("*")}
+    assert {"config.json", "processor_config.json", "tokenizer.json", "model.safetensors", LANGUAGE_MODEL} <= held
+    assert not any(fnmatch(file, pattern) for file in held for pattern in ("*.bin", "*.md", "sub*", "*fp16*", "onnx*"))
+
+
+def test_sharded_weights(user: User, hub: Hub) -> None:
+    files = {name: content for name, content in folder().items() if name != "model.safetensors"}
+    shards = {f"model-0000{number}-of-00002.safetensors": bytes([number]) * 50 for number in (1, 2)}
+    index = {"weight_map": dict(zip("abc", [*shards, *shards], strict=False))}
+    files |= shards | {"model.safetensors.index.json": json.dumps(index).encode(), "model.safetensors": b"not needed"}
+    hub.add("org/name", files)
+    path = user.get("org/name")
+    assert all((path / name).read_bytes() == content for name, content in shards.items())
+    assert "model.safetensors" not in user.files()
+    del files["model-00002-of-00002.safetensors"]
+    hub.add("org/other", files)
+    assert "lists model-00002-of-00002.safetensors, which the repository does not hold" in user.refused("org/other")
+
+
+def test_of_both_formats_safetensors_if_supported(user: User, hub: Hub) -> None:
+    hub.add("org/name", {"name.nemo": NEMO} | folder())
+    assert (user.get("org/name") / "model.safetensors").is_file()
+    assert "name.nemo" not in user.files()
+    assert user.get("org/name", prefer_nemo=True).name == "name.nemo"
+
+
+def test_a_canary_in_both_formats_is_the_nemo_file_which_may_hold_an_aligner(user: User, hub: Hub) -> None:
+    files = {path.name: path.read_bytes() for path in (MODELS / "hf_canary").iterdir() if path.name != "golden.json"}
+    hub.add("org/name", {"name.nemo": NEMO} | files)
+    assert user.get("org/name").read_bytes() == NEMO
+    assert any("which may hold an aligner for timestamps" in line for line in user.said)
+    hub.add("org/other", files)
+    assert (user.get("org/other") / "model.safetensors").is_file()
+
+
+def test_a_fastscribe_folder_keeps_its_aligner(user: User, hub: Hub) -> None:
+    aligner = {f"aligner/{name}": b"1" for name in ("config.json", "tokenizer.model", "model.safetensors")}
+    hub.add("org/name", folder() | aligner)
+    path = user.get("org/name")
+    assert all((path / name).is_file() for name in aligner)
+    assert user.get("org/name") == path and not user.files()
+
+
+def test_a_folder_that_is_not_supported_gives_way_to_the_nemo_file(user: User, hub: Hub) -> None:
+    encoder_only = {"architectures": ["FastConformerModel"], "model_type": "fastconformer", "d_model": 1024}
+    files = folder() | {"config.json": json.dumps(encoder_only).encode()}
+    hub.add("org/name", {"name.nemo": NEMO} | files)
+    assert user.get("org/name").read_bytes() == NEMO
+    assert "model.safetensors" not in user.files()
+    [line] = [line for line in user.said if "using name.nemo" in line]
+    assert "model_type: 'fastconformer'" in line
+    hub.add("org/other", files)
+    assert "model_type: 'fastconformer'" in user.refused("org/other")
+    assert "model.safetensors" not in user.files()  # it is known before gigabytes are downloaded
+
+
+def test_one_setting_that_is_not_supported_is_enough(user: User, hub: Hub) -> None:
+    config = json.loads(folder()["config.json"])
+    config["encoder_config"]["sliding_window"] = 57
+    hub.add("org/name", folder() | {"config.json": json.dumps(config).encode(), "name.nemo": NEMO})
+    assert user.get("org/name").name == "name.nemo"
+    assert any("sliding_window" in line for line in user.said)
+
+
+@pytest.mark.parametrize("missing", ["model.safetensors", "tokenizer.json"])
+def test_half_a_folder_gives_way_to_the_nemo_file(user: User, hub: Hub, missing: str) -> None:
+    files = {name: content for name, content in folder().items() if name != missing}
+    hub.add("org/name", {"name.nemo": NEMO} | files)
+    assert user.get("org/name").name == "name.nemo" and user.files() == ["name.nemo"]
+
+
+def test_several_nemo_files(user: User, hub: Hub) -> None:
+    hub.add("org/name", {"other.nemo": b"1", "Name.nemo": NEMO, "old/name.nemo": b"2"})
+    assert user.get("org/name").name == "Name.nemo"
+    assert any("using Name.nemo; the repository holds 2 other .nemo files" in line for line in user.said)
+    hub.add("org/alone", {"old/first.nemo": b"1", "second.nemo": NEMO})
+    assert user.get("org/alone").name == "second.nemo"
+    hub.add("org/unclear", {"second.nemo": b"1", "first.nemo": b"2"})
+    assert "several .nemo files (first.nemo, second.nemo)" in user.refused("org/unclear")
+    assert user.files() == []
+
+
+def test_what_is_no_model(user: User, hub: Hub) -> None:
+    hub.add("org/name", {"README.md": b"#", "pytorch_model.bin": b"1", "config.json": b"{}"})
+    assert "holds neither a .nemo file nor config.json, model.safetensors and a tokenizer" in user.refused("org/name")
+
+
+# Revisions
+
+
+def test_a_revision_is_pinned(user: User, hub: Hub) -> None:
+    old = hub.add("org/name", {"model.nemo": b"old"}, "v1")
+    hub.add("org/name", {"model.nemo": b"new"})
+    for name, content in (("org/name@v1", b"old"), ("org/name", b"new"), (f"org/name@{old}", b"old")):
+        assert user.get(name).read_bytes() == content
+
+
+def test_a_full_commit_in_the_cache_needs_no_network(user: User, hub: Hub) -> None:
+    commit = hub.add("org/name", folder(), "v1")
+    path = user.get(f"org/name@{commit}")
+    assert user.get(f"org/name@{commit}") == path
+    assert hub.requests == [] and user.said == []
+
+
+def test_listing_and_files_are_of_the_same_commit(user: User, hub: Hub) -> None:
+    old = hub.add("org/name", folder())
+
+    def push(path: str) -> None:
+        if path.endswith("config.json"):
+            hub.add("org/name", {name: content + b" " for name, content in folder().items()})
+
+    hub.before_answer = push
+    path = user.get("org/name")
+    assert {file.split("/")[4] for file in hub.paths() if "/resolve/" in file} == {old} == {path.name}
+    assert (path / "model.safetensors").read_bytes() == folder()["model.safetensors"]
+
+
+def test_a_new_commit_with_the_same_weights_downloads_none(user: User, hub: Hub) -> None:
+    hub.add("org/name", folder())
+    first = user.get("org/name")
+    hub.add("org/name", folder() | {"generation_config.json": b"{ }"})
+    second = user.get("org/name")
+    assert second != first and (second / "model.safetensors").samefile(first / "model.safetensors")
+    assert not any("model.safetensors" in path or "/content/" in path for path in hub.paths())
+
+
+# What goes wrong: a line of its own for each
+
+
+def test_no_such_model(user: User) -> None:
+    problem = user.refused("org/nome")
+    assert "neither a path here nor a model on the Hugging Face hub" in problem and "check the spelling" in problem
+
+
+def test_no_such_revision(user: User, hub: Hub) -> None:
+    hub.add("org/name", {"model.nemo": NEMO})
+    assert f"no revision v9 (404): {hub.url}/org/name/tree/main lists" in user.refused("org/name@v9")
+
+
+def test_not_logged_in(user: User, hub: Hub) -> None:
+    hub.fail("/api/models", 401)
+    problem = user.refused("org/name")
+    assert (
+        "public model" in problem and "check the spelling" in problem and "`hf auth login`, or set HF_TOKEN" in problem
+    )
+
+
+def test_a_token_that_is_rejected(user: User, hub: Hub) -> None:
+    user.set(HF_TOKEN="hf_old")
+    hub.fail("/api/models", 401, X_Error_Message="Invalid credentials in Authorization header")
+    problem = user.refused("org/name")
+    assert "rejects the token (401)" in problem and "`hf auth login`" in problem
+
+
+@pytest.mark.parametrize(("where", "status"), [("/api/models", 403), ("/resolve/", 403), ("/resolve/", 401)])
+def test_a_gated_model(user: User, hub: Hub, where: str, status: int) -> None:
+    hub.add("org/name", {"model.nemo": NEMO})
+    hub.fail(where, status, X_Error_Code="GatedRepo", X_Error_Message="Access to model org/name is restricted.")
+    problem = user.refused("org/name")
+    assert f"gated ({status}): accept its licence at {hub.url}/org/name, then log in with `hf auth login`" in problem
+
+
+def test_forbidden(user: User, hub: Hub) -> None:
+    hub.fail("/api/models", 403, X_Error_Message="Not for\x1b[2J you")
+    problem = user.refused("org/name")
+    assert "forbids access (403, Not for" in problem and "ask for it at" in problem and "\x1b" not in problem
+
+
+def test_another_refusal(user: User, hub: Hub) -> None:
+    hub.fail("/api/models", 451, X_Error_Message="Unavailable here")
+    assert "rejects the request (451, Unavailable here)" in user.refused("org/name")
+
+
+BUSY = [("/api/models", 429), ("/api/models", 503), ("/resolve/", 429), ("/resolve/", 500), ("/content/", 429)]
+BUSY += [("/content/", 500), ("/content/", 503)]
+
+
+@pytest.mark.parametrize(("where", "status"), BUSY)
+def test_a_busy_hub_is_asked_again(user: User, hub: Hub, where: str, status: int) -> None:
+    hub.add("org/name", {"model.nemo": NEMO})
+    hub.fail(where, status, times=3)
+    assert user.get("org/name").read_bytes() == NEMO
+    assert user.waits in (
+        [1, 2, 4],
+        [1, 2],
+    )  # by fastscribe or by huggingface_hub, which asks once more before it waits
+    assert len([line for line in user.said if "trying again in" in line or "Retrying in" in line]) == len(user.waits)
+
+
+@pytest.mark.parametrize(("where", "status"), BUSY)
+def test_a_hub_that_stays_busy(user: User, hub: Hub, where: str, status: int) -> None:
+    hub.add("org/name", {"model.nemo": NEMO})
+    hub.fail(where, status)
+    cure = "try again later; with an account the limit is higher" if status == 429 else f"({status}): try again later"
+    assert cure in user.refused("org/name")
+    assert 10 < sum(user.waits) < 30  # one of the two waits, not one within the other
+
+
+def test_the_hub_says_how_long_to_wait(user: User, hub: Hub) -> None:
+    hub.add("org/name", {"model.nemo": NEMO})
+    hub.fail("/api/models", 429, times=1, Retry_After="7")
+    hub.fail("/api/models", 429, times=1, RateLimit='"api";r=0;t=55')
+    user.get("org/name")
+    assert user.waits == [7, 55]
+    hub.fail("/api/models", 429, Retry_After="3600")
+    assert "try again in 3600 s" in user.refused("org/other")
+    assert len(user.waits) == 2
+
+
+def test_nobody_listens(user: User) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    user.set(HF_ENDPOINT=f"http://127.0.0.1:{port}")
+    problem = user.refused("org/name")
+    assert f"http://127.0.0.1:{port} refuses connections: check HF_ENDPOINT" in problem and user.waits == []
+
+
+def test_no_such_host(user: User, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", fail)
+    user.set(HF_ENDPOINT="http://hub.example")
+    problem = user.refused("org/name")
+    assert "the address of http://hub.example cannot be found: check the network and DNS" in problem
+
+
+def test_no_answer(user: User, hub: Hub) -> None:
+    user.set(HF_HUB_ETAG_TIMEOUT=1)
+    answered = threading.Event()
+    hub.before_answer = lambda path: answered.wait(30)
+    try:
+        assert "does not answer in time: check the network; HF_HUB_ETAG_TIMEOUT" in user.refused("org/name")
+    finally:
+        answered.set()
+
+
+def test_a_proxy_that_is_not_there(user: User) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    user.set(HF_ENDPOINT="https://hub.example", HTTPS_PROXY=f"http://127.0.0.1:{port}")
+    problem = user.refused("org/name")
+    assert "refuses connections" in problem or "the proxy does not pass requests on" in problem
+
+
+def test_a_certificate_of_nobodys(user: User, hub: Hub) -> None:
+    user.set(HF_ENDPOINT=hub.url.replace("http:", "https:"))
+    assert "the certificate of https://127.0.0.1" in user.refused("org/name")
+
+
+def test_an_endpoint_that_is_no_address(user: User) -> None:
+    user.set(HF_ENDPOINT="hub.example")
+    assert "HF_ENDPOINT is hub.example, which is no address: unset it" in user.refused("org/name")
+
+
+@pytest.mark.parametrize(
+    "body", [b"<html>Log in to the hotel's network</html>", b"[]", b"{}", b'{"id": "org/name", "sha": "../x"}']
+)
+def test_what_answers_is_no_hub(user: User, hub: Hub, body: bytes) -> None:
+    hub.faults.append(Fault("/api/models", body=body))
+    assert "the answer is not that of a Hugging Face hub" in user.refused("org/name")
+
+
+def test_offline_mode(user: User, hub: Hub) -> None:
+    hub.add("org/name", {"model.nemo": NEMO})
+    path = user.get("org/name")
+    user.set(HF_HUB_OFFLINE=1)
+    assert user.get("org/name") == path and user.said == []
+    for name in ("org/other", "org/name@v1"):
+        problem = user.refused(name)
+        assert f"not in the cache ({user.cache})" in problem and "unset HF_HUB_OFFLINE" in problem
+    assert hub.requests == []
+
+
+def test_a_setting_that_huggingface_hub_cannot_read(user: User, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ValueError, match="ten"):
+        user.set(HF_HUB_DOWNLOAD_TIMEOUT="ten")
+    for module in [name for name in sys.modules if name.partition(".")[0] == "huggingface_hub"]:
+        monkeypatch.delitem(sys.modules, module)
+    assert "huggingface_hub, which asks the Hugging Face hub, cannot be loaded" in user.refused("org/name")
+
+
+# The copy in the cache
+
+
+@pytest.mark.parametrize("status", [429, 503])
+def test_a_busy_hub_and_a_copy(user: User, hub: Hub, status: int) -> None:
+    commit = hub.add("org/name", {"model.nemo": NEMO})
+    path = user.get("org/name")
+    hub.fail("/api/models", status)
+    assert user.get("org/name") == path
+    assert f"({status}); using the copy in the cache (commit {commit[:7]})" in user.said[-1]
+
+
+def test_no_network_and_a_copy(user: User, hub: Hub) -> None:
+    commit = hub.add("org/name", folder())
+    path = user.get("org/name")
+    user.set(HF_ENDPOINT="http://127.0.0.1:1")
+    assert user.get("org/name") == path
+    assert user.said[-1].endswith(
+        f"http://127.0.0.1:1 refuses connections; using the copy in the cache (commit {commit[:7]})"
+    )
+
+
+@pytest.mark.parametrize("status", [401, 403, 404])
+def test_a_refusal_is_no_reason_for_a_copy(user: User, hub: Hub, status: int) -> None:
+    hub.add("org/name", {"model.nemo": NEMO})
+    user.get("org/name")
+    hub.fail("/api/models", status)
+    assert str(status) in user.refused("org/name")
+
+
+def test_a_new_commit_that_does_not_arrive_leaves_the_old_one(user: User, hub: Hub) -> None:
+    hub.add("org/name", folder())
+    old = user.get("org/name")
+    hub.add("org/name", folder() | {"model.safetensors": b"new" * 1000})
+    hub.fail("/content/", 503)
+    assert user.get("org/name") == old and "using the copy in the cache" in user.said[-1]
+    hub.faults.clear()
+    assert user.get("org/name") != old
+
+
+def test_half_a_copy_is_none(user: User, hub: Hub) -> None:
+    commit = hub.add("org/name", folder())
+    hub.fail("/content/", 503)
+    user.refused("org/name")
+    user.set(HF_HUB_OFFLINE=1)
+    assert "not in the cache" in user.refused("org/name")
+    assert "not in the cache" in user.refused(f"org/name@{commit}")
+
+
+def test_a_copy_that_is_not_supported_says_why(user: User, hub: Hub) -> None:
+    commit = hub.add("org/name", folder())
+    path = user.get("org/name")
+    config = json.loads((path / "config.json").read_text()) | {"model_type": "whisper"}
+    (path / "config.json").unlink()
+    (path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(UnsupportedCheckpoint, match="whisper"):
+        user.get(f"org/name@{commit}")
+
+
+# The transfer
+
+
+def test_a_cut_connection_is_resumed(user: User, hub: Hub) -> None:
+    hub.add("org/name", {"model.nemo": NEMO})
+    hub.faults.append(Fault("/content/", cut_after=1_500_000, times=1))
+    assert user.get("org/name").read_bytes() == NEMO
+    assert "Trying to resume" in user.said[-1] and len(user.waits) == 1
+
+
+def test_a_file_that_is_too_short(user: User, hub: Hub) -> None:
+    hub.add("org/name", {"model.nemo": NEMO})
+    hub.faults.append(Fault("/content/", body=NEMO[:1000], times=1))
+    assert "the download failed (Consistency check failed" in user.refused("org/name")
+    assert not list(user.cache.rglob("model.nemo"))
+    assert user.get("org/name").read_bytes() == NEMO
+
+
+@pytest.mark.parametrize("path", ["../../escaped.nemo", "/escaped.nemo", "a/../../../escaped.nemo", "..\\escaped.nemo"])
+def test_a_files_name_cannot_leave_the_cache(user: User, hub: Hub, path: str) -> None:
+    hub.add("org/name", {path: NEMO})
+    assert "is no name of a file in a repository" in user.refused("org/name")
+    assert not list(user.home.parent.rglob("*escaped*"))
+
+
+def test_a_shards_name_cannot_leave_the_cache(user: User, hub: Hub) -> None:
+    index = json.dumps({"weight_map": {"a": "../escaped.safetensors"}}).encode()
+    hub.add("org/name", folder() | {"model.safetensors.index.json": index})
+    with pytest.raises(CheckpointError, match="a shard's name leaves the folder"):
+        user.get("org/name")
+    assert not list(user.home.parent.rglob("*escaped*"))
+
+
+def test_the_token_goes_to_the_hub_alone(user: User, hub: Hub) -> None:
+    hub.add("org/name", {"model.nemo": NEMO})
+    user.set(HF_TOKEN="hf_secret")
+    user.get("org/name")
+    sent = {path: headers["Authorization"] for path, headers in zip(hub.requests, hub.headers, strict=True)}
+    assert len(sent) >= 3
+    for request, header in sent.items():
+        assert header == (None if "/content/" in request else "Bearer hf_secret") or "agent" in request
+
+
+def test_a_disk_without_room(user: User, hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    hub.add("org/name", {"model.nemo": NEMO})
+    usage = namedtuple("usage", "total used free")
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(0, 0, 1_000_000))
+    problem = user.refused("org/name")
+    assert "only has 1.00 MB free disk space. free some space, or set HF_HUB_CACHE" in problem
+    assert not any("/content/" in path for path in hub.paths())
+
+
+def test_a_disk_that_fills(user: User, hub: Hub) -> None:
+    hub.add("org/name", {"model.nemo": NEMO})
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, limit[1]))
+    try:
+        problem = user.refused("org/name")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+    assert f"the cache {user.cache} cannot be written (File too large): free some space" in problem
+
+
+def test_a_cache_that_cannot_be_written(user: User, hub: Hub, tmp_path: Path) -> None:
+    hub.add("org/name", {"model.nemo": NEMO})
+    (tmp_path / "file").touch()
+    user.set(HF_HUB_CACHE=tmp_path / "file" / "hub")
+    problem = user.refused("org/name")
+    assert "cannot be written (Not a directory): set HF_HUB_CACHE to a folder that can be written" in problem
+
+
+def test_where_the_cache_lies_is_not_in_the_fingerprint(user: User, hub: Hub, tmp_path: Path) -> None:
+    hub.add("org/name", folder())
+    first = user.get("org/name")
+    user.set(HF_HUB_CACHE=tmp_path / "elsewhere")
+    second = user.get("org/name")
+    assert first != second and model_digest(first) == model_digest(second)
+
+
+# The whole command
+
+
+def run(user: User, *arguments: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "fastscribe", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=100, cwd=user.home.parent)
+
+
+def test_a_model_from_the_hub_transcribes(user: User, hub: Hub) -> None:
+    hub.add("org/name", folder() | {"name.nemo": NEMO})
+    done = run(user, "transcribe", FIRST, "--model", "org/name", "--quiet")
+    assert done.returncode == 0 and json.loads(done.stdout)["text"] == SENTENCE, done.stderr
+    assert len(done.stderr.splitlines()) == 2 and "downloading model.safetensors (1.7 MB, commit" in done.stderr
+
+
+def test_inspect_a_model_from_the_hub(user: User, hub: Hub) -> None:
+    hub.add("org/name", {"name.nemo": NEMO})
+    done = run(user, "inspect", "org/name", "--json")
+    assert done.returncode == 0 and json.loads(done.stdout)["family"] == "tdt"
+    assert len(done.stderr.splitlines()) == 2 and "downloading name.nemo (2.2 MB, commit" in done.stderr
+
+
+COMMANDS = (
+    ("transcribe", FIRST, "--model", "org/none"),
+    ("convert", "org/none", "out"),
+    ("train", DATA / "manifest.jsonl", "-o", "out", "--init", "org/none"),
+    ("bench", FIRST, "--model", "org/none"),
+    ("bench", "latency", "--model", "org/none"),
+    ("bench", "decoder", "--model", "org/none"),
+)
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: " ".join(map(str, command[:2])))
+def test_every_command_says_the_same_of_a_name(
+    user: User, command: tuple, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(app, list(map(str, command)))
+    assert isinstance(done.exception, CheckpointError) and done.stdout == ""
+    assert "org/none: neither a path here nor a model on the Hugging Face hub" in str(done.exception)
+
+
+def test_a_mistyped_path_makes_no_request(user: User, hub: Hub) -> None:
+    (user.home.parent / "run").mkdir()
+    done = run(user, "transcribe", FIRST, "--model", "run/best")
+    assert done.returncode == 2 and hub.requests == []
+    assert done.stderr.count("\n") == 1 and "run/best: no such path, though run exists" in done.stderr
+
+
+def test_ctrl_c_while_it_downloads(user: User, hub: Hub) -> None:
+    hub.add("org/name", {"model.nemo": NEMO})
+    reached, over = threading.Event(), threading.Event()
+
+    def hold(path: str) -> None:
+        if "/content/" in path:
+            reached.set()
+            over.wait(60)
+
+    hub.before_answer = hold
+    command = [sys.executable, "-m", "fastscribe", "transcribe", FIRST, "--model", "org/name"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        assert reached.wait(60)
+        process.send_signal(signal.SIGINT)
+        stdout, stderr = process.communicate(timeout=60)
+    finally:
+        over.set()
+        process.kill()
+    assert process.returncode == 130 and stdout == "" and "Traceback" not in stderr
+    assert len(stderr.splitlines()) == 3 and "interrupted" in stderr.splitlines()[-1]

@@ -1,0 +1,308 @@
+"""Weights come from their file one tensor at a time: nothing reads more than it needs, and no model exists twice."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+from fastscribe.bench.shapes import SHAPES
+from fastscribe.checkpoint import native, state_pickle
+from fastscribe.checkpoint.lazy_weights import LazyWeights, TensorSource, sources_of
+from fastscribe.checkpoint.parameter_shapes import parameter_shapes
+from fastscribe.checkpoint.random_access import MemoryBytes
+from fastscribe.checkpoint.reader import Checkpoint, read_checkpoint
+from fastscribe.checkpoint.weights import load_safetensors, load_torch
+from fastscribe.config import ModelConfig
+from fastscribe.errors import CheckpointError, WeightsMismatch
+from fastscribe.model.model import Model, build_model
+from tests.checkpoint.test_checkpoint import same, unpacked
+from tests.checkpoint.test_hostile_checkpoints import rezipped, saved
+from tests.conftest import MODELS, checkpoint
+
+NEMO, HF = MODELS / "hybrid" / "model.nemo", MODELS / "hf_ctc"
+SAFETENSORS, TORCH_ZIP = "model.safetensors", "model_weights.ckpt"
+
+
+def expected_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
+    with torch.device("meta"):
+        return {name: tuple(tensor.shape) for name, tensor in Model(config).state_dict().items()}
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_published_shapes_are_known_without_torch(shape: str) -> None:
+    assert parameter_shapes(SHAPES[shape]) == expected_shapes(SHAPES[shape])
+
+
+def test_a_checkpoints_shapes_are_known_without_torch(model_folder: Path) -> None:
+    config = checkpoint(model_folder).config
+    assert parameter_shapes(config) == expected_shapes(config)
+
+
+# What is read
+
+
+def spoilt(folder: Path) -> Path:
+    """A model whose weights are all NaN."""
+    folder.mkdir()
+    for path in HF.iterdir():
+        (folder / path.name).write_bytes(path.read_bytes())
+    weights = folder / SAFETENSORS
+    content = weights.read_bytes()
+    start = 8 + int.from_bytes(content[:8], "little")
+    weights.write_bytes(content[:start] + b"\xff" * (len(content) - start))
+    return folder
+
+
+def spoilt_nemo(folder: Path) -> Path:
+    path = unpacked(folder) / TORCH_ZIP
+    state = torch.load(path, weights_only=True)
+    torch.save({name: tensor.float().fill_(torch.nan) for name, tensor in state.items()}, path)
+    return folder
+
+
+INSPECT = """
+import sys
+sys.argv = ["fastscribe", "inspect", *sys.argv[1:]]
+from fastscribe.cli import main
+try:
+    main()
+finally:
+    print("torch" in sys.modules, file=sys.stderr)
+"""
+
+
+@pytest.mark.parametrize("make", [spoilt, spoilt_nemo])
+def test_inspect_reads_no_weights_and_does_without_torch(make, tmp_path: Path) -> None:
+    path = make(tmp_path / "model")
+    done = subprocess.run([sys.executable, "-c", INSPECT, str(path), "--json"], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "False\n")
+    loaded = read_checkpoint(path)
+    assert json.loads(done.stdout)["parameters"] == loaded.num_parameters > 0
+    with pytest.raises(CheckpointError, match="holds NaN or infinity"):
+        build_model(loaded.config, loaded.weights, path)
+
+
+def test_names_are_compared_before_anything_is_read() -> None:
+    def unread() -> torch.Tensor:
+        raise AssertionError("read")
+
+    config = checkpoint(HF).config
+    sources = {name: TensorSource("float32", shape, unread) for name, shape in parameter_shapes(config).items()}
+    sources["surplus"] = sources.pop("ctc.output.bias")
+    sources["ctc.output.weight"] = TensorSource("float32", (2, 2), unread)
+    with pytest.raises(
+        WeightsMismatch, match=r"missing: ctc\.output\.bias; unexpected: surplus; wrong shape: .*\(2, 2\)"
+    ):
+        build_model(config, LazyWeights(sources), "model")
+
+
+def test_parts_load_one_after_another(model_folder: Path) -> None:
+    """Each is prepared before the weights of the next are read, and all weights belong to one."""
+    loaded, events = checkpoint(model_folder), []
+
+    def watched(name: str, source: TensorSource) -> TensorSource:
+        def read() -> torch.Tensor:
+            events.append(("read", name))
+            return source.read()
+
+        return replace(source, read=read)
+
+    def prepare_(path: str, part: nn.Module) -> None:
+        events.append(("prepare", path))
+        part.float()
+
+    weights = LazyWeights({name: watched(name, source) for name, source in sources_of(loaded.weights).items()})
+    model = build_model(loaded.config, weights, "model", prepare_)
+    assert sorted(name for kind, name in events if kind == "read") == sorted(weights)
+    assert not any(tensor.is_meta for tensor in model.state_dict().values())
+    pending: list[str] = []
+    for kind, name in events:
+        if kind == "read":
+            pending.append(name)
+        else:
+            assert pending and all(read.startswith(f"{name}.") for read in pending)
+            pending = []
+    assert not pending
+    assert sum(kind == "prepare" for kind, _ in events) > 3
+
+
+# What it takes
+
+PEAK = """
+import sys
+from pathlib import Path
+from fastscribe.checkpoint.reader import read_checkpoint
+from fastscribe.pipeline.recognizer import Recognizer
+
+def resident(field):
+    status = Path("/proc/self/status").read_text()
+    return 1024 * int(status.split(field + ":")[1].split()[0])
+
+tiny, path, dtype = sys.argv[1:]
+Recognizer.build(read_checkpoint(tiny), "cpu", dtype)  # what is made once
+Path("/proc/self/clear_refs").write_text("5")  # VmHWM begins anew
+before = resident("VmRSS")
+kept = Recognizer.build(read_checkpoint(path), "cpu", dtype)
+print(resident("VmHWM") - before)
+"""
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """38 M parameters in 24 layers, stored in float32: 154 MB."""
+    base = SHAPES["tiny-ctc"]
+    config = replace(base, encoder=replace(base.encoder, num_layers=24, d_model=256, ff_hidden=1024))
+    value = torch.full((1024 * 1024,), 0.01)
+    shapes = parameter_shapes(config).items()
+    sources = {
+        name: TensorSource("float32", shape, lambda shape=shape: value[: torch.Size(shape).numel()].view(shape))
+        for name, shape in shapes
+        if not name.endswith("num_batches_tracked")
+    }
+    made = Checkpoint(Path("made"), "fastscribe", config, checkpoint(HF).tokenizer, LazyWeights(sources))
+    from fastscribe.bench.random_model import random_tokenizer
+
+    folder = tmp_path_factory.mktemp("large")
+    native.write(replace(made, tokenizer=random_tokenizer(config)), folder, torch.float32)
+    return folder
+
+
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="measures itself as Linux does")
+@pytest.mark.parametrize(("dtype", "item_bytes"), [("fp32", 4), ("bf16", 2)])
+def test_a_model_never_exists_twice(large: Path, dtype: str, item_bytes: int) -> None:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("MALLOC_", "GLIBC_"))}
+    command = [sys.executable, "-c", PEAK, str(HF), str(large), dtype]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    loaded = read_checkpoint(large)
+    model_bytes = item_bytes * loaded.num_parameters
+    largest_bytes = 4 * max(source.num_elements for source in sources_of(loaded.weights).values())
+    constant_bytes = 8 << 20
+    assert model_bytes > 70e6
+    assert 0.9 * model_bytes < int(done.stdout) < 1.3 * model_bytes + largest_bytes + constant_bytes
+
+
+# What comes of it
+
+
+def odd_tensors() -> Iterator[tuple[str, torch.Tensor]]:
+    base = torch.randn(6, 8)
+    yield "whole", base
+    yield "transposed", base.t()
+    yield "part", base[2:5, 1:4]
+    yield "every other", base[:, ::2]
+    yield "tied", base
+    yield "scalar", torch.tensor(2.5)
+    yield "empty", torch.empty(0, 4)
+    yield "one", torch.randn(1, 5, 1).transpose(0, 1)
+    yield "bf16", torch.randn(5).bfloat16()
+    yield "fp16", torch.randn(5).half()
+    yield "fp64", torch.randn(5).double()
+    yield "a.num_batches_tracked", torch.tensor(7)
+    yield "parameter", nn.Parameter(torch.randn(3))
+
+
+def test_tensors_of_a_torch_file_are_those_that_were_saved() -> None:
+    state = dict(odd_tensors())
+    found = LazyWeights(load_torch(MemoryBytes(saved(state)), "x"))
+    assert list(found) == list(state)
+    for name, tensor in state.items():
+        assert torch.equal(found[name], tensor) and found[name].dtype == tensor.dtype, name
+        assert found.sources[name].shape == tuple(tensor.shape)
+        assert found[name].is_contiguous() and not found[name].requires_grad
+    found["whole"].zero_()
+    assert torch.equal(found["tied"], state["whole"])
+
+
+def test_weights_are_those_of_the_libraries(tmp_path: Path) -> None:
+    folder = unpacked(tmp_path / "nemo")
+    theirs = torch.load(folder / TORCH_ZIP, weights_only=True)
+    ours = LazyWeights(load_torch(MemoryBytes((folder / TORCH_ZIP).read_bytes()), "x"))
+    assert theirs.keys() == ours.keys() and all(torch.equal(ours[name], theirs[name]) for name in ours)
+    theirs = load_file(HF / SAFETENSORS)
+    ours = LazyWeights(load_safetensors(HF / SAFETENSORS))
+    assert theirs.keys() == ours.keys() and all(torch.equal(ours[name], theirs[name]) for name in ours)
+
+
+def test_a_folder_is_written_as_safetensors_writes_it(tmp_path: Path) -> None:
+    loaded = read_checkpoint(NEMO)
+    native.write(loaded, tmp_path, torch.bfloat16)
+    weights = {name: tensor.bfloat16() for name, tensor in loaded.weights.items() if tensor.is_floating_point()}
+    save_file(weights, tmp_path / "theirs", metadata={"format": "pt"})
+    assert (tmp_path / SAFETENSORS).read_bytes() == (tmp_path / "theirs").read_bytes()
+
+
+def test_a_folder_may_be_written_over_the_weights_it_reads(tmp_path: Path) -> None:
+    native.write(read_checkpoint(HF), tmp_path, torch.float32)
+    native.write(read_checkpoint(tmp_path), tmp_path, torch.float32)
+    original = read_checkpoint(HF)
+    assert all(
+        torch.equal(tensor, original.weights[name]) for name, tensor in read_checkpoint(tmp_path).weights.items()
+    )
+
+
+def test_a_conversion_that_fails_leaves_no_weights(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="holds NaN"):
+        native.write(read_checkpoint(spoilt(tmp_path / "bad")), tmp_path / "own", torch.float32)
+    assert list((tmp_path / "own").iterdir()) == []
+
+
+def test_another_file_at_the_same_path_changes_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "model.nemo"
+    path.write_bytes(NEMO.read_bytes())
+    loaded = read_checkpoint(path)
+    path.unlink()
+    path.write_bytes(b"another")
+    assert same(loaded, read_checkpoint(NEMO))
+
+
+def test_a_file_that_is_cut_short_afterwards_is_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "model.nemo"
+    path.write_bytes(NEMO.read_bytes())
+    loaded = read_checkpoint(path)
+    os.truncate(path, 4096)
+    with pytest.raises(CheckpointError, match="cut short"):
+        build_model(loaded.config, loaded.weights, path)
+
+
+# What the small interpreter refuses; test_hostile_checkpoints.py has what attacks
+
+
+def test_odd_torch_files_are_refused() -> None:
+    negated = torch.tensor([1 + 2j]).conj().imag
+    for state in ({"a": torch.zeros([1] * 9)}, {"a": negated}):
+        with pytest.raises(CheckpointError):
+            load_torch(MemoryBytes(saved(state)), "x")
+    big_endian = rezipped(lambda name, old: b"big" if name.endswith("byteorder") else old)
+    with pytest.raises(CheckpointError, match="not little-endian"):
+        load_torch(MemoryBytes(big_endian), "x")
+
+
+@pytest.mark.parametrize(
+    "pickled",
+    [
+        b"\x80\x02ccollections\nOrderedDict\n}b.",  # attributes of a class
+        b"\x80\x02ccollections\nOrderedDict\n)R)\x81.",  # NEWOBJ
+        b"\x80\x02ccollections\nOrderedDict\nK\x05R.",
+        b"\x80\x02X\x17\x00\x00\x00collections OrderedDict)R.",  # a string in place of a global
+        b"\x80\x02K\x01Q.",
+        b"\x80\x02}}K\x01s.",  # a key that has no hash
+        b"\x80\x02(K\x01u.",
+        b"\x80\x02}",
+        b"",
+    ],
+)
+def test_odd_pickles_are_refused(pickled: bytes) -> None:
+    with pytest.raises((pickle.UnpicklingError, ValueError, LookupError, TypeError, EOFError)):
+        state_pickle.parse(pickled)

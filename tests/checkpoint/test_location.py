@@ -1,0 +1,97 @@
+"""What a model's name stands for. What the hub does then is in test_hub.py."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fastscribe.checkpoint import hub, location
+from fastscribe.checkpoint.hub.name import HubName
+from fastscribe.checkpoint.location import locate
+from fastscribe.errors import CheckpointError, UsageError
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[tuple[HubName, bool]]:
+    """Which models the hub was asked for, and whether that was announced."""
+    names: list[tuple[HubName, bool]] = []
+
+    def download(name: HubName, *_: object, announce: bool, **__: object) -> Path:
+        names.append((name, announce))
+        return tmp_path / "from the hub"
+
+    monkeypatch.setattr(hub, "download", download)
+    monkeypatch.chdir(tmp_path)
+    return names
+
+
+def find(model: str | None) -> Path:
+    return locate(model, print)
+
+
+def test_paths_are_paths(asked: list, tmp_path: Path) -> None:
+    (tmp_path / "some" / "model@1").mkdir(parents=True)
+    for name in (
+        "some/model@1",
+        "model.nemo",
+        "folder/model.nemo",
+        "./a/b",
+        "/a/b",
+        "a/b/c",
+        "a--b/c",
+        "a/..",
+        "a/b@../c",
+    ):
+        assert find(name) == Path(name)
+    assert asked == []
+
+
+def test_names_on_the_hub(asked: list, tmp_path: Path) -> None:
+    for text, name in (
+        ("nvidia/parakeet-tdt-0.6b-v3", HubName("nvidia/parakeet-tdt-0.6b-v3")),
+        ("a/b@v1.0", HubName("a/b", "v1.0")),
+        ("a/b@refs/pr/1", HubName("a/b", "refs/pr/1")),
+        (f"a/b@{COMMIT}", HubName("a/b", COMMIT)),
+    ):
+        assert find(text) == tmp_path / "from the hub"
+        assert asked[-1] == (name, True)
+    assert [HubName("a/b", revision).is_commit for revision in (None, "v1", COMMIT[:7], COMMIT)] == [
+        False,
+        False,
+        False,
+        True,
+    ]
+
+
+def test_a_mistyped_path_is_not_looked_for_on_the_hub(asked: list, tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    for name in ("run/best", "run/best@main"):
+        with pytest.raises(CheckpointError, match="no such path, though run exists") as caught:
+            find(name)
+        assert f"hf://{name}" in str(caught.value)
+    assert asked == []
+    find("hf://run/best")
+    assert asked == [(HubName("run/best"), False)]
+
+
+def test_the_packages_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    said: list[str] = []
+
+    def find_packaged(model: str | None) -> Path:
+        return locate(model, said.append)
+
+    monkeypatch.setattr(location, "PACKAGED", tmp_path)
+    with pytest.raises(UsageError, match="--model"):
+        find_packaged(None)
+    (tmp_path / "config.json").touch()
+    assert find_packaged("default") == tmp_path and said == []
+    assert find_packaged(None) == tmp_path and len(said) == 1
+
+
+def test_a_name_without_its_organisation(asked: list) -> None:
+    with pytest.raises(CheckpointError, match="named organisation/name"):
+        find("parakeet-tdt-0.6b-v3")
+    assert asked == []

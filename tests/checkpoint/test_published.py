@@ -1,0 +1,364 @@
+"""A small stand-in of every published checkpoint loads, with every key of its YAML, and transcribes.
+
+tests/helpers/published.py has the configurations. The weights here are random and named as NeMo names them; test_golden.py has
+stand-ins that NeMo itself made, with its tokens, times and text. Published YAMLs may lie beside the checkout: then each of
+them is read too, and compared with the table.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from functools import cache
+from io import BytesIO
+from pathlib import Path
+
+import pytest
+import sentencepiece
+import torch
+import yaml
+
+from fastscribe.checkpoint.reader import Checkpoint, read_checkpoint
+from fastscribe.config import Options
+from fastscribe.errors import CheckpointError, UnsupportedCheckpoint
+from fastscribe.model.model import build_model
+from fastscribe.pipeline.loader import collate
+from fastscribe.pipeline.recognizer import Recognizer
+from fastscribe.types import AudioInfo, Utterance
+from tests.conftest import AUDIO, ROOT, SHARED, waveform
+from tests.helpers.published import CONFIGS, LANGUAGES, UNSUPPORTED, Yaml, config, key_paths, stand_in
+
+SHARED = SHARED / "published"
+PUBLISHED_FILES = {
+    "parakeet-tdt-0.6b-v3": "parakeet-tdt-0.6b-v3/model_config.yaml",
+    "parakeet-tdt_ctc-110m": "parakeet-tdt_ctc-110m/model_config.yaml",
+    "parakeet-unified-en-0.6b": "parakeet-unified-en-0.6b_cfg.json",
+}
+beside_the_checkout = pytest.mark.skipif(not SHARED.exists(), reason="no published configurations beside the checkout")
+
+Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+Dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+PIECES = 56
+TEXT = ["Say it: the quick brown fox jumps over a lazy dog, twice.", "Who would? Not I, said Marta."] * 5
+# Control tokens that the prompts of Canary models need; a published tokenizer has hundreds more.
+CONTROLS = """
+    startofcontext startoftranscript endoftext pad nospeech emo:undefined en de es fr transcribe translate pnc nopnc itn
+    noitn timestamp notimestamp diarize nodiarize
+""".split()  # noqa: SIM905
+
+
+@cache
+def sentencepiece_model(controls: tuple[str, ...] = ()) -> bytes:
+    model = BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(TEXT),
+        model_writer=model,
+        model_type="bpe",
+        vocab_size=PIECES + len(controls),
+        normalization_rule_name="identity",
+        user_defined_symbols=[f"<|{name}|>" for name in controls],
+        minloglevel=2,
+    )
+    return model.getvalue()
+
+
+# --- weights, as NeMo names them ------------------------------------------------------------------------------------
+
+Shapes = dict[str, tuple[int, ...]]
+
+
+def linear(name: str, inputs: int, outputs: int, bias: bool = True, *kernel: int) -> Shapes:
+    return {f"{name}.weight": (outputs, inputs, *kernel)} | ({f"{name}.bias": (outputs,)} if bias else {})
+
+
+def norm(name: str, width: int, batch: bool = False) -> Shapes:
+    running = {f"{name}.running_mean": (width,), f"{name}.running_var": (width,), f"{name}.num_batches_tracked": ()}
+    return {f"{name}.weight": (width,), f"{name}.bias": (width,)} | (running if batch else {})
+
+
+def conformer_shapes(encoder: Yaml) -> Shapes:
+    width, heads, kernel = encoder["d_model"], encoder["n_heads"], encoder["conv_kernel_size"]
+    bias, mels, factor = encoder.get("use_bias", True), encoder["feat_in"], encoder["subsampling_factor"]
+    channels = encoder["subsampling_conv_channels"]
+    stages, at = factor.bit_length() - 1, 0
+    shapes: Shapes = {}
+    for stage in range(stages):
+        mels = (mels + 1) // 2
+        is_separable = stage > 0 and encoder["subsampling"] == "dw_striding"
+        inputs = 1 if stage == 0 or is_separable else channels
+        shapes |= linear(f"encoder.pre_encode.conv.{at}", inputs, channels, True, 3, 3)
+        if is_separable:
+            at += 1
+            shapes |= linear(f"encoder.pre_encode.conv.{at}", channels, channels, True, 1, 1)
+        at += 2
+    shapes |= linear("encoder.pre_encode.out", channels * mels, width)
+    for layer in (f"encoder.layers.{number}" for number in range(encoder["n_layers"])):
+        for name in ("feed_forward1", "feed_forward2", "self_att", "conv", "out"):
+            shapes |= norm(f"{layer}.norm_{name}", width)
+        inner = width * encoder["ff_expansion_factor"]
+        for name in ("feed_forward1", "feed_forward2"):
+            shapes |= linear(f"{layer}.{name}.linear1", width, inner, bias)
+            shapes |= linear(f"{layer}.{name}.linear2", inner, width, bias)
+        for name in "qkv":
+            shapes |= linear(f"{layer}.self_attn.linear_{name}", width, width, bias)
+        shapes |= linear(f"{layer}.self_attn.linear_out", width, width, bias)
+        shapes |= linear(f"{layer}.self_attn.linear_pos", width, width, False)
+        shapes |= {f"{layer}.self_attn.pos_bias_{name}": (heads, width // heads) for name in "uv"}
+        shapes |= linear(f"{layer}.conv.pointwise_conv1", width, 2 * width, bias, 1)
+        shapes |= linear(f"{layer}.conv.depthwise_conv", 1, width, bias, kernel)
+        shapes |= linear(f"{layer}.conv.pointwise_conv2", width, width, bias, 1)
+        shapes |= norm(f"{layer}.conv.batch_norm", width, batch=True)
+    return shapes
+
+
+def jasper_shapes(encoder: Yaml) -> Shapes:
+    """Blocks of one convolution each, as `stand_in` makes them."""
+    shapes: Shapes = {}
+    channels = encoder["feat_in"]
+    for number, block in enumerate(encoder["jasper"]):
+        name, filters, kernel = f"encoder.encoder.{number}", block["filters"], block["kernel"][0]
+        separable = block.get("separable", False)
+        if separable:
+            shapes |= linear(f"{name}.mconv.0.conv", 1, channels, False, kernel)
+        shapes |= linear(f"{name}.mconv.{int(separable)}.conv", channels, filters, False, 1 if separable else kernel)
+        shapes |= norm(f"{name}.mconv.{int(separable) + 1}", filters, batch=True)
+        if block["residual"]:
+            shapes |= linear(f"{name}.res.0.0.conv", channels, filters, False, 1)
+            shapes |= norm(f"{name}.res.0.1", filters, batch=True)
+        channels = filters
+    return shapes
+
+
+def transducer_shapes(small: Yaml, num_labels: int) -> Shapes:
+    sizes, hidden = small["joint"]["jointnet"], small["decoder"]["prednet"]["pred_hidden"]
+    outputs = num_labels + 1 + small["joint"].get("num_extra_outputs", 0)
+    shapes: Shapes = {"decoder.prediction.embed.weight": (num_labels + 1, hidden)}
+    for layer in range(small["decoder"]["prednet"]["pred_rnn_layers"]):
+        lstm = "decoder.prediction.dec_rnn.lstm."
+        shapes |= {f"{lstm}weight_{kind}_l{layer}": (4 * hidden, hidden) for kind in ("ih", "hh")}
+        shapes |= {f"{lstm}bias_{kind}_l{layer}": (4 * hidden,) for kind in ("ih", "hh")}
+    shapes |= linear("joint.enc", sizes["encoder_hidden"], sizes["joint_hidden"])
+    shapes |= linear("joint.pred", hidden, sizes["joint_hidden"])
+    return shapes | linear("joint.joint_net.2", sizes["joint_hidden"], outputs)
+
+
+def aed_shapes(small: Yaml, num_labels: int) -> Shapes:
+    sizes = small["transf_decoder"]["config_dict"]
+    width, inner, classes = sizes["hidden_size"], sizes["inner_size"], -(-num_labels // 8) * 8
+    shapes = linear("log_softmax.mlp.layer0", width, classes)
+    embedding = "transf_decoder._embedding"
+    shapes |= {f"{embedding}.token_embedding.weight": (classes, width)}
+    shapes |= {f"{embedding}.position_embedding.pos_enc": (sizes["max_sequence_length"], width)}
+    shapes |= norm(f"{embedding}.layer_norm", width) | norm("transf_decoder._decoder.final_layer_norm", width)
+    for layer in (f"transf_decoder._decoder.layers.{number}" for number in range(sizes["num_layers"])):
+        for number in (1, 2, 3):
+            shapes |= norm(f"{layer}.layer_norm_{number}", width)
+        for attention in ("first_sub_layer", "second_sub_layer"):
+            for name in ("query_net", "key_net", "value_net", "out_projection"):
+                shapes |= linear(f"{layer}.{attention}.{name}", width, width)
+        shapes |= linear(f"{layer}.third_sub_layer.dense_in", width, inner)
+        shapes |= linear(f"{layer}.third_sub_layer.dense_out", inner, width)
+    return shapes
+
+
+def nemo_weights(small: Yaml, num_labels: int) -> dict[str, torch.Tensor]:
+    """Random weights for the class that `target` names."""
+    target = small["target"].rpartition(".")[2]
+    shapes = conformer_shapes(small["encoder"]) if "d_model" in small["encoder"] else jasper_shapes(small["encoder"])
+    width = small["encoder"].get("d_model") or small["encoder"]["jasper"][-1]["filters"]
+    if "RNNT" in target:
+        shapes |= transducer_shapes(small, num_labels)
+    if "CTC" in target:
+        head = "ctc_decoder" if "RNNT" in target else "decoder"
+        shapes |= linear(f"{head}.decoder_layers.0", width, num_labels + 1, True, 1)
+    if "MultiTask" in target:
+        shapes |= aed_shapes(small, num_labels)
+    shapes["preprocessor.featurizer.fb"] = (1, small["preprocessor"]["features"], 257)
+    generator = torch.Generator().manual_seed(1)
+    weights = {}
+    for name, shape in shapes.items():
+        value = torch.randn(shape, generator=generator) / max(1, shape[-1] if len(shape) > 1 else 1) ** 0.5
+        is_scale = len(shape) == 1 and name.endswith(".weight")
+        weights[name] = torch.ones(shape) if is_scale or name.endswith("running_var") else value
+        if name.endswith("num_batches_tracked"):
+            weights[name] = torch.tensor(1)
+    return weights
+
+
+# --- checkpoints ----------------------------------------------------------------------------------------------------
+
+
+def write(small: Yaml, num_labels: int, folder: Path) -> Path:
+    """An unpacked .nemo file with this config."""
+    folder.mkdir(exist_ok=True)
+    written = dict(small)
+    if "tokenizer" in small:
+        written["tokenizer"] = with_files(small["tokenizer"], "MultiTask" in small["target"], folder)
+    (folder / "model_config.yaml").write_text(yaml.dump(written, Dumper=Dumper, allow_unicode=True, sort_keys=False))
+    torch.save(nemo_weights(small, num_labels), folder / "model_weights.ckpt")
+    return folder
+
+
+def with_files(tokenizer: Yaml, is_canary: bool, folder: Path) -> Yaml:
+    if tokenizer["type"] == "agg":
+        languages = {
+            name: with_files(part | {"controls": is_canary and name == "spl_tokens"}, is_canary, folder)
+            for name, part in tokenizer["langs"].items()
+        }
+        return tokenizer | {"langs": languages}
+    controls = tuple(CONTROLS) if tokenizer.pop("controls", is_canary) else ()
+    file_name = f"{len(controls)}_tokenizer.model"
+    (folder / file_name).write_bytes(sentencepiece_model(controls))
+    return tokenizer | {"model_path": f"nemo:{file_name}"}
+
+
+def num_labels_of(whole: Yaml) -> int:
+    if "tokenizer" not in whole:
+        return len(whole["labels"])
+    languages = whole["tokenizer"].get("langs", ["one"])
+    return PIECES * len(languages) + len(CONTROLS) * ("MultiTask" in whole["target"])
+
+
+def shrunk(whole: Yaml, folder: Path) -> Path:
+    num_labels = num_labels_of(whole)
+    return write(stand_in(whole, num_labels), num_labels, folder)
+
+
+def texts(loaded: Checkpoint) -> list[str]:
+    """What it makes of a clip and of a fifth of it, in one batch."""
+    model = Recognizer.build(loaded, "cpu", "fp32", Options())
+    whole = waveform(AUDIO / "e03_one_second_exact.flac")
+    waves = [whole, whole[: len(whole) // 5]]
+    batch = collate([Utterance(AudioInfo("a", "a", 16000, 1, len(w)), 0, len(w)) for w in waves], waves)
+    return [loaded.tokenizer.sentence(found.token_ids) for found in model.transcribe(batch)]
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_a_stand_in_loads_and_transcribes(name: str, tmp_path: Path) -> None:
+    whole = config(name)
+    loaded = read_checkpoint(shrunk(whole, tmp_path))
+    target = whole["target"].rpartition(".")[2]
+    transducer = ("tdt" if "durations" in whole.get("decoding", {}) else "rnnt",) if "RNNT" in target else ()
+    assert loaded.config.decoders == transducer + ("ctc",) * ("CTC" in target) + ("aed",) * ("MultiTask" in target)
+    assert loaded.config.num_labels == num_labels_of(whole) == len(loaded.tokenizer.pieces)
+    assert len(texts(loaded)) == 2
+
+
+@pytest.mark.parametrize("name", UNSUPPORTED)
+def test_what_is_not_supported_is_refused_with_its_reason(name: str, tmp_path: Path) -> None:
+    whole, reason = UNSUPPORTED[name]
+    with pytest.raises(UnsupportedCheckpoint, match=reason) as refused:
+        read_checkpoint(shrunk(whole, tmp_path))
+    assert "aux_ctc" not in str(refused.value) and "\n" not in str(refused.value)
+
+
+def test_languages_follow_each_other_in_an_aggregate(tmp_path: Path) -> None:
+    loaded = read_checkpoint(shrunk(config("stt_multilingual_fastconformer_hybrid_large_pc"), tmp_path))
+    processor = sentencepiece.SentencePieceProcessor(model_proto=sentencepiece_model())
+    one = tuple(processor.IdToPiece(number) for number in range(PIECES))
+    assert loaded.tokenizer.pieces == one * len(LANGUAGES)
+    said = processor.EncodeAsIds("Say it, dog.")
+    assert loaded.tokenizer.sentence([7 * PIECES + number for number in said]) == "Say it, dog."
+
+
+def test_the_readme_lists_what_is_tested() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    table = readme[readme.index("| published checkpoints that load |") :].split("\n\n")[0]
+    assert set(re.findall(r"`([^`]+)`", table)) == set(CONFIGS)
+    assert all(f"`{name}`" in readme for name in UNSUPPORTED)
+
+
+# --- heads ----------------------------------------------------------------------------------------------------------
+
+
+def test_the_class_decides_the_heads_and_not_a_key(tmp_path: Path) -> None:
+    left_over = config("parakeet-tdt-0.6b-v3")
+    small = stand_in(left_over, PIECES) | {"aux_ctc": {"decoder": "unread"}, "transf_decoder": {"config_dict": {}}}
+    assert read_checkpoint(write(small, PIECES, tmp_path)).config.decoders == ("tdt",)
+
+
+@pytest.mark.parametrize(
+    ("name", "decoders"),
+    [
+        ("parakeet-tdt_ctc-110m", ("tdt", "ctc")),
+        ("parakeet-tdt-0.6b-v3", ("tdt",)),
+        ("parakeet-ctc-0.6b", ("ctc",)),
+        ("canary-1b-flash", ("aed",)),
+    ],
+)
+@pytest.mark.parametrize("target", ["my.models.Finetuned", None, 7])
+def test_the_weights_decide_for_a_class_of_one_s_own(
+    name: str, decoders: tuple[str, ...], target: object, tmp_path: Path
+) -> None:
+    folder = shrunk(config(name), tmp_path)
+    path = folder / "model_config.yaml"
+    path.write_text(yaml.safe_dump(yaml.safe_load(path.read_text()) | {"target": target}, allow_unicode=True))
+    loaded = read_checkpoint(folder)
+    assert loaded.config.decoders == decoders
+    build_model(loaded.config, loaded.weights, folder)
+
+
+@pytest.mark.parametrize(("added", "shown"), [("speaker.weight", "speaker.weight"), (None, "EncDecRNNTBPEModel")])
+def test_a_class_that_has_other_parts_is_refused_by_name(added: str | None, shown: str, tmp_path: Path) -> None:
+    folder = shrunk(config("parakeet-rnnt-0.6b"), tmp_path)
+    weights = torch.load(folder / "model_weights.ckpt", weights_only=True)
+    kept = {name: tensor for name, tensor in weights.items() if name.startswith("encoder.")}
+    torch.save(weights | {added: torch.zeros(1)} if added else kept, folder / "model_weights.ckpt")
+    path = folder / "model_config.yaml"
+    path.write_text(path.read_text().replace("rnnt_bpe_models.EncDecRNNTBPEModel", "mine.Whispering"))
+    with pytest.raises(UnsupportedCheckpoint, match=r"target: '.*mine\.Whispering'.*" + shown):
+        read_checkpoint(folder)
+
+
+def test_a_hybrid_without_its_second_head_is_no_hybrid(tmp_path: Path) -> None:
+    folder = shrunk(config("parakeet-tdt_ctc-110m"), tmp_path)
+    weights = torch.load(folder / "model_weights.ckpt", weights_only=True)
+    torch.save({n: t for n, t in weights.items() if not n.startswith("ctc_decoder")}, folder / "model_weights.ckpt")
+    loaded = read_checkpoint(folder)
+    with pytest.raises(CheckpointError, match=r"missing: ctc\.output\.bias"):
+        build_model(loaded.config, loaded.weights, folder)
+
+
+def test_where_nemo_ignores_a_streaming_key(tmp_path: Path) -> None:
+    """parakeet-unified attends to all frames; chunks and `dcc` are for streaming."""
+    unified = config("parakeet-unified-en-0.6b")
+    plain = json.loads(json.dumps(unified))
+    del plain["encoder"]["conv_context_style"], plain["encoder"]["att_chunk_context_size"]
+    plain["encoder"]["att_context_style"] = "regular"
+    one, other = (read_checkpoint(shrunk(whole, tmp_path / str(i))) for i, whole in enumerate((unified, plain)))
+    assert one.config == other.config
+    odd = config("parakeet-unified-en-0.6b")
+    odd["encoder"]["conv_context_style"] = "other"
+    with pytest.raises(UnsupportedCheckpoint, match=r"encoder\.conv_context_style: 'other'"):
+        read_checkpoint(shrunk(odd, tmp_path / "odd"))
+
+
+# --- published files, if they lie beside the checkout ---------------------------------------------------------------
+
+
+def published_file(name: str) -> Yaml:
+    text = (SHARED / PUBLISHED_FILES[name]).read_text(encoding="utf-8")
+    return json.loads(text) if name == "parakeet-unified-en-0.6b" else yaml.load(text, Loader=Loader)
+
+
+@beside_the_checkout
+@pytest.mark.parametrize("name", PUBLISHED_FILES)
+def test_the_table_has_the_published_keys(name: str) -> None:
+    assert key_paths(config(name)) == key_paths(published_file(name))
+
+
+@beside_the_checkout
+@pytest.mark.parametrize("name", PUBLISHED_FILES)
+def test_a_published_yaml_loads_and_transcribes(name: str, tmp_path: Path) -> None:
+    """With its sizes shrunk, and its long lists of labels as they are."""
+    loaded = read_checkpoint(shrunk(published_file(name), tmp_path))
+    assert loaded.config.decoders[0] == ("rnnt" if "unified" in name else "tdt")
+    assert len(texts(loaded)) == 2
+
+
+@beside_the_checkout
+def test_a_published_streaming_yaml_is_refused_with_its_reason(tmp_path: Path) -> None:
+    path = SHARED / "nemotron-3.5-asr-streaming-0.6b" / "model_config.yaml"
+    whole = yaml.load(path.read_text(encoding="utf-8"), Loader=Loader)
+    with pytest.raises(UnsupportedCheckpoint, match="language prompts"):
+        read_checkpoint(shrunk(whole, tmp_path))

@@ -1,0 +1,178 @@
+"""fastscribe between other programs: pipes, variables, logs, events."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.cli.test_cli import FIRST, MODEL, SENTENCE, command, fastscribe, rows, transcribe
+from tests.conftest import AUDIO
+
+
+@pytest.mark.skipif(shutil.which("jq") is None, reason="needs jq")
+def test_find_into_transcribe_into_jq() -> None:
+    script = """find "$1" -name '01_*.flac' | "$2" -m fastscribe transcribe - -m "$3" -q | jq -r .text"""
+    done = subprocess.run(
+        ["sh", "-c", script, "sh", AUDIO, command()[0], MODEL], capture_output=True, text=True, timeout=100
+    )
+    assert done.stdout == SENTENCE + "\n"
+    assert done.stderr == ""
+
+
+def test_every_option_has_a_variable() -> None:
+    for name in ("transcribe", "merge"):
+        shown = fastscribe(name, "--help").stdout
+        options = set(re.findall(r"--[a-z][a-z-]+", shown)) - {"--help"}
+        assert len(options) > 2
+    variables = {
+        "FASTSCRIBE_MODEL": MODEL,
+        "FASTSCRIBE_FORMAT": "txt,jsonl",
+        "FASTSCRIBE_QUIET": "1",
+        "FASTSCRIBE_MAX_UTTERANCE_S": "30",
+        "FASTSCRIBE_BATCH_SIZE": "x",
+    }
+    wrong = fastscribe("transcribe", FIRST, env={**os.environ, **variables})
+    assert wrong.returncode == 2
+    assert "batch" in wrong.stderr.lower()
+    several = fastscribe("transcribe", FIRST, env={**os.environ, **variables, "FASTSCRIBE_BATCH_SIZE": "2"})
+    assert "--output-dir" in several.stderr  # because of two formats
+    good = {**os.environ, **variables, "FASTSCRIBE_BATCH_SIZE": "2", "FASTSCRIBE_FORMAT": "txt"}
+    done = fastscribe("transcribe", FIRST, env=good)
+    assert (done.stdout, done.stderr, done.returncode) == (SENTENCE + "\n", "", 0)
+
+
+def test_every_option_of_every_command_is_made_with_its_variable() -> None:
+    import typer.main
+
+    from fastscribe.cli import app
+
+    group = typer.main.get_command(app)
+    for name in ("transcribe", "merge", "evaluate"):
+        for parameter in group.commands[name].params:  # type: ignore[attr-defined]
+            if parameter.param_type_name == "option" and parameter.name != "help":
+                long = next(flag for flag in parameter.opts if flag.startswith("--"))
+                assert parameter.envvar == "FASTSCRIBE_" + long[2:].replace("-", "_").upper(), long
+
+
+def test_events_and_a_log_for_programs_that_watch(tmp_path: Path) -> None:
+    (tmp_path / "broken.wav").write_text("not audio")
+    log, events = tmp_path / "run.log", tmp_path / "events"
+    given = ("--log-file", log, "--events", events, "-f", "txt")
+    done = fastscribe("transcribe", FIRST, tmp_path / "broken.wav", "-m", MODEL, *given)
+    assert done.returncode == 1
+    assert done.stdout == SENTENCE + "\n"
+    told = [json.loads(line) for line in events.read_text().splitlines()]
+    assert [event["event"] for event in told if event["event"] != "progress"] == ["started", "failed", "finished"]
+    assert told[0]["dtype"] == "fp32"
+    assert told[-1]["report"]["failed"] == 1
+    assert next(event for event in told if event["event"] == "failed")["stage"] == "probe"
+    lines = log.read_text().splitlines()
+    assert all(re.match(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d", line) for line in lines if "broken.wav" in line)
+    assert "broken.wav" in log.read_text()
+    assert "RTFx" in log.read_text()
+    assert "RTFx" in done.stderr
+    fastscribe("transcribe", "nowhere.wav", "-m", "nowhere.nemo", "--log-file", log)
+    assert "nowhere.nemo" in log.read_text()  # appended, errors too
+
+
+@pytest.mark.parametrize("option", ["--log-file", "--events"])
+def test_a_place_that_cannot_be_written_is_wrong_usage(option: str, tmp_path: Path) -> None:
+    done = transcribe(FIRST, option, tmp_path / "no" / "such" / "folder")
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    assert option in done.stderr
+
+
+def test_a_dry_run_says_what_would_be_done_and_does_nothing(tmp_path: Path) -> None:
+    folder, out = tmp_path / "in", tmp_path / "out"
+    folder.mkdir()
+    for clip in sorted(AUDIO.glob("0*.flac"))[:4]:
+        shutil.copy(clip, folder / clip.name)
+    (folder / "broken.wav").write_text("not audio")
+    given = ("transcribe", folder, "-m", MODEL, "-o", out, "--price-per-hour", 2)
+    done = fastscribe(*given, "--dry-run")
+    assert done.returncode == 1
+    assert not out.exists()
+    plan = json.loads(done.stdout)
+    assert plan | {"files": 4, "failed": 1, "skipped": 0} == plan
+    assert plan["batches"] >= 1
+    assert 10 < plan["audio_s"] < 40
+    assert plan["estimated_s"] > 0
+    assert plan["estimated_usd"] == pytest.approx(2 * plan["estimated_s"] / 3600, abs=1e-4)
+    assert "broken.wav" in done.stderr
+    assert fastscribe(*given, "-q").returncode == 1
+    before = {path.name: path.read_bytes() for path in out.iterdir()}
+    plan = json.loads(fastscribe(*given, "--dry-run", "-q").stdout)
+    assert plan | {"files": 0, "failed": 0, "skipped": 5, "batches": 0, "estimated_s": 0.0} == plan
+    assert {path.name: path.read_bytes() for path in out.iterdir()} == before
+    assert rows(before["transcripts.jsonl"].decode())
+
+
+BUFFERED = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+
+
+def test_a_stderr_that_goes_away_ends_nothing(tmp_path: Path) -> None:
+    """As when the tee of a long night dies."""
+    for number in range(3):
+        (tmp_path / f"broken{number}.wav").write_text("not audio")
+    reader, writer = os.pipe()
+    os.close(reader)
+    arguments = command("transcribe", tmp_path, FIRST, "-m", MODEL, "-o", tmp_path / "out")
+    done = subprocess.run(arguments, stderr=writer, timeout=100, env=BUFFERED)
+    os.close(writer)
+    assert done.returncode == 1
+    assert json.loads((tmp_path / "out" / "report.json").read_text())["files"] == 4
+
+
+def test_last_words_to_nobody_change_no_exit_code(tmp_path: Path) -> None:
+    """Said when the run itself is over, so that they are still in Python's buffer when it ends."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run(
+        command("transcribe", tmp_path / "none.wav", "-m", tmp_path), stderr=writer, timeout=100, env=BUFFERED
+    )
+    os.close(writer)
+    assert done.returncode == 2
+
+
+def test_a_log_that_cannot_be_written_says_so_once(tmp_path: Path) -> None:
+    if not Path("/dev/full").exists():
+        pytest.skip("needs /dev/full")
+    (tmp_path / "broken.wav").write_text("not audio")
+    done = transcribe(tmp_path, "--log-file", "/dev/full")
+    assert done.returncode == 1
+    assert done.stderr.count("\n") == 2
+    assert done.stderr.count("--log-file /dev/full") == 1
+
+
+def test_held_rows_and_a_reader_that_leaves() -> None:
+    script = '"$0" "$@" | head -c 10; exit "${PIPESTATUS[0]}"'
+    arguments = command("transcribe", AUDIO, "-m", MODEL, "-q", "--ordered")
+    done = subprocess.run(["bash", "-c", script, *arguments], capture_output=True, timeout=100)
+    assert (done.returncode, done.stderr) == (141, b"")
+
+
+def test_a_price_must_be_a_price() -> None:
+    assert transcribe(FIRST, "--price-per-hour", "inf").returncode == 2
+
+
+@pytest.mark.parametrize(("sent", "codes"), [(signal.SIGINT, {130}), (signal.SIGTERM, {143})])
+def test_impatience_ends_it_at_once(sent: signal.Signals, codes: set[int], tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        command("transcribe", "-", "-m", MODEL, "-o", tmp_path / "out"),
+        stdin=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    while not (tmp_path / "out" / "journal.jsonl").exists():
+        assert process.poll() is None
+    process.send_signal(sent)
+    process.send_signal(sent)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode in codes
+    assert b"Traceback" not in errors

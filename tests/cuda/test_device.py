@@ -1,0 +1,98 @@
+"""Lanes, marks, pinned memory and stage times on a CPU, and in the tests marked `cuda` on a GPU."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+from fastscribe.cuda.device import (
+    Lane,
+    StageTimes,
+    host_array,
+    is_out_of_memory,
+    lane,
+    launching,
+    recover,
+    to_device,
+    to_host,
+)
+from fastscribe.pipeline.stats import Stopwatch
+
+CPU = torch.device("cpu")
+
+
+def test_a_cpu_has_done_its_work_when_a_call_returns() -> None:
+    one, other = Lane(CPU), Lane(CPU, high_priority=True)
+    with one.work():
+        mark = one.mark()
+    other.wait_for(mark)
+    mark.wait()
+    assert recover(CPU) is None
+    assert lane(CPU, "model") is lane(CPU, "model")
+
+
+def test_stage_times_add_up() -> None:
+    times, stopwatch = StageTimes(CPU), Stopwatch()
+    for _ in range(2):
+        with times.time("encode"):
+            pass
+    stopwatch.add("encode", 1.0)
+    times.add_to(stopwatch)
+    assert stopwatch.seconds["encode"] > 1.0
+
+
+@pytest.mark.parametrize("dtype", [np.int16, np.float32, np.int64])
+def test_there_and_back(dtype) -> None:
+    array = host_array((2, 3), np.dtype(dtype), CPU)
+    assert array.shape == (2, 3) and array.dtype == dtype
+    array[:] = 7
+    assert to_host(to_device(array, CPU)).tolist() == [[7, 7, 7]] * 2
+
+
+def test_running_out_of_memory_is_told_from_everything_else() -> None:
+    with pytest.raises(RuntimeError) as caught:
+        torch.empty(1 << 58)
+    assert is_out_of_memory(caught.value)
+    assert is_out_of_memory(torch.OutOfMemoryError("CUDA out of memory"))
+    assert is_out_of_memory(MemoryError())
+    assert not is_out_of_memory(RuntimeError("shapes do not match"))
+    assert is_out_of_memory(torch.AcceleratorError("CUDA error: out of memory"))
+    assert is_out_of_memory(RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling cublasCreate"))
+    assert not is_out_of_memory(torch.AcceleratorError("CUDA error: an illegal memory access was encountered"))
+
+
+def test_the_interpreter_is_left_as_it_was() -> None:
+    before = sys.getswitchinterval()
+    with launching(CPU):
+        assert sys.getswitchinterval() == before
+    with contextlib.suppress(ValueError), launching(torch.device("cuda")):
+        assert sys.getswitchinterval() < before
+        raise ValueError
+    assert sys.getswitchinterval() == before
+
+
+@pytest.mark.cuda
+def test_marks_and_copies_on_a_gpu() -> None:
+    device = torch.device("cuda", 0)
+    copies, work = Lane(device), Lane(device, high_priority=True)
+    array = host_array((1 << 20,), np.dtype(np.int16), device)
+    assert torch.from_numpy(array).is_pinned()
+    array[:] = 3
+    times, stopwatch = StageTimes(device), Stopwatch()
+    with copies.work(), times.time("copy"):
+        sent = to_device(array, device)
+    work.wait_for(copies.mark())
+    with work.work(), times.time("work"):
+        back = to_host(sent.float() * 2)
+    work.mark().wait()
+    assert (back == 6).all()
+    times.add_to(stopwatch)
+    assert stopwatch.seconds["copy"] > 0 and stopwatch.seconds["work"] > 0
+    with pytest.raises(torch.OutOfMemoryError) as caught:
+        torch.empty(1 << 50, device=device)
+    assert is_out_of_memory(caught.value)
+    assert recover(device) is None

@@ -1,0 +1,178 @@
+"""Copies from the host to a GPU: small ones go first and are pinned, and no stage waits for the device.
+
+No GPU takes part. A pretended CUDA device (pretended_cuda.py) records what is copied to it and how; and tensors on torch's
+meta device, which have no values, fail where a stage would read one back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from fastscribe.audio import resample
+from fastscribe.cuda.device import host_array, small_to_device, to_device
+from fastscribe.cuda.fused_layers import fuse_
+from fastscribe.decode import aed, checked, label_looping
+from fastscribe.decode.ctc import CtcDecoder
+from fastscribe.decode.label_looping import Network
+from fastscribe.model import operations
+from fastscribe.model.ctc import CtcHead
+from fastscribe.model.features import LogMel
+from fastscribe.pipeline.recognizer import Recognizer
+from fastscribe.types import Batch, Features, Frames, NativeRows
+from tests.decode.test_aed import CONFIG, PROMPT, WIDTH, optimised, tiny_decoder
+from tests.decode.test_label_looping import tiny_transducer
+from tests.fakes.cuda import Copy, record_copies
+from tests.model.test_features import CONFIG as FEATURES
+from tests.model.test_model import random_encoder, small_config
+
+GPU, META = torch.device("cuda", 0), torch.device("meta")
+SAMPLES, NATIVE_SAMPLES = 32_000, 5_000
+
+
+class Uploader(Recognizer):
+    """A recognizer that has a device and no model."""
+
+    sample_rate = 16_000  # type: ignore[assignment]
+
+    def __init__(self, device: torch.device) -> None:
+        object.__setattr__(self, "device", device)
+
+
+def batch_for(device: torch.device) -> Batch:
+    """Three rows of 16 kHz, of which the last is to be resampled from 8 kHz, in the memory that the loader uses."""
+    samples_BS = host_array((3, SAMPLES), np.dtype(np.int16), device)
+    native_RSC = host_array((1, NATIVE_SAMPLES, 1), np.dtype(np.int16), device)
+    samples_BS[:], native_RSC[:] = 0, 0
+    return Batch((), samples_BS, np.array([SAMPLES, 9_000, 8_000]), (NativeRows(8_000, (2,), 500, native_RSC),))
+
+
+def test_lengths_go_first_and_all_copies_are_pinned(monkeypatch: pytest.MonkeyPatch) -> None:
+    copies = record_copies(monkeypatch)
+    batch = batch_for(GPU)
+    for call in (small_to_device, to_device):  # the samples say that they lie on a CPU, as they do
+        monkeypatch.setattr(resample, call.__name__, lambda values, device, call=call: call(values, GPU))
+    samples_BS, lengths_B = Uploader(GPU).upload(batch)
+    assert (samples_BS.shape, lengths_B.tolist()) == ((3, SAMPLES), batch.lengths_B.tolist())
+    shapes = [(3,), (3, SAMPLES), (2, 1), (1, NATIVE_SAMPLES, 1)]
+    assert copies == [Copy(shape, is_pinned=True, non_blocking=True) for shape in shapes]
+
+
+def test_where_too_little_memory_can_be_pinned_copies_are_as_right(monkeypatch: pytest.MonkeyPatch) -> None:
+    copies = record_copies(monkeypatch, too_little_to_pin=True)
+    assert small_to_device(np.array([3, 4]), GPU).tolist() == [3, 4]
+    assert copies == [Copy((2,), is_pinned=False, non_blocking=True)]
+
+
+def test_other_errors_of_pinning_are_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(tensor: torch.Tensor) -> torch.Tensor:
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    record_copies(monkeypatch)
+    monkeypatch.setattr(torch.Tensor, "pin_memory", fail)
+    with pytest.raises(RuntimeError, match="illegal memory access"):
+        small_to_device(np.array([3, 4]), GPU)
+
+
+class CopyCheck(TorchDispatchMode):
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        kwargs = kwargs or {}
+        result = func(*args, **kwargs)
+        is_copy = func._schema.name in ("aten::to", "aten::_to_copy")
+        if is_copy and args[0].device.type == "cpu" and result.device.type != "cpu":
+            assert kwargs.get("non_blocking"), "a copy from ordinary memory"
+        return result
+
+
+@contextmanager
+def no_waiting() -> Iterator[None]:
+    """Inside, copies to the meta device must be asked for as small_to_device and to_device ask for them."""
+    tensor = torch.tensor
+
+    def checked_tensor(*arguments: Any, **options: Any) -> torch.Tensor:
+        assert torch.device(options.get("device") or "cpu").type == "cpu", "a copy from ordinary memory"
+        return tensor(*arguments, **options)
+
+    with pytest.MonkeyPatch.context() as patch, CopyCheck(), torch.inference_mode():
+        patch.setattr(torch, "tensor", checked_tensor)
+        yield
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda: torch.ones(2).to(META),
+        lambda: torch.tensor([1], device=META),
+        lambda: bool(torch.zeros(1, device=META)),
+        lambda: torch.zeros(1, device=META).tolist(),
+        lambda: torch.zeros(1, device=META).cpu(),
+        lambda: torch.zeros(3, device=META).nonzero(),
+    ],
+)
+def test_the_check_sees_what_makes_the_host_wait(wrong: Any) -> None:
+    with pytest.raises((AssertionError, RuntimeError, NotImplementedError)), no_waiting():
+        wrong()
+
+
+def on_meta(rows: int, *shape: int) -> tuple[torch.Tensor, torch.Tensor]:
+    return torch.empty(rows, *shape, device=META), torch.empty(rows, dtype=torch.long, device=META)
+
+
+def test_upload_and_features_wait_for_nothing() -> None:
+    resample._filters(8_000, 16_000, META)  # these are copied once for each rate
+    log_mel = LogMel(FEATURES).to(META)
+    with no_waiting():
+        features = log_mel(*Uploader(META).upload(batch_for(META)))
+    assert features.mel_BMT.device == META
+
+
+@pytest.mark.parametrize("is_fused", [False, True])
+def test_the_encoder_waits_for_nothing(is_fused: bool) -> None:
+    encoder = random_encoder(small_config())
+    encoder.optimise_()
+    if is_fused:
+        fuse_(encoder, operations.TORCH)
+    encoder.to(META)
+    features = Features(*on_meta(3, 20, 80))
+    with no_waiting():
+        frames = checked.checked_frames(encoder(features), features)
+    assert frames.frames_BTD.shape == (3, 20, 32)
+
+
+def test_ctc_waits_for_nothing() -> None:
+    decoder = CtcDecoder(CtcHead(7, 11).to(META), 10)
+    with no_waiting():
+        packed = decoder.submit(Frames(*on_meta(3, 20, 7)))
+    assert packed.shape == (3 + 2 * 3 * 20,)
+
+
+@pytest.mark.parametrize("durations", [(), (0, 1, 2)])
+def test_steps_of_a_transducer_wait_for_nothing(durations: tuple[int, ...]) -> None:
+    """With what goes before and after them: as CUDA graphs run them."""
+    network = Network.prepare(tiny_transducer(0, durations, 10, 0.0).to(META))
+    frames = Frames(*on_meta(3, 20, 7))
+    with no_waiting():
+        slots = label_looping.Slots.allocate(network, label_looping.slots_needed(frames))
+        state = label_looping.State.allocate(network, 4, slots)
+        label_looping.begin_(network, state, frames)
+        label_looping.step(network, state)
+        packed = label_looping.pack(state, 3, 21)
+    assert packed.shape == (2 * 3 + (4 if durations else 3) * 3 * 21,)
+
+
+def test_steps_of_an_attention_decoder_wait_for_nothing() -> None:
+    model = optimised(tiny_decoder(CONFIG, 0)).to(META)
+    frames = Frames(*on_meta(3, 20, WIDTH))
+    num_places = aed.places_needed(model, PROMPT, 20)
+    with no_waiting():
+        state = aed.State.allocate(model, PROMPT, model.new_memory(3, 20, num_places), num_places)
+        aed.begin_(model, PROMPT, state, frames)
+        aed.step(model, PROMPT, state, num_places)
+        packed = aed.pack(state, frames, len(PROMPT.ids))
+    assert len(packed) > 3

@@ -1,0 +1,182 @@
+"""The bookkeeping of captured shapes.
+
+No GPU takes part, except in the tests marked `cuda`: a pretended CUDA device (pretended_cuda.py) records graphs and replays
+them on the CPU.
+"""
+
+from __future__ import annotations
+
+import gc
+
+import pytest
+import torch
+
+from fastscribe.config import Options
+from fastscribe.cuda import encoder_graphs
+from fastscribe.cuda.encoder_graphs import EncoderGraphs
+from fastscribe.cuda.graph_capture import GraphsUnavailable
+from fastscribe.pipeline.recognizer import Recognizer
+from fastscribe.types import Features
+from tests.conftest import CONVOLUTIONAL_NAMES, MODELS, checkpoint, recognizer
+from tests.fakes.cuda import Pretence
+
+DEVICE = torch.device("cuda", 0)
+
+
+@pytest.fixture
+def pretence(monkeypatch: pytest.MonkeyPatch) -> Pretence:
+    return Pretence().install(monkeypatch)
+
+
+def never(reason: GraphsUnavailable) -> None:
+    raise AssertionError(reason)
+
+
+def features(encoder, lengths: list[int], seed: int = 0) -> Features:
+    generator = torch.Generator().manual_seed(seed)
+    lengths_B = torch.tensor(lengths)
+    mel_BMT = torch.randn(len(lengths), encoder.config.num_mels, max(lengths), generator=generator)
+    mel_BMT.masked_fill_(torch.arange(max(lengths)) >= lengths_B[:, None, None], 0.0)
+    return Features(mel_BMT, lengths_B)
+
+
+@pytest.fixture
+def encoder():
+    return recognizer(MODELS / "rnnt").model.encoder
+
+
+@pytest.mark.parametrize("name", CONVOLUTIONAL_NAMES)
+@torch.inference_mode()
+def test_replays_of_convolutional_encoders_equal_them(name: str, pretence: Pretence) -> None:
+    encoder = recognizer(MODELS / name).model.encoder
+    graphs = EncoderGraphs(encoder, DEVICE, never)
+    for seed, lengths in enumerate([[100, 61], [97, 42], [104], [103, 1], [102]]):
+        given = features(encoder, lengths, seed)
+        expected, found = encoder(given), graphs(given)
+        assert found.frames_BTD.shape == expected.frames_BTD.shape
+        assert found.lengths_B.tolist() == expected.lengths_B.tolist()
+        for row, length in enumerate(expected.lengths_B.tolist()):
+            torch.testing.assert_close(
+                found.frames_BTD[row, :length], expected.frames_BTD[row, :length], atol=2e-5, rtol=2e-4
+            )
+    assert pretence.captured
+
+
+@torch.inference_mode()
+def test_replays_equal_the_encoder_whatever_ran_before(encoder, pretence: Pretence) -> None:
+    graphs = EncoderGraphs(encoder, DEVICE, never)
+    batches = [[200, 130, 1], [210, 9], [190, 190, 64], [64], [203, 202, 201, 5], [61]]
+    for seed, lengths in enumerate(batches * 2):
+        given = features(encoder, lengths, seed)
+        expected, found = encoder(given), graphs(given)
+        assert found.lengths_B.tolist() == expected.lengths_B.tolist()
+        for row, length in enumerate(expected.lengths_B.tolist()):
+            torch.testing.assert_close(
+                found.frames_BTD[row, :length], expected.frames_BTD[row, :length], atol=2e-5, rtol=2e-4
+            )
+    assert (len(pretence.captured), pretence.asked) == (4, 8)
+
+
+@torch.inference_mode()
+def test_results_are_not_overwritten_by_the_next_batch(encoder, pretence: Pretence) -> None:
+    graphs = EncoderGraphs(encoder, DEVICE, never)
+    graphs(features(encoder, [100]))
+    first = graphs(features(encoder, [100], seed=1))
+    kept = first.frames_BTD.clone()
+    graphs(features(encoder, [100], seed=2))
+    assert torch.equal(first.frames_BTD, kept)
+
+
+@torch.inference_mode()
+def test_large_batches_are_left_alone_and_at_the_limit_all_go(encoder, pretence: Pretence, monkeypatch) -> None:
+    monkeypatch.setattr(encoder_graphs, "_KEPT", 2)
+    monkeypatch.setattr(encoder_graphs, "_MOST_FRAMES", 64)
+    graphs = EncoderGraphs(encoder, DEVICE, never)
+    for _ in range(3):
+        graphs(features(encoder, [520, 520]))
+    assert not pretence.captured
+    for num_captured, length in enumerate((64, 128, 192, 64, 128), start=1):
+        for _ in range(2):
+            graphs(features(encoder, [length]))
+        assert len(pretence.captured) == num_captured
+    assert len(pretence.live) == 1
+
+
+@torch.inference_mode()
+def test_a_capture_that_fails_is_said_once_and_changes_nothing_else(encoder, pretence: Pretence) -> None:
+    reasons: list[str] = []
+    graphs = EncoderGraphs(encoder, DEVICE, lambda reason: reasons.append(str(reason)))
+    for _ in range(3):
+        graphs(features(encoder, [200]))  # still running when the next is captured
+    pretence.failures["instantiate"] = [RuntimeError("no")]
+    given = features(encoder, [100, 30])
+    expected = encoder(given).frames_BTD
+    for _ in range(4):
+        assert torch.equal(graphs(given).frames_BTD, expected)
+    assert reasons == ["capture failed: no"]
+    assert not pretence.live
+
+
+@torch.inference_mode()
+def test_short_memory_is_the_batchs_affair(encoder, pretence: Pretence) -> None:
+    graphs = EncoderGraphs(encoder, DEVICE, never)
+    given = features(encoder, [100, 30])
+    graphs(given)
+    pretence.failures["capture_begin"] = [torch.OutOfMemoryError("CUDA out of memory")] * 2
+    with pytest.raises(torch.OutOfMemoryError):
+        graphs(given)
+    graphs(given)
+    assert pretence.asked == 1
+
+
+def test_graphs_go_with_the_object(encoder, pretence: Pretence) -> None:
+    graphs = EncoderGraphs(encoder, DEVICE, never)
+    with torch.inference_mode():
+        for _ in range(2):
+            graphs(features(encoder, [64]))
+    assert len(pretence.live) == 1
+    del graphs
+    assert not pretence.live
+
+
+@pytest.mark.cuda
+@torch.inference_mode()
+def test_device_replays_equal_the_encoder_over_generations(monkeypatch) -> None:
+    monkeypatch.setattr(encoder_graphs, "_KEPT", 3)
+    built = Recognizer.build(checkpoint(MODELS / "rnnt"), "cuda", "fp32", Options(cuda_graphs="full"), print)
+    encoder = built.model.encoder
+    for seed, length in enumerate((64, 128, 192, 64, 256, 320, 64, 128) * 2):
+        given = features(encoder, [length, length // 2], seed)
+        given = Features(given.mel_BMT.cuda(), given.lengths_B.cuda())
+        expected = encoder(given)
+        for _ in range(2):
+            found = built.encoder(given)
+            for row, num_frames in enumerate(expected.lengths_B.tolist()):
+                torch.testing.assert_close(
+                    found.frames_BTD[row, :num_frames], expected.frames_BTD[row, :num_frames], atol=1e-3, rtol=1e-2
+                )
+            torch.cuda.empty_cache()
+
+
+@pytest.mark.cuda
+@pytest.mark.whole_device
+@torch.inference_mode()
+def test_device_loading_and_unloading_leaks_nothing() -> None:
+    def cycle() -> None:
+        built = Recognizer.build(checkpoint(MODELS / "rnnt"), "cuda", "bf16", Options(cuda_graphs="full"), print)
+        given = features(built.model.encoder, [64, 32])
+        given = Features(given.mel_BMT.cuda(), given.lengths_B.cuda())
+        for _ in range(2):
+            built.decoder.submit(built.encode(given))
+        torch.cuda.synchronize()
+
+    for _ in range(40):  # more than torch has streams, so that what is kept for a stream is there
+        cycle()
+    gc.collect()
+    torch.cuda.empty_cache()
+    free = torch.cuda.mem_get_info()[0]
+    for _ in range(64):
+        cycle()
+    gc.collect()
+    torch.cuda.empty_cache()
+    assert free - torch.cuda.mem_get_info()[0] < 64 << 20

@@ -1,0 +1,156 @@
+"""The GPU form of the encoder equals the plain one, whatever the checkpoint's variant, and asks the device for nothing."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from fastscribe.config import LocalAttention
+from fastscribe.cuda import fused_layers
+from fastscribe.cuda.fused_layers import add_product_, fuse_
+from fastscribe.model import encoder as encoder_module
+from fastscribe.model.encoder import Encoder
+from fastscribe.model.operations import TORCH
+from fastscribe.types import Features
+from tests.model.test_model import random_encoder, small_config
+
+VARIANTS = (
+    {},
+    {"use_bias": False, "conv_kernel": 9},
+    {"conv_norm": "layer_norm", "xscaling": False},
+    {"conv_norm": "layer_norm", "use_bias": False, "conv_kernel": 31},
+    {"num_layers": 1, "num_heads": 2},
+    {"attention": LocalAttention(4, 4)},
+    {"attention": LocalAttention(3, 8), "use_bias": False},
+    {"subsampling": "striding", "subsampling_factor": 4},
+)
+
+
+def pair(dtype: torch.dtype = torch.float32, **changes) -> tuple[Encoder, Encoder]:
+    """The plain inference form and the fused one, with the same random weights."""
+    plain = random_encoder(small_config(**changes))
+    for norm in (module for module in plain.modules() if isinstance(module, nn.LayerNorm)):
+        norm.weight.uniform_(0.5, 1.5)
+        norm.bias.normal_(std=0.3)
+    plain.optimise_()
+    plain.to(dtype)
+    gpu_form = copy.deepcopy(plain)
+    fuse_(gpu_form, TORCH)
+    return plain, gpu_form
+
+
+def ragged(num_mels: int = 20) -> Features:
+    torch.manual_seed(1)
+    return Features(torch.randn(5, num_mels, 90), torch.tensor([90, 41, 7, 1, 0]))
+
+
+def difference(plain: Encoder, gpu_form: Encoder, features: Features) -> float:
+    reference, ours = plain(features), gpu_form(features)
+    assert torch.equal(reference.lengths_B, ours.lengths_B)
+    assert ours.frames_BTD.isfinite().all()
+    real_BT = torch.arange(ours.frames_BTD.shape[1]) < ours.lengths_B[:, None]
+    return float((ours.frames_BTD - reference.frames_BTD)[real_BT].float().abs().max())
+
+
+@pytest.mark.parametrize("changes", VARIANTS, ids=str)
+def test_fused_layers_are_the_layers(changes: dict) -> None:
+    assert difference(*pair(**changes), ragged()) < 2e-5
+
+
+@pytest.mark.parametrize("changes", VARIANTS, ids=str)
+def test_in_bf16_they_are_no_further_from_float32(changes: dict) -> None:
+    exact, _ = pair(**changes)
+    plain, gpu_form = pair(torch.bfloat16, **changes)
+    assert difference(exact, gpu_form, ragged()) < 1.5 * difference(exact, plain, ragged()) + 0.02
+
+
+def test_positions_beyond_the_kept_table_are_projected_on_demand(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain, kept = pair()
+    monkeypatch.setattr(fused_layers, "_KEPT_FRAMES", 10)
+    _, on_demand = pair()
+    assert difference(plain, on_demand, ragged()) < 2e-5
+    assert difference(kept, on_demand, ragged()) < 1e-6
+
+
+@pytest.mark.parametrize("local", [LocalAttention(128, 128), LocalAttention(130, 20), LocalAttention(3000, 10)])
+def test_recordings_longer_than_the_kept_table(local: LocalAttention) -> None:
+    """A window within the table needs no other; a wider one has its positions projected on demand."""
+    plain, gpu_form = pair(attention=local)
+    lengths_B = torch.tensor([4400, 1300])  # 1100 frames
+    assert difference(plain, gpu_form, Features(torch.randn(2, 20, 4400), lengths_B)) < 2e-5
+    kept_rows = gpu_form.layers.layers[0].self_attn.positions_HRK.shape[1]
+    assert kept_rows == (2048 if local.left == 3000 else 512 if local.left == 128 else 640)
+
+
+def test_a_batch_leaves_the_kept_positions_where_they_are() -> None:
+    _, gpu_form = pair()
+    before = [buffer.data_ptr() for buffer in gpu_form.buffers()]
+    gpu_form(ragged())
+    gpu_form(Features(torch.randn(1, 20, 4400), torch.tensor([4400])))
+    assert [buffer.data_ptr() for buffer in gpu_form.buffers()] == before
+
+
+@pytest.mark.parametrize("changes", VARIANTS, ids=str)
+def test_the_host_never_asks_for_a_value(changes: dict) -> None:
+    """Tensors on the meta device have shapes and no values: whatever runs on them can be queued without waiting."""
+    _, gpu_form = pair(torch.bfloat16, **changes)
+    gpu_form.to("meta")
+    frames = gpu_form(Features(torch.empty(3, 20, 90, device="meta"), torch.empty(3, dtype=torch.int64, device="meta")))
+    assert frames.frames_BTD.shape == (3, 23, 32)
+
+
+class Doubled(nn.Module):
+    """Stands for any layer that is not a plain matrix."""
+
+    def __init__(self, linear: nn.Linear) -> None:
+        super().__init__()
+        self.linear = linear
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return 2 * self.linear(x)
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_a_product_is_added_or_left_to_the_next_norm(bias: bool) -> None:
+    linear = nn.Linear(6, 4, bias=bias).requires_grad_(False)
+    hidden_BTE, x_BTD = torch.randn(2, 3, 6), torch.randn(2, 3, 4)
+    for layer in (linear, Doubled(linear)):
+        expected = x_BTD + layer(hidden_BTE)
+        ours = x_BTD.clone()
+        left_BTD = add_product_(ours, hidden_BTE, layer)
+        assert (left_BTD is None) == (layer is linear and not bias)
+        torch.testing.assert_close(ours if left_BTD is None else ours + left_BTD, expected)
+
+
+@pytest.mark.parametrize("changes", VARIANTS, ids=str)
+def test_products_of_other_layers_are_added_by_the_norms(changes: dict) -> None:
+    """As fp8's are: each of the four branches of a layer leaves its last product to the norm behind it."""
+    plain, gpu_form = pair(**changes)
+    for owner in list(gpu_form.layers.modules()):
+        for name in ("linear2", "linear_out", "pointwise2"):
+            if isinstance(linear := getattr(owner, name, None), nn.Linear):
+                setattr(owner, name, Doubled(linear))
+                linear.weight.mul_(0.5)
+    assert difference(plain, gpu_form, ragged()) < 2e-5
+
+
+@pytest.mark.parametrize("subsampling", ["dw_striding", "striding"])
+@pytest.mark.parametrize("channels_last", [False, True])
+@pytest.mark.parametrize("limit", [1, 3000, 20000])
+def test_subsampling_in_pieces_is_subsampling(
+    monkeypatch: pytest.MonkeyPatch, subsampling: str, channels_last: bool, limit: int
+) -> None:
+    """In pieces of rows, and of frames where one row is still too much: the same frames to the last bit or two."""
+    torch.manual_seed(0)
+    layer = random_encoder(small_config(subsampling=subsampling, subsampling_factor=8)).subsampling
+    if channels_last:
+        layer.optimise_()
+    mel_BTM, lengths_B = torch.randn(5, 203, 20), torch.tensor([203, 0, 1, 96, 202])
+    whole_BTD, whole_lengths_B = layer(mel_BTM, lengths_B)
+    monkeypatch.setattr(encoder_module, "_MOST_CONV_ELEMENTS", limit)
+    pieces_BTD, pieces_lengths_B = layer(mel_BTM, lengths_B)
+    assert torch.equal(pieces_lengths_B, whole_lengths_B)
+    torch.testing.assert_close(pieces_BTD, whole_BTD, atol=1e-6, rtol=1e-6)

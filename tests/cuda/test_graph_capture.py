@@ -1,0 +1,283 @@
+"""Generations of graphs: what is captured together goes together, and failures leave nothing behind.
+
+No GPU takes part: a pretended CUDA device (pretended_cuda.py) records graphs and replays them on the CPU.
+"""
+
+from __future__ import annotations
+
+import gc
+import threading
+import weakref
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from fastscribe.cuda import graph_capture
+from fastscribe.cuda.graph_capture import Generation, GraphCache, GraphsUnavailable, StreamOrder
+from tests.fakes.cuda import STREAMS, Pretence
+
+DEVICE = torch.device("cuda", 0)
+
+
+@pytest.fixture
+def pretence(monkeypatch: pytest.MonkeyPatch) -> Pretence:
+    return Pretence().install(monkeypatch)
+
+
+class Adder:
+    """Adds one to a number by a graph."""
+
+    def __init__(self, generation: Generation) -> None:
+        self.number = torch.zeros(())
+        self.graph = generation.capture(self.add)
+        self.number.zero_()
+
+    def add(self) -> None:
+        self.number.add_(1)
+
+    def run(self) -> float:
+        self.graph.replay()
+        return float(self.number)
+
+
+def cache(limit: int, order: StreamOrder | None = None) -> GraphCache[int, Adder]:
+    order = order or StreamOrder()
+    return GraphCache(lambda: Generation(DEVICE, order.synchronize), limit)
+
+
+def test_siblings_live_and_die_together(pretence: Pretence) -> None:
+    adders = cache(2)
+    first, second = adders.get(1, Adder), adders.get(2, Adder)
+    assert adders.get(1, Adder) is first and len(pretence.captured) == 2
+    assert [first.run(), second.run(), first.run()] == [1, 1, 2]
+    assert set(pretence.pools.values()) == {2}
+    pretence.done = pretence.asked
+    assert adders.get(3, Adder).run() == 1
+    assert 1 not in adders and 2 not in adders and len(pretence.live) == 1
+    assert adders.get(1, Adder).run() == 1
+    assert pretence.streams_made == 1  # the second generation has the first one's
+    pretence.done = pretence.asked
+    adders.drop()
+    adders.drop()
+    assert not pretence.live and not +pretence.pools
+
+
+def test_dropping_waits_for_the_last_use(pretence: Pretence) -> None:
+    order = StreamOrder()
+    adders = cache(2, order)
+    adders.get(1, Adder).run()
+    order.mark()
+    del adders
+    gc.collect()
+    assert pretence.done == pretence.asked == 1 and not pretence.live
+
+
+def test_what_was_made_of_graphs_goes_before_them(pretence: Pretence) -> None:
+    generation = Generation(DEVICE, lambda: None)
+    generation.capture(lambda: torch.zeros(3).add_(1), instantiate=False)
+    live: list[int] = []
+    generation.before_drop(lambda: live.append(len(pretence.live)))
+    assert not pretence.captured[0].is_instantiated
+    generation.drop()
+    generation.drop()
+    assert live == [1]
+
+
+def test_no_two_generations_share_a_stream(pretence: Pretence) -> None:
+    """Though torch hands out the same streams again and again."""
+    generations = [Generation(DEVICE, lambda: None) for _ in range(3)]
+    for _ in range(STREAMS - 2):
+        torch.cuda.Stream(DEVICE)
+    generations += [Generation(DEVICE, lambda: None) for _ in range(STREAMS - 3)]
+    assert len({generation._stream for generation in generations}) == STREAMS
+    with pytest.raises(GraphsUnavailable, match="all 32 streams"):
+        Generation(DEVICE, lambda: None)
+    Generation(DEVICE, lambda: None, priority=-1)
+    generations.pop().drop()
+    Generation(DEVICE, lambda: None)
+
+
+FAILURES = {
+    "capture_begin": ([RuntimeError("operation not permitted")], 0),
+    "capture_end": ([RuntimeError("invalidated"), RuntimeError("invalidated")], 1),
+    "instantiate": ([RuntimeError("CUDA error: not supported")], 0),
+}
+
+
+@pytest.mark.parametrize("method", FAILURES)
+def test_a_failure_drops_the_generation(pretence: Pretence, method: str) -> None:
+    adders = cache(8)
+    adders.get(1, Adder)
+    errors, num_broken = FAILURES[method]
+    pretence.failures[method] = list(errors)
+    with pytest.raises(GraphsUnavailable, match=f"capture failed: {errors[0]}"):
+        adders.get(2, Adder)
+    assert not pretence.live and not pretence.capturing and not +pretence.pools
+    assert pretence.current.number == ("default",) and gc.isenabled()
+    assert len(graph_capture._BROKEN) == num_broken
+    assert adders.get(1, Adder).run() == 1
+
+
+def test_private_names_that_are_gone(pretence: Pretence, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ending the allocation and releasing the pool are tried each by itself."""
+    monkeypatch.delattr(torch._C, "_cuda_endAllocateToPool")
+    released: list[object] = []
+    monkeypatch.setattr(torch._C, "_cuda_releasePool", lambda device, pool: released.append(pool))
+    pretence.failures["capture_end"] = [RuntimeError("invalidated")] * 2
+    generation = Generation(DEVICE, lambda: None)
+    monkeypatch.setattr(graph_capture, "_capture_nothing", lambda device: None)
+    with pytest.raises(GraphsUnavailable, match="invalidated"):
+        generation.capture(lambda: None)
+    assert len(released) == 1
+
+
+def test_an_abandoned_capture_frees_no_siblings_workspace(pretence: Pretence) -> None:
+    generation = Generation(DEVICE, lambda: None)
+    first = Adder(generation)
+    pretence.failures["capture_begin"] = [RuntimeError("no")]
+    with pytest.raises(GraphsUnavailable):
+        Adder(generation)
+    pretence.failures["capture_end"] = [RuntimeError("no")] * 2
+    with pytest.raises(GraphsUnavailable):
+        Adder(generation)
+    assert first.run() == 1  # may still be running when the other fails
+
+
+OUT_OF_MEMORY = [torch.OutOfMemoryError("CUDA out of memory. Tried"), RuntimeError("CUDA error: out of memory")]
+
+
+@pytest.mark.parametrize("error", OUT_OF_MEMORY)
+@pytest.mark.parametrize("method", ["capture_begin", "instantiate"])
+def test_memory_that_is_short_once(pretence: Pretence, method: str, error: Exception) -> None:
+    adders = cache(8)
+    adders.get(1, Adder)
+    pretence.failures[method] = [error]
+    assert adders.get(2, Adder).run() == 1
+    assert 1 not in adders and pretence.cache_emptied == 1 and len(pretence.live) == 1
+
+
+class Intermediate:
+    """What a capture's frame holds."""
+
+
+@pytest.mark.parametrize("error", OUT_OF_MEMORY)
+def test_memory_that_stays_short_holds_on_to_nothing(
+    pretence: Pretence, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    """When the cache is emptied, and in the error that comes out, no frame is left with the capture's tensors."""
+    held: list[weakref.ref] = []
+    alive_when_emptied: list[int] = []
+
+    def empty_cache() -> None:
+        alive_when_emptied.append(sum(ref() is not None for ref in held))
+
+    def make(generation: Generation) -> Adder:
+        block = Intermediate()
+        held.append(weakref.ref(block))
+        pretence.failures["instantiate"] = [type(error)(str(error))]
+        return Adder(generation)
+
+    adders = cache(8)
+    monkeypatch.setattr(torch.cuda, "empty_cache", empty_cache)
+    gc.disable()
+    try:
+        with pytest.raises(torch.OutOfMemoryError, match="out of memory") as raised:
+            adders.get(1, make)
+    finally:
+        gc.enable()
+    assert len(held) == 2 and alive_when_emptied == [0, 0]
+    assert raised.value.__context__ is None and raised.value.__cause__ is None
+    assert not pretence.live and 1 not in adders
+
+
+def test_the_caller_waits_for_a_warm_up_that_fails(pretence: Pretence) -> None:
+    """It frees memory that the warm-up, on another stream, may still be working on."""
+
+    def fail() -> None:
+        raise ValueError("on purpose")
+
+    generation = Generation(DEVICE, lambda: None)
+    with pytest.raises(ValueError, match="on purpose"):
+        generation.capture(fail)
+    assert pretence.waits[-1] == (("default",), generation._stream.number)
+
+
+def test_threads_capture_one_after_the_other(pretence: Pretence) -> None:
+    busy: list[int] = []
+    errors: list[BaseException] = []
+
+    def work() -> None:
+        assert not busy
+        busy.append(1)
+        threading.Event().wait(0.001)
+        busy.pop()
+
+    def capture() -> None:
+        try:
+            for _ in range(3):
+                generation = Generation(DEVICE, lambda: None)
+                generation.capture(work)
+                generation.drop()
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=capture) for _ in range(4)]
+    run_all(threads)
+    assert not errors
+
+
+def run_all(threads: list[threading.Thread]) -> None:
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+# On a device.
+
+
+@pytest.mark.cuda
+def test_device_generations_follow_each_other() -> None:
+    order = StreamOrder()
+    weight, rows = torch.randn(256, 256, device="cuda"), {n: torch.randn(n, 256, device="cuda") for n in range(1, 8)}
+
+    class Product:
+        def __init__(self, num_rows: int, generation: Generation) -> None:
+            self.rows = rows[num_rows]
+            self.graph = generation.capture(self.work)
+
+        def work(self) -> None:
+            self.product = self.rows @ weight
+
+    products = GraphCache(lambda: Generation(torch.device("cuda", 0), order.synchronize), 3)
+    for num_rows in (1, 2, 3, 1, 4, 5, 1, 6, 7, 2, 3):
+        product = products.get(num_rows, lambda generation, n=num_rows: Product(n, generation))
+        product.product.zero_()
+        product.graph.replay()
+        order.mark()
+        torch.testing.assert_close(product.product, rows[num_rows] @ weight)
+        torch.cuda.empty_cache()
+    products.drop()
+
+
+@pytest.mark.cuda
+def test_device_two_threads_capture() -> None:
+    errors: list[BaseException] = []
+
+    def work(steps: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        try:
+            with torch.cuda.stream(torch.cuda.Stream()):
+                for _ in range(20):
+                    generation = Generation(torch.device("cuda", 0), torch.cuda.current_stream().synchronize)
+                    number = torch.zeros(64, 64, device="cuda")
+                    graph = generation.capture(lambda number=number: number.copy_(steps(number)))
+                    number.fill_(1.0)
+                    graph.replay()
+                    assert number[0, 0].item() == steps(torch.ones(64, 64))[0, 0].item()
+                    generation.drop()
+        except BaseException as error:
+            errors.append(error)
+
+    run_all([threading.Thread(target=work, args=(steps,)) for steps in (lambda x: x + 1, lambda x: x @ x)])
+    assert not errors

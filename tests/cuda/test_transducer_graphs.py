@@ -1,0 +1,520 @@
+"""Captured decoding equals the definition of right in every mode, and falls back where a mode cannot be had.
+
+No GPU takes part, except in the tests marked `cuda`, which do the same on a device: a pretended CUDA device
+(pretended_cuda.py) stands for torch's streams and graphs, and FakeCuda runs the while graph, both on the CPU.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from functools import partial
+from types import SimpleNamespace
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fastscribe.cuda import loops, transducer_graphs, while_loop
+from fastscribe.cuda.graph_capture import Generation, GraphsUnavailable
+from fastscribe.cuda.loops import ChunkedLoop, LoopMaker, WholeLoop, bucket
+from fastscribe.cuda.transducer_graphs import GraphedDecoder, build_decoder
+from fastscribe.decode.decoder import Decoder
+from fastscribe.decode.label_looping import Network
+from fastscribe.errors import UsageError
+from fastscribe.model.transducer import Transducer
+from fastscribe.types import Frames, Hypothesis
+from tests.cuda.test_while_loop import DEVICE, Code, FakeCuda, install
+from tests.decode.test_label_looping import DURATIONS, assert_greedy, random_frames, tiny_transducer
+from tests.fakes.cuda import Pretence
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture
+def pretence(monkeypatch: pytest.MonkeyPatch) -> Pretence:
+    return Pretence().install(monkeypatch)
+
+
+class ListFlag:
+    """A flag whose copies arrive at once and are read late."""
+
+    def __init__(self, flag: torch.Tensor) -> None:
+        self.flag = flag
+        self.copies: list[bool] = []
+
+    def post(self) -> None:
+        self.copies.append(bool(self.flag))
+
+    def previous(self) -> bool:
+        return len(self.copies) < 2 or self.copies[-2]
+
+
+class PseudoWhile:
+    """What a while graph does, as a plain loop."""
+
+    def __init__(
+        self, steps_per_turn: int, generation: Generation, step: Callable[[], None], flag: torch.Tensor
+    ) -> None:
+        self.step, self.flag, self.steps_per_turn = step, flag, steps_per_turn
+        generation.capture(step)  # which runs it
+
+    def run(self) -> None:
+        goes_on = True
+        while goes_on:
+            for _ in range(self.steps_per_turn):
+                self.step()
+            goes_on = bool(self.flag)
+
+
+def run(decoder: Decoder, frames: Frames) -> list[Hypothesis]:
+    return decoder.read(decoder.submit(frames).cpu().numpy(), frames)
+
+
+def chunked() -> LoopMaker:
+    return partial(ChunkedLoop, ListFlag)
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    seed=st.integers(0, 2**31),
+    durations=st.sampled_from(DURATIONS),
+    max_symbols=st.sampled_from((1, 2, 5, 10)),
+    batches=st.lists(st.lists(st.integers(0, 9), min_size=1, max_size=5), min_size=1, max_size=3),
+    steps_per_turn=st.sampled_from((None, 1, 2, 3)),
+)
+def test_every_loop_is_greedy(seed, durations, max_symbols, batches, steps_per_turn) -> None:
+    """Buckets leave rows empty, states are used again, rows without room are decoded anew."""
+    transducer = tiny_transducer(seed, durations, max_symbols, 1.5)
+    make_loop = chunked() if steps_per_turn is None else partial(PseudoWhile, steps_per_turn)
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        Pretence().install(monkeypatch)
+        decoder = GraphedDecoder(Network.prepare(transducer), make_loop)
+        submitted = [(frames, decoder.submit(frames)) for frames in map(random_frames, batches)]
+        for frames, packed in submitted:  # all are read after the last submit
+            assert_greedy(transducer, frames, decoder.read(packed.numpy(), frames))
+        decoder.close()
+
+
+def test_a_row_without_room_is_decoded_again(pretence: Pretence) -> None:
+    transducer = tiny_transducer(3, (), 10, -100.0)
+    decoder = GraphedDecoder(Network.prepare(transducer), chunked())
+    frames = random_frames([4, 2])
+    packed = decoder.submit(frames)
+    assert packed[2:4].tolist() == [1, 1]
+    hypotheses = decoder.read(packed.numpy(), frames)
+    assert [len(h.token_ids) for h in hypotheses] == [40, 20]
+    assert_greedy(transducer, frames, hypotheses)
+
+
+def test_buckets() -> None:
+    sizes = [1, 2, 4, 8, 16, 32, 64, 96, 128, 192, 256, 384, 512]
+    for rows in range(1, 513):
+        assert bucket(rows) == min(size for size in sizes if size >= rows)
+
+
+def submit(decoder: Decoder, rows: int, num_frames: int) -> None:
+    frames = random_frames([min(9, num_frames)] * rows, extra=max(0, num_frames - 9))
+    assert_greedy(TRANSDUCER, frames, run(decoder, frames))
+
+
+def test_captures_go_with_the_decoder(pretence: Pretence) -> None:
+    decoder = GraphedDecoder(Network.prepare(tiny_transducer(1, (), 10, 2.0)), chunked())
+    decoder.submit(random_frames([3]))
+    assert len(pretence.live) == 1 and pretence.done < pretence.asked
+    del decoder
+    gc.collect()
+    assert not pretence.live
+
+
+@pytest.mark.parametrize("needed", [1, 7, 8, 9, 16, 17])
+def test_the_flag_is_read_one_chunk_late(needed: int) -> None:
+    """The graph, for once, is a Python function."""
+    flag = torch.tensor(True)
+    done: list[int] = []
+
+    def step() -> None:
+        done.append(1)
+        flag.fill_(len(done) < needed)
+
+    generation = SimpleNamespace(capture=lambda chunk: SimpleNamespace(replay=chunk))
+    ChunkedLoop(ListFlag, generation, step, flag).run()
+    assert len(done) == 8 * (-(-needed // 8) + 1)
+
+
+def test_loops_keep_what_their_steps_work_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Graphs do not."""
+    graph = SimpleNamespace(raw_cuda_graph=lambda: 0)
+    generation = SimpleNamespace(capture=lambda step, **how: graph, before_drop=lambda call: None)
+    monkeypatch.setattr(loops.while_loop, "WhileGraph", lambda *given: SimpleNamespace(close=None))
+    for make in (chunked(), partial(WholeLoop, None)):
+        flag, stop = torch.tensor(False), torch.tensor(0)
+        kept = weakref.ref(flag), weakref.ref(stop)
+        loop = make(generation, partial(torch.gt, stop, 0, out=flag), flag)
+        del flag, stop
+        gc.collect()
+        assert all(one() is not None for one in kept)
+        del loop
+
+
+# A whole device in pretence: every mode through build_decoder.
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch, pretence: Pretence) -> FakeCuda:
+    fake = FakeCuda()
+    install(monkeypatch, fake)
+    pretence.install(monkeypatch)
+    fake.steps = pretence.steps
+    while_loop._toolkit.cache_clear()
+    monkeypatch.setattr(while_loop, "toolkit", lambda device: while_loop._toolkit(DEVICE))
+    monkeypatch.setattr(loops, "LateFlag", ListFlag)
+    return fake
+
+
+TRANSDUCER = tiny_transducer(8, (0, 1, 2), 5, 1.0)
+
+
+def decode_all(decoder: Decoder, transducer: Transducer = TRANSDUCER) -> None:
+    for lengths in ([3, 0, 5], [1], [9, 9, 9, 2, 1]):
+        frames = random_frames(lengths)
+        assert_greedy(transducer, frames, run(decoder, frames))
+
+
+@pytest.mark.parametrize("mode", ["auto", "full", "chunked", "off"])
+@pytest.mark.parametrize("version", ["12.9.10", "13.0.2"])
+def test_modes(fake: FakeCuda, mode: str, version: str) -> None:
+    fake.version = sys.modules["cuda.bindings"].__version__ = version
+    said: list[str] = []
+    decoder = build_decoder(TRANSDUCER, DEVICE, mode, said.append)
+    decode_all(decoder)
+    assert not said
+    assert (fake.calls.count("cuGraphLaunch") > 0) == (mode in ("auto", "full"))
+    decoder.close()
+    assert not fake.live
+
+
+@pytest.mark.parametrize("mode", ["full", "chunked"])
+def test_captures_are_kept_dropped_and_renewed(
+    fake: FakeCuda, pretence: Pretence, monkeypatch: pytest.MonkeyPatch, mode: str
+) -> None:
+    monkeypatch.setattr(transducer_graphs, "_MAX_CAPTURES", 2)
+    monkeypatch.setattr(transducer_graphs, "_LEAST_SLOTS", 64)
+    decoder = build_decoder(TRANSDUCER, DEVICE, mode, pytest.fail)
+
+    def captures_and_live() -> tuple[int, int]:
+        return len(pretence.captured), len(pretence.live)
+
+    submit(decoder, 3, 5)
+    submit(decoder, 4, 9)
+    assert captures_and_live() == (1, 1)  # the same bucket, other lengths
+    submit(decoder, 1, 9)
+    submit(decoder, 3, 9)
+    assert captures_and_live() == (2, 2)
+    submit(decoder, 2, 9)  # one too many: all others go
+    assert captures_and_live() == (3, 1)
+    submit(decoder, 4, 9)
+    assert captures_and_live() == (4, 2)
+    submit(decoder, 1, 130)  # longer than the flat arrays: all of them go
+    assert captures_and_live() == (5, 1)
+    submit(decoder, 1, 255)
+    assert captures_and_live() == (5, 1)  # arrays grow to a power of two
+    submit(decoder, 4, 200)
+    submit(decoder, 1, 255)
+    assert captures_and_live() == (7, 2)
+    assert pretence.streams_made == 1
+    decoder.close()
+    assert not pretence.live and not fake.live
+    submit(decoder, 1, 9)
+    decoder.close()
+
+
+def test_slots_last_for_the_largest_batch_of_the_shortest_rows(fake: FakeCuda) -> None:
+    decoder = GraphedDecoder(Network.prepare(TRANSDUCER), chunked())
+    decoder.submit(random_frames([1] * 3))
+    slots = decoder.captured.room
+    assert slots is not None and slots.capacity >= 32_768 * 2
+    assert len({bucket(rows) for rows in range(1, 8193)}) <= transducer_graphs._MAX_CAPTURES
+
+
+@pytest.mark.parametrize(
+    "call", ["cuInit", "cuModuleLoadData", "cuGraphAddNode", "cuGraphInstantiate", "cuGraphLaunch"]
+)
+@pytest.mark.parametrize("failure", [Code.ERROR_NOT_SUPPORTED, RuntimeError("not found")])
+def test_without_conditional_nodes(fake: FakeCuda, call: str, failure: Code | Exception) -> None:
+    fake.failures[call] = failure
+    said: list[str] = []
+    decoder = build_decoder(TRANSDUCER, DEVICE, "auto", said.append)
+    decode_all(decoder)
+    assert len(said) == 1 and said[0].startswith("CUDA graphs: full cannot be had here (")
+    assert said[0].endswith("); going on with chunked")
+    assert not fake.live  # what the attempt made is gone
+    with pytest.raises(UsageError, match=r"--cuda-graphs full: cannot be had here: \S"):
+        decode_all(build_decoder(TRANSDUCER, DEVICE, "full", said.append))
+    assert len(said) == 1 and not fake.live
+    decode_all(build_decoder(TRANSDUCER, DEVICE, "chunked", said.append))
+
+
+@pytest.mark.parametrize("method", ["capture_begin", "capture_end", "instantiate"])
+def test_without_capture(fake: FakeCuda, pretence: Pretence, method: str) -> None:
+    pretence.failures[method] = [RuntimeError("no")] * 1000
+    said: list[str] = []
+    decoder = build_decoder(TRANSDUCER, DEVICE, "auto", said.append)
+    assert not said
+    decode_all(decoder)
+    modes = [line.rpartition(" ")[2] for line in said]
+    assert modes == ([] if method == "instantiate" else ["chunked", "off"])  # full has no use for torch's executable
+    for mode in ("chunked",) if method == "instantiate" else ("full", "chunked"):
+        decoder = build_decoder(TRANSDUCER, DEVICE, mode, said.append)
+        for _ in range(2):
+            with pytest.raises(UsageError, match=f"--cuda-graphs {mode}: .*capture failed: no"):
+                decode_all(decoder)
+
+
+def test_a_batch_from_before_the_fall_back_is_read_after_it(fake: FakeCuda) -> None:
+    transducer = tiny_transducer(3, (), 10, -100.0)
+    decoder = build_decoder(transducer, DEVICE, "auto", lambda line: None)
+    first, second = random_frames([4, 2]), random_frames([3] * 4)
+    packed = decoder.submit(first)  # has no room for all of its labels
+    fake.failures["cuGraphLaunch"] = Code.ERROR_NOT_SUPPORTED
+    assert_greedy(transducer, second, run(decoder, second))
+    assert_greedy(transducer, first, decoder.read(packed.numpy(), first))
+
+
+@pytest.mark.parametrize("where", ["capture_begin", "cuGraphAddNode", "cuGraphInstantiate", "cuGraphLaunch"])
+def test_memory_that_runs_out_is_the_batchs_affair(fake: FakeCuda, pretence: Pretence, where: str) -> None:
+    """The caller halves the batch; the mode stays."""
+    said: list[str] = []
+    decoder = build_decoder(TRANSDUCER, DEVICE, "auto", said.append)
+    decoder.submit(random_frames([3]))
+    if where.startswith("cu"):
+        fake.failures[where] = Code.ERROR_OUT_OF_MEMORY
+    else:
+        pretence.failures[where] = [torch.OutOfMemoryError("CUDA out of memory")] * 2
+    with pytest.raises(torch.OutOfMemoryError):
+        decoder.submit(random_frames([3, 4]))
+    assert pretence.cache_emptied
+    fake.failures.clear()
+    launches = fake.calls.count("cuGraphLaunch")
+    decode_all(decoder)
+    assert not said and fake.calls.count("cuGraphLaunch") == launches + 3
+
+
+def test_memory_that_runs_out_after_a_launch_leaves_the_order_right(
+    fake: FakeCuda, pretence: Pretence, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The launch still runs when everything is dropped, and is waited for."""
+    decoder = build_decoder(TRANSDUCER, DEVICE, "chunked", pytest.fail)
+    decoder.submit(random_frames([3]))
+    monkeypatch.setattr(transducer_graphs, "pack", out_of_memory)
+    with pytest.raises(torch.OutOfMemoryError):
+        decoder.submit(random_frames([3]))
+    decoder.close()
+    assert not pretence.live
+
+
+def out_of_memory(*arguments: object) -> None:
+    raise torch.OutOfMemoryError("CUDA out of memory")
+
+
+def test_on_a_cpu() -> None:
+    said: list[str] = []
+    for mode in ("auto", "off"):
+        decode_all(build_decoder(TRANSDUCER, torch.device("cpu"), mode, said.append))
+    for mode in ("full", "chunked"):
+        with pytest.raises(UsageError, match=f"--cuda-graphs {mode}: needs a CUDA device"):
+            build_decoder(TRANSDUCER, torch.device("cpu"), mode, said.append)
+    with pytest.raises(UsageError, match="--cuda-graphs fast: not one of auto, full, chunked, off"):
+        build_decoder(TRANSDUCER, torch.device("cpu"), "fast", said.append)
+    assert not said
+
+
+# On a device.
+
+needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+MODES = ("full", "chunked", "off")
+
+
+def on_device(transducer: Transducer, frames: Frames, dtype: torch.dtype) -> tuple[Transducer, Frames]:
+    return transducer.to("cuda", dtype), Frames(frames.frames_BTD.to("cuda", dtype), frames.lengths_B.cuda())
+
+
+@pytest.mark.cuda
+@needs_cuda
+@pytest.mark.parametrize("seed", range(12))
+def test_device_modes_are_greedy(seed: int) -> None:
+    durations = DURATIONS[seed % len(DURATIONS)]
+    torch.manual_seed(seed)
+    batches = [random_frames(torch.randint(0, 30, (rows,)).tolist()) for rows in (8, 3, 1, 40)]
+    expected = tiny_transducer(seed, durations, 1 + seed % 10, 1.5)
+    for mode in MODES:
+        transducer = tiny_transducer(seed, durations, 1 + seed % 10, 1.5).cuda()
+        decoder = build_decoder(transducer, torch.device("cuda"), mode, pytest.fail)
+        submitted = []
+        for batch in batches:
+            frames = Frames(batch.frames_BTD.cuda(), batch.lengths_B.cuda())
+            submitted.append((batch, frames, decoder.submit(frames)))
+        for batch, frames, packed in submitted:
+            assert_greedy(expected, batch, decoder.read(packed.cpu().numpy(), frames))
+        decoder.close()
+
+
+@pytest.mark.cuda
+@needs_cuda
+@pytest.mark.parametrize("durations", [(), (0, 1, 2, 3, 4)])
+def test_device_modes_agree_in_bf16(durations: tuple[int, ...]) -> None:
+    """To the bit, for a number of rows that is a bucket's."""
+    found = []
+    for mode in MODES:
+        transducer = tiny_transducer(3, durations, 10, 1.0)
+        torch.manual_seed(0)
+        transducer, frames = on_device(transducer, random_frames([20] * 16), torch.bfloat16)
+        decoder = build_decoder(transducer, torch.device("cuda"), mode, pytest.fail)
+        found.append(run(decoder, frames))
+        decoder.close()
+    assert found[0] == found[1] == found[2]
+
+
+@pytest.mark.cuda
+@needs_cuda
+@pytest.mark.whole_device
+@pytest.mark.parametrize("mode", ["full", "chunked"])
+def test_device_nothing_leaks(mode: str) -> None:
+    transducer, frames = on_device(tiny_transducer(3, (), 10, 1.0), random_frames([20] * 4), torch.float32)
+
+    def cycle() -> None:
+        decoder = build_decoder(transducer, torch.device("cuda"), mode, pytest.fail)
+        run(decoder, frames)
+        decoder.close()
+
+    for _ in range(40):  # more than torch has streams, so that what is kept for a stream is there
+        cycle()
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+    free = torch.cuda.mem_get_info()[0]
+    for _ in range(64):
+        cycle()
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+    assert free - torch.cuda.mem_get_info()[0] < 64 << 20
+
+
+@pytest.mark.cuda
+@needs_cuda
+@pytest.mark.parametrize("mode", ["full", "chunked"])
+def test_device_generations_follow_each_other(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Slots that grow twice, more buckets than are kept, then the first of them again."""
+    monkeypatch.setattr(transducer_graphs, "_MAX_CAPTURES", 3)
+    monkeypatch.setattr(transducer_graphs, "_LEAST_SLOTS", 64)
+    expected = tiny_transducer(5, (0, 1, 2, 3, 4), 10, 1.0)
+    transducer = tiny_transducer(5, (0, 1, 2, 3, 4), 10, 1.0).cuda()
+    decoder = build_decoder(transducer, torch.device("cuda"), mode, pytest.fail)
+    for rows, num_frames in ((1, 9), (1, 90), (1, 200), (2, 40), (4, 40), (1, 40), (8, 20), (16, 9), (1, 9), (2, 9)):
+        batch = random_frames([num_frames] * rows)
+        frames = Frames(batch.frames_BTD.cuda(), batch.lengths_B.cuda())
+        assert_greedy(expected, batch, run(decoder, frames))
+        torch.cuda.empty_cache()
+        assert_greedy(expected, batch, run(decoder, frames))
+    decoder.close()
+
+
+@pytest.mark.cuda
+@needs_cuda
+@pytest.mark.parametrize("failure", ["python", "device"])
+def test_device_is_as_before_after_a_capture_that_failed(failure: str) -> None:
+    stream, before = torch.cuda.Stream(), torch.cuda.current_stream()
+    numbers = torch.zeros(1000, device="cuda")
+    runs: list[int] = []
+
+    def function() -> None:
+        runs.append(1)
+        numbers.add_(1)
+        if len(runs) > 2 and failure == "python":
+            raise ValueError("on purpose")
+        if len(runs) > 2:
+            numbers.sum().item()  # not allowed in a capture
+
+    failing = Generation(numbers.device, torch.cuda.synchronize)
+    with pytest.raises(GraphsUnavailable, match="capture failed"):
+        failing.capture(function)
+    failing.drop()
+    assert torch.cuda.current_stream() == before
+    assert gc.isenabled()
+    assert not torch.cuda.is_current_stream_capturing()
+    torch.rand(3, device="cuda")
+    # Memory used on two streams comes back only if the allocator knows that no capture is under way.
+    reserved = None
+    for _ in range(50):
+        block = torch.empty(1 << 26, device="cuda", dtype=torch.uint8)
+        block.record_stream(stream)
+        del block
+        torch.cuda.synchronize()
+        reserved = reserved or torch.cuda.memory_reserved()
+    assert torch.cuda.memory_reserved() <= reserved + (1 << 27)
+    generation = Generation(numbers.device, torch.cuda.synchronize)
+    graph = generation.capture(lambda: numbers.add_(1))
+    numbers.zero_()
+    graph.replay()
+    assert numbers.sum().item() == 1000
+    generation.drop()
+
+
+@pytest.mark.cuda
+@needs_cuda
+@pytest.mark.parametrize("mode", MODES)
+def test_device_while_another_thread_works(mode: str) -> None:
+    transducer = tiny_transducer(5, (0, 1, 2, 3, 4), 10, 1.0).cuda()
+    expected = tiny_transducer(5, (0, 1, 2, 3, 4), 10, 1.0)
+    stop = threading.Event()
+    errors: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            with torch.cuda.stream(torch.cuda.Stream()):
+                while not stop.is_set():
+                    block = torch.randn(int(torch.randint(1, 3000, ())), 1000, device="cuda")
+                    (block @ block.T).sum().item()
+                    torch.empty(1 << 20, pin_memory=True)
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        decoder = build_decoder(transducer, torch.device("cuda"), mode, pytest.fail)
+        with torch.cuda.stream(torch.cuda.Stream(priority=-1)):
+            for rows in (1, 3, 8, 20, 70, 100):
+                batch = random_frames([15] * rows)
+                frames = Frames(batch.frames_BTD.cuda(), batch.lengths_B.cuda())
+                assert_greedy(expected, batch, run(decoder, frames))
+        decoder.close()
+    finally:
+        stop.set()
+        thread.join()
+    assert not errors
+
+
+@pytest.mark.cuda
+@needs_cuda
+def test_device_submit_does_not_wait() -> None:
+    """A whole loop is enqueued while the device is still busy with something long."""
+    transducer, frames = on_device(tiny_transducer(3, (), 10, 1.0), random_frames([20] * 4), torch.float32)
+    decoder = build_decoder(transducer, torch.device("cuda"), "full", pytest.fail)
+    run(decoder, frames)
+    torch.cuda._sleep(2_000_000_000)
+    busy = torch.cuda.Event()
+    busy.record()
+    packed = decoder.submit(frames)
+    assert not busy.query()
+    assert decoder.read(packed.cpu().numpy(), frames)
+    decoder.close()

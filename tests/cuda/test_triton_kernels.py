@@ -1,0 +1,347 @@
+"""Torch's forms equal the textbook; Triton's forms equal torch's: interpreted, and on a device. And they compile for devices.
+
+No GPU takes part, except in the tests marked `cuda`: Triton's interpreter runs the kernels on the CPU, and its compiler
+compiles them for GPUs that are not here (compiled_kernels.py).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import math
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from fastscribe.config import EncoderConfig, LocalAttention
+from fastscribe.model.operations import POSITION_ROWS_MULTIPLE, TORCH, choose_operations, first_wrong, table_reach
+from tests.conftest import ROOT
+from tests.model.test_model import small_config
+
+needs_triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed")
+# Of the largest value: some roundings of what the dtype can tell apart.
+TOLERANCES = {torch.float32: 3e-5, torch.float16: 4e-3, torch.bfloat16: 2e-2}
+
+
+def normal(*shape: int) -> torch.Tensor:
+    return torch.randn(*shape)
+
+
+def model_config(**changes) -> EncoderConfig:
+    return small_config(**({"d_model": 32, "num_heads": 2} | changes))
+
+
+def real_frames(lengths_B: torch.Tensor, num_frames: int) -> torch.Tensor:
+    return torch.arange(num_frames, device=lengths_B.device) < lengths_B[:, None]
+
+
+def close(ours: torch.Tensor, exact: torch.Tensor, where: torch.Tensor | None = None) -> None:
+    tolerance = TOLERANCES[ours.dtype] * max(1.0, float(exact.abs().max()))
+    error = (ours.float() - exact.float()).abs()
+    assert float((error if where is None else error[where]).max()) <= tolerance
+
+
+@pytest.mark.parametrize("local", [None, LocalAttention(2, 1), LocalAttention(0, 6)], ids=str)
+def test_attention_is_the_formula(local: LocalAttention | None) -> None:
+    """One query, one key and one head at a time, with u and v as the paper has them."""
+    torch.manual_seed(0)
+    batch, num_frames, heads, width, rows = 3, 7, 2, 4, POSITION_ROWS_MULTIPLE
+    lengths_B = torch.tensor([7, 4, 1])
+    q_BTHK, k_BTHK, v_BTHK = normal(3, batch, num_frames, heads, width)
+    u_HK, v_HK = normal(2, heads, width)
+    table_HRK = normal(heads, rows, width)
+    bias_HR = torch.einsum("hrk,hk->hr", table_HRK, v_HK - u_HK)
+    qkv_BTD = torch.stack([q_BTHK + u_HK, k_BTHK, v_BTHK], dim=2).flatten(2)
+    ours_BTHK = TORCH.rel_attention(qkv_BTD, table_HRK, bias_HR, lengths_B, local).unflatten(2, (heads, width))
+    left, right = (local.left, local.right) if local else (num_frames, num_frames)
+    for b, length in enumerate(lengths_B.tolist()):
+        for head in range(heads):
+            for i in range(length):
+                q_K, scores = q_BTHK[b, i, head], []
+                keys = range(max(0, i - left), min(length, i + right + 1))
+                for j in keys:
+                    position_K = table_HRK[head, rows // 2 - 1 - (i - j)]
+                    content = (q_K + u_HK[head]) @ k_BTHK[b, j, head]
+                    scores.append((content + (q_K + v_HK[head]) @ position_K) / math.sqrt(width))
+                expected_K = torch.stack(scores).softmax(0) @ v_BTHK[b, keys.start : keys.stop, head]
+                torch.testing.assert_close(ours_BTHK[b, i, head], expected_K, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("silu", [False, True])
+def test_convolution_is_the_sum(silu: bool) -> None:
+    torch.manual_seed(0)
+    num_frames, width, taps = 8, 3, 5
+    lengths_B = torch.tensor([8, 3, 0])
+    x_BTD, weight_WD, bias_D = normal(3, num_frames, 2 * width), normal(taps, width), normal(width)
+    ours_BTD = TORCH.glu_depthwise(x_BTD, weight_WD, bias_D, lengths_B, silu)
+    for b, length in enumerate(lengths_B.tolist()):
+        for t in range(num_frames):
+            expected_D = bias_D.clone()
+            for tap in range(taps):
+                frame = t + tap - taps // 2
+                if 0 <= frame < length:
+                    expected_D += weight_WD[tap] * x_BTD[b, frame, :width] * x_BTD[b, frame, width:].sigmoid()
+            torch.testing.assert_close(ours_BTD[b, t], F.silu(expected_D) if silu else expected_D)
+
+
+def test_a_shift_is_added_before_the_norm_and_two_norms_follow_each_other() -> None:
+    torch.manual_seed(0)
+    x_BTD, (shift_D, weight1_D, bias1_D, weight2_D, bias2_D) = normal(2, 3, 8), normal(5, 8)
+    expected_BTD = F.layer_norm(x_BTD + shift_D, (8,), weight1_D, bias1_D)
+    torch.testing.assert_close(TORCH.layer_norm(x_BTD, shift_D, weight1_D, bias1_D), expected_BTD)
+    second_BTD = TORCH.layer_norm_twice_(x_BTD, shift_D, weight1_D, bias1_D, weight2_D, bias2_D)
+    torch.testing.assert_close(x_BTD, expected_BTD)
+    torch.testing.assert_close(second_BTD, F.layer_norm(expected_BTD, (8,), weight2_D, bias2_D))
+
+
+def test_what_is_added_is_added_before_the_shift_and_stays() -> None:
+    torch.manual_seed(0)
+    x_BTD, added_BTD, norms = normal(2, 3, 8).bfloat16(), normal(2, 3, 8).bfloat16(), normal(4, 8).bfloat16()
+    shift_D = normal(8)
+    sum_BTD = x_BTD + added_BTD
+    ours_BTD = x_BTD.clone()
+    normed_BTD = TORCH.layer_norm(ours_BTD, shift_D, *norms[:2], added_BTD)
+    assert torch.equal(ours_BTD, sum_BTD)
+    assert torch.equal(normed_BTD, TORCH.layer_norm(sum_BTD, shift_D, *norms[:2]))
+    second_BTD = TORCH.layer_norm_twice_(x_BTD, shift_D, *norms, added_BTD)
+    assert torch.equal(second_BTD, TORCH.layer_norm_twice_(sum_BTD, shift_D, *norms))
+    assert torch.equal(x_BTD, sum_BTD)
+
+
+def test_without_triton_torch_takes_over_and_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "fastscribe.cuda.triton_kernels", None)
+    operations, reason = choose_operations(model_config(), torch.float32, torch.device("cpu"))
+    assert operations is TORCH
+    assert reason is not None and reason.startswith("Triton cannot be imported")
+
+
+@needs_triton
+@pytest.mark.skipif(torch.cuda.is_available(), reason="Triton works here")
+def test_where_triton_fails_torch_takes_over_and_says_why() -> None:
+    operations, reason = choose_operations(model_config(), torch.float32, torch.device("cpu"))
+    assert operations is TORCH
+    assert reason is not None and reason.startswith("Triton fails on this device (")
+    assert "\n" not in reason
+
+
+@pytest.mark.parametrize("name", [field.name for field in dataclasses.fields(TORCH)])
+@pytest.mark.parametrize("attention", [None, LocalAttention(128, 128)], ids=str)
+def test_the_comparison_notices_each_wrong_operation(name: str, attention: LocalAttention | None) -> None:
+    def wrong(*arguments):
+        result = getattr(TORCH, name)(*arguments)
+        result[1, 20] *= 1.01
+        return result
+
+    broken = dataclasses.replace(TORCH, **{name: wrong})
+    config = model_config(attention=attention)
+    assert first_wrong(TORCH, config, torch.float32, torch.device("cpu")) is None
+    assert first_wrong(broken, config, torch.float32, torch.device("cpu")) == name
+
+
+def test_the_comparison_notices_a_window_that_is_not_kept_to() -> None:
+    """As it does on a device where local attention looks at everything, and all else is right."""
+
+    def wrong(*arguments):
+        return TORCH.rel_attention(*arguments[:4])
+
+    broken = dataclasses.replace(TORCH, rel_attention=wrong)
+    config = model_config(attention=LocalAttention(128, 128))
+    assert first_wrong(broken, model_config(), torch.float32, torch.device("cpu")) is None
+    assert first_wrong(broken, config, torch.float32, torch.device("cpu")) == "rel_attention"
+
+
+@needs_triton
+@pytest.mark.skipif(torch.cuda.is_available(), reason="the tests on the device say more")
+def test_interpreted_kernels_equal_torch() -> None:
+    """In a process of its own: whether kernels are interpreted is settled when Triton is imported."""
+    command = [sys.executable, "-m", "pytest", "-x", "-p", "no:cacheprovider", "tests/fakes/interpreted_kernels.py"]
+    environment = os.environ | {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=250)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+MOST_SHARED_BYTES = 99 * 1024  # what a program may have on any device since Ampere
+# Work of compiled_kernels.py that takes the compiler seconds each; scripts/kernel_registers compiles all of it.
+COMPILED = (
+    ("attention, heads of 128", torch.bfloat16),
+    ("local attention, heads of 128", torch.bfloat16),
+    ("attention, heads of 64", torch.bfloat16),
+    ("local attention, heads of 64", torch.bfloat16),
+    ("attention, heads of 64", torch.float32),
+    ("GLU and 9 taps, 1024 channels", torch.bfloat16),
+    ("two layer norms, 1024 channels", torch.bfloat16),
+    ("sum and two layer norms, 1024 channels", torch.bfloat16),
+    ("two layer norms, 512 channels", torch.float32),
+    ("fp8 of 4096 columns", torch.bfloat16),
+)
+
+
+@needs_triton
+@pytest.mark.parametrize(
+    ("name", "dtype", "capability"),
+    [
+        (name, dtype, capability)
+        for name, dtype in COMPILED
+        for capability in ((89, 90, 100) if name.startswith("fp8") else (80, 90, 100))
+    ],
+    ids=str,
+)
+def test_kernels_compile_without_a_device(name: str, dtype: torch.dtype, capability: int) -> None:
+    from tests.helpers.compiled_kernels import WORK, compiled, launches
+
+    (launch,) = launches(lambda: WORK[name](dtype), capability)
+    kernel = compiled(launch, capability)
+    assert kernel.metadata.shared <= MOST_SHARED_BYTES
+    if "attention" in name and dtype == torch.bfloat16:
+        products = {80: "mma.sync", 90: "wgmma", 100: "tcgen05.mma"}
+        assert products[capability] in kernel.asm["ptx"]
+    if name.startswith("fp8") and capability > 89:
+        # Rounds to nearest. For sm_89 some versions of Triton do it in several instructions.
+        assert "cvt.rn.satfinite.e4m3x2.f32" in kernel.asm["ptx"]
+
+
+class _Grids:
+    """Stands for a kernel and remembers how many programs it was to be run as."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[int, ...]] = []
+
+    def __getitem__(self, grid: tuple[int, ...]):
+        self.seen.append(grid)
+        return lambda *arguments, **options: None
+
+
+@needs_triton
+@pytest.mark.parametrize(("rows", "num_frames", "frames_a_program"), [(10_000_000, 1, 1), (1, 10_000_000, 64)])
+def test_grids_hold_any_number_of_rows_and_frames(
+    monkeypatch: pytest.MonkeyPatch, rows: int, num_frames: int, frames_a_program: int
+) -> None:
+    """A device runs at most 2^31 - 1 programs along the first axis of a grid, and 65,535 along the others."""
+    from fastscribe.cuda import triton_kernels
+    from fastscribe.cuda.triton_kernels import TRITON
+
+    grids = _Grids()
+    for name in ("rel_attention_kernel", "glu_depthwise_kernel", "layer_norm_kernel"):
+        monkeypatch.setattr(triton_kernels, name, grids)
+    with torch.device("meta"):
+        heads, width, lengths_B = 8, 1024, torch.empty(rows, dtype=torch.int64)
+        table_rows = 2 * POSITION_ROWS_MULTIPLE * -(-num_frames // POSITION_ROWS_MULTIPLE)
+        table_HRK, bias_HR = torch.empty(heads, table_rows, width // heads), torch.empty(heads, table_rows)
+        x_BTD, weight_WD = torch.empty(rows, num_frames, width), torch.empty(9, width)
+        TRITON.rel_attention(torch.empty(rows, num_frames, 3 * width), table_HRK, bias_HR, lengths_B)
+        TRITON.glu_depthwise(torch.empty(rows, num_frames, 2 * width), weight_WD, None, lengths_B, True)
+        TRITON.layer_norm(x_BTD, None, weight_WD[0], weight_WD[0])
+    assert len(grids.seen) == 3
+    for grid in grids.seen:
+        assert rows * num_frames // frames_a_program <= grid[0] < 2**31 and max(grid[1:], default=1) <= 65_535
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@needs_triton
+class TestOnTheDevice:
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+    @pytest.mark.parametrize("width", [64, 128])
+    @pytest.mark.parametrize("num_frames", [1, 2, 31, 64, 65, 100, 127, 251, 512, 700])
+    def test_rel_attention(self, dtype: torch.dtype, width: int, num_frames: int) -> None:
+        from fastscribe.cuda.triton_kernels import TRITON
+
+        torch.manual_seed(num_frames)
+        lengths_B = torch.tensor([num_frames, num_frames // 2, 1, 0])
+        qkv_BTD, table_HRK = normal(4, num_frames, 12 * width).to(dtype), normal(4, 2048, width).to(dtype)
+        bias_HR = normal(4, 2048)
+        arguments = [argument.cuda() for argument in (qkv_BTD, table_HRK, bias_HR, lengths_B)]
+        ours_BTD = TRITON.rel_attention(*arguments).cpu()
+        assert ours_BTD.isfinite().all()
+        exact_BTD = TORCH.rel_attention(qkv_BTD.float(), table_HRK.float(), bias_HR, lengths_B)
+        close(ours_BTD, exact_BTD, real_frames(lengths_B, num_frames))
+
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+    @pytest.mark.parametrize("width", [64, 128])
+    @pytest.mark.parametrize("window", [(128, 128), (64, 0), (0, 31), (300, 65), (5000, 5000)], ids=str)
+    @pytest.mark.parametrize("num_frames", [1, 64, 65, 251, 700])
+    def test_local_attention(self, dtype: torch.dtype, width: int, window: tuple[int, int], num_frames: int) -> None:
+        from fastscribe.cuda.triton_kernels import TRITON
+
+        torch.manual_seed(num_frames)
+        local, lengths_B = LocalAttention(*window), torch.tensor([num_frames, num_frames // 2, 1, 0])
+        rows = 2 * POSITION_ROWS_MULTIPLE * -(-table_reach(num_frames, local) // POSITION_ROWS_MULTIPLE)
+        qkv_BTD, table_HRK = normal(4, num_frames, 12 * width).to(dtype), normal(4, rows, width).to(dtype)
+        bias_HR = normal(4, rows)
+        arguments = [argument.cuda() for argument in (qkv_BTD, table_HRK, bias_HR, lengths_B)]
+        ours_BTD = TRITON.rel_attention(*arguments, local).cpu()
+        assert ours_BTD.isfinite().all()
+        exact_BTD = TORCH.rel_attention(qkv_BTD.float(), table_HRK.float(), bias_HR, lengths_B, local)
+        close(ours_BTD, exact_BTD, real_frames(lengths_B, num_frames))
+
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+    @pytest.mark.parametrize("taps", [5, 9, 15, 31])
+    @pytest.mark.parametrize(("width", "num_frames"), [(512, 1), (1024, 35), (1024, 36), (512, 37), (1024, 700)])
+    def test_glu_depthwise(self, dtype: torch.dtype, taps: int, width: int, num_frames: int) -> None:
+        from fastscribe.cuda.triton_kernels import TRITON
+
+        torch.manual_seed(num_frames)
+        lengths_B = torch.tensor([num_frames, num_frames // 2, 1, 0])
+        floats = [normal(4, num_frames, 2 * width), normal(taps, width), normal(width)]
+        rounded = [tensor.to(dtype) for tensor in floats]
+        ours_BTD = TRITON.glu_depthwise(*(tensor.cuda() for tensor in rounded), lengths_B.cuda(), True).cpu()
+        close(ours_BTD, TORCH.glu_depthwise(*(tensor.float() for tensor in rounded), lengths_B, True))
+
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+    @pytest.mark.parametrize(
+        "changes",
+        [{}, {"use_bias": False, "conv_norm": "layer_norm"}, {"attention": LocalAttention(128, 128)}],
+        ids=str,
+    )
+    @pytest.mark.parametrize(("width", "heads"), [(512, 8), (1024, 8)])
+    def test_a_model_s_operations_are_right(self, dtype: torch.dtype, changes: dict, width: int, heads: int) -> None:
+        config = model_config(d_model=width, num_heads=heads, conv_kernel=9, **changes)
+        operations, reason = choose_operations(config, dtype, torch.device("cuda"))
+        assert reason is None
+        assert operations is not TORCH
+
+    def test_offsets_beyond_32_bits(self) -> None:
+        """The last frames of one row so long that its end lies beyond 2^31 values, as if they were a row of their own."""
+        from fastscribe.cuda.triton_kernels import TRITON
+
+        if torch.cuda.mem_get_info()[0] < 20 << 30:
+            pytest.skip("needs 20 GB of free memory")
+        torch.manual_seed(0)
+        last, like = 64, {"device": "cuda", "dtype": torch.bfloat16}
+        heads, width, num_frames = 64, 128, 90_000
+        qkv_BTD = torch.randn(1, num_frames, 3 * heads * width, **like)
+        assert qkv_BTD.numel() > 2**31
+        table_rows = 2 * POSITION_ROWS_MULTIPLE * -(-num_frames // POSITION_ROWS_MULTIPLE)
+        zeros = torch.zeros(heads, table_rows, width, **like), torch.zeros(heads, table_rows, device="cuda")
+        ours_BTD = TRITON.rel_attention(qkv_BTD, *zeros, torch.tensor([num_frames], device="cuda"))[:, -last:]
+        q_HTK, k_HTK, v_HTK = qkv_BTD[0].unflatten(1, (3, heads, width)).permute(1, 2, 0, 3)
+        out_HTK = F.scaled_dot_product_attention(q_HTK[:, -last:], k_HTK, v_HTK)
+        scale = float(out_HTK.float().abs().max())
+        assert (ours_BTD[0] - out_HTK.transpose(0, 1).flatten(1)).float().abs().max() < 0.03 * scale
+        del qkv_BTD, q_HTK, k_HTK, v_HTK, zeros
+        num_frames, width = 1_100_000, 1024
+        x_BTD, weight_WD = torch.randn(1, num_frames, 2 * width, **like), torch.randn(9, width, **like)
+        ours_BTD = TRITON.glu_depthwise(x_BTD, weight_WD, None, torch.tensor([num_frames], device="cuda"), True)
+        alone = x_BTD[:, -last:].cpu().float(), weight_WD.cpu().float(), None, torch.tensor([last]), True
+        close(ours_BTD[:, 4 - last :].cpu(), TORCH.glu_depthwise(*alone)[:, 4:])
+
+    def test_more_rows_than_an_axis_of_a_grid_holds(self) -> None:
+        from fastscribe.cuda.triton_kernels import TRITON
+
+        torch.manual_seed(0)
+        rows, width = 70_000, 64
+        lengths_B = torch.arange(rows) % 4
+        qkv_BTD, gates_BTD, weight_WD = normal(rows, 3, 3 * width), normal(rows, 3, 2 * width), normal(5, width)
+        table_HRK, bias_HR = normal(1, POSITION_ROWS_MULTIPLE, width), normal(1, POSITION_ROWS_MULTIPLE)
+        for name, arguments in (
+            ("rel_attention", (qkv_BTD, table_HRK, bias_HR, lengths_B)),
+            ("glu_depthwise", (gates_BTD, weight_WD, None, lengths_B)),
+        ):
+            rest = () if name == "rel_attention" else (True,)
+            on_device = [None if argument is None else argument.cuda() for argument in arguments]
+            ours_BTD = getattr(TRITON, name)(*on_device, *rest).cpu()
+            close(ours_BTD, getattr(TORCH, name)(*arguments, *rest), real_frames(lengths_B, 3))

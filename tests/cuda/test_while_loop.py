@@ -1,0 +1,364 @@
+"""The while graph is put together as the driver wants it, and whatever is missing becomes one reason.
+
+No GPU takes part. FakeCuda stands for cuda.bindings and the driver: it keeps count of handles, fails where it is told to,
+and runs the graphs it is given, calling Python functions as steps. CUDA's assembler checks the kernel's PTX, which only a
+driver can load.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import enum
+import gc
+import importlib.util
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from fastscribe.cuda import while_loop
+from fastscribe.cuda.graph_capture import GraphsUnavailable
+from fastscribe.cuda.while_loop import WhileGraph, toolkit
+
+DEVICE = torch.device("cuda", 0)
+
+
+class Code(enum.IntEnum):
+    SUCCESS = 0
+    ERROR_OUT_OF_MEMORY = 2
+    ERROR_NOT_SUPPORTED = 801
+
+
+class LibraryNotFound(RuntimeError):
+    """As cuda.pathfinder's DynamicLibNotFoundError."""
+
+
+class Node:
+    """Attributes at will, nested ones too, as in the bindings' structs."""
+
+    def __init__(self) -> None:
+        self.conditional = SimpleNamespace()
+
+
+class FakeCuda:
+    """`failures` maps a call's name to the code it returns or the exception it raises; `once` is for its next call only."""
+
+    def __init__(self, version: str = "13.0.2", driver_version: int = 13000) -> None:
+        self.version = version
+        self.driver_version = driver_version
+        self.failures: dict[str, Code | Exception] = {}
+        self.once: dict[str, Code | Exception] = {}
+        self.calls: list[str] = []
+        self.live: dict[int, Any] = {}
+        self.steps: dict[int, Callable[[], None]] = {}  # what a captured graph stands for
+        self.turns = 0
+        self._next = 1000
+
+    def modules(self) -> dict[str, ModuleType]:
+        cuda, bindings = ModuleType("cuda"), ModuleType("cuda.bindings")
+        driver = ModuleType("cuda.bindings.driver")
+        bindings.__version__ = self.version
+        cuda.bindings, bindings.driver = bindings, driver
+        for name in dir(self):
+            if name.startswith("cu"):
+                setattr(driver, name, self._call(name))
+        driver.CU_GRAPH_COND_ASSIGN_DEFAULT = 1
+        driver.CUgraphNodeType = SimpleNamespace(CU_GRAPH_NODE_TYPE_CONDITIONAL=13)
+        driver.CUgraphConditionalNodeType = SimpleNamespace(CU_GRAPH_COND_TYPE_WHILE=1)
+        driver.CUgraphNodeParams = driver.CUDA_KERNEL_NODE_PARAMS = Node
+        driver.CUgraph = lambda init_value: init_value
+        return {m.__name__: m for m in (cuda, bindings, driver)}
+
+    def _call(self, name: str) -> Callable[..., tuple[Any, ...]]:
+        def call(*args: Any) -> tuple[Any, ...]:
+            self.calls.append(name)
+            failure = self.once.pop(name, None) or self.failures.get(name)
+            if isinstance(failure, Exception):
+                raise failure
+            if failure is not None:
+                return (failure, *[None] * (name not in ("cuInit", "cuGraphLaunch")))
+            return (Code.SUCCESS, *getattr(self, name)(*args))
+
+        call.__name__ = name
+        return call
+
+    def _new(self, value: Any) -> tuple[int]:
+        self._next += 1
+        self.live[self._next] = value
+        return (self._next,)
+
+    def cuInit(self, flags: int) -> tuple:  # noqa: N802
+        return ()
+
+    def cuDriverGetVersion(self) -> tuple:  # noqa: N802
+        return (self.driver_version,)
+
+    def cuCtxGetCurrent(self) -> tuple:  # noqa: N802
+        return ("context",)
+
+    def cuModuleLoadData(self, image: bytes) -> tuple:  # noqa: N802
+        assert image.startswith(while_loop._PTX) and image.endswith(b"\0")  # a C string
+        return ("module",)
+
+    def cuModuleGetFunction(self, module: str, name: bytes) -> tuple:  # noqa: N802
+        assert (module, name) == ("module", b"set_turn")
+        return ("set_turn",)
+
+    def cuGraphCreate(self, flags: int) -> tuple:  # noqa: N802
+        return self._new([])
+
+    def cuGraphConditionalHandleCreate(self, graph: int, context: str, default: int, flags: int) -> tuple:  # noqa: N802
+        assert (graph in self.live, context, default, flags) == (True, "context", 1, 1)
+        return (77,)
+
+    def cuGraphAddNode(self, graph: int, *args: Any) -> tuple:  # noqa: N802
+        if len(args) != (4 if self.version >= "13" else 3):
+            raise TypeError("cuGraphAddNode() takes another number of arguments")
+        node = args[-1]
+        assert (node.type, node.conditional.type, node.conditional.size) == (13, 1, 1)
+        assert (node.conditional.handle, node.conditional.ctx) == (77, "context")
+        node.conditional.phGraph_out = [("body of", graph)]
+        return ("while node",)
+
+    def cuGraphAddChildGraphNode(self, body: tuple, before: list, num: int, child: int) -> tuple:  # noqa: N802
+        return self._add(body, before, num, self.steps[child])
+
+    def cuGraphAddKernelNode(self, body: tuple, before: list, num: int, launch: Node) -> tuple:  # noqa: N802
+        assert launch.func == "set_turn"
+        assert (launch.gridDimX, launch.gridDimY, launch.gridDimZ) == (1, 1, 1)
+        assert (launch.blockDimX, launch.blockDimY, launch.blockDimZ) == (1, 1, 1)
+        (handle, address), types = launch.kernelParams
+        assert (handle, types) == (77, (ctypes.c_ulonglong, ctypes.c_void_p))
+        return self._add(body, before, num, address)
+
+    def _add(self, body: tuple, before: list, num: int, work: Any) -> tuple:
+        nodes = self.live[body[1]]
+        assert before == ([len(nodes) - 1] if nodes else []) and num == len(before)  # one after the other
+        nodes.append(work)
+        return (len(nodes) - 1,)
+
+    def cuGraphInstantiate(self, graph: int, flags: int) -> tuple:  # noqa: N802
+        return self._new(list(self.live[graph]))
+
+    def cuGraphLaunch(self, executable: int, stream: int) -> tuple:  # noqa: N802
+        *steps, address = self.live[executable]
+        goes_on = True
+        while goes_on:
+            for step in steps:
+                step()
+            self.turns += 1
+            goes_on = ctypes.c_bool.from_address(address).value
+        return ()
+
+    def cuGraphExecDestroy(self, executable: int) -> tuple:  # noqa: N802
+        del self.live[executable]
+        return ()
+
+    def cuGraphDestroy(self, graph: int) -> tuple:  # noqa: N802
+        del self.live[graph]
+        return ()
+
+
+def install(monkeypatch: pytest.MonkeyPatch, fake: FakeCuda) -> None:
+    """Puts the fake where the bindings are looked for, and takes torch's CUDA out of the way."""
+    for name, module in fake.modules().items():
+        monkeypatch.setitem(sys.modules, name, module)
+    stream = SimpleNamespace(query=lambda: True, cuda_stream=0)
+    monkeypatch.setattr(torch.cuda, "device", lambda device: contextlib.nullcontext())
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda *device: stream)
+
+
+@pytest.fixture(autouse=True)
+def fresh_toolkits() -> Iterator[None]:
+    while_loop._toolkit.cache_clear()
+    yield
+    while_loop._toolkit.cache_clear()
+
+
+BUILD_CALLS = ("cuGraphCreate", "cuGraphConditionalHandleCreate", "cuGraphAddNode", "cuGraphAddChildGraphNode")
+BUILD_CALLS += ("cuGraphAddKernelNode", "cuGraphInstantiate")
+TOOLKIT_CALLS = ("cuInit", "cuDriverGetVersion", "cuCtxGetCurrent", "cuModuleLoadData", "cuModuleGetFunction")
+
+
+def countdown(flag: torch.Tensor, count: int) -> tuple[list[int], Callable[[], None]]:
+    done: list[int] = []
+
+    def step() -> None:
+        done.append(1)
+        flag.fill_(len(done) < count)
+
+    return done, step
+
+
+@pytest.mark.parametrize("version", ["12.9.10", "13.0.2"])
+@pytest.mark.parametrize("steps_per_turn", [1, 2, 3])
+def test_repeats_until_the_flag_is_down(monkeypatch, version: str, steps_per_turn: int) -> None:
+    fake = FakeCuda(version)
+    install(monkeypatch, fake)
+    flag = torch.tensor(False)
+    done, fake.steps[5] = countdown(flag, 7)
+    loop = WhileGraph(toolkit(DEVICE), 5, flag.data_ptr(), steps_per_turn)
+    loop.launch(0)
+    assert fake.turns == -(-7 // steps_per_turn)
+    assert len(done) == fake.turns * steps_per_turn
+    loop.launch(0)
+    assert fake.turns == -(-7 // steps_per_turn) + 1  # the first turn of a launch runs whatever the flag says
+    loop.close()
+    loop.close()
+    assert not fake.live
+
+
+def test_nothing_is_left_when_the_object_goes(monkeypatch) -> None:
+    fake = FakeCuda()
+    install(monkeypatch, fake)
+    flag = torch.tensor(False)
+    fake.steps[5] = lambda: None
+    for _ in range(3):
+        loop = WhileGraph(toolkit(DEVICE), 5, flag.data_ptr(), 1)
+        assert len(fake.live) == 2
+        del loop
+        gc.collect()
+        assert not fake.live
+    assert fake.calls.count("cuModuleLoadData") == 1
+
+
+@pytest.mark.parametrize("failure", [Code.ERROR_NOT_SUPPORTED, RuntimeError("Function not found")])
+@pytest.mark.parametrize("call", TOOLKIT_CALLS + BUILD_CALLS)
+def test_a_call_that_fails_is_named(monkeypatch, call: str, failure: Code | Exception) -> None:
+    fake = FakeCuda()
+    install(monkeypatch, fake)
+    fake.failures[call] = failure
+    fake.steps[5] = lambda: None
+    with pytest.raises(GraphsUnavailable) as raised:
+        WhileGraph(toolkit(DEVICE), 5, 0, 2)
+    assert (f"{call}: {failure.name}" if isinstance(failure, Code) else "Function not found") in str(raised.value)
+    assert "\n" not in str(raised.value)
+    assert not fake.live
+    del fake.failures[call]
+    WhileGraph(toolkit(DEVICE), 5, 0, 2).close()  # a later try finds everything in order
+
+
+def build_and_launch() -> WhileGraph:
+    flag = torch.tensor(False)
+    loop = WhileGraph(toolkit(DEVICE), 5, flag.data_ptr(), 2)
+    loop.launch(0)
+    return loop
+
+
+@pytest.mark.parametrize("call", [*TOOLKIT_CALLS, *BUILD_CALLS, "cuGraphLaunch"])
+def test_memory_that_is_short_once(monkeypatch, call: str) -> None:
+    """The allocator lets go of what it keeps unused, and the call is made again."""
+    fake, emptied = FakeCuda(), []
+    install(monkeypatch, fake)
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: emptied.append(len(fake.calls)))
+    fake.steps[5] = lambda: None
+    fake.once[call] = Code.ERROR_OUT_OF_MEMORY
+    build_and_launch().close()
+    assert len(emptied) == 1 and fake.calls[emptied[0] - 1] == fake.calls[emptied[0]] == call
+    assert not fake.live
+
+
+@pytest.mark.parametrize("call", [*TOOLKIT_CALLS, *BUILD_CALLS, "cuGraphLaunch"])
+def test_memory_that_stays_short_is_no_verdict_on_graphs(monkeypatch, call: str) -> None:
+    fake = FakeCuda()
+    install(monkeypatch, fake)
+    fake.steps[5] = lambda: None
+    fake.failures[call] = Code.ERROR_OUT_OF_MEMORY
+    with pytest.raises(torch.OutOfMemoryError, match=f"out of memory in {call}"):
+        build_and_launch()
+    assert fake.calls.count(call) == 2
+    del fake.failures[call]
+    build_and_launch().close()
+
+
+def test_a_launch_that_fails(monkeypatch) -> None:
+    fake = FakeCuda()
+    install(monkeypatch, fake)
+    fake.steps[5] = lambda: None
+    loop = WhileGraph(toolkit(DEVICE), 5, 0, 1)
+    fake.failures["cuGraphLaunch"] = Code.ERROR_NOT_SUPPORTED
+    with pytest.raises(GraphsUnavailable, match="cuGraphLaunch: ERROR_NOT_SUPPORTED"):
+        loop.launch(0)
+
+
+def test_bindings_not_installed(monkeypatch) -> None:
+    monkeypatch.setitem(sys.modules, "cuda.bindings", None)
+    with pytest.raises(GraphsUnavailable, match=r"cuda\.bindings cannot be imported"):
+        toolkit(DEVICE)
+
+
+def test_driver_too_old(monkeypatch) -> None:
+    install(monkeypatch, FakeCuda(driver_version=12030))
+    with pytest.raises(GraphsUnavailable, match=r"driver is for CUDA 12\.3, conditional graph nodes need 12\.4"):
+        toolkit(DEVICE)
+
+
+def test_library_not_found(monkeypatch) -> None:
+    fake = FakeCuda()
+    install(monkeypatch, fake)
+    fake.failures["cuInit"] = LibraryNotFound("no such library\nlooked in many places")
+    with pytest.raises(GraphsUnavailable, match=r"CUDA driver.*no such library"):
+        toolkit(DEVICE)
+
+
+def test_signatures_that_nobody_knows(monkeypatch) -> None:
+    fake = FakeCuda("13.0.2")
+    install(monkeypatch, fake)
+    fake.steps[5] = lambda: None
+    tools = toolkit(DEVICE)
+    fake.version = "12.9"  # as if the call had changed once more
+    with pytest.raises(GraphsUnavailable, match="another number of arguments"):
+        WhileGraph(tools, 5, 0, 1)
+    assert not fake.live
+
+
+def assemblers() -> list[Path]:
+    """Every ptxas here: those in the wheel of Triton, and the one of an installed CUDA toolkit."""
+    spec = importlib.util.find_spec("triton")
+    found = sorted(Path(spec.origin).parent.glob("backends/nvidia/bin/ptxas*")) if spec and spec.origin else []
+    toolkits = shutil.which("ptxas")
+    return [*found, *([Path(toolkits)] if toolkits else [])]
+
+
+@pytest.mark.skipif(not assemblers(), reason="neither Triton, whose wheel has a ptxas, nor a CUDA toolkit is installed")
+@pytest.mark.parametrize("architecture", ["sm_75", "sm_80", "sm_90", "sm_100"])
+def test_the_kernel_is_assembled(tmp_path: Path, architecture: str) -> None:
+    """By the assembler of several CUDA versions; a driver has one of them inside. Loading needs a device: test_cuda.py."""
+    source, cubin = tmp_path / "set_turn.ptx", tmp_path / "set_turn.cubin"
+    source.write_bytes(while_loop._PTX)
+    for ptxas in assemblers():
+        done = subprocess.run(
+            [ptxas, f"-arch={architecture}", source, "-o", cubin], capture_output=True, text=True, timeout=60
+        )
+        assert (done.returncode, done.stdout + done.stderr) == (0, ""), ptxas
+        assert b"cudaGraphSetConditional" in cubin.read_bytes()  # left for the driver to link
+        cubin.unlink()
+
+
+def test_real_bindings_take_the_node() -> None:
+    """Without a driver the structs can still be filled, with names and types as used here."""
+    driver = pytest.importorskip("cuda.bindings.driver")
+    filled: list[Any] = []
+
+    class Driver:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(driver, name) if name[:2] == "CU" else self._take
+
+        def _take(self, *args: Any) -> tuple[int, Any]:
+            filled.extend(args)
+            return 0, driver.CUgraphConditionalHandle(7)
+
+    tools = while_loop.Toolkit(Driver(), 13, driver.CUcontext(5), driver.CUfunction(3))
+    while_loop._fill(tools, driver.CUgraph(1), 2, 3, 2)
+    node = next(value for value in filled if isinstance(value, driver.CUgraphNodeParams))
+    assert int(node.conditional.handle) == 7 and node.conditional.size == 1
+    assert node.conditional.type == driver.CUgraphConditionalNodeType.CU_GRAPH_COND_TYPE_WHILE
+    launch = next(value for value in filled if isinstance(value, driver.CUDA_KERNEL_NODE_PARAMS))
+    assert launch.gridDimX == launch.blockDimZ == 1 and launch.kernelParams

@@ -1,0 +1,427 @@
+"""Attention decoders: batches, whose rows leave them, and captured steps write what the definition of right writes.
+
+No GPU takes part, except in the tests marked `cuda`: a pretended CUDA device (pretended_cuda.py, and FakeCuda of
+test_cuda_while.py) records graphs and replays them on the CPU.
+"""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Sequence
+from copy import deepcopy
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fastscribe.bench.random_model import random_checkpoint
+from fastscribe.bench.work import LABELS_PER_S, PROMPT_TOKENS
+from fastscribe.checkpoint import native
+from fastscribe.checkpoint.reader import read_checkpoint
+from fastscribe.config import AedConfig, Options, TransformerConfig
+from fastscribe.cuda import aed_graphs
+from fastscribe.cuda.aed_graphs import GraphedAed, build_aed_decoder
+from fastscribe.decode import aed
+from fastscribe.decode.aed import AedDecoder, greedy, held
+from fastscribe.decode.decoder import Decoder
+from fastscribe.decode.prompt import Prompt
+from fastscribe.errors import UsageError
+from fastscribe.model.aed import AttentionDecoder
+from fastscribe.pipeline.recognizer import Recognizer
+from fastscribe.transcriber import Transcriber
+from fastscribe.types import Frames, Hypothesis, Transcript
+from tests.conftest import AUDIO, MODELS, checkpoint
+from tests.cuda.test_transducer_graphs import PseudoWhile, chunked, fake, one_thread, pretence
+from tests.cuda.test_while_loop import DEVICE, FakeCuda
+from tests.fakes.cuda import Pretence
+
+__all__ = ["fake", "one_thread", "pretence"]  # fixtures
+
+WIDTH, LABELS = 12, 21
+PROMPT = Prompt((3, 4, 5), 7, 9, None, {})
+STACK = TransformerConfig(2, 16, 24, 4, "relu", pre_norm=True, final_norm=True)
+BRIDGE = replace(STACK, num_layers=1, activation="gelu", pre_norm=False)
+CONFIG = AedConfig(STACK, None, 24, 40, 6, "canary")
+CONFIGS = (
+    CONFIG,
+    replace(CONFIG, bridge=BRIDGE, max_extra_tokens=None, max_tokens=20),
+    replace(CONFIG, decoder=replace(STACK, pre_norm=False), bridge=replace(BRIDGE, pre_norm=True), max_tokens=9),
+    replace(CONFIG, decoder=replace(STACK, hidden=WIDTH, final_norm=False), tokens_per_frame=0.5, max_extra_tokens=0),
+    replace(CONFIG, max_tokens=4),
+    replace(CONFIG, max_tokens=3),
+    replace(CONFIG, beam=True),
+    replace(CONFIG, beam=True, max_tokens=3),
+)
+
+
+def tiny_decoder(config: AedConfig, seed: int) -> AttentionDecoder:
+    """Whose rows end sooner or later, by what they see."""
+    with torch.random.fork_rng(), torch.no_grad():
+        torch.manual_seed(seed)
+        model = AttentionDecoder(config, WIDTH, LABELS, 8).eval().requires_grad_(False)
+        model.positions.weight.mul_(3)
+        model.head.weight.mul_(2)
+        model.head.bias[PROMPT.end_id] += 0.6
+        for layer in model.layers:
+            layer.frames.out.weight.mul_(6)  # type: ignore[operator, union-attr]
+    return model
+
+
+def optimised(model: AttentionDecoder) -> AttentionDecoder:
+    """A copy in its inference form."""
+    copy = deepcopy(model)
+    copy.optimise_()
+    assert not any(name.endswith("own.key.weight") for name in copy.state_dict())
+    return copy
+
+
+def random_frames(lengths: Sequence[int], extra: int = 0) -> Frames:
+    lengths_B = torch.tensor(lengths)
+    return Frames(3 * torch.randn(len(lengths), max(1, *lengths) + extra, WIDTH), lengths_B)
+
+
+def run(decoder: Decoder, frames: Frames) -> list[Hypothesis]:
+    return decoder.read(decoder.submit(frames).cpu().numpy(), frames)
+
+
+def assert_greedy(model: AttentionDecoder, frames: Frames, found: Sequence[Hypothesis]) -> None:
+    assert len(found) == len(frames.lengths_B)
+    for row, hypothesis in enumerate(found):
+        expected = greedy(model, PROMPT, frames.frames_BTD[row, : frames.lengths_B[row]])
+        assert replace(hypothesis, logprobs=()) == replace(expected, logprobs=())
+        assert hypothesis.logprobs == pytest.approx(expected.logprobs, abs=1e-4)
+
+
+def shrink(monkeypatch: pytest.MonkeyPatch, stretch: int, **others: int) -> None:
+    """So that few tokens are many stretches, places and rows."""
+    for name, value in {"_STRETCH": stretch, "_FIRST_PLACES": 8, **others}.items():
+        monkeypatch.setattr(aed_graphs, name, value)
+
+
+LONG = replace(CONFIG, max_extra_tokens=None, max_tokens=70)
+batches = st.lists(st.lists(st.integers(1, 14), min_size=1, max_size=6), min_size=1, max_size=3)
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(0, 2**31), st.sampled_from(CONFIGS), batches)
+def test_batches_are_greedy(seed: int, config: AedConfig, batches: list[list[int]]) -> None:
+    model = tiny_decoder(config, seed)
+    decoder = AedDecoder(optimised(model), PROMPT)
+    torch.manual_seed(seed)
+    for lengths in batches:
+        frames = random_frames(lengths, extra=seed % 3)
+        assert_greedy(model, frames, run(decoder, frames))
+
+
+def test_rows_end_at_different_times_by_themselves_and_at_their_limit() -> None:
+    """What the other tests rely on."""
+    torch.manual_seed(0)
+    frames = random_frames([14] * 64)
+    counts = {len(found.token_ids) for found in run(AedDecoder(tiny_decoder(CONFIG, 1), PROMPT), frames)}
+    limit = 14 + 6 - len(PROMPT.ids)
+    assert max(counts) <= limit and len(counts) > 5
+
+
+def test_rows_that_are_done_cost_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, rows = tiny_decoder(CONFIG, 1), []
+    monkeypatch.setattr(aed, "step", lambda *given: (rows.append(len(given[2].token_B1)), one_step(*given))[1])
+    torch.manual_seed(0)
+    frames = random_frames([1 + row % 34 for row in range(64)])
+    found = run(AedDecoder(model, PROMPT), frames)
+    assert_greedy(model, frames, found)
+    needed = sum(len(hypothesis.token_ids) for hypothesis in found)
+    assert rows[0] == 64 and rows[-1] < 16
+    assert sum(rows) < 1.35 * needed < 0.8 * 64 * len(rows)
+
+
+one_step = aed.step
+
+
+@pytest.mark.parametrize("config", CONFIGS)
+def test_where_nothing_is_heard_nothing_is_written(config: AedConfig) -> None:
+    model = tiny_decoder(config, 0)
+    torch.manual_seed(0)
+    frames = random_frames([0, 5, 0])
+    found = run(AedDecoder(model, PROMPT), frames)
+    assert found[0] == found[2] == Hypothesis()
+    assert_greedy(model, frames, found)
+
+
+def test_what_is_no_number_stays_with_its_own_batch(pretence: Pretence) -> None:
+    model = tiny_decoder(CONFIG, 3)
+    decoder = GraphedAed(model, PROMPT, chunked())
+    torch.manual_seed(0)
+    broken, frames = random_frames([30] * 4), random_frames([7, 3])
+    broken.frames_BTD[1] = float("nan")
+    broken.frames_BTD[2] = float("inf")
+    for _ in range(2):
+        decoder.submit(broken)
+        assert_greedy(model, frames, run(decoder, frames))
+
+
+def test_room_for_tokens_grows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(aed, "_ROOM", 2)
+    model = tiny_decoder(replace(CONFIG, max_extra_tokens=None), 1)
+    torch.manual_seed(0)
+    frames = random_frames([9, 4, 12, 1])
+    found = run(AedDecoder(model, PROMPT), frames)
+    assert_greedy(model, frames, found)
+    assert max(len(hypothesis.token_ids) for hypothesis in found) > 8
+
+
+def test_what_lies_beyond_a_row_changes_nothing() -> None:
+    model = tiny_decoder(CONFIGS[1], 5)
+    torch.manual_seed(1)
+    frames = random_frames([9, 3, 6])
+    other = frames.frames_BTD.clone()
+    for row, length in enumerate(frames.lengths_B):
+        other[row, length:] = 1e3
+    decoder = AedDecoder(model, PROMPT)
+    assert run(decoder, frames) == run(decoder, Frames(other, frames.lengths_B))
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.integers(0, 2**31), st.sampled_from(CONFIGS), batches, st.sampled_from((None, 1, 2)))
+def test_every_loop_is_greedy(
+    seed: int, config: AedConfig, batches: list[list[int]], steps_per_turn: int | None
+) -> None:
+    """Buckets leave rows and places empty, and states, which share their memory, are used again."""
+    model = tiny_decoder(config, seed)
+    make_loop = chunked() if steps_per_turn is None else partial(PseudoWhile, steps_per_turn)
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        Pretence().install(monkeypatch)
+        monkeypatch.setattr(aed_graphs, "_LEAST_FRAMES", 4)
+        decoder = GraphedAed(optimised(model), PROMPT, make_loop)
+        torch.manual_seed(seed)
+        submitted = [(frames, decoder.submit(frames)) for frames in map(random_frames, [*batches, batches[0]])]
+        for frames, packed in submitted:  # all are read after the last submit
+            assert_greedy(model, frames, decoder.read(packed.numpy(), frames))
+        decoder.close()
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    st.integers(0, 2**31),
+    st.lists(st.lists(st.integers(1, 14), min_size=1, max_size=12), min_size=1, max_size=3),
+    st.integers(1, 40),
+    st.sampled_from((None, 1, 2)),
+    st.sampled_from((1, 2, 96)),
+)
+def test_any_stretches_and_rows_that_leave(
+    seed: int, batches: list[list[int]], stretch: int, steps_per_turn: int | None, captures: int
+) -> None:
+    """Graphs are captured, and states changed, while a batch is in them."""
+    model = tiny_decoder(LONG, seed)
+    model.head.bias[PROMPT.end_id] -= seed % 3
+    make_loop = chunked() if steps_per_turn is None else partial(PseudoWhile, steps_per_turn)
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        Pretence().install(monkeypatch)
+        shrink(monkeypatch, stretch, _FEW_ROWS=1, _MAX_CAPTURES=captures)
+        decoder = GraphedAed(optimised(model), PROMPT, make_loop)
+        torch.manual_seed(seed)
+        for frames in map(random_frames, [*batches, batches[0]]):
+            assert_greedy(model, frames, run(decoder, frames))
+
+
+@torch.inference_mode()
+def test_a_capture_leaves_a_batch_where_it_is(pretence: Pretence, monkeypatch: pytest.MonkeyPatch) -> None:
+    shrink(monkeypatch, 4)
+    model = tiny_decoder(LONG, 1)
+    decoder = GraphedAed(model, PROMPT, chunked())
+    torch.manual_seed(0)
+    captured = decoder._for(4, 16, 3)
+    aed.begin_(model, PROMPT, captured.state, random_frames([16] * 4))
+    state = captured.state
+    watched = (state.at_1, state.active, state.token_B1, state.is_done_B, state.written_BN, state.logprobs_BN)
+    before = [tensor.clone() for tensor in watched]
+    other = decoder._for(4, 16, 50)
+    assert other is not captured and other.state is state
+    for old, new in zip(before, watched, strict=True):
+        assert torch.equal(old, new)
+
+
+def test_memory_that_runs_out_in_a_capture_loses_no_token(pretence: Pretence, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps are captured again, with all graphs dropped, while a batch is in the middle."""
+    shrink(monkeypatch, 4)
+    model = tiny_decoder(LONG, 1)
+    decoder = GraphedAed(model, PROMPT, chunked())
+    torch.manual_seed(0)
+    frames = random_frames([9])
+    failures = []
+
+    def failing(*given: Any) -> None:
+        if given[3] > 40 and not failures:
+            failures.append(given)
+            given[2].at_1.add_(1)
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        one_step(*given)
+
+    monkeypatch.setattr(aed_graphs, "step", failing)
+    assert_greedy(model, frames, run(decoder, frames))
+    assert failures
+
+
+def test_nothing_outlives_a_decoder_or_a_room(pretence: Pretence) -> None:
+    decoder = GraphedAed(tiny_decoder(CONFIG, 3), PROMPT, chunked())
+    decoder.submit(random_frames([5] * 2))
+    assert decoder.captured.room is not None
+    room = weakref.ref(decoder.captured.room.flat)
+    decoder.submit(random_frames([14] * 8))  # needs a larger one
+    gc.collect()
+    assert room() is None and pretence.live
+    gone = weakref.ref(decoder)
+    del decoder
+    gc.collect()
+    assert gone() is None and not pretence.live
+
+
+def test_few_places_are_looked_at_and_few_rows_go_on(pretence: Pretence, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, looked_at = tiny_decoder(LONG, 1), []
+    shrink(monkeypatch, 8, _FEW_ROWS=2)
+    decoder = GraphedAed(model, PROMPT, partial(PseudoWhile, 1))
+    torch.manual_seed(0)
+    frames = random_frames([14] * 64)
+    run(decoder, frames)  # captures all that it needs
+
+    def noted(*given: Any) -> None:
+        looked_at.append((len(given[2].token_B1), given[3]))
+        one_step(*given)
+
+    monkeypatch.setattr(aed_graphs, "step", noted)
+    found = run(decoder, frames)
+    assert_greedy(model, frames, found)
+    counts = sorted(len(hypothesis.token_ids) for hypothesis in found)
+    assert looked_at[0] == (64, 32) and looked_at[-1] == (4, 72)  # 3 and 8 places and 16 more, in powers of two
+    assert [rows for rows, _ in looked_at] == sorted((rows for rows, _ in looked_at), reverse=True)
+    assert [places for _, places in looked_at] == sorted(places for _, places in looked_at)
+    for number, (rows, places) in enumerate(looked_at):
+        going_on = sum(count > number - number % 8 for count in counts)
+        assert rows <= max(2, 4 * going_on) and places >= len(PROMPT.ids) + number
+
+
+@pytest.mark.parametrize("mode", ["auto", "full", "chunked", "off"])
+def test_modes(fake: FakeCuda, mode: str) -> None:
+    said: list[str] = []
+    model = tiny_decoder(CONFIG, 3)
+    decoder = build_aed_decoder(model, PROMPT, DEVICE, mode, said.append)
+    for lengths in ([3, 1, 5], [1], [9, 9, 9, 2, 1]):
+        frames = random_frames(lengths)
+        assert_greedy(model, frames, run(decoder, frames))
+    assert not said
+    assert (fake.calls.count("cuGraphLaunch") > 0) == (mode in ("auto", "full"))
+    decoder.close()
+    assert not fake.live
+
+
+def test_captures_share_memory_that_grows(pretence: Pretence) -> None:
+    model = tiny_decoder(CONFIG, 3)
+    decoder = GraphedAed(model, PROMPT, chunked())
+
+    def captures_and_live(rows: int, num_frames: int) -> tuple[int, int]:
+        frames = random_frames([num_frames] * rows)
+        assert_greedy(model, frames, run(decoder, frames))
+        return len(pretence.captured), len(pretence.live)
+
+    assert captures_and_live(3, 14) == (1, 1)
+    assert captures_and_live(4, 16) == (1, 1)  # the same bucket
+    assert captures_and_live(2, 14) == (2, 2)  # lies in the same memory
+    assert captures_and_live(8, 14) == (3, 1)  # needs more: all others go
+    assert captures_and_live(4, 17) == (4, 2)
+    decoder.close()
+    assert not pretence.live
+
+
+@pytest.mark.parametrize("config", [LONG, replace(CONFIG, max_extra_tokens=50, max_tokens=300)])
+def test_memory_is_as_foreseen(pretence: Pretence, config: AedConfig) -> None:
+    model = tiny_decoder(config, 3)
+    foreseen = held(model)
+    for rows, num_frames in ((64, 64), (65, 70), (97, 97), (128, 129), (90, 14), (97, 3), (33, 257), (17, 33)):
+        decoder = GraphedAed(model, PROMPT, chunked())
+        decoder.submit(random_frames([num_frames] * rows))
+        taken = decoder.captured.size * model.embedding.weight.element_size()
+        copied = taken / 2  # when rows move to a smaller state
+        assert taken + copied <= 1.1 * rows * (foreseen.frame_bytes * num_frames + foreseen.row_bytes) < 6 * taken
+        decoder.close()
+
+
+def test_on_a_cpu_there_are_no_graphs() -> None:
+    for mode in ("full", "chunked"):
+        with pytest.raises(UsageError, match=f"--cuda-graphs {mode}: needs a CUDA device"):
+            build_aed_decoder(tiny_decoder(CONFIG, 3), PROMPT, torch.device("cpu"), mode, pytest.fail)
+
+
+def test_a_random_one_writes_as_much_as_people_say(tmp_path) -> None:
+    made = random_checkpoint("tiny-canary")
+    native.write(made, tmp_path / "model", torch.float32)
+    stored = read_checkpoint(tmp_path / "model")
+    assert stored.config == made.config and stored.tokenizer == made.tokenizer
+    said: list[str] = []
+    transcriber = Transcriber.load(tmp_path / "model", options=Options(language="de"), say=said.append)
+    results = list(transcriber.transcribe(sorted(str(path) for path in AUDIO.glob("0*.flac"))))
+    assert said == ["this model writes no times: its words are spread evenly over each stretch of speech"]
+    for result in results:
+        assert isinstance(result, Transcript)
+        assert len(result.tokens) <= LABELS_PER_S * result.audio.duration_s + PROMPT_TOKENS
+        assert len(result.tokens) >= LABELS_PER_S * result.audio.duration_s - 2
+        times = [token.start_s for token in result.tokens]
+        assert times == sorted(times) and 0 <= times[0] < times[-1] <= result.audio.duration_s
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        (Options(language="en"), "--language"),
+        (Options(target_language="de"), "--target-language"),
+        (Options(pnc=True), "--pnc"),
+        (Options(pnc=False), "--no-pnc"),
+        (Options(timestamps=True), "--timestamps"),
+    ],
+)
+def test_other_models_cannot_be_told(options: Options, named: str) -> None:
+    with pytest.raises(UsageError, match=f"{named}: only models of the Canary family"):
+        Recognizer.build(checkpoint(MODELS / "hybrid"), options=options)
+
+
+# On a device.
+
+needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+
+
+@pytest.mark.cuda
+@needs_cuda
+@pytest.mark.parametrize("mode", ["full", "chunked", "off"])
+@pytest.mark.parametrize("seed", range(len(CONFIGS)))
+def test_device_modes_are_greedy(mode: str, seed: int) -> None:
+    torch.manual_seed(seed)
+    batches = [random_frames(torch.randint(1, 30, (rows,)).tolist()) for rows in (8, 3, 1, 40, 8)]
+    expected, model = tiny_decoder(CONFIGS[seed], seed), tiny_decoder(CONFIGS[seed], seed).cuda()
+    decoder = build_aed_decoder(model, PROMPT, torch.device("cuda"), mode, pytest.fail)
+    on_device = [Frames(batch.frames_BTD.cuda(), batch.lengths_B.cuda()) for batch in batches]
+    submitted = [decoder.submit(frames) for frames in on_device]
+    for batch, frames, packed in zip(batches, on_device, submitted, strict=True):
+        assert_greedy(expected, batch, decoder.read(packed.cpu().numpy(), frames))
+    decoder.close()
+
+
+@pytest.mark.cuda
+@needs_cuda
+def test_device_modes_agree_in_bf16() -> None:
+    """To the bit, for sizes that are a bucket's, whatever lies in the memory; heads are as wide as real ones."""
+    stack = replace(STACK, hidden=256, ff_hidden=512)
+    config = replace(CONFIG, decoder=stack, max_extra_tokens=None, max_tokens=39)
+    model = tiny_decoder(config, 3).to("cuda", torch.bfloat16)
+    torch.manual_seed(0)
+    larger, frames = random_frames([99] * 30), random_frames([64] * 16)
+    found = []
+    for mode in ("full", "chunked"):
+        decoder = build_aed_decoder(model, PROMPT, torch.device("cuda"), mode, pytest.fail)
+        for batch in (larger, frames):
+            on_device = Frames(batch.frames_BTD.to("cuda", torch.bfloat16), batch.lengths_B.cuda())
+            heard = run(decoder, on_device)
+        found.append(heard)
+    assert found[0] == found[1]

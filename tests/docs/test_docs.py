@@ -1,0 +1,119 @@
+"""What the documentation says is what the program does."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import subprocess
+import sys
+from difflib import SequenceMatcher
+
+import pytest
+
+import fastscribe
+from fastscribe.decode.families import DECODERS
+from tests.cli.test_cli import fastscribe as run_fastscribe
+from tests.conftest import PACKAGE, ROOT
+
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def test_the_first_commands_output_is_real() -> None:
+    """But for a letter where another processor rounds otherwise."""
+    shown = README.split("$ scripts/quickstart\n")[1].split("```")[0].strip().split("\n")
+    script = (ROOT / "scripts" / "quickstart").read_text()
+    [line] = [line for line in script.splitlines() if "fastscribe transcribe 'tests" in line]
+    arguments = line.replace("'", "").replace('"$@"', "").split()[1:]
+    done = run_fastscribe(*arguments, cwd=ROOT)
+    printed = done.stdout.strip().split("\n")
+    gap = shown.index("...")
+    rest = len(shown) - gap - 1
+    assert SequenceMatcher(None, "\n".join(shown[:gap]), "\n".join(printed[:gap]), autojunk=False).ratio() > 0.97
+    assert SequenceMatcher(None, "\n".join(shown[-rest:]), "\n".join(printed[-rest:]), autojunk=False).ratio() > 0.97
+    assert len(printed) == 16
+    assert done.stderr.count("no --model") == 1
+
+
+def test_the_first_screen_has_it_all() -> None:
+    first = "\n".join(README.splitlines()[:25])
+    assert "scripts/quickstart" in first
+    assert "scripts/test" in first
+    stored = json.loads((ROOT / "docs" / "bench" / "default_model" / "cpu.json").read_text(encoding="utf-8"))
+    for split in ("test_native", "test_accented"):
+        assert f"{100 * stored['splits'][split]['wer']:.1f} %" in first
+
+
+def test_the_packaged_model_is_the_one_that_was_measured() -> None:
+    stored = json.loads((ROOT / "docs" / "bench" / "default_model" / "cpu.json").read_text(encoding="utf-8"))
+    folder = PACKAGE / "default_model"
+    weights = folder / "model.safetensors"
+    assert weights.stat().st_size == stored["model_bytes"] <= 16_000_000
+    measured = {name: (folder / name).read_bytes() for name in stored["sha256"]}
+    assert {name: hashlib.sha256(content).hexdigest() for name, content in measured.items()} == stored["sha256"]
+    assert {file.name for file in folder.iterdir()} == measured.keys() | {"README.md"}
+    assert sum(map(len, measured.values())) <= 1 << 24
+    card = (folder / "README.md").read_text(encoding="utf-8")
+    for split in stored["splits"].values():
+        assert f"{100 * split['wer']:.1f} %" in card
+
+
+def test_every_command_and_option_shown_exists() -> None:
+    commands = re.findall(r"fastscribe (transcribe|merge|evaluate|inspect|convert|bench|train)\b", README)
+    assert {"transcribe", "merge", "evaluate", "inspect", "convert", "train", "bench"} == set(commands)
+    benches = ("throughput", "latency", "decoder", "cost", "diff", "leaderboard", "loss", "train")
+    assert set(re.findall(r"fastscribe bench (\w+)\b(?!/)", README)) <= set(benches)
+    options = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", README)) - {"--index-url", "--install-completion"}
+    asked = [[command] for command in sorted(set(commands))] + [["bench", name] for name in benches]
+    known = "".join(run_fastscribe(*command, "--help").stdout for command in asked)
+    assert not [option for option in options if option not in known]
+
+
+def test_the_python_example_runs(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    [code] = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    exec(compile(code, "README.md", "exec"), {})
+    assert "At Rice Stadium" in capsys.readouterr().out
+
+
+def test_every_module_named_in_the_map_exists() -> None:
+    table = README.split("## Where things are")[1]
+    for cell in re.findall(r"^\| (`[^|]*`) \|", table, re.MULTILINE):
+        for name in re.findall(r"`([^`]+)`", cell):
+            places = (ROOT / name, PACKAGE.parent / name, PACKAGE / name, PACKAGE / "decode" / name)
+            assert any(place.exists() for place in places), name
+
+
+def test_benchmark_table_is_made_from_the_stored_results() -> None:
+    made = subprocess.run(
+        [sys.executable, ROOT / "scripts" / "readme_table"], capture_output=True, text=True, check=True
+    ).stdout
+    assert made.strip() == README.split("<!-- benchmark -->")[1].split("<!-- /benchmark -->")[0].strip()
+
+
+def test_gap_recovery_is_on_where_the_stored_measurement_supports_it() -> None:
+    """It does where recovery lowers the word error rate of recordings as they are, beyond the interval."""
+    helps: dict[str, bool] = {}
+    for path in (ROOT / "docs" / "bench" / "gaps").glob("*.json"):
+        for row in json.loads(path.read_text(encoding="utf-8"))["results"]:
+            name = row["decoder"].split()[0]
+            is_better = row["kind"] in ("short", "joined") and row["interval_95_points"][1] < 0
+            helps[name] = helps.get(name, False) or is_better
+    assert helps.keys() == {"tdt", "ctc"}
+    expected = {**helps, "rnnt": helps["tdt"], "aed": False}  # no trained Canary was measured
+    assert {name: family.recovers_gaps for name, family in DECODERS.items()} == expected
+
+
+def test_versions_agree() -> None:
+    assert f"## {fastscribe.__version__} " in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    assert run_fastscribe("--version").stdout.strip() == f"fastscribe {fastscribe.__version__}"
+
+
+def test_stored_results_say_what_they_measured() -> None:
+    for path in (ROOT / "docs" / "bench").glob("*.json"):
+        result = json.loads(path.read_text(encoding="utf-8"))
+        if "case_keys" in result:  # of `fastscribe bench`
+            assert result["machine"] and result["date"] and result["command"], path.name
+            continue
+        assert {"hardware", "date", "commit", "statistic"} <= result.keys(), path.name
+        assert all("versions" in part for part in result["results"]), path.name

@@ -1,0 +1,342 @@
+"""Scoring against the textbook's edit distance, and the command as its user meets it."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fastscribe._system.text_layout import num_columns
+from fastscribe.errors import ManifestError, UsageError
+from fastscribe.evaluation import scores as scoring
+from fastscribe.evaluation.report import marked_diff, side_by_side, to_object, to_table
+from fastscribe.evaluation.results import Fields, References, read_pairs
+from fastscribe.evaluation.scores import Edits, Pair, Score, check_installed, evaluate, normalizer
+from tests.cli.test_cli import command, fastscribe
+
+TEXTS = st.lists(st.sampled_from(["a", "b", "cd", "日本"]), max_size=7).map(" ".join)
+PAIRS = st.lists(st.builds(Pair, TEXTS, TEXTS | st.none(), st.tuples(st.sampled_from(["x", "y", None]))), max_size=8)
+
+
+def distance(a: list[str] | str, b: list[str] | str) -> int:
+    """Levenshtein by its definition, row by row."""
+    row = list(range(len(b) + 1))
+    for i, unit in enumerate(a, start=1):
+        above, row = row, [i]
+        for j, other in enumerate(b, start=1):
+            row.append(min(above[j] + 1, row[j - 1] + 1, above[j - 1] + (unit != other)))
+    return row[-1]
+
+
+def write(path: Path, *rows: dict | str) -> Path:
+    path.write_text("".join((row if isinstance(row, str) else json.dumps(row)) + "\n" for row in rows))
+    return path
+
+
+def row(reference: str, hypothesis: str, **fields: object) -> dict:
+    return {"audio_filepath": "a.wav", "text": reference, "pred_text": hypothesis, **fields}
+
+
+FAILED = {"audio_filepath": "f.wav", "text": "gone for good", "error": {"stage": "load", "type": "E", "message": "m"}}
+
+
+@given(PAIRS)
+def test_errors_are_the_textbooks(pairs: list[Pair]) -> None:
+    total = evaluate(pairs, num_group_fields=1).total
+    words = [(pair.reference.split(), (pair.hypothesis or "").split()) for pair in pairs]
+    texts = [(pair.reference, pair.hypothesis or "") for pair in pairs]
+    for edits, units in ((total.words, words), (total.characters, texts)):
+        assert edits.errors == sum(distance(reference, hypothesis) for reference, hypothesis in units)
+        assert edits.units == sum(len(reference) for reference, _ in units)
+        assert edits.insertions - edits.deletions == sum(len(h) - len(r) for r, h in units)
+    assert total.with_errors == sum(reference != hypothesis for reference, hypothesis in words)
+    assert total.without_reference_words == sum(not reference for reference, _ in words)
+    assert (total.utterances, total.failed) == (len(pairs), sum(pair.hypothesis is None for pair in pairs))
+
+
+@given(PAIRS, st.booleans())
+def test_groups_add_up_to_the_whole(pairs: list[Pair], count_failed: bool) -> None:
+    found = evaluate(pairs, num_group_fields=1, count_failed=count_failed)
+    [groups] = found.groups
+    assert groups.keys() == {pair.groups[0] for pair in pairs}
+    assert sum((score.words for score in groups.values()), Edits()) == found.total.words
+    assert sum((score.characters for score in groups.values()), Edits()) == found.total.characters
+    assert sum(score.failed for score in groups.values()) == found.total.failed
+    assert sum(score.utterances for score in groups.values()) == found.total.utterances
+    for value, score in groups.items():
+        alone = evaluate([pair for pair in pairs if pair.groups == (value,)], 1, count_failed=count_failed)
+        assert alone.total == score
+
+
+@given(PAIRS, st.integers(1, 4), st.integers(1, 20))
+def test_blocks_change_nothing(pairs: list[Pair], block_pairs: int, block_characters: int) -> None:
+    whole = evaluate(pairs, 1, num_worst=3)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(scoring, "_BLOCK_PAIRS", block_pairs)
+        patch.setattr(scoring, "_BLOCK_CHARACTERS", block_characters)
+        assert evaluate(pairs, 1, num_worst=3) == whole
+
+
+def test_blocks_are_bounded_in_rows_and_in_characters(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scoring, "_BLOCK_PAIRS", 3)
+    monkeypatch.setattr(scoring, "_BLOCK_CHARACTERS", 10)
+    pairs = [Pair("a", "b")] * 7 + [Pair("long text", "x")] * 2 + [Pair("a", None)] * 4
+    assert [len(block) for block in scoring._blocks(pairs)] == [3, 3, 2, 1, 3, 1]
+
+
+@given(PAIRS, st.integers(0, 5))
+def test_the_worst_are_those_with_most_errors_then_the_highest_rate(pairs: list[Pair], num_worst: int) -> None:
+    def rank(pair: Pair) -> tuple[int, float]:
+        reference, hypothesis = pair.reference.split(), (pair.hypothesis or "").split()
+        errors = distance(reference, hypothesis)
+        return -errors, -errors / len(reference) if reference else -float("inf")
+
+    wrong = [pair for pair in pairs if pair.hypothesis is not None and pair.reference != pair.hypothesis]
+    found = evaluate(pairs, 1, num_worst).worst
+    assert [aligned.pair for aligned in found] == sorted(wrong, key=rank)[:num_worst]
+    for aligned in found:
+        assert " ".join(word for span in aligned.spans for word in span.reference) == aligned.pair.reference
+        assert " ".join(word for span in aligned.spans for word in span.hypothesis) == aligned.pair.hypothesis
+        assert sum(len(s.reference) for s in aligned.spans if s.kind in ("substitute", "delete")) == (
+            aligned.words.substitutions + aligned.words.deletions
+        )
+
+
+def test_rates_are_the_corpuss_not_a_mean_of_rates() -> None:
+    total = evaluate([Pair("a b c d e f g h i", "a b c d e f g h i"), Pair("a", "b")]).total
+    assert total.words.rate == 0.1
+    assert total.sentence_error_rate == 0.5
+    assert evaluate([Pair("a", "b c d")]).total.words.rate == 3.0
+
+
+@pytest.mark.parametrize("pairs", [[], [Pair("", "")], [Pair("", "a b")], [Pair("", None)]], ids=str)
+def test_without_words_there_is_no_rate(pairs: list[Pair]) -> None:
+    found = evaluate(pairs)
+    assert found.total.words.rate is None and found.total.characters.rate is None
+    assert found.total.words.insertions == sum(len((pair.hypothesis or "").split()) for pair in pairs)
+    assert to_object(found, (), True)["wer"] is None
+    assert to_table(found, ()).splitlines()[1].split()[4] == "-"
+
+
+def test_failed_rows_are_deletions_or_left_out() -> None:
+    pairs = [Pair("a b", "a b"), Pair("c d", None)]
+    assert evaluate(pairs).total.words == Edits(4, deletions=2)
+    left_out = evaluate(pairs, count_failed=False).total
+    assert left_out == Score(1, 1, words=Edits(2), characters=Edits(3))
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("Mr. Smith's colour-blind, um, cat won't!", "mister smith is color blind cat will not"),
+        ("twenty-three dollars [noise]", "$23"),
+        ("  \t\n", ""),
+        ("kinda sorta dunno, the cause", "kinda sorta dunno the cause"),  # Whisper's own leaves these alone
+    ],
+)
+def test_whispers_normaliser(text: str, expected: str) -> None:
+    assert normalizer("whisper-en")(text) == expected
+
+
+def test_no_normaliser_joins_spaces_alone() -> None:
+    assert normalizer("none")(" A,\t b\u00a0\n C. ") == "A, b C."
+
+
+def test_a_diff_of_a_long_utterance_shows_where_the_errors_are() -> None:
+    words = [f"w{number}" for number in range(100)]
+    [aligned] = evaluate([Pair(" ".join(words), " ".join([*words[:50], "new", *words[51:], "more"]))], 0, 1).worst
+    shown = marked_diff(aligned)
+    assert shown.startswith("w0 w1 w2 w3 w4 w5 … w44 ")
+    assert "w49 [-w50-]{+new+} w51" in shown
+    assert shown.endswith("w99 {+more+}")
+
+
+@given(PAIRS, st.integers(10, 40))
+def test_side_by_side_fits_and_loses_nothing(pairs: list[Pair], max_columns: int) -> None:
+    for aligned in evaluate(pairs, 1, 8).worst:
+        lines = list(side_by_side(aligned, max_columns))
+        for side, text in ((1, aligned.pair.reference), (2, aligned.pair.hypothesis)):
+            assert " ".join(cell[side] for line in lines for cell in line if cell[side]) == text
+        assert all(5 + sum(cell.columns + 1 for cell in line) <= max_columns for line in lines)
+
+
+def test_nothing_from_a_text_steers_the_terminal() -> None:
+    [aligned] = evaluate([Pair("a", "\x1b[31m")], 0, 1).worst
+    assert "\x1b" not in marked_diff(aligned)
+    found = evaluate([Pair("a", "a", ("\x1b[2J\n日本",))], 1)
+    assert "\x1b" not in to_table(found, ("field\x1b",))
+    widths = {num_columns(line) for line in to_table(found, ("s",)).splitlines() if "0.00" in line}
+    assert len(widths) == 1
+
+
+def test_every_unusable_row_is_told_and_the_rest_counts(tmp_path: Path) -> None:
+    bad = [
+        "{",
+        "[]",
+        {"text": "a"},
+        {"pred_text": "a"},
+        row("a", "b") | {"text": 5},
+        row("a", "b") | {"pred_text": None},
+    ]
+    results = write(tmp_path / "r.jsonl", *bad, "", row("a", "b"), row("1" * 5000, "b"), row("a", "\ud800"))
+    found = list(read_pairs([str(results)], Fields(), normalizer("whisper-en")))
+    problems = [str(one) for one in found if isinstance(one, ManifestError)]
+    assert [problem.split(": ")[1] for problem in problems] == [f"line {n}" for n in (1, 2, 3, 4, 5, 6, 9, 10)]
+    assert all(len(problem) < len(str(results)) + 150 for problem in problems)
+    assert len([one for one in found if isinstance(one, Pair)]) == 1
+
+
+def test_references_from_a_manifest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By file first, whatever it is called from where; then by the path as written; cuts by their offsets."""
+    (tmp_path / "data").mkdir()
+    monkeypatch.chdir(tmp_path)
+    manifest = write(
+        Path("data/m.jsonl"),
+        {"audio_filepath": "a.wav", "text": "A", "speaker": "s"},
+        {"audio_filepath": "/elsewhere/b.wav", "text": "B"},
+        {"audio_filepath": "c.wav", "text": "C0"},
+        {"audio_filepath": "c.wav", "text": "C1", "offset": 1.5},
+        {"audio_filepath": "./a.wav", "text": "again"},
+        {"audio_filepath": "unused.wav", "text": "U"},
+        {"text": "no path"},
+    )
+    results = write(
+        Path("r.jsonl"),
+        {"audio_filepath": "data/a.wav", "text": "heard a"},
+        {"audio_filepath": "/elsewhere/b.wav", "text": "heard b"},
+        {"audio_filepath": "c.wav", "text": "R", "pred_text": "heard c1", "offset": 1.5},
+        {"audio_filepath": "data/c.wav", "error": {"stage": "probe", "type": "E", "message": "m"}, "text": "not heard"},
+        {"audio_filepath": "stranger.wav", "text": "x"},
+        {"text": "x"},
+    )
+    fields = Fields(group_by=("speaker",))
+    references = References(str(manifest), fields)
+    found = list(read_pairs([str(results)], fields, normalizer("none"), references))
+    assert [pair[:3] for pair in found if isinstance(pair, Pair)] == [
+        ("A", "heard a", ("s",)),
+        ("B", "heard b", (None,)),
+        ("C1", "heard c1", (None,)),
+        ("C0", None, (None,)),
+    ]
+    assert [str(one) for one in found if isinstance(one, ManifestError)] == [
+        f"r.jsonl: line {line}: data/m.jsonl has no row for this audio_filepath and offset" for line in (5, 6)
+    ]
+    assert [str(problem).split(": ")[1] for problem in references.problems] == ["line 5", "line 7"]
+    assert references.num_unused == 1
+
+
+@pytest.mark.parametrize("shards", [["transcripts.jsonl"], [f"transcripts.shard-{n}-of-2.jsonl" for n in range(2)]])
+def test_output_folders(tmp_path: Path, shards: list[str]) -> None:
+    for name in (*shards, "transcripts.previous.jsonl"):
+        write(tmp_path / name, row("a b", "a c"))
+    [*pairs] = read_pairs([str(tmp_path)], Fields(), normalizer("none"))
+    assert len(pairs) == len(shards)
+
+
+@pytest.mark.parametrize("module", ["jiwer", "whisper_normalizer"])
+def test_a_missing_package_is_named(module: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    check_installed("whisper-en")
+    monkeypatch.setitem(sys.modules, module, None)
+    expected = f"evaluate needs {module.replace('_', '-')}: pip install 'fastscribe[eval]'"
+    with pytest.raises(UsageError) as raised:
+        check_installed("whisper-en")
+    assert str(raised.value) == expected
+    if module == "whisper_normalizer":
+        check_installed("none")
+
+
+def test_a_table_on_stdout_and_bad_rows_on_stderr(tmp_path: Path) -> None:
+    rows = [row("Hello, world", "hello word", speaker="x"), row("uh", "", speaker=3), FAILED]
+    done = fastscribe("evaluate", write(tmp_path / "r.jsonl", *rows), "--group-by", "speaker", "--diff", 5)
+    assert (done.returncode, done.stderr) == (0, "")
+    lines = done.stdout.splitlines()
+    assert lines[0] == "normalizer whisper-en; failed rows: 1, counted as deleted words"
+    assert lines[3].split() == ["all", "3", "1", "5", "80.00", "1", "0", "3", "58.33", "66.67"]
+    assert [line.split()[0] for line in lines[5:9]] == ["speaker", "3", "x", "(none)"]
+    assert lines[-1] == "hello [-world-]{+word+}"
+    assert "a.wav" in lines[-2] and "line 1): 1 errors in 2 words" in lines[-2]
+    done = fastscribe("evaluate", write(tmp_path / "r.jsonl", *rows, *["{"] * 30), "--skip-failed")
+    assert done.returncode == 1
+    assert done.stdout.startswith("normalizer whisper-en; failed rows: 1, left out\n")
+    errors = done.stderr.splitlines()
+    assert len(errors) == 21
+    assert f"{tmp_path / 'r.jsonl'}: line 4: not JSON" in errors[0]
+    assert errors[-1] == "fastscribe: and 10 more rows that cannot be used"
+
+
+def test_json_from_stdin() -> None:
+    rows = "".join(json.dumps(one) + "\n" for one in (row("A b", "a b", lang=True), FAILED))
+    arguments = ("--json", "--normalizer", "none", "--group_by", "lang", "--diff", 1)
+    done = fastscribe("evaluate", "-", *arguments, stdin=rows)
+    found = json.loads(done.stdout)
+    assert done.returncode == 0
+    assert (found["wer"], found["cer"], found["sentence_error_rate"]) == (0.8, 0.875, 1.0)
+    assert found["words"] == {"reference_words": 5, "errors": 4, "substitutions": 1, "insertions": 0, "deletions": 3}
+    assert [(group["value"], group["failed"]) for group in found["groups"]["lang"]] == [("true", 0), (None, 1)]
+    assert (found["normalizer"], found["failed"], found["failed_count_as_deleted"]) == ("none", 1, True)
+    assert [one["hypothesis"] for one in found["worst"]] == ["a b"]
+    assert found["versions"].keys() == {"fastscribe", "jiwer"}
+
+
+def test_what_is_wrong_with_a_manifest_is_told(tmp_path: Path) -> None:
+    rows = ({"audio_filepath": f"{name}.wav", "text": name} for name in "ab")
+    manifest = write(tmp_path / "m.jsonl", *rows, "{")
+    results = write(tmp_path / "r.jsonl", {"audio_filepath": "a.wav", "text": "a"})
+    done = fastscribe("evaluate", results, "--manifest", manifest, "--json")
+    assert done.returncode == 1
+    assert json.loads(done.stdout)["unusable_rows"] == json.loads(done.stdout)["references_without_result"] == 1
+    broken, unused = done.stderr.splitlines()
+    assert broken.startswith(f"fastscribe: {manifest}: line 3: not JSON")
+    assert unused == f"fastscribe: {manifest}: 1 rows have no result; they are not counted"
+
+
+@pytest.mark.parametrize(
+    ("rows", "options", "named"),
+    [
+        ([], [], "nothing to score"),
+        ([FAILED], ["--skip-failed"], "1 failed rows left out"),
+        ([row("a", "a")], ["--group-by", "speakr"], "speakr"),
+        ([row("a", "a")], ["--manifest", "nowhere.jsonl"], "nowhere.jsonl: no such file"),
+        ([row("a", "a")], ["nowhere"], "nowhere: no such file"),
+        ([row("a", "a")], [os.path.dirname(__file__)], "no transcripts.jsonl in this folder"),
+        ([row("a", "a")], ["--normalizer", "german"], "german"),
+        ([row("a", "a")], ["--diff", "-1"], "--diff"),
+    ],
+    ids=str,
+)
+def test_wrong_usage_is_one_line_and_exit_code_2(tmp_path: Path, rows: list, options: list, named: str) -> None:
+    done = fastscribe("evaluate", write(tmp_path / "r.jsonl", *rows), *options)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert named in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize(("variables", "coloured"), [({}, True), ({"NO_COLOR": "1"}, False)])
+def test_colours_are_for_terminals(tmp_path: Path, variables: dict[str, str], coloured: bool) -> None:
+    """stdout is a pseudo-terminal here."""
+    import pty
+    import subprocess
+
+    ours, theirs = pty.openpty()
+    plain = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "FORCE_COLOR")}
+    environment = {**plain, "TERM": "xterm-256color", "COLUMNS": "80", **variables}
+    results = write(tmp_path / "r.jsonl", row("good day", "good may sir"))
+    process = subprocess.Popen(command("evaluate", results, "--diff", 1), stdout=theirs, env=environment)
+    os.close(theirs)
+    seen = b""
+    while True:
+        try:
+            seen += os.read(ours, 65536)
+        except OSError:  # the other end has closed
+            break
+    os.close(ours)
+    assert process.wait(60) == 0
+    assert (b"\x1b[" in seen) == coloured
+    assert (b"ref " in seen) == coloured
+    assert (b"[-day-]{+may+}" in seen or b"{+sir+}" in seen) != coloured

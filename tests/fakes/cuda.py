@@ -1,0 +1,251 @@
+"""A pretended CUDA device: torch's streams, pools, graphs and copies in pretence, on a CPU; no GPU takes part.
+
+It is as strict as the real one and where it matters stricter.
+
+A capture records the operations with their tensors, and a replay does them again into the same memory. What would be wrong
+on a device without any error is an AssertionError here: a graph replayed after a sibling from its stream was reset (its cuBLAS
+workspace is gone), a graph reset while the device may be working on it, a pool's handle used after its last graph was reset.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from fastscribe.cuda import graph_capture
+
+STREAMS = 32
+
+
+class Recorder(TorchDispatchMode):
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[tuple[Any, ...]] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        self.calls.append((func, args, kwargs or {}, result))
+        return result
+
+    @torch.inference_mode()
+    def replay(self) -> None:
+        for func, args, kwargs, first in self.calls:
+            again = func(*args, **kwargs)
+            many = isinstance(first, (tuple, list))
+            for old, new in zip(first, again, strict=True) if many else [(first, again)]:
+                if isinstance(old, torch.Tensor) and old.data_ptr() != new.data_ptr():
+                    old.copy_(new)
+
+
+class Stream:
+    def __init__(self, pretence: Pretence, number: tuple[Any, ...]) -> None:
+        self.pretence, self.number, self.device = pretence, number, torch.device("cuda", 0)
+        self.cuda_stream = 0
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Stream) and self.number == other.number
+
+    def __hash__(self) -> int:
+        return hash(self.number)
+
+    def query(self) -> bool:
+        return True
+
+    def wait_stream(self, other: Stream) -> None:
+        self.pretence.waits.append((self.number, other.number))
+
+    def synchronize(self) -> None:
+        pass
+
+
+class Event:
+    def __init__(self, pretence: Pretence) -> None:
+        self.pretence = pretence
+
+    def record(self) -> None:
+        self.point = self.pretence.asked
+
+    def wait(self) -> None:
+        pass
+
+    def synchronize(self) -> None:
+        self.pretence.done = max(self.pretence.done, self.point)
+
+
+class Graph:
+    def __init__(self, pretence: Pretence, keep_graph: bool) -> None:
+        assert keep_graph
+        self.pretence, self.recorder = pretence, Recorder()
+        self.is_recording = self.is_captured = self.is_instantiated = False
+        self.replays = 0
+
+    def capture_begin(self, pool: Any = None, capture_error_mode: str = "global") -> None:
+        assert capture_error_mode == "thread_local" and not self.pretence.capturing
+        self.pool = pool or ("own", id(self))
+        assert self.pool not in self.pretence.dead_pools, "use_count > 0"
+        self.pretence.pools[self.pool] += 1
+        self.pretence.capturing.append(self.pool)
+        self.stream = self.pretence.current
+        self.workspace = self.pretence.workspaces[self.stream]
+        self.recorder.__enter__()
+        self.is_recording = True
+        self.pretence.fail("capture_begin")
+
+    def capture_end(self) -> None:
+        if self.is_recording:
+            self.recorder.__exit__(None, None, None)
+        self.is_recording = False
+        self.pretence.fail("capture_end")
+        self.pretence.capturing.remove(self.pool)
+        self.is_captured = True
+        self.pretence.live.append(self)
+
+    def instantiate(self) -> None:
+        self.pretence.fail("instantiate")
+        assert self.is_captured
+        self.is_instantiated = True
+
+    def replay(self) -> None:
+        assert self.is_instantiated
+        self.run()
+
+    def run(self) -> None:
+        assert self in self.pretence.live, "was reset"
+        assert self.workspace == self.pretence.workspaces[self.stream], "a sibling's reset freed the workspace"
+        self.replays += 1
+        self.pretence.asked += 1
+        self.recorder.replay()
+
+    def raw_cuda_graph(self) -> int:
+        self.pretence.steps[id(self)] = self.run
+        return id(self)
+
+    def reset(self) -> None:
+        if self not in self.pretence.live:
+            return
+        assert self.pretence.done == self.pretence.asked or not self.replays, "the device may be working on it"
+        self.pretence.live.remove(self)
+        self.pretence.workspaces[self.stream] += 1
+        self.pretence.release(self.pool)
+
+
+@dataclass(frozen=True)
+class Copy:
+    """One call of Tensor.to that asked for a CUDA device."""
+
+    shape: tuple[int, ...]
+    is_pinned: bool
+    non_blocking: bool
+
+
+def record_copies(monkeypatch: pytest.MonkeyPatch, too_little_to_pin: bool = False) -> list[Copy]:
+    """Let copies to a CUDA device stay on the CPU, and return the list that they are written to, in their order.
+
+    Memory counts as pinned where torch was asked to pin it.
+    """
+    copies: list[Copy] = []
+    pinned: dict[int, torch.Tensor] = {}  # by address; kept, so that no address comes back
+    to, empty = torch.Tensor.to, torch.empty
+
+    def pin(tensor: torch.Tensor) -> torch.Tensor:
+        if too_little_to_pin:
+            raise RuntimeError("CUDA error: out of memory")
+        pinned[tensor.data_ptr()] = tensor
+        return tensor
+
+    def pretended_to(tensor: torch.Tensor, *arguments: Any, **options: Any) -> torch.Tensor:
+        if not any(isinstance(argument, torch.device) and argument.type == "cuda" for argument in arguments):
+            return to(tensor, *arguments, **options)
+        is_pinned = tensor.data_ptr() in pinned
+        copies.append(Copy(tuple(tensor.shape), is_pinned, options.get("non_blocking", False)))
+        return tensor.clone()
+
+    def pretended_empty(*size: Any, pin_memory: bool = False, **options: Any) -> torch.Tensor:
+        tensor = empty(*size, **options)
+        return pin(tensor) if pin_memory else tensor
+
+    monkeypatch.setattr(torch.Tensor, "to", pretended_to)
+    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor: pin(tensor.clone()))
+    monkeypatch.setattr(torch, "empty", pretended_empty)
+    return copies
+
+
+class Pretence:
+    """`failures` maps a method of graphs to the errors that its next calls raise."""
+
+    def __init__(self) -> None:
+        self.current = Stream(self, ("default",))
+        self.asked = self.done = 0  # replays
+        self.pools: Counter[Any] = Counter()
+        self.dead_pools: set[Any] = set()
+        self.capturing: list[Any] = []
+        self.workspaces: defaultdict[Stream, int] = defaultdict(int)
+        self.live: list[Graph] = []
+        self.captured: list[Graph] = []
+        self.steps: dict[int, Callable[[], None]] = {}
+        self.waits: list[tuple[Any, Any]] = []
+        self.failures: defaultdict[str, list[Exception]] = defaultdict(list)
+        self.streams_made = self.cache_emptied = 0
+
+    def fail(self, method: str) -> None:
+        if self.failures[method]:
+            raise self.failures[method].pop(0)
+
+    def release(self, pool: Any) -> None:
+        self.pools[pool] -= 1
+        assert self.pools[pool] >= 0
+        if not self.pools[pool]:
+            self.dead_pools.add(pool)
+
+    def make_stream(self, device: torch.device, priority: int = 0) -> Stream:
+        self.streams_made += 1
+        return Stream(self, (priority, self.streams_made % STREAMS))
+
+    def make_graph(self, keep_graph: bool) -> Graph:
+        self.captured.append(Graph(self, keep_graph))
+        return self.captured[-1]
+
+    @contextmanager
+    def stream(self, stream: Stream) -> Iterator[None]:
+        before, self.current = self.current, stream
+        try:
+            yield
+        finally:
+            self.current = before
+
+    def end_allocate_to_pool(self, device: int, pool: Any) -> None:
+        if pool not in self.capturing:
+            raise RuntimeError("not currently recording")
+        self.capturing.remove(pool)
+
+    def empty_cache(self) -> None:
+        assert not self.capturing
+        self.cache_emptied += 1
+
+    def install(self, monkeypatch: pytest.MonkeyPatch) -> Pretence:
+        handles = iter(range(1, 1_000_000))
+        for name, value in {
+            "Stream": self.make_stream,
+            "stream": self.stream,
+            "current_stream": lambda device=None: self.current,
+            "Event": lambda: Event(self),
+            "CUDAGraph": self.make_graph,
+            "graph_pool_handle": lambda: ("shared", next(handles)),
+            "empty_cache": self.empty_cache,
+        }.items():
+            monkeypatch.setattr(torch.cuda, name, value)
+        monkeypatch.setattr(torch._C, "_cuda_endAllocateToPool", self.end_allocate_to_pool, raising=False)
+        monkeypatch.setattr(torch._C, "_cuda_releasePool", lambda device, pool: self.release(pool), raising=False)
+        zeros = torch.zeros
+        monkeypatch.setattr(torch, "zeros", lambda *size, device=None, **rest: zeros(*size, **rest))
+        monkeypatch.setattr(graph_capture, "_IDLE", defaultdict(list))
+        monkeypatch.setattr(graph_capture, "_EVER_LEASED", set())
+        monkeypatch.setattr(graph_capture, "_BROKEN", [])
+        return self

@@ -1,0 +1,136 @@
+"""The Triton kernels, run by Triton's interpreter, equal torch's forms. test_kernels.py runs this file in a process of its
+own: whether kernels are interpreted is settled when Triton is imported. No GPU takes part.
+
+Matrix products are tried in float32 and float16, since the interpreter multiplies bfloat16 wrongly.
+"""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fastscribe.config import LocalAttention
+from fastscribe.cuda import triton_kernels
+from fastscribe.cuda.triton_kernels import TRITON
+from fastscribe.model.operations import POSITION_ROWS_MULTIPLE, TORCH, choose_operations, table_reach
+from tests.cuda.test_triton_kernels import close, model_config, normal, real_frames
+
+LENGTHS = st.lists(st.integers(0, 90), min_size=1, max_size=3).filter(any)
+FEW = settings(max_examples=4, deadline=None, derandomize=True)
+
+
+@FEW
+@given(
+    lengths=LENGTHS,
+    spare=st.integers(0, 3),
+    width=st.sampled_from([16, 32]),
+    block=st.sampled_from([32, 64]),
+    dtype=st.sampled_from([torch.float32, torch.float16]),
+)
+def test_rel_attention(lengths: list[int], spare: int, width: int, block: int, dtype: torch.dtype) -> None:
+    check_attention(lengths, spare, width, block, dtype, None)
+
+
+@settings(max_examples=12, deadline=None, derandomize=True)
+@given(
+    lengths=st.lists(st.integers(0, 330), min_size=1, max_size=2).filter(any),
+    spare=st.integers(0, 3),
+    block=st.sampled_from([32, 64]),
+    left=st.integers(0, 140),
+    right=st.integers(1, 140),
+)
+def test_local_attention(lengths: list[int], spare: int, block: int, left: int, right: int) -> None:
+    """Windows that end in any place of a block, over tables that reach no further than they must."""
+    check_attention(lengths, spare, 16, block, torch.float32, LocalAttention(left, right))
+
+
+@pytest.mark.parametrize("left", [0, 1, 31, 32, 33, 64])
+@pytest.mark.parametrize("right", [1, 31, 32, 33, 64])
+def test_local_attention_at_the_edges_of_blocks(left: int, right: int) -> None:
+    check_attention([200, 33], 0, 16, 32, torch.float32, LocalAttention(left, right))
+
+
+def check_attention(
+    lengths: list[int], spare: int, width: int, block: int, dtype: torch.dtype, local: LocalAttention | None
+) -> None:
+    torch.manual_seed(sum(lengths))
+    lengths_B, num_frames = torch.tensor(lengths), max(lengths) + spare
+    reach = 2 * table_reach(num_frames, local)
+    rows = POSITION_ROWS_MULTIPLE * (-(-reach // POSITION_ROWS_MULTIPLE) + spare % 2)
+    qkv_BTD, positions_HRK = normal(len(lengths), num_frames, 6 * width).to(dtype), normal(2, rows, width).to(dtype)
+    bias_HR = normal(2, rows)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(triton_kernels, "_attention_block", lambda _: block)
+        ours_BTD = TRITON.rel_attention(qkv_BTD, positions_HRK, bias_HR, lengths_B, local)
+    exact_BTD = TORCH.rel_attention(qkv_BTD.float(), positions_HRK.float(), bias_HR, lengths_B, local)
+    assert ours_BTD.isfinite().all()
+    close(ours_BTD, exact_BTD, real_frames(lengths_B, num_frames))
+
+
+@FEW
+@given(
+    lengths=LENGTHS,
+    spare=st.integers(0, 3),
+    taps=st.sampled_from([5, 9, 11]),
+    width=st.sampled_from([8, 24]),
+    dtype=st.sampled_from([torch.float32, torch.bfloat16]),
+    bias=st.booleans(),
+    silu=st.booleans(),
+)
+def test_glu_depthwise(
+    lengths: list[int], spare: int, taps: int, width: int, dtype: torch.dtype, bias: bool, silu: bool
+) -> None:
+    torch.manual_seed(sum(lengths))
+    lengths_B, num_frames = torch.tensor(lengths), max(lengths) + spare
+    x_BTD, weight_WD = normal(len(lengths), num_frames, 2 * width).to(dtype), normal(taps, width).to(dtype)
+    bias_D = normal(width).to(dtype) if bias else None
+    ours_BTD = TRITON.glu_depthwise(x_BTD, weight_WD, bias_D, lengths_B, silu)
+    float_bias_D = None if bias_D is None else bias_D.float()
+    exact_BTD = TORCH.glu_depthwise(x_BTD.float(), weight_WD.float(), float_bias_D, lengths_B, silu)
+    close(ours_BTD, exact_BTD)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("width", [24, 64])
+@pytest.mark.parametrize("shifted", [False, True])
+def test_layer_norms(dtype: torch.dtype, width: int, shifted: bool) -> None:
+    torch.manual_seed(width)
+    x_BTD, parameters = (3 * normal(2, 5, width) + 1).to(dtype), [normal(width).to(dtype) for _ in range(4)]
+    shift_D = normal(width) if shifted else None
+    exact = [parameter.float() for parameter in parameters]
+    close(TRITON.layer_norm(x_BTD, shift_D, *parameters[:2]), TORCH.layer_norm(x_BTD.float(), shift_D, *exact[:2]))
+    ours_BTD, torch_BTD = x_BTD.clone(), x_BTD.clone()
+    normed_BTD = TRITON.layer_norm_twice_(ours_BTD, shift_D, *parameters)
+    close(normed_BTD, TORCH.layer_norm_twice_(torch_BTD, shift_D, *parameters).float())
+    close(ours_BTD, torch_BTD.float())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("shifted", [False, True])
+def test_layer_norms_that_add(dtype: torch.dtype, shifted: bool) -> None:
+    """The sum is rounded to the stream's dtype, as an addition by itself rounds it. The interpreter truncates to bf16."""
+    torch.manual_seed(0)
+    x_BTD, added_BTD = normal(2, 2, 5, 24).to(dtype)
+    parameters = normal(4, 24).to(dtype)
+    shift_D = normal(24) if shifted else None
+    sum_BTD, ours_BTD = x_BTD + added_BTD, x_BTD.clone()
+    normed_BTD = TRITON.layer_norm(ours_BTD, shift_D, *parameters[:2], added_BTD)
+    close(ours_BTD, sum_BTD.float())
+    assert dtype == torch.bfloat16 or torch.equal(ours_BTD, sum_BTD)
+    close(normed_BTD, TORCH.layer_norm(sum_BTD, shift_D, *parameters[:2]).float())
+    normed_BTD = TRITON.layer_norm_twice_(x_BTD, shift_D, *parameters, added_BTD)
+    close(normed_BTD, TORCH.layer_norm_twice_(sum_BTD, shift_D, *parameters).float())
+    close(x_BTD, sum_BTD.float())
+
+
+def test_the_comparison_accepts_right_kernels() -> None:
+    assert choose_operations(model_config(), torch.float32, torch.device("cpu")) == (TRITON, None)
+
+
+def test_the_comparison_refuses_what_the_device_gets_wrong() -> None:
+    """The interpreter's bfloat16 products stand for a device that computes nonsense."""
+    operations, reason = choose_operations(model_config(), torch.bfloat16, torch.device("cpu"))
+    assert operations is TORCH
+    assert reason == "Triton computes rel_attention wrongly on this device"

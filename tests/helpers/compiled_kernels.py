@@ -1,0 +1,136 @@
+"""The Triton kernels compiled for GPUs that are not here, by Triton's own compiler, as the package launches them.
+
+No GPU takes part: launches are recorded on torch's meta device, and their arguments and options are given to the compiler.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+from fastscribe.config import LocalAttention
+from fastscribe.cuda import fp8_triton, triton_kernels
+from fastscribe.model.operations import POSITION_ROWS_MULTIPLE
+
+CAPABILITIES = (80, 90, 100)
+_POINTERS = {
+    torch.float32: "*fp32",
+    torch.bfloat16: "*bf16",
+    torch.float16: "*fp16",
+    torch.int64: "*i64",
+    torch.float8_e4m3fn: "*fp8e4nv",
+}
+_LAUNCH_OPTIONS = ("num_warps", "num_stages", "enable_fp_fusion")
+
+
+@dataclass(frozen=True)
+class Launch:
+    kernel: Any
+    arguments: dict[str, Any]  # by the kernel's names
+    options: dict[str, Any]  # the compiler's
+
+
+class _Recorder:
+    """Stands for a kernel: a launch is written down and not made."""
+
+    def __init__(self, kernel: Any, seen: list[Launch]) -> None:
+        self._kernel, self._seen = kernel, seen
+
+    def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., None]:
+        def launch(*arguments: Any, **named: Any) -> None:
+            options = {name: named.pop(name) for name in _LAUNCH_OPTIONS if name in named}
+            by_name = dict(zip(self._kernel.arg_names, arguments, strict=False)) | named
+            self._seen.append(Launch(self._kernel, by_name, options))
+
+        return launch
+
+
+def launches(work: Callable[[], Any], capability: int) -> list[Launch]:
+    """The launches of Triton kernels that `work`, on meta tensors, would make on a device of this capability (90: 9.0)."""
+    seen: list[Launch] = []
+    with pytest.MonkeyPatch.context() as patch, torch.device("meta"):
+        for module, name in (
+            (triton_kernels, "rel_attention_kernel"),
+            (triton_kernels, "glu_depthwise_kernel"),
+            (triton_kernels, "layer_norm_kernel"),
+            (fp8_triton, "quantise_rows_kernel"),
+        ):
+            patch.setattr(module, name, _Recorder(getattr(module, name), seen))
+        patch.setattr(torch.cuda, "get_device_capability", lambda *_: divmod(capability, 10))
+        patch.setattr(torch.Tensor, "is_cuda", True)
+        patch.setattr(torch.cuda, "device_of", lambda _: torch.inference_mode())
+        work()
+    return seen
+
+
+def rel_attention(dtype: torch.dtype, width: int, local: bool, heads: int = 8) -> None:
+    rows = 2 * POSITION_ROWS_MULTIPLE * -(-200 // POSITION_ROWS_MULTIPLE)
+    window = LocalAttention(128, 128) if local else None
+    tensors = torch.empty(3, 200, 3 * heads * width, dtype=dtype), torch.empty(heads, rows, width, dtype=dtype)
+    triton_kernels.rel_attention(*tensors, torch.empty(heads, rows), torch.empty(3, dtype=torch.int64), window)
+
+
+def glu_depthwise(dtype: torch.dtype, width: int, taps: int) -> None:
+    x_BTD, weight_WD = torch.empty(3, 200, 2 * width, dtype=dtype), torch.empty(taps, width, dtype=dtype)
+    triton_kernels.glu_depthwise(x_BTD, weight_WD, weight_WD[0], torch.empty(3, dtype=torch.int64), True)
+
+
+def layer_norm(dtype: torch.dtype, width: int, twice: bool, adds: bool = False) -> None:
+    x_BTD, parameter_D, shift_D = (
+        torch.empty(3, 200, width, dtype=dtype),
+        torch.empty(width, dtype=dtype),
+        torch.empty(width),
+    )
+    added_BTD = torch.empty_like(x_BTD) if adds else None
+    if twice:
+        triton_kernels.layer_norm_twice_(x_BTD, shift_D, *[parameter_D] * 4, added_BTD)
+    else:
+        triton_kernels.layer_norm(x_BTD, shift_D, parameter_D, parameter_D, added_BTD)
+
+
+def quantise_rows(dtype: torch.dtype, width: int) -> None:
+    fp8_triton.quantise_rows(torch.empty(600, width, dtype=dtype))
+
+
+def compiled(launch: Launch, capability: int) -> Any:
+    """Triton's compiled kernel. Raises what Triton or its assembler raises for a kernel that they cannot compile."""
+    kernel = launch.kernel
+    constant_names = {parameter.name for parameter in kernel.params if parameter.is_constexpr}
+    constants = {name: value for name, value in launch.arguments.items() if name in constant_names or value is None}
+    signature, aligned = {}, {}
+    for place, name in enumerate(kernel.arg_names):
+        value = launch.arguments[name]
+        if name in constants:
+            signature[name] = "constexpr"
+        elif isinstance(value, torch.Tensor):
+            signature[name] = _POINTERS[value.dtype]
+            aligned[(place,)] = [["tt.divisibility", 16]]
+        else:
+            signature[name] = "fp32" if isinstance(value, float) else "i32"
+    source = ASTSource(kernel, signature, constants, aligned)
+    return triton.compile(source, target=GPUTarget("cuda", capability, 32), options=launch.options)
+
+
+# What the package launches for models of 1024 and 512 channels, by name.
+WORK: dict[str, Callable[[torch.dtype], None]] = {
+    "attention, heads of 128": lambda dtype: rel_attention(dtype, 128, False),
+    "local attention, heads of 128": lambda dtype: rel_attention(dtype, 128, True),
+    "attention, heads of 64": lambda dtype: rel_attention(dtype, 64, False),
+    "local attention, heads of 64": lambda dtype: rel_attention(dtype, 64, True),
+    "GLU and 9 taps, 1024 channels": lambda dtype: glu_depthwise(dtype, 1024, 9),
+    "GLU and 15 taps, 512 channels": lambda dtype: glu_depthwise(dtype, 512, 15),
+    "layer norm, 1024 channels": lambda dtype: layer_norm(dtype, 1024, False),
+    "two layer norms, 1024 channels": lambda dtype: layer_norm(dtype, 1024, True),
+    "sum and layer norm, 1024 channels": lambda dtype: layer_norm(dtype, 1024, False, adds=True),
+    "sum and two layer norms, 1024 channels": lambda dtype: layer_norm(dtype, 1024, True, adds=True),
+    "two layer norms, 512 channels": lambda dtype: layer_norm(dtype, 512, True),
+    "fp8 of 1024 columns": lambda dtype: quantise_rows(dtype, 1024),
+    "fp8 of 4096 columns": lambda dtype: quantise_rows(dtype, 4096),
+}

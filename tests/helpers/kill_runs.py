@@ -1,0 +1,362 @@
+"""Runs that are killed and started again, until they are done: whether the folder ends up as if nothing had happened.
+
+    python -m tests.helpers.kill_runs --kills 120 --seed 0      the last line is one JSON object
+
+A process that has loaded the model and started no thread is forked for each attempt, so that one takes a tenth of the
+time; `--cold 5` also kills so many that start from nothing. Half of the kills come at a random moment of what an attempt is
+expected to take, the other half right before or after a random call that the code which writes makes to the system.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import traceback
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import Any, NoReturn
+
+import soundfile
+
+from tests.conftest import ROOT
+
+AUDIO = ROOT / "tests" / "data" / "audio"
+MODEL = ROOT / "tests" / "data" / "models" / "tdt_demo" / "model.nemo"
+PATIENCE_S = 60.0
+COLD_S = 6.0  # a run that starts from nothing takes about so long
+CONFIDENCE_TOLERANCE = 0.011
+# Calls that change files, and the modules from which they are watched.
+CALLS = {
+    "write",
+    "writelines",
+    "writev",
+    "replace",
+    "rename",
+    "fsync",
+    "truncate",
+    "ftruncate",
+    "unlink",
+    "close",
+    "open",
+}
+CALLS |= {"mkdir", "flush", "link", "flock", "seek", "pwrite", "remove", "lstat"}
+WRITERS = ("safe_files", "commit", "journal", "tidy", "repair", "folder", "folder_lock", "events", "cli/job", "pathlib")
+
+
+def make_clips(folder: Path, number: int, seed: int = 0) -> list[Path]:
+    """Short cuts from real speech, and one file that is no recording for each thirty."""
+    folder.mkdir()
+    rng, paths = random.Random(seed), []
+    speech = [soundfile.read(path, dtype="int16") for path in sorted(AUDIO.glob("[01]*.flac"))]
+    for index in range(number):
+        path = folder / f"part{index % 3}" / f"{index:03d}.wav"
+        path.parent.mkdir(exist_ok=True)
+        samples, rate = speech[index % len(speech)]
+        begin = rng.randrange(len(samples) // 2)
+        soundfile.write(path, samples[begin : begin + int(rng.uniform(0.5, 2.0) * rate)], rate)
+        paths.append(path)
+    for index in range(number // 30):
+        path = folder / f"bad{index}.wav"
+        path.write_bytes(b"RIFF, or so it says" * 10)
+        paths.append(path)
+    return paths
+
+
+def arguments(clips: Path, out: Path, *more: str) -> list[str]:
+    settings = ["-m", str(MODEL), "-o", str(out), "--dtype", "fp32", "-f", "jsonl,srt", "--batch-size", "2"]
+    return ["transcribe", str(clips), *settings, "--threads", "2", "--no-progress", *more]
+
+
+# --- one attempt -----------------------------------------------------------------------------------------------------
+
+
+def _child(given: list[str], log: Path, before: Callable[[], None] | None) -> NoReturn:
+    """In the fork: the command line, to its end."""
+    try:
+        descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        os.dup2(descriptor, 1)
+        os.dup2(descriptor, 2)
+        sys.argv = ["fastscribe", *given]
+        if before is not None:
+            before()
+        from fastscribe.cli import main
+
+        main()
+    except SystemExit as error:
+        os._exit(error.code if isinstance(error.code, int) else 1)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(99)
+
+
+def load_for_forks() -> None:
+    """The forks find the model loaded. One thread, since OpenMP's do not survive a fork."""
+    import torch
+
+    from fastscribe.cli import transcribe  # noqa: F401
+    from fastscribe.config import Options
+    from fastscribe.transcriber import Transcriber
+
+    torch.set_num_threads(1)
+    options = Options(batch_size=2, threads=2)
+    loaded = Transcriber.load(MODEL, "cpu", "fp32", options)
+
+    def load(model: str, device: str, dtype: str, asked: Options, say: object) -> Transcriber:
+        assert (model, dtype, asked.batch_size, asked.threads) == (str(MODEL), "fp32", 2, 2)
+        loaded.options = asked
+        return loaded
+
+    Transcriber.load = load  # type: ignore[method-assign, assignment]
+
+
+def start(given: list[str], log: Path, before: Callable[[], None] | None = None) -> int:
+    process = os.fork()
+    if process == 0:
+        _child(given, log, before)
+    return process
+
+
+def wait(process: int, seconds: float) -> int | None:
+    """The exit code, negative for a signal; None if it still runs after so long."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        found, status = os.waitpid(process, os.WNOHANG)
+        if found:
+            return os.waitstatus_to_exitcode(status)
+        time.sleep(0.002)
+    return None
+
+
+def kill(process: int) -> None:
+    os.kill(process, signal.SIGKILL)
+    os.waitpid(process, 0)
+
+
+def die_at_call(number: int, afterwards: bool) -> Callable[[], None]:
+    """To be called in the fork: its process gets SIGKILL at such a call."""
+    left = number
+
+    def look(frame: FrameType, event: str, call: Any) -> None:
+        nonlocal left
+        if event != ("c_return" if afterwards else "c_call") or getattr(call, "__name__", "") not in CALLS:
+            return
+        if not frame.f_code.co_filename.removesuffix(".py").endswith(WRITERS):
+            return
+        left -= 1
+        if left < 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def begin() -> None:
+        threading.setprofile(look)
+        sys.setprofile(look)
+
+    return begin
+
+
+def serve() -> None:
+    """For each line of stdin, {"arguments", "code", "log"}, a run in a fork, after `code`; its exit code to stdout."""
+    for line in sys.stdin:
+        job = json.loads(line)
+        process = start(job["arguments"], Path(job["log"]), lambda code=job["code"]: exec(code, {}))  # type: ignore[misc]
+        print(os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]), flush=True)
+
+
+# --- what is in the folder -------------------------------------------------------------------------------------------
+
+
+def rows_of(out: Path) -> dict[str, dict[str, Any]]:
+    """By path. Raises ValueError for a line that is not JSON, and for a file with two rows."""
+    rows: dict[str, dict[str, Any]] = {}
+    for line in (out / "transcripts.jsonl").read_text(encoding="utf-8").splitlines():
+        row = json.loads(line)
+        if row["audio_filepath"] in rows:
+            raise ValueError(f"{row['audio_filepath']} has two rows")
+        rows[row["audio_filepath"]] = row
+    return rows
+
+
+def difference(given: Any, expected: Any, name: str = "") -> str | None:
+    """Where two JSON values differ; confidences may by what another batch makes of them."""
+    if isinstance(expected, dict) and isinstance(given, dict) and given.keys() == expected.keys():
+        return next(filter(None, (difference(given[key], expected[key], key) for key in expected)), None)
+    if isinstance(expected, list) and isinstance(given, list) and len(given) == len(expected):
+        return next(filter(None, (difference(*pair, name) for pair in zip(given, expected, strict=True))), None)
+    if name == "confidence" and abs(given - expected) <= CONFIDENCE_TOLERANCE:
+        return None
+    return None if given == expected else f"{name}: {given!r} where {expected!r} was expected"
+
+
+def compare(out: Path, expected: Path) -> tuple[list[str], Counter[str]]:
+    """(what is wrong, counts of lost and doubled files and of other differences)"""
+    problems, counts = [], Counter({"lost": 0, "doubled": 0, "different": 0})
+    wanted = rows_of(expected)
+    lines = (out / "transcripts.jsonl").read_text(encoding="utf-8").splitlines()
+    found: dict[str, dict[str, Any]] = {}
+    for line in lines:
+        try:
+            row = json.loads(line)
+        except ValueError:
+            counts["different"] += 1
+            problems.append(f"not JSON: {line[:80]}")
+            continue
+        if row["audio_filepath"] in found:
+            counts["doubled"] += 1
+            problems.append(f"doubled: {row['audio_filepath']}")
+        found[row["audio_filepath"]] = row
+    for path, row in wanted.items():
+        if path not in found:
+            counts["lost"] += 1
+            problems.append(f"lost: {path}")
+        elif problem := difference(found[path], row):
+            counts["different"] += 1
+            problems.append(f"{path}: {problem}")
+    problems += (extra := [f"nobody asked for {path}" for path in found.keys() - wanted.keys()])
+    other = _files_that_differ(out, expected)
+    counts["different"] += len(extra) + len(other)
+    return problems + other, counts
+
+
+def _files_that_differ(out: Path, expected: Path) -> list[str]:
+    here, there = ({str(path.relative_to(root)): path for path in root.rglob("*.srt")} for root in (out, expected))
+    problems = [f"{name}: missing or too many" for name in here.keys() ^ there.keys()]
+    problems += [f"{n}: differs" for n in here.keys() & there.keys() if here[n].read_bytes() != there[n].read_bytes()]
+    return problems + [f"left behind: {path.relative_to(out)}" for path in out.rglob("*.part")]
+
+
+# --- many ------------------------------------------------------------------------------------------------------------
+
+
+class Killing:
+    """Goes on killing runs over the same clips until so many kills have met a living process."""
+
+    def __init__(self, folder: Path, num_clips: int, seed: int) -> None:
+        self.clips, self.expected, self.log = folder / "clips", folder / "expected", folder / "log"
+        self.out = folder / "out"
+        self.rng = random.Random(seed)
+        self.num_files = len(make_clips(self.clips, num_clips))
+        begin = time.monotonic()
+        code = wait(start(arguments(self.clips, self.expected), self.log), PATIENCE_S)
+        assert code == (1 if num_clips >= 30 else 0), f"{code}: {self.log.read_text()[-2000:]}"
+        self.whole_s = time.monotonic() - begin
+        self.start_s = 0.1 * self.whole_s
+        self.points: Counter[str] = Counter({"moment": 0, "call": 0, "cold": 0})
+        self.counts: Counter[str] = Counter({"lost": 0, "doubled": 0, "different": 0})
+        self.problems: list[str] = []
+        self.runs = 0
+
+    def run(self, kills: int, cold: int) -> None:
+        while sum(self.points.values()) < kills + cold:
+            shutil.rmtree(self.out, ignore_errors=True)
+            self.runs += 1
+            kinds = []
+            for _ in range(self.rng.choice((1, 1, 2, 4, 8))):
+                is_cold = self.points["cold"] < cold
+                kind, code = self._killed(is_cold)
+                kinds.append(kind)
+                if code is None:  # killed
+                    self.points[kind.split()[0]] += 1
+                elif code != self._code():
+                    self.problems.append(f"run {self.runs} ({kinds}): exit code {code}: {self.log.read_text()[-500:]}")
+                if code is not None or sum(self.points.values()) >= kills + cold:
+                    break
+            self._finish(kinds)
+
+    def _code(self) -> int:
+        return 1 if self.num_files >= 30 else 0
+
+    def _killed(self, is_cold: bool) -> tuple[str, int | None]:
+        """How an attempt was to die, and its exit code if it did not."""
+        self.log.unlink(missing_ok=True)
+        given, done = arguments(self.clips, self.out), self._done()
+        expected_s = self.start_s + (self.whole_s - self.start_s) * (1 - done)
+        if is_cold:
+            after_s = self.rng.uniform(0, COLD_S)
+            command = [sys.executable, "-m", "fastscribe", *given]
+            with open(self.log, "ab") as log, subprocess.Popen(command, stdout=log, stderr=log, cwd=ROOT) as process:
+                try:
+                    return f"cold {after_s:.3f} s", process.wait(after_s)
+                except subprocess.TimeoutExpired:
+                    process.kill()
+                    return f"cold {after_s:.3f} s", None
+        if self.rng.random() < 0.5:
+            number, afterwards = self.rng.randrange(int(15 + 6 * self.num_files * (1 - done))), self.rng.random() < 0.5
+            process_id = start(given, self.log, die_at_call(number, afterwards))
+            code = wait(process_id, PATIENCE_S)
+            if code is None:
+                kill(process_id)
+                self.problems.append(f"run {self.runs}: hung, to die at call {number}")
+            return f"call {number} {'after' if afterwards else 'before'}", None if code == -signal.SIGKILL else code
+        after_s = self.rng.uniform(0, 1.1 * expected_s)
+        process_id = start(given, self.log)
+        code = wait(process_id, after_s)
+        if code is None:
+            kill(process_id)
+        return f"moment {after_s:.3f} s", code
+
+    def _done(self) -> float:
+        rows = self.out / "transcripts.jsonl"
+        return rows.read_bytes().count(b"\n") / self.num_files if rows.exists() else 0.0
+
+    def _finish(self, kinds: list[str]) -> None:
+        """One more attempt that nobody kills, and a look at what there is."""
+        self.log.unlink(missing_ok=True)
+        process = start(arguments(self.clips, self.out), self.log)
+        code = wait(process, PATIENCE_S)
+        if code is None:
+            kill(process)
+        where = f"run {self.runs} ({', '.join(kinds)})"
+        if code != self._code():
+            self.problems.append(f"{where}: finished with {code}: {self.log.read_text()[-500:]}")
+            return
+        problems, counts = compare(self.out, self.expected)
+        self.counts.update(counts)
+        self.problems += [f"{where}: {problem}" for problem in problems]
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "points": sum(self.points.values()),
+            "points_by_kind": dict(self.points),
+            "runs": self.runs,
+            "files_a_run": self.num_files,
+            "files_checked": self.runs * self.num_files,
+            **self.counts,
+            "whole_run_s": round(self.whole_s, 3),
+            "problems": self.problems[:20],
+            "num_problems": len(self.problems),
+        }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--serve", action="store_true", help="run what comes on stdin instead")
+    parser.add_argument("--kills", type=int, default=8)
+    parser.add_argument("--cold", type=int, default=0)
+    parser.add_argument("--clips", type=int, default=60)
+    parser.add_argument("--seed", type=int, default=0)
+    asked = parser.parse_args()
+    from fastscribe._system.openmp import wait_politely
+
+    wait_politely()
+    load_for_forks()
+    if asked.serve:
+        return serve()
+    with tempfile.TemporaryDirectory() as folder:
+        killing = Killing(Path(folder), asked.clips, asked.seed)
+        killing.run(asked.kills, asked.cold)
+    print(json.dumps(killing.to_json()))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,223 @@
+"""Attention goes out by one door, to kernels that never build a plan for a shape, and leaves the process's settings alone.
+
+What a GPU would be asked is seen on fake CUDA tensors, which have shapes and strides and no memory. No test here runs a GPU's
+kernel; test_kernels.py's tests on a device do.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from typing import Any
+
+import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from fastscribe.config import LocalAttention
+from fastscribe.model import aed, attention, dot_product_attention, operations
+from fastscribe.model.aed import AttentionDecoder
+from fastscribe.model.dot_product_attention import BIAS_ALIGNMENT, align_bias, attend
+from fastscribe.model.padding import Padding
+from fastscribe.types import Frames
+from tests.conftest import ROOT
+from tests.decode.test_aed import CONFIGS, LABELS, WIDTH
+
+PACKAGE = ROOT / "fastscribe"
+EFFICIENT, MATH = "_scaled_dot_product_efficient_attention", "_scaled_dot_product_attention_math"
+
+
+def flags() -> tuple[Any, ...]:
+    cuda = torch.backends.cuda
+    enabled = (
+        cuda.cudnn_sdp_enabled(),
+        cuda.flash_sdp_enabled(),
+        cuda.mem_efficient_sdp_enabled(),
+        cuda.math_sdp_enabled(),
+    )
+    return *enabled, torch._C._get_sdp_priority_order()
+
+
+class Spy(TorchDispatchMode):
+    """Records the attention operators with their biases. Stands in for the memory-efficient kernel, which no CPU has."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[tuple[str, torch.Tensor]] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        name = func.overloadpacket.__name__
+        if "attention" in name:
+            self.calls.append((name, args[3]))
+        if name == EFFICIENT:
+            out, none = torch.ops.aten._scaled_dot_product_attention_math(*args[:4])[0], args[0].new_empty(0)
+            return out, none, none, none
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.fixture
+def as_on_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every caller goes the way of a GPU, in a process where torch answers that its kernel takes everything."""
+    monkeypatch.setattr(dot_product_attention, "can_use_efficient_attention", lambda params: True)
+    for module in (aed, attention, operations):
+        monkeypatch.setattr(module, "attend", dot_product_attention._attend_on_gpu)
+
+
+def assert_aligned(bias: torch.Tensor) -> None:
+    assert bias.stride(-1) == 1
+    assert bias.storage_offset() % BIAS_ALIGNMENT == 0
+    assert not [stride for stride in bias.stride()[:-1] if stride % BIAS_ALIGNMENT]
+
+
+def plain(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+    scores = query.double() @ key.double().transpose(2, 3) / query.shape[-1] ** 0.5 + bias.double()
+    return scores.softmax(-1) @ value.double()
+
+
+@pytest.mark.parametrize("num_queries", [1, 5])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("shape", [(2, 3, 0, 7), (2, 1, 1, 7), (0, 7)], ids=str)
+def test_it_is_the_formula(num_queries: int, dtype: torch.dtype, shape: tuple[int, ...]) -> None:
+    torch.manual_seed(0)
+    query = torch.randn(2, 3, num_queries, 8, dtype=dtype)
+    key, value = torch.randn(2, 2, 3, 7, 8, dtype=dtype)
+    bias = torch.randn([size or num_queries for size in shape], dtype=dtype)
+    tolerance = 1e-5 if dtype == torch.float32 else 3e-2
+    torch.testing.assert_close(
+        attend(query, key, value, bias).double(), plain(query, key, value, bias), atol=tolerance, rtol=tolerance
+    )
+
+
+def test_torchs_operators_on_a_gpu_compute_the_same() -> None:
+    """The plain form runs anywhere; the memory-efficient one has no kernel for a CPU."""
+    torch.manual_seed(0)
+    query, key, value = torch.randn(3, 2, 3, 7, 8)
+    bias = torch.randn(2, 1, 1, 7)
+    ours = dot_product_attention._attend_on_gpu(query, key, value, bias)
+    torch.testing.assert_close(ours.double(), plain(query, key, value, bias), atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("kernel_takes_it", [False, True])
+def test_a_gpus_tensors_go_to_the_memory_efficient_kernel_or_to_the_plain_form(
+    monkeypatch: pytest.MonkeyPatch, kernel_takes_it: bool
+) -> None:
+    """On fake CUDA tensors, which have shapes and no memory."""
+    monkeypatch.setattr(dot_product_attention, "can_use_efficient_attention", lambda params: kernel_takes_it)
+    before = flags()
+    with FakeTensorMode(), Spy() as spy:
+        query, key = torch.empty(2, 3, 5, 8, device="cuda"), torch.empty(2, 3, 32, 8, device="cuda")
+        assert attend(query, key, key, torch.empty(5, 32, device="cuda")).shape == (2, 3, 5, 8)
+    assert [name for name, _ in spy.calls] == [EFFICIENT] * kernel_takes_it
+    assert flags() == before
+
+
+@pytest.mark.usefixtures("as_on_gpu")
+@pytest.mark.parametrize("num_frames", [1, 15, 16, 17, 33])
+def test_an_encoders_scores_reach_the_kernel_aligned(num_frames: int) -> None:
+    """The shifted scores are views; a window's begin anywhere in memory."""
+    torch.manual_seed(0)
+    lengths_B = torch.tensor([num_frames, num_frames // 2])
+    qkv_BTD, positions_HRK, bias_HR = torch.randn(2, num_frames, 48), torch.randn(2, 256, 8), torch.randn(2, 256)
+    for name, local in [("all", None), ("window", LocalAttention(7, 5)), ("narrow", LocalAttention(3, 0))]:
+        with Spy() as spy:
+            found_BTD = operations.rel_attention(qkv_BTD, positions_HRK, bias_HR, lengths_B, local)
+        assert {called for called, _ in spy.calls} == {EFFICIENT}, name
+        for _, bias in spy.calls:
+            assert_aligned(bias)
+        with pytest.MonkeyPatch.context() as patch:
+            for module in (attention, operations):
+                patch.setattr(module, "attend", attend)
+            expected_BTD = operations.rel_attention(qkv_BTD, positions_HRK, bias_HR, lengths_B, local)
+        torch.testing.assert_close(found_BTD, expected_BTD)
+
+
+def test_a_window_whose_scores_begin_at_an_odd_place() -> None:
+    """Every stride of this view is a multiple of 16, and its offset is not: torch would hand it to the kernel as it is."""
+    padding = Padding.of(torch.tensor([192]), 192)
+    seen: list[torch.Tensor] = []
+
+    def note(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+        seen.append(bias)
+        return attend(query, key, value, bias)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(attention, "attend", note)
+        q = torch.zeros(1, 1, 192, 8)
+        attention.attend_locally(
+            q, q, q, lambda queries: torch.zeros(1, 1, len(range(192)[queries]), 145), padding, (70, 74)
+        )
+    first = seen[0]
+    assert [first.shape[-1] % 16, *(stride % 16 for stride in first.stride()[:-1])] == [0, 0, 0, 0]
+    assert first.storage_offset() % 8
+    assert_aligned(align_bias(first))
+    assert torch.equal(align_bias(first), first)
+
+
+@pytest.mark.usefixtures("as_on_gpu")
+@pytest.mark.parametrize("config", CONFIGS[:2])
+def test_an_attention_decoders_masks_are_made_aligned(monkeypatch: pytest.MonkeyPatch, config: Any) -> None:
+    """So that no layer copies one for each token."""
+    monkeypatch.setattr(dot_product_attention.F, "pad", None)
+    torch.manual_seed(0)
+    model = AttentionDecoder(config, WIDTH, LABELS, 8).eval().requires_grad_(False)
+    memory = model.new_memory(3, 21, 19)
+    with Spy() as spy:
+        model.look_at_(memory, Frames(torch.randn(3, 20, WIDTH), torch.tensor([20, 3, 0])))
+        for at_Q in (torch.arange(3), torch.tensor([3]), torch.tensor([4])):
+            model(torch.zeros(3, len(at_Q), dtype=torch.long), at_Q, memory, int(at_Q[-1]) + 1)
+    assert {name for name, _ in spy.calls} == {EFFICIENT}
+    for _, bias in spy.calls:
+        assert_aligned(bias)
+
+
+@pytest.mark.usefixtures("as_on_gpu")
+def test_rows_that_stay_keep_an_aligned_mask() -> None:
+    model = AttentionDecoder(CONFIGS[0], WIDTH, LABELS, 8).requires_grad_(False)
+    assert_aligned(model.new_memory(3, 21, 4).rows(torch.tensor([2, 0])).unseen_B11T)
+
+
+@pytest.mark.parametrize("device", ["cpu", "as on a GPU"])
+def test_gradients(monkeypatch: pytest.MonkeyPatch, device: str) -> None:
+    """Of the bias too, which is a product of the queries. The plain form stands for the kernel."""
+    torch.manual_seed(0)
+    tensors = [part.requires_grad_() for part in torch.randn(3, 2, 3, 7, 8, dtype=torch.double)]
+    tensors.append(torch.randn(2, 3, 7, 7, dtype=torch.double, requires_grad=True))
+    call = attend if device == "cpu" else dot_product_attention._attend_on_gpu
+    ours = torch.autograd.grad(call(*tensors).square().sum(), tensors)
+    exact = torch.autograd.grad(plain(*tensors).square().sum(), tensors)
+    torch.testing.assert_close(ours, exact)
+
+
+def test_the_kernel_keeps_what_its_backward_pass_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def kernel(*args: Any) -> tuple[torch.Tensor]:
+        asked.append(args[4])
+        return (args[0],)
+
+    monkeypatch.setattr(dot_product_attention, "can_use_efficient_attention", lambda params: True)
+    monkeypatch.setattr(torch.ops.aten, EFFICIENT, kernel)
+    query = torch.zeros(1, 1, 2, 8)
+    bias = torch.zeros(2, 2, requires_grad=True)
+    dot_product_attention._attend_on_gpu(query, query, query, bias)
+    dot_product_attention._attend_on_gpu(query, query, query, bias.detach())
+    with torch.no_grad():
+        dot_product_attention._attend_on_gpu(query, query, query, bias)
+    assert asked == [True, False, False]
+
+
+def test_attention_is_called_in_one_place_and_no_flag_is_set() -> None:
+    """In what a user's process runs: the benchmarks, which count multiplications, have a process of their own."""
+    for path in PACKAGE.rglob("*.py"):
+        text = path.read_text(encoding="utf-8")
+        names = {node.attr for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Attribute)}
+        names |= {
+            alias.name for node in ast.walk(ast.parse(text)) if isinstance(node, ast.ImportFrom) for alias in node.names
+        }
+        named = {name for name in names if re.search("dot_product.*attention|sdp|Multihead", name)}
+        relative = path.relative_to(PACKAGE).as_posix()
+        if relative == "model/dot_product_attention.py":
+            assert named == {"scaled_dot_product_attention", EFFICIENT, MATH}
+        elif not relative.startswith("bench/"):
+            assert not named, relative

@@ -1,0 +1,325 @@
+"""The encoder's inference form equals its training form, and its parts equal their textbook definitions."""
+
+from __future__ import annotations
+
+import copy
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from fastscribe.config import EncoderConfig, LocalAttention, Options, PredictorConfig, parse_attention
+from fastscribe.errors import UsageError
+from fastscribe.model import attention
+from fastscribe.model.attention import Positions, RelPositionAttention, relative_positions, relative_shift
+from fastscribe.model.encoder import Encoder
+from fastscribe.model.packed import PackedLinear, can_pack, pack_linears_
+from fastscribe.model.padding import Padding
+from fastscribe.model.transducer import Predictor
+from fastscribe.types import Features
+
+
+def small_config(**changes) -> EncoderConfig:
+    values = {
+        "num_mels": 20,
+        "num_layers": 2,
+        "d_model": 32,
+        "num_heads": 4,
+        "ff_hidden": 64,
+        "conv_kernel": 5,
+        "conv_norm": "batch_norm",
+        "use_bias": True,
+        "xscaling": True,
+        "subsampling": "dw_striding",
+        "subsampling_factor": 4,
+        "subsampling_channels": 8,
+    }
+    return EncoderConfig(**(values | changes))
+
+
+def random_encoder(config: EncoderConfig) -> Encoder:
+    torch.manual_seed(0)
+    encoder = Encoder(config).eval().requires_grad_(False)
+    for module in encoder.modules():
+        if isinstance(module, nn.BatchNorm1d):
+            module.running_mean.normal_()
+            module.running_var.uniform_(0.3, 2.0)
+            module.weight.normal_()
+            module.bias.normal_()
+    for parameter in encoder.parameters():
+        if parameter.dim() == 2 and parameter.shape[0] == config.num_heads:  # the position biases start at zero
+            parameter.normal_()
+    return encoder
+
+
+VARIANTS = (
+    {},
+    {"conv_norm": "layer_norm", "use_bias": False, "xscaling": False},
+    {"subsampling": "striding", "subsampling_factor": 8, "conv_kernel": 9},
+    {"subsampling_factor": 2, "num_heads": 2, "num_mels": 33},
+    {"attention": LocalAttention(3, 5)},
+    {"attention": LocalAttention(7, 0, num_global=1)},
+)
+
+
+@pytest.mark.parametrize("changes", VARIANTS, ids=str)
+@pytest.mark.parametrize("pack", [False, True])
+def test_inference_form_equals_training_form(changes: dict, pack: bool) -> None:
+    config = small_config(**changes)
+    encoder = random_encoder(config)
+    fused = copy.deepcopy(encoder)
+    fused.optimise_()
+    if pack:
+        pack_linears_(fused, torch.float32)
+    lengths_B = torch.tensor([90, 41, 7, 1])
+    features = Features(torch.randn(4, config.num_mels, 90), lengths_B)
+    reference, ours = encoder(features), fused(features)
+    assert torch.equal(reference.lengths_B, ours.lengths_B)
+    for row, length in enumerate(ours.lengths_B):
+        torch.testing.assert_close(
+            ours.frames_BTD[row, :length], reference.frames_BTD[row, :length], atol=2e-5, rtol=1e-4
+        )
+
+
+@pytest.mark.parametrize("changes", VARIANTS, ids=str)
+def test_a_row_does_not_depend_on_its_neighbours(changes: dict) -> None:
+    encoder = random_encoder(small_config(**changes))
+    encoder.optimise_()
+    mel_BMT = torch.randn(3, encoder.config.num_mels, 80)
+    lengths_B = torch.tensor([80, 33, 2])
+    for row, length in enumerate(lengths_B):
+        mel_BMT[row, :, length:] = 0
+    together = encoder(Features(mel_BMT, lengths_B))
+    for row, length in enumerate(lengths_B):
+        alone = encoder(Features(mel_BMT[row : row + 1, :, :length], lengths_B[row : row + 1]))
+        count = int(alone.lengths_B[0])
+        torch.testing.assert_close(together.frames_BTD[row, :count], alone.frames_BTD[0, :count], atol=1e-5, rtol=1e-4)
+
+
+def test_position_tables_of_any_length_are_slices_of_one() -> None:
+    """Inference keeps the longest table it has seen; a shorter batch after a longer one must see the same positions."""
+    encoder = random_encoder(small_config())
+    encoder.optimise_()
+    short = Features(torch.randn(1, 20, 30), torch.tensor([30]))
+    before = encoder(short).frames_BTD
+    encoder(Features(torch.randn(1, 20, 200), torch.tensor([200])))
+    torch.testing.assert_close(encoder(short).frames_BTD, before, atol=1e-6, rtol=1e-5)
+
+
+def test_relative_shift_reads_the_distance_of_each_pair() -> None:
+    num_frames = 6
+    scores = torch.randn(2, 3, num_frames, 2 * num_frames - 1)
+    shifted = relative_shift(scores)
+    for i in range(num_frames):
+        for j in range(num_frames):
+            assert torch.equal(shifted[:, :, i, j], scores[:, :, i, num_frames - 1 - (i - j)])
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("full", None),
+        ("local:128,128", LocalAttention(128, 128)),
+        ("local:0,7", LocalAttention(0, 7)),
+        ("local:30,0,1", LocalAttention(30, 0, num_global=1)),
+        ("local:1,2,0", LocalAttention(1, 2)),
+    ],
+)
+def test_attention_as_the_user_says_it(text: str, expected: LocalAttention | None) -> None:
+    assert parse_attention(text) == expected
+    assert Options(attention=text).attention == text
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "local", "local:", "local:5", "local:0,0", "local:-1,5", "local:1,2,2", "local:1,2 ", "Full", "local:٣,4"],
+)
+def test_attention_that_means_nothing(text: str) -> None:
+    with pytest.raises(UsageError, match="attention"):
+        Options(attention=text)
+
+
+def counted_distances(after_TT: torch.Tensor, local: LocalAttention | None) -> tuple[torch.Tensor, torch.Tensor]:
+    """Which distance NeMo takes each one for, and whether it has a position at all.
+
+    Scores are columns -w .. w there, w being the wider side. The positions of the window's left part are added to the
+    first `left` columns, those of the rest to the last `right + 1`, whether these are in the window or not.
+    """
+    if local is None:
+        return after_TT, torch.ones_like(after_TT)
+    counted_TT, has_position_TT = torch.zeros_like(after_TT), torch.zeros_like(after_TT)
+    wider = max(local.left, local.right)
+    for part in (
+        list(zip(range(-wider, -wider + local.left), range(-local.left, 0), strict=True)),
+        list(zip(range(wider - local.right, wider + 1), range(local.right + 1), strict=True)),
+    ):
+        for column, position in part:
+            counted_TT[after_TT == column] = position
+            has_position_TT[after_TT == column] = 1
+    return counted_TT, has_position_TT
+
+
+def attention_by_the_formula(layer: RelPositionAttention, x_TD: torch.Tensor, local: LocalAttention | None):
+    """One recording, one head after another, every score computed and those out of sight masked: [T, D] -> [T, D]."""
+    num_frames, width = x_TD.shape
+    q_HTK, k_HTK, v_HTK = (
+        linear(x_TD).unflatten(1, (layer.num_heads, -1)).transpose(0, 1)
+        for linear in (layer.linear_q, layer.linear_k, layer.linear_v)
+    )
+    table_RD = relative_positions(num_frames, num_frames, width, x_TD.dtype, x_TD.device)
+    positions_HRK = layer.linear_pos(table_RD).unflatten(1, (layer.num_heads, -1)).transpose(0, 1)
+    after_TT = torch.arange(num_frames) - torch.arange(num_frames)[:, None]  # by how much the key is the later one
+    counted_TT, has_position_TT = counted_distances(after_TT, local)
+    num_global = local.num_global if local else 0
+    heads = []
+    for q_TK, k_TK, v_TK, p_RK, u_K, v_K in zip(
+        q_HTK, k_HTK, v_HTK, positions_HRK, layer.pos_bias_u, layer.pos_bias_v, strict=True
+    ):
+        position_TT = ((q_TK + v_K) @ p_RK.T).gather(1, num_frames + counted_TT)
+        scores_TT = (q_TK + u_K) @ k_TK.T + position_TT * has_position_TT
+        if local is not None:
+            scores_TT[(after_TT < -local.left) | (after_TT > local.right)] = -math.inf
+        scores_TT = torch.cat([q_TK @ k_TK[:num_global].T, scores_TT], dim=1) / math.sqrt(layer.head_width)
+        out_TK = scores_TT.softmax(1) @ torch.cat([v_TK[:num_global], v_TK])
+        for i in range(num_global):
+            out_TK[i] = (q_TK[i] @ k_TK.T / math.sqrt(layer.head_width)).softmax(0) @ v_TK
+        heads.append(out_TK)
+    return layer.linear_out(torch.cat(heads, dim=1))
+
+
+def check_attention(lengths: list[int], local: LocalAttention | None) -> None:
+    """Rows of these lengths, padded into one batch with noise, against the formula for each by itself."""
+    config = small_config(attention=local)
+    layer = random_encoder(config).layers[0].self_attn
+    x_BTD, lengths_B = torch.randn(len(lengths), max(lengths), config.d_model), torch.tensor(lengths)
+    expected = [attention_by_the_formula(layer, x_TD[:n], local) for x_TD, n in zip(x_BTD, lengths, strict=True)]
+    for fuse in (False, True):
+        if fuse:
+            layer.fuse_()
+        ours_BTD = layer(x_BTD, Padding.of(lengths_B, max(lengths)), Positions.of(x_BTD, local))
+        assert ours_BTD.isfinite().all()
+        for ours_TD, right_TD in zip(ours_BTD, expected, strict=True):
+            torch.testing.assert_close(ours_TD[: len(right_TD)], right_TD, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "local",
+    [None, *(LocalAttention(*case) for case in ((1, 0), (0, 1), (12, 4), (4, 12), (128, 128), (300, 2), (12, 4, 1)))],
+    ids=str,
+)
+@pytest.mark.parametrize("longest", [1, 2, 127, 128, 129, 257, 300])
+def test_attention_is_the_formula(local: LocalAttention | None, longest: int) -> None:
+    check_attention([longest, max(1, longest // 2), 1], local)
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(
+    lengths=st.lists(st.integers(1, 30), min_size=1, max_size=4),
+    left=st.integers(0, 12),
+    right=st.integers(0, 12),
+    num_global=st.integers(0, 1),
+    block=st.integers(1, 9),
+)
+def test_local_attention_in_blocks_of_any_size(
+    lengths: list[int], left: int, right: int, num_global: int, block: int
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(attention, "_BLOCK", block)
+        check_attention(lengths, LocalAttention(left, right if left else max(right, 1), num_global))
+
+
+def test_local_positions_of_any_length_are_slices_of_one() -> None:
+    """A window is cut off by a short recording's ends; a longer one needs more of the table, on each side by itself."""
+    encoder = random_encoder(small_config(attention=LocalAttention(9, 30)))
+    encoder.optimise_()
+    batches = [Features(torch.randn(1, 20, frames), torch.tensor([frames])) for frames in (20, 60, 400)]
+    fresh = copy.deepcopy(encoder)
+    in_order = [encoder(features).frames_BTD for features in batches]
+    backwards = [fresh(features).frames_BTD for features in reversed(batches)]
+    for first, second in zip(in_order, reversed(backwards), strict=True):
+        torch.testing.assert_close(first, second, atol=1e-6, rtol=1e-5)
+
+
+def test_local_attention_needs_memory_for_its_window_only() -> None:
+    """No tensor on the way is as large as frames times frames."""
+    layer = random_encoder(small_config(attention=LocalAttention(16, 8))).layers[0].self_attn
+    largest = 0
+
+    class Watch(TorchDispatchMode):
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            nonlocal largest
+            result = function(*args, **(kwargs or {}))
+            if isinstance(result, torch.Tensor):
+                largest = max(largest, result.untyped_storage().nbytes())
+            return result
+
+    num_frames = 5000
+    x_BTD = torch.randn(1, num_frames, 32)
+    with Watch():
+        layer(x_BTD, Padding.of(torch.tensor([num_frames]), num_frames), Positions.of(x_BTD, LocalAttention(16, 8)))
+    assert 0 < largest <= x_BTD.nbytes * 3
+
+
+@given(first=st.integers(0, 9), start=st.integers(0, 9), count=st.integers(0, 9))
+def test_padding_between_two_frames_is_a_slice(first: int, start: int, count: int) -> None:
+    num_frames = 9
+    start = min(start, num_frames)
+    stop = min(start + count, num_frames)
+    padding = Padding.of(torch.tensor([first, num_frames]), num_frames)
+    whole = padding.fill_(torch.zeros(2, num_frames), 1.0, time_axis=1)
+    part = padding.between(start, stop).fill_(torch.zeros(2, stop - start), 1.0, time_axis=1)
+    assert torch.equal(part, whole[:, start:stop])
+
+
+def test_relative_positions_run_from_far_left_to_far_right() -> None:
+    table = relative_positions(3, 3, 6, torch.float32, torch.device("cpu"))
+    assert table.shape == (7, 6)
+    assert torch.allclose(table[3], torch.tensor([0.0, 1, 0, 1, 0, 1]))
+    assert torch.allclose(table[0, 0], torch.sin(torch.tensor(3.0)))
+
+
+@pytest.mark.parametrize("lengths", [[5, 2], [5, 5]])
+def test_filled_for_a_gradient_as_filled_in_place(lengths: list[int]) -> None:
+    x = torch.randn(2, 3, 5, requires_grad=True)
+    padding = Padding.of(torch.tensor(lengths), 5)
+    filled = padding.filled(x * 1.0, 7.0, time_axis=2)
+    assert torch.equal(filled.detach(), padding.fill_(x.detach().clone(), 7.0, time_axis=2))
+    filled.sum().backward()
+    assert x.grad is not None and torch.equal(x.grad == 0, padding.fill_(torch.zeros(2, 3, 5), 1.0, time_axis=2) == 1)
+
+
+def test_padding_is_filled_beyond_each_length_only() -> None:
+    x = torch.ones(2, 3, 5)
+    Padding.of(torch.tensor([5, 2]), 5).fill_(x, 7.0, time_axis=2)
+    assert x[0].eq(1).all()
+    assert x[1, :, :2].eq(1).all()
+    assert x[1, :, 2:].eq(7).all()
+
+
+@pytest.mark.parametrize("num_layers", [1, 3])
+def test_predictor_steps_are_the_lstm(num_layers: int) -> None:
+    torch.manual_seed(0)
+    predictor = Predictor(PredictorConfig(hidden=12, num_layers=num_layers), num_tokens=9).eval()
+    labels_BN = torch.randint(0, 9, (4, 7))
+    expected, _ = predictor.lstm(predictor.embedding(labels_BN).transpose(0, 1))
+    state = predictor.initial_state(4)
+    for index in range(7):
+        output_BH, state = predictor.step(labels_BN[:, index], state)
+        torch.testing.assert_close(output_BH, expected[index], atol=1e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("rows", [1, 7, 3000])
+def test_packed_linear_is_linear(bias: bool, rows: int) -> None:
+    if not can_pack(torch.float32):
+        pytest.skip("this torch cannot pack on this processor")
+    linear = nn.Linear(24, 40, bias=bias).requires_grad_(False)
+    x = torch.randn(2, rows, 24)
+    torch.testing.assert_close(PackedLinear(linear)(x), linear(x), atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(PackedLinear(linear, "swish")(x), F.silu(linear(x)), atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(PackedLinear(linear, "relu")(x), F.relu(linear(x)), atol=1e-5, rtol=1e-4)

@@ -1,0 +1,129 @@
+"""Every form of the subsampling is its definition: convolutions one after another, each over zeros beyond a row's length."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from fastscribe.cuda.fused_layers import LinearRelu, fuse_
+from fastscribe.model.encoder import Encoder, Subsampling
+from fastscribe.model.operations import TORCH
+from fastscribe.model.packed import PackedLinear, pack_linears_
+from tests.model.test_model import random_encoder, small_config
+
+CONFIGS = [
+    {"subsampling_factor": 8},
+    {"subsampling_factor": 8, "num_mels": 33, "subsampling_channels": 9},
+    {"subsampling_factor": 4, "subsampling": "striding"},
+    {"subsampling_factor": 2},
+]
+
+
+def defined(layer: Subsampling, mel_TM: torch.Tensor) -> torch.Tensor:
+    """One recording by itself, in float64."""
+    x_1CTF = mel_TM.double()[None, None]
+    for stage in layer.stages.children():
+        for conv in stage.children():
+            if isinstance(conv, nn.Conv2d):
+                weight, bias = conv.weight.double(), None if conv.bias is None else conv.bias.double()
+                x_1CTF = F.conv2d(x_1CTF, weight, bias, conv.stride, conv.padding, groups=conv.groups)
+        x_1CTF = x_1CTF.relu()
+    out = F.linear(x_1CTF.transpose(1, 2).flatten(2), layer.out.weight.double(), layer.out.bias.double())
+    return out[0].float()
+
+
+def forms(changes: dict) -> dict[str, Subsampling]:
+    torch.manual_seed(0)
+    plain = random_encoder(small_config(**changes))
+    optimised = deepcopy(plain)
+    optimised.optimise_()
+    packed, gpu_form = deepcopy(optimised), deepcopy(optimised)
+    pack_linears_(packed, torch.float32)
+    fuse_(gpu_form, TORCH)
+    encoders = {"plain": plain, "optimised": optimised, "packed": packed, "gpu": gpu_form}
+    return {name: encoder.subsampling for name, encoder in encoders.items()}
+
+
+@pytest.mark.parametrize("changes", CONFIGS, ids=str)
+def test_every_form_is_the_definition_at_every_length(changes: dict) -> None:
+    by_form = forms(changes)
+    lengths_B = torch.cat([torch.arange(1, 27), torch.tensor([40, 40, 39])])
+    num_mels = changes.get("num_mels", 20)
+    mel_BTM = torch.randn(len(lengths_B), 40, num_mels) * (torch.arange(40) < lengths_B[:, None])[..., None]
+    expected = [defined(by_form["plain"], mel_TM[:n]) for mel_TM, n in zip(mel_BTM, lengths_B.tolist(), strict=True)]
+    for name, layer in by_form.items():
+        for learns in (False, True):
+            if learns and name != "plain":
+                continue
+            layer.train(learns).requires_grad_(learns)
+            found_BTD, found_lengths_B = layer(mel_BTM, lengths_B)
+            assert found_lengths_B.tolist() == [len(row) for row in expected], name
+            for found_TD, row in zip(found_BTD, expected, strict=True):
+                torch.testing.assert_close(found_TD[: len(row)], row, atol=2e-5, rtol=1e-4)
+
+
+def test_a_gradient_is_that_of_the_definition() -> None:
+    layer = forms({"subsampling_factor": 4})["plain"].requires_grad_()
+    lengths = [13, 12, 5]
+    mel_BTM = torch.randn(3, 13, 20) * (torch.arange(13) < torch.tensor(lengths)[:, None])[..., None]
+    found_BTD, _ = layer(mel_BTM, torch.tensor(lengths))
+    rows = [defined(layer, mel_TM[:length]) for mel_TM, length in zip(mel_BTM, lengths, strict=True)]
+    parameters = list(layer.parameters())
+    ours = torch.autograd.grad(sum(found_BTD[i, : len(row)].square().sum() for i, row in enumerate(rows)), parameters)
+    exact = torch.autograd.grad(sum(row.square().sum() for row in rows), parameters)
+    for a, b in zip(ours, exact, strict=True):
+        torch.testing.assert_close(a, b, atol=1e-3, rtol=1e-4)
+
+
+class Operators(TorchDispatchMode):
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[tuple[str, Any]] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        self.calls.append((func.overloadpacket.__name__, args))
+        return func(*args, **(kwargs or {}))
+
+
+def test_on_a_gpu_only_depthwise_convolutions_are_convolutions() -> None:
+    """A product has its ReLU in it, nothing but one frame a row is written of the padding, and no bias is added alone."""
+    layer = forms({"subsampling_factor": 8})["gpu"]
+    with Operators() as seen, torch.no_grad():
+        layer(torch.randn(2, 40, 20), torch.tensor([40, 7]))
+    convolutions = [args for name, args in seen.calls if name == "convolution"]
+    assert [(weight.shape[1], bias) for _, weight, bias, *_ in convolutions] == [(1, None)] * 2
+    names = [name for name, _ in seen.calls]
+    assert names.count("_addmm_activation") == 3
+    assert not {"relu", "relu_", "masked_fill", "masked_fill_"} & set(names)
+    first = next(args for name, args in seen.calls if name == "_addmm_activation")
+    assert first[1].shape[1] == 16, "rows of 9 elements are no multiple of 16 bytes"
+    for name, args in seen.calls:
+        if name == "index_put_":
+            assert args[2].shape[0] == 2
+            assert args[2].dim() == 3
+
+
+def test_packed_and_gpu_forms_leave_no_activation_to_do() -> None:
+    by_form = forms({"subsampling_factor": 8})
+    for name, kind in (("packed", PackedLinear), ("gpu", LinearRelu)):
+        for stage in by_form[name].stages.children():
+            *_, product, activation = stage.children()
+            assert isinstance(product, kind)
+            assert isinstance(activation, nn.Identity)
+
+
+def test_weights_as_they_were_stored_may_be_narrow() -> None:
+    """optimise_ runs before the cast: biases that are folded are folded in float32, and the cast makes all one dtype."""
+    encoder = random_encoder(small_config(subsampling_factor=8)).to(torch.bfloat16)
+    assert isinstance(encoder, Encoder)
+    encoder.subsampling.optimise_()
+    encoder.to(torch.bfloat16)
+    out_BTD, _ = encoder.subsampling(torch.randn(2, 17, 20).bfloat16(), torch.tensor([17, 3]))
+    assert out_BTD.dtype == torch.bfloat16
+    assert out_BTD.isfinite().all()

@@ -1,0 +1,62 @@
+from __future__ import annotations
+
+import math
+import random
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fastscribe.pipeline.batching import Budget, plan
+
+lengths = st.lists(st.integers(1, 500), max_size=200)
+bends = st.one_of(st.just(math.inf), st.floats(1, 1000))
+budgets = st.builds(Budget, st.one_of(st.just(math.inf), st.floats(1, 3000)), bends)
+
+
+@given(lengths, budgets, st.one_of(st.none(), st.integers(1, 50)))
+def test_every_utterance_once_longest_first_within_budget(frames, budget, batch_size) -> None:
+    items = list(enumerate(frames))
+    batches = list(plan(items, lambda item: item[1], budget, batch_size))
+    flat = [item for batch in batches for item in batch]
+    assert sorted(flat) == items
+    assert flat == sorted(items, key=lambda item: -item[1])  # stable: equal lengths keep their order
+    for batch in batches:
+        assert batch
+        assert batch_size is None or len(batch) <= batch_size
+        assert len(batch) == 1 or budget.cost(len(batch), batch[0][1]) <= budget.frames
+
+
+@given(lengths, st.integers(1, 50))
+def test_batch_size_alone_fills_every_batch(frames, batch_size) -> None:
+    sizes = [len(batch) for batch in plan(frames, lambda n: n, Budget(math.inf), batch_size)]
+    assert all(size == batch_size for size in sizes[:-1])
+
+
+def test_padding_is_a_few_per_cent() -> None:
+    """Lengths like a benchmark's (mean near 8 s, 12.5 frames a second), and few recordings of all lengths."""
+    draw = random.Random(0)
+    many = [max(8, int(12.5 * draw.lognormvariate(1.8, 0.7))) for _ in range(4000)]
+    few = [6, 13, 16, 25, 25, 33, 40, 44, 47, 50, 52, 58, 62, 66, 70, 71, 80, 97, 300]
+    for frames, most in ((many, 0.03), (few, 0.25)):
+        batches = list(plan(frames, lambda n: n, Budget(1600), None))
+        padded = sum(len(batch) * batch[0] for batch in batches)
+        assert 1 - sum(frames) / padded < most
+
+
+def test_a_bend_makes_long_rows_count_for_more() -> None:
+    budget = Budget(1000, bend=100)
+    assert budget.cost(2, 100) == 2 * 100 * 2
+    assert [len(batch) for batch in plan([100] * 10, lambda n: n, budget, None)] == [5, 5]
+    assert [len(batch) for batch in plan([10] * 90, lambda n: n, budget, None)] == [90]
+
+
+def test_a_budget_that_shrinks_while_planning_counts_at_once() -> None:
+    budget = Budget(1000)
+    batches = plan([100] * 30, lambda n: n, budget, None)
+    assert len(next(batches)) == 10
+    budget.shrink(10, 100)
+    assert len(next(batches)) == 7
+    budget.shrink(20, 100)  # a larger one that failed later teaches nothing new
+    assert budget.frames == 700
+    budget.shrink(1, 1)
+    assert [len(batch) for batch in batches] == [1] * 13

@@ -1,0 +1,77 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fastscribe.pipeline.batching import Budget
+from fastscribe.pipeline.cost_model import LEAST_FRAMES, SHAPES, CostModel, Held, Pass, budget, fit, largest_that_fitted
+
+positive = st.floats(1e-9, 1e-5)
+
+
+def measured(model: CostModel, noise: float = 0.0) -> list[Pass]:
+    wobble = [1 + noise * (-1) ** index for index in range(len(SHAPES))]
+    return [
+        Pass(rows, frames, model.seconds(rows, frames) * w, model.bytes(rows, frames) * w)
+        for (rows, frames), w in zip(SHAPES, wobble, strict=True)
+    ]
+
+
+@given(st.floats(1e-4, 1e-2), positive, st.floats(0, 1e-8), st.floats(100, 1e5), st.floats(0, 100))
+def test_a_model_is_found_again_from_its_own_passes(overhead, frame, frame2, frame_bytes, frame2_bytes) -> None:
+    model = CostModel(overhead, frame, frame2, frame_bytes, frame2_bytes)
+    found = fit(measured(model))
+    for rows, frames in ((1, 64), (64, 256), (16, 1000)):
+        assert found.seconds(rows, frames) == pytest.approx(model.seconds(rows, frames), rel=1e-3)
+        assert found.bytes(rows, frames) == pytest.approx(model.bytes(rows, frames), rel=1e-3)
+
+
+def test_noise_makes_no_coefficient_negative() -> None:
+    found = fit(measured(CostModel(2e-3, 1e-6, 0.0, 5e3, 0.0), noise=0.2))
+    assert min(found.overhead_s, found.frame_s, found.frame2_s, found.frame_bytes, found.frame2_bytes) >= 0
+
+
+@given(
+    st.floats(1e6, 2e11),
+    st.floats(1e3, 1e6),
+    st.floats(0, 1e3),
+    st.integers(1, 4000),
+    st.floats(0, 1e6),
+    st.floats(0, 1e9),
+)
+def test_a_batch_within_the_budget_fits_in_memory(
+    free, frame_bytes, frame2_bytes, longest, held_frame, held_row
+) -> None:
+    model = CostModel(3e-3, 1.6e-6, 0.0, frame_bytes, frame2_bytes)
+    chosen = budget(model, free, Held(held_frame, held_row))
+    rows = 1
+    while chosen.cost(rows + 1, longest) <= chosen.frames:
+        rows += 1
+    held = rows * (held_frame * longest + held_row)
+    assert rows == 1 or model.bytes(rows, longest) + held <= 0.71 * free
+
+
+def test_overhead_decides_where_memory_is_plenty() -> None:
+    quick = budget(CostModel(2e-4, 2e-6, 0, 5e3, 0), 1e12)
+    slow_to_start = budget(CostModel(4e-4, 2e-6, 0, 5e3, 0), 1e12)
+    assert quick.frames == pytest.approx(2e-4 / (0.02 * 2e-6))
+    assert slow_to_start.frames == pytest.approx(2 * quick.frames)
+    assert quick.bend == math.inf
+    assert budget(CostModel(1.0, 1e-9, 0, 1, 0), 1e12).frames == 32_768
+
+
+def test_a_decoder_that_reads_many_weights_a_step_is_given_large_batches() -> None:
+    model = CostModel(2e-4, 2e-6, 0, 5e3, 0)
+    assert budget(model, 1e12, Held(2e5, 5e6)).frames == 32_768 > budget(model, 1e12).frames
+    assert budget(model, 1e9, Held(2e5, 5e6)).frames == pytest.approx(0.7e9 / 205e3)
+
+
+def test_where_memory_ran_out_the_decoder_has_its_share() -> None:
+    passes = [Pass(8, 128, 1.0, 1e6), Pass(32, 128, 1.0, 4e6)]
+    assert largest_that_fitted(passes, Held()) == Budget(4096)
+    chosen = largest_that_fitted(passes, Held(3e3, 6e3))
+    assert chosen == Budget(pytest.approx(4096 * 4e6 / (4e6 + 3e3 * 4096)), row_frames=2.0)
+    assert largest_that_fitted([], Held(3e3, 6e3)) == Budget(LEAST_FRAMES, row_frames=2.0)

@@ -1,0 +1,167 @@
+"""The pipeline around a recognizer: nothing lost, doubled or mixed up, whatever fails and however much is under way."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fastscribe.errors import DeviceFailed, UsageError
+from fastscribe.pipeline.batching import Budget
+from fastscribe.pipeline.engine import Engine, part
+from fastscribe.types import Batch, Features, Frames, Hypothesis
+
+
+class FakeDecoder:
+    def __init__(self, owner: FakeRecognizer) -> None:
+        self.owner = owner
+
+    def submit(self, frames: Frames) -> torch.Tensor:
+        self.owner.step("submit", frames.frames_BTD)
+        return frames.frames_BTD[:, 0, 0].to(torch.int32)
+
+    def read(self, packed: np.ndarray, frames: Frames) -> list[Hypothesis]:
+        self.owner.step("read", frames.frames_BTD)
+        return [Hypothesis((int(number),), (0,), (1,), (0.0,)) for number in packed]
+
+
+class FakeRecognizer:
+    """Hears a recording's first sample. Fails at (stage, first sample) as told, so often as told."""
+
+    device = torch.device("cpu")
+    device_name = "a fake"
+
+    def __init__(self, failures: dict[tuple[str, int], int] | None = None, error: Exception | None = None) -> None:
+        self.failures = dict(failures or {})
+        self.error = error or RuntimeError("fails")
+        self.decoder = FakeDecoder(self)
+        self.log: list[tuple[str, list[int]]] = []
+
+    def step(self, stage: str, values: torch.Tensor) -> None:
+        numbers = [int(number) for number in values.flatten(1)[:, 0]]
+        self.log.append((stage, numbers))
+        for number in numbers:
+            if self.failures.get((stage, number), 0) > 0:
+                self.failures[stage, number] -= 1
+                raise self.error
+
+    def upload(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+        return torch.from_numpy(batch.samples_BS), torch.from_numpy(batch.lengths_B)
+
+    def features(self, samples_BS: torch.Tensor, lengths_B: torch.Tensor) -> Features:
+        return Features(samples_BS[:, None, :], lengths_B)
+
+    def encode(self, features: Features) -> Frames:
+        self.step("encode", features.mel_BMT)
+        return Frames(features.mel_BMT.transpose(1, 2), features.lengths_B)
+
+    def num_frames(self, batch: Batch) -> int:
+        return int(batch.lengths_B.max())
+
+
+def batch(numbers: list[int]) -> Batch:
+    samples_BS = np.array([[number] * (5 + number % 3) + [0] * (2 - number % 3) for number in numbers], dtype=np.int16)
+    utterances = tuple(SimpleNamespace(number=number) for number in numbers)
+    return Batch(utterances, samples_BS, np.array([5 + number % 3 for number in numbers]))  # type: ignore[arg-type]
+
+
+def engine(recognizer: FakeRecognizer, overlap: bool, budget: Budget | None = None) -> Engine:
+    made = Engine(recognizer)  # type: ignore[arg-type]
+    made.budget = budget or made.budget
+    if overlap:  # as on a GPU, where several batches are under way
+        made._encoded_left, made._decoded_left = 1, 2
+    return made
+
+
+def results(made: Engine, batches: list[list[int]]) -> dict[int, int | None]:
+    found: dict[int, int | None] = {}
+    for finished, outcome in made.stream(batch(numbers) for numbers in batches):
+        heard = [None] if isinstance(outcome, Exception) else [hypothesis.token_ids[0] for hypothesis in outcome]
+        for utterance, number in zip(finished.utterances, heard, strict=True):
+            assert utterance.number not in found
+            found[utterance.number] = number
+    return found
+
+
+@st.composite
+def runs(draw):
+    sizes = draw(st.lists(st.integers(1, 6), max_size=8))
+    numbers = iter(range(1, 100))
+    batches = [[next(numbers) for _ in range(size)] for size in sizes]
+    stages = st.sampled_from(["encode", "submit", "read"])
+    failing = draw(st.dictionaries(st.tuples(stages, st.integers(1, max(1, sum(sizes)))), st.sampled_from([1, 2, 99])))
+    return batches, failing, draw(st.booleans())
+
+
+@given(runs())
+def test_each_recording_once_with_its_own_result_and_only_the_hopeless_fail(run) -> None:
+    batches, failing, overlap = run
+    found = results(engine(FakeRecognizer(failing), overlap), batches)
+    everything = [number for numbers in batches for number in numbers]
+    assert sorted(found) == everything
+    hopeless = {number for (_, number), times in failing.items() if times == 99}
+    for number, heard in found.items():
+        if number not in {n for _, n in failing}:
+            assert heard == number
+        elif number in hopeless:
+            assert heard is None
+        else:
+            assert heard in (number, None)
+
+
+def test_the_next_batch_is_encoded_before_the_last_is_read() -> None:
+    recognizer = FakeRecognizer()
+    results(engine(recognizer, overlap=True), [[1], [2], [3], [4]])
+    order = [(stage, numbers[0]) for stage, numbers in recognizer.log]
+    assert order.index(("encode", 2)) < order.index(("submit", 1))
+    assert order.index(("encode", 4)) < order.index(("read", 1))
+    recognizer = FakeRecognizer()
+    results(engine(recognizer, overlap=False), [[1], [2]])
+    assert [stage for stage, _ in recognizer.log] == ["encode", "submit", "read"] * 2
+
+
+def test_running_out_of_memory_shrinks_the_budget() -> None:
+    budget = Budget(1000)
+    recognizer = FakeRecognizer({("encode", 3): 1}, torch.OutOfMemoryError("CUDA out of memory"))
+    assert results(engine(recognizer, True, budget), [[1, 2, 3, 4]]) == {1: 1, 2: 2, 3: 3, 4: 4}
+    assert budget.frames == pytest.approx(0.7 * 4 * 7)
+    budget = Budget(1000)
+    results(engine(FakeRecognizer({("encode", 3): 1}), True, budget), [[1, 2, 3, 4]])
+    assert budget.frames == 1000  # another failure says nothing of memory
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+def test_a_lost_device_and_a_mode_that_cannot_be_had_end_the_run(overlap: bool, monkeypatch) -> None:
+    with pytest.raises(UsageError):
+        results(engine(FakeRecognizer({("submit", 2): 9}, UsageError("--cuda-graphs full")), overlap), [[1], [2]])
+    answer = torch.AcceleratorError("CUDA error: unspecified launch failure\nCompile with ..")
+    monkeypatch.setattr("fastscribe.pipeline.engine.recover", lambda device: answer)
+    made = engine(FakeRecognizer({("read", 2): 9}), overlap)
+    with pytest.raises(DeviceFailed, match="a fake failed: CUDA error: unspecified launch failure;"):
+        results(made, [[1], [2], [3]])
+    made.close()  # which meets the same answer, and says nothing more
+
+
+@pytest.mark.parametrize("stage", ["encode", "submit", "read"])
+def test_a_single_row_that_failed_beside_others_is_tried_alone(stage: str) -> None:
+    recognizer = FakeRecognizer({(stage, 3): 1}, torch.OutOfMemoryError("CUDA out of memory"))
+    assert results(engine(recognizer, overlap=True), [[1], [2], [3], [4], [5]]) == {n: n for n in range(1, 6)}
+    recognizer = FakeRecognizer({(stage, 3): 1})
+    assert results(engine(recognizer, overlap=False), [[1], [2], [3]])[3] is None  # it was alone, and failed alone
+
+
+def test_closing_forgets_what_is_under_way() -> None:
+    made = engine(FakeRecognizer(), overlap=True)
+    assert list(made.push(batch([1]))) == []
+    made.close()
+    assert list(made.drain()) == []
+
+
+def test_parts_are_padded_to_their_own_longest() -> None:
+    whole = batch([3, 4, 5, 6])
+    assert part(whole, slice(0, 1)).samples_BS.tolist() == [[3] * 5]
+    assert part(whole, slice(2, 4)).samples_BS.tolist() == [[5] * 7, [6] * 5 + [0] * 2]

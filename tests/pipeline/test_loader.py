@@ -1,0 +1,575 @@
+"""Batches come in order, only so far ahead, without the files that fail, and stop when nobody wants them."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+
+import numpy as np
+import pytest
+import soundfile
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fastscribe.audio.probe import planned, probe
+from fastscribe.audio.rates import context_samples, is_plain_ratio
+from fastscribe.audio.read import read
+from fastscribe.audio.source import Source
+from fastscribe.pipeline import loader, thread_pool
+from fastscribe.pipeline.loader import collate, default_threads, load_batches
+from fastscribe.types import AudioInfo, Failure, Utterance
+
+RATE = 16_000
+OPTIONS = {"sample_rate": RATE, "channel": None}
+
+
+def utterance(name: str = "a", num_samples: int = 4, start: int = 0) -> Utterance:
+    return Utterance(AudioInfo(name, name, RATE, 1, num_samples, is_int16=True), start, num_samples)
+
+
+def load_batch(utterances, **options):
+    [loaded] = load_batches([utterances], threads=3, ahead=1, **OPTIONS, **options)
+    return loaded
+
+
+def written(path, num_samples, **options) -> Utterance:
+    samples = np.random.default_rng(num_samples).normal(0, 0.1, num_samples)
+    soundfile.write(path, samples, RATE, **options)
+    audio = probe(Source(str(path), str(path), path.name))
+    return Utterance(audio, 0, num_samples)
+
+
+@pytest.fixture
+def fake_read(monkeypatch):
+    """Waves of ones, without files; the names of what was read are kept."""
+    names: list[str] = []
+
+    def read_into(row_S, utterance, sample_rate, channel):
+        names.append(utterance.audio.path)
+        row_S[: utterance.num_samples] = 1
+        return utterance.num_samples
+
+    monkeypatch.setattr(loader, "read_into", read_into)
+    return names
+
+
+waves = st.lists(st.tuples(st.integers(1, 50), st.booleans()), min_size=1, max_size=8)
+
+
+@given(waves)
+def test_collate(shapes):
+    arrays = [
+        np.arange(1, length + 1).astype(np.int16) if is_int16 else np.linspace(0.1, 1, length, dtype=np.float32)
+        for length, is_int16 in shapes
+    ]
+    utterances = [utterance(str(number)) for number in range(len(arrays))]
+    batch = collate(utterances, arrays)
+    all_int16 = all(is_int16 for _, is_int16 in shapes)
+    assert batch.utterances == tuple(utterances)
+    assert batch.samples_BS.dtype == (np.int16 if all_int16 else np.float32)
+    assert batch.samples_BS.shape == (len(arrays), max(length for length, _ in shapes))
+    assert batch.lengths_B.tolist() == [length for length, _ in shapes]
+    for row, wave in zip(batch.samples_BS, arrays, strict=True):
+        scaled = wave if all_int16 or wave.dtype == np.float32 else wave.astype(np.float32) / 32768
+        np.testing.assert_array_equal(row[: len(wave)], scaled)
+        assert not row[len(wave) :].any()
+
+
+def test_int16_is_scaled_to_its_full_range():
+    batch = collate([utterance()] * 2, [np.array([-32768, 32767], np.int16), np.zeros(1, np.float32)])
+    np.testing.assert_array_equal(batch.samples_BS[0], [-1.0, 32767 / 32768])
+
+
+def test_a_batch_of_files(tmp_path):
+    first, second = written(tmp_path / "a.wav", 1000), written(tmp_path / "b.flac", 700)
+    batch, failures = load_batch([first, second])
+    assert failures == () and batch.samples_BS.dtype == np.int16 and batch.lengths_B.tolist() == [1000, 700]
+    as_float = written(tmp_path / "c.wav", 1200, subtype="FLOAT")
+    batch, failures = load_batch([first, as_float])
+    assert failures == () and batch.samples_BS.dtype == np.float32
+    np.testing.assert_array_equal(batch.samples_BS[0, :1000], soundfile.read(first.audio.path, dtype="float32")[0])
+
+
+def test_a_failing_file_is_left_out(tmp_path):
+    good = written(tmp_path / "a.wav", 1000)
+    row = {"audio_filepath": "b.wav", "text": "x"}
+    gone = Utterance(AudioInfo("b.wav", "b.wav", RATE, 1, 10, row=row, file=str(tmp_path / "b.wav")), 0, 10)
+    batch, ((whose, failure),) = load_batch([gone, good])
+    assert batch.utterances == (good,) and whose is gone
+    assert (failure.path, failure.id, failure.stage, failure.row) == ("b.wav", "b.wav", "load", row)
+    batch, failures = load_batch([gone, gone])
+    assert batch is None and len(failures) == 2
+
+
+@pytest.mark.parametrize("error", [MemoryError(), RuntimeError("odd"), KeyError("k"), SystemExit(1)])
+def test_any_error_is_that_files_alone(monkeypatch, error):
+    def read_into(row_S, utterance, *options):
+        if utterance.audio.path == "bad":
+            raise error
+        return utterance.num_samples
+
+    monkeypatch.setattr(loader, "read_into", read_into)
+    batch, ((_, failure),) = load_batch([utterance("bad"), utterance("good")])
+    assert [item.audio.path for item in batch.utterances] == ["good"]
+    assert isinstance(failure, Failure) and failure.error_type == type(error).__name__ and failure.message
+
+
+def test_batches_come_in_order(monkeypatch):
+    def read_into(row_S, utterance, *options):
+        time.sleep(0.002 * (utterance.num_samples % 3))
+        return utterance.num_samples
+
+    monkeypatch.setattr(loader, "read_into", read_into)
+    plans = [[utterance(f"{number}", 1 + number % 5), utterance(f"{number}b", 2)] for number in range(30)]
+    found = [batch.utterances for batch, _ in load_batches(plans, threads=4, ahead=3, **OPTIONS)]
+    assert found == [tuple(plan) for plan in plans]
+
+
+@pytest.fixture
+def impatient(monkeypatch) -> None:
+    monkeypatch.setattr(loader, "PATIENCE_S", 0.05)
+    monkeypatch.setattr(thread_pool, "STUCK_S", 0.1)
+    monkeypatch.setattr(thread_pool, "_LOOK_EVERY_S", 0.02)
+
+
+class Slow:
+    """Reads ones at once, but for some names, which it reads when they are let go."""
+
+    def __init__(self, monkeypatch, slow) -> None:
+        self.slow, self.released = set(slow), threading.Event()
+        monkeypatch.setattr(loader, "read_into", self.read_into)
+
+    def read_into(self, row_S, utterance, *options) -> int:
+        if utterance.audio.path in self.slow:
+            assert self.released.wait(20)
+        row_S[: utterance.num_samples] = 1
+        return utterance.num_samples
+
+
+def names(batch) -> list[str]:
+    return [utterance.audio.path for utterance in batch.utterances]
+
+
+def all_names(loaded) -> list[str]:
+    return [name for batch, _ in loaded for name in names(batch)]
+
+
+def numbered(sizes) -> list[list[Utterance]]:
+    numbers = iter(range(1000))
+    return [[utterance(str(next(numbers)), 5) for _ in range(size)] for size in sizes]
+
+
+def test_a_slow_file_is_left_behind(monkeypatch, impatient):
+    slow = Slow(monkeypatch, ["1", "7"])
+    given_out = []
+    stream = load_batches(numbered([4, 4, 4, 4]), threads=2, ahead=2, allocate=dirty_memory, **OPTIONS)
+    while sum(len(batch.utterances) for batch, _ in given_out) < 14:
+        given_out.append(next(stream))
+    copies = [batch.samples_BS.copy() for batch, _ in given_out]
+    assert sorted(all_names(given_out)) == sorted(map(str, set(range(16)) - {1, 7}))
+    assert names(given_out[0][0]) == ["0", "2", "3"]  # the rest of its batch, in the order of the plan
+    slow.released.set()
+    late = list(stream)
+    assert sorted(all_names(late)) == ["1", "7"]
+    assert all((batch.samples_BS == 1).all() for batch, _ in late)
+    for (batch, failures), copy in zip(given_out, copies, strict=True):
+        assert failures == () and (batch.samples_BS == 1).all()
+        np.testing.assert_array_equal(batch.samples_BS, copy)
+
+
+@pytest.mark.parametrize("sizes", [[8] * 5, [1] * 40, [20, 20]])
+@pytest.mark.parametrize("threads", [1, 2])
+def test_more_files_hang_than_there_are_threads(monkeypatch, impatient, sizes, threads):
+    """First ones of all; whether a batch holds one of them or many."""
+    slow = Slow(monkeypatch, map(str, range(0, 14, 2)))
+    stream = load_batches(numbered(sizes), threads=threads, ahead=2, **OPTIONS)
+    found: list[str] = []
+    while len(found) < 40 - 7:
+        found += names(next(stream)[0])
+    assert set(found) == set(map(str, range(40))) - slow.slow
+    slow.released.set()
+    assert sorted(all_names(stream)) == sorted(slow.slow)
+    assert_threads_end()
+
+
+def test_what_is_late_comes_while_nothing_else_does(monkeypatch, impatient):
+    """Inputs may be typed: each empty plan, and there is one ever so often, lets out what has come meanwhile."""
+    slow = Slow(monkeypatch, ["0"])
+    stream = load_batches([*numbered([2]), *[()] * 1000], threads=2, ahead=2, **OPTIONS)
+    assert names(next(stream)[0]) == ["1"]
+    assert next(stream) == (None, ())
+    slow.released.set()
+    batch, deadline = None, time.monotonic() + 60
+    while batch is None and time.monotonic() < deadline:
+        batch, _ = next(stream)
+        time.sleep(0.01)
+    assert names(batch) == ["0"]
+    stream.close()
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    sizes=st.lists(st.integers(1, 6), max_size=8),
+    slow=st.sets(st.integers(0, 30), max_size=4),
+    bad=st.sets(st.integers(0, 30), max_size=4),
+    threads=st.integers(1, 3),
+    ahead=st.integers(1, 3),
+)
+def test_each_utterance_comes_once_whatever_is_slow(sizes, slow, bad, threads, ahead):
+    def read_into(row_S, utterance, *options):
+        number = int(utterance.audio.path)
+        time.sleep(0.03 if number in slow else 0)
+        if number in bad:
+            raise SystemExit
+        row_S[: utterance.num_samples] = number
+        return utterance.num_samples
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loader, "read_into", read_into)
+        patch.setattr(loader, "PATIENCE_S", 0.01)
+        loaded = list(load_batches(numbered(sizes), threads=threads, ahead=ahead, allocate=dirty_memory, **OPTIONS))
+    batches = [batch for batch, _ in loaded if batch is not None]
+    count = sum(sizes)
+    assert sorted(int(name) for batch in batches for name in names(batch)) == [n for n in range(count) if n not in bad]
+    assert sorted(int(whose.audio.path) for _, failures in loaded for whose, _ in failures) == [
+        number for number in range(count) if number in bad
+    ]
+    for batch in batches:
+        for name, row_S in zip(names(batch), batch.samples_BS, strict=True):
+            assert (row_S == int(name)).all()
+
+
+def test_an_empty_plan_lets_everything_out(fake_read):
+    planned = []
+
+    def plans():
+        for size in (1, 1, 0, 0, 1):
+            planned.append(size)
+            yield [utterance()] * size
+
+    stream = load_batches(plans(), threads=2, ahead=3, **OPTIONS)
+    sizes = []
+    for batch, _ in stream:
+        sizes.append(0 if batch is None else len(batch.utterances))
+        if len(sizes) < 4:
+            assert len(planned) == max(3, len(sizes))
+    assert sizes == [1, 1, 0, 0, 1]
+
+
+def test_no_plans():
+    assert list(load_batches([], threads=2, ahead=2, **OPTIONS)) == []
+
+
+@pytest.mark.parametrize("ahead", [1, 3])
+def test_reads_only_so_far_ahead(fake_read, ahead):
+    planned = []
+
+    def plans():
+        for number in range(1000):
+            planned.append(number)
+            yield [utterance(str(number))]
+
+    stream = load_batches(plans(), threads=2, ahead=ahead, **OPTIONS)
+    for taken in range(1, 6):
+        next(stream)
+        assert len(planned) == taken + ahead
+    give_up = time.monotonic() + 60
+    while len(fake_read) < 5 + ahead and time.monotonic() < give_up:
+        time.sleep(0.001)
+    assert len(fake_read) == 5 + ahead  # and that much is read while the caller works
+    stream.close()
+
+
+def alive(prefix: str = "read") -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name.startswith(prefix)]
+
+
+def assert_threads_end() -> None:
+    for thread in alive():
+        thread.join(5)
+    assert not alive()
+
+
+def test_closing_early_is_prompt(monkeypatch):
+    released = threading.Event()
+    started: list[str] = []
+
+    def read_into(row_S, utterance, *options):
+        started.append(utterance.audio.path)
+        if utterance.audio.path != "0":
+            released.wait(60)
+        return utterance.num_samples
+
+    monkeypatch.setattr(loader, "read_into", read_into)
+    plans = [[utterance(str(number)) for _ in range(20)] for number in range(50)]
+    stream = load_batches(plans, threads=2, ahead=4, **OPTIONS)
+    next(stream)
+    give_up = time.monotonic() + 60
+    while len(started) < 20 + 2 and time.monotonic() < give_up:
+        time.sleep(0.001)
+    begin = time.monotonic()
+    stream.close()
+    assert time.monotonic() - begin < 30  # though two reads are under way, for up to a minute
+    released.set()
+    assert_threads_end()
+    assert len(started) == 20 + 2
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
+def test_an_error_in_the_plans_ends_the_threads(fake_read, error):
+    def plans():
+        yield [utterance()]
+        yield [utterance()]
+        raise error
+
+    with pytest.raises(error):
+        list(load_batches(plans(), threads=2, ahead=1, **OPTIONS))
+    assert_threads_end()
+
+
+def test_an_interrupt_ends_the_threads(fake_read):
+    stream = load_batches([[utterance()]] * 100, threads=2, ahead=2, **OPTIONS)
+    next(stream)
+    with pytest.raises(KeyboardInterrupt):
+        stream.throw(KeyboardInterrupt)
+    assert_threads_end()
+
+
+def test_no_thread_starts_before_it_is_asked():
+    before = len(alive())
+    stream = load_batches([[utterance()]], threads=2, ahead=2, **OPTIONS)
+    assert len(alive()) == before
+    stream.close()
+
+
+KINDS = [
+    {"file": "a.wav"},
+    {"file": "b.flac"},
+    {"file": "c.wav", "subtype": "PCM_24"},
+    {"file": "d.wav", "rate": 44_100},
+    {"file": "e.flac", "channels": 2},
+    {"file": "f.flac", "rate": 48_000, "channels": 2},
+    {"file": "g.wav", "rate": 44_100, "channels": 2, "subtype": "FLOAT"},
+    {"file": "h.wav", "rate": 44_099},
+]
+
+
+@pytest.fixture(scope="module")
+def recordings(tmp_path_factory) -> list[AudioInfo]:
+    folder = tmp_path_factory.mktemp("recordings")
+    found = []
+    for kind in KINDS:
+        path, rate = folder / kind["file"], kind.get("rate", RATE)
+        noise = np.random.default_rng(0).normal(0, 0.1, (rate, kind.get("channels", 1)))
+        soundfile.write(path, noise, rate, subtype=kind.get("subtype"))
+        found.append(probe(Source(str(path), str(path), path.name)))
+    return found
+
+
+def stretches(recordings: list[AudioInfo], picks: list[tuple[int, int, int]]) -> list[Utterance]:
+    """(which recording, its hundredths from, its hundredths to) -> utterances."""
+    return [
+        Utterance(audio, begin * audio.num_samples // 100, (end - begin) * audio.num_samples // 100)
+        for audio, begin, end in ((recordings[which], begin, begin + size) for which, begin, size in picks)
+    ]
+
+
+picks = st.lists(
+    st.tuples(st.integers(0, len(KINDS) - 1), st.integers(0, 50), st.integers(1, 50)), min_size=1, max_size=7
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(picks=picks, channel=st.sampled_from([None, 0]))
+def test_a_batch_is_its_waves_collated(recordings, picks, channel):
+    plan = stretches(recordings, picks)
+    waves = [read(u.audio, u.start, u.num_samples, sample_rate=RATE, channel=channel) for u in plan]
+    expected = collate(plan, waves)
+    [(batch, failures)] = load_batches(
+        [plan], sample_rate=RATE, channel=channel, threads=2, ahead=1, allocate=dirty_memory
+    )
+    assert failures == () and batch.utterances == expected.utterances and batch.native == ()
+    assert batch.samples_BS.dtype == expected.samples_BS.dtype
+    np.testing.assert_array_equal(batch.samples_BS, expected.samples_BS)
+    np.testing.assert_array_equal(batch.lengths_B, expected.lengths_B)
+
+
+def dirty_memory(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    return np.full(shape, 77, dtype)
+
+
+@settings(max_examples=60, deadline=None)
+@given(picks=picks, channel=st.sampled_from([None, 0]))
+def test_native_rows_hold_what_the_files_hold(recordings, picks, channel):
+    plan = stretches(recordings, picks)
+    [(batch, failures)] = load_batches(
+        [plan], sample_rate=RATE, channel=channel, threads=2, ahead=1, allocate=dirty_memory, native=True
+    )
+    assert failures == ()
+    places = {row: (group, index) for group in batch.native for index, row in enumerate(group.rows)}
+    assert len(places) == sum(len(group.rows) for group in batch.native)
+    for row, utterance in enumerate(plan):
+        audio = utterance.audio
+        wave = read(audio, utterance.start, utterance.num_samples, sample_rate=RATE, channel=channel)
+        assert batch.lengths_B[row] == len(wave)
+        downmixed = audio.channels > 1 and channel is None
+        assert (row in places) == ((audio.sample_rate != RATE or downmixed) and is_plain_ratio(audio.sample_rate, RATE))
+        if row in places:
+            assert not batch.samples_BS[row].any()
+            check_native(*places[row], utterance, channel)
+        elif batch.samples_BS.dtype == wave.dtype:
+            np.testing.assert_array_equal(batch.samples_BS[row, : len(wave)], wave)
+
+
+def check_native(group, index: int, utterance: Utterance, channel: int | None) -> None:
+    """The stretch lies from `begin` on, the recording's own samples around it as far as the context goes, then zeros."""
+    audio, samples_SC = utterance.audio, group.samples_BSC[index]
+    whole_SC = soundfile.read(audio.path, dtype=samples_SC.dtype.name, always_2d=True)[0]
+    whole_SC = whole_SC if channel is None else whole_SC[:, [channel]]
+    margin = context_samples(audio.sample_rate, RATE)
+    assert (group.rate, group.begin) == (audio.sample_rate, margin)
+    begin, end = utterance.start, utterance.start + utterance.num_samples
+    step = audio.sample_rate // math.gcd(audio.sample_rate, RATE)
+    before = min(margin, begin // step * step)
+    known_SC = whole_SC[begin - before : end + margin]
+    at = margin - before
+    np.testing.assert_array_equal(samples_SC[at : at + len(known_SC)], known_SC)
+    assert not samples_SC[:at].any() and not samples_SC[at + len(known_SC) :].any()
+
+
+def test_the_caller_gives_the_memory(recordings):
+    given_memory = []
+
+    def allocate(shape, dtype):
+        given_memory.append(np.full(shape, 5, dtype))
+        return given_memory[-1]
+
+    batch, _ = load_batch(
+        [Utterance(recordings[which], 0, 1000) for which in (0, 3, 5)], allocate=allocate, native=True
+    )
+    arrays = [batch.samples_BS, *(group.samples_BSC for group in batch.native)]
+    assert len(given_memory) == len(arrays) == 3
+    assert all(any(np.shares_memory(array, memory) for memory in given_memory) for array in arrays)
+
+
+def test_a_failing_native_row_is_left_out(tmp_path, recordings):
+    gone = Utterance(AudioInfo("gone", "gone", 44_100, 1, 44_100), 0, 44_100)
+    plan = [gone, *(Utterance(recordings[which], 0, 1000) for which in (3, 0, 5)), gone]
+    batch, failures = load_batch(plan, native=True)
+    assert [whose for whose, _ in failures] == [gone, gone]
+    assert batch.utterances == tuple(plan[1:4]) and batch.lengths_B.tolist() == [363, 1000, 334]
+    assert [(group.rate, group.rows) for group in batch.native] == [(44_100, (0,)), (48_000, (2,))]
+    check_native(batch.native[0], 0, plan[1], None)
+    np.testing.assert_array_equal(batch.samples_BS[1], soundfile.read(recordings[0].path, dtype="int16")[0][:1000])
+
+
+def test_a_recording_a_little_shorter_than_promised(tmp_path):
+    whole = written(tmp_path / "a.wav", RATE)
+    content = (tmp_path / "a.wav").read_bytes()
+    (tmp_path / "a.wav").write_bytes(content[: -2 * 100])
+    batch, failures = load_batch([whole, written(tmp_path / "b.wav", 500)])
+    assert failures == () and batch.lengths_B.tolist() == [RATE - 100, 500]
+    assert batch.samples_BS.shape == (2, RATE)  # too little to move all rows for
+    assert not batch.samples_BS[0, RATE - 100 :].any() and not batch.samples_BS[1, 500:].any()
+
+
+@pytest.mark.parametrize("native", [False, True])
+@pytest.mark.parametrize("lost", [0, 10, 9000])
+def test_what_is_handed_out_is_contiguous_in_the_callers_memory(monkeypatch, tmp_path, recordings, native, lost):
+    """Else its copy to a device would not be from pinned memory, and the host would wait for it."""
+    given_memory = []
+
+    def allocate(shape, dtype):
+        given_memory.append(dirty_memory(shape, dtype))
+        return given_memory[-1]
+
+    def read_into(row_S, utterance, *options, real=loader.read_into):
+        return real(row_S, utterance, *options) - (lost if utterance is longest else 0)
+
+    monkeypatch.setattr(loader, "read_into", read_into)
+    longest = written(tmp_path / "a.wav", 2 * RATE)
+    gone = Utterance(AudioInfo("gone", "gone", 48_000, 2, 48_000, is_int16=True), 0, 48_000)
+    stereo = [Utterance(recordings[5], start, 10_000) for start in (0, 20_000)]
+    plan = [stereo[0], gone, longest, gone, stereo[1], Utterance(recordings[0], 0, RATE)]
+    batch, failures = load_batch(plan, allocate=allocate, native=native)
+    kept = [stereo[0], longest, stereo[1], plan[-1]]
+    assert len(failures) == 2 and batch.utterances == tuple(kept)
+    assert batch.samples_BS.shape[1] == (2 * RATE - lost if lost == 9000 else 2 * RATE)
+    for array in (batch.samples_BS, *(group.samples_BSC for group in batch.native)):
+        assert array.flags.c_contiguous and any(np.shares_memory(array, memory) for memory in given_memory)
+    (clean, _) = load_batch(kept, native=native)
+    width = clean.samples_BS.shape[1]
+    np.testing.assert_array_equal(batch.samples_BS[:, :width], clean.samples_BS)
+    assert [group.rows for group in batch.native] == [group.rows for group in clean.native]
+    for ours, expected in zip(batch.native, clean.native, strict=True):
+        width = expected.samples_BSC.shape[1]
+        np.testing.assert_array_equal(ours.samples_BSC[:, :width], expected.samples_BSC)
+
+
+def unread(audio: AudioInfo, offset_s: float | None, duration_s: float) -> Utterance:
+    source = Source(audio.path, audio.path, audio.id, offset_s=offset_s, duration_s=duration_s)
+    found = planned(source, RATE)
+    return Utterance(found, 0, found.num_samples)
+
+
+@pytest.mark.parametrize("native", [False, True])
+def test_files_that_nobody_has_opened(recordings, native):
+    """As if they had been; a duration that is too long is cut at the end. One batch's channels and rates may differ."""
+    cuts = [(None, 0.5), (0.25, 0.5), (0.5, 30.0), (None, 1.0)]
+    plan = [unread(audio, *cuts[which % 4]) for which, audio in enumerate(recordings)]
+    audios = [probe(item.audio.unread) for item in plan]
+    known = [Utterance(audio, 0, audio.num_samples) for audio in audios]
+    assert any(audio.channels > 1 for audio in audios) and len({audio.sample_rate for audio in audios}) > 2
+    batch, failures = load_batch(plan, native=native, allocate=dirty_memory)
+    expected, _ = load_batch(known, native=native, allocate=dirty_memory)
+    assert failures == () and batch.utterances == tuple(known)
+    assert all(item.audio.unread is None for item in batch.utterances)
+    np.testing.assert_array_equal(batch.samples_BS, expected.samples_BS)
+    np.testing.assert_array_equal(batch.lengths_B, expected.lengths_B)
+    assert len(batch.native) == len(expected.native)
+    for ours, theirs in zip(batch.native, expected.native, strict=True):
+        assert (ours.rate, ours.rows, ours.begin) == (theirs.rate, theirs.rows, theirs.begin)
+        np.testing.assert_array_equal(ours.samples_BSC, theirs.samples_BSC)
+
+
+def test_a_file_that_nobody_has_opened_and_nobody_can(recordings):
+    gone = unread(AudioInfo("gone", "gone", RATE, 1, RATE), None, 1.0)
+    beyond = unread(recordings[0], 5.0, 1.0)
+    good = unread(recordings[0], None, 1.0)
+    plans = [[gone, good, beyond], [gone], [Utterance(recordings[1], 0, 100)]]
+    loaded = list(load_batches(plans, threads=2, ahead=1, **OPTIONS))
+    failures = [(whose.audio.path, failure.stage) for _, failures in loaded for whose, failure in failures]
+    assert sorted(failures) == sorted([("gone", "probe"), (recordings[0].path, "probe"), ("gone", "probe")])
+    assert sum(len(batch.utterances) for batch, _ in loaded if batch is not None) == 2
+
+
+def test_a_file_that_nobody_has_opened_and_that_hangs(monkeypatch, impatient, recordings):
+    released = threading.Event()
+
+    def hanging_probe(source):
+        if source.id == "hangs":
+            assert released.wait(20)
+        return probe(source)
+
+    monkeypatch.setattr(loader, "probe", hanging_probe)
+    hangs = unread(AudioInfo(recordings[0].path, "hangs", RATE, 1, RATE), None, 0.5)
+    plans = [[hangs, unread(recordings[1], None, 0.5)], *[[unread(recordings[0], None, 0.1)]] * 9, [hangs]] * 3
+    stream = load_batches(plans, threads=2, ahead=2, **OPTIONS)
+    assert sum(len(next(stream)[0].utterances) for _ in range(30)) == 30
+    released.set()
+    assert [item.audio.id for batch, _ in stream for item in batch.utterances] == ["hangs"] * 6
+
+
+def test_a_file_that_is_no_longer_16_bit(tmp_path):
+    was = written(tmp_path / "a.wav", 1000)
+    written(tmp_path / "a.wav", 1000, subtype="PCM_24")
+    _, ((_, failure),) = load_batch([was])
+    assert failure.message == "changed since the run began"
+
+
+def test_default_threads_are_a_sensible_number(monkeypatch):
+    assert 2 <= default_threads() <= 32
+    for processors, threads in ((1, 2), (2, 2), (4, 2), (16, 14), (256, 32)):
+        monkeypatch.setattr(loader, "usable_processors", lambda processors=processors: processors)
+        assert default_threads() == threads

@@ -1,0 +1,74 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fastscribe.cli.terminal import report_table
+from fastscribe.pipeline.stats import RunStats, Stopwatch
+from fastscribe.resume.entries import ENTRY, Paths
+from fastscribe.resume.merge import Merged, ShardResult, joined_report
+from fastscribe.resume.shards import Shard
+
+
+def stats(**changes) -> RunStats:
+    values = {
+        "files": 2,
+        "failed": 0,
+        "audio_s": 7200.0,
+        "load_s": 1.0,
+        "wall_s": 72.0,
+        "stage_s": {"encode": 70.0},
+        "padded_frames": 100,
+        "real_frames": 95,
+        "peak_bytes": 1,
+        "device": "x",
+        "dtype": "fp32",
+        "usd_per_hour": None,
+        "price_source": None,
+    }
+    return RunStats(**(values | changes))
+
+
+def test_rtfx_padding_and_cost() -> None:
+    run = stats(usd_per_hour=2.0)
+    assert run.rtfx == 100.0
+    assert run.padding_share == pytest.approx(0.05)
+    assert run.usd_per_1000_audio_hours == pytest.approx(20.0)  # 1,000 h of audio take 10 h
+
+
+def test_recovered_words_are_reported_and_shown() -> None:
+    run = stats(gaps=2, gap_s=3.21, recovered_words=7, recovered_s=2.34567)
+    report = run.to_json()
+    assert (report["recovered_words"], report["recovered_s"]) == (7, 2.346)
+    assert "2 (3.2 s); 7 words recovered (2.3 s)" in report_table(run)
+    assert "recovered" not in report_table(stats())
+
+
+def test_a_merged_report_adds_up_gaps_and_recovered_words() -> None:
+    results = []
+    for index, words in enumerate((3, 4)):
+        report = stats(gaps=1, gap_s=2.0, recovered_words=words, recovered_s=words / 2).to_json()
+        shard = Shard(index, 2)
+        results.append(ShardResult(shard, Paths(Path(), shard.suffix), np.zeros(1, ENTRY), report))
+    merged = joined_report(Merged(2, tuple(results)))
+    assert [merged[name] for name in ("gaps", "gap_s", "recovered_words", "recovered_s")] == [2, 4.0, 7, 3.5]
+
+
+def test_no_price_no_cost() -> None:
+    assert stats().usd_per_1000_audio_hours is None
+    assert stats().to_json()["usd_per_1000_audio_hours"] is None
+
+
+def test_an_empty_run_divides_by_nothing() -> None:
+    empty = stats(audio_s=0.0, wall_s=0.0, padded_frames=0, real_frames=0, usd_per_hour=1.0)
+    assert (empty.rtfx, empty.padding_share, empty.usd_per_1000_audio_hours) == (0.0, 0.0, None)
+
+
+def test_stopwatch_adds_up_even_when_a_stage_fails() -> None:
+    watch = Stopwatch()
+    for _ in range(2):
+        with pytest.raises(RuntimeError), watch.time("stage"):
+            raise RuntimeError
+    assert watch.seconds["stage"] > 0

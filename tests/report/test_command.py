@@ -1,0 +1,129 @@
+"""`--report-html` as its user meets it: a page of a whole run, of one that was interrupted, of a second one, of a benchmark."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+import typer.main
+
+from fastscribe.cli import app, run_page
+from fastscribe.cli.bench.common import finish
+from fastscribe.resume.shards import Shard
+from tests.cli.test_cli import FIRST, MODEL, command, transcribe
+from tests.conftest import AUDIO
+from tests.report.test_run_page import Page
+
+
+def test_a_run_and_the_next_one(tmp_path: Path) -> None:
+    out, page, bad = tmp_path / "out", tmp_path / "page.html", tmp_path / "<b>bad.wav"
+    bad.write_text("not audio")
+    clips = sorted(AUDIO.glob("0*.flac"))[:4]
+    done = transcribe(*clips[:2], bad, "-o", out, "--report-html", page, env={**os.environ, "HF_TOKEN": "hf_secret"})
+    assert done.returncode == 1
+    report = json.loads((out / "report.json").read_text())
+    text = Page(page.read_text()).text
+    assert "1 file failed" in text
+    assert str(bad) in text
+    assert "of 3 files" in text
+    assert f"{report['real_frames']}" in text
+    assert f"--report-html {page}" in text
+    assert "This page is about this run" not in text
+    assert "hf_secret" not in text
+    for title in ("RTFx over time", "Time by stage", "Batch shapes and padding", "Slowest files", "Word confidence"):
+        assert title in text
+    assert transcribe(*clips, bad, "-o", out, "--report-html", page).returncode == 1
+    again = Page(page.read_text()).text
+    assert "Earlier runs had done 3 files already, 1 file of which had failed" in again
+    assert "Of all runs the folder holds 5 files (1 failed)" in again
+    assert not list(tmp_path.glob("*.part"))
+
+
+def test_without_the_option_nothing_of_it_is_there() -> None:
+    program = (
+        "import sys; sys.argv[1:] = ['transcribe', sys.argv[1], '-m', sys.argv[2], '-q']\n"
+        "from fastscribe.cli import _run; assert _run() == 0\n"
+        "assert not [name for name in sys.modules if name.startswith('fastscribe.report.') and 'files' not in name]"
+    )
+    done = subprocess.run([sys.executable, "-c", program, FIRST, MODEL], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(("sent", "said"), [(signal.SIGINT, "interrupted"), (signal.SIGTERM, "terminated")])
+def test_an_interrupted_run_has_its_page(sent: signal.Signals, said: str, tmp_path: Path) -> None:
+    page, shown = tmp_path / "page.html", tmp_path / "rows"
+    for copy in range(400):
+        (tmp_path / "in").mkdir(exist_ok=True)
+        os.link(shutil.copy(FIRST, tmp_path / "clip.flac"), tmp_path / "in" / f"{copy}.flac")
+    arguments = ("transcribe", tmp_path / "in", "-m", MODEL, "-q", "--batch-size", 1, "--report-html", page)
+    with shown.open("w") as rows:
+        process = subprocess.Popen(command(*arguments), stdout=rows, stderr=subprocess.PIPE, text=True)
+        while shown.stat().st_size == 0 and process.poll() is None:
+            time.sleep(0.01)
+        process.send_signal(sent)
+        assert process.communicate(timeout=60)[1].count(said) == 1
+    assert process.returncode == 128 + sent
+    text = Page(page.read_text()).text
+    assert f"{said}: this is what was done by then" in text
+    assert "RTFx over time" in text
+    assert not list(tmp_path.glob("*.part"))
+
+
+def test_a_place_that_cannot_be_is_said_before_anything_is_done(tmp_path: Path) -> None:
+    sound = shutil.copy(FIRST, tmp_path / "a.flac")
+    out = tmp_path / "out"
+    for place in (tmp_path, tmp_path / "no" / "page.html", sound, out / "transcripts.jsonl"):
+        out.mkdir(exist_ok=True)
+        done = transcribe(FIRST, "-o", out, "--report-html", place)
+        assert done.returncode == 2, place
+        assert done.stderr.count("\n") == 1
+        assert "--report-html" in done.stderr
+        assert not (out / "transcripts.jsonl").exists()
+    assert Path(sound).read_bytes() == FIRST.read_bytes()
+    done = transcribe(FIRST, "--dry-run", "--report-html", tmp_path / "page.html")
+    assert (done.returncode, "not with --dry-run" in done.stderr) == (2, True)
+
+
+def test_a_shard_has_a_page_of_its_own(tmp_path: Path) -> None:
+    place = (tmp_path / "page.html").resolve()
+    assert run_page.place_of(place, Shard(0, 1, "--shard")) == place
+    first, second = (run_page.place_of(place, Shard(index, 2, "--shard")) for index in (0, 1))
+    assert first != second
+    assert {first.parent, second.parent} == {place.parent}
+    assert first.suffix == ".html"
+
+
+def test_a_command_without_end_is_cut() -> None:
+    assert run_page.command_line(["transcribe", "a b.wav"]) == "fastscribe transcribe 'a b.wav'"
+    long = run_page.command_line(["transcribe", *("x.wav" for _ in range(100_000))])
+    assert len(long) < 5000
+    assert "100,001 arguments" in long
+
+
+def test_a_benchmarks_page(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["fastscribe", "bench", "train", "--batch-sizes", "1,2"])
+    rows = [{"batch_size": size, "sequences_per_s": 10.5 * size} for size in (1, 2)]
+    page = tmp_path / "page.html"
+    finish("train", torch.device("cpu"), {"model": "m", "rows": rows}, ["batch_size"], tmp_path / "a.json", page)
+    printed = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert printed == json.loads((tmp_path / "a.json").read_text())
+    text = Page(page.read_text()).text
+    assert "fastscribe bench: train" in text
+    assert "fastscribe bench train --batch-sizes 1,2" in text
+    assert "21.0" in text
+    assert printed["machine"]["cpu"] in text
+
+
+def test_every_benchmark_can_leave_a_page() -> None:
+    group = typer.main.get_command(app).commands["bench"]  # type: ignore[attr-defined]
+    assert {"train", "loss"} <= set(group.commands)
+    for name, one in group.commands.items():
+        assert "--report-html" in [flag for parameter in one.params for flag in parameter.opts], name

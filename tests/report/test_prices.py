@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fastscribe.report import prices
+from fastscribe.report.prices import PRICES, list_price, price_of, usd_per_audio_hours
+
+
+def test_every_list_price_says_where_it_was_read() -> None:
+    for price in PRICES:
+        assert price.source.startswith("https://")
+        assert price.usd_per_hour > 0
+        assert re.fullmatch(r"\d{4}-\d\d-\d\d", price.read_on)
+        assert price.as_of is None or price.as_of <= price.read_on
+        assert price.source in price.cited and price.read_on in price.cited and price.offer in price.cited
+        assert price.num_gpus or price.num_vcpus
+    assert len({price.offer for price in PRICES}) == len(PRICES)
+
+
+@pytest.mark.parametrize(
+    ("name", "usd_per_hour"),
+    [
+        ("Tesla T4", 0.40),
+        ("NVIDIA L4", 0.80),
+        ("NVIDIA A10G", 1.00),
+        ("NVIDIA L40S", 1.80),
+        ("NVIDIA A100-SXM4-80GB", 2.50),
+        ("NVIDIA A100 80GB PCIe", 2.50),
+        ("NVIDIA A100-SXM4-40GB", 1.99),
+        ("NVIDIA H100 80GB HBM3", 4.29),
+        ("NVIDIA H100 PCIe", 3.29),
+        ("NVIDIA H200", 5.00),
+        ("NVIDIA A10", None),
+        ("NVIDIA L40", None),
+        ("NVIDIA GH200 480GB", None),
+        ("NVIDIA H200 NVL", None),
+        ("NVIDIA A100-SXM4-80GB MIG 1g.10gb", None),
+        ("GRID T4-16Q", None),
+        ("AMD EPYC", None),
+        ("", None),
+    ],
+)
+def test_a_gpu_is_known_by_the_whole_words_of_its_name(name: str, usd_per_hour: float | None) -> None:
+    found = list_price(name)
+    assert (found.usd_per_hour if found else None) == usd_per_hour
+    assert price_of(name, None) == ((usd_per_hour, found.cited) if found else (None, None))
+
+
+def test_a_cpu_is_known_by_its_vcpus_and_what_is_said_of_it() -> None:
+    def offers(name: str, num_vcpus: int) -> set[str]:
+        return {price.offer for price in PRICES if price.fits(name, num_vcpus)}
+
+    assert offers("AMD EPYC", 2) == offers("Intel(R) Xeon(R) CPU @ 2.20GHz", 2) == set()
+    assert offers("Intel(R) Xeon(R) Platinum 8488C", 2) == {"Hugging Face Endpoints aws intel-spr x2"}
+    assert offers("Intel(R) Xeon(R) Platinum 8375C CPU @ 2.90GHz", 4) == {"AWS c6i.xlarge"}
+    assert offers("Intel(R) Xeon(R) Platinum 8488C", 3) == set()
+    assert all(price.device for price in PRICES)
+    assert not any(price.fits("Intel(R) Xeon(R)", None) for price in PRICES)  # a CPU in a GPU's place
+
+
+def test_a_run_on_one_gpu_takes_the_price_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prices, "PRICES", tuple(reversed(PRICES)))
+    for name in ("NVIDIA H100 80GB HBM3", "NVIDIA A100-SXM4-80GB", "NVIDIA A100-SXM4-40GB"):
+        found = list_price(name)
+        assert found is not None and found.num_gpus == 1
+
+
+def test_what_the_user_says_comes_first_and_free_is_a_price() -> None:
+    assert price_of("NVIDIA H200", 3.0) == (3.0, "--price-per-hour")
+    assert price_of("NVIDIA H200", 0.0) == (0.0, "--price-per-hour")
+
+
+@given(st.floats(0.01, 1e5), st.floats(0, 1e3), st.floats(0.1, 1e7))
+def test_cost_is_hours_of_the_machine_times_its_price(rtfx: float, usd: float, hours: float) -> None:
+    assert usd_per_audio_hours(rtfx, usd, hours) == pytest.approx(hours / rtfx * usd)
+    assert usd_per_audio_hours(rtfx, None, hours) is None
+    assert usd_per_audio_hours(0.0, usd, hours) is None

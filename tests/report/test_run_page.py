@@ -1,0 +1,237 @@
+"""Pages from plain data: what they say is in the data, what they are made of is safe, and nothing of the data is markup."""
+
+from __future__ import annotations
+
+import doctest
+import math
+import os
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fastscribe.errors import OutputError, UsageError
+from fastscribe.report import bench_page, figures, files, grid, markup, recorder, run_page
+from tests.helpers import report_samples as samples
+
+_VOID = {"meta", "rect", "line", "path", "circle", "polyline", "polygon"}
+_TAGS = {
+    "html", "head", "meta", "title", "style", "body", "main", "header", "section", "h1", "h2", "h3", "h4", "p", "ul", "li",
+    "dl", "dt", "dd", "div", "span", "strong", "bdi", "pre", "code", "figure", "figcaption", "table", "caption", "thead",
+    "tbody", "tr", "th", "td", "details", "summary", "svg", "desc", "text", "rect", "line", "path", "circle", "polyline",
+    "polygon",
+}  # fmt: skip
+_ATTRIBUTES_WITH_PLACES = {"src", "href", "xlink:href", "srcset", "action", "data", "poster", "background", "style"}
+
+
+class Page(HTMLParser):
+    """Fails on an element or an attribute that no page of ours has, and on one that is not closed."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[str] = []
+        self.ids: list[str] = []
+        self.words: list[str] = []
+        self.feed(page)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        assert tag in _TAGS
+        for name, value in attrs:
+            assert not name.startswith("on") and name not in _ATTRIBUTES_WITH_PLACES
+            if name == "id":
+                self.ids.append(str(value))
+        self.tags.append(tag)
+        if tag not in _VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.handle_starttag(tag, attrs)
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag not in _VOID:
+            assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if "style" not in self.open:
+            self.words.append(data)
+
+    @property
+    def text(self) -> str:
+        return " ".join(self.words)
+
+
+PAGES = {
+    **{made.__name__: bench_page.render(made()) for made in samples.DOCUMENTS},
+    "run": run_page.render(samples.run()),
+    "short run": run_page.render(samples.run(1)),
+    "interrupted run": run_page.render(samples.run(3, status="interrupted")),
+    "run that never began": run_page.render(samples.run(0, status="stopped: the disk is full")),
+    "bench of nothing": bench_page.render(samples.document("latency", ["x"], [])),
+}
+
+
+@pytest.mark.parametrize("module", [figures, markup, grid, recorder])
+def test_examples_in_docstrings(module: Any) -> None:
+    assert doctest.testmod(module).failed == 0
+
+
+@pytest.mark.parametrize("page", PAGES.values(), ids=PAGES)
+def test_a_page_is_whole_and_fetches_and_runs_nothing(page: str) -> None:
+    parsed = Page(page)
+    assert parsed.tags.count("main") == 1
+    assert "default-src 'none'" in page
+    assert len(parsed.ids) == len(set(parsed.ids))
+    assert "nan" not in page.partition("</style>")[2].replace("fastscribe", "")
+    assert "url(" not in page and "@import" not in page
+    pictures = parsed.tags.count("figure")
+    assert parsed.tags.count("desc") >= pictures
+    page.encode("utf-8")
+
+
+@pytest.mark.parametrize("page", PAGES.values(), ids=PAGES)
+def test_every_picture_has_a_table(page: str) -> None:
+    for figure in page.split("<figure>")[1:]:
+        inside = figure.partition("</figure>")[0]
+        assert inside.count("<table>") == 1
+        assert inside.index('<svg role="img"') < inside.index("<table>")
+        assert "<title>" in inside and "<desc>" in inside and "<desc></desc>" not in inside
+
+
+def test_hostile_names_are_shown_and_are_nothing_but_text() -> None:
+    parsed = Page(PAGES["run"])
+    for name in samples.HOSTILE[:3]:
+        assert name in parsed.text
+    assert "\\u202egnp.exe" in parsed.text and "\\x1b" in parsed.text and "\\udcff" in parsed.text
+    assert not any(char in PAGES["run"] for char in "\x00\x1b\u202e\udcff")
+    assert samples.HOSTILE[0] in Page(PAGES["throughput"]).text
+
+
+@given(st.text())
+def test_text_comes_back_as_it_was_and_opens_nothing(given_text: str) -> None:
+    made = markup.text(given_text)
+    assert not set(made) & set("<>\"'")
+    page = Page(f'<p id="{made}">{made}</p>')
+    shown = "".join(page.words)
+    assert shown == page.ids[0]
+    assert all(char.isprintable() or char in "\u200c\u200d" for char in shown)
+    if given_text.isprintable():
+        assert shown == given_text
+
+
+def test_a_run_page_says_what_the_report_says() -> None:
+    run = samples.run()
+    text = Page(PAGES["run"]).text
+    report = run["report"]
+    assert figures.number(report["rtfx"]) in text
+    assert f"{report['failed']:,} files of {report['files']:,} failed" in text
+    assert "Earlier runs had done 1,203 files already, 2 files of which had failed" in text
+    assert f"Of all runs the folder holds {report['totals']['files']:,} files" in text
+    assert "0.93 USD" in text
+    assert "32 of 200 batches" in text
+    assert "Word confidence" in text
+    unpriced = run_page.render(run | {"report": report | {"usd_per_1000_audio_hours": None}})
+    assert "unknown" in Page(unpriced).text
+
+
+def test_a_run_that_did_not_finish_says_so() -> None:
+    assert "interrupted: this is what was done by then" in Page(PAGES["interrupted run"]).text
+    assert "stopped: the disk is full" in Page(PAGES["run that never began"]).text
+    assert "this is what was done by then" not in Page(PAGES["run"]).text
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        (
+            "throughput",
+            ("Best RTFx", "5,125", "ceiling", "USD per 1,000 audio hours", "0.68", "Stages", "GiB", "1 of 7 cases"),
+        ),
+        ("latency", ("99th percentile", "average", "bf16, duration 16.7 s", "batch size", "Largest speed-up")),
+        ("decoder", ("Time per step", "greedy", "µs per step")),
+        ("train", ("Sequences a second", "peak gpu")),
+        ("loss", ("formula", "num labels", "joint")),
+        ("against", ("nemo, batch size 16", "420 to 450 (3)")),
+        ("leaderboard", ("librispeech test-clean", "4,500")),
+        ("unknown", ("All cases", "weird")),
+        ("bench of nothing", ("All cases",)),
+    ],
+)
+def test_a_bench_page_draws_what_the_rows_hold(name: str, said: tuple[str, ...]) -> None:
+    text = Page(PAGES[name]).text
+    assert [words for words in said if words not in text] == []
+    assert "AMD EPYC" in text and "fastscribe bench " in text
+
+
+def test_unknown_is_unknown() -> None:
+    rows = [{"case": "a", "rtfx": 2.0, "usd_per_1000_audio_hours": None}]
+    page = bench_page.render(samples.document("throughput", ["case"], rows))
+    assert "Cost" not in page
+    assert f"<bdi>{figures.UNKNOWN}</bdi>" in page
+
+
+@pytest.mark.parametrize("count", [1, 8, 9, 30])
+def test_many_cases_are_bars_or_lines_but_all_are_in_the_table(count: int) -> None:
+    rows = [{"case": f"case {place}", "rtfx": 1.0 + place} for place in range(count)]
+    page = bench_page.render(samples.document("throughput", ["case"], rows))
+    assert all(f"<bdi>case {place}</bdi>" in page for place in range(count))
+
+
+@given(st.lists(st.floats(-1e9, 1e9) | st.integers(-(10**9), 10**9), min_size=1))
+def test_numbers_of_a_column_end_alike_and_are_right(values: list[float]) -> None:
+    shown = figures.column(values)
+    assert len({len(cell.partition(".")[2]) for cell in shown}) == 1
+    largest = max(map(abs, values))
+    for cell, value in zip(shown, values, strict=True):
+        assert float(cell.replace(",", "")) == pytest.approx(value, rel=0.01, abs=max(0.01 * largest, 1e-6))
+
+
+@given(st.floats(1e-9, 1e12), st.integers(2, 8))
+def test_ticks_are_few_and_reach_the_top(top: float, wanted: int) -> None:
+    marks = figures.ticks(top, wanted)
+    assert marks[0] == 0
+    assert marks[-1] >= top * 0.999
+    assert marks[-1] <= 2.6 * top
+    assert 2 <= len(marks) <= wanted + 2
+    assert len(set(figures.column(marks))) == len(marks) or top < 1e-5
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, None, True, "x"])
+def test_what_is_no_number_is_unknown(value: object) -> None:
+    assert figures.number(value) == figures.UNKNOWN
+    assert figures.column([value]) == [figures.UNKNOWN]
+
+
+def test_a_page_is_there_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = tmp_path / "page.html"
+    one = f"<!doctype html>{files.GENERATOR}one"
+    files.write_page(page, one)
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "replace", full)
+    with pytest.raises(OutputError, match="No space left"):
+        files.write_page(page, "<!doctype html>two")
+    assert page.read_text() == one
+    assert list(tmp_path.iterdir()) == [page]
+
+
+def test_places_for_pages(tmp_path: Path) -> None:
+    good, link, sound = tmp_path / "a.html", tmp_path / "link.html", tmp_path / "a.wav"
+    link.symlink_to(good)
+    assert files.check_page(link) == good.resolve()
+    assert not good.exists()
+    files.write_page(good, f"<!doctype html>{files.GENERATOR}")
+    assert files.check_page(good) == good.resolve()
+    sound.write_bytes(b"RIFF")
+    os.mkfifo(tmp_path / "pipe")
+    for place in (sound, tmp_path, tmp_path / "pipe", tmp_path / "no" / "such", Path("/dev/null")):
+        with pytest.raises(UsageError, match="--report-html"):
+            files.check_page(place)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.html", "a.wav", "link.html", "pipe"]

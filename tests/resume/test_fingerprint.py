@@ -1,0 +1,147 @@
+"""What decides results changes the fingerprint, and nothing else does."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import shutil
+from pathlib import Path
+
+import pytest
+import typer.main
+
+from fastscribe.cli import app
+from fastscribe.config import Options, OutputStyle, SubtitleStyle
+from fastscribe.resume import fingerprint as module
+from fastscribe.resume.fingerprint import fingerprint, model_digest
+from fastscribe.text import language_model
+from tests.conftest import MODELS
+
+MODEL = MODELS / "tdt_demo" / "model.nemo"
+
+
+def of(options: Options = Options(), style: OutputStyle = OutputStyle(), **chosen: object) -> dict:  # noqa: B008 - frozen
+    resolved: dict = {"dtype": "fp32", "decoder": "tdt", "attention": "full", "recover_gaps": False}
+    resolved |= {name: value for name, value in chosen.items() if name != "model"}
+    return fingerprint(str(chosen.get("model", "m")), resolved, options, style)
+
+
+@pytest.mark.parametrize(
+    ("name", "changed"),
+    [
+        ("model", of(model="other")),
+        ("--dtype", of(dtype="bf16")),
+        ("--decoder", of(decoder="ctc")),
+        ("--max-utterance-s", of(Options(max_utterance_s=3))),
+        ("--channel", of(Options(channel=1))),
+        ("--beam", of(beam=8)),
+        ("--recover-gaps", of(recover_gaps=True)),
+        ("--attention", of(attention="local:4,4")),
+        ("--vad", of(Options(vad="silero"))),
+        ("--format", of(style=OutputStyle(("jsonl", "txt")))),
+        ("--tokens", of(style=OutputStyle(tokens=True))),
+    ],
+)
+def test_what_decides_results_is_in_it(name: str, changed: dict) -> None:
+    assert [key for key in sorted(of().keys() | changed) if of().get(key) != changed.get(key)] == [name]
+
+
+def test_looks_count_only_where_there_are_subtitles() -> None:
+    narrow = SubtitleStyle(max_line_width=20)
+    assert of(style=OutputStyle(("txt",), subtitles=narrow)) == of(style=OutputStyle(("txt",)))
+    srt, narrow_srt = of(style=OutputStyle(("srt",))), of(style=OutputStyle(("srt",), subtitles=narrow))
+    assert [key for key in srt if srt[key] != narrow_srt[key]] == ["--max-line-width"]
+    highlighted = SubtitleStyle(highlight_words=True)
+    assert of(style=OutputStyle(("srt",), subtitles=highlighted)) == srt
+    assert of(style=OutputStyle(("vtt",), subtitles=highlighted)) != of(style=OutputStyle(("vtt",)))
+    assert of(style=OutputStyle(("txt",), tokens=True)) == of(style=OutputStyle(("txt",)))
+
+
+def test_speed_is_not_in_it() -> None:
+    assert of(Options(batch_size=3, batch_frames=9, window=2, threads=1, cuda_graphs="off")) == of()
+    fields = {field.name for field in dataclasses.fields(Options)}
+    assert fields > module._SPEED_ONLY
+    assert fields - module._SPEED_ONLY == module._TOLD | module._LEFT_OPEN | {
+        "decoder",
+        "max_utterance_s",
+        "channel",
+        "attention",
+        "vad",
+        "recover_gaps",
+    }
+
+
+def test_a_beam_counts_as_it_was_resolved() -> None:
+    """So that a model's own and the same from the command line are one."""
+    assert of(Options(beam=1)) == of() and "--beam" not in of()
+    assert of(Options(beam=8), beam=8) == of(beam=8) != of()
+
+
+def test_gap_recovery_counts_as_it_was_resolved() -> None:
+    """So that a family's default and the same from the command line are one."""
+    assert of(Options(recover_gaps=False)) == of() and of(Options(recover_gaps=True), recover_gaps=True) != of()
+
+
+def test_what_a_model_is_told_is_in_it_where_it_is_told_something() -> None:
+    assert of(Options(language=None, timestamps=False)) == of() and "--language" not in of()
+    assert of(Options(language="de"))["--language"] == "de" and of(Options(timestamps=True))["--timestamps"] is True
+    assert of(Options(pnc=False)) != of(Options(pnc=True)) != of()
+
+
+def test_the_names_are_the_command_lines() -> None:
+    command = typer.main.get_command(app).commands["transcribe"]  # type: ignore[attr-defined]
+    known = {option for parameter in command.params for option in parameter.opts}
+    shown = of(style=OutputStyle(("srt",)))
+    assert [name for name in shown if name.startswith("--") and name not in known] == []
+
+
+def test_a_models_digest_is_that_of_its_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.copy(MODEL, tmp_path / "elsewhere.nemo")
+    assert model_digest(MODEL) == model_digest(tmp_path / "elsewhere.nemo")
+    content = bytearray(MODEL.read_bytes())
+    content[len(content) // 2] ^= 1
+    (tmp_path / "elsewhere.nemo").write_bytes(content)
+    assert model_digest(MODEL) != model_digest(tmp_path / "elsewhere.nemo")
+    folder = tmp_path / "folder"
+    shutil.copytree(MODELS / "hf_ctc", folder)
+    before = model_digest(folder)
+    (folder / "README.md").write_text("notes")
+    (folder / "sub").mkdir()
+    assert model_digest(folder) == before == model_digest(MODELS / "hf_ctc")
+    (folder / "config.json").write_text((folder / "config.json").read_text() + " ")
+    assert model_digest(folder) != before
+
+
+def test_a_models_digest_is_that_of_its_language_model_too(tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    shutil.copytree(MODELS / "hf_ctc", folder)
+    before = model_digest(folder)
+    (folder / "notes.gz").write_bytes(b"no part of it")
+    assert model_digest(folder) == before
+    (folder / language_model.FILE).write_bytes(b"a")
+    assert model_digest(folder) != before
+
+
+def test_blocks_are_digested_each_and_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_BLOCK_BYTES", 4)
+    digests = set()
+    for number, content in enumerate((b"", b"abcd", b"abcde", b"abcdabcd", b"abcdefgh", b"efghabcd")):
+        path = tmp_path / f"{number}.nemo"
+        path.write_bytes(content)
+        digests.add(model_digest(path))
+    assert len(digests) == 6
+
+
+def test_a_model_is_digested_in_blocks_and_each_block_in_pieces(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SHA-256 over the SHA-256 of blocks, whatever the size of a read: journals of earlier runs hold such digests."""
+    monkeypatch.setattr(module, "_BLOCK_BYTES", 1000)
+    monkeypatch.setattr(module, "_READ_BYTES", 300)
+    path = tmp_path / "model.nemo"
+    for size in (0, 1, 299, 300, 999, 1000, 1001, 2500):
+        content = bytes(number % 251 for number in range(size))
+        path.write_bytes(content)
+        blocks = [content[start : start + 1000] for start in range(0, max(1, size), 1000)]
+        expected = hashlib.sha256(b"".join(hashlib.sha256(block).digest() for block in blocks)).hexdigest()
+        assert model_digest(path) == f"sha256:{expected[:32]}"

@@ -1,0 +1,217 @@
+"""A power cut while anything but an output folder is written: there is the old content or the new, and in the end the new.
+
+test_journal.py does the same for an output folder: rows, a file for each format, the journal, and both when they are put
+in order.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from fastscribe._system.safe_files import Barrier, part_of, sync_path, write_atomic
+from fastscribe.bench import leaderboard
+from fastscribe.checkpoint.reader import read_checkpoint
+from fastscribe.cli import models
+from fastscribe.output.folder import FolderOutput
+from fastscribe.report.files import GENERATOR, write_page
+from fastscribe.resume.merge import merge
+from fastscribe.resume.shards import Shard
+from fastscribe.training.batch_search import read_batch_sizes, write_batch_sizes
+from fastscribe.training.state import RunFolder
+from tests.conftest import MODELS
+from tests.fakes.killed_disk import STYLE
+from tests.helpers.power_cut import Disk, State, remake, watched
+from tests.output.test_folder import put, spoken
+
+TINY = MODELS / "tdt_demo" / "model.nemo"
+
+
+def states_of(folder: Path, change: Callable[[], object], has_syncfs: bool = True) -> list[State]:
+    """All that a power cut could leave while `change` is at work. When it has returned, nothing is left to lose."""
+    disk = Disk(folder)
+    with watched(disk, has_syncfs):
+        change()
+    left, visible = (
+        {path: state[path] for path in state if ".old" not in path}
+        for state in (disk.durable_state, disk.visible_state)
+    )
+    assert left == visible  # but for a former model, which is removed last
+    assert len(disk.states) > 2
+    return disk.states
+
+
+def write_one(path: Path, text: str) -> None:
+    write_page(path, f"<!doctype html>{GENERATOR}{text}")
+
+
+def write_json(path: Path, text: str) -> None:
+    write_page(path, json.dumps({"text": text}), lambda path: True)
+
+
+def write_rows(path: Path, text: str) -> None:
+    leaderboard.write(path, [{"audio_filepath": "a", "time": 1, "text": text, "pred_text": text}])
+
+
+def write_report(path: Path, text: str) -> None:
+    write_atomic(path, text.encode())
+
+
+def write_by_function(path: Path, text: str) -> None:
+    write_atomic(path, lambda file: [file.write(part.encode()) for part in text])
+
+
+@pytest.mark.parametrize("write", [write_one, write_json, write_rows, write_report, write_by_function])
+def test_a_page_a_result_or_a_report(tmp_path: Path, write: Callable[[Path, str], None]) -> None:
+    path = tmp_path / "out" / "file"
+    path.parent.mkdir()
+    states = states_of(path.parent, lambda: write(path, "first"))
+    first = path.read_bytes()
+    assert {state.get("file") for state in states} == {None, first}
+    states = states_of(path.parent, lambda: write(path, "the second"))
+    assert {state["file"] for state in states} == {first, path.read_bytes()}
+    assert all(set(state) <= {"file", ".file.fastscribe.part"} for state in states)
+    for state in states:  # a temporary file that is left does no harm
+        write(remake(tmp_path / "again", state) / "file", "the third")
+        assert [path.name for path in (tmp_path / "again").iterdir()] == ["file"]
+
+
+@pytest.mark.parametrize("has_syncfs", [False, True])
+def test_a_merge(tmp_path: Path, has_syncfs: bool) -> None:
+    shards = tmp_path / "shards"
+    for index in range(2):
+        with FolderOutput(shards, STYLE, {"model": "m"}, Shard(index, 2)) as output:
+            for number, name in enumerate(("a.wav", "b.wav", "c.wav", "d.wav")):
+                if Shard(index, 2).holds(name):
+                    put(output, spoken(name, index=number))
+    out = tmp_path / "out"
+    out.mkdir()
+
+    def done(folder: Path) -> tuple[bytes, bytes]:
+        return (folder / "transcripts.jsonl").read_bytes(), (folder / "report.json").read_bytes()
+
+    states = states_of(out, lambda: merge([shards], out, False), has_syncfs)
+    unordered = done(out)
+    states += states_of(out, lambda: merge([shards], out, True), has_syncfs)
+    ordered = done(out)
+    assert unordered != ordered
+    for state in states:
+        assert state.get("transcripts.jsonl") in (None, unordered[0], ordered[0])
+        again = remake(tmp_path / "again", state)
+        merge([shards], again, True)
+        assert done(again) == ordered
+        assert {path.name for path in again.iterdir()} == {"transcripts.jsonl", "report.json"}
+
+
+def test_a_training_state_and_its_log(tmp_path: Path) -> None:
+    """A state is whole, and the log that lies beside it has all rows up to it."""
+    folder = RunFolder(tmp_path / "run")
+    folder.path.mkdir()
+
+    def step(number: int) -> None:
+        folder.append({"step": number, "loss": 1.0})
+        folder.save_state({"step": number, "weights": torch.full((100,), float(number))})
+
+    seen = set()
+    for number in (1, 2, 3):
+        for state in states_of(folder.path, lambda number=number: step(number)):
+            found = RunFolder(remake(tmp_path / "again", state))
+            found.check()
+            values = found.load_state(torch.device("cpu"))
+            at = 0 if values is None else int(values["step"])
+            assert at in (number - 1, number)
+            assert values is None or bool((values["weights"] == at).all())
+            found.forget_after(at)
+            assert [row["step"] for row in found.rows()][:at] == list(range(1, at + 1))
+            seen.add(at)
+    assert seen == {0, 1, 2, 3}
+
+
+def test_a_model(tmp_path: Path) -> None:
+    """The old or the new one is there, whole, once the next run has looked at the folder."""
+    folder = RunFolder(tmp_path / "run")
+    folder.path.mkdir()
+    checkpoint = read_checkpoint(TINY)
+    names = [name for name, tensor in checkpoint.weights.items() if tensor.is_floating_point()][:2]
+    found = set()
+
+    def small(value: float) -> Any:
+        from dataclasses import replace
+
+        return replace(checkpoint, weights={name: torch.full((8,), value) for name in names})
+
+    for value in (1.0, 2.0):
+        for state in states_of(
+            folder.path, lambda value=value: folder.save_model(folder.best, small(value), torch.float32)
+        ):
+            again = RunFolder(remake(tmp_path / "again", state))
+            again.recover()
+            if again.best.exists():
+                from safetensors.torch import load_file
+
+                values = {float(tensor[0]) for tensor in load_file(again.best / "model.safetensors").values()}
+                assert len(values) == 1 and values <= {value, value - 1}
+                assert json.loads((again.best / "config.json").read_text())["format"] == "fastscribe"
+                found |= values
+            else:
+                assert value == 1.0
+            again.check()
+            again.save_model(again.best, small(3.0), torch.float32)  # leftovers do no harm
+            assert [path.name for path in again.path.iterdir()] == ["best"]
+    assert found == {1.0, 2.0}
+
+
+def test_a_converted_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    checkpoint = read_checkpoint(TINY)
+    monkeypatch.setattr(models, "_read_model", lambda path: checkpoint)
+    root = tmp_path / "root"
+    root.mkdir()
+    states = states_of(root, lambda: models.convert(str(TINY), root / "model", "bf16"))
+    whole = {path: content for path, content in states[-1].items() if path.startswith("model")}
+    assert (root / "model" / "config.json").read_bytes() == whole["model/config.json"]
+    for state in states:
+        model = {path: content for path, content in state.items() if path.startswith("model")}
+        assert model in ({}, whole)
+    again = remake(tmp_path / "again", states[len(states) // 2])
+    models.convert(str(TINY), again / "model", "bf16")
+    assert [path.name for path in again.iterdir()] == ["model"]
+
+
+def test_batch_sizes(tmp_path: Path) -> None:
+    path = tmp_path / "run" / "batch_sizes.json"
+    path.parent.mkdir()
+    from fastscribe.training.buckets import Bucket
+
+    buckets = [Bucket(1.0, 10)]
+    for state in states_of(path.parent, lambda: write_batch_sizes(path, {}, buckets, [4])):
+        again = remake(tmp_path / "again", state)
+        assert read_batch_sizes(again / path.name, {}, buckets) in (None, (4,))
+    shutil.rmtree(tmp_path / "again")
+
+
+def test_a_disk_that_fails_names_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """syncfs tells that some file could not be written; fsync tells which."""
+    good, bad = tmp_path / "good", tmp_path / "bad"
+    for path in (good, bad):
+        path.write_text("content")
+    barrier = Barrier()
+    barrier.watch(tmp_path)
+    monkeypatch.setattr("fastscribe._system.safe_files._syncfs", lambda: lambda descriptor: -1)
+    barrier.wait([good, bad], [tmp_path])  # another program's file
+
+    def fail(descriptor: int) -> None:
+        if Path(f"/proc/self/fd/{descriptor}").resolve() == bad.resolve():
+            raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr("fastscribe._system.safe_files.sync_descriptor", fail)
+    with pytest.raises(OSError, match=str(bad)):
+        barrier.wait([good, bad], [tmp_path])
+    barrier.close()
+    sync_path(good)
+    assert not part_of(good).exists()

@@ -1,0 +1,227 @@
+"""Runs that go on where an earlier one stopped, and runs that share their inputs, as their user meets them."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.cli.test_cli import FIRST, MODEL, SENTENCE, command, fastscribe, rows, transcribe
+from tests.conftest import AUDIO
+
+CLIPS = sorted(AUDIO.glob("0*.flac"))[:5]
+
+
+@pytest.fixture
+def clips(tmp_path: Path) -> Path:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    for clip in CLIPS:
+        shutil.copy(clip, folder / clip.name)
+    return folder
+
+
+def texts(out: Path, name: str = "transcripts.jsonl") -> dict[str, str]:
+    found = rows((out / name).read_text(encoding="utf-8"))
+    named = {Path(row["audio_filepath"]).name: row.get("text", "failed") for row in found}
+    assert len(named) == len(found)
+    return named
+
+
+def report(out: Path) -> dict:
+    return json.loads((out / "report.json").read_text())
+
+
+def test_the_same_command_again_does_only_what_is_left(clips: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    late = clips / CLIPS[0].name
+    late.rename(tmp_path / "late.flac")
+    (clips / "broken.wav").write_text("not audio")
+    assert transcribe(clips, "-o", out, "-f", "jsonl,srt").returncode == 1
+    assert report(out) | {"files": 5, "failed": 1, "skipped": 0} == report(out)
+    (tmp_path / "late.flac").rename(late)
+    again = transcribe(clips, "-o", out, "-f", "jsonl,srt")
+    assert again.returncode == 1
+    assert "--retry-failed" in again.stderr
+    assert report(out) | {"files": 1, "failed": 0, "skipped": 5, "failed_before": 1} == report(out)
+    assert texts(out)[late.name] == SENTENCE
+    assert texts(out)["broken.wav"] == "failed"
+    assert len(list(out.glob("*.srt"))) == 5
+
+    shutil.copy(
+        FIRST, clips / "broken.wav"
+    )  # which changes its size, too, so that it is done again without being asked
+    os.utime(clips / CLIPS[1].name)
+    assert transcribe(clips, "-o", out, "-f", "jsonl,srt").returncode == 0
+    assert report(out) | {"files": 2, "failed": 0, "skipped": 4, "failed_before": 0} == report(out)
+    assert texts(out)["broken.wav"] == SENTENCE
+    assert len(texts(out)) == 6
+
+
+def test_failed_files_are_tried_again_when_asked(clips: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    (clips / "broken.wav").write_text("not audio")
+    for retry, files in ((), 6), (("--retry-failed",), 1):
+        assert transcribe(clips, "-o", out, *retry).returncode == 1
+        assert report(out) | {"files": files, "failed": 1} == report(out)
+    assert len(texts(out)) == 6
+
+
+def test_downloads_beside_the_results_stay(clips: Path, tmp_path: Path) -> None:
+    """Browsers call what is not yet whole X.part, too. A row that is done again has both big files written anew."""
+    out = tmp_path / "out"
+    names = [f"{clip.stem}.txt" for clip in CLIPS] + ["transcripts.jsonl", "journal.jsonl", "report.json", "run.html"]
+    theirs = [out / f"{name}.part" for name in names]
+    out.mkdir()
+    for path in theirs:
+        path.write_text("half of it")
+    for _ in range(2):
+        done = transcribe(clips, "-o", out, "-f", "jsonl,txt", "--ordered", "--report-html", out / "run.html")
+        assert done.returncode == 0, done.stderr
+        os.utime(clips / CLIPS[1].name)
+    assert [path.read_text() for path in theirs] == ["half of it"] * len(theirs)
+    assert sorted(out.rglob("*.part")) == sorted(theirs)
+
+
+def test_other_settings_need_another_folder(clips: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    assert transcribe(clips, "-o", out).returncode == 0
+    before = (out / "transcripts.jsonl").read_bytes()
+    other = transcribe(clips, "-o", out, "--max-utterance-s", 2, "--tokens")
+    assert other.returncode == 2
+    assert "--max-utterance-s was 40.0, is 2.0" in other.stderr
+    assert "--tokens was false, is true" in other.stderr
+    assert "--overwrite" in other.stderr
+    assert other.stderr.count("\n") == 1
+    assert (out / "transcripts.jsonl").read_bytes() == before
+    assert transcribe(clips, "-o", out, "--tokens", "--overwrite").returncode == 0
+    assert all("tokens" in row for row in rows((out / "transcripts.jsonl").read_text()))
+    # How fast results come is nobody's business.
+    assert transcribe(clips, "-o", out, "--tokens", "--batch-size", 1, "--threads", 3, "--window", 2).returncode == 0
+
+
+def test_a_second_run_at_the_same_time_says_so(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    first = subprocess.Popen(command("transcribe", "-", "-m", MODEL, "-o", out, "-q"), stdin=subprocess.PIPE)
+    try:
+        while not (out / "journal.jsonl").exists():
+            assert first.poll() is None
+        second = transcribe(FIRST, "-o", out)
+        assert second.returncode == 2
+        assert f"process {first.pid} " in second.stderr
+        assert second.stderr.count("\n") == 1
+    finally:
+        first.kill()
+        first.communicate()
+    assert transcribe(FIRST, "-o", out).returncode == 0
+
+
+def test_shards_together_do_everything_once(clips: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    (clips / "broken.wav").write_text("not audio")
+    codes = [transcribe(clips, "-o", out, "--shard", f"{index}/3", "-f", "jsonl,txt").returncode for index in (0, 1)]
+    partial = subprocess.run(command("merge", out), capture_output=True, text=True)
+    assert partial.returncode == 1
+    assert "missing: 2/3" in partial.stderr
+    array = {"SLURM_ARRAY_TASK_ID": "2", "SLURM_ARRAY_TASK_MIN": "0", "SLURM_ARRAY_TASK_MAX": "2"}
+    environment = {**os.environ, **array, "SLURM_ARRAY_TASK_COUNT": "3"}
+    codes.append(transcribe(clips, "-o", out, "-f", "jsonl,txt", env=environment).returncode)
+    assert sorted(codes) == [0, 0, 1]
+    merged = subprocess.run(command("merge", out, "--ordered"), capture_output=True, text=True)
+    assert merged.returncode == 1  # one file failed
+    assert "missing" not in merged.stderr
+    assert list(texts(out)) == [*(clip.name for clip in CLIPS), "broken.wav"]
+    assert report(out) | {"files": 6, "failed": 1, "shards_missing": [], "shards_incomplete": []} == report(out)
+    assert len(list(out.glob("*.txt"))) == 5
+    assert transcribe(clips, "-o", out).returncode == 2  # not a folder for a run that is divided otherwise
+
+
+def test_ordered_rows(clips: Path, tmp_path: Path) -> None:
+    names = [clips / clip.name for clip in reversed(CLIPS)]
+    names.insert(2, tmp_path / "missing.flac")
+    done = transcribe(*names, "--ordered", "--batch-size", 1)
+    assert [row["audio_filepath"] for row in rows(done.stdout)] == list(map(str, names))
+    out = tmp_path / "out"
+    transcribe(names[3], "-o", out)
+    assert transcribe(*names, "--ordered", "--batch-size", 1, "-o", out).returncode == 1
+    assert [row["audio_filepath"] for row in rows((out / "transcripts.jsonl").read_text())] == list(map(str, names))
+
+
+def test_files_that_were_deleted_are_made_again(clips: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    assert transcribe(clips, "-o", out, "-f", "jsonl,txt").returncode == 0
+    (out / CLIPS[1].with_suffix(".txt").name).unlink()
+    assert transcribe(clips, "-o", out, "-f", "jsonl,txt").returncode == 0
+    assert report(out) | {"files": 1, "skipped": 4} == report(out)
+    assert len(list(out.glob("*.txt"))) == len(texts(out)) == 5
+    assert report(out)["totals"] | {"files": 5, "failed": 0, "not_given": 0} == report(out)["totals"]
+
+
+def test_a_list_that_was_put_right_leaves_no_old_failures(clips: Path, tmp_path: Path) -> None:
+    out, manifest = tmp_path / "out", tmp_path / "list.jsonl"
+    good = [json.dumps({"audio_filepath": str(clips / clip.name)}) for clip in CLIPS[:2]]
+    manifest.write_text("\n".join([good[0], "{not json", good[1]]))
+    assert transcribe(manifest, tmp_path / "gone.wav", "-o", out).returncode == 1
+    assert len(texts(out)) == 4
+    manifest.write_text("\n".join(good))
+    assert transcribe(manifest, "-o", out).returncode == 0
+    assert set(texts(out)) == {clip.name for clip in CLIPS[:2]}
+    assert report(out)["totals"] | {"files": 2, "failed": 0} == report(out)["totals"]
+    other = fastscribe("transcribe", clips / CLIPS[2].name, "-m", MODEL, "-o", out)
+    assert other.returncode == 0
+    assert "2 results in" in other.stderr  # of the manifest, which are kept
+    assert len(texts(out)) == 3
+
+
+def test_overwrite_spares_what_no_run_made(tmp_path: Path) -> None:
+    mine = {name: tmp_path / name for name in ("journal_calls.jsonl", "journal-diary.jsonl", "transcripts-diary.jsonl")}
+    for path in mine.values():
+        path.write_text(json.dumps({"audio_filepath": str(FIRST)}) + "\n")
+    assert transcribe(mine["journal_calls.jsonl"], "-o", tmp_path).returncode == 0
+    assert transcribe(mine["journal_calls.jsonl"], "-o", tmp_path, "--overwrite", "--tokens").returncode == 0
+    assert all(path.exists() for path in mine.values())
+    own = transcribe(tmp_path / "transcripts.jsonl", "-o", tmp_path)
+    assert own.returncode == 2
+    assert "transcripts.jsonl" in own.stderr
+
+
+def shards_of(clips: Path, out: Path) -> None:
+    for index in range(2):
+        assert transcribe(clips, "-o", out, "--shard", f"{index}/2").returncode == 0
+
+
+def merged(out: Path, *options: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command("merge", out, *options), capture_output=True, text=True)
+
+
+def test_a_shard_that_was_changed_is_not_merged(clips: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    shards_of(clips, out)
+    assert merged(out).returncode == 0
+    whole = (out / "transcripts.jsonl").read_bytes()
+    rows_of_one = out / "transcripts.shard-0-of-2.jsonl"
+    kept = rows_of_one.read_bytes()
+    for content in (kept[:-10], b"{}\n" + kept, None):
+        rows_of_one.unlink() if content is None else rows_of_one.write_bytes(content)
+        done = merged(out)
+        assert done.returncode == 2
+        assert "transcripts.shard-0-of-2.jsonl" in done.stderr
+        assert (out / "transcripts.jsonl").read_bytes() == whole
+    rows_of_one.write_bytes(kept)
+    (out / "report.shard-1-of-2.json").write_text("{}")
+    half = merged(out)
+    assert half.returncode == 1
+    assert "not complete, run them again: 1/2" in half.stderr
+    assert len(texts(out)) == 5
+    (out / ".swap.shard-0-of-2").touch()  # stopped while it put its rows in order: they cannot be read now
+    assert "0/2, 1/2" in merged(out).stderr
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "transcripts.jsonl").write_text("mine\n")
+    refused = merged(out, "-o", other)
+    assert refused.returncode == 2 and str(other / "transcripts.jsonl") in refused.stderr
+    assert [path.read_text() for path in other.iterdir()] == ["mine\n"]

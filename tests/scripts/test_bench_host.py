@@ -1,0 +1,33 @@
+"""The benchmark of the host runs, and its last line is what it promises."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+from tests.conftest import ROOT
+
+SCRIPT = ROOT / "scripts" / "bench_host"
+
+
+def test_bench_host() -> None:
+    options = [
+        "--clips",
+        "5",
+        "--seconds",
+        "0.2",
+        "--repeats",
+        "1",
+        "--threads",
+        "2",
+        "--kinds",
+        "flac,flac-44k-stereo",
+    ]
+    done = subprocess.run([sys.executable, SCRIPT, *options], capture_output=True, text=True, check=True)
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found["ceiling_files_per_s"] > 0
+    assert set(found["kinds"]) == {"flac", "flac-44k-stereo"}
+    for kind in found["kinds"].values():
+        assert kind["files"] == 5
+        assert set(kind["stage_cpu_us_per_file"]) == {"expand", "probe", "read", "assemble", "render", "write"}

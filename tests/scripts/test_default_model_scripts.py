@@ -1,0 +1,135 @@
+"""The parts of the scripts that make the packaged model which a user of another corpus would rely on."""
+
+from __future__ import annotations
+
+import doctest
+import importlib.util
+import itertools
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from importlib.machinery import SourceFileLoader
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fastscribe.checkpoint import native
+from fastscribe.checkpoint.reader import read_checkpoint
+from fastscribe.text.language_model import FILE, Fusion
+from tests.conftest import PACKAGE, ROOT
+
+PACKAGED = PACKAGE / "default_model"
+
+
+def script(name: str) -> ModuleType:
+    loader = SourceFileLoader(name, str(ROOT / "scripts" / name))
+    spec = importlib.util.spec_from_loader(name, loader)
+    assert spec is not None
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)  # dataclasses look there for themselves
+    before = list(sys.path)
+    loader.exec_module(module)
+    sys.path[:] = before
+    return module
+
+
+SENTENCES = script("sentences.py")
+TRAIN = script("train_default_model")
+
+
+@pytest.mark.parametrize("module", [SENTENCES, TRAIN], ids=["sentences", "train_default_model"])
+def test_examples_in_docstrings(module: ModuleType) -> None:
+    result = doctest.testmod(module)
+    assert result.attempted and not result.failed
+
+
+CLAUSES = st.lists(st.integers(1, 40).map(lambda count: " ".join(["word"] * count)), min_size=1, max_size=8)
+
+
+@given(CLAUSES)
+def test_long_sentences_are_cut_at_commas_only_and_as_rarely_as_may_be(clauses: list[str]) -> None:
+    text = ", ".join(clauses)
+    parts = SENTENCES.parts(text)
+    assert ", ".join(parts) == text
+    assert all(len(part.split()) <= SENTENCES.MOST_WORDS or ", " not in part for part in parts)
+    for before, after in itertools.pairwise(parts):
+        assert len(before.split()) + len(after.split(", ")[0].split()) > SENTENCES.MOST_WORDS
+
+
+def test_books_become_sentences_that_a_synthesiser_reads_as_they_are_written(tmp_path: Path) -> None:
+    book = tmp_path / "book.txt"
+    long = ", ".join(["and then they went on and on for some time"] * 4)
+    book.write_text(
+        f'CHAPTER ONE\n\n"Come in," said Mr. Brown\nto the dog. It was the year 1812. Then {long}.\n\nNo end', "utf-8"
+    )
+    assert list(SENTENCES.written([book])) == [
+        "Come in, said Mr. Brown to the dog.",
+        "Then and then they went on and on for some time, and then they went on and on for some time.",
+        "And then they went on and on for some time, and then they went on and on for some time.",
+    ]
+
+
+def make_language_model(*arguments: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, ROOT / "scripts" / "make_language_model", *arguments]
+    return subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=100)
+
+
+def test_a_language_model_of_a_book_and_a_manifest(tmp_path: Path) -> None:
+    native.write(read_checkpoint(PACKAGED), tmp_path / "model", torch.bfloat16)
+    book, manifest, kept_back = (tmp_path / name for name in ("book.txt", "train.jsonl", "test.jsonl"))
+    book.write_text("It was late. It was late.\n\nNobody came to the old house by the sea.", "utf-8")
+    manifest.write_text(json.dumps({"text": "It was early."}) + "\n", "utf-8")
+    kept_back.write_text(json.dumps({"text": "They came to the old house again."}) + "\n", "utf-8")
+    options = ("--texts", book, "--manifests", manifest, "--times", 4, "--without", kept_back, "--beam", 5)
+    done = make_language_model(tmp_path / "model", *options, "--least-gain", 0.1)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.startswith("6 texts, ")
+    found = read_checkpoint(tmp_path / "model").language_model
+    assert found is not None and found.fusion == Fusion(0.5, 0.6, 5) and found.ngrams.count > 0
+
+
+def test_what_could_not_be_read_again_is_not_written(tmp_path: Path) -> None:
+    native.write(read_checkpoint(PACKAGED), tmp_path / "model", torch.bfloat16)
+    before = (tmp_path / "model" / FILE).read_bytes()
+    book = tmp_path / "book.txt"
+    book.write_text("It was late. It was late.", "utf-8")
+    for options, message in (
+        (("--texts", book, "--beam", 1), "a beam of 1"),
+        (("--texts", book, "--longest", 12), "at most 9"),
+        ((), "no text that this model could write"),
+        (("--texts", tmp_path / "none.txt"), "none.txt"),
+    ):
+        done = make_language_model(tmp_path / "model", *options)
+        assert done.returncode == 1 and message in done.stderr and "Traceback" not in done.stderr
+    assert (tmp_path / "model" / FILE).read_bytes() == before
+    foreign = make_language_model(ROOT / "tests" / "data" / "models" / "tdt_demo" / "model.nemo", "--texts", book)
+    assert foreign.returncode == 1 and "not a folder of fastscribe's own" in foreign.stderr
+
+
+def test_a_mean_model_has_the_mean_of_the_weights(tmp_path: Path) -> None:
+    first = read_checkpoint(PACKAGED)
+    weights = {name: tensor + 1.0 if tensor.is_floating_point() else tensor for name, tensor in first.weights.items()}
+    native.write(replace(first, weights=weights), tmp_path / "other", torch.bfloat16)
+    average(tmp_path / "mean", PACKAGED, tmp_path / "other", check=True)
+    other, mean = (read_checkpoint(tmp_path / name) for name in ("other", "mean"))
+    assert mean.config == first.config and mean.tokenizer.pieces == first.tokenizer.pieces
+    for name, tensor in mean.weights.items():
+        expected = (first.weights[name].float() + other.weights[name].float()) / 2
+        assert torch.equal(tensor, expected.to(tensor.dtype)), name
+
+
+def test_models_of_two_kinds_have_no_mean(tmp_path: Path) -> None:
+    result = average(
+        tmp_path / "mean", PACKAGED, ROOT / "tests" / "data" / "models" / "ctc" / "model.nemo", check=False
+    )
+    assert result.returncode == 1 and "another kind of model" in result.stderr
+    assert not (tmp_path / "mean").exists()
+
+
+def average(*paths: Path, check: bool) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(ROOT / "scripts" / "average_models"), *map(str, paths)]
+    return subprocess.run(command, check=check, capture_output=True, text=True)

@@ -1,0 +1,332 @@
+"""What goes wrong in long runs, brought about on purpose: each fault costs the file that it is about, and no other.
+
+A sample of what scripts/faults does at length. Damaged recordings come from damaged_audio.py, killed runs from kill_runs.py.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+import torch
+
+from fastscribe import Failure, Options, Transcriber, Transcript
+from fastscribe.audio import read as read_module
+from fastscribe.audio.inputs import expand
+from fastscribe.audio.probe import probe
+from fastscribe.audio.read import read
+from fastscribe.audio.source import Source
+from fastscribe.errors import AudioError
+from fastscribe.types import Batch
+from tests.conftest import AUDIO, MODELS, ROOT
+from tests.helpers.damaged_audio import damaged, examine
+from tests.helpers.kill_runs import arguments, compare, make_clips, rows_of
+
+MODEL = MODELS / "tdt_demo" / "model.nemo"
+FILES = sorted(AUDIO.glob("0*.flac"))[:5]
+RATE = 16_000
+SPARSE_BYTES = 2_000_000_000
+
+
+def source(path: Path) -> Source:
+    return Source(str(path), str(path), path.name)
+
+
+def whole(path: Path) -> np.ndarray:
+    audio = probe(source(path))
+    return read(audio, 0, audio.num_samples, sample_rate=RATE, channel=None)
+
+
+def problem(path: Path) -> str:
+    with pytest.raises(AudioError) as caught:
+        whole(path)
+    assert "\n" not in str(caught.value)
+    return caught.value.problem
+
+
+# --- damaged recordings ----------------------------------------------------------------------------------------------
+
+
+def test_damaged_recordings_are_refused_or_read_whole() -> None:
+    found = examine(0, 500)
+    assert found.problems == []
+    assert found.tried == 500
+    assert found.outcomes["read"] > 50 and found.outcomes["refused"] > 250
+
+
+def test_a_death_and_a_hang_are_found_out(monkeypatch) -> None:
+    monkeypatch.setattr("tests.helpers.damaged_audio.PATIENCE_S", 3.0)
+    monkeypatch.setenv("DAMAGED_AUDIO_DIES_AT", "2")
+    monkeypatch.setenv("DAMAGED_AUDIO_HANGS_AT", "4")
+    found = examine(0, 6)
+    assert found.tried == 6
+    assert [text.split()[0] for text in found.problems] == ["2", "4"]
+    assert "crash: exit code -11" in found.problems[0] and "hang" in found.problems[1]
+
+
+class Runs:
+    """The command line, in forks of a process that has everything loaded."""
+
+    def __init__(self, folder: Path) -> None:
+        self.log = folder / "log"
+        command = [sys.executable, "-m", "tests.helpers.kill_runs", "--serve"]
+        self.server = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT)
+
+    def __call__(self, given: list[str], code: str = "") -> int:
+        """Its exit code; what it said is in `self.log`. `code` is run before it."""
+        self.log.unlink(missing_ok=True)
+        assert self.server.stdin is not None and self.server.stdout is not None
+        self.server.stdin.write(json.dumps({"arguments": given, "code": code, "log": str(self.log)}) + "\n")
+        self.server.stdin.flush()
+        exit_code = int(self.server.stdout.readline())
+        assert "Traceback" not in self.said()
+        return exit_code
+
+    def said(self) -> str:
+        return self.log.read_text(encoding="utf-8")
+
+    def close(self) -> None:
+        self.server.communicate(timeout=30)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory) -> Iterator[Runs]:
+    runs = Runs(tmp_path_factory.mktemp("runs"))
+    yield runs
+    runs.close()
+
+
+def test_damaged_recordings_leave_their_neighbours_alone(run, tmp_path: Path) -> None:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    for path in FILES:
+        shutil.copy(path, folder)
+    for number in range(60):
+        item = damaged(number)
+        (folder / item.file_name).write_bytes(item.content)
+    assert run(arguments(folder, tmp_path / "all")) == 1, run.said()
+    rows = {Path(path).name: row for path, row in rows_of(tmp_path / "all").items()}
+    assert rows.keys() == {path.name for path in folder.iterdir()}
+    for path in folder.glob("damaged*"):
+        path.unlink()
+    assert run(arguments(folder, tmp_path / "healthy")) == 0, run.said()
+    for path, row in rows_of(tmp_path / "healthy").items():
+        assert rows[Path(path).name]["text"] == row["text"] != ""
+
+
+@pytest.mark.parametrize("extension", ["wav", "mp3", "ogg", "flac"])
+@pytest.mark.parametrize("begin", [b"", b"RIFF\xff\xff\xff\x7fWAVE", b"ID3\4\0\0\0\0\0\0", b"OggS", b"fLaC"])
+def test_two_gigabytes_that_are_no_recording(tmp_path: Path, extension: str, begin: bytes) -> None:
+    path = tmp_path / f"a.{extension}"
+    path.write_bytes(begin)
+    os.truncate(path, SPARSE_BYTES)
+    start = time.process_time()
+    assert problem(path)
+    assert time.process_time() - start < 3
+
+
+# --- files that change -----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def loaded() -> Transcriber:
+    return Transcriber.load(MODEL, device="cpu", dtype="fp32", options=Options(batch_size=4))
+
+
+@pytest.fixture(scope="module")
+def texts(loaded: Transcriber) -> dict[str, str]:
+    return heard(loaded, FILES)
+
+
+def heard(transcriber: Transcriber, paths: list[Path]) -> dict[str, str]:
+    """By name; a failure's stage and message."""
+    found: dict[str, str] = {}
+    for result in transcriber.transcribe(paths):
+        path = result.path if isinstance(result, Failure) else result.audio.path
+        assert Path(path).name not in found
+        text = result.text if isinstance(result, Transcript) else f"{result.stage}: {result.message}"
+        found[Path(path).name] = text
+    return found
+
+
+def copies(folder: Path) -> list[Path]:
+    return [Path(shutil.copy(path, folder)) for path in FILES]
+
+
+def before_opening(poison: Path, fault: Callable[[], None], monkeypatch) -> None:
+    """`fault` happens between the probing and the reading of `poison`."""
+    original = read_module._opened
+
+    def opened(audio, *arguments):
+        if audio.path == str(poison):
+            fault()
+        return original(audio, *arguments)
+
+    monkeypatch.setattr(read_module, "_opened", opened)
+
+
+def shrink(path: Path) -> None:
+    os.truncate(path, path.stat().st_size // 2)
+
+
+def change(path: Path) -> None:
+    soundfile.write(path, np.zeros((20_000, 2), np.int16), 8_000, format="FLAC")
+
+
+FAULTS = {
+    "vanishes": (lambda path: path.unlink(missing_ok=True), ("cannot be", "no such file")),
+    "shrinks": (shrink, ("truncated", "cannot be decoded")),
+    "changes": (change, ("changed since",)),
+    "is emptied": (lambda path: os.truncate(path, 0), ("cannot be",)),
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_file_that_was_fine_when_it_was_probed(name, loaded, texts, tmp_path: Path, monkeypatch) -> None:
+    fault, messages = FAULTS[name]
+    paths = copies(tmp_path)
+    before_opening(paths[2], lambda: fault(paths[2]), monkeypatch)
+    found = heard(loaded, paths)
+    failed = found.pop(paths[2].name)
+    assert failed.startswith("load: ") and any(message in failed for message in messages)
+    assert found == {name: text for name, text in texts.items() if name != paths[2].name}
+
+
+def test_a_file_that_shrinks_while_it_is_read(tmp_path: Path, monkeypatch) -> None:
+    path = tmp_path / "a.wav"
+    soundfile.write(path, np.zeros(10 * RATE, np.int16), RATE)
+    audio = probe(source(path))
+    blocks = read_module.blocks(audio, channel=None, block_samples=RATE)
+    next(blocks)
+    shrink(path)
+    with pytest.raises(AudioError, match=r"truncated or damaged: 10\.00 s expected"):
+        list(blocks)
+
+
+def test_a_thread_that_dies_costs_its_file_alone(loaded, texts, tmp_path: Path, monkeypatch) -> None:
+    paths = copies(tmp_path)
+
+    def die() -> None:
+        raise SystemExit("the thread is gone")
+
+    before_opening(paths[1], die, monkeypatch)
+    found = heard(loaded, paths)
+    assert "the thread is gone" in found.pop(paths[1].name)
+    assert found == {name: text for name, text in texts.items() if name != paths[1].name}
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may read everything")
+def test_an_unreadable_file(loaded, texts, tmp_path: Path) -> None:
+    paths = copies(tmp_path)
+    paths[0].chmod(0)
+    assert heard(loaded, paths) == texts | {paths[0].name: "probe: permission denied"}
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes with names here")
+def test_a_pipe_among_the_files(loaded, texts, tmp_path: Path) -> None:
+    paths = copies(tmp_path)
+    os.mkfifo(tmp_path / "pipe.wav")
+    found = heard(loaded, [*paths, tmp_path / "pipe.wav"])
+    assert found == texts | {"pipe.wav": "probe: is not a regular file"}
+
+
+def test_a_folder_that_vanishes_while_it_is_walked(tmp_path: Path) -> None:
+    for name in "abc":
+        (tmp_path / name).mkdir()
+        shutil.copy(FILES[0], tmp_path / name / f"{name}.flac")
+    walk = expand([str(tmp_path)])
+    found = [next(walk)]
+    shutil.rmtree(tmp_path / "b")
+    shutil.rmtree(tmp_path / "c")
+    found += walk
+    assert all("b" in item.path or "c" in item.path for item in found if isinstance(item, Failure))
+    assert [item.id for item in found if isinstance(item, Source)][:1] == ["a/a.flac"]
+
+
+# --- memory, and the place for results -------------------------------------------------------------------------------
+
+
+def test_memory_that_one_recording_alone_exceeds(loaded, texts, monkeypatch) -> None:
+    """Batches are halved until the recording is by itself; it fails, and all the others are there."""
+    sizes: list[int] = []
+    poison = str(FILES[2])
+
+    def encode(batch: Batch):
+        sizes.append(len(batch.utterances))
+        if len(batch.utterances) > 2 or any(utterance.audio.path == poison for utterance in batch.utterances):
+            raise torch.OutOfMemoryError("out of memory: tried to allocate a lot")
+        return original(batch)
+
+    original = loaded.engine._encode
+    monkeypatch.setattr(loaded.engine, "_encode", encode)
+    found = heard(loaded, FILES)
+    assert found.pop(FILES[2].name) == "model: out of memory: tried to allocate a lot"
+    assert found == {name: text for name, text in texts.items() if name != FILES[2].name}
+    assert sizes[0] == 4 and 1 in sizes
+
+
+NO_ROOM = """
+import resource, signal
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, {limit}))
+"""
+
+
+@pytest.fixture(scope="module")
+def clips(run, tmp_path_factory) -> tuple[Path, Path]:
+    """(recordings, the folder that a run over them leaves)"""
+    folder = tmp_path_factory.mktemp("clips")
+    make_clips(folder / "in", 12)
+    assert run(arguments(folder / "in", folder / "expected")) == 0, run.said()
+    return folder / "in", folder / "expected"
+
+
+@pytest.mark.parametrize("limit", [3_000, 700])
+def test_no_room_for_results(run, clips, tmp_path: Path, limit: int) -> None:
+    recordings, expected = clips
+    assert run(arguments(recordings, tmp_path / "out"), NO_ROOM.format(limit=limit)) in (1, 2)
+    assert "File too large" in run.said()
+    for line in (tmp_path / "out" / "transcripts.jsonl").read_text(encoding="utf-8").splitlines():
+        json.loads(line)
+    assert run(arguments(recordings, tmp_path / "out", "--retry-failed")) == 0, run.said()
+    assert compare(tmp_path / "out", expected)[0] == []
+
+
+REMOVED = """
+import shutil
+from fastscribe.output import folder as output
+original, calls = output.FolderOutput.write, []
+def write(self, result):
+    calls.append(result)
+    if len(calls) == 5:
+        shutil.rmtree({out!r})
+    return original(self, result)
+output.FolderOutput.write = write
+"""
+
+
+def test_the_folder_for_results_is_removed(run, clips, tmp_path: Path) -> None:
+    """Nobody is told that all is well, and the same command afterwards makes everything."""
+    recordings, expected = clips
+    assert run(arguments(recordings, tmp_path / "out"), REMOVED.format(out=str(tmp_path / "out"))) in (1, 2)
+    assert run(arguments(recordings, tmp_path / "out")) == 0, run.said()
+    assert compare(tmp_path / "out", expected)[0] == []
+
+
+def test_killed_runs_end_as_if_nothing_had_happened() -> None:
+    command = [sys.executable, "-m", "tests.helpers.kill_runs", "--kills", "8", "--clips", "24"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=200, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found["problems"] == []
+    assert found["points"] == 8
+    assert found["lost"] == found["doubled"] == found["different"] == 0

@@ -1,0 +1,158 @@
+"""Overlaps joined: no word lost, none twice, whatever the utterances make of the words at their edges."""
+
+from __future__ import annotations
+
+import math
+import random
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fastscribe.segmentation.seams import join, join_untimed, unheard
+from fastscribe.text.tokenizer import Tokenizer
+from fastscribe.text.transcript import assemble
+from fastscribe.types import AudioInfo, Hypothesis, Utterance, Word
+
+FRAME_S = 0.08
+NAMES = [f"w{i}" for i in range(12)]
+VOCABULARY = Tokenizer(
+    pieces=tuple(f"▁{name}" for name in NAMES) + tuple(f"▁x{name}" for name in NAMES), kind="subword"
+)
+RATE = 16000
+
+
+def words(text: str, start_s: float = 0.0, length_s: float = 0.3) -> list[Word]:
+    """One after another, half a second each."""
+    return [
+        Word(name, start_s + 0.5 * i, start_s + 0.5 * i + length_s, 0.9)
+        for i, name in enumerate(text.split())
+        if name != "-"
+    ]
+
+
+def joined(left: list[Word], right: list[Word], begin_s: float, end_s: float) -> str:
+    kept, first = join(left, right, begin_s, end_s)
+    return " ".join(word.text for word in [*left[:kept], *right[first:]])
+
+
+def test_both_have_heard_the_same() -> None:
+    assert joined(words("a b c d e f g h"), words("e f g h i j", 2.0), 2.0, 4.0) == "a b c d e f g h i j"
+
+
+def test_truncated_words_at_both_edges_are_dropped() -> None:
+    left, right = words("a b c d e f g hxx"), words("xxe f g h i j", 2.0)
+    assert joined(left, right, 2.0, 4.0) == "a b c d e f g h i j"
+
+
+def test_case_and_punctuation_do_not_matter_and_a_word_said_twice_is_kept_twice() -> None:
+    left, right = words("and so on, no no no No. then"), words("On no no No, no then he", 1.0)
+    assert joined(left, right, 1.0, 4.0).lower().replace(",", "").replace(".", "") == "and so on no no no no then he"
+
+
+def test_no_word_in_common_is_joined_by_time() -> None:
+    assert joined(words("a b c d e f g h"), words("E1 F1 G1 H1 i j", 2.0), 2.0, 4.0) == "a b c d e f G1 H1 i j"
+
+
+def test_one_side_without_words_leaves_them_to_the_other() -> None:
+    assert joined(words("a b c d"), words("e f g h i", 2.0), 2.0, 4.0) == "a b c d e f g h i"
+    assert joined(words("a b c d e f g h"), words("- - - - i j", 2.0), 2.0, 4.0) == "a b c d e f g h i j"
+    assert joined([], words("e f", 2.0), 2.0, 4.0) == "e f"
+    assert joined(words("e f", 2.0), [], 2.0, 4.0) == "e f"
+    assert joined([], [], 2.0, 4.0) == ""
+
+
+def test_a_word_across_the_overlaps_beginning_is_not_said_again_in_part() -> None:
+    for start_s in (1.4, 1.8):
+        left = [Word("hello", start_s, 2.4, 0.9)]
+        assert joined(left, [Word("lo", 2.0, 2.4, 0.9), Word("you", 4.5, 4.8, 0.9)], 2.0, 4.0) == "hello you"
+
+
+spoken = st.lists(st.tuples(st.sampled_from(NAMES), st.integers(2, 8), st.integers(0, 6)), min_size=1, max_size=120)
+
+
+@given(spoken, st.integers(60, 150), st.integers(0, 2**20), st.booleans())
+def test_every_word_once_and_in_order(speech: list[tuple[str, int, int]], piece: int, seed: int, jitter: bool) -> None:
+    """A pretended decoder that hears every word of its utterance, up to a frame early or late, and at the edges, where it
+    has a word in part, nothing, the word or another. Text, words, segments and tokens tell the same."""
+    rng = random.Random(seed)
+    truth, frame = [], 5
+    for name, length, pause in speech:
+        truth.append((name, frame, length))
+        frame += length + pause
+    num_frames = frame + 5
+    overlap = 50  # frames, 4 s
+    whole = AudioInfo("a", "a", RATE, 1, num_frames * 1280)
+    spans, begin = [], 0
+    while begin + piece < num_frames:
+        spans.append((begin, begin + piece))
+        begin += piece - overlap
+    spans.append((begin, num_frames))
+    parts = [
+        (Utterance(whole, first * 1280, (last - first) * 1280), heard(truth, first, last, num_frames, rng, jitter))
+        for first, last in spans
+    ]
+    rng.shuffle(parts)
+    result = assemble(whole, parts, VOCABULARY, FRAME_S, punctuation_takes_no_time=True)
+    expected = [name for name, _, _ in truth]
+    assert [word.text for word in result.words] == expected
+    assert result.text.split() == expected
+    assert [token.piece for token in result.tokens] == [f"▁{name}" for name in expected]
+    assert " ".join(segment.text for segment in result.segments) == result.text
+    for word, (_, start, _) in zip(result.words, truth, strict=True):
+        assert abs(word.start_s - start * FRAME_S) <= FRAME_S + 1e-6
+
+
+def heard(
+    truth: list[tuple[str, int, int]], first: int, last: int, num_frames: int, rng: random.Random, jitter: bool
+) -> Hypothesis:
+    ids, frames, durations = [], [], []
+    for name, start, length in truth:
+        begin, end = max(start, first), min(start + length, last)
+        if begin >= end:
+            continue
+        token = NAMES.index(name)
+        if (begin, end) != (start, start + length) and (first > 0 or last < num_frames):
+            choice = rng.choice(["wrong", "nothing", "right"])
+            if choice == "nothing":
+                continue
+            token += len(NAMES) if choice == "wrong" else 0
+        shift = rng.choice([-1, 0, 1]) if jitter and length > 2 else 0
+        ids.append(token)
+        frames.append(min(max(begin - first + shift, frames[-1] if frames else 0), last - first - 1))
+        durations.append(end - begin)
+    return Hypothesis(tuple(ids), tuple(frames), tuple(durations), (math.log(0.9),) * len(ids))
+
+
+def test_words_that_neighbours_have_given_already_are_not_given_again() -> None:
+    def left_of(before: str, new: str, after: str) -> str:
+        first, last = unheard(words(before), words(new), words(after))
+        return " ".join(new.split()[first:last])
+
+    assert left_of("a b c", "d e f", "g h") == "d e f"
+    assert left_of("a b c", "C, d e", "f g") == "d e"
+    assert left_of("a b c", "d e f", "f g") == "d e"
+    assert left_of("a b c d", "b c d", "e") == ""
+    assert left_of("a b c", "d e f", "e f g") == "d"
+    assert left_of("the cat", "the dog", "the") == "the dog"  # one word in common elsewhere says nothing
+    assert left_of("", "", "") == ""
+
+
+def untimed(left: str, right: str) -> str:
+    before, after = words(left), words(right)
+    kept, first = join_untimed(before, after)
+    return " ".join(word.text for word in [*before[:kept], *after[first:]])
+
+
+def test_without_times_the_longest_row_of_words_is_where_they_meet() -> None:
+    assert untimed("a b c d e fxx", "xxc d e f g h") == "a b c d e f g h"
+    assert untimed("a b c d", "c d e") == "a b c d e"
+    assert untimed("a b", "b c") == "a b b c"  # one word may be said twice
+    assert untimed("a b", "c d") == "a b c d"
+    assert untimed("", "a b") == untimed("a b", "") == "a b"
+
+
+@given(st.integers(0, 20), st.integers(2, 8), st.integers(0, 20))
+def test_without_times_nothing_is_lost_or_doubled(before: int, shared: int, after: int) -> None:
+    said = [f"w{number}" for number in range(before + shared + after)]
+    left, right = said[: before + shared], said[before:]
+    assert untimed(" ".join(left), " ".join(right)) == " ".join(said)

@@ -1,0 +1,236 @@
+"""Pieces: they cover the recording, they keep the limit, they are cut where it is quiet and overlap where it is not."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+import soundfile
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fastscribe.audio.probe import probe
+from fastscribe.audio.source import Source
+from fastscribe.errors import AudioError
+from fastscribe.segmentation.loudness import frame_energy, quiet_frames
+from fastscribe.segmentation.segment import choose_pieces, split
+from fastscribe.types import AudioInfo
+
+RATE = 8_000
+levels = st.lists(st.sampled_from([0.0, 1e-9, 0.01, 0.5, 1.0]), max_size=400)
+
+
+def recording(path, samples, rate=RATE, **options) -> AudioInfo:
+    soundfile.write(path, samples, rate, **options)
+    return probe(Source(str(path), str(path), path.name))
+
+
+def speech_with_pauses(pauses_s, length_s, pause_s=0.4):
+    samples = np.random.default_rng(0).normal(0, 0.1, round(length_s * RATE)).astype(np.float32)
+    for closure in range(0, len(samples), RATE):
+        samples[closure : closure + RATE // 20] *= 0.001
+    for pause in pauses_s:
+        samples[round(pause * RATE) : round((pause + pause_s) * RATE)] *= 0.001
+    return samples
+
+
+def pieces_of(energy, max_s, frame_s=0.02):
+    energy = np.asarray(energy, dtype=np.float64)
+    return choose_pieces(energy, quiet_frames(energy, frame_s), frame_s, max_s)
+
+
+@given(levels, st.lists(st.booleans(), max_size=400), st.integers(1, 120))
+def test_pieces_cover_in_order_and_keep_the_limit(energy, quiet, max_frames):
+    quiet = np.resize(np.array(quiet or [False]), len(energy))
+    pieces = choose_pieces(np.array(energy), quiet, 0.02, max_frames * 0.02)
+    assert pieces[0][0] == 0 and pieces[-1][1] == len(energy)
+    assert all(0 < end - begin <= max_frames for begin, end in pieces) or not energy
+    for (begin, end), (next_begin, next_end) in itertools.pairwise(pieces):
+        assert begin < next_begin <= end < next_end
+        assert end - next_begin <= max_frames / 4
+        assert next_begin == end or not is_pause(quiet, (end + next_begin) // 2)
+    for begin, end in pieces[:-1]:
+        assert end - begin >= 0.29 * max_frames - 1 or quiet[begin:end].all()
+    for before, after in itertools.pairwise(itertools.islice(pieces, 0, None, 2)):
+        assert before[1] <= after[0]  # at most two pieces hear the same
+
+
+def is_pause(quiet, frame):
+    return any(quiet[max(0, frame - i) : frame - i + 11].all() for i in range(11) if 0 <= frame - i <= len(quiet) - 11)
+
+
+@given(levels, st.integers(1, 120), st.integers(-10, 10))
+def test_pieces_do_not_depend_on_the_level(energy, max_frames, power):
+    """By powers of two, so that ties stay ties; away from where everything is silence."""
+    loud = np.maximum(np.array(energy), 1e-3)
+    assert pieces_of(loud, max_frames * 0.02) == pieces_of(loud * 2.0**power, max_frames * 0.02)
+
+
+@given(st.integers(0, 5000), st.integers(1, 500), st.sampled_from([0.0, 1.0]))
+def test_silence_and_steady_noise(num_frames, max_frames, energy):
+    pieces = pieces_of(np.full(num_frames, energy), max_frames * 0.01, 0.01)
+    assert all(end - begin <= max_frames for begin, end in pieces)
+    overlapping = any(end > begin for (_, end), (begin, _) in itertools.pairwise(pieces))
+    if energy == 0 and num_frames >= 20 and max_frames >= 50:  # enough for a pause, and its lead
+        assert not overlapping
+    if energy > 0:
+        assert overlapping == (num_frames > max_frames >= 8)
+
+
+def with_pauses(num_frames, pauses, floor=1e-4):
+    """Energy of 20 ms frames of something loud with closures, quiet from frame to frame."""
+    energy = np.random.default_rng(0).uniform(0.5, 1.0, num_frames)
+    energy[25::50] = floor
+    for begin, end in pauses:
+        energy[begin:end] = floor
+    return energy
+
+
+def cuts(pieces):
+    return [begin for begin, _ in pieces[1:]]
+
+
+def test_the_longest_pause_wins_and_the_cut_lies_just_before_speech_sets_in_again():
+    pieces = pieces_of(with_pauses(3000, [(700, 720), (1000, 1040), (1700, 1720)]), 40.0)
+    assert cuts(pieces) == [1040 - 12]
+
+
+def test_of_pauses_that_are_long_enough_the_last_wins():
+    pieces = pieces_of(with_pauses(3000, [(1000, 1080), (1500, 1560), (1800, 1830)]), 40.0)
+    assert cuts(pieces) == [1560 - 12]
+
+
+def test_a_short_pause_is_cut_in_its_middle():
+    assert cuts(pieces_of(with_pauses(3000, [(1700, 1714)]), 40.0)) == [1707]
+
+
+def test_a_closure_is_not_a_pause():
+    pieces = pieces_of(with_pauses(3000, [(1700, 1708)]), 40.0)
+    assert pieces[0][1] > pieces[1][0]
+
+
+@pytest.mark.parametrize("last", [1950, 2010, 2060, 2100, 4000, 5000])
+def test_a_silence_at_the_limit_ends_its_own_piece_before_speech_sets_in(last):
+    """So that no piece but of silence alone begins with much of it."""
+    energy = with_pauses(6000, [(1800, last)])
+    pieces = pieces_of(energy, 40.0)
+    quiet = quiet_frames(energy, 0.02)
+    begins = [begin for begin, end in pieces[1:] if not quiet[begin:end].all()]
+    assert begins[0] == last - 12
+    assert pieces[0][1] <= 2000 and quiet[pieces[0][1] - 1]
+    assert min(end - begin for begin, end in pieces) >= 50
+
+
+def test_without_a_pause_neighbours_overlap_at_the_quietest_place():
+    energy = with_pauses(3000, [])
+    energy[1600:1612] = 0.3
+    (begin, end), (next_begin, next_end) = pieces_of(energy, 40.0)
+    assert (begin, next_end) == (0, 3000)
+    assert end - next_begin == 200
+    assert (end + next_begin) // 2 in range(1603, 1610)
+
+
+def test_noise_of_its_own_is_quiet_beside_speech():
+    """20 dB below it, and louder or softer in another part of the recording."""
+    noise = np.concatenate([np.full(15_000, 0.01), np.full(15_000, 0.0001)])
+    speech = np.random.default_rng(0).uniform(0.5, 1.5, 30_000) * np.repeat([1.0, 0.01], 15_000)
+    talking = np.arange(30_000) % 400 < 340
+    quiet = quiet_frames(np.where(talking, speech, noise), 0.02)
+    assert (quiet == ~talking).mean() > 0.97
+
+
+@pytest.mark.parametrize("num_frames", [1001, 1010, 1300, 1699, 1700, 1701, 2000, 2001])
+@pytest.mark.parametrize("pause", [0.0, 0.2])
+def test_no_tiny_last_piece(num_frames, pause):
+    energy = np.random.default_rng(0).random(num_frames)
+    energy[np.arange(num_frames) % 40 < pause * 50] = 0
+    assert min(end - begin for begin, end in pieces_of(energy, 20.0)) >= 300
+
+
+def test_short_audio_is_not_even_opened():
+    audio = AudioInfo("nowhere.wav", "nowhere.wav", RATE, 1, 20 * RATE)
+    for max_s in (20.0, 40.0, 0.0):
+        (utterance,) = split(audio, max_s, None)
+        assert (utterance.start, utterance.num_samples, utterance.audio) == (0, 20 * RATE, audio)
+
+
+@pytest.mark.parametrize("rate", [8_000, 11_025, 16_000, 44_100, 44_099])
+def test_cuts_lie_on_the_encoders_frames(tmp_path, rate):
+    samples = np.random.default_rng(0).normal(0, 0.1, 30 * rate).astype(np.float32)
+    for pause_s in (3.21, 6.54, 9.87, 13.02, 17.77, 22.2, 26.6):
+        samples[round(pause_s * rate) : round((pause_s + 0.5) * rate)] *= 0.001
+    audio = recording(tmp_path / "a.wav", samples, rate)
+    utterances = split(audio, 5.0, None, frame_s=0.08)
+    assert_tiles(audio, utterances, 5.0)
+    for utterance in utterances:
+        frame = round(utterance.start_s / 0.08)
+        assert abs(utterance.start - frame * 0.08 * rate) <= 0.5
+        assert rate == 44_099 or utterance.start == frame * 8 * rate // 100
+
+
+def test_a_recording_is_cut_in_its_pauses(tmp_path):
+    audio = recording(tmp_path / "a.flac", speech_with_pauses([4.5, 9.0, 13.2], 17.0))
+    utterances = split(audio, 5.0, None)
+    starts = [utterance.start_s for utterance in utterances]
+    assert starts[:4] == [
+        0.0,
+        pytest.approx(4.66, abs=0.05),
+        pytest.approx(9.16, abs=0.05),
+        pytest.approx(13.36, abs=0.05),
+    ]
+    assert_tiles(audio, utterances, 5.0)
+
+
+def assert_tiles(audio, utterances, max_s):
+    """That they do, or overlap by a part of their length."""
+    assert utterances[0].start == 0
+    for before, after in itertools.pairwise(utterances):
+        overlap = before.start + before.num_samples - after.start
+        assert 0 <= overlap <= min(4.0, max_s / 4) * audio.sample_rate + 1
+    assert utterances[-1].start + utterances[-1].num_samples == audio.num_samples
+    assert all(0 < utterance.duration_s <= max_s for utterance in utterances)
+
+
+@pytest.mark.parametrize("num_samples", [5 * RATE, 5 * RATE + 1, 5 * RATE + 159, 12 * RATE - 1, 12 * RATE + 161])
+@pytest.mark.parametrize("rate", [8_000, 11_025])
+def test_any_length_tiles(tmp_path, num_samples, rate):
+    audio = recording(tmp_path / "a.wav", np.random.default_rng(0).normal(0, 0.1, num_samples), rate)
+    assert_tiles(audio, split(audio, 3.0, None), 3.0)
+
+
+@pytest.mark.parametrize("max_s", [0.0001, 0.004, 0.05, 0.3])
+def test_limits_that_make_little_sense(tmp_path, max_s):
+    audio = recording(tmp_path / "a.wav", np.zeros(RATE))
+    assert_tiles(audio, split(audio, max_s, None), max(max_s, 1 / RATE))
+
+
+def test_minutes_of_digital_silence(tmp_path):
+    audio = recording(tmp_path / "a.flac", np.zeros(600 * RATE, dtype=np.int16))
+    utterances = split(audio, 40.0, None)
+    assert_tiles(audio, utterances, 40.0)
+    assert min(utterance.duration_s for utterance in utterances) > 10
+
+
+def test_the_chosen_channel_decides(tmp_path):
+    samples = np.stack([speech_with_pauses([6.0], 12.0), speech_with_pauses([7.0], 12.0)], axis=1)
+    audio = recording(tmp_path / "a.wav", samples)
+    assert split(audio, 10.0, 0)[1].start_s == pytest.approx(6.16, abs=0.05)
+    assert split(audio, 10.0, 1)[1].start_s == pytest.approx(7.16, abs=0.05)
+
+
+def test_energy_ignores_a_constant_offset_and_counts_the_last_frame(tmp_path):
+    samples = np.full(2 * RATE + 1, 0.5, dtype=np.float32)
+    samples[RATE:] += np.tile([0.1, -0.1], RATE // 2 + 1)[: RATE + 1]
+    audio = recording(tmp_path / "a.wav", samples, subtype="FLOAT")
+    energy = frame_energy(audio, 160, None)
+    assert len(energy) == 101
+    np.testing.assert_allclose(energy[:50], 0, atol=1e-9)
+    np.testing.assert_allclose(energy[50:100], 0.01, atol=1e-6)
+
+
+def test_a_long_recording_that_cannot_be_read(tmp_path):
+    audio = recording(tmp_path / "a.wav", speech_with_pauses([], 12.0))
+    (tmp_path / "a.wav").write_bytes((tmp_path / "a.wav").read_bytes()[:50_000])
+    with pytest.raises(AudioError, match="truncated"):
+        split(audio, 5.0, None)

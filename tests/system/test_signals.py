@@ -1,0 +1,200 @@
+"""Signals at the worst of moments, in processes of their own, which interrupt themselves."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import ROOT
+
+CODES = {signal.SIGINT: 130, signal.SIGTERM: 143}
+START = """
+import os, signal, sys, time
+from contextlib import suppress
+signal.signal(signal.SIGINT, signal.default_int_handler)
+from fastscribe._system.signals import Stop, Terminated, leave_at_once
+
+def interrupt():
+    os.kill(os.getpid(), int(sys.argv[1]))
+    sum(range(100))
+
+def run():
+    stop = Stop(run)
+    stop.listen()
+    try:
+        do()
+        os.write(1, b"goes on\\n")
+        time.sleep(30)
+    except KeyboardInterrupt:
+        return 130
+    except Terminated:
+        return 143
+    finally:
+        stop.over()
+    return 0
+"""
+END = "\nsys.exit(run())"
+PLACES = {
+    "an import by what takes any error for a missing module": """
+import importlib.abc, importlib.util
+class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    def find_spec(self, name, path, target=None):
+        return importlib.util.spec_from_loader(name, self) if name == "slow" else None
+    def exec_module(self, module):
+        interrupt()
+        module.is_whole = True
+sys.meta_path.insert(0, Finder())
+def do():
+    with suppress(BaseException):
+        import slow
+    assert sys.modules["slow"].is_whole
+""",
+    "text that is executed": """
+def do():
+    exec("interrupt()")
+""",
+    "a finaliser": """
+class Short:
+    def __del__(self):
+        interrupt()
+def do():
+    Short()
+""",
+}
+
+
+def ended(folder: Path, script: str, sent: signal.Signals = signal.SIGINT) -> tuple[int, str, str]:
+    (folder / "script.py").write_text(f"import sys\nsys.path.insert(0, {str(ROOT)!r})\n{script}", encoding="utf-8")
+    command = [sys.executable, str(folder / "script.py"), str(int(sent))]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    return done.returncode, done.stdout, done.stderr
+
+
+@pytest.mark.parametrize("sent", CODES)
+@pytest.mark.parametrize("place", PLACES)
+def test_where_it_would_get_lost_it_comes_a_moment_later(place: str, sent: signal.Signals, tmp_path: Path) -> None:
+    code, out, said = ended(tmp_path, START + PLACES[place] + END, sent)
+    assert (code, said) == (CODES[sent], "") and out in ("goes on\n", "")  # on a busy machine the moment may be over
+
+
+@pytest.mark.parametrize("sent", CODES)
+def test_it_waits_for_no_import_that_lasts(tmp_path: Path, sent: signal.Signals) -> None:
+    endless = PLACES["text that is executed"].replace("interrupt()", "interrupt()\\nwhile True: pass")
+    code, out, said = ended(tmp_path, START + endless + END, sent)
+    assert (code, out) == (CODES[sent], "") and said in ("fastscribe: interrupted\n", "fastscribe: terminated\n")
+
+
+@pytest.mark.parametrize("sent", CODES)
+def test_elsewhere_it_comes_at_once(sent: signal.Signals, tmp_path: Path) -> None:
+    assert ended(tmp_path, START + "\ndo = interrupt" + END, sent) == (CODES[sent], "", "")
+
+
+@pytest.mark.parametrize("sent", CODES)
+def test_the_second_one_ends_what_does_not_end(sent: signal.Signals, tmp_path: Path) -> None:
+    do = """
+def do():
+    try:
+        interrupt()
+    finally:
+        interrupt()
+        print("goes on")
+"""
+    assert ended(tmp_path, START + do + END, sent) == (CODES[sent], "", "")
+
+
+def test_ignored_in_the_background_of_a_shell_it_stays_so(tmp_path: Path) -> None:
+    ignored = "\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\nleave_at_once()\ntime.sleep = lambda seconds: None"
+    assert ended(tmp_path, START + ignored + "\ndo = interrupt" + END) == (0, "goes on\n", "")
+
+
+AT_AN_IMPORT = """
+import os, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
+class Finder:
+    def find_spec(self, name, path, target=None):
+        if name == {name!r}:
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Finder())
+sys.argv = ["fastscribe", "bench", "--quick", "--clips", "8"]
+from fastscribe.__main__ import main
+main()
+"""
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "fastscribe.cli",  # before the command line is read
+        "numpy.matrixlib.defmatrix",  # by torch's native code
+    ],
+)
+def test_a_command_that_is_interrupted_while_it_starts(name: str, tmp_path: Path) -> None:
+    assert ended(tmp_path, AT_AN_IMPORT.format(name=name)) == (130, "", "fastscribe: interrupted\n")
+
+
+AS_AN_ERROR = """
+import os, signal
+signal.signal(signal.SIGINT, signal.default_int_handler)
+import fastscribe.cli
+from fastscribe.errors import OutputError, UsageError
+
+def app(standalone_mode):
+    try:
+        os.kill(os.getpid(), signal.SIGINT)
+        sum(range(100))
+    except KeyboardInterrupt:
+        {then}
+    raise UsageError("no model")
+
+sys.argv = ["fastscribe", "bench"]
+fastscribe.cli.app = app
+fastscribe.cli.main()
+"""
+
+
+def test_an_error_that_native_code_made_of_it_is_still_an_interruption(tmp_path: Path) -> None:
+    assert ended(tmp_path, AS_AN_ERROR.format(then="pass")) == (130, "", "fastscribe: interrupted\n")
+
+
+WITH_A_THREAD = """
+import atexit, os, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
+import fastscribe.cli
+
+def app(standalone_mode):
+    atexit.register(os.abort)  # as a thread in native code does now and then while Python ends
+    sys.stdout.write("done so far")
+    os.kill(os.getpid(), signal.SIGINT)
+    sum(range(100))
+
+sys.argv = ["fastscribe", "bench"]
+fastscribe.cli.app = app
+fastscribe.cli.main()
+"""
+
+
+def test_threads_at_work_do_not_abort_what_is_interrupted(tmp_path: Path) -> None:
+    assert ended(tmp_path, WITH_A_THREAD) == (130, "done so far", "fastscribe: interrupted\n")
+
+
+def test_an_error_that_came_while_the_command_ended_is_said(tmp_path: Path) -> None:
+    full = 'raise OutputError("a.json", OSError(28, "disk full"))'
+    code, out, said = ended(tmp_path, AS_AN_ERROR.format(then=full))
+    assert (code, out) == (1, "") and "disk full" in said
+
+
+def test_what_came_as_the_command_ended_does_not_come_after_it(tmp_path: Path) -> None:
+    """Not even in the moment in which it would come again."""
+    do = """
+def do():
+    exec("interrupt()")
+import fastscribe._system.signals
+fastscribe._system.signals._LATER_S = 2.0
+time.sleep, sleep = lambda seconds: None, time.sleep
+"""
+    late = "\ncode = run()\nsleep(2.5)\nsys.exit(code)"
+    assert ended(tmp_path, START + do + late) == (0, "goes on\n", "")

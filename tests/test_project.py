@@ -1,0 +1,122 @@
+"""pyproject.toml, the CI workflow, the hooks and CONTRIBUTING.md agree with each other and with the tree."""
+
+from __future__ import annotations
+
+import re
+import sys
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.conftest import PACKAGE, ROOT
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+PYPROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+WORKFLOW: dict[str, Any] = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text(encoding="utf-8"))
+CONTRIBUTING = (ROOT / ".github" / "CONTRIBUTING.md").read_text(encoding="utf-8")
+CHANGELOG = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+# https://keepachangelog.com/en/1.1.0/
+HEADINGS = ("Added", "Changed", "Deprecated", "Removed", "Fixed", "Security")
+
+
+def commands(job: str) -> list[str]:
+    return [line for step in WORKFLOW["jobs"][job]["steps"] for line in step.get("run", "").splitlines()]
+
+
+def test_every_declared_python_is_tested() -> None:
+    classified = re.findall(r"Python :: (3\.\d+)", "\n".join(PYPROJECT["project"]["classifiers"]))
+    matrix = WORKFLOW["jobs"]["test"]["strategy"]["matrix"]
+    assert matrix["python"] == classified
+    oldest = classified[0]
+    assert PYPROJECT["project"]["requires-python"] == f">={oldest}"
+    assert PYPROJECT["tool"]["mypy"]["python_version"] == oldest
+    assert PYPROJECT["tool"]["ruff"]["target-version"] == f"py{oldest.replace('.', '')}"
+    assert {"python": oldest, "dependencies": "oldest"} in matrix["include"]
+
+
+def test_every_dependency_has_a_lower_bound() -> None:
+    """Without one, the job on the oldest dependencies would install the first release ever made."""
+    project = PYPROJECT["project"]
+    lists = [
+        project["dependencies"],
+        *project["optional-dependencies"].values(),
+        *PYPROJECT["dependency-groups"].values(),
+    ]
+    named = [one for requirements in lists for one in requirements if not one.startswith("fastscribe[")]
+    assert len(named) > 20
+    assert not [one for one in named if not re.match(r"[\w.-]+(\[\w+\])?>=\d", one)]
+
+
+def test_hooks_and_workflow_run_the_checks_of_scripts_test() -> None:
+    script = (ROOT / "scripts" / "test").read_text(encoding="utf-8")
+    checks = [
+        line.removeprefix('"$bin/').replace('"', "", 1) for line in script.splitlines() if line.startswith('"$bin/')
+    ]
+    assert len(checks) == 3
+    hooks = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text(encoding="utf-8"))["repos"][0]["hooks"]
+    assert [hook["entry"] for hook in hooks] == checks
+    assert commands("lint")[-3:] == checks
+    assert not [check for check in checks if f"`{check}`" not in CONTRIBUTING]
+
+
+def test_the_workflow_tests_the_wheel() -> None:
+    lines = commands("test")
+    assert lines.index("rm -r fastscribe") < [line.startswith("python -m pytest ") for line in lines].index(True)
+
+
+def test_actions_are_pinned_to_a_major_version() -> None:
+    used = [step["uses"] for job in WORKFLOW["jobs"].values() for step in job["steps"] if "uses" in step]
+    assert used and all(re.fullmatch(r"[\w-]+/[\w-]+@v\d+", one) for one in used)
+
+
+def test_type_checkers_see_the_types() -> None:
+    assert (PACKAGE / "py.typed").is_file()
+
+
+def test_contributing_names_what_exists() -> None:
+    assert missing(CONTRIBUTING) == []
+
+
+@pytest.mark.parametrize(
+    "wrong", ["`fastscribe/nowhere.py`", "tests/test_x.py", "`fastscribe/model/` (`x.py`)", "`NO_SUCH_NAME`"]
+)
+def test_what_is_missing_is_found(wrong: str) -> None:
+    assert len(missing(f"`fastscribe/config.py` and {wrong}, in `DECODERS`.")) == 1
+
+
+def missing(text: str) -> list[str]:
+    """Paths of the repository in the text, `file.py` in the folder named before it, links and `NAMES` that do not exist."""
+    source = "\n".join(path.read_text(encoding="utf-8") for path in PACKAGE.rglob("*.py"))
+    absent, folder = [], ROOT
+    for path, bare, link, name in re.findall(
+        r"(?<![\w./])((?:fastscribe|tests|scripts|docs)/[\w./-]*\w/?)|`(\w+\.py)`|\]\(([^)#:]+)|`([A-Z][A-Za-z_]+)`",
+        text,
+    ):
+        if name:
+            absent += [] if re.search(rf"\b{name}\b", source) else [name]
+            continue
+        if path:
+            place = (PACKAGE.parent if path.startswith("fastscribe/") else ROOT) / path
+            folder = place if path.endswith("/") else place.parent
+        else:
+            place = folder / bare if bare else ROOT / ".github" / link
+        absent += [] if place.exists() else [path or bare or link]
+    return absent
+
+
+def test_the_changelog_keeps_a_changelog() -> None:
+    assert CHANGELOG.startswith("# Changelog\n")
+    for release in re.split(r"^## ", CHANGELOG, flags=re.MULTILINE)[1:]:
+        title, *lines = release.splitlines()
+        assert re.fullmatch(r"Unreleased|\d+\.\d+\.\d+ - \d{4}-\d\d-\d\d", title)
+        headings = [line.removeprefix("### ") for line in lines if line.startswith("### ")]
+        assert headings == [heading for heading in HEADINGS if heading in headings], (
+            f"{title}: order, or an unknown heading"
+        )
+        first = next((line for line in lines if line.startswith(("* ", "### "))), "### ")
+        assert first.startswith("### "), f"{title}: an entry under no heading"

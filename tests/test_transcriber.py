@@ -1,0 +1,365 @@
+"""The straight path where something goes wrong in the middle, and the order in which results leave."""
+
+from __future__ import annotations
+
+import gc
+import json
+import math
+import threading
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+import torch
+
+from fastscribe import Failure, Options, Transcriber, Transcript, UsageError
+from fastscribe.audio.probe import probe
+from fastscribe.audio.read import read_into
+from fastscribe.audio.source import Source
+from fastscribe.errors import DeviceFailed
+from fastscribe.pipeline import loader, prefetch, sort_buffer, thread_pool
+from fastscribe.pipeline.batching import Budget
+from fastscribe.segmentation.segment import split
+from fastscribe.types import AudioInfo, Batch, Utterance
+from tests.conftest import AUDIO, MODELS
+
+MODEL = MODELS / "tdt_demo" / "model.nemo"
+FILES = sorted(AUDIO.glob("0*.flac"))
+
+
+@pytest.fixture
+def transcriber() -> Transcriber:
+    return Transcriber.load(MODEL, device="cpu", dtype="fp32")
+
+
+def texts(results: list[Transcript | Failure]) -> dict[str, str]:
+    return {r.path if isinstance(r, Failure) else r.audio.path: getattr(r, "text", "failed") for r in results}
+
+
+def with_options(transcriber: Transcriber, **options) -> Transcriber:
+    transcriber.options = Options(**options)
+    return transcriber
+
+
+def test_results_do_not_depend_on_windows_or_batches(transcriber: Transcriber) -> None:
+    reference = texts(list(transcriber.transcribe(FILES)))
+    assert len(reference) == len(FILES)
+    for options in ({"window": 1}, {"window": 2, "batch_size": 3}, {"batch_frames": 1}, {"threads": 1}):
+        assert texts(list(with_options(transcriber, **options).transcribe(FILES))) == reference
+
+
+def test_hours_of_audio_do_not_wait_for_the_last_input(transcriber: Transcriber) -> None:
+    """A window closes after so much audio, so a file's transcript leaves before later files are even looked at."""
+    transcriber = with_options(transcriber, batch_size=1, max_utterance_s=4)
+    looked_at: list[Path] = []
+
+    def inputs():
+        for _ in range(20):
+            for path in FILES:
+                looked_at.append(path)
+                yield path
+
+    results = transcriber.transcribe(inputs())
+    next(results)
+    results.close()
+    assert 0 < len(looked_at) < 20 * len(FILES)
+
+
+def test_a_batch_that_fails_is_halved_until_one_row_fails_alone(transcriber: Transcriber, monkeypatch) -> None:
+    poison = str(FILES[3])
+    rows: list[int] = []
+
+    def encode(batch: Batch):
+        rows.append(len(batch.utterances))
+        if any(utterance.audio.path == poison for utterance in batch.utterances):
+            raise RuntimeError("out of memory\nwith a long story")
+        return original(batch)
+
+    reference = texts(list(transcriber.transcribe(FILES)))
+    original = transcriber.engine._encode
+    monkeypatch.setattr(transcriber.engine, "_encode", encode)
+    results = list(with_options(transcriber, batch_size=100).transcribe(FILES))
+    assert rows[0] == len(FILES)
+    assert texts(results) == reference | {poison: "failed"}
+    [failure] = [result for result in results if isinstance(result, Failure)]
+    assert (failure.stage, failure.error_type) == ("model", "RuntimeError")
+    assert "\n" not in failure.message
+    assert transcriber.progress.failed == 1
+
+
+def test_a_transcript_that_cannot_be_assembled_fails_alone(transcriber: Transcriber, monkeypatch) -> None:
+    from fastscribe.text import transcript
+
+    original = transcript.assemble
+
+    def assemble(audio, *rest):
+        if audio.path == str(FILES[0]):
+            raise IndexError("no such piece")
+        return original(audio, *rest)
+
+    monkeypatch.setattr(transcript, "assemble", assemble)
+    results = list(transcriber.transcribe(FILES))
+    assert [r.stage for r in results if isinstance(r, Failure)] == ["assemble"]
+    assert len(results) == len(FILES)
+
+
+def test_one_part_of_a_long_recording_failing_fails_it_once(
+    transcriber: Transcriber, tmp_path: Path, monkeypatch
+) -> None:
+    long = tmp_path / "long.wav"
+    soundfile.write(long, 0.1 * np.random.default_rng(0).standard_normal(16000 * 20), 16000)
+    calls = 0
+    original = transcriber.engine._encode
+
+    def encode(batch: Batch):
+        nonlocal calls
+        is_long = batch.utterances[0].audio.path == str(long)
+        calls += is_long
+        if is_long and calls in (2, 3):
+            raise RuntimeError("no")
+        return original(batch)
+
+    monkeypatch.setattr(transcriber.engine, "_encode", encode)
+    results = list(with_options(transcriber, max_utterance_s=4, batch_size=1).transcribe([long, FILES[0]]))
+    assert sorted(type(result).__name__ for result in results) == ["Failure", "Transcript"]
+
+
+def test_the_same_file_twice_is_two_results(transcriber: Transcriber) -> None:
+    assert len(list(transcriber.transcribe([FILES[0], FILES[0]]))) == 2
+
+
+def test_padding_and_audio_are_counted(transcriber: Transcriber) -> None:
+    results = list(transcriber.transcribe([*FILES, "nowhere.wav"]))
+    progress = transcriber.progress
+    assert progress.files == len(results) == len(FILES) + 1
+    assert progress.failed == 1
+    assert progress.audio_s == pytest.approx(sum(r.audio.duration_s for r in results if isinstance(r, Transcript)))
+    assert 0 < progress.real_frames <= progress.padded_frames
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"window": 0},
+        {"threads": 0},
+        {"batch_size": 0},
+        {"batch_frames": -1},
+        {"batch_frames": "many"},
+        {"channel": -1},
+        {"decoder": "beam"},
+        {"recover_gaps": "no"},
+        {"max_utterance_s": -1.0},
+        {"max_utterance_s": float("nan")},
+    ],
+    ids=str,
+)
+def test_options_are_checked(options: dict) -> None:
+    with pytest.raises(UsageError, match=next(iter(options))):
+        Options(**options)
+
+
+def test_explicit_auto_keeps_the_budget_beside_a_batch_size(transcriber: Transcriber) -> None:
+    assert with_options(transcriber, batch_size=8)._budget() == Budget(math.inf)
+    assert with_options(transcriber, batch_size=8, batch_frames="auto")._budget() == with_options(transcriber)._budget()
+    assert with_options(transcriber)._budget().frames < math.inf
+
+
+def test_what_a_run_learns_about_memory_outlives_it(transcriber: Transcriber, monkeypatch) -> None:
+    def encode(batch: Batch):
+        if len(batch.utterances) > 2:
+            raise torch.OutOfMemoryError("no")
+        return original(batch)
+
+    reference = texts(list(transcriber.transcribe(FILES)))
+    original = transcriber.engine._encode
+    monkeypatch.setattr(transcriber.engine, "_encode", encode)
+    assert texts(list(transcriber.transcribe(FILES))) == reference
+    budget = transcriber._budget()
+    assert budget.frames < 1600
+    frames = budget.frames
+    assert texts(list(transcriber.transcribe(FILES))) == reference
+    assert budget.frames <= frames
+
+
+def test_a_lost_device_ends_the_run_in_one_line(transcriber: Transcriber, monkeypatch) -> None:
+    def encode(batch: Batch):
+        raise RuntimeError("CUBLAS_STATUS_EXECUTION_FAILED")
+
+    answer = torch.AcceleratorError("CUDA error: an illegal memory access was encountered\nand advice")
+    monkeypatch.setattr("fastscribe.pipeline.engine.recover", lambda device: answer)
+    monkeypatch.setattr(transcriber.engine, "_encode", encode)
+    with pytest.raises(DeviceFailed, match=r"^[^\n]*illegal memory access was encountered; the run stops[^\n]*$"):
+        list(transcriber.transcribe(FILES))
+
+
+def manifest(path: Path, rows: Iterable[dict]) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+def index_of(result: Transcript | Failure) -> int:
+    return result.index if isinstance(result, Failure) else result.audio.index
+
+
+def timed(result: Transcript) -> list[tuple[str, float, float]]:
+    return [(word.text, word.start_s, word.end_s) for word in result.words]
+
+
+def told(results: Iterable[Transcript | Failure]) -> dict[int, tuple]:
+    """What a run says of each input, by its place among them."""
+    return {
+        index_of(result): (result.id, result.stage, result.error_type, result.message)
+        if isinstance(result, Failure)
+        else (result.audio.id, result.text, result.audio.duration_s, result.audio.start, timed(result))
+        for result in results
+    }
+
+
+def test_results_know_their_place_among_the_inputs(transcriber: Transcriber) -> None:
+    given = [FILES[2], "nowhere.wav", FILES[0], FILES[2]]
+    results = list(with_options(transcriber, batch_size=1).transcribe(given))
+    paths = {index_of(r): r.path if isinstance(r, Failure) else r.audio.path for r in results}
+    assert paths == dict(enumerate(map(str, given)))
+
+
+def test_rows_with_a_duration_give_the_same_unopened(transcriber: Transcriber, tmp_path: Path, monkeypatch) -> None:
+    """Right durations, too long ones, cuts and missing files; only what is too long for one utterance is probed early."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "text.wav").write_text("hello")
+    rows = [{"audio_filepath": str(path), "offset": offset_s} for path in FILES for offset_s in (0, 0.25)]
+    rows += [{"audio_filepath": "gone.wav"}, {"audio_filepath": "text.wav"}]
+    rows += [{"audio_filepath": str(FILES[0]), "offset": 1000}]
+    lengths_s = [soundfile.info(row["audio_filepath"]).duration if index < 2 * len(FILES) else 1.0
+                 for index, row in enumerate(rows)]  # fmt: skip
+    for_once: list[str] = []
+
+    def counted(source: Source) -> AudioInfo:
+        for_once.append(source.path)
+        return probe(source)
+
+    monkeypatch.setattr("fastscribe.transcriber.probe", counted)
+    with_options(transcriber, batch_size=4)
+    reference = told(transcriber.transcribe(manifest(tmp_path / "plain.jsonl", rows)))
+    assert len(for_once) == len(reference) == len(rows) and transcriber.progress.failed == 3
+    for longer_s in (0.0, 3.0):
+        timed = [{**row, "duration": length_s + longer_s} for row, length_s in zip(rows, lengths_s, strict=True)]
+        for_once.clear()
+        assert told(transcriber.transcribe(manifest(tmp_path / "timed.jsonl", timed))) == reference
+        assert for_once == []
+    with_options(transcriber, max_utterance_s=0.9)
+    list(transcriber.transcribe(manifest(tmp_path / "timed.jsonl", timed)))
+    assert len(for_once) == len(rows)
+
+
+def test_the_report_counts_what_there_is_rather_than_what_was_promised(
+    transcriber: Transcriber, tmp_path: Path
+) -> None:
+    rows = [{"audio_filepath": str(FILES[0]), "duration": 30}]
+    [result] = transcriber.transcribe(manifest(tmp_path / "a.jsonl", rows))
+    length_s = soundfile.info(FILES[0]).duration
+    assert result.audio.duration_s == transcriber.progress.audio_s == length_s
+    assert transcriber.progress.real_frames == transcriber.config.num_frames(length_s)
+
+
+class SomeDone:
+    """A ledger: this run has every second input, and each sixth is done."""
+
+    def __init__(self) -> None:
+        self.expected: list[int] = []
+        self.expecting: set[str] = set()
+        self.asked: list[int] = []
+
+    def expect(self, source: Source | Failure) -> bool:
+        self.expected.append(source.index)
+        self.expecting.add(threading.current_thread().name)
+        return source.index % 2 == 0
+
+    def is_done(self, source: Source | Failure) -> bool:
+        self.asked.append(source.index)
+        return source.index % 6 == 0
+
+
+def test_a_ledger_says_what_is_to_do(transcriber: Transcriber, monkeypatch) -> None:
+    opened: list[int] = []
+
+    def counted(source: Source) -> AudioInfo:
+        opened.append(source.index)
+        return probe(source)
+
+    monkeypatch.setattr("fastscribe.transcriber.probe", counted)
+    inputs = [*FILES[:5], "gone.wav", "gone.wav", *FILES[:4], "gone.wav", "gone.wav"]
+    ledger = SomeDone()
+    results = list(transcriber.transcribe(inputs, ledger))
+    assert ledger.expected == list(range(13)) and len(ledger.expecting) == 1
+    assert sorted(ledger.asked) == [0, 2, 4, 6, 8, 10, 12]
+    assert sorted(map(index_of, results)) == [2, 4, 8, 10]
+    assert sorted(opened) == [2, 4, 8, 10] and transcriber.progress.skipped == 3
+    assert (transcriber.progress.files, transcriber.progress.failed) == (4, 0)
+
+
+@pytest.mark.parametrize("error", [SystemExit(1), MemoryError(), KeyError("odd")])
+@pytest.mark.parametrize(
+    ("where", "stage"), [("transcriber.probe", "probe"), ("transcriber.split", "split"), ("loader", "load")]
+)
+def test_a_thread_that_dies_costs_one_file(transcriber: Transcriber, monkeypatch, error, where, stage) -> None:
+    poison = str(FILES[3])
+    name = "fastscribe.pipeline.loader.read_into" if where == "loader" else f"fastscribe.{where}"
+    original = {"transcriber.probe": probe, "transcriber.split": split, "loader": read_into}[where]
+    position = 1 if where == "loader" else 0
+
+    def poisoned(*arguments):
+        item = arguments[position]
+        if getattr(item, "audio", item).path == poison:
+            raise error
+        return original(*arguments)
+
+    reference = texts(list(transcriber.transcribe(FILES)))
+    monkeypatch.setattr(name, poisoned)
+    results = list(with_options(transcriber, threads=1).transcribe(FILES))
+    assert texts(results) == reference | {poison: "failed"}
+    [failure] = [result for result in results if isinstance(result, Failure)]
+    assert (failure.stage, failure.error_type, failure.index) == (stage, type(error).__name__, 3)
+
+
+@pytest.mark.parametrize("where", ["fastscribe.transcriber.probe", "fastscribe.pipeline.loader.read_into"])
+def test_files_that_hang_do_not_keep_the_others(transcriber: Transcriber, monkeypatch, where: str) -> None:
+    """More of them than there are threads, first of all; they come at the end, with the same texts."""
+    monkeypatch.setattr(thread_pool, "STUCK_S", 0.1)
+    monkeypatch.setattr(thread_pool, "_LOOK_EVERY_S", 0.02)
+    monkeypatch.setattr(prefetch, "PATIENCE_S", 0.05)
+    monkeypatch.setattr(loader, "PATIENCE_S", 0.05)
+    monkeypatch.setattr(sort_buffer, "_PATIENCE_S", 0.1)
+    reference = texts(list(transcriber.transcribe(FILES)))
+    hung, released = {str(path) for path in FILES[:3]}, threading.Event()
+    original = probe if where.endswith("probe") else read_into
+
+    def hanging(*arguments):
+        item = arguments[min(1, len(arguments) - 1)]
+        if getattr(item, "audio", item).path in hung:
+            assert released.wait(20)
+        return original(*arguments)
+
+    monkeypatch.setattr(where, hanging)
+    stream = with_options(transcriber, threads=2, batch_size=2).transcribe(FILES)
+    first = [next(stream) for _ in range(len(FILES) - 3)]
+    assert not hung & set(texts(first))
+    released.set()
+    assert texts([*first, *stream]) == reference
+
+
+def test_what_a_run_holds_does_not_grow_with_its_inputs(transcriber: Transcriber, tmp_path: Path) -> None:
+    """Of a manifest's rows, no more are alive than fit in a few windows, and the first result needs but the first few."""
+    wav = tmp_path / "a.wav"
+    soundfile.write(wav, 0.01 * np.random.default_rng(0).standard_normal(1600), 16000)
+    rows = ({"audio_filepath": "a.wav", "duration": 0.05, "number": number} for number in range(1000))
+    path = manifest(tmp_path / "a.jsonl", rows)
+    transcriber = with_options(transcriber, window=50, batch_size=25, threads=2)
+    most, alive = 0, 0
+    for number, _ in enumerate(transcriber.transcribe(path)):
+        if number % 300 == 20:
+            gc.collect()
+            alive = sum(type(item) in (Source, AudioInfo, Utterance) for item in gc.get_objects())
+            most = max(most, alive)
+    assert number == 999 and 0 < most < 3 * 250

@@ -1,0 +1,102 @@
+"""Text into tokens as SentencePiece and NeMo have it, and tables of rules that are not what they claim."""
+
+from __future__ import annotations
+
+import io
+import random
+import struct
+import unicodedata
+from functools import cache
+
+import pytest
+import sentencepiece
+
+from fastscribe.text.encoder import NormalizationTable, WordEncoder
+from fastscribe.text.tokenizer import from_characters, from_pieces, from_sentencepiece, normalization_rules
+
+SENTENCE = "the harbour lay quiet before sunrise and only ferry lamps moved across water who would sail straße café"
+WORDS = SENTENCE.split()
+
+
+@cache
+def model(rule: str, **settings: bool) -> bytes:
+    written = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter([SENTENCE, "It's 3.14, isn't it? ½ ﬁne…"] * 20),
+        model_writer=written,
+        model_type="bpe",
+        vocab_size=90,
+        normalization_rule_name=rule,
+        num_threads=1,
+        minloglevel=2,
+        hard_vocab_limit=False,
+        **settings,
+    )
+    return written.getvalue()
+
+
+def words(seed: int) -> list[str]:
+    """Known words, and strings of letters from anywhere that Unicode has them."""
+    rng = random.Random(seed)
+    blocks = (range(0x20, 0x7F), range(0xA0, 0x250), range(0x370, 0x400), range(0x2000, 0x2070), range(0xFB00, 0xFFEF))
+    odd = []
+    for _ in range(150):
+        letters = [chr(rng.choice(rng.choice(blocks))) for _ in range(rng.randrange(1, 8))]
+        odd += "".join(c for c in letters if unicodedata.category(c) not in ("Cs", "Cn")).split()
+    return [*WORDS, "Straße", "CAFÉ", "ﬁne…", "½", "日本", *odd]
+
+
+@pytest.mark.parametrize("rule", ["identity", "nmt_nfkc", "nfkc", "nmt_nfkc_cf"])
+@pytest.mark.parametrize("settings", [(), ("add_dummy_prefix",), ("remove_extra_whitespaces",)])
+def test_words_are_encoded_as_sentencepiece_does(rule: str, settings: tuple[str, ...]) -> None:
+    content = model(rule, **dict.fromkeys(settings, False))
+    trusted = sentencepiece.SentencePieceProcessor()
+    trusted.LoadFromSerializedProto(content)
+    encoder = WordEncoder.of(from_sentencepiece(content))
+    assert encoder.space_ids == ()
+    for word in words(1):
+        assert list(encoder.encode(word).ids) == trusted.EncodeAsIds(word), word
+        assert list(encoder.encode(word).texts) == trusted.EncodeAsPieces(word), word
+
+
+def test_the_mark_for_unknown_text_is_the_unknown_token() -> None:
+    encoder = WordEncoder.of(from_sentencepiece(model("identity")))
+    assert encoder.encode("⁇") == ((0,), ("⁇",))
+    assert encoder.encode("the⁇") == ((*encoder.encode("the").ids, 0), (*encoder.encode("the").texts, "⁇"))
+
+
+def test_characters_that_are_not_in_the_vocabulary_are_blanks() -> None:
+    encoder = WordEncoder.of(from_characters([" ", "a", "b"]))
+    assert encoder.space_ids == (0,)
+    assert encoder.encode("aXb").ids == (1, 3, 2) and encoder.encode("aXb").texts == ("a", "X", "b")
+
+
+@pytest.mark.parametrize(
+    ("tokenizer", "message"),
+    [
+        (from_characters(["a", "b"]), "no space"),
+        (from_pieces(["▁a", "b"]), "not one SentencePiece model"),
+    ],
+)
+def test_what_cannot_encode_says_so(tokenizer, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        WordEncoder.of(tokenizer)
+
+
+@pytest.mark.parametrize("table", [b"", b"\x00", struct.pack("<I", 400) + bytes(100), struct.pack("<I", 3) + bytes(9)])
+def test_a_table_that_is_too_small_is_refused(table: bytes) -> None:
+    with pytest.raises(ValueError, match="normalisation table is damaged"):
+        NormalizationTable(table)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_a_made_up_table_neither_crashes_nor_hangs(seed: int) -> None:
+    rng = random.Random(seed)
+    table, _ = normalization_rules(model("nmt_nfkc"))
+    damaged = bytearray(table)
+    for _ in range(2000):
+        damaged[rng.randrange(4, len(damaged))] = rng.randrange(256)
+    made_up = [bytes(damaged), struct.pack("<I", 64) + rng.randbytes(64 + 16)]
+    for each in made_up:
+        rules = NormalizationTable(each)
+        assert all(isinstance(rules.normalize(word), str) for word in words(seed))

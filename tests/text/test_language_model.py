@@ -1,0 +1,296 @@
+"""N-gram models: the tables against a definition by backing off, counting against counting by hand, and the file."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import math
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from safetensors.numpy import load, save
+
+from fastscribe import Options
+from fastscribe.checkpoint import native
+from fastscribe.checkpoint.reader import Checkpoint, read_checkpoint
+from fastscribe.cli.describe import describe
+from fastscribe.errors import CheckpointError
+from fastscribe.pipeline.recognizer import Recognizer
+from fastscribe.text import language_model
+from fastscribe.text.language_model import FILE, Fusion, LanguageModel, Ngrams, expanded, packed, parse
+from fastscribe.training import ngrams
+from fastscribe.training.data import prepare
+from fastscribe.training.recipe import parse_recipe
+from fastscribe.types import Batch
+from tests.conftest import AUDIO, MODELS, checkpoint
+
+NUM_TOKENS = 4
+FUSION = Fusion(weight=0.3, bonus=0.2, beam=5)
+TEXTS = st.lists(st.lists(st.integers(0, NUM_TOKENS - 1), max_size=12), min_size=1, max_size=12)
+FIRST = next(AUDIO.glob("01_*"))
+GAINS = st.sampled_from((0.0, 0.5, 2.0, 8.0))
+
+
+def kept(model: Ngrams) -> dict[tuple[int, ...], dict[int, float]]:
+    found: dict[tuple[int, ...], dict[int, float]] = {}
+    parents: list[tuple[int, ...]] = [()]
+    for contexts in model.lengths:
+        ends = np.cumsum(contexts.counts_C)
+        names = [
+            (*parents[parent], last) for parent, last in zip(contexts.parents_C, contexts.last_C.tolist(), strict=True)
+        ]
+        for context, count, end in zip(names, contexts.counts_C, ends, strict=True):
+            own = slice(end - count, end)
+            shares = np.exp(contexts.logprobs_A[own]).tolist()
+            found[context] = dict(zip(contexts.tokens_A[own].tolist(), shares, strict=True))
+        parents = names
+    return found
+
+
+def share(model: Ngrams, context: tuple[int, ...], token: int) -> float:
+    """By the definition: what the context has of its own, or what the shorter one says, scaled."""
+    if not context:
+        return math.exp(model.unigrams_V[token])
+    own = kept(model).get(context, {})
+    if token in own:
+        return own[token]
+    left = 1 - sum(own.values())
+    shorter_left = 1 - sum(share(model, context[1:], other) for other in own)
+    return share(model, context[1:], token) * max(left, 1e-6) / max(shorter_left, 1e-6)
+
+
+@settings(max_examples=60, deadline=None)
+@given(texts=TEXTS, least_gain=GAINS, written=st.lists(st.integers(0, NUM_TOKENS - 1), max_size=6))
+def test_states_say_what_backing_off_says(texts, least_gain, written) -> None:
+    model = ngrams.counted(texts, NUM_TOKENS, 3, least_gain)
+    tables = language_model.expanded(LanguageModel(model, FUSION))
+    state, context = tables.start, (NUM_TOKENS,)
+    for token in written:
+        for other in range(NUM_TOKENS):
+            expected = FUSION.weight * math.log(share(model, context[-3:], other)) + FUSION.bonus
+            assert float(tables.added_SV[state, other]) == pytest.approx(expected, abs=0.02)
+        state, context = int(tables.next_SV[state, token]), (*context, token)
+
+
+@settings(max_examples=60, deadline=None)
+@given(texts=TEXTS)
+def test_counts_are_those_of_the_texts(texts) -> None:
+    """With nothing left out: Witten and Bell's shares, by counting each context where it stands."""
+    model = ngrams.counted(texts, NUM_TOKENS, 2, 0.0)
+    counts = Counter(
+        (tuple([NUM_TOKENS, *text][max(0, at + 1 - length) : at + 1]), token)
+        for text in texts
+        for at, token in enumerate(text)
+        for length in (0, 1, 2)
+        if length <= at + 1
+    )
+    total = sum(len(text) for text in texts)
+    for token in range(NUM_TOKENS):
+        expected = (counts[(), token] + 1) / (total + NUM_TOKENS)
+        assert math.exp(model.unigrams_V[token]) == pytest.approx(expected, rel=1e-5)
+    for context, own in kept(model).items():
+        seen = {token: counts[context, token] for token in range(NUM_TOKENS) if counts[context, token]}
+        for token, found in own.items():
+            shorter = share(model, context[1:], token)
+            expected = (seen.get(token, 0) + len(seen) * shorter) / (sum(seen.values()) + len(seen))
+            assert found == pytest.approx(expected, rel=1e-3)
+
+
+def made(num_tokens: int = NUM_TOKENS) -> LanguageModel:
+    texts = np.random.default_rng(0).integers(0, num_tokens, (200, 9)).tolist()
+    return LanguageModel(ngrams.counted(texts, num_tokens, 3, 1.0), FUSION)
+
+
+@pytest.mark.parametrize("num_tokens", [2, NUM_TOKENS, 254, 255, 300])
+def test_a_file_says_the_same_to_a_thirtysecond_of_a_nat(num_tokens: int) -> None:
+    model = made(num_tokens)
+    content = packed(model)
+    found = parse(content, Path("model"), num_tokens)
+    assert found.fusion == FUSION and kept(found.ngrams).keys() == kept(model.ngrams).keys()
+    for context, own in kept(model.ngrams).items():
+        assert kept(found.ngrams)[context] == pytest.approx(own, rel=1 / 30)
+    assert packed(found) == content
+    tables, expected = expanded(found), expanded(model)
+    assert tables.start == expected.start > 0
+    assert torch.equal(tables.next_SV, expected.next_SV)
+
+
+def test_rows_add_up_to_one_where_little_is_left_to_shorter_contexts() -> None:
+    """Next to nothing follows but one of three tokens, and logarithms are those of a file: rounded."""
+    chance = np.random.default_rng(0)
+    shares = [0.5, 0.3, 0.1994, *[0.0006 / 77] * 77]
+    model = LanguageModel(ngrams.counted(chance.choice(80, (4000, 12), p=shares).tolist(), 80, 4, 0.1), FUSION)
+    tables = expanded(parse(packed(model), Path("model"), 80))
+    sums_S = ((tables.added_SV.float() - FUSION.bonus) / FUSION.weight).exp().sum(1)
+    torch.testing.assert_close(sums_S, torch.ones_like(sums_S), atol=0.05, rtol=0)
+
+
+def test_tables_do_not_depend_on_how_many_contexts_are_made_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = made()
+    reference = expanded(model)
+    monkeypatch.setattr(language_model, "_BLOCK", 3)
+    found = expanded(model)
+    assert torch.equal(found.added_SV, reference.added_SV) and torch.equal(found.next_SV, reference.next_SV)
+
+
+def test_other_vocabularies_are_refused() -> None:
+    with pytest.raises(CheckpointError, match=r"model.*for 4 tokens, where the model has 5"):
+        parse(packed(made()), Path("model"), 5)
+
+
+def without_end(content: bytes) -> bytes:
+    return content[:-9]
+
+
+def twice(content: bytes) -> bytes:
+    return content * 2
+
+
+def something_else(content: bytes) -> bytes:
+    return gzip.compress(b"nothing of the kind")
+
+
+def changed(**values: object) -> Callable[[bytes], bytes]:
+    """A file with other tensors."""
+
+    def change(content: bytes) -> bytes:
+        tensors = load(gzip.decompress(content)) | {
+            name.replace("_", "."): np.array(new) for name, new in values.items()
+        }
+        return gzip.compress(save(tensors))
+
+    return change
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        without_end,
+        twice,
+        something_else,
+        changed(unigrams=np.array([0.0, 0.0, 0.0, np.nan], np.float32)),
+        changed(unigrams=np.array([0.0, 0.0, 0.0, 1.0], np.float32)),
+        changed(unigrams=[0.0, 0.0, 0.0, 0.0]),  # float64
+        changed(fusion=[0.3, 0.2, 1.0]),
+        changed(fusion=[0.3, 0.2, 65.0]),
+        changed(fusion=[0.3, 0.2, 1.5]),
+        changed(fusion=[np.inf, 0.2, 4.0]),
+        changed(fusion=[0.3, np.nan, 4.0]),
+        changed(fusion=[-0.1, 0.2, 4.0]),
+        changed(fusion=[0.3, 0.2]),
+        changed(children_1=[4]),
+        changed(children_1=[-5]),
+        changed(children_1=[2.5]),
+        changed(last_1=[0, 1, 2, 3, 5]),
+        changed(last_1=[0, 2, 1, 3, 4]),
+        changed(counts_1=[0, 0, 0, 0, 0]),
+        changed(tokens_1=[[0]]),
+        changed(logprobs_1=[1, 2, 3]),
+    ],
+)
+def test_damage_is_refused(damage: Callable[[bytes], bytes]) -> None:
+    with pytest.raises(CheckpointError, match="not a language model"):
+        parse(damage(packed(made())), Path("model"), NUM_TOKENS)
+
+
+@given(st.binary(min_size=1, max_size=8), st.integers(0, 10_000))
+def test_damaged_bytes_are_refused_or_read(stain: bytes, at: int) -> None:
+    """Whatever stands in the tensors: an error that names the file, or a model whose tables can be made."""
+    inside = gzip.decompress(packed(made()))
+    at %= len(inside)
+    content = gzip.compress(inside[:at] + stain + inside[at + len(stain) :])
+    with suppress(CheckpointError):
+        tables = expanded(parse(content, Path("model"), NUM_TOKENS))
+        assert 0 <= tables.next_SV.min() <= tables.next_SV.max() < len(tables.next_SV)
+
+
+def test_a_bomb_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(language_model, "MOST_BYTES", 1000)
+    with pytest.raises(CheckpointError, match="of a size that makes sense"):
+        parse(gzip.compress(bytes(5000)), Path("model"), NUM_TOKENS)
+
+
+@pytest.mark.parametrize(("limit", "value"), [("MOST_ENTRIES", 100), ("MOST_NGRAMS", 50), ("MOST_LENGTHS", 2)])
+def test_what_is_too_much_is_refused_before_it_is_unfolded(
+    monkeypatch: pytest.MonkeyPatch, limit: str, value: int
+) -> None:
+    content = packed(made())
+    monkeypatch.setattr(language_model, limit, value)
+    monkeypatch.setattr(language_model, "_contexts", None)
+    with pytest.raises(CheckpointError, match="more than make sense"):
+        parse(content, Path("model"), NUM_TOKENS)
+
+
+@pytest.fixture
+def hybrid() -> Checkpoint:
+    """RNN-T and CTC, with a language model that says nothing and discourages every token."""
+    found = checkpoint(MODELS / "hybrid")
+    silent = LanguageModel(made(found.config.num_labels).ngrams, Fusion(weight=0.0, bonus=-1000.0, beam=3))
+    return replace(found, language_model=silent)
+
+
+def test_a_models_folder_holds_it(tmp_path: Path, hybrid: Checkpoint) -> None:
+    native.write(hybrid, tmp_path, torch.bfloat16)
+    found = read_checkpoint(tmp_path).language_model
+    assert found is not None and found.fusion == Fusion(0.0, -1000.0, 3)
+    assert packed(found) == (tmp_path / FILE).read_bytes()
+
+
+def test_a_damaged_one_is_refused_with_its_folder(tmp_path: Path, hybrid: Checkpoint) -> None:
+    native.write(hybrid, tmp_path, torch.bfloat16)
+    (tmp_path / FILE).write_bytes(packed(made(3)))
+    with pytest.raises(CheckpointError, match=r"language_model.*for 3 tokens"):
+        read_checkpoint(tmp_path)
+    (tmp_path / FILE).unlink()
+    (tmp_path / FILE).mkdir()
+    with pytest.raises(CheckpointError, match=r"language_model.*cannot be read"):
+        read_checkpoint(tmp_path)
+    (tmp_path / FILE).rmdir()
+    (tmp_path / FILE).symlink_to("nowhere")
+    with pytest.raises(CheckpointError, match=r"language_model.*cannot be read"):
+        read_checkpoint(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("options", "beam", "is_heeded"),
+    [
+        (Options(), 3, True),
+        (Options(beam=2), 2, True),
+        (Options(beam=1), 1, False),
+        (Options(decoder="ctc"), 1, False),
+    ],
+)
+def test_a_model_heeds_it_by_default(hybrid: Checkpoint, options: Options, beam: int, is_heeded: bool) -> None:
+    recognizer = Recognizer.build(hybrid, "cpu", "fp32", options)
+    assert recognizer.beam == beam
+    samples = torch.from_numpy(soundfile.read(FIRST, dtype="float32")[0])
+    [found] = recognizer.transcribe(Batch((), samples[None].numpy(), np.array([len(samples)])))
+    assert bool(found.token_ids) is not is_heeded
+
+
+def test_inspect_knows_it(hybrid: Checkpoint) -> None:
+    facts = describe(hybrid)
+    assert facts["default_beam"] == 3 and facts["language_model_ngrams"] > 0
+    assert not {"default_beam", "language_model_ngrams"} & describe(checkpoint(MODELS / "hybrid")).keys()
+
+
+def test_a_model_without_one_is_greedy_by_default() -> None:
+    assert Recognizer.build(checkpoint(MODELS / "hybrid"), "cpu", "fp32").beam == 1
+
+
+def test_training_leaves_it_behind(tmp_path: Path, hybrid: Checkpoint) -> None:
+    rows = [{"audio_filepath": str(FIRST), "duration": 4.0, "text": f"a {word}"} for word in ("bed", "sea", "tree")]
+    (tmp_path / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    recipe = parse_recipe({"data": {"train": str(tmp_path / "train.jsonl")}}, tmp_path)
+    said: list[str] = []
+    assert prepare(recipe, hybrid, said.append).checkpoint.language_model is None
+    assert "the language model stays behind: it was made of other texts" in said

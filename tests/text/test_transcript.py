@@ -1,0 +1,171 @@
+"""Words, segments and clocks, on hand-made vocabularies; NeMo's own cases are in test_golden.py."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fastscribe.text.tokenizer import Tokenizer, from_characters, from_pieces
+from fastscribe.text.transcript import assemble
+from fastscribe.types import AudioInfo, Hypothesis, Transcript, Utterance
+
+SUBWORDS = Tokenizer(pieces=("▁the", "▁c", "at", ".", "▁", "s", ",", "▁Is", "?"), kind="subword")
+IDS = {piece: i for i, piece in enumerate(SUBWORDS.pieces)}
+CHARACTERS = from_characters([" ", "a", "b", ".", "'"])
+FRAME_S = 0.08
+
+
+def hypothesis_of(ids: list[int], frames: list[int] | None = None, durations: list[int] | None = None) -> Hypothesis:
+    count = len(ids)
+    frames = frames if frames is not None else list(range(0, 2 * count, 2))
+    durations = durations if durations is not None else [1] * count
+    return Hypothesis(tuple(ids), tuple(frames), tuple(durations), (math.log(0.5),) * count)
+
+
+def audio(seconds: float = 100.0) -> AudioInfo:
+    return AudioInfo("a.wav", "a.wav", 16000, 1, int(seconds * 16000))
+
+
+def transcript_of(hypothesis: Hypothesis, tokenizer: Tokenizer = SUBWORDS, tdt: bool = False) -> Transcript:
+    whole = audio()
+    return assemble(whole, [(Utterance(whole, 0, whole.num_samples), hypothesis)], tokenizer, FRAME_S, tdt)
+
+
+def words(transcript: Transcript) -> list[tuple[str, int, int]]:
+    return [(w.text, round(w.start_s / FRAME_S), round(w.end_s / FRAME_S)) for w in transcript.words]
+
+
+@given(st.permutations([0, 1, 2]), st.lists(st.sampled_from(["yes", "no"]), min_size=3, max_size=3))
+def test_the_order_in_which_gaps_come_back_changes_nothing(order: list[int], said: list[str]) -> None:
+    """Neighbours that say the same make the order matter: the second is taken for a repetition of the first."""
+    tokenizer = Tokenizer(pieces=("▁yes", "▁no", "▁before", "▁after"), kind="subword")
+    whole = audio()
+    first_pass = [(Utterance(whole, 0, whole.num_samples), hypothesis_of([2, 3], [0, 1200]))]
+    recovered = [
+        (Utterance(whole, second * 16000, 3 * 16000), hypothesis_of([tokenizer.pieces.index(f"▁{word}")]))
+        for second, word in zip((10, 30, 50), said, strict=True)
+    ]
+    results = [
+        assemble(whole, first_pass, tokenizer, FRAME_S, False, [recovered[place] for place in places])
+        for places in ([0, 1, 2], order)
+    ]
+    assert results[0] == results[1]
+    kept = [word.text for segment in results[0].segments if not segment.recovered for word in segment.words]
+    assert kept == ["before", "after"]
+    assert [word.start_s for word in results[0].words] == sorted(word.start_s for word in results[0].words)
+
+
+def pieces(*names: str) -> list[int]:
+    return [IDS[name] for name in names]
+
+
+def test_words_and_segments() -> None:
+    result = transcript_of(hypothesis_of(pieces("▁the", "▁c", "at", "s", ".", "▁Is", "?", "▁the")))
+    assert result.text == "the cats. Is? the"
+    assert words(result) == [("the", 0, 1), ("cats.", 2, 9), ("Is?", 10, 13), ("the", 14, 15)]
+    assert [segment.text for segment in result.segments] == ["the cats.", "Is?", "the"]
+    assert [word.confidence for word in result.words] == pytest.approx([0.5] * 4)
+
+
+def test_tdt_punctuation_takes_no_time() -> None:
+    hypothesis = hypothesis_of(pieces("▁c", "at", "."), [0, 2, 30], [2, 3, 4])
+    assert words(transcript_of(hypothesis, tdt=True)) == [("cat.", 0, 5)]
+    assert words(transcript_of(hypothesis, tdt=False)) == [("cat.", 0, 34)]
+
+
+def test_tdt_punctuation_that_nothing_comes_before_keeps_its_time() -> None:
+    hypothesis = hypothesis_of(pieces(".", ",", "▁c"), [3, 7, 9], [2, 3, 1])
+    assert words(transcript_of(hypothesis, tdt=True)) == [(".,", 3, 5), ("c", 9, 10)]
+
+
+def test_tdt_tokens_that_only_begin_with_punctuation_keep_their_time() -> None:
+    """A token takes no time if its whole text is one mark. A word mark is no text; another character is."""
+    tokenizer = Tokenizer(pieces=("▁the", "▁c", "at", ".", ".)", "?!", "▁.", "▁?x"), kind="subword")
+    for token, end in ((3, 5), (6, 5), (4, 34), (5, 34)):
+        result = transcript_of(hypothesis_of([1, 2, token], [0, 2, 30], [2, 3, 4]), tokenizer, tdt=True)
+        assert words(result) == [("c" + tokenizer.text([2, token]), 0, end)]
+    result = transcript_of(hypothesis_of([1, 2, 7], [0, 2, 30], [2, 3, 4]), tokenizer, tdt=True)
+    assert words(result) == [("cat", 0, 5), ("?x", 30, 34)]
+
+
+def test_the_first_word_starts_with_a_space_before_it() -> None:
+    result = transcript_of(hypothesis_of([0, 0, 1, 2, 0, 1]), CHARACTERS)
+    assert words(result) == [("ab", 0, 7), ("a", 10, 11)]
+
+
+@pytest.mark.parametrize(
+    ("start_words", "expected"),
+    [(True, [("ca", 0, 3), ("t", 4, 7), ("", 8, 9), ("the", 10, 11)]), (False, [("cat", 0, 7), ("the", 10, 11)])],
+)
+def test_control_tokens_start_words_in_nemo(start_words: bool, expected: list[tuple[str, int, int]]) -> None:
+    pieces = ("▁the", "▁c", "a", "t", "<s>")
+    tokenizer = Tokenizer(pieces, kind="subword", silent_ids=frozenset({4}), silent_tokens_start_words=start_words)
+    assert words(transcript_of(hypothesis_of([1, 2, 4, 3, 4, 0]), tokenizer)) == expected
+
+
+def test_words_of_an_aggregate() -> None:
+    """A lone word mark is a space, even before punctuation; punctuation with a word mark begins a word."""
+    tokenizer = from_pieces(["▁the", "a", ".", "▁", "▁¿", "¿", "<0x41>"])
+    result = transcript_of(hypothesis_of([3, 0, 1, 3, 2, 1, 4, 1, 2]), tokenizer)
+    assert words(result) == [("thea.", 0, 9), ("a", 10, 11), ("¿a.", 12, 17)]
+    assert result.text == "thea.a¿a."
+    tdt = transcript_of(hypothesis_of([0, 4, 2], [0, 4, 8], [2, 2, 2]), tokenizer, tdt=True)
+    assert words(tdt) == [("the", 0, 2), ("¿.", 4, 6)]
+
+
+def test_a_lone_word_mark_before_punctuation_is_dropped() -> None:
+    result = transcript_of(hypothesis_of(pieces("▁c", "at", "▁", ",", "s")))
+    assert [word.text for word in result.words] == ["cat", ",s"]
+    assert result.text == "cat,s"
+
+
+def test_characters_split_at_spaces_but_not_before_punctuation() -> None:
+    result = transcript_of(hypothesis_of([1, 0, 2, 2, 0, 3, 0, 1, 4, 2]), CHARACTERS)
+    assert [word.text for word in result.words] == ["a", "bb.", "a'b"]
+    assert result.text == "a bb. a'b"
+
+
+def test_special_tokens_make_no_words() -> None:
+    tokenizer = Tokenizer(pieces=("▁hello", ".", "<|end|>"), kind="subword", silent_ids=frozenset({2}))
+    result = transcript_of(hypothesis_of([0, 2, 1, 2]), tokenizer)
+    assert [word.text for word in result.words] == ["hello."]
+    assert result.text == "hello."
+    assert len(result.tokens) == 4
+
+
+def test_nothing_heard() -> None:
+    result = transcript_of(Hypothesis())
+    assert (result.text, result.words, result.segments) == ("", (), ())
+
+
+def test_parts_are_joined_in_order_on_the_recordings_clock() -> None:
+    whole = audio(60)
+    first, second = Utterance(whole, 0, 16000 * 30), Utterance(whole, 16000 * 30, 16000 * 30)
+    late = hypothesis_of(pieces("▁the"), [374], [4])  # its last frame would end in the second part
+    result = assemble(
+        whole,
+        [(second, hypothesis_of(pieces("▁c", "at", "."))), (first, late)],
+        SUBWORDS,
+        FRAME_S,
+        punctuation_takes_no_time=False,
+    )
+    assert result.text == "the cat."
+    assert [(w.text, w.start_s, w.end_s) for w in result.words] == [
+        ("the", pytest.approx(29.92), 30.0),
+        ("cat.", 30.0, pytest.approx(30.4)),
+    ]
+    assert len(result.segments) == 1
+
+
+@given(st.lists(st.integers(0, len(SUBWORDS.pieces) - 1), max_size=25), st.booleans())
+def test_every_word_in_order_and_each_token_once(ids: list[int], tdt: bool) -> None:
+    result = transcript_of(hypothesis_of(ids), tdt=tdt)
+    assert [token.id for token in result.tokens] == ids
+    assert "".join(word.text for word in result.words).replace(" ", "") == result.text.replace(" ", "")
+    starts = [word.start_s for word in result.words]
+    assert starts == sorted(starts)
+    assert all(word.start_s <= word.end_s for word in result.words)
+    assert " ".join(segment.text for segment in result.segments) == " ".join(word.text for word in result.words)

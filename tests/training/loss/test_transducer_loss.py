@@ -1,0 +1,561 @@
+"""The transducer losses: definition against enumerated paths, the compiled form against the definition, joint against both."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import numba.core.caching
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fastscribe.config import JointConfig
+from fastscribe.errors import UsageError
+from fastscribe.model.transducer import Joint
+from fastscribe.training import TransducerLossConfig, joint_transducer_loss, transducer_loss
+from fastscribe.training.loss import cpu, definition, joint, layout, recursion
+
+RNNT = TransducerLossConfig()
+CONFIGS = (
+    RNNT,
+    TransducerLossConfig(fastemit=0.3, clamp=0.05),
+    TransducerLossConfig(durations=(0, 1, 2, 3, 4), sigma=0.05),
+    TransducerLossConfig(durations=(0, 2), sigma=0.1, fastemit=0.2),
+    TransducerLossConfig(durations=(1, 2, 4), clamp=0.02),
+    TransducerLossConfig(durations=(3,)),
+    TransducerLossConfig(durations=(0, 1, 2), sigma=0.1, omega=1.0),
+)
+
+
+def example(
+    seed: int, frames_B: list[int], labels_B: list[int], num_tokens: int, blank_id: int, num_durations: int
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Logits (with room to spare and no sense in it), labels, frame lengths, label lengths."""
+    generator = torch.Generator().manual_seed(seed)
+    frame_lengths_B, label_lengths_B = torch.tensor(frames_B), torch.tensor(labels_B)
+    shape = (len(frames_B), max(frames_B) + seed % 2, max(labels_B) + 1 + seed % 3, num_tokens + num_durations)
+    labels_BU = torch.randint(0, num_tokens - 1, (len(frames_B), max(labels_B) + seed % 2), generator=generator)
+    labels_BU += labels_BU >= blank_id
+    return torch.randn(shape, generator=generator) * 3, labels_BU, frame_lengths_B, label_lengths_B
+
+
+@st.composite
+def problems(draw: st.DrawFn) -> tuple[tuple[torch.Tensor, ...], int, TransducerLossConfig]:
+    config = draw(st.sampled_from(CONFIGS))
+    num_tokens = draw(st.integers(2, 40))
+    blank_id = draw(st.integers(0, num_tokens - 1))
+    batch_size = draw(st.integers(1, 4))
+    frames_B = draw(st.lists(st.integers(0, 7), min_size=batch_size, max_size=batch_size))
+    labels_B = draw(st.lists(st.integers(0, 5), min_size=batch_size, max_size=batch_size))
+    tensors = example(draw(st.integers(0, 999)), frames_B, labels_B, num_tokens, blank_id, len(config.durations))
+    return tensors, blank_id, config
+
+
+def loss_and_gradient(
+    logits_BTUV: torch.Tensor, *arguments: torch.Tensor, scale: torch.Tensor | None = None, **options: object
+) -> tuple[torch.Tensor, torch.Tensor]:
+    logits_BTUV = logits_BTUV.clone().requires_grad_()
+    loss = transducer_loss(logits_BTUV, *arguments, **options)  # type: ignore[arg-type]
+    (gradient_BTUV,) = torch.autograd.grad(loss, logits_BTUV, torch.ones_like(loss) if scale is None else scale)
+    return loss.detach(), gradient_BTUV
+
+
+def paths(t: int, u: int, num_frames: int, labels: list[int], config: TransducerLossConfig) -> Iterator[list[tuple]]:
+    """All ways from (t, u) to the end as lists of (t, u, token or None for blank, duration)."""
+    for duration in config.durations or (0, 1):
+        may_label = bool(config.durations) or duration == 0
+        may_blank = duration > 0
+        if may_blank and t + duration == num_frames and u == len(labels):
+            yield [(t, u, None, duration)]
+        if may_blank and t + duration < num_frames:
+            for rest in paths(t + duration, u, num_frames, labels, config):
+                yield [(t, u, None, duration), *rest]
+        if may_label and u < len(labels) and t + duration < num_frames:
+            for rest in paths(t + duration, u + 1, num_frames, labels, config):
+                yield [(t, u, labels[u], duration), *rest]
+
+
+@pytest.mark.parametrize("config", [c for c in CONFIGS if c.omega == 0])
+def test_the_definition_sums_all_paths(config: TransducerLossConfig) -> None:
+    num_tokens, blank_id = 4, 1
+    for num_frames, labels in itertools.product(range(5), ([], [2], [0, 0], [3, 0, 2])):
+        width = num_tokens + len(config.durations)
+        logits_TUW = torch.randn(num_frames, len(labels) + 1, width, dtype=torch.float64)
+        tokens_TUV = logits_TUW[..., :num_tokens].softmax(dim=2).numpy() * math.exp(-config.sigma)
+        durations_TUN = logits_TUW[..., num_tokens:].softmax(dim=2).numpy()
+        total = 0.0
+        for path in paths(0, 0, num_frames, labels, config) if num_frames else ():
+            arcs = [tokens_TUV[t, u, blank_id if token is None else token] for t, u, token, _ in path]
+            if config.durations:
+                arcs += [durations_TUN[t, u, config.durations.index(duration)] for t, u, _, duration in path]
+            total += math.prod(arcs)
+        loss = definition.utterance_loss(logits_TUW, labels, blank_id, config)
+        assert float(loss) == pytest.approx(-math.log(total) if total else math.inf, rel=1e-12)
+
+
+@pytest.mark.parametrize("config", [c for c in CONFIGS if not c.fastemit and not c.clamp])
+def test_the_definitions_gradient_is_the_difference_quotient(config: TransducerLossConfig) -> None:
+    tensors = example(4, [3, 6], [2, 1], 4, 2, len(config.durations))
+    logits_BTUV, rest = tensors[0].double(), tensors[1:]
+    losses_B, gradient_BTUV = definition.losses_and_gradient(logits_BTUV, *rest, 2, config)
+    assert losses_B.isfinite().any()
+    for place in itertools.product(*map(range, logits_BTUV.shape)):
+        if not losses_B[place[0]].isfinite():
+            assert gradient_BTUV[place] == 0
+            continue
+        step_BTUV = torch.zeros_like(logits_BTUV)
+        step_BTUV[place] = 1e-5
+        above, below = (
+            definition.losses_and_gradient(logits_BTUV + sign * step_BTUV, *rest, 2, config)[0][place[0]]
+            for sign in (1, -1)
+        )
+        assert float(above - below) / 2e-5 == pytest.approx(float(gradient_BTUV[place]), abs=1e-8)
+
+
+@given(problems())
+@settings(max_examples=150, deadline=None)
+def test_numba_is_the_definition(problem: tuple[tuple[torch.Tensor, ...], int, TransducerLossConfig]) -> None:
+    tensors, blank_id, config = problem
+    scale = torch.linspace(-1, 2, len(tensors[0]))
+    options = {"blank_id": blank_id, "config": config, "reduction": "none", "scale": scale}
+    expected_B, expected = loss_and_gradient(*tensors, backend="oracle", **options)
+    losses_B, gradient = loss_and_gradient(*tensors, backend="numba", **options)
+    torch.testing.assert_close(losses_B, expected_B, rtol=2e-6, atol=2e-6)
+    torch.testing.assert_close(gradient, expected, rtol=2e-5, atol=2e-6)
+
+
+@pytest.mark.parametrize(("dtype", "rounding"), [(torch.bfloat16, 2**-8), (torch.float16, 2**-11)])
+@pytest.mark.parametrize("config", CONFIGS)
+def test_half_precision_rounds_logits_and_gradient_only(
+    config: TransducerLossConfig, dtype: torch.dtype, rounding: float
+) -> None:
+    """The loss is that of the rounded logits; each gradient is off by at most its own rounding (plus float16's step at 0)."""
+    tensors = example(7, [9, 5, 1], [4, 5, 0], 70, 33, len(config.durations))
+    rounded_BTUV, rest = tensors[0].to(dtype), tensors[1:]
+    options = {"blank_id": 33, "config": config, "reduction": "none"}
+    expected_B, expected = loss_and_gradient(rounded_BTUV.float(), *rest, backend="oracle", **options)
+    losses_B, gradient = loss_and_gradient(rounded_BTUV, *rest, **options)
+    assert gradient.dtype == dtype
+    torch.testing.assert_close(losses_B, expected_B, rtol=2e-6, atol=2e-6)
+    torch.testing.assert_close(gradient.float(), expected, rtol=rounding, atol=2e-6)
+
+
+def test_a_hundred_frames_keep_their_precision() -> None:
+    """Sums over hundreds of frames in float64: the gradient stays as exact as its inputs."""
+    tensors = example(0, [160], [40], 30, 29, 0)
+    expected_B, expected = loss_and_gradient(*tensors, blank_id=29, backend="oracle")
+    losses_B, gradient = loss_and_gradient(*tensors, blank_id=29)
+    torch.testing.assert_close(losses_B, expected_B, rtol=1e-6, atol=0)
+    torch.testing.assert_close(gradient, expected, rtol=1e-4, atol=2e-6)
+
+
+def test_a_lattice_by_hand() -> None:
+    """One frame, one label, blank 0: p(label) at (0, 0), then p(blank) at (0, 1); FastEmit counts the label's gradient."""
+    logits = torch.log(torch.tensor([[[[0.25, 0.75], [0.5, 0.5]]]]))
+    arguments = (torch.tensor([[1]]), torch.tensor([1]), torch.tensor([1]))
+    loss, gradient = loss_and_gradient(logits, *arguments, blank_id=0)
+    assert float(loss) == pytest.approx(-math.log(0.75 * 0.5))
+    torch.testing.assert_close(gradient, torch.tensor([[[[0.25, -0.25], [-0.5, 0.5]]]]))
+    config = TransducerLossConfig(fastemit=0.5, clamp=0.4)
+    loss, gradient = loss_and_gradient(logits, *arguments, blank_id=0, config=config)
+    assert float(loss) == pytest.approx(-math.log(0.75 * 0.5) * 1.5)
+    torch.testing.assert_close(gradient, torch.tensor([[[[0.375, -0.375], [-0.4, 0.4]]]]))
+
+
+def test_no_path_is_an_infinite_loss_without_gradient() -> None:
+    config = TransducerLossConfig(durations=(2, 4))
+    tensors = example(0, [3, 4, 4, 0], [0, 0, 2, 1], 6, 0, 2)
+    losses_B, gradient = loss_and_gradient(*tensors, blank_id=0, config=config, reduction="none")
+    assert losses_B.isfinite().tolist() == [False, True, False, False]  # odd; 2+2 or 4; too many labels; no frames
+    assert losses_B.isposinf().tolist() == [True, False, True, True]
+    assert gradient.flatten(1).abs().amax(dim=1).gt(0).tolist() == [False, True, False, False]
+
+
+def test_what_lies_beyond_the_lengths_does_not_matter() -> None:
+    logits, labels_BU, frame_lengths_B, label_lengths_B = example(5, [4, 6], [2, 1], 5, 2, 0)
+    expected = loss_and_gradient(logits, labels_BU, frame_lengths_B, label_lengths_B, blank_id=2)
+    logits[0, 4:], logits[:, :, 3:], logits[1, :, 2:] = math.nan, math.inf, math.nan
+    labels_BU[1, 1:] = -100
+    loss, gradient = loss_and_gradient(logits, labels_BU, frame_lengths_B, label_lengths_B, blank_id=2)
+    torch.testing.assert_close((loss, gradient), expected, rtol=0, atol=0)
+
+
+def test_not_a_number_is_not_hidden() -> None:
+    for token in range(5):
+        logits, *rest = example(0, [4], [2], 5, 2, 0)
+        logits[0, 1, 1, token] = math.nan
+        assert transducer_loss(logits, *rest, blank_id=2).isnan()
+
+
+def test_masked_tokens_have_no_probability() -> None:
+    logits, *rest = example(0, [4], [2], 8, 2, 0)
+    rest[0][:] = torch.tensor([0, 1])
+    expected, expected_gradient = loss_and_gradient(logits[..., :6], *rest, blank_id=2)
+    logits[..., 6:] = -math.inf
+    for dtype in cpu.DTYPES:
+        loss, gradient = loss_and_gradient(logits.to(dtype), *rest, blank_id=2)
+        torch.testing.assert_close(loss, expected, rtol=1e-6 if dtype == torch.float32 else 1e-2, atol=0)
+        assert gradient[..., 6:].count_nonzero() == 0
+        torch.testing.assert_close(gradient[..., :6].float(), expected_gradient, rtol=0.1, atol=0.02)
+
+
+def test_reductions() -> None:
+    tensors = example(3, [4, 6, 2], [2, 1, 0], 5, 4, 0)
+    losses = {
+        name: transducer_loss(*tensors, blank_id=4, reduction=name) for name in ("none", "sum", "mean", "mean_volume")
+    }
+    total = losses["none"].sum()
+    torch.testing.assert_close(losses["sum"], total)
+    torch.testing.assert_close(losses["mean"], total / 3)
+    torch.testing.assert_close(losses["mean_volume"], total / 3)  # three labels as well
+    empty = [tensor[:0] for tensor in tensors]
+    assert transducer_loss(*empty, blank_id=4) == transducer_loss(*empty, blank_id=4, backend="oracle") == 0
+
+
+@pytest.mark.parametrize("backend", ["oracle", "numba"])
+def test_reductions_leave_out_what_has_no_path(backend: str) -> None:
+    logits, *said = example(3, [4, 6, 2], [2, 2, 0], 5, 4, 0)
+    said[1][1] = 0
+    options = {"blank_id": 4, "backend": backend}
+    total, gradient = loss_and_gradient(logits, *said, reduction="sum", **options)
+    losses_B = transducer_loss(logits, *said, reduction="none", **options)
+    assert losses_B.isposinf().tolist() == [False, True, False] and gradient[1].count_nonzero() == 0
+    torch.testing.assert_close(total, losses_B[0] + losses_B[2])
+    for reduction in ("mean", "mean_volume"):  # of two utterances, of two labels
+        loss, its_gradient = loss_and_gradient(logits, *said, reduction=reduction, **options)
+        torch.testing.assert_close((loss, its_gradient), (total / 2, gradient / 2))
+    for reduction in ("sum", "mean", "mean_volume"):
+        one = [x[1:2] for x in (logits, *said)]
+        loss, gradient = loss_and_gradient(*one, reduction=reduction, **options)
+        assert loss.isposinf() and gradient.count_nonzero() == 0
+    logits[2] = math.nan
+    assert transducer_loss(logits, *said, reduction="mean", **options).isnan()
+
+
+@given(problems(), st.integers(0, 99))
+@settings(max_examples=60, deadline=None)
+def test_tokens_and_durations_without_probability(
+    problem: tuple[tuple[torch.Tensor, ...], int, TransducerLossConfig], seed: int
+) -> None:
+    """Any logit may be -inf, as long as no row is -inf throughout."""
+    (logits_BTUV, *said), blank_id, config = problem
+    draw = torch.rand(logits_BTUV.shape, generator=torch.Generator().manual_seed(seed)) < 0.2
+    num_durations = len(config.durations)
+    draw[..., seed % (draw.shape[3] - num_durations)] = False
+    if num_durations:
+        draw[..., draw.shape[3] - 1 - seed % num_durations] = False
+    logits_BTUV = logits_BTUV.masked_fill(draw, -math.inf)
+    options = {"blank_id": blank_id, "config": config, "reduction": "none"}
+    expected_B, expected = loss_and_gradient(logits_BTUV, *said, backend="oracle", **options)
+    losses_B, gradient = loss_and_gradient(logits_BTUV, *said, backend="numba", **options)
+    assert not expected_B.isnan().any() and not expected.isnan().any()
+    torch.testing.assert_close(losses_B, expected_B, rtol=2e-6, atol=2e-6)
+    torch.testing.assert_close(gradient, expected, rtol=2e-5, atol=2e-6)
+
+
+def test_omega_draws_the_rnnt_loss() -> None:
+    tensors = example(2, [5], [2], 6, 5, 3)
+    config = TransducerLossConfig(durations=(0, 1, 2), sigma=0.1, omega=0.5)
+    tdt = transducer_loss(*tensors, blank_id=5, config=TransducerLossConfig(durations=(0, 1, 2), sigma=0.1))
+    rnnt = transducer_loss(tensors[0][..., :6], *tensors[1:], blank_id=5)
+    draws = [float(torch.rand((), generator=torch.Generator().manual_seed(seed))) for seed in range(8)]
+    assert min(draws) < 0.5 < max(draws)
+    for seed, chance in enumerate(draws):
+        generator = torch.Generator().manual_seed(seed)
+        loss = transducer_loss(*tensors, blank_id=5, config=config, generator=generator)
+        torch.testing.assert_close(loss, rnnt if chance < 0.5 else tdt)
+
+
+def small_joint(activation: str, num_outputs: int) -> tuple[Joint, torch.Tensor, torch.Tensor]:
+    torch.manual_seed(11)
+    module = Joint(JointConfig(hidden=8, activation=activation, max_symbols=10), 4, 4, num_outputs)
+    return module, torch.randn(4, 7, 8, requires_grad=True), torch.randn(4, 5, 8, requires_grad=True)
+
+
+SAID = (
+    torch.tensor([[0, 4, 3], [1, 1, 9], [0, 9, 9], [3, 4, 0]]),
+    torch.tensor([7, 5, 1, 0]),
+    torch.tensor([3, 2, 0, 3]),
+)
+
+
+@pytest.mark.parametrize("activation", ["relu", "tanh", "sigmoid"])
+@pytest.mark.parametrize("config", CONFIGS)
+def test_joint_is_the_loss_of_its_logits(activation: str, config: TransducerLossConfig) -> None:
+    module, encoded, predicted = small_joint(activation, 5 + len(config.durations))
+    leaves = [encoded, predicted, module.output.weight, module.output.bias]
+    options = {"blank_id": 2, "config": config, "reduction": "sum"}
+    said = [x[:3] for x in SAID]
+    inputs = (encoded[:3], predicted[:3])
+    expected = joint_transducer_loss(module, *inputs, *said, backend="oracle", **options)
+    expected_gradients = torch.autograd.grad(expected * 0.5, leaves)
+    for group in (None, 1, 2):
+        loss = joint_transducer_loss(module, *inputs, *said, group=group, **options)
+        torch.testing.assert_close(loss, expected, rtol=1e-6, atol=1e-6)
+        torch.testing.assert_close(torch.autograd.grad(loss * 0.5, leaves), expected_gradients, rtol=1e-4, atol=2e-6)
+
+
+def test_joint_skips_utterances_without_frames() -> None:
+    module, encoded, predicted = small_joint("relu", 5)
+    with torch.no_grad():
+        losses_B = joint_transducer_loss(module, encoded, predicted, *SAID, blank_id=2, reduction="none")
+    assert losses_B.isposinf().tolist() == [False, False, False, True]
+    for backend in ("oracle", "numba"):
+        found_B = torch.zeros(4)
+        options = {"blank_id": 2, "reduction": "mean_volume", "losses_out_B": found_B, "backend": backend}
+        loss = joint_transducer_loss(module, encoded, predicted, *SAID, **options)
+        torch.testing.assert_close(found_B, losses_B)
+        torch.testing.assert_close(loss.detach(), losses_B[:3].sum() / 5)
+    loss.backward()
+    assert encoded.grad is not None and encoded.grad.isfinite().all() and encoded.grad[3].count_nonzero() == 0
+
+
+@pytest.mark.parametrize("weights", [torch.float32, torch.bfloat16])
+def test_joint_in_bfloat16(weights: torch.dtype) -> None:
+    """Within what bfloat16's 8 bits leave of activations, weights and gradients, whatever autocast thinks of it."""
+    module, encoded, predicted = small_joint("relu", 5)
+    said = [x[:3] for x in SAID]
+    leaves = [encoded, predicted, module.output.weight, module.output.bias]
+    expected = joint_transducer_loss(module, encoded[:3], predicted[:3], *said, blank_id=2)
+    expected_gradients = torch.autograd.grad(expected, leaves)
+    module = module.to(weights)
+    inputs = [x.detach().bfloat16().requires_grad_() for x in (encoded, predicted)]
+    leaves = [*inputs, module.output.weight, module.output.bias]
+    with torch.autocast("cpu", torch.bfloat16):
+        loss = joint_transducer_loss(module, *(x[:3] for x in inputs), *said, blank_id=2)
+    assert loss.dtype == torch.float32
+    torch.testing.assert_close(loss, expected, rtol=0.01, atol=0)
+    for gradient, leaf, wanted in zip(torch.autograd.grad(loss, leaves), leaves, expected_gradients, strict=True):
+        assert gradient.dtype == leaf.dtype
+        assert (gradient.float() - wanted).norm() < 0.02 * wanted.norm()
+
+
+def test_joint_in_float16_sums_more_than_a_float16_holds() -> None:
+    gradients = joint._Gradients.zeros(*(torch.zeros(1, 2, 3) for _ in range(2)), torch.zeros(5, 3), torch.zeros(5))
+    rows = 50_000
+    gradients.add_output(*(torch.full((rows, n), 1.5, dtype=torch.float16) for n in (5, 3)))
+    torch.testing.assert_close(gradients.weight_WJ, torch.full((5, 3), 2.25 * rows), rtol=1e-3, atol=0)
+    torch.testing.assert_close(gradients.bias_W, torch.full((5,), 1.5 * rows))
+
+
+@pytest.mark.parametrize("activation", ["relu", "tanh"])
+def test_joint_dropout_has_the_gradient_of_what_it_kept(activation: str) -> None:
+    module, encoded, predicted = small_joint(activation, 5)
+
+    def loss(shift: float, at: torch.Tensor) -> torch.Tensor:
+        torch.manual_seed(1)
+        moved = encoded + shift * at
+        return joint_transducer_loss(module, moved, predicted, *SAID, blank_id=2, dropout=0.4, reduction="sum")
+
+    said_short = [x[:3] for x in SAID]
+    direction = torch.randn_like(encoded)
+    direction[3] = 0
+    with torch.no_grad():
+        torch.manual_seed(1)
+        kept = joint_transducer_loss(module, encoded[:3], predicted[:3], *said_short, blank_id=2, reduction="sum")
+        torch.manual_seed(1)
+        dropped = joint_transducer_loss(
+            module, encoded[:3], predicted[:3], *said_short, blank_id=2, dropout=0.4, reduction="sum"
+        )
+        assert abs(float(kept - dropped)) > 1e-2
+    (gradient,) = torch.autograd.grad(loss(0.0, direction), encoded)
+
+    def finite(shift: float) -> float:
+        torch.manual_seed(1)
+        moved = (encoded + shift * direction)[:3].detach()
+        with torch.no_grad():
+            return float(
+                joint_transducer_loss(
+                    module, moved, predicted[:3], *said_short, blank_id=2, dropout=0.4, reduction="sum"
+                )
+            )
+
+    quotient = (finite(2e-3) - finite(-2e-3)) / 4e-3
+    assert quotient == pytest.approx(float((gradient * direction).sum()), rel=0.02)
+
+
+def test_joint_refuses_what_it_cannot_do() -> None:
+    module, encoded, predicted = small_joint("relu", 5)
+    said = [x[:3] for x in SAID]
+    with pytest.raises(UsageError, match="no gradient"):
+        joint_transducer_loss(module, encoded[:3], predicted[:3], *said, blank_id=2, reduction="none")
+    with pytest.raises(UsageError, match="logits_dtype"):
+        joint_transducer_loss(module, encoded[:3], predicted[:3], *said, blank_id=2, logits_dtype=torch.float64)
+    module.activation = torch.nn.functional.gelu
+    with pytest.raises(
+        UsageError, match=r"activation must be one of torch\.relu, torch\.tanh, torch.sigmoid, not .*gelu"
+    ):
+        joint_transducer_loss(module, encoded[:3], predicted[:3], *said, blank_id=2)
+    joint_transducer_loss(module, encoded[:3], predicted[:3], *said, blank_id=2, backend="oracle")
+    module.activation = torch.relu
+    loss = joint_transducer_loss(module, encoded[:3], predicted[:3], *said, blank_id=2)
+    loss.backward(retain_graph=True)
+    with pytest.raises(RuntimeError, match="one backward only"):
+        loss.backward()
+
+
+@pytest.mark.parametrize("backend", ["oracle", "numba"])
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"predicted_BUJ": torch.zeros(2, 5, 8)}, r"same batch size, not the shapes \(3, 7, 8\) and \(2, 5, 8\)"),
+        ({"predicted_BUJ": torch.zeros(3, 5, 7)}, r"predicted must be \[batch, labels \+ 1, 8\] .* not \(3, 5, 7\)"),
+        ({"encoded_BTJ": torch.zeros(3, 7, 9)}, r"encoded must be \[batch, frames, 8\] .* not \(3, 7, 9\)"),
+        ({"encoded_BTJ": torch.zeros(7, 8)}, r"encoded must be .* not \(7, 8\)"),
+        ({"encoded_BTJ": np.zeros((3, 7, 8))}, r"encoded must be a torch.Tensor, not numpy.ndarray"),
+        ({"encoded_BTJ": torch.zeros(3, 7, 8, device="meta")}, "encoded is on meta, but the joint on cpu"),
+        ({"predicted_BUJ": torch.zeros(3, 5, 8).half()}, "same dtype, not torch.float32 and torch.float16"),
+        ({"labels_BU": [[0], [1], [2]]}, "labels must be a torch.Tensor, not builtins.list"),
+        ({"dropout": 1}, "dropout must be 0 or more and below 1, not 1"),
+        ({"dropout": 2.0}, "dropout must be"),
+        ({"dropout": -0.1}, "dropout must be"),
+        ({"group": 0}, "group must be 1 or more utterances, or None; not 0"),
+        ({"group": -1}, "group must be"),
+    ],
+)
+def test_joint_arguments_that_do_not_fit(change: dict[str, object], message: str, backend: str) -> None:
+    module, encoded, predicted = small_joint("relu", 5)
+    names = ("encoded_BTJ", "predicted_BUJ", "labels_BU", "frame_lengths_B", "label_lengths_B")
+    arguments = dict(zip(names, (x[:3] for x in (encoded, predicted, *SAID)), strict=True))
+    options = arguments | {"blank_id": 2, "backend": backend}
+    assert joint_transducer_loss(module, **options).isfinite()
+    with pytest.raises(UsageError, match=message):
+        joint_transducer_loss(module, **(options | change))
+
+
+def test_groups_are_full_but_not_fuller() -> None:
+    lengths = (torch.tensor([5, 5, 30, 1, 0, 9]), torch.tensor([1, 1, 0, 0, 3, 1]))
+    work = joint._Work(torch.zeros(6, 3), *lengths, 0, RNNT, torch.relu, None, torch.float32, 0.0)
+    groups = joint._groups(work, 20)
+    assert [[block.row for block in blocks] for blocks in groups] == [[0, 1], [2], [3, 4, 5]]
+    assert [[block.start for block in blocks] for blocks in groups] == [[0, 10], [0], [0, 1, 1]]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"blank_id": 6}, "blank_id 6"),
+        ({"labels_BU": torch.tensor([[5, 0], [0, 0]])}, "not blank"),
+        ({"labels_BU": torch.tensor([[0, 6], [0, 0]])}, "among 6 tokens"),
+        ({"labels_BU": torch.tensor([[0], [0]])}, "labels must be"),
+        ({"frame_lengths_B": torch.tensor([4, 5])}, "frame lengths must be between 0 and 4"),
+        ({"label_lengths_B": torch.tensor([3, 1])}, "label lengths must be between 0 and 2"),
+        ({"label_lengths_B": torch.tensor([2])}, r"label lengths must be \[2\]"),
+        ({"logits_BTUV": torch.zeros(2, 4, 6)}, "logits must be"),
+        ({"logits_BTUV": torch.zeros(2, 4, 3, 6, dtype=torch.float64)}, "float64"),
+        ({"logits_BTUV": np.zeros((2, 4, 3, 6), np.float32)}, "logits must be a torch.Tensor, not numpy.ndarray"),
+        ({"logits_BTUV": torch.zeros(2, 4, 3, 6, dtype=torch.int64), "backend": "oracle"}, "not torch.int64"),
+        ({"labels_BU": torch.tensor([[0.5, 1.9], [2, 0]])}, "labels must be integers, not torch.float32"),
+        ({"labels_BU": [[0, 1], [2, 0]]}, "labels must be a torch.Tensor, not builtins.list"),
+        ({"frame_lengths_B": torch.tensor([4.0, 3.5])}, "frame lengths must be integers, not torch.float32"),
+        ({"frame_lengths_B": [4, 3]}, "frame lengths must be a torch.Tensor"),
+        ({"label_lengths_B": torch.tensor([True, True])}, "label lengths must be integers, not torch.bool"),
+        ({"blank_id": 5.0}, "blank_id 5.0"),
+        ({"reduction": "mean_batch"}, "reduction is one of"),
+        ({"backend": "cuda"}, "backend is one of"),
+    ],
+)
+def test_arguments_that_do_not_fit(change: dict[str, object], message: str) -> None:
+    arguments: dict[str, object] = {
+        "logits_BTUV": torch.zeros(2, 4, 3, 6),
+        "labels_BU": torch.tensor([[0, 1], [2, 0]]),
+        "frame_lengths_B": torch.tensor([4, 3]),
+        "label_lengths_B": torch.tensor([2, 1]),
+        "blank_id": 5,
+    }
+    assert transducer_loss(**arguments).isfinite()  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match=message):
+        transducer_loss(**(arguments | change))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"durations": (1, 0)},
+        {"durations": (0,)},
+        {"durations": (-1, 1)},
+        {"durations": (0, 1.5)},
+        {"durations": (0, 1), "sigma": -1.0},
+        {"durations": (0, 1), "sigma": math.inf},
+        {"durations": (0, 1), "omega": 1.5},
+        {"sigma": 0.05},
+        {"omega": 0.1},
+        {"fastemit": -0.1},
+        {"fastemit": math.nan},
+        {"clamp": 0.0},
+    ],
+)
+def test_configs_that_make_no_sense(options: dict[str, object]) -> None:
+    with pytest.raises(UsageError):
+        TransducerLossConfig(**options)  # type: ignore[arg-type]
+
+
+def test_halves_widen_exactly_and_narrow_to_the_nearest() -> None:
+    bits = np.arange(0, 65536, dtype=np.uint16)
+    halves = torch.from_numpy(bits.view(np.int16).copy())
+    rng = np.random.default_rng(0)
+    values = np.ldexp(rng.standard_normal(20_000), rng.integers(-30, 20, 20_000)).astype(np.float32)
+    values = np.concatenate([values, np.float32([0.0, -0.0, 65519.9, 65520.0, np.inf, -np.inf, 2**-25, 3 * 2**-25])])
+    for dtype, name in ((torch.float16, "float16"), (torch.bfloat16, "bfloat16")):
+        widen, narrow = recursion.READERS[name]
+        expected = halves.view(dtype).float().numpy()
+        is_number = ~np.isnan(expected)
+        widened = np.array([widen(x) for x in bits[is_number]])
+        assert (widened.view(np.uint32) == expected[is_number].view(np.uint32)).all()
+        narrowed = np.array([narrow(x) for x in values])
+        wanted = torch.from_numpy(values).to(dtype).view(torch.int16).numpy().view(np.uint16)
+        assert (narrowed == wanted).all()
+        assert np.isnan(widen(narrow(np.float32(np.nan))))
+
+
+def test_the_exponential() -> None:
+    x = np.concatenate([np.linspace(-87, 0, 20_001, dtype=np.float32), np.float32([-88, -1e30, -np.inf])])
+    expected = np.exp(x.astype(np.float64))
+    computed = np.array([recursion.exponential(value) for value in x])
+    assert computed.dtype == np.float32
+    assert (np.abs(computed - expected) <= 3e-7 * expected + 2e-38).all()
+
+
+@pytest.mark.parametrize("config", CONFIGS)
+def test_the_recursion_is_plain_python_too(config: TransducerLossConfig) -> None:
+    """As a simulator runs it: the same functions, uncompiled."""
+    logits_BTUV, labels_BU, *lengths = example(6, [4, 2], [2, 0], 5, 2, len(config.durations))
+    expected_B, expected = loss_and_gradient(
+        logits_BTUV, labels_BU, *lengths, blank_id=2, config=config, reduction="none", backend="oracle"
+    )
+    batch = layout.padded(*lengths, labels_BU, *logits_BTUV.shape[1:3])
+    cells_CW = logits_BTUV.flatten(0, 2).numpy().copy()
+    clamp = np.float32(np.inf if config.clamp is None else config.clamp)
+    sigma = np.float32(0.0 if config.as_rnnt else config.sigma)
+    rules = recursion.Rules(5, 2, sigma, np.float32(config.fastemit), clamp)
+    arcs = cpu._empty_arcs(len(cells_CW), config)
+    alpha_C, beta_C, log_likelihood_B = np.zeros(len(cells_CW)), np.zeros(len(cells_CW)), np.zeros(2)
+    num_lines = len(batch.line_frame_L)
+    with np.errstate(invalid="ignore"):  # infinity less infinity, where there is no way
+        recursion.read_arcs(cells_CW, batch, rules, arcs, 0, num_lines)
+        recursion.fill_beta(batch, arcs, beta_C, log_likelihood_B, 0, 1)
+        recursion.fill_alpha(batch, arcs, alpha_C, 0, 1)
+        ways = (alpha_C, beta_C, log_likelihood_B)
+        recursion.write_gradient(cells_CW, batch, rules, arcs, *ways, np.ones(2, np.float32), 0, num_lines)
+    np.testing.assert_allclose(-log_likelihood_B * (1 + config.fastemit), expected_B, rtol=2e-6)
+    np.testing.assert_allclose(cells_CW, expected.flatten(0, 2), rtol=2e-5, atol=2e-6)
+
+
+def test_without_a_folder_to_keep_compiled_code_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(numba.core.caching.CacheImpl, "_locator_classes", [])
+    with pytest.raises(RuntimeError, match="no locator"):
+        numba.njit(cache=True)(recursion.larger)
+    assert cpu._kept(recursion.larger)(1.0, 2.0) == 2.0
+
+
+def test_numba_waits_for_the_first_loss() -> None:
+    program = (
+        "import sys, fastscribe.transcriber, fastscribe.cli, fastscribe.training.loss; sys.exit('numba' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", program], timeout=120).returncode == 0

@@ -1,0 +1,55 @@
+"""Trying what fits, with a memory that is made up: the network says when it is full."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from fastscribe.training.batch_search import search_batch_sizes
+from fastscribe.training.batch_size_probe import fits
+from fastscribe.training.buckets import Bucket
+from fastscribe.training.trainer import Trainer
+from tests.training.test_trainer import manifest, recipe_of, trainer_of  # noqa: F401 - a fixture
+
+
+@pytest.fixture
+def trainer(manifest: Path, tmp_path: Path) -> Trainer:  # noqa: F811
+    return trainer_of(recipe_of(manifest), tmp_path / "run")
+
+
+def full_above(trainer: Trainer, monkeypatch: pytest.MonkeyPatch, seconds: float) -> list[tuple[int, int, int]]:
+    """(rows, frames, labels) of what is tried."""
+    tried: list[tuple[int, int, int]] = []
+    forward = trainer.learner.network.forward
+
+    def limited(features, targets, chance):
+        rows, _, frames = features.mel_BMT.shape
+        tried.append((rows, frames, targets.labels_BU.shape[1]))
+        if rows * frames > 100 * seconds:
+            raise torch.OutOfMemoryError("no room")
+        return forward(features, targets, chance)
+
+    monkeypatch.setattr(trainer.learner.network, "forward", limited)
+    return tried
+
+
+def test_the_largest_batches_within_memory(trainer: Trainer, monkeypatch: pytest.MonkeyPatch) -> None:
+    tried = full_above(trainer, monkeypatch, 10.0)
+    buckets = (Bucket(1.0, 4), Bucket(2.0, 8))
+    small, large = search_batch_sizes(buckets, lambda bucket, rows: fits(trainer, bucket, rows))
+    assert 8 <= small <= 10 and 4 <= large <= 5
+    assert {(frames, labels) for _, frames, labels in tried} == {(100, 4), (200, 8)}
+
+
+def test_a_trial_leaves_nothing(trainer: Trainer, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = {name: tensor.clone() for name, tensor in trainer.weights.masters.items()}
+    buffers = [buffer.clone() for buffer in trainer.learner.network.buffers()]
+    assert fits(trainer, Bucket(1.0, 3), 2)
+    assert buffers and all(map(torch.equal, trainer.learner.network.buffers(), buffers))
+    assert all(parameter.grad is None for parameter in trainer.learner.network.parameters())
+    assert all(torch.equal(tensor, before[name]) for name, tensor in trainer.weights.masters.items())
+    monkeypatch.setattr(trainer.learner.network, "forward", lambda *_, **__: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        fits(trainer, Bucket(1.0, 3), 2)

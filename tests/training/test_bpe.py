@@ -1,0 +1,246 @@
+"""Text to tokens and back: cleaning, a vocabulary learnt here, and the encoders of every kind of tokenizer."""
+
+from __future__ import annotations
+
+import io
+import json
+import random
+from dataclasses import replace
+
+import pytest
+import sentencepiece
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fastscribe.errors import UsageError
+from fastscribe.text.tokenizer import Tokenizer, from_characters, from_folder, from_huggingface, from_sentencepiece
+from fastscribe.text.transcript import words_of
+from fastscribe.training.bpe import TextEncoder, clean_text, train_vocabulary
+from fastscribe.types import Token
+
+TEXT = "the a singing ship, sails over Seven seas; and it's there. She said so! Where? Nowhere at all"
+WORDS = TEXT.split()
+
+
+def sentences(count: int = 400) -> list[str]:
+    draw = random.Random(0)
+    syllables = [a + b for a in "hlnprstvw" for b in ("a", "en", "ing", "er", "o", "us")]
+    made_up = ["".join(draw.choices(syllables, k=draw.randint(1, 4))) for _ in range(300)]
+    return [" ".join(draw.choices(WORDS + made_up, k=draw.randint(1, 12))) for _ in range(count)]
+
+
+@pytest.fixture(scope="module")
+def model() -> bytes:
+    return train_vocabulary(sentences(), 80)
+
+
+@pytest.fixture(scope="module")
+def encoder(model) -> TextEncoder:
+    return TextEncoder(from_sentencepiece(model))
+
+
+@pytest.mark.parametrize(
+    ("text", "cleaned"),
+    [
+        ("  a\t b\u00a0c\n", "a b c"),
+        ("‘It’s’ “so” `x´ ″", "'It's' \"so\" 'x' \""),
+        ("ten‐fold − one—two", "ten-fold - one - two"),
+        ("ﬁne … e\u0301", "fine... é"),
+        ("Is it a threat ? No .", "Is it a threat? No."),
+        ("a .5 b", "a .5 b"),
+        ("a\u200bb\ufeff\u00adc\x07d", "abc d"),
+        (" \u200b ", ""),
+    ],
+)
+def test_cleaning(text, cleaned) -> None:
+    assert clean_text(text) == cleaned
+
+
+@given(st.text(max_size=60))
+def test_cleaning_leaves_clean_text_alone(text) -> None:
+    cleaned = clean_text(text)
+    assert clean_text(cleaned) == cleaned
+    assert cleaned == " ".join(cleaned.split())
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram"])
+def test_a_vocabulary_has_its_size_and_only_unk_beside_text(kind) -> None:
+    model = train_vocabulary(sentences(), 60, kind)
+    assert model == train_vocabulary(iter(sentences()), 60, kind)
+    assert len(model) < 5000  # no tables for normalising
+    tokenizer = from_sentencepiece(model)
+    assert len(tokenizer.pieces) == 60 and tokenizer.pieces[0] == "<unk>"
+    assert tokenizer.unknown_ids == {0} and not tokenizer.silent_ids
+    encode = TextEncoder(tokenizer)
+    for text in sentences(50):
+        ids = encode(text)
+        assert ids is not None and tokenizer.sentence(ids) == text
+        assert 0 not in ids
+
+
+def test_a_checkpoint_keeps_the_vocabulary(model, encoder, tmp_path) -> None:
+    for name, content in from_sentencepiece(model).files.items():
+        (tmp_path / name).write_bytes(content)
+    again = from_folder(tmp_path, 80)
+    assert again == from_sentencepiece(model)
+    assert TextEncoder(again)("Seven ships,") == encoder("Seven ships,")
+
+
+@given(st.data())
+def test_what_is_encoded_decodes_to_itself(model, encoder, data) -> None:
+    text = " ".join(data.draw(st.text(sorted(set(TEXT) - {" "}), max_size=60)).split())
+    ids = encoder(text)
+    assert ids is not None and from_sentencepiece(model).text(ids) == text
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram"])
+def test_a_model_can_write_what_it_was_taught(kind, tmp_path) -> None:
+    """Sentences and words, whatever stands before a space."""
+    texts = ['He said: "go" (now), - "go"!', "It rose 50 % & fell - twice.", "¿Qué? «Oui» , no / yes", "a 'b' c"] * 3
+    tokenizer = replace(from_sentencepiece(train_vocabulary(texts, 42, kind)), attached="nowhere")
+    encode = TextEncoder(tokenizer)
+    for text in map(clean_text, texts):
+        ids = encode(text)
+        assert ids is not None and tokenizer.sentence(ids) == text
+        words = words_of([Token(token_id, "", 0.0, 0.0, 1.0) for token_id in ids], tokenizer)
+        assert " ".join(word.text for word in words) == text
+
+
+def test_long_texts_are_learnt_from_too() -> None:
+    assert "▁xylophone" in from_sentencepiece(train_vocabulary(["xylophone " * 5000], 20)).pieces
+
+
+@pytest.mark.parametrize(
+    ("texts", "size", "kind", "problem"),
+    [
+        ([], 50, "bpe", "no text to learn"),
+        (["  "], 50, "bpe", "no text to learn"),
+        (["hello world"], 5, "bpe", "no bpe vocabulary of 5 pieces: Vocabulary size is smaller than required_chars"),
+        (["hello world"], 5000, "unigram", "no unigram vocabulary of 5000 pieces: Vocabulary size too high"),
+        (["hello world"], 12, "magic", "no magic vocabulary"),
+    ],
+)
+def test_texts_that_cannot_give_such_a_vocabulary(texts, size, kind, problem) -> None:
+    with pytest.raises(UsageError, match=problem):
+        train_vocabulary(texts, size, kind)
+
+
+def test_rare_characters_can_be_left_out() -> None:
+    texts = [*sentences(), "Ж"]
+    assert "Ж" in from_sentencepiece(train_vocabulary(texts, 80)).pieces
+    assert "Ж" not in from_sentencepiece(train_vocabulary(texts, 80, character_coverage=0.999)).pieces
+
+
+def test_characters_the_vocabulary_lacks(encoder) -> None:
+    assert encoder.writable("the séa") == "the sea"  # accents go
+    assert encoder.writable("The SEA") == "the Sea"  # there is an S, but no T, E or A
+    assert encoder.writable('"the" [sea] ~') == "the sea"  # marks go
+    assert encoder.writable("7 seas") is None and encoder("7 seas") is None
+    assert encoder.writable("the Жea") is None
+    assert encoder("~") == ()
+
+
+def test_a_vocabulary_without_capitals_or_apostrophes_gets_neither() -> None:
+    encoder = TextEncoder(from_sentencepiece(train_vocabulary(["the sea is at rest"], 16)))
+    assert encoder.writable("The Sea! It's a tęst.") == "the sea its a test"
+
+
+def test_other_models_encode_as_sentencepiece_does() -> None:
+    """With its own normalisation in the file, as published checkpoints have it; it changes nothing that is clean."""
+    written = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(sentences()),
+        model_writer=written,
+        model_type="bpe",
+        vocab_size=80,
+        character_coverage=1.0,
+        minloglevel=2,
+    )
+    tokenizer = from_sentencepiece(written.getvalue())
+    reference = sentencepiece.SentencePieceProcessor(model_proto=written.getvalue())
+    encoder = TextEncoder(tokenizer)
+    for text in sentences(100):
+        assert list(encoder(text) or ()) == reference.EncodeAsIds(text)
+
+
+def huggingface(model: bytes, kind: str) -> Tokenizer:
+    """The same vocabulary as transformers' converter writes it."""
+    processor = sentencepiece.SentencePieceProcessor(model_proto=model)
+    pieces = [processor.IdToPiece(i) for i in range(len(processor))]
+    scores = dict(zip(pieces, map(processor.GetScore, range(len(pieces))), strict=True))
+    if kind == "unigram":
+        vocabulary: dict = {"vocab": list(scores.items()), "unk_id": 0}
+    else:
+        splits = [(p[:i], p[i:]) for p in pieces for i in range(1, len(p)) if {p[:i], p[i:]} <= set(pieces)]
+        merges = sorted(splits, key=lambda split: -scores["".join(split)])
+        vocabulary = {"vocab": {piece: i for i, piece in enumerate(pieces)}, "merges": [" ".join(m) for m in merges]}
+    added = [{"id": 0, "content": "<unk>", "special": True}, {"id": len(pieces), "content": "<pad>", "special": True}]
+    return from_huggingface(json.dumps({"model": vocabulary, "added_tokens": added}).encode(), len(pieces))
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram"])
+def test_a_tokenizer_json_encodes_like_the_model_it_was_made_of(kind) -> None:
+    model = train_vocabulary(sentences(), 70, kind)
+    original, converted = TextEncoder(from_sentencepiece(model)), TextEncoder(huggingface(model, kind))
+    for text in [*sentences(100), "the Ж", "The Sea"]:
+        assert converted(text) == original(text)
+
+
+def test_merges_may_be_written_as_pairs() -> None:
+    model = train_vocabulary(sentences(), 70)
+    files = json.loads(huggingface(model, "bpe").files["tokenizer.json"])
+    files["model"]["merges"] = [merge.split(" ") for merge in files["model"]["merges"]]
+    pairs = from_huggingface(json.dumps(files).encode(), 70)
+    assert TextEncoder(pairs)("singing ships") == TextEncoder(from_sentencepiece(model))("singing ships")
+
+
+def test_a_vocabulary_that_spells_bytes_writes_everything() -> None:
+    written = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(sentences()),
+        model_writer=written,
+        model_type="bpe",
+        vocab_size=340,
+        byte_fallback=True,
+        hard_vocab_limit=False,
+        minloglevel=2,
+    )
+    tokenizer = from_sentencepiece(written.getvalue())
+    ids = TextEncoder(tokenizer)("the Ж 7")
+    assert ids is not None and tokenizer.text(ids) == "the Ж 7"
+
+
+def test_a_character_that_is_only_part_of_a_piece_cannot_be_written() -> None:
+    written = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(sentences()),
+        model_writer=written,
+        vocab_size=80,
+        user_defined_symbols=["<|en|>"],
+        minloglevel=2,
+    )
+    assert TextEncoder(from_sentencepiece(written.getvalue()))("the | sea") is None
+
+
+@pytest.mark.parametrize("length", [1, 118, 119, 120, 500])
+def test_pieces_of_any_length_are_converted(length) -> None:
+    vocabulary = [["<unk>", 0.0], ["▁", -1.0], ["x" * length, -2.0]]
+    added = [{"id": 0, "content": "<unk>", "special": True}]
+    written = json.dumps({"model": {"vocab": vocabulary}, "added_tokens": added}).encode()
+    assert TextEncoder(from_huggingface(written, 3))("x" * length) == (1, 2)
+
+
+def test_characters_one_by_one() -> None:
+    encoder = TextEncoder(from_characters([" ", "a", "b", "'"]))
+    assert encoder("A b'a!") == (1, 0, 2, 3, 1)
+    assert encoder("abc") is None
+
+
+def test_a_tokenizer_that_cannot_encode_says_so() -> None:
+    without_unk = Tokenizer(
+        ("a", "b"), "subword", files={"tokenizer.json": b'{"model": {"vocab": {"a": 0}, "merges": []}}'}
+    )
+    with pytest.raises(UsageError, match="cannot encode with this checkpoint's tokenizer"):
+        TextEncoder(without_unk)
+    with pytest.raises(UsageError, match="cannot encode"):
+        TextEncoder(Tokenizer(("a",), "subword"))

@@ -1,0 +1,217 @@
+"""The command around a run: what is cleared when, what is said once, and signals to one rank or to all."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from rich.console import Console
+
+from fastscribe.checkpoint.reader import read_checkpoint
+from fastscribe.cli.train import Stopped, _Display, _introduce, _listen, train
+from fastscribe.errors import UsageError
+from fastscribe.training.state import RunFolder
+from fastscribe.training.trainer import Trainer
+from tests.conftest import MODELS
+from tests.training.test_trainer import ROOT, command, manifest, recipe_file, recipe_of, trainer_of  # noqa: F401 - fixtures
+
+
+@pytest.fixture(autouse=True)
+def signals() -> Iterator[None]:
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+def run(recipe: Path, output_dir: Path, init: Path | None = None, overwrite: bool = False) -> None:
+    given = str(init) if init is not None else None
+    train(recipe, output_dir, given, 1, "cpu", "fp32", overwrite, False)
+
+
+def test_a_folder_is_cleared_once_all_that_is_needed_is_read(
+    recipe_file: Path,  # noqa: F811
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    folder = RunFolder(tmp_path / "run")
+    folder.path.mkdir()
+    folder.save_model(folder.best, read_checkpoint(MODELS / "tdt_demo" / "model.nemo"), torch.bfloat16)
+    folder.save_state({"of": "another run"})
+    former = folder.state.read_bytes()
+    (tmp_path / "bad.yaml").write_text("data: {train: nowhere.jsonl}")
+    for recipe, init in ((tmp_path / "bad.yaml", folder.best), (recipe_file, tmp_path / "nowhere")):
+        with pytest.raises(ValueError, match="nowhere"):
+            run(recipe, folder.path, init, overwrite=True)
+    assert folder.state.read_bytes() == former and (folder.best / "model.safetensors").exists()
+    capsys.readouterr()
+    run(recipe_file, folder.path, folder.best, overwrite=True)
+    assert folder.load_state(torch.device("cpu")) is not None and len(folder.rows()) == 2
+    said = capsys.readouterr().err.splitlines()
+    assert said[0] == f"fastscribe: {recipe_file}: its model section is not used: --init brings the model"
+    assert sum("model section" in line for line in said) == 1
+
+
+def test_two_runs_in_a_folder_are_one_too_many(recipe_file: Path, tmp_path: Path) -> None:  # noqa: F811
+    lock = RunFolder(tmp_path / "run").lock()
+    with pytest.raises(UsageError, match="another run is writing here"):
+        run(recipe_file, tmp_path / "run")
+    lock.close()
+
+
+def test_a_mistake_in_the_recipe_is_said_before_torch_is_imported(tmp_path: Path) -> None:
+    (tmp_path / "bad.yaml").write_text("data: {train: a.jsonl}\nmodle: {}")
+    program = (
+        "import sys; from fastscribe.cli import app; from fastscribe.errors import UsageError\n"
+        f"try: app(['train', {str(tmp_path / 'bad.yaml')!r}, '-o', {str(tmp_path / 'run')!r}], standalone_mode=False)\n"
+        "except UsageError as error: print(error, 'torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.stdout.endswith("bad.yaml: modle: no such key; model? False\n"), done
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_vocabulary_that_cannot_be_names_file_and_key(recipe_file: Path, tmp_path: Path) -> None:  # noqa: F811
+    sections = json.loads(recipe_file.read_text())
+    recipe_file.write_text(json.dumps({**sections, "model": {"vocab_size": 5000}}))
+    with pytest.raises(UsageError, match=r"^\S+recipe\.yaml: model\.vocab_size: no bpe vocabulary of 5000"):
+        run(recipe_file, tmp_path / "run")
+    with pytest.raises(UsageError, match=r"^the default recipe: model\.vocab_size: no bpe vocabulary of 256"):
+        run(Path(sections["data"]["validation"]), tmp_path / "run")
+
+
+@pytest.mark.parametrize("warmup_steps", [4, 1000])
+def test_a_warm_up_that_is_cut_short_is_said(
+    manifest: Path,  # noqa: F811
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    warmup_steps: int,
+) -> None:
+    recipe = recipe_of(manifest, batch={"seconds": 1000}, optimiser={"warmup_steps": warmup_steps}, run={"epochs": 400})
+    _introduce(trainer_of(recipe, tmp_path / "run"))
+    said = capsys.readouterr().err
+    assert said.endswith("; 40 warm-up steps, a tenth of the run's\n") == (warmup_steps == 1000), said
+    assert ("warm-up" in said) == (warmup_steps == 1000)
+
+
+@pytest.mark.parametrize(
+    ("ctc_weight", "said"), [(1.0, "the transducer learns nothing; transcribe with --decoder ctc"), (0.3, None)]
+)
+def test_a_head_that_learns_nothing_is_said(
+    manifest: Path,  # noqa: F811
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    ctc_weight: float,
+    said: str | None,
+) -> None:
+    _introduce(trainer_of(recipe_of(manifest, loss={"ctc_weight": ctc_weight}), tmp_path / "run"))
+    lines = capsys.readouterr().err.splitlines()
+    assert "steps in all" in lines[1]
+    assert ("learns nothing" in lines[-1]) == (said is not None) and lines[-1].endswith(said or "")
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_what_goes_on_from_a_stop_does_not_start_over(
+    recipe_file: Path,  # noqa: F811
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    overwrite: bool,
+) -> None:
+    def stopped(trainer: Trainer, update: Callable[[], None]) -> bool:
+        trainer.stopped_by = signal.SIGINT
+        return False
+
+    monkeypatch.setattr(Trainer, "run", stopped)
+    with pytest.raises(Stopped):
+        run(recipe_file, tmp_path / "run", overwrite=overwrite)
+    command = "the same command without --overwrite" if overwrite else "the same command"
+    assert capsys.readouterr().err.endswith(f"stopped after step 0; {command} goes on from there\n")
+
+
+@pytest.mark.parametrize("width", [80, 60])
+def test_the_bar_and_the_times_have_room_beside_three_losses(monkeypatch: pytest.MonkeyPatch, width: int) -> None:
+    validated = SimpleNamespace(wer=0.1234)
+    progress = SimpleNamespace(epoch=3, step=123_456, batches_done=1, batches=2, audio_s=1e6, busy_s=1e3)
+    progress.losses, progress.validated = {"loss": 123.456, "tdt": 123.456, "ctc": 123.456}, validated
+    run_of = SimpleNamespace(run=SimpleNamespace(epochs=7))
+    trainer: Any = SimpleNamespace(progress=progress, recipe=run_of, ranks=SimpleNamespace(count=1))
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    display = _Display(trainer, True)
+    display._update()
+    console = Console(width=width, file=io.StringIO())
+    console.print(display._bar.get_renderable())
+    line = console.file.getvalue()  # type: ignore[attr-defined]
+    assert line.count("\n") == 1 and "50.0 %" in line and line.count(":") == 4
+    assert line.startswith("━" * 8 + " " * 9)  # half of sixteen
+    assert line.split(" %", 1)[1].split()[:2] == ["step", "123,456,"]
+    if width == 80:
+        assert "loss 123.456, WER 1" in line
+
+
+def listening(num_ranks: int) -> tuple[Any, Callable[[int], None]]:
+    trainer = SimpleNamespace(stop=0, ranks=SimpleNamespace(count=num_ranks))
+    _listen(trainer)  # type: ignore[arg-type]
+    return trainer, lambda number: os.kill(os.getpid(), number)
+
+
+def test_a_second_signal_ends_a_process_but_no_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    ended: list[int] = []
+    monkeypatch.setattr(os, "_exit", ended.append)
+    trainer, send = listening(1)
+    send(signal.SIGINT)
+    assert trainer.stop == signal.SIGINT and not ended
+    send(signal.SIGTERM)
+    assert ended == [143]
+    trainer, send = listening(2)
+    for _ in range(3):
+        send(signal.SIGTERM)
+    assert trainer.stop == signal.SIGTERM and ended == [143]
+
+
+def test_a_signal_that_the_shell_ignores_stays_ignored() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    trainer, send = listening(1)
+    send(signal.SIGINT)
+    assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN and not trainer.stop
+
+
+def test_ranks_stop_together_for_a_signal_to_one(recipe_file: Path, tmp_path: Path) -> None:  # noqa: F811
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    shared = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1"}
+    recipe = {**json.loads(recipe_file.read_text()), "run": {"epochs": 1000, "validate_epochs": 1000}}
+    recipe_file.write_text(json.dumps(recipe))
+    arguments = command(recipe_file, "-o", tmp_path / "run", "--dtype", "fp32")
+    ranks = [
+        subprocess.Popen(
+            arguments,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=ROOT,
+            env={**os.environ, **shared, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+        )
+        for rank in range(2)
+    ]
+    deadline = time.monotonic() + 100
+    while not (tmp_path / "run" / "train.jsonl").exists() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    for _ in range(2):
+        ranks[1].send_signal(signal.SIGTERM)
+    said = [rank.communicate(timeout=60)[1] for rank in ranks]
+    assert [rank.returncode for rank in ranks] == [143, 143], said
+    assert said[0].splitlines()[-1].startswith("fastscribe: stopped after step") and "stopped" not in said[1]
+    assert (tmp_path / "run" / "state.pt").exists()

@@ -1,0 +1,75 @@
+"""What makes a run another, and what does not."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from fastscribe.checkpoint.reader import Checkpoint, read_checkpoint
+from fastscribe.training.fingerprint import fingerprint
+from fastscribe.training.manifest import Example, ManifestPart
+from fastscribe.training.recipe import DataRecipe, ModelRecipe, OptimiserRecipe, Recipe, RunRecipe
+from tests.conftest import MODELS
+
+DATA = DataRecipe((ManifestPart("a.jsonl"),))
+EXAMPLES = (Example("a.wav", "one", 1.0, 0.0, (1, 2)), Example("a.wav", "two", 1.0, 1.0, (3,)))
+
+
+@pytest.fixture(scope="module")
+def checkpoint() -> Checkpoint:
+    return replace(read_checkpoint(MODELS / "tdt_demo" / "model.nemo"), weights={})
+
+
+def differing(known: Checkpoint, **others: Any) -> list[str]:
+    given = {"recipe": Recipe(DATA), "checkpoint": known, "examples": EXAMPLES, "validation": EXAMPLES[:1]}
+    first, second = fingerprint(**given), fingerprint(**{**given, **others})  # type: ignore[arg-type]
+    return [name for name in first if first[name] != second[name]]
+
+
+@pytest.mark.parametrize(
+    "recipe",
+    [
+        Recipe(DataRecipe((ManifestPart("elsewhere/a.jsonl"),), validation=(ManifestPart("b"),))),
+        Recipe(replace(DATA, threads=1, cache_gb=0.5)),
+        Recipe(DATA, run=RunRecipe(save_minutes=1)),
+    ],
+)
+def test_what_is_free_to_change(checkpoint: Checkpoint, recipe: Recipe) -> None:
+    assert differing(checkpoint, recipe=recipe) == []
+    assert differing(checkpoint, examples=[replace(example, path="moved.wav") for example in EXAMPLES]) == []
+
+
+@pytest.mark.parametrize(
+    "change", [{"text": "three"}, {"tokens": (9,)}, {"duration_s": 1.1}, {"offset_s": 2.0}, {"repeat": 2.0}]
+)
+def test_data_is_every_example(checkpoint: Checkpoint, change: dict[str, Any]) -> None:
+    changed = (EXAMPLES[0], replace(EXAMPLES[1], **change))
+    assert differing(checkpoint, examples=changed) == ["data"]
+    assert differing(checkpoint, examples=EXAMPLES[::-1]) == ["data"]
+    assert differing(checkpoint, validation=[replace(EXAMPLES[0], **change)]) == ["validation set"]
+
+
+def test_recipe_vocabulary_and_model(checkpoint: Checkpoint) -> None:
+    assert differing(checkpoint, recipe=Recipe(DATA, optimiser=OptimiserRecipe(dropout=0.5))) == ["recipe"]
+    files = {name: content + b" " for name, content in checkpoint.tokenizer.files.items()}
+    other = replace(checkpoint, tokenizer=replace(checkpoint.tokenizer, files=files))
+    assert files and differing(checkpoint, checkpoint=other) == ["vocabulary"]
+
+
+def test_weights_to_start_from(checkpoint: Checkpoint) -> None:
+    weights = {"a": torch.zeros(2, 3, dtype=torch.bfloat16), "b": torch.tensor(1)}
+    start = replace(checkpoint, weights=weights)
+    assert differing(start, checkpoint=replace(checkpoint, weights=dict(reversed(weights.items())))) == []
+    for changed in ({"a": torch.zeros(3, 2, dtype=torch.bfloat16)}, {"a": weights["a"] + 1}, {"b": torch.tensor(2)}):
+        assert differing(start, checkpoint=replace(start, weights=weights | changed)) == ["starting weights"]
+
+
+def test_a_run_from_a_checkpoint_asks_for_no_model_section(checkpoint: Checkpoint) -> None:
+    recipe = Recipe(DATA, model=ModelRecipe(d_model=64))
+    assert differing(checkpoint, recipe=recipe) == ["recipe"]
+    tuned = replace(checkpoint, weights={"a": torch.zeros(1)})
+    given = {"checkpoint": tuned, "examples": EXAMPLES, "validation": EXAMPLES}
+    assert fingerprint(Recipe(DATA), **given) == fingerprint(recipe, **given)  # type: ignore[arg-type]

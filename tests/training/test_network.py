@@ -1,0 +1,159 @@
+"""Training's forward pass is the model that decodes: checkpoints that NeMo overtrained on these clips have hardly any loss."""
+
+from __future__ import annotations
+
+import itertools
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from fastscribe.config import EncoderConfig
+from fastscribe.model.encoder import Encoder
+from fastscribe.model.features import LogMel
+from fastscribe.model.model import Model, build_model
+from fastscribe.training.bpe import TextEncoder, clean_text
+from fastscribe.training.learner import targets_of
+from fastscribe.training.loss.config import TransducerLossConfig
+from fastscribe.training.network import Network, Targets, ctc_loss, has_ctc_path, new_model, unroll
+from fastscribe.training.recipe import ModelRecipe
+from fastscribe.types import Features
+from tests.conftest import DATA, MODELS, checkpoint, waveform
+
+CPU = torch.device("cpu")
+
+
+def tiny(**changes: object) -> Model:
+    recipe = ModelRecipe(
+        num_layers=2, d_model=32, num_mels=16, subsampling_channels=8, predictor_hidden=16, joint_hidden=16, **changes
+    )
+    return new_model(recipe.config(20), seed=1)
+
+
+def noise(batch: int = 3, frames: int = 160, num_mels: int = 16) -> Features:
+    generator = torch.Generator().manual_seed(0)
+    lengths_B = torch.tensor([frames, frames - 37, frames // 2][:batch])
+    return Features(torch.randn(batch, num_mels, frames, generator=generator), lengths_B)
+
+
+@pytest.mark.parametrize("name", ["tdt_demo", "rnnt", "ctc", "hybrid"])
+def test_trained_models_have_little_loss_on_what_they_know(name: str) -> None:
+    known = checkpoint(MODELS / name)
+    model = build_model(known.config, known.weights, name)
+    rows = [json.loads(line) for line in (DATA / "manifest.jsonl").read_text(encoding="utf-8").splitlines()]
+    rows = [row for row in rows if row.get("text")][:8]
+    encode = TextEncoder(known.tokenizer)
+    tokens = [encode(clean_text(row["text"])) or () for row in rows]
+    waves = [waveform(DATA / row["audio_filepath"]) for row in rows]
+    samples_BS = torch.zeros(len(waves), max(map(len, waves)))
+    for row_S, wave_S in zip(samples_BS, waves, strict=True):
+        row_S[: len(wave_S)] = torch.from_numpy(wave_S / 32768 if wave_S.dtype == np.int16 else wave_S)
+    features = LogMel(known.config.features)(samples_BS, torch.tensor([len(wave_S) for wave_S in waves]))
+    network = Network(model, TransducerLossConfig(known.config.durations), 0.5, 0.0).eval()
+    losses = network(features, targets_of(tokens, CPU), 1.0)
+    assert all(0 <= float(loss) < 0.25 for loss in losses.values())
+    wrong = targets_of(tokens[1:] + tokens[:1], CPU)
+    assert float(network(features, wrong, 1.0)["loss"]) > 3 * float(losses["loss"])
+
+
+def test_the_predictor_unrolled_takes_the_steps_of_decoding() -> None:
+    transducer = tiny(predictor_layers=2).transducer
+    assert transducer is not None
+    labels_BU = torch.tensor([[3, 1, 19], [0, 0, 7]])
+    with torch.no_grad():
+        unrolled_BUH = unroll(transducer.predictor, labels_BU, transducer.blank_id)
+        state = transducer.predictor.initial_state(2)
+        for index in range(4):
+            before_B = labels_BU[:, index - 1] if index else torch.full((2,), transducer.blank_id)
+            out_BH, state = transducer.predictor.step(before_B, state)
+            torch.testing.assert_close(unrolled_BUH[:, index], out_BH, atol=1e-6, rtol=1e-5)
+
+
+def test_the_start_symbol_stays_nothing() -> None:
+    model = tiny()
+    network = Network(model, TransducerLossConfig((0, 1, 2, 3, 4)), 0.3, 0.0)
+    network(noise(), targets_of([(1, 2), (3,), (4, 5, 6)], CPU), 1.0)["loss"].backward()
+    assert model.transducer is not None
+    row_H = model.transducer.predictor.embedding.weight[20]
+    gradient_VH = model.transducer.predictor.embedding.weight.grad
+    assert gradient_VH is not None
+    assert row_H.eq(0).all() and gradient_VH[20].eq(0).all() and gradient_VH[[1, 3, 4]].ne(0).any(1).all()
+
+
+def test_every_weight_gets_a_gradient() -> None:
+    model = tiny()
+    network = Network(model, TransducerLossConfig((0, 1, 2, 3, 4)), 0.3, 0.1)
+    network(noise(), targets_of([(1, 2), (3,), (4, 5, 6)], CPU), 1.0)["loss"].backward()
+    without = [name for name, parameter in model.named_parameters() if parameter.grad is None]
+    assert without == []
+
+
+@pytest.mark.parametrize("subsampling", ["dw_striding", "striding"])
+def test_the_encoder_in_training_is_the_encoder(subsampling: str) -> None:
+    """Other operators, and copies where gradients need them; BatchNorm aside, which looks at the batch."""
+    config = EncoderConfig(16, 2, 32, 4, 64, 9, "layer_norm", False, False, subsampling, 8, 8)
+    encoder, features = Encoder(config), noise()
+    trained = encoder.train()(features)
+    assert trained.frames_BTD.requires_grad
+    with torch.no_grad():
+        plain = encoder.eval()(features)
+    for row, length in enumerate(plain.lengths_B.tolist()):
+        torch.testing.assert_close(
+            trained.frames_BTD[row, :length], plain.frames_BTD[row, :length], atol=1e-5, rtol=1e-5
+        )
+
+
+def test_padding_changes_no_loss_of_a_row() -> None:
+    model = tiny(conv_norm="layer_norm")
+    network = Network(model, TransducerLossConfig((0, 1, 2, 3, 4)), 0.5, 0.0).eval()
+    features, tokens = noise(2), [(1, 2, 9, 9, 2), (3,)]
+    together = network(features, targets_of(tokens, CPU), 1.0)
+    alone = []
+    for row, ids in enumerate(tokens):
+        length = int(features.lengths_B[row])
+        one = Features(features.mel_BMT[row : row + 1, :, :length], features.lengths_B[row : row + 1])
+        alone.append(network(one, targets_of([ids], CPU), 1.0))
+    for name in ("loss", "ctc", "transducer"):
+        mean = (5 * alone[0][name] + alone[1][name]) / 6  # a label
+        torch.testing.assert_close(together[name], mean, atol=1e-4, rtol=1e-4)
+
+
+def test_a_row_too_short_for_its_labels_counts_nothing() -> None:
+    logits_BTV = torch.randn(2, 6, 5, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    targets = Targets(torch.tensor([[0, 1, 0], [2, 2, 2]]), torch.tensor([3, 3]))
+    loss = ctc_loss(logits_BTV, torch.tensor([6, 4]), targets, blank_id=4)  # a blank between like labels: 5 frames
+    loss.backward()
+    assert torch.isfinite(loss) and logits_BTV.grad is not None
+    assert logits_BTV.grad[1].eq(0).all() and logits_BTV.grad[0].ne(0).any()
+    alone = ctc_loss(logits_BTV[:1], torch.tensor([6]), Targets(targets.labels_BU[:1], torch.tensor([3])), blank_id=4)
+    torch.testing.assert_close(loss, alone)  # nor do its labels
+    assert ctc_loss(logits_BTV, torch.tensor([2, 4]), targets, blank_id=4).isposinf()
+
+
+def test_ctc_has_a_path_where_its_loss_is_finite() -> None:
+    labels = torch.tensor(list(itertools.product(range(2), repeat=4)))
+    for num_frames, num_labels in itertools.product(range(8), range(5)):
+        lengths_B, label_lengths_B = (torch.full((len(labels),), number) for number in (num_frames, num_labels))
+        log_probs = torch.zeros(8, len(labels), 3).log_softmax(2)
+        losses_B = torch.nn.functional.ctc_loss(log_probs, labels, lengths_B, label_lengths_B, 2, reduction="none")
+        assert torch.equal(has_ctc_path(lengths_B, Targets(labels, label_lengths_B)), losses_B.isfinite())
+
+
+@pytest.mark.parametrize("durations", [(2, 4), (0, 1, 2)])
+def test_rows_without_a_path_are_counted_and_change_no_loss(durations: tuple[int, ...]) -> None:
+    """20 and 10 frames are sums of 2 and 4, but 15 are not; and 10 frames are too few for CTC's 19 of ten like labels."""
+    model = tiny(conv_norm="layer_norm", durations=durations)
+    network = Network(model, TransducerLossConfig(durations), 0.5, 0.0).eval()
+    features = Features(noise().mel_BMT, torch.tensor([160, 120, 80]))
+    tokens = [(1, 2, 3), (4, 5), (7,) * 10]
+    losses = network(features, targets_of(tokens, CPU), 1.0)
+    left_out = {"transducer": [1, 2] if durations[0] else [], "ctc": [2]}
+    assert int(losses["unaligned"]) == len({*left_out["transducer"], *left_out["ctc"]})
+    for name, rows in left_out.items():
+        rest = [row for row in range(3) if row not in rows]
+        some = Features(features.mel_BMT[rest], features.lengths_B[rest])
+        expected = network(some, targets_of([tokens[row] for row in rest], CPU), 1.0)
+        torch.testing.assert_close(losses[name], expected[name], rtol=1e-4, atol=1e-4)
+    losses["loss"].backward()
+    assert all(p.grad is None or p.grad.isfinite().all() for p in model.parameters())

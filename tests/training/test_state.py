@@ -1,0 +1,155 @@
+"""A run's folder: what is cleared, what is refused, and what is on disk for whom."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+from fastscribe.checkpoint.reader import read_checkpoint
+from fastscribe.errors import OutputError, UsageError
+from fastscribe.training.batch_search import write_batch_sizes
+from fastscribe.training.state import RunFolder
+from tests.conftest import MODELS
+
+WRITTEN = ["state.pt", ".state.pt.fastscribe.part", "train.jsonl", ".train.jsonl.fastscribe.part", "train.png"]
+WRITTEN += ["batch_sizes.json", "batch_sizes-3.json", ".batch_sizes.json.fastscribe.part"]
+WRITTEN += ["best/config.json", "last/config.json", ".best.fastscribe.part/x", ".last.fastscribe.old/x"]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> RunFolder:
+    return RunFolder(tmp_path)
+
+
+def test_all_that_a_run_wrote_is_cleared_and_nothing_else(folder: RunFolder) -> None:
+    for name in (*WRITTEN, "mine.txt", "mine/x"):
+        path = folder.path / name
+        path.parent.mkdir(exist_ok=True)
+        path.touch()
+    folder.clear()
+    assert sorted(path.name for path in folder.path.iterdir()) == ["mine", "mine.txt"]
+
+
+def test_a_users_copies_of_models_stay(folder: RunFolder) -> None:
+    checkpoint = read_checkpoint(MODELS / "tdt_demo" / "model.nemo")
+    theirs = [folder.path / f"{name}.{end}" / "note.txt" for name in ("best", "last") for end in ("old", "part")]
+    for path in theirs:
+        path.parent.mkdir()
+        path.write_text("mine")
+    for model in (folder.best, folder.last, folder.best):
+        folder.save_model(model, checkpoint, torch.bfloat16)
+    folder.clear()
+    assert [path.read_text() for path in theirs] == ["mine"] * 4 and not folder.best.exists()
+
+
+def test_a_folder_that_cannot_be_cleared(folder: RunFolder) -> None:
+    (folder.best / "deep.json").mkdir(parents=True)
+    (folder.best / "config.json").touch()
+    with pytest.raises(OutputError):
+        folder.clear()
+
+
+THEIRS = {
+    "train.jsonl": b'{"audio_filepath": "a.wav", "text": "a manifest"}\n',
+    "state.pt": b"PK\3\4 of another program",
+    "train.png": b"\x89PNG\r\n\x1a\n a photograph",
+    "batch_sizes.json": b'{"mine": 1}',
+    "best/config.json": b'{"model_type": "of somebody else\'s"}',
+    "last/notes": b"mine",
+}
+
+
+@pytest.mark.parametrize("name", THEIRS)
+@pytest.mark.parametrize("is_link", [False, True])
+def test_what_no_training_run_wrote_is_neither_replaced_nor_removed(
+    folder: RunFolder, tmp_path_factory: pytest.TempPathFactory, name: str, is_link: bool
+) -> None:
+    path = folder.path / name
+    path.parent.mkdir(exist_ok=True)
+    if is_link:
+        target = tmp_path_factory.mktemp("elsewhere") / "target"
+        target.write_bytes(b"")
+        (path.parent if "/" in name else path).rmdir() if "/" in name else None
+        (path.parent if "/" in name else path).symlink_to(target.parent if "/" in name else target)
+    else:
+        path.write_bytes(THEIRS[name])
+    for refused in (folder.check, folder.clear):
+        with pytest.raises(UsageError, match=re.escape(str(folder.path / name.split("/")[0]))):
+            refused()
+    assert path.is_symlink() or path.parent.is_symlink() if is_link else path.read_bytes() == THEIRS[name]
+
+
+def test_what_a_training_run_wrote_is_known(folder: RunFolder) -> None:
+    folder.save_state({"step": 1})
+    folder.append({"step": 1, "loss": 1.0})
+    folder.save_model(folder.best, read_checkpoint(MODELS / "tdt_demo" / "model.nemo"), torch.bfloat16)
+    (folder.best / "notes.txt").write_text("mine")
+    write_batch_sizes(folder.batch_sizes, {}, [], [])
+    folder.check()
+    folder.save_model(folder.best, read_checkpoint(MODELS / "tdt_demo" / "model.nemo"), torch.bfloat16)
+    assert (folder.best / "notes.txt").read_text() == "mine"
+    folder.clear()
+    assert [path.relative_to(folder.path).as_posix() for path in folder.path.rglob("*")] == ["best", "best/notes.txt"]
+
+
+@pytest.mark.parametrize("name", ["best", "last"])
+def test_models_without_a_state_are_not_replaced(folder: RunFolder, name: str) -> None:
+    folder.refuse_models()
+    (folder.path / name).mkdir()
+    with pytest.raises(UsageError, match="holds models but no state to go on from; use another folder, or --overwrite"):
+        folder.refuse_models()
+
+
+def test_one_run_at_a_time(folder: RunFolder, tmp_path: Path) -> None:
+    lock = folder.lock()
+    with pytest.raises(UsageError, match="another run is writing here"):
+        folder.lock()
+    lock.close()
+    RunFolder(tmp_path / "new" / "deeper").lock().close()
+    (tmp_path / "file").touch()
+    with pytest.raises(OutputError):
+        RunFolder(tmp_path / "file" / "run").lock()
+
+
+def test_a_half_written_line_joins_no_other(folder: RunFolder) -> None:
+    folder.log.write_text('{"step": 10, "loss": 1}\n{"step": 20, "validation": {}}\n{"step": 20, "lo')
+    folder.forget_after(20)
+    folder.append({"step": 30})
+    assert folder.rows() == [{"step": 10, "loss": 1}, {"step": 20, "validation": {}}, {"step": 30}]
+
+
+def test_a_validation_that_comes_again_is_forgotten(folder: RunFolder) -> None:
+    rows = [{"step": 10, "validation": {}}, {"step": 20, "loss": 1}, {"step": 20, "validation": {}}, {"step": 30}]
+    for row in rows:
+        folder.append(row)
+    folder.forget_after(20, keep_validation=False)
+    assert folder.rows() == rows[:2]
+
+
+def test_a_log_line_is_json_that_others_read(folder: RunFolder) -> None:
+    with pytest.raises(ValueError, match="JSON compliant"):
+        folder.append({"loss": float("nan")})
+
+
+def test_a_model_is_for_whom_the_umask_lets(folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    checkpoint = read_checkpoint(MODELS / "tdt_demo" / "model.nemo")
+    synced: list[str] = []
+    fsync = os.fsync
+
+    def noted(descriptor: int) -> None:
+        synced.append(Path(os.readlink(f"/proc/self/fd/{descriptor}")).name)
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", noted)
+    before = os.umask(0o022)
+    try:
+        folder.save_model(folder.best, checkpoint, torch.bfloat16)
+    finally:
+        os.umask(before)
+    assert {path.stat().st_mode & 0o777 for path in folder.best.iterdir()} == {0o644}
+    written = {path.name for path in folder.best.iterdir()} | {".model.safetensors.fastscribe.part"}
+    assert written | {".best.fastscribe.part", folder.path.name} == set(synced)

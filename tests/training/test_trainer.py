@@ -1,0 +1,642 @@
+"""Whole runs: they learn, go on exactly where they stopped, and what they write transcribes."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+
+from fastscribe import Options, Transcriber
+from fastscribe.checkpoint.reader import read_checkpoint
+from fastscribe.errors import FastscribeError, UsageError
+from fastscribe.training import batch_size_probe
+from fastscribe.training import trainer as trainer_module
+from fastscribe.training.data import prepare
+from fastscribe.training.dataloader import Rows
+from fastscribe.training.distributed import Ranks
+from fastscribe.training.recipe import Recipe, parse_recipe
+from fastscribe.training.state import RunFolder
+from fastscribe.training.trainer import Trainer
+from tests.conftest import DATA, MODELS, ROOT
+
+MANIFEST = DATA / "manifest.jsonl"
+SECTIONS: dict[str, Any] = {
+    "model": {
+        "vocab_size": 64,
+        "num_layers": 2,
+        "d_model": 32,
+        "num_mels": 16,
+        "subsampling_channels": 8,
+        "predictor_hidden": 16,
+        "joint_hidden": 16,
+    },
+    "batch": {"seconds": 12, "buckets": 3, "token_buckets": 1},
+    "optimiser": {"warmup_steps": 4, "learning_rate": 3e-3},
+    "run": {"epochs": 3},
+}
+
+
+STILL: dict[str, Any] = {  # nothing is drawn
+    "augment": {
+        "speeds": [1.0],
+        "reverb_chance": 0.0,
+        "babble_chance": 0.0,
+        "noise_chance": 0.0,
+        "gain_db": [0.0, 0.0],
+        "freq_masks": 0,
+        "time_masks": 0,
+    },
+    "optimiser": {"dropout": 0.0, "clip_norm": None},
+    "model": {"subsampling_factor": 4},
+    "loss": {"omega": 0.0},
+}
+SMALL, LARGE = [2], [0, 1, 3]  # examples
+
+
+@pytest.fixture(scope="module")
+def manifest(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Eight clips to learn, two of them to validate with."""
+    folder = tmp_path_factory.mktemp("corpus")
+    rows = [json.loads(line) for line in MANIFEST.read_text(encoding="utf-8").splitlines()]
+    rows = [{**row, "audio_filepath": str(DATA / row["audio_filepath"])} for row in rows if row.get("text")][:8]
+    for name, part in (("train", rows), ("validation", rows[:2])):
+        (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in part), encoding="utf-8")
+    return folder / "train.jsonl"
+
+
+def recipe_of(manifest: Path, **sections: Any) -> Recipe:
+    data = {"train": str(manifest), "validation": str(manifest.with_name("validation.jsonl")), "threads": 2}
+    merged = {name: {**SECTIONS.get(name, {}), **sections.get(name, {})} for name in {**SECTIONS, **sections}}
+    return parse_recipe({"data": data, **merged}, manifest)
+
+
+def trainer_of(recipe: Recipe, folder: Path, dtype: torch.dtype = torch.float32) -> Trainer:
+    folder.mkdir(exist_ok=True)
+    said: list[str] = []
+    return Trainer(recipe, prepare(recipe, None), RunFolder(folder), torch.device("cpu"), dtype, said.append)
+
+
+def weights_of(folder: Path) -> dict[str, torch.Tensor]:
+    return dict(read_checkpoint(folder).weights)
+
+
+def steps_of(folder: Path) -> list[dict[str, Any]]:
+    rows = RunFolder(folder).rows()
+    for row in rows:
+        row.pop("audio_s_per_s", None)
+    return rows
+
+
+@pytest.fixture(scope="module")
+def whole(manifest: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of a run that nothing stopped."""
+    folder = tmp_path_factory.mktemp("runs") / "whole"
+    assert trainer_of(recipe_of(manifest, batch={"accumulate": 2}), folder).run()
+    return folder
+
+
+def test_few_clips_are_one_batch_and_a_short_run_warms_up_for_a_tenth(manifest: Path, tmp_path: Path) -> None:
+    """Gone on, the run has the same rates."""
+    recipe = recipe_of(
+        manifest,
+        batch={"seconds": "auto", "buckets": 16, "token_buckets": 2, "accumulate": 2},
+        optimiser={"warmup_steps": 1000},
+        run={"epochs": 40},
+    )
+    trainer = trainer_of(recipe, tmp_path / "run")
+    assert [len(trainer.plan(epoch)[0]) for epoch in (0, 1)] == [1, 1]
+    trainer.weights.num_steps = 20
+    trainer.save()
+    again = trainer_of(recipe, tmp_path / "run")
+    assert trainer.weights.warmup_steps == again.weights.warmup_steps == 4 and again.weights.num_steps == 20
+    assert again.weights.learning_rate(0.1) == trainer.weights.learning_rate(0.1) == pytest.approx(3e-3)
+
+
+class Killed(BaseException):
+    """As kill -9: nothing is saved."""
+
+
+def assert_as_whole(folder: Path, whole: Path) -> None:
+    weights = weights_of(folder / "last")
+    assert all(torch.equal(tensor, weights[name]) for name, tensor in weights_of(whole / "last").items())
+    assert steps_of(folder) == steps_of(whole)
+
+
+def test_stopped_and_gone_on_is_as_never_stopped(manifest: Path, whole: Path, tmp_path: Path) -> None:
+    recipe = recipe_of(manifest, batch={"accumulate": 2})
+    stopped = trainer_of(recipe, tmp_path / "parts")
+
+    def stop_in_the_second_epoch() -> None:
+        if stopped.progress.epoch == 1 and stopped.progress.batches_done == 1:
+            stopped.stop = signal.SIGTERM
+
+    assert not stopped.run(stop_in_the_second_epoch)
+    assert stopped.stopped_by == signal.SIGTERM and stopped.progress.batches_done == 2 < stopped.progress.batches
+    assert trainer_of(recipe, tmp_path / "parts").run()
+    assert_as_whole(tmp_path / "parts", whole)
+
+
+def test_steps_after_the_saved_state_come_again_alike(manifest: Path, whole: Path, tmp_path: Path) -> None:
+    """The state is older than the log."""
+    recipe = recipe_of(manifest, batch={"accumulate": 2})
+    interrupted = trainer_of(recipe, tmp_path / "b")
+
+    def die() -> None:
+        if interrupted.progress.epoch == 2 and interrupted.progress.batches_done == 2:
+            interrupted.folder.append({"step": interrupted.progress.step, "loss": 9.0})
+            raise Killed
+
+    with pytest.raises(Killed):
+        interrupted.run(die)
+    assert trainer_of(recipe, tmp_path / "b").run()
+    assert_as_whole(tmp_path / "b", whole)
+
+
+def test_a_validation_that_was_cut_off_comes_once(
+    manifest: Path, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = recipe_of(manifest, batch={"accumulate": 2})
+    stopped = trainer_of(recipe, tmp_path / "c")
+
+    def stop_with_the_epoch() -> None:
+        if stopped.progress.batches_done == stopped.progress.batches:
+            stopped.stop = signal.SIGINT
+
+    assert not stopped.run(stop_with_the_epoch)
+    assert stopped.progress.epoch == 1 and not stopped.folder.last.exists()
+    killed = trainer_of(recipe, tmp_path / "c")
+    monkeypatch.setattr(killed, "_plot", lambda: 1 / 0)  # the last of a validation: its line is in the log
+    monkeypatch.setattr(killed, "_epoch", lambda update: pytest.fail("not yet"))
+    with pytest.raises(ZeroDivisionError):
+        killed.run()
+    assert "validation" in steps_of(tmp_path / "c")[-1]
+    assert trainer_of(recipe, tmp_path / "c").run()
+    assert_as_whole(tmp_path / "c", whole)
+
+
+def test_killed_before_the_first_state_the_log_starts_anew(manifest: Path, tmp_path: Path) -> None:
+    (tmp_path / "train.jsonl").write_text('{"step": 10, "loss": 1}\n{"step": 2')
+    trainer = trainer_of(recipe_of(manifest), tmp_path)
+    trainer.folder.append({"step": 10, "loss": 2})
+    assert trainer.folder.rows() == [{"step": 10, "loss": 2}]
+
+
+def test_states_are_written_when_they_are_due(manifest: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once before there are models, after which it is minutes that count, and at the end."""
+    saved: list[tuple[int, bool]] = []
+    save_state = RunFolder.save_state
+
+    def counted(folder: RunFolder, values: dict[str, Any]) -> None:
+        saved.append((values["epoch"], values["is_check_due"]))
+        save_state(folder, values)
+
+    monkeypatch.setattr(RunFolder, "save_state", counted)
+    assert trainer_of(recipe_of(manifest), tmp_path / "minutes").run()
+    assert saved == [(1, True), (3, False)]
+    saved.clear()
+    assert trainer_of(recipe_of(manifest, run={"save_minutes": 0}), tmp_path / "always").run()
+    assert {(1, True), (1, False), (2, True), (2, False), (3, True)} < set(saved)
+
+
+def test_a_run_keeps_its_batch_sizes(manifest: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which a search on the day of its resumption might not find again. Of little data, they are no more than make steps."""
+    found = iter([(70,), (300,), (50,)])
+    monkeypatch.setattr(Trainer, "_batch_s", None)
+    monkeypatch.setattr(batch_size_probe, "searched_batch_sizes", lambda trainer: next(found))
+    recipe = recipe_of(manifest)
+    trainer = trainer_of(recipe, tmp_path / "a")
+    at_most = int(120 / trainer.buckets[0].max_duration_s)
+    assert trainer.batch_sizes == (at_most,) and at_most < 70
+    assert trainer_of(recipe, tmp_path / "b").batch_sizes == (at_most,)
+    trainer.batch_sizes = (3,)
+    trainer.save()
+    assert trainer_of(recipe, tmp_path / "a").batch_sizes == (3,)
+    assert next(found) == (50,)
+
+
+def test_a_batch_that_memory_cannot_hold_is_learnt_in_halves(
+    manifest: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = recipe_of(manifest, **STILL)
+    gradients, tried = [], []
+    for most in (8, 3, 0):
+        trainer = trainer_of(recipe, tmp_path / str(most))
+        forward = trainer.learner.network.forward
+
+        def limited(features: Any, targets: Any, chance: float, most: int = most, forward: Any = forward) -> Any:
+            tried.append(len(targets.lengths_B))
+            losses = forward(features, targets, chance)
+            if tried[-1] > most:
+                losses["loss"].backward()  # what it leaves must not count
+                raise torch.OutOfMemoryError("no room")
+            return losses
+
+        monkeypatch.setattr(trainer.learner.network, "forward", limited)
+        (rows,) = trainer.feed.batches([np.arange(7)])
+        trainer.learner.network.eval()  # statistics of a batch differ from those of its halves
+        if most:
+            assert trainer._batch(rows, np.ones(8)) == sum(len(trainer.examples[index].tokens) for index in range(7))
+            gradients.append({name: master.grad for name, master in trainer.weights.masters.items()})
+        else:
+            with pytest.raises(UsageError, match=r"no memory for 1 recordings of up to \d+\.\d s; .*smaller batch"):
+                trainer._batch(rows, np.ones(8))
+    assert tried == [7, 7, 3, 4, 2, 2, 7, 3, 1]
+    for name, gradient in gradients[0].items():
+        torch.testing.assert_close(gradients[1][name], gradient, rtol=1e-5, atol=1e-4)
+
+
+def test_models_without_a_state_are_not_replaced(manifest: Path, tmp_path: Path) -> None:
+    (tmp_path / "best").mkdir()
+    with pytest.raises(UsageError, match="holds models but no state"):
+        trainer_of(recipe_of(manifest), tmp_path)
+
+
+def with_bad_rows(manifest: Path, folder: Path, num_good: int, num_bad: int) -> Path:
+    """A manifest with recordings that are none."""
+    rows = [json.loads(line) for line in manifest.read_text(encoding="utf-8").splitlines()][:num_good]
+    for number in range(num_bad):
+        (folder / f"bad{number}.wav").write_bytes(b"not audio")
+        rows.append({"audio_filepath": str(folder / f"bad{number}.wav"), "text": "nothing", "duration": 1.0})
+    path = folder / "train.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    (folder / "validation.jsonl").write_bytes(manifest.with_name("validation.jsonl").read_bytes())
+    return path
+
+
+def test_a_batch_that_cannot_be_read_is_a_step_of_nothing(manifest: Path, tmp_path: Path) -> None:
+    path = with_bad_rows(manifest, tmp_path, 3, 1)
+    batch = {"seconds": 0.1, "accumulate": 1}  # a recording each
+    recipe = recipe_of(path, batch=batch, run={"epochs": 1}, model={"vocab_size": 40})
+    trainer = trainer_of(recipe, tmp_path / "run")
+    assert trainer.run() and trainer.weights.num_steps == 4
+    assert (trainer.feed.num_tried, trainer.feed.num_unreadable) == (4, 1)
+    assert trainer.progress.validated is not None
+
+
+def test_too_much_that_cannot_be_read_ends_the_run(manifest: Path, tmp_path: Path) -> None:
+    recipe = recipe_of(manifest)
+    trainer = trainer_of(recipe, tmp_path / "run")
+    for num_tried, num_unreadable, is_too_much in ((8, 7, False), (8, 8, True), (200, 10, False), (200, 11, True)):
+        trainer.feed._tried, trainer.feed._unreadable = set(range(num_tried)), set(range(num_unreadable))
+        if is_too_much:
+            with pytest.raises(UsageError, match=f"{num_unreadable} of the {num_tried} recordings tried"):
+                trainer._all_stop()
+        else:
+            assert not trainer._all_stop()
+    path = with_bad_rows(manifest, tmp_path, 0, 3)
+    with pytest.raises(UsageError, match="3 of the 3 recordings tried"):
+        trainer_of(recipe_of(path, model={"vocab_size": 12}), tmp_path / "other").run()
+
+
+def test_the_shortest_recording_trains_alone(manifest: Path, tmp_path: Path) -> None:
+    """At the highest speed. BatchNorm refuses a single frame."""
+    trainer = trainer_of(recipe_of(manifest, augment={"speeds": [1.5]}), tmp_path / "run")
+    trainer.learner.network.train()
+
+    def batch_of(seconds: float) -> int:
+        num_samples = math.ceil(16_000 * seconds)
+        rows = Rows(np.array([0]), torch.ones(1, num_samples, dtype=torch.int16), torch.tensor([num_samples]))
+        return trainer._batch(rows, np.full(8, 1.5))
+
+    assert batch_of(trainer._least_s()) == len(trainer.examples[0].tokens)
+    with pytest.raises(ValueError, match="more than 1 value per channel"):
+        batch_of(0.5 * trainer._least_s())
+
+
+@pytest.mark.parametrize(
+    ("num_recordings", "share", "expected"),
+    [(8, 1e-9, 1), (50, 0.02, 5), (99, 0.02, 9), (150, 0.02, 10), (400, 0.02, 10), (400, 0.2, 80), (2000, 0.02, 40)],
+)
+def test_of_few_recordings_a_tenth_validates_up_to_ten(
+    tmp_path: Path, num_recordings: int, share: float, expected: int
+) -> None:
+    said: list[str] = []
+    texts = [f"sentence number {number} is here" for number in range(num_recordings)]
+    material = prepare(parse_recipe(recipe_for(tmp_path, texts, share), tmp_path / "recipe.yaml"), None, said.append)
+    num_taken = len(material.validation)
+    assert num_taken + len(material.corpus.examples) == num_recordings
+    if expected > 10:
+        assert abs(num_taken - expected) <= 20 and not said
+        return
+    assert num_taken == expected and said[0].endswith(f" of {num_recordings} recordings: {expected} instead")
+    few = [f"{expected} to validate with: the word error rate of so few says little"] if expected < 10 else []
+    assert said[1:] == few
+
+
+def recipe_for(folder: Path, texts: Iterable[str], share: float) -> dict[str, Any]:
+    """Of as many recordings of two seconds, which nobody opens."""
+    (folder / "a.wav").touch()
+    rows = [{"audio_filepath": str(folder / "a.wav"), "text": text, "duration": 2.0} for text in texts]
+    (folder / "few.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    data = {"train": str(folder / "few.jsonl"), "validation_share": share, "max_tokens_per_s": 99}
+    return {"data": data, "model": {"vocab_size": 32}}
+
+
+def test_what_a_validation_manifest_loses_is_said(manifest: Path, tmp_path: Path) -> None:
+    validation = manifest.with_name("validation.jsonl")
+    rows = [json.loads(line) for line in validation.read_text(encoding="utf-8").splitlines()]
+    (tmp_path / "short.jsonl").write_text(json.dumps({**rows[0], "duration": 0.1}) + "\n" + json.dumps(rows[1]))
+    (tmp_path / "none.jsonl").write_text(json.dumps({**rows[0], "duration": 0.1}))
+
+    def prepared(name: str) -> list[str]:
+        said: list[str] = []
+        data = {"train": str(manifest), "validation": str(tmp_path / name)}
+        prepare(parse_recipe({**SECTIONS, "data": data}, tmp_path / "a.yaml"), None, said.append)
+        return said
+
+    assert prepared("short.jsonl")[0].startswith("to validate with: 1 examples, ")
+    assert "left out: 1 shorter than 0.3 s" in prepared("short.jsonl")[0]
+    with pytest.raises(UsageError, match=r"^nothing to validate with: .*1 shorter than 0\.3 s"):
+        prepared("none.jsonl")
+
+
+def test_one_sentence_cannot_be_on_both_sides(tmp_path: Path) -> None:
+    for texts, said in ((["one"], "^1 recording of one sentence: too few"), (["one", "One."], "^2 recordings of one")):
+        with pytest.raises(UsageError, match=said):
+            prepare(parse_recipe(recipe_for(tmp_path, texts, 0.02), tmp_path / "a.yaml"), None)
+
+
+def test_random_batches_are_played_at_the_same_speeds(manifest: Path, tmp_path: Path) -> None:
+    shares = []
+    for name, speeds in (("one", [1.0]), ("two", [0.5, 2.0])):
+        recipe = recipe_of(manifest, augment={**STILL["augment"], "speeds": speeds})
+        material = prepare(recipe, None)
+        alike = tuple(replace(example, duration_s=2.0) for example in material.corpus.examples)
+        material = replace(material, corpus=replace(material.corpus, examples=alike))
+        folder = tmp_path / name
+        folder.mkdir()
+        trainer = Trainer(recipe, material, RunFolder(folder), torch.device("cpu"), torch.float32, print)
+        shares.append(trainer.naive_padding().frames)
+    assert shares[0] == 0 < shares[1]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_of_two_sentences_one_is_left_to_train_on(tmp_path: Path, seed: int) -> None:
+    texts = ["the lazy brown foxes jump over a dog"] * 99 + ["a dog jumps over the lazy brown foxes"]
+    recipe = parse_recipe({**recipe_for(tmp_path, texts, 1e-9), "run": {"seed": seed}}, tmp_path / "a.yaml")
+    material = prepare(recipe, None)
+    assert {len(material.validation), len(material.corpus.examples)} == {1, 99}
+
+
+@pytest.mark.parametrize(
+    ("model", "said"),
+    [
+        ({"sample_rate": 100}, r"^a/recipe\.yaml: model: .*sample_rate"),
+        ({"vocab_size": 9999}, r"^a/recipe\.yaml: model\.vocab_size: no bpe vocabulary of 9999 pieces"),
+    ],
+)
+def test_a_model_that_cannot_be_is_refused_before_anything(manifest: Path, model: dict[str, Any], said: str) -> None:
+    with pytest.raises(FastscribeError, match=said):
+        prepare(recipe_of(manifest, model=model), None, where="a/recipe.yaml")
+
+
+def test_a_picture_that_cannot_be_drawn_is_said_once(
+    manifest: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+    recipe = recipe_of(manifest)
+    trainer = Trainer(
+        recipe, prepare(recipe, None), RunFolder(tmp_path), torch.device("cpu"), torch.float32, said.append
+    )
+    for error in (OSError("disk full"), ValueError("odd")):
+        monkeypatch.setattr(trainer_module, "plot_log", Mock(side_effect=error))
+        trainer._plot()
+    assert said == [f"{tmp_path / 'train.png'}: not drawn: disk full"]
+
+
+def test_a_step_learns_from_labels_alike_whatever_batch_they_came_in(manifest: Path, tmp_path: Path) -> None:
+    """Of a recording and of three, as of all four together."""
+    together = gradients_of([SMALL + LARGE], manifest, tmp_path / "a")
+    in_turn = gradients_of([SMALL, LARGE], manifest, tmp_path / "b")
+    for name, gradient in together.items():
+        torch.testing.assert_close(in_turn[name], gradient)
+
+
+def test_ranks_learn_as_one_that_takes_their_batches_in_turn(manifest: Path, tmp_path: Path) -> None:
+    script = "import sys; from tests.training.test_trainer import be_a_rank; be_a_rank(*sys.argv[1:])"
+    command = [sys.executable, "-c", script]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    ranks = [
+        subprocess.Popen([*command, str(rank), str(manifest), str(tmp_path)], cwd=ROOT, env=environment)
+        for rank in range(2)
+    ]
+    try:
+        expected = gradients_of([SMALL, LARGE], manifest, tmp_path / "one")
+        assert [rank.wait(timeout=250) for rank in ranks] == [0, 0]
+    finally:
+        for rank in ranks:
+            rank.kill()
+            rank.wait()
+    for number in range(2):
+        found = torch.load(tmp_path / f"gradients{number}.pt", weights_only=True)
+        for name, gradient in expected.items():
+            torch.testing.assert_close(found[name], gradient)
+
+
+def gradients_of(
+    batches: list[list[int]],
+    manifest: Path,
+    folder: Path,
+    ranks: Ranks = Ranks(),  # noqa: B008 - frozen
+) -> dict[str, torch.Tensor]:
+    """That an epoch of one step takes. Without what else differs between batches: noise, statistics of the batch."""
+    folder.mkdir()
+    recipe = recipe_of(manifest, **STILL, batch={"accumulate": len(batches)}, run={"epochs": 1})
+    trainer = Trainer(
+        recipe, prepare(recipe, None), RunFolder(folder), torch.device("cpu"), torch.float32, print, ranks
+    )
+    taken: dict[str, torch.Tensor] = {}
+
+    def take() -> None:
+        taken.update(
+            {name: master.grad.clone() for name, master in trainer.weights.masters.items() if master.grad is not None}
+        )
+
+    network = trainer.learner.parallel
+    network.train = lambda mode=True: torch.nn.Module.train(network, False)  # type: ignore[method-assign]
+    trainer.plan = lambda epoch: ([np.array(batch) for batch in batches], np.ones(len(trainer.examples)))  # type: ignore
+    trainer.weights.optimiser.step = take  # type: ignore[assignment,method-assign]
+    trainer.check = lambda: None  # type: ignore[method-assign]
+    assert trainer.run() and trainer.progress.step == 1 and taken
+    return taken
+
+
+def be_a_rank(rank: str, manifest: str, folder: str) -> None:
+    """One of two processes."""
+    place = Path(folder)
+    dist.init_process_group("gloo", init_method=f"file://{place}/rendezvous", rank=int(rank), world_size=2)
+    mine = SMALL if rank == "0" else LARGE
+    found = gradients_of([mine], Path(manifest), place / f"rank{rank}", ranks=Ranks(int(rank), 2))
+    torch.save(found, place / f"gradients{rank}.pt")
+    dist.destroy_process_group()
+
+
+# --- several ranks, of which this process is one ---------------------------------------------------------------------
+
+
+@pytest.fixture
+def group() -> Iterator[None]:
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+def rank_of(recipe: Recipe, folder: Path, count: int = 2) -> Trainer:
+    material = prepare(recipe, None)
+    return Trainer(recipe, material, RunFolder(folder), torch.device("cpu"), torch.float32, print, Ranks(0, count))
+
+
+def test_what_one_rank_cannot_read_counts_nothing(manifest: Path, tmp_path: Path, group: None) -> None:
+    trainer = rank_of(recipe_of(manifest), tmp_path)
+    trainer.learner.parallel.train()
+    buffers = [buffer.clone() for buffer in trainer.model.buffers()]
+    nothing = Rows(np.array([], np.int64), torch.zeros(0, 0, dtype=torch.int16), torch.tensor([], dtype=torch.long))
+    assert trainer._batch(nothing, np.ones(8)) == 0
+    gradients = [master.grad for master in trainer.weights.masters.values()]
+    assert gradients and all(gradient is not None and not gradient.any() for gradient in gradients)
+    assert all(map(torch.equal, trainer.model.buffers(), buffers)) and trainer._window.row() == {}
+    before = {name: tensor.clone() for name, tensor in trainer.weights.kept().items()}
+    trainer._step(0)
+    assert trainer.progress.step == 1 and trainer._window.state()["norms"] == []
+    assert all(torch.equal(tensor, before[name]) for name, tensor in trainer.weights.kept().items())
+
+
+def test_ranks_that_find_different_states_are_refused(
+    manifest: Path, tmp_path: Path, group: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainer = rank_of(recipe_of(manifest), tmp_path)
+
+    def another_is_a_step_further(ends: torch.Tensor, operation: Any) -> None:
+        ends.copy_(torch.maximum(ends, ends + torch.tensor([[0, 0, 1, 0], [0, 0, -1, 0]])))
+
+    monkeypatch.setattr(dist, "all_reduce", another_is_a_step_further)
+    trainer.save()
+    for state in (None, trainer.folder.load_state(torch.device("cpu"))):
+        with pytest.raises(UsageError, match="ranks do not find the same state"):
+            trainer._agree(state)
+
+
+def test_fewer_examples_than_ranks_are_refused(manifest: Path, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="8 examples are too few for 9 ranks"):
+        rank_of(recipe_of(manifest), tmp_path, 9)
+
+
+def test_another_recipe_needs_another_folder(manifest: Path, tmp_path: Path) -> None:
+    recipe = recipe_of(manifest, run={"epochs": 1})
+    trainer_of(recipe, tmp_path / "run").save()
+    with pytest.raises(UsageError, match=r"another recipe; use another folder, or --overwrite"):
+        trainer_of(recipe_of(manifest, run={"epochs": 1}, optimiser={"dropout": 0.3}), tmp_path / "run")
+    trainer_of(recipe_of(manifest, run={"epochs": 1, "save_minutes": 3}), tmp_path / "run")
+    (tmp_path / "run" / "state.pt").write_bytes(b"PK damaged")
+    with pytest.raises(UsageError, match=r"state\.pt: cannot be read"):
+        trainer_of(recipe, tmp_path / "run")
+
+
+@pytest.mark.parametrize("kind", [{"ctc": False}, {"durations": [], "ctc": False}, {"transducer": False}, {}])
+def test_each_family_trains_and_transcribes(manifest: Path, tmp_path: Path, kind: dict[str, Any]) -> None:
+    recipe = recipe_of(manifest, model=kind, run={"epochs": 1})
+    trainer = trainer_of(recipe, tmp_path / "run", torch.bfloat16)
+    assert trainer.run()
+    assert trainer.progress.losses["loss"] > 0
+    transcriber = Transcriber.load(tmp_path / "run" / "best", "cpu", "fp32", Options(threads=2))
+    assert len(list(transcriber.transcribe(str(manifest)))) == 8
+
+
+def test_a_checkpoint_is_tuned_and_keeps_its_vocabulary(manifest: Path, tmp_path: Path) -> None:
+    """The demo model knows these clips: after a few steps it still does."""
+    known = read_checkpoint(MODELS / "tdt_demo" / "model.nemo")
+    before = {name: tensor.clone() for name, tensor in known.weights.items()}
+    recipe = recipe_of(manifest, optimiser={"learning_rate": 1e-5}, run={"epochs": 1}, augment={"speeds": [1.0]})
+    (tmp_path / "run").mkdir()
+    folder = RunFolder(tmp_path / "run")
+    trainer = Trainer(recipe, prepare(recipe, known), folder, torch.device("cpu"), torch.float32, print)
+    assert trainer.run()
+    tuned = read_checkpoint(folder.best)
+    assert tuned.tokenizer.pieces == known.tokenizer.pieces and tuned.config == known.config
+    assert trainer.progress.best_wer == 0.0
+    assert any(not torch.equal(tensor, known.weights[name].bfloat16()) for name, tensor in tuned.weights.items())
+    assert all(torch.equal(tensor, before[name]) for name, tensor in known.weights.items())
+
+
+# --- the command -----------------------------------------------------------------------------------------------------
+
+
+def command(*arguments: object) -> list[str]:
+    return [sys.executable, "-m", "fastscribe", "train", *map(str, arguments)]
+
+
+@pytest.fixture
+def recipe_file(manifest: Path, tmp_path: Path) -> Path:
+    data = {"train": str(manifest), "validation": str(manifest.with_name("validation.jsonl"))}
+    path = tmp_path / "recipe.yaml"
+    path.write_text(json.dumps({"data": data, **SECTIONS}))  # JSON is YAML
+    return path
+
+
+def test_ctrl_c_and_the_same_command_again(recipe_file: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    arguments = command(recipe_file, "-o", out, "--epochs", 400, "--dtype", "fp32")
+    process = subprocess.Popen(arguments, stderr=subprocess.PIPE, text=True, cwd=ROOT)
+    deadline = time.monotonic() + 100
+    while not (out / "train.jsonl").exists() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 130, said
+    assert said.splitlines()[-1].endswith("; the same command goes on from there") and "interrupted" not in said
+    again = subprocess.Popen(arguments, stderr=subprocess.PIPE, text=True, cwd=ROOT)
+    assert again.stderr is not None
+    lines = [again.stderr.readline() for _ in range(4)]
+    again.kill()
+    again.communicate()
+    assert "2 to validate with: " in lines[0] and "going on after step" in lines[3]
+
+
+@pytest.mark.parametrize("ctc_weight", [0.3, 1.0])
+def test_two_processes_train_one_model(recipe_file: Path, tmp_path: Path, ctc_weight: float) -> None:
+    """Data-parallel through torchrun, on the CPU; also where a head has nothing to learn."""
+    sections = {**json.loads(recipe_file.read_text()), "loss": {"ctc_weight": ctc_weight}}
+    recipe_file.write_text(json.dumps(sections))
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    arguments = ["-m", "fastscribe", "train", recipe_file, "-o", tmp_path / "run", "--epochs", 2, "--dtype", "fp32"]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [*launcher, *map(str, arguments)], capture_output=True, text=True, timeout=200, cwd=ROOT, env=environment
+    )
+    assert done.returncode == 0, done.stderr
+    assert [row["epoch"] for row in steps_of(tmp_path / "run") if "validation" in row] == [1, 2]
+
+
+def test_what_is_wrong_is_one_line(manifest: Path, tmp_path: Path) -> None:
+    (tmp_path / "bad.yaml").write_text("data: {train: nowhere.jsonl}")
+    for arguments, said in (
+        ((tmp_path / "bad.yaml", "-o", tmp_path / "x"), "no such file"),
+        ((tmp_path / "none.yaml", "-o", tmp_path / "x"), "cannot be read"),
+    ):
+        done = subprocess.run(command(*arguments), capture_output=True, text=True, timeout=100, cwd=ROOT)
+        assert done.returncode == 2 and done.stderr.count("\n") == 1 and said in done.stderr, done.stderr
+
+
+def test_the_log_as_a_picture(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    from fastscribe.training.plot import plot_log
+
+    rates = {"wer": 0.5, "exact_wer": 0.6, "cer": 0.1}
+    rows = [{"step": 10, "loss": 2.0, "ctc": 3.0}, {"step": 20, "loss": 1.0}, {"step": 20, "validation": rates}]
+    for number in range(len(rows) + 1):
+        plot_log(rows[:number], tmp_path / "train.png")
+        assert (tmp_path / "train.png").read_bytes().startswith(b"\x89PNG")

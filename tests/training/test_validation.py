@@ -1,0 +1,44 @@
+"""Error rates of what can be read, by the weights that are written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import soundfile
+import torch
+
+from fastscribe.checkpoint.reader import read_checkpoint
+from fastscribe.errors import UsageError
+from fastscribe.training import validation
+from fastscribe.training.dataloader import Feed
+from fastscribe.training.manifest import Example
+from fastscribe.training.validation import validate, with_weights
+from tests.conftest import AUDIO, MODELS
+
+DEMO = MODELS / "tdt_demo" / "model.nemo"
+
+
+def test_what_cannot_be_read_is_left_out_and_nothing_is_no_zero(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(validation, "_MOST_S", 0.0)  # a batch each
+    checkpoint, good = read_checkpoint(DEMO), sorted(AUDIO.glob("0*.flac"))[0]
+    (tmp_path / "bad.wav").write_bytes(b"not audio")
+    bad = Example(str(tmp_path / "bad.wav"), "nothing", 100.0)
+    examples = [bad, Example(str(good), "wholly different words", soundfile.info(good).duration)]
+
+    def rates_of(examples: list[Example]) -> validation.Validated:
+        feed = Feed(examples, 16_000, 0.0, 1, lambda line: None)
+        return validate(checkpoint, examples, feed, "cpu", "fp32")
+
+    assert rates_of(examples).wer >= 1 and len(rates_of(examples).examples) == 1
+    with pytest.raises(UsageError, match="none of the 2 recordings to validate with can be read"):
+        rates_of([bad, bad])
+
+
+def test_weights_are_those_that_are_written() -> None:
+    checkpoint = read_checkpoint(DEMO)
+    weights = {"a": torch.tensor([1.0001, 3.0]), "count": torch.tensor(1 << 20)}
+    kept = with_weights(checkpoint, weights, torch.bfloat16).weights
+    assert kept["a"].dtype == torch.bfloat16 and kept["a"].tolist() == [1.0, 3.0] and kept["count"] == 1 << 20
