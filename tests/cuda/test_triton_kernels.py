@@ -189,6 +189,7 @@ COMPILED = (
         for name, dtype in COMPILED
         for capability in ((89, 90, 100) if name.startswith("fp8") else (80, 90, 100))
     ],
+    ids=str,
 )
 def test_kernels_compile_without_a_device(name: str, dtype: torch.dtype, capability: int) -> None:
     from tests.helpers.compiled_kernels import WORK, compiled, launches
