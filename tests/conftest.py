@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -14,6 +17,7 @@ from hypothesis import HealthCheck, settings
 
 import fastscribe
 from fastscribe._system.openmp import wait_politely
+from tests.helpers.warm_process import WARM
 
 wait_politely()  # as the command line does, before anything imports torch
 # How long an example takes depends on how busy the machine is.
@@ -47,10 +51,24 @@ PUBLISHED_NAMES = (
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     import torch
 
+    # Workers share the processors: with all of them in each worker, the tests took a quarter more processor time.
+    num_workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    torch.set_num_threads(max(1, torch.get_num_threads() // num_workers))
     if not torch.cuda.is_available():
         for item in items:
             if item.get_closest_marker("cuda"):
                 item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
+
+
+@contextmanager
+def torch_threads(number: int) -> Iterator[None]:
+    """Run operations of torch on a number of threads."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(number)
+    yield
+    torch.set_num_threads(before)
 
 
 def model_path(folder: Path) -> Path:
@@ -85,6 +103,12 @@ def waveform(path: Path, sample_rate: int = 16000) -> np.ndarray:
 
     audio = probe(Source(path=str(path), file=str(path), id=path.name))
     return read(audio, 0, audio.num_samples, sample_rate=sample_rate, channel=None)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _warm_process_ends() -> Iterator[None]:
+    yield
+    WARM.close()
 
 
 @pytest.fixture(params=MODEL_NAMES)

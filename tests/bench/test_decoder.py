@@ -9,10 +9,11 @@ import pytest
 import torch
 import typer
 
-from fastscribe.bench import decode_loops, decoder
+from fastscribe.bench import decode_loops, decoder, encoder
 from fastscribe.bench.decode_loops import Loops, greedy_rows
 from fastscribe.bench.random_model import random_checkpoint
 from fastscribe.bench.shapes import SHAPES
+from fastscribe.bench.timing import time_call
 from fastscribe.config import Options
 from fastscribe.errors import UsageError
 from fastscribe.pipeline.engine import Engine
@@ -25,6 +26,13 @@ CPU = torch.device("cpu")
 DEMO = MODELS / "tdt_demo" / "model.nemo"
 
 
+@pytest.fixture(autouse=True)
+def few_repeats(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is found counts here, not how long it took."""
+    for module in (decoder, encoder):
+        monkeypatch.setattr(module, "time_call", lambda call, device, **_: time_call(call, device, 0.0, 1, 1))
+
+
 @cache
 def transcriber(shape: str) -> Transcriber:
     checkpoint = random_checkpoint(shape)
@@ -34,11 +42,11 @@ def transcriber(shape: str) -> Transcriber:
 @pytest.mark.parametrize("is_random", [True, False], ids=["random", "stand_in"])
 @pytest.mark.parametrize("shape", ["tiny", "tiny-rnnt"])
 def test_every_mode_finds_what_greedy_finds_at_the_rate_of_speech(shape: str, is_random: bool) -> None:
-    rows = list(Loops(shape, transcriber(shape), is_random).rows([2, 5], 4.0, 60.0))
+    rows = list(Loops(shape, transcriber(shape), is_random).rows([2, 3], 4.0, 60.0))
     assert [(row["batch_size"], row["mode"]) for row in rows] == [
-        (size, mode) for size in (2, 5) for mode in ("greedy", "one_frame", "windowed")
+        (size, mode) for size in (2, 3) for mode in ("greedy", "one_frame", "windowed")
     ]
-    for size in (2, 5):
+    for size in (2, 3):
         greedy, one_frame, windowed = (row for row in rows if row["batch_size"] == size)
         assert greedy["labels"] == one_frame["labels"] == windowed["labels"] > 0
         assert one_frame["equal_to_greedy_share"] == windowed["equal_to_greedy_share"] == 1.0

@@ -30,6 +30,7 @@ from fastscribe.pipeline.recognizer import Recognizer
 from fastscribe.transcriber import Transcriber
 from tests.conftest import AUDIO, MODELS
 from tests.helpers.benches import keep_models_in, run, table
+from tests.helpers.processes import fastscribe
 
 CPU = torch.device("cpu")
 DEMO = MODELS / "tdt_demo" / "model.nemo"
@@ -339,9 +340,10 @@ def test_recordings_of_ones_own_and_a_trained_model(capsys, few_bytes: None) -> 
 
 
 @pytest.mark.parametrize(("model", "options", "beam"), [(DEMO, ("--beam", "2"), 2), ("default", (), 12)])
-def test_a_beam_is_said(capsys, model: object, options: tuple[str, ...], beam: int) -> None:
+def test_a_beam_is_said(capsys, model: object, options: tuple[str, ...], beam: int, few_bytes: None) -> None:
     [path] = AUDIO.glob("01*.flac")
-    found, _ = run(capsys, path, "--model", model, *options, *QUICK[:-4], "--device", "cpu", "--passes", "1")
+    asked = ("--quick", "--passes", "1", "--clips", "1", "--device", "cpu")
+    found, _ = run(capsys, path, "--model", model, *options, *asked)
     assert found["beam"] == beam and len(found["rows"]) == 1
 
 
@@ -390,7 +392,7 @@ def test_exit_codes_and_ctrl_c(tmp_path: Path) -> None:
     environment = os.environ | {"XDG_CACHE_HOME": str(tmp_path), "TMPDIR": str(tmp_path / "temporary")}
     (tmp_path / "temporary").mkdir()
     command = [sys.executable, "-m", "fastscribe", "bench"]
-    wrong = subprocess.run([*command, "-m", "nowhere.nemo"], capture_output=True, text=True, env=environment)
+    wrong = fastscribe("bench", "-m", "nowhere.nemo", env=environment)
     assert (wrong.returncode, wrong.stdout, wrong.stderr.count("\n")) == (2, "", 1)
     given_model = [*command, "-m", DEMO, "--device", "cpu", "--clips", "600"]
     process = subprocess.Popen(given_model, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)

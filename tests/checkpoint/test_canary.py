@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -28,6 +26,7 @@ from fastscribe.transcriber import Transcriber
 from fastscribe.types import Hypothesis, Transcript
 from tests.checkpoint.test_checkpoint import with_yaml
 from tests.conftest import AUDIO, MODELS, checkpoint, golden, waveform
+from tests.helpers.processes import fastscribe
 from tests.test_golden import utterance
 
 NAMES = ("canary", "canary2", "canary_unified", "canary_transf")
@@ -186,17 +185,17 @@ def test_settings_that_are_not_honoured_are_named(tmp_path: Path, key: str, valu
 
 
 def test_the_command_line(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "fastscribe", "transcribe", str(AUDIO / "01_0_00010.flac")]
-    command += ["--model", str(MODELS / "canary2" / "model.nemo"), "--no-pnc", "--language", "en", "--dtype", "fp32"]
-    ended = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert json.loads(ended.stdout)["text"].startswith("at rice stadium a very large")
-    assert "--timestamps has it write them" in ended.stderr
-    command[5:] = ["--model", str(MODELS / "tdt_demo" / "model.nemo"), "--target-language", "de"]
-    ended = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert ended.returncode == 2 and "--target-language: only models of the Canary family" in ended.stderr
+    given = ("transcribe", AUDIO / "01_0_00010.flac", "--dtype", "fp32", "--model")
+    done = fastscribe(*given, MODELS / "canary2" / "model.nemo", "--no-pnc", "--language", "en")
+    assert done.returncode == 0 and json.loads(done.stdout)["text"].startswith("at rice stadium a very large"), (
+        done.stderr
+    )
+    assert "--timestamps has it write them" in done.stderr
+    done = fastscribe(*given, MODELS / "tdt_demo" / "model.nemo", "--target-language", "de")
+    assert done.returncode == 2 and "--target-language: only models of the Canary family" in done.stderr
 
 
-@pytest.mark.parametrize("number", [0, 65, 100_000])
+@pytest.mark.parametrize("number", [0, 65, 2_000])
 def test_the_number_of_languages_is_bounded(tmp_path: Path, number: int) -> None:
     langs = {str(index): {"type": "bpe", "model_path": "none"} for index in range(number)}
     with pytest.raises(CheckpointError):

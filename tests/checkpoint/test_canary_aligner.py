@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import io
 import json
-import subprocess
-import sys
 import tarfile
 from functools import cache
 from pathlib import Path
@@ -30,6 +28,7 @@ from fastscribe.text.transcript import assemble
 from fastscribe.transcriber import Transcriber
 from fastscribe.types import Failure, Hypothesis, Transcript
 from tests.conftest import AUDIO, MODELS, golden, waveform
+from tests.helpers.processes import fastscribe
 from tests.test_golden import utterance
 
 NAMES = ("canary_aligned", "canary_aligned_letters")
@@ -282,11 +281,9 @@ def test_a_broken_folder_is_one_line(aligned: dict[str, Checkpoint], tmp_path: P
 
 
 def test_the_command_line(archives: dict[str, Path], tmp_path: Path) -> None:
-    model = str(archives["canary_aligned"])
-    command = [sys.executable, "-m", "fastscribe", "transcribe", str(AUDIO / "01_0_00010.flac"), "--model", model]
-    command += ["--timestamps", "--dtype", "fp32", "-o", str(tmp_path), "-f", "srt,jsonl"]
-    ended = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert "spread evenly" not in ended.stderr
+    given = ("--timestamps", "--dtype", "fp32", "-o", tmp_path, "-f", "srt,jsonl")
+    done = fastscribe("transcribe", AUDIO / "01_0_00010.flac", "--model", archives["canary_aligned"], *given)
+    assert done.returncode == 0 and "spread evenly" not in done.stderr
     row = json.loads((tmp_path / "transcripts.jsonl").read_text())
     expected = golden(MODELS / "canary_aligned")["files"]["01_0_00010.flac"]["words"]
     assert [[word["word"], word["start"], word["end"]] for word in row["words"]] == expected

@@ -13,7 +13,6 @@ import pickle
 import shutil
 import struct
 import subprocess
-import sys
 import tarfile
 import tempfile
 import zipfile
@@ -34,48 +33,36 @@ from fastscribe.checkpoint.weights import load_safetensors, load_torch
 from fastscribe.errors import CheckpointError
 from fastscribe.text.tokenizer import from_sentencepiece
 from tests.checkpoint.test_checkpoint import packed, same, unpacked, with_yaml
-from tests.conftest import MODELS, ROOT, checkpoint
+from tests.conftest import MODELS, checkpoint
+from tests.helpers.processes import fastscribe
+from tests.helpers.warm_process import Limits
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="measures itself as Linux does")
 NEMO = MODELS / "hybrid" / "model.nemo"
 TORCH_ZIP = "model_weights.ckpt"
 YAML = "model_config.yaml"
 Make = Callable[[Path], Path]  # in an empty folder -> the model
+Inspect = Callable[[Path | str], subprocess.CompletedProcess[str]]
 
 
 @pytest.fixture(scope="module")
-def inspector(tmp_path_factory: pytest.TempPathFactory) -> Iterator[subprocess.Popen]:
+def inspect(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Inspect]:
+    """`fastscribe inspect --check` within limits, which writes no file."""
     scratch = tmp_path_factory.mktemp("scratch")
     environment = os.environ | {"TMPDIR": str(scratch), "HOME": str(scratch)}
-    command = [sys.executable, "-m", "tests.helpers.forked_inspect"]
-    with subprocess.Popen(
-        command,
-        cwd=ROOT,
-        env=environment,
-        text=True,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-    ) as process:
-        yield process
-        assert process.stdin is not None
-        process.stdin.close()
+    limits = Limits(growth_bytes=2 << 30, file_bytes=0, seconds=10)
+    yield lambda path: fastscribe("inspect", path, "--check", env=environment, limits=limits)
     assert list(scratch.rglob("*")) == []
 
 
-def inspected(inspector: subprocess.Popen, path: Path | str) -> dict:
-    assert inspector.stdin is not None and inspector.stdout is not None
-    print(json.dumps(str(path)), file=inspector.stdin, flush=True)
-    return json.loads(inspector.stdout.readline())
-
-
-def refusal(inspector: subprocess.Popen, make: Make, folder: Path) -> str:
+def refusal(inspect: Inspect, make: Make, folder: Path) -> str:
     """The one line that it says, without the folder's name; nothing has changed in the folder."""
     path = make(folder)
     before = listing(folder)
-    result = inspected(inspector, path)
-    assert (result["code"], result["stdout"]) == (2, ""), result
+    result = inspect(path)
+    assert (result.returncode, result.stdout) == (2, ""), result
     assert listing(folder) == before
-    message = result["stderr"]
+    message = result.stderr
     assert message.count("\n") == 1 and message.endswith("\n") and len(message) < 2500, message[:3000]
     assert message.startswith("fastscribe: ") and "Traceback" not in message and message.strip().isprintable()
     return message.replace(str(folder), "")
@@ -89,10 +76,10 @@ def cases(table: dict[str, tuple[Make, str]]):
     return pytest.mark.parametrize(("make", "said"), list(table.values()), ids=list(table))
 
 
-def test_a_sound_model_is_described(inspector: subprocess.Popen) -> None:
+def test_a_sound_model_is_described(inspect: Inspect) -> None:
     """Or all the refusals below would mean nothing."""
-    result = inspected(inspector, NEMO)
-    assert (result["code"], result["stderr"]) == (0, "") and "parameters" in result["stdout"]
+    result = inspect(NEMO)
+    assert (result.returncode, result.stderr) == (0, "") and "parameters" in result.stdout
 
 
 # Weights: pickles and the zip they lie in
@@ -324,8 +311,8 @@ WEIGHTS: dict[str, tuple[Make, str]] = {
 
 
 @cases(WEIGHTS)
-def test_weights(inspector: subprocess.Popen, tmp_path: Path, make: Make, said: str) -> None:
-    assert matches(said, refusal(inspector, make, tmp_path))
+def test_weights(inspect: Inspect, tmp_path: Path, make: Make, said: str) -> None:
+    assert matches(said, refusal(inspect, make, tmp_path))
     assert not (tmp_path / "ran").exists()
 
 
@@ -483,8 +470,8 @@ ARCHIVES: dict[str, tuple[Make, str]] = {
 
 
 @cases(ARCHIVES)
-def test_archives(inspector: subprocess.Popen, tmp_path: Path, make: Make, said: str) -> None:
-    assert matches(said, refusal(inspector, make, tmp_path))
+def test_archives(inspect: Inspect, tmp_path: Path, make: Make, said: str) -> None:
+    assert matches(said, refusal(inspect, make, tmp_path))
 
 
 @settings(max_examples=60, deadline=None)
@@ -663,8 +650,8 @@ CONFIGS: dict[str, tuple[Make, str]] = {
 
 
 @cases(CONFIGS)
-def test_configs(inspector: subprocess.Popen, tmp_path: Path, make: Make, said: str) -> None:
-    assert matches(said, refusal(inspector, make, tmp_path))
+def test_configs(inspect: Inspect, tmp_path: Path, make: Make, said: str) -> None:
+    assert matches(said, refusal(inspect, make, tmp_path))
     assert not Path("ran").exists()
 
 
@@ -890,8 +877,8 @@ FOLDERS: dict[str, tuple[Make, str]] = {
 
 
 @cases(FOLDERS)
-def test_folders(inspector: subprocess.Popen, tmp_path: Path, make: Make, said: str) -> None:
-    assert matches(said, refusal(inspector, make, tmp_path))
+def test_folders(inspect: Inspect, tmp_path: Path, make: Make, said: str) -> None:
+    assert matches(said, refusal(inspect, make, tmp_path))
     assert not Path("ran").exists()
 
 
@@ -912,10 +899,10 @@ def test_folders(inspector: subprocess.Popen, tmp_path: Path, make: Make, said: 
         ("", "not a model folder"),
     ],
 )
-def test_paths_that_are_no_model(inspector: subprocess.Popen, tmp_path: Path, path: str, said: str) -> None:
+def test_paths_that_are_no_model(inspect: Inspect, tmp_path: Path, path: str, said: str) -> None:
     os.mkfifo(tmp_path / "fifo")
     (tmp_path / "loop").symlink_to("loop")
-    assert matches(said, refusal(inspector, lambda folder: folder / path, tmp_path))
+    assert matches(said, refusal(inspect, lambda folder: folder / path, tmp_path))
 
 
 # What only looks odd

@@ -34,6 +34,7 @@ from fastscribe.resume.fingerprint import model_digest
 from fastscribe.text.language_model import FILE as LANGUAGE_MODEL
 from tests.conftest import AUDIO, DATA, MODELS
 from tests.fakes.hub_stub import Fault, Hub, serve
+from tests.helpers.processes import fastscribe
 
 NEMO = (MODELS / "tdt_demo" / "model.nemo").read_bytes()
 FIRST = next(AUDIO.glob("01_*"))
@@ -616,8 +617,7 @@ def test_where_the_cache_lies_is_not_in_the_fingerprint(user: User, hub: Hub, tm
 
 
 def run(user: User, *arguments: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "fastscribe", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=100, cwd=user.home.parent)
+    return fastscribe(*arguments, cwd=user.home.parent)
 
 
 def test_a_model_from_the_hub_transcribes(user: User, hub: Hub) -> None:

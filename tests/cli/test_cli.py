@@ -17,41 +17,15 @@ import pytest
 import soundfile
 
 from tests.conftest import AUDIO, DATA, MODELS
+from tests.helpers.processes import command, fastscribe, on_terminal
 
 MODEL = str(MODELS / "tdt_demo" / "model.nemo")
 SENTENCE = "At Rice Stadium a very large, enthusiastic crowd greeted the President."
 FIRST = next(AUDIO.glob("01_*"))
 
 
-def command(*arguments: object) -> list[str]:
-    return [sys.executable, "-m", "fastscribe", *map(str, arguments)]
-
-
-def fastscribe(*arguments: object, stdin: str = "", **options) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        command(*arguments), input=stdin, capture_output=True, text=True, encoding="utf-8", timeout=100, **options
-    )
-
-
 def transcribe(*arguments: object, **options) -> subprocess.CompletedProcess[str]:
     return fastscribe("transcribe", *arguments, "--model", MODEL, "--quiet", **options)
-
-
-def on_terminal(arguments: list[str]) -> tuple[int, bytes]:
-    """The exit code, and all that a terminal of 300 columns for stderr gets."""
-    import pty
-
-    ours, theirs = pty.openpty()
-    process = subprocess.Popen(arguments, stderr=theirs, env={**os.environ, "TERM": "xterm", "COLUMNS": "300"})
-    os.close(theirs)
-    seen = b""
-    while True:
-        try:
-            seen += os.read(ours, 65536)
-        except OSError:  # the other end has closed
-            break
-    os.close(ours)
-    return process.wait(60), seen
 
 
 def rows(text: str) -> list[dict]:

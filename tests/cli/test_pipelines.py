@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.test_cli import FIRST, MODEL, SENTENCE, command, fastscribe, rows, transcribe
+from tests.cli.test_cli import FIRST, MODEL, SENTENCE, rows, transcribe
 from tests.conftest import AUDIO
+from tests.helpers.processes import command, fastscribe
 
 
 @pytest.mark.skipif(shutil.which("jq") is None, reason="needs jq")

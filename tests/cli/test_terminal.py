@@ -17,7 +17,8 @@ import soundfile
 from fastscribe._system.text_layout import escaped
 from fastscribe.cli import terminal
 from fastscribe.cli.terminal import say, show_table, without_mp3_chatter
-from tests.cli.test_cli import FIRST, MODEL, SENTENCE, command, fastscribe, on_terminal, rows, transcribe
+from tests.cli.test_cli import FIRST, MODEL, SENTENCE, rows, transcribe
+from tests.helpers.processes import command, fastscribe, on_terminal
 
 HOSTILE = "a\x1b[31m\x9b2J\nfastscribe: all well\r\u202egnp\u2028\x07.wav"
 SHOWN = r"a\x1b[31m\x9b2J\nfastscribe: all well\r\u202egnp\u2028\x07.wav"

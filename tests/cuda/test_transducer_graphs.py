@@ -28,6 +28,7 @@ from fastscribe.decode.label_looping import Network
 from fastscribe.errors import UsageError
 from fastscribe.model.transducer import Transducer
 from fastscribe.types import Frames, Hypothesis
+from tests.conftest import torch_threads
 from tests.cuda.test_while_loop import DEVICE, Code, FakeCuda, install
 from tests.decode.test_label_looping import DURATIONS, assert_greedy, random_frames, tiny_transducer
 from tests.fakes.cuda import Pretence
@@ -35,10 +36,8 @@ from tests.fakes.cuda import Pretence
 
 @pytest.fixture(autouse=True, scope="module")
 def one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+    with torch_threads(1):
+        yield
 
 
 @pytest.fixture

@@ -204,10 +204,10 @@ def test_every_loop_is_greedy(
         decoder.close()
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(
     st.integers(0, 2**31),
-    st.lists(st.lists(st.integers(1, 14), min_size=1, max_size=12), min_size=1, max_size=3),
+    batches,
     st.integers(1, 40),
     st.sampled_from((None, 1, 2)),
     st.sampled_from((1, 2, 96)),

@@ -30,6 +30,7 @@ from fastscribe.decode.label_looping import (
 from fastscribe.model.ctc import CtcHead
 from fastscribe.model.transducer import Transducer
 from fastscribe.types import Frames, Hypothesis
+from tests.conftest import torch_threads
 
 DURATIONS = ((), (0, 1, 2, 3, 4), (1, 2, 3), (0, 1), (2, 0, 8), (0,))
 
@@ -37,10 +38,8 @@ DURATIONS = ((), (0, 1, 2, 3, 4), (1, 2, 3), (0, 1), (2, 0, 8), (0,))
 @pytest.fixture(autouse=True, scope="module")
 def one_thread() -> Iterator[None]:
     """Thousands of operations on a handful of numbers: a second thread only gets in the way."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+    with torch_threads(1):
+        yield
 
 
 def tiny_transducer(seed: int, durations: tuple[int, ...], max_symbols: int | None, blank_bias: float) -> Transducer:

@@ -13,8 +13,8 @@ import pytest
 
 import fastscribe
 from fastscribe.decode.families import DECODERS
-from tests.cli.test_cli import fastscribe as run_fastscribe
 from tests.conftest import PACKAGE, ROOT
+from tests.helpers.processes import fastscribe as run_fastscribe
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 

@@ -17,7 +17,7 @@ from fastscribe.evaluation import scores as scoring
 from fastscribe.evaluation.report import marked_diff, side_by_side, to_object, to_table
 from fastscribe.evaluation.results import Fields, References, read_pairs
 from fastscribe.evaluation.scores import Edits, Pair, Score, check_installed, evaluate, normalizer
-from tests.cli.test_cli import command, fastscribe
+from tests.helpers.processes import command, fastscribe, on_terminal
 
 TEXTS = st.lists(st.sampled_from(["a", "b", "cd", "日本"]), max_size=7).map(" ".join)
 PAIRS = st.lists(st.builds(Pair, TEXTS, TEXTS | st.none(), st.tuples(st.sampled_from(["x", "y", None]))), max_size=8)
@@ -320,23 +320,9 @@ def test_wrong_usage_is_one_line_and_exit_code_2(tmp_path: Path, rows: list, opt
 @pytest.mark.parametrize(("variables", "coloured"), [({}, True), ({"NO_COLOR": "1"}, False)])
 def test_colours_are_for_terminals(tmp_path: Path, variables: dict[str, str], coloured: bool) -> None:
     """stdout is a pseudo-terminal here."""
-    import pty
-    import subprocess
-
-    ours, theirs = pty.openpty()
-    plain = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "FORCE_COLOR")}
-    environment = {**plain, "TERM": "xterm-256color", "COLUMNS": "80", **variables}
     results = write(tmp_path / "r.jsonl", row("good day", "good may sir"))
-    process = subprocess.Popen(command("evaluate", results, "--diff", 1), stdout=theirs, env=environment)
-    os.close(theirs)
-    seen = b""
-    while True:
-        try:
-            seen += os.read(ours, 65536)
-        except OSError:  # the other end has closed
-            break
-    os.close(ours)
-    assert process.wait(60) == 0
+    code, seen = on_terminal(command("evaluate", results, "--diff", 1), "stdout", COLUMNS="80", **variables)
+    assert code == 0
     assert (b"\x1b[" in seen) == coloured
     assert (b"ref " in seen) == coloured
     assert (b"[-day-]{+may+}" in seen or b"{+sir+}" in seen) != coloured

@@ -18,8 +18,9 @@ import typer.main
 from fastscribe.cli import app, run_page
 from fastscribe.cli.bench.common import finish
 from fastscribe.resume.shards import Shard
-from tests.cli.test_cli import FIRST, MODEL, command, transcribe
+from tests.cli.test_cli import FIRST, MODEL, transcribe
 from tests.conftest import AUDIO
+from tests.helpers.processes import command
 from tests.report.test_run_page import Page
 
 

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.test_cli import FIRST, MODEL, SENTENCE, command, fastscribe, rows, transcribe
+from tests.cli.test_cli import FIRST, MODEL, SENTENCE, rows, transcribe
 from tests.conftest import AUDIO
+from tests.helpers.processes import command, fastscribe
 
 CLIPS = sorted(AUDIO.glob("0*.flac"))[:5]
 
@@ -124,14 +125,14 @@ def test_shards_together_do_everything_once(clips: Path, tmp_path: Path) -> None
     out = tmp_path / "out"
     (clips / "broken.wav").write_text("not audio")
     codes = [transcribe(clips, "-o", out, "--shard", f"{index}/3", "-f", "jsonl,txt").returncode for index in (0, 1)]
-    partial = subprocess.run(command("merge", out), capture_output=True, text=True)
+    partial = fastscribe("merge", out)
     assert partial.returncode == 1
     assert "missing: 2/3" in partial.stderr
     array = {"SLURM_ARRAY_TASK_ID": "2", "SLURM_ARRAY_TASK_MIN": "0", "SLURM_ARRAY_TASK_MAX": "2"}
     environment = {**os.environ, **array, "SLURM_ARRAY_TASK_COUNT": "3"}
     codes.append(transcribe(clips, "-o", out, "-f", "jsonl,txt", env=environment).returncode)
     assert sorted(codes) == [0, 0, 1]
-    merged = subprocess.run(command("merge", out, "--ordered"), capture_output=True, text=True)
+    merged = fastscribe("merge", out, "--ordered")
     assert merged.returncode == 1  # one file failed
     assert "missing" not in merged.stderr
     assert list(texts(out)) == [*(clip.name for clip in CLIPS), "broken.wav"]
@@ -194,34 +195,30 @@ def shards_of(clips: Path, out: Path) -> None:
         assert transcribe(clips, "-o", out, "--shard", f"{index}/2").returncode == 0
 
 
-def merged(out: Path, *options: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command("merge", out, *options), capture_output=True, text=True)
-
-
 def test_a_shard_that_was_changed_is_not_merged(clips: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     shards_of(clips, out)
-    assert merged(out).returncode == 0
+    assert fastscribe("merge", out).returncode == 0
     whole = (out / "transcripts.jsonl").read_bytes()
     rows_of_one = out / "transcripts.shard-0-of-2.jsonl"
     kept = rows_of_one.read_bytes()
     for content in (kept[:-10], b"{}\n" + kept, None):
         rows_of_one.unlink() if content is None else rows_of_one.write_bytes(content)
-        done = merged(out)
+        done = fastscribe("merge", out)
         assert done.returncode == 2
         assert "transcripts.shard-0-of-2.jsonl" in done.stderr
         assert (out / "transcripts.jsonl").read_bytes() == whole
     rows_of_one.write_bytes(kept)
     (out / "report.shard-1-of-2.json").write_text("{}")
-    half = merged(out)
+    half = fastscribe("merge", out)
     assert half.returncode == 1
     assert "not complete, run them again: 1/2" in half.stderr
     assert len(texts(out)) == 5
     (out / ".swap.shard-0-of-2").touch()  # stopped while it put its rows in order: they cannot be read now
-    assert "0/2, 1/2" in merged(out).stderr
+    assert "0/2, 1/2" in fastscribe("merge", out).stderr
     other = tmp_path / "other"
     other.mkdir()
     (other / "transcripts.jsonl").write_text("mine\n")
-    refused = merged(out, "-o", other)
+    refused = fastscribe("merge", out, "-o", other)
     assert refused.returncode == 2 and str(other / "transcripts.jsonl") in refused.stderr
     assert [path.read_text() for path in other.iterdir()] == ["mine\n"]

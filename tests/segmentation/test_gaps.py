@@ -21,8 +21,9 @@ from fastscribe.errors import AudioError
 from fastscribe.pipeline.engine import Engine
 from fastscribe.segmentation.gaps import clear_speech, find_untranscribed_spans, gaps_of, is_new
 from fastscribe.types import AudioInfo, Gap, Hypothesis, Segment, Source, Utterance, Word
-from tests.cli.test_cli import MODEL, fastscribe
+from tests.cli.test_cli import MODEL
 from tests.conftest import AUDIO, MODELS, waveform
+from tests.helpers.processes import fastscribe
 
 RATE = 16000
 HEARD = Hypothesis((1,), (0,), (1,), (-0.1,))

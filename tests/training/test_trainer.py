@@ -31,6 +31,7 @@ from fastscribe.training.recipe import Recipe, parse_recipe
 from fastscribe.training.state import RunFolder
 from fastscribe.training.trainer import Trainer
 from tests.conftest import DATA, MODELS, ROOT
+from tests.helpers.processes import fastscribe
 
 MANIFEST = DATA / "manifest.jsonl"
 SECTIONS: dict[str, Any] = {
@@ -605,10 +606,9 @@ def test_ctrl_c_and_the_same_command_again(recipe_file: Path, tmp_path: Path) ->
     assert "2 to validate with: " in lines[0] and "going on after step" in lines[3]
 
 
-@pytest.mark.parametrize("ctc_weight", [0.3, 1.0])
-def test_two_processes_train_one_model(recipe_file: Path, tmp_path: Path, ctc_weight: float) -> None:
-    """Data-parallel through torchrun, on the CPU; also where a head has nothing to learn."""
-    sections = {**json.loads(recipe_file.read_text()), "loss": {"ctc_weight": ctc_weight}}
+def test_two_processes_train_one_model(recipe_file: Path, tmp_path: Path) -> None:
+    """Data-parallel through torchrun, on the CPU, where the transducer's head has nothing to learn."""
+    sections = {**json.loads(recipe_file.read_text()), "loss": {"ctc_weight": 1.0}}
     recipe_file.write_text(json.dumps(sections))
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     arguments = ["-m", "fastscribe", "train", recipe_file, "-o", tmp_path / "run", "--epochs", 2, "--dtype", "fp32"]
@@ -626,7 +626,7 @@ def test_what_is_wrong_is_one_line(manifest: Path, tmp_path: Path) -> None:
         ((tmp_path / "bad.yaml", "-o", tmp_path / "x"), "no such file"),
         ((tmp_path / "none.yaml", "-o", tmp_path / "x"), "cannot be read"),
     ):
-        done = subprocess.run(command(*arguments), capture_output=True, text=True, timeout=100, cwd=ROOT)
+        done = fastscribe("train", *arguments, cwd=ROOT)
         assert done.returncode == 2 and done.stderr.count("\n") == 1 and said in done.stderr, done.stderr
 
 

@@ -20,6 +20,7 @@ from fastscribe.errors import UsageError
 from fastscribe.model.transducer import Joint
 from fastscribe.training import TransducerLossConfig, joint_transducer_loss, transducer_loss
 from fastscribe.training.loss import cpu, definition, joint, layout, recursion
+from tests.conftest import torch_threads
 
 RNNT = TransducerLossConfig()
 CONFIGS = (
@@ -31,6 +32,13 @@ CONFIGS = (
     TransducerLossConfig(durations=(3,)),
     TransducerLossConfig(durations=(0, 1, 2), sigma=0.1, omega=1.0),
 )
+
+
+@pytest.fixture(autouse=True, scope="module")
+def two_threads() -> Iterator[None]:
+    """So that utterances and lines are shared between threads on any machine."""
+    with torch_threads(2):
+        yield
 
 
 def example(
