@@ -31,7 +31,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import NoReturn
 
-from tests.conftest import ROOT
+ROOT = Path(__file__).parents[2]
 
 TIMEOUT_S = 100
 PRELOADED = (
