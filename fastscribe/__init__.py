@@ -37,9 +37,9 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     """Transcriber brings torch in, which takes a second: only for those who ask for it."""
     if name == "Transcriber":
-        from fastscribe._system.openmp import wait_politely
+        from fastscribe._system.openmp import limit_openmp_spin
 
-        wait_politely()
+        limit_openmp_spin()
         from fastscribe.transcriber import Transcriber
 
         return Transcriber

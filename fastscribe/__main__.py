@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from fastscribe._system.signals import leave_at_once
+from fastscribe._system.signals import exit_on_sigint
 from fastscribe._system.standard_streams import open_closed_streams
 
 
 def main() -> None:
     open_closed_streams()
-    leave_at_once()
+    exit_on_sigint()
     from fastscribe.cli import main as run
 
     run()

@@ -22,7 +22,7 @@ _SAMPLES = 4  # batches that are timed, spread over the lengths there are
 
 
 @dataclass(frozen=True)
-class Survey:
+class DryRunReport:
     """`skipped` inputs were done by an earlier run, `failed_before` of these not; neither is among `files` and `failed`.
     estimated_usd is None where no price is known."""
 
@@ -48,7 +48,7 @@ def survey(
     ledger: Ledger,
     usd_per_hour: float | None,
     on_failure: Callable[[Failure], None],
-) -> Survey:
+) -> DryRunReport:
     """Looks at all inputs, so one that never ends is never surveyed. `on_failure` is called for those that cannot be used."""
     files = failed = utterances = batches = real = padded = 0
     audio_s = 0.0
@@ -69,7 +69,7 @@ def survey(
                 real, padded = real + sum(lengths), padded + len(batch) * max(lengths)
     frames_per_s = _speed(transcriber, samples) if samples else 0.0
     estimated_s = padded / frames_per_s if frames_per_s else 0.0
-    return Survey(
+    return DryRunReport(
         files=files,
         failed=failed,
         skipped=transcriber.progress.skipped,

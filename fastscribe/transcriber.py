@@ -31,9 +31,9 @@ from fastscribe.pipeline.batching import Budget
 from fastscribe.pipeline.engine import Engine, Outcome
 from fastscribe.pipeline.gap_recovery import Candidate, GapRecovery
 from fastscribe.pipeline.loader import default_threads, load_batches
-from fastscribe.pipeline.prefetch import map_ahead
+from fastscribe.pipeline.prefetch import prefetch_map
 from fastscribe.pipeline.recognizer import Recognizer, to_stderr
-from fastscribe.pipeline.sort_buffer import Windows
+from fastscribe.pipeline.sort_buffer import SortBuffer
 from fastscribe.pipeline.stats import RunStats, Stopwatch
 from fastscribe.report.prices import price_of
 from fastscribe.segmentation.segment import split
@@ -139,15 +139,17 @@ class Transcriber:
 
     def windows(
         self, inputs: str | os.PathLike[str] | Iterable[str | os.PathLike[str]], ledger: Ledger | None
-    ) -> Windows[Prepared]:
+    ) -> SortBuffer[Prepared]:
         """The first stages of a run, which this begins: inputs looked at, cut, and gathered."""
         self.progress = Progress()
         self.engine.stopwatch = self.progress.stopwatch
         self.engine.budget = self._budget()
         given = [inputs] if isinstance(inputs, (str, os.PathLike)) else inputs
         sources = _numbered(expand(os.fspath(path) for path in given), ledger)
-        prepared = _not_done(map_ahead(partial(self._prepare, ledger), sources, self._threads, "probe"), self.progress)
-        return Windows(prepared, _seconds, self.options.window, self._window_s())
+        prepared = _not_done(
+            prefetch_map(partial(self._prepare, ledger), sources, self._threads, "probe"), self.progress
+        )
+        return SortBuffer(prepared, _seconds, self.options.window, self._window_s())
 
     def plan(self, utterances: Iterable[Utterance]) -> Iterator[tuple[Utterance, ...]]:
         """Batches of them, longest first."""
@@ -217,7 +219,7 @@ class Transcriber:
         progress.recovered_words += sign * sum(len(segment.words) for segment in recovered)
         progress.recovered_s += sign * sum(segment.end_s - segment.start_s for segment in recovered)
 
-    def _results(self, windows: Windows[Prepared]) -> Iterator[Transcript | Failure]:
+    def _results(self, windows: SortBuffer[Prepared]) -> Iterator[Transcript | Failure]:
         pending = _Pending(GapRecovery(self.options, self.recovers_gaps, self._threads))
         with closing(pending.recovery), closing(self.engine), launching(self.recognizer.device):
             yield from self._work(self._plans(windows, pending), pending)
@@ -251,7 +253,7 @@ class Transcriber:
                 yield from self._texts(self.engine.drain() if batch is None else self.engine.push(batch), pending)
             yield from self._texts(self.engine.drain(), pending)
 
-    def _plans(self, windows: Windows[Prepared], pending: _Pending) -> Iterator[tuple[Utterance, ...]]:
+    def _plans(self, windows: SortBuffer[Prepared], pending: _Pending) -> Iterator[tuple[Utterance, ...]]:
         """Batches to load; an empty one when the inputs let the model wait."""
         for window in windows:
             utterances = [utterance for item in window for utterance in pending.expect(item)]
@@ -304,7 +306,7 @@ class Transcriber:
     def _assemble(
         self, audio: AudioInfo, parts: Sequence[Part], recovered: Sequence[Part] = ()
     ) -> Transcript | Failure:
-        no_time, frame_s = self.recognizer.punctuation_takes_no_time, self.recognizer.token_frame_s
+        no_time, frame_s = self.recognizer.zero_duration_punctuation, self.recognizer.token_frame_s
         try:
             with self.progress.stopwatch.time("assemble"):
                 return transcript.assemble(audio, parts, self.tokenizer, frame_s, no_time, recovered)

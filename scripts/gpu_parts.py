@@ -41,7 +41,7 @@ from fastscribe.bench import (
     throughput,
 )
 from fastscribe.bench import loss as losses
-from fastscribe.bench.measurement_log import Notebook, describe
+from fastscribe.bench.measurement_log import MeasurementLog, describe
 from fastscribe.bench.random_model import random_checkpoint
 from fastscribe.bench.shapes import SHAPES
 from fastscribe.checkpoint import native
@@ -155,7 +155,7 @@ class Part:
     device: torch.device
     sizes: Sizes
     scratch: Path
-    notes: Notebook
+    notes: MeasurementLog
 
     def model(self, shape: str) -> Path:
         """A folder with a random checkpoint of this shape, made on the device where it is not there yet."""
@@ -267,7 +267,7 @@ def _run_tests(part: Part, paths: Sequence[Path]) -> None:
     run([path for path in paths if "whole_device" in path.read_text(encoding="utf-8")], "cuda and whole_device", "0/1")
 
 
-def _pytest(notes: Notebook, arguments: Sequence[str], env: dict[str, str]) -> None:
+def _pytest(notes: MeasurementLog, arguments: Sequence[str], env: dict[str, str]) -> None:
     """Runs pytest, whose plugin writes the rows of the tests, and writes a row for the process."""
     files = [Path(argument).name for argument in arguments if argument.endswith(".py")]
     row: dict[str, Any] = {"what": "pytest", "files": files, "share": env["GPU_CHECK_SHARE"]}
@@ -660,7 +660,7 @@ def sanitizer(part: Part) -> None:
         part.notes.measure(key, partial(_sanitize, tool, run, graphs, part.notes), needs_s=15.0)
 
 
-def _sanitize(tool: str, command: Sequence[str], graphs: str, notes: Notebook) -> dict[str, Any]:
+def _sanitize(tool: str, command: Sequence[str], graphs: str, notes: MeasurementLog) -> dict[str, Any]:
     program = shutil.which("compute-sanitizer") or "/usr/local/cuda/bin/compute-sanitizer"
     # torch's allocator hands out parts of larger blocks, between which no tool can see; a capture cannot do without it.
     env = os.environ | ({"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"} if graphs == "off" else {})
@@ -699,7 +699,7 @@ PARTS: dict[str, Callable[[Part], None]] = {
 
 def main() -> None:
     name, settings = sys.argv[1], json.loads(Path(sys.argv[2]).read_text(encoding="utf-8"))
-    notes = Notebook(Path(settings["rows"]), settings["end"] - monotonic())
+    notes = MeasurementLog(Path(settings["rows"]), settings["end"] - monotonic())
     sizes = QUICK if settings["quick"] else FULL
     PARTS[name](Part(torch.device(settings["device"]), sizes, Path(settings["scratch"]), notes))
 

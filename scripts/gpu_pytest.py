@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-_MOST_MESSAGE, _MOST_END = 400, 700  # characters
+_MAX_MESSAGE, _MAX_END = 400, 700  # characters
 
 
 def _write(**row: Any) -> None:
@@ -31,7 +31,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 def pytest_collectreport(report: pytest.CollectReport) -> None:
     if report.failed:
-        _write(what="collection", file=report.nodeid, error=report.longreprtext[-_MOST_END:])
+        _write(what="collection", file=report.nodeid, error=report.longreprtext[-_MAX_END:])
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
@@ -41,7 +41,7 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     row["took_s"] = round(report.duration, 3)
     if report.failed:
         message = getattr(getattr(report.longrepr, "reprcrash", None), "message", report.longreprtext)
-        row |= {"error": f"{report.when}: {message}"[:_MOST_MESSAGE], "end": report.longreprtext[-_MOST_END:]}
+        row |= {"error": f"{report.when}: {message}"[:_MAX_MESSAGE], "end": report.longreprtext[-_MAX_END:]}
     elif report.skipped and isinstance(report.longrepr, tuple):
         row["reason"] = report.longrepr[2]
     _write(**row)

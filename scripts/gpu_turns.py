@@ -26,7 +26,7 @@ HERE = Path(__file__).resolve().parent
 TRAINED = HERE.parent / "tests" / "data"
 Labels = list[list[int]]
 _ROUNDS = 3
-_LONGEST_TURN_S = 150.0  # loading included; a side that takes longer hangs
+_MAX_TURN_S = 150.0  # loading included; a side that takes longer hangs
 
 
 # --- the sides, each in a process of its own --------------------------------------------------------------------------
@@ -227,7 +227,7 @@ def take_turns(notes: Any, model: Path, paths: Sequence[Path], device: str, batc
 
 def _start(notes: Any, workers: dict[str, Worker], side: str, settings: dict[str, Any]) -> None:
     def call() -> dict[str, Any]:
-        workers[side] = Worker(Path(sys.executable), settings | {"side": side}, Path(__file__), _LONGEST_TURN_S)
+        workers[side] = Worker(Path(sys.executable), settings | {"side": side}, Path(__file__), _MAX_TURN_S)
         return workers[side].info
 
     notes.measure({"what": "start", "side": side}, call, needs_s=20.0)
@@ -281,7 +281,7 @@ def _compare(notes: Any, workers: dict[str, Worker], batch_size: int) -> None:
 
 
 if __name__ == "__main__":
-    from fastscribe._system.openmp import wait_politely
+    from fastscribe._system.openmp import limit_openmp_spin
 
-    wait_politely()
+    limit_openmp_spin()
     serve()

@@ -35,7 +35,7 @@ ALIGNER_NAMES = {
     "model_config.yaml": "timestamps_asr_model_config.yaml",
     "model_weights.ckpt": "timestamps_asr_model_weights.ckpt",
 }
-SHORTEST_S, LONGEST_S = 1.0, 30.0  # NeMo pads shorter files and may cut longer ones into chunks
+MIN_S, MAX_S = 1.0, 30.0  # NeMo pads shorter files and may cut longer ones into chunks
 
 
 @dataclass(frozen=True)
@@ -126,7 +126,7 @@ def main() -> None:
     audio = [
         path
         for path, header in headers.items()
-        if (header.samplerate, header.channels) == (16000, 1) and SHORTEST_S <= header.duration <= LONGEST_S
+        if (header.samplerate, header.channels) == (16000, 1) and MIN_S <= header.duration <= MAX_S
     ]
     for pair in PAIRS:
         make(pair, arguments.models, audio, arguments.out / pair.name)

@@ -39,7 +39,7 @@ from transformers.convert_slow_tokenizer import CanaryConverter
 
 MAX_TOKENS, VOCABULARY, WIDTH, MELS = 48, 136, 32, 64
 STEPS, WORDS = 400, 7
-LEAST_MARGIN = 2e-3  # between the two likeliest tokens' logits
+MIN_MARGIN = 2e-3  # between the two likeliest tokens' logits
 # The first of canary-1b-v2's, in its order: these are the ids that CanaryConfig has as defaults.
 CONTROLS = (
     *("<|nospeech|>", "<pad>", "<|endoftext|>", "<|startoftranscript|>", "<|pnc|>", "<|nopnc|>", "<|startofcontext|>"),
@@ -191,7 +191,7 @@ def is_worth_keeping(files: dict[str, dict[str, Any]]) -> bool:
     cut = sum(length == MAX_TOKENS - PROMPT.count("|>") for length in lengths)
     margin = min(entry["margin"] for entry in files.values())
     print(f"lengths {lengths}, {len(set(answers))} different, {cut} cut, margin {margin}", flush=True)
-    return len(set(answers)) >= 0.8 * len(answers) and 0 < cut < 0.4 * len(answers) and margin >= LEAST_MARGIN
+    return len(set(answers)) >= 0.8 * len(answers) and 0 < cut < 0.4 * len(answers) and margin >= MIN_MARGIN
 
 
 def main() -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 WORDNET = Path("/usr/share/wordnet")  # Debian's wordnet-base
-MOST_WORDS = 25
+MAX_WORDS = 25
 IN_A_ROW = 5
 _SENTENCE_END = re.compile(r"(?<=[.?!])(?<!\b[A-Z]\.)(?<!\bMr\.)(?<!\bMrs\.)(?<!\bDr\.)(?<!\bSt\.)[\"')”’]*(?:\s+|$)")
 
@@ -60,7 +60,7 @@ def parts(text: str) -> list[str]:
     """
     found: list[str] = []
     for clause in text.split(", "):
-        if found and len(found[-1].split()) + len(clause.split()) <= MOST_WORDS:
+        if found and len(found[-1].split()) + len(clause.split()) <= MAX_WORDS:
             found[-1] += f", {clause}"
         else:
             found.append(clause)
@@ -84,7 +84,7 @@ def is_plain(text: str) -> bool:
     is_letters = re.fullmatch(r"[A-Za-z][A-Za-z ,'.?!-]*", text) and "--" not in text and ".." not in text
     return (
         bool(is_letters)
-        and 3 <= len(words) <= MOST_WORDS
+        and 3 <= len(words) <= MAX_WORDS
         and not any(len(word) > 1 and word.isupper() for word in words)
     )
 

@@ -16,10 +16,10 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 import fastscribe
-from fastscribe._system.openmp import wait_politely
+from fastscribe._system.openmp import limit_openmp_spin
 from tests.helpers.warm_process import WARM
 
-wait_politely()  # as the command line does, before anything imports torch
+limit_openmp_spin()  # as the command line does, before anything imports torch
 # How long an example takes depends on how busy the machine is.
 settings.register_profile("fastscribe", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("fastscribe")

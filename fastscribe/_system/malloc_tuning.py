@@ -14,7 +14,7 @@ _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
 _KEPT_BYTES = 2**30
 
 
-def keep_freed_memory() -> None:
+def disable_malloc_trim() -> None:
     """For the whole process. No effect without glibc, or where the user has settled malloc's thresholds."""
     if any(name.startswith("MALLOC_") for name in os.environ) or "glibc.malloc" in os.environ.get("GLIBC_TUNABLES", ""):
         return

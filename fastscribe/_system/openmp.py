@@ -13,7 +13,7 @@ import os
 _SPINS = "1000"
 
 
-def wait_politely() -> None:
+def limit_openmp_spin() -> None:
     """No effect where the user has chosen a policy, or once torch is imported."""
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", _SPINS)

@@ -34,7 +34,7 @@ class InTheWay(FileExistsError):
         return f"{self.filename}: {self.strerror}"
 
 
-def part_of(path: Path) -> Path:
+def temp_path_for(path: Path) -> Path:
     """Temporary name of `path`, beside it: hidden, the same in every run, and not `X.part`, which browsers use."""
     return path.with_name(f".{path.name}.fastscribe.part")
 
@@ -85,7 +85,7 @@ def open_new(path: Path) -> BinaryIO:
 
 def open_part(path: Path) -> BinaryIO:
     """Create the temporary file of `path`; one that a killed run left is removed. Raises InTheWay, OSError."""
-    part = part_of(path)
+    part = temp_path_for(path)
     try:
         return open_new(part)
     except FileExistsError:
@@ -119,9 +119,9 @@ def write_part(path: Path, content: bytes) -> None:
 
 def discard_part(path: Path) -> None:
     """Remove the temporary file of `path`, if there is one."""
-    if is_regular(part_of(path)):
+    if is_regular(temp_path_for(path)):
         with suppress(OSError):
-            os.unlink(part_of(path))
+            os.unlink(temp_path_for(path))
 
 
 def write_atomic(path: Path, content: bytes | Callable[[BinaryIO], object]) -> None:
@@ -156,7 +156,7 @@ def write_atomic(path: Path, content: bytes | Callable[[BinaryIO], object]) -> N
 
 def put_in_place(path: Path) -> None:
     """Give the temporary file of `path` its name."""
-    os.replace(part_of(path), path)
+    os.replace(temp_path_for(path), path)
 
 
 def remove(path: Path | str) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 
-def open_regular(path: Path) -> BinaryIO:
+def safe_open(path: Path) -> BinaryIO:
     """The file, links followed. Raises OSError where it cannot be opened or is not a regular file."""
     _check(path, os.stat(path))
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -31,9 +31,9 @@ def _check(path: Path, status: os.stat_result) -> None:
         raise OSError(errno.EINVAL, "not a regular file", str(path))
 
 
-def read_regular(path: Path, max_bytes: int) -> bytes:
-    """The file's bytes. Raises OSError as open_regular does, ValueError where there are more than `max_bytes`."""
-    with open_regular(path) as file:
+def safe_read(path: Path, max_bytes: int) -> bytes:
+    """The file's bytes. Raises OSError as safe_open does, ValueError where there are more than `max_bytes`."""
+    with safe_open(path) as file:
         num_bytes = os.fstat(file.fileno()).st_size
         if num_bytes > max_bytes:
             raise ValueError(f"refused: {num_bytes} bytes, where at most {max_bytes} make sense")

@@ -90,7 +90,7 @@ class Stop:
             self._show_unraisable(lost)
 
 
-def leave_at_once() -> None:
+def exit_on_sigint() -> None:
     """While a command's own modules are imported: of a Ctrl-C then, Python would show where it was."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # ignored in the background of some shells
         signal.signal(signal.SIGINT, _leave_saying_so)

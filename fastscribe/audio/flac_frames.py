@@ -26,10 +26,10 @@ BLOCK_SIZES = {
 }
 _SIZE_BYTES = {6: 1, 7: 2}  # block sizes that stand behind the number
 _RATE_BYTES = {12: 1, 13: 2, 14: 2}  # sample rates that stand behind that
-_FEW_BITS, _MOST_NUMBER_BYTES = 0x80, 7
+_FEW_BITS, _MAX_NUMBER_BYTES = 0x80, 7
 _MAGIC = b"fLaC"
-FIRST_SEARCH_BYTES, MOST_SEARCH_BYTES = 1 << 12, 1 << 20  # at a time, from the end
-MOST_MARKERS = 100_000  # looked at; a file with more of them behind its last frame is believed
+FIRST_SEARCH_BYTES, MAX_SEARCH_BYTES = 1 << 12, 1 << 20  # at a time, from the end
+MAX_MARKERS = 100_000  # looked at; a file with more of them behind its last frame is believed
 _SIZES_AND_RATES = bytes(code for code in range(0x10, 0x100) if code & 15 < 15)  # 0 and 15 stand for none
 _FRAME = re.compile(rb"\xff[\xf8\xf9][" + re.escape(_SIZES_AND_RATES) + rb"][\x00-\xaf]")
 
@@ -70,7 +70,7 @@ def ends_at(num_samples: int, block_size: int, data: bytes | mmap.mmap) -> bool:
     give just that number by chance; those that look like two frames, one after another, their checksums as well.
     """
     next_start, num_markers = -1, 0
-    for at in islice(_markers(data), MOST_MARKERS):
+    for at in islice(_markers(data), MAX_MARKERS):
         num_markers += 1
         frame = frame_header(data[at : at + HEADER_BYTES], block_size)
         if frame is not None and frame.end == num_samples:
@@ -79,7 +79,7 @@ def ends_at(num_samples: int, block_size: int, data: bytes | mmap.mmap) -> bool:
             if num_samples == frame.start or next_start == frame.end:  # the last frames are others
                 return False
             next_start = frame.start
-    return num_markers == MOST_MARKERS
+    return num_markers == MAX_MARKERS
 
 
 def is_in_place(num_samples: int, parts: int, block_size: int, piece: bytes) -> bool:
@@ -100,7 +100,7 @@ def _markers(data: bytes | mmap.mmap) -> Iterator[int]:
         piece = data[begin : end + 3]
         if b"\xff\xf8" in piece or b"\xff\xf9" in piece:
             yield from reversed([begin + match.start() for match in _FRAME.finditer(piece)])
-        end, num_bytes = begin, min(2 * num_bytes, MOST_SEARCH_BYTES)
+        end, num_bytes = begin, min(2 * num_bytes, MAX_SEARCH_BYTES)
 
 
 def after_blocks(data: bytes | mmap.mmap, at: int) -> int:
@@ -154,7 +154,7 @@ def _coded_number(head: bytes, at: int) -> tuple[int, int]:
         return first, 1
     length = 8 - (first ^ 0xFF).bit_length()
     following = head[at + 1 : at + length]
-    if not 2 <= length <= _MOST_NUMBER_BYTES or any(byte >> 6 != 2 for byte in following):
+    if not 2 <= length <= _MAX_NUMBER_BYTES or any(byte >> 6 != 2 for byte in following):
         return 0, 0
     value = first & 0x7F >> length
     for byte in following:

@@ -15,10 +15,10 @@ from fastscribe.audio.flac_frames import TAIL_BYTES, after_blocks, ends_at, is_i
 from fastscribe.audio.wav_header import is_name
 
 HEAD_BYTES = 4096  # other chunks may stand before a WAV's samples
-MOST_CHANNELS = 8
+MAX_CHANNELS = 8
 # A frame is looked at where this part of a FLAC's frames ends: seven recordings of one length, joined, would not show.
 PARTS = (2, 3)
-MOST_BEHIND_BYTES = 128  # behind a WAV's samples, whatever they are; other chunks may be longer
+MAX_BEHIND_BYTES = 128  # behind a WAV's samples, whatever they are; other chunks may be longer
 PCM = 1
 _CHUNK = struct.Struct("<4sI")
 _FORMAT = struct.Struct("<HHIIHH")  # sample type, channels, rate, bytes a second, bytes a frame, bits
@@ -55,7 +55,7 @@ def _wav(head: bytes, num_bytes: int, descriptor: int) -> PlainHeader | None:
             if kind is None or size == 0 or size % (2 * kind[1]):
                 return None
             behind_bytes = num_bytes - at - size
-            if behind_bytes < 0 or (behind_bytes > MOST_BEHIND_BYTES and not _is_chunk(descriptor, at + size)):
+            if behind_bytes < 0 or (behind_bytes > MAX_BEHIND_BYTES and not _is_chunk(descriptor, at + size)):
                 return None
             return PlainHeader(*kind, size // (2 * kind[1]), True)
         if name == b"fmt ":
@@ -79,7 +79,7 @@ def _int16_format(head: bytes, at: int) -> tuple[int, int] | None:
         return None
     sample_type, channels, rate, byte_rate, frame_bytes, bits = _FORMAT.unpack_from(head, at)
     consistent = frame_bytes == 2 * channels and byte_rate == rate * frame_bytes
-    ordinary = sample_type == PCM and bits == 16 and rate > 0 and 0 < channels <= MOST_CHANNELS
+    ordinary = sample_type == PCM and bits == 16 and rate > 0 and 0 < channels <= MAX_CHANNELS
     return (rate, channels) if consistent and ordinary else None
 
 

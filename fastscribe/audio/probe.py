@@ -43,8 +43,8 @@ GUESS_TOLERANCE = 3e-4
 SAMPLE_RATES = range(1000, 1_000_001)  # beyond them is no recording of speech but a damaged header
 # A header may promise at most what the longest silence takes, so that memory is bounded by what a file can hold: FLAC has
 # frames of 65,535 samples in 11 bytes; Ogg Opus, Ogg Vorbis and the rest take 16 bytes a second and more.
-MOST_FLAC_SAMPLES_A_BYTE = 6000
-FEWEST_BYTES_A_SECOND = 10
+MAX_FLAC_SAMPLES_A_BYTE = 6000
+MIN_BYTES_A_SECOND = 10
 
 
 def probe(source: Source) -> AudioInfo:
@@ -107,11 +107,11 @@ def _opened_header(source: Source, num_bytes: int, ogg: OggEnd | None) -> PlainH
 def _check_possible(source: Source, sound_format: str, num_bytes: int, sample_rate: int, num_samples: int) -> None:
     length_s = num_samples / sample_rate
     if sound_format == "FLAC":
-        possible = num_samples <= MOST_FLAC_SAMPLES_A_BYTE * num_bytes
+        possible = num_samples <= MAX_FLAC_SAMPLES_A_BYTE * num_bytes
         if not possible or not _looked_into(source, lambda path: flac_ends_at(path, num_samples)):
             problem = f"damaged, truncated or several in one: it does not end after the {length_s:.2f} s of its header"
             raise AudioError(source.path, f"{problem}: {CONVERT}")
-    elif length_s > num_bytes / FEWEST_BYTES_A_SECOND:
+    elif length_s > num_bytes / MIN_BYTES_A_SECOND:
         problem = f"damaged: its header promises {length_s:.0f} s, which {num_bytes} bytes cannot hold"
         raise AudioError(source.path, problem)
 

@@ -11,7 +11,7 @@ import math
 from fastscribe.types import AudioInfo
 
 CONTEXT_S = 0.05  # several times the length of the resampling filters
-_MOST_PHASES = 1280  # of a device's filter bank; 11,025 Hz to 16,000 Hz has 640
+_MAX_PHASES = 1280  # of a device's filter bank; 11,025 Hz to 16,000 Hz has 640
 
 
 def output_length(num_samples: int, native_rate: int, sample_rate: int) -> int:
@@ -27,7 +27,7 @@ def ratio(native_rate: int, sample_rate: int) -> tuple[int, int]:
 
 def is_plain_ratio(native_rate: int, sample_rate: int) -> bool:
     """False for odd rates (44,099 Hz), which would need a filter of their own for each of too many positions."""
-    return max(ratio(native_rate, sample_rate)) <= _MOST_PHASES
+    return max(ratio(native_rate, sample_rate)) <= _MAX_PHASES
 
 
 def context_samples(native_rate: int, sample_rate: int) -> int:

@@ -26,7 +26,7 @@ import torch
 
 from fastscribe.audio.rates import ratio
 from fastscribe.cuda.device import small_to_device, to_device
-from fastscribe.cuda.no_tf32 import true_float32
+from fastscribe.cuda.no_tf32 import no_tf32
 from fastscribe.types import Batch, Float64Array, Int64Array, NativeRows
 
 _PASSBAND = 0.913  # of the smaller Nyquist frequency
@@ -101,7 +101,7 @@ def _resample(samples_RSC: torch.Tensor, begin: int, filters: _Filters, blocks: 
     before = max(0, -first)
     padded_RS = torch.nn.functional.pad(mono_RS, (before, end - first - before - mono_RS.shape[1]))
     spans_RKW = padded_RS.unfold(1, span, filters.step)
-    with true_float32(spans_RKW.device):
+    with no_tf32(spans_RKW.device):
         return (spans_RKW @ filters.bank_WP).flatten(1)
 
 

@@ -15,7 +15,7 @@ from threading import Lock
 import soundfile
 
 FAR_S = 600.0
-_MOST_OPEN = 32  # files that nobody reads at the moment; those that were put aside first are closed first
+_MAX_OPEN = 32  # files that nobody reads at the moment; those that were put aside first are closed first
 
 _Key = tuple[str, int, int, int]
 _idle: list[tuple[_Key, soundfile.SoundFile]] = []
@@ -54,7 +54,7 @@ def _put_aside(key: _Key | None, sound: soundfile.SoundFile) -> None:
         return
     with _lock:
         _idle.append((key, sound))
-        surplus = _idle.pop(0)[1] if len(_idle) > _MOST_OPEN else None
+        surplus = _idle.pop(0)[1] if len(_idle) > _MAX_OPEN else None
     if surplus is not None:
         surplus.close()
 

@@ -29,7 +29,7 @@ _COUNTED_STARTS = (
     *("wer", "cer", "equal_", "failed", "left_out", "labels", "label_difference"),
     *("insertions", "deletions", "substitutions", "reference_words"),
 )
-_LEAST_SHARE_OF_TIME = 0.01
+_MIN_SHARE_OF_TIME = 0.01
 _ROUNDING_PERCENT = 1e-4  # sums of the same numbers in another order
 _AMOUNTS = ("audio_s", "sequence_s", "duration_s")  # how much was done, not how fast
 _EXTREME = re.compile(r"(?<![a-z0-9])(min|max)_")  # min_ms beside ms, wall_min_s beside wall_s
@@ -172,7 +172,7 @@ def _changes(
             usual = _ROUNDING_PERCENT if _is_counted(name) else default_noise_percent
             noise = max((one for one in spreads if one is not None), default=usual)
             if before and _is_share_of_time(name):
-                noise = max(noise, 100.0 * _LEAST_SHARE_OF_TIME / abs(before))
+                noise = max(noise, 100.0 * _MIN_SHARE_OF_TIME / abs(before))
             yield _change(case, name, before, after, noise, same_work)
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import torch
 
 _RAPL = Path("/sys/class/powercap")
-_MOST_WATTS = 1000.0  # of one processor: how soon its counter may have started from 0 a second time
+_MAX_WATTS = 1000.0  # of one processor: how soon its counter may have started from 0 a second time
 _J_PER_KWH = 3.6e6
 
 
@@ -117,6 +117,6 @@ def _read_packages(packages: Mapping[Path, float]) -> dict[Path, float]:
 
 def _packages_j(packages: Mapping[Path, float], start_uj: Mapping[Path, float], seconds: float) -> float | None:
     end_uj = _read_packages(packages)
-    if not end_uj or any(seconds * _MOST_WATTS > range_uj / 1e6 for range_uj in packages.values()):
+    if not end_uj or any(seconds * _MAX_WATTS > range_uj / 1e6 for range_uj in packages.values()):
         return None
     return sum((end_uj[folder] - start_uj[folder]) % packages[folder] for folder in packages) / 1e6

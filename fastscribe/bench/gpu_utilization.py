@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 _TOP = 16
-_LONGEST_NAME = 90
+_MAX_NAME = 90
 
 
 def profile(call: Callable[[], object], device: torch.device) -> dict[str, Any]:
@@ -52,9 +52,7 @@ def summary(spans: Iterable[tuple[str, float, float]], wall_s: float) -> dict[st
         "busy_share_of_wall": busy_us / 1e6 / wall_s if wall_s > 0 else 0.0,
         "busy_share_first_to_last": busy_us / inside_us if inside_us > 0 else 0.0,
         "kernels": sum(count.values()),
-        "top_kernels": [
-            {"name": name[:_LONGEST_NAME], "count": count[name], "ms": total_us[name] / 1000} for name in top
-        ],
+        "top_kernels": [{"name": name[:_MAX_NAME], "count": count[name], "ms": total_us[name] / 1000} for name in top],
     }
 
 

@@ -197,7 +197,7 @@ def percentile(values: Sequence[float], percent: int) -> float | None:
 def text_of(transcriber: Transcriber, batch: Batch) -> int:
     """Transcripts of one batch; returns the number of labels found."""
     recognizer = transcriber.recognizer
-    no_time, labels = recognizer.punctuation_takes_no_time, 0
+    no_time, labels = recognizer.zero_duration_punctuation, 0
     for utterance, hypothesis in zip(batch.utterances, recognizer.transcribe(batch), strict=True):
         parts = [(utterance, hypothesis)]
         assemble(utterance.audio, parts, transcriber.tokenizer, transcriber.recognizer.token_frame_s, no_time)

@@ -20,11 +20,11 @@ from fastscribe.cuda.device import recover
 
 Row = dict[str, Any]
 T = TypeVar("T")
-_LONGEST_ERROR = 600  # characters
+_MAX_ERROR = 600  # characters
 _DIGITS = 5  # significant
 
 
-class Notebook:
+class MeasurementLog:
     def __init__(self, path: Path, seconds: float) -> None:
         """Rows go to `path`; what is not begun within `seconds` is skipped, and its row says so."""
         self.path = path
@@ -73,7 +73,7 @@ class Notebook:
 
 
 def describe(error: BaseException) -> str:
-    return f"{type(error).__name__}: {' '.join(str(error).split())}"[:_LONGEST_ERROR]
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"[:_MAX_ERROR]
 
 
 def _device() -> torch.device:

@@ -25,7 +25,7 @@ from fastscribe.errors import UsageError
 _DIGITS = 12  # of the digest
 
 
-def kept_model(shape: str, device: str, say: Callable[[str], None]) -> Path:
+def cached_model(shape: str, device: str, say: Callable[[str], None]) -> Path:
     """A folder with a random checkpoint of this shape, a name in SHAPES. Raises UsageError where none can be written."""
     folder = _cache() / f"{shape}-{_digest(shape)}"
     if (folder / "config.json").is_file():

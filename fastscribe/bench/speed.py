@@ -1,5 +1,5 @@
 """The rows of `fastscribe bench throughput`: for each dtype and batch budget the speed from files (`rtfx`, which is what one
-pays for) and from memory, where the time went, memory held, and how near that is to what the machine could do (reach.py).
+pays for) and from memory, where the time went, memory held, and the share of what the machine could do (bench/roofline.py).
 
 Recordings are the user's own or made up, as many as keep the measurement within a time that is guessed from a few of them.
 What lies in memory for the second speed is gone before the first is measured, whose memory is the one that is counted. One
@@ -18,10 +18,10 @@ from typing import Any, Literal
 import torch
 
 from fastscribe._system.processors import usable_processors
-from fastscribe.bench import reach, synthetic, throughput, work
+from fastscribe.bench import roofline, synthetic, throughput, work
 from fastscribe.bench.measurement_log import describe
 from fastscribe.bench.memory import peak_bytes, release, reset_peak
-from fastscribe.bench.reach import Reach
+from fastscribe.bench.roofline import Roofline
 from fastscribe.config import Options
 from fastscribe.cuda.device import is_out_of_memory
 from fastscribe.errors import UsageError
@@ -33,7 +33,7 @@ from fastscribe.types import Batch, Failure
 
 CASE = ("model", "dtype", "batch_frames")
 MEAN_S = 7.85  # of synthetic recordings
-_FEWEST, _STEP, _MOST_STEPS = 8, 4, 5  # recordings a pass: 8, 32 .. 8192
+_FEWEST, _STEP, _MAX_STEPS = 8, 4, 5  # recordings a pass: 8, 32 .. 8192
 _MOST = 2048  # different ones that are made up
 _TRIED_S = 1.0  # a guess of the speed takes about as long
 _STAGES = {"copy": "copy", "features": "features", "encode": "encode", "decode": "decode", "assemble": "text"}
@@ -106,7 +106,7 @@ def amount(rtfx: float, seconds: float, passes: int) -> int:
     """
     wanted = rtfx * seconds / passes / MEAN_S
     steps = round(math.log(wanted / _FEWEST, _STEP))
-    return int(_FEWEST * _STEP ** min(max(0, steps), _MOST_STEPS))  # typeshed: int ** int may be a float
+    return int(_FEWEST * _STEP ** min(max(0, steps), _MAX_STEPS))  # typeshed: int ** int may be a float
 
 
 def make_recordings(folder: Path, count: int, rtfx: float | None = None) -> Recordings:
@@ -120,16 +120,16 @@ def make_recordings(folder: Path, count: int, rtfx: float | None = None) -> Reco
     return Recordings((str(folder / "copies"),), count // copies, (str(folder / "once"),), copies, rtfx)
 
 
-def reach_of(transcriber: Transcriber, lengths_s: Sequence[float], budget: Budget, memory_gb_per_s: float) -> Reach:
+def reach_of(transcriber: Transcriber, lengths_s: Sequence[float], budget: Budget, memory_gb_per_s: float) -> Roofline:
     """In the batches that this budget makes of the recordings; matrices have as many rows as the mean frame's batch."""
     config, recognizer = transcriber.config, transcriber.recognizer
     planned = batching.plan(lengths_s, config.num_frames, budget, None)
     frames = [sum(map(config.num_frames, batch)) for batch in planned]
     rows = round(sum(count**2 for count in frames) / sum(frames))
-    rate = reach.matrix_rate(config.encoder, recognizer.device, recognizer.dtype, rows)
+    rate = roofline.matrix_rate(config.encoder, recognizer.device, recognizer.dtype, rows)
     activation_bytes = torch_dtype(recognizer.dtype).itemsize
     found = work.per_audio_s(config, lengths_s, recognizer.dtype, activation_bytes, recognizer.beam)
-    return reach.of((rate, memory_gb_per_s), found, math.fsum(lengths_s) / len(frames))
+    return roofline.of((rate, memory_gb_per_s), found, math.fsum(lengths_s) / len(frames))
 
 
 @dataclass
@@ -163,7 +163,7 @@ class Measurement:
     def auto_frames(self) -> int:
         return round(self.auto.frames)
 
-    def ceiling(self, asked: int | Literal["auto"], memory_gb_per_s: float) -> Reach:
+    def ceiling(self, asked: int | Literal["auto"], memory_gb_per_s: float) -> Roofline:
         """What the machine could reach within this budget."""
         return reach_of(
             self.transcriber, self.lengths_s, self.auto if asked == "auto" else Budget(asked), memory_gb_per_s
@@ -175,7 +175,7 @@ class Measurement:
         once = self.recordings.once or self.recordings.inputs
         return throughput.read_batches(self.transcriber, once, self.recordings.clips)
 
-    def rows(self, plan: Plan, ceilings: Sequence[Reach], out: Path) -> Iterator[Row]:
+    def rows(self, plan: Plan, ceilings: Sequence[Roofline], out: Path) -> Iterator[Row]:
         """A row a budget, with its ceiling; what does not fit in memory is a row with its error."""
         for asked, ceiling in zip(plan.batch_frames, ceilings, strict=True):
             key = {"model": self.subject.name, "dtype": self.transcriber.recognizer.dtype, "batch_frames": asked}
@@ -189,7 +189,7 @@ class Measurement:
                 yield key | {"error": describe(error)}
             release(self.subject.device)
 
-    def _row(self, frames: int | Literal["auto"], passes: int, ceiling: Reach, out: Path) -> Row:
+    def _row(self, frames: int | Literal["auto"], passes: int, ceiling: Roofline, out: Path) -> Row:
         transcriber, recordings = self.transcriber, self.recordings
         batches, _ = self.batches(frames)
         transcriber.engine.budget = Budget(math.inf)

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
-from fastscribe._system.safe_open import read_regular
+from fastscribe._system.safe_open import safe_read
 from fastscribe.errors import UsageError
 
 _MAX_BYTES = 64 * 2**20
-_LEAST, _MOST, _MOST_DIGITS = 1e-60, 1e60, 20
+_LEAST, _MOST, _MAX_DIGITS = 1e-60, 1e60, 20
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ def read(path: Path) -> dict[str, Any]:
     """The document. Raises UsageError, in one line, for what is no benchmark's result, whole, and for numbers beyond all
     measure."""
     try:
-        text = read_regular(path, _MAX_BYTES).decode("utf-8")
+        text = safe_read(path, _MAX_BYTES).decode("utf-8")
         found = json.loads(text, parse_constant=_refuse, parse_float=_number, parse_int=_whole_number)
     except OSError as error:
         raise UsageError(f"{path}: cannot be read: {error.strerror or error}") from error
@@ -57,7 +57,7 @@ def _number(text: str) -> float:
 
 
 def _whole_number(text: str) -> int:
-    if len(text) > _MOST_DIGITS:
+    if len(text) > _MAX_DIGITS:
         raise ValueError(f"{text[:40]}.. is out of range")
     return int(text)
 

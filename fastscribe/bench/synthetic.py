@@ -22,13 +22,13 @@ _POOL_S = 60.0
 _HARMONICS = 24
 _NOISE_FLOOR = 0.004  # of full scale, about -48 dB
 # The Open ASR Leaderboard's English sets: mean 7.85 s, and the longest of 128 about four times that.
-_MEAN_S, _SIGMA, _SHORTEST_S, _LONGEST_S = 7.85, 0.7, 1.0, 35.0
+_MEAN_S, _SIGMA, _MIN_S, _MAX_S = 7.85, 0.7, 1.0, 35.0
 
 
 def leaderboard_lengths_s(count: int, seed: int) -> Float64Array:
     """Lognormal lengths, clipped, then scaled to the leaderboard's mean."""
     normal = np.random.default_rng(seed).standard_normal(count)
-    lengths_s = np.clip(np.exp(_SIGMA * normal) * _MEAN_S * np.exp(-(_SIGMA**2) / 2), _SHORTEST_S, _LONGEST_S)
+    lengths_s = np.clip(np.exp(_SIGMA * normal) * _MEAN_S * np.exp(-(_SIGMA**2) / 2), _MIN_S, _MAX_S)
     scaled_s: Float64Array = lengths_s * (_MEAN_S / lengths_s.mean())
     return scaled_s
 

@@ -78,7 +78,7 @@ def stream(transcriber: Transcriber, batches: Iterable[Batch]) -> dict[str, Any]
 
 
 def _make_texts(transcriber: Transcriber, batch: Batch, hypotheses: Sequence[Hypothesis]) -> None:
-    frame_s, no_time = transcriber.recognizer.token_frame_s, transcriber.recognizer.punctuation_takes_no_time
+    frame_s, no_time = transcriber.recognizer.token_frame_s, transcriber.recognizer.zero_duration_punctuation
     for utterance, hypothesis in zip(batch.utterances, hypotheses, strict=True):
         assemble(utterance.audio, [(utterance, hypothesis)], transcriber.tokenizer, frame_s, no_time)
 

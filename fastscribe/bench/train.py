@@ -20,7 +20,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.multiprocessing.spawn import spawn
 
-from fastscribe._system.malloc_tuning import keep_freed_memory
+from fastscribe._system.malloc_tuning import disable_malloc_trim
 from fastscribe._system.processors import usable_processors
 from fastscribe.bench.timing import time_call
 from fastscribe.config import ModelConfig
@@ -124,7 +124,7 @@ def _rank(rank: int, config: ModelConfig, device_type: str, case: Case, folder: 
 
 def _timed(config: ModelConfig, device: torch.device, case: Case) -> Speed:
     if device.type == "cpu":
-        keep_freed_memory()
+        disable_malloc_trim()
     else:
         torch.cuda.reset_peak_memory_stats(device)
     try:

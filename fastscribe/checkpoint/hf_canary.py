@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import torch
 
 _MAX_PLACES = 8192  # no file shows by its size how many there are, so a config could ask for all memory
-_LONGEST_WAVE = 10_000.0  # of a position's sines and cosines, in tokens
+_MAX_WAVE = 10_000.0  # of a position's sines and cosines, in tokens
 _START, _END = ("decoder_start_token_id", 7, "<|startofcontext|>"), ("eos_token_id", 3, "<|endoftext|>")
 
 
@@ -80,10 +80,10 @@ def completed(weights: Mapping[str, TensorSource], config: AedConfig) -> dict[st
 
 
 def positions(num_places: int, width: int) -> torch.Tensor:
-    """float32 [places, width]: sines, then cosines, of waves from 2 pi to 2 pi times nearly _LONGEST_WAVE tokens."""
+    """float32 [places, width]: sines, then cosines, of waves from 2 pi to 2 pi times nearly _MAX_WAVE tokens."""
     import torch
 
-    step = math.log(_LONGEST_WAVE ** ((width - 2) / width)) / (width // 2 - 1)
+    step = math.log(_MAX_WAVE ** ((width - 2) / width)) / (width // 2 - 1)
     rates = torch.exp(-step * torch.arange(width // 2).float())
     angles = torch.arange(num_places)[:, None] * rates
     return torch.cat([angles.sin(), angles.cos()], 1) / math.sqrt(width)

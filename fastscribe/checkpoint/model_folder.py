@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from fastscribe._system.safe_files import InTheWay, part_of, remove, sync_folder, sync_path
+from fastscribe._system.safe_files import InTheWay, remove, sync_folder, sync_path, temp_path_for
 from fastscribe.checkpoint.native import ALIGNER_FOLDER
 
 
@@ -17,7 +17,7 @@ def new_model(folder: Path) -> Iterator[Path]:
     Raises:
         OSError: It cannot be written; then it is removed.
     """
-    new = part_of(folder)
+    new = temp_path_for(folder)
     remove_model(new)
     folder.parent.mkdir(parents=True, exist_ok=True)
     new.mkdir()

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from fastscribe._system.safe_files import write_atomic
-from fastscribe._system.safe_open import read_regular
+from fastscribe._system.safe_open import safe_read
 from fastscribe.checkpoint.lazy_weights import ITEM_BYTES, LazyWeights, sources_of
 from fastscribe.checkpoint.validate import validate
 from fastscribe.checkpoint.value import (
@@ -87,7 +87,7 @@ def _language_model(folder: Path, config: ModelConfig) -> LanguageModel | None:
     if not os.path.lexists(path):  # a link that leads nowhere is a download that lacks something
         return None
     try:
-        content = read_regular(path, language_model.MOST_BYTES)
+        content = safe_read(path, language_model.MAX_BYTES)
     except (OSError, ValueError) as error:
         raise CheckpointError(path, f"cannot be read: {one_line(error)}") from error
     return language_model.parse(content, path, config.blank_id)

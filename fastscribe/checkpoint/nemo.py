@@ -20,7 +20,7 @@ from typing import IO, Any
 
 import yaml
 
-from fastscribe._system.safe_open import open_regular
+from fastscribe._system.safe_open import safe_open
 from fastscribe.checkpoint import names, tar
 from fastscribe.checkpoint.lazy_weights import LazyWeights
 from fastscribe.checkpoint.nemo_config import model_config
@@ -92,7 +92,7 @@ OpenMember = Callable[[str], RandomAccess]  # by name; raises CheckpointError
 def read_archive(path: Path) -> Checkpoint:
     """Raises CheckpointError where the tar is unsafe, damaged, or not a supported model."""
     try:
-        with open_regular(path) as file:
+        with safe_open(path) as file:
             if os.fstat(file.fileno()).st_size == 0:  # as files of /proc say too, and reading those may wait for ever
                 raise CheckpointError(path, "is empty")
             is_gzip = file.read(2) == b"\x1f\x8b"
@@ -138,7 +138,7 @@ def read_folder(folder: Path) -> Checkpoint:
         if tar.leaves_folder(name):
             raise CheckpointError(folder, f"refused: {name!r} leaves the folder")
         try:
-            with open_regular(folder / name) as file:
+            with safe_open(folder / name) as file:
                 return FileBytes.of(file)
         except OSError as error:
             raise CheckpointError(folder / name, error.strerror or "cannot be opened") from error

@@ -10,7 +10,7 @@ from fastscribe.errors import UnsupportedCheckpoint
 
 _ACTIVATIONS = {name: name for name in get_args(JasperActivation)} | {"swish": "silu"}
 _RESIDUALS = get_args(JasperResidual)
-_MOST_BLOCKS = 1000
+_MAX_BLOCKS = 1000
 
 
 def jasper(section: Section) -> JasperConfig:
@@ -22,7 +22,7 @@ def jasper(section: Section) -> JasperConfig:
     masked = section.choose("conv_mask", True, (True, False))
     residual = section.choose("residual_mode", "add", _RESIDUALS)
     rows = section.take("jasper", list)
-    if not 0 < len(rows) <= _MOST_BLOCKS:
+    if not 0 < len(rows) <= _MAX_BLOCKS:
         raise UnsupportedCheckpoint(section.where, section.path("jasper"), rows, "a few blocks")
     blocks = []
     for number, row in enumerate(rows):

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fastscribe._system.safe_open import read_regular
+from fastscribe._system.safe_open import safe_read
 from fastscribe.checkpoint.lazy_weights import TensorSource, sources_of
 from fastscribe.config import ModelConfig
 from fastscribe.errors import CheckpointError, FastscribeError, UnsupportedCheckpoint
@@ -57,7 +57,7 @@ class Checkpoint:
 def read_json(path: Path) -> Any:
     """A part of a folder's config. Raises FileNotFoundError where there is none, CheckpointError where it is no JSON."""
     try:
-        return json.loads(read_regular(path, MAX_CONFIG_BYTES), object_pairs_hook=each_key_once)
+        return json.loads(safe_read(path, MAX_CONFIG_BYTES), object_pairs_hook=each_key_once)
     except FileNotFoundError:
         raise
     except (OSError, ValueError, RecursionError) as error:

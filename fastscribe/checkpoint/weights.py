@@ -10,7 +10,7 @@ import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from fastscribe._system.safe_open import open_regular
+from fastscribe._system.safe_open import safe_open
 from fastscribe.checkpoint import state_pickle
 from fastscribe.checkpoint.lazy_weights import COUNTER_SUFFIX, ITEM_BYTES, StoredTensor, TensorSource
 from fastscribe.checkpoint.random_access import FileBytes, RandomAccess, as_file, read
@@ -44,7 +44,7 @@ _OTHER_DTYPES = {
 def load_safetensors(path: Path) -> dict[str, TensorSource]:
     """Raises CheckpointError where the file is damaged, or its header is not one of float tensors."""
     try:
-        with open_regular(path) as file:
+        with safe_open(path) as file:
             return _safetensors(FileBytes.of(file), path)
     except FileNotFoundError:
         raise CheckpointError(path, "no such file") from None

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
-from fastscribe._system.openmp import wait_politely
+from fastscribe._system.openmp import limit_openmp_spin
 from fastscribe._system.signals import ENDINGS, INTERRUPTED, TERMINATED, Stop, Terminated, leave_with_threads
 from fastscribe.cli import bench, evaluate, merge, models, train, transcribe
 from fastscribe.cli.app import StdoutClosed, app
@@ -37,7 +37,7 @@ def main() -> None:
 
 
 def _run() -> int:
-    wait_politely()
+    limit_openmp_spin()
     stop = Stop(_run)
     stop.listen()
     try:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from fastscribe.pipeline.stats import RunStats
     from fastscribe.transcriber import Transcriber
 
-_MOST_COMMAND = 4000  # characters; a shell that expands a glob makes millions
+_MAX_COMMAND = 4000  # characters; a shell that expands a glob makes millions
 
 
 class RunPage:
@@ -73,7 +73,7 @@ def place_of(path: Path, shard: Shard) -> Path:
 def command_line(arguments: Sequence[str]) -> str:
     """As a shell takes it; of a very long one the beginning."""
     whole = shlex.join(["fastscribe", *arguments])
-    return whole if len(whole) <= _MOST_COMMAND else f"{whole[:_MOST_COMMAND]} .. ({len(arguments):,} arguments)"
+    return whole if len(whole) <= _MAX_COMMAND else f"{whole[:_MAX_COMMAND]} .. ({len(arguments):,} arguments)"
 
 
 def _how(error: BaseException) -> str:

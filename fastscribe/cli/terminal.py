@@ -24,7 +24,7 @@ from fastscribe.errors import UsageError
 from fastscribe.types import Failure
 
 if TYPE_CHECKING:
-    from fastscribe.dry_run import Survey
+    from fastscribe.dry_run import DryRunReport
     from fastscribe.pipeline.stats import RunStats
     from fastscribe.transcriber import Progress as RunProgress
     from fastscribe.transcriber import Transcriber
@@ -245,7 +245,7 @@ def _gaps(stats: RunStats) -> str:
     return left + (recovered if stats.recovered_words else "")
 
 
-def survey_table(survey: Survey) -> str:
+def survey_table(survey: DryRunReport) -> str:
     """What would be done, as aligned lines."""
     cost = "unknown (--price-per-hour)" if survey.estimated_usd is None else f"about {survey.estimated_usd:.2f} USD"
     rows = [
@@ -263,6 +263,6 @@ def _duration(seconds: float) -> str:
     return f"{hours}:{left // 60:02d}:{left % 60:02d}" if hours else f"{left // 60}:{left % 60:02d}"
 
 
-def _before(stats: RunStats | Survey) -> str:
+def _before(stats: RunStats | DryRunReport) -> str:
     failed = f" ({stats.failed_before} failed)" if stats.failed_before else ""
     return f", and {stats.skipped} before{failed}" if stats.skipped else ""

@@ -19,7 +19,7 @@ import torch
 from fastscribe.config import GraphMode
 from fastscribe.cuda.device import small_to_device
 from fastscribe.cuda.graph_capture import Generation
-from fastscribe.cuda.loops import MOST_STEPS_IN_VAIN, CapturedStates, Loop, LoopMaker, bucket, in_mode
+from fastscribe.cuda.loops import MAX_STEPS_IN_VAIN, CapturedStates, Loop, LoopMaker, bucket, in_mode
 from fastscribe.decode import aed
 from fastscribe.decode.aed import AedDecoder, State, begin_, pack, places_needed, put_back, step
 from fastscribe.decode.decoder import Decoder
@@ -28,7 +28,7 @@ from fastscribe.model.aed import AttentionDecoder
 from fastscribe.types import Frames, Hypothesis, Int32Array
 
 _MAX_CAPTURES = 96  # of sizes and places; a batch goes through some six
-_LEAST_FRAMES = 16
+_MIN_FRAMES = 16
 _STRETCH = 32  # tokens, about ten seconds of speech
 _FIRST_PLACES = 96  # and twice as many, and so on
 _FEW_ROWS = 8  # fewer cost as much: it is the weights that a step reads then
@@ -68,7 +68,7 @@ class GraphedAed:
     def submit(self, frames: Frames) -> torch.Tensor:
         """The host waits for the device after each stretch."""
         batch, num_frames, _ = frames.frames_BTD.shape
-        num_prompt, num_frames = len(self._prompt.ids), bucket(max(_LEAST_FRAMES, num_frames))
+        num_prompt, num_frames = len(self._prompt.ids), bucket(max(_MIN_FRAMES, num_frames))
         with self.captured.turn(frames):
             captured = self._for(bucket(batch), num_frames, num_prompt)
             whole = captured.state
@@ -111,7 +111,7 @@ class GraphedAed:
         """For a stretch that begins at a place."""
         num_places = _aligned(places_needed(self._model, self._prompt, num_frames))
         num_keys = _FIRST_PLACES
-        while num_keys < at + _STRETCH + MOST_STEPS_IN_VAIN:
+        while num_keys < at + _STRETCH + MAX_STEPS_IN_VAIN:
             num_keys *= 2
         num_keys = min(num_keys, num_places)
         sizes = (rows, num_frames, num_places)

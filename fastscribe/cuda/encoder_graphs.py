@@ -19,7 +19,7 @@ from fastscribe.cuda.graph_capture import Generation, GraphCache, GraphsUnavaila
 from fastscribe.model.families import AnyEncoder
 from fastscribe.types import Features, Frames
 
-_MOST_FRAMES = 4096  # encoder frames, rows x longest, from which on a GPU is busy without this
+_MAX_FRAMES = 4096  # encoder frames, rows x longest, from which on a GPU is busy without this
 _FRAME_STEP = 8  # encoder frames
 _KEPT = 64  # every length of one row up to 512 frames
 _WORTH_IT = 2  # times that a bucket is seen before it is captured
@@ -70,7 +70,7 @@ class EncoderGraphs:
         rows = 1 << (features.mel_BMT.shape[0] - 1).bit_length()
         step = _FRAME_STEP * factor
         mel_frames = -(-features.mel_BMT.shape[2] // step) * step
-        return (rows, mel_frames) if rows * mel_frames <= _MOST_FRAMES * factor else None
+        return (rows, mel_frames) if rows * mel_frames <= _MAX_FRAMES * factor else None
 
     def _replay(self, bucket: tuple[int, int], features: Features) -> Frames:
         with torch.cuda.device_of(features.mel_BMT):  # whose current stream is meant from here on

@@ -21,7 +21,7 @@ from fastscribe.errors import first_line
 from fastscribe.model.packed import LAYER_MATRICES, example_linear, linears_below
 
 _MULTIPLE = 16  # the device multiplies matrices whose sides are multiples of it
-_LEAST_CAPABILITY = (8, 9)
+_MIN_CAPABILITY = (8, 9)
 
 
 class Fp8Linear(nn.Module):
@@ -85,8 +85,8 @@ def fp8_problem(device: torch.device) -> str | None:
     if device.type != "cuda":
         return "fp8 needs an NVIDIA GPU"
     capability = torch.cuda.get_device_capability(device)
-    if capability < _LEAST_CAPABILITY:
-        needed, found = (".".join(map(str, version)) for version in (_LEAST_CAPABILITY, capability))
+    if capability < _MIN_CAPABILITY:
+        needed, found = (".".join(map(str, version)) for version in (_MIN_CAPABILITY, capability))
         return f"fp8 needs compute capability {needed} or newer; {torch.cuda.get_device_name(device)} has {found}"
     if importlib.util.find_spec("triton") is None:
         return "fp8 needs triton, which this torch lacks"

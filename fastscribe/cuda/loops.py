@@ -29,7 +29,7 @@ Captured = TypeVar("Captured")
 
 _STEPS_PER_TURN = 2  # of the while graph: fewer turns to decide about, at most one step in vain
 _STEPS_PER_CHUNK = 8
-MOST_STEPS_IN_VAIN = 2 * _STEPS_PER_CHUNK  # after the one that found no other needed, or at all where none was
+MAX_STEPS_IN_VAIN = 2 * _STEPS_PER_CHUNK  # after the one that found no other needed, or at all where none was
 
 
 class Loop(Protocol):

@@ -29,7 +29,7 @@ _restore: list[Callable[[], None]] = []
 
 
 @contextmanager
-def true_float32(device: torch.device) -> Iterator[None]:
+def no_tf32(device: torch.device) -> Iterator[None]:
     """Compute in float32 on `device` inside the block, whatever the process allows; do nothing for a CPU.
 
     torch has no such setting for one call or thread, so the process's settings change while at least one block is open, and

@@ -31,7 +31,7 @@ from fastscribe.types import Frames, Hypothesis, Int32Array
 
 _MAX_CAPTURES = 24  # all buckets up to 16,384 rows
 # Enough for 32,768 padded frames in rows of one frame, each of which takes two slots: 86 MB with a joint of 640 in bf16.
-_LEAST_SLOTS = 65_536
+_MIN_SLOTS = 65_536
 
 
 def build_decoder(transducer: Transducer, device: torch.device, mode: GraphMode, say: Callable[[str], None]) -> Decoder:
@@ -59,7 +59,7 @@ class GraphedDecoder:
     def submit(self, frames: Frames) -> torch.Tensor:
         batch, num_frames, _ = frames.frames_BTD.shape
         with self.captured.turn(frames):
-            rows, num_slots = bucket(batch), max(_LEAST_SLOTS, power_of_two(slots_needed(frames)))
+            rows, num_slots = bucket(batch), max(_MIN_SLOTS, power_of_two(slots_needed(frames)))
             captured = self.captured.get(rows, num_slots, partial(self._make, rows))
             begin_(self._network, captured.state, frames)
             captured.loop.run()

@@ -28,7 +28,7 @@ from fastscribe.config import LocalAttention
 from fastscribe.model import operations
 from fastscribe.model.attention import reach
 
-_MOST_TAPS = 15  # a wider window of registers takes the compiler most of a minute
+_MAX_TAPS = 15  # a wider window of registers takes the compiler most of a minute
 
 
 @triton.jit
@@ -272,7 +272,7 @@ def glu_depthwise(
     taps, width = weight_WD.shape
     assert x_BTD.is_contiguous() and weight_WD.is_contiguous() and taps % 2 == 1
     out_BTD = x_BTD.new_empty(batch, num_frames, width)
-    if taps > _MOST_TAPS:
+    if taps > _MAX_TAPS:
         return operations.glu_depthwise(x_BTD, weight_WD, bias_D, lengths_B, silu)
     channels = 4 if taps <= 9 else 2  # of a thread, whose registers hold a window of 2W-1 frames
     chunk, block = taps * max(1, round(32 / taps)), 64 * channels

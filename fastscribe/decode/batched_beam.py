@@ -22,7 +22,7 @@ from fastscribe.text.language_model import Tables
 from fastscribe.types import Frames, Hypothesis, Int32Array
 
 _HASH_FACTOR = 6_364_136_223_846_793_005  # odd, and its products wrap around in 64 bits
-_MOST_NUMBERS = 1 << 24  # in the largest tensor of rows searched at once, which bounds the memory whatever the batch
+_MAX_NUMBERS = 1 << 24  # in the largest tensor of rows searched at once, which bounds the memory whatever the batch
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ class BeamDecoder:
     def _groups(self, batch: int) -> list[slice]:
         """Rows that are searched together."""
         largest = max(self.network.blank_id + 1, self.network.joint_width, self.width)  # beside B x K
-        rows = max(1, _MOST_NUMBERS // (self.width * largest))
+        rows = max(1, _MAX_NUMBERS // (self.width * largest))
         return [slice(start, min(start + rows, batch)) for start in range(0, batch, rows)]
 
     def _search(self, encoded_BTJ: torch.Tensor, limit_B1: torch.Tensor) -> torch.Tensor:

@@ -20,7 +20,7 @@ import torch
 from fastscribe.model.ctc import CtcHead
 from fastscribe.types import Float32Array, Frames, Hypothesis, Int32Array
 
-_LEAST_PROBABILITY = 1e-38  # its logarithm is finite
+_MIN_PROBABILITY = 1e-38  # its logarithm is finite
 
 
 class CtcDecoder:
@@ -67,7 +67,7 @@ def collapse_rows(
     is_token_R = is_start_BT.ravel()[borders_R]
     lengths_N = np.diff(borders_R, append=labels_BT.size)[is_token_R]
     sums_R = np.add.reduceat(probs_BT.ravel().astype(np.float64), borders_R) if len(borders_R) else np.zeros(0)
-    logprobs_N = np.log(np.maximum(sums_R[is_token_R] / lengths_N, _LEAST_PROBABILITY))
+    logprobs_N = np.log(np.maximum(sums_R[is_token_R] / lengths_N, _MIN_PROBABILITY))
     starts_N = borders_R[is_token_R]
     flat = (labels_BT.ravel()[starts_N], starts_N % labels_BT.shape[1], lengths_N, logprobs_N)
     ids, starts, lengths, logprobs = (values.tolist() for values in flat)
@@ -97,6 +97,6 @@ def collapse(labels: list[int], probs: list[float], blank_id: int) -> Hypothesis
                 lengths.append(1)
         previous = label
     logprobs = tuple(
-        math.log(max(total / length, _LEAST_PROBABILITY)) for total, length in zip(sums, lengths, strict=True)
+        math.log(max(total / length, _MIN_PROBABILITY)) for total, length in zip(sums, lengths, strict=True)
     )
     return Hypothesis(tuple(ids), tuple(starts), tuple(lengths), logprobs)

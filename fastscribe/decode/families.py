@@ -38,7 +38,7 @@ class DecoderFamily:
     held: Callable[[Model], Held] = lambda model: Held()  # little, beside the encoder's
     has_prompt: bool = False  # is told what to write (Options.language and the others)
     has_beam: bool = False  # can keep several hypotheses in view (Options.beam)
-    punctuation_takes_no_time: bool = False
+    zero_duration_punctuation: bool = False
 
 
 def _ctc(model: Model, checkpoint: Checkpoint, device: torch.device, options: Options, say: Say) -> Decoder:
@@ -104,6 +104,6 @@ def _aed_held(model: Model) -> Held:
 DECODERS: dict[DecoderName, DecoderFamily] = {
     "ctc": DecoderFamily(_ctc, recovers_gaps=False),
     "rnnt": DecoderFamily(_transducer, recovers_gaps=False, has_beam=True),
-    "tdt": DecoderFamily(_transducer, recovers_gaps=False, has_beam=True, punctuation_takes_no_time=True),
+    "tdt": DecoderFamily(_transducer, recovers_gaps=False, has_beam=True, zero_duration_punctuation=True),
     "aed": DecoderFamily(_aed, recovers_gaps=False, held=_aed_held, has_prompt=True),
 }

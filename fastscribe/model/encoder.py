@@ -25,7 +25,7 @@ from fastscribe.types import Features, Frames
 
 Size = TypeVar("Size", int, torch.Tensor)
 
-_MOST_CONV_ELEMENTS = 2**29  # of the first convolution's output: 1 GB in bf16, and well within 32-bit indices
+_MAX_CONV_ELEMENTS = 2**29  # of the first convolution's output: 1 GB in bf16, and well within 32-bit indices
 
 
 class Encoder(nn.Module):
@@ -87,7 +87,7 @@ class Subsampling(nn.Module):
         """In halves, by rows and then by frames, where the first convolution's output would be too large."""
         batch, num_frames, _ = x_BTM.shape
         factor = 2 ** len(self.stages)
-        fits = batch * num_frames * self.elements_per_frame <= _MOST_CONV_ELEMENTS
+        fits = batch * num_frames * self.elements_per_frame <= _MAX_CONV_ELEMENTS
         if fits or (batch == 1 and num_frames < 4 * factor):
             return self._convolve(x_BTM, lengths_B)
         if batch > 1:

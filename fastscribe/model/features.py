@@ -29,7 +29,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from fastscribe.config import FeaturesConfig
-from fastscribe.cuda.no_tf32 import true_float32
+from fastscribe.cuda.no_tf32 import no_tf32
 from fastscribe.types import Features, Float32Array, Float64Array
 
 _WINDOWS: dict[str, Callable[..., torch.Tensor]] = {
@@ -109,7 +109,7 @@ class LogMel(nn.Module):
         rows_BS = one_after_another[: batch * hops_a_row * hop].view(batch, -1)
         rows_BS[:, half : half + num_samples] = samples_BS
         frames_FN = one_after_another.unfold(0, config.n_fft, hop)[: blocks * _FRAMES_AT_ONCE]
-        with true_float32(samples_BS.device):
+        with no_tf32(samples_BS.device):
             mel_FM = torch.cat([self._mel_of_frames(block_FN) for block_FN in frames_FN.split(_FRAMES_AT_ONCE)])
         mel_BTM = torch.unflatten(mel_FM[: batch * hops_a_row], 0, (batch, hops_a_row))
         return mel_BTM[:, : num_samples // hop + 1].transpose(1, 2)

@@ -30,10 +30,10 @@ from fastscribe._system.safe_files import (
     is_cut_or_blank,
     keep_beside,
     open_append,
-    part_of,
     remove,
     status_of,
     sync_folder,
+    temp_path_for,
     write_part,
 )
 from fastscribe.config import OutputStyle
@@ -339,7 +339,7 @@ class FolderOutput:
                 files.append(
                     File(
                         f"{name}.{format}",
-                        self._relative(part_of(part)),
+                        self._relative(temp_path_for(part)),
                         len(content),
                         crc32(content),
                         format in listed,

@@ -19,7 +19,7 @@ from fastscribe.resume.shards import Shard
 from fastscribe.types import Failure, Source
 
 RESERVED = {"json": "report"}  # report.json is the run's own, and so are its shards'
-_MOST_INPUTS = 100_000  # about two seconds; a later input that has something in its way becomes a Failure
+_MAX_INPUTS = 100_000  # about two seconds; a later input that has something in its way becomes a Failure
 
 
 def check_inputs(
@@ -84,7 +84,7 @@ def _named(
     names = OutputNames(RESERVED[format] for format in formats if format in RESERVED)
     sources: dict[str, Source] = {}
     given = expand(one for one in inputs if one != "-")
-    for index, found in enumerate(islice(given, _MOST_INPUTS)):
+    for index, found in enumerate(islice(given, _MAX_INPUTS)):
         source = replace(found, index=index)
         is_ours = shard.holds(source.id) if ledger is None else ledger.expect(source)
         name, renames = names.claim(source.id)

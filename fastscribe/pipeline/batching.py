@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 # A batch that holds this share of its budget is closed rather than padded by more than that share for one more row.
 _FILLED_ENOUGH = 0.25
-_MOST_PADDING = 0.05
+_MAX_PADDING = 0.05
 # What is left of a budget after a batch ran out of memory: that batch's own cost, times this.
 _AFTER_FAILURE = 0.7
 
@@ -68,6 +68,6 @@ def _is_full(rows: int, longest: int, real_with_next: int, budget: Budget, batch
     if batch_size is not None and rows >= batch_size:
         return True
     padded_with_next = (rows + 1) * longest
-    too_padded = padded_with_next - real_with_next > _MOST_PADDING * padded_with_next
+    too_padded = padded_with_next - real_with_next > _MAX_PADDING * padded_with_next
     filled_enough = budget.cost(rows, longest) >= _FILLED_ENOUGH * budget.frames
     return budget.cost(rows + 1, longest) > budget.frames or (too_padded and filled_enough)

@@ -17,12 +17,12 @@ from fastscribe.types import Float64Array
 
 # (rows, frames) to measure: two lengths, so that linear and quadratic parts can be told apart, and a fourfold size range.
 SHAPES = ((8, 128), (32, 128), (128, 128), (8, 512), (32, 512))
-_MOST_OVERHEAD = 0.02  # share of a full batch's time that may be the constant
+_MAX_OVERHEAD = 0.02  # share of a full batch's time that may be the constant
 _MEMORY_SHARE = 0.7  # of what is free; the rest is for decoding, the front end and the allocator's rounding
 # Three quarters of an hour of audio. Matrices are tall enough by then on any GPU, and the first batch's reading and the last
 # one's text, beside which the device has nothing to do, grow with the batch.
-_MOST_FRAMES = 32_768
-LEAST_FRAMES = 2_048
+_MAX_FRAMES = 32_768
+MIN_FRAMES = 2_048
 
 
 @dataclass(frozen=True)
@@ -72,21 +72,21 @@ def budget(model: CostModel, free_bytes: float, held: Held = Held()) -> Budget:
 
     A decoder that holds much reads all its weights at each step, for few rows as for many: there the largest batch pays.
     """
-    enough = model.overhead_s / (_MOST_OVERHEAD * model.frame_s) if model.frame_s > 0 else _MOST_FRAMES
+    enough = model.overhead_s / (_MAX_OVERHEAD * model.frame_s) if model.frame_s > 0 else _MAX_FRAMES
     if held.frame_bytes:
-        enough = _MOST_FRAMES
+        enough = _MAX_FRAMES
     frame_bytes = model.frame_bytes + held.frame_bytes
-    fitting = _MEMORY_SHARE * free_bytes / frame_bytes if frame_bytes > 0 else _MOST_FRAMES
+    fitting = _MEMORY_SHARE * free_bytes / frame_bytes if frame_bytes > 0 else _MAX_FRAMES
     bend = frame_bytes / model.frame2_bytes if model.frame2_bytes > 0 else math.inf
     row_frames = held.row_bytes / frame_bytes if frame_bytes > 0 else 0.0
-    return Budget(max(1.0, min(max(enough, LEAST_FRAMES), _MOST_FRAMES, fitting)), bend, row_frames)
+    return Budget(max(1.0, min(max(enough, MIN_FRAMES), _MAX_FRAMES, fitting)), bend, row_frames)
 
 
 def largest_that_fitted(passes: Sequence[Pass], held: Held) -> Budget:
     """Where memory ran out while passes were measured. What a decoder holds takes its share of the room."""
     row_frames = held.row_bytes / held.frame_bytes if held.frame_bytes else 0.0
     if not passes:
-        return Budget(LEAST_FRAMES, row_frames=row_frames)
+        return Budget(MIN_FRAMES, row_frames=row_frames)
     largest = max(passes, key=lambda one: one.rows * one.frames)
     frames = largest.rows * largest.frames
     share = largest.bytes / (largest.bytes + held.frame_bytes * frames) if held.frame_bytes else 1.0

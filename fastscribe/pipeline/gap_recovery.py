@@ -16,7 +16,7 @@ from queue import SimpleQueue
 from fastscribe.audio.failures import to_failure
 from fastscribe.config import Options
 from fastscribe.errors import AudioError
-from fastscribe.pipeline.thread_pool import Crew
+from fastscribe.pipeline.thread_pool import ReplacingThreadPool
 from fastscribe.segmentation import gaps
 from fastscribe.text.transcript import Part
 from fastscribe.types import Failure, Gap, Hypothesis, Transcript, Utterance
@@ -57,7 +57,7 @@ class GapRecovery:
     def __init__(self, options: Options, recover: bool, threads: int) -> None:
         self._options = options
         self._recover = recover
-        self._crew = Crew(threads, "gaps")
+        self._crew = ReplacingThreadPool(threads, "gaps")
         self._done: SimpleQueue[Candidate] = SimpleQueue()
         self._num_waiting = 0
 

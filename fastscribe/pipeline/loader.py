@@ -26,7 +26,7 @@ from fastscribe.audio.failures import to_failure
 from fastscribe.audio.probe import probe
 from fastscribe.audio.rates import context_samples, is_plain_ratio, output_length
 from fastscribe.audio.read import read_into, read_native_into, sample_type
-from fastscribe.pipeline.thread_pool import Crew
+from fastscribe.pipeline.thread_pool import ReplacingThreadPool
 from fastscribe.types import AudioInfo, Batch, Failure, NativeRows, SampleArray, Utterance
 
 # No batch when none of its utterances could be read; a failure comes with the utterance that it cost.
@@ -34,13 +34,13 @@ Loaded = tuple[Batch | None, tuple[tuple[Utterance, Failure], ...]]
 Allocate = Callable[[tuple[int, ...], np.dtype[Any]], SampleArray]
 
 PATIENCE_S = 0.2  # how long the caller waits for a batch of which nothing more is read
-_MOST_THREADS = 32
+_MAX_THREADS = 32
 _SPARE_PART = 32  # one of so many samples of a batch may be spare: padding that costs little
 
 
 def default_threads() -> int:
     """Reader threads for the processors that this process may use: two are left to whoever drives the device."""
-    return min(max(2, usable_processors() - 2), _MOST_THREADS)
+    return min(max(2, usable_processors() - 2), _MAX_THREADS)
 
 
 def load_batches(
@@ -103,7 +103,7 @@ class _Rows:
         self._done: list[int] = []
         self._num_given = 0  # of those done, what the caller has had
 
-    def work(self, crew: Crew, news: Event) -> None:
+    def work(self, crew: ReplacingThreadPool, news: Event) -> None:
         """One of several threads' share: as many rows as it comes to."""
         while self._todo and not crew.is_closed:
             try:
@@ -213,7 +213,7 @@ class _Loading:
 
     def __init__(self, format: _Format, threads: int, ahead: int) -> None:
         self._format, self._threads, self._ahead = format, threads, ahead
-        self._crew = Crew(threads, "read")
+        self._crew = ReplacingThreadPool(threads, "read")
         self._news = Event()  # some thread has come to the end of its share
         self._under_way: list[_Rows] = []  # oldest first
         self._late: list[_Rows] = []  # let past: threads are at all that is missing, so there are no more than threads

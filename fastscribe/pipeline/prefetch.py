@@ -14,7 +14,7 @@ from threading import Thread
 from time import monotonic
 from typing import Generic, TypeVar
 
-from fastscribe.pipeline.thread_pool import Crew
+from fastscribe.pipeline.thread_pool import ReplacingThreadPool
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -23,7 +23,7 @@ AHEAD_PER_THREAD = 8
 PATIENCE_S = 0.5  # how long results that are there wait for one before them
 
 
-def map_ahead(
+def prefetch_map(
     function: Callable[[T], R], items: Iterable[T], threads: int, name: str = "ahead"
 ) -> Generator[R, None, None]:
     """function(item) for each item, in order. `threads` threads call it, so far ahead only.
@@ -56,7 +56,7 @@ class _Calls(Generic[T, R]):
         self._tickets: SimpleQueue[bool] = SimpleQueue()  # one for each item that may be looked at; False: no more
         for _ in range(threads * AHEAD_PER_THREAD):
             self._tickets.put(True)
-        self._crew = Crew(threads, name)
+        self._crew = ReplacingThreadPool(threads, name)
         # Not waited for at exit either: it may sit in a read from a terminal that never ends.
         Thread(target=self._feed, name=f"{name}-feed", daemon=True).start()
 

@@ -19,7 +19,7 @@ from typing import get_args
 import torch
 from torch import nn
 
-from fastscribe._system.malloc_tuning import keep_freed_memory
+from fastscribe._system.malloc_tuning import disable_malloc_trim
 from fastscribe._system.text_layout import escaped
 from fastscribe.audio import resample
 from fastscribe.checkpoint.reader import Checkpoint
@@ -37,7 +37,7 @@ from fastscribe.cuda.device import free_bytes, is_out_of_memory, small_to_device
 from fastscribe.cuda.encoder_graphs import EncoderGraphs
 from fastscribe.cuda.fp8 import fp8_problem, quantise_fp8_
 from fastscribe.cuda.graph_capture import GraphsUnavailable
-from fastscribe.cuda.no_tf32 import true_float32
+from fastscribe.cuda.no_tf32 import no_tf32
 from fastscribe.decode import checked
 from fastscribe.decode.aligning import AligningDecoder
 from fastscribe.decode.decoder import Decoder
@@ -177,9 +177,9 @@ class Recognizer:
         return self.model.config.features.sample_rate
 
     @property
-    def punctuation_takes_no_time(self) -> bool:
+    def zero_duration_punctuation(self) -> bool:
         """As the decoder's words are timed (transcript.assemble)."""
-        return DECODERS[self.decoder_name].punctuation_takes_no_time
+        return DECODERS[self.decoder_name].zero_duration_punctuation
 
     @property
     def recovers_gaps(self) -> bool:
@@ -219,7 +219,7 @@ class Recognizer:
 
     def _encoded(self, encoder: Callable[[Features], Frames], features: Features) -> Frames:
         if self.device.type == "cuda" and self.dtype == "fp32":
-            with true_float32(self.device):
+            with no_tf32(self.device):
                 return encoder(features)
         return encoder(features)
 
@@ -284,7 +284,7 @@ def _prepare(device: torch.device, dtype: str) -> Prepare:
     """What turns each part of a model, as soon as it is loaded, into its final form."""
     if device.type == "cuda":
         return partial(_move_to_gpu_, device=device, dtype=torch_dtype(dtype))
-    keep_freed_memory()
+    disable_malloc_trim()
     return partial(_pack_for_cpu_, dtype=dtype)
 
 

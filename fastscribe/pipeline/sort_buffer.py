@@ -18,7 +18,7 @@ _PATIENCE_S = 1.0  # how long a window that holds something waits for a slow sou
 _IDLE_S = 0.5  # how long one waits that holds nothing, before whoever holds back results is asked again
 
 
-class Windows(Generic[T]):
+class SortBuffer(Generic[T]):
     """Iterates over lists of items. An empty list means that the source has nothing at present: whoever holds
     back results had better let them go; the next step then waits a while. What the source raises is raised here.
 

@@ -14,11 +14,11 @@ from threading import Event, Thread, get_ident
 
 STUCK_S = 1.0
 _STUCK_UNSEEN_S = 30.0  # where a thread's processor time cannot be seen
-_MOST_SPARE = 32  # threads beyond those asked for; if as many hang, the rest waits for one of them
+_MAX_SPARE = 32  # threads beyond those asked for; if as many hang, the rest waits for one of them
 _LOOK_EVERY_S = 0.25
 
 
-class Crew:
+class ReplacingThreadPool:
     """`threads` daemon threads. Tasks are started in the order given and must not raise."""
 
     def __init__(self, threads: int, name: str) -> None:
@@ -57,7 +57,7 @@ class Crew:
             for worker in self._workers:
                 worker.is_given_up = worker.is_given_up or worker.is_stuck(time.monotonic())
             missing = self._threads - sum(not worker.is_given_up for worker in self._workers)
-            spare = self._threads + _MOST_SPARE - len(self._workers)
+            spare = self._threads + _MAX_SPARE - len(self._workers)
             for _ in range(min(missing, spare)):
                 self._workers.append(self._start())
 

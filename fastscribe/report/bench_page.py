@@ -24,8 +24,8 @@ _STATISTIC = re.compile(r"(?:(?<=_)|^)(avg|average|mean|median|p\d\d(?:_\d)?)_(?
 _STAGES = ("wait_for_audio", "copy", "features", "encode", "decode", "assemble", "text", "write")
 _STAGE = re.compile(rf"(\w+_)?({'|'.join(_STAGES)})_share")
 _ENDS = ("min_", "max_")
-_MOST_TIMES = 4  # pictures
-_MOST_BARS = 16  # cases with a bar each; more become lines where they can
+_MAX_TIMES = 4  # pictures
+_MAX_BARS = 16  # cases with a bar each; more become lines where they can
 _LONG_TABLE = 24
 
 
@@ -81,7 +81,7 @@ def _best(cases: Cases) -> Iterator[tuple[str, str, str]]:
 def _speeds(cases: Cases) -> Iterator[Html]:
     names = [name for name in cases.measurements if _SPEED.fullmatch(name)]
     note = "Seconds of audio transcribed a second: more is better."
-    if len(cases.rows) <= _MOST_BARS:
+    if len(cases.rows) <= _MAX_BARS:
         yield from grid.bars(cases, "RTFx", note, names, limit="ceiling_rtfx")
     elif names:
         yield from grid.chart(cases, "RTFx", note, names)
@@ -148,7 +148,7 @@ def _memory(cases: Cases) -> Iterator[Html]:
 def _times(cases: Cases) -> Iterator[Html]:
     others = (name for name in cases.measurements if not _is_percentile(name) and not name.startswith(_ENDS))
     names = [name for name in others if _TIME.fullmatch(name)]
-    for name in names[:_MOST_TIMES]:
+    for name in names[:_MAX_TIMES]:
         found = quantity(name)
         label = found.label or "time" + "".join(found.unit.partition(" per ")[1:])
         yield from grid.chart(cases, label[0].upper() + label[1:], "Lower is better.", [name])

@@ -30,11 +30,11 @@ _SAYS_ITSELF = (
     "price",
     "file",
 )
-_MOST_SERIES = 4  # bars a label
-_MOST_LABELS = 24
-_MOST_LINES = 5
-_MOST_PANELS = 12
-_LEAST_POINTS = 2.0  # of a line, on average
+_MAX_SERIES = 4  # bars a label
+_MAX_LABELS = 24
+_MAX_LINES = 5
+_MAX_PANELS = 12
+_MIN_POINTS = 2.0  # of a line, on average
 
 
 class Cases:
@@ -103,7 +103,7 @@ def bars(cases: Cases, title: str, note: str, names: Sequence[str], limit: str =
     groups: dict[str, list[Row]] = {}
     for row in cases.rows:
         groups.setdefault(cases.label(row, label_keys) if label_keys else cases.name(row), []).append(row)
-    labels = list(groups)[:_MOST_LABELS]
+    labels = list(groups)[:_MAX_LABELS]
     if key is None:
         series = [_measured_as(name) for name in names]
         drawn = [[_bar(row, name, unit.factor, limit) for row in groups[label] for name in names] for label in labels]
@@ -136,7 +136,7 @@ def _series_key(cases: Cases) -> str | None:
         others = [one for one in cases.varying if one != key]
         whole = all(isinstance(value, str) for value in values) and key in _SAYS_ITSELF
         labels = {cases.label(row, others) for row in cases.rows}
-        if whole and others and len(values) <= _MOST_SERIES and len(labels) * len(values) == len(cases.rows):
+        if whole and others and len(values) <= _MAX_SERIES and len(labels) * len(values) == len(cases.rows):
             return key
     return None
 
@@ -159,7 +159,7 @@ def curves(cases: Cases, title: str, note: str, names: Sequence[str], called: Ca
         note += " Cases that stand alone are in the table." if alone else ""
     drawn = [
         _panel(title, heading, Cases(rows, cases.keys), axis, line_keys, names, called, unit)
-        for heading, rows in list(panels.items())[:_MOST_PANELS]
+        for heading, rows in list(panels.items())[:_MAX_PANELS]
     ]
     if len(panels) > len(drawn):
         note = f"{note} The first {len(drawn)} of {len(panels)} are drawn."
@@ -206,7 +206,7 @@ def _panel(
 
 def _axis(cases: Cases) -> str | None:
     """The key that gives lines the most points."""
-    best, most = None, _LEAST_POINTS
+    best, most = None, _MIN_POINTS
     for key in cases.varying:
         if all(is_number(row.get(key)) for row in cases.rows):
             others = [one for one in cases.varying if one != key]
@@ -223,7 +223,7 @@ def _divided(cases: Cases, keys: Sequence[str], num_names: int) -> tuple[list[st
         lines: dict[str, set[str]] = {}
         for row in cases.rows:
             lines.setdefault(cases.label(row, panel_keys), set()).add(cases.label(row, line_keys))
-        if max(len(found) for found in lines.values()) * num_names <= _MOST_LINES:
+        if max(len(found) for found in lines.values()) * num_names <= _MAX_LINES:
             return panel_keys, line_keys
     return list(keys), []
 
@@ -238,8 +238,8 @@ def stacks(cases: Cases, title: str, note: str, parts: Sequence[str], amounts: S
     described = (
         f"{label}: most in {name}, {100 * share:.0f} %" for label, (share, name) in zip(labels, most, strict=True)
     )
-    about = svg.About(f"{title}: shares", "; ".join(list(described)[:_MOST_LABELS]))
-    picture = svg.stacks(about, labels[:_MOST_LABELS], names, shares[:_MOST_LABELS])
+    about = svg.About(f"{title}: shares", "; ".join(list(described)[:_MAX_LABELS]))
+    picture = svg.stacks(about, labels[:_MAX_LABELS], names, shares[:_MAX_LABELS])
     rows = [(label, *(round(100 * amount, 2) for amount in row)) for label, row in zip(labels, amounts, strict=True)]
     return markup.figure(title, note, picture, ("case", *(f"{name}, %" for name in names)), rows)
 

@@ -142,7 +142,7 @@ _READ: tuple[tuple[str, str | None, _Rows], ...] = (
 PRICES = tuple(Price(*row, source, _READ_ON, as_of) for source, as_of, rows in _READ for row in rows)
 
 
-MOST_USD = 1e6  # an hour, which no machine costs: what is beyond is a slip of the pen
+MAX_USD = 1e6  # an hour, which no machine costs: what is beyond is a slip of the pen
 
 
 def list_price(device_name: str) -> Price | None:

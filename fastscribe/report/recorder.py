@@ -17,14 +17,14 @@ from typing import Any
 from fastscribe.types import Failure, Transcript, Utterance
 
 CONFIDENCE_BINS = 20
-_MOST_BINS = 512
+_MAX_BINS = 512
 _FIRST_BIN_S = 0.05
-_MOST_BATCHES = 64
-_MOST_LENGTHS = 33  # of a batch's rows, evenly picked from the sorted ones
+_MAX_BATCHES = 64
+_MAX_LENGTHS = 33  # of a batch's rows, evenly picked from the sorted ones
 _SLOWEST = 20
 _FIRST_FAILURES = 100
-_MOST_UNDER_WAY = 200_000  # files; reached only by parts of files that failed early, which nobody will ask for
-_MOST_CHARACTERS = 500
+_MAX_UNDER_WAY = 200_000  # files; reached only by parts of files that failed early, which nobody will ask for
+_MAX_CHARACTERS = 500
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class SeenBatch:
 class Stretches:
     """Sums over stretches of time, at most `most` of them."""
 
-    def __init__(self, names: Sequence[str], width_s: float = _FIRST_BIN_S, most: int = _MOST_BINS) -> None:
+    def __init__(self, names: Sequence[str], width_s: float = _FIRST_BIN_S, most: int = _MAX_BINS) -> None:
         self.width_s = width_s
         self.sums: dict[str, list[float]] = {name: [] for name in names}
         self._most = most
@@ -111,7 +111,7 @@ class RunRecorder:
             audio_s += utterance.duration_s
             index = utterance.audio.index
             self._spent_s[index] = self._spent_s.get(index, 0.0) + share_s
-        while len(self._spent_s) > _MOST_UNDER_WAY:
+        while len(self._spent_s) > _MAX_UNDER_WAY:
             del self._spent_s[next(iter(self._spent_s))]
         self._series.add("audio_s", audio_s, self._last_s, now_s)
         self._last_s = now_s
@@ -120,10 +120,10 @@ class RunRecorder:
     def _keep(self, num_frames: Sequence[int]) -> None:
         if self._num_batches % self._every == 0:
             ordered = sorted(num_frames, reverse=True)
-            lengths = tuple(ordered[place] for place in evenly(len(ordered), _MOST_LENGTHS))
+            lengths = tuple(ordered[place] for place in evenly(len(ordered), _MAX_LENGTHS))
             seen = SeenBatch(self._num_batches + 1, len(ordered), ordered[0], sum(ordered), lengths)
             self._batches.append(seen)
-            if len(self._batches) > _MOST_BATCHES:
+            if len(self._batches) > _MAX_BATCHES:
                 self._batches = self._batches[::2]
                 self._every *= 2
         self._num_batches += 1
@@ -153,7 +153,7 @@ class RunRecorder:
     def _failed(self, failure: Failure) -> None:
         self._failed_by_stage[failure.stage] = self._failed_by_stage.get(failure.stage, 0) + 1
         if len(self._failures) < _FIRST_FAILURES:
-            message = failure.message[:_MOST_CHARACTERS]
+            message = failure.message[:_MAX_CHARACTERS]
             self._failures.append({"path": _end(failure.path), "stage": failure.stage, "message": message})
 
     def data(self) -> dict[str, Any]:
@@ -182,4 +182,4 @@ def evenly(count: int, most: int) -> list[int]:
 
 def _end(path: str) -> str:
     """Of a name without end its end, which tells it from others."""
-    return path if len(path) <= _MOST_CHARACTERS else "..." + path[-_MOST_CHARACTERS:]
+    return path if len(path) <= _MAX_CHARACTERS else "..." + path[-_MAX_CHARACTERS:]

@@ -22,9 +22,9 @@ from fastscribe.report.recorder import evenly, in_pairs
 
 FINISHED = "finished"
 _STAGES = ("wait_for_audio", "copy", "features", "encode", "decode", "assemble", "write")  # in the order of the path
-_MOST_STEPS = 128  # of the speed over time
+_MAX_STEPS = 128  # of the speed over time
 _BATCHES_A_STEP = 2.0  # at least, or the steps show where batches end and not how fast the run was
-_MOST_BLOCKS = 32  # batches in the picture
+_MAX_BLOCKS = 32  # batches in the picture
 _OPEN_FAILURES = 20  # rows; more can be folded out
 _TIME_UNITS = ((3600.0, "hours"), (60.0, "minutes"), (1.0, "seconds"))
 
@@ -119,7 +119,7 @@ def _joined_bins(series: Mapping[str, Any], num_batches: int) -> dict[str, Any]:
     """Longer stretches, until they are few, and a batch ends in each but a few."""
     bins = dict(series)
     names = [name for name in bins if name != "width_s"]
-    most = min(_MOST_STEPS, max(8, int(num_batches / _BATCHES_A_STEP)))
+    most = min(_MAX_STEPS, max(8, int(num_batches / _BATCHES_A_STEP)))
     while len(bins["audio_s"]) > most:
         bins |= {name: in_pairs(bins[name]) for name in names} | {"width_s": 2 * bins["width_s"]}
     return bins
@@ -152,7 +152,7 @@ def _padding(batches: Mapping[str, Any], report: Mapping[str, Any], frame_s: flo
     every = batches["kept"]
     if not every:
         return []
-    kept = [every[place] for place in evenly(len(every), _MOST_BLOCKS)]
+    kept = [every[place] for place in evenly(len(every), _MAX_BLOCKS)]
     shown = "Every batch" if len(kept) == batches["count"] else f"{len(kept)} of {batches['count']:,} batches"
     note = (
         f"{shown}, in order; {share(report['padding_share'])} of all frames computed in the run were padding. "

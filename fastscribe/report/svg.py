@@ -18,8 +18,8 @@ _HEIGHT = 200  # of a plot, pixels
 _WIDE = 1000.0  # of an inner svg, in its own units
 _LABEL, _BAR, _GAP = 18, 15, 8  # heights in a list of bars
 _BAR_ROOM = 76.0  # percent of the width; the rest is for the number
-_MOST_LABEL = 140  # characters; what does not fit is cut off
-_MOST_TICKS = 8
+_MAX_LABEL = 140  # characters; what does not fit is cut off
+_MAX_TICKS = 8
 
 
 @dataclass(frozen=True)
@@ -171,7 +171,7 @@ def curves(about: About, unit: str, places: Sequence[str], places_unit: str, lin
             content.append(
                 Html(f'<circle class="{colour}" cx="{x / 10:.2f}%" cy="{y:.1f}" r="3"><title>{said}</title></circle>')
             )
-    every = -(-len(places) // _MOST_TICKS)
+    every = -(-len(places) // _MAX_TICKS)
     content.append(_below([(x / 10, place) for x, place in list(zip(xs, places, strict=True))[::every]]))
     return _plot(about, unit, places_unit, marks, content)
 
@@ -263,6 +263,6 @@ def _bare(drawn: Html) -> Html:
 
 def _label(label: str, y: float) -> Html:
     """Over a bar, in a window of its own, whose edge cuts off what has no room."""
-    shown = label if len(label) <= _MOST_LABEL else label[: _MOST_LABEL - 1] + "…"
+    shown = label if len(label) <= _MAX_LABEL else label[: _MAX_LABEL - 1] + "…"
     window = f'<svg class="window" x="0" y="{y:g}" width="100%" height="{_LABEL}">'
     return Html(f'{window}<text x="0" y="13">{text(shown)}</text></svg>')

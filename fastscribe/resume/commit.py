@@ -38,13 +38,13 @@ from fastscribe._system.safe_files import (
     sync,
     sync_folder,
 )
-from fastscribe._system.safe_open import open_regular
+from fastscribe._system.safe_open import safe_open
 from fastscribe.errors import OutputError
 from fastscribe.output.names import Rename
 from fastscribe.resume.entries import BLOCK_START, Entry, Paths, rename_line
 
-_MOST_WAITING = 2048  # recordings, until `add` waits
-_MOST_BYTES = 1 << 26  # rows that wait, likewise
+_MAX_WAITING = 2048  # recordings, until `add` waits
+_MAX_BYTES = 1 << 26  # rows that wait, likewise
 
 
 class File(NamedTuple):
@@ -214,7 +214,7 @@ class Committer:
             self._barrier.close()
 
     def _has_room(self) -> bool:
-        return self._error is not None or (len(self._waiting) < _MOST_WAITING and self._num_bytes < _MOST_BYTES)
+        return self._error is not None or (len(self._waiting) < _MAX_WAITING and self._num_bytes < _MAX_BYTES)
 
     def _raise(self) -> None:
         if self._error is not None:
@@ -384,7 +384,7 @@ def redo(paths: Paths) -> None:
 def _read_block(path: Path) -> Block | None:
     if not is_regular(path):
         return None
-    with open_regular(path) as file:
+    with safe_open(path) as file:
         stored = file.read()
     return Block.from_bytes(stored) if stored.startswith(BLOCK_START) else None
 
@@ -396,7 +396,7 @@ def _tail(path: Path, begin: int, size: int) -> bytes | None:
         return b"" if begin == 0 else None
     if status.st_size < begin:
         return None
-    with open_regular(path) as file:
+    with safe_open(path) as file:
         file.seek(begin)
         return file.read(size + 1)
 
@@ -427,7 +427,7 @@ def _has_files(block: Block, directory: Path) -> bool:
 def _holds(path: Path, file: File) -> bool:
     if not is_regular(path) or os.lstat(path).st_size != file.size:
         return False
-    with open_regular(path) as opened:
+    with safe_open(path) as opened:
         return crc32(opened.read()) == file.crc
 
 

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fastscribe._system.safe_files import InTheWay, check_regular, is_regular, starts_with, status_of
-from fastscribe._system.safe_open import open_regular
+from fastscribe._system.safe_open import safe_open
 from fastscribe.config import OUTPUT_FORMATS
 from fastscribe.errors import UsageError
 from fastscribe.output.names import Rename, name_key
@@ -306,7 +306,7 @@ def read_entries(path: Path) -> Iterator[tuple[Entry, int]]:
 
 def read_lines(path: Path) -> Iterator[tuple[Entry | Rename, int]]:
     """Entries and renames with the byte after their line, up to the first line that is not whole."""
-    with open_regular(path) as file:
+    with safe_open(path) as file:
         at = len(file.readline())
         for line in file:
             at += len(line)
@@ -352,5 +352,5 @@ def is_row(row: bytes) -> bool:
 
 
 def first_line(path: Path) -> bytes:
-    with open_regular(path) as file:
+    with safe_open(path) as file:
         return file.readline()

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from fastscribe.errors import UsageError
 
-_MOST_BYTES = 1000
+_MAX_BYTES = 1000
 _HOLDER = re.compile(rb"\0*(process \d+ on [^\n]* since [^\n]*\n)?\0*")
 
 
@@ -53,7 +53,7 @@ def _opened(path: Path) -> int:
             raise _not_a_lock(path) from None
         raise
     is_regular = stat.S_ISREG(os.fstat(descriptor).st_mode)
-    if not is_regular or not _HOLDER.fullmatch(os.pread(descriptor, _MOST_BYTES, 0)):
+    if not is_regular or not _HOLDER.fullmatch(os.pread(descriptor, _MAX_BYTES, 0)):
         os.close(descriptor)
         raise _not_a_lock(path)
     return descriptor

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from fastscribe._system.safe_files import open_append, write_atomic
-from fastscribe._system.safe_open import open_regular
+from fastscribe._system.safe_open import safe_open
 from fastscribe.errors import UsageError
 from fastscribe.output.names import name_key
 from fastscribe.resume.commit import Appender, redo
@@ -37,7 +37,7 @@ class Journal:
     def name_of(self, place: int) -> str:
         """The name of an earlier result's files, "" if there are none."""
         ends, names = self.earlier.entries["line_end"], self.earlier.entries["name"]
-        with open_regular(self.paths.journal) as file:
+        with safe_open(self.paths.journal) as file:
             file.seek(int(ends[place - 1]) if place else len(file.readline()))
             entry = parse_entry(file.readline())
         assert entry is not None

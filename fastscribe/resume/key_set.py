@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-_LEAST_SLOTS = 1 << 12
-_MOST_FILLED = 0.5
+_MIN_SLOTS = 1 << 12
+_MAX_FILLED = 0.5
 _MASK = (1 << 64) - 1
 _SCRAMBLE = 0x9E3779B97F4A7C15  # 2^64 over the golden ratio (Knuth, TAOCP 3, 6.4): spreads keys that are alike
 
@@ -14,7 +14,7 @@ class Seen:
     """A table of slots with linear probing; 0 marks a free slot. Keys that came more than once are few and counted apart."""
 
     def __init__(self) -> None:
-        self._slots = np.zeros(_LEAST_SLOTS, np.uint64)
+        self._slots = np.zeros(_MIN_SLOTS, np.uint64)
         self._num_keys = 0
         self._repeats: dict[int, int] = {}
 
@@ -32,7 +32,7 @@ class Seen:
             return False
         self._slots[slot] = key
         self._num_keys += 1
-        if self._num_keys > _MOST_FILLED * len(self._slots):
+        if self._num_keys > _MAX_FILLED * len(self._slots):
             self._grow()
         return True
 
@@ -48,8 +48,8 @@ class Seen:
         held = self._slots
         self._slots = np.zeros(2 * len(held), np.uint64)
         for start in range(
-            0, len(held), _LEAST_SLOTS
+            0, len(held), _MIN_SLOTS
         ):  # a part at a time: as Python's numbers they take four times as much
-            for key in held[start : start + _LEAST_SLOTS].tolist():
+            for key in held[start : start + _MIN_SLOTS].tolist():
                 if key:
                     self._slots[self._find(key)] = key

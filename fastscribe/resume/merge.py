@@ -20,14 +20,14 @@ from fastscribe._system.safe_files import (
     discard_part,
     is_regular,
     open_part,
-    part_of,
     put_in_place,
     status_of,
     sync_folder,
     sync_path,
+    temp_path_for,
     write_part,
 )
-from fastscribe._system.safe_open import read_regular
+from fastscribe._system.safe_open import safe_read
 from fastscribe.errors import UsageError
 from fastscribe.resume.entries import Paths, entries_of, in_the_way, is_row, live_places, read_header
 from fastscribe.resume.shards import Shard
@@ -36,7 +36,7 @@ from fastscribe.types import RecordArray
 _NEEDED = {"audio_s", "wall_s", "padded_frames", "real_frames", "gaps", "gap_s", "stage_s", "usd_per_hour"}
 _NEEDED |= {"recovered_words", "recovered_s"}
 _NEEDED |= {"peak_bytes", "device", "dtype"}
-_MOST_REPORT_BYTES = 1 << 24
+_MAX_REPORT_BYTES = 1 << 24
 _JOURNAL = re.compile(r"journal\.shard-(\d+)-of-(\d+)\.jsonl", re.ASCII)
 
 
@@ -89,10 +89,10 @@ def merge(folders: Sequence[Path], destination: Path, ordered: bool) -> Merged:
     try:
         if has_rows:
             _write_rows(merged, rows, ordered)
-        num_bytes = part_of(rows).stat().st_size if has_rows else None
+        num_bytes = temp_path_for(rows).stat().st_size if has_rows else None
         write_part(report, (json.dumps(joined_report(merged) | {"rows_bytes": num_bytes}, indent=2) + "\n").encode())
         for path in (report, rows) if has_rows else (report,):
-            sync_path(part_of(path))
+            sync_path(temp_path_for(path))
         put_in_place(report)
         sync_folder(destination)  # from here on the report says that the rows are ours
         if has_rows:
@@ -114,11 +114,11 @@ def merged_files(folder: Path) -> list[Path]:
     if not is_regular(report):
         return []
     try:
-        stored = json.loads(read_regular(report, _MOST_REPORT_BYTES))
+        stored = json.loads(safe_read(report, _MAX_REPORT_BYTES))
         num_bytes = stored["rows_bytes"] if "shards" in stored else None
     except (OSError, ValueError, TypeError, KeyError):
         return []
-    are_ours = any(is_regular(path) and path.stat().st_size == num_bytes for path in (rows, part_of(rows)))
+    are_ours = any(is_regular(path) and path.stat().st_size == num_bytes for path in (rows, temp_path_for(rows)))
     return [report, rows] if are_ours else [report]
 
 

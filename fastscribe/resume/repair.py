@@ -24,7 +24,7 @@ from fastscribe.resume.tidy import CHANGED
 from fastscribe.types import RecordArray
 
 _COPY_BYTES = 1 << 20
-_MOST_TORN = 1000  # rows at the end of a file that a power failure may have left empty
+_MAX_TORN = 1000  # rows at the end of a file that a power failure may have left empty
 
 
 def repair(paths: Paths) -> RecordArray:
@@ -74,12 +74,12 @@ def _whole_rows(path: Path, entries: RecordArray, num_kept: int) -> int:
     if num_kept == 0 or entries["end"][num_kept - 1] == 0:
         return num_kept
     with path.open("rb") as file:
-        for kept in range(num_kept, max(0, num_kept - _MOST_TORN), -1):
+        for kept in range(num_kept, max(0, num_kept - _MAX_TORN), -1):
             begin, end = int(entries["begin"][kept - 1]), int(entries["end"][kept - 1])
             file.seek(begin)
             if is_row(file.read(end - begin)):
                 return kept
-    if num_kept <= _MOST_TORN:
+    if num_kept <= _MAX_TORN:
         return 0
     raise UsageError(f"{path}: {CHANGED}")
 

@@ -13,12 +13,12 @@ import numpy as np
 
 from fastscribe._system.safe_files import (
     open_part,
-    part_of,
     put_in_place,
     remove,
     status_of,
     sync,
     sync_folder,
+    temp_path_for,
     write_atomic,
 )
 from fastscribe.errors import OutputError, UsageError
@@ -49,7 +49,7 @@ def tidy(paths: Paths, ordered: bool, order: Int64Array, is_dropped: BoolArray) 
         sync_folder(paths.directory)
         write_atomic(paths.swap, SWAP)
     except OSError as error:
-        for path in (paths.swap, part_of(paths.rows), part_of(paths.journal)):
+        for path in (paths.swap, temp_path_for(paths.rows), temp_path_for(paths.journal)):
             remove(path)
         raise OutputError(str(paths.rows), error) from error
     try:
@@ -83,18 +83,18 @@ def _write_parts(paths: Paths, entries: RecordArray, places: Int64Array, new_nam
         sync(new_rows)
         sync(new_journal)
     if rows is None:
-        remove(part_of(paths.rows))
+        remove(temp_path_for(paths.rows))
 
 
 def finish_tidying(paths: Paths) -> None:
     """After a kill in the middle of it: completes it where both new files are there, forgets it where they are not."""
     complete = status_of(paths.swap) is not None
     for path in (paths.rows, paths.journal):
-        if status_of(part_of(path)) is not None:
+        if status_of(temp_path_for(path)) is not None:
             if complete:
                 put_in_place(path)
             else:
-                remove(part_of(path))
+                remove(temp_path_for(path))
     if complete:
         sync_folder(paths.directory)  # or a power cut could keep the marker's removal and lose a rename
         remove(paths.swap)

@@ -21,7 +21,7 @@ _FRAMES_PER_BLOCK = 500
 _SILENCE_DB = -90.0
 _LOCAL_S = 60.0
 _DEEPEST_DB = 50.0  # below the level; digital silence must not make soft speech loud
-_LEAST_CONTRAST_DB = 9.0
+_MIN_CONTRAST_DB = 9.0
 _QUIET_SHARE = 0.3  # of the way from the floor to the level, in dB
 
 
@@ -69,7 +69,7 @@ def quiet_frames(energy: Float64Array, frame_s: float) -> BoolArray:
     step = max(1, round(_LOCAL_S / frame_s))
     for begin in range(0, len(energy), step):
         floor, level = floor_and_level(energy[max(0, begin - step) : begin + 2 * step])
-        if level - floor >= _LEAST_CONTRAST_DB:
+        if level - floor >= _MIN_CONTRAST_DB:
             here = slice(begin, begin + step)
             quiet[here] |= energy_db[here] <= floor + _QUIET_SHARE * (level - floor)
     return quiet

@@ -26,10 +26,10 @@ PAUSE_S = 0.2  # quiet for less is a stop consonant's closure
 OVERLAP_S = 4.0
 _LONG_PAUSE_S = 1.0  # beyond this no pause is better than another
 _SMOOTH_S = 0.24
-_LEAST_SHARE = 0.3  # of the limit: no piece with speech in it is shorter
+_MIN_SHARE = 0.3  # of the limit: no piece with speech in it is shorter
 _LATE_SHARE = 0.7  # without a pause, a cut is looked for in the last 30 % before the limit
-_LEAST_SILENCE_S = 1.0  # a piece of nothing but silence is at least so long
-_FEWEST_STEPS = 20  # encoder frames in a piece, for its cuts to lie on their grid
+_MIN_SILENCE_S = 1.0  # a piece of nothing but silence is at least so long
+_MIN_STEPS = 20  # encoder frames in a piece, for its cuts to lie on their grid
 
 Span = tuple[int, int]
 
@@ -47,7 +47,7 @@ def split(
         return (Utterance(audio, 0, audio.num_samples),)
     frame_samples = max(1, min(frame_length(audio.sample_rate), max_samples // 10))
     unit_s = frame_samples / audio.sample_rate
-    grid_s = frame_s if max_utterance_s >= _FEWEST_STEPS * frame_s else 0.0
+    grid_s = frame_s if max_utterance_s >= _MIN_STEPS * frame_s else 0.0
     if vad == "silero":
         loudness = speech_probability(audio, frame_samples, channel)
         quiet = loudness < SPEECH
@@ -89,8 +89,8 @@ class _Cutter:
     def __init__(self, loudness: Float64Array, quiet: BoolArray, frame_s: float, max_frames: int) -> None:
         self._num_frames, self._max_frames = len(loudness), max_frames
         self._loudness = _loudness_around(loudness, max(1, round(_SMOOTH_S / frame_s / 2)))
-        self._least_frames = math.ceil(_LEAST_SHARE * max_frames)
-        self._least_silence = min(round(_LEAST_SILENCE_S / frame_s), self._least_frames)
+        self._least_frames = math.ceil(_MIN_SHARE * max_frames)
+        self._least_silence = min(round(_MIN_SILENCE_S / frame_s), self._least_frames)
         self._lead, self._long = round(LEAD_S / frame_s), max(1, round(_LONG_PAUSE_S / frame_s))
         # At most a quarter of a piece is heard twice, and nothing of pieces of a few frames.
         self._margin = min(round(OVERLAP_S / 2 / frame_s), max_frames // 8)

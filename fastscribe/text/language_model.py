@@ -31,15 +31,15 @@ if TYPE_CHECKING:
     import torch
 
 FILE = "language_model.safetensors.gz"
-MOST_BYTES = 1 << 28  # of a file, and of what it unpacks to
-MOST_ENTRIES = 1 << 26  # of a table: 256 MB
-MOST_LENGTHS = 63  # of contexts
-MOST_NGRAMS = 1 << 24
-LEAST_BEAM, MOST_BEAM = 2, 64  # of one, decoding would heed no language model
-MOST_WEIGHT, MOST_BONUS = 10.0, 1000.0
+MAX_BYTES = 1 << 28  # of a file, and of what it unpacks to
+MAX_ENTRIES = 1 << 26  # of a table: 256 MB
+MAX_LENGTHS = 63  # of contexts
+MAX_NGRAMS = 1 << 24
+MIN_BEAM, MAX_BEAM = 2, 64  # of one, decoding would heed no language model
+MAX_WEIGHT, MAX_BONUS = 10.0, 1000.0
 _BLOCK = 4096
 _STEPS_A_NAT = 16  # of a stored logarithm
-_LEAST_UNIGRAM = -50.0  # as a logarithm
+_MIN_UNIGRAM = -50.0  # as a logarithm
 LEAST = 1e-6  # probability that a context leaves to the shorter one
 
 
@@ -174,7 +174,7 @@ def parse(content: bytes, path: Path, num_tokens: int) -> LanguageModel:
         tensors = load(_unpacked(content))
         ngrams = _ngrams(tensors, num_tokens)
         weight, bonus, beam = tensors["fusion"].tolist()
-        if not (0 <= weight <= MOST_WEIGHT and abs(bonus) <= MOST_BONUS and beam in range(LEAST_BEAM, MOST_BEAM + 1)):
+        if not (0 <= weight <= MAX_WEIGHT and abs(bonus) <= MAX_BONUS and beam in range(MIN_BEAM, MAX_BEAM + 1)):
             raise ValueError(f"a weight of {weight}, a bonus of {bonus}, a beam of {beam}")
         return LanguageModel(ngrams, Fusion(weight, bonus, int(beam)))
     except (SafetensorError, zlib.error, ValueError, LookupError, TypeError) as error:
@@ -183,7 +183,7 @@ def parse(content: bytes, path: Path, num_tokens: int) -> LanguageModel:
 
 def _unpacked(content: bytes) -> bytes:
     unpacker = zlib.decompressobj(wbits=16 + zlib.MAX_WBITS)  # gzip's header and checksum
-    unpacked = unpacker.decompress(content, MOST_BYTES)
+    unpacked = unpacker.decompress(content, MAX_BYTES)
     if not unpacker.eof or unpacker.unused_data:
         raise ValueError("not one whole gzip file of a size that makes sense")
     return unpacked
@@ -195,11 +195,11 @@ def _ngrams(tensors: Mapping[str, AnyArray], num_tokens: int) -> Ngrams:
         raise ValueError(f"{unigrams_V.dtype} unigrams, where they should be float32")
     if unigrams_V.shape != (num_tokens,):
         raise ValueError(f"for {unigrams_V.size:,} tokens, where the model has {num_tokens:,}")
-    if not ((unigrams_V >= _LEAST_UNIGRAM) & (unigrams_V <= 0)).all():
-        raise ValueError(f"unigrams that are not all from {_LEAST_UNIGRAM:g} to 0")
-    stored = list(takewhile(lambda length: f"last.{length}" in tensors, range(1, MOST_LENGTHS + 2)))
+    if not ((unigrams_V >= _MIN_UNIGRAM) & (unigrams_V <= 0)).all():
+        raise ValueError(f"unigrams that are not all from {_MIN_UNIGRAM:g} to 0")
+    stored = list(takewhile(lambda length: f"last.{length}" in tensors, range(1, MAX_LENGTHS + 2)))
     num_contexts, num_ngrams = (sum(tensors[f"{name}.{n}"].size for n in stored) for name in ("last", "tokens"))
-    if len(stored) > MOST_LENGTHS or (1 + num_contexts) * num_tokens > MOST_ENTRIES or num_ngrams > MOST_NGRAMS:
+    if len(stored) > MAX_LENGTHS or (1 + num_contexts) * num_tokens > MAX_ENTRIES or num_ngrams > MAX_NGRAMS:
         shown = f"{num_contexts:,} contexts of up to {len(stored)} of {num_tokens:,} tokens, {num_ngrams:,} n-grams"
         raise ValueError(f"{shown}: more than make sense")
     lengths: list[Contexts] = []

@@ -17,7 +17,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
-from fastscribe._system.safe_open import read_regular
+from fastscribe._system.safe_open import safe_read
 
 MAX_TOKENIZER_BYTES = 16 << 20  # of a tokenizer's file; those of the largest vocabularies take a quarter
 # Of a vocabulary; NeMo's have up to 16,384. Logits of a batch take as much memory for each piece.
@@ -357,11 +357,11 @@ def _check_number(pieces: Sequence[str]) -> None:
 def from_folder(folder: Path, num_labels: int) -> Tokenizer:
     """Whichever of the four files a fastscribe or Hugging Face folder holds. Raises FileNotFoundError for none."""
     if (folder / "tokenizer.model").is_file():
-        return from_sentencepiece(read_regular(folder / "tokenizer.model", MAX_TOKENIZER_BYTES))
+        return from_sentencepiece(safe_read(folder / "tokenizer.model", MAX_TOKENIZER_BYTES))
     if (folder / "tokenizer.json").is_file():
-        return from_huggingface(read_regular(folder / "tokenizer.json", MAX_TOKENIZER_BYTES), num_labels)
+        return from_huggingface(safe_read(folder / "tokenizer.json", MAX_TOKENIZER_BYTES), num_labels)
     if (folder / "characters.json").is_file():
-        return from_characters(json.loads(read_regular(folder / "characters.json", MAX_TOKENIZER_BYTES)))
+        return from_characters(json.loads(safe_read(folder / "characters.json", MAX_TOKENIZER_BYTES)))
     if (folder / "pieces.json").is_file():
-        return from_pieces(json.loads(read_regular(folder / "pieces.json", MAX_TOKENIZER_BYTES)))
+        return from_pieces(json.loads(safe_read(folder / "pieces.json", MAX_TOKENIZER_BYTES)))
     raise FileNotFoundError(f"{folder} holds no tokenizer.model, tokenizer.json, characters.json or pieces.json")

@@ -49,16 +49,16 @@ def assemble(
     parts: Iterable[Part],
     tokenizer: Tokenizer,
     frame_s: float,
-    punctuation_takes_no_time: bool,
+    zero_duration_punctuation: bool,
     recovered: Iterable[Part] = (),
 ) -> Transcript:
-    """One recording's hypotheses, in any order, -> Transcript. `punctuation_takes_no_time` is TDT's rule.
+    """One recording's hypotheses, in any order, -> Transcript. `zero_duration_punctuation` is TDT's rule.
 
     `recovered` are utterances that the model decoded again because no words lay there (segmentation/gaps.py), in any order.
     They add words; the words of `parts` stay as they are.
     """
     ordered = sorted(parts, key=lambda part: part[0].start)
-    timeless = tokenizer.mark_ids if punctuation_takes_no_time else frozenset()
+    timeless = tokenizer.mark_ids if zero_duration_punctuation else frozenset()
     spoken = []
     for utterance, hypothesis in ordered:
         # A last token may claim frames past the end, as in NeMo; at a seam they would run into the next part's words.

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from fastscribe._system.safe_files import write_atomic
-from fastscribe._system.safe_open import read_regular
+from fastscribe._system.safe_open import safe_read
 from fastscribe.errors import OutputError, UsageError
 from fastscribe.training.buckets import Bucket
 
@@ -81,7 +81,7 @@ def stored_or_searched(
 def read_batch_sizes(path: Path, holds_for: Mapping[str, Any], buckets: Sequence[Bucket]) -> tuple[int, ...] | None:
     """None where there is no such file, or it is for something else, or it is damaged."""
     try:
-        table = json.loads(read_regular(path, _MAX_TABLE_BYTES))
+        table = json.loads(safe_read(path, _MAX_TABLE_BYTES))
         if {**table, "batch_sizes": None} != _table(holds_for, buckets, None):
             return None
         batch_sizes = table["batch_sizes"]

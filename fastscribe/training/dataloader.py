@@ -26,9 +26,9 @@ from fastscribe.training.manifest import Example
 from fastscribe.types import Float32Array, Int16Array, Source
 
 _BATCHES_AHEAD = 3
-_LEAST_S = 0.1
+_MIN_S = 0.1
 _HOST = torch.device("cpu")
-_LEAST_SHARE = 0.8  # of the duration that the manifest gives
+_MIN_SHARE = 0.8  # of the duration that the manifest gives
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Feed:
         device: torch.device = _HOST,
     ) -> None:
         self._examples, self._sample_rate, self._say = examples, sample_rate, say
-        self._left_bytes, self._threads, self._least_s = cache_bytes, threads, max(_LEAST_S, least_s)
+        self._left_bytes, self._threads, self._least_s = cache_bytes, threads, max(_MIN_S, least_s)
         self._stretches = _stretches(examples)  # of each example, by number
         self._cached: dict[int, Int16Array] = {}  # by stretch
         self._tried: set[int] = set()
@@ -125,7 +125,7 @@ class Feed:
         cut = example.offset_s or None, example.duration_s
         audio = probe(Source(example.path, example.path, example.path, None, *cut))
         lasts_s = audio.num_samples / audio.sample_rate
-        if lasts_s < max(self._least_s, _LEAST_SHARE * example.duration_s):
+        if lasts_s < max(self._least_s, _MIN_SHARE * example.duration_s):
             promised = f"the manifest gives {example.duration_s:.2f} s, and {self._least_s:.2f} s is the least"
             raise AudioError(example.path, f"lasts {lasts_s:.2f} s: {promised}")
         samples_S = read(audio, 0, audio.num_samples, sample_rate=self._sample_rate, channel=None)

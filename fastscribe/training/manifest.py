@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
 
-from fastscribe._system.safe_open import read_regular
+from fastscribe._system.safe_open import safe_read
 from fastscribe.audio.failures import system_problem
 from fastscribe.audio.folders import walk
 from fastscribe.audio.formats import CONTAINER_EXTENSIONS, is_audio_name
@@ -198,7 +198,7 @@ def _folder_examples(part: ManifestPart) -> Iterator[Example]:
 
 def _paired(part: ManifestPart, path: str, text_path: str) -> Example:
     try:
-        text = read_regular(Path(text_path), _MAX_TEXT_BYTES).decode("utf-8-sig")
+        text = safe_read(Path(text_path), _MAX_TEXT_BYTES).decode("utf-8-sig")
         duration_s = probe(Source(path, path, path)).duration_s
     except AudioError as error:
         raise UsageError(f"{error}; put it right, or take its .txt away") from error

@@ -23,7 +23,7 @@ from typing import Any, Literal
 
 import yaml
 
-from fastscribe._system.safe_open import read_regular
+from fastscribe._system.safe_open import safe_read
 from fastscribe.config import (
     SUBSAMPLING_FACTORS,
     ConvNorm,
@@ -275,7 +275,7 @@ def has_model_section(path: Path) -> bool:
 
 def _read_yaml(path: Path) -> Any:
     try:
-        return yaml.load(read_regular(path, _MAX_BYTES), _Loader)
+        return yaml.load(safe_read(path, _MAX_BYTES), _Loader)
     except (OSError, yaml.YAMLError, ValueError) as error:  # ValueError: too large, not UTF-8
         raise UsageError(f"{path}: cannot be read: {' '.join(str(error).split())}") from error
 

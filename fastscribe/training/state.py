@@ -17,12 +17,12 @@ import torch
 from fastscribe._system.safe_files import (
     is_regular,
     open_append,
-    part_of,
     remove,
     starts_with,
     status_of,
     sync_folder,
     sync_path,
+    temp_path_for,
     write_atomic,
 )
 from fastscribe.checkpoint import native
@@ -85,7 +85,7 @@ class RunFolder:
         self.check()
         try:
             for folder in (self.best, self.last):
-                for each in (part_of(folder), _former(folder)):
+                for each in (temp_path_for(folder), _former(folder)):
                     remove_model(each)
                 for path in folder.glob("*"):
                     if path.suffix in _MODEL_SUFFIXES:
@@ -93,7 +93,7 @@ class RunFolder:
                 if folder.is_dir() and not any(folder.iterdir()):
                     folder.rmdir()
             remove(self.state)  # first: with models and no state, a run says so and stops
-            for path in (part_of(self.state), self.log, part_of(self.log), self.plot, *self._tables()):
+            for path in (temp_path_for(self.state), self.log, temp_path_for(self.log), self.plot, *self._tables()):
                 remove(path)
             sync_folder(self.path)
         except OSError as error:
@@ -148,7 +148,7 @@ class RunFolder:
             remove_model(old)
             if folder.exists():
                 folder.rename(old)
-            part_of(folder).rename(folder)
+            temp_path_for(folder).rename(folder)
             for path in old.glob("*"):
                 if path.suffix not in _MODEL_SUFFIXES:
                     path.rename(folder / path.name)  # somebody's notes

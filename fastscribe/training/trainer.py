@@ -21,7 +21,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from fastscribe._system.malloc_tuning import keep_freed_memory
+from fastscribe._system.malloc_tuning import disable_malloc_trim
 from fastscribe.checkpoint.reader import Checkpoint
 from fastscribe.config import DecoderName
 from fastscribe.cuda.device import launching
@@ -57,8 +57,8 @@ from fastscribe.types import Float64Array
 
 _LOG_STEPS = 10  # of which a line in the log is the mean
 _SMALL_BATCH_S = 120.0  # of audio: what a CPU takes at a time, and a GPU at least
-_LEAST_STEPS = 50  # an epoch: of little data, what a GPU's memory holds would make a step or two of it
-_LEAST_UNREADABLE, _MOST_UNREADABLE_SHARE = 20, 0.05  # of the recordings tried: more end the run
+_MIN_STEPS = 50  # an epoch: of little data, what a GPU's memory holds would make a step or two of it
+_MIN_UNREADABLE, _MAX_UNREADABLE_SHARE = 20, 0.05  # of the recordings tried: more end the run
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _KEPT_DTYPE = torch.bfloat16  # of the models that are written
 
@@ -108,7 +108,7 @@ class Trainer:
         rate = config.features.sample_rate
         cache_bytes = recipe.data.cache_gb * 1e9
         if device.type == "cpu":
-            keep_freed_memory()
+            disable_malloc_trim()
         self.feed = Feed(self.examples, rate, cache_bytes, recipe.data.threads, say, self._least_s(), device)
         self._validation_feed = Feed(material.validation, rate, cache_bytes / 10, recipe.data.threads, say)
         self._durations = np.array([example.duration_s for example in self.examples])
@@ -163,7 +163,7 @@ class Trainer:
     def _batch_sizes(self) -> tuple[int, ...]:
         if self._batch_s is not None:
             return MemoryModel(self._batch_s).batch_sizes(self.buckets)
-        shared_s = self._durations.sum() / (_LEAST_STEPS * self.ranks.count * self.recipe.batch.accumulate)
+        shared_s = self._durations.sum() / (_MIN_STEPS * self.ranks.count * self.recipe.batch.accumulate)
         enough = MemoryModel(max(shared_s, _SMALL_BATCH_S)).batch_sizes(self.buckets)
         return tuple(map(min, self._searched_batch_sizes(), enough))
 
@@ -330,8 +330,8 @@ class Trainer:
             dist.all_reduce(sums)
             values = sums.tolist()
         *asked, unreadable, tried = values
-        least = min(_LEAST_UNREADABLE, feed.num_stretches)
-        if unreadable >= least and unreadable > _MOST_UNREADABLE_SHARE * tried:
+        least = min(_MIN_UNREADABLE, feed.num_stretches)
+        if unreadable >= least and unreadable > _MAX_UNREADABLE_SHARE * tried:
             raise UsageError(f"{unreadable:.0f} of the {tried:.0f} recordings tried so far cannot be used, see above")
         self.stopped_by = next((number for number, count in zip(_SIGNALS, asked, strict=True) if count), 0)
         return bool(self.stopped_by)

@@ -20,7 +20,7 @@ from fastscribe.training.dataloader import Feed
 from fastscribe.training.manifest import Example
 from fastscribe.types import Batch
 
-_MOST_S = 160.0  # of audio in a batch
+_MAX_S = 160.0  # of audio in a batch
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ def _batches(order: Sequence[int], examples: Sequence[Example]) -> list[Any]:
 
     batches: list[list[int]] = []
     for index in order:
-        if not batches or (len(batches[-1]) + 1) * examples[batches[-1][0]].duration_s > _MOST_S:
+        if not batches or (len(batches[-1]) + 1) * examples[batches[-1][0]].duration_s > _MAX_S:
             batches.append([])
         batches[-1].append(index)
     return [np.array(batch) for batch in batches]

@@ -16,7 +16,7 @@ from torch import nn
 
 from fastscribe.training.recipe import OptimiserRecipe
 
-_MOST_WARM_UP = 10  # a tenth of the run's steps
+_MAX_WARM_UP = 10  # a tenth of the run's steps
 
 
 class Weights:
@@ -61,7 +61,7 @@ class Weights:
 
     def expect(self, run_steps: int) -> None:
         """So many steps of the whole run, from its beginning: of a short one, the warm-up takes no more than a tenth."""
-        self.warmup_steps = min(self.recipe.warmup_steps, run_steps // _MOST_WARM_UP)
+        self.warmup_steps = min(self.recipe.warmup_steps, run_steps // _MAX_WARM_UP)
         self._warmup_share = self.warmup_steps / max(1, run_steps)
 
     @torch.no_grad()

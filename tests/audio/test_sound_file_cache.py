@@ -69,7 +69,7 @@ def test_a_file_that_was_replaced_is_opened_anew(tmp_path: Path) -> None:
 
 
 def test_only_so_many_and_none_that_failed(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr(sound_file_cache, "_MOST_OPEN", 2)
+    monkeypatch.setattr(sound_file_cache, "_MAX_OPEN", 2)
     sounds = []
     for number in range(3):
         with opened(str(written(tmp_path / f"{number}.mp3", 1)), is_far=True) as sound:

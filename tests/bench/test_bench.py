@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fastscribe.bench import agreement, decoder, encoder, gpu_utilization, kernels, machine, synthetic, throughput
-from fastscribe.bench.measurement_log import Notebook
+from fastscribe.bench.measurement_log import MeasurementLog
 from fastscribe.bench.random_model import random_checkpoint, random_tokenizer
 from fastscribe.bench.shapes import SHAPES
 from fastscribe.bench.timing import time_call
@@ -198,7 +198,7 @@ def rows(path: Path) -> list[dict]:
 
 
 def test_a_failed_measurement_is_a_row_and_the_next_is_made(tmp_path: Path) -> None:
-    notes = Notebook(tmp_path / "rows", seconds=60)
+    notes = MeasurementLog(tmp_path / "rows", seconds=60)
     assert notes.measure({"what": "a"}, lambda: {"ms": 1 / 3, "not": float("nan")}) is not None
     assert notes.measure({"what": "b"}, lambda: {"ms": 1 / 0}) is None
     assert notes.make({"what": "c"}, lambda: "made") == "made"
@@ -210,7 +210,7 @@ def test_a_failed_measurement_is_a_row_and_the_next_is_made(tmp_path: Path) -> N
 
 
 def test_what_there_is_no_time_for_is_skipped_and_said(tmp_path: Path) -> None:
-    notes = Notebook(tmp_path / "rows", seconds=5)
+    notes = MeasurementLog(tmp_path / "rows", seconds=5)
     assert notes.measure({"what": "long"}, lambda: {}, needs_s=50) is None
     assert notes.measure({"what": "short"}, lambda: {}, needs_s=1) is not None
     assert rows(tmp_path / "rows")[0] == {"what": "long", "error": "skipped: out of time"}
@@ -223,7 +223,7 @@ def test_a_lost_device_ends_the_part(tmp_path: Path, monkeypatch) -> None:
         raise torch.AcceleratorError("CUDA error: an illegal memory access was encountered")
 
     with pytest.raises(torch.AcceleratorError):
-        Notebook(tmp_path / "rows", seconds=5).measure({"what": "a"}, lost)
+        MeasurementLog(tmp_path / "rows", seconds=5).measure({"what": "a"}, lost)
     assert "illegal memory access" in rows(tmp_path / "rows")[0]["error"]
 
 

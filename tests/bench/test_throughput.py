@@ -19,7 +19,7 @@ import typer
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fastscribe.bench import memory, model_cache, reach, speed, synthetic, throughput, work
+from fastscribe.bench import memory, model_cache, roofline, speed, synthetic, throughput, work
 from fastscribe.bench.random_model import random_checkpoint
 from fastscribe.cli.bench.throughput import _budgets
 from fastscribe.config import Options
@@ -45,8 +45,8 @@ def transcriber() -> Transcriber:
 
 @pytest.fixture
 def few_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reach, "_COPY_BYTES", {"cpu": 1 << 20})
-    monkeypatch.setattr(reach, "_MEASURED_S", 0.01)
+    monkeypatch.setattr(roofline, "_COPY_BYTES", {"cpu": 1 << 20})
+    monkeypatch.setattr(roofline, "_MEASURED_S", 0.01)
 
 
 def recordings(folder: Path, lengths_s: list[float]) -> list[Path]:
@@ -89,7 +89,7 @@ def test_rows_are_of_all_the_audio_in_the_budgets_asked_for(tmp_path: Path) -> N
     (tmp_path / "out").mkdir()
     found = speed.Measurement.of(transcriber(), subject(), speed.Recordings((str(tmp_path / "audio"),)))
     assert found.audio_s == pytest.approx(5.0) and len(found.lengths_s) == len(paths)
-    ceilings = [reach.Reach(tflop_per_s, 10.0, 0.0146, 0.7) for tflop_per_s in (0.1, 0.01)]
+    ceilings = [roofline.Roofline(tflop_per_s, 10.0, 0.0146, 0.7) for tflop_per_s in (0.1, 0.01)]
     auto, small = found.rows(speed.Plan(("auto", 13), 2), ceilings, tmp_path / "out")
     assert (auto["batch_frames"], auto["budget_frames"]) == ("auto", 3200)
     assert (small["batch_frames"], small["budget_frames"]) == (13, 13)
@@ -124,7 +124,7 @@ def test_no_room_for_a_budget_is_a_row_and_the_next_is_measured(
 
     monkeypatch.setattr(Recognizer, "upload", upload)
     found = speed.Measurement.of(one, subject(), speed.Recordings((str(tmp_path / "audio"),)))
-    large, small = found.rows(speed.Plan((1000, 13), 1), [reach.Reach(1.0, 1.0, 1.0, 1.0)] * 2, tmp_path / "out")
+    large, small = found.rows(speed.Plan((1000, 13), 1), [roofline.Roofline(1.0, 1.0, 1.0, 1.0)] * 2, tmp_path / "out")
     assert "do not fit" in large["error"] and "rtfx" not in large
     assert small["rtfx"] > 0
 
@@ -135,7 +135,7 @@ def test_another_error_is_not_swallowed(tmp_path: Path, monkeypatch: pytest.Monk
     found = speed.Measurement.of(transcriber(), subject(), speed.Recordings((str(tmp_path / "audio"),)))
     monkeypatch.setattr(Recognizer, "upload", lambda self, batch: [][1])
     with pytest.raises(IndexError):
-        list(found.rows(speed.Plan((100,), 1), [reach.Reach(1.0, 1.0, 1.0, 1.0)], tmp_path / "out"))
+        list(found.rows(speed.Plan((100,), 1), [roofline.Roofline(1.0, 1.0, 1.0, 1.0)], tmp_path / "out"))
 
 
 def test_nothing_to_measure_is_said(tmp_path: Path) -> None:
@@ -149,7 +149,7 @@ def test_each_budget_has_a_ceiling_of_its_own(tmp_path: Path, monkeypatch: pytes
     """Smaller batches read the weights more often, and multiply smaller matrices."""
     recordings(tmp_path, [1.0, 2.0, 1.5, 0.5])
     rows_measured: list[int] = []
-    monkeypatch.setattr(reach, "matrix_rate", lambda encoder, device, dtype, rows: rows_measured.append(rows) or 0.1)
+    monkeypatch.setattr(roofline, "matrix_rate", lambda encoder, device, dtype, rows: rows_measured.append(rows) or 0.1)
     found = speed.Measurement.of(transcriber(), subject(), speed.Recordings((str(tmp_path),)))
     auto, small = (found.ceiling(asked, 10.0) for asked in ("auto", 13))
     frames = [7, 13, 19, 25]  # four batches of a recording each, or one of all
@@ -160,7 +160,7 @@ def test_each_budget_has_a_ceiling_of_its_own(tmp_path: Path, monkeypatch: pytes
 
 
 def test_int8_moves_what_this_processor_computes_in(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reach, "matrix_rate", lambda *given: 0.1)
+    monkeypatch.setattr(roofline, "matrix_rate", lambda *given: 0.1)
     one = copy(transcriber())
     one.recognizer = replace(one.recognizer, dtype="int8")
     found = {}
@@ -243,7 +243,7 @@ def test_the_peak_is_that_of_the_run_from_files(tmp_path: Path, monkeypatch: pyt
 
     monkeypatch.setattr(throughput, "from_batches", from_batches)
     found = speed.Measurement.of(transcriber(), subject(), speed.Recordings((str(tmp_path / "audio"),)))
-    [row] = found.rows(speed.Plan((100,), 1), [reach.Reach(1.0, 1.0, 1.0, 1.0)], tmp_path / "out")
+    [row] = found.rows(speed.Plan((100,), 1), [roofline.Roofline(1.0, 1.0, 1.0, 1.0)], tmp_path / "out")
     assert row["peak_bytes"] < held[0] - 100_000_000
 
 
@@ -265,15 +265,15 @@ def test_a_random_model_is_made_once_and_again_when_its_recipe_changes(
 ) -> None:
     keep_models_in(tmp_path, monkeypatch)
     said: list[str] = []
-    first = model_cache.kept_model("tiny", "cpu", said.append)
+    first = model_cache.cached_model("tiny", "cpu", said.append)
     made_at = (first / "model.safetensors").stat().st_mtime_ns
-    assert model_cache.kept_model("tiny", "cpu", said.append) == first and len(said) == 1
+    assert model_cache.cached_model("tiny", "cpu", said.append) == first and len(said) == 1
     assert (first / "model.safetensors").stat().st_mtime_ns == made_at
     assert Transcriber.load(first, "cpu").config == transcriber().config
-    model_cache.kept_model("tiny-ctc", "cpu", said.append)
+    model_cache.cached_model("tiny-ctc", "cpu", said.append)
     changed = dict(model_cache.SHAPES) | {"tiny": model_cache.SHAPES["tiny-rnnt"]}
     monkeypatch.setattr(model_cache, "SHAPES", changed)
-    second = model_cache.kept_model("tiny", "cpu", said.append)
+    second = model_cache.cached_model("tiny", "cpu", said.append)
     assert second != first and not first.exists()
     names = sorted(folder.name.rpartition("-")[0] for folder in second.parent.iterdir())
     assert names == ["tiny", "tiny-ctc"]
@@ -283,7 +283,7 @@ def test_where_no_model_can_be_kept_that_is_said(tmp_path: Path, monkeypatch: py
     (tmp_path / "fastscribe").write_text("a file where a folder should be")
     keep_models_in(tmp_path, monkeypatch)
     with pytest.raises(UsageError, match="XDG_CACHE_HOME"):
-        model_cache.kept_model("tiny", "cpu", lambda line: None)
+        model_cache.cached_model("tiny", "cpu", lambda line: None)
 
 
 def test_a_model_that_was_not_finished_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -294,7 +294,7 @@ def test_a_model_that_was_not_finished_leaves_nothing(tmp_path: Path, monkeypatc
 
     monkeypatch.setattr(model_cache.random_model, "random_checkpoint", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        model_cache.kept_model("tiny", "cpu", lambda line: None)
+        model_cache.cached_model("tiny", "cpu", lambda line: None)
     assert not list((tmp_path / "fastscribe" / "random-models").iterdir())
 
 

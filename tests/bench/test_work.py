@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from fastscribe.bench import reach, work
+from fastscribe.bench import roofline, work
 from fastscribe.bench.random_model import random_checkpoint
 from fastscribe.bench.shapes import SHAPES
 from fastscribe.cli.describe import describe
@@ -195,20 +195,20 @@ def test_dtypes_differ_in_bytes_and_not_in_work() -> None:
 
 
 def test_the_slower_rate_is_the_ceiling() -> None:
-    of_the_roofline = reach.Reach(790.0, 4300.0, 15.4, 34.4)
+    of_the_roofline = roofline.Roofline(790.0, 4300.0, 15.4, 34.4)
     assert of_the_roofline.matrix_rtfx == pytest.approx(51_299, rel=1e-4)
     assert of_the_roofline.memory_rtfx == pytest.approx(125_000)
     assert of_the_roofline.ceiling_rtfx == of_the_roofline.matrix_rtfx
     assert of_the_roofline.one_after_the_other_rtfx == pytest.approx(36_371, rel=1e-3)
-    assert reach.Reach(790.0, 10.0, 15.4, 34.4).ceiling_rtfx == pytest.approx(290.7, rel=1e-3)
+    assert roofline.Roofline(790.0, 10.0, 15.4, 34.4).ceiling_rtfx == pytest.approx(290.7, rel=1e-3)
 
 
 @pytest.mark.parametrize("dtype", ["fp32", "bf16", "int8"])
 def test_rates_are_measured(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reach, "_MEASURED_S", 0.01)
-    monkeypatch.setattr(reach, "_COPY_BYTES", {"cpu": 1 << 20})
-    assert 0 < reach.matrix_rate(TINY.encoder, CPU, dtype, 64) < 100
-    assert 0 < reach.memory_rate(CPU) < 10_000
+    monkeypatch.setattr(roofline, "_MEASURED_S", 0.01)
+    monkeypatch.setattr(roofline, "_COPY_BYTES", {"cpu": 1 << 20})
+    assert 0 < roofline.matrix_rate(TINY.encoder, CPU, dtype, 64) < 100
+    assert 0 < roofline.memory_rate(CPU) < 10_000
 
 
 def test_a_matrix_rate_is_the_layers_work_over_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -219,10 +219,10 @@ def test_a_matrix_rate_is_the_layers_work_over_its_time(monkeypatch: pytest.Monk
         calls.append(1)
         return type("Timing", (), {"median_ms": 1.0})
 
-    monkeypatch.setattr(reach, "time_call", a_millisecond)
+    monkeypatch.setattr(roofline, "time_call", a_millisecond)
     encoder = TINY.encoder
     flop = 2 * 50 * (4 * encoder.d_model * encoder.ff_hidden + 7 * encoder.d_model**2)
-    assert reach.matrix_rate(encoder, CPU, "fp32", 50) == pytest.approx(flop / 8e-3 / 1e12)
+    assert roofline.matrix_rate(encoder, CPU, "fp32", 50) == pytest.approx(flop / 8e-3 / 1e12)
     assert len(calls) == 6
 
 

@@ -90,7 +90,7 @@ def test_results_are_not_overwritten_by_the_next_batch(encoder, pretence: Preten
 @torch.inference_mode()
 def test_large_batches_are_left_alone_and_at_the_limit_all_go(encoder, pretence: Pretence, monkeypatch) -> None:
     monkeypatch.setattr(encoder_graphs, "_KEPT", 2)
-    monkeypatch.setattr(encoder_graphs, "_MOST_FRAMES", 64)
+    monkeypatch.setattr(encoder_graphs, "_MAX_FRAMES", 64)
     graphs = EncoderGraphs(encoder, DEVICE, never)
     for _ in range(3):
         graphs(features(encoder, [520, 520]))

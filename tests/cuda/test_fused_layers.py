@@ -150,7 +150,7 @@ def test_subsampling_in_pieces_is_subsampling(
         layer.optimise_()
     mel_BTM, lengths_B = torch.randn(5, 203, 20), torch.tensor([203, 0, 1, 96, 202])
     whole_BTD, whole_lengths_B = layer(mel_BTM, lengths_B)
-    monkeypatch.setattr(encoder_module, "_MOST_CONV_ELEMENTS", limit)
+    monkeypatch.setattr(encoder_module, "_MAX_CONV_ELEMENTS", limit)
     pieces_BTD, pieces_lengths_B = layer(mel_BTM, lengths_B)
     assert torch.equal(pieces_lengths_B, whole_lengths_B)
     torch.testing.assert_close(pieces_BTD, whole_BTD, atol=1e-6, rtol=1e-6)

@@ -1,4 +1,4 @@
-"""true_float32 forbids TF32 whatever the process has set, and puts every setting back, on a pretended CUDA device.
+"""no_tf32 forbids TF32 whatever the process has set, and puts every setting back, on a pretended CUDA device.
 
 No GPU takes part: torch keeps CUDA's precision settings in every build, and the test reads them.
 """

@@ -208,7 +208,7 @@ def test_captures_are_kept_dropped_and_renewed(
     fake: FakeCuda, pretence: Pretence, monkeypatch: pytest.MonkeyPatch, mode: str
 ) -> None:
     monkeypatch.setattr(transducer_graphs, "_MAX_CAPTURES", 2)
-    monkeypatch.setattr(transducer_graphs, "_LEAST_SLOTS", 64)
+    monkeypatch.setattr(transducer_graphs, "_MIN_SLOTS", 64)
     decoder = build_decoder(TRANSDUCER, DEVICE, mode, pytest.fail)
 
     def captures_and_live() -> tuple[int, int]:
@@ -414,7 +414,7 @@ def test_device_nothing_leaks(mode: str) -> None:
 def test_device_generations_follow_each_other(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Slots that grow twice, more buckets than are kept, then the first of them again."""
     monkeypatch.setattr(transducer_graphs, "_MAX_CAPTURES", 3)
-    monkeypatch.setattr(transducer_graphs, "_LEAST_SLOTS", 64)
+    monkeypatch.setattr(transducer_graphs, "_MIN_SLOTS", 64)
     expected = tiny_transducer(5, (0, 1, 2, 3, 4), 10, 1.0)
     transducer = tiny_transducer(5, (0, 1, 2, 3, 4), 10, 1.0).cuda()
     decoder = build_decoder(transducer, torch.device("cuda"), mode, pytest.fail)

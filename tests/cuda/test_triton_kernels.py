@@ -165,7 +165,7 @@ def test_interpreted_kernels_equal_torch() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-MOST_SHARED_BYTES = 99 * 1024  # what a program may have on any device since Ampere
+MAX_SHARED_BYTES = 99 * 1024  # what a program may have on any device since Ampere
 # Work of compiled_kernels.py that takes the compiler seconds each; scripts/kernel_registers compiles all of it.
 COMPILED = (
     ("attention, heads of 128", torch.bfloat16),
@@ -196,7 +196,7 @@ def test_kernels_compile_without_a_device(name: str, dtype: torch.dtype, capabil
 
     (launch,) = launches(lambda: WORK[name](dtype), capability)
     kernel = compiled(launch, capability)
-    assert kernel.metadata.shared <= MOST_SHARED_BYTES
+    assert kernel.metadata.shared <= MAX_SHARED_BYTES
     if "attention" in name and dtype == torch.bfloat16:
         products = {80: "mma.sync", 90: "wgmma", 100: "tcgen05.mma"}
         assert products[capability] in kernel.asm["ptx"]

@@ -195,7 +195,7 @@ def test_every_loop_is_greedy(
     make_loop = chunked() if steps_per_turn is None else partial(PseudoWhile, steps_per_turn)
     with pytest.MonkeyPatch.context() as monkeypatch:
         Pretence().install(monkeypatch)
-        monkeypatch.setattr(aed_graphs, "_LEAST_FRAMES", 4)
+        monkeypatch.setattr(aed_graphs, "_MIN_FRAMES", 4)
         decoder = GraphedAed(optimised(model), PROMPT, make_loop)
         torch.manual_seed(seed)
         submitted = [(frames, decoder.submit(frames)) for frames in map(random_frames, [*batches, batches[0]])]

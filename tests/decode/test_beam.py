@@ -74,7 +74,7 @@ def test_rows_that_do_not_fit_at_once_are_searched_in_groups(monkeypatch: pytest
     transducer = tiny_transducer(1, (0, 1, 2), 5, 1.0)
     frames = random_frames([9, 0, 4, 7, 1])
     expected = [steps(found) for found in decoded(transducer, frames, 3)]
-    monkeypatch.setattr(batched_beam, "_MOST_NUMBERS", 2 * 3 * 9)
+    monkeypatch.setattr(batched_beam, "_MAX_NUMBERS", 2 * 3 * 9)
     assert [steps(found) for found in decoded(transducer, frames, 3)] == expected
 
 

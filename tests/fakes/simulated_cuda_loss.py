@@ -64,7 +64,7 @@ def simulate() -> None:
 
     for name in ("syncwarp", "shfl_xor_sync"):
         setattr(kernelapi.FakeCUDAModule, name, getattr(Warps, name))
-    cuda.WARP_THREADS, cuda.WARPS, cuda.MOST_THREADS = 4, 2, 4
+    cuda.WARP_THREADS, cuda.WARPS, cuda.MAX_THREADS = 4, 2, 4
     for module in (logits, joint):
         module.compiled_for = lambda device: cuda  # type: ignore[attr-defined]
 

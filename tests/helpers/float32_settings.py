@@ -1,4 +1,4 @@
-"""Each case of true_float32 in a copy of a fresh process: python float32_settings.py. test_true_float32.py runs this file.
+"""Each case of no_tf32 in a copy of a fresh process: python float32_settings.py. test_true_float32.py runs this file.
 
 Settings belong to the process, and the initial setting of convolutions cannot be put back by any call. No GPU takes part: the
 name of a device is enough, and torch keeps CUDA's settings in every build.
@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from fastscribe.cuda.no_tf32 import true_float32
+from fastscribe.cuda.no_tf32 import no_tf32
 from fastscribe.pipeline.recognizer import Recognizer
 
 BACKENDS: Any = torch.backends
@@ -96,16 +96,16 @@ def is_true_float32() -> bool:
 def with_blocks(start: Callable[[], Any]) -> list[object]:
     start()
     before = read()
-    with true_float32(torch.device("cpu")):
+    with no_tf32(torch.device("cpu")):
         assert read() == before
-    with true_float32(GPU):
+    with no_tf32(GPU):
         assert is_true_float32(), read()
-        with true_float32(GPU):
+        with no_tf32(GPU):
             assert is_true_float32(), read()
         assert is_true_float32(), "the inner block put back too early"
     assert read() == before, (before, read())
     try:
-        with true_float32(GPU):
+        with no_tf32(GPU):
             raise KeyError
     except KeyError:
         pass
@@ -136,14 +136,14 @@ def two_threads() -> None:
     seen = []
 
     def work() -> None:
-        with true_float32(GPU):
+        with no_tf32(GPU):
             opened.set()
             assert closed.wait(20)
             seen.append(is_true_float32())
 
     before = read()
     other = threading.Thread(target=work)
-    with true_float32(GPU):
+    with no_tf32(GPU):
         other.start()
         assert opened.wait(20)
     closed.set()

@@ -357,9 +357,9 @@ def main() -> None:
     parser.add_argument("--clips", type=int, default=60)
     parser.add_argument("--seed", type=int, default=0)
     asked = parser.parse_args()
-    from fastscribe._system.openmp import wait_politely
+    from fastscribe._system.openmp import limit_openmp_spin
 
-    wait_politely()
+    limit_openmp_spin()
     load_for_forks()
     if asked.serve:
         return serve()

@@ -27,7 +27,7 @@ from fastscribe.resume.commit import Committer
 FileId = tuple[int, int]  # inode, and how often it has been used before
 State = Mapping[str, bytes | None]  # by path below the folder; None for folders
 _PATIENCE_S = 60
-_MOST_WHOLE = 3  # changes of names of which every subset is tried
+_MAX_WHOLE = 3  # changes of names of which every subset is tried
 
 
 class Killed(BaseException):
@@ -100,7 +100,7 @@ class Disk:
         states = [self.durable_state, self.visible_state]
         states.append(self._state(after, lambda file, content: self._durable.get(file, b"")))  # names without content
         states.append(self._state(self._durable_names, lambda file, content: content))  # content without names
-        few = len(changes) <= _MOST_WHOLE
+        few = len(changes) <= _MAX_WHOLE
         subsets: list[Any] = list(product((False, True), repeat=len(changes))) if few else []
         subsets += [[rng.random() < 0.5 for _ in changes] for _ in range(3)]
         for subset in subsets:

@@ -145,9 +145,9 @@ WARM = WarmProcess()
 
 
 def main() -> None:
-    from fastscribe._system.openmp import wait_politely
+    from fastscribe._system.openmp import limit_openmp_spin
 
-    wait_politely()
+    limit_openmp_spin()
     for module in PRELOADED:
         importlib.import_module(module)
     for module in OPTIONAL:

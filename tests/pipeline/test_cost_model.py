@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fastscribe.pipeline.batching import Budget
-from fastscribe.pipeline.cost_model import LEAST_FRAMES, SHAPES, CostModel, Held, Pass, budget, fit, largest_that_fitted
+from fastscribe.pipeline.cost_model import MIN_FRAMES, SHAPES, CostModel, Held, Pass, budget, fit, largest_that_fitted
 
 positive = st.floats(1e-9, 1e-5)
 
@@ -74,4 +74,4 @@ def test_where_memory_ran_out_the_decoder_has_its_share() -> None:
     assert largest_that_fitted(passes, Held()) == Budget(4096)
     chosen = largest_that_fitted(passes, Held(3e3, 6e3))
     assert chosen == Budget(pytest.approx(4096 * 4e6 / (4e6 + 3e3 * 4096)), row_frames=2.0)
-    assert largest_that_fitted([], Held(3e3, 6e3)) == Budget(LEAST_FRAMES, row_frames=2.0)
+    assert largest_that_fitted([], Held(3e3, 6e3)) == Budget(MIN_FRAMES, row_frames=2.0)

@@ -1,4 +1,4 @@
-"""map_ahead is map, in threads: each item once, in order unless something is slow, only so far ahead, and it can be closed."""
+"""prefetch_map is map in threads: each item once, in order unless one is slow, a limited number ahead, and it can be closed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fastscribe.pipeline import prefetch, thread_pool
-from fastscribe.pipeline.prefetch import AHEAD_PER_THREAD, map_ahead
+from fastscribe.pipeline.prefetch import AHEAD_PER_THREAD, prefetch_map
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ def test_it_is_map(delays_ms: list[int], threads: int) -> None:
         time.sleep(item[1] / 1000)
         return item[0]
 
-    assert list(map_ahead(function, enumerate(delays_ms), threads)) == list(range(len(delays_ms)))
+    assert list(prefetch_map(function, enumerate(delays_ms), threads)) == list(range(len(delays_ms)))
 
 
 @settings(max_examples=15, deadline=None)
@@ -52,14 +52,14 @@ def test_each_item_comes_once_whatever_is_slow(slow: set[int], threads: int) -> 
         patch.setattr(prefetch, "PATIENCE_S", 0.01)
         patch.setattr(thread_pool, "STUCK_S", 0.015)
         patch.setattr(thread_pool, "_LOOK_EVERY_S", 0.005)
-        found = list(map_ahead(function, range(30), threads))
+        found = list(prefetch_map(function, range(30), threads))
     assert sorted(found) == list(range(30))
 
 
 @settings(max_examples=30, deadline=None)
 @given(count=st.integers(0, 30), taken=st.integers(0, 30), threads=st.integers(1, 4))
 def test_closing_early_ends_the_threads(count: int, taken: int, threads: int) -> None:
-    stream = map_ahead(str, iter(range(count)), threads, "closing")
+    stream = prefetch_map(str, iter(range(count)), threads, "closing")
     for _ in range(min(count, taken)):
         next(stream)
     stream.close()
@@ -83,7 +83,7 @@ def test_hung_items_do_not_stop_the_rest(impatient, threads: int) -> None:
             release.wait()
         return item
 
-    stream = map_ahead(function, items(), threads)
+    stream = prefetch_map(function, items(), threads)
     rest = [next(stream) for _ in range(500 - len(hung))]
     assert set(rest) == set(range(500)) - hung
     release.set()
@@ -93,7 +93,7 @@ def test_hung_items_do_not_stop_the_rest(impatient, threads: int) -> None:
 
 def test_one_slow_item_is_waited_for_a_little(monkeypatch) -> None:
     monkeypatch.setattr(prefetch, "PATIENCE_S", 5)
-    assert next(map_ahead(lambda item: time.sleep(0.1 * (item == 0)) or item, range(10), 2)) == 0
+    assert next(prefetch_map(lambda item: time.sleep(0.1 * (item == 0)) or item, range(10), 2)) == 0
 
 
 def test_it_looks_ahead_so_far_only() -> None:
@@ -104,7 +104,7 @@ def test_it_looks_ahead_so_far_only() -> None:
             taken.append(number)
             yield number
 
-    stream = map_ahead(str, items(), threads=2)
+    stream = prefetch_map(str, items(), threads=2)
     for _ in range(5):
         next(stream)
     give_up = time.monotonic() + 60
@@ -123,7 +123,7 @@ def test_what_is_there_is_given_out_while_the_source_waits() -> None:
         assert more.wait(60)
         yield 3
 
-    stream = map_ahead(str, items(), threads=2)
+    stream = prefetch_map(str, items(), threads=2)
     assert [next(stream) for _ in range(3)] == ["0", "1", "2"]
     more.set()
     assert list(stream) == ["3"]
@@ -135,7 +135,7 @@ def test_what_the_source_raises_comes_after_what_it_gave(error: BaseException) -
         yield 1
         raise error
 
-    stream = map_ahead(str, items(), threads=2)
+    stream = prefetch_map(str, items(), threads=2)
     assert next(stream) == "1"
     with pytest.raises(type(error)):
         next(stream)
@@ -149,7 +149,7 @@ def test_what_the_function_raises_comes_in_its_place(error: BaseException) -> No
             raise error
         return item
 
-    stream = map_ahead(function, range(100), threads=3)
+    stream = prefetch_map(function, range(100), threads=3)
     assert [next(stream) for _ in range(20)] == list(range(20))
     with pytest.raises(type(error)):
         next(stream)
@@ -157,6 +157,6 @@ def test_what_the_function_raises_comes_in_its_place(error: BaseException) -> No
 
 
 def test_no_thread_starts_before_it_is_asked() -> None:
-    stream = map_ahead(str, range(5), threads=2)
+    stream = prefetch_map(str, range(5), threads=2)
     assert not alive("ahead")
     stream.close()

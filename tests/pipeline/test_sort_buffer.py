@@ -6,7 +6,7 @@ from collections.abc import Generator
 import pytest
 
 from fastscribe.pipeline import sort_buffer
-from fastscribe.pipeline.sort_buffer import Windows
+from fastscribe.pipeline.sort_buffer import SortBuffer
 
 
 def seconds(item: int) -> float:
@@ -14,7 +14,7 @@ def seconds(item: int) -> float:
 
 
 def gathered(source, most: int, most_s: float = 1e9) -> list[list[int]]:
-    return [window for window in Windows(source, seconds, most, most_s) if window]
+    return [window for window in SortBuffer(source, seconds, most, most_s) if window]
 
 
 def numbers(count: int) -> Generator[int, None, None]:
@@ -50,7 +50,7 @@ def test_the_next_window_is_gathered_meanwhile_and_no_more() -> None:
             taken.append(number)
             yield number
 
-    found = iter(Windows(source(), seconds, 10, 1e9))
+    found = iter(SortBuffer(source(), seconds, 10, 1e9))
     window = next(window for window in found if window)
     assert window == list(range(10))
     wait_until(lambda: len(taken) == 21)  # ten lie ready, one is in hand
@@ -75,7 +75,7 @@ def test_a_slow_source_lets_go_of_what_it_has(monkeypatch) -> None:
         more.wait()
         yield 3
 
-    found = iter(Windows(source(), seconds, 100, 1e9))
+    found = iter(SortBuffer(source(), seconds, 100, 1e9))
     first = next(found)
     assert (first or next(found)) == [1, 2]
     assert next(found) == []  # "let go of results"; only then does the next step wait
@@ -92,7 +92,7 @@ def test_who_holds_back_results_is_asked_again_and_again(monkeypatch) -> None:
         more.wait()
         yield 1
 
-    found = iter(Windows(source(), seconds, 100, 1e9))
+    found = iter(SortBuffer(source(), seconds, 100, 1e9))
     assert [next(found) for _ in range(5)] == [[]] * 5
     more.set()
     assert [window for window in found if window] == [[1]]
@@ -103,7 +103,7 @@ def test_what_the_source_raises_is_raised_here_after_its_items() -> None:
         yield 1
         raise ValueError("no such manifest")
 
-    found = iter(Windows(source(), seconds, 100, 1e9))
+    found = iter(SortBuffer(source(), seconds, 100, 1e9))
     assert next(window for window in found if window) == [1]
     with pytest.raises(ValueError, match="no such manifest"):
         list(found)
@@ -118,7 +118,7 @@ def test_closing_ends_the_thread_and_the_source() -> None:
         finally:
             closed.set()
 
-    opened = Windows(source(), seconds, 5, 1e9)
+    opened = SortBuffer(source(), seconds, 5, 1e9)
     next(window for window in opened if window)
     opened.close()
     assert closed.wait(10)

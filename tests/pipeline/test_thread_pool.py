@@ -8,7 +8,7 @@ import time
 import pytest
 
 from fastscribe.pipeline import thread_pool
-from fastscribe.pipeline.thread_pool import Crew
+from fastscribe.pipeline.thread_pool import ReplacingThreadPool
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def alive(name: str) -> list[threading.Thread]:
 
 def test_tasks_are_begun_in_order() -> None:
     done: list[int] = []
-    one = Crew(1, "in-order")
+    one = ReplacingThreadPool(1, "in-order")
     for number in range(100):
         one.submit(lambda number=number: done.append(number))
     assert wait_until(lambda: len(done) == 100) and done == list(range(100)) and one.has_caught_up
@@ -40,7 +40,7 @@ def test_tasks_are_begun_in_order() -> None:
 
 def test_more_tasks_hang_than_there_are_threads(soon) -> None:
     release, done = threading.Event(), threading.Event()
-    two = Crew(2, "hanging")
+    two = ReplacingThreadPool(2, "hanging")
     for _ in range(7):
         two.submit(release.wait)
     two.submit(done.set)
@@ -53,14 +53,14 @@ def test_more_tasks_hang_than_there_are_threads(soon) -> None:
 
 
 def test_spare_threads_are_limited(soon, monkeypatch) -> None:
-    monkeypatch.setattr(thread_pool, "_MOST_SPARE", 3)
+    monkeypatch.setattr(thread_pool, "_MAX_SPARE", 3)
     release, begun = threading.Event(), []
 
     def hang() -> None:
         begun.append(1)
         release.wait()
 
-    two = Crew(2, "limited")
+    two = ReplacingThreadPool(2, "limited")
     for _ in range(9):
         two.submit(hang)
     assert wait_until(lambda: len(begun) == 5)
@@ -83,7 +83,7 @@ def test_work_is_no_hanging(soon, monkeypatch) -> None:
             sum(range(1000))
         ended.set()
 
-    one = Crew(1, "busy")
+    one = ReplacingThreadPool(1, "busy")
     one.submit(work)
     assert busy.wait(60)
     others = set()
@@ -102,7 +102,7 @@ def test_a_thread_that_is_gone_is_replaced(soon) -> None:
     def end() -> None:
         raise SystemExit
 
-    one = Crew(1, "gone")
+    one = ReplacingThreadPool(1, "gone")
     one.submit(end)
     one.submit(done.set)
     assert done.wait(60)
@@ -116,7 +116,7 @@ def test_what_has_not_begun_is_dropped() -> None:
         begun.set()
         release.wait(60)
 
-    one = Crew(1, "dropped")
+    one = ReplacingThreadPool(1, "dropped")
     one.submit(first)
     one.submit(lambda: done.append(1))
     assert begun.wait(60)
@@ -133,7 +133,7 @@ def test_a_task_is_let_go_of(soon) -> None:
 
     task = Task()
     left = weakref.ref(task)
-    one = Crew(1, "free")
+    one = ReplacingThreadPool(1, "free")
     one.submit(task)
     del task
     assert wait_until(lambda: left() is None)

@@ -94,7 +94,7 @@ def test_nothing_is_kept_of_files_that_are_done() -> None:
 
 
 def test_parts_of_failed_files_do_not_pile_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fastscribe.report.recorder._MOST_UNDER_WAY", 50)
+    monkeypatch.setattr("fastscribe.report.recorder._MAX_UNDER_WAY", 50)
     recorder = RunRecorder(Clock())
     for index in range(1000):
         recorder.batch([utterance(index, 2.0)], [25])

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import torch
 
-from fastscribe._system.safe_files import Barrier, part_of, sync_path, write_atomic
+from fastscribe._system.safe_files import Barrier, sync_path, temp_path_for, write_atomic
 from fastscribe.bench import leaderboard
 from fastscribe.checkpoint.reader import read_checkpoint
 from fastscribe.cli import models
@@ -214,4 +214,4 @@ def test_a_disk_that_fails_names_the_file(tmp_path: Path, monkeypatch: pytest.Mo
         barrier.wait([good, bad], [tmp_path])
     barrier.close()
     sync_path(good)
-    assert not part_of(good).exists()
+    assert not temp_path_for(good).exists()

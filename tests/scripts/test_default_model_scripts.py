@@ -55,9 +55,9 @@ def test_long_sentences_are_cut_at_commas_only_and_as_rarely_as_may_be(clauses: 
     text = ", ".join(clauses)
     parts = SENTENCES.parts(text)
     assert ", ".join(parts) == text
-    assert all(len(part.split()) <= SENTENCES.MOST_WORDS or ", " not in part for part in parts)
+    assert all(len(part.split()) <= SENTENCES.MAX_WORDS or ", " not in part for part in parts)
     for before, after in itertools.pairwise(parts):
-        assert len(before.split()) + len(after.split(", ")[0].split()) > SENTENCES.MOST_WORDS
+        assert len(before.split()) + len(after.split(", ")[0].split()) > SENTENCES.MAX_WORDS
 
 
 def test_books_become_sentences_that_a_synthesiser_reads_as_they_are_written(tmp_path: Path) -> None:

@@ -101,7 +101,7 @@ def test_a_part_in_small(
     time_call = parts.decoder.time_call
     for module in (parts.ceilings, parts.decoder, parts.encoder):
         monkeypatch.setattr(module, "time_call", lambda call, device, **_: time_call(call, device, 0.01, 1, 1))
-    notes = parts.Notebook(scratch / name, 60.0)
+    notes = parts.MeasurementLog(scratch / name, 60.0)
     parts.PARTS[name](parts.Part(parts.torch.device("cpu"), parts.QUICK, scratch, notes))
     rows = gpu_check().read_rows(notes.path)
     assert [row for row in rows if "error" not in row]
@@ -141,7 +141,7 @@ def test_every_cuda_test_module_has_its_part(scratch: Path, monkeypatch: pytest.
     monkeypatch.setattr(parts, "_run_tests", lambda part, paths: found.extend(paths))
     for name in ("tests", "end_to_end"):
         parts.PARTS[name](
-            parts.Part(parts.torch.device("cpu"), parts.QUICK, scratch, parts.Notebook(scratch / name, 1))
+            parts.Part(parts.torch.device("cpu"), parts.QUICK, scratch, parts.MeasurementLog(scratch / name, 1))
         )
     marked = [path for path in sorted((ROOT / "tests").rglob("test_*.py")) if "mark.cuda" in path.read_text()]
     assert all(path.exists() for path in found) and len(found) == len(set(found))
@@ -179,7 +179,7 @@ def test_each_test_is_a_row_and_a_crash_leaves_the_rows_before_it(
     (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers =\n  cuda\n  whole_device\n")
     monkeypatch.setattr(parts, "ROOT", tmp_path)
     monkeypatch.setenv("PYTHONPATH", str(ROOT / "scripts"))
-    notes = parts.Notebook(tmp_path / "rows", 60.0)
+    notes = parts.MeasurementLog(tmp_path / "rows", 60.0)
     part = parts.Part(parts.torch.device("cpu"), parts.QUICK, tmp_path, notes)
     parts._run_tests(part, [tmp_path / "test_it.py", tmp_path / "test_broken.py"])
     rows = gpu_check().read_rows(notes.path)

@@ -92,7 +92,7 @@ def test_every_word_once_and_in_order(speech: list[tuple[str, int, int]], piece:
         for first, last in spans
     ]
     rng.shuffle(parts)
-    result = assemble(whole, parts, VOCABULARY, FRAME_S, punctuation_takes_no_time=True)
+    result = assemble(whole, parts, VOCABULARY, FRAME_S, zero_duration_punctuation=True)
     expected = [name for name, _, _ in truth]
     assert [word.text for word in result.words] == expected
     assert result.text.split() == expected

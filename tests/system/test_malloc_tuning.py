@@ -12,8 +12,8 @@ import pytest
 # Page faults of a hundred allocations of 8 MB, each written to and freed. In a process of its own: the setting stays.
 SCRIPT = """
 import ctypes, resource
-from fastscribe._system.malloc_tuning import keep_freed_memory
-keep_freed_memory()
+from fastscribe._system.malloc_tuning import disable_malloc_trim
+disable_malloc_trim()
 c = ctypes.CDLL(None)
 c.malloc.restype = ctypes.c_void_p
 size = 8 << 20

@@ -16,7 +16,7 @@ START = """
 import os, signal, sys, time
 from contextlib import suppress
 signal.signal(signal.SIGINT, signal.default_int_handler)
-from fastscribe._system.signals import Stop, Terminated, leave_at_once
+from fastscribe._system.signals import Stop, Terminated, exit_on_sigint
 
 def interrupt():
     os.kill(os.getpid(), int(sys.argv[1]))

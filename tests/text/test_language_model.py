@@ -214,12 +214,12 @@ def test_damaged_bytes_are_refused_or_read(stain: bytes, at: int) -> None:
 
 
 def test_a_bomb_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(language_model, "MOST_BYTES", 1000)
+    monkeypatch.setattr(language_model, "MAX_BYTES", 1000)
     with pytest.raises(CheckpointError, match="of a size that makes sense"):
         parse(gzip.compress(bytes(5000)), Path("model"), NUM_TOKENS)
 
 
-@pytest.mark.parametrize(("limit", "value"), [("MOST_ENTRIES", 100), ("MOST_NGRAMS", 50), ("MOST_LENGTHS", 2)])
+@pytest.mark.parametrize(("limit", "value"), [("MAX_ENTRIES", 100), ("MAX_NGRAMS", 50), ("MAX_LENGTHS", 2)])
 def test_what_is_too_much_is_refused_before_it_is_unfolded(
     monkeypatch: pytest.MonkeyPatch, limit: str, value: int
 ) -> None:

@@ -150,7 +150,7 @@ def test_parts_are_joined_in_order_on_the_recordings_clock() -> None:
         [(second, hypothesis_of(pieces("▁c", "at", "."))), (first, late)],
         SUBWORDS,
         FRAME_S,
-        punctuation_takes_no_time=False,
+        zero_duration_punctuation=False,
     )
     assert result.text == "the cat."
     assert [(w.text, w.start_s, w.end_s) for w in result.words] == [

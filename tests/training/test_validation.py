@@ -22,7 +22,7 @@ DEMO = MODELS / "tdt_demo" / "model.nemo"
 def test_what_cannot_be_read_is_left_out_and_nothing_is_no_zero(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(validation, "_MOST_S", 0.0)  # a batch each
+    monkeypatch.setattr(validation, "_MAX_S", 0.0)  # a batch each
     checkpoint, good = read_checkpoint(DEMO), sorted(AUDIO.glob("0*.flac"))[0]
     (tmp_path / "bad.wav").write_bytes(b"not audio")
     bad = Example(str(tmp_path / "bad.wav"), "nothing", 100.0)

@@ -21,7 +21,7 @@ except ImportError:  # a parent of it is not there
     found = None
 raise SystemExit(0 if found else {missing})
 """
-_LONGEST_LOOK_S = 120.0  # at what a Python has installed; importing the parents of a package may take long
+_MAX_LOOK_S = 120.0  # at what a Python has installed; importing the parents of a package may take long
 
 
 PeerName = Literal["nemo", "transformers", "faster-whisper", "onnx-asr"]
@@ -110,7 +110,7 @@ def check_installed(peer: Peer, python: Path | None) -> Path:
     chosen = python or Path(sys.executable)
     look = _LOOK.format(module=peer.module, missing=_MISSING)
     try:
-        done = subprocess.run([chosen, "-c", look], capture_output=True, text=True, timeout=_LONGEST_LOOK_S)
+        done = subprocess.run([chosen, "-c", look], capture_output=True, text=True, timeout=_MAX_LOOK_S)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise UsageError(f"--peer-python {chosen}: cannot be run: {error}") from error
     if done.returncode not in (0, _MISSING):

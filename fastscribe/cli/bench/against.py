@@ -14,7 +14,7 @@ from fastscribe.errors import UsageError
 PEER_PYTHON_HELP = "Python of the environment that has the peer. Default: the one that runs this."
 PEER_MODEL_HELP = "The peer's own model, where it is not --model. faster-whisper and onnx-asr need one."
 PEER_BATCH_SIZES_HELP = "Batch sizes of the peer, by commas; the best counts. Default: several, by device."
-_LEAST_RUNS = 5
+_MIN_RUNS = 5
 
 
 def run(
@@ -40,8 +40,8 @@ def run(
     other = peers.find(peer)
     if not inputs:
         raise UsageError(f"--against {peer} needs recordings: fastscribe bench --against {peer} recordings/ --model ..")
-    if runs < _LEAST_RUNS:
-        raise UsageError(f"--passes {runs}: to compare, at least {_LEAST_RUNS}")
+    if runs < _MIN_RUNS:
+        raise UsageError(f"--passes {runs}: to compare, at least {_MIN_RUNS}")
     python = peers.check_installed(other, peer_python)
     path = find_model(model, prefer_nemo=other.name == "nemo")
     its_model, same = peers.choose_model(other, path, peer_model)

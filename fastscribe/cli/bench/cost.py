@@ -13,7 +13,7 @@ import typer
 from fastscribe.bench.document import not_measured
 from fastscribe.cli.bench.common import JsonFile, ReportHtml, bench, check_places, leave
 from fastscribe.cli.terminal import show
-from fastscribe.report.prices import MOST_USD
+from fastscribe.report.prices import MAX_USD
 
 _HEADER = (
     "   USD/1,000 h  USD/1,000,000 h  x cheapest      RTFx    USD/h  kWh/1,000 h  "
@@ -55,7 +55,7 @@ def _price(text: str) -> tuple[str, float]:
         usd = float(usd_text)
     except ValueError:
         usd = math.nan
-    if not any(c.isalnum() for c in name) or not 0 <= usd <= MOST_USD:
+    if not any(c.isalnum() for c in name) or not 0 <= usd <= MAX_USD:
         raise typer.BadParameter(f"--price-per-hour {text}: not NAME=USD, as in H200=3.50")
     return name.strip(), usd
 

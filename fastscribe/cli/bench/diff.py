@@ -18,7 +18,7 @@ from fastscribe.errors import UsageError
 if TYPE_CHECKING:
     from fastscribe.bench.diff import Change, Diff
 
-_MOST_SETTINGS = 20
+_MAX_SETTINGS = 20
 _FLAGGED = ("worse", "better", "changed")
 
 
@@ -94,10 +94,10 @@ def _lines(found: Diff, a: str, b: str) -> Iterator[str]:
     yield f"B: {b} on {found.machine_b}"
     if not found.same_machine:
         yield "DIFFERENT MACHINES" + ("" if found.compared else ": nothing is compared (--across-machines does it)")
-    for name, (before, after) in list(found.settings.items())[:_MOST_SETTINGS]:
+    for name, (before, after) in list(found.settings.items())[:_MAX_SETTINGS]:
         yield f"DIFFERS: {name}: {_short(before)} | {_short(after)}"
-    if len(found.settings) > _MOST_SETTINGS:
-        yield f"DIFFERS: {len(found.settings) - _MOST_SETTINGS} more, in the JSON"
+    if len(found.settings) > _MAX_SETTINGS:
+        yield f"DIFFERS: {len(found.settings) - _MAX_SETTINGS} more, in the JSON"
     for name, only in (("A", found.only_in_a), ("B", found.only_in_b)):
         yield from (f"ONLY IN {name}: {_case(case)}" for case in only)
     if found.compared:

@@ -17,7 +17,7 @@ from fastscribe.errors import UsageError
 
 _ITERATIONS, _QUICK_ITERATIONS = 500, 20
 _QUICK_S = 2.0
-_LEAST_S = 0.1
+_MIN_S = 0.1
 _STATISTIC = (
     "wall clock of one batch, int16 audio in host memory to texts with word times, model loaded, after 3 uncounted"
 )
@@ -43,7 +43,7 @@ def latency(
     ] = None,
     max_seconds: Annotated[
         float,
-        option("--max-seconds", min=_LEAST_S, help="A case that takes longer ends; its row says how many it had."),
+        option("--max-seconds", min=_MIN_S, help="A case that takes longer ends; its row says how many it had."),
     ] = 20.0,
     quick: Annotated[bool, option("--quick", help="20 iterations, and 2 s a case at most.")] = False,
     device: Annotated[str, option("--device", help=DEVICE_HELP)] = "auto",
@@ -83,8 +83,8 @@ def _seconds(text: str) -> list[float]:
         found = [float(part) for part in text.split(",")]
     except ValueError:
         found = [math.nan]
-    if not all(_LEAST_S <= seconds < math.inf for seconds in found):
-        raise typer.BadParameter(f"--durations-s {text!r}: not seconds from {_LEAST_S}, separated by commas")
+    if not all(_MIN_S <= seconds < math.inf for seconds in found):
+        raise typer.BadParameter(f"--durations-s {text!r}: not seconds from {_MIN_S}, separated by commas")
     return found
 
 

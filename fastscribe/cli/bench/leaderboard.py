@@ -63,7 +63,7 @@ def leaderboard(
     json_file: JsonFile = None,
     report_html: ReportHtml = None,
 ) -> None:
-    from fastscribe._system.openmp import wait_politely
+    from fastscribe._system.openmp import limit_openmp_spin
     from fastscribe.bench import leaderboard as board
     from fastscribe.bench.model_name import about, model_name
     from fastscribe.config import Options
@@ -73,7 +73,7 @@ def leaderboard(
     twice = [name for name, count in Counter(Path(manifest).stem for manifest in manifests).items() if count > 1]
     if twice:
         raise UsageError(f"{twice[0]}: two manifests of this name, which is a dataset's")
-    wait_politely()
+    limit_openmp_spin()
     from fastscribe.transcriber import Transcriber
 
     path = find_model(model)

@@ -18,7 +18,7 @@ from fastscribe.training.plot import is_plot
 _BATCH_SIZES = {"cpu": [1, 4], "cuda": [8, 32, 64]}
 _HEADLINE_BATCH = {"cpu": 4, "cuda": 1024}
 _CASE = ("form", "library", "backend", "dtype", "batch_size", "num_frames", "num_labels", "num_tokens", "joint_width")
-_MOST_S, _QUICK_S = 10.0, 1.0
+_MAX_S, _QUICK_S = 10.0, 1.0
 _QUICK_LABELS = (100,)
 _STATISTIC = "ms: median of forward and backward; bytes: peak with inputs and gradients, beside the formula's"
 
@@ -46,7 +46,7 @@ def loss(
         option(
             "--max-seconds",
             min=0.1,
-            help=f"A kind of case that takes longer is not tried larger. Default: {_MOST_S:g}; with --quick {_QUICK_S:g}.",
+            help=f"A kind of case that takes longer is not tried larger. Default: {_MAX_S:g}; with --quick {_QUICK_S:g}.",
         ),
     ] = None,
     json_file: JsonFile = None,
@@ -70,7 +70,7 @@ def loss(
         check()
     sizes = numbers(batch_sizes) if batch_sizes else _BATCH_SIZES[at.type]
     dtypes = [name for name in get_args(LossDtypeName) if not dtype or name in dtype]
-    most_s = max_seconds or (_QUICK_S if quick else _MOST_S)
+    most_s = max_seconds or (_QUICK_S if quick else _MAX_S)
     others = measuring.libraries()
     usable = [name for name, problem in others.items() if problem is None]
     for name, problem in others.items():

@@ -25,7 +25,7 @@ def subject(
     model: str | None, random: str | None, device: str, dtypes: Sequence[str], beam: int | None = None
 ) -> Subject:
     """Raises what a model, device or dtype that cannot be had raises, before anything is made."""
-    from fastscribe.bench.model_cache import kept_model
+    from fastscribe.bench.model_cache import cached_model
     from fastscribe.bench.model_name import model_name
     from fastscribe.bench.speed import Subject
     from fastscribe.config import Options
@@ -37,7 +37,7 @@ def subject(
         choose_dtype(dtype, at, d_model=0)
     options = Options(beam=beam)
     if random is not None:
-        return Subject(random, kept_model(random, str(at), say), at, say, options)
+        return Subject(random, cached_model(random, str(at), say), at, say, options)
     path = find_model(model or "default")
     return Subject(model_name(model, path), path, at, say, options)
 

@@ -18,10 +18,10 @@ from fastscribe.cli.bench.subject import BEAM_HELP, MODEL_OPTION_HELP, RANDOM_HE
 from fastscribe.cli.terminal import say, show
 from fastscribe.config import DtypeChoice
 from fastscribe.errors import UsageError
-from fastscribe.report.prices import MOST_USD
+from fastscribe.report.prices import MAX_USD
 
 if TYPE_CHECKING:
-    from fastscribe.bench.reach import Reach
+    from fastscribe.bench.roofline import Roofline
     from fastscribe.bench.speed import Measurement, Recordings, Subject
     from fastscribe.transcriber import Transcriber
 
@@ -95,7 +95,7 @@ def throughput(
         option(
             "--price-per-hour",
             min=0,
-            max=MOST_USD,
+            max=MAX_USD,
             help="USD an hour of this machine. Default: its list price, if known.",
         ),
     ] = None,
@@ -157,7 +157,7 @@ def _case() -> Sequence[str]:
 
 def _measure(chosen: Subject, asked: _Asked, folder: Path, found: dict[str, Any]) -> None:
     """Settings, and rows as they come."""
-    from fastscribe.bench import reach
+    from fastscribe.bench import roofline
     from fastscribe.bench.memory import release
     from fastscribe.bench.model_name import about
     from fastscribe.bench.speed import Measurement, Plan
@@ -177,7 +177,7 @@ def _measure(chosen: Subject, asked: _Asked, folder: Path, found: dict[str, Any]
             found |= {"clips": recordings.clips, "copies": recordings.copies}
             found |= about(transcriber)
         measurement = Measurement.of(transcriber, chosen, recordings)
-        memory_gb_per_s = memory_gb_per_s or reach.memory_rate(chosen.device)
+        memory_gb_per_s = memory_gb_per_s or roofline.memory_rate(chosen.device)
         for line in [] if rows else _about(measurement, chosen, asked.all_passes):
             show(line)
         smaller = max(1, round(measurement.auto_frames / _SMALLER))
@@ -233,7 +233,7 @@ def _duration(seconds: float) -> str:
     return f"{seconds / unit_s:.{digits}f} {unit}"
 
 
-def _ceiling_lines(what: str, ceiling: Reach) -> Iterator[str]:
+def _ceiling_lines(what: str, ceiling: Roofline) -> Iterator[str]:
     yield (
         f"ceiling in {what}: {ceiling.matrix_tflop_per_s:.3g} TFLOP/s over {ceiling.gflop_per_audio_s:.3g} GFLOP a second "
         f"of audio = {_rtfx(ceiling.matrix_rtfx)} RTFx; {ceiling.memory_gb_per_s:.3g} GB/s over "

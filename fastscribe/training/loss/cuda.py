@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 WARP_THREADS = 32
 WARPS = 8  # of a block over the cells of one frame
-MOST_THREADS = 512  # of a block over an anti-diagonal
+MAX_THREADS = 512  # of a block over an anti-diagonal
 _KINDS = {
     torch.float32: "<f4",
     torch.float64: "<f8",
@@ -84,7 +84,7 @@ def losses(
             warps = (batch_size * most_rows, (WARP_THREADS, WARPS), stream)
             kernels["read_arcs"][warps](_cells(logits_CW), places, rules, arcs, most_rows)
         if batch_size:
-            threads = min(MOST_THREADS, -(-(most_labels + 1) // WARP_THREADS) * WARP_THREADS)
+            threads = min(MAX_THREADS, -(-(most_labels + 1) // WARP_THREADS) * WARP_THREADS)
             diagonals = ((batch_size, 2 if wants_gradient else 1), threads, stream)
             kernels["fill_lattices"][diagonals](places, arcs, alpha_C, beta_C, lattice.log_likelihood_B)
     return (log_likelihood_B * -(1.0 + config.fastemit)).float(), lattice

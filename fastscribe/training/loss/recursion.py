@@ -31,10 +31,10 @@ from fastscribe.types import Float32Array, Int64Array
 MINUS_INFINITY = -math.inf
 _LOG2_E = np.float32(1.4426950408889634)
 _LN2_HIGH, _LN2_LOW = np.float32(0.693359375), np.float32(-2.12194440e-4)  # sum to ln 2; the first has few bits
-_LEAST_EXPONENT = np.float32(-87.0)  # e to this is about the least normal float32
+_MIN_EXPONENT = np.float32(-87.0)  # e to this is about the least normal float32
 _HALF, _ONE = np.float32(0.5), np.float32(1.0)
 _SHRINK, _GROW = np.float32(2.0**-112), np.float32(2.0**112)  # between float16's exponents and float32's
-_LEAST_OVERFLOW = np.float32(65520.0)  # rounds to infinity in float16
+_MIN_OVERFLOW = np.float32(65520.0)  # rounds to infinity in float16
 
 
 class Batch(NamedTuple):
@@ -119,7 +119,7 @@ def narrow_float16(value: Any) -> Any:
     shrunk = np.uint32(np.float32(magnitude * _SHRINK).view(np.uint32))
     odd = np.uint32(shrunk >> np.uint32(13)) & np.uint32(1)
     rounded = np.uint32(np.uint32(shrunk + np.uint32(0xFFF) + odd) >> np.uint32(13))
-    finite = np.uint32(rounded) if magnitude < _LEAST_OVERFLOW else np.uint32(0x7C00)
+    finite = np.uint32(rounded) if magnitude < _MIN_OVERFLOW else np.uint32(0x7C00)
     not_a_number = np.uint32(0x7E00) if magnitude != magnitude else finite
     return np.uint16(np.uint32(not_a_number) | np.uint32(sign))
 
@@ -129,7 +129,7 @@ def narrow_float16(value: Any) -> Any:
 
 def exponential(x: Any) -> Any:
     """e**x in float32 for x <= 0, within 2 units in the last place; 0 below -87. Plain arithmetic, so that it vectorises."""
-    bounded = _LEAST_EXPONENT if x < _LEAST_EXPONENT else np.float32(x)
+    bounded = _MIN_EXPONENT if x < _MIN_EXPONENT else np.float32(x)
     power = np.float32(np.floor(np.float32(bounded * _LOG2_E + _HALF)))
     r = np.float32(np.float32(bounded - power * _LN2_HIGH) - power * _LN2_LOW)
     series = np.float32(1.9875691500e-4) * r + np.float32(1.3981999507e-3)  # Cephes' expf
@@ -139,7 +139,7 @@ def exponential(x: Any) -> Any:
     series = series * r + np.float32(5.0000001201e-1)
     series = series * r * r + r + _ONE
     scale = np.int32(np.int32(np.int32(power) + np.int32(127)) << np.int32(23)).view(np.float32)
-    return np.float32(0.0) if x < _LEAST_EXPONENT else np.float32(series * scale)
+    return np.float32(0.0) if x < _MIN_EXPONENT else np.float32(series * scale)
 
 
 def larger(a: Any, b: Any) -> Any:

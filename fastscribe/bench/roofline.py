@@ -26,7 +26,7 @@ from fastscribe.model.int8 import quantise_int8_
 from fastscribe.model.packed import pack_linears_
 from fastscribe.pipeline.recognizer import torch_dtype
 
-_MOST_ROWS = 32_768
+_MAX_ROWS = 32_768
 _COPY_BYTES = {"cpu": 1 << 28, "cuda": 4 << 30}
 _MEASURED_S = 0.2  # a matrix
 
@@ -63,7 +63,7 @@ _MATRICES: dict[type, Callable[[Any], nn.Module]] = {EncoderConfig: _LayerMatric
 
 
 @dataclass(frozen=True)
-class Reach:
+class Roofline:
     """Rates of the machine and work of a second of audio, weights read once a batch included."""
 
     matrix_tflop_per_s: float
@@ -92,9 +92,9 @@ class Reach:
         return asdict(self) | {name: getattr(self, name) for name in names}
 
 
-def of(rates: tuple[float, float], work: Work, batch_audio_s: float) -> Reach:
+def of(rates: tuple[float, float], work: Work, batch_audio_s: float) -> Roofline:
     """`rates` are matrix_rate's and memory_rate's."""
-    return Reach(*rates, work.gflop, work.mb_in_batches_of(batch_audio_s))
+    return Roofline(*rates, work.gflop, work.mb_in_batches_of(batch_audio_s))
 
 
 def matrix_rate(encoder: EncoderConfigs, device: torch.device, dtype: str, rows: int) -> float:
@@ -106,7 +106,7 @@ def matrix_rate(encoder: EncoderConfigs, device: torch.device, dtype: str, rows:
             name: linear.out_features for name, linear in layer.named_children() if isinstance(linear, nn.Linear)
         }
         _prepare_(layer, device, dtype)
-        rows, flop, total_ms = min(rows, _MOST_ROWS), 0.0, 0.0
+        rows, flop, total_ms = min(rows, _MAX_ROWS), 0.0, 0.0
         for name, matrix in layer.named_children():
             x_RK = torch.randn(rows, inputs[name], device=device).to(torch_dtype(dtype))
             times = 2 if name in ("linear1", "linear2") else 1
