@@ -42,7 +42,7 @@ class DryRunReport:
         return {name: round(value, 4) if isinstance(value, float) else value for name, value in asdict(self).items()}
 
 
-def survey(
+def estimate_run(
     transcriber: Transcriber,
     inputs: Iterable[str],
     ledger: Ledger,
@@ -53,7 +53,7 @@ def survey(
     files = failed = utterances = batches = real = padded = 0
     audio_s = 0.0
     samples: list[tuple[Utterance, ...]] = []
-    with closing(transcriber.windows(inputs, ledger)) as windows:
+    with closing(transcriber.prepare_inputs(inputs, ledger)) as windows:
         for window in windows:
             usable = [item for item in window if not isinstance(item, Failure)]
             for item in window:
@@ -62,12 +62,12 @@ def survey(
             files, failed = files + len(usable), failed + len(window) - len(usable)
             audio_s += sum(item[0].audio.duration_s for item in usable)
             plan = list(transcriber.plan([utterance for item in usable for utterance in item]))
-            samples = samples or _spread(plan)
+            samples = samples or _pick_samples(plan)
             for batch in plan:
                 lengths = [transcriber.num_frames(utterance) for utterance in batch]
                 utterances, batches = utterances + len(batch), batches + 1
                 real, padded = real + sum(lengths), padded + len(batch) * max(lengths)
-    frames_per_s = _speed(transcriber, samples) if samples else 0.0
+    frames_per_s = _measure_speed(transcriber, samples) if samples else 0.0
     estimated_s = padded / frames_per_s if frames_per_s else 0.0
     return DryRunReport(
         files=files,
@@ -84,13 +84,13 @@ def survey(
     )
 
 
-def _spread(plan: Sequence[tuple[Utterance, ...]]) -> list[tuple[Utterance, ...]]:
+def _pick_samples(plan: Sequence[tuple[Utterance, ...]]) -> list[tuple[Utterance, ...]]:
     """A few of a window's batches, from the longest to the shortest."""
     step = max(1, len(plan) // _SAMPLES)
     return list(plan[step // 2 :: step])[:_SAMPLES]
 
 
-def _speed(transcriber: Transcriber, samples: Sequence[tuple[Utterance, ...]]) -> float:
+def _measure_speed(transcriber: Transcriber, samples: Sequence[tuple[Utterance, ...]]) -> float:
     """Padded encoder frames a second, files read and all, after one batch that is not counted; 0 if none could be read."""
     loaded = load_batches(
         [samples[0], *samples],

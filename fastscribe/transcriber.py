@@ -39,17 +39,17 @@ from fastscribe.report.prices import price_of
 from fastscribe.segmentation.segment import split
 from fastscribe.segmentation.vad import check_vad
 from fastscribe.text import transcript
-from fastscribe.text.transcript import Part
+from fastscribe.text.transcript import DecodedUtterance
 from fastscribe.types import AudioInfo, Failure, Hypothesis, Source, Transcript, Utterance
 
-Prepared = tuple[Utterance, ...] | Failure  # a recording's utterances, or why there are none
+PreparedInput = tuple[Utterance, ...] | Failure  # a recording's utterances, or why there are none
 
 _BATCHES_AHEAD = 2
 _BATCHES_PER_WINDOW = 64
-_BELIEVED_S = 86_400.0  # a longer duration is looked at, where utterances may be of any length
+_MAX_TRUSTED_S = 86_400.0  # a longer duration is looked at, where utterances may be of any length
 _DEFAULTS = Options()
 
-Parts = list[Part]
+DecodedUtterances = list[DecodedUtterance]
 
 
 class Ledger(Protocol):
@@ -134,22 +134,22 @@ class Transcriber:
 
         An input that the `ledger` says is not this run's, or is done, is not looked at and has no result.
         """
-        with closing(self.windows(inputs, ledger)) as windows:
-            yield from self._count(self._results(windows))
+        with closing(self.prepare_inputs(inputs, ledger)) as windows:
+            yield from self._count_results(self._results(windows))
 
-    def windows(
+    def prepare_inputs(
         self, inputs: str | os.PathLike[str] | Iterable[str | os.PathLike[str]], ledger: Ledger | None
-    ) -> SortBuffer[Prepared]:
+    ) -> SortBuffer[PreparedInput]:
         """The first stages of a run, which this begins: inputs looked at, cut, and gathered."""
         self.progress = Progress()
         self.engine.stopwatch = self.progress.stopwatch
         self.engine.budget = self._budget()
         given = [inputs] if isinstance(inputs, (str, os.PathLike)) else inputs
-        sources = _numbered(expand(os.fspath(path) for path in given), ledger)
-        prepared = _not_done(
+        sources = _expected_sources(expand(os.fspath(path) for path in given), ledger)
+        prepared = _skip_done(
             prefetch_map(partial(self._prepare, ledger), sources, self._threads, "probe"), self.progress
         )
-        return SortBuffer(prepared, _seconds, self.options.window, self._window_s())
+        return SortBuffer(prepared, _duration_s, self.options.window, self._max_window_s())
 
     def plan(self, utterances: Iterable[Utterance]) -> Iterator[tuple[Utterance, ...]]:
         """Batches of them, longest first."""
@@ -166,7 +166,7 @@ class Transcriber:
             self._auto_budget = self.recognizer.choose_budget()
         return self._auto_budget
 
-    def _window_s(self) -> float:
+    def _max_window_s(self) -> float:
         """Hours of audio close a window early: sorting spreads a long recording's parts over the whole window, so its
         transcript leaves near the window's end."""
         if math.isfinite(self.engine.budget.frames):
@@ -174,7 +174,7 @@ class Transcriber:
         longest_s = self.options.max_utterance_s or Options.max_utterance_s
         return _BATCHES_PER_WINDOW * (self.options.batch_size or 1) * longest_s
 
-    def _prepare(self, ledger: Ledger | None, source: Source | Failure) -> Prepared | None:
+    def _prepare(self, ledger: Ledger | None, source: Source | Failure) -> PreparedInput | None:
         """Up to where batches are planned; None for what an earlier run has done. Called from several threads."""
         if ledger is not None and ledger.is_done(source):
             return None
@@ -182,7 +182,7 @@ class Transcriber:
             return source
         stage = "probe"
         try:
-            if self._needs_no_look(source):
+            if self._trusts_manifest(source):
                 audio = planned(source, self.config.features.sample_rate)
                 return (Utterance(audio, 0, audio.num_samples),)
             audio = probe(source)
@@ -192,12 +192,12 @@ class Transcriber:
         except BaseException as error:  # even one that would end the thread becomes this file's Failure
             return to_failure(source, stage, error)
 
-    def _needs_no_look(self, source: Source) -> bool:
+    def _trusts_manifest(self, source: Source) -> bool:
         """It says how long it is at most, which is not too long for one utterance."""
-        longest_s = self.options.max_utterance_s or _BELIEVED_S
+        longest_s = self.options.max_utterance_s or _MAX_TRUSTED_S
         return source.duration_s is not None and source.duration_s <= longest_s
 
-    def _count(self, results: Iterable[Transcript | Failure]) -> Iterator[Transcript | Failure]:
+    def _count_results(self, results: Iterable[Transcript | Failure]) -> Iterator[Transcript | Failure]:
         for result in results:
             self.progress.files += 1
             if isinstance(result, Failure):
@@ -219,15 +219,17 @@ class Transcriber:
         progress.recovered_words += sign * sum(len(segment.words) for segment in recovered)
         progress.recovered_s += sign * sum(segment.end_s - segment.start_s for segment in recovered)
 
-    def _results(self, windows: SortBuffer[Prepared]) -> Iterator[Transcript | Failure]:
-        pending = _Pending(GapRecovery(self.options, self.recovers_gaps, self._threads))
+    def _results(self, windows: SortBuffer[PreparedInput]) -> Iterator[Transcript | Failure]:
+        pending = _PendingRecordings(GapRecovery(self.options, self.recovers_gaps, self._threads))
         with closing(pending.recovery), closing(self.engine), launching(self.recognizer.device):
-            yield from self._work(self._plans(windows, pending), pending)
+            yield from self._run_batches(self._planned_batches(windows, pending), pending)
             while pending.is_recovering:
-                yield from self._searched(pending, wait=True)
-                yield from self._work(self.plan(pending.take_candidates()), pending)
+                yield from self._collect_candidates(pending, wait=True)
+                yield from self._run_batches(self.plan(pending.take_candidates()), pending)
 
-    def _work(self, plans: Iterator[tuple[Utterance, ...]], pending: _Pending) -> Iterator[Transcript | Failure]:
+    def _run_batches(
+        self, plans: Iterator[tuple[Utterance, ...]], pending: _PendingRecordings
+    ) -> Iterator[Transcript | Failure]:
         """Batches through the model, and what becomes whole by them."""
         loaded = load_batches(
             plans,
@@ -243,21 +245,25 @@ class Transcriber:
                 with self.progress.stopwatch.time("wait_for_audio"):
                     item = next(loaded, None)
                 yield from pending.take_failures()
-                yield from self._searched(pending, wait=False)
+                yield from self._collect_candidates(pending, wait=False)
                 if item is None:
                     break
                 batch, failures = item
                 for utterance, failure in failures:
-                    yield from self._finished(pending, pending.add(utterance, failure))
+                    yield from self._on_utterance_done(pending, pending.add(utterance, failure))
                 # Without a batch there is nothing to do at present, so nothing under way should wait for the next.
-                yield from self._texts(self.engine.drain() if batch is None else self.engine.push(batch), pending)
-            yield from self._texts(self.engine.drain(), pending)
+                yield from self._collect_outcomes(
+                    self.engine.drain() if batch is None else self.engine.push(batch), pending
+                )
+            yield from self._collect_outcomes(self.engine.drain(), pending)
 
-    def _plans(self, windows: SortBuffer[Prepared], pending: _Pending) -> Iterator[tuple[Utterance, ...]]:
+    def _planned_batches(
+        self, windows: SortBuffer[PreparedInput], pending: _PendingRecordings
+    ) -> Iterator[tuple[Utterance, ...]]:
         """Batches to load; an empty one when the inputs let the model wait."""
         for window in windows:
             utterances = [utterance for item in window for utterance in pending.expect(item)]
-            self.progress.planned_s += sum(map(_seconds, window))
+            self.progress.planned_s += sum(map(_duration_s, window))
             if not window:
                 yield ()
             yield from self.plan([*utterances, *pending.take_candidates()])
@@ -265,11 +271,13 @@ class Transcriber:
     def num_frames(self, utterance: Utterance) -> int:
         return self.config.num_frames(utterance.duration_s)
 
-    def _texts(self, outcomes: Iterable[Outcome], pending: _Pending) -> Iterator[Transcript | Failure]:
+    def _collect_outcomes(
+        self, outcomes: Iterable[Outcome], pending: _PendingRecordings
+    ) -> Iterator[Transcript | Failure]:
         for batch, outcome in outcomes:
             if isinstance(outcome, Exception):
                 for utterance in batch.utterances:
-                    yield from self._finished(
+                    yield from self._on_utterance_done(
                         pending, pending.add(utterance, to_failure(utterance.audio, "model", outcome))
                     )
                 continue
@@ -279,9 +287,11 @@ class Transcriber:
             if self.watcher is not None:
                 self.watcher.batch(batch.utterances, lengths)
             for utterance, hypothesis in zip(batch.utterances, outcome, strict=True):
-                yield from self._finished(pending, pending.add(utterance, hypothesis))
+                yield from self._on_utterance_done(pending, pending.add(utterance, hypothesis))
 
-    def _finished(self, pending: _Pending, parts: Parts | Failure | None) -> Iterator[Transcript | Failure]:
+    def _on_utterance_done(
+        self, pending: _PendingRecordings, parts: DecodedUtterances | Failure | None
+    ) -> Iterator[Transcript | Failure]:
         """What there is to say of a recording after one more of its utterances: often nothing yet."""
         if isinstance(parts, Failure):
             candidate = pending.candidates.pop(parts.index, None)  # recovery failed; the words from before it stand
@@ -289,22 +299,22 @@ class Transcriber:
         elif parts is not None:
             audio = parts[0][0].audio
             candidate = pending.candidates.pop(audio.index, None)
-            result = self._assemble(audio, parts) if candidate is None else self._assemble_again(candidate, parts)
+            result = self._assemble(audio, parts) if candidate is None else self._assemble_recovered(candidate, parts)
             if candidate is not None or isinstance(result, Failure) or not pending.recovery.submit(result, parts):
                 yield result
 
-    def _searched(self, pending: _Pending, wait: bool) -> Iterator[Transcript | Failure]:
+    def _collect_candidates(self, pending: _PendingRecordings, wait: bool) -> Iterator[Transcript | Failure]:
         """Recordings that were searched for gaps and have nothing to decode again; the others wait for that."""
-        for candidate in pending.recovery.take(wait):
+        for candidate in pending.recovery.pop_searched(wait):
             if candidate.failure is not None:
                 yield candidate.failure
             elif candidate.to_decode:
-                pending.expect_again(candidate)
+                pending.expect_candidate(candidate)
             else:
                 yield candidate.with_gaps(candidate.transcript, ())
 
     def _assemble(
-        self, audio: AudioInfo, parts: Sequence[Part], recovered: Sequence[Part] = ()
+        self, audio: AudioInfo, parts: Sequence[DecodedUtterance], recovered: Sequence[DecodedUtterance] = ()
     ) -> Transcript | Failure:
         no_time, frame_s = self.recognizer.zero_duration_punctuation, self.recognizer.token_frame_s
         try:
@@ -313,12 +323,12 @@ class Transcriber:
         except Exception as error:  # one bad file becomes a Failure and the run goes on
             return to_failure(audio, "assemble", error)
 
-    def _assemble_again(self, candidate: Candidate, decoded: Sequence[Part]) -> Transcript | Failure:
+    def _assemble_recovered(self, candidate: Candidate, decoded: Sequence[DecodedUtterance]) -> Transcript | Failure:
         result = self._assemble(candidate.transcript.audio, candidate.parts, decoded)
         return result if isinstance(result, Failure) else candidate.with_gaps(result, decoded)
 
 
-def _numbered(sources: Iterable[Source | Failure], ledger: Ledger | None) -> Iterator[Source | Failure]:
+def _expected_sources(sources: Iterable[Source | Failure], ledger: Ledger | None) -> Iterator[Source | Failure]:
     """Those of them that are this run's; each knows its place among all."""
     for index, source in enumerate(sources):
         numbered = replace(source, index=index)
@@ -326,7 +336,9 @@ def _numbered(sources: Iterable[Source | Failure], ledger: Ledger | None) -> Ite
             yield numbered
 
 
-def _not_done(prepared: Generator[Prepared | None, None, None], progress: Progress) -> Generator[Prepared, None, None]:
+def _skip_done(
+    prepared: Generator[PreparedInput | None, None, None], progress: Progress
+) -> Generator[PreparedInput, None, None]:
     with closing(prepared):
         for item in prepared:
             if item is None:
@@ -335,17 +347,17 @@ def _not_done(prepared: Generator[Prepared | None, None, None], progress: Progre
                 yield item
 
 
-def _seconds(item: Prepared) -> float:
+def _duration_s(item: PreparedInput) -> float:
     return 0.0 if isinstance(item, Failure) else item[0].audio.duration_s
 
 
-class _Pending:
+class _PendingRecordings:
     """Recordings that still wait for utterances. One that fails leaves at once; its other parts are dropped."""
 
     def __init__(self, recovery: GapRecovery) -> None:
         self.recovery = recovery
         self.candidates: dict[int, Candidate] = {}  # by place among the inputs: part of these is decoded again
-        self._waiting: dict[int, tuple[int, Parts]] = {}  # by place, too: parts due, parts here
+        self._waiting: dict[int, tuple[int, DecodedUtterances]] = {}  # by place, too: parts due, parts here
         self._failures: list[Failure] = []
         self._to_decode_again: list[Utterance] = []
 
@@ -353,7 +365,7 @@ class _Pending:
     def is_recovering(self) -> bool:
         return bool(self._to_decode_again) or self.recovery.is_waiting
 
-    def expect_again(self, candidate: Candidate) -> None:
+    def expect_candidate(self, candidate: Candidate) -> None:
         self.candidates[candidate.transcript.audio.index] = candidate
         self._to_decode_again += self.expect(candidate.to_decode)
 
@@ -362,7 +374,7 @@ class _Pending:
         utterances, self._to_decode_again = self._to_decode_again, []
         return utterances
 
-    def expect(self, item: Prepared) -> tuple[Utterance, ...]:
+    def expect(self, item: PreparedInput) -> tuple[Utterance, ...]:
         """The utterances to transcribe of a recording; none of one that has failed already."""
         if isinstance(item, Failure):
             self._failures.append(item)
@@ -375,7 +387,7 @@ class _Pending:
         failures, self._failures = self._failures, []
         return failures
 
-    def add(self, utterance: Utterance, outcome: Hypothesis | Failure) -> Parts | Failure | None:
+    def add(self, utterance: Utterance, outcome: Hypothesis | Failure) -> DecodedUtterances | Failure | None:
         """All parts when this was the last one missing, the Failure when it is the file's first, else None."""
         key = utterance.audio.index
         if key not in self._waiting:

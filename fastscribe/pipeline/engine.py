@@ -40,7 +40,7 @@ T = TypeVar("T")
 # Rows that fail come back with their error, apart from the others of their batch.
 Outcome = tuple[Batch, "list[Hypothesis] | Exception"]
 
-_DECODING_AT_ONCE = 2  # batches whose results the host has not asked for yet; each holds its encoder output
+_MAX_DECODING = 2  # batches whose results the host has not asked for yet; each holds its encoder output
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class Engine:
         self.budget = Budget(math.inf)
         self.stopwatch = Stopwatch()
         overlap = self.device.type != "cpu"
-        self._encoded_left, self._decoded_left = (1, _DECODING_AT_ONCE) if overlap else (0, 0)
+        self._max_encoded, self._max_decoded = (1, _MAX_DECODING) if overlap else (0, 0)
         self._copy, self._model, self._decode = (lane(self.device, role) for role in ("copy", "model", "decode"))
         settle(self.device)  # the weights came by no lane of ours
         self._encoded: deque[_Encoded] = deque()
@@ -90,10 +90,10 @@ class Engine:
         if isinstance(encoded, Exception):
             was_alone = self._is_idle()
             yield from self.drain()
-            yield from self._again(batch, encoded, was_alone)
+            yield from self._retry_in_halves(batch, encoded, was_alone)
             return
         self._encoded.append(encoded)
-        yield from self._finish(self._encoded_left, self._decoded_left)
+        yield from self._finish(self._max_encoded, self._max_decoded)
 
     def drain(self) -> Iterator[Outcome]:
         """Yields the results of everything under way."""
@@ -106,12 +106,12 @@ class Engine:
         self._encoded.clear()
         self._decoded.clear()
 
-    def _finish(self, encoded_left: int, decoded_left: int) -> Iterator[Outcome]:
+    def _finish(self, max_encoded: int, max_decoded: int) -> Iterator[Outcome]:
         """Decodes and reads the oldest batches until only so many are left in each state."""
-        while len(self._encoded) > encoded_left or len(self._decoded) > decoded_left:
-            while len(self._encoded) > encoded_left:
+        while len(self._encoded) > max_encoded or len(self._decoded) > max_decoded:
+            while len(self._encoded) > max_encoded:
                 yield from self._start_decoding(self._encoded.popleft())
-            while len(self._decoded) > decoded_left:
+            while len(self._decoded) > max_decoded:
                 yield from self._read(self._decoded.popleft())
 
     def _start_decoding(self, encoded: _Encoded) -> Iterator[Outcome]:
@@ -119,7 +119,7 @@ class Engine:
         decoded = _attempt(self._submit, encoded)
         del encoded  # if this failed, its memory is wanted
         if isinstance(decoded, Exception):
-            yield from self._again(batch, decoded, self._is_idle())
+            yield from self._retry_in_halves(batch, decoded, self._is_idle())
         else:
             self._decoded.append(decoded)
 
@@ -128,7 +128,7 @@ class Engine:
         hypotheses = _attempt(self._hypotheses, decoded)
         del decoded  # see _start_decoding
         if isinstance(hypotheses, Exception):
-            yield from self._again(batch, hypotheses, self._is_idle())
+            yield from self._retry_in_halves(batch, hypotheses, self._is_idle())
         else:
             yield from _outcomes(batch, hypotheses)
 
@@ -160,7 +160,7 @@ class Engine:
     def _is_idle(self) -> bool:
         return not self._encoded and not self._decoded
 
-    def _again(self, batch: Batch, error: Exception, was_alone: bool) -> Iterator[Outcome]:
+    def _retry_in_halves(self, batch: Batch, error: Exception, was_alone: bool) -> Iterator[Outcome]:
         """Halves of a failed batch, one after the other with nothing beside them, so that one recording cannot take its
         neighbours with it. A single row is tried again if it shared the device with other batches."""
         lost = recover(self.device)
@@ -171,13 +171,13 @@ class Engine:
         if len(batch.utterances) > 1:
             middle = len(batch.utterances) // 2
             for rows in (slice(None, middle), slice(middle, None)):
-                yield from self._alone(part(batch, rows))
+                yield from self._run_isolated(slice_batch(batch, rows))
         elif was_alone:
             yield batch, error
         else:
-            yield from self._alone(batch)
+            yield from self._run_isolated(batch)
 
-    def _alone(self, batch: Batch) -> Iterator[Outcome]:
+    def _run_isolated(self, batch: Batch) -> Iterator[Outcome]:
         yield from self.drain()
         yield from self.push(batch)
         yield from self.drain()
@@ -205,13 +205,13 @@ def _outcomes(batch: Batch, hypotheses: list[Hypothesis]) -> Iterator[Outcome]:
     for problem, run in groupby(range(len(hypotheses)), lambda row: hypotheses[row].problem):
         numbers = list(run)
         rows = slice(numbers[0], numbers[-1] + 1)
-        yield part(batch, rows), ModelOutputError(problem) if problem else hypotheses[rows]
+        yield slice_batch(batch, rows), ModelOutputError(problem) if problem else hypotheses[rows]
 
 
-def part(batch: Batch, rows: slice) -> Batch:
+def slice_batch(batch: Batch, rows: slice) -> Batch:
     """Some rows of a batch, padded to their own longest."""
     lengths_B = batch.lengths_B[rows]
     kept = range(*rows.indices(len(batch.utterances)))
-    native = tuple(group for group in (group.only(kept) for group in batch.native) if group.rows)
+    native = tuple(group for group in (group.select(kept) for group in batch.native) if group.rows)
     samples_BS = np.ascontiguousarray(batch.samples_BS[rows, : int(lengths_B.max())])
     return Batch(batch.utterances[rows], samples_BS, lengths_B, native)
