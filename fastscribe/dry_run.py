@@ -1,6 +1,6 @@
-"""What a run would do, without doing it: files, hours and batches, and, from a few batches that are worked on, how long.
+"""Dry run: files, hours, batches and an estimated time, without transcribing or writing anything.
 
-Every input is looked at as a run would look at it (headers, and where long recordings would be cut); nothing is written.
+Every input is probed and split as in a run. The estimate comes from a few batches that are transcribed and discarded.
 """
 
 from __future__ import annotations
@@ -23,8 +23,11 @@ _SAMPLES = 4  # batches that are timed, spread over the lengths there are
 
 @dataclass(frozen=True)
 class DryRunReport:
-    """`skipped` inputs were done by an earlier run, `failed_before` of these not; neither is among `files` and `failed`.
-    estimated_usd is None where no price is known."""
+    """What a run would do. Times are in seconds.
+
+    `skipped` counts the inputs that earlier runs have finished; `failed_before` of them failed. `files` and `failed` include
+    none of these. estimated_usd is None if no price is known.
+    """
 
     files: int
     failed: int
@@ -49,7 +52,15 @@ def estimate_run(
     usd_per_hour: float | None,
     on_failure: Callable[[Failure], None],
 ) -> DryRunReport:
-    """Looks at all inputs, so one that never ends is never surveyed. `on_failure` is called for those that cannot be used."""
+    """Probe all inputs and estimate the run. Does not return for a source of inputs that never ends.
+
+    Args:
+        transcriber: A loaded transcriber.
+        inputs: As in Transcriber.transcribe().
+        ledger: Decides which inputs belong to the run.
+        usd_per_hour: Price of the machine; None: unknown.
+        on_failure: Called for each input that cannot be used.
+    """
     files = failed = utterances = batches = real = padded = 0
     audio_s = 0.0
     samples: list[tuple[Utterance, ...]] = []
@@ -85,13 +96,13 @@ def estimate_run(
 
 
 def _pick_samples(plan: Sequence[tuple[Utterance, ...]]) -> list[tuple[Utterance, ...]]:
-    """A few of a window's batches, from the longest to the shortest."""
+    """Return up to _SAMPLES batches of a plan, from the longest to the shortest."""
     step = max(1, len(plan) // _SAMPLES)
     return list(plan[step // 2 :: step])[:_SAMPLES]
 
 
 def _measure_speed(transcriber: Transcriber, samples: Sequence[tuple[Utterance, ...]]) -> float:
-    """Padded encoder frames a second, files read and all, after one batch that is not counted; 0 if none could be read."""
+    """Return padded encoder frames a second, reading included, after one warm-up batch; 0 if no sample could be read."""
     loaded = load_batches(
         [samples[0], *samples],
         sample_rate=transcriber.config.features.sample_rate,

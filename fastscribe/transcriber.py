@@ -1,10 +1,10 @@
-"""The straight path over many files: inputs to transcripts, in windows, batches and order of completion.
+"""The transcriber: a stream of inputs becomes a stream of transcripts, in order of completion.
 
     inputs -> probe -> split -> plan -> load -> features -> encode -> decode -> assemble
 
-The next window of inputs is probed and cut while the model works on the last; audio loads in threads ahead of the model;
-a file's transcript leaves as soon as its last utterance is decoded, and nothing of it stays behind. A manifest row that
-says how long it is goes into a batch unopened: whoever loads it looks. Whatever fails becomes that file's Failure.
+While the model works on one window of inputs, threads probe and cut the next one and read audio for the next batches. A
+transcript leaves as soon as its last utterance is decoded; the transcriber keeps nothing of it. A manifest row that states
+its duration enters a batch unopened, and the loader probes its file. An input that fails becomes a Failure.
 """
 
 from __future__ import annotations
@@ -53,24 +53,31 @@ DecodedUtterances = list[DecodedUtterance]
 
 
 class Ledger(Protocol):
-    """Says which of the inputs are this run's to do."""
+    """Decides which inputs this run transcribes."""
 
     def expect(self, source: Source | Failure) -> bool:
-        """Called once an input, in order of index, from one thread. False: it is not this run's, but another shard's."""
+        """Return False if the input belongs to another shard.
+
+        Called once per input, in order of index, from one thread.
+        """
 
     def is_done(self, source: Source | Failure) -> bool:
-        """Called from several threads, before anything of the input is opened. True: an earlier run has done it."""
+        """Return True if an earlier run has transcribed the input.
+
+        Called from several threads, before the input is opened.
+        """
 
 
 class Watcher(Protocol):
-    """Is told of every batch whose results are here, from the thread that drives the model."""
+    """Observes every decoded batch. Called by the thread that drives the model."""
 
-    def batch(self, utterances: Sequence[Utterance], num_frames: Sequence[int]) -> None: ...
+    def batch(self, utterances: Sequence[Utterance], num_frames: Sequence[int]) -> None:
+        """Receive a decoded batch's utterances and their lengths in encoder frames."""
 
 
 @dataclass
 class Progress:
-    """What a run has done so far; read by progress bars and reports while the run writes it."""
+    """Counts of the current run. Progress bars and reports read it while the run writes it."""
 
     files: int = 0
     failed: int = 0
@@ -87,9 +94,21 @@ class Progress:
 
 
 class Transcriber:
-    """A loaded model and the options of its runs. `transcribe` may be called any number of times, one run at a time."""
+    """A loaded model and the options of its runs.
+
+    Call transcribe() any number of times, one run at a time. After a run, `progress` holds its counts and run_stats() its
+    report.
+    """
 
     def __init__(self, checkpoint: Checkpoint, engine: Engine, options: Options, load_s: float) -> None:
+        """Make a transcriber of parts that are loaded already; load() is the usual way.
+
+        Args:
+            checkpoint: The model's config and tokenizer; its weights may be gone.
+            engine: Runs the recognizer that was built from the checkpoint.
+            options: Options of every run.
+            load_s: Seconds that loading took, for the report.
+        """
         self.config = checkpoint.config
         self.tokenizer = checkpoint.tokenizer
         self.has_random_weights = checkpoint.has_random_weights
@@ -113,11 +132,22 @@ class Transcriber:
         options: Options = _DEFAULTS,
         say: Callable[[str], None] = to_stderr,
     ) -> Transcriber:
-        """Loads a checkpoint: a .nemo file, a Hugging Face folder or a fastscribe folder.
+        """Load a model.
 
-        `say` is given one line for each fast path that this machine turned out not to have, and one for a .nemo file that
-        is used instead of the folder it lies in. Raises CheckpointError or UsageError (both ValueError) for a model,
-        device, dtype, decoder or graph mode that cannot be had.
+        Args:
+            model: A .nemo file, a Hugging Face folder or a fastscribe folder.
+            device: "auto" (a GPU if there is one), "cpu", "cuda" or "cuda:N".
+            dtype: "auto", "fp32", "bf16", "int8" (CPU) or "fp8" (GPU).
+            options: Options of every run.
+            say: Called with one line for each fast path that is unavailable on this machine, and for a .nemo file that is
+                used instead of the folder around it.
+
+        Returns:
+            A transcriber whose model is on its device.
+
+        Raises:
+            CheckpointError: The model is missing, unsafe, unsupported or does not match its config.
+            UsageError: The device, dtype, decoder, graph mode or detector is unavailable here.
         """
         start = perf_counter()
         if options.vad == "silero":
@@ -130,9 +160,23 @@ class Transcriber:
     def transcribe(
         self, inputs: str | os.PathLike[str] | Iterable[str | os.PathLike[str]], ledger: Ledger | None = None
     ) -> Generator[Transcript | Failure]:
-        """Files, folders, globs, NeMo manifests or "-" (paths on stdin) -> results in order of completion.
+        """Transcribe recordings and yield results in order of completion.
 
-        An input that the `ledger` says is not this run's, or is done, is not looked at and has no result.
+        Close the generator to cancel the run. A recording that fails is yielded as a Failure and the run goes on.
+
+        Args:
+            inputs: One input or several: audio files, folders, glob patterns, NeMo manifests (.json, .jsonl), or "-" for
+                paths on stdin, one a line.
+            ledger: Decides which inputs belong to this run and are not done; the others are not opened and have no result.
+                None: transcribe all.
+
+        Yields:
+            A Transcript, or a Failure with the stage that failed; `index` is the recording's position among the inputs, from
+            0. Times are in seconds.
+
+        Raises:
+            DeviceFailed: The GPU is lost.
+            UsageError: A graph mode that was asked for by name is unavailable.
         """
         with closing(self.prepare_inputs(inputs, ledger)) as windows:
             yield from self._count_results(self._results(windows))
@@ -140,7 +184,14 @@ class Transcriber:
     def prepare_inputs(
         self, inputs: str | os.PathLike[str] | Iterable[str | os.PathLike[str]], ledger: Ledger | None
     ) -> SortBuffer[PreparedInput]:
-        """The first stages of a run, which this begins: inputs looked at, cut, and gathered."""
+        """Start a run and return its inputs, probed and split into utterances, in windows that are sorted together.
+
+        Resets `progress` and the engine's budget. Close the result to stop its threads.
+
+        Args:
+            inputs: As in transcribe().
+            ledger: As in transcribe().
+        """
         self.progress = Progress()
         self.engine.stopwatch = self.progress.stopwatch
         self.engine.budget = self._budget()
@@ -152,11 +203,11 @@ class Transcriber:
         return SortBuffer(prepared, _duration_s, self.options.window, self._max_window_s())
 
     def plan(self, utterances: Iterable[Utterance]) -> Iterator[tuple[Utterance, ...]]:
-        """Batches of them, longest first."""
+        """Yield batches of the utterances, longest first, within the engine's budget."""
         return batching.plan(utterances, self.num_frames, self.engine.budget, self.options.batch_size)
 
     def _budget(self) -> Budget:
-        """What a batch may hold; anything where only the number of rows is limited."""
+        """Return the budget of a batch; infinite if only the number of rows is limited."""
         asked = self.options.batch_frames
         if isinstance(asked, int):
             return Budget(asked)
@@ -167,15 +218,17 @@ class Transcriber:
         return self._auto_budget
 
     def _max_window_s(self) -> float:
-        """Hours of audio close a window early: sorting spreads a long recording's parts over the whole window, so its
-        transcript leaves near the window's end."""
+        """Return the seconds of audio that fill a window.
+
+        Utterances of a long recording are spread over its whole window by length, so its transcript leaves only near the end.
+        """
         if math.isfinite(self.engine.budget.frames):
             return _BATCHES_PER_WINDOW * self.engine.budget.frames * self.config.frame_s
         longest_s = self.options.max_utterance_s or Options.max_utterance_s
         return _BATCHES_PER_WINDOW * (self.options.batch_size or 1) * longest_s
 
     def _prepare(self, ledger: Ledger | None, source: Source | Failure) -> PreparedInput | None:
-        """Up to where batches are planned; None for what an earlier run has done. Called from several threads."""
+        """Probe and split one input. Return None if an earlier run has done it. Called from several threads."""
         if ledger is not None and ledger.is_done(source):
             return None
         if isinstance(source, Failure):
@@ -193,7 +246,7 @@ class Transcriber:
             return to_failure(source, stage, error)
 
     def _trusts_manifest(self, source: Source) -> bool:
-        """It says how long it is at most, which is not too long for one utterance."""
+        """Return True if the manifest states a duration that is short enough for one utterance."""
         longest_s = self.options.max_utterance_s or _MAX_TRUSTED_S
         return source.duration_s is not None and source.duration_s <= longest_s
 
@@ -207,7 +260,7 @@ class Transcriber:
             yield result  # a caller that cannot write it says so with `not_written`
 
     def not_written(self, transcript: Transcript) -> None:
-        """Counts a transcript that was made and could not be kept as failed."""
+        """Count a transcript as failed because it could not be written."""
         self.progress.failed += 1
         self._count_transcript(transcript, -1)
 
@@ -230,7 +283,7 @@ class Transcriber:
     def _run_batches(
         self, plans: Iterator[tuple[Utterance, ...]], pending: _PendingRecordings
     ) -> Iterator[Transcript | Failure]:
-        """Batches through the model, and what becomes whole by them."""
+        """Load, encode and decode the batches; yield the recordings that they complete."""
         loaded = load_batches(
             plans,
             sample_rate=self.config.features.sample_rate,
@@ -260,7 +313,7 @@ class Transcriber:
     def _planned_batches(
         self, windows: SortBuffer[PreparedInput], pending: _PendingRecordings
     ) -> Iterator[tuple[Utterance, ...]]:
-        """Batches to load; an empty one when the inputs let the model wait."""
+        """Yield batches to load; an empty one if no input is ready, so that the engine finishes what is in flight."""
         for window in windows:
             utterances = [utterance for item in window for utterance in pending.expect(item)]
             self.progress.planned_s += sum(map(_duration_s, window))
@@ -269,6 +322,7 @@ class Transcriber:
             yield from self.plan([*utterances, *pending.take_candidates()])
 
     def num_frames(self, utterance: Utterance) -> int:
+        """Return the utterance's length in encoder frames."""
         return self.config.num_frames(utterance.duration_s)
 
     def _collect_outcomes(
@@ -292,7 +346,7 @@ class Transcriber:
     def _on_utterance_done(
         self, pending: _PendingRecordings, parts: DecodedUtterances | Failure | None
     ) -> Iterator[Transcript | Failure]:
-        """What there is to say of a recording after one more of its utterances: often nothing yet."""
+        """Yield the recording's result if `parts` completes it."""
         if isinstance(parts, Failure):
             candidate = pending.candidates.pop(parts.index, None)  # recovery failed; the words from before it stand
             yield parts if candidate is None else candidate.with_gaps(candidate.transcript, ())
@@ -304,7 +358,7 @@ class Transcriber:
                 yield result
 
     def _collect_candidates(self, pending: _PendingRecordings, wait: bool) -> Iterator[Transcript | Failure]:
-        """Recordings that were searched for gaps and have nothing to decode again; the others wait for that."""
+        """Yield the searched recordings that have nothing to decode again; queue the utterances of the others."""
         for candidate in pending.recovery.pop_searched(wait):
             if candidate.failure is not None:
                 yield candidate.failure
@@ -329,7 +383,7 @@ class Transcriber:
 
 
 def _expected_sources(sources: Iterable[Source | Failure], ledger: Ledger | None) -> Iterator[Source | Failure]:
-    """Those of them that are this run's; each knows its place among all."""
+    """Number the sources by position and yield those of this run."""
     for index, source in enumerate(sources):
         numbered = replace(source, index=index)
         if ledger is None or ledger.expect(numbered):
@@ -352,7 +406,7 @@ def _duration_s(item: PreparedInput) -> float:
 
 
 class _PendingRecordings:
-    """Recordings that still wait for utterances. One that fails leaves at once; its other parts are dropped."""
+    """Recordings that wait for utterances. After a failed utterance, the recording's other utterances are dropped."""
 
     def __init__(self, recovery: GapRecovery) -> None:
         self.recovery = recovery
@@ -375,7 +429,7 @@ class _PendingRecordings:
         return utterances
 
     def expect(self, item: PreparedInput) -> tuple[Utterance, ...]:
-        """The utterances to transcribe of a recording; none of one that has failed already."""
+        """Return the utterances to transcribe; none if the recording has failed."""
         if isinstance(item, Failure):
             self._failures.append(item)
             return ()
@@ -383,12 +437,12 @@ class _PendingRecordings:
         return item
 
     def take_failures(self) -> list[Failure]:
-        """Recordings that failed before they had utterances, each once."""
+        """Return the recordings that failed before they had utterances, each once."""
         failures, self._failures = self._failures, []
         return failures
 
     def add(self, utterance: Utterance, outcome: Hypothesis | Failure) -> DecodedUtterances | Failure | None:
-        """All parts when this was the last one missing, the Failure when it is the file's first, else None."""
+        """Return all utterances of the recording if this is the last, its Failure if it is the first failure, else None."""
         key = utterance.audio.index
         if key not in self._waiting:
             return None
@@ -404,7 +458,13 @@ class _PendingRecordings:
 
 
 def run_stats(transcriber: Transcriber, wall_s: float, price_per_hour: float | None) -> RunStats:
-    """The report of the transcriber's last run."""
+    """Return the report of the transcriber's last run.
+
+    Args:
+        transcriber: The transcriber, after its run.
+        wall_s: Seconds from the loaded model to the last row written.
+        price_per_hour: USD an hour for the machine; None: the price list's entry for the device, if it has one.
+    """
     import torch
 
     from fastscribe.version import __version__

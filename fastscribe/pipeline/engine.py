@@ -1,18 +1,18 @@
-"""Batches in, hypotheses out, as fast as one device goes.
+"""The engine: batches in, hypotheses out, with the stages of several batches overlapped on one device.
 
-    copy lane     samples to the device, resampled | batch i+2
-    model lane    features, encoder                | batch i+1
-    decode lane   decoder, results to the host     | batch i      (high priority: its steps are short and wait for each other)
-    host          text of batch i-1, in the caller's hands between two results
+    copy stream     samples to the device, resampled | batch i+2
+    model stream    features, encoder                | batch i+1
+    decode stream   decoder, results to the host     | batch i      (high priority: its short steps wait for each other)
+    host            text of batch i-1, in the caller between two results
 
-The host asks for batch i+1's encoder before it looks at batch i's results, and touches no value on the device before
-the mark behind them, so a GPU always has work waiting (attention decoders do look, between stretches of a batch, beside
-which the next one's encoder is at work; and beam search at every turn, which no GPU has run yet). One thread drives all
-this on purpose: a second Python thread that makes text meanwhile would hold up every kernel launch (docs/log.md, "who
+The host submits the encoder of batch i+1 before it waits for the results of batch i, and it reads no device value before
+the event that follows it. So a GPU always has queued work. Attention decoders do read values between stretches of a batch,
+while the next batch is encoded; beam search reads them at every step, and has not been run on a GPU yet. One thread drives
+everything on purpose: a second Python thread that assembles text would delay every kernel launch (docs/log.md, "who
 launches kernels").
 
-On a CPU nothing overlaps and each batch is done when `push` returns. A batch that fails is tried again in halves; one
-that ran out of memory also lowers the budget that later batches are planned by.
+On a CPU nothing overlaps: push() returns when its batch is done. A failed batch is split in two and retried; one that ran
+out of memory also shrinks the budget of later batches.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _MAX_DECODING = 2  # batches whose results the host has not asked for yet; each 
 
 @dataclass(frozen=True)
 class _Encoded:
-    """A batch whose encoder output is on its way. Holds every tensor that a lane may still read."""
+    """A batch whose encoder output is being computed. It references every tensor that a stream may still read."""
 
     batch: Batch
     samples_BS: torch.Tensor
@@ -57,6 +57,8 @@ class _Encoded:
 
 @dataclass(frozen=True)
 class _Decoded:
+    """A batch whose packed results are on their way to the host."""
+
     encoded: _Encoded
     packed: torch.Tensor
     packed_on_host: Int32Array
@@ -64,7 +66,11 @@ class _Decoded:
 
 
 class Engine:
-    """One device's pipeline around a Recognizer. Used by one thread."""
+    """Runs a Recognizer's stages for a stream of batches on one device. Not thread-safe.
+
+    Args:
+        recognizer: The model, decoder and device.
+    """
 
     def __init__(self, recognizer: Recognizer) -> None:
         self.recognizer = recognizer
@@ -79,13 +85,18 @@ class Engine:
         self._decoded: deque[_Decoded] = deque()
 
     def stream(self, batches: Iterable[Batch]) -> Iterator[Outcome]:
-        """All batches' results, in order but for those of a batch that failed at first."""
+        """Yield the results of all batches: in order, except for the parts of a batch that was retried."""
         for batch in batches:
             yield from self.push(batch)
         yield from self.drain()
 
     def push(self, batch: Batch) -> Iterator[Outcome]:
-        """Puts a batch to work and yields what earlier ones (on a CPU this one) have come to."""
+        """Submit a batch and yield the results that are ready: of earlier batches, on a CPU of this one.
+
+        Raises:
+            DeviceFailed: The GPU is lost.
+            UsageError: A graph mode that was asked for by name is unavailable.
+        """
         encoded = _attempt(self._encode, batch)
         if isinstance(encoded, Exception):
             was_alone = self._is_idle()
@@ -96,18 +107,18 @@ class Engine:
         yield from self._finish(self._max_encoded, self._max_decoded)
 
     def drain(self) -> Iterator[Outcome]:
-        """Yields the results of everything under way."""
+        """Yield the results of all batches in flight. Raises as push()."""
         yield from self._finish(0, 0)
 
     def close(self) -> None:
-        """Forgets what is under way, once the device has stopped working on it."""
+        """Drop the batches in flight, after the device has stopped working on them."""
         if not self._is_idle():
             recover(self.device)  # a device that is lost has been reported, or nobody waits for its results
         self._encoded.clear()
         self._decoded.clear()
 
     def _finish(self, max_encoded: int, max_decoded: int) -> Iterator[Outcome]:
-        """Decodes and reads the oldest batches until only so many are left in each state."""
+        """Decode and read the oldest batches until at most max_encoded and max_decoded are in flight."""
         while len(self._encoded) > max_encoded or len(self._decoded) > max_decoded:
             while len(self._encoded) > max_encoded:
                 yield from self._start_decoding(self._encoded.popleft())
@@ -161,8 +172,10 @@ class Engine:
         return not self._encoded and not self._decoded
 
     def _retry_in_halves(self, batch: Batch, error: Exception, was_alone: bool) -> Iterator[Outcome]:
-        """Halves of a failed batch, one after the other with nothing beside them, so that one recording cannot take its
-        neighbours with it. A single row is tried again if it shared the device with other batches."""
+        """Retry the two halves of a failed batch, each alone on the device, so that one bad recording does not fail the others.
+
+        A single row is retried once if other batches were in flight beside it.
+        """
         lost = recover(self.device)
         if lost is not None:
             raise DeviceFailed(self.recognizer.device_name, lost) from lost
@@ -184,7 +197,7 @@ class Engine:
 
 
 def _attempt(call: Callable[[S], T], argument: S) -> T | Exception:
-    """What the call returns, or what it raised, without tracebacks, whose frames would hold on to the memory."""
+    """Return the call's result, or the exception without its tracebacks, whose frames would keep tensors alive."""
     try:
         return call(argument)
     except UsageError:  # a mode asked for by name that cannot be had ends the run
@@ -198,7 +211,7 @@ def _attempt(call: Callable[[S], T], argument: S) -> T | Exception:
 
 
 def _outcomes(batch: Batch, hypotheses: list[Hypothesis]) -> Iterator[Outcome]:
-    """The batch with its hypotheses, or where some rows have none but a problem, its parts."""
+    """Yield the batch with its hypotheses, or in parts if some rows failed."""
     if not any(hypothesis.problem for hypothesis in hypotheses):
         yield batch, hypotheses
         return
@@ -209,7 +222,7 @@ def _outcomes(batch: Batch, hypotheses: list[Hypothesis]) -> Iterator[Outcome]:
 
 
 def slice_batch(batch: Batch, rows: slice) -> Batch:
-    """Some rows of a batch, padded to their own longest."""
+    """Return some rows of a batch, padded to the longest of them."""
     lengths_B = batch.lengths_B[rows]
     kept = range(*rows.indices(len(batch.utterances)))
     native = tuple(group for group in (group.select(kept) for group in batch.native) if group.rows)

@@ -63,6 +63,7 @@ class GapRecovery:
 
     @property
     def is_waiting(self) -> bool:
+        """True while a submitted recording has not been popped."""
         return self._num_waiting > 0
 
     def submit(self, transcript: Transcript, parts: Sequence[DecodedUtterance]) -> bool:
@@ -82,6 +83,7 @@ class GapRecovery:
         return found
 
     def close(self) -> None:
+        """Stop the search threads."""
         self._pool.close()
 
     def _search(self, transcript: Transcript, parts: Sequence[DecodedUtterance], spans: Sequence[gaps.Span]) -> None:

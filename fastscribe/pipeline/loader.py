@@ -1,9 +1,9 @@
-"""Utterances into batches of waveforms, read by threads while the device is busy.
+"""The loader: threads read utterances into batches of waveforms while the device is busy.
 
-Decoding and resampling release the interpreter lock, so threads are enough; what they do under the lock is kept small,
-since it bounds the files a second of the whole process (scripts/bench_host). A batch's memory is the caller's, so that it
-may be pinned, and each thread decodes straight into its rows of it. Which utterances go together is batching's choice;
-features are computed elsewhere. A file that cannot be read is left out of its batch and reported beside it.
+Decoding and resampling release the interpreter lock, so threads suffice. Work under the lock is kept small, because it
+limits the files a second of the whole process (scripts/bench_host). The caller allocates each batch's memory, so that it can
+be pinned; each thread decodes straight into its rows. batching.py chooses the utterances of a batch; the recognizer computes
+features. A file that cannot be read is left out of its batch and reported as a Failure beside it.
 
 Dimensions: B batch, S samples, C channels.
 """
@@ -39,7 +39,7 @@ _MAX_SPARE_FRACTION = 32  # one of so many samples of a batch may be spare: padd
 
 
 def default_threads() -> int:
-    """Reader threads for the processors that this process may use: two are left to whoever drives the device."""
+    """Return the number of reader threads: the usable processors, less two for the thread that drives the device; 2 to 32."""
     return min(max(2, usable_processors() - 2), _MAX_THREADS)
 
 
@@ -53,17 +53,28 @@ def load_batches(
     allocate: Allocate = np.empty,
     native: bool = False,
 ) -> Generator[Loaded, None, None]:
-    """A batch for each plan, in order; while the caller works on one, up to `ahead` more are being read or lie ready.
+    """Yield a batch for each plan, in order unless a file is slow, and prefetch the next ones.
 
-    Where a file is slow and the caller waits, whole batches go ahead of its own, and its neighbours leave without it; it
-    follows by itself. At the end it is waited for. Utterances of recordings that nobody has opened yet (AudioInfo.unread)
-    are replaced by what their files hold.
+    If a file is slow and the caller waits longer than MAX_WAIT_S, complete batches go first, and the slow file's batch leaves
+    without it; the file follows in a batch of its own. At the end all slow files are waited for. Utterances of unopened
+    recordings (AudioInfo.unread) are replaced by what their files hold.
 
-    `allocate(shape, dtype)` gives each batch its memory and is called by the caller's thread, which advances `plans` too.
-    An empty plan says that the next may be long in coming: what is under way is given out first, then (None, ()).
-    With `native`, what would need resampling or downmixing is left to the device (types.NativeRows). Closing the
-    generator drops what is pending; a read under way ends by itself in the background. A Failure names a recording, so
-    one whose utterances fail together is reported once for each of them.
+    An empty plan means that the next plan may take long: batches in flight are yielded first, then (None, ()). Closing the
+    generator drops pending work; a read in progress ends in the background. A recording with several failed utterances has a
+    Failure for each.
+
+    Args:
+        plans: The utterances of each batch. The caller's thread advances it.
+        sample_rate: The model's rate in Hz.
+        channel: Channel to read, from 0; None: the mean of all.
+        threads: Number of reader threads.
+        ahead: Maximum number of batches that are prefetched beside the caller's.
+        allocate: allocate(shape, dtype) returns a batch's memory. Called by the caller's thread.
+        native: Leave resampling and downmix to the device (types.NativeRows).
+
+    Yields:
+        (batch, failures): batch is None if none of its utterances could be read; failures pairs each utterance that could
+        not be read with its Failure.
     """
     assert threads > 0 and ahead > 0
     loader = _Loader(_BatchFormat(sample_rate, channel, allocate, native), threads, ahead)
@@ -83,7 +94,7 @@ def load_batches(
 
 @dataclass(frozen=True)
 class _BatchFormat:
-    """What batches are made of."""
+    """Format of the batches to load."""
 
     sample_rate: int
     channel: int | None
@@ -92,7 +103,7 @@ class _BatchFormat:
 
 
 class _RowTask:
-    """Utterances that threads work on, each by itself; which are done, and which have failed."""
+    """Utterances that several threads process, one row each at a time, with the rows that are done and those that failed."""
 
     stage = ""
 
@@ -104,7 +115,7 @@ class _RowTask:
         self._num_popped = 0  # of those done, what the caller has had
 
     def run(self, pool: ReplacingThreadPool, wakeup: Event) -> None:
-        """One of several threads' share: as many rows as it comes to."""
+        """Process rows until none is left. Several threads run this at once."""
         while self._todo and not pool.is_closed:
             try:
                 row = self._todo.popleft()
@@ -133,7 +144,7 @@ class _RowTask:
         return len(self._done) == len(self.utterances)
 
     def pop_done(self) -> list[int]:
-        """Rows that are done, each once."""
+        """Return the rows that are done, each once."""
         rows = self._done[self._num_popped :]
         self._num_popped += len(rows)
         return sorted(rows)
@@ -143,7 +154,7 @@ class _RowTask:
 
 
 class _ProbeTask(_RowTask):
-    """Utterances of which some are known from a manifest alone: their files are looked at before memory is laid out."""
+    """A plan with unopened recordings: their files are probed before memory is allocated."""
 
     stage = "probe"
 
@@ -155,12 +166,12 @@ class _ProbeTask(_RowTask):
 
 
 class _ReadTask(_RowTask):
-    """A batch that threads are filling, each its own rows."""
+    """A batch that threads fill, each its own rows."""
 
     stage = "load"
 
     def __init__(self, plan: Sequence[Utterance], format: _BatchFormat) -> None:
-        """Takes the memory for it, by the lengths that the files' headers promise."""
+        """Allocate the batch's memory by the lengths in the files' headers."""
         super().__init__(plan)
         self._rate, self._channel = format.sample_rate, format.channel
         groups: dict[tuple[int, int], list[int]] = {}
@@ -194,8 +205,12 @@ class _ReadTask(_RowTask):
         self.lengths_B[row] = length
 
     def batch(self, rows: Sequence[int], allocate: Allocate | None) -> Batch | None:
-        """Of those rows that have not failed, made within the memory it has if no thread uses that any more
-        (`allocate` is None), else a copy."""
+        """Return a batch of the given rows that have not failed, or None if all have.
+
+        Args:
+            rows: Rows that are done.
+            allocate: Allocates a copy; None: compact in place, if no thread writes to this memory any more.
+        """
         kept = [row for row in rows if row not in self.failures]
         if not kept:
             return None
@@ -209,7 +224,7 @@ class _ReadTask(_RowTask):
 
 
 class _Loader:
-    """Batches under way, and the threads that work on them. Used by the caller's thread."""
+    """Batches in flight and the threads that fill them. Used by the caller's thread."""
 
     def __init__(self, format: _BatchFormat, threads: int, ahead: int) -> None:
         self._format, self._threads, self._ahead = format, threads, ahead
@@ -235,7 +250,10 @@ class _Loader:
         self._dispatch(rows, self._threads)
 
     def pop(self, at_end: bool = False) -> Loaded | None:
-        """The next batch. None: nothing but what is late is under way, or `at_end`, nothing at all."""
+        """Return the next batch.
+
+        None: only late batches are in flight; with `at_end`, nothing is in flight.
+        """
         watched: tuple[_RowTask, int] | None = None
         deadline = 0.0
         while True:
@@ -259,7 +277,7 @@ class _Loader:
                 watched = None
 
     def _pop_other(self, slow: _RowTask) -> Loaded | None:
-        """What can be given out although nothing has become of the oldest batch for a while."""
+        """Return a batch, or part of one, that can leave before `slow`, the oldest, which has made no progress for a while."""
         if slow in self._in_flight and slow.all_started:
             self._in_flight.remove(slow)
             self._late.append(slow)
@@ -271,7 +289,7 @@ class _Loader:
         return self._pop_partial([*self._late, *self._in_flight[:1]])
 
     def _pop_partial(self, slow: Sequence[_RowTask]) -> Loaded | None:
-        """What is there of a batch that misses some, in memory of its own: threads still write to the batch's."""
+        """Return the rows that are done of an incomplete batch, copied, because threads still write to the batch's memory."""
         for rows in slow:
             if isinstance(rows, _ProbeTask):
                 self._in_flight += self._start_reading(rows)
@@ -287,12 +305,12 @@ class _Loader:
     def _pop_failures(
         self, rows: _RowTask | None = None, done: Sequence[int] = ()
     ) -> tuple[tuple[Utterance, Failure], ...]:
-        """The failures among those rows, and what else has failed and has not been told."""
+        """Return the failures among the given rows and those that have not been returned yet."""
         found, self._failures = self._failures, []
         return (*found, *(rows.failures_of(done) if rows is not None else ()))
 
     def _start_probed(self) -> None:
-        """Where all files of a batch have been looked at, it gets its memory, unless enough batches are being read."""
+        """Allocate and start the batches whose files are all probed, if no more than `ahead` batches are being read."""
         for late in list(self._late):
             if isinstance(late, _ProbeTask) and late.is_complete:
                 self._late.remove(late)
@@ -304,7 +322,7 @@ class _Loader:
                 self._in_flight[place : place + 1] = self._start_reading(rows)
 
     def _start_reading(self, rows: _ProbeTask) -> list[_ReadTask]:
-        """A batch of those that have been looked at since the last time, if any could be."""
+        """Start a batch of the recordings that were probed since the last call, if any could be."""
         done = rows.pop_done()
         self._failures += rows.failures_of(done)
         plan = [rows.utterances[row] for row in done if row not in rows.failures]
@@ -338,12 +356,12 @@ def _native_rows(
 
 
 def _width(longest: int, promised: int) -> int:
-    """Of the batch. A promise that was an estimate is a little off; moving all rows together pays only where it was a lot."""
+    """Return the batch's width: `promised` if it is only a little too large; moving all rows costs more than padding."""
     return promised if promised - longest <= promised // _MAX_SPARE_FRACTION else longest
 
 
 def _select_native_rows(group: NativeRows, numbers: Mapping[int, int], allocate: Allocate | None) -> NativeRows | None:
-    """Those of its rows that have a new number in the batch; None if that is none of them."""
+    """Return the group's rows that stay in the batch, renumbered; None if none stays."""
     places = [place for place, row in enumerate(group.rows) if row in numbers]
     if not places:
         return None
@@ -352,8 +370,10 @@ def _select_native_rows(group: NativeRows, numbers: Mapping[int, int], allocate:
 
 
 def _gather_rows(samples: SampleArray, rows: Sequence[int], width: int, allocate: Allocate | None) -> SampleArray:
-    """samples[rows, :width] in memory from `allocate`, or if that is None, within its own: contiguous, and pinned where
-    that is, so that copies to a device need not wait."""
+    """Return samples[rows, :width] as a contiguous array: new memory from `allocate`, or compacted in place if that is None.
+
+    Contiguous pinned memory makes copies to a device asynchronous.
+    """
     shape = (len(rows), width, *samples.shape[2:])
     if allocate is not None:
         gathered = allocate(shape, samples.dtype)
@@ -367,9 +387,14 @@ def _gather_rows(samples: SampleArray, rows: Sequence[int], width: int, allocate
 
 
 def collate(utterances: Sequence[Utterance], waves: Sequence[SampleArray]) -> Batch:
-    """The batch of waves that are read already; what load_batches() makes is the same, by a test.
+    """Return a batch of waves that are in memory already. load_batches() gives the same result; a test compares them.
 
-    Zero-padded to the longest wave: int16 when all are, else float32 with the int16 ones scaled to [-1, 1].
+    Args:
+        utterances: One per wave.
+        waves: Mono at the model's rate, one-dimensional, int16 or float32 in [-1, 1].
+
+    Returns:
+        A batch, zero-padded to the longest wave: int16 if all waves are, else float32 with the int16 ones scaled to [-1, 1].
     """
     assert len(utterances) == len(waves) > 0
     all_int16 = all(wave.dtype == np.int16 for wave in waves)

@@ -1,7 +1,8 @@
-"""A function of many items, worked out ahead in threads and given out in order, but for what is slow.
+"""Prefetching map: threads call a function ahead of the consumer, who gets the results in order unless one is slow.
 
-What is found leaves at once, even while the items' source waits for its next one (paths that are typed). One thread walks
-through the items, the others call the function. Queues rather than futures, which cost as much as a file's probing.
+A result is available as soon as it is done, even while the source of items waits for its next one (paths that are typed).
+One thread iterates over the items; a pool calls the function. It uses queues because futures cost as much time as probing a
+file.
 """
 
 from __future__ import annotations
@@ -26,11 +27,20 @@ MAX_WAIT_S = 0.5  # how long results that are there wait for one before them
 def prefetch_map(
     function: Callable[[T], R], items: Iterable[T], threads: int, name: str = "ahead"
 ) -> Generator[R, None, None]:
-    """function(item) for each item, in order. `threads` threads call it, so far ahead only.
+    """Yield function(item) for each item, in order where possible.
 
-    Where the next result takes long and later ones are there, these go first, and it comes when it comes; a thread that
-    hangs is replaced (pipeline/thread_pool.py). What the function raises, whatever it is, ends this here, at that item's
-    place; what the items' source raises does so after what it gave, without waiting for what is late.
+    If the next result takes longer than MAX_WAIT_S and later ones are done, they are yielded first. A thread that hangs is
+    replaced (pipeline/thread_pool.py). Closing the generator stops the threads.
+
+    Args:
+        function: Called from the pool's threads.
+        items: Iterated in a thread of its own, at most AHEAD_PER_THREAD items per thread ahead.
+        threads: Number of threads that call the function.
+        name: Prefix of the threads' names.
+
+    Raises:
+        BaseException: Whatever the function raises, at that item's position; whatever the source raises, after its items,
+            without waiting for late results.
     """
     calls = _PrefetchedCalls(function, items, threads, name)
     try:

@@ -1,7 +1,7 @@
-"""Inputs gathered into windows that are sorted together, in a thread of their own, while the model works on the last one.
+"""Windows of inputs that are sorted together. A thread fills the next window while the model works on the last one.
 
-The first windows are small, so that work starts at once, and each next one is larger. Their sizes depend on the inputs
-alone, not on timing, except where the source is slow (names typed or piped in): then whatever is there goes ahead.
+The first windows are small, so that work starts at once; each next one is larger. Their sizes depend on the inputs, not on
+timing. The exception is a slow source (paths that are typed or piped in): then the items that are there go ahead.
 """
 
 from __future__ import annotations
@@ -19,10 +19,16 @@ _IDLE_S = 0.5  # how long one waits that holds nothing, before whoever holds bac
 
 
 class SortBuffer(Generic[T]):
-    """Iterates over lists of items. An empty list means that the source has nothing at present: whoever holds
-    back results had better let them go; the next step then waits a while. What the source raises is raised here.
+    """An iterator over windows: lists of items from `source`, which a thread reads.
 
-    A window is full at `max_items` items or `max_s` seconds, as `seconds` counts them.
+    An empty window means that the source has no item ready: finish what is in flight, because the next step may wait. An
+    exception from the source is raised in the iterating thread.
+
+    Args:
+        source: The items; closed by this buffer's thread.
+        seconds: Returns an item's audio length in seconds.
+        max_items: Maximum number of items in a window.
+        max_s: Audio length in seconds that fills a window.
     """
 
     def __init__(
@@ -55,14 +61,14 @@ class SortBuffer(Generic[T]):
             yield window
 
     def close(self) -> None:
-        """Lets the thread end: at once, or when the source next lets go of it."""
+        """Drop the items and stop the thread, at the latest when the source yields its next item."""
         with self._changed:
             self._closed = True
             self._items = []
             self._changed.notify_all()
 
     def _pop_window(self) -> list[T] | None:
-        """The next window, empty only at the end; None where the source has had nothing for a while."""
+        """Return the next window, an empty one at the end, or None if the source has yielded nothing for a while."""
         with self._changed:
             if not self._changed.wait_for(self._has_items, timeout=_IDLE_S):
                 return None

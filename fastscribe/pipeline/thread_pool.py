@@ -1,8 +1,8 @@
-"""Threads that work through tasks and are not held up by a few that hang.
+"""A thread pool that replaces hung threads.
 
-A read from a network that has gone away may never return, and nothing can stop it: its thread is then given up and another
-one takes its place. That it hangs, rather than works long, is seen from its processor time, which stands still. No
-thread is waited for when the program ends.
+A read from a lost network mount may never return, and Python cannot cancel it. The pool abandons such a thread and starts
+another. It tells a hung thread from a busy one by its CPU time, which stands still. At exit the program waits for no
+thread.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _CHECK_INTERVAL_S = 0.25
 
 
 class ReplacingThreadPool:
-    """`threads` daemon threads. Tasks are started in the order given and must not raise."""
+    """A pool of `threads` daemon threads. It starts tasks in order of submission. Tasks must not raise."""
 
     def __init__(self, threads: int, name: str) -> None:
         self._threads, self._name = threads, name
@@ -29,19 +29,21 @@ class ReplacingThreadPool:
         Thread(target=self._replace_stuck, name=f"{name}-watch", daemon=True).start()
 
     def submit(self, task: Callable[[], None]) -> None:
+        """Queue a task."""
         self._tasks.put(task)
 
     @property
     def is_queue_empty(self) -> bool:
-        """No task waits for a thread."""
+        """True if no task waits for a thread."""
         return self._tasks.empty()
 
     @property
     def is_closed(self) -> bool:
+        """True after close()."""
         return self._closed.is_set()
 
     def close(self) -> None:
-        """Tasks that have not begun are dropped; those that have end by themselves."""
+        """Drop the queued tasks. Running tasks end by themselves."""
         self._closed.set()
         self._tasks.put(None)
 
@@ -51,7 +53,7 @@ class ReplacingThreadPool:
         return worker
 
     def _replace_stuck(self) -> None:
-        """Puts a new thread in the place of each that is stuck, or gone."""
+        """Start a new thread for each one that is stuck or dead."""
         while not self._closed.wait(_CHECK_INTERVAL_S):
             self._workers = [worker for worker in self._workers if worker.is_alive()]
             for worker in self._workers:
@@ -87,7 +89,7 @@ class _Worker(Thread):
             self._is_busy = False
 
     def is_stuck(self, now: float) -> bool:
-        """Whether it has been at one task, without using the processor, since long ago. Asked by one thread, often."""
+        """Return True if its task has used no CPU time for STUCK_S. One thread polls this."""
         seen = self._num_started, self._cpu_time_s()
         if seen != self._last_progress or not self._is_busy:
             self._last_progress, self._unchanged_since = seen, now
