@@ -222,7 +222,7 @@ def _write(
 
 def say_what_would_be_done(job: Job, quiet: bool) -> None:
     """A table on stderr, and one JSON object on stdout."""
-    from fastscribe.dry_run import survey
+    from fastscribe.dry_run import estimate_run
     from fastscribe.report.prices import price_of
     from fastscribe.transcriber import Transcriber
 
@@ -234,7 +234,7 @@ def say_what_would_be_done(job: Job, quiet: bool) -> None:
     usd_per_hour, _ = price_of(transcriber.recognizer.device_name, job.price_per_hour)
     ledger = _ledger(job, transcriber)
     with without_mp3_chatter():
-        found = survey(transcriber, job.inputs, ledger, usd_per_hour, lambda failure: say(failure_line(failure)))
+        found = estimate_run(transcriber, job.inputs, ledger, usd_per_hour, lambda failure: say(failure_line(failure)))
     if found.files + found.failed + found.skipped == 0 and job.place.shard.count == 1:
         raise UsageError("no input at all: nothing was given to transcribe")
     if not quiet:

@@ -20,7 +20,7 @@ from fastscribe.cuda.device import small_to_device
 from fastscribe.decode.checked import NOT_FINITE, is_finite_sum
 from fastscribe.decode.prompt import Prompt, hypothesis
 from fastscribe.model.aed import AttentionDecoder, Memory
-from fastscribe.pipeline.cost_model import Held
+from fastscribe.pipeline.cost_model import DecoderMemory
 from fastscribe.types import Frames, Hypothesis, Int32Array
 
 _CROWDED = 0.75  # a batch of which fewer rows are still at work is made smaller
@@ -69,13 +69,13 @@ def places_needed(model: AttentionDecoder, prompt: Prompt, num_frames: int) -> i
     return row_limit(model, prompt, num_frames + 1) + 1
 
 
-def held(model: AttentionDecoder) -> Held:
+def decoder_memory(model: AttentionDecoder) -> DecoderMemory:
     """Keys and values of frames, and of as many tokens as rows may have."""
     config = model.config
     place_bytes = _ROUNDED_UP * model.memory_elements(1, 1, 0) * model.embedding.weight.element_size()
     if config.max_extra_tokens is None:
-        return Held(place_bytes, place_bytes * config.max_tokens)
-    return Held(place_bytes * (1 + config.tokens_per_frame), place_bytes * config.max_extra_tokens)
+        return DecoderMemory(place_bytes, place_bytes * config.max_tokens)
+    return DecoderMemory(place_bytes * (1 + config.tokens_per_frame), place_bytes * config.max_extra_tokens)
 
 
 def _end_ids(model: AttentionDecoder, prompt: Prompt) -> tuple[int, ...]:

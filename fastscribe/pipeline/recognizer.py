@@ -233,7 +233,7 @@ class Recognizer:
         if self.device.type == "cpu":
             is_narrow = self.model.config.encoder.d_model < _NARROW_ON_CPU
             return Budget(_CPU_BATCH_FRAMES_NARROW if is_narrow else _CPU_BATCH_FRAMES)
-        held = DECODERS[self.decoder_name].held(self.model)
+        decoder_memory = DECODERS[self.decoder_name].decoder_memory(self.model)
         passes: list[cost_model.Pass] = []
         try:
             for rows, frames in cost_model.SHAPES:
@@ -243,8 +243,8 @@ class Recognizer:
                 raise
         torch.cuda.empty_cache()  # what was measured with lay in no lane
         if len(passes) < len(cost_model.SHAPES):
-            return cost_model.largest_that_fitted(passes, held)
-        return cost_model.budget(cost_model.fit(passes), free_bytes(self.device), held)
+            return cost_model.budget_after_out_of_memory(passes, decoder_memory)
+        return cost_model.budget(cost_model.fit(passes), free_bytes(self.device), decoder_memory)
 
     def _measure(self, rows: int, num_frames: int) -> cost_model.Pass:
         """One pass over noise, the second of two, so that what is made once is not counted."""

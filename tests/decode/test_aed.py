@@ -27,7 +27,7 @@ from fastscribe.config import AedConfig, Options, TransformerConfig
 from fastscribe.cuda import aed_graphs
 from fastscribe.cuda.aed_graphs import GraphedAed, build_aed_decoder
 from fastscribe.decode import aed
-from fastscribe.decode.aed import AedDecoder, greedy, held
+from fastscribe.decode.aed import AedDecoder, decoder_memory, greedy
 from fastscribe.decode.decoder import Decoder
 from fastscribe.decode.prompt import Prompt
 from fastscribe.errors import UsageError
@@ -339,7 +339,7 @@ def test_captures_share_memory_that_grows(pretence: Pretence) -> None:
 @pytest.mark.parametrize("config", [LONG, replace(CONFIG, max_extra_tokens=50, max_tokens=300)])
 def test_memory_is_as_foreseen(pretence: Pretence, config: AedConfig) -> None:
     model = tiny_decoder(config, 3)
-    foreseen = held(model)
+    foreseen = decoder_memory(model)
     for rows, num_frames in ((64, 64), (65, 70), (97, 97), (128, 129), (90, 14), (97, 3), (33, 257), (17, 33)):
         decoder = GraphedAed(model, PROMPT, chunked())
         decoder.submit(random_frames([num_frames] * rows))
