@@ -249,20 +249,20 @@ def say_what_would_be_done(job: Job, quiet: bool) -> None:
 
 def _ledger(job: Job, transcriber: Transcriber) -> Ledger:
     """What is left to do in the output folder, which is not touched."""
-    from fastscribe.output.folder import check_division
+    from fastscribe.output.folder import check_sharding
     from fastscribe.output.in_the_way import check_inputs
-    from fastscribe.resume.entries import Earlier, Paths
-    from fastscribe.resume.journal import peek
+    from fastscribe.resume.entries import Paths, PreviousRun
+    from fastscribe.resume.journal import load_readonly
     from fastscribe.resume.ledger import Ledger
 
     place = job.place
     if place.directory is None or place.overwrite:
         return Ledger(place.shard)
-    check_division(place.directory, place.shard)
+    check_sharding(place.directory, place.shard)
     paths = Paths(place.directory, place.shard.suffix)
     if not paths.has_begun:
         return Ledger(place.shard)
-    earlier = peek(paths, {**_fingerprint(job, transcriber), "shard": str(place.shard)})
-    for_looking = Ledger(place.shard, Earlier(earlier.entries), place.retry_failed)
-    check_inputs(place.directory, job.style.formats, job.inputs, place.shard, [earlier], for_looking)
-    return Ledger(place.shard, earlier, place.retry_failed)
+    previous = load_readonly(paths, {**_fingerprint(job, transcriber), "shard": str(place.shard)})
+    for_looking = Ledger(place.shard, PreviousRun(previous.entries), place.retry_failed)
+    check_inputs(place.directory, job.style.formats, job.inputs, place.shard, [previous], for_looking)
+    return Ledger(place.shard, previous, place.retry_failed)

@@ -21,7 +21,7 @@ from fastscribe.segmentation import gaps
 from fastscribe.text.transcript import DecodedUtterance
 from fastscribe.types import Failure, Gap, Hypothesis, Transcript, Utterance
 
-_MAX_WAITING = 1000  # recordings; above that, take() blocks until one is done
+_MAX_QUEUED = 1000  # recordings; above that, take() blocks until one is done
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class GapRecovery:
     def pop_searched(self, wait: bool) -> list[Candidate]:
         """Return the recordings that have been searched; with `wait`, all that were submitted."""
         found = []
-        while self._num_waiting and (wait or not self._done.empty() or self._num_waiting > _MAX_WAITING):
+        while self._num_waiting and (wait or not self._done.empty() or self._num_waiting > _MAX_QUEUED):
             found.append(self._done.get())
             self._num_waiting -= 1
         return found
