@@ -1,12 +1,12 @@
 """Batches in, hypotheses out, as fast as one device goes.
 
-    copy lane     samples to the device, resampled | batch i+2
-    model lane    features, encoder                | batch i+1
-    decode lane   decoder, results to the host     | batch i      (high priority: its steps are short and wait for each other)
+    copy stream   samples to the device, resampled | batch i+2
+    model stream  features, encoder                | batch i+1
+    decode stream decoder, results to the host     | batch i      (high priority: its steps are short and wait for each other)
     host          text of batch i-1, in the caller's hands between two results
 
 The host asks for batch i+1's encoder before it looks at batch i's results, and touches no value on the device before
-the mark behind them, so a GPU always has work waiting (attention decoders do look, between stretches of a batch, beside
+the event after them, so a GPU always has work waiting (attention decoders do look, between stretches of a batch, beside
 which the next one's encoder is at work; and beam search at every turn, which no GPU has run yet). One thread drives all
 this on purpose: a second Python thread that makes text meanwhile would hold up every kernel launch (docs/log.md, "who
 launches kernels").
@@ -27,7 +27,7 @@ from typing import TypeVar
 import numpy as np
 import torch
 
-from fastscribe.cuda.device import Mark, StageTimes, is_out_of_memory, lane, recover, settle, to_host
+from fastscribe.cuda.device import Event, StageTimes, is_out_of_memory, recover, shared_stream, synchronize, to_host
 from fastscribe.decode import checked
 from fastscribe.errors import DeviceFailed, ModelOutputError, UsageError
 from fastscribe.pipeline.batching import Budget
@@ -45,14 +45,14 @@ _DECODING_AT_ONCE = 2  # batches whose results the host has not asked for yet; e
 
 @dataclass(frozen=True)
 class _Encoded:
-    """A batch whose encoder output is on its way. Holds every tensor that a lane may still read."""
+    """A batch whose encoder output is on its way. Holds every tensor that a stream may still read."""
 
     batch: Batch
     samples_BS: torch.Tensor
     lengths_B: torch.Tensor
     frames: Frames
     times: StageTimes
-    mark: Mark
+    ready: Event
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class _Decoded:
     encoded: _Encoded
     packed: torch.Tensor
     packed_on_host: Int32Array
-    mark: Mark
+    ready: Event
 
 
 class Engine:
@@ -73,8 +73,10 @@ class Engine:
         self.stopwatch = Stopwatch()
         overlap = self.device.type != "cpu"
         self._encoded_left, self._decoded_left = (1, _DECODING_AT_ONCE) if overlap else (0, 0)
-        self._copy, self._model, self._decode = (lane(self.device, role) for role in ("copy", "model", "decode"))
-        settle(self.device)  # the weights came by no lane of ours
+        self._copy, self._model, self._decode = (
+            shared_stream(self.device, role) for role in ("copy", "model", "decode")
+        )
+        synchronize(self.device)  # the weights were copied on another stream
         self._encoded: deque[_Encoded] = deque()
         self._decoded: deque[_Decoded] = deque()
 
@@ -134,27 +136,27 @@ class Engine:
 
     def _encode(self, batch: Batch) -> _Encoded:
         times = StageTimes(self.device)
-        with self._copy.work(), times.time("copy"):
+        with self._copy.activate(), times.time("copy"):
             samples_BS, lengths_B = self.recognizer.upload(batch)
-        self._model.wait_for(self._copy.mark())
-        with self._model.work():
+        self._model.wait_event(self._copy.record_event())
+        with self._model.activate():
             with times.time("features"):
                 features = self.recognizer.features(samples_BS, lengths_B)
             with times.time("encode"):
                 frames = self.recognizer.encode(features)
-        return _Encoded(batch, samples_BS, lengths_B, frames, times, self._model.mark())
+        return _Encoded(batch, samples_BS, lengths_B, frames, times, self._model.record_event())
 
     def _submit(self, encoded: _Encoded) -> _Decoded:
-        self._decode.wait_for(encoded.mark)
-        with self._decode.work(), encoded.times.time("decode"):
+        self._decode.wait_event(encoded.ready)
+        with self._decode.activate(), encoded.times.time("decode"):
             packed = checked.submit(self.recognizer.decoder, encoded.frames)
             packed_on_host = to_host(packed)
-        return _Decoded(encoded, packed, packed_on_host, self._decode.mark())
+        return _Decoded(encoded, packed, packed_on_host, self._decode.record_event())
 
     def _hypotheses(self, decoded: _Decoded) -> list[Hypothesis]:
-        decoded.mark.wait()
+        decoded.ready.synchronize()
         decoded.encoded.times.add_to(self.stopwatch)
-        with self._decode.work():  # should a row have run out of room, the batch is decoded again
+        with self._decode.activate():  # should a row have run out of room, the batch is decoded again
             return checked.read(self.recognizer.decoder, decoded.packed_on_host, decoded.encoded.frames)
 
     def _is_idle(self) -> bool:
