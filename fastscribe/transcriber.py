@@ -25,7 +25,7 @@ from fastscribe.audio.inputs import expand
 from fastscribe.audio.probe import planned, probe
 from fastscribe.checkpoint.reader import Checkpoint, read_checkpoint
 from fastscribe.config import Options
-from fastscribe.cuda.device import host_array, launching
+from fastscribe.cuda.device import host_array, short_switch_interval
 from fastscribe.pipeline import batching
 from fastscribe.pipeline.batching import Budget
 from fastscribe.pipeline.engine import Engine, Outcome
@@ -274,7 +274,7 @@ class Transcriber:
 
     def _results(self, windows: SortBuffer[PreparedInput]) -> Iterator[Transcript | Failure]:
         pending = _PendingRecordings(GapRecovery(self.options, self.recovers_gaps, self._threads))
-        with closing(pending.recovery), closing(self.engine), launching(self.recognizer.device):
+        with closing(pending.recovery), closing(self.engine), short_switch_interval(self.recognizer.device):
             yield from self._run_batches(self._planned_batches(windows, pending), pending)
             while pending.is_recovering:
                 yield from self._collect_candidates(pending, wait=True)

@@ -27,7 +27,7 @@ from typing import TypeVar
 import numpy as np
 import torch
 
-from fastscribe.cuda.device import Mark, StageTimes, is_out_of_memory, lane, recover, settle, to_host
+from fastscribe.cuda.device import Event, StageTimes, is_out_of_memory, recover, shared_stream, synchronize, to_host
 from fastscribe.decode import checked
 from fastscribe.errors import DeviceFailed, ModelOutputError, UsageError
 from fastscribe.pipeline.batching import Budget
@@ -52,7 +52,7 @@ class _Encoded:
     lengths_B: torch.Tensor
     frames: Frames
     times: StageTimes
-    mark: Mark
+    ready: Event
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class _Decoded:
     encoded: _Encoded
     packed: torch.Tensor
     packed_on_host: Int32Array
-    mark: Mark
+    ready: Event
 
 
 class Engine:
@@ -79,8 +79,10 @@ class Engine:
         self.stopwatch = Stopwatch()
         overlap = self.device.type != "cpu"
         self._max_encoded, self._max_decoded = (1, _MAX_DECODING) if overlap else (0, 0)
-        self._copy, self._model, self._decode = (lane(self.device, role) for role in ("copy", "model", "decode"))
-        settle(self.device)  # the weights came by no lane of ours
+        self._copy, self._model, self._decode = (
+            shared_stream(self.device, role) for role in ("copy", "model", "decode")
+        )
+        synchronize(self.device)  # the weights were copied on another stream
         self._encoded: deque[_Encoded] = deque()
         self._decoded: deque[_Decoded] = deque()
 
@@ -145,27 +147,27 @@ class Engine:
 
     def _encode(self, batch: Batch) -> _Encoded:
         times = StageTimes(self.device)
-        with self._copy.work(), times.time("copy"):
+        with self._copy.activate(), times.time("copy"):
             samples_BS, lengths_B = self.recognizer.upload(batch)
-        self._model.wait_for(self._copy.mark())
-        with self._model.work():
+        self._model.wait_event(self._copy.record_event())
+        with self._model.activate():
             with times.time("features"):
                 features = self.recognizer.features(samples_BS, lengths_B)
             with times.time("encode"):
                 frames = self.recognizer.encode(features)
-        return _Encoded(batch, samples_BS, lengths_B, frames, times, self._model.mark())
+        return _Encoded(batch, samples_BS, lengths_B, frames, times, self._model.record_event())
 
     def _submit(self, encoded: _Encoded) -> _Decoded:
-        self._decode.wait_for(encoded.mark)
-        with self._decode.work(), encoded.times.time("decode"):
+        self._decode.wait_event(encoded.ready)
+        with self._decode.activate(), encoded.times.time("decode"):
             packed = checked.submit(self.recognizer.decoder, encoded.frames)
             packed_on_host = to_host(packed)
-        return _Decoded(encoded, packed, packed_on_host, self._decode.mark())
+        return _Decoded(encoded, packed, packed_on_host, self._decode.record_event())
 
     def _hypotheses(self, decoded: _Decoded) -> list[Hypothesis]:
-        decoded.mark.wait()
+        decoded.ready.synchronize()
         decoded.encoded.times.add_to(self.stopwatch)
-        with self._decode.work():  # should a row have run out of room, the batch is decoded again
+        with self._decode.activate():  # should a row have run out of room, the batch is decoded again
             return checked.read(self.recognizer.decoder, decoded.packed_on_host, decoded.encoded.frames)
 
     def _is_idle(self) -> bool:
