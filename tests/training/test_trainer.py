@@ -544,7 +544,7 @@ def test_ranks_that_find_different_states_are_refused(
     trainer.save()
     for state in (None, trainer.folder.load_state(torch.device("cpu"))):
         with pytest.raises(UsageError, match="ranks do not find the same state"):
-            trainer._agree(state)
+            trainer._check_same_on_all_ranks(state)
 
 
 def test_fewer_examples_than_ranks_are_refused(manifest: Path, tmp_path: Path) -> None:
