@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fastscribe.cli.event_log import Events
+from fastscribe.cli.event_log import EventLog
 from fastscribe.cli.terminal import _log, log_to
 from fastscribe.config import OutputStyle
 from fastscribe.errors import OutputError, UsageError
@@ -97,24 +97,24 @@ def test_events_replace_earlier_events_alone(tmp_path: Path) -> None:
     for content in (None, b"", b'{"event": "started", "device": "cpu"}\n{"eve'):
         if content is not None:
             path.write_bytes(content)
-        with Events(path):
+        with EventLog(path):
             pass
         assert path.read_bytes() == b""
     for content in (b"RIFF....WAVE", b'{"audio_filepath": "a"}\n', b"\n"):
         path.write_bytes(content)
         with pytest.raises(UsageError, match="something else"):
-            Events(path)
+            EventLog(path)
         assert path.read_bytes() == content
 
 
 def test_events_go_to_pipes_and_descriptors(tmp_path: Path) -> None:
     reader, writer = os.pipe()
-    with Events(Path(f"/dev/fd/{writer}")) as told:
-        told._tell("started")
+    with EventLog(Path(f"/dev/fd/{writer}")) as event_log:
+        event_log._write_event("started")
     assert os.read(reader, 100) == b'{"event": "started"}\n'
     os.close(reader)
     os.close(writer)
-    with Events(Path(os.devnull)):
+    with EventLog(Path(os.devnull)):
         pass
 
 

@@ -96,8 +96,8 @@ def test_a_place_that_cannot_be_is_said_before_anything_is_done(tmp_path: Path) 
 
 def test_a_shard_has_a_page_of_its_own(tmp_path: Path) -> None:
     place = (tmp_path / "page.html").resolve()
-    assert run_page.place_of(place, Shard(0, 1, "--shard")) == place
-    first, second = (run_page.place_of(place, Shard(index, 2, "--shard")) for index in (0, 1))
+    assert run_page.page_path(place, Shard(0, 1, "--shard")) == place
+    first, second = (run_page.page_path(place, Shard(index, 2, "--shard")) for index in (0, 1))
     assert first != second
     assert {first.parent, second.parent} == {place.parent}
     assert first.suffix == ".html"
