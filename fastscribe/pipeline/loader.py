@@ -1,7 +1,7 @@
 """Utterances into batches of waveforms, read by threads while the device is busy.
 
 Decoding and resampling release the interpreter lock, so threads are enough; what they do under the lock is kept small,
-since it bounds the files a second of the whole process (scripts/bench_host). A batch's memory is the caller's, so that it
+since it bounds the files a second of the whole process (benchmarks/host.py). A batch's memory is the caller's, so that it
 may be pinned, and each thread decodes straight into its rows of it. Which utterances go together is batching's choice;
 features are computed elsewhere. A file that cannot be read is left out of its batch and reported beside it.
 
