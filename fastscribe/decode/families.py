@@ -95,7 +95,7 @@ def _aed_held(model: Model) -> DecoderMemory:
     return aed.decoder_memory(model.aed)
 
 
-# recovers_gaps, by scripts/measure_gap_recovery (docs/bench/gaps; docs/log.md, 2026-11-22):
+# recovers_gaps, by scripts/benchmarks/gap_recovery.py (docs/bench/gaps; docs/log.md, 2026-11-22):
 # TDT: no gain beyond the interval on recordings as they are, short or joined; in noise up to 1.3 points better, while
 # three quarters of the words added are wrong, which the rate does not count.
 # RNN-T: no trained checkpoint was measured by itself; it decodes like TDT.

@@ -166,7 +166,7 @@ def test_interpreted_kernels_equal_torch() -> None:
 
 
 MAX_SHARED_BYTES = 99 * 1024  # what a program may have on any device since Ampere
-# Work of compiled_kernels.py that takes the compiler seconds each; scripts/kernel_registers compiles all of it.
+# Work of compiled_kernels.py that takes the compiler seconds each; scripts/benchmarks/kernel_registers.py compiles all of it.
 COMPILED = (
     ("attention, heads of 128", torch.bfloat16),
     ("local attention, heads of 128", torch.bfloat16),
