@@ -65,7 +65,7 @@ def test_a_changed_input_is_not_done(clip: Path) -> None:
     assert is_done(Ledger(previous=previous), source(clip, row=dict(reversed(row.items()))))
     ledger = Ledger(previous=previous)
     assert not is_done(ledger, source(clip, row={**row, "text": "two"}))
-    assert ledger[0].place == 0
+    assert ledger[0].entry_index == 0
     assert not is_done(Ledger(previous=previous), source(clip, row=row, offset_s=1.0))
     os.utime(clip, ns=(0, 12345))
     assert not is_done(Ledger(previous=previous), source(clip, row=row))
@@ -91,7 +91,7 @@ def test_an_input_that_was_missing_is_the_same_one_when_it_is_there(tmp_path: Pa
     clip.write_bytes(b"now")
     ledger = Ledger(previous=previous)
     assert not is_done(ledger, source(clip))
-    assert ledger[0].place == 0
+    assert ledger[0].entry_index == 0
 
 
 def test_the_same_input_twice_is_two(clip: Path) -> None:
