@@ -17,7 +17,6 @@ W taps of a convolution.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
 
 import torch
 import torch.nn.functional as F
@@ -26,30 +25,35 @@ from torch import nn
 from fastscribe.config import LocalAttention
 from fastscribe.cuda.operations import choose_operations
 from fastscribe.model.attention import RelPositionAttention, relative_positions
-from fastscribe.model.encoder import ConformerLayer, ConvolutionModule, Encoder, FeedForward, Subsampling
+from fastscribe.model.encoder import ConformerLayer, ConvolutionModule, Encoder, FeedForward
 from fastscribe.model.folding import linear_from
 from fastscribe.model.operations import EPSILON, POSITION_ROWS_MULTIPLE, Operations, max_table_distance
 
 _KEPT_FRAMES = 1024  # longest batch whose projected positions are kept: 4 MB a layer at width 1024 in bf16
 
 
-def fuse_for_gpu_(encoder: Encoder) -> str | None:
+def fuse_for_gpu_(encoder: Encoder, adds_products: bool) -> str | None:
     """Gives an optimised encoder, on its final device and in its final dtype, its GPU form.
 
-    Returns why that does without Triton, where it must; the results are the same and the encoder is slower.
+    Args:
+        encoder: what is changed.
+        adds_products: whether its products will be quantised, and then added to the stream by the norms.
+
+    Returns:
+        Why that does without Triton, where it must; the results are the same and the encoder is slower.
     """
     weight = encoder.subsampling.out.weight
-    operations, reason = choose_operations(encoder.config, weight.dtype, weight.device)
+    operations, reason = choose_operations(encoder.config, weight.dtype, weight.device, adds_products)
     fuse_(encoder, operations)
     return reason
 
 
-def conformer_for_gpu_(encoder: Encoder) -> str | None:
+def conformer_for_gpu_(encoder: Encoder, adds_products: bool) -> str | None:
     """fuse_for_gpu_ where it can be. Returns the line that tells of what cannot."""
     attention = encoder.config.attention
     if attention is not None and attention.num_global:
         return "attention with a global frame: no fused layers; the encoder will be slower"
-    reason = fuse_for_gpu_(encoder)
+    reason = fuse_for_gpu_(encoder, adds_products)
     return None if reason is None else f"Triton kernels: none here ({reason}); going on with torch's"
 
 
@@ -58,35 +62,7 @@ def fuse_(encoder: Encoder, operations: Operations) -> None:
     """Uses up the encoder's plain layers."""
     attention = encoder.config.attention
     assert attention is None or attention.num_global == 0, "only the plain layers have global frames"
-    _fuse_subsampling_(encoder.subsampling)
     encoder.layers = FusedLayers([_conformer(layer) for layer in encoder.layers.children()], attention, operations)
-
-
-def _fuse_subsampling_(subsampling: Subsampling) -> None:
-    """Products take their ReLU along, and the first one's rows are aligned: 16 elements where a window has 9."""
-    for index, stage in enumerate(subsampling.stages.children()):
-        layers = dict(stage.named_children())
-        for (name, linear), (next_name, activation) in pairwise(layers.items()):
-            if type(linear) is nn.Linear and isinstance(activation, nn.ReLU):
-                weight = linear.weight
-                if index == 0:
-                    weight = F.pad(weight.unflatten(1, (3, 3)), (0, 1, 0, 1)).flatten(1)
-                    subsampling.window = 4
-                setattr(stage, name, LinearRelu(weight, linear.bias))
-                setattr(stage, next_name, nn.Identity())
-
-
-class LinearRelu(nn.Module):
-    """relu(x W' + b), [..., K] -> [..., N], with bias and ReLU in the product's epilogue where cuBLAS has one."""
-
-    def __init__(self, weight_NK: torch.Tensor, bias_N: torch.Tensor) -> None:
-        super().__init__()
-        self.weight_NK = nn.Parameter(weight_NK, requires_grad=False)
-        self.bias_N = nn.Parameter(bias_N, requires_grad=False)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        y_RN: torch.Tensor = torch._addmm_activation(self.bias_N, x.flatten(0, -2), self.weight_NK.t())
-        return torch.unflatten(y_RN, 0, x.shape[:-1])
 
 
 class FusedLayers(nn.Module):

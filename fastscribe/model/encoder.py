@@ -78,7 +78,6 @@ class Subsampling(nn.Module):
                 depthwise = nn.Conv2d(channels, channels, 3, stride=2, padding=1, groups=channels)
                 convs = [depthwise, nn.Conv2d(channels, channels, 1)]
             self.stages.append(nn.Sequential(*convs, nn.ReLU(inplace=True)))
-        self.window = 3  # frames and mel bins of the first convolution's windows; a GPU's have one more, without weight
         self.elements_per_frame = channels * halved(config.num_mels, 1) // 2  # of the first convolution's output
         self.out = nn.Linear(channels * halved(config.num_mels, num_stages), config.d_model)
         self.channels_last = False  # whether `out` reads channels innermost
@@ -103,7 +102,7 @@ class Subsampling(nn.Module):
         return torch.cat([before_1TD, after_1TD[:, 1:]], dim=1), halved(lengths_B, len(self.stages))
 
     def _convolve(self, x_BTM: torch.Tensor, lengths_B: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        x_BTFC = _windows(x_BTM, self.window)
+        x_BTFC = _windows(x_BTM)
         for index, stage in enumerate(self.stages):
             if index > 0:
                 x_BTFC = _zero_beyond(x_BTFC, lengths_B)
@@ -137,13 +136,9 @@ class Subsampling(nn.Module):
         self.out.weight = nn.Parameter(weight_DCF.transpose(1, 2).flatten(1), requires_grad=False)
 
 
-def _windows(x_BTM: torch.Tensor, size: int) -> torch.Tensor:
-    """[B, T, M] -> [B, T', M', size x size]: what each output of a 3x3 convolution sees, T' and M' half of T and M.
-
-    A `size` of 4 sees one frame and one mel bin more than it needs.
-    """
-    padded = F.pad(x_BTM, (1, size - 2, 1, size - 2))
-    return padded.unfold(1, size, 2).unfold(2, size, 2).flatten(3)
+def _windows(x_BTM: torch.Tensor) -> torch.Tensor:
+    """[B, T, M] -> [B, T', M', 3 x 3]: what each output of a 3x3 convolution sees, T' and M' half of T and M."""
+    return F.pad(x_BTM, (1, 1, 1, 1)).unfold(1, 3, 2).unfold(2, 3, 2).flatten(3)
 
 
 def _applied(layer: nn.Module, x_BTFC: torch.Tensor) -> torch.Tensor:

@@ -21,13 +21,12 @@ AnyEncoder = Encoder | JasperEncoder
 @dataclass(frozen=True)
 class EncoderFamily:
     build: Callable[[Any], AnyEncoder]  # of its config
-    prepare_for_gpu_: Callable[
-        [Any], str | None
-    ]  # an optimised encoder -> a line on what it must do without, if anything
+    # (an optimised encoder, whether fp8 follows) -> a line on what it must do without, if anything
+    prepare_for_gpu_: Callable[[Any, bool], str | None]
     has_matrices: bool  # linear layers, which is what there is an 8-bit form of
 
 
 ENCODER_FAMILIES: dict[type, EncoderFamily] = {
     EncoderConfig: EncoderFamily(Encoder, conformer_for_gpu_, has_matrices=True),
-    JasperConfig: EncoderFamily(JasperEncoder, lambda encoder: None, has_matrices=False),
+    JasperConfig: EncoderFamily(JasperEncoder, lambda encoder, is_fp8: None, has_matrices=False),
 }

@@ -304,7 +304,8 @@ def _move_to_gpu_(path: str, part: nn.Module, device: torch.device, dtype: torch
 
 
 def _prepare_for_gpu_(model: Model, dtype: str, say: Callable[[str], None]) -> None:
-    if (remark := ENCODER_FAMILIES[type(model.config.encoder)].prepare_for_gpu_(model.encoder)) is not None:
+    prepare_ = ENCODER_FAMILIES[type(model.config.encoder)].prepare_for_gpu_
+    if (remark := prepare_(model.encoder, dtype == "fp8")) is not None:
         say(remark)
     if dtype == "fp8":
         quantise_fp8_(model.encoder)

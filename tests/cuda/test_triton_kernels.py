@@ -8,20 +8,25 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.util
+import inspect
 import math
 import os
 import subprocess
 import sys
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
 
 from fastscribe.config import EncoderConfig, LocalAttention
+from fastscribe.cuda import fused_layers
 from fastscribe.cuda.operations import choose_operations, first_wrong
 from fastscribe.model.operations import POSITION_ROWS_MULTIPLE, TORCH, max_table_distance
+from fastscribe.pipeline import recognizer
 from tests.conftest import ROOT
-from tests.model.test_model import small_config
+from tests.model.test_model import random_encoder, small_config
 
 needs_triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed")
 # Of the largest value: some roundings of what the dtype can tell apart.
@@ -141,6 +146,33 @@ def test_the_comparison_notices_each_wrong_operation(name: str, attention: Local
     config = model_config(attention=attention)
     assert first_wrong(TORCH, config, torch.float32, torch.device("cpu")) is None
     assert first_wrong(broken, config, torch.float32, torch.device("cpu")) == name
+
+
+@pytest.mark.parametrize("name", ["layer_norm", "layer_norm_twice_"])
+def test_only_a_model_in_fp8_needs_the_norms_that_add(name: str) -> None:
+    num_arguments = len(inspect.signature(getattr(TORCH, name)).parameters)
+
+    def fails_to_add(*arguments):
+        assert len(arguments) < num_arguments, "cannot add"
+        return getattr(TORCH, name)(*arguments)
+
+    broken, cpu = dataclasses.replace(TORCH, **{name: fails_to_add}), torch.device("cpu")
+    assert first_wrong(broken, model_config(), torch.float32, cpu) is None
+    with pytest.raises(AssertionError, match="cannot add"):
+        first_wrong(broken, model_config(), torch.float32, cpu, adds_products=True)
+
+
+@pytest.mark.parametrize(("dtype", "adds"), [("bf16", False), ("fp32", False), ("fp8", True)])
+def test_the_dtype_decides_whether_they_are_compared(monkeypatch: pytest.MonkeyPatch, dtype: str, adds: bool) -> None:
+    """On a pretended device: the CPU, with the choice and the quantisation left out."""
+    asked: list[bool] = []
+    monkeypatch.setattr(fused_layers, "choose_operations", lambda *given: asked.append(given[3]) or (TORCH, None))
+    monkeypatch.setattr(recognizer, "quantise_fp8_", lambda encoder: None)
+    encoder = random_encoder(small_config())
+    encoder.optimise_()
+    model: Any = SimpleNamespace(config=SimpleNamespace(encoder=small_config()), encoder=encoder)
+    recognizer._prepare_for_gpu_(model, dtype, print)
+    assert asked == [adds]
 
 
 def test_the_comparison_notices_a_window_that_is_not_kept_to() -> None:
@@ -301,7 +333,7 @@ class TestOnTheDevice:
     @pytest.mark.parametrize(("width", "heads"), [(512, 8), (1024, 8)])
     def test_a_model_s_operations_are_right(self, dtype: torch.dtype, changes: dict, width: int, heads: int) -> None:
         config = model_config(d_model=width, num_heads=heads, conv_kernel=9, **changes)
-        operations, reason = choose_operations(config, dtype, torch.device("cuda"))
+        operations, reason = choose_operations(config, dtype, torch.device("cuda"), adds_products=True)
         assert reason is None
         assert operations is not TORCH
 

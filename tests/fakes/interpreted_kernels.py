@@ -126,7 +126,9 @@ def test_layer_norms_that_add(dtype: torch.dtype, shifted: bool) -> None:
 
 
 def test_the_comparison_accepts_right_kernels() -> None:
-    assert choose_operations(model_config(), torch.float32, torch.device("cpu")) == (TRITON, None)
+    for adds_products in (False, True):
+        found = choose_operations(model_config(), torch.float32, torch.device("cpu"), adds_products)
+        assert found == (TRITON, None)
 
 
 def test_the_comparison_refuses_what_the_device_gets_wrong() -> None:
