@@ -24,9 +24,11 @@ from pathlib import Path
 from statistics import NormalDist
 from time import monotonic, perf_counter
 from typing import Any
+from uuid import uuid4
 
 import numpy as np
 import torch
+from gpu_goals import read_rows
 
 from fastscribe import Options, Transcriber
 from fastscribe.bench import (
@@ -67,7 +69,8 @@ _LOW_LEVEL = (
     "decode/test_aed.py",
 )
 _SHARES = {"end_to_end": 4}  # processes for the modules that take longest
-_TEST_S = 90  # a test's time limit; the first ones compile
+_TEST_S = 60  # a test's time limit; the first ones compile
+_MOST_RUNS = 4  # of a module whose process ends early
 
 
 @dataclass(frozen=True)
@@ -257,26 +260,41 @@ def _run_tests(part: Part, paths: Sequence[Path]) -> None:
         options = ["-m", marks, "-v", "-p", "gpu_pytest", "-p", "no:cacheprovider", "-o", f"timeout={_TEST_S}"]
         # A warning of a newer package must not fail a test, nor a missing package the other modules.
         options += ["-W", "default", "--continue-on-collection-errors"]
-        _pytest(part.notes, [*options, *map(str, given)], env | {"GPU_CHECK_SHARE": share})
+        for _ in range(_MOST_RUNS):
+            if _pytest(part.notes, [*options, *map(str, given)], env | {"GPU_CHECK_SHARE": share}) == 0:
+                break
 
     with ThreadPoolExecutor(at_once) as pool:
+        running = []
         for path in paths:
             count = _SHARES.get(path.stem.removeprefix("test_"), 1)
             for number in range(count):
-                pool.submit(run, [path], "cuda and not whole_device", f"{number}/{count}")
-    run([path for path in paths if "whole_device" in path.read_text(encoding="utf-8")], "cuda and whole_device", "0/1")
+                running.append(pool.submit(run, [path], "cuda and not whole_device", f"{number}/{count}"))
+    for future in running:
+        future.result()
+    alone = [path for path in paths if "whole_device" in path.read_text(encoding="utf-8")]
+    if alone:  # without a file, pytest would run everything
+        run(alone, "cuda and whole_device", "0/1")
 
 
-def _pytest(notes: MeasurementLog, arguments: Sequence[str], env: dict[str, str]) -> None:
-    """Runs pytest, whose plugin writes the rows of the tests, and writes a row for the process."""
+def _pytest(notes: MeasurementLog, arguments: Sequence[str], env: dict[str, str]) -> int:
+    """Run pytest, whose plugin writes the rows of the tests, and write a row for the process.
+
+    Returns the number of tests that another run can still take: those after the one that ended the process.
+    """
     files = [Path(argument).name for argument in arguments if argument.endswith(".py")]
-    row: dict[str, Any] = {"what": "pytest", "files": files, "share": env["GPU_CHECK_SHARE"]}
+    row: dict[str, Any] = {"what": "pytest", "files": files, "share": env["GPU_CHECK_SHARE"], "run": uuid4().hex[:12]}
     start = perf_counter()
     with tempfile.TemporaryFile("w+", errors="replace") as said:
         command = [sys.executable, "-m", "pytest", *arguments]
         try:
             done = subprocess.run(
-                command, cwd=ROOT, env=env, stdout=said, stderr=subprocess.STDOUT, timeout=max(0.0, notes.seconds_left)
+                command,
+                cwd=ROOT,
+                env=env | {"GPU_CHECK_RUN": row["run"]},
+                stdout=said,
+                stderr=subprocess.STDOUT,
+                timeout=max(0.0, notes.seconds_left),
             )
             row["exit_code"] = done.returncode
         except subprocess.TimeoutExpired:
@@ -284,9 +302,25 @@ def _pytest(notes: MeasurementLog, arguments: Sequence[str], env: dict[str, str]
         said.seek(0)
         text = said.read()
     print(text, flush=True)
-    if row.get("exit_code", 0) not in (0, 1, 5):  # passed, failed tests, nothing to run
+    during, num_left = _ended_during(notes.path, row["run"])
+    # Codes 0, 1 and 5: passed, failed tests, nothing to run. pytest-timeout also ends a process with 1.
+    if during is not None:
+        row["error"] = "; ".join([row.get("error", f"ended during {during}"), f"{num_left} tests never ran"])
+        row["during"] = during
+    elif row.get("exit_code", 0) not in (0, 1, 5):
         row["error"] = f"pytest ended with {row['exit_code']}: {text[-300:]}"
     notes.write(row | {"wall_s": perf_counter() - start})
+    return 0 if notes.seconds_left <= 0 else num_left
+
+
+def _ended_during(rows: Path, run: str) -> tuple[str | None, int]:
+    """The test or step in which this run's process ended early, None if it did not; and how many tests never started."""
+    own = [row for row in read_rows(rows) if row.get("run") == run]
+    started = [row["test"] for row in own if row["what"] == "started"]
+    collected = sum(row["tests"] for row in own if row["what"] == "collected")
+    if not own or any(row["what"] == "finished" for row in own):
+        return None, 0
+    return (started[-1] if started else "collection"), collected - len(started)
 
 
 def ceilings_part(part: Part) -> None:
@@ -466,7 +500,11 @@ def _in_budget(
     """In batches of at most `frames` frames; None: the budget that a run would choose."""
     budget = transcriber.recognizer.choose_budget() if frames is None else Budget(frames)
     row = throughput.from_memory(transcriber, waves, budget, passes, repeats)
-    return row | {"budget": budget.frames, "budget_bend": budget.bend, "budget_row_frames": budget.row_frames}
+    return row | {
+        "budget": budget.frames,
+        "budget_bend": budget.quadratic_at_frames,
+        "budget_row_frames": budget.overhead_frames_per_row,
+    }
 
 
 def loss(part: Part) -> None:

@@ -139,7 +139,7 @@ def read_batches(
     transcriber: Transcriber, inputs: Sequence[str], most: int | None = None
 ) -> tuple[list[Batch], list[Failure]]:
     """What inputs hold (the first `most` recordings of them), read, cut and planned as a run does it, and what failed."""
-    with closing(transcriber.windows(inputs, First(most))) as windows:
+    with closing(transcriber.prepare_inputs(inputs, First(most))) as windows:
         prepared = [item for window in windows for item in window]
     failures = [item for item in prepared if isinstance(item, Failure)]
     utterances = [utterance for item in prepared if not isinstance(item, Failure) for utterance in item]
@@ -162,7 +162,7 @@ def read_batches(
 def first_of(transcriber: Transcriber, inputs: Sequence[str], audio_s: float) -> int | None:
     """How many of the first recordings that inputs hold have so much audio; None where all of them have no more."""
     found_s = 0.0
-    with closing(transcriber.windows(inputs, None)) as windows:
+    with closing(transcriber.prepare_inputs(inputs, None)) as windows:
         for item in (item for window in windows for item in window):
             if found_s >= audio_s:
                 return item.index if isinstance(item, Failure) else item[0].audio.index

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from fastscribe._system.openmp import limit_openmp_spin
-from fastscribe._system.signals import ENDINGS, INTERRUPTED, TERMINATED, Stop, Terminated, leave_with_threads
+from fastscribe._system.signals import ENDINGS, INTERRUPTED, TERMINATED, SignalHandler, Terminated, exit_without_cleanup
 from fastscribe.cli import bench, evaluate, merge, models, train, transcribe
 from fastscribe.cli.app import StdoutClosed, app
 from fastscribe.cli.terminal import discard_unwritable_stderr, say
@@ -32,14 +32,14 @@ def main() -> None:
     code = _run()
     discard_unwritable_stderr()
     if code in ENDINGS:
-        leave_with_threads(code)
+        exit_without_cleanup(code)
     sys.exit(code)
 
 
 def _run() -> int:
     limit_openmp_spin()
-    stop = Stop(_run)
-    stop.listen()
+    stop = SignalHandler(_run)
+    stop.install()
     try:
         code = int(app(standalone_mode=False) or 0)
     except (KeyboardInterrupt, typer.Abort):
@@ -49,11 +49,11 @@ def _run() -> int:
     except train.TrainingStopped as stopped:
         return stopped.code
     except Exception as error:
-        if not stop.became(error):
+        if not stop.matches(error):
             return _report_error(error)
         code = stop.exit_code or INTERRUPTED
     finally:
-        stop.over()
+        stop.restore()
     if code in ENDINGS:  # some versions of typer turn Ctrl-C into this code themselves
         say(f"{ENDINGS[code]}{_resume_hint()}")
     return code

@@ -222,7 +222,7 @@ def _write(
 
 def report_dry_run(job: TranscribeJob, quiet: bool) -> None:
     """A table on stderr, and one JSON object on stdout."""
-    from fastscribe.dry_run import survey
+    from fastscribe.dry_run import estimate_run
     from fastscribe.report.prices import price_of
     from fastscribe.transcriber import Transcriber
 
@@ -234,7 +234,7 @@ def report_dry_run(job: TranscribeJob, quiet: bool) -> None:
     usd_per_hour, _ = price_of(transcriber.recognizer.device_name, job.price_per_hour)
     ledger = _ledger(job, transcriber)
     with filter_mpg123_messages():
-        found = survey(transcriber, job.inputs, ledger, usd_per_hour, lambda failure: say(failure_line(failure)))
+        found = estimate_run(transcriber, job.inputs, ledger, usd_per_hour, lambda failure: say(failure_line(failure)))
     if found.files + found.failed + found.skipped == 0 and job.target.shard.count == 1:
         raise UsageError("no input at all: nothing was given to transcribe")
     if not quiet:
@@ -249,20 +249,20 @@ def report_dry_run(job: TranscribeJob, quiet: bool) -> None:
 
 def _ledger(job: TranscribeJob, transcriber: Transcriber) -> Ledger:
     """What is left to do in the output folder, which is not touched."""
-    from fastscribe.output.folder import check_division
+    from fastscribe.output.folder import check_sharding
     from fastscribe.output.in_the_way import check_inputs
-    from fastscribe.resume.entries import Earlier, Paths
-    from fastscribe.resume.journal import peek
+    from fastscribe.resume.entries import Paths, PreviousRun
+    from fastscribe.resume.journal import load_readonly
     from fastscribe.resume.ledger import Ledger
 
     target = job.target
     if target.directory is None or target.overwrite:
         return Ledger(target.shard)
-    check_division(target.directory, target.shard)
+    check_sharding(target.directory, target.shard)
     paths = Paths(target.directory, target.shard.suffix)
     if not paths.has_begun:
         return Ledger(target.shard)
-    earlier = peek(paths, {**_fingerprint(job, transcriber), "shard": str(target.shard)})
-    for_looking = Ledger(target.shard, Earlier(earlier.entries), target.retry_failed)
-    check_inputs(target.directory, job.style.formats, job.inputs, target.shard, [earlier], for_looking)
-    return Ledger(target.shard, earlier, target.retry_failed)
+    previous = load_readonly(paths, {**_fingerprint(job, transcriber), "shard": str(target.shard)})
+    for_looking = Ledger(target.shard, PreviousRun(previous.entries), target.retry_failed)
+    check_inputs(target.directory, job.style.formats, job.inputs, target.shard, [previous], for_looking)
+    return Ledger(target.shard, previous, target.retry_failed)

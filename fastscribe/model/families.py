@@ -19,7 +19,7 @@ AnyEncoder = Encoder | JasperEncoder
 
 
 @dataclass(frozen=True)
-class Family:
+class EncoderFamily:
     build: Callable[[Any], AnyEncoder]  # of its config
     prepare_for_gpu_: Callable[
         [Any], str | None
@@ -27,7 +27,7 @@ class Family:
     has_matrices: bool  # linear layers, which is what there is an 8-bit form of
 
 
-FAMILIES: dict[type, Family] = {
-    EncoderConfig: Family(Encoder, conformer_for_gpu_, has_matrices=True),
-    JasperConfig: Family(JasperEncoder, lambda encoder: None, has_matrices=False),
+ENCODER_FAMILIES: dict[type, EncoderFamily] = {
+    EncoderConfig: EncoderFamily(Encoder, conformer_for_gpu_, has_matrices=True),
+    JasperConfig: EncoderFamily(JasperEncoder, lambda encoder: None, has_matrices=False),
 }

@@ -44,9 +44,9 @@ from fastscribe.decode.decoder import Decoder
 from fastscribe.decode.families import DECODERS
 from fastscribe.decode.prompt import options_for_prompt
 from fastscribe.errors import CheckpointError, UsageError, first_line
-from fastscribe.model.families import FAMILIES
+from fastscribe.model.families import ENCODER_FAMILIES
 from fastscribe.model.features import LogMel
-from fastscribe.model.int8 import int8_problem, quantise_int8_
+from fastscribe.model.int8 import quantise_int8_, why_no_int8
 from fastscribe.model.model import Model, Prepare, build_model, optimise_
 from fastscribe.model.packed import pack_linears_
 from fastscribe.model.time_conv import pack_time_convs_
@@ -233,7 +233,7 @@ class Recognizer:
         if self.device.type == "cpu":
             is_narrow = self.model.config.encoder.d_model < _NARROW_ON_CPU
             return Budget(_CPU_BATCH_FRAMES_NARROW if is_narrow else _CPU_BATCH_FRAMES)
-        held = DECODERS[self.decoder_name].held(self.model)
+        decoder_memory = DECODERS[self.decoder_name].decoder_memory(self.model)
         passes: list[cost_model.Pass] = []
         try:
             for rows, frames in cost_model.SHAPES:
@@ -241,10 +241,10 @@ class Recognizer:
         except RuntimeError as error:
             if not is_out_of_memory(error):
                 raise
-        torch.cuda.empty_cache()  # what was measured with lay in no lane
+        torch.cuda.empty_cache()  # the measurement used none of the shared streams
         if len(passes) < len(cost_model.SHAPES):
-            return cost_model.largest_that_fitted(passes, held)
-        return cost_model.budget(cost_model.fit(passes), free_bytes(self.device), held)
+            return cost_model.budget_after_out_of_memory(passes, decoder_memory)
+        return cost_model.budget(cost_model.fit(passes), free_bytes(self.device), decoder_memory)
 
     def _measure(self, rows: int, num_frames: int) -> cost_model.Pass:
         """One pass over noise, the second of two, so that what is made once is not counted."""
@@ -271,7 +271,7 @@ class Recognizer:
 
 def _build_model(checkpoint: Checkpoint, device: torch.device, dtype: str, options: Options, say: Say) -> Model:
     """The checkpoint's model in its inference form, on its device in its dtype."""
-    if dtype in _8_BIT and not FAMILIES[type(checkpoint.config.encoder)].has_matrices:
+    if dtype in _8_BIT and not ENCODER_FAMILIES[type(checkpoint.config.encoder)].has_matrices:
         raise UsageError(f"--dtype {dtype}: this encoder has no matrices that multiply in 8 bits: bf16 or fp32")
     config = with_attention(checkpoint.config, options.attention)
     model = build_model(config, checkpoint.weights, checkpoint.path, _prepare(device, dtype))
@@ -304,7 +304,7 @@ def _move_to_gpu_(path: str, part: nn.Module, device: torch.device, dtype: torch
 
 
 def _prepare_for_gpu_(model: Model, dtype: str, say: Callable[[str], None]) -> None:
-    if (remark := FAMILIES[type(model.config.encoder)].prepare_for_gpu_(model.encoder)) is not None:
+    if (remark := ENCODER_FAMILIES[type(model.config.encoder)].prepare_for_gpu_(model.encoder)) is not None:
         say(remark)
     if dtype == "fp8":
         quantise_fp8_(model.encoder)
@@ -351,7 +351,7 @@ def choose_dtype(name: str, device: torch.device, d_model: int) -> str:
         return "bf16" if gains else "fp32"
     problem = None
     if name == "int8":
-        problem = int8_problem() if device.type == "cpu" else "int8 is for CPUs; GPUs have fp8"
+        problem = why_no_int8() if device.type == "cpu" else "int8 is for CPUs; GPUs have fp8"
     elif name == "fp8":
         problem = fp8_problem(device)
     if problem is not None:

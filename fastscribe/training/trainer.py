@@ -24,7 +24,7 @@ import torch.distributed as dist
 from fastscribe._system.malloc_tuning import disable_malloc_trim
 from fastscribe.checkpoint.reader import Checkpoint
 from fastscribe.config import DecoderName
-from fastscribe.cuda.device import launching
+from fastscribe.cuda.device import short_switch_interval
 from fastscribe.errors import UsageError, first_line
 from fastscribe.model.model import Model, build_model
 from fastscribe.training.batch_search import stored_or_searched
@@ -250,7 +250,7 @@ class Trainer:
                 self.run_validation()
                 self._is_validation_due = False
             else:
-                with launching(self.device):
+                with short_switch_interval(self.device):
                     self._train_epoch(update)
                 if self.progress.batches_done == self.progress.batches:
                     self._end_epoch()

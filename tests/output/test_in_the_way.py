@@ -19,9 +19,9 @@ from fastscribe.output.folder import FolderOutput
 from fastscribe.output.in_the_way import check_inputs
 from fastscribe.report.files import check_page, write_page
 from fastscribe.report.markup import page
-from fastscribe.resume import tidy as tidy_module
+from fastscribe.resume import compact as compact_module
 from fastscribe.resume.entries import Paths
-from fastscribe.resume.shards import WHOLE, Shard
+from fastscribe.resume.shards import UNSHARDED, Shard
 from tests.cli.test_cli import FIRST, rows, transcribe
 from tests.output.test_folder import failed, put, spoken
 
@@ -169,11 +169,11 @@ def test_inputs_are_checked_by_the_names_that_they_get(tmp_path: Path, kind: str
             "fifo": lambda path=path: os.mkfifo(path),
         }
         makers[kind]()
-    check_inputs(out, ("jsonl",), inputs, WHOLE)
-    check_inputs(out, ("srt",), inputs, WHOLE)
-    check_inputs(tmp_path / "new", ("txt",), inputs, WHOLE)
+    check_inputs(out, ("jsonl",), inputs, UNSHARDED)
+    check_inputs(out, ("srt",), inputs, UNSHARDED)
+    check_inputs(tmp_path / "new", ("txt",), inputs, UNSHARDED)
     with pytest.raises(UsageError, match=r"out/x\.wav\.txt \(and 1 more\)"):
-        check_inputs(out, ("txt",), inputs, WHOLE)
+        check_inputs(out, ("txt",), inputs, UNSHARDED)
     problems = []
     for index in range(4):
         try:
@@ -213,11 +213,11 @@ def test_a_full_disk_while_rows_are_put_in_order_is_one_line(tmp_path: Path, mon
     def fail(*arguments: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(tidy_module, "sync", fail)
+    monkeypatch.setattr(compact_module, "sync", fail)
     with pytest.raises(OutputError, match=r"transcripts\.jsonl: its result cannot be written: No space left on device"):
         output.close()
     assert not list(tmp_path.glob(".*part")) and not Paths(tmp_path, "").swap.exists()
     monkeypatch.undo()
     again = FolderOutput(tmp_path, OutputStyle(), {}, ordered=True)
-    assert np.all(~again._journal.earlier.entries["failed"]) and len(again._journal.earlier) == 2
+    assert np.all(~again._journal.previous.entries["failed"]) and len(again._journal.previous) == 2
     again.close()
