@@ -281,7 +281,7 @@ def blocks_of_three() -> Iterator[None]:
                 under_way = self._current
                 gate.release()
                 assert self._changed.wait_for(lambda under_way=under_way: self._current is not under_way, _PATIENCE_S)
-                assert self._changed.wait_for(lambda: self._current or not self._waiting or self._error, _PATIENCE_S)
+                assert self._changed.wait_for(lambda: self._current or not self._queued or self._error, _PATIENCE_S)
         flushed(self)
 
     flushed = Committer.flush

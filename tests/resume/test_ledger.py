@@ -80,7 +80,7 @@ def test_failures_are_left_alone_unless_asked_for(clip: Path) -> None:
     assert ledger.failed_before == 1
     again = Ledger(previous=previous, retry_failed=True)
     assert not is_done(again, source(clip))
-    assert again[0].place == 0
+    assert again[0].entry_index == 0
     assert again.failed_before == 0
 
 

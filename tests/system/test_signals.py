@@ -107,7 +107,7 @@ def do():
 
 
 def test_ignored_in_the_background_of_a_shell_it_stays_so(tmp_path: Path) -> None:
-    ignored = "\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\nleave_at_once()\ntime.sleep = lambda seconds: None"
+    ignored = "\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\nexit_on_sigint()\ntime.sleep = lambda seconds: None"
     assert ended(tmp_path, START + ignored + "\ndo = interrupt" + END) == (0, "goes on\n", "")
 
 
