@@ -1,6 +1,6 @@
-"""What a run would do, without doing it: files, hours and batches, and, from a few batches that are worked on, how long.
+"""Dry run: files, hours, batches and an estimated time, without transcribing or writing anything.
 
-Every input is looked at as a run would look at it (headers, and where long recordings would be cut); nothing is written.
+Every input is probed and split as in a run. The estimate comes from a few batches that are transcribed and discarded.
 """
 
 from __future__ import annotations
@@ -23,8 +23,11 @@ _SAMPLES = 4  # batches that are timed, spread over the lengths there are
 
 @dataclass(frozen=True)
 class DryRunReport:
-    """`skipped` inputs were done by an earlier run, `failed_before` of these not; neither is among `files` and `failed`.
-    estimated_usd is None where no price is known."""
+    """What a run would do. Times are in seconds.
+
+    `skipped` counts the inputs that earlier runs have finished; `failed_before` of them failed. `files` and `failed` include
+    none of these. estimated_usd is None if no price is known.
+    """
 
     files: int
     failed: int
@@ -42,18 +45,26 @@ class DryRunReport:
         return {name: round(value, 4) if isinstance(value, float) else value for name, value in asdict(self).items()}
 
 
-def survey(
+def estimate_run(
     transcriber: Transcriber,
     inputs: Iterable[str],
     ledger: Ledger,
     usd_per_hour: float | None,
     on_failure: Callable[[Failure], None],
 ) -> DryRunReport:
-    """Looks at all inputs, so one that never ends is never surveyed. `on_failure` is called for those that cannot be used."""
+    """Probe all inputs and estimate the run. Does not return for a source of inputs that never ends.
+
+    Args:
+        transcriber: A loaded transcriber.
+        inputs: As in Transcriber.transcribe().
+        ledger: Decides which inputs belong to the run.
+        usd_per_hour: Price of the machine; None: unknown.
+        on_failure: Called for each input that cannot be used.
+    """
     files = failed = utterances = batches = real = padded = 0
     audio_s = 0.0
     samples: list[tuple[Utterance, ...]] = []
-    with closing(transcriber.windows(inputs, ledger)) as windows:
+    with closing(transcriber.prepare_inputs(inputs, ledger)) as windows:
         for window in windows:
             usable = [item for item in window if not isinstance(item, Failure)]
             for item in window:
@@ -62,12 +73,12 @@ def survey(
             files, failed = files + len(usable), failed + len(window) - len(usable)
             audio_s += sum(item[0].audio.duration_s for item in usable)
             plan = list(transcriber.plan([utterance for item in usable for utterance in item]))
-            samples = samples or _spread(plan)
+            samples = samples or _pick_samples(plan)
             for batch in plan:
                 lengths = [transcriber.num_frames(utterance) for utterance in batch]
                 utterances, batches = utterances + len(batch), batches + 1
                 real, padded = real + sum(lengths), padded + len(batch) * max(lengths)
-    frames_per_s = _speed(transcriber, samples) if samples else 0.0
+    frames_per_s = _measure_speed(transcriber, samples) if samples else 0.0
     estimated_s = padded / frames_per_s if frames_per_s else 0.0
     return DryRunReport(
         files=files,
@@ -84,14 +95,14 @@ def survey(
     )
 
 
-def _spread(plan: Sequence[tuple[Utterance, ...]]) -> list[tuple[Utterance, ...]]:
-    """A few of a window's batches, from the longest to the shortest."""
+def _pick_samples(plan: Sequence[tuple[Utterance, ...]]) -> list[tuple[Utterance, ...]]:
+    """Return up to _SAMPLES batches of a plan, from the longest to the shortest."""
     step = max(1, len(plan) // _SAMPLES)
     return list(plan[step // 2 :: step])[:_SAMPLES]
 
 
-def _speed(transcriber: Transcriber, samples: Sequence[tuple[Utterance, ...]]) -> float:
-    """Padded encoder frames a second, files read and all, after one batch that is not counted; 0 if none could be read."""
+def _measure_speed(transcriber: Transcriber, samples: Sequence[tuple[Utterance, ...]]) -> float:
+    """Return padded encoder frames a second, reading included, after one warm-up batch; 0 if no sample could be read."""
     loaded = load_batches(
         [samples[0], *samples],
         sample_rate=transcriber.config.features.sample_rate,

@@ -1,10 +1,10 @@
-"""The straight path over many files: inputs to transcripts, in windows, batches and order of completion.
+"""The transcriber: a stream of inputs becomes a stream of transcripts, in order of completion.
 
     inputs -> probe -> split -> plan -> load -> features -> encode -> decode -> assemble
 
-The next window of inputs is probed and cut while the model works on the last; audio loads in threads ahead of the model;
-a file's transcript leaves as soon as its last utterance is decoded, and nothing of it stays behind. A manifest row that
-says how long it is goes into a batch unopened: whoever loads it looks. Whatever fails becomes that file's Failure.
+While the model works on one window of inputs, threads probe and cut the next one and read audio for the next batches. A
+transcript leaves as soon as its last utterance is decoded; the transcriber keeps nothing of it. A manifest row that states
+its duration enters a batch unopened, and the loader probes its file. An input that fails becomes a Failure.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from fastscribe.audio.inputs import expand
 from fastscribe.audio.probe import planned, probe
 from fastscribe.checkpoint.reader import Checkpoint, read_checkpoint
 from fastscribe.config import Options
-from fastscribe.cuda.device import host_array, launching
+from fastscribe.cuda.device import host_array, short_switch_interval
 from fastscribe.pipeline import batching
 from fastscribe.pipeline.batching import Budget
 from fastscribe.pipeline.engine import Engine, Outcome
@@ -39,38 +39,45 @@ from fastscribe.report.prices import price_of
 from fastscribe.segmentation.segment import split
 from fastscribe.segmentation.vad import check_vad
 from fastscribe.text import transcript
-from fastscribe.text.transcript import Part
+from fastscribe.text.transcript import DecodedUtterance
 from fastscribe.types import AudioInfo, Failure, Hypothesis, Source, Transcript, Utterance
 
-Prepared = tuple[Utterance, ...] | Failure  # a recording's utterances, or why there are none
+PreparedInput = tuple[Utterance, ...] | Failure  # a recording's utterances, or why there are none
 
 _BATCHES_AHEAD = 2
 _BATCHES_PER_WINDOW = 64
-_BELIEVED_S = 86_400.0  # a longer duration is looked at, where utterances may be of any length
+_MAX_TRUSTED_S = 86_400.0  # a longer duration is looked at, where utterances may be of any length
 _DEFAULTS = Options()
 
-Parts = list[Part]
+DecodedUtterances = list[DecodedUtterance]
 
 
 class Ledger(Protocol):
-    """Says which of the inputs are this run's to do."""
+    """Decides which inputs this run transcribes."""
 
     def expect(self, source: Source | Failure) -> bool:
-        """Called once an input, in order of index, from one thread. False: it is not this run's, but another shard's."""
+        """Return False if the input belongs to another shard.
+
+        Called once per input, in order of index, from one thread.
+        """
 
     def is_done(self, source: Source | Failure) -> bool:
-        """Called from several threads, before anything of the input is opened. True: an earlier run has done it."""
+        """Return True if an earlier run has transcribed the input.
+
+        Called from several threads, before the input is opened.
+        """
 
 
 class Watcher(Protocol):
-    """Is told of every batch whose results are here, from the thread that drives the model."""
+    """Observes every decoded batch. Called by the thread that drives the model."""
 
-    def batch(self, utterances: Sequence[Utterance], num_frames: Sequence[int]) -> None: ...
+    def batch(self, utterances: Sequence[Utterance], num_frames: Sequence[int]) -> None:
+        """Receive a decoded batch's utterances and their lengths in encoder frames."""
 
 
 @dataclass
 class Progress:
-    """What a run has done so far; read by progress bars and reports while the run writes it."""
+    """Counts of the current run. Progress bars and reports read it while the run writes it."""
 
     files: int = 0
     failed: int = 0
@@ -87,9 +94,21 @@ class Progress:
 
 
 class Transcriber:
-    """A loaded model and the options of its runs. `transcribe` may be called any number of times, one run at a time."""
+    """A loaded model and the options of its runs.
+
+    Call transcribe() any number of times, one run at a time. After a run, `progress` holds its counts and run_stats() its
+    report.
+    """
 
     def __init__(self, checkpoint: Checkpoint, engine: Engine, options: Options, load_s: float) -> None:
+        """Make a transcriber of parts that are loaded already; load() is the usual way.
+
+        Args:
+            checkpoint: The model's config and tokenizer; its weights may be gone.
+            engine: Runs the recognizer that was built from the checkpoint.
+            options: Options of every run.
+            load_s: Seconds that loading took, for the report.
+        """
         self.config = checkpoint.config
         self.tokenizer = checkpoint.tokenizer
         self.has_random_weights = checkpoint.has_random_weights
@@ -113,11 +132,22 @@ class Transcriber:
         options: Options = _DEFAULTS,
         say: Callable[[str], None] = to_stderr,
     ) -> Transcriber:
-        """Loads a checkpoint: a .nemo file, a Hugging Face folder or a fastscribe folder.
+        """Load a model.
 
-        `say` is given one line for each fast path that this machine turned out not to have, and one for a .nemo file that
-        is used instead of the folder it lies in. Raises CheckpointError or UsageError (both ValueError) for a model,
-        device, dtype, decoder or graph mode that cannot be had.
+        Args:
+            model: A .nemo file, a Hugging Face folder or a fastscribe folder.
+            device: "auto" (a GPU if there is one), "cpu", "cuda" or "cuda:N".
+            dtype: "auto", "fp32", "bf16", "int8" (CPU) or "fp8" (GPU).
+            options: Options of every run.
+            say: Called with one line for each fast path that is unavailable on this machine, and for a .nemo file that is
+                used instead of the folder around it.
+
+        Returns:
+            A transcriber whose model is on its device.
+
+        Raises:
+            CheckpointError: The model is missing, unsafe, unsupported or does not match its config.
+            UsageError: The device, dtype, decoder, graph mode or detector is unavailable here.
         """
         start = perf_counter()
         if options.vad == "silero":
@@ -130,33 +160,54 @@ class Transcriber:
     def transcribe(
         self, inputs: str | os.PathLike[str] | Iterable[str | os.PathLike[str]], ledger: Ledger | None = None
     ) -> Generator[Transcript | Failure]:
-        """Files, folders, globs, NeMo manifests or "-" (paths on stdin) -> results in order of completion.
+        """Transcribe recordings and yield results in order of completion.
 
-        An input that the `ledger` says is not this run's, or is done, is not looked at and has no result.
+        Close the generator to cancel the run. A recording that fails is yielded as a Failure and the run goes on.
+
+        Args:
+            inputs: One input or several: audio files, folders, glob patterns, NeMo manifests (.json, .jsonl), or "-" for
+                paths on stdin, one a line.
+            ledger: Decides which inputs belong to this run and are not done; the others are not opened and have no result.
+                None: transcribe all.
+
+        Yields:
+            A Transcript, or a Failure with the stage that failed; `index` is the recording's position among the inputs, from
+            0. Times are in seconds.
+
+        Raises:
+            DeviceFailed: The GPU is lost.
+            UsageError: A graph mode that was asked for by name is unavailable.
         """
-        with closing(self.windows(inputs, ledger)) as windows:
-            yield from self._count(self._results(windows))
+        with closing(self.prepare_inputs(inputs, ledger)) as windows:
+            yield from self._count_results(self._results(windows))
 
-    def windows(
+    def prepare_inputs(
         self, inputs: str | os.PathLike[str] | Iterable[str | os.PathLike[str]], ledger: Ledger | None
-    ) -> SortBuffer[Prepared]:
-        """The first stages of a run, which this begins: inputs looked at, cut, and gathered."""
+    ) -> SortBuffer[PreparedInput]:
+        """Start a run and return its inputs, probed and split into utterances, in windows that are sorted together.
+
+        Resets `progress` and the engine's budget. Close the result to stop its threads.
+
+        Args:
+            inputs: As in transcribe().
+            ledger: As in transcribe().
+        """
         self.progress = Progress()
         self.engine.stopwatch = self.progress.stopwatch
         self.engine.budget = self._budget()
         given = [inputs] if isinstance(inputs, (str, os.PathLike)) else inputs
-        sources = _numbered(expand(os.fspath(path) for path in given), ledger)
-        prepared = _not_done(
+        sources = _expected_sources(expand(os.fspath(path) for path in given), ledger)
+        prepared = _skip_done(
             prefetch_map(partial(self._prepare, ledger), sources, self._threads, "probe"), self.progress
         )
-        return SortBuffer(prepared, _seconds, self.options.window, self._window_s())
+        return SortBuffer(prepared, _duration_s, self.options.window, self._max_window_s())
 
     def plan(self, utterances: Iterable[Utterance]) -> Iterator[tuple[Utterance, ...]]:
-        """Batches of them, longest first."""
+        """Yield batches of the utterances, longest first, within the engine's budget."""
         return batching.plan(utterances, self.num_frames, self.engine.budget, self.options.batch_size)
 
     def _budget(self) -> Budget:
-        """What a batch may hold; anything where only the number of rows is limited."""
+        """Return the budget of a batch; infinite if only the number of rows is limited."""
         asked = self.options.batch_frames
         if isinstance(asked, int):
             return Budget(asked)
@@ -166,23 +217,25 @@ class Transcriber:
             self._auto_budget = self.recognizer.choose_budget()
         return self._auto_budget
 
-    def _window_s(self) -> float:
-        """Hours of audio close a window early: sorting spreads a long recording's parts over the whole window, so its
-        transcript leaves near the window's end."""
+    def _max_window_s(self) -> float:
+        """Return the seconds of audio that fill a window.
+
+        Utterances of a long recording are spread over its whole window by length, so its transcript leaves only near the end.
+        """
         if math.isfinite(self.engine.budget.frames):
             return _BATCHES_PER_WINDOW * self.engine.budget.frames * self.config.frame_s
         longest_s = self.options.max_utterance_s or Options.max_utterance_s
         return _BATCHES_PER_WINDOW * (self.options.batch_size or 1) * longest_s
 
-    def _prepare(self, ledger: Ledger | None, source: Source | Failure) -> Prepared | None:
-        """Up to where batches are planned; None for what an earlier run has done. Called from several threads."""
+    def _prepare(self, ledger: Ledger | None, source: Source | Failure) -> PreparedInput | None:
+        """Probe and split one input. Return None if an earlier run has done it. Called from several threads."""
         if ledger is not None and ledger.is_done(source):
             return None
         if isinstance(source, Failure):
             return source
         stage = "probe"
         try:
-            if self._needs_no_look(source):
+            if self._trusts_manifest(source):
                 audio = planned(source, self.config.features.sample_rate)
                 return (Utterance(audio, 0, audio.num_samples),)
             audio = probe(source)
@@ -192,12 +245,12 @@ class Transcriber:
         except BaseException as error:  # even one that would end the thread becomes this file's Failure
             return to_failure(source, stage, error)
 
-    def _needs_no_look(self, source: Source) -> bool:
-        """It says how long it is at most, which is not too long for one utterance."""
-        longest_s = self.options.max_utterance_s or _BELIEVED_S
+    def _trusts_manifest(self, source: Source) -> bool:
+        """Return True if the manifest states a duration that is short enough for one utterance."""
+        longest_s = self.options.max_utterance_s or _MAX_TRUSTED_S
         return source.duration_s is not None and source.duration_s <= longest_s
 
-    def _count(self, results: Iterable[Transcript | Failure]) -> Iterator[Transcript | Failure]:
+    def _count_results(self, results: Iterable[Transcript | Failure]) -> Iterator[Transcript | Failure]:
         for result in results:
             self.progress.files += 1
             if isinstance(result, Failure):
@@ -207,7 +260,7 @@ class Transcriber:
             yield result  # a caller that cannot write it says so with `not_written`
 
     def not_written(self, transcript: Transcript) -> None:
-        """Counts a transcript that was made and could not be kept as failed."""
+        """Count a transcript as failed because it could not be written."""
         self.progress.failed += 1
         self._count_transcript(transcript, -1)
 
@@ -219,16 +272,18 @@ class Transcriber:
         progress.recovered_words += sign * sum(len(segment.words) for segment in recovered)
         progress.recovered_s += sign * sum(segment.end_s - segment.start_s for segment in recovered)
 
-    def _results(self, windows: SortBuffer[Prepared]) -> Iterator[Transcript | Failure]:
-        pending = _Pending(GapRecovery(self.options, self.recovers_gaps, self._threads))
-        with closing(pending.recovery), closing(self.engine), launching(self.recognizer.device):
-            yield from self._work(self._plans(windows, pending), pending)
+    def _results(self, windows: SortBuffer[PreparedInput]) -> Iterator[Transcript | Failure]:
+        pending = _PendingRecordings(GapRecovery(self.options, self.recovers_gaps, self._threads))
+        with closing(pending.recovery), closing(self.engine), short_switch_interval(self.recognizer.device):
+            yield from self._run_batches(self._planned_batches(windows, pending), pending)
             while pending.is_recovering:
-                yield from self._searched(pending, wait=True)
-                yield from self._work(self.plan(pending.take_candidates()), pending)
+                yield from self._collect_candidates(pending, wait=True)
+                yield from self._run_batches(self.plan(pending.take_candidates()), pending)
 
-    def _work(self, plans: Iterator[tuple[Utterance, ...]], pending: _Pending) -> Iterator[Transcript | Failure]:
-        """Batches through the model, and what becomes whole by them."""
+    def _run_batches(
+        self, plans: Iterator[tuple[Utterance, ...]], pending: _PendingRecordings
+    ) -> Iterator[Transcript | Failure]:
+        """Load, encode and decode the batches; yield the recordings that they complete."""
         loaded = load_batches(
             plans,
             sample_rate=self.config.features.sample_rate,
@@ -243,33 +298,40 @@ class Transcriber:
                 with self.progress.stopwatch.time("wait_for_audio"):
                     item = next(loaded, None)
                 yield from pending.take_failures()
-                yield from self._searched(pending, wait=False)
+                yield from self._collect_candidates(pending, wait=False)
                 if item is None:
                     break
                 batch, failures = item
                 for utterance, failure in failures:
-                    yield from self._finished(pending, pending.add(utterance, failure))
+                    yield from self._on_utterance_done(pending, pending.add(utterance, failure))
                 # Without a batch there is nothing to do at present, so nothing under way should wait for the next.
-                yield from self._texts(self.engine.drain() if batch is None else self.engine.push(batch), pending)
-            yield from self._texts(self.engine.drain(), pending)
+                yield from self._collect_outcomes(
+                    self.engine.drain() if batch is None else self.engine.push(batch), pending
+                )
+            yield from self._collect_outcomes(self.engine.drain(), pending)
 
-    def _plans(self, windows: SortBuffer[Prepared], pending: _Pending) -> Iterator[tuple[Utterance, ...]]:
-        """Batches to load; an empty one when the inputs let the model wait."""
+    def _planned_batches(
+        self, windows: SortBuffer[PreparedInput], pending: _PendingRecordings
+    ) -> Iterator[tuple[Utterance, ...]]:
+        """Yield batches to load; an empty one if no input is ready, so that the engine finishes what is in flight."""
         for window in windows:
             utterances = [utterance for item in window for utterance in pending.expect(item)]
-            self.progress.planned_s += sum(map(_seconds, window))
+            self.progress.planned_s += sum(map(_duration_s, window))
             if not window:
                 yield ()
             yield from self.plan([*utterances, *pending.take_candidates()])
 
     def num_frames(self, utterance: Utterance) -> int:
+        """Return the utterance's length in encoder frames."""
         return self.config.num_frames(utterance.duration_s)
 
-    def _texts(self, outcomes: Iterable[Outcome], pending: _Pending) -> Iterator[Transcript | Failure]:
+    def _collect_outcomes(
+        self, outcomes: Iterable[Outcome], pending: _PendingRecordings
+    ) -> Iterator[Transcript | Failure]:
         for batch, outcome in outcomes:
             if isinstance(outcome, Exception):
                 for utterance in batch.utterances:
-                    yield from self._finished(
+                    yield from self._on_utterance_done(
                         pending, pending.add(utterance, to_failure(utterance.audio, "model", outcome))
                     )
                 continue
@@ -279,32 +341,34 @@ class Transcriber:
             if self.watcher is not None:
                 self.watcher.batch(batch.utterances, lengths)
             for utterance, hypothesis in zip(batch.utterances, outcome, strict=True):
-                yield from self._finished(pending, pending.add(utterance, hypothesis))
+                yield from self._on_utterance_done(pending, pending.add(utterance, hypothesis))
 
-    def _finished(self, pending: _Pending, parts: Parts | Failure | None) -> Iterator[Transcript | Failure]:
-        """What there is to say of a recording after one more of its utterances: often nothing yet."""
+    def _on_utterance_done(
+        self, pending: _PendingRecordings, parts: DecodedUtterances | Failure | None
+    ) -> Iterator[Transcript | Failure]:
+        """Yield the recording's result if `parts` completes it."""
         if isinstance(parts, Failure):
             candidate = pending.candidates.pop(parts.index, None)  # recovery failed; the words from before it stand
             yield parts if candidate is None else candidate.with_gaps(candidate.transcript, ())
         elif parts is not None:
             audio = parts[0][0].audio
             candidate = pending.candidates.pop(audio.index, None)
-            result = self._assemble(audio, parts) if candidate is None else self._assemble_again(candidate, parts)
+            result = self._assemble(audio, parts) if candidate is None else self._assemble_recovered(candidate, parts)
             if candidate is not None or isinstance(result, Failure) or not pending.recovery.submit(result, parts):
                 yield result
 
-    def _searched(self, pending: _Pending, wait: bool) -> Iterator[Transcript | Failure]:
-        """Recordings that were searched for gaps and have nothing to decode again; the others wait for that."""
-        for candidate in pending.recovery.take(wait):
+    def _collect_candidates(self, pending: _PendingRecordings, wait: bool) -> Iterator[Transcript | Failure]:
+        """Yield the searched recordings that have nothing to decode again; queue the utterances of the others."""
+        for candidate in pending.recovery.pop_searched(wait):
             if candidate.failure is not None:
                 yield candidate.failure
             elif candidate.to_decode:
-                pending.expect_again(candidate)
+                pending.expect_candidate(candidate)
             else:
                 yield candidate.with_gaps(candidate.transcript, ())
 
     def _assemble(
-        self, audio: AudioInfo, parts: Sequence[Part], recovered: Sequence[Part] = ()
+        self, audio: AudioInfo, parts: Sequence[DecodedUtterance], recovered: Sequence[DecodedUtterance] = ()
     ) -> Transcript | Failure:
         no_time, frame_s = self.recognizer.zero_duration_punctuation, self.recognizer.token_frame_s
         try:
@@ -313,20 +377,22 @@ class Transcriber:
         except Exception as error:  # one bad file becomes a Failure and the run goes on
             return to_failure(audio, "assemble", error)
 
-    def _assemble_again(self, candidate: Candidate, decoded: Sequence[Part]) -> Transcript | Failure:
+    def _assemble_recovered(self, candidate: Candidate, decoded: Sequence[DecodedUtterance]) -> Transcript | Failure:
         result = self._assemble(candidate.transcript.audio, candidate.parts, decoded)
         return result if isinstance(result, Failure) else candidate.with_gaps(result, decoded)
 
 
-def _numbered(sources: Iterable[Source | Failure], ledger: Ledger | None) -> Iterator[Source | Failure]:
-    """Those of them that are this run's; each knows its place among all."""
+def _expected_sources(sources: Iterable[Source | Failure], ledger: Ledger | None) -> Iterator[Source | Failure]:
+    """Number the sources by position and yield those of this run."""
     for index, source in enumerate(sources):
         numbered = replace(source, index=index)
         if ledger is None or ledger.expect(numbered):
             yield numbered
 
 
-def _not_done(prepared: Generator[Prepared | None, None, None], progress: Progress) -> Generator[Prepared, None, None]:
+def _skip_done(
+    prepared: Generator[PreparedInput | None, None, None], progress: Progress
+) -> Generator[PreparedInput, None, None]:
     with closing(prepared):
         for item in prepared:
             if item is None:
@@ -335,17 +401,17 @@ def _not_done(prepared: Generator[Prepared | None, None, None], progress: Progre
                 yield item
 
 
-def _seconds(item: Prepared) -> float:
+def _duration_s(item: PreparedInput) -> float:
     return 0.0 if isinstance(item, Failure) else item[0].audio.duration_s
 
 
-class _Pending:
-    """Recordings that still wait for utterances. One that fails leaves at once; its other parts are dropped."""
+class _PendingRecordings:
+    """Recordings that wait for utterances. After a failed utterance, the recording's other utterances are dropped."""
 
     def __init__(self, recovery: GapRecovery) -> None:
         self.recovery = recovery
         self.candidates: dict[int, Candidate] = {}  # by place among the inputs: part of these is decoded again
-        self._waiting: dict[int, tuple[int, Parts]] = {}  # by place, too: parts due, parts here
+        self._waiting: dict[int, tuple[int, DecodedUtterances]] = {}  # by place, too: parts due, parts here
         self._failures: list[Failure] = []
         self._to_decode_again: list[Utterance] = []
 
@@ -353,7 +419,7 @@ class _Pending:
     def is_recovering(self) -> bool:
         return bool(self._to_decode_again) or self.recovery.is_waiting
 
-    def expect_again(self, candidate: Candidate) -> None:
+    def expect_candidate(self, candidate: Candidate) -> None:
         self.candidates[candidate.transcript.audio.index] = candidate
         self._to_decode_again += self.expect(candidate.to_decode)
 
@@ -362,8 +428,8 @@ class _Pending:
         utterances, self._to_decode_again = self._to_decode_again, []
         return utterances
 
-    def expect(self, item: Prepared) -> tuple[Utterance, ...]:
-        """The utterances to transcribe of a recording; none of one that has failed already."""
+    def expect(self, item: PreparedInput) -> tuple[Utterance, ...]:
+        """Return the utterances to transcribe; none if the recording has failed."""
         if isinstance(item, Failure):
             self._failures.append(item)
             return ()
@@ -371,12 +437,12 @@ class _Pending:
         return item
 
     def take_failures(self) -> list[Failure]:
-        """Recordings that failed before they had utterances, each once."""
+        """Return the recordings that failed before they had utterances, each once."""
         failures, self._failures = self._failures, []
         return failures
 
-    def add(self, utterance: Utterance, outcome: Hypothesis | Failure) -> Parts | Failure | None:
-        """All parts when this was the last one missing, the Failure when it is the file's first, else None."""
+    def add(self, utterance: Utterance, outcome: Hypothesis | Failure) -> DecodedUtterances | Failure | None:
+        """Return all utterances of the recording if this is the last, its Failure if it is the first failure, else None."""
         key = utterance.audio.index
         if key not in self._waiting:
             return None
@@ -392,7 +458,13 @@ class _Pending:
 
 
 def run_stats(transcriber: Transcriber, wall_s: float, price_per_hour: float | None) -> RunStats:
-    """The report of the transcriber's last run."""
+    """Return the report of the transcriber's last run.
+
+    Args:
+        transcriber: The transcriber, after its run.
+        wall_s: Seconds from the loaded model to the last row written.
+        price_per_hour: USD an hour for the machine; None: the price list's entry for the device, if it has one.
+    """
     import torch
 
     from fastscribe.version import __version__

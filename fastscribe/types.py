@@ -103,7 +103,7 @@ class NativeRows:
     begin: int
     samples_BSC: SampleArray
 
-    def only(self, kept: Sequence[int]) -> NativeRows:
+    def select(self, kept: Sequence[int]) -> NativeRows:
         """What belongs to the rows `kept` of the batch, which are numbered anew in that order; a copy only where it must be.
 
         Rows that lie together stay in this memory, which may be pinned.

@@ -500,7 +500,11 @@ def _in_budget(
     """In batches of at most `frames` frames; None: the budget that a run would choose."""
     budget = transcriber.recognizer.choose_budget() if frames is None else Budget(frames)
     row = throughput.from_memory(transcriber, waves, budget, passes, repeats)
-    return row | {"budget": budget.frames, "budget_bend": budget.bend, "budget_row_frames": budget.row_frames}
+    return row | {
+        "budget": budget.frames,
+        "budget_bend": budget.quadratic_at_frames,
+        "budget_row_frames": budget.overhead_frames_per_row,
+    }
 
 
 def loss(part: Part) -> None:

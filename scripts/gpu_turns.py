@@ -91,9 +91,9 @@ def load_fastscribe(settings: dict[str, Any]) -> Side:
 
 
 def load_nemo(settings: dict[str, Any]) -> Side:
-    import make_nemo_goldens
     import nemo
     import torch
+    from goldens import make_nemo_goldens  # of this folder
     from nemo.collections.asr.models import ASRModel
 
     torch.set_num_threads(int(settings["threads"]))
@@ -159,7 +159,7 @@ def copy_into_nemo(theirs: dict[str, Any], encoder: Any, ours: dict[str, Any]) -
 
 def _spec(config: Any) -> Any:
     """make_nemo_goldens' description of the same shape."""
-    from make_nemo_goldens import Spec
+    from goldens.make_nemo_goldens import Spec
 
     encoder, predictor, joint = config.encoder, config.predictor, config.joint
     return Spec(

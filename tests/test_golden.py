@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 
 from fastscribe.config import LocalAttention, Options
 from fastscribe.decode.greedy import greedy
-from fastscribe.model.int8 import int8_problem
+from fastscribe.model.int8 import why_no_int8
 from fastscribe.pipeline.loader import collate
 from fastscribe.pipeline.recognizer import Recognizer, with_attention
 from fastscribe.text.transcript import assemble
@@ -235,8 +235,8 @@ def test_local_attention(model_name: str, context: str, together: bool) -> None:
 @pytest.mark.parametrize("attention", ["local:20,20", "local:20,20,1"])
 def test_local_attention_in_every_dtype(dtype: str, attention: str) -> None:
     """A recording longer than the window: near float32's frames with that window, and not those of full attention."""
-    if dtype == "int8" and int8_problem() is not None:
-        pytest.skip(str(int8_problem()))
+    if dtype == "int8" and why_no_int8() is not None:
+        pytest.skip(str(why_no_int8()))
     folder, waves = MODELS / "tdt_demo", [waveform(AUDIO / name) for name in ("e10_concat_45s.flac", "07_0_00193.flac")]
     batch = collate([utterance(wave) for wave in waves], waves)
     exact_BTD, full_BTD, ours_BTD = (

@@ -326,10 +326,10 @@ def test_a_thread_that_dies_costs_one_file(transcriber: Transcriber, monkeypatch
 def test_files_that_hang_do_not_keep_the_others(transcriber: Transcriber, monkeypatch, where: str) -> None:
     """More of them than there are threads, first of all; they come at the end, with the same texts."""
     monkeypatch.setattr(thread_pool, "STUCK_S", 0.1)
-    monkeypatch.setattr(thread_pool, "_LOOK_EVERY_S", 0.02)
-    monkeypatch.setattr(prefetch, "PATIENCE_S", 0.05)
-    monkeypatch.setattr(loader, "PATIENCE_S", 0.05)
-    monkeypatch.setattr(sort_buffer, "_PATIENCE_S", 0.1)
+    monkeypatch.setattr(thread_pool, "_CHECK_INTERVAL_S", 0.02)
+    monkeypatch.setattr(prefetch, "MAX_WAIT_S", 0.05)
+    monkeypatch.setattr(loader, "MAX_WAIT_S", 0.05)
+    monkeypatch.setattr(sort_buffer, "_MAX_WAIT_S", 0.1)
     reference = texts(list(transcriber.transcribe(FILES)))
     hung, released = {str(path) for path in FILES[:3]}, threading.Event()
     original = probe if where.endswith("probe") else read_into

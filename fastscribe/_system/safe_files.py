@@ -83,15 +83,15 @@ def open_new(path: Path) -> BinaryIO:
     return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _LINK_FLAGS, 0o666), "wb")
 
 
-def open_part(path: Path) -> BinaryIO:
+def open_temp(path: Path) -> BinaryIO:
     """Create the temporary file of `path`; one that a killed run left is removed. Raises InTheWay, OSError."""
-    part = temp_path_for(path)
+    temp = temp_path_for(path)
     try:
-        return open_new(part)
+        return open_new(temp)
     except FileExistsError:
-        check_regular(part)
-        remove(part)
-        return open_new(part)
+        check_regular(temp)
+        remove(temp)
+        return open_new(temp)
 
 
 def open_append(path: Path) -> BinaryIO:
@@ -105,19 +105,19 @@ def open_append(path: Path) -> BinaryIO:
     return file
 
 
-def write_part(path: Path, content: bytes) -> None:
+def write_temp(path: Path, content: bytes) -> None:
     """Write the temporary file of `path`, not yet synced. On an error nothing stays behind."""
     try:
-        with open_part(path) as file:
+        with open_temp(path) as file:
             file.write(content)
     except InTheWay:
         raise
     except OSError as error:
-        discard_part(path)
-        raise naming(error, path) from error
+        discard_temp(path)
+        raise with_path(error, path) from error
 
 
-def discard_part(path: Path) -> None:
+def discard_temp(path: Path) -> None:
     """Remove the temporary file of `path`, if there is one."""
     if is_regular(temp_path_for(path)):
         with suppress(OSError):
@@ -136,25 +136,25 @@ def write_atomic(path: Path, content: bytes | Callable[[BinaryIO], object]) -> N
     """
     check_regular(path)
     try:
-        with open_part(path) as file:
+        with open_temp(path) as file:
             if callable(content):
                 content(file)
             else:
                 file.write(content)
             sync(file)
-        put_in_place(path)
+        rename_into_place(path)
         sync_folder(path.parent)
     except InTheWay:
         raise
     except OSError as error:
-        discard_part(path)
-        raise naming(error, path) from error
+        discard_temp(path)
+        raise with_path(error, path) from error
     except BaseException:
-        discard_part(path)
+        discard_temp(path)
         raise
 
 
-def put_in_place(path: Path) -> None:
+def rename_into_place(path: Path) -> None:
     """Give the temporary file of `path` its name."""
     os.replace(temp_path_for(path), path)
 
@@ -165,17 +165,17 @@ def remove(path: Path | str) -> None:
         os.unlink(path)
 
 
-def naming(error: OSError, path: Path) -> OSError:
+def with_path(error: OSError, path: Path) -> OSError:
     """The same error with `path` as its file name; a full disk is often reported without one."""
     return type(error)(error.errno, error.strerror or str(error), str(path))
 
 
-def keep_beside(path: Path) -> None:
+def keep_edited_copy(path: Path) -> None:
     """Give a file that someone edited a second name, `x.previous.srt`, before `path` is replaced or removed."""
-    os.link(path, free_name(path, "previous"))
+    os.link(path, unused_name(path, "previous"))
 
 
-def free_name(path: Path, what: str) -> Path:
+def unused_name(path: Path, what: str) -> Path:
     """First of x.what.jsonl, x.what.2.jsonl .. that nothing has."""
     number, name = 1, path.with_suffix(f".{what}{path.suffix}")
     while status_of(name) is not None:
@@ -184,7 +184,7 @@ def free_name(path: Path, what: str) -> Path:
     return name
 
 
-def is_cut_or_blank(path: Path, whole: bytes) -> bool:
+def is_truncated_or_blank(path: Path, whole: bytes) -> bool:
     """Whether a file holds only zeros or a beginning of `whole`, as power cuts leave files. Then nothing in it is lost."""
     with path.open("rb") as file:
         content = file.read(_COMPARED_BYTES + 1)
@@ -210,7 +210,7 @@ def sync_path(path: Path) -> None:
     try:
         sync_descriptor(descriptor)
     except OSError as error:
-        raise naming(error, path) from error
+        raise with_path(error, path) from error
     finally:
         os.close(descriptor)
 
@@ -275,7 +275,7 @@ def _sync_filesystem(descriptor: int) -> bool:
 def _syncfs() -> Callable[[int], int] | None:
     """None where the system has none, or one that keeps errors to itself."""
     name, _, release, *_ = os.uname()
-    numbers = [int(part) if part.isdigit() else 0 for part in release.split("-")[0].split(".")[:2]]
+    numbers = [int(temp) if temp.isdigit() else 0 for temp in release.split("-")[0].split(".")[:2]]
     if name != "Linux" or tuple(numbers) < _SYNCFS_REPORTS_ERRORS:
         return None
     function: Callable[[int], int] | None = getattr(ctypes.CDLL(None, use_errno=True), "syncfs", None)

@@ -22,7 +22,7 @@ from typing import Any, NoReturn
 
 INTERRUPTED, TERMINATED = 130, 143  # exit codes
 ENDINGS = {INTERRUPTED: "interrupted", TERMINATED: "terminated"}
-_LATER_S, _LATEST_S = 0.05, 1.0
+_RETRY_S, _MAX_RETRY_S = 0.05, 1.0
 _HAS_TIMER = hasattr(signal, "setitimer")  # not on Windows
 _IMPORTS, _EXECUTED_TEXT = "<frozen importlib", "<string>"  # files of code
 
@@ -31,7 +31,7 @@ class Terminated(BaseException):
     """SIGTERM, as KeyboardInterrupt is SIGINT."""
 
 
-class Stop:
+class SignalHandler:
     """The first signal raises KeyboardInterrupt or Terminated somewhere in what `caller` calls, the next ends the process at
     once, which costs nothing that is finished.
 
@@ -41,22 +41,22 @@ class Stop:
     def __init__(self, caller: Callable[..., object]) -> None:
         self.exit_code: int | None = None
         self._caller = caller.__code__
-        self._came_at = math.inf
+        self._signalled_at = math.inf
         self._show_unraisable = sys.unraisablehook
 
-    def listen(self) -> None:
-        signal.signal(signal.SIGTERM, self._come)
+    def install(self) -> None:
+        signal.signal(signal.SIGTERM, self._on_signal)
         if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
-            signal.signal(signal.SIGINT, self._come)
+            signal.signal(signal.SIGINT, self._on_signal)
         sys.unraisablehook = self._unraisable
 
-    def over(self) -> None:
+    def restore(self) -> None:
         """The command has ended: what was to come later comes no more."""
         if _HAS_TIMER:
             signal.setitimer(signal.ITIMER_REAL, 0.0)
         sys.unraisablehook = self._show_unraisable
 
-    def became(self, error: BaseException) -> bool:
+    def matches(self, error: BaseException) -> bool:
         """Whether this error stands for the exception. One that came while the command ended has it as its context."""
         if self.exit_code is None:
             return False
@@ -65,27 +65,27 @@ class Stop:
             known = known.__context__
         return known is None
 
-    def _come(self, signal_number: int, frame: FrameType | None) -> None:
-        self.exit_code, self._came_at = _exit_code(signal_number), monotonic()
+    def _on_signal(self, signal_number: int, frame: FrameType | None) -> None:
+        self.exit_code, self._signalled_at = _exit_code(signal_number), monotonic()
         for each in (signal.SIGTERM, signal.SIGINT):
-            if signal.getsignal(each) == self._come:
-                signal.signal(each, _leave)
-        self._end(signal_number, frame)
+            if signal.getsignal(each) == self._on_signal:
+                signal.signal(each, _exit_now)
+        self._raise_or_exit(signal_number, frame)
 
-    def _end(self, signal_number: int, frame: FrameType | None) -> None:
-        if not (_HAS_TIMER and _may_get_lost(frame, self._caller)):
+    def _raise_or_exit(self, signal_number: int, frame: FrameType | None) -> None:
+        if not (_HAS_TIMER and _may_be_swallowed(frame, self._caller)):
             raise Terminated if signal_number == signal.SIGTERM else KeyboardInterrupt
-        if monotonic() > self._came_at + _LATEST_S:
-            _leave_saying_so(signal_number, frame)
-        self._end_later(signal_number)
+        if monotonic() > self._signalled_at + _MAX_RETRY_S:
+            _report_and_exit(signal_number, frame)
+        self._raise_later(signal_number)
 
-    def _end_later(self, signal_number: int) -> None:
-        signal.signal(signal.SIGALRM, lambda _, frame: self._end(signal_number, frame))
-        signal.setitimer(signal.ITIMER_REAL, _LATER_S)
+    def _raise_later(self, signal_number: int) -> None:
+        signal.signal(signal.SIGALRM, lambda _, frame: self._raise_or_exit(signal_number, frame))
+        signal.setitimer(signal.ITIMER_REAL, _RETRY_S)
 
     def _unraisable(self, lost: Any) -> None:
         if _HAS_TIMER and lost.exc_type in (KeyboardInterrupt, Terminated):
-            self._end_later(signal.SIGINT if lost.exc_type is KeyboardInterrupt else signal.SIGTERM)
+            self._raise_later(signal.SIGINT if lost.exc_type is KeyboardInterrupt else signal.SIGTERM)
         else:
             self._show_unraisable(lost)
 
@@ -93,10 +93,10 @@ class Stop:
 def exit_on_sigint() -> None:
     """While a command's own modules are imported: of a Ctrl-C then, Python would show where it was."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # ignored in the background of some shells
-        signal.signal(signal.SIGINT, _leave_saying_so)
+        signal.signal(signal.SIGINT, _report_and_exit)
 
 
-def leave_with_threads(exit_code: int) -> NoReturn:
+def exit_without_cleanup(exit_code: int) -> NoReturn:
     """Ends the process without Python's own end, in which threads that are still reading a recording are ended wherever they
     are: in native code of some libraries, that aborts the process, whatever its exit code was to be.
     """
@@ -110,7 +110,7 @@ def _exit_code(signal_number: int) -> int:
     return TERMINATED if signal_number == signal.SIGTERM else INTERRUPTED
 
 
-def _may_get_lost(frame: FrameType | None, caller: CodeType) -> bool:
+def _may_be_swallowed(frame: FrameType | None, caller: CodeType) -> bool:
     """Whether an exception raised here may not reach `caller`."""
     while frame is not None and frame.f_code is not caller:
         code = frame.f_code
@@ -120,11 +120,11 @@ def _may_get_lost(frame: FrameType | None, caller: CodeType) -> bool:
     return False
 
 
-def _leave(signal_number: int, frame: FrameType | None) -> NoReturn:
+def _exit_now(signal_number: int, frame: FrameType | None) -> NoReturn:
     os._exit(_exit_code(signal_number))
 
 
-def _leave_saying_so(signal_number: int, frame: FrameType | None) -> NoReturn:
+def _report_and_exit(signal_number: int, frame: FrameType | None) -> NoReturn:
     with suppress(OSError):
         os.write(2, f"fastscribe: {ENDINGS[_exit_code(signal_number)]}\n".encode())
-    _leave(signal_number, frame)
+    _exit_now(signal_number, frame)

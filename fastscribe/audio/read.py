@@ -20,7 +20,7 @@ import soxr
 
 from fastscribe.audio.formats import MISSING_TOLERANCE_S
 from fastscribe.audio.rates import context, output_length
-from fastscribe.audio.sound_file_cache import FAR_S, opened
+from fastscribe.audio.sound_file_cache import MIN_CACHED_S, cached_open
 from fastscribe.errors import AudioError
 from fastscribe.types import AnyArray, AudioInfo, Float32Array, SampleArray, Utterance
 
@@ -113,7 +113,7 @@ def _opened(audio: AudioInfo, channel: int | None, position: int) -> Iterator[so
         problem = f"channel {channel} was asked for, but it has {audio.channels} (counted from 0)"
         raise AudioError(audio.path, problem)
     try:
-        with opened(audio.file or audio.path, is_far=position > FAR_S * audio.sample_rate) as sound:
+        with cached_open(audio.file or audio.path, use_cache=position > MIN_CACHED_S * audio.sample_rate) as sound:
             if (sound.samplerate, sound.channels) != (audio.sample_rate, audio.channels):
                 raise AudioError(audio.path, "changed since the run began")
             yield sound

@@ -14,7 +14,7 @@ from threading import Lock
 
 import soundfile
 
-FAR_S = 600.0
+MIN_CACHED_S = 600.0
 _MAX_OPEN = 32  # files that nobody reads at the moment; those that were put aside first are closed first
 
 _Key = tuple[str, int, int, int]
@@ -23,22 +23,22 @@ _lock = Lock()
 
 
 @contextmanager
-def opened(path: str, is_far: bool) -> Iterator[soundfile.SoundFile]:
-    """The file, for this caller alone; anywhere in it where `is_far`, else at its beginning. Raises what SoundFile does."""
-    if not is_far:
+def cached_open(path: str, use_cache: bool) -> Iterator[soundfile.SoundFile]:
+    """The file, for this caller alone; anywhere in it where `use_cache`, else at its beginning. Raises what SoundFile does."""
+    if not use_cache:
         with soundfile.SoundFile(path) as sound:
             yield sound
         return
-    sound, key = _take(path)
+    sound, key = _acquire(path)
     try:
         yield sound
     except BaseException:
         sound.close()
         raise
-    _put_aside(key, sound)
+    _release(key, sound)
 
 
-def _take(path: str) -> tuple[soundfile.SoundFile, _Key | None]:
+def _acquire(path: str) -> tuple[soundfile.SoundFile, _Key | None]:
     key = _key(path)
     with _lock:
         for index, (other, sound) in enumerate(_idle):
@@ -48,7 +48,7 @@ def _take(path: str) -> tuple[soundfile.SoundFile, _Key | None]:
     return soundfile.SoundFile(path), key
 
 
-def _put_aside(key: _Key | None, sound: soundfile.SoundFile) -> None:
+def _release(key: _Key | None, sound: soundfile.SoundFile) -> None:
     if key is None or sound.format != "MP3":
         sound.close()
         return

@@ -84,8 +84,8 @@ def num_turns(transducer: Transducer, frames: Frames, window: int | None = None)
     """Turns of the loop that the batch takes."""
     network = label_looping.Network.prepare(transducer, window)
     slots = label_looping.Slots.allocate(network, label_looping.slots_needed(frames))
-    state = label_looping.State.allocate(network, len(frames.lengths_B), slots)
-    label_looping.begin_(network, state, frames)
+    state = label_looping.LoopState.allocate(network, len(frames.lengths_B), slots)
+    label_looping.load_batch_(network, state, frames)
     turns = 0
     while turns == 0 or bool(state.active):
         label_looping.step(network, state)

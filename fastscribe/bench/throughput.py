@@ -27,7 +27,6 @@ from fastscribe.bench.machine import gpu_samples
 from fastscribe.bench.timing import synchronize
 from fastscribe.config import OutputStyle
 from fastscribe.cuda.device import host_array
-from fastscribe.decode import checked
 from fastscribe.output.folder import FolderOutput
 from fastscribe.pipeline import batching
 from fastscribe.pipeline.batching import Budget
@@ -105,11 +104,11 @@ def host_times(transcriber: Transcriber, batches: Sequence[Batch]) -> dict[str, 
             with stopwatch.time("launch_encoder_ms"):
                 frames = recognizer.encode(recognizer.features(*recognizer.upload(batch)))
             with stopwatch.time("launch_decoder_ms"):
-                packed = checked.submit(recognizer.decoder, frames)
+                packed = recognizer.submit(frames)
             with stopwatch.time("wait_ms"):
                 on_host = packed.cpu().numpy()
             with stopwatch.time("read_ms"):
-                hypotheses = checked.read(recognizer.decoder, on_host, frames)
+                hypotheses = recognizer.read(on_host, frames)
             with stopwatch.time("text_ms"):
                 _make_texts(transcriber, batch, hypotheses)
         found.append(stopwatch.seconds)
@@ -139,7 +138,7 @@ def read_batches(
     transcriber: Transcriber, inputs: Sequence[str], most: int | None = None
 ) -> tuple[list[Batch], list[Failure]]:
     """What inputs hold (the first `most` recordings of them), read, cut and planned as a run does it, and what failed."""
-    with closing(transcriber.windows(inputs, First(most))) as windows:
+    with closing(transcriber.prepare_inputs(inputs, First(most))) as windows:
         prepared = [item for window in windows for item in window]
     failures = [item for item in prepared if isinstance(item, Failure)]
     utterances = [utterance for item in prepared if not isinstance(item, Failure) for utterance in item]
@@ -162,7 +161,7 @@ def read_batches(
 def first_of(transcriber: Transcriber, inputs: Sequence[str], audio_s: float) -> int | None:
     """How many of the first recordings that inputs hold have so much audio; None where all of them have no more."""
     found_s = 0.0
-    with closing(transcriber.windows(inputs, None)) as windows:
+    with closing(transcriber.prepare_inputs(inputs, None)) as windows:
         for item in (item for window in windows for item in window):
             if found_s >= audio_s:
                 return item.index if isinstance(item, Failure) else item[0].audio.index

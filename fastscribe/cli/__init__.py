@@ -13,10 +13,10 @@ from typing import Annotated, Any
 import typer
 
 from fastscribe._system.openmp import limit_openmp_spin
-from fastscribe._system.signals import ENDINGS, INTERRUPTED, TERMINATED, Stop, Terminated, leave_with_threads
+from fastscribe._system.signals import ENDINGS, INTERRUPTED, TERMINATED, SignalHandler, Terminated, exit_without_cleanup
 from fastscribe.cli import bench, evaluate, merge, models, train, transcribe
 from fastscribe.cli.app import StdoutClosed, app
-from fastscribe.cli.terminal import give_up_stderr_if_gone, say
+from fastscribe.cli.terminal import discard_unwritable_stderr, say
 from fastscribe.errors import DeviceFailed, FastscribeError, OutputError
 from fastscribe.version import __version__
 
@@ -24,42 +24,42 @@ __all__ = ["app", "bench", "evaluate", "main", "merge", "models", "train", "tran
 
 _ClickException: type[Any] = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
 
-_KEPT = {"transcribe": "; what was finished is kept, and with --output-dir the same command goes on from there"}
+_RESUME_HINTS = {"transcribe": "; what was finished is kept, and with --output-dir the same command goes on from there"}
 
 
 def main() -> None:
     """Runs the command line and exits with the documented code; every expected error is one line on stderr."""
     code = _run()
-    give_up_stderr_if_gone()
+    discard_unwritable_stderr()
     if code in ENDINGS:
-        leave_with_threads(code)
+        exit_without_cleanup(code)
     sys.exit(code)
 
 
 def _run() -> int:
     limit_openmp_spin()
-    stop = Stop(_run)
-    stop.listen()
+    stop = SignalHandler(_run)
+    stop.install()
     try:
         code = int(app(standalone_mode=False) or 0)
     except (KeyboardInterrupt, typer.Abort):
         code = INTERRUPTED
     except Terminated:
         code = TERMINATED
-    except train.Stopped as stopped:
+    except train.TrainingStopped as stopped:
         return stopped.code
     except Exception as error:
-        if not stop.became(error):
-            return _failed(error)
+        if not stop.matches(error):
+            return _report_error(error)
         code = stop.exit_code or INTERRUPTED
     finally:
-        stop.over()
+        stop.restore()
     if code in ENDINGS:  # some versions of typer turn Ctrl-C into this code themselves
-        say(f"{ENDINGS[code]}{_kept()}")
+        say(f"{ENDINGS[code]}{_resume_hint()}")
     return code
 
 
-def _failed(error: Exception) -> int:
+def _report_error(error: Exception) -> int:
     """The exit code, once it is said. Raises what nobody expected."""
     if isinstance(error, _ClickException):
         say(f"{error.format_message()} (try --help)".replace("\n", " "))
@@ -77,9 +77,9 @@ def _failed(error: Exception) -> int:
     raise error
 
 
-def _kept() -> str:
+def _resume_hint() -> str:
     """What the command that was given does about an end before its end, where it has not said so itself."""
-    return _KEPT.get(next(iter(sys.argv[1:]), ""), "")
+    return _RESUME_HINTS.get(next(iter(sys.argv[1:]), ""), "")
 
 
 def _version(value: bool) -> None:

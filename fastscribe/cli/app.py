@@ -59,13 +59,13 @@ def repeated_choice(*names: str, among: Sequence[str], **settings: Any) -> Any:
     return option(*names, metavar=f"<{'|'.join(among)}>", callback=check, autocompletion=complete, **settings)
 
 
-def _usable(path: Path | None) -> Path | None:
+def _check_page_path(path: Path | None) -> Path | None:
     return None if path is None else check_page(path)
 
 
 ReportHtml = Annotated[
     Path | None,
-    option("--report-html", callback=_usable, help="Draw the result into this file, a page for a browser."),
+    option("--report-html", callback=_check_page_path, help="Draw the result into this file, a page for a browser."),
 ]
 
 

@@ -63,11 +63,11 @@ def evaluate(
     normalize = scoring.normalizer(normalizer)
     problems = Problems()
     references = References(str(manifest), fields) if manifest else None
-    pairs = problems.take_from(read_pairs(results, fields, normalize, references))
+    pairs = problems.without_problems(read_pairs(results, fields, normalize, references))
     if references:
-        problems.tell(references.problems)
+        problems.add(references.problems)
     found = scoring.evaluate(pairs, len(fields.group_by), diff, not skip_failed)
-    problems.sum_up()
+    problems.report_rest()
     unused = references.num_unused if references else 0
     _check(found, fields.group_by)
     if unused:
@@ -89,20 +89,20 @@ class Problems:
     def __init__(self) -> None:
         self.num = 0
 
-    def tell(self, problems: Iterable[ManifestError]) -> None:
+    def add(self, problems: Iterable[ManifestError]) -> None:
         for problem in problems:
             self.num += 1
             if self.num <= _MAX_SHOWN:
                 say(str(problem))
 
-    def take_from(self, pairs: Iterable[Pair | ManifestError]) -> Iterator[Pair]:
+    def without_problems(self, pairs: Iterable[Pair | ManifestError]) -> Iterator[Pair]:
         for pair in pairs:
             if isinstance(pair, ManifestError):
-                self.tell([pair])
+                self.add([pair])
             else:
                 yield pair
 
-    def sum_up(self) -> None:
+    def report_rest(self) -> None:
         if self.num > _MAX_SHOWN:
             say(f"and {self.num - _MAX_SHOWN:,} more rows that cannot be used")
 

@@ -28,12 +28,12 @@ _EVERY_S = 0.5
 _OURS = re.compile(rb'\{"event": "')  # an earlier run's, which this one replaces
 
 
-class Events:
+class EventLog:
     """Writes to `path` (None: nowhere), which may be a pipe or /dev/fd/3. A reader that goes away ends nothing but this."""
 
     def __init__(self, path: Path | None) -> None:
         self._start = perf_counter()
-        self._ended, self._guard = Event(), Lock()
+        self._stop_event, self._lock = Event(), Lock()
         self._file: TextIO | None = None
         if path is not None:
             try:
@@ -43,13 +43,13 @@ class Events:
             except OSError as error:
                 raise UsageError(f"--events {path}: cannot be written: {error.strerror or error}") from error
 
-    def __enter__(self) -> Events:
+    def __enter__(self) -> EventLog:
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._ended.set()
+        self._stop_event.set()
         if self._file is not None:
             try:
                 self._file.close()
@@ -59,14 +59,14 @@ class Events:
     def started(self, transcriber: Transcriber) -> None:
         recognizer = transcriber.recognizer
         facts = {"device": recognizer.device_name, "dtype": recognizer.dtype, "decoder": recognizer.decoder_name}
-        self._tell("started", **facts, load_s=round(transcriber.load_s, 3))
+        self._write_event("started", **facts, load_s=round(transcriber.load_s, 3))
         self._start = perf_counter()
         if self._file is not None:
-            Thread(target=self._keep_telling, args=(transcriber,), name="events", daemon=True).start()
+            Thread(target=self._write_progress, args=(transcriber,), name="events", daemon=True).start()
 
-    def _keep_telling(self, transcriber: Transcriber) -> None:
+    def _write_progress(self, transcriber: Transcriber) -> None:
         """By the clock: what an earlier run has done brings no results that could drive this."""
-        while not self._ended.wait(_EVERY_S):
+        while not self._stop_event.wait(_EVERY_S):
             self._progress(transcriber)
 
     def _progress(self, transcriber: Transcriber) -> None:
@@ -74,20 +74,20 @@ class Events:
         counts = {"files": done.files, "failed": done.failed, "skipped": done.skipped}
         seconds = {"audio_s": done.audio_s, "planned_s": done.planned_s, "elapsed_s": elapsed_s}
         rounded = {name: round(value, 3) for name, value in seconds.items()}
-        self._tell("progress", **counts, **rounded, rtfx=round(done.audio_s / elapsed_s, 2))
+        self._write_event("progress", **counts, **rounded, rtfx=round(done.audio_s / elapsed_s, 2))
 
     def failed(self, failure: Failure) -> None:
-        self._tell("failed", audio_filepath=failure.path, stage=failure.stage, message=failure.message)
+        self._write_event("failed", audio_filepath=failure.path, stage=failure.stage, message=failure.message)
 
     def finished(self, stats: RunStats) -> None:
-        self._ended.set()
-        self._tell("finished", report=stats.to_json())
+        self._stop_event.set()
+        self._write_event("finished", report=stats.to_json())
 
-    def _tell(self, event: str, **fields: Any) -> None:
+    def _write_event(self, event: str, **fields: Any) -> None:
         if self._file is None:
             return
         line = json.dumps({"event": event, **fields}, ensure_ascii=False) + "\n"
-        with self._guard:
+        with self._lock:
             try:
                 self._file.write(line)
                 self._file.flush()

@@ -10,7 +10,7 @@ from fastscribe.resume.shards import Shard
 
 
 @dataclass(frozen=True)
-class Place:
+class OutputTarget:
     """Where results go, and what of the inputs is to do."""
 
     directory: Path | None
@@ -21,14 +21,14 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Job:
+class TranscribeJob:
     inputs: list[str]
     model: str
     device: str
     dtype: str
     options: Options
     style: OutputStyle
-    place: Place
+    target: OutputTarget
     price_per_hour: float | None
     report_html: Path | None = None
     events: Path | None = None

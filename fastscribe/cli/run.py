@@ -17,16 +17,16 @@ import typer
 from fastscribe._system.safe_files import is_device, write_atomic
 from fastscribe.audio.failures import to_failure
 from fastscribe.cli.app import StdoutClosed
-from fastscribe.cli.event_log import Events
-from fastscribe.cli.job import Job
+from fastscribe.cli.event_log import EventLog
+from fastscribe.cli.job import TranscribeJob
 from fastscribe.cli.terminal import (
     ProgressBar,
+    dry_run_table,
     failure_line,
+    filter_mpg123_messages,
     report_table,
     say,
     show_table,
-    survey_table,
-    without_mp3_chatter,
 )
 from fastscribe.errors import OutputError, UsageError
 from fastscribe.resume.shards import Shard
@@ -44,43 +44,43 @@ if TYPE_CHECKING:
 _DISK_PROBLEMS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EFBIG}
 
 
-def run(job: Job, told: Events, quiet: bool, show_progress: bool) -> None:
+def run(job: TranscribeJob, event_log: EventLog, quiet: bool, show_progress: bool) -> None:
     """Raises typer.Exit(1) where files failed."""
-    _say_shard(job.place.shard, quiet)
+    _say_shard(job.target.shard, quiet)
     _check_inputs(job)  # before torch, which takes its time to import
     from fastscribe.transcriber import Transcriber
 
     transcriber = Transcriber.load(job.model, job.device, job.dtype, job.options, say)
-    told.started(transcriber)
+    event_log.started(transcriber)
     with _open_output(job, transcriber) as output:
         page = _page(job, transcriber)
         try:
-            stats = _write_all(transcriber, job, output, told, show_progress, page)
+            stats = _write_all(transcriber, job, output, event_log, show_progress, page)
         except BaseException as error:
             if page is not None:
                 page.stopped(error)
             raise
         stats = replace(stats, skipped=transcriber.progress.skipped, failed_before=output.failed_before)
-        if stats.files + stats.skipped == 0 and job.place.shard.count == 1:
+        if stats.files + stats.skipped == 0 and job.target.shard.count == 1:
             raise UsageError("no input at all: nothing was given to transcribe")
         totals = output.totals()
         if totals is not None:
             stats = replace(stats, totals=totals._asdict())
             _write_report(output.report_path, stats)
-    told.finished(stats)
+    event_log.finished(stats)
     if page is not None:
         page.finished(stats)
     if not quiet:
         show_table(report_table(stats))
         if totals is not None and totals.not_given:
-            say(f"{totals.not_given} results in {job.place.directory} are of inputs that were not given this time")
+            say(f"{totals.not_given} results in {job.target.directory} are of inputs that were not given this time")
     if stats.failed_before:
         say(f"{stats.failed_before} failed in an earlier run and were left alone; --retry-failed tries them again")
     if stats.failed + stats.failed_before:
         raise typer.Exit(1)
 
 
-def _page(job: Job, transcriber: Transcriber) -> RunPage | None:
+def _page(job: TranscribeJob, transcriber: Transcriber) -> RunPage | None:
     if job.report_html is None:
         return None
     from fastscribe.cli.run_page import RunPage
@@ -94,36 +94,36 @@ def _say_shard(shard: Shard, quiet: bool) -> None:
         say(f"shard {shard} (from {shard.source}); --shard 0/1 does everything here")
 
 
-def _open_output(job: Job, transcriber: Transcriber) -> FolderOutput | StreamOutput:
+def _open_output(job: TranscribeJob, transcriber: Transcriber) -> FolderOutput | StreamOutput:
     from fastscribe.output.folder import FolderOutput
     from fastscribe.output.stream import StreamOutput
 
-    place = job.place
-    if place.directory is None:
+    target = job.target
+    if target.directory is None:
         if sys.stdout is None:
             raise StdoutClosed
         sys.stdout.reconfigure(encoding="utf-8")  # type: ignore[union-attr]  # a TextIOWrapper
-        return StreamOutput(sys.stdout, job.style, place.shard, ordered=place.ordered)
+        return StreamOutput(sys.stdout, job.style, target.shard, ordered=target.ordered)
     try:
         return FolderOutput(
-            place.directory,
+            target.directory,
             job.style,
             _fingerprint(job, transcriber),
-            place.shard,
-            overwrite=place.overwrite,
-            retry_failed=place.retry_failed,
-            ordered=place.ordered,
+            target.shard,
+            overwrite=target.overwrite,
+            retry_failed=target.retry_failed,
+            ordered=target.ordered,
             inputs=job.inputs,
         )
     except OSError as error:
-        raise _unusable_folder(place.directory, error) from error
+        raise _unusable_folder(target.directory, error) from error
 
 
 def _unusable_folder(folder: Path, error: OSError) -> UsageError:
     return UsageError(f"{folder}: cannot be used as output folder: {error.strerror or error}")
 
 
-def _check_inputs(job: Job) -> None:
+def _check_inputs(job: TranscribeJob) -> None:
     """Raise UsageError where a file is in the way, as far as this is known before the model is loaded.
 
     No input may be a file that the run itself writes, and no file of the run may be another one of its own.
@@ -135,30 +135,30 @@ def _check_inputs(job: Job) -> None:
     own: dict[str, str] = {}
     for option, path in asides.items():
         if path is not None and not is_device(path):
-            place = os.path.realpath(path)
-            if place in own:
-                raise UsageError(f"{option} {path}: is the file of {own[place]} too: name another place")
-            own[place] = option
-    if job.place.directory is not None:
-        paths = Paths(job.place.directory, job.place.shard.suffix)
+            real_path = os.path.realpath(path)
+            if real_path in own:
+                raise UsageError(f"{option} {path}: is the file of {own[real_path]} too: name another place")
+            own[real_path] = option
+    if job.target.directory is not None:
+        paths = Paths(job.target.directory, job.target.shard.suffix)
         for path in (paths.rows, paths.journal, paths.report, paths.lock):
-            place = os.path.realpath(path)
-            if place in own:
-                raise UsageError(f"{own[place]} {path}: is another file of this run: name another place")
-            own[place] = str(path)
+            real_path = os.path.realpath(path)
+            if real_path in own:
+                raise UsageError(f"{own[real_path]} {path}: is another file of this run: name another place")
+            own[real_path] = str(path)
     for given in job.inputs:
         if os.path.realpath(given) in own:
             raise UsageError(f"{given}: is what this run would write: name another place for the output")
-    if job.place.directory is not None:
+    if job.target.directory is not None:
         try:
             if not paths.has_begun:
                 paths.check()
-                check_inputs(job.place.directory, job.style.formats, job.inputs, job.place.shard)
+                check_inputs(job.target.directory, job.style.formats, job.inputs, job.target.shard)
         except OSError as error:
-            raise _unusable_folder(job.place.directory, error) from error
+            raise _unusable_folder(job.target.directory, error) from error
 
 
-def _fingerprint(job: Job, transcriber: Transcriber) -> dict[str, Any]:
+def _fingerprint(job: TranscribeJob, transcriber: Transcriber) -> dict[str, Any]:
     from fastscribe.resume.fingerprint import fingerprint, model_digest
 
     recognizer = transcriber.recognizer
@@ -179,9 +179,9 @@ def _write_report(path: Path, stats: RunStats) -> None:
 
 def _write_all(
     transcriber: Transcriber,
-    job: Job,
+    job: TranscribeJob,
     output: FolderOutput | StreamOutput,
-    told: Events,
+    event_log: EventLog,
     show_progress: bool,
     page: RunPage | None,
 ) -> RunStats:
@@ -189,7 +189,7 @@ def _write_all(
 
     start = perf_counter()
     results = transcriber.transcribe(job.inputs, output)
-    with without_mp3_chatter(), ProgressBar(transcriber, show_progress) as bar, closing(results):
+    with filter_mpg123_messages(), ProgressBar(transcriber, show_progress) as bar, closing(results):
         for result in results:
             with transcriber.progress.stopwatch.time("write"):
                 written = _write(output, result, transcriber, job)
@@ -197,7 +197,7 @@ def _write_all(
                 page.recorder.result(written)
             if isinstance(written, Failure):
                 bar.say(failure_line(written))
-                told.failed(written)
+                event_log.failed(written)
             bar.update()
         with transcriber.progress.stopwatch.time("write"):
             output.flush()
@@ -205,7 +205,7 @@ def _write_all(
 
 
 def _write(
-    output: FolderOutput | StreamOutput, result: Transcript | Failure, transcriber: Transcriber, job: Job
+    output: FolderOutput | StreamOutput, result: Transcript | Failure, transcriber: Transcriber, job: TranscribeJob
 ) -> Transcript | Failure:
     """What became of the result: itself, or the Failure that stands in for one that could not be written."""
     try:
@@ -214,31 +214,31 @@ def _write(
         raise StdoutClosed from error
     except OSError as error:
         if error.errno in _DISK_PROBLEMS or isinstance(result, Failure):
-            raise OutputError(str(error.filename or job.place.directory or "stdout"), error) from error
+            raise OutputError(str(error.filename or job.target.directory or "stdout"), error) from error
         transcriber.not_written(result)
         return _write(output, to_failure(result.audio, "write", error), transcriber, job)
     return result
 
 
-def say_what_would_be_done(job: Job, quiet: bool) -> None:
+def report_dry_run(job: TranscribeJob, quiet: bool) -> None:
     """A table on stderr, and one JSON object on stdout."""
-    from fastscribe.dry_run import survey
+    from fastscribe.dry_run import estimate_run
     from fastscribe.report.prices import price_of
     from fastscribe.transcriber import Transcriber
 
     if sys.stdout is None:
         raise StdoutClosed
     _check_inputs(job)
-    _say_shard(job.place.shard, quiet)
+    _say_shard(job.target.shard, quiet)
     transcriber = Transcriber.load(job.model, job.device, job.dtype, job.options, say)
     usd_per_hour, _ = price_of(transcriber.recognizer.device_name, job.price_per_hour)
     ledger = _ledger(job, transcriber)
-    with without_mp3_chatter():
-        found = survey(transcriber, job.inputs, ledger, usd_per_hour, lambda failure: say(failure_line(failure)))
-    if found.files + found.failed + found.skipped == 0 and job.place.shard.count == 1:
+    with filter_mpg123_messages():
+        found = estimate_run(transcriber, job.inputs, ledger, usd_per_hour, lambda failure: say(failure_line(failure)))
+    if found.files + found.failed + found.skipped == 0 and job.target.shard.count == 1:
         raise UsageError("no input at all: nothing was given to transcribe")
     if not quiet:
-        show_table(survey_table(found))
+        show_table(dry_run_table(found))
     try:
         print(json.dumps(found.to_json()), flush=True)
     except BrokenPipeError as error:
@@ -247,22 +247,22 @@ def say_what_would_be_done(job: Job, quiet: bool) -> None:
         raise typer.Exit(1)
 
 
-def _ledger(job: Job, transcriber: Transcriber) -> Ledger:
+def _ledger(job: TranscribeJob, transcriber: Transcriber) -> Ledger:
     """What is left to do in the output folder, which is not touched."""
-    from fastscribe.output.folder import check_division
+    from fastscribe.output.folder import check_sharding
     from fastscribe.output.in_the_way import check_inputs
-    from fastscribe.resume.entries import Earlier, Paths
-    from fastscribe.resume.journal import peek
+    from fastscribe.resume.entries import Paths, PreviousRun
+    from fastscribe.resume.journal import load_readonly
     from fastscribe.resume.ledger import Ledger
 
-    place = job.place
-    if place.directory is None or place.overwrite:
-        return Ledger(place.shard)
-    check_division(place.directory, place.shard)
-    paths = Paths(place.directory, place.shard.suffix)
+    target = job.target
+    if target.directory is None or target.overwrite:
+        return Ledger(target.shard)
+    check_sharding(target.directory, target.shard)
+    paths = Paths(target.directory, target.shard.suffix)
     if not paths.has_begun:
-        return Ledger(place.shard)
-    earlier = peek(paths, {**_fingerprint(job, transcriber), "shard": str(place.shard)})
-    for_looking = Ledger(place.shard, Earlier(earlier.entries), place.retry_failed)
-    check_inputs(place.directory, job.style.formats, job.inputs, place.shard, [earlier], for_looking)
-    return Ledger(place.shard, earlier, place.retry_failed)
+        return Ledger(target.shard)
+    previous = load_readonly(paths, {**_fingerprint(job, transcriber), "shard": str(target.shard)})
+    for_looking = Ledger(target.shard, PreviousRun(previous.entries), target.retry_failed)
+    check_inputs(target.directory, job.style.formats, job.inputs, target.shard, [previous], for_looking)
+    return Ledger(target.shard, previous, target.retry_failed)

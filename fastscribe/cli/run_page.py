@@ -19,7 +19,7 @@ from fastscribe.report.run_page import FINISHED, render
 from fastscribe.resume.shards import Shard
 
 if TYPE_CHECKING:
-    from fastscribe.cli.job import Job
+    from fastscribe.cli.job import TranscribeJob
     from fastscribe.pipeline.stats import RunStats
     from fastscribe.transcriber import Transcriber
 
@@ -29,7 +29,7 @@ _MAX_COMMAND = 4000  # characters; a shell that expands a glob makes millions
 class RunPage:
     """Watches a transcriber's run, and writes the page at its end. Raises UsageError where that could not be done."""
 
-    def __init__(self, path: Path, job: Job, transcriber: Transcriber) -> None:
+    def __init__(self, path: Path, job: TranscribeJob, transcriber: Transcriber) -> None:
         self._path = path
         self._job, self._transcriber = job, transcriber
         self._started = datetime.now().astimezone().isoformat(" ", "seconds")
@@ -45,7 +45,7 @@ class RunPage:
         from fastscribe.transcriber import run_stats
 
         try:
-            self._write(run_stats(self._transcriber, self.recorder.elapsed_s, self._job.price_per_hour), _how(error))
+            self._write(run_stats(self._transcriber, self.recorder.elapsed_s, self._job.price_per_hour), _status(error))
         except (OSError, ValueError, RuntimeError) as problem:  # a device that is lost, a disk that is full
             say(f"--report-html: not written: {problem}")
 
@@ -65,7 +65,7 @@ class RunPage:
         write_page(self._path, render(run))
 
 
-def place_of(path: Path, shard: Shard) -> Path:
+def page_path(path: Path, shard: Shard) -> Path:
     """Where the page goes: each shard has its own. Raises UsageError."""
     return check_page(path.with_name(f"{path.stem}{shard.suffix}{path.suffix}")) if shard.suffix else path
 
@@ -76,7 +76,7 @@ def command_line(arguments: Sequence[str]) -> str:
     return whole if len(whole) <= _MAX_COMMAND else f"{whole[:_MAX_COMMAND]} .. ({len(arguments):,} arguments)"
 
 
-def _how(error: BaseException) -> str:
+def _status(error: BaseException) -> str:
     if isinstance(error, KeyboardInterrupt):
         return "interrupted"
     if isinstance(error, StdoutClosed):
@@ -88,13 +88,13 @@ def _how(error: BaseException) -> str:
     return "terminated"
 
 
-def _settings(job: Job, transcriber: Transcriber) -> dict[str, Any]:
+def _settings(job: TranscribeJob, transcriber: Transcriber) -> dict[str, Any]:
     """What was chosen, by the user or for them."""
     options = asdict(job.options) | {
         "decoder": transcriber.recognizer.decoder_name,
         "recover_gaps": transcriber.recovers_gaps,
     }
     chosen = {name: value for name, value in options.items() if value is not None}
-    place = {"output_dir": job.place.directory or "stdout", "formats": ", ".join(job.style.formats)}
-    shard = {"shard": job.place.shard} if job.place.shard.count > 1 else {}
-    return {**chosen, "frames_in_a_batch_at_most": transcriber.engine.budget.frames, **place, **shard}
+    output = {"output_dir": job.target.directory or "stdout", "formats": ", ".join(job.style.formats)}
+    shard = {"shard": job.target.shard} if job.target.shard.count > 1 else {}
+    return {**chosen, "frames_in_a_batch_at_most": transcriber.engine.budget.frames, **output, **shard}

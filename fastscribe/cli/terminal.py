@@ -64,7 +64,7 @@ def show_table(text: str) -> None:
         show(line)
 
 
-def give_up_stderr_if_gone() -> None:
+def discard_unwritable_stderr() -> None:
     """What nobody could be told is not tried again when Python ends, which would make its own exit code of that."""
     if sys.stderr is not None:
         try:
@@ -104,7 +104,7 @@ def failure_line(failure: Failure) -> str:
 
 
 @contextmanager
-def without_mp3_chatter() -> Iterator[None]:
+def filter_mpg123_messages() -> Iterator[None]:
     """Drops what mpg123, a C library below libsndfile, prints on its own: a line for every seek in a healthy MP3, and for
     whatever is odd in a damaged one.
 
@@ -245,7 +245,7 @@ def _gaps(stats: RunStats) -> str:
     return left + (recovered if stats.recovered_words else "")
 
 
-def survey_table(survey: DryRunReport) -> str:
+def dry_run_table(survey: DryRunReport) -> str:
     """What would be done, as aligned lines."""
     cost = "unknown (--price-per-hour)" if survey.estimated_usd is None else f"about {survey.estimated_usd:.2f} USD"
     rows = [

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fastscribe.cli.app import MODEL_HELP, app, find_model, option
-from fastscribe.cli.terminal import say, without_mp3_chatter
+from fastscribe.cli.terminal import filter_mpg123_messages, say
 from fastscribe.config import TrainDtypeChoice
 
 if TYPE_CHECKING:
     import torch
 
-    from fastscribe.training.distributed import Ranks
+    from fastscribe.training.distributed import DistributedContext
     from fastscribe.training.recipe import Recipe
     from fastscribe.training.state import RunFolder
     from fastscribe.training.trainer import Trainer
@@ -31,7 +31,7 @@ _BAR_WIDTH = 16
 _EXIT_CODES = {signal.SIGINT: 130, signal.SIGTERM: 143}
 
 
-class Stopped(Exception):
+class TrainingStopped(Exception):
     """A signal ended the run in order, which has been said; the exit code is left to do."""
 
     def __init__(self, code: int) -> None:
@@ -75,51 +75,53 @@ def train(
     check_installed("whisper-en", "train", "train")
     from fastscribe.checkpoint.reader import read_checkpoint
     from fastscribe.training.data import prepare
-    from fastscribe.training.distributed import Ranks
+    from fastscribe.training.distributed import DistributedContext
     from fastscribe.training.recipe import has_model_section
     from fastscribe.training.state import RunFolder
     from fastscribe.training.trainer import Trainer
 
-    ranks = Ranks.of_torchrun()
-    is_shown = ranks.rank == 0 and not quiet
-    told = say if is_shown else _say_nothing
+    distributed = DistributedContext.from_torchrun()
+    is_shown = distributed.rank == 0 and not quiet
+    log = say if is_shown else _discard
     is_recipe = recipe.suffix.lower() in _RECIPES
     if init is not None and is_recipe and has_model_section(recipe):
-        told(f"{recipe}: its model section is not used: --init brings the model")
+        log(f"{recipe}: its model section is not used: --init brings the model")
     folder = RunFolder(output_dir)
-    with closing(folder.lock()) if ranks.rank == 0 else nullcontext(), without_mp3_chatter():
-        if ranks.rank == 0:
+    with closing(folder.lock()) if distributed.rank == 0 else nullcontext(), filter_mpg123_messages():
+        if distributed.rank == 0:
             folder.check()
             folder.recover()
-        found = find_model(init, told, show_progress=is_shown) if init is not None else None
-        checkpoint = read_checkpoint(found, told) if found is not None else None
-        material = prepare(chosen, checkpoint, told, recipe if is_recipe else "the default recipe")
-        chosen_device = _join(device, ranks)
+        found = find_model(init, log, show_progress=is_shown) if init is not None else None
+        checkpoint = read_checkpoint(found, log) if found is not None else None
+        training_data = prepare(chosen, checkpoint, log, recipe if is_recipe else "the default recipe")
+        chosen_device = _init_process_group(device, distributed)
         if overwrite:
-            _clear(folder, ranks)
+            _clear_folder(folder, distributed)
         chosen_dtype = _dtype(dtype, chosen_device)
         again = "the same command without --overwrite" if overwrite else "the same command"
-        _follow(Trainer(chosen, material, folder, chosen_device, chosen_dtype, say, ranks), is_shown, again)
+        _run_and_report(
+            Trainer(chosen, training_data, folder, chosen_device, chosen_dtype, say, distributed), is_shown, again
+        )
 
 
-def _follow(trainer: Trainer, is_shown: bool, again: str) -> None:
+def _run_and_report(trainer: Trainer, is_shown: bool, again: str) -> None:
     """The run, with what is said of it: `again` is what goes on from where it stops. Raises Stopped."""
     if is_shown:
-        _introduce(trainer)
-    _listen(trainer)
+        _report_start(trainer)
+    _install_signal_handlers(trainer)
     with _Display(trainer, is_shown) as update:
         is_over = trainer.run(update)
-    _part(trainer.ranks)
+    _destroy_process_group(trainer.distributed)
     if not is_over:
-        if trainer.ranks.rank == 0:
+        if trainer.distributed.rank == 0:
             say(f"stopped after step {trainer.progress.step:,}; {again} goes on from there")
-        raise Stopped(_EXIT_CODES[signal.Signals(trainer.stopped_by)])
+        raise TrainingStopped(_EXIT_CODES[signal.Signals(trainer.stop_signal)])
     if is_shown:
-        best, num_recordings = trainer.progress.best_wer, len(trainer.material.validation)
+        best, num_recordings = trainer.progress.best_wer, len(trainer.training_data.validation)
         say(f"{trainer.folder.best}: word error rate {100 * (best or 0):.2f} % on {num_recordings:,} recordings")
 
 
-def _say_nothing(line: str) -> None:
+def _discard(line: str) -> None:
     pass
 
 
@@ -132,23 +134,23 @@ def _recipe(path: Path, epochs: int | None, is_tuning: bool) -> Recipe:
     return recipe if epochs is None else replace(recipe, run=replace(recipe.run, epochs=epochs))
 
 
-def _clear(folder: RunFolder, ranks: Ranks) -> None:
+def _clear_folder(folder: RunFolder, distributed: DistributedContext) -> None:
     """Once every rank has read what it needs, which may lie in the folder, and before any looks for a state there."""
-    if ranks.rank == 0:
+    if distributed.rank == 0:
         folder.clear()
-    ranks.wait()
+    distributed.barrier()
 
 
-def _join(device: str, ranks: Ranks) -> torch.device:
+def _init_process_group(device: str, distributed: DistributedContext) -> torch.device:
     """This rank's device, once all ranks are there."""
     from fastscribe.pipeline.recognizer import choose_device
 
-    if ranks.count > 1 and device in ("auto", "cuda"):
+    if distributed.world_size > 1 and device in ("auto", "cuda"):
         import torch
 
-        device = f"cuda:{ranks.local}" if torch.cuda.is_available() else "cpu"
+        device = f"cuda:{distributed.local_rank}" if torch.cuda.is_available() else "cpu"
     chosen = choose_device(device)
-    if ranks.count > 1:
+    if distributed.world_size > 1:
         import torch.distributed as dist
 
         if chosen.type == "cuda":
@@ -158,12 +160,12 @@ def _join(device: str, ranks: Ranks) -> torch.device:
     return chosen
 
 
-def _part(ranks: Ranks) -> None:
+def _destroy_process_group(distributed: DistributedContext) -> None:
     """The ranks end together: one that left while others validate would be aborted by its own threads of gloo."""
-    if ranks.count > 1:
+    if distributed.world_size > 1:
         import torch.distributed as dist
 
-        ranks.wait()
+        distributed.barrier()
         dist.destroy_process_group()
 
 
@@ -176,15 +178,15 @@ def _dtype(dtype: TrainDtypeChoice, device: torch.device) -> torch.dtype:
     return torch.bfloat16 if dtype == "bf16" or (dtype == "auto" and is_fast) else torch.float32
 
 
-def _introduce(trainer: Trainer) -> None:
-    material, padding = trainer.material, trainer.padding()
+def _report_start(trainer: Trainer) -> None:
+    training_data, padding = trainer.training_data, trainer.padding()
     parameters = sum(parameter.numel() for parameter in trainer.model.parameters())
-    say(f"{material.corpus}; {len(material.validation):,} to validate with")
+    say(f"{training_data.corpus}; {len(training_data.validation):,} to validate with")
     say(
-        f"{parameters / 1e6:.1f} M parameters, {material.checkpoint.config.family}, {str(trainer.dtype)[6:]} on "
+        f"{parameters / 1e6:.1f} M parameters, {training_data.checkpoint.config.family}, {str(trainer.dtype)[6:]} on "
         f"{trainer.device}; {trainer.epoch_batches:,} batches an epoch, {trainer.num_steps:,} steps in all, "
         f"{100 * padding.frames:.1f} % padding "
-        f"(random batches: {100 * trainer.naive_padding().frames:.1f} %){_warm_up(trainer)}"
+        f"(random batches: {100 * trainer.naive_padding().frames:.1f} %){_warm_up_note(trainer)}"
     )
     if trainer.learner.network.has_idle_head:
         weight = trainer.learner.network.ctc_weight
@@ -194,14 +196,14 @@ def _introduce(trainer: Trainer) -> None:
         say(f"going on after step {trainer.progress.step:,}")
 
 
-def _warm_up(trainer: Trainer) -> str:
+def _warm_up_note(trainer: Trainer) -> str:
     """Where it is shorter than the recipe's."""
     num_steps = trainer.weights.warmup_steps
     is_capped = num_steps < trainer.recipe.optimiser.warmup_steps
     return f"; {num_steps or 'no'} warm-up steps, a tenth of the run's" if is_capped else ""
 
 
-def _listen(trainer: Trainer) -> None:
+def _install_signal_handlers(trainer: Trainer) -> None:
     """The first signal lets the step end and be saved, the second ends the process.
 
     Of several ranks, any may be told to stop, and told again by torchrun; those that take too long torchrun kills. What
@@ -209,9 +211,9 @@ def _listen(trainer: Trainer) -> None:
     """
 
     def note(number: int, frame: FrameType | None) -> None:
-        if not trainer.stop:
-            trainer.stop = number
-        elif trainer.ranks.count == 1:
+        if not trainer.requested_signal:
+            trainer.requested_signal = number
+        elif trainer.distributed.world_size == 1:
             os._exit(_EXIT_CODES[signal.Signals(number)])
 
     for number in _EXIT_CODES:
@@ -224,7 +226,7 @@ class _Display:
     """A bar on a terminal, else a line an epoch."""
 
     def __init__(self, trainer: Trainer, is_shown: bool) -> None:
-        self._trainer, self._is_shown, self._told = trainer, is_shown, trainer.progress.epoch
+        self._trainer, self._is_shown, self._last_epoch = trainer, is_shown, trainer.progress.epoch
         self._bar: Any = None
         if is_shown and sys.stderr.isatty():
             from rich.console import Console
@@ -257,14 +259,14 @@ class _Display:
         if self._bar is not None:
             share = progress.batches_done / max(1, progress.batches)
             with suppress(OSError):
-                self._bar.update(self._task, completed=progress.epoch + share, said=_shortly(self._trainer))
-        if self._is_shown and progress.epoch > self._told:
-            self._told = progress.epoch
-            line = f"epoch {progress.epoch}: {_said(self._trainer)}"
+                self._bar.update(self._task, completed=progress.epoch + share, said=_short_status(self._trainer))
+        if self._is_shown and progress.epoch > self._last_epoch:
+            self._last_epoch = progress.epoch
+            line = f"epoch {progress.epoch}: {_status(self._trainer)}"
             say(line, self._bar)
 
 
-def _shortly(trainer: Trainer) -> str:
+def _short_status(trainer: Trainer) -> str:
     """For a line of 80 columns beside the bar and the times."""
     progress = trainer.progress
     parts = [f"step {progress.step:,}"]
@@ -275,13 +277,13 @@ def _shortly(trainer: Trainer) -> str:
     return ", ".join(parts)
 
 
-def _said(trainer: Trainer) -> str:
+def _status(trainer: Trainer) -> str:
     progress = trainer.progress
     losses = ", ".join(f"{name} {value:.3f}" for name, value in progress.losses.items())
     parts = [f"step {progress.step:,}", losses]
     if progress.validated is not None:
         parts.append(f"WER {100 * progress.validated.wer:.2f} %")
     if progress.busy_s:
-        speed = progress.audio_s * trainer.ranks.count / progress.busy_s
+        speed = progress.audio_s * trainer.distributed.world_size / progress.busy_s
         parts.append(f"{speed:.0f} s of audio a second")
     return ", ".join(part for part in parts if part)

@@ -12,9 +12,9 @@ from typing import Annotated, Literal
 import typer
 
 from fastscribe.cli.app import MODEL_HELP, ReportHtml, app, find_model, option
-from fastscribe.cli.event_log import Events
-from fastscribe.cli.job import Job, Place
-from fastscribe.cli.run import run, say_what_would_be_done
+from fastscribe.cli.event_log import EventLog
+from fastscribe.cli.job import OutputTarget, TranscribeJob
+from fastscribe.cli.run import report_dry_run, run
 from fastscribe.cli.terminal import log_to
 from fastscribe.config import (
     OUTPUT_FORMATS,
@@ -253,17 +253,17 @@ def transcribe(
         window=window,
         threads=threads,
     )
-    place = Place(output_dir, choose_shard(shard, os.environ), overwrite, retry_failed, ordered)
+    target = OutputTarget(output_dir, choose_shard(shard, os.environ), overwrite, retry_failed, ordered)
     page = None
     if report_html is not None:
-        from fastscribe.cli.run_page import place_of
+        from fastscribe.cli.run_page import page_path
 
-        page = place_of(report_html, place.shard)
+        page = page_path(report_html, target.shard)
     path = find_model(model, show_progress=not (quiet or no_progress))
-    job = Job(inputs, str(path), device, dtype, options, style, place, price_per_hour, page)
+    job = TranscribeJob(inputs, str(path), device, dtype, options, style, target, price_per_hour, page)
     job = replace(job, events=events, log_file=log_file)
-    with Events(events) as told:
+    with EventLog(events) as event_log:
         if dry_run:
-            say_what_would_be_done(job, quiet)
+            report_dry_run(job, quiet)
         else:
-            run(job, told, quiet, show_progress=not (quiet or no_progress))
+            run(job, event_log, quiet, show_progress=not (quiet or no_progress))

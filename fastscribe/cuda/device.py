@@ -1,7 +1,7 @@
-"""What a device asks for besides tensors: lanes of work, marks in them, pinned host memory, stage times.
+"""Streams, events, pinned host memory and stage times, with one interface for CPU and CUDA.
 
-A lane is a CUDA stream. On a CPU a call has done its work when it returns: a lane there orders nothing, a mark is always
-reached, and host memory needs no pinning. So the engine is written once and runs on both.
+A CPU call has finished when it returns. So on a CPU a stream orders nothing, an event is always complete and host memory
+is not pinned, and the engine needs no second code path.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ _OUT_OF_MEMORY = ("out of memory", "allocate memory", "alloc_failed")
 
 
 @dataclass(frozen=True)
-class Mark:
-    """A point in a lane; None where work is done as soon as it is asked for."""
+class Event:
+    """A point in a stream. `event` is None on a CPU, where the event is always complete."""
 
     event: torch.cuda.Event | None
 
-    def wait(self) -> None:
-        """The host waits until the device has come this far."""
+    def synchronize(self) -> None:
+        """Block the host until the device has reached this event."""
         if self.event is not None:
             self.event.synchronize()
 
 
-class Lane:
-    """Work that the device does in order. Lanes run beside each other; one of higher priority gets free units first.
+class Stream:
+    """A CUDA stream; on a CPU, a no-op with the same methods.
 
-    Use `lane`: torch keeps workspaces for every stream as long as the process lives.
+    Prefer `shared_stream`: torch keeps the workspaces of every stream until the process ends.
     """
 
     def __init__(self, device: torch.device, high_priority: bool = False) -> None:
@@ -48,28 +48,32 @@ class Lane:
             self.stream = torch.cuda.Stream(device, priority=-1 if high_priority else 0)
 
     @contextmanager
-    def work(self) -> Iterator[None]:
-        """What is asked of the device inside goes into this lane."""
+    def activate(self) -> Iterator[None]:
+        """Make this the current stream for the block."""
         with nullcontext() if self.stream is None else torch.cuda.stream(self.stream):
             yield
 
-    def mark(self) -> Mark:
-        return Mark(None if self.stream is None else self.stream.record_event())
+    def record_event(self) -> Event:
+        """Return an event that completes after all work enqueued on this stream so far."""
+        return Event(None if self.stream is None else self.stream.record_event())
 
-    def wait_for(self, mark: Mark) -> None:
-        """The lane waits for the mark; the host does not."""
-        if self.stream is not None and mark.event is not None:
-            self.stream.wait_event(mark.event)
+    def wait_event(self, event: Event) -> None:
+        """Make this stream, not the host, wait for the event."""
+        if self.stream is not None and event.event is not None:
+            self.stream.wait_event(event.event)
 
 
 @cache
-def lane(device: torch.device, role: Literal["copy", "model", "decode"]) -> Lane:
-    """The process's lane for this kind of work: pipelines on one device share it."""
-    return Lane(device, high_priority=role == "decode")
+def shared_stream(device: torch.device, role: Literal["copy", "model", "decode"]) -> Stream:
+    """Return the process's one stream for this role; all pipelines on the device share it.
+
+    The decode stream has high priority, because its kernels are short and depend on each other.
+    """
+    return Stream(device, high_priority=role == "decode")
 
 
 class StageTimes:
-    """Seconds by stage of one batch: the device's own clock on a GPU, where calls return early, else the host's."""
+    """Seconds per stage of one batch: measured by CUDA events on a GPU, where calls return early, else by the host."""
 
     def __init__(self, device: torch.device) -> None:
         self._on_gpu = device.type == "cuda"
@@ -78,7 +82,7 @@ class StageTimes:
 
     @contextmanager
     def time(self, stage: str) -> Iterator[None]:
-        """Times what the current lane does inside."""
+        """Time the work that the block enqueues on the current stream."""
         if self._on_gpu:
             start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
             start.record()
@@ -91,7 +95,7 @@ class StageTimes:
             self._seconds[stage] = self._seconds.get(stage, 0.0) + perf_counter() - begin
 
     def add_to(self, stopwatch: Stopwatch) -> None:
-        """Call when the device has done all of it."""
+        """Add the stage times to `stopwatch`. Call after the device has finished the batch."""
         for stage, start, end in self._events:
             self._seconds[stage] = self._seconds.get(stage, 0.0) + start.elapsed_time(end) / 1000.0
         for stage, seconds in self._seconds.items():
@@ -99,9 +103,10 @@ class StageTimes:
 
 
 def host_array(shape: tuple[int, ...], dtype: np.dtype[Any], device: torch.device) -> AnyArray:
-    """Uninitialised host memory for copies to and from `device`: pinned for a GPU, whose allocator recycles it.
+    """Allocate an uninitialised host array for copies to and from `device`, pinned if the device is a GPU.
 
-    Where the system has too little left to pin, ordinary memory does: its copies hold up the host, and are as right.
+    torch's pinned-memory allocator reuses the memory. If the system cannot pin more, the array is ordinary memory: copies
+    are correct but block the host.
     """
     if device.type == "cuda":
         try:
@@ -113,19 +118,19 @@ def host_array(shape: tuple[int, ...], dtype: np.dtype[Any], device: torch.devic
 
 
 def to_device(array: AnyArray, device: torch.device) -> torch.Tensor:
-    """Start a copy; the caller keeps the array until the copy has been made.
+    """Start a copy to the device. The caller must keep the array alive until the copy has finished.
 
-    From a pinned array (host_array) the host does not wait. From ordinary memory CUDA copies only when everything that the
-    stream was asked for before is done, and the host waits for that.
+    From a pinned array (`host_array`) the copy is asynchronous. From ordinary memory the host waits for the copy and for
+    all earlier work on the stream.
     """
     return torch.from_numpy(array).to(device, non_blocking=True)
 
 
 def small_to_device(values: AnyArray | torch.Tensor, device: torch.device) -> torch.Tensor:
-    """Start a copy from ordinary memory to the device by way of pinned memory, so that the host does not wait.
+    """Start an asynchronous copy from ordinary memory to the device through a pinned buffer.
 
-    On the way to a GPU the values are first copied on the host, so the caller need not keep them. On a CPU the result
-    shares their memory.
+    For a GPU the values are copied to the buffer first, so the caller need not keep them. On a CPU the result shares
+    memory with `values`.
     """
     tensor = torch.as_tensor(values)
     if device.type == "cuda":
@@ -138,7 +143,10 @@ def small_to_device(values: AnyArray | torch.Tensor, device: torch.device) -> to
 
 
 def to_host(tensor: torch.Tensor) -> AnyArray:
-    """A copy on its way into pinned memory, to be read after a mark behind it; on a CPU the tensor's own memory."""
+    """Start a copy into pinned host memory; read it after an event recorded behind the copy.
+
+    On a CPU the result shares the tensor's memory.
+    """
     if tensor.device.type == "cpu":
         return tensor.numpy()
     host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
@@ -147,11 +155,11 @@ def to_host(tensor: torch.Tensor) -> AnyArray:
 
 
 @contextmanager
-def launching(device: torch.device) -> Iterator[None]:
-    """Lets this thread have the interpreter soon after it asks, for as long as it launches kernels.
+def short_switch_interval(device: torch.device) -> Iterator[None]:
+    """Shorten the interpreter's switch interval while this thread launches CUDA kernels. No effect on a CPU.
 
-    Each launch lets go of the interpreter's lock, and takes it again only when other Python threads (readers of files)
-    let go of it: by default after up to 5 ms, a thousand times as long as a launch takes (docs/log.md, "who launches kernels").
+    Each kernel launch releases the GIL. To take it back, the thread waits until another Python thread (a file reader)
+    yields: by default up to 5 ms, a thousand times as long as a launch takes (docs/log.md, "who launches kernels").
     """
     before = sys.getswitchinterval()
     if device.type == "cuda":
@@ -163,31 +171,35 @@ def launching(device: torch.device) -> Iterator[None]:
 
 
 def free_bytes(device: torch.device) -> int:
-    """Memory that new tensors on a GPU can have, what its allocator holds unused included."""
+    """Bytes available for new tensors on a GPU, including memory that torch's allocator has cached."""
     free, _ = torch.cuda.mem_get_info(device)
     return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """On any device, and as any library says it: torch reports a CPU's as a plain RuntimeError, cuBLAS has words of its own."""
+    """Return True for an out-of-memory error of any device or library.
+
+    torch reports one on a CPU as a plain RuntimeError, and cuBLAS has its own message, so messages are matched.
+    """
     if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
         return True
     return isinstance(error, RuntimeError) and any(words in str(error).lower() for words in _OUT_OF_MEMORY)
 
 
-def settle(device: torch.device) -> None:
-    """The host waits for everything asked of the device, in any lane."""
+def synchronize(device: torch.device) -> None:
+    """Block the host until the device has finished all work on all streams."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
 
 def recover(device: torch.device) -> RuntimeError | None:
-    """After a failed batch: nothing of it still runs, and its memory is free again.
+    """Clean up after a failed batch: wait for the device and free the batch's memory.
 
-    Returns the device's answer where it can do nothing more in this process: CUDA repeats some errors until that ends.
+    Returns:
+        None if the device is usable. Otherwise its error: after some errors CUDA fails every later call of the process.
     """
     try:
-        settle(device)
+        synchronize(device)
         if device.type == "cuda":
             torch.cuda.empty_cache()
     except RuntimeError as error:

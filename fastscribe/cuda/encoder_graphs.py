@@ -21,12 +21,12 @@ from fastscribe.types import Features, Frames
 
 _MAX_FRAMES = 4096  # encoder frames, rows x longest, from which on a GPU is busy without this
 _FRAME_STEP = 8  # encoder frames
-_KEPT = 64  # every length of one row up to 512 frames
-_WORTH_IT = 2  # times that a bucket is seen before it is captured
+_MAX_GRAPHS = 64  # every length of one row up to 512 frames
+_MIN_USES = 2  # times that a bucket is seen before it is captured
 
 
 @dataclass(frozen=True)
-class _Captured:
+class _CapturedPass:
     """A graph and the memory it reads and writes."""
 
     features: Features
@@ -47,7 +47,7 @@ class EncoderGraphs:
         self._seen: Counter[tuple[int, int]] = Counter()
         self._order = StreamOrder()
         new_generation = partial(Generation, device, self._order.synchronize)
-        self._captured: GraphCache[tuple[int, int], _Captured] = GraphCache(new_generation, _KEPT)
+        self._captured: GraphCache[tuple[int, int], _CapturedPass] = GraphCache(new_generation, _MAX_GRAPHS)
 
     def __call__(self, features: Features) -> Frames:
         encode: Callable[[Features], Frames] = self._encoder
@@ -55,7 +55,7 @@ class EncoderGraphs:
         if bucket is None or not self._can_capture:
             return encode(features)
         self._seen[bucket] += 1
-        if bucket not in self._captured and self._seen[bucket] < _WORTH_IT:
+        if bucket not in self._captured and self._seen[bucket] < _MIN_USES:
             return encode(features)
         try:
             return self._replay(bucket, features)
@@ -78,9 +78,9 @@ class EncoderGraphs:
             try:
                 return self._run(self._captured.get(bucket, partial(self._make, features, bucket)), features)
             finally:
-                self._order.mark()
+                self._order.record()
 
-    def _make(self, features: Features, bucket: tuple[int, int], generation: Generation) -> _Captured:
+    def _make(self, features: Features, bucket: tuple[int, int], generation: Generation) -> _CapturedPass:
         mel_BMT = features.mel_BMT
         static = Features(
             mel_BMT.new_zeros(bucket[0], mel_BMT.shape[1], bucket[1]), features.lengths_B.new_zeros(bucket[0])
@@ -91,9 +91,9 @@ class EncoderGraphs:
             found[:] = [self._encoder(static)]
 
         graph = generation.capture(work)
-        return _Captured(static, found[0], graph)
+        return _CapturedPass(static, found[0], graph)
 
-    def _run(self, captured: _Captured, features: Features) -> Frames:
+    def _run(self, captured: _CapturedPass, features: Features) -> Frames:
         rows, _, mel_frames = features.mel_BMT.shape
         mel_BMT, lengths_B = captured.features.mel_BMT.zero_(), captured.features.lengths_B.zero_()
         mel_BMT[:rows, :, :mel_frames].copy_(features.mel_BMT)

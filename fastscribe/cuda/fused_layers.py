@@ -26,8 +26,8 @@ from fastscribe.config import LocalAttention
 from fastscribe.cuda.operations import choose_operations
 from fastscribe.model.attention import RelPositionAttention, relative_positions
 from fastscribe.model.encoder import ConformerLayer, ConvolutionModule, Encoder, FeedForward
-from fastscribe.model.folding import linear_of
-from fastscribe.model.operations import EPSILON, POSITION_ROWS_MULTIPLE, Operations, table_reach
+from fastscribe.model.folding import linear_from
+from fastscribe.model.operations import EPSILON, POSITION_ROWS_MULTIPLE, Operations, max_table_distance
 
 _KEPT_FRAMES = 1024  # longest batch whose projected positions are kept: 4 MB a layer at width 1024 in bf16
 
@@ -86,7 +86,7 @@ class FusedLayers(nn.Module):
 
     def forward(self, x_BTD: torch.Tensor, lengths_B: torch.Tensor) -> torch.Tensor:
         num_frames = x_BTD.shape[1]
-        is_kept = table_reach(num_frames, self.attention) <= _KEPT_FRAMES
+        is_kept = max_table_distance(num_frames, self.attention) <= _KEPT_FRAMES
         positions_RD = None if is_kept else position_rows(num_frames, self.attention, like=x_BTD)
         with torch.cuda.device_of(x_BTD):  # where Triton launches
             normed_BTD: torch.Tensor = self.norm_first(x_BTD)
@@ -174,7 +174,7 @@ class FusedFeedForward(nn.Module):
         super().__init__()
         self.linear1, linear2 = source.linear1, source.linear2
         del source.linear2  # a third of a layer, which would otherwise be there twice until all layers are done
-        self.linear2 = linear_of(0.5 * linear2.weight)
+        self.linear2 = linear_from(0.5 * linear2.weight)
         self.shift_D = None if linear2.bias is None else 0.5 * linear2.bias.float()
 
     def forward(self, x_BTD: torch.Tensor, normed_BTD: torch.Tensor) -> torch.Tensor | None:
@@ -196,11 +196,11 @@ class FusedAttention(nn.Module):
         weight, stored = source.linear_qkv.weight, source.linear_qkv.bias
         q_D, _, v_D = weight.new_zeros(3, weight.shape[1]) if stored is None else stored.unflatten(0, (3, -1))
         u_D = source.pos_bias_u.flatten() + q_D
-        self.linear_qkv = linear_of(weight, F.pad(u_D, (0, 2 * u_D.shape[0])))
+        self.linear_qkv = linear_from(weight, F.pad(u_D, (0, 2 * u_D.shape[0])))
         v_less_u_D = source.pos_bias_v.float().flatten() + q_D.float() - u_D.float()
         self.register_buffer("v_less_u_HK", v_less_u_D.view_as(source.pos_bias_v), persistent=False)
         out = source.linear_out
-        self.linear_out = linear_of(out.weight)
+        self.linear_out = linear_from(out.weight)
         self.shift_D = None if stored is None else out.weight.float() @ v_D.float()
         if out.bias is not None:
             self.shift_D = _sum(self.shift_D, out.bias.float())
@@ -239,7 +239,7 @@ class FusedConvolution(nn.Module):
         super().__init__()
         assert isinstance(source.norm, (nn.Identity, nn.LayerNorm))
         self.operations = operations
-        self.pointwise1, self.pointwise2 = source.pointwise1, linear_of(source.pointwise2.weight)
+        self.pointwise1, self.pointwise2 = source.pointwise1, linear_from(source.pointwise2.weight)
         self.norm = Norm(source.norm, None, operations) if isinstance(source.norm, nn.LayerNorm) else None
         self.weight_WD = nn.Parameter(source.depthwise.weight.squeeze(1).t().contiguous(), requires_grad=False)
         self.bias_D = source.depthwise.bias
@@ -272,7 +272,7 @@ def add_product_(x_BTD: torch.Tensor, hidden_BTE: torch.Tensor, linear: nn.Modul
 def position_rows(num_frames: int, attention: LocalAttention | None, like: torch.Tensor) -> torch.Tensor:
     """Sinusoids [R, D] for the distances R/2 - 1 .. -R/2 that attention over `num_frames` needs."""
     multiple = POSITION_ROWS_MULTIPLE // 2
-    rounded = (table_reach(num_frames, attention) + multiple - 1) // multiple * multiple
+    rounded = (max_table_distance(num_frames, attention) + multiple - 1) // multiple * multiple
     return relative_positions(rounded - 1, rounded, like.shape[-1], like.dtype, like.device, attention)
 
 

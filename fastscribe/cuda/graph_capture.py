@@ -1,14 +1,13 @@
-"""Captures a function's GPU work in CUDA graphs, and leaves everything as it was where that fails.
+"""CUDA graph capture that restores streams, allocator and random generator when a capture fails.
 
-Graphs come in generations, each on a stream and in a memory pool of its own, and a generation is dropped as a whole: since
-torch 2.12 the reset of one graph frees the workspace that cuBLAS keeps for the stream, to which the other graphs from that
-stream still write, and a pool's handle is dead for good once the last of its graphs is reset. A GraphCache holds what is
-captured now; at its limit, and where anything fails, it starts a new generation. Streams are used again, since cuBLAS keeps
-a workspace for each that it ever saw.
+Graphs belong to generations. Each generation has its own stream and memory pool and is dropped as a whole, for two reasons:
+since torch 2.12 the reset of one graph frees the stream's cuBLAS workspace, to which the stream's other graphs still write;
+and a pool handle is invalid once the last of its graphs is reset. A GraphCache holds the current generation and starts a
+new one at its limit or after a failure. Streams are reused, because cuBLAS keeps a workspace for every stream it has seen.
 
-torch's own context manager (torch.cuda.graph) empties the allocator's cache, which costs milliseconds a capture, and where
-its body raises it leaves the capture stream current and, if the capture was invalid, the allocator in capture mode for
-good: memory used on two streams would never come back. Hence capture_begin and capture_end are called directly here.
+This module calls capture_begin and capture_end directly instead of torch.cuda.graph. That context manager empties the
+allocator's cache, which costs milliseconds per capture. If its body raises, it leaves the capture stream current; if the
+capture was invalid, it also leaves the allocator in capture mode, so memory used on two streams is never freed.
 """
 
 from __future__ import annotations
@@ -35,23 +34,23 @@ T = TypeVar("T")
 _WARM_UPS = 2  # the first run chooses kernels and allocates workspaces; the second shows that the choice is made
 _STREAMS_OF_TORCH = 32  # for each device and priority; torch hands them out in turn, again and again
 
-# One thread at a time captures or drops: freeing a graph, or collecting garbage, would make another's capture invalid.
-# Reentrant, because a finaliser may drop a generation while its own thread is warming another one up.
+# Held while capturing or dropping: freeing a graph or collecting garbage invalidates another thread's capture.
+# Reentrant, because a finaliser may drop a generation while its thread is warming up another one.
 _LOCK = threading.RLock()
 _IDLE: defaultdict[tuple[torch.device, int], list[torch.cuda.Stream]] = defaultdict(list)
 _EVER_LEASED: set[torch.cuda.Stream] = set()
-# Graphs whose capture failed, kept for good: torch's pinned-memory allocator still points to them, and has no way to let go.
+# Graphs whose capture failed are never freed: torch's pinned-memory allocator still points to them.
 _BROKEN: list[torch.cuda.CUDAGraph] = []
 
 
 class GraphsUnavailable(RuntimeError):
-    """CUDA graphs, or one way of using them, cannot be had here; str() is the reason, one line."""
+    """CUDA graphs, or one mode of them, are unavailable; str() is the reason, in one line."""
 
 
 class StreamOrder:
-    """Puts uses of the same memory in order, on whatever stream each of them runs, and waits for the last.
+    """Orders uses of the same memory across streams.
 
-    Streams are the current device's, so make the memory's device current around `wait` and `mark`.
+    `wait` and `record` use the current stream of the current device, so make the memory's device current around them.
     """
 
     def __init__(self) -> None:
@@ -61,7 +60,7 @@ class StreamOrder:
         if self._last is not None:
             self._last.wait()
 
-    def mark(self) -> None:
+    def record(self) -> None:
         self._last = torch.cuda.Event()
         self._last.record()
 
@@ -71,12 +70,21 @@ class StreamOrder:
 
 
 class Generation:
-    """Graphs that live and die together. No two of them may run at the same time; whoever makes one drops it."""
+    """Graphs that share a stream and a memory pool and are freed together.
+
+    No two of them may run at the same time. The creator must call `drop`.
+    """
 
     def __init__(self, device: torch.device, wait: Callable[[], None], priority: int = 0) -> None:
-        """`wait` returns when the device is done with all graphs. They run at `priority`, as a stream's.
+        """Lease a stream and a memory pool.
 
-        Raises GraphsUnavailable where every stream that torch has is in use.
+        Args:
+            device: a CUDA device.
+            wait: returns when the device has finished with all graphs.
+            priority: stream priority at which the graphs run.
+
+        Raises:
+            GraphsUnavailable: all of torch's streams are in use.
         """
         self._device, self._priority, self._wait = device, priority, wait
         self._stream = _lease(device, priority)
@@ -86,10 +94,15 @@ class Generation:
         self._is_dropped = False
 
     def capture(self, function: Callable[[], object], instantiate: bool = True) -> torch.cuda.CUDAGraph:
-        """The graph of what `function` enqueues. It is run twice before, so it must bear repetition.
+        """Capture the work that `function` enqueues. It also runs twice before the capture, as a warm-up.
 
-        Without `instantiate` the graph is for `raw_cuda_graph()` alone. Raises GraphsUnavailable, or
-        torch.OutOfMemoryError; after either, and whatever `function` raises, the generation is to be dropped.
+        Args:
+            function: enqueues work on the current stream; must be safe to repeat.
+            instantiate: False if the caller only needs `raw_cuda_graph()`.
+
+        Raises:
+            GraphsUnavailable: the capture failed.
+            torch.OutOfMemoryError: no memory left. After any exception the caller must drop the generation.
         """
         assert not self._is_dropped
         with _LOCK:
@@ -100,7 +113,7 @@ class Generation:
                     for _ in range(_WARM_UPS):
                         function()
                     self._stream.synchronize()  # an error of the warm-up must not look like one of the capture
-                    with _reasons():
+                    with _as_graphs_unavailable():
                         graph = self._record(function)
                         if instantiate:
                             graph.instantiate()
@@ -109,11 +122,11 @@ class Generation:
         return graph
 
     def before_drop(self, call: Callable[[], None]) -> None:
-        """For what was made of the graphs and must go before them. Called when the device is done with them."""
+        """Register a call that `drop` makes before it frees the graphs, once the device has finished with them."""
         self._before_drop.append(call)
 
     def drop(self) -> None:
-        """Waits for the last use, then frees all graphs. The memory is anyone's after torch.cuda.empty_cache()."""
+        """Wait for the last use and free all graphs. torch.cuda.empty_cache() then returns their memory."""
         with _LOCK:
             if self._is_dropped:
                 return
@@ -129,7 +142,7 @@ class Generation:
         graph = torch.cuda.CUDAGraph(keep_graph=True)
         with _no_garbage_collection():
             try:
-                # thread_local: what other threads do meanwhile, loading and copying, is no business of this capture.
+                # thread_local: other threads load and copy during the capture, which must not invalidate it.
                 graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
                 function()
                 graph.capture_end()
@@ -140,7 +153,7 @@ class Generation:
         return graph
 
     def _abandon(self, graph: torch.cuda.CUDAGraph) -> None:
-        """Ends a capture that failed, so that stream, allocator and random generator serve others again."""
+        """End a failed capture and make stream, allocator and random generator usable again."""
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # that the graph is empty
@@ -152,7 +165,7 @@ class Generation:
 
 
 class GraphCache(Generic[Key, T]):
-    """What is captured now, by key, all of it in one generation. Dropped with the object, if not before."""
+    """A cache of captured graphs, all in one generation. Garbage collection of the cache drops them."""
 
     def __init__(self, new_generation: Callable[[], Generation], limit: int) -> None:
         self._new_generation = new_generation
@@ -160,16 +173,16 @@ class GraphCache(Generic[Key, T]):
         self._made: dict[Key, T] = {}
         self._generations: list[Generation] = []  # one or none
         self._finalizer = weakref.finalize(self, _drop, self._generations, self._made)
-        self._finalizer.atexit = False  # the driver is gone by then, and takes everything along
+        self._finalizer.atexit = False  # the driver has shut down by then and has freed everything
 
     def __contains__(self, key: Key) -> bool:
         return key in self._made
 
     def get(self, key: Key, make: Callable[[Generation], T]) -> T:
-        """What `make` made for the key, now or before; it keeps alive all memory that its graphs work on.
+        """Return the value for `key`; call `make` on a miss. The value must keep its graphs' memory alive.
 
-        Where memory is short everything captured is given up and `make` called once more. What it raises in the end
-        leaves nothing captured.
+        At the limit the whole cache is dropped first. If `make` runs out of memory, the cache is dropped and `make` is
+        called once more. Any exception from it leaves the cache empty.
         """
         if key not in self._made:
             if len(self._made) >= self._limit:
@@ -178,7 +191,7 @@ class GraphCache(Generic[Key, T]):
         return self._made[key]
 
     def drop(self) -> None:
-        """Waits for the last use, frees everything."""
+        """Wait for the last use and free everything."""
         _drop(self._generations, self._made)
 
     def _make(self, make: Callable[[Generation], T]) -> T:
@@ -190,7 +203,7 @@ class GraphCache(Generic[Key, T]):
             except BaseException:
                 self.drop()
                 raise
-            # Only now have the error's frames let go of what they held.
+            # Outside the except block, so that the traceback's frames no longer hold tensors.
             self.drop()
         raise torch.OutOfMemoryError(problem)
 
@@ -201,7 +214,7 @@ class GraphCache(Generic[Key, T]):
 
 
 def _drop(generations: list[Generation], made: dict[Key, T]) -> None:
-    """The allocator cannot free memory during a capture, and uses a dead pool's for nothing else: hence empty_cache."""
+    """Drop the generation and empty the allocator's cache, which cannot reuse the memory of a dropped pool."""
     with _LOCK:
         if generations:
             generations[0].drop()
@@ -211,7 +224,7 @@ def _drop(generations: list[Generation], made: dict[Key, T]) -> None:
 
 
 def _lease(device: torch.device, priority: int) -> torch.cuda.Stream:
-    """A stream that nobody else captures on."""
+    """Return a stream on which no other generation captures."""
     with _LOCK:
         idle = _IDLE[device, priority]
         if idle:
@@ -225,7 +238,7 @@ def _lease(device: torch.device, priority: int) -> torch.cuda.Stream:
 
 
 @contextmanager
-def _reasons() -> Iterator[None]:
+def _as_graphs_unavailable() -> Iterator[None]:
     try:
         yield
     except torch.OutOfMemoryError:
@@ -238,7 +251,7 @@ def _reasons() -> Iterator[None]:
 
 @contextmanager
 def _no_garbage_collection() -> Iterator[None]:
-    """A finaliser that frees a graph or an event in the middle of a capture would make the capture invalid."""
+    """Pause garbage collection: a finaliser that frees a graph or an event invalidates a running capture."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -249,9 +262,9 @@ def _no_garbage_collection() -> Iterator[None]:
 
 
 def _write_off(graph: torch.cuda.CUDAGraph, stream: torch.cuda.Stream, pool: _POOL_HANDLE) -> None:
-    """The stream no longer captures, but torch threw before it told its allocator so."""
+    """Tell torch's allocator that a capture has ended; torch raised before it did so itself."""
     _BROKEN.append(graph)
-    # Each by itself, as one may be refused where the other is needed; private, and may be renamed.
+    # Two blocks, because one call may fail where the other is needed. Both are private and may be renamed.
     with suppress(RuntimeError, AttributeError):
         torch._C._cuda_endAllocateToPool(stream.device.index, pool)
     with suppress(RuntimeError, AttributeError):
@@ -259,9 +272,9 @@ def _write_off(graph: torch.cuda.CUDAGraph, stream: torch.cuda.Stream, pool: _PO
 
 
 def _capture_nothing(device: torch.device) -> None:
-    """One capture that succeeds: some versions of torch let the random generator believe in a capture until its end.
+    """Run one successful capture, because some versions of torch leave the random generator in capture mode until then.
 
-    On a stream without other graphs, as this one is reset at once. Where even this fails nothing more can be done.
+    It uses a stream without other graphs, because the graph is reset at once. A failure here is ignored.
     """
     try:
         stream = _lease(device, 0)
@@ -276,6 +289,6 @@ def _capture_nothing(device: torch.device) -> None:
             graph.capture_end()
         except RuntimeError:
             _write_off(graph, stream, pool)
-            return  # and the stream is not for others
+            return  # without putting the stream back
     graph.reset()
     _IDLE[device, 0].append(stream)

@@ -1,10 +1,10 @@
-"""Decoding steps captured in CUDA graphs, so that the host need not drive them: the modes, and what every decoder's share.
+"""CUDA graph modes of the decoders, and the code that all graphed decoders share.
 
-full      one graph that repeats the step by itself (cuda/while_loop.py): the host enqueues all steps and is free
-chunked   a graph of a few steps, replayed until a flag says that the last of them found nothing more; the flag is read
-          one replay late, so that the device never waits for the host
-off       no graphs: the steps one by one
-auto      the first of these that can be had
+full      one graph that loops on the device (cuda/while_loop.py): the host launches it once per batch
+chunked   a graph of a few steps, replayed until a flag on the device turns false; the host reads the flag one replay late,
+          so that the device never waits for the host
+off       no graphs: the host launches every step
+auto      the first of these that is available
 """
 
 from __future__ import annotations
@@ -24,36 +24,45 @@ from fastscribe.errors import UsageError
 from fastscribe.types import Frames, Hypothesis, Int32Array
 
 Key = TypeVar("Key")
-Room = TypeVar("Room")
+Buffers = TypeVar("Buffers")
 Captured = TypeVar("Captured")
 
-_STEPS_PER_TURN = 2  # of the while graph: fewer turns to decide about, at most one step in vain
+_STEPS_PER_ITERATION = 2  # of the while graph: half as many conditions to evaluate, at most one wasted step
 _STEPS_PER_CHUNK = 8
-MAX_STEPS_IN_VAIN = 2 * _STEPS_PER_CHUNK  # after the one that found no other needed, or at all where none was
+MAX_WASTED_STEPS = 2 * _STEPS_PER_CHUNK  # run after the step that cleared the flag, or from the start if none is needed
 
 
 class Loop(Protocol):
-    """Steps until a flag says that no other is needed, enqueued on the current stream. It keeps alive what they work on."""
+    """A captured loop that repeats a step while a flag on the device is true. It keeps the step's tensors alive."""
 
-    def run(self) -> None: ...
+    def run(self) -> None:
+        """Enqueue the whole loop on the current stream."""
+        ...
 
 
-# Makes a Loop, of graphs of a generation, for a step and the flag (a scalar bool that the step sets) which says whether
-# another one is needed.
+# (generation that owns the graphs, step, flag) -> Loop. The step sets the flag, a scalar bool tensor, to whether another
+# step is needed.
 LoopMaker = Callable[[Generation, Callable[[], None], torch.Tensor], Loop]
 
 
-def in_mode(
+def decoder_for_mode(
     mode: GraphMode,
     device: torch.device,
     say: Callable[[str], None],
     without: Callable[[], Decoder],
     graphed: Callable[[LoopMaker], Decoder],
 ) -> Decoder:
-    """A Decoder without graphs, or with its steps in the loops that it is given.
+    """Build a decoder for a CUDA graph mode.
 
-    With `auto`, `say` gets a line for each better mode that cannot be had, now or at the first batch. Raises UsageError
-    (at once or at the first batch) where another mode cannot be had.
+    Args:
+        mode: the `--cuda-graphs` option.
+        device: the model's device; every mode but `auto` and `off` needs a CUDA device.
+        say: with `auto`, gets one line for each better mode that is unavailable, here or at the first batch.
+        without: builds the decoder without graphs.
+        graphed: builds the decoder whose steps run in the loops of the given LoopMaker.
+
+    Raises:
+        UsageError: the requested mode is unavailable. A FallbackDecoder may also raise it at the first batch.
     """
     if mode not in get_args(GraphMode):
         raise UsageError(f"--cuda-graphs {mode}: not one of {', '.join(get_args(GraphMode))}")
@@ -62,16 +71,19 @@ def in_mode(
             raise UsageError(f"--cuda-graphs {mode}: needs a CUDA device, not {device.type}")
         return without()
     builders: dict[GraphMode, Callable[[], Decoder]] = {
-        "full": lambda: graphed(partial(WholeLoop, while_loop.toolkit(device))),
-        "chunked": lambda: graphed(partial(ChunkedLoop, LateFlag)),
+        "full": lambda: graphed(partial(WhileLoop, while_loop.toolkit(device))),
+        "chunked": lambda: graphed(partial(ChunkedLoop, DelayedFlag)),
         "off": without,
     }
     modes: tuple[GraphMode, ...] = ("full", "chunked", "off") if mode == "auto" else (mode,)
-    return FirstOf([(name, builders[name]) for name in modes], say)
+    return FallbackDecoder([(name, builders[name]) for name in modes], say)
 
 
-class FirstOf:
-    """The Decoder that is the first of some which can be had, found out by building it and by giving it batches."""
+class FallbackDecoder:
+    """A Decoder that uses the first available mode and falls back to the next one when CUDA graphs turn out unavailable.
+
+    Unavailability shows when the decoder is built or when it gets its first batches.
+    """
 
     def __init__(self, choices: Sequence[tuple[GraphMode, Callable[[], Decoder]]], say: Callable[[str], None]) -> None:
         self._choices = list(choices)
@@ -108,65 +120,67 @@ class FirstOf:
         self._say(f"CUDA graphs: {mode} cannot be had here ({reason}); going on with {self._choices[0][0]}")
 
 
-class CapturedStates(Generic[Key, Room, Captured]):
-    """What a decoder has captured, by size, and the memory in which it all lies, one state upon the other, since one batch
-    at a time is decoded. It grows with the largest batch so far; as graphs hold addresses, everything is then captured anew.
+class DecoderGraphs(Generic[Key, Buffers, Captured]):
+    """Captured decoder states by size, all in the same buffers, because only one batch is decoded at a time.
+
+    The buffers grow to the largest batch so far. Graphs contain addresses, so growing drops all graphs.
     """
 
-    def __init__(self, device: torch.device, new_room: Callable[[int], Room], most: int) -> None:
-        """`new_room` makes memory of a size, in any unit; at most `most` states are captured at a time."""
-        self._new_room = new_room
+    def __init__(self, device: torch.device, new_buffers: Callable[[int], Buffers], most: int) -> None:
+        """`new_buffers` allocates buffers of a size, in any unit. At most `most` states are kept."""
+        self._new_room = new_buffers
         self._order = StreamOrder()
         # A replayed graph runs at the priority of the stream it was captured on; decoding is short and others wait for it.
         new_generation = partial(Generation, device, self._order.synchronize, priority=-1)
         self._captured: GraphCache[Key, Captured] = GraphCache(new_generation, most)
-        self.room: Room | None = None
+        self.buffers: Buffers | None = None
         self.size = 0
 
     @contextmanager
-    def turn(self, frames: Frames) -> Iterator[None]:
-        """In which one batch may use the memory: after the one before, on the current stream of the frames' device."""
-        with torch.cuda.device_of(frames.frames_BTD):  # whose current stream is meant from here on
+    def exclusive_use(self, frames: Frames) -> Iterator[None]:
+        """Use the buffers for one batch, on the current stream of the frames' device, after the previous batch."""
+        with torch.cuda.device_of(frames.frames_BTD):  # StreamOrder uses this device's current stream
             self._order.wait()
             try:
                 yield
             finally:
-                self._order.mark()
+                self._order.record()
 
-    def get(self, key: Key, needed: int, make: Callable[[Room, Generation], Captured]) -> Captured:
-        """What `make` made for the key, now or before, in a room of the size `needed` or larger."""
-        if self.room is None or self.size < needed:
+    def get(self, key: Key, needed: int, make: Callable[[Buffers, Generation], Captured]) -> Captured:
+        """Return the captured state for `key`, in buffers of at least `needed`; call `make` on a miss."""
+        if self.buffers is None or self.size < needed:
             self.close()
-            self.room, self.size = self._new_room(needed), needed
+            self.buffers, self.size = self._new_room(needed), needed
         if key not in self._captured:
-            self._order.mark()  # what is dropped to make room for it may still be at work, in this very turn
-        return self._captured.get(key, partial(make, self.room))
+            self._order.record()  # this batch may still be using the state that is evicted
+        return self._captured.get(key, partial(make, self.buffers))
 
     def close(self) -> None:
-        """Happens by itself when the object goes."""
+        """Wait for the last use and free all graphs and buffers. Garbage collection of the object does the same."""
         self._captured.drop()
-        self.room, self.size = None, 0
+        self.buffers, self.size = None, 0
 
 
 def bucket(rows: int) -> int:
-    """The number of rows captured for so many: 1, 2, 4 .. 64, then two sizes an octave (96, 128, 192 ..)."""
+    """Round a number of rows up to a captured size: 1, 2, 4 .. 64, then two sizes per octave (96, 128, 192 ..)."""
     size = power_of_two(rows)
     return size * 3 // 4 if size > 64 and rows <= size * 3 // 4 else size
 
 
 def power_of_two(number: int) -> int:
+    """Round up to a power of two."""
     return 1 << max(0, number - 1).bit_length()
 
 
-class WholeLoop:
-    """One launch."""
+class WhileLoop:
+    """A Loop in one graph launch; the device evaluates the flag."""
 
     def __init__(
         self, tools: while_loop.Toolkit, generation: Generation, step: Callable[[], None], flag: torch.Tensor
     ) -> None:
-        self._kept = step, flag  # graphs know no more than the addresses of what they work on
+        self._kept = step, flag  # keeps the tensors alive: a graph contains only their addresses
         graph = generation.capture(step, instantiate=False)
-        self._loop = while_loop.WhileGraph(tools, graph.raw_cuda_graph(), flag.data_ptr(), _STEPS_PER_TURN)
+        self._loop = while_loop.WhileGraph(tools, graph.raw_cuda_graph(), flag.data_ptr(), _STEPS_PER_ITERATION)
         generation.before_drop(self._loop.close)
         self._device = flag.device
 
@@ -175,19 +189,19 @@ class WholeLoop:
 
 
 class Flag(Protocol):
-    """A flag on the device that the host reads one turn late."""
+    """A flag on the device that the host reads one replay late."""
 
     def post(self) -> None:
-        """Enqueues a copy to the host."""
+        """Enqueue a copy of the flag to the host."""
         ...
 
     def previous(self) -> bool:
-        """The copy before the latest, once it is there; True where there is none."""
+        """Wait for the copy before the latest and return it; True if fewer than two were posted."""
         ...
 
 
 class ChunkedLoop:
-    """Replays until a flag, by then one replay old, says that its chunk was the last one needed."""
+    """A Loop that replays a graph of a few steps until the flag, read one replay late, is false."""
 
     def __init__(
         self,
@@ -196,7 +210,7 @@ class ChunkedLoop:
         step: Callable[[], None],
         flag: torch.Tensor,
     ) -> None:
-        self._kept = step, flag  # see WholeLoop
+        self._kept = step, flag  # see WhileLoop
         self._make_flag = partial(make_flag, flag)
         self._graph = generation.capture(partial(_repeat, step, _STEPS_PER_CHUNK))
 
@@ -212,8 +226,8 @@ def _repeat(step: Callable[[], None], times: int) -> None:
         step()
 
 
-class LateFlag:
-    """Copies in pinned memory, each with the event that says that it is there."""
+class DelayedFlag:
+    """Flag copies in pinned memory, each with the event that completes when the copy has arrived."""
 
     def __init__(self, flag: torch.Tensor) -> None:
         self._flag = flag

@@ -14,14 +14,14 @@ import torch
 
 from fastscribe.config import GraphMode
 from fastscribe.cuda.graph_capture import Generation
-from fastscribe.cuda.loops import CapturedStates, Loop, LoopMaker, bucket, in_mode, power_of_two
+from fastscribe.cuda.loops import DecoderGraphs, Loop, LoopMaker, bucket, decoder_for_mode, power_of_two
 from fastscribe.decode.decoder import Decoder
 from fastscribe.decode.label_looping import (
     LabelLooping,
+    LoopState,
     Network,
     Slots,
-    State,
-    begin_,
+    load_batch_,
     pack,
     slots_needed,
     step,
@@ -35,14 +35,14 @@ _MIN_SLOTS = 65_536
 
 
 def build_decoder(transducer: Transducer, device: torch.device, mode: GraphMode, say: Callable[[str], None]) -> Decoder:
-    """A Decoder for a model that is on its device in its dtype and stays there. As `in_mode`."""
+    """A Decoder for a model that is on its device in its dtype and stays there. As `decoder_for_mode`."""
     network = Network.prepare(transducer)
-    return in_mode(mode, device, say, lambda: LabelLooping(network), partial(GraphedDecoder, network))
+    return decoder_for_mode(mode, device, say, lambda: LabelLooping(network), partial(GraphedDecoder, network))
 
 
 @dataclass(frozen=True)
 class _CapturedState:
-    state: State
+    state: LoopState
     loop: Loop
 
 
@@ -52,16 +52,16 @@ class GraphedDecoder:
     def __init__(self, network: Network, make_loop: LoopMaker) -> None:
         self._network = network
         self._make_loop = make_loop
-        self.captured: CapturedStates[int, Slots, _CapturedState]
-        self.captured = CapturedStates(network.device, partial(Slots.allocate, network), _MAX_CAPTURES)
+        self.captured: DecoderGraphs[int, Slots, _CapturedState]
+        self.captured = DecoderGraphs(network.device, partial(Slots.allocate, network), _MAX_CAPTURES)
 
     @torch.inference_mode()
     def submit(self, frames: Frames) -> torch.Tensor:
         batch, num_frames, _ = frames.frames_BTD.shape
-        with self.captured.turn(frames):
+        with self.captured.exclusive_use(frames):
             rows, num_slots = bucket(batch), max(_MIN_SLOTS, power_of_two(slots_needed(frames)))
             captured = self.captured.get(rows, num_slots, partial(self._make, rows))
-            begin_(self._network, captured.state, frames)
+            load_batch_(self._network, captured.state, frames)
             captured.loop.run()
             return pack(captured.state, batch, num_frames + 1)
 
@@ -74,6 +74,6 @@ class GraphedDecoder:
         self.captured.close()
 
     def _make(self, rows: int, slots: Slots, generation: Generation) -> _CapturedState:
-        state = State.allocate(self._network, rows, slots)
+        state = LoopState.allocate(self._network, rows, slots)
         one_step = partial(step, self._network, state)
         return _CapturedState(state, self._make_loop(generation, one_step, state.active))

@@ -26,7 +26,7 @@ import triton.language as tl
 
 from fastscribe.config import LocalAttention
 from fastscribe.model import operations
-from fastscribe.model.attention import reach
+from fastscribe.model.attention import visible_frames
 
 _MAX_TAPS = 15  # a wider window of registers takes the compiler most of a minute
 
@@ -229,10 +229,11 @@ def rel_attention(
     if not 16 <= width <= 128 or width & (width - 1):
         return operations.rel_attention(qkv_BTD, positions_HRK, bias_HR, lengths_B, local)
     batch, num_frames, _ = qkv_BTD.shape
-    left, right = reach(num_frames, local)
+    left, right = visible_frames(num_frames, local)
     assert qkv_BTD.is_contiguous() and positions_HRK.is_contiguous() and bias_HR.is_contiguous()
     assert (
-        num_rows % operations.POSITION_ROWS_MULTIPLE == 0 and 2 * operations.table_reach(num_frames, local) <= num_rows
+        num_rows % operations.POSITION_ROWS_MULTIPLE == 0
+        and 2 * operations.max_table_distance(num_frames, local) <= num_rows
     )
     out_BTD = qkv_BTD.new_empty(batch, num_frames, heads * width)
     block = _attention_block(qkv_BTD)

@@ -88,18 +88,18 @@ def toolkit(device: torch.device) -> Toolkit:
 
 @cache
 def _toolkit(device: torch.device) -> Toolkit:
-    with _reasons("cuda.bindings cannot be imported"):
+    with _as_graphs_unavailable("cuda.bindings cannot be imported"):
         import cuda.bindings
         from cuda.bindings import driver
 
         major = int(cuda.bindings.__version__.split(".")[0])
-    with _reasons("the CUDA driver cannot be used"):
+    with _as_graphs_unavailable("the CUDA driver cannot be used"):
         _call(driver.cuInit, 0)
         (version,) = _call(driver.cuDriverGetVersion)
     if version < _OLDEST_DRIVER:
         have, need = (f"{v // 1000}.{v % 1000 // 10}" for v in (version, _OLDEST_DRIVER))
         raise GraphsUnavailable(f"the driver is for CUDA {have}, conditional graph nodes need {need}")
-    with torch.cuda.device(device), _reasons("the loop's kernel cannot be loaded"):
+    with torch.cuda.device(device), _as_graphs_unavailable("the loop's kernel cannot be loaded"):
         torch.cuda.current_stream().query()  # makes torch's context this thread's
         (context,) = _call(driver.cuCtxGetCurrent)
         (module,) = _call(driver.cuModuleLoadData, _PTX + b"\0")
@@ -117,7 +117,7 @@ class WhileGraph:
         self._close = weakref.finalize(self, _destroy, handles)
         self._close.atexit = False  # the driver is gone by then, and takes everything along
         try:
-            with _reasons("the loop's graph cannot be built"):
+            with _as_graphs_unavailable("the loop's graph cannot be built"):
                 (graph,) = _call(driver.cuGraphCreate, 0)
                 handles.append((driver.cuGraphDestroy, graph))
                 _fill(tools, graph, step_graph, flag_address, steps_per_turn)
@@ -130,7 +130,7 @@ class WhileGraph:
 
     def launch(self, stream: int) -> None:
         """Enqueues the whole loop on a cudaStream_t. Raises GraphsUnavailable or torch.OutOfMemoryError."""
-        with _reasons("the loop's graph cannot be launched"):
+        with _as_graphs_unavailable("the loop's graph cannot be launched"):
             _call(self._driver.cuGraphLaunch, self._executable, stream)
 
     def close(self) -> None:
@@ -194,7 +194,7 @@ def _call(function: Callable[..., tuple[Any, ...]], *arguments: Any) -> tuple[An
 
 
 @contextmanager
-def _reasons(what: str) -> Iterator[None]:
+def _as_graphs_unavailable(what: str) -> Iterator[None]:
     """The bindings raise, too: for a library, a symbol, a name or a signature that is not as expected."""
     try:
         yield

@@ -19,16 +19,16 @@ import torch
 from fastscribe.cuda.device import small_to_device
 from fastscribe.decode.checked import NOT_FINITE, is_finite_sum
 from fastscribe.decode.prompt import Prompt, hypothesis
-from fastscribe.model.aed import AttentionDecoder, Memory
-from fastscribe.pipeline.cost_model import Held
+from fastscribe.model.aed import AttentionDecoder, KeyValueCache
+from fastscribe.pipeline.cost_model import DecoderMemory
 from fastscribe.types import Frames, Hypothesis, Int32Array
 
-_CROWDED = 0.75  # a batch of which fewer rows are still at work is made smaller
-_ROOM = 64  # places for tokens that are made at once
+_SHRINK_BELOW = 0.75  # a batch of which fewer rows are still at work is made smaller
+_PLACES_PER_GROWTH = 64  # places for tokens that are made at once
 # Captured sizes: rows to at most twice as many, frames and places by at most a half; and half of that for a moment, when
 # rows that are left move to a smaller state.
 _ROUNDED_UP = 4.5
-_STEPS_UNSEEN_ON_GPU = 8  # asking a GPU which rows are done makes the host wait for it
+_STEPS_PER_CHECK_ON_GPU = 8  # asking a GPU which rows are done makes the host wait for it
 
 
 @torch.inference_mode()
@@ -40,10 +40,10 @@ def greedy(model: AttentionDecoder, prompt: Prompt, frames_TD: torch.Tensor) -> 
     frames = Frames(frames_TD[None], torch.tensor([num_frames], device=device))
     ids, logprobs, is_over = list(prompt.ids), [], False
     while len(ids) < row_limit(model, prompt, num_frames) and not is_over:
-        memory = model.new_memory(1, num_frames, len(ids))
-        model.look_at_(memory, frames)
+        cache = model.new_cache(1, num_frames, len(ids))
+        model.load_frames_(cache, frames)
         tokens_1N, places_N = torch.tensor([ids], device=device), torch.arange(len(ids), device=device)
-        logprobs_V = torch.log_softmax(model(tokens_1N, places_N, memory, len(ids))[0].float(), 0)
+        logprobs_V = torch.log_softmax(model(tokens_1N, places_N, cache, len(ids))[0].float(), 0)
         ids.append(int(logprobs_V.argmax()))
         logprobs.append(float(logprobs_V.max()))
         is_first = len(ids) == len(prompt.ids) + 1
@@ -69,13 +69,13 @@ def places_needed(model: AttentionDecoder, prompt: Prompt, num_frames: int) -> i
     return row_limit(model, prompt, num_frames + 1) + 1
 
 
-def held(model: AttentionDecoder) -> Held:
+def decoder_memory(model: AttentionDecoder) -> DecoderMemory:
     """Keys and values of frames, and of as many tokens as rows may have."""
     config = model.config
-    place_bytes = _ROUNDED_UP * model.memory_elements(1, 1, 0) * model.embedding.weight.element_size()
+    place_bytes = _ROUNDED_UP * model.cache_elements(1, 1, 0) * model.embedding.weight.element_size()
     if config.max_extra_tokens is None:
-        return Held(place_bytes, place_bytes * config.max_tokens)
-    return Held(place_bytes * (1 + config.tokens_per_frame), place_bytes * config.max_extra_tokens)
+        return DecoderMemory(place_bytes, place_bytes * config.max_tokens)
+    return DecoderMemory(place_bytes * (1 + config.tokens_per_frame), place_bytes * config.max_extra_tokens)
 
 
 def _end_ids(model: AttentionDecoder, prompt: Prompt) -> tuple[int, ...]:
@@ -97,10 +97,10 @@ def _finish(
 
 
 @dataclass(frozen=True)
-class State:
-    """Tensors that `begin_` and `step` write. The last place is nobody's: it takes what is written after the end."""
+class AedState:
+    """Tensors that `load_batch_` and `step` write. The last place is nobody's: it takes what is written after the end."""
 
-    memory: Memory
+    cache: KeyValueCache
     prompt_BP: torch.Tensor
     at_1: torch.Tensor  # the place that is read next
     token_B1: torch.Tensor  # what stands there
@@ -112,11 +112,11 @@ class State:
 
     @classmethod
     @torch.inference_mode()
-    def allocate(cls, model: AttentionDecoder, prompt: Prompt, memory: Memory, num_places: int) -> State:
+    def allocate(cls, model: AttentionDecoder, prompt: Prompt, cache: KeyValueCache, num_places: int) -> AedState:
         """A state of as many rows as the memory has, all of them done. The memory may have room for fewer places."""
-        device, rows = model.embedding.weight.device, len(memory.unseen_B11T)
+        device, rows = model.embedding.weight.device, len(cache.mask_B11T)
         return cls(
-            memory=memory,
+            cache=cache,
             prompt_BP=small_to_device(np.array(prompt.ids), device).expand(rows, -1),
             at_1=torch.zeros(1, dtype=torch.long, device=device),
             token_B1=torch.full((rows, 1), prompt.end_id, device=device),
@@ -127,16 +127,16 @@ class State:
             active=torch.zeros((), dtype=torch.bool, device=device),
         )
 
-    def rows(self, kept_R: torch.Tensor) -> State:
+    def rows(self, kept_R: torch.Tensor) -> AedState:
         """Some of the rows, copied; what is shared by all stays shared."""
         token, limit, is_done, written, logprobs = (tensor.index_select(0, kept_R) for tensor in self._per_row())
-        prompt, memory = self.prompt_BP[: len(kept_R)], self.memory.rows(kept_R)
-        return State(memory, prompt, self.at_1, token, limit, is_done, written, logprobs, self.active)
+        prompt, cache = self.prompt_BP[: len(kept_R)], self.cache.rows(kept_R)
+        return AedState(cache, prompt, self.at_1, token, limit, is_done, written, logprobs, self.active)
 
-    def take_(self, other: State) -> None:
+    def take_(self, other: AedState) -> None:
         """The rows of another state, which is no larger, as its first ones; the rest are done."""
         count = len(other.limit_B)
-        self.memory.take_(other.memory)
+        self.cache.take_(other.cache)
         for mine, its in zip(self._per_row(), other._per_row(), strict=True):
             mine[:count] = its
         self.is_done_B[count:] = True
@@ -158,10 +158,10 @@ class State:
 
 
 @torch.inference_mode()
-def begin_(model: AttentionDecoder, prompt: Prompt, state: State, frames: Frames) -> None:
+def load_batch_(model: AttentionDecoder, prompt: Prompt, state: AedState, frames: Frames) -> None:
     """Puts a batch into the first rows of a state that may have more, reads the prompt and writes the first token."""
     batch, num_prompt = len(frames.lengths_B), len(prompt.ids)
-    model.look_at_(state.memory, frames)
+    model.load_frames_(state.cache, frames)
     state.limit_B.zero_()
     state.limit_B[:batch] = _row_limits(model, prompt, _counted(model, frames))
     state.limit_B[:batch] *= frames.lengths_B > 0  # where nothing is heard nothing is written
@@ -170,7 +170,7 @@ def begin_(model: AttentionDecoder, prompt: Prompt, state: State, frames: Frames
     state.at_1.fill_(num_prompt - 1)
     places_P = torch.arange(num_prompt, device=state.at_1.device)
     end_ids = () if model.config.beam else _end_ids(model, prompt)
-    _write_(state, model(state.prompt_BP, places_P, state.memory, num_prompt), prompt, end_ids)
+    _write_(state, model(state.prompt_BP, places_P, state.cache, num_prompt), prompt, end_ids)
 
 
 def _counted(model: AttentionDecoder, frames: Frames) -> torch.Tensor:
@@ -181,13 +181,13 @@ def _counted(model: AttentionDecoder, frames: Frames) -> torch.Tensor:
 
 
 @torch.inference_mode()
-def step(model: AttentionDecoder, prompt: Prompt, state: State, num_keys: int) -> None:
+def step(model: AttentionDecoder, prompt: Prompt, state: AedState, num_keys: int) -> None:
     """Reads each row's last token and writes the next. `num_keys`: places of which one may be read."""
     place_1 = state.at_1.clamp(max=model.config.max_tokens - 1)  # where all rows are done it may lie beyond
-    _write_(state, model(state.token_B1, place_1, state.memory, num_keys), prompt, _end_ids(model, prompt))
+    _write_(state, model(state.token_B1, place_1, state.cache, num_keys), prompt, _end_ids(model, prompt))
 
 
-def _write_(state: State, logits_BV: torch.Tensor, prompt: Prompt, end_ids: tuple[int, ...]) -> None:
+def _write_(state: AedState, logits_BV: torch.Tensor, prompt: Prompt, end_ids: tuple[int, ...]) -> None:
     state.at_1.add_(1).clamp_(max=state.written_BN.shape[1] - 1)
     logprobs_B, ids_B = torch.log_softmax(logits_BV.float(), 1).max(1)
     ids_B = torch.where(state.is_done_B, prompt.end_id, ids_B)
@@ -201,7 +201,7 @@ def _write_(state: State, logits_BV: torch.Tensor, prompt: Prompt, end_ids: tupl
 
 
 @torch.inference_mode()
-def pack(state: State, frames: Frames, num_prompt: int) -> torch.Tensor:
+def pack(state: AedState, frames: Frames, num_prompt: int) -> torch.Tensor:
     """-> int32: [B] frames, then [B, N - P] tokens and the bits of their float32 log-probabilities."""
     batch = len(frames.lengths_B)
     written_BN, logprobs_BN = (part[:batch, num_prompt:] for part in (state.written_BN, state.logprobs_BN))
@@ -215,32 +215,34 @@ class AedDecoder:
     def __init__(self, model: AttentionDecoder, prompt: Prompt) -> None:
         self.model, self.prompt = model, prompt
         is_cpu = model.embedding.weight.device.type == "cpu"
-        self._steps_unseen = 1 if is_cpu else _STEPS_UNSEEN_ON_GPU
+        self._steps_per_check = 1 if is_cpu else _STEPS_PER_CHECK_ON_GPU
 
     @torch.inference_mode()
     def submit(self, frames: Frames) -> torch.Tensor:
         batch, num_frames, _ = frames.frames_BTD.shape
         num_places = places_needed(self.model, self.prompt, num_frames)
-        memory = self.model.new_memory(batch, num_frames, min(num_places, len(self.prompt.ids) + _ROOM))
-        whole = State.allocate(self.model, self.prompt, memory, num_places)
-        begin_(self.model, self.prompt, whole, frames)
+        cache = self.model.new_cache(batch, num_frames, min(num_places, len(self.prompt.ids) + _PLACES_PER_GROWTH))
+        whole = AedState.allocate(self.model, self.prompt, cache, num_places)
+        load_batch_(self.model, self.prompt, whole, frames)
         rows_R, state = torch.arange(batch, device=whole.at_1.device), whole
         num_keys = len(self.prompt.ids)
         while state.active:
-            for _ in range(self._steps_unseen):
+            for _ in range(self._steps_per_check):
                 num_keys = min(num_keys + 1, num_places)
-                if num_keys > state.memory.num_places:
-                    state = replace(state, memory=state.memory.grown(min(num_places, num_keys + _ROOM)))
+                if num_keys > state.cache.num_places:
+                    state = replace(
+                        state, cache=state.cache.with_capacity(min(num_places, num_keys + _PLACES_PER_GROWTH))
+                    )
                 step(self.model, self.prompt, state, num_keys)
-            rows_R, state = self._without_done(rows_R, state, whole)
-        put_back(whole, rows_R, state)
+            rows_R, state = self._drop_finished(rows_R, state, whole)
+        store_rows(whole, rows_R, state)
         return pack(whole, frames, len(self.prompt.ids))
 
-    def _without_done(self, rows_R: torch.Tensor, state: State, whole: State) -> tuple[torch.Tensor, State]:
+    def _drop_finished(self, rows_R: torch.Tensor, state: AedState, whole: AedState) -> tuple[torch.Tensor, AedState]:
         kept_R = state.is_done_B.logical_not().nonzero()[:, 0]
-        if not 0 < len(kept_R) < _CROWDED * len(rows_R):
+        if not 0 < len(kept_R) < _SHRINK_BELOW * len(rows_R):
             return rows_R, state
-        put_back(whole, rows_R, state)
+        store_rows(whole, rows_R, state)
         return rows_R[kept_R], state.rows(kept_R)
 
     def read(self, packed: Int32Array, frames: Frames) -> list[Hypothesis]:
@@ -250,7 +252,7 @@ class AedDecoder:
         """Nothing outlives a call of submit."""
 
 
-def put_back(whole: State, rows_R: torch.Tensor, state: State) -> None:
+def store_rows(whole: AedState, rows_R: torch.Tensor, state: AedState) -> None:
     """What these rows, which are the state's first ones, have written so far, to where it is looked for."""
     if state.written_BN is not whole.written_BN:
         whole.written_BN[rows_R] = state.written_BN[: len(rows_R)]

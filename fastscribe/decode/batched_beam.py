@@ -26,7 +26,7 @@ _MAX_NUMBERS = 1 << 24  # in the largest tensor of rows searched at once, which 
 
 
 @dataclass(frozen=True)
-class _Lanes:
+class _Beams:
     score_BK: torch.Tensor  # float32
     facts_N4: torch.Tensor  # frame; labels since it last changed; hash of the labels; the language model's state
     predicted_NJ: torch.Tensor  # what the joint makes of the predictor's output after the labels
@@ -34,18 +34,18 @@ class _Lanes:
 
 
 @dataclass(frozen=True)
-class _Rows:
+class _Encoded:
     """What does not change from turn to turn."""
 
     encoded_RJ: torch.Tensor  # R = B x T
     first_frames_N: torch.Tensor  # of a lane's row in encoded_RJ
-    first_lanes_B1: torch.Tensor  # of a row in N
+    first_beams_B1: torch.Tensor  # of a row in N
     last_frame: int
     limit_N: torch.Tensor  # frames
     max_turns_B: torch.Tensor
 
     @classmethod
-    def of(cls, encoded_BTJ: torch.Tensor, limit_B1: torch.Tensor, width: int) -> _Rows:
+    def of(cls, encoded_BTJ: torch.Tensor, limit_B1: torch.Tensor, width: int) -> _Encoded:
         batch, num_frames, _ = encoded_BTJ.shape
         rows_B1 = torch.arange(batch, device=encoded_BTJ.device)[:, None]
         first_frames_N = (rows_B1 * num_frames).expand(-1, width).flatten()
@@ -90,38 +90,38 @@ class BeamDecoder:
         return [slice(start, min(start + rows, batch)) for start in range(0, batch, rows)]
 
     def _search(self, encoded_BTJ: torch.Tensor, limit_B1: torch.Tensor) -> torch.Tensor:
-        rows = _Rows.of(encoded_BTJ, limit_B1, self.width)
-        lanes = _begin(self.network, self.language_model, len(encoded_BTJ), self.width)
+        rows = _Encoded.of(encoded_BTJ, limit_B1, self.width)
+        beams = _begin(self.network, self.language_model, len(encoded_BTJ), self.width)
         turns: list[tuple[torch.Tensor, ...]] = []
         # Of a model gone wrong, scores that are no numbers go on, too, as far as their frames: no row depends on another.
         is_endless_B = torch.zeros_like(rows.max_turns_B, dtype=torch.bool)
         while True:
-            is_alive_N = (lanes.facts_N4[:, 0] < rows.limit_N) & (lanes.score_BK.flatten() != -torch.inf)
-            is_alive_B = is_alive_N.view_as(lanes.score_BK).any(1)
+            is_alive_N = (beams.facts_N4[:, 0] < rows.limit_N) & (beams.score_BK.flatten() != -torch.inf)
+            is_alive_B = is_alive_N.view_as(beams.score_BK).any(1)
             is_endless_B |= is_alive_B & (rows.max_turns_B <= len(turns))
             if not bool((is_alive_B & ~is_endless_B).any()):
                 break
-            lanes, turn = _turn(self.network, self.language_model, lanes, rows)
+            beams, turn = _turn(self.network, self.language_model, beams, rows)
             turns.append(turn)
         columns = (torch.cat(column) for column in zip(*turns, strict=True))
         flat = (column.view(torch.int32) if column.is_floating_point() else column.int() for column in columns)
-        best_B = lanes.score_BK.argmax(1).masked_fill_(is_endless_B, -1)
+        best_B = beams.score_BK.argmax(1).masked_fill_(is_endless_B, -1)
         return torch.cat([best_B.new_full((1,), len(turns)).int(), best_B.int(), *flat])
 
-    def _hypotheses(self, lane_B: Int32Array, turns_5UBK: Int32Array) -> list[Hypothesis]:
+    def _hypotheses(self, beam_B: Int32Array, turns_5UBK: Int32Array) -> list[Hypothesis]:
         """The way of each row's lane, from its end."""
         _, num_turns, batch, _ = turns_5UBK.shape
-        rows_B, is_endless_B = np.arange(batch), lane_B < 0
+        rows_B, is_endless_B = np.arange(batch), beam_B < 0
         taken_4UB = np.empty((4, num_turns, batch), np.int32)
         for turn in range(num_turns - 1, -1, -1):
-            taken_4UB[:, turn] = turns_5UBK[1:, turn, rows_B, lane_B]
-            lane_B = turns_5UBK[0, turn, rows_B, lane_B]
+            taken_4UB[:, turn] = turns_5UBK[1:, turn, rows_B, beam_B]
+            beam_B = turns_5UBK[0, turn, rows_B, beam_B]
         return [
             ENDLESS if is_endless_B[row] else _hypothesis(taken_4UB[:, :, row], self.network) for row in range(batch)
         ]
 
 
-def _begin(network: Network, language_model: Tables | None, batch: int, width: int) -> _Lanes:
+def _begin(network: Network, language_model: Tables | None, batch: int, width: int) -> _Beams:
     like = network.predictor.first_gates_VG
     score_BK = torch.full((batch, width), -torch.inf, device=network.device)
     score_BK[:, 0] = 0.0
@@ -129,19 +129,19 @@ def _begin(network: Network, language_model: Tables | None, batch: int, width: i
     facts_N4[:, 3] = language_model.start if language_model else 0
     before_2LNH = like.new_zeros(2, len(network.predictor.recurrent), batch * width, like.shape[1] // 4)
     output_NH, predictor_2LNH = network.predictor.step(torch.full_like(facts_N4[:, 0], network.blank_id), before_2LNH)
-    return _Lanes(score_BK, facts_N4, network.joint.predictor(output_NH), predictor_2LNH)
+    return _Beams(score_BK, facts_N4, network.joint.predictor(output_NH), predictor_2LNH)
 
 
 def _turn(
-    network: Network, language_model: Tables | None, lanes: _Lanes, rows: _Rows
-) -> tuple[_Lanes, tuple[torch.Tensor, ...]]:
+    network: Network, language_model: Tables | None, beams: _Beams, rows: _Encoded
+) -> tuple[_Beams, tuple[torch.Tensor, ...]]:
     """The lanes after a turn, and what each came from and took, [N] each: lane of its row, label, frame, duration, logprob."""
     num_tokens, blank_id = network.blank_id + 1, network.blank_id
-    frame_N, state_N = lanes.facts_N4[:, 0], lanes.facts_N4[:, 3]
+    frame_N, state_N = beams.facts_N4[:, 0], beams.facts_N4[:, 3]
     encoded_NJ = rows.encoded_RJ.index_select(0, rows.first_frames_N + frame_N.clamp(max=rows.last_frame))
-    logits_NX = network.joint(encoded_NJ, lanes.predicted_NJ)
+    logits_NX = network.joint(encoded_NJ, beams.predicted_NJ)
     logprobs_NV = logits_NX[:, :num_tokens].log_softmax(-1, dtype=torch.float32)
-    score_N = lanes.score_BK.flatten()
+    score_N = beams.score_BK.flatten()
     duration_N = torch.zeros_like(frame_N)
     score_NV = logprobs_NV + score_N[:, None]
     if network.durations:
@@ -154,22 +154,22 @@ def _turn(
     score_NV.masked_fill_(is_over_N[:, None], -torch.inf)
     score_NV[:, blank_id] = torch.where(is_over_N, score_N, score_NV[:, blank_id])
 
-    score_BK, choice_BK = score_NV.view(len(lanes.score_BK), -1).topk(lanes.score_BK.shape[1])
+    score_BK, choice_BK = score_NV.view(len(beams.score_BK), -1).topk(beams.score_BK.shape[1])
     parent_BK = choice_BK // num_tokens
-    parent_N = (rows.first_lanes_B1 + parent_BK).flatten()
+    parent_N = (rows.first_beams_B1 + parent_BK).flatten()
     label_N = (choice_BK % num_tokens).flatten()
     logprob_N = logprobs_NV[parent_N, label_N]
     is_label_N = label_N != blank_id
     took_N = duration_N.index_select(0, parent_N)
-    frame_N, in_a_row_N, hash_N, state_N = lanes.facts_N4.index_select(0, parent_N).unbind(1)
+    frame_N, in_a_row_N, hash_N, state_N = beams.facts_N4.index_select(0, parent_N).unbind(1)
     advance_N = torch.maximum(took_N, ~is_label_N | (in_a_row_N + 1 >= network.max_symbols))
     next_frame_N = torch.minimum(frame_N + advance_N, rows.limit_N)  # so that what is over stays where it is
     next_hash_N = torch.where(is_label_N, hash_N * _HASH_FACTOR + label_N + 1, hash_N)
     next_in_a_row_N = torch.where(advance_N > 0, 0, in_a_row_N + 1)
     if language_model:
         state_N = torch.where(is_label_N, language_model.next_SV[state_N, label_N.clamp(max=blank_id - 1)], state_N)
-    predicted_NJ, predictor_2LNH = _predicted(network, lanes, parent_N, label_N, is_label_N)
-    new = _Lanes(
+    predicted_NJ, predictor_2LNH = _predicted(network, beams, parent_N, label_N, is_label_N)
+    new = _Beams(
         score_BK=_merged(score_BK, next_hash_N.view_as(score_BK), next_frame_N.view_as(score_BK)),
         facts_N4=torch.stack((next_frame_N, next_in_a_row_N, next_hash_N, state_N), dim=1),
         predicted_NJ=predicted_NJ,
@@ -179,11 +179,11 @@ def _turn(
 
 
 def _predicted(
-    network: Network, lanes: _Lanes, parent_N: torch.Tensor, label_N: torch.Tensor, is_label_N: torch.Tensor
+    network: Network, beams: _Beams, parent_N: torch.Tensor, label_N: torch.Tensor, is_label_N: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The parents', with a step for the lanes that took a label."""
-    predicted_NJ = lanes.predicted_NJ.index_select(0, parent_N)
-    predictor_2LNH = lanes.predictor_2LNH.index_select(2, parent_N)
+    predicted_NJ = beams.predicted_NJ.index_select(0, parent_N)
+    predictor_2LNH = beams.predictor_2LNH.index_select(2, parent_N)
     stepping_M = is_label_N.nonzero()[:, 0]
     if len(stepping_M):
         before_2LMH = predictor_2LNH.index_select(2, stepping_M)

@@ -33,7 +33,7 @@ def max_turns(num_frames: Size) -> Size:
 
 
 @dataclass(frozen=True)
-class _Lane:
+class _Beam:
     score: float  # natural logarithm of the probability of all ways here that were followed
     frame: int
     hypothesis: Hypothesis
@@ -48,72 +48,72 @@ def beam_search(
 ) -> Hypothesis:
     """frames_TD [T, D], valid frames only -> the likeliest Hypothesis found."""
     encoded_TJ = transducer.joint.encoder(frames_TD)
-    start = _Lane(0.0, 0, Hypothesis(), transducer.predictor.initial_state(1), torch.empty(0))
-    lanes = [_after(transducer, start, transducer.blank_id)]
+    start = _Beam(0.0, 0, Hypothesis(), transducer.predictor.initial_state(1), torch.empty(0))
+    beams = [_after(transducer, start, transducer.blank_id)]
     if language_model is not None:
-        lanes = [replace(lanes[0], context=language_model.start)]
+        beams = [replace(beams[0], context=language_model.start)]
     turns = 0
-    while any(lane.frame < len(frames_TD) for lane in lanes):
+    while any(beam.frame < len(frames_TD) for beam in beams):
         if turns == max_turns(len(frames_TD)):
             return ENDLESS
         turns += 1
-        found: list[tuple[_Lane, int | None]] = []  # and the label that its predictor has not yet seen
-        for lane in lanes:
-            if lane.frame == len(frames_TD):
-                found.append((lane, None))
+        found: list[tuple[_Beam, int | None]] = []  # and the label that its predictor has not yet seen
+        for beam in beams:
+            if beam.frame == len(frames_TD):
+                found.append((beam, None))
             else:
-                found += _continued(transducer, encoded_TJ, lane, language_model)
+                found += _continued(transducer, encoded_TJ, beam, language_model)
         found.sort(key=lambda pair: -pair[0].score)
-        lanes = []
-        for lane, label in found[:width]:
-            here = (lane.hypothesis.token_ids, lane.frame)
-            twin = next((n for n, other in enumerate(lanes) if (other.hypothesis.token_ids, other.frame) == here), None)
+        beams = []
+        for beam, label in found[:width]:
+            here = (beam.hypothesis.token_ids, beam.frame)
+            twin = next((n for n, other in enumerate(beams) if (other.hypothesis.token_ids, other.frame) == here), None)
             if twin is not None:
-                likeliest, other = lanes[twin].score, lane.score
-                lanes[twin] = replace(lanes[twin], score=likeliest + math.log1p(math.exp(other - likeliest)))
+                likeliest, other = beams[twin].score, beam.score
+                beams[twin] = replace(beams[twin], score=likeliest + math.log1p(math.exp(other - likeliest)))
             else:
-                lanes.append(lane if label is None else _after(transducer, lane, label))
-    return max(lanes, key=lambda lane: lane.score).hypothesis
+                beams.append(beam if label is None else _after(transducer, beam, label))
+    return max(beams, key=lambda beam: beam.score).hypothesis
 
 
 def _continued(
-    transducer: Transducer, encoded_TJ: torch.Tensor, lane: _Lane, language_model: Tables | None
-) -> list[tuple[_Lane, int | None]]:
+    transducer: Transducer, encoded_TJ: torch.Tensor, beam: _Beam, language_model: Tables | None
+) -> list[tuple[_Beam, int | None]]:
     """All that a lane may become in one turn."""
     num_tokens, end = transducer.blank_id + 1, len(encoded_TJ)
-    logits_X = transducer.joint(encoded_TJ[lane.frame], lane.predicted_J).float()
+    logits_X = transducer.joint(encoded_TJ[beam.frame], beam.predicted_J).float()
     logprobs = torch.log_softmax(logits_X[:num_tokens], dim=0).tolist()
     duration, duration_logprob = 0, 0.0
     if transducer.durations:
         best, index = torch.log_softmax(logits_X[num_tokens:], dim=0).max(0)
         duration, duration_logprob = transducer.durations[int(index)], float(best)
-    found: list[tuple[_Lane, int | None]] = []
+    found: list[tuple[_Beam, int | None]] = []
     for label, logprob in enumerate(logprobs):
-        score = lane.score + logprob + duration_logprob
+        score = beam.score + logprob + duration_logprob
         if label == transducer.blank_id:
-            frame = min(lane.frame + max(1, duration), end)
-            found.append((replace(lane, score=score, frame=frame), None))
+            frame = min(beam.frame + max(1, duration), end)
+            found.append((replace(beam, score=score, frame=frame), None))
             continue
-        context = lane.context
+        context = beam.context
         if language_model is not None:
             score += float(language_model.added_SV[context, label])
             context = int(language_model.next_SV[context, label])
-        before = lane.hypothesis
+        before = beam.hypothesis
         hypothesis = Hypothesis(
             (*before.token_ids, label),
-            (*before.token_frames, lane.frame),
+            (*before.token_frames, beam.frame),
             (*before.token_durations, duration if transducer.durations else 1),
             (*before.logprobs, logprob),
         )
-        frame = lane.frame + duration
+        frame = beam.frame + duration
         max_symbols = transducer.max_symbols or LABELS_PER_FRAME_GUARD
         if hypothesis.token_frames[-max_symbols:] == (frame,) * max_symbols:
             frame += 1
         frame = min(frame, end)
-        found.append((replace(lane, score=score, frame=frame, hypothesis=hypothesis, context=context), label))
+        found.append((replace(beam, score=score, frame=frame, hypothesis=hypothesis, context=context), label))
     return found
 
 
-def _after(transducer: Transducer, lane: _Lane, label: int) -> _Lane:
-    output_BH, state = transducer.predictor.step(torch.tensor([label]), lane.state)
-    return replace(lane, state=state, predicted_J=transducer.joint.predictor(output_BH)[0])
+def _after(transducer: Transducer, beam: _Beam, label: int) -> _Beam:
+    output_BH, state = transducer.predictor.step(torch.tensor([label]), beam.state)
+    return replace(beam, state=state, predicted_J=transducer.joint.predictor(output_BH)[0])

@@ -23,7 +23,7 @@ from fastscribe.decode.prompt import can_write_times, make_prompt
 from fastscribe.errors import CheckpointError, UsageError
 from fastscribe.model.model import Model
 from fastscribe.model.transducer import Transducer
-from fastscribe.pipeline.cost_model import Held
+from fastscribe.pipeline.cost_model import DecoderMemory
 from fastscribe.text import language_model
 
 Say = Callable[[str], None]
@@ -35,7 +35,7 @@ class DecoderFamily:
     # CheckpointError for weights that are damaged.
     build: Callable[[Model, Checkpoint, torch.device, Options, Say], Decoder]
     recovers_gaps: bool  # Options.recover_gaps where the user leaves it open
-    held: Callable[[Model], Held] = lambda model: Held()  # little, beside the encoder's
+    decoder_memory: Callable[[Model], DecoderMemory] = lambda model: DecoderMemory()  # little, beside the encoder's
     has_prompt: bool = False  # is told what to write (Options.language and the others)
     has_beam: bool = False  # can keep several hypotheses in view (Options.beam)
     zero_duration_punctuation: bool = False
@@ -90,12 +90,12 @@ def _aed(model: Model, checkpoint: Checkpoint, device: torch.device, options: Op
     return build_aed_decoder(model.aed, prompt, device, options.cuda_graphs, say)
 
 
-def _aed_held(model: Model) -> Held:
+def _aed_held(model: Model) -> DecoderMemory:
     assert model.aed is not None
-    return aed.held(model.aed)
+    return aed.decoder_memory(model.aed)
 
 
-# recovers_gaps, by scripts/measure_gap_recovery (docs/bench/gaps; docs/log.md, 2026-11-22):
+# recovers_gaps, by scripts/benchmarks/gap_recovery.py (docs/bench/gaps; docs/log.md, 2026-11-22):
 # TDT: no gain beyond the interval on recordings as they are, short or joined; in noise up to 1.3 points better, while
 # three quarters of the words added are wrong, which the rate does not count.
 # RNN-T: no trained checkpoint was measured by itself; it decodes like TDT.
@@ -105,5 +105,5 @@ DECODERS: dict[DecoderName, DecoderFamily] = {
     "ctc": DecoderFamily(_ctc, recovers_gaps=False),
     "rnnt": DecoderFamily(_transducer, recovers_gaps=False, has_beam=True),
     "tdt": DecoderFamily(_transducer, recovers_gaps=False, has_beam=True, zero_duration_punctuation=True),
-    "aed": DecoderFamily(_aed, recovers_gaps=False, held=_aed_held, has_prompt=True),
+    "aed": DecoderFamily(_aed, recovers_gaps=False, decoder_memory=_aed_held, has_prompt=True),
 }

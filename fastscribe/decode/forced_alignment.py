@@ -6,7 +6,7 @@ two different tokens. It begins in one of the first two states and ends in one o
 to moving; scores are sums in float32, each log-probability added before candidates are compared. These are NeMo 3.0's rules
 (`viterbi_decoding`), so that equal log-probabilities give equal frames.
 
-`align_slowly` is the definition of right for one text; `align` does a batch. It knows nothing of words or models: it
+`align_reference` is the definition of right for one text; `align` does a batch. It knows nothing of words or models: it
 needs log-probabilities by frame, and asks for a stretch of frames at a time, so that neither [B, T, V] nor the lattice has to
 fit in memory at once.
 
@@ -37,7 +37,9 @@ def frames_needed(token_ids: Sequence[int]) -> int:
     return len(token_ids) + sum(left == right for left, right in pairwise(token_ids))
 
 
-def align_slowly(logprobs_TV: Sequence[Sequence[float]], token_ids: Sequence[int], blank_id: int) -> list[Span] | None:
+def align_reference(
+    logprobs_TV: Sequence[Sequence[float]], token_ids: Sequence[int], blank_id: int
+) -> list[Span] | None:
     """One text, state by state.
 
     Args:
@@ -94,7 +96,7 @@ def align(
         max_bytes: about how much memory each of the two large buffers may take.
 
     Returns:
-        For each row what `align_slowly` returns; None too where a score is not a number.
+        For each row what `align_reference` returns; None too where a score is not a number.
     """
     fitting = [
         tuple(ids) if frames_needed(ids) <= length else () for ids, length in zip(token_ids, lengths, strict=True)
@@ -158,7 +160,7 @@ class _Lattice:
         before, moves_KBU = [], None
         for start in starts:
             before.append(scores_BU.clone() if len(starts) > 1 else scores_BU)
-            moves_KBU = self._walk(scores_BU, start)
+            moves_KBU = self._advance(scores_BU, start)
         final_BU = scores_BU[:, 2:].cpu().numpy()
         index_B = np.arange(rows)
         last_but_one_B = np.maximum(self._last_states_B - 1, 0)
@@ -170,14 +172,14 @@ class _Lattice:
         is_finite_B = np.isfinite(final_BU[index_B, state_B])
         path_TB = np.empty((self._num_frames, rows), np.int64)
         for start, scores_BU in zip(reversed(starts), reversed(before), strict=True):
-            moves = (self._walk(scores_BU, start) if moves_KBU is None else moves_KBU).cpu().numpy()
+            moves = (self._advance(scores_BU, start) if moves_KBU is None else moves_KBU).cpu().numpy()
             moves_KBU = None
             for frame in range(len(moves) - 1, -1, -1):
                 path_TB[start + frame] = state_B
                 state_B = state_B - moves[frame, index_B, state_B]
         return path_TB, is_finite_B
 
-    def _walk(self, scores_BU: torch.Tensor, start: int) -> torch.Tensor:
+    def _advance(self, scores_BU: torch.Tensor, start: int) -> torch.Tensor:
         """Takes the scores through a block of frames, in place -> by how many states its best path moved, uint8 [K, B, U]."""
         stop = min(start + self._block, self._num_frames)
         moves_KBU = torch.empty((stop - start, *self._labels_BU.shape), dtype=torch.uint8, device=scores_BU.device)

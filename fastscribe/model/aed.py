@@ -20,40 +20,40 @@ from fastscribe.config import AedConfig, TransformerConfig
 from fastscribe.model.dot_product_attention import align_bias, aligned_size, attend
 from fastscribe.types import Frames
 
-_UNSEEN = -1e9  # added to a score: more than any score is, whatever was left in the memory
+_MASKED = -1e9  # added to a score: more than any score is, whatever was left in the memory
 _ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {"relu": F.relu, "gelu": F.gelu}
 
 
 @dataclass(frozen=True)
-class Memory:
+class KeyValueCache:
     """What a decoder looks at: each layer's keys and values. `own` is filled as tokens are read."""
 
     frames_L2BHTK: tuple[torch.Tensor, ...]
-    unseen_B11T: torch.Tensor  # 0 for a row's frames, _UNSEEN beyond them
+    mask_B11T: torch.Tensor  # 0 for a row's frames, _MASKED beyond them
     own_L2BHNK: tuple[torch.Tensor, ...]
 
     @property
     def num_places(self) -> int:
         return self.own_L2BHNK[0].shape[3]
 
-    def grown(self, num_places: int) -> Memory:
+    def with_capacity(self, num_places: int) -> KeyValueCache:
         """With room for so many tokens, copied."""
         more = num_places - self.num_places
         return replace(self, own_L2BHNK=tuple(F.pad(part, (0, 0, 0, more)) for part in self.own_L2BHNK))
 
-    def rows(self, kept_R: torch.Tensor) -> Memory:
+    def rows(self, kept_R: torch.Tensor) -> KeyValueCache:
         """Of some rows of the batch, copied."""
         frames = tuple(part.index_select(1, kept_R) for part in self.frames_L2BHTK)
         own = tuple(part.index_select(1, kept_R) for part in self.own_L2BHNK)
-        return Memory(frames, align_bias(self.unseen_B11T.index_select(0, kept_R)), own)
+        return KeyValueCache(frames, align_bias(self.mask_B11T.index_select(0, kept_R)), own)
 
-    def take_(self, other: Memory) -> None:
+    def take_(self, other: KeyValueCache) -> None:
         """The rows of another memory with as many frames and places, as its first ones."""
-        count = len(other.unseen_B11T)
+        count = len(other.mask_B11T)
         for mine, its in ((self.frames_L2BHTK, other.frames_L2BHTK), (self.own_L2BHNK, other.own_L2BHNK)):
             for layer, its_layer in zip(mine, its, strict=True):
                 layer[:, :count] = its_layer
-        self.unseen_B11T[:count] = other.unseen_B11T
+        self.mask_B11T[:count] = other.mask_B11T
 
 
 class Attention(nn.Module):
@@ -133,17 +133,17 @@ class BridgeLayer(nn.Module):
         self.norm_feed_forward = nn.LayerNorm(config.hidden)
         self.feed_forward = FeedForward(config)
 
-    def forward(self, x_BTD: torch.Tensor, unseen_B11T: torch.Tensor) -> torch.Tensor:
+    def forward(self, x_BTD: torch.Tensor, mask_B11T: torch.Tensor) -> torch.Tensor:
         if self.pre_norm:
-            x_BTD = x_BTD + self._attended(self.norm_attention(x_BTD), unseen_B11T)
+            x_BTD = x_BTD + self._attended(self.norm_attention(x_BTD), mask_B11T)
             return torch.add(x_BTD, self.feed_forward(self.norm_feed_forward(x_BTD)))
-        attended_BTD = self._attended(x_BTD, unseen_B11T)
+        attended_BTD = self._attended(x_BTD, mask_B11T)
         x_BTD = self.norm_attention(x_BTD + attended_BTD)
         out_BTD: torch.Tensor = self.norm_feed_forward(x_BTD + self.feed_forward(x_BTD))
         return out_BTD
 
-    def _attended(self, x_BTD: torch.Tensor, unseen_B11T: torch.Tensor) -> torch.Tensor:
-        out_BTD: torch.Tensor = self.attention(*self.attention.queries_keys_and_values(x_BTD), unseen_B11T)
+    def _attended(self, x_BTD: torch.Tensor, mask_B11T: torch.Tensor) -> torch.Tensor:
+        out_BTD: torch.Tensor = self.attention(*self.attention.queries_keys_and_values(x_BTD), mask_B11T)
         return out_BTD
 
 
@@ -163,20 +163,20 @@ class DecoderLayer(nn.Module):
         x_BQD: torch.Tensor,
         at_Q: torch.Tensor,
         own_2BHNK: torch.Tensor,
-        later_QN: torch.Tensor,
+        causal_mask_QN: torch.Tensor,
         frames_2BHTK: torch.Tensor,
-        unseen_B11T: torch.Tensor,
+        mask_B11T: torch.Tensor,
     ) -> torch.Tensor:
-        """Leaves these tokens' keys and values in `own`, whose first N `later_QN` is for."""
+        """Leaves these tokens' keys and values in `own`, whose first N `causal_mask_QN` is for."""
         normed_BQD = self.norm_own(x_BQD) if self.pre_norm else x_BQD
         query_BHQK, read_2BHQK = self.own.queries_keys_and_values(normed_BQD)
         own_2BHNK.index_copy_(3, at_Q, read_2BHQK)
-        x_BQD = x_BQD + self.own(query_BHQK, own_2BHNK[..., : later_QN.shape[1], :], later_QN)
+        x_BQD = x_BQD + self.own(query_BHQK, own_2BHNK[..., : causal_mask_QN.shape[1], :], causal_mask_QN)
         if self.pre_norm:
-            x_BQD = x_BQD + self.frames(self.frames.queries(self.norm_frames(x_BQD)), frames_2BHTK, unseen_B11T)
+            x_BQD = x_BQD + self.frames(self.frames.queries(self.norm_frames(x_BQD)), frames_2BHTK, mask_B11T)
             return torch.add(x_BQD, self.feed_forward(self.norm_feed_forward(x_BQD)))
         x_BQD = self.norm_own(x_BQD)
-        x_BQD = self.norm_frames(x_BQD + self.frames(self.frames.queries(x_BQD), frames_2BHTK, unseen_B11T))
+        x_BQD = self.norm_frames(x_BQD + self.frames(self.frames.queries(x_BQD), frames_2BHTK, mask_B11T))
         out_BQD: torch.Tensor = self.norm_feed_forward(x_BQD + self.feed_forward(x_BQD))
         return out_BQD
 
@@ -205,52 +205,52 @@ class AttentionDecoder(nn.Module):
             if isinstance(module, Attention):
                 module.optimise_()
 
-    def new_memory(
+    def new_cache(
         self, rows: int, num_frames: int, num_places: int, zeros: Callable[..., torch.Tensor] | None = None
-    ) -> Memory:
+    ) -> KeyValueCache:
         """Without anything in it. `zeros` makes keys and values of a shape, in the model's dtype and on its device."""
         config, layers = self.config.decoder, range(len(self.layers))
         zeros = zeros or self.embedding.weight.new_zeros
         heads, width = config.num_heads, config.hidden // config.num_heads
-        return Memory(
+        return KeyValueCache(
             tuple(zeros(2, rows, heads, num_frames, width) for _ in layers),
             self.embedding.weight.new_zeros(rows, 1, 1, aligned_size(num_frames))[..., :num_frames],
             tuple(zeros(2, rows, heads, num_places, width) for _ in layers),
         )
 
-    def memory_elements(self, rows: int, num_frames: int, num_places: int) -> int:
+    def cache_elements(self, rows: int, num_frames: int, num_places: int) -> int:
         """Of keys and values, in a memory of such sizes."""
         return 2 * len(self.layers) * rows * self.config.decoder.hidden * (num_frames + num_places)
 
-    def look_at_(self, memory: Memory, frames: Frames) -> None:
+    def load_frames_(self, cache: KeyValueCache, frames: Frames) -> None:
         """Fills in what the decoder sees of the frames, in the first rows and places of a memory that may be larger."""
         # Nothing that is no number may stay where later batches have their padding.
         states_BTD = frames.frames_BTD.nan_to_num(0.0, 0.0, 0.0)
         batch, num_frames, _ = states_BTD.shape
         places = torch.arange(aligned_size(num_frames), device=states_BTD.device)
         is_beyond_BT = places >= frames.lengths_B[:, None]
-        unseen_B11T = (is_beyond_BT.to(states_BTD.dtype) * _UNSEEN)[:, None, None, :num_frames]
+        mask_B11T = (is_beyond_BT.to(states_BTD.dtype) * _MASKED)[:, None, None, :num_frames]
         if self.projection is not None:
             states_BTD = self.projection(states_BTD)
         for bridge in self.bridge:
-            states_BTD = bridge(states_BTD, unseen_B11T)
+            states_BTD = bridge(states_BTD, mask_B11T)
         if self.bridge_norm is not None:
             states_BTD = self.bridge_norm(states_BTD)
-        memory.unseen_B11T.fill_(_UNSEEN)
-        memory.unseen_B11T[:batch, :, :, :num_frames] = unseen_B11T
-        for layer, seen_2BHTK in zip(self.layers, memory.frames_L2BHTK, strict=True):
+        cache.mask_B11T.fill_(_MASKED)
+        cache.mask_B11T[:batch, :, :, :num_frames] = mask_B11T
+        for layer, seen_2BHTK in zip(self.layers, cache.frames_L2BHTK, strict=True):
             seen_2BHTK[:, :batch, :, :num_frames] = layer.frames.keys_and_values(states_BTD)  # type: ignore[operator, union-attr]
 
-    def forward(self, tokens_BQ: torch.Tensor, at_Q: torch.Tensor, memory: Memory, num_keys: int) -> torch.Tensor:
+    def forward(self, tokens_BQ: torch.Tensor, at_Q: torch.Tensor, cache: KeyValueCache, num_keys: int) -> torch.Tensor:
         """Tokens at these places -> logits [B, V] of the one after them.
 
         `num_keys`: places that may hold tokens; at least the last of `at_Q` and one.
         """
         x_BQD = self.norm(self.embedding(tokens_BQ) + self.positions(at_Q))
         is_later_QN = torch.arange(aligned_size(num_keys), device=at_Q.device) > at_Q[:, None]
-        later_QN = (is_later_QN.to(x_BQD.dtype) * _UNSEEN)[:, :num_keys]
-        for layer, own, frames in zip(self.layers, memory.own_L2BHNK, memory.frames_L2BHTK, strict=True):
-            x_BQD = layer(x_BQD, at_Q, own, later_QN, frames, memory.unseen_B11T)
+        causal_mask_QN = (is_later_QN.to(x_BQD.dtype) * _MASKED)[:, :num_keys]
+        for layer, own, frames in zip(self.layers, cache.own_L2BHNK, cache.frames_L2BHTK, strict=True):
+            x_BQD = layer(x_BQD, at_Q, own, causal_mask_QN, frames, cache.mask_B11T)
         last_BD = x_BQD[:, -1]
         logits_BC: torch.Tensor = self.head(last_BD if self.final_norm is None else self.final_norm(last_BD))
         return logits_BC[:, : self.num_labels]

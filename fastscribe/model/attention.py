@@ -36,11 +36,11 @@ class Positions:
     @classmethod
     def of(cls, x_BTD: torch.Tensor, local: LocalAttention | None) -> Positions:
         """What the frames of x see of each other, x's ends considered."""
-        left, right = reach(x_BTD.shape[1], local)
+        left, right = visible_frames(x_BTD.shape[1], local)
         return cls(relative_positions(left, right, x_BTD.shape[2], x_BTD.dtype, x_BTD.device, local), left, right)
 
 
-def reach(num_frames: int, local: LocalAttention | None) -> tuple[int, int]:
+def visible_frames(num_frames: int, local: LocalAttention | None) -> tuple[int, int]:
     """How many frames a frame sees before and after itself at most in a recording of `num_frames`."""
     farthest = num_frames - 1
     return (farthest, farthest) if local is None else (min(local.left, farthest), min(local.right, farthest))
@@ -145,7 +145,9 @@ def attend_locally(
     for start in range(0, num_frames, _BLOCK):
         queries = slice(start, min(start + _BLOCK, num_frames))
         keys = slice(max(0, start - left), min(num_frames, queries.stop + right))
-        bias_BHNT = windows(position_scores(queries))[..., keys.start - (start - left) :][..., : keys.stop - keys.start]
+        bias_BHNT = relative_shift_windowed(position_scores(queries))[..., keys.start - (start - left) :][
+            ..., : keys.stop - keys.start
+        ]
         padding.between(keys.start, keys.stop).fill_(bias_BHNT, MASKED_SCORE, time_axis=3)
         k_BHTK_here, v_BHTK_here = k_BHTK[:, :, keys], v_BHTK[:, :, keys]
         if global_bias_BH1T is not None:
@@ -160,7 +162,7 @@ def attend_locally(
     return torch.cat(blocks, dim=2)
 
 
-def windows(scores_BHNR: torch.Tensor) -> torch.Tensor:
+def relative_shift_windowed(scores_BHNR: torch.Tensor) -> torch.Tensor:
     """[B, H, N, R] by distance -> [B, H, N, N+R-1] by key, of which query i's window is i .. i+R-1; masked beyond it."""
     batch, heads, num_queries, num_rows = scores_BHNR.shape
     num_keys = num_queries + num_rows - 1

@@ -19,7 +19,7 @@ from torch import nn
 
 from fastscribe.config import EncoderConfig
 from fastscribe.model.attention import Positions, RelPositionAttention
-from fastscribe.model.folding import fold_norm_, linear_of
+from fastscribe.model.folding import fold_norm_, linear_from
 from fastscribe.model.padding import Padding
 from fastscribe.types import Features, Frames
 
@@ -126,7 +126,7 @@ class Subsampling(nn.Module):
                     weight_CE, product_bias_C = conv.weight.flatten(1), conv.bias
                     if bias_C is not None:
                         product_bias_C = product_bias_C.float() + weight_CE.float() @ bias_C.float()
-                    setattr(stage, name, linear_of(weight_CE, product_bias_C))
+                    setattr(stage, name, linear_from(weight_CE, product_bias_C))
                     continue
                 weight = conv.weight.contiguous(memory_format=torch.channels_last)
                 conv.weight = nn.Parameter(weight, requires_grad=False)

@@ -19,14 +19,14 @@ AnyEncoder = Encoder | JasperEncoder
 
 
 @dataclass(frozen=True)
-class Family:
+class EncoderFamily:
     build: Callable[[Any], AnyEncoder]  # of its config
     # (an optimised encoder, whether fp8 follows) -> a line on what it must do without, if anything
     prepare_for_gpu_: Callable[[Any, bool], str | None]
     has_matrices: bool  # linear layers, which is what there is an 8-bit form of
 
 
-FAMILIES: dict[type, Family] = {
-    EncoderConfig: Family(Encoder, conformer_for_gpu_, has_matrices=True),
-    JasperConfig: Family(JasperEncoder, lambda encoder, is_fp8: None, has_matrices=False),
+ENCODER_FAMILIES: dict[type, EncoderFamily] = {
+    EncoderConfig: EncoderFamily(Encoder, conformer_for_gpu_, has_matrices=True),
+    JasperConfig: EncoderFamily(JasperEncoder, lambda encoder, is_fp8: None, has_matrices=False),
 }

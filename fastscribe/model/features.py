@@ -70,7 +70,7 @@ class LogMel(nn.Module):
 
     def _mel(self, samples_BS: torch.Tensor) -> torch.Tensor:
         """The frames that begin within each row, [B, M, T], as the reference has them or in blocks."""
-        if not _as_the_reference(samples_BS):
+        if not _uses_stft(samples_BS):
             return self._mel_in_blocks(samples_BS)
         return torch.cat([self._mel_by_stft(rows_BS) for rows_BS in samples_BS.split(self._rows_at_once(samples_BS))])
 
@@ -142,7 +142,7 @@ class LogMel(nn.Module):
         return mel_BMT.div_(std.add_(_STD_FLOOR))
 
 
-def _as_the_reference(samples: torch.Tensor) -> bool:
+def _uses_stft(samples: torch.Tensor) -> bool:
     return samples.device.type == "cpu"
 
 
@@ -160,7 +160,7 @@ def _sums(mel_BMT: torch.Tensor, lengths_B: torch.Tensor, over_bands: bool) -> t
     float32 sum depend on how many terms it has, zeros included, and these bits matter (see the file's header). The loop
     is two small calls a recording. Elsewhere float64, which is as independent of padding but not the reference's error.
     """
-    if over_bands or not _as_the_reference(mel_BMT):
+    if over_bands or not _uses_stft(mel_BMT):
         axes = (1, 2) if over_bands else 2
         return mel_BMT.sum(axes, keepdim=True, dtype=torch.float64).float()
     rows = zip(mel_BMT, lengths_B.tolist(), strict=True)

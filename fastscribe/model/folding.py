@@ -21,7 +21,7 @@ def fold_norm_(conv: nn.Conv1d, norm: nn.BatchNorm1d) -> None:
     conv.bias = nn.Parameter((old_bias_D - norm.running_mean) * scale_D + norm.bias, requires_grad=False)
 
 
-def linear_of(weight: torch.Tensor, bias: torch.Tensor | None = None) -> nn.Linear:
+def linear_from(weight: torch.Tensor, bias: torch.Tensor | None = None) -> nn.Linear:
     """A layer of these weights, [N, K] and [N], without copies of them."""
     linear = nn.Linear(weight.shape[1], weight.shape[0], bias=bias is not None, device="meta")
     linear.weight = nn.Parameter(weight, requires_grad=False)

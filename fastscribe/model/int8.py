@@ -77,7 +77,7 @@ def int8_linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
 
 
 @cache
-def int8_problem() -> str | None:
+def why_no_int8() -> str | None:
     """Why int8 cannot be had on this processor with this torch; None where it can."""
     linear = example_linear(64, 48)
     x_RK = torch.linspace(-1, 1, 5 * 64).reshape(5, 64)

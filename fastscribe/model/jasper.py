@@ -57,7 +57,7 @@ class JasperEncoder(nn.Module):
         if not self.config.masked:
             x_BMT, lengths_B = F.pad(x_BMT, (0, 1)), lengths_B + (lengths_B > 0)
         x_BC1T = x_BMT.unsqueeze(2).contiguous(memory_format=torch.channels_last)
-        inputs, rows = [x_BC1T], _Rows.of(lengths_B, x_BC1T.shape[3])
+        inputs, rows = [x_BC1T], _RowLengths.of(lengths_B, x_BC1T.shape[3])
         for block in self.blocks:
             x_BC1T, rows = block(inputs, rows)
             inputs = [*inputs, x_BC1T] if block.dense else [x_BC1T]
@@ -83,17 +83,17 @@ class JasperEncoder(nn.Module):
 
 
 @dataclass(frozen=True)
-class _Rows:
+class _RowLengths:
     """Lengths and what lies beyond them, the same for all convolutions between two strides."""
 
     lengths_B: torch.Tensor
     padding: Padding
 
     @classmethod
-    def of(cls, lengths_B: torch.Tensor, num_frames: int) -> _Rows:
+    def of(cls, lengths_B: torch.Tensor, num_frames: int) -> _RowLengths:
         return cls(lengths_B, Padding.of(lengths_B, num_frames))
 
-    def strided(self, stride: int, num_frames: int) -> _Rows:
+    def strided(self, stride: int, num_frames: int) -> _RowLengths:
         """After a convolution that made so many frames."""
         return self if stride == 1 else self.of((self.lengths_B + (stride - 1)) // stride, num_frames)
 
@@ -119,7 +119,7 @@ class JasperBlock(nn.Module):
             if config.residual != "none"
         )
 
-    def forward(self, inputs: Sequence[torch.Tensor], rows: _Rows) -> tuple[torch.Tensor, _Rows]:
+    def forward(self, inputs: Sequence[torch.Tensor], rows: _RowLengths) -> tuple[torch.Tensor, _RowLengths]:
         x_BC1T = inputs[-1]
         for number, conv in enumerate(self.convs):
             x_BC1T, rows = conv(x_BC1T if number == 0 else self.activation(x_BC1T), rows)
@@ -150,7 +150,7 @@ class ConvNorm(nn.Module):
         self.norm: nn.Module = nn.BatchNorm1d(config.filters, eps=_NORM_EPS)
         self.groups, self.stride, self.is_one_frame_wide = config.groups, stride, config.kernel == 1
 
-    def forward(self, x_BC1T: torch.Tensor, rows: _Rows) -> tuple[torch.Tensor, _Rows]:
+    def forward(self, x_BC1T: torch.Tensor, rows: _RowLengths) -> tuple[torch.Tensor, _RowLengths]:
         if not self.is_one_frame_wide:
             rows.padding.fill_(x_BC1T, 0.0, time_axis=3)
         x_BC1T = self.convolve(x_BC1T)

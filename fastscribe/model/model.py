@@ -14,7 +14,7 @@ from fastscribe.config import ModelConfig
 from fastscribe.model.aed import Attention, AttentionDecoder
 from fastscribe.model.ctc import CtcHead
 from fastscribe.model.encoder import ConformerLayer, Encoder, Subsampling
-from fastscribe.model.families import FAMILIES
+from fastscribe.model.families import ENCODER_FAMILIES
 from fastscribe.model.jasper import ConvNorm, JasperEncoder
 from fastscribe.model.transducer import Transducer
 
@@ -25,7 +25,7 @@ class Model(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.config = config
-        self.encoder = FAMILIES[type(config.encoder)].build(config.encoder)
+        self.encoder = ENCODER_FAMILIES[type(config.encoder)].build(config.encoder)
         self.transducer: Transducer | None = None
         if config.joint is not None:
             assert config.predictor is not None

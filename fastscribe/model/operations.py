@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 
 from fastscribe.config import LocalAttention
-from fastscribe.model.attention import MASKED_SCORE, attend_locally, reach, relative_shift
+from fastscribe.model.attention import MASKED_SCORE, attend_locally, relative_shift, visible_frames
 from fastscribe.model.dot_product_attention import attend
 from fastscribe.model.padding import Padding
 
@@ -46,14 +46,14 @@ def rel_attention(
 
     scores[i, j] = (q_i·k_j + q_i·p_r + bias_r) / sqrt(K) with r the table's row for the distance i-j, over keys j below
     the row's length and within the window where one is given (without global frames). The table has an even number R of
-    rows, in a multiple of POSITION_ROWS_MULTIPLE, and R/2 is at least `table_reach`; row R/2 - 1 - d stands for distance
+    rows, in a multiple of POSITION_ROWS_MULTIPLE, and R/2 is at least `max_table_distance`; row R/2 - 1 - d stands for distance
     d. bias_HR is float32 and carries what the position product needs beyond q.
     """
     batch, num_frames, _ = qkv_BTD.shape
     heads, num_rows, width = positions_HRK.shape
     q_BHTK, k_BHTK, v_BHTK = qkv_BTD.unflatten(2, (3, heads, width)).permute(2, 0, 3, 1, 4)
     scale = 1.0 / math.sqrt(width)
-    left, right = reach(num_frames, local)
+    left, right = visible_frames(num_frames, local)
     rows = slice(num_rows // 2 - 1 - left, num_rows // 2 + right)
     positions_HKR, scaled_bias_HR = positions_HRK[:, rows].transpose(1, 2), bias_HR[:, None, rows] * scale
 
@@ -70,7 +70,7 @@ def rel_attention(
     return out_BHTK.transpose(1, 2).reshape(batch, num_frames, heads * width)
 
 
-def table_reach(num_frames: int, local: LocalAttention | None) -> int:
+def max_table_distance(num_frames: int, local: LocalAttention | None) -> int:
     """The farthest distance, in frames, that a position table needs to hold for batches of so many frames."""
     return num_frames if local is None else min(num_frames, max(local.left, local.right) + POSITION_ROWS_MULTIPLE)
 

@@ -26,15 +26,15 @@ import numpy as np
 from fastscribe._system.safe_files import (
     Barrier,
     InTheWay,
-    discard_part,
-    is_cut_or_blank,
-    keep_beside,
+    discard_temp,
+    is_truncated_or_blank,
+    keep_edited_copy,
     open_append,
     remove,
     status_of,
     sync_folder,
     temp_path_for,
-    write_part,
+    write_temp,
 )
 from fastscribe.config import OutputStyle
 from fastscribe.errors import UsageError
@@ -42,25 +42,25 @@ from fastscribe.output.in_the_way import RESERVED, check_any_input, check_inputs
 from fastscribe.output.names import OutputNames, Rename, name_key, names_of
 from fastscribe.output.writers import render
 from fastscribe.resume import journal
-from fastscribe.resume.commit import Appender, Committer, File, discard_parts, finished, redo, renamed
+from fastscribe.resume.commit import Appender, BlockFile, Committer, discard_temps, finished_item, redo, rename_item
+from fastscribe.resume.compact import compact, finish_compaction
 from fastscribe.resume.entries import (
     NO_FILE,
     NO_STATE,
-    Earlier,
     Entry,
     Paths,
-    entries_and_names,
+    PreviousRun,
     in_the_way,
+    load_entries_and_names,
     read_entries,
 )
 from fastscribe.resume.folder_lock import FolderLock
-from fastscribe.resume.ledger import Expected, Ledger
+from fastscribe.resume.ledger import Ledger, PendingEntry
 from fastscribe.resume.merge import merged_files
-from fastscribe.resume.shards import WHOLE, Shard
-from fastscribe.resume.tidy import finish_tidying, tidy
+from fastscribe.resume.shards import UNSHARDED, Shard
 from fastscribe.types import Failure, Source, Transcript
 
-_CLEARING_S = 5.0  # how long another shard may take to clear a folder
+_CLEAR_TIMEOUT_S = 5.0  # how long another shard may take to clear a folder
 
 
 class Totals(NamedTuple):
@@ -90,7 +90,7 @@ class FolderOutput:
         directory: Path,
         style: OutputStyle,
         fingerprint: Mapping[str, Any],
-        shard: Shard = WHOLE,
+        shard: Shard = UNSHARDED,
         *,
         overwrite: bool = False,
         retry_failed: bool = False,
@@ -100,13 +100,15 @@ class FolderOutput:
         self._directory, self._style, self._shard = Path(directory), style, shard
         self._formats = tuple(format for format in style.formats if format != "jsonl")
         self._ordered = ordered
-        self._all_names = OutputNames(RESERVED[format] for format in self._formats if format in RESERVED)
+        self._output_names = OutputNames(RESERVED[format] for format in self._formats if format in RESERVED)
         self._guard = threading.Lock()  # of the six below
         self._names: dict[int, str] = {}  # by index: what an input's files will be called, without a format's extension
-        self._former: dict[int, str] = {}  # what they would have been called before
+        self._previous_names: dict[int, str] = {}  # what they would have been called before
         self._indices: dict[str, int] = {}  # the other way round
-        self._textless: set[str] = set()  # names whose input failed, so that only JSON is ours
-        self._elsewhere: set[str] = set()  # names whose input has its files under the longer name that it may yet get
+        self._failed_names: set[str] = set()  # names whose input failed, so that only JSON is ours
+        self._renamed_names: set[str] = (
+            set()
+        )  # names whose input has its files under the longer name that it may yet get
         self._finished: set[int] = set()  # keys of names whose files are there; with a single shard all others are
         self._new = Totals()
         _make_folder(self._directory)
@@ -114,7 +116,7 @@ class FolderOutput:
         self._lock = FolderLock(self._paths.lock)
         try:
             self._journal = self._open_journal(fingerprint, overwrite, retry_failed, inputs)
-            self._ledger = Ledger(shard, self._journal.earlier, retry_failed)
+            self._ledger = Ledger(shard, self._journal.previous, retry_failed)
             self._rows: Appender | None = None
             if "jsonl" in style.formats:
                 self._rows = Appender(open_append(self._paths.rows), self._paths.rows)
@@ -135,23 +137,23 @@ class FolderOutput:
         look = partial(check_inputs, self._directory, self._formats, inputs, shard)
         if overwrite:
             check_any_input(inputs)
-            former = [*other_divisions(self._directory, shard), *([paths] if paths.has_begun else [])]
+            former = [*other_shardings(self._directory, shard), *([paths] if paths.has_begun else [])]
             merged = merged_files(self._directory) if shard.count == 1 else ()
             paths.check(besides=merged)
-            look([Earlier(entries_and_names(one.journal)[0]) for one in former])
-            for other in other_divisions(self._directory, shard):
-                _clear_away(other)
+            look([PreviousRun(load_entries_and_names(one.journal)[0]) for one in former])
+            for other in other_shardings(self._directory, shard):
+                _remove_sharding(other)
             _start_over(paths)
             for path in merged:
                 remove(path)
-        check_division(self._directory, shard)
+        check_sharding(self._directory, shard)
         paths.check()
         if not paths.has_begun:
             return journal.begin(paths, {**fingerprint, "shard": str(shard)})
-        finish_tidying(paths)
+        finish_compaction(paths)
         opened = journal.resume(paths, {**fingerprint, "shard": str(shard)})
         try:
-            look([opened.earlier], Ledger(shard, Earlier(opened.earlier.entries), retry_failed))
+            look([opened.previous], Ledger(shard, PreviousRun(opened.previous.entries), retry_failed))
         except BaseException:
             opened.close()
             raise
@@ -177,7 +179,7 @@ class FolderOutput:
         What is known only of inputs that were no recordings, and are none of this run's any more, goes: a bad row of a
         manifest that has been put right, a path that has been corrected. Raises OutputError.
         """
-        earlier = self._journal.earlier
+        previous = self._journal.previous
         try:
             try:
                 self._committer.close()
@@ -185,26 +187,26 @@ class FolderOutput:
                 self._journal.close()
                 if self._rows is not None:
                     self._rows.close()
-            is_dropped = earlier.entries["for_list"] & ~earlier.is_met
-            has_replaced = earlier.is_replaced.any() or len(earlier) < len(earlier.entries)
+            is_dropped = previous.entries["for_list"] & ~previous.is_in_this_run
+            has_replaced = previous.is_replaced.any() or len(previous) < len(previous.entries)
             if finished and (self._ordered or has_replaced or is_dropped.any()):
-                tidy(self._paths, self._ordered, earlier.entries["order"], is_dropped)
+                compact(self._paths, self._ordered, previous.entries["order"], is_dropped)
         finally:
             self._lock.close()
 
     def totals(self) -> Totals:
         """What the folder will hold of all runs into it when this one has finished."""
-        earlier = self._journal.earlier
-        counts = np.zeros(len(earlier.entries), bool)
-        counts[earlier.places] = True
-        counts &= earlier.entries["state"] != NO_STATE
-        counts &= ~earlier.is_replaced & (earlier.is_met | ~earlier.entries["for_list"])
-        before = earlier.entries[counts]
+        previous = self._journal.previous
+        counts = np.zeros(len(previous.entries), bool)
+        counts[previous.entry_indices] = True
+        counts &= previous.entries["state"] != NO_STATE
+        counts &= ~previous.is_replaced & (previous.is_in_this_run | ~previous.entries["for_list"])
+        before = previous.entries[counts]
         return Totals(
             files=self._new.files + len(before),
             failed=self._new.failed + int(before["failed"].sum()),
             audio_s=self._new.audio_s + float(before["audio_s"].sum()),
-            not_given=int((counts & ~earlier.is_met).sum()),
+            not_given=int((counts & ~previous.is_in_this_run).sum()),
         )
 
     @property
@@ -216,74 +218,78 @@ class FolderOutput:
         is_ours = self._ledger.expect(source)
         if self._formats:
             with self._guard:
-                name = self._claim(source.id)
+                name = self._reserve(source.id)
                 if is_ours:
                     self._names[source.index], self._indices[name] = name, source.index
         return is_ours
 
-    def _claim(self, id: str) -> str:
-        name, renames = self._all_names.claim(id)
+    def _reserve(self, id: str) -> str:
+        name, renames = self._output_names.claim(id)
         for rename in renames:
             index = self._indices.pop(rename.old, None)
             if index is not None:
-                self._names[index], self._indices[rename.new], self._former[index] = rename.new, index, rename.old
+                self._names[index], self._indices[rename.new], self._previous_names[index] = (
+                    rename.new,
+                    index,
+                    rename.old,
+                )
             self._rename(rename, index)
         return name
 
     def is_done(self, source: Source | Failure) -> bool:
         """See Ledger. An input is not done if one of its files is missing, has another size, or is another input's now."""
-        if not self._ledger.is_done(source, partial(self._is_kept, source)):
+        if not self._ledger.is_done(source, partial(self._has_own_files, source)):
             return False
         with self._guard:
-            place = self._journal.earlier.find(self._ledger[source.index].key)
-            assert place is not None
-            self._remember(source.index, place)
-            self._forget(source.index)
+            entry_index = self._journal.previous.find(self._ledger[source.index].key)
+            assert entry_index is not None
+            self._restore(source.index, entry_index)
+            self._release(source.index)
         return True
 
-    def _is_kept(self, source: Source | Failure, place: int) -> bool:
+    def _has_own_files(self, source: Source | Failure, entry_index: int) -> bool:
         """Whether its files are there and its own still, under a name that this run would find them by."""
         if not self._formats:
             return True
-        earlier = self._journal.earlier
+        previous = self._journal.previous
         with self._guard:
-            name = self._name_now(source, place)
-            if name is None or earlier.named(name) != place:
+            name = self._current_name(source, entry_index)
+            if name is None or previous.find_by_name(name) != entry_index:
                 return False
-        sizes = earlier.sizes(place)
-        if not earlier.entries["failed"][place] and sizes.keys() != set(self._formats):
+        sizes = previous.sizes(entry_index)
+        if not previous.entries["failed"][entry_index] and sizes.keys() != set(self._formats):
             return False
         return all(_size(self._path(name, format)) == size for format, size in sizes.items())
 
-    def _name_now(self, source: Source | Failure, place: int) -> str | None:
+    def _current_name(self, source: Source | Failure, entry_index: int) -> str | None:
         """The name of an earlier result's files, if it is one that the input has, had, or gets once another comes near it."""
-        name, former = self._names[source.index], self._former.get(source.index)
+        name, former = self._names[source.index], self._previous_names.get(source.index)
         short, full = names_of(source.id)
-        written = int(self._journal.earlier.entries["name"][place])
+        written = int(self._journal.previous.entries["name"][entry_index])
         possible = (name, former, full + name.removeprefix(short))
         return next((one for one in possible if one is not None and name_key(one) == written), None)
 
-    def _remember(self, index: int, place: int) -> None:
+    def _restore(self, index: int, entry_index: int) -> None:
         """Note what a later rename must know of an input that is done; make up for one that has been."""
         if not self._formats:
             return
-        name, former = self._names[index], self._former.get(index)
-        failed, written = self._journal.earlier.entries[["failed", "name"]][place].item()
+        name, former = self._names[index], self._previous_names.get(index)
+        failed, written = self._journal.previous.entries[["failed", "name"]][entry_index].item()
         if failed:
-            self._textless.add(name)
-        self._note_finished(name)
+            self._failed_names.add(name)
+        self._add_finished(name)
         if written == name_key(name):
             return
         if former is not None and written == name_key(former):
-            self._move(Rename(former, name), self._journal.earlier.sizes(place))
+            self._move(Rename(former, name), self._journal.previous.sizes(entry_index))
         else:
-            self._elsewhere.add(name)
+            self._renamed_names.add(name)
 
-    def _forget(self, index: int) -> None:
+    def _release(self, index: int) -> None:
         if self._formats:
             del self._indices[self._names.pop(index)]
-            self._former.pop(index, None)
-        self._ledger.settle(index)
+            self._previous_names.pop(index, None)
+        self._ledger.mark_done(index)
 
     def write(self, result: Transcript | Failure) -> None:
         """Queue all formats of one result; they are on the disk soon after, and after `flush`.
@@ -294,77 +300,77 @@ class FolderOutput:
             OutputError: An earlier result could not be put in its place. The run cannot go on.
         """
         item = result if isinstance(result, Failure) else result.audio
-        expected = self._ledger[item.index]
+        pending = self._ledger[item.index]
         with self._guard:
             name = self._names[item.index] if self._formats else ""
             files = self._write_files(name, result) if self._formats else []
             try:
-                obsolete = self._obsolete(name, item.id, expected, files) if self._formats else []
+                obsolete = self._obsolete(name, item.id, pending, files) if self._formats else []
                 row = self._render(result, "jsonl").encode() if self._rows is not None else b""
                 begin = self._committer.rows_end
                 sizes = {file.name.removeprefix(f"{name}."): file.size for file in files}
-                entry = _entry(result, expected, begin, begin + len(row), name)._replace(sizes=sizes)
-                self._committer.add(finished(entry, row, files, obsolete))
+                entry = _entry(result, pending, begin, begin + len(row), name)._replace(sizes=sizes)
+                self._committer.add(finished_item(entry, row, files, obsolete))
             except BaseException:
-                discard_parts(self._directory, files)
+                discard_temps(self._directory, files)
                 raise
             if self._formats:
-                (self._textless.add if isinstance(result, Failure) else self._textless.discard)(name)
-                self._note_finished(name)
-            self._forget(item.index)
-        if expected.place is not None:
-            self._journal.earlier.is_replaced[expected.place] = True
+                (self._failed_names.add if isinstance(result, Failure) else self._failed_names.discard)(name)
+                self._add_finished(name)
+            self._release(item.index)
+        if pending.entry_index is not None:
+            self._journal.previous.is_replaced[pending.entry_index] = True
         failed = isinstance(result, Failure)
         audio_s = 0.0 if isinstance(result, Failure) else result.audio.duration_s
         self._new = Totals(self._new.files + 1, self._new.failed + failed, self._new.audio_s + audio_s)
 
-    def _write_files(self, name: str, result: Transcript | Failure) -> list[File]:
+    def _write_files(self, name: str, result: Transcript | Failure) -> list[BlockFile]:
         """The temporary files. A Failure whose file is in the way goes without: its row and stderr tell of it."""
-        earlier = self._journal.earlier
-        listed = earlier.sizes(earlier.named(name))
-        files: list[File] = []
+        previous = self._journal.previous
+        listed = previous.sizes(previous.find_by_name(name))
+        files: list[BlockFile] = []
         try:
             for format in self._formats:
                 content = self._render(result, format).encode()
                 if not content and isinstance(result, Failure):
                     continue
-                path, part = self._path(name, format), self._unique(name, format)
+                path, temp = self._path(name, format), self._shard_path(name, format)
                 try:
-                    self._check_settled(name, path, listed.get(format), content)
+                    self._check_after_renames(name, path, listed.get(format), content)
                 except InTheWay:
                     if isinstance(result, Failure):
                         continue
                     raise
-                self._write_part(path.parent, part, content)
+                self._write_temp(path.parent, temp, content)
                 files.append(
-                    File(
+                    BlockFile(
                         f"{name}.{format}",
-                        self._relative(temp_path_for(part)),
+                        self._relative(temp_path_for(temp)),
                         len(content),
                         crc32(content),
                         format in listed,
                     )
                 )
         except BaseException:
-            discard_parts(self._directory, files)
+            discard_temps(self._directory, files)
             raise
         return files
 
-    def _write_part(self, folder: Path, part: Path, content: bytes) -> None:
+    def _write_temp(self, folder: Path, temp: Path, content: bytes) -> None:
         try:
             self._committer.watch(folder)
-            write_part(part, content)
+            write_temp(temp, content)
         except FileNotFoundError:
             folder.mkdir(parents=True, exist_ok=True)
             self._committer.watch(folder)
-            write_part(part, content)
+            write_temp(temp, content)
 
-    def _check_settled(self, name: str, path: Path, size: int | None, content: bytes) -> None:
+    def _check_after_renames(self, name: str, path: Path, size: int | None, content: bytes) -> None:
         """_check_replaceable, once a file that is being renamed to make room for this one is gone."""
         try:
             self._check_replaceable(path, size, content)
         except InTheWay:
-            if not self._committer.is_waiting(name):
+            if not self._committer.is_queued(name):
                 raise
             self._committer.flush()
             self._check_replaceable(path, size, content)
@@ -379,25 +385,25 @@ class FolderOutput:
             return
         if size is None or not stat.S_ISREG(status.st_mode):
             raise InTheWay(path)
-        if _size(path) != size and not is_cut_or_blank(path, content):
-            keep_beside(path)
+        if _size(path) != size and not is_truncated_or_blank(path, content):
+            keep_edited_copy(path)
 
-    def _obsolete(self, name: str, id: str, expected: Expected, files: Sequence[File]) -> list[str]:
+    def _obsolete(self, name: str, id: str, pending: PendingEntry, files: Sequence[BlockFile]) -> list[str]:
         """Return listed files that the new result makes obsolete, under other names; no later result owns them."""
-        earlier, written = self._journal.earlier, {file.name for file in files}
+        previous, written = self._journal.previous, {file.name for file in files}
         found = []
-        places = {earlier.named(name): name}
-        if expected.place is not None and not earlier.is_taken[expected.place]:
-            places.setdefault(expected.place, self._journal.name_of(expected.place))
-        for place, former in places.items():
-            if place is None or earlier.named(former) != place:
+        entry_indices = {previous.find_by_name(name): name}
+        if pending.entry_index is not None and not previous.are_files_replaced[pending.entry_index]:
+            entry_indices.setdefault(pending.entry_index, self._journal.name_of(pending.entry_index))
+        for entry_index, former in entry_indices.items():
+            if entry_index is None or previous.find_by_name(former) != entry_index:
                 continue
-            for format, size in earlier.sizes(place).items():
+            for format, size in previous.sizes(entry_index).items():
                 path = self._path(former, format)
                 if f"{former}.{format}" not in written and _size(path) is not None:
                     self._check_replaceable(path, size, b"")
                     found.append(f"{former}.{format}")
-            earlier.is_taken[place] = True
+            previous.are_files_replaced[entry_index] = True
         return found
 
     def _render(self, result: Transcript | Failure, format: str) -> str:
@@ -408,35 +414,35 @@ class FolderOutput:
 
         Files of an input that had the name in another run stay.
         """
-        if rename.old in self._elsewhere:
+        if rename.old in self._renamed_names:
             return
         if index is None and (self._shard.count == 1 or name_key(rename.old) in self._finished):
-            formats = {"json"} & set(self._formats) if rename.old in self._textless else self._formats
+            formats = {"json"} & set(self._formats) if rename.old in self._failed_names else self._formats
             self._move(rename, formats)
-        if rename.old in self._textless:
-            self._textless.remove(rename.old)
-            self._textless.add(rename.new)
+        if rename.old in self._failed_names:
+            self._failed_names.remove(rename.old)
+            self._failed_names.add(rename.new)
         for format in self._formats:  # temporary files of a run that was killed; this one has written neither name
             for name in rename if index is not None else (rename.new,):
-                discard_part(self._unique(name, format))
+                discard_temp(self._shard_path(name, format))
 
     def _move(self, rename: Rename, formats: Iterable[str]) -> None:
         """Rename a finished input's files. They stay if a file is in the way."""
-        if self._committer.is_waiting(rename.old):
+        if self._committer.is_queued(rename.old):
             self._committer.flush()
         formats = [format for format in formats if _size(self._path(rename.old, format)) is not None]
         if formats and all(status_of(self._path(rename.new, format)) is None for format in formats):
-            self._committer.add(renamed(rename, formats))
-            self._note_finished(rename.new)
+            self._committer.add(rename_item(rename, formats))
+            self._add_finished(rename.new)
 
-    def _note_finished(self, name: str) -> None:
+    def _add_finished(self, name: str) -> None:
         if self._shard.count > 1:
             self._finished.add(name_key(name))
 
     def _path(self, name: str, format: str) -> Path:
         return self._directory / f"{name}.{format}"
 
-    def _unique(self, name: str, format: str) -> Path:
+    def _shard_path(self, name: str, format: str) -> Path:
         """A name of this shard's own, so that a temporary file that a killed run left can be removed safely."""
         return self._path(name, f"{format}{self._shard.suffix}")
 
@@ -456,31 +462,31 @@ def _make_folder(folder: Path) -> None:
         sync_folder(folder.parent)
 
 
-def _entry(result: Transcript | Failure, expected: Expected, begin: int, end: int, name: str) -> Entry:
-    at = expected.key, expected.state, begin, end
+def _entry(result: Transcript | Failure, pending: PendingEntry, begin: int, end: int, name: str) -> Entry:
+    at = pending.key, pending.state, begin, end
     if isinstance(result, Failure):
         return Entry(result.id, *at, result.index, True, 0.0, result.stage == "input", name)
     return Entry(result.audio.id, *at, result.audio.index, False, result.audio.duration_s, False, name)
 
 
-def other_divisions(directory: Path, shard: Shard) -> list[Paths]:
+def other_shardings(directory: Path, shard: Shard) -> list[Paths]:
     """Of runs into this folder that divided the inputs otherwise."""
-    found = (Paths.of_journal(path) for path in sorted(directory.glob("journal*.jsonl")))
+    found = (Paths.from_journal(path) for path in sorted(directory.glob("journal*.jsonl")))
     return [paths for paths in found if paths is not None and paths.num_shards != shard.count]
 
 
-def check_division(directory: Path, shard: Shard) -> None:
+def check_sharding(directory: Path, shard: Shard) -> None:
     """Raises UsageError where there is another."""
-    for paths in other_divisions(directory, shard):
+    for paths in other_shardings(directory, shard):
         raise UsageError(
             f"{directory}: holds {paths.journal.name}, of a run divided otherwise than {shard}: use another folder, or "
             "--overwrite to start over"
         )
 
 
-def _clear_away(paths: Paths) -> None:
+def _remove_sharding(paths: Paths) -> None:
     """Not under a run that is at work; but other shards of this one may be clearing away the same."""
-    deadline = monotonic() + _CLEARING_S
+    deadline = monotonic() + _CLEAR_TIMEOUT_S
     while paths.journal.exists():
         try:
             with closing(FolderLock(paths.lock)):
@@ -496,7 +502,7 @@ def _start_over(paths: Paths) -> None:
     if not paths.is_ours:
         return
     if paths.has_begun:
-        finish_tidying(paths)
+        finish_compaction(paths)
         redo(paths)
         with closing(Barrier()) as barrier:
             folders = _remove_listed(paths, barrier)
@@ -510,18 +516,18 @@ def _start_over(paths: Paths) -> None:
 
 def _remove_listed(paths: Paths, barrier: Barrier) -> set[Path]:
     """Remove the files that the journal lists; one that was edited is kept beside. Returns their folders."""
-    entries, new_names = entries_and_names(paths.journal)
-    earlier, folders = Earlier(entries), set()
-    for place, (entry, _) in enumerate(read_entries(paths.journal)):
-        name = new_names.get(place, entry.name)
-        if earlier.named(name) != place:
+    entries, new_names = load_entries_and_names(paths.journal)
+    previous, folders = PreviousRun(entries), set()
+    for entry_index, (entry, _) in enumerate(read_entries(paths.journal)):
+        name = new_names.get(entry_index, entry.name)
+        if previous.find_by_name(name) != entry_index:
             continue
         for format, size in entry.sizes.items():
             path = paths.directory / f"{name}.{format}"
             found = _size(path)
             if found is not None:
-                if found != min(size, NO_FILE - 1) and not is_cut_or_blank(path, b""):
-                    keep_beside(path)
+                if found != min(size, NO_FILE - 1) and not is_truncated_or_blank(path, b""):
+                    keep_edited_copy(path)
                 barrier.watch(path.parent)
                 remove(path)
                 folders.add(path.parent)

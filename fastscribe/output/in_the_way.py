@@ -13,7 +13,7 @@ from fastscribe._system.safe_files import status_of
 from fastscribe.audio.inputs import expand
 from fastscribe.errors import UsageError
 from fastscribe.output.names import OutputNames
-from fastscribe.resume.entries import Earlier, Paths, in_the_way
+from fastscribe.resume.entries import Paths, PreviousRun, in_the_way
 from fastscribe.resume.ledger import Ledger
 from fastscribe.resume.shards import Shard
 from fastscribe.types import Failure, Source
@@ -27,7 +27,7 @@ def check_inputs(
     formats: Sequence[str],
     inputs: Sequence[str],
     shard: Shard,
-    earlier: Sequence[Earlier] = (),
+    previous: Sequence[PreviousRun] = (),
     ledger: Ledger | None = None,
 ) -> None:
     """Raise UsageError if a file that no journal lists has the name of an output: it names the first, and counts the others.
@@ -41,16 +41,16 @@ def check_inputs(
         ledger: A new one, which says of an input whether the run leaves it alone.
     """
     formats = [format for format in formats if format != "jsonl"]
-    if not formats or not _has_others(directory, shard):
+    if not formats or not _has_other_files(directory, shard):
         return
-    named = dict(_named(inputs, formats, shard, ledger))
+    named = dict(_names_and_sources(inputs, formats, shard, ledger))
     folders = {os.path.dirname(name) for name in named}  # one of them may have the name of another input's file
     taken = [
         os.path.join(directory, f"{name}.{format}")
         for name, source in named.items()
         for format in formats
         if f"{name}.{format}" not in folders
-        and _is_taken(directory, name, format, earlier)
+        and _is_taken(directory, name, format, previous)
         and (ledger is None or not ledger.is_done(source))
     ]
     if taken:
@@ -66,7 +66,7 @@ def check_any_input(inputs: Sequence[str]) -> None:
         raise UsageError(f"{inputs[0]}: no input is there, so --overwrite removes nothing: check the spelling")
 
 
-def _has_others(directory: Path, shard: Shard) -> bool:
+def _has_other_files(directory: Path, shard: Shard) -> bool:
     """Whether the folder holds more than a run makes at its start."""
     paths = Paths(directory, shard.suffix)
     own = {path.name for path in (paths.lock, paths.journal, paths.rows, paths.report)}
@@ -77,7 +77,7 @@ def _has_others(directory: Path, shard: Shard) -> bool:
         return False
 
 
-def _named(
+def _names_and_sources(
     inputs: Sequence[str], formats: Sequence[str], shard: Shard, ledger: Ledger | None
 ) -> Iterator[tuple[str, Source]]:
     """This shard's inputs with the names that their outputs get, once all of them are known."""
@@ -96,8 +96,8 @@ def _named(
     yield from sources.items()
 
 
-def _is_taken(directory: Path, name: str, format: str, earlier: Sequence[Earlier]) -> bool:
+def _is_taken(directory: Path, name: str, format: str, previous: Sequence[PreviousRun]) -> bool:
     status = status_of(os.path.join(directory, f"{name}.{format}"))
     if status is None:
         return False
-    return not (stat.S_ISREG(status.st_mode) and any(format in one.sizes(one.named(name)) for one in earlier))
+    return not (stat.S_ISREG(status.st_mode) and any(format in one.sizes(one.find_by_name(name)) for one in previous))

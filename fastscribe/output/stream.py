@@ -8,7 +8,7 @@ from typing import Any, TextIO
 
 from fastscribe.config import OutputStyle
 from fastscribe.output.writers import render
-from fastscribe.resume.shards import WHOLE, Shard
+from fastscribe.resume.shards import UNSHARDED, Shard
 from fastscribe.types import Failure, Source, Transcript
 
 
@@ -22,11 +22,11 @@ class StreamOutput:
     failed_before = 0
     report_path: Any = None
 
-    def __init__(self, stream: TextIO, style: OutputStyle, shard: Shard = WHOLE, *, ordered: bool = False) -> None:
+    def __init__(self, stream: TextIO, style: OutputStyle, shard: Shard = UNSHARDED, *, ordered: bool = False) -> None:
         self._stream, self._style = stream, style
         self._shard, self._ordered = shard, ordered
         self._order: deque[int] = deque()  # indices of inputs that are not out yet
-        self._held: dict[int, str] = {}
+        self._pending: dict[int, str] = {}
 
     def __enter__(self) -> StreamOutput:
         return self
@@ -37,8 +37,8 @@ class StreamOutput:
 
     def close(self) -> None:
         """Lets out what waited for an input that never came."""
-        for index in sorted(self._held):
-            self._put(self._held.pop(index))
+        for index in sorted(self._pending):
+            self._emit(self._pending.pop(index))
 
     def flush(self) -> None:
         """Each result is flushed as it is written."""
@@ -61,13 +61,13 @@ class StreamOutput:
     def write(self, result: Transcript | Failure) -> None:
         text = render(result, self._style.formats[0], self._style.tokens, self._style.subtitles)
         if not self._ordered:
-            self._put(text)
+            self._emit(text)
             return
-        self._held[result.index if isinstance(result, Failure) else result.audio.index] = text
-        while self._order and self._order[0] in self._held:
-            self._put(self._held.pop(self._order.popleft()))
+        self._pending[result.index if isinstance(result, Failure) else result.audio.index] = text
+        while self._order and self._order[0] in self._pending:
+            self._emit(self._pending.pop(self._order.popleft()))
 
-    def _put(self, text: str) -> None:
+    def _emit(self, text: str) -> None:
         raw = getattr(self._stream, "buffer", None)  # StringIO has none
         if raw is None:
             self._stream.write(text)

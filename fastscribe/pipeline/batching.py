@@ -1,7 +1,7 @@
-"""Utterances to batches: longest first, filled up to a budget of padded encoder frames. Pure; knows no tensor.
+"""Batch planning: utterances sorted by length, longest first, up to a budget of padded encoder frames. Pure, no tensors.
 
-Sorting by length makes neighbours alike, so that padding stays at a few per cent, and puts the batch that needs the most
-memory first, where running out of it costs least.
+Sorting by length puts similar lengths together, so padding stays at a few per cent. The batch that needs the most memory
+comes first, where an out-of-memory error costs least.
 """
 
 from __future__ import annotations
@@ -13,41 +13,52 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-# A batch that holds this share of its budget is closed rather than padded by more than that share for one more row.
-_FILLED_ENOUGH = 0.25
+# A batch that is filled to _MIN_FILLED of its budget takes no row that would raise its padding above _MAX_PADDING.
+_MIN_FILLED = 0.25
 _MAX_PADDING = 0.05
-# What is left of a budget after a batch ran out of memory: that batch's own cost, times this.
-_AFTER_FAILURE = 0.7
+# The budget after a batch ran out of memory, as a share of that batch's cost.
+_SHRINK_TO = 0.7
 
 
 @dataclass
 class Budget:
-    """What one batch may cost, in encoder frames (infinite: anything). It only ever shrinks.
+    """The largest cost of one batch, in encoder frames. It can shrink, never grow.
 
-    A row of T frames costs T + T*T / bend + row_frames: `bend` is the length at which attention's part, quadratic in T,
-    weighs as much as all that is linear (infinite where nothing that counts is quadratic), and `row_frames` is what a row
-    costs however short it is.
+    A row of T frames costs T + T*T / quadratic_at_frames + overhead_frames_per_row.
+
+    Args:
+        frames: The budget; infinite: no limit.
+        quadratic_at_frames: The row length at which the quadratic cost (attention) equals the linear cost; infinite: no
+            quadratic cost.
+        overhead_frames_per_row: The cost of a row that does not depend on its length.
     """
 
     frames: float
-    bend: float = math.inf
-    row_frames: float = 0.0
+    quadratic_at_frames: float = math.inf
+    overhead_frames_per_row: float = 0.0
 
     def cost(self, rows: int, longest: int) -> float:
-        return rows * (longest * (1.0 + longest / self.bend) + self.row_frames)
+        """Return the cost of `rows` rows padded to `longest` encoder frames."""
+        return rows * (longest * (1.0 + longest / self.quadratic_at_frames) + self.overhead_frames_per_row)
 
     def shrink(self, rows: int, longest: int) -> None:
-        """A batch of this shape was too much: none as large is planned again."""
-        self.frames = max(1.0, min(self.frames, _AFTER_FAILURE * self.cost(rows, longest)))
+        """Shrink the budget below the cost of a batch of this shape, which ran out of memory."""
+        self.frames = max(1.0, min(self.frames, _SHRINK_TO * self.cost(rows, longest)))
 
 
 def plan(
     utterances: Iterable[T], num_frames: Callable[[T], int], budget: Budget, batch_size: int | None
 ) -> Iterator[tuple[T, ...]]:
-    """Batches within `budget`, which is looked at anew for each, and `batch_size` rows (None = no limit).
+    """Yield batches, longest utterances first.
 
-    An utterance beyond the whole budget is a batch by itself. Equal lengths keep their order. A batch stops short of
-    its budget where the next length is much smaller: few rows of many lengths would otherwise be mostly padding.
+    An utterance that exceeds the whole budget is a batch of its own. Equal lengths keep their order. A batch stays below
+    its budget if the next utterance is much shorter; otherwise batches of a few rows would be mostly padding.
+
+    Args:
+        utterances: The items to sort and batch.
+        num_frames: Returns an utterance's length in encoder frames.
+        budget: Read again for each batch, so a budget that shrinks applies to the next batch.
+        batch_size: Maximum number of rows in a batch; None: no limit.
     """
     batch: list[T] = []
     longest = real = 0
@@ -64,10 +75,10 @@ def plan(
 
 
 def _is_full(rows: int, longest: int, real_with_next: int, budget: Budget, batch_size: int | None) -> bool:
-    """Whether a batch of so many rows should not take the next utterance, with which it would hold `real_with_next`."""
+    """Return True if the batch should not take the next utterance. With it, `real_with_next` frames are not padding."""
     if batch_size is not None and rows >= batch_size:
         return True
     padded_with_next = (rows + 1) * longest
     too_padded = padded_with_next - real_with_next > _MAX_PADDING * padded_with_next
-    filled_enough = budget.cost(rows, longest) >= _FILLED_ENOUGH * budget.frames
+    filled_enough = budget.cost(rows, longest) >= _MIN_FILLED * budget.frames
     return budget.cost(rows + 1, longest) > budget.frames or (too_padded and filled_enough)

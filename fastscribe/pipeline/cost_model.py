@@ -1,7 +1,7 @@
-"""How large a batch should be, from a few measured passes. Pure: whoever has a device measures.
+"""Batch size from a few measured encoder passes. Pure: the recognizer measures.
 
-A pass over B rows of T frames takes about  c + a*B*T + b*B*T*T  seconds and  m*B*T + n*B*T*T  bytes. The constant c (launches,
-and units left idle by small batches) is what large batches save; bytes are what they cost.
+A pass over B rows of T frames takes about  c + a*B*T + b*B*T*T  seconds and  m*B*T + n*B*T*T  bytes. Larger batches spread
+the constant c (kernel launches, and units that small batches leave idle) over more frames, and need more memory.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ import numpy as np
 from fastscribe.pipeline.batching import Budget
 from fastscribe.types import Float64Array
 
-# (rows, frames) to measure: two lengths, so that linear and quadratic parts can be told apart, and a fourfold size range.
+# (rows, frames) to measure: two lengths, to separate the linear from the quadratic terms, and a fourfold range of sizes.
 SHAPES = ((8, 128), (32, 128), (128, 128), (8, 512), (32, 512))
-_MAX_OVERHEAD = 0.02  # share of a full batch's time that may be the constant
-_MEMORY_SHARE = 0.7  # of what is free; the rest is for decoding, the front end and the allocator's rounding
-# Three quarters of an hour of audio. Matrices are tall enough by then on any GPU, and the first batch's reading and the last
-# one's text, beside which the device has nothing to do, grow with the batch.
+_MAX_OVERHEAD = 0.02  # largest share of the constant in a full batch's time
+_MEMORY_SHARE = 0.7  # of free memory; the rest is for decoding, the front end and the allocator's rounding
+# Three quarters of an hour of audio. Matrices of this height fill any GPU. A larger batch leaves the device idle for longer
+# while the first batch is read and the last batch's text is made.
 _MAX_FRAMES = 32_768
 MIN_FRAMES = 2_048
 
@@ -36,15 +36,17 @@ class Pass:
 
 
 @dataclass(frozen=True)
-class Held:
-    """Memory that a batch takes while it is decoded, where that is much."""
+class DecoderMemory:
+    """Memory that the decoder needs for a batch, in bytes per encoder frame and per row; zero if it is negligible."""
 
     frame_bytes: float = 0.0
-    row_bytes: float = 0.0  # whatever its length
+    row_bytes: float = 0.0  # independent of the row's length
 
 
 @dataclass(frozen=True)
 class CostModel:
+    """Coefficients of an encoder pass: seconds and bytes by rows and frames."""
+
     overhead_s: float
     frame_s: float
     frame2_s: float
@@ -52,14 +54,16 @@ class CostModel:
     frame2_bytes: float
 
     def seconds(self, rows: int, frames: int) -> float:
+        """Return the predicted time of a pass over `rows` rows of `frames` encoder frames."""
         return self.overhead_s + rows * (self.frame_s * frames + self.frame2_s * frames**2)
 
     def bytes(self, rows: int, frames: int) -> float:
+        """Return the predicted peak memory of a pass."""
         return rows * (self.frame_bytes * frames + self.frame2_bytes * frames**2)
 
 
 def fit(passes: Sequence[Pass]) -> CostModel:
-    """Least squares over relative errors, no coefficient below zero."""
+    """Fit the coefficients by non-negative least squares over relative errors."""
     linear = np.array([p.rows * p.frames for p in passes], dtype=np.float64)
     quadratic = np.array([p.rows * p.frames**2 for p in passes], dtype=np.float64)
     seconds = _non_negative([np.ones_like(linear), linear, quadratic], np.array([p.seconds for p in passes]))
@@ -67,34 +71,44 @@ def fit(passes: Sequence[Pass]) -> CostModel:
     return CostModel(*map(float, seconds), *map(float, size))
 
 
-def budget(model: CostModel, free_bytes: float, held: Held = Held()) -> Budget:
-    """The smallest batch in which the constant hardly shows, as far as memory allows.
+def budget(model: CostModel, free_bytes: float, decoder_memory: DecoderMemory = DecoderMemory()) -> Budget:
+    """Return the smallest budget in which the constant is at most 2 % of the time, limited by memory.
 
-    A decoder that holds much reads all its weights at each step, for few rows as for many: there the largest batch pays.
+    A decoder with much memory per frame (attention) reads all its weights at each step, for any number of rows. It gets the
+    largest batch that fits.
+
+    Args:
+        model: The fitted cost of an encoder pass.
+        free_bytes: Free device memory.
+        decoder_memory: Memory that the decoder needs beside the encoder's.
     """
     enough = model.overhead_s / (_MAX_OVERHEAD * model.frame_s) if model.frame_s > 0 else _MAX_FRAMES
-    if held.frame_bytes:
+    if decoder_memory.frame_bytes:
         enough = _MAX_FRAMES
-    frame_bytes = model.frame_bytes + held.frame_bytes
+    frame_bytes = model.frame_bytes + decoder_memory.frame_bytes
     fitting = _MEMORY_SHARE * free_bytes / frame_bytes if frame_bytes > 0 else _MAX_FRAMES
-    bend = frame_bytes / model.frame2_bytes if model.frame2_bytes > 0 else math.inf
-    row_frames = held.row_bytes / frame_bytes if frame_bytes > 0 else 0.0
-    return Budget(max(1.0, min(max(enough, MIN_FRAMES), _MAX_FRAMES, fitting)), bend, row_frames)
+    quadratic_at_frames = frame_bytes / model.frame2_bytes if model.frame2_bytes > 0 else math.inf
+    overhead_frames_per_row = decoder_memory.row_bytes / frame_bytes if frame_bytes > 0 else 0.0
+    return Budget(
+        max(1.0, min(max(enough, MIN_FRAMES), _MAX_FRAMES, fitting)), quadratic_at_frames, overhead_frames_per_row
+    )
 
 
-def largest_that_fitted(passes: Sequence[Pass], held: Held) -> Budget:
-    """Where memory ran out while passes were measured. What a decoder holds takes its share of the room."""
-    row_frames = held.row_bytes / held.frame_bytes if held.frame_bytes else 0.0
+def budget_after_out_of_memory(passes: Sequence[Pass], decoder_memory: DecoderMemory) -> Budget:
+    """Return the budget if memory ran out during the measurement: the largest pass that fitted, less the decoder's share."""
+    overhead_frames_per_row = (
+        decoder_memory.row_bytes / decoder_memory.frame_bytes if decoder_memory.frame_bytes else 0.0
+    )
     if not passes:
-        return Budget(MIN_FRAMES, row_frames=row_frames)
+        return Budget(MIN_FRAMES, overhead_frames_per_row=overhead_frames_per_row)
     largest = max(passes, key=lambda one: one.rows * one.frames)
     frames = largest.rows * largest.frames
-    share = largest.bytes / (largest.bytes + held.frame_bytes * frames) if held.frame_bytes else 1.0
-    return Budget(max(1.0, share * frames), row_frames=row_frames)
+    share = largest.bytes / (largest.bytes + decoder_memory.frame_bytes * frames) if decoder_memory.frame_bytes else 1.0
+    return Budget(max(1.0, share * frames), overhead_frames_per_row=overhead_frames_per_row)
 
 
 def _non_negative(columns: Sequence[Float64Array], target: Float64Array) -> Float64Array:
-    """Least squares of target ~ sum of columns in relative terms; the most negative coefficient is dropped until none is."""
+    """Fit target ~ sum of columns by relative least squares. Drop the most negative coefficient until none is negative."""
     kept = list(range(len(columns)))
     while True:
         matrix = np.stack([columns[index] / target for index in kept], axis=1)

@@ -1,18 +1,18 @@
-"""Batches in, hypotheses out, as fast as one device goes.
+"""The engine: batches in, hypotheses out, with the stages of several batches overlapped on one device.
 
-    copy lane     samples to the device, resampled | batch i+2
-    model lane    features, encoder                | batch i+1
-    decode lane   decoder, results to the host     | batch i      (high priority: its steps are short and wait for each other)
-    host          text of batch i-1, in the caller's hands between two results
+    copy stream     samples to the device, resampled | batch i+2
+    model stream    features, encoder                | batch i+1
+    decode stream   decoder, results to the host     | batch i      (high priority: its short steps wait for each other)
+    host            text of batch i-1, in the caller between two results
 
-The host asks for batch i+1's encoder before it looks at batch i's results, and touches no value on the device before
-the mark behind them, so a GPU always has work waiting (attention decoders do look, between stretches of a batch, beside
-which the next one's encoder is at work; and beam search at every turn, which no GPU has run yet). One thread drives all
-this on purpose: a second Python thread that makes text meanwhile would hold up every kernel launch (docs/log.md, "who
+The host submits the encoder of batch i+1 before it waits for the results of batch i, and it reads no device value before
+the event that follows it. So a GPU always has queued work. Attention decoders do read values between stretches of a batch,
+while the next batch is encoded; beam search reads them at every step, and has not been run on a GPU yet. One thread drives
+everything on purpose: a second Python thread that assembles text would delay every kernel launch (docs/log.md, "who
 launches kernels").
 
-On a CPU nothing overlaps and each batch is done when `push` returns. A batch that fails is tried again in halves; one
-that ran out of memory also lowers the budget that later batches are planned by.
+On a CPU nothing overlaps: push() returns when its batch is done. A failed batch is split in two and retried; one that ran
+out of memory also shrinks the budget of later batches.
 """
 
 from __future__ import annotations
@@ -27,8 +27,7 @@ from typing import TypeVar
 import numpy as np
 import torch
 
-from fastscribe.cuda.device import Mark, StageTimes, is_out_of_memory, lane, recover, settle, to_host
-from fastscribe.decode import checked
+from fastscribe.cuda.device import Event, StageTimes, is_out_of_memory, recover, shared_stream, synchronize, to_host
 from fastscribe.errors import DeviceFailed, ModelOutputError, UsageError
 from fastscribe.pipeline.batching import Budget
 from fastscribe.pipeline.recognizer import Recognizer
@@ -40,31 +39,37 @@ T = TypeVar("T")
 # Rows that fail come back with their error, apart from the others of their batch.
 Outcome = tuple[Batch, "list[Hypothesis] | Exception"]
 
-_DECODING_AT_ONCE = 2  # batches whose results the host has not asked for yet; each holds its encoder output
+_MAX_DECODING = 2  # batches whose results the host has not asked for yet; each holds its encoder output
 
 
 @dataclass(frozen=True)
 class _Encoded:
-    """A batch whose encoder output is on its way. Holds every tensor that a lane may still read."""
+    """A batch whose encoder output is being computed. It references every tensor that a stream may still read."""
 
     batch: Batch
     samples_BS: torch.Tensor
     lengths_B: torch.Tensor
     frames: Frames
     times: StageTimes
-    mark: Mark
+    ready: Event
 
 
 @dataclass(frozen=True)
 class _Decoded:
+    """A batch whose packed results are on their way to the host."""
+
     encoded: _Encoded
     packed: torch.Tensor
     packed_on_host: Int32Array
-    mark: Mark
+    ready: Event
 
 
 class Engine:
-    """One device's pipeline around a Recognizer. Used by one thread."""
+    """Runs a Recognizer's stages for a stream of batches on one device. Not thread-safe.
+
+    Args:
+        recognizer: The model, decoder and device.
+    """
 
     def __init__(self, recognizer: Recognizer) -> None:
         self.recognizer = recognizer
@@ -72,46 +77,53 @@ class Engine:
         self.budget = Budget(math.inf)
         self.stopwatch = Stopwatch()
         overlap = self.device.type != "cpu"
-        self._encoded_left, self._decoded_left = (1, _DECODING_AT_ONCE) if overlap else (0, 0)
-        self._copy, self._model, self._decode = (lane(self.device, role) for role in ("copy", "model", "decode"))
-        settle(self.device)  # the weights came by no lane of ours
+        self._max_encoded, self._max_decoded = (1, _MAX_DECODING) if overlap else (0, 0)
+        self._copy, self._model, self._decode = (
+            shared_stream(self.device, role) for role in ("copy", "model", "decode")
+        )
+        synchronize(self.device)  # the weights were copied on another stream
         self._encoded: deque[_Encoded] = deque()
         self._decoded: deque[_Decoded] = deque()
 
     def stream(self, batches: Iterable[Batch]) -> Iterator[Outcome]:
-        """All batches' results, in order but for those of a batch that failed at first."""
+        """Yield the results of all batches: in order, except for the parts of a batch that was retried."""
         for batch in batches:
             yield from self.push(batch)
         yield from self.drain()
 
     def push(self, batch: Batch) -> Iterator[Outcome]:
-        """Puts a batch to work and yields what earlier ones (on a CPU this one) have come to."""
+        """Submit a batch and yield the results that are ready: of earlier batches, on a CPU of this one.
+
+        Raises:
+            DeviceFailed: The GPU is lost.
+            UsageError: A graph mode that was asked for by name is unavailable.
+        """
         encoded = _attempt(self._encode, batch)
         if isinstance(encoded, Exception):
             was_alone = self._is_idle()
             yield from self.drain()
-            yield from self._again(batch, encoded, was_alone)
+            yield from self._retry_in_halves(batch, encoded, was_alone)
             return
         self._encoded.append(encoded)
-        yield from self._finish(self._encoded_left, self._decoded_left)
+        yield from self._finish(self._max_encoded, self._max_decoded)
 
     def drain(self) -> Iterator[Outcome]:
-        """Yields the results of everything under way."""
+        """Yield the results of all batches in flight. Raises as push()."""
         yield from self._finish(0, 0)
 
     def close(self) -> None:
-        """Forgets what is under way, once the device has stopped working on it."""
+        """Drop the batches in flight, after the device has stopped working on them."""
         if not self._is_idle():
             recover(self.device)  # a device that is lost has been reported, or nobody waits for its results
         self._encoded.clear()
         self._decoded.clear()
 
-    def _finish(self, encoded_left: int, decoded_left: int) -> Iterator[Outcome]:
-        """Decodes and reads the oldest batches until only so many are left in each state."""
-        while len(self._encoded) > encoded_left or len(self._decoded) > decoded_left:
-            while len(self._encoded) > encoded_left:
+    def _finish(self, max_encoded: int, max_decoded: int) -> Iterator[Outcome]:
+        """Decode and read the oldest batches until at most max_encoded and max_decoded are in flight."""
+        while len(self._encoded) > max_encoded or len(self._decoded) > max_decoded:
+            while len(self._encoded) > max_encoded:
                 yield from self._start_decoding(self._encoded.popleft())
-            while len(self._decoded) > decoded_left:
+            while len(self._decoded) > max_decoded:
                 yield from self._read(self._decoded.popleft())
 
     def _start_decoding(self, encoded: _Encoded) -> Iterator[Outcome]:
@@ -119,7 +131,7 @@ class Engine:
         decoded = _attempt(self._submit, encoded)
         del encoded  # if this failed, its memory is wanted
         if isinstance(decoded, Exception):
-            yield from self._again(batch, decoded, self._is_idle())
+            yield from self._retry_in_halves(batch, decoded, self._is_idle())
         else:
             self._decoded.append(decoded)
 
@@ -128,41 +140,43 @@ class Engine:
         hypotheses = _attempt(self._hypotheses, decoded)
         del decoded  # see _start_decoding
         if isinstance(hypotheses, Exception):
-            yield from self._again(batch, hypotheses, self._is_idle())
+            yield from self._retry_in_halves(batch, hypotheses, self._is_idle())
         else:
             yield from _outcomes(batch, hypotheses)
 
     def _encode(self, batch: Batch) -> _Encoded:
         times = StageTimes(self.device)
-        with self._copy.work(), times.time("copy"):
+        with self._copy.activate(), times.time("copy"):
             samples_BS, lengths_B = self.recognizer.upload(batch)
-        self._model.wait_for(self._copy.mark())
-        with self._model.work():
+        self._model.wait_event(self._copy.record_event())
+        with self._model.activate():
             with times.time("features"):
                 features = self.recognizer.features(samples_BS, lengths_B)
             with times.time("encode"):
                 frames = self.recognizer.encode(features)
-        return _Encoded(batch, samples_BS, lengths_B, frames, times, self._model.mark())
+        return _Encoded(batch, samples_BS, lengths_B, frames, times, self._model.record_event())
 
     def _submit(self, encoded: _Encoded) -> _Decoded:
-        self._decode.wait_for(encoded.mark)
-        with self._decode.work(), encoded.times.time("decode"):
-            packed = checked.submit(self.recognizer.decoder, encoded.frames)
+        self._decode.wait_event(encoded.ready)
+        with self._decode.activate(), encoded.times.time("decode"):
+            packed = self.recognizer.submit(encoded.frames)
             packed_on_host = to_host(packed)
-        return _Decoded(encoded, packed, packed_on_host, self._decode.mark())
+        return _Decoded(encoded, packed, packed_on_host, self._decode.record_event())
 
     def _hypotheses(self, decoded: _Decoded) -> list[Hypothesis]:
-        decoded.mark.wait()
+        decoded.ready.synchronize()
         decoded.encoded.times.add_to(self.stopwatch)
-        with self._decode.work():  # should a row have run out of room, the batch is decoded again
-            return checked.read(self.recognizer.decoder, decoded.packed_on_host, decoded.encoded.frames)
+        with self._decode.activate():  # should a row have run out of room, the batch is decoded again
+            return self.recognizer.read(decoded.packed_on_host, decoded.encoded.frames)
 
     def _is_idle(self) -> bool:
         return not self._encoded and not self._decoded
 
-    def _again(self, batch: Batch, error: Exception, was_alone: bool) -> Iterator[Outcome]:
-        """Halves of a failed batch, one after the other with nothing beside them, so that one recording cannot take its
-        neighbours with it. A single row is tried again if it shared the device with other batches."""
+    def _retry_in_halves(self, batch: Batch, error: Exception, was_alone: bool) -> Iterator[Outcome]:
+        """Retry the two halves of a failed batch, each alone on the device, so that one bad recording does not fail the others.
+
+        A single row is retried once if other batches were in flight beside it.
+        """
         lost = recover(self.device)
         if lost is not None:
             raise DeviceFailed(self.recognizer.device_name, lost) from lost
@@ -171,20 +185,20 @@ class Engine:
         if len(batch.utterances) > 1:
             middle = len(batch.utterances) // 2
             for rows in (slice(None, middle), slice(middle, None)):
-                yield from self._alone(part(batch, rows))
+                yield from self._run_isolated(slice_batch(batch, rows))
         elif was_alone:
             yield batch, error
         else:
-            yield from self._alone(batch)
+            yield from self._run_isolated(batch)
 
-    def _alone(self, batch: Batch) -> Iterator[Outcome]:
+    def _run_isolated(self, batch: Batch) -> Iterator[Outcome]:
         yield from self.drain()
         yield from self.push(batch)
         yield from self.drain()
 
 
 def _attempt(call: Callable[[S], T], argument: S) -> T | Exception:
-    """What the call returns, or what it raised, without tracebacks, whose frames would hold on to the memory."""
+    """Return the call's result, or the exception without its tracebacks, whose frames would keep tensors alive."""
     try:
         return call(argument)
     except UsageError:  # a mode asked for by name that cannot be had ends the run
@@ -198,20 +212,20 @@ def _attempt(call: Callable[[S], T], argument: S) -> T | Exception:
 
 
 def _outcomes(batch: Batch, hypotheses: list[Hypothesis]) -> Iterator[Outcome]:
-    """The batch with its hypotheses, or where some rows have none but a problem, its parts."""
+    """Yield the batch with its hypotheses, or in parts if some rows failed."""
     if not any(hypothesis.problem for hypothesis in hypotheses):
         yield batch, hypotheses
         return
     for problem, run in groupby(range(len(hypotheses)), lambda row: hypotheses[row].problem):
         numbers = list(run)
         rows = slice(numbers[0], numbers[-1] + 1)
-        yield part(batch, rows), ModelOutputError(problem) if problem else hypotheses[rows]
+        yield slice_batch(batch, rows), ModelOutputError(problem) if problem else hypotheses[rows]
 
 
-def part(batch: Batch, rows: slice) -> Batch:
-    """Some rows of a batch, padded to their own longest."""
+def slice_batch(batch: Batch, rows: slice) -> Batch:
+    """Return some rows of a batch, padded to the longest of them."""
     lengths_B = batch.lengths_B[rows]
     kept = range(*rows.indices(len(batch.utterances)))
-    native = tuple(group for group in (group.only(kept) for group in batch.native) if group.rows)
+    native = tuple(group for group in (group.select(kept) for group in batch.native) if group.rows)
     samples_BS = np.ascontiguousarray(batch.samples_BS[rows, : int(lengths_B.max())])
     return Batch(batch.utterances[rows], samples_BS, lengths_B, native)

@@ -18,10 +18,10 @@ from fastscribe.config import Options
 from fastscribe.errors import AudioError
 from fastscribe.pipeline.thread_pool import ReplacingThreadPool
 from fastscribe.segmentation import gaps
-from fastscribe.text.transcript import Part
+from fastscribe.text.transcript import DecodedUtterance
 from fastscribe.types import Failure, Gap, Hypothesis, Transcript, Utterance
 
-_MAX_WAITING = 1000  # recordings; above that, take() blocks until one is done
+_MAX_QUEUED = 1000  # recordings; above that, take() blocks until one is done
 
 
 @dataclass(frozen=True)
@@ -32,13 +32,13 @@ class Candidate:
     """
 
     transcript: Transcript
-    parts: Sequence[Part]
+    parts: Sequence[DecodedUtterance]
     speech: tuple[Utterance, ...] = ()
     to_decode: tuple[Utterance, ...] = ()
     unread: tuple[Gap, ...] = ()  # spans without words whose sound could not be read
     failure: Failure | None = None
 
-    def with_gaps(self, transcript: Transcript, decoded: Sequence[Part]) -> Transcript:
+    def with_gaps(self, transcript: Transcript, decoded: Sequence[DecodedUtterance]) -> Transcript:
         """Return `transcript`, which has the words of `decoded`, with the speech that still has no words as its gaps."""
         utterances = [utterance for utterance, _ in decoded]
         not_decoded = [(utterance, Hypothesis()) for utterance in self.speech if utterance not in utterances]
@@ -57,34 +57,36 @@ class GapRecovery:
     def __init__(self, options: Options, recover: bool, threads: int) -> None:
         self._options = options
         self._recover = recover
-        self._crew = ReplacingThreadPool(threads, "gaps")
+        self._pool = ReplacingThreadPool(threads, "gaps")
         self._done: SimpleQueue[Candidate] = SimpleQueue()
         self._num_waiting = 0
 
     @property
     def is_waiting(self) -> bool:
+        """True while a submitted recording has not been popped."""
         return self._num_waiting > 0
 
-    def submit(self, transcript: Transcript, parts: Sequence[Part]) -> bool:
+    def submit(self, transcript: Transcript, parts: Sequence[DecodedUtterance]) -> bool:
         """Start to search the recording. Return False if its words leave no span free; then take() does not return it."""
         spans = gaps.find_untranscribed_spans(transcript)
         if spans:
             self._num_waiting += 1
-            self._crew.submit(partial(self._search, transcript, parts, spans))
+            self._pool.submit(partial(self._search, transcript, parts, spans))
         return bool(spans)
 
-    def take(self, wait: bool) -> list[Candidate]:
+    def pop_searched(self, wait: bool) -> list[Candidate]:
         """Return the recordings that have been searched; with `wait`, all that were submitted."""
         found = []
-        while self._num_waiting and (wait or not self._done.empty() or self._num_waiting > _MAX_WAITING):
+        while self._num_waiting and (wait or not self._done.empty() or self._num_waiting > _MAX_QUEUED):
             found.append(self._done.get())
             self._num_waiting -= 1
         return found
 
     def close(self) -> None:
-        self._crew.close()
+        """Stop the search threads."""
+        self._pool.close()
 
-    def _search(self, transcript: Transcript, parts: Sequence[Part], spans: Sequence[gaps.Span]) -> None:
+    def _search(self, transcript: Transcript, parts: Sequence[DecodedUtterance], spans: Sequence[gaps.Span]) -> None:
         try:
             speech = tuple(gaps.clear_speech(transcript, spans, self._options))
             decoded = [utterance for utterance, _ in parts]

@@ -11,6 +11,7 @@ import resource
 import sys
 import warnings
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from time import perf_counter
@@ -44,9 +45,9 @@ from fastscribe.decode.decoder import Decoder
 from fastscribe.decode.families import DECODERS
 from fastscribe.decode.prompt import options_for_prompt
 from fastscribe.errors import CheckpointError, UsageError, first_line
-from fastscribe.model.families import FAMILIES
+from fastscribe.model.families import ENCODER_FAMILIES
 from fastscribe.model.features import LogMel
-from fastscribe.model.int8 import int8_problem, quantise_int8_
+from fastscribe.model.int8 import quantise_int8_, why_no_int8
 from fastscribe.model.model import Model, Prepare, build_model, optimise_
 from fastscribe.model.packed import pack_linears_
 from fastscribe.model.time_conv import pack_time_convs_
@@ -55,7 +56,7 @@ from fastscribe.pipeline.batching import Budget
 from fastscribe.text.encoder import WordEncoder
 from fastscribe.text.language_model import LanguageModel
 from fastscribe.text.tokenizer import Tokenizer
-from fastscribe.types import Batch, Features, Frames, Hypothesis
+from fastscribe.types import Batch, Features, Frames, Hypothesis, Int32Array
 
 _8_BIT = get_args(EightBitDtypeName)
 # Models narrower than this are fast in either dtype on a CPU, and in fp32 they are exact (docs/log.md, 2026-11-21).
@@ -217,23 +218,35 @@ class Recognizer:
             aligner = self._encoded(self.aligner.encoder, features.aligner)
         return replace(frames, mel_lengths_B=features.lengths_B, aligner=aligner)
 
+    def submit(self, frames: Frames) -> torch.Tensor:
+        """Queue the decoding of these frames. Returns what `read` needs, on the device."""
+        with self._precision():
+            return checked.submit(self.decoder, frames)
+
+    def read(self, packed: Int32Array, frames: Frames) -> list[Hypothesis]:
+        """Hypotheses from a host copy of what `submit` returned. A batch that ran out of room is decoded again."""
+        with self._precision():
+            return checked.read(self.decoder, packed, frames)
+
     def _encoded(self, encoder: Callable[[Features], Frames], features: Features) -> Frames:
-        if self.device.type == "cuda" and self.dtype == "fp32":
-            with no_tf32(self.device):
-                return encoder(features)
-        return encoder(features)
+        with self._precision():
+            return encoder(features)
+
+    def _precision(self) -> AbstractContextManager[None]:
+        """The block in which --dtype fp32 computes. Graphs are captured within it too, and keep its precision."""
+        return no_tf32(self.device) if self.dtype == "fp32" else nullcontext()
 
     def transcribe(self, batch: Batch) -> list[Hypothesis]:
         """One Hypothesis a row, all stages one after another; waits for the device."""
         frames = self.encode(self.features(*self.upload(batch)))
-        return checked.read(self.decoder, checked.submit(self.decoder, frames).cpu().numpy(), frames)
+        return self.read(self.submit(frames).cpu().numpy(), frames)
 
     def choose_budget(self) -> Budget:
         """How large a batch should be: found by a few passes on a GPU, known on a CPU."""
         if self.device.type == "cpu":
             is_narrow = self.model.config.encoder.d_model < _NARROW_ON_CPU
             return Budget(_CPU_BATCH_FRAMES_NARROW if is_narrow else _CPU_BATCH_FRAMES)
-        held = DECODERS[self.decoder_name].held(self.model)
+        decoder_memory = DECODERS[self.decoder_name].decoder_memory(self.model)
         passes: list[cost_model.Pass] = []
         try:
             for rows, frames in cost_model.SHAPES:
@@ -241,10 +254,10 @@ class Recognizer:
         except RuntimeError as error:
             if not is_out_of_memory(error):
                 raise
-        torch.cuda.empty_cache()  # what was measured with lay in no lane
+        torch.cuda.empty_cache()  # the measurement used none of the shared streams
         if len(passes) < len(cost_model.SHAPES):
-            return cost_model.largest_that_fitted(passes, held)
-        return cost_model.budget(cost_model.fit(passes), free_bytes(self.device), held)
+            return cost_model.budget_after_out_of_memory(passes, decoder_memory)
+        return cost_model.budget(cost_model.fit(passes), free_bytes(self.device), decoder_memory)
 
     def _measure(self, rows: int, num_frames: int) -> cost_model.Pass:
         """One pass over noise, the second of two, so that what is made once is not counted."""
@@ -271,7 +284,7 @@ class Recognizer:
 
 def _build_model(checkpoint: Checkpoint, device: torch.device, dtype: str, options: Options, say: Say) -> Model:
     """The checkpoint's model in its inference form, on its device in its dtype."""
-    if dtype in _8_BIT and not FAMILIES[type(checkpoint.config.encoder)].has_matrices:
+    if dtype in _8_BIT and not ENCODER_FAMILIES[type(checkpoint.config.encoder)].has_matrices:
         raise UsageError(f"--dtype {dtype}: this encoder has no matrices that multiply in 8 bits: bf16 or fp32")
     config = with_attention(checkpoint.config, options.attention)
     model = build_model(config, checkpoint.weights, checkpoint.path, _prepare(device, dtype))
@@ -304,7 +317,7 @@ def _move_to_gpu_(path: str, part: nn.Module, device: torch.device, dtype: torch
 
 
 def _prepare_for_gpu_(model: Model, dtype: str, say: Callable[[str], None]) -> None:
-    prepare_ = FAMILIES[type(model.config.encoder)].prepare_for_gpu_
+    prepare_ = ENCODER_FAMILIES[type(model.config.encoder)].prepare_for_gpu_
     if (remark := prepare_(model.encoder, dtype == "fp8")) is not None:
         say(remark)
     if dtype == "fp8":
@@ -352,7 +365,7 @@ def choose_dtype(name: str, device: torch.device, d_model: int) -> str:
         return "bf16" if gains else "fp32"
     problem = None
     if name == "int8":
-        problem = int8_problem() if device.type == "cpu" else "int8 is for CPUs; GPUs have fp8"
+        problem = why_no_int8() if device.type == "cpu" else "int8 is for CPUs; GPUs have fp8"
     elif name == "fp8":
         problem = fp8_problem(device)
     if problem is not None:

@@ -1,7 +1,7 @@
-"""Inputs gathered into windows that are sorted together, in a thread of their own, while the model works on the last one.
+"""Windows of inputs that are sorted together. A thread fills the next window while the model works on the last one.
 
-The first windows are small, so that work starts at once, and each next one is larger. Their sizes depend on the inputs
-alone, not on timing, except where the source is slow (names typed or piped in): then whatever is there goes ahead.
+The first windows are small, so that work starts at once; each next one is larger. Their sizes depend on the inputs, not on
+timing. The exception is a slow source (paths that are typed or piped in): then the items that are there go ahead.
 """
 
 from __future__ import annotations
@@ -14,38 +14,44 @@ T = TypeVar("T")
 
 _FIRST_WINDOW = 1000
 _GROWTH = 1.5  # the next window must be gathered while this one is transcribed, at thousands of files a second
-_PATIENCE_S = 1.0  # how long a window that holds something waits for a slow source
+_MAX_WAIT_S = 1.0  # how long a window that holds something waits for a slow source
 _IDLE_S = 0.5  # how long one waits that holds nothing, before whoever holds back results is asked again
 
 
 class SortBuffer(Generic[T]):
-    """Iterates over lists of items. An empty list means that the source has nothing at present: whoever holds
-    back results had better let them go; the next step then waits a while. What the source raises is raised here.
+    """An iterator over windows: lists of items from `source`, which a thread reads.
 
-    A window is full at `most` items or `most_s` seconds, as `seconds` counts them.
+    An empty window means that the source has no item ready: finish what is in flight, because the next step may wait. An
+    exception from the source is raised in the iterating thread.
+
+    Args:
+        source: The items; closed by this buffer's thread.
+        seconds: Returns an item's audio length in seconds.
+        max_items: Maximum number of items in a window.
+        max_s: Audio length in seconds that fills a window.
     """
 
     def __init__(
-        self, source: Generator[T, None, None], seconds: Callable[[T], float], most: int, most_s: float
+        self, source: Generator[T, None, None], seconds: Callable[[T], float], max_items: int, max_s: float
     ) -> None:
-        self._source, self._seconds, self._most, self._most_s = source, seconds, most, most_s
-        self._next_size = min(most, _FIRST_WINDOW)
-        self._change = threading.Condition()
+        self._source, self._seconds, self._max_items, self._max_s = source, seconds, max_items, max_s
+        self._next_size = min(max_items, _FIRST_WINDOW)
+        self._changed = threading.Condition()
         self._items: list[T] = []
         self._items_s = 0.0
         self._ended = self._closed = False
         self._error: BaseException | None = None
         # Not waited for at exit: it may sit in a read from a terminal that never ends.
-        self._thread = threading.Thread(target=self._gather, name="gather", daemon=True)
+        self._thread = threading.Thread(target=self._fill, name="gather", daemon=True)
         self._thread.start()
 
     def __iter__(self) -> Iterator[list[T]]:
         while True:
-            with self._change:
-                idle = not self._some()
+            with self._changed:
+                idle = not self._has_items()
             if idle:
                 yield []
-            window = self._take()
+            window = self._pop_window()
             if window is None:
                 continue
             if not window:
@@ -55,46 +61,46 @@ class SortBuffer(Generic[T]):
             yield window
 
     def close(self) -> None:
-        """Lets the thread end: at once, or when the source next lets go of it."""
-        with self._change:
+        """Drop the items and stop the thread, at the latest when the source yields its next item."""
+        with self._changed:
             self._closed = True
             self._items = []
-            self._change.notify_all()
+            self._changed.notify_all()
 
-    def _take(self) -> list[T] | None:
-        """The next window, empty only at the end; None where the source has had nothing for a while."""
-        with self._change:
-            if not self._change.wait_for(self._some, timeout=_IDLE_S):
+    def _pop_window(self) -> list[T] | None:
+        """Return the next window, an empty one at the end, or None if the source has yielded nothing for a while."""
+        with self._changed:
+            if not self._changed.wait_for(self._has_items, timeout=_IDLE_S):
                 return None
-            self._change.wait_for(self._enough, timeout=_PATIENCE_S)
+            self._changed.wait_for(self._is_full, timeout=_MAX_WAIT_S)
             window, self._items, self._items_s = self._items, [], 0.0
-            self._next_size = min(self._most, int(self._next_size * _GROWTH))
-            self._change.notify_all()
+            self._next_size = min(self._max_items, int(self._next_size * _GROWTH))
+            self._changed.notify_all()
             return window
 
-    def _some(self) -> bool:
+    def _has_items(self) -> bool:
         return bool(self._items) or self._ended
 
-    def _enough(self) -> bool:
-        return self._ended or len(self._items) >= self._next_size or self._items_s >= self._most_s
+    def _is_full(self) -> bool:
+        return self._ended or len(self._items) >= self._next_size or self._items_s >= self._max_s
 
-    def _gather(self) -> None:
+    def _fill(self) -> None:
         try:
             for item in self._source:
-                with self._change:
-                    self._change.wait_for(lambda: self._closed or not self._enough())
+                with self._changed:
+                    self._changed.wait_for(lambda: self._closed or not self._is_full())
                     if self._closed:
                         break
                     self._items.append(item)
                     self._items_s += self._seconds(item)
-                    if self._enough() or len(self._items) == 1:
-                        self._change.notify_all()
+                    if self._is_full() or len(self._items) == 1:
+                        self._changed.notify_all()
         except BaseException as error:  # raised again in the thread that iterates
             self._error = error
         finally:
             try:
                 self._source.close()
             finally:
-                with self._change:
+                with self._changed:
                     self._ended = True
-                    self._change.notify_all()
+                    self._changed.notify_all()

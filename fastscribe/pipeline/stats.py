@@ -1,4 +1,4 @@
-"""What a run took and what it cost: stage times, RTFx, padding share, USD per 1,000 audio hours. Pure."""
+"""Statistics of a run: stage times, RTFx, padding share, USD per 1,000 audio hours. Pure."""
 
 from __future__ import annotations
 
@@ -12,16 +12,18 @@ from fastscribe.report.prices import usd_per_audio_hours
 
 
 class Stopwatch:
-    """Seconds by stage name; nested or repeated use adds up. Used from the one thread that drives the model."""
+    """Seconds by stage. Repeated and nested uses add up. Not thread-safe: only the thread that drives the model uses it."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
 
     def add(self, stage: str, seconds: float) -> None:
+        """Add seconds to a stage."""
         self.seconds[stage] = self.seconds.get(stage, 0.0) + seconds
 
     @contextmanager
     def time(self, stage: str) -> Iterator[None]:
+        """Add the time of the `with` block to a stage."""
         start = perf_counter()
         try:
             yield
@@ -31,10 +33,11 @@ class Stopwatch:
 
 @dataclass(frozen=True)
 class RunStats:
-    """One run. audio_s counts transcribed files only; wall_s runs from the loaded model to the last row written.
+    """Report of one run. Names end in their unit.
 
-    `skipped` inputs were done by earlier runs, `failed_before` of these not; neither is among `files` and `failed`. `totals`
-    is what the output folder holds of all runs: files, failed, audio_s.
+    `files`, `failed` and `audio_s` count this run alone; audio_s covers transcribed files only. wall_s runs from the loaded
+    model to the last row written. `skipped` counts the inputs that earlier runs have finished; `failed_before` of them
+    failed. `totals` (files, failed, audio_s) counts all runs of the output folder.
     """
 
     files: int
@@ -61,20 +64,21 @@ class RunStats:
 
     @property
     def rtfx(self) -> float:
-        """Seconds of audio transcribed a second of wall time."""
+        """Seconds of audio transcribed per second of wall time."""
         return self.audio_s / self.wall_s if self.wall_s > 0 else 0.0
 
     @property
     def padding_share(self) -> float:
-        """Share of the encoder frames computed that stood for no audio."""
+        """Share of the computed encoder frames that are padding."""
         return 1.0 - self.real_frames / self.padded_frames if self.padded_frames else 0.0
 
     @property
     def usd_per_1000_audio_hours(self) -> float | None:
+        """Cost of 1,000 hours of audio in USD; None if the price is unknown."""
         return usd_per_audio_hours(self.rtfx, self.usd_per_hour, 1000.0)
 
     def to_json(self) -> dict[str, Any]:
-        """The fields of report.json."""
+        """Return the fields of report.json."""
         cost = self.usd_per_1000_audio_hours
         return {
             "files": self.files,

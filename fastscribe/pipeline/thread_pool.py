@@ -1,8 +1,8 @@
-"""Threads that work through tasks and are not held up by a few that hang.
+"""A thread pool that replaces hung threads.
 
-A read from a network that has gone away may never return, and nothing can stop it: its thread is then given up and another
-one takes its place. That it hangs, rather than works long, is seen from its processor time, which stands still. No
-thread is waited for when the program ends.
+A read from a lost network mount may never return, and Python cannot cancel it. The pool abandons such a thread and starts
+another. It tells a hung thread from a busy one by its CPU time, which stands still. At exit the program waits for no
+thread.
 """
 
 from __future__ import annotations
@@ -13,35 +13,37 @@ from queue import SimpleQueue
 from threading import Event, Thread, get_ident
 
 STUCK_S = 1.0
-_STUCK_UNSEEN_S = 30.0  # where a thread's processor time cannot be seen
+_STUCK_WITHOUT_CLOCK_S = 30.0  # where a thread's processor time cannot be seen
 _MAX_SPARE = 32  # threads beyond those asked for; if as many hang, the rest waits for one of them
-_LOOK_EVERY_S = 0.25
+_CHECK_INTERVAL_S = 0.25
 
 
 class ReplacingThreadPool:
-    """`threads` daemon threads. Tasks are started in the order given and must not raise."""
+    """A pool of `threads` daemon threads. It starts tasks in order of submission. Tasks must not raise."""
 
     def __init__(self, threads: int, name: str) -> None:
         self._threads, self._name = threads, name
         self._tasks: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._closed = Event()
         self._workers = [self._start() for _ in range(threads)]
-        Thread(target=self._watch, name=f"{name}-watch", daemon=True).start()
+        Thread(target=self._replace_stuck, name=f"{name}-watch", daemon=True).start()
 
     def submit(self, task: Callable[[], None]) -> None:
+        """Queue a task."""
         self._tasks.put(task)
 
     @property
-    def has_caught_up(self) -> bool:
-        """No task waits for a thread."""
+    def is_queue_empty(self) -> bool:
+        """True if no task waits for a thread."""
         return self._tasks.empty()
 
     @property
     def is_closed(self) -> bool:
+        """True after close()."""
         return self._closed.is_set()
 
     def close(self) -> None:
-        """Tasks that have not begun are dropped; those that have end by themselves."""
+        """Drop the queued tasks. Running tasks end by themselves."""
         self._closed.set()
         self._tasks.put(None)
 
@@ -50,13 +52,13 @@ class ReplacingThreadPool:
         worker.start()
         return worker
 
-    def _watch(self) -> None:
-        """Puts a new thread in the place of each that is stuck, or gone."""
-        while not self._closed.wait(_LOOK_EVERY_S):
+    def _replace_stuck(self) -> None:
+        """Start a new thread for each one that is stuck or dead."""
+        while not self._closed.wait(_CHECK_INTERVAL_S):
             self._workers = [worker for worker in self._workers if worker.is_alive()]
             for worker in self._workers:
-                worker.is_given_up = worker.is_given_up or worker.is_stuck(time.monotonic())
-            missing = self._threads - sum(not worker.is_given_up for worker in self._workers)
+                worker.is_abandoned = worker.is_abandoned or worker.is_stuck(time.monotonic())
+            missing = self._threads - sum(not worker.is_abandoned for worker in self._workers)
             spare = self._threads + _MAX_SPARE - len(self._workers)
             for _ in range(min(missing, spare)):
                 self._workers.append(self._start())
@@ -65,36 +67,36 @@ class ReplacingThreadPool:
 class _Worker(Thread):
     def __init__(self, tasks: SimpleQueue[Callable[[], None] | None], closed: Event, name: str) -> None:
         super().__init__(name=name, daemon=True)
-        self.is_given_up = False  # another has its place, so it ends with its task
+        self.is_abandoned = False  # another has its place, so it ends with its task
         self._tasks, self._closed = tasks, closed
-        self._num_begun, self._is_busy = 0, False
-        self._clock: int | None = None
-        self._last_seen: tuple[int, float] = (0, 0.0)
+        self._num_started, self._is_busy = 0, False
+        self._cpu_clock: int | None = None
+        self._last_progress: tuple[int, float] = (0, 0.0)
         self._unchanged_since = time.monotonic()
 
     def run(self) -> None:
         if hasattr(time, "pthread_getcpuclockid"):
-            self._clock = time.pthread_getcpuclockid(get_ident())
-        while not self.is_given_up:
+            self._cpu_clock = time.pthread_getcpuclockid(get_ident())
+        while not self.is_abandoned:
             task = self._tasks.get()
             if task is None or self._closed.is_set():
                 self._tasks.put(None)  # for the next one
                 return
-            self._num_begun += 1
+            self._num_started += 1
             self._is_busy = True
             task()
             task = None  # what it holds is not wanted while the next one is waited for
             self._is_busy = False
 
     def is_stuck(self, now: float) -> bool:
-        """Whether it has been at one task, without using the processor, since long ago. Asked by one thread, often."""
-        seen = self._num_begun, self._processor_s()
-        if seen != self._last_seen or not self._is_busy:
-            self._last_seen, self._unchanged_since = seen, now
-        return now - self._unchanged_since > (STUCK_S if self._clock is not None else _STUCK_UNSEEN_S)
+        """Return True if its task has used no CPU time for STUCK_S. One thread polls this."""
+        seen = self._num_started, self._cpu_time_s()
+        if seen != self._last_progress or not self._is_busy:
+            self._last_progress, self._unchanged_since = seen, now
+        return now - self._unchanged_since > (STUCK_S if self._cpu_clock is not None else _STUCK_WITHOUT_CLOCK_S)
 
-    def _processor_s(self) -> float:
+    def _cpu_time_s(self) -> float:
         try:
-            return 0.0 if self._clock is None else time.clock_gettime(self._clock)
+            return 0.0 if self._cpu_clock is None else time.clock_gettime(self._cpu_clock)
         except OSError:  # it has just ended
             return -1.0

@@ -8,7 +8,7 @@ import stat
 from collections.abc import Callable
 from pathlib import Path
 
-from fastscribe._system.safe_files import InTheWay, discard_part, open_part, starts_with, write_atomic
+from fastscribe._system.safe_files import InTheWay, discard_temp, open_temp, starts_with, write_atomic
 from fastscribe.errors import OutputError, UsageError
 
 GENERATOR = '<meta name="generator" content="fastscribe">'
@@ -31,8 +31,8 @@ def check_place(option: str, path: Path, may_go: Callable[[Path], bool], kind: s
             raise UsageError(f"{option} {path}: there is something that is no file: name another place")
         if place.exists() and not may_go(place):
             raise UsageError(f"{option} {path}: there is a file that is no {kind}: name another place")
-        open_part(place).close()
-        discard_part(place)
+        open_temp(place).close()
+        discard_temp(place)
     except OSError as error:
         raise UsageError(f"{option} {path}: cannot be written: {error.strerror or error}") from error
     return place

@@ -31,27 +31,27 @@ from fastscribe._system.safe_files import (
     InTheWay,
     check_regular,
     is_regular,
-    naming,
     open_append,
     remove,
     status_of,
     sync,
     sync_folder,
+    with_path,
 )
 from fastscribe._system.safe_open import safe_open
 from fastscribe.errors import OutputError
 from fastscribe.output.names import Rename
 from fastscribe.resume.entries import BLOCK_START, Entry, Paths, rename_line
 
-_MAX_WAITING = 2048  # recordings, until `add` waits
+_MAX_QUEUED = 2048  # recordings, until `add` waits
 _MAX_BYTES = 1 << 26  # rows that wait, likewise
 
 
-class File(NamedTuple):
+class BlockFile(NamedTuple):
     """One file of a block, relative to the output folder."""
 
     name: str
-    part: str  # name of the temporary file
+    temp: str  # name of the temporary file
     size: int
     crc: int
     is_replacing: bool  # a file that the journal lists may lie there
@@ -62,17 +62,17 @@ class Item(NamedTuple):
 
     line: bytes  # for the journal
     row: bytes = b""
-    files: tuple[File, ...] = ()
+    files: tuple[BlockFile, ...] = ()
     obsolete: tuple[str, ...] = ()  # files of earlier results that go
     moves: tuple[tuple[str, str], ...] = ()
     name: str = ""  # of its files
 
 
-def finished(entry: Entry, row: bytes, files: Sequence[File], obsolete: Sequence[str]) -> Item:
+def finished_item(entry: Entry, row: bytes, files: Sequence[BlockFile], obsolete: Sequence[str]) -> Item:
     return Item(entry.line(), row, tuple(files), tuple(obsolete), name=entry.name)
 
 
-def renamed(rename: Rename, formats: Iterable[str]) -> Item:
+def rename_item(rename: Rename, formats: Iterable[str]) -> Item:
     moves = tuple((f"{rename.old}.{one}", f"{rename.new}.{one}") for one in formats)
     return Item(rename_line(rename), moves=moves, name=rename.old)
 
@@ -85,7 +85,7 @@ class Block:
     journal_begin: int
     rows: bytes
     lines: bytes
-    files: list[File] = field(default_factory=list)
+    files: list[BlockFile] = field(default_factory=list)
     obsolete: list[str] = field(default_factory=list)
     moves: list[tuple[str, str]] = field(default_factory=list)
 
@@ -128,13 +128,13 @@ class Block:
         except (ValueError, TypeError, KeyError):
             return None
         (rows_begin, num_rows), (journal_begin, _) = header["rows"], header["lines"]
-        files = [File(*fields) for fields in header["files"]]
+        files = [BlockFile(*fields) for fields in header["files"]]
         moves = [(old, new) for old, new in header["moves"]]
         rows, lines = content[:num_rows], content[num_rows:]
         return cls(rows_begin, journal_begin, rows, lines, files, header["obsolete"], moves)
 
-    def parts(self, directory: Path) -> Iterator[Path]:
-        return (directory / file.part for file in self.files)
+    def temp_paths(self, directory: Path) -> Iterator[Path]:
+        return (directory / file.temp for file in self.files)
 
     def folders(self, directory: Path) -> Iterator[Path]:
         """Folders whose entries this changes, each once."""
@@ -156,7 +156,7 @@ class Committer:
         self._barrier = Barrier()
         self._barrier.watch(paths.directory)
         self._changed = threading.Condition()  # of all below
-        self._waiting: list[Item] = []
+        self._queued: list[Item] = []
         self._current: list[Item] = []
         self._num_bytes = 0
         self._is_closing = False
@@ -182,20 +182,20 @@ class Committer:
         with self._changed:
             self._changed.wait_for(self._has_room)
             self._raise()
-            self._waiting.append(item)
+            self._queued.append(item)
             self._num_bytes += len(item.row)
             self._rows_end += len(item.row)
             self._changed.notify_all()
 
-    def is_waiting(self, name: str) -> bool:
+    def is_queued(self, name: str) -> bool:
         """Whether files of this name are not in their place yet, or not yet renamed."""
         with self._changed:
-            return any(item.name == name for item in chain(self._current, self._waiting))
+            return any(item.name == name for item in chain(self._current, self._queued))
 
     def flush(self) -> None:
         """Return when all that was added is durable. Raises OutputError."""
         with self._changed:
-            self._changed.wait_for(lambda: self._error is not None or not (self._waiting or self._current))
+            self._changed.wait_for(lambda: self._error is not None or not (self._queued or self._current))
             self._raise()
 
     def close(self) -> None:
@@ -209,12 +209,12 @@ class Committer:
                 self._is_closing = True
                 self._changed.notify_all()
             self._thread.join()
-            for item in self._waiting:
-                discard_parts(self._paths.directory, item.files)
+            for item in self._queued:
+                discard_temps(self._paths.directory, item.files)
             self._barrier.close()
 
     def _has_room(self) -> bool:
-        return self._error is not None or (len(self._waiting) < _MAX_WAITING and self._num_bytes < _MAX_BYTES)
+        return self._error is not None or (len(self._queued) < _MAX_QUEUED and self._num_bytes < _MAX_BYTES)
 
     def _raise(self) -> None:
         if self._error is not None:
@@ -223,10 +223,10 @@ class Committer:
     def _work(self) -> None:
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._waiting or self._is_closing)
-                if self._error is not None or not self._waiting:
+                self._changed.wait_for(lambda: self._queued or self._is_closing)
+                if self._error is not None or not self._queued:
                     return
-                self._current, self._waiting, self._num_bytes = self._waiting, [], 0
+                self._current, self._queued, self._num_bytes = self._queued, [], 0
                 self._changed.notify_all()
             error = self._commit(self._current)
             with self._changed:
@@ -268,7 +268,7 @@ class Appender:
                 written += self._file.write(lines[written:]) or 0
         except OSError as error:
             self._file.truncate(self.end)
-            raise naming(error, self.path) from error
+            raise with_path(error, self.path) from error
         except BaseException:
             self._file.truncate(self.end)
             raise
@@ -284,7 +284,7 @@ class Appender:
         try:
             sync(self._file)
         except OSError as error:
-            raise naming(error, self.path) from error
+            raise with_path(error, self.path) from error
 
     def close(self) -> None:
         self._file.close()
@@ -303,18 +303,18 @@ def commit(block: Block, paths: Paths, barrier: Barrier, rows: Appender | None, 
         _write_block(paths.block, block.to_bytes())
         _wait_for_block(block, paths, barrier)
     except OSError:
-        discard_parts(paths.directory, block.files)
+        discard_temps(paths.directory, block.files)
         raise
     _complete(block, paths, barrier, rows, journal)
 
 
 def _wait_for_block(block: Block, paths: Paths, barrier: Barrier) -> None:
-    barrier.wait(chain([paths.block], block.parts(paths.directory)), block.folders(paths.directory))
+    barrier.wait(chain([paths.block], block.temp_paths(paths.directory)), block.folders(paths.directory))
 
 
 def _complete(block: Block, paths: Paths, barrier: Barrier, rows: Appender | None, journal: Appender) -> None:
     """The last two steps."""
-    _put_in_place(block, paths.directory)
+    _rename_files(block, paths.directory)
     if rows is not None and block.rows:
         rows.append(block.rows)
     barrier.wait([rows.path] if rows is not None else [], block.folders(paths.directory))
@@ -330,10 +330,10 @@ def _write_block(path: Path, content: bytes) -> None:
         with os.fdopen(os.open(path, flags, 0o666), "wb") as file:
             file.write(content)
     except OSError as error:
-        raise naming(error, path) from error
+        raise with_path(error, path) from error
 
 
-def _put_in_place(block: Block, directory: Path) -> None:
+def _rename_files(block: Block, directory: Path) -> None:
     """Give files their names. May be repeated after a kill in the middle of it."""
     for old, new in block.moves:
         if is_regular(directory / old):
@@ -341,23 +341,23 @@ def _put_in_place(block: Block, directory: Path) -> None:
                 raise InTheWay(directory / new)
             os.rename(directory / old, directory / new)
     for file in block.files:
-        path, part = os.path.join(directory, file.name), os.path.join(directory, file.part)
+        path, temp = os.path.join(directory, file.name), os.path.join(directory, file.temp)
         status = status_of(path)
         if status is not None and not (file.is_replacing and stat.S_ISREG(status.st_mode)):
-            if status_of(part) is None:  # an earlier attempt put it there
+            if status_of(temp) is None:  # an earlier attempt put it there
                 continue
             raise InTheWay(path)
         with suppress(FileNotFoundError) if status is not None else nullcontext():
-            os.replace(part, path)
+            os.replace(temp, path)
     for name in block.obsolete:
         if is_regular(directory / name):
             remove(directory / name)
 
 
-def discard_parts(directory: Path, files: Iterable[File]) -> None:
+def discard_temps(directory: Path, files: Iterable[BlockFile]) -> None:
     for file in files:
         with suppress(OSError):
-            remove(directory / file.part)
+            remove(directory / file.temp)
 
 
 # --- after a kill or a power cut -------------------------------------------------------------------------------------
@@ -373,9 +373,9 @@ def redo(paths: Paths) -> None:
     if block is not None and not _is_in_journal(block, paths.journal):
         rows_fit = not block.rows or _fits(paths.rows, block.rows_begin, block.rows)
         if rows_fit and _fits(paths.journal, block.journal_begin, block.lines) and _has_files(block, paths.directory):
-            _finish(block, paths)
+            _redo_block(block, paths)
         else:
-            _take_back(block, paths.directory)
+            _undo(block, paths.directory)
     if status_of(paths.block) is not None:
         remove(paths.block)
         sync_folder(paths.directory)
@@ -418,20 +418,20 @@ def _fits(path: Path, begin: int, added: bytes) -> bool:
 def _has_files(block: Block, directory: Path) -> bool:
     """Whether each file is whole, under its temporary name or, once that is gone, under its own."""
     for file in block.files:
-        part = directory / file.part
-        if not _holds(part if status_of(part) is not None else directory / file.name, file):
+        temp = directory / file.temp
+        if not _matches(temp if status_of(temp) is not None else directory / file.name, file):
             return False
     return True
 
 
-def _holds(path: Path, file: File) -> bool:
+def _matches(path: Path, file: BlockFile) -> bool:
     if not is_regular(path) or os.lstat(path).st_size != file.size:
         return False
     with safe_open(path) as opened:
         return crc32(opened.read()) == file.crc
 
 
-def _finish(block: Block, paths: Paths) -> None:
+def _redo_block(block: Block, paths: Paths) -> None:
     """The last two steps; the block itself stays as it is until they are done."""
     with closing(Barrier()) as barrier, ExitStack() as files:
         for folder in block.folders(paths.directory):
@@ -448,11 +448,11 @@ def _reopened(path: Path, end: int) -> Appender:
     return Appender(file, path)
 
 
-def _take_back(block: Block, directory: Path) -> None:
+def _undo(block: Block, directory: Path) -> None:
     """Remove the block's files: the temporary ones, and those that got their names and are still as they were written."""
     for file in block.files:
-        path, part = directory / file.name, directory / file.part
-        if is_regular(part):
-            remove(part)
-        elif not file.is_replacing and _holds(path, file):
+        path, temp = directory / file.name, directory / file.temp
+        if is_regular(temp):
+            remove(temp)
+        elif not file.is_replacing and _matches(path, file):
             remove(path)

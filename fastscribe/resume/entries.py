@@ -34,7 +34,7 @@ BLOCK_START = b'{"fastscribe_block":'
 SWAP = b"fastscribe: both temporary files are complete\n"
 _JOURNAL_NAME = re.compile(r"journal(\.shard-\d+-of-\d+)?\.jsonl", re.ASCII)
 _BLOCK_ENTRIES = 4096
-_MOST = 1 << 63
+_NUM_INT64 = 1 << 63
 ENTRY = np.dtype(
     [
         ("key", "u8"),
@@ -100,7 +100,7 @@ class Paths:
     suffix: str  # shards.Shard.suffix
 
     @classmethod
-    def of_journal(cls, path: Path) -> Paths | None:
+    def from_journal(cls, path: Path) -> Paths | None:
         """Those that a journal belongs to; None for a file that no run made."""
         match = _JOURNAL_NAME.fullmatch(path.name)
         paths = cls(path.parent, match[1] or "") if match else None
@@ -184,44 +184,44 @@ def in_the_way(paths: Sequence[str]) -> UsageError:
     )
 
 
-class Earlier:
-    """The inputs that earlier runs finished. Read by several threads.
+class PreviousRun:
+    """Journal entries of earlier runs. Safe to read from several threads.
 
-    `places` are those of the lines that count, by key. A name's files are those of the last of these lines with the name,
-    and ours to replace, until `is_taken` says that this run has replaced or removed them.
+    Only the last entry of each key counts; `entry_indices` has these entries, sorted by key. The last of them with a given
+    name owns that name's files. This run may replace those files, until it sets `are_files_replaced`.
     """
 
     def __init__(self, entries: RecordArray) -> None:
         self.entries = entries
-        self.is_met = np.zeros(len(entries), bool)  # that it is of one of this run's inputs
+        self.is_in_this_run = np.zeros(len(entries), bool)  # that it is of one of this run's inputs
         self.is_replaced = np.zeros(len(entries), bool)  # that this run has done it again
-        self._keys, self.places = _last_places(entries["key"])  # the last line of each key counts
-        self.is_taken = np.zeros(len(entries), bool)
-        live = np.sort(self.places)
-        self._names, at = _last_places(entries["name"][live])
-        self._name_places = live[at]
+        self._keys, self.entry_indices = _last_indices(entries["key"])  # the last line of each key counts
+        self.are_files_replaced = np.zeros(len(entries), bool)
+        live = np.sort(self.entry_indices)
+        self._names, at = _last_indices(entries["name"][live])
+        self._name_indices = live[at]
 
     def __len__(self) -> int:
         return len(self._keys)
 
     def find(self, key: int) -> int | None:
         """The place in `entries` of the line that counts for this input."""
-        return _place_of(key, self._keys, self.places)
+        return _index_of(key, self._keys, self.entry_indices)
 
-    def named(self, name: str) -> int | None:
+    def find_by_name(self, name: str) -> int | None:
         """The place of the line that says what lies under this name."""
-        place = _place_of(name_key(name), self._names, self._name_places)
-        return None if place is None or self.is_taken[place] else place
+        entry_index = _index_of(name_key(name), self._names, self._name_indices)
+        return None if entry_index is None or self.are_files_replaced[entry_index] else entry_index
 
-    def sizes(self, place: int | None) -> dict[str, int]:
+    def sizes(self, entry_index: int | None) -> dict[str, int]:
         """Bytes of the files that this line lists, by format."""
-        if place is None:
+        if entry_index is None:
             return {}
-        sizes = zip(FILE_FORMATS, self.entries["sizes"][place].tolist(), strict=True)
+        sizes = zip(FILE_FORMATS, self.entries["sizes"][entry_index].tolist(), strict=True)
         return {format: size for format, size in sizes if size != NO_FILE}
 
 
-def _last_places(values: UInt64Array) -> tuple[UInt64Array, Int64Array]:
+def _last_indices(values: UInt64Array) -> tuple[UInt64Array, Int64Array]:
     """Each value once, in order, and the last place where it is."""
     order = np.argsort(values, kind="stable")
     ordered = values[order]
@@ -229,9 +229,9 @@ def _last_places(values: UInt64Array) -> tuple[UInt64Array, Int64Array]:
     return ordered[is_last], order[is_last]
 
 
-def _place_of(value: int, values: UInt64Array, places: Int64Array) -> int | None:
+def _index_of(value: int, values: UInt64Array, entry_indices: Int64Array) -> int | None:
     at = int(np.searchsorted(values, np.uint64(value)))
-    return int(places[at]) if at < len(values) and int(values[at]) == value else None
+    return int(entry_indices[at]) if at < len(values) and int(values[at]) == value else None
 
 
 def read_header(path: Path) -> Mapping[str, Any]:
@@ -250,12 +250,12 @@ def read_header(path: Path) -> Mapping[str, Any]:
     return fingerprint
 
 
-def entries_of(path: Path) -> RecordArray:
+def load_entries(path: Path) -> RecordArray:
     """All entries, with the names that their files have now."""
-    return entries_and_names(path)[0]
+    return load_entries_and_names(path)[0]
 
 
-def entries_and_names(path: Path) -> tuple[RecordArray, dict[int, str]]:
+def load_entries_and_names(path: Path) -> tuple[RecordArray, dict[int, str]]:
     """All entries, and the new names of those whose files were renamed, by place.
 
     Gathered in blocks: a million tuples at once would take ten times the memory.
@@ -283,14 +283,14 @@ def entries_and_names(path: Path) -> tuple[RecordArray, dict[int, str]]:
 def _apply(renames: Sequence[tuple[int, Rename]], names: UInt64Array) -> dict[int, str]:
     """Give entries the names that their files have now. A rename comes with the number of entries before it."""
     olds = np.array([name_key(rename.old) for _, rename in renames], np.uint64)
-    places = iter(np.flatnonzero(np.isin(names, olds)).tolist())
-    place = next(places, len(names))
+    entry_indices = iter(np.flatnonzero(np.isin(names, olds)).tolist())
+    entry_index = next(entry_indices, len(names))
     last: dict[int, int] = {}
     found: dict[int, str] = {}
     for num_before, rename in renames:
-        while place < num_before:
-            last[int(names[place])] = place
-            place = next(places, len(names))
+        while entry_index < num_before:
+            last[int(names[entry_index])] = entry_index
+            entry_index = next(entry_indices, len(names))
         renamed = last.pop(name_key(rename.old), None)
         if renamed is not None:
             found[renamed] = rename.new
@@ -337,13 +337,15 @@ def parse_entry(line: bytes) -> Entry | None:
         entry = Entry(id, key, state, int(begin), int(end), order, failed, audio_s, for_list, name, sizes)
     except (ValueError, TypeError, KeyError, OverflowError, AttributeError):
         return None
-    in_range = 0 <= entry.begin <= entry.end < _MOST and 0 <= order < _MOST and min(sizes.values(), default=0) >= 0
+    in_range = (
+        0 <= entry.begin <= entry.end < _NUM_INT64 and 0 <= order < _NUM_INT64 and min(sizes.values(), default=0) >= 0
+    )
     return entry if in_range and max(key, state) < 1 << 64 and min(key, state) >= 0 else None
 
 
-def live_places(entries: RecordArray) -> Int64Array:
+def latest_entry_indices(entries: RecordArray) -> Int64Array:
     """Of the lines that no later line has replaced, in order."""
-    return np.sort(Earlier(entries).places)
+    return np.sort(PreviousRun(entries).entry_indices)
 
 
 def is_row(row: bytes) -> bool:

@@ -16,8 +16,8 @@ _FORMAT_VERSION = 1  # of the output; a change to what rows or files hold is a n
 # Options that change how fast results come, and not what they are.
 _SPEED_ONLY = frozenset(("cuda_graphs", "batch_frames", "batch_size", "window", "threads"))
 # Options that only some models follow; a run that does without them need not know them.
-_TOLD = frozenset(("language", "target_language", "pnc", "timestamps"))
-_LEFT_OPEN = frozenset(("beam",))  # by the options; `resolved` has it
+_MODEL_DEPENDENT = frozenset(("language", "target_language", "pnc", "timestamps"))
+_RESOLVED_LATER = frozenset(("beam",))  # by the options; `resolved` has it
 _DEFAULTS = Options()
 _MODEL_SUFFIXES = frozenset(
     (".nemo", ".safetensors", ".json", ".yaml", ".yml", ".model", ".vocab", ".ckpt", ".bin", ".txt")
@@ -32,19 +32,21 @@ def fingerprint(model_digest: str, resolved: Mapping[str, Any], options: Options
     """By the names that the command line has for them. `resolved` has what was chosen in the end where an option may leave
     that open: dtype, decoder, attention, and a beam of more than one."""
     chosen = {field.name: getattr(options, field.name) for field in dataclasses.fields(options)}
-    unsaid = {name for name in _TOLD if chosen[name] == getattr(_DEFAULTS, name)}
-    shaping = {name: value for name, value in chosen.items() if name not in _SPEED_ONLY | _LEFT_OPEN | unsaid}
-    named = {f"--{name.replace('_', '-')}": value for name, value in {**shaping, **resolved, **_looks(style)}.items()}
+    defaulted = {name for name in _MODEL_DEPENDENT if chosen[name] == getattr(_DEFAULTS, name)}
+    shaping = {name: value for name, value in chosen.items() if name not in _SPEED_ONLY | _RESOLVED_LATER | defaulted}
+    named = {
+        f"--{name.replace('_', '-')}": value for name, value in {**shaping, **resolved, **_style_fields(style)}.items()
+    }
     return {"model": model_digest, **named, "--format": sorted(style.formats), "output format": _FORMAT_VERSION}
 
 
-def _looks(style: OutputStyle) -> dict[str, Any]:
+def _style_fields(style: OutputStyle) -> dict[str, Any]:
     """What matters to one of the formats."""
     formats = set(style.formats)
-    looks = dataclasses.asdict(style.subtitles) if {"srt", "vtt"} & formats else {}
+    fields = dataclasses.asdict(style.subtitles) if {"srt", "vtt"} & formats else {}
     if "vtt" not in formats:
-        looks.pop("highlight_words", None)
-    return {**looks, "tokens": style.tokens} if {"json", "jsonl"} & formats else looks
+        fields.pop("highlight_words", None)
+    return {**fields, "tokens": style.tokens} if {"json", "jsonl"} & formats else fields
 
 
 def model_digest(path: str | os.PathLike[str]) -> str:
@@ -67,10 +69,10 @@ def model_digest(path: str | os.PathLike[str]) -> str:
 
 def _model_files(root: Path) -> list[Path]:
     folders = [root / name for name in _MODEL_FOLDERS if (root / name).is_dir()]
-    return [entry for folder in folders for entry in sorted(folder.iterdir()) if _is_of_model(entry)]
+    return [entry for folder in folders for entry in sorted(folder.iterdir()) if _is_model_file(entry)]
 
 
-def _is_of_model(entry: Path) -> bool:
+def _is_model_file(entry: Path) -> bool:
     return entry.suffix in _MODEL_SUFFIXES or entry.name in _MODEL_FILES
 
 

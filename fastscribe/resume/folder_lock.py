@@ -24,7 +24,7 @@ class FolderLock:
     """
 
     def __init__(self, path: Path) -> None:
-        self._descriptor = _opened(path)
+        self._descriptor = _open_lock_file(path)
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -44,7 +44,7 @@ class FolderLock:
             self._descriptor = -1
 
 
-def _opened(path: Path) -> int:
+def _open_lock_file(path: Path) -> int:
     """The file, made if need be. Raises UsageError for a link, and for a file with anything but a lock's content."""
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)

@@ -17,32 +17,32 @@ from fastscribe.resume.entries import (
     ENTRY,
     HEADER_KEY,
     VERSION,
-    Earlier,
     Paths,
-    entries_and_names,
+    PreviousRun,
+    load_entries_and_names,
     parse_entry,
     read_header,
 )
-from fastscribe.resume.repair import repair, sound_entries
+from fastscribe.resume.repair import load_intact_entries, repair
 
 
 class Journal:
     """An open journal. Made by `begin` or `resume`, below."""
 
-    def __init__(self, paths: Paths, earlier: Earlier) -> None:
+    def __init__(self, paths: Paths, previous: PreviousRun) -> None:
         self.paths = paths
-        self.earlier = earlier
+        self.previous = previous
         self.file = Appender(open_append(paths.journal), paths.journal)
 
-    def name_of(self, place: int) -> str:
+    def name_of(self, entry_index: int) -> str:
         """The name of an earlier result's files, "" if there are none."""
-        ends, names = self.earlier.entries["line_end"], self.earlier.entries["name"]
+        ends, names = self.previous.entries["line_end"], self.previous.entries["name"]
         with safe_open(self.paths.journal) as file:
-            file.seek(int(ends[place - 1]) if place else len(file.readline()))
+            file.seek(int(ends[entry_index - 1]) if entry_index else len(file.readline()))
             entry = parse_entry(file.readline())
         assert entry is not None
-        if names[place] and name_key(entry.name) != names[place]:  # few have been renamed
-            return entries_and_names(self.paths.journal)[1][place]
+        if names[entry_index] and name_key(entry.name) != names[entry_index]:  # few have been renamed
+            return load_entries_and_names(self.paths.journal)[1][entry_index]
         return entry.name
 
     def close(self) -> None:
@@ -53,21 +53,21 @@ def begin(paths: Paths, fingerprint: Mapping[str, Any]) -> Journal:
     """An empty journal; there must be none."""
     header = json.dumps({HEADER_KEY: VERSION, "fingerprint": fingerprint}, ensure_ascii=False) + "\n"
     write_atomic(paths.journal, header.encode())
-    return Journal(paths, Earlier(np.zeros(0, ENTRY)))
+    return Journal(paths, PreviousRun(np.zeros(0, ENTRY)))
 
 
 def resume(paths: Paths, fingerprint: Mapping[str, Any]) -> Journal:
-    """The journal that is there, repaired, after finish_tidying. Raises UsageError where it is another kind of run's."""
+    """The journal that is there, repaired, after finish_compaction. Raises UsageError where it is another kind of run's."""
     _check_fingerprint(paths, fingerprint)
     redo(paths)
-    return Journal(paths, Earlier(repair(paths)))
+    return Journal(paths, PreviousRun(repair(paths)))
 
 
-def peek(paths: Paths, fingerprint: Mapping[str, Any]) -> Earlier:
+def load_readonly(paths: Paths, fingerprint: Mapping[str, Any]) -> PreviousRun:
     """What is finished, as `resume` would find it, from files that are left as they are."""
     _check_fingerprint(paths, fingerprint)
-    entries, num_kept = sound_entries(paths)
-    return Earlier(entries[:num_kept])
+    entries, num_kept = load_intact_entries(paths)
+    return PreviousRun(entries[:num_kept])
 
 
 def _check_fingerprint(paths: Paths, fingerprint: Mapping[str, Any]) -> None:

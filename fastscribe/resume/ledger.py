@@ -15,72 +15,74 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from fastscribe.audio.failures import relative_id
-from fastscribe.resume.entries import Earlier
-from fastscribe.resume.key_set import Seen
-from fastscribe.resume.shards import WHOLE, Shard
+from fastscribe.resume.entries import PreviousRun
+from fastscribe.resume.key_counter import KeyCounter
+from fastscribe.resume.shards import UNSHARDED, Shard
 from fastscribe.types import Failure, Source
 
 
 @dataclass
-class Expected:
+class PendingEntry:
     """An input whose result is still to come."""
 
     key: int
     state: int = 0
-    place: int | None = None  # in the journal, of an earlier run's result that is being replaced
+    entry_index: int | None = None  # in the journal, of an earlier run's result that is being replaced
     may_have_files: bool = False  # of this run's: one was begun
 
 
 class Ledger:
-    """`earlier` is None where nothing is remembered. Inputs that failed then count as done unless `retry_failed`."""
+    """`previous` is None where nothing is remembered. Inputs that failed then count as done unless `retry_failed`."""
 
-    def __init__(self, shard: Shard = WHOLE, earlier: Earlier | None = None, retry_failed: bool = False) -> None:
+    def __init__(
+        self, shard: Shard = UNSHARDED, previous: PreviousRun | None = None, retry_failed: bool = False
+    ) -> None:
         self.failed_before = 0  # inputs that earlier runs could not do and this one leaves alone
-        self._shard, self._earlier, self._retry_failed = shard, earlier, retry_failed
-        self._seen = Seen()
-        self._expected: dict[int, Expected] = {}  # by index
+        self._shard, self._previous, self._retry_failed = shard, previous, retry_failed
+        self._key_counts = KeyCounter()
+        self._pending: dict[int, PendingEntry] = {}  # by index
         self._guard = threading.Lock()  # of failed_before
 
     def expect(self, source: Source | Failure) -> bool:
         """Called once an input, in order, from one thread. False: it is another shard's."""
-        if self._earlier is None:
+        if self._previous is None:
             return self._shard.holds(source.id)
         key = _key(source)
-        repeats = self._seen.count(key)
+        repeats = self._key_counts.count(key)
         if not self._shard.holds(source.id):
             return False
-        self._expected[source.index] = Expected(_digest(f"{key} {repeats}") if repeats else key)
+        self._pending[source.index] = PendingEntry(_digest(f"{key} {repeats}") if repeats else key)
         return True
 
-    def is_done(self, source: Source | Failure, is_kept: Callable[[int], bool] = lambda place: True) -> bool:
+    def is_done(self, source: Source | Failure, is_kept: Callable[[int], bool] = lambda entry_index: True) -> bool:
         """True where an earlier run has done this very input, or failed at it and this one is not to try again.
 
         `is_kept` says of a line's place in the journal whether what it stands for is still where it was.
         """
-        if self._earlier is None:
+        if self._previous is None:
             return False
-        expected = self._expected[source.index]
-        expected.state = _state(source)
-        place = self._earlier.find(expected.key)
-        if place is None:
+        pending = self._pending[source.index]
+        pending.state = _state(source)
+        entry_index = self._previous.find(pending.key)
+        if entry_index is None:
             return False
-        self._earlier.is_met[place] = True
-        entry = self._earlier.entries[place]
+        self._previous.is_in_this_run[entry_index] = True
+        entry = self._previous.entries[entry_index]
         failed = bool(entry["failed"])
-        if int(entry["state"]) != expected.state or (failed and self._retry_failed) or not is_kept(place):
-            expected.place = place
+        if int(entry["state"]) != pending.state or (failed and self._retry_failed) or not is_kept(entry_index):
+            pending.entry_index = entry_index
             return False
         entry["order"] = source.index
         with self._guard:
             self.failed_before += failed
         return True
 
-    def __getitem__(self, index: int) -> Expected:
-        return self._expected[index]
+    def __getitem__(self, index: int) -> PendingEntry:
+        return self._pending[index]
 
-    def settle(self, index: int) -> None:
+    def mark_done(self, index: int) -> None:
         """Its result is written, or was by an earlier run."""
-        del self._expected[index]
+        del self._pending[index]
 
 
 def _key(source: Source | Failure) -> int:

@@ -17,25 +17,25 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from fastscribe._system.safe_files import (
-    discard_part,
+    discard_temp,
     is_regular,
-    open_part,
-    put_in_place,
+    open_temp,
+    rename_into_place,
     status_of,
     sync_folder,
     sync_path,
     temp_path_for,
-    write_part,
+    write_temp,
 )
 from fastscribe._system.safe_open import safe_read
 from fastscribe.errors import UsageError
-from fastscribe.resume.entries import Paths, entries_of, in_the_way, is_row, live_places, read_header
+from fastscribe.resume.entries import Paths, in_the_way, is_row, latest_entry_indices, load_entries, read_header
 from fastscribe.resume.shards import Shard
 from fastscribe.types import RecordArray
 
-_NEEDED = {"audio_s", "wall_s", "padded_frames", "real_frames", "gaps", "gap_s", "stage_s", "usd_per_hour"}
-_NEEDED |= {"recovered_words", "recovered_s"}
-_NEEDED |= {"peak_bytes", "device", "dtype"}
+_REQUIRED_KEYS = {"audio_s", "wall_s", "padded_frames", "real_frames", "gaps", "gap_s", "stage_s", "usd_per_hour"}
+_REQUIRED_KEYS |= {"recovered_words", "recovered_s"}
+_REQUIRED_KEYS |= {"peak_bytes", "device", "dtype"}
 _MAX_REPORT_BYTES = 1 << 24
 _JOURNAL = re.compile(r"journal\.shard-(\d+)-of-(\d+)\.jsonl", re.ASCII)
 
@@ -49,7 +49,7 @@ class ShardResult:
 
 
 @dataclass(frozen=True)
-class Merged:
+class MergeResult:
     """What `merge` found; `missing` and `incomplete` are shard numbers."""
 
     count: int
@@ -68,7 +68,7 @@ class Merged:
         return sum(int(result.entries["failed"].sum()) for result in self.results)
 
 
-def merge(folders: Sequence[Path], destination: Path, ordered: bool) -> Merged:
+def merge(folders: Sequence[Path], destination: Path, ordered: bool) -> MergeResult:
     """Writes both files to `destination`, each whole or not at all, and says what is missing.
 
     With `ordered` the rows are in the order of the inputs, else shard by shard. Raises UsageError where there are no
@@ -78,7 +78,7 @@ def merge(folders: Sequence[Path], destination: Path, ordered: bool) -> Merged:
     _check_same_run(found)
     if (destination / "journal.jsonl").exists():
         raise UsageError(f"{destination}: holds the results of a run of its own: name another folder with --output-dir")
-    merged = Merged(found[0].shard.count, tuple(found))
+    merged = MergeResult(found[0].shard.count, tuple(found))
     destination.mkdir(parents=True, exist_ok=True)
     rows, report = destination / "transcripts.jsonl", destination / "report.json"
     ours = merged_files(destination)
@@ -90,17 +90,17 @@ def merge(folders: Sequence[Path], destination: Path, ordered: bool) -> Merged:
         if has_rows:
             _write_rows(merged, rows, ordered)
         num_bytes = temp_path_for(rows).stat().st_size if has_rows else None
-        write_part(report, (json.dumps(joined_report(merged) | {"rows_bytes": num_bytes}, indent=2) + "\n").encode())
+        write_temp(report, (json.dumps(merged_report(merged) | {"rows_bytes": num_bytes}, indent=2) + "\n").encode())
         for path in (report, rows) if has_rows else (report,):
             sync_path(temp_path_for(path))
-        put_in_place(report)
+        rename_into_place(report)
         sync_folder(destination)  # from here on the report says that the rows are ours
         if has_rows:
-            put_in_place(rows)
+            rename_into_place(rows)
         sync_folder(destination)
     except BaseException:
-        discard_part(report)
-        discard_part(rows)
+        discard_temp(report)
+        discard_temp(rows)
         raise
     return merged
 
@@ -146,15 +146,15 @@ def _find(folders: Sequence[Path]) -> list[ShardResult]:
 
 def _read(shard: Shard, paths: Paths) -> ShardResult:
     """A shard that was stopped while it wrote its files anew counts for nothing until it has run again."""
-    entries = entries_of(paths.journal)
+    entries = load_entries(paths.journal)
     if paths.swap.exists():
         return ShardResult(shard, paths, entries[:0], None)
     try:
         report = json.loads(paths.report.read_text(encoding="utf-8"))
-        is_whole = report.keys() >= _NEEDED
+        is_whole = report.keys() >= _REQUIRED_KEYS
     except (OSError, ValueError, AttributeError):
         is_whole = False
-    return ShardResult(shard, paths, entries[live_places(entries)], report if is_whole else None)
+    return ShardResult(shard, paths, entries[latest_entry_indices(entries)], report if is_whole else None)
 
 
 def _check_same_run(found: Sequence[ShardResult]) -> None:
@@ -166,20 +166,20 @@ def _check_same_run(found: Sequence[ShardResult]) -> None:
                              f"{found[0].paths.journal}")  # fmt: skip
 
 
-def _write_rows(merged: Merged, path: Path, ordered: bool) -> None:
+def _write_rows(merged: MergeResult, path: Path, ordered: bool) -> None:
     shards = np.repeat(np.arange(len(merged.results)), [len(result.entries) for result in merged.results])
     entries = np.concatenate([result.entries for result in merged.results])
-    places = np.argsort(entries["order"], kind="stable") if ordered else np.arange(len(entries))
+    entry_indices = np.argsort(entries["order"], kind="stable") if ordered else np.arange(len(entries))
     with ExitStack() as opened:
         files = [
             opened.enter_context(result.paths.rows.open("rb")) if result.paths.rows.exists() else None
             for result in merged.results
         ]
-        rows = opened.enter_context(open_part(path))
-        for place in places.tolist():
-            file, (begin, end) = files[shards[place]], entries[["begin", "end"]][place]
+        rows = opened.enter_context(open_temp(path))
+        for entry_index in entry_indices.tolist():
+            file, (begin, end) = files[shards[entry_index]], entries[["begin", "end"]][entry_index]
             if end > begin:
-                rows.write(_row(file, begin, end, merged.results[shards[place]].paths.rows))
+                rows.write(_row(file, begin, end, merged.results[shards[entry_index]].paths.rows))
 
 
 def _row(file: BinaryIO | None, begin: int, end: int, path: Path) -> bytes:
@@ -192,7 +192,7 @@ def _row(file: BinaryIO | None, begin: int, end: int, path: Path) -> bytes:
     return row
 
 
-def joined_report(merged: Merged) -> dict[str, Any]:
+def merged_report(merged: MergeResult) -> dict[str, Any]:
     """Files and hours are those of all runs, by the journals; times, speed and cost those of each shard's last run.
 
     `wall_s` is the longest shard's, as if they ran at once; `machine_s` is the sum.

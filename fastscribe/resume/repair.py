@@ -16,11 +16,11 @@ from typing import IO
 
 import numpy as np
 
-from fastscribe._system.safe_files import free_name, open_new, sync, write_atomic
+from fastscribe._system.safe_files import open_new, sync, unused_name, write_atomic
 from fastscribe.errors import UsageError
 from fastscribe.output.names import Rename
-from fastscribe.resume.entries import NO_STATE, Paths, entries_of, first_line, is_row, read_lines, rename_line
-from fastscribe.resume.tidy import CHANGED
+from fastscribe.resume.compact import CHANGED
+from fastscribe.resume.entries import NO_STATE, Paths, first_line, is_row, load_entries, read_lines, rename_line
 from fastscribe.types import RecordArray
 
 _COPY_BYTES = 1 << 20
@@ -32,14 +32,14 @@ def repair(paths: Paths) -> RecordArray:
 
     Entries without their row stay as owners of their files, which the run may replace, and match no input's state.
     """
-    entries, num_kept = sound_entries(paths)
+    entries, num_kept = load_intact_entries(paths)
     rows_size = _size(paths.rows)
     rows_end = int(entries["end"][:num_kept].max(initial=0))
     if rows_size > rows_end:
-        _cut(paths.rows, rows_end, is_unlisted=num_kept == len(entries))
+        _truncate(paths.rows, rows_end, is_unlisted=num_kept == len(entries))
     if num_kept < len(entries):
         write_atomic(paths.journal, b"".join(_without_rows(paths.journal, num_kept)))
-        return entries_of(paths.journal)
+        return load_entries(paths.journal)
     journal_end = int(entries["line_end"][-1]) if num_kept else len(first_line(paths.journal))
     if paths.journal.stat().st_size > journal_end:
         os.truncate(paths.journal, journal_end)
@@ -57,19 +57,19 @@ def _without_rows(journal: Path, num_kept: int) -> Iterator[bytes]:
         yield (line if num_kept >= 0 else line._replace(begin=0, end=0, state=NO_STATE)).line()
 
 
-def sound_entries(paths: Paths) -> tuple[RecordArray, int]:
+def load_intact_entries(paths: Paths) -> tuple[RecordArray, int]:
     """All entries, and how many of the first have all that they stand for."""
-    entries, rows_size = entries_of(paths.journal), _size(paths.rows)
+    entries, rows_size = load_entries(paths.journal), _size(paths.rows)
     starts = np.concatenate(([0], np.maximum.accumulate(entries["end"])))[:-1]
     fits = (entries["end"] <= rows_size) & ((entries["end"] == 0) | (entries["begin"] == starts))
-    return entries, _whole_rows(paths.rows, entries, len(entries) if fits.all() else int(np.argmin(fits)))
+    return entries, _num_intact_rows(paths.rows, entries, len(entries) if fits.all() else int(np.argmin(fits)))
 
 
 def _size(path: Path) -> int:
     return path.stat().st_size if path.exists() else 0
 
 
-def _whole_rows(path: Path, entries: RecordArray, num_kept: int) -> int:
+def _num_intact_rows(path: Path, entries: RecordArray, num_kept: int) -> int:
     """How many of the first entries have their row; a few at the end may have none, as power failures leave files."""
     if num_kept == 0 or entries["end"][num_kept - 1] == 0:
         return num_kept
@@ -84,19 +84,19 @@ def _whole_rows(path: Path, entries: RecordArray, num_kept: int) -> int:
     raise UsageError(f"{path}: {CHANGED}")
 
 
-def _cut(path: Path, end: int, is_unlisted: bool) -> None:
+def _truncate(path: Path, end: int, is_unlisted: bool) -> None:
     """Takes off what the journal knows nothing of. Unless a kill can have left it, it is kept beside, whoever it is from."""
     with path.open("rb") as file:
         file.seek(end)
-        if not (is_unlisted and _is_killed_runs(file.readline(), file)):
+        if not (is_unlisted and _is_interrupted_write(file.readline(), file)):
             file.seek(end)
-            with open_new(free_name(path, "cut-off")) as kept:
+            with open_new(unused_name(path, "cut-off")) as kept:
                 shutil.copyfileobj(file, kept, _COPY_BYTES)
                 sync(kept)
     os.truncate(path, end)
 
 
-def _is_killed_runs(line: bytes, rest: IO[bytes]) -> bool:
+def _is_interrupted_write(line: bytes, rest: IO[bytes]) -> bool:
     """Half a row, zeros or one row of ours and nothing more."""
     if line.endswith(b"\n"):
         try:

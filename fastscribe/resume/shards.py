@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from fastscribe.errors import UsageError
 
-_GIVEN = re.compile(r"(auto|\d{1,9})/(\d{1,9})", re.ASCII)
+_SHARD_PATTERN = re.compile(r"(auto|\d{1,9})/(\d{1,9})", re.ASCII)
 _SLURM_INDEX, _KUBERNETES_INDEX = "SLURM_ARRAY_TASK_ID", "JOB_COMPLETION_INDEX"
 
 
@@ -35,7 +35,7 @@ class Shard:
         return f"{self.index}/{self.count}"
 
 
-WHOLE = Shard(0, 1)
+UNSHARDED = Shard(0, 1)
 
 
 def shard_of(id: str, count: int) -> int:
@@ -51,7 +51,7 @@ def choose_shard(given: str | None, environment: Mapping[str, str]) -> Shard:
     """
     if given is None:
         return _from_scheduler(environment)
-    match = _GIVEN.fullmatch(given.strip())
+    match = _SHARD_PATTERN.fullmatch(given.strip())
     if match is None:
         raise UsageError(f"--shard {given}: not i/n, such as 0/4 for the first of four, or auto/4")
     count = int(match[2])
@@ -88,7 +88,7 @@ def _from_scheduler(environment: Mapping[str, str]) -> Shard:
             f"{_KUBERNETES_INDEX} is set, which does not say how many pods there are: give --shard auto/N "
             "(the job's completions), or --shard 0/1 to do everything here"
         )
-    return WHOLE
+    return UNSHARDED
 
 
 def _from_slurm(environment: Mapping[str, str]) -> Shard:

@@ -34,7 +34,7 @@ class Clock:
         return times if self.end_s == math.inf else [min(time_s, self.end_s) for time_s in times]
 
 
-Part = tuple[Utterance, Hypothesis]
+DecodedUtterance = tuple[Utterance, Hypothesis]
 
 
 class _Piece(NamedTuple):
@@ -46,11 +46,11 @@ class _Piece(NamedTuple):
 
 def assemble(
     audio: AudioInfo,
-    parts: Iterable[Part],
+    parts: Iterable[DecodedUtterance],
     tokenizer: Tokenizer,
     frame_s: float,
     zero_duration_punctuation: bool,
-    recovered: Iterable[Part] = (),
+    recovered: Iterable[DecodedUtterance] = (),
 ) -> Transcript:
     """One recording's hypotheses, in any order, -> Transcript. `zero_duration_punctuation` is TDT's rule.
 
@@ -74,7 +74,9 @@ def assemble(
     return Transcript(audio, " ".join(filter(None, texts)), tuple(_segments(pieces, tokenizer)), tokens)
 
 
-def _without_overlaps(parts: Sequence[Part], spoken: Sequence[list[Token]], tokenizer: Tokenizer) -> list[list[Token]]:
+def _without_overlaps(
+    parts: Sequence[DecodedUtterance], spoken: Sequence[list[Token]], tokenizer: Tokenizer
+) -> list[list[Token]]:
     """Of each utterance's tokens those of the words that are its to give."""
     pieces = list(spoken)
     for index, ((left, heard_left), (right, heard_right)) in enumerate(itertools.pairwise(parts)):

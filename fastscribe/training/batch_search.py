@@ -34,12 +34,12 @@ def search_batch_sizes(buckets: Sequence[Bucket], fits: Fits, most: int = 1024) 
     found: dict[int, int] = {}
     for place in sorted(range(len(buckets)), key=lambda place: buckets[place], reverse=True):
         bucket = buckets[place]
-        known = max((rows for other, rows in found.items() if _holds(buckets[other], bucket)), default=0)
+        known = max((rows for other, rows in found.items() if _contains(buckets[other], bucket)), default=0)
         found[place] = _largest(bucket, fits, known, most)
     return tuple(max(1, int(found[place] * (1 - _MARGIN))) for place in range(len(buckets)))
 
 
-def _holds(larger: Bucket, smaller: Bucket) -> bool:
+def _contains(larger: Bucket, smaller: Bucket) -> bool:
     return larger.max_duration_s >= smaller.max_duration_s and larger.max_tokens >= smaller.max_tokens
 
 

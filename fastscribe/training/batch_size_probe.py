@@ -10,7 +10,7 @@ import torch
 from fastscribe.config import ModelConfig
 from fastscribe.cuda.device import is_out_of_memory
 from fastscribe.training.buckets import Bucket
-from fastscribe.training.network import Network, Targets, buffers_kept
+from fastscribe.training.network import Network, Targets, preserve_buffers
 from fastscribe.types import Features
 
 _OPTIMISER_BYTES = 8  # a parameter: AdamW's two averages, which the first step makes
@@ -37,8 +37,8 @@ def fits(network: Network, config: ModelConfig, accumulates: bool, bucket: Bucke
         num_bytes = _OPTIMISER_BYTES + (_SUM_BYTES if accumulates else 0)
         reserve = torch.empty(num_bytes * num_parameters, dtype=torch.uint8, device=device)
         network.train()
-        with buffers_kept(network):
-            losses = network(*_noise(config, device, bucket, batch_size), chance=1.0)
+        with preserve_buffers(network):
+            losses = network(*_noise(config, device, bucket, batch_size), omega_draw=1.0)
             losses["loss"].backward()
         return True
     except RuntimeError as error:

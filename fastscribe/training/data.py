@@ -25,11 +25,11 @@ from fastscribe.training.manifest import (
 from fastscribe.training.network import loss_of
 from fastscribe.training.recipe import Recipe
 
-_ENOUGH_TO_VALIDATE = 10  # recordings
+_MIN_VALIDATION = 10  # recordings
 
 
 @dataclass(frozen=True)
-class Material:
+class TrainingData:
     """What a run learns from and checks itself with, in tokens."""
 
     corpus: Corpus
@@ -42,7 +42,7 @@ def prepare(
     init: Checkpoint | None,
     say: Callable[[str], None] = lambda line: None,
     where: str | Path = "the recipe",
-) -> Material:
+) -> TrainingData:
     """Manifests read, a vocabulary learnt (without `init`), texts in tokens. Writes nothing.
 
     Raises UsageError; `where` the recipe comes from is named where a key of it is wrong.
@@ -62,15 +62,15 @@ def prepare(
     else:
         training, validation = _split(corpus.examples, recipe.run.seed, data.validation_share, say)
         corpus = Corpus(training, corpus.left_out)
-    if len(validation) < _ENOUGH_TO_VALIDATE:
+    if len(validation) < _MIN_VALIDATION:
         say(f"{len(validation)} to validate with: the word error rate of so few says little")
     if init is None:
-        init = _new(recipe, corpus.examples, where)
+        init = _new_checkpoint(recipe, corpus.examples, where)
     loss_of(recipe.loss, init.config)
     if not init.config.durations and recipe.loss.is_for_tdt:
         say("loss.sigma and loss.omega are for TDT: this model has no durations and does without them")
     corpus = tokenise(corpus, TextEncoder(init.tokenizer), limits)
-    return Material(Corpus(repeat_examples(corpus.examples), corpus.left_out), validation, init)
+    return TrainingData(Corpus(repeat_examples(corpus.examples), corpus.left_out), validation, init)
 
 
 def check_trainable(config: ModelConfig, what: str) -> None:
@@ -90,7 +90,7 @@ def _split(
             "validate with others; give more, or others as data.validation"
         )
     by_share = count_by_share(examples, seed=seed, share=share)
-    least = max(1, min(_ENOUGH_TO_VALIDATE, len(examples) // 10))
+    least = max(1, min(_MIN_VALIDATION, len(examples) // 10))
     if least <= by_share < len(examples):
         return split_validation(examples, seed=seed, share=share)
     count = min(max(least, round(share * len(examples))), len(examples) - 1)
@@ -99,7 +99,7 @@ def _split(
     return training, validation
 
 
-def _new(recipe: Recipe, examples: Sequence[Example], where: str | Path) -> Checkpoint:
+def _new_checkpoint(recipe: Recipe, examples: Sequence[Example], where: str | Path) -> Checkpoint:
     """A vocabulary and a config, without weights."""
     texts = [example.text for example in examples]
     try:

@@ -32,22 +32,22 @@ _MIN_SHARE = 0.8  # of the duration that the manifest gives
 
 
 @dataclass(frozen=True)
-class Rows:
+class AudioBatch:
     """Some examples with their samples, zero beyond each row's length."""
 
     examples: Indices
     samples_BS: torch.Tensor  # int16
     lengths_B: torch.Tensor
 
-    def part(self, which: slice) -> Rows:
+    def slice_rows(self, which: slice) -> AudioBatch:
         lengths_B = self.lengths_B[which]
-        return Rows(self.examples[which], self.samples_BS[which, : int(lengths_B.max())], lengths_B)
+        return AudioBatch(self.examples[which], self.samples_BS[which, : int(lengths_B.max())], lengths_B)
 
 
-class Feed:
+class AudioDataLoader:
     """Reads `examples`, by their indices. Thread-safe.
 
-    A stretch of a recording that comes more than once is kept once. Nothing shorter than `least_s` is read. Batches lie
+    A stretch of a recording that comes more than once is kept once. Nothing shorter than `min_duration_s` is read. Batches lie
     where copies to `device` are fast.
     """
 
@@ -58,39 +58,39 @@ class Feed:
         cache_bytes: float,
         threads: int,
         say: Callable[[str], None],
-        least_s: float = 0.0,
+        min_duration_s: float = 0.0,
         device: torch.device = _HOST,
     ) -> None:
         self._examples, self._sample_rate, self._say = examples, sample_rate, say
-        self._left_bytes, self._threads, self._least_s = cache_bytes, threads, max(_MIN_S, least_s)
-        self._stretches = _stretches(examples)  # of each example, by number
+        self._left_bytes, self._threads, self._min_duration_s = cache_bytes, threads, max(_MIN_S, min_duration_s)
+        self._segment_ids = _segment_ids(examples)  # of each example, by number
         self._cached: dict[int, Int16Array] = {}  # by stretch
-        self._tried: set[int] = set()
-        self._unreadable: set[int] = set()
+        self._tried_segments: set[int] = set()
+        self._unreadable_segments: set[int] = set()
         self._lock, self._device = Lock(), device
 
     @property
-    def num_stretches(self) -> int:
-        return max(self._stretches, default=-1) + 1
+    def num_segments(self) -> int:
+        return max(self._segment_ids, default=-1) + 1
 
     @property
     def num_tried(self) -> int:
         """Of the stretches, each counted once."""
-        return len(self._tried)
+        return len(self._tried_segments)
 
     @property
     def num_unreadable(self) -> int:
         """Of those tried."""
-        return len(self._unreadable)
+        return len(self._unreadable_segments)
 
-    def batches(self, plan: Sequence[Indices]) -> Iterator[Rows]:
+    def batches(self, plan: Sequence[Indices]) -> Iterator[AudioBatch]:
         """In order; a batch of nothing readable has no rows."""
         decoders, builder = ThreadPoolExecutor(self._threads, "decode"), ThreadPoolExecutor(1, "batch")
-        ahead: deque[Future[Rows]] = deque()
+        ahead: deque[Future[AudioBatch]] = deque()
         try:
             for indices in plan:
                 samples = [decoders.submit(self._samples, int(index)) for index in indices]
-                ahead.append(builder.submit(_rows, indices, samples, self._device))
+                ahead.append(builder.submit(_assemble, indices, samples, self._device))
                 if len(ahead) > _BATCHES_AHEAD:
                     yield ahead.popleft().result()
             while ahead:
@@ -100,33 +100,33 @@ class Feed:
             decoders.shutdown(cancel_futures=True)
 
     def _samples(self, index: int) -> Int16Array | None:
-        example, stretch = self._examples[index], self._stretches[index]
-        cached = self._cached.get(stretch)
-        if cached is not None or stretch in self._unreadable:
+        example, segment = self._examples[index], self._segment_ids[index]
+        cached = self._cached.get(segment)
+        if cached is not None or segment in self._unreadable_segments:
             return cached
         try:
-            samples_S = self._decoded(example)
+            samples_S = self._decode(example)
         except AudioError as error:
             with self._lock:
-                is_known = stretch in self._unreadable
-                self._tried.add(stretch)
-                self._unreadable.add(stretch)
+                is_known = segment in self._unreadable_segments
+                self._tried_segments.add(segment)
+                self._unreadable_segments.add(segment)
             if not is_known:
                 self._say(f"left out: {error}")
             return None
         with self._lock:
-            self._tried.add(stretch)
-            if samples_S.nbytes <= self._left_bytes and stretch not in self._cached:
+            self._tried_segments.add(segment)
+            if samples_S.nbytes <= self._left_bytes and segment not in self._cached:
                 self._left_bytes -= samples_S.nbytes
-                self._cached[stretch] = samples_S
+                self._cached[segment] = samples_S
         return samples_S
 
-    def _decoded(self, example: Example) -> Int16Array:
+    def _decode(self, example: Example) -> Int16Array:
         cut = example.offset_s or None, example.duration_s
         audio = probe(Source(example.path, example.path, example.path, None, *cut))
         lasts_s = audio.num_samples / audio.sample_rate
-        if lasts_s < max(self._least_s, _MIN_SHARE * example.duration_s):
-            promised = f"the manifest gives {example.duration_s:.2f} s, and {self._least_s:.2f} s is the least"
+        if lasts_s < max(self._min_duration_s, _MIN_SHARE * example.duration_s):
+            promised = f"the manifest gives {example.duration_s:.2f} s, and {self._min_duration_s:.2f} s is the least"
             raise AudioError(example.path, f"lasts {lasts_s:.2f} s: {promised}")
         samples_S = read(audio, 0, audio.num_samples, sample_rate=self._sample_rate, channel=None)
         if samples_S.dtype == np.int16:
@@ -135,13 +135,13 @@ class Feed:
         return scaled_S.astype(np.int16)
 
 
-def _stretches(examples: Sequence[Example]) -> list[int]:
+def _segment_ids(examples: Sequence[Example]) -> list[int]:
     """Numbers from 0, the same for examples of the same stretch of the same recording."""
     numbers: dict[tuple[str, float, float], int] = {}
     return [numbers.setdefault((e.path, e.offset_s, e.duration_s), len(numbers)) for e in examples]
 
 
-def _rows(indices: Indices, futures: Sequence[Future[Int16Array | None]], device: torch.device) -> Rows:
+def _assemble(indices: Indices, futures: Sequence[Future[Int16Array | None]], device: torch.device) -> AudioBatch:
     read_rows = [(index, future.result()) for index, future in zip(indices, futures, strict=True)]
     rows = [(index, samples_S) for index, samples_S in read_rows if samples_S is not None]
     lengths = [len(samples_S) for _, samples_S in rows]
@@ -149,4 +149,4 @@ def _rows(indices: Indices, futures: Sequence[Future[Int16Array | None]], device
     for row_S, (_, samples_S) in zip(samples_BS, rows, strict=True):
         row_S[: len(samples_S)], row_S[len(samples_S) :] = samples_S, 0
     kept = np.array([index for index, _ in rows], dtype=np.int64)
-    return Rows(kept, torch.from_numpy(samples_BS), torch.tensor(lengths, dtype=torch.long))
+    return AudioBatch(kept, torch.from_numpy(samples_BS), torch.tensor(lengths, dtype=torch.long))

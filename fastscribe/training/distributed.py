@@ -14,28 +14,28 @@ from fastscribe.training.network import Network
 
 
 @dataclass(frozen=True)
-class Ranks:
+class DistributedContext:
     """This process among those of a run."""
 
     rank: int = 0
-    count: int = 1
-    local: int = 0  # of this machine's
+    world_size: int = 1
+    local_rank: int = 0  # of this machine's
 
-    def wait(self) -> None:
+    def barrier(self) -> None:
         """Until all ranks are here."""
-        if self.count > 1:
+        if self.world_size > 1:
             dist.barrier()
 
-    def mean(self, value: float, device: torch.device) -> float:
+    def all_reduce_mean(self, value: float, device: torch.device) -> float:
         """Of all ranks' values, the same on each."""
-        if self.count == 1:
+        if self.world_size == 1:
             return value
         total = torch.tensor(value, dtype=torch.float64, device=device)
         dist.all_reduce(total)
-        return float(total) / self.count
+        return float(total) / self.world_size
 
     @classmethod
-    def of_torchrun(cls) -> Ranks:
+    def from_torchrun(cls) -> DistributedContext:
         values = (os.environ.get(name) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"))
         rank, count, local = (
             int(value) if value else default for value, default in zip(values, (0, 1, 0), strict=True)

@@ -33,8 +33,8 @@ def fingerprint(
         "model": repr(checkpoint.config),
         "vocabulary": _digest(part for name in sorted(files) for part in (name.encode(), files[name])),
         "starting weights": _digest(_stored(checkpoint)),
-        "data": _digest(map(_told, examples)),
-        "validation set": _digest(map(_told, validation)),
+        "data": _digest(map(_identity, examples)),
+        "validation set": _digest(map(_identity, validation)),
     }
 
 
@@ -44,7 +44,7 @@ def _stored(checkpoint: Checkpoint) -> Iterator[bytes]:
         yield tensor.contiguous().view(-1).view(torch.uint8).numpy().tobytes()
 
 
-def _told(example: Example) -> bytes:
+def _identity(example: Example) -> bytes:
     return repr((example.text, example.tokens, example.duration_s, example.offset_s, example.repeat)).encode()
 
 

@@ -21,23 +21,23 @@ from fastscribe.model.model import Model
 from fastscribe.training.augment import augment_samples, batch_generator, mask_features
 from fastscribe.training.augment_config import AugmentConfig
 from fastscribe.training.buckets import Indices
-from fastscribe.training.dataloader import Rows
-from fastscribe.training.distributed import Ranks, data_parallel
-from fastscribe.training.network import Network, Targets, buffers_kept, loss_of
+from fastscribe.training.dataloader import AudioBatch
+from fastscribe.training.distributed import DistributedContext, data_parallel
+from fastscribe.training.network import Network, Targets, loss_of, preserve_buffers
 from fastscribe.training.recipe import Recipe
 from fastscribe.training.weights import Weights
 from fastscribe.types import Features
 
 
 @dataclass(frozen=True)
-class Place:
+class BatchIndex:
     """A batch's in its run."""
 
     epoch: int
     batch: int
     rank: int
 
-    def chance(self, seed: int) -> float:
+    def omega_draw(self, seed: int) -> float:
         """From 0 to 1, the same on all ranks."""
         return float(np.random.default_rng([seed, self.epoch, self.batch]).random())
 
@@ -50,22 +50,22 @@ class Place:
 
 
 @dataclass(frozen=True)
-class _Given:
+class _TrainBatch:
     """Recordings with their labels and the speeds that they are played at."""
 
-    rows: Rows
+    rows: AudioBatch
     tokens: Sequence[Sequence[int]]
     speeds_B: torch.Tensor
 
-    def halves(self) -> tuple[_Given, _Given]:
+    def halves(self) -> tuple[_TrainBatch, _TrainBatch]:
         middle = len(self.tokens) // 2
-        return self._part(slice(None, middle)), self._part(slice(middle, None))
+        return self._slice(slice(None, middle)), self._slice(slice(middle, None))
 
-    def _part(self, which: slice) -> _Given:
-        return _Given(self.rows.part(which), self.tokens[which], self.speeds_B[which])
+    def _slice(self, which: slice) -> _TrainBatch:
+        return _TrainBatch(self.rows.slice_rows(which), self.tokens[which], self.speeds_B[which])
 
 
-class NoMemory(Exception):
+class BatchTooLarge(Exception):
     """For these examples, of which there are no fewer to try."""
 
     def __init__(self, examples: Indices) -> None:
@@ -77,65 +77,84 @@ class Learner:
     """Adds to the gradients of `weights`, whose model is on `device`."""
 
     def __init__(
-        self, model: Model, weights: Weights, recipe: Recipe, config: ModelConfig, device: torch.device, ranks: Ranks
+        self,
+        model: Model,
+        weights: Weights,
+        recipe: Recipe,
+        config: ModelConfig,
+        device: torch.device,
+        distributed: DistributedContext,
     ) -> None:
         self.device = device
         self.log_mel = LogMel(config.features).to(device)
         self.network = Network(model, loss_of(recipe.loss, config), recipe.loss.ctc_weight, recipe.optimiser.dropout)
-        self.parallel: nn.Module = data_parallel(self.network, device) if ranks.count > 1 else self.network
-        self._weights, self._augment, self._seed, self._ranks = weights, recipe.augment, recipe.run.seed, ranks
+        self.parallel: nn.Module = data_parallel(self.network, device) if distributed.world_size > 1 else self.network
+        self._weights, self._augment, self._seed, self._distributed = (
+            weights,
+            recipe.augment,
+            recipe.run.seed,
+            distributed,
+        )
 
-    def learn(
-        self, rows: Rows, tokens: Sequence[Sequence[int]], speeds_B: torch.Tensor, place: Place
+    def forward_backward(
+        self, rows: AudioBatch, tokens: Sequence[Sequence[int]], speeds_B: torch.Tensor, batch_index: BatchIndex
     ) -> list[dict[str, torch.Tensor]]:
         """Sums of the labels' gradients are added. Returns the losses of the batch, in parts if memory ran out on the way.
 
-        Raises NoMemory where it does so for a single row, or on several ranks, of which none may go twice.
+        Raises BatchTooLarge where it does so for a single row, or on several ranks, of which none may go twice.
         """
-        generator, chance = place.augmentation(self._seed), place.chance(self._seed)
+        generator, omega_draw = batch_index.augmentation(self._seed), batch_index.omega_draw(self._seed)
         if not tokens:
-            if self._ranks.count > 1:
-                self._add_zeros(chance)
+            if self._distributed.world_size > 1:
+                self._add_zero_gradients(omega_draw)
             return []
-        torch.manual_seed(place.dropout_seed(self._seed))
-        return self._learn(_Given(rows, tokens, speeds_B), generator, chance)
+        torch.manual_seed(batch_index.dropout_seed(self._seed))
+        return self._with_halving(_TrainBatch(rows, tokens, speeds_B), generator, omega_draw)
 
-    def _learn(self, given: _Given, generator: torch.Generator, chance: float) -> list[dict[str, torch.Tensor]]:
+    def _with_halving(
+        self, train_batch: _TrainBatch, generator: torch.Generator, omega_draw: float
+    ) -> list[dict[str, torch.Tensor]]:
         """Where memory runs out, in halves: the sums of gradients are the same."""
         try:
-            losses = self._forward_backward(given, generator, chance)
+            losses = self._forward_backward(train_batch, generator, omega_draw)
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
                 raise
-            if self._ranks.count > 1 or len(given.tokens) == 1:
-                raise NoMemory(given.rows.examples) from error
+            if self._distributed.world_size > 1 or len(train_batch.tokens) == 1:
+                raise BatchTooLarge(train_batch.rows.examples) from error
         else:
-            self._weights.gather()
+            self._weights.accumulate_gradients()
             return [losses]
         self.network.zero_grad(set_to_none=True)
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
-        return [losses for half in given.halves() for losses in self._learn(half, generator, chance)]
+        return [losses for half in train_batch.halves() for losses in self._with_halving(half, generator, omega_draw)]
 
-    def _forward_backward(self, given: _Given, generator: torch.Generator, chance: float) -> dict[str, torch.Tensor]:
-        features = augmented_features(given.rows, given.speeds_B, self.log_mel, self._augment, generator, self.device)
-        losses: dict[str, torch.Tensor] = self.parallel(features, targets_of(given.tokens, self.device), chance)
-        (sum(map(len, given.tokens)) * losses["loss"]).backward()
+    def _forward_backward(
+        self, train_batch: _TrainBatch, generator: torch.Generator, omega_draw: float
+    ) -> dict[str, torch.Tensor]:
+        features = augmented_features(
+            train_batch.rows, train_batch.speeds_B, self.log_mel, self._augment, generator, self.device
+        )
+        losses: dict[str, torch.Tensor] = self.parallel(
+            features, targets_of(train_batch.tokens, self.device), omega_draw
+        )
+        (sum(map(len, train_batch.tokens)) * losses["loss"]).backward()
         return {name: loss.detach() for name, loss in losses.items()}
 
-    def _add_zeros(self, chance: float) -> None:
+    def _add_zero_gradients(self, omega_draw: float) -> None:
         """Of a second of silence, for the other ranks, which wait for this one's gradients."""
         num_samples = self.log_mel.config.sample_rate
         samples_BS = torch.zeros(1, num_samples, device=self.device)
         features = self.log_mel(samples_BS, torch.tensor([num_samples], device=self.device))
-        with buffers_kept(self.network):
-            losses = self.parallel(features, targets_of([(0,)], self.device), chance)
+        with preserve_buffers(self.network):
+            losses = self.parallel(features, targets_of([(0,)], self.device), omega_draw)
             (0 * losses["loss"]).backward()
-        self._weights.gather()
+        self._weights.accumulate_gradients()
 
 
 def augmented_features(
-    rows: Rows,
+    rows: AudioBatch,
     speeds_B: torch.Tensor,
     log_mel: LogMel,
     config: AugmentConfig,

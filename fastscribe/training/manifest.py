@@ -253,7 +253,7 @@ def repeat_examples(examples: Sequence[Example]) -> tuple[Example, ...]:
 
 def count_by_share(examples: Sequence[Example], *, seed: int, share: float) -> int:
     """How many examples `split_validation` takes for validation by that share: of few sentences, often none."""
-    return sum(_place(_sentence(example.text), seed) < share for example in examples)
+    return sum(_hash_position(_sentence(example.text), seed) < share for example in examples)
 
 
 def has_two_sentences(examples: Sequence[Example]) -> bool:
@@ -274,7 +274,7 @@ def split_validation(
     if (share is None) == (count is None):
         raise UsageError("a validation set needs either a share or a count")
     keys = [_sentence(example.text) for example in examples]
-    places = {key: _place(key, seed) for key in keys}
+    places = {key: _hash_position(key, seed) for key in keys}
     if count is not None:
         chosen = _whole_sentences(Counter(keys), places, count)
     else:
@@ -303,7 +303,7 @@ def _sentence(text: str) -> str:
     return "".join(char for char in text.casefold() if char.isalnum())
 
 
-def _place(key: str, seed: int) -> float:
+def _hash_position(key: str, seed: int) -> float:
     """Of a sentence, from 0 to 1: the same in every run, with every neighbour."""
     digest = hashlib.blake2b(key.encode(), digest_size=8, key=f"{seed}".encode()).digest()
     return int.from_bytes(digest, "big") / 2**64

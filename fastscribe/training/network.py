@@ -84,8 +84,8 @@ class Network(nn.Module):
         """What a branch adds to the stream, some of it left out."""
         return F.dropout(out_BTD, self.dropout, self.training) if self.dropout else out_BTD
 
-    def forward(self, features: Features, targets: Targets, chance: float) -> dict[str, torch.Tensor]:
-        """Losses a label, averaged over the batch: "loss" is their weighted sum. `chance` decides on omega, see the loss.
+    def forward(self, features: Features, targets: Targets, omega_draw: float) -> dict[str, torch.Tensor]:
+        """Losses a label, averaged over the batch: "loss" is their weighted sum. `omega_draw` decides on omega, see the loss.
 
         "unaligned" counts the rows that a loss has left out, as no path explains them.
         """
@@ -97,7 +97,9 @@ class Network(nn.Module):
             losses["ctc"] = ctc_loss(logits_BTV, frames.lengths_B, targets, self.model.config.blank_id)
             unaligned_B |= ~has_ctc_path(frames.lengths_B, targets)
         if self.model.transducer is not None and self.ctc_weight < 1:
-            losses["transducer"], losses_B = self._transducer_loss(frames.frames_BTD, frames.lengths_B, targets, chance)
+            losses["transducer"], losses_B = self._transducer_loss(
+                frames.frames_BTD, frames.lengths_B, targets, omega_draw
+            )
             unaligned_B |= losses_B.isposinf()
         weights = {"ctc": self.ctc_weight, "transducer": 1 - self.ctc_weight}
         total = sum(weights[name] * loss for name, loss in losses.items())
@@ -106,7 +108,7 @@ class Network(nn.Module):
         return {"loss": total, **parts, "unaligned": unaligned_B.sum()}
 
     def _transducer_loss(
-        self, frames_BTD: torch.Tensor, lengths_B: torch.Tensor, targets: Targets, chance: float
+        self, frames_BTD: torch.Tensor, lengths_B: torch.Tensor, targets: Targets, omega_draw: float
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """The mean a label, and the rows' losses [B]."""
         from fastscribe.training.loss import joint_transducer_loss
@@ -125,7 +127,7 @@ class Network(nn.Module):
             lengths_B,
             targets.lengths_B,
             blank_id=transducer.blank_id,
-            config=self.loss.drawn(chance),
+            config=self.loss.resolve_omega(omega_draw),
             reduction="mean_volume",
             losses_out_B=losses_B,
         )
@@ -133,7 +135,7 @@ class Network(nn.Module):
 
 
 @contextmanager
-def buffers_kept(module: nn.Module) -> Iterator[None]:
+def preserve_buffers(module: nn.Module) -> Iterator[None]:
     """What happens inside leaves no trace in BatchNorm's running statistics."""
     before = [(buffer, buffer.clone()) for buffer in module.buffers()]
     try:

@@ -74,8 +74,8 @@ class RunFolder:
         """
         try:
             for folder in (self.best, self.last):
-                if status_of(folder) is None and _is_model(_former(folder)):
-                    _former(folder).rename(folder)
+                if status_of(folder) is None and _is_model(_previous(folder)):
+                    _previous(folder).rename(folder)
                     sync_folder(self.path)
         except OSError as error:
             raise OutputError(str(self.path), error) from error
@@ -85,7 +85,7 @@ class RunFolder:
         self.check()
         try:
             for folder in (self.best, self.last):
-                for each in (temp_path_for(folder), _former(folder)):
+                for each in (temp_path_for(folder), _previous(folder)):
                     remove_model(each)
                 for path in folder.glob("*"):
                     if path.suffix in _MODEL_SUFFIXES:
@@ -108,7 +108,7 @@ class RunFolder:
         files = [(self.state, _is_state), (self.log, _is_log), (self.plot, _is_plot)]
         return [*files, *((path, _is_model) for path in models), *((path, _is_table) for path in tables)]
 
-    def refuse_models(self) -> None:
+    def check_no_models(self) -> None:
         """Of a run whose state is gone, or of none: a run that starts here would replace them. Raises UsageError."""
         if self.best.exists() or self.last.exists():
             raise UsageError(
@@ -141,7 +141,7 @@ class RunFolder:
 
     def save_model(self, folder: Path, checkpoint: Checkpoint, dtype: torch.dtype) -> None:
         """A folder that replaces the former one in one step, or nearly: what is there is always a whole one."""
-        old = _former(folder)
+        old = _previous(folder)
         try:
             with new_model(folder) as new:
                 native.write(checkpoint, new, dtype)
@@ -184,7 +184,7 @@ class RunFolder:
         except OSError as error:
             raise OutputError(str(self.log), error) from error
 
-    def forget_after(self, step: int, keep_validation: bool = True) -> None:
+    def truncate_log(self, step: int, keep_validation: bool = True) -> None:
         """Drops the log's lines of steps that are to come again, and that step's validation unless it is to be kept."""
         kept = [
             row
@@ -197,7 +197,7 @@ class RunFolder:
             raise OutputError(str(self.log), error) from error
 
 
-def _former(folder: Path) -> Path:
+def _previous(folder: Path) -> Path:
     """Where a model is while the next takes its name."""
     return folder.with_name(f".{folder.name}.fastscribe.old")
 

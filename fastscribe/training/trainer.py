@@ -24,7 +24,7 @@ import torch.distributed as dist
 from fastscribe._system.malloc_tuning import disable_malloc_trim
 from fastscribe.checkpoint.reader import Checkpoint
 from fastscribe.config import DecoderName
-from fastscribe.cuda.device import launching
+from fastscribe.cuda.device import short_switch_interval
 from fastscribe.errors import UsageError, first_line
 from fastscribe.model.model import Model, build_model
 from fastscribe.training.batch_search import stored_or_searched
@@ -40,11 +40,11 @@ from fastscribe.training.buckets import (
     padding_share,
     plan_epoch,
 )
-from fastscribe.training.data import Material
-from fastscribe.training.dataloader import Feed, Rows
-from fastscribe.training.distributed import Ranks
+from fastscribe.training.data import TrainingData
+from fastscribe.training.dataloader import AudioBatch, AudioDataLoader
+from fastscribe.training.distributed import DistributedContext
 from fastscribe.training.fingerprint import fingerprint
-from fastscribe.training.learner import Learner, NoMemory, Place
+from fastscribe.training.learner import BatchIndex, BatchTooLarge, Learner
 from fastscribe.training.log_window import LogWindow
 from fastscribe.training.manifest import Example
 from fastscribe.training.network import new_model
@@ -85,53 +85,57 @@ class Trainer:
     def __init__(
         self,
         recipe: Recipe,
-        material: Material,
+        training_data: TrainingData,
         folder: RunFolder,
         device: torch.device,
         dtype: torch.dtype,
         say: Callable[[str], None],
-        ranks: Ranks = Ranks(),  # noqa: B008 - frozen
+        distributed: DistributedContext = DistributedContext(),  # noqa: B008 - frozen
     ) -> None:
-        self.recipe, self.material, self.folder, self.ranks = recipe, material, folder, ranks
+        self.recipe, self.training_data, self.folder, self.distributed = recipe, training_data, folder, distributed
         self.device, self.dtype, self._say = device, dtype, say
         self.progress = Progress()
-        self.stop = 0  # set to a signal's number, at any time, it makes the run stop
-        self.stopped_by = 0  # and this is the one that all ranks have stopped for
-        self.examples: Sequence[Example] = material.corpus.examples
-        if len(self.examples) < ranks.count:
-            raise UsageError(f"{len(self.examples)} examples are too few for {ranks.count} ranks")
+        self.requested_signal = 0  # set to a signal's number, at any time, it makes the run stop
+        self.stop_signal = 0  # and this is the one that all ranks have stopped for
+        self.examples: Sequence[Example] = training_data.corpus.examples
+        if len(self.examples) < distributed.world_size:
+            raise UsageError(f"{len(self.examples)} examples are too few for {distributed.world_size} ranks")
         self.augment = recipe.augment
-        config = material.checkpoint.config
-        self.model = _model(material.checkpoint, recipe).to(device)
+        config = training_data.checkpoint.config
+        self.model = _model(training_data.checkpoint, recipe).to(device)
         self.weights = Weights(self.model, dtype, recipe.optimiser)
-        self.learner = Learner(self.model, self.weights, recipe, config, device, ranks)
+        self.learner = Learner(self.model, self.weights, recipe, config, device, distributed)
         rate = config.features.sample_rate
         cache_bytes = recipe.data.cache_gb * 1e9
         if device.type == "cpu":
             disable_malloc_trim()
-        self.feed = Feed(self.examples, rate, cache_bytes, recipe.data.threads, say, self._least_s(), device)
-        self._validation_feed = Feed(material.validation, rate, cache_bytes / 10, recipe.data.threads, say)
+        self.loader = AudioDataLoader(
+            self.examples, rate, cache_bytes, recipe.data.threads, say, self._min_duration_s(), device
+        )
+        self._validation_loader = AudioDataLoader(
+            training_data.validation, rate, cache_bytes / 10, recipe.data.threads, say
+        )
         self._durations = np.array([example.duration_s for example in self.examples])
         self._tokens = np.array([len(example.tokens) for example in self.examples])
         self._window = LogWindow()
-        self._is_check_due = self._is_plot_lost = False
+        self._is_validation_due = self._is_plot_lost = False
         self._fingerprint: dict[str, Any] = {
-            **fingerprint(recipe, material.checkpoint, self.examples, material.validation),
-            "number of ranks": ranks.count,
+            **fingerprint(recipe, training_data.checkpoint, self.examples, training_data.validation),
+            "number of ranks": distributed.world_size,
             "dtype": str(dtype),
         }
-        state = self._former_state()
-        if ranks.count > 1:
-            self._agree(state)
+        state = self._load_matching_state()
+        if distributed.world_size > 1:
+            self._check_same_on_all_ranks(state)
         self.buckets = self._make_buckets()
         # A run keeps its batch sizes, whatever another search would find: they decide its steps.
         self.batch_sizes = tuple(state["batch_sizes"]) if state is not None else self._batch_sizes()
-        self.weights.expect(self.num_steps)
+        self.weights.set_total_steps(self.num_steps)
         self._start(state)
 
-    def _least_s(self) -> float:
+    def _min_duration_s(self) -> float:
         """Of a recording: enough for two of the encoder's frames at the highest speed; of one, BatchNorm has no variance."""
-        config = self.material.checkpoint.config
+        config = self.training_data.checkpoint.config
         hops = config.encoder.subsampling_factor + 2
         return hops * config.features.hop_length / config.features.sample_rate * max(self.augment.speeds)
 
@@ -149,7 +153,7 @@ class Trainer:
             batch.buckets,
             batch.token_buckets,
             times=len(speeds),
-            world_size=self.ranks.count,
+            world_size=self.distributed.world_size,
         )
 
     @property
@@ -163,7 +167,7 @@ class Trainer:
     def _batch_sizes(self) -> tuple[int, ...]:
         if self._batch_s is not None:
             return MemoryModel(self._batch_s).batch_sizes(self.buckets)
-        shared_s = self._durations.sum() / (_MIN_STEPS * self.ranks.count * self.recipe.batch.accumulate)
+        shared_s = self._durations.sum() / (_MIN_STEPS * self.distributed.world_size * self.recipe.batch.accumulate)
         enough = MemoryModel(max(shared_s, _SMALL_BATCH_S)).batch_sizes(self.buckets)
         return tuple(map(min, self._searched_batch_sizes(), enough))
 
@@ -171,7 +175,7 @@ class Trainer:
         """For a GPU, kept in the run's folder. Ranks search by themselves and take what all of them can hold."""
         properties = torch.cuda.get_device_properties(self.device)
         holds_for = {
-            "model": self.material.checkpoint.config.to_json(),
+            "model": self.training_data.checkpoint.config.to_json(),
             "loss": repr(self.learner.network.loss),
             "dtype": str(self.dtype),
             "device": properties.name,
@@ -182,12 +186,12 @@ class Trainer:
             "averages": bool(self.weights.averages),
         }
         path = self.folder.batch_sizes
-        if self.ranks.count > 1:
-            path = path.with_name(f"batch_sizes-{self.ranks.rank}.json")
-        config, accumulates = self.material.checkpoint.config, self.recipe.batch.accumulate > 1
+        if self.distributed.world_size > 1:
+            path = path.with_name(f"batch_sizes-{self.distributed.rank}.json")
+        config, accumulates = self.training_data.checkpoint.config, self.recipe.batch.accumulate > 1
         trial = partial(fits, self.learner.network, config, accumulates)
         sizes = stored_or_searched(path, holds_for, self.buckets, trial)
-        if self.ranks.count > 1:
+        if self.distributed.world_size > 1:
             least = torch.tensor(sizes, device=self.device)
             dist.all_reduce(least, dist.ReduceOp.MIN)
             sizes = tuple(map(int, least.tolist()))
@@ -203,8 +207,8 @@ class Trainer:
             self.batch_sizes,
             epoch=epoch,
             seed=self.recipe.run.seed,
-            rank=self.ranks.rank,
-            world_size=self.ranks.count,
+            rank=self.distributed.rank,
+            world_size=self.distributed.world_size,
         )
         return batches, speeds
 
@@ -229,34 +233,34 @@ class Trainer:
 
     def naive_padding(self) -> PaddingShare:
         """Of random batches of the same mean size, in the first epoch."""
-        mean_size = len(self.examples) / max(1, self.epoch_batches * self.ranks.count)
+        mean_size = len(self.examples) / max(1, self.epoch_batches * self.distributed.world_size)
         naive = naive_batches(len(self.examples), mean_size, self.recipe.run.seed)
         return padding_share(naive, self._durations / self._first_epoch[1], self._tokens)
 
     # --- the run -----------------------------------------------------------------------------------------------------
 
     def run(self, update: Callable[[], None] = lambda: None) -> bool:
-        """To the end, or until `stop` is set, after which the next step is saved. `update` is called after every batch.
+        """Train to the end, or until `requested_signal` is set; then save after the next step. Call `update` after every batch.
 
         Returns whether the run is over. Raises UsageError where too many recordings cannot be read.
         """
         self._saved_at = perf_counter()
         while not self.is_over:
-            if self._is_check_due:
-                self.check()
-                self._is_check_due = False
+            if self._is_validation_due:
+                self.run_validation()
+                self._is_validation_due = False
             else:
-                with launching(self.device):
-                    self._epoch(update)
+                with short_switch_interval(self.device):
+                    self._train_epoch(update)
                 if self.progress.batches_done == self.progress.batches:
                     self._end_epoch()
-            must_stop = not self.is_over and self._all_stop()
+            must_stop = not self.is_over and self._synchronize_stop()
             if must_stop or self.is_over or self._is_save_due:
                 self.save()
-            if not self._is_check_due:
+            if not self._is_validation_due:
                 update()
             if must_stop:
-                self.ranks.wait()  # for the state: the first rank that ends may take the others with it
+                self.distributed.barrier()  # for the state: the first rank that ends may take the others with it
                 return False
         return True
 
@@ -264,32 +268,32 @@ class Trainer:
     def _is_save_due(self) -> bool:
         """Before the first models are written there is a state, without which they could not be told from others."""
         is_late = perf_counter() - self._saved_at > 60 * self.recipe.run.save_minutes
-        return is_late or (self._is_check_due and not self.folder.state.exists())
+        return is_late or (self._is_validation_due and not self.folder.state.exists())
 
     @property
     def is_over(self) -> bool:
-        return self.progress.epoch >= self.recipe.run.epochs and not self._is_check_due
+        return self.progress.epoch >= self.recipe.run.epochs and not self._is_validation_due
 
     def _end_epoch(self) -> None:
         self.progress.epoch += 1
         self.progress.batches_done = 0
         is_last = self.progress.epoch >= self.recipe.run.epochs
-        self._is_check_due = is_last or self.progress.epoch % self.recipe.run.validate_epochs == 0
+        self._is_validation_due = is_last or self.progress.epoch % self.recipe.run.validate_epochs == 0
 
-    def _epoch(self, update: Callable[[], None]) -> None:
+    def _train_epoch(self, update: Callable[[], None]) -> None:
         """To its end, or to the step after which the run stops."""
         batches, speeds = self.plan(self.progress.epoch)
         progress, accumulate = self.progress, self.recipe.batch.accumulate
         progress.batches = len(batches)
         num_labels, start, logged_s, logged_at = 0, perf_counter(), 0.0, perf_counter()
         self.learner.parallel.train()
-        for rows in self.feed.batches(batches[progress.batches_done :]):
+        for rows in self.loader.batches(batches[progress.batches_done :]):
             is_last = progress.batches_done + 1 == len(batches)
             is_step = (progress.batches_done + 1) % accumulate == 0 or is_last
-            num_labels += self._batch(rows, speeds)
+            num_labels += self._train_batch(rows, speeds)
             progress.batches_done += 1
             if is_step:
-                self._step(num_labels)
+                self._optimiser_step(num_labels)
                 num_labels = 0
             audio_s = sum(self.examples[index].duration_s / speeds[index] for index in rows.examples)
             progress.audio_s, logged_s = progress.audio_s + audio_s, logged_s + audio_s
@@ -303,58 +307,63 @@ class Trainer:
                 self.save()
                 start = perf_counter()
             update()
-            if is_step and self._all_stop():
+            if is_step and self._synchronize_stop():
                 return
 
-    def _step(self, num_labels: int) -> None:
+    def _optimiser_step(self, num_labels: int) -> None:
         """With the gradient of the mean loss of all labels of the step, whatever batches and ranks they came in.
 
         NeMo and Lightning take the mean of the batches' means instead, in which a label of a small batch counts more. Labels
         that CTC cannot align count too: how many these are is known only to the loss.
         """
-        count = self.ranks.mean(num_labels, self.device)  # data_parallel has divided the sums by the number of ranks
-        norm = self.weights.step(self._share, count)
+        count = self.distributed.all_reduce_mean(
+            num_labels, self.device
+        )  # data_parallel has divided the sums by the number of ranks
+        norm = self.weights.step(self._progress_share, count)
         if count:
             self._window.add_norm(norm)
         self.progress.step = self.weights.num_steps
 
-    def _all_stop(self) -> bool:
+    def _synchronize_stop(self) -> bool:
         """Whether any rank has been told to stop, so that none waits for another that has.
 
         Raises UsageError, on all of them, where too many recordings cannot be read.
         """
-        stop, feed = self.stop, self.feed
-        values: list[float] = [stop == number for number in _SIGNALS] + [feed.num_unreadable, feed.num_tried]
-        if self.ranks.count > 1:
+        requested_signal, loader = self.requested_signal, self.loader
+        values: list[float] = [requested_signal == number for number in _SIGNALS] + [
+            loader.num_unreadable,
+            loader.num_tried,
+        ]
+        if self.distributed.world_size > 1:
             sums = torch.tensor(values, dtype=torch.float64, device=self.device)
             dist.all_reduce(sums)
             values = sums.tolist()
         *asked, unreadable, tried = values
-        least = min(_MIN_UNREADABLE, feed.num_stretches)
+        least = min(_MIN_UNREADABLE, loader.num_segments)
         if unreadable >= least and unreadable > _MAX_UNREADABLE_SHARE * tried:
             raise UsageError(f"{unreadable:.0f} of the {tried:.0f} recordings tried so far cannot be used, see above")
-        self.stopped_by = next((number for number, count in zip(_SIGNALS, asked, strict=True) if count), 0)
-        return bool(self.stopped_by)
+        self.stop_signal = next((number for number, count in zip(_SIGNALS, asked, strict=True) if count), 0)
+        return bool(self.stop_signal)
 
     @property
-    def _share(self) -> float:
+    def _progress_share(self) -> float:
         """Of the run that is over."""
         done = self.progress.epoch + self.progress.batches_done / max(1, self.progress.batches)
         return done / self.recipe.run.epochs
 
-    def _batch(self, rows: Rows, speeds: Float64Array) -> int:
+    def _train_batch(self, rows: AudioBatch, speeds: Float64Array) -> int:
         """Forward and backward. Returns how many labels were learnt from: 0 where no row could be read."""
         tokens = [self.examples[index].tokens for index in rows.examples]
-        place = Place(self.progress.epoch, self.progress.batches_done, self.ranks.rank)
+        place = BatchIndex(self.progress.epoch, self.progress.batches_done, self.distributed.rank)
         try:
-            losses = self.learner.learn(rows, tokens, torch.from_numpy(speeds[rows.examples]), place)
-        except NoMemory as error:
-            raise UsageError(self._no_memory(error.examples)) from error
+            losses = self.learner.forward_backward(rows, tokens, torch.from_numpy(speeds[rows.examples]), place)
+        except BatchTooLarge as error:
+            raise UsageError(self._too_large_message(error.examples)) from error
         for part in losses:
             self._window.add_losses(part)
         return sum(map(len, tokens))
 
-    def _no_memory(self, examples: Indices) -> str:
+    def _too_large_message(self, examples: Indices) -> str:
         longest_s = max(self.examples[index].duration_s for index in examples)
         known = f" with --init {self.folder.last}," if self.folder.last.exists() else ""
         return (
@@ -365,29 +374,31 @@ class Trainer:
     def _log(self, audio_s: float, seconds: float) -> None:
         self.progress.losses = self._window.means() or self.progress.losses
         row, self._window = self._window.row(), LogWindow()
-        if self.ranks.rank == 0 and row:
+        if self.distributed.rank == 0 and row:
             self.folder.append(
                 {
                     "step": self.progress.step,
-                    "epoch": round(self._share * self.recipe.run.epochs, 4),
+                    "epoch": round(self._progress_share * self.recipe.run.epochs, 4),
                     **row,
-                    "learning_rate": self.weights.learning_rate(self._share),
-                    "audio_s_per_s": round(audio_s * self.ranks.count / seconds, 1),
+                    "learning_rate": self.weights.learning_rate(self._progress_share),
+                    "audio_s_per_s": round(audio_s * self.distributed.world_size / seconds, 1),
                 }
             )
 
     # --- what is kept ------------------------------------------------------------------------------------------------
 
-    def check(self) -> None:
+    def run_validation(self) -> None:
         """Validates the kept weights; they become `last`, and `best` if none were better."""
-        if self.ranks.rank == 0:
-            checkpoint = with_weights(self.material.checkpoint, self.weights.kept(), _KEPT_DTYPE)
+        if self.distributed.rank == 0:
+            checkpoint = with_weights(self.training_data.checkpoint, self.weights.export(), _KEPT_DTYPE)
             device, dtype = str(self.device), "fp32" if self.dtype == torch.float32 else "bf16"
             # A transducer that learns nothing writes nothing.
             decoder: DecoderName | None = "ctc" if self.learner.network.ctc_weight == 1 else None
             if self.device.type == "cuda":
                 torch.cuda.empty_cache()  # training's blocks are of no use to it
-            validated = validate(checkpoint, self.material.validation, self._validation_feed, device, dtype, decoder)
+            validated = validate(
+                checkpoint, self.training_data.validation, self._validation_loader, device, dtype, decoder
+            )
             self.progress.validated = validated
             self.folder.save_model(self.folder.last, checkpoint, _KEPT_DTYPE)
             if self.progress.best_wer is None or validated.wer < self.progress.best_wer:
@@ -397,7 +408,7 @@ class Trainer:
                 {"step": self.progress.step, "epoch": self.progress.epoch, "validation": validated.to_json()}
             )
             self._plot()
-        self.ranks.wait()
+        self.distributed.barrier()
 
     def _plot(self) -> None:
         """A picture is for those who have matplotlib, and no reason to end a run."""
@@ -412,13 +423,13 @@ class Trainer:
 
     def save(self) -> None:
         self._saved_at = perf_counter()
-        if self.ranks.rank == 0:
+        if self.distributed.rank == 0:
             self.folder.save_state(
                 {
                     "fingerprint": self._fingerprint,
                     "epoch": self.progress.epoch,
                     "batches_done": self.progress.batches_done,
-                    "is_check_due": self._is_check_due,
+                    "is_check_due": self._is_validation_due,
                     "batch_sizes": list(self.batch_sizes),
                     "best_wer": self.progress.best_wer,
                     "window": self._window.state(),
@@ -426,11 +437,11 @@ class Trainer:
                 }
             )
 
-    def _former_state(self) -> dict[str, Any] | None:
+    def _load_matching_state(self) -> dict[str, Any] | None:
         """Of the run in the folder, if any. Raises UsageError where it is another, or only its models are left."""
         state = self.folder.load_state(self.device)
         if state is None:
-            self.folder.refuse_models()
+            self.folder.check_no_models()
             return None
         stored = state["fingerprint"]
         different = [name for name, value in self._fingerprint.items() if stored.get(name, value) != value]
@@ -443,19 +454,19 @@ class Trainer:
 
     def _start(self, state: Mapping[str, Any] | None) -> None:
         if state is not None:
-            self._go_on(state)
-        elif self.ranks.rank == 0:
+            self._restore_state(state)
+        elif self.distributed.rank == 0:
             self.folder.start_log()
 
-    def _go_on(self, state: Mapping[str, Any]) -> None:
+    def _restore_state(self, state: Mapping[str, Any]) -> None:
         self.weights.restore(state["weights"])
         self.progress.epoch, self.progress.batches_done = state["epoch"], state["batches_done"]
         self.progress.step, self.progress.best_wer = self.weights.num_steps, state["best_wer"]
-        self._is_check_due, self._window = state["is_check_due"], LogWindow(state["window"])
-        if self.ranks.rank == 0:
-            self.folder.forget_after(self.progress.step, keep_validation=not self._is_check_due)
+        self._is_validation_due, self._window = state["is_check_due"], LogWindow(state["window"])
+        if self.distributed.rank == 0:
+            self.folder.truncate_log(self.progress.step, keep_validation=not self._is_validation_due)
 
-    def _agree(self, state: Mapping[str, Any] | None) -> None:
+    def _check_same_on_all_ranks(self, state: Mapping[str, Any] | None) -> None:
         """Raises UsageError where ranks have read another state or other data than others: they would wait for ever."""
         sizes, place = None, [0, 0, 0]
         if state is not None:

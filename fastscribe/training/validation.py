@@ -16,7 +16,7 @@ from fastscribe.config import DecoderName, Options
 from fastscribe.errors import UsageError
 from fastscribe.evaluation.scores import Pair, evaluate, normalizer
 from fastscribe.pipeline.recognizer import Recognizer
-from fastscribe.training.dataloader import Feed
+from fastscribe.training.dataloader import AudioDataLoader
 from fastscribe.training.manifest import Example
 from fastscribe.types import Batch
 
@@ -40,7 +40,7 @@ class Validated:
 def validate(
     checkpoint: Checkpoint,
     examples: Sequence[Example],
-    feed: Feed,
+    loader: AudioDataLoader,
     device: str,
     dtype: str,
     decoder: DecoderName | None = None,
@@ -51,7 +51,7 @@ def validate(
     tokenizer = checkpoint.tokenizer
     order = sorted(range(len(examples)), key=lambda index: -examples[index].duration_s)
     pairs = []
-    for rows in feed.batches(_batches(order, examples)):
+    for rows in loader.batches(_batches(order, examples)):
         if not len(rows.examples):
             continue
         batch = Batch((), rows.samples_BS.numpy(), rows.lengths_B.numpy())

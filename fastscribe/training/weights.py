@@ -59,13 +59,13 @@ class Weights:
         rate = least + (recipe.learning_rate - least) * 0.5 * (1 + math.cos(math.pi * after))
         return rate * min(1.0, (self.num_steps + 1) / max(1, self.warmup_steps))
 
-    def expect(self, run_steps: int) -> None:
+    def set_total_steps(self, run_steps: int) -> None:
         """So many steps of the whole run, from its beginning: of a short one, the warm-up takes no more than a tenth."""
         self.warmup_steps = min(self.recipe.warmup_steps, run_steps // _MAX_WARM_UP)
         self._warmup_share = self.warmup_steps / max(1, run_steps)
 
     @torch.no_grad()
-    def gather(self) -> None:
+    def accumulate_gradients(self) -> None:
         """Takes what a backward pass left as gradients into a sum in float32: in bf16, the later ones would be rounded away."""
         for name, parameter in self._parameters.items():
             if parameter.grad is not None:
@@ -80,7 +80,7 @@ class Weights:
         `share` is how much of the run is over. Gradients that are not finite change nothing, nor does a step of no weight;
         the buffers are then what they were after the last step that did.
         """
-        self.gather()
+        self.accumulate_gradients()
         gradients = [master.grad for master in self.masters.values() if master.grad is not None]
         if not weight:
             self._forget_gradients()
@@ -123,7 +123,7 @@ class Weights:
             decay = min(self.recipe.ema, (1 + self.num_steps) / (10 + self.num_steps))  # the start is forgotten soon
             torch._foreach_lerp_(list(self.averages.values()), list(self.masters.values()), 1 - decay)
 
-    def kept(self) -> dict[str, torch.Tensor]:
+    def export(self) -> dict[str, torch.Tensor]:
         """What a checkpoint holds: the average in float32, with the model's buffers as they are."""
         buffers = {name: buffer.detach().clone() for name, buffer in self._model.state_dict().items()}
         return {**buffers, **{name: tensor.clone() for name, tensor in (self.averages or self.masters).items()}}

@@ -193,9 +193,9 @@ def test_a_batch_without_native_rows_is_left_alone():
 
 def test_rows_are_picked_and_numbered_anew():
     native = NativeRows(8_000, (1, 3, 4), 0, np.arange(3)[:, None, None])
-    picked = native.only([4, 0, 1])
+    picked = native.select([4, 0, 1])
     assert picked.rows == (0, 2) and picked.samples_BSC.ravel().tolist() == [2, 0]
-    assert native.only(range(2, 4)).rows == (1,)
-    together = native.only([0, 3, 4])
+    assert native.select(range(2, 4)).rows == (1,)
+    together = native.select([0, 3, 4])
     assert together.rows == (1, 2) and np.shares_memory(together.samples_BSC, native.samples_BSC)
-    assert native.only([0, 2]).rows == ()
+    assert native.select([0, 2]).rows == ()

@@ -12,7 +12,7 @@ import soundfile
 from fastscribe.audio import sound_file_cache
 from fastscribe.audio.probe import probe
 from fastscribe.audio.read import read
-from fastscribe.audio.sound_file_cache import opened
+from fastscribe.audio.sound_file_cache import cached_open
 from fastscribe.types import Source
 
 RATE = 8000
@@ -41,7 +41,7 @@ def test_stretches_are_the_same_in_any_order_and_from_several_threads(tmp_path: 
 
     fresh = [stretch(start) for start in starts]
     assert sound_file_cache._idle == []
-    monkeypatch.setattr("fastscribe.audio.read.FAR_S", 2.0)
+    monkeypatch.setattr("fastscribe.audio.read.MIN_CACHED_S", 2.0)
     with ThreadPoolExecutor(4) as pool:
         for _ in range(5):
             for samples, again in zip(fresh, pool.map(stretch, starts), strict=True):
@@ -51,20 +51,20 @@ def test_stretches_are_the_same_in_any_order_and_from_several_threads(tmp_path: 
 
 @pytest.mark.parametrize("name", ["a.wav", "a.flac", "a.ogg"])
 def test_other_formats_are_closed(tmp_path: Path, name: str) -> None:
-    with opened(str(written(tmp_path / name)), is_far=True) as sound:
+    with cached_open(str(written(tmp_path / name)), use_cache=True) as sound:
         sound.seek(100)
     assert sound.closed and sound_file_cache._idle == []
 
 
 def test_a_file_that_was_replaced_is_opened_anew(tmp_path: Path) -> None:
     path = written(tmp_path / "a.mp3", 10)
-    with opened(str(path), is_far=True) as sound:
+    with cached_open(str(path), use_cache=True) as sound:
         pass
-    with opened(str(path), is_far=True) as again:
+    with cached_open(str(path), use_cache=True) as again:
         assert again is sound
     path.unlink()
     written(path, 5)
-    with opened(str(path), is_far=True) as other:
+    with cached_open(str(path), use_cache=True) as other:
         assert other is not sound and other.frames < sound.frames
 
 
@@ -72,11 +72,11 @@ def test_only_so_many_and_none_that_failed(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(sound_file_cache, "_MAX_OPEN", 2)
     sounds = []
     for number in range(3):
-        with opened(str(written(tmp_path / f"{number}.mp3", 1)), is_far=True) as sound:
+        with cached_open(str(written(tmp_path / f"{number}.mp3", 1)), use_cache=True) as sound:
             sounds.append(sound)
     assert [sound.closed for sound in sounds] == [True, False, False]
-    with pytest.raises(RuntimeError), opened(str(tmp_path / "2.mp3"), is_far=True) as sound:
+    with pytest.raises(RuntimeError), cached_open(str(tmp_path / "2.mp3"), use_cache=True) as sound:
         raise RuntimeError("damaged")
     assert sound is sounds[2] and sound.closed
-    with pytest.raises(soundfile.SoundFileError), opened(str(tmp_path / "none.mp3"), is_far=True):
+    with pytest.raises(soundfile.SoundFileError), cached_open(str(tmp_path / "none.mp3"), use_cache=True):
         pass

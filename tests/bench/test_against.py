@@ -387,7 +387,7 @@ def test_of_random_weights_the_document_and_the_last_line_say_so(fake_peer: Path
     with tarfile.open(DEMO) as archive:
         archive.extractall(folder, filter="data")
     with (folder / "model_config.yaml").open("a", encoding="utf-8") as config:
-        config.write("\nrandom_weights: true\n")  # as scripts/make_random_parakeet.py marks what it makes
+        config.write("\nrandom_weights: true\n")  # as scripts/goldens/make_random_parakeet.py marks what it makes
     asked = [*against(fake_model(fake_peer, texts=texts()), bare_python), "--model", str(folder)]
     done = CliRunner().invoke(app, asked)
     assert done.exit_code == 0, done.output

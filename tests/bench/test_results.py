@@ -16,7 +16,7 @@ import typer.main
 from typer.testing import CliRunner
 
 from fastscribe import cli
-from fastscribe._system.signals import Stop
+from fastscribe._system.signals import SignalHandler
 from fastscribe.bench import document as documents
 from fastscribe.bench.document import document
 from fastscribe.bench.stored import read
@@ -239,7 +239,7 @@ def test_who_keeps_nothing_does_not_say_so(
         raise KeyboardInterrupt
 
     monkeypatch.setattr(cli, "app", stopped)
-    monkeypatch.setattr(Stop, "listen", lambda self: None)
+    monkeypatch.setattr(SignalHandler, "install", lambda self: None)
     monkeypatch.setattr(sys, "argv", ["fastscribe", command, "a.json"])
     assert cli._run() == 130
     assert capsys.readouterr().err == said

@@ -236,9 +236,9 @@ def test_an_attention_decoder_does_what_is_counted() -> None:
     for seconds in (5.0, 30.0):
         frames = Frames(torch.randn(1, config.num_frames(seconds), config.encoder.d_model), torch.tensor([100_000]))
         labels = int(work.LABELS_PER_S * seconds)
-        state = aed.State.allocate(model, prompt, model.new_memory(1, frames.frames_BTD.shape[1], 200), 200)
+        state = aed.AedState.allocate(model, prompt, model.new_cache(1, frames.frames_BTD.shape[1], 200), 200)
         with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
-            aed.begin_(model, prompt, state, frames)
+            aed.load_batch_(model, prompt, state, frames)
             for number in range(labels):
                 aed.step(model, prompt, state, work.PROMPT_TOKENS + 1 + number)
         assert counter.get_total_flops() == pytest.approx(work.decoder_flops(config, seconds, labels), rel=0.05)

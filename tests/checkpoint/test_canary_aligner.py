@@ -1,6 +1,6 @@
 """Canary checkpoints with an aligner: NeMo's words and times, whatever the batches, and archives that are not what they claim.
 
-The archives are packed from stored checkpoints as scripts/make_aligner_goldens.py packed them for NeMo.
+The archives are packed from stored checkpoints as scripts/goldens/make_aligner_goldens.py packed them for NeMo.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ import soundfile
 
 from fastscribe._system.text_layout import escaped
 from fastscribe.cli import terminal
-from fastscribe.cli.terminal import say, show_table, without_mp3_chatter
+from fastscribe.cli.terminal import filter_mpg123_messages, say, show_table
 from tests.cli.test_cli import FIRST, MODEL, SENTENCE, rows, transcribe
 from tests.helpers.processes import command, fastscribe, on_terminal
 
@@ -135,7 +135,7 @@ def test_nothing_of_mpg123_reaches_a_terminal(tmp_path: Path, dry_run: tuple[str
 
 
 def test_what_other_libraries_print_is_passed_on(capfd: pytest.CaptureFixture) -> None:
-    with without_mp3_chatter():
+    with filter_mpg123_messages():
         os.write(2, b"\nWarning: Big change (MPEG version, layer, rate). Frankenstein stream?\n")
         os.write(
             2, b"Warning: Xing stream size off by more than 1%, fuzzy seeking may be even more fuzzy than by design!\n"
@@ -147,7 +147,7 @@ def test_what_other_libraries_print_is_passed_on(capfd: pytest.CaptureFixture) -
 
 
 def test_a_child_that_lives_on_is_not_waited_for(capfd: pytest.CaptureFixture) -> None:
-    with without_mp3_chatter():
+    with filter_mpg123_messages():
         child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(100)"])
     assert child.poll() is None
     child.kill()

@@ -1,4 +1,4 @@
-"""Lanes, marks, pinned memory and stage times on a CPU, and in the tests marked `cuda` on a GPU."""
+"""Streams, events, pinned memory and stage times on a CPU, and in the tests marked `cuda` on a GPU."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import pytest
 import torch
 
 from fastscribe.cuda.device import (
-    Lane,
     StageTimes,
+    Stream,
     host_array,
     is_out_of_memory,
-    lane,
-    launching,
     recover,
+    shared_stream,
+    short_switch_interval,
     to_device,
     to_host,
 )
@@ -26,13 +26,13 @@ CPU = torch.device("cpu")
 
 
 def test_a_cpu_has_done_its_work_when_a_call_returns() -> None:
-    one, other = Lane(CPU), Lane(CPU, high_priority=True)
-    with one.work():
-        mark = one.mark()
-    other.wait_for(mark)
-    mark.wait()
+    one, other = Stream(CPU), Stream(CPU, high_priority=True)
+    with one.activate():
+        event = one.record_event()
+    other.wait_event(event)
+    event.synchronize()
     assert recover(CPU) is None
-    assert lane(CPU, "model") is lane(CPU, "model")
+    assert shared_stream(CPU, "model") is shared_stream(CPU, "model")
 
 
 def test_stage_times_add_up() -> None:
@@ -67,28 +67,28 @@ def test_running_out_of_memory_is_told_from_everything_else() -> None:
 
 def test_the_interpreter_is_left_as_it_was() -> None:
     before = sys.getswitchinterval()
-    with launching(CPU):
+    with short_switch_interval(CPU):
         assert sys.getswitchinterval() == before
-    with contextlib.suppress(ValueError), launching(torch.device("cuda")):
+    with contextlib.suppress(ValueError), short_switch_interval(torch.device("cuda")):
         assert sys.getswitchinterval() < before
         raise ValueError
     assert sys.getswitchinterval() == before
 
 
 @pytest.mark.cuda
-def test_marks_and_copies_on_a_gpu() -> None:
+def test_events_and_copies_on_a_gpu() -> None:
     device = torch.device("cuda", 0)
-    copies, work = Lane(device), Lane(device, high_priority=True)
+    copies, work = Stream(device), Stream(device, high_priority=True)
     array = host_array((1 << 20,), np.dtype(np.int16), device)
     assert torch.from_numpy(array).is_pinned()
     array[:] = 3
     times, stopwatch = StageTimes(device), Stopwatch()
-    with copies.work(), times.time("copy"):
+    with copies.activate(), times.time("copy"):
         sent = to_device(array, device)
-    work.wait_for(copies.mark())
-    with work.work(), times.time("work"):
+    work.wait_event(copies.record_event())
+    with work.activate(), times.time("work"):
         back = to_host(sent.float() * 2)
-    work.mark().wait()
+    work.record_event().synchronize()
     assert (back == 6).all()
     times.add_to(stopwatch)
     assert stopwatch.seconds["copy"] > 0 and stopwatch.seconds["work"] > 0

@@ -159,8 +159,8 @@ def test_steps_of_a_transducer_wait_for_nothing(durations: tuple[int, ...]) -> N
     frames = Frames(*on_meta(3, 20, 7))
     with no_waiting():
         slots = label_looping.Slots.allocate(network, label_looping.slots_needed(frames))
-        state = label_looping.State.allocate(network, 4, slots)
-        label_looping.begin_(network, state, frames)
+        state = label_looping.LoopState.allocate(network, 4, slots)
+        label_looping.load_batch_(network, state, frames)
         label_looping.step(network, state)
         packed = label_looping.pack(state, 3, 21)
     assert packed.shape == (2 * 3 + (4 if durations else 3) * 3 * 21,)
@@ -171,8 +171,8 @@ def test_steps_of_an_attention_decoder_wait_for_nothing() -> None:
     frames = Frames(*on_meta(3, 20, WIDTH))
     num_places = aed.places_needed(model, PROMPT, 20)
     with no_waiting():
-        state = aed.State.allocate(model, PROMPT, model.new_memory(3, 20, num_places), num_places)
-        aed.begin_(model, PROMPT, state, frames)
+        state = aed.AedState.allocate(model, PROMPT, model.new_cache(3, 20, num_places), num_places)
+        aed.load_batch_(model, PROMPT, state, frames)
         aed.step(model, PROMPT, state, num_places)
         packed = aed.pack(state, frames, len(PROMPT.ids))
     assert len(packed) > 3

@@ -89,7 +89,7 @@ def test_results_are_not_overwritten_by_the_next_batch(encoder, pretence: Preten
 
 @torch.inference_mode()
 def test_large_batches_are_left_alone_and_at_the_limit_all_go(encoder, pretence: Pretence, monkeypatch) -> None:
-    monkeypatch.setattr(encoder_graphs, "_KEPT", 2)
+    monkeypatch.setattr(encoder_graphs, "_MAX_GRAPHS", 2)
     monkeypatch.setattr(encoder_graphs, "_MAX_FRAMES", 64)
     graphs = EncoderGraphs(encoder, DEVICE, never)
     for _ in range(3):
@@ -142,7 +142,7 @@ def test_graphs_go_with_the_object(encoder, pretence: Pretence) -> None:
 @pytest.mark.cuda
 @torch.inference_mode()
 def test_device_replays_equal_the_encoder_over_generations(monkeypatch) -> None:
-    monkeypatch.setattr(encoder_graphs, "_KEPT", 3)
+    monkeypatch.setattr(encoder_graphs, "_MAX_GRAPHS", 3)
     built = Recognizer.build(checkpoint(MODELS / "rnnt"), "cuda", "fp32", Options(cuda_graphs="full"), print)
     encoder = built.model.encoder
     for seed, length in enumerate((64, 128, 192, 64, 256, 320, 64, 128) * 2):

@@ -67,7 +67,7 @@ def test_dropping_waits_for_the_last_use(pretence: Pretence) -> None:
     order = StreamOrder()
     adders = cache(2, order)
     adders.get(1, Adder).run()
-    order.mark()
+    order.record()
     del adders
     gc.collect()
     assert pretence.done == pretence.asked == 1 and not pretence.live
@@ -255,7 +255,7 @@ def test_device_generations_follow_each_other() -> None:
         product = products.get(num_rows, lambda generation, n=num_rows: Product(n, generation))
         product.product.zero_()
         product.graph.replay()
-        order.mark()
+        order.record()
         torch.testing.assert_close(product.product, rows[num_rows] @ weight)
         torch.cuda.empty_cache()
     products.drop()

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from fastscribe.cuda import loops, transducer_graphs, while_loop
 from fastscribe.cuda.graph_capture import Generation, GraphsUnavailable
-from fastscribe.cuda.loops import ChunkedLoop, LoopMaker, WholeLoop, bucket
+from fastscribe.cuda.loops import ChunkedLoop, LoopMaker, WhileLoop, bucket
 from fastscribe.cuda.transducer_graphs import GraphedDecoder, build_decoder
 from fastscribe.decode.decoder import Decoder
 from fastscribe.decode.label_looping import Network
@@ -156,7 +156,7 @@ def test_loops_keep_what_their_steps_work_on(monkeypatch: pytest.MonkeyPatch) ->
     graph = SimpleNamespace(raw_cuda_graph=lambda: 0)
     generation = SimpleNamespace(capture=lambda step, **how: graph, before_drop=lambda call: None)
     monkeypatch.setattr(loops.while_loop, "WhileGraph", lambda *given: SimpleNamespace(close=None))
-    for make in (chunked(), partial(WholeLoop, None)):
+    for make in (chunked(), partial(WhileLoop, None)):
         flag, stop = torch.tensor(False), torch.tensor(0)
         kept = weakref.ref(flag), weakref.ref(stop)
         loop = make(generation, partial(torch.gt, stop, 0, out=flag), flag)
@@ -177,7 +177,7 @@ def fake(monkeypatch: pytest.MonkeyPatch, pretence: Pretence) -> FakeCuda:
     fake.steps = pretence.steps
     while_loop._toolkit.cache_clear()
     monkeypatch.setattr(while_loop, "toolkit", lambda device: while_loop._toolkit(DEVICE))
-    monkeypatch.setattr(loops, "LateFlag", ListFlag)
+    monkeypatch.setattr(loops, "DelayedFlag", ListFlag)
     return fake
 
 
@@ -241,7 +241,7 @@ def test_captures_are_kept_dropped_and_renewed(
 def test_slots_last_for_the_largest_batch_of_the_shortest_rows(fake: FakeCuda) -> None:
     decoder = GraphedDecoder(Network.prepare(TRANSDUCER), chunked())
     decoder.submit(random_frames([1] * 3))
-    slots = decoder.captured.room
+    slots = decoder.captured.buffers
     assert slots is not None and slots.capacity >= 32_768 * 2
     assert len({bucket(rows) for rows in range(1, 8193)}) <= transducer_graphs._MAX_CAPTURES
 

@@ -23,7 +23,7 @@ import torch.nn.functional as F
 from fastscribe.config import EncoderConfig, LocalAttention
 from fastscribe.cuda import fused_layers
 from fastscribe.cuda.operations import choose_operations, first_wrong
-from fastscribe.model.operations import POSITION_ROWS_MULTIPLE, TORCH, table_reach
+from fastscribe.model.operations import POSITION_ROWS_MULTIPLE, TORCH, max_table_distance
 from fastscribe.pipeline import recognizer
 from tests.conftest import ROOT
 from tests.model.test_model import random_encoder, small_config
@@ -198,7 +198,7 @@ def test_interpreted_kernels_equal_torch() -> None:
 
 
 MAX_SHARED_BYTES = 99 * 1024  # what a program may have on any device since Ampere
-# Work of compiled_kernels.py that takes the compiler seconds each; scripts/kernel_registers compiles all of it.
+# Work of compiled_kernels.py that takes the compiler seconds each; scripts/benchmarks/kernel_registers.py compiles all of it.
 COMPILED = (
     ("attention, heads of 128", torch.bfloat16),
     ("local attention, heads of 128", torch.bfloat16),
@@ -302,7 +302,7 @@ class TestOnTheDevice:
 
         torch.manual_seed(num_frames)
         local, lengths_B = LocalAttention(*window), torch.tensor([num_frames, num_frames // 2, 1, 0])
-        rows = 2 * POSITION_ROWS_MULTIPLE * -(-table_reach(num_frames, local) // POSITION_ROWS_MULTIPLE)
+        rows = 2 * POSITION_ROWS_MULTIPLE * -(-max_table_distance(num_frames, local) // POSITION_ROWS_MULTIPLE)
         qkv_BTD, table_HRK = normal(4, num_frames, 12 * width).to(dtype), normal(4, rows, width).to(dtype)
         bias_HR = normal(4, rows)
         arguments = [argument.cuda() for argument in (qkv_BTD, table_HRK, bias_HR, lengths_B)]

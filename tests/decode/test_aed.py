@@ -27,7 +27,7 @@ from fastscribe.config import AedConfig, Options, TransformerConfig
 from fastscribe.cuda import aed_graphs
 from fastscribe.cuda.aed_graphs import GraphedAed, build_aed_decoder
 from fastscribe.decode import aed
-from fastscribe.decode.aed import AedDecoder, greedy, held
+from fastscribe.decode.aed import AedDecoder, decoder_memory, greedy
 from fastscribe.decode.decoder import Decoder
 from fastscribe.decode.prompt import Prompt
 from fastscribe.errors import UsageError
@@ -99,7 +99,7 @@ def assert_greedy(model: AttentionDecoder, frames: Frames, found: Sequence[Hypot
 
 def shrink(monkeypatch: pytest.MonkeyPatch, stretch: int, **others: int) -> None:
     """So that few tokens are many stretches, places and rows."""
-    for name, value in {"_STRETCH": stretch, "_FIRST_PLACES": 8, **others}.items():
+    for name, value in {"_STEPS_PER_CHECK": stretch, "_MIN_KEYS": 8, **others}.items():
         monkeypatch.setattr(aed_graphs, name, value)
 
 
@@ -165,7 +165,7 @@ def test_what_is_no_number_stays_with_its_own_batch(pretence: Pretence) -> None:
 
 
 def test_room_for_tokens_grows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(aed, "_ROOM", 2)
+    monkeypatch.setattr(aed, "_PLACES_PER_GROWTH", 2)
     model = tiny_decoder(replace(CONFIG, max_extra_tokens=None), 1)
     torch.manual_seed(0)
     frames = random_frames([9, 4, 12, 1])
@@ -221,7 +221,7 @@ def test_any_stretches_and_rows_that_leave(
     make_loop = chunked() if steps_per_turn is None else partial(PseudoWhile, steps_per_turn)
     with pytest.MonkeyPatch.context() as monkeypatch:
         Pretence().install(monkeypatch)
-        shrink(monkeypatch, stretch, _FEW_ROWS=1, _MAX_CAPTURES=captures)
+        shrink(monkeypatch, stretch, _MIN_ROWS=1, _MAX_CAPTURES=captures)
         decoder = GraphedAed(optimised(model), PROMPT, make_loop)
         torch.manual_seed(seed)
         for frames in map(random_frames, [*batches, batches[0]]):
@@ -235,7 +235,7 @@ def test_a_capture_leaves_a_batch_where_it_is(pretence: Pretence, monkeypatch: p
     decoder = GraphedAed(model, PROMPT, chunked())
     torch.manual_seed(0)
     captured = decoder._for(4, 16, 3)
-    aed.begin_(model, PROMPT, captured.state, random_frames([16] * 4))
+    aed.load_batch_(model, PROMPT, captured.state, random_frames([16] * 4))
     state = captured.state
     watched = (state.at_1, state.active, state.token_B1, state.is_done_B, state.written_BN, state.logprobs_BN)
     before = [tensor.clone() for tensor in watched]
@@ -269,8 +269,8 @@ def test_memory_that_runs_out_in_a_capture_loses_no_token(pretence: Pretence, mo
 def test_nothing_outlives_a_decoder_or_a_room(pretence: Pretence) -> None:
     decoder = GraphedAed(tiny_decoder(CONFIG, 3), PROMPT, chunked())
     decoder.submit(random_frames([5] * 2))
-    assert decoder.captured.room is not None
-    room = weakref.ref(decoder.captured.room.flat)
+    assert decoder.captured.buffers is not None
+    room = weakref.ref(decoder.captured.buffers.flat)
     decoder.submit(random_frames([14] * 8))  # needs a larger one
     gc.collect()
     assert room() is None and pretence.live
@@ -282,7 +282,7 @@ def test_nothing_outlives_a_decoder_or_a_room(pretence: Pretence) -> None:
 
 def test_few_places_are_looked_at_and_few_rows_go_on(pretence: Pretence, monkeypatch: pytest.MonkeyPatch) -> None:
     model, looked_at = tiny_decoder(LONG, 1), []
-    shrink(monkeypatch, 8, _FEW_ROWS=2)
+    shrink(monkeypatch, 8, _MIN_ROWS=2)
     decoder = GraphedAed(model, PROMPT, partial(PseudoWhile, 1))
     torch.manual_seed(0)
     frames = random_frames([14] * 64)
@@ -339,7 +339,7 @@ def test_captures_share_memory_that_grows(pretence: Pretence) -> None:
 @pytest.mark.parametrize("config", [LONG, replace(CONFIG, max_extra_tokens=50, max_tokens=300)])
 def test_memory_is_as_foreseen(pretence: Pretence, config: AedConfig) -> None:
     model = tiny_decoder(config, 3)
-    foreseen = held(model)
+    foreseen = decoder_memory(model)
     for rows, num_frames in ((64, 64), (65, 70), (97, 97), (128, 129), (90, 14), (97, 3), (33, 257), (17, 33)):
         decoder = GraphedAed(model, PROMPT, chunked())
         decoder.submit(random_frames([num_frames] * rows))

@@ -10,7 +10,7 @@ from itertools import groupby
 import pytest
 import torch
 
-from fastscribe.decode.forced_alignment import Span, align, align_slowly, frames_needed
+from fastscribe.decode.forced_alignment import Span, align, align_reference, frames_needed
 
 CPU = torch.device("cpu")
 STEP = 1 / 8  # log-probabilities are multiples of it, so that sums are exact in any order and ties are real ties
@@ -57,7 +57,7 @@ def test_the_slow_form_finds_the_best_path(seed: int) -> None:
     rng = random.Random(seed)
     blank_id = rng.randrange(1, 4)
     logprobs_TV, token_ids = table(rng, rng.randrange(7), blank_id + 1), text(rng, rng.randrange(4), blank_id)
-    spans = align_slowly(logprobs_TV, token_ids, blank_id)
+    spans = align_reference(logprobs_TV, token_ids, blank_id)
     if frames_needed(token_ids) > len(logprobs_TV):
         assert spans is None
         return
@@ -75,7 +75,7 @@ def test_batches_are_the_slow_form(seed: int, max_bytes: int) -> None:
     blank_id = rng.randrange(1, 6)
     tables = [table(rng, rng.randrange(25), blank_id + 1) for _ in range(4)]
     texts = [text(rng, rng.randrange(12), blank_id) for _ in range(4)]
-    expected = [align_slowly(*row, blank_id) for row in zip(tables, texts, strict=True)]
+    expected = [align_reference(*row, blank_id) for row in zip(tables, texts, strict=True)]
     assert align_batch(tables, texts, blank_id, max_bytes=max_bytes) == expected
 
 
@@ -95,7 +95,7 @@ def test_no_text_no_frames_and_too_few_frames() -> None:
 def test_what_is_not_a_number_has_no_path_and_leaves_its_neighbours_alone() -> None:
     rng = random.Random(3)
     tables = [table(rng, 9, 4) for _ in range(3)]
-    expected = align_slowly(tables[0], [0, 1], 3)
+    expected = align_reference(tables[0], [0, 1], 3)
     tables[1][4] = [math.nan] * 4
     tables[2][4] = [-math.inf] * 4
     assert align_batch(tables, [[0, 1]] * 3, 3) == [expected, None, None]

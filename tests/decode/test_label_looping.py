@@ -18,10 +18,10 @@ from fastscribe.decode.fast_predictor import FastPredictor
 from fastscribe.decode.greedy import greedy
 from fastscribe.decode.label_looping import (
     LabelLooping,
+    LoopState,
     Network,
     Slots,
-    State,
-    begin_,
+    load_batch_,
     pack,
     slots_needed,
     step,
@@ -73,8 +73,8 @@ def assert_greedy(transducer: Transducer, frames: Frames, hypotheses: list[Hypot
         torch.testing.assert_close(torch.tensor(fast.logprobs), torch.tensor(slow.logprobs), atol=1e-4, rtol=1e-4)
 
 
-def allocate(network: Network, rows: int, num_slots: int) -> State:
-    return State.allocate(network, rows, Slots.allocate(network, num_slots))
+def allocate(network: Network, rows: int, num_slots: int) -> LoopState:
+    return LoopState.allocate(network, rows, Slots.allocate(network, num_slots))
 
 
 @settings(max_examples=200, deadline=None)
@@ -107,7 +107,7 @@ def test_a_state_serves_every_batch_that_fits(seed, durations, max_symbols, batc
     for lengths in batches:
         frames = random_frames(lengths, extra=2)
         room = frames.frames_BTD.shape[1]
-        begin_(network, state, frames)
+        load_batch_(network, state, frames)
         step(network, state)
         while state.active:
             step(network, state)
@@ -132,9 +132,9 @@ def test_nothing_of_an_earlier_batch_counts(seed: int) -> None:
     network = Network.prepare(transducer)
     frames = random_frames([3, 5, 4], extra=8)
     state = allocate(network, 8, 100)
-    state.at_2B.zero_()
+    state.position_2B.zero_()
     state.slots.times_N.copy_(torch.arange(101) + 1)
-    begin_(network, state, frames)
+    load_batch_(network, state, frames)
     for _ in range(30):
         step(network, state)
     hypotheses = unpack(pack(state, 3, 14).numpy(), frames, ())
@@ -146,7 +146,7 @@ def test_a_turn_walks_the_whole_window() -> None:
     transducer = tiny_transducer(1, (), 10, 1000.0)
     network = Network.prepare(transducer, 8)
     state = allocate(network, 1, 65)
-    begin_(network, state, random_frames([64]))
+    load_batch_(network, state, random_frames([64]))
     turns = 1
     step(network, state)
     while state.active:
@@ -164,7 +164,7 @@ def test_room_for_exactly_one_label_a_frame() -> None:
         frames = random_frames([4, 6])
         network = Network.prepare(transducer)
         state = allocate(network, 2, slots_needed(frames))
-        begin_(network, state, frames)
+        load_batch_(network, state, frames)
         for _ in range(30):
             step(network, state)
         hypotheses = unpack(pack(state, 2, 7).numpy(), frames, durations)
@@ -201,7 +201,7 @@ def test_a_batch_asks_nothing_of_the_host(durations) -> None:
     state = allocate(network, 4, slots_needed(frames))
     before = {name: value.data_ptr() for name, value in vars(state).items() if isinstance(value, torch.Tensor)}
     with NothingForTheHost() as seen:
-        begin_(network, state, frames)
+        load_batch_(network, state, frames)
         seen.names.clear()
         step(network, state)
         assert len([name for name in seen.names if name not in VIEWS]) <= 65  # a kernel each; on a GPU a cell is one

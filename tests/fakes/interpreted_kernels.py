@@ -15,7 +15,7 @@ from fastscribe.config import LocalAttention
 from fastscribe.cuda import triton_kernels
 from fastscribe.cuda.operations import choose_operations
 from fastscribe.cuda.triton_kernels import TRITON
-from fastscribe.model.operations import POSITION_ROWS_MULTIPLE, TORCH, table_reach
+from fastscribe.model.operations import POSITION_ROWS_MULTIPLE, TORCH, max_table_distance
 from tests.cuda.test_triton_kernels import close, model_config, normal, real_frames
 
 LENGTHS = st.lists(st.integers(0, 90), min_size=1, max_size=3).filter(any)
@@ -57,7 +57,7 @@ def check_attention(
 ) -> None:
     torch.manual_seed(sum(lengths))
     lengths_B, num_frames = torch.tensor(lengths), max(lengths) + spare
-    reach = 2 * table_reach(num_frames, local)
+    reach = 2 * max_table_distance(num_frames, local)
     rows = POSITION_ROWS_MULTIPLE * (-(-reach // POSITION_ROWS_MULTIPLE) + spare % 2)
     qkv_BTD, positions_HRK = normal(len(lengths), num_frames, 6 * width).to(dtype), normal(2, rows, width).to(dtype)
     bias_HR = normal(2, rows)

@@ -10,8 +10,8 @@ from typing import Any
 
 from fastscribe.config import OUTPUT_FORMATS, OutputStyle
 from fastscribe.output.folder import FolderOutput
-from fastscribe.resume.entries import Paths, entries_and_names, read_entries, read_lines
-from fastscribe.resume.shards import WHOLE, Shard
+from fastscribe.resume.entries import Paths, load_entries_and_names, read_entries, read_lines
+from fastscribe.resume.shards import UNSHARDED, Shard
 from fastscribe.types import AudioInfo, Failure, Segment, Source, Transcript, Word
 
 STYLE, EVERY_FORMAT, ROWS_ALONE = OutputStyle(("jsonl", "txt", "json")), OutputStyle(OUTPUT_FORMATS), OutputStyle()
@@ -45,7 +45,7 @@ def run(
     inputs: Sequence[Source | Failure],
     order: random.Random,
     *,
-    shard: Shard = WHOLE,
+    shard: Shard = UNSHARDED,
     style: OutputStyle = STYLE,
     **options: Any,
 ) -> list[str]:
@@ -81,7 +81,7 @@ def state_of(folder: Path, ordered: bool, suffix: str = "") -> dict[str, Any]:
     files = {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     for name in (paths.rows.name, paths.journal.name, paths.lock.name):
         del files[name]
-    new_names = entries_and_names(paths.journal)[1]
+    new_names = load_entries_and_names(paths.journal)[1]
     for place, entry in enumerate(entries):
         name = new_names.get(place, entry.name)
         sizes = {format: len(files[f"{name}.{format}"]) for format in entry.sizes}

@@ -55,7 +55,7 @@ WRITERS = (
     "safe_files",
     "commit",
     "journal",
-    "tidy",
+    "compact",
     "repair",
     "folder",
     "folder_lock",

@@ -161,9 +161,9 @@ def test_an_attention_decoders_masks_are_made_aligned(monkeypatch: pytest.Monkey
     monkeypatch.setattr(dot_product_attention.F, "pad", None)
     torch.manual_seed(0)
     model = AttentionDecoder(config, WIDTH, LABELS, 8).eval().requires_grad_(False)
-    memory = model.new_memory(3, 21, 19)
+    memory = model.new_cache(3, 21, 19)
     with Spy() as spy:
-        model.look_at_(memory, Frames(torch.randn(3, 20, WIDTH), torch.tensor([20, 3, 0])))
+        model.load_frames_(memory, Frames(torch.randn(3, 20, WIDTH), torch.tensor([20, 3, 0])))
         for at_Q in (torch.arange(3), torch.tensor([3]), torch.tensor([4])):
             model(torch.zeros(3, len(at_Q), dtype=torch.long), at_Q, memory, int(at_Q[-1]) + 1)
     assert {name for name, _ in spy.calls} == {EFFICIENT}
@@ -174,7 +174,7 @@ def test_an_attention_decoders_masks_are_made_aligned(monkeypatch: pytest.Monkey
 @pytest.mark.usefixtures("as_on_gpu")
 def test_rows_that_stay_keep_an_aligned_mask() -> None:
     model = AttentionDecoder(CONFIGS[0], WIDTH, LABELS, 8).requires_grad_(False)
-    assert_aligned(model.new_memory(3, 21, 4).rows(torch.tensor([2, 0])).unseen_B11T)
+    assert_aligned(model.new_cache(3, 21, 4).rows(torch.tensor([2, 0])).mask_B11T)
 
 
 @pytest.mark.parametrize("device", ["cpu", "as on a GPU"])

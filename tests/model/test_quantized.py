@@ -22,7 +22,7 @@ from fastscribe.cuda import fp8
 from fastscribe.cuda.fp8 import Fp8Linear, fp8_problem, quantise_fp8_
 from fastscribe.cuda.fused_layers import fuse_
 from fastscribe.model import int8
-from fastscribe.model.int8 import Int8Linear, int8_linear, int8_problem, quantise_int8_
+from fastscribe.model.int8 import Int8Linear, int8_linear, quantise_int8_, why_no_int8
 from fastscribe.model.operations import TORCH
 from fastscribe.model.packed import pack_linears_
 from fastscribe.types import Features
@@ -30,7 +30,7 @@ from tests.conftest import ROOT
 from tests.model.test_model import random_encoder, small_config
 
 needs_triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed")
-needs_int8 = pytest.mark.skipif(int8_problem() is not None, reason=str(int8_problem()))
+needs_int8 = pytest.mark.skipif(why_no_int8() is not None, reason=str(why_no_int8()))
 SHAPES = st.tuples(st.integers(1, 70), st.integers(1, 300), st.integers(1, 70), st.booleans(), st.integers(0, 2**31))
 
 

@@ -390,7 +390,7 @@ def test_a_row_that_does_not_fit_is_taken_back(tmp_path: Path) -> None:
 def test_without_files_no_names_are_remembered(tmp_path: Path) -> None:
     with folder_output(tmp_path, "jsonl") as output:
         put(output, spoken("a.wav"))
-        assert not output._all_names._owners
+        assert not output._output_names._owners
 
 
 def test_streams_get_utf8_and_are_flushed_but_not_closed() -> None:

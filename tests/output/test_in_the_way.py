@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fastscribe.cli.event_log import Events
+from fastscribe.cli.event_log import EventLog
 from fastscribe.cli.terminal import _log, log_to
 from fastscribe.config import OutputStyle
 from fastscribe.errors import OutputError, UsageError
@@ -19,9 +19,9 @@ from fastscribe.output.folder import FolderOutput
 from fastscribe.output.in_the_way import check_inputs
 from fastscribe.report.files import check_page, write_page
 from fastscribe.report.markup import page
-from fastscribe.resume import tidy as tidy_module
+from fastscribe.resume import compact as compact_module
 from fastscribe.resume.entries import Paths
-from fastscribe.resume.shards import WHOLE, Shard
+from fastscribe.resume.shards import UNSHARDED, Shard
 from tests.cli.test_cli import FIRST, rows, transcribe
 from tests.output.test_folder import failed, put, spoken
 
@@ -97,24 +97,24 @@ def test_events_replace_earlier_events_alone(tmp_path: Path) -> None:
     for content in (None, b"", b'{"event": "started", "device": "cpu"}\n{"eve'):
         if content is not None:
             path.write_bytes(content)
-        with Events(path):
+        with EventLog(path):
             pass
         assert path.read_bytes() == b""
     for content in (b"RIFF....WAVE", b'{"audio_filepath": "a"}\n', b"\n"):
         path.write_bytes(content)
         with pytest.raises(UsageError, match="something else"):
-            Events(path)
+            EventLog(path)
         assert path.read_bytes() == content
 
 
 def test_events_go_to_pipes_and_descriptors(tmp_path: Path) -> None:
     reader, writer = os.pipe()
-    with Events(Path(f"/dev/fd/{writer}")) as told:
-        told._tell("started")
+    with EventLog(Path(f"/dev/fd/{writer}")) as event_log:
+        event_log._write_event("started")
     assert os.read(reader, 100) == b'{"event": "started"}\n'
     os.close(reader)
     os.close(writer)
-    with Events(Path(os.devnull)):
+    with EventLog(Path(os.devnull)):
         pass
 
 
@@ -169,11 +169,11 @@ def test_inputs_are_checked_by_the_names_that_they_get(tmp_path: Path, kind: str
             "fifo": lambda path=path: os.mkfifo(path),
         }
         makers[kind]()
-    check_inputs(out, ("jsonl",), inputs, WHOLE)
-    check_inputs(out, ("srt",), inputs, WHOLE)
-    check_inputs(tmp_path / "new", ("txt",), inputs, WHOLE)
+    check_inputs(out, ("jsonl",), inputs, UNSHARDED)
+    check_inputs(out, ("srt",), inputs, UNSHARDED)
+    check_inputs(tmp_path / "new", ("txt",), inputs, UNSHARDED)
     with pytest.raises(UsageError, match=r"out/x\.wav\.txt \(and 1 more\)"):
-        check_inputs(out, ("txt",), inputs, WHOLE)
+        check_inputs(out, ("txt",), inputs, UNSHARDED)
     problems = []
     for index in range(4):
         try:
@@ -213,11 +213,11 @@ def test_a_full_disk_while_rows_are_put_in_order_is_one_line(tmp_path: Path, mon
     def fail(*arguments: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(tidy_module, "sync", fail)
+    monkeypatch.setattr(compact_module, "sync", fail)
     with pytest.raises(OutputError, match=r"transcripts\.jsonl: its result cannot be written: No space left on device"):
         output.close()
     assert not list(tmp_path.glob(".*part")) and not Paths(tmp_path, "").swap.exists()
     monkeypatch.undo()
     again = FolderOutput(tmp_path, OutputStyle(), {}, ordered=True)
-    assert np.all(~again._journal.earlier.entries["failed"]) and len(again._journal.earlier) == 2
+    assert np.all(~again._journal.previous.entries["failed"]) and len(again._journal.previous) == 2
     again.close()

@@ -44,7 +44,7 @@ def test_padding_is_a_few_per_cent() -> None:
 
 
 def test_a_bend_makes_long_rows_count_for_more() -> None:
-    budget = Budget(1000, bend=100)
+    budget = Budget(1000, quadratic_at_frames=100)
     assert budget.cost(2, 100) == 2 * 100 * 2
     assert [len(batch) for batch in plan([100] * 10, lambda n: n, budget, None)] == [5, 5]
     assert [len(batch) for batch in plan([10] * 90, lambda n: n, budget, None)] == [90]

@@ -7,7 +7,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fastscribe.pipeline.batching import Budget
-from fastscribe.pipeline.cost_model import MIN_FRAMES, SHAPES, CostModel, Held, Pass, budget, fit, largest_that_fitted
+from fastscribe.pipeline.cost_model import (
+    MIN_FRAMES,
+    SHAPES,
+    CostModel,
+    DecoderMemory,
+    Pass,
+    budget,
+    budget_after_out_of_memory,
+    fit,
+)
 
 positive = st.floats(1e-9, 1e-5)
 
@@ -46,7 +55,7 @@ def test_a_batch_within_the_budget_fits_in_memory(
     free, frame_bytes, frame2_bytes, longest, held_frame, held_row
 ) -> None:
     model = CostModel(3e-3, 1.6e-6, 0.0, frame_bytes, frame2_bytes)
-    chosen = budget(model, free, Held(held_frame, held_row))
+    chosen = budget(model, free, DecoderMemory(held_frame, held_row))
     rows = 1
     while chosen.cost(rows + 1, longest) <= chosen.frames:
         rows += 1
@@ -59,19 +68,19 @@ def test_overhead_decides_where_memory_is_plenty() -> None:
     slow_to_start = budget(CostModel(4e-4, 2e-6, 0, 5e3, 0), 1e12)
     assert quick.frames == pytest.approx(2e-4 / (0.02 * 2e-6))
     assert slow_to_start.frames == pytest.approx(2 * quick.frames)
-    assert quick.bend == math.inf
+    assert quick.quadratic_at_frames == math.inf
     assert budget(CostModel(1.0, 1e-9, 0, 1, 0), 1e12).frames == 32_768
 
 
 def test_a_decoder_that_reads_many_weights_a_step_is_given_large_batches() -> None:
     model = CostModel(2e-4, 2e-6, 0, 5e3, 0)
-    assert budget(model, 1e12, Held(2e5, 5e6)).frames == 32_768 > budget(model, 1e12).frames
-    assert budget(model, 1e9, Held(2e5, 5e6)).frames == pytest.approx(0.7e9 / 205e3)
+    assert budget(model, 1e12, DecoderMemory(2e5, 5e6)).frames == 32_768 > budget(model, 1e12).frames
+    assert budget(model, 1e9, DecoderMemory(2e5, 5e6)).frames == pytest.approx(0.7e9 / 205e3)
 
 
 def test_where_memory_ran_out_the_decoder_has_its_share() -> None:
     passes = [Pass(8, 128, 1.0, 1e6), Pass(32, 128, 1.0, 4e6)]
-    assert largest_that_fitted(passes, Held()) == Budget(4096)
-    chosen = largest_that_fitted(passes, Held(3e3, 6e3))
-    assert chosen == Budget(pytest.approx(4096 * 4e6 / (4e6 + 3e3 * 4096)), row_frames=2.0)
-    assert largest_that_fitted([], Held(3e3, 6e3)) == Budget(MIN_FRAMES, row_frames=2.0)
+    assert budget_after_out_of_memory(passes, DecoderMemory()) == Budget(4096)
+    chosen = budget_after_out_of_memory(passes, DecoderMemory(3e3, 6e3))
+    assert chosen == Budget(pytest.approx(4096 * 4e6 / (4e6 + 3e3 * 4096)), overhead_frames_per_row=2.0)
+    assert budget_after_out_of_memory([], DecoderMemory(3e3, 6e3)) == Budget(MIN_FRAMES, overhead_frames_per_row=2.0)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from fastscribe.errors import DeviceFailed, UsageError
 from fastscribe.pipeline.batching import Budget
-from fastscribe.pipeline.engine import Engine, part
+from fastscribe.pipeline.engine import Engine, slice_batch
 from fastscribe.types import Batch, Features, Frames, Hypothesis
 
 
@@ -73,7 +73,7 @@ def engine(recognizer: FakeRecognizer, overlap: bool, budget: Budget | None = No
     made = Engine(recognizer)  # type: ignore[arg-type]
     made.budget = budget or made.budget
     if overlap:  # as on a GPU, where several batches are under way
-        made._encoded_left, made._decoded_left = 1, 2
+        made._max_encoded, made._max_decoded = 1, 2
     return made
 
 
@@ -163,5 +163,5 @@ def test_closing_forgets_what_is_under_way() -> None:
 
 def test_parts_are_padded_to_their_own_longest() -> None:
     whole = batch([3, 4, 5, 6])
-    assert part(whole, slice(0, 1)).samples_BS.tolist() == [[3] * 5]
-    assert part(whole, slice(2, 4)).samples_BS.tolist() == [[5] * 7, [6] * 5 + [0] * 2]
+    assert slice_batch(whole, slice(0, 1)).samples_BS.tolist() == [[3] * 5]
+    assert slice_batch(whole, slice(2, 4)).samples_BS.tolist() == [[5] * 7, [6] * 5 + [0] * 2]

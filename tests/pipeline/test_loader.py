@@ -127,9 +127,9 @@ def test_batches_come_in_order(monkeypatch):
 
 @pytest.fixture
 def impatient(monkeypatch) -> None:
-    monkeypatch.setattr(loader, "PATIENCE_S", 0.05)
+    monkeypatch.setattr(loader, "MAX_WAIT_S", 0.05)
     monkeypatch.setattr(thread_pool, "STUCK_S", 0.1)
-    monkeypatch.setattr(thread_pool, "_LOOK_EVERY_S", 0.02)
+    monkeypatch.setattr(thread_pool, "_CHECK_INTERVAL_S", 0.02)
 
 
 class Slow:
@@ -226,7 +226,7 @@ def test_each_utterance_comes_once_whatever_is_slow(sizes, slow, bad, threads, a
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(loader, "read_into", read_into)
-        patch.setattr(loader, "PATIENCE_S", 0.01)
+        patch.setattr(loader, "MAX_WAIT_S", 0.01)
         loaded = list(load_batches(numbered(sizes), threads=threads, ahead=ahead, allocate=dirty_memory, **OPTIONS))
     batches = [batch for batch, _ in loaded if batch is not None]
     count = sum(sizes)

@@ -15,9 +15,9 @@ from fastscribe.pipeline.prefetch import AHEAD_PER_THREAD, prefetch_map
 
 @pytest.fixture
 def impatient(monkeypatch) -> None:
-    monkeypatch.setattr(prefetch, "PATIENCE_S", 0.05)
+    monkeypatch.setattr(prefetch, "MAX_WAIT_S", 0.05)
     monkeypatch.setattr(thread_pool, "STUCK_S", 0.1)
-    monkeypatch.setattr(thread_pool, "_LOOK_EVERY_S", 0.02)
+    monkeypatch.setattr(thread_pool, "_CHECK_INTERVAL_S", 0.02)
 
 
 def assert_threads_end(name: str = "ahead") -> None:
@@ -49,9 +49,9 @@ def test_each_item_comes_once_whatever_is_slow(slow: set[int], threads: int) -> 
         return item
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(prefetch, "PATIENCE_S", 0.01)
+        patch.setattr(prefetch, "MAX_WAIT_S", 0.01)
         patch.setattr(thread_pool, "STUCK_S", 0.015)
-        patch.setattr(thread_pool, "_LOOK_EVERY_S", 0.005)
+        patch.setattr(thread_pool, "_CHECK_INTERVAL_S", 0.005)
         found = list(prefetch_map(function, range(30), threads))
     assert sorted(found) == list(range(30))
 
@@ -92,7 +92,7 @@ def test_hung_items_do_not_stop_the_rest(impatient, threads: int) -> None:
 
 
 def test_one_slow_item_is_waited_for_a_little(monkeypatch) -> None:
-    monkeypatch.setattr(prefetch, "PATIENCE_S", 5)
+    monkeypatch.setattr(prefetch, "MAX_WAIT_S", 5)
     assert next(prefetch_map(lambda item: time.sleep(0.1 * (item == 0)) or item, range(10), 2)) == 0
 
 

@@ -13,8 +13,8 @@ def seconds(item: int) -> float:
     return 10.0
 
 
-def gathered(source, most: int, most_s: float = 1e9) -> list[list[int]]:
-    return [window for window in SortBuffer(source, seconds, most, most_s) if window]
+def gathered(source, most: int, max_s: float = 1e9) -> list[list[int]]:
+    return [window for window in SortBuffer(source, seconds, most, max_s) if window]
 
 
 def numbers(count: int) -> Generator[int, None, None]:
@@ -39,7 +39,7 @@ def test_sizes_depend_on_the_inputs_alone(count: int, most: int, sizes: list[int
 
 
 def test_hours_of_audio_close_a_window() -> None:
-    assert [len(window) for window in gathered(numbers(100), 1000, most_s=300.0)] == [30, 30, 30, 10]
+    assert [len(window) for window in gathered(numbers(100), 1000, max_s=300.0)] == [30, 30, 30, 10]
 
 
 def test_the_next_window_is_gathered_meanwhile_and_no_more() -> None:
@@ -66,7 +66,7 @@ def wait_until(condition) -> None:
 
 
 def test_a_slow_source_lets_go_of_what_it_has(monkeypatch) -> None:
-    monkeypatch.setattr(sort_buffer, "_PATIENCE_S", 0.05)
+    monkeypatch.setattr(sort_buffer, "_MAX_WAIT_S", 0.05)
     more = threading.Event()
 
     def source() -> Generator[int, None, None]:

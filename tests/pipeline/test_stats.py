@@ -8,7 +8,7 @@ import pytest
 from fastscribe.cli.terminal import report_table
 from fastscribe.pipeline.stats import RunStats, Stopwatch
 from fastscribe.resume.entries import ENTRY, Paths
-from fastscribe.resume.merge import Merged, ShardResult, joined_report
+from fastscribe.resume.merge import MergeResult, ShardResult, merged_report
 from fastscribe.resume.shards import Shard
 
 
@@ -52,7 +52,7 @@ def test_a_merged_report_adds_up_gaps_and_recovered_words() -> None:
         report = stats(gaps=1, gap_s=2.0, recovered_words=words, recovered_s=words / 2).to_json()
         shard = Shard(index, 2)
         results.append(ShardResult(shard, Paths(Path(), shard.suffix), np.zeros(1, ENTRY), report))
-    merged = joined_report(Merged(2, tuple(results)))
+    merged = merged_report(MergeResult(2, tuple(results)))
     assert [merged[name] for name in ("gaps", "gap_s", "recovered_words", "recovered_s")] == [2, 4.0, 7, 3.5]
 
 

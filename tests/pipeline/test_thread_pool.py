@@ -14,7 +14,7 @@ from fastscribe.pipeline.thread_pool import ReplacingThreadPool
 @pytest.fixture
 def soon(monkeypatch) -> None:
     monkeypatch.setattr(thread_pool, "STUCK_S", 0.1)
-    monkeypatch.setattr(thread_pool, "_LOOK_EVERY_S", 0.02)
+    monkeypatch.setattr(thread_pool, "_CHECK_INTERVAL_S", 0.02)
 
 
 def wait_until(condition) -> bool:
@@ -33,7 +33,7 @@ def test_tasks_are_begun_in_order() -> None:
     one = ReplacingThreadPool(1, "in-order")
     for number in range(100):
         one.submit(lambda number=number: done.append(number))
-    assert wait_until(lambda: len(done) == 100) and done == list(range(100)) and one.has_caught_up
+    assert wait_until(lambda: len(done) == 100) and done == list(range(100)) and one.is_queue_empty
     one.close()
     assert one.is_closed and wait_until(lambda: not alive("in-order"))
 
@@ -65,7 +65,7 @@ def test_spare_threads_are_limited(soon, monkeypatch) -> None:
         two.submit(hang)
     assert wait_until(lambda: len(begun) == 5)
     time.sleep(0.3)
-    assert len(begun) == 5 and not two.has_caught_up
+    assert len(begun) == 5 and not two.is_queue_empty
     release.set()
     assert wait_until(lambda: len(begun) == 9)
     two.close()

@@ -24,7 +24,7 @@ from fastscribe.output.folder import FolderOutput
 from fastscribe.resume import entries as lines
 from fastscribe.resume import journal
 from fastscribe.resume.commit import Appender
-from fastscribe.resume.entries import Earlier, Entry, Paths
+from fastscribe.resume.entries import Entry, Paths, PreviousRun
 from tests.fakes.killed_disk import EVERY_FORMAT, ROWS_ALONE, STYLE, run, sources, state_of
 from tests.helpers.power_cut import Disk, State, blocks_of_three, remake, watched
 
@@ -108,13 +108,13 @@ def test_a_power_cut_while_rows_are_put_in_order_or_dropped(tmp_path: Path, corp
     disk = Disk(tmp_path / "whole", seed=1)
     with watched(disk), pytest.MonkeyPatch.context() as patch:
         patch.setattr(disk, "before", lambda: None)  # the states of the run itself have their own test
-        tidy = folder_module.tidy
+        compact = folder_module.compact
 
-        def watched_tidy(*arguments: Any) -> None:
+        def watched_compact(*arguments: Any) -> None:
             patch.undo()
-            tidy(*arguments)
+            compact(*arguments)
 
-        patch.setattr(folder_module, "tidy", watched_tidy)
+        patch.setattr(folder_module, "compact", watched_compact)
         go(tmp_path / "whole")
     assert len(disk.states) > 10
     for state in disk.states:
@@ -261,7 +261,7 @@ def test_an_edit_among_very_many_rows_is_an_error(tmp_path: Path) -> None:
         journal.resume(paths, fingerprint)
     paths.rows.write_bytes(row * 1500)
     resumed = journal.resume(paths, fingerprint)
-    assert len(resumed.earlier) == 1500
+    assert len(resumed.previous) == 1500
     resumed.close()
 
 
@@ -289,9 +289,9 @@ def test_other_settings_are_named(tmp_path: Path) -> None:
     with pytest.raises(UsageError) as raised:
         journal.resume(paths, other)
     said = str(raised.value)
-    for part in ('--dtype was "fp32", is "bf16"', '--format was ["jsonl"], is ["jsonl", "é"]', "gone was 1, is not there",
+    for temp in ('--dtype was "fp32", is "bf16"', '--format was ["jsonl"], is ["jsonl", "é"]', "gone was 1, is not there",
                  "new was not there, is null", "--overwrite", "another folder", str(tmp_path)):  # fmt: skip
-        assert part in said
+        assert temp in said
     assert "model was" not in said
     assert paths.journal.read_bytes() == content
     journal.resume(paths, {**FINGERPRINT, "--format": ("jsonl",)}).close()
@@ -323,14 +323,14 @@ def test_lines_that_make_no_sense_end_a_journal(tmp_path: Path, changed: dict[st
     bad = json.dumps({**json.loads(good.line()), **changed}).encode() + b"\n"
     (tmp_path / "journal").write_bytes(b"header\n" + good.line() + bad + good.line())
     assert [entry for entry, _ in lines.read_entries(tmp_path / "journal")] == [good]
-    assert len(lines.entries_of(tmp_path / "journal")) == 1
+    assert len(lines.load_entries(tmp_path / "journal")) == 1
 
 
 @given(st.lists(st.integers(0, 6), max_size=30))
 def test_the_last_line_of_a_key_counts(keys: list[int]) -> None:
     entries = np.zeros(len(keys), lines.ENTRY)
     entries["key"] = [key * 3 for key in keys]
-    earlier = Earlier(entries)
+    previous = PreviousRun(entries)
     last = {key * 3: place for place, key in enumerate(keys)}
-    assert len(earlier) == len(last)
-    assert {key: earlier.find(key) for key in range(20)} == {key: last.get(key) for key in range(20)}
+    assert len(previous) == len(last)
+    assert {key: previous.find(key) for key in range(20)} == {key: last.get(key) for key in range(20)}

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fastscribe.audio.failures import input_failure
-from fastscribe.resume.entries import ENTRY, Earlier, Entry
+from fastscribe.resume.entries import ENTRY, Entry, PreviousRun
 from fastscribe.resume.ledger import Ledger
 from fastscribe.resume.shards import Shard
 from fastscribe.types import Failure, Source
@@ -23,21 +23,21 @@ def source(path: Path | str, index: int = 0, **fields: object) -> Source:
     return Source(path=str(path), file=str(path), id=Path(path).name, index=index, **fields)  # type: ignore[arg-type]
 
 
-def nothing() -> Earlier:
-    return Earlier(np.zeros(0, ENTRY))
+def nothing() -> PreviousRun:
+    return PreviousRun(np.zeros(0, ENTRY))
 
 
-def after(*items: tuple[Source | Failure, bool]) -> Earlier:
+def after(*items: tuple[Source | Failure, bool]) -> PreviousRun:
     """What an earlier run of these (input, failed) left."""
-    ledger, entries = Ledger(earlier=nothing()), []
+    ledger, entries = Ledger(previous=nothing()), []
     for index, (item, failed) in enumerate(items):
         numbered = replace(item, index=index)
         assert ledger.expect(numbered)
         assert not ledger.is_done(numbered)
         expected = ledger[index]
         entries.append(Entry("", expected.key, expected.state, 0, 0, index, failed).values())
-        ledger.settle(index)
-    return Earlier(np.array(entries, ENTRY))
+        ledger.mark_done(index)
+    return PreviousRun(np.array(entries, ENTRY))
 
 
 def is_done(ledger: Ledger, item: Source | Failure) -> bool:
@@ -53,32 +53,32 @@ def clip(tmp_path: Path) -> Path:
 
 
 def test_the_same_input_is_done_however_it_is_written(clip: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    earlier = after((source(clip), False))
+    previous = after((source(clip), False))
     monkeypatch.chdir(clip.parent)
     for number, name in enumerate((clip, "a.wav", "./a.wav", f"../{clip.parent.name}/a.wav")):
-        assert is_done(Ledger(earlier=earlier), source(name, number)), name
+        assert is_done(Ledger(previous=previous), source(name, number)), name
 
 
 def test_a_changed_input_is_not_done(clip: Path) -> None:
     row = {"audio_filepath": "a.wav", "text": "one"}
-    earlier = after((source(clip, row=row), False))
-    assert is_done(Ledger(earlier=earlier), source(clip, row=dict(reversed(row.items()))))
-    ledger = Ledger(earlier=earlier)
+    previous = after((source(clip, row=row), False))
+    assert is_done(Ledger(previous=previous), source(clip, row=dict(reversed(row.items()))))
+    ledger = Ledger(previous=previous)
     assert not is_done(ledger, source(clip, row={**row, "text": "two"}))
-    assert ledger[0].place == 0
-    assert not is_done(Ledger(earlier=earlier), source(clip, row=row, offset_s=1.0))
+    assert ledger[0].entry_index == 0
+    assert not is_done(Ledger(previous=previous), source(clip, row=row, offset_s=1.0))
     os.utime(clip, ns=(0, 12345))
-    assert not is_done(Ledger(earlier=earlier), source(clip, row=row))
+    assert not is_done(Ledger(previous=previous), source(clip, row=row))
     clip.unlink()
-    assert not is_done(Ledger(earlier=earlier), source(clip, row=row))
+    assert not is_done(Ledger(previous=previous), source(clip, row=row))
 
 
 def test_failures_are_left_alone_unless_asked_for(clip: Path) -> None:
-    earlier = after((source(clip), True))
-    ledger = Ledger(earlier=earlier)
+    previous = after((source(clip), True))
+    ledger = Ledger(previous=previous)
     assert is_done(ledger, source(clip))
     assert ledger.failed_before == 1
-    again = Ledger(earlier=earlier, retry_failed=True)
+    again = Ledger(previous=previous, retry_failed=True)
     assert not is_done(again, source(clip))
     assert again[0].place == 0
     assert again.failed_before == 0
@@ -86,19 +86,19 @@ def test_failures_are_left_alone_unless_asked_for(clip: Path) -> None:
 
 def test_an_input_that_was_missing_is_the_same_one_when_it_is_there(tmp_path: Path) -> None:
     clip = tmp_path / "late.wav"
-    earlier = after((input_failure(str(clip), "no such file or folder"), True))
-    assert is_done(Ledger(earlier=earlier), input_failure(str(clip), "no such file or folder"))
+    previous = after((input_failure(str(clip), "no such file or folder"), True))
+    assert is_done(Ledger(previous=previous), input_failure(str(clip), "no such file or folder"))
     clip.write_bytes(b"now")
-    ledger = Ledger(earlier=earlier)
+    ledger = Ledger(previous=previous)
     assert not is_done(ledger, source(clip))
-    assert ledger[0].place == 0
+    assert ledger[0].entry_index == 0
 
 
 def test_the_same_input_twice_is_two(clip: Path) -> None:
-    ledger = Ledger(earlier=after((source(clip), False)))
+    ledger = Ledger(previous=after((source(clip), False)))
     assert is_done(ledger, source(clip, 0))
     assert not is_done(ledger, source(clip, 1))
-    ledger = Ledger(earlier=after((source(clip), False), (source(clip), True)))
+    ledger = Ledger(previous=after((source(clip), False), (source(clip), True)))
     assert is_done(ledger, source(clip, 0))
     assert ledger.failed_before == 0
     assert is_done(ledger, source(clip, 1))
@@ -118,14 +118,14 @@ def test_shards_share_out_every_input_and_know_their_own(numbers: list[int], cou
 
 def test_several_threads_may_ask_at_once(tmp_path: Path) -> None:
     items = [source(tmp_path / f"{number}.wav", number) for number in range(400)]
-    earlier = after(*[(item, item.index % 3 == 0) for item in items[:200]])
-    ledger = Ledger(earlier=earlier)
+    previous = after(*[(item, item.index % 3 == 0) for item in items[:200]])
+    ledger = Ledger(previous=previous)
     done: list[int] = []
     for item in items:
         ledger.expect(item)
 
-    def ask(part: list[Source]) -> None:
-        done.extend(item.index for item in part if ledger.is_done(item))
+    def ask(temp: list[Source]) -> None:
+        done.extend(item.index for item in temp if ledger.is_done(item))
 
     threads = [threading.Thread(target=ask, args=(items[start::8],)) for start in range(8)]
     for thread in threads:

@@ -64,7 +64,7 @@ def write_report(path: Path, text: str) -> None:
 
 
 def write_by_function(path: Path, text: str) -> None:
-    write_atomic(path, lambda file: [file.write(part.encode()) for part in text])
+    write_atomic(path, lambda file: [file.write(temp.encode()) for temp in text])
 
 
 @pytest.mark.parametrize("write", [write_one, write_json, write_rows, write_report, write_by_function])

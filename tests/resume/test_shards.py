@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fastscribe.errors import UsageError
-from fastscribe.resume.shards import WHOLE, Shard, choose_shard, shard_of
+from fastscribe.resume.shards import UNSHARDED, Shard, choose_shard, shard_of
 
 
 def slurm(index: object, first: object = 0, last: object = 3, count: object = 4) -> dict[str, str]:
@@ -36,7 +36,7 @@ def test_shards_are_alike_in_size() -> None:
 
 
 def test_names_of_a_shards_files() -> None:
-    assert WHOLE.suffix == ""
+    assert UNSHARDED.suffix == ""
     assert Shard(3, 12).suffix == ".shard-3-of-12"
     assert str(Shard(3, 12)) == "3/12"
 

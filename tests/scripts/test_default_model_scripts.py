@@ -23,11 +23,12 @@ from fastscribe.checkpoint.reader import read_checkpoint
 from fastscribe.text.language_model import FILE, Fusion
 from tests.conftest import PACKAGE, ROOT
 
+FOLDER = ROOT / "scripts" / "default_model"
 PACKAGED = PACKAGE / "default_model"
 
 
 def script(name: str) -> ModuleType:
-    loader = SourceFileLoader(name, str(ROOT / "scripts" / name))
+    loader = SourceFileLoader(name, str(FOLDER / name))
     spec = importlib.util.spec_from_loader(name, loader)
     assert spec is not None
     module = sys.modules[name] = importlib.util.module_from_spec(spec)  # dataclasses look there for themselves
@@ -74,7 +75,7 @@ def test_books_become_sentences_that_a_synthesiser_reads_as_they_are_written(tmp
 
 
 def make_language_model(*arguments: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, ROOT / "scripts" / "make_language_model", *arguments]
+    command = [sys.executable, FOLDER / "make_language_model", *arguments]
     return subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=100)
 
 
@@ -131,5 +132,5 @@ def test_models_of_two_kinds_have_no_mean(tmp_path: Path) -> None:
 
 
 def average(*paths: Path, check: bool) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(ROOT / "scripts" / "average_models"), *map(str, paths)]
+    command = [sys.executable, str(FOLDER / "average_models"), *map(str, paths)]
     return subprocess.run(command, check=check, capture_output=True, text=True)

@@ -16,15 +16,15 @@ START = """
 import os, signal, sys, time
 from contextlib import suppress
 signal.signal(signal.SIGINT, signal.default_int_handler)
-from fastscribe._system.signals import Stop, Terminated, exit_on_sigint
+from fastscribe._system.signals import SignalHandler, Terminated, exit_on_sigint
 
 def interrupt():
     os.kill(os.getpid(), int(sys.argv[1]))
     sum(range(100))
 
 def run():
-    stop = Stop(run)
-    stop.listen()
+    stop = SignalHandler(run)
+    stop.install()
     try:
         do()
         os.write(1, b"goes on\\n")
@@ -34,7 +34,7 @@ def run():
     except Terminated:
         return 143
     finally:
-        stop.over()
+        stop.restore()
     return 0
 """
 END = "\nsys.exit(run())"

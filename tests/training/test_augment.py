@@ -25,7 +25,7 @@ from fastscribe.training.augment import (
     mask_features,
     to_float,
 )
-from fastscribe.training.dataloader import Rows
+from fastscribe.training.dataloader import AudioBatch
 from fastscribe.training.learner import augmented_features
 from fastscribe.training.recipe import ModelRecipe
 
@@ -259,7 +259,7 @@ def test_training_masks_with_what_the_model_takes_for_the_mean(normalize: str) -
     log_mel = LogMel(replace(ModelRecipe().config(20).features, normalize=normalize))
     masked = replace(NEVER, time_masks=5, time_mask_share=0.5)
     samples_BS, lengths_B = batch([RATE, RATE // 2])
-    rows = Rows(np.arange(2), samples_BS, lengths_B)
+    rows = AudioBatch(np.arange(2), samples_BS, lengths_B)
     plain = log_mel(samples_BS, lengths_B)
     features = augmented_features(rows, torch.ones(2), log_mel, masked, gen(), torch.device("cpu"))
     for row, length in enumerate(plain.lengths_B.tolist()):

@@ -20,7 +20,7 @@ def trainer(manifest: Path, tmp_path: Path) -> Trainer:  # noqa: F811
 
 
 def probed(trainer: Trainer) -> tuple[object, ...]:
-    return trainer.learner.network, trainer.material.checkpoint.config, trainer.recipe.batch.accumulate > 1
+    return trainer.learner.network, trainer.training_data.checkpoint.config, trainer.recipe.batch.accumulate > 1
 
 
 def full_above(trainer: Trainer, monkeypatch: pytest.MonkeyPatch, seconds: float) -> list[tuple[int, int, int]]:
@@ -28,12 +28,12 @@ def full_above(trainer: Trainer, monkeypatch: pytest.MonkeyPatch, seconds: float
     tried: list[tuple[int, int, int]] = []
     forward = trainer.learner.network.forward
 
-    def limited(features, targets, chance):
+    def limited(features, targets, omega_draw):
         rows, _, frames = features.mel_BMT.shape
         tried.append((rows, frames, targets.labels_BU.shape[1]))
         if rows * frames > 100 * seconds:
             raise torch.OutOfMemoryError("no room")
-        return forward(features, targets, chance)
+        return forward(features, targets, omega_draw)
 
     monkeypatch.setattr(trainer.learner.network, "forward", limited)
     return tried

@@ -20,7 +20,7 @@ import torch
 from rich.console import Console
 
 from fastscribe.checkpoint.reader import read_checkpoint
-from fastscribe.cli.train import Stopped, _Display, _introduce, _listen, train
+from fastscribe.cli.train import TrainingStopped, _Display, _install_signal_handlers, _report_start, train
 from fastscribe.errors import UsageError
 from fastscribe.training.state import RunFolder
 from fastscribe.training.trainer import Trainer
@@ -100,7 +100,7 @@ def test_a_warm_up_that_is_cut_short_is_said(
     warmup_steps: int,
 ) -> None:
     recipe = recipe_of(manifest, batch={"seconds": 1000}, optimiser={"warmup_steps": warmup_steps}, run={"epochs": 400})
-    _introduce(trainer_of(recipe, tmp_path / "run"))
+    _report_start(trainer_of(recipe, tmp_path / "run"))
     said = capsys.readouterr().err
     assert said.endswith("; 40 warm-up steps, a tenth of the run's\n") == (warmup_steps == 1000), said
     assert ("warm-up" in said) == (warmup_steps == 1000)
@@ -116,7 +116,7 @@ def test_a_head_that_learns_nothing_is_said(
     ctc_weight: float,
     said: str | None,
 ) -> None:
-    _introduce(trainer_of(recipe_of(manifest, loss={"ctc_weight": ctc_weight}), tmp_path / "run"))
+    _report_start(trainer_of(recipe_of(manifest, loss={"ctc_weight": ctc_weight}), tmp_path / "run"))
     lines = capsys.readouterr().err.splitlines()
     assert "steps in all" in lines[1]
     assert ("learns nothing" in lines[-1]) == (said is not None) and lines[-1].endswith(said or "")
@@ -131,11 +131,11 @@ def test_what_goes_on_from_a_stop_does_not_start_over(
     overwrite: bool,
 ) -> None:
     def stopped(trainer: Trainer, update: Callable[[], None]) -> bool:
-        trainer.stopped_by = signal.SIGINT
+        trainer.stop_signal = signal.SIGINT
         return False
 
     monkeypatch.setattr(Trainer, "run", stopped)
-    with pytest.raises(Stopped):
+    with pytest.raises(TrainingStopped):
         run(recipe_file, tmp_path / "run", overwrite=overwrite)
     command = "the same command without --overwrite" if overwrite else "the same command"
     assert capsys.readouterr().err.endswith(f"stopped after step 0; {command} goes on from there\n")
@@ -147,7 +147,7 @@ def test_the_bar_and_the_times_have_room_beside_three_losses(monkeypatch: pytest
     progress = SimpleNamespace(epoch=3, step=123_456, batches_done=1, batches=2, audio_s=1e6, busy_s=1e3)
     progress.losses, progress.validated = {"loss": 123.456, "tdt": 123.456, "ctc": 123.456}, validated
     run_of = SimpleNamespace(run=SimpleNamespace(epochs=7))
-    trainer: Any = SimpleNamespace(progress=progress, recipe=run_of, ranks=SimpleNamespace(count=1))
+    trainer: Any = SimpleNamespace(progress=progress, recipe=run_of, distributed=SimpleNamespace(world_size=1))
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     display = _Display(trainer, True)
     display._update()
@@ -162,8 +162,8 @@ def test_the_bar_and_the_times_have_room_beside_three_losses(monkeypatch: pytest
 
 
 def listening(num_ranks: int) -> tuple[Any, Callable[[int], None]]:
-    trainer = SimpleNamespace(stop=0, ranks=SimpleNamespace(count=num_ranks))
-    _listen(trainer)  # type: ignore[arg-type]
+    trainer = SimpleNamespace(requested_signal=0, distributed=SimpleNamespace(world_size=num_ranks))
+    _install_signal_handlers(trainer)  # type: ignore[arg-type]
     return trainer, lambda number: os.kill(os.getpid(), number)
 
 
@@ -172,20 +172,20 @@ def test_a_second_signal_ends_a_process_but_no_rank(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(os, "_exit", ended.append)
     trainer, send = listening(1)
     send(signal.SIGINT)
-    assert trainer.stop == signal.SIGINT and not ended
+    assert trainer.requested_signal == signal.SIGINT and not ended
     send(signal.SIGTERM)
     assert ended == [143]
     trainer, send = listening(2)
     for _ in range(3):
         send(signal.SIGTERM)
-    assert trainer.stop == signal.SIGTERM and ended == [143]
+    assert trainer.requested_signal == signal.SIGTERM and ended == [143]
 
 
 def test_a_signal_that_the_shell_ignores_stays_ignored() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     trainer, send = listening(1)
     send(signal.SIGINT)
-    assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN and not trainer.stop
+    assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN and not trainer.requested_signal
 
 
 def test_ranks_stop_together_for_a_signal_to_one(recipe_file: Path, tmp_path: Path) -> None:  # noqa: F811

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import soundfile
 
-from fastscribe.training.dataloader import Feed
+from fastscribe.training.dataloader import AudioDataLoader
 from fastscribe.training.manifest import Example
 from tests.conftest import AUDIO, waveform
 
@@ -20,13 +20,13 @@ def example(path: Path, offset_s: float = 0.0, duration_s: float | None = None) 
     return Example(str(path), "text", soundfile.info(path).duration if duration_s is None else duration_s, offset_s)
 
 
-def feed(examples: list[Example], cache_bytes: float = 1e9, said: list[str] | None = None) -> Feed:
-    return Feed(examples, 16_000, cache_bytes, 2, (said if said is not None else []).append)
+def loader(examples: list[Example], cache_bytes: float = 1e9, said: list[str] | None = None) -> AudioDataLoader:
+    return AudioDataLoader(examples, 16_000, cache_bytes, 2, (said if said is not None else []).append)
 
 
 def test_rows_are_the_recordings() -> None:
     plan = [np.array([2, 0]), np.array([1, 3])]
-    batches = list(feed([example(path) for path in FILES]).batches(plan))
+    batches = list(loader([example(path) for path in FILES]).batches(plan))
     for rows, indices in zip(batches, plan, strict=True):
         assert rows.examples.tolist() == indices.tolist()
         for row_S, length, index in zip(rows.samples_BS, rows.lengths_B.tolist(), indices, strict=True):
@@ -40,7 +40,7 @@ def test_what_is_cached_is_not_read_again(tmp_path: Path) -> None:
     for path in paths:
         soundfile.write(path, np.full(2000, 0.25), 16_000)
     plan = [np.array([0, 1, 2])]
-    read = feed([example(path) for path in paths], cache_bytes=8000)  # two of them, at 2 bytes a sample
+    read = loader([example(path) for path in paths], cache_bytes=8000)  # two of them, at 2 bytes a sample
     first = next(read.batches(plan))
     for path in paths:
         path.unlink()
@@ -50,7 +50,7 @@ def test_what_is_cached_is_not_read_again(tmp_path: Path) -> None:
 
 def test_cuts_and_other_rates(tmp_path: Path) -> None:
     soundfile.write(tmp_path / "a.wav", np.arange(8000) / 8000, 8000, subtype="FLOAT")
-    rows = next(feed([example(tmp_path / "a.wav", 0.25, 0.5)]).batches([np.array([0])]))
+    rows = next(loader([example(tmp_path / "a.wav", 0.25, 0.5)]).batches([np.array([0])]))
     assert rows.lengths_B.tolist() == [8000]
     middle = rows.samples_BS[0, 1000:7000].float() / 32768
     assert np.allclose(middle, 0.25 + np.arange(1000, 7000) / 16_000, atol=1e-3)
@@ -59,14 +59,14 @@ def test_cuts_and_other_rates(tmp_path: Path) -> None:
 def test_a_bad_recording_is_left_out_and_said_once(tmp_path: Path) -> None:
     (tmp_path / "bad.wav").write_bytes(b"not audio")
     said: list[str] = []
-    read = feed([example(tmp_path / "bad.wav", duration_s=1.0), example(FILES[0])], said=said)
+    read = loader([example(tmp_path / "bad.wav", duration_s=1.0), example(FILES[0])], said=said)
     for _ in range(2):
         rows = next(read.batches([np.array([0, 1])]))
         assert rows.examples.tolist() == [1] and len(rows.samples_BS) == 1
     assert len(said) == 1 and "bad.wav" in said[0]
     nothing = next(read.batches([np.array([0])]))
     assert nothing.examples.tolist() == [] and nothing.samples_BS.shape == (0, 0)
-    assert (read.num_stretches, read.num_tried, read.num_unreadable) == (2, 2, 1)
+    assert (read.num_segments, read.num_tried, read.num_unreadable) == (2, 2, 1)
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ def test_much_shorter_than_promised_is_as_if_unreadable(
 ) -> None:
     path, said = tmp_path / "a.wav", []
     soundfile.write(path, np.full(round(16_000 * lasts_s), 0.25), 16_000)
-    read = Feed([example(path, duration_s=promised_s)], 16_000, 0.0, 1, said.append, least_s)
+    read = AudioDataLoader([example(path, duration_s=promised_s)], 16_000, 0.0, 1, said.append, least_s)
     assert len(next(read.batches([np.array([0])])).examples) == is_read
     assert is_read != any("a.wav: lasts" in line for line in said)
 
@@ -95,8 +95,8 @@ def test_a_stretch_that_comes_twice_is_kept_and_said_once(tmp_path: Path) -> Non
     soundfile.write(path, np.full(3200, 0.25), 16_000)
     twice = [example(path, 0.0, 0.1), example(path, 0.1, 0.1), example(path, 0.0, 0.1)]
     bad = [example(tmp_path / "none.wav", duration_s=1.0)] * 2
-    read = feed([*twice, *bad], cache_bytes=2 * 3200, said=said)  # room for two
+    read = loader([*twice, *bad], cache_bytes=2 * 3200, said=said)  # room for two
     next(read.batches([np.arange(5)]))
     path.unlink()
     assert len(next(read.batches([np.arange(5)])).examples) == 3
-    assert len(said) == 1 and (read.num_stretches, read.num_tried, read.num_unreadable) == (3, 3, 1)
+    assert len(said) == 1 and (read.num_segments, read.num_tried, read.num_unreadable) == (3, 3, 1)

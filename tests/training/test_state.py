@@ -117,7 +117,7 @@ def test_one_run_at_a_time(folder: RunFolder, tmp_path: Path) -> None:
 
 def test_a_half_written_line_joins_no_other(folder: RunFolder) -> None:
     folder.log.write_text('{"step": 10, "loss": 1}\n{"step": 20, "validation": {}}\n{"step": 20, "lo')
-    folder.forget_after(20)
+    folder.truncate_log(20)
     folder.append({"step": 30})
     assert folder.rows() == [{"step": 10, "loss": 1}, {"step": 20, "validation": {}}, {"step": 30}]
 
@@ -126,7 +126,7 @@ def test_a_validation_that_comes_again_is_forgotten(folder: RunFolder) -> None:
     rows = [{"step": 10, "validation": {}}, {"step": 20, "loss": 1}, {"step": 20, "validation": {}}, {"step": 30}]
     for row in rows:
         folder.append(row)
-    folder.forget_after(20, keep_validation=False)
+    folder.truncate_log(20, keep_validation=False)
     assert folder.rows() == rows[:2]
 
 

@@ -25,8 +25,8 @@ from fastscribe.checkpoint.reader import read_checkpoint
 from fastscribe.errors import FastscribeError, UsageError
 from fastscribe.training import trainer as trainer_module
 from fastscribe.training.data import prepare
-from fastscribe.training.dataloader import Rows
-from fastscribe.training.distributed import Ranks
+from fastscribe.training.dataloader import AudioBatch
+from fastscribe.training.distributed import DistributedContext
 from fastscribe.training.recipe import Recipe, parse_recipe
 from fastscribe.training.state import RunFolder
 from fastscribe.training.trainer import Trainer
@@ -142,10 +142,10 @@ def test_stopped_and_gone_on_is_as_never_stopped(manifest: Path, whole: Path, tm
 
     def stop_in_the_second_epoch() -> None:
         if stopped.progress.epoch == 1 and stopped.progress.batches_done == 1:
-            stopped.stop = signal.SIGTERM
+            stopped.requested_signal = signal.SIGTERM
 
     assert not stopped.run(stop_in_the_second_epoch)
-    assert stopped.stopped_by == signal.SIGTERM and stopped.progress.batches_done == 2 < stopped.progress.batches
+    assert stopped.stop_signal == signal.SIGTERM and stopped.progress.batches_done == 2 < stopped.progress.batches
     assert trainer_of(recipe, tmp_path / "parts").run()
     assert_as_whole(tmp_path / "parts", whole)
 
@@ -174,13 +174,13 @@ def test_a_validation_that_was_cut_off_comes_once(
 
     def stop_with_the_epoch() -> None:
         if stopped.progress.batches_done == stopped.progress.batches:
-            stopped.stop = signal.SIGINT
+            stopped.requested_signal = signal.SIGINT
 
     assert not stopped.run(stop_with_the_epoch)
     assert stopped.progress.epoch == 1 and not stopped.folder.last.exists()
     killed = trainer_of(recipe, tmp_path / "c")
     monkeypatch.setattr(killed, "_plot", lambda: 1 / 0)  # the last of a validation: its line is in the log
-    monkeypatch.setattr(killed, "_epoch", lambda update: pytest.fail("not yet"))
+    monkeypatch.setattr(killed, "_train_epoch", lambda update: pytest.fail("not yet"))
     with pytest.raises(ZeroDivisionError):
         killed.run()
     assert "validation" in steps_of(tmp_path / "c")[-1]
@@ -237,23 +237,25 @@ def test_a_batch_that_memory_cannot_hold_is_learnt_in_halves(
         trainer = trainer_of(recipe, tmp_path / str(most))
         forward = trainer.learner.network.forward
 
-        def limited(features: Any, targets: Any, chance: float, most: int = most, forward: Any = forward) -> Any:
+        def limited(features: Any, targets: Any, omega_draw: float, most: int = most, forward: Any = forward) -> Any:
             tried.append(len(targets.lengths_B))
-            losses = forward(features, targets, chance)
+            losses = forward(features, targets, omega_draw)
             if tried[-1] > most:
                 losses["loss"].backward()  # what it leaves must not count
                 raise torch.OutOfMemoryError("no room")
             return losses
 
         monkeypatch.setattr(trainer.learner.network, "forward", limited)
-        (rows,) = trainer.feed.batches([np.arange(7)])
+        (rows,) = trainer.loader.batches([np.arange(7)])
         trainer.learner.network.eval()  # statistics of a batch differ from those of its halves
         if most:
-            assert trainer._batch(rows, np.ones(8)) == sum(len(trainer.examples[index].tokens) for index in range(7))
+            assert trainer._train_batch(rows, np.ones(8)) == sum(
+                len(trainer.examples[index].tokens) for index in range(7)
+            )
             gradients.append({name: master.grad for name, master in trainer.weights.masters.items()})
         else:
             with pytest.raises(UsageError, match=r"no memory for 1 recordings of up to \d+\.\d s; .*smaller batch"):
-                trainer._batch(rows, np.ones(8))
+                trainer._train_batch(rows, np.ones(8))
     assert tried == [7, 7, 3, 4, 2, 2, 7, 3, 1]
     for name, gradient in gradients[0].items():
         torch.testing.assert_close(gradients[1][name], gradient, rtol=1e-5, atol=1e-4)
@@ -283,7 +285,7 @@ def test_a_batch_that_cannot_be_read_is_a_step_of_nothing(manifest: Path, tmp_pa
     recipe = recipe_of(path, batch=batch, run={"epochs": 1}, model={"vocab_size": 40})
     trainer = trainer_of(recipe, tmp_path / "run")
     assert trainer.run() and trainer.weights.num_steps == 4
-    assert (trainer.feed.num_tried, trainer.feed.num_unreadable) == (4, 1)
+    assert (trainer.loader.num_tried, trainer.loader.num_unreadable) == (4, 1)
     assert trainer.progress.validated is not None
 
 
@@ -291,12 +293,15 @@ def test_too_much_that_cannot_be_read_ends_the_run(manifest: Path, tmp_path: Pat
     recipe = recipe_of(manifest)
     trainer = trainer_of(recipe, tmp_path / "run")
     for num_tried, num_unreadable, is_too_much in ((8, 7, False), (8, 8, True), (200, 10, False), (200, 11, True)):
-        trainer.feed._tried, trainer.feed._unreadable = set(range(num_tried)), set(range(num_unreadable))
+        trainer.loader._tried_segments, trainer.loader._unreadable_segments = (
+            set(range(num_tried)),
+            set(range(num_unreadable)),
+        )
         if is_too_much:
             with pytest.raises(UsageError, match=f"{num_unreadable} of the {num_tried} recordings tried"):
-                trainer._all_stop()
+                trainer._synchronize_stop()
         else:
-            assert not trainer._all_stop()
+            assert not trainer._synchronize_stop()
     path = with_bad_rows(manifest, tmp_path, 0, 3)
     with pytest.raises(UsageError, match="3 of the 3 recordings tried"):
         trainer_of(recipe_of(path, model={"vocab_size": 12}), tmp_path / "other").run()
@@ -309,12 +314,12 @@ def test_the_shortest_recording_trains_alone(manifest: Path, tmp_path: Path) -> 
 
     def batch_of(seconds: float) -> int:
         num_samples = math.ceil(16_000 * seconds)
-        rows = Rows(np.array([0]), torch.ones(1, num_samples, dtype=torch.int16), torch.tensor([num_samples]))
-        return trainer._batch(rows, np.full(8, 1.5))
+        rows = AudioBatch(np.array([0]), torch.ones(1, num_samples, dtype=torch.int16), torch.tensor([num_samples]))
+        return trainer._train_batch(rows, np.full(8, 1.5))
 
-    assert batch_of(trainer._least_s()) == len(trainer.examples[0].tokens)
+    assert batch_of(trainer._min_duration_s()) == len(trainer.examples[0].tokens)
     with pytest.raises(ValueError, match="more than 1 value per channel"):
-        batch_of(0.5 * trainer._least_s())
+        batch_of(0.5 * trainer._min_duration_s())
 
 
 @pytest.mark.parametrize(
@@ -326,9 +331,11 @@ def test_of_few_recordings_a_tenth_validates_up_to_ten(
 ) -> None:
     said: list[str] = []
     texts = [f"sentence number {number} is here" for number in range(num_recordings)]
-    material = prepare(parse_recipe(recipe_for(tmp_path, texts, share), tmp_path / "recipe.yaml"), None, said.append)
-    num_taken = len(material.validation)
-    assert num_taken + len(material.corpus.examples) == num_recordings
+    training_data = prepare(
+        parse_recipe(recipe_for(tmp_path, texts, share), tmp_path / "recipe.yaml"), None, said.append
+    )
+    num_taken = len(training_data.validation)
+    assert num_taken + len(training_data.corpus.examples) == num_recordings
     if expected > 10:
         assert abs(num_taken - expected) <= 20 and not said
         return
@@ -374,12 +381,12 @@ def test_random_batches_are_played_at_the_same_speeds(manifest: Path, tmp_path: 
     shares = []
     for name, speeds in (("one", [1.0]), ("two", [0.5, 2.0])):
         recipe = recipe_of(manifest, augment={**STILL["augment"], "speeds": speeds})
-        material = prepare(recipe, None)
-        alike = tuple(replace(example, duration_s=2.0) for example in material.corpus.examples)
-        material = replace(material, corpus=replace(material.corpus, examples=alike))
+        training_data = prepare(recipe, None)
+        alike = tuple(replace(example, duration_s=2.0) for example in training_data.corpus.examples)
+        training_data = replace(training_data, corpus=replace(training_data.corpus, examples=alike))
         folder = tmp_path / name
         folder.mkdir()
-        trainer = Trainer(recipe, material, RunFolder(folder), torch.device("cpu"), torch.float32, print)
+        trainer = Trainer(recipe, training_data, RunFolder(folder), torch.device("cpu"), torch.float32, print)
         shares.append(trainer.naive_padding().frames)
     assert shares[0] == 0 < shares[1]
 
@@ -388,8 +395,8 @@ def test_random_batches_are_played_at_the_same_speeds(manifest: Path, tmp_path: 
 def test_of_two_sentences_one_is_left_to_train_on(tmp_path: Path, seed: int) -> None:
     texts = ["the lazy brown foxes jump over a dog"] * 99 + ["a dog jumps over the lazy brown foxes"]
     recipe = parse_recipe({**recipe_for(tmp_path, texts, 1e-9), "run": {"seed": seed}}, tmp_path / "a.yaml")
-    material = prepare(recipe, None)
-    assert {len(material.validation), len(material.corpus.examples)} == {1, 99}
+    training_data = prepare(recipe, None)
+    assert {len(training_data.validation), len(training_data.corpus.examples)} == {1, 99}
 
 
 @pytest.mark.parametrize(
@@ -451,13 +458,13 @@ def gradients_of(
     batches: list[list[int]],
     manifest: Path,
     folder: Path,
-    ranks: Ranks = Ranks(),  # noqa: B008 - frozen
+    distributed: DistributedContext = DistributedContext(),  # noqa: B008 - frozen
 ) -> dict[str, torch.Tensor]:
     """That an epoch of one step takes. Without what else differs between batches: noise, statistics of the batch."""
     folder.mkdir()
     recipe = recipe_of(manifest, **STILL, batch={"accumulate": len(batches)}, run={"epochs": 1})
     trainer = Trainer(
-        recipe, prepare(recipe, None), RunFolder(folder), torch.device("cpu"), torch.float32, print, ranks
+        recipe, prepare(recipe, None), RunFolder(folder), torch.device("cpu"), torch.float32, print, distributed
     )
     taken: dict[str, torch.Tensor] = {}
 
@@ -470,7 +477,7 @@ def gradients_of(
     network.train = lambda mode=True: torch.nn.Module.train(network, False)  # type: ignore[method-assign]
     trainer.plan = lambda epoch: ([np.array(batch) for batch in batches], np.ones(len(trainer.examples)))  # type: ignore
     trainer.weights.optimiser.step = take  # type: ignore[assignment,method-assign]
-    trainer.check = lambda: None  # type: ignore[method-assign]
+    trainer.run_validation = lambda: None  # type: ignore[method-assign]
     assert trainer.run() and trainer.progress.step == 1 and taken
     return taken
 
@@ -480,7 +487,7 @@ def be_a_rank(rank: str, manifest: str, folder: str) -> None:
     place = Path(folder)
     dist.init_process_group("gloo", init_method=f"file://{place}/rendezvous", rank=int(rank), world_size=2)
     mine = SMALL if rank == "0" else LARGE
-    found = gradients_of([mine], Path(manifest), place / f"rank{rank}", ranks=Ranks(int(rank), 2))
+    found = gradients_of([mine], Path(manifest), place / f"rank{rank}", distributed=DistributedContext(int(rank), 2))
     torch.save(found, place / f"gradients{rank}.pt")
     dist.destroy_process_group()
 
@@ -496,23 +503,33 @@ def group() -> Iterator[None]:
 
 
 def rank_of(recipe: Recipe, folder: Path, count: int = 2) -> Trainer:
-    material = prepare(recipe, None)
-    return Trainer(recipe, material, RunFolder(folder), torch.device("cpu"), torch.float32, print, Ranks(0, count))
+    training_data = prepare(recipe, None)
+    return Trainer(
+        recipe,
+        training_data,
+        RunFolder(folder),
+        torch.device("cpu"),
+        torch.float32,
+        print,
+        DistributedContext(0, count),
+    )
 
 
 def test_what_one_rank_cannot_read_counts_nothing(manifest: Path, tmp_path: Path, group: None) -> None:
     trainer = rank_of(recipe_of(manifest), tmp_path)
     trainer.learner.parallel.train()
     buffers = [buffer.clone() for buffer in trainer.model.buffers()]
-    nothing = Rows(np.array([], np.int64), torch.zeros(0, 0, dtype=torch.int16), torch.tensor([], dtype=torch.long))
-    assert trainer._batch(nothing, np.ones(8)) == 0
+    nothing = AudioBatch(
+        np.array([], np.int64), torch.zeros(0, 0, dtype=torch.int16), torch.tensor([], dtype=torch.long)
+    )
+    assert trainer._train_batch(nothing, np.ones(8)) == 0
     gradients = [master.grad for master in trainer.weights.masters.values()]
     assert gradients and all(gradient is not None and not gradient.any() for gradient in gradients)
     assert all(map(torch.equal, trainer.model.buffers(), buffers)) and trainer._window.row() == {}
-    before = {name: tensor.clone() for name, tensor in trainer.weights.kept().items()}
-    trainer._step(0)
+    before = {name: tensor.clone() for name, tensor in trainer.weights.export().items()}
+    trainer._optimiser_step(0)
     assert trainer.progress.step == 1 and trainer._window.state()["norms"] == []
-    assert all(torch.equal(tensor, before[name]) for name, tensor in trainer.weights.kept().items())
+    assert all(torch.equal(tensor, before[name]) for name, tensor in trainer.weights.export().items())
 
 
 def test_ranks_that_find_different_states_are_refused(
@@ -527,7 +544,7 @@ def test_ranks_that_find_different_states_are_refused(
     trainer.save()
     for state in (None, trainer.folder.load_state(torch.device("cpu"))):
         with pytest.raises(UsageError, match="ranks do not find the same state"):
-            trainer._agree(state)
+            trainer._check_same_on_all_ranks(state)
 
 
 def test_fewer_examples_than_ranks_are_refused(manifest: Path, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import torch
 from fastscribe.checkpoint.reader import read_checkpoint
 from fastscribe.errors import UsageError
 from fastscribe.training import validation
-from fastscribe.training.dataloader import Feed
+from fastscribe.training.dataloader import AudioDataLoader
 from fastscribe.training.manifest import Example
 from fastscribe.training.validation import validate, with_weights
 from tests.conftest import AUDIO, MODELS
@@ -29,8 +29,8 @@ def test_what_cannot_be_read_is_left_out_and_nothing_is_no_zero(
     examples = [bad, Example(str(good), "wholly different words", soundfile.info(good).duration)]
 
     def rates_of(examples: list[Example]) -> validation.Validated:
-        feed = Feed(examples, 16_000, 0.0, 1, lambda line: None)
-        return validate(checkpoint, examples, feed, "cpu", "fp32")
+        loader = AudioDataLoader(examples, 16_000, 0.0, 1, lambda line: None)
+        return validate(checkpoint, examples, loader, "cpu", "fp32")
 
     assert rates_of(examples).wer >= 1 and len(rates_of(examples).examples) == 1
     with pytest.raises(UsageError, match="none of the 2 recordings to validate with can be read"):

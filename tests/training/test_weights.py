@@ -68,7 +68,7 @@ def test_what_stays_in_float32_is_not_rounded_on_the_way() -> None:
     nn.init.uniform_(model[1].weight)
     model[1].running_var.uniform_(0.0, 9.0)
     before = {name: tensor.clone() for name, tensor in model[1].state_dict().items()}
-    kept = Weights(model, torch.bfloat16, PLAIN).kept()
+    kept = Weights(model, torch.bfloat16, PLAIN).export()
     for name, tensor in before.items():
         assert torch.equal(model[1].state_dict()[name], tensor) and torch.equal(kept[f"1.{name}"], tensor)
 
@@ -86,7 +86,7 @@ def test_warm_up_and_cosine() -> None:
 def test_a_short_run_warms_up_for_a_tenth_of_it_and_reaches_its_rate(run_steps: int, warmup_steps: int) -> None:
     recipe = OptimiserRecipe(learning_rate=1.0, min_learning_rate=0.1, warmup_steps=10)
     weights = Weights(network(), torch.float32, recipe)
-    weights.expect(run_steps)
+    weights.set_total_steps(run_steps)
     assert weights.warmup_steps == warmup_steps
     rates = []
     for step in range(run_steps):
@@ -126,9 +126,9 @@ def test_a_step_without_gradients_is_counted_and_changes_nothing() -> None:
     weights = Weights(model, torch.float32, OptimiserRecipe(warmup_steps=0))
     give_gradients(model, 0)
     weights.step(0.0)
-    before = {name: tensor.clone() for name, tensor in weights.kept().items()}
+    before = {name: tensor.clone() for name, tensor in weights.export().items()}
     assert weights.step(0.0, weight=0) == 0.0 and weights.num_steps == 2
-    assert all(torch.equal(tensor, before[name]) for name, tensor in weights.kept().items())
+    assert all(torch.equal(tensor, before[name]) for name, tensor in weights.export().items())
 
 
 def test_a_gradient_that_is_no_number_changes_nothing() -> None:
@@ -173,7 +173,7 @@ def test_the_average_forgets_the_start_and_follows() -> None:
         decay = min(0.9, (1 + step) / (10 + step))
         expected = decay * expected + (1 - decay) * float(model.weight.detach())
         assert float(weights.averages["weight"]) == pytest.approx(expected, abs=1e-5)
-        assert float(weights.kept()["weight"]) == pytest.approx(expected, abs=1e-5)
+        assert float(weights.export()["weight"]) == pytest.approx(expected, abs=1e-5)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -192,7 +192,7 @@ def test_restored_it_goes_on_exactly(dtype: torch.dtype, tmp_path) -> None:
         for each, its_weights in ((model, weights), (other, restored)):
             give_gradients(each, step)
             its_weights.step(step / 8)
-    for name, tensor in weights.kept().items():
-        assert torch.equal(tensor, restored.kept()[name]), name
+    for name, tensor in weights.export().items():
+        assert torch.equal(tensor, restored.export()[name]), name
     for a, b in zip(model.parameters(), other.parameters(), strict=True):
         assert torch.equal(a, b)

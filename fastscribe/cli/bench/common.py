@@ -17,7 +17,7 @@ from typer.core import TyperGroup
 
 from fastscribe.cli.app import ReportHtml as ReportHtml
 from fastscribe.cli.app import app, option
-from fastscribe.cli.terminal import say, without_mp3_chatter
+from fastscribe.cli.terminal import filter_mpg123_messages, say
 from fastscribe.errors import OutputError, UsageError
 from fastscribe.report.files import check_place, write_page
 
@@ -89,7 +89,7 @@ def result(
     """
     found: dict[str, Any] = {"rows": []}
     try:
-        with without_mp3_chatter():
+        with filter_mpg123_messages():
             yield found
     except BaseException:
         if any_measured(found["rows"]):

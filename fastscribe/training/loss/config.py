@@ -45,9 +45,9 @@ class TransducerLossConfig:
         if not self.durations and (self.sigma or self.omega):
             raise UsageError("sigma and omega belong to TDT: give durations too, or leave them 0")
 
-    def drawn(self, chance: float) -> TransducerLossConfig:
-        """What this batch is trained with, `chance` being drawn evenly from [0, 1): omega is 0 or 1 afterwards."""
-        return self if not self.omega else replace(self, omega=1.0 if chance < self.omega else 0.0)
+    def resolve_omega(self, omega_draw: float) -> TransducerLossConfig:
+        """What this batch is trained with, `omega_draw` being drawn evenly from [0, 1): omega is 0 or 1 afterwards."""
+        return self if not self.omega else replace(self, omega=1.0 if omega_draw < self.omega else 0.0)
 
     @property
     def as_rnnt(self) -> bool:

@@ -64,7 +64,7 @@ def transducer_loss(
 
 def drawn(config: TransducerLossConfig, generator: torch.Generator | None) -> TransducerLossConfig:
     """The config of this batch: where omega leaves it open, a draw says whether it is an RNN-T one."""
-    return config.drawn(float(torch.rand((), generator=generator))) if config.omega else config
+    return config.resolve_omega(float(torch.rand((), generator=generator))) if config.omega else config
 
 
 def reduced(losses_B: torch.Tensor, label_lengths_B: torch.Tensor, reduction: str) -> torch.Tensor:

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What a dtype does to the text: how many tokens differ from float32's, on a CPU, by model and set of recordings.
 
-    scripts/compare_dtypes --models tests/data/models/tdt_demo/model.nemo -- tests/data/audio speech/test.jsonl
+    scripts/benchmarks/dtypes.py --models tests/data/models/tdt_demo/model.nemo -- tests/data/audio speech/test.jsonl
 
 A set is what `fastscribe transcribe` takes as an input: a file, a folder, a quoted glob, a manifest. Counted are the edits
 (insertions, deletions, substitutions) that turn float32's tokens into the other dtype's, over float32's tokens, and the
@@ -22,17 +22,17 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
 import torch  # noqa: E402
 
-from fastscribe import Failure, Transcriber, Transcript
-from fastscribe.pipeline import recognizer  # noqa: E402
+from fastscribe import Failure, Transcriber, Transcript  # noqa: E402
 from fastscribe.bench.agreement import edit_distance  # noqa: E402
 from fastscribe.cuda.fp8 import quantise_fp8_  # noqa: E402
 from fastscribe.model.model import Model  # noqa: E402
 from fastscribe.model.packed import pack_linears_  # noqa: E402
+from fastscribe.pipeline import recognizer  # noqa: E402
 
 DTYPES = ("bf16", "int8", "fp8")
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Word error rates with --recover-gaps and with --no-recover-gaps, on short recordings and on long ones joined from them.
 
-    scripts/measure_gap_recovery SPEECH --decoders ctc --json docs/bench/gaps/cpu-ctc.json
+    scripts/benchmarks/gap_recovery.py SPEECH --decoders ctc --json docs/bench/gaps/cpu-ctc.json
 
 SPEECH holds a NeMo manifest a split. Four kinds of recordings are made of a split, at 16 kHz:
 
@@ -31,7 +31,7 @@ from time import process_time, thread_time
 from typing import Any
 from unittest.mock import patch
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
 import numpy as np  # noqa: E402
@@ -39,11 +39,11 @@ import soundfile  # noqa: E402
 
 from fastscribe import Options, Transcriber, Transcript  # noqa: E402
 from fastscribe.bench import machine  # noqa: E402
+from fastscribe.checkpoint.location import locate  # noqa: E402
 from fastscribe.evaluation.scores import Edits, Pair, evaluate, normalizer  # noqa: E402
+from fastscribe.pipeline.recognizer import cpu_name, to_stderr  # noqa: E402
 from fastscribe.segmentation import gaps  # noqa: E402
 from fastscribe.segmentation.gaps import clear_speech  # noqa: E402
-from fastscribe.checkpoint.location import locate  # noqa: E402
-from fastscribe.pipeline.recognizer import cpu_name, to_stderr  # noqa: E402
 from fastscribe.types import Utterance, Word  # noqa: E402
 
 RATE = 16_000

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Registers, spills and shared memory of every Triton kernel by architecture, as a table; needs Triton and no GPU.
 
-    scripts/kernel_registers [--capabilities 80,90,100] [--dtypes bf16,fp32]
+    scripts/benchmarks/kernel_registers.py [--capabilities 80,90,100] [--dtypes bf16,fp32]
 
 A cell is registers a thread / bytes that a thread spills / KiB of shared memory a program.
 """
@@ -16,7 +16,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import torch
 import triton

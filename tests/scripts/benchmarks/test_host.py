@@ -8,10 +8,10 @@ import sys
 
 from tests.conftest import ROOT
 
-SCRIPT = ROOT / "scripts" / "bench_host"
+SCRIPT = ROOT / "scripts" / "benchmarks" / "host.py"
 
 
-def test_bench_host() -> None:
+def test_host() -> None:
     options = [
         "--clips",
         "5",

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Times CTC forced alignment on this machine: a batch of recordings, an aligner's CTC head of canary-1b-v2's size.
 
-    scripts/bench_alignment [--batch 16] [--seconds 30] [--device cpu]
+    scripts/benchmarks/alignment.py [--batch 16] [--seconds 30] [--device cpu]
 
 Prints the median of five batches after one to warm up, with the head and without it, as one JSON line. The encoder, which
 takes most of an aligner's time, is not part of it: `fastscribe bench throughput` measures encoders.

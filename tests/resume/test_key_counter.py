@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fastscribe.resume.key_set import Seen
+from fastscribe.resume.key_counter import KeyCounter
 
 LAST = (1 << 64) - 1
 KEYS = st.one_of(st.sampled_from([0, 1, 2, LAST, LAST - 1, 1 << 63]), st.integers(0, LAST))
@@ -18,7 +18,7 @@ KEYS = st.one_of(st.sampled_from([0, 1, 2, LAST, LAST - 1, 1 << 63]), st.integer
 @settings(deadline=None)
 @given(st.lists(KEYS, max_size=60))
 def test_it_counts_as_a_counter_does(keys: list[int]) -> None:
-    seen, counter = Seen(), Counter[int]()
+    seen, counter = KeyCounter(), Counter[int]()
     for key in keys:
         assert seen.count(key) == counter[key]
         counter[key] += 1
@@ -27,7 +27,7 @@ def test_it_counts_as_a_counter_does(keys: list[int]) -> None:
 @pytest.mark.timeout(100)  # keys that all fell into one slot would take hours
 @pytest.mark.parametrize("step", [1, 1 << 40, 1 << 52, 0x9E3779B97F4A7C15])
 def test_it_grows_and_forgets_nothing(step: int) -> None:
-    seen = Seen()
+    seen = KeyCounter()
     keys = [number * step & LAST for number in range(10_000 if step < 1 << 52 else 4096)]
     assert not any(seen.count(key) for key in keys)
     assert all(seen.count(key) == 1 for key in keys)
@@ -37,7 +37,7 @@ def test_it_grows_and_forgets_nothing(step: int) -> None:
 def test_a_key_takes_at_most_32_bytes() -> None:
     tracemalloc.start()
     try:
-        seen = Seen()
+        seen = KeyCounter()
         for number in range(200_000):
             seen.count(number * 0xD1342543DE82EF95 & LAST)
         held, peak = tracemalloc.get_traced_memory()

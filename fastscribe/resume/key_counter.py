@@ -10,7 +10,7 @@ _MASK = (1 << 64) - 1
 _SCRAMBLE = 0x9E3779B97F4A7C15  # 2^64 over the golden ratio (Knuth, TAOCP 3, 6.4): spreads keys that are alike
 
 
-class Seen:
+class KeyCounter:
     """A table of slots with linear probing; 0 marks a free slot. Keys that came more than once are few and counted apart."""
 
     def __init__(self) -> None:

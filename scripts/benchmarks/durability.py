@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """Files a second of a run over many tiny recordings with small outputs: what it costs that results survive a power cut.
 
-    scripts/bench_durability [--clips 3000] [--formats jsonl,srt,txt] [--repeats 5] [--tree OTHER_CHECKOUT]
+    scripts/benchmarks/durability.py [--clips 3000] [--formats jsonl,srt,txt] [--repeats 5] [--tree OTHER_CHECKOUT]
 
-The real run loop around an engine that answers at once (scripts/bench_host), into a folder on the disk of --folder. With
-`--tree`, the package of another checkout is measured in turns with this one, so that both meet the same load of the machine.
-Each turn is a process of its own; the first of each tree is discarded.
+The real run loop around an engine that answers at once (host.py beside this file), into a folder on the disk of --folder.
+With `--tree`, the package of another checkout is measured in turns with this one, so that both meet the same load of the
+machine. Each turn is a process of its own; the first of each tree is discarded.
 
 The last line of stdout is one JSON document.
 """
@@ -26,25 +26,27 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 CLIP_S = 0.01  # nothing to decode: what is left is the host's work for each file
 NUM_TOKENS = 28  # of eight seconds of English
 
 
-def bench_host(tree: Path) -> Any:
+def host_benchmark(tree: Path) -> Any:
+    """The checkout's own, which goes with its package; older checkouts have it at another place."""
     sys.path.insert(0, str(tree))
-    loader = importlib.machinery.SourceFileLoader("bench_host", str(tree / "scripts/bench_host"))
-    spec = importlib.util.spec_from_loader("bench_host", loader)
+    places = [tree / "scripts/benchmarks/host.py", tree / "scripts/bench_host"]
+    loader = importlib.machinery.SourceFileLoader("host", str(next(filter(Path.exists, places), places[0])))
+    spec = importlib.util.spec_from_loader("host", loader)
     assert spec is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules["bench_host"] = module
+    sys.modules["host"] = module
     loader.exec_module(module)
     return module
 
 
 def one_turn(tree: Path, clips: Path, out: Path, formats: tuple[str, ...]) -> None:
     """In a process of its own: one run that warms up, and one that is timed up to the end of the folder's closing."""
-    host = bench_host(tree)
+    host = host_benchmark(tree)
     checkpoint = host.read_checkpoint(tree / "tests/data/models/tdt_demo/model.nemo")
     run = host.transcriber(checkpoint, NUM_TOKENS, host.default_threads())
     for name in ("warm-up", "timed"):
@@ -71,7 +73,7 @@ def main() -> None:
     if asked.turn:
         return one_turn(*asked.turn, formats)
 
-    host = bench_host(ROOT)
+    host = host_benchmark(ROOT)
     trees = {"this": ROOT, **({"other": asked.tree.resolve()} if asked.tree else {})}
     found: dict[str, list[dict[str, float]]] = {name: [] for name in trees}
     with tempfile.TemporaryDirectory(dir=asked.folder) as name:
@@ -99,7 +101,9 @@ def main() -> None:
         "system": platform.platform(),
     }
     if asked.tree:
-        document["loss_percent"] = round(100 * (1 - document["this"]["files_per_s"] / document["other"]["files_per_s"]), 1)
+        document["loss_percent"] = round(
+            100 * (1 - document["this"]["files_per_s"] / document["other"]["files_per_s"]), 1
+        )
     print(json.dumps(document))
 
 

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """How a run grows: a manifest of a million rows, the memory it takes on its way and how soon the first transcript comes.
 
-    scripts/bench_size [--rows 1000000] [--until N] [--durations yes|no] [--engine instant|model] [--out DIR]
+    scripts/benchmarks/size.py [--rows 1000000] [--until N] [--durations yes|no] [--engine instant|model] [--out DIR]
 
-Every row is the same 0.2 s clip at another offset. With `--engine instant` nothing is computed (see scripts/bench_host),
+Every row is the same 0.2 s clip at another offset. With `--engine instant` nothing is computed (host.py beside this file),
 so that the rows a second are the host's; with `model` the demo checkpoint runs. `--out` writes there as the command line
 does, journal included; without it rows are made and thrown away. `--until` stops early. Resident memory is read from
 /proc, beyond what the loaded model takes: Linux only.
@@ -15,8 +15,6 @@ from __future__ import annotations
 
 import argparse
 import gc
-import importlib.machinery
-import importlib.util
 import json
 import os
 import platform
@@ -31,15 +29,15 @@ from typing import Any
 import numpy as np
 import soundfile
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
 from fastscribe.checkpoint.reader import read_checkpoint  # noqa: E402
 from fastscribe.config import Options, OutputStyle  # noqa: E402
 from fastscribe.output.folder import FolderOutput  # noqa: E402
+from fastscribe.output.writers import render  # noqa: E402
 from fastscribe.transcriber import Transcriber  # noqa: E402
 from fastscribe.types import Failure  # noqa: E402
-from fastscribe.output.writers import render  # noqa: E402
 
 RATE = 16_000
 BATCH_FRAMES = 4096  # where there is no model that could choose
@@ -74,12 +72,10 @@ def make_transcriber(engine: str, options: Options) -> Transcriber:
     model = ROOT / "tests/data/models/tdt_demo/model.nemo"
     if engine == "model":
         return Transcriber.load(model, device="cpu", dtype="fp32", options=options)
-    loader = importlib.machinery.SourceFileLoader("bench_host", str(ROOT / "scripts/bench_host"))
-    bench_host = importlib.util.module_from_spec(importlib.util.spec_from_loader("bench_host", loader))
-    sys.modules["bench_host"] = bench_host
-    loader.exec_module(bench_host)
+    from scripts.benchmarks import host
+
     checkpoint = read_checkpoint(model)
-    return Transcriber(checkpoint, bench_host.InstantEngine(checkpoint.config.num_labels, 2), options, 0.0)
+    return Transcriber(checkpoint, host.InstantEngine(checkpoint.config.num_labels, 2), options, 0.0)
 
 
 def looked_at(until: int) -> Iterator[int]:

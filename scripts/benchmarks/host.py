@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The host's side of a run: how many files a second one process can feed and write when the model answers at once.
 
-    scripts/bench_host [--clips 2000] [--seconds 8] [--threads N] [--kinds flac,wav,flac-44k-stereo]
+    scripts/benchmarks/host.py [--clips 2000] [--seconds 8] [--threads N] [--kinds flac,wav,flac-44k-stereo]
 
 The real run loop, from a folder to transcripts.jsonl, around an engine that gives each clip the same number of tokens.
 Clips are deterministic noise with speech's spectrum and pauses, 100 different ones under as many names as asked for, in a
@@ -32,19 +32,19 @@ from typing import Any
 import numpy as np
 import soundfile
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
 from fastscribe.audio.inputs import expand  # noqa: E402
-from fastscribe.pipeline.loader import default_threads  # noqa: E402
 from fastscribe.audio.probe import probe  # noqa: E402
 from fastscribe.audio.read import read  # noqa: E402
 from fastscribe.checkpoint.reader import Checkpoint, read_checkpoint  # noqa: E402
 from fastscribe.config import Options, OutputStyle  # noqa: E402
 from fastscribe.output.folder import FolderOutput  # noqa: E402
+from fastscribe.output.writers import render  # noqa: E402
+from fastscribe.pipeline.loader import default_threads  # noqa: E402
 from fastscribe.text.transcript import assemble  # noqa: E402
 from fastscribe.types import Batch, Hypothesis, Transcript, Utterance  # noqa: E402
-from fastscribe.output.writers import render  # noqa: E402
 
 DIFFERENT_CLIPS = 100
 TOKENS_A_SECOND = 3.5  # of English with a vocabulary of 1,024

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The transducer losses beside those of other libraries: the same logits, losses and gradients side by side.
 
-    PYTHON scripts/compare_losses [--device cuda]
+    PYTHON scripts/benchmarks/losses.py [--device cuda]
 
 Compared is with what PYTHON's environment has of torchaudio (RNN-T), NeMo (RNN-T and TDT) and fast_rnnt (RNN-T); it needs
 torch and numba as well, but no fastscribe. NeMo's TDT loss runs on a GPU; on a CPU its slow plain-torch form stands in,
@@ -24,7 +24,7 @@ from unittest import mock
 
 import torch
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from fastscribe.training import TransducerLossConfig, transducer_loss
 

@@ -12,9 +12,9 @@ from contextlib import nullcontext
 import numpy as np
 
 from fastscribe._system.safe_files import (
-    open_part,
-    put_in_place,
+    open_temp,
     remove,
+    rename_into_place,
     status_of,
     sync,
     sync_folder,
@@ -22,30 +22,38 @@ from fastscribe._system.safe_files import (
     write_atomic,
 )
 from fastscribe.errors import OutputError, UsageError
-from fastscribe.resume.entries import SWAP, Paths, entries_and_names, first_line, is_row, live_places, parse_entry
+from fastscribe.resume.entries import (
+    SWAP,
+    Paths,
+    first_line,
+    is_row,
+    latest_entry_indices,
+    load_entries_and_names,
+    parse_entry,
+)
 from fastscribe.types import BoolArray, Int64Array, RecordArray
 
 CHANGED = "was changed since the last run; use another folder, or --overwrite"
 
 
-def tidy(paths: Paths, ordered: bool, order: Int64Array, is_dropped: BoolArray) -> None:
+def compact(paths: Paths, ordered: bool, order: Int64Array, is_dropped: BoolArray) -> None:
     """Drops rows that were replaced and, if `ordered`, sorts them by their inputs' order; nothing is written where all is well.
 
     The journal must be closed. `order` is that of its first lines' inputs, which may no longer be what the lines say;
     `is_dropped` says of the same lines which are to go, too.
     """
-    entries, new_names = entries_and_names(paths.journal)
+    entries, new_names = load_entries_and_names(paths.journal)
     written_order = entries["order"].copy()
     entries["order"][: len(order)] = order
-    places = live_places(entries)
-    places = places[~np.pad(is_dropped, (0, len(entries) - len(is_dropped)))[places]]
+    entry_indices = latest_entry_indices(entries)
+    entry_indices = entry_indices[~np.pad(is_dropped, (0, len(entries) - len(is_dropped)))[entry_indices]]
     if ordered:
-        places = places[np.argsort(entries["order"][places], kind="stable")]
-    is_right = len(places) == len(entries) and bool((np.diff(places) > 0).all())
+        entry_indices = entry_indices[np.argsort(entries["order"][entry_indices], kind="stable")]
+    is_right = len(entry_indices) == len(entries) and bool((np.diff(entry_indices) > 0).all())
     if is_right and not (ordered and (entries["order"] != written_order).any()):
         return
     try:
-        _write_parts(paths, entries, places, new_names)
+        _write_temps(paths, entries, entry_indices, new_names)
         sync_folder(paths.directory)
         write_atomic(paths.swap, SWAP)
     except OSError as error:
@@ -53,22 +61,22 @@ def tidy(paths: Paths, ordered: bool, order: Int64Array, is_dropped: BoolArray) 
             remove(path)
         raise OutputError(str(paths.rows), error) from error
     try:
-        finish_tidying(paths)
+        finish_compaction(paths)
     except OSError as error:
         raise OutputError(str(paths.rows), error) from error
 
 
-def _write_parts(paths: Paths, entries: RecordArray, places: Int64Array, new_names: Mapping[int, str]) -> None:
+def _write_temps(paths: Paths, entries: RecordArray, entry_indices: Int64Array, new_names: Mapping[int, str]) -> None:
     starts = [len(first_line(paths.journal)), *entries["line_end"].tolist()]
     with (
         paths.rows.open("rb") if paths.rows.exists() else nullcontext() as rows,
         paths.journal.open("rb") as journal,
-        open_part(paths.journal) as new_journal,
-        open_part(paths.rows) as new_rows,
+        open_temp(paths.journal) as new_journal,
+        open_temp(paths.rows) as new_rows,
     ):
         new_journal.write(journal.readline())
-        for place in places.tolist():
-            journal.seek(starts[place])
+        for entry_index in entry_indices.tolist():
+            journal.seek(starts[entry_index])
             entry = parse_entry(journal.readline())
             assert entry is not None
             begin = new_rows.tell()
@@ -78,7 +86,7 @@ def _write_parts(paths: Paths, entries: RecordArray, places: Int64Array, new_nam
                 if not is_row(row):
                     raise UsageError(f"{paths.rows}: {CHANGED}")
                 new_rows.write(row)
-            order, name = int(entries["order"][place]), new_names.get(place, entry.name)
+            order, name = int(entries["order"][entry_index]), new_names.get(entry_index, entry.name)
             new_journal.write(entry._replace(begin=begin, end=new_rows.tell(), order=order, name=name).line())
         sync(new_rows)
         sync(new_journal)
@@ -86,13 +94,13 @@ def _write_parts(paths: Paths, entries: RecordArray, places: Int64Array, new_nam
         remove(temp_path_for(paths.rows))
 
 
-def finish_tidying(paths: Paths) -> None:
+def finish_compaction(paths: Paths) -> None:
     """After a kill in the middle of it: completes it where both new files are there, forgets it where they are not."""
     complete = status_of(paths.swap) is not None
     for path in (paths.rows, paths.journal):
         if status_of(temp_path_for(path)) is not None:
             if complete:
-                put_in_place(path)
+                rename_into_place(path)
             else:
                 remove(temp_path_for(path))
     if complete:

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """How fast a large checkpoint loads on a CPU and how much memory that takes, beside a plain read of the same file.
 
-    scripts/bench_load OUT.json [--shape parakeet-tdt-0.6b-v3] [--scratch FOLDER] [--repeats 3]
+    scripts/benchmarks/load.py OUT.json [--shape parakeet-tdt-0.6b-v3] [--scratch FOLDER] [--repeats 3]
 
 Makes checkpoints with random weights in a temporary folder: a float32 .nemo file and fastscribe folders in float32 and
 bf16 (about 6 GB for 0.6B, deleted at the end). Each measurement is a process of its own, after a first load of a tiny
@@ -34,7 +34,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
 DTYPES = ("fp32", "bf16", "int8")
@@ -56,8 +56,12 @@ NEMO_NAMES = (
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path, nargs="?", metavar="OUT.json")
-    parser.add_argument("--shape", default="parakeet-tdt-0.6b-v3", help="a transducer's name in fastscribe/bench/shapes.py")
-    parser.add_argument("--scratch", type=Path, help="where to put the checkpoints; those that are there are used again")
+    parser.add_argument(
+        "--shape", default="parakeet-tdt-0.6b-v3", help="a transducer's name in fastscribe/bench/shapes.py"
+    )
+    parser.add_argument(
+        "--scratch", type=Path, help="where to put the checkpoints; those that are there are used again"
+    )
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--one", nargs=3, metavar=("WHAT", "PATH", "DTYPE"), help=argparse.SUPPRESS)
     asked = parser.parse_args()
@@ -80,7 +84,11 @@ def main() -> None:
 def measure_all(folder: Path, shape: str, repeats: int) -> dict[str, Any]:
     from fastscribe.pipeline.recognizer import cpu_name
 
-    checkpoints = {"nemo_fp32": folder / f"{shape}.nemo", "folder_fp32": folder / "fp32", "folder_bf16": folder / "bf16"}
+    checkpoints = {
+        "nemo_fp32": folder / f"{shape}.nemo",
+        "folder_fp32": folder / "fp32",
+        "folder_bf16": folder / "bf16",
+    }
     if not (folder / "bf16" / "config.json").is_file():
         subprocess.run([sys.executable, __file__, "--one", "make", str(folder), shape], check=True, stdout=sys.stderr)
     found: dict[str, Any] = {}
