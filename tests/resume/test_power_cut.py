@@ -127,7 +127,7 @@ def test_a_training_state_and_its_log(tmp_path: Path) -> None:
             at = 0 if values is None else int(values["step"])
             assert at in (number - 1, number)
             assert values is None or bool((values["weights"] == at).all())
-            found.forget_after(at)
+            found.truncate_log(at)
             assert [row["step"] for row in found.rows()][:at] == list(range(1, at + 1))
             seen.add(at)
     assert seen == {0, 1, 2, 3}

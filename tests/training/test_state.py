@@ -98,10 +98,10 @@ def test_what_a_training_run_wrote_is_known(folder: RunFolder) -> None:
 
 @pytest.mark.parametrize("name", ["best", "last"])
 def test_models_without_a_state_are_not_replaced(folder: RunFolder, name: str) -> None:
-    folder.refuse_models()
+    folder.check_no_models()
     (folder.path / name).mkdir()
     with pytest.raises(UsageError, match="holds models but no state to go on from; use another folder, or --overwrite"):
-        folder.refuse_models()
+        folder.check_no_models()
 
 
 def test_one_run_at_a_time(folder: RunFolder, tmp_path: Path) -> None:

@@ -116,7 +116,7 @@ def test_gradients_of_several_batches_are_summed_in_float32() -> None:
     weights = Weights(model, torch.bfloat16, PLAIN)
     for gradient in (1.0, *[0.001] * 1000):
         model.weight.grad = torch.full_like(model.weight, gradient)
-        weights.gather()
+        weights.accumulate_gradients()
         assert model.weight.grad is None
     assert weights.step(0.0, weight=1001) == pytest.approx(2 / 1001, rel=0.01)
 
