@@ -60,6 +60,8 @@ _LOGIT_SPREAD = 3.0  # of a random attention decoder
 # Test modules in the order of what they decide.
 _LOW_LEVEL = (
     "cuda/test_triton_kernels.py",
+    "model/test_dot_product_attention.py",
+    "model/test_subsampling.py",
     "model/test_quantized.py",
     "cuda/test_graph_capture.py",
     "cuda/test_transducer_graphs.py",

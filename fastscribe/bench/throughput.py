@@ -27,7 +27,6 @@ from fastscribe.bench.machine import gpu_samples
 from fastscribe.bench.timing import synchronize
 from fastscribe.config import OutputStyle
 from fastscribe.cuda.device import host_array
-from fastscribe.decode import checked
 from fastscribe.output.folder import FolderOutput
 from fastscribe.pipeline import batching
 from fastscribe.pipeline.batching import Budget
@@ -105,11 +104,11 @@ def host_times(transcriber: Transcriber, batches: Sequence[Batch]) -> dict[str, 
             with stopwatch.time("launch_encoder_ms"):
                 frames = recognizer.encode(recognizer.features(*recognizer.upload(batch)))
             with stopwatch.time("launch_decoder_ms"):
-                packed = checked.submit(recognizer.decoder, frames)
+                packed = recognizer.submit(frames)
             with stopwatch.time("wait_ms"):
                 on_host = packed.cpu().numpy()
             with stopwatch.time("read_ms"):
-                hypotheses = checked.read(recognizer.decoder, on_host, frames)
+                hypotheses = recognizer.read(on_host, frames)
             with stopwatch.time("text_ms"):
                 _make_texts(transcriber, batch, hypotheses)
         found.append(stopwatch.seconds)

@@ -28,7 +28,6 @@ import numpy as np
 import torch
 
 from fastscribe.cuda.device import Event, StageTimes, is_out_of_memory, recover, shared_stream, synchronize, to_host
-from fastscribe.decode import checked
 from fastscribe.errors import DeviceFailed, ModelOutputError, UsageError
 from fastscribe.pipeline.batching import Budget
 from fastscribe.pipeline.recognizer import Recognizer
@@ -160,7 +159,7 @@ class Engine:
     def _submit(self, encoded: _Encoded) -> _Decoded:
         self._decode.wait_event(encoded.ready)
         with self._decode.activate(), encoded.times.time("decode"):
-            packed = checked.submit(self.recognizer.decoder, encoded.frames)
+            packed = self.recognizer.submit(encoded.frames)
             packed_on_host = to_host(packed)
         return _Decoded(encoded, packed, packed_on_host, self._decode.record_event())
 
@@ -168,7 +167,7 @@ class Engine:
         decoded.ready.synchronize()
         decoded.encoded.times.add_to(self.stopwatch)
         with self._decode.activate():  # should a row have run out of room, the batch is decoded again
-            return checked.read(self.recognizer.decoder, decoded.packed_on_host, decoded.encoded.frames)
+            return self.recognizer.read(decoded.packed_on_host, decoded.encoded.frames)
 
     def _is_idle(self) -> bool:
         return not self._encoded and not self._decoded

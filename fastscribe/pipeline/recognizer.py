@@ -11,6 +11,7 @@ import resource
 import sys
 import warnings
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from time import perf_counter
@@ -55,7 +56,7 @@ from fastscribe.pipeline.batching import Budget
 from fastscribe.text.encoder import WordEncoder
 from fastscribe.text.language_model import LanguageModel
 from fastscribe.text.tokenizer import Tokenizer
-from fastscribe.types import Batch, Features, Frames, Hypothesis
+from fastscribe.types import Batch, Features, Frames, Hypothesis, Int32Array
 
 _8_BIT = get_args(EightBitDtypeName)
 # Models narrower than this are fast in either dtype on a CPU, and in fp32 they are exact (docs/log.md, 2026-11-21).
@@ -217,16 +218,28 @@ class Recognizer:
             aligner = self._encoded(self.aligner.encoder, features.aligner)
         return replace(frames, mel_lengths_B=features.lengths_B, aligner=aligner)
 
+    def submit(self, frames: Frames) -> torch.Tensor:
+        """Queue the decoding of these frames. Returns what `read` needs, on the device."""
+        with self._precision():
+            return checked.submit(self.decoder, frames)
+
+    def read(self, packed: Int32Array, frames: Frames) -> list[Hypothesis]:
+        """Hypotheses from a host copy of what `submit` returned. A batch that ran out of room is decoded again."""
+        with self._precision():
+            return checked.read(self.decoder, packed, frames)
+
     def _encoded(self, encoder: Callable[[Features], Frames], features: Features) -> Frames:
-        if self.device.type == "cuda" and self.dtype == "fp32":
-            with no_tf32(self.device):
-                return encoder(features)
-        return encoder(features)
+        with self._precision():
+            return encoder(features)
+
+    def _precision(self) -> AbstractContextManager[None]:
+        """The block in which --dtype fp32 computes. Graphs are captured within it too, and keep its precision."""
+        return no_tf32(self.device) if self.dtype == "fp32" else nullcontext()
 
     def transcribe(self, batch: Batch) -> list[Hypothesis]:
         """One Hypothesis a row, all stages one after another; waits for the device."""
         frames = self.encode(self.features(*self.upload(batch)))
-        return checked.read(self.decoder, checked.submit(self.decoder, frames).cpu().numpy(), frames)
+        return self.read(self.submit(frames).cpu().numpy(), frames)
 
     def choose_budget(self) -> Budget:
         """How large a batch should be: found by a few passes on a GPU, known on a CPU."""

@@ -1,4 +1,4 @@
-"""Each case of no_tf32 in a copy of a fresh process: python float32_settings.py. test_true_float32.py runs this file.
+"""Each case of no_tf32 in a copy of a fresh process: python float32_settings.py. tests/cuda/test_no_tf32.py runs this file.
 
 Settings belong to the process, and the initial setting of convolutions cannot be put back by any call. No GPU takes part: the
 name of a device is enough, and torch keeps CUDA's settings in every build.
@@ -10,10 +10,12 @@ import os
 import threading
 import traceback
 from collections.abc import Callable
+from functools import partial
 from itertools import product
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import torch
 
 from fastscribe.cuda.no_tf32 import no_tf32
@@ -151,15 +153,23 @@ def two_threads() -> None:
     assert seen == [True] and read() == before
 
 
-def encoder_in_fp32() -> None:
+def model_in_fp32() -> None:
     """--dtype fp32 in a process that mixes both kinds of settings; other dtypes leave the settings alone."""
     STARTS["old cudnn on, generic ieee"]()
     put(BACKENDS, "tf32")
     seen = []
     for dtype in ("fp32", "bf16"):
         recognizer: Any = SimpleNamespace(device=GPU, dtype=dtype)
+        recognizer._precision = partial(Recognizer._precision, recognizer)
+        recognizer.decoder = SimpleNamespace(
+            submit=lambda frames: seen.append(is_true_float32()),
+            read=lambda packed, frames: seen.append(is_true_float32()) or [],
+        )
+        frames: Any = SimpleNamespace(is_finite_B=None)
         Recognizer._encoded(recognizer, lambda features: seen.append(is_true_float32()), None)
-    assert seen == [True, False]
+        Recognizer.submit(recognizer, frames)
+        Recognizer.read(recognizer, np.zeros(0, np.int32), frames)
+    assert seen == [True] * 3 + [False] * 3
 
 
 if __name__ == "__main__":
@@ -168,5 +178,5 @@ if __name__ == "__main__":
         assert in_a_copy(lambda start=start: with_blocks(start)) == expected, name
     in_a_copy(every_setting)
     in_a_copy(two_threads)
-    in_a_copy(encoder_in_fp32)
+    in_a_copy(model_in_fp32)
     print(f"{len(STARTS)} starts")

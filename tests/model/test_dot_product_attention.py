@@ -1,7 +1,7 @@
 """Attention goes out by one door, to kernels that never build a plan for a shape, and leaves the process's settings alone.
 
-What a GPU would be asked is seen on fake CUDA tensors, which have shapes and strides and no memory. No test here runs a GPU's
-kernel; test_kernels.py's tests on a device do.
+What a GPU would be asked is seen on fake CUDA tensors, which have shapes and strides and no memory. Only the tests marked
+`cuda`, at the end, run the memory-efficient kernel; the others need no GPU.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fastscribe.config import LocalAttention
+from fastscribe.cuda.no_tf32 import no_tf32
 from fastscribe.model import aed, attention, dot_product_attention, operations
 from fastscribe.model.aed import AttentionDecoder
 from fastscribe.model.dot_product_attention import BIAS_ALIGNMENT, align_bias, attend
@@ -221,3 +222,62 @@ def test_attention_is_called_in_one_place_and_no_flag_is_set() -> None:
             assert named == {"scaled_dot_product_attention", EFFICIENT, MATH}
         elif not relative.startswith("bench/"):
             assert not named, relative
+
+
+def odd_views(dtype: torch.dtype) -> list[torch.Tensor]:
+    """Biases for [2, 3, 33, 40] scores: whole, shared, shifted scores, and windows that begin anywhere in memory."""
+    whole = torch.randn(2, 3, 33, 40, dtype=dtype)
+    shifted = torch.randn(2, 3, 33, 73, dtype=dtype)[..., 3:43]
+    window = torch.randn(2 * 3 * 33 * 48 + 5, dtype=dtype)[5:].view(2, 3, 33, 48)[..., :40]
+    return [whole, torch.randn(2, 1, 1, 40, dtype=dtype), torch.randn(33, 40, dtype=dtype), shifted, window]
+
+
+def on_gpu(view: torch.Tensor) -> torch.Tensor:
+    """The same view of the same memory, on the GPU: its strides and its offset stay."""
+    memory = torch.empty(view.untyped_storage().nbytes() // view.element_size(), dtype=view.dtype, device="cuda")
+    memory.copy_(torch.as_strided(view, memory.shape, (1,), 0))
+    return memory.as_strided(view.shape, view.stride(), view.storage_offset())
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("width", [8, 64, 128, 5])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("view", range(5))
+def test_a_gpus_kernel_and_its_gradients_are_the_formula(view: int, dtype: torch.dtype, width: int) -> None:
+    """Against float64. A head of 5 goes to the plain form."""
+    torch.manual_seed(0)
+    tensors = [torch.randn(2, 3, size, width, dtype=dtype) for size in (33, 40, 40)] + [odd_views(dtype)[view]]
+    ours = [on_gpu(tensor).requires_grad_() for tensor in tensors]
+    exact = [tensor.double().requires_grad_() for tensor in tensors]
+    weight = torch.randn(2, 3, 33, width, dtype=dtype)
+    with no_tf32(torch.device("cuda")):
+        found, expected = attend(*ours), plain(*exact)
+        gradients = torch.autograd.grad((found * weight.cuda()).sum(), ours)
+    wanted = torch.autograd.grad((expected * weight.double()).sum(), exact)
+    tolerance = 1e-4 if dtype == torch.float32 else 3e-2
+    for got, right in zip((found, *gradients), (expected, *wanted), strict=True):
+        assert got.shape == right.shape
+        error, largest = (got.detach().cpu().double() - right).abs().max(), float(right.detach().abs().max())
+        assert error < tolerance * max(1.0, largest)
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("local", [None, LocalAttention(7, 5), LocalAttention(3, 0)], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("num_frames", [1, 15, 16, 33, 250])
+def test_an_encoders_attention_without_triton_on_a_gpu(
+    num_frames: int, dtype: torch.dtype, local: LocalAttention | None
+) -> None:
+    """Against the same in float64 on the CPU."""
+    torch.manual_seed(num_frames)
+    lengths_B = torch.tensor([num_frames, num_frames // 2])
+    shapes = (2, num_frames, 3 * 128), (2, 512, 64)
+    given = [torch.randn(*shape, dtype=dtype) for shape in shapes]
+    bias_HR = torch.randn(2, 512)
+    with no_tf32(torch.device("cuda")):
+        found_BTD = operations.rel_attention(*(part.cuda() for part in (*given, bias_HR, lengths_B)), local)
+    exact_BTD = operations.rel_attention(*(part.double() for part in (*given, bias_HR)), lengths_B, local)
+    is_real_BT = torch.arange(num_frames) < lengths_B[:, None]
+    assert found_BTD.isfinite().all()
+    error = (found_BTD.cpu().double() - exact_BTD)[is_real_BT].abs().max()
+    assert error < (1e-4 if dtype == torch.float32 else 4e-2) * max(1.0, float(exact_BTD.abs().max()))

@@ -12,6 +12,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fastscribe.cuda.fused_layers import fuse_
+from fastscribe.cuda.no_tf32 import no_tf32
 from fastscribe.model.encoder import Encoder, Subsampling
 from fastscribe.model.operations import TORCH
 from fastscribe.model.packed import pack_linears_
@@ -133,3 +134,22 @@ def test_weights_as_they_were_stored_may_be_narrow() -> None:
     out_BTD, _ = encoder.subsampling(torch.randn(2, 17, 20).bfloat16(), torch.tensor([17, 3]))
     assert out_BTD.dtype == torch.bfloat16
     assert out_BTD.isfinite().all()
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("changes", CONFIGS, ids=str)
+def test_a_gpus_form_is_the_plain_one_on_a_gpu(changes: dict, dtype: torch.dtype) -> None:
+    """Both against the plain form in float32 on the CPU, with lengths of all remainders and one of zero."""
+    by_form = forms(changes)
+    lengths_B = torch.tensor([203, 96, 17, 16, 15, 1, 0])
+    mel_BTM = torch.randn(7, 203, changes.get("num_mels", 20))
+    expected_BTD, expected_B = by_form["plain"](mel_BTM, lengths_B)
+    is_real_BT = torch.arange(expected_BTD.shape[1]) < expected_B[:, None]
+    tolerance = (1e-5 if dtype == torch.float32 else 3e-2) * max(1.0, float(expected_BTD.abs().max()))
+    for name in ("plain", "gpu"):
+        layer = by_form[name].to("cuda", dtype)
+        with no_tf32(torch.device("cuda")), torch.inference_mode():
+            found_BTD, found_B = layer(mel_BTM.to("cuda", dtype), lengths_B.cuda())
+        assert torch.equal(found_B.cpu(), expected_B)
+        assert (found_BTD.cpu().float() - expected_BTD)[is_real_BT].abs().max() < tolerance, name

@@ -17,7 +17,7 @@ import zipfile
 from functools import cache
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import pytest
 
@@ -276,14 +276,23 @@ def test_what_the_tests_import_is_among_the_wheels() -> None:
         assert names <= wheels | {"pytest"}
 
 
-def test_shares_divide_the_tests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    plugin, items, found = script("gpu_pytest.py"), list("abcdefg"), []
+def test_shares_divide_the_tests_that_have_not_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plugin, found = script("gpu_pytest.py"), []
+    items = [SimpleNamespace(nodeid=name) for name in "abcdefg"]
+    monkeypatch.setenv("GPU_CHECK_ROWS", str(tmp_path / "rows"))
     for number in range(3):
         monkeypatch.setenv("GPU_CHECK_SHARE", f"{number}/3")
         share = list(items)
         plugin.pytest_collection_modifyitems(share)
-        found += share
-    assert found[:3] == ["a", "d", "g"] and sorted(found) == items
+        found += [item.nodeid for item in share]
+    assert found[:3] == ["a", "d", "g"] and sorted(found) == list("abcdefg")
+    plugin.pytest_runtest_logstart("a")
+    monkeypatch.setenv("GPU_CHECK_SHARE", "0/3")
+    rest = list(items)
+    plugin.pytest_collection_modifyitems(rest)
+    assert [item.nodeid for item in rest] == ["d", "g"]
+    rows = gpu_check().read_rows(tmp_path / "rows")
+    assert [row["again"] for row in rows if row["what"] == "collected"] == [False, False, False, True]
 
 
 def test_a_killed_check_leaves_every_row(tmp_path: Path) -> None:
