@@ -28,7 +28,7 @@ _RESUME_HINTS = {"transcribe": "; what was finished is kept, and with --output-d
 
 
 def main() -> None:
-    """Runs the command line and exits with the documented code; every expected error is one line on stderr."""
+    """Run the command line and exit with the documented code; print every expected error as one line on stderr."""
     code = _run()
     discard_unwritable_stderr()
     if code in ENDINGS:
@@ -60,7 +60,7 @@ def _run() -> int:
 
 
 def _report_error(error: Exception) -> int:
-    """The exit code, once it is said. Raises what nobody expected."""
+    """Print an expected error and return its exit code; re-raise any other."""
     if isinstance(error, _ClickException):
         say(f"{error.format_message()} (try --help)".replace("\n", " "))
         return int(error.exit_code)
@@ -78,7 +78,7 @@ def _report_error(error: Exception) -> int:
 
 
 def _resume_hint() -> str:
-    """What the command that was given does about an end before its end, where it has not said so itself."""
+    """Return how to resume the interrupted command, for commands that do not print it themselves."""
     return _RESUME_HINTS.get(next(iter(sys.argv[1:]), ""), "")
 
 

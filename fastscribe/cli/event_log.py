@@ -1,4 +1,4 @@
-"""What a run is doing, for programs: one JSON object a line, with units in its keys.
+"""Events of a run for programs: JSON lines with units in the keys.
 
 {"event": "started", "device", "dtype", "decoder", "load_s"}
 {"event": "progress", "files", "failed", "skipped", "audio_s", "planned_s", "elapsed_s", "rtfx"}   twice a second
@@ -29,7 +29,7 @@ _OURS = re.compile(rb'\{"event": "')  # an earlier run's, which this one replace
 
 
 class EventLog:
-    """Writes to `path` (None: nowhere), which may be a pipe or /dev/fd/3. A reader that goes away ends nothing but this."""
+    """Writer of events to a file, pipe or /dev/fd/3 (None: no output). If the reader goes away, only the log ends."""
 
     def __init__(self, path: Path | None) -> None:
         self._start = perf_counter()
@@ -65,7 +65,7 @@ class EventLog:
             Thread(target=self._write_progress, args=(transcriber,), name="events", daemon=True).start()
 
     def _write_progress(self, transcriber: Transcriber) -> None:
-        """By the clock: what an earlier run has done brings no results that could drive this."""
+        """Write progress periodically: inputs done by an earlier run yield no results that could trigger it."""
         while not self._stop_event.wait(_EVERY_S):
             self._progress(transcriber)
 
@@ -91,5 +91,5 @@ class EventLog:
             try:
                 self._file.write(line)
                 self._file.flush()
-            except (OSError, ValueError):  # nobody listens any more
+            except (OSError, ValueError):  # the reader is gone
                 self._file = None

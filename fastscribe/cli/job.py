@@ -1,4 +1,4 @@
-"""What `fastscribe transcribe` was asked to do, with every option checked."""
+"""Validated options of `fastscribe transcribe`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fastscribe.resume.shards import Shard
 
 @dataclass(frozen=True)
 class OutputTarget:
-    """Where results go, and what of the inputs is to do."""
+    """Output folder (None: stdout), shard and resume options."""
 
     directory: Path | None
     shard: Shard

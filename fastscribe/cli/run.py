@@ -45,7 +45,7 @@ _DISK_PROBLEMS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EFBI
 
 
 def run(job: TranscribeJob, event_log: EventLog, quiet: bool, show_progress: bool) -> None:
-    """Raises typer.Exit(1) where files failed."""
+    """Transcribe the inputs and print the report. Raise typer.Exit(1) if files failed."""
     _say_shard(job.target.shard, quiet)
     _check_inputs(job)  # before torch, which takes its time to import
     from fastscribe.transcriber import Transcriber
@@ -89,7 +89,7 @@ def _page(job: TranscribeJob, transcriber: Transcriber) -> RunPage | None:
 
 
 def _say_shard(shard: Shard, quiet: bool) -> None:
-    """What was not asked for is said even so."""
+    """Print the shard; `quiet` hides it only if the user chose it with --shard."""
     if shard.count > 1 and not (quiet and shard.source == "--shard"):
         say(f"shard {shard} (from {shard.source}); --shard 0/1 does everything here")
 
@@ -170,7 +170,7 @@ def _fingerprint(job: TranscribeJob, transcriber: Transcriber) -> dict[str, Any]
 
 
 def _write_report(path: Path, stats: RunStats) -> None:
-    """Last, and durable: `merge` takes it for a sign that the run is complete."""
+    """Write the report last and durably: `merge` takes it as proof that the run is complete."""
     try:
         write_atomic(path, (json.dumps(stats.to_json(), indent=2) + "\n").encode())
     except OSError as error:
@@ -221,7 +221,7 @@ def _write(
 
 
 def report_dry_run(job: TranscribeJob, quiet: bool) -> None:
-    """A table on stderr, and one JSON object on stdout."""
+    """Print what a run would do: a table on stderr and one JSON object on stdout."""
     from fastscribe.dry_run import estimate_run
     from fastscribe.report.prices import price_of
     from fastscribe.transcriber import Transcriber
@@ -248,7 +248,7 @@ def report_dry_run(job: TranscribeJob, quiet: bool) -> None:
 
 
 def _ledger(job: TranscribeJob, transcriber: Transcriber) -> Ledger:
-    """What is left to do in the output folder, which is not touched."""
+    """Read what is left to do in the output folder without changing it."""
     from fastscribe.output.folder import check_sharding
     from fastscribe.output.in_the_way import check_inputs
     from fastscribe.resume.entries import Paths, PreviousRun

@@ -1,4 +1,4 @@
-"""`--report-html` of `fastscribe transcribe`: what the page is told of a run, and that it is written however the run ends."""
+"""`--report-html` of `fastscribe transcribe`: collect the data of a run, and write the page however the run ends."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def page_path(path: Path, shard: Shard) -> Path:
 
 
 def command_line(arguments: Sequence[str]) -> str:
-    """As a shell takes it; of a very long one the beginning."""
+    """Return the command line quoted for a shell; truncate a very long one."""
     whole = shlex.join(["fastscribe", *arguments])
     return whole if len(whole) <= _MAX_COMMAND else f"{whole[:_MAX_COMMAND]} .. ({len(arguments):,} arguments)"
 
@@ -89,7 +89,7 @@ def _status(error: BaseException) -> str:
 
 
 def _settings(job: TranscribeJob, transcriber: Transcriber) -> dict[str, Any]:
-    """What was chosen, by the user or for them."""
+    """Return the effective settings, with defaults resolved."""
     options = asdict(job.options) | {
         "decoder": transcriber.recognizer.decoder_name,
         "recover_gaps": transcriber.recovers_gaps,

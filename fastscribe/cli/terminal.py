@@ -65,7 +65,7 @@ def show_table(text: str) -> None:
 
 
 def discard_unwritable_stderr() -> None:
-    """What nobody could be told is not tried again when Python ends, which would make its own exit code of that."""
+    """If stderr is gone, discard its buffer; otherwise Python flushes it at exit and returns 120."""
     if sys.stderr is not None:
         try:
             sys.stderr.flush()
@@ -80,7 +80,7 @@ def _note(text: str) -> None:
 
 
 class _LogFile(logging.FileHandler):
-    """One that cannot be written any more says so once."""
+    """Log file that reports a write error once and is then removed."""
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - logging's name
         _log.removeHandler(self)
@@ -88,7 +88,7 @@ class _LogFile(logging.FileHandler):
 
 
 def log_to(path: Path) -> None:
-    """From now on, appends what is said to a file. Raises UsageError."""
+    """Append every later message to this file. Raise UsageError if it is not a log or cannot be written."""
     try:
         if not starts_with(path, _LOG_START):
             raise UsageError(f"--log-file {path}: there is a file with something else in it: name another place")
@@ -148,7 +148,7 @@ def _relay(reader: int, real: int) -> None:
     with os.fdopen(reader, "rb") as lines:
         for line in lines:
             if not _MPG123.search(line):
-                with suppress(OSError):  # nobody reads it any more
+                with suppress(OSError):  # the reader is gone
                     os.write(real, line)
 
 
@@ -217,7 +217,7 @@ def _done(progress: RunProgress, elapsed_s: float) -> str:
 
 
 def report_table(stats: RunStats) -> str:
-    """The report as aligned lines."""
+    """Format the report as aligned lines."""
     cost = stats.usd_per_1000_audio_hours
     stages = ", ".join(f"{stage} {seconds:.2f}" for stage, seconds in stats.stage_s.items())
     rows = [
@@ -246,7 +246,7 @@ def _gaps(stats: RunStats) -> str:
 
 
 def dry_run_table(survey: DryRunReport) -> str:
-    """What would be done, as aligned lines."""
+    """Format a dry run as aligned lines."""
     cost = "unknown (--price-per-hour)" if survey.estimated_usd is None else f"about {survey.estimated_usd:.2f} USD"
     rows = [
         ("files", f"{survey.files} to do, {survey.failed} that cannot be used{_before(survey)}"),

@@ -1,4 +1,4 @@
-"""`fastscribe train`: a model of one's own, from nothing or from a checkpoint."""
+"""`fastscribe train`: train a model from scratch or fine-tune a checkpoint."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _EXIT_CODES = {signal.SIGINT: 130, signal.SIGTERM: 143}
 
 
 class TrainingStopped(Exception):
-    """A signal ended the run in order, which has been said; the exit code is left to do."""
+    """A signal stopped the run cleanly. The message is printed already; `code` is the exit code."""
 
     def __init__(self, code: int) -> None:
         super().__init__(code)
@@ -105,7 +105,7 @@ def train(
 
 
 def _run_and_report(trainer: Trainer, is_shown: bool, again: str) -> None:
-    """The run, with what is said of it: `again` is what goes on from where it stops. Raises Stopped."""
+    """Train and print the result; `again` names the command that resumes. Raise TrainingStopped after a signal."""
     if is_shown:
         _report_start(trainer)
     _install_signal_handlers(trainer)
@@ -197,7 +197,7 @@ def _report_start(trainer: Trainer) -> None:
 
 
 def _warm_up_note(trainer: Trainer) -> str:
-    """Where it is shorter than the recipe's."""
+    """Return a note if the warm-up is shorter than the recipe's."""
     num_steps = trainer.weights.warmup_steps
     is_capped = num_steps < trainer.recipe.optimiser.warmup_steps
     return f"; {num_steps or 'no'} warm-up steps, a tenth of the run's" if is_capped else ""
@@ -267,7 +267,7 @@ class _Display:
 
 
 def _short_status(trainer: Trainer) -> str:
-    """For a line of 80 columns beside the bar and the times."""
+    """Return a short status that fits beside the bar in 80 columns."""
     progress = trainer.progress
     parts = [f"step {progress.step:,}"]
     if "loss" in progress.losses:

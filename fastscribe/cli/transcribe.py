@@ -1,4 +1,4 @@
-"""`fastscribe transcribe`: its options. What they start is in job.py."""
+"""Options of `fastscribe transcribe`; run.py runs them."""
 
 from __future__ import annotations
 

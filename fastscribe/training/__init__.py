@@ -1,4 +1,4 @@
-"""Training: the transducer losses (`loss`) and what feeds and drives them.
+"""Training: the transducer losses (`loss`), the data loader and the training loop.
 
 >>> from fastscribe.training import TransducerLossConfig, transducer_loss
 >>> loss = transducer_loss(logits_BTUV, labels_BU, frame_lengths_B, label_lengths_B, blank_id=256)  # doctest: +SKIP
@@ -15,7 +15,7 @@ __all__ = ["TransducerLossConfig", "joint_transducer_loss", "transducer_loss"]
 
 
 def __getattr__(name: str) -> Any:
-    """The losses bring torch in, which planning a training run does without."""
+    """Import the losses on first use: they need torch, and planning a training run does not."""
     if name in __all__:
         from fastscribe.training import loss
 

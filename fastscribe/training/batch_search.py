@@ -1,4 +1,4 @@
-"""The largest batch of each bucket that the device's memory holds, found by trying, and kept in a file for next time.
+"""Search the largest batch size of each bucket that fits into the device's memory, and cache the result in a file.
 
 As in "Training and inference efficiency of encoder-decoder speech models" (arXiv 2503.05931): a batch of a bucket's
 extreme shape goes forward and backward, twice the rows each time until memory runs out, then by bisection. What a trial
@@ -17,7 +17,7 @@ from fastscribe._system.safe_open import safe_read
 from fastscribe.errors import OutputError, UsageError
 from fastscribe.training.buckets import Bucket
 
-# True where a batch of so many rows, each as long and with as many tokens as the bucket allows, trains.
+# (bucket, rows) -> whether a batch of that many rows of the bucket's largest shape fits into memory.
 Fits = Callable[[Bucket, int], bool]
 _FORMAT_VERSION = 1
 _MAX_TABLE_BYTES = 1 << 20
@@ -105,7 +105,7 @@ def write_batch_sizes(
 def _table(
     holds_for: Mapping[str, Any], buckets: Sequence[Bucket], batch_sizes: Sequence[int] | None
 ) -> dict[str, Any]:
-    """As it is after a trip through JSON, so that tables compare."""
+    """Return the table after a JSON round trip, so that it compares equal to a stored one."""
     table = {
         "format_version": _FORMAT_VERSION,
         "holds_for": holds_for,

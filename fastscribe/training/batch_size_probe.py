@@ -1,4 +1,4 @@
-"""Whether a batch trains in the device's memory: one is made of noise, as large as its bucket allows, and tried.
+"""Test whether a batch fits into the device's memory: train on noise of the bucket's largest shape.
 
 Shapes: B batch, M mels, T mel frames, U labels.
 """
@@ -18,7 +18,7 @@ _SUM_BYTES = 4  # a parameter: gradients of the batches before this one, where a
 
 
 def fits(network: Network, config: ModelConfig, accumulates: bool, bucket: Bucket, batch_size: int) -> bool:
-    """Try one forward and backward pass beside the optimiser's memory. Nothing is learnt and nothing kept.
+    """Try one forward and backward pass beside the optimiser's memory. No weight changes.
 
     Args:
         network: the network that trains, on its device.

@@ -1,4 +1,4 @@
-"""What a run learns from: manifests read, a validation split, a vocabulary and a config where there are none yet, tokens."""
+"""Prepare the data of a run: read manifests, split off a validation set, train a vocabulary if needed, tokenise."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _MIN_VALIDATION = 10  # recordings
 
 @dataclass(frozen=True)
 class TrainingData:
-    """What a run learns from and checks itself with, in tokens."""
+    """The tokenised training set, the validation set and the starting checkpoint."""
 
     corpus: Corpus
     validation: tuple[Example, ...]
@@ -43,9 +43,16 @@ def prepare(
     say: Callable[[str], None] = lambda line: None,
     where: str | Path = "the recipe",
 ) -> TrainingData:
-    """Manifests read, a vocabulary learnt (without `init`), texts in tokens. Writes nothing.
+    """Read the manifests, train a vocabulary unless `init` has one, and tokenise. Write nothing.
 
-    Raises UsageError; `where` the recipe comes from is named where a key of it is wrong.
+    Args:
+        recipe: the run's settings.
+        init: the checkpoint to start from; None trains from scratch.
+        say: called with each line for the user.
+        where: the recipe's name in error messages.
+
+    Raises:
+        UsageError: A manifest, a recipe key or the checkpoint cannot be used.
     """
     if init is not None:
         check_trainable(init.config, f"--init {init.path}")
@@ -74,7 +81,7 @@ def prepare(
 
 
 def check_trainable(config: ModelConfig, what: str) -> None:
-    """Raises UsageError, which begins with `what`."""
+    """Raise UsageError, which begins with `what`, if this architecture cannot be trained."""
     if not isinstance(config.encoder, EncoderConfig) or config.aed is not None:
         kinds = "FastConformer transducers and CTC models"
         raise UsageError(f"{what}: only {kinds} can be trained, not Canary, Jasper or QuartzNet ones")
@@ -83,7 +90,7 @@ def check_trainable(config: ModelConfig, what: str) -> None:
 def _split(
     examples: Sequence[Example], seed: int, share: float, say: Callable[[str], None]
 ) -> tuple[tuple[Example, ...], tuple[Example, ...]]:
-    """By the share, but of few recordings a tenth, up to ten: fewer would decide by chance which model is the best."""
+    """Split by `share`, but take at least a tenth of the recordings, up to ten: with fewer, the best model is luck."""
     if not has_two_sentences(examples):
         raise UsageError(
             f"{len(examples):,} recording{'s' * (len(examples) > 1)} of one sentence: too few to train on some and "
@@ -100,7 +107,7 @@ def _split(
 
 
 def _new_checkpoint(recipe: Recipe, examples: Sequence[Example], where: str | Path) -> Checkpoint:
-    """A vocabulary and a config, without weights."""
+    """Return a new checkpoint with a vocabulary and a config, without weights."""
     texts = [example.text for example in examples]
     try:
         model = train_vocabulary(texts, recipe.model.vocab_size, recipe.model.vocabulary)

@@ -1,7 +1,7 @@
-"""Recordings as batches of samples, decoded by threads ahead of the model and kept in memory as far as they may be.
+"""Load recordings as batches of samples. Threads decode ahead of the model; a cache of limited size keeps the samples.
 
-A recording that cannot be read is left out of its batch, and said once; a run of days does not end for it. So is one that
-lasts much shorter than its manifest says: what is said in it is not what its text says.
+The loader skips a recording that it cannot read and reports it once, so that a run of days goes on. It also skips a
+recording that is much shorter than its manifest says, because its text does not match the audio.
 
 Shapes: B batch, S samples.
 """
@@ -33,7 +33,7 @@ _MIN_SHARE = 0.8  # of the duration that the manifest gives
 
 @dataclass(frozen=True)
 class AudioBatch:
-    """Some examples with their samples, zero beyond each row's length."""
+    """Examples (indices) with their samples, padded with zeros."""
 
     examples: Indices
     samples_BS: torch.Tensor  # int16
@@ -47,7 +47,7 @@ class AudioBatch:
 class AudioDataLoader:
     """Reads `examples`, by their indices. Thread-safe.
 
-    A stretch of a recording that comes more than once is kept once. Nothing shorter than `min_duration_s` is read. Batches lie
+    The cache holds each segment once. Recordings shorter than `min_duration_s` are skipped. Batches lie
     where copies to `device` are fast.
     """
 
@@ -75,16 +75,16 @@ class AudioDataLoader:
 
     @property
     def num_tried(self) -> int:
-        """Of the stretches, each counted once."""
+        """Number of distinct segments that the loader has tried to read."""
         return len(self._tried_segments)
 
     @property
     def num_unreadable(self) -> int:
-        """Of those tried."""
+        """Number of tried segments that cannot be read."""
         return len(self._unreadable_segments)
 
     def batches(self, plan: Sequence[Indices]) -> Iterator[AudioBatch]:
-        """In order; a batch of nothing readable has no rows."""
+        """Yield the planned batches in order; a batch has no rows if none of its examples can be read."""
         decoders, builder = ThreadPoolExecutor(self._threads, "decode"), ThreadPoolExecutor(1, "batch")
         ahead: deque[Future[AudioBatch]] = deque()
         try:
@@ -136,7 +136,7 @@ class AudioDataLoader:
 
 
 def _segment_ids(examples: Sequence[Example]) -> list[int]:
-    """Numbers from 0, the same for examples of the same stretch of the same recording."""
+    """Return an id from 0 for each example; examples of the same segment of a recording share it."""
     numbers: dict[tuple[str, float, float], int] = {}
     return [numbers.setdefault((e.path, e.offset_s, e.duration_s), len(numbers)) for e in examples]
 

@@ -15,19 +15,19 @@ from fastscribe.training.network import Network
 
 @dataclass(frozen=True)
 class DistributedContext:
-    """This process among those of a run."""
+    """Rank and world size of this process in a data-parallel run."""
 
     rank: int = 0
     world_size: int = 1
     local_rank: int = 0  # of this machine's
 
     def barrier(self) -> None:
-        """Until all ranks are here."""
+        """Wait until all ranks arrive."""
         if self.world_size > 1:
             dist.barrier()
 
     def all_reduce_mean(self, value: float, device: torch.device) -> float:
-        """Of all ranks' values, the same on each."""
+        """Return the mean of the value over all ranks."""
         if self.world_size == 1:
             return value
         total = torch.tensor(value, dtype=torch.float64, device=device)
@@ -44,7 +44,7 @@ class DistributedContext:
 
 
 def data_parallel(network: Network, device: torch.device) -> nn.parallel.DistributedDataParallel:
-    """A head that learns nothing has no gradient to wait for."""
+    """Wrap the network in DistributedDataParallel, which must not wait for the gradient of an idle head."""
     # Of depthwise convolutions, whose gradients are a few kilobytes and come in another order of memory.
     warnings.filterwarnings("ignore", "Grad strides do not match bucket view strides", UserWarning)
     return nn.parallel.DistributedDataParallel(

@@ -1,6 +1,6 @@
-"""What must be the same for a run to go on exactly as if it had never stopped, a short text each, by a name for people.
+"""Fingerprint of a run: the values that must not change if a resumed run is to equal an uninterrupted one.
 
-Of recordings it knows what was made of the manifests, not where they lie: a corpus may move.
+It covers the content of the manifests but not the paths of the recordings: a corpus may move.
 """
 
 from __future__ import annotations

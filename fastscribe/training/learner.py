@@ -1,6 +1,6 @@
-"""What a batch of recordings does to the gradients: augment -> log-mel -> mask -> network -> backward.
+"""Compute the gradients of one batch: augment -> log-mel -> mask -> network -> backward.
 
-Every batch draws from generators seeded by the run's seed and the batch's place, whatever was drawn before.
+The run's seed and the batch's index seed the generators of every batch, so earlier draws have no effect.
 
 Shapes: B batch, S samples, M mels, T mel frames, U labels.
 """
@@ -31,14 +31,14 @@ from fastscribe.types import Features
 
 @dataclass(frozen=True)
 class BatchIndex:
-    """A batch's in its run."""
+    """Position of a batch in its run."""
 
     epoch: int
     batch: int
     rank: int
 
     def omega_draw(self, seed: int) -> float:
-        """From 0 to 1, the same on all ranks."""
+        """Return a number from [0, 1), the same on all ranks."""
         return float(np.random.default_rng([seed, self.epoch, self.batch]).random())
 
     def augmentation(self, seed: int) -> torch.Generator:
@@ -51,7 +51,7 @@ class BatchIndex:
 
 @dataclass(frozen=True)
 class _TrainBatch:
-    """Recordings with their labels and the speeds that they are played at."""
+    """Audio rows with their tokens and playback speeds."""
 
     rows: AudioBatch
     tokens: Sequence[Sequence[int]]
@@ -66,7 +66,7 @@ class _TrainBatch:
 
 
 class BatchTooLarge(Exception):
-    """For these examples, of which there are no fewer to try."""
+    """These examples do not fit into memory, and the batch cannot be split."""
 
     def __init__(self, examples: Indices) -> None:
         super().__init__(f"no memory for {len(examples):,} examples")
@@ -74,7 +74,7 @@ class BatchTooLarge(Exception):
 
 
 class Learner:
-    """Adds to the gradients of `weights`, whose model is on `device`."""
+    """Forward and backward passes that add to the gradients of `weights`; the model is on `device`."""
 
     def __init__(
         self,
@@ -99,9 +99,13 @@ class Learner:
     def forward_backward(
         self, rows: AudioBatch, tokens: Sequence[Sequence[int]], speeds_B: torch.Tensor, batch_index: BatchIndex
     ) -> list[dict[str, torch.Tensor]]:
-        """Sums of the labels' gradients are added. Returns the losses of the batch, in parts if memory ran out on the way.
+        """Add the gradient of the loss summed over the labels. If memory runs out, split the batch in two and retry.
 
-        Raises BatchTooLarge where it does so for a single row, or on several ranks, of which none may go twice.
+        Returns:
+            The losses of each part of the batch that was computed.
+
+        Raises:
+            BatchTooLarge: A single row does not fit, or there are several ranks: they must take equally many passes.
         """
         generator, omega_draw = batch_index.augmentation(self._seed), batch_index.omega_draw(self._seed)
         if not tokens:
@@ -114,7 +118,7 @@ class Learner:
     def _with_halving(
         self, train_batch: _TrainBatch, generator: torch.Generator, omega_draw: float
     ) -> list[dict[str, torch.Tensor]]:
-        """Where memory runs out, in halves: the sums of gradients are the same."""
+        """Retry in halves if memory runs out: the sum of the gradients stays the same."""
         try:
             losses = self._forward_backward(train_batch, generator, omega_draw)
         except (RuntimeError, MemoryError) as error:
@@ -143,7 +147,7 @@ class Learner:
         return {name: loss.detach() for name, loss in losses.items()}
 
     def _add_zero_gradients(self, omega_draw: float) -> None:
-        """Of a second of silence, for the other ranks, which wait for this one's gradients."""
+        """Add zero gradients from a second of silence: the other ranks wait for this rank's gradients."""
         num_samples = self.log_mel.config.sample_rate
         samples_BS = torch.zeros(1, num_samples, device=self.device)
         features = self.log_mel(samples_BS, torch.tensor([num_samples], device=self.device))

@@ -1,8 +1,7 @@
-"""What a line of the log is the mean of: losses of batches, gradient norms of steps. Part of a run's state.
+"""Batch losses and gradient norms that one log line averages. Part of a run's state.
 
-What is counted, not averaged: "unaligned", utterances that were left out of a loss since no path through their frames gives
-their labels (their batches were learnt from), and "skipped", batches of which nothing was: their losses or their step's
-gradients are not finite.
+It counts two values instead of averaging them: "unaligned", utterances that a loss left out because no path through their
+frames gives their labels, and "skipped", batches whose losses or gradients are not finite and that changed no weight.
 
 Values stay on their device until they are asked for, so that no batch waits for its loss.
 """
@@ -19,7 +18,7 @@ _UNALIGNED, _UNDONE = "unaligned", "undone"  # among a batch's losses; the secon
 
 
 class LogWindow:
-    """Empty, or as `state` had it."""
+    """An empty window, or one restored from `state`."""
 
     def __init__(self, state: Mapping[str, Any] | None = None) -> None:
         self._losses: list[Mapping[str, torch.Tensor | float]] = list(state["losses"]) if state else []
@@ -30,7 +29,7 @@ class LogWindow:
         self._losses.append(losses)
 
     def add_norm(self, norm: float) -> None:
-        """Of the step that the batches since the last one were for."""
+        """Add the gradient norm of the step that the batches since the last step belong to."""
         self._norms.append(norm)
         if not math.isfinite(norm):
             batches = self._losses[self._step_start :]
@@ -42,7 +41,7 @@ class LogWindow:
         return {"losses": losses, "norms": self._norms, "step_start": self._step_start}
 
     def means(self) -> dict[str, float]:
-        """By the losses' names, over batches whose losses are all finite; empty where there are none."""
+        """Return the mean of each loss over the batches whose losses are all finite; empty if there are none."""
         finite = self._finite()
         names = [name for name in (finite[0] if finite else ()) if name not in (_UNALIGNED, _UNDONE)]
         return {name: _mean([losses[name] for losses in finite]) for name in names}

@@ -1,4 +1,4 @@
-"""Where a run stands, on disk: written whole or not at all, and read back so that the run goes on as if never stopped.
+"""The state of a run on disk, written atomically. A run that is resumed from it equals an uninterrupted one.
 
 `state.pt` has everything that decides the steps to come; randomness is none of it, because each step draws from
 generators seeded by its own number. `train.jsonl` is the log: a line every few steps and one a validation.
@@ -109,7 +109,7 @@ class RunFolder:
         return [*files, *((path, _is_model) for path in models), *((path, _is_table) for path in tables)]
 
     def check_no_models(self) -> None:
-        """Of a run whose state is gone, or of none: a run that starts here would replace them. Raises UsageError."""
+        """Raise UsageError if the folder has models but no state: a new run would replace them."""
         if self.best.exists() or self.last.exists():
             raise UsageError(
                 f"{self.path}: holds models but no state to go on from; use another folder, or --overwrite to replace them"
@@ -127,7 +127,7 @@ class RunFolder:
             raise OutputError(str(self.state), problem) from error
 
     def load_state(self, device: torch.device) -> dict[str, Any] | None:
-        """None where no run has got so far. Raises UsageError for a file that is none of ours."""
+        """Return the state, or None without one. Raise UsageError for a damaged or foreign file."""
         if not self.state.exists():
             return None
         try:
@@ -140,7 +140,7 @@ class RunFolder:
         return dict(values)
 
     def save_model(self, folder: Path, checkpoint: Checkpoint, dtype: torch.dtype) -> None:
-        """A folder that replaces the former one in one step, or nearly: what is there is always a whole one."""
+        """Replace the model folder; a complete model exists at every moment. Raise OutputError."""
         old = _previous(folder)
         try:
             with new_model(folder) as new:
@@ -165,7 +165,7 @@ class RunFolder:
             raise OutputError(str(self.log), error) from error
 
     def rows(self) -> list[dict[str, Any]]:
-        """The log's lines; a half-written last one is none."""
+        """Return the rows of the log without a half-written last one."""
         if not self.log.exists():
             return []
         rows = []
@@ -177,7 +177,7 @@ class RunFolder:
         return rows
 
     def start_log(self) -> None:
-        """Without the lines of a run that ended before its first state. Raises OutputError."""
+        """Remove the log and the plot of a run that ended before its first state. Raise OutputError."""
         try:
             remove(self.log)
             remove(self.plot)
@@ -185,7 +185,7 @@ class RunFolder:
             raise OutputError(str(self.log), error) from error
 
     def truncate_log(self, step: int, keep_validation: bool = True) -> None:
-        """Drops the log's lines of steps that are to come again, and that step's validation unless it is to be kept."""
+        """Drop log rows after `step`; drop the validation of `step` too unless `keep_validation`."""
         kept = [
             row
             for row in self.rows()

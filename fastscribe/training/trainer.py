@@ -1,6 +1,6 @@
 """The training run: epochs of bucketed batches, steps of the optimiser, validations, and a state to go on from.
 
-    plan -> feed -> learner -> step
+    plan -> loader -> learner -> optimiser step
 
 Every batch draws from generators seeded by the run's seed and the batch's place, so that a run that was killed and goes
 on takes the very steps it would have taken. Under torchrun each rank takes its part of every step.
@@ -198,7 +198,7 @@ class Trainer:
         return sizes
 
     def plan(self, epoch: int) -> tuple[list[Indices], Float64Array]:
-        """This rank's batches, and the speed of each example."""
+        """Return this rank's batches and the speed of each example."""
         speeds = draw_speeds(len(self.examples), self.augment.speeds, epoch, self.recipe.run.seed)
         batches = plan_epoch(
             self._durations / speeds,
@@ -223,16 +223,16 @@ class Trainer:
 
     @property
     def epoch_batches(self) -> int:
-        """Of the first epoch, on this rank."""
+        """Number of batches of the first epoch on this rank."""
         return len(self._first_epoch[0])
 
     def padding(self) -> PaddingShare:
-        """Of the first epoch."""
+        """Padding share of the first epoch."""
         batches, speeds = self._first_epoch
         return padding_share(batches, self._durations / speeds, self._tokens)
 
     def naive_padding(self) -> PaddingShare:
-        """Of random batches of the same mean size, in the first epoch."""
+        """Padding share of random batches of the same mean size, in the first epoch."""
         mean_size = len(self.examples) / max(1, self.epoch_batches * self.distributed.world_size)
         naive = naive_batches(len(self.examples), mean_size, self.recipe.run.seed)
         return padding_share(naive, self._durations / self._first_epoch[1], self._tokens)

@@ -52,7 +52,7 @@ class Weights:
         )  # one pass over a weight in place of a dozen: a quarter of the time on a CPU
 
     def learning_rate(self, share: float) -> float:
-        """Of the next step, after that share of the run: a linear warm-up, then a cosine."""
+        """Return the learning rate of the next step, after `share` of the run: a linear warm-up, then a cosine."""
         recipe = self.recipe
         least = min(recipe.min_learning_rate, recipe.learning_rate)
         after = min(1.0, max(0.0, share - self._warmup_share) / (1 - self._warmup_share))  # of what follows the warm-up
@@ -60,13 +60,13 @@ class Weights:
         return rate * min(1.0, (self.num_steps + 1) / max(1, self.warmup_steps))
 
     def set_total_steps(self, run_steps: int) -> None:
-        """So many steps of the whole run, from its beginning: of a short one, the warm-up takes no more than a tenth."""
+        """Set the number of steps of the whole run; the warm-up takes at most a tenth of them."""
         self.warmup_steps = min(self.recipe.warmup_steps, run_steps // _MAX_WARM_UP)
         self._warmup_share = self.warmup_steps / max(1, run_steps)
 
     @torch.no_grad()
     def accumulate_gradients(self) -> None:
-        """Takes what a backward pass left as gradients into a sum in float32: in bf16, the later ones would be rounded away."""
+        """Add the gradients of a backward pass to a float32 sum: a bf16 sum would lose small addends."""
         for name, parameter in self._parameters.items():
             if parameter.grad is not None:
                 gradient, master = parameter.grad.float(), self.masters[name]
@@ -124,12 +124,12 @@ class Weights:
             torch._foreach_lerp_(list(self.averages.values()), list(self.masters.values()), 1 - decay)
 
     def export(self) -> dict[str, torch.Tensor]:
-        """What a checkpoint holds: the average in float32, with the model's buffers as they are."""
+        """Return the weights for a checkpoint: the float32 moving average and the model's buffers."""
         buffers = {name: buffer.detach().clone() for name, buffer in self._model.state_dict().items()}
         return {**buffers, **{name: tensor.clone() for name, tensor in (self.averages or self.masters).items()}}
 
     def state(self) -> dict[str, object]:
-        """All that decides the steps to come."""
+        """Return everything that the next steps depend on."""
         return {
             "num_steps": self.num_steps,
             "masters": self.masters,

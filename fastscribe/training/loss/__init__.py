@@ -1,4 +1,4 @@
-"""The transducer losses, RNN-T and TDT: what they are (definition), and ways of computing them that are fast."""
+"""Transducer losses, RNN-T and TDT: the slow reference (definition) and fast CPU and CUDA implementations."""
 
 from __future__ import annotations
 

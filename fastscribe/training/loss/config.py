@@ -1,4 +1,4 @@
-"""What a transducer loss is asked for besides its tensors. No torch."""
+"""Settings of the transducer losses. No torch."""
 
 from __future__ import annotations
 
@@ -13,14 +13,18 @@ REDUCTIONS = ("none", "sum", "mean", "mean_volume")
 
 @dataclass(frozen=True)
 class TransducerLossConfig:
-    """RNN-T with `durations` empty, else TDT. The defaults leave everything else off.
+    """Settings of an RNN-T loss (`durations` empty) or a TDT loss. The defaults turn every option off.
 
-    durations: whole frames a TDT arc may take, ascending, 0 included or not; the logits end in one column for each.
-    sigma: TDT's logit under-normalisation, taken off every token's log-probability; 0.05 is usual.
-    omega: chance that a batch is trained with the RNN-T loss over the token columns instead (no sigma, durations unused).
-    fastemit: lambda of FastEmit (arXiv 2010.11148): the token gradient of every label's arc is scaled by 1 + lambda. The
-        loss is reported times 1 + lambda, as warp-transducer and NeMo do; durations' gradients stay as they are.
-    clamp: largest absolute gradient of an utterance's loss with respect to a logit, before the reduction; None for none.
+    Args:
+        durations: TDT durations in frames, ascending; the last columns of the logits are their scores, one each.
+        sigma: TDT's logit under-normalisation, subtracted from every token's log-probability; 0.05 is usual.
+        omega: probability that a batch uses the RNN-T loss over the token columns instead, without sigma and durations.
+        fastemit: lambda of FastEmit (arXiv 2010.11148). It scales the token gradient of every label's arc by 1 + lambda.
+            The reported loss is scaled too, as in warp-transducer and NeMo; the gradients of durations are not.
+        clamp: bound of the absolute gradient of an utterance's loss per logit, before the reduction; None: no bound.
+
+    Raises:
+        UsageError: A value is out of range, or sigma or omega is set without durations.
     """
 
     durations: tuple[int, ...] = ()
@@ -46,12 +50,12 @@ class TransducerLossConfig:
             raise UsageError("sigma and omega belong to TDT: give durations too, or leave them 0")
 
     def resolve_omega(self, omega_draw: float) -> TransducerLossConfig:
-        """What this batch is trained with, `omega_draw` being drawn evenly from [0, 1): omega is 0 or 1 afterwards."""
+        """Return the config of one batch: omega becomes 1 (RNN-T) if `omega_draw`, uniform in [0, 1), is below it, else 0."""
         return self if not self.omega else replace(self, omega=1.0 if omega_draw < self.omega else 0.0)
 
     @property
     def as_rnnt(self) -> bool:
-        """Whether the durations' columns take part no more (or never did); only for a config that has been drawn."""
+        """Whether this batch uses the RNN-T loss. Call `resolve_omega` first."""
         assert self.omega in (0.0, 1.0)
         return not self.durations or self.omega == 1.0
 

@@ -162,5 +162,5 @@ def _share(shares: list[tuple[int, int]], work: Callable[[int, int], None]) -> N
 
 @cache
 def _pool(process_id: int, num_threads: int) -> ThreadPoolExecutor:
-    """By process, for a fork takes no threads along."""
+    """Thread pool of this process: a fork does not copy threads."""
     return ThreadPoolExecutor(num_threads, thread_name_prefix="transducer-loss")

@@ -74,17 +74,33 @@ def joint_transducer_loss(
     generator: torch.Generator | None = None,
     losses_out_B: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """transducer_loss of joint(encoded, predicted), with gradients for both and for joint.output's weight and bias.
+    """Compute transducer_loss of joint(encoded, predicted) without the logits of the whole batch.
 
-    encoded_BTJ, predicted_BUJ: frames and labels (start first: U+1 rows) already through joint.encoder and joint.predictor.
-    group: utterances at a time; by default as many as have 16384 lattice nodes together, on a GPU 262144.
-    logits_dtype: of the activations, the product and the logits: float32, float16 or bfloat16; by default that of
-        encoded_BTJ, autocast or not. Weights are cast to it; their gradients are summed in float32.
-    dropout: share of the activations that is dropped (the others grow), drawn by torch's default generator; below 1.
-    reduction "none" gives losses alone: it has no gradient, and raises UsageError unless under torch.no_grad().
-    losses_out_B: where given, [B], takes what "none" would have returned.
+    Gradients go to both inputs and to joint.output's weight and bias. Backward can be called once.
 
-    The other arguments, infinite losses and errors are transducer_loss's. Backward can be called once.
+    Args:
+        joint: the joint network; only its activation and output layer are applied here.
+        encoded_BTJ: [B, T, J], frames after joint.encoder.
+        predicted_BUJ: [B, U+1, J], start symbol and labels after joint.predictor.
+        labels_BU: as in transducer_loss.
+        frame_lengths_B: as in transducer_loss.
+        label_lengths_B: as in transducer_loss.
+        blank_id: as in transducer_loss.
+        config: as in transducer_loss.
+        reduction: as in transducer_loss; "none" has no gradient and needs torch.no_grad().
+        group: utterances per group; None fills groups up to 16384 lattice nodes, on a GPU 262144.
+        logits_dtype: float32, float16 or bfloat16 of activations and logits; None takes that of encoded_BTJ, even under
+            autocast. Weights are cast to it; their gradients are summed in float32.
+        dropout: probability, below 1, of dropping an activation; torch's default generator draws.
+        backend: as in transducer_loss.
+        generator: as in transducer_loss.
+        losses_out_B: [B], receives the losses of the utterances; None for no such output.
+
+    Returns:
+        float32, as transducer_loss.
+
+    Raises:
+        UsageError: The arguments do not fit together, or reduction "none" is used with gradients.
     """
     check_choices(reduction, backend)
     check_integers(labels_BU, frame_lengths_B, label_lengths_B)
@@ -220,7 +236,7 @@ def _losses_and_gradients(
 
 
 def _aligned(x: torch.Tensor) -> torch.Tensor:
-    """x, on a GPU in 16 bits with rows of zeros behind it: outputs that nobody reads, whose gradients are zeros."""
+    """Pad 16-bit x on a GPU with rows of zeros: these outputs are never read and have zero gradients."""
     missing = -len(x) % ALIGNED_COLUMNS if x.device.type == "cuda" and x.itemsize == 2 else 0
     return F.pad(x, (0, 0) * (x.ndim - 1) + (0, missing)) if missing else x
 
@@ -260,7 +276,7 @@ def _groups(work: _Work, most_nodes: int) -> list[list[_Block]]:
 def _activate(
     work: _Work, blocks: list[_Block], encoded_BTJ: torch.Tensor, predicted_BUJ: torch.Tensor, hidden_CJ: torch.Tensor
 ) -> torch.Tensor | None:
-    """Fills hidden_CJ with what the output layer sees; returns which activations dropout kept, where there is dropout."""
+    """Fill hidden_CJ with the input of the output layer; return the mask of kept activations, None without dropout."""
     for block in blocks:
         encoded_T1J = encoded_BTJ[block.row, : block.num_frames, None].to(work.dtype)
         predicted_UJ = predicted_BUJ[block.row, : block.num_columns].to(work.dtype)
@@ -316,5 +332,5 @@ class _Gradients:
             self.predicted_BUJ[block.row, : block.num_columns] = below_TUJ.sum(dim=0)
 
     def finished(self, weight_WJ: torch.Tensor, bias_W: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """In the order and the dtypes of the four tensors."""
+        """Return the four gradients in the order and dtypes of the input tensors."""
         return (self.encoded_BTJ, self.predicted_BUJ, self.weight_WJ.to(weight_WJ.dtype), self.bias_W.to(bias_W.dtype))

@@ -1,7 +1,7 @@
-"""`transducer_loss`: the losses of logits that the caller has, as an autograd function over the backends.
+"""`transducer_loss`: the loss of given logits, as an autograd function over the backends.
 
-The lattice is summed in forward. The gradient is made in backward, in one tensor that begins as a copy of the logits and is
-overwritten; nothing else as large is allocated. Where the joint network's logits would not fit, see joint.py.
+Forward sums over the lattice. Backward overwrites one copy of the logits with the gradient and allocates nothing else of
+that size. If the logits do not fit into memory, see joint.py.
 
 Shapes: B batch, T frames, U labels, V tokens with blank (and durations behind them).
 """
@@ -35,19 +35,27 @@ def transducer_loss(
     backend: str = "auto",
     generator: torch.Generator | None = None,
 ) -> torch.Tensor:
-    """RNN-T (Graves 2012) or TDT (Xu et al. 2023) loss, -log P(labels | frames); float32.
+    """Compute the RNN-T (Graves 2012) or TDT (Xu et al. 2023) loss, -log P(labels | frames), in nats.
 
-    logits_BTUV: [B, T, U+1, V] before any softmax, float32, float16 or bfloat16; V counts tokens, blank and, behind them,
-        one column a duration of the config. Sums are in float32 or more whatever their dtype.
-    labels_BU: integers, none of them blank; entries beyond an utterance's length are not looked at.
-    reduction: "none" ([B]), "sum", "mean" (over utterances; NeMo's mean_batch) or "mean_volume" (sum / all labels, as NeMo),
-        all but the first of the utterances whose loss is not infinite.
-    backend: "numba" compiles for the logits' device, CPU or CUDA; "oracle" is definition.py; "auto" is "numba".
-    generator: draws whether this batch is an RNN-T one, where the config has an omega; torch's own by default.
+    Args:
+        logits_BTUV: [B, T, U+1, V] before any softmax, float32, float16 or bfloat16. V counts the tokens with blank, then
+            one column per duration of the config. Sums are float32 or wider for every dtype.
+        labels_BU: [B, U], integer token ids without blank; entries beyond a row's length are ignored.
+        frame_lengths_B: [B], integer number of frames of each utterance.
+        label_lengths_B: [B], integer number of labels of each utterance.
+        blank_id: column of blank among the tokens.
+        config: kind of loss, regularisation and gradient clamp.
+        reduction: "none", "sum", "mean" (over utterances; NeMo's mean_batch) or "mean_volume" (sum / all labels, as NeMo).
+        backend: "numba" compiles for the logits' device, CPU or CUDA; "oracle" is definition.py; "auto" is "numba".
+        generator: draws the loss of the batch if the config has an omega; None uses torch's default generator.
 
-    An utterance without any path (no frames; TDT: too few frames for the labels where 0 is no duration, or no sum of
-    durations that ends on the last frame) has an infinite loss and a gradient of zeros. Reductions leave it out, its
-    labels too, and are infinite only where no utterance is left. Raises UsageError for arguments that do not fit together.
+    Returns:
+        float32: [B] for reduction "none", else a scalar. An utterance without a path has an infinite loss and a zero
+        gradient: one without frames, and for TDT one with too few frames or with no sum of durations that ends on the
+        last frame. Reductions leave out such utterances and their labels, and are infinite only if no other is left.
+
+    Raises:
+        UsageError: The arguments do not fit together.
     """
     check_choices(reduction, backend)
     check_tensor("logits", logits_BTUV)
@@ -63,24 +71,24 @@ def transducer_loss(
 
 
 def drawn(config: TransducerLossConfig, generator: torch.Generator | None) -> TransducerLossConfig:
-    """The config of this batch: where omega leaves it open, a draw says whether it is an RNN-T one."""
+    """Return the config of this batch; draw between RNN-T and TDT if it has an omega."""
     return config.resolve_omega(float(torch.rand((), generator=generator))) if config.omega else config
 
 
 def reduced(losses_B: torch.Tensor, label_lengths_B: torch.Tensor, reduction: str) -> torch.Tensor:
-    """One number of the utterances' losses, or for "none" the losses."""
+    """Reduce the losses [B] to a scalar; "none" returns them unchanged."""
     return losses_B if reduction == "none" else divided(finite_sum(losses_B), losses_B, label_lengths_B, reduction)
 
 
 def finite_sum(losses_B: torch.Tensor) -> torch.Tensor:
-    """Of the losses that some path explains; not a number stays that."""
+    """Sum of the losses that are not infinite. NaN propagates."""
     return losses_B.masked_fill(losses_B.isposinf(), 0.0).sum()
 
 
 def divided(total: torch.Tensor, losses_B: torch.Tensor, label_lengths_B: torch.Tensor, reduction: str) -> torch.Tensor:
-    """finite_sum by what the reduction says: counts are of utterances with a path, and 1 where there are none.
+    """Divide `total` (finite_sum) by the number of utterances or labels that have a path, at least 1.
 
-    label_lengths_B is on the host. Infinite where there are utterances, none of them with a path. Nothing here waits for a GPU.
+    Infinite if no utterance of a batch has a path. label_lengths_B is on the host; nothing waits for a GPU.
     """
     has_path_B = ~losses_B.detach().isposinf()
     if reduction == "mean":
@@ -113,7 +121,7 @@ def check_tensor(name: str, x: object) -> None:
 
 
 def check_integers(labels_BU: torch.Tensor, frame_lengths_B: torch.Tensor, label_lengths_B: torch.Tensor) -> None:
-    """Raises UsageError where these are no tensors, or not of integers."""
+    """Raise UsageError unless these are tensors of integers."""
     for name, x in (("labels", labels_BU), ("frame lengths", frame_lengths_B), ("label lengths", label_lengths_B)):
         check_tensor(name, x)
         if x.is_floating_point() or x.is_complex() or x.dtype == torch.bool:

@@ -1,4 +1,4 @@
-"""How much memory the losses take, by part, from a batch's shape: before it is allocated, and on machines one does not have.
+"""Estimate the memory of the losses, by part, from a batch's shape.
 
 Counted are the large tensors at the moment when most of them live. What is not: the allocator's rounding (2 MB a tensor on a
 GPU), the workspace of a product, what dropout drew (5 bytes an activation), and the tables of lengths and labels.
@@ -32,7 +32,7 @@ class LossShape:
 
     @property
     def nodes(self) -> int:
-        """Of one utterance."""
+        """Lattice nodes of one utterance."""
         return self.num_frames * (self.num_labels + 1)
 
     @property

@@ -38,7 +38,7 @@ _MIN_OVERFLOW = np.float32(65520.0)  # rounds to infinity in float16
 
 
 class Batch(NamedTuple):
-    """Where the utterances of a batch lie and what is said in them: arrays of int64; labels_BU is padded with anything."""
+    """Cell offsets, sizes and labels of the utterances of a batch: int64 arrays; the padding of labels_BU is arbitrary."""
 
     first_cell_B: Int64Array
     stride_B: Int64Array
