@@ -16,19 +16,6 @@ from fastscribe.pipeline.engine import Engine, slice_batch
 from fastscribe.types import Batch, Features, Frames, Hypothesis
 
 
-class FakeDecoder:
-    def __init__(self, owner: FakeRecognizer) -> None:
-        self.owner = owner
-
-    def submit(self, frames: Frames) -> torch.Tensor:
-        self.owner.step("submit", frames.frames_BTD)
-        return frames.frames_BTD[:, 0, 0].to(torch.int32)
-
-    def read(self, packed: np.ndarray, frames: Frames) -> list[Hypothesis]:
-        self.owner.step("read", frames.frames_BTD)
-        return [Hypothesis((int(number),), (0,), (1,), (0.0,)) for number in packed]
-
-
 class FakeRecognizer:
     """Hears a recording's first sample. Fails at (stage, first sample) as told, so often as told."""
 
@@ -38,7 +25,6 @@ class FakeRecognizer:
     def __init__(self, failures: dict[tuple[str, int], int] | None = None, error: Exception | None = None) -> None:
         self.failures = dict(failures or {})
         self.error = error or RuntimeError("fails")
-        self.decoder = FakeDecoder(self)
         self.log: list[tuple[str, list[int]]] = []
 
     def step(self, stage: str, values: torch.Tensor) -> None:
@@ -58,6 +44,14 @@ class FakeRecognizer:
     def encode(self, features: Features) -> Frames:
         self.step("encode", features.mel_BMT)
         return Frames(features.mel_BMT.transpose(1, 2), features.lengths_B)
+
+    def submit(self, frames: Frames) -> torch.Tensor:
+        self.step("submit", frames.frames_BTD)
+        return frames.frames_BTD[:, 0, 0].to(torch.int32)
+
+    def read(self, packed: np.ndarray, frames: Frames) -> list[Hypothesis]:
+        self.step("read", frames.frames_BTD)
+        return [Hypothesis((int(number),), (0,), (1,), (0.0,)) for number in packed]
 
     def num_frames(self, batch: Batch) -> int:
         return int(batch.lengths_B.max())
