@@ -18,6 +18,8 @@ from fastscribe.cuda.triton_kernels import TRITON
 from fastscribe.model.operations import POSITION_ROWS_MULTIPLE, TORCH, max_table_distance
 from tests.cuda.test_triton_kernels import close, model_config, normal, real_frames
 
+# The interpreter of Triton 3.6 takes a loop's bound from an array of one number, which numpy deprecates.
+pytestmark = pytest.mark.filterwarnings("ignore:Conversion of an array with ndim:DeprecationWarning")
 LENGTHS = st.lists(st.integers(0, 90), min_size=1, max_size=3).filter(any)
 FEW = settings(max_examples=4, deadline=None, derandomize=True)
 

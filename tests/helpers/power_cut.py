@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import pathlib
 import random
 import shutil
 import threading
@@ -27,6 +28,8 @@ from fastscribe.resume.commit import Committer
 FileId = tuple[int, int]  # inode, and how often it has been used before
 State = Mapping[str, bytes | None]  # by path below the folder; None for folders
 _PATIENCE_S = 60
+# On Python 3.10 a Path calls functions that pathlib took from os when it was imported.
+_PATHLIB_CALLS = getattr(pathlib, "_NormalAccessor", None)
 _MAX_WHOLE = 3  # changes of names of which every subset is tried
 
 
@@ -222,6 +225,8 @@ def _watch(patch: pytest.MonkeyPatch, disk: Disk, has_syncfs: bool) -> None:
                 return result
 
         patch.setattr(os, name, call)
+        if hasattr(_PATHLIB_CALLS, name):
+            patch.setattr(_PATHLIB_CALLS, name, staticmethod(call))
 
     def nothing(*places: str) -> None:
         pass
