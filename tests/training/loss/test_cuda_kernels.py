@@ -42,7 +42,9 @@ cuda_target = pytest.importorskip("numba.cuda", reason="needs numba-cuda")
 def simulated() -> subprocess.CompletedProcess[str]:
     """All cases in one process, which stops at the first that fails."""
     return subprocess.run(
-        [sys.executable, "-W", "ignore", str(ROOT / "tests" / "fakes" / "simulated_cuda_loss.py")],
+        # As a module: a script's folder comes first in sys.path, and tests/fakes/cuda.py would hide the package cuda.
+        [sys.executable, "-W", "ignore", "-m", "tests.fakes.simulated_cuda_loss"],
+        cwd=ROOT,
         env=os.environ | {"NUMBA_ENABLE_CUDASIM": "1", "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
