@@ -1,18 +1,18 @@
-"""The values that travel along the straight path, from a file's name to its transcript.
+"""The values that the pipeline's stages pass on, from a file's name to its transcript.
 
     path -probe-> AudioInfo -split-> Utterance.. -plan-> (Utterance..) -load-> Batch -features-> Features
          -encode-> Frames -decode-> Hypothesis.. -assemble-> Transcript -write-> JSONL, SRT ..
 
-All are frozen. A stage that fails on a file makes a Failure instead. This module imports nothing heavy: whoever plans,
-writes or tests should not need torch. Seconds are floats on the file's own clock; positions inside a file are integer
-samples at the file's own rate, so that nothing drifts.
+All are frozen. A stage that fails on a file makes a Failure instead. This module imports nothing heavy, so that planning,
+writing and their tests run without torch. Seconds are floats on the file's own clock. Positions inside a file are integer
+samples at the file's own rate, so that they do not drift.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, Protocol, TypeAlias
 
 if TYPE_CHECKING:
     import numpy as np
@@ -32,46 +32,106 @@ RecordArray: TypeAlias = "NDArray[np.void]"  # a structured dtype, such as the j
 SampleArray: TypeAlias = "NDArray[np.int16 | np.float32]"  # audio: int16, or float32 in [-1, 1]
 
 
+class Medium(Protocol):
+    """Where an encoded recording's bytes are (audio/media.py). Used by several threads at once.
+
+    Its methods raise OSError with a message of one line, which does not name the recording.
+    """
+
+    @property
+    def local_path(self) -> str | None:
+        """The path of a local file, which libraries open by themselves; None for other media."""
+
+    @property
+    def identity(self) -> str:
+        """What names the recording in a journal."""
+
+    def __hash__(self) -> int:
+        """Equal media have the same bytes."""
+
+    def version(self) -> str:
+        """Return what changes with the content."""
+
+    def num_bytes(self) -> int:
+        """Return the size."""
+
+    def open(self) -> BinaryIO:
+        """Return a new file that can seek, at its beginning, for one thread at a time."""
+
+
+@dataclass(frozen=True, eq=False)
+class Samples:
+    """A recording in memory, decoded: samples_SC is int16, or float32 in [-1, 1]."""
+
+    samples_SC: SampleArray
+    sample_rate: int
+    identity: str
+
+    @property
+    def is_int16(self) -> bool:
+        return self.samples_SC.dtype == "int16"
+
+
+File: TypeAlias = str | Medium | Samples  # a str is the path of a local file
+
+
 @dataclass(frozen=True)
 class Source:
-    """One recording to transcribe, or one manifest row's cut of it."""
+    """One recording to transcribe, or the part of one that a manifest row names."""
 
-    path: str  # as the user gave it; what is reported
-    file: str  # what is opened
-    id: str  # names outputs, never opened
+    path: str  # as the user gave it, for reports
+    file: File  # what to open
+    id: str  # the base of output names; never opened
     row: Mapping[str, Any] | None = None
     offset_s: float | None = None
-    duration_s: float | None = None  # None: to the end
-    index: int = 0  # its place among the inputs of a run, from 0
+    duration_s: float | None = None  # None: to the end of the file
+    index: int = 0  # position among the inputs of a run, from 0
+    track: int | None = None  # audio track of a container, from 0; None: the first
+    given_key: Any = field(default=None, compare=False)  # the caller's name for the recording; None: its path
+
+    @property
+    def key(self) -> Any:
+        return self.path if self.given_key is None else self.given_key
 
 
 @dataclass(frozen=True)
 class AudioInfo:
-    """One recording (or one manifest row's cut of it), as its header describes it.
+    """One recording (or the part that a manifest row names), as its header describes it.
 
     `start` and `num_samples` are in samples at `sample_rate`; a plain file starts at 0.
     """
 
     path: str  # as the user gave it
-    id: str  # path below the given root with "/", plus "@offset" for a cut; names outputs, never opened
+    id: str  # path below the given root with "/", plus "@offset" for a manifest row with one; the base of output names
     sample_rate: int
     channels: int
     num_samples: int
     start: int = 0
-    row: Mapping[str, Any] | None = None  # the manifest row with every field; None outside manifests
-    file: str = ""  # what is opened where that is not `path` (a manifest row's path below the manifest's folder)
-    is_int16: bool = field(default=False, compare=False)  # its samples are 16-bit integers
-    index: int = 0  # its place among the inputs of a run, from 0
-    unread: Source | None = None  # its file has not been opened, all this is what its manifest says; the loader looks
+    row: Mapping[str, Any] | None = None  # every field of the manifest row; None outside manifests
+    file: File = ""  # what to open if it is not `path` (a manifest row's path is relative to the manifest)
+    is_int16: bool = field(default=False, compare=False)  # the samples are 16-bit integers
+    index: int = 0  # position among the inputs of a run, from 0
+    track: int | None = None  # audio track that FFmpeg's libraries decode, from 0; None: libsndfile reads the file
+    num_tracks: int = 1  # audio tracks in the file
+    unread: Source | None = None  # set: the values come from the manifest, and the loader has yet to open the file
+    given_key: Any = field(default=None, compare=False)  # as Source's
+
+    @property
+    def key(self) -> Any:
+        return self.path if self.given_key is None else self.given_key
 
     @property
     def duration_s(self) -> float:
         return self.num_samples / self.sample_rate
 
+    def part(self, start: int, num_samples: int) -> AudioInfo:
+        """Return a part of the recording as a recording; `start` counts samples from this one's start."""
+        return replace(self, start=self.start + start, num_samples=num_samples)
+
 
 @dataclass(frozen=True)
 class Utterance:
-    """A stretch of one recording that the model sees at once. Positions count from `audio.start`."""
+    """A span of one recording that the model sees at once. Positions count from `audio.start`."""
 
     audio: AudioInfo
     start: int
@@ -92,21 +152,21 @@ class Utterance:
 
 @dataclass(frozen=True)
 class NativeRows:
-    """Rows of a batch as their files hold them, several channels or another rate, for the device to resample.
+    """Rows of a batch as their files hold them (several channels or another rate), which the device resamples.
 
-    Each row's stretch begins at native sample `begin` (a whole number of samples at the model's rate); around it lies its
-    neighbourhood in the recording, and zeros. samples_BSC is int16 where all its files are, else float32.
+    Each row's utterance begins at native sample `begin`, a whole number of samples at the model's rate. Its neighbourhood
+    in the recording surrounds it, and zeros beyond that. samples_BSC is int16 if all its files are, else float32.
     """
 
     rate: int
-    rows: tuple[int, ...]  # of the batch, one for each of samples_BSC
+    rows: tuple[int, ...]  # the batch row of each row of samples_BSC
     begin: int
     samples_BSC: SampleArray
 
     def select(self, kept: Sequence[int]) -> NativeRows:
-        """What belongs to the rows `kept` of the batch, which are numbered anew in that order; a copy only where it must be.
+        """Return the part for the batch rows `kept`, renumbered in that order.
 
-        Rows that lie together stay in this memory, which may be pinned.
+        Adjacent rows stay a view of this memory, which may be pinned; others are copied.
         """
         places = {row: index for index, row in enumerate(self.rows)}
         rows = tuple(new for new, row in enumerate(kept) if row in places)
@@ -121,8 +181,8 @@ class NativeRows:
 class Batch:
     """Utterances with their waveforms at the model's rate, zero-padded to the longest.
 
-    samples_BS is int16 where every file is 16-bit at the model's rate, else float32 in [-1, 1]. Rows in `native` are zero
-    until resample.fill() has run; lengths_B are theirs at the model's rate all the same.
+    samples_BS is int16 if every file is 16-bit at the model's rate, else float32 in [-1, 1]. Rows in `native` are zero
+    until resample.fill() has run, but lengths_B already counts them at the model's rate.
     """
 
     utterances: tuple[Utterance, ...]
@@ -137,7 +197,7 @@ class Features:
 
     mel_BMT: torch.Tensor
     lengths_B: torch.Tensor
-    aligner: Features | None = None  # of the same recordings for a timestamps aligner; None without one
+    aligner: Features | None = None  # features of the same recordings for a timestamps aligner; None without one
 
 
 @dataclass(frozen=True)
@@ -146,18 +206,18 @@ class Frames:
 
     frames_BTD: torch.Tensor
     lengths_B: torch.Tensor
-    mel_lengths_B: torch.Tensor | None = None  # of the features that they were made of, where a limit asks
+    mel_lengths_B: torch.Tensor | None = None  # lengths of the features, for a limit that counts them
     aligner: Frames | None = None  # the timestamps aligner's output; None without one
-    # False: the row's features or frames hold NaN or infinite numbers; its length is 0 then. None: not checked.
+    # False: the row's features or frames hold NaN or infinite numbers, and its length is 0. None: not checked.
     is_finite_B: torch.Tensor | None = None
 
 
 @dataclass(frozen=True)
 class Hypothesis:
-    """What a decoder emitted for one utterance; the four sequences have one entry a token.
+    """A decoder's output for one utterance; the four sequences have one entry a token.
 
-    token_frames counts encoder frames from the utterance's start; token_durations is what the model predicted (TDT),
-    1 (RNN-T) or the length of the token's run (CTC); logprobs are natural logs over labels and blank.
+    token_frames counts encoder frames from the utterance's start. token_durations is the predicted duration (TDT),
+    1 (RNN-T) or the length of the token's run (CTC). logprobs are natural logs over labels and blank.
     """
 
     token_ids: tuple[int, ...] = ()
@@ -165,11 +225,15 @@ class Hypothesis:
     token_durations: tuple[int, ...] = ()
     logprobs: tuple[float, ...] = ()
     is_timed: bool = True  # False: the model gives no times, and tokens are spread evenly over the utterance
-    problem: str = ""  # why what the model made is no transcript; there are no tokens then
+    problem: str = ""  # why the output is no transcript; there are no tokens then
+    # Beam search: natural log of the probability of the tokens, summed over the paths that the search kept, plus the language
+    # model's share.
+    score: float = 0.0
+    nbest: tuple[Hypothesis, ...] = ()  # with Options.nbest: all hypotheses of the beam, this one first; else empty
 
 
 class Token(NamedTuple):
-    """A tuple, because there are several a second of audio, and frozen dataclasses take three times as long to make."""
+    """One token. A tuple, because there are several a second and frozen dataclasses take three times as long to make."""
 
     id: int
     piece: str
@@ -196,8 +260,30 @@ class Segment:
     recovered: bool = False  # True: gap recovery added these words; the model's first pass left them out
 
 
+@dataclass(frozen=True)
+class Alternative:
+    """One of the N best hypotheses of an utterance (Options.nbest).
+
+    Attributes:
+        text: Text of the utterance.
+        score: Natural log of the text's probability, as the beam search scores it; higher is better.
+        start_s: Begin of the utterance on the recording's clock, in seconds.
+        end_s: Its end.
+        words: Words with times and confidences.
+    """
+
+    text: str
+    score: float
+    start_s: float
+    end_s: float
+    words: tuple[Word, ...]
+
+
 class Gap(NamedTuple):
-    """Speech, by its sound, that has no words; with gap recovery, not even when the model decoded it again by itself."""
+    """Detected speech that has no words, or far fewer than the recording's own pace would give.
+
+    Gap recovery, if it is on, did not find them either.
+    """
 
     start_s: float
     end_s: float
@@ -205,13 +291,24 @@ class Gap(NamedTuple):
 
 @dataclass(frozen=True)
 class Transcript:
-    """One recording's text; times are seconds on the recording's own clock (a manifest cut's clock starts at its offset)."""
+    """One recording's text. Times are seconds on the recording's clock; a manifest row's clock starts at its offset."""
 
     audio: AudioInfo
     text: str
     segments: tuple[Segment, ...]
     tokens: tuple[Token, ...]
     gaps: tuple[Gap, ...] = ()
+    nbest: tuple[Alternative, ...] = ()  # with Options.nbest: by utterance, the best first
+
+    @property
+    def key(self) -> Any:
+        """The caller's key of the recording; where none was given, a file's path, or the position of other data."""
+        return self.audio.key
+
+    @property
+    def index(self) -> int:
+        """The recording's position among all recordings of the inputs, from 0."""
+        return self.audio.index
 
     @property
     def words(self) -> tuple[Word, ...]:
@@ -220,7 +317,7 @@ class Transcript:
 
 @dataclass(frozen=True)
 class Failure:
-    """A recording that could not be transcribed, and the stage that gave up on it."""
+    """A recording that could not be transcribed, and the stage that failed."""
 
     path: str
     id: str
@@ -228,4 +325,10 @@ class Failure:
     error_type: str
     message: str
     row: Mapping[str, Any] | None = None
-    index: int = 0  # its place among the inputs of a run, from 0
+    index: int = 0  # position among the inputs of a run, from 0
+    given_key: Any = field(default=None, compare=False)  # as Source's
+
+    @property
+    def key(self) -> Any:
+        """The caller's key of the recording; where none was given, a file's path, or the position of other data."""
+        return self.path if self.given_key is None else self.given_key

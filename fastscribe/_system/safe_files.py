@@ -1,8 +1,8 @@
-"""The one door for writing files: atomic, durable, and never through a link or over a file that is not ours.
+"""Write files: atomically, durably, and never through a link or over a file that is not ours.
 
-A file is written under a hidden temporary name first, synced, and renamed, so that after a crash or a power cut its name
-stands for the old content or the new, never for half of it. Reading is _system/safe_open.py's. The order in which file systems
-make operations durable: T. S. Pillai et al., "All File Systems Are Not Created Equal", OSDI 2014.
+A file is first written under a hidden temporary name, synced, and renamed, so that after a crash or a power cut its name
+has the old content or the new, never half of it. _system/safe_open.py reads. The order in which file systems make
+operations durable: T. S. Pillai et al., "All File Systems Are Not Created Equal", OSDI 2014.
 """
 
 from __future__ import annotations
@@ -12,16 +12,24 @@ import errno
 import os
 import re
 import stat
+import sys
+import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import IO, Any, BinaryIO
 
-_LINK_FLAGS = os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
-_SYNCFS_REPORTS_ERRORS = (5, 8)  # the first Linux that does
+if sys.platform != "win32":
+    import fcntl
+
+_LINK_FLAGS = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+_SYNCFS_REPORTS_ERRORS = (5, 8)  # the first such Linux
 _COMPARED_BYTES = 1 << 24
 _START_BYTES = 4096
+_CAN_OPEN_FOLDERS = os.name != "nt"
+_SYNC_FLAGS = os.O_RDONLY if _CAN_OPEN_FOLDERS else os.O_RDWR  # Windows syncs only what was opened to write
+_RETRY_DELAYS_S = (0.01, 0.03, 0.1, 0.3, 0.6)
 
 
 class InTheWay(FileExistsError):
@@ -40,7 +48,7 @@ def temp_path_for(path: Path) -> Path:
 
 
 def status_of(path: Path | str) -> os.stat_result | None:
-    """Status of whatever has this name, a link itself included; None if nothing has."""
+    """Status of whatever has this name, a link itself included; None if nothing does."""
     try:
         return os.lstat(path)
     except (FileNotFoundError, NotADirectoryError):
@@ -48,7 +56,7 @@ def status_of(path: Path | str) -> os.stat_result | None:
 
 
 def is_regular(path: Path) -> bool:
-    """Whether there is a regular file of this name, which is no link."""
+    """Return True if the name is a regular file and no link."""
     status = status_of(path)
     return status is not None and stat.S_ISREG(status.st_mode)
 
@@ -61,19 +69,19 @@ def check_regular(*paths: Path) -> None:
 
 
 def is_device(path: Path) -> bool:
-    """Whether the path leads to a pipe, terminal or the like, where nothing can be overwritten."""
+    """Return True if the path leads to a pipe, terminal or the like, where nothing can be overwritten."""
     return path.exists() and not path.is_file() and not path.is_dir()
 
 
 def starts_with(path: Path, start: re.Pattern[bytes]) -> bool:
-    """Whether the file that this path leads to is missing, empty, no regular file, or begins as our own do."""
+    """Return True if the file is missing, empty, no regular file, or begins as our own files do."""
     if not path.is_file():
         return True
     with path.open("rb") as file:
         beginning = file.read(_START_BYTES)
         if start.match(beginning) is not None:
             return True
-        while beginning and not beginning.strip(b"\0"):  # zeros alone are what a power cut leaves
+        while beginning and not beginning.strip(b"\0"):  # a power cut leaves zeros
             beginning = file.read(_COMPARED_BYTES)
     return not beginning
 
@@ -106,7 +114,7 @@ def open_append(path: Path) -> BinaryIO:
 
 
 def write_temp(path: Path, content: bytes) -> None:
-    """Write the temporary file of `path`, not yet synced. On an error nothing stays behind."""
+    """Write the temporary file of `path` without a sync. On an error remove it."""
     try:
         with open_temp(path) as file:
             file.write(content)
@@ -128,11 +136,11 @@ def write_atomic(path: Path, content: bytes | Callable[[BinaryIO], object]) -> N
     """Replace `path` by this content, or by what the function writes; on return it is durable.
 
     Args:
-        path: May have a regular file, which the caller has found to be ours, or nothing.
+        path: Is missing, or a regular file that the caller has checked to be ours.
         content: Bytes, or a function that writes to the file that it is given.
 
     Raises:
-        OSError: With the name of `path`. What was there before still is.
+        OSError: With the name of `path`. The old content stays.
     """
     check_regular(path)
     try:
@@ -156,13 +164,33 @@ def write_atomic(path: Path, content: bytes | Callable[[BinaryIO], object]) -> N
 
 def rename_into_place(path: Path) -> None:
     """Give the temporary file of `path` its name."""
-    os.replace(temp_path_for(path), path)
+    replace(temp_path_for(path), path)
+
+
+def rename(old: Path | str, new: Path | str) -> None:
+    """Rename a file. Raises OSError."""
+    _patiently(os.rename, old, new)
+
+
+def replace(old: Path | str, new: Path | str) -> None:
+    """Rename a file over another, if there is one. Raises OSError."""
+    _patiently(os.replace, old, new)
+
+
+def _patiently(action: Callable[..., None], *paths: Path | str) -> None:
+    """Retry for a second on Windows, where a file that another program has open (a virus scanner) cannot be moved."""
+    for delay_s in _RETRY_DELAYS_S if os.name == "nt" else ():
+        try:
+            return action(*paths)
+        except PermissionError:
+            time.sleep(delay_s)
+    action(*paths)
 
 
 def remove(path: Path | str) -> None:
     """Remove a file, if it is there."""
     with suppress(FileNotFoundError):
-        os.unlink(path)
+        _patiently(os.unlink, path)
 
 
 def with_path(error: OSError, path: Path) -> OSError:
@@ -176,7 +204,7 @@ def keep_edited_copy(path: Path) -> None:
 
 
 def unused_name(path: Path, what: str) -> Path:
-    """First of x.what.jsonl, x.what.2.jsonl .. that nothing has."""
+    """First free name of x.what.jsonl, x.what.2.jsonl .."""
     number, name = 1, path.with_suffix(f".{what}{path.suffix}")
     while status_of(name) is not None:
         number += 1
@@ -185,7 +213,7 @@ def unused_name(path: Path, what: str) -> Path:
 
 
 def is_truncated_or_blank(path: Path, whole: bytes) -> bool:
-    """Whether a file holds only zeros or a beginning of `whole`, as power cuts leave files. Then nothing in it is lost."""
+    """Return True if a file holds only zeros or a beginning of `whole`, as after a power cut. Then it may be replaced."""
     with path.open("rb") as file:
         content = file.read(_COMPARED_BYTES + 1)
     return len(content) <= _COMPARED_BYTES and (whole.startswith(content) or not content.strip(b"\0"))
@@ -201,12 +229,17 @@ def sync(file: IO[Any]) -> None:
 
 
 def sync_descriptor(descriptor: int) -> None:
+    """Wait until what was written to a descriptor is on the disk. Raises OSError."""
+    if sys.platform == "darwin":  # fsync there leaves it in the disk's own cache
+        with suppress(OSError):  # not all file systems can; fsync is then the best there is
+            fcntl.fcntl(descriptor, fcntl.F_FULLFSYNC)
+            return
     os.fsync(descriptor)
 
 
 def sync_path(path: Path) -> None:
     """Wait until the content of a file, or the entries of a folder, are on the disk. Raises OSError with the name."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    descriptor = os.open(path, _SYNC_FLAGS)
     try:
         sync_descriptor(descriptor)
     except OSError as error:
@@ -216,10 +249,13 @@ def sync_path(path: Path) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Wait until a folder's entries are on the disk: names that were given, changed or removed. Raises OSError.
+    """Wait until a folder's entries (names added, changed or removed) are on the disk. Raises OSError.
 
-    A file system that cannot sync folders (some network file systems) keeps them in its own way.
+    Some network file systems cannot sync folders; their error is ignored. Windows has no such call: the file system's own
+    log decides there when a new name is durable.
     """
+    if not _CAN_OPEN_FOLDERS:
+        return
     try:
         sync_path(folder)
     except OSError as error:
@@ -228,9 +264,9 @@ def sync_folder(folder: Path) -> None:
 
 
 class Barrier:
-    """Waits for many files at once: one syncfs for each file system, where the system has it.
+    """Wait for many files at once: one syncfs for each file system, if the system has it.
 
-    A syncfs of a few hundred small files takes about as long as an fsync of a few of them. File systems are kept open,
+    A syncfs for a few hundred small files takes about as long as an fsync of a few of them. File systems are kept open,
     because syncfs reports the errors since they were opened.
     """
 
@@ -239,9 +275,11 @@ class Barrier:
 
     def watch(self, folder: Path) -> None:
         """Name a folder before files are written into it."""
+        if _syncfs() is None:
+            return
         device = os.stat(folder).st_dev
         if device not in self._descriptors:
-            self._descriptors[device] = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+            self._descriptors[device] = os.open(folder, os.O_RDONLY)
 
     def wait(self, files: Iterable[Path], folders: Iterable[Path]) -> None:
         """Return when the content of `files` and the entries of `folders` are on the disk.
@@ -249,7 +287,7 @@ class Barrier:
         Raises:
             OSError: With the name of the file that could not be written.
         """
-        has_failed = False
+        has_failed = _syncfs() is None
         for descriptor in list(self._descriptors.values()):  # another thread may add one
             has_failed |= not _sync_filesystem(descriptor)
         if not has_failed:
@@ -266,17 +304,18 @@ class Barrier:
 
 
 def _sync_filesystem(descriptor: int) -> bool:
-    """False where this cannot be had, or has failed; fsync then tells which file is at fault."""
+    """False if syncfs is missing or has failed; fsync then shows which file is at fault."""
     syncfs = _syncfs()
     return syncfs is not None and syncfs(descriptor) == 0
 
 
 @cache
 def _syncfs() -> Callable[[int], int] | None:
-    """None where the system has none, or one that keeps errors to itself."""
-    name, _, release, *_ = os.uname()
-    numbers = [int(temp) if temp.isdigit() else 0 for temp in release.split("-")[0].split(".")[:2]]
-    if name != "Linux" or tuple(numbers) < _SYNCFS_REPORTS_ERRORS:
+    """The function; None if the system has none, or one that does not report errors."""
+    if sys.platform != "linux":
+        return None
+    numbers = [int(temp) if temp.isdigit() else 0 for temp in os.uname().release.split("-")[0].split(".")[:2]]
+    if tuple(numbers) < _SYNCFS_REPORTS_ERRORS:
         return None
     function: Callable[[int], int] | None = getattr(ctypes.CDLL(None, use_errno=True), "syncfs", None)
     return function

@@ -1,5 +1,5 @@
-"""Opening an ordinary file by a path that may name anything: reading a FIFO would hang, /dev/zero would never end, and the
-mere opening of some devices does something.
+"""Open a regular file by an untrusted path: reading a FIFO would hang, /dev/zero would never end, and merely opening some
+devices has an effect.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from typing import BinaryIO
 
 
 def safe_open(path: Path) -> BinaryIO:
-    """The file, links followed. Raises OSError where it cannot be opened or is not a regular file."""
+    """Open a regular file; links are followed. Raises OSError if it cannot be opened or is not regular."""
     _check(path, os.stat(path))
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
     file = os.fdopen(descriptor, "rb")
     try:
-        _check(path, os.fstat(descriptor))  # it may have been changed for another since
+        _check(path, os.fstat(descriptor))  # another file may have taken its name since
     except OSError:
         file.close()
         raise
@@ -32,9 +32,9 @@ def _check(path: Path, status: os.stat_result) -> None:
 
 
 def safe_read(path: Path, max_bytes: int) -> bytes:
-    """The file's bytes. Raises OSError as safe_open does, ValueError where there are more than `max_bytes`."""
+    """Return the file's bytes. Raises OSError as safe_open does, ValueError for more than `max_bytes`."""
     with safe_open(path) as file:
         num_bytes = os.fstat(file.fileno()).st_size
         if num_bytes > max_bytes:
-            raise ValueError(f"refused: {num_bytes} bytes, where at most {max_bytes} make sense")
+            raise ValueError(f"refused: {num_bytes} bytes, more than the limit of {max_bytes}")
         return file.read(num_bytes)

@@ -1,11 +1,11 @@
-"""What Ctrl-C and SIGTERM do to a command: it ends in order, wherever it is, with exit code 130 or 143.
+"""Ctrl-C and SIGTERM end a command in order, at any point, with exit code 130 or 143.
 
-Python makes an exception of a signal, wherever the main thread is; and in some places exceptions get lost. Native code that
-imports a module takes any of them for a module that cannot be had, and goes on without it: torch without numpy, for one.
-What leaves an exec() of text is remembered by the interpreter, which then kills itself with SIGINT in the end, whatever the
-exit code was to be. Finalisers and callbacks of native code print what they cannot raise. There, the signal comes again a
-moment later; where that is no better for a second, as torch's own import may last, the process ends at once. Other native
-code makes errors of its own of whatever comes: safetensors, that a file cannot be read.
+Python raises a signal as an exception in the main thread, and some code loses exceptions. Native code that imports a module
+takes any exception for a missing module and goes on without it, for example torch without numpy. The interpreter remembers
+an exception that leaves an exec() of text and at exit kills itself with SIGINT, whatever the exit code. Finalisers and
+callbacks of native code print what they cannot raise. In these places the signal is raised again a moment later. After a
+second without success, which torch's import may take, the process exits at once. Other native code turns any exception
+into an error of its own, for example safetensors into an unreadable file.
 """
 
 from __future__ import annotations
@@ -21,21 +21,25 @@ from types import CodeType, FrameType
 from typing import Any, NoReturn
 
 INTERRUPTED, TERMINATED = 130, 143  # exit codes
+# Ctrl-C, and Ctrl-Break, which only Windows has and which cannot be turned off there.
+_INTERRUPTS = [getattr(signal, name) for name in ("SIGINT", "SIGBREAK") if hasattr(signal, name)]
 ENDINGS = {INTERRUPTED: "interrupted", TERMINATED: "terminated"}
 _RETRY_S, _MAX_RETRY_S = 0.05, 1.0
-_HAS_TIMER = hasattr(signal, "setitimer")  # not on Windows
-_IMPORTS, _EXECUTED_TEXT = "<frozen importlib", "<string>"  # files of code
+_HAS_TIMER = sys.platform != "win32"
+# Called before the process ends at once, in the signal's handler: they may write to file descriptors, not wait for threads.
+HARD_EXIT_HOOKS: list[Callable[[], object]] = []
+_IMPORTS, _EXECUTED_TEXT = "<frozen importlib", "<string>"  # file names of code objects
 
 
 class Terminated(BaseException):
-    """SIGTERM, as KeyboardInterrupt is SIGINT."""
+    """SIGTERM as an exception, like KeyboardInterrupt for SIGINT."""
 
 
 class SignalHandler:
-    """The first signal raises KeyboardInterrupt or Terminated somewhere in what `caller` calls, the next ends the process at
-    once, which costs nothing that is finished.
+    """The first signal raises KeyboardInterrupt or Terminated in the calls of `caller`; the next ends the process at once.
 
-    `exit_code` is the command's once a signal has come, whatever becomes of the exception.
+    Finished results are safe in either case. `exit_code` is the command's once a signal has come, whatever becomes of the
+    exception.
     """
 
     def __init__(self, caller: Callable[..., object]) -> None:
@@ -46,18 +50,19 @@ class SignalHandler:
 
     def install(self) -> None:
         signal.signal(signal.SIGTERM, self._on_signal)
-        if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
-            signal.signal(signal.SIGINT, self._on_signal)
+        for each in _INTERRUPTS:
+            if signal.getsignal(each) is not signal.SIG_IGN:
+                signal.signal(each, self._on_signal)
         sys.unraisablehook = self._unraisable
 
     def restore(self) -> None:
-        """The command has ended: what was to come later comes no more."""
-        if _HAS_TIMER:
+        """Cancel the retries when the command has ended."""
+        if sys.platform != "win32":
             signal.setitimer(signal.ITIMER_REAL, 0.0)
         sys.unraisablehook = self._show_unraisable
 
     def matches(self, error: BaseException) -> bool:
-        """Whether this error stands for the exception. One that came while the command ended has it as its context."""
+        """Return True if this error replaced the signal's exception. An exception raised at the end is in its context."""
         if self.exit_code is None:
             return False
         known: BaseException | None = error
@@ -67,7 +72,7 @@ class SignalHandler:
 
     def _on_signal(self, signal_number: int, frame: FrameType | None) -> None:
         self.exit_code, self._signalled_at = _exit_code(signal_number), monotonic()
-        for each in (signal.SIGTERM, signal.SIGINT):
+        for each in (signal.SIGTERM, *_INTERRUPTS):
             if signal.getsignal(each) == self._on_signal:
                 signal.signal(each, _exit_now)
         self._raise_or_exit(signal_number, frame)
@@ -80,8 +85,9 @@ class SignalHandler:
         self._raise_later(signal_number)
 
     def _raise_later(self, signal_number: int) -> None:
-        signal.signal(signal.SIGALRM, lambda _, frame: self._raise_or_exit(signal_number, frame))
-        signal.setitimer(signal.ITIMER_REAL, _RETRY_S)
+        if sys.platform != "win32":
+            signal.signal(signal.SIGALRM, lambda _, frame: self._raise_or_exit(signal_number, frame))
+            signal.setitimer(signal.ITIMER_REAL, _RETRY_S)
 
     def _unraisable(self, lost: Any) -> None:
         if _HAS_TIMER and lost.exc_type in (KeyboardInterrupt, Terminated):
@@ -91,14 +97,15 @@ class SignalHandler:
 
 
 def exit_on_sigint() -> None:
-    """While a command's own modules are imported: of a Ctrl-C then, Python would show where it was."""
+    """Exit at once on Ctrl-C during the command's imports, where Python would print a traceback."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # ignored in the background of some shells
         signal.signal(signal.SIGINT, _report_and_exit)
 
 
 def exit_without_cleanup(exit_code: int) -> NoReturn:
-    """Ends the process without Python's own end, in which threads that are still reading a recording are ended wherever they
-    are: in native code of some libraries, that aborts the process, whatever its exit code was to be.
+    """End the process without Python's finalisation.
+
+    Finalisation ends threads that still read a recording, and in the native code of some libraries that aborts the process.
     """
     if sys.stdout is not None:
         with suppress(OSError, ValueError):
@@ -111,7 +118,7 @@ def _exit_code(signal_number: int) -> int:
 
 
 def _may_be_swallowed(frame: FrameType | None, caller: CodeType) -> bool:
-    """Whether an exception raised here may not reach `caller`."""
+    """True if an exception raised here may not reach `caller`."""
     while frame is not None and frame.f_code is not caller:
         code = frame.f_code
         if code.co_filename.startswith(_IMPORTS) or code.co_filename == _EXECUTED_TEXT:
@@ -121,10 +128,21 @@ def _may_be_swallowed(frame: FrameType | None, caller: CodeType) -> bool:
 
 
 def _exit_now(signal_number: int, frame: FrameType | None) -> NoReturn:
+    _run_hooks()
+    with suppress(OSError):
+        if os.isatty(2):  # which shows ^C before the next prompt
+            os.write(2, b"\n")
     os._exit(_exit_code(signal_number))
 
 
 def _report_and_exit(signal_number: int, frame: FrameType | None) -> NoReturn:
+    _run_hooks()
     with suppress(OSError):
         os.write(2, f"fastscribe: {ENDINGS[_exit_code(signal_number)]}\n".encode())
-    _exit_now(signal_number, frame)
+    os._exit(_exit_code(signal_number))
+
+
+def _run_hooks() -> None:
+    while HARD_EXIT_HOOKS:
+        with suppress(OSError):
+            HARD_EXIT_HOOKS.pop(0)()

@@ -1,6 +1,6 @@
-"""Text as it is printed: what must not be in it, how wide it is, and where a word may be divided. Pure.
+"""Lay text out for printing: characters to remove, widths, and where a word may be split. Pure.
 
-Knows characters only, neither times nor formats. Widths are columns of a fixed-width font, which subtitles count in.
+Widths are columns of a fixed-width font, which subtitles count in.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ CLAUSE_MARKS = frozenset(",;:—–，、；：､،؛·")
 CLOSERS = "\"'”’»›)]}」』】〉》）］｝"
 OPENERS = "\"'“‘«‹([{「『【〈《（［｛¿¡"
 _SMALL_KANA = frozenset("ーぁぃぅぇぉっゃゅょァィゥェォッャュョ々")
-_NEVER_FIRST = frozenset(CLOSERS) | SENTENCE_MARKS | CLAUSE_MARKS | _SMALL_KANA
+_NO_LINE_START = frozenset(CLOSERS) | SENTENCE_MARKS | CLAUSE_MARKS | _SMALL_KANA
 _ZERO_WIDTH_JOINER = "\u200d"
-_MARKS_CALLED_LETTERS = frozenset("\u0e33\u0eb3\uff9e\uff9f")  # Thai and Lao am, half-width sound marks
-# Invisible: what turns the rest of a line around wherever it is shown, and the byte order mark.
+_MARKS_OF_LETTER_CATEGORY = frozenset("\u0e33\u0eb3\uff9e\uff9f")  # Thai and Lao am, half-width sound marks
+# Invisible characters that reverse the rest of a line wherever it is shown, and the byte order mark.
 _DROPPED = dict.fromkeys([*range(0x202A, 0x202F), *range(0x2066, 0x206A), 0xFEFF])
 
 
 def escaped(text: str, keep: str = "") -> str:
-    r"""`text` in which each character that cannot be printed is named, but for those in `keep`: fit for a terminal or a log.
+    r"""Escape every unprintable character that is not in `keep`, for a terminal or a log.
 
-    Escape sequences, line breaks, characters that turn the line around, and lone surrogates do nothing then.
+    These are escape sequences, line breaks, characters that reverse the line, and lone surrogates.
 
     >>> escaped("a\n\x1b[31mb")
     'a\\n\\x1b[31mb'
@@ -31,10 +31,19 @@ def escaped(text: str, keep: str = "") -> str:
     return text if text.isprintable() else "".join(c if c.isprintable() or c in keep else ascii(c)[1:-1] for c in text)
 
 
-def clean_text(text: str) -> str:
-    """One line that is safe in any text format: no control characters, no arrow of SRT's, no lone surrogates.
+def count_of(count: int, noun: str) -> str:
+    """Return a number with its noun.
 
-    Nor invisible characters that override which way text runs; those that only mark it for one place (U+200F) stay.
+    >>> count_of(1, "recording"), count_of(2000, "recording")
+    ('1 recording', '2,000 recordings')
+    """
+    return f"{count:,} {noun}" + ("" if count == 1 else "s")
+
+
+def clean_text(text: str) -> str:
+    """Return one line that is safe in any text format: no control characters, no SRT arrow, no lone surrogates.
+
+    Invisible characters that override the text direction go too; those that only mark it for one place (U+200F) stay.
     """
     if not text.isprintable():
         text = text.translate(_DROPPED).encode("utf-8", "backslashreplace").decode("utf-8")
@@ -45,12 +54,12 @@ def clean_text(text: str) -> str:
 
 
 def num_columns(text: str) -> int:
-    """Width in a fixed-width font, where Chinese, Japanese and Korean characters take two columns."""
+    """Return the width in a fixed-width font, in which Chinese, Japanese and Korean characters take two columns."""
     return len(text) if text.isascii() else sum(2 if _is_wide(char) else 1 for char in text)
 
 
 def split_word(text: str, max_columns: int) -> Iterator[str]:
-    """Between wide characters and after hyphens, and wherever a line would overflow; never inside what is drawn as one."""
+    """Split between wide characters, after hyphens, and wherever a line would overflow; never inside a drawn character."""
     unit, unit_columns, before = "", 0, ""
     for cluster in _clusters(text, max_columns):
         columns = num_columns(cluster)
@@ -62,8 +71,8 @@ def split_word(text: str, max_columns: int) -> Iterator[str]:
 
 
 def is_phrase_start(before: str, after: str) -> bool:
-    """True where Japanese most likely begins a new phrase: its endings are hiragana, its stems are not."""
-    return _is_hiragana(before) and not _is_hiragana(after) and after not in _NEVER_FIRST
+    """Return True if Japanese most likely begins a phrase here: its endings are hiragana, its stems are not."""
+    return _is_hiragana(before) and not _is_hiragana(after) and after not in _NO_LINE_START
 
 
 def _is_hiragana(char: str) -> bool:
@@ -71,26 +80,26 @@ def _is_hiragana(char: str) -> bool:
 
 
 def _clusters(text: str, max_columns: int) -> Iterator[str]:
-    """What is drawn as one character: a letter and its marks, a syllable of jamo, an emoji of several; no wider than that."""
+    """Groups that are drawn as one: a letter and its marks, a syllable of jamo, an emoji of several; limited in width."""
     cluster, columns = "", 0
     for char in text:
         char_columns = num_columns(char)
-        if cluster and (columns + char_columns > max_columns or not _is_one_with(cluster[-1], char)):
+        if cluster and (columns + char_columns > max_columns or not _joins(cluster[-1], char)):
             yield cluster
             cluster, columns = "", 0
         cluster, columns = cluster + char, columns + char_columns
     yield cluster
 
 
-def _is_one_with(before: str, after: str) -> bool:
-    """Whether `after` is drawn onto `before`: a mark, a format character, later jamo, a tone of skin; all after a joiner."""
-    is_mark = unicodedata.category(after) in ("Mn", "Mc", "Me", "Cf") or after in _MARKS_CALLED_LETTERS
+def _joins(before: str, after: str) -> bool:
+    """True if `after` is drawn onto `before`: a mark, format character, later jamo, skin tone, or anything after a joiner."""
+    is_mark = unicodedata.category(after) in ("Mn", "Mc", "Me", "Cf") or after in _MARKS_OF_LETTER_CATEGORY
     is_part = "\u1160" <= after <= "\u11ff" or "\U0001f3fb" <= after <= "\U0001f3ff"
     return before == _ZERO_WIDTH_JOINER or is_mark or is_part
 
 
 def _may_split(before: str, after: str) -> bool:
-    if after in _NEVER_FIRST or before in OPENERS:
+    if after in _NO_LINE_START or before in OPENERS:
         return False
     return before in "-–—/" or _is_wide(before) or _is_wide(after)
 

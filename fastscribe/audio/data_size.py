@@ -1,12 +1,12 @@
-"""How many bytes of samples a header promises, and how many the file holds: AIFF, AU, CAF, W64 and NIST SPHERE.
+"""Compare the bytes of samples that a header promises with those in the file: AIFF, ASF, AU, AVI, CAF, W64, NIST SPHERE.
 
-libsndfile reads what is left of a truncated file and does not say that it ends early. Samples are never read here. WAV has
-a file of its own (wav_header.py), and so have FLAC, MP3 and Ogg, whose headers have no such number.
+libsndfile and FFmpeg read what is left of a truncated file without an error. Samples are never read here. WAV has its own
+module (wav_header.py), and so have FLAC, MP3 and Ogg, whose headers have no such number. containers.py checks the other
+containers by their packets.
 """
 
 from __future__ import annotations
 
-import os
 import re
 import struct
 from collections.abc import Callable
@@ -15,8 +15,10 @@ from typing import BinaryIO, NamedTuple
 from fastscribe.audio.wav_header import MAX_CHUNKS, STREAMED_BYTES
 
 _W64_RIFF = b"riff\x2e\x91\xcf\x11\xa5\xd6\x28\xdb\x04\xc1\x00\x00"
+_ASF_HEADER = bytes.fromhex("3026b2758e66cf11a6d900aa0062ce6c")
+_ASF_DATA = bytes.fromhex("3626b2758e66cf11a6d900aa0062ce6c")
 _NIST_FIELD = re.compile(rb"^(channel_count|sample_count|sample_n_bytes) -\w+ (\d{1,18})\s*$", re.MULTILINE)
-_NIST_HEADER_BYTES = 1 << 16  # of a header at most; 1,024 is usual
+_NIST_HEADER_BYTES = 1 << 16  # the largest header accepted; 1,024 is usual
 
 
 class DataSize(NamedTuple):
@@ -28,41 +30,51 @@ class DataSize(NamedTuple):
         return self.held_bytes < self.promised_bytes
 
 
-def data_size(path: str) -> DataSize | None:
-    """Returns None for other formats and for headers that leave the size out. Raises OSError."""
-    with open(path, "rb") as file:
-        magic = file.read(16)
-        reader = next((reader for start, reader in _READERS.items() if magic.startswith(start)), None)
-        if reader is None:
-            return None
-        try:
-            found = reader(file)
-        except struct.error:  # the file ends within its header: opening it says what is wrong
-            return None
-        if found is None:
-            return None
-        begin, promised_bytes = found
-        held_bytes = max(0, os.fstat(file.fileno()).st_size - begin)
-    return DataSize(promised_bytes, held_bytes)
+def data_size(file: BinaryIO, num_bytes: int) -> DataSize | None:
+    """Read the size that the header promises and the size of what follows it.
+
+    Args:
+        file: the file, open at any position.
+        num_bytes: its size.
+
+    Returns:
+        None for other formats and for headers without a size.
+
+    Raises:
+        OSError: the file cannot be read.
+    """
+    file.seek(0)
+    magic = file.read(16)
+    reader = next((reader for start, reader in _READERS.items() if magic.startswith(start)), None)
+    if reader is None:
+        return None
+    try:
+        span = reader(file)
+    except struct.error:  # the file ends within its header; opening it reports why
+        return None
+    if span is None:
+        return None
+    begin, promised_bytes = span
+    return DataSize(promised_bytes, max(0, num_bytes - begin))
 
 
-Found = tuple[int, int]  # where the samples begin, and how many bytes of them the header promises
+_SampleSpan = tuple[int, int]  # offset of the samples, and the number of bytes that the header promises
 
 
-def _aiff(file: BinaryIO) -> Found | None:
+def _aiff(file: BinaryIO) -> _SampleSpan | None:
     return _chunk(file, 12, struct.Struct(">4sI"), b"SSND", alignment=2, largest=STREAMED_BYTES)
 
 
-def _caf(file: BinaryIO) -> Found | None:
+def _caf(file: BinaryIO) -> _SampleSpan | None:
     return _chunk(file, 8, struct.Struct(">4sQ"), b"data", alignment=1, largest=1 << 62)
 
 
-def _w64(file: BinaryIO) -> Found | None:
+def _w64(file: BinaryIO) -> _SampleSpan | None:
     """A chunk's size counts its own header of 24 bytes."""
     file.seek(24)
     if file.read(4) != b"wave":
         return None
-    return _chunk(file, 40, struct.Struct("<4s12xQ"), b"data", alignment=8, largest=1 << 62, header_counts=True)
+    return _chunk(file, 40, struct.Struct("<4s12xQ"), b"data", alignment=8, largest=1 << 62, size_includes_header=True)
 
 
 def _chunk(
@@ -73,13 +85,13 @@ def _chunk(
     *,
     alignment: int,
     largest: int,
-    header_counts: bool = False,
-) -> Found | None:
+    size_includes_header: bool = False,
+) -> _SampleSpan | None:
     for _ in range(MAX_CHUNKS):
         file.seek(begin)
         name, size = header.unpack(file.read(header.size))
         begin += header.size
-        size -= header.size if header_counts else 0
+        size -= header.size if size_includes_header else 0
         if size < 0:
             return None
         if name == wanted:
@@ -90,14 +102,31 @@ def _chunk(
     return None
 
 
-def _au(file: BinaryIO) -> Found | None:
+def _au(file: BinaryIO) -> _SampleSpan | None:
     file.seek(0)
     order = ">" if file.read(4) == b".snd" else "<"
     begin, size = struct.unpack(order + "II", file.read(8))
     return (begin, size) if 0 < size < STREAMED_BYTES else None
 
 
-def _nist(file: BinaryIO) -> Found | None:
+def _avi(file: BinaryIO) -> _SampleSpan | None:
+    file.seek(4)
+    (size,) = struct.unpack("<I", file.read(4))
+    return (8, size) if file.read(4) == b"AVI " and 0 < size < STREAMED_BYTES else None
+
+
+def _asf(file: BinaryIO) -> _SampleSpan | None:
+    """The data object follows the header object; the size of either counts its own 24 bytes."""
+    file.seek(16)
+    (begin,) = struct.unpack("<Q", file.read(8))
+    if begin >= 1 << 62:
+        return None
+    file.seek(begin)
+    name, size = struct.unpack("<16sQ", file.read(24))
+    return (begin, size) if name == _ASF_DATA and 24 < size < 1 << 62 else None
+
+
+def _nist(file: BinaryIO) -> _SampleSpan | None:
     """The header is text; its second line is its own length."""
     file.seek(8)
     length = file.read(8).strip()
@@ -112,8 +141,10 @@ def _nist(file: BinaryIO) -> Found | None:
     return int(length), fields[b"sample_count"] * frame_bytes
 
 
-_READERS: dict[bytes, Callable[[BinaryIO], Found | None]] = {
+_READERS: dict[bytes, Callable[[BinaryIO], _SampleSpan | None]] = {
     b"FORM": _aiff,
+    b"RIFF": _avi,  # wav_header.py has WAV
+    _ASF_HEADER: _asf,
     b"caff": _caf,
     _W64_RIFF: _w64,
     b".snd": _au,

@@ -1,7 +1,7 @@
-"""One input before it is opened, and the Failure that stands in for one that cannot be used.
+"""Build the Failure of an input that cannot be used, and the id of one that can.
 
-Nothing is opened here. `Source` comes from inputs.py; probe.py turns it into an AudioInfo. Whatever is reported about
-an input (path, id) is text that UTF-8 can hold, because it ends up in JSON.
+Nothing is opened here. inputs.py makes Sources; probe.py turns them into AudioInfos. Every reported path and id is text
+that UTF-8 can encode, because it ends up in JSON.
 """
 
 from __future__ import annotations
@@ -9,12 +9,13 @@ from __future__ import annotations
 import os
 import posixpath
 
+from fastscribe._system.remote import RemoteError, is_url, location_of
 from fastscribe.errors import AudioError
 from fastscribe.types import AudioInfo, Failure, Source
 
 
 def is_utf8(text: str) -> bool:
-    """False for surrogates: bytes of a file name that are not UTF-8, or half a pair from JSON."""
+    """Return False for text with surrogates: file names that are not UTF-8, or half a pair from JSON."""
     try:
         text.encode("utf-8")
     except UnicodeEncodeError:
@@ -27,17 +28,22 @@ def printable(text: str) -> str:
 
 
 def relative_id(path: str) -> str:
-    """`path` with "/" between its parts, without a leading "/" and without ".." or "." parts.
+    """Normalise `path` to parts joined with "/", without a leading "/", ".." or "." parts.
 
-    >>> relative_id("../corpus/./a.wav")
-    'corpus/a.wav'
+    A drive letter is left out, and so are the scheme and the query of a URL.
+
+    >>> relative_id("../corpus/./a.wav"), relative_id("s3://bucket/b.wav")
+    ('corpus/a.wav', 'bucket/b.wav')
     """
+    path = location_of(path) if is_url(path) else os.path.splitdrive(path)[1]
     parts = posixpath.normpath(path.replace(os.sep, "/")).split("/")
     return "/".join(part for part in parts if part not in ("", ".", "..")) or "input"
 
 
 def system_problem(error: OSError | ValueError) -> str:
-    """What the operating system objects to, in the words used everywhere here."""
+    """Name the operating system's error in the words that every message uses."""
+    if isinstance(error, RemoteError):
+        return str(error)
     if isinstance(error, (FileNotFoundError, NotADirectoryError)):
         return "no such file or folder"
     if isinstance(error, PermissionError):
@@ -48,12 +54,12 @@ def system_problem(error: OSError | ValueError) -> str:
 
 
 def input_failure(path: str, problem: str) -> Failure:
-    """For what never became a Source. Its message leaves the path out: Failure.path has it."""
+    """Make the Failure of an input that never became a Source. Its message omits the path, which Failure.path holds."""
     return Failure(printable(path), printable(relative_id(path)), "input", AudioError.__name__, problem)
 
 
 def to_failure(item: Source | AudioInfo, stage: str, error: BaseException) -> Failure:
-    """Any exception as a value; an AudioError's message is its problem alone, without the path."""
+    """Make a Failure of any exception. An AudioError's message omits the path, which Failure.path holds."""
     problem = error.problem if isinstance(error, AudioError) else " ".join(str(error).split())
     kind = type(error).__name__
-    return Failure(item.path, item.id, stage, kind, problem or kind, item.row, item.index)
+    return Failure(item.path, item.id, stage, kind, problem or kind, item.row, item.index, item.given_key)

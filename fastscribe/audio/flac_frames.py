@@ -1,99 +1,107 @@
-"""Whether a FLAC file ends where its header says: every frame tells its place, and so the last one tells the length.
+"""Check that a FLAC file ends where its header says. Every frame holds its position, so the last one gives the length.
 
-libsndfile reads as many samples as the header gives and no more, and memory is planned by that number, so one flipped bit
-there would lose half a recording or ask for a hundred gigabytes. Files joined into one are found out, too: their frames
-begin at 0 again, though their header may be the only one (ffmpeg leaves the others out).
+libsndfile reads exactly as many samples as the header gives, and memory is planned by that number: one flipped bit there
+would lose half a recording or ask for a hundred gigabytes. The check also detects concatenated files: their frames begin
+at 0 again, even if only the first file has a header (ffmpeg drops the others).
 RFC 9639, section 9.1; nothing is decoded.
 """
 
 from __future__ import annotations
 
-import mmap
 import re
 from collections.abc import Iterator
 from functools import lru_cache
 from itertools import islice
 from typing import NamedTuple
 
+from fastscribe.audio.media import Content
 from fastscribe.audio.mp3_header import after_tags
 
-TAIL_BYTES = 1 << 14  # the last frame begins in here, unless it is a very large one
-HEADER_BYTES = 16  # no frame's is longer
+TAIL_BYTES = 1 << 14  # the last frame begins within these, unless it is very large
+HEADER_BYTES = 16  # the longest frame header
 BLOCK_SIZES = {
     **{1: 192},
     **{code: 576 << code - 2 for code in range(2, 6)},
     **{code: 256 << code - 8 for code in range(8, 16)},
 }
-_SIZE_BYTES = {6: 1, 7: 2}  # block sizes that stand behind the number
-_RATE_BYTES = {12: 1, 13: 2, 14: 2}  # sample rates that stand behind that
+_SIZE_BYTES = {6: 1, 7: 2}  # block sizes stored after the frame number
+_RATE_BYTES = {12: 1, 13: 2, 14: 2}  # sample rates stored after the block size
 _FEW_BITS, _MAX_NUMBER_BYTES = 0x80, 7
 _MAGIC = b"fLaC"
-FIRST_SEARCH_BYTES, MAX_SEARCH_BYTES = 1 << 12, 1 << 20  # at a time, from the end
-MAX_MARKERS = 100_000  # looked at; a file with more of them behind its last frame is believed
-_SIZES_AND_RATES = bytes(code for code in range(0x10, 0x100) if code & 15 < 15)  # 0 and 15 stand for none
+FIRST_SEARCH_BYTES, MAX_SEARCH_BYTES = 1 << 12, 1 << 20  # read at a time, from the end
+MAX_MARKERS = 100_000  # checked; a file with more of them after its last frame passes
+_SIZES_AND_RATES = bytes(code for code in range(0x10, 0x100) if code & 15 < 15)  # 0 and 15 are reserved
 _FRAME = re.compile(rb"\xff[\xf8\xf9][" + re.escape(_SIZES_AND_RATES) + rb"][\x00-\xaf]")
 
 
 class FrameHeader(NamedTuple):
     start: int  # samples before the frame
     end: int
-    length: int  # of the header in bytes, without its checksum
+    length: int  # header bytes without the checksum
 
 
-def flac_ends_at(path: str, num_samples: int) -> bool:
-    """ends_at() of a whole file, also of one with tags in front, in Ogg pages or with much behind its last frame, and
-    whether it is a single one.
+def flac_ends_at(data: Content, num_samples: int) -> bool:
+    """Return True if the file is a single FLAC stream that ends after `num_samples`.
 
-    True as well where there is no header to be found, and where frames tell no places. Raises OSError.
+    Unlike ends_at(), it reads the whole file, so tags in front, Ogg pages and long data after the last frame are no
+    obstacle. It also returns True if there is no FLAC header or the frames hold no positions.
     """
-    with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        header = data.find(_MAGIC, after_tags(data, 0))
-        if header < 0:
-            return True
-        least_block, block_size = (int.from_bytes(data[header + at : header + at + 2], "big") for at in (8, 10))
-        begin = after_blocks(data, header + len(_MAGIC))
-        first = _intact_header(data, begin, block_size)
-        if first is None:  # in Ogg pages
-            return ends_at(num_samples, block_size, data)
-        if least_block != block_size:  # counted in blocks of the first frame's size, as libFLAC does
-            block_size = first.end - first.start
-        again = _begins_again(data, begin, first.length)
-        if again >= 0:
-            return num_samples > block_size and not _is_counted(data, begin + first.length, again, block_size)
+    header = data.find(_MAGIC, after_tags(data, 0))
+    if header < 0:
+        return True
+    least_block, block_size = (int.from_bytes(data[header + at : header + at + 2], "big") for at in (8, 10))
+    begin = after_blocks(data, header + len(_MAGIC))
+    first = _valid_header(data, begin, block_size)
+    if first is None:  # in Ogg pages
         return ends_at(num_samples, block_size, data)
+    if least_block != block_size:  # frame numbers count blocks of the first frame's size, as in libFLAC
+        block_size = first.end - first.start
+    again = _find_repeated_start(data, begin, first.length)
+    if again >= 0:
+        return num_samples > block_size and not _has_later_frame(data, begin + first.length, again, block_size)
+    return ends_at(num_samples, block_size, data)
 
 
-def ends_at(num_samples: int, block_size: int, data: bytes | mmap.mmap) -> bool:
-    """True if a frame in `data`, which should end with the file, ends the recording after `num_samples`.
+def ends_at(num_samples: int, block_size: int, data: Content) -> bool:
+    """Return True if a frame in `data` ends the recording after `num_samples`.
 
-    `block_size` is that of all frames but the last, where they are counted. Bytes that merely look like a frame have to
-    give just that number by chance; those that look like two frames, one after another, their checksums as well.
+    Args:
+        num_samples: the length that the header promises.
+        block_size: samples in every frame but the last, if frames are numbered instead of positioned.
+        data: the end of the file.
+
+    A few bytes that look like a frame would have to give exactly that number by chance. For a contradiction, two adjacent
+    frames with valid checksums are required.
     """
     next_start, num_markers = -1, 0
     for at in islice(_markers(data), MAX_MARKERS):
         num_markers += 1
         frame = frame_header(data[at : at + HEADER_BYTES], block_size)
         if frame is not None and frame.end == num_samples:
-            return data.find(_MAGIC, at) < 0  # else another file begins behind it
-        if frame is not None and _is_intact(data[at : at + frame.length + 1]):
-            if num_samples == frame.start or next_start == frame.end:  # the last frames are others
+            return data.find(_MAGIC, at) < 0  # else another file follows
+        if frame is not None and _has_valid_checksum(data[at : at + frame.length + 1]):
+            if num_samples == frame.start or next_start == frame.end:  # the last frames end elsewhere
                 return False
             next_start = frame.start
     return num_markers == MAX_MARKERS
 
 
-def is_in_place(num_samples: int, parts: int, block_size: int, piece: bytes) -> bool:
-    """False if the first frame in `piece`, which should begin one of so many `parts` into all frames, is not about there in
-    the recording: such a file may still be whole, with much silence, or several of one length, joined into one."""
+def is_position_plausible(num_samples: int, parts: int, block_size: int, piece: bytes) -> bool:
+    """Check the position of the first frame in `piece`, which is read at 1/parts of the frames' bytes.
+
+    Returns:
+        False if it is far from 1/parts of the recording. Such a file may hold much silence and be whole, or may be
+        several of one length joined into one.
+    """
     for match in _FRAME.finditer(piece):
-        frame = _intact_header(piece, match.start(), block_size)
+        frame = _valid_header(piece, match.start(), block_size)
         if frame is not None:
             return num_samples <= 2 * parts * frame.start <= 3 * num_samples + 2 * parts * block_size
     return True
 
 
-def _markers(data: bytes | mmap.mmap) -> Iterator[int]:
-    """Where a frame may begin, from the last place to the first."""
+def _markers(data: Content) -> Iterator[int]:
+    """Offsets where a frame may begin, from the last to the first."""
     end, num_bytes = len(data), FIRST_SEARCH_BYTES
     while end > 0:
         begin = max(0, end - num_bytes)
@@ -103,8 +111,8 @@ def _markers(data: bytes | mmap.mmap) -> Iterator[int]:
         end, num_bytes = begin, min(2 * num_bytes, MAX_SEARCH_BYTES)
 
 
-def after_blocks(data: bytes | mmap.mmap, at: int) -> int:
-    """Behind the metadata blocks that begin at `at`."""
+def after_blocks(data: Content, at: int) -> int:
+    """Return the offset after the metadata blocks that begin at `at`."""
     is_last = False
     while not is_last and at + 4 <= len(data):
         is_last = data[at] >= 0x80
@@ -112,29 +120,29 @@ def after_blocks(data: bytes | mmap.mmap, at: int) -> int:
     return at
 
 
-def _begins_again(data: mmap.mmap, begin: int, length: int) -> int:
-    """Where a frame's header with the place of the first one, which begins at `begin`, stands again; -1 for nowhere."""
+def _find_repeated_start(data: Content, begin: int, length: int) -> int:
+    """Offset where the header of the first frame (at `begin`) occurs again; -1 if it does not."""
     first, at = data[begin : begin + length], begin
-    while (at := data.find(first[:3], at + 1)) >= 0:  # the next four bits may differ: how channels are coded
+    while (at := data.find(first[:3], at + 1)) >= 0:  # the next four bits, the channel coding, may differ
         head = data[at : at + length + 1]
-        if head[4:length] == first[4:] and not (head[3] ^ first[3]) & 15 and _is_intact(head):
+        if head[4:length] == first[4:] and not (head[3] ^ first[3]) & 15 and _has_valid_checksum(head):
             return at
     return -1
 
 
-def _is_counted(data: mmap.mmap, begin: int, end: int, block_size: int) -> bool:
-    """Whether a frame between the two has another place than 0; some recorders number all of them so."""
-    frames = (_intact_header(data, begin + match.start(), block_size) for match in _FRAME.finditer(data[begin:end]))
+def _has_later_frame(data: Content, begin: int, end: int, block_size: int) -> bool:
+    """Return True if any frame in the range has another position than 0; some recorders number every frame 0."""
+    frames = (_valid_header(data, begin + match.start(), block_size) for match in _FRAME.finditer(data[begin:end]))
     return any(frame is not None and frame.start > 0 for frame in frames)
 
 
-def _intact_header(data: bytes | mmap.mmap, at: int, block_size: int) -> FrameHeader | None:
+def _valid_header(data: Content, at: int, block_size: int) -> FrameHeader | None:
     frame = frame_header(data[at : at + HEADER_BYTES], block_size)
-    return frame if frame is not None and _is_intact(data[at : at + frame.length + 1]) else None
+    return frame if frame is not None and _has_valid_checksum(data[at : at + frame.length + 1]) else None
 
 
 def frame_header(head: bytes, block_size: int) -> FrameHeader | None:
-    """None where `head` begins with no frame's header, or ends before it does."""
+    """Parse a frame header; None if `head` does not begin with a whole one."""
     if len(head) < 6:
         return None
     number, number_bytes = _coded_number(head, 4)
@@ -148,7 +156,7 @@ def frame_header(head: bytes, block_size: int) -> FrameHeader | None:
 
 
 def _coded_number(head: bytes, at: int) -> tuple[int, int]:
-    """(value, bytes) of a number coded as UTF-8 codes characters, to 36 bits; no bytes where that is none."""
+    """(value, bytes) of a number in the UTF-8 scheme extended to 36 bits; (0, 0) if it is invalid."""
     first = head[at]
     if first < _FEW_BITS:
         return first, 1
@@ -162,8 +170,8 @@ def _coded_number(head: bytes, at: int) -> tuple[int, int]:
     return value, length
 
 
-def _is_intact(header: bytes) -> bool:
-    """By its checksum, the last byte: CRC-8 with polynomial 0x07, which comes to 0 with itself included."""
+def _has_valid_checksum(header: bytes) -> bool:
+    """Verify the CRC-8 (polynomial 0x07) in the last byte; with that byte included it comes to 0."""
     value = 0
     for byte in header:
         value = _checksums()[value ^ byte]

@@ -1,7 +1,7 @@
-"""Finding files below a folder: sorted, lazily, once each, whatever the symbolic links do.
+"""List files below a folder: sorted, lazily, and each once, whatever the symbolic links.
 
-Which of the files are audio is the caller's question. `glob` in the standard library would find a file behind a looping
-link forty times over, so `**` patterns are matched against this walk instead.
+The caller decides which files are audio. The standard library's `glob` would list a file behind a looping link forty
+times, so `**` patterns are matched against this walk instead.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ MAGIC = re.compile(r"[*?\[]")
 
 
 def walk(folder: str) -> Iterator[str | OSError]:
-    """Paths of the files below `folder`, relative to it, sorted by name at each level; hidden ones are left out.
+    """Yield the paths of the files below `folder`, relative to it.
 
-    Linked folders are followed, but no folder is visited twice. A folder that cannot be listed is yielded as its error.
+    Names are sorted at each level, and hidden ones are skipped. Linked folders are followed, but no folder is visited
+    twice. A folder that cannot be listed is yielded as its OSError.
     """
     visited: set[tuple[int, int]] = set()
     pending = [("", True)]
@@ -35,7 +36,7 @@ def walk(folder: str) -> Iterator[str | OSError]:
 
 
 def _entries(folder: str, visited: set[tuple[int, int]]) -> list[tuple[str, bool]]:
-    """(name, is a folder) of what is not hidden; empty when the folder was visited before under another name."""
+    """(name, is a folder) of each visible entry; empty if the folder was visited before under another name."""
     status = os.stat(folder)
     key = (status.st_dev, status.st_ino)
     if key in visited:
@@ -43,18 +44,18 @@ def _entries(folder: str, visited: set[tuple[int, int]]) -> list[tuple[str, bool
     visited.add(key)
     with os.scandir(folder or ".") as listing:
         shown = [entry for entry in listing if not entry.name.startswith(".")]
-    return sorted((entry.name, _is_folder(entry)) for entry in shown if not _leads_back(entry, folder))
+    return sorted((entry.name, _is_folder(entry)) for entry in shown if not _links_to_ancestor(entry, folder))
 
 
 def _is_folder(entry: os.DirEntry[str]) -> bool:
     try:
         return entry.is_dir()
-    except OSError:  # a link to itself: let the reader say so
+    except OSError:  # a link to itself: the reader reports it
         return False
 
 
-def _leads_back(entry: os.DirEntry[str], folder: str) -> bool:
-    """True for a link to a folder that `folder` itself lies in: following it would leave the given root upwards."""
+def _links_to_ancestor(entry: os.DirEntry[str], folder: str) -> bool:
+    """Return True for a link to a folder that contains `folder`: following it would leave the given root upwards."""
     if not entry.is_symlink() or not _is_folder(entry):
         return False
     target = os.path.realpath(entry.path).rstrip(os.sep) + os.sep
@@ -62,21 +63,23 @@ def _leads_back(entry: os.DirEntry[str], folder: str) -> bool:
 
 
 def split_pattern(pattern: str) -> tuple[str, list[str]]:
-    """The folder that a glob pattern starts from (no magic in it), and the pattern's remaining parts.
+    """Split a glob pattern into the folder it starts from (without wildcards) and the remaining parts.
 
     >>> split_pattern("corpus/en/*/clips/*.wav")
     ('corpus/en', ['*', 'clips', '*.wav'])
     """
     parts = pattern.replace(os.sep, "/").split("/")
     first = next(index for index, part in enumerate(parts) if MAGIC.search(part))
-    prefix = "/".join(parts[:first]) or ("/" if first else "")
+    prefix = "/".join(parts[:first])
+    if first and os.path.splitdrive(prefix)[0] == prefix:  # the root, of a drive on Windows
+        prefix += "/"
     return prefix, [part for part in parts[first:] if part]
 
 
 def match_depth(names: Sequence[str], patterns: Sequence[str]) -> int | None:
-    """How many leading parts of a path the pattern takes up; less than all of them when it matches a folder above.
+    """Return how many leading parts of a path the longest match takes; fewer than all if it matches a parent folder.
 
-    The longest match counts; None when there is none.
+    None: no match.
     """
     return next((depth for depth in range(len(names), 0, -1) if _matches(names[:depth], patterns)), None)
 

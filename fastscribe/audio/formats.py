@@ -1,24 +1,46 @@
-"""Which file names are taken for audio, for a manifest, or for a container that is not read; which formats are read.
+"""File names taken for audio or for a manifest, and the formats that are read.
 
-Names only decide what is picked out of a folder and how an error is worded; whether a file is audio is decided by
-opening it (probe.py). Nothing is opened here.
+Names only select files in a folder and word the errors. Opening a file decides whether it is audio (probe.py). Nothing is
+opened here.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 
-MANIFEST_EXTENSIONS = frozenset({"json", "jsonl"})
+from fastscribe._system.remote import is_url, name_of
+
+MANIFEST_EXTENSIONS = frozenset({"json", "jsonl", "manifest"})
+# Files that FFmpeg's libraries read (containers.py). Those that are video in most cases may have no audio track.
 CONTAINER_EXTENSIONS = frozenset(
-    {"aac", "avi", "m4a", "m4b", "mka", "mkv", "mov", "mp4", "webm", "wma", "wmv", "3gp", "amr"}
+    {
+        "3g2",
+        "3gp",
+        "aac",
+        "ac3",
+        "amr",
+        "ape",
+        "asf",
+        "avi",
+        "awb",
+        "dts",
+        "eac3",
+        "flv",
+        "m2ts",
+        "m4a",
+        "m4b",
+        "m4v",
+        "mka",
+    }
+    | {"mkv", "mov", "mp2", "mp4", "mpc", "mpeg", "mpg", "mts", "oma", "ogv", "ra", "rm", "ts", "tta", "webm", "wma"}
+    | {"wmv", "wv", "weba"}
 )
-CONTAINER_ADVICE = "is not read: convert it to wav or flac first, e.g. with ffmpeg"
 
-# Formats of libsndfile that are read. Each has a check that a truncated file does not pass. libsndfile reads others as well,
-# but some of their headers do not say how long the recording is, and the others are too rare to be worth a check.
+# libsndfile's formats that are read. Each has a check that a truncated file fails. The formats left out either have headers
+# without a length or are too rare to be worth a check.
 FORMATS = frozenset({"AIFF", "AU", "CAF", "FLAC", "MP3", "NIST", "OGG", "RF64", "W64", "WAV", "WAVEX"})
-# Of AIFF, libsndfile cannot seek in DWVW; of CAF, its files of ALAC end after the samples that the header promises.
-UNREAD_SUBTYPES = ("ALAC", "DWVW")
+UNSUPPORTED_SUBTYPES = ("ALAC", "DWVW")  # libsndfile cannot seek in AIFF files of DWVW; containers.py reads ALAC
 AUDIO_EXTENSIONS = frozenset(
     {
         "aif",
@@ -40,15 +62,43 @@ AUDIO_EXTENSIONS = frozenset(
     }
     | {"wav", "wave", "wavex"}
 )
-HEADERLESS = frozenset({"raw"})  # libsndfile would have to be told the rate and the sample type
+HEADERLESS = frozenset({"raw"})  # libsndfile cannot know the rate and the sample type
 
+_MAX_EXTENSION = 8  # characters
 MISSING_TOLERANCE_S = 0.1  # a header may promise this much more than the file holds: MP3 lengths are estimates
 
 
+def missing_problem(promised_s: float, held_s: float) -> str | None:
+    """Return the problem of a file that holds less than its header promises; None within the tolerance."""
+    if promised_s - held_s <= MISSING_TOLERANCE_S:
+        return None
+    return f"truncated: header promises {promised_s:.2f} s, file holds {held_s:.2f} s"
+
+
 def extension(path: str) -> str:
-    """Lower case, without the dot; "" where there is none."""
-    return os.path.splitext(path)[1][1:].lower()
+    """Return the extension in lower case, without the dot; "" if there is none."""
+    return os.path.splitext(name_of(path) if is_url(path) else path)[1][1:].lower()
 
 
 def is_audio_name(path: str) -> bool:
-    return extension(path) in AUDIO_EXTENSIONS
+    return extension(path) in AUDIO_EXTENSIONS or extension(path) in CONTAINER_EXTENSIONS
+
+
+def kind_of(name: str) -> str:
+    """Return a file's kind for the count of those left out. Endings that are no usual extension share one name."""
+    kind = extension(name)
+    if not kind:
+        return "no extension"
+    is_usual = len(kind) <= _MAX_EXTENSION and kind.isascii() and kind.isalnum() and not kind.isdigit()
+    return f".{kind}" if is_usual else "other"
+
+
+def left_out_line(left_out: Mapping[str, int]) -> str:
+    """Return a line that counts the files left out, the most frequent kind first.
+
+    >>> left_out_line({".jpg": 1, ".docx": 3})
+    '4 files left out: .docx 3, .jpg 1'
+    """
+    num_files = sum(left_out.values())
+    kinds = sorted(left_out.items(), key=lambda item: (-item[1], item[0]))
+    return f"{num_files} file{'s' if num_files > 1 else ''} left out: {', '.join(f'{kind} {count}' for kind, count in kinds)}"

@@ -1,28 +1,29 @@
-"""What the user gave (files, folders, globs, manifests, `-`) as a stream of Sources, in a stable order.
+"""Turn the user's inputs (files, folders, globs, manifests, URLs, `-`) into a stream of Sources, in a stable order.
 
-Lazy: a manifest's or a folder's first file comes out before the last is looked at. Nothing is opened except manifests;
-an input that cannot be used becomes a Failure of stage "input" and the rest goes on. Two inputs may have the same id
-(`a/x.wav` and `b/x.wav` given as files): telling them apart is left to whoever names outputs.
+Lazy: the first file of a manifest or folder comes out before the last is listed. Nothing is opened except manifests. An
+input that cannot be used becomes a Failure of stage "input", and the rest goes on. A file that is reached twice comes once.
+Files of a folder that are not audio by their names are counted. Two inputs may have the same id (`a/x.wav` and `b/x.wav`
+given as files); the output stage makes names unique.
 """
 
 from __future__ import annotations
 
 import glob
+import locale
 import os
 import sys
+from collections import Counter
 from collections.abc import Iterable, Iterator
-from typing import BinaryIO
 
+from fastscribe._system.remote import is_url
 from fastscribe.audio.failures import input_failure, is_utf8, relative_id, system_problem
 from fastscribe.audio.folders import MAGIC, match_depth, split_pattern, walk
-from fastscribe.audio.formats import (
-    CONTAINER_ADVICE,
-    CONTAINER_EXTENSIONS,
-    MANIFEST_EXTENSIONS,
-    extension,
-    is_audio_name,
-)
-from fastscribe.audio.manifest import read_manifest
+from fastscribe.audio.formats import MANIFEST_EXTENSIONS, extension, is_audio_name, kind_of
+from fastscribe.audio.lists import lines_in, paths_in
+from fastscribe.audio.manifest import Found, Manifest, is_manifest, read_manifest, rows_of
+from fastscribe.audio.repeats import Repeats
+from fastscribe.audio.stdin import STDIN, is_audio, recording, split_head
+from fastscribe.audio.urls import expand_url
 from fastscribe.types import Failure, Source
 
 __all__ = ["Source", "expand"]
@@ -30,56 +31,104 @@ __all__ = ["Source", "expand"]
 _READ_BYTES = 1 << 16
 
 
-def expand(inputs: Iterable[str], stdin: BinaryIO | None = None) -> Iterator[Source | Failure]:
-    """Everything that `inputs` stand for. `-`: a list of paths, one a line, on `stdin` (None: the process's own)."""
-    for given in inputs:
-        if given == "-":
-            yield from _listed_on_stdin() if stdin is None else _listed(stdin)
-        elif MAGIC.search(given) and not os.path.lexists(given):
-            yield from _matching(given)
-        else:
-            yield from _path(given, os.path.basename(given))
+def expand(
+    inputs: Iterable[str],
+    stdin: Iterable[bytes] | None = None,
+    left_out: Counter[str] | None = None,
+    repeats: Repeats | None = None,
+) -> Iterator[Source | Failure]:
+    """Yield every recording that `inputs` name.
+
+    Args:
+        inputs: paths or URLs of files, folders and manifests, glob patterns, or "-" for stdin: a recording, or a list of paths
+            and URLs, one a line or each ended by a NUL.
+        stdin: the blocks of bytes that "-" reads; None: the process's own.
+        left_out: counts the files of folders and patterns that are not taken for audio, by kind (".docx").
+        repeats: finds and counts the inputs that came before, which are left out; None: they come again.
+    """
+    left_out = Counter() if left_out is None else left_out
+    for path in inputs:
+        for found in _expand(path, stdin, left_out):
+            if isinstance(found, Manifest):
+                if repeats is None or not repeats.is_repeated_manifest(found.path):
+                    yield from read_manifest(found.path)
+            elif repeats is None or not repeats.is_repeated(found):
+                yield found
 
 
-def _listed(lines: Iterable[bytes]) -> Iterator[Source | Failure]:
-    """Paths as bytes, because a file name need not be text. They are names, not patterns."""
-    for line in lines:
-        if line.strip():
-            given = os.fsdecode(line.rstrip(b"\r\n"))
-            yield from _path(given, os.path.basename(given))
-
-
-def _listed_on_stdin() -> Iterator[Source | Failure]:
-    if sys.stdin is None:
-        yield input_failure("-", "stdin is closed")
+def _expand(path: str, stdin: Iterable[bytes] | None, left_out: Counter[str]) -> Iterator[Found]:
+    if path == STDIN:
+        yield from _from_stdin(stdin, left_out)
+    elif is_url(path):
+        yield from expand_url(path, left_out, has_patterns=True)
+    elif MAGIC.search(path) and not os.path.lexists(path):
+        yield from _from_pattern(path, left_out)
     else:
-        yield from _listed(_lines(sys.stdin.fileno()))
+        yield from _from_path(path, os.path.basename(path), left_out)
 
 
-def _lines(descriptor: int) -> Iterator[bytes]:
-    """Lines of an open file, as they come. Not sys.stdin's own: a thread that waits in its buffer when the program ends
-    brings the interpreter down, which wants that buffer's lock."""
-    rest = b""
-    while block := os.read(descriptor, _READ_BYTES):
-        *lines, rest = (rest + block).split(b"\n")
-        yield from lines
-    if rest:
-        yield rest
+def names_file(path: str) -> bool:
+    """Return True if an input is a path or URL of one file, there or not, and not of a manifest."""
+    if path.lower().startswith(("http://", "https://")):  # which list nothing, and may have a query
+        return extension(path) not in MANIFEST_EXTENSIONS
+    is_pattern = MAGIC.search(path) is not None and not os.path.lexists(path)
+    return not (is_pattern or os.path.isdir(path) or extension(path) in MANIFEST_EXTENSIONS)
 
 
-def _path(given: str, name: str) -> Iterator[Source | Failure]:
-    """One existing or missing path; `name` is what its id is made of, a folder's own name not included."""
+def _from_list(blocks: Iterable[bytes], left_out: Counter[str]) -> Iterator[Found]:
+    """Sources of the paths in a list. Wildcards have no meaning."""
+    for line in paths_in(blocks):
+        path = _decoded(line)
+        if is_url(path):
+            yield from expand_url(path, left_out, has_patterns=False)
+            continue
+        yield from _from_path(path, os.path.basename(path), left_out)
+
+
+def _decoded(name: bytes) -> str:
+    """Return a file name as text. On Windows, where programs write UTF-8 or the system's own encoding, try both."""
     try:
-        os.lstat(given)
-    except (OSError, ValueError) as error:
-        yield input_failure(given, system_problem(error))
+        return os.fsdecode(name)
+    except UnicodeDecodeError:
+        return name.decode(locale.getpreferredencoding(False), "backslashreplace")
+
+
+def _from_stdin(stdin: Iterable[bytes] | None, left_out: Counter[str]) -> Iterator[Found]:
+    """A recording, or the sources of a list of paths or of a manifest's rows."""
+    if stdin is None and sys.stdin is None:
+        yield input_failure(STDIN, "stdin is closed")
         return
-    if os.path.isdir(given):
-        yield from _folder(given, "")
-    elif extension(given) in MANIFEST_EXTENSIONS:
-        yield from read_manifest(given)
+    head, blocks = split_head(_blocks(sys.stdin.fileno()) if stdin is None else stdin)
+    if is_audio(head):
+        yield recording(blocks)
+    elif is_manifest(head):
+        yield from rows_of(STDIN, lines_in(blocks))
     else:
-        yield _file(given, name)
+        yield from _from_list(blocks, left_out)
+
+
+def _blocks(descriptor: int) -> Iterator[bytes]:
+    """Yield the bytes of an open file as they arrive.
+
+    This does not use sys.stdin: at exit the interpreter needs the lock of its buffer, and crashes if a thread holds it.
+    """
+    while block := os.read(descriptor, _READ_BYTES):
+        yield block
+
+
+def _from_path(path: str, name: str, left_out: Counter[str]) -> Iterator[Found]:
+    """Sources of one existing or missing path; `name` is the base of its id, without a folder's own name."""
+    try:
+        os.lstat(path)
+    except (OSError, ValueError) as error:
+        yield input_failure(path, system_problem(error))
+        return
+    if os.path.isdir(path):
+        yield from _from_folder(path, "", left_out)
+    elif extension(path) in MANIFEST_EXTENSIONS:
+        yield Manifest(path)
+    else:
+        yield _file(path, name)
 
 
 def _file(path: str, name: str) -> Source | Failure:
@@ -88,25 +137,27 @@ def _file(path: str, name: str) -> Source | Failure:
     return Source(path=path, file=path, id=relative_id(name))
 
 
-def _folder(folder: str, id_prefix: str) -> Iterator[Source | Failure]:
-    empty, container = True, ""
-    for found in walk(folder):
-        if isinstance(found, OSError):
+def _from_folder(folder: str, id_prefix: str, left_out: Counter[str]) -> Iterator[Source | Failure]:
+    empty = True
+    for entry in walk(folder):
+        if isinstance(entry, OSError):
             empty = False
-            yield input_failure(os.fspath(found.filename or folder), system_problem(found))
-        elif is_audio_name(found):
+            yield input_failure(os.fspath(entry.filename or folder), system_problem(entry))
+        elif is_audio_name(entry):
             empty = False
-            yield _file(os.path.join(folder, found), os.path.join(id_prefix, found))
-        elif extension(found) in CONTAINER_EXTENSIONS:
-            container = container or extension(found)
+            yield _file(os.path.join(folder, entry), os.path.join(id_prefix, entry))
+        else:
+            left_out[kind_of(entry)] += 1
     if empty:
-        hint = f" ({container} {CONTAINER_ADVICE})" if container else ""
-        yield input_failure(folder, f"no audio in this folder{hint}")
+        yield input_failure(folder, "no audio in this folder")
 
 
-def _matching(pattern: str) -> Iterator[Source | Failure]:
+def _from_pattern(pattern: str, left_out: Counter[str]) -> Iterator[Found]:
     prefix, patterns = split_pattern(pattern)
-    matches = _deep_matches(prefix, patterns) if "**" in patterns else _flat_matches(pattern, prefix, patterns)
+    if "**" in patterns:
+        matches = _deep_matches(prefix, patterns, left_out)
+    else:
+        matches = _flat_matches(pattern, prefix, patterns, left_out)
     empty = True
     for match in matches:
         empty = False
@@ -115,25 +166,28 @@ def _matching(pattern: str) -> Iterator[Source | Failure]:
         yield input_failure(pattern, "no such file, and nothing matches it as a pattern")
 
 
-def _flat_matches(pattern: str, prefix: str, patterns: list[str]) -> Iterator[Source | Failure]:
-    """A match is treated like a path given by itself, except that a bare `*` names no kind of file: audio only."""
+def _flat_matches(pattern: str, prefix: str, patterns: list[str], left_out: Counter[str]) -> Iterator[Found]:
+    """Treat each match like a path given by itself; a bare `*` selects audio files only."""
     for path in sorted(glob.glob(pattern)):
         name = os.path.relpath(path, prefix or ".")
         if os.path.isdir(path):
-            yield from _folder(path, name)
+            yield from _from_folder(path, name, left_out)
         elif is_audio_name(path) or patterns[-1] != "*":
-            yield from _path(path, name)
+            yield from _from_path(path, name, left_out)
+        else:
+            left_out[kind_of(path)] += 1
 
 
-def _deep_matches(prefix: str, patterns: list[str]) -> Iterator[Source | Failure]:
-    for found in walk(prefix or "."):
-        if isinstance(found, OSError):
-            if not isinstance(found, FileNotFoundError):
-                yield input_failure(os.fspath(found.filename or prefix), system_problem(found))
+def _deep_matches(prefix: str, patterns: list[str], left_out: Counter[str]) -> Iterator[Found]:
+    for entry in walk(prefix or "."):
+        if isinstance(entry, OSError):
+            if not isinstance(entry, FileNotFoundError):
+                yield input_failure(os.fspath(entry.filename or prefix), system_problem(entry))
             continue
-        names = found.split(os.sep)
+        names = entry.split(os.sep)
         depth = match_depth(names, patterns)
         named = depth == len(names) and patterns[-1] not in ("*", "**")
-        if depth is not None and (named or is_audio_name(found)):
-            path = os.path.join(prefix, found)
-            yield from _path(path, found)
+        if depth is not None and (named or is_audio_name(entry)):
+            yield from _from_path(os.path.join(prefix, entry), entry, left_out)
+        elif depth is not None:
+            left_out[kind_of(entry)] += 1

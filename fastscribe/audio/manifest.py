@@ -1,7 +1,7 @@
-"""NeMo manifests: one JSON object a line, with audio_filepath and optionally offset and duration in seconds.
+"""NeMo manifests: one JSON object a line, with audio_filepath and optionally offset and duration in seconds, and audio_track.
 
-Read line by line as bytes, so that a million rows start at once and one broken row costs one Failure. Whether the audio
-exists is found out later, by the probe.
+They are read line by line as bytes, so that a million rows start at once and one broken row costs one Failure. The probe
+finds out later whether the audio exists.
 """
 
 from __future__ import annotations
@@ -9,32 +9,66 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Iterator, Mapping
-from typing import Any
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, NamedTuple, TypeAlias
 
+from fastscribe._system.remote import is_url, join_url, read_lines
 from fastscribe.audio.failures import input_failure, is_utf8, printable, relative_id, system_problem
+from fastscribe.audio.remote_file import RemoteFile
 from fastscribe.errors import ManifestError
-from fastscribe.types import Failure, Source
+from fastscribe.types import Failure, Medium, Source
 
-_MAX_DEPTH = 100  # of a row, so that it can be written again; Python itself gives up near 1,000
+_MAX_DEPTH = 100  # nesting of a row that can be written again; Python's limit is near 1,000
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+_ROW_START = re.compile(rb'(\xef\xbb\xbf)?\s*\{\s*"')
+
+
+class Manifest(NamedTuple):
+    """A manifest among the inputs, not read yet."""
+
+    path: str
+
+
+Found: TypeAlias = Source | Failure | Manifest
 
 
 def read_manifest(path: str) -> Iterator[Source | Failure]:
-    """Every row of the manifest in order. Blank lines are skipped; nothing is raised for what the file holds."""
+    """Yield every row of the manifest in order, a broken one as a Failure. Blank lines are skipped."""
     empty = True
     try:
-        with open(path, "rb") as lines:
-            for number, line in enumerate(lines, start=1):
-                text = line.removeprefix(BYTE_ORDER_MARK) if number == 1 else line
-                if text.strip():
-                    empty = False
-                    yield _row(path, number, text)
+        with _lines(path) as lines:
+            for row in rows_of(path, lines):
+                empty = False
+                yield row
     except OSError as error:
         yield input_failure(path, system_problem(error))
         return
     if empty:
         yield input_failure(path, "this manifest holds no rows")
+
+
+def rows_of(path: str, lines: Iterable[bytes]) -> Iterator[Source | Failure]:
+    """Yield the rows in a manifest's lines. Relative paths of stdin, whose path is "-", count from the current folder."""
+    for number, line in enumerate(lines, start=1):
+        text = line.removeprefix(BYTE_ORDER_MARK) if number == 1 else line
+        if text.strip():
+            yield _row(path, number, text)
+
+
+def is_manifest(head: bytes) -> bool:
+    """Return True if a stream begins like a manifest's first row, and so not like a path."""
+    return _ROW_START.match(head) is not None
+
+
+@contextmanager
+def _lines(path: str) -> Iterator[Iterable[bytes]]:
+    if is_url(path):
+        yield read_lines(path)
+    else:
+        with open(path, "rb") as lines:
+            yield lines
 
 
 def _row(manifest: str, number: int, line: bytes) -> Source | Failure:
@@ -50,7 +84,7 @@ def _row(manifest: str, number: int, line: bytes) -> Source | Failure:
 
 
 def parse_row(manifest: str, number: int, line: bytes) -> dict[str, Any]:
-    """The JSON object on one line of a manifest, or of results. Raises ManifestError for anything else."""
+    """Parse one line of a manifest or of a result file into a JSON object. Raises ManifestError for anything else."""
     try:
         text = line.decode("utf-8")
         fields = json.loads(text)
@@ -83,7 +117,7 @@ def _is_deeper(value: Any, max_depth: int) -> bool:
 
 
 def row_source(manifest: str, number: int, fields: Mapping[str, Any]) -> Source:
-    """What parse_row's fields say is to be read. Raises ManifestError where they name no recording or no length of time."""
+    """Return the recording that a row names. Raises ManifestError if audio_filepath, offset or duration is unusable."""
     path = fields.get("audio_filepath")
     if not isinstance(path, str) or not path:
         raise ManifestError(manifest, number, "no audio_filepath")
@@ -92,12 +126,34 @@ def row_source(manifest: str, number: int, fields: Mapping[str, Any]) -> Source:
     suffix = f"@{round(offset_s * 1000)}" if offset_s else ""
     return Source(
         path=path,
-        file=os.path.join(os.path.dirname(manifest), path),
+        file=_opened(manifest, path),
         id=relative_id(path) + suffix,
         row=fields,
         offset_s=offset_s,
-        duration_s=duration_s or None,  # NeMo takes 0 for "to the end"
+        duration_s=duration_s or None,  # NeMo reads 0 as "to the end"
+        track=_track(manifest, number, fields),
     )
+
+
+def _opened(manifest: str, path: str) -> str | Medium:
+    resolved = resolve(manifest, path)
+    return RemoteFile(resolved) if is_url(resolved) else resolved
+
+
+def resolve(manifest: str, path: str) -> str:
+    """Return the path or URL that a row's audio_filepath names: a relative one counts from the manifest's folder."""
+    if is_url(path):
+        return path
+    if is_url(manifest) and not os.path.isabs(path):
+        return join_url(manifest, path)
+    return os.path.join(os.path.dirname(manifest), path)
+
+
+def _track(manifest: str, number: int, fields: Mapping[str, Any]) -> int | None:
+    track = fields.get("audio_track")  # "track" may be a song's
+    if track is not None and (type(track) is not int or track < 0):
+        raise ManifestError(manifest, number, f"audio_track is {track!r:.40}, not a number from 0")
+    return track
 
 
 def _seconds(manifest: str, number: int, fields: Mapping[str, Any], key: str) -> float | None:
@@ -111,5 +167,5 @@ def _seconds(manifest: str, number: int, fields: Mapping[str, Any], key: str) ->
     except OverflowError:
         seconds = math.inf
     if not math.isfinite(seconds) or seconds < 0:
-        raise ManifestError(manifest, number, f"{key} is {seconds}, not a length of time")
+        raise ManifestError(manifest, number, f"{key} is {seconds:g}, not a number of seconds from 0")
     return seconds

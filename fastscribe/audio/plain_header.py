@@ -1,24 +1,22 @@
-"""Rate, channels and length of plain WAV and FLAC files, which most corpora are made of, from their first and last bytes.
+"""Read rate, channels and length of plain WAV and FLAC files from a few of their bytes. Most corpora consist of these.
 
-Opening a file with libsndfile to learn these takes several times as long, and a run does it for every file. Whatever is
-not quite ordinary (another sample type, a size left out, a file cut short, tags in front) is None here and libsndfile's to
-judge; tests compare the two.
+Opening a file with libsndfile takes several times as long, and a run does it for every file. Anything unusual (another
+sample type, a missing size, a truncated file, tags in front) is None here, and libsndfile decides; tests compare the two.
 """
 
 from __future__ import annotations
 
-import os
 import struct
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 
-from fastscribe.audio.flac_frames import TAIL_BYTES, after_blocks, ends_at, is_in_place
-from fastscribe.audio.wav_header import is_name
+from fastscribe.audio.flac_frames import TAIL_BYTES, after_blocks, ends_at, is_position_plausible
+from fastscribe.audio.wav_header import is_chunk_name
 
-HEAD_BYTES = 4096  # other chunks may stand before a WAV's samples
+HEAD_BYTES = 4096  # other chunks may precede a WAV's samples
 MAX_CHANNELS = 8
-# A frame is looked at where this part of a FLAC's frames ends: seven recordings of one length, joined, would not show.
+# A FLAC's frames are checked at each 1/PARTS of the file; only seven joined recordings of one length would pass.
 PARTS = (2, 3)
-MAX_BEHIND_BYTES = 128  # behind a WAV's samples, whatever they are; other chunks may be longer
+MAX_BEHIND_BYTES = 128  # of anything after a WAV's samples; whole chunks may be longer
 PCM = 1
 _CHUNK = struct.Struct("<4sI")
 _FORMAT = struct.Struct("<HHIIHH")  # sample type, channels, rate, bytes a second, bytes a frame, bits
@@ -31,21 +29,26 @@ class PlainHeader(NamedTuple):
     is_int16: bool
 
 
-def plain_header(path: str, num_bytes: int) -> PlainHeader | None:
-    """`num_bytes` is the file's size. Raises OSError where the file cannot be read."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        head = os.read(descriptor, HEAD_BYTES)
-        if head.startswith(b"fLaC"):
-            tail = os.pread(descriptor, TAIL_BYTES, max(0, num_bytes - TAIL_BYTES))
-            return _flac(head, tail, descriptor, num_bytes)
-        return _wav(head, num_bytes, descriptor) if head.startswith(b"RIFF") and head[8:12] == b"WAVE" else None
-    finally:
-        os.close(descriptor)
+def plain_header(file: BinaryIO, num_bytes: int) -> PlainHeader | None:
+    """Read a plain header; None if libsndfile has to decide. Raises OSError if the file cannot be read.
+
+    Args:
+        file: the file, at its beginning.
+        num_bytes: its size.
+    """
+    head = file.read(HEAD_BYTES)
+    if head.startswith(b"fLaC"):
+        return _flac(head, file, num_bytes)
+    return _wav(head, num_bytes, file) if head.startswith(b"RIFF") and head[8:12] == b"WAVE" else None
 
 
-def _wav(head: bytes, num_bytes: int, descriptor: int) -> PlainHeader | None:
-    """16-bit integers whose declared number lies in the file and fills it, but for a few bytes or other chunks."""
+def _read_at(file: BinaryIO, position: int, num_bytes: int) -> bytes:
+    file.seek(position)
+    return file.read(num_bytes)
+
+
+def _wav(head: bytes, num_bytes: int, file: BinaryIO) -> PlainHeader | None:
+    """Accept 16-bit integers whose declared size fits in the file and fills it, apart from a few bytes or other chunks."""
     kind: tuple[int, int] | None = None
     at = 12
     while at + _CHUNK.size <= len(head):
@@ -55,7 +58,7 @@ def _wav(head: bytes, num_bytes: int, descriptor: int) -> PlainHeader | None:
             if kind is None or size == 0 or size % (2 * kind[1]):
                 return None
             behind_bytes = num_bytes - at - size
-            if behind_bytes < 0 or (behind_bytes > MAX_BEHIND_BYTES and not _is_chunk(descriptor, at + size)):
+            if behind_bytes < 0 or (behind_bytes > MAX_BEHIND_BYTES and not _is_chunk(file, at + size)):
                 return None
             return PlainHeader(*kind, size // (2 * kind[1]), True)
         if name == b"fmt ":
@@ -68,9 +71,9 @@ def _wav(head: bytes, num_bytes: int, descriptor: int) -> PlainHeader | None:
     return None
 
 
-def _is_chunk(descriptor: int, at: int) -> bool:
-    name = os.pread(descriptor, 4, at)
-    return len(name) == 4 and is_name(name)
+def _is_chunk(file: BinaryIO, at: int) -> bool:
+    name = _read_at(file, at, 4)
+    return len(name) == 4 and is_chunk_name(name)
 
 
 def _int16_format(head: bytes, at: int) -> tuple[int, int] | None:
@@ -83,8 +86,8 @@ def _int16_format(head: bytes, at: int) -> tuple[int, int] | None:
     return (rate, channels) if consistent and ordinary else None
 
 
-def _flac(head: bytes, tail: bytes, descriptor: int, num_bytes: int) -> PlainHeader | None:
-    """From the STREAMINFO block, which comes first (RFC 9639, section 8.2), if the last frame and others bear it out."""
+def _flac(head: bytes, file: BinaryIO, num_bytes: int) -> PlainHeader | None:
+    """Read the STREAMINFO block, which comes first (RFC 9639, section 8.2), and verify it with the last frame and others."""
     block_type, block_bytes = head[4:5], int.from_bytes(head[5:8], "big")
     if block_type not in (b"\x00", b"\x80") or block_bytes != 34 or len(head) < 42:
         return None
@@ -94,11 +97,12 @@ def _flac(head: bytes, tail: bytes, descriptor: int, num_bytes: int) -> PlainHea
     if rate == 0 or num_samples == 0 or bits not in (16, 24):
         return None
     block_size = int.from_bytes(head[10:12], "big")
+    tail = _read_at(file, max(0, num_bytes - TAIL_BYTES), TAIL_BYTES)
     if not ends_at(num_samples, block_size, tail):
         return None
     begin = after_blocks(head, 4)
     for parts in PARTS:
-        piece = os.pread(descriptor, TAIL_BYTES, begin + (num_bytes - begin) // parts)
-        if not is_in_place(num_samples, parts, block_size, piece):
+        piece = _read_at(file, begin + (num_bytes - begin) // parts, TAIL_BYTES)
+        if not is_position_plausible(num_samples, parts, block_size, piece):
             return None
     return PlainHeader(rate, channels, num_samples, bits == 16)

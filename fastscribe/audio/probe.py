@@ -1,143 +1,265 @@
-"""What a recording's header says: rate, channels, length. No samples are decoded.
+"""Read a recording's header: rate, channels, length. No samples are decoded.
 
-A file that libsndfile would open but read in part only (cut short, several joined into one) is an error here as far as
-its structure tells. Other damage further in is found when the samples are read (read.py).
+A file that libsndfile would open but read in part only (truncated, or several joined into one) is an error here as far as
+its structure shows it. Other damage is found when the samples are read (read.py).
 """
 
 from __future__ import annotations
 
-import os
-import stat
-from collections.abc import Callable
-from typing import TypeVar
+import io
+from contextlib import closing
+from typing import BinaryIO, NamedTuple
 
 import soundfile
 
+from fastscribe._system.remote import is_url
+from fastscribe.audio.containers import ContainerError, NotAContainer, TrackHeader, track_header
 from fastscribe.audio.data_size import data_size
 from fastscribe.audio.failures import system_problem
 from fastscribe.audio.flac_frames import flac_ends_at
 from fastscribe.audio.formats import (
-    CONTAINER_ADVICE,
     CONTAINER_EXTENSIONS,
     FORMATS,
     HEADERLESS,
     MISSING_TOLERANCE_S,
-    UNREAD_SUBTYPES,
+    UNSUPPORTED_SUBTYPES,
     extension,
+    missing_problem,
 )
+from fastscribe.audio.media import medium_of, whole_content
 from fastscribe.audio.mp3_header import mp3_length_s
+from fastscribe.audio.mp4_boxes import mp4_problem
 from fastscribe.audio.ogg_pages import OggEnd, ogg_end
 from fastscribe.audio.plain_header import PlainHeader, plain_header
+from fastscribe.audio.sound_file_cache import open_with_libsndfile
+from fastscribe.audio.stdin import HEAD_BYTES, STDIN, has_known_format
 from fastscribe.audio.wav_header import WavLengths, wav_lengths
 from fastscribe.errors import AudioError
-from fastscribe.types import AudioInfo, Source
+from fastscribe.types import AudioInfo, Medium, Samples, Source
 
-T = TypeVar("T")
-
-LEFT_OUT = "its header leaves its length out"
-UNKNOWN_SAMPLES = 1 << 62  # libsndfile's count for a stream whose header leaves the length out
+NO_LENGTH = "its header leaves its length out"
+UNKNOWN_SAMPLES = 1 << 62  # libsndfile's count if the header has no length
 CONVERT = "convert it, e.g. with ffmpeg"
-CONVERT_WAV = f"{CONVERT} -ignore_length 1 -i IN.wav OUT.wav"  # ffmpeg by itself believes the header
-# libsndfile guesses a constant-bitrate MP3's length from its first frame, whose padding byte makes an hour this much wrong.
+CONVERT_WAV = f"{CONVERT} -ignore_length 1 -i IN.wav OUT.wav"  # by default ffmpeg trusts the header
+# libsndfile guesses a constant-bitrate MP3's length from its first frame; the padding byte makes an hour this much wrong.
 GUESS_TOLERANCE = 3e-4
-SAMPLE_RATES = range(1000, 1_000_001)  # beyond them is no recording of speech but a damaged header
-# A header may promise at most what the longest silence takes, so that memory is bounded by what a file can hold: FLAC has
+SAMPLE_RATES = range(1000, 1_000_001)  # a rate outside means a damaged header
+# A header may promise at most the longest silence that fits in the file's bytes, so that memory stays bounded. FLAC has
 # frames of 65,535 samples in 11 bytes; Ogg Opus, Ogg Vorbis and the rest take 16 bytes a second and more.
 MAX_FLAC_SAMPLES_A_BYTE = 6000
 MIN_BYTES_A_SECOND = 10
+# MPEG audio has none; a WAV or an Ogg file may hold what libsndfile cannot decode.
+_LIBSNDFILE_MAGIC = (
+    b"RIFF",
+    b"RIFX",
+    b"RF64",
+    b"BW64",
+    b"fLaC",
+    b"FORM",
+    b"caff",
+    b"OggS",
+    b".snd",
+    b"dns.",
+    b"NIST_1A",
+    b"ID3",
+    b"riff",
+)
 
 
 def probe(source: Source) -> AudioInfo:
-    """Raises AudioError, one line, for anything that is not a readable recording with samples in the asked stretch."""
+    """Open a source and read its header.
+
+    Raises:
+        AudioError: the source is no readable recording with samples in the requested part; one line.
+    """
+    if isinstance(samples := source.file, Samples):
+        num_samples, channels = samples.samples_SC.shape
+        if not num_samples:
+            raise AudioError(source.path, "holds no samples")
+        return _audio_info(source, PlainHeader(samples.sample_rate, channels, num_samples, samples.is_int16))
+    medium = medium_of(samples)
     try:
-        num_bytes = _check_file(source)
-        header = plain_header(source.file, num_bytes)  # opens the file, and so finds out about permissions
-        ogg = None if header is not None else _check_complete(source)
+        num_bytes = _check_file(source, medium)
+        with medium.open() as file:  # detects missing permissions
+            header: PlainHeader | TrackHeader | None = plain_header(file, num_bytes)
+            if header is None:
+                buffered = io.BufferedReader(file) if isinstance(file, io.FileIO) else file
+                header = _unusual_header(_Opened(source, medium, buffered, num_bytes))
     except AudioError:
         raise
-    except (OSError, ValueError) as error:  # ValueError: a name that no file can have
+    except (OSError, ValueError) as error:  # ValueError: an impossible file name, a closed file
         raise AudioError(source.path, system_problem(error)) from error
-    sample_rate, channels, num_samples, is_int16 = header or _opened_header(source, num_bytes, ogg)
-    if sample_rate not in SAMPLE_RATES:
-        raise AudioError(source.path, f"damaged: its header gives a sample rate of {sample_rate} Hz")
-    start, num_samples = _cut(source, sample_rate, num_samples)
-    file = source.file if source.file != source.path else ""
-    cut = sample_rate, channels, num_samples, start
-    return AudioInfo(source.path, source.id, *cut, source.row, file, is_int16, source.index)
+    return _audio_info(source, header)
 
 
-def planned(source: Source, sample_rate: int) -> AudioInfo:
-    """What the manifest promises of a row that has a duration, at `sample_rate`. Nothing is opened: its file may be longer
-    or shorter, or not there."""
-    assert source.duration_s is not None
-    num_samples = max(1, int(source.duration_s * sample_rate))
+class _Opened(NamedTuple):
+    """A source whose file is open, at any position."""
+
+    source: Source
+    medium: Medium
+    file: BinaryIO
+    num_bytes: int
+
+
+def _unusual_header(opened: _Opened) -> PlainHeader | TrackHeader:
+    if not _is_for_libsndfile(opened.file) and (track := _track_header(opened)) is not None:
+        return track
+    return _opened_header(opened, _check_complete(opened))
+
+
+def _audio_info(source: Source, found: PlainHeader | TrackHeader) -> AudioInfo:
+    """Return the part of the recording that the source names."""
+    track = found if isinstance(found, TrackHeader) else None
+    if found.sample_rate not in SAMPLE_RATES:
+        raise AudioError(source.path, f"damaged: its header gives a sample rate of {found.sample_rate} Hz")
+    if track is None and source.track:
+        raise AudioError(source.path, f"track {source.track} was asked for, but it has 1 audio track (counted from 0)")
+    start, num_samples = _cut(source, found.sample_rate, found.num_samples)
     return AudioInfo(
-        source.path, source.id, sample_rate, 1, num_samples, row=source.row, index=source.index, unread=source
+        source.path,
+        source.id,
+        found.sample_rate,
+        found.channels,
+        num_samples,
+        start,
+        source.row,
+        source.file if source.file != source.path else "",
+        is_int16=isinstance(found, PlainHeader) and found.is_int16,
+        index=source.index,
+        track=None if track is None else source.track or 0,
+        num_tracks=1 if track is None else track.num_tracks,
+        given_key=source.given_key,
     )
 
 
-def _opened_header(source: Source, num_bytes: int, ogg: OggEnd | None) -> PlainHeader:
-    """What libsndfile makes of the file."""
-    size = _looked_into(source, data_size)
+def _is_for_libsndfile(file: BinaryIO) -> bool:
+    """Return True if a file begins like a format that libsndfile reads, which is faster and checks more."""
+    file.seek(0)
+    head = file.read(16)
+    is_mpeg_audio = (
+        head[:1] == b"\xff" and len(head) > 1 and head[1] & 0xE0 == 0xE0 and head[1] & 0x06 != 0
+    )  # else ADTS
+    return is_mpeg_audio or head.startswith(_LIBSNDFILE_MAGIC)
+
+
+def _track_header(opened: _Opened) -> TrackHeader | None:
+    """Read the track's header with FFmpeg's libraries; None if they do not recognise the file."""
+    source, medium, file, num_bytes = opened
+    size = data_size(file, num_bytes)
+    if size is not None and size.is_truncated:
+        raise AudioError(source.path, _truncated_message(*size))
+    if (problem := mp4_problem(file, num_bytes)) is not None:
+        raise AudioError(source.path, problem)
     try:
-        with soundfile.SoundFile(source.file) as sound:
+        header = track_header(medium, source.track or 0)
+    except NotAContainer as error:
+        if extension(source.path) in CONTAINER_EXTENSIONS or (source.path == STDIN and _begins_as_audio(file)):
+            raise AudioError(source.path, f"{error.problem}: check that a player opens it") from error
+        return None
+    except ContainerError as error:
+        raise AudioError(source.path, error.problem) from error
+    _check_bytes(source, num_bytes, header.num_samples / max(1, header.sample_rate))
+    return header
+
+
+def _begins_as_audio(file: BinaryIO) -> bool:
+    file.seek(0)
+    return has_known_format(file.read(HEAD_BYTES))
+
+
+def planned(source: Source, sample_rate: int) -> AudioInfo:
+    """Return what the manifest promises of a row with a duration, at `sample_rate`.
+
+    Nothing is opened: the file may be longer, shorter or missing.
+    """
+    assert source.duration_s is not None
+    num_samples = max(1, int(source.duration_s * sample_rate))
+    return AudioInfo(
+        source.path,
+        source.id,
+        sample_rate,
+        1,
+        num_samples,
+        row=source.row,
+        index=source.index,
+        unread=source,
+        given_key=source.given_key,
+    )
+
+
+def _opened_header(opened: _Opened, ogg: OggEnd | None) -> PlainHeader | TrackHeader:
+    """Read the header with libsndfile, or with FFmpeg's libraries where libsndfile cannot or would read a part only."""
+    source, medium, file, num_bytes = opened
+    size = data_size(file, num_bytes)
+    try:
+        with closing(open_with_libsndfile(medium)) as sound:
             sample_rate, channels, num_samples = sound.samplerate, sound.channels, sound.frames
             sound_format, subtype = sound.format, sound.subtype
     except soundfile.SoundFileError as error:
-        problem = _truncated(*size) if size is not None and size.is_truncated else _unreadable(source, error)
-        raise AudioError(source.path, problem) from error
-    if sound_format not in FORMATS or subtype.startswith(UNREAD_SUBTYPES):
+        if (track := _track_header(opened)) is not None:
+            return track
+        raise AudioError(source.path, _unreadable_message(error, source.path)) from error
+    if subtype.startswith("ALAC") and (track := _track_header(opened)) is not None:
+        return track
+    if sound_format not in FORMATS or subtype.startswith(UNSUPPORTED_SUBTYPES):
         kind = f"{sound_format} files" if sound_format not in FORMATS else f"{sound_format} files of {subtype} samples"
         raise AudioError(source.path, f"{kind} are not read: convert it to wav or flac, e.g. with ffmpeg or sox")
     if size is not None and size.is_truncated:
         _check_size(source, *size, num_samples / max(1, sample_rate))
     if num_samples >= UNKNOWN_SAMPLES:
-        raise AudioError(source.path, f"{LEFT_OUT} (a stream?): {CONVERT}")
+        if sound_format == "FLAC" and (track := _track_header(opened)) is not None:  # counts its frames
+            return track
+        raise AudioError(source.path, f"{NO_LENGTH} (a stream?): {CONVERT}")
     if num_samples > 0 and sound_format == "MP3":
-        num_samples = _mp3_samples(source, sample_rate, num_samples)
+        known = _mp3_samples(opened, sample_rate, num_samples)
+        if known is None and (track := _track_header(opened)) is not None:
+            return track
+        num_samples = num_samples if known is None else known
     if num_samples <= 0:
-        raise AudioError(source.path, _no_samples(source))
-    _check_possible(source, sound_format, num_bytes, sample_rate, num_samples)
+        raise AudioError(source.path, _no_samples_message(opened))
+    _check_possible(opened, sound_format, sample_rate, num_samples)
     length_s = num_samples / sample_rate
-    if ogg is not None and ogg.rate > 0:  # libsndfile may have stopped at a damaged page
-        _check_length(source, ogg.least_samples / ogg.rate, length_s)
+    if ogg is not None and ogg.rate > 0:  # libsndfile may have stopped early, at a damaged page
+        _check_length(source, ogg.min_samples / ogg.rate, length_s)
     return PlainHeader(sample_rate, channels, num_samples, subtype == "PCM_16")
 
 
-def _check_possible(source: Source, sound_format: str, num_bytes: int, sample_rate: int, num_samples: int) -> None:
-    length_s = num_samples / sample_rate
-    if sound_format == "FLAC":
-        possible = num_samples <= MAX_FLAC_SAMPLES_A_BYTE * num_bytes
-        if not possible or not _looked_into(source, lambda path: flac_ends_at(path, num_samples)):
+def _check_possible(opened: _Opened, sound_format: str, sample_rate: int, num_samples: int) -> None:
+    source, num_bytes, length_s = opened.source, opened.num_bytes, num_samples / sample_rate
+    if sound_format != "FLAC":
+        _check_bytes(source, num_bytes, length_s)
+        return
+    with whole_content(opened.file) as data:
+        if num_samples > MAX_FLAC_SAMPLES_A_BYTE * num_bytes or not flac_ends_at(data, num_samples):
             problem = f"damaged, truncated or several in one: it does not end after the {length_s:.2f} s of its header"
             raise AudioError(source.path, f"{problem}: {CONVERT}")
-    elif length_s > num_bytes / MIN_BYTES_A_SECOND:
+
+
+def _check_bytes(source: Source, num_bytes: int, length_s: float) -> None:
+    if length_s > num_bytes / MIN_BYTES_A_SECOND:
         problem = f"damaged: its header promises {length_s:.0f} s, which {num_bytes} bytes cannot hold"
         raise AudioError(source.path, problem)
 
 
-def _check_file(source: Source) -> int:
-    """The file's size."""
-    status = os.stat(source.file)
-    if stat.S_ISDIR(status.st_mode):
-        raise AudioError(source.path, "is a folder, not a file")
-    if not stat.S_ISREG(status.st_mode):  # opening a pipe would wait for its writer
-        raise AudioError(source.path, "is not a regular file")
-    if status.st_size == 0:
+def _check_file(source: Source, medium: Medium) -> int:
+    """Return the file's size, or raise AudioError if it cannot be a recording."""
+    num_bytes = medium.num_bytes()
+    if num_bytes == 0:
         raise AudioError(source.path, "is empty (0 bytes)")
-    if extension(source.file) in HEADERLESS:
+    if extension(source.path) in HEADERLESS:
         raise AudioError(source.path, "raw samples without a header are not read: convert it to wav or flac")
-    return status.st_size
+    return num_bytes
 
 
-def _check_complete(source: Source) -> OggEnd | None:
-    lengths = wav_lengths(source.file)
+def _check_complete(opened: _Opened) -> OggEnd | None:
+    source, _, file, num_bytes = opened
+    lengths = wav_lengths(file, num_bytes)
     if lengths is not None:
         if lengths.is_truncated:
             _check_size(source, lengths.promised_bytes, lengths.held_bytes, lengths.held_s)
-        if lengths.promised_s > 0 and _holds_more(lengths):  # of none at all libsndfile may make something
-            raise AudioError(source.path, _longer(lengths.promised_s, lengths.held_s, CONVERT_WAV))
-    end = ogg_end(source.file)
+        if lengths.promised_s > 0 and _has_more_samples(lengths):  # libsndfile may handle a stated length of 0
+            raise AudioError(source.path, _longer_message(lengths.promised_s, lengths.held_s, CONVERT_WAV))
+    end = ogg_end(file, num_bytes)
     if end is not None and not end.complete:
         raise AudioError(source.path, "truncated: ends in the middle of an Ogg page")
     if end is not None and end.chained:
@@ -148,17 +270,17 @@ def _check_complete(source: Source) -> OggEnd | None:
 
 
 def _check_length(source: Source, promised_s: float, held_s: float) -> None:
-    if promised_s - held_s > MISSING_TOLERANCE_S:
-        raise AudioError(source.path, f"truncated: header promises {promised_s:.2f} s, file holds {held_s:.2f} s")
+    if (problem := missing_problem(promised_s, held_s)) is not None:
+        raise AudioError(source.path, problem)
 
 
 def _check_size(source: Source, promised_bytes: int, held_bytes: int, held_s: float) -> None:
-    """A header that is off by a few samples, as some writers leave it, costs no words."""
+    """Tolerate a header that is wrong by a few samples, as some writers leave it."""
     if held_s == 0 or held_s * (promised_bytes / held_bytes - 1) > MISSING_TOLERANCE_S:
-        raise AudioError(source.path, _truncated(promised_bytes, held_bytes, held_s))
+        raise AudioError(source.path, _truncated_message(promised_bytes, held_bytes, held_s))
 
 
-def _truncated(promised_bytes: int, held_bytes: int, held_s: float = 0.0) -> str:
+def _truncated_message(promised_bytes: int, held_bytes: int, held_s: float = 0.0) -> str:
     """`held_s` is the length of the audio in the file, 0 if it is unknown."""
     if held_bytes == 0 or held_s == 0:
         return f"truncated: header promises {promised_bytes:,} bytes of samples, file holds {held_bytes:,}"
@@ -166,48 +288,44 @@ def _truncated(promised_bytes: int, held_bytes: int, held_s: float = 0.0) -> str
     return f"truncated: {lengths} ({promised_bytes:,} and {held_bytes:,} bytes)"
 
 
-def _holds_more(lengths: WavLengths) -> bool:
-    return lengths.goes_on and lengths.held_s - lengths.promised_s > MISSING_TOLERANCE_S
+def _has_more_samples(lengths: WavLengths) -> bool:
+    return lengths.has_more_samples and lengths.held_s - lengths.promised_s > MISSING_TOLERANCE_S
 
 
-def _longer(given_s: float, held_s: float, advice: str) -> str:
+def _longer_message(given_s: float, held_s: float, advice: str) -> str:
     return f"its header gives {given_s:.2f} s, it holds {held_s:.2f} s: {advice}"
 
 
-def _no_samples(source: Source) -> str:
-    lengths = _looked_into(source, wav_lengths)
-    has_some = lengths is not None and lengths.promised_s == 0 and _holds_more(lengths)
-    return f"{LEFT_OUT}: {CONVERT}" if has_some else "holds no samples"
+def _no_samples_message(opened: _Opened) -> str:
+    lengths = wav_lengths(opened.file, opened.num_bytes)
+    has_some = lengths is not None and lengths.promised_s == 0 and _has_more_samples(lengths)
+    return f"{NO_LENGTH}: {CONVERT}" if has_some else "holds no samples"
 
 
-def _looked_into(source: Source, look: Callable[[str], T]) -> T:
-    """What `look` finds in the file, which may have become unreadable since it was opened last."""
-    try:
-        return look(source.file)
-    except (OSError, ValueError) as error:
-        raise AudioError(source.path, system_problem(error)) from error
+def _mp3_samples(opened: _Opened, sample_rate: int, num_samples: int) -> int | None:
+    """libsndfile's number, or the true one if that was a guess beyond the end.
 
-
-def _mp3_samples(source: Source, sample_rate: int, num_samples: int) -> int:
-    """libsndfile's number, or where that was a guess beyond the end, the true one. It reads no further than its own."""
-    length = _looked_into(source, mp3_length_s)
+    None: the file holds more (several in one, or a guess that is too small). libsndfile reads no further than its number.
+    """
+    with whole_content(opened.file) as data:
+        length = mp3_length_s(data)
     if length is None:
         return num_samples
     (held_s, is_stated), length_s = length, num_samples / sample_rate
     if held_s - length_s > max(MISSING_TOLERANCE_S, GUESS_TOLERANCE * held_s):
-        raise AudioError(source.path, _longer(length_s, held_s, CONVERT))
+        return None
     if is_stated:
-        _check_length(source, length_s, held_s)
+        _check_length(opened.source, length_s, held_s)
         return num_samples
     return min(num_samples, round(held_s * sample_rate))
 
 
-def _unreadable(source: Source, error: soundfile.SoundFileError) -> str:
-    if extension(source.file) in CONTAINER_EXTENSIONS:
-        return f"{extension(source.file)} {CONTAINER_ADVICE}"
+def _unreadable_message(error: soundfile.SoundFileError, path: str) -> str:
     code = getattr(error, "code", None)
-    if code in (1, 7):  # "Format not recognised", and mpg123's failures under a name that would mislead
-        return "not audio, or in a format that libsndfile does not read"
+    if path.endswith("/") and is_url(path):
+        return "not audio; a web server lists no folders: name its files, or a manifest of their URLs"
+    if code in (1, 7):  # "Format not recognised", and mpg123's failures under a misleading name
+        return "not audio, or in a format that neither libsndfile nor FFmpeg reads"
     return f"cannot be opened, damaged or unsupported (libsndfile: {getattr(error, 'error_string', error)})"
 
 
@@ -219,7 +337,7 @@ def _cut(source: Source, sample_rate: int, num_samples: int) -> tuple[int, int]:
         raise AudioError(source.path, f"offset {source.offset_s} s lies beyond its end ({length_s:.2f} s)")
     start = int(offset)
     left = num_samples - start
-    asked = source.duration_s * sample_rate if source.duration_s else left
-    if asked < 1:
+    requested = source.duration_s * sample_rate if source.duration_s else left
+    if requested < 1:
         raise AudioError(source.path, f"a duration of {source.duration_s} s holds no samples")
-    return start, int(min(asked, left))
+    return start, int(min(requested, left))

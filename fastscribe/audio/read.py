@@ -1,9 +1,9 @@
-"""Samples of one stretch of one recording, read into memory that the caller gives: mono at the rate asked for, or native.
+"""Read the samples of one utterance into the caller's memory: mono at the requested rate, or native.
 
 Downmix and resampling are those of NeMo's AudioSegment (float32 mean over channels, then soxr HQ, length rounded up),
-so that a whole recording gives the same samples. A stretch is resampled with some of its neighbourhood on either side
-(rates.py), which is cut off again. Batches are put together in pipeline/loader.py; audio/resample.py does downmix and
-resampling on a GPU.
+so a whole recording gives the same samples. An utterance is resampled with some of its neighbourhood on either side
+(rates.py), which is cut off again. pipeline/loader.py assembles batches; audio/resample.py does downmix and resampling on
+a GPU.
 
 Dimensions: S samples, C channels.
 """
@@ -18,46 +18,55 @@ import numpy as np
 import soundfile
 import soxr
 
+from fastscribe.audio.containers import ContainerError
+from fastscribe.audio.failures import system_problem
 from fastscribe.audio.formats import MISSING_TOLERANCE_S
 from fastscribe.audio.rates import context, output_length
-from fastscribe.audio.sound_file_cache import MIN_CACHED_S, cached_open
+from fastscribe.audio.sound_file_cache import MIN_CACHED_S, OpenSound, cached_open
 from fastscribe.errors import AudioError
 from fastscribe.types import AnyArray, AudioInfo, Float32Array, SampleArray, Utterance
 
-_CHANNELS_ADDED_IN_PAIRS = 8  # from here on numpy adds them up in another order
+_CHANNELS_ADDED_IN_PAIRS = 8  # from this number on, numpy adds channels in another order
 
 
 def sample_type(audio: AudioInfo, sample_rate: int, channel: int | None) -> np.dtype[Any]:
-    """int16 where the file holds 16-bit samples that need neither downmix nor resampling, else float32."""
-    as_it_is = audio.sample_rate == sample_rate and (audio.channels == 1 or channel is not None)
-    return np.dtype(np.int16 if audio.is_int16 and as_it_is else np.float32)
+    """Return int16 if the file holds 16-bit samples and needs neither downmix nor resampling, else float32."""
+    is_unchanged = audio.sample_rate == sample_rate and (audio.channels == 1 or channel is not None)
+    return np.dtype(np.int16 if audio.is_int16 and is_unchanged else np.float32)
 
 
 def read(audio: AudioInfo, start: int, num_samples: int, *, sample_rate: int, channel: int | None) -> SampleArray:
-    """read_into() with memory of its own: one-dimensional, of sample_type()."""
+    """Call read_into() with new memory. Returns [S] in the dtype of sample_type()."""
     length = output_length(num_samples, audio.sample_rate, sample_rate)
     row_S = np.empty(length, sample_type(audio, sample_rate, channel))
     return row_S[: read_into(row_S, Utterance(audio, start, num_samples), sample_rate, channel)]
 
 
 def read_into(row_S: SampleArray, utterance: Utterance, sample_rate: int, channel: int | None) -> int:
-    """Fills the front of row_S with the stretch at `sample_rate` and returns the number of samples.
+    """Read the utterance at `sample_rate` into the front of row_S.
 
-    row_S is float32, then in [-1, 1], or int16 where sample_type() says so. `channel` counts from 0; None is the mean of
-    all. Raises AudioError: no such channel, damaged, truncated, without samples, NaN or infinite samples.
+    Args:
+        row_S: [S] of sample_type(): float32 in [-1, 1] or int16. It must hold the whole utterance and its context.
+        channel: channel from 0; None: mean of all.
+
+    Returns:
+        The number of samples written.
+
+    Raises:
+        AudioError: no such channel, damaged, truncated, no samples, or NaN or infinite samples.
     """
     audio = utterance.audio
     assert utterance.start >= 0 and utterance.start + utterance.num_samples <= audio.num_samples
     before, after = context(audio, utterance.start, utterance.num_samples, sample_rate)
     wanted = before + utterance.num_samples + after
-    at_the_rate = audio.sample_rate == sample_rate
-    mono_S = row_S[:wanted] if at_the_rate else np.empty(wanted, np.float32)
+    is_same_rate = audio.sample_rate == sample_rate
+    mono_S = row_S[:wanted] if is_same_rate else np.empty(wanted, np.float32)
     with _opened(audio, channel, position := audio.start + utterance.start - before) as sound:
         _check_type(audio, sound, row_S.dtype)
         _seek(sound, position)
         got = _read_mono(sound, mono_S, channel)
     kept = _check(audio, mono_S[:got], wanted, before, utterance.num_samples)
-    if at_the_rate:
+    if is_same_rate:
         return kept
     length = output_length(kept, audio.sample_rate, sample_rate)
     resampled_S = soxr.resample(mono_S[:got], audio.sample_rate, sample_rate, quality="HQ")
@@ -71,27 +80,37 @@ def read_into(row_S: SampleArray, utterance: Utterance, sample_rate: int, channe
 def read_native_into(
     rows_SC: SampleArray, begin: int, utterance: Utterance, sample_rate: int, channel: int | None
 ) -> int:
-    """Fills rows_SC with the stretch at its own rate from `begin` on, its neighbourhood around that and zeros elsewhere.
+    """Read the utterance at its native rate into rows_SC from `begin` on, with its context around it and zeros elsewhere.
 
-    Returns the number of samples at `sample_rate` that it stands for. rows_SC has all channels, or one if a `channel` is
-    asked for; it is float32, or int16 where the file is. Raises what read_into() raises.
+    Args:
+        rows_SC: [S, C] with all channels, or one if `channel` is given; int16 if the file is, else float32.
+
+    Returns:
+        The number of samples that the utterance has at `sample_rate`.
+
+    Raises:
+        AudioError: as read_into().
     """
     audio = utterance.audio
     before, after = context(audio, utterance.start, utterance.num_samples, sample_rate)
     first, wanted = begin - before, before + utterance.num_samples + after
-    stretch_SC = rows_SC[first : first + wanted]
+    span_SC = rows_SC[first : first + wanted]
     with _opened(audio, channel, position := audio.start + utterance.start - before) as sound:
         _check_type(audio, sound, rows_SC.dtype)
         _seek(sound, position)
-        got = _read_channels(sound, stretch_SC, channel)
-    kept = _check(audio, stretch_SC[:got], wanted, before, utterance.num_samples)
+        got = _read_channels(sound, span_SC, channel)
+    kept = _check(audio, span_SC[:got], wanted, before, utterance.num_samples)
     rows_SC[:first] = 0
     rows_SC[first + got :] = 0
     return output_length(kept, audio.sample_rate, sample_rate)
 
 
 def blocks(audio: AudioInfo, *, channel: int | None, block_samples: int) -> Iterator[Float32Array]:
-    """The recording at its own rate in float32 mono blocks of `block_samples`, the last shorter. Raises AudioError."""
+    """Yield the recording at its native rate in float32 mono blocks [S] of `block_samples`, the last one shorter.
+
+    Raises:
+        AudioError: as read_into().
+    """
     with _opened(audio, channel, audio.start) as sound:
         _seek(sound, audio.start)
         left = audio.num_samples
@@ -108,43 +127,48 @@ def blocks(audio: AudioInfo, *, channel: int | None, block_samples: int) -> Iter
 
 
 @contextmanager
-def _opened(audio: AudioInfo, channel: int | None, position: int) -> Iterator[soundfile.SoundFile]:
+def _opened(audio: AudioInfo, channel: int | None, position: int) -> Iterator[OpenSound]:
     if channel is not None and not 0 <= channel < audio.channels:
         problem = f"channel {channel} was asked for, but it has {audio.channels} (counted from 0)"
         raise AudioError(audio.path, problem)
     try:
-        with cached_open(audio.file or audio.path, use_cache=position > MIN_CACHED_S * audio.sample_rate) as sound:
+        use_cache = position > MIN_CACHED_S * audio.sample_rate
+        with cached_open(audio.file or audio.path, use_cache, audio.track) as sound:
             if (sound.samplerate, sound.channels) != (audio.sample_rate, audio.channels):
                 raise AudioError(audio.path, "changed since the run began")
             yield sound
     except soundfile.SoundFileError as error:
         reason = getattr(error, "error_string", str(error))
         raise AudioError(audio.path, f"cannot be decoded, damaged or truncated (libsndfile: {reason})") from error
+    except ContainerError as error:
+        raise AudioError(audio.path, error.problem) from error
+    except OSError as error:
+        raise AudioError(audio.path, system_problem(error)) from error
 
 
-def _check_type(audio: AudioInfo, sound: soundfile.SoundFile, wanted: np.dtype[Any]) -> None:
+def _check_type(audio: AudioInfo, sound: OpenSound, wanted: np.dtype[Any]) -> None:
     if wanted == np.int16 and sound.subtype != "PCM_16":
         raise AudioError(audio.path, "changed since the run began")
 
 
-def _seek(sound: soundfile.SoundFile, position: int) -> None:
-    if position:  # a seek to where an MP3 decoder already is costs it the last bit of precision
+def _seek(sound: OpenSound, position: int) -> None:
+    if position:  # an MP3 decoder loses the last bit of precision even in a seek to its own position
         sound.seek(position)
 
 
-def _read_mono(sound: soundfile.SoundFile, mono_S: SampleArray, channel: int | None) -> int:
-    """Fills mono_S from its front as far as the file goes; returns how far."""
+def _read_mono(sound: OpenSound, mono_S: SampleArray, channel: int | None) -> int:
+    """Fill mono_S from the front; return the number of samples read."""
     if channel is not None or sound.channels == 1:
         return _read_channels(sound, mono_S[:, None], channel)
     samples_SC = np.empty((len(mono_S), sound.channels), np.float32)
     got = _read_channels(sound, samples_SC, None)
-    with np.errstate(over="ignore", invalid="ignore"):  # what overflows is infinite, and found right after
+    with np.errstate(over="ignore", invalid="ignore"):  # _check_finite() finds overflows
         downmix(samples_SC[:got], mono_S[:got])
     return got
 
 
 def downmix(samples_SC: Float32Array, mono_S: AnyArray) -> None:
-    """np.mean over the channels to the last bit, thirty times as fast for two of them."""
+    """Average the channels [S, C] into mono_S, bit for bit as np.mean, thirty times as fast for two channels."""
     channels = samples_SC.shape[1]
     if channels >= _CHANNELS_ADDED_IN_PAIRS:
         np.mean(samples_SC, axis=-1, out=mono_S)
@@ -155,8 +179,8 @@ def downmix(samples_SC: Float32Array, mono_S: AnyArray) -> None:
     mono_S /= np.float32(channels)
 
 
-def _read_channels(sound: soundfile.SoundFile, samples_SC: SampleArray, channel: int | None) -> int:
-    """All channels, or the one asked for; see _read_mono."""
+def _read_channels(sound: OpenSound, samples_SC: SampleArray, channel: int | None) -> int:
+    """Read all channels, or the one that is asked for, as _read_mono() does."""
     if samples_SC.shape[1] == sound.channels:
         return int(sound.buffer_read_into(samples_SC, samples_SC.dtype.name))
     all_SC = np.empty((len(samples_SC), sound.channels), samples_SC.dtype)
@@ -166,7 +190,7 @@ def _read_channels(sound: soundfile.SoundFile, samples_SC: SampleArray, channel:
 
 
 def _check(audio: AudioInfo, samples: SampleArray, wanted: int, before: int, num_samples: int) -> int:
-    """Judges what was read of a stretch and the `before` samples in front of it; returns how much of it there is."""
+    """Check what was read of an utterance after `before` samples of context; return how much of the utterance it holds."""
     _check_length(audio, wanted, len(samples))
     _check_finite(audio, samples)
     got = min(num_samples, len(samples) - before)
@@ -176,7 +200,7 @@ def _check(audio: AudioInfo, samples: SampleArray, wanted: int, before: int, num
 
 
 def _check_finite(audio: AudioInfo, samples: SampleArray) -> None:
-    """Also rejects channels whose sum is too large for a float32, like the mean of them."""
+    """Reject NaN, infinite samples, and channels whose sum would overflow float32 in the mean."""
     if samples.dtype == np.int16 or len(samples) == 0:
         return
     channels = samples.shape[1] if samples.ndim == 2 else 1
@@ -186,7 +210,7 @@ def _check_finite(audio: AudioInfo, samples: SampleArray) -> None:
 
 
 def _check_length(audio: AudioInfo, promised: int, got: int) -> None:
-    """Short by a little is an estimated length (MP3); short by more is a damaged file."""
+    """Accept a small shortfall, because MP3 lengths are estimates; a large one is damage."""
     if promised - got > MISSING_TOLERANCE_S * audio.sample_rate:
         expected_s, got_s = promised / audio.sample_rate, got / audio.sample_rate
         raise AudioError(audio.path, f"truncated or damaged: {expected_s:.2f} s expected, {got_s:.2f} s decoded")

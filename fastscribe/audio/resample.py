@@ -1,16 +1,16 @@
-"""Downmix and resampling on the device: the rows of a batch that the loader left as their files hold them.
+"""Downmix and resampling on the device: the batch rows that the loader left at their native rate.
 
-A windowed-sinc low-pass, evaluated only where a new sample lies (polyphase; J. O. Smith, Digital Audio Resampling). Its
-specification is that of soxr's HQ preset, which the CPU path uses: flat to 0.913 of the smaller Nyquist frequency, more
+A windowed-sinc low-pass, evaluated only at the new samples (polyphase; J. O. Smith, Digital Audio Resampling). It meets the
+specification of soxr's HQ preset, which the CPU path uses: flat to 0.913 of the smaller Nyquist frequency, more
 than 120 dB down from that frequency on, zero phase. Positions are whole numbers of native samples, so hours do not drift.
 
 All new samples of one block (a whole number of periods, about 10 ms) come from the same span of native ones, so
 resampling is one matrix product of overlapping spans with a bank of filters, about 30 MFLOP a second of audio at 16 kHz.
-It runs in true float32 (cuda/no_tf32.py): TF32 would leave 66 dB. Rows and blocks are taken a chunk at a time, so that what
-is made on the way to the result stays small however many or long the recordings are. Nothing here waits for the device.
+It runs in true float32 (cuda/no_tf32.py): TF32 would leave 66 dB. Rows and blocks are processed in chunks, so that
+intermediate results stay small. Nothing here waits for the device.
 
-Dimensions: B batch rows, R rows of one NativeRows (of a chunk of them), S samples, C channels, K blocks, W native samples
-in a span, P new samples in a block.
+Dimensions: B batch rows, R rows of a chunk of NativeRows, S samples, C channels, K blocks, W native samples in a span,
+P new samples in a block.
 """
 
 from __future__ import annotations
@@ -31,21 +31,27 @@ from fastscribe.types import Batch, Float64Array, Int64Array, NativeRows
 
 _PASSBAND = 0.913  # of the smaller Nyquist frequency
 _REJECTION_DB = 126.0
-_BLOCK_S = 0.008  # at least; larger blocks mean larger products and less overlap
-_BYTES_AT_ONCE = 1 << 28  # of spans
+_BLOCK_S = 0.008  # minimum; larger blocks mean larger products and less overlap
+_BYTES_AT_ONCE = 1 << 28  # of the spans of a chunk
 
 
 @dataclass(frozen=True)
 class _Filters:
     bank_WP: torch.Tensor
     step: int  # native samples from one block to the next
-    reach: int  # native samples of a span that lie before its block's first new sample
+    context: int  # native samples of a span before its block's first new sample
 
 
 def fill(batch: Batch, samples_BS: torch.Tensor, sample_rate: int) -> torch.Tensor:
-    """`samples_BS` (the batch's, on a device) with its native rows filled in: as it was without such rows, else float32.
+    """Resample the batch's native rows.
 
-    The batch's own arrays are copied to the device on the current stream and must live until it has come that far.
+    Args:
+        samples_BS: the batch's samples on a device, [B, S] int16 or float32.
+
+    Returns:
+        [B, S] float32 with the native rows filled in; samples_BS itself if there are none.
+
+    The batch's arrays are copied on the current stream and must live until it has done so.
     """
     if not batch.native:
         return samples_BS
@@ -56,7 +62,7 @@ def fill(batch: Batch, samples_BS: torch.Tensor, sample_rate: int) -> torch.Tens
 
 
 def resample_rows(samples_BS: torch.Tensor, native_rate: int, sample_rate: int) -> torch.Tensor:
-    """Whole recordings with silence around them: float32 [B, S * sample_rate / native_rate, rounded up]."""
+    """Resample whole recordings, with silence around them: float32 [B, S * sample_rate / native_rate, rounded up]."""
     filters = _filters(native_rate, sample_rate, samples_BS.device)
     up, down = ratio(native_rate, sample_rate)
     length = -(-samples_BS.shape[1] * up // down)
@@ -68,18 +74,18 @@ def _fill(filled_BS: torch.Tensor, native: NativeRows, lengths_R: Int64Array, sa
     device, length = filled_BS.device, filled_BS.shape[1]
     filters = _filters(native.rate, sample_rate, device)
     span, block = filters.bank_WP.shape
-    places_R, ends_R = small_to_device(np.array([native.rows, lengths_R]), device)
+    rows_R, ends_R = small_to_device(np.array([native.rows, lengths_R]), device)
     samples_RSC = to_device(native.samples_BSC, device)
     for rows, blocks in _chunks(len(native.rows), math.ceil(length / block), 4 * span):
         begin, end = blocks.start * block, min(blocks.stop * block, length)
         new_RS = _resample(samples_RSC[rows], native.begin, filters, blocks)[:, : end - begin]
         positions_S = torch.arange(begin, end, device=device)
         new_RS.masked_fill_(positions_S >= ends_R[rows, None], 0.0)
-        filled_BS[:, begin:end].index_copy_(0, places_R[rows], new_RS)
+        filled_BS[:, begin:end].index_copy_(0, rows_R[rows], new_RS)
 
 
 def _chunks(num_rows: int, num_blocks: int, bytes_a_block: int) -> Iterator[tuple[slice, range]]:
-    """Rows and blocks that may be in the making at once: some whole rows, or a stretch of one."""
+    """Split rows and blocks into chunks: some whole rows, or part of one."""
     rows = max(1, _BYTES_AT_ONCE // (bytes_a_block * max(1, num_blocks)))
     blocks = max(1, _BYTES_AT_ONCE // (bytes_a_block * rows))
     for row, block in product(range(0, num_rows, rows), range(0, num_blocks, blocks)):
@@ -93,9 +99,9 @@ def _to_float(samples: torch.Tensor, copy: bool = False) -> torch.Tensor:
 
 
 def _resample(samples_RSC: torch.Tensor, begin: int, filters: _Filters, blocks: range) -> torch.Tensor:
-    """Those blocks, mono at the new rate: [R, K*P]. The first sample of block 0 lies at native sample `begin`."""
+    """Resample `blocks` to mono at the new rate: [R, K*P]. Block 0 begins at native sample `begin`."""
     span = filters.bank_WP.shape[0]
-    first = begin - filters.reach + blocks.start * filters.step
+    first = begin - filters.context + blocks.start * filters.step
     end = first + (len(blocks) - 1) * filters.step + span
     mono_RS = _to_float(samples_RSC[:, max(0, first) : max(0, end)]).mean(-1)
     before = max(0, -first)
@@ -107,7 +113,7 @@ def _resample(samples_RSC: torch.Tensor, begin: int, filters: _Filters, blocks: 
 
 @lru_cache(maxsize=32)
 def _filters(native_rate: int, sample_rate: int, device: torch.device) -> _Filters:
-    """New sample p of a block lies at native position p x down / up of it; a column of the bank is the filter there."""
+    """Build the filter bank: new sample p of a block lies at native position p x down / up, and has one column."""
     up, down = ratio(native_rate, sample_rate)
     periods = max(1, math.ceil(_BLOCK_S * sample_rate / up))
     num_new, step = periods * up, periods * down
@@ -118,13 +124,13 @@ def _filters(native_rate: int, sample_rate: int, device: torch.device) -> _Filte
 
 
 def _half_width(native_rate: int, sample_rate: int) -> int:
-    """Native samples on either side of a new one that matter to it (Kaiser's formula)."""
+    """Native samples on either side that contribute to a new one (Kaiser's formula)."""
     transition = (1 - _PASSBAND) * min(native_rate, sample_rate) / 2 / native_rate
     return math.ceil((_REJECTION_DB - 7.95) / (14.36 * transition) / 2)
 
 
 def _response(distances: Float64Array, native_rate: int, sample_rate: int, half: int) -> Float64Array:
-    """Kaiser-windowed sinc with unit gain at 0 Hz and half of it in the middle of the transition band."""
+    """Kaiser-windowed sinc with gain 1 at 0 Hz and 0.5 in the middle of the transition band."""
     cutoff = (1 + _PASSBAND) / 2 * min(native_rate, sample_rate) / native_rate  # of the native Nyquist frequency
     beta = 0.1102 * (_REJECTION_DB - 8.7)
     window = np.i0(beta * np.sqrt(np.clip(1 - (distances / half) ** 2, 0, None))) / np.i0(beta)

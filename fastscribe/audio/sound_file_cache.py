@@ -1,35 +1,57 @@
-"""Long MP3 files kept open between the stretches that are read of them.
+"""Open a recording with what reads it. Long MP3s and containers, which are read in several parts, stay open.
 
-An MP3 has no index: to go to a place, the decoder walks through the headers of all frames before it, 0.1 s for each hour of
-audio, and does so anew each time the file is opened. One that stays open remembers the way. Of what it decodes the last bit
-of a float (4e-8 of full scale) depends on where it was before, so only reads far into a file are served in this way.
+An MP3 has no index: to seek, the decoder walks the headers of all frames before the position, 0.1 s for each hour of audio,
+and again each time the file is opened. An open file remembers the way. Several containers are like that, and all are slow to
+open. The last bit of a decoded float (4e-8 of full scale)
+depends on the decoder's earlier position, so only reads far into a file use the cache.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from threading import Lock
+from typing import TypeAlias
 
 import soundfile
 
-MIN_CACHED_S = 600.0
-_MAX_OPEN = 32  # files that nobody reads at the moment; those that were put aside first are closed first
+from fastscribe.audio.containers import Track
+from fastscribe.audio.media import is_held, medium_of
+from fastscribe.audio.samples import SampleReader
+from fastscribe.audio.sound_object import SoundObject
+from fastscribe.types import File, Medium, Samples
 
-_Key = tuple[str, int, int, int]
-_idle: list[tuple[_Key, soundfile.SoundFile]] = []
+MIN_CACHED_S = 600.0
+_MAX_OPEN = 32  # idle files; the one idle for longest is closed first
+
+OpenSound: TypeAlias = soundfile.SoundFile | Track | SampleReader
+_Key = tuple[str | Medium, int | None, str]
+_idle: list[tuple[_Key, OpenSound]] = []
 _lock = Lock()
 
 
 @contextmanager
-def cached_open(path: str, use_cache: bool) -> Iterator[soundfile.SoundFile]:
-    """The file, for this caller alone; anywhere in it where `use_cache`, else at its beginning. Raises what SoundFile does."""
+def cached_open(file: File, use_cache: bool, track: int | None = None) -> Iterator[OpenSound]:
+    """Open the recording for this caller alone.
+
+    Args:
+        file: the recording.
+        use_cache: True: it may be at any position; False: it is at its beginning.
+        track: the audio track that FFmpeg's libraries decode; None: libsndfile reads the file.
+
+    Raises:
+        soundfile.SoundFileError: without a track.
+        ContainerError: with a track.
+        OSError: the bytes cannot be read.
+    """
+    if isinstance(file, Samples):
+        yield SampleReader(file)
+        return
     if not use_cache:
-        with soundfile.SoundFile(path) as sound:
+        with closing(_open(file, track)) as sound:
             yield sound
         return
-    sound, key = _acquire(path)
+    sound, key = _acquire(file, track)
     try:
         yield sound
     except BaseException:
@@ -38,18 +60,41 @@ def cached_open(path: str, use_cache: bool) -> Iterator[soundfile.SoundFile]:
     _release(key, sound)
 
 
-def _acquire(path: str) -> tuple[soundfile.SoundFile, _Key | None]:
-    key = _key(path)
+def close_held(wanted: File | None = None) -> None:
+    """Close the idle sounds that keep a caller's data in memory: those of one recording, or all."""
+
+    def is_wanted(key: _Key) -> bool:
+        return is_held(key[0]) and (wanted is None or key[0] is wanted)
+
+    with _lock:
+        held = [sound for key, sound in _idle if is_wanted(key)]
+        _idle[:] = [(key, sound) for key, sound in _idle if not is_wanted(key)]
+    for sound in held:
+        sound.close()
+
+
+def open_with_libsndfile(medium: Medium) -> soundfile.SoundFile:
+    """Open a file with libsndfile. Raises SoundFileError, and OSError if the bytes cannot be read."""
+    return SoundObject(medium.open()) if medium.local_path is None else soundfile.SoundFile(medium.local_path)
+
+
+def _open(file: str | Medium, track: int | None) -> OpenSound:
+    medium = medium_of(file)
+    return open_with_libsndfile(medium) if track is None else Track(medium, track)
+
+
+def _acquire(file: str | Medium, track: int | None) -> tuple[OpenSound, _Key | None]:
+    key = _key(file, track)
     with _lock:
         for index, (other, sound) in enumerate(_idle):
             if other == key:
                 del _idle[index]
                 return sound, key
-    return soundfile.SoundFile(path), key
+    return _open(file, track), key
 
 
-def _release(key: _Key | None, sound: soundfile.SoundFile) -> None:
-    if key is None or sound.format != "MP3":
+def _release(key: _Key | None, sound: OpenSound) -> None:
+    if key is None or sound.format not in ("MP3", Track.format):
         sound.close()
         return
     with _lock:
@@ -59,10 +104,10 @@ def _release(key: _Key | None, sound: soundfile.SoundFile) -> None:
         surplus.close()
 
 
-def _key(path: str) -> _Key | None:
-    """None for a file that is not there, which SoundFile then says. One that was replaced or changed is another."""
+def _key(file: str | Medium, track: int | None) -> _Key | None:
+    """Identity of the file's content; None for a missing file, which SoundFile reports."""
     try:
-        status = os.stat(path)
+        medium = medium_of(file)
+        return medium if is_held(medium) else medium.identity, track, medium.version()
     except OSError:
         return None
-    return path, status.st_ino, status.st_mtime_ns, status.st_size

@@ -1,12 +1,15 @@
-"""What the user may give, and that one bad input never costs the others."""
+"""Every kind of input, and that one bad input does not stop the others."""
 
 from __future__ import annotations
 
 import io
+import itertools
 import json
 import os
 import sys
 import threading
+from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,7 +23,7 @@ posix_names = pytest.mark.skipif(sys.platform in ("win32", "darwin"), reason="fi
 
 
 def touch(root: Path, *names: str) -> None:
-    """Nothing here opens audio, so that empty files do."""
+    """Make empty files, which suffice because nothing here opens audio."""
     for name in names:
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -44,13 +47,13 @@ def write_manifest(path: Path, *rows: object) -> Path:
     return path
 
 
-def test_a_file_is_tried_whatever_its_name(tmp_path):
+def test_any_file_name_accepted(tmp_path):
     touch(tmp_path, "sub/a.strange")
     path = str(tmp_path / "sub" / "a.strange")
     assert list(expand([path])) == [Source(path, path, "a.strange")]
 
 
-def test_a_folder_is_searched_in_a_stable_order(tmp_path):
+def test_folder_order(tmp_path):
     touch(
         tmp_path, "b.wav", "a/z.FLAC", "a/c/x.opus", "a.mp3", "notes.txt", ".hidden.wav", ".git/a.wav", "c.ogg", "d.oga"
     )
@@ -58,37 +61,59 @@ def test_a_folder_is_searched_in_a_stable_order(tmp_path):
     assert next(expand([f"{tmp_path}/"])).path == f"{tmp_path}/a/c/x.opus"
 
 
-def test_the_current_folder_and_names_below_it(tmp_path, monkeypatch):
+def test_current_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     touch(tmp_path, "a/x.wav")
-    assert [(item.path, item.id) for item in expand([".", "a", "*", "a/x.wav"])] == [
-        ("./a/x.wav", "a/x.wav"),
-        ("a/x.wav", "x.wav"),
-        ("a/x.wav", "a/x.wav"),
-        ("a/x.wav", "x.wav"),
-    ]
+    found = [(item.path, item.id) for given in (".", "a", "*", "a/x.wav") for item in expand([given])]
+    assert found == [("./a/x.wav", "a/x.wav"), ("a/x.wav", "x.wav"), ("a/x.wav", "a/x.wav"), ("a/x.wav", "x.wav")]
 
 
 @pytest.mark.parametrize(
     "extension", ["wav", "flac", "mp3", "ogg", "oga", "opus", "aiff", "aif", "au", "w64", "caf", "rf64"]
 )
-def test_extensions_picked_from_a_folder(tmp_path, extension):
+def test_folder_extensions(tmp_path, extension):
     touch(tmp_path, f"a.{extension}", f"b.{extension.upper()}")
     assert len(ids(tmp_path)) == 2
 
 
-def test_a_folder_without_audio_says_so(tmp_path):
+def test_folder_without_audio(tmp_path):
     touch(tmp_path, "notes.txt", "sub/.x.wav", "raw.raw")
     failure = only_failure(tmp_path)
     assert (failure.path, failure.message) == (str(tmp_path), "no audio in this folder")
 
 
-def test_a_folder_of_containers_says_what_to_do(tmp_path):
-    touch(tmp_path, "talk.m4a")
-    assert "m4a is not read: convert it to wav" in only_failure(tmp_path).message
+@pytest.mark.parametrize("name", ["a.m4a", "a.MP4", "a.mov", "a.mkv", "a.webm", "a.aac", "a.wma", "a.amr"])
+def test_containers_and_video(tmp_path, name):
+    touch(tmp_path, name)
+    assert ids(tmp_path) == ids(tmp_path / "*") == ids(tmp_path / "**") == [name]
 
 
-def test_links_are_followed_and_loops_are_not(tmp_path):
+def left_out(*inputs: object) -> dict[str, int]:
+    counted: Counter[str] = Counter()
+    list(expand([str(given) for given in inputs], left_out=counted))
+    return dict(counted)
+
+
+def test_files_left_out_are_counted(tmp_path):
+    touch(
+        tmp_path,
+        "a.wav",
+        "b.docx",
+        "deep/c.DOCX",
+        "d.jpg",
+        "README",
+        ".hidden.jpg",
+        "e.001",
+        "f.a-b",
+        "g.verylongending",
+    )
+    counts = {".docx": 2, ".jpg": 1, "no extension": 1, "other": 3}
+    assert left_out(tmp_path) == left_out(tmp_path / "**") == left_out(tmp_path / "*") == counts
+    assert left_out(tmp_path, tmp_path / "deep") == counts | {".docx": 3}
+    assert left_out(tmp_path / "*.jpg") == left_out(tmp_path / "d.jpg") == {}
+
+
+def test_symlinks_and_loops(tmp_path):
     touch(tmp_path, "root/a/x.wav", "root/b/y.wav", "elsewhere/far/z.wav", "outside.wav")
     root = tmp_path / "root"
     (root / "a" / "to_b").symlink_to(root / "b")
@@ -102,7 +127,7 @@ def test_links_are_followed_and_loops_are_not(tmp_path):
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may read everything")
-def test_a_folder_that_may_not_be_listed(tmp_path):
+def test_unreadable_folder(tmp_path):
     touch(tmp_path, "a.wav", "locked/b.wav", "z.wav")
     (tmp_path / "locked").chmod(0)
     try:
@@ -136,18 +161,18 @@ def test_patterns(tmp_path, pattern, expected):
     assert ids(tmp_path / pattern) == expected
 
 
-def test_a_pattern_that_exists_is_a_name(tmp_path):
+def test_existing_file_with_wildcards(tmp_path):
     touch(tmp_path, "take[1].wav", "take1.wav")
     assert ids(tmp_path / "take[1].wav") == ["take[1].wav"]
 
 
 @pytest.mark.parametrize("given", ["*.wav", "nowhere/**/*.wav", "[x"])
-def test_a_pattern_without_matches(tmp_path, given):
+def test_pattern_without_matches(tmp_path, given):
     assert "nothing matches" in only_failure(tmp_path / given).message
 
 
 @pytest.mark.parametrize("given", ["", "nowhere.wav", "nowhere", "bad\0name", "file/below"])
-def test_a_missing_path(tmp_path, monkeypatch, given):
+def test_missing_path(tmp_path, monkeypatch, given):
     monkeypatch.chdir(tmp_path)
     touch(tmp_path, "file")
     failure = only_failure(given)
@@ -155,7 +180,7 @@ def test_a_missing_path(tmp_path, monkeypatch, given):
     assert "no such file" in failure.message or "null byte" in failure.message
 
 
-def test_bad_inputs_do_not_cost_the_others(tmp_path):
+def test_bad_inputs_keep_the_others(tmp_path):
     touch(tmp_path, "a.wav", "b.wav")
     found = list(expand([str(tmp_path / "a.wav"), str(tmp_path / "gone"), str(tmp_path / "b.wav")]))
     assert [type(item) for item in found] == [Source, Failure, Source]
@@ -170,20 +195,43 @@ def test_paths_on_stdin(tmp_path):
     assert ids("-", stdin=lines.encode()) == ["a.wav", " spaced .wav", "c.wav", "folder/c.wav", "[b].wav"]
 
 
-def test_stdin_is_read_line_by_line(tmp_path):
-    touch(tmp_path, "a.wav")
+def test_manifest_rows_on_stdin(tmp_path, monkeypatch):
+    """They are read as a manifest's, with paths relative to the current folder. A file may be named .manifest too."""
+    monkeypatch.chdir(tmp_path)
+    rows = b'\xef\xbb\xbf{"audio_filepath": "a.wav", "offset": 1.5}\r\n\n{"audio_filepath": "b.wav"}\n{'
+    (tmp_path / "list.manifest").write_bytes(rows)
+    for given in ("-", "list.manifest"):
+        first, second, broken = expand([given], [rows[:5], rows[5:30], rows[30:]])
+        assert (first.file, first.id, first.offset_s, second.file) == ("a.wav", "a.wav@1500", 1.5, "b.wav")
+        assert broken.message.startswith(f"{given}: line 4: not JSON")
 
-    class Endless(io.RawIOBase):
-        def __iter__(self):
-            while True:
-                yield os.fsencode(tmp_path / "a.wav") + b"\n"
 
-    stream = expand(["-"], Endless())
-    assert [next(stream).id, next(stream).id] == ["a.wav", "a.wav"]
+def test_stdin_line_by_line(tmp_path):
+    def endless() -> Iterator[bytes]:
+        for number in itertools.count():
+            touch(tmp_path, f"{number}.wav")
+            yield os.fsencode(tmp_path / f"{number}.wav\n")
+
+    stream = expand(["-"], endless())
+    assert [next(stream).id, next(stream).id] == ["0.wav", "1.wav"]
+
+
+@posix_names
+def test_list_of_find_print0(tmp_path):
+    """Names may hold line breaks then, and paths may be cut anywhere between reads."""
+    touch(tmp_path, "two\nlines.wav", " spaced .wav ", "b\r.wav", "c.wav")
+    names = sorted(os.listdir(os.fsencode(tmp_path)))
+    listed = b"\0".join(os.path.join(os.fsencode(tmp_path), name) for name in names) + b"\0"
+    for end in (listed, listed[:-1]):
+        blocks = (end[: len(end) - 7], end[len(end) - 7 :])
+        assert [item.path for item in expand(["-"], blocks)] == [
+            os.fsdecode(tmp_path / os.fsdecode(one)) for one in names
+        ]
+    assert only_failure("-", stdin=b"a.wav\0").message == "no such file or folder"
 
 
 def test_stdin_of_the_process(tmp_path, monkeypatch):
-    names = [f"{number}.wav" for number in range(3000)]  # more than a pipe holds and more than is read at once
+    names = [f"{number}.wav" for number in range(3000)]  # more than a pipe and a read buffer hold
     touch(tmp_path, *names)
     read_end, write_end = os.pipe()
 
@@ -203,7 +251,7 @@ def test_stdin_of_the_process(tmp_path, monkeypatch):
 
 
 @posix_names
-def test_a_name_that_is_not_utf8(tmp_path):
+def test_name_not_utf8(tmp_path):
     name = os.fsencode(tmp_path) + b"/caf\xe9.wav"
     try:
         with open(name, "wb"):
@@ -231,7 +279,12 @@ def test_manifest_rows(tmp_path):
     assert [(item.offset_s, item.duration_s) for item in found] == [(None, 1.5), (1.2345, None), (0, None), (2, None)]
 
 
-def test_manifest_with_blank_lines_and_byte_order_mark(tmp_path):
+def test_manifest_tracks(tmp_path):
+    rows = [{"audio_filepath": "a.mp4", "audio_track": 1}, {"audio_filepath": "a.mp4", "track": "a song"}]
+    assert [item.track for item in expand([str(write_manifest(tmp_path / "m.json", *rows))])] == [1, None]
+
+
+def test_manifest_blank_lines_and_bom(tmp_path):
     path = tmp_path / "m.jsonl"
     path.write_bytes(b'\xef\xbb\xbf{"audio_filepath": "a.wav"}\r\n\r\n   \n{"audio_filepath": "caf\xc3\xa9.wav"}')
     assert ids(path) == ["a.wav", "café.wav"]
@@ -252,12 +305,14 @@ BROKEN_ROWS = {
     '{"audio_filepath": "a.wav", "duration": Infinity}': "duration is inf",
     '{"audio_filepath": "a.wav", "duration": true}': "duration is True",
     '{"audio_filepath": "a.wav", "duration": 1' + "0" * 400 + "}": "duration is inf",
+    '{"audio_filepath": "a.wav", "audio_track": -1}': "audio_track is -1",
+    '{"audio_filepath": "a.wav", "audio_track": "1"}': "audio_track is '1'",
     '{"audio_filepath": "a.wav", "text": "\\ud800"}': "surrogate",
 }
 
 
 @pytest.mark.parametrize(("row", "problem"), BROKEN_ROWS.items(), ids=[str(n) for n in range(len(BROKEN_ROWS))])
-def test_a_broken_row_is_one_failure(tmp_path, row, problem):
+def test_broken_manifest_row(tmp_path, row, problem):
     path = write_manifest(tmp_path / "m.jsonl", {"audio_filepath": "x.wav"}, row, {"audio_filepath": "y.wav"})
     first, failure, last = expand([str(path)])
     assert (first.id, last.id) == ("x.wav", "y.wav")
@@ -268,7 +323,7 @@ def test_a_broken_row_is_one_failure(tmp_path, row, problem):
     assert failure.id.endswith("m.jsonl:2")
 
 
-def test_a_manifest_row_that_is_not_utf8(tmp_path):
+def test_manifest_row_not_utf8(tmp_path):
     path = tmp_path / "m.jsonl"
     path.write_bytes(b'{"audio_filepath": "caf\xe9.wav"}\n{"audio_filepath": "b.wav"}\n')
     failure, good = expand([str(path)])
@@ -276,15 +331,15 @@ def test_a_manifest_row_that_is_not_utf8(tmp_path):
     assert good.id == "b.wav"
 
 
-def test_an_empty_manifest(tmp_path):
+def test_empty_manifest(tmp_path):
     assert only_failure(write_manifest(tmp_path / "m.jsonl", "", "")).message == "this manifest holds no rows"
 
 
-def test_a_long_manifest_starts_at_once(tmp_path):
+def test_manifest_is_lazy(tmp_path):
     path = write_manifest(tmp_path / "m.jsonl", *[{"audio_filepath": "a.wav"}] * 1000)
     stream = expand([str(path)])
     assert next(stream).id == "a.wav"
-    path.write_text("")  # what has not been read yet is gone
+    path.write_text("")  # removes the rest
     assert sum(1 for _ in stream) < 1000
 
 

@@ -1,4 +1,4 @@
-"""What the first bytes say is what libsndfile says, or nothing is said."""
+"""plain_header() agrees with libsndfile or returns None."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ def write(path: Path, num_samples: int, rate: int = RATE, channels: int = 1, **o
 
 
 def header(path: Path) -> PlainHeader | None:
-    return plain_header(str(path), path.stat().st_size)
+    with open(path, "rb", buffering=0) as file:
+        return plain_header(file, path.stat().st_size)
 
 
 def by_libsndfile(path: Path) -> PlainHeader:
@@ -37,7 +38,7 @@ def by_libsndfile(path: Path) -> PlainHeader:
 @pytest.mark.parametrize("channels", [1, 2, 6])
 @pytest.mark.parametrize("num_samples", [1, 16_001])
 @pytest.mark.parametrize("kind", ["wav", "flac", "24.flac"])
-def test_plain_files_are_read_as_libsndfile_reads_them(tmp_path, kind, rate, channels, num_samples):
+def test_plain_files_match_libsndfile(tmp_path, kind, rate, channels, num_samples):
     subtype = "PCM_24" if kind == "24.flac" else "PCM_16"
     path = write(tmp_path / f"a.{kind}", num_samples, rate, channels, subtype=subtype)
     assert header(path) == by_libsndfile(path) == (rate, channels, num_samples, kind != "24.flac")
@@ -60,13 +61,13 @@ def test_plain_files_are_read_as_libsndfile_reads_them(tmp_path, kind, rate, cha
         ("a.aiff", {}),
     ],
 )
-def test_everything_else_is_libsndfiles(tmp_path, name, options):
+def test_other_files_left_to_libsndfile(tmp_path, name, options):
     path = write(tmp_path / name, 1000, **options)
     assert header(path) is None
     assert probe(Source(str(path), str(path), "a")).is_int16 == by_libsndfile(path).is_int16
 
 
-def test_other_chunks_before_the_samples(tmp_path):
+def test_chunks_before_samples(tmp_path):
     path = write(tmp_path / "a.wav", 1000)
     plain = path.read_bytes()
     for size in (3, 1000, HEAD_BYTES):
@@ -76,7 +77,7 @@ def test_other_chunks_before_the_samples(tmp_path):
         assert probe(Source(str(path), str(path), "a")).num_samples == 1000
 
 
-def test_chunks_behind_the_samples(tmp_path):
+def test_chunks_after_samples(tmp_path):
     path = write(tmp_path / "a.wav", 1000)
     plain = path.read_bytes()
     for size in (4, 9000):
@@ -87,7 +88,7 @@ def test_chunks_behind_the_samples(tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["wav", "flac"])
-def test_a_length_that_the_header_leaves_out(tmp_path, kind):
+def test_missing_length(tmp_path, kind):
     path = write(tmp_path / f"a.{kind}", 1000)
     content = bytearray(path.read_bytes())
     if kind == "wav":
@@ -100,7 +101,7 @@ def test_a_length_that_the_header_leaves_out(tmp_path, kind):
     assert header(path) is None
 
 
-def test_a_wav_whose_fields_contradict_each_other(tmp_path):
+def test_contradictory_wav(tmp_path):
     path = write(tmp_path / "a.wav", 1000)
     content = bytearray(path.read_bytes())
     content[28:34] = struct.pack("<IH", 4 * RATE, 4)  # frames of 4 bytes, of one channel with 16 bits
@@ -108,7 +109,7 @@ def test_a_wav_whose_fields_contradict_each_other(tmp_path):
     assert header(path) is None
 
 
-def test_a_wav_with_less_than_its_header_promises(tmp_path):
+def test_truncated_wav(tmp_path):
     path = write(tmp_path / "a.wav", 1000)
     path.write_bytes(path.read_bytes()[:-1])
     assert header(path) is None
@@ -116,8 +117,8 @@ def test_a_wav_with_less_than_its_header_promises(tmp_path):
 
 @settings(max_examples=300, deadline=None)
 @given(data=st.data(), kind=st.sampled_from(["wav", "flac"]))
-def test_a_damaged_header_is_never_taken_for_another_length(tmp_path_factory, data, kind):
-    """Wherever a byte of it is wrong, libsndfile either agrees or is asked, or cannot open the file at all."""
+def test_damaged_header_never_wrong(tmp_path_factory, data, kind):
+    """With any byte changed, libsndfile agrees, decides, or cannot open the file at all."""
     path = write(tmp_path_factory.mktemp("damaged") / f"a.{kind}", 1000, channels=2)
     content = bytearray(path.read_bytes())
     content[data.draw(st.integers(0, 43))] = data.draw(st.integers(0, 255))
@@ -130,7 +131,7 @@ def test_a_damaged_header_is_never_taken_for_another_length(tmp_path_factory, da
 
 @pytest.mark.parametrize("size", [0, 1, 4, 11, 12, 20, 41])
 @pytest.mark.parametrize("kind", ["wav", "flac"])
-def test_less_than_a_header(tmp_path, kind, size):
+def test_shorter_than_header(tmp_path, kind, size):
     path = write(tmp_path / f"a.{kind}", 1000)
     path.write_bytes(path.read_bytes()[:size])
     assert header(path) is None

@@ -1,7 +1,8 @@
-"""What a header says, and one clear line for whatever is not a readable recording."""
+"""Values of headers, and one clear line for anything that is no readable recording."""
 
 from __future__ import annotations
 
+import io
 import os
 import struct
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 import soundfile
 
 from fastscribe.audio import probe as probe_module
-from fastscribe.audio.formats import AUDIO_EXTENSIONS, FORMATS, UNREAD_SUBTYPES
+from fastscribe.audio.formats import AUDIO_EXTENSIONS, FORMATS, UNSUPPORTED_SUBTYPES
 from fastscribe.audio.mp3_header import RESYNC_BYTES, mp3_length_s
 from fastscribe.audio.ogg_pages import checksum, ogg_end
 from fastscribe.audio.probe import planned, probe
@@ -53,12 +54,12 @@ def test_opus(tmp_path):
     assert probe(source(path)).duration_s == 0.5
 
 
-def test_the_name_does_not_decide(tmp_path):
+def test_extension_ignored(tmp_path):
     path = write(tmp_path / "a.flac").rename(tmp_path / "a.m4a")
     assert probe(source(path)).num_samples == RATE
 
 
-def test_a_manifest_row_is_reported_as_given_and_opened_where_it_is(tmp_path):
+def test_manifest_row_path(tmp_path):
     path, row = write(tmp_path / "a.wav"), {"audio_filepath": "a.wav"}
     audio = probe(Source("a.wav", str(path), "a.wav", row))
     assert (audio.path, audio.file, audio.row) == ("a.wav", str(path), row)
@@ -76,17 +77,17 @@ def test_a_manifest_row_is_reported_as_given_and_opened_where_it_is(tmp_path):
         (0.100099, 0.100099, 1_601, 1_601),
     ],
 )
-def test_cuts(tmp_path, offset_s, duration_s, start, num_samples):
+def test_offset_and_duration(tmp_path, offset_s, duration_s, start, num_samples):
     audio = probe(source(write(tmp_path / "a.wav"), offset_s=offset_s, duration_s=duration_s))
     assert (audio.start, audio.num_samples) == (start, num_samples)
 
 
 @pytest.mark.parametrize("offset_s", [1.0, 7.5, 1e308])
-def test_an_offset_beyond_the_end(tmp_path, offset_s):
+def test_offset_beyond_end(tmp_path, offset_s):
     assert f"offset {offset_s} s lies beyond its end (1.00 s)" in problem(write(tmp_path / "a.wav"), offset_s=offset_s)
 
 
-def test_a_duration_of_less_than_a_sample(tmp_path):
+def test_duration_below_one_sample(tmp_path):
     assert "holds no samples" in problem(write(tmp_path / "a.wav"), duration_s=1e-6)
 
 
@@ -94,17 +95,18 @@ def test_missing(tmp_path):
     assert problem(tmp_path / "gone.wav") == "no such file or folder"
 
 
-def test_a_name_that_no_file_can_have():
+def test_impossible_name():
     with pytest.raises(AudioError, match=r"null (byte|character)"):
         probe(Source("a\0b", "a\0b", "a"))
 
 
-def test_a_folder(tmp_path):
+def test_folder(tmp_path):
     assert problem(tmp_path) == "is a folder, not a file"
 
 
+@pytest.mark.posix
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes with names here")
-def test_a_pipe_is_not_waited_for(tmp_path):
+def test_pipe_does_not_block(tmp_path):
     os.mkfifo(tmp_path / "pipe.wav")
     assert problem(tmp_path / "pipe.wav") == "is not a regular file"
 
@@ -138,10 +140,12 @@ def test_not_audio(tmp_path, content, extension):
 
 
 @pytest.mark.parametrize("extension", ["m4a", "MP4", "webm", "aac", "mkv", "mov"])
-def test_containers(tmp_path, extension):
+def test_containers_that_are_none(tmp_path, extension):
     path = tmp_path / f"a.{extension}"
     path.write_bytes(b"\0\0\0\x20ftypM4A " + b"x" * 100)
-    assert problem(path) == f"{extension.lower()} is not read: convert it to wav or flac first, e.g. with ffmpeg"
+    assert problem(path) == (
+        "damaged or truncated, or in a format that FFmpeg does not read: check that a player opens it"
+    )
 
 
 def test_raw(tmp_path):
@@ -180,21 +184,21 @@ def with_data_size(path: Path, size: int) -> Path:
         *(pad + struct.pack("<4sI", b"\0\1\0\0", 9000) + b"x" * 9000 for pad in (b"", b"\0", b"\x80")),
     ],
 )
-def test_what_may_follow_the_samples_of_a_wav(tmp_path, behind):
+def test_data_after_wav_samples(tmp_path, behind):
     path = write(tmp_path / "a.wav")
     path.write_bytes(path.read_bytes() + behind)
     assert probe(source(path)).num_samples == RATE
 
 
 @pytest.mark.parametrize("size", [2, 9000, 2 * RATE - 4000])
-def test_a_wav_whose_header_gives_too_small_a_size(tmp_path, size):
+def test_wav_size_too_small(tmp_path, size):
     given = (
         f"its header gives {size / 2 / RATE:.2f} s, it holds 1.00 s: convert it, e.g. with ffmpeg -ignore_length 1 -i "
     )
     assert problem(with_data_size(write(tmp_path / "a.wav"), size)).startswith(given)
 
 
-def test_a_wav_whose_header_gives_too_small_a_size_before_a_pause(tmp_path):
+def test_wav_size_too_small_before_pause(tmp_path):
     path = write(tmp_path / "a.wav")
     content = path.read_bytes()
     path.write_bytes(content + bytes(RATE) + content[44:])
@@ -202,7 +206,7 @@ def test_a_wav_whose_header_gives_too_small_a_size_before_a_pause(tmp_path):
 
 
 @pytest.mark.parametrize("rate", [1, 999, 1_000_001, 2**31 - 1])
-def test_sample_rates_of_damaged_headers(tmp_path, rate):
+def test_impossible_sample_rate(tmp_path, rate):
     path = write(tmp_path / "a.wav")
     content = bytearray(path.read_bytes())
     content[24:32] = struct.pack("<II", rate, min(2 * rate, 2**32 - 1))
@@ -211,22 +215,22 @@ def test_sample_rates_of_damaged_headers(tmp_path, rate):
 
 
 @pytest.mark.parametrize("size", [0xFFFFFFFF, 0x7FFFF000, 0x7FFFFFFF, 2 * RATE + 44])
-def test_a_wav_whose_writer_did_not_know_its_size(tmp_path, size):
+def test_wav_streamed_size(tmp_path, size):
     assert probe(source(with_data_size(write(tmp_path / "a.wav"), size))).num_samples == RATE
 
 
-def test_a_wav_that_was_never_finished(tmp_path):
+def test_wav_unfinished(tmp_path):
     path = with_data_size(write(tmp_path / "a.wav"), 0)
     assert problem(path) == "its header leaves its length out: convert it, e.g. with ffmpeg"
     content = path.read_bytes()
-    path.write_bytes(content[:4] + struct.pack("<I", 8) + content[8:])  # which libsndfile mends
+    path.write_bytes(content[:4] + struct.pack("<I", 8) + content[8:])  # which libsndfile repairs
     assert probe(source(path)).num_samples == RATE
     path.write_bytes(content[:44] + b"LIST" + bytes(9000))
     assert problem(path) == "holds no samples"
 
 
 def loud_after(path: Path, silent_s: float, loud_s: float, silent_after_s: float = 0.0) -> bytes:
-    """An MP3 of variable bit rate with the Xing frame that counts its frames: content, written to `path` as well."""
+    """Write a variable-bit-rate MP3 with a Xing frame that counts its frames; return its content."""
     parts_s = [(silent_s, 0.0), (loud_s, 0.3), (silent_after_s, 0.0)]
     rng = np.random.default_rng(0)
     noise = np.concatenate([rng.normal(0, 1, int(length_s * RATE)) * gain for length_s, gain in parts_s])
@@ -243,13 +247,13 @@ def constant_rate(path: Path, num_samples: int) -> bytes:
     return write(path, num_samples, bitrate_mode="CONSTANT", compression_level=0.5).read_bytes()
 
 
-def test_an_ordinary_mp3_is_not_walked(tmp_path):
+def test_ordinary_mp3_not_walked(tmp_path):
     loud_after(tmp_path / "a.mp3", 1, 1)
-    assert mp3_length_s(str(tmp_path / "a.mp3")) is None
+    assert mp3_length_s((tmp_path / "a.mp3").read_bytes()) is None
     assert probe(source(tmp_path / "a.mp3")).num_samples == 2 * RATE
 
 
-def test_an_mp3_that_was_guessed_too_long(tmp_path):
+def test_mp3_guess_too_long(tmp_path):
     path = tmp_path / "a.mp3"
     path.write_bytes(without_xing(loud_after(path, 2, 2)))
     with soundfile.SoundFile(path) as sound:
@@ -257,48 +261,59 @@ def test_an_mp3_that_was_guessed_too_long(tmp_path):
     assert probe(source(path)).duration_s == pytest.approx(4.05, abs=0.06)
 
 
-def test_an_mp3_that_was_guessed_too_short(tmp_path):
+def test_mp3_guess_too_short(tmp_path):
     path = tmp_path / "a.mp3"
     path.write_bytes(without_xing(loud_after(path, 0, 2, 4)))
-    assert problem(path).endswith(" s: convert it, e.g. with ffmpeg")
-    assert ", it holds 6.0" in problem(path)
+    audio = probe(source(path))
+    assert audio.duration_s == pytest.approx(6.05, abs=0.06) and audio.track == 0
+    samples = read(audio, 0, audio.num_samples, sample_rate=RATE, channel=None)
+    assert np.abs(samples[RATE // 2 : RATE]).max() > 0.1 > np.abs(samples[3 * RATE :]).max()
 
 
 @pytest.mark.parametrize(
     "between", [b"", b"ID3\4\0\0\0\1\0\0" + b"\xff" * 128 * 128, b"TAG" + b"\xff" * 125, b"\0" * 999]
 )
-def test_two_mp3s_joined(tmp_path, between):
+def test_joined_mp3s(tmp_path, between):
     path = tmp_path / "a.mp3"
-    path.write_bytes(constant_rate(path, 2 * RATE) + between + constant_rate(tmp_path / "b.mp3", 3 * RATE))
-    assert problem(path).startswith("its header gives 2.00 s, it holds 5.")
+    second = loud_after(tmp_path / "b.mp3", 2, 1)
+    path.write_bytes(constant_rate(path, 2 * RATE) + between + second)
+    audio = probe(source(path))
+    assert audio.duration_s == pytest.approx(5.1, abs=0.11)
+    samples = read(audio, 0, audio.num_samples, sample_rate=RATE, channel=None)
+    quiet, loud = samples[int(2.3 * RATE) : int(3.9 * RATE)], samples[int(4.3 * RATE) : int(4.9 * RATE)]
+    assert np.abs(quiet).max() < 0.01 and np.abs(loud).max() > 0.5
+    cut = probe(source(path, offset_s=4.3, duration_s=0.6))
+    np.testing.assert_allclose(read(cut, 0, cut.num_samples, sample_rate=RATE, channel=None), loud, atol=1e-4)
 
 
-def test_two_mp3s_of_different_rates_joined(tmp_path):
+def test_joined_mp3s_of_different_rates(tmp_path):
     path = tmp_path / "a.mp3"
     second = write(tmp_path / "b.mp3", 3 * 44_100, 44_100, 2).read_bytes()
     path.write_bytes(constant_rate(path, 2 * RATE) + second)
-    assert problem(path).startswith("its header gives 2.00 s, it holds 5.")
+    audio = probe(source(path))
+    with pytest.raises(AudioError, match=r"its sample rate changes from 16000 to 44100 Hz: convert it"):
+        read(audio, 0, audio.num_samples, sample_rate=RATE, channel=None)
 
 
 @pytest.mark.parametrize("rate", [8_000, 11_025, 16_000, 22_050, 24_000, 32_000, 44_100, 48_000])
 @pytest.mark.parametrize("channels", [1, 2])
-def test_mp3_frames_are_counted(tmp_path, rate, channels):
+def test_mp3_frame_count(tmp_path, rate, channels):
     path = write(tmp_path / "a.mp3", 2 * rate, rate, channels)
-    path.write_bytes(path.read_bytes() + b"TAG" + bytes(200))  # longer than stated, so that it is walked
-    held_s, is_stated = mp3_length_s(str(path))
+    path.write_bytes(path.read_bytes() + b"TAG" + bytes(200))  # longer than stated, so that the frames are walked
+    held_s, is_stated = mp3_length_s((path).read_bytes())
     assert is_stated and held_s == pytest.approx(2.0, abs=1e-9)
     path.write_bytes(without_xing(path.read_bytes()))
-    held_s, is_stated = mp3_length_s(str(path))
+    held_s, is_stated = mp3_length_s((path).read_bytes())
     assert not is_stated and 2.0 < held_s < 2.5
 
 
-def test_a_truncated_mp3(tmp_path):
+def test_truncated_mp3(tmp_path):
     path = tmp_path / "a.mp3"
     path.write_bytes(constant_rate(path, 4 * RATE)[:-4000])
     assert problem(path).startswith("truncated: header promises 4.00 s, file holds ")
 
 
-def test_mp3_tags_are_no_audio(tmp_path):
+def test_mp3_tags_ignored(tmp_path):
     path = tmp_path / "a.mp3"
     before = b"ID3\4\0\0\0\7\0\0" + b"\xff\xf3" * (7 * 128 * 64)
     after = b"APETAGEX" + struct.pack("<IIII8x", 2000, 100_000, 1, 0) + b"\xff" * 100_000 + b"TAG" + bytes(125)
@@ -309,11 +324,11 @@ def test_mp3_tags_are_no_audio(tmp_path):
 @pytest.mark.parametrize("content", [b"x", b"\xff", b"\xff\xfb\x90", b"\xff" * 1000, b"ID3", b"\0" * 3 * RESYNC_BYTES])
 def test_no_mp3_frames(tmp_path, content):
     (tmp_path / "a.mp3").write_bytes(content)
-    assert mp3_length_s(str(tmp_path / "a.mp3")) is None
+    assert mp3_length_s((tmp_path / "a.mp3").read_bytes()) is None
 
 
-@pytest.mark.parametrize("factor", [1 / 2, 2, 1000])
-def test_an_mp3_whose_count_of_frames_lies(tmp_path, factor):
+@pytest.mark.parametrize("factor", [2, 1000])
+def test_mp3_wrong_frame_count(tmp_path, factor):
     path = tmp_path / "a.mp3"
     content = bytearray(constant_rate(path, 4 * RATE))
     at = content.index(b"Info") + 8
@@ -322,7 +337,7 @@ def test_an_mp3_whose_count_of_frames_lies(tmp_path, factor):
     assert "header" in problem(path)
 
 
-def test_an_mp3_whose_writer_was_stopped(tmp_path):
+def test_mp3_unfinished_xing_frame(tmp_path):
     path = tmp_path / "a.mp3"
     content = bytearray(loud_after(path, 2, 2))
     at = content.index(b"Xing") + 8
@@ -331,10 +346,10 @@ def test_an_mp3_whose_writer_was_stopped(tmp_path):
     assert probe(source(path)).duration_s == pytest.approx(4.05, abs=0.06)
 
 
-def test_an_mp3_with_much_of_something_else_is_left_to_libsndfile(tmp_path):
+def test_mp3_with_long_gaps(tmp_path):
     path = tmp_path / "a.mp3"
     path.write_bytes(constant_rate(path, 2 * RATE) + bytes(2 * RESYNC_BYTES))
-    assert mp3_length_s(str(path)) is None
+    assert mp3_length_s((path).read_bytes()) is None
     assert probe(source(path)).num_samples == 2 * RATE
 
 
@@ -342,13 +357,13 @@ OGG_SUBTYPES = [name for name in ("VORBIS", "OPUS") if name in soundfile.availab
 
 
 def with_serial(content: bytes, serial: bytes) -> bytes:
-    """The checksums no longer fit, which is of no matter to a look at the headers."""
+    """Set the pages' positions. Their checksums no longer match, which the header check ignores."""
     pages = content.split(b"OggS")
     return b"OggS".join(page[:10] + serial + page[14:] if page else page for page in pages)
 
 
 @pytest.mark.parametrize("subtype", OGG_SUBTYPES)
-def test_ogg_streams_one_after_another(tmp_path, subtype):
+def test_chained_ogg(tmp_path, subtype):
     path = write(tmp_path / "a.ogg", 2 * RATE, format="OGG", subtype=subtype)
     path.write_bytes(path.read_bytes() + with_serial(path.read_bytes(), b"next"))
     assert problem(path) == "holds several streams one after another: convert it, e.g. with ffmpeg"
@@ -356,7 +371,7 @@ def test_ogg_streams_one_after_another(tmp_path, subtype):
 
 @pytest.mark.parametrize("subtype", OGG_SUBTYPES)
 @pytest.mark.parametrize("missing", [1, 100, 5000])
-def test_a_truncated_ogg(tmp_path, subtype, missing):
+def test_truncated_ogg(tmp_path, subtype, missing):
     path = write(tmp_path / "a.ogg", 5 * RATE, format="OGG", subtype=subtype)
     path.write_bytes(path.read_bytes()[:-missing])
     assert problem(path) == "truncated: ends in the middle of an Ogg page"
@@ -364,8 +379,8 @@ def test_a_truncated_ogg(tmp_path, subtype, missing):
 
 @pytest.mark.parametrize("subtype", OGG_SUBTYPES)
 @pytest.mark.parametrize("which", [0, 1, 2, -2, -1])
-def test_an_ogg_with_a_damaged_page_at_either_end(tmp_path, subtype, which):
-    """libsndfile passes over the page, and has no length that would tell."""
+def test_damaged_ogg_page(tmp_path, subtype, which):
+    """libsndfile skips the page and reports a length without it."""
     path = write(tmp_path / "a.ogg", 9 * RATE, format="OGG", subtype=subtype)
     content = bytearray(path.read_bytes())
     starts = [at for at in range(len(content)) if content[at : at + 4] == b"OggS"]
@@ -375,7 +390,7 @@ def test_an_ogg_with_a_damaged_page_at_either_end(tmp_path, subtype, which):
 
 
 @pytest.mark.parametrize("subtype", OGG_SUBTYPES)
-def test_an_ogg_that_promises_too_much(tmp_path, subtype):
+def test_ogg_position_too_large(tmp_path, subtype):
     path = write(tmp_path / "a.ogg", 2 * RATE, format="OGG", subtype=subtype)
     content = bytearray(path.read_bytes())
     at = content.rindex(b"OggS")
@@ -386,7 +401,7 @@ def test_an_ogg_that_promises_too_much(tmp_path, subtype):
 
 
 @pytest.mark.parametrize("num_bytes", [90_000, 98_000, 131_000, 600_000])
-def test_an_ogg_with_long_comments(tmp_path, num_bytes):
+def test_ogg_long_comments(tmp_path, num_bytes):
     path = tmp_path / "a.ogg"
     with soundfile.SoundFile(path, "w", RATE, 1) as sound:
         sound.comment = "x" * num_bytes
@@ -411,8 +426,8 @@ def test_an_ogg_with_long_comments(tmp_path, num_bytes):
         (b"1 2 3" * 10, False),
     ],
 )
-def test_what_may_follow_the_last_page_of_an_ogg(tmp_path, subtype, behind, is_no_audio):
-    """Anything where that is said to be the last one; else it may be what is left of another."""
+def test_data_after_last_ogg_page(tmp_path, subtype, behind, is_no_audio):
+    """Anything may follow a page with the end-of-stream flag; else it may be the rest of another page."""
     path = write(tmp_path / "a.ogg", 2 * RATE, format="OGG", subtype=subtype)
     content = bytearray(path.read_bytes())
     path.write_bytes(content + behind)
@@ -438,12 +453,12 @@ def test_ogg_pages(tmp_path):
 
     def end(content: bytes) -> tuple[bool, bool] | None:
         path.write_bytes(content)
-        found = ogg_end(str(path))
+        found = ogg_end(io.BytesIO(path.read_bytes()), path.stat().st_size)
         return found and (found.complete, found.chained)
 
     one = page(2, 7) + 1000 * page(0, 7)
     assert end(one + page(4, 7)) == (True, False)
-    assert end(one) == (True, False)  # as Android leaves it
+    assert end(one) == (True, False)  # as Android writes it
     assert end(one + page(4, 7) + b"TAG" + bytes(125)) == (True, False)
     assert end(page(2, 8) + one + page(4, 8)) == (True, False)  # interleaved
     assert end(one + page(2, 8) + page(4, 8)) == (True, True)
@@ -452,17 +467,17 @@ def test_ogg_pages(tmp_path):
     assert end(b"RIFF" + one) is None
 
 
-# Their length is not in the header: what they hold is looked for in the file itself (flac_frames.py, ogg_pages.py ..).
+# The header has no length; the file's structure is examined instead (flac_frames.py, ogg_pages.py ..).
 WITHOUT_DATA_SIZE = {"FLAC", "MP3", "OGG"}
 
 
 def kinds(formats: set[str]) -> list[tuple[str, str]]:
     every = ((name, subtype) for name in sorted(formats) for subtype in soundfile.available_subtypes(name))
-    return [(name, subtype) for name, subtype in every if not subtype.startswith(UNREAD_SUBTYPES)]
+    return [(name, subtype) for name, subtype in every if not subtype.startswith(UNSUPPORTED_SUBTYPES)]
 
 
 def written(path: Path, sound_format: str, subtype: str) -> bytes:
-    """A healthy file's content; a test is skipped for kinds that libsndfile does not write."""
+    """The content of a healthy file; skip the test for kinds that libsndfile cannot write."""
     rate = 8_000 if subtype.startswith(("G72", "NMS")) else RATE
     try:
         return write(path, 2 * rate, rate, format=sound_format, subtype=subtype).read_bytes()
@@ -471,7 +486,7 @@ def written(path: Path, sound_format: str, subtype: str) -> bytes:
 
 
 @pytest.mark.parametrize(("sound_format", "subtype"), kinds(FORMATS - WITHOUT_DATA_SIZE))
-def test_a_truncated_file_of_every_format(tmp_path, sound_format, subtype):
+def test_truncated_file_of_every_format(tmp_path, sound_format, subtype):
     path = tmp_path / "a.sound"
     content = written(path, sound_format, subtype)
     audio = probe(source(path))
@@ -480,7 +495,7 @@ def test_a_truncated_file_of_every_format(tmp_path, sound_format, subtype):
     for num_bytes in (len(content) // 3, len(content) // 2, len(content) * 9 // 10):
         path.write_bytes(content[:num_bytes])
         assert problem(path).startswith("truncated: header promises ")
-    path.write_bytes(content[:-1])  # of some writers the header is off by a little
+    path.write_bytes(content[:-1])  # some writers' headers are slightly wrong
     assert 1.9 <= probe(source(path)).duration_s <= audio.duration_s
     for num_bytes in (1, 4, 11, 20, 30, 39):  # in the header
         path.write_bytes(content[:num_bytes])
@@ -488,7 +503,7 @@ def test_a_truncated_file_of_every_format(tmp_path, sound_format, subtype):
 
 
 @pytest.mark.parametrize(("sound_format", "subtype"), kinds(WITHOUT_DATA_SIZE))
-def test_a_third_of_a_compressed_file(tmp_path, sound_format, subtype):
+def test_third_of_compressed_file(tmp_path, sound_format, subtype):
     path = tmp_path / "a.sound"
     content = written(path, sound_format, subtype)
     for num_bytes in (40, len(content) // 3, len(content) // 2):
@@ -497,16 +512,16 @@ def test_a_third_of_a_compressed_file(tmp_path, sound_format, subtype):
 
 
 @pytest.mark.parametrize("sound_format", sorted(set(soundfile.available_formats()) - FORMATS - {"RAW", "SD2"}))
-def test_formats_that_are_not_read(tmp_path, sound_format):
-    """Their headers do not tell a whole file from a truncated one, or hardly anybody has them."""
+def test_unsupported_formats(tmp_path, sound_format):
+    """Formats whose headers do not reveal truncation, or that are rare."""
     path = write(tmp_path / f"a.{sound_format.lower()}", format=sound_format)
     assert path.suffix[1:] not in AUDIO_EXTENSIONS
     expected = f"{sound_format} files are not read: convert it to wav or flac, e.g. with ffmpeg or sox"
-    assert problem(path) in (expected, "not audio, or in a format that libsndfile does not read")
+    assert problem(path) in (expected, "not audio, or in a format that neither libsndfile nor FFmpeg reads")
 
 
-@pytest.mark.parametrize(("sound_format", "subtype"), [("AIFF", "DWVW_16"), ("CAF", "ALAC_16")])
-def test_samples_that_are_not_read(tmp_path, sound_format, subtype):
+@pytest.mark.parametrize(("sound_format", "subtype"), [("AIFF", "DWVW_16")])
+def test_unsupported_sample_types(tmp_path, sound_format, subtype):
     path = write(tmp_path / "a.sound", format=sound_format, subtype=subtype)
     expected = (
         f"{sound_format} files of {subtype} samples are not read: convert it to wav or flac, e.g. with ffmpeg or sox"
@@ -514,7 +529,7 @@ def test_samples_that_are_not_read(tmp_path, sound_format, subtype):
     assert problem(path) == expected
 
 
-def test_a_sphere_file_whose_samples_are_compressed(tmp_path):
+def test_compressed_sphere(tmp_path):
     path = write(tmp_path / "a.sph", format="NIST")
     content = path.read_bytes().replace(b"sample_coding -s3 pcm", b"sample_coding -s26 pcm,embedded-shorten-v2.00")
     path.write_bytes(content[:9000])
@@ -522,7 +537,7 @@ def test_a_sphere_file_whose_samples_are_compressed(tmp_path):
 
 
 @pytest.mark.parametrize("size", [0, 0x7FFFFFFF, 0xFFFFFFFF])
-def test_an_aiff_whose_writer_did_not_know_its_size(tmp_path, size):
+def test_aiff_streamed_size(tmp_path, size):
     path = write(tmp_path / "a.aiff")
     content = bytearray(path.read_bytes())
     for where in (4, content.index(b"SSND") + 4):
@@ -531,16 +546,17 @@ def test_an_aiff_whose_writer_did_not_know_its_size(tmp_path, size):
     assert probe(source(path)).num_samples == RATE
 
 
-def test_a_flac_without_its_length(tmp_path):
+def test_flac_without_length(tmp_path):
     path = write(tmp_path / "a.flac")
     content = bytearray(path.read_bytes())
     content[21] &= 0xF0  # the 36 bits for the number of samples
     content[22:26] = bytes(4)
     path.write_bytes(content)
-    assert "leaves its length out" in problem(path)
+    found = probe(source(path))
+    assert (found.num_samples, found.track) == (RATE, 0)  # FFmpeg's libraries count its frames
 
 
-def test_what_a_manifest_says_is_taken_unopened():
+def test_planned_from_manifest():
     given = Source("a", "b/a", "a@500", {"duration": 1.5}, offset_s=0.5, duration_s=1.5, index=7)
     assert planned(given, RATE) == AudioInfo(
         "a", "a@500", RATE, 1, 24_000, row={"duration": 1.5}, index=7, unread=given

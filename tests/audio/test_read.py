@@ -1,4 +1,4 @@
-"""Samples as NeMo would have them, stretches without seams, and no damaged file taken for a short one."""
+"""Samples equal NeMo's, pieces join without seams, and a damaged file is never read as a short one."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def damaged(path: Path, keep: float) -> None:
 
 
 @pytest.mark.parametrize("extension", ["wav", "flac", "aiff"])
-def test_16_bit_mono_at_the_rate_stays_as_it_is(tmp_path, extension):
+def test_int16_mono_unchanged(tmp_path, extension):
     audio = recording(tmp_path / f"a.{extension}", noise(1000), subtype="PCM_16")
     samples = whole(audio)
     assert samples.dtype == np.int16
@@ -53,7 +53,7 @@ def test_16_bit_mono_at_the_rate_stays_as_it_is(tmp_path, extension):
 
 
 @pytest.mark.parametrize("subtype", ["PCM_24", "PCM_U8", "FLOAT", "DOUBLE", "ULAW"])
-def test_everything_else_is_float(tmp_path, subtype):
+def test_other_types_are_float(tmp_path, subtype):
     audio = recording(tmp_path / "a.wav", noise(1000), subtype=subtype)
     np.testing.assert_array_equal(whole(audio), soundfile.read(audio.path, dtype="float32")[0])
 
@@ -71,21 +71,21 @@ def test_channels(tmp_path):
 
 @pytest.mark.parametrize("channels", [2, 3, 5, 6, 7, 8, 9, 16])
 @pytest.mark.parametrize("num_samples", [0, 1, 1000])
-def test_a_downmix_is_the_mean_to_the_last_bit(channels, num_samples):
+def test_downmix_is_exact_mean(channels, num_samples):
     samples, mono = noise(num_samples, channels), np.empty(num_samples, np.float32)
     downmix(samples, mono)
     np.testing.assert_array_equal(mono, np.mean(samples, axis=-1))
 
 
 @pytest.mark.parametrize("channel", [-1, 2, 100])
-def test_a_channel_that_is_not_there(tmp_path, channel):
+def test_missing_channel(tmp_path, channel):
     audio = recording(tmp_path / "a.wav", noise(1000, channels=2))
     assert problem(audio, channel=channel) == f"channel {channel} was asked for, but it has 2 (counted from 0)"
 
 
 @pytest.mark.parametrize("rate", [8_000, 11_025, 22_050, 24_000, 44_100, 44_099, 48_000])
 @pytest.mark.parametrize("channels", [1, 2])
-def test_a_whole_file_is_resampled_as_a_whole(tmp_path, rate, channels):
+def test_whole_file_resampled(tmp_path, rate, channels):
     audio = recording(tmp_path / "a.wav", noise(rate // 3 + 7, channels), rate)
     mono = soundfile.read(audio.path, dtype="float32", always_2d=True)[0].mean(axis=-1)
     expected = soxr.resample(mono, rate, RATE, quality="HQ")
@@ -98,13 +98,13 @@ def test_a_whole_file_is_resampled_as_a_whole(tmp_path, rate, channels):
 
 
 @pytest.mark.parametrize("num_samples", [1, 2, 3, 10, 479, 480, 481])
-def test_very_short_files_are_resampled(tmp_path, num_samples):
+def test_very_short_file_resampled(tmp_path, num_samples):
     audio = recording(tmp_path / "a.wav", noise(num_samples), 48_000)
     assert len(whole(audio)) == math.ceil(num_samples / 3)
 
 
 @pytest.mark.parametrize("rate", [8_000, 22_050, 44_100, 48_000])
-def test_stretches_join_without_a_seam(tmp_path, rate):
+def test_pieces_join_without_seam(tmp_path, rate):
     audio = recording(tmp_path / "a.flac", noise(2 * rate), rate)
     step = rate // math.gcd(rate, RATE)
     edges = [0, 3 * step, rate // 2 // step * step, rate // step * step, audio.num_samples]
@@ -114,7 +114,7 @@ def test_stretches_join_without_a_seam(tmp_path, rate):
     np.testing.assert_allclose(np.concatenate(stretches), whole(audio), atol=2e-6)
 
 
-def test_a_manifest_cut_is_resampled_by_itself(tmp_path):
+def test_manifest_cut_resampled_alone(tmp_path):
     samples = noise(48_000)
     audio = recording(tmp_path / "a.wav", samples, 48_000, offset_s=0.5, subtype="FLOAT")
     expected = soxr.resample(samples[24_000:, 0], 48_000, RATE, quality="HQ")
@@ -122,13 +122,13 @@ def test_a_manifest_cut_is_resampled_by_itself(tmp_path):
 
 
 @pytest.mark.parametrize("extension", ["mp3", "ogg"])
-def test_lossy_formats_can_be_entered_anywhere(tmp_path, extension):
+def test_seek_in_lossy_formats(tmp_path, extension):
     audio = recording(tmp_path / f"a.{extension}", noise(3 * RATE))
     part = read(audio, 17_001, 9_000, sample_rate=RATE, channel=None)
     np.testing.assert_allclose(part, whole(audio)[17_001:26_001], atol=1e-5)
 
 
-def test_the_last_sample_and_no_sample(tmp_path):
+def test_last_sample_and_beyond(tmp_path):
     audio = recording(tmp_path / "a.wav", noise(RATE))
     assert len(read(audio, RATE - 1, 1, sample_rate=RATE, channel=None)) == 1
     with pytest.raises(AudioError, match="no samples"):
@@ -139,21 +139,21 @@ def test_the_last_sample_and_no_sample(tmp_path):
     ("value", "channels"),
     [(np.nan, 1), (np.inf, 1), (-np.inf, 1), (np.nan, 2), (np.inf, 2), (3e38, 2)],  # the last: its mean overflows
 )
-def test_samples_that_are_not_numbers(tmp_path, value, channels):
+def test_not_finite_samples(tmp_path, value, channels):
     samples = noise(RATE, channels)
     samples[5000] = value
     assert problem(recording(tmp_path / "a.wav", samples, subtype="FLOAT")) == "holds NaN or infinite samples"
 
 
 @pytest.mark.parametrize("extension", ["flac", "mp3", "ogg", "aiff"])
-def test_a_file_that_was_cut_after_it_was_probed(tmp_path, extension):
+def test_file_truncated_after_probe(tmp_path, extension):
     path = tmp_path / f"a.{extension}"
     audio = recording(path, noise(3 * RATE))
     damaged(path, keep=0.5)
     assert "truncated" in problem(audio)
 
 
-def test_a_truncated_flac(tmp_path):
+def test_truncated_flac(tmp_path):
     path = tmp_path / "a.flac"
     recording(path, noise(3 * RATE))
     damaged(path, keep=0.5)
@@ -161,7 +161,7 @@ def test_a_truncated_flac(tmp_path):
         probe(Source(str(path), str(path), "a"))
 
 
-def test_an_mp3_of_variable_rate_without_its_length(tmp_path):
+def test_vbr_mp3_without_length(tmp_path):
     path = tmp_path / "a.mp3"
     samples = noise(4 * RATE)
     samples[: 2 * RATE] = 0
@@ -174,7 +174,7 @@ def test_an_mp3_of_variable_rate_without_its_length(tmp_path):
     np.testing.assert_allclose(part, whole(audio)[37_001:46_001], atol=1e-5)
 
 
-def test_a_wav_that_shrank_after_it_was_probed(tmp_path):
+def test_wav_shrunk_after_probe(tmp_path):
     audio = recording(tmp_path / "a.wav", noise(2 * RATE))
     damaged(tmp_path / "a.wav", keep=0.5)
     assert problem(audio).startswith("truncated or damaged: 2.00 s expected, 1.00 s decoded")
@@ -182,14 +182,14 @@ def test_a_wav_that_shrank_after_it_was_probed(tmp_path):
         read(audio, RATE + 8000, 8000, sample_rate=RATE, channel=None)
 
 
-def test_a_little_less_than_promised_is_an_estimate(tmp_path):
+def test_slightly_short_accepted(tmp_path):
     audio = recording(tmp_path / "a.wav", noise(2 * RATE))
     damaged(tmp_path / "a.wav", keep=0.96)
     assert 1.9 * RATE < len(whole(audio)) < 2 * RATE
     assert sum(map(len, blocks(audio, channel=None, block_samples=1000))) == len(whole(audio))
 
 
-def test_damage_inside_a_flac(tmp_path):
+def test_damaged_flac(tmp_path):
     path = tmp_path / "a.flac"
     recording(path, noise(3 * RATE))
     content = bytearray(path.read_bytes())
@@ -198,7 +198,7 @@ def test_damage_inside_a_flac(tmp_path):
     assert "damaged" in problem(probe(Source(str(path), str(path), "a")))
 
 
-def test_a_file_that_is_gone_or_changed(tmp_path):
+def test_file_missing_or_changed(tmp_path):
     audio = recording(tmp_path / "a.wav", noise(RATE))
     recording(tmp_path / "a.wav", noise(RATE), 8_000)
     assert problem(audio) == "changed since the run began"
@@ -207,7 +207,7 @@ def test_a_file_that_is_gone_or_changed(tmp_path):
 
 
 @pytest.mark.parametrize("block_samples", [1, 999, 1000, 1001, 2500, 9999])
-def test_blocks_are_the_recording(tmp_path, block_samples):
+def test_blocks_cover_recording(tmp_path, block_samples):
     audio = recording(tmp_path / "a.wav", noise(2500, channels=2), 8_000, offset_s=500 / 8000)
     pieces = list(blocks(audio, channel=None, block_samples=block_samples))
     assert all(len(piece) == block_samples for piece in pieces[:-1])
@@ -215,7 +215,7 @@ def test_blocks_are_the_recording(tmp_path, block_samples):
     assert {piece.dtype for piece in pieces} == {np.dtype(np.float32)}
 
 
-def test_blocks_of_a_bad_recording(tmp_path):
+def test_blocks_of_bad_recording(tmp_path):
     samples = noise(RATE)
     samples[9000] = np.nan
     audio = recording(tmp_path / "a.wav", samples, subtype="FLOAT")

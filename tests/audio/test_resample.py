@@ -1,4 +1,4 @@
-"""The device's resampler against soxr, against the signals themselves, and row by row."""
+"""The device's resampler against soxr, analytic signals, and row by row."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from fastscribe.audio.probe import probe
 from fastscribe.audio.rates import context_samples, is_plain_ratio, output_length, ratio
 from fastscribe.audio.read import read
 from fastscribe.audio.resample import fill
-from fastscribe.pipeline.loader import load_batches
 from fastscribe.types import AudioInfo, Batch, NativeRows, Source, Utterance
 from tests.conftest import AUDIO
+from tests.helpers.loading import load_batches
 
 NEW = 16_000
 RATES = [8_000, 11_025, 22_050, 24_000, 32_000, 44_100, 48_000, 96_000]
@@ -50,7 +50,7 @@ def speech() -> np.ndarray:
 
 
 @pytest.mark.parametrize("rate", RATES)
-def test_speech_is_as_soxr_resamples_it(rate):
+def test_speech_equals_soxr(rate):
     wave = soxr.resample(speech(), NEW, rate, quality="VHQ")
     ours, soxrs = resample([wave], rate)[0], soxr.resample(wave, rate, NEW, quality="HQ")
     shared = min(len(ours), len(soxrs))
@@ -59,8 +59,8 @@ def test_speech_is_as_soxr_resamples_it(rate):
 
 
 @pytest.mark.parametrize("rate", RATES)
-def test_a_sweep_through_the_passband_is_itself(rate):
-    """Which soxr's would be too, to within 78 dB: 16 kHz samples of the same function of time."""
+def test_passband_sweep(rate):
+    """Compare with 16 kHz samples of the same function of time; soxr agrees with them to 78 dB."""
     seconds, highest = 2, 0.9 * min(rate, NEW) / 2
 
     def sweep(num_samples: int, at_rate: int) -> np.ndarray:
@@ -74,7 +74,7 @@ def test_a_sweep_through_the_passband_is_itself(rate):
 
 
 @pytest.mark.parametrize("rate", [rate for rate in RATES if rate > NEW])
-def test_what_the_new_rate_cannot_hold_is_gone(rate):
+def test_stopband_rejected(rate):
     times = np.arange(rate) / rate
     for hertz in (8_010, 9_000, 0.49 * rate):
         tone = np.sin(2 * math.pi * hertz * times).astype(np.float32)
@@ -83,16 +83,16 @@ def test_what_the_new_rate_cannot_hold_is_gone(rate):
 
 
 @pytest.mark.parametrize("rate", RATES)
-def test_nothing_is_delayed(rate):
-    """An impulse peaks where it was, alike on both sides."""
+def test_no_delay(rate):
+    """An impulse peaks at its position, with equal sides."""
     up, down = ratio(rate, NEW)
     periods = math.ceil(0.1 * rate / down)
     impulse = np.zeros(2 * periods * down + 1, np.float32)
     impulse[periods * down] = 1
     ours, peak = resample([impulse], rate)[0], periods * up
     assert np.argmax(np.abs(ours)) == peak
-    reach = min(peak, len(ours) - 1 - peak)
-    np.testing.assert_allclose(ours[peak - reach : peak], ours[peak + 1 : peak + reach + 1][::-1], atol=1e-6)
+    context = min(peak, len(ours) - 1 - peak)
+    np.testing.assert_allclose(ours[peak - context : peak], ours[peak + 1 : peak + context + 1][::-1], atol=1e-6)
 
 
 def test_no_drift():
@@ -111,7 +111,7 @@ def test_no_drift():
     channels=st.integers(1, 3),
     as_int16=st.booleans(),
 )
-def test_a_row_does_not_know_its_neighbours(lengths, rate, channels, as_int16):
+def test_rows_are_independent(lengths, rate, channels, as_int16):
     rng = np.random.default_rng(0)
     waves = [rng.integers(-9999, 9999, (length, channels)).astype(np.int16) for length in lengths]
     waves = waves if as_int16 else [wave.astype(np.float32) / 32768 for wave in waves]
@@ -123,17 +123,17 @@ def test_a_row_does_not_know_its_neighbours(lengths, rate, channels, as_int16):
 
 
 @pytest.mark.parametrize("rate", [8_000, 44_100, 48_000])
-def test_chunks_of_rows_and_of_time_change_nothing(monkeypatch, rate):
+def test_chunks_change_nothing(monkeypatch, rate):
     rng = np.random.default_rng(0)
     waves = [rng.normal(0, 0.1, (length, 2)).astype(np.float32) for length in (1, 3 * rate, rate, 2 * rate, rate)]
     whole = resample(waves, rate)
-    for bytes_at_once in (1, 200_000, 2_000_000):  # a block, a stretch of a row, and some rows at once
+    for bytes_at_once in (1, 200_000, 2_000_000):  # a block, a part of a row, and some rows at once
         monkeypatch.setattr(resampling, "_BYTES_AT_ONCE", bytes_at_once)
         for ours, expected in zip(resample(waves, rate), whole, strict=True):
             np.testing.assert_allclose(ours, expected, atol=1e-6)
 
 
-def test_chunks_are_bounded_and_cover_everything():
+def test_chunks_bounded_and_complete():
     for num_rows, num_blocks in ((1, 4_500_000), (7, 400_000), (3_000, 1_000), (2, 0)):
         seen = 0
         for rows, blocks in resampling._chunks(num_rows, num_blocks, 4000):
@@ -143,7 +143,7 @@ def test_chunks_are_bounded_and_cover_everything():
         assert seen == num_rows * num_blocks
 
 
-def test_other_models_rates():
+def test_other_model_rates():
     wave = np.sin(2 * math.pi * 440 * np.arange(44_100) / 44_100).astype(np.float32)
     for sample_rate in (8_000, 22_050, 48_000):
         ours = resample([wave], 44_100, sample_rate)[0]
@@ -152,13 +152,13 @@ def test_other_models_rates():
         assert db(ours[inside] - true[inside], true[inside]) < -120
 
 
-def test_odd_rates_are_not_for_the_device():
+def test_odd_rates_stay_on_cpu():
     assert all(is_plain_ratio(rate, NEW) for rate in RATES)
     assert not is_plain_ratio(44_099, NEW)
 
 
-def test_files_in_a_batch_that_is_filled_on_the_device(tmp_path):
-    """End to end: whole files and stretches, native beside plain, against the same read for a CPU."""
+def test_batch_filled_on_device(tmp_path):
+    """End to end: whole and cut files, native and plain, against the CPU path."""
     rng = np.random.default_rng(0)
     plan = []
     for number, (rate, channels, subtype) in enumerate(
@@ -185,13 +185,13 @@ def test_files_in_a_batch_that_is_filled_on_the_device(tmp_path):
         assert db(row[: length - 1] - wave[:-1], wave) < -60
 
 
-def test_a_batch_without_native_rows_is_left_alone():
+def test_batch_without_native_rows():
     samples_BS = torch.zeros(1, 5, dtype=torch.int16)
     batch = Batch((), samples_BS.numpy(), np.array([5]))
     assert fill(batch, samples_BS, NEW) is samples_BS
 
 
-def test_rows_are_picked_and_numbered_anew():
+def test_select_renumbers_rows():
     native = NativeRows(8_000, (1, 3, 4), 0, np.arange(3)[:, None, None])
     picked = native.select([4, 0, 1])
     assert picked.rows == (0, 2) and picked.samples_BSC.ravel().tolist() == [2, 0]

@@ -1,4 +1,4 @@
-"""MP3 files kept open: the same samples, only MP3, only so many, never one that was replaced."""
+"""Open MP3 files: the same samples, only MP3, a limited number, never a replaced file."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def written(path: Path, seconds: float = 20.0) -> Path:
     return path
 
 
-def test_stretches_are_the_same_in_any_order_and_from_several_threads(tmp_path: Path, monkeypatch) -> None:
+def test_any_order_and_threads(tmp_path: Path, monkeypatch) -> None:
     path = str(written(tmp_path / "a.mp3"))
     audio = probe(Source(path, path, "a.mp3"))
     starts = [RATE * second for second in (15, 3, 9, 17, 6, 12, 1)]
@@ -50,13 +50,13 @@ def test_stretches_are_the_same_in_any_order_and_from_several_threads(tmp_path: 
 
 
 @pytest.mark.parametrize("name", ["a.wav", "a.flac", "a.ogg"])
-def test_other_formats_are_closed(tmp_path: Path, name: str) -> None:
+def test_other_formats_not_cached(tmp_path: Path, name: str) -> None:
     with cached_open(str(written(tmp_path / name)), use_cache=True) as sound:
         sound.seek(100)
     assert sound.closed and sound_file_cache._idle == []
 
 
-def test_a_file_that_was_replaced_is_opened_anew(tmp_path: Path) -> None:
+def test_replaced_file_reopened(tmp_path: Path) -> None:
     path = written(tmp_path / "a.mp3", 10)
     with cached_open(str(path), use_cache=True) as sound:
         pass
@@ -68,7 +68,7 @@ def test_a_file_that_was_replaced_is_opened_anew(tmp_path: Path) -> None:
         assert other is not sound and other.frames < sound.frames
 
 
-def test_only_so_many_and_none_that_failed(tmp_path: Path, monkeypatch) -> None:
+def test_cache_limit_and_failures(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(sound_file_cache, "_MAX_OPEN", 2)
     sounds = []
     for number in range(3):

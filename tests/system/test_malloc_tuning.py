@@ -1,4 +1,4 @@
-"""Freed memory is reused rather than mapped and cleared again, unless the user has settled it."""
+"""Freed memory is reused rather than mapped and cleared again, unless the user has set malloc's thresholds."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-# Page faults of a hundred allocations of 8 MB, each written to and freed. In a process of its own: the setting stays.
+# Page faults of a hundred allocations of 8 MB, each written and freed. In a separate process: the setting is permanent.
 SCRIPT = """
 import ctypes, resource
 from fastscribe._system.malloc_tuning import disable_malloc_trim
@@ -30,7 +30,7 @@ print((resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before) * resource.g
 
 
 def rounds_with_fresh_pages(**environment: str) -> int:
-    """Of a hundred."""
+    """Page faults per hundred allocations."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("MALLOC_", "GLIBC_"))}
     done = subprocess.run([sys.executable, "-c", SCRIPT], env=clean | environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -38,6 +38,6 @@ def rounds_with_fresh_pages(**environment: str) -> int:
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="a setting of glibc's")
-def test_pages_are_touched_once() -> None:
+def test_pages_reused() -> None:
     assert rounds_with_fresh_pages() <= 2
     assert rounds_with_fresh_pages(MALLOC_TRIM_THRESHOLD_="131072") > 50

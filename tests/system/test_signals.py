@@ -1,4 +1,4 @@
-"""Signals at the worst of moments, in processes of their own, which interrupt themselves."""
+"""Signals at critical moments, in processes that interrupt themselves."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import ROOT
+
+pytestmark = pytest.mark.posix
 
 CODES = {signal.SIGINT: 130, signal.SIGTERM: 143}
 START = """
@@ -76,25 +78,28 @@ def ended(folder: Path, script: str, sent: signal.Signals = signal.SIGINT) -> tu
 
 @pytest.mark.parametrize("sent", CODES)
 @pytest.mark.parametrize("place", PLACES)
-def test_where_it_would_get_lost_it_comes_a_moment_later(place: str, sent: signal.Signals, tmp_path: Path) -> None:
+def test_lost_signal_raised_again(place: str, sent: signal.Signals, tmp_path: Path) -> None:
     code, out, said = ended(tmp_path, START + PLACES[place] + END, sent)
-    assert (code, said) == (CODES[sent], "") and out in ("goes on\n", "")  # on a busy machine the moment may be over
+    assert (code, said) == (CODES[sent], "") and out in (
+        "goes on\n",
+        "",
+    )  # on a busy machine the retry may come too late
 
 
 @pytest.mark.parametrize("sent", CODES)
-def test_it_waits_for_no_import_that_lasts(tmp_path: Path, sent: signal.Signals) -> None:
+def test_long_import_exits(tmp_path: Path, sent: signal.Signals) -> None:
     endless = PLACES["text that is executed"].replace("interrupt()", "interrupt()\\nwhile True: pass")
     code, out, said = ended(tmp_path, START + endless + END, sent)
     assert (code, out) == (CODES[sent], "") and said in ("fastscribe: interrupted\n", "fastscribe: terminated\n")
 
 
 @pytest.mark.parametrize("sent", CODES)
-def test_elsewhere_it_comes_at_once(sent: signal.Signals, tmp_path: Path) -> None:
+def test_signal_raised_at_once(sent: signal.Signals, tmp_path: Path) -> None:
     assert ended(tmp_path, START + "\ndo = interrupt" + END, sent) == (CODES[sent], "", "")
 
 
 @pytest.mark.parametrize("sent", CODES)
-def test_the_second_one_ends_what_does_not_end(sent: signal.Signals, tmp_path: Path) -> None:
+def test_second_signal_exits(sent: signal.Signals, tmp_path: Path) -> None:
     do = """
 def do():
     try:
@@ -106,7 +111,7 @@ def do():
     assert ended(tmp_path, START + do + END, sent) == (CODES[sent], "", "")
 
 
-def test_ignored_in_the_background_of_a_shell_it_stays_so(tmp_path: Path) -> None:
+def test_ignored_sigint_stays_ignored(tmp_path: Path) -> None:
     ignored = "\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\nexit_on_sigint()\ntime.sleep = lambda seconds: None"
     assert ended(tmp_path, START + ignored + "\ndo = interrupt" + END) == (0, "goes on\n", "")
 
@@ -132,7 +137,7 @@ main()
         "numpy.matrixlib.defmatrix",  # by torch's native code
     ],
 )
-def test_a_command_that_is_interrupted_while_it_starts(name: str, tmp_path: Path) -> None:
+def test_signal_during_start_up(name: str, tmp_path: Path) -> None:
     assert ended(tmp_path, AT_AN_IMPORT.format(name=name)) == (130, "", "fastscribe: interrupted\n")
 
 
@@ -151,12 +156,11 @@ def app(standalone_mode):
     raise UsageError("no model")
 
 sys.argv = ["fastscribe", "bench"]
-fastscribe.cli.app = app
-fastscribe.cli.main()
+fastscribe.cli.main(app)
 """
 
 
-def test_an_error_that_native_code_made_of_it_is_still_an_interruption(tmp_path: Path) -> None:
+def test_error_made_from_signal(tmp_path: Path) -> None:
     assert ended(tmp_path, AS_AN_ERROR.format(then="pass")) == (130, "", "fastscribe: interrupted\n")
 
 
@@ -172,23 +176,22 @@ def app(standalone_mode):
     sum(range(100))
 
 sys.argv = ["fastscribe", "bench"]
-fastscribe.cli.app = app
-fastscribe.cli.main()
+fastscribe.cli.main(app)
 """
 
 
-def test_threads_at_work_do_not_abort_what_is_interrupted(tmp_path: Path) -> None:
+def test_threads_do_not_abort_exit(tmp_path: Path) -> None:
     assert ended(tmp_path, WITH_A_THREAD) == (130, "done so far", "fastscribe: interrupted\n")
 
 
-def test_an_error_that_came_while_the_command_ended_is_said(tmp_path: Path) -> None:
+def test_error_after_signal_reported(tmp_path: Path) -> None:
     full = 'raise OutputError("a.json", OSError(28, "disk full"))'
     code, out, said = ended(tmp_path, AS_AN_ERROR.format(then=full))
     assert (code, out) == (1, "") and "disk full" in said
 
 
-def test_what_came_as_the_command_ended_does_not_come_after_it(tmp_path: Path) -> None:
-    """Not even in the moment in which it would come again."""
+def test_no_signal_after_the_end(tmp_path: Path) -> None:
+    """Not even a retry that is already scheduled."""
     do = """
 def do():
     exec("interrupt()")

@@ -1,0 +1,54 @@
+"""Retries for the stores whose library does not retry, and calls that Ctrl-C may interrupt."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from threading import Thread, current_thread, main_thread
+from typing import TypeVar
+
+from fastscribe._system.remote.store import RemoteUnavailable
+
+RETRIES = 10
+FEW_RETRIES = 5  # about 3 s, at most 6
+FIRST_BACKOFF_S, MAX_BACKOFF_S = 0.2, 15.0
+RETRY_S = 120.0  # from the first request; none begins later
+
+Result = TypeVar("Result")
+
+
+def retry(call: Callable[[], Result], was_reached: Callable[[], bool] = lambda: True) -> Result:
+    """Call until it does not raise RemoteUnavailable, with exponential back-off and full jitter.
+
+    Args:
+        call: What to do.
+        was_reached: Returns False while no server has ever answered: most likely none will, so retries are few.
+    """
+    deadline = time.monotonic() + RETRY_S
+    for attempt in range(RETRIES):
+        try:
+            return call()
+        except RemoteUnavailable:
+            pause_s = random.uniform(0, min(MAX_BACKOFF_S, FIRST_BACKOFF_S * 2**attempt))
+            if time.monotonic() + pause_s > deadline or (attempt >= FEW_RETRIES and not was_reached()):
+                raise
+            time.sleep(pause_s)
+    return call()
+
+
+def interruptible(call: Callable[[], Result]) -> Result:
+    """Call native code that sees no signals. The main thread waits for another thread, and so for Ctrl-C too."""
+    if current_thread() is not main_thread():
+        return call()
+    future: Future[Result] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(call())
+        except BaseException as error:
+            future.set_exception(error)
+
+    Thread(target=run, name="remote", daemon=True).start()
+    return future.result()

@@ -1,0 +1,481 @@
+"""Read audio tracks of containers (M4A, MP4, MKV, WebM, WMA, AMR ..) with FFmpeg's libraries, through PyAV.
+
+Times are a player's: sample 0 is the moment at which the container starts, a track that starts later begins with silence,
+and encoder delay and edit lists are honoured. A frame's position comes from its timestamp. Timestamps in Matroska and ASF
+count milliseconds, so within a run of frames the samples are counted, and after a seek the position snaps to the grid of
+the codec's frames. A gap in the timestamps becomes silence.
+
+PyAV is imported when the first such file is opened, because most runs need none.
+
+Dimensions: S samples, C channels.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Generator, Iterator
+from contextlib import closing, contextmanager
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from fastscribe._system.positioned_read import BINARY
+from fastscribe._system.shared_calls import SharedCalls
+from fastscribe.audio.formats import MISSING_TOLERANCE_S, missing_problem
+from fastscribe.audio.guarded_file import GuardedFile
+from fastscribe.audio.media import is_held
+from fastscribe.types import AnyArray, Float32Array, Medium, SampleArray
+
+if TYPE_CHECKING:
+    from av.audio.frame import AudioFrame
+    from av.audio.stream import AudioStream
+    from av.container import InputContainer
+    from av.packet import Packet
+
+    AudioPacket = Packet[AudioStream]
+
+# Playlists and scripts are left out: they would make FFmpeg open other files and addresses.
+_DEMUXERS = (
+    "aac,ac3,amr,amrnb,amrwb,ape,asf,avi,caf,dts,eac3,flac,flv,loas,matroska,webm,mov,mp4,m4a,3gp,3g2,mj2,mp3,mpc,mpc8,"
+    "mpeg,mpegts,ogg,oma,rm,tak,tta,wv,xwma"
+)
+_OPTIONS = {"format_whitelist": _DEMUXERS, "protocol_whitelist": "fd"}
+# Their headers state a length, which the packets have to reach. Those of others are estimates, or data_size.py checks them.
+_STATES_LENGTH = frozenset({"ape", "caf", "flv", "matroska", "mov", "tta", "wv"})
+_NO_STREAM_LENGTH = frozenset({"flv", "matroska"})  # they state a length for the container and none for a track
+_MIN_LEAD_S = Fraction(1, 100)  # a smaller difference between the starts of a track and its container is rounding
+_JITTER_S = 0.02  # a larger difference between timestamps and counted samples is a gap or an overlap
+_BEFORE_START_S = 10  # a seek to so long before the start finds the first packet
+PREROLL_S = 0.5  # decoded and dropped before a position, until a decoder's state no longer depends on the seek
+_MAX_HEADERS = 256
+_OPUS = ("opus", "libopus")
+_OPUS_STEP = 120  # samples at 48,000 Hz; every Opus packet is a multiple
+
+
+def demuxers() -> list[str]:
+    """Return the kinds of container that are read and that this FFmpeg has. Raises ImportError without PyAV."""
+    import av
+
+    return sorted(set(_DEMUXERS.split(",")) & av.formats_available)
+
+
+class ContainerError(Exception):
+    """A container that cannot be read; `problem` is one line without the path."""
+
+    def __init__(self, problem: str) -> None:
+        super().__init__(problem)
+        self.problem = problem
+
+
+class NotAContainer(ContainerError):
+    """FFmpeg does not recognise the file."""
+
+
+class TrackHeader(NamedTuple):
+    sample_rate: int
+    channels: int
+    num_samples: int
+    num_tracks: int
+
+
+def track_header(medium: Medium, track: int) -> TrackHeader:
+    """Measure an audio track: decode its first frame, and find its end without decoding.
+
+    The index of an MP4 gives the end. In other containers every packet is read, because stated durations are often
+    estimates, and memory is planned by this number.
+
+    Args:
+        medium: the file.
+        track: the number among the audio tracks, from 0.
+
+    Raises:
+        NotAContainer: FFmpeg does not recognise the file.
+        ContainerError: no such track, damaged, or truncated.
+        OSError: the file cannot be read.
+    """
+    if is_held(medium):  # its identity is a name only
+        return _measure(medium, track)
+    key = (medium.identity, medium.version(), track)
+    return _headers.get(key) or _measuring.call(key, lambda: _cached_header(key, medium, track))
+
+
+def _cached_header(key: tuple[str, str, int], medium: Medium, track: int) -> TrackHeader:
+    """Measure a track, unless it is in the cache, which holds no medium."""
+    header = _headers.get(key) or _measure(medium, track)
+    if len(_headers) >= _MAX_HEADERS:
+        _headers.clear()
+    _headers[key] = header
+    return header
+
+
+def _measure(medium: Medium, track: int) -> TrackHeader:
+    with closing(Track(medium, track)) as opened:
+        num_samples = opened.measure()
+        return TrackHeader(opened.samplerate, opened.channels, num_samples, opened.num_tracks)
+
+
+_headers: dict[tuple[str, str, int], TrackHeader] = {}  # rows of a manifest that cut one recording measure it once
+_measuring: SharedCalls[tuple[str, str, int], TrackHeader] = SharedCalls()
+
+
+class Track:
+    """An open audio track with the methods of soundfile.SoundFile that read.py uses. For one thread at a time."""
+
+    format, subtype = "FFmpeg", "FFmpeg"
+
+    def __init__(self, medium: Medium, track: int) -> None:
+        """Open the track and decode its first frame. Raises as track_header()."""
+        self._num_bytes = medium.num_bytes()
+        self._file = None if medium.local_path is not None else GuardedFile(medium.open())
+        try:
+            with self._file_errors():
+                self._container = _open(medium.local_path, self._file)
+        except BaseException:
+            if self._file is not None:
+                self._file.close()
+            raise
+        try:
+            with self._file_errors():
+                self._start(track)
+        except BaseException:
+            self._close_files()
+            raise
+
+    def _start(self, track: int) -> None:
+        """Pick the track, decode its first frame and set the clock."""
+        self._stream = self._pick(track)
+        self._stream.codec_context.thread_count = 1  # the loader has threads enough
+        self._read_other_streams(False)
+        # In ticks of the stream's clock:
+        self._tick_s = self._stream.time_base or Fraction(1, 1_000_000)
+        self._origin: int = 0  # sample 0
+        self._end: int | None = None  # of the packets read so far
+        self._packet_ticks = 0  # the last packet's duration
+        self._position = 0  # of the next sample to return
+        self._expected: int | None = None  # position after the last decoded frame
+        self._pending: tuple[int, Float32Array] | None = None  # decoded samples [S, C] and their position
+        self._restart_decoder()
+        first = self._first_frame()
+        self.samplerate, self.channels = first.sample_rate, first.layout.nb_channels
+        self._samples_per_tick = self._tick_s * self.samplerate
+        start, container_start_us = first.pts or 0, self._container.start_time
+        lead_ticks = (
+            0 if container_start_us is None else start - round(Fraction(container_start_us, 10**6) / self._tick_s)
+        )
+        self._origin = start - (lead_ticks if lead_ticks * self._tick_s > _MIN_LEAD_S else 0)
+        lead = self._to_samples(start)
+        self._grid_phase = lead + first.samples
+        context = self._stream.codec_context
+        # A frame's samples are a multiple of this; the first frame's number is taken if the codec's is unknown.
+        self._grid_step = _OPUS_STEP if context.name in _OPUS else context.frame_size or first.samples
+        self._accept(first, lead)
+
+    def _pick(self, track: int) -> AudioStream:
+        streams = self._container.streams
+        self.num_tracks = len(streams.audio)
+        if self.num_tracks == 0:
+            raise ContainerError("is a video without an audio track" if streams.video else "holds no audio")
+        if track >= self.num_tracks:
+            has = f"it has {self.num_tracks} audio track{'s' if self.num_tracks > 1 else ''}"
+            raise ContainerError(f"track {track} was asked for, but {has} (counted from 0)")
+        stream = streams.audio[track]
+        if stream.codec_context is None:
+            raise ContainerError("its audio is in a format that FFmpeg does not decode")
+        return stream
+
+    def _read_other_streams(self, wanted: bool) -> None:
+        """Let FFmpeg skip the bytes of the other streams, such as pictures, unless they are wanted."""
+        from av.stream import Discard
+
+        for stream in self._container.streams:
+            if stream is not self._stream:
+                stream.discard = Discard.default if wanted else Discard.all
+
+    def close(self) -> None:
+        self._frames.close()
+        self._close_files()
+
+    @contextmanager
+    def _file_errors(self) -> Iterator[None]:
+        """Raise the file's own error in place of what FFmpeg makes of it, or of samples that end with it."""
+        try:
+            yield
+        finally:
+            if self._file is not None:
+                self._file.check()
+
+    def _close_files(self) -> None:
+        self._container.close()
+        if self._file is not None:
+            self._file.close()
+
+    # Length
+
+    def measure(self) -> int:
+        """Return the number of samples from the container's start to the track's end. The track cannot be read after it.
+
+        Raises:
+            ContainerError: the file is truncated or damaged.
+        """
+        with self._file_errors():
+            end = self._indexed_end()
+            num_samples = self._to_samples(self._walked_end() if end is None else end)
+        if num_samples <= 0:
+            raise ContainerError("holds no samples")
+        return num_samples
+
+    def _indexed_end(self) -> int | None:
+        """Return the end that a complete index gives; None without one. Reading a few entries checks the file's size."""
+        entries, stream = self._stream.index_entries, self._stream
+        if "mov" not in self._names or not stream.frames or len(entries) != stream.frames or not stream.duration:
+            return None
+        end = (stream.start_time or 0) + stream.duration
+        last = entries[len(entries) - 1]
+        if (end - last.timestamp) * self._tick_s > 1:  # an edit list that repeats or reorders
+            return None
+        if last.pos + last.size > self._num_bytes:
+            low, high = 0, len(entries) - 1  # the first entry beyond the end; samples lie in the order of their times
+            while low < high:
+                middle = (low + high) // 2
+                entry = entries[middle]
+                low, high = (low, middle) if entry.pos + entry.size > self._num_bytes else (middle + 1, high)
+            held = max(0, entries[low].timestamp - self._origin)
+            self._check_end((end - self._origin) * self._tick_s, held * self._tick_s)
+        return int(end)
+
+    def _walked_end(self) -> int:
+        """Read all packets; return the track's end. Compare the end of all tracks with the header's."""
+        is_estimate = bool(self._names & _NO_STREAM_LENGTH) and self._stream.duration is not None  # from a bit rate
+        has_length = bool(self._names & _STATES_LENGTH) and self._container.duration is not None
+        states_length = has_length and not is_estimate
+        ends = {self._stream.index: self._end or self._origin}  # by stream, in its own ticks
+        is_whole = True
+        self._read_other_streams(states_length)
+        try:
+            for packet in self._container.demux() if states_length else self._container.demux(self._stream):
+                end = _packet_end(packet)
+                if end is None:
+                    continue
+                if packet.stream_index == self._stream.index:
+                    self._check_order(end - (packet.duration or 0))
+                    self._note_end(packet, end)
+                elif end > ends.get(packet.stream_index, end - 1):
+                    ends[packet.stream_index] = end
+        except _ffmpeg_error() as error:
+            if not states_length:
+                raise ContainerError(f"damaged or truncated ({_reason(error)})") from error
+            is_whole = False
+        assert self._end is not None
+        ends[self._stream.index] = self._end
+        if states_length:
+            begin_s = Fraction(self._container.start_time or 0, 10**6)
+            streams = self._container.streams
+            last_s = max(end * (streams[index].time_base or 0) for index, end in ends.items())
+            self._check_end(Fraction(self._container.duration or 0, 10**6), last_s - begin_s)
+        if not is_whole:
+            raise ContainerError("damaged or truncated: its end cannot be read")
+        return self._end
+
+    def _check_order(self, begin: int) -> None:
+        """Raise ContainerError if a packet begins long before the end of those read so far."""
+        if self._end is not None and (self._end - begin) * self._tick_s > MISSING_TOLERANCE_S:
+            at_s = float((self._end - self._origin) * self._tick_s)
+            raise ContainerError(
+                f"several recordings in one: its times start again at {at_s:.2f} s: convert it, e.g. with ffmpeg"
+            )
+
+    def _check_end(self, promised_s: Fraction, held_s: Fraction) -> None:
+        if (problem := missing_problem(float(promised_s), float(held_s))) is not None:
+            raise ContainerError(problem)
+
+    def _note_end(self, packet: Packet[Any], end: int) -> None:
+        """Extend the track to the packet's end; a packet without a duration lasts as long as the one before."""
+        if not packet.duration:
+            end += self._packet_ticks
+        elif self._end is None or end > self._end:
+            self._packet_ticks = packet.duration
+        self._end = end if self._end is None else max(self._end, end)
+
+    def _to_samples(self, ticks: int) -> int:
+        """Return the position of a moment on the stream's clock."""
+        scale = self._samples_per_tick
+        return (2 * (ticks - self._origin) * scale.numerator + scale.denominator) // (2 * scale.denominator)
+
+    @property
+    def _names(self) -> frozenset[str]:
+        return frozenset(self._container.format.name.split(","))
+
+    # Samples
+
+    def seek(self, position: int) -> None:
+        """Continue at this sample."""
+        with self._file_errors():
+            self._position = position
+            begin = position - round(PREROLL_S * self.samplerate)
+            reached = self._pending[0] if self._pending is not None else self._expected
+            if reached is not None and begin <= reached <= position:
+                return
+            while begin > 0:
+                self._restart(self._origin + int(begin / self._samples_per_tick))
+                if self._decode_next() and self._pending is not None and self._pending[0] <= position:
+                    return
+                begin -= 2 * (position - begin)  # some demuxers seek to a later packet
+            self._restart(None)
+
+    def _restart(self, time: int | None) -> None:
+        """Go to a packet at or before the time, or to the start."""
+        stream = self._stream
+        offset = time if time is not None else self._origin - int(_BEFORE_START_S / self._tick_s)
+        try:
+            self._container.seek(offset, stream=stream)
+        except _ffmpeg_error() as error:
+            if time is not None:
+                return self._restart(None)
+            raise ContainerError(f"cannot be rewound ({_reason(error)})") from error
+        self._restart_decoder()
+
+    def _restart_decoder(self) -> None:
+        """Decode from the container's place on."""
+        self._expected, self._pending = None, None
+        self._lost_s = 0.0  # of packets that could not be decoded
+        self._frames = self._decode(self._container.demux(self._stream))
+
+    def buffer_read_into(self, samples_SC: SampleArray, dtype: str) -> int:
+        """Fill float32 samples [S, C] from the front; return the number read, which is lower at the end.
+
+        Raises:
+            ContainerError: more than a tenth of a second cannot be decoded.
+        """
+        assert dtype == "float32"
+        with self._file_errors():
+            filled, wanted = 0, len(samples_SC)
+            while filled < wanted and (self._pending is not None or self._decode_next()):
+                assert self._pending is not None
+                at, block_SC = self._pending
+                if at > self._position:  # a gap
+                    count = min(at - self._position, wanted - filled)
+                    samples_SC[filled : filled + count] = 0
+                else:
+                    skipped = self._position - at
+                    count = max(0, min(len(block_SC) - skipped, wanted - filled))
+                    samples_SC[filled : filled + count] = block_SC[skipped : skipped + count]
+                    if skipped + count >= len(block_SC):
+                        self._pending = None
+                filled += count
+                self._position += count
+            return filled
+
+    def _decode_next(self) -> bool:
+        """Decode the next frame with samples into _pending; return False at the end."""
+        for frame in self._frames:
+            if frame.samples:
+                self._accept(frame, self._frame_position(frame))
+                return True
+        return False
+
+    def _decode(self, packets: Iterator[AudioPacket]) -> Generator[AudioFrame, None, None]:
+        """Yield the packets' frames. Packets that cannot be decoded (tags, damage) are left out, 0.1 s at most."""
+        ffmpeg_error = _ffmpeg_error()  # now, because at exit nothing can be imported
+        try:
+            for packet in packets:
+                end = _packet_end(packet)
+                if end is not None:
+                    self._note_end(packet, end)
+                try:
+                    yield from packet.decode()
+                except ffmpeg_error as error:
+                    if end is None or self._to_samples(end) > self._position:  # else it is decoded for those after it
+                        self._lost_s += float(self._packet_ticks * self._tick_s)
+                    if self._lost_s > MISSING_TOLERANCE_S:
+                        at_s = 0.0 if end is None else float((end - self._packet_ticks - self._origin) * self._tick_s)
+                        problem = f"damaged near {max(0.0, at_s):.2f} s: cannot be decoded ({_reason(error)})"
+                        raise ContainerError(problem) from error
+        except ffmpeg_error as error:
+            raise ContainerError(f"damaged or truncated ({_reason(error)})") from error
+
+    def _first_frame(self) -> AudioFrame:
+        self._samples_per_tick = Fraction(0)
+        for frame in self._frames:
+            if frame.samples:
+                return frame
+        raise ContainerError("no samples can be decoded: empty, damaged, or of a format that FFmpeg does not decode")
+
+    def _frame_position(self, frame: AudioFrame) -> int:
+        """Return the position of a frame's first sample."""
+        if frame.pts is None:
+            return self._expected or 0
+        position = self._to_samples(frame.pts)
+        if self._expected is not None:
+            return self._expected if abs(position - self._expected) <= _JITTER_S * self.samplerate else position
+        if self._samples_per_tick > 1:  # a coarse clock, after a seek
+            on_grid = self._grid_phase + self._grid_step * round((position - self._grid_phase) / self._grid_step)
+            position = on_grid if abs(on_grid - position) <= self._samples_per_tick else position
+        return position
+
+    def _accept(self, frame: AudioFrame, position: int) -> None:
+        """Make a frame's samples the pending ones."""
+        if frame.sample_rate != self.samplerate:
+            raise ContainerError(
+                f"its sample rate changes from {self.samplerate} to {frame.sample_rate} Hz: convert it, e.g. with ffmpeg"
+            )
+        samples_SC = _samples(frame)
+        if samples_SC.shape[1] != self.channels:
+            samples_SC = samples_SC.mean(axis=1, keepdims=True).repeat(self.channels, axis=1)
+        self._pending = position, samples_SC
+        self._expected = position + len(samples_SC)
+
+
+def _open(path: str | None, file: GuardedFile | None) -> InputContainer:
+    """Open a container by its content: a local path, or an open file.
+
+    FFmpeg gets no name: it would search all of a file for what the extension promises, and take "a:b.m4a" for an address.
+    """
+    try:
+        import av
+    except ImportError as error:
+        raise ContainerError("needs PyAV, which cannot be imported: pip install av") from error
+
+    descriptor = None if path is None else os.open(path, os.O_RDONLY | BINARY)
+    try:
+        if descriptor is None:
+            return av.open(file, "r", options=_OPTIONS, metadata_errors="replace")
+        return av.open("fd:", options=_OPTIONS | {"fd": str(descriptor)}, metadata_errors="replace")
+    except (av.error.InvalidDataError, av.error.ArgumentError) as error:  # the latter: a format not in _DEMUXERS
+        raise NotAContainer("damaged or truncated, or in a format that FFmpeg does not read") from error
+    except av.error.FFmpegError as error:
+        raise ContainerError(f"cannot be opened, damaged or truncated ({_reason(error)})") from error
+    finally:
+        if descriptor is not None:
+            os.close(descriptor)  # FFmpeg has a copy
+
+
+def _ffmpeg_error() -> type[Exception]:
+    from av.error import FFmpegError
+
+    return FFmpegError
+
+
+def _reason(error: Exception) -> str:
+    return f"FFmpeg: {getattr(error, 'strerror', None) or error}"
+
+
+def _packet_end(packet: Any) -> int | None:
+    """Return the packet's end in ticks of its stream's clock."""
+    pts = packet.pts if packet.pts is not None else packet.dts
+    return None if pts is None else int(pts + (packet.duration or 0))
+
+
+def _samples(frame: AudioFrame) -> Float32Array:
+    """Return a frame's samples [S, C] as float32; integers are scaled to [-1, 1)."""
+    try:
+        array: AnyArray = frame.to_ndarray()
+    except ValueError as error:  # 64-bit integers
+        problem = f"its samples are of FFmpeg's format {frame.format.name}: convert it, e.g. with ffmpeg"
+        raise ContainerError(problem) from error
+    samples_SC: AnyArray = array.T if frame.format.is_planar else array.reshape(frame.samples, -1)
+    if samples_SC.dtype.kind == "f":
+        return samples_SC.astype(np.float32, copy=False)
+    if samples_SC.dtype == np.uint8:
+        return np.asarray(samples_SC.astype(np.float32) / 128 - 1, np.float32)
+    return np.asarray(samples_SC.astype(np.float32) / 2.0 ** (8 * samples_SC.itemsize - 1), np.float32)

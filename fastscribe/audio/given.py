@@ -1,0 +1,227 @@
+"""Turn what a Python caller gives (paths, bytes, file objects, arrays, tensors) into a stream of Sources.
+
+Lazy: a caller's iterator is advanced one input at a time. Data are taken over (arrays are copied) before it is advanced again,
+so it may reuse its memory. An input that cannot be used becomes a Failure of stage "input", and the rest goes on.
+
+Dimensions: S samples, C channels.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import operator
+import os
+import sys
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from numbers import Real
+from typing import IO, TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+
+from fastscribe.audio.failures import printable, relative_id, to_failure
+from fastscribe.audio.inputs import expand
+from fastscribe.audio.media import EncodedBytes, FileObject
+from fastscribe.audio.probe import SAMPLE_RATES
+from fastscribe.audio.repeats import Repeats
+from fastscribe.audio.samples import to_samples
+from fastscribe.errors import AudioError
+from fastscribe.types import AnyArray, Failure, File, Samples, Source
+
+if TYPE_CHECKING:
+    import torch
+
+    Data: TypeAlias = str | os.PathLike[str] | bytes | bytearray | memoryview | IO[bytes] | AnyArray | torch.Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Audio:
+    """One recording for Transcriber.transcribe(), with what its data do not say.
+
+    Args:
+        data: A path or anything else that names recordings; an encoded file as bytes or as a file object opened in binary
+            mode; or samples as a NumPy array [S] or [S, C], or as a torch tensor [S] or [C, S] on any device. Samples are
+            int16, int32, int8, uint8, or floats in [-1, 1].
+        sample_rate: Samples a second in Hz; for arrays and tensors only, which need it.
+        key: Any object that names the recording; results carry it. None: the path of a file, the position among the inputs,
+            from 0, of other data.
+        offset_s: Where to begin, in seconds.
+        duration_s: Seconds to transcribe from there; None: all that follows.
+        track: Audio track of a container, from 0; None: as the option `track`.
+    """
+
+    data: Data
+    sample_rate: int | None = None
+    key: Any = None
+    offset_s: float | None = None
+    duration_s: float | None = None
+    track: int | None = None
+
+
+if TYPE_CHECKING:
+    # Samples with their rate may be a tuple, and a row of a Hugging Face dataset is a dict.
+    Input: TypeAlias = Audio | Data | tuple[AnyArray | torch.Tensor, int] | Mapping[str, Any]
+    Inputs: TypeAlias = Input | Iterable[Input]
+
+
+def all_of(inputs: Inputs) -> Iterable[Any]:
+    """Return what Transcriber.transcribe() is given, one input or several, as an iterable of inputs."""
+    return [inputs] if is_one(inputs) else inputs  # type: ignore[return-value]
+
+
+def sources(
+    inputs: Iterable[Any], left_out: Counter[str], repeats: Repeats | None = None
+) -> Iterator[Source | Failure]:
+    """Yield every recording of the inputs.
+
+    Args:
+        inputs: Each is an input as Transcriber.transcribe() takes it.
+        left_out: As for expand().
+        repeats: As for expand().
+    """
+    for position, item in enumerate(inputs):
+        yield from _sources(item, position, left_out, repeats)
+        del item  # the iterator may make the next one in its place
+
+
+def is_one(inputs: object) -> bool:
+    """Return True for one input, False for an iterable of inputs."""
+    if isinstance(inputs, tuple):
+        return len(inputs) == 2 and _is_array(inputs[0]) and (np.isscalar(inputs[1]) or _is_number(inputs[1]))
+    single = (str, os.PathLike, bytes, bytearray, memoryview, Audio, Mapping)
+    return isinstance(inputs, single) or hasattr(inputs, "read") or _is_array(inputs) or not hasattr(inputs, "__iter__")
+
+
+def _sources(
+    item: object, position: int, left_out: Counter[str], repeats: Repeats | None
+) -> Iterator[Source | Failure]:
+    name = f"input {position}"
+    key: Any = position
+    try:
+        audio, channels_first = _as_audio(item)
+        is_path = isinstance(audio.data, (str, os.PathLike))
+        key = position if audio.key is None and not is_path else audio.key
+        name = _name(audio, name)
+        if is_path:
+            yield from _named(audio, left_out, repeats)
+        else:
+            file = _file(audio, name, channels_first)
+            yield _cut(audio, Source(name, file, relative_id(name), given_key=key))
+    except Exception as error:  # any that a caller's object raises: one bad input becomes a Failure
+        yield to_failure(Source(name, "", relative_id(name), given_key=key), "input", error)
+
+
+def _as_audio(item: Any) -> tuple[Audio, bool]:
+    """Return an input as an Audio, and whether its array would be [C, S]."""
+    if isinstance(item, tuple) and len(item) == 2:
+        return Audio(*item), _is_tensor(item[0])
+    audio = item if isinstance(item, Audio) else Audio(item)
+    if not _is_row(audio.data):
+        return audio, _is_tensor(audio.data)
+    row = _as_row(audio.data)
+    if row.get("array") is not None:
+        array = row["array"] if _is_array(row["array"]) else np.asarray(row["array"])
+        return replace(audio, data=array, sample_rate=row.get("sampling_rate")), True
+    data = row.get("path") if row.get("bytes") is None else row["bytes"]
+    if data is None:
+        raise AudioError("", "a dict without audio: it needs array and sampling_rate, or bytes, or path")
+    return replace(audio, data=data), False
+
+
+def _is_row(data: object) -> bool:
+    """Return True for the audio of a row of a Hugging Face dataset: a dict, or an object that decodes when it is asked."""
+    is_decoder = hasattr(data, "__getitem__") and not hasattr(data, "__len__") and not hasattr(data, "read")
+    return isinstance(data, Mapping) or (is_decoder and not _is_array(data))
+
+
+def _as_row(data: Any) -> Mapping[str, Any]:
+    return data if isinstance(data, Mapping) else {name: data[name] for name in ("array", "sampling_rate")}
+
+
+def _name(audio: Audio, otherwise: str) -> str:
+    """Return the name for reports: a key that is text, a path, or a file object's own."""
+    path = audio.data if isinstance(audio.data, (str, os.PathLike)) else getattr(audio.data, "name", None)
+    for name in (audio.key, path):
+        if isinstance(name, (str, os.PathLike)) and os.fspath(name):
+            return printable(os.fsdecode(name))
+    return otherwise
+
+
+def _named(audio: Audio, left_out: Counter[str], repeats: Repeats | None) -> Iterator[Source | Failure]:
+    """Yield the recordings that a path names."""
+    assert isinstance(audio.data, (str, os.PathLike))
+    if audio.sample_rate is not None:
+        raise AudioError("", "sample_rate is for arrays; a file states its own")
+    for found in expand([os.fsdecode(audio.data)], left_out=left_out, repeats=repeats):
+        keyed = replace(found, given_key=audio.key)
+        yield keyed if isinstance(keyed, Failure) else _cut(audio, keyed)
+
+
+def _cut(audio: Audio, source: Source) -> Source:
+    """Return the source with the part and the track that the caller asks for."""
+    if (audio.offset_s, audio.duration_s, audio.track) == (None, None, None):
+        return source
+    if source.row is not None:
+        raise AudioError(source.path, "a manifest's rows have offset, duration and track of their own")
+    for name, seconds in (("offset_s", audio.offset_s), ("duration_s", audio.duration_s)):
+        if seconds is not None and not (isinstance(seconds, Real) and 0 <= seconds < math.inf):
+            raise AudioError(source.path, f"{name} is {seconds!r:.40}, not a length of time")
+    if audio.track is not None and operator.index(audio.track) < 0:
+        raise AudioError(source.path, f"track is {audio.track}, not a number from 0")
+    suffix = f"@{round(audio.offset_s * 1000)}" if audio.offset_s else ""
+    return replace(
+        source, id=source.id + suffix, offset_s=audio.offset_s, duration_s=audio.duration_s, track=audio.track
+    )
+
+
+def _file(audio: Audio, name: str, channels_first: bool) -> File:
+    """Return where the data are, which have no path."""
+    data: Any = audio.data
+    if _is_array(data):
+        return Samples(to_samples(_array(data), channels_first), _rate(audio.sample_rate), name)
+    is_content = isinstance(data, (bytes, bytearray, memoryview))
+    if not is_content and not hasattr(data, "read"):
+        kind = type(data).__name__
+        raise AudioError(name, f"{kind} is no recording: give a path, bytes, a file object, or an array with its rate")
+    if audio.sample_rate is not None:
+        raise AudioError(name, "sample_rate is for arrays; a file states its own")
+    if is_content:
+        return EncodedBytes(bytes(data), name)
+    if isinstance(data, io.TextIOBase):
+        raise AudioError(name, "a file that was opened as text: open it with mode 'rb'")
+    can_seek = data.seekable() if hasattr(data, "seekable") else hasattr(data, "seek")
+    return FileObject(data, name) if can_seek else EncodedBytes(data.read(), name)
+
+
+def _is_tensor(data: object) -> bool:
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(data, torch.Tensor)
+
+
+def _is_array(data: object) -> bool:
+    return isinstance(data, np.ndarray) or _is_tensor(data)
+
+
+def _is_number(data: object) -> bool:
+    """Return True for an array or a tensor of no dimensions."""
+    return _is_array(data) and data.ndim == 0  # type: ignore[attr-defined]  # both kinds have it
+
+
+def _array(data: Any) -> AnyArray:
+    """Return an array or a tensor as an array on the host."""
+    if isinstance(data, np.ndarray):
+        return data
+    tensor = data.detach().cpu()
+    array: AnyArray = (tensor.float() if tensor.is_floating_point() else tensor).numpy()  # NumPy has no bfloat16
+    return array
+
+
+def _rate(sample_rate: object) -> int:
+    if sample_rate is None:
+        raise ValueError("an array without its rate: give (array, sample_rate), or Audio(array, sample_rate)")
+    rate: int = int(sample_rate)  # type: ignore[call-overload]
+    if rate != sample_rate or rate not in SAMPLE_RATES:
+        raise ValueError(f"a sample rate of {sample_rate} Hz: give a whole number from 1,000 to 1,000,000")
+    return rate

@@ -1,0 +1,49 @@
+"""A file object for a C library: its errors are kept, because the library would print them and see the end of the file."""
+
+from __future__ import annotations
+
+import os
+from typing import Any, BinaryIO
+
+
+class GuardedFile:
+    """A file object whose first error is kept. After it the file looks as if it ended."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self.file = file
+        self._error: Exception | None = None
+
+    def check(self) -> None:
+        """Raise the error, if there was one."""
+        if self._error is not None:
+            raise self._error
+
+    def read(self, num_bytes: int = -1) -> bytes:
+        if self._error is None:
+            try:
+                return self.file.read(num_bytes)
+            except Exception as error:  # any that a caller's object raises
+                self._error = error
+        return b""
+
+    def readinto(self, buffer: Any) -> int:
+        if self._error is None:
+            try:
+                return int(self.file.readinto(buffer))  # type: ignore[attr-defined]  # every medium's file has it
+            except Exception as error:  # as in read()
+                self._error = error
+        return 0
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        if self._error is None:
+            try:
+                return self.file.seek(offset, whence)
+            except Exception as error:  # as in read()
+                self._error = error
+        return 0
+
+    def tell(self) -> int:
+        return self.file.tell()
+
+    def close(self) -> None:
+        self.file.close()

@@ -1,0 +1,232 @@
+"""Where a recording's bytes are: a local file, encoded bytes in memory, a caller's file object. URLs are in remote_file.py.
+Samples in memory are not bytes (types.Samples, samples.py).
+
+A local file is named by its path in a Source, because there are millions. libsndfile and FFmpeg open local files by
+themselves; they read the other media through open(). Every medium reports its problems as an OSError of one line, which the
+probe and the readers turn into an AudioError.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import mmap
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cached_property
+from threading import Lock
+from typing import BinaryIO, TypeAlias, cast, overload
+from weakref import WeakValueDictionary
+
+from fastscribe.errors import AudioError
+from fastscribe.types import File, Medium, Samples, Source
+
+_FIND_BYTES = 1 << 16  # searched at a time
+_file_locks: WeakValueDictionary[int, Lock] = WeakValueDictionary()  # by id of a caller's file
+_locks_lock = Lock()
+
+
+class LocalFile:
+    """A file that has a path."""
+
+    def __init__(self, path: str) -> None:
+        self.local_path: str | None = path
+
+    @property
+    def identity(self) -> str:
+        return os.path.abspath(self.local_path or "")
+
+    def version(self) -> str:
+        status = os.stat(self.local_path or "")
+        return f"{status.st_size} {status.st_mtime_ns}"
+
+    def num_bytes(self) -> int:
+        status = os.stat(self.local_path or "")
+        if stat.S_ISDIR(status.st_mode):
+            raise OSError("is a folder, not a file")
+        if not stat.S_ISREG(status.st_mode):  # opening a pipe would block
+            raise OSError("is not a regular file")
+        return status.st_size
+
+    def open(self) -> BinaryIO:
+        return cast(BinaryIO, open(self.local_path or "", "rb", buffering=0))
+
+
+class EncodedBytes:
+    """A whole encoded file in memory.
+
+    Args:
+        content: The file.
+        identity: Names it in a journal.
+    """
+
+    local_path: str | None = None
+
+    def __init__(self, content: bytes, identity: str) -> None:
+        self.content, self.identity = content, identity
+
+    @cached_property
+    def _digest(self) -> str:
+        return hashlib.blake2b(self.content, digest_size=16).hexdigest()
+
+    def version(self) -> str:
+        return self._digest
+
+    def num_bytes(self) -> int:
+        return len(self.content)
+
+    def open(self) -> BinaryIO:
+        return io.BytesIO(self.content)  # shares the memory
+
+
+class FileObject:
+    """A caller's file that can seek: all of it, wherever it stands. Each open() has a position of its own.
+
+    The caller may not use or close the file before the recording has its result.
+
+    Args:
+        file: The file, opened in binary mode.
+        identity: Names it in a journal.
+    """
+
+    local_path: str | None = None
+
+    def __init__(self, file: BinaryIO, identity: str) -> None:
+        self._file, self.identity = file, identity
+        self._lock = _lock_of(file)
+
+    def version(self) -> str:
+        return str(self.num_bytes())
+
+    def num_bytes(self) -> int:
+        with self._lock:
+            return self._file.seek(0, os.SEEK_END)
+
+    def held_memory(self) -> tuple[int, int]:
+        """See held_memory()."""
+        if isinstance(self._file, io.BytesIO) and not self._file.closed:
+            return id(self._file), io.BytesIO.getbuffer(self._file).nbytes
+        return 0, 0
+
+    def read_at(self, position: int, num_bytes: int) -> bytes:
+        """Return the bytes from a position on, fewer at the end."""
+        with self._lock:
+            self._file.seek(position)
+            return self._file.read(num_bytes)
+
+    def open(self) -> BinaryIO:
+        return io.BufferedReader(_View(self))
+
+
+def _lock_of(file: BinaryIO) -> Lock:
+    """Return the one lock of a caller's file, which may be given several times. Each FileObject keeps both alive."""
+    with _locks_lock:
+        lock = _file_locks.get(id(file))
+        if lock is None:
+            lock = _file_locks[id(file)] = Lock()
+        return lock
+
+
+class _View(io.RawIOBase):
+    """A FileObject with a position."""
+
+    def __init__(self, medium: FileObject) -> None:
+        self._medium, self._position = medium, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        begin = {os.SEEK_SET: 0, os.SEEK_CUR: self._position}.get(whence)
+        self._position = max(0, offset + (self._medium.num_bytes() if begin is None else begin))
+        return self._position
+
+    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]  # any writable buffer
+        content = self._medium.read_at(self._position, len(buffer))
+        buffer[: len(content)] = content
+        self._position += len(content)
+        return len(content)
+
+
+def medium_of(file: str | Medium) -> Medium:
+    return LocalFile(file) if isinstance(file, str) else file
+
+
+def local_path(source: Source) -> str:
+    """Return the path of a source's file. Raises AudioError if it has none."""
+    if not isinstance(source.file, str):
+        raise AudioError(source.path, "is not a local file")
+    return source.file
+
+
+def is_held(file: File) -> bool:
+    """Return True if the caller's data or objects would stay in memory with `file`."""
+    return isinstance(file, (Samples, EncodedBytes, FileObject))
+
+
+def held_memory(file: File) -> tuple[int, int]:
+    """Return which memory of the caller's `file` keeps alive, as an id, and its bytes; (0, 0) for none."""
+    if isinstance(file, Samples):
+        return id(file.samples_SC), file.samples_SC.nbytes
+    if isinstance(file, EncodedBytes):
+        return id(file.content), len(file.content)
+    return file.held_memory() if isinstance(file, FileObject) else (0, 0)
+
+
+class LazyBytes:
+    """The bytes of an open file, read as they are asked for: as much of a bytes object as header readers use."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file, self._size = file, file.seek(0, os.SEEK_END)
+
+    def __len__(self) -> int:
+        return self._size
+
+    @overload
+    def __getitem__(self, key: int) -> int: ...
+    @overload
+    def __getitem__(self, key: slice) -> bytes: ...
+    def __getitem__(self, key: int | slice) -> int | bytes:
+        if isinstance(key, slice):
+            begin, end, _ = key.indices(self._size)
+            return self._read(begin, end)
+        if not 0 <= key < self._size:
+            raise IndexError(key)
+        return self._read(key, key + 1)[0]
+
+    def find(self, part: bytes, begin: int = 0, end: int | None = None) -> int:
+        """Return the first position of a part in a range of bytes; -1 if there is none."""
+        end = self._size if end is None else min(end, self._size)
+        while begin + len(part) <= end:
+            piece = self._read(begin, min(end, begin + _FIND_BYTES))
+            if (at := piece.find(part)) >= 0:
+                return begin + at
+            begin += len(piece) - len(part) + 1
+        return -1
+
+    def _read(self, begin: int, end: int) -> bytes:
+        self._file.seek(begin)
+        return self._file.read(max(0, end - begin))
+
+
+Content: TypeAlias = bytes | mmap.mmap | LazyBytes
+
+
+@contextmanager
+def whole_content(file: BinaryIO) -> Iterator[Content]:
+    """Give all bytes of an open file, of one that is not in memory without reading them."""
+    if isinstance(file, io.BytesIO):
+        yield file.getvalue()  # shares the memory
+        return
+    try:
+        descriptor = file.fileno()
+    except OSError:
+        yield LazyBytes(file)
+    else:
+        with mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ) as content:
+            yield content

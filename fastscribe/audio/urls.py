@@ -1,0 +1,111 @@
+"""Turn URLs (objects, folders and patterns in a store, files on web servers) into Sources.
+
+A folder is listed page by page, and its objects come in byte order of their keys, so that a million of them need no memory.
+The listing gives each object's size and version; a URL that names one object costs no request here, and the probe finds out
+whether it exists.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from fastscribe._system import remote
+from fastscribe.audio.failures import input_failure, is_utf8, relative_id
+from fastscribe.audio.folders import MAGIC, match_depth, split_pattern
+from fastscribe.audio.formats import MANIFEST_EXTENSIONS, extension, is_audio_name, kind_of
+from fastscribe.audio.manifest import Found, Manifest
+from fastscribe.audio.remote_file import RemoteFile
+from fastscribe.errors import UsageError
+from fastscribe.types import Source
+
+
+def expand_url(url: str, left_out: Counter[str], has_patterns: bool) -> Iterator[Found]:
+    """Yield the recordings that a URL names.
+
+    Args:
+        url: An object, a folder, a manifest, or a pattern such as s3://bucket/**/*.flac.
+        left_out: Counts the objects of folders and patterns that are not taken for audio, by kind (".docx").
+        has_patterns: Wildcards have a meaning. They have none for web servers, which list nothing.
+    """
+    if not is_utf8(url):
+        yield input_failure(url, "URL is not valid UTF-8")
+        return
+    try:
+        if not remote.store_for(url).lists:
+            yield from _one(url)
+        elif has_patterns and MAGIC.search(remote.key_of(url)) and not _exists(url):
+            yield from _from_pattern(url, left_out)
+        elif not url.endswith("/") and (is_audio_name(url) or extension(url) in MANIFEST_EXTENSIONS):
+            yield from _one(url)
+        else:
+            yield from _from_folder(url, left_out)
+    except (remote.RemoteError, UsageError) as error:
+        yield input_failure(url, str(error))
+
+
+def _one(url: str, found: remote.RemoteObject | None = None, name: str = "") -> Iterator[Found]:
+    """Sources of one object; `name` is the base of its id, without a folder's own name."""
+    if extension(url) in MANIFEST_EXTENSIONS:
+        yield Manifest(url)
+    else:
+        yield _source(url, name or remote.name_of(url), found)
+
+
+def _source(url: str, name: str, found: remote.RemoteObject | None) -> Source:
+    return Source(path=url, file=RemoteFile(url, found), id=relative_id(name))
+
+
+def _exists(url: str) -> bool:
+    try:
+        remote.stat_object(url)
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def _from_folder(url: str, left_out: Counter[str]) -> Iterator[Found]:
+    """Sources below a folder; if nothing is below it, it may be an object without a usual extension."""
+    has_objects = has_audio = False
+    for found, name in _below(url):
+        has_objects = True
+        if is_audio_name(name):
+            has_audio = True
+            yield _source(found.url, name, found)
+        else:
+            left_out[kind_of(name)] += 1
+    if has_audio:
+        return
+    if has_objects:
+        yield input_failure(url, "no audio in this folder")
+    elif not url.endswith("/") and remote.key_of(url) and _exists(url):
+        yield from _one(url)
+    else:
+        yield input_failure(url, "no such object, and no folder with objects")
+
+
+def _below(url: str) -> Iterator[tuple[remote.RemoteObject, str]]:
+    """Yield the visible objects below a folder with their paths below it."""
+    skip = len(url.rstrip("/")) + 1
+    for found in remote.list_objects(url):
+        name = found.url[skip:]
+        is_hidden = name.startswith(".") or "/." in name
+        if name and not name.endswith("/") and not is_hidden:  # some tools store a folder as an empty object
+            yield found, name
+
+
+def _from_pattern(url: str, left_out: Counter[str]) -> Iterator[Found]:
+    prefix, patterns = split_pattern(remote.key_of(url))
+    root = url[: len(url) - len(remote.key_of(url))]
+    empty = True
+    for found, name in _below(root + prefix):
+        names = name.split("/")
+        depth = match_depth(names, patterns)
+        is_named = depth == len(names) and patterns[-1] not in ("*", "**")
+        if depth is not None and (is_named or is_audio_name(name)):
+            empty = False
+            yield from _one(found.url, found, name)
+        elif depth is not None:
+            left_out[kind_of(name)] += 1
+    if empty:
+        yield input_failure(url, "no such object, and nothing matches it as a pattern")

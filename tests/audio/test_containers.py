@@ -1,0 +1,353 @@
+"""Containers give a player's times and lengths, cuts equal the same span of the whole, and damage is an error."""
+
+from __future__ import annotations
+
+import struct
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fastscribe.audio import containers
+from fastscribe.audio.probe import probe
+from fastscribe.audio.read import blocks, read, read_native_into
+from fastscribe.errors import AudioError
+from fastscribe.types import AudioInfo, Source, Utterance
+from tests.helpers.containers import CLICK_S, encode, encode_video, signal
+
+# name: encoder, rate, channels, seconds by which the click may be late: the format does not store the encoder's delay.
+KINDS = {
+    "aac.m4a": ("aac", 44_100, 2, 0.0),
+    "aac.mp4": ("aac", 48_000, 1, 0.0),
+    "aac.mov": ("aac", 44_100, 1, 0.0),
+    "aac.mkv": ("aac", 44_100, 2, 0.0),
+    "aac.aac": ("aac", 44_100, 1, 0.05),
+    "aac.ts": ("aac", 48_000, 1, 0.05),
+    "aac.flv": ("aac", 44_100, 1, 0.05),
+    "alac.m4a": ("alac", 44_100, 2, 0.0),
+    "opus.webm": ("libopus", 48_000, 1, 0.0),
+    "opus.mka": ("libopus", 48_000, 2, 0.0),
+    "opus.mp4": ("libopus", 48_000, 1, 0.0),
+    "mp3.mkv": ("libmp3lame", 44_100, 1, 0.05),
+    "mp3.avi": ("libmp3lame", 44_100, 2, 0.05),
+    "flac.mkv": ("flac", 16_000, 1, 0.0),
+    "pcm.mov": ("pcm_s16le", 16_000, 1, 0.0),
+    "wma.wma": ("wmav2", 44_100, 2, 0.05),
+    "amr.amr": ("libopencore_amrnb", 8_000, 1, 0.02),
+    "amr.3gp": ("libopencore_amrnb", 8_000, 1, 0.02),
+    "ac3.ac3": ("ac3", 48_000, 2, 0.02),
+}
+# A file that ends early holds only what was written: these formats have no header with a length.
+WITHOUT_LENGTH = ("aac.aac", "aac.ts", "amr.amr", "ac3.ac3")
+
+
+@pytest.fixture(scope="session")
+def media(tmp_path_factory) -> Path:
+    """A folder with a file of each kind."""
+    folder = tmp_path_factory.mktemp("containers")
+    for name, (codec, rate, channels, _) in KINDS.items():
+        encode(folder / name, codec, rate, channels)
+    return folder
+
+
+def source(path: Path, **fields) -> Source:
+    return Source(str(path), str(path), path.name, **fields)
+
+
+def whole(audio: AudioInfo, sample_rate: int | None = None, channel: int | None = None) -> np.ndarray:
+    return read(audio, 0, audio.num_samples, sample_rate=sample_rate or audio.sample_rate, channel=channel)
+
+
+def problem(path: Path, **fields) -> str:
+    with pytest.raises(AudioError) as caught:
+        whole(probe(source(path, **fields)))
+    assert "\n" not in caught.value.problem
+    return caught.value.problem
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_header_and_times(media, name):
+    _, rate, channels, delay_s = KINDS[name]
+    audio = probe(source(media / name))
+    assert (audio.sample_rate, audio.channels, audio.track, audio.num_tracks) == (rate, channels, 0, 1)
+    assert audio.duration_s == pytest.approx(3.0, abs=0.06)
+    samples = whole(audio)
+    assert samples.dtype == np.float32 and len(samples) == pytest.approx(audio.num_samples, abs=0.06 * rate)
+    click_s = np.argmax(np.abs(samples) > 0.3) / rate
+    assert CLICK_S - 0.003 <= click_s <= CLICK_S + delay_s + 0.003
+
+
+@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("offset_s", [0.1, 0.9, 1.2001, 2.3, 2.8])
+def test_cut_equals_span_of_whole(media, name, offset_s):
+    samples = whole(probe(source(media / name)))
+    cut = probe(source(media / name, offset_s=offset_s, duration_s=0.15))
+    span = samples[cut.start : cut.start + cut.num_samples]
+    tolerance = 5e-3 if name.startswith(("amr", "ac3")) else 1e-4  # ac3 has dither, amr a long memory
+    np.testing.assert_allclose(whole(cut), span, atol=tolerance)
+    shifted = np.linalg.norm(np.roll(span, 1) - span)  # what a shift by one sample would make
+    assert np.linalg.norm(whole(cut) - span) < 0.1 * shifted
+
+
+def test_utterances_of_a_recording(media):
+    """Resampled parts join, and native rows for a GPU hold the same samples."""
+    audio = probe(source(media / "aac.m4a"))
+    samples = whole(audio, 16_000)
+    step = 44_100
+    parts = [read(audio, at, step, sample_rate=16_000, channel=None) for at in range(0, 3 * step, step)]
+    np.testing.assert_allclose(np.concatenate(parts), samples, atol=1e-4)
+    rows_SC = np.empty((step + 8_000, 2), np.float32)
+    assert read_native_into(rows_SC, 4_000, Utterance(audio, step, step), 16_000, None) == 16_000
+    np.testing.assert_allclose(rows_SC[4_000 : 4_000 + step].mean(axis=1), whole(audio)[step : 2 * step], atol=1e-4)
+    joined = np.concatenate(list(blocks(audio, channel=1, block_samples=9_999)))
+    np.testing.assert_allclose(joined, whole(audio, channel=1), atol=1e-6)
+
+
+def test_lossless_samples_are_exact(media):
+    expected = (signal(3.0, 16_000) * 32_767).astype(np.int16)
+    for name in ("flac.mkv", "pcm.mov"):
+        np.testing.assert_allclose(whole(probe(source(media / name))), expected / 32_768, atol=1.5 / 32_768)
+
+
+def test_several_tracks(tmp_path):
+    path = encode(tmp_path / "a.mkv", "aac", 48_000, gains=(1.0, 0.25), starts_s=(0.0, 0.0))
+    first, second = (probe(source(path, track=track)) for track in (None, 1))
+    assert (first.track, second.track, first.num_tracks) == (0, 1, 2)
+    assert np.abs(whole(second)).max() == pytest.approx(np.abs(whole(first)).max() / 4, rel=0.1)
+    assert problem(path, track=2) == "track 2 was asked for, but it has 2 audio tracks (counted from 0)"
+    soundfile.write(tmp_path / "a.wav", np.zeros(100), 16_000)
+    assert problem(tmp_path / "a.wav", track=1) == "track 1 was asked for, but it has 1 audio track (counted from 0)"
+
+
+@pytest.mark.parametrize("extension", ["mkv", "mp4"])
+def test_track_that_starts_late_begins_with_silence(tmp_path, extension):
+    path = encode(tmp_path / f"a.{extension}", "aac", 48_000, gains=(1.0, 1.0), starts_s=(0.0, 0.5))
+    audio = probe(source(path, track=1))
+    samples = whole(audio)
+    assert audio.duration_s == pytest.approx(3.5, abs=0.06)
+    assert not samples[: int(0.45 * 48_000)].any()
+    assert np.argmax(np.abs(samples) > 0.3) / 48_000 == pytest.approx(CLICK_S + 0.5, abs=0.005)
+
+
+def test_gap_in_timestamps_is_silence(tmp_path):
+    path = encode(tmp_path / "a.mkv", "libopus", 48_000, gap_s=1.5)
+    audio = probe(source(path))
+    samples = whole(audio)
+    assert audio.duration_s == pytest.approx(4.5, abs=0.06) and len(samples) == pytest.approx(audio.num_samples, abs=48)
+    assert not samples[int(2.1 * 48_000) : int(3.4 * 48_000)].any()
+    assert samples[int(3.6 * 48_000) : int(3.7 * 48_000)].any()
+    cut = probe(source(path, offset_s=3.7, duration_s=0.2))
+    np.testing.assert_allclose(whole(cut), samples[cut.start : cut.start + cut.num_samples], atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("a.mp4", {"movflags": "frag_keyframe+delay_moov"}),
+        ("a.mkv", {"live": "1"}),
+        ("a.mp4", {"movflags": "faststart"}),
+    ],
+)
+def test_other_layouts(tmp_path, name, options):
+    audio = probe(source(encode(tmp_path / name, "aac", 44_100, options=options)))
+    assert audio.duration_s == pytest.approx(3.0, abs=0.06)
+    assert np.argmax(np.abs(whole(audio)) > 0.3) / 44_100 == pytest.approx(CLICK_S, abs=0.003)
+
+
+def test_wrong_extension(media, tmp_path):
+    for name in ("aac.m4a", "opus.webm", "wma.wma"):
+        for extension in ("wav", "mp3", "flac", "dat"):
+            path = tmp_path / f"a.{extension}"
+            path.write_bytes((media / name).read_bytes())
+            assert probe(source(path)).duration_s == pytest.approx(3.0, abs=0.06)
+
+
+def test_nothing_to_hear(tmp_path):
+    (tmp_path / "a.m4a").touch()
+    assert problem(tmp_path / "a.m4a") == "is empty (0 bytes)"
+    assert problem(encode_video(tmp_path / "a.mp4")) == "is a video without an audio track"
+    (tmp_path / "a.webm").write_text("hello world\n" * 100)
+    assert problem(tmp_path / "a.webm").startswith("damaged or truncated, or in a format that FFmpeg does not read")
+
+
+@pytest.mark.parametrize("name", ["aac.ts", "aac.mkv", "opus.webm", "aac.m4a", "aac.mov"])
+def test_joined_files_are_refused(media, tmp_path, name):
+    """Their second part would be lost: its times start again."""
+    path = tmp_path / name
+    path.write_bytes(2 * (media / name).read_bytes())
+    assert "several recordings in one" in problem(path)
+
+
+@pytest.mark.parametrize(("box", "forged"), [(b"stsz", b"\0\0\0\4\7\0\0\0"), (b"trun", b"\7\0\0\0")])
+def test_forged_sample_counts_take_no_memory(media, tmp_path, monkeypatch, box, forged):
+    """FFmpeg would make an entry for each of 117 million samples. It is not called."""
+    path = encode(tmp_path / "a.mp4", "aac", 16_000, options={"movflags": "empty_moov"} if box == b"trun" else {})
+    content = bytearray(path.read_bytes())
+    at = content.rindex(box) + 8
+    if box == b"trun":
+        content[at - 4 : at] = bytes(4)  # no field for each sample
+    content[at : at + len(forged)] = forged
+    path.write_bytes(content)
+    monkeypatch.setattr(containers, "_open", None)
+    assert "damaged: its tables count 117440512 samples, which" in problem(path)
+
+
+def test_boxes_without_end_are_damage(tmp_path):
+    path = tmp_path / "a.mp4"
+    nested = b"".join(struct.pack(">I4s", 8 * (2000 - level), b"moov") for level in range(2000))
+    path.write_bytes(nested)
+    assert problem(path)
+    path.write_bytes(struct.pack(">I4s", 8, b"free") * 2_000_001)
+    assert "more than 2,000,000 boxes" in problem(path)
+
+
+def test_samples_that_numpy_cannot_take():
+    import av
+
+    with pytest.raises(containers.ContainerError, match="s64"):
+        containers._samples(av.AudioFrame(format="s64", layout="mono", samples=10))
+
+
+def test_a_recording_is_measured_once(media, tmp_path, monkeypatch):
+    path = tmp_path / "a.mkv"
+    path.write_bytes((media / "aac.mkv").read_bytes())
+    measured, original = [], containers.Track.measure
+    monkeypatch.setattr(containers.Track, "measure", lambda self: measured.append(1) or original(self))
+    lengths = {probe(source(path, offset_s=0.1 * row, duration_s=0.5)).num_samples for row in range(5)}
+    assert len(measured) == 1 and lengths == {22_050}
+    path.write_bytes((media / "opus.mka").read_bytes())
+    assert probe(source(path)).sample_rate == 48_000 and len(measured) == 2
+
+
+def test_playlists_open_no_other_file(media, tmp_path):
+    path = tmp_path / "a.mp4"
+    path.write_text(f"#EXTM3U\n#EXTINF:3,\n{media / 'aac.aac'}\n#EXT-X-ENDLIST\n")
+    assert "FFmpeg does not read" in problem(path)
+    path.write_text(f"ffconcat version 1.0\nfile '{media / 'aac.aac'}'\n")
+    assert "FFmpeg does not read" in problem(path)
+
+
+@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("keep", [0.02, 0.3, 0.6, 0.9])
+def test_truncated(media, tmp_path, name, keep):
+    content = (media / name).read_bytes()
+    path = tmp_path / name
+    path.write_bytes(content[: int(keep * len(content))])
+    if name not in WITHOUT_LENGTH:
+        assert problem(path)
+    else:
+        try:
+            audio = probe(source(path))
+        except AudioError:
+            assert keep == 0.02
+        else:
+            assert audio.duration_s == pytest.approx(3 * keep, abs=0.4)
+            assert len(whole(audio)) == pytest.approx(audio.num_samples, abs=0.1 * audio.sample_rate)
+
+
+@pytest.mark.parametrize("options", [{"movflags": "faststart"}, {"movflags": "frag_keyframe+empty_moov"}])
+def test_truncated_mp4_with_index_in_front(tmp_path, options):
+    path = encode(tmp_path / "a.mp4", "aac", 44_100, options=options)
+    path.write_bytes(path.read_bytes()[: path.stat().st_size * 6 // 10])
+    if "faststart" in options["movflags"]:
+        assert problem(path).startswith("truncated: header promises 3.00 s, file holds ")
+    else:
+        assert problem(path)
+
+
+def test_header_overstates_length(media, tmp_path):
+    content = bytearray((media / "opus.webm").read_bytes())
+    at = content.index(b"\x44\x89\x88") + 3  # Duration, a float of 8 bytes
+    content[at : at + 8] = struct.pack(">d", 2 * struct.unpack(">d", content[at : at + 8])[0])
+    path = tmp_path / "a.webm"
+    path.write_bytes(content)
+    assert problem(path).startswith("truncated: header promises 6.0")
+
+
+def test_damaged_in_the_middle(media, tmp_path):
+    content = bytearray((media / "alac.m4a").read_bytes())
+    middle = len(content) // 2
+    content[middle : middle + 60_000] = bytes(60_000)
+    path = tmp_path / "a.m4a"
+    path.write_bytes(content)
+    assert "damaged" in problem(path)
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(name=st.sampled_from(sorted(KINDS)), cut=st.floats(0, 1), flip=st.floats(0, 1), value=st.integers(0, 255))
+def test_any_damage_is_an_error_or_samples(media, tmp_path_factory, name, cut, flip, value):
+    content = bytearray((media / name).read_bytes())
+    content[int(flip * (len(content) - 1))] = value
+    path = tmp_path_factory.getbasetemp() / f"damaged.{name.split('.')[1]}"
+    path.write_bytes(content[: max(1, int(cut * len(content)))])
+    try:
+        samples = whole(probe(source(path)))
+    except AudioError:
+        return
+    assert np.isfinite(samples).all()
+
+
+def test_changed_after_probe(media, tmp_path):
+    path = tmp_path / "a.m4a"
+    path.write_bytes((media / "aac.m4a").read_bytes())
+    audio = probe(source(path))
+    path.write_bytes((media / "aac.mov").read_bytes())
+    with pytest.raises(AudioError, match="changed since the run began"):
+        whole(audio)
+    path.unlink()
+    with pytest.raises(AudioError, match="no such file"):
+        whole(audio)
+    with pytest.raises(AudioError, match="no such file"):
+        whole(replace(audio, file="gone.m4a"))
+
+
+@pytest.mark.parametrize("name", ["a.m4a", "a.webm", "a.aac"])
+def test_cut_at_the_end_of_a_long_file_decodes_little(tmp_path, monkeypatch, name):
+    codec, rate = ("libopus", 48_000) if name == "a.webm" else ("aac", 44_100)
+    path = encode(tmp_path / name, codec, rate, seconds=60.0)
+    decoded = []
+    convert = containers._samples
+    monkeypatch.setattr(containers, "_samples", lambda frame: decoded.append(frame.samples) or convert(frame))
+    cut = probe(source(path, offset_s=58.0, duration_s=1.0))
+    assert sum(decoded) < rate
+    assert len(whole(cut)) == rate
+    assert sum(decoded) < 8 * rate  # a cluster of a WebM file has five seconds
+
+
+def test_open_file_is_used_again(media, monkeypatch):
+    monkeypatch.setattr("fastscribe.audio.read.MIN_CACHED_S", 0.5)
+    audio = probe(source(media / "aac.m4a"))
+    samples = whole(audio)
+    opened = []
+    open_file = containers._open
+    monkeypatch.setattr(containers, "_open", lambda *given: opened.append(1) or open_file(*given))
+    for at in (60_000, 100_000, 30_000, 31_000, 90_000):
+        part = read(audio, at, 5_000, sample_rate=44_100, channel=None)
+        np.testing.assert_allclose(part, samples[at : at + 5_000], atol=1e-4)
+    assert len(opened) == 1
+
+
+def test_open_track_at_exit(media):
+    """An idle file in the cache is closed by the interpreter, without a message."""
+    code = (
+        "import sys; from fastscribe.audio.containers import Track; from fastscribe.audio.media import LocalFile;"
+        " track = Track(LocalFile(sys.argv[1]), 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(media / "aac.m4a")], check=True, capture_output=True)
+    assert done.stderr == b""
+
+
+def test_pyav_is_imported_only_for_containers(tmp_path):
+    soundfile.write(tmp_path / "a.wav", np.zeros(1_000), 16_000)
+    code = (
+        "import sys; from fastscribe.audio.probe import probe; from fastscribe.audio.read import read;"
+        "from fastscribe.types import Source; import fastscribe.cli.transcribe; audio = probe(Source(*[sys.argv[1]] * 3));"
+        "read(audio, 0, 9, sample_rate=16_000, channel=None); assert 'av' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code, str(tmp_path / "a.wav")], check=True)

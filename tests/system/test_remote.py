@@ -1,0 +1,249 @@
+"""fastscribe/_system/remote against a real S3-compatible server, with faults injected."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from fastscribe._system import remote
+from fastscribe._system.remote import retry
+from fastscribe.errors import UsageError
+from tests.conftest import ROOT
+from tests.helpers.object_store import PAGE, FaultyStore, object_store
+
+DATA = bytes(range(256)) * 400
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[FaultyStore]:
+    with object_store() as store:
+        store.put("bucket/a.wav", DATA)
+        for number in range(PAGE + 10):
+            store.put(f"bucket/many/{number:04}.wav", b"x")
+        yield store
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("s3://bucket/a", True),
+        ("hf://datasets/a/b", True),
+        ("HTTPS://host/a", True),
+        ("C://a.wav", False),
+        ("a:b.wav", False),
+        ("s3:/bucket", False),
+        ("./s3://bucket", False),
+        ("", False),
+    ],
+)
+def test_is_url(text: str, expected: bool) -> None:
+    assert remote.is_url(text) is expected
+
+
+def test_read_write_list_delete(server: FaultyStore) -> None:
+    url = "s3://bucket/sub/b c.wav"
+    version = remote.write_object(url, b"hello")
+    assert remote.stat_object(url) == remote.RemoteObject(url, 5, version)
+    assert remote.read_object(url) == remote.Content(b"hello", 5, version)
+    assert remote.read_object(url, 1, 3).data == b"ell"
+    assert remote.read_object(url, 3, 100).data == b"lo"
+    assert list(remote.list_objects("s3://bucket/sub")) == [remote.RemoteObject(url, 5, version)]
+    remote.delete_object(url)
+    remote.delete_object(url)
+    with pytest.raises(FileNotFoundError, match="no such object"):
+        remote.stat_object(url)
+
+
+@pytest.mark.parametrize("scheme", ["s3", "web"])
+def test_an_empty_object(server: FaultyStore, scheme: str) -> None:
+    server.put("bucket/empty", b"")
+    url = "s3://bucket/empty" if scheme == "s3" else f"{server.endpoint}/bucket/empty"
+    content = remote.read_object(url, 0, 1000)
+    assert (content.data, content.size) == (b"", 0)
+    assert list(remote.read_lines(url)) == []
+
+
+def test_google_cloud_storage(server: FaultyStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its protocol for objects is S3's; the server stands in for it."""
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.endpoint)
+    url = "gs://bucket/google/a b.wav"
+    version = remote.write_object(url, b"hello", if_version="")
+    assert list(remote.list_objects("gs://bucket/google")) == [remote.RemoteObject(url, 5, version)]
+    assert remote.read_object(url, 1, 3) == remote.Content(b"ell", 5, version)
+    with pytest.raises(remote.RemoteConflict):
+        remote.write_object(url, b"again", if_version="another")
+
+
+def test_conditional_writes(server: FaultyStore) -> None:
+    url = "s3://bucket/lock"
+    first = remote.write_object(url, b"1", if_version="")
+    with pytest.raises(remote.RemoteConflict):
+        remote.write_object(url, b"2", if_version="")
+    second = remote.write_object(url, b"2", if_version=first)
+    with pytest.raises(remote.RemoteConflict):
+        remote.write_object(url, b"3", if_version=first)
+    assert remote.read_object(url) == remote.Content(b"2", 1, second)
+
+
+@pytest.mark.parametrize("kind", ["503", "429", "500", "reset", "cut"])
+def test_what_may_pass_is_retried(server: FaultyStore, kind: str) -> None:
+    server.fault(kind, "GET /bucket/a.wav", times=2)
+    before = len(server.requests)
+    assert remote.read_object("s3://bucket/a.wav").data == DATA
+    assert len(server.requests) - before == 3
+
+
+@pytest.mark.parametrize(("kind", "error"), [("403", PermissionError), ("404", FileNotFoundError)])
+def test_what_will_not_pass_is_asked_once(server: FaultyStore, kind: str, error: type[OSError]) -> None:
+    server.fault(kind, "GET /bucket/a.wav")
+    before = len(server.requests)
+    with pytest.raises(error) as caught:
+        remote.read_object("s3://bucket/a.wav")
+    assert len(server.requests) - before == 1
+    assert "\n" not in str(caught.value)
+
+
+def test_a_refusal_names_where_credentials_come_from(server: FaultyStore) -> None:
+    server.fault("403", "GET /bucket/a.wav")
+    with pytest.raises(remote.RemoteDenied, match=r"access denied to these credentials; they come from AWS_PROFILE"):
+        remote.read_object("s3://bucket/a.wav")
+
+
+def test_an_expired_listing_goes_on_behind_its_last_key(server: FaultyStore) -> None:
+    server.fault("expired")
+    before = len(server.requests)
+    keys = [found.url for found in remote.list_objects("s3://bucket/many/")]
+    assert keys == [f"s3://bucket/many/{number:04}.wav" for number in range(PAGE + 10)]
+    assert len(server.requests) - before == 3  # a page, the refused one, and one behind the last key
+
+
+def test_a_listing_holds_a_page(server: FaultyStore) -> None:
+    before = len(server.requests)
+    assert next(remote.list_objects("s3://bucket/many")).url == "s3://bucket/many/0000.wav"
+    assert len(server.requests) - before == 1
+
+
+def test_a_missing_bucket_is_named(server: FaultyStore) -> None:
+    with pytest.raises(FileNotFoundError, match="no such bucket: s3://nowhere"):
+        list(remote.list_objects("s3://nowhere/a"))
+
+
+def test_an_unreachable_store(server: FaultyStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    from fastscribe._system.remote import object_store as module
+
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+    monkeypatch.setattr(module, "RETRY", module.RETRY | {"max_retries": 0})
+    with pytest.raises(remote.RemoteUnavailable, match="cannot be reached"):
+        remote.stat_object("s3://elsewhere/a")
+
+
+def test_memory() -> None:
+    url = "memory://folder/b.wav"
+    version = remote.write_object(url, b"hello")
+    remote.write_object("memory://folder/a/c.wav", b"x")
+    assert [found.url for found in remote.list_objects("memory://folder")] == ["memory://folder/a/c.wav", url]
+    assert remote.read_object(url, 1, 2) == remote.Content(b"el", 5, version)
+    remote.delete_object(url)
+    with pytest.raises(FileNotFoundError):
+        remote.stat_object(url)
+
+
+def test_web_addresses(server: FaultyStore) -> None:
+    url = f"{server.endpoint}/bucket/a.wav?signature=x"
+    server.requests.clear()
+    found = remote.stat_object(url)
+    assert found.size == len(DATA)
+    assert remote.read_object(url, 5, 7) == remote.Content(DATA[5:12], len(DATA), found.version)
+    assert remote.read_object(url) == remote.Content(DATA, len(DATA), found.version)
+    assert server.requests == ["GET /bucket/a.wav?signature=x"] * 3
+    with pytest.raises(remote.RemoteError, match="a web server cannot list a folder"):
+        remote.list_objects(url)
+
+
+@pytest.mark.parametrize("kind", ["503", "429", "reset", "cut"])
+def test_web_requests_are_retried(server: FaultyStore, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retry, "FIRST_BACKOFF_S", 0.001)
+    server.fault(kind, "GET /bucket/a.wav", times=2)
+    assert remote.read_object(f"{server.endpoint}/bucket/a.wav").data == DATA
+
+
+@pytest.mark.parametrize(("kind", "error"), [("403", PermissionError), ("404", FileNotFoundError), ("400", OSError)])
+def test_web_refusals_are_asked_once(server: FaultyStore, kind: str, error: type[OSError]) -> None:
+    server.fault(kind, "GET /bucket/a.wav")
+    before = len(server.requests)
+    with pytest.raises(error, match=kind):
+        remote.read_object(f"{server.endpoint}/bucket/a.wav")
+    assert len(server.requests) - before == 1
+
+
+@pytest.mark.parametrize("url", ["s3://bucket/a", "https://host/a"])
+def test_a_missing_extra_is_named(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("fastscribe._system.remote.object_store", "fastscribe._system.remote.web"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    for name in ("obstore", "urllib3"):
+        monkeypatch.setitem(sys.modules, name, None)
+    remote.forget_stores()
+    with pytest.raises(UsageError, match=r"needs the extra remote: pip install 'fastscribe\[remote\]'"):
+        remote.read_object(url)
+
+
+def test_nothing_is_retried_beyond_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retry, "RETRY_S", 0.0)
+    calls = []
+
+    def fail() -> None:
+        calls.append(1)
+        raise remote.RemoteUnavailable("no answer")
+
+    with pytest.raises(remote.RemoteUnavailable):
+        retry.retry(fail)
+    assert len(calls) <= 2
+
+
+@pytest.mark.parametrize(("was_reached", "calls"), [(False, retry.FEW_RETRIES + 1), (True, retry.RETRIES + 1)])
+def test_a_server_that_never_answered_is_soon_given_up(
+    was_reached: bool, calls: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retry, "FIRST_BACKOFF_S", 0.0)
+    asked = []
+
+    def fail() -> None:
+        asked.append(1)
+        raise remote.RemoteUnavailable("no answer")
+
+    with pytest.raises(remote.RemoteUnavailable):
+        retry.retry(fail, lambda: was_reached)
+    assert len(asked) == calls
+
+
+def test_an_unknown_protocol() -> None:
+    with pytest.raises(UsageError, match="nosuch"):
+        remote.stat_object("nosuch://a/b")
+
+
+def test_an_interrupt_ends_a_request_at_once(server: FaultyStore) -> None:
+    """In a process of its own: a signal may reach the test runner at any time."""
+    stall = server.fault("stall", "GET /bucket/a.wav", times=100)
+    program = (
+        "from fastscribe._system import remote\n"
+        "try:\n"
+        "    remote.read_object('s3://bucket/a.wav')\n"
+        "except KeyboardInterrupt:\n"
+        "    print('interrupted', flush=True)\n"
+        "    __import__('os')._exit(0)"
+    )
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
+        while stall.times == 100 and process.poll() is None:
+            time.sleep(0.01)
+        begin = time.monotonic()
+        process.send_signal(signal.SIGINT)
+        printed, _ = process.communicate(timeout=60)
+    assert printed == "interrupted\n"
+    assert time.monotonic() - begin < 20  # the store would be waited for 30 s, many times
+    stall.times = 0
+    stall.release.set()
