@@ -1,25 +1,38 @@
-"""Looks for files that no run wrote under the names that a run's outputs would have, before it does any work."""
+"""Checks before a run: no file that an earlier run did not write may have the name of an output."""
 
 from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
 from fastscribe._system.safe_files import status_of
 from fastscribe.audio.inputs import expand
+from fastscribe.audio.repeats import Repeats
 from fastscribe.errors import UsageError
-from fastscribe.output.names import OutputNames
+from fastscribe.output.file_names import FileNames, file_formats
 from fastscribe.resume.entries import Paths, PreviousRun, in_the_way
 from fastscribe.resume.ledger import Ledger
 from fastscribe.resume.shards import Shard
 from fastscribe.types import Failure, Source
 
-RESERVED = {"json": "report"}  # report.json is the run's own, and so are its shards'
-_MAX_INPUTS = 100_000  # about two seconds; a later input that has something in its way becomes a Failure
+MAX_INPUTS = 100_000  # takes about two seconds; a later input with a file in its way becomes a Failure
+
+
+class FilesLedger(Ledger):
+    """Ledger to which a result is done only if it lists a file of every format: the others are still to be written."""
+
+    def __init__(self, shard: Shard, previous: PreviousRun, retry_failed: bool, formats: Sequence[str]) -> None:
+        super().__init__(shard, previous, retry_failed)
+        self._formats = set(file_formats(formats))
+
+    def _adopt_earlier_result(self, source: Source | Failure, entry_index: int) -> bool:
+        assert self._previous is not None
+        has_failed = bool(self._previous.entries["failed"][entry_index])
+        return has_failed or self._formats <= self._previous.sizes(entry_index).keys()
 
 
 def check_inputs(
@@ -30,44 +43,44 @@ def check_inputs(
     previous: Sequence[PreviousRun] = (),
     ledger: Ledger | None = None,
 ) -> None:
-    """Raise UsageError if a file that no journal lists has the name of an output: it names the first, and counts the others.
+    """Raise UsageError if a file that no journal lists has the name of an output. It names the first and counts the others.
 
-    Only the first 100,000 inputs are looked at, and not those on stdin, which can be read once.
+    Only the first 100,000 inputs are checked, and none from stdin, which can be read once.
 
     Args:
-        formats: Of the outputs that are a file each.
+        directory: The output folder.
+        formats: Formats of the outputs.
         inputs: As the user gave them: files, folders, globs, manifests.
-        earlier: What the journals list; the run may replace it.
-        ledger: A new one, which says of an input whether the run leaves it alone.
+        shard: The part of the inputs that this run transcribes.
+        previous: Results of earlier runs, which this run may replace.
+        ledger: An unused ledger; inputs that it reports as done are left alone.
     """
-    formats = [format for format in formats if format != "jsonl"]
+    formats = file_formats(formats)
     if not formats or not _has_other_files(directory, shard):
         return
-    named = dict(_names_and_sources(inputs, formats, shard, ledger))
-    folders = {os.path.dirname(name) for name in named}  # one of them may have the name of another input's file
-    taken = [
-        os.path.join(directory, f"{name}.{format}")
-        for name, source in named.items()
-        for format in formats
-        if f"{name}.{format}" not in folders
-        and _is_taken(directory, name, format, previous)
-        and (ledger is None or not ledger.is_done(source))
-    ]
+    sources = _sources_by_name(inputs, formats, shard, ledger)
+    folders = {os.path.dirname(name) for name in sources}  # one of them may have the name of another input's file
+    taken: list[str] = []
+    for name, source in sources.items():
+        files = [f"{name}.{format}" for format in formats if _is_taken(directory, name, format, previous)]
+        files = [file for file in files if file not in folders]
+        if files and (ledger is None or not ledger.is_done(source)):
+            taken += [os.path.join(directory, file) for file in files]
     if taken:
         raise in_the_way(taken)
 
 
 def check_any_input(inputs: Sequence[str]) -> None:
-    """Raise UsageError if none of the inputs is there: with a mistyped one, --overwrite would remove results for nothing.
+    """Raise UsageError if none of the inputs exists: with a mistyped path, --overwrite would remove results for nothing.
 
-    Inputs on stdin can be read once, so they are not looked at.
+    Inputs from stdin are not checked, because stdin can be read once.
     """
     if inputs and "-" not in inputs and all(isinstance(found, Failure) for found in expand(inputs)):
         raise UsageError(f"{inputs[0]}: no input is there, so --overwrite removes nothing: check the spelling")
 
 
 def _has_other_files(directory: Path, shard: Shard) -> bool:
-    """Whether the folder holds more than a run makes at its start."""
+    """Return True if the folder holds more than a run makes at its start."""
     paths = Paths(directory, shard.suffix)
     own = {path.name for path in (paths.lock, paths.journal, paths.rows, paths.report)}
     try:
@@ -77,26 +90,24 @@ def _has_other_files(directory: Path, shard: Shard) -> bool:
         return False
 
 
-def _names_and_sources(
+def _sources_by_name(
     inputs: Sequence[str], formats: Sequence[str], shard: Shard, ledger: Ledger | None
-) -> Iterator[tuple[str, Source]]:
-    """This shard's inputs with the names that their outputs get, once all of them are known."""
-    names = OutputNames(RESERVED[format] for format in formats if format in RESERVED)
-    sources: dict[str, Source] = {}
-    given = expand(one for one in inputs if one != "-")
-    for index, found in enumerate(islice(given, _MAX_INPUTS)):
+) -> dict[str, Source]:
+    """Return this shard's inputs by the names of their outputs, as they are once all inputs are known."""
+    names = FileNames(formats)
+    sources = []
+    given = expand((one for one in inputs if one != "-"), repeats=Repeats())
+    for index, found in enumerate(islice(given, MAX_INPUTS)):
         source = replace(found, index=index)
         is_ours = shard.holds(source.id) if ledger is None else ledger.expect(source)
-        name, renames = names.claim(source.id)
-        for rename in renames:
-            if rename.old in sources:
-                sources[rename.new] = sources.pop(rename.old)
+        names.reserve(source.id, index if is_ours else None)
         if is_ours and not isinstance(source, Failure):
-            sources[name] = source
-    yield from sources.items()
+            sources.append(source)
+    return {names[source.index]: source for source in sources}
 
 
 def _is_taken(directory: Path, name: str, format: str, previous: Sequence[PreviousRun]) -> bool:
+    """Return True if an output's path exists and is no regular file that the journals list."""
     status = status_of(os.path.join(directory, f"{name}.{format}"))
     if status is None:
         return False

@@ -1,9 +1,8 @@
-"""Which file an input's outputs go to: ids in, names below the output folder out, no two alike. Pure.
+"""Unique names below the output folder for ids. Pure.
 
-The name is the id without its extension. Where inputs would share one, all of them keep their extension (`a.wav.srt`,
-`a.mp3.srt`), and as ids arrive one by one the first of them has to be renamed once the second is known. Inputs with the
-same id are numbered in the order of their arrival (`a.srt`, `a.2.srt`). Upper and lower case count as alike, since some
-file systems cannot tell them apart. An input costs the memory of an 8-byte hash and its id, not that of its paths.
+The name is the id without its extension. Inputs that would share a name keep their extensions (`a.wav.srt`, `a.mp3.srt`);
+since ids arrive one by one, the first of them is renamed once the second is known. Inputs with the same id are numbered in
+order (`a.srt`, `a.2.srt`). Case is ignored, as some file systems do. An input takes the memory of an 8-byte hash and its id.
 """
 
 from __future__ import annotations
@@ -14,11 +13,14 @@ import re
 from collections.abc import Iterable
 from typing import NamedTuple
 
-_MAX_PART_BYTES = (
-    200  # file systems allow 255; a number, the format's extension and the temporary name's words come on top
-)
+_MAX_PART_BYTES = 200  # file systems allow 255; a number, an extension and the temporary name's affixes are added
 _MAX_FOLDER_BYTES = 1000
-_UNSAFE = re.compile(r"[\x00-\x1f\x7f\\]" if os.name == "posix" else r'[\x00-\x1f\x7f\\:*?"<>|]')
+_UNSAFE = re.compile(r"[\x00-\x1f\x7f\\]")
+# Windows also reserves the names of devices, with any extension, and drops dots and spaces at the end of a name.
+_UNSAFE_ON_WINDOWS = re.compile(
+    r"""[\x00-\x1f\x7f\\:*?"<>|] | [. ]+$ | ^(?=(?:con|prn|aux|nul|com\d|lpt\d) \s* (?:\.|$))""",
+    re.IGNORECASE | re.VERBOSE,
+)
 _CUT = re.compile(r"(.*)@(\d+)", re.DOTALL)
 
 
@@ -28,18 +30,22 @@ class Rename(NamedTuple):
 
 
 class OutputNames:
-    """Hands out names without a format's extension. `reserved` are names that no input may have, nor a shard's of them."""
+    """Chooses names without a format's extension. No input gets one of the `reserved` names, or a shard's variant of one."""
 
     def __init__(self, reserved: Iterable[str] = ()) -> None:
-        self._owners: dict[int, str] = {}  # name -> id; "": taken for good
+        self._owners: dict[int, str] = {}  # name -> id; "": never renamed
         self._reserved = [
             re.compile(re.escape(name) + r"(\.shard-\d+-of-\d+)?", re.ASCII | re.IGNORECASE) for name in reserved
         ]
-        self._repeats: dict[int, list[str]] = {}  # name -> the numbered names beside it, for ids that came again
-        self._numbers: dict[int, int] = {}  # name -> the last number given out beside it
+        self._repeats: dict[int, list[str]] = {}  # name -> the numbered names of repeated ids
+        self._numbers: dict[int, int] = {}  # name -> the last number in use
+
+    def take(self, keys: Iterable[int]) -> None:
+        """Keep names from inputs, by their name_key."""
+        self._owners.update((key, "") for key in keys)
 
     def claim(self, id: str) -> tuple[str, list[Rename]]:
-        """The name for the next input, and which earlier names change first to make room for it."""
+        """Return the name of the next input, and the renames of earlier names that come first."""
         short, full = names_of(id)
         owner = self._owners.get(name_key(short))
         if owner is None and not self._is_reserved(short):
@@ -53,8 +59,12 @@ class OutputNames:
         self._repeats.setdefault(name_key(short), []).append(name)
         return name, []
 
+    def take_full(self, id: str) -> str:
+        """Return a name that keeps the id's extension, so that it never changes: no rename makes room for a later one."""
+        return self._take(names_of(id)[1])
+
     def _share(self, owner: str, full: str) -> tuple[str, list[Rename]]:
-        """Ids that differ in their extension alone meet: the earlier one and its repeats give up the short name."""
+        """Rename the owner of a short name and its repeats, because another id differs in the extension only."""
         short, owner_full = names_of(owner)
         del self._owners[name_key(short)]
         earlier = [short, *self._repeats.pop(name_key(short), [])]
@@ -64,7 +74,7 @@ class OutputNames:
         return name, [rename for rename in renames if rename.old != rename.new]
 
     def _take(self, base: str) -> str:
-        """`base` or, where that is taken, the next free of base.2, base.3 .."""
+        """Take `base` or, if it is taken, the next free name of base.2, base.3 .."""
         name, number = base, self._numbers.get(name_key(base), 1)
         while name_key(name) in self._owners or self._is_reserved(name):
             number += 1
@@ -79,12 +89,12 @@ class OutputNames:
 
 
 def names_of(id: str) -> tuple[str, str]:
-    """(without extension, with it) for an id: relative paths with "/" that cannot leave the folder they are put in."""
+    """Return an id's name without and with its extension: relative paths with "/" that stay below the folder."""
     cut = _CUT.fullmatch(id)
     path, suffix = (cut[1], "_" + cut[2]) if cut else (id, "")
     printable = path.encode("utf-8", "backslashreplace").decode("utf-8")
-    parts = [_UNSAFE.sub("_", part) for part in printable.split("/")]
-    parts = [part for part in parts if part not in ("", ".", "..")] or ["unnamed"]
+    unsafe = _UNSAFE_ON_WINDOWS if os.name == "nt" else _UNSAFE
+    parts = [unsafe.sub("_", part) for part in printable.split("/") if part not in ("", ".", "..")] or ["unnamed"]
     folder = "/".join(_shorten(part) for part in parts[:-1])
     if len(folder.encode()) > _MAX_FOLDER_BYTES:
         folder = _digest(folder).hex()
@@ -102,7 +112,7 @@ def _shorten(part: str) -> str:
 
 
 def name_key(name: str) -> int:
-    """64 bits that are alike for names that a file system may take for one."""
+    """Return 64 bits that are equal for names that a file system may confuse."""
     return int.from_bytes(_digest(name.casefold()), "big")
 
 

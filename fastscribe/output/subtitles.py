@@ -1,12 +1,11 @@
-"""Words with times -> subtitle cues. Pure: no files, no format; writers.py turns cues into SRT and VTT.
+"""Subtitle cues from words with times. Pure; writers.py turns cues into SRT and VTT.
 
-Words become pieces: what may stand at either side of a break. A word is one piece, unless it is wider than a line or
-longer than a cue may last, as whole sentences are in scripts that put no spaces between words. Then the cheapest way to
-cut all pieces into cues is found by dynamic programming, as Knuth and Plass cut a paragraph into lines (1981). A break
-costs nothing at the end of a sentence, more after a comma, more at a pause, most between any two words; cues too short
-to read, too much text for their time, lone words and joined sentences cost as well. What must hold (width, number of
-lines, duration) is not a cost: cues without it are never looked at. Times become integer ms once, before anything is
-decided by them. Lines are cut last, each cue's by the same kind of search.
+Words become pieces, the units between possible breaks. A word is one piece, unless it is wider than a line or longer than a
+cue may last, as whole sentences are in scripts without spaces. Dynamic programming then finds the cheapest way to cut the
+pieces into cues, as Knuth and Plass cut a paragraph into lines (1981). A break is free at the end of a sentence, and costs
+more after a comma, at a pause and between any two words. Cues that are too short or too dense to read, lone words and joined
+sentences cost as well. Width, number of lines and duration are constraints, not costs: the search skips cues that violate
+them. Times become integer milliseconds first. Lines are cut last, by the same kind of search.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ from fastscribe.types import Transcript, Word
 DEFAULT_STYLE = SubtitleStyle()
 GAP_MS = 84  # two frames at 24 fps
 
-_PAUSE_MS = 300  # people breathe here
+_PAUSE_MS = 300  # a breath
 _SILENCE_MS = 1500  # as good as the end of a sentence, and no cue should reach across it
 
 # Costs of a break after a sentence, after a clause, at a pause, between words, inside a word; and of what spoils a cue.
@@ -48,7 +47,7 @@ _TITLES = frozenset(("mr.", "mrs.", "ms.", "dr.", "prof.", "st.", "vs.", "gen.",
 
 
 class Span(NamedTuple):
-    """Where a word stands in a cue (characters `begin` to `end` of a line) and when it begins to be spoken."""
+    """Place of a word in a cue: characters `begin` to `end` of a line, and the start of its speech."""
 
     line: int
     begin: int
@@ -72,13 +71,13 @@ class _Piece(NamedTuple):
 
 
 def to_cues(transcript: Transcript, style: SubtitleStyle = DEFAULT_STYLE) -> list[Cue]:
-    """All words of the transcript once and in order, in cues that neither overlap nor outlast the audio."""
+    """Return cues with all words of the transcript, once and in order. They do not overlap, and end with the audio."""
     audio = transcript.audio
-    return words_to_cues(transcript.words, audio.num_samples * 1000 // audio.sample_rate, style)
+    return words_to_cues(transcript.words, round(round(audio.duration_s, 3) * 1000), style)
 
 
 def words_to_cues(words: Iterable[Word], audio_ms: int, style: SubtitleStyle = DEFAULT_STYLE) -> list[Cue]:
-    """The same from bare words; `audio_ms` is where the audio ends on the words' clock."""
+    """Return cues of words, as to_cues() does; the audio ends at `audio_ms`, in milliseconds."""
     pieces = _pieces(words, audio_ms, style)
     text = _Text(pieces, audio_ms, style)
     cuts = _cheapest_cuts(text)
@@ -94,9 +93,9 @@ def words_to_cues(words: Iterable[Word], audio_ms: int, style: SubtitleStyle = D
 
 
 def spoken_spans(cue: Cue) -> list[tuple[int, int, Span]]:
-    """(start_ms, end_ms, span) of each word, from the cue's start to its end without holes: until the next one begins.
+    """Return (start_ms, end_ms, span) of each word. Each lasts until the next one starts, and the last until the cue's end.
 
-    Empty where the words outnumber the cue's milliseconds.
+    Empty if the cue has more words than milliseconds.
     """
     if len(cue.spans) > cue.end_ms - cue.start_ms:
         return []
@@ -106,7 +105,7 @@ def spoken_spans(cue: Cue) -> list[tuple[int, int, Span]]:
 
 
 def _pieces(words: Iterable[Word], audio_ms: int, style: SubtitleStyle) -> list[_Piece]:
-    """Clean, split where needed, with starts that never decrease and nothing beyond the audio."""
+    """Return cleaned pieces. Their starts never decrease, and none is beyond the audio."""
     pieces: list[_Piece] = []
     max_cue_ms = style.max_cue_s * 1000
     for word in words:
@@ -122,11 +121,12 @@ def _pieces(words: Iterable[Word], audio_ms: int, style: SubtitleStyle) -> list[
 
 
 def _to_ms(time_s: float, earliest_ms: int, latest_ms: int) -> int:
-    return round(min(max(time_s * 1000, earliest_ms), latest_ms)) if math.isfinite(time_s) else earliest_ms
+    time_ms = round(time_s, 3) * 1000  # as in a stored row
+    return round(min(max(time_ms, earliest_ms), latest_ms)) if math.isfinite(time_s) else earliest_ms
 
 
 def _share_time(units: Sequence[tuple[str, bool]], start_ms: int, end_ms: int) -> Iterator[_Piece]:
-    """A split word's time, shared by width."""
+    """Yield the pieces of a split word; each gets time in proportion to its width."""
     edges = list(accumulate((num_columns(unit) for unit, _ in units), initial=0))
     times_ms = [start_ms + (end_ms - start_ms) * edge // max(1, edges[-1]) for edge in edges]
     for unit, (text, glued) in enumerate(units):
@@ -134,7 +134,7 @@ def _share_time(units: Sequence[tuple[str, bool]], start_ms: int, end_ms: int) -
 
 
 def _units(text: str, max_columns: int, must_split: bool) -> Iterator[tuple[str, bool]]:
-    """(text, glued) of a word's pieces; none if the word is blank."""
+    """Yield (text, glued) of a word's pieces; none if the word is blank."""
     for part in text.split():
         if not must_split and num_columns(part) <= max_columns:
             yield part, False
@@ -144,11 +144,10 @@ def _units(text: str, max_columns: int, must_split: bool) -> Iterator[tuple[str,
 
 
 class _Text:
-    """Pieces with what the search for cuts asks again and again, computed once.
+    """Pieces, and values that the search reads often, computed once.
 
-    `break_costs[k]` and `keep_costs[k]` belong to the place before piece k: the price of a cue that ends there and of
-    one that runs across it; keep costs are summed from the start. `line_ends[k]` is the first piece that no longer
-    fits on a line that begins with piece k. Durations in ms are the style's, rounded to what cues are made of.
+    `break_costs[k]` is the cost of a cue that ends before piece k, and `keep_costs[k]` that of a cue that continues there,
+    summed from the start. `line_ends[k]` is the first piece that no longer fits on a line that starts with piece k.
     """
 
     def __init__(self, pieces: Sequence[_Piece], audio_ms: int, style: SubtitleStyle) -> None:
@@ -169,7 +168,7 @@ class _Text:
         return self.edges[end] - self.edges[first] - self.leads[first]
 
     def end_ms(self, start_ms: int, spoken_ms: int, room_ms: int, num_columns: int) -> int:
-        """When the last word ends, or later where there is room and the cue would be too short to read; in the room."""
+        """Return the end of a cue: the last word's, or later if the cue would be too short to read and there is room."""
         read_ms = max(self.min_cue_ms, math.ceil(num_columns / self.columns_per_ms))
         return min(max(spoken_ms, start_ms + read_ms), start_ms + self.max_cue_ms, room_ms)
 
@@ -183,7 +182,7 @@ class _Text:
 
 
 def _place_costs(before: _Piece, after: _Piece) -> tuple[float, float]:
-    """(price of a cue's end between the two, price of a cue that holds both)."""
+    """Return (cost of a cue's end between the two pieces, cost of a cue that holds both)."""
     pause_ms = after.start_ms - before.end_ms
     if pause_ms >= _SILENCE_MS:
         return _SENTENCE, _JOINED_SILENCE
@@ -202,14 +201,14 @@ def _place_costs(before: _Piece, after: _Piece) -> tuple[float, float]:
 
 
 def _is_abbreviation(text: str, following: str) -> bool:
-    """True for "Mr.", initials, and dots with a lower-case word after them."""
+    """Return True for "Mr.", initials, and dots before a lower-case word."""
     text = text.lstrip(OPENERS)
     is_initial = len(text) == 2 and text[0].isupper() and text[0] != "I"
     return text[-1] in ".…" and (is_initial or text.lower() in _TITLES or following[0].islower())
 
 
 def _cheapest_cuts(text: _Text) -> list[int]:
-    """Indices of the first piece of each cue, and the number of pieces last."""
+    """Return the index of the first piece of each cue, and at the end the number of pieces."""
     num_pieces = len(text.pieces)
     costs = [0.0] + [math.inf] * num_pieces
     previous = [0] * (num_pieces + 1)
@@ -224,7 +223,7 @@ def _cheapest_cuts(text: _Text) -> list[int]:
 
 
 def _cue_costs(text: _Text, first: int) -> Iterator[tuple[int, float]]:
-    """(end, cost) of every possible cue that begins with piece `first`: it fits its lines and does not last too long."""
+    """Yield (end, cost) of every cue that starts with piece `first`, fits its lines and does not last too long."""
     start_ms, kept = text.starts_ms[first], text.keep_costs[first]
     for end in range(first + 1, _latest_end(text, first) + 1):
         spoken_ms = text.pieces[end - 1].end_ms - start_ms
@@ -254,7 +253,7 @@ def _latest_end(text: _Text, first: int) -> int:
 
 
 def _layout(text: _Text, first: int, end: int) -> tuple[tuple[str, ...], tuple[Span, ...]]:
-    """A cue's lines, and where in them its pieces are."""
+    """Return a cue's lines, and the places of its pieces in them."""
     lines, spans = [], []
     for number, (begin, cut) in enumerate(pairwise(_line_cuts(text, first, end))):
         line = ""
@@ -267,14 +266,14 @@ def _layout(text: _Text, first: int, end: int) -> tuple[tuple[str, ...], tuple[S
 
 
 def _line_cuts(text: _Text, first: int, end: int) -> list[int]:
-    """The first piece of each line, and `end`: as few lines as hold the cue, of like widths, broken where cues would be."""
+    """Return the first piece of each line, and `end`: the fewest lines, of similar widths, broken where cues would be."""
     num_lines, reach = 1, text.line_ends[first]
     while reach < end:
         num_lines, reach = num_lines + 1, text.line_ends[reach]
     if num_lines == 1:
         return [first, end]
     mean_columns = text.columns(first, end) / num_lines
-    best = {first: (0.0, [first])}  # after so many lines: where the next may begin -> (cost, the lines' first pieces)
+    best = {first: (0.0, [first])}  # start of the next line -> (cost, first pieces of the lines before)
     for lines_below in range(num_lines - 1, -1, -1):
         reached: dict[int, tuple[float, list[int]]] = {}
         for begin, (so_far, cuts) in best.items():
@@ -291,7 +290,7 @@ def _line_cuts(text: _Text, first: int, end: int) -> list[int]:
 
 
 def _distinct(starts_ms: Sequence[int], first_ms: int, end_ms: int) -> list[int]:
-    """The same starts, moved by the few ms it takes that no two are equal and all are from `first_ms` to before the end."""
+    """Return the starts, moved by a few ms, so that all differ and lie between `first_ms` and the end."""
     later: list[int] = []
     for start_ms in starts_ms:
         later.append(max(start_ms, later[-1] + 1) if later else start_ms)

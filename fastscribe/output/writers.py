@@ -1,8 +1,9 @@
-"""A Transcript or a Failure -> the text of each output format. Pure: output.py decides where the text goes.
+"""The text of a Transcript or a Failure in each output format. Pure.
 
-Every string returned can be encoded as UTF-8 and ends in a newline, unless it is empty. Lone surrogates, which
-undecodable file names and some JSON contain, come out as backslash escapes; inside JSON those are read back as what
-they were. JSON has no NaN, so numbers that are not finite become null there and 0 elsewhere.
+Every format has the times of the JSON formats, which are rounded to milliseconds, so that the others can be made of a stored
+row (stored.py). Every text can be encoded as UTF-8 and ends in a newline, unless it is empty. Lone surrogates, which
+undecodable file names and some JSON contain, become backslash escapes, which JSON readers turn back. JSON has no NaN, so
+numbers that are not finite become null in JSON and 0 elsewhere.
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ from typing import Any
 from fastscribe._system.text_layout import clean_text
 from fastscribe.config import SubtitleStyle
 from fastscribe.output.subtitles import DEFAULT_STYLE, Cue, spoken_spans, to_cues
-from fastscribe.types import Failure, Segment, Token, Transcript, Word
+from fastscribe.types import Alternative, Failure, Segment, Token, Transcript, Word
 
-# Ours in manifest mode: what an input row holds under these names is a former run's, and would contradict this one's.
-_OWN_KEYS = frozenset(("pred_text", "segments", "words", "gaps", "tokens", "error"))
-_LINE_BREAKS = ("\x85", "\u2028", "\u2029")  # that JSON allows, and str.splitlines breaks at
+# Keys of a result. A manifest row that has them is an earlier run's output, so its values are dropped.
+OWN_KEYS = frozenset(("pred_text", "segments", "words", "gaps", "nbest", "tokens", "error"))
+_LINE_BREAKS = ("\x85", "\u2028", "\u2029")  # JSON allows them, but str.splitlines splits at them
 _WORD_JOINER = "\u2060"
 _ROUND_BRACKETS = str.maketrans("{}", "()")
 _ASS_ESCAPE = re.compile(r"\\(?=[nNhH])")
@@ -31,7 +32,14 @@ _encode_lines = json.JSONEncoder(ensure_ascii=False, allow_nan=False, indent=2).
 def render(
     result: Transcript | Failure, format: str, tokens: bool = False, style: SubtitleStyle = DEFAULT_STYLE
 ) -> str:
-    """The result in one of config.OUTPUT_FORMATS. Of a failure only the JSON formats can tell; the others are empty."""
+    """Return a result's text in one format.
+
+    Args:
+        result: Of a Failure, only the JSON formats have a text.
+        format: One of config.OUTPUT_FORMATS.
+        tokens: Add the tokens to the JSON formats.
+        style: Layout of subtitles.
+    """
     if format == "jsonl":
         return to_jsonl(result, tokens)
     if format == "json":
@@ -48,7 +56,7 @@ def render(
 
 
 def to_jsonl(result: Transcript | Failure, tokens: bool = False) -> str:
-    """The object on one line, whatever the reader takes for a line break."""
+    """Return the object on one line, also for readers that split at Unicode's line breaks."""
     line = _dumps(to_object(result, tokens), _encode_line)
     if not line.isascii():
         for char in _LINE_BREAKS:
@@ -61,9 +69,9 @@ def to_json(result: Transcript | Failure, tokens: bool = False) -> str:
 
 
 def to_object(result: Transcript | Failure, tokens: bool = False) -> dict[str, Any]:
-    """What the JSON formats hold: seconds with 3 decimals, confidences with 2.
+    """Return the object of the JSON formats: seconds with 3 decimals, confidences with 2.
 
-    With a manifest row its fields come first, `text` stays the reference and the hypothesis is `pred_text`.
+    With a manifest row, the row's fields come first, `text` stays the reference and `pred_text` is the hypothesis.
     """
     if isinstance(result, Failure):
         error = {"stage": result.stage, "type": result.error_type, "message": result.message}
@@ -76,16 +84,18 @@ def to_object(result: Transcript | Failure, tokens: bool = False) -> dict[str, A
     found["segments"] = [_segment(segment) for segment in result.segments]
     found["words"] = [_timed("word", word.text, word) for word in result.words]
     found["gaps"] = [{"start": _seconds(gap.start_s), "end": _seconds(gap.end_s)} for gap in result.gaps]
+    if result.nbest:
+        found["nbest"] = [_alternative(alternative) for alternative in result.nbest]
     if tokens:
         found["tokens"] = [{"id": token.id, **_timed("piece", token.piece, token)} for token in result.tokens]
     return {**_carried(row), **_path(row, result.audio.path), **found}
 
 
 def to_srt(transcript: Transcript, style: SubtitleStyle = DEFAULT_STYLE) -> str:
-    """SubRip. It has markup (`<i>`, `{\\an8}`, `\\N`) but no way to write such text literally, and players know no entities.
+    """Return SubRip. It has markup (`<i>`, `{\\an8}`, `\\N`) but no escapes for it, and players know no entities.
 
-    So an invisible word joiner (U+2060) goes after each `<` and into `\\n` and `\\h`, which is then no markup to any of
-    VLC, ffmpeg and mpv; braces, which mpv hides whatever is in them, become round brackets. `&` stays as it is.
+    So an invisible word joiner (U+2060) follows each `<` and splits `\\n` and `\\h`; VLC, ffmpeg and mpv then see no markup.
+    Braces become round brackets, because mpv hides them and their content. `&` stays.
     """
     return "".join(
         f"{number}\n{_clock(cue.start_ms, ',')} --> {_clock(cue.end_ms, ',')}\n{_escape_srt(cue.lines)}\n\n"
@@ -94,10 +104,10 @@ def to_srt(transcript: Transcript, style: SubtitleStyle = DEFAULT_STYLE) -> str:
 
 
 def to_vtt(transcript: Transcript, style: SubtitleStyle = DEFAULT_STYLE) -> str:
-    """WebVTT. With `style.highlight_words` each cue is repeated once a word, with that word underlined, as whisper does.
+    """Return WebVTT. With `style.highlight_words` each cue is repeated for each word, which is underlined, as in whisper.
 
-    WebVTT's own means, times inside a cue, do nothing in Firefox, mpv and ffmpeg, and elsewhere need a style sheet of the
-    page's or make words appear one by one; `<u>` is shown by every player. The repeats follow each other without a gap.
+    Every player shows `<u>`. WebVTT's times inside a cue do nothing in Firefox, mpv and ffmpeg; elsewhere they need a style
+    sheet, or words appear one by one. The repeats follow each other without a gap.
     """
     cues = to_cues(transcript, style)
     timed_texts = (text for cue in cues for text in (_karaoke(cue) if style.highlight_words else _plain(cue)))
@@ -107,12 +117,12 @@ def to_vtt(transcript: Transcript, style: SubtitleStyle = DEFAULT_STYLE) -> str:
 
 
 def to_txt(transcript: Transcript) -> str:
-    """The text on one line, empty where nothing was said."""
+    """Return the text on one line."""
     return clean_text(transcript.text) + "\n"
 
 
 def to_tsv(transcript: Transcript) -> str:
-    """As openai/whisper writes it: a header, then a line a segment with integer milliseconds."""
+    """Return TSV as openai/whisper writes it: a header, then a line for each segment, with integer milliseconds."""
     return "start\tend\ttext\n" + "".join(
         f"{_whole_ms(segment.start_s)}\t{_whole_ms(segment.end_s)}\t{clean_text(segment.text)}\n"
         for segment in transcript.segments
@@ -120,10 +130,11 @@ def to_tsv(transcript: Transcript) -> str:
 
 
 def to_ctm(transcript: Transcript) -> str:
-    """NIST's CTM: `id channel start duration word confidence`, split at spaces, which neither id nor word may hold."""
+    """Return NIST's CTM: `id channel start duration word confidence`. Spaces in id and word become underscores."""
     recording = _unspaced(transcript.audio.id)
     return "".join(
-        f"{recording} 1 {_finite(word.start_s):.3f} {max(0.0, _finite(word.end_s - word.start_s)):.3f}"
+        f"{recording} 1 {_finite(_seconds(word.start_s)):.3f} "
+        f"{max(0.0, _finite(_seconds(word.end_s) - _seconds(word.start_s))):.3f}"
         f" {_unspaced(word.text)} {_finite(word.confidence):.2f}\n"
         for word in transcript.words
         if clean_text(word.text)
@@ -131,11 +142,21 @@ def to_ctm(transcript: Transcript) -> str:
 
 
 def _carried(row: Mapping[str, Any] | None) -> dict[str, Any]:
-    return {} if row is None else {key: value for key, value in row.items() if key not in _OWN_KEYS}
+    return {} if row is None else {key: value for key, value in row.items() if key not in OWN_KEYS}
 
 
 def _path(row: Mapping[str, Any] | None, path: str) -> dict[str, str]:
     return {} if row is not None and "audio_filepath" in row else {"audio_filepath": path}
+
+
+def _alternative(alternative: Alternative) -> dict[str, Any]:
+    return {
+        "text": alternative.text,
+        "score": round(float(alternative.score), 4),
+        "start": _seconds(alternative.start_s),
+        "end": _seconds(alternative.end_s),
+        "words": [_timed("word", word.text, word) for word in alternative.words],
+    }
 
 
 def _segment(segment: Segment) -> dict[str, Any]:
@@ -187,7 +208,7 @@ def _plain(cue: Cue) -> Iterator[tuple[int, int, str]]:
 
 
 def _karaoke(cue: Cue) -> Iterator[tuple[int, int, str]]:
-    """The cue once for each word, with its times; once and plain if it is too short for that."""
+    """Yield the cue for each word, with the word's times; once and plain if the cue is too short."""
     spans = spoken_spans(cue)
     if not spans:
         yield from _plain(cue)
@@ -204,7 +225,7 @@ def _escape_markup(text: str) -> str:
 
 
 def _whole_ms(time_s: float) -> int:
-    return round(_finite(time_s * 1000))
+    return round(_finite(_seconds(time_s) * 1000))
 
 
 def _finite(number: float) -> float:

@@ -1,7 +1,7 @@
-"""The page of one benchmark's result (bench/document.py): pictures of what is in its rows, and the numbers under each.
+"""The page of one benchmark's result (bench/document.py): pictures of its rows, and the numbers under each.
 
-What is drawn follows from the measurements' names, whatever the benchmark: speeds (rtfx, .._per_s), percentiles of latency,
-costs, shares of stages, bytes and times. What has no picture is in the table of all cases at the end.
+The names of the measurements decide on the pictures, whatever the benchmark: speeds (rtfx, .._per_s), percentiles of latency,
+costs, shares of stages, bytes and times. The table of all cases at the end has everything.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from typing import Any
 
 from fastscribe.report import grid, markup
 from fastscribe.report.figures import UNKNOWN, is_number, number, quantity, words
-from fastscribe.report.grid import Cases
+from fastscribe.report.grid import CaseTable
 from fastscribe.report.markup import Html
 
-_OF_THE_DOCUMENT = ("benchmark", "fastscribe", "date", "command", "device", "case_keys", "rows", "machine", "complete")
+_DOCUMENT_KEYS = ("benchmark", "fastscribe", "date", "command", "device", "case_keys", "rows", "machine", "complete")
 _SPEED = re.compile(r"(?!ceiling_|matrix_|one_after)(\w+_)?rtfx")
 _COST = re.compile(r"usd_per_1000_audio_hours|kwh_per_1000_audio_hours|j_per_audio_hour")
 _BYTES = re.compile(r"(\w+_)?bytes")
@@ -23,23 +23,23 @@ _TIME = re.compile(r"(\w+_)?(ms|us)|(ms|us)_per_\w+")
 _STATISTIC = re.compile(r"(?:(?<=_)|^)(avg|average|mean|median|p\d\d(?:_\d)?)_(?=\w)|_(avg|average|mean|median|p\d\d)$")
 _STAGES = ("wait_for_audio", "copy", "features", "encode", "decode", "assemble", "text", "write")
 _STAGE = re.compile(rf"(\w+_)?({'|'.join(_STAGES)})_share")
-_ENDS = ("min_", "max_")
+_RANGE_PREFIXES = ("min_", "max_")
 _MAX_TIMES = 4  # pictures
-_MAX_BARS = 16  # cases with a bar each; more become lines where they can
+_MAX_BARS = 16  # cases with a bar each; more become lines if possible
 _LONG_TABLE = 24
 
 
 def render(document: Mapping[str, Any]) -> str:
     rows = [row for row in document["rows"] if "error" not in row]
     failed = [row for row in document["rows"] if "error" in row]
-    cases = Cases(rows, document["case_keys"])
+    cases = CaseTable(rows, document["case_keys"])
     body: list[Html] = [markup.tiles(found)] if (found := list(_best(cases))) else []
     for heading, draw in _SECTIONS:
         pictures = list(draw(cases))
         if pictures:
             body.append(markup.section(heading, *pictures))
-    body.append(_every_case(document["rows"], document["case_keys"]))
-    settings = {key: value for key, value in document.items() if key not in _OF_THE_DOCUMENT}
+    body.append(_all_cases(document["rows"], document["case_keys"]))
+    settings = {key: value for key, value in document.items() if key not in _DOCUMENT_KEYS}
     body += _described("Settings", settings) + _described("Machine", document.get("machine") or {})
     body.append(markup.section("Command", markup.command(document.get("command", UNKNOWN))))
     status = []
@@ -60,8 +60,8 @@ def _facts(document: Mapping[str, Any]) -> list[str]:
     return [*(str(fact) for fact in facts if fact), f"fastscribe {document.get('fastscribe', UNKNOWN)}"]
 
 
-def _best(cases: Cases) -> Iterator[tuple[str, str, str]]:
-    """Figures for the top of the page: the best case of each of a few measurements."""
+def _best(cases: CaseTable) -> Iterator[tuple[str, str, str]]:
+    """Tiles for the top of the page: the best case of each of a few measurements."""
     wanted = (
         ("rtfx", "Best RTFx", max, ""),
         ("sequences_per_s", "Most sequences a second", max, ""),
@@ -78,7 +78,7 @@ def _best(cases: Cases) -> Iterator[tuple[str, str, str]]:
             yield label, number(value) + unit, f"per 1,000 audio hours, {note}" if unit == " USD" else note
 
 
-def _speeds(cases: Cases) -> Iterator[Html]:
+def _speeds(cases: CaseTable) -> Iterator[Html]:
     names = [name for name in cases.measurements if _SPEED.fullmatch(name)]
     note = "Seconds of audio transcribed a second: more is better."
     if len(cases.rows) <= _MAX_BARS:
@@ -90,7 +90,7 @@ def _speeds(cases: Cases) -> Iterator[Html]:
             yield from grid.chart(cases, "Sequences a second", "More is better.", [name])
 
 
-def _latencies(cases: Cases) -> Iterator[Html]:
+def _latencies(cases: CaseTable) -> Iterator[Html]:
     groups: dict[str, list[str]] = {}
     for name in cases.measurements:
         if _is_percentile(name):
@@ -107,18 +107,24 @@ def _is_percentile(name: str) -> bool:
 def _statistic(name: str) -> str:
     found = _STATISTIC.search(name)
     assert found is not None
-    said = found.group(1) or found.group(2)
-    return f"{said[1:].replace('_', '.')}th percentile" if said[0] == "p" else "average" if said == "avg" else said
+    statistic = found.group(1) or found.group(2)
+    return (
+        f"{statistic[1:].replace('_', '.')}th percentile"
+        if statistic[0] == "p"
+        else "average"
+        if statistic == "avg"
+        else statistic
+    )
 
 
-def _costs(cases: Cases) -> Iterator[Html]:
+def _costs(cases: CaseTable) -> Iterator[Html]:
     for name in cases.measurements:
         if _COST.fullmatch(name):
             yield from grid.bars(cases, quantity(name).heading, "Shorter bars are better.", [name])
 
 
-def _stages(cases: Cases) -> Iterator[Html]:
-    """From a mapping stage_s of a row, or from measurements <stage>_share of the wall time."""
+def _stages(cases: CaseTable) -> Iterator[Html]:
+    """Draw a row's mapping stage_s, or its measurements <stage>_share of the wall time."""
     groups: dict[str, dict[str, str]] = {}
     for name in cases.measurements:
         match = _STAGE.fullmatch(name)
@@ -136,17 +142,19 @@ def _stages(cases: Cases) -> Iterator[Html]:
         parts = [
             [(row["stage_s"].get(stage) or 0.0) / sum(row["stage_s"].values()) for stage in stages] for row in timed
         ]
-        yield grid.stacks(Cases(timed, cases.keys), "Time by stage", "Shares of the stages' own times.", stages, parts)
+        yield grid.stacks(
+            CaseTable(timed, cases.keys), "Time by stage", "Shares of the stages' own times.", stages, parts
+        )
 
 
-def _memory(cases: Cases) -> Iterator[Html]:
+def _memory(cases: CaseTable) -> Iterator[Html]:
     names = [name for name in cases.measurements if _BYTES.fullmatch(name)]
     if names:
         yield from grid.chart(cases, "Memory", "Lower is better.", names)
 
 
-def _times(cases: Cases) -> Iterator[Html]:
-    others = (name for name in cases.measurements if not _is_percentile(name) and not name.startswith(_ENDS))
+def _times(cases: CaseTable) -> Iterator[Html]:
+    others = (name for name in cases.measurements if not _is_percentile(name) and not name.startswith(_RANGE_PREFIXES))
     names = [name for name in others if _TIME.fullmatch(name)]
     for name in names[:_MAX_TIMES]:
         found = quantity(name)
@@ -154,7 +162,7 @@ def _times(cases: Cases) -> Iterator[Html]:
         yield from grid.chart(cases, label[0].upper() + label[1:], "Lower is better.", [name])
 
 
-_SECTIONS: tuple[tuple[str, Callable[[Cases], Iterator[Html]]], ...] = (
+_SECTIONS: tuple[tuple[str, Callable[[CaseTable], Iterator[Html]]], ...] = (
     ("Latency", _latencies),
     ("Speed", _speeds),
     ("Cost", _costs),
@@ -164,8 +172,8 @@ _SECTIONS: tuple[tuple[str, Callable[[Cases], Iterator[Html]]], ...] = (
 )
 
 
-def _every_case(rows: Sequence[Mapping[str, Any]], case_keys: Sequence[str]) -> Html:
-    """All that is in the rows, but for lists and mappings."""
+def _all_cases(rows: Sequence[Mapping[str, Any]], case_keys: Sequence[str]) -> Html:
+    """A table of everything in the rows except lists and mappings."""
     names = list(dict.fromkeys([*case_keys, *(name for row in rows for name in row)]))
     plain = [name for name in names if not any(isinstance(row.get(name), (list, dict)) for row in rows)]
     table = grid.table("Every case and all that was measured", rows, plain)
@@ -175,7 +183,7 @@ def _every_case(rows: Sequence[Mapping[str, Any]], case_keys: Sequence[str]) -> 
 
 
 def _described(heading: str, facts: Mapping[str, Any]) -> list[Html]:
-    """Names and values; lists of rows as tables."""
+    """A section of names and values; lists of rows become tables."""
     parts = [markup.facts(_flat(facts))] if any(_flat(facts)) else []
     for name, value in facts.items():
         if _is_table(value):

@@ -1,6 +1,6 @@
-"""Numbers as people read them: units, digits, ticks of axes. Pure.
+"""Format numbers for people: units, digits, ticks of axes. Pure.
 
-A measurement's name ends in its unit (bench/document.py), from which its heading and its scale come.
+A measurement's name ends in its unit (bench/document.py), which gives its heading and its scale.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 UNKNOWN = "–"
 _SIZES = ((2.0**30, "GiB"), (2.0**20, "MiB"), (2.0**10, "KiB"), (1.0, "bytes"))
-# By the end of the name, longest first.
+# Units by the end of the name, longest first.
 _UNITS = (
     ("_usd_per_hour", "USD per hour"),
     ("_audio_s_per_s", "audio s/s"),
@@ -46,7 +46,7 @@ _SYMBOLS = {"us": "µs", "j": "J", "wh": "Wh", "kwh": "kWh", "usd": "USD", "mb":
 
 @dataclass(frozen=True)
 class Quantity:
-    """How a measurement is shown: what it is called, in what unit, and what its values are multiplied by for that."""
+    """A measurement's label, unit, and the factor from its value to that unit."""
 
     label: str
     unit: str
@@ -58,7 +58,7 @@ class Quantity:
 
 
 def quantity(name: str, values: Iterable[Any] = ()) -> Quantity:
-    """By the measurement's name, and the largest of its values where that decides the unit.
+    """Choose the label and unit by the measurement's name, and by its largest value if that decides the unit.
 
     >>> quantity("padding_share").heading
     'padding, %'
@@ -86,7 +86,7 @@ def is_number(value: Any) -> bool:
 
 
 def number(value: Any) -> str:
-    """Three digits that matter, and all before the point.
+    """Format with three significant digits, and all digits before the point.
 
     >>> number(12345.6), number(3.14159), number(0.00123), number(None)
     ('12,346', '3.14', '0.00123', '–')
@@ -101,13 +101,13 @@ def number(value: Any) -> str:
 
 
 def column(values: Sequence[Any]) -> list[str]:
-    """Numbers with the same digits after the point, so that they stand under each other."""
+    """Format numbers with the same digits after the point, so that they align."""
     known = [value for value in values if is_number(value)]
     if all(value == int(value) for value in known):
         return [f"{int(value):,}" if is_number(value) else UNKNOWN for value in values]
     decimals = _decimals(max(abs(value) for value in known))
-    least = min((abs(value) for value in known if value), default=1.0)
-    decimals = min(6, max(decimals, _decimals(least) - 1))  # the least still has two digits
+    smallest = min((abs(value) for value in known if value), default=1.0)
+    decimals = min(6, max(decimals, _decimals(smallest) - 1))  # the smallest still has two digits
     while decimals and all(round(value, decimals) == round(value, decimals - 1) for value in known):
         decimals -= 1
     return [f"{value:,.{decimals}f}" if is_number(value) else UNKNOWN for value in values]
@@ -118,7 +118,8 @@ def _decimals(size: float) -> int:
 
 
 def duration(seconds: float) -> str:
-    """
+    """Format a duration.
+
     >>> duration(0.1234), duration(75), duration(7322)
     ('0.123 s', '1 min 15 s', '2 h 2 min')
     """
@@ -144,7 +145,7 @@ def _size_unit(num_bytes: float) -> tuple[float, str]:
 
 
 def ticks(top: float, wanted: int = 4) -> list[float]:
-    """Round numbers from 0 to one that is not below `top`.
+    """Round numbers from 0 to the first one that is not below `top`.
 
     >>> ticks(7)
     [0.0, 2.0, 4.0, 6.0, 8.0]

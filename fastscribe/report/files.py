@@ -1,4 +1,4 @@
-"""A page's file, or a result's: there as a whole or not at all, and in the place of nothing else."""
+"""Write a page or a result: atomically, and never over a file of another kind."""
 
 from __future__ import annotations
 
@@ -16,14 +16,22 @@ _OURS = re.compile(rb"<!doctype html.*" + GENERATOR.encode(), re.DOTALL)
 
 
 def check_page(path: Path) -> Path:
-    """check_place() for a page."""
+    """Check the path of a page, as check_place() does."""
     return check_place("--report-html", path, is_page, "page of fastscribe's")
 
 
 def check_place(option: str, path: Path, may_go: Callable[[Path], bool], kind: str) -> Path:
-    """The file that `path` leads to, once it is clear that it can be written, so that nobody learns otherwise hours later.
+    """Check before a long run that a file can be written.
 
-    `may_go` says of a file that is there whether it is of this `kind` and ours, or empty. Raises UsageError.
+    Args:
+        option: the option that names the path, for the message.
+        may_go: returns True if an existing file may be replaced: it is of this `kind` and ours, or empty.
+
+    Returns:
+        The path with symbolic links resolved.
+
+    Raises:
+        UsageError: the path cannot be written, or another file has it.
     """
     place = Path(os.path.realpath(path))
     try:
@@ -39,10 +47,10 @@ def check_place(option: str, path: Path, may_go: Callable[[Path], bool], kind: s
 
 
 def write_page(path: Path, text: str, may_go: Callable[[Path], bool] | None = None) -> None:
-    """Replace a file that may go, a page by default; on return it is on the disk.
+    """Replace a file atomically and durably if `may_go` allows it; by default a page may be replaced.
 
     Raises:
-        OutputError: Then what was there before still is.
+        OutputError: the file keeps its old content.
     """
     try:
         if path.exists() and not (may_go or is_page)(path):
@@ -53,5 +61,5 @@ def write_page(path: Path, text: str, may_go: Callable[[Path], bool] | None = No
 
 
 def is_page(path: Path) -> bool:
-    """Whether a file is a page of ours, or empty; not a recording, a transcript or someone's own page."""
+    """Return True if a file is a page of ours, or empty."""
     return starts_with(path, _OURS)

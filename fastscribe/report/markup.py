@@ -1,7 +1,6 @@
-"""A page's HTML: what surrounds pictures. Everything a caller gives as `str` is text and is escaped here; what is `Html`
-has been.
+"""A page's HTML around the pictures. Every `str` from a caller is text and is escaped here; `Html` is already escaped.
 
-The page forbids itself, by its Content-Security-Policy, every request and every script.
+The page's Content-Security-Policy forbids every request and every script.
 """
 
 from __future__ import annotations
@@ -18,14 +17,14 @@ from fastscribe.report.files import GENERATOR
 
 Html = NewType("Html", str)
 
-_JOINERS = "\u200c\u200d"  # within words of several scripts; they turn nothing around
+_JOINERS = "\u200c\u200d"  # parts of words in several scripts; they do not reverse the text
 _LONG_CELL = 16  # characters
 _LONG_TABLE = 12  # rows; longer ones are folded
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
 
 
 def text(value: object) -> Html:
-    """Safe inside an element and inside a quoted attribute; what cannot be seen is spelt out.
+    """Escape text for an element or a quoted attribute; spell out invisible characters.
 
     >>> text('<b>"')
     '&lt;b&gt;&quot;'
@@ -38,12 +37,12 @@ def joined(parts: Iterable[Html]) -> Html:
 
 
 def name_of(heading: str) -> str:
-    """An id that a heading's section or picture can have."""
+    """Make an id for a heading's section or picture."""
     return re.sub(r"[^a-z0-9]+", "-", heading.lower()).strip("-") or "part"
 
 
 def page(title: str, about: Sequence[str], status: str | None, body: Iterable[Html]) -> str:
-    """A whole document. `about`: facts under the title; `status`: a word that stands out, for what went wrong."""
+    """Return a whole document. `about`: facts under the title; `status`: a highlighted line about problems."""
     style = Path(__file__).with_name("page.css").read_text(encoding="utf-8")
     facts = joined(Html(f"<li>{text(fact)}</li>") for fact in about if fact)
     badge = Html(f'<p class="status">{text(status)}</p>') if status else ""
@@ -67,7 +66,7 @@ def section(heading: str, *content: Html) -> Html:
 
 
 def panels(parts: Iterable[tuple[str, Html]]) -> Html:
-    """Pictures beside each other, where there is room, each under its heading."""
+    """Put pictures beside each other, each under its heading, if there is room."""
     drawn = (f"<div>{f'<h4>{text(heading)}</h4>' if heading else ''}{picture}</div>" for heading, picture in parts)
     return Html(f'<div class="panels">{"".join(drawn)}</div>')
 
@@ -77,7 +76,7 @@ def paragraph(words: str) -> Html:
 
 
 def tiles(figures: Iterable[tuple[str, str, str]]) -> Html:
-    """(what it is, the figure, what else there is to say of it)"""
+    """Highlighted figures: (label, figure, note)."""
     items = (
         f"<div><dt>{text(label)}</dt><dd><strong>{text(figure)}</strong>{_small(note)}</dd></div>"
         for label, figure, note in figures
@@ -90,7 +89,7 @@ def _small(note: str) -> str:
 
 
 def facts(rows: Iterable[tuple[str, str]]) -> Html:
-    """Names and values."""
+    """A list of names and values."""
     items = (f"<div><dt><bdi>{text(name)}</bdi></dt><dd><bdi>{text(value)}</bdi></dd></div>" for name, value in rows)
     return Html(f'<dl class="list">{"".join(items)}</dl>')
 
@@ -100,7 +99,7 @@ def command(line: str) -> Html:
 
 
 def figure(caption: str, note: str, picture: Html, headings: Sequence[str], rows: Sequence[Sequence[Any]]) -> Html:
-    """A picture with its numbers under it, folded where they are many."""
+    """A picture with its numbers under it, folded if there are many."""
     words = Html(f"<p>{text(note)}</p>") if note else ""
     numbers = table(f"{caption}: the numbers", headings, rows)
     if len(rows) > _LONG_TABLE:
@@ -109,7 +108,7 @@ def figure(caption: str, note: str, picture: Html, headings: Sequence[str], rows
 
 
 def table(caption: str, headings: Sequence[str], rows: Sequence[Sequence[Any]]) -> Html:
-    """Columns of numbers are aligned at the point, others at the left; a None is unknown."""
+    """A table; columns of numbers are right-aligned, others left-aligned, and None is shown as unknown."""
     numeric = [all(_is_figure(row[place]) for row in rows) for place in range(len(headings))]
     columns = [
         column([row[place] for row in rows]) if is_numeric else [_cell(row[place]) for row in rows]
@@ -137,7 +136,7 @@ def _cell(value: Any) -> str:
 
 
 def _is_figure(value: Any) -> bool:
-    """A number, or one that is not known."""
+    """True for a number or an unknown one."""
     return value is None or (isinstance(value, (int, float)) and not isinstance(value, bool))
 
 
@@ -146,7 +145,7 @@ def folded(summary: str, content: Html) -> Html:
 
 
 def legend(entries: Iterable[tuple[str, str]]) -> Html:
-    """(class of the colour, what it stands for); nothing for none"""
+    """A legend of (colour class, meaning); empty without entries."""
     items = (f'<li><span class="key {text(kind)}"></span>{text(label)}</li>' for kind, label in entries)
     listed = "".join(items)
     return Html(f'<ul class="legend">{listed}</ul>' if listed else "")

@@ -1,9 +1,9 @@
-"""List prices of machines, on demand, and what an hour of audio costs at one. Pure.
+"""On-demand list prices of machines, and the cost of an hour of audio. Pure.
 
-A row stands here only if its price was read in the text at `source`; some of these texts quote the seller's page. `as_of` is
-the date that the text gives for the price, None where it gives none; `read_on` is when it was read. What is not listed is
-unknown. Of the rows for one GPU the first is the one that a run's report takes. What an instance's CPU calls itself is in none
-of these texts and is common knowledge of 2026; what is priced by it is marked so.
+A row is listed only if the text at `source` gives its price; some of these texts quote the seller's page. `as_of` is the
+date that the text gives for the price, None without one; `read_on` is the day it was read. Anything else is unknown. A run's
+report takes the first row for its GPU. None of the texts names the CPUs of the instances; these are common knowledge of
+2026, and prices based on them are marked.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Price:
-    """`device`: words of a GPU's name as torch gives it, or of a CPU's as Linux does.
+    """`device`: words of a GPU's name in torch, or of a CPU's name in Linux.
 
-    A CPU's are of the one model by which its machines are known (Sapphire Rapids: 8488C at AWS, 8481C at Google; Ice Lake:
-    8375C at AWS): another generation of the same make is another speed. What names no generation is not listed.
+    A CPU's words name the one model by which its machines are known (Sapphire Rapids: 8488C at AWS, 8481C at Google; Ice
+    Lake: 8375C at AWS), because another generation has another speed. A CPU without a generation is not listed.
     """
 
     cloud: str
     instance: str
     device: str
-    num_gpus: int  # 0: a CPU's
+    num_gpus: int  # 0: a CPU instance
     num_vcpus: int | None
     usd_per_hour: float  # of the whole machine
     source: str
@@ -40,9 +40,9 @@ class Price:
         return f"{self.offer}, {self.source}{dated}, read {self.read_on}"
 
     def fits(self, device_name: str, num_vcpus: int | None) -> bool:
-        """Whether a device is of this kind: a GPU by its name alone (`num_vcpus` None), a CPU by both."""
-        name, asked = words(device_name), words(self.device)
-        if not asked <= name or (name & _OTHER_PRODUCTS) - asked:
+        """Return True if a device is of this kind: a GPU by its name (`num_vcpus` None), a CPU by name and vCPUs."""
+        name, requested = words(device_name), words(self.device)
+        if not requested <= name or (name & _OTHER_PRODUCTS) - requested:
             return False
         return num_vcpus is None if self.num_gpus else num_vcpus == self.num_vcpus
 
@@ -55,7 +55,7 @@ def words(name: str) -> frozenset[str]:
     return frozenset(re.findall(r"[a-z0-9]+", name.lower()))
 
 
-# Source, day the text gives, and from it: cloud, instance, device, GPUs, vCPUs, USD an hour.
+# Source, date in the text, and from it: cloud, instance, device, GPUs, vCPUs, USD an hour.
 _Rows = tuple[tuple[str, str, str, int, int | None, float], ...]
 _READ_ON = "2026-11-21"
 _ENDPOINTS = "https://github.com/huggingface/hf-endpoints-documentation/blob/05c783d3a783ef5d4f3a67c1c29672d0a4f61de1"
@@ -142,16 +142,16 @@ _READ: tuple[tuple[str, str | None, _Rows], ...] = (
 PRICES = tuple(Price(*row, source, _READ_ON, as_of) for source, as_of, rows in _READ for row in rows)
 
 
-MAX_USD = 1e6  # an hour, which no machine costs: what is beyond is a slip of the pen
+MAX_USD = 1e6  # an hour; anything above is a typing error
 
 
 def list_price(device_name: str) -> Price | None:
-    """What a run's report takes for its GPU. A CPU's name does not tell the machine: None."""
+    """Return the price of a GPU for a run's report. None for a CPU, whose name does not identify the machine."""
     return next((price for price in PRICES if price.num_gpus == 1 and price.fits(device_name, None)), None)
 
 
 def price_of(device_name: str, price_per_hour: float | None) -> tuple[float | None, str | None]:
-    """USD an hour and where that comes from; `price_per_hour` is what the user says, and comes first. None: unknown."""
+    """Return USD an hour and its source; the user's `price_per_hour` comes first. None: unknown."""
     if price_per_hour is not None:
         return price_per_hour, "--price-per-hour"
     price = list_price(device_name)
@@ -159,7 +159,7 @@ def price_of(device_name: str, price_per_hour: float | None) -> tuple[float | No
 
 
 def usd_per_audio_hours(rtfx: float, usd_per_hour: float | None, audio_hours: float) -> float | None:
-    """What transcribing `audio_hours` costs at this speed and price; None where either is unknown."""
+    """Return the cost of `audio_hours` at this speed and price; None if either is unknown."""
     if usd_per_hour is None or rtfx <= 0:
         return None
     return audio_hours * usd_per_hour / rtfx

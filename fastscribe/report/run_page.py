@@ -1,11 +1,11 @@
-"""The page of one run of `fastscribe transcribe`: what was done, how fast, where the time and the padding went, what failed.
+"""The page of one run of `fastscribe transcribe`: its work, speed, time by stage, padding and failures.
 
-It is about this run alone; of what earlier runs left in the same folder it says how much there is. Made from a mapping:
+It describes this run; of earlier runs in the same folder it gives the totals. It is made from a mapping:
 
     {"command", "started", "status", "model", "settings": {..}, "frame_s",
      "report": RunStats.to_json(), "recorded": RunRecorder.data()}
 
-`status` is "finished", or how the run ended early; then the report counts what was done by then.
+`status` is "finished", or the way in which the run ended early; then the report counts the work up to then.
 """
 
 from __future__ import annotations
@@ -15,15 +15,16 @@ from itertools import accumulate
 from statistics import median
 from typing import Any
 
+from fastscribe.audio.formats import left_out_line
 from fastscribe.report import markup, svg
 from fastscribe.report.figures import UNKNOWN, duration, number, share, size
 from fastscribe.report.markup import Html
-from fastscribe.report.recorder import evenly, in_pairs
+from fastscribe.report.recorder import even_indices, merge_pairs
 
 FINISHED = "finished"
 _STAGES = ("wait_for_audio", "copy", "features", "encode", "decode", "assemble", "write")  # in the order of the path
-_MAX_STEPS = 128  # of the speed over time
-_BATCHES_A_STEP = 2.0  # at least, or the steps show where batches end and not how fast the run was
+_MAX_STEPS = 128  # steps of the speed over time
+_BATCHES_A_STEP = 2.0  # minimum; with fewer, the steps show the ends of batches instead of the speed
 _MAX_BLOCKS = 32  # batches in the picture
 _OPEN_FAILURES = 20  # rows; more can be folded out
 _TIME_UNITS = ((3600.0, "hours"), (60.0, "minutes"), (1.0, "seconds"))
@@ -79,6 +80,8 @@ def _about_the_run(run: Mapping[str, Any]) -> Iterator[str]:
     if totals is not None and (report["skipped"] or totals["files"] != report["files"]):
         audio = _hours(totals["audio_s"])
         yield f"Of all runs the folder holds {_files_of(totals['files'])} ({totals['failed']:,} failed), {audio} of audio."
+    if report["left_out"]:
+        yield f"{left_out_line(report['left_out'])}: not audio by their names."
     if report["gaps"]:
         yield f"Speech without words: {report['gaps']:,} stretches, {duration(report['gap_s'])}."
     if report["recovered_words"]:
@@ -88,23 +91,23 @@ def _about_the_run(run: Mapping[str, Any]) -> Iterator[str]:
 
 def _speed(recorded: Mapping[str, Any], report: Mapping[str, Any]) -> list[Html]:
     series = recorded["series"]
-    bins = _joined_bins(series, recorded["batches"]["count"])
+    bins = _merged_bins(series, recorded["batches"]["count"])
     if not any(bins["audio_s"]):
         return []
     width_s = bins["width_s"]
-    ends = [(place + 1) * width_s for place in range(len(bins["audio_s"]))]
-    last_s = min(max(report["wall_s"] - ends[-1] + width_s, 0.05 * width_s), width_s)  # the last one was cut short
+    ends = [(index + 1) * width_s for index in range(len(bins["audio_s"]))]
+    last_s = min(max(report["wall_s"] - ends[-1] + width_s, 0.05 * width_s), width_s)  # the last bin is shorter
     ends[-1] += last_s - width_s
     widths = [*[width_s] * (len(ends) - 1), last_s]
     rates = [audio_s / width for audio_s, width in zip(bins["audio_s"], widths, strict=True)]
     scale, unit = next((scale, unit) for scale, unit in _TIME_UNITS if ends[-1] >= 2 * scale or scale == 1.0)
-    about = svg.About(
+    caption = svg.Caption(
         "RTFx over time",
         f"Audio decoded in each {duration(width_s)} of the run: from {number(min(rates))} to {number(max(rates))} seconds "
         f"a second, {number(report['rtfx'])} on average over the whole run.",
     )
     shown_ends = [end / scale for end in ends]
-    picture = svg.area(about, "RTFx", rates, shown_ends, f"{unit} since the start", report["rtfx"])
+    picture = svg.area(caption, "RTFx", rates, shown_ends, f"{unit} since the start", report["rtfx"])
     done = list(accumulate(bins["files"]))
     rows = [
         (round(end, 2), round(rate, 1), int(files), int(total), int(failed))
@@ -112,16 +115,16 @@ def _speed(recorded: Mapping[str, Any], report: Mapping[str, Any]) -> list[Html]
     ]
     headings = ("until, s", "RTFx", "files done", "files in all", "failed")
     note = f"Audio decoded a second of the run, in steps of {duration(width_s)}."
-    return [markup.section("Speed", markup.figure(about.title, note, picture, headings, rows))]
+    return [markup.section("Speed", markup.figure(caption.title, note, picture, headings, rows))]
 
 
-def _joined_bins(series: Mapping[str, Any], num_batches: int) -> dict[str, Any]:
-    """Longer stretches, until they are few, and a batch ends in each but a few."""
+def _merged_bins(series: Mapping[str, Any], num_batches: int) -> dict[str, Any]:
+    """Merge bins until they are few and nearly every bin contains the end of a batch."""
     bins = dict(series)
     names = [name for name in bins if name != "width_s"]
     most = min(_MAX_STEPS, max(8, int(num_batches / _BATCHES_A_STEP)))
     while len(bins["audio_s"]) > most:
-        bins |= {name: in_pairs(bins[name]) for name in names} | {"width_s": 2 * bins["width_s"]}
+        bins |= {name: merge_pairs(bins[name]) for name in names} | {"width_s": 2 * bins["width_s"]}
     return bins
 
 
@@ -132,19 +135,19 @@ def _stages(report: Mapping[str, Any]) -> list[Html]:
     if not total_s:
         return []
     longest = max(stage_s, key=lambda name: stage_s[name])
-    about = svg.About(
+    caption = svg.Caption(
         "Time by stage",
         f"The stages' own times, {duration(total_s)} in all; {longest.replace('_', ' ')} took the most, "
         f"{share(stage_s[longest] / total_s)}.",
     )
     names = [name.replace("_", " ") for name in stage_s]
-    picture = svg.stacks(about, [""], names, [[seconds / total_s for seconds in stage_s.values()]])
+    picture = svg.stacks(caption, [""], names, [[seconds / total_s for seconds in stage_s.values()]])
     rows = [
         (name, round(seconds, 3), round(100 * seconds / total_s, 1))
         for name, seconds in zip(names, stage_s.values(), strict=True)
     ]
     note = "The sum may differ from the run's time: on a GPU stages overlap, and what is in no stage is not here."
-    figure = markup.figure(about.title, note, picture, ("stage", "seconds", "share, %"), rows)
+    figure = markup.figure(caption.title, note, picture, ("stage", "seconds", "share, %"), rows)
     return [markup.section("Where the time went", figure)]
 
 
@@ -152,7 +155,7 @@ def _padding(batches: Mapping[str, Any], report: Mapping[str, Any], frame_s: flo
     every = batches["kept"]
     if not every:
         return []
-    kept = [every[place] for place in evenly(len(every), _MAX_BLOCKS)]
+    kept = [every[index] for index in even_indices(len(every), _MAX_BLOCKS)]
     shown = "Every batch" if len(kept) == batches["count"] else f"{len(kept)} of {batches['count']:,} batches"
     note = (
         f"{shown}, in order; {share(report['padding_share'])} of all frames computed in the run were padding. "
@@ -176,17 +179,17 @@ def _padding(batches: Mapping[str, Any], report: Mapping[str, Any], frame_s: flo
 
 def _shapes(batches: Sequence[Mapping[str, Any]]) -> Html:
     rows = [batch["rows"] for batch in batches]
-    about = svg.About(
+    caption = svg.Caption(
         "Rows and frames of batches",
         f"Batches side by side, as wide as they have rows and as high as their longest: {min(rows):,} to {max(rows):,} rows, "
         f"{number(median(rows))} in the middle, and up to {max(batch['longest_frames'] for batch in batches):,} frames.",
     )
     blocks = [svg.Block(f"{batch['number']:,}", batch["rows"], batch["lengths"]) for batch in batches]
-    return svg.padding_map(about, "encoder frames", "batch, as wide as it has rows", blocks)
+    return svg.padding_map(caption, "encoder frames", "batch, as wide as it has rows", blocks)
 
 
 def _fills(batches: Sequence[Mapping[str, Any]]) -> Html:
-    about = svg.About(
+    caption = svg.Caption(
         "Padding of batches",
         "Each batch as wide and as high as the next: its rows from the longest to the shortest, as shares of the longest.",
     )
@@ -195,7 +198,7 @@ def _fills(batches: Sequence[Mapping[str, Any]]) -> Html:
         for batch in batches
         if batch["longest_frames"]
     ]
-    return svg.padding_map(about, "% of the longest row", "batch, each as wide", blocks) if blocks else Html("")
+    return svg.padding_map(caption, "% of the longest row", "batch, each as wide", blocks) if blocks else Html("")
 
 
 def _files(recorded: Mapping[str, Any], report: Mapping[str, Any]) -> list[Html]:
@@ -238,24 +241,24 @@ def _confidence(counts: Sequence[int]) -> list[Html]:
     total = sum(counts)
     if not total:
         return []
-    edges = [place / len(counts) for place in range(len(counts) + 1)]
+    edges = [index / len(counts) for index in range(len(counts) + 1)]
     low = sum(counts[: len(counts) // 2])
-    about = svg.About(
+    caption = svg.Caption(
         "Word confidence",
         f"{total:,} words; {share(counts[-1] / total)} between {edges[-2]:.2f} and 1, {share(low / total)} below 0.5.",
     )
-    picture = svg.columns(about, "% of words", [100 * count / total for count in counts], edges, "confidence")
+    picture = svg.columns(caption, "% of words", [100 * count / total for count in counts], edges, "confidence")
     rows = [
         (f"{edge:.2f} to {later:.2f}", count, round(100 * count / total, 2))
         for edge, later, count in zip(edges, edges[1:], counts, strict=False)
     ]
     note = "A word's confidence is the mean probability of its tokens."
-    figure = markup.figure(about.title, note, picture, ("confidence", "words", "share, %"), rows)
+    figure = markup.figure(caption.title, note, picture, ("confidence", "words", "share, %"), rows)
     return [markup.section("Confidence", figure)]
 
 
 def _flat(report: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, str]]:
-    """report.json, a line a figure."""
+    """Flatten report.json to a line per figure."""
     for name, value in report.items():
         if isinstance(value, Mapping):
             yield from _flat(value, f"{before}{name}.")

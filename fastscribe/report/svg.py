@@ -1,7 +1,7 @@
-"""Pictures as inline SVG, drawn by hand. Widths are shares of whatever room there is and heights are pixels, so that lines
-and letters keep their size on a phone and on a wide screen; what must be a path lies in an inner svg that stretches.
+"""Pictures as inline SVG. Widths are shares of the available width and heights are pixels, so that lines and letters keep
+their size on a phone and on a wide screen. Paths lie in an inner svg that stretches.
 
-Each picture has a title and a description for who cannot see it. Colours are classes of page.css: c1 .. c8, pad.
+Each picture has a title and a description for screen readers. Colours are classes of page.css: c1 .. c8, pad.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from fastscribe.report.figures import column, number, ticks
 from fastscribe.report.markup import Html, joined, legend, text
 
-COLOURS = tuple(f"c{place}" for place in range(1, 9))
+COLOURS = tuple(f"c{index}" for index in range(1, 9))
 
-_HEIGHT = 200  # of a plot, pixels
-_WIDE = 1000.0  # of an inner svg, in its own units
+_HEIGHT = 200  # of a plot in pixels
+_WIDE = 1000.0  # width of an inner svg in its own units
 _LABEL, _BAR, _GAP = 18, 15, 8  # heights in a list of bars
 _BAR_ROOM = 76.0  # percent of the width; the rest is for the number
 _MAX_LABEL = 140  # characters; what does not fit is cut off
@@ -23,52 +23,54 @@ _MAX_TICKS = 8
 
 
 @dataclass(frozen=True)
-class About:
-    """What a picture is called, and what can be seen in it."""
+class Caption:
+    """A picture's title, and a description of its content."""
 
     title: str
     description: str
 
     def svg(self, height: float, content: Html) -> Html:
-        said = f"<title>{text(self.title)}</title><desc>{text(self.description)}</desc>"
-        return Html(f'<svg role="img" width="100%" height="{height:g}">{said}{content}</svg>')
+        accessible = f"<title>{text(self.title)}</title><desc>{text(self.description)}</desc>"
+        return Html(f'<svg role="img" width="100%" height="{height:g}">{accessible}{content}</svg>')
 
 
 @dataclass(frozen=True)
 class Bar:
-    """`least` and `most` are of several measurements; `limit` is what it could be at best."""
+    """`lowest` and `highest` span several runs; `limit` is the ceiling."""
 
     value: float | None
-    least: float | None = None
-    most: float | None = None
+    lowest: float | None = None
+    highest: float | None = None
     limit: float | None = None
 
 
 @dataclass(frozen=True)
 class Curve:
-    """A value at each of the picture's places, None where there is none."""
+    """A value at each position, None for a missing one."""
 
     label: str
     values: Sequence[float | None]
 
 
-def bars(about: About, unit: str, labels: Sequence[str], series: Sequence[str], rows: Sequence[Sequence[Bar]]) -> Html:
-    """A label a row and below it a bar for each of `series`, with its number at the right."""
+def bars(
+    caption: Caption, unit: str, labels: Sequence[str], series: Sequence[str], rows: Sequence[Sequence[Bar]]
+) -> Html:
+    """Draw a label per row and below it a bar for each of `series`, with its number at the right."""
     every = [bar for row in rows for bar in row]
-    top = max((v for bar in every for v in (bar.value, bar.most, bar.limit) if v is not None), default=0.0) or 1.0
+    top = max((v for bar in every for v in (bar.value, bar.highest, bar.limit) if v is not None), default=0.0) or 1.0
     shown = iter(column([bar.value for bar in every]))
     parts, y = [], 0.0
     for label, row in zip(labels, rows, strict=True):
         parts.append(_label(label, y))
         y += _LABEL
-        for place, bar in enumerate(row):
-            parts.append(_bar(bar, next(shown), COLOURS[place % len(COLOURS)], y, _BAR_ROOM / top))
+        for index, bar in enumerate(row):
+            parts.append(_bar(bar, next(shown), COLOURS[index % len(COLOURS)], y, _BAR_ROOM / top))
             y += _BAR
         y += _GAP
     keys = [*zip(COLOURS, series, strict=False)] if len(series) > 1 else []
     keys += [("mark", "the ceiling of this machine")] if any(bar.limit is not None for bar in every) else []
-    keys += [("span", "from the least to the most of the runs")] if any(bar.least is not None for bar in every) else []
-    return joined([legend(keys), _unit(unit), _bare(about.svg(max(y, 1), joined(parts)))])
+    keys += [("span", "range over the runs")] if any(bar.lowest is not None for bar in every) else []
+    return joined([legend(keys), _unit(unit), _plain_plot(caption.svg(max(y, 1), joined(parts)))])
 
 
 def _bar(bar: Bar, shown: str, colour: str, y: float, percent: float) -> Html:
@@ -78,46 +80,46 @@ def _bar(bar: Bar, shown: str, colour: str, y: float, percent: float) -> Html:
         parts.append(
             f'<rect class="{colour}" x="0" y="{y + 2:g}" width="{percent * bar.value:.2f}%" height="{_BAR - 4}"/>'
         )
-    if bar.least is not None and bar.most is not None:
-        ends = f'x1="{percent * bar.least:.2f}%" x2="{percent * bar.most:.2f}%"'
+    if bar.lowest is not None and bar.highest is not None:
+        ends = f'x1="{percent * bar.lowest:.2f}%" x2="{percent * bar.highest:.2f}%"'
         parts.append(f'<line class="spread" {ends} y1="{middle:g}" y2="{middle:g}"/>')
-        for end in (bar.least, bar.most):
-            parts.append(_upright("spread", percent * end, middle - 3, middle + 3))
+        for end in (bar.lowest, bar.highest):
+            parts.append(_vertical_line("spread", percent * end, middle - 3, middle + 3))
     if bar.limit is not None:
-        parts.append(_upright("limit", percent * bar.limit, y, y + _BAR))
+        parts.append(_vertical_line("limit", percent * bar.limit, y, y + _BAR))
     return Html("".join(parts))
 
 
-def _upright(kind: str, x: float, y1: float, y2: float) -> Html:
+def _vertical_line(kind: str, x: float, y1: float, y2: float) -> Html:
     return Html(f'<line class="{kind}" x1="{x:.2f}%" x2="{x:.2f}%" y1="{y1:g}" y2="{y2:g}"/>')
 
 
-def stacks(about: About, labels: Sequence[str], parts: Sequence[str], shares: Sequence[Sequence[float]]) -> Html:
-    """A row a label, filled from left to right by the parts' shares of it (0 to 1)."""
+def stacks(caption: Caption, labels: Sequence[str], parts: Sequence[str], shares: Sequence[Sequence[float]]) -> Html:
+    """Draw a row per label, filled from left to right by the parts' shares of it (0 to 1)."""
     drawn, y = [], 0.0
     for label, row in zip(labels, shares, strict=True):
         if label:
             drawn.append(_label(label, y))
             y += _LABEL
         left = 0.0
-        for place, share in enumerate(row):
-            colour = COLOURS[place % len(COLOURS)]
+        for index, share in enumerate(row):
+            colour = COLOURS[index % len(COLOURS)]
             drawn.append(
                 Html(
                     f'<rect class="{colour}" x="{100 * left:.3f}%" y="{y:g}" width="{100 * share:.3f}%" height="20">'
-                    f"<title>{text(parts[place])}: {100 * share:.1f} %</title></rect>"
+                    f"<title>{text(parts[index])}: {100 * share:.1f} %</title></rect>"
                 )
             )
             left += share
         y += 20 + _GAP
-    keys = [(COLOURS[place % len(COLOURS)], part) for place, part in enumerate(parts)]
-    return joined([legend(keys), _bare(about.svg(y, joined(drawn)))])
+    keys = [(COLOURS[index % len(COLOURS)], part) for index, part in enumerate(parts)]
+    return joined([legend(keys), _plain_plot(caption.svg(y, joined(drawn)))])
 
 
 def area(
-    about: About, unit: str, values: Sequence[float], ends: Sequence[float], ends_unit: str, average: float
+    caption: Caption, unit: str, values: Sequence[float], ends: Sequence[float], ends_unit: str, average: float
 ) -> Html:
-    """Steps, the first from 0 and each up to its place in `ends`, and a line at their average."""
+    """Draw steps, the first from 0 and each up to its value in `ends`, and a line at their average."""
     marks = ticks(max(*values, average), 4)
     top = marks[-1]
     corners = [
@@ -131,62 +133,64 @@ def area(
         _stretched(f'<polygon class="area" points="0,{_HEIGHT} {line} {_WIDE:g},{_HEIGHT}"/>'),
         _stretched(f'<polyline class="curve c1" points="{line}"/>'),
         Html(f'<line class="average" x1="0" x2="100%" y1="{average_y:.1f}" y2="{average_y:.1f}"/>'),
-        _below(
+        _x_labels(
             [(100 * mark / ends[-1], label) for mark, label in _labelled(ticks(ends[-1])) if mark <= ends[-1] * 1.0001]
         ),
     ]
     keys = [("c1", "at the time"), ("line", f"average, {number(round(average, 1))}")]
-    return joined([legend(keys), _plot(about, unit, ends_unit, marks, content)])
+    return joined([legend(keys), _plot(caption, unit, ends_unit, marks, content)])
 
 
-def columns(about: About, unit: str, values: Sequence[float], edges: Sequence[float], edges_unit: str) -> Html:
-    """A histogram: values between neighbours of `edges`."""
+def columns(caption: Caption, unit: str, values: Sequence[float], edges: Sequence[float], edges_unit: str) -> Html:
+    """Draw a histogram: values between neighbours of `edges`."""
     marks = ticks(max(values), 4)
     step = 100 / len(values)
     content = [
         Html(
-            f'<rect class="c1" x="{place * step + 0.08 * step:.3f}%" y="{_HEIGHT * (1 - value / marks[-1]):.1f}" '
+            f'<rect class="c1" x="{index * step + 0.08 * step:.3f}%" y="{_HEIGHT * (1 - value / marks[-1]):.1f}" '
             f'width="{0.84 * step:.3f}%" height="{_HEIGHT * value / marks[-1]:.1f}"><title>{number(low)} to {number(high)}: '
             f"{number(round(value, 2))} {text(unit)}</title></rect>"
         )
-        for place, (value, low, high) in enumerate(zip(values, edges, edges[1:], strict=False))
+        for index, (value, low, high) in enumerate(zip(values, edges, edges[1:], strict=False))
     ]
     shown = range(0, len(edges), max(1, len(edges) // 5))
-    labels = column([edges[place] for place in shown])
-    content.append(_below([(place * step, label) for place, label in zip(shown, labels, strict=True)]))
-    return _plot(about, unit, edges_unit, marks, content)
+    labels = column([edges[index] for index in shown])
+    content.append(_x_labels([(index * step, label) for index, label in zip(shown, labels, strict=True)]))
+    return _plot(caption, unit, edges_unit, marks, content)
 
 
-def curves(about: About, unit: str, places: Sequence[str], places_unit: str, lines: Sequence[Curve]) -> Html:
-    """Lines over places at equal distances, in the colours' order."""
+def curves(caption: Caption, unit: str, positions: Sequence[str], positions_unit: str, lines: Sequence[Curve]) -> Html:
+    """Draw lines over positions at equal distances."""
     marks = ticks(max(value for line in lines for value in line.values if value is not None), 4)
-    xs = [_WIDE * (place + 0.5) / len(places) for place in range(len(places))]
+    xs = [_WIDE * (index + 0.5) / len(positions) for index in range(len(positions))]
     content = []
     for line, colour in zip(lines, COLOURS, strict=False):
         points = [(x, _HEIGHT * (1 - v / marks[-1]), v) for x, v in zip(xs, line.values, strict=True) if v is not None]
         path = " ".join(f"{x:.1f},{y:.1f}" for x, y, _ in points)
         content.append(_stretched(f'<polyline class="curve {colour}" points="{path}"/>'))
         for x, y, value in points:
-            said = text(f"{line.label}: {number(value)} {unit}")
+            tooltip = text(f"{line.label}: {number(value)} {unit}")
             content.append(
-                Html(f'<circle class="{colour}" cx="{x / 10:.2f}%" cy="{y:.1f}" r="3"><title>{said}</title></circle>')
+                Html(
+                    f'<circle class="{colour}" cx="{x / 10:.2f}%" cy="{y:.1f}" r="3"><title>{tooltip}</title></circle>'
+                )
             )
-    every = -(-len(places) // _MAX_TICKS)
-    content.append(_below([(x / 10, place) for x, place in list(zip(xs, places, strict=True))[::every]]))
-    return _plot(about, unit, places_unit, marks, content)
+    every = -(-len(positions) // _MAX_TICKS)
+    content.append(_x_labels([(x / 10, index) for x, index in list(zip(xs, positions, strict=True))[::every]]))
+    return _plot(caption, unit, positions_unit, marks, content)
 
 
 @dataclass(frozen=True)
 class Block:
-    """A batch: its width, and its rows' lengths from the longest to the shortest, some of them where there are many."""
+    """A batch: its width, and its rows' lengths from the longest to the shortest, a sample of them if there are many."""
 
     label: str
     width: float
     lengths: Sequence[float]
 
 
-def padding_map(about: About, unit: str, below: str, blocks: Sequence[Block]) -> Html:
-    """Batches side by side, each as high as its longest row, and what is no audio in another colour."""
+def padding_map(caption: Caption, unit: str, below: str, blocks: Sequence[Block]) -> Html:
+    """Draw batches side by side, each as high as its longest row, with padding in another colour."""
     marks = ticks(max(block.lengths[0] for block in blocks))
     total, top = sum(block.width for block in blocks), marks[-1]
     real, padded, seams, labels = [], [], [], []
@@ -203,10 +207,10 @@ def padding_map(about: About, unit: str, below: str, blocks: Sequence[Block]) ->
         _stretched(f'<path class="pad" d="{"".join(padded)}"/>'),
         _stretched(f'<path class="c1" d="{"".join(real)}"/>'),
         _stretched(f'<path class="seam" d="{"".join(seams[1:])}"/>') if len(seams) > 1 else Html(""),
-        _below(_apart(labels, 12.0)),
+        _x_labels(_spaced(labels, 12.0)),
     ]
     keys = [("c1", "audio"), ("pad", "padding")]
-    return joined([legend(keys), _plot(about, unit, below, marks, content)])
+    return joined([legend(keys), _plot(caption, unit, below, marks, content)])
 
 
 def _staircase(left: float, width: float, heights: Sequence[float]) -> str:
@@ -215,8 +219,8 @@ def _staircase(left: float, width: float, heights: Sequence[float]) -> str:
     return f"M{left:.2f} {_HEIGHT}{''.join(corners)}V{_HEIGHT}z"
 
 
-def _apart(labels: Sequence[tuple[float, str]], distance: float) -> list[tuple[float, str]]:
-    """Those that leave so much room, in percent, to the one before."""
+def _spaced(labels: Sequence[tuple[float, str]], distance: float) -> list[tuple[float, str]]:
+    """Keep the labels that are at least `distance`, in percent, from the one before."""
     kept: list[tuple[float, str]] = []
     for x, label in labels:
         if not kept or x - kept[-1][0] >= distance:
@@ -224,8 +228,8 @@ def _apart(labels: Sequence[tuple[float, str]], distance: float) -> list[tuple[f
     return kept
 
 
-def _plot(about: About, unit: str, below: str, marks: Sequence[float], content: Sequence[Html]) -> Html:
-    """What lies over a grid, with the axis at the left and the unit above it."""
+def _plot(caption: Caption, unit: str, below: str, marks: Sequence[float], content: Sequence[Html]) -> Html:
+    """Draw `content` over a grid, with the axis at the left and the unit above it."""
     lines = []
     for mark, label in _labelled(marks):
         y = _HEIGHT * (1 - mark / marks[-1])
@@ -233,7 +237,7 @@ def _plot(about: About, unit: str, below: str, marks: Sequence[float], content: 
         lines.append(f'<line class="{kind}" x1="0" x2="100%" y1="{y:.1f}" y2="{y:.1f}"/>')
         lines.append(f'<text class="tick" x="-8" y="{y:.1f}" dy="0.35em" text-anchor="end">{label}</text>')
     lines.append(f'<text class="tick" x="50%" y="{_HEIGHT + 36}" text-anchor="middle">{text(below)}</text>')
-    drawn = about.svg(_HEIGHT, joined([Html("".join(lines[:-1])), *content, Html(lines[-1])]))
+    drawn = caption.svg(_HEIGHT, joined([Html("".join(lines[:-1])), *content, Html(lines[-1])]))
     return joined([_unit(unit), Html(f'<div class="plot">{drawn}</div>')])
 
 
@@ -250,19 +254,19 @@ def _stretched(shape: str) -> Html:
     return Html(f'<svg x="0" y="0" width="100%" height="{_HEIGHT}" {box} aria-hidden="true">{shape}</svg>')
 
 
-def _below(labels: Sequence[tuple[float, str]]) -> Html:
+def _x_labels(labels: Sequence[tuple[float, str]]) -> Html:
     return joined(
         Html(f'<text class="tick" x="{x:.2f}%" y="{_HEIGHT + 18}" text-anchor="middle">{text(label)}</text>')
         for x, label in labels
     )
 
 
-def _bare(drawn: Html) -> Html:
+def _plain_plot(drawn: Html) -> Html:
     return Html(f'<div class="plot bare">{drawn}</div>')
 
 
 def _label(label: str, y: float) -> Html:
-    """Over a bar, in a window of its own, whose edge cuts off what has no room."""
+    """A label over a bar, in an svg of its own whose edge truncates it."""
     shown = label if len(label) <= _MAX_LABEL else label[: _MAX_LABEL - 1] + "…"
     window = f'<svg class="window" x="0" y="{y:g}" width="100%" height="{_LABEL}">'
     return Html(f'{window}<text x="0" y="13">{text(shown)}</text></svg>')

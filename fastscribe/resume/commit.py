@@ -1,14 +1,14 @@
-"""Finished recordings into an output folder, a block at a time, so that neither a kill nor a power cut loses any of them.
+"""Group commit of finished recordings into an output folder. Neither a kill nor a power cut loses any of them.
 
-A write-ahead log with group commit. A recording's files are written under temporary names, and its row and its journal line
-wait in memory. A thread takes all recordings that wait, as soon as it has finished with the last ones, and
+The folder has a write-ahead log. A recording's files are written under temporary names; its row and its journal line are
+queued in memory. One thread takes all queued recordings at a time and
 
-1. writes their rows and journal lines into `.block`, and waits until that and the temporary files are durable;
-2. renames the files and appends the rows, and waits until that is durable;
+1. writes their rows and journal lines into `.block`, and waits until the block and the temporary files are durable;
+2. renames the files and appends the rows, and waits until both are durable;
 3. appends the journal lines, and waits until they are durable.
 
-So the journal lists what is durable, and only that. If the process or the machine stops in between, the next run finds the
-block whole and repeats steps 2 and 3 (`redo`), or finds it torn, and then nothing has got its name.
+So the journal lists durable results only. If the process or the machine stops in between, the next run repeats steps 2 and 3
+of a whole block (`redo`). If the block is torn, no file has been renamed yet.
 """
 
 from __future__ import annotations
@@ -33,6 +33,8 @@ from fastscribe._system.safe_files import (
     is_regular,
     open_append,
     remove,
+    rename,
+    replace,
     status_of,
     sync,
     sync_folder,
@@ -47,14 +49,14 @@ _MAX_QUEUED = 2048  # recordings, until `add` waits
 _MAX_BYTES = 1 << 26  # rows that wait, likewise
 
 
-class BlockFile(NamedTuple):
+class PendingFile(NamedTuple):
     """One file of a block, relative to the output folder."""
 
     name: str
     temp: str  # name of the temporary file
     size: int
     crc: int
-    is_replacing: bool  # a file that the journal lists may lie there
+    is_replacing: bool  # the journal may list a file of this name
 
 
 class Item(NamedTuple):
@@ -62,13 +64,13 @@ class Item(NamedTuple):
 
     line: bytes  # for the journal
     row: bytes = b""
-    files: tuple[BlockFile, ...] = ()
-    obsolete: tuple[str, ...] = ()  # files of earlier results that go
+    files: tuple[PendingFile, ...] = ()
+    obsolete: tuple[str, ...] = ()  # files of earlier results to remove
     moves: tuple[tuple[str, str], ...] = ()
     name: str = ""  # of its files
 
 
-def finished_item(entry: Entry, row: bytes, files: Sequence[BlockFile], obsolete: Sequence[str]) -> Item:
+def finished_item(entry: Entry, row: bytes, files: Sequence[PendingFile], obsolete: Sequence[str]) -> Item:
     return Item(entry.line(), row, tuple(files), tuple(obsolete), name=entry.name)
 
 
@@ -79,13 +81,13 @@ def rename_item(rename: Rename, formats: Iterable[str]) -> Item:
 
 @dataclass(frozen=True)
 class Block:
-    """Items with the places in rows and journal where theirs begin."""
+    """Items to commit together, with the offsets in rows and journal at which theirs begin."""
 
     rows_begin: int
     journal_begin: int
     rows: bytes
     lines: bytes
-    files: list[BlockFile] = field(default_factory=list)
+    files: list[PendingFile] = field(default_factory=list)
     obsolete: list[str] = field(default_factory=list)
     moves: list[tuple[str, str]] = field(default_factory=list)
 
@@ -102,7 +104,7 @@ class Block:
         )
 
     def to_bytes(self) -> bytes:
-        """A header line with a digest of the rest; the rest is rows and lines."""
+        """Return a header line with a digest, followed by rows and lines."""
         content = self.rows + self.lines
         header = {
             "fastscribe_block": 1,
@@ -118,7 +120,7 @@ class Block:
 
     @classmethod
     def from_bytes(cls, stored: bytes) -> Block | None:
-        """None for anything that `to_bytes` did not make, and for a torn file."""
+        """Parse what `to_bytes` returned. Return None for anything else, and for a torn file."""
         head, _, content = stored.partition(b"\n")
         try:
             header: Mapping[str, Any] = json.loads(head)
@@ -128,7 +130,7 @@ class Block:
         except (ValueError, TypeError, KeyError):
             return None
         (rows_begin, num_rows), (journal_begin, _) = header["rows"], header["lines"]
-        files = [BlockFile(*fields) for fields in header["files"]]
+        files = [PendingFile(*fields) for fields in header["files"]]
         moves = [(old, new) for old, new in header["moves"]]
         rows, lines = content[:num_rows], content[num_rows:]
         return cls(rows_begin, journal_begin, rows, lines, files, header["obsolete"], moves)
@@ -137,7 +139,7 @@ class Block:
         return (directory / file.temp for file in self.files)
 
     def folders(self, directory: Path) -> Iterator[Path]:
-        """Folders whose entries this changes, each once."""
+        """Yield the folders in which this changes names. May repeat one."""
         yield from {directory, *((directory / file.name).parent for file in self.files)}
         yield from {
             (directory / name).parent for name in (*self.obsolete, *(name for move in self.moves for name in move))
@@ -145,10 +147,15 @@ class Block:
 
 
 class Committer:
-    """Takes finished recordings and makes them durable in a thread of its own.
+    """Makes finished recordings durable in a thread of its own.
 
-    `rows` and `journal` are open for appending. An error ends the work for good: everything raises it from then on as an
-    OutputError, and what was not committed is done again by the next run.
+    After an error nothing more is committed, and every method raises the error as an OutputError. The next run repeats what
+    was not committed.
+
+    Args:
+        paths: The output folder's files.
+        rows: The open file of rows; None if the run writes none.
+        journal: The open journal.
     """
 
     def __init__(self, paths: Paths, rows: Appender | None, journal: Appender) -> None:
@@ -168,17 +175,17 @@ class Committer:
 
     @property
     def rows_end(self) -> int:
-        """The byte after the last row, once all that waits is there."""
+        """Offset of the end of the rows, in bytes, once the queue is committed."""
         return self._rows_end
 
     def watch(self, folder: Path) -> None:
-        """Name the folder of files before they are written."""
+        """Register a folder before files are written into it."""
         if folder != self._folder:
             self._barrier.watch(folder)
             self._folder = folder
 
     def add(self, item: Item) -> None:
-        """Queue an item; wait while too many do. Raises OutputError if an earlier one could not be written."""
+        """Queue an item; wait while the queue is full. Raise OutputError if an earlier item could not be committed."""
         with self._changed:
             self._changed.wait_for(self._has_room)
             self._raise()
@@ -188,12 +195,12 @@ class Committer:
             self._changed.notify_all()
 
     def is_queued(self, name: str) -> bool:
-        """Whether files of this name are not in their place yet, or not yet renamed."""
+        """Return True if files of this name wait for their commit or their rename."""
         with self._changed:
             return any(item.name == name for item in chain(self._current, self._queued))
 
     def flush(self) -> None:
-        """Return when all that was added is durable. Raises OutputError."""
+        """Wait until all items are durable. Raises OutputError."""
         with self._changed:
             self._changed.wait_for(lambda: self._error is not None or not (self._queued or self._current))
             self._raise()
@@ -241,13 +248,13 @@ class Committer:
             commit(block, self._paths, self._barrier, self._rows, self._journal)
         except OSError as error:
             return OutputError(str(error.filename or self._paths.directory), error)
-        except BaseException as error:  # a thread that died would let the run wait for ever
+        except BaseException as error:  # if the thread died, the run would wait for ever
             return OutputError(str(self._paths.directory), OSError(None, f"{type(error).__name__}: {error}"))
         return None
 
 
 class Appender:
-    """A file that only this process appends to, whole lines at a time."""
+    """A file that only this process appends to, in whole lines."""
 
     def __init__(self, file: BinaryIO, path: Path) -> None:
         self._file, self.path = file, path
@@ -255,11 +262,10 @@ class Appender:
         self._identity = _identity(os.fstat(file.fileno()))
 
     def append(self, lines: bytes) -> None:
-        """Append lines. If the disk is full, they are taken back, so that the next ones start on a line of their own.
+        """Append lines. If the disk is full, truncate the file to whole lines.
 
         Raises:
-            OSError: Also if the file is no longer there under its name, or not as long as it was left: writing on would
-                lose everything.
+            OSError: The lines cannot be written, or another process changed the file (see `check`).
         """
         self.check()
         try:
@@ -275,7 +281,7 @@ class Appender:
         self.end += len(lines)
 
     def check(self) -> None:
-        """Raise OSError if the file is no longer there under its name, or not as long as it was left."""
+        """Raise OSError if another file has the name now, or if the size changed: appended lines would be lost."""
         status = status_of(self.path)
         if status is None or self._identity != _identity(status) or status.st_size != self.end:
             raise OSError(None, "it was changed by someone else while the run was writing to it", str(self.path))
@@ -295,7 +301,7 @@ def _identity(status: os.stat_result) -> tuple[int, int]:
 
 
 def commit(block: Block, paths: Paths, barrier: Barrier, rows: Appender | None, journal: Appender) -> None:
-    """The three steps above. Raises OSError with a file's name."""
+    """Carry out the three steps. Raise OSError with the file's name."""
     try:
         for file in (rows, journal):
             if file is not None:
@@ -313,7 +319,7 @@ def _wait_for_block(block: Block, paths: Paths, barrier: Barrier) -> None:
 
 
 def _complete(block: Block, paths: Paths, barrier: Barrier, rows: Appender | None, journal: Appender) -> None:
-    """The last two steps."""
+    """Carry out steps 2 and 3."""
     _rename_files(block, paths.directory)
     if rows is not None and block.rows:
         rows.append(block.rows)
@@ -323,9 +329,9 @@ def _complete(block: Block, paths: Paths, barrier: Barrier, rows: Appender | Non
 
 
 def _write_block(path: Path, content: bytes) -> None:
-    """In place: the last block is in the journal, and a torn one counts for nothing."""
+    """Write the block in place: the journal has the last block, and a torn block is ignored."""
     check_regular(path)
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_NOFOLLOW", 0)
     try:
         with os.fdopen(os.open(path, flags, 0o666), "wb") as file:
             file.write(content)
@@ -334,27 +340,27 @@ def _write_block(path: Path, content: bytes) -> None:
 
 
 def _rename_files(block: Block, directory: Path) -> None:
-    """Give files their names. May be repeated after a kill in the middle of it."""
+    """Rename and remove files. Idempotent, so that it can be repeated after a kill."""
     for old, new in block.moves:
         if is_regular(directory / old):
             if status_of(directory / new) is not None:
                 raise InTheWay(directory / new)
-            os.rename(directory / old, directory / new)
+            rename(directory / old, directory / new)
     for file in block.files:
         path, temp = os.path.join(directory, file.name), os.path.join(directory, file.temp)
         status = status_of(path)
         if status is not None and not (file.is_replacing and stat.S_ISREG(status.st_mode)):
-            if status_of(temp) is None:  # an earlier attempt put it there
+            if status_of(temp) is None:  # an earlier attempt renamed it
                 continue
             raise InTheWay(path)
         with suppress(FileNotFoundError) if status is not None else nullcontext():
-            os.replace(temp, path)
+            replace(temp, path)
     for name in block.obsolete:
         if is_regular(directory / name):
             remove(directory / name)
 
 
-def discard_temps(directory: Path, files: Iterable[BlockFile]) -> None:
+def discard_temps(directory: Path, files: Iterable[PendingFile]) -> None:
     for file in files:
         with suppress(OSError):
             remove(directory / file.temp)
@@ -364,10 +370,9 @@ def discard_temps(directory: Path, files: Iterable[BlockFile]) -> None:
 
 
 def redo(paths: Paths) -> None:
-    """Finish the block that was under way when the last run stopped, or take it back. Raises OSError, InTheWay.
+    """Complete or undo the block that the last run had begun when it stopped. Raises OSError, InTheWay.
 
-    A block is finished if it is whole, if its files are there, and if rows and journal are as it found them or hold a
-    beginning of what it adds.
+    The block is completed if it is whole, its files exist, and rows and journal end where it begins or within it.
     """
     block = _read_block(paths.block)
     if block is not None and not _is_in_journal(block, paths.journal):
@@ -390,7 +395,7 @@ def _read_block(path: Path) -> Block | None:
 
 
 def _tail(path: Path, begin: int, size: int) -> bytes | None:
-    """What is there from `begin` on, a little more than `size` at most; None where the file is shorter."""
+    """Return up to `size` + 1 bytes from offset `begin`; None if the file is shorter than `begin`."""
     status = status_of(path)
     if status is None:
         return b"" if begin == 0 else None
@@ -407,7 +412,7 @@ def _is_in_journal(block: Block, path: Path) -> bool:
 
 
 def _fits(path: Path, begin: int, added: bytes) -> bool:
-    """Whether the file ends at `begin`, or after it with a beginning of `added`; power cuts make zeros of parts of it."""
+    """Return True if nothing but a beginning of `added` follows offset `begin`. A power cut may leave zeros in it."""
     tail = _tail(path, begin, len(added))
     if tail is None or len(tail) > len(added):
         return False
@@ -416,7 +421,7 @@ def _fits(path: Path, begin: int, added: bytes) -> bool:
 
 
 def _has_files(block: Block, directory: Path) -> bool:
-    """Whether each file is whole, under its temporary name or, once that is gone, under its own."""
+    """Return True if each file is whole, under its temporary name or, once renamed, under its own."""
     for file in block.files:
         temp = directory / file.temp
         if not _matches(temp if status_of(temp) is not None else directory / file.name, file):
@@ -424,7 +429,7 @@ def _has_files(block: Block, directory: Path) -> bool:
     return True
 
 
-def _matches(path: Path, file: BlockFile) -> bool:
+def _matches(path: Path, file: PendingFile) -> bool:
     if not is_regular(path) or os.lstat(path).st_size != file.size:
         return False
     with safe_open(path) as opened:
@@ -432,7 +437,7 @@ def _matches(path: Path, file: BlockFile) -> bool:
 
 
 def _redo_block(block: Block, paths: Paths) -> None:
-    """The last two steps; the block itself stays as it is until they are done."""
+    """Carry out steps 2 and 3 again. The block stays until they are done."""
     with closing(Barrier()) as barrier, ExitStack() as files:
         for folder in block.folders(paths.directory):
             barrier.watch(folder)
@@ -449,7 +454,7 @@ def _reopened(path: Path, end: int) -> Appender:
 
 
 def _undo(block: Block, directory: Path) -> None:
-    """Remove the block's files: the temporary ones, and those that got their names and are still as they were written."""
+    """Remove the block's files: temporary ones, and unchanged renamed ones."""
     for file in block.files:
         path, temp = directory / file.name, directory / file.temp
         if is_regular(temp):

@@ -1,7 +1,7 @@
-"""Rows and journal written anew: without what was replaced, and with `--ordered` in the order of the inputs.
+"""Compaction: rewrite rows and journal without replaced results, and with `--ordered` in the order of the inputs.
 
-Both go to temporary names first and, once a marker says that both are complete, to their own, so that a kill in the middle
-leaves the old ones or what it takes to finish.
+Both files are written under temporary names. A marker file then says that both are complete, and both are renamed. So a kill
+leaves the old files, or all that the next run needs to finish.
 """
 
 from __future__ import annotations
@@ -36,11 +36,20 @@ from fastscribe.types import BoolArray, Int64Array, RecordArray
 CHANGED = "was changed since the last run; use another folder, or --overwrite"
 
 
-def compact(paths: Paths, ordered: bool, order: Int64Array, is_dropped: BoolArray) -> None:
-    """Drops rows that were replaced and, if `ordered`, sorts them by their inputs' order; nothing is written where all is well.
+def compact(paths: Paths, ordered: bool, order: Int64Array, is_dropped: BoolArray, keeps_places: bool = False) -> None:
+    """Drop replaced rows, and sort the rows. Write nothing if there is nothing to change.
 
-    The journal must be closed. `order` is that of its first lines' inputs, which may no longer be what the lines say;
-    `is_dropped` says of the same lines which are to go, too.
+    Args:
+        paths: The folder's files; the journal is closed.
+        ordered: Sort by input.
+        order: Index of the input of each of the journal's first lines in this run; the lines may have an older one.
+        is_dropped: Which of the same lines to drop.
+        keeps_places: Without `ordered`: leave the rows in their order, also those whose lines are new. No two results may
+            have files of the same name.
+
+    Raises:
+        OutputError: A file cannot be written. The old files stay.
+        UsageError: Another program changed the rows.
     """
     entries, new_names = load_entries_and_names(paths.journal)
     written_order = entries["order"].copy()
@@ -49,6 +58,8 @@ def compact(paths: Paths, ordered: bool, order: Int64Array, is_dropped: BoolArra
     entry_indices = entry_indices[~np.pad(is_dropped, (0, len(entries) - len(is_dropped)))[entry_indices]]
     if ordered:
         entry_indices = entry_indices[np.argsort(entries["order"][entry_indices], kind="stable")]
+    elif keeps_places:
+        entry_indices = entry_indices[np.argsort(entries["begin"][entry_indices], kind="stable")]
     is_right = len(entry_indices) == len(entries) and bool((np.diff(entry_indices) > 0).all())
     if is_right and not (ordered and (entries["order"] != written_order).any()):
         return
@@ -95,7 +106,7 @@ def _write_temps(paths: Paths, entries: RecordArray, entry_indices: Int64Array, 
 
 
 def finish_compaction(paths: Paths) -> None:
-    """After a kill in the middle of it: completes it where both new files are there, forgets it where they are not."""
+    """Complete a compaction that a kill interrupted; if its new files are not complete, remove them."""
     complete = status_of(paths.swap) is not None
     for path in (paths.rows, paths.journal):
         if status_of(temp_path_for(path)) is not None:

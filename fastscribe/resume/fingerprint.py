@@ -1,58 +1,81 @@
-"""What decides a run's results besides its inputs, as plain values that can be compared and shown."""
+"""The fingerprint of a run: all that decides its results besides the inputs, as values that can be compared and printed."""
 
 from __future__ import annotations
 
 import dataclasses
 import hashlib
+import json
 import os
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from fastscribe.config import Options, OutputStyle
+from fastscribe.config import Options, OutputStyle, SubtitleStyle
 
-_FORMAT_VERSION = 1  # of the output; a change to what rows or files hold is a new one
-# Options that change how fast results come, and not what they are.
+_FORMAT_VERSION = 1  # of the output; raise it when the content of rows or files changes
+# Options that change the speed only.
 _SPEED_ONLY = frozenset(("cuda_graphs", "batch_frames", "batch_size", "window", "threads"))
-# Options that only some models follow; a run that does without them need not know them.
-_MODEL_DEPENDENT = frozenset(("language", "target_language", "pnc", "timestamps"))
-_RESOLVED_LATER = frozenset(("beam",))  # by the options; `resolved` has it
+# Options that only some models have; left out at their default.
+_MODEL_DEPENDENT = frozenset(("language", "target_language", "pnc", "timestamps", "nbest"))
+_RESOLVED_LATER = frozenset(("beam",))  # `resolved` has the value
 _DEFAULTS = Options()
 _MODEL_SUFFIXES = frozenset(
     (".nemo", ".safetensors", ".json", ".yaml", ".yml", ".model", ".vocab", ".ckpt", ".bin", ".txt")
 )
 _MODEL_FILES = frozenset(("language_model.safetensors.gz",))
-_MODEL_FOLDERS = ("", "aligner")  # in which a model's files lie
+_MODEL_FOLDERS = ("", "aligner")  # subfolders with model files
 _BLOCK_BYTES = 1 << 25
-_READ_BYTES = 1 << 18  # fits a processor's own cache, so a block costs no memory and no page faults
+_READ_BYTES = 1 << 18  # fits into a processor's cache
 
 
 def fingerprint(model_digest: str, resolved: Mapping[str, Any], options: Options, style: OutputStyle) -> dict[str, Any]:
-    """By the names that the command line has for them. `resolved` has what was chosen in the end where an option may leave
-    that open: dtype, decoder, attention, and a beam of more than one."""
+    """Return the fingerprint, by the names of the command line's options.
+
+    Formats and the layout of subtitles are no part of it: a run can make their files from the rows.
+
+    Args:
+        model_digest: From model_digest().
+        resolved: Effective values of options that have an automatic default: dtype, decoder, attention, and a beam above 1.
+        options: The run's options.
+        style: The formats and their options; `tokens` alone counts, because it changes the rows.
+    """
     chosen = {field.name: getattr(options, field.name) for field in dataclasses.fields(options)}
     defaulted = {name for name in _MODEL_DEPENDENT if chosen[name] == getattr(_DEFAULTS, name)}
+    defaulted |= set() if chosen["track"] else {"track"}  # folders of earlier versions lack it
     shaping = {name: value for name, value in chosen.items() if name not in _SPEED_ONLY | _RESOLVED_LATER | defaulted}
-    named = {
-        f"--{name.replace('_', '-')}": value for name, value in {**shaping, **resolved, **_style_fields(style)}.items()
-    }
-    return {"model": model_digest, **named, "--format": sorted(style.formats), "output format": _FORMAT_VERSION}
+    named = {_option(name): value for name, value in {**shaping, **resolved, "tokens": style.tokens}.items()}
+    return {"model": model_digest, **named, "output format": _FORMAT_VERSION}
 
 
-def _style_fields(style: OutputStyle) -> dict[str, Any]:
-    """What matters to one of the formats."""
-    formats = set(style.formats)
-    fields = dataclasses.asdict(style.subtitles) if {"srt", "vtt"} & formats else {}
-    if "vtt" not in formats:
-        fields.pop("highlight_words", None)
-    return {**fields, "tokens": style.tokens} if {"json", "jsonl"} & formats else fields
+def _option(field: str) -> str:
+    return f"--{field.replace('_', '-')}"
+
+
+_STYLE_FIELDS = {_option(field.name): field for field in dataclasses.fields(SubtitleStyle)}
+
+
+def of_results(fingerprint: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a fingerprint without the formats and their options, which those of older versions have."""
+    return {name: value for name, value in fingerprint.items() if name not in _STYLE_FIELDS and name != "--format"}
+
+
+def style_key(style: SubtitleStyle) -> int:
+    """Return 64 bits that stand for a layout of subtitles; never 0."""
+    text = json.dumps(dataclasses.asdict(style), sort_keys=True)
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big") or 1
+
+
+def older_style(fingerprint: Mapping[str, Any]) -> SubtitleStyle:
+    """Return the layout of the subtitles of a folder of an older version, whose fingerprint has it."""
+    given = {field.name: fingerprint[name] for name, field in _STYLE_FIELDS.items() if name in fingerprint}
+    return SubtitleStyle(**given)
 
 
 def model_digest(path: str | os.PathLike[str]) -> str:
-    """Of a checkpoint's content, wherever it lies: its file, or a folder's files that a checkpoint may be made of.
+    """Return a digest of a checkpoint's content: of its file, or of the model files in its folder.
 
-    SHA-256 over the SHA-256 of blocks of 32 MB, so that all processors share the work. Raises OSError.
+    It is the SHA-256 of the SHA-256 of blocks of 32 MiB, so that all processors share the work. Raises OSError.
     """
     root = Path(path)
     files = [root] if root.is_file() else _model_files(root)

@@ -1,9 +1,12 @@
-"""One run at a time in an output folder. The system lets go of the lock when its process ends, however that ends."""
+"""Lock of an output folder: one run at a time. The system releases the lock when the process ends.
+
+filelock takes the lock: flock, or on Windows a lock on the file's first byte, which no other process can read meanwhile. So
+the holder's name begins behind that byte.
+"""
 
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 import re
 import socket
@@ -11,32 +14,49 @@ import stat
 from datetime import datetime
 from pathlib import Path
 
+from filelock import lock_descriptor
+
+from fastscribe._system.positioned_read import BINARY, pread
+from fastscribe._system.safe_files import is_regular, status_of
 from fastscribe.errors import UsageError
 
 _MAX_BYTES = 1000
-_HOLDER = re.compile(rb"\0*(process \d+ on [^\n]* since [^\n]*\n)?\0*")
+_HOLDER = re.compile(rb"\0*\n?(process \d+ on [^\n]* since [^\n]*\n)?\0*")
 
 
 class FolderLock:
-    """Held from construction to close(). Raises UsageError where another process holds it, or `path` is not our lock.
+    """A lock that is held from construction to close().
 
-    The file stays behind: deleting it would let two processes lock two files of the same name.
+    The file stays, because after a removal two processes could lock two files of the same name.
+
+    Args:
+        path: The lock file.
+
+    Raises:
+        UsageError: Another process holds the lock, or `path` is a file with other content.
+        OSError: The file cannot be opened.
     """
 
     def __init__(self, path: Path) -> None:
         self._descriptor = _open_lock_file(path)
         try:
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            holder = os.read(self._descriptor, 1000).decode("utf-8", "replace").strip() or "unknown"
-            os.close(self._descriptor)
-            raise UsageError(f"{path.parent}: another run is writing here ({holder}): wait for it or choose another "
-                             "output folder") from None  # fmt: skip
-        except OSError:  # a file system without locks: better without one than not at all
-            pass
+            self._lock(path)
+        except BaseException:
+            self.close()
+            raise
+
+    def _lock(self, path: Path) -> None:
+        if not _is_free(self._descriptor):
+            raise UsageError(
+                f"{path.parent}: another run is writing here ({_holder(self._descriptor)}): wait for it or choose another "
+                "output folder"
+            )
+        if not _HOLDER.fullmatch(pread(self._descriptor, _MAX_BYTES, 0)):
+            raise _not_a_lock(path)
         os.ftruncate(self._descriptor, 0)
+        os.lseek(self._descriptor, 0, os.SEEK_SET)
         started = datetime.now().isoformat(" ", "seconds")
-        os.pwrite(self._descriptor, f"process {os.getpid()} on {socket.gethostname()} since {started}\n".encode(), 0)
+        os.write(self._descriptor, f"\nprocess {os.getpid()} on {socket.gethostname()} since {started}\n".encode())
 
     def close(self) -> None:
         if self._descriptor >= 0:
@@ -44,16 +64,34 @@ class FolderLock:
             self._descriptor = -1
 
 
-def _open_lock_file(path: Path) -> int:
-    """The file, made if need be. Raises UsageError for a link, and for a file with anything but a lock's content."""
+def _is_free(descriptor: int) -> bool:
+    """Take the lock, and return False if another process has it."""
     try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
+        return lock_descriptor(descriptor, blocking=False)
+    except OSError:  # the file system has no locks; run without one
+        return True
+
+
+def _holder(descriptor: int) -> str:
+    try:
+        content = pread(descriptor, _MAX_BYTES, 0)
+    except PermissionError:  # Windows, where the first byte is locked
+        content = pread(descriptor, _MAX_BYTES, 1)
+    return content.decode("utf-8", "replace").strip("\0\n") or "unknown"
+
+
+def _open_lock_file(path: Path) -> int:
+    """Open or create the file. Raise UsageError for anything but a regular file, such as a link."""
+    if status_of(path) is not None and not is_regular(path):
+        raise _not_a_lock(path)
+    flags = os.O_RDWR | os.O_CREAT | BINARY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+    try:
+        descriptor = os.open(path, flags, 0o666)
     except OSError as error:
         if error.errno in (errno.ELOOP, errno.EISDIR):
             raise _not_a_lock(path) from None
         raise
-    is_regular = stat.S_ISREG(os.fstat(descriptor).st_mode)
-    if not is_regular or not _HOLDER.fullmatch(os.pread(descriptor, _MAX_BYTES, 0)):
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
         raise _not_a_lock(path)
     return descriptor

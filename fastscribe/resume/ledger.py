@@ -1,8 +1,8 @@
-"""Which inputs are this run's to do: of its shard, and not done by an earlier run into the same folder.
+"""The ledger of a run: which inputs belong to its shard, and which of them an earlier run into the same folder has done.
 
-An input is known by where it lies and which stretch of it is meant (its key), and is still the same while its file's size
-and time of change and its manifest row are (its state). A run calls `expect` for every input in order and `is_done` before
-it opens any.
+The key identifies an input: its path, offset and duration. The state tells whether it has changed: its file's version
+(of a local one, size and modification time), and its manifest row.
+A run calls `expect` for every input in order, and `is_done` before it opens one.
 """
 
 from __future__ import annotations
@@ -11,40 +11,74 @@ import hashlib
 import json
 import os
 import threading
-from collections.abc import Callable
 from dataclasses import dataclass
 
+from fastscribe._system.remote import is_url
 from fastscribe.audio.failures import relative_id
-from fastscribe.resume.entries import PreviousRun
+from fastscribe.audio.media import medium_of
+from fastscribe.resume.entries import Entry, PreviousRun
 from fastscribe.resume.key_counter import KeyCounter
 from fastscribe.resume.shards import UNSHARDED, Shard
-from fastscribe.types import Failure, Source
+from fastscribe.types import Failure, Samples, Source, Transcript
 
 
 @dataclass
 class PendingEntry:
-    """An input whose result is still to come."""
+    """An input that waits for its result."""
 
     key: int
     state: int = 0
-    entry_index: int | None = None  # in the journal, of an earlier run's result that is being replaced
-    may_have_files: bool = False  # of this run's: one was begun
+    entry_index: int | None = None  # in the journal: the earlier result that the new one replaces
+
+    def entry(self, result: Transcript | Failure, name: str, begin: int = 0, end: int = 0) -> Entry:
+        """Return the journal entry of the input's result.
+
+        Args:
+            result: The result.
+            name: Name of its files.
+            begin: Offset of its row, in bytes; an entry in a store has none.
+            end: Offset of the row's end.
+        """
+        item = result if isinstance(result, Failure) else result.audio
+        return Entry(
+            id=item.id,
+            key=self.key,
+            state=self.state,
+            begin=begin,
+            end=end,
+            order=item.index,
+            failed=isinstance(result, Failure),
+            audio_s=0.0 if isinstance(item, Failure) else item.duration_s,
+            for_list=isinstance(result, Failure) and result.stage == "input",
+            name=name,
+        )
 
 
 class Ledger:
-    """`previous` is None where nothing is remembered. Inputs that failed then count as done unless `retry_failed`."""
+    """Decides which inputs this run transcribes. Inputs that failed before count as done unless `retry_failed`.
+
+    `lock` guards everything in a ledger that several threads change. In an output folder it also guards the choice of file
+    names, and every step from there to the committer's queue.
+
+    Args:
+        shard: The part of the inputs that this run transcribes.
+        previous: Results of earlier runs; None if none are kept.
+        retry_failed: Transcribe inputs again that failed in an earlier run.
+    """
 
     def __init__(
         self, shard: Shard = UNSHARDED, previous: PreviousRun | None = None, retry_failed: bool = False
     ) -> None:
-        self.failed_before = 0  # inputs that earlier runs could not do and this one leaves alone
+        self.failed_before = 0  # inputs that failed in an earlier run and are not retried
+        self.lock = threading.Lock()
         self._shard, self._previous, self._retry_failed = shard, previous, retry_failed
+        self.num_given = 0  # inputs of all shards so far
         self._key_counts = KeyCounter()
         self._pending: dict[int, PendingEntry] = {}  # by index
-        self._guard = threading.Lock()  # of failed_before
 
     def expect(self, source: Source | Failure) -> bool:
-        """Called once an input, in order, from one thread. False: it is another shard's."""
+        """Return False if the input belongs to another shard. Called once per input, in order, from one thread."""
+        self.num_given += 1
         if self._previous is None:
             return self._shard.holds(source.id)
         key = _key(source)
@@ -54,10 +88,10 @@ class Ledger:
         self._pending[source.index] = PendingEntry(_digest(f"{key} {repeats}") if repeats else key)
         return True
 
-    def is_done(self, source: Source | Failure, is_kept: Callable[[int], bool] = lambda entry_index: True) -> bool:
-        """True where an earlier run has done this very input, or failed at it and this one is not to try again.
+    def is_done(self, source: Source | Failure) -> bool:
+        """Return True if an earlier run transcribed this very input, or failed and the input is not retried.
 
-        `is_kept` says of a line's place in the journal whether what it stands for is still where it was.
+        Called from several threads.
         """
         if self._previous is None:
             return False
@@ -69,36 +103,47 @@ class Ledger:
         self._previous.is_in_this_run[entry_index] = True
         entry = self._previous.entries[entry_index]
         failed = bool(entry["failed"])
-        if int(entry["state"]) != pending.state or (failed and self._retry_failed) or not is_kept(entry_index):
+        is_same = int(entry["state"]) == pending.state and not (failed and self._retry_failed)
+        if not is_same or not self._adopt_earlier_result(source, entry_index):
             pending.entry_index = entry_index
             return False
         entry["order"] = source.index
-        with self._guard:
+        with self.lock:
             self.failed_before += failed
+            self.mark_done(source.index)
+        return True
+
+    def _adopt_earlier_result(self, source: Source | Failure, entry_index: int) -> bool:
+        """Return True if the earlier result is still there. Called last, so the input is done then."""
         return True
 
     def __getitem__(self, index: int) -> PendingEntry:
         return self._pending[index]
 
     def mark_done(self, index: int) -> None:
-        """Its result is written, or was by an earlier run."""
+        """Forget an input that has its result. The caller holds `lock`."""
         del self._pending[index]
 
 
 def _key(source: Source | Failure) -> int:
     if isinstance(source, Source):
-        return _digest(f"{os.path.abspath(source.file)}\0{source.offset_s}\0{source.duration_s}")
+        track = f"\0{source.track}" if source.track else ""  # keys of the first track are those of older journals
+        identity = os.path.abspath(source.file) if isinstance(source.file, str) else source.file.identity
+        return _digest(f"{identity}\0{source.offset_s}\0{source.duration_s}{track}")
     stands_for_path = source.id == relative_id(source.path)
     stretch = "None\0None" if stands_for_path else source.id  # as a Source's, once the file is there
-    return _digest(f"{os.path.abspath(source.path)}\0{stretch}")
+    return _digest(f"{_place(source.path)}\0{stretch}")
+
+
+def _place(path: str) -> str:
+    return path if is_url(path) else os.path.abspath(path)
 
 
 def _state(source: Source | Failure) -> int:
     if isinstance(source, Failure):
         return _digest(source.message)
     try:
-        status = os.stat(source.file)
-        found = f"{status.st_size} {status.st_mtime_ns}"
+        found = "" if isinstance(source.file, Samples) else medium_of(source.file).version()
     except (OSError, ValueError):
         found = "none"
     return _digest(f"{found}\0{json.dumps(source.row, sort_keys=True) if source.row is not None else ''}")

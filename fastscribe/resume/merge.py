@@ -1,7 +1,7 @@
-"""The results of shards, in one or several folders, as one: `transcripts.jsonl` and `report.json`.
+"""`fastscribe merge`: combine the results of shards into one `transcripts.jsonl` and one `report.json`.
 
-What a shard has done is what its journal says. A shard is complete when its report is there, which a run writes last.
-Results that were put together before are replaced; a `transcripts.jsonl` or `report.json` from elsewhere is an error.
+A shard's journal lists its results. A shard is complete once it has a report, which a run writes last. The files of an earlier
+merge are replaced; a `transcripts.jsonl` or `report.json` that no merge wrote is an error.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from fastscribe._system.safe_files import (
 from fastscribe._system.safe_open import safe_read
 from fastscribe.errors import UsageError
 from fastscribe.resume.entries import Paths, in_the_way, is_row, latest_entry_indices, load_entries, read_header
+from fastscribe.resume.fingerprint import of_results
 from fastscribe.resume.shards import Shard
 from fastscribe.types import RecordArray
 
@@ -44,13 +45,13 @@ _JOURNAL = re.compile(r"journal\.shard-(\d+)-of-(\d+)\.jsonl", re.ASCII)
 class ShardResult:
     shard: Shard
     paths: Paths
-    entries: RecordArray  # those that no later line has replaced
-    report: Mapping[str, Any] | None  # None: not complete
+    entries: RecordArray  # the live ones
+    report: Mapping[str, Any] | None  # None: the shard is not complete
 
 
 @dataclass(frozen=True)
 class MergeResult:
-    """What `merge` found; `missing` and `incomplete` are shard numbers."""
+    """The merged shards. `missing` and `incomplete` are numbers of shards, from 0."""
 
     count: int
     results: tuple[ShardResult, ...]
@@ -69,10 +70,19 @@ class MergeResult:
 
 
 def merge(folders: Sequence[Path], destination: Path, ordered: bool) -> MergeResult:
-    """Writes both files to `destination`, each whole or not at all, and says what is missing.
+    """Write both files atomically.
 
-    With `ordered` the rows are in the order of the inputs, else shard by shard. Raises UsageError where there are no
-    shards, or not of one run, or where a file that no merge wrote is in the way; OSError.
+    Args:
+        folders: Folders with shards of one run.
+        destination: Folder for the merged files; made if need be.
+        ordered: Sort the rows by input; otherwise they are in the order of the shards.
+
+    Returns:
+        The shards that were found.
+
+    Raises:
+        UsageError: There are no shards, or shards of different runs, or a file that no merge wrote is in the way.
+        OSError: A file cannot be read or written.
     """
     found = _find(folders)
     _check_same_run(found)
@@ -106,9 +116,9 @@ def merge(folders: Sequence[Path], destination: Path, ordered: bool) -> MergeRes
 
 
 def merged_files(folder: Path) -> list[Path]:
-    """Rows and report that an earlier merge put there: the report says so, and how long the rows are.
+    """Return the rows and the report of an earlier merge. Its report records the size of the rows.
 
-    A merge that stopped between the two has left the new rows under their temporary name.
+    A merge that stopped between the two renames has left the new rows under their temporary name.
     """
     rows, report = folder / "transcripts.jsonl", folder / "report.json"
     if not is_regular(report):
@@ -135,6 +145,9 @@ def _find(folders: Sequence[Path]) -> list[ShardResult]:
             if shard.index in found:
                 raise UsageError(f"shard {shard} is in {found[shard.index].paths.directory} and in {folder}")
             found[shard.index] = _read(shard, Paths(folder, shard.suffix))
+    missing = next((folder for folder in folders if not folder.is_dir()), None)
+    if missing is not None:
+        raise UsageError(f"{missing}: no such folder")
     if not found:
         raise UsageError(
             f"{', '.join(map(str, folders))}: no shards here (transcribe --shard I/N -o FOLDER makes them)"
@@ -145,7 +158,7 @@ def _find(folders: Sequence[Path]) -> list[ShardResult]:
 
 
 def _read(shard: Shard, paths: Paths) -> ShardResult:
-    """A shard that was stopped while it wrote its files anew counts for nothing until it has run again."""
+    """Read one shard. A shard that was stopped during compaction has no results until it has run again."""
     entries = load_entries(paths.journal)
     if paths.swap.exists():
         return ShardResult(shard, paths, entries[:0], None)
@@ -158,7 +171,7 @@ def _read(shard: Shard, paths: Paths) -> ShardResult:
 
 
 def _check_same_run(found: Sequence[ShardResult]) -> None:
-    first, *others = [{**read_header(result.paths.journal), "shard": None} for result in found]
+    first, *others = [{**of_results(read_header(result.paths.journal)), "shard": None} for result in found]
     for result, fingerprint in zip(found[1:], others, strict=True):
         different = [name for name in first.keys() | fingerprint.keys() if first.get(name) != fingerprint.get(name)]
         if different:
@@ -193,9 +206,10 @@ def _row(file: BinaryIO | None, begin: int, end: int, path: Path) -> bytes:
 
 
 def merged_report(merged: MergeResult) -> dict[str, Any]:
-    """Files and hours are those of all runs, by the journals; times, speed and cost those of each shard's last run.
+    """Return the report of all shards.
 
-    `wall_s` is the longest shard's, as if they ran at once; `machine_s` is the sum.
+    Files and hours come from the journals and cover all runs. Times, speed and cost cover each shard's last run: `wall_s` is
+    the longest shard's, as if all ran in parallel, and `machine_s` is the sum.
     """
     reports = [result.report for result in merged.results if result.report is not None]
     transcribed_s, machine_s = _total(reports, "audio_s"), _total(reports, "wall_s")
@@ -208,6 +222,7 @@ def merged_report(merged: MergeResult) -> dict[str, Any]:
         "shards_incomplete": merged.incomplete,
         "files": sum(len(result.entries) for result in merged.results),
         "failed": merged.failed,
+        "left_out": dict(reports[0].get("left_out", {})) if reports else {},  # every shard lists all inputs
         "audio_s": round(sum(float(result.entries["audio_s"].sum()) for result in merged.results), 3),
         "wall_s": wall_s,
         "machine_s": round(machine_s, 3),
@@ -236,7 +251,7 @@ def _stage_s(reports: Sequence[Mapping[str, Any]]) -> dict[str, float]:
 
 
 def _usd(reports: Sequence[Mapping[str, Any]]) -> float | None:
-    """None where a machine's price is not known."""
+    """Return the total cost in USD; None if a machine's price is unknown."""
     if not reports or any(report["usd_per_hour"] is None for report in reports):
         return None
     return sum(float(report["usd_per_hour"] * report["wall_s"]) / 3600 for report in reports)

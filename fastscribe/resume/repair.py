@@ -1,8 +1,8 @@
-"""Cuts rows and journal back to the last line that is whole and has its row, so that an input is finished or done again.
+"""Repair of rows and journal: truncate both to the last line that is whole and has its row.
 
-After a kill or a power cut there is nothing to cut: commit.py's `redo` has finished or taken back what was under way. This is
-for files that someone edited, and for disks that lose what they have synced. Rows that the journal does not know, and that no
-kill can have left, are kept in a file beside.
+After a kill or a power cut there is nothing to truncate, because commit.py's `redo` has completed or undone the last commit.
+The repair is for files that someone edited, and for disks that lose synced data. Rows that the journal does not list, and that
+no kill can have left, are moved to a file beside.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO
 
@@ -24,19 +24,43 @@ from fastscribe.resume.entries import NO_STATE, Paths, first_line, is_row, load_
 from fastscribe.types import RecordArray
 
 _COPY_BYTES = 1 << 20
-_MAX_TORN = 1000  # rows at the end of a file that a power failure may have left empty
+_MAX_TORN = 1000  # rows at the end that a power cut may have zeroed
 
 
-def repair(paths: Paths) -> RecordArray:
-    """Cuts journal and rows back to the last input that both have whole; returns the entries that stay.
+def check_unedited(paths: Paths) -> None:
+    """Raise UsageError if `repair` would cut off rows of the user's, or results would lose theirs. Changes nothing."""
+    entries, num_kept = load_intact_entries(paths)
+    rows_end = int(entries["end"].max(initial=0))
+    if num_kept < len(entries) or (_size(paths.rows) > rows_end and not _is_end_of_ours(paths.rows, rows_end)):
+        raise rows_changed(paths.rows)
 
-    Entries without their row stay as owners of their files, which the run may replace, and match no input's state.
+
+def rows_changed(path: Path) -> UsageError:
+    """Return the error for rows from which no files can be made in their own folder."""
+    return UsageError(
+        f"{path}: was changed since its run: `fastscribe export {path} -o FOLDER` makes files of the rows as they are now; "
+        "the same transcribe command keeps them beside and decodes again"
+    )
+
+
+def repair(paths: Paths, say: Callable[[str], object] = print) -> RecordArray:
+    """Truncate journal and rows to the last input that both have whole. Return the entries that stay.
+
+    Entries without their row stay too, as owners of files that the run may replace; their state matches no input.
+
+    Args:
+        paths: The folder's files.
+        say: Shows one line to the user if rows that someone edited are moved to a file beside.
+
+    Raises:
+        UsageError: Another program changed the rows.
+        OSError: A file cannot be written.
     """
     entries, num_kept = load_intact_entries(paths)
     rows_size = _size(paths.rows)
     rows_end = int(entries["end"][:num_kept].max(initial=0))
     if rows_size > rows_end:
-        _truncate(paths.rows, rows_end, is_unlisted=num_kept == len(entries))
+        _truncate(paths.rows, rows_end, num_kept == len(entries), say)
     if num_kept < len(entries):
         write_atomic(paths.journal, b"".join(_without_rows(paths.journal, num_kept)))
         return load_entries(paths.journal)
@@ -47,7 +71,7 @@ def repair(paths: Paths) -> RecordArray:
 
 
 def _without_rows(journal: Path, num_kept: int) -> Iterator[bytes]:
-    """The journal's lines, those after the first entries without place and state."""
+    """Yield the journal's lines; remove row and state from all but the first `num_kept` entries."""
     yield first_line(journal)
     for line, _ in read_lines(journal):
         if isinstance(line, Rename):
@@ -58,11 +82,15 @@ def _without_rows(journal: Path, num_kept: int) -> Iterator[bytes]:
 
 
 def load_intact_entries(paths: Paths) -> tuple[RecordArray, int]:
-    """All entries, and how many of the first have all that they stand for."""
+    """Return all entries, and the number of leading entries whose rows are intact."""
     entries, rows_size = load_entries(paths.journal), _size(paths.rows)
     starts = np.concatenate(([0], np.maximum.accumulate(entries["end"])))[:-1]
-    fits = (entries["end"] <= rows_size) & ((entries["end"] == 0) | (entries["begin"] == starts))
-    return entries, _num_intact_rows(paths.rows, entries, len(entries) if fits.all() else int(np.argmin(fits)))
+    is_earlier = entries["end"] <= starts  # no row, or one that an earlier entry wrote
+    fits = (entries["end"] <= rows_size) & (is_earlier | (entries["begin"] == starts))
+    num_kept = len(entries) if fits.all() else int(np.argmin(fits))
+    writers = np.flatnonzero(~is_earlier[:num_kept])
+    num_intact = _num_intact_rows(paths.rows, entries[writers], len(writers))
+    return entries, num_kept if num_intact == len(writers) else int(writers[num_intact])
 
 
 def _size(path: Path) -> int:
@@ -70,7 +98,7 @@ def _size(path: Path) -> int:
 
 
 def _num_intact_rows(path: Path, entries: RecordArray, num_kept: int) -> int:
-    """How many of the first entries have their row; a few at the end may have none, as power failures leave files."""
+    """Return the number of leading entries that have their row; after a power cut, the last ones may have none."""
     if num_kept == 0 or entries["end"][num_kept - 1] == 0:
         return num_kept
     with path.open("rb") as file:
@@ -84,20 +112,29 @@ def _num_intact_rows(path: Path, entries: RecordArray, num_kept: int) -> int:
     raise UsageError(f"{path}: {CHANGED}")
 
 
-def _truncate(path: Path, end: int, is_unlisted: bool) -> None:
-    """Takes off what the journal knows nothing of. Unless a kill can have left it, it is kept beside, whoever it is from."""
-    with path.open("rb") as file:
-        file.seek(end)
-        if not (is_unlisted and _is_interrupted_write(file.readline(), file)):
+def _truncate(path: Path, end: int, is_unlisted: bool, say: Callable[[str], object]) -> None:
+    """Truncate rows that the journal does not list; keep them in a file beside unless a kill can have left them."""
+    if not (is_unlisted and _is_end_of_ours(path, end)):
+        beside = unused_name(path, "cut-off")
+        with path.open("rb") as file, open_new(beside) as kept:
             file.seek(end)
-            with open_new(unused_name(path, "cut-off")) as kept:
-                shutil.copyfileobj(file, kept, _COPY_BYTES)
-                sync(kept)
+            shutil.copyfileobj(file, kept, _COPY_BYTES)
+            sync(kept)
+        say(
+            f"{path}: was changed since its run: rows that do not fit the journal are in {beside}; their inputs are done again"
+        )
     os.truncate(path, end)
 
 
+def _is_end_of_ours(path: Path, end: int) -> bool:
+    """Return True if a kill can have left what follows offset `end`."""
+    with path.open("rb") as file:
+        file.seek(end)
+        return _is_interrupted_write(file.readline(), file)
+
+
 def _is_interrupted_write(line: bytes, rest: IO[bytes]) -> bool:
-    """Half a row, zeros or one row of ours and nothing more."""
+    """Return True for half a row, for zeros, and for a single row of ours."""
     if line.endswith(b"\n"):
         try:
             row = json.loads(line)

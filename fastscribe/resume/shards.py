@@ -1,7 +1,7 @@
-"""Which inputs are this process's, when several work on the same list and talk to nobody.
+"""Shards: the part of the inputs that one of several independent processes transcribes.
 
-An input belongs to the shard that its id's hash says, so the order of the inputs, and what is already done, do not
-matter. Shards are numbered from 0, as SLURM's and Kubernetes' own indices usually are.
+The hash of an input's id decides its shard, so neither the order of the inputs nor finished results matter. Shards are
+numbered from 0, as indices of SLURM and Kubernetes usually are.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ _SLURM_INDEX, _KUBERNETES_INDEX = "SLURM_ARRAY_TASK_ID", "JOB_COMPLETION_INDEX"
 class Shard:
     index: int
     count: int
-    source: str = "--shard"  # where the numbers come from
+    source: str = "--shard"  # of the numbers: the option, or an environment variable
 
     def holds(self, id: str) -> bool:
         return self.count == 1 or shard_of(id, self.count) == self.index
 
     @property
     def suffix(self) -> str:
-        """What stands in the names of its files; empty for the only shard."""
+        """Suffix of the names of its files; empty if there is one shard only."""
         return "" if self.count == 1 else f".shard-{self.index}-of-{self.count}"
 
     def __str__(self) -> str:
@@ -39,15 +39,20 @@ UNSHARDED = Shard(0, 1)
 
 
 def shard_of(id: str, count: int) -> int:
-    """From 0 to count - 1; the same on every machine and in every version."""
+    """Return the shard of an id, from 0 to count - 1: the same on every machine and in every version."""
     digest = hashlib.sha256(id.encode("utf-8", "surrogatepass")).digest()
     return int.from_bytes(digest[:8], "big") % count
 
 
 def choose_shard(given: str | None, environment: Mapping[str, str]) -> Shard:
-    """`given` is "i/n", "auto/n" (the index from the scheduler) or None (all from the scheduler, if there is one).
+    """Return the shard of this process.
 
-    Raises UsageError where that is malformed, or where the scheduler does not say enough.
+    Args:
+        given: "i/n"; "auto/n": the scheduler's index; None: all from the scheduler, if there is one.
+        environment: Environment variables.
+
+    Raises:
+        UsageError: `given` is malformed, or the scheduler's variables do not suffice.
     """
     if given is None:
         return _from_scheduler(environment)
@@ -102,7 +107,7 @@ def _from_slurm(environment: Mapping[str, str]) -> Shard:
 
 
 def _slurm_task(environment: Mapping[str, str]) -> tuple[int, int]:
-    """(index from 0, count) of a plain array; after --array=3,7 nobody can tell how many tasks there were at first."""
+    """Return (index from 0, count) of an array without holes; --array=3,7 does not tell the number of tasks."""
     first, last = _number(environment, "SLURM_ARRAY_TASK_MIN"), _number(environment, "SLURM_ARRAY_TASK_MAX")
     count = _number(environment, "SLURM_ARRAY_TASK_COUNT")
     if first not in (0, 1) or last - first + 1 != count:

@@ -1,4 +1,4 @@
-"""A run replaces and deletes only what its own journal says it wrote: the command lines by which users lost files."""
+"""A run replaces and deletes only files that its own journal lists, in command lines that once lost users' files."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_the_manifest_of_a_run_is_not_its_output(recordings: Path) -> None:
     assert snapshot(recordings) == before
 
 
-def test_what_is_in_the_way_of_a_later_input_costs_that_input_alone(recordings: Path, tmp_path: Path) -> None:
+def test_file_in_the_way_costs_one_later_input(recordings: Path, tmp_path: Path) -> None:
     (recordings / "a.txt").write_text("the reference")
     names = "\n".join(str(recordings / name) for name in ("a.flac", "b.flac"))
     done = transcribe("-", "-o", recordings, "-f", "jsonl,txt", stdin=names)
@@ -82,7 +82,7 @@ def test_a_recording_is_never_a_log(recordings: Path, tmp_path: Path, option: st
     assert snapshot(recordings) == before
 
 
-def test_one_file_is_not_for_two_options(recordings: Path, tmp_path: Path) -> None:
+def test_two_options_cannot_share_a_file(recordings: Path, tmp_path: Path) -> None:
     both = tmp_path / "both"
     done = transcribe(recordings, "-o", tmp_path / "out", "--events", both, "--log-file", both)
     assert done.returncode == 2 and str(both) in done.stderr
@@ -92,7 +92,7 @@ def test_one_file_is_not_for_two_options(recordings: Path, tmp_path: Path) -> No
     assert done.returncode == 2 and str(own) in done.stderr
 
 
-def test_events_replace_earlier_events_alone(tmp_path: Path) -> None:
+def test_events_replace_only_earlier_events(tmp_path: Path) -> None:
     path = tmp_path / "events"
     for content in (None, b"", b'{"event": "started", "device": "cpu"}\n{"eve'):
         if content is not None:
@@ -107,6 +107,7 @@ def test_events_replace_earlier_events_alone(tmp_path: Path) -> None:
         assert path.read_bytes() == content
 
 
+@pytest.mark.linux
 def test_events_go_to_pipes_and_descriptors(tmp_path: Path) -> None:
     reader, writer = os.pipe()
     with EventLog(Path(f"/dev/fd/{writer}")) as event_log:
@@ -118,7 +119,7 @@ def test_events_go_to_pipes_and_descriptors(tmp_path: Path) -> None:
         pass
 
 
-def test_a_log_is_added_to_a_log_alone(tmp_path: Path) -> None:
+def test_log_appends_only_to_a_log(tmp_path: Path) -> None:
     path = tmp_path / "log"
     try:
         for number in (1, 2):
@@ -137,7 +138,7 @@ def test_a_log_is_added_to_a_log_alone(tmp_path: Path) -> None:
     assert path.read_text() == "a diary\n"
 
 
-def test_a_page_of_somebody_elses_stays(tmp_path: Path) -> None:
+def test_users_html_page_stays(tmp_path: Path) -> None:
     path = tmp_path / "index.html"
     path.write_text("<!doctype html>\n<html><head></head>my own page</html>")
     with pytest.raises(UsageError, match="no page"):
@@ -151,9 +152,10 @@ def test_a_page_of_somebody_elses_stays(tmp_path: Path) -> None:
         assert title in path.read_text()
 
 
+@pytest.mark.posix
 @pytest.mark.parametrize("kind", ["file", "link", "folder", "fifo"])
-def test_inputs_are_checked_by_the_names_that_they_get(tmp_path: Path, kind: str) -> None:
-    """Among shards, each looks at its own; two inputs that share a name both have their extension in it."""
+def test_inputs_are_checked_by_their_output_names(tmp_path: Path, kind: str) -> None:
+    """Each shard checks its own names; two inputs that share a name both keep their extension."""
     names = ["x.wav", "x.mp3", "y.wav"]
     for name in names:
         (tmp_path / name).touch()
@@ -183,7 +185,7 @@ def test_inputs_are_checked_by_the_names_that_they_get(tmp_path: Path, kind: str
     assert len(problems) in (1, 2)
 
 
-def test_a_users_transcript_of_what_failed_does_not_stop_the_next_run(tmp_path: Path) -> None:
+def test_users_file_of_a_failure_does_not_stop_a_resume(tmp_path: Path) -> None:
     """The run skips that recording, so its file is not in the way; --retry-failed would write it."""
     for name in ("a.wav", "b.wav"):
         (tmp_path / name).touch()
@@ -205,7 +207,7 @@ def test_a_users_transcript_of_what_failed_does_not_stop_the_next_run(tmp_path: 
     assert (out / "b.txt").read_text() == "by hand"
 
 
-def test_a_full_disk_while_rows_are_put_in_order_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_disk_while_sorting_rows_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     output = FolderOutput(tmp_path, OutputStyle(), {}, ordered=True)
     for index in (1, 0):
         put(output, spoken(f"{index}.wav", index=index))
@@ -219,5 +221,5 @@ def test_a_full_disk_while_rows_are_put_in_order_is_one_line(tmp_path: Path, mon
     assert not list(tmp_path.glob(".*part")) and not Paths(tmp_path, "").swap.exists()
     monkeypatch.undo()
     again = FolderOutput(tmp_path, OutputStyle(), {}, ordered=True)
-    assert np.all(~again._journal.previous.entries["failed"]) and len(again._journal.previous) == 2
+    assert np.all(~again._previous.entries["failed"]) and len(again._previous) == 2
     again.close()

@@ -1,4 +1,4 @@
-"""Cues: what must hold for any words, and by example what good breaking looks like."""
+"""Cues: properties for any words, and examples of good line breaks."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ STYLES = st.just(DEFAULT_STYLE) | styles()
 
 @st.composite
 def spoken(draw: st.DrawFn) -> tuple[list[Word], int]:
-    """Words that follow each other as a decoder's do, with zero durations, overlaps and times past the audio's end."""
+    """Words in sequence as a decoder gives them, with zero durations, overlaps and times past the audio's end."""
     words, clock_s = [], draw(st.floats(0, 3))
     steps_s = draw(st.sampled_from([st.sampled_from([0.0, 0.08, 0.4]), st.floats(0, 3)]))
     for text in draw(st.lists(TEXTS, max_size=30)):
@@ -103,7 +103,7 @@ def check_always(words: list[Word], audio_ms: int, style: SubtitleStyle) -> None
 
 
 def check_spans(cue: Cue) -> None:
-    """Spans are all of a cue's text, in order; their times fill the cue and each is later than the one before."""
+    """Assert that spans are all of a cue's text in order, that their times fill the cue and increase."""
     assert "".join(cue.lines[span.line][span.begin : span.end] for span in cue.spans) == "".join(
         line.replace(" ", "") for line in cue.lines
     )
@@ -127,16 +127,14 @@ def test_any_speech_gives_valid_cues(words_and_end: tuple[list[Word], int], styl
 @given(
     st.lists(st.builds(Word, TEXTS, WILD_TIMES, WILD_TIMES, WILD_TIMES), max_size=12), st.integers(0, 100_000), STYLES
 )
-def test_even_nonsense_times_give_valid_cues(words: list[Word], audio_ms: int, style: SubtitleStyle) -> None:
+def test_invalid_times_give_valid_cues(words: list[Word], audio_ms: int, style: SubtitleStyle) -> None:
     check_always(words, audio_ms, style)
     check_always(words, 0, style)
 
 
 @settings(max_examples=150, deadline=None)
 @given(spoken(), STYLES)
-def test_a_cue_hard_to_read_is_so_because_there_is_no_room(
-    words_and_end: tuple[list[Word], int], style: SubtitleStyle
-) -> None:
+def test_cue_is_dense_only_without_room(words_and_end: tuple[list[Word], int], style: SubtitleStyle) -> None:
     words, audio_ms = words_and_end
     cues = words_to_cues(words, audio_ms, style)
     for cue, next_ms in zip(cues, [*(cue.start_ms for cue in cues), audio_ms + GAP_MS][1:], strict=True):
@@ -152,8 +150,8 @@ PLAIN = st.lists(st.text("abcdefgh", min_size=1, max_size=8), min_size=2, max_si
 
 @settings(max_examples=150, deadline=None)
 @given(PLAIN, st.integers(30, 80), st.integers(1, 4), st.sampled_from([None, 12.0, 20.0]))
-def test_no_word_of_even_speech_stands_alone(texts: list[str], width: int, max_lines: int, speed: float | None) -> None:
-    words = say(" ".join(texts))
+def test_even_speech_has_no_lone_words(texts: list[str], width: int, max_lines: int, speed: float | None) -> None:
+    words = evenly_spoken(" ".join(texts))
     style = SubtitleStyle(width, max_lines, max_chars_per_second=speed)
     for cue in words_to_cues(words, round(words[-1].end_s * 1000) + 1000, style):
         assert all(" " in line for line in cue.lines)
@@ -161,9 +159,9 @@ def test_no_word_of_even_speech_stands_alone(texts: list[str], width: int, max_l
 
 @settings(max_examples=100, deadline=None)
 @given(PLAIN, st.integers(8, 30), st.integers(2, 4))
-def test_lines_are_the_best_of_all_ways_to_cut_a_cue(texts: list[str], width: int, max_lines: int) -> None:
-    """Of as few lines as will do: no lone words if there is a way, then as even as can be."""
-    words = say(" ".join(texts[:10]))
+def test_line_breaks_are_optimal(texts: list[str], width: int, max_lines: int) -> None:
+    """As few lines as possible, without lone words if there is a way, then as even as possible."""
+    words = evenly_spoken(" ".join(texts[:10]))
     for cue in words_to_cues(words, 60_000, SubtitleStyle(width, max_lines, 60.0)):
         parts, ways = " ".join(cue.lines).split(), []
         for num_lines in range(1, max_lines + 1):
@@ -183,8 +181,8 @@ def badness(lines: Sequence[str], mean_columns: float) -> float:
     return 100 * lone + sum(abs(len(line) - mean_columns) for line in lines)
 
 
-def say(text: str, s_per_column: float = 0.07) -> list[Word]:
-    """The text spoken evenly. A token like <2.5> is so many seconds of silence."""
+def evenly_spoken(text: str, s_per_column: float = 0.07) -> list[Word]:
+    """Return the text as evenly spoken words. A token like <2.5> is 2.5 seconds of silence."""
     words, clock_s = [], 0.0
     for part in text.split():
         if part.startswith("<"):
@@ -197,11 +195,11 @@ def say(text: str, s_per_column: float = 0.07) -> list[Word]:
 
 
 def lines_of(text: str, s_per_column: float = 0.07, style: SubtitleStyle = DEFAULT_STYLE) -> list[tuple[str, ...]]:
-    words = say(text, s_per_column)
+    words = evenly_spoken(text, s_per_column)
     return [cue.lines for cue in words_to_cues(words, round(words[-1].end_s * 1000) + 2000, style)]
 
 
-def test_sentences_get_cues_of_their_own() -> None:
+def test_sentences_get_their_own_cues() -> None:
     assert lines_of("The first one is short. The second is about as long. And so is the third.") == [
         ("The first one is short.",),
         ("The second is about as long.",),
@@ -216,7 +214,7 @@ def test_sentences_too_short_to_read_share_a_cue() -> None:
     ]
 
 
-def test_a_long_sentence_breaks_after_a_comma_before_it_breaks_anywhere_else() -> None:
+def test_long_sentence_breaks_after_a_comma_first() -> None:
     text = (
         "When the rain had finally stopped and the street was dry, we went out <0.5> to look for the dog that ran away."
     )
@@ -226,7 +224,7 @@ def test_a_long_sentence_breaks_after_a_comma_before_it_breaks_anywhere_else() -
     ]
 
 
-def test_without_punctuation_a_pause_is_the_next_best_place() -> None:
+def test_without_punctuation_break_at_a_pause() -> None:
     text = "we walked along the river for an hour or two <0.5> and then somebody asked what all of this was good for"
     assert lines_of(text) == [
         ("we walked along the", "river for an hour or two"),
@@ -234,19 +232,19 @@ def test_without_punctuation_a_pause_is_the_next_best_place() -> None:
     ]
 
 
-def test_with_nothing_to_go_by_cues_and_lines_are_balanced() -> None:
+def test_without_cues_to_break_lines_are_balanced() -> None:
     cues = lines_of("word " * 20)
     assert cues == [(("word " * 5).strip(),) * 2] * 2
 
 
-def test_no_word_is_left_alone_on_a_line_or_in_a_cue() -> None:
+def test_no_lone_word_in_a_line_or_cue() -> None:
     one_too_many_for_a_line = "aaaa bbbb cccc dddd eeee ffff gggg hhhh iiii"
     assert lines_of(one_too_many_for_a_line) == [("aaaa bbbb cccc dddd", "eeee ffff gggg hhhh iiii")]
     for num_words in range(18, 40):
         assert all(len(line.split()) > 2 for lines in lines_of("word " * num_words) for line in lines)
 
 
-def test_one_line_or_many_as_asked() -> None:
+def test_number_of_lines_follows_the_option() -> None:
     text = "if you cannot say which stage your code is, it is probably two."
     assert lines_of(text, style=SubtitleStyle(max_lines=1)) == [
         ("if you cannot say which stage",),
@@ -263,7 +261,7 @@ def test_lines_break_at_a_clause_before_they_are_balanced() -> None:
 
 
 def test_limits_of_duration_are_the_users() -> None:
-    words = say("word " * 20)
+    words = evenly_spoken("word " * 20)
     for max_cue_s in (1.5, 3.0, 7.0):
         cues = words_to_cues(words, 20_000, SubtitleStyle(max_cue_s=max_cue_s))
         assert max(cue.end_ms - cue.start_ms for cue in cues) <= max_cue_s * 1000
@@ -271,7 +269,7 @@ def test_limits_of_duration_are_the_users() -> None:
     assert (alone.start_ms, alone.end_ms) == (1000, 3500)
 
 
-def test_a_cue_stays_until_it_is_read_where_there_is_room() -> None:
+def test_cue_stays_until_read_if_there_is_room() -> None:
     words = [Word("x" * 40, 0.0, 0.5, 0.9), Word("Next.", 5.0, 5.5, 0.9)]
     ends_ms = [words_to_cues(words, 9000, SubtitleStyle(max_chars_per_second=speed))[0].end_ms for speed in (20, 10, 5)]
     assert ends_ms == [2000, 4000, 5000 - GAP_MS]
@@ -280,7 +278,7 @@ def test_a_cue_stays_until_it_is_read_where_there_is_room() -> None:
     assert wide[0].end_ms == 2000
 
 
-def test_a_break_moves_to_the_pause_that_gives_time_to_read() -> None:
+def test_break_moves_to_a_pause_for_reading_time() -> None:
     clause, rest, after_pause = "aa bb cc dd aa bb cc dd aa bb,", "ee ff", "gg hh ii jj kk"
     text = f"{clause} {rest} <1.4> {after_pause}"
     any_speed, slow_readers = (SubtitleStyle(42, 1, 7.0, 0.0, speed) for speed in (None, 15))
@@ -298,14 +296,14 @@ def test_a_break_moves_to_the_pause_that_gives_time_to_read() -> None:
         ("max_chars_per_second", [0, -20, float("nan"), float("inf")]),
     ],
 )
-def test_a_style_that_cannot_be_is_refused_by_name(name: str, values: list[Any]) -> None:
+def test_impossible_style_is_refused(name: str, values: list[Any]) -> None:
     for value in values:
         with pytest.raises(UsageError, match="max_cue_s" if name == "max_cue_s" else f"^{name} "):
             SubtitleStyle(**{name: value})
 
 
-def test_spans_say_where_and_when_each_word_is() -> None:
-    (cue,) = words_to_cues(say("aaaa bbbb cccc"), 9000, SubtitleStyle(max_line_width=10))
+def test_spans_locate_each_word() -> None:
+    (cue,) = words_to_cues(evenly_spoken("aaaa bbbb cccc"), 9000, SubtitleStyle(max_line_width=10))
     assert cue.lines == ("aaaa", "bbbb cccc")
     assert cue.spans == (Span(0, 0, 4, 0), Span(1, 0, 4, 350), Span(1, 5, 9, 700))
     assert [(start, end) for start, end, _ in spoken_spans(cue)] == [(0, 350), (350, 700), (700, 1000)]
@@ -316,7 +314,7 @@ def test_japanese_breaks_where_a_phrase_begins() -> None:
     assert cues[0].lines == ("名前はまだ無いけれども", "見当がつかぬ")
 
 
-def test_no_break_inside_a_word_of_kanji_where_a_phrase_ends_nearby() -> None:
+def test_no_break_inside_kanji_near_a_phrase_end() -> None:
     (cue,) = words_to_cues([Word("東京特許許可局で会議中です", 0.0, 6.0, 0.9)], 6000, SubtitleStyle(20, 2))
     assert cue.lines == ("東京特許許可局で", "会議中です")
 
@@ -327,7 +325,7 @@ def test_a_title_stays_with_its_name() -> None:
     ]
 
 
-def test_a_pause_is_no_reason_to_leave_a_word_alone() -> None:
+def test_pause_does_not_leave_a_lone_word() -> None:
     text = "we walked along a river for a day or two <0.5> yesterday"
     assert all(" " in line for (line,) in lines_of(text, style=SubtitleStyle(max_lines=1)))
 
@@ -343,7 +341,7 @@ def test_titles_initials_and_decimal_points_end_no_sentence() -> None:
     assert all(not line.endswith(("Dr.", "J.", "R.", "Mr.")) for lines in lines_of(text) for line in lines)
 
 
-def test_a_word_wider_than_a_line_is_split_and_its_time_shared() -> None:
+def test_wide_word_is_split_with_its_time() -> None:
     cues = words_to_cues([Word("x" * 100, 0.0, 5.0, 0.9)], 5000)
     assert [num_columns(line) for cue in cues for line in cue.lines] == [42, 42, 16]
     assert (cues[0].start_ms, cues[0].end_ms, cues[-1].start_ms, cues[-1].end_ms) == (0, 2100 - GAP_MS, 2100, 5000)
@@ -374,7 +372,7 @@ def test_a_short_cue_is_extended_to_a_second_but_leaves_a_gap() -> None:
     assert (first.end_ms, second.start_ms) == (900 - GAP_MS, 900)
 
 
-def test_a_drawn_out_word_is_shown_for_seven_seconds() -> None:
+def test_long_word_is_shown_for_seven_seconds() -> None:
     assert words_to_cues([Word("Goal!", 0.0, 20.0, 0.9)], 20_000) == [Cue(0, 7000, ("Goal!",))]
 
 
@@ -385,7 +383,7 @@ def test_arrows_and_control_characters_cannot_break_the_format() -> None:
     assert [cue.lines for cue in cues] == [("a->b c d e",)]
 
 
-def test_what_turns_a_line_around_is_dropped_and_what_words_are_made_of_is_not() -> None:
+def test_bidi_controls_are_dropped_and_joiners_kept() -> None:
     turned = [*range(0x202A, 0x202F), *range(0x2066, 0x206A), 0xFEFF]
     for char in map(chr, turned):
         assert clean_text(f"ab{char}c {char} d-{char}->") == "abc d->"
@@ -409,8 +407,8 @@ DRAWN_AS_ONE += [unicodedata.normalize("NFD", "한"), "🏴\U000e0067\U000e0062\
 
 
 @given(st.lists(st.sampled_from(DRAWN_AS_ONE), min_size=1, max_size=60), st.integers(8, 42))
-def test_a_word_is_never_split_inside_what_is_drawn_as_one_character(drawn: list[str], max_columns: int) -> None:
-    """Nor where a line overflows; 8 columns is the widest of them."""
+def test_words_are_not_split_inside_graphemes(drawn: list[str], max_columns: int) -> None:
+    """Also if a line overflows; the widest grapheme takes 8 columns."""
     units = list(split_word("".join(drawn), max_columns))
     edges = set(itertools.accumulate(map(len, drawn)))
     assert "".join(units) == "".join(drawn)
@@ -438,7 +436,7 @@ def test_no_line_begins_with_a_variation_selector() -> None:
     assert len(lines) > 1 and all(line[0] == "葛" for line in lines)
 
 
-def test_nothing_said_gives_no_cues() -> None:
+def test_no_words_give_no_cues() -> None:
     assert words_to_cues([], 0) == words_to_cues([], 1000) == words_to_cues([Word("", 0, 1, 0.5)], 1000) == []
 
 

@@ -1,4 +1,4 @@
-"""Each format: the schema to the letter, round trips for any text, and other people's parsers."""
+"""Each format: the exact schema, round trips for any text, and other parsers."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_gaps_are_listed_with_the_words() -> None:
     ]
 
 
-def test_recovered_segments_are_marked_and_no_others() -> None:
+def test_only_recovered_segments_are_marked() -> None:
     found, added = TRANSCRIPT.segments[0], replace(TRANSCRIPT.segments[0], recovered=True)
     row = json.loads(to_jsonl(replace(TRANSCRIPT, segments=(found, added))))
     plain = {"text": "Hello <b>& world.", "start": 0.08, "end": 1.2, "confidence": 0.83}
@@ -90,7 +90,7 @@ def test_json_is_the_same_object_on_many_lines() -> None:
         assert to_json(result).count("\n") > 3
 
 
-def test_manifest_rows_are_carried_through_and_their_text_stays_the_reference() -> None:
+def test_manifest_rows_keep_their_fields_and_text() -> None:
     row = {"audio_filepath": "x.wav", "offset": 1.5, "duration": 2.0, "text": "reference", "lang": "de", "n": [1, {}]}
     found = json.loads(to_jsonl(with_row(row)))
     assert {key: found[key] for key in row} == row
@@ -99,18 +99,18 @@ def test_manifest_rows_are_carried_through_and_their_text_stays_the_reference() 
     assert json.loads(to_jsonl(replace(FAILURE, row=row))) == {**row, "error": ERROR}
 
 
-def test_a_row_without_duration_or_text_gets_the_measured_one_and_no_reference() -> None:
+def test_manifest_row_without_duration_gets_it() -> None:
     found = json.loads(to_jsonl(with_row({"audio_filepath": "x.wav"})))
     assert found["duration"] == 2.5
     assert "text" not in found
 
 
-def test_an_empty_row_still_says_which_file() -> None:
+def test_empty_row_names_its_file() -> None:
     assert json.loads(to_jsonl(with_row({})))["audio_filepath"] == "in/a b.wav"
     assert json.loads(to_jsonl(replace(FAILURE, row={})))["audio_filepath"] == "in/b.wav"
 
 
-def test_what_an_earlier_run_left_in_a_row_is_replaced() -> None:
+def test_earlier_results_in_a_row_are_replaced() -> None:
     stale: dict[str, Any] = dict.fromkeys(("pred_text", "segments", "words", "gaps", "tokens", "error"), "stale")
     row = {"audio_filepath": "x.wav", **stale}
     assert "stale" not in to_jsonl(with_row(row))
@@ -183,7 +183,7 @@ def test_a_cue_too_short_for_its_words_is_shown_plain() -> None:
     assert "a b c" in to_vtt(hurried, SubtitleStyle(highlight_words=True))
 
 
-def test_the_style_reaches_both_subtitle_formats_and_no_other() -> None:
+def test_style_applies_to_subtitle_formats_only() -> None:
     narrow = SubtitleStyle(max_line_width=6, max_lines=3, highlight_words=True)
     for format in OUTPUT_FORMATS:
         differs = render(TRANSCRIPT, format, style=narrow) != render(TRANSCRIPT, format)
@@ -201,7 +201,7 @@ def test_txt_is_the_text_on_one_line() -> None:
     assert to_txt(replace(TRANSCRIPT, text="")) == "\n"
 
 
-def test_tsv_is_whispers() -> None:
+def test_tsv_equals_whispers() -> None:
     assert to_tsv(TRANSCRIPT) == "start\tend\ttext\n80\t1200\tHello <b>& world.\n"
     assert to_tsv(one_word("a\tb\nc")) == "start\tend\ttext\n0\t1000\ta b c\n"
 
@@ -216,7 +216,7 @@ def test_ctm_has_six_fields_a_word() -> None:
     assert to_ctm(one_word(" \n")) == ""
 
 
-def test_of_failures_only_json_can_tell() -> None:
+def test_only_json_formats_report_failures() -> None:
     assert [format for format in OUTPUT_FORMATS if render(FAILURE, format)] == ["jsonl", "json"]
 
 
@@ -273,13 +273,13 @@ def said(texts: list[str]) -> list[str]:
 
 
 def unwrapped(lines: Iterable[str]) -> str:
-    """Without spaces, because words wider than a line are cut."""
+    """Remove spaces, because words wider than a line are cut."""
     return "".join("".join(line.split()) for line in lines)
 
 
 @settings(max_examples=150, deadline=None)
 @given(ANY_WORDS, STYLES)
-def test_pysubs2_reads_srt_back_and_takes_no_word_for_markup(texts: list[str], style: SubtitleStyle) -> None:
+def test_pysubs2_reads_srt_back_without_markup(texts: list[str], style: SubtitleStyle) -> None:
     pysubs2 = pytest.importorskip("pysubs2")
     events = list(pysubs2.SSAFile.from_string(to_srt(spoken(texts), style), format_="srt"))
     shown = unwrapped(event.plaintext for event in events).replace("\u2060", "")
@@ -290,7 +290,7 @@ def test_pysubs2_reads_srt_back_and_takes_no_word_for_markup(texts: list[str], s
 
 @settings(max_examples=150, deadline=None)
 @given(ANY_WORDS, STYLES)
-def test_webvtt_reads_vtt_back_with_and_without_highlights(texts: list[str], style: SubtitleStyle) -> None:
+def test_webvtt_reads_vtt_back(texts: list[str], style: SubtitleStyle) -> None:
     webvtt = pytest.importorskip("webvtt")
     plain = webvtt.from_string(to_vtt(spoken(texts), style)).captions
     marked = webvtt.from_string(to_vtt(spoken(texts), replace(style, highlight_words=True))).captions

@@ -23,7 +23,7 @@ PAGES = {
     "stopped": lambda: run_page.render(samples.run(2, status="interrupted")),
     **{made.__name__: (lambda made=made: bench_page.render(made())) for made in samples.DOCUMENTS},
 }
-_OF_THE_BROWSER = ("google.com", "googleapis.com", "gvt1.com")  # what it asks for by itself, whatever it shows
+_OF_THE_BROWSER = ("google.com", "googleapis.com", "gvt1.com")  # the browser's own requests
 
 
 def of_the_page(requests: list[str]) -> list[str]:
@@ -47,7 +47,7 @@ def check(seen: Seen) -> None:
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_a_page_fits_and_is_quiet(name: str, tmp_path: Path) -> None:
+def test_page_fits(name: str, tmp_path: Path) -> None:
     seen = look_at(PAGES[name](), tmp_path)
     check(seen)
     assert set(seen.looks) == {400, 1400}
@@ -58,20 +58,20 @@ def test_a_page_fits_and_is_quiet(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("dark", "background"), [(False, range(240, 256)), (True, range(50))])
 def test_dark_and_light(dark: bool, background: range, tmp_path: Path) -> None:
-    """And names are read as they are."""
+    """Text is readable in both."""
     look = look_at(PAGES["run"](), tmp_path, (700,), dark).looks[700]
     assert all(int(part) in background for part in look["background"][4:-1].split(","))
     assert [name for name in samples.HOSTILE[:3] if name not in look["text"]] == []
 
 
-def test_a_screenshot_shows_something(tmp_path: Path) -> None:
+def test_screenshot_not_blank(tmp_path: Path) -> None:
     (tmp_path / "page.html").write_text(PAGES["run"](), encoding="utf-8")
     browser.screenshot(tmp_path / "page.html", tmp_path / "page.png", 700, 900, dark=True)
     assert (tmp_path / "page.png").stat().st_size > 20_000
 
 
-def test_the_browser_would_notice(tmp_path: Path) -> None:
-    """What is wrong with a page is seen: the checks above can fail."""
+def test_checks_can_fail(tmp_path: Path) -> None:
+    """A faulty page fails the checks above."""
     page = PAGES["against"]().replace("default-src 'none'; style-src 'unsafe-inline';", "")
     wrong = (
         '<script>console.error("ran")</script><img src="http://elsewhere.test/x.png"><div style="width:2000px">wide</div>'

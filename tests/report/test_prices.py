@@ -10,7 +10,7 @@ from fastscribe.report import prices
 from fastscribe.report.prices import PRICES, list_price, price_of, usd_per_audio_hours
 
 
-def test_every_list_price_says_where_it_was_read() -> None:
+def test_prices_have_sources() -> None:
     for price in PRICES:
         assert price.source.startswith("https://")
         assert price.usd_per_hour > 0
@@ -44,13 +44,13 @@ def test_every_list_price_says_where_it_was_read() -> None:
         ("", None),
     ],
 )
-def test_a_gpu_is_known_by_the_whole_words_of_its_name(name: str, usd_per_hour: float | None) -> None:
+def test_gpu_matched_by_words(name: str, usd_per_hour: float | None) -> None:
     found = list_price(name)
     assert (found.usd_per_hour if found else None) == usd_per_hour
     assert price_of(name, None) == ((usd_per_hour, found.cited) if found else (None, None))
 
 
-def test_a_cpu_is_known_by_its_vcpus_and_what_is_said_of_it() -> None:
+def test_cpu_matched_by_vcpus() -> None:
     def offers(name: str, num_vcpus: int) -> set[str]:
         return {price.offer for price in PRICES if price.fits(name, num_vcpus)}
 
@@ -59,23 +59,23 @@ def test_a_cpu_is_known_by_its_vcpus_and_what_is_said_of_it() -> None:
     assert offers("Intel(R) Xeon(R) Platinum 8375C CPU @ 2.90GHz", 4) == {"AWS c6i.xlarge"}
     assert offers("Intel(R) Xeon(R) Platinum 8488C", 3) == set()
     assert all(price.device for price in PRICES)
-    assert not any(price.fits("Intel(R) Xeon(R)", None) for price in PRICES)  # a CPU in a GPU's place
+    assert not any(price.fits("Intel(R) Xeon(R)", None) for price in PRICES)  # a CPU's name as a GPU
 
 
-def test_a_run_on_one_gpu_takes_the_price_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_list_price_of_one_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prices, "PRICES", tuple(reversed(PRICES)))
     for name in ("NVIDIA H100 80GB HBM3", "NVIDIA A100-SXM4-80GB", "NVIDIA A100-SXM4-40GB"):
         found = list_price(name)
         assert found is not None and found.num_gpus == 1
 
 
-def test_what_the_user_says_comes_first_and_free_is_a_price() -> None:
+def test_user_price_first() -> None:
     assert price_of("NVIDIA H200", 3.0) == (3.0, "--price-per-hour")
     assert price_of("NVIDIA H200", 0.0) == (0.0, "--price-per-hour")
 
 
 @given(st.floats(0.01, 1e5), st.floats(0, 1e3), st.floats(0.1, 1e7))
-def test_cost_is_hours_of_the_machine_times_its_price(rtfx: float, usd: float, hours: float) -> None:
+def test_cost(rtfx: float, usd: float, hours: float) -> None:
     assert usd_per_audio_hours(rtfx, usd, hours) == pytest.approx(hours / rtfx * usd)
     assert usd_per_audio_hours(rtfx, None, hours) is None
     assert usd_per_audio_hours(0.0, usd, hours) is None

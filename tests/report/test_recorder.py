@@ -1,4 +1,4 @@
-"""What is taken down of a run: no more of ten million files than of a thousand, and right all the same."""
+"""The recorder: bounded memory for any number of files, and correct numbers."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fastscribe.report.recorder import RunRecorder, Stretches, evenly
+from fastscribe.report.recorder import RunRecorder, TimeBins, even_indices
 from tests.helpers.report_samples import Clock, failure, transcript, utterance
 
 spans = st.lists(st.tuples(st.floats(0, 50), st.floats(0, 50), st.floats(0, 1000)), min_size=1, max_size=40)
 
 
 @given(spans, st.integers(2, 16))
-def test_stretches_are_the_sums_over_their_times(spans: list[tuple[float, float, float]], most: int) -> None:
-    series = Stretches(("x", "y"), width_s=0.25, most=most)
+def test_time_bins(spans: list[tuple[float, float, float]], most: int) -> None:
+    series = TimeBins(("x", "y"), width_s=0.25, most=most)
     spans = [(min(a, b), max(a, b), amount) for a, b, amount in spans]
     for start_s, end_s, amount in spans:
         series.add("x", amount, start_s, end_s)
@@ -39,13 +39,13 @@ def test_stretches_are_the_sums_over_their_times(spans: list[tuple[float, float,
         )
         if all(
             end_s - start_s > 1e-6 for start_s, end_s, _ in spans
-        ):  # a moment's place may change where pairs are joined
+        ):  # merging pairs may move an instant to another bin
             assert value == pytest.approx(expected, rel=1e-6, abs=1e-6)
 
 
 @given(st.integers(0, 300), st.integers(2, 40))
-def test_evenly_picked_places_reach_from_the_first_to_the_last(count: int, most: int) -> None:
-    places = evenly(count, most)
+def test_even_indices(count: int, most: int) -> None:
+    places = even_indices(count, most)
     assert len(places) == min(count, most)
     assert places == sorted(set(places))
     if count:
@@ -53,20 +53,20 @@ def test_evenly_picked_places_reach_from_the_first_to_the_last(count: int, most:
 
 
 def recorded(num_batches: int, rows: int) -> dict:
-    """A run of which nothing is the same twice."""
-    clock, chance = Clock(), random.Random(3)
+    """Record a run with all values different."""
+    clock, rng = Clock(), random.Random(3)
     recorder = RunRecorder(clock)
     for batch in range(num_batches):
-        clock.now_s += chance.uniform(0.1, 0.2)
-        some = [utterance(batch * rows + row, chance.uniform(1, 20)) for row in range(rows)]
+        clock.now_s += rng.uniform(0.1, 0.2)
+        some = [utterance(batch * rows + row, rng.uniform(1, 20)) for row in range(rows)]
         recorder.batch(some, [round(one.duration_s / 0.08) for one in some])
         for one in some:
-            is_bad = chance.random() < 0.2
-            recorder.result(failure(one, "m" * 10_000) if is_bad else transcript(one, (chance.random(),)))
+            is_bad = rng.random() < 0.2
+            recorder.result(failure(one, "m" * 10_000) if is_bad else transcript(one, (rng.random(),)))
     return recorder.data()
 
 
-def test_ten_times_the_files_take_no_more_room() -> None:
+def test_size_independent_of_files() -> None:
     small, large = recorded(200, 30), recorded(2000, 30)
     sizes = [len(json.dumps(data)) for data in (small, large)]
     assert sizes[1] < 1.3 * sizes[0]
@@ -84,7 +84,7 @@ def test_ten_times_the_files_take_no_more_room() -> None:
     assert len(steps) == 1
 
 
-def test_nothing_is_kept_of_files_that_are_done() -> None:
+def test_finished_files_forgotten() -> None:
     clock = Clock()
     recorder = RunRecorder(clock)
     for index in range(1000):
@@ -93,15 +93,15 @@ def test_nothing_is_kept_of_files_that_are_done() -> None:
     assert recorder._spent_s == {}
 
 
-def test_parts_of_failed_files_do_not_pile_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fastscribe.report.recorder._MAX_UNDER_WAY", 50)
+def test_failed_files_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fastscribe.report.recorder._MAX_IN_FLIGHT", 50)
     recorder = RunRecorder(Clock())
     for index in range(1000):
         recorder.batch([utterance(index, 2.0)], [25])
     assert len(recorder._spent_s) == 50
 
 
-def test_a_files_time_is_its_share_of_its_batches() -> None:
+def test_file_time() -> None:
     clock = Clock()
     recorder = RunRecorder(clock)
     long, short = utterance(0, 10.0, "long.wav"), utterance(1, 2.0, "short.wav")
@@ -117,7 +117,7 @@ def test_a_files_time_is_its_share_of_its_batches() -> None:
 
 
 @given(st.lists(st.floats(0.001, 10), min_size=1, max_size=60))
-def test_the_slowest_are_kept(seconds: list[float]) -> None:
+def test_slowest_files(seconds: list[float]) -> None:
     clock = Clock()
     recorder = RunRecorder(clock)
     spent = []
@@ -130,14 +130,14 @@ def test_the_slowest_are_kept(seconds: list[float]) -> None:
     assert kept == pytest.approx(sorted(spent, reverse=True)[:20], abs=1e-9)
 
 
-def test_a_confidence_that_is_no_number_counts_nowhere() -> None:
+def test_nan_confidence_ignored() -> None:
     recorder = RunRecorder(Clock())
     recorder.result(transcript(utterance(0, 1.0), (0.0, 0.049, 0.05, 0.5, 0.999, 1.0, math.nan, -0.1, 1.1)))
     counts = recorder.data()["word_confidences"]
     assert (counts[0], counts[1], counts[10], counts[19], sum(counts)) == (2, 1, 1, 2, 6)
 
 
-def test_recording_needs_no_torch() -> None:
+def test_no_torch_import() -> None:
     program = "import sys, fastscribe.report.recorder, fastscribe.report.run_page, fastscribe.report.bench_page as b"
     done = subprocess.run([sys.executable, "-c", f"{program}; sys.exit('torch' in sys.modules)"], check=False)
     assert done.returncode == 0

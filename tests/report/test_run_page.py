@@ -1,4 +1,4 @@
-"""Pages from plain data: what they say is in the data, what they are made of is safe, and nothing of the data is markup."""
+"""Pages from plain data: their numbers equal the data, their elements are safe, and data are never markup."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _ATTRIBUTES_WITH_PLACES = {"src", "href", "xlink:href", "srcset", "action", "dat
 
 
 class Page(HTMLParser):
-    """Fails on an element or an attribute that no page of ours has, and on one that is not closed."""
+    """Fails on an unknown element or attribute, and on an unclosed element."""
 
     def __init__(self, page: str) -> None:
         super().__init__()
@@ -82,7 +82,7 @@ def test_examples_in_docstrings(module: Any) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES.values(), ids=PAGES)
-def test_a_page_is_whole_and_fetches_and_runs_nothing(page: str) -> None:
+def test_page_is_self_contained(page: str) -> None:
     parsed = Page(page)
     assert parsed.tags.count("main") == 1
     assert "default-src 'none'" in page
@@ -95,7 +95,7 @@ def test_a_page_is_whole_and_fetches_and_runs_nothing(page: str) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES.values(), ids=PAGES)
-def test_every_picture_has_a_table(page: str) -> None:
+def test_pictures_have_tables(page: str) -> None:
     for figure in page.split("<figure>")[1:]:
         inside = figure.partition("</figure>")[0]
         assert inside.count("<table>") == 1
@@ -103,7 +103,7 @@ def test_every_picture_has_a_table(page: str) -> None:
         assert "<title>" in inside and "<desc>" in inside and "<desc></desc>" not in inside
 
 
-def test_hostile_names_are_shown_and_are_nothing_but_text() -> None:
+def test_hostile_names_escaped() -> None:
     parsed = Page(PAGES["run"])
     for name in samples.HOSTILE[:3]:
         assert name in parsed.text
@@ -113,7 +113,7 @@ def test_hostile_names_are_shown_and_are_nothing_but_text() -> None:
 
 
 @given(st.text())
-def test_text_comes_back_as_it_was_and_opens_nothing(given_text: str) -> None:
+def test_text_round_trip(given_text: str) -> None:
     made = markup.text(given_text)
     assert not set(made) & set("<>\"'")
     page = Page(f'<p id="{made}">{made}</p>')
@@ -124,7 +124,7 @@ def test_text_comes_back_as_it_was_and_opens_nothing(given_text: str) -> None:
         assert shown == given_text
 
 
-def test_a_run_page_says_what_the_report_says() -> None:
+def test_run_page_equals_report() -> None:
     run = samples.run()
     text = Page(PAGES["run"]).text
     report = run["report"]
@@ -137,9 +137,10 @@ def test_a_run_page_says_what_the_report_says() -> None:
     assert "Word confidence" in text
     unpriced = run_page.render(run | {"report": report | {"usd_per_1000_audio_hours": None}})
     assert "unknown" in Page(unpriced).text
+    assert "4 files left out: .docx 3, .jpg 1: not audio by their names." in text
 
 
-def test_a_run_that_did_not_finish_says_so() -> None:
+def test_unfinished_run() -> None:
     assert "interrupted: this is what was done by then" in Page(PAGES["interrupted run"]).text
     assert "stopped: the disk is full" in Page(PAGES["run that never began"]).text
     assert "this is what was done by then" not in Page(PAGES["run"]).text
@@ -162,13 +163,13 @@ def test_a_run_that_did_not_finish_says_so() -> None:
         ("bench of nothing", ("All cases",)),
     ],
 )
-def test_a_bench_page_draws_what_the_rows_hold(name: str, said: tuple[str, ...]) -> None:
+def test_bench_page(name: str, said: tuple[str, ...]) -> None:
     text = Page(PAGES[name]).text
     assert [words for words in said if words not in text] == []
     assert "AMD EPYC" in text and "fastscribe bench " in text
 
 
-def test_unknown_is_unknown() -> None:
+def test_unknown_values() -> None:
     rows = [{"case": "a", "rtfx": 2.0, "usd_per_1000_audio_hours": None}]
     page = bench_page.render(samples.document("throughput", ["case"], rows))
     assert "Cost" not in page
@@ -176,14 +177,14 @@ def test_unknown_is_unknown() -> None:
 
 
 @pytest.mark.parametrize("count", [1, 8, 9, 30])
-def test_many_cases_are_bars_or_lines_but_all_are_in_the_table(count: int) -> None:
+def test_many_cases(count: int) -> None:
     rows = [{"case": f"case {place}", "rtfx": 1.0 + place} for place in range(count)]
     page = bench_page.render(samples.document("throughput", ["case"], rows))
     assert all(f"<bdi>case {place}</bdi>" in page for place in range(count))
 
 
 @given(st.lists(st.floats(-1e9, 1e9) | st.integers(-(10**9), 10**9), min_size=1))
-def test_numbers_of_a_column_end_alike_and_are_right(values: list[float]) -> None:
+def test_column_digits(values: list[float]) -> None:
     shown = figures.column(values)
     assert len({len(cell.partition(".")[2]) for cell in shown}) == 1
     largest = max(map(abs, values))
@@ -192,7 +193,7 @@ def test_numbers_of_a_column_end_alike_and_are_right(values: list[float]) -> Non
 
 
 @given(st.floats(1e-9, 1e12), st.integers(2, 8))
-def test_ticks_are_few_and_reach_the_top(top: float, wanted: int) -> None:
+def test_ticks(top: float, wanted: int) -> None:
     marks = figures.ticks(top, wanted)
     assert marks[0] == 0
     assert marks[-1] >= top * 0.999
@@ -202,12 +203,12 @@ def test_ticks_are_few_and_reach_the_top(top: float, wanted: int) -> None:
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, None, True, "x"])
-def test_what_is_no_number_is_unknown(value: object) -> None:
+def test_not_a_number(value: object) -> None:
     assert figures.number(value) == figures.UNKNOWN
     assert figures.column([value]) == [figures.UNKNOWN]
 
 
-def test_a_page_is_there_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_page_written_atomically(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     page = tmp_path / "page.html"
     one = f"<!doctype html>{files.GENERATOR}one"
     files.write_page(page, one)
@@ -222,7 +223,8 @@ def test_a_page_is_there_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest
     assert list(tmp_path.iterdir()) == [page]
 
 
-def test_places_for_pages(tmp_path: Path) -> None:
+@pytest.mark.linux
+def test_page_paths(tmp_path: Path) -> None:
     good, link, sound = tmp_path / "a.html", tmp_path / "link.html", tmp_path / "a.wav"
     link.symlink_to(good)
     assert files.check_page(link) == good.resolve()

@@ -1,4 +1,4 @@
-"""What decides results changes the fingerprint, and nothing else does."""
+"""Settings that decide results change the fingerprint; all others do not."""
 
 from __future__ import annotations
 
@@ -38,26 +38,29 @@ def of(options: Options = Options(), style: OutputStyle = OutputStyle(), **chose
         ("--recover-gaps", of(recover_gaps=True)),
         ("--attention", of(attention="local:4,4")),
         ("--vad", of(Options(vad="silero"))),
-        ("--format", of(style=OutputStyle(("jsonl", "txt")))),
         ("--tokens", of(style=OutputStyle(tokens=True))),
     ],
 )
-def test_what_decides_results_is_in_it(name: str, changed: dict) -> None:
+def test_options_that_change_results_count(name: str, changed: dict) -> None:
     assert [key for key in sorted(of().keys() | changed) if of().get(key) != changed.get(key)] == [name]
 
 
-def test_looks_count_only_where_there_are_subtitles() -> None:
-    narrow = SubtitleStyle(max_line_width=20)
-    assert of(style=OutputStyle(("txt",), subtitles=narrow)) == of(style=OutputStyle(("txt",)))
-    srt, narrow_srt = of(style=OutputStyle(("srt",))), of(style=OutputStyle(("srt",), subtitles=narrow))
-    assert [key for key in srt if srt[key] != narrow_srt[key]] == ["--max-line-width"]
-    highlighted = SubtitleStyle(highlight_words=True)
-    assert of(style=OutputStyle(("srt",), subtitles=highlighted)) == srt
-    assert of(style=OutputStyle(("vtt",), subtitles=highlighted)) != of(style=OutputStyle(("vtt",)))
-    assert of(style=OutputStyle(("txt",), tokens=True)) == of(style=OutputStyle(("txt",)))
+def test_formats_and_their_layout_do_not_count() -> None:
+    """The rows have all that their files need."""
+    assert (
+        of(style=OutputStyle(("srt", "vtt"), subtitles=SubtitleStyle(max_line_width=20, highlight_words=True))) == of()
+    )
 
 
-def test_speed_is_not_in_it() -> None:
+def test_style_of_older_fingerprints() -> None:
+    older = {**of(), "--format": ["srt"], "--max-line-width": 20, "--max-chars-per-second": None}
+    assert module.of_results(older) == of()
+    assert module.older_style(older) == SubtitleStyle(max_line_width=20, max_chars_per_second=None)
+    assert module.older_style(of()) == SubtitleStyle()
+    assert module.style_key(SubtitleStyle()) != module.style_key(module.older_style(older)) != 0
+
+
+def test_speed_options_do_not_count() -> None:
     assert of(Options(batch_size=3, batch_frames=9, window=2, threads=1, cuda_graphs="off")) == of()
     fields = {field.name for field in dataclasses.fields(Options)}
     assert fields > module._SPEED_ONLY
@@ -68,34 +71,35 @@ def test_speed_is_not_in_it() -> None:
         "attention",
         "vad",
         "recover_gaps",
+        "track",
     }
 
 
-def test_a_beam_counts_as_it_was_resolved() -> None:
-    """So that a model's own and the same from the command line are one."""
+def test_resolved_beam_counts() -> None:
+    """A model's default beam and the same beam from the command line are equal."""
     assert of(Options(beam=1)) == of() and "--beam" not in of()
     assert of(Options(beam=8), beam=8) == of(beam=8) != of()
 
 
-def test_gap_recovery_counts_as_it_was_resolved() -> None:
-    """So that a family's default and the same from the command line are one."""
+def test_resolved_gap_recovery_counts() -> None:
+    """A family's default and the same setting from the command line are equal."""
     assert of(Options(recover_gaps=False)) == of() and of(Options(recover_gaps=True), recover_gaps=True) != of()
 
 
-def test_what_a_model_is_told_is_in_it_where_it_is_told_something() -> None:
+def test_prompt_counts_for_models_with_prompts() -> None:
     assert of(Options(language=None, timestamps=False)) == of() and "--language" not in of()
     assert of(Options(language="de"))["--language"] == "de" and of(Options(timestamps=True))["--timestamps"] is True
     assert of(Options(pnc=False)) != of(Options(pnc=True)) != of()
 
 
-def test_the_names_are_the_command_lines() -> None:
+def test_names_are_those_of_the_options() -> None:
     command = typer.main.get_command(app).commands["transcribe"]  # type: ignore[attr-defined]
     known = {option for parameter in command.params for option in parameter.opts}
     shown = of(style=OutputStyle(("srt",)))
     assert [name for name in shown if name.startswith("--") and name not in known] == []
 
 
-def test_a_models_digest_is_that_of_its_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_model_digest_depends_on_content_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shutil.copy(MODEL, tmp_path / "elsewhere.nemo")
     assert model_digest(MODEL) == model_digest(tmp_path / "elsewhere.nemo")
     content = bytearray(MODEL.read_bytes())
@@ -112,7 +116,7 @@ def test_a_models_digest_is_that_of_its_content(tmp_path: Path, monkeypatch: pyt
     assert model_digest(folder) != before
 
 
-def test_a_models_digest_is_that_of_its_language_model_too(tmp_path: Path) -> None:
+def test_model_digest_includes_the_language_model(tmp_path: Path) -> None:
     folder = tmp_path / "folder"
     shutil.copytree(MODELS / "hf_ctc", folder)
     before = model_digest(folder)
@@ -132,10 +136,8 @@ def test_blocks_are_digested_each_and_in_order(tmp_path: Path, monkeypatch: pyte
     assert len(digests) == 6
 
 
-def test_a_model_is_digested_in_blocks_and_each_block_in_pieces(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """SHA-256 over the SHA-256 of blocks, whatever the size of a read: journals of earlier runs hold such digests."""
+def test_model_digest_is_independent_of_read_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SHA-256 over the SHA-256 of blocks, as in journals of earlier runs."""
     monkeypatch.setattr(module, "_BLOCK_BYTES", 1000)
     monkeypatch.setattr(module, "_READ_BYTES", 300)
     path = tmp_path / "model.nemo"
@@ -145,3 +147,9 @@ def test_a_model_is_digested_in_blocks_and_each_block_in_pieces(
         blocks = [content[start : start + 1000] for start in range(0, max(1, size), 1000)]
         expected = hashlib.sha256(b"".join(hashlib.sha256(block).digest() for block in blocks)).hexdigest()
         assert model_digest(path) == f"sha256:{expected[:32]}"
+
+
+def test_track() -> None:
+    """The first track is the default, and folders of earlier versions lack the option."""
+    assert of(Options(track=0)) == of() and "--track" not in of()
+    assert of(Options(track=1))["--track"] == 1

@@ -1,4 +1,4 @@
-"""Killed at every call, cut at every byte, edited by hand: what is finished stays, and the rest is done again."""
+"""After a kill at any call, a cut at any byte, or an edit by hand, finished results stay and the rest is done again."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 
 from fastscribe._system import safe_files
 from fastscribe._system.safe_files import open_append
-from fastscribe.config import OutputStyle
+from fastscribe.config import OutputStyle, SubtitleStyle
 from fastscribe.errors import UsageError
-from fastscribe.output import folder as folder_module
+from fastscribe.output import open_folder
 from fastscribe.output.folder import FolderOutput
 from fastscribe.resume import entries as lines
 from fastscribe.resume import journal
@@ -30,7 +30,7 @@ from tests.helpers.power_cut import Disk, State, blocks_of_three, remake, watche
 
 
 class Corpus:
-    """Inputs with like names, one twice, one that is broken and one that is not there."""
+    """Inputs with similar names: one twice, one broken and one missing."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -46,7 +46,7 @@ class Corpus:
         os.utime(path, (1000, 1000))
 
     def change(self) -> None:
-        """Other results are due for two; one that was broken is whole now, one that was missing is there."""
+        """Two inputs change; the broken one is repaired and the missing one appears."""
         self.put("1/a.wav", "another one")
         self.put("2/b.wav", "bad")
         self.put("1/c.wav", "whole")
@@ -79,15 +79,16 @@ def prepare(corpus: Corpus, folder: Path, is_changed: bool, style: OutputStyle =
 
 
 def ends_alike(whole: Path, out: Path, state: State, ordered: bool, go: Callable[[Path], object]) -> None:
-    """Run over a state that a kill left: the folder ends as that of an undisturbed run, with nothing left behind."""
+    """Resume after a kill; assert that the folder equals that of an undisturbed run, without leftovers."""
     go(remake(out, state))
     assert state_of(out, ordered) == state_of(whole, ordered)
 
 
+@pytest.mark.linux
 @pytest.mark.parametrize(
     ("is_changed", "ordered", "has_syncfs"), [(False, True, True), (True, False, False), (True, True, True)]
 )
-def test_a_kill_or_a_power_cut_at_any_moment_loses_nothing(
+def test_kill_or_power_cut_loses_nothing(
     tmp_path: Path, corpus: Corpus, is_changed: bool, ordered: bool, has_syncfs: bool
 ) -> None:
     style = STYLE if is_changed else EVERY_FORMAT
@@ -102,27 +103,47 @@ def test_a_kill_or_a_power_cut_at_any_moment_loses_nothing(
         ends_alike(tmp_path / "whole", tmp_path / "out", state, ordered, go)
 
 
-def test_a_power_cut_while_rows_are_put_in_order_or_dropped(tmp_path: Path, corpus: Corpus) -> None:
+@pytest.mark.linux
+@pytest.mark.parametrize("has_syncfs", [False, True])
+def test_kill_or_power_cut_while_other_formats_are_made(tmp_path: Path, corpus: Corpus, has_syncfs: bool) -> None:
+    """The files come from the rows, without decoding; an edited file stays beside."""
+    corpus.go(0, style=OutputStyle(("txt", "srt")))(tmp_path / "whole")
+    (tmp_path / "whole" / "a.wav.txt").write_text("One\n")  # of the same size
+    style = OutputStyle(("txt", "json", "srt"), subtitles=SubtitleStyle(max_line_width=9))
+    go = corpus.go(3, style=style)
+    disk = Disk(tmp_path / "whole", seed=1)
+    with blocks_of_three(), watched(disk, has_syncfs):
+        assert go(tmp_path / "whole") == []
+    assert disk.durable_state == disk.visible_state
+    assert (tmp_path / "whole" / "a.wav.txt").read_text() == "One\n"  # the layout of subtitles is not its
+    for state in random.Random(2).sample(disk.states, 20):
+        assert go(remake(tmp_path / "out", state)) == []
+        assert state_of(tmp_path / "out", False) == state_of(tmp_path / "whole", False)
+
+
+@pytest.mark.linux
+def test_power_cut_while_sorting_or_dropping_rows(tmp_path: Path, corpus: Corpus) -> None:
     prepare(corpus, tmp_path / "whole", True, ROWS_ALONE)
     go = corpus.go(3, ordered=True, retry_failed=True, style=ROWS_ALONE)
     disk = Disk(tmp_path / "whole", seed=1)
     with watched(disk), pytest.MonkeyPatch.context() as patch:
         patch.setattr(disk, "before", lambda: None)  # the states of the run itself have their own test
-        compact = folder_module.compact
+        compact = open_folder.compact
 
         def watched_compact(*arguments: Any) -> None:
             patch.undo()
             compact(*arguments)
 
-        patch.setattr(folder_module, "compact", watched_compact)
+        patch.setattr(open_folder, "compact", watched_compact)
         go(tmp_path / "whole")
     assert len(disk.states) > 10
     for state in disk.states:
         ends_alike(tmp_path / "whole", tmp_path / "out", state, True, go)
 
 
+@pytest.mark.linux
 @pytest.mark.parametrize("is_changed", [False, True])
-def test_a_power_cut_while_another_one_is_being_made_up_for(tmp_path: Path, corpus: Corpus, is_changed: bool) -> None:
+def test_power_cut_during_a_repair(tmp_path: Path, corpus: Corpus, is_changed: bool) -> None:
     prepare(corpus, tmp_path / "whole", is_changed)
     go = corpus.go(5, retry_failed=True)
     first = Disk(tmp_path / "whole", seed=3)
@@ -137,12 +158,13 @@ def test_a_power_cut_while_another_one_is_being_made_up_for(tmp_path: Path, corp
             ends_alike(tmp_path / "whole", tmp_path / "out", later, False, go)
 
 
+@pytest.mark.linux
 @settings(max_examples=3, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.integers(0, 1 << 32), st.booleans(), st.booleans())
 def test_killed_again_and_again(
     tmp_path_factory: pytest.TempPathFactory, seed: int, is_changed: bool, ordered: bool
 ) -> None:
-    """Each attempt finishes inputs in an order of its own, and gets a little further."""
+    """Each attempt finishes inputs in its own order and gets a little further."""
     folder = tmp_path_factory.mktemp("killed")
     corpus = Corpus(folder / "in")
     prepare(corpus, folder / "out", is_changed)
@@ -190,7 +212,7 @@ def test_a_journal_cut_anywhere_is_repaired(tmp_path: Path, corpus: Corpus, tail
 
 @pytest.mark.parametrize("tail", [b"", b"\0" * 300])
 def test_rows_cut_anywhere_are_repaired(tmp_path: Path, corpus: Corpus, tail: bytes) -> None:
-    """As a power failure may leave them, the journal being whole."""
+    """A power cut may leave cut rows beside a complete journal."""
     corpus.go(0)(tmp_path / "whole")
     expected, content = state_of(tmp_path / "whole", False), (tmp_path / "whole" / "transcripts.jsonl").read_bytes()
     for cut in range(0, len(content), 41):
@@ -222,7 +244,7 @@ EDITS: dict[str, Callable[[list[bytes]], list[bytes]]] = {
 
 
 @pytest.mark.parametrize("kind", EDITS)
-def test_what_was_edited_by_hand_is_not_destroyed(tmp_path: Path, corpus: Corpus, kind: str) -> None:
+def test_edits_by_hand_survive(tmp_path: Path, corpus: Corpus, kind: str, capsys: pytest.CaptureFixture[str]) -> None:
     corpus.go(0)(tmp_path / "out")
     path = tmp_path / "out" / "transcripts.jsonl"
     rows = EDITS[kind](path.read_bytes().splitlines(keepends=True))
@@ -231,11 +253,12 @@ def test_what_was_edited_by_hand_is_not_destroyed(tmp_path: Path, corpus: Corpus
     left = b"".join(found.read_bytes() for found in sorted((tmp_path / "out").glob("transcripts*")))
     for row in rows:
         assert row in left
+    assert "transcripts.cut-off.jsonl; their inputs are done again" in capsys.readouterr().out
     assert len(path.read_bytes().splitlines()) == len(corpus.names)
 
 
-def test_an_edit_that_is_seen_late_is_an_error_and_not_a_mess(tmp_path: Path, corpus: Corpus) -> None:
-    """Two edits that leave the file as long as it was: offsets between them are wrong."""
+def test_edit_noticed_late_is_an_error(tmp_path: Path, corpus: Corpus) -> None:
+    """Two edits keep the file's length, so the offsets between them are wrong."""
     corpus.go(0)(tmp_path / "out")
     path = tmp_path / "out" / "transcripts.jsonl"
     rows = path.read_bytes().splitlines(keepends=True)
@@ -265,7 +288,7 @@ def test_an_edit_among_very_many_rows_is_an_error(tmp_path: Path) -> None:
     resumed.close()
 
 
-def test_what_the_other_one_writes_during_the_run_stops_it(tmp_path: Path) -> None:
+def test_foreign_write_during_the_run_stops_it(tmp_path: Path) -> None:
     path = tmp_path / "rows"
     for change in (lambda: os.replace(shutil.copy(path, tmp_path / "copy"), path), lambda: path.write_bytes(b"mine")):
         rows = Appender(open_append(path), path)
@@ -278,29 +301,60 @@ def test_what_the_other_one_writes_during_the_run_stops_it(tmp_path: Path) -> No
         rows.close()
 
 
-FINGERPRINT = {"model": "sha256:1", "--dtype": "fp32", "--format": ["jsonl"], "gone": 1}
+FINGERPRINT = {"model": "sha256:1", "--dtype": "fp32", "--channel": ["a"], "gone": 1}
 
 
 def test_other_settings_are_named(tmp_path: Path) -> None:
     paths = Paths(tmp_path, "")
     journal.begin(paths, FINGERPRINT).close()
     content = paths.journal.read_bytes()
-    other = {"model": "sha256:1", "--dtype": "bf16", "--format": ("jsonl", "é"), "new": None}
+    other = {"model": "sha256:1", "--dtype": "bf16", "--channel": ("a", "é"), "new": None}
     with pytest.raises(UsageError) as raised:
         journal.resume(paths, other)
     said = str(raised.value)
-    for temp in ('--dtype was "fp32", is "bf16"', '--format was ["jsonl"], is ["jsonl", "é"]', "gone was 1, is not there",
+    for temp in ('--dtype was "fp32", is "bf16"', '--channel was ["a"], is ["a", "é"]', "gone was 1, is not there",
                  "new was not there, is null", "--overwrite", "another folder", str(tmp_path)):  # fmt: skip
         assert temp in said
     assert "model was" not in said
     assert paths.journal.read_bytes() == content
-    journal.resume(paths, {**FINGERPRINT, "--format": ("jsonl",)}).close()
+    journal.resume(paths, {**FINGERPRINT, "--channel": ("a",)}).close()
+
+
+def test_folders_of_older_versions_are_resumed(tmp_path: Path, corpus: Corpus) -> None:
+    """Their fingerprints name the formats and the style of the subtitles, and their lines know sizes alone."""
+    older = {"model": "m", "shard": "0/1", "--format": ["jsonl", "srt"], "--max-line-width": 9, "--max-lines": 2}
+    style = OutputStyle(("jsonl", "srt"), subtitles=SubtitleStyle(max_line_width=9))
+    corpus.go(0, style=style)(tmp_path / "out")
+    path = tmp_path / "out" / "journal.jsonl"
+    first, *rest = [json.loads(line) for line in path.read_text().splitlines()]
+    for line in rest:
+        line.pop("crc32", None)
+        line.pop("styles", None)
+    path.write_text("".join(json.dumps(line) + "\n" for line in [{**first, "fingerprint": older}, *rest]))
+    before = path.read_bytes()
+    assert corpus.go(1, style=style)(tmp_path / "out") == [] and path.read_bytes() == before
+    (tmp_path / "out" / "a.wav.srt").write_text("edited\n")
+    assert corpus.go(1)(tmp_path / "out") == []  # other formats need no decoding either
+    wider = OutputStyle(("srt",))
+    assert corpus.go(1, style=wider)(tmp_path / "out") == []
+    corpus.go(0, style=OutputStyle(("srt", "txt", "json")))(tmp_path / "new")
+    kept = tmp_path / "out" / "a.wav.previous.srt"
+    assert kept.read_text() == "edited\n"
+    kept.unlink()
+    assert state_of(tmp_path / "out", False)["files"] == state_of(tmp_path / "new", False)["files"]
+
+
+def test_folder_without_rows_is_one_line(tmp_path: Path) -> None:
+    paths = Paths(tmp_path, "")
+    journal.begin(paths, {"model": "m", "--format": ["srt"], "--max-lines": 2}).close()
+    with pytest.raises(UsageError, match="an older version ran here without the format jsonl"):
+        FolderOutput(tmp_path, OutputStyle(("srt",)), {"model": "m"})
 
 
 @pytest.mark.parametrize(
     "content", [b"hello\n", b"[]\n", b"{}\n", b"hello", b"\xff\xfe\n", b'{"fastscribe_journal": 1, "fingerprint": 5}\n']
 )
-def test_a_file_that_is_no_journal_is_left_alone(tmp_path: Path, content: bytes) -> None:
+def test_file_that_is_no_journal_is_kept(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "journal.jsonl").write_bytes(content)
     with pytest.raises(UsageError, match=r"move it away|another version"):
         FolderOutput(tmp_path, STYLE, {})
@@ -318,7 +372,7 @@ def test_a_journal_of_another_version(tmp_path: Path) -> None:
     [{"row": [5, 2]}, {"row": [0]}, {"row": [0, 1 << 63]}, {"row": [0, float("inf")]}, {"key": "x"}, {"key": "-1"},
      {"state": f"{1 << 64:x}"}, {"index": -1}, {"index": None}, {"audio_s": "x"}],
 )  # fmt: skip
-def test_lines_that_make_no_sense_end_a_journal(tmp_path: Path, changed: dict[str, Any]) -> None:
+def test_invalid_lines_end_a_journal(tmp_path: Path, changed: dict[str, Any]) -> None:
     good = Entry("a", 1, 2, 0, 0, 0, True)
     bad = json.dumps({**json.loads(good.line()), **changed}).encode() + b"\n"
     (tmp_path / "journal").write_bytes(b"header\n" + good.line() + bad + good.line())

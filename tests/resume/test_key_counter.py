@@ -1,4 +1,4 @@
-"""Seen against a Counter, and what it costs."""
+"""KeyCounter against collections.Counter, and its memory."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ KEYS = st.one_of(st.sampled_from([0, 1, 2, LAST, LAST - 1, 1 << 63]), st.integer
 
 @settings(deadline=None)
 @given(st.lists(KEYS, max_size=60))
-def test_it_counts_as_a_counter_does(keys: list[int]) -> None:
+def test_counts_equal_a_counter(keys: list[int]) -> None:
     seen, counter = KeyCounter(), Counter[int]()
     for key in keys:
         assert seen.count(key) == counter[key]
@@ -26,7 +26,7 @@ def test_it_counts_as_a_counter_does(keys: list[int]) -> None:
 
 @pytest.mark.timeout(100)  # keys that all fell into one slot would take hours
 @pytest.mark.parametrize("step", [1, 1 << 40, 1 << 52, 0x9E3779B97F4A7C15])
-def test_it_grows_and_forgets_nothing(step: int) -> None:
+def test_counts_survive_growth(step: int) -> None:
     seen = KeyCounter()
     keys = [number * step & LAST for number in range(10_000 if step < 1 << 52 else 4096)]
     assert not any(seen.count(key) for key in keys)

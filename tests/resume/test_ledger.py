@@ -1,4 +1,4 @@
-"""Which inputs are still to do: by place, stretch and state, never by order."""
+"""The inputs to do depend on path, stretch and state, never on order."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def nothing() -> PreviousRun:
 
 
 def after(*items: tuple[Source | Failure, bool]) -> PreviousRun:
-    """What an earlier run of these (input, failed) left."""
+    """Return an earlier run with these (input, failed)."""
     ledger, entries = Ledger(previous=nothing()), []
     for index, (item, failed) in enumerate(items):
         numbered = replace(item, index=index)
@@ -52,11 +52,20 @@ def clip(tmp_path: Path) -> Path:
     return path
 
 
-def test_the_same_input_is_done_however_it_is_written(clip: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_same_input_is_done_under_any_spelling(clip: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     previous = after((source(clip), False))
     monkeypatch.chdir(clip.parent)
     for number, name in enumerate((clip, "a.wav", "./a.wav", f"../{clip.parent.name}/a.wav")):
         assert is_done(Ledger(previous=previous), source(name, number)), name
+
+
+def test_each_track_of_a_file_is_an_input_of_its_own(clip: Path) -> None:
+    previous = after((source(clip), False), (source(clip, track=1), True))
+    for tracks, done in (((2,), [False]), ((1, 0), [True, True]), ((None,), [True])):
+        ledger = Ledger(previous=previous)
+        sources = [source(clip, index, track=track) for index, track in enumerate(tracks)]
+        assert [ledger.expect(one) for one in sources] == [True] * len(sources)
+        assert [ledger.is_done(one) for one in sources] == done
 
 
 def test_a_changed_input_is_not_done(clip: Path) -> None:
@@ -73,7 +82,7 @@ def test_a_changed_input_is_not_done(clip: Path) -> None:
     assert not is_done(Ledger(previous=previous), source(clip, row=row))
 
 
-def test_failures_are_left_alone_unless_asked_for(clip: Path) -> None:
+def test_failures_are_skipped_by_default(clip: Path) -> None:
     previous = after((source(clip), True))
     ledger = Ledger(previous=previous)
     assert is_done(ledger, source(clip))
@@ -84,7 +93,7 @@ def test_failures_are_left_alone_unless_asked_for(clip: Path) -> None:
     assert again.failed_before == 0
 
 
-def test_an_input_that_was_missing_is_the_same_one_when_it_is_there(tmp_path: Path) -> None:
+def test_missing_input_keeps_its_key_when_it_appears(tmp_path: Path) -> None:
     clip = tmp_path / "late.wav"
     previous = after((input_failure(str(clip), "no such file or folder"), True))
     assert is_done(Ledger(previous=previous), input_failure(str(clip), "no such file or folder"))
@@ -107,7 +116,7 @@ def test_the_same_input_twice_is_two(clip: Path) -> None:
 
 @settings(max_examples=30, deadline=None)
 @given(st.lists(st.integers(0, 5), max_size=12), st.integers(1, 4))
-def test_shards_share_out_every_input_and_know_their_own(numbers: list[int], count: int) -> None:
+def test_each_input_is_in_one_shard(numbers: list[int], count: int) -> None:
     items = [source(f"/nowhere/{number}.wav", index) for index, number in enumerate(numbers)]
     ledgers = [Ledger(Shard(index, count), nothing()) for index in range(count)]
     held = [[ledger.expect(item) for ledger in ledgers] for item in items]
@@ -116,7 +125,7 @@ def test_shards_share_out_every_input_and_know_their_own(numbers: list[int], cou
     assert len(keys) == len(items)
 
 
-def test_several_threads_may_ask_at_once(tmp_path: Path) -> None:
+def test_ledger_is_thread_safe(tmp_path: Path) -> None:
     items = [source(tmp_path / f"{number}.wav", number) for number in range(400)]
     previous = after(*[(item, item.index % 3 == 0) for item in items[:200]])
     ledger = Ledger(previous=previous)

@@ -1,7 +1,6 @@
-"""A power cut while anything but an output folder is written: there is the old content or the new, and in the end the new.
+"""A power cut during any write leaves the old content or the new one, and a later run completes it.
 
-test_journal.py does the same for an output folder: rows, a file for each format, the journal, and both when they are put
-in order.
+test_journal.py does the same for an output folder: rows, a file per format, the journal, and sorting them.
 """
 
 from __future__ import annotations
@@ -16,7 +15,6 @@ import pytest
 import torch
 
 from fastscribe._system.safe_files import Barrier, sync_path, temp_path_for, write_atomic
-from fastscribe.bench import leaderboard
 from fastscribe.checkpoint.reader import read_checkpoint
 from fastscribe.cli import models
 from fastscribe.output.folder import FolderOutput
@@ -25,16 +23,19 @@ from fastscribe.resume.merge import merge
 from fastscribe.resume.shards import Shard
 from fastscribe.training.batch_search import read_batch_sizes, write_batch_sizes
 from fastscribe.training.state import RunFolder
+from scripts.benchmarks import leaderboard_protocol as leaderboard
 from tests.conftest import MODELS
 from tests.fakes.killed_disk import STYLE
 from tests.helpers.power_cut import Disk, State, remake, watched
 from tests.output.test_folder import put, spoken
 
+pytestmark = pytest.mark.linux
+
 TINY = MODELS / "tdt_demo" / "model.nemo"
 
 
 def states_of(folder: Path, change: Callable[[], object], has_syncfs: bool = True) -> list[State]:
-    """All that a power cut could leave while `change` is at work. When it has returned, nothing is left to lose."""
+    """Return all states that a power cut during `change` could leave. After it returns, only the final state is possible."""
     disk = Disk(folder)
     with watched(disk, has_syncfs):
         change()
@@ -68,7 +69,7 @@ def write_by_function(path: Path, text: str) -> None:
 
 
 @pytest.mark.parametrize("write", [write_one, write_json, write_rows, write_report, write_by_function])
-def test_a_page_a_result_or_a_report(tmp_path: Path, write: Callable[[Path, str], None]) -> None:
+def test_power_cut_while_a_page_or_result_is_written(tmp_path: Path, write: Callable[[Path, str], None]) -> None:
     path = tmp_path / "out" / "file"
     path.parent.mkdir()
     states = states_of(path.parent, lambda: write(path, "first"))
@@ -83,7 +84,7 @@ def test_a_page_a_result_or_a_report(tmp_path: Path, write: Callable[[Path, str]
 
 
 @pytest.mark.parametrize("has_syncfs", [False, True])
-def test_a_merge(tmp_path: Path, has_syncfs: bool) -> None:
+def test_power_cut_during_a_merge(tmp_path: Path, has_syncfs: bool) -> None:
     shards = tmp_path / "shards"
     for index in range(2):
         with FolderOutput(shards, STYLE, {"model": "m"}, Shard(index, 2)) as output:
@@ -109,8 +110,8 @@ def test_a_merge(tmp_path: Path, has_syncfs: bool) -> None:
         assert {path.name for path in again.iterdir()} == {"transcripts.jsonl", "report.json"}
 
 
-def test_a_training_state_and_its_log(tmp_path: Path) -> None:
-    """A state is whole, and the log that lies beside it has all rows up to it."""
+def test_power_cut_during_training(tmp_path: Path) -> None:
+    """A state is complete, and the log beside it has all rows up to it."""
     folder = RunFolder(tmp_path / "run")
     folder.path.mkdir()
 
@@ -133,8 +134,8 @@ def test_a_training_state_and_its_log(tmp_path: Path) -> None:
     assert seen == {0, 1, 2, 3}
 
 
-def test_a_model(tmp_path: Path) -> None:
-    """The old or the new one is there, whole, once the next run has looked at the folder."""
+def test_power_cut_while_a_model_is_saved(tmp_path: Path) -> None:
+    """The old or the new model is complete once the next run has opened the folder."""
     folder = RunFolder(tmp_path / "run")
     folder.path.mkdir()
     checkpoint = read_checkpoint(TINY)
@@ -167,7 +168,7 @@ def test_a_model(tmp_path: Path) -> None:
     assert found == {1.0, 2.0}
 
 
-def test_a_converted_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_power_cut_during_a_conversion(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     checkpoint = read_checkpoint(TINY)
     monkeypatch.setattr(models, "_read_model", lambda path: checkpoint)
     root = tmp_path / "root"
@@ -183,7 +184,7 @@ def test_a_converted_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert [path.name for path in again.iterdir()] == ["model"]
 
 
-def test_batch_sizes(tmp_path: Path) -> None:
+def test_power_cut_while_batch_sizes_are_saved(tmp_path: Path) -> None:
     path = tmp_path / "run" / "batch_sizes.json"
     path.parent.mkdir()
     from fastscribe.training.buckets import Bucket
@@ -195,8 +196,8 @@ def test_batch_sizes(tmp_path: Path) -> None:
     shutil.rmtree(tmp_path / "again")
 
 
-def test_a_disk_that_fails_names_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """syncfs tells that some file could not be written; fsync tells which."""
+def test_disk_error_names_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """syncfs reports that some file failed; fsync identifies it."""
     good, bad = tmp_path / "good", tmp_path / "bad"
     for path in (good, bad):
         path.write_text("content")

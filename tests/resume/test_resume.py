@@ -1,4 +1,4 @@
-"""Runs that go on where an earlier one stopped, and runs that share their inputs, as their user meets them."""
+"""Resumed runs and runs that share their inputs, through the command line."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def report(out: Path) -> dict:
     return json.loads((out / "report.json").read_text())
 
 
-def test_the_same_command_again_does_only_what_is_left(clips: Path, tmp_path: Path) -> None:
+def test_second_run_does_only_the_rest(clips: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     late = clips / CLIPS[0].name
     late.rename(tmp_path / "late.flac")
@@ -63,7 +63,7 @@ def test_the_same_command_again_does_only_what_is_left(clips: Path, tmp_path: Pa
     assert len(texts(out)) == 6
 
 
-def test_failed_files_are_tried_again_when_asked(clips: Path, tmp_path: Path) -> None:
+def test_retry_failed(clips: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     (clips / "broken.wav").write_text("not audio")
     for retry, files in ((), 6), (("--retry-failed",), 1):
@@ -73,7 +73,7 @@ def test_failed_files_are_tried_again_when_asked(clips: Path, tmp_path: Path) ->
 
 
 def test_downloads_beside_the_results_stay(clips: Path, tmp_path: Path) -> None:
-    """Browsers call what is not yet whole X.part, too. A row that is done again has both big files written anew."""
+    """Browsers also name partial downloads X.part. A row that is done again rewrites both big files."""
     out = tmp_path / "out"
     names = [f"{clip.stem}.txt" for clip in CLIPS] + ["transcripts.jsonl", "journal.jsonl", "report.json", "run.html"]
     theirs = [out / f"{name}.part" for name in names]
@@ -101,11 +101,11 @@ def test_other_settings_need_another_folder(clips: Path, tmp_path: Path) -> None
     assert (out / "transcripts.jsonl").read_bytes() == before
     assert transcribe(clips, "-o", out, "--tokens", "--overwrite").returncode == 0
     assert all("tokens" in row for row in rows((out / "transcripts.jsonl").read_text()))
-    # How fast results come is nobody's business.
+    # Options that do not change results.
     assert transcribe(clips, "-o", out, "--tokens", "--batch-size", 1, "--threads", 3, "--window", 2).returncode == 0
 
 
-def test_a_second_run_at_the_same_time_says_so(tmp_path: Path) -> None:
+def test_concurrent_run_is_refused(tmp_path: Path) -> None:
     out = tmp_path / "out"
     first = subprocess.Popen(command("transcribe", "-", "-m", MODEL, "-o", out, "-q"), stdin=subprocess.PIPE)
     try:
@@ -152,17 +152,18 @@ def test_ordered_rows(clips: Path, tmp_path: Path) -> None:
     assert [row["audio_filepath"] for row in rows((out / "transcripts.jsonl").read_text())] == list(map(str, names))
 
 
-def test_files_that_were_deleted_are_made_again(clips: Path, tmp_path: Path) -> None:
+def test_deleted_files_are_made_again(clips: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     assert transcribe(clips, "-o", out, "-f", "jsonl,txt").returncode == 0
     (out / CLIPS[1].with_suffix(".txt").name).unlink()
-    assert transcribe(clips, "-o", out, "-f", "jsonl,txt").returncode == 0
-    assert report(out) | {"files": 1, "skipped": 4} == report(out)
+    again = fastscribe("transcribe", clips, "-m", MODEL, "-o", out, "-f", "jsonl,txt", "--no-progress")
+    assert again.returncode == 0 and "made files for 1 finished recording from their rows" in again.stderr
+    assert report(out) | {"files": 0, "skipped": 5} == report(out)
     assert len(list(out.glob("*.txt"))) == len(texts(out)) == 5
     assert report(out)["totals"] | {"files": 5, "failed": 0, "not_given": 0} == report(out)["totals"]
 
 
-def test_a_list_that_was_put_right_leaves_no_old_failures(clips: Path, tmp_path: Path) -> None:
+def test_corrected_list_leaves_no_old_failures(clips: Path, tmp_path: Path) -> None:
     out, manifest = tmp_path / "out", tmp_path / "list.jsonl"
     good = [json.dumps({"audio_filepath": str(clips / clip.name)}) for clip in CLIPS[:2]]
     manifest.write_text("\n".join([good[0], "{not json", good[1]]))
@@ -174,11 +175,11 @@ def test_a_list_that_was_put_right_leaves_no_old_failures(clips: Path, tmp_path:
     assert report(out)["totals"] | {"files": 2, "failed": 0} == report(out)["totals"]
     other = fastscribe("transcribe", clips / CLIPS[2].name, "-m", MODEL, "-o", out)
     assert other.returncode == 0
-    assert "2 results in" in other.stderr  # of the manifest, which are kept
+    assert "2 results are of inputs not given" in other.stderr  # of the manifest, which are kept
     assert len(texts(out)) == 3
 
 
-def test_overwrite_spares_what_no_run_made(tmp_path: Path) -> None:
+def test_overwrite_spares_users_files(tmp_path: Path) -> None:
     mine = {name: tmp_path / name for name in ("journal_calls.jsonl", "journal-diary.jsonl", "transcripts-diary.jsonl")}
     for path in mine.values():
         path.write_text(json.dumps({"audio_filepath": str(FIRST)}) + "\n")
@@ -195,7 +196,7 @@ def shards_of(clips: Path, out: Path) -> None:
         assert transcribe(clips, "-o", out, "--shard", f"{index}/2").returncode == 0
 
 
-def test_a_shard_that_was_changed_is_not_merged(clips: Path, tmp_path: Path) -> None:
+def test_changed_shard_is_not_merged(clips: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     shards_of(clips, out)
     assert fastscribe("merge", out).returncode == 0

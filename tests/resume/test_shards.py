@@ -1,4 +1,4 @@
-"""Every input is in one shard, the same one everywhere; and what schedulers say."""
+"""Every input is in one shard, the same on every machine; shards from schedulers' variables."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def slurm(index: object, first: object = 0, last: object = 3, count: object = 4)
 
 
 @given(st.one_of(st.text(), st.sampled_from(["\udce9.wav", "", "a" * 5000])), st.integers(1, 50))
-def test_an_id_is_in_exactly_one_shard(id: str, count: int) -> None:
+def test_each_id_is_in_one_shard(id: str, count: int) -> None:
     assert [Shard(index, count).holds(id) for index in range(count)].count(True) == 1
 
 
@@ -47,7 +47,7 @@ def test_names_of_a_shards_files() -> None:
         (None, {}, (0, 1)),
         ("0/1", {}, (0, 1)),
         (" 2/3 ", {}, (2, 3)),
-        ("2/3", slurm(0), (2, 3)),  # who says so is heard
+        ("2/3", slurm(0), (2, 3)),  # the option takes precedence
         (None, slurm(2), (2, 4)),
         (None, slurm(1, 1, 4, 4), (0, 4)),  # numbered from 1
         ("auto/4", slurm(3), (3, 4)),
@@ -56,7 +56,9 @@ def test_names_of_a_shards_files() -> None:
         (None, {"SLURM_JOB_ID": "5"}, (0, 1)),  # no array
     ],
 )
-def test_whose_shard_it_is(given: str | None, environment: dict[str, str], expected: tuple[int, int]) -> None:
+def test_shard_from_option_or_scheduler(
+    given: str | None, environment: dict[str, str], expected: tuple[int, int]
+) -> None:
     shard = choose_shard(given, environment)
     assert (shard.index, shard.count) == expected
 
@@ -89,7 +91,7 @@ def test_whose_shard_it_is(given: str | None, environment: dict[str, str], expec
         (None, slurm(0, 0, 3, 0), "0 tasks"),
     ],
 )
-def test_what_is_not_understood_is_said(given: str | None, environment: dict[str, str], said: str) -> None:
+def test_unknown_scheduler_settings_are_errors(given: str | None, environment: dict[str, str], said: str) -> None:
     with pytest.raises(UsageError, match="shard") as raised:
         choose_shard(given, environment)
     assert said in str(raised.value)

@@ -1,0 +1,120 @@
+"""Stored results: the Transcript or Failure of a row of `transcripts.jsonl`. Pure.
+
+The writers make the same files from it as from the original result, because every format has a row's times.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from fastscribe.audio.failures import relative_id
+from fastscribe.output.writers import OWN_KEYS
+from fastscribe.types import Alternative, AudioInfo, Failure, Gap, Segment, Token, Transcript, Word
+
+_RATE = 1000  # samples a second: a row's times are in milliseconds
+
+
+class NotAResult(ValueError):
+    """A row that `transcribe` has not written; the message says what it lacks."""
+
+
+def to_result(
+    fields: Mapping[str, Any], id: str = "", audio_s: float | None = None, index: int = 0
+) -> Transcript | Failure:
+    """Return the result that a row stores.
+
+    Args:
+        fields: The row's object.
+        id: The recording's id; "": made of its path and offset.
+        audio_s: Its length in seconds; None: the row's, or the end of its last word.
+        index: Its position among the inputs.
+
+    Returns:
+        A result of which writers.to_jsonl() makes the row again. All its words are in its first segment.
+
+    Raises:
+        NotAResult: The row is no result.
+    """
+    try:
+        return _to_result(fields, id, audio_s, index)
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+        missing = f"no {error.args[0]}" if isinstance(error, KeyError) else str(error)
+        raise NotAResult(f"not a row of transcripts.jsonl: {missing}") from None
+
+
+def _to_result(fields: Mapping[str, Any], id: str, audio_s: float | None, index: int) -> Transcript | Failure:
+    path = fields["audio_filepath"]
+    if not isinstance(path, str):
+        raise TypeError("audio_filepath is no text")
+    id = id or _id(path, fields.get("offset"))
+    if "error" in fields:
+        error = fields["error"]
+        row = _row(fields)
+        return Failure(path, id, error["stage"], error["type"], error["message"], row, index)
+    is_manifest = "pred_text" in fields
+    words = _words(fields)
+    seconds = _length_s(fields, words) if audio_s is None else audio_s
+    audio = AudioInfo(
+        path, id, _RATE, 1, round(seconds * _RATE), row=_row(fields) if is_manifest else None, index=index
+    )
+    text = fields["pred_text" if is_manifest else "text"]
+    gaps = tuple(Gap(float(gap["start"]), float(gap["end"])) for gap in fields.get("gaps", ()))
+    tokens = tuple(Token(token["id"], token["piece"], *_timed(token)) for token in fields.get("tokens", ()))
+    nbest = tuple(map(_alternative, fields.get("nbest", ())))
+    return Transcript(audio, text, tuple(_segments(fields["segments"], words)), tokens, gaps, nbest)
+
+
+def has_tokens(fields: Mapping[str, Any]) -> bool:
+    """Return True for a transcript that was stored with --tokens."""
+    return "tokens" in fields
+
+
+def _row(fields: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in fields.items() if name not in OWN_KEYS}
+
+
+def _segments(stored: Iterable[Mapping[str, Any]], words: Sequence[Word]) -> list[Segment]:
+    segments = [Segment(one["text"], *_timed(one), (), one.get("recovered") is True) for one in stored]
+    if words and not segments:
+        raise ValueError("words without segments")
+    first = [
+        Segment(one.text, one.start_s, one.end_s, one.confidence, tuple(words), one.recovered) for one in segments[:1]
+    ]
+    return [*first, *segments[1:]]
+
+
+def _alternative(one: Mapping[str, Any]) -> Alternative:
+    score, start_s, end_s = (_number(one, name) for name in ("score", "start", "end"))
+    return Alternative(one["text"], score, start_s, end_s, tuple(_words(one)))
+
+
+def _words(of: Mapping[str, Any]) -> list[Word]:
+    return [Word(word["word"], *_timed(word)) for word in of["words"]]
+
+
+def _timed(part: Mapping[str, Any]) -> tuple[float, float, float]:
+    return _number(part, "start"), _number(part, "end"), _number(part, "confidence")
+
+
+def _number(part: Mapping[str, Any], name: str) -> float:
+    """Return a number; null stands for one that was not finite."""
+    return math.nan if part[name] is None else float(part[name])
+
+
+def _length_s(fields: Mapping[str, Any], words: Sequence[Word]) -> float:
+    stated = fields.get("duration")
+    if isinstance(stated, (int, float)) and 0 < stated < math.inf:
+        return float(stated)
+    return max((word.end_s for word in words if math.isfinite(word.end_s)), default=0.0)
+
+
+def _id(path: str, offset: Any) -> str:
+    return relative_id(path) + offset_suffix(offset)
+
+
+def offset_suffix(offset: Any) -> str:
+    """Return the end of the id of a row with this offset in seconds."""
+    has_offset = isinstance(offset, (int, float)) and 0 < offset < math.inf
+    return f"@{round(offset * 1000)}" if has_offset else ""
