@@ -1,8 +1,8 @@
-"""Which words to keep where two utterances have heard the same. Pure.
+"""Select the words to keep where two utterances overlap. Pure.
 
-Utterances overlap where there was no pause to cut in. Both have heard the overlap, and each is least to be trusted at its
-own edge, where a word may be cut in two. So the switch from one to the other is made in the middle: at a word that both
-have, else between words. A stretch that was decoded once more gives only words that its neighbours have not given.
+Utterances overlap if there was no pause to cut in. Each is least reliable at its own edge, where a word may be cut in two.
+So the transcript switches from one to the other in the middle of the overlap: at a word that both have, else between words.
+A stretch that was decoded again contributes only words that its neighbours lack.
 """
 
 from __future__ import annotations
@@ -12,21 +12,23 @@ from difflib import SequenceMatcher
 
 from fastscribe.types import Word
 
-_NEIGHBOURS = 12  # words on either side that a word decoded once more is compared with
+_NEIGHBOURS = 12  # words on either side to compare recovered words with
 _UNTIMED = 30  # words at an utterance's end or beginning that may lie in an overlap
-_NEAR_S = 0.5  # between the times that two utterances give the same word
+_NEAR_S = 0.5  # maximum difference between the times that two utterances give the same word
 
 
 def join(left: Sequence[Word], right: Sequence[Word], begin_s: float, end_s: float) -> tuple[int, int]:
-    """How many of the left utterance's words to keep and with which of the right one's to go on, for an overlap from
-    `begin_s` to `end_s`. Words are in order of time."""
+    """Return how many of the left utterance's words to keep, and the index of the right one's first word to keep.
+
+    Words are in order of time. The overlap lasts from `begin_s` to `end_s`.
+    """
     middle_s = (begin_s + end_s) / 2
     pairs = [
         (abs(a.start_s - middle_s) + abs(a.start_s - b.start_s), i, j)
         for i, a in enumerate(left)
         if a.start_s >= begin_s - _NEAR_S
         for j, b in enumerate(right)
-        if b.start_s <= end_s + _NEAR_S and abs(a.start_s - b.start_s) <= _NEAR_S and plain(a) == plain(b)
+        if b.start_s <= end_s + _NEAR_S and abs(a.start_s - b.start_s) <= _NEAR_S and normalized(a) == normalized(b)
     ]
     if pairs:
         _, i, j = min(pairs)
@@ -38,50 +40,54 @@ def join(left: Sequence[Word], right: Sequence[Word], begin_s: float, end_s: flo
 
 
 def join_untimed(left: Sequence[Word], right: Sequence[Word]) -> tuple[int, int]:
-    """The same where words have no times to go by: the right one goes on after the longest row of words that both have.
-    One word in common may be chance, and then all are kept."""
-    ending, beginning = [plain(word) for word in left[-_UNTIMED:]], [plain(word) for word in right[:_UNTIMED]]
+    """Return the same as join() for words without times: switch after the longest sequence of words that both have.
+
+    A single common word may be chance, so all words are kept.
+    """
+    ending, beginning = [normalized(word) for word in left[-_UNTIMED:]], [normalized(word) for word in right[:_UNTIMED]]
     both = SequenceMatcher(None, ending, beginning, autojunk=False).find_longest_match()
     if both.size < 2:
         return len(left), 0
     return len(left) - len(ending) + both.a + both.size, both.b + both.size
 
 
-def unheard(before: Sequence[Word], new: Sequence[Word], after: Sequence[Word]) -> tuple[int, int]:
-    """The first and the last but one of `new` words to put between `before` and `after`: not those that one of these has
-    too, since models give some words too early or too late."""
-    names = [plain(word) for word in new]
-    known_before = [plain(word) for word in before[-_NEIGHBOURS:]]
+def find_new_words(before: Sequence[Word], new: Sequence[Word], after: Sequence[Word]) -> tuple[int, int]:
+    """Return the range (first, last + 1) of `new` words to insert between `before` and `after`.
+
+    It excludes words that a neighbour has too, because models time some words too early or too late.
+    """
+    names = [normalized(word) for word in new]
+    known_before = [normalized(word) for word in before[-_NEIGHBOURS:]]
     first = _known_at_front(names, known_before)
-    known_after = [plain(word) for word in after[:_NEIGHBOURS]]
+    known_after = [normalized(word) for word in after[:_NEIGHBOURS]]
     last = len(names) - _known_at_front(names[first:][::-1], known_after[::-1])
     return first, last
 
 
 def _known_at_front(names: Sequence[str], known: Sequence[str]) -> int:
-    """How many of the first names are among the known ones in the same order: a single one only where it is the last."""
+    """Return how many of the first names occur in `known` in the same order; a single one counts only at its end."""
     for count in range(len(names), 0, -1):
-        places = range(len(known) - count + 1) if count > 1 else range(max(0, len(known) - 1), len(known))
-        if any(known[place : place + count] == names[:count] for place in places):
+        starts = range(len(known) - count + 1) if count > 1 else range(max(0, len(known) - 1), len(known))
+        if any(known[start : start + count] == names[:count] for start in starts):
             return count
     return 0
 
 
-def plain(word: Word) -> str:
-    """The word's letters and digits, for comparison; one that has none is compared as it is."""
+def normalized(word: Word) -> str:
+    """Return the word's letters and digits in lower case, for comparison; the word itself if it has none."""
     return "".join(filter(str.isalnum, word.text)).casefold() or word.text
 
 
 def _between_words(left: Sequence[Word], right: Sequence[Word], begin_s: float, end_s: float) -> float:
-    """The time nearest to the overlap's middle that lies inside no word; where only one side has words, its far end."""
-    of_left = [word for word in left if _centre_s(word) >= begin_s]
-    of_right = [word for word in right if _centre_s(word) <= end_s]
-    if not of_left:
+    """Return the time nearest to the overlap's middle that lies inside no word; if only one side has words, its far end."""
+    left_words = [word for word in left if _centre_s(word) >= begin_s]
+    right_words = [word for word in right if _centre_s(word) <= end_s]
+    if not left_words:
         return begin_s
-    if not of_right:
+    if not right_words:
         return end_s
     middle_s = (begin_s + end_s) / 2
-    words = [*of_left, *of_right]
+    words = [*left_words, *right_words]
     times = [middle_s, *(time_s for word in words for time_s in (word.start_s, word.end_s))]
     free = [t for t in times if begin_s <= t <= end_s and not any(word.start_s < t < word.end_s for word in words)]
     return min(free, key=lambda time_s: abs(time_s - middle_s), default=middle_s)

@@ -1,46 +1,72 @@
-"""Long recordings into utterances that a model can take at once, cut where it is quiet.
+"""Split long recordings into utterances at pauses.
 
-A cut lies in a pause, a little before speech sets in again: models are trained on utterances that begin so, and one that
-has learnt to write its first word at once writes it too early after a longer silence. Where a stretch has no pause at all,
-neighbours overlap, and segmentation/seams.py joins their words. Cuts lie on the encoder's frame grid, so that frames stand
-for the same samples whether a recording is cut or not. Nothing is dropped: the pieces cover the recording.
+A cut lies in a pause, shortly before the next word: models are trained on such utterances, and some write the first word too
+early after a longer silence. In a stretch without a pause, neighbouring pieces overlap, and segmentation/seams.py joins their
+words. Cuts lie on the encoder's frame grid, so that frames stand for the same samples whether a recording is cut or not.
 
-The choice (choose_pieces) is pure and sees nothing but how loud short frames are and which of them are quiet. Both are
-gathered in one pass in bounded memory, from the energy (segmentation/loudness.py) or from speech probabilities
+A model that learnt on short utterances drops words where an utterance holds two sentences. For such a model every clear pause
+is a cut, and only the stretches between them are cut to the limit (choose_phrases). Such a model also writes words where there
+is nothing to hear, so long silence is left out (segmentation/silence.py). For other models the pieces cover the recording.
+
+choose_pieces() and choose_phrases() are pure: their input is the loudness of short frames and which of them are quiet. Both
+are computed in one pass in bounded memory, from the energy (segmentation/loudness.py) or from speech probabilities
 (segmentation/vad.py).
 """
 
 from __future__ import annotations
 
+import itertools
 import math
+from bisect import bisect, insort
 
 import numpy as np
 
 from fastscribe.config import VadName
 from fastscribe.segmentation.loudness import frame_energy, frame_length, quiet_frames, runs
+from fastscribe.segmentation.silence import find_sound, steady_quiet
 from fastscribe.segmentation.vad import SPEECH, speech_probability
 from fastscribe.types import AudioInfo, BoolArray, Float64Array, Utterance
 
 LEAD_S = 0.24  # silence before an utterance's first word
-PAUSE_S = 0.2  # quiet for less is a stop consonant's closure
+PAUSE_S = 0.2  # shorter quiet is a stop consonant's closure
 OVERLAP_S = 4.0
-_LONG_PAUSE_S = 1.0  # beyond this no pause is better than another
+_LONG_PAUSE_S = 1.0  # longer pauses are equally good
 _SMOOTH_S = 0.24
-_MIN_SHARE = 0.3  # of the limit: no piece with speech in it is shorter
-_LATE_SHARE = 0.7  # without a pause, a cut is looked for in the last 30 % before the limit
-_MIN_SILENCE_S = 1.0  # a piece of nothing but silence is at least so long
-_MIN_STEPS = 20  # encoder frames in a piece, for its cuts to lie on their grid
+_MIN_SHARE = 0.3  # shortest piece with speech, as a share of the limit
+_LATE_SHARE = 0.7  # without a pause, the cut lies in the last 30 % before the limit
+_MIN_SILENCE_S = 1.0  # shortest piece of silence
+# Chosen on recordings joined from training data (docs/log.md, 2026-11-23): pauses from this length separate phrases, which are
+# this long at least.
+_PHRASE_PAUSE_S, _MIN_PHRASE_S = 0.7, 2.0
+_SILENT = SPEECH / 2  # lowest probability that may be speech
+_MIN_STEPS = 20  # encoder frames: shorter pieces are cut off the grid
 
 Span = tuple[int, int]
 
 
 def split(
-    audio: AudioInfo, max_utterance_s: float, channel: int | None, frame_s: float = 0.0, vad: VadName = "energy"
+    audio: AudioInfo,
+    max_utterance_s: float,
+    channel: int | None,
+    frame_s: float = 0.0,
+    vad: VadName = "energy",
+    by_phrase: bool = False,
 ) -> tuple[Utterance, ...]:
-    """Utterances of at most `max_utterance_s` (0 = no limit) that cover the recording in order, cut at whole encoder frames
-    of `frame_s` (0 = anywhere). Neighbours overlap only where there is no quiet place.
+    """Split a recording into utterances in order. Neighbours overlap only if there is no pause between them.
 
-    Reads the samples only of what is longer than that, once, and then raises AudioError like read().
+    They cover the recording; with `by_phrase`, all of it but long silence. A recording without any sound is then one utterance
+    without samples.
+
+    Args:
+        audio: The recording. Its samples are read, once, only if it is longer than the limit.
+        max_utterance_s: Maximum length of an utterance in seconds; 0: no limit.
+        channel: Channel to read, from 0; None: the mean of all.
+        frame_s: Length of an encoder frame in seconds; cuts lie at whole frames. 0: cuts lie anywhere.
+        vad: How pauses are found.
+        by_phrase: Cut at every clear pause, even where the limit would allow longer utterances, and leave out long silence.
+
+    Raises:
+        AudioError: As read().
     """
     max_samples = int(max_utterance_s * audio.sample_rate)
     if max_utterance_s <= 0 or audio.num_samples <= max_samples:
@@ -51,27 +77,46 @@ def split(
     if vad == "silero":
         loudness = speech_probability(audio, frame_samples, channel)
         quiet = loudness < SPEECH
+        silent = loudness < _SILENT
     else:
         loudness = frame_energy(audio, frame_samples, channel)
         quiet = quiet_frames(loudness, unit_s)
-    pieces = choose_pieces(loudness, quiet, unit_s, max_utterance_s - grid_s)
-    begins = [_on_grid(begin * frame_samples, audio.sample_rate, grid_s) for begin, _ in pieces]
-    ends = [_on_grid(end * frame_samples, audio.sample_rate, grid_s) for _, end in pieces[:-1]]
-    return tuple(
-        Utterance(audio, begin, end - begin) for begin, end in zip(begins, [*ends, audio.num_samples], strict=True)
-    )
+        silent = steady_quiet(loudness, quiet)
+    stretches = find_sound(silent, unit_s) if by_phrase else [(0, len(loudness))]
+    choose = choose_phrases if by_phrase else choose_pieces
+    pieces = [
+        (begin + first, begin + last)
+        for begin, end in stretches
+        for first, last in choose(loudness[begin:end], quiet[begin:end], unit_s, max_utterance_s - grid_s)
+    ]
+    places = [
+        (
+            _on_grid(begin * frame_samples, audio.sample_rate, grid_s),
+            _on_grid(end * frame_samples, audio.sample_rate, grid_s),
+        )
+        for begin, end in pieces
+    ]
+    if pieces and pieces[-1][1] == len(loudness):
+        places[-1] = places[-1][0], audio.num_samples
+    return tuple(Utterance(audio, begin, end - begin) for begin, end in places) or (Utterance(audio, 0, 0),)
 
 
 def _on_grid(sample: int, sample_rate: int, grid_s: float) -> int:
-    """The sample at which the nearest encoder frame of the whole recording begins; exact where such a sample exists."""
+    """Return the sample at which the nearest encoder frame of the whole recording begins, rounded."""
     return round(round(sample / sample_rate / grid_s) * grid_s * sample_rate) if grid_s else sample
 
 
 def choose_pieces(loudness: Float64Array, quiet: BoolArray, frame_s: float, max_s: float) -> list[Span]:
-    """Frames (begin, end) of pieces that cover all frames in order, none longer than `max_s`.
+    """Return the frame ranges (begin, end) of pieces that cover all frames in order, none longer than `max_s`.
 
-    Each begins in a pause, where the one before it ends, or, where there is none, some OVERLAP_S (less if pieces are short)
-    before that. None is much shorter than a third of `max_s`, but for what is silent from end to end.
+    A piece begins in a pause, at the end of the previous piece. Without a pause it begins OVERLAP_S earlier (less if pieces
+    are short). Only silent pieces are much shorter than a third of `max_s`.
+
+    Args:
+        loudness: Loudness of each frame, in any unit.
+        quiet: True for quiet frames.
+        frame_s: Length of a frame in seconds.
+        max_s: Maximum length of a piece in seconds.
     """
     cutter = _Cutter(loudness, quiet, frame_s, max(1, int(max_s / frame_s + 1e-6)))
     pieces: list[Span] = []
@@ -83,59 +128,90 @@ def choose_pieces(loudness: Float64Array, quiet: BoolArray, frame_s: float, max_
     return [*pieces, (begin, len(loudness))]
 
 
+def choose_phrases(loudness: Float64Array, quiet: BoolArray, frame_s: float, max_s: float) -> list[Span]:
+    """Return pieces as choose_pieces() does, of each phrase apart. Phrases end at clear pauses.
+
+    Args:
+        loudness: Loudness of each frame, in any unit.
+        quiet: True for quiet frames.
+        frame_s: Length of a frame in seconds.
+        max_s: Maximum length of a piece in seconds.
+    """
+    return [
+        (begin + first, begin + last)
+        for begin, end in _phrases(quiet, frame_s)
+        for first, last in choose_pieces(loudness[begin:end], quiet[begin:end], frame_s, max_s)
+    ]
+
+
+def _phrases(quiet: BoolArray, frame_s: float) -> list[Span]:
+    """Cut at the longest pauses first, where both sides stay long enough."""
+    least, lead = round(_MIN_PHRASE_S / frame_s), round(LEAD_S / frame_s)
+    cuts = [0, len(quiet)]
+    pauses = [(first, last) for first, last in runs(quiet) if last - first >= _PHRASE_PAUSE_S / frame_s]
+    for first, last in sorted(pauses, key=lambda pause: pause[0] - pause[1]):
+        cut = _before_onset(first, last, lead)
+        after = bisect(cuts, cut)
+        if after < len(cuts) and cut - cuts[after - 1] >= least and cuts[after] - cut >= least:
+            insort(cuts, cut)
+    return list(itertools.pairwise(cuts))
+
+
+def _before_onset(first: int, last: int, lead: int) -> int:
+    """Return the cut in a pause: `lead` before its end, in its middle if it is short."""
+    return max(last - lead, (first + last) // 2)
+
+
 class _Cutter:
-    """Finds one cut after another. Everything is counted in frames."""
+    """Finds one cut after another. All its numbers are frames."""
 
     def __init__(self, loudness: Float64Array, quiet: BoolArray, frame_s: float, max_frames: int) -> None:
         self._num_frames, self._max_frames = len(loudness), max_frames
-        self._loudness = _loudness_around(loudness, max(1, round(_SMOOTH_S / frame_s / 2)))
-        self._least_frames = math.ceil(_MIN_SHARE * max_frames)
-        self._least_silence = min(round(_MIN_SILENCE_S / frame_s), self._least_frames)
-        self._lead, self._long = round(LEAD_S / frame_s), max(1, round(_LONG_PAUSE_S / frame_s))
-        # At most a quarter of a piece is heard twice, and nothing of pieces of a few frames.
+        self._loudness = _smoothed(loudness, max(1, round(_SMOOTH_S / frame_s / 2)))
+        self._min_frames = math.ceil(_MIN_SHARE * max_frames)
+        self._min_silence = min(round(_MIN_SILENCE_S / frame_s), self._min_frames)
+        self._lead, self._long_pause = round(LEAD_S / frame_s), max(1, round(_LONG_PAUSE_S / frame_s))
+        # Overlaps take at most a quarter of a piece; very short pieces do not overlap.
         self._margin = min(round(OVERLAP_S / 2 / frame_s), max_frames // 8)
         self._pauses = [(first, last) for first, last in runs(quiet) if last - first >= PAUSE_S / frame_s]
         self._next_pause = 0
 
     def next_cut(self, begin: int, in_pause: bool) -> tuple[int, int] | None:
-        """Where the piece that begins at `begin` is cut and how much is heard twice on either side; None: not at all.
+        """Return (cut, margin) for the piece that begins at `begin`; None: it goes to the end.
 
-        `in_pause`: the cut before it was made in a pause.
+        Both pieces extend beyond the cut by `margin`. `in_pause`: the previous cut lies in a pause.
         """
         if in_pause and (onset := self._end_of_silence(begin)) is not None:
             return onset, 0
         left = self._num_frames - begin
         if left <= self._max_frames:
             return None
-        low, high = self._least_frames, self._max_frames
+        low, high = self._min_frames, self._max_frames
         if left <= (1 + _LATE_SHARE) * self._max_frames:  # one cut is enough
-            low, high = max(low, left - self._max_frames), min(high, left - self._least_frames)
+            low, high = max(low, left - self._max_frames), min(high, left - self._min_frames)
         best = self._best_pause(begin, begin + low, begin + high)
         return (best, 0) if best is not None else self._cut_in_speech(begin, low, high)
 
     def _end_of_silence(self, begin: int) -> int | None:
-        """Where a piece should end that begins in a silence which lasts."""
+        """Return the end of a piece that begins in a long silence; None if the silence is short or lasts to the end."""
         first, last = next(iter(self._pauses_until(begin, begin + 1)), (begin, begin))
-        cut = min(self._before_onset(first, last), begin + self._max_frames)
-        return cut if cut - begin >= self._least_silence and last < self._num_frames else None
+        cut = min(_before_onset(first, last, self._lead), begin + self._max_frames)
+        return cut if cut - begin >= self._min_silence and last < self._num_frames else None
 
     def _best_pause(self, begin: int, low: int, high: int) -> int | None:
-        """The cut in the longest pause, or in the last of several that are long enough."""
+        """Return the cut in the longest pause, or in the last of several that are long enough; None without a pause."""
         best: tuple[int, int] | None = None
         for first, last in self._pauses_until(low, high):
-            cut = self._before_onset(first, last)
-            if cut > high:  # in the middle of a silence, the rest of which is then a piece by itself
-                cut = high if last == self._num_frames else min(high, cut - self._least_silence)
-            goes_on = cut - first >= min(self._lead, last - first) // 2 or first <= begin  # after the last word
-            if low <= cut <= high and goes_on:
-                best = max(best or (0, 0), (min(last - first, self._long), cut))
+            cut = _before_onset(first, last, self._lead)
+            if cut > high:  # cut inside the silence; the rest of it becomes a piece of its own
+                cut = high if last == self._num_frames else min(high, cut - self._min_silence)
+            is_after_last_word = cut - first >= min(self._lead, last - first) // 2 or first <= begin
+            if low <= cut <= high and is_after_last_word:
+                best = max(best or (0, 0), (min(last - first, self._long_pause), cut))
         return best[1] if best else None
 
-    def _before_onset(self, first: int, last: int) -> int:
-        return max(last - self._lead, (first + last) // 2)
-
     def _pauses_until(self, low: int, high: int) -> list[Span]:
-        """Those that reach into low..high. `low` never goes back, so that finding them stays cheap."""
+        """Return the pauses that overlap low..high. `low` never decreases, so the search stays cheap."""
         pauses = self._pauses
         while self._next_pause < len(pauses) and pauses[self._next_pause][1] <= low - self._max_frames:
             self._next_pause += 1
@@ -148,7 +224,7 @@ class _Cutter:
         return found
 
     def _cut_in_speech(self, begin: int, low: int, high: int) -> tuple[int, int]:
-        """At the quietest place. Both pieces go on a little, so that each has every word near the cut whole."""
+        """Return the quietest position and the margin, so that both pieces have every word near the cut whole."""
         margin = self._margin
         if high == self._max_frames and self._num_frames - begin > (1 + _LATE_SHARE) * self._max_frames:
             low = max(low, math.ceil(_LATE_SHARE * high) - margin)
@@ -157,8 +233,8 @@ class _Cutter:
         return begin + low + _quietest(around), margin
 
 
-def _loudness_around(loudness: Float64Array, half: int) -> Float64Array:
-    """For each frame index, the mean over `half` frames before it and `half` from it on; length N + 1."""
+def _smoothed(loudness: Float64Array, half: int) -> Float64Array:
+    """Return, for each frame index, the mean over `half` frames before it and `half` from it on; length N + 1."""
     if len(loudness) == 0:
         return np.zeros(1)
     sums = np.convolve(np.pad(loudness, half, mode="edge"), np.ones(2 * half), mode="valid")
@@ -166,6 +242,6 @@ def _loudness_around(loudness: Float64Array, half: int) -> Float64Array:
 
 
 def _quietest(loudness: Float64Array) -> int:
-    """Index of the minimum; of several equal ones, the middle of their last stretch."""
+    """Return the index of the minimum; of several equal ones, the middle of their last stretch."""
     first, last = runs(loudness == loudness.min())[-1]
     return (first + last) // 2

@@ -1,8 +1,8 @@
-"""Silero's voice activity detector (extra `vad`): how likely each short frame of a recording is to be speech.
+"""Silero's voice activity detector (extra `vad`): the speech probability of each short frame of a recording.
 
-silero-vad's wheel holds the network, so nothing is fetched; of its several forms this is the one that takes many chunks in
-one call, which leaves the interpreter's lock alone meanwhile. It is opened by path, because importing the package sets
-torch's number of threads. The recording streams through in blocks, resampled to the 16 kHz that the network knows.
+silero-vad's wheel contains the network, so nothing is downloaded. Of its forms, this one takes many chunks per call and
+releases the interpreter lock meanwhile. It is opened by path, because importing the package changes torch's number of
+threads. The recording is streamed in blocks, resampled to the network's 16 kHz.
 
 Shapes: N chunks of 512 samples, S samples.
 """
@@ -10,7 +10,6 @@ Shapes: N chunks of 512 samples, S samples.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -26,17 +25,17 @@ from fastscribe.types import AudioInfo, Float32Array, Float64Array
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession
 
-SPEECH = 0.5  # from this probability on
+SPEECH = 0.5  # lowest probability that counts as speech
 _RATE = 16_000
 _CHUNK = 512
-_CONTEXT = 64  # samples of the chunk before that the network sees again
-_CHUNKS_A_CALL = 512
+_CONTEXT = 64  # samples of the previous chunk, repeated in front of each chunk
+_CHUNKS_PER_CALL = 512
 _NETWORK = "data/silero_vad_16k_sequence.onnx"
-_ADVICE = "--vad silero: needs silero-vad 6.2.3 and onnxruntime: pip install 'fastscribe[vad]'"
+_NOT_INSTALLED = "--vad silero: needs silero-vad 6.2.3 and onnxruntime: install fastscribe with its extra vad"
 
 
 def check_vad() -> None:
-    """Raises UsageError where the extra is not installed."""
+    """Raise UsageError if the extra is not installed."""
     _network()
 
 
@@ -45,27 +44,32 @@ def _network() -> InferenceSession:
     package = find_spec("silero_vad")
     path = Path(package.origin or "").parent / _NETWORK if package else None
     if path is None or not path.is_file():
-        raise UsageError(_ADVICE)
+        raise UsageError(_NOT_INSTALLED)
     try:
         import onnxruntime
     except ImportError as error:
-        raise UsageError(_ADVICE) from error
+        raise UsageError(_NOT_INSTALLED) from error
     options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = options.inter_op_num_threads = 1  # several recordings at once instead
+    options.intra_op_num_threads = options.inter_op_num_threads = 1  # recordings run in parallel instead
     options.log_severity_level = 3
     return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
 
 
-def speech_probability(
-    audio: AudioInfo, frame_samples: int, channel: int | None, start: int = 0, num_samples: int | None = None
-) -> Float64Array:
-    """For each frame of a stretch (of all by default) the probability, float64, that the chunk of 32 ms around its middle is
-    speech. Raises AudioError like read(), UsageError like check_vad()."""
-    num_samples = audio.num_samples - start if num_samples is None else num_samples
-    stretch = replace(audio, start=audio.start + start, num_samples=num_samples)
-    found = np.concatenate([np.zeros(1), *_probabilities(_chunks(_resampled(stretch, channel)))])
-    centres_s = (np.arange(-(-num_samples // frame_samples)) + 0.5) * frame_samples / audio.sample_rate
-    return found[np.minimum(1 + (centres_s * _RATE / _CHUNK).astype(np.int64), len(found) - 1)]
+def speech_probability(audio: AudioInfo, frame_samples: int, channel: int | None) -> Float64Array:
+    """Return, for each frame, the speech probability of the 32 ms chunk that contains its middle.
+
+    Args:
+        audio: The recording, or a part of it.
+        frame_samples: Samples in a frame.
+        channel: Channel to read, from 0; None: the mean of all.
+
+    Raises:
+        AudioError: As read().
+        UsageError: As check_vad().
+    """
+    probabilities = np.concatenate([np.zeros(1), *_probabilities(_chunks(_resampled(audio, channel)))])
+    centres_s = (np.arange(-(-audio.num_samples // frame_samples)) + 0.5) * frame_samples / audio.sample_rate
+    return probabilities[np.minimum(1 + (centres_s * _RATE / _CHUNK).astype(np.int64), len(probabilities) - 1)]
 
 
 def _resampled(audio: AudioInfo, channel: int | None) -> Iterator[Float32Array]:
@@ -77,7 +81,7 @@ def _resampled(audio: AudioInfo, channel: int | None) -> Iterator[Float32Array]:
 
 
 def _chunks(pieces: Iterator[Float32Array]) -> Iterator[Float32Array]:
-    """[N, context + chunk], each row with the end of the one before it in front; the last row is filled up with zeros."""
+    """Yield chunks [N, context + chunk]. Each row begins with the end of the previous one; the last is zero-padded."""
     rest_S, context_S = np.empty(0, np.float32), np.zeros(_CONTEXT, np.float32)
     for piece_S in pieces:
         rest_S = np.concatenate([rest_S, piece_S])
@@ -90,15 +94,15 @@ def _chunks(pieces: Iterator[Float32Array]) -> Iterator[Float32Array]:
 
 
 def _with_context(samples_S: Float32Array, context_S: Float32Array) -> Float32Array:
-    around_S = np.concatenate([context_S, samples_S])
-    return np.lib.stride_tricks.sliding_window_view(around_S, _CONTEXT + _CHUNK)[::_CHUNK]
+    padded_S = np.concatenate([context_S, samples_S])
+    return np.lib.stride_tricks.sliding_window_view(padded_S, _CONTEXT + _CHUNK)[::_CHUNK]
 
 
 def _probabilities(chunks: Iterator[Float32Array]) -> Iterator[Float32Array]:
     network = _network()
     h, c = np.zeros((1, 1, 128), np.float32), np.zeros((1, 1, 128), np.float32)
     for rows_NS in chunks:
-        for first in range(0, len(rows_NS), _CHUNKS_A_CALL):
-            some_NS = np.ascontiguousarray(rows_NS[first : first + _CHUNKS_A_CALL])
+        for first in range(0, len(rows_NS), _CHUNKS_PER_CALL):
+            some_NS = np.ascontiguousarray(rows_NS[first : first + _CHUNKS_PER_CALL])
             probabilities, h, c = network.run(["speech_probs", "hn", "cn"], {"input": some_NS, "h": h, "c": c})
             yield probabilities.reshape(-1)

@@ -1,8 +1,8 @@
-"""Text into tokens as a checkpoint's own tokenizer does it: SentencePiece with its normalisation rules, or characters.
+"""Text to tokens with a checkpoint's own tokenizer: SentencePiece with its normalisation rules, or characters.
 
-Forced alignment needs this way; decoding needs text/tokenizer.py's alone, and training cleans its texts by rules of its own
-(training/bpe.py). A SentencePiece model keeps its rules as a compiled table. SentencePiece is not given that table, because
-its older versions read out of bounds where one is made up; the walk through it here checks every index.
+Only forced alignment uses it: decoding uses text/tokenizer.py, and training normalises text in training/bpe.py. A
+SentencePiece model stores its rules as a compiled table. SentencePiece never gets that table, because its older versions
+read out of bounds on malicious ones; the lookup here checks every index.
 """
 
 from __future__ import annotations
@@ -15,26 +15,26 @@ from typing import Any, NamedTuple
 from fastscribe.text.tokenizer import UNKNOWN_TEXT, Tokenizer, normalization_rules
 
 _UNKNOWN_MARK = UNKNOWN_TEXT.strip()
-# Bits of a Darts unit: its label (a byte, and one bit that marks a value), whether a value follows, and a value.
+# Bits of a Darts unit: label (a byte, and a bit that marks a value), "has a value" flag, value.
 _LABEL, _HAS_VALUE, _VALUE = 0x8000_00FF, 1 << 8, 0x7FFF_FFFF
 _NO_UNIT = 0x8000_0000  # matches no byte
 
 
 class EncodedWord(NamedTuple):
     ids: tuple[int, ...]
-    texts: tuple[str, ...]  # what each token stands for in the word, word mark included
+    texts: tuple[str, ...]  # text of each token, with the word mark
 
 
 @dataclass(frozen=True)
 class WordEncoder:
-    """Encodes words one by one, as NeMo's aligner does; `space_ids` stand between two words."""
+    """Encodes words one by one, as NeMo's aligner does; `space_ids` go between two words."""
 
     encode: Callable[[str], EncodedWord]
     space_ids: tuple[int, ...]
 
     @classmethod
     def of(cls, tokenizer: Tokenizer) -> WordEncoder:
-        """Raises ValueError for a tokenizer that text cannot be encoded with, or a damaged one."""
+        """Build the encoder of a tokenizer. Raises ValueError if the tokenizer cannot encode or is damaged."""
         if tokenizer.kind == "character":
             return _characters(tokenizer)
         if "tokenizer.model" not in tokenizer.files:
@@ -43,7 +43,7 @@ class WordEncoder:
 
 
 def _characters(tokenizer: Tokenizer) -> WordEncoder:
-    """A character that the vocabulary lacks becomes the blank, as in NeMo."""
+    """Encode by character; a character outside the vocabulary becomes the blank, as in NeMo."""
     ids: Mapping[str, int] = {piece: i for i, piece in reversed(list(enumerate(tokenizer.pieces)))}
     if " " not in ids:
         raise ValueError("its vocabulary of characters has no space")
@@ -72,7 +72,7 @@ class _SentencePieceEncoder:
         ids: list[int] = []
         texts: list[str] = []
         for index, part in enumerate(word.split(_UNKNOWN_MARK)):
-            if index:  # the decoder's own mark for what it could not write
+            if index:  # the decoder's mark for an unknown token
                 ids.append(self._unknown_id)
                 texts.append(_UNKNOWN_MARK)
             normalized = self._rules.normalize(part) if self._rules else part
@@ -82,13 +82,13 @@ class _SentencePieceEncoder:
 
 
 class NormalizationTable:
-    """SentencePiece's `precompiled_charsmap`: a trie of byte strings (a Darts double array), and what replaces each.
+    """SentencePiece's `precompiled_charsmap`: a trie of byte strings (a Darts double array) and their replacements.
 
-    Its layout: the trie's size in bytes (uint32), the trie (uint32 units), and replacements that each end in a zero byte.
+    Layout: size of the trie in bytes (uint32), trie (uint32 units), and replacements that each end in a zero byte.
     """
 
     def __init__(self, table: bytes) -> None:
-        """Raises ValueError where the bytes are no such table."""
+        """Parse a table. Raises ValueError if it is damaged."""
         if len(table) < 4:
             raise ValueError("its tokenizer's normalisation table is damaged")
         (size,) = struct.unpack_from("<I", table)
@@ -98,7 +98,7 @@ class NormalizationTable:
         self._replacements = table[4 + size :]
 
     def normalize(self, text: str) -> str:
-        """The text with the longest strings of the table replaced, from left to right."""
+        """Replace the longest matching strings of the table, from left to right."""
         content, done, position = text.encode(), bytearray(), 0
         while position < len(content):
             length, replacement = self._longest(content, position)
@@ -110,23 +110,23 @@ class NormalizationTable:
         return done.decode("utf-8", "replace")
 
     def _longest(self, content: bytes, start: int) -> tuple[int, bytes]:
-        """-> length of the table's longest string that stands at `start`, and what replaces it; (0, b"") for none."""
+        """Return length and replacement of the longest match at `start`; (0, b"") without a match."""
         length, found = 0, b""
-        place = _offset(self._unit(0))
+        unit_index = _offset(self._unit(0))
         for position in range(start, len(content)):
-            place ^= content[position]
-            unit = self._unit(place)
+            unit_index ^= content[position]
+            unit = self._unit(unit_index)
             if unit & _LABEL != content[position]:
                 break
-            place ^= _offset(unit)
+            unit_index ^= _offset(unit)
             if unit & _HAS_VALUE:
-                begin = self._unit(place) & _VALUE
+                begin = self._unit(unit_index) & _VALUE
                 end = self._replacements.find(b"\0", begin)
                 length, found = position + 1 - start, self._replacements[begin : None if end < 0 else end]
         return length, found
 
-    def _unit(self, place: int) -> int:
-        return self._units[place] if place < len(self._units) else _NO_UNIT
+    def _unit(self, unit_index: int) -> int:
+        return self._units[unit_index] if unit_index < len(self._units) else _NO_UNIT
 
 
 def _offset(unit: int) -> int:

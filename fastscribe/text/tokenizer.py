@@ -1,8 +1,8 @@
-"""Token ids to text: SentencePiece models, rows of these, Hugging Face tokenizer.json files and plain character vocabularies.
+"""Token ids to text: SentencePiece models, aggregates of them, Hugging Face tokenizer.json files and character vocabularies.
 
-Decoding only needs the pieces, so all become one list of pieces and one rule for joining them. sentencepiece reads
-its own model files; it is not asked to decode, because words and subtitles need the text of parts of a hypothesis by
-the same rule as the whole. tests compare that rule with sentencepiece's own.
+Every vocabulary becomes a list of pieces with one rule for joining them. sentencepiece reads its model files but does not
+decode, because words and subtitles need the same rule for parts of a hypothesis as for the whole. Tests compare that rule
+with sentencepiece's.
 """
 
 from __future__ import annotations
@@ -19,22 +19,21 @@ from typing import Literal
 
 from fastscribe._system.safe_open import safe_read
 
-MAX_TOKENIZER_BYTES = 16 << 20  # of a tokenizer's file; those of the largest vocabularies take a quarter
-# Of a vocabulary; NeMo's have up to 16,384. Logits of a batch take as much memory for each piece.
-MAX_PIECES = 1 << 16
-WORD_MARK = "▁"  # SentencePiece writes a word's leading space so
-UNKNOWN_TEXT = " ⁇ "  # what SentencePiece shows for <unk>
+MAX_TOKENIZER_BYTES = 16 << 20  # of a tokenizer file; the largest vocabularies take a quarter
+MAX_PIECES = 1 << 16  # of a vocabulary; NeMo's have up to 16,384, and logits take memory for each piece
+WORD_MARK = "▁"  # SentencePiece's leading space of a word
+UNKNOWN_TEXT = " ⁇ "  # SentencePiece's text of <unk>
 _TOO_MANY = f"more than {MAX_PIECES:,} pieces"
-_OTHER_PARTS = 100  # of SentencePiece's ModelProto, beside the pieces
-# Of SentencePiece's ModelProto: a wire type, fields, and a field of the third.
+_OTHER_PARTS = 100  # fields of SentencePiece's ModelProto beside the pieces
+# SentencePiece's ModelProto: a wire type, field numbers, and a field of the normaliser.
 _LENGTH_DELIMITED, _PIECES_AND_TRAINING, _NORMALIZER, _ADD_DUMMY_PREFIX = 2, (1, 2), 3, 3
 _PRECOMPILED_TABLE, _REMOVE_EXTRA_WHITESPACES = 2, 4  # fields of the normaliser
 _BYTE_PIECE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
-# Pieces of these kinds say nothing about which punctuation a model writes.
+# Control, special and marked pieces do not show which punctuation a model writes.
 _NOT_TEXT = re.compile(r"^(\[.*\]|<.*>|##.*|▁.*|\s*)$", re.DOTALL)
 
-# Python shows a broken sequence as one replacement character, SentencePiece as one for each of its bytes.
-_ONE_A_BYTE = "fastscribe-one-replacement-a-byte"
+# Python decodes an invalid sequence to one replacement character, SentencePiece to one per byte.
+_REPLACE_EACH_BYTE = "fastscribe-replace-each-byte"
 
 
 def _replace_each_byte(error: UnicodeError) -> tuple[str, int]:
@@ -42,34 +41,35 @@ def _replace_each_byte(error: UnicodeError) -> tuple[str, int]:
     return "\ufffd" * (error.end - error.start), error.end
 
 
-codecs.register_error(_ONE_A_BYTE, _replace_each_byte)
+codecs.register_error(_REPLACE_EACH_BYTE, _replace_each_byte)
 
-# An aggregate is several SentencePiece vocabularies in a row (NeMo's multilingual models).
+# An aggregate is a concatenation of SentencePiece vocabularies (NeMo's multilingual models).
 Kind = Literal["subword", "aggregate", "character"]
 
-# Where punctuation loses the space before it: by NeMo's rule, in an attention decoder's words alone, or nowhere.
-Attached = Literal["sentences and words", "words", "nowhere"]
+# Where the space before punctuation is removed: everywhere (NeMo's rule), only in words (attention decoders), or nowhere.
+PunctuationAttachment = Literal["sentences and words", "words", "nowhere"]
 
-# Word marks that a text loses at its beginning: of every piece up to the first with other text, of one, or of none.
+# Leading word marks to drop: all up to the first other text, the first one, or none.
 LeadingMarks = Literal["all", "one", "none"]
 
-# What a token does to words, going by its text alone.
+# A token's effect on word boundaries, by its text alone.
 Role = Literal["inside", "starts word", "space", "punctuation"]
 
 
 @dataclass(frozen=True)
 class Tokenizer:
-    """The pieces of a vocabulary in id order, blank not among them, and the files they came from (name -> content).
+    """The pieces of a vocabulary in id order, without blank, and the files they came from (name -> content).
 
-    Raises ValueError where a piece is not text that can be written.
+    Raises:
+        ValueError: a piece is not valid Unicode text.
     """
 
     pieces: tuple[str, ...]
     kind: Kind
     unknown_ids: frozenset[int] = frozenset()
     silent_ids: frozenset[int] = frozenset()  # control and special tokens: no text
-    silent_tokens_start_words: bool = False  # as NeMo has it for the control tokens of a SentencePiece model
-    attached: Attached = "sentences and words"
+    silent_tokens_start_words: bool = False  # NeMo's rule for control tokens of a SentencePiece model
+    attached: PunctuationAttachment = "sentences and words"
     dropped_marks: LeadingMarks = "all"
     begins_with_space: bool = False  # the encoding of any text begins with a word mark
     files: dict[str, bytes] = field(default_factory=dict, compare=False, repr=False)
@@ -80,13 +80,13 @@ class Tokenizer:
         "".join(self.pieces).encode()  # a lone surrogate (JSON and YAML can spell one) raises UnicodeEncodeError
 
     def text(self, ids: Iterable[int]) -> str:
-        """The text of a token sequence, without a leading space."""
+        """Return the text of a token sequence, without a leading space."""
         ids = list(ids)
         if self.kind == "character":
             return "".join([self.pieces[i] for i in ids])
         if not self._byte_ids.isdisjoint(ids):
             return self._join(ids)
-        for index, first in enumerate(ids):  # as _join, by table
+        for index, first in enumerate(ids):  # the same as _join, by table
             if first in self._text_begins_ids:
                 return self._beginnings[first] + "".join([self._spaced[i] for i in ids[index + 1 :]])
         return ""
@@ -121,10 +121,10 @@ class Tokenizer:
 
     @cached_property
     def token_texts(self) -> tuple[str, ...]:
-        """Each token's text on its own: what it is compared with to see whether it starts a word.
+        """Text of each token on its own, which decides whether it starts a word.
 
-        As in NeMo, a token of an aggregate keeps its leading space here: a lone word mark is a space, and punctuation
-        with a word mark is not one punctuation mark.
+        As in NeMo, tokens of an aggregate keep their leading space here: a lone word mark is a space, and punctuation
+        with a word mark is not a punctuation mark.
         """
         if self.kind == "aggregate" and self.attached == "sentences and words":
             return self._spaced
@@ -138,7 +138,7 @@ class Tokenizer:
 
     @property
     def punctuation(self) -> frozenset[str]:
-        """Those that belong to the word before them, whether or not there is a space between."""
+        """Punctuation characters that attach to the previous word, with or without a space between."""
         return frozenset() if self.attached == "nowhere" else self.marks
 
     @cached_property
@@ -156,19 +156,19 @@ class Tokenizer:
         return "starts word" if is_marked else "inside"
 
     @cached_property
-    def mark_ids(self) -> frozenset[int]:
+    def punctuation_ids(self) -> frozenset[int]:
         """Tokens whose whole text is one punctuation mark."""
         return frozenset(i for i, text in enumerate(self.token_texts) if text in self.marks)
 
     @cached_property
-    def wordless_ids(self) -> frozenset[int]:
-        """Tokens that no word holds."""
+    def ids_outside_words(self) -> frozenset[int]:
+        """Tokens that belong to no word."""
         in_words = self.silent_tokens_start_words and self.attached == "sentences and words"
         return frozenset() if in_words else self.silent_ids
 
     @cached_property
     def dropped_in_words_ids(self) -> frozenset[int]:
-        """Tokens that a word leaves out where punctuation follows: spaces and, as in NeMo, underscores."""
+        """Tokens that a word drops before punctuation: spaces and, as in NeMo, underscores."""
         return frozenset(i for i, piece in enumerate(self.pieces) if piece in (" ", WORD_MARK, "_"))
 
     @cached_property
@@ -178,17 +178,17 @@ class Tokenizer:
         return re.compile(r"\s([" + "".join(re.escape(c) for c in sorted(self.punctuation)) + "])")
 
     def sentence(self, ids: Iterable[int]) -> str:
-        """Text of a whole hypothesis."""
-        return self.tidied(self.text(ids))
+        """Return the text of a whole hypothesis."""
+        return self.remove_spaces_before_punctuation(self.text(ids))
 
-    def tidied(self, text: str) -> str:
-        """One space before each punctuation character is taken out where NeMo does so."""
+    def remove_spaces_before_punctuation(self, text: str) -> str:
+        """Remove one space before each punctuation character, where NeMo does so."""
         pattern = self._space_before_punctuation if self.attached == "sentences and words" else None
         return pattern.sub(r"\1", text) if pattern else text
 
 
 def _join(surfaces: Iterable[str], dropped_marks: LeadingMarks) -> str:
-    """SentencePiece's rule: word marks become spaces, but for leading ones; runs of byte pieces become UTF-8."""
+    """Join pieces by SentencePiece's rule: word marks become spaces, except leading ones; byte pieces become UTF-8."""
     text = ""
     pending = bytearray()
     drops = dropped_marks != "none"
@@ -197,21 +197,32 @@ def _join(surfaces: Iterable[str], dropped_marks: LeadingMarks) -> str:
         if byte:
             pending.append(int(byte[1], 16))
             continue
-        text += pending.decode("utf-8", _ONE_A_BYTE)
+        text += pending.decode("utf-8", _REPLACE_EACH_BYTE)
         pending.clear()
         if drops and not text and surface.startswith(WORD_MARK):
             surface = surface.removeprefix(WORD_MARK)
             drops = dropped_marks == "all"
         text += surface.replace(WORD_MARK, " ")
-    return text + pending.decode("utf-8", _ONE_A_BYTE)
+    return text + pending.decode("utf-8", _REPLACE_EACH_BYTE)
 
 
 def from_sentencepiece(model: bytes) -> Tokenizer:
-    """Raises RuntimeError (sentencepiece's own) or ValueError when the bytes are not a model."""
+    """Read a SentencePiece model.
+
+    Args:
+        model: content of the model file.
+
+    Returns:
+        The tokenizer.
+
+    Raises:
+        RuntimeError: sentencepiece cannot read the model.
+        ValueError: the content is damaged.
+    """
     import sentencepiece
 
     processor = sentencepiece.SentencePieceProcessor()
-    processor.LoadFromSerializedProto(pieces_alone(model))
+    processor.LoadFromSerializedProto(strip_normalizer(model))
     ids = range(processor.GetPieceSize())
     adds_space = _normalizer_flag(model, _ADD_DUMMY_PREFIX)
     removes_spaces = _normalizer_flag(model, _REMOVE_EXTRA_WHITESPACES)
@@ -227,21 +238,21 @@ def from_sentencepiece(model: bytes) -> Tokenizer:
     )
 
 
-def pieces_alone(model: bytes) -> bytes:
-    """The model (a protobuf message) without its tables for normalising text and its self-tests.
+def strip_normalizer(model: bytes) -> bytes:
+    """Return the model (a protobuf message) without normalisation tables and self-tests.
 
-    Both only matter for encoding, but sentencepiece runs the tests on the tables when it loads a model, and its older
-    versions read out of bounds where the tables are made up. Raises ValueError where the bytes are no such message.
+    Both only matter for encoding, but sentencepiece runs the self-tests on the tables when it loads a model, and its older
+    versions read out of bounds on malicious tables. Raises ValueError if the content is damaged.
     """
     return b"".join(model[start:end] for part, start, _, end in _parts(model) if part in _PIECES_AND_TRAINING)
 
 
 def normalization_rules(model: bytes) -> tuple[bytes, bytes]:
-    """-> the model's table of normalisation rules (empty for none), and a model that encodes the same without it.
+    """Split a model into its table of normalisation rules (empty for none) and the model without it.
 
-    Its flags, on spaces, stay. Raises ValueError where the bytes are no such message.
+    The normaliser's flags, which control spaces, stay in the model. Raises ValueError if the content is damaged.
     """
-    table, without = b"", pieces_alone(model)
+    table, without = b"", strip_normalizer(model)
     for part, _, begin, end in _parts(model):
         if part != _NORMALIZER:
             continue
@@ -263,7 +274,7 @@ def normalization_rules(model: bytes) -> tuple[bytes, bytes]:
 
 
 def _normalizer_flag(model: bytes, flag: int) -> bool:
-    """A switch among its rules for normalising text. It is on unless they say otherwise."""
+    """Return a flag of the normaliser; flags are on by default."""
     for part, _, begin, end in _parts(model):
         position = begin
         while part == _NORMALIZER and position < end:
@@ -278,7 +289,7 @@ def _normalizer_flag(model: bytes, flag: int) -> bool:
 
 
 def _parts(model: bytes) -> Iterator[tuple[int, int, int, int]]:
-    """(field, start, start of its content, end) of each part of the message."""
+    """Yield field number, start, start of the content and end of each field of the message."""
     position = num_parts = 0
     while position < len(model):
         num_parts += 1
@@ -294,7 +305,7 @@ def _parts(model: bytes) -> Iterator[tuple[int, int, int, int]]:
 
 
 def _varint(message: bytes, position: int) -> tuple[int, int]:
-    """Protobuf's number at this position, and the position after it."""
+    """Return the varint at this position and the position after it."""
     value = 0
     for index, byte in enumerate(message[position : position + 10]):
         value |= (byte & 0x7F) << 7 * index
@@ -304,9 +315,17 @@ def _varint(message: bytes, position: int) -> tuple[int, int]:
 
 
 def from_huggingface(tokenizer_json: bytes, num_labels: int) -> Tokenizer:
-    """Reads BPE and Unigram vocabularies; ids from `num_labels` on (the blank) are left out.
+    """Read a BPE or Unigram vocabulary.
 
-    Raises ValueError where the file is something else or leaves ids without a piece.
+    Args:
+        tokenizer_json: content of the file.
+        num_labels: ids from this one on (the blank) are dropped.
+
+    Returns:
+        The tokenizer.
+
+    Raises:
+        ValueError: the file is damaged, or an id has no piece.
     """
     data = json.loads(tokenizer_json)
     vocabulary = data["model"]["vocab"]
@@ -333,29 +352,41 @@ def from_huggingface(tokenizer_json: bytes, num_labels: int) -> Tokenizer:
 
 
 def from_characters(labels: Sequence[str]) -> Tokenizer:
-    """Raises ValueError for too many."""
-    _check_number(labels)
+    """Make a tokenizer of a character vocabulary. Raises ValueError for more than MAX_PIECES."""
+    _check_size(labels)
     listing = json.dumps(list(labels), ensure_ascii=False).encode()
     return Tokenizer(pieces=tuple(labels), kind="character", files={"characters.json": listing})
 
 
 def from_pieces(pieces: Sequence[str]) -> Tokenizer:
-    """Several SentencePiece vocabularies one after the other (NeMo's aggregate): control and unknown ones are shown too.
+    """Make a tokenizer of concatenated SentencePiece vocabularies (NeMo's aggregate); all pieces have text.
 
-    Raises ValueError for too many.
+    Raises ValueError for more than MAX_PIECES.
     """
-    _check_number(pieces)
+    _check_size(pieces)
     listing = json.dumps(list(pieces), ensure_ascii=False).encode()
     return Tokenizer(pieces=tuple(pieces), kind="aggregate", files={"pieces.json": listing})
 
 
-def _check_number(pieces: Sequence[str]) -> None:
+def _check_size(pieces: Sequence[str]) -> None:
     if len(pieces) > MAX_PIECES:
         raise ValueError(_TOO_MANY)
 
 
 def from_folder(folder: Path, num_labels: int) -> Tokenizer:
-    """Whichever of the four files a fastscribe or Hugging Face folder holds. Raises FileNotFoundError for none."""
+    """Read the tokenizer of a fastscribe or Hugging Face folder.
+
+    Args:
+        folder: contains one of the four tokenizer files.
+        num_labels: vocabulary size without blank.
+
+    Returns:
+        The tokenizer.
+
+    Raises:
+        FileNotFoundError: the folder has no tokenizer.
+        RuntimeError, ValueError: the file is damaged.
+    """
     if (folder / "tokenizer.model").is_file():
         return from_sentencepiece(safe_read(folder / "tokenizer.model", MAX_TOKENIZER_BYTES))
     if (folder / "tokenizer.json").is_file():

@@ -1,9 +1,9 @@
 """Hypotheses to words, segments and Transcript. Pure: no files, no tensors.
 
-Rules are NeMo 3.0's for transducers. A token starts a word when its piece carries a word mark; punctuation sticks to the
-word before it and, in TDT, takes no time of its own; a segment closes after a word ending in . ! or ?. CTC tokens keep
-their own frames (decode/ctc.py says why). Where utterances overlap, segmentation/seams.py says which words are kept; the
-text is made from the tokens of those. Words that gap recovery adds are segments of their own, marked as such.
+The rules are those of NeMo 3.0 for transducers. A token with a word mark starts a word. Punctuation belongs to the previous
+word and has zero duration in TDT. A segment ends after a word that ends in . ! or ?. CTC tokens keep their own frames (see
+decode/ctc.py). Where utterances overlap, segmentation/seams.py selects the words, and the text is made of their tokens.
+Words added by gap recovery form segments of their own, marked `recovered`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _SENTENCE_ENDS = (".", "!", "?")
 
 @dataclass(frozen=True)
 class Clock:
-    """Turns an utterance's frames into seconds on the recording's clock, none later than `end_s`."""
+    """Converts an utterance's frames to seconds in the recording, clipped to `end_s`."""
 
     start_s: float
     end_s: float
@@ -38,7 +38,7 @@ DecodedUtterance = tuple[Utterance, Hypothesis]
 
 
 class _Piece(NamedTuple):
-    """Tokens that stand together in the text."""
+    """Consecutive tokens of the text."""
 
     tokens: list[Token]
     recovered: bool = False
@@ -52,23 +52,31 @@ def assemble(
     zero_duration_punctuation: bool,
     recovered: Iterable[DecodedUtterance] = (),
 ) -> Transcript:
-    """One recording's hypotheses, in any order, -> Transcript. `zero_duration_punctuation` is TDT's rule.
+    """Assemble the transcript of one recording.
 
-    `recovered` are utterances that the model decoded again because no words lay there (segmentation/gaps.py), in any order.
-    They add words; the words of `parts` stay as they are.
+    Args:
+        audio: the recording.
+        parts: its utterances, in any order.
+        tokenizer: tokenizer of the hypotheses.
+        frame_s: duration of an encoder frame in seconds.
+        zero_duration_punctuation: give punctuation no duration (TDT).
+        recovered: utterances from gap recovery (segmentation/gaps.py), in any order. They add words and change none.
+
+    Returns:
+        The transcript.
     """
     ordered = sorted(parts, key=lambda part: part[0].start)
-    timeless = tokenizer.mark_ids if zero_duration_punctuation else frozenset()
+    zero_duration_ids = tokenizer.punctuation_ids if zero_duration_punctuation else frozenset()
     spoken = []
     for utterance, hypothesis in ordered:
-        # A last token may claim frames past the end, as in NeMo; at a seam they would run into the next part's words.
+        # The last token may extend past the end, as in NeMo; elsewhere it would overlap the next utterance.
         is_last = utterance is ordered[-1][0]
         end_s = math.inf if is_last else utterance.end_s
-        spoken.append(timed_tokens(hypothesis, tokenizer, Clock(utterance.start_s, end_s, frame_s), timeless))
+        spoken.append(timed_tokens(hypothesis, tokenizer, Clock(utterance.start_s, end_s, frame_s), zero_duration_ids))
     pieces = [_Piece(tokens) for tokens in _without_overlaps(ordered, spoken, tokenizer)]
     for utterance, hypothesis in sorted(recovered, key=lambda part: part[0].start):
         clock = Clock(utterance.start_s, utterance.end_s, frame_s)
-        pieces = _insert(pieces, timed_tokens(hypothesis, tokenizer, clock, timeless), utterance, tokenizer)
+        pieces = _insert(pieces, timed_tokens(hypothesis, tokenizer, clock, zero_duration_ids), utterance, tokenizer)
     texts = [tokenizer.sentence([token.id for token in piece.tokens]) for piece in pieces]
     tokens = tuple(token for piece in pieces for token in piece.tokens)
     return Transcript(audio, " ".join(filter(None, texts)), tuple(_segments(pieces, tokenizer)), tokens)
@@ -77,60 +85,70 @@ def assemble(
 def _without_overlaps(
     parts: Sequence[DecodedUtterance], spoken: Sequence[list[Token]], tokenizer: Tokenizer
 ) -> list[list[Token]]:
-    """Of each utterance's tokens those of the words that are its to give."""
+    """Return the tokens of each utterance without the words that its neighbours contribute."""
     pieces = list(spoken)
-    for index, ((left, heard_left), (right, heard_right)) in enumerate(itertools.pairwise(parts)):
+    for index, ((left, left_hypothesis), (right, right_hypothesis)) in enumerate(itertools.pairwise(parts)):
         if right.start < left.start + left.num_samples:
             before, after = words_of(pieces[index], tokenizer), words_of(pieces[index + 1], tokenizer)
-            is_timed = heard_left.is_timed and heard_right.is_timed
+            is_timed = left_hypothesis.is_timed and right_hypothesis.is_timed
             timed = (right.start_s, left.end_s)
             kept, first = seams.join(before, after, *timed) if is_timed else seams.join_untimed(before, after)
-            pieces[index] = _of_words(pieces[index], tokenizer, 0, kept)
-            pieces[index + 1] = _of_words(pieces[index + 1], tokenizer, first, len(after))
+            pieces[index] = _slice_words(pieces[index], tokenizer, 0, kept)
+            pieces[index + 1] = _slice_words(pieces[index + 1], tokenizer, first, len(after))
     return pieces
 
 
 def _insert(pieces: list[_Piece], tokens: list[Token], utterance: Utterance, tokenizer: Tokenizer) -> list[_Piece]:
-    """The pieces with the utterance's words among them, but for those that others have heard already."""
+    """Insert the utterance's words, without those that the pieces have already."""
     middle_s = (utterance.start_s + utterance.end_s) / 2
     words = [words_of(piece.tokens, tokenizer) for piece in pieces]
-    before = [word for of_piece in words for word in of_piece if word.start_s < middle_s]
-    after = [word for of_piece in words for word in of_piece if word.start_s >= middle_s]
-    new = _of_words(tokens, tokenizer, *seams.unheard(before, words_of(tokens, tokenizer), after))
+    before = [word for piece_words in words for word in piece_words if word.start_s < middle_s]
+    after = [word for piece_words in words for word in piece_words if word.start_s >= middle_s]
+    new = _slice_words(tokens, tokenizer, *seams.find_new_words(before, words_of(tokens, tokenizer), after))
     if not new:
         return pieces
     result: list[_Piece] = []
-    for piece, of_piece in zip(pieces, words, strict=True):
-        earlier = sum(word.start_s < middle_s for word in of_piece)
-        if 0 < earlier < len(of_piece):
-            halves = (0, earlier), (earlier, len(of_piece))
-            result += [_Piece(_of_words(piece.tokens, tokenizer, *half), piece.recovered) for half in halves]
+    for piece, piece_words in zip(pieces, words, strict=True):
+        earlier = sum(word.start_s < middle_s for word in piece_words)
+        if 0 < earlier < len(piece_words):
+            halves = (0, earlier), (earlier, len(piece_words))
+            result += [_Piece(_slice_words(piece.tokens, tokenizer, *half), piece.recovered) for half in halves]
         else:
             result.append(piece)
-    place = next((i for i, (had, _) in enumerate(result) if had and had[0].start_s >= middle_s), len(result))
-    return [*result[:place], _Piece(new, recovered=True), *result[place:]]
+    token_index = next((i for i, (had, _) in enumerate(result) if had and had[0].start_s >= middle_s), len(result))
+    return [*result[:token_index], _Piece(new, recovered=True), *result[token_index:]]
 
 
-def _of_words(tokens: list[Token], tokenizer: Tokenizer, first: int, last: int) -> list[Token]:
-    """The tokens of so many words, with what lies between them."""
+def _slice_words(tokens: list[Token], tokenizer: Tokenizer, first: int, last: int) -> list[Token]:
+    """Return the tokens of words `first` to `last` - 1 and those between them."""
     groups = _groups(tokens, tokenizer)
     if (first, last) == (0, len(groups)):
         return tokens
     if first >= last:
         return []
-    places = {id(token): place for place, token in enumerate(tokens)}
-    return tokens[places[id(groups[first][0])] : places[id(groups[last - 1][-1])] + 1]
+    indices = {id(token): token_index for token_index, token in enumerate(tokens)}
+    return tokens[indices[id(groups[first][0])] : indices[id(groups[last - 1][-1])] + 1]
 
 
 def timed_tokens(
-    hypothesis: Hypothesis, tokenizer: Tokenizer, clock: Clock, timeless_ids: frozenset[int]
+    hypothesis: Hypothesis, tokenizer: Tokenizer, clock: Clock, zero_duration_ids: frozenset[int]
 ) -> list[Token]:
-    """Tokens with their times; those in `timeless_ids` begin and end where the token before them ends."""
+    """Return the tokens of a hypothesis with times in seconds.
+
+    Args:
+        hypothesis: tokens and frames.
+        tokenizer: its tokenizer.
+        clock: converts frames to seconds.
+        zero_duration_ids: tokens with zero duration, which begin and end at the end of the previous token.
+
+    Returns:
+        One Token per token of the hypothesis.
+    """
     ids, starts, ends = hypothesis.token_ids, list(hypothesis.token_frames), []
     assert len(hypothesis.logprobs) == len(ids)
     end = 0
     for index, (token_id, frame, duration) in enumerate(zip(ids, starts, hypothesis.token_durations, strict=True)):
-        if index and token_id in timeless_ids:
+        if index and token_id in zero_duration_ids:
             starts[index] = end
         else:
             end = frame + duration
@@ -141,44 +159,46 @@ def timed_tokens(
 
 
 def words_of(tokens: Sequence[Token], tokenizer: Tokenizer) -> list[Word]:
-    """Groups tokens into words, by NeMo's rules.
+    """Group tokens into words, by NeMo's rules.
 
-    A lone word mark makes a word without text; writers for people skip those. The first word starts with the first token,
-    which may be a space.
+    A lone word mark makes a word without text, which no segment has. The first word starts at the first token, which may
+    be a space.
     """
     words = [_word(group, tokenizer) for group in _groups(tokens, tokenizer)]
     return [replace(words[0], start_s=tokens[0].start_s), *words[1:]] if words else []
 
 
 def group_words(token_ids: Sequence[int], tokenizer: Tokenizer) -> list[list[int]]:
-    """Return the places of the tokens of each word. Some tokens belong to none."""
-    heard = [place for place, token_id in enumerate(token_ids) if token_id not in tokenizer.wordless_ids]
-    roles = [tokenizer.roles[token_ids[place]] for place in heard]
+    """Return the indices of the tokens of each word. Some tokens belong to no word."""
+    kept = [
+        token_index for token_index, token_id in enumerate(token_ids) if token_id not in tokenizer.ids_outside_words
+    ]
+    roles = [tokenizer.roles[token_ids[token_index]] for token_index in kept]
     groups: list[list[int]] = []
-    open_group: list[int] | None = None  # None: the last group is closed, so a letter starts another
-    for index, (place, role) in enumerate(zip(heard, roles, strict=True)):
+    open_group: list[int] | None = None  # None: the last group is closed
+    for index, (token_index, role) in enumerate(zip(kept, roles, strict=True)):
         if role == "starts word":
-            open_group = [place]
+            open_group = [token_index]
             groups.append(open_group)
-        elif role == "space" and (tokenizer.kind == "aggregate" or not _stands_before_punctuation(roles, index)):
+        elif role == "space" and (tokenizer.kind == "aggregate" or not _is_before_punctuation(roles, index)):
             open_group = None
         elif role == "punctuation" and open_group is None and groups:
-            groups[-1].append(place)
+            groups[-1].append(token_index)
         else:
             if open_group is None:
                 open_group = []
                 groups.append(open_group)
-            open_group.append(place)
+            open_group.append(token_index)
     return groups
 
 
 def _groups(tokens: Sequence[Token], tokenizer: Tokenizer) -> list[list[Token]]:
     groups = group_words([token.id for token in tokens], tokenizer)
-    return [[tokens[place] for place in group] for group in groups]
+    return [[tokens[token_index] for token_index in group] for group in groups]
 
 
-def _stands_before_punctuation(roles: Sequence[Role], index: int) -> bool:
-    """Other spaces between them do not count."""
+def _is_before_punctuation(roles: Sequence[Role], index: int) -> bool:
+    """Return True if the next role other than a space is punctuation."""
     return next((role for role in roles[index + 1 :] if role != "space"), None) == "punctuation"
 
 
@@ -200,11 +220,11 @@ def _without_spaces_before_punctuation(ids: Sequence[int], tokenizer: Tokenizer)
 
 
 def _segments(pieces: Sequence[_Piece], tokenizer: Tokenizer) -> list[Segment]:
-    """Segments run across pieces, but a recovered piece has its own."""
+    """Make segments across pieces; a recovered piece has its own segments."""
     segments: list[Segment] = []
     pending: list[Word] = []
     for piece in pieces:
-        words = words_of(piece.tokens, tokenizer)
+        words = [word for word in words_of(piece.tokens, tokenizer) if word.text]
         if piece.recovered:
             segments += segments_of(pending)
             segments += [replace(segment, recovered=True) for segment in segments_of(words)]
@@ -215,7 +235,7 @@ def _segments(pieces: Sequence[_Piece], tokenizer: Tokenizer) -> list[Segment]:
 
 
 def segments_of(words: Sequence[Word]) -> list[Segment]:
-    """Closes a segment after each word that ends a sentence."""
+    """Split words into segments after each end of a sentence."""
     segments: list[Segment] = []
     pending: list[Word] = []
     for index, word in enumerate(words):

@@ -1,4 +1,4 @@
-"""Speech without words: found, decoded again or not, marked, listed. What is no clear speech is left alone."""
+"""Speech without words is found, decoded again, marked or listed; other sounds are left alone."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from fastscribe.config import DecoderName
 from fastscribe.decode.families import DECODERS
 from fastscribe.errors import AudioError
 from fastscribe.pipeline.engine import Engine
-from fastscribe.segmentation.gaps import clear_speech, find_untranscribed_spans, gaps_of, is_new
+from fastscribe.segmentation.gaps import find_clear_speech, find_untranscribed_spans, is_new_stretch, remaining_gaps
 from fastscribe.types import AudioInfo, Gap, Hypothesis, Segment, Source, Utterance, Word
-from tests.cli.test_cli import MODEL
+from tests.cli.test_cli import FIRST, MODEL
 from tests.conftest import AUDIO, MODELS, waveform
 from tests.helpers.processes import fastscribe
 
@@ -55,7 +55,7 @@ def with_words(audio: AudioInfo, *spans_s: tuple[float, float]) -> Transcript:
 
 
 def found(transcript: Transcript, **options) -> list[tuple[float, float]]:
-    speech = clear_speech(transcript, find_untranscribed_spans(transcript), Options(**options))
+    speech = find_clear_speech(transcript, find_untranscribed_spans(transcript), Options(**options))
     return [(utterance.start_s, utterance.end_s) for utterance in speech]
 
 
@@ -68,7 +68,7 @@ def found(transcript: Transcript, **options) -> list[tuple[float, float]]:
         ([(0.0, 6.0), (1.0, 2.0), (7.0, 8.5)], []),
     ],
 )
-def test_find_untranscribed_spans_stretches(spans_s, stretches) -> None:
+def test_find_untranscribed_spans(spans_s, stretches) -> None:
     assert find_untranscribed_spans(with_words(AudioInfo("a", "a", 1000, 1, 10_000), *spans_s)) == stretches
 
 
@@ -82,7 +82,7 @@ def test_speech_between_words_is_found(tmp_path: Path) -> None:
     assert first_s + second_s - 0.5 <= end_s <= first_s + second_s + 0.1
 
 
-def test_speech_at_both_ends_and_in_recordings_without_any_word(tmp_path: Path) -> None:
+def test_speech_at_both_ends_or_without_any_word(tmp_path: Path) -> None:
     audio = recording(tmp_path, CLIPS[0], CLIPS[1], CLIPS[2])
     first_s = len(CLIPS[0]) / RATE
     spans = found(with_words(audio, (first_s + 0.2, first_s + len(CLIPS[1]) / RATE - 0.2)))
@@ -92,7 +92,7 @@ def test_speech_at_both_ends_and_in_recordings_without_any_word(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("between", ["silence", "noise", "loud noise", "hum", "a knock", "soft speech"])
-def test_what_is_no_clear_speech(tmp_path: Path, between: str) -> None:
+def test_other_sounds_are_not_clear_speech(tmp_path: Path, between: str) -> None:
     knock = silence(5)
     knock[2 * RATE : 2 * RATE + RATE // 4] = noise(0.25, 0.3)
     pieces = {
@@ -114,7 +114,7 @@ def test_recordings_without_speech(tmp_path: Path, sound: np.ndarray) -> None:
     assert found(with_words(recording(tmp_path, sound))) == []
 
 
-def test_long_speech_is_cut_like_any_other(tmp_path: Path) -> None:
+def test_long_untranscribed_speech_is_split(tmp_path: Path) -> None:
     audio = recording(tmp_path, *CLIPS)
     spans = found(with_words(audio), max_utterance_s=8.0)
     assert len(spans) >= 3
@@ -123,12 +123,12 @@ def test_long_speech_is_cut_like_any_other(tmp_path: Path) -> None:
     assert end_s - start_s > audio.duration_s - 1
 
 
-def test_what_was_decoded_by_itself_is_not_decoded_again() -> None:
+def test_same_stretch_is_not_decoded_twice() -> None:
     audio = AudioInfo("a", "a", 1000, 1, 100_000)
     decoded = [Utterance(audio, 0, 10_000), Utterance(audio, 10_000, 30_000)]
-    assert not is_new(Utterance(audio, 500, 9_400), decoded)
-    assert is_new(Utterance(audio, 500, 5_000), decoded)
-    assert is_new(Utterance(audio, 12_000, 20_000), decoded)
+    assert not is_new_stretch(Utterance(audio, 500, 9_400), decoded)
+    assert is_new_stretch(Utterance(audio, 500, 5_000), decoded)
+    assert is_new_stretch(Utterance(audio, 12_000, 20_000), decoded)
 
 
 def test_gaps_are_the_utterances_without_words() -> None:
@@ -140,7 +140,7 @@ def test_gaps_are_the_utterances_without_words() -> None:
         (3_000, 500, Hypothesis()),
     ]
     decoded = [(Utterance(audio, start, length), hypothesis) for start, length, hypothesis in spans]
-    assert gaps_of(decoded) == (Gap(1.0, 3.5), Gap(50.0, 53.0))
+    assert remaining_gaps(decoded) == (Gap(1.0, 3.5), Gap(50.0, 53.0))
 
 
 @pytest.fixture(scope="module")
@@ -149,10 +149,12 @@ def transcriber() -> Transcriber:
     return Transcriber.load(MODELS / "tdt_demo" / "model.nemo", device="cpu", dtype="fp32", options=options)
 
 
-def deaf(transcriber: Transcriber, monkeypatch, begin_s: float, end_s: float, always: bool) -> list[float]:
-    """Lets the model lose the words of a stretch, `always` or only in utterances that begin before it. -> where those that
-    it was given begin."""
-    original = transcriber.engine._read
+def drop_words(transcriber: Transcriber, monkeypatch, begin_s: float, end_s: float, always: bool) -> list[float]:
+    """Make the model drop the words of a stretch, `always` or only in utterances that begin before it.
+
+    Returns a list that collects the begins of the decoded utterances.
+    """
+    original = transcriber._engine._read
     starts: list[float] = []
 
     def without(utterance: Utterance, hypothesis: Hypothesis) -> Hypothesis:
@@ -168,19 +170,19 @@ def deaf(transcriber: Transcriber, monkeypatch, begin_s: float, end_s: float, al
         for batch, hypotheses in original(decoded):
             yield batch, [without(*pair) for pair in zip(batch.utterances, hypotheses, strict=True)]
 
-    monkeypatch.setattr(transcriber.engine, "_read", read)
+    monkeypatch.setattr(transcriber._engine, "_read", read)
     return starts
 
 
 @pytest.mark.parametrize("inputs", [1, 3])
-def test_words_lost_at_first_join_the_transcript(
+def test_recovered_words_join_the_transcript(
     transcriber: Transcriber, tmp_path: Path, monkeypatch, inputs: int
 ) -> None:
     audio = recording(tmp_path, CLIPS[0], silence(1), CLIPS[1], silence(1), CLIPS[2])
     begin_s = len(CLIPS[0]) / RATE + 1
     whole = next(transcriber.transcribe(audio.path))
     assert isinstance(whole, Transcript) and whole.gaps == ()
-    starts = deaf(transcriber, monkeypatch, begin_s, begin_s + len(CLIPS[1]) / RATE, always=False)
+    starts = drop_words(transcriber, monkeypatch, begin_s, begin_s + len(CLIPS[1]) / RATE, always=False)
     results = list(transcriber.transcribe([audio.path] * inputs))
     assert len(results) == inputs and len(starts) == 2 * inputs
     for result in results:
@@ -193,11 +195,11 @@ def test_words_lost_at_first_join_the_transcript(
         np.testing.assert_allclose(times_s, [word.start_s for word in whole.words], atol=0.4)
 
 
-def test_words_lost_twice_are_a_gap(transcriber: Transcriber, tmp_path: Path, monkeypatch) -> None:
+def test_speech_without_words_twice_is_a_gap(transcriber: Transcriber, tmp_path: Path, monkeypatch) -> None:
     audio = recording(tmp_path, CLIPS[0], silence(1), CLIPS[1], silence(1), CLIPS[2])
     begin_s = len(CLIPS[0]) / RATE + 1
     end_s = begin_s + len(CLIPS[1]) / RATE
-    starts = deaf(transcriber, monkeypatch, begin_s, end_s, always=True)
+    starts = drop_words(transcriber, monkeypatch, begin_s, end_s, always=True)
     [result] = transcriber.transcribe(audio.path)
     assert isinstance(result, Transcript)
     [gap] = result.gaps
@@ -207,16 +209,14 @@ def test_words_lost_twice_are_a_gap(transcriber: Transcriber, tmp_path: Path, mo
     assert len(result.text) > 20
 
 
-def test_recovered_words_are_marked_and_counted_and_leave_the_others_alone(
-    transcriber: Transcriber, tmp_path: Path, monkeypatch
-) -> None:
+def test_recovered_words_are_marked_and_counted(transcriber: Transcriber, tmp_path: Path, monkeypatch) -> None:
     audio = recording(tmp_path, CLIPS[0], silence(1), CLIPS[1], silence(1), CLIPS[2])
     begin_s = len(CLIPS[0]) / RATE + 1
     [whole] = transcriber.transcribe(audio.path)
-    deaf(transcriber, monkeypatch, begin_s, begin_s + len(CLIPS[1]) / RATE, always=False)
+    drop_words(transcriber, monkeypatch, begin_s, begin_s + len(CLIPS[1]) / RATE, always=False)
     [result] = transcriber.transcribe(audio.path)
     progress = transcriber.progress
-    monkeypatch.setattr(transcriber, "recovers_gaps", False)
+    monkeypatch.setattr(transcriber, "_recovers_gaps", False)
     [one_pass] = transcriber.transcribe(audio.path)
     assert isinstance(whole, Transcript) and isinstance(result, Transcript) and isinstance(one_pass, Transcript)
     recovered = [segment for segment in result.segments if segment.recovered]
@@ -226,7 +226,7 @@ def test_recovered_words_are_marked_and_counted_and_leave_the_others_alone(
     assert progress.recovered_words == len(lost) > 5
     assert progress.recovered_s == pytest.approx(sum(segment.end_s - segment.start_s for segment in recovered))
     transcriber.progress = progress
-    transcriber.not_written(result)
+    transcriber.progress.not_written(result)
     assert (progress.recovered_words, progress.recovered_s) == (0, pytest.approx(0))
 
 
@@ -234,14 +234,12 @@ def words_of(transcript: Transcript, recovered: bool) -> list[Word]:
     return [word for segment in transcript.segments if segment.recovered == recovered for word in segment.words]
 
 
-def test_without_recovery_nothing_is_decoded_again_and_the_gap_is_listed(
-    transcriber: Transcriber, tmp_path: Path, monkeypatch
-) -> None:
+def test_without_recovery_gaps_are_only_listed(transcriber: Transcriber, tmp_path: Path, monkeypatch) -> None:
     audio = recording(tmp_path, CLIPS[0], silence(1), CLIPS[1], silence(1), CLIPS[2])
     begin_s = len(CLIPS[0]) / RATE + 1
     end_s = begin_s + len(CLIPS[1]) / RATE
-    starts = deaf(transcriber, monkeypatch, begin_s, end_s, always=False)
-    monkeypatch.setattr(transcriber, "recovers_gaps", False)
+    starts = drop_words(transcriber, monkeypatch, begin_s, end_s, always=False)
+    monkeypatch.setattr(transcriber, "_recovers_gaps", False)
     [result] = transcriber.transcribe(audio.path)
     assert isinstance(result, Transcript)
     assert starts == [0.0]
@@ -251,26 +249,27 @@ def test_without_recovery_nothing_is_decoded_again_and_the_gap_is_listed(
 
 
 @pytest.mark.parametrize("name", ["rnnt", "tdt", "ctc", "aed"])
-def test_each_family_has_its_default_and_the_user_the_last_word(transcriber: Transcriber, name: DecoderName) -> None:
+def test_option_overrides_the_familys_default(transcriber: Transcriber, name: DecoderName) -> None:
     assert not DECODERS[name].recovers_gaps
-    recognizer = replace(transcriber.recognizer, decoder_name=name)
-    checkpoint = Checkpoint(MODELS, "nemo", transcriber.config, transcriber.tokenizer, {})
+    recognizer = replace(transcriber._recognizer, decoder_name=name)
+    checkpoint = Checkpoint(MODELS, "nemo", transcriber._config, transcriber._tokenizer, {})
     chosen = [
-        Transcriber(checkpoint, Engine(recognizer), Options(recover_gaps=asked), 0.0).recovers_gaps
-        for asked in (None, True, False)
+        Transcriber(checkpoint, Engine(recognizer), Options(recover_gaps=requested), 0.0)._recovers_gaps
+        for requested in (None, True, False)
     ]
     assert chosen == [DECODERS[name].recovers_gaps, True, False]
 
 
-def test_the_command_line_marks_counts_and_reports_recovered_words(tmp_path: Path) -> None:
-    """The sample model writes nothing for a reversed clip among others, and some words for the same clip by itself."""
+def test_command_line_reports_recovered_words(tmp_path: Path) -> None:
+    """The sample model writes nothing for a reversed clip among others, and some words for the clip alone."""
     audio = recording(tmp_path, CLIPS[0], silence(1), 0.75 * CLIPS[1][::-1], silence(1), CLIPS[2])
     made = {}
     for option in ("--recover-gaps", "--no-recover-gaps"):
         out, page = tmp_path / option, tmp_path / f"{option}.html"
-        done = fastscribe("transcribe", audio.path, "-m", MODEL, "-o", out, option, "--report-html", page)
+        done = fastscribe("transcribe", audio.path, FIRST, "-m", MODEL, "-o", out, option, "--report-html", page)
         assert done.returncode == 0, done.stderr
-        row = json.loads((out / "transcripts.jsonl").read_text(encoding="utf-8"))
+        rows = map(json.loads, (out / "transcripts.jsonl").read_text(encoding="utf-8").splitlines())
+        [row] = [row for row in rows if row["audio_filepath"] == audio.path]
         report = json.loads((out / "report.json").read_text(encoding="utf-8"))
         made[option] = row, report["recovered_words"], done.stderr, page.read_text(encoding="utf-8")
     (row, num_recovered, table, page_text), (one_pass, none, other_table, other_page) = made.values()
@@ -285,12 +284,10 @@ def test_the_command_line_marks_counts_and_reports_recovered_words(tmp_path: Pat
     assert other.returncode == 2 and "--recover-gaps" in other.stderr
 
 
-def test_what_is_decoded_again_does_not_wait_for_inputs_to_end(
-    transcriber: Transcriber, tmp_path: Path, monkeypatch
-) -> None:
+def test_recovery_does_not_wait_for_all_inputs(transcriber: Transcriber, tmp_path: Path, monkeypatch) -> None:
     audio = recording(tmp_path, CLIPS[0], silence(1), CLIPS[1], silence(1), CLIPS[2])
     begin_s = len(CLIPS[0]) / RATE + 1
-    deaf(transcriber, monkeypatch, begin_s, begin_s + len(CLIPS[1]) / RATE, always=True)
+    drop_words(transcriber, monkeypatch, begin_s, begin_s + len(CLIPS[1]) / RATE, always=True)
     has_result = Event()
 
     def inputs():
@@ -304,33 +301,31 @@ def test_what_is_decoded_again_does_not_wait_for_inputs_to_end(
     assert list(results) == []
 
 
-def test_a_recording_with_a_pause_is_looked_at_and_not_decoded_again(
-    transcriber: Transcriber, tmp_path: Path, monkeypatch
-) -> None:
+def test_recording_with_a_pause_is_only_searched(transcriber: Transcriber, tmp_path: Path, monkeypatch) -> None:
     audio = recording(tmp_path, CLIPS[0], silence(3), CLIPS[1], silence(3))
-    starts = deaf(transcriber, monkeypatch, math.inf, math.inf, always=True)
+    starts = drop_words(transcriber, monkeypatch, math.inf, math.inf, always=True)
     [result] = transcriber.transcribe(audio.path)
     assert isinstance(result, Transcript)
     assert (starts, result.gaps) == ([0.0], ())
 
 
 def test_ordinary_recordings_are_not_opened_again(transcriber: Transcriber, monkeypatch) -> None:
-    monkeypatch.setattr("fastscribe.segmentation.gaps.clear_speech", lambda *_: pytest.fail("opened again"))
+    monkeypatch.setattr("fastscribe.segmentation.gaps.find_clear_speech", lambda *_: pytest.fail("opened again"))
     results = list(transcriber.transcribe(sorted(AUDIO.glob("[01]*.flac"))))
     assert all(isinstance(result, Transcript) and result.gaps == () for result in results)
 
 
 @pytest.mark.parametrize("error", [AudioError("a.wav", "it is gone"), SystemExit("the thread ends")])
-def test_a_recording_that_cannot_be_looked_at_again(
+def test_recording_that_vanishes_before_the_search(
     transcriber: Transcriber, tmp_path: Path, monkeypatch, error: BaseException
 ) -> None:
-    """One that is gone keeps its words, and nobody can say that none is missing; anything else is its failure."""
+    """A missing file keeps its words, with the span as a gap; any other error is its failure."""
     audio = recording(tmp_path, CLIPS[0], silence(3))
 
     def vanish(*_):
         raise error
 
-    monkeypatch.setattr("fastscribe.segmentation.gaps.clear_speech", vanish)
+    monkeypatch.setattr("fastscribe.segmentation.gaps.find_clear_speech", vanish)
     clip = str(next(AUDIO.glob("02*.flac")))
     results = {
         r.path if isinstance(r, Failure) else r.audio.path: r for r in transcriber.transcribe([audio.path, clip])
@@ -344,20 +339,18 @@ def test_a_recording_that_cannot_be_looked_at_again(
         assert isinstance(result, Failure) and (result.stage, result.error_type) == ("load", "SystemExit")
 
 
-def test_a_stretch_that_fails_when_it_is_decoded_again_is_a_gap(
-    transcriber: Transcriber, tmp_path: Path, monkeypatch
-) -> None:
+def test_failed_recovery_leaves_a_gap(transcriber: Transcriber, tmp_path: Path, monkeypatch) -> None:
     audio = recording(tmp_path, CLIPS[0], silence(1), CLIPS[1], silence(1), CLIPS[2])
     begin_s = len(CLIPS[0]) / RATE + 1
-    deaf(transcriber, monkeypatch, begin_s, begin_s + len(CLIPS[1]) / RATE, always=True)
-    original = transcriber.engine._encode
+    drop_words(transcriber, monkeypatch, begin_s, begin_s + len(CLIPS[1]) / RATE, always=True)
+    original = transcriber._engine._encode
 
     def encode(batch):
         if any(utterance.start > 0 for utterance in batch.utterances):
             raise RuntimeError("no")
         return original(batch)
 
-    monkeypatch.setattr(transcriber.engine, "_encode", encode)
+    monkeypatch.setattr(transcriber._engine, "_encode", encode)
     [result] = transcriber.transcribe(audio.path)
     assert isinstance(result, Transcript) and result.text
     [gap] = result.gaps

@@ -1,4 +1,4 @@
-"""Long recordings: what cutting does to words and times, against an uncut decode, and clocks after ten hours."""
+"""Cutting a long recording keeps words and times of an uncut decode, and times are exact after ten hours."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def transcribed(model: str, max_utterance_s: float, path: Path) -> Transcript:
     ("model", "max_utterance_s", "least_matched", "least_near"),
     [("tdt_demo", 20.0, 1.0, 0.97), ("tdt_demo", 40.0, 1.0, 0.98), ("ctc", 12.0, 0.96, 1.0), ("ctc", 40.0, 0.97, 1.0)],
 )
-def test_words_keep_their_times_when_a_recording_is_cut(
+def test_cutting_keeps_word_times(
     tmp_path: Path, model: str, max_utterance_s: float, least_matched: float, least_near: float
 ) -> None:
     path = tmp_path / "a.wav"
@@ -67,7 +67,7 @@ def test_words_keep_their_times_when_a_recording_is_cut(
 
 @pytest.mark.parametrize("rate", [8000, 11025, 16000, 44100, 48000])
 def test_no_drift_after_ten_hours(rate: int) -> None:
-    """A word at 9:59:59.x lies where it lies, to the millisecond, in a recording cut into a thousand pieces."""
+    """A word at 9:59:59.x keeps its time to the millisecond in a recording cut into a thousand pieces."""
     audio = AudioInfo("a", "a", rate, 1, TEN_HOURS_S * rate)
     energy = np.random.default_rng(0).random(TEN_HOURS_S * 50)
     quiet = np.arange(len(energy)) % 331 < 20
@@ -78,14 +78,14 @@ def test_no_drift_after_ten_hours(rate: int) -> None:
     begins = [round(begin / 4) * grid for begin, _ in pieces]
     parts = [(Utterance(audio, begin, grid), Hypothesis()) for begin in begins[:-1]]
     last_frame = (TEN_HOURS_S * 100 - 56) // 8  # 9:59:59.44
-    heard = Hypothesis((0,), (last_frame - begins[-1] // grid,), (1,), (-0.1,))
-    parts.append((Utterance(audio, begins[-1], audio.num_samples - begins[-1]), heard))
+    last_hypothesis = Hypothesis((0,), (last_frame - begins[-1] // grid,), (1,), (-0.1,))
+    parts.append((Utterance(audio, begins[-1], audio.num_samples - begins[-1]), last_hypothesis))
     [word] = assemble(audio, parts, tokenizer, 0.08, True).words
     assert (round(word.start_s, 3), round(word.end_s, 3)) == (35999.44, 35999.52)
 
 
 def test_a_sentence_at_the_end_of_ten_hours(tmp_path: Path) -> None:
-    """The file is sparse; what splitting holds of it is a few numbers a frame."""
+    """The file is sparse; splitting holds only a few numbers per frame."""
     path, rate = tmp_path / "a.wav", 8000
     clip = waveform(AUDIO / "08_0_00214.flac", rate).astype(np.float32)
     pcm = (clip / np.abs(clip).max() * 20_000).astype("<i2")

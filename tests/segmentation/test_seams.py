@@ -1,4 +1,4 @@
-"""Overlaps joined: no word lost, none twice, whatever the utterances make of the words at their edges."""
+"""Joining overlaps loses no word and doubles none, whatever the words at the utterances' edges."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fastscribe.segmentation.seams import join, join_untimed, unheard
+from fastscribe.segmentation.seams import find_new_words, join, join_untimed
 from fastscribe.text.tokenizer import Tokenizer
 from fastscribe.text.transcript import assemble
 from fastscribe.types import AudioInfo, Hypothesis, Utterance, Word
@@ -22,7 +22,7 @@ RATE = 16000
 
 
 def words(text: str, start_s: float = 0.0, length_s: float = 0.3) -> list[Word]:
-    """One after another, half a second each."""
+    """Words in sequence, half a second each."""
     return [
         Word(name, start_s + 0.5 * i, start_s + 0.5 * i + length_s, 0.9)
         for i, name in enumerate(text.split())
@@ -35,7 +35,7 @@ def joined(left: list[Word], right: list[Word], begin_s: float, end_s: float) ->
     return " ".join(word.text for word in [*left[:kept], *right[first:]])
 
 
-def test_both_have_heard_the_same() -> None:
+def test_equal_overlaps_are_joined() -> None:
     assert joined(words("a b c d e f g h"), words("e f g h i j", 2.0), 2.0, 4.0) == "a b c d e f g h i j"
 
 
@@ -44,16 +44,16 @@ def test_truncated_words_at_both_edges_are_dropped() -> None:
     assert joined(left, right, 2.0, 4.0) == "a b c d e f g h i j"
 
 
-def test_case_and_punctuation_do_not_matter_and_a_word_said_twice_is_kept_twice() -> None:
+def test_join_ignores_case_and_keeps_repetitions() -> None:
     left, right = words("and so on, no no no No. then"), words("On no no No, no then he", 1.0)
     assert joined(left, right, 1.0, 4.0).lower().replace(",", "").replace(".", "") == "and so on no no no no then he"
 
 
-def test_no_word_in_common_is_joined_by_time() -> None:
+def test_overlaps_without_common_words_join_by_time() -> None:
     assert joined(words("a b c d e f g h"), words("E1 F1 G1 H1 i j", 2.0), 2.0, 4.0) == "a b c d e f G1 H1 i j"
 
 
-def test_one_side_without_words_leaves_them_to_the_other() -> None:
+def test_side_without_words_takes_the_others() -> None:
     assert joined(words("a b c d"), words("e f g h i", 2.0), 2.0, 4.0) == "a b c d e f g h i"
     assert joined(words("a b c d e f g h"), words("- - - - i j", 2.0), 2.0, 4.0) == "a b c d e f g h i j"
     assert joined([], words("e f", 2.0), 2.0, 4.0) == "e f"
@@ -61,7 +61,7 @@ def test_one_side_without_words_leaves_them_to_the_other() -> None:
     assert joined([], [], 2.0, 4.0) == ""
 
 
-def test_a_word_across_the_overlaps_beginning_is_not_said_again_in_part() -> None:
+def test_word_across_the_overlaps_start_is_not_repeated() -> None:
     for start_s in (1.4, 1.8):
         left = [Word("hello", start_s, 2.4, 0.9)]
         assert joined(left, [Word("lo", 2.0, 2.4, 0.9), Word("you", 4.5, 4.8, 0.9)], 2.0, 4.0) == "hello you"
@@ -71,9 +71,12 @@ spoken = st.lists(st.tuples(st.sampled_from(NAMES), st.integers(2, 8), st.intege
 
 
 @given(spoken, st.integers(60, 150), st.integers(0, 2**20), st.booleans())
-def test_every_word_once_and_in_order(speech: list[tuple[str, int, int]], piece: int, seed: int, jitter: bool) -> None:
-    """A pretended decoder that hears every word of its utterance, up to a frame early or late, and at the edges, where it
-    has a word in part, nothing, the word or another. Text, words, segments and tokens tell the same."""
+def test_every_word_comes_once_and_in_order(
+    speech: list[tuple[str, int, int]], piece: int, seed: int, jitter: bool
+) -> None:
+    """A simulated decoder gives each word up to a frame early or late; at the edges, a partial word becomes nothing, itself
+    or another word. Text, words, segments and tokens agree.
+    """
     rng = random.Random(seed)
     truth, frame = [], 5
     for name, length, pause in speech:
@@ -88,7 +91,10 @@ def test_every_word_once_and_in_order(speech: list[tuple[str, int, int]], piece:
         begin += piece - overlap
     spans.append((begin, num_frames))
     parts = [
-        (Utterance(whole, first * 1280, (last - first) * 1280), heard(truth, first, last, num_frames, rng, jitter))
+        (
+            Utterance(whole, first * 1280, (last - first) * 1280),
+            simulated_words(truth, first, last, num_frames, rng, jitter),
+        )
         for first, last in spans
     ]
     rng.shuffle(parts)
@@ -102,7 +108,7 @@ def test_every_word_once_and_in_order(speech: list[tuple[str, int, int]], piece:
         assert abs(word.start_s - start * FRAME_S) <= FRAME_S + 1e-6
 
 
-def heard(
+def simulated_words(
     truth: list[tuple[str, int, int]], first: int, last: int, num_frames: int, rng: random.Random, jitter: bool
 ) -> Hypothesis:
     ids, frames, durations = [], [], []
@@ -123,9 +129,9 @@ def heard(
     return Hypothesis(tuple(ids), tuple(frames), tuple(durations), (math.log(0.9),) * len(ids))
 
 
-def test_words_that_neighbours_have_given_already_are_not_given_again() -> None:
+def test_recovered_words_exclude_the_neighbours_words() -> None:
     def left_of(before: str, new: str, after: str) -> str:
-        first, last = unheard(words(before), words(new), words(after))
+        first, last = find_new_words(words(before), words(new), words(after))
         return " ".join(new.split()[first:last])
 
     assert left_of("a b c", "d e f", "g h") == "d e f"
@@ -143,7 +149,7 @@ def untimed(left: str, right: str) -> str:
     return " ".join(word.text for word in [*before[:kept], *after[first:]])
 
 
-def test_without_times_the_longest_row_of_words_is_where_they_meet() -> None:
+def test_untimed_join_at_longest_common_sequence() -> None:
     assert untimed("a b c d e fxx", "xxc d e f g h") == "a b c d e f g h"
     assert untimed("a b c d", "c d e") == "a b c d e"
     assert untimed("a b", "b c") == "a b b c"  # one word may be said twice
@@ -152,7 +158,7 @@ def test_without_times_the_longest_row_of_words_is_where_they_meet() -> None:
 
 
 @given(st.integers(0, 20), st.integers(2, 8), st.integers(0, 20))
-def test_without_times_nothing_is_lost_or_doubled(before: int, shared: int, after: int) -> None:
+def test_untimed_join_loses_and_doubles_nothing(before: int, shared: int, after: int) -> None:
     said = [f"w{number}" for number in range(before + shared + after)]
     left, right = said[: before + shared], said[before:]
     assert untimed(" ".join(left), " ".join(right)) == " ".join(said)

@@ -1,4 +1,4 @@
-"""Pieces: they cover the recording, they keep the limit, they are cut where it is quiet and overlap where it is not."""
+"""Pieces cover the recording, keep the limit, are cut in quiet, and overlap if there is none."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from fastscribe.audio.probe import probe
 from fastscribe.errors import AudioError
 from fastscribe.segmentation.loudness import frame_energy, quiet_frames
-from fastscribe.segmentation.segment import choose_pieces, split
+from fastscribe.segmentation.segment import choose_phrases, choose_pieces, split
 from fastscribe.types import AudioInfo, Source
 
 RATE = 8_000
@@ -61,7 +61,7 @@ def is_pause(quiet, frame):
 
 @given(levels, st.integers(1, 120), st.integers(-10, 10))
 def test_pieces_do_not_depend_on_the_level(energy, max_frames, power):
-    """By powers of two, so that ties stay ties; away from where everything is silence."""
+    """By powers of two, so that ties stay ties; away from digital silence."""
     loud = np.maximum(np.array(energy), 1e-3)
     assert pieces_of(loud, max_frames * 0.02) == pieces_of(loud * 2.0**power, max_frames * 0.02)
 
@@ -78,7 +78,7 @@ def test_silence_and_steady_noise(num_frames, max_frames, energy):
 
 
 def with_pauses(num_frames, pauses, floor=1e-4):
-    """Energy of 20 ms frames of something loud with closures, quiet from frame to frame."""
+    """Return the energy of 20 ms frames of loud sound with closures, quiet in the given frame ranges."""
     energy = np.random.default_rng(0).uniform(0.5, 1.0, num_frames)
     energy[25::50] = floor
     for begin, end in pauses:
@@ -90,12 +90,12 @@ def cuts(pieces):
     return [begin for begin, _ in pieces[1:]]
 
 
-def test_the_longest_pause_wins_and_the_cut_lies_just_before_speech_sets_in_again():
+def test_cut_lies_at_the_end_of_the_longest_pause():
     pieces = pieces_of(with_pauses(3000, [(700, 720), (1000, 1040), (1700, 1720)]), 40.0)
     assert cuts(pieces) == [1040 - 12]
 
 
-def test_of_pauses_that_are_long_enough_the_last_wins():
+def test_last_of_several_long_pauses_wins():
     pieces = pieces_of(with_pauses(3000, [(1000, 1080), (1500, 1560), (1800, 1830)]), 40.0)
     assert cuts(pieces) == [1560 - 12]
 
@@ -110,8 +110,8 @@ def test_a_closure_is_not_a_pause():
 
 
 @pytest.mark.parametrize("last", [1950, 2010, 2060, 2100, 4000, 5000])
-def test_a_silence_at_the_limit_ends_its_own_piece_before_speech_sets_in(last):
-    """So that no piece but of silence alone begins with much of it."""
+def test_long_silence_becomes_its_own_piece(last):
+    """So only a piece of nothing but silence begins with a long silence."""
     energy = with_pauses(6000, [(1800, last)])
     pieces = pieces_of(energy, 40.0)
     quiet = quiet_frames(energy, 0.02)
@@ -121,7 +121,7 @@ def test_a_silence_at_the_limit_ends_its_own_piece_before_speech_sets_in(last):
     assert min(end - begin for begin, end in pieces) >= 50
 
 
-def test_without_a_pause_neighbours_overlap_at_the_quietest_place():
+def test_pieces_overlap_without_a_pause():
     energy = with_pauses(3000, [])
     energy[1600:1612] = 0.3
     (begin, end), (next_begin, next_end) = pieces_of(energy, 40.0)
@@ -130,7 +130,45 @@ def test_without_a_pause_neighbours_overlap_at_the_quietest_place():
     assert (end + next_begin) // 2 in range(1603, 1610)
 
 
-def test_noise_of_its_own_is_quiet_beside_speech():
+def phrases_of(energy, max_s):
+    return choose_phrases(energy, quiet_frames(energy, 0.02), 0.02, max_s)
+
+
+@given(levels, st.lists(st.booleans(), max_size=400), st.integers(1, 120))
+def test_phrases_cover_in_order_and_keep_the_limit(energy, quiet, max_frames):
+    quiet = np.resize(np.array(quiet or [False]), len(energy))
+    pieces = choose_phrases(np.array(energy), quiet, 0.02, max_frames * 0.02)
+    assert pieces[0][0] == 0 and pieces[-1][1] == len(energy)
+    assert all(0 < end - begin <= max_frames for begin, end in pieces) or not energy
+    assert all(
+        begin < next_begin <= end < next_end for (begin, end), (next_begin, next_end) in itertools.pairwise(pieces)
+    )
+
+
+def test_every_clear_pause_separates_phrases():
+    """Even where they would fit in one piece; at 0.5 s a speaker hesitates."""
+    energy = with_pauses(1500, [(400, 440), (700, 725), (900, 940)])
+    assert phrases_of(energy, 40.0) == [(0, 428), (428, 928), (928, 1500)]
+    assert pieces_of(energy, 40.0) == [(0, 1500)]
+
+
+def test_phrases_are_no_shorter_than_two_seconds():
+    """Of two pauses that are closer the longer one counts, whichever comes first."""
+    assert cuts(phrases_of(with_pauses(1500, [(400, 440), (480, 530)]), 40.0)) == [518]
+    assert cuts(phrases_of(with_pauses(1500, [(400, 450), (490, 530)]), 40.0)) == [438]
+    assert cuts(phrases_of(with_pauses(1500, [(40, 100), (1410, 1450)]), 40.0)) == []
+
+
+def test_long_phrases_are_cut_in_silence_first_then_at_the_least_speech():
+    energy = with_pauses(1500, [(400, 440), (800, 825)])
+    energy[1150:1162] = 0.3
+    pieces = phrases_of(energy, 12.0)
+    assert pieces[:2] == [(0, 428), (428, 814)]
+    (_, end), (begin, _) = pieces[2:4]
+    assert (end + begin) // 2 in range(1150, 1163) and end > begin
+
+
+def test_soft_noise_is_quiet_beside_speech():
     """20 dB below it, and louder or softer in another part of the recording."""
     noise = np.concatenate([np.full(15_000, 0.01), np.full(15_000, 0.0001)])
     speech = np.random.default_rng(0).uniform(0.5, 1.5, 30_000) * np.repeat([1.0, 0.01], 15_000)
@@ -147,7 +185,7 @@ def test_no_tiny_last_piece(num_frames, pause):
     assert min(end - begin for begin, end in pieces_of(energy, 20.0)) >= 300
 
 
-def test_short_audio_is_not_even_opened():
+def test_short_audio_is_not_opened():
     audio = AudioInfo("nowhere.wav", "nowhere.wav", RATE, 1, 20 * RATE)
     for max_s in (20.0, 40.0, 0.0):
         (utterance,) = split(audio, max_s, None)
@@ -182,7 +220,7 @@ def test_a_recording_is_cut_in_its_pauses(tmp_path):
 
 
 def assert_tiles(audio, utterances, max_s):
-    """That they do, or overlap by a part of their length."""
+    """Assert that the utterances cover the recording, with overlaps of at most a part of their length."""
     assert utterances[0].start == 0
     for before, after in itertools.pairwise(utterances):
         overlap = before.start + before.num_samples - after.start
@@ -199,7 +237,7 @@ def test_any_length_tiles(tmp_path, num_samples, rate):
 
 
 @pytest.mark.parametrize("max_s", [0.0001, 0.004, 0.05, 0.3])
-def test_limits_that_make_little_sense(tmp_path, max_s):
+def test_unusual_limits(tmp_path, max_s):
     audio = recording(tmp_path / "a.wav", np.zeros(RATE))
     assert_tiles(audio, split(audio, max_s, None), max(max_s, 1 / RATE))
 
@@ -218,7 +256,7 @@ def test_the_chosen_channel_decides(tmp_path):
     assert split(audio, 10.0, 1)[1].start_s == pytest.approx(7.16, abs=0.05)
 
 
-def test_energy_ignores_a_constant_offset_and_counts_the_last_frame(tmp_path):
+def test_energy_ignores_offset_and_keeps_last_frame(tmp_path):
     samples = np.full(2 * RATE + 1, 0.5, dtype=np.float32)
     samples[RATE:] += np.tile([0.1, -0.1], RATE // 2 + 1)[: RATE + 1]
     audio = recording(tmp_path / "a.wav", samples, subtype="FLOAT")
@@ -228,7 +266,7 @@ def test_energy_ignores_a_constant_offset_and_counts_the_last_frame(tmp_path):
     np.testing.assert_allclose(energy[50:100], 0.01, atol=1e-6)
 
 
-def test_a_long_recording_that_cannot_be_read(tmp_path):
+def test_unreadable_long_recording(tmp_path):
     audio = recording(tmp_path / "a.wav", speech_with_pauses([], 12.0))
     (tmp_path / "a.wav").write_bytes((tmp_path / "a.wav").read_bytes()[:50_000])
     with pytest.raises(AudioError, match="truncated"):

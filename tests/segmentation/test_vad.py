@@ -1,4 +1,4 @@
-"""The detector (extra `vad`): streamed in any blocks it says what it says of the whole; cuts and gaps follow it."""
+"""The detector (extra `vad`) gives the same probabilities for any blocks; cuts and gaps follow it."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ def babble(length_s: float) -> np.ndarray:
     return (0.02 * np.random.default_rng(0).standard_normal(round(length_s * RATE))).astype(np.float32)
 
 
-def test_without_the_extra_nothing_begins(monkeypatch) -> None:
+def test_missing_extra_is_a_usage_error(monkeypatch) -> None:
     vad._network.cache_clear()
     monkeypatch.setattr(vad, "find_spec", lambda name: None)
-    with pytest.raises(UsageError, match=r"pip install 'fastscribe\[vad\]'"):
+    with pytest.raises(UsageError, match="install fastscribe with its extra vad"):
         Transcriber.load("no such model", options=Options(vad="silero"))
 
 
@@ -46,7 +46,7 @@ def test_options() -> None:
 
 @needs_the_extra
 @pytest.mark.parametrize("rate", [16000, 8000, 44100])
-def test_speech_is_told_from_noise(tmp_path: Path, rate: int) -> None:
+def test_speech_differs_from_noise(tmp_path: Path, rate: int) -> None:
     samples = np.concatenate([babble(3), CLIPS[0], babble(3)])
     samples = samples if rate == RATE else soxr.resample(samples, RATE, rate)
     audio = recording(tmp_path / "a.wav", samples, rate)
@@ -62,28 +62,28 @@ def test_speech_is_told_from_noise(tmp_path: Path, rate: int) -> None:
 def test_blocks_do_not_matter(num_samples: int) -> None:
     samples = CLIPS[0][4000 : 4000 + num_samples]
 
-    def of_blocks(*sizes: int) -> np.ndarray:
+    def probabilities_by_block(*sizes: int) -> np.ndarray:
         pieces, at = [], 0
         while at < len(samples):
             pieces.append(samples[at : at + sizes[len(pieces) % len(sizes)]])
             at += len(pieces[-1])
         return np.concatenate([np.zeros(0), *vad._probabilities(vad._chunks(iter(pieces)))])
 
-    whole = of_blocks(1 << 20)
+    whole = probabilities_by_block(1 << 20)
     assert len(whole) == -(-num_samples // 512)
-    np.testing.assert_allclose(of_blocks(100, 3000, 1, 512), whole, atol=1e-5)
+    np.testing.assert_allclose(probabilities_by_block(100, 3000, 1, 512), whole, atol=1e-5)
 
 
 @needs_the_extra
 def test_a_stretch_is_read_by_itself(tmp_path: Path) -> None:
     audio = recording(tmp_path / "a.flac", np.concatenate([babble(3), CLIPS[0]]))
-    assert len(vad.speech_probability(audio, 320, None, 3 * RATE, RATE)) == 50
-    assert vad.speech_probability(audio, 320, None, 3 * RATE, 3 * RATE).max() > 0.9
+    assert len(vad.speech_probability(audio.part(3 * RATE, RATE), 320, None)) == 50
+    assert vad.speech_probability(audio.part(3 * RATE, 3 * RATE), 320, None).max() > 0.9
 
 
 @needs_the_extra
-def test_cuts_fall_where_nobody_speaks_however_loud_it_is(tmp_path: Path) -> None:
-    """Noise as loud as the speech, in which energy finds no pause."""
+def test_cuts_lie_in_loud_noise_without_speech(tmp_path: Path) -> None:
+    """The noise is as loud as the speech, so energy finds no pause."""
     loud = np.concatenate([np.concatenate([clip, 3 * babble(0.8)]) for clip in CLIPS])
     audio = recording(tmp_path / "a.wav", loud)
     ends_s = np.cumsum([len(clip) / RATE + 0.8 for clip in CLIPS])
@@ -93,7 +93,7 @@ def test_cuts_fall_where_nobody_speaks_however_loud_it_is(tmp_path: Path) -> Non
 
 
 @needs_the_extra
-def test_a_run_with_it(tmp_path: Path) -> None:
+def test_run_with_vad(tmp_path: Path) -> None:
     audio = recording(tmp_path / "a.wav", np.concatenate([CLIPS[0], babble(3), CLIPS[1]]))
     transcriber = Transcriber.load(
         MODELS / "ctc" / "model.nemo", "cpu", "fp32", Options(vad="silero", max_utterance_s=8)

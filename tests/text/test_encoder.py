@@ -1,4 +1,4 @@
-"""Text into tokens as SentencePiece and NeMo have it, and tables of rules that are not what they claim."""
+"""The word encoder against SentencePiece and NeMo, and damaged normalisation tables."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def model(rule: str, **settings: bool) -> bytes:
 
 
 def words(seed: int) -> list[str]:
-    """Known words, and strings of letters from anywhere that Unicode has them."""
+    """Known words, and random strings of Unicode characters."""
     rng = random.Random(seed)
     blocks = (range(0x20, 0x7F), range(0xA0, 0x250), range(0x370, 0x400), range(0x2000, 0x2070), range(0xFB00, 0xFFEF))
     odd = []
@@ -48,7 +48,7 @@ def words(seed: int) -> list[str]:
 
 @pytest.mark.parametrize("rule", ["identity", "nmt_nfkc", "nfkc", "nmt_nfkc_cf"])
 @pytest.mark.parametrize("settings", [(), ("add_dummy_prefix",), ("remove_extra_whitespaces",)])
-def test_words_are_encoded_as_sentencepiece_does(rule: str, settings: tuple[str, ...]) -> None:
+def test_encoder_equals_sentencepiece(rule: str, settings: tuple[str, ...]) -> None:
     content = model(rule, **dict.fromkeys(settings, False))
     trusted = sentencepiece.SentencePieceProcessor()
     trusted.LoadFromSerializedProto(content)
@@ -59,13 +59,13 @@ def test_words_are_encoded_as_sentencepiece_does(rule: str, settings: tuple[str,
         assert list(encoder.encode(word).texts) == trusted.EncodeAsPieces(word), word
 
 
-def test_the_mark_for_unknown_text_is_the_unknown_token() -> None:
+def test_unknown_mark() -> None:
     encoder = WordEncoder.of(from_sentencepiece(model("identity")))
     assert encoder.encode("⁇") == ((0,), ("⁇",))
     assert encoder.encode("the⁇") == ((*encoder.encode("the").ids, 0), (*encoder.encode("the").texts, "⁇"))
 
 
-def test_characters_that_are_not_in_the_vocabulary_are_blanks() -> None:
+def test_unknown_characters_are_blank() -> None:
     encoder = WordEncoder.of(from_characters([" ", "a", "b"]))
     assert encoder.space_ids == (0,)
     assert encoder.encode("aXb").ids == (1, 3, 2) and encoder.encode("aXb").texts == ("a", "X", "b")
@@ -78,19 +78,19 @@ def test_characters_that_are_not_in_the_vocabulary_are_blanks() -> None:
         (from_pieces(["▁a", "b"]), "not one SentencePiece model"),
     ],
 )
-def test_what_cannot_encode_says_so(tokenizer, message: str) -> None:
+def test_unusable_tokenizers(tokenizer, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         WordEncoder.of(tokenizer)
 
 
 @pytest.mark.parametrize("table", [b"", b"\x00", struct.pack("<I", 400) + bytes(100), struct.pack("<I", 3) + bytes(9)])
-def test_a_table_that_is_too_small_is_refused(table: bytes) -> None:
+def test_short_table_refused(table: bytes) -> None:
     with pytest.raises(ValueError, match="normalisation table is damaged"):
         NormalizationTable(table)
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_a_made_up_table_neither_crashes_nor_hangs(seed: int) -> None:
+def test_random_table(seed: int) -> None:
     rng = random.Random(seed)
     table, _ = normalization_rules(model("nmt_nfkc"))
     damaged = bytearray(table)

@@ -1,4 +1,4 @@
-"""N-gram models: the tables against a definition by backing off, counting against counting by hand, and the file."""
+"""N-gram models: tables against a backoff reference, counts against a reference, and the file format."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from fastscribe.cli.describe import describe
 from fastscribe.errors import CheckpointError
 from fastscribe.pipeline.recognizer import Recognizer
 from fastscribe.text import language_model
-from fastscribe.text.language_model import FILE, Fusion, LanguageModel, Ngrams, expanded, packed, parse
-from fastscribe.training import ngrams
+from fastscribe.text.language_model import FILE, Fusion, LanguageModel, Ngrams, expand, parse, serialize
 from fastscribe.training.data import prepare
 from fastscribe.training.recipe import parse_recipe
 from fastscribe.types import Batch
+from scripts.default_model import ngrams
 from tests.conftest import AUDIO, MODELS, checkpoint
 
 NUM_TOKENS = 4
@@ -57,7 +57,7 @@ def kept(model: Ngrams) -> dict[tuple[int, ...], dict[int, float]]:
 
 
 def share(model: Ngrams, context: tuple[int, ...], token: int) -> float:
-    """By the definition: what the context has of its own, or what the shorter one says, scaled."""
+    """Reference: a stored probability, or the scaled one of the shorter context."""
     if not context:
         return math.exp(model.unigrams_V[token])
     own = kept(model).get(context, {})
@@ -70,9 +70,9 @@ def share(model: Ngrams, context: tuple[int, ...], token: int) -> float:
 
 @settings(max_examples=60, deadline=None)
 @given(texts=TEXTS, least_gain=GAINS, written=st.lists(st.integers(0, NUM_TOKENS - 1), max_size=6))
-def test_states_say_what_backing_off_says(texts, least_gain, written) -> None:
+def test_tables_equal_backoff(texts, least_gain, written) -> None:
     model = ngrams.counted(texts, NUM_TOKENS, 3, least_gain)
-    tables = language_model.expanded(LanguageModel(model, FUSION))
+    tables = language_model.expand(LanguageModel(model, FUSION))
     state, context = tables.start, (NUM_TOKENS,)
     for token in written:
         for other in range(NUM_TOKENS):
@@ -83,8 +83,8 @@ def test_states_say_what_backing_off_says(texts, least_gain, written) -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(texts=TEXTS)
-def test_counts_are_those_of_the_texts(texts) -> None:
-    """With nothing left out: Witten and Bell's shares, by counting each context where it stands."""
+def test_counts(texts) -> None:
+    """Without pruning: Witten-Bell smoothing, with counts of every context in the texts."""
     model = ngrams.counted(texts, NUM_TOKENS, 2, 0.0)
     counts = Counter(
         (tuple([NUM_TOKENS, *text][max(0, at + 1 - length) : at + 1]), token)
@@ -111,40 +111,40 @@ def made(num_tokens: int = NUM_TOKENS) -> LanguageModel:
 
 
 @pytest.mark.parametrize("num_tokens", [2, NUM_TOKENS, 254, 255, 300])
-def test_a_file_says_the_same_to_a_thirtysecond_of_a_nat(num_tokens: int) -> None:
+def test_round_trip_precision(num_tokens: int) -> None:
     model = made(num_tokens)
-    content = packed(model)
+    content = serialize(model)
     found = parse(content, Path("model"), num_tokens)
     assert found.fusion == FUSION and kept(found.ngrams).keys() == kept(model.ngrams).keys()
     for context, own in kept(model.ngrams).items():
         assert kept(found.ngrams)[context] == pytest.approx(own, rel=1 / 30)
-    assert packed(found) == content
-    tables, expected = expanded(found), expanded(model)
+    assert serialize(found) == content
+    tables, expected = expand(found), expand(model)
     assert tables.start == expected.start > 0
     assert torch.equal(tables.next_SV, expected.next_SV)
 
 
-def test_rows_add_up_to_one_where_little_is_left_to_shorter_contexts() -> None:
-    """Next to nothing follows but one of three tokens, and logarithms are those of a file: rounded."""
-    chance = np.random.default_rng(0)
+def test_rows_sum_to_one() -> None:
+    """Three tokens take nearly all the probability, and log-probabilities are rounded as in a file."""
+    rng = np.random.default_rng(0)
     shares = [0.5, 0.3, 0.1994, *[0.0006 / 77] * 77]
-    model = LanguageModel(ngrams.counted(chance.choice(80, (4000, 12), p=shares).tolist(), 80, 4, 0.1), FUSION)
-    tables = expanded(parse(packed(model), Path("model"), 80))
+    model = LanguageModel(ngrams.counted(rng.choice(80, (4000, 12), p=shares).tolist(), 80, 4, 0.1), FUSION)
+    tables = expand(parse(serialize(model), Path("model"), 80))
     sums_S = ((tables.added_SV.float() - FUSION.bonus) / FUSION.weight).exp().sum(1)
     torch.testing.assert_close(sums_S, torch.ones_like(sums_S), atol=0.05, rtol=0)
 
 
-def test_tables_do_not_depend_on_how_many_contexts_are_made_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_block_size(monkeypatch: pytest.MonkeyPatch) -> None:
     model = made()
-    reference = expanded(model)
+    reference = expand(model)
     monkeypatch.setattr(language_model, "_BLOCK", 3)
-    found = expanded(model)
+    found = expand(model)
     assert torch.equal(found.added_SV, reference.added_SV) and torch.equal(found.next_SV, reference.next_SV)
 
 
-def test_other_vocabularies_are_refused() -> None:
+def test_other_vocabulary_refused() -> None:
     with pytest.raises(CheckpointError, match=r"model.*for 4 tokens, where the model has 5"):
-        parse(packed(made()), Path("model"), 5)
+        parse(serialize(made()), Path("model"), 5)
 
 
 def without_end(content: bytes) -> bytes:
@@ -160,7 +160,7 @@ def something_else(content: bytes) -> bytes:
 
 
 def changed(**values: object) -> Callable[[bytes], bytes]:
-    """A file with other tensors."""
+    """Serialize a model with some tensors replaced."""
 
     def change(content: bytes) -> bytes:
         tensors = load(gzip.decompress(content)) | {
@@ -197,57 +197,55 @@ def changed(**values: object) -> Callable[[bytes], bytes]:
         changed(logprobs_1=[1, 2, 3]),
     ],
 )
-def test_damage_is_refused(damage: Callable[[bytes], bytes]) -> None:
+def test_damage_refused(damage: Callable[[bytes], bytes]) -> None:
     with pytest.raises(CheckpointError, match="not a language model"):
-        parse(damage(packed(made())), Path("model"), NUM_TOKENS)
+        parse(damage(serialize(made())), Path("model"), NUM_TOKENS)
 
 
 @given(st.binary(min_size=1, max_size=8), st.integers(0, 10_000))
-def test_damaged_bytes_are_refused_or_read(stain: bytes, at: int) -> None:
-    """Whatever stands in the tensors: an error that names the file, or a model whose tables can be made."""
-    inside = gzip.decompress(packed(made()))
+def test_random_damage(stain: bytes, at: int) -> None:
+    """Any content yields an error that names the file, or a model that can be expanded."""
+    inside = gzip.decompress(serialize(made()))
     at %= len(inside)
     content = gzip.compress(inside[:at] + stain + inside[at + len(stain) :])
     with suppress(CheckpointError):
-        tables = expanded(parse(content, Path("model"), NUM_TOKENS))
+        tables = expand(parse(content, Path("model"), NUM_TOKENS))
         assert 0 <= tables.next_SV.min() <= tables.next_SV.max() < len(tables.next_SV)
 
 
-def test_a_bomb_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gzip_bomb_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(language_model, "MAX_BYTES", 1000)
-    with pytest.raises(CheckpointError, match="of a size that makes sense"):
+    with pytest.raises(CheckpointError, match="or too large"):
         parse(gzip.compress(bytes(5000)), Path("model"), NUM_TOKENS)
 
 
 @pytest.mark.parametrize(("limit", "value"), [("MAX_ENTRIES", 100), ("MAX_NGRAMS", 50), ("MAX_LENGTHS", 2)])
-def test_what_is_too_much_is_refused_before_it_is_unfolded(
-    monkeypatch: pytest.MonkeyPatch, limit: str, value: int
-) -> None:
-    content = packed(made())
+def test_large_tables_refused(monkeypatch: pytest.MonkeyPatch, limit: str, value: int) -> None:
+    content = serialize(made())
     monkeypatch.setattr(language_model, limit, value)
     monkeypatch.setattr(language_model, "_contexts", None)
-    with pytest.raises(CheckpointError, match="more than make sense"):
+    with pytest.raises(CheckpointError, match="too large"):
         parse(content, Path("model"), NUM_TOKENS)
 
 
 @pytest.fixture
 def hybrid() -> Checkpoint:
-    """RNN-T and CTC, with a language model that says nothing and discourages every token."""
+    """RNN-T and CTC with a uniform language model whose bonus penalizes every token."""
     found = checkpoint(MODELS / "hybrid")
     silent = LanguageModel(made(found.config.num_labels).ngrams, Fusion(weight=0.0, bonus=-1000.0, beam=3))
     return replace(found, language_model=silent)
 
 
-def test_a_models_folder_holds_it(tmp_path: Path, hybrid: Checkpoint) -> None:
+def test_model_folder_round_trip(tmp_path: Path, hybrid: Checkpoint) -> None:
     native.write(hybrid, tmp_path, torch.bfloat16)
     found = read_checkpoint(tmp_path).language_model
     assert found is not None and found.fusion == Fusion(0.0, -1000.0, 3)
-    assert packed(found) == (tmp_path / FILE).read_bytes()
+    assert serialize(found) == (tmp_path / FILE).read_bytes()
 
 
-def test_a_damaged_one_is_refused_with_its_folder(tmp_path: Path, hybrid: Checkpoint) -> None:
+def test_damaged_file_in_model_folder(tmp_path: Path, hybrid: Checkpoint) -> None:
     native.write(hybrid, tmp_path, torch.bfloat16)
-    (tmp_path / FILE).write_bytes(packed(made(3)))
+    (tmp_path / FILE).write_bytes(serialize(made(3)))
     with pytest.raises(CheckpointError, match=r"language_model.*for 3 tokens"):
         read_checkpoint(tmp_path)
     (tmp_path / FILE).unlink()
@@ -261,7 +259,7 @@ def test_a_damaged_one_is_refused_with_its_folder(tmp_path: Path, hybrid: Checkp
 
 
 @pytest.mark.parametrize(
-    ("options", "beam", "is_heeded"),
+    ("options", "beam", "is_used"),
     [
         (Options(), 3, True),
         (Options(beam=2), 2, True),
@@ -269,28 +267,28 @@ def test_a_damaged_one_is_refused_with_its_folder(tmp_path: Path, hybrid: Checkp
         (Options(decoder="ctc"), 1, False),
     ],
 )
-def test_a_model_heeds_it_by_default(hybrid: Checkpoint, options: Options, beam: int, is_heeded: bool) -> None:
+def test_used_by_default(hybrid: Checkpoint, options: Options, beam: int, is_used: bool) -> None:
     recognizer = Recognizer.build(hybrid, "cpu", "fp32", options)
     assert recognizer.beam == beam
     samples = torch.from_numpy(soundfile.read(FIRST, dtype="float32")[0])
     [found] = recognizer.transcribe(Batch((), samples[None].numpy(), np.array([len(samples)])))
-    assert bool(found.token_ids) is not is_heeded
+    assert bool(found.token_ids) is not is_used
 
 
-def test_inspect_knows_it(hybrid: Checkpoint) -> None:
+def test_inspect(hybrid: Checkpoint) -> None:
     facts = describe(hybrid)
     assert facts["default_beam"] == 3 and facts["language_model_ngrams"] > 0
     assert not {"default_beam", "language_model_ngrams"} & describe(checkpoint(MODELS / "hybrid")).keys()
 
 
-def test_a_model_without_one_is_greedy_by_default() -> None:
+def test_greedy_without_language_model() -> None:
     assert Recognizer.build(checkpoint(MODELS / "hybrid"), "cpu", "fp32").beam == 1
 
 
-def test_training_leaves_it_behind(tmp_path: Path, hybrid: Checkpoint) -> None:
+def test_training_drops_language_model(tmp_path: Path, hybrid: Checkpoint) -> None:
     rows = [{"audio_filepath": str(FIRST), "duration": 4.0, "text": f"a {word}"} for word in ("bed", "sea", "tree")]
     (tmp_path / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     recipe = parse_recipe({"data": {"train": str(tmp_path / "train.jsonl")}}, tmp_path)
-    said: list[str] = []
-    assert prepare(recipe, hybrid, said.append).checkpoint.language_model is None
-    assert "the language model stays behind: it was made of other texts" in said
+    lines: list[str] = []
+    assert prepare(recipe, hybrid, lines.append).checkpoint.language_model is None
+    assert "the new model has no language model: the checkpoint's was made from other texts" in lines

@@ -58,7 +58,7 @@ def sentencepiece_model(request: pytest.FixtureRequest) -> bytes:
 
 @settings(max_examples=200, deadline=None)
 @given(draws=st.lists(st.integers(0, 10_000), max_size=12))
-def test_text_is_sentencepieces(sentencepiece_model: bytes, draws: list[int]) -> None:
+def test_text_equals_sentencepiece(sentencepiece_model: bytes, draws: list[int]) -> None:
     processor = sentencepiece.SentencePieceProcessor()
     processor.LoadFromSerializedProto(sentencepiece_model)
     tokenizer = from_sentencepiece(sentencepiece_model)
@@ -69,7 +69,7 @@ def test_text_is_sentencepieces(sentencepiece_model: bytes, draws: list[int]) ->
 
 
 @pytest.mark.parametrize("dropped_marks", ["all", "one", "none"])
-def test_tables_and_the_rule_they_stand_for_agree(dropped_marks) -> None:
+def test_tables_equal_join(dropped_marks) -> None:
     pieces = ("▁", "▁a", "b", "▁▁", "<unk>", "<s>", "▁c▁d", "<0x41>", "<0xC3>", "<0xBC>")
     kinds = {"unknown_ids": frozenset({4}), "silent_ids": frozenset({5})}
     tokenizer = Tokenizer(pieces, kind="subword", dropped_marks=dropped_marks, **kinds)
@@ -85,11 +85,11 @@ def test_round_trip(sentencepiece_model: bytes, sentence: str) -> None:
     assert from_sentencepiece(sentencepiece_model).text(processor.EncodeAsIds(sentence)) == sentence
 
 
-def test_huggingface_file_of_the_same_model_has_the_same_pieces() -> None:
+def test_huggingface_same_pieces() -> None:
     assert checkpoint(MODELS / "hf_tdt_demo").tokenizer.pieces == checkpoint(MODELS / "tdt_demo").tokenizer.pieces
 
 
-def test_huggingface_drops_the_first_word_mark_alone() -> None:
+def test_huggingface_drops_first_word_mark() -> None:
     vocabulary = {"▁": 0, "▁a": 1, "b": 2}
     data = {"model": {"vocab": vocabulary}, "decoder": {"type": "Metaspace", "prepend_scheme": "always"}}
     tokenizer = from_huggingface(json.dumps(data).encode(), 3)
@@ -107,35 +107,35 @@ def test_huggingface_unigram_and_special_tokens() -> None:
         from_huggingface(json.dumps(data).encode(), 4)
 
 
-def test_characters_join_as_they_are() -> None:
+def test_characters() -> None:
     tokenizer = from_characters([" ", "a", "b", "."])
     assert tokenizer.text([1, 0, 2, 3]) == "a b."
     assert tokenizer.sentence([1, 0, 3]) == "a."
     assert tokenizer.punctuation == {"."}
 
 
-def test_punctuation_comes_from_plain_pieces_only() -> None:
+def test_punctuation_characters() -> None:
     tokenizer = Tokenizer(pieces=("<unk>", "▁-", "##!", "[x]", "?", "a,b", "▁"), kind="subword")
     assert tokenizer.punctuation == {"?", ","}
 
 
-def test_one_space_before_punctuation_goes() -> None:
+def test_space_before_punctuation_removed() -> None:
     tokenizer = Tokenizer(pieces=("▁say", "▁", "'", "no", "."), kind="subword")
     assert tokenizer.text([0, 1, 2, 3, 2, 1, 4]) == "say 'no' ."
     assert tokenizer.sentence([0, 1, 2, 3, 2, 1, 4]) == "say'no'."
 
 
 @pytest.mark.parametrize("attached", ["sentences and words", "words", "nowhere"])
-def test_where_punctuation_belongs_to_the_word_before(attached) -> None:
+def test_punctuation_attachment(attached) -> None:
     tokenizer = Tokenizer(pieces=("▁say", "▁", "'", "no", ".", "▁'"), kind="subword", attached=attached)
     is_there = attached == "sentences and words"
     assert tokenizer.sentence([0, 1, 2, 3, 4]) == ("say'no." if is_there else "say 'no.")
-    assert tokenizer.tidied("oh , no 'no'") == ("oh , no'no'" if is_there else "oh , no 'no'")
+    assert tokenizer.remove_spaces_before_punctuation("oh , no 'no'") == ("oh , no'no'" if is_there else "oh , no 'no'")
     roles = tokenizer.roles
     assert roles[0] == roles[1] == "starts word" and roles[3] == "inside"
     marks = ("inside", "inside", "starts word") if attached == "nowhere" else ("punctuation",) * 3
     assert (roles[2], roles[4], roles[5]) == marks
-    assert tokenizer.mark_ids == {2, 4, 5} and tokenizer.marks == {"'", "."}
+    assert tokenizer.punctuation_ids == {2, 4, 5} and tokenizer.marks == {"'", "."}
 
 
 def test_folder_without_tokenizer(tmp_path) -> None:

@@ -1,4 +1,4 @@
-"""Words, segments and clocks, on hand-made vocabularies; NeMo's own cases are in test_golden.py."""
+"""Words, segments and times on hand-made vocabularies; NeMo's results are in tests/test_golden.py."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ def words(transcript: Transcript) -> list[tuple[str, int, int]]:
 
 
 @given(st.permutations([0, 1, 2]), st.lists(st.sampled_from(["yes", "no"]), min_size=3, max_size=3))
-def test_the_order_in_which_gaps_come_back_changes_nothing(order: list[int], said: list[str]) -> None:
-    """Neighbours that say the same make the order matter: the second is taken for a repetition of the first."""
+def test_recovered_order(order: list[int], words: list[str]) -> None:
+    """Order could matter for neighbours with the same words: the second looks like a repetition of the first."""
     tokenizer = Tokenizer(pieces=("▁yes", "▁no", "▁before", "▁after"), kind="subword")
     whole = audio()
     first_pass = [(Utterance(whole, 0, whole.num_samples), hypothesis_of([2, 3], [0, 1200]))]
     recovered = [
         (Utterance(whole, second * 16000, 3 * 16000), hypothesis_of([tokenizer.pieces.index(f"▁{word}")]))
-        for second, word in zip((10, 30, 50), said, strict=True)
+        for second, word in zip((10, 30, 50), words, strict=True)
     ]
     results = [
         assemble(whole, first_pass, tokenizer, FRAME_S, False, [recovered[place] for place in places])
@@ -70,19 +70,19 @@ def test_words_and_segments() -> None:
     assert [word.confidence for word in result.words] == pytest.approx([0.5] * 4)
 
 
-def test_tdt_punctuation_takes_no_time() -> None:
+def test_tdt_punctuation_has_zero_duration() -> None:
     hypothesis = hypothesis_of(pieces("▁c", "at", "."), [0, 2, 30], [2, 3, 4])
     assert words(transcript_of(hypothesis, tdt=True)) == [("cat.", 0, 5)]
     assert words(transcript_of(hypothesis, tdt=False)) == [("cat.", 0, 34)]
 
 
-def test_tdt_punctuation_that_nothing_comes_before_keeps_its_time() -> None:
+def test_tdt_leading_punctuation_keeps_duration() -> None:
     hypothesis = hypothesis_of(pieces(".", ",", "▁c"), [3, 7, 9], [2, 3, 1])
     assert words(transcript_of(hypothesis, tdt=True)) == [(".,", 3, 5), ("c", 9, 10)]
 
 
-def test_tdt_tokens_that_only_begin_with_punctuation_keep_their_time() -> None:
-    """A token takes no time if its whole text is one mark. A word mark is no text; another character is."""
+def test_tdt_words_with_punctuation_keep_duration() -> None:
+    """Only a token that is a single punctuation mark, with or without a word mark, has zero duration."""
     tokenizer = Tokenizer(pieces=("▁the", "▁c", "at", ".", ".)", "?!", "▁.", "▁?x"), kind="subword")
     for token, end in ((3, 5), (6, 5), (4, 34), (5, 34)):
         result = transcript_of(hypothesis_of([1, 2, token], [0, 2, 30], [2, 3, 4]), tokenizer, tdt=True)
@@ -91,23 +91,23 @@ def test_tdt_tokens_that_only_begin_with_punctuation_keep_their_time() -> None:
     assert words(result) == [("cat", 0, 5), ("?x", 30, 34)]
 
 
-def test_the_first_word_starts_with_a_space_before_it() -> None:
+def test_first_word_starts_at_leading_space() -> None:
     result = transcript_of(hypothesis_of([0, 0, 1, 2, 0, 1]), CHARACTERS)
     assert words(result) == [("ab", 0, 7), ("a", 10, 11)]
 
 
 @pytest.mark.parametrize(
     ("start_words", "expected"),
-    [(True, [("ca", 0, 3), ("t", 4, 7), ("", 8, 9), ("the", 10, 11)]), (False, [("cat", 0, 7), ("the", 10, 11)])],
+    [(True, [("ca", 0, 3), ("t", 4, 7), ("the", 10, 11)]), (False, [("cat", 0, 7), ("the", 10, 11)])],
 )
-def test_control_tokens_start_words_in_nemo(start_words: bool, expected: list[tuple[str, int, int]]) -> None:
+def test_control_tokens_start_words(start_words: bool, expected: list[tuple[str, int, int]]) -> None:
     pieces = ("▁the", "▁c", "a", "t", "<s>")
     tokenizer = Tokenizer(pieces, kind="subword", silent_ids=frozenset({4}), silent_tokens_start_words=start_words)
     assert words(transcript_of(hypothesis_of([1, 2, 4, 3, 4, 0]), tokenizer)) == expected
 
 
-def test_words_of_an_aggregate() -> None:
-    """A lone word mark is a space, even before punctuation; punctuation with a word mark begins a word."""
+def test_aggregate_words() -> None:
+    """A lone word mark is a space, even before punctuation; punctuation with a word mark starts a word."""
     tokenizer = from_pieces(["▁the", "a", ".", "▁", "▁¿", "¿", "<0x41>"])
     result = transcript_of(hypothesis_of([3, 0, 1, 3, 2, 1, 4, 1, 2]), tokenizer)
     assert words(result) == [("thea.", 0, 9), ("a", 10, 11), ("¿a.", 12, 17)]
@@ -116,19 +116,19 @@ def test_words_of_an_aggregate() -> None:
     assert words(tdt) == [("the", 0, 2), ("¿.", 4, 6)]
 
 
-def test_a_lone_word_mark_before_punctuation_is_dropped() -> None:
+def test_word_mark_before_punctuation_dropped() -> None:
     result = transcript_of(hypothesis_of(pieces("▁c", "at", "▁", ",", "s")))
     assert [word.text for word in result.words] == ["cat", ",s"]
     assert result.text == "cat,s"
 
 
-def test_characters_split_at_spaces_but_not_before_punctuation() -> None:
+def test_character_words() -> None:
     result = transcript_of(hypothesis_of([1, 0, 2, 2, 0, 3, 0, 1, 4, 2]), CHARACTERS)
     assert [word.text for word in result.words] == ["a", "bb.", "a'b"]
     assert result.text == "a bb. a'b"
 
 
-def test_special_tokens_make_no_words() -> None:
+def test_special_tokens() -> None:
     tokenizer = Tokenizer(pieces=("▁hello", ".", "<|end|>"), kind="subword", silent_ids=frozenset({2}))
     result = transcript_of(hypothesis_of([0, 2, 1, 2]), tokenizer)
     assert [word.text for word in result.words] == ["hello."]
@@ -136,15 +136,21 @@ def test_special_tokens_make_no_words() -> None:
     assert len(result.tokens) == 4
 
 
-def test_nothing_heard() -> None:
+def test_a_lone_word_mark_is_no_word() -> None:
+    result = transcript_of(hypothesis_of(pieces("▁", "▁the", "▁")))
+    assert [word.text for word in result.words] == ["the"] and result.segments[0].text == "the"
+    assert len(result.tokens) == 3 and transcript_of(hypothesis_of(pieces("▁", "▁"))).segments == ()
+
+
+def test_empty_hypothesis() -> None:
     result = transcript_of(Hypothesis())
     assert (result.text, result.words, result.segments) == ("", (), ())
 
 
-def test_parts_are_joined_in_order_on_the_recordings_clock() -> None:
+def test_utterances_joined_in_order() -> None:
     whole = audio(60)
     first, second = Utterance(whole, 0, 16000 * 30), Utterance(whole, 16000 * 30, 16000 * 30)
-    late = hypothesis_of(pieces("▁the"), [374], [4])  # its last frame would end in the second part
+    late = hypothesis_of(pieces("▁the"), [374], [4])  # its last frame extends into the second utterance
     result = assemble(
         whole,
         [(second, hypothesis_of(pieces("▁c", "at", "."))), (first, late)],
@@ -161,7 +167,7 @@ def test_parts_are_joined_in_order_on_the_recordings_clock() -> None:
 
 
 @given(st.lists(st.integers(0, len(SUBWORDS.pieces) - 1), max_size=25), st.booleans())
-def test_every_word_in_order_and_each_token_once(ids: list[int], tdt: bool) -> None:
+def test_words_in_order_tokens_once(ids: list[int], tdt: bool) -> None:
     result = transcript_of(hypothesis_of(ids), tdt=tdt)
     assert [token.id for token in result.tokens] == ids
     assert "".join(word.text for word in result.words).replace(" ", "") == result.text.replace(" ", "")

@@ -1,0 +1,77 @@
+"""Only long silence that certainly is none of the speech is left out, with margins at its sound."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+import soundfile
+
+from fastscribe.audio.probe import probe
+from fastscribe.segmentation.loudness import quiet_frames
+from fastscribe.segmentation.segment import split
+from fastscribe.segmentation.silence import find_sound, steady_quiet
+from fastscribe.types import Source
+
+RATE = 8_000
+
+
+def spans(*lengths_s):
+    """Return what is found in sound and silence in turn, of these lengths, in frames of 20 ms."""
+    silent = np.repeat(np.arange(len(lengths_s)) % 2 == 1, [round(length_s * 50) for length_s in lengths_s])
+    return [(begin / 50, end / 50) for begin, end in find_sound(silent, 0.02)]
+
+
+def test_long_silence_is_left_out_but_for_its_margins():
+    assert spans(0, 1.0, 3.0) == [(0.76, 4.0)]
+    assert spans(3.0, 1.0) == [(0.0, 3.5)]
+    assert spans(3.0, 2.0, 3.0) == [(0.0, 3.5), (4.76, 8.0)]
+    assert spans(0, 30.0, 3.0, 30.0) == [(29.76, 33.5)]
+    assert spans(0, 30.0) == spans() == []
+
+
+def test_shorter_silence_stays():
+    assert spans(0, 0.98, 3.0, 1.98, 3.0, 0.98) == [(0.0, pytest.approx(9.94))]
+
+
+def speech(seconds, level, generator):
+    """Return noise whose loudness changes by 20 dB five times a second, as that of syllables does."""
+    shape = np.where(np.arange(round(seconds * RATE)) * 5 // RATE % 2, 1.0, 0.1)
+    return level * shape * generator.normal(0, 1, len(shape))
+
+
+def split_by_phrase(tmp_path, *sounds):
+    soundfile.write(tmp_path / "a.wav", np.concatenate(sounds), RATE, subtype="FLOAT")
+    path = str(tmp_path / "a.wav")
+    utterances = split(probe(Source(path, path, "a.wav")), 12.0, None, 0.08, by_phrase=True)
+    return [(utterance.start_s, utterance.end_s) for utterance in utterances]
+
+
+def test_soft_speech_is_decoded(tmp_path):
+    """It is as quiet as the noise between words elsewhere, but varies."""
+    generator = np.random.default_rng(0)
+    noise, soft = generator.normal(0, 1e-4, 5 * RATE), speech(4.0, 3e-4, generator)
+    loud = speech(8.0, 0.1, generator)
+    found = split_by_phrase(tmp_path, noise, soft, loud, noise, loud)
+    assert found[0][0] == pytest.approx(4.76, abs=0.25) and found[-1][1] == 30.0
+    left_out = [(end, begin) for (_, end), (begin, _) in itertools.pairwise(found) if begin > end]
+    assert left_out == [(pytest.approx(17.5, abs=0.25), pytest.approx(21.76, abs=0.06))]
+
+
+def test_noise_at_the_floor_and_zeros_are_left_out(tmp_path):
+    generator = np.random.default_rng(0)
+    loud, noise = speech(8.0, 0.1, generator), generator.normal(0, 1e-3, 10 * RATE)
+    for silence in (noise, np.zeros(10 * RATE)):
+        found = split_by_phrase(tmp_path, silence, loud, silence)
+        assert found[0][0] == pytest.approx(9.76, abs=0.06) and found[-1][1] == pytest.approx(18.5, abs=0.25)
+
+
+def test_a_silent_recording_has_no_sound(tmp_path):
+    assert split_by_phrase(tmp_path, np.zeros(30 * RATE)) == [(0.0, 0.0)]
+
+
+def test_steady_noise_is_no_silence():
+    """A recording as loud throughout may be speech over music."""
+    energy = np.random.default_rng(0).uniform(0.9, 1.1, 2_000)
+    assert not steady_quiet(energy, quiet_frames(energy, 0.02)).any()
