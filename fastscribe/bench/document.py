@@ -23,6 +23,13 @@ from fastscribe.version import __version__
 if TYPE_CHECKING:
     import torch
 
+_MAX_ERROR = 600  # characters
+
+
+def describe_error(error: BaseException) -> str:
+    """The `error` of a case that could not be measured: one line with the exception's type."""
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"[:_MAX_ERROR]
+
 
 def document(
     name: str,
@@ -31,14 +38,15 @@ def document(
     case_keys: Sequence[str],
     arguments: Sequence[str],
     complete: bool = True,
+    program: str = "fastscribe",
 ) -> dict[str, Any]:
-    """`results` has the settings and "rows"; `arguments` are those of the command line."""
+    """`results` has the settings and "rows"; `program` and `arguments` make up the command line."""
     from fastscribe.bench import machine
 
     missing = {key for row in results["rows"] for key in case_keys if key not in row}
     assert not missing, f"rows without {missing}"
     return {
-        **_head(name, arguments, case_keys),
+        **_head(name, program, arguments, case_keys),
         "device": str(device),
         "complete": complete,
         **results,
@@ -47,17 +55,21 @@ def document(
 
 
 def not_measured(
-    name: str, results: Mapping[str, Any], case_keys: Sequence[str], arguments: Sequence[str]
+    name: str,
+    results: Mapping[str, Any],
+    case_keys: Sequence[str],
+    arguments: Sequence[str],
+    program: str = "fastscribe",
 ) -> dict[str, Any]:
-    """A document of no machine and no device: about other documents, say."""
-    return {**_head(name, arguments, case_keys), **results}
+    """A document without a machine and a device, for example one about other documents."""
+    return {**_head(name, program, arguments, case_keys), **results}
 
 
-def _head(name: str, arguments: Sequence[str], case_keys: Sequence[str]) -> dict[str, Any]:
+def _head(name: str, program: str, arguments: Sequence[str], case_keys: Sequence[str]) -> dict[str, Any]:
     return {
         "benchmark": name,
         "fastscribe": __version__,
         "date": datetime.now(timezone.utc).date().isoformat(),
-        "command": shlex.join(["fastscribe", *arguments]),
+        "command": shlex.join([*program.split(), *arguments]),
         "case_keys": list(case_keys),
     }

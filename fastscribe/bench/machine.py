@@ -14,9 +14,9 @@ from typing import Any
 
 import torch
 
-from fastscribe._system.processors import usable_processors
+from fastscribe._system.memory import total_bytes
+from fastscribe._system.processors import cpu_name, usable_processors
 from fastscribe.bench.energy import nvidia_id
-from fastscribe.pipeline.recognizer import cpu_name
 
 _PACKAGES = (
     "torch", "triton", "numpy", "cuda-bindings", "nvidia-cudnn-cu13", "nvidia-cublas", "numba", "numba-cuda", "soundfile",
@@ -35,12 +35,12 @@ def facts(device: torch.device, root: Path) -> dict[str, Any]:
         "kernel": platform.release(),
         "cpu": cpu_name(),
         "cpu_cores": usable_processors(),
-        "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
+        "memory_gib": round(total_bytes() / 2**30, 1),
         "disk_free_gib": round(shutil.disk_usage(root).free / 2**30, 1),
         "shared_memory_free_gib": round(shutil.disk_usage("/dev/shm").free / 2**30, 1)
         if Path("/dev/shm").exists()
         else None,
-        "load_average_1min": round(os.getloadavg()[0], 2),
+        "load_average_1min": round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None,
         "versions": versions(),
         "gpu": gpu_facts(device) if device.type == "cuda" else None,
         "torch_cuda": torch.version.cuda,
@@ -60,7 +60,7 @@ def versions() -> dict[str, str | None]:
 
 
 def gpu_facts(device: torch.device) -> dict[str, Any]:
-    """Of this one of the machine's GPUs."""
+    """Facts about one of the machine's GPUs."""
     properties = torch.cuda.get_device_properties(device)
     free, total = torch.cuda.mem_get_info(device)
     return {
@@ -90,7 +90,7 @@ def _nvidia_smi(device: torch.device) -> dict[str, str] | str:
 
 
 def commit(root: Path) -> str:
-    """The checkout's commit, "+" for changes in it; from FASTSCRIBE_COMMIT or a file COMMIT where there is no git."""
+    """The checkout's commit, with "+" if files changed. Without git: FASTSCRIBE_COMMIT or the file COMMIT."""
     try:
         said = subprocess.run(
             ["git", "-c", "safe.directory=*", "-C", root, "describe", "--always", "--dirty=+", "--abbrev=12"],
@@ -102,7 +102,7 @@ def commit(root: Path) -> str:
     return (
         said
         or os.environ.get("FASTSCRIBE_COMMIT", "")
-        or (stored.read_text().strip() if stored.exists() else "unknown")
+        or (stored.read_text(encoding="utf-8").strip() if stored.exists() else "unknown")
     )
 
 

@@ -11,17 +11,18 @@ from pathlib import Path
 
 import torch
 
+from fastscribe._system.memory import available_bytes
 from fastscribe.cuda import device as devices
 
 
 def free_bytes(device: torch.device) -> int:
     if device.type == "cuda":
         return devices.free_bytes(device)
-    return _kilobytes("/proc/meminfo", "MemAvailable") or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return available_bytes()
 
 
 def release(device: torch.device) -> None:
-    """Gives back what earlier cases freed, which would else be used again without being counted."""
+    """Return freed memory to the system; reused memory would not be counted."""
     gc.collect()
     if device.type == "cuda":
         torch.cuda.empty_cache()
@@ -34,7 +35,7 @@ def resident_bytes(device: torch.device) -> int | None:
 
 
 def reset_peak(device: torch.device) -> None:
-    """From now on the peak is counted anew; where a system cannot do that, it stays what it was."""
+    """Start a new peak. On a system that cannot, the old peak stays."""
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
         return
@@ -44,7 +45,7 @@ def reset_peak(device: torch.device) -> None:
 
 
 def peak_bytes(device: torch.device) -> int | None:
-    """Since reset_peak; None where that could not be."""
+    """Peak in bytes since reset_peak; None if the system cannot reset it."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     return _kilobytes("/proc/self/status", "VmHWM") if os.access("/proc/self/clear_refs", os.W_OK) else None
@@ -52,12 +53,12 @@ def peak_bytes(device: torch.device) -> int | None:
 
 def _trim() -> None:
     """Freed memory is kept (_system/malloc_tuning.py), and would count."""
-    with suppress(AttributeError):
+    with suppress(AttributeError, TypeError):  # not glibc; Windows
         ctypes.CDLL(None).malloc_trim(0)
 
 
 def _kilobytes(path: str, field: str) -> int | None:
-    """In bytes."""
+    """A field of a file in /proc, in bytes; None if it is not there."""
     try:
         found = re.search(rf"^{field}:\s+(\d+) kB", Path(path).read_text(encoding="ascii"), re.MULTILINE)
     except OSError:

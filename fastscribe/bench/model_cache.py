@@ -53,7 +53,7 @@ def cached_model(shape: str, device: str, say: Callable[[str], None]) -> Path:
 
 
 def _cache() -> Path:
-    """Of the XDG base directory specification."""
+    """The cache folder of the XDG base directory specification."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fastscribe" / "random-models"
 
 

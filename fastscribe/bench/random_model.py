@@ -1,12 +1,12 @@
-"""A checkpoint of a published model's shape with random weights, for measuring where the real one may not go.
+"""Random checkpoints of a published model's shape, for measurements without the published weights.
 
-Its text means nothing, but its work is the real one's: the same products, and 3 to 4 labels a second of audio. A random
-transducer does not do that by itself: it stays silent, or never stops, or says everything at a recording's first frames,
-which look like no others. So its outputs are centred over frames and histories, and the blank's row is fitted to the best
-label's logit, so that no frame and no history stands out. A switch then makes labels come one at a time: even ones where
-a feature of the audio is high, odd ones where it is low, and never twice the same kind. The blank's bias sets the rate on a
-few synthetic recordings. Of several draws the one that says the most different things is kept. CTC heads are centred and
-set the same way, without history and switch. An attention decoder writes until its limit, which is as far as speech goes.
+The text means nothing, but the work is that of the published model: the same matrix products, and 3 to 4 labels per second
+of audio. A plain random transducer emits nothing, never stops, or emits everything at a recording's unusual first frames. So
+its outputs are centred over frames and histories, and the blank's row is fitted to the best label's logit. A switch spreads
+the labels over time: even labels while a feature of the audio is high, odd ones while it is low, never two of a kind in
+sequence. The blank's bias sets the rate on a few synthetic recordings. Of several draws, the one with the most different
+labels is kept. CTC heads are centred and set the same way, without history and switch. An attention decoder writes up to its
+length limit.
 
 Shapes: B batch, T frames, D encoder width, H predictor width, U histories, J output layer's inputs, N samples, V outputs.
 """
@@ -38,18 +38,18 @@ from fastscribe.pipeline.recognizer import choose_device
 from fastscribe.text.tokenizer import WORD_MARK, Tokenizer, from_characters, from_huggingface, from_pieces
 from fastscribe.types import Features, Frames, Hypothesis
 
-_HISTORY = 0.3  # how much the predictor sways the joint, the encoder being 1
+_PREDICTOR_SCALE = 0.3  # the predictor's weight in the joint, relative to the encoder's
 _DRAWS, _BISECTIONS = 3, 7
-_PAIRS = 4096  # of a frame and a history, by which the output layer is drawn
+_PAIRS = 4096  # pairs of a frame and a history, for the output layer's statistics
 _RIDGE = 0.01
 _HISTORIES, _HISTORY_LABELS = 256, 12
-_KIND_SIZE = 3.0  # of the part of an embedding that tells even from odd labels, over the size of the rest
+_KIND_SIZE = 3.0  # size of the part of an embedding that separates even from odd labels, relative to the rest
 _SWITCH = (0, 1)  # units of the joint
-_BLOCKING = 2.0  # standard deviations of the audio's feature that a last label of the wrong kind takes off
-_SWITCH_SIZE = 14.0  # what the switch adds for one such deviation, in deviations of what else decides
+_BLOCKING = 2.0  # subtracted after a label of the wrong kind, in standard deviations of the audio's feature
+_SWITCH_SIZE = 14.0  # added by the switch per such deviation, in deviations of the other units' sum
 _RECORDINGS, _RECORDING_S = 32, 8.0
-_SETTLING = 4  # of them
-_SWAY = 4.0  # how much more than at first what a decoder looks at sways what it writes
+_NUM_SETTLING = 4  # recordings for the norms' statistics
+_ATTENTION_GAIN = 4.0  # factor on the weights of attention outputs
 # fmt: off
 _CONTROLS = tuple(f"<|{name}|>" for name in (
     "startofcontext", "startoftranscript", "endoftext", "emo:undefined", "en", "de", "transcribe", "translate",
@@ -60,7 +60,13 @@ _LETTERS = "etaoinshrdlucmfwygpbvkxqjz"
 
 
 def random_checkpoint(shape: str, seed: int = 0, device: str = "cpu") -> Checkpoint:
-    """A name from SHAPES -> a float32 checkpoint on the CPU. A GPU as `device` draws other numbers, much sooner."""
+    """Make a float32 checkpoint on the CPU.
+
+    Args:
+        shape: A name from SHAPES.
+        seed: Seed of the weights.
+        device: Where the weights are drawn. A GPU is much faster, and draws other numbers.
+    """
     config = SHAPES[shape]
     at = choose_device(device)
     with torch.random.fork_rng([at] if at.type == "cuda" else []), torch.no_grad():
@@ -81,7 +87,7 @@ def random_checkpoint(shape: str, seed: int = 0, device: str = "cpu") -> Checkpo
 
 
 def random_model(config: ModelConfig, device: torch.device) -> Model:
-    """torch's own initialisation, with norms and position biases that are not 1 and 0."""
+    """Return a model with torch's initialisation, except for norms and position biases, which are random too."""
     with device:
         model = Model(config).eval().requires_grad_(False)
     for module in model.encoder.modules():
@@ -99,18 +105,17 @@ def random_model(config: ModelConfig, device: torch.device) -> Model:
 
 
 def _settle_norms_(encoder: JasperEncoder, features: Features) -> None:
-    """Gives norms the statistics of what reaches them: nothing else holds back a random stack of convolutions, which would
-    make all frames alike."""
+    """Set batch norms to the statistics of real inputs; otherwise a random stack of convolutions makes all frames alike."""
     norms = [module for module in encoder.modules() if isinstance(module, nn.BatchNorm1d)]
     for norm in norms:
         norm.momentum = 1.0
     encoder.train()
-    encoder(Features(features.mel_BMT[:_SETTLING], features.lengths_B[:_SETTLING]))
+    encoder(Features(features.mel_BMT[:_NUM_SETTLING], features.lengths_B[:_NUM_SETTLING]))
     encoder.eval()
 
 
 def _features(config: ModelConfig, device: torch.device) -> Features:
-    """Of a few synthetic recordings."""
+    """Return the features of a few synthetic recordings."""
     waves = synthetic.waves([_RECORDING_S] * _RECORDINGS, seed=1)
     samples_BS = torch.stack([torch.from_numpy(wave) for wave in waves]).to(device)
     lengths_B = torch.full((len(waves),), samples_BS.shape[1], device=device)
@@ -119,22 +124,25 @@ def _features(config: ModelConfig, device: torch.device) -> Features:
 
 
 def _frames(model: Model, device: torch.device) -> Frames:
-    """What the encoder makes of them."""
+    """Return the encoder output of a few synthetic recordings."""
     features = _features(model.config, device)
     eights = zip(features.mel_BMT.split(8), features.lengths_B.split(8), strict=True)
-    with sdpa_kernel(SDPBackend.MATH):  # the form that no GPU refuses
+    with sdpa_kernel(SDPBackend.MATH):  # runs on every GPU
         parts = [model.encoder(Features(mel_BMT, lengths_B)) for mel_BMT, lengths_B in eights]
     return Frames(torch.cat([part.frames_BTD for part in parts]), torch.cat([part.lengths_B for part in parts]))
 
 
 def make_transducer_speak_(transducer: Transducer, frames: Frames, frame_s: float) -> None:
-    """Draws embeddings and joint so that frames like these, all of full length, yield LABELS_PER_S."""
-    joint, (fitted_ND, others) = transducer.joint, _halves(frames)
+    """Draw embeddings and joint so that frames like these, all of full length, yield LABELS_PER_S."""
+    joint, (fitted_ND, held_out) = transducer.joint, _halves(frames)
     history_UH, kind_U = _histories(transducer)
-    read_H, level = _reading(history_UH, kind_U)
+    read_H, level = _fit_kind(history_UH, kind_U)
 
     def draw() -> torch.Tensor:
-        for layer, inputs_NI, size in ((joint.encoder, fitted_ND, 1.0), (joint.predictor, history_UH, _HISTORY)):
+        for layer, inputs_NI, size in (
+            (joint.encoder, fitted_ND, 1.0),
+            (joint.predictor, history_UH, _PREDICTOR_SCALE),
+        ):
             layer.weight.normal_()
             layer.weight.mul_(size / layer(inputs_NI).std(0).mean())
             layer.bias.normal_(0.0, 0.3).sub_(layer(inputs_NI).mean(0))
@@ -144,18 +152,18 @@ def make_transducer_speak_(transducer: Transducer, frames: Frames, frame_s: floa
         return joint.activation(joint.encoder(some_ND) + joint.predictor(some_NH))
 
     def decode() -> list[Hypothesis]:
-        return label_looping.decode(transducer, others)
+        return label_looping.decode(transducer, held_out)
 
-    wanted = LABELS_PER_S * frame_s * float(others.lengths_B.sum())
+    target_labels = LABELS_PER_S * frame_s * float(held_out.lengths_B.sum())
     durations = range(transducer.blank_id + 1, joint.output.out_features)
-    seldom = [row for row, duration in zip(durations, transducer.durations, strict=True) if duration == 0]
-    _tune_(list(joint.parameters()), joint.output, transducer.blank_id, draw, decode, wanted, _SWITCH, seldom)
+    unlikely = [row for row, duration in zip(durations, transducer.durations, strict=True) if duration == 0]
+    _tune_(list(joint.parameters()), joint.output, transducer.blank_id, draw, decode, target_labels, _SWITCH, unlikely)
 
 
 def _histories(transducer: Transducer) -> tuple[torch.Tensor, torch.Tensor]:
-    """Predictor outputs [U, H] after labels of both kinds in turn, and the last label's kind [U], 1 or -1.
+    """Return predictor outputs [U, H] after labels of alternating kinds, and the last label's kind [U], 1 or -1.
 
-    Even and odd labels are told apart by a part that their embeddings share; a hypothesis begins as if after an odd one.
+    A shared part of the embeddings separates even from odd labels; a hypothesis begins as if after an odd one.
     """
     embedding = transducer.predictor.embedding.weight
     kind_V = 1.0 - 2.0 * (torch.arange(len(embedding), device=embedding.device) % 2)
@@ -173,21 +181,24 @@ def _histories(transducer: Transducer) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.cat(outputs), torch.cat(kinds)
 
 
-def _reading(history_UH: torch.Tensor, kind_U: torch.Tensor) -> tuple[torch.Tensor, float]:
-    """Weights and constant by which a linear unit tells the kind."""
+def _fit_kind(history_UH: torch.Tensor, kind_U: torch.Tensor) -> tuple[torch.Tensor, float]:
+    """Return the weights and the constant of a linear unit that predicts the kind."""
     weight_H = _fit(history_UH, kind_U)
     return weight_H, float(kind_U.mean() - (history_UH @ weight_H).mean())
 
 
 def _make_switch_(transducer: Transducer, frames_ND: torch.Tensor, read_H: torch.Tensor, level: float) -> None:
-    """Two units of the joint that make labels come one at a time: the first is active where a random feature of the audio
-    is high and the last label was odd, the second where it is low and the last was even."""
+    """Set two units of the joint so that labels come one at a time.
+
+    The first is active while a random feature of the audio is high and the last label was odd; the second while the feature
+    is low and the last label was even.
+    """
     joint = transducer.joint
     feature_D = torch.randn_like(frames_ND[0])
     feature_N = frames_ND @ feature_D
     feature_D /= (
         1.5 * (feature_N - feature_N.median()).abs().median()
-    )  # a deviation that a recording's odd ends don't move
+    )  # a robust deviation: the unusual ends of recordings do not count
     middle = (frames_ND @ feature_D).median()
     for unit, sign in zip(_SWITCH, (1.0, -1.0), strict=True):
         joint.encoder.weight[unit], joint.encoder.bias[unit] = sign * feature_D, -sign * middle - _BLOCKING
@@ -195,7 +206,7 @@ def _make_switch_(transducer: Transducer, frames_ND: torch.Tensor, read_H: torch
 
 
 def _fit(inputs_NJ: torch.Tensor, wanted_N: torch.Tensor) -> torch.Tensor:
-    """Ridge regression, without the constant: [J]."""
+    """Return the weights [J] of a ridge regression, without the constant."""
     centred_NJ = inputs_NJ - inputs_NJ.mean(0)
     gram_JJ = centred_NJ.t() @ centred_NJ
     gram_JJ.diagonal().add_(_RIDGE * gram_JJ.diagonal().mean())
@@ -204,36 +215,25 @@ def _fit(inputs_NJ: torch.Tensor, wanted_N: torch.Tensor) -> torch.Tensor:
 
 
 def _halves(frames: Frames) -> tuple[torch.Tensor, Frames]:
-    """Every other row's frames [N, D], to fit to, and the other rows, to see what comes of it."""
+    """Return the frames [N, D] of every other row, for fitting, and the other rows, for testing."""
     return frames.frames_BTD[::2].flatten(0, 1), Frames(frames.frames_BTD[1::2], frames.lengths_B[1::2])
 
 
-def _some_history(transducer: Transducer) -> torch.Tensor:
-    """Predictor outputs after random labels, [U, H]."""
-    device = transducer.joint.output.weight.device
-    state = transducer.predictor.initial_state(1)
-    outputs = []
-    for label_B in torch.randint(transducer.blank_id, (64, 1), device=device):
-        output_BH, state = transducer.predictor.step(label_B, state)
-        outputs.append(output_BH)
-    return torch.cat(outputs)
-
-
 def _make_ctc_speak_(head: CtcHead, frames: Frames, config: ModelConfig) -> None:
-    fitted_ND, others = _halves(frames)
+    fitted_ND, held_out = _halves(frames)
 
     def decode() -> list[Hypothesis]:
-        return ctc.decode(head, others, config.blank_id)
+        return ctc.decode(head, held_out, config.blank_id)
 
-    wanted = LABELS_PER_S * config.frame_s * float(others.lengths_B.sum())
-    _tune_(list(head.parameters()), head.output, config.blank_id, lambda: fitted_ND, decode, wanted)
+    target_labels = LABELS_PER_S * config.frame_s * float(held_out.lengths_B.sum())
+    _tune_(list(head.parameters()), head.output, config.blank_id, lambda: fitted_ND, decode, target_labels)
 
 
 def _make_aed_speak_(model: AttentionDecoder) -> None:
-    """It never writes a token of the prompt's kind, the end among them, and so goes on up to its limit."""
+    """Draw the output layer so that control tokens, the end included, never win and rows run up to their limit."""
     for module in model.layers.modules():
         if isinstance(module, Attention):
-            module.out.weight.mul_(_SWAY)
+            module.out.weight.mul_(_ATTENTION_GAIN)
     model.head.weight.normal_(0.0, 3.0 / model.head.in_features**0.5)
     model.head.bias.zero_()
     model.head.bias[: len(_CONTROLS)] = -1e4
@@ -245,18 +245,28 @@ def _tune_(
     blank_id: int,
     draw: Callable[[], torch.Tensor],
     decode: Callable[[], list[Hypothesis]],
-    wanted: float,
+    target_labels: float,
     switch: Sequence[int] = (),
-    seldom: Sequence[int] = (),
+    unlikely: Sequence[int] = (),
 ) -> None:
-    """`draw` draws what lies before the output layer and returns some of that layer's inputs [N, J], of
-    which those in `switch` call for even and odd labels; the outputs in `seldom` are made unlikely."""
+    """Draw the parameters several times and keep the best draw.
+
+    Args:
+        parameters: All parameters that change.
+        output: The output layer.
+        blank_id: The blank's output.
+        draw: Draws the layers before the output layer and returns some of its inputs [N, J].
+        decode: Decodes the held-out recordings.
+        target_labels: Number of labels to aim for.
+        switch: Units of the input that select even and odd labels.
+        unlikely: Outputs to make unlikely.
+    """
     best, best_score = [], -1.0
     for _ in range(_DRAWS):
-        torch.manual_seed(torch.initial_seed() + 1)  # whatever decoding drew meanwhile
-        margins_N = _draw_output_(output, blank_id, draw(), switch, seldom)
-        found = _set_rate_(output, blank_id, margins_N, decode, wanted)
-        score = _score([hypothesis.token_ids for hypothesis in found], wanted)
+        torch.manual_seed(torch.initial_seed() + 1)  # independent of random numbers that decoding draws
+        margin_N = _draw_output_(output, blank_id, draw(), switch, unlikely)
+        hypotheses = _set_rate_(output, blank_id, margin_N, decode, target_labels)
+        score = _score([hypothesis.token_ids for hypothesis in hypotheses], target_labels)
         if score > best_score:
             best, best_score = [parameter.clone() for parameter in parameters], score
     for parameter, value in zip(parameters, best, strict=True):
@@ -264,15 +274,15 @@ def _tune_(
 
 
 def _draw_output_(
-    output: nn.Linear, blank_id: int, inputs_NJ: torch.Tensor, switch: Sequence[int], seldom: Sequence[int]
+    output: nn.Linear, blank_id: int, inputs_NJ: torch.Tensor, switch: Sequence[int], unlikely: Sequence[int]
 ) -> torch.Tensor:
-    """Random logits of mean zero, the blank's a fit of the best label's. Returns by how much the latter lies above, [N]."""
+    """Draw logits of mean zero and fit the blank's to the best label's. Return the best label's margin over blank [N]."""
     output.weight.normal_(0.0, 3.0 / output.in_features**0.5)
     output.weight[:, list(switch)] = 0.0
     output.bias.zero_()
     logits_NV = output(inputs_NJ)
     output.bias.sub_(logits_NV.mean(0))
-    output.bias[list(seldom)] -= 2.0 * logits_NV.std()
+    output.bias[list(unlikely)] -= 2.0 * logits_NV.std()
     best_N = output(inputs_NJ)[:, :blank_id].amax(1)
     output.weight[blank_id] = _fit(inputs_NJ, best_N)
     output.weight[blank_id, list(switch)] = 0.0
@@ -288,37 +298,37 @@ def _draw_output_(
 def _set_rate_(
     output: nn.Linear,
     blank_id: int,
-    margins_N: torch.Tensor,
+    margin_N: torch.Tensor,
     decode: Callable[[], list[Hypothesis]],
-    wanted: float,
+    target_labels: float,
 ) -> list[Hypothesis]:
-    """Sets the blank's bias so that a share of the margins is above it, bisecting the share for the labels wanted."""
+    """Bisect the share of margins above the blank's bias until decoding gives about `target_labels` labels."""
     low, high, tried = 0.0, 0.6, []
     for _ in range(_BISECTIONS):
         share = (low + high) / 2
-        output.bias[blank_id] = bias = float(margins_N.quantile(1.0 - share))
-        found = decode()
-        count = sum(len(hypothesis.token_ids) for hypothesis in found)
-        tried.append((abs(count - wanted), bias, found))
-        low, high = (low, share) if count > wanted else (share, high)
-    _, bias, found = min(tried, key=lambda attempt: attempt[0])
+        output.bias[blank_id] = bias = float(margin_N.quantile(1.0 - share))
+        hypotheses = decode()
+        count = sum(len(hypothesis.token_ids) for hypothesis in hypotheses)
+        tried.append((abs(count - target_labels), bias, hypotheses))
+        low, high = (low, share) if count > target_labels else (share, high)
+    _, bias, hypotheses = min(tried, key=lambda attempt: attempt[0])
     output.bias[blank_id] = bias
-    return found
+    return hypotheses
 
 
-def _score(rows: Sequence[Sequence[int]], wanted: float) -> float:
-    """High for many different labels, about as many as wanted, spread evenly over the recordings."""
+def _score(rows: Sequence[Sequence[int]], target_labels: float) -> float:
+    """Return a score: high for many different labels, near the target number, spread evenly over the recordings."""
     counts = [len(row) for row in rows]
     different = len({label for row in rows for label in row})
-    off = abs(sum(counts) / wanted - 1.0)
+    off = abs(sum(counts) / target_labels - 1.0)
     uneven = max(counts) * len(counts) / max(1, sum(counts)) - 1.0
     return different / (1.0 + 5.0 * off) / (1.0 + uneven)
 
 
 def random_tokenizer(config: ModelConfig) -> Tokenizer:
-    """Made-up pieces, two in five of which begin a word, and a little punctuation; the letters where there are so many.
+    """Return a tokenizer of made-up pieces, two in five of which begin a word, and some punctuation.
 
-    What a prompt is made of comes first in the vocabulary of a model that is given one.
+    A vocabulary of the alphabet's size gets the letters. A model with prompts has its control tokens first.
     """
     if config.num_labels == len(LETTERS):
         return from_characters(LETTERS)

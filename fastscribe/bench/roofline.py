@@ -124,7 +124,7 @@ def memory_rate(device: torch.device) -> float:
 
 
 def _prepare_(layer: nn.Module, device: torch.device, dtype: str) -> None:
-    """As the recognizer prepares a whole model."""
+    """Prepare it as the recognizer prepares a model."""
     if dtype == "int8":
         quantise_int8_(layer)
     layer.to(device, torch_dtype(dtype))

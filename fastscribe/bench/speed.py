@@ -2,8 +2,7 @@
 pays for) and from memory, where the time went, memory held, and the share of what the machine could do (bench/roofline.py).
 
 Recordings are the user's own or made up, as many as keep the measurement within a time that is guessed from a few of them.
-What lies in memory for the second speed is gone before the first is measured, whose memory is the one that is counted. One
-model is in memory at a time.
+Batches in memory are freed before the files are measured; the peak is that of the files. One model is in memory at a time.
 """
 
 from __future__ import annotations
@@ -18,8 +17,8 @@ from typing import Any, Literal
 import torch
 
 from fastscribe._system.processors import usable_processors
-from fastscribe.bench import roofline, synthetic, throughput, work
-from fastscribe.bench.measurement_log import describe
+from fastscribe.bench import roofline, synthetic, throughput_passes, work
+from fastscribe.bench.document import describe_error
 from fastscribe.bench.memory import peak_bytes, release, reset_peak
 from fastscribe.bench.roofline import Roofline
 from fastscribe.config import Options
@@ -34,7 +33,7 @@ from fastscribe.types import Batch, Failure
 CASE = ("model", "dtype", "batch_frames")
 MEAN_S = 7.85  # of synthetic recordings
 _FEWEST, _STEP, _MAX_STEPS = 8, 4, 5  # recordings a pass: 8, 32 .. 8192
-_MOST = 2048  # different ones that are made up
+_MAX_RECORDINGS = 2048  # different synthetic recordings
 _TRIED_S = 1.0  # a guess of the speed takes about as long
 _STAGES = {"copy": "copy", "features": "features", "encode": "encode", "decode": "decode", "assemble": "text"}
 _FILE_STAGES = {"wait_for_audio": "wait_for_audio", "write": "write"}
@@ -71,14 +70,14 @@ class Recordings:
     are gone through `copies` times, while from files each copy is a file."""
 
     inputs: tuple[str, ...]
-    clips: int | None = None  # so many different ones; None: all
+    clips: int | None = None  # number of different recordings; None: all
     once: tuple[str, ...] = ()
     copies: int = 1
     rtfx: float | None = None  # as guessed, where that decided how many there are
 
     @property
     def most(self) -> int | None:
-        """Of `inputs`."""
+        """Number of recordings to take from `inputs`; None: all."""
         return None if self.clips is None else self.clips * self.copies
 
 
@@ -87,13 +86,13 @@ def guessed_rtfx(transcriber: Transcriber) -> float:
 
     Each number goes twice, and the first time, in which kernels are compiled and graphs captured, does not count.
     """
-    budget, count = transcriber.recognizer.choose_budget(), 2
+    budget, count = transcriber._recognizer.choose_budget(), 2
     while True:
         waves = synthetic.waves(synthetic.leaderboard_lengths_s(count, seed=5), seed=6)
-        batches = throughput.batches_of(waves, transcriber, budget)
-        throughput.stream(transcriber, batches)
-        found = throughput.stream(transcriber, batches)
-        if found["wall_s"] > _TRIED_S or count >= _MOST:
+        batches = throughput_passes.batches_of(waves, transcriber, budget)
+        throughput_passes.stream(transcriber, batches)
+        found = throughput_passes.stream(transcriber, batches)
+        if found["wall_s"] > _TRIED_S or count >= _MAX_RECORDINGS:
             return float(found["audio_s"] / found["wall_s"])
         count *= 2
 
@@ -111,18 +110,20 @@ def amount(rtfx: float, seconds: float, passes: int) -> int:
 
 def make_recordings(folder: Path, count: int, rtfx: float | None = None) -> Recordings:
     """FLAC files of leaderboard-like lengths below `folder`; with `rtfx`, of more than a few thousand some are copies."""
-    copies = 1 if rtfx is None else max(1, count // _MOST)
+    copies = 1 if rtfx is None else max(1, count // _MAX_RECORDINGS)
     waves = synthetic.waves(synthetic.leaderboard_lengths_s(count // copies, seed=3), seed=4)
     paths = synthetic.write_files(folder / "once", waves, "flac", usable_processors())
     if copies == 1:
         return Recordings((str(folder / "once"),), count, rtfx=rtfx)
-    throughput.hard_links(paths, folder / "copies", copies)
+    throughput_passes.hard_links(paths, folder / "copies", copies)
     return Recordings((str(folder / "copies"),), count // copies, (str(folder / "once"),), copies, rtfx)
 
 
-def reach_of(transcriber: Transcriber, lengths_s: Sequence[float], budget: Budget, memory_gb_per_s: float) -> Roofline:
+def find_roofline(
+    transcriber: Transcriber, lengths_s: Sequence[float], budget: Budget, memory_gb_per_s: float
+) -> Roofline:
     """In the batches that this budget makes of the recordings; matrices have as many rows as the mean frame's batch."""
-    config, recognizer = transcriber.config, transcriber.recognizer
+    config, recognizer = transcriber._config, transcriber._recognizer
     planned = batching.plan(lengths_s, config.num_frames, budget, None)
     frames = [sum(map(config.num_frames, batch)) for batch in planned]
     rows = round(sum(count**2 for count in frames) / sum(frames))
@@ -148,7 +149,7 @@ class Measurement:
         """Raises UsageError where none of the inputs can be read."""
         found = cls(transcriber, subject, recordings)
         batches, found.failures = found.batches("auto")
-        found.auto = replace(transcriber.engine.budget)
+        found.auto = replace(transcriber._engine.budget)
         if not batches:
             why = f": {found.failures[0].path}: {found.failures[0].message}" if found.failures else ""
             raise UsageError(f"no recording that can be measured{why}")
@@ -163,45 +164,52 @@ class Measurement:
     def auto_frames(self) -> int:
         return round(self.auto.frames)
 
-    def ceiling(self, asked: int | Literal["auto"], memory_gb_per_s: float) -> Roofline:
+    def ceiling(self, batch_frames: int | Literal["auto"], memory_gb_per_s: float) -> Roofline:
         """What the machine could reach within this budget."""
-        return reach_of(
-            self.transcriber, self.lengths_s, self.auto if asked == "auto" else Budget(asked), memory_gb_per_s
+        return find_roofline(
+            self.transcriber,
+            self.lengths_s,
+            self.auto if batch_frames == "auto" else Budget(batch_frames),
+            memory_gb_per_s,
         )
 
     def batches(self, frames: int | Literal["auto"]) -> tuple[list[Batch], list[Failure]]:
         """Within this budget, which is also the one of later runs."""
-        self.transcriber.options = replace(self.transcriber.options, batch_frames=frames)
+        self.transcriber._options = replace(self.transcriber._options, batch_frames=frames)
         once = self.recordings.once or self.recordings.inputs
-        return throughput.read_batches(self.transcriber, once, self.recordings.clips)
+        return throughput_passes.read_batches(self.transcriber, once, self.recordings.clips)
 
     def rows(self, plan: Plan, ceilings: Sequence[Roofline], out: Path) -> Iterator[Row]:
         """A row a budget, with its ceiling; what does not fit in memory is a row with its error."""
-        for asked, ceiling in zip(plan.batch_frames, ceilings, strict=True):
-            key = {"model": self.subject.name, "dtype": self.transcriber.recognizer.dtype, "batch_frames": asked}
-            key["budget_frames"] = self.auto_frames if asked == "auto" else asked
+        for batch_frames, ceiling in zip(plan.batch_frames, ceilings, strict=True):
+            key = {
+                "model": self.subject.name,
+                "dtype": self.transcriber._recognizer.dtype,
+                "batch_frames": batch_frames,
+            }
+            key["budget_frames"] = self.auto_frames if batch_frames == "auto" else batch_frames
             try:
-                yield key | self._row(asked, plan.passes, ceiling, out)
+                yield key | self._row(batch_frames, plan.passes, ceiling, out)
             except (RuntimeError, MemoryError) as error:
                 if not is_out_of_memory(error):
                     raise
-                self.transcriber.engine.close()  # nothing of this case may come out in the next
-                yield key | {"error": describe(error)}
+                self.transcriber._engine.close()  # nothing of this case may come out in the next
+                yield key | {"error": describe_error(error)}
             release(self.subject.device)
 
     def _row(self, frames: int | Literal["auto"], passes: int, ceiling: Roofline, out: Path) -> Row:
         transcriber, recordings = self.transcriber, self.recordings
         batches, _ = self.batches(frames)
-        transcriber.engine.budget = Budget(math.inf)
-        memory = throughput.from_batches(transcriber, batches, passes, recordings.copies)
-        if math.isfinite(transcriber.engine.budget.frames):
+        transcriber._engine.budget = Budget(math.inf)
+        memory = throughput_passes.from_batches(transcriber, batches, passes, recordings.copies)
+        if math.isfinite(transcriber._engine.budget.frames):
             raise torch.OutOfMemoryError(
                 "batches of this size do not fit in memory; smaller ones were measured in their place"
             )
         del batches
         folder = out / f"run{len(list(out.iterdir()))}"
         reset_peak(self.subject.device)
-        files = throughput.from_files(transcriber, recordings.inputs, folder, passes, recordings.most)
+        files = throughput_passes.from_files(transcriber, recordings.inputs, folder, passes, recordings.most)
         shutil.rmtree(folder, ignore_errors=True)
         return _speeds(memory, files) | {
             "ceiling_rtfx": ceiling.ceiling_rtfx,
@@ -235,5 +243,5 @@ def _speeds(memory: Row, files: Row) -> Row:
 
 def peak(transcriber: Transcriber) -> int:
     """Bytes since reset_peak, or since the process began where it cannot be reset."""
-    found = peak_bytes(transcriber.recognizer.device)
-    return transcriber.recognizer.peak_bytes() if found is None else found
+    found = peak_bytes(transcriber._recognizer.device)
+    return transcriber._recognizer.peak_bytes() if found is None else found

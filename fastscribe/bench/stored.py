@@ -12,7 +12,7 @@ from fastscribe._system.safe_open import safe_read
 from fastscribe.errors import UsageError
 
 _MAX_BYTES = 64 * 2**20
-_LEAST, _MOST, _MAX_DIGITS = 1e-60, 1e60, 20
+_MIN_NUMBER, _MAX_NUMBER, _MAX_DIGITS = 1e-60, 1e60, 20
 
 
 @dataclass(frozen=True)
@@ -36,6 +36,8 @@ def read(path: Path) -> dict[str, Any]:
         found = json.loads(text, parse_constant=_refuse, parse_float=_number, parse_int=_whole_number)
     except OSError as error:
         raise UsageError(f"{path}: cannot be read: {error.strerror or error}") from error
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{path}: not a benchmark's result: a recording or other binary data") from error
     except (ValueError, RecursionError) as error:
         raise UsageError(f"{path}: not a benchmark's result: not whole JSON ({error})") from error
     problem = _problem(found)
@@ -51,7 +53,7 @@ def _refuse(constant: str) -> NoReturn:
 def _number(text: str) -> float:
     """One with which what benchmarks measure can be reckoned: quotients of these are finite, and no 0 that was none."""
     value = float(text)
-    if value and not _LEAST <= abs(value) <= _MOST:
+    if value and not _MIN_NUMBER <= abs(value) <= _MAX_NUMBER:
         raise ValueError(f"{text[:40]} is out of range")
     return value
 

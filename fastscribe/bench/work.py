@@ -32,7 +32,7 @@ _ON_CHIP = ("scores",)
 
 @dataclass(frozen=True)
 class Work:
-    """Of a second of audio. `flops` and `bytes` are by part; bytes are those that must move at least."""
+    """Work per second of audio, by part. `bytes` is the least that must move."""
 
     flops: dict[str, float]
     bytes: dict[str, float]
@@ -104,17 +104,9 @@ def _conformer_flops(encoder: EncoderConfig, mel_frames: int) -> dict[str, float
 
 
 def encoder_gflop_per_audio_s(config: ModelConfig, lengths_s: Sequence[float]) -> float:
-    """Of recordings of these lengths, each one utterance."""
+    """Encoder work of recordings of these lengths, each one utterance."""
     flops = math.fsum(count for length_s in lengths_s for count in encoder_flops(config, length_s).values())
     return 1e-9 * flops / math.fsum(lengths_s)
-
-
-def position_flops(config: ModelConfig, length_s: float) -> float:
-    """Operations that project the table of positions for recordings up to this length, once, in all layers."""
-    encoder, frames = config.encoder, _frames(config, length_s)
-    if not isinstance(encoder, EncoderConfig):
-        return 0.0
-    return 2.0 * encoder.num_layers * encoder.d_model**2 * (2 * frames - 1)
 
 
 def features_flops(config: ModelConfig, length_s: float) -> float:
@@ -126,8 +118,8 @@ def features_flops(config: ModelConfig, length_s: float) -> float:
 
 
 def decoder_flops(config: ModelConfig, length_s: float, num_labels: float, beam: int = 1) -> float:
-    """Operations of decoding that finds so many labels: a transducer that looks at every frame (with a beam, so many do),
-    a CTC head, or an attention decoder that keeps what it has seen."""
+    """Operations of decoding `num_labels` labels: a transducer that visits every frame (with a beam, `beam` hypotheses do),
+    a CTC head, or an attention decoder with a cache."""
     frames, width, num_tokens = _frames(config, length_s), config.encoder.d_model, config.num_labels + 1
     if config.aed is not None:
         return _aed_flops(config.aed, width, frames, PROMPT_TOKENS + num_labels)
@@ -153,7 +145,7 @@ def _aed_flops(aed: AedConfig, width: int, frames: int, tokens: float) -> float:
 
 
 def _layers_of(stack: TransformerConfig, squares: int) -> int:
-    """Weights of the stack whose layers have so many square matrices besides the feed-forward ones."""
+    """Weights of a stack of layers with this number of square matrices besides the feed-forward ones."""
     return stack.num_layers * (squares * stack.hidden**2 + 2 * stack.hidden * stack.ff_hidden)
 
 
@@ -259,7 +251,7 @@ def _subsampling_elements(encoder: EncoderConfig, mel_frames: int) -> float:
 
 @dataclass(frozen=True)
 class _Convolution:
-    """One of a Jasper encoder's, making so many frames."""
+    """One convolution of a Jasper encoder."""
 
     part: str  # "depthwise", "convolution" or "residual"
     filters: int
@@ -272,7 +264,7 @@ class _Convolution:
 
 
 def _convolutions(encoder: JasperConfig, mel_frames: int) -> Iterator[_Convolution]:
-    """In the order in which they run."""
+    """The layers in the order in which they run."""
     frames, channels = mel_frames + (not encoder.masked), encoder.num_mels
     dense: list[int] = []
     for block in encoder.blocks:

@@ -1,25 +1,25 @@
-"""What people see of an Evaluation: a table, one JSON object, and utterances side by side. Pure but for the colours.
+"""Format an Evaluation for people: a table, a JSON object, and utterances side by side. Pure except for colours.
 
-Rates are per cent in the table and shares (1 = all) in JSON, as its keys have them.
+Rates are percentages in the table and fractions (1 = all) in JSON.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from fastscribe._system.text_layout import clean_text, num_columns
-from fastscribe.evaluation.scores import Aligned, Edits, Evaluation, Kind, Score, Span
+from fastscribe._system.text_layout import clean_text, count_of, num_columns
+from fastscribe.evaluation.scores import Aligned, Edits, Evaluation, Kind, Pair, Score, Span
 
 _HEADER = ("", "utterances", "failed", "words", "WER %", "sub", "ins", "del", "CER %", "SER %")
-_CONTEXT_WORDS = 6  # shown of a long run of equal words, on either side of an error
+_CONTEXT_WORDS = 6  # of a long run of equal words that are shown beside an error
 _GAP = "…"
 _LABEL_COLUMNS = len("ref  ")
 _STYLES: dict[Kind, str] = {"equal": "", "substitute": "yellow", "insert": "green", "delete": "red"}
 
 
 class Cell(NamedTuple):
-    """A word over the word that was heard in its place; either may be empty."""
+    """A reference word above the hypothesis word in its place; either may be empty."""
 
     kind: Kind
     reference: str
@@ -31,11 +31,21 @@ class Cell(NamedTuple):
 
 
 def to_table(evaluation: Evaluation, group_by: tuple[str, ...]) -> str:
-    """Aligned lines: the whole, then each group field with its values by name."""
-    rows = [_HEADER, _table_row("all", evaluation.total)]
+    """Format the scores as an aligned table: the total, then each group field with its values by name."""
+    rows: list[tuple[str, ...]] = [_table_row("all", evaluation.total)]
     for field, scores in zip(group_by, evaluation.groups, strict=True):
         rows += [("",), (clean_text(field),)]
-        rows += [_table_row("  " + _name(value), scores[value]) for value in _by_name(scores)]
+        rows += [_table_row("  " + value_name(value), scores[value]) for value in by_name(scores)]
+    return _with_header(rows)
+
+
+def score_table(scores: Iterable[tuple[str, Score]]) -> str:
+    """Format named scores as an aligned table."""
+    return _with_header([_table_row(clean_text(name), score) for name, score in scores])
+
+
+def _with_header(rows: Iterable[tuple[str, ...]]) -> str:
+    rows = [_HEADER, *rows]
     widths = [max(num_columns(row[column]) for row in rows if column < len(row)) for column in range(len(_HEADER))]
     return "".join(_aligned(row, widths) + "\n" for row in rows)
 
@@ -44,19 +54,22 @@ def _table_row(name: str, score: Score) -> tuple[str, ...]:
     words = score.words
     counts = (f"{score.utterances:,}", f"{score.failed:,}", f"{words.units:,}")
     edits = (f"{words.substitutions:,}", f"{words.insertions:,}", f"{words.deletions:,}")
-    rates = (_percent(score.characters.rate), _percent(score.sentence_error_rate))
-    return (name, *counts, _percent(words.rate), *edits, *rates)
+    rates = (percent(score.characters.rate), percent(score.sentence_error_rate))
+    return (name, *counts, percent(words.rate), *edits, *rates)
 
 
-def _percent(share: float | None) -> str:
+def percent(share: float | None) -> str:
+    """Format a share as a percentage without its sign; "-" for none."""
     return "-" if share is None else f"{100 * share:.2f}"
 
 
-def _name(value: str | None) -> str:
+def value_name(value: str | None) -> str:
+    """Return a group's value for people."""
     return "(none)" if value is None else clean_text(value) or '""'
 
 
-def _by_name(scores: dict[str | None, Score]) -> list[str | None]:
+def by_name(scores: Mapping[str | None, object]) -> list[str | None]:
+    """Return groups' values in the order of their names, those without one last."""
     return sorted(scores, key=lambda value: (value is None, value or ""))
 
 
@@ -67,56 +80,61 @@ def _aligned(row: tuple[str, ...], widths: list[int]) -> str:
 
 
 def to_object(evaluation: Evaluation, group_by: tuple[str, ...], count_failed: bool) -> dict[str, Any]:
-    """The counts of the whole, then `groups` by field and, where some are kept, the `worst` utterances."""
-    found = {**_counts(evaluation.total), "failed_count_as_deleted": count_failed}
-    found["groups"] = {
-        field: [{"value": value, **_counts(scores[value])} for value in _by_name(scores)]
+    """Return the counts of the total, `groups` by field and, if any are kept, the `worst` utterances, as JSON values."""
+    result = {**counts(evaluation.total), "failed_count_as_deleted": count_failed}
+    result["groups"] = {
+        field: [{"value": value, **counts(scores[value])} for value in by_name(scores)]
         for field, scores in zip(group_by, evaluation.groups, strict=True)
     }
     if evaluation.worst:
-        found["worst"] = [_utterance(aligned) for aligned in evaluation.worst]
-    return found
+        result["worst"] = [_utterance(aligned) for aligned in evaluation.worst]
+    return result
 
 
-def _counts(score: Score) -> dict[str, Any]:
+def counts(score: Score) -> dict[str, Any]:
     return {
         "utterances": score.utterances,
         "failed": score.failed,
         "without_reference_words": score.without_reference_words,
         "with_errors": score.with_errors,
-        "sentence_error_rate": _share(score.sentence_error_rate),
-        "wer": _share(score.words.rate),
-        "words": _edits(score.words, "reference_words"),
-        "cer": _share(score.characters.rate),
-        "characters": _edits(score.characters, "reference_characters"),
+        "sentence_error_rate": share(score.sentence_error_rate),
+        "wer": share(score.words.rate),
+        "words": edits_object(score.words, "reference_words"),
+        "cer": share(score.characters.rate),
+        "characters": edits_object(score.characters, "reference_characters"),
     }
 
 
-def _edits(edits: Edits, unit: str) -> dict[str, int]:
+def edits_object(edits: Edits, unit: str) -> dict[str, int]:
     parts = {"substitutions": edits.substitutions, "insertions": edits.insertions, "deletions": edits.deletions}
     return {unit: edits.units, "errors": edits.errors, **parts}
 
 
-def _share(rate: float | None) -> float | None:
+def share(rate: float | None) -> float | None:
     return None if rate is None else round(rate, 6)
 
 
 def _utterance(aligned: Aligned) -> dict[str, Any]:
     pair = aligned.pair
     texts = {"reference": pair.reference, "hypothesis": pair.hypothesis}
-    counts = {"wer": _share(aligned.words.rate), "words": _edits(aligned.words, "reference_words")}
-    return {"where": pair.where, "audio_filepath": pair.audio_path, **texts, **counts}
+    counts = {"wer": share(aligned.words.rate), "words": edits_object(aligned.words, "reference_words")}
+    return {**recording_object(pair), "where": pair.where, **texts, **counts}
+
+
+def recording_object(pair: Pair) -> dict[str, Any]:
+    offset = {"offset": pair.key.offset_s} if pair.key.offset_s else {}
+    return {"audio_filepath": pair.audio_path, **offset}
 
 
 def diff_title(aligned: Aligned) -> str:
     words = aligned.words
     parts = f"{words.substitutions} substituted, {words.insertions} inserted, {words.deletions} deleted"
-    where = f"{aligned.pair.audio_path} ({aligned.pair.where})" if aligned.pair.audio_path else aligned.pair.where
-    return clean_text(f"{where}: {words.errors} errors in {words.units} words: {parts}")
+    where = f"{aligned.pair.name} ({aligned.pair.where})" if aligned.pair.audio_path else aligned.pair.where
+    return clean_text(f"{where}: {count_of(words.errors, 'error')} in {count_of(words.units, 'word')}: {parts}")
 
 
 def marked_diff(aligned: Aligned) -> str:
-    """On one line: [-deleted-], {+inserted+}, and a substitution as both."""
+    """Format the differences on one line: [-deleted-], {+inserted+}, and a substitution as both."""
     shown = []
     for span in _shortened(aligned.spans):
         reference, hypothesis = (" ".join(map(_word, words)) for words in (span.reference, span.hypothesis))
@@ -128,7 +146,7 @@ def marked_diff(aligned: Aligned) -> str:
 
 
 def side_by_side(aligned: Aligned, max_columns: int) -> Iterator[list[Cell]]:
-    """The cells of each pair of lines, reference above hypothesis; only a single cell may be wider."""
+    """Yield the cells of each pair of lines, reference above hypothesis, no wider than `max_columns` if possible."""
     line: list[Cell] = []
     columns = _LABEL_COLUMNS
     for cell in _cells(aligned.spans):
@@ -143,13 +161,13 @@ def side_by_side(aligned: Aligned, max_columns: int) -> Iterator[list[Cell]]:
 def _cells(spans: Iterable[Span]) -> Iterator[Cell]:
     for span in _shortened(spans):
         length = max(len(span.reference), len(span.hypothesis))
-        missing = ("",) * length  # on the other side of an insertion or a deletion
+        missing = ("",) * length  # the empty side of an insertion or a deletion
         for reference, hypothesis in zip(span.reference or missing, span.hypothesis or missing, strict=True):
             yield Cell(span.kind, _word(reference), _word(hypothesis))
 
 
 def _shortened(spans: Iterable[Span]) -> Iterator[Span]:
-    """Leaves a gap where many words in a row are equal: of an hour's transcript, the neighbourhoods of the errors stay."""
+    """Shorten long runs of equal words, so that an hour's transcript shows only the surroundings of errors."""
     for span in spans:
         words = span.reference
         if span.kind == "equal" and len(words) > 2 * _CONTEXT_WORDS + 1:
@@ -160,18 +178,27 @@ def _shortened(spans: Iterable[Span]) -> Iterator[Span]:
 
 
 def _word(text: str) -> str:
-    """Without what could steer a terminal; empty stays empty."""
+    """A word without terminal escape sequences; an empty one stays empty."""
     return text if text.isprintable() else clean_text(text) or "?"
 
 
 def print_in_colour(worst: Iterable[Aligned]) -> None:
-    """To stdout, which is a terminal: substitutions yellow, insertions green, deletions red."""
+    """Print to stdout, a terminal: substitutions yellow, insertions green, deletions red."""
+    for aligned in worst:
+        print_sides(diff_title(aligned), [("", aligned)])
+
+
+def print_sides(title: str, sides: Iterable[tuple[str, Aligned]]) -> None:
+    """Print a title and hypotheses below their reference, each under its label, as print_in_colour()."""
     from rich.console import Console
     from rich.text import Text
 
     console = Console(highlight=False)
-    for aligned in worst:
-        console.print(Text("\n" + diff_title(aligned), style="bold"), soft_wrap=True)
+    console.print(Text("\n" + title, style="bold"), soft_wrap=True)
+    for name, aligned in sides:
+        if name:
+            failed = " (failed)" if aligned.pair.hypothesis is None else ""
+            console.print(Text(name + failed, style="dim"), soft_wrap=True)
         for line in side_by_side(aligned, console.width):
             for label, side in (("ref  ", 1), ("hyp  ", 2)):
                 text = Text().append(label, style="dim")

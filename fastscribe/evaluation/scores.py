@@ -1,7 +1,7 @@
-"""Word and character error rates: pairs of texts in, counts out. Pure: no files, and nothing is printed.
+"""Word and character error rates of pairs of texts. Pure: no files, no output.
 
 Errors are those of one cheapest alignment (Levenshtein: each edit costs 1), as jiwer finds it. Another one may divide the
-same number of errors differently among substitutions, insertions and deletions. Rates are a corpus's: all errors over
+same number of errors differently into substitutions, insertions and deletions. Rates are a corpus's: all errors over
 all units of the references, so that a long utterance weighs more than a short one. Characters include single spaces.
 """
 
@@ -14,10 +14,11 @@ from importlib.util import find_spec
 from typing import Any, Literal, NamedTuple
 
 from fastscribe.errors import UsageError
+from fastscribe.evaluation.recording import Recording
 
-_BLOCK_PAIRS, _BLOCK_CHARACTERS = 1000, 250_000  # aligned together: what jiwer holds at once
-# Replacements of the whisper-normalizer package that Whisper's own English normaliser does not make.
-_NOT_WHISPERS = (r"\bkinda\b", r"\bsorta\b", r"\bdunno\b", r"\bcause\b")
+_BLOCK_PAIRS, _BLOCK_CHARACTERS = 1000, 250_000  # aligned in one call of jiwer
+# Replacements that the whisper-normalizer package adds to those of Whisper's English normaliser.
+_EXTRA_REPLACEMENTS = (r"\bkinda\b", r"\bsorta\b", r"\bdunno\b", r"\bcause\b")
 
 Kind = Literal["equal", "substitute", "insert", "delete"]
 NormalizerName = Literal["whisper-en", "none"]
@@ -28,14 +29,20 @@ class Pair(NamedTuple):
 
     reference: str
     hypothesis: str | None  # None: the recording failed
-    groups: tuple[str | None, ...] = ()  # its value of each group field; None where it has none
+    groups: tuple[str | None, ...] = ()  # value of each group field; None if it is missing
     audio_path: str = ""
-    where: str = ""  # its file and line
+    where: str = ""  # file and line
+    key: Recording = Recording()
+
+    @property
+    def name(self) -> str:
+        """The recording, for people: its path, with the offset if it is a part."""
+        return self.audio_path + (f"@{self.key.offset_s:g}" if self.key.offset_s else "")
 
 
 @dataclass(frozen=True)
 class Edits:
-    """What turns references of `units` words or characters into their hypotheses."""
+    """Numbers of edits that turn references of `units` words or characters into their hypotheses."""
 
     units: int = 0
     substitutions: int = 0
@@ -48,7 +55,7 @@ class Edits:
 
     @property
     def rate(self) -> float | None:
-        """May exceed 1; None where the references hold nothing."""
+        """Errors per unit; may exceed 1. None if the references are empty."""
         return self.errors / self.units if self.units else None
 
     def __add__(self, other: Edits) -> Edits:
@@ -62,10 +69,10 @@ class Edits:
 
 @dataclass
 class Score:
-    """Sums over utterances."""
+    """Error counts summed over utterances."""
 
     utterances: int = 0
-    failed: int = 0  # whether they are among the utterances or were left out
+    failed: int = 0  # counted even if they are left out of `utterances`
     with_errors: int = 0
     without_reference_words: int = 0
     words: Edits = field(default_factory=Edits)
@@ -85,7 +92,7 @@ class Score:
 
 
 class Span(NamedTuple):
-    """A run of words that one kind of edit covers; a substitution has as many on both sides."""
+    """A run of words with one kind of edit; a substitution has the same number on both sides."""
 
     kind: Kind
     reference: tuple[str, ...]
@@ -93,58 +100,85 @@ class Span(NamedTuple):
 
 
 class Aligned(NamedTuple):
-    """An utterance with errors, to be shown."""
+    """The alignment of an utterance with errors, for display."""
 
     pair: Pair
     words: Edits
     spans: tuple[Span, ...]
 
 
+@dataclass(frozen=True)
+class Scored:
+    """A pair with its edits. `by_word` is jiwer's result for its block, at `index`."""
+
+    pair: Pair
+    words: Edits
+    characters: Edits
+    by_word: Any
+    index: int
+
+    def aligned(self) -> Aligned:
+        return Aligned(self.pair, self.words, _spans(self.by_word, self.index))
+
+
 @dataclass
 class Evaluation:
     total: Score
-    groups: list[dict[str | None, Score]]  # one for each group field: its values
-    worst: list[Aligned]  # most errors first, then the highest rate, then the order given; no failed ones
+    groups: list[dict[str | None, Score]]  # for each group field, the score of each value
+    worst: list[Aligned]  # by errors, then rate, then input order; without failed recordings
 
 
 def evaluate(
     pairs: Iterable[Pair], num_group_fields: int = 0, num_worst: int = 0, count_failed: bool = True
 ) -> Evaluation:
-    """Scores pairs as they come, in memory that grows with the groups and `num_worst` only.
+    """Score pairs as they come. Memory grows with the number of groups and `num_worst` only.
 
-    `count_failed`: all words of a failed recording count as deleted; else it is left out.
+    Args:
+        num_group_fields: length of each pair's `groups`.
+        num_worst: utterances with the most errors to keep.
+        count_failed: True: all words of a failed recording count as deleted; False: it is left out.
     """
-    from jiwer import process_characters, process_words
-
     groups: list[dict[str | None, Score]] = [{} for _ in range(num_group_fields)]
-    result, worst = Evaluation(Score(), groups, []), _Worst(num_worst)
-    for block in _blocks(pairs):
-        left_out = [] if count_failed else [pair for pair in block if pair.hypothesis is None]
-        for pair in left_out:
-            for score in _scores_of(pair, result):
-                score.failed += 1
-        scored = [pair for pair in block if count_failed or pair.hypothesis is not None]
-        references, hypotheses = [pair.reference for pair in scored], [pair.hypothesis or "" for pair in scored]
-        by_word, by_character = process_words(references, hypotheses), process_characters(references, hypotheses)
-        for index, pair in enumerate(scored):
-            words = _edits(by_word.alignments[index], len(by_word.references[index]))
-            characters = _edits(by_character.alignments[index], len(by_character.references[index]))
-            for score in _scores_of(pair, result):
-                score.add(words, characters, pair.hypothesis is None)
-            worst.offer(pair, words, by_word, index)
+    result, worst = Evaluation(Score(), groups, []), _WorstUtterances(num_worst)
+    for scored in score_pairs(pairs if count_failed else _without_failed(pairs, result)):
+        for score in _scores_of(scored.pair, result):
+            score.add(scored.words, scored.characters, scored.pair.hypothesis is None)
+        worst.offer(scored)
     result.worst = worst.ranked()
     return result
 
 
+def score_pairs(pairs: Iterable[Pair]) -> Iterator[Scored]:
+    """Yield every pair with its edits, in order. All words of a failed recording are deleted. Works in blocks."""
+    from jiwer import process_characters, process_words
+
+    for block in _blocks(pairs):
+        references, hypotheses = [pair.reference for pair in block], [pair.hypothesis or "" for pair in block]
+        by_word, by_character = process_words(references, hypotheses), process_characters(references, hypotheses)
+        for index, pair in enumerate(block):
+            words = _edits(by_word.alignments[index], len(by_word.references[index]))
+            characters = _edits(by_character.alignments[index], len(by_character.references[index]))
+            yield Scored(pair, words, characters, by_word, index)
+
+
+def _without_failed(pairs: Iterable[Pair], result: Evaluation) -> Iterator[Pair]:
+    for pair in pairs:
+        if pair.hypothesis is not None:
+            yield pair
+            continue
+        for score in _scores_of(pair, result):
+            score.failed += 1
+
+
 def check_installed(normalizer: NormalizerName, command: str = "evaluate", extra: str = "eval") -> None:
-    """Raises UsageError where a package is missing that scoring with this normaliser needs."""
+    """Raise UsageError if a package is missing that scoring with this normaliser needs."""
     for module in ("jiwer",) if normalizer == "none" else ("jiwer", "whisper_normalizer"):
         if find_spec(module) is None:
-            raise UsageError(f"{command} needs {module.replace('_', '-')}: pip install 'fastscribe[{extra}]'")
+            raise UsageError(f"{command} needs {module.replace('_', '-')}: install fastscribe with its extra {extra}")
 
 
 def normalizer(name: NormalizerName) -> Callable[[str], str]:
-    """Text normaliser; what it returns has single spaces between words and none around them.
+    """Return a text normaliser. Its output has single spaces between words and none around them.
 
     whisper-en raises AssertionError or ValueError for numbers of thousands of digits.
     """
@@ -153,7 +187,7 @@ def normalizer(name: NormalizerName) -> Callable[[str], str]:
     from whisper_normalizer.english import EnglishTextNormalizer
 
     whisper = EnglishTextNormalizer()
-    for pattern in _NOT_WHISPERS:
+    for pattern in _EXTRA_REPLACEMENTS:
         whisper.replacers.pop(pattern, None)
     return lambda text: _single_spaces(whisper(text))
 
@@ -182,31 +216,31 @@ def _scores_of(pair: Pair, result: Evaluation) -> Iterator[Score]:
 
 
 def _edits(alignment: Iterable[Any], num_units: int) -> Edits:
-    """Of one utterance: jiwer's alignment, a list of chunks."""
+    """Count the edits of one utterance in jiwer's alignment, a list of chunks."""
     counts = {"equal": 0, "substitute": 0, "insert": 0, "delete": 0}
     for chunk in alignment:
         counts[chunk.type] += max(chunk.ref_end_idx - chunk.ref_start_idx, chunk.hyp_end_idx - chunk.hyp_start_idx)
     return Edits(num_units, counts["substitute"], counts["insert"], counts["delete"])
 
 
-class _Worst:
-    """Keeps the utterances that rank highest of all it was offered."""
+class _WorstUtterances:
+    """Keeps the `size` utterances with the most errors."""
 
     def __init__(self, size: int) -> None:
         self._size = size
-        self._heap: list[tuple[tuple[int, float, int], Aligned]] = []  # the best of the worst on top; ranks are unique
+        self._heap: list[tuple[tuple[int, float, int], Aligned]] = []  # the lowest rank on top; ranks are unique
         self._num_offered = 0
 
-    def offer(self, pair: Pair, words: Edits, by_word: Any, index: int) -> None:
-        """`by_word`: jiwer's result for a block, in which this pair stands at `index`."""
+    def offer(self, scored: Scored) -> None:
         self._num_offered += 1
+        words = scored.words
         rank = (words.errors, words.errors / words.units if words.units else float("inf"), -self._num_offered)
-        if not self._size or not words.errors or pair.hypothesis is None:
+        if not self._size or not words.errors or scored.pair.hypothesis is None:
             return
         if len(self._heap) < self._size:
-            heapq.heappush(self._heap, (rank, Aligned(pair, words, _spans(by_word, index))))
+            heapq.heappush(self._heap, (rank, scored.aligned()))
         elif rank > self._heap[0][0]:
-            heapq.heapreplace(self._heap, (rank, Aligned(pair, words, _spans(by_word, index))))
+            heapq.heapreplace(self._heap, (rank, scored.aligned()))
 
     def ranked(self) -> list[Aligned]:
         return [aligned for _, aligned in sorted(self._heap, reverse=True)]

@@ -1,10 +1,9 @@
-#!/usr/bin/env python3
-"""Times CTC forced alignment on this machine: a batch of recordings, an aligner's CTC head of canary-1b-v2's size.
+"""Time CTC forced alignment on this machine: a batch of recordings and a CTC head of the size of canary-1b-v2's aligner.
 
-    scripts/benchmarks/alignment.py [--batch 16] [--seconds 30] [--device cpu]
+    python -m scripts.benchmarks.alignment [--batch 16] [--seconds 30] [--device cpu]
 
-Prints the median of five batches after one to warm up, with the head and without it, as one JSON line. The encoder, which
-takes most of an aligner's time, is not part of it: `fastscribe bench throughput` measures encoders.
+Prints the median of five batches after a warm-up, with and without the head, as one JSON line. It does not include the
+encoder, which takes most of an aligner's time: `fastscribe bench throughput` measures encoders.
 """
 
 from __future__ import annotations
@@ -48,7 +47,8 @@ def main() -> None:
     frames_BTD = torch.randn(arguments.batch, num_frames, WIDTH, device=device, dtype=dtype)
 
     def with_head(first: int, stop: int) -> torch.Tensor:
-        return head(frames_BTD[:, first:stop]).log_softmax(-1, dtype=torch.float32)
+        logits_BTV: torch.Tensor = head(frames_BTD[:, first:stop])
+        return logits_BTV.log_softmax(-1, dtype=torch.float32)
 
     flat_B1V = torch.randn(arguments.batch, 1, LABELS, device=device).log_softmax(-1)
 

@@ -1,14 +1,13 @@
-#!/usr/bin/env python3
-"""What a dtype does to the text: how many tokens differ from float32's, on a CPU, by model and set of recordings.
+"""Effect of a dtype on the text: tokens that differ from float32's, on a CPU, by model and set of recordings.
 
-    scripts/benchmarks/dtypes.py --models tests/data/models/tdt_demo/model.nemo -- tests/data/audio speech/test.jsonl
+    python -m scripts.benchmarks.dtypes --models tests/data/models/tdt_demo/model.nemo -- tests/data/audio speech/test.jsonl
 
-A set is what `fastscribe transcribe` takes as an input: a file, a folder, a quoted glob, a manifest. Counted are the edits
-(insertions, deletions, substitutions) that turn float32's tokens into the other dtype's, over float32's tokens, and the
-recordings whose text changed (the texts themselves go to stderr). fp8 is emulated: the same rounding as on a GPU,
-multiplied in float32, with bf16 around it.
+A set is any input of `fastscribe transcribe`: a file, a folder, a quoted glob or a manifest. The figures are the edits
+(insertions, deletions, substitutions) from float32's tokens to the other dtype's, relative to float32's tokens, and the
+recordings whose text changed; the texts go to stderr. fp8 is emulated: the same rounding as on a GPU, multiplied in
+float32, with bf16 elsewhere.
 
-Tables and progress are for people; the last line of stdout is one JSON document.
+Tables and progress go to stderr; the last line of stdout is one JSON document.
 """
 
 from __future__ import annotations
@@ -22,17 +21,15 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT))
+import torch
 
-import torch  # noqa: E402
-
-from fastscribe import Failure, Transcriber, Transcript  # noqa: E402
-from fastscribe.bench.agreement import edit_distance  # noqa: E402
-from fastscribe.cuda.fp8 import quantise_fp8_  # noqa: E402
-from fastscribe.model.model import Model  # noqa: E402
-from fastscribe.model.packed import pack_linears_  # noqa: E402
-from fastscribe.pipeline import recognizer  # noqa: E402
+from fastscribe import Failure, Transcriber, Transcript
+from fastscribe._system import processors
+from fastscribe.bench.edit_distance import edit_distance
+from fastscribe.cuda.fp8 import quantise_fp8_
+from fastscribe.model.model import Model
+from fastscribe.model.packed import pack_linears_
+from fastscribe.pipeline import recognizer
 
 DTYPES = ("bf16", "int8", "fp8")
 
@@ -51,16 +48,17 @@ def load(model: str, dtype: str) -> Transcriber:
 
 
 def transcribe(transcriber: Transcriber, recordings: str) -> dict[str, Transcript]:
-    """By the recording's id. A set of recordings that cannot be read is no set to compare on."""
-    results = list(transcriber.transcribe(recordings))
-    for result in results:
+    """Return transcripts by recording id. Exit if a recording fails, because the set would not be comparable."""
+    found = {}
+    for result in transcriber.transcribe(recordings):
         if isinstance(result, Failure):
             raise SystemExit(f"{result.path}: {result.message}")
-    return {result.audio.id: result for result in results}
+        found[result.audio.id] = result
+    return found
 
 
 def compare(references: dict[str, Transcript], others: dict[str, Transcript]) -> dict[str, Any]:
-    """Both by id, with the same ids."""
+    """Compare transcripts by id; both sides have the same ids."""
     pairs = [(reference, others[name]) for name, reference in references.items()]
     ids = [([token.id for token in a.tokens], [token.id for token in b.tokens]) for a, b in pairs]
     num_tokens, num_edits = sum(len(a) for a, _ in ids), sum(edit_distance(b, a) for a, b in ids)
@@ -122,7 +120,7 @@ def main() -> None:
     document = {
         "measurement": "tokens that differ from fp32's, by edit distance over fp32's tokens; on a CPU, fp8 emulated",
         "date": datetime.now(timezone.utc).strftime("%Y-%m-%d"),
-        "cpu": recognizer.cpu_name(),
+        "cpu": processors.cpu_name(),
         "torch": torch.__version__,
         "results": rows,
     }

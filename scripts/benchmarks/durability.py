@@ -1,11 +1,10 @@
-#!/usr/bin/env python3
-"""Files a second of a run over many tiny recordings with small outputs: what it costs that results survive a power cut.
+"""Files per second of a run over many tiny recordings: the cost of results that survive a power cut.
 
-    scripts/benchmarks/durability.py [--clips 3000] [--formats jsonl,srt,txt] [--repeats 5] [--tree OTHER_CHECKOUT]
+    python -m scripts.benchmarks.durability [--clips 3000] [--formats jsonl,srt,txt] [--repeats 5] [--tree OTHER_CHECKOUT]
 
-The real run loop around an engine that answers at once (host.py beside this file), into a folder on the disk of --folder.
-With `--tree`, the package of another checkout is measured in turns with this one, so that both meet the same load of the
-machine. Each turn is a process of its own; the first of each tree is discarded.
+The real run loop runs around an instant engine (host.py beside this file), into a folder on the disk of --folder. With
+`--tree`, the package of another checkout is measured in alternation, so both meet the same load of the machine. Each turn is
+a process of its own; the first of each tree is discarded.
 
 The last line of stdout is one JSON document.
 """
@@ -32,7 +31,7 @@ NUM_TOKENS = 28  # of eight seconds of English
 
 
 def host_benchmark(tree: Path) -> Any:
-    """The checkout's own, which goes with its package; older checkouts have it at another place."""
+    """Return the checkout's own host benchmark; older checkouts have it at another path."""
     sys.path.insert(0, str(tree))
     places = [tree / "scripts/benchmarks/host.py", tree / "scripts/bench_host"]
     loader = importlib.machinery.SourceFileLoader("host", str(next(filter(Path.exists, places), places[0])))
@@ -45,15 +44,16 @@ def host_benchmark(tree: Path) -> Any:
 
 
 def one_turn(tree: Path, clips: Path, out: Path, formats: tuple[str, ...]) -> None:
-    """In a process of its own: one run that warms up, and one that is timed up to the end of the folder's closing."""
+    """Run once to warm up, then time a run until the folder is closed. Needs a process of its own."""
     host = host_benchmark(tree)
     checkpoint = host.read_checkpoint(tree / "tests/data/models/tdt_demo/model.nemo")
     run = host.transcriber(checkpoint, NUM_TOKENS, host.default_threads())
+    transcribe = getattr(run, "_results", None) or run.transcribe  # another checkout may have neither this nor a ledger
     for name in ("warm-up", "timed"):
         start, cpu = time.perf_counter(), time.process_time()
         num_files = 0
         with host.FolderOutput(out / name, host.OutputStyle(formats), {}) as output:
-            for result in run.transcribe(clips, output):
+            for result in transcribe(clips, getattr(output, "ledger", output)):
                 output.write(result)
                 num_files += 1
         seconds, cpu_s = time.perf_counter() - start, time.process_time() - cpu
@@ -68,21 +68,30 @@ def main() -> None:
     parser.add_argument("--tree", type=Path, help="another checkout, to compare with")
     parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()), help="where to write: a disk")
     parser.add_argument("--turn", nargs=3, type=Path, help=argparse.SUPPRESS)
-    asked = parser.parse_args()
-    formats = tuple(asked.formats.split(","))
-    if asked.turn:
-        return one_turn(*asked.turn, formats)
+    arguments = parser.parse_args()
+    formats = tuple(arguments.formats.split(","))
+    if arguments.turn:
+        tree, clips, out = arguments.turn
+        return one_turn(tree, clips, out, formats)
 
     host = host_benchmark(ROOT)
-    trees = {"this": ROOT, **({"other": asked.tree.resolve()} if asked.tree else {})}
+    trees = {"this": ROOT, **({"other": arguments.tree.resolve()} if arguments.tree else {})}
     found: dict[str, list[dict[str, float]]] = {name: [] for name in trees}
-    with tempfile.TemporaryDirectory(dir=asked.folder) as name:
+    with tempfile.TemporaryDirectory(dir=arguments.folder) as name:
         folder = Path(name)
-        host.make_clips(folder / "clips", host.Kind("wav"), asked.clips, CLIP_S)
-        for turn in range(asked.repeats + 1):
+        host.make_clips(folder / "clips", host.Kind("wav"), arguments.clips, CLIP_S)
+        for turn in range(arguments.repeats + 1):
             for tree_name, tree in trees.items():
                 places = [str(tree), str(folder / "clips"), str(folder / f"{tree_name}-{turn}")]
-                command = [sys.executable, __file__, "--formats", asked.formats, "--turn", *places]
+                command = [
+                    sys.executable,
+                    "-m",
+                    "scripts.benchmarks.durability",
+                    "--formats",
+                    arguments.formats,
+                    "--turn",
+                    *places,
+                ]
                 done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, env=dict(os.environ))
                 found[tree_name].append(json.loads(done.stdout.splitlines()[-1]))
                 print(f"{tree_name:6s} {found[tree_name][-1]['files_per_s']:8.0f} files/s", file=sys.stderr)
@@ -92,15 +101,15 @@ def main() -> None:
 
     document: dict[str, Any] = {
         "benchmark": "durability",
-        "files": asked.clips,
+        "files": arguments.clips,
         "formats": list(formats),
-        "statistic": f"median of {asked.repeats} runs, in turns",
+        "statistic": f"median of {arguments.repeats} runs, in turns",
         **{name: {key: middle(name, key) for key in ("files_per_s", "cpu_us_per_file")} for name in trees},
         "processors": len(os.sched_getaffinity(0)),
         "python": platform.python_version(),
         "system": platform.platform(),
     }
-    if asked.tree:
+    if arguments.tree:
         document["loss_percent"] = round(
             100 * (1 - document["this"]["files_per_s"] / document["other"]["files_per_s"]), 1
         )

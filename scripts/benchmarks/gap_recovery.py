@@ -1,20 +1,19 @@
-#!/usr/bin/env python3
-"""Word error rates with --recover-gaps and with --no-recover-gaps, on short recordings and on long ones joined from them.
+"""Word error rates with --recover-gaps and --no-recover-gaps, on short recordings and on long ones joined from them.
 
-    scripts/benchmarks/gap_recovery.py SPEECH --decoders ctc --json docs/bench/gaps/cpu-ctc.json
+    python -m scripts.benchmarks.gap_recovery SPEECH --decoders ctc --json docs/bench/gaps/cpu-ctc.json
 
-SPEECH holds a NeMo manifest a split. Four kinds of recordings are made of a split, at 16 kHz:
+SPEECH holds a NeMo manifest per split. Each split gives four kinds of recordings, at 16 kHz:
 
-    short   the split's utterances as they are
-    joined  utterances in the manifest's order end to end, speaker after speaker, into recordings of about five minutes
+    short   the split's utterances
+    joined  utterances in the manifest's order, joined into recordings of about five minutes
     levels  the same at changing levels (0, -12 or -24 dB an utterance), with pauses of half a second to four seconds
     noise   the same pauses, and pink noise 10 dB below the speech over half of the utterances and the pauses before them
 
-Each is decoded both ways by each decoder of the packaged model. Rates are of words after Whisper's English normaliser. The
+Each decoder of the packaged model decodes each kind both ways. Rates are of words after Whisper's English normaliser. The
 interval is a paired bootstrap over recordings (95 %, percentiles) of the rate with recovery less the rate without.
-`search_cpu_s` is the processor time that the search for speech without words takes, which both ways do.
+`search_cpu_s` is the processor time of the search for speech without words, which both ways include.
 
-Tables and progress are for people; the last line of stdout is one JSON document.
+Tables and progress go to stderr; the last line of stdout is one JSON document.
 """
 
 from __future__ import annotations
@@ -31,20 +30,20 @@ from time import process_time, thread_time
 from typing import Any
 from unittest.mock import patch
 
+import numpy as np
+import soundfile
+
+from fastscribe import Options, Transcriber, Transcript
+from fastscribe._system.processors import cpu_name
+from fastscribe.bench import machine
+from fastscribe.checkpoint.location import locate
+from fastscribe.evaluation.scores import Edits, Pair, evaluate, normalizer
+from fastscribe.pipeline.recognizer import log_to_stderr
+from fastscribe.segmentation import gaps
+from fastscribe.segmentation.gaps import find_clear_speech
+from fastscribe.types import Utterance, Word
+
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT))
-
-import numpy as np  # noqa: E402
-import soundfile  # noqa: E402
-
-from fastscribe import Options, Transcriber, Transcript  # noqa: E402
-from fastscribe.bench import machine  # noqa: E402
-from fastscribe.checkpoint.location import locate  # noqa: E402
-from fastscribe.evaluation.scores import Edits, Pair, evaluate, normalizer  # noqa: E402
-from fastscribe.pipeline.recognizer import cpu_name, to_stderr  # noqa: E402
-from fastscribe.segmentation import gaps  # noqa: E402
-from fastscribe.segmentation.gaps import clear_speech  # noqa: E402
-from fastscribe.types import Utterance, Word  # noqa: E402
 
 RATE = 16_000
 LONG_S = 300.0  # a joined recording ends after the utterance that passes this
@@ -69,7 +68,7 @@ class Recording:
 
 @dataclass(frozen=True)
 class Run:
-    """Transcripts in the order of the recordings."""
+    """Transcripts in the order of the recordings, and the run's times."""
 
     transcripts: tuple[Transcript, ...]
     cpu_s: float  # processor time of all threads
@@ -77,7 +76,7 @@ class Run:
 
 
 def read_split(manifest: Path, max_hours: float) -> list[tuple[np.ndarray, str]]:
-    """Samples and texts; of a larger split, evenly picked utterances."""
+    """Return samples and texts; of a larger split, evenly picked utterances."""
     rows = [json.loads(line) for line in manifest.read_text(encoding="utf-8").splitlines()]
     share = max_hours * 3600 / sum(row["duration"] for row in rows)
     if share < 1:
@@ -102,7 +101,7 @@ def make_recordings(split: Sequence[tuple[np.ndarray, str]], kind: str, folder: 
 
 
 def groups(split: Sequence[tuple[np.ndarray, str]], least_s: float) -> Iterator[list[tuple[np.ndarray, str]]]:
-    """Neighbours that together last `least_s`; the last group may be shorter."""
+    """Group neighbours that together last `least_s`; the last group may be shorter."""
     group: list[tuple[np.ndarray, str]] = []
     for utterance in split:
         group.append(utterance)
@@ -130,7 +129,7 @@ def changed(utterances: Sequence[np.ndarray], kind: str, rng: np.random.Generato
 
 
 def pink(num_samples: int, rng: np.random.Generator) -> np.ndarray:
-    """Noise whose power falls by 3 dB an octave from 20 Hz."""
+    """Return noise whose power falls by 3 dB per octave from 20 Hz."""
     spectrum = np.fft.rfft(rng.standard_normal(num_samples))
     return np.fft.irfft(spectrum / np.sqrt(np.maximum(np.fft.rfftfreq(num_samples, 1 / RATE), 20.0)), num_samples)
 
@@ -140,12 +139,12 @@ def transcribe(transcriber: Transcriber, recordings: Sequence[Recording]) -> Run
 
     def timed_search(*arguments: Any) -> list[Utterance]:
         search_start = thread_time()
-        found = clear_speech(*arguments)
+        found = find_clear_speech(*arguments)
         searches_s.append(thread_time() - search_start)
         return found
 
     found: dict[int, Transcript] = {}
-    with patch.object(gaps, "clear_speech", timed_search):
+    with patch.object(gaps, "find_clear_speech", timed_search):
         for result in transcriber.transcribe([recording.path for recording in recordings]):
             if not isinstance(result, Transcript):
                 raise SystemExit(f"{result.path}: {result.message}")
@@ -154,7 +153,7 @@ def transcribe(transcriber: Transcriber, recordings: Sequence[Recording]) -> Run
 
 
 def edits(recordings: Sequence[Recording], run: Run) -> list[Edits]:
-    """Word edits of each recording."""
+    """Return the word edits of each recording."""
     normalize = normalizer("whisper-en")
     pairs = [
         Pair(normalize(recording.reference), normalize(transcript.text), (str(place),))
@@ -206,7 +205,7 @@ def counts(total: Edits) -> dict[str, Any]:
 
 
 def difference(without: Sequence[Edits], recovered: Sequence[Edits]) -> dict[str, Any]:
-    """Rate with recovery less rate without, in points of a hundred, and its interval."""
+    """Return the rate with recovery less the rate without, in percentage points, and its interval."""
     words = np.array([each.units for each in without])
     more_errors = np.array([b.errors - a.errors for a, b in zip(without, recovered, strict=True)])
     picked = np.random.default_rng(SEED).integers(len(words), size=(RESAMPLES, len(words)))
@@ -221,7 +220,7 @@ def difference(without: Sequence[Edits], recovered: Sequence[Edits]) -> dict[str
 
 
 def measure(arguments: argparse.Namespace) -> list[dict[str, Any]]:
-    model, rows = str(locate(arguments.model, to_stderr)), []
+    model, rows = str(locate(arguments.model, log_to_stderr)), []
     with tempfile.TemporaryDirectory() as folder:
         made = {}
         for split in arguments.splits:
@@ -257,39 +256,56 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-def parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def parser_of(description: str | None, decoders: Sequence[str], chosen: Sequence[str]) -> argparse.ArgumentParser:
+    """Make a parser with the options that benchmarks over a folder of speech share.
+
+    Args:
+        description: The benchmark's docstring.
+        decoders: Names of the decoders there are.
+        chosen: Names of those that are measured by default.
+    """
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("speech", type=Path, metavar="SPEECH", help="folder of manifests")
     parser.add_argument("--splits", nargs="+", default=["test_native", "test_accented"])
-    parser.add_argument("--decoders", nargs="+", default=list(DECODERS), choices=list(DECODERS))
+    parser.add_argument("--decoders", nargs="+", default=list(chosen), choices=list(decoders))
     parser.add_argument("--model", help="default: the packaged one")
     parser.add_argument(
         "--max-hours", type=float, default=1.0, help="of each split; of a larger one, evenly picked utterances"
     )
     parser.add_argument("--json", type=Path, help="store the JSON document here too")
-    return parser.parse_args()
+    return parser
 
 
-def main() -> None:
-    arguments = parse()
-    rows = measure(arguments)
+def publish(benchmark: str, statistic: str, arguments: argparse.Namespace, rows: list[dict[str, Any]]) -> None:
+    """Print the JSON document of a benchmark, and store it where `--json` says."""
     document = {
-        "benchmark": "gaps",
+        "benchmark": benchmark,
         "date": date.today().isoformat(),
         "hardware": f"{cpu_name()}, 2 cores",
         "dtype": "fp32",
         "model": arguments.model or "packaged",
-        "statistic": "word error rates of all words after Whisper's English normaliser; difference with less without, its "
-        f"interval from {RESAMPLES} paired resamples of the recordings",
+        "statistic": statistic,
         "commit": machine.commit(ROOT),
         "versions": machine.versions(),
         "results": rows,
     }
-    print(table(rows))
     if arguments.json:
         arguments.json.parent.mkdir(parents=True, exist_ok=True)
         arguments.json.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
     print(json.dumps(document))
+
+
+def main() -> None:
+    arguments = parser_of(__doc__, list(DECODERS), list(DECODERS)).parse_args()
+    rows = measure(arguments)
+    print(table(rows))
+    publish(
+        "gaps",
+        "word error rates of all words after Whisper's English normaliser; difference with less without, its "
+        f"interval from {RESAMPLES} paired resamples of the recordings",
+        arguments,
+        rows,
+    )
 
 
 if __name__ == "__main__":

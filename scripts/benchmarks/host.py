@@ -1,14 +1,12 @@
-#!/usr/bin/env python3
-"""The host's side of a run: how many files a second one process can feed and write when the model answers at once.
+"""The host's share of a run: the files per second that one process can feed and write if the model takes no time.
 
-    scripts/benchmarks/host.py [--clips 2000] [--seconds 8] [--threads N] [--kinds flac,wav,flac-44k-stereo]
+    python -m scripts.benchmarks.host [--clips 2000] [--seconds 8] [--threads N] [--kinds flac,wav,flac-44k-stereo]
 
-The real run loop, from a folder to transcripts.jsonl, around an engine that gives each clip the same number of tokens.
-Clips are deterministic noise with speech's spectrum and pauses, 100 different ones under as many names as asked for, in a
-temporary folder and therefore in the page cache. Printed first is the ceiling: the processor time that a run over clips
-of 10 ms takes a file, where there is nothing left to decode. Nearly all of it is spent under Python's lock, so it bounds
-one process however many cores there are. Then, for each kind of file: stages by themselves in one thread, and whole runs
-(median; one run of each kind is discarded as warm-up).
+The real run loop, from a folder to transcripts.jsonl, runs around an engine that gives each clip the same number of tokens.
+Clips are deterministic noise with speech's spectrum and pauses: 100 different ones under `--clips` names, in a temporary
+folder and so in the page cache. The first figure is the ceiling: the processor time per file of a run over clips of 10 ms,
+which have almost nothing to decode. Nearly all of it is spent under Python's lock, so it bounds one process on any number of
+cores. Then, for each kind of file: the stages alone in one thread, and whole runs (median after one warm-up).
 
 Tables go to stderr; the last line of stdout is one JSON document.
 """
@@ -32,19 +30,18 @@ from typing import Any
 import numpy as np
 import soundfile
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT))
+from fastscribe.audio.inputs import expand
+from fastscribe.audio.probe import probe
+from fastscribe.audio.read import read
+from fastscribe.checkpoint.reader import Checkpoint, read_checkpoint
+from fastscribe.config import Options, OutputStyle
+from fastscribe.output.folder import FolderOutput
+from fastscribe.output.writers import render
+from fastscribe.pipeline.loader import default_threads
+from fastscribe.text.transcript import assemble
+from fastscribe.types import Batch, Hypothesis, Transcript, Utterance
 
-from fastscribe.audio.inputs import expand  # noqa: E402
-from fastscribe.audio.probe import probe  # noqa: E402
-from fastscribe.audio.read import read  # noqa: E402
-from fastscribe.checkpoint.reader import Checkpoint, read_checkpoint  # noqa: E402
-from fastscribe.config import Options, OutputStyle  # noqa: E402
-from fastscribe.output.folder import FolderOutput  # noqa: E402
-from fastscribe.output.writers import render  # noqa: E402
-from fastscribe.pipeline.loader import default_threads  # noqa: E402
-from fastscribe.text.transcript import assemble  # noqa: E402
-from fastscribe.types import Batch, Hypothesis, Transcript, Utterance  # noqa: E402
+ROOT = Path(__file__).resolve().parents[2]
 
 DIFFERENT_CLIPS = 100
 TOKENS_A_SECOND = 3.5  # of English with a vocabulary of 1,024
@@ -74,7 +71,7 @@ KINDS = {
 
 
 class InstantEngine:
-    """Stands where transcriber.py expects its engine, and answers each utterance with the same number of tokens."""
+    """Stands in for the engine and answers each utterance with the same number of tokens."""
 
     def __init__(self, num_labels: int, num_tokens: int) -> None:
         import torch
@@ -96,11 +93,11 @@ class InstantEngine:
         pass
 
 
-def transcriber(checkpoint: Checkpoint, num_tokens: int, threads: int) -> Any:
+def transcriber(checkpoint: Checkpoint, num_tokens: int, threads: int | None) -> Any:
     from fastscribe.transcriber import Transcriber
 
     engine = InstantEngine(checkpoint.config.num_labels, num_tokens)
-    return Transcriber(checkpoint, engine, Options(batch_frames=BATCH_FRAMES, threads=threads), load_s=0.0)  # type: ignore
+    return Transcriber(checkpoint, engine, Options(batch_frames=BATCH_FRAMES, threads=threads), load_s=0.0)  # type: ignore[arg-type]
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -116,16 +113,17 @@ def answer(seed: int, num_labels: int, num_tokens: int) -> Hypothesis:
 
 
 def like_speech(rng: np.random.Generator, num_samples: int, rate: int) -> np.ndarray:
-    """Noise that falls by 6 dB an octave from 300 Hz on, four syllables a second, over a floor at -60 dB."""
+    """Return noise that falls by 6 dB per octave from 300 Hz, with four syllables a second, over a floor at -60 dB."""
     hertz = np.fft.rfftfreq(num_samples, 1 / rate)
     spectrum = np.fft.rfft(rng.normal(0, 1, num_samples)) / np.maximum(1, hertz / 300)
     voice = np.fft.irfft(spectrum, num_samples)
     syllables = np.maximum(0, np.sin(2 * np.pi * 4 * np.arange(num_samples) / rate + rng.uniform(0, 6)))
-    return 0.1 * voice / voice.std() * syllables + 0.001 * rng.normal(0, 1, num_samples)
+    speech: np.ndarray = 0.1 * voice / voice.std() * syllables + 0.001 * rng.normal(0, 1, num_samples)
+    return speech
 
 
 def make_clips(folder: Path, kind: Kind, num_clips: int, mean_s: float) -> list[Path]:
-    """Lengths spread evenly from half the mean to one and a half times it."""
+    """Write clips with lengths spread evenly from half the mean to one and a half times it."""
     folder.mkdir()
     rng = np.random.default_rng(0)
     paths = [folder / f"{number:06d}.{kind.extension}" for number in range(num_clips)]
@@ -140,7 +138,7 @@ def make_clips(folder: Path, kind: Kind, num_clips: int, mean_s: float) -> list[
 
 
 def cpu_us(call: Callable[[Any], Any], items: Iterable[Any], repeats: int = 3) -> tuple[float, list[Any]]:
-    """Median processor time of one call in this thread, system calls included, and the results."""
+    """Return the median processor time of a call in this thread, system calls included, and the results."""
     items, times = list(items), []
     for _ in range(repeats):
         start = time.thread_time()
@@ -150,7 +148,7 @@ def cpu_us(call: Callable[[Any], Any], items: Iterable[Any], repeats: int = 3) -
 
 
 def stages_us(paths: list[Path], checkpoint: Checkpoint, num_tokens: int, out: Path) -> dict[str, float]:
-    """Each stage by itself in one thread, over the same files."""
+    """Measure each stage alone in one thread, over the same files."""
     rate, answers = (
         checkpoint.config.features.sample_rate,
         InstantEngine(checkpoint.config.num_labels, num_tokens).answers,
@@ -170,8 +168,8 @@ def stages_us(paths: list[Path], checkpoint: Checkpoint, num_tokens: int, out: P
     with FolderOutput(out, OutputStyle(), {}) as output:
 
         def write(of_one: tuple[Any, Transcript]) -> None:
-            output.expect(of_one[0])
-            output.is_done(of_one[0])
+            output.ledger.expect(of_one[0])
+            output.ledger.is_done(of_one[0])
             output.write(of_one[1])
 
         written, _ = cpu_us(write, zip(sources, transcripts, strict=True))
@@ -185,11 +183,11 @@ def stages_us(paths: list[Path], checkpoint: Checkpoint, num_tokens: int, out: P
     }
 
 
-def run_once(run: Any, folder: Path, out: Path) -> tuple[float, float, float]:
-    """Wall seconds, processor seconds, seconds of audio."""
+def run_once(run: Any, folder: Path | str, out: Path) -> tuple[float, float, float]:
+    """Return wall seconds, processor seconds and seconds of audio."""
     wall, cpu, failed = time.perf_counter(), time.process_time(), 0
     with FolderOutput(out, OutputStyle(), {}) as output:
-        for result in run.transcribe(folder, output):
+        for result in run._results(folder, output.ledger):
             failed += not isinstance(result, Transcript)
             output.write(result)
     seconds = time.perf_counter() - wall, time.process_time() - cpu
@@ -199,13 +197,13 @@ def run_once(run: Any, folder: Path, out: Path) -> tuple[float, float, float]:
 
 
 def measure(
-    folder: Path, name: str, kind: Kind, seconds: float, checkpoint: Checkpoint, asked: argparse.Namespace
+    folder: Path, name: str, kind: Kind, seconds: float, checkpoint: Checkpoint, arguments: argparse.Namespace
 ) -> dict[str, Any]:
-    num_tokens = round(asked.seconds * TOKENS_A_SECOND)  # for short clips too: the text side is the same
-    paths = make_clips(folder / name, kind, asked.clips, seconds)
+    num_tokens = round(arguments.seconds * TOKENS_A_SECOND)  # for short clips too: the text side is the same
+    paths = make_clips(folder / name, kind, arguments.clips, seconds)
     stages = stages_us(paths[: min(len(paths), 500)], checkpoint, num_tokens, folder / f"{name}-stages")
-    run = transcriber(checkpoint, num_tokens, asked.threads)
-    turns = [run_once(run, folder / name, folder / f"{name}-{turn}") for turn in range(asked.repeats + 1)][1:]
+    run = transcriber(checkpoint, num_tokens, arguments.threads)
+    turns = [run_once(run, folder / name, folder / f"{name}-{turn}") for turn in range(arguments.repeats + 1)][1:]
     wall_s, cpu_s = median(turn[0] for turn in turns), median(turn[1] for turn in turns)
     audio_s = turns[0][2]
     return {
@@ -236,35 +234,35 @@ def main() -> None:
     parser.add_argument("--kinds", default="flac,wav", help=f"of {', '.join(KINDS)}")
     parser.add_argument("--repeats", type=int, default=3, help="runs of each kind, beside one that is discarded")
     parser.add_argument("--model", default=ROOT / "tests/data/models/tdt_demo/model.nemo", help="its tokenizer counts")
-    asked = parser.parse_args()
-    unknown = set(asked.kinds.split(",")) - set(KINDS)
+    arguments = parser.parse_args()
+    unknown = set(arguments.kinds.split(",")) - set(KINDS)
     if unknown:
         parser.error(f"no such kind: {', '.join(sorted(unknown))}")
 
-    checkpoint = read_checkpoint(asked.model)
+    checkpoint = read_checkpoint(arguments.model)
     found = {}
     with tempfile.TemporaryDirectory() as folder:
-        ceiling = measure(Path(folder), "10 ms wav", Kind("wav"), SHORT_S, checkpoint, asked)
+        ceiling = measure(Path(folder), "10 ms wav", Kind("wav"), SHORT_S, checkpoint, arguments)
         ceiling_files_per_s = 1e6 / ceiling["cpu_us_per_file"]
         show("10 ms wav", ceiling)
         print(
             f"ceiling of one process: {ceiling_files_per_s:.0f} files/s, "
-            f"{ceiling_files_per_s * asked.seconds:.0f} x real time at {asked.seconds:g} s a file",
+            f"{ceiling_files_per_s * arguments.seconds:.0f} x real time at {arguments.seconds:g} s a file",
             file=sys.stderr,
         )
-        for name in asked.kinds.split(","):
-            found[name] = measure(Path(folder), name, KINDS[name], asked.seconds, checkpoint, asked)
+        for name in arguments.kinds.split(","):
+            found[name] = measure(Path(folder), name, KINDS[name], arguments.seconds, checkpoint, arguments)
             show(name, found[name])
     document = {
         "benchmark": "host",
-        "clips": asked.clips,
-        "mean_clip_s": asked.seconds,
-        "tokens_per_file": round(asked.seconds * TOKENS_A_SECOND),
-        "threads": asked.threads,
+        "clips": arguments.clips,
+        "mean_clip_s": arguments.seconds,
+        "tokens_per_file": round(arguments.seconds * TOKENS_A_SECOND),
+        "threads": arguments.threads,
         "processors": len(os.sched_getaffinity(0)),
-        "statistic": f"median of {asked.repeats}",
+        "statistic": f"median of {arguments.repeats}",
         "ceiling_files_per_s": round(ceiling_files_per_s, 1),
-        "ceiling_rtfx": round(ceiling_files_per_s * asked.seconds, 1),
+        "ceiling_rtfx": round(ceiling_files_per_s * arguments.seconds, 1),
         "no_decoding": ceiling,
         "kinds": found,
         "python": platform.python_version(),

@@ -1,9 +1,8 @@
-#!/usr/bin/env python3
-"""Registers, spills and shared memory of every Triton kernel by architecture, as a table; needs Triton and no GPU.
+"""Table of registers, spills and shared memory of every Triton kernel by architecture. Needs Triton but no GPU.
 
-    scripts/benchmarks/kernel_registers.py [--capabilities 80,90,100] [--dtypes bf16,fp32]
+    python -m scripts.benchmarks.kernel_registers [--capabilities 80,90,100] [--dtypes bf16,fp32]
 
-A cell is registers a thread / bytes that a thread spills / KiB of shared memory a program.
+A cell is registers per thread / bytes that a thread spills / KiB of shared memory per program.
 """
 
 from __future__ import annotations
@@ -12,11 +11,7 @@ import argparse
 import contextlib
 import io
 import re
-import sys
 from collections.abc import Callable
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import torch
 import triton

@@ -1,15 +1,14 @@
-#!/usr/bin/env python3
-"""How fast a large checkpoint loads on a CPU and how much memory that takes, beside a plain read of the same file.
+"""Time and memory to load a large checkpoint on a CPU, beside a plain read of the same file.
 
-    scripts/benchmarks/load.py OUT.json [--shape parakeet-tdt-0.6b-v3] [--scratch FOLDER] [--repeats 3]
+    python -m scripts.benchmarks.load OUT.json [--shape parakeet-tdt-0.6b-v3] [--scratch FOLDER] [--repeats 3]
 
 Makes checkpoints with random weights in a temporary folder: a float32 .nemo file and fastscribe folders in float32 and
-bf16 (about 6 GB for 0.6B, deleted at the end). Each measurement is a process of its own, after a first load of a tiny
-model, so imports and oneDNN's start are not in it; times are medians over `--repeats`. Files are in the page cache.
+bf16 (about 6 GB for 0.6B, deleted at the end). Each measurement is a process of its own after a first load of a tiny model,
+so it excludes imports and oneDNN's start. Times are medians over `--repeats`. Files are in the page cache.
 
-`plain_read_s` reads the file into new memory, `plain_read_into_buffer_s` into one buffer of 1 MB over and over.
-`read_s` is the load without the folding, casting and packing of layers. On a busy machine the seconds of processor time
-(`_cpu_s`) say more. Peak memory is VmHWM beyond the resident memory before the load: Linux only.
+`plain_read_s` reads the file into new memory, `plain_read_into_buffer_s` into one buffer of 1 MB repeatedly. `read_s` is
+the load without folding, casting and packing of layers. On a busy machine, the processor seconds (`_cpu_s`) are more
+reliable. Peak memory is VmHWM beyond the resident memory before the load: Linux only.
 
 Progress goes to stderr; the last line of stdout is the JSON document.
 """
@@ -33,9 +32,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT))
 
 DTYPES = ("fp32", "bf16", "int8")
 # fastscribe's names of weights -> NeMo's.
@@ -64,25 +63,25 @@ def main() -> None:
     )
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--one", nargs=3, metavar=("WHAT", "PATH", "DTYPE"), help=argparse.SUPPRESS)
-    asked = parser.parse_args()
-    if asked.one:
-        what, path, dtype = asked.one
+    arguments = parser.parse_args()
+    if arguments.one:
+        what, path, dtype = arguments.one
         print(json.dumps(MEASUREMENTS[what](Path(path), dtype)))
         return
-    if asked.scratch is not None:
-        asked.scratch.mkdir(parents=True, exist_ok=True)
-        document = measure_all(asked.scratch, asked.shape, asked.repeats)
+    if arguments.scratch is not None:
+        arguments.scratch.mkdir(parents=True, exist_ok=True)
+        document = measure_all(arguments.scratch, arguments.shape, arguments.repeats)
     else:
         with tempfile.TemporaryDirectory() as folder:
-            document = measure_all(Path(folder), asked.shape, asked.repeats)
-    if asked.out is not None:
-        asked.out.parent.mkdir(parents=True, exist_ok=True)
-        asked.out.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+            document = measure_all(Path(folder), arguments.shape, arguments.repeats)
+    if arguments.out is not None:
+        arguments.out.parent.mkdir(parents=True, exist_ok=True)
+        arguments.out.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
     print(json.dumps(document))
 
 
 def measure_all(folder: Path, shape: str, repeats: int) -> dict[str, Any]:
-    from fastscribe.pipeline.recognizer import cpu_name
+    from fastscribe._system.processors import cpu_name
 
     checkpoints = {
         "nemo_fp32": folder / f"{shape}.nemo",
@@ -90,7 +89,11 @@ def measure_all(folder: Path, shape: str, repeats: int) -> dict[str, Any]:
         "folder_bf16": folder / "bf16",
     }
     if not (folder / "bf16" / "config.json").is_file():
-        subprocess.run([sys.executable, __file__, "--one", "make", str(folder), shape], check=True, stdout=sys.stderr)
+        subprocess.run(
+            [sys.executable, "-m", "scripts.benchmarks.load", "--one", "make", str(folder), shape],
+            check=True,
+            stdout=sys.stderr,
+        )
     found: dict[str, Any] = {}
     for name, path in checkpoints.items():
         row: dict[str, Any] = {"file_bytes": weights_file(path).stat().st_size}
@@ -114,7 +117,7 @@ def measure_all(folder: Path, shape: str, repeats: int) -> dict[str, Any]:
 
 
 def in_fresh_processes(what: str, path: Path, dtype: str, repeats: int) -> dict[str, float]:
-    command = [sys.executable, __file__, "--one", what, str(path), dtype]
+    command = [sys.executable, "-m", "scripts.benchmarks.load", "--one", what, str(path), dtype]
     outputs = [subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout for _ in range(repeats)]
     return median([json.loads(output.splitlines()[-1]) for output in outputs])
 
@@ -151,6 +154,7 @@ def seconds(call: Callable[[], object]) -> float:
 
 
 def measure_load(path: Path, dtype: str) -> dict[str, float]:
+    from fastscribe.model.model import build_model
     from fastscribe.pipeline import recognizer
     from fastscribe.transcriber import Transcriber
 
@@ -158,7 +162,6 @@ def measure_load(path: Path, dtype: str) -> dict[str, float]:
     gc.collect()
     measure_plain(path, "")
     packing_s = 0.0
-    build_model = recognizer.build_model
 
     def timed(config: Any, weights: Any, where: object, prepare_: Any) -> Any:
         def prepare_timed_(part_path: str, part: Any) -> None:
@@ -167,14 +170,14 @@ def measure_load(path: Path, dtype: str) -> dict[str, float]:
 
         return build_model(config, weights, where, prepare_timed_)
 
-    recognizer.build_model = timed  # type: ignore[assignment]
+    mock.patch.object(recognizer, "build_model", timed).start()  # this process measures one load and ends
     reset_peak()
     before = resident_bytes("VmRSS")
     start, cpu_before = time.perf_counter(), time.process_time()
     loaded = Transcriber.load(path, "cpu", dtype)
     load_s, load_cpu_s = time.perf_counter() - start, time.process_time() - cpu_before
     peak_bytes, grown_bytes = resident_bytes("VmHWM") - before, resident_bytes("VmRSS") - before
-    model_bytes, largest_bytes = tensor_bytes(loaded.recognizer.model), largest_tensor_bytes(path)
+    model_bytes, largest_bytes = tensor_bytes(loaded._recognizer.model), largest_tensor_bytes(path)
     return {
         "load_s": load_s,
         "load_cpu_s": load_cpu_s,
@@ -197,7 +200,7 @@ def resident_bytes(field: str) -> int:
 
 
 def tensor_bytes(model: Any) -> int:
-    """Bytes of all tensors that modules hold, packed ones included."""
+    """Return the bytes of all tensors in modules, including packed ones."""
     import torch
 
     held: dict[int, Any] = {}
@@ -208,14 +211,14 @@ def tensor_bytes(model: Any) -> int:
 
 
 def largest_tensor_bytes(path: Path) -> int:
-    """Bytes of the largest tensor in the file."""
+    """Return the bytes of the largest tensor in the file."""
     from fastscribe.checkpoint.reader import read_checkpoint
 
     return max(tensor.numel() * tensor.element_size() for tensor in read_checkpoint(path).weights.values())
 
 
 def measure_inspect(path: Path, _dtype: str) -> dict[str, float]:
-    """From a small process: the peak that the system counts includes that of the process which started the command."""
+    """Measure `inspect` from a small process, because the system's peak includes that of the parent process."""
     start = time.perf_counter()
     command = [sys.executable, "-m", "fastscribe", "inspect", str(path)]
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL)
@@ -225,7 +228,7 @@ def measure_inspect(path: Path, _dtype: str) -> dict[str, float]:
 
 
 def make(folder: Path, shape: str) -> dict[str, float]:
-    """Weights are noise: loading does not depend on their values."""
+    """Write a checkpoint of noise: loading does not depend on the weights' values."""
     import torch
 
     from fastscribe.bench.random_model import random_tokenizer

@@ -1,4 +1,4 @@
-"""`fastscribe bench --against`: turns are fair, texts are compared right, and a peer that fails or is missing is told of."""
+"""`fastscribe bench --against`: turns are fair, texts are compared, and a failing or missing peer is reported."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from fastscribe.bench.against import peers, process, turns, worker
-from fastscribe.bench.against.process import SideFailed, Worker
-from fastscribe.bench.against.recordings import gather
+from fastscribe.bench.peer_comparison import peers, process, turns, worker
+from fastscribe.bench.peer_comparison.process import SideFailed, Worker
+from fastscribe.bench.peer_comparison.recordings import gather
 from fastscribe.cli import app
 from fastscribe.errors import UsageError
 from tests.conftest import AUDIO, MODELS, golden
@@ -58,7 +58,7 @@ class BatchedInferencePipeline:
 
 @pytest.fixture(scope="module")
 def bare_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A Python with nothing installed."""
+    """A Python without packages."""
     folder = tmp_path_factory.mktemp("bare")
     venv.create(folder, with_pip=False)
     return folder / "bin" / "python"
@@ -66,7 +66,7 @@ def bare_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def fake_peer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Puts a faster_whisper where every Python finds it; returns the folder for its models."""
+    """Put a fake faster_whisper on the path of every Python; return the folder for its models."""
     package = tmp_path / "site" / "faster_whisper"
     package.mkdir(parents=True)
     (package / "__init__.py").write_text(FAKE, encoding="utf-8")
@@ -94,8 +94,8 @@ def settings(side: str, model: Path) -> dict[str, Any]:
 # --- turns ----------------------------------------------------------------------------------------------------------
 
 
-class Fake:
-    """A side that takes the seconds it is told to, and writes down when it was asked."""
+class FakeSide:
+    """A side that takes a given time per turn and records its turns."""
 
     def __init__(self, side: str, log: list[tuple[str, int | None]], seconds: Any = 1.0, text: str = "a b") -> None:
         self.side, self.info = side, {"dtype": "fp32"}
@@ -116,26 +116,28 @@ def silent(_: str) -> None:
     pass
 
 
-def compared(ours: Fake, peer: Fake, batch_sizes: Sequence[int], runs: int, audio_s: float = 10.0) -> list[dict]:
+def compared(
+    ours: FakeSide, peer: FakeSide, batch_sizes: Sequence[int], runs: int, audio_s: float = 10.0
+) -> list[dict]:
     mine, theirs = turns.Case(ours, None), [turns.Case(peer, size) for size in batch_sizes]
     turns.take_turns(mine, theirs, runs, silent)
     return turns.rows(mine, theirs, audio_s)
 
 
-def test_sides_alternate_and_who_goes_first_changes() -> None:
+def test_sides_alternate_and_swap() -> None:
     log: list[tuple[str, int | None]] = []
-    compared(Fake("fastscribe", log), Fake("peer", log), [1, 8], 3)
+    compared(FakeSide("fastscribe", log), FakeSide("peer", log), [1, 8], 3)
     ours, small, large = ("fastscribe", None), ("peer", 1), ("peer", 8)
     even, odd = [ours, small, ours, large], [small, ours, large, ours]
     assert log == even + odd + even + odd
 
 
-def test_the_first_round_does_not_count_and_the_best_batch_size_does() -> None:
+def test_warm_up_does_not_count_best_size_does() -> None:
     log: list[tuple[str, int | None]] = []
     seconds = {1: [50.0, 3.0, 5.0, 4.0], 8: [50.0, 2.0, 2.5, 9.0]}
     left = {size: iter(values) for size, values in seconds.items()}
-    peer = Fake("peer", log, lambda _, size: next(left[size]), text="a c")
-    ours, small, large = compared(Fake("fastscribe", log), peer, [1, 8], 3, audio_s=100.0)
+    peer = FakeSide("peer", log, lambda _, size: next(left[size]), text="a c")
+    ours, small, large = compared(FakeSide("fastscribe", log), peer, [1, 8], 3, audio_s=100.0)
     assert (small["wall_s"], small["wall_min_s"], small["wall_max_s"]) == (4.0, 3.0, 5.0)
     assert large["wall_s_runs"] == [2.0, 2.5, 9.0] and large["rtfx"] == 40.0 and large["cpu_s"] == 5.0
     assert len(ours["wall_s_runs"]) == 6
@@ -144,12 +146,12 @@ def test_the_first_round_does_not_count_and_the_best_batch_size_does() -> None:
     assert (ours["equal_texts_share"], ours["wer_between_share"]) == (0.0, 0.5)
 
 
-def test_a_ratio_is_of_turns_beside_each_other() -> None:
+def test_ratio_compares_adjacent_turns() -> None:
     """The machine slows down threefold, for both sides alike."""
     log: list[tuple[str, int | None]] = []
     slower = [1.0, 1.0, 2.0, 3.0]
-    ours = Fake("fastscribe", log, lambda turn, _: slower[(turn - 1) // 2])
-    peer = Fake("peer", log, lambda turn, _: 2 * slower[(turn - 1) // 2])
+    ours = FakeSide("fastscribe", log, lambda turn, _: slower[(turn - 1) // 2])
+    peer = FakeSide("peer", log, lambda turn, _: 2 * slower[(turn - 1) // 2])
     first, _ = compared(ours, peer, [1], 3)
     assert first["speedup_min_ratio"] == first["speedup_ratio"] == first["speedup_max_ratio"] == 2.0
 
@@ -163,11 +165,9 @@ def test_a_ratio_is_of_turns_beside_each_other() -> None:
         ([9.0, 9.4], [0.2, 9.1], False, True),
     ],
 )
-def test_what_a_ratio_cannot_be_relied_on_for_is_said(
-    ours_s: list[float], peer_s: list[float], short: bool, overlap: bool
-) -> None:
+def test_unreliable_ratio_has_a_warning(ours_s: list[float], peer_s: list[float], short: bool, overlap: bool) -> None:
     def case(side: str, size: int | None, walls_s: list[float]) -> turns.Case:
-        made = turns.Case(Fake(side, []), size)  # type: ignore[arg-type]
+        made = turns.Case(FakeSide(side, []), size)  # type: ignore[arg-type]
         made.wall_s, made.cpu_s, made.texts, made.beside_s = walls_s, walls_s, ["a"], ours_s
         return made
 
@@ -175,8 +175,11 @@ def test_what_a_ratio_cannot_be_relied_on_for_is_said(
     assert ("more recordings" in found, "overlap" in found) == (short, overlap)
 
 
-def test_of_turns_that_ended_early_what_was_measured_is_left() -> None:
-    mine, theirs = turns.Case(Fake("fastscribe", []), None), [turns.Case(Fake("peer", []), size) for size in (1, 8)]
+def test_measured_turns_survive_an_early_end() -> None:
+    mine, theirs = (
+        turns.Case(FakeSide("fastscribe", []), None),
+        [turns.Case(FakeSide("peer", []), size) for size in (1, 8)],
+    )
     for case in (mine, theirs[0]):
         case.wall_s, case.cpu_s, case.texts = [1.0], [1.0], ["a"]
     ours, first, second = turns.rows(mine, theirs, 10.0)
@@ -184,21 +187,21 @@ def test_of_turns_that_ended_early_what_was_measured_is_left() -> None:
     assert second["error"] == "no turn that counts" and turns.caveats([ours, first, second]) == []
 
 
-def test_a_batch_size_that_fails_takes_no_more_turns_and_the_others_go_on() -> None:
+def test_failed_batch_size_leaves_the_comparison() -> None:
     log: list[tuple[str, int | None]] = []
-    peer = Fake("peer", log, lambda _, size: None if size == 8 else 1.0)
-    row = compared(Fake("fastscribe", log), peer, [1, 8], 2)[2]
+    peer = FakeSide("peer", log, lambda _, size: None if size == 8 else 1.0)
+    row = compared(FakeSide("fastscribe", log), peer, [1, 8], 2)[2]
     assert log.count(("peer", 8)) == 1
     assert row == {"side": "peer", "dtype": "fp32", "batch_size": 8, "error": "MemoryError: too much"}
 
 
-def test_a_side_with_nothing_to_show_ends_it() -> None:
+def test_side_without_results_ends_the_comparison() -> None:
     log: list[tuple[str, int | None]] = []
     with pytest.raises(SideFailed, match="the peer side: every turn failed: MemoryError") as caught:
-        compared(Fake("fastscribe", log), Fake("peer", log, lambda *_: None), [1, 8], 2)
+        compared(FakeSide("fastscribe", log), FakeSide("peer", log, lambda *_: None), [1, 8], 2)
     assert caught.value.messages == "its last words"
     with pytest.raises(SideFailed, match="the fastscribe side"):
-        compared(Fake("fastscribe", log, lambda *_: None), Fake("peer", log), [1], 2)
+        compared(FakeSide("fastscribe", log, lambda *_: None), FakeSide("peer", log), [1], 2)
 
 
 WORDS = st.lists(st.sampled_from(["a", "b", "c", "won't"]), max_size=8)
@@ -214,7 +217,7 @@ def test_the_difference_between_texts_is_a_word_error_rate(pairs: list[tuple[lis
         assert found == pytest.approx(jiwer.process_words(theirs, ours).wer)
 
 
-def test_case_and_punctuation_are_no_difference_in_words_but_in_texts() -> None:
+def test_word_errors_ignore_case_and_punctuation() -> None:
     assert turns.words("Well -- DON'T, (stop)!") == ["well", "don't", "stop"]
     assert turns.word_difference(["Hello, world."], ["hello world"]) == 0.0
     assert turns.equal_share(["Hello.", "Yes."], ["hello", "Yes."]) == 0.5
@@ -223,7 +226,7 @@ def test_case_and_punctuation_are_no_difference_in_words_but_in_texts() -> None:
 # --- recordings -------------------------------------------------------------------------------------------------------
 
 
-def test_recordings_are_longest_first_and_copied_only_where_the_peer_cannot_take_them(tmp_path: Path) -> None:
+def test_recordings_are_copied_only_if_the_peer_needs_it(tmp_path: Path) -> None:
     plain, both, slow = (tmp_path / f"{name}.wav" for name in ("plain", "both", "slow"))
     soundfile.write(plain, np.arange(16000, dtype=np.int16), 16000)
     soundfile.write(both, np.zeros((20000, 2), dtype=np.int16), 16000)
@@ -248,7 +251,7 @@ def test_a_copy_holds_the_same_samples(tmp_path: Path) -> None:
     assert np.array_equal(soundfile.read(copy.path, dtype="int16")[0], soundfile.read(RECORDINGS[0], dtype="int16")[0])
 
 
-def test_what_cannot_be_compared_on_is_told_of(tmp_path: Path) -> None:
+def test_unusable_recordings_are_reported(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="a manifest's row"):
         gather([str(AUDIO.parent / "manifest.jsonl")], "any", tmp_path)
     with pytest.raises(UsageError, match="no such file"):
@@ -258,7 +261,7 @@ def test_what_cannot_be_compared_on_is_told_of(tmp_path: Path) -> None:
 # --- peers --------------------------------------------------------------------------------------------------------------
 
 
-def test_a_peer_that_is_not_installed_is_one_line_that_says_what_to_install(bare_python: Path) -> None:
+def test_missing_peer_is_one_line(bare_python: Path) -> None:
     for peer in peers.PEERS.values():
         with pytest.raises(UsageError, match=r"-m pip install") as caught:
             peers.check_installed(peer, bare_python)
@@ -272,7 +275,7 @@ def test_a_peer_that_is_not_installed_is_one_line_that_says_what_to_install(bare
         peers.check_installed(peers.find("nemo"), Path("/bin/false"))
 
 
-def test_same_checkpoint_where_it_can_be_read_and_else_its_own_model() -> None:
+def test_peer_gets_the_same_checkpoint_if_it_can() -> None:
     nemo, transformers, whisper = (peers.find(name) for name in ("nemo", "transformers", "faster-whisper"))
     folder = MODELS / "hf_tdt_demo"
     assert peers.choose_model(nemo, DEMO, None) == (str(DEMO), True)
@@ -286,7 +289,7 @@ def test_same_checkpoint_where_it_can_be_read_and_else_its_own_model() -> None:
 
 
 def test_the_worker_needs_nothing_but_the_peer() -> None:
-    """It runs where fastscribe is not installed: imports at the top are Python's own, the others the side's."""
+    """It runs without fastscribe: top-level imports are the standard library's, the others the side's."""
     tree = ast.parse(Path(worker.__file__).read_text(encoding="utf-8"))
     assert _imported(tree.body) <= sys.stdlib_module_names
     for node in tree.body:
@@ -308,7 +311,7 @@ def _imported(nodes: Any) -> set[str]:
 # --- processes ------------------------------------------------------------------------------------------------------------
 
 
-def test_a_worker_under_a_python_without_fastscribe(fake_peer: Path, bare_python: Path) -> None:
+def test_worker_runs_without_fastscribe(fake_peer: Path, bare_python: Path) -> None:
     side = Worker(bare_python, settings("faster-whisper", fake_model(fake_peer, too_large=16)))
     try:
         assert side.info["dtype"] == "fp32" and side.info["load_s"] > 0
@@ -325,7 +328,7 @@ def test_a_worker_under_a_python_without_fastscribe(fake_peer: Path, bare_python
     assert side._process.returncode == 0
 
 
-def test_a_worker_that_dies_says_its_last_words(fake_peer: Path, bare_python: Path) -> None:
+def test_dead_worker_reports_its_last_output(fake_peer: Path, bare_python: Path) -> None:
     with pytest.raises(SideFailed, match="ended with code 7: cannot go on like this") as caught:
         Worker(bare_python, settings("faster-whisper", fake_model(fake_peer, dies=True)))
     assert "chatter" in caught.value.messages
@@ -340,7 +343,7 @@ def test_a_worker_that_hangs_is_killed(bare_python: Path, fake_peer: Path, monke
     assert side._process.returncode == -9
 
 
-def test_what_a_decoder_says_of_being_slow_is_kept(fake_peer: Path, bare_python: Path) -> None:
+def test_decoders_warnings_are_kept(fake_peer: Path, bare_python: Path) -> None:
     package = fake_peer / "site" / "faster_whisper" / "__init__.py"
     line = "Cuda graphs with while loops are disabled, decoding speed will be slower"
     package.write_text(FAKE + f"\nprint({line!r}); print({line!r})\n", encoding="utf-8")
@@ -360,7 +363,7 @@ def against(model: Path, python: Path, *more: str) -> Sequence[str]:
 
 
 def test_the_command_compares_and_leaves_a_document(fake_peer: Path, bare_python: Path) -> None:
-    """The peer knows what fastscribe will say, but for one text."""
+    """The peer returns fastscribe's texts, except for one."""
     model = fake_model(fake_peer, texts=texts() | {RECORDINGS[1].stem: "nothing like it"}, too_large=4)
     stored = fake_peer / "found.json"
     done = CliRunner().invoke(app, against(model, bare_python, "--peer-batch-sizes", "1,4", "--json", str(stored)))
@@ -382,7 +385,7 @@ def test_the_command_compares_and_leaves_a_document(fake_peer: Path, bare_python
     assert "chatter" not in done.output and "not fastscribe's checkpoint" in done.output
 
 
-def test_of_random_weights_the_document_and_the_last_line_say_so(fake_peer: Path, bare_python: Path) -> None:
+def test_random_weights_are_reported(fake_peer: Path, bare_python: Path) -> None:
     folder = fake_peer / "random"
     with tarfile.open(DEMO) as archive:
         archive.extractall(folder, filter="data")

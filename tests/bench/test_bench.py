@@ -1,4 +1,4 @@
-"""The measuring room: what is counted is counted right, and the stand-ins (audio, models) are what they claim to be."""
+"""Measurements count correctly, and synthetic audio and random models have the stated properties."""
 
 from __future__ import annotations
 
@@ -17,23 +17,22 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fastscribe.bench import agreement, decoder, encoder, gpu_utilization, kernels, machine, synthetic, throughput
-from fastscribe.bench.measurement_log import MeasurementLog
+from fastscribe.bench import machine, synthetic, throughput_passes
+from fastscribe.bench.edit_distance import edit_distance
 from fastscribe.bench.random_model import random_checkpoint, random_tokenizer
 from fastscribe.bench.shapes import SHAPES
 from fastscribe.bench.timing import time_call
-from fastscribe.bench.work import LABELS_PER_S, encoder_gflop_per_audio_s
+from fastscribe.bench.work import LABELS_PER_S
 from fastscribe.checkpoint import native
 from fastscribe.checkpoint.reader import Checkpoint, read_checkpoint
 from fastscribe.checkpoint.validate import validate
 from fastscribe.config import Options
 from fastscribe.model.model import Model
-from fastscribe.model.operations import TORCH
 from fastscribe.pipeline.batching import Budget
 from fastscribe.pipeline.engine import Engine
 from fastscribe.pipeline.recognizer import Recognizer
 from fastscribe.transcriber import Transcriber
-from fastscribe.types import Hypothesis
+from scripts.benchmarks import agreement, single_passes
 
 CPU = torch.device("cpu")
 
@@ -53,7 +52,7 @@ def transcriber(shape: str) -> Transcriber:
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_shapes_are_usable_configs(shape: str) -> None:
+def test_shapes_are_valid_configs(shape: str) -> None:
     validate(SHAPES[shape], shape)
 
 
@@ -74,7 +73,7 @@ def test_published_shapes_have_the_published_sizes(shape: str, millions: int) ->
 
 @pytest.mark.parametrize("shape", ["tiny", "tiny-rnnt", "tiny-ctc"])
 def test_random_models_speak_at_the_rate_of_speech(shape: str) -> None:
-    """On recordings they were not tuned on, of another length too, and not all at one frame."""
+    """Also on recordings that they were not tuned on, of another length, and spread over the frames."""
     waves = synthetic.waves([8.0] * 8 + [20.0] * 4, seed=11)
     found = agreement.hypotheses(transcriber(shape), waves)
     rates = [
@@ -87,9 +86,9 @@ def test_random_models_speak_at_the_rate_of_speech(shape: str) -> None:
     assert len({label for one in found for label in one.token_ids}) > 30
 
 
-def test_history_matters_to_a_random_transducer() -> None:
-    """With the predictor silenced, other labels come out."""
-    recognizer = transcriber("tiny").recognizer
+def test_random_transducer_uses_its_predictor() -> None:
+    """A silenced predictor changes the labels."""
+    recognizer = transcriber("tiny")._recognizer
     waves = synthetic.waves([8.0] * 4, seed=12)
     before = agreement.hypotheses(transcriber("tiny"), waves)
     checkpoint = made("tiny")
@@ -101,7 +100,7 @@ def test_history_matters_to_a_random_transducer() -> None:
     assert agreement.compare(agreement.hypotheses(other, waves), before)["equal_share"] == 0.0
 
 
-def test_the_same_seed_makes_the_same_model_and_it_survives_storing(tmp_path: Path) -> None:
+def test_random_model_is_reproducible_and_storable(tmp_path: Path) -> None:
     again = random_checkpoint("tiny")
     assert all(torch.equal(tensor, again.weights[name]) for name, tensor in made("tiny").weights.items())
     assert not torch.equal(
@@ -115,12 +114,12 @@ def test_the_same_seed_makes_the_same_model_and_it_survives_storing(tmp_path: Pa
 
 
 @pytest.mark.parametrize("num_labels", [16, 1024, 8192])
-def test_random_tokenizers_have_as_many_different_pieces(num_labels: int) -> None:
+def test_random_tokenizer_pieces_are_unique(num_labels: int) -> None:
     pieces = random_tokenizer(replace(SHAPES["tiny"], num_labels=num_labels)).pieces
     assert len(set(pieces)) == num_labels
 
 
-def test_audio_is_reproducible_varied_and_as_long_as_asked() -> None:
+def test_synthetic_audio_is_reproducible() -> None:
     lengths_s = [0.5, 3.0, 61.5]
     waves, again = synthetic.waves(lengths_s, seed=2), synthetic.waves(lengths_s, seed=2)
     assert [len(wave) for wave in waves] == [8000, 48000, 984000]
@@ -144,43 +143,21 @@ def test_files_hold_the_waves(tmp_path: Path, rate_hz: int, channels: int) -> No
         assert (rate, samples.shape[1]) == (rate_hz, channels)
         assert len(samples) == pytest.approx(len(wave) * rate_hz / 16000, abs=2)
         assert rate_hz != 16000 or np.array_equal(samples[:, 0], wave)
-    links = throughput.hard_links(paths, tmp_path / "links", 3)
+    links = throughput_passes.hard_links(paths, tmp_path / "links", 3)
     assert len(set(links)) == 6 and all(link.samefile(paths[number % 2]) for number, link in enumerate(links))
 
 
 # --- counting -------------------------------------------------------------------------------------------------------
 
-spans = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 20)).map(lambda s: (s[0], s[0] + s[1])), max_size=12)
-
-
-@given(spans)
-def test_covered_is_the_length_of_the_union(spans: list[tuple[int, int]]) -> None:
-    assert gpu_utilization.covered(spans) == len({instant for begin, end in spans for instant in range(begin, end)})
-
-
-def test_busy_share_counts_no_time_twice() -> None:
-    found = gpu_utilization.summary([("a", 0.0, 400.0), ("b", 300.0, 500.0), ("a", 900.0, 1000.0)], wall_s=0.002)
-    assert found["busy_share_of_wall"] == pytest.approx(0.3)
-    assert found["busy_share_first_to_last"] == pytest.approx(0.6)
-    assert found["top_kernels"][0] == {"name": "a", "count": 2, "ms": 0.5}
-    assert gpu_utilization.summary([], wall_s=1.0)["busy_share_of_wall"] == 0.0
-
 
 @given(st.lists(st.integers(0, 3), max_size=7), st.lists(st.integers(0, 3), max_size=7))
-def test_edit_distance_is_the_textbooks(a: list[int], b: list[int]) -> None:
+def test_edit_distance(a: list[int], b: list[int]) -> None:
     table = {(i, 0): i for i in range(len(a) + 1)} | {(0, j): j for j in range(len(b) + 1)}
     for i in range(1, len(a) + 1):
         for j in range(1, len(b) + 1):
             swap = table[i - 1, j - 1] + (a[i - 1] != b[j - 1])
             table[i, j] = min(swap, table[i - 1, j] + 1, table[i, j - 1] + 1)
-    assert agreement.edit_distance(a, b) == table[len(a), len(b)]
-
-
-def test_agreement_of_equal_and_of_different_labels() -> None:
-    wanted = [Hypothesis(token_ids=(1, 2, 3)), Hypothesis(token_ids=(4,))]
-    assert agreement.compare(wanted, wanted)["label_difference_share"] == 0.0
-    found = agreement.compare([Hypothesis(token_ids=(1, 3)), Hypothesis(token_ids=(4,))], wanted)
-    assert (found["label_difference_share"], found["equal_share"]) == (0.25, 0.5)
+    assert edit_distance(a, b) == table[len(a), len(b)]
 
 
 def test_time_call_repeats_and_takes_the_median() -> None:
@@ -190,85 +167,12 @@ def test_time_call_repeats_and_takes_the_median() -> None:
     assert 0 < timing.min_ms <= timing.median_ms <= timing.max_ms
 
 
-# --- the notebook ---------------------------------------------------------------------------------------------------
-
-
-def rows(path: Path) -> list[dict]:
-    return [json.loads(line) for line in path.read_text().splitlines()]
-
-
-def test_a_failed_measurement_is_a_row_and_the_next_is_made(tmp_path: Path) -> None:
-    notes = MeasurementLog(tmp_path / "rows", seconds=60)
-    assert notes.measure({"what": "a"}, lambda: {"ms": 1 / 3, "not": float("nan")}) is not None
-    assert notes.measure({"what": "b"}, lambda: {"ms": 1 / 0}) is None
-    assert notes.make({"what": "c"}, lambda: "made") == "made"
-    assert notes.make({"what": "d"}, lambda: [][1]) is None
-    found = rows(tmp_path / "rows")
-    assert found[0] == {"what": "a", "ms": 0.33333, "not": None}
-    assert found[1]["error"].startswith("ZeroDivisionError")
-    assert [row["what"] for row in found] == ["a", "b", "c", "d"] and "error" in found[3]
-
-
-def test_what_there_is_no_time_for_is_skipped_and_said(tmp_path: Path) -> None:
-    notes = MeasurementLog(tmp_path / "rows", seconds=5)
-    assert notes.measure({"what": "long"}, lambda: {}, needs_s=50) is None
-    assert notes.measure({"what": "short"}, lambda: {}, needs_s=1) is not None
-    assert rows(tmp_path / "rows")[0] == {"what": "long", "error": "skipped: out of time"}
-
-
-def test_a_lost_device_ends_the_part(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr("fastscribe.bench.measurement_log.recover", lambda device: RuntimeError("again"))
-
-    def lost() -> dict:
-        raise torch.AcceleratorError("CUDA error: an illegal memory access was encountered")
-
-    with pytest.raises(torch.AcceleratorError):
-        MeasurementLog(tmp_path / "rows", seconds=5).measure({"what": "a"}, lost)
-    assert "illegal memory access" in rows(tmp_path / "rows")[0]["error"]
-
-
 # --- measuring ------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("name", kernels.NAMES)
-def test_kernel_errors_are_small_for_the_definition_and_large_for_anything_else(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    good = kernels.measure("torch", name, 3, 20, 64, 4, CPU)
-    assert good["relative_error"] < 0.02 and good["gb_per_s"] > 0
-    wrong = type(TORCH)(
-        **{each: lambda *given, each=each: 1.1 * getattr(TORCH, each)(*given) for each in kernels.NAMES}
-    )
-    monkeypatch.setattr(kernels, "operations", lambda form: wrong)
-    assert kernels.measure("torch", name, 3, 20, 64, 4, CPU)["relative_error"] > 0.05
-
-
-@pytest.mark.parametrize("form", ["plain", "fused_torch", "shipped"])
-def test_encoder_rates_are_the_counted_work_over_the_time(form: str) -> None:
-    config = made("tiny").config
-    row = encoder.measure(encoder.build(form, made("tiny"), CPU), config, [1.5, 1.0], CPU)
-    work_tflop = encoder_gflop_per_audio_s(config, [1.5, 1.0]) * 2.5 / 1000
-    assert row["tflop_per_s"] == pytest.approx(work_tflop / (row["ms"] / 1000))
-    assert row["rtfx"] == pytest.approx(2.5 / (row["ms"] / 1000))
-
-
-@pytest.mark.parametrize("shape", ["tiny", "tiny-rnnt"])
-def test_decoding_made_up_frames_takes_a_turn_a_label_and_equals_greedy(shape: str) -> None:
-    transducer = decoder.random_transducer(SHAPES[shape], CPU)
-    frames = decoder.random_frames([60, 58, 56, 54], SHAPES[shape].encoder.d_model, CPU, seed=2)
-    built = decoder.build(transducer, CPU, "off")
-    row = decoder.measure(built, frames, CPU)
-    assert 4 < row["labels_of_longest_row"] < 60
-    assert (
-        row["labels_of_longest_row"] <= decoder.num_turns(transducer, frames) <= 2 * row["labels_of_longest_row"] + 16
-    )
-    found, _ = decoder.greedy_rate(transducer, frames, CPU)
-    assert decoder.equal_share(decoder.decode(built, frames)[:1], [found]) == 1.0
 
 
 def test_batches_hold_every_wave_once() -> None:
     waves = synthetic.waves([1.0, 2.5, 0.4, 2.5, 1.1], seed=6)
-    batches = throughput.batches_of(waves, transcriber("tiny"), transcriber("tiny").recognizer.choose_budget())
+    batches = throughput_passes.batches_of(waves, transcriber("tiny"), transcriber("tiny")._recognizer.choose_budget())
     found = {
         utterance.audio.id: row[:length]
         for batch in batches
@@ -280,11 +184,11 @@ def test_batches_hold_every_wave_once() -> None:
 
 def test_throughput_counts_all_audio_and_shares_add_up(tmp_path: Path) -> None:
     waves = synthetic.waves([1.0, 2.5, 0.5], seed=7)
-    row = throughput.from_memory(transcriber("tiny"), waves, Budget(math.inf), passes=2, repeats=2)
+    row = single_passes.from_memory(transcriber("tiny"), waves, Budget(math.inf), passes=2, repeats=2)
     assert row["audio_s"] == pytest.approx(8.0)
     assert row["encoder_share_of_wall"] + row["outside_encoder_share_of_wall"] == pytest.approx(1.0)
     paths = synthetic.write_files(tmp_path / "audio", waves, "flac", 2)
-    row = throughput.from_files(transcriber("tiny"), paths, tmp_path / "out", passes=1, strict=True)
+    row = throughput_passes.from_files(transcriber("tiny"), paths, tmp_path / "out", passes=1, strict=True)
     assert (row["audio_s"], row["files"]) == (pytest.approx(4.0), 3)
     assert len((tmp_path / "out" / "pass0" / "transcripts.jsonl").read_text().splitlines()) == 3
 
@@ -292,7 +196,9 @@ def test_throughput_counts_all_audio_and_shares_add_up(tmp_path: Path) -> None:
 def test_a_file_that_fails_is_no_measurement(tmp_path: Path) -> None:
     (tmp_path / "bad.flac").write_bytes(b"no audio")
     with pytest.raises(RuntimeError, match=r"bad\.flac"):
-        throughput.from_files(transcriber("tiny"), [tmp_path / "bad.flac"], tmp_path / "out", passes=1, strict=True)
+        throughput_passes.from_files(
+            transcriber("tiny"), [tmp_path / "bad.flac"], tmp_path / "out", passes=1, strict=True
+        )
 
 
 def test_the_machine_is_described(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -306,11 +212,11 @@ def test_the_machine_is_described(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert machine.commit(tmp_path) == "def"
 
 
-class Smi:
-    """nvidia-smi of a machine with two GPUs, which answers for one where it is named, else for both."""
+class FakeNvidiaSmi:
+    """nvidia-smi of a machine with two GPUs: answers for the named one, else for both."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.asked: list[list[str]] = []
+        self.commands: list[list[str]] = []
         properties = lambda device: SimpleNamespace(  # noqa: E731
             name=f"GPU {device.index}", multi_processor_count=1, major=9, minor=0, uuid=f"uuid-{device.index}"
         )
@@ -321,7 +227,7 @@ class Smi:
         monkeypatch.setattr(machine.subprocess, "Popen", self.popen)
 
     def __call__(self, command: list[str]) -> str:
-        self.asked.append(command)
+        self.commands.append(command)
         powers = {"--id=GPU-uuid-0": "10, 1, 100, 30\n", "--id=GPU-uuid-1": "90, 2, 600, 60\n"}
         return powers.get(command[1], "".join(powers.values()))
 
@@ -331,18 +237,18 @@ class Smi:
 
 
 @pytest.mark.parametrize(("index", "power_w"), [(0, 100), (1, 600)])
-def test_a_gpu_is_the_one_that_was_asked_for(monkeypatch: pytest.MonkeyPatch, index: int, power_w: int) -> None:
-    smi, device = Smi(monkeypatch), torch.device("cuda", index)
+def test_gpu_is_queried_by_uuid(monkeypatch: pytest.MonkeyPatch, index: int, power_w: int) -> None:
+    smi, device = FakeNvidiaSmi(monkeypatch), torch.device("cuda", index)
     found = machine.gpu_facts(device)
     assert (found["torch_name"], found["memory_gib"]) == (f"GPU {index}", index + 1.0)
     assert found["nvidia_smi"]["name"] == str(10 + 80 * index)  # its first number here
     with machine.gpu_samples(device) as samples:
         pass
     assert samples["smi_power_w"] == power_w
-    assert all(f"--id=GPU-uuid-{index}" in command for command in smi.asked) and len(smi.asked) == 2
+    assert all(f"--id=GPU-uuid-{index}" in command for command in smi.commands) and len(smi.commands) == 2
 
 
-def test_samples_of_the_gpu_are_averaged_and_odd_lines_left_out() -> None:
+def test_gpu_samples_are_averaged() -> None:
     found = machine._means("90, 1980, 600.5, 50\n[N/A], 1, 2, 3\n100, 1900, 650.5, 52\n10")
     assert found["smi_utilization_percent"] == 95 and found["smi_power_w"] == 625.5
     assert machine._means("") == {}

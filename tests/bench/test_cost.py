@@ -1,4 +1,4 @@
-"""What stored speeds cost: arithmetic, which prices meet which hardware, and the command that prints it."""
+"""Cost of stored speeds: arithmetic, prices by hardware, and the command's output."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from fastscribe.bench.cost import compare, usd_per_hours
+from fastscribe.bench.price_comparison import compare, usd_per_hours
 from fastscribe.cli import app
 from fastscribe.errors import UsageError
 from fastscribe.report.prices import PRICES
@@ -26,7 +26,7 @@ def test_a_million_hours_cost_a_thousand_times_a_thousand(rtfx: float, usd_per_h
 
 def test_an_unknown_price_makes_no_cost() -> None:
     assert set(usd_per_hours(100.0, None).values()) == {None}
-    [row] = compare([("a.json", document([speed()]))], [])  # nobody says that it lets this very CPU
+    [row] = compare([("a.json", document([speed()]))], [])  # no listed price is for this CPU
     assert row["price"] == "unknown" and row["source"] is None
     assert row["usd_per_hour"] is row["usd_per_1000_audio_hours"] is row["times_the_cheapest_ratio"] is None
 
@@ -55,7 +55,7 @@ def test_gpu_beside_cpu_cheapest_first_unknown_last() -> None:
     assert jobs["configuration"] == "tiny, dtype bf16, batch_frames auto"
 
 
-def test_a_machine_of_eight_gpus_costs_one_an_eighth() -> None:
+def test_eight_gpu_price_is_divided_by_eight() -> None:
     h100 = H200 | {"gpu": {"torch_name": "NVIDIA H100 80GB HBM3"}}
     rows = compare([("h100.json", document([speed()], h100))], [])
     whole = next(row for row in rows if row["price"] == "AWS p5.48xlarge")
@@ -63,7 +63,7 @@ def test_a_machine_of_eight_gpus_costs_one_an_eighth() -> None:
     assert whole["note"] == "1 of its 8 GPUs"
 
 
-def test_the_users_price_takes_the_place_of_listed_ones_for_that_device() -> None:
+def test_users_price_replaces_listed_prices() -> None:
     documents = [("cpu.json", document([speed()], SAPPHIRE_RAPIDS)), ("h200.json", document([speed()], H200))]
     rows = compare(documents, [("h200", 3.0), ("NVIDIA", 2.0)])
     assert [row["usd_per_hour"] for row in rows if row["file"] == "h200.json"] == [2.0, 3.0]
@@ -76,7 +76,7 @@ def test_the_users_price_takes_the_place_of_listed_ones_for_that_device() -> Non
     assert free[0]["usd_per_1000_audio_hours"] == 0.0 and free[0]["times_the_cheapest_ratio"] is None
 
 
-def test_rows_of_other_benchmarks_count_failed_ones_do_not() -> None:
+def test_failed_rows_have_no_cost() -> None:
     case = {"side": "nemo", "dtype": "fp32", "batch_size": None}
     rows = [{**case, "rtfx": 40.0}, {**case, "error": "out of memory"}]
     peer = document(rows, benchmark="against", case_keys=tuple(case), model="m.nemo")

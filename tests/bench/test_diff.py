@@ -1,4 +1,4 @@
-"""Two results side by side: what counts as noise, what as better, and what is refused."""
+"""Comparison of two results: noise, better or worse, and refused inputs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from fastscribe.bench.diff import diff, direction
+from fastscribe.bench.result_diff import diff, direction
 from fastscribe.bench.stored import read
 from fastscribe.cli import app
 from fastscribe.errors import UsageError
@@ -59,7 +59,7 @@ def test_the_unit_says_what_is_better(name: str, expected: int) -> None:
     assert direction(name) == expected
 
 
-def test_beyond_the_noise_of_the_runs_only() -> None:
+def test_only_differences_beyond_noise_count() -> None:
     quiet, loud = [99.5, 100.0, 100.5], [90.0, 100.0, 110.0]
     assert verdicts({"rtfx_runs": quiet}, {"rtfx": 103.0, "rtfx_runs": quiet})["rtfx"] == "better"
     assert verdicts({"rtfx_runs": quiet}, {"rtfx": 97.0, "rtfx_runs": quiet})["rtfx"] == "worse"
@@ -68,13 +68,13 @@ def test_beyond_the_noise_of_the_runs_only() -> None:
     assert verdicts({"rtfx_runs": [100.0]}, {"rtfx": 104.0, "rtfx_runs": [104.0]})["rtfx"] == "same"  # measured once
 
 
-def test_the_default_where_there_is_no_spread() -> None:
+def test_default_noise_without_a_spread() -> None:
     assert verdicts({"peak_bytes": 100}, {"peak_bytes": 104})["peak_bytes"] == "same"
     assert verdicts({"peak_bytes": 100}, {"peak_bytes": 106})["peak_bytes"] == "worse"
     assert verdicts({"peak_bytes": 100}, {"peak_bytes": 104}, noise=1.0)["peak_bytes"] == "worse"
 
 
-def test_smallest_and_largest_are_a_spread_and_no_measurements() -> None:
+def test_min_and_max_are_a_spread() -> None:
     a, b = {"ms": 10.0, "min_ms": 9.0, "max_ms": 11.0}, {"ms": 11.5, "min_ms": 5.0, "max_ms": 12.0}
     found = verdicts(a, b)
     assert found["ms"] == "same" and not {"min_ms", "max_ms"} & found.keys()
@@ -113,11 +113,11 @@ def test_unknown_zero_and_failed() -> None:
         ("padding_share", 0.02, 0.025, "worse"),
     ],
 )
-def test_what_is_counted_has_no_noise(name: str, before: float, after: float, verdict: str) -> None:
+def test_counts_have_no_noise(name: str, before: float, after: float, verdict: str) -> None:
     assert verdicts({name: before}, {name: after})[name] == verdict
 
 
-def test_over_other_audio_nothing_is_better_or_worse_but_counts() -> None:
+def test_speeds_over_other_audio_are_not_compared() -> None:
     less = {"audio_s": 30.0, "rtfx": 10.0, "peak_bytes": 100, "failed": 0, "padding_share": 0.1}
     more = {"audio_s": 40.0, "rtfx": 20.0, "peak_bytes": 200, "failed": 1, "padding_share": 0.1}
     found = verdicts(less, more)
@@ -153,7 +153,7 @@ def test_a_result_is_the_same_as_itself(values: dict[str, float], noise: float) 
 
 
 @given(numbers, numbers, st.sampled_from(["rtfx", "ms"]))
-def test_turned_round_better_is_worse(a: float, b: float, name: str) -> None:
+def test_swapping_the_sides_swaps_the_verdicts(a: float, b: float, name: str) -> None:
     there = verdicts({name: a}, {name: b}, noise=0.0)[name]
     back = verdicts({name: b}, {name: a}, noise=0.0)[name]
     assert {there, back} in ({"better", "worse"}, {"same"})
@@ -170,7 +170,7 @@ def test_different_machines_are_not_compared_unless_asked() -> None:
     assert not diff(on_cpu, document([speed()], H200)).same_machine  # the work was another device's
 
 
-def test_what_else_differs_is_named() -> None:
+def test_other_differences_are_named() -> None:
     a = document([speed()], AMD | {"versions": {"torch": "2.11"}}, passes=5, ceilings=[{"a": 1.0}], rate=100.0)
     newer = AMD | {"versions": {"torch": "2.13"}, "load_average_1min": 9.0}
     b = document([speed()], newer, passes=3, ceilings=[{"a": 2.0}], rate=101.0)
@@ -203,14 +203,14 @@ def test_the_command(tmp_path: Path) -> None:
     assert run(b, a, "--noise", "200", "--fail-on-worse")[0] == 0
 
 
-def test_a_gate_that_compared_nothing_does_not_let_through(tmp_path: Path) -> None:
+def test_gate_fails_if_nothing_was_compared(tmp_path: Path) -> None:
     a, b = (stored(tmp_path, f"{model}.json", document([speed(model=model)])) for model in ("m", "folder-m"))
     code, stdout, said = run(a, b, "--fail-on-worse")
     assert code == 2 and "no case was measured in both" in said and json.loads(stdout)["only_in_a"]
     assert run(a, b)[0] == 0
 
 
-def test_a_result_does_not_take_the_place_of_what_it_is_made_of(tmp_path: Path) -> None:
+def test_diff_does_not_overwrite_its_inputs(tmp_path: Path) -> None:
     a, b = (stored(tmp_path, f"{name}.json", document([speed()])) for name in "ab")
     before = a.read_text()
     for option in ("--json", "--report-html"):
@@ -266,7 +266,7 @@ def test_other_benchmarks_are_not_compared(tmp_path: Path) -> None:
         "\ud800",
     ],
 )
-def test_what_is_no_result_is_refused_in_one_line(tmp_path: Path, content: str) -> None:
+def test_invalid_result_is_one_line(tmp_path: Path, content: str) -> None:
     path = tmp_path / "a.json"
     path.write_bytes(content.encode("utf-8", "surrogatepass"))
     with pytest.raises(UsageError, match=r"a\.json: not a benchmark's result") as refused:
@@ -275,7 +275,7 @@ def test_what_is_no_result_is_refused_in_one_line(tmp_path: Path, content: str) 
     assert run(path, path)[0] == 2
 
 
-def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+def test_unreadable_results(tmp_path: Path) -> None:
     for path in (tmp_path / "none.json", tmp_path):
         with pytest.raises(UsageError, match="cannot be read"):
             read(path)

@@ -1,4 +1,4 @@
-"""Energy counters: NVML and the kernel's files, pretended."""
+"""Energy counters: simulated NVML and kernel files."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
 UUID = "12345678-1234"
 
 
-class Nvml:
-    """The three functions that are called of libnvidia-ml.so.1; `millijoules` are what is read, one after the other."""
+class FakeNvml:
+    """The three functions that are called of libnvidia-ml.so.1; `millijoules` are the successive readings."""
 
     def __init__(self, millijoules: Iterator[int | None], known: str = f"GPU-{UUID}") -> None:
         self._millijoules, self._known = millijoules, known
@@ -40,8 +40,8 @@ class Nvml:
         return 0
 
 
-def pretend_gpu(monkeypatch: pytest.MonkeyPatch, nvml: Nvml | None) -> None:
-    def load(name: str) -> Nvml:
+def pretend_gpu(monkeypatch: pytest.MonkeyPatch, nvml: FakeNvml | None) -> None:
+    def load(name: str) -> FakeNvml:
         assert name == "libnvidia-ml.so.1"
         if nvml is None:
             raise OSError(name)
@@ -71,24 +71,24 @@ def test_a_machine_without_counters_yields_nothing(tmp_path: Path, monkeypatch: 
 
 
 def test_a_gpus_joules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pretend_gpu(monkeypatch, Nvml(iter([5_000, 12_500])))
+    pretend_gpu(monkeypatch, FakeNvml(iter([5_000, 12_500])))
     with energy(GPU, tmp_path) as found:
         pass
     assert found == Energy(gpu_j=7.5, cpu_j=None)
 
 
-def test_a_gpu_that_counts_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pretend_gpu(monkeypatch, Nvml(iter([None])))
+def test_gpu_without_energy_counter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pretend_gpu(monkeypatch, FakeNvml(iter([None])))
     with energy(GPU, tmp_path) as found:
         assert found is None
-    pretend_gpu(monkeypatch, Nvml(iter([5, None])))
+    pretend_gpu(monkeypatch, FakeNvml(iter([5, None])))
     with energy(GPU, tmp_path) as found:
         pass
     assert found == Energy()
-    assert nvml_counter(Nvml(iter([]), known="GPU-of-others"), f"GPU-{UUID}") is None
+    assert nvml_counter(FakeNvml(iter([]), known="GPU-of-others"), f"GPU-{UUID}") is None
 
 
-def test_processors_joules_past_the_end_of_the_counter(tmp_path: Path) -> None:
+def test_processor_energy_counter_wraps(tmp_path: Path) -> None:
     first, second = package(tmp_path, 0, 1_000_000), package(tmp_path, 1, 262_142_000_000, name="package-1")
     whole_system = package(tmp_path, 2, 0, name="psys")  # has the packages in it
     with energy(CPU, tmp_path) as found:
@@ -99,14 +99,14 @@ def test_processors_joules_past_the_end_of_the_counter(tmp_path: Path) -> None:
     assert found.cpu_j == pytest.approx(3.0 + 2.0)
 
 
-def test_a_counter_that_may_have_gone_round_twice_says_nothing(tmp_path: Path) -> None:
+def test_counter_that_may_wrap_twice_is_ignored(tmp_path: Path) -> None:
     package(tmp_path, 0, 1, range_uj=1)
     with energy(CPU, tmp_path) as found:
         pass
     assert found == Energy()
 
 
-def test_a_processor_that_cannot_be_read_leaves_no_part_of_a_sum(tmp_path: Path) -> None:
+def test_unreadable_processor_gives_no_total(tmp_path: Path) -> None:
     package(tmp_path, 0, 1)
     package(tmp_path, 1, 1, name="package-1").unlink()
     with energy(CPU, tmp_path) as found:

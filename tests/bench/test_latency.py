@@ -1,4 +1,4 @@
-"""Latencies are of whole batches, percentiles are ones that the iterations can tell, and what did not fit says so."""
+"""Latencies are of whole batches, percentiles need enough iterations, and cases that do not fit report it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import typer
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fastscribe.bench import latency
+from fastscribe.bench import batch_latency
 from fastscribe.bench.random_model import random_checkpoint
 from fastscribe.config import Options
 from fastscribe.errors import UsageError
@@ -34,9 +34,9 @@ def transcriber(dtype: str = "fp32") -> Transcriber:
     return Transcriber(checkpoint, Engine(Recognizer.build(checkpoint, "cpu", dtype)), Options(), 0.0)
 
 
-@given(st.lists(st.floats(0.1, 1e4), min_size=1, max_size=300), st.sampled_from(latency.PERCENTILES))
-def test_a_percentile_has_its_share_below_it_and_something_above(values: list[float], percent: int) -> None:
-    found = latency.percentile(values, percent)
+@given(st.lists(st.floats(0.1, 1e4), min_size=1, max_size=300), st.sampled_from(batch_latency.PERCENTILES))
+def test_percentile_has_values_above_it(values: list[float], percent: int) -> None:
+    found = batch_latency.percentile(values, percent)
     if found is None:
         assert len(values) * (100 - percent) < 100
     else:
@@ -44,14 +44,18 @@ def test_a_percentile_has_its_share_below_it_and_something_above(values: list[fl
         assert sum(value < found for value in values) * 100 < percent * len(values)
 
 
-@pytest.mark.parametrize(("count", "told"), [(1, {50}), (10, {50, 90}), (20, {50, 90, 95}), (100, {50, 90, 95, 99})])
-def test_few_iterations_tell_few_percentiles(count: int, told: set[int]) -> None:
+@pytest.mark.parametrize(
+    ("count", "expected"), [(1, {50}), (10, {50, 90}), (20, {50, 90, 95}), (100, {50, 90, 95, 99})]
+)
+def test_few_iterations_give_few_percentiles(count: int, expected: set[int]) -> None:
     values = list(np.linspace(1.0, 2.0, count))
-    assert {percent for percent in latency.PERCENTILES if latency.percentile(values, percent) is not None} == told
+    assert {
+        percent for percent in batch_latency.PERCENTILES if batch_latency.percentile(values, percent) is not None
+    } == expected
 
 
-def test_a_summary_has_the_average_and_the_noise_of_the_middle() -> None:
-    found = latency.summary([1.0, 2.0, 3.0, 4.0, 10.0] * 2)
+def test_summary_has_mean_and_noise() -> None:
+    found = batch_latency.summary([1.0, 2.0, 3.0, 4.0, 10.0] * 2)
     assert found["average_ms"] == 4.0 and (found["min_ms"], found["max_ms"]) == (1.0, 10.0)
     assert found["p50_ms"] == 3.0 and found["p90_ms"] == 10.0 and found["p95_ms"] is None
     assert found["average_ms_runs"] == [1.5, 3.5, 5.5, 2.5, 7.0] and found["p50_ms_runs"] == [1.0, 3.0, 1.0, 2.0, 4.0]
@@ -59,93 +63,93 @@ def test_a_summary_has_the_average_and_the_noise_of_the_middle() -> None:
 
 
 @pytest.mark.parametrize(("count", "parts"), [(1, 0), (19, 0), (20, 2), (39, 3), (50, 5), (500, 5)])
-def test_the_noise_of_a_percentile_is_that_of_parts_that_can_tell_it(count: int, parts: int) -> None:
-    found = latency.summary(np.arange(1.0, count + 1).tolist())
-    runs = {percent: len(found.get(f"p{percent}_ms_runs", ())) for percent in latency.PERCENTILES}
+def test_percentile_noise_needs_enough_iterations(count: int, parts: int) -> None:
+    found = batch_latency.summary(np.arange(1.0, count + 1).tolist())
+    runs = {percent: len(found.get(f"p{percent}_ms_runs", ())) for percent in batch_latency.PERCENTILES}
     assert (runs[50], runs[90], runs[99]) == (5 if count > 1 else 0, parts, 5 if count == 500 else 0)
     assert len(found.get("average_ms_runs", ())) == runs[50]
     assert not parts or found["p90_ms_runs"][-1] == pytest.approx(count - 0.1 * count / parts, abs=1.0)
 
 
 @pytest.mark.parametrize("batch_size", [1, 3])
-def test_a_batch_has_so_many_whole_recordings_and_none_comes_twice(batch_size: int) -> None:
-    batches = latency._batches(transcriber(), batch_size, 1.3)
+def test_batches_have_different_recordings(batch_size: int) -> None:
+    batches = batch_latency._batches(transcriber(), batch_size, 1.3)
     assert [batch.samples_BS.shape for batch in batches] == [(batch_size, 20800)] * 8
     assert len({row.tobytes() for batch in batches for row in batch.samples_BS}) == 8 * batch_size
     assert all((batch.lengths_B == 20800).all() and batch.samples_BS.dtype == np.int16 for batch in batches)
 
 
-def test_the_whole_way_to_the_text_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_latency_includes_the_text(monkeypatch: pytest.MonkeyPatch) -> None:
     made = []
-    real = latency.assemble
-    monkeypatch.setattr(latency, "assemble", lambda *given: made.append(real(*given)))
+    real = batch_latency.assemble
+    monkeypatch.setattr(batch_latency, "assemble", lambda *given: made.append(real(*given)))
     one = transcriber()
-    labels = latency.text_of(one, latency._batches(one, 2, 4.0)[0])
+    labels = batch_latency.text_of(one, batch_latency._batches(one, 2, 4.0)[0])
     assert len(made) == 2 and labels == sum(len(transcript.tokens) for transcript in made) > 5
     assert all(word.end_s <= 4.1 for transcript in made for word in transcript.words)
 
 
-def test_no_room_for_a_case_costs_that_case_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = latency.text_of
+def test_out_of_memory_costs_one_case(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = batch_latency.text_of
 
     def text_of(one: Transcriber, batch: Batch):
-        if len(batch.utterances) == 2 and one.recognizer.dtype == "fp32":
+        if len(batch.utterances) == 2 and one._recognizer.dtype == "fp32":
             raise torch.OutOfMemoryError("no room")
         return real(one, batch)
 
-    monkeypatch.setattr(latency, "text_of", text_of)
+    monkeypatch.setattr(batch_latency, "text_of", text_of)
     both = [transcriber(), transcriber("bf16")]
-    found = list(latency.rows("tiny", both, [0.5], [2, 1], latency.Effort(2, 5.0)))
+    found = list(batch_latency.rows("tiny", both, [0.5], [2, 1], batch_latency.Effort(2, 5.0)))
     assert "no room" in found[0][0]["error"] and found[0][1]["iterations"] == 2
     assert "speedup_ratio" not in found[0][1]
     assert found[1][1]["speedup_ratio"] == pytest.approx(found[1][0]["average_ms"] / found[1][1]["average_ms"])
 
 
-def test_no_room_for_the_audio_is_no_room_for_anybody(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_out_of_memory_for_audio_fails_all_dtypes(monkeypatch: pytest.MonkeyPatch) -> None:
     def batches(*given: object):
         raise MemoryError("no room")
 
-    monkeypatch.setattr(latency, "_batches", batches)
-    [found] = latency.rows("tiny", [transcriber(), transcriber("bf16")], [0.5], [2], latency.Effort(2, 5.0))
+    monkeypatch.setattr(batch_latency, "_batches", batches)
+    [found] = batch_latency.rows("tiny", [transcriber(), transcriber("bf16")], [0.5], [2], batch_latency.Effort(2, 5.0))
     assert ["no room" in row["error"] for row in found] == [True, True]
 
 
-class Slowing:
-    """A machine that takes a hundredth longer each time, whoever asks; the clock is its own."""
+class SlowingMachine:
+    """A machine that takes 1 % longer at each call, with a clock of its own."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.now_s, self.asked = 0.0, list[str]()
-        monkeypatch.setattr(latency, "perf_counter", lambda: self.now_s)
-        monkeypatch.setattr(latency, "text_of", self.text_of)
+        self.now_s, self.dtypes = 0.0, list[str]()
+        monkeypatch.setattr(batch_latency, "perf_counter", lambda: self.now_s)
+        monkeypatch.setattr(batch_latency, "text_of", self.text_of)
 
     def text_of(self, one: Transcriber, batch: Batch) -> int:
-        self.asked.append(one.recognizer.dtype)
-        self.now_s += 0.01 * 1.01 ** len(self.asked)
+        self.dtypes.append(one._recognizer.dtype)
+        self.now_s += 0.01 * 1.01 ** len(self.dtypes)
         return 3
 
 
-def test_a_machine_that_slows_down_makes_no_dtype_faster(monkeypatch: pytest.MonkeyPatch) -> None:
-    machine = Slowing(monkeypatch)
+def test_slowing_machine_affects_dtypes_equally(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = SlowingMachine(monkeypatch)
     both = [transcriber(), transcriber("bf16")]
-    [[first, second]] = latency.rows("tiny", both, [0.5], [1], latency.Effort(100, 60.0))
+    [[first, second]] = batch_latency.rows("tiny", both, [0.5], [1], batch_latency.Effort(100, 60.0))
     assert first["iterations"] == second["iterations"] == 100
     assert second["max_ms"] > 5 * second["min_ms"]
     assert second["speedup_ratio"] == pytest.approx(1.0, abs=0.05)
     assert len(second["speedup_ratio_runs"]) == 5 and max(second["speedup_ratio_runs"]) < 1.3
-    turns = [a for a, b in pairwise([*machine.asked[6:], ""]) if a != b]
+    turns = [a for a, b in pairwise([*machine.dtypes[6:], ""]) if a != b]
     assert len(turns) >= 10
 
 
-def test_no_dtype_goes_on_alone_when_the_other_has_had_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    Slowing(monkeypatch)
+def test_dtypes_stop_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    SlowingMachine(monkeypatch)
     both = [transcriber(), transcriber("bf16")]
-    [[first, second]] = latency.rows("tiny", both, [0.5], [1], latency.Effort(10_000, 0.5))
+    [[first, second]] = batch_latency.rows("tiny", both, [0.5], [1], batch_latency.Effort(10_000, 0.5))
     assert abs(first["iterations"] - second["iterations"]) < 0.2 * first["iterations"]
     assert first["iterations"] * first["average_ms"] + second["iterations"] * second["average_ms"] < 1200.0
 
 
-def test_what_takes_too_long_says_how_often_it_ran() -> None:
-    [[row]] = latency.rows("tiny", [transcriber()], [0.5], [1], latency.Effort(10**6, 0.2))
+def test_slow_case_reports_its_iterations() -> None:
+    [[row]] = batch_latency.rows("tiny", [transcriber()], [0.5], [1], batch_latency.Effort(10**6, 0.2))
     assert 1 <= row["iterations"] < row["iterations_asked"] == 10**6
     assert row["sequences_per_s"] == pytest.approx(1000 / row["average_ms"])
     assert row["rtfx"] == pytest.approx(500 / row["average_ms"])
@@ -155,8 +159,8 @@ def test_what_takes_too_long_says_how_often_it_ran() -> None:
 
 def test_the_command(capsys, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     keep_models_in(tmp_path, monkeypatch)
-    asked = ("--batch-sizes", "2,1", "--durations-s", "0.5,1", "--json", tmp_path / "out.json")
-    found, said = run(capsys, "latency", "--random", "tiny", *asked, *FAST)
+    arguments = ("--batch-sizes", "2,1", "--durations-s", "0.5,1", "--json", tmp_path / "out.json")
+    found, said = run(capsys, "latency", "--random", "tiny", *arguments, *FAST)
     assert "making a tiny" in said
     assert found["case_keys"] == ["model", "dtype", "batch_size", "duration_s"] and found["benchmark"] == "latency"
     cases = [(row["duration_s"], row["batch_size"], row["dtype"]) for row in found["rows"]]
@@ -168,13 +172,13 @@ def test_the_command(capsys, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
     assert "only" not in said
 
 
-def test_one_dtype_has_no_speedup_and_a_trained_model_will_do(capsys) -> None:
-    asked = ("--batch-sizes", "1", "--durations-s", "1", "--dtype", "fp32")
-    found, said = run(capsys, "latency", "--model", DEMO, *asked, *FAST)
+def test_one_dtype_has_no_speedup(capsys) -> None:
+    arguments = ("--batch-sizes", "1", "--durations-s", "1", "--dtype", "fp32")
+    found, said = run(capsys, "latency", "--model", DEMO, *arguments, *FAST)
     [row] = found["rows"]
     assert row["dtype"] == "fp32" and row["model"] == "tdt_demo" and "speedup_ratio" not in row
     assert "speed-up" not in said and "beam" not in found
-    found, _ = run(capsys, "latency", "--model", DEMO, "--beam", "3", *asked, *FAST)
+    found, _ = run(capsys, "latency", "--model", DEMO, "--beam", "3", *arguments, *FAST)
     assert found["beam"] == 3
 
 
@@ -191,7 +195,7 @@ def test_one_dtype_has_no_speedup_and_a_trained_model_will_do(capsys) -> None:
     ],
 )
 def test_wrong_usage(capsys, arguments: tuple[str, ...]) -> None:
-    with pytest.raises(typer.BadParameter):
+    with pytest.raises((typer.BadParameter, UsageError)):
         run(capsys, "latency", *arguments)
 
 
@@ -205,6 +209,6 @@ def test_wrong_usage(capsys, arguments: tuple[str, ...]) -> None:
         (("--dtype", "auto", "--dtype", "fp32", "--model", str(DEMO)), "both fp32"),
     ],
 )
-def test_what_cannot_be_had(capsys, arguments: tuple[str, ...], what: str) -> None:
+def test_unavailable_choices(capsys, arguments: tuple[str, ...], what: str) -> None:
     with pytest.raises((UsageError, ValueError), match=what):
         run(capsys, "latency", "--device", "cpu", *arguments)

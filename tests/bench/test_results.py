@@ -1,4 +1,4 @@
-"""What a benchmark leaves, and where: nothing is lost on the way there, and nothing else is in the place where it goes."""
+"""Result files: nothing measured is lost, and no other file is overwritten."""
 
 from __future__ import annotations
 
@@ -44,7 +44,8 @@ def refused(*arguments: object) -> str:
 # --- places -----------------------------------------------------------------------------------------------------------
 
 
-def test_nothing_but_a_result_is_overwritten(tmp_path: Path) -> None:
+@pytest.mark.linux
+def test_only_results_are_overwritten(tmp_path: Path) -> None:
     a, b = (stored(tmp_path, f"{name}.json", made_up([speed()])) for name in "ab")
     recording, manifest = tmp_path / "rec.flac", tmp_path / "rows.jsonl"
     recording.write_bytes(next(AUDIO.glob("0*.flac")).read_bytes())
@@ -89,13 +90,20 @@ def test_a_result_and_its_page_are_two_files(tmp_path: Path) -> None:
     assert not (tmp_path / "x").exists()
 
 
-def test_every_benchmark_checks_its_places(tmp_path: Path) -> None:
+def test_every_benchmark_checks_its_output_paths(tmp_path: Path) -> None:
     group = typer.main.get_command(app).commands["bench"]  # type: ignore[attr-defined]
     for name in group.commands:
-        arguments = {"diff": ("a.json", "b.json"), "cost": ("a.json",), "leaderboard": ("a.jsonl",)}.get(name, ())
+        arguments = {"diff": ("a.json", "b.json"), "cost": ("a.json",)}.get(name, ())
         places = ("--json", tmp_path / "x", "--report-html", tmp_path / "x")
         assert "one file for both" in refused(name, *arguments, *places), name
         assert "no benchmark's result" in refused(name, *arguments, "--json", __file__), name
+
+
+def test_unknown_word_is_no_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert refused("loss") == "loss: no such command, file or folder"
+    (tmp_path / "loss").mkdir()
+    assert "loss: no audio in this folder" in refused("loss", "--device", "cpu")
 
 
 # --- options that would not be read -------------------------------------------------------------------------------------
@@ -118,11 +126,11 @@ def test_a_comparison_drops_no_option(given: tuple[str, ...]) -> None:
 
 
 @pytest.mark.parametrize("given", [("--peer-model", "x"), ("--peer-batch-sizes", "1"), ("--peer-python", "x")])
-def test_without_a_peer_there_is_nothing_of_a_peers(given: tuple[str, ...]) -> None:
+def test_peer_options_need_a_peer(given: tuple[str, ...]) -> None:
     assert refused("a.wav", *given) == f"{given[0]} is for --against"
 
 
-def test_what_the_environment_has_is_for_whoever_reads_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_mode_reads_its_own_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FASTSCRIBE_PEER_PYTHON", "/no/such/python")
     monkeypatch.setenv("FASTSCRIBE_PRICE_PER_HOUR", "2")
     assert "tpu" in refused("a.wav", "--device", "tpu")
@@ -144,9 +152,7 @@ def measure_until(end: BaseException, rows: list[dict[str, Any]], *places: Path 
 
 
 @pytest.mark.parametrize("end", [KeyboardInterrupt(), UsageError("no"), SystemExit(1)])
-def test_what_was_measured_before_the_end_is_left(
-    end: BaseException, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_early_end_keeps_measurements(end: BaseException, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file, page = tmp_path / "a.json", tmp_path / "a.html"
     with pytest.raises(type(end)):
         measure_until(end, [FAILED, ROW], file, page)
@@ -156,17 +162,13 @@ def test_what_was_measured_before_the_end_is_left(
     assert "the measurement ended before its end" in Page(page.read_text()).text
 
 
-def test_where_nothing_was_measured_before_the_end_nothing_is_left(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_early_end_without_measurements_leaves_no_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(KeyboardInterrupt):
         measure_until(KeyboardInterrupt(), [FAILED], tmp_path / "a.json", None)
     assert capsys.readouterr().out == "" and not list(tmp_path.iterdir())
 
 
-def test_a_device_that_answers_no_question_costs_no_row(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_lost_device_keeps_measured_rows(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     def lost(*_: object, **__: object) -> None:
         raise RuntimeError("CUDA error: an illegal memory access was encountered")
 
@@ -190,20 +192,6 @@ def test_nothing_measured_is_no_success(rows: list[dict[str, Any]], capsys: pyte
     assert ended.value.exit_code == 1 and last(capsys)["rows"] == rows
 
 
-def test_a_batch_size_without_room_in_training_is_a_failed_case(monkeypatch: pytest.MonkeyPatch) -> None:
-    from fastscribe.bench import train
-
-    def step(config: object, device: object, case: object) -> None:
-        raise torch.OutOfMemoryError("no room")
-
-    monkeypatch.setattr(train, "_step", step)
-    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
-    given = ["bench", "train", "--random", "tiny", "--batch-sizes", "1", "--dtype", "fp32", "--device", "cpu"]
-    done = CliRunner().invoke(app, given)
-    [row] = json.loads(done.stdout.splitlines()[-1])["rows"]
-    assert done.exit_code == 1 and row["error"] == "out of memory" and row["batch_size"] == 1
-
-
 def test_a_result_is_printed_before_it_is_stored(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -219,9 +207,7 @@ def test_a_result_is_printed_before_it_is_stored(
     assert old.read_bytes() == before and list(tmp_path.iterdir()) == [old]
 
 
-def test_what_is_no_number_is_unknown_and_the_result_can_be_read_again(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_nan_is_stored_as_null(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     row = ROW | {"rtfx": math.inf, "rtfx_runs": (1.0, math.nan), "stage_s": {"encode": -math.inf}}
     common.finish("train", CPU, {"rows": [row]}, KEYS, tmp_path / "a.json", None)
     [found] = last(capsys)["rows"]
@@ -232,29 +218,28 @@ def test_what_is_no_number_is_unknown_and_the_result_can_be_read_again(
 @pytest.mark.parametrize(
     ("command", "said"), [("bench", "fastscribe: interrupted\n"), ("evaluate", "fastscribe: interrupted\n")]
 )
-def test_who_keeps_nothing_does_not_say_so(
+def test_interrupt_message_depends_on_the_command(
     command: str, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def stopped(**_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(cli, "app", stopped)
     monkeypatch.setattr(SignalHandler, "install", lambda self: None)
     monkeypatch.setattr(sys, "argv", ["fastscribe", command, "a.json"])
-    assert cli._run() == 130
+    assert cli._run(stopped) == 130
     assert capsys.readouterr().err == said
 
 
 # --- on the page and on the terminal ----------------------------------------------------------------------------------------
 
 
-def test_a_page_shows_how_much_faster_and_how_alike() -> None:
+def test_page_shows_speedup_and_agreement() -> None:
     row = {"side": "fastscribe", "rtfx": 40.0, "speedup_ratio": 2.5, "equal_texts_share": 0.975}
     made = document("against", CPU, {"rows": [row, {"side": "nemo", "rtfx": 16.0}]}, ["side"], [])
     tiles = render(made).partition('class="tiles"')[2].partition("</dl>")[0]
     assert "2.50 times" in tiles and "97.5 %" in tiles
 
 
-def test_a_terminal_is_shown_nothing_that_it_obeys(capsys: pytest.CaptureFixture[str]) -> None:
+def test_terminal_escapes_are_removed(capsys: pytest.CaptureFixture[str]) -> None:
     show("a\tb\n\x1b[2Jred \u202egnp.exe \r\x9b1m \udcff é 日本語")
     assert capsys.readouterr().err == "a\\tb\\n\\x1b[2Jred \\u202egnp.exe \\r\\x9b1m \\udcff é 日本語\n"

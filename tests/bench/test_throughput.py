@@ -1,4 +1,4 @@
-"""Speeds are of all the audio and nothing else, beside a ceiling that was measured first, and nothing is left behind."""
+"""Speeds are of all the audio only, beside a ceiling that is measured first, and no temporary file is left."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ import typer
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fastscribe.bench import memory, model_cache, roofline, speed, synthetic, throughput, work
+from fastscribe.bench import memory, model_cache, roofline, speed, synthetic, throughput_passes, work
 from fastscribe.bench.random_model import random_checkpoint
 from fastscribe.cli.bench.throughput import _budgets
 from fastscribe.config import Options
@@ -63,7 +63,7 @@ def subject() -> speed.Subject:
 def test_batches_read_from_files_are_those_of_a_run(tmp_path: Path) -> None:
     recordings(tmp_path, [1.0, 3.0, 2.0, 0.4])
     (tmp_path / "bad.flac").write_bytes(b"no audio")
-    batches, failures = throughput.read_batches(transcriber(), [str(tmp_path)])
+    batches, failures = throughput_passes.read_batches(transcriber(), [str(tmp_path)])
     assert [failure.path for failure in failures] == [str(tmp_path / "bad.flac")]
     lengths = sorted(int(length) for batch in batches for length in batch.lengths_B)
     assert lengths == [6400, 16000, 32000, 48000]
@@ -71,20 +71,20 @@ def test_batches_read_from_files_are_those_of_a_run(tmp_path: Path) -> None:
 
 def test_only_the_first_recordings_count(tmp_path: Path) -> None:
     paths = recordings(tmp_path, [1.0, 3.0, 2.0])
-    batches, _ = throughput.read_batches(transcriber(), [str(tmp_path)], most=2)
+    batches, _ = throughput_passes.read_batches(transcriber(), [str(tmp_path)], most=2)
     assert sorted(one.audio.path for batch in batches for one in batch.utterances) == [str(path) for path in paths[:2]]
-    row = throughput.from_files(transcriber(), [str(tmp_path)], tmp_path / "out", passes=1, most=2)
+    row = throughput_passes.from_files(transcriber(), [str(tmp_path)], tmp_path / "out", passes=1, most=2)
     assert (row["files"], row["failed"], row["audio_s"]) == (2, 0, pytest.approx(4.0))
 
 
 def test_failures_from_files_are_counted(tmp_path: Path) -> None:
     recordings(tmp_path, [1.0])
     (tmp_path / "bad.flac").write_bytes(b"no audio")
-    row = throughput.from_files(transcriber(), [str(tmp_path)], tmp_path / "out", passes=1)
+    row = throughput_passes.from_files(transcriber(), [str(tmp_path)], tmp_path / "out", passes=1)
     assert (row["files"], row["failed"], row["audio_s"]) == (2, 1, pytest.approx(1.0))
 
 
-def test_rows_are_of_all_the_audio_in_the_budgets_asked_for(tmp_path: Path) -> None:
+def test_rows_cover_all_audio_for_each_budget(tmp_path: Path) -> None:
     paths = recordings(tmp_path / "audio", [1.0, 2.0, 1.5, 0.5])
     (tmp_path / "out").mkdir()
     found = speed.Measurement.of(transcriber(), subject(), speed.Recordings((str(tmp_path / "audio"),)))
@@ -108,10 +108,8 @@ def test_rows_are_of_all_the_audio_in_the_budgets_asked_for(tmp_path: Path) -> N
     assert not list((tmp_path / "out").iterdir())
 
 
-def test_no_room_for_a_budget_is_a_row_and_the_next_is_measured(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A run would go on with smaller batches; what they take is no measurement of the larger ones."""
+def test_out_of_memory_is_a_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run would continue with smaller batches, but their speed is no measurement of the larger ones."""
     recordings(tmp_path / "audio", [1.0, 1.0, 1.0])
     (tmp_path / "out").mkdir()
     one = transcriber()
@@ -138,36 +136,36 @@ def test_another_error_is_not_swallowed(tmp_path: Path, monkeypatch: pytest.Monk
         list(found.rows(speed.Plan((100,), 1), [roofline.Roofline(1.0, 1.0, 1.0, 1.0)], tmp_path / "out"))
 
 
-def test_nothing_to_measure_is_said(tmp_path: Path) -> None:
+def test_no_audio_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "bad.flac").write_bytes(b"no audio")
     for given_inputs, what in (((str(tmp_path),), "bad.flac"), ((str(tmp_path / "none.wav"),), "none.wav")):
         with pytest.raises(UsageError, match=what):
             speed.Measurement.of(transcriber(), subject(), speed.Recordings(given_inputs))
 
 
-def test_each_budget_has_a_ceiling_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Smaller batches read the weights more often, and multiply smaller matrices."""
+def test_each_budget_has_its_own_ceiling(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Smaller batches read the weights more often and multiply smaller matrices."""
     recordings(tmp_path, [1.0, 2.0, 1.5, 0.5])
     rows_measured: list[int] = []
     monkeypatch.setattr(roofline, "matrix_rate", lambda encoder, device, dtype, rows: rows_measured.append(rows) or 0.1)
     found = speed.Measurement.of(transcriber(), subject(), speed.Recordings((str(tmp_path),)))
-    auto, small = (found.ceiling(asked, 10.0) for asked in ("auto", 13))
+    auto, small = (found.ceiling(batch_frames, 10.0) for batch_frames in ("auto", 13))
     frames = [7, 13, 19, 25]  # four batches of a recording each, or one of all
     assert rows_measured == [sum(frames), round(sum(count**2 for count in frames) / sum(frames))]
     assert auto.gflop_per_audio_s == small.gflop_per_audio_s
-    weights_mb = 4e-6 * work.encoder_parameters(transcriber().config.encoder)
+    weights_mb = 4e-6 * work.encoder_parameters(transcriber()._config.encoder)
     assert small.mb_per_audio_s - auto.mb_per_audio_s == pytest.approx(3 * weights_mb / 5.0)
 
 
-def test_int8_moves_what_this_processor_computes_in(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_int8_bytes_follow_the_processors_dtype(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(roofline, "matrix_rate", lambda *given: 0.1)
     one = copy(transcriber())
-    one.recognizer = replace(one.recognizer, dtype="int8")
+    one._recognizer = replace(one._recognizer, dtype="int8")
     found = {}
     for native in (True, False):
         monkeypatch.setattr("fastscribe.pipeline.recognizer.has_native_bf16", lambda native=native: native)
-        found[native] = speed.reach_of(one, [2.0], Budget(100), 10.0)
-    activations_mb = work.per_audio_s(one.config, [2.0], "int8", 2).mb
+        found[native] = speed.find_roofline(one, [2.0], Budget(100), 10.0)
+    activations_mb = work.per_audio_s(one._config, [2.0], "int8", 2).mb
     assert found[False].mb_per_audio_s - found[True].mb_per_audio_s == pytest.approx(activations_mb)
 
 
@@ -175,7 +173,7 @@ AMOUNTS = (8, 32, 128, 512, 2048, 8192)
 
 
 @given(st.floats(0.1, 1e6), st.floats(1, 1000), st.integers(1, 100))
-def test_the_amount_of_audio_fits_in_the_time_and_is_one_of_a_few(rtfx: float, seconds: float, passes: int) -> None:
+def test_amount_of_audio_fits_in_the_time(rtfx: float, seconds: float, passes: int) -> None:
     found = speed.amount(rtfx, seconds, passes)
     assert found in AMOUNTS
     taken_s = passes * found * speed.MEAN_S / rtfx
@@ -183,25 +181,25 @@ def test_the_amount_of_audio_fits_in_the_time_and_is_one_of_a_few(rtfx: float, s
     assert found == max(AMOUNTS) or taken_s > 0.49 * seconds
 
 
-def test_a_guess_that_is_a_little_off_changes_nothing() -> None:
-    """What two runs of one command once guessed made 75 and 107 recordings."""
+def test_small_errors_of_the_guess_change_nothing() -> None:
+    """Two runs of one command once chose 75 and 107 recordings."""
     assert {speed.amount(count * 7.85, 10.0, 10) for count in (75, 107)} == {128}
 
 
 def test_copies_are_names_of_the_same_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(speed, "_MOST", 3)
+    monkeypatch.setattr(speed, "_MAX_RECORDINGS", 3)
     made = speed.make_recordings(tmp_path, 6, rtfx=1.0)
     assert (made.clips, made.copies, made.most) == (3, 2, 6)
     once, copies = (sorted(Path(folder).iterdir()) for (folder,) in (made.once, made.inputs))
     assert len(once) == 3 and len(copies) == 6
     assert {path.stat().st_ino for path in once} == {path.stat().st_ino for path in copies}
-    for number, rtfx in ((3, 1.0), (6, None)):  # whoever asks for a number gets as many different ones
+    for number, rtfx in ((3, 1.0), (6, None)):  # all recordings differ
         alone = speed.make_recordings(tmp_path / f"{number}", number, rtfx)
         assert (alone.clips, alone.copies) == (number, 1) and len(list(Path(alone.inputs[0]).iterdir())) == number
 
 
-def test_a_guess_of_the_speed_counts_the_second_time_and_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first time of each number, two seconds are spent on what is compiled then."""
+def test_guess_ignores_the_first_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first pass of each size includes two seconds of compilation."""
     counts: list[int] = []
 
     def stream(one: Transcriber, batches: list):
@@ -209,30 +207,30 @@ def test_a_guess_of_the_speed_counts_the_second_time_and_ends(monkeypatch: pytes
         cold_s = 2.0 if counts.count(counts[-1]) == 1 else 0.0
         return {"audio_s": 10.0 * counts[-1], "wall_s": 0.1 * counts[-1] + cold_s}
 
-    monkeypatch.setattr(throughput, "stream", stream)
+    monkeypatch.setattr(throughput_passes, "stream", stream)
     assert speed.guessed_rtfx(transcriber()) == pytest.approx(100.0)
     assert counts == [2, 2, 4, 4, 8, 8, 16, 16]
     counts.clear()
-    monkeypatch.setattr(speed, "_MOST", 4)
+    monkeypatch.setattr(speed, "_MAX_RECORDINGS", 4)
     assert speed.guessed_rtfx(transcriber()) == pytest.approx(100.0)
     assert counts == [2, 2, 4, 4]
 
 
 @pytest.mark.parametrize(("audio_s", "most"), [(0.5, 1), (1.0, 1), (1.1, 3), (3.0, 3), (3.1, None), (100.0, None)])
-def test_the_first_recordings_that_hold_enough(tmp_path: Path, audio_s: float, most: int | None) -> None:
-    """One that cannot be read holds nothing and is one of them."""
+def test_first_recordings_with_enough_audio(tmp_path: Path, audio_s: float, most: int | None) -> None:
+    """A recording that cannot be read counts as one without audio."""
     first, *_ = recordings(tmp_path, [1.0, 2.0, 2.0])
     (tmp_path / "00000a.flac").write_bytes(b"no audio")
     assert sorted(tmp_path.iterdir())[:2] == [first, tmp_path / "00000a.flac"]
-    assert throughput.first_of(transcriber(), [str(tmp_path)], audio_s) == most
+    assert throughput_passes.first_of(transcriber(), [str(tmp_path)], audio_s) == most
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the peak of a process can be reset on Linux alone")
-def test_the_peak_is_that_of_the_run_from_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What lies in memory for the other speed would be the more, the more is measured."""
+def test_peak_memory_is_that_of_the_run_from_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Audio held in memory for the other speed grows with the amount measured."""
     recordings(tmp_path / "audio", [1.0])
     (tmp_path / "out").mkdir()
-    real = throughput.from_batches
+    real = throughput_passes.from_batches
     held: list[int] = []
 
     def from_batches(*given):
@@ -241,13 +239,13 @@ def test_the_peak_is_that_of_the_run_from_files(tmp_path: Path, monkeypatch: pyt
         del block
         return real(*given)
 
-    monkeypatch.setattr(throughput, "from_batches", from_batches)
+    monkeypatch.setattr(throughput_passes, "from_batches", from_batches)
     found = speed.Measurement.of(transcriber(), subject(), speed.Recordings((str(tmp_path / "audio"),)))
     [row] = found.rows(speed.Plan((100,), 1), [roofline.Roofline(1.0, 1.0, 1.0, 1.0)], tmp_path / "out")
     assert row["peak_bytes"] < held[0] - 100_000_000
 
 
-def test_the_peak_is_a_cases_own() -> None:
+def test_each_case_has_its_own_peak() -> None:
     block = torch.ones(30_000_000)
     one = transcriber()
     memory.reset_peak(CPU)
@@ -260,16 +258,14 @@ def test_the_peak_is_a_cases_own() -> None:
 # --- random models are made once --------------------------------------------------------------------------------------
 
 
-def test_a_random_model_is_made_once_and_again_when_its_recipe_changes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_random_model_is_cached_by_recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     keep_models_in(tmp_path, monkeypatch)
     said: list[str] = []
     first = model_cache.cached_model("tiny", "cpu", said.append)
     made_at = (first / "model.safetensors").stat().st_mtime_ns
     assert model_cache.cached_model("tiny", "cpu", said.append) == first and len(said) == 1
     assert (first / "model.safetensors").stat().st_mtime_ns == made_at
-    assert Transcriber.load(first, "cpu").config == transcriber().config
+    assert Transcriber.load(first, "cpu")._config == transcriber()._config
     model_cache.cached_model("tiny-ctc", "cpu", said.append)
     changed = dict(model_cache.SHAPES) | {"tiny": model_cache.SHAPES["tiny-rnnt"]}
     monkeypatch.setattr(model_cache, "SHAPES", changed)
@@ -279,7 +275,7 @@ def test_a_random_model_is_made_once_and_again_when_its_recipe_changes(
     assert names == ["tiny", "tiny-ctc"]
 
 
-def test_where_no_model_can_be_kept_that_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unwritable_model_cache_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "fastscribe").write_text("a file where a folder should be")
     keep_models_in(tmp_path, monkeypatch)
     with pytest.raises(UsageError, match="XDG_CACHE_HOME"):
@@ -301,14 +297,14 @@ def test_a_model_that_was_not_finished_leaves_nothing(tmp_path: Path, monkeypatc
 # --- the command ------------------------------------------------------------------------------------------------------
 
 
-def test_the_command_without_its_name_and_without_recordings(
+def test_command_without_name_and_recordings(
     capsys, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, few_bytes: None
 ) -> None:
     keep_models_in(tmp_path / "cache", monkeypatch)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
     (tmp_path / "temporary").mkdir()
-    asked = ("--batch-frames", "auto,200", "--dtype", "fp32", "--dtype", "bf16", "--price-per-hour", "2")
-    found, said = run(capsys, "--random", "tiny", *asked, *QUICK, "--json", tmp_path / "out.json")
+    arguments = ("--batch-frames", "auto,200", "--dtype", "fp32", "--dtype", "bf16", "--price-per-hour", "2")
+    found, said = run(capsys, "--random", "tiny", *arguments, *QUICK, "--json", tmp_path / "out.json")
     assert found == json.loads((tmp_path / "out.json").read_text())
     assert found["benchmark"] == "throughput" and found["audio"] == "synthetic"
     cases = [(row["model"], row["dtype"], row["batch_frames"]) for row in found["rows"]]
@@ -328,7 +324,7 @@ def test_the_command_without_its_name_and_without_recordings(
     assert not list((tmp_path / "temporary").iterdir())
 
 
-def test_recordings_of_ones_own_and_a_trained_model(capsys, few_bytes: None) -> None:
+def test_users_recordings_and_trained_model(capsys, few_bytes: None) -> None:
     paths = sorted(AUDIO.glob("0[1-3]*.flac"))
     assert len(paths) == 3
     found, _ = run(capsys, "throughput", *paths, "--model", DEMO, *QUICK[:-4], "--device", "cpu", "--clips", "2")
@@ -340,14 +336,14 @@ def test_recordings_of_ones_own_and_a_trained_model(capsys, few_bytes: None) -> 
 
 
 @pytest.mark.parametrize(("model", "options", "beam"), [(DEMO, ("--beam", "2"), 2), ("default", (), 12)])
-def test_a_beam_is_said(capsys, model: object, options: tuple[str, ...], beam: int, few_bytes: None) -> None:
+def test_beam_is_reported(capsys, model: object, options: tuple[str, ...], beam: int, few_bytes: None) -> None:
     [path] = AUDIO.glob("01*.flac")
-    asked = ("--quick", "--passes", "1", "--clips", "1", "--device", "cpu")
-    found, _ = run(capsys, path, "--model", model, *options, *asked)
+    arguments = ("--quick", "--passes", "1", "--clips", "1", "--device", "cpu")
+    found, _ = run(capsys, path, "--model", model, *options, *arguments)
     assert found["beam"] == beam and len(found["rows"]) == 1
 
 
-def test_the_default_budgets_are_the_automatic_one_and_a_smaller() -> None:
+def test_default_budgets() -> None:
     assert _budgets(None, quick=True) == ("auto",) and _budgets(None, quick=False) is None
     assert _budgets("200, auto,200", quick=False) == (200, "auto")
 
@@ -360,9 +356,7 @@ def test_wrong_usage(capsys, arguments: tuple[str, ...]) -> None:
         run(capsys, *arguments)
 
 
-def test_what_cannot_be_had_is_known_before_anything_is_made(
-    capsys, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_unavailable_choices_fail_early(capsys, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     keep_models_in(tmp_path, monkeypatch)
     for arguments in (("--device", "tpu"), ("--device", "cpu", "--dtype", "fp8"), ("--json", "no/folder/x.json")):
         with pytest.raises(UsageError):
@@ -372,7 +366,7 @@ def test_what_cannot_be_had_is_known_before_anything_is_made(
     assert not list(tmp_path.iterdir())
 
 
-def test_a_model_without_room_is_said_in_a_line(capsys, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_model_too_large_is_one_line(capsys, monkeypatch: pytest.MonkeyPatch) -> None:
     def load(self: speed.Subject, dtype: str):
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB")
 
@@ -381,13 +375,14 @@ def test_a_model_without_room_is_said_in_a_line(capsys, monkeypatch: pytest.Monk
         run(capsys, "--model", DEMO, "--dtype", "fp32", "--device", "cpu")
 
 
-def test_a_peer_is_handed_what_was_asked(capsys, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_peer_gets_the_options(capsys, monkeypatch: pytest.MonkeyPatch) -> None:
     handed: list[object] = []
     monkeypatch.setattr("fastscribe.cli.bench.against.run", lambda *given: handed.append(given) or print("{}"))
     run(capsys, "a.wav", "--against", "nemo", "-m", "x.nemo", "--dtype", "bf16", "--passes", "7", "--device", "cpu")
     assert handed == [("nemo", ["a.wav"], "x.nemo", "cpu", "bf16", None, 7, None, None, None, None)]
 
 
+@pytest.mark.posix
 def test_exit_codes_and_ctrl_c(tmp_path: Path) -> None:
     environment = os.environ | {"XDG_CACHE_HOME": str(tmp_path), "TMPDIR": str(tmp_path / "temporary")}
     (tmp_path / "temporary").mkdir()
@@ -405,23 +400,23 @@ def test_exit_codes_and_ctrl_c(tmp_path: Path) -> None:
     assert not list((tmp_path / "temporary").iterdir())
 
 
-def test_more_recordings_than_there_is_time_for_are_not_all_taken(
+def test_number_of_recordings_is_limited_by_time(
     capsys, tmp_path: Path, few_bytes: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     recordings(tmp_path / "audio", [1.0] * 5)
     monkeypatch.setattr(speed, "guessed_rtfx", lambda one: 10.0)
     monkeypatch.setattr(speed, "MEAN_S", 0.4)
     monkeypatch.setattr(speed, "amount", lambda rtfx, seconds, passes: 8)
-    asked = ("--model", DEMO, "--quick", "--passes", "1", "--device", "cpu")
-    found, said = run(capsys, tmp_path / "audio", *asked)
+    arguments = ("--model", DEMO, "--quick", "--passes", "1", "--device", "cpu")
+    found, said = run(capsys, tmp_path / "audio", *arguments)
     assert found["rows"][0]["files"] == found["clips"] == 4
     assert "the first 4 of these" in said and "--clips" in said
     assert "4 passes over that, warm-ups included, take about 2 s" in said  # 4 s of audio at 10 times
-    found, said = run(capsys, tmp_path / "audio", *asked, "--clips", "5")
+    found, said = run(capsys, tmp_path / "audio", *arguments, "--clips", "5")
     assert found["rows"][0]["files"] == 5 and "the first" not in said
 
 
-def test_a_failure_among_ones_own_recordings_is_said_and_left_out(
+def test_failed_recordings_are_reported_and_skipped(
     capsys, tmp_path: Path, few_bytes: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     recordings(tmp_path / "audio", [1.0, 2.0])

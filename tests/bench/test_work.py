@@ -1,4 +1,4 @@
-"""Work is counted as torch counts what it does, and as the field's figures for the published shapes have it."""
+"""Counted work equals torch's count, and published figures for the published shapes."""
 
 from __future__ import annotations
 
@@ -30,8 +30,14 @@ CPU = torch.device("cpu")
 STRIDING = replace(TINY, encoder=replace(TINY.encoder, subsampling="striding", subsampling_factor=4))
 
 
+def position_flops(config: ModelConfig, length_s: float) -> float:
+    """Return the operations that project the position table for recordings up to this length, once, in all layers."""
+    encoder, frames = config.encoder, config.num_frames(length_s)
+    return 2.0 * encoder.num_layers * encoder.d_model**2 * (2 * frames - 1)
+
+
 def counted(config: ModelConfig, seconds: float) -> float:
-    """By torch, with the attention's score tables as products and not as one operator."""
+    """Return torch's count, with the attention's score tables as products instead of one operator."""
     model = Model(config).eval()
     mel_BMT = torch.randn(1, config.features.num_mels, int(seconds * 16000) // 160)
     with torch.inference_mode(), sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
@@ -42,7 +48,7 @@ def counted(config: ModelConfig, seconds: float) -> float:
 @pytest.mark.parametrize("config", [TINY, STRIDING], ids=["dw_striding", "striding"])
 @pytest.mark.parametrize("seconds", [0.01, 0.08, 1.0, 3.21])
 def test_the_encoder_does_what_is_counted(config: ModelConfig, seconds: float) -> None:
-    found = sum(work.encoder_flops(config, seconds).values()) + work.position_flops(config, seconds)
+    found = sum(work.encoder_flops(config, seconds).values()) + position_flops(config, seconds)
     assert found == counted(config, seconds)
 
 
@@ -54,7 +60,7 @@ def test_a_convolutional_encoder_does_what_is_counted(name: str, seconds: float)
 
 
 def test_nvidia_s_shapes_are_as_large_as_published() -> None:
-    """333 and 18.9 million parameters; those of norms are not among these."""
+    """333 and 18.9 million parameters, without those of norms."""
     assert work.encoder_parameters(SHAPES["jasper10x5dr"].encoder) == pytest.approx(332.6e6, rel=0.001)
     assert work.encoder_parameters(SHAPES["quartznet15x5"].encoder) == pytest.approx(18.9e6, rel=0.01)
 
@@ -75,7 +81,7 @@ def test_the_front_ends_filters_are_counted() -> None:
 
 
 def test_greedy_decoding_does_what_is_counted() -> None:
-    """One that looks at each frame and finds nothing, and one that finds a label at each look."""
+    """One decoder that finds nothing at each frame, and one that finds a label at each step."""
     config = SHAPES["tiny-rnnt"]
     transducer = Model(config).eval().transducer
     assert transducer is not None
@@ -107,7 +113,7 @@ def test_greedy_decoding_does_what_is_counted() -> None:
         (LARGE, 1440, 17.62, 19.36, 38.71, 3.31, 102.9),
     ],
 )
-def test_published_shapes_are_as_much_work_as_others_count(
+def test_published_shapes_match_other_counts(
     config: ModelConfig,
     seconds: float,
     feed_forward: float,
@@ -124,7 +130,7 @@ def test_published_shapes_are_as_much_work_as_others_count(
     assert sum(found.values()) == pytest.approx(total, rel=0.015)
 
 
-def test_what_a_checkpoint_is_said_to_cost_is_the_same_count() -> None:
+def test_checkpoint_work_equals_the_count() -> None:
     checkpoint = random_checkpoint("tiny")
     wanted = sum(work.encoder_flops(checkpoint.config, 8.0).values()) / 8e9
     assert describe(checkpoint)["encoder_gflop_per_audio_s"] == round(wanted, 4)
@@ -136,18 +142,18 @@ def test_what_a_checkpoint_is_said_to_cost_is_the_same_count() -> None:
 @pytest.mark.parametrize(
     ("config", "seconds", "mb"), [(SMALL, 8, 33), (SMALL, 20, 34), (SMALL, 60, 39), (LARGE, 20, 60)]
 )
-def test_a_fused_encoder_moves_as_much_as_others_count(config: ModelConfig, seconds: float, mb: float) -> None:
+def test_fused_encoder_bytes_match_other_counts(config: ModelConfig, seconds: float, mb: float) -> None:
     elements = work.encoder_elements(config, seconds)
     assert 2 * elements.pop("subsampling") / seconds / 1e6 == pytest.approx(5.3 if config is SMALL else 3.3, rel=0.02)
     assert 2 * sum(elements.values()) / seconds / 1e6 == pytest.approx(mb, rel=0.02)
 
 
-def test_smaller_parts_are_as_others_count_them() -> None:
+def test_small_parts_match_other_counts() -> None:
     for_v3 = work.decoder_flops(SHAPES["parakeet-tdt-0.6b-v3"], 20, 70) / 20e9
     assert for_v3 == pytest.approx(0.23, rel=0.03)
     assert 0.07 < work.decoder_flops(SMALL, 20, 70) / 20e9 < 0.09
     assert work.features_flops(SMALL, 20) / 20e9 == pytest.approx(0.009, rel=0.02)
-    assert work.position_flops(SMALL, 1440) / 1440e9 == pytest.approx(1.26, rel=0.01)
+    assert position_flops(SMALL, 1440) / 1440e9 == pytest.approx(1.26, rel=0.01)
     assert (
         pytest.approx(work.decoder_flops(SHAPES["parakeet-ctc-0.6b"], 8, 28) / 8, rel=0.01)
         == 2.0 * 128 * 1025 * 1024 / 128 / 0.08
@@ -171,7 +177,7 @@ def test_local_attention_is_less_work_and_no_more_than_full(seconds: float, left
 
 
 @given(st.lists(st.floats(0.2, 60.0), min_size=1, max_size=6))
-def test_several_recordings_are_the_mean_of_each_by_its_length(lengths_s: list[float]) -> None:
+def test_work_is_weighted_by_length(lengths_s: list[float]) -> None:
     alone = [work.per_audio_s(TINY, [length_s], "bf16", 2) for length_s in lengths_s]
     together = work.per_audio_s(TINY, lengths_s, "bf16", 2)
     weighted = sum(one.gflop * length_s for one, length_s in zip(alone, lengths_s, strict=True)) / sum(lengths_s)
@@ -212,7 +218,7 @@ def test_rates_are_measured(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_a_matrix_rate_is_the_layers_work_over_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A millisecond a matrix, of which the two feed-forward ones are there twice."""
+    """Each matrix takes a millisecond; the two feed-forward ones come twice."""
     calls: list[int] = []
 
     def a_millisecond(call, device, seconds):
@@ -227,7 +233,7 @@ def test_a_matrix_rate_is_the_layers_work_over_its_time(monkeypatch: pytest.Monk
 
 
 def test_an_attention_decoder_does_what_is_counted() -> None:
-    """The prompt's logits but for the last are counted and not made, and its tokens see those after them."""
+    """Counted but not computed: the prompt's logits except the last, and attention of its tokens to later ones."""
     config = SHAPES["tiny-canary"]
     model = Model(config).eval().requires_grad_(False).aed
     assert model is not None and config.aed is not None
@@ -244,8 +250,8 @@ def test_an_attention_decoder_does_what_is_counted() -> None:
         assert counter.get_total_flops() == pytest.approx(work.decoder_flops(config, seconds, labels), rel=0.05)
 
 
-def test_layers_that_move_from_decoder_to_encoder_leave_less_to_read() -> None:
-    """A layer of width 1,024 has 14.7 M weights, which each token reads; the embedding comes on top."""
+def test_fewer_decoder_layers_read_less() -> None:
+    """A layer of width 1,024 has 14.7 M weights, read for each token; the embedding comes on top."""
     large, flash = SHAPES["canary-1b"], SHAPES["canary-1b-flash"]
     assert large.aed is not None and flash.aed is not None
     assert work.aed_parameters(large.aed) == pytest.approx(24 * 14.7e6 + 4128 * 1024, rel=0.01)

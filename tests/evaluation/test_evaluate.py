@@ -1,4 +1,4 @@
-"""Scoring against the textbook's edit distance, and the command as its user meets it."""
+"""Scores against a textbook edit distance, and the command."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fastscribe._system import remote
 from fastscribe._system.text_layout import num_columns
 from fastscribe.errors import ManifestError, UsageError
 from fastscribe.evaluation import scores as scoring
@@ -46,7 +47,7 @@ FAILED = {"audio_filepath": "f.wav", "text": "gone for good", "error": {"stage":
 
 
 @given(PAIRS)
-def test_errors_are_the_textbooks(pairs: list[Pair]) -> None:
+def test_errors_equal_levenshtein(pairs: list[Pair]) -> None:
     total = evaluate(pairs, num_group_fields=1).total
     words = [(pair.reference.split(), (pair.hypothesis or "").split()) for pair in pairs]
     texts = [(pair.reference, pair.hypothesis or "") for pair in pairs]
@@ -60,7 +61,7 @@ def test_errors_are_the_textbooks(pairs: list[Pair]) -> None:
 
 
 @given(PAIRS, st.booleans())
-def test_groups_add_up_to_the_whole(pairs: list[Pair], count_failed: bool) -> None:
+def test_groups_sum_to_total(pairs: list[Pair], count_failed: bool) -> None:
     found = evaluate(pairs, num_group_fields=1, count_failed=count_failed)
     [groups] = found.groups
     assert groups.keys() == {pair.groups[0] for pair in pairs}
@@ -82,7 +83,7 @@ def test_blocks_change_nothing(pairs: list[Pair], block_pairs: int, block_charac
         assert evaluate(pairs, 1, num_worst=3) == whole
 
 
-def test_blocks_are_bounded_in_rows_and_in_characters(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_blocks_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scoring, "_BLOCK_PAIRS", 3)
     monkeypatch.setattr(scoring, "_BLOCK_CHARACTERS", 10)
     pairs = [Pair("a", "b")] * 7 + [Pair("long text", "x")] * 2 + [Pair("a", None)] * 4
@@ -90,7 +91,7 @@ def test_blocks_are_bounded_in_rows_and_in_characters(monkeypatch: pytest.Monkey
 
 
 @given(PAIRS, st.integers(0, 5))
-def test_the_worst_are_those_with_most_errors_then_the_highest_rate(pairs: list[Pair], num_worst: int) -> None:
+def test_worst_utterances(pairs: list[Pair], num_worst: int) -> None:
     def rank(pair: Pair) -> tuple[int, float]:
         reference, hypothesis = pair.reference.split(), (pair.hypothesis or "").split()
         errors = distance(reference, hypothesis)
@@ -107,7 +108,7 @@ def test_the_worst_are_those_with_most_errors_then_the_highest_rate(pairs: list[
         )
 
 
-def test_rates_are_the_corpuss_not_a_mean_of_rates() -> None:
+def test_corpus_rates() -> None:
     total = evaluate([Pair("a b c d e f g h i", "a b c d e f g h i"), Pair("a", "b")]).total
     assert total.words.rate == 0.1
     assert total.sentence_error_rate == 0.5
@@ -115,7 +116,7 @@ def test_rates_are_the_corpuss_not_a_mean_of_rates() -> None:
 
 
 @pytest.mark.parametrize("pairs", [[], [Pair("", "")], [Pair("", "a b")], [Pair("", None)]], ids=str)
-def test_without_words_there_is_no_rate(pairs: list[Pair]) -> None:
+def test_no_words_no_rate(pairs: list[Pair]) -> None:
     found = evaluate(pairs)
     assert found.total.words.rate is None and found.total.characters.rate is None
     assert found.total.words.insertions == sum(len((pair.hypothesis or "").split()) for pair in pairs)
@@ -123,7 +124,7 @@ def test_without_words_there_is_no_rate(pairs: list[Pair]) -> None:
     assert to_table(found, ()).splitlines()[1].split()[4] == "-"
 
 
-def test_failed_rows_are_deletions_or_left_out() -> None:
+def test_failed_rows() -> None:
     pairs = [Pair("a b", "a b"), Pair("c d", None)]
     assert evaluate(pairs).total.words == Edits(4, deletions=2)
     left_out = evaluate(pairs, count_failed=False).total
@@ -139,15 +140,15 @@ def test_failed_rows_are_deletions_or_left_out() -> None:
         ("kinda sorta dunno, the cause", "kinda sorta dunno the cause"),  # Whisper's own leaves these alone
     ],
 )
-def test_whispers_normaliser(text: str, expected: str) -> None:
+def test_whisper_normalizer(text: str, expected: str) -> None:
     assert normalizer("whisper-en")(text) == expected
 
 
-def test_no_normaliser_joins_spaces_alone() -> None:
+def test_no_normalizer() -> None:
     assert normalizer("none")(" A,\t b\u00a0\n C. ") == "A, b C."
 
 
-def test_a_diff_of_a_long_utterance_shows_where_the_errors_are() -> None:
+def test_long_diff_shortened() -> None:
     words = [f"w{number}" for number in range(100)]
     [aligned] = evaluate([Pair(" ".join(words), " ".join([*words[:50], "new", *words[51:], "more"]))], 0, 1).worst
     shown = marked_diff(aligned)
@@ -157,7 +158,7 @@ def test_a_diff_of_a_long_utterance_shows_where_the_errors_are() -> None:
 
 
 @given(PAIRS, st.integers(10, 40))
-def test_side_by_side_fits_and_loses_nothing(pairs: list[Pair], max_columns: int) -> None:
+def test_side_by_side(pairs: list[Pair], max_columns: int) -> None:
     for aligned in evaluate(pairs, 1, 8).worst:
         lines = list(side_by_side(aligned, max_columns))
         for side, text in ((1, aligned.pair.reference), (2, aligned.pair.hypothesis)):
@@ -165,7 +166,7 @@ def test_side_by_side_fits_and_loses_nothing(pairs: list[Pair], max_columns: int
         assert all(5 + sum(cell.columns + 1 for cell in line) <= max_columns for line in lines)
 
 
-def test_nothing_from_a_text_steers_the_terminal() -> None:
+def test_terminal_escapes_removed() -> None:
     [aligned] = evaluate([Pair("a", "\x1b[31m")], 0, 1).worst
     assert "\x1b" not in marked_diff(aligned)
     found = evaluate([Pair("a", "a", ("\x1b[2J\n日本",))], 1)
@@ -174,7 +175,7 @@ def test_nothing_from_a_text_steers_the_terminal() -> None:
     assert len(widths) == 1
 
 
-def test_every_unusable_row_is_told_and_the_rest_counts(tmp_path: Path) -> None:
+def test_unusable_rows_reported(tmp_path: Path) -> None:
     bad = [
         "{",
         "[]",
@@ -192,7 +193,7 @@ def test_every_unusable_row_is_told_and_the_rest_counts(tmp_path: Path) -> None:
 
 
 def test_references_from_a_manifest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By file first, whatever it is called from where; then by the path as written; cuts by their offsets."""
+    """Match by file first, whatever the current folder; then by the path as written; cuts by their offsets."""
     (tmp_path / "data").mkdir()
     monkeypatch.chdir(tmp_path)
     manifest = write(
@@ -224,10 +225,34 @@ def test_references_from_a_manifest(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         ("C0", None, (None,)),
     ]
     assert [str(one) for one in found if isinstance(one, ManifestError)] == [
-        f"r.jsonl: line {line}: data/m.jsonl has no row for this audio_filepath and offset" for line in (5, 6)
+        "r.jsonl: line 5: data/m.jsonl has no row for this audio_filepath and offset",
+        "r.jsonl: line 6: no audio_filepath",
     ]
     assert [str(problem).split(": ")[1] for problem in references.problems] == ["line 5", "line 7"]
     assert references.num_unused == 1
+
+
+def test_references_by_duration(tmp_path: Path) -> None:
+    """A result has the manifest's duration or the file's; a row without one reaches to the end."""
+    durations = {"two": (2, 8.004), "end": (2, None), "long": (99,), "short": (2,)}
+    rows = [
+        {"audio_filepath": f"{name}.wav", "text": f"{name} {seconds}"} | ({"duration": seconds} if seconds else {})
+        for name, given in durations.items()
+        for seconds in given
+    ]
+    unusable = [{"audio_filepath": "two.wav", "text": "x", "offset": offset, "duration": 8} for offset in (-1, "a")]
+    references = References(str(write(tmp_path / "m.jsonl", *unusable, *rows, rows[0] | {"text": "again"})), Fields())
+    assert [str(problem).removeprefix(f"{tmp_path}/m.jsonl: line ") for problem in references.problems] == [
+        "1: offset is -1, not a number of seconds from 0",
+        "2: offset is 'a', not a number of seconds",
+        f'9: the same recording as {tmp_path}/m.jsonl: line 3, which is used: "two 2", not "again"',
+    ]
+    results = [("two", 2.0), ("two", 8), ("two", 5), ("end", 60), ("long", 60), ("short", 60)]
+    rows = [{"audio_filepath": f"{tmp_path}/{name}.wav", "text": "", "duration": length} for name, length in results]
+    found = list(read_pairs([str(write(tmp_path / "r.jsonl", *rows))], Fields(), str, references))
+    texts = [pair.reference if isinstance(pair, Pair) else "" for pair in found]
+    assert texts == ["two 2", "two 8.004", "", "end None", "long 99", ""]
+    assert str(found[-1]).endswith("for this audio_filepath and offset have other durations")
 
 
 @pytest.mark.parametrize("shards", [["transcripts.jsonl"], [f"transcripts.shard-{n}-of-2.jsonl" for n in range(2)]])
@@ -238,11 +263,36 @@ def test_output_folders(tmp_path: Path, shards: list[str]) -> None:
     assert len(pairs) == len(shards)
 
 
+def test_results_in_a_store() -> None:
+    """A URL is a file or an output folder; a manifest's relative paths count from its own URL."""
+    line = json.dumps(row("a b", "a c", audio_filepath="memory://scored/calls/a.wav")).encode() + b"\n"
+    written = {"whole/transcripts.jsonl": line, "whole/rows.jsonl": line * 2}
+    written |= {f"parts/transcripts.shard-{n}-of-2.jsonl": line for n in range(2)}
+    written |= {
+        "parts/below/transcripts.shard-0-of-1.jsonl": line,
+        "calls.jsonl": b'{"audio_filepath": "calls/a.wav", "text": "R"}',
+    }
+    for name, data in written.items():
+        remote.write_object(f"memory://scored/{name}", data)
+    try:
+        for name, count in (("whole", 1), ("whole/", 1), ("whole/rows.jsonl", 2), ("parts", 2)):
+            assert len(list(read_pairs([f"memory://scored/{name}"], Fields(), str))) == count
+        references = References("memory://scored/calls.jsonl", Fields())
+        [pair] = read_pairs(["memory://scored/whole"], Fields(), str, references)
+        assert isinstance(pair, Pair) and pair.reference == "R"
+        for name, problem in (("no", "no transcripts.jsonl in this folder"), ("no.jsonl", "no such")):
+            with pytest.raises(UsageError, match=f"memory://scored/{name}: {problem}"):
+                list(read_pairs([f"memory://scored/{name}"], Fields(), str))
+    finally:
+        for name in written:
+            remote.delete_object(f"memory://scored/{name}")
+
+
 @pytest.mark.parametrize("module", ["jiwer", "whisper_normalizer"])
-def test_a_missing_package_is_named(module: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_package(module: str, monkeypatch: pytest.MonkeyPatch) -> None:
     check_installed("whisper-en")
     monkeypatch.setitem(sys.modules, module, None)
-    expected = f"evaluate needs {module.replace('_', '-')}: pip install 'fastscribe[eval]'"
+    expected = f"evaluate needs {module.replace('_', '-')}: install fastscribe with its extra eval"
     with pytest.raises(UsageError) as raised:
         check_installed("whisper-en")
     assert str(raised.value) == expected
@@ -250,7 +300,7 @@ def test_a_missing_package_is_named(module: str, monkeypatch: pytest.MonkeyPatch
         check_installed("none")
 
 
-def test_a_table_on_stdout_and_bad_rows_on_stderr(tmp_path: Path) -> None:
+def test_table_and_bad_rows(tmp_path: Path) -> None:
     rows = [row("Hello, world", "hello word", speaker="x"), row("uh", "", speaker=3), FAILED]
     done = fastscribe("evaluate", write(tmp_path / "r.jsonl", *rows), "--group-by", "speaker", "--diff", 5)
     assert (done.returncode, done.stderr) == (0, "")
@@ -259,7 +309,7 @@ def test_a_table_on_stdout_and_bad_rows_on_stderr(tmp_path: Path) -> None:
     assert lines[3].split() == ["all", "3", "1", "5", "80.00", "1", "0", "3", "58.33", "66.67"]
     assert [line.split()[0] for line in lines[5:9]] == ["speaker", "3", "x", "(none)"]
     assert lines[-1] == "hello [-world-]{+word+}"
-    assert "a.wav" in lines[-2] and "line 1): 1 errors in 2 words" in lines[-2]
+    assert "a.wav" in lines[-2] and "line 1): 1 error in 2 words" in lines[-2]
     done = fastscribe("evaluate", write(tmp_path / "r.jsonl", *rows, *["{"] * 30), "--skip-failed")
     assert done.returncode == 1
     assert done.stdout.startswith("normalizer whisper-en; failed rows: 1, left out\n")
@@ -267,6 +317,25 @@ def test_a_table_on_stdout_and_bad_rows_on_stderr(tmp_path: Path) -> None:
     assert len(errors) == 21
     assert f"{tmp_path / 'r.jsonl'}: line 4: not JSON" in errors[0]
     assert errors[-1] == "fastscribe: and 10 more rows that cannot be used"
+
+
+def test_what_a_user_should_know(tmp_path: Path) -> None:
+    """Runs that are pooled, parts of files, and merged results that lack shards."""
+    two = row("a b", "a c", offset=33.1), row("a", "a", audio_filepath="b.wav")
+    write(tmp_path / "transcripts.jsonl", *two)
+    (tmp_path / "report.json").write_text(json.dumps({"shards_missing": [2], "shards_incomplete": [0]}))
+    other = write(tmp_path / "other.jsonl", *two, row("c", "c", offset=1))
+    done = fastscribe("evaluate", tmp_path, other, "--diff", 1)
+    assert (done.returncode, done.stderr.splitlines()) == (
+        0,
+        [
+            f"fastscribe: {tmp_path}: merged without all results; missing or incomplete shards: 0, 2",
+            "fastscribe: 2 recordings come more than once, and counted each time; to compare two runs use --against",
+        ],
+    )
+    assert "a.wav@33.1 (" in done.stdout and "line 1): 1 error in 2 words: " in done.stdout
+    [worst] = json.loads(fastscribe("evaluate", other, "--json", "--diff", 1).stdout)["worst"]
+    assert (worst["audio_filepath"], worst["offset"]) == ("a.wav", 33.1)
 
 
 def test_json_from_stdin() -> None:
@@ -283,7 +352,7 @@ def test_json_from_stdin() -> None:
     assert found["versions"].keys() == {"fastscribe", "jiwer"}
 
 
-def test_what_is_wrong_with_a_manifest_is_told(tmp_path: Path) -> None:
+def test_manifest_problems_reported(tmp_path: Path) -> None:
     rows = ({"audio_filepath": f"{name}.wav", "text": name} for name in "ab")
     manifest = write(tmp_path / "m.jsonl", *rows, "{")
     results = write(tmp_path / "r.jsonl", {"audio_filepath": "a.wav", "text": "a"})
@@ -292,14 +361,14 @@ def test_what_is_wrong_with_a_manifest_is_told(tmp_path: Path) -> None:
     assert json.loads(done.stdout)["unusable_rows"] == json.loads(done.stdout)["references_without_result"] == 1
     broken, unused = done.stderr.splitlines()
     assert broken.startswith(f"fastscribe: {manifest}: line 3: not JSON")
-    assert unused == f"fastscribe: {manifest}: 1 rows have no result; they are not counted"
+    assert unused == f"fastscribe: {manifest}: 1 row has no result; it is not counted"
 
 
 @pytest.mark.parametrize(
     ("rows", "options", "named"),
     [
         ([], [], "nothing to score"),
-        ([FAILED], ["--skip-failed"], "1 failed rows left out"),
+        ([FAILED], ["--skip-failed"], "1 failed row left out"),
         ([row("a", "a")], ["--group-by", "speakr"], "speakr"),
         ([row("a", "a")], ["--manifest", "nowhere.jsonl"], "nowhere.jsonl: no such file"),
         ([row("a", "a")], ["nowhere"], "nowhere: no such file"),
@@ -309,7 +378,7 @@ def test_what_is_wrong_with_a_manifest_is_told(tmp_path: Path) -> None:
     ],
     ids=str,
 )
-def test_wrong_usage_is_one_line_and_exit_code_2(tmp_path: Path, rows: list, options: list, named: str) -> None:
+def test_wrong_usage(tmp_path: Path, rows: list, options: list, named: str) -> None:
     done = fastscribe("evaluate", write(tmp_path / "r.jsonl", *rows), *options)
     assert done.returncode == 2
     assert done.stdout == ""
@@ -317,11 +386,12 @@ def test_wrong_usage_is_one_line_and_exit_code_2(tmp_path: Path, rows: list, opt
     assert len(done.stderr.splitlines()) == 1
 
 
+@pytest.mark.posix
 @pytest.mark.parametrize(("variables", "coloured"), [({}, True), ({"NO_COLOR": "1"}, False)])
-def test_colours_are_for_terminals(tmp_path: Path, variables: dict[str, str], coloured: bool) -> None:
+def test_colours_on_terminal_only(tmp_path: Path, variables: dict[str, str], coloured: bool) -> None:
     """stdout is a pseudo-terminal here."""
     results = write(tmp_path / "r.jsonl", row("good day", "good may sir"))
-    code, seen = on_terminal(command("evaluate", results, "--diff", 1), "stdout", COLUMNS="80", **variables)
+    code, seen = on_terminal(command("evaluate", results, "--diff", 1), "stdout", columns=80, **variables)
     assert code == 0
     assert (b"\x1b[" in seen) == coloured
     assert (b"ref " in seen) == coloured

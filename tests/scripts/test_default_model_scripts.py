@@ -1,4 +1,4 @@
-"""The parts of the scripts that make the packaged model which a user of another corpus would rely on."""
+"""The reusable parts of the scripts that make the packaged model."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ CLAUSES = st.lists(st.integers(1, 40).map(lambda count: " ".join(["word"] * coun
 
 
 @given(CLAUSES)
-def test_long_sentences_are_cut_at_commas_only_and_as_rarely_as_may_be(clauses: list[str]) -> None:
+def test_long_sentences_are_cut_at_commas(clauses: list[str]) -> None:
     text = ", ".join(clauses)
     parts = SENTENCES.parts(text)
     assert ", ".join(parts) == text
@@ -61,7 +61,7 @@ def test_long_sentences_are_cut_at_commas_only_and_as_rarely_as_may_be(clauses: 
         assert len(before.split()) + len(after.split(", ")[0].split()) > SENTENCES.MAX_WORDS
 
 
-def test_books_become_sentences_that_a_synthesiser_reads_as_they_are_written(tmp_path: Path) -> None:
+def test_books_become_plain_sentences(tmp_path: Path) -> None:
     book = tmp_path / "book.txt"
     long = ", ".join(["and then they went on and on for some time"] * 4)
     book.write_text(
@@ -93,7 +93,7 @@ def test_a_language_model_of_a_book_and_a_manifest(tmp_path: Path) -> None:
     assert found is not None and found.fusion == Fusion(0.5, 0.6, 5) and found.ngrams.count > 0
 
 
-def test_what_could_not_be_read_again_is_not_written(tmp_path: Path) -> None:
+def test_unreadable_language_model_is_not_written(tmp_path: Path) -> None:
     native.write(read_checkpoint(PACKAGED), tmp_path / "model", torch.bfloat16)
     before = (tmp_path / "model" / FILE).read_bytes()
     book = tmp_path / "book.txt"
@@ -123,7 +123,7 @@ def test_a_mean_model_has_the_mean_of_the_weights(tmp_path: Path) -> None:
         assert torch.equal(tensor, expected.to(tensor.dtype)), name
 
 
-def test_models_of_two_kinds_have_no_mean(tmp_path: Path) -> None:
+def test_different_models_cannot_be_averaged(tmp_path: Path) -> None:
     result = average(
         tmp_path / "mean", PACKAGED, ROOT / "tests" / "data" / "models" / "ctc" / "model.nemo", check=False
     )

@@ -1,6 +1,6 @@
-"""What goes wrong in long runs, brought about on purpose: each fault costs the file that it is about, and no other.
+"""Faults in long runs: each one costs its own file only.
 
-A sample of what scripts/faults does at length. Damaged recordings come from damaged_audio.py, killed runs from kill_runs.py.
+This is a sample of scripts/faults. Damaged recordings come from damaged_audio.py, killed runs from kill_runs.py.
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ from fastscribe.types import Batch, Source
 from tests.conftest import AUDIO, MODELS, ROOT
 from tests.helpers.damaged_audio import damaged, examine
 from tests.helpers.kill_runs import arguments, compare, make_clips, rows_of
+
+pytestmark = pytest.mark.linux
 
 MODEL = MODELS / "tdt_demo" / "model.nemo"
 FILES = sorted(AUDIO.glob("0*.flac"))[:5]
@@ -62,7 +64,7 @@ def test_damaged_recordings_are_refused_or_read_whole() -> None:
     assert found.outcomes["read"] > 50 and found.outcomes["refused"] > 250
 
 
-def test_a_death_and_a_hang_are_found_out(monkeypatch) -> None:
+def test_crash_and_hang_are_detected(monkeypatch) -> None:
     monkeypatch.setattr("tests.helpers.damaged_audio.PATIENCE_S", 3.0)
     monkeypatch.setenv("DAMAGED_AUDIO_DIES_AT", "2")
     monkeypatch.setenv("DAMAGED_AUDIO_HANGS_AT", "4")
@@ -81,7 +83,7 @@ class Runs:
         self.server = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT)
 
     def __call__(self, given: list[str], code: str = "") -> int:
-        """Its exit code; what it said is in `self.log`. `code` is run before it."""
+        """Run `code`, then the command; return its exit code. `self.log` has its output."""
         self.log.unlink(missing_ok=True)
         assert self.server.stdin is not None and self.server.stdout is not None
         self.server.stdin.write(json.dumps({"arguments": given, "code": code, "log": str(self.log)}) + "\n")
@@ -124,7 +126,7 @@ def test_damaged_recordings_leave_their_neighbours_alone(run, tmp_path: Path) ->
 
 @pytest.mark.parametrize("extension", ["wav", "mp3", "ogg", "flac"])
 @pytest.mark.parametrize("begin", [b"", b"RIFF\xff\xff\xff\x7fWAVE", b"ID3\4\0\0\0\0\0\0", b"OggS", b"fLaC"])
-def test_two_gigabytes_that_are_no_recording(tmp_path: Path, extension: str, begin: bytes) -> None:
+def test_two_gigabytes_of_zeros(tmp_path: Path, extension: str, begin: bytes) -> None:
     path = tmp_path / f"a.{extension}"
     path.write_bytes(begin)
     os.truncate(path, SPARSE_BYTES)
@@ -143,11 +145,11 @@ def loaded() -> Transcriber:
 
 @pytest.fixture(scope="module")
 def texts(loaded: Transcriber) -> dict[str, str]:
-    return heard(loaded, FILES)
+    return transcribe(loaded, FILES)
 
 
-def heard(transcriber: Transcriber, paths: list[Path]) -> dict[str, str]:
-    """By name; a failure's stage and message."""
+def transcribe(transcriber: Transcriber, paths: list[Path]) -> dict[str, str]:
+    """Return the text, or a failure's stage and message, by file name."""
     found: dict[str, str] = {}
     for result in transcriber.transcribe(paths):
         path = result.path if isinstance(result, Failure) else result.audio.path
@@ -162,7 +164,7 @@ def copies(folder: Path) -> list[Path]:
 
 
 def before_opening(poison: Path, fault: Callable[[], None], monkeypatch) -> None:
-    """`fault` happens between the probing and the reading of `poison`."""
+    """Run `fault` between probing and reading of `poison`."""
     original = read_module._opened
 
     def opened(audio, *arguments):
@@ -190,11 +192,11 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("name", FAULTS)
-def test_a_file_that_was_fine_when_it_was_probed(name, loaded, texts, tmp_path: Path, monkeypatch) -> None:
+def test_file_that_changes_after_probing(name, loaded, texts, tmp_path: Path, monkeypatch) -> None:
     fault, messages = FAULTS[name]
     paths = copies(tmp_path)
     before_opening(paths[2], lambda: fault(paths[2]), monkeypatch)
-    found = heard(loaded, paths)
+    found = transcribe(loaded, paths)
     failed = found.pop(paths[2].name)
     assert failed.startswith("load: ") and any(message in failed for message in messages)
     assert found == {name: text for name, text in texts.items() if name != paths[2].name}
@@ -211,14 +213,14 @@ def test_a_file_that_shrinks_while_it_is_read(tmp_path: Path, monkeypatch) -> No
         list(blocks)
 
 
-def test_a_thread_that_dies_costs_its_file_alone(loaded, texts, tmp_path: Path, monkeypatch) -> None:
+def test_dead_thread_costs_one_file(loaded, texts, tmp_path: Path, monkeypatch) -> None:
     paths = copies(tmp_path)
 
     def die() -> None:
         raise SystemExit("the thread is gone")
 
     before_opening(paths[1], die, monkeypatch)
-    found = heard(loaded, paths)
+    found = transcribe(loaded, paths)
     assert "the thread is gone" in found.pop(paths[1].name)
     assert found == {name: text for name, text in texts.items() if name != paths[1].name}
 
@@ -227,14 +229,14 @@ def test_a_thread_that_dies_costs_its_file_alone(loaded, texts, tmp_path: Path, 
 def test_an_unreadable_file(loaded, texts, tmp_path: Path) -> None:
     paths = copies(tmp_path)
     paths[0].chmod(0)
-    assert heard(loaded, paths) == texts | {paths[0].name: "probe: permission denied"}
+    assert transcribe(loaded, paths) == texts | {paths[0].name: "probe: permission denied"}
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes with names here")
 def test_a_pipe_among_the_files(loaded, texts, tmp_path: Path) -> None:
     paths = copies(tmp_path)
     os.mkfifo(tmp_path / "pipe.wav")
-    found = heard(loaded, [*paths, tmp_path / "pipe.wav"])
+    found = transcribe(loaded, [*paths, tmp_path / "pipe.wav"])
     assert found == texts | {"pipe.wav": "probe: is not a regular file"}
 
 
@@ -254,8 +256,8 @@ def test_a_folder_that_vanishes_while_it_is_walked(tmp_path: Path) -> None:
 # --- memory, and the place for results -------------------------------------------------------------------------------
 
 
-def test_memory_that_one_recording_alone_exceeds(loaded, texts, monkeypatch) -> None:
-    """Batches are halved until the recording is by itself; it fails, and all the others are there."""
+def test_recording_that_exceeds_memory(loaded, texts, monkeypatch) -> None:
+    """Batches are halved until the recording is alone; it fails, and all others succeed."""
     sizes: list[int] = []
     poison = str(FILES[2])
 
@@ -265,9 +267,9 @@ def test_memory_that_one_recording_alone_exceeds(loaded, texts, monkeypatch) -> 
             raise torch.OutOfMemoryError("out of memory: tried to allocate a lot")
         return original(batch)
 
-    original = loaded.engine._encode
-    monkeypatch.setattr(loaded.engine, "_encode", encode)
-    found = heard(loaded, FILES)
+    original = loaded._engine._encode
+    monkeypatch.setattr(loaded._engine, "_encode", encode)
+    found = transcribe(loaded, FILES)
     assert found.pop(FILES[2].name) == "model: out of memory: tried to allocate a lot"
     assert found == {name: text for name, text in texts.items() if name != FILES[2].name}
     assert sizes[0] == 4 and 1 in sizes
@@ -282,7 +284,7 @@ resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, {limit}))
 
 @pytest.fixture(scope="module")
 def clips(run, tmp_path_factory) -> tuple[Path, Path]:
-    """(recordings, the folder that a run over them leaves)"""
+    """Return the recordings and the output folder of a run over them."""
     folder = tmp_path_factory.mktemp("clips")
     make_clips(folder / "in", 12)
     assert run(arguments(folder / "in", folder / "expected")) == 0, run.said()
@@ -290,7 +292,7 @@ def clips(run, tmp_path_factory) -> tuple[Path, Path]:
 
 
 @pytest.mark.parametrize("limit", [3_000, 700])
-def test_no_room_for_results(run, clips, tmp_path: Path, limit: int) -> None:
+def test_results_exceed_the_file_size_limit(run, clips, tmp_path: Path, limit: int) -> None:
     recordings, expected = clips
     assert run(arguments(recordings, tmp_path / "out"), NO_ROOM.format(limit=limit)) in (1, 2)
     assert "File too large" in run.said()
@@ -313,15 +315,15 @@ output.FolderOutput.write = write
 """
 
 
-def test_the_folder_for_results_is_removed(run, clips, tmp_path: Path) -> None:
-    """Nobody is told that all is well, and the same command afterwards makes everything."""
+def test_output_folder_removed_during_the_run(run, clips, tmp_path: Path) -> None:
+    """The run reports a failure, and the same command afterwards completes everything."""
     recordings, expected = clips
     assert run(arguments(recordings, tmp_path / "out"), REMOVED.format(out=str(tmp_path / "out"))) in (1, 2)
     assert run(arguments(recordings, tmp_path / "out")) == 0, run.said()
     assert compare(tmp_path / "out", expected)[0] == []
 
 
-def test_killed_runs_end_as_if_nothing_had_happened() -> None:
+def test_killed_runs_resume_completely() -> None:
     command = [sys.executable, "-m", "tests.helpers.kill_runs", "--kills", "8", "--clips", "24"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=200, cwd=ROOT)
     assert done.returncode == 0, done.stderr

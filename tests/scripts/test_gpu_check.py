@@ -1,4 +1,4 @@
-"""scripts/gpu_check: one command that keeps every row, whatever happens to its parts or to itself."""
+"""scripts/gpu_check keeps every row if its parts or itself fail."""
 
 from __future__ import annotations
 
@@ -23,6 +23,8 @@ import pytest
 
 from fastscribe.checkpoint.reader import read_checkpoint
 from tests.conftest import ROOT
+
+pytestmark = pytest.mark.linux
 
 SCRIPT = ROOT / "scripts" / "gpu_check"
 
@@ -55,7 +57,7 @@ def new_part(name: str) -> dict:
 
 
 @pytest.mark.timeout(120)
-def test_it_measures_in_small_what_it_measures_on_a_gpu(tmp_path: Path) -> None:
+def test_quick_cpu_check_runs_every_part(tmp_path: Path) -> None:
     command = [sys.executable, SCRIPT, "--out", tmp_path, "--device", "cpu", "--quick", "--parts", "engine"]
     done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path)
     *_, path, summary = done.stdout.splitlines()
@@ -88,7 +90,7 @@ def scratch(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("ceilings", ("scaled_mm", "Float8")),
     ],
 )
-def test_a_part_in_small(
+def test_part_on_cpu(
     name: str, allowed: tuple[str, ...], scratch: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
     parts = script("gpu_parts.py")
@@ -100,8 +102,8 @@ def test_a_part_in_small(
     num_threads = parts.torch.get_num_threads()
     parts.torch.set_num_threads(1)  # tiny tensors; more threads wait for each other
     request.addfinalizer(lambda: parts.torch.set_num_threads(num_threads))
-    time_call = parts.decoder.time_call
-    for module in (parts.ceilings, parts.decoder, parts.encoder):
+    time_call = parts.decoding_speed.time_call
+    for module in (parts.ceilings, parts.decoding_speed, parts.encoder_speed):
         monkeypatch.setattr(module, "time_call", lambda call, device, **_: time_call(call, device, 0.01, 1, 1))
     notes = parts.MeasurementLog(scratch / name, 60.0)
     parts.PARTS[name](parts.Part(parts.torch.device("cpu"), parts.QUICK, scratch, notes))
@@ -177,9 +179,7 @@ def test_comes_last(): pass
 """
 
 
-def test_each_test_is_a_row_and_a_crash_or_a_hang_costs_one_test(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_crash_or_hang_costs_one_test(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     parts = script("gpu_parts.py")
     (tmp_path / "test_it.py").write_text(TESTS)
     (tmp_path / "test_broken.py").write_text("import no_such_module  # cuda")
@@ -229,7 +229,7 @@ SKIPPED = [{"what": "collected", "tests": 1}, {"what": "test", "test": "a", "out
         ([], "skipped: out of time", None),
     ],
 )
-def test_tests_that_never_ran_are_not_passed(rows: list[dict], status: str, share: float | None) -> None:
+def test_tests_that_never_ran_count_as_failed(rows: list[dict], status: str, share: float | None) -> None:
     document = document_of(tests=rows, end_to_end=PASSED)
     document["results"][0]["status"] = status
     assert script("gpu_goals.py").tests_passed(document, "tests") == share
@@ -242,9 +242,7 @@ def a_part(tmp_path: Path) -> object:
     return parts.Part(parts.torch.device("cpu"), parts.QUICK, tmp_path, notes)
 
 
-def test_without_a_test_for_the_whole_device_pytest_is_not_run_for_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pytest_is_not_run_without_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """pytest without a file runs the whole suite."""
     parts, runs = script("gpu_parts.py"), []
     monkeypatch.setattr(parts, "_pytest", lambda notes, arguments, env: runs.append(arguments) or 0)
@@ -255,7 +253,7 @@ def test_without_a_test_for_the_whole_device_pytest_is_not_run_for_one(
     assert len(runs) == 1
 
 
-def test_what_goes_wrong_in_a_thread_surfaces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_thread_errors_are_raised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(notes: object, arguments: object, env: object) -> int:
         raise OSError("no space left")
 
@@ -266,8 +264,8 @@ def test_what_goes_wrong_in_a_thread_surfaces(tmp_path: Path, monkeypatch: pytes
         parts._run_tests(a_part(tmp_path), [tmp_path / "test_a.py"])
 
 
-def test_what_the_tests_import_is_among_the_wheels() -> None:
-    """tests/conftest.py imports hypothesis, and the time limit of a test needs pytest-timeout. pytest is there."""
+def test_wheels_include_what_tests_import() -> None:
+    """tests/conftest.py imports hypothesis, and test time limits need pytest-timeout. pytest is installed."""
     lines = (ROOT / "scripts" / "gpu_wheels.txt").read_text().splitlines()
     wheels = {line.split("==")[0].replace("_", "-") for line in lines}
     for name in ("hypothesis", "pytest-timeout"):
@@ -296,7 +294,7 @@ def test_shares_divide_the_tests_that_have_not_started(tmp_path: Path, monkeypat
 
 
 def test_a_killed_check_leaves_every_row(tmp_path: Path) -> None:
-    """SIGKILL leaves no chance to write anything at the end."""
+    """SIGKILL allows no cleanup."""
     scripts = tmp_path / "scripts"
     scripts.mkdir()
     for name in ("gpu_check", "gpu_goals.py"):
@@ -388,7 +386,7 @@ def test_a_part_that_crashes_leaves_its_rows_and_last_words(tmp_path: Path, monk
     assert "going down" in (tmp_path / "out" / "gpu_check.log").read_text()
 
 
-def test_parts_for_which_no_time_is_left_are_skipped(tmp_path: Path) -> None:
+def test_parts_without_time_are_skipped(tmp_path: Path) -> None:
     given = arguments(tmp_path, "--minutes", "0", "--parts", "memory,files")
     document = gpu_check().new_document(given)
     gpu_check().run_all(given, document, tmp_path, time.monotonic())
@@ -446,7 +444,7 @@ def test_goals_come_from_the_rows() -> None:
             {"what": "side", "side": "fastscribe", "batch_size": 128, "rtfx": 20000.0},
         ],
     )
-    gpu_check().take_facts(document)
+    gpu_check().add_facts(document)
     assert document["commit"] == "abc" and document["hardware"]["cpu"] == "x"
     reached = {row["goal"]: (row["measured"], row["reached_share"]) for row in document["goals"]}
     assert reached["0.6B TDT (8,192 tokens), from memory, every batch shape new, RTFx"] == (18000.0, 0.9)
@@ -462,7 +460,7 @@ def test_goals_come_from_the_rows() -> None:
     assert json.loads(gpu_check().as_text(document)) == document
 
 
-def test_changes_are_speeds_and_outcomes_that_differ() -> None:
+def test_changes_list_different_speeds_and_outcomes() -> None:
     def of(rtfx: float, outcome: str, ms: float) -> dict:
         encoder = {"what": "encoder", "shape": "a", "rows": 8}
         return document_of(
@@ -483,7 +481,7 @@ def test_changes_are_speeds_and_outcomes_that_differ() -> None:
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{}"])
-def test_an_earlier_result_must_be_one(tmp_path: Path, content: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_earlier_result_is_refused(tmp_path: Path, content: str, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "x.json").write_text(content)
     with pytest.raises(SystemExit):
         arguments(tmp_path, "--earlier", str(tmp_path / "x.json"))
@@ -491,7 +489,7 @@ def test_an_earlier_result_must_be_one(tmp_path: Path, content: str, capsys: pyt
 
 
 def test_nemos_model_gets_our_weights() -> None:
-    """Into the tensors of its own state dict, whose names and shapes are NeMo's."""
+    """The weights go into the tensors of its own state dict, with NeMo's names and shapes."""
     import torch
 
     path = ROOT / "tests" / "data" / "models" / "tdt_demo" / "model.nemo"
@@ -511,14 +509,14 @@ def test_nemos_model_gets_our_weights() -> None:
         turns.copy_into_nemo(theirs, ours.config.encoder, {})
 
 
-def test_without_any_row_every_goal_is_open() -> None:
+def test_without_rows_no_goal_is_reached() -> None:
     document = document_of()
-    gpu_check().take_facts(document)
+    gpu_check().add_facts(document)
     assert all(row["measured"] is None for row in document["goals"])
     gpu_check().table(document)
 
 
-def test_wheels_are_installed_even_where_pip_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wheels_are_unpacked_if_pip_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     wheel = tmp_path / "thing-1.0-py3-none-any.whl"
     with zipfile.ZipFile(wheel, "w") as archive:
         archive.writestr("thing.py", "VALUE = 7\n")  # without metadata, which pip insists on

@@ -1,4 +1,4 @@
-"""README's speed tables from stored results, of both formats."""
+"""The documents' tables from stored results in both formats."""
 
 from __future__ import annotations
 
@@ -89,12 +89,12 @@ def test_each_machine_has_tables_of_its_own(script: ModuleType, tmp_path: Path) 
     assert len(lines) == 3 * 2 + 3
 
 
-def test_a_beam_stands_beside_the_model(script: ModuleType, tmp_path: Path) -> None:
+def test_table_shows_the_beam(script: ModuleType, tmp_path: Path) -> None:
     stored(tmp_path, "a.json", document([speed()], AMD, audio="given", beam=4))
     assert "| tiny (beam 4) | bf16 |" in script.tables(tmp_path)
 
 
-def test_what_a_file_is_called_makes_no_weights_random(script: ModuleType, tmp_path: Path) -> None:
+def test_file_name_does_not_decide_random_weights(script: ModuleType, tmp_path: Path) -> None:
     named = document([speed(20.0)], audio="given", random_weights=False)
     stored(tmp_path, "c.json", named | {"command": "fastscribe bench clips--random/ -m x"})
     assert "random" not in script.tables(tmp_path)
@@ -105,7 +105,7 @@ def test_texts_of_different_models_are_not_compared(script: ModuleType, tmp_path
     assert "| 2.25 | - |" in script.tables(tmp_path)
 
 
-def test_the_repositorys_results_of_before_stay_one_table(script: ModuleType, tmp_path: Path) -> None:
+def test_older_results_stay_one_table(script: ModuleType, tmp_path: Path) -> None:
     for path in (ROOT / "docs" / "bench").glob("cpu-*.json"):
         if "case_keys" not in json.loads(path.read_text(encoding="utf-8")):
             shutil.copy(path, tmp_path)
@@ -120,7 +120,7 @@ def check(date: str, rows: list[dict], **changes: object) -> str:
     return json.dumps(found | {"hardware": H200, "results": [part]} | changes)
 
 
-def test_the_guides_tables_hold_the_newest_measurement_of_each_goal(script: ModuleType, tmp_path: Path) -> None:
+def test_gpu_tables_show_the_newest_measurements(script: ModuleType, tmp_path: Path) -> None:
     row = {"what": "from_memory", "shape": "parakeet-tdt-0.6b-v3", "audio": "leaderboard", "budget_frames": "auto"}
     row |= {"graphs": "auto"}
     rivals = [{"software": "s", "model": "m", "hardware": "B300", "rtfx": 15000, "audio": "a", "source": "https://x"}]
@@ -138,17 +138,25 @@ def test_the_guides_tables_hold_the_newest_measurement_of_each_goal(script: Modu
     assert "| fastscribe, greedy, warm | parakeet-tdt-0.6b-v3 (random weights) | NVIDIA H200 |" in rates[2]
 
 
-def test_the_guides_tables_are_made_from_the_stored_results(script: ModuleType) -> None:
-    guide = (ROOT / "docs" / "gpu.md").read_text(encoding="utf-8")
-    made = script.gpu_tables(ROOT / "docs" / "bench" / "gpu")
-    assert guide == script.with_tables(guide, made), "run scripts/readme_table --write"
+def test_stored_results_match_the_documents(script: ModuleType) -> None:
+    made = script.made_tables(ROOT)
+    assert {path.name for path in made} == {"README.md", "numbers.md", "gpu.md"}
+    for path, tables in made.items():
+        text = path.read_text(encoding="utf-8")
+        assert text == script.with_tables(text, tables), f"{path.name}: run scripts/readme_table --write"
     assert all(
         row["source"].startswith("https://") and row["hardware"]
         for row in json.loads((ROOT / "docs" / "bench" / "gpu" / "rivals.json").read_text(encoding="utf-8"))["rows"]
     )
 
 
-def test_only_what_is_between_the_marks_is_written(script: ModuleType) -> None:
+def test_the_readmes_table_is_short(script: ModuleType) -> None:
+    _, _, *rows = script.short_table(ROOT / "docs" / "bench").splitlines()
+    assert 3 <= len(rows) <= 6
+    assert all(row.endswith(". |") for row in rows), "each row ends with a sentence"
+
+
+def test_only_text_between_the_marks_changes(script: ModuleType) -> None:
     before = f"# Title\n{script.START}\nold\n{script.END}\nafter {script.START} {script.END}"
     made = script.with_tables(before, "new")
     assert made == f"# Title\n{script.START}\nnew\n{script.END}\nafter {script.START} {script.END}"
@@ -157,20 +165,22 @@ def test_only_what_is_between_the_marks_is_written(script: ModuleType) -> None:
         script.with_tables("# Title", "new")
 
 
-def test_write_puts_the_tables_into_a_readme(tmp_path: Path) -> None:
-    for folder in ("scripts", "docs/bench"):
-        (tmp_path / folder).mkdir(parents=True)
+def test_write_puts_the_tables_into_the_documents(tmp_path: Path) -> None:
+    (tmp_path / "scripts").mkdir()
     (tmp_path / "fastscribe").symlink_to(PACKAGE)
     for name in ("readme_table", "gpu_goals.py"):
         shutil.copy(ROOT / "scripts" / name, tmp_path / "scripts")
-    shutil.copytree(ROOT / "docs" / "bench" / "gpu", tmp_path / "docs" / "bench" / "gpu")
-    guide = stored(tmp_path / "docs", "gpu.md", "x\n<!-- benchmark -->\n<!-- /benchmark -->\ny\n")
-    stored(tmp_path / "docs" / "bench", "a.json", document([speed(9000.0)], H200, audio="synthetic"))
-    readme = stored(tmp_path, "README.md", "x\n<!-- benchmark -->\n<!-- /benchmark -->\ny\n")
+    shutil.copytree(ROOT / "docs" / "bench", tmp_path / "docs" / "bench")
+    empty = "x\n<!-- benchmark -->\n<!-- /benchmark -->\ny\n"
+    places = [stored(tmp_path / folder, name, empty) for folder, name in (("", "README.md"), ("docs", "numbers.md"))]
+    guide = stored(tmp_path / "docs", "gpu.md", empty)
     command = [sys.executable, tmp_path / "scripts" / "readme_table"]
     printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     subprocess.run([*command, "--write"], check=True)
-    assert readme.read_text() == f"x\n<!-- benchmark -->\n{printed}<!-- /benchmark -->\ny\n"
+    for place in places:
+        text = place.read_text()
+        assert text.startswith("x\n<!-- benchmark -->\n| ") and text.endswith("<!-- /benchmark -->\ny\n")
+        assert text.split("\n", 2)[2].split("<!-- /")[0].strip() in printed
     assert guide.read_text().count("| not measured |") == 11 and guide.read_text().endswith("<!-- /benchmark -->\ny\n")
     refused = subprocess.run([*command, "--wrte"], capture_output=True, text=True)
     assert refused.returncode == 1 and "usage" in refused.stderr

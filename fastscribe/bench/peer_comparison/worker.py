@@ -1,0 +1,204 @@
+"""One side of a comparison, run by its path under that side's own Python: standard library and the peer, nothing else.
+
+The first line on stdin is a JSON object of settings: side, model, device, dtype, threads, paths (longest first), packages
+(whose versions are told), same (the checkpoint is fastscribe's too) and root (where fastscribe lies). The answer, when the
+model is loaded, is {"load_s", "dtype", "versions"}. Then each line {"batch_size": N} is a turn: all files, from paths to
+texts, answered by {"wall_s", "cpu_s", "texts"}, and "batch_frames" where the side has a budget of its own, or, where the
+turn failed and the next may not, {"error"}. Whatever else prints goes to stderr. The process ends when stdin does.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import sys
+import time
+from collections.abc import Callable, Sequence
+from importlib import metadata
+from typing import Any
+
+Settings = dict[str, Any]
+About = dict[str, Any]
+Transcribe = Callable[..., list[str]]  # a turn's batch size -> the texts of all paths, in their order
+
+if __name__ == "__main__":
+    sys.path.pop(0)  # this file's folder: its modules are not top-level packages
+
+
+def serve() -> None:
+    replies = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # a TextIOWrapper
+    settings = json.loads(sys.stdin.readline())
+    start = time.perf_counter()
+    transcribe, about = LOADERS[settings["side"]](settings)
+    loaded = {"load_s": time.perf_counter() - start, "versions": versions(settings["packages"]), **about}
+    print(json.dumps(loaded), file=replies, flush=True)
+    for line in sys.stdin:
+        found = turn(transcribe, json.loads(line)["batch_size"])
+        own = {} if "error" in found else {key: about[key] for key in ("batch_frames",) if key in about}
+        print(json.dumps(found | own), file=replies, flush=True)
+
+
+def turn(transcribe: Transcribe, batch_size: int | None) -> dict[str, Any]:
+    start_s, start_cpu_s = time.perf_counter(), cpu_s()
+    try:
+        texts = transcribe(batch_size)
+    except Exception as error:  # out of memory at this batch size, say: the others may still do
+        return {"error": f"{type(error).__name__}: {' '.join(str(error).split())[:400]}"}
+    return {"wall_s": time.perf_counter() - start_s, "cpu_s": cpu_s() - start_cpu_s, "texts": list(texts)}
+
+
+def cpu_s() -> float:
+    """Processor time of this process and of its children that have ended."""
+    return sum(os.times()[:4])
+
+
+def versions(packages: Sequence[str]) -> dict[str, str | None]:
+    found: dict[str, str | None] = {"python": platform.python_version()}
+    for package in packages:
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            found[package] = None
+    return found
+
+
+def batches(items: list[str], size: int) -> list[list[str]]:
+    return [items[begin : begin + size] for begin in range(0, len(items), size)]
+
+
+# --- the sides: settings -> (what a turn does, the dtype it is done in ..) --------------------------------------------
+
+
+def load_fastscribe(settings: Settings) -> tuple[Transcribe, About]:
+    """Its own batches, whatever batch size a turn has; as always with words and their times."""
+    sys.path.insert(0, settings["root"])
+    from fastscribe import Failure, Transcriber
+    from fastscribe.bench.model_name import about as about_model
+
+    transcriber = Transcriber.load(settings["model"], settings["device"], settings["dtype"])
+    about: About = {"dtype": transcriber._recognizer.dtype, **about_model(transcriber)}
+
+    def transcribe(_: int | None) -> list[str]:
+        texts: dict[int, str] = {}
+        for result in transcriber.transcribe(settings["paths"]):
+            if isinstance(result, Failure):
+                raise RuntimeError(f"{result.path}: {result.message}")
+            texts[result.audio.index] = result.text
+        about["batch_frames"] = round(transcriber._engine.budget.frames)
+        return [texts[index] for index in range(len(settings["paths"]))]
+
+    return transcribe, about
+
+
+def load_nemo(settings: Settings) -> tuple[Transcribe, About]:
+    """`transcribe()` with the checkpoint's own decoding and without timestamps."""
+    import torch
+    from nemo.collections.asr.models import ASRModel
+
+    torch.set_num_threads(settings["threads"])
+    model = ASRModel.restore_from(settings["model"], map_location=torch.device(settings["device"])).eval()
+    if settings["dtype"] == "bf16":
+        model = model.to(torch.bfloat16)
+
+    def transcribe(batch_size: int) -> list[str]:
+        found = model.transcribe(settings["paths"], batch_size=batch_size, verbose=False)
+        found = found[0] if isinstance(found, tuple) else found
+        return [getattr(item, "text", item) for item in found]
+
+    return transcribe, {"dtype": settings["dtype"]}
+
+
+def load_transformers(settings: Settings) -> tuple[Transcribe, About]:
+    """Its own reading of files, its processor and `generate()`, a batch after another."""
+    import torch
+    import transformers
+    from transformers.audio_utils import load_audio
+
+    torch.set_num_threads(settings["threads"])
+    dtype = torch.bfloat16 if settings["dtype"] == "bf16" else torch.float32
+    config = transformers.AutoConfig.from_pretrained(settings["model"])
+    processor = transformers.AutoProcessor.from_pretrained(settings["model"])
+    model = getattr(transformers, config.architectures[0]).from_pretrained(settings["model"], dtype=dtype)
+    model = model.to(settings["device"]).eval()
+    rate = processor.feature_extractor.sampling_rate
+
+    @torch.inference_mode()
+    def transcribe(batch_size: int) -> list[str]:
+        texts: list[str] = []
+        for paths in batches(settings["paths"], batch_size):
+            waves = [load_audio(path, sampling_rate=rate) for path in paths]
+            given = processor(waves, sampling_rate=rate, return_tensors="pt").to(settings["device"], dtype)
+            found = model.generate(**given)
+            texts += processor.batch_decode(getattr(found, "sequences", found), skip_special_tokens=True)
+        return texts
+
+    return transcribe, {"dtype": settings["dtype"]}
+
+
+def load_faster_whisper(settings: Settings) -> tuple[Transcribe, About]:
+    """A file after another, since it has no batches across files; from a batch size of 2 on its batched pipeline."""
+    from faster_whisper import BatchedInferencePipeline, WhisperModel
+
+    device, _, index = settings["device"].partition(":")
+    compute_types = {"fp32": "float32", "bf16": "bfloat16", "int8": "int8"}
+    model = WhisperModel(
+        settings["model"],
+        device=device,
+        device_index=int(index or 0),
+        compute_type=compute_types[settings["dtype"]],
+        cpu_threads=settings["threads"],
+    )
+    batched = BatchedInferencePipeline(model)
+
+    def text(path: str, batch_size: int) -> str:
+        segments, _ = model.transcribe(path) if batch_size == 1 else batched.transcribe(path, batch_size=batch_size)
+        return " ".join(segment.text.strip() for segment in segments)
+
+    found = model.model.compute_type  # where the device lacks what was asked for, CTranslate2 takes another
+    dtype = next((ours for ours, theirs in compute_types.items() if theirs == found), found)
+    return lambda batch_size: [text(path, batch_size) for path in settings["paths"]], {"dtype": dtype}
+
+
+def load_onnx_asr(settings: Settings) -> tuple[Transcribe, About]:
+    """A model's name, or a folder whose config.json has its type. int8 where that was asked for, else float32."""
+    import onnx_asr
+    import onnxruntime
+
+    wanted = "CUDAExecutionProvider" if settings["device"].startswith("cuda") else "CPUExecutionProvider"
+    if wanted not in onnxruntime.get_available_providers():
+        raise RuntimeError(f"this onnxruntime has no {wanted}: pip install onnxruntime-gpu")
+    index = int(settings["device"].partition(":")[2] or 0)
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = settings["threads"]
+    name, folder = settings["model"], None
+    if os.path.isdir(name):
+        with open(os.path.join(name, "config.json"), encoding="utf-8") as config:
+            name, folder = json.load(config)["model_type"], name
+    dtype = "int8" if settings["dtype"] == "int8" else "fp32"
+    model = onnx_asr.load_model(
+        name,
+        folder,
+        quantization="int8" if dtype == "int8" else None,
+        sess_options=options,
+        providers=[(wanted, {"device_id": index})] if wanted.startswith("CUDA") else [wanted],
+    )
+
+    def transcribe(batch_size: int) -> list[str]:
+        return [text for paths in batches(settings["paths"], batch_size) for text in model.recognize(paths)]
+
+    return transcribe, {"dtype": dtype}
+
+
+LOADERS = {
+    "fastscribe": load_fastscribe,
+    "nemo": load_nemo,
+    "transformers": load_transformers,
+    "faster-whisper": load_faster_whisper,
+    "onnx-asr": load_onnx_asr,
+}
+
+if __name__ == "__main__":
+    serve()

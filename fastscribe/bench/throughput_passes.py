@@ -1,0 +1,209 @@
+"""RTFx (seconds of audio transcribed per second) from memory and from files, and the time of each stage.
+
+From memory: batches of int16 audio lie in (pinned) host memory, and texts with word times come out; reading and writing are
+left out. From files: paths in, JSONL on disk out, as the command line does. Both with the model loaded, after a warm-up
+that does not count.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing
+from pathlib import Path
+from statistics import median
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+from fastscribe.bench import energy
+from fastscribe.bench.machine import gpu_samples
+from fastscribe.config import OutputStyle
+from fastscribe.cuda.device import host_array
+from fastscribe.output.folder import FolderOutput
+from fastscribe.pipeline import batching
+from fastscribe.pipeline.batching import Budget
+from fastscribe.pipeline.idle import IDLE
+from fastscribe.pipeline.run import Ledger
+from fastscribe.pipeline.stats import Stopwatch
+from fastscribe.text.transcript import assemble
+from fastscribe.transcriber import Transcriber, run_stats
+from fastscribe.types import AudioInfo, Batch, Failure, Hypothesis, Int16Array, Source, Utterance
+
+_ENCODER_STAGES = ("features", "encode")
+
+
+def batches_of(waves: Sequence[Int16Array], transcriber: Transcriber, budget: Budget) -> list[Batch]:
+    """int16 waves at the model's rate, planned as a run plans them, in memory that a GPU can read."""
+    rate, device = transcriber._config.features.sample_rate, transcriber._recognizer.device
+    named = [Utterance(AudioInfo(f"{i}", f"{i}", rate, 1, len(wave)), 0, len(wave)) for i, wave in enumerate(waves)]
+    by_id = {utterance.audio.id: wave for utterance, wave in zip(named, waves, strict=True)}
+
+    def num_frames(utterance: Utterance) -> int:
+        return transcriber._config.num_frames(utterance.duration_s)
+
+    batches = []
+    for plan in batching.plan(named, num_frames, budget, None):
+        lengths_B = np.array([utterance.num_samples for utterance in plan], dtype=np.int64)
+        samples_BS = host_array((len(plan), int(lengths_B.max())), np.dtype(np.int16), device)
+        samples_BS[:] = 0
+        for row, utterance in zip(samples_BS, plan, strict=True):
+            row[: utterance.num_samples] = by_id[utterance.audio.id]
+        batches.append(Batch(plan, samples_BS, lengths_B))
+    return batches
+
+
+def stream(transcriber: Transcriber, batches: Iterable[Batch]) -> dict[str, Any]:
+    """One pass: seconds of wall and by stage, audio and labels. Raises the first error of a batch."""
+    engine = transcriber._engine
+    engine.stopwatch = stopwatch = Stopwatch()
+    audio_s, labels = 0.0, 0
+    start = perf_counter()
+    for batch, outcome in engine.stream(batches):
+        if isinstance(outcome, Exception):
+            raise outcome
+        with stopwatch.time("assemble"):
+            make_texts(transcriber, batch, outcome)
+        audio_s += sum(utterance.duration_s for utterance in batch.utterances)
+        labels += sum(len(hypothesis.token_ids) for hypothesis in outcome)
+    return {"wall_s": perf_counter() - start, "audio_s": audio_s, "labels": labels, "stage_s": dict(stopwatch.seconds)}
+
+
+def make_texts(transcriber: Transcriber, batch: Batch, hypotheses: Sequence[Hypothesis]) -> None:
+    frame_s, no_time = transcriber._recognizer.token_frame_s, transcriber._recognizer.zero_duration_punctuation
+    for utterance, hypothesis in zip(batch.utterances, hypotheses, strict=True):
+        assemble(utterance.audio, [(utterance, hypothesis)], transcriber._tokenizer, frame_s, no_time)
+
+
+def from_batches(transcriber: Transcriber, batches: list[Batch], passes: int, repeats: int) -> dict[str, Any]:
+    """The median of `passes` after a warm-up, each over the batches `repeats` times."""
+    device = transcriber._recognizer.device
+    stream(transcriber, batches)
+    with gpu_samples(device) as samples:
+        found = [stream(transcriber, batches * repeats) for _ in range(passes)]
+    counts = {"batches": len(batches) * repeats, "peak_bytes": transcriber._recognizer.peak_bytes()}
+    return summary(found) | samples | padding(batches) | counts
+
+
+def read_batches(
+    transcriber: Transcriber, inputs: Sequence[str], most: int | None = None
+) -> tuple[list[Batch], list[Failure]]:
+    """What inputs hold (the first `most` recordings of them), read, cut and planned as a run does it, and what failed."""
+    with closing(transcriber._new_run()) as run:
+        windows = run.windows(inputs, First(most))
+        prepared = [item for window in windows if window is not IDLE for item in window]
+        failures = [item for item in prepared if isinstance(item, Failure)]
+        utterances = [utterance for item in prepared if not isinstance(item, Failure) for utterance in item]
+        batches = []
+        for loaded in run.load(run.plan(utterances)):
+            batch, failed = (None, ()) if loaded is IDLE else loaded
+            failures += [failure for _, failure in failed]
+            batches += [] if batch is None else [batch]
+    return batches, failures
+
+
+def first_of(transcriber: Transcriber, inputs: Sequence[str], audio_s: float) -> int | None:
+    """Number of recordings, from the first on, that together hold `audio_s`; None if all of them do not hold more."""
+    found_s = 0.0
+    with closing(transcriber._new_run()) as run:
+        for item in (item for window in run.windows(inputs, None) if window is not IDLE for item in window):
+            if found_s >= audio_s:
+                return item.index if isinstance(item, Failure) else item[0].audio.index
+            found_s += 0.0 if isinstance(item, Failure) else sum(utterance.duration_s for utterance in item)
+    return None
+
+
+class First:
+    """A Ledger that leaves out all but the first `most` inputs of a run, and those that another ledger leaves out."""
+
+    def __init__(self, most: int | None, others: Ledger | None = None) -> None:
+        self._most = math.inf if most is None else most
+        self._others = others
+
+    def expect(self, source: Source | Failure) -> bool:
+        return source.index < self._most and (self._others is None or self._others.expect(source))
+
+    def is_done(self, source: Source | Failure) -> bool:
+        return self._others is not None and self._others.is_done(source)
+
+
+def padding(batches: Sequence[Batch]) -> dict[str, Any]:
+    padded = sum(batch.samples_BS.size for batch in batches)
+    rows = [len(batch.utterances) for batch in batches]
+    return {
+        "padding_share": 1.0 - sum(int(batch.lengths_B.sum()) for batch in batches) / padded,
+        "rows_of_largest_batch": max(rows),
+        "rows_of_smallest_batch": min(rows),
+    }
+
+
+def summary(found: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Of several passes: the one of median time, with every time, and the shares of its stages."""
+    walls = [one["wall_s"] for one in found]
+    middle = min(found, key=lambda one: abs(one["wall_s"] - median(walls)))
+    wall_s, stage_s = middle["wall_s"], middle["stage_s"]
+    encoder_s = sum(stage_s.get(stage, 0.0) for stage in _ENCODER_STAGES)
+    rest_s = sum(seconds for stage, seconds in stage_s.items() if stage not in (*_ENCODER_STAGES, "wait_for_audio"))
+    return {
+        "rtfx": middle["audio_s"] / median(walls),
+        "audio_s": middle["audio_s"],
+        "walls_s": walls,
+        "middle_wall_s": wall_s,  # of the pass whose stages these are
+        "labels_per_audio_s": middle["labels"] / middle["audio_s"] if "labels" in middle else None,
+        "stage_s": stage_s,
+        "encoder_share_of_wall": encoder_s / wall_s,
+        "outside_encoder_share_of_wall": 1.0 - encoder_s / wall_s,  # what decoding, copies and text add to the wall
+        "decode_copy_text_write_over_wall": rest_s / wall_s,  # their own time, most of it beside the encoder's
+    }
+
+
+def from_files(
+    transcriber: Transcriber,
+    inputs: Sequence[str | Path],
+    out: Path,
+    passes: int,
+    most: int | None = None,
+    strict: bool = False,
+) -> dict[str, Any]:
+    """The median of `passes` over the first `most` recordings of anything that can be transcribed, after one that does not
+    count and leaves the files' pages warm.
+
+    What fails is counted and costs its time; with `strict` it raises RuntimeError.
+    """
+    _to_jsonl(transcriber, inputs, out / "warm_up", most, strict)
+    device = transcriber._recognizer.device
+    with gpu_samples(device) as samples, energy.energy(device) as used:
+        found = [_to_jsonl(transcriber, inputs, out / f"pass{i}", most, strict) for i in range(passes)]
+    samples |= energy.row(used, sum(one["audio_s"] for one in found))
+    return (
+        summary(found) | samples | {key: found[-1][key] for key in ("files", "failed", "padding_share", "peak_bytes")}
+    )
+
+
+def _to_jsonl(
+    transcriber: Transcriber, inputs: Sequence[str | Path], folder: Path, most: int | None, strict: bool
+) -> dict[str, Any]:
+    start = perf_counter()
+    with FolderOutput(folder, OutputStyle(), {}, overwrite=True) as output:
+        for result in transcriber._results([str(path) for path in inputs], First(most, output.ledger)):
+            if strict and isinstance(result, Failure):
+                raise RuntimeError(f"{result.path}: {result.stage}: {result.message}")
+            with transcriber.progress.stopwatch.time("write"):
+                output.write(result)
+    return run_stats(transcriber, perf_counter() - start, None).to_json()
+
+
+def hard_links(
+    paths: Sequence[Path], folder: Path, copies: int, link: Callable[[Path, Path], None] = os.link
+) -> list[Path]:
+    """`copies` names for each file in `folder`, so that a run is long enough and its files stay in memory."""
+    folder.mkdir(parents=True, exist_ok=True)
+    found = []
+    for copy in range(copies):
+        for path in paths:
+            target = folder / f"{copy:03d}_{path.name}"
+            link(path, target)
+            found.append(target)
+    return found

@@ -1,0 +1,121 @@
+"""Read the rows that `transcribe` wrote: files, output folders, stdin, or URLs of files and folders. Line by line."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from fastscribe._system.remote import (
+    RemoteNotFound,
+    is_url,
+    list_objects,
+    read_lines,
+    read_object,
+    stat_object,
+    store_for,
+)
+from fastscribe.audio.failures import printable, system_problem
+from fastscribe.audio.formats import MANIFEST_EXTENSIONS, extension
+from fastscribe.audio.manifest import BYTE_ORDER_MARK, parse_row
+from fastscribe.errors import ManifestError, UsageError
+
+_HEADER_BYTES = 64
+_ROWS_NAME, _SHARD_ROWS = "transcripts.jsonl", "transcripts.shard-*-of-*.jsonl"  # the names in output folders
+
+
+class ResultRow(NamedTuple):
+    file: str
+    line: int
+    fields: Mapping[str, Any]
+
+    def problem(self, text: str) -> ManifestError:
+        return ManifestError(self.file, self.line, text)
+
+
+def read_rows(inputs: Iterable[str]) -> Iterator[ResultRow | ManifestError]:
+    """Yield the rows of JSONL files, output folders, URLs of either, or "-" for stdin.
+
+    Blank lines are skipped; a broken line is yielded as a ManifestError.
+
+    Raises:
+        UsageError: a file cannot be read, or is a recording.
+    """
+    for given in inputs:
+        for file in _files(given):
+            for number, line in enumerate(_lines(file), start=1):
+                text = line.removeprefix(BYTE_ORDER_MARK) if number == 1 else line
+                if number == 1 and b"\0" in line[:_HEADER_BYTES]:  # JSON has no zero byte, and a recording's header has
+                    raise UsageError(f"{printable(file)}: is a recording or other binary data, not results")
+                if text.strip():
+                    try:
+                        yield ResultRow(file, number, parse_row(file, number, text))
+                    except ManifestError as error:
+                        yield error
+
+
+def _files(given: str) -> list[str]:
+    if is_url(given):
+        return _files_at(given)
+    folder = Path(given)
+    if given == "-" or not folder.is_dir():
+        return [given]
+    files = [folder / _ROWS_NAME] if (folder / _ROWS_NAME).exists() else sorted(folder.glob(_SHARD_ROWS))
+    if not files:
+        raise UsageError(f"{given}: no {_ROWS_NAME} in this folder")
+    return [str(file) for file in files]
+
+
+def _files_at(url: str) -> list[str]:
+    """Return the URLs of a file, or of the rows in an output folder."""
+    try:
+        if not store_for(url).lists or extension(url) in MANIFEST_EXTENSIONS:
+            return [url]
+        return _rows_below(url.rstrip("/"))
+    except OSError as error:
+        raise UsageError(f"{url}: {system_problem(error)}") from error
+    except UsageError as error:
+        raise UsageError(f"{url}: {error}") from error
+
+
+def _rows_below(folder: str) -> list[str]:
+    try:
+        return [stat_object(f"{folder}/{_ROWS_NAME}").url]
+    except RemoteNotFound:
+        files = [found.url for found in list_objects(folder) if fnmatchcase(found.url, f"*/{_SHARD_ROWS}")]
+        files = [file for file in files if file.rpartition("/")[0] == folder]
+    if not files:
+        raise UsageError(f"no {_ROWS_NAME} in this folder")
+    return files
+
+
+def _lines(file: str) -> Iterator[bytes]:
+    try:
+        if is_url(file):
+            yield from read_lines(file)
+        elif file != "-":
+            with open(file, "rb") as lines:
+                yield from lines
+        elif sys.stdin is None:
+            raise UsageError("-: stdin is closed")
+        else:
+            yield from sys.stdin.buffer
+    except OSError as error:
+        raise UsageError(f"{printable(file)}: {system_problem(error)}") from error
+
+
+def missing_shards(given: str) -> list[int]:
+    """Return the numbers of the shards that a merged output folder lacks or has in part. Other inputs lack none."""
+    try:
+        if is_url(given):
+            is_folder = store_for(given).lists and extension(given) not in MANIFEST_EXTENSIONS
+            text = read_object(f"{given.rstrip('/')}/report.json").data if is_folder else b"{}"
+        else:
+            text = Path(given, "report.json").read_bytes()
+        report = json.loads(text)
+        return sorted({*report.get("shards_missing", ()), *report.get("shards_incomplete", ())})
+    except (OSError, ValueError, AttributeError, TypeError):  # no report, or not one of ours
+        return []

@@ -1,0 +1,114 @@
+"""Time of a transducer's decoding by batch and graph mode, on random frames, without an encoder.
+
+The frames are noise that changes as slowly as speech. The joint is tuned on them to 3 to 4 labels per second, so a batch
+takes as many loop turns as one of speech. Frame-by-frame greedy decoding of one row is timed too, and every mode must equal
+its labels.
+
+Shapes: B batch, T frames, D encoder width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from time import perf_counter
+from typing import Any
+
+import torch
+
+from fastscribe.bench.random_model import make_transducer_speak_
+from fastscribe.bench.timing import synchronize, time_call
+from fastscribe.config import GraphMode, ModelConfig
+from fastscribe.cuda.transducer_graphs import build_decoder
+from fastscribe.decode import label_looping
+from fastscribe.decode.decoder import Decoder
+from fastscribe.decode.greedy import greedy
+from fastscribe.model.transducer import Transducer
+from fastscribe.types import Frames, Hypothesis
+
+_INERTIA = 0.6  # correlation of one frame with the next
+_TUNING_ROWS, _TUNING_FRAMES = 32, 100
+
+
+def random_frames(
+    lengths: Sequence[int], width: int, device: torch.device, seed: int, dtype: torch.dtype | None = None
+) -> Frames:
+    """Return a row for each length, in frames. dtype: by default bf16 on a GPU, else float32."""
+    generator = torch.Generator(device).manual_seed(seed)
+    noise_TBD = torch.randn(max(lengths), len(lengths), width, generator=generator, device=device)
+    for earlier_BD, later_BD in pairwise(noise_TBD):
+        later_BD.mul_((1 - _INERTIA**2) ** 0.5).add_(earlier_BD, alpha=_INERTIA)
+    lengths_B = torch.tensor(lengths, device=device)
+    return Frames(noise_TBD.transpose(0, 1).to(dtype or _dtype(device)).contiguous(), lengths_B)
+
+
+def random_transducer(config: ModelConfig, device: torch.device, dtype: torch.dtype | None = None) -> Transducer:
+    """Return a random predictor and joint of the config's shape, tuned to such frames. dtype as in random_frames."""
+    assert config.predictor is not None and config.joint is not None
+    torch.manual_seed(0)
+    with device, torch.no_grad():
+        transducer = Transducer(
+            config.predictor, config.joint, config.durations, config.encoder.d_model, config.blank_id
+        )
+        transducer.eval().requires_grad_(False)
+        frames = random_frames([_TUNING_FRAMES] * _TUNING_ROWS, config.encoder.d_model, device, seed=1)
+        make_transducer_speak_(transducer, Frames(frames.frames_BTD.float(), frames.lengths_B), config.frame_s)
+    return transducer.to(dtype or _dtype(device))
+
+
+def build(transducer: Transducer, device: torch.device, mode: GraphMode) -> Decoder:
+    """Build the decoder. An unavailable mode raises UsageError, now or at the first batch."""
+    return build_decoder(transducer, device, mode, print)
+
+
+def measure(decoder: Decoder, frames: Frames, device: torch.device) -> dict[str, Any]:
+    """Time a batch from frames to hypotheses on the host, and until the device is done."""
+    hypotheses = decode(decoder, frames)
+    labels = [len(hypothesis.token_ids) for hypothesis in hypotheses]
+    whole = time_call(lambda: decode(decoder, frames), device, seconds=0.3, most=40)
+    return {
+        "labels": sum(labels),
+        "labels_of_longest_row": max(labels),
+        "us_per_label_of_longest_row": 1000.0 * whole.median_ms / max(1, max(labels)),
+        "device_ms": time_call(lambda: decoder.submit(frames), device, seconds=0.3, most=40).median_ms,
+        **whole.row(),
+    }
+
+
+def decode(decoder: Decoder, frames: Frames) -> list[Hypothesis]:
+    with torch.inference_mode():
+        return decoder.read(decoder.submit(frames).cpu().numpy(), frames)
+
+
+def num_turns(transducer: Transducer, frames: Frames, window: int | None = None) -> int:
+    """Return the number of loop turns that the batch takes."""
+    network = label_looping.Network.prepare(transducer, window)
+    slots = label_looping.Slots.allocate(network, label_looping.slots_needed(frames))
+    state = label_looping.LoopState.allocate(network, len(frames.lengths_B), slots)
+    label_looping.load_batch_(network, state, frames)
+    turns = 0
+    while turns == 0 or bool(state.active):
+        label_looping.step(network, state)
+        turns += 1
+    return turns
+
+
+def greedy_rate(transducer: Transducer, frames: Frames, device: torch.device) -> tuple[Hypothesis, dict[str, Any]]:
+    """Decode the first row frame by frame; return it and its time."""
+    frames_TD = frames.frames_BTD[0, : int(frames.lengths_B[0])]
+    synchronize(device)
+    start = perf_counter()
+    with device:
+        found = greedy(transducer, frames_TD)
+    wall_ms = 1000 * (perf_counter() - start)
+    return found, {"ms": wall_ms, "labels": len(found.token_ids), "frames": len(frames_TD)}
+
+
+def equal_share(found: Sequence[Hypothesis], wanted: Sequence[Hypothesis]) -> float:
+    """Return the share of rows with the same labels at the same frames."""
+    same = [a.token_ids == b.token_ids and a.token_frames == b.token_frames for a, b in zip(found, wanted, strict=True)]
+    return sum(same) / max(1, len(same))
+
+
+def _dtype(device: torch.device) -> torch.dtype:
+    return torch.bfloat16 if device.type == "cuda" else torch.float32

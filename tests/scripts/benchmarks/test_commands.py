@@ -1,0 +1,80 @@
+"""The commands of scripts/benchmarks parse, fail and store as those of `fastscribe bench` do."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+import typer
+import typer.main
+
+from fastscribe import config
+from fastscribe.errors import UsageError
+from scripts.benchmarks import decoder, leaderboard, loss, loss_cases, train
+from tests.conftest import ROOT
+
+COMMANDS = {"decoder": decoder, "leaderboard": leaderboard, "loss": loss, "train": train}
+ARGUMENTS = {"leaderboard": ("a.jsonl",)}
+DTYPES = {
+    "decoder": config.DtypeChoice,
+    "leaderboard": config.FloatDtypeName,
+    "loss": loss_cases.LossDtypeName,
+    "train": config.FloatDtypeName,
+}
+
+
+def call(name: str, *arguments: object) -> None:
+    COMMANDS[name].app([*ARGUMENTS.get(name, ()), *map(str, arguments)], standalone_mode=False)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_names_the_command_and_its_choices(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    call(name, "--help")
+    text = capsys.readouterr().out
+    assert f"Example: python -m scripts.benchmarks.{name} " in " ".join(text.split())
+    assert "|".join(get_args(DTYPES[name])) in text
+    assert "--report-html" in text and "--install-completion" not in text
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_wrong_choice_is_one_line_with_the_right_ones(name: str) -> None:
+    with pytest.raises(typer.BadParameter) as caught:
+        call(name, "--dtype", "nonsense")
+    message = caught.value.format_message()
+    assert "\n" not in message
+    for word in ("--dtype", "'nonsense'", *map(repr, get_args(DTYPES[name]))):
+        assert word in message
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_result_and_page_need_different_paths(name: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="one file for both"):
+        call(name, "--json", tmp_path / "x", "--report-html", tmp_path / "x")
+    with pytest.raises(UsageError, match="no benchmark's result"):
+        call(name, "--json", __file__)
+
+
+def test_a_command_runs_from_a_checkout_and_stores_its_command_line(tmp_path: Path) -> None:
+    options = ["--random", "tiny", "--batch-sizes", "1", "--duration-s", "0.5", "--device", "cpu", "--quick"]
+    command = [sys.executable, "-m", "scripts.benchmarks.decoder", *options]
+    environment = os.environ | {"XDG_CACHE_HOME": str(tmp_path)}
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=environment)
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    assert found["command"] == " ".join(["python -m scripts.benchmarks.decoder", *options])
+
+
+def test_an_expected_error_is_one_line_and_exit_code_2() -> None:
+    command = [sys.executable, "-m", "scripts.benchmarks.train", "--random", "nothing"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 2 and done.stdout == ""
+    assert done.stderr.startswith("fastscribe: ") and done.stderr.count("\n") == 1
+
+
+def test_the_loss_is_measured_in_every_dtype() -> None:
+    assert tuple(loss_cases.DTYPES) == get_args(loss_cases.LossDtypeName)
