@@ -1,7 +1,7 @@
-"""transformers' CanaryForConditionalGeneration: its decoder's section of config.json, its weights' names, its control tokens.
+"""transformers' CanaryForConditionalGeneration: decoder config, weight names and control tokens.
 
-The decoder is NeMo's with fewer choices: a norm before each part and one at the end, no layers between it and the encoder,
-and positions that are computed anew instead of stored.
+The decoder is NeMo's with fewer options: pre-norm layers with a final norm, no layers between encoder and decoder, and
+computed instead of stored position embeddings.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from fastscribe.errors import UnsupportedCheckpoint
 if TYPE_CHECKING:
     import torch
 
-_MAX_PLACES = 8192  # no file shows by its size how many there are, so a config could ask for all memory
-_MAX_WAVE = 10_000.0  # of a position's sines and cosines, in tokens
+_MAX_POSITIONS = 8192  # positions are not stored, so without a limit a config could request all memory
+_MAX_WAVE = 10_000.0  # longest wavelength of the position embeddings, in tokens
 _START, _END = ("decoder_start_token_id", 7, "<|startofcontext|>"), ("eos_token_id", 3, "<|endoftext|>")
 
 
@@ -28,7 +28,19 @@ def vocab_size(config: Section) -> int:
 
 
 def aed(config: Section, decoder: Section, d_model: int) -> AedConfig:
-    """`decoder` is the section of that name. Raises UnsupportedCheckpoint."""
+    """Convert the decoder's config.
+
+    Args:
+        config: the whole config.json.
+        decoder: its section decoder_config.
+        d_model: width of the encoder.
+
+    Returns:
+        The decoder's config.
+
+    Raises:
+        UnsupportedCheckpoint: names the key and value that are not supported.
+    """
     num_classes = vocab_size(config)
     config.choose("tie_word_embeddings", True, (True,))
     decoder.choose("vocab_size", 16384, (num_classes,))
@@ -41,9 +53,9 @@ def aed(config: Section, decoder: Section, d_model: int) -> AedConfig:
     decoder.choose("num_key_value_heads", 8, (heads, None))
     decoder.choose("head_dim", 128, (hidden // heads, None))
     max_tokens = decoder.positive("max_position_embeddings", 1024)
-    if max_tokens > _MAX_PLACES:
+    if max_tokens > _MAX_POSITIONS:
         where, key = decoder.where, decoder.path("max_position_embeddings")
-        raise UnsupportedCheckpoint(where, key, max_tokens, f"up to {_MAX_PLACES}")
+        raise UnsupportedCheckpoint(where, key, max_tokens, f"up to {_MAX_POSITIONS}")
     return AedConfig(
         decoder=TransformerConfig(
             num_layers=decoder.positive("num_hidden_layers", 8),
@@ -63,29 +75,29 @@ def aed(config: Section, decoder: Section, d_model: int) -> AedConfig:
 
 
 def check_tokens(config: Section, pieces: Sequence[str]) -> None:
-    """That the tokens a prompt begins and an answer ends with are those of the vocabulary. Raises UnsupportedCheckpoint."""
+    """Check the ids of the start and end tokens. Raises UnsupportedCheckpoint."""
     for key, default, piece in (_START, _END):
         token = config.get(key, default)
         if type(token) is not int or not 0 <= token < len(pieces) or pieces[token] != piece:
             raise UnsupportedCheckpoint(config.where, config.path(key), token, f"the id of {piece} in the vocabulary")
 
 
-def completed(weights: Mapping[str, TensorSource], config: AedConfig) -> dict[str, TensorSource]:
-    """With what a folder leaves out (our names): positions, and the output layer where it is the embedding."""
-    places, width = config.max_tokens, config.decoder.hidden
-    added = {"aed.positions.weight": TensorSource("float32", (places, width), lambda: positions(places, width))}
+def add_missing_weights(weights: Mapping[str, TensorSource], config: AedConfig) -> dict[str, TensorSource]:
+    """Add weights that the folder omits (our names): position embeddings, and a tied output layer."""
+    max_tokens, width = config.max_tokens, config.decoder.hidden
+    added = {"aed.positions.weight": TensorSource("float32", (max_tokens, width), lambda: positions(max_tokens, width))}
     if "aed.embedding.weight" in weights and "aed.head.weight" not in weights:
-        added["aed.head.weight"] = weights["aed.embedding.weight"]  # files hold no tensor twice
+        added["aed.head.weight"] = weights["aed.embedding.weight"]  # tied weights are stored once
     return {**weights, **added}
 
 
-def positions(num_places: int, width: int) -> torch.Tensor:
-    """float32 [places, width]: sines, then cosines, of waves from 2 pi to 2 pi times nearly _MAX_WAVE tokens."""
+def positions(num_positions: int, width: int) -> torch.Tensor:
+    """Return float32 [positions, width]: sines, then cosines, with wavelengths from 2 pi to almost 2 pi * _MAX_WAVE tokens."""
     import torch
 
     step = math.log(_MAX_WAVE ** ((width - 2) / width)) / (width // 2 - 1)
     rates = torch.exp(-step * torch.arange(width // 2).float())
-    angles = torch.arange(num_places)[:, None] * rates
+    angles = torch.arange(num_positions)[:, None] * rates
     return torch.cat([angles.sin(), angles.cos()], 1) / math.sqrt(width)
 
 

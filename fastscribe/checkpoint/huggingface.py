@@ -1,6 +1,6 @@
-"""Hugging Face folders of transformers' Parakeet (ForCTC, ForRNNT, ForTDT) and Canary classes: config, weights, tokenizer.
+"""Reader of Hugging Face folders of transformers' Parakeet (ForCTC, ForRNNT, ForTDT) and Canary classes.
 
-What Canary's decoder needs is in hf_canary.py.
+Canary's decoder is in hf_canary.py.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, get_args
 from fastscribe.checkpoint import hf_canary, names
 from fastscribe.checkpoint.lazy_weights import LazyWeights, TensorSource
 from fastscribe.checkpoint.validate import validate
-from fastscribe.checkpoint.value import Checkpoint, Section, odd_values_refused, one_line, read_json, read_tokenizer
+from fastscribe.checkpoint.value import Checkpoint, Section, one_line, read_json, read_tokenizer, report_invalid_config
 from fastscribe.checkpoint.weights import load_safetensors
 from fastscribe.config import (
     SUBSAMPLING_FACTORS,
@@ -26,7 +26,7 @@ from fastscribe.config import (
 from fastscribe.errors import CheckpointError, UnsupportedCheckpoint
 
 FAMILIES = ("parakeet_ctc", "parakeet_rnnt", "parakeet_tdt", "canary")
-# Training, generation and bookkeeping: keys that transformers writes and that do not change what the encoder computes.
+# Keys for training, generation and bookkeeping, which do not change the encoder's output.
 _HARMLESS = """
     activation_dropout architectures attention_dropout auto_map chunk_size_feed_forward diversity_penalty dropout
     dropout_positions dtype encoder_no_repeat_ngram_size id2label initializer_range label2id layerdrop length_penalty
@@ -37,7 +37,18 @@ _HARMLESS = """
 
 
 def read(folder: Path, config: Mapping[str, Any]) -> Checkpoint:
-    """Raises CheckpointError where the folder is not one of these models, or holds settings this code cannot honour."""
+    """Read a folder.
+
+    Args:
+        folder: the folder.
+        config: content of its config.json.
+
+    Returns:
+        The checkpoint, with lazy weights.
+
+    Raises:
+        CheckpointError: the folder is damaged, or its model or a setting is not supported.
+    """
     section = Section(config, "config", folder)
     model = read_config(folder, config, folder)
     tokenizer = read_tokenizer(folder, model)
@@ -45,20 +56,20 @@ def read(folder: Path, config: Mapping[str, Any]) -> Checkpoint:
     weights = names.from_huggingface(_weights(folder), model.encoder)
     if model.aed is not None:
         hf_canary.check_tokens(section, tokenizer.pieces)
-        weights = hf_canary.completed(weights, model.aed)
+        weights = hf_canary.add_missing_weights(weights, model.aed)
     return Checkpoint(folder, "huggingface", model, tokenizer, LazyWeights(weights))
 
 
 def read_config(folder: Path, config: Mapping[str, Any], where: object) -> ModelConfig:
     """Read the configuration alone; `where` names the folder in messages. Raises CheckpointError."""
-    with odd_values_refused(f"{where}: config.json"):
+    with report_invalid_config(f"{where}: config.json"):
         model = model_config(Section(config, "config", where), _feature_extractor(folder, where), where)
         validate(model, where)
     return model
 
 
 def _weights(folder: Path) -> dict[str, TensorSource]:
-    """One file, or the shards that the index lists."""
+    """Read one file, or the shards listed in the index."""
     index = folder / "model.safetensors.index.json"
     if not index.exists():
         return load_safetensors(folder / "model.safetensors")
@@ -66,7 +77,7 @@ def _weights(folder: Path) -> dict[str, TensorSource]:
 
 
 def shard_names(index: Path) -> list[str]:
-    """The weights' files, which lie beside the index. Raises CheckpointError."""
+    """Return the file names of the shards in an index, all in its folder. Raises CheckpointError."""
     try:
         shards = sorted(set(read_json(index)["weight_map"].values()))
     except (KeyError, TypeError, AttributeError) as error:
@@ -88,6 +99,7 @@ def _feature_extractor(folder: Path, where: object) -> Section:
 
 
 def model_config(section: Section, extractor: Section, where: object) -> ModelConfig:
+    """Convert config.json and the feature extractor's config. Raises UnsupportedCheckpoint naming key and value."""
     family = section.choose("model_type", None, FAMILIES)
     encoder = _encoder(section.part("encoder_config"))
     if family == "canary":
@@ -141,7 +153,7 @@ def _canary(section: Section, extractor: Section, encoder: EncoderConfig) -> Mod
 
 
 def _features(section: Section, num_mels: int) -> FeaturesConfig:
-    """ParakeetFeatureExtractor leaves normalisation, window and guard fixed; they are NeMo's defaults."""
+    """Convert the feature extractor's config. Normalisation, window and log guard are constants: NeMo's defaults."""
     section.choose("feature_extractor_type", "ParakeetFeatureExtractor", ("ParakeetFeatureExtractor",))
     section.choose("feature_size", num_mels, (num_mels,))
     sample_rate = section.positive("sampling_rate", 16000)

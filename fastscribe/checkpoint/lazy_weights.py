@@ -1,6 +1,6 @@
-"""Named tensors whose names, shapes and dtypes come from a file's header, and whose values are read one tensor at a time.
+"""Lazily read weights: names, shapes and dtypes come from a file's header, and values are read one tensor at a time.
 
-torch is imported only when a tensor is read, so `fastscribe inspect` does without it.
+torch is imported only when a tensor is read, so that `fastscribe inspect` does not need it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import torch
 
 ITEM_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "float64": 8, "int64": 8}
-# BatchNorm's step counter is the only integer among weights. Inference does not use it and some writers leave it out.
+# BatchNorm's step counter is the only integer weight. Inference does not use it, and some writers omit it.
 COUNTER_SUFFIX = ".num_batches_tracked"
 
 
@@ -42,7 +42,7 @@ class TensorSource:
 
 
 class LazyWeights(Mapping[str, "torch.Tensor"]):
-    """weights[name] reads that tensor from its file, each time anew. Names, `len` and `sources` read nothing."""
+    """weights[name] reads that tensor from its file at each access. Names, `len` and `sources` read no values."""
 
     def __init__(self, sources: Mapping[str, TensorSource]) -> None:
         self.sources = dict(sources)
@@ -61,7 +61,7 @@ class LazyWeights(Mapping[str, "torch.Tensor"]):
 
 
 def sources_of(weights: Mapping[str, torch.Tensor]) -> Mapping[str, TensorSource]:
-    """Shapes and dtypes of any weights, in a file or in memory; reads no values."""
+    """Return the sources of weights in a file or in memory; reads no values."""
     if isinstance(weights, LazyWeights):
         return weights.sources
     return {name: _in_memory(tensor) for name, tensor in weights.items()}
@@ -72,7 +72,16 @@ def _in_memory(tensor: torch.Tensor) -> TensorSource:
 
 
 def check_shapes(expected: Mapping[str, tuple[int, ...]], weights: Mapping[str, torch.Tensor], where: object) -> None:
-    """Raises WeightsMismatch listing every name that is missing, unexpected or has another shape. Reads no values."""
+    """Compare names and shapes; reads no values.
+
+    Args:
+        expected: shape by name.
+        weights: weights of the checkpoint.
+        where: the checkpoint, for messages.
+
+    Raises:
+        WeightsMismatch: lists every name that is missing, unexpected or has another shape.
+    """
     found = {name: source.shape for name, source in sources_of(weights).items()}
     missing = {name for name in expected.keys() - found.keys() if not name.endswith(COUNTER_SUFFIX)}
     unexpected = found.keys() - expected.keys()
@@ -87,9 +96,12 @@ def check_shapes(expected: Mapping[str, tuple[int, ...]], weights: Mapping[str, 
 
 @dataclass(frozen=True)
 class StoredTensor:
-    """Where a tensor's values lie in a file. `stride` is in elements, None if the values lie in row-major order.
+    """Location of a tensor's values in a file.
 
-    `name` is the one in the file, for messages.
+    Attributes:
+        name: name in the file, for messages.
+        start: offset in bytes.
+        stride: in elements; None for row-major order.
     """
 
     file: RandomAccess
@@ -104,22 +116,22 @@ class StoredTensor:
         return TensorSource(self.dtype, self.shape, self.read)
 
     def read(self) -> torch.Tensor:
-        """A new contiguous tensor. Raises CheckpointError if the file is cut short, or values are NaN or infinite."""
+        """Read a new contiguous tensor. Raises CheckpointError if the file is truncated, or values are NaN or infinite."""
         import torch
 
         try:
             if self.stride is None:
                 tensor = self._elements(math.prod(self.shape)).view(self.shape)
             else:
-                reached = 1 + sum((size - 1) * step for size, step in zip(self.shape, self.stride, strict=True))
-                tensor = self._elements(reached).as_strided(self.shape, self.stride).contiguous()
+                span = 1 + sum((size - 1) * step for size, step in zip(self.shape, self.stride, strict=True))
+                tensor = self._elements(span).as_strided(self.shape, self.stride).contiguous()
         except EOFError as error:
             raise CheckpointError(self.where, f"damaged weights: {error}") from error
         except OSError as error:
             raise CheckpointError(self.where, f"cannot be read: {error.strerror or error}") from error
         except (MemoryError, RuntimeError) as error:  # torch's allocator raises the latter
             raise CheckpointError(self.where, "needs more memory than there is") from error
-        # A sum is 25 times as fast as a test of each number, and only misleads where it overflows.
+        # A sum is 25 times as fast as testing each number. If it overflows, each number is tested.
         if self.dtype != "int64" and not (torch.isfinite(tensor.sum()) or torch.isfinite(tensor).all()):
             raise CheckpointError(self.where, f"refused: {self.name[:120]} holds NaN or infinity")
         return tensor

@@ -1,17 +1,22 @@
-"""Where a model lies that a user names: a path, the model that comes with the package, or a name on the Hugging Face hub."""
+"""Find a model by its name (--model, Transcriber.load): a path, the packaged model, or a name on the Hugging Face hub."""
 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 
+from fastscribe._system.remote import is_url
 from fastscribe.checkpoint import hub
 from fastscribe.checkpoint.hub.name import PREFIX
 from fastscribe.errors import CheckpointError, UsageError
 
 PACKAGED = Path(__file__).parents[1] / "default_model"
-DEFAULT = "default"  # its name where a model is asked for
+DEFAULT = "default"  # name of the packaged model
+_WHISPER_SIZE = re.compile(r"(distil-)?(tiny|base|small|medium|turbo|large(-v[123])?(-turbo)?)(\.en)?")
+_NVIDIA = re.compile(r"(parakeet|canary|stt_[a-z]{2})[-_]")
+_LARGE_MODELS = "--model nvidia/parakeet-tdt-0.6b-v3 (25 languages) or nvidia/canary-1b-v2 (also translates)"
 
 
 def locate(
@@ -19,23 +24,33 @@ def locate(
 ) -> Path:
     """Find a model, and download it if need be.
 
-    A path that exists is taken before a name on the hub. A name such as "run/best" whose first part is there is a mistyped
-    path, and nothing is downloaded; "hf://run/best" is always the hub's.
+    An existing path takes precedence over a name on the hub. If only the first part of a name such as "run/best" exists, it
+    is a mistyped path and nothing is downloaded; "hf://run/best" always means the hub.
 
     Args:
         model: a path, "default", "organisation/name" or "organisation/name@revision"; None for the packaged model.
-        say: takes each line that people should see.
-        show_progress: draw a download where stderr is a terminal.
-        prefer_nemo: of a model that the hub has in both formats, take the .nemo file.
+        say: receives each line for the user.
+        show_progress: show download progress if stderr is a terminal.
+        prefer_nemo: if the hub has both formats, use the .nemo file.
+
+    Returns:
+        A file or folder.
 
     Raises:
         UsageError: the installation has no packaged model.
-        CheckpointError: the path is mistyped, or the hub's model cannot be had.
+        CheckpointError: there is no such path or name, or the download failed.
     """
     if model is None or (model == DEFAULT and not os.path.exists(model)):
-        return _packaged(asked=model is not None, say=say)
+        return _packaged(is_explicit=model is not None, say=say)
+    if is_url(model) and not model.startswith(PREFIX):
+        problem = "models are not read from URLs: download it, e.g. with `aws s3 cp` or `curl -O`, and name the file or folder"
+        raise CheckpointError(model, problem)
+    if not os.path.lexists(model) and (hint := other_family(model)):
+        raise CheckpointError(model, hint)
     name = None if os.path.exists(model) else hub.HubName.parse(model)
     if name is None:
+        if model.startswith(PREFIX) and not os.path.lexists(model):
+            raise CheckpointError(model, f"no name on the Hugging Face hub; names there are {PREFIX}organisation/name")
         if not (os.path.lexists(model) or "/" in model or model.endswith((".nemo", ".ckpt"))):
             problem = "no such file or folder; a model on the Hugging Face hub is named organisation/name"
             raise CheckpointError(model, problem)
@@ -50,12 +65,24 @@ def locate(
     return hub.download(name, say, show_progress=show_progress, prefer_nemo=prefer_nemo, announce=not is_explicit)
 
 
-def _packaged(asked: bool, say: Callable[[str], None]) -> Path:
+def other_family(model: str) -> str | None:
+    """Return what to use instead of a name that other tools know; None for all other names."""
+    last = model.lower().rpartition("/")[2]
+    if "whisper" in last or _WHISPER_SIZE.fullmatch(last):
+        return f"a Whisper model; fastscribe runs Parakeet, Canary and their relatives: {_LARGE_MODELS}"
+    if _NVIDIA.match(last) and model.startswith("mlx-community/"):
+        return f"weights for MLX, which fastscribe does not read: --model nvidia/{last} has the same"
+    if _NVIDIA.match(last) and last == model and not last.endswith((".nemo", ".ckpt")):
+        return f"no such file or folder; the model on the Hugging Face hub is nvidia/{model}"
+    return None
+
+
+def _packaged(is_explicit: bool, say: Callable[[str], None]) -> Path:
     if not (PACKAGED / "config.json").is_file():
         raise UsageError("--model: give one; this installation comes without a model of its own")
-    if not asked:
+    if not is_explicit:
         say(
-            "no --model: using the small English one that comes with fastscribe, which is no match for a large one "
+            "no --model: using the small English one that comes with fastscribe, which is less accurate than a large one "
             "(--model nvidia/parakeet-tdt-0.6b-v3 downloads one)"
         )
     return PACKAGED

@@ -1,4 +1,4 @@
-"""A folder with a model, written under a temporary name until it is whole and on the disk."""
+"""Durable writing of a model folder under a temporary name."""
 
 from __future__ import annotations
 
@@ -12,10 +12,16 @@ from fastscribe.checkpoint.native import ALIGNER_FOLDER
 
 @contextmanager
 def new_model(folder: Path) -> Iterator[Path]:
-    """A new folder beside `folder`, to write a model into. On leaving, it is durable and waits to be renamed.
+    """Create a temporary folder beside `folder` to write a model into. On exit it is synced; the caller renames it.
+
+    Args:
+        folder: the final path.
+
+    Yields:
+        The temporary folder, which an exception removes.
 
     Raises:
-        OSError: It cannot be written; then it is removed.
+        OSError: the folder cannot be written.
     """
     new = temp_path_for(folder)
     remove_model(new)
@@ -31,7 +37,7 @@ def new_model(folder: Path) -> Iterator[Path]:
 
 
 def remove_model(folder: Path) -> None:
-    """Remove a model's folder, if there is one. Raises OSError if it is a link, or holds a folder but an aligner's."""
+    """Remove a model's folder, if there is one. Raises OSError for a link, or for any subfolder but an aligner's."""
     if folder.is_symlink():
         raise InTheWay(folder)
     if folder.is_dir():

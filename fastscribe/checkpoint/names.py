@@ -1,4 +1,5 @@
-"""Weight names of NeMo and of Hugging Face's Parakeet and Canary -> ours. Pure; build_model reports what matches nothing."""
+"""Mapping of weight names from NeMo and from Hugging Face's Parakeet and Canary to ours. Pure; names that match no rule stay,
+and build_model reports them."""
 
 from __future__ import annotations
 
@@ -12,7 +13,9 @@ from fastscribe.checkpoint.lazy_weights import TensorSource
 from fastscribe.checkpoint.nemo_jasper import convolutions
 from fastscribe.config import EncoderConfig, EncoderConfigs, JasperConfig
 
-_NEMO_UNUSED = re.compile(r"^preprocessor\.featurizer\.(window|fb)$|" + nemo_canary.UNUSED)  # or made anew
+_NEMO_UNUSED = re.compile(
+    r"^preprocessor\.featurizer\.(window|fb)$|" + nemo_canary.UNUSED
+)  # or computed from the config
 _NEMO = (
     (r"^encoder\.pre_encode\.out\.", "encoder.subsampling.out."),
     (r"\.conv\.batch_norm\.", ".conv.norm."),
@@ -20,7 +23,7 @@ _NEMO = (
     (r"^decoder\.prediction\.dec_rnn\.lstm\.", "transducer.predictor.lstm."),
     (r"^joint\.enc\.", "transducer.joint.encoder."),
     (r"^joint\.pred\.", "transducer.joint.predictor."),
-    (r"^joint\.joint_net\.[12]\.", "transducer.joint.output."),  # 1 where the joint has no dropout
+    (r"^joint\.joint_net\.[12]\.", "transducer.joint.output."),  # 1 if the joint has no dropout
     (r"^(ctc_decoder|decoder)\.decoder_layers\.0\.", "ctc.output."),
     *nemo_canary.NAMES,
 )
@@ -47,19 +50,21 @@ _POINTWISE = re.compile(r"\.conv\.pointwise[12]\.weight$|^ctc\.output\.weight$")
 
 
 def from_nemo(weights: Mapping[str, TensorSource], config: EncoderConfigs) -> dict[str, TensorSource]:
+    """Rename NeMo's weights, and drop those that inference does not use."""
     kept = {name: source for name, source in weights.items() if not _NEMO_UNUSED.match(name)}
-    return _renamed(kept, _NEMO_CONVOLUTIONS[type(config)](config), _NEMO + _BOTH)
+    return _rename(kept, _NEMO_CONVOLUTIONS[type(config)](config), _NEMO + _BOTH)
 
 
 def from_huggingface(weights: Mapping[str, TensorSource], config: EncoderConfig) -> dict[str, TensorSource]:
+    """Rename the weights of a Hugging Face folder."""
     convolutions = {
         **_subsampling(config, "encoder.subsampling.layers"),
         **_subsampling(config, "model.encoder.subsampling.layers"),  # Canary's
     }
-    return _renamed(weights, convolutions, _HUGGINGFACE + _BOTH)
+    return _rename(weights, convolutions, _HUGGINGFACE + _BOTH)
 
 
-def _renamed(
+def _rename(
     weights: Mapping[str, TensorSource], convolutions: Mapping[str, str], table: tuple[tuple[str, str], ...]
 ) -> dict[str, TensorSource]:
     renamed = {}
@@ -73,7 +78,7 @@ def _renamed(
 
 
 def _subsampling(config: EncoderConfig, prefix: str) -> dict[str, str]:
-    """Both number convolutions and activations in one row; ours count stages."""
+    """Map names of subsampling convolutions: NeMo and Hugging Face number all layers, ours are numbered by stage."""
     names, position = {}, 0
     for stage in range(config.subsampling_factor.bit_length() - 1):
         for conv in range(1 if stage == 0 or config.subsampling == "striding" else 2):
@@ -83,7 +88,7 @@ def _subsampling(config: EncoderConfig, prefix: str) -> dict[str, str]:
     return names
 
 
-# Numbered convolutions' names in NeMo -> ours, by the family of the encoder.
+# For each encoder family, the map of NeMo's names of numbered convolutions to ours.
 _NEMO_CONVOLUTIONS: dict[type, Callable[[Any], dict[str, str]]] = {
     EncoderConfig: partial(_subsampling, prefix="encoder.pre_encode.conv"),
     JasperConfig: convolutions,
@@ -91,6 +96,6 @@ _NEMO_CONVOLUTIONS: dict[type, Callable[[Any], dict[str, str]]] = {
 
 
 def _as_linear(name: str, source: TensorSource) -> TensorSource:
-    """1x1 convolutions over time are linear layers here."""
+    """Drop the last dimension of 1x1 convolutions over time, which are linear layers here."""
     is_pointwise = _POINTWISE.search(name) and len(source.shape) == 3 and source.shape[-1] == 1
     return source.reshaped(source.shape[:-1]) if is_pointwise else source

@@ -1,5 +1,5 @@
-"""fastscribe's own folder: config.json (ModelConfig as JSON), model.safetensors (our names), the tokenizer's file, and an
-optional language model. A timestamps aligner lies in a folder `aligner`, which is such a folder by itself."""
+"""fastscribe's own format: a folder with config.json (ModelConfig as JSON), model.safetensors (our names), the tokenizer file
+and an optional language model. A timestamps aligner is a folder of the same format, named `aligner`, inside it."""
 
 from __future__ import annotations
 
@@ -17,14 +17,15 @@ from fastscribe.checkpoint.validate import validate
 from fastscribe.checkpoint.value import (
     Checkpoint,
     check_aligner,
-    odd_values_refused,
     one_line,
     read_json,
     read_tokenizer,
+    report_invalid_config,
 )
 from fastscribe.checkpoint.weights import SAFETENSORS_NAMES, load_safetensors
 from fastscribe.config import ModelConfig
 from fastscribe.errors import CheckpointError
+from fastscribe.languages import language_tag
 
 if TYPE_CHECKING:
     import torch
@@ -33,35 +34,65 @@ if TYPE_CHECKING:
 
 FORMAT = "fastscribe"
 FORMAT_VERSION = 1
-KEEPS_SPACES_KEY = "keeps_spaces"  # true where punctuation is written as the model was taught, and not as NeMo does
-RANDOM_KEY = "random_weights"  # true in a model that was made for benchmarks
+KEEPS_SPACES_KEY = "keeps_spaces"  # true: keep spaces before punctuation as in training; NeMo removes them
+LANGUAGES_KEY = "languages"  # tags of the languages that the model knows
+RANDOM_KEY = "random_weights"  # true: a model for benchmarks
 ALIGNER_FOLDER = "aligner"
 
 
 def read(folder: Path, stored: Mapping[str, Any]) -> Checkpoint:
-    """Raises CheckpointError where the folder is not what `write` makes."""
+    """Read a folder.
+
+    Args:
+        folder: the folder.
+        stored: content of its config.json.
+
+    Returns:
+        The checkpoint, with lazy weights.
+
+    Raises:
+        CheckpointError: the folder is damaged or was not written by `write`.
+    """
     config = read_config(folder, stored, folder)
     tokenizer = read_tokenizer(folder, config)
     weights = LazyWeights(load_safetensors(folder / "model.safetensors"))
     if stored.get(KEEPS_SPACES_KEY) is True:
         tokenizer = replace(tokenizer, attached="nowhere")
-    is_random, heeded = stored.get(RANDOM_KEY) is True, _language_model(folder, config)
-    return Checkpoint(folder, "fastscribe", config, tokenizer, weights, is_random, heeded, _aligner(folder, config))
+    return Checkpoint(
+        folder,
+        "fastscribe",
+        config,
+        tokenizer,
+        weights,
+        stored.get(RANDOM_KEY) is True,
+        _language_model(folder, config),
+        _languages(folder, stored),
+        _aligner(folder, config),
+    )
+
+
+def _languages(folder: Path, stored: Mapping[str, Any]) -> tuple[str, ...]:
+    tags = stored.get(LANGUAGES_KEY, [])
+    if not isinstance(tags, list) or not all(isinstance(tag, str) and language_tag(tag) == tag for tag in tags):
+        raise CheckpointError(
+            folder / "config.json", f"{LANGUAGES_KEY} is {tags!r:.60}: not a list of codes such as en"
+        )
+    return tuple(tags)
 
 
 def _aligner(folder: Path, config: ModelConfig) -> Checkpoint | None:
-    """Raises CheckpointError for one that is damaged, or that this model cannot use."""
+    """Read the aligner, if there is one. Raises CheckpointError if it is damaged or does not fit the model."""
     path = folder / ALIGNER_FOLDER
     if not os.path.lexists(path):
         return None
     try:
         stored = read_json(path / "config.json")
     except FileNotFoundError:
-        raise CheckpointError(path, "holds no config.json; convert the model anew") from None
+        raise CheckpointError(path, "holds no config.json; convert the model again") from None
     if not isinstance(stored, dict) or stored.get("format") != FORMAT:
         raise CheckpointError(path / "config.json", "not what fastscribe convert writes")
     if os.path.lexists(path / ALIGNER_FOLDER):
-        raise CheckpointError(path, "an aligner with an aligner of its own")
+        raise CheckpointError(path, "refused: an aligner inside an aligner")
     aligner = read(path, stored)
     check_aligner(aligner.config, config, path)
     return aligner
@@ -73,18 +104,18 @@ def read_config(folder: Path, stored: Mapping[str, Any], where: object) -> Model
         raise CheckpointError(
             where, f"format_version {stored.get('format_version')!r}; this fastscribe reads {FORMAT_VERSION}"
         )
-    with odd_values_refused(f"{where}: config.json"):
+    with report_invalid_config(f"{where}: config.json"):
         config = ModelConfig.from_json(stored["model"])
         validate(config, f"{where}: config.json")
     return config
 
 
 def _language_model(folder: Path, config: ModelConfig) -> LanguageModel | None:
-    """Raises CheckpointError for a damaged one, and where the model could not heed it."""
+    """Read the language model, if there is one. Raises CheckpointError if it is damaged or does not fit the model."""
     from fastscribe.text import language_model
 
     path = folder / language_model.FILE
-    if not os.path.lexists(path):  # a link that leads nowhere is a download that lacks something
+    if not os.path.lexists(path):  # a broken link is an incomplete download, and an error below
         return None
     try:
         content = safe_read(path, language_model.MAX_BYTES)
@@ -94,12 +125,19 @@ def _language_model(folder: Path, config: ModelConfig) -> LanguageModel | None:
 
 
 def write(checkpoint: Checkpoint, folder: Path, dtype: torch.dtype) -> None:
-    """Writes the checkpoint with float weights as `dtype`; BatchNorm's counters, which inference never reads, are left out.
+    """Write a checkpoint without BatchNorm's counters, which inference never reads.
 
-    Raises CheckpointError if a weight of the checkpoint's file is not finite, OSError if the folder cannot be written.
+    Args:
+        checkpoint: the model.
+        folder: created if needed.
+        dtype: dtype of float weights.
+
+    Raises:
+        CheckpointError: a weight is not finite or cannot be read.
+        OSError: the folder cannot be written.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    if checkpoint.aligner is not None:  # first, because a folder is whole once its own config.json is there
+    if checkpoint.aligner is not None:  # first, because config.json marks a complete folder
         write(checkpoint.aligner, folder / ALIGNER_FOLDER, dtype)
     _write_weights(checkpoint, folder / "model.safetensors", dtype)
     for name, content in checkpoint.tokenizer.files.items():
@@ -107,17 +145,19 @@ def write(checkpoint: Checkpoint, folder: Path, dtype: torch.dtype) -> None:
     if checkpoint.language_model is not None:
         from fastscribe.text import language_model
 
-        (folder / language_model.FILE).write_bytes(language_model.packed(checkpoint.language_model))
+        (folder / language_model.FILE).write_bytes(language_model.serialize(checkpoint.language_model))
     stored = {"format": FORMAT, "format_version": FORMAT_VERSION, "model": checkpoint.config.to_json()}
     if checkpoint.tokenizer.attached == "nowhere":
         stored[KEEPS_SPACES_KEY] = True
+    if checkpoint.languages:
+        stored[LANGUAGES_KEY] = list(checkpoint.languages)
     if checkpoint.has_random_weights:
         stored[RANDOM_KEY] = True
     (folder / "config.json").write_text(json.dumps(stored, indent=2) + "\n", encoding="utf-8")
 
 
 def _write_weights(checkpoint: Checkpoint, path: Path, dtype: torch.dtype) -> None:
-    """One tensor after another, as safetensors lays them out; safetensors itself wants all of them in memory, twice."""
+    """Write model.safetensors tensor by tensor; the safetensors library needs all of them in memory, twice."""
     import torch
 
     type_name = str(dtype).removeprefix("torch.")

@@ -1,8 +1,8 @@
-"""NeMo checkpoints: a .nemo tar (plain or gzip), or the same unpacked, without NeMo.
+"""Reader of NeMo checkpoints: a .nemo tar (plain or gzip), or the unpacked folder. NeMo is not needed.
 
-The archive holds model_config.yaml (the model section, with `target` naming the class), model_weights.ckpt (a torch
-state dict) and artifacts that the YAML refers to as `nemo:<member>`. Only the tokenizer is needed of those. canary-1b-v2 holds
-a second model beside the first, a CTC aligner, under names of its own.
+The archive holds model_config.yaml (the model section, in which `target` names the class), model_weights.ckpt (a torch state
+dict) and artifacts that the YAML refers to as `nemo:<member>`. Of these only the tokenizer is read. canary-1b-v2 also holds
+a CTC aligner under separate names.
 """
 
 from __future__ import annotations
@@ -31,13 +31,14 @@ from fastscribe.checkpoint.value import (
     MAX_CONFIG_BYTES,
     Checkpoint,
     Section,
+    adapt_tokenizer,
     check_aligner,
-    fitting,
-    odd_values_refused,
     one_line,
+    report_invalid_config,
 )
 from fastscribe.checkpoint.weights import load_torch
 from fastscribe.errors import CheckpointError, UnsupportedCheckpoint
+from fastscribe.languages import language_tag
 from fastscribe.text.tokenizer import (
     MAX_PIECES,
     MAX_TOKENIZER_BYTES,
@@ -51,33 +52,33 @@ CONFIG_NAME = "model_config.yaml"
 WEIGHTS_NAME = "model_weights.ckpt"
 ALIGNER_CONFIG_NAME = "timestamps_asr_model_config.yaml"
 ALIGNER_WEIGHTS_NAME = "timestamps_asr_model_weights.ckpt"
-USES_ALIGNER_KEY = "restore_timestamps_model"  # of the config: false leaves the aligner alone
-RANDOM_KEY = "random_weights"  # of the config, as scripts/goldens/make_random_parakeet.py writes it
+USES_ALIGNER_KEY = "restore_timestamps_model"  # config key; false ignores the aligner
+RANDOM_KEY = "random_weights"  # config key, written by scripts/goldens/make_random_parakeet.py
 _MAX_DEPTH = 100  # of nested YAML
-_MAX_EVENTS = 300_000  # of YAML: about its values
-_MAX_LANGUAGES = 64  # with a tokenizer each
-_MAX_SCALAR = 1 << 16  # characters of one
+_MAX_EVENTS = 300_000  # of the YAML parser, about one per value
+_MAX_LANGUAGES = 64  # each has a tokenizer
+_MAX_SCALAR = 1 << 16  # characters
 _MAX_DIGITS = 1000  # of a number
-# Weights hardly compress; an archive that unpacks to more than so many times its size is a bomb.
+# Weights hardly compress, so an archive with a larger ratio is a decompression bomb.
 _MAX_UNPACKED_RATIO = 20
 _ALWAYS_UNPACKED_BYTES = 64 << 20
 
 
 class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]  # libyaml's loader, if PyYAML has it
-    """Safe YAML; 1e-5 is a number, as for NeMo's loader (YAML 1.1 wants 1.0e-5), and a key comes once, as for it.
+    """Safe YAML. As in NeMo's loader, 1e-5 is a number (YAML 1.1 requires 1.0e-5) and duplicate keys are an error.
 
-    Merge keys, which NeMo does not write, are refused: a few lines of them can stand for billions of entries.
+    Merge keys are refused: NeMo does not write them, and a few lines of them can expand to billions of entries.
     """
 
     def construct_mapping(self, node: yaml.Node, deep: bool = False) -> dict[Any, Any]:
         keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
         if len(set(keys)) < len(keys) or any(key.tag == "tag:yaml.org,2002:merge" for key, _ in node.value):
-            raise yaml.YAMLError("a key comes twice, or merges what lies elsewhere")
+            raise yaml.YAMLError("a key comes twice, or is a merge key")
         mapping: dict[Any, Any] = super().construct_mapping(node, deep)
         return mapping
 
     def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
-        if len(node.value) > _MAX_DIGITS:  # Python would refuse to show it, long after this
+        if len(node.value) > _MAX_DIGITS:  # Python cannot print such a number in a later message
             raise yaml.YAMLError(f"a number of {len(node.value):,} digits")
         number: int = super().construct_yaml_int(node)
         return number
@@ -90,10 +91,20 @@ OpenMember = Callable[[str], RandomAccess]  # by name; raises CheckpointError
 
 
 def read_archive(path: Path) -> Checkpoint:
-    """Raises CheckpointError where the tar is unsafe, damaged, or not a supported model."""
+    """Read a .nemo file.
+
+    Args:
+        path: the archive.
+
+    Returns:
+        The checkpoint, with lazy weights.
+
+    Raises:
+        CheckpointError: the archive is unsafe, damaged or not a supported model.
+    """
     try:
         with safe_open(path) as file:
-            if os.fstat(file.fileno()).st_size == 0:  # as files of /proc say too, and reading those may wait for ever
+            if os.fstat(file.fileno()).st_size == 0:  # files of /proc too have size 0, and reading them may block
                 raise CheckpointError(path, "is empty")
             is_gzip = file.read(2) == b"\x1f\x8b"
             file.seek(0)
@@ -117,7 +128,7 @@ def _read_tar(path: Path, file: IO[bytes]) -> Checkpoint:
 
 
 def _read_gzip(path: Path, file: IO[bytes]) -> Checkpoint:
-    """gzip cannot seek, so the unpacked weights stay in memory until the model is built: its peak is higher by their size."""
+    """Read a compressed archive. gzip cannot seek, so the weights stay in memory until the model is built."""
     limit = max(_ALWAYS_UNPACKED_BYTES, _MAX_UNPACKED_RATIO * os.fstat(file.fileno()).st_size)
     contents: dict[str, bytes] = {}
     with gzip.GzipFile(fileobj=file) as packed:
@@ -134,6 +145,8 @@ def _read_gzip(path: Path, file: IO[bytes]) -> Checkpoint:
 
 
 def read_folder(folder: Path) -> Checkpoint:
+    """Read an unpacked .nemo archive. Raises CheckpointError."""
+
     def open_member(name: str) -> RandomAccess:
         if tar.leaves_folder(name):
             raise CheckpointError(folder, f"refused: {name!r} leaves the folder")
@@ -149,7 +162,7 @@ def read_folder(folder: Path) -> Checkpoint:
 
 
 def _has_aligner(holds: Callable[[str], bool]) -> bool:
-    """One of its two members is enough: the other is then missed by name."""
+    """Return True if either member of the aligner is there; a missing one is an error later."""
     return holds(ALIGNER_CONFIG_NAME) or holds(ALIGNER_WEIGHTS_NAME)
 
 
@@ -159,27 +172,36 @@ def _read(open_member: OpenMember, where: Path, has_aligner: bool) -> Checkpoint
         return checkpoint
     aligner, _ = _read_model(open_member, where, ALIGNER_CONFIG_NAME, ALIGNER_WEIGHTS_NAME)
     check_aligner(aligner.config, checkpoint.config, f"{where}: {ALIGNER_CONFIG_NAME}")
-    if aligner.tokenizer.kind == "aggregate":  # it encodes a text by the tokenizer of its language
+    if aligner.tokenizer.kind == "aggregate":  # encoding needs to know the language
         raise UnsupportedCheckpoint(f"{where}: {ALIGNER_CONFIG_NAME}", "tokenizer.type", "agg", "bpe")
-    tokenizer = fitting(checkpoint.tokenizer, checkpoint.config, has_aligner=True)
+    tokenizer = adapt_tokenizer(checkpoint.tokenizer, checkpoint.config, has_aligner=True)
     return replace(checkpoint, tokenizer=tokenizer, aligner=aligner)
 
 
 def _read_model(
     open_member: OpenMember, where: Path, config_name: str, weights_name: str
 ) -> tuple[Checkpoint, Section]:
-    """One of the models of an archive, and its YAML."""
+    """Read one of the models of an archive, and its YAML."""
     what: object = where if config_name == CONFIG_NAME else f"{where}: {config_name}"
     config = parse_yaml(_content(open_member, config_name, MAX_CONFIG_BYTES, where), where, config_name)
-    config.where = what  # which errors about its keys name
+    config.where = what  # for messages about its keys
     stored_weights = cache(lambda: load_torch(open_member(weights_name), f"{where}: {weights_name}"))
-    with odd_values_refused(f"{where}: {config_name}"):
+    with report_invalid_config(f"{where}: {config_name}"):
         tokenizer = _tokenizer(config, open_member, what)
         model = model_config(config, heads_of(config, stored_weights), len(tokenizer.pieces), what)
         validate(model, what)
     weights = names.from_nemo(stored_weights(), model.encoder)
+    tokenizer = adapt_tokenizer(tokenizer, model)
     is_random = config.values.get(RANDOM_KEY) is True
-    return Checkpoint(where, "nemo", model, fitting(tokenizer, model), LazyWeights(weights), is_random), config
+    languages = () if model.aed else _languages(config)
+    return Checkpoint(where, "nemo", model, tokenizer, LazyWeights(weights), is_random, languages=languages), config
+
+
+def _languages(config: Section) -> tuple[str, ...]:
+    """Return the languages of an aggregate tokenizer, which has a vocabulary for each; none for other tokenizers."""
+    section = config.values.get("tokenizer")
+    stated = section.get("langs") if isinstance(section, dict) else None
+    return tuple(tag for name in stated if (tag := language_tag(str(name)))) if isinstance(stated, dict) else ()
 
 
 def _content(open_member: OpenMember, name: str, max_bytes: int, where: object) -> bytes:
@@ -189,8 +211,8 @@ def _content(open_member: OpenMember, name: str, max_bytes: int, where: object) 
     return read(member, 0, member.num_bytes)
 
 
-def _refuse_huge(text: bytes, where: object, name: str) -> None:
-    """libyaml's loader recurses without a limit and would crash the interpreter; its events come one by one."""
+def _check_yaml_size(text: bytes, where: object, name: str) -> None:
+    """Check the parser's events first, because libyaml's loader recurses without a limit and can crash the interpreter."""
     depth = 0
     for number, event in enumerate(yaml.parse(text, Loader=_Loader)):
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
@@ -201,8 +223,9 @@ def _refuse_huge(text: bytes, where: object, name: str) -> None:
 
 
 def parse_yaml(text: bytes, where: object, name: str = CONFIG_NAME) -> Section:
+    """Parse a config safely. Raises CheckpointError, with `where` and `name` in its message."""
     try:
-        _refuse_huge(text, where, name)
+        _check_yaml_size(text, where, name)
         return Section(yaml.load(text, Loader=_Loader), "", where)
     except CheckpointError:
         raise

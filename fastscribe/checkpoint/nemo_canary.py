@@ -1,4 +1,4 @@
-"""NeMo's EncDecMultiTaskModel (Canary): its decoder's sections of model_config.yaml, and what its weights are called."""
+"""NeMo's EncDecMultiTaskModel (Canary): the decoder's sections of model_config.yaml, and weight names."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from fastscribe.checkpoint.value import Section
 from fastscribe.config import AedConfig, PromptForm, TransformerActivation, TransformerConfig
 from fastscribe.errors import UnsupportedCheckpoint
 
-_MULTIPLE = 8  # NeMo rounds the number of classes up to one
-_DEFAULT_PLACES = 512
+_MULTIPLE = 8  # NeMo rounds the number of classes up to a multiple
+_DEFAULT_POSITIONS = 512
 
 
 def aed(config: Section, num_labels: int) -> AedConfig:
-    """The sections of the whole. Raises UnsupportedCheckpoint."""
+    """Convert the decoder's sections of the whole config. Raises UnsupportedCheckpoint naming key and value."""
     outer = config.part("transf_decoder")
     outer.choose("model_name", None, (None,))
     outer.choose("encoder", None, (None, False))
@@ -23,8 +23,8 @@ def aed(config: Section, num_labels: int) -> AedConfig:
     section = outer.part("config_dict")
     outer.finish()
     section.ignore("vocab_size", "num_token_types", "embedding_dropout", "learn_positional_encodings")
-    max_tokens = section.positive("max_sequence_length", _DEFAULT_PLACES)
-    # NeMo reads this key outside of config_dict alone, and takes no notice of it here.
+    max_tokens = section.positive("max_sequence_length", _DEFAULT_POSITIONS)
+    # NeMo reads this key only outside config_dict.
     section.ignore("pre_ln_final_layer_norm")
     decoder = _transformer(section, has_final_norm)
     bridge = _bridge(config.part("transf_encoder", optional=True))
@@ -75,7 +75,7 @@ def _check_head(section: Section, hidden: int) -> None:
 
 
 def _max_extra(section: Section) -> int | None:
-    """By how many tokens may outnumber frames; by any number where the key is -1."""
+    """Return by how many tokens may exceed the frames; None (key -1) for no limit."""
     delta = section.get("max_generation_delta", -1)
     if type(delta) is not int:
         raise UnsupportedCheckpoint(section.where, section.path("max_generation_delta"), delta, "whole numbers")

@@ -1,4 +1,4 @@
-"""NeMo's model_config.yaml -> ModelConfig. Every key is used, known not to matter for the result, or an error naming it."""
+"""Conversion of NeMo's model_config.yaml to ModelConfig. Every key is used, known to be irrelevant, or reported as an error."""
 
 from __future__ import annotations
 
@@ -30,7 +30,20 @@ from fastscribe.errors import UnsupportedCheckpoint
 
 
 def model_config(config: Section, heads: Heads, num_labels: int, where: object) -> ModelConfig:
-    """The YAML's model section -> ModelConfig. Raises UnsupportedCheckpoint naming the key and value it cannot honour."""
+    """Convert the model section of the YAML.
+
+    Args:
+        config: the whole model_config.yaml.
+        heads: heads of the model.
+        num_labels: vocabulary size without blank.
+        where: the checkpoint, for messages.
+
+    Returns:
+        The config.
+
+    Raises:
+        UnsupportedCheckpoint: names the key and value that are not supported.
+    """
     features = _features(config.part("preprocessor"))
     encoder = _encoder(config.part("encoder"))
     if encoder.num_mels != features.num_mels:
@@ -58,7 +71,7 @@ def model_config(config: Section, heads: Heads, num_labels: int, where: object) 
 
 
 def _target(section: Section, *classes: str) -> str:
-    """The class, which must be one of these."""
+    """Return the class name. Raises UnsupportedCheckpoint unless it is one of `classes`."""
     target = section.get("_target_", "")
     name = target.rpartition(".")[2] if isinstance(target, str) else ""
     if name not in classes:
@@ -110,7 +123,7 @@ def _samples(section: Section, seconds_key: str, samples_key: str, default_s: fl
     return samples
 
 
-# The smallest normal float32, and the distance from 1 to the next.
+# The smallest normal float32, and the difference of 1 and the next float32.
 _FLOAT32_LIMITS = {"tiny": 2.0**-126, "eps": 2.0**-23}
 
 
@@ -135,7 +148,7 @@ def _conformer(section: Section) -> EncoderConfig:
         raise UnsupportedCheckpoint(section.where, "encoder.conv_kernel_size", kernel, "odd numbers")
     section.choose("feat_out", -1, (-1, d_model, None))
     section.choose("conv_context_size", None, (None, kernel // 2, [kernel // 2, kernel // 2]))
-    # "dcc" (dynamic chunked convolution) is for streaming; NeMo stores it, and its forward pass never reads it.
+    # "dcc" (dynamic chunked convolution) is for streaming; NeMo's forward pass does not read it.
     section.choose("conv_context_style", "regular", ("regular", "dcc"))
     section.choose("causal_downsampling", False, (False, None))
     section.choose("reduction", None, (None,))
@@ -168,13 +181,13 @@ _ENCODERS: dict[str, Callable[[Section], EncoderConfigs]] = {"ConformerEncoder":
 
 
 def _attention(section: Section) -> LocalAttention | None:
-    section.ignore("global_tokens_spacing")  # there is one global token at most, the first frame
+    section.ignore("global_tokens_spacing")  # irrelevant with at most one global token
     if section.choose("self_attention_model", "rel_pos", ("rel_pos", "rel_pos_local_attn")) == "rel_pos":
         style = section.choose("att_context_style", "regular", ("regular", "chunked_limited_with_rc"))
         if style == "regular":
             section.choose("att_context_size", None, (None, [-1, -1], [[-1, -1]]))
         else:
-            section.ignore("att_context_size")  # chunks are for streaming; NeMo starts such a model with full attention
+            section.ignore("att_context_size")  # chunks are for streaming; NeMo uses full attention by default
         section.choose("global_tokens", 0, (0, None))
         section.ignore("global_attn_separate")
         return None
@@ -182,7 +195,7 @@ def _attention(section: Section) -> LocalAttention | None:
     section.choose("global_attn_separate", False, (False, None))
     num_global = section.choose("global_tokens", 0, (0, 1, None)) or 0
     size = section.take("att_context_size", list)
-    left_right = size[0] if size and isinstance(size[0], list) else size  # of several, NeMo takes the first
+    left_right = size[0] if size and isinstance(size[0], list) else size  # NeMo uses the first of several
     try:
         left, right = left_right
         return LocalAttention(left, right, num_global)
@@ -219,17 +232,17 @@ def _check_size(section: Section, key: str, expected: int) -> None:
 
 
 def _durations(config: Section, where: object) -> tuple[int, ...]:
-    """TDT durations; NeMo decodes with decoding.durations, which the other two places repeat."""
+    """Return the TDT durations. NeMo uses decoding.durations; the other two sections repeat them."""
     decoding = config.part("decoding", optional=True)
     extra_outputs = config.part("joint").get("num_extra_outputs", None) or 0
     if not extra_outputs:
         return ()
-    places = (
+    candidates = (
         decoding.get("durations", None),
         config.part("loss", optional=True).part("tdt_kwargs", optional=True).get("durations", None),
         config.part("model_defaults", optional=True).get("tdt_durations", None),
     )
-    durations = next((place for place in places if place), None)
+    durations = next((candidate for candidate in candidates if candidate), None)
     if decoding.get("model_type", "tdt") != "tdt" or not isinstance(durations, list) or len(durations) != extra_outputs:
         raise UnsupportedCheckpoint(
             where, "joint.num_extra_outputs", extra_outputs, "TDT with as many decoding.durations"
@@ -247,8 +260,8 @@ def _joint(config: Section, num_labels: int, num_durations: int, where: object) 
     section.finish()
     jointnet.ignore("dropout", "encoder_hidden", "pred_hidden")
     greedy = config.part("decoding", optional=True).part("greedy", optional=True)
-    places = [greedy.values[key] for key in ("max_symbols", "max_symbols_per_step") if key in greedy.values] or [10]
-    max_symbols = next((place for place in places if place is not None), None)
+    candidates = [greedy.values[key] for key in ("max_symbols", "max_symbols_per_step") if key in greedy.values] or [10]
+    max_symbols = next((candidate for candidate in candidates if candidate is not None), None)
     if max_symbols is not None and (type(max_symbols) is not int or max_symbols <= 0):
         raise UnsupportedCheckpoint(where, "decoding.greedy.max_symbols", max_symbols, "positive numbers, null")
     joint = JointConfig(

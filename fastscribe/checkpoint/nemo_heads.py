@@ -1,7 +1,7 @@
-"""The heads of a NeMo checkpoint: its class decides, and the names of its weights where the class is not one of NeMo's own.
+"""The heads of a NeMo checkpoint, from its class, or from its weight names if the class is not NeMo's.
 
-A section of the YAML decides nothing: NeMo copies whole sections from one model's config into another's and leaves them
-there, such as `aux_ctc` in the config of a model without a CTC head.
+Sections of the YAML do not show the heads, because NeMo copies unused sections between configs: a model without a CTC head
+may have an `aux_ctc` section.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _CLASSES = {
     "EncDecHybridRNNTCTCBPEModel": Heads(transducer=True, ctc=True),
     "EncDecMultiTaskModel": Heads(aed=True),
 }
-# NeMo's classes whose output depends on more than the audio, or whose layers are others.
+# NeMo's classes whose output depends on more than the audio, or that have other layers.
 _UNSUPPORTED_CLASSES = {
     "EncDecRNNTBPEModelWithPrompt": "models without language prompts",
     "EncDecHybridRNNTCTCBPEModelWithPrompt": "models without language prompts",
@@ -53,7 +53,10 @@ def heads_of(config: Section, weight_names: Callable[[], Iterable[str]]) -> Head
 
     Args:
         config: the whole model_config.yaml; its `target` is the dotted path of the class.
-        weight_names: reads the names of the weights, as NeMo has them. It is called for a class that is not NeMo's.
+        weight_names: reads NeMo's names of the weights. Called only for classes that are not NeMo's.
+
+    Returns:
+        The heads.
 
     Raises:
         UnsupportedCheckpoint: the class, or a module that the weights belong to, is not supported.
@@ -66,16 +69,16 @@ def heads_of(config: Section, weight_names: Callable[[], Iterable[str]]) -> Head
 
 
 def _by_weights(names: tuple[str, ...], where: object, target: object) -> Heads:
-    """The heads of a class of the user's own: a subclass of one of NeMo's, as a rule."""
-    foreign = next((name for name in names if name.partition(".")[0] not in _KNOWN_MODULES), None)
+    """Return the heads of a custom class, which is usually a subclass of NeMo's."""
+    unknown = next((name for name in names if name.partition(".")[0] not in _KNOWN_MODULES), None)
     heads = Heads(
         transducer=any(name.startswith(_TRANSDUCER) for name in names),
         ctc=any(name.startswith((_AUX_CTC, _CTC)) for name in names),
         aed=any(name.startswith(_AED) for name in names),
     )
-    if foreign is not None:
+    if unknown is not None:
         raise UnsupportedCheckpoint(
-            where, "target", target, f"{', '.join(_CLASSES)}; this class has {foreign[:80]} too"
+            where, "target", target, f"{', '.join(_CLASSES)}; this class has {unknown[:80]} too"
         )
     if heads == Heads() or (heads.aed and (heads.transducer or heads.ctc)):
         raise UnsupportedCheckpoint(where, "target", target, ", ".join(_CLASSES))

@@ -1,4 +1,4 @@
-"""NeMo's ConvASREncoder (Jasper, QuartzNet): its section of model_config.yaml, and what its weights are called."""
+"""NeMo's ConvASREncoder (Jasper, QuartzNet): the encoder section of model_config.yaml, and weight names."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _MAX_BLOCKS = 1000
 
 
 def jasper(section: Section) -> JasperConfig:
-    """The section, whose `_target_` has been looked at. Raises UnsupportedCheckpoint."""
+    """Convert the encoder section, whose `_target_` is checked already. Raises UnsupportedCheckpoint naming key and value."""
     section.choose("normalization_mode", "batch", ("batch",))
     section.choose("frame_splicing", 1, (1,))
     section.choose("quantize", False, (False, None))
@@ -27,7 +27,7 @@ def jasper(section: Section) -> JasperConfig:
     blocks = []
     for number, row in enumerate(rows):
         part = Section(row, f"{section.path('jasper')}.{number}", section.where)
-        residual = part.choose("residual_mode", residual, _RESIDUALS)  # which holds for the blocks after this one, too
+        residual = part.choose("residual_mode", residual, _RESIDUALS)  # also the default of the next blocks
         blocks.append(_block(part, residual, masked))
     config = JasperConfig(
         num_mels=section.positive("feat_in"),
@@ -54,7 +54,7 @@ def _block(part: Section, residual: JasperResidual, masked: bool) -> JasperBlock
         dilation=_only(part, "dilation"),
         separable=separable,
         groups=part.positive("groups", 1),
-        heads=heads if separable and masked else None,  # NeMo has them there alone
+        heads=heads if separable and masked else None,  # NeMo uses them only there
         residual=residual if part.choose("residual", True, (True, False)) else "none",
         dense=part.choose("residual_dense", False, (True, False)),
     )
@@ -63,7 +63,7 @@ def _block(part: Section, residual: JasperResidual, masked: bool) -> JasperBlock
 
 
 def _only(part: Section, key: str) -> int:
-    """A positive number, or a list of one."""
+    """Return a positive number that may be given as a list of one."""
     value = part.take(key, (int, list))
     values = value if isinstance(value, list) else [value]
     if len(values) != 1 or type(values[0]) is not int or values[0] <= 0:
@@ -72,13 +72,13 @@ def _only(part: Section, key: str) -> int:
 
 
 def _odd(kernel: float) -> int:
-    """As NeMo rounds a kernel."""
+    """Round a kernel size as NeMo does."""
     whole = max(1, int(kernel))
     return whole + (whole % 2 == 0)
 
 
 def convolutions(config: JasperConfig) -> dict[str, str]:
-    """NeMo's names of convolutions and norms -> ours. It numbers all layers of a block's main path in one row."""
+    """Map NeMo's names of convolutions and norms to ours. NeMo numbers all layers of a block's main path consecutively."""
     names, suffix = {}, ".conv" if config.masked else ""
     num_dense = 0
     for number, block in enumerate(config.blocks):

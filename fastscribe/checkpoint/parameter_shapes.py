@@ -1,6 +1,6 @@
-"""Names and shapes of a model's weights, from its config alone and without torch, for `fastscribe inspect`.
+"""Names and shapes of a model's weights, computed from its config without torch for `fastscribe inspect`.
 
-They are those of Model(config).state_dict(). A test holds the two against each other for every family of models.
+They equal those of Model(config).state_dict(); a test compares them for every model family.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ Shapes = dict[str, tuple[int, ...]]
 
 
 def parameter_shapes(config: ModelConfig) -> Shapes:
+    """Return the shape of each weight by name."""
     encoder = config.encoder
-    parts = [_below("encoder", _conformer(encoder) if isinstance(encoder, EncoderConfig) else _jasper(encoder))]
+    parts = [_prefixed("encoder", _conformer(encoder) if isinstance(encoder, EncoderConfig) else _jasper(encoder))]
     width, num_tokens = encoder.d_model, config.num_labels + 1
     if config.joint is not None and config.predictor is not None:
         hidden, joint = config.predictor.hidden, config.joint.hidden
@@ -36,7 +37,7 @@ def parameter_shapes(config: ModelConfig) -> Shapes:
     if config.has_ctc:
         parts.append(_linear("ctc.output", width, num_tokens))
     if config.aed is not None:
-        parts.append(_below("aed", _attention_decoder(config.aed, width)))
+        parts.append(_prefixed("aed", _attention_decoder(config.aed, width)))
     return _joined(*parts)
 
 
@@ -56,7 +57,7 @@ def _conformer(config: EncoderConfig) -> Shapes:
         num_bins = (num_bins + 1) // 2
     shapes |= _linear("subsampling.out", channels * num_bins, width)
     layer = _conformer_layer(config)
-    return _joined(shapes, *(_below(f"layers.{number}", layer) for number in range(config.num_layers)))
+    return _joined(shapes, *(_prefixed(f"layers.{number}", layer) for number in range(config.num_layers)))
 
 
 def _conformer_layer(config: EncoderConfig) -> Shapes:
@@ -80,14 +81,14 @@ def _conformer_layer(config: EncoderConfig) -> Shapes:
 
 def _jasper(config: JasperConfig) -> Shapes:
     shapes: Shapes = {}
-    channels, before_dense = config.num_mels, []
+    channels, dense_channels = config.num_mels, []
     for number, block in enumerate(config.blocks):
         if block.dense:
-            before_dense.append(channels)
+            dense_channels.append(channels)
         for repeat in range(block.repeat):
             inputs = channels if repeat == 0 else block.filters
-            shapes |= _below(f"blocks.{number}.convs.{repeat}", _conv_norm(block, inputs))
-        residuals = before_dense if block.dense else [channels]
+            shapes |= _prefixed(f"blocks.{number}.convs.{repeat}", _conv_norm(block, inputs))
+        residuals = dense_channels if block.dense else [channels]
         for residual, inputs in enumerate(residuals if block.residual != "none" else []):
             name = f"blocks.{number}.residuals.{residual}"
             shapes |= {f"{name}.conv.weight": (block.filters, inputs, 1)} | _batch_norm(f"{name}.norm", block.filters)
@@ -108,17 +109,17 @@ def _attention_decoder(config: AedConfig, d_model: int) -> Shapes:
     parts = [_linear("projection", d_model, hidden)] if d_model != hidden else []
     if config.bridge is not None:
         layer = _transformer_layer(config.bridge, {"attention": "norm_attention"})
-        parts += [_below(f"bridge.{number}", layer) for number in range(config.bridge.num_layers)]
+        parts += [_prefixed(f"bridge.{number}", layer) for number in range(config.bridge.num_layers)]
         parts += _final_norm("bridge_norm", config.bridge)
     parts.append({"embedding.weight": (config.num_classes, hidden), "positions.weight": (config.max_tokens, hidden)})
     layer = _transformer_layer(config.decoder, {"own": "norm_own", "frames": "norm_frames"})
-    parts += [_below(f"layers.{number}", layer) for number in range(config.decoder.num_layers)]
+    parts += [_prefixed(f"layers.{number}", layer) for number in range(config.decoder.num_layers)]
     parts += _final_norm("final_norm", config.decoder)
     return _joined(_norm("norm", hidden), _linear("head", hidden, config.num_classes), *parts)
 
 
 def _transformer_layer(config: TransformerConfig, attentions: dict[str, str]) -> Shapes:
-    """`attentions`: the name of each attention's norm by the attention's."""
+    """Return the shapes of a layer; `attentions` maps each attention to its norm."""
     width = config.hidden
     shapes = _norm("norm_feed_forward", width)
     shapes |= _linear("feed_forward.inner", width, config.ff_hidden)
@@ -143,11 +144,11 @@ def _norm(name: str, width: int) -> Shapes:
 
 
 def _batch_norm(name: str, width: int) -> Shapes:
-    kept: Shapes = {f"{name}.running_mean": (width,), f"{name}.running_var": (width,)}
-    return _norm(name, width) | kept | {f"{name}.num_batches_tracked": ()}
+    buffers: Shapes = {f"{name}.running_mean": (width,), f"{name}.running_var": (width,)}
+    return _norm(name, width) | buffers | {f"{name}.num_batches_tracked": ()}
 
 
-def _below(name: str, shapes: Shapes) -> Shapes:
+def _prefixed(name: str, shapes: Shapes) -> Shapes:
     return {f"{name}.{key}": shape for key, shape in shapes.items()}
 
 

@@ -1,6 +1,6 @@
-"""Bytes that can be read at any offset: a part of a file, or a block of memory. A lazily read tensor keeps one of these.
+"""Random access to bytes of a file or of memory, for lazily read tensors.
 
-A file is opened once and read through its descriptor, so replacing the file at its path does not mix two checkpoints.
+A file is opened once and read through its descriptor, so that replacing the file at its path does not mix two checkpoints.
 """
 
 from __future__ import annotations
@@ -9,6 +9,8 @@ import io
 import os
 import weakref
 from typing import IO, TYPE_CHECKING, Protocol
+
+from fastscribe._system.positioned_read import pread_into
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
@@ -19,7 +21,7 @@ class RandomAccess(Protocol):
     def num_bytes(self) -> int: ...
 
     def read_into(self, buffer: memoryview, offset: int) -> None:
-        """Fill the buffer with the bytes from `offset` on. Raises EOFError if there are too few, OSError as pread does."""
+        """Fill the buffer with the bytes from `offset` on. Raises EOFError if there are too few, and OSError like pread."""
 
 
 class FileBytes:
@@ -30,7 +32,7 @@ class FileBytes:
 
     @classmethod
     def of(cls, file: IO[bytes]) -> FileBytes:
-        """All bytes of an open file, which the caller may close afterwards."""
+        """Return all bytes of an open file. The caller may close the file."""
         return cls(Descriptor(os.dup(file.fileno())), 0, os.fstat(file.fileno()).st_size)
 
     def part(self, start: int, num_bytes: int) -> FileBytes:
@@ -40,12 +42,12 @@ class FileBytes:
     def read_into(self, buffer: memoryview, offset: int) -> None:
         if offset + len(buffer) > self.num_bytes:
             raise EOFError("the file is cut short")
-        place = self._start + offset
+        position = self._start + offset
         while len(buffer):
-            count = os.preadv(self._descriptor.number, [buffer], place)  # at most 2 GB a call
+            count = pread_into(self._descriptor.number, buffer, position)
             if count == 0:
                 raise EOFError("the file is cut short")
-            buffer, place = buffer[count:], place + count
+            buffer, position = buffer[count:], position + count
 
 
 class Descriptor:
@@ -74,7 +76,7 @@ def read(source: RandomAccess, offset: int, num_bytes: int) -> bytes:
 
 
 def as_file(source: RandomAccess) -> IO[bytes]:
-    """A seekable binary file with these bytes."""
+    """Return a seekable binary file with these bytes."""
     return io.BufferedReader(_Reader(source))
 
 

@@ -1,22 +1,23 @@
-"""Checkpoints as data: a config, a tokenizer and named float tensors, from whichever of three formats a path holds.
+"""Reading of checkpoints in any of three formats: a config, a tokenizer and named float tensors.
 
-A checkpoint runs no code here and writes nothing: weights are found by the headers of their files, which are checked first,
-and read one tensor at a time when something asks for them; YAML comes through the safe loader; a tar is read member by
-member; and a path that is no ordinary file is not opened.
+Reading runs no code of a checkpoint and writes nothing. Headers of weight files are checked first, and tensors are read one
+at a time on demand. YAML goes through a safe loader, a tar is read member by member, and only regular files are opened.
 """
 
 from __future__ import annotations
 
 import stat
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from fastscribe.checkpoint import huggingface, native, nemo
+from fastscribe.checkpoint.languages import languages_by_name
 from fastscribe.checkpoint.value import Checkpoint, one_line, read_json
 from fastscribe.errors import CheckpointError
 
-__all__ = ["Checkpoint", "check_config", "nemo_beside", "read_checkpoint"]
+__all__ = ["Checkpoint", "check_config", "find_nemo_file", "read_checkpoint"]
 
 CONFIG_NAME = "config.json"
 
@@ -24,22 +25,34 @@ CONFIG_NAME = "config.json"
 def read_checkpoint(path: str | Path, say: Callable[[str], None] = lambda line: None) -> Checkpoint:
     """Read a .nemo file (tar, or gzip tar), an unpacked one, a Hugging Face folder or a fastscribe folder.
 
-    A folder whose config.json is of no such model, or that has none, may hold one .nemo file: that one is read, and `say`
-    gets a line. Raises CheckpointError for everything that cannot be used, naming what and where.
+    If a folder has no config.json of a supported model but one .nemo file, that file is read and `say` reports it.
+
+    Args:
+        path: file or folder.
+        say: receives each line for the user.
+
+    Returns:
+        The checkpoint, with lazy weights.
+
+    Raises:
+        CheckpointError: the checkpoint is damaged, unsafe or not supported.
     """
     path = Path(path)
     try:
-        return _read(path, say)
+        checkpoint = _read(path, say)
     except MemoryError as error:
         raise CheckpointError(path, "needs more memory than there is") from error
+    if checkpoint.languages or checkpoint.config.aed is not None:
+        return checkpoint
+    return replace(checkpoint, languages=languages_by_name(checkpoint.path))
 
 
 def check_config(folder: Path, where: object) -> None:
-    """Check the configuration of a folder whose weights need not be there yet.
+    """Check the configuration of a folder, whose weights may be missing.
 
     Args:
         folder: a Hugging Face or fastscribe folder.
-        where: the name that messages give it.
+        where: its name in messages.
 
     Raises:
         CheckpointError: a setting is missing or not supported.
@@ -68,11 +81,11 @@ def _read(path: Path, say: Callable[[str], None]) -> Checkpoint:
         return native.read(path, config)
     if config.get("model_type") in huggingface.FAMILIES:
         return huggingface.read(path, config)
-    beside = nemo_beside(path)
-    if beside is not None:
+    nemo_file = find_nemo_file(path)
+    if nemo_file is not None:
         reason = f"its {CONFIG_NAME} is not of a supported model" if config else f"it has no {CONFIG_NAME}"
-        say(f"{path}: using {beside.name}; {reason}")
-        return nemo.read_archive(beside)
+        say(f"{path}: using {nemo_file.name}; {reason}")
+        return nemo.read_archive(nemo_file)
     if not config:
         raise CheckpointError(path, f"not a model folder: holds no {CONFIG_NAME}, {nemo.CONFIG_NAME} or .nemo file")
     if "nemo_model_name" in config or "nemo_model_type" in config:
@@ -81,8 +94,8 @@ def _read(path: Path, say: Callable[[str], None]) -> Checkpoint:
     return huggingface.read(path, config)
 
 
-def nemo_beside(folder: Path) -> Path | None:
-    """Return the folder's .nemo file, or None if there is none. Raises CheckpointError for several."""
+def find_nemo_file(folder: Path) -> Path | None:
+    """Return the folder's .nemo file, or None. Raises CheckpointError for several."""
     found = sorted(folder.glob("*.nemo"))
     if len(found) > 1:
         names = ", ".join(path.name for path in found[:3])
@@ -94,7 +107,10 @@ def _mode(path: Path) -> int:
     try:
         return path.stat().st_mode
     except (FileNotFoundError, NotADirectoryError):
-        problem = "no such model; give a .nemo file, a Hugging Face folder or a fastscribe folder"
+        problem = (
+            "no such file or folder; give a .nemo file, a model's folder, or a name on the Hugging Face hub"
+            " (organisation/name)"
+        )
         raise CheckpointError(path, problem) from None
     except (OSError, ValueError) as error:
         raise CheckpointError(path, f"cannot be opened: {one_line(error)}") from error

@@ -1,7 +1,7 @@
-"""What the pickle inside a torch.save file says of its tensors, found by a small interpreter that can run no code.
+"""A pickle interpreter for the tensor list of a torch.save file that cannot run code.
 
-It knows the opcodes and globals that a state dict of plain tensors needs and builds nothing but dicts, tuples, numbers,
-strings and the records below. Everything else is refused.
+It supports the opcodes and globals of a state dict of plain tensors, and builds only dicts, tuples, numbers, strings and the
+records below. It refuses everything else.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import pickle
 import pickletools
 from typing import Any, NamedTuple
 
-_MAX_TUPLE, _MAX_MARKS = 200, 20  # items of a tuple; tuples and dictionaries begun inside each other
+_MAX_TUPLE, _MAX_MARKS = 200, 20  # items of a tuple; nesting depth of tuples and dictionaries
 _STORAGES = {
     "torch FloatStorage": "float32",
     "torch BFloat16Storage": "bfloat16",
@@ -27,7 +27,7 @@ _SHORT_TUPLES = {"EMPTY_TUPLE": 0, "TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
 
 
 class Storage(NamedTuple):
-    """A member `data/<key>` of the zip, which holds `num_elements` numbers."""
+    """The member `data/<key>` of the zip, with `num_elements` numbers."""
 
     key: str
     dtype: str
@@ -35,7 +35,7 @@ class Storage(NamedTuple):
 
 
 class StorageView(NamedTuple):
-    """A tensor: numbers of a storage from `offset` on, `stride` apart. All counts are of elements."""
+    """A tensor in a storage; offset and stride are in elements."""
 
     storage: Storage
     offset: int
@@ -48,10 +48,21 @@ class _Global(NamedTuple):
 
 
 def parse(content: bytes) -> object:
-    """The pickled object. Raises UnpicklingError naming what a state dict has no use for, LookupError and others on damage."""
+    """Parse a pickle.
+
+    Args:
+        content: bytes of data.pkl.
+
+    Returns:
+        The object, with a StorageView for each tensor.
+
+    Raises:
+        UnpicklingError: names an opcode or global that a state dict does not need.
+        EOFError, LookupError, TypeError, ValueError: the content is damaged.
+    """
     stack: list[Any] = []
     marks: list[int] = []
-    memo: dict[Any, Any] = {}  # by number
+    memo: dict[Any, Any] = {}
 
     def above_mark() -> list[Any]:
         start = marks.pop()
@@ -95,7 +106,7 @@ def parse(content: bytes) -> object:
             stack.append(_storage(stack.pop()))
         elif name == "REDUCE":
             arguments, function = stack.pop(), stack.pop()
-            stack.append(_called(function, arguments))
+            stack.append(_call(function, arguments))
         elif name == "BUILD":  # attributes of the dict, such as the versions of modules
             stack.pop()
             _dict(stack[-1])
@@ -116,10 +127,10 @@ def _storage(identity: object) -> Storage:
     match identity:
         case ("storage", _Global(name), str(key), str(), int(num_elements)) if name in _STORAGES:
             return Storage(key, _STORAGES[name], num_elements)
-    raise pickle.UnpicklingError("a storage that is none")
+    raise pickle.UnpicklingError("an invalid storage")
 
 
-def _called(function: object, arguments: object) -> object:
+def _call(function: object, arguments: object) -> object:
     match function, arguments:
         case _Global(name), () if name == _ORDERED_DICT:
             return {}

@@ -1,7 +1,7 @@
-"""The members of a tar from anywhere: plain files by plain names, each a header and its bytes; nothing is unpacked to disk.
+"""Members of an untrusted tar: regular files with safe names. Nothing is extracted to disk.
 
-Stricter than the tarfile module, which is only asked to decode single headers: as a whole it believes what extended
-headers claim (it reads as many bytes into memory, or seeks back and goes in circles) and follows links.
+Stricter than the tarfile module, which only decodes single headers here. tarfile trusts extended headers (it reads as many
+bytes as they claim, or seeks back in an endless loop) and follows links.
 """
 
 from __future__ import annotations
@@ -15,27 +15,34 @@ from typing import IO, NamedTuple
 from fastscribe.errors import CheckpointError
 
 _MAX_HEADERS = 2000  # a model has a dozen members
-_MAX_EXTENSION_BYTES = 1 << 16  # of a header that only describes members
+_MAX_EXTENSION_BYTES = 1 << 16  # of an extended header
 _REPACK = "unpack it (of the two, tar keeps the later), then use the folder in its place or pack it anew"
 
 
 class Member(NamedTuple):
     name: str
-    start: int  # of its bytes
+    start: int  # offset of the content
     num_bytes: int
 
 
 def leaves_folder(name: str) -> bool:
-    """Whether a file of this name, on whatever system, could lie outside the folder it is put in."""
+    """Return True if a file of this name could be outside its folder, on any system."""
     path = PurePosixPath(name)
     return path.is_absolute() or ".." in path.parts or "\\" in name or bool(PureWindowsPath(name).drive)
 
 
 def members(file: IO[bytes] | BufferedIOBase, num_bytes: int, where: Path) -> Iterator[Member]:
-    """Regular files in the order of the tar, which has `num_bytes` at most; only reads and seeks forward.
+    """Yield the regular files of a tar in their order; only reads and seeks forward.
 
-    Raises CheckpointError for links, devices, sparse files, names that leave the folder or come twice, members that claim
-    more than there is, too many of them, and what would name or size all of them; tarfile.TarError for what is no tar.
+    Args:
+        file: the tar.
+        num_bytes: its maximum size.
+        where: the archive, for messages.
+
+    Raises:
+        CheckpointError: a link, device or sparse file; an unsafe or duplicate name; a size beyond the file; too many
+            members; or a global header that sets names or sizes.
+        tarfile.TarError: the file is not a tar.
     """
     names: set[str] = set()
     extension: dict[str, str] = {}
@@ -54,10 +61,10 @@ def members(file: IO[bytes] | BufferedIOBase, num_bytes: int, where: Path) -> It
         if is_extension:
             if size > _MAX_EXTENSION_BYTES:
                 raise CheckpointError(where, f"refused: a header of {size} bytes")
-            said = _extension(header.type, file.read(size))
-            if header.type == tarfile.XGLTYPE and said:
-                raise CheckpointError(where, f"refused: a header that sets {min(said)} for all members")
-            extension |= said
+            fields = _extension(header.type, file.read(size))
+            if header.type == tarfile.XGLTYPE and fields:
+                raise CheckpointError(where, f"refused: a header that sets {min(fields)} for all members")
+            extension |= fields
         else:
             if _plain_file(header, name, bool(extension.get("sparse")), where):
                 name = str(PurePosixPath(name))
@@ -71,13 +78,13 @@ def members(file: IO[bytes] | BufferedIOBase, num_bytes: int, where: Path) -> It
 
 
 def _header(file: IO[bytes] | BufferedIOBase) -> tarfile.TarInfo | None:
-    """None at the end: a block of zeros, or no more bytes."""
+    """Read a header; None at the end, which is a block of zeros or the end of the file."""
     block = file.read(tarfile.BLOCKSIZE)
     return tarfile.TarInfo.frombuf(block, "utf-8", "surrogateescape") if block.strip(b"\0") else None
 
 
 def _plain_file(header: tarfile.TarInfo, name: str, is_sparse: bool, where: Path) -> bool:
-    """False for a folder."""
+    """Return True for a regular file and False for a folder. Raises CheckpointError for anything else."""
     if leaves_folder(name):
         raise CheckpointError(where, f"refused: member {name[:100]!r} leaves the folder")
     is_folder = header.type == tarfile.DIRTYPE
@@ -87,19 +94,19 @@ def _plain_file(header: tarfile.TarInfo, name: str, is_sparse: bool, where: Path
 
 
 def _extension(kind: bytes, content: bytes) -> dict[str, str]:
-    """What a header of GNU's or POSIX's (pax) says of members that matters here: path, linkpath, size, sparse."""
+    """Parse path, linkpath, size and sparse of an extended header (GNU or pax)."""
     if kind == tarfile.GNUTYPE_LONGNAME:
         return {"path": content.partition(b"\0")[0].decode("utf-8", "surrogateescape")}
-    said, position = {}, 0
-    while position < len(content):  # "25 path=model_config.yaml\n", the number being the record's own length
+    fields, position = {}, 0
+    while position < len(content):  # "25 path=model_config.yaml\n"; 25 is the length of the record
         space = content.index(b" ", position, position + 8)
         end = position + int(content[position:space])
         key, equals, value = content[space + 1 : end - 1].partition(b"=")
         if not equals or content[end - 1 : end] != b"\n":
             raise tarfile.ReadError("bad pax header")
         if key in (b"path", b"linkpath", b"size"):
-            said[key.decode()] = value.decode("utf-8", "surrogateescape")
+            fields[key.decode()] = value.decode("utf-8", "surrogateescape")
         elif key.startswith(b"GNU.sparse"):
-            said["sparse"] = "yes"
+            fields["sparse"] = "yes"
         position = end
-    return said
+    return fields

@@ -1,4 +1,4 @@
-"""One check of a ModelConfig, whichever reader made it: types, sane sizes, allowed words, and parts that fit together."""
+"""Validation of a ModelConfig from any reader: types, ranges, allowed values, and consistency."""
 
 from __future__ import annotations
 
@@ -68,8 +68,15 @@ _NUMBERS = {
     "features.high_hz": (1.0, 384_000.0),
     "features.log_guard_value": (0.0, 1.0),
     "aed.tokens_per_frame": (0.0, 10.0),
+    "trained_utterance_s": (1.0, 86_400.0),
 }
-_NULLABLE = ("features.preemphasis", "joint.max_symbols", "blocks.heads", "aed.max_extra_tokens")
+_NULLABLE = (
+    "features.preemphasis",
+    "joint.max_symbols",
+    "blocks.heads",
+    "aed.max_extra_tokens",
+    "trained_utterance_s",
+)
 _WORDS: dict[str, tuple[Any, ...]] = {
     "features.window": get_args(Window),
     "features.mel_norm": (*get_args(MelNorm), None),
@@ -96,14 +103,17 @@ _WORDS: dict[str, tuple[Any, ...]] = {
     "has_ctc": (True, False),
 }
 _MAX_DURATION, _MAX_DURATIONS = 1000, 100
-# What a second of audio may cost, whose samples are the same for any config: NeMo has 100 hops and 12 to 50 frames a second,
-# and windows of two to four hops.
+# Limits of the cost of a second of audio. NeMo has 100 hops and 12 to 50 frames per second, and windows of 2 to 4 hops.
 _MAX_HOPS_PER_SECOND, _MAX_FRAMES_PER_SECOND, _MAX_HOPS_PER_FFT = 500, 100, 64
-_MAX_BLOCKS, _MAX_CONVOLUTIONS, _MAX_STRIDE = 256, 4000, 64  # of a Jasper encoder, residuals' included
+_MAX_BLOCKS, _MAX_CONVOLUTIONS, _MAX_STRIDE = (
+    256,
+    4000,
+    64,
+)  # of a Jasper encoder; convolutions include those of residuals
 
 
 def validate(config: ModelConfig, where: object) -> None:
-    """Raises UnsupportedCheckpoint naming the first key whose value cannot be used."""
+    """Raise UnsupportedCheckpoint for the first key with an unsupported value; `where` names the checkpoint."""
     for table, kinds in ((_SIZES, (int,)), (_NUMBERS, (int, float))):
         for key, (low, high) in table.items():
             for value in _values(config, key):
@@ -122,7 +132,7 @@ def validate(config: ModelConfig, where: object) -> None:
 
 
 def _values(config: ModelConfig, key: str) -> list[Any]:
-    """The key's values, or nothing where the model has no such part."""
+    """Return all values of a key; none if the model has no such part."""
     part, _, name = key.rpartition(".")
     return [getattr(owner, name) for owner in _owners(config, part) if owner is not None and name in vars(owner)]
 
@@ -139,7 +149,7 @@ def _check_fit(config: ModelConfig, where: object) -> None:
     features, encoder = config.features, config.encoder
     has_transducer = config.joint is not None
     hop, rate = features.hop_length, features.sample_rate
-    least_frame = rate / _MAX_FRAMES_PER_SECOND
+    min_frame_samples = rate / _MAX_FRAMES_PER_SECOND
     for fits, key, value, supported in (
         (encoder.num_mels == features.num_mels, "encoder.num_mels", encoder.num_mels, f"{features.num_mels} mels"),
         (features.win_length <= features.n_fft, "features.win_length", features.win_length, f"up to {features.n_fft}"),
@@ -156,8 +166,8 @@ def _check_fit(config: ModelConfig, where: object) -> None:
             f"up to {_MAX_HOPS_PER_FFT} hops",
         ),
         (
-            *(hop * encoder.subsampling_factor >= least_frame, "hop_length x subsampling"),
-            *(hop * encoder.subsampling_factor, f"from {least_frame:g} samples"),
+            *(hop * encoder.subsampling_factor >= min_frame_samples, "hop_length x subsampling"),
+            *(hop * encoder.subsampling_factor, f"from {min_frame_samples:g} samples"),
         ),
         (features.low_hz < features.high_hz, "features.low_hz", features.low_hz, f"below {features.high_hz} Hz"),
         ((config.predictor is not None) == has_transducer, "predictor", config.predictor, "one with a joint"),
@@ -190,7 +200,7 @@ def _check_conformer(encoder: EncoderConfig, where: object) -> None:
 
 
 def _check_jasper(encoder: JasperConfig, where: object) -> None:
-    """Each block by itself, and that residuals have the channels and frames of what they are added to."""
+    """Check each block, and that residuals match the channels and frames that they are added to."""
     if not 0 < len(encoder.blocks) <= _MAX_BLOCKS:
         raise UnsupportedCheckpoint(where, "encoder.blocks", len(encoder.blocks), f"1 to {_MAX_BLOCKS} blocks")
     channels, inputs, dense, convolutions = encoder.num_mels, [encoder.num_mels], [], 0
@@ -220,7 +230,7 @@ def _check_jasper(encoder: JasperConfig, where: object) -> None:
 
 
 def _widths(block: JasperBlockConfig, in_channels: int) -> tuple[int, ...]:
-    """Channels of the block's depthwise convolutions."""
+    """Return the channels of the block's depthwise convolutions."""
     return (in_channels, block.filters) if block.repeat > 1 else (in_channels,)
 
 

@@ -1,4 +1,4 @@
-"""What every checkpoint reader returns, and how all of them read JSON, tokenizers and the keys of a foreign config."""
+"""The Checkpoint that every reader returns, and shared code to read JSON, tokenizers and configs of other projects."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ if TYPE_CHECKING:
 
     from fastscribe.text.language_model import LanguageModel
 
-MAX_CONFIG_BYTES = 4 << 20  # a vocabulary of 8,000 pieces, given three times, takes a tenth of it
-# What zipfile, pickle and torch raise on damaged bytes.
+MAX_CONFIG_BYTES = 4 << 20  # a vocabulary of 8,000 pieces, listed three times, takes a tenth of it
+# Exceptions of zipfile, pickle and torch on damaged bytes.
 DAMAGE = (RuntimeError, EOFError, OSError, ValueError, LookupError, TypeError, AttributeError, OverflowError)
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """Weights have fastscribe's own names (model.state_dict()) and the dtype they were stored in.
+    """A model on disk. Weights have fastscribe's names (model.state_dict()) and their stored dtype.
 
-    Those of a file are LazyWeights: weights[name] reads one tensor, and keeps none.
+    Weights of a file are LazyWeights: weights[name] reads one tensor and caches none.
     """
 
     path: Path
@@ -38,9 +38,10 @@ class Checkpoint:
     config: ModelConfig
     tokenizer: Tokenizer
     weights: Mapping[str, torch.Tensor]
-    has_random_weights: bool = False  # made for benchmarks: what it says means nothing
-    language_model: LanguageModel | None = None  # that beam search heeds
-    aligner: Checkpoint | None = None  # a CTC model that times an attention decoder's words (canary-1b-v2)
+    has_random_weights: bool = False  # a model for benchmarks; its text is meaningless
+    language_model: LanguageModel | None = None  # for beam search
+    languages: tuple[str, ...] = ()  # tags (fastscribe/languages.py); empty: not stated, or in the vocabulary (Canary)
+    aligner: Checkpoint | None = None  # CTC model that computes word times for an attention decoder (canary-1b-v2)
 
     @property
     def num_parameters(self) -> int:
@@ -55,26 +56,31 @@ class Checkpoint:
 
 
 def read_json(path: Path) -> Any:
-    """A part of a folder's config. Raises FileNotFoundError where there is none, CheckpointError where it is no JSON."""
+    """Read a JSON file of up to MAX_CONFIG_BYTES.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        CheckpointError: the file cannot be read or is not JSON.
+    """
     try:
-        return json.loads(safe_read(path, MAX_CONFIG_BYTES), object_pairs_hook=each_key_once)
+        return json.loads(safe_read(path, MAX_CONFIG_BYTES), object_pairs_hook=reject_duplicate_keys)
     except FileNotFoundError:
         raise
     except (OSError, ValueError, RecursionError) as error:
         raise CheckpointError(path, f"cannot be read: {one_line(error)}") from error
 
 
-def each_key_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def reject_duplicate_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     values = dict(pairs)
     if len(values) < len(pairs):
         raise ValueError("a key comes twice")
     return values
 
 
-def fitting(tokenizer: Tokenizer, config: ModelConfig, has_aligner: bool = False) -> Tokenizer:
-    """The tokenizer for a model of the kind: NeMo leaves the sentences of an attention decoder as they are.
+def adapt_tokenizer(tokenizer: Tokenizer, config: ModelConfig, has_aligner: bool = False) -> Tokenizer:
+    """Adapt the tokenizer to the model: NeMo does not change the sentences of an attention decoder.
 
-    Where an aligner times them, words are what spaces separate.
+    With an aligner, words are separated by spaces alone.
     """
     if config.aed is None:
         return tokenizer
@@ -82,7 +88,7 @@ def fitting(tokenizer: Tokenizer, config: ModelConfig, has_aligner: bool = False
 
 
 def check_aligner(aligner: ModelConfig, config: ModelConfig, where: object) -> None:
-    """Raises UnsupportedCheckpoint for an aligner that this model cannot use."""
+    """Raise UnsupportedCheckpoint if the aligner does not fit the model."""
     if aligner.decoders != ("ctc",):
         raise UnsupportedCheckpoint(where, "decoders of the timestamps aligner", list(aligner.decoders), "ctc alone")
     rate = config.features.sample_rate
@@ -94,7 +100,7 @@ def check_aligner(aligner: ModelConfig, config: ModelConfig, where: object) -> N
 
 
 def read_tokenizer(folder: Path, config: ModelConfig) -> Tokenizer:
-    """Raises CheckpointError where the folder's tokenizer is none, or is not this model's."""
+    """Read a folder's tokenizer. Raises CheckpointError if it is damaged or does not fit the model."""
     num_labels = config.num_labels
     try:
         tokenizer = from_folder(folder, num_labels)
@@ -105,12 +111,12 @@ def read_tokenizer(folder: Path, config: ModelConfig) -> Tokenizer:
             folder,
             f"the tokenizer has {len(tokenizer.pieces)} pieces, but the model {num_labels} labels besides the blank",
         )
-    return fitting(tokenizer, config)
+    return adapt_tokenizer(tokenizer, config)
 
 
 @contextmanager
-def odd_values_refused(where: object) -> Iterator[None]:
-    """The net under a reader: what a config of odd types makes Python raise becomes a CheckpointError."""
+def report_invalid_config(where: object) -> Iterator[None]:
+    """Convert exceptions caused by unexpected types in a config to CheckpointError."""
     try:
         yield
     except FastscribeError:
@@ -124,7 +130,7 @@ def one_line(error: Exception) -> str:
 
 
 class Section:
-    """One part of a foreign config, read key by key, so that every key is either used, known to be harmless, or an error."""
+    """A section of another project's config. Every key must be read, ignored by name, or off."""
 
     def __init__(self, values: Any, name: str, where: object) -> None:
         if not isinstance(values, Mapping):
@@ -141,7 +147,7 @@ class Section:
         return self.values.get(key, default)
 
     def part(self, key: str, *, optional: bool = False) -> Section:
-        """The section under this key; an optional one that is absent or null is empty."""
+        """Return the section of this key; an optional one that is absent or null is empty."""
         value = self.get(key, None)
         return Section({} if optional and value is None else value, self.path(key), self.where)
 
@@ -149,7 +155,7 @@ class Section:
         return f"{self.name}.{key}" if self.name else key
 
     def number(self, key: str, default: float | None, *, nullable: bool = False) -> float | None:
-        """A finite number; where null is allowed it is None."""
+        """Return a finite number, or None for null if `nullable`."""
         value = self.get(key, default)
         if value is None and nullable:
             return None
@@ -158,7 +164,7 @@ class Section:
         return float(value)
 
     def take(self, key: str, kind: type | tuple[type, ...]) -> Any:
-        """A value that must be there and have this type (bool is not an int here)."""
+        """Return a required value of this type; a bool is not an int."""
         value = self.get(key, None)
         kinds = kind if isinstance(kind, tuple) else (kind,)
         if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
@@ -183,11 +189,11 @@ class Section:
         return value
 
     def ignore(self, *keys: str) -> None:
-        """Keys that only matter in training, or not to the result."""
+        """Accept keys that do not change the result, such as those for training."""
         self._seen.update(keys)
 
     def finish(self) -> None:
-        """Every key left must be off; an unknown one that is on would change what the model computes."""
+        """Raise UnsupportedCheckpoint if an unread key is set, because it could change the result."""
         for key in self._unseen():
             if self.values[key] not in (None, False):
                 raise UnsupportedCheckpoint(self.where, self.path(key), self.values[key], "absent, null or false")

@@ -1,4 +1,4 @@
-"""The two kinds of weight files. Their headers are read and checked here; no tensor's values are, and no code in them runs."""
+"""Headers of safetensors and torch.save files. Reading them checks sizes, reads no values and runs no code of the file."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from fastscribe._system.safe_open import safe_open
 from fastscribe.checkpoint import state_pickle
 from fastscribe.checkpoint.lazy_weights import COUNTER_SUFFIX, ITEM_BYTES, StoredTensor, TensorSource
 from fastscribe.checkpoint.random_access import FileBytes, RandomAccess, as_file, read
-from fastscribe.checkpoint.value import DAMAGE, each_key_once, one_line
+from fastscribe.checkpoint.value import DAMAGE, one_line, reject_duplicate_keys
 from fastscribe.errors import CheckpointError, FastscribeError
 
 _DAMAGED_ZIP = (zipfile.BadZipFile, struct.error, NotImplementedError)
 _MAX_TENSORS = 20_000
 _MAX_DIMENSIONS = 8
-_MAX_DIRECTORY_BYTES = 8 << 20  # names and places of that many tensors
+_MAX_DIRECTORY_BYTES = 8 << 20  # names and offsets of _MAX_TENSORS
 _MAX_PICKLE_BYTES = 4 << 20
 _SAVE_AGAIN = "if an older one wrote it, torch.save(torch.load(FILE, weights_only=True), FILE) with a newer"
 _LOCAL_HEADER_BYTES = 30  # of a zip member, before its name and extra field
 SAFETENSORS_NAMES = {"float32": "F32", "bfloat16": "BF16", "float16": "F16", "float64": "F64", "int64": "I64"}
 _SAFETENSORS_DTYPES = {theirs: ours for ours, theirs in SAFETENSORS_NAMES.items()}
-# Types that safetensors has and models here do not; named as torch names them.
+# Types of safetensors that models here do not have, with torch's names.
 _OTHER_DTYPES = {
     "BOOL": ("bool", 8),
     "U8": ("uint8", 8),
@@ -42,7 +42,17 @@ _OTHER_DTYPES = {
 
 
 def load_safetensors(path: Path) -> dict[str, TensorSource]:
-    """Raises CheckpointError where the file is damaged, or its header is not one of float tensors."""
+    """Read the header of a safetensors file.
+
+    Args:
+        path: the file.
+
+    Returns:
+        Lazy tensors by name.
+
+    Raises:
+        CheckpointError: the file is missing, damaged, or has a tensor that is not float.
+    """
     try:
         with safe_open(path) as file:
             return _safetensors(FileBytes.of(file), path)
@@ -55,11 +65,11 @@ def load_safetensors(path: Path) -> dict[str, TensorSource]:
 
 
 def _safetensors(file: RandomAccess, path: Path) -> dict[str, TensorSource]:
-    """As the format says: the length of a JSON header, the header, and the tensors' bytes without gaps or overlaps."""
+    """Parse the format: length of the JSON header, header, and tensor bytes without gaps or overlaps."""
     header_bytes = int.from_bytes(read(file, 0, 8), "little")
     if header_bytes > _MAX_DIRECTORY_BYTES:
         raise CheckpointError(path, f"refused: its header claims {header_bytes} bytes")
-    entries = json.loads(read(file, 8, header_bytes), object_pairs_hook=each_key_once)
+    entries = json.loads(read(file, 8, header_bytes), object_pairs_hook=reject_duplicate_keys)
     if len(entries) > _MAX_TENSORS:
         raise CheckpointError(path, f"refused: {len(entries)} tensors")
     entries.pop("__metadata__", None)
@@ -72,7 +82,7 @@ def _safetensors(file: RandomAccess, path: Path) -> dict[str, TensorSource]:
         dtype, bits = _OTHER_DTYPES.get(entry["dtype"]) or _float_type(entry["dtype"])
         start, stop = entry["data_offsets"]
         if not all(type(number) is int and number >= 0 for number in (*shape, start, stop)):
-            raise ValueError(f"{name[:120]}: a shape or a place that is none")
+            raise ValueError(f"{name[:120]}: invalid shape or offsets")
         if start != end or stop - start != math.prod(shape) * bits // 8:
             raise ValueError(f"{name[:120]}: lies elsewhere than its header says")
         _check_dtype(name, dtype, path)
@@ -94,13 +104,21 @@ def _check_dtype(name: str, dtype: str, where: object) -> None:
 
 
 def load_torch(file: RandomAccess, where: object) -> dict[str, TensorSource]:
-    """A torch.save state dict of plain tensors.
+    """Read the tensor list of a torch.save file.
 
-    Raises CheckpointError for anything that a pickle could run, for damage, and for tensors that claim more than is there.
+    Args:
+        file: its bytes.
+        where: the file, for messages.
+
+    Returns:
+        Lazy tensors by name.
+
+    Raises:
+        CheckpointError: the file is damaged, its pickle has more than plain tensors, or a tensor exceeds its storage.
     """
     try:
-        state, members = _read_zip(file, where)
-        return _torch_sources(state, members, file, where)
+        state, storages = _read_zip(file, where)
+        return _torch_sources(state, storages, file, where)
     except pickle.UnpicklingError as error:
         raise CheckpointError(where, f"refused: holds more than plain tensors ({one_line(error)})") from error
     except FastscribeError:
@@ -110,9 +128,9 @@ def load_torch(file: RandomAccess, where: object) -> dict[str, TensorSource]:
 
 
 def _torch_sources(
-    state: object, members: Mapping[str, tuple[int, int]], file: RandomAccess, where: object
+    state: object, storages: Mapping[str, tuple[int, int]], file: RandomAccess, where: object
 ) -> dict[str, TensorSource]:
-    """`members`: start and size in bytes of each storage by its key."""
+    """`storages`: start and size in bytes of each storage by its key."""
     if not isinstance(state, dict) or not all(isinstance(name, str) for name in state):
         raise CheckpointError(where, "not a flat dictionary of tensors")
     if len(state) > _MAX_TENSORS:
@@ -127,16 +145,16 @@ def _torch_sources(
             raise CheckpointError(where, f"refused: a tensor of more than {_MAX_DIMENSIONS} dimensions")
         count = math.prod(view.shape)
         claimed_bytes += count * item_bytes
-        # A stride of 0 repeats what is there; so do many tensors in one place, but for a few that layers may share.
+        # A stride of 0 or many views of one storage could expand a small file; a factor of 2 allows tied weights.
         if count > view.storage.num_elements or claimed_bytes > 2 * file.num_bytes:
             raise CheckpointError(where, f"refused: {name[:120]} claims more than it holds")
-        start, num_bytes = members[view.storage.key]
+        start, num_bytes = storages[view.storage.key]
         last = view.offset + sum((size - 1) * step for size, step in zip(view.shape, view.stride, strict=True))
         if count and not last < view.storage.num_elements <= num_bytes // item_bytes:
             raise ValueError(f"{name[:120]} reaches beyond its storage")
         stride = None if count == 0 or _is_row_major(view.shape, view.stride) else view.stride
-        place = start + view.offset * item_bytes
-        sources[name] = StoredTensor(file, where, name, dtype, view.shape, place, stride).source()
+        start_byte = start + view.offset * item_bytes
+        sources[name] = StoredTensor(file, where, name, dtype, view.shape, start_byte, stride).source()
     return sources
 
 
@@ -150,35 +168,35 @@ def _is_row_major(shape: tuple[int, ...], stride: tuple[int, ...]) -> bool:
 
 
 def _read_zip(file: RandomAccess, where: object) -> tuple[object, dict[str, tuple[int, int]]]:
-    """The pickled object and the storages' places. Refuses a zip unlike those torch.save writes: with packed, doubled or
-    overlapping members, or more than plain tensors in its pickle."""
+    """Return the pickled object, and start and size in bytes of each storage. Refuse a zip that torch.save does not write:
+    with compressed, duplicate or overlapping members, or more than plain tensors in its pickle."""
     _check_directory(file, where)
     with as_file(file) as opened, zipfile.ZipFile(opened) as archive:
-        held = archive.infolist()
-        unpacked = sum(member.file_size for member in held)
-        if unpacked > file.num_bytes or any(member.compress_type != zipfile.ZIP_STORED for member in held):
+        members = archive.infolist()
+        unpacked = sum(member.file_size for member in members)
+        if unpacked > file.num_bytes or any(member.compress_type != zipfile.ZIP_STORED for member in members):
             raise CheckpointError(where, f"refused: {file.num_bytes} bytes that unpack to {unpacked}")
-        if len({member.filename.lower() for member in held}) < len(held):
+        if len({member.filename.lower() for member in members}) < len(members):
             raise CheckpointError(where, "refused: two members of the same name")
-        pickles = [member for member in held if member.filename.endswith("/data.pkl")]
+        pickles = [member for member in members if member.filename.endswith("/data.pkl")]
         if len(pickles) != 1 or pickles[0].file_size > _MAX_PICKLE_BYTES:
             raise CheckpointError(where, "refused: not one list of tensors, or one of an absurd size")
         state = state_pickle.parse(archive.read(pickles[0]))
         folder = pickles[0].filename.removesuffix("data.pkl")
-        byte_order = [archive.read(member) for member in held if member.filename == folder + "byteorder"]
+        byte_order = [archive.read(member) for member in members if member.filename == folder + "byteorder"]
         if byte_order not in ([], [b"little"]):
             raise CheckpointError(where, "refused: its numbers are not little-endian; save them on another machine")
         prefix = folder + "data/"
-        places = {
+        storages = {
             member.filename.removeprefix(prefix): (_member_start(file, member), member.file_size)
-            for member in held
+            for member in members
             if member.filename.startswith(prefix)
         }
-    return state, places
+    return state, storages
 
 
 def _member_start(file: RandomAccess, member: zipfile.ZipInfo) -> int:
-    """Where a stored member's bytes begin: behind its own header, whose length the directory does not tell."""
+    """Return the offset of a member's bytes, after its local header, whose length is not in the directory."""
     header = read(file, member.header_offset, _LOCAL_HEADER_BYTES)
     name_bytes, extra_bytes = struct.unpack("<HH", header[26:30])
     start = member.header_offset + _LOCAL_HEADER_BYTES + name_bytes + extra_bytes
@@ -188,7 +206,7 @@ def _member_start(file: RandomAccess, member: zipfile.ZipInfo) -> int:
 
 
 def _check_directory(file: RandomAccess, where: object) -> None:
-    """The directory, where the zip says it is, must end where the records that close the file begin."""
+    """Check that the directory ends where the zip's end records begin."""
     num_bytes = file.num_bytes
     tail = read(file, max(0, num_bytes - 98), min(98, num_bytes))
     if len(tail) < 22 or tail[-22:-18] != b"PK\5\6" or tail[-2:] != b"\0\0":

@@ -1,11 +1,11 @@
-"""Greedy decoding of an attention encoder-decoder: the likeliest token after those before it, until the end token.
+"""Greedy decoding of an attention encoder-decoder: the most probable next token, until the end token.
 
-The rules are NeMo's: a prompt that all rows share, then a token a step, at most as many as the model has places for, or as
-the row has frames and a few more. Its beam of one, by which published models are decoded, goes on after an end that comes
-first; what is written then is most often another. `greedy` is the definition of right. AedDecoder does the same for
-batches, whose rows leave them when they are done; cuda/aed_graphs.py does it with the steps captured in CUDA graphs.
+The rules are NeMo's: all rows share a prompt; each step adds one token. A row ends at the model's maximum length or at a
+limit that grows with its frames. NeMo decodes published models with a beam of one, which ignores an end token at the
+first step; a second end token usually follows. `greedy` is the reference. AedDecoder decodes batches and drops finished
+rows from them; cuda/aed_graphs.py replays the steps from CUDA graphs.
 
-Shapes: B batch, T frames, R rows still at work, N places for tokens, the prompt's P first.
+Shapes: B batch, T frames, R unfinished rows, N token positions, the first P of which hold the prompt.
 """
 
 from __future__ import annotations
@@ -23,36 +23,45 @@ from fastscribe.model.aed import AttentionDecoder, KeyValueCache
 from fastscribe.pipeline.cost_model import DecoderMemory
 from fastscribe.types import Frames, Hypothesis, Int32Array
 
-_SHRINK_BELOW = 0.75  # a batch of which fewer rows are still at work is made smaller
-_PLACES_PER_GROWTH = 64  # places for tokens that are made at once
-# Captured sizes: rows to at most twice as many, frames and places by at most a half; and half of that for a moment, when
-# rows that are left move to a smaller state.
+_SHRINK_BELOW = 0.75  # drop finished rows when fewer than this share are unfinished
+_POSITIONS_PER_GROWTH = 64  # positions that the cache grows by
+# Captured sizes round rows up by a factor of at most 2, frames and positions by at most 1.5. Moving the unfinished rows to a
+# smaller state takes another half of that for a moment.
 _ROUNDED_UP = 4.5
-_STEPS_PER_CHECK_ON_GPU = 8  # asking a GPU which rows are done makes the host wait for it
+_STEPS_PER_CHECK_ON_GPU = 8  # reading is_done_B from a GPU makes the host wait
 
 
 @torch.inference_mode()
 def greedy(model: AttentionDecoder, prompt: Prompt, frames_TD: torch.Tensor) -> Hypothesis:
-    """frames_TD [T, D], valid frames only -> Hypothesis. Reads all tokens anew at each step."""
+    """Decode one utterance, and run all tokens through the model at each step.
+
+    Args:
+        model: the attention decoder.
+        prompt: tokens before the text.
+        frames_TD: encoder output, valid frames only.
+
+    Returns:
+        The hypothesis.
+    """
     device, num_frames = frames_TD.device, len(frames_TD)
     if num_frames == 0:
         return Hypothesis()
     frames = Frames(frames_TD[None], torch.tensor([num_frames], device=device))
-    ids, logprobs, is_over = list(prompt.ids), [], False
-    while len(ids) < row_limit(model, prompt, num_frames) and not is_over:
+    ids, logprobs, is_finished = list(prompt.ids), [], False
+    while len(ids) < row_limit(model, prompt, num_frames) and not is_finished:
         cache = model.new_cache(1, num_frames, len(ids))
         model.load_frames_(cache, frames)
-        tokens_1N, places_N = torch.tensor([ids], device=device), torch.arange(len(ids), device=device)
-        logprobs_V = torch.log_softmax(model(tokens_1N, places_N, cache, len(ids))[0].float(), 0)
+        tokens_1N, positions_N = torch.tensor([ids], device=device), torch.arange(len(ids), device=device)
+        logprobs_V = torch.log_softmax(model(tokens_1N, positions_N, cache, len(ids))[0].float(), 0)
         ids.append(int(logprobs_V.argmax()))
         logprobs.append(float(logprobs_V.max()))
         is_first = len(ids) == len(prompt.ids) + 1
-        is_over = ids[-1] in _end_ids(model, prompt) and not (is_first and model.config.beam)
+        is_finished = ids[-1] in _end_ids(model, prompt) and not (is_first and model.config.beam)
     return _finish(model, prompt, ids[len(prompt.ids) :], logprobs, num_frames)
 
 
 def row_limit(model: AttentionDecoder, prompt: Prompt, num_frames: int) -> int:
-    """Tokens that a row of so many frames may have, the prompt's included."""
+    """Return the maximum number of tokens, with the prompt, in a row of `num_frames`."""
     return int(_row_limits(model, prompt, torch.tensor([num_frames]))[0])
 
 
@@ -64,18 +73,18 @@ def _row_limits(model: AttentionDecoder, prompt: Prompt, lengths_B: torch.Tensor
     return limits_B.clamp(min=len(prompt.ids), max=max(config.max_tokens, len(prompt.ids))) + config.beam
 
 
-def places_needed(model: AttentionDecoder, prompt: Prompt, num_frames: int) -> int:
-    """In a batch whose longest row has so many frames, and one more as NeMo counts."""
+def positions_needed(model: AttentionDecoder, prompt: Prompt, num_frames: int) -> int:
+    """Return the token positions needed by a batch of `num_frames`, plus one frame as NeMo counts."""
     return row_limit(model, prompt, num_frames + 1) + 1
 
 
 def decoder_memory(model: AttentionDecoder) -> DecoderMemory:
-    """Keys and values of frames, and of as many tokens as rows may have."""
+    """Return the memory of keys and values of all frames and of the maximum number of tokens."""
     config = model.config
-    place_bytes = _ROUNDED_UP * model.cache_elements(1, 1, 0) * model.embedding.weight.element_size()
+    position_bytes = _ROUNDED_UP * model.cache_elements(1, 1, 0) * model.embedding.weight.element_size()
     if config.max_extra_tokens is None:
-        return DecoderMemory(place_bytes, place_bytes * config.max_tokens)
-    return DecoderMemory(place_bytes * (1 + config.tokens_per_frame), place_bytes * config.max_extra_tokens)
+        return DecoderMemory(position_bytes, position_bytes * config.max_tokens)
+    return DecoderMemory(position_bytes * (1 + config.tokens_per_frame), position_bytes * config.max_extra_tokens)
 
 
 def _end_ids(model: AttentionDecoder, prompt: Prompt) -> tuple[int, ...]:
@@ -85,7 +94,7 @@ def _end_ids(model: AttentionDecoder, prompt: Prompt) -> tuple[int, ...]:
 def _finish(
     model: AttentionDecoder, prompt: Prompt, ids: Sequence[int], logprobs: Sequence[float], num_frames: int
 ) -> Hypothesis:
-    """What was written up to the end, without ends and pads right before it."""
+    """Make a Hypothesis of the tokens before the end; end and padding tokens right before it are dropped too."""
     ends = _end_ids(model, prompt)
     first = 1 if model.config.beam else 0
     count = next((place for place in range(first, len(ids)) if ids[place] in ends), len(ids))
@@ -98,53 +107,53 @@ def _finish(
 
 @dataclass(frozen=True)
 class AedState:
-    """Tensors that `load_batch_` and `step` write. The last place is nobody's: it takes what is written after the end."""
+    """Tensors that `load_batch_` and `step` write. The last position is spare: it takes writes after the end."""
 
     cache: KeyValueCache
     prompt_BP: torch.Tensor
-    at_1: torch.Tensor  # the place that is read next
-    token_B1: torch.Tensor  # what stands there
-    limit_B: torch.Tensor  # tokens a row may have, the prompt's included
+    position_1: torch.Tensor  # position of the last token written, the next step's input
+    token_B1: torch.Tensor  # token at that position
+    limit_B: torch.Tensor  # maximum number of tokens, with the prompt
     is_done_B: torch.Tensor
     written_BN: torch.Tensor
     logprobs_BN: torch.Tensor
-    active: torch.Tensor  # scalar bool: some row is not done
+    active: torch.Tensor  # scalar bool: True if some row is not done
 
     @classmethod
     @torch.inference_mode()
-    def allocate(cls, model: AttentionDecoder, prompt: Prompt, cache: KeyValueCache, num_places: int) -> AedState:
-        """A state of as many rows as the memory has, all of them done. The memory may have room for fewer places."""
+    def allocate(cls, model: AttentionDecoder, prompt: Prompt, cache: KeyValueCache, num_positions: int) -> AedState:
+        """Allocate a state with one row per row of the cache, all done. The cache may have fewer positions."""
         device, rows = model.embedding.weight.device, len(cache.mask_B11T)
         return cls(
             cache=cache,
             prompt_BP=small_to_device(np.array(prompt.ids), device).expand(rows, -1),
-            at_1=torch.zeros(1, dtype=torch.long, device=device),
+            position_1=torch.zeros(1, dtype=torch.long, device=device),
             token_B1=torch.full((rows, 1), prompt.end_id, device=device),
             limit_B=torch.zeros(rows, dtype=torch.long, device=device),
             is_done_B=torch.ones(rows, dtype=torch.bool, device=device),
-            written_BN=torch.full((rows, num_places), prompt.end_id, device=device),
-            logprobs_BN=torch.zeros(rows, num_places, device=device),
+            written_BN=torch.full((rows, num_positions), prompt.end_id, device=device),
+            logprobs_BN=torch.zeros(rows, num_positions, device=device),
             active=torch.zeros((), dtype=torch.bool, device=device),
         )
 
     def rows(self, kept_R: torch.Tensor) -> AedState:
-        """Some of the rows, copied; what is shared by all stays shared."""
+        """Copy the selected rows; position and `active` stay shared."""
         token, limit, is_done, written, logprobs = (tensor.index_select(0, kept_R) for tensor in self._per_row())
         prompt, cache = self.prompt_BP[: len(kept_R)], self.cache.rows(kept_R)
-        return AedState(cache, prompt, self.at_1, token, limit, is_done, written, logprobs, self.active)
+        return AedState(cache, prompt, self.position_1, token, limit, is_done, written, logprobs, self.active)
 
-    def take_(self, other: AedState) -> None:
-        """The rows of another state, which is no larger, as its first ones; the rest are done."""
+    def copy_from_(self, other: AedState) -> None:
+        """Overwrite the first rows with those of a state that is no larger, and mark the rest done."""
         count = len(other.limit_B)
-        self.cache.take_(other.cache)
+        self.cache.copy_from_(other.cache)
         for mine, its in zip(self._per_row(), other._per_row(), strict=True):
             mine[:count] = its
         self.is_done_B[count:] = True
-        self.at_1.copy_(other.at_1)
+        self.position_1.copy_(other.position_1)
 
     def snapshot(self) -> Callable[[], None]:
-        """A call that puts all back as it is now, but for keys and values, which steps write again."""
-        changed = (self.at_1, self.active, *self._per_row())
+        """Return a function that restores the current values, except keys and values, which steps write again."""
+        changed = (self.position_1, self.active, *self._per_row())
         before = [tensor.clone() for tensor in changed]
 
         def restore() -> None:
@@ -159,22 +168,22 @@ class AedState:
 
 @torch.inference_mode()
 def load_batch_(model: AttentionDecoder, prompt: Prompt, state: AedState, frames: Frames) -> None:
-    """Puts a batch into the first rows of a state that may have more, reads the prompt and writes the first token."""
+    """Load a batch into the first rows of the state, run the prompt and write the first token."""
     batch, num_prompt = len(frames.lengths_B), len(prompt.ids)
     model.load_frames_(state.cache, frames)
     state.limit_B.zero_()
-    state.limit_B[:batch] = _row_limits(model, prompt, _counted(model, frames))
-    state.limit_B[:batch] *= frames.lengths_B > 0  # where nothing is heard nothing is written
+    state.limit_B[:batch] = _row_limits(model, prompt, _nemo_lengths(model, frames))
+    state.limit_B[:batch] *= frames.lengths_B > 0  # empty rows get no tokens
     torch.le(state.limit_B, num_prompt, out=state.is_done_B)
     state.written_BN.fill_(prompt.end_id)
-    state.at_1.fill_(num_prompt - 1)
-    places_P = torch.arange(num_prompt, device=state.at_1.device)
+    state.position_1.fill_(num_prompt - 1)
+    positions_P = torch.arange(num_prompt, device=state.position_1.device)
     end_ids = () if model.config.beam else _end_ids(model, prompt)
-    _write_(state, model(state.prompt_BP, places_P, state.cache, num_prompt), prompt, end_ids)
+    _write_(state, model(state.prompt_BP, positions_P, state.cache, num_prompt), prompt, end_ids)
 
 
-def _counted(model: AttentionDecoder, frames: Frames) -> torch.Tensor:
-    """Lengths as NeMo's limits count them: its features have one frame more than a recording."""
+def _nemo_lengths(model: AttentionDecoder, frames: Frames) -> torch.Tensor:
+    """Return the lengths by which NeMo computes limits: its features have one frame more."""
     if frames.mel_lengths_B is None:
         return frames.lengths_B
     return frames.mel_lengths_B // model.subsampling_factor + 1
@@ -182,19 +191,26 @@ def _counted(model: AttentionDecoder, frames: Frames) -> torch.Tensor:
 
 @torch.inference_mode()
 def step(model: AttentionDecoder, prompt: Prompt, state: AedState, num_keys: int) -> None:
-    """Reads each row's last token and writes the next. `num_keys`: places of which one may be read."""
-    place_1 = state.at_1.clamp(max=model.config.max_tokens - 1)  # where all rows are done it may lie beyond
-    _write_(state, model(state.token_B1, place_1, state.cache, num_keys), prompt, _end_ids(model, prompt))
+    """Run each row's last token through the model and write the next one.
+
+    Args:
+        model: the attention decoder.
+        prompt: holds the end tokens.
+        state: updated in place.
+        num_keys: self-attention reads this many positions, at least those written plus one.
+    """
+    input_position_1 = state.position_1.clamp(max=model.config.max_tokens - 1)  # may exceed it once all rows are done
+    _write_(state, model(state.token_B1, input_position_1, state.cache, num_keys), prompt, _end_ids(model, prompt))
 
 
 def _write_(state: AedState, logits_BV: torch.Tensor, prompt: Prompt, end_ids: tuple[int, ...]) -> None:
-    state.at_1.add_(1).clamp_(max=state.written_BN.shape[1] - 1)
+    state.position_1.add_(1).clamp_(max=state.written_BN.shape[1] - 1)
     logprobs_B, ids_B = torch.log_softmax(logits_BV.float(), 1).max(1)
     ids_B = torch.where(state.is_done_B, prompt.end_id, ids_B)
     state.token_B1.copy_(ids_B[:, None])
-    state.written_BN.index_copy_(1, state.at_1, ids_B[:, None])
-    state.logprobs_BN.index_copy_(1, state.at_1, logprobs_B[:, None])
-    state.is_done_B.logical_or_(state.limit_B <= state.at_1 + 1)
+    state.written_BN.index_copy_(1, state.position_1, ids_B[:, None])
+    state.logprobs_BN.index_copy_(1, state.position_1, logprobs_B[:, None])
+    state.is_done_B.logical_or_(state.limit_B <= state.position_1 + 1)
     for end_id in end_ids:
         state.is_done_B.logical_or_(ids_B == end_id)
     torch.logical_not(state.is_done_B.all(), out=state.active)
@@ -202,7 +218,7 @@ def _write_(state: AedState, logits_BV: torch.Tensor, prompt: Prompt, end_ids: t
 
 @torch.inference_mode()
 def pack(state: AedState, frames: Frames, num_prompt: int) -> torch.Tensor:
-    """-> int32: [B] frames, then [B, N - P] tokens and the bits of their float32 log-probabilities."""
+    """Return int32: [B] frames, then [B, N - P] tokens and the bits of their float32 log-probabilities."""
     batch = len(frames.lengths_B)
     written_BN, logprobs_BN = (part[:batch, num_prompt:] for part in (state.written_BN, state.logprobs_BN))
     parts = (frames.lengths_B, written_BN.flatten(), logprobs_BN.flatten().view(torch.int32))
@@ -210,7 +226,7 @@ def pack(state: AedState, frames: Frames, num_prompt: int) -> torch.Tensor:
 
 
 class AedDecoder:
-    """The Decoder (decoder.py) that takes the steps one by one."""
+    """The Decoder (decoder.py) that launches the steps one by one."""
 
     def __init__(self, model: AttentionDecoder, prompt: Prompt) -> None:
         self.model, self.prompt = model, prompt
@@ -220,18 +236,20 @@ class AedDecoder:
     @torch.inference_mode()
     def submit(self, frames: Frames) -> torch.Tensor:
         batch, num_frames, _ = frames.frames_BTD.shape
-        num_places = places_needed(self.model, self.prompt, num_frames)
-        cache = self.model.new_cache(batch, num_frames, min(num_places, len(self.prompt.ids) + _PLACES_PER_GROWTH))
-        whole = AedState.allocate(self.model, self.prompt, cache, num_places)
+        num_positions = positions_needed(self.model, self.prompt, num_frames)
+        cache = self.model.new_cache(
+            batch, num_frames, min(num_positions, len(self.prompt.ids) + _POSITIONS_PER_GROWTH)
+        )
+        whole = AedState.allocate(self.model, self.prompt, cache, num_positions)
         load_batch_(self.model, self.prompt, whole, frames)
-        rows_R, state = torch.arange(batch, device=whole.at_1.device), whole
+        rows_R, state = torch.arange(batch, device=whole.position_1.device), whole
         num_keys = len(self.prompt.ids)
         while state.active:
             for _ in range(self._steps_per_check):
-                num_keys = min(num_keys + 1, num_places)
-                if num_keys > state.cache.num_places:
+                num_keys = min(num_keys + 1, num_positions)
+                if num_keys > state.cache.num_positions:
                     state = replace(
-                        state, cache=state.cache.with_capacity(min(num_places, num_keys + _PLACES_PER_GROWTH))
+                        state, cache=state.cache.with_capacity(min(num_positions, num_keys + _POSITIONS_PER_GROWTH))
                     )
                 step(self.model, self.prompt, state, num_keys)
             rows_R, state = self._drop_finished(rows_R, state, whole)
@@ -249,18 +267,18 @@ class AedDecoder:
         return read(self.model, self.prompt, packed, len(frames.lengths_B))
 
     def close(self) -> None:
-        """Nothing outlives a call of submit."""
+        """Do nothing: `submit` keeps no memory."""
 
 
 def store_rows(whole: AedState, rows_R: torch.Tensor, state: AedState) -> None:
-    """What these rows, which are the state's first ones, have written so far, to where it is looked for."""
+    """Copy the tokens of the first rows of `state` to the rows `rows_R` of `whole`."""
     if state.written_BN is not whole.written_BN:
         whole.written_BN[rows_R] = state.written_BN[: len(rows_R)]
         whole.logprobs_BN[rows_R] = state.logprobs_BN[: len(rows_R)]
 
 
 def read(model: AttentionDecoder, prompt: Prompt, packed: Int32Array, batch: int) -> list[Hypothesis]:
-    """What `pack` made -> one Hypothesis a row."""
+    """Unpack a host copy of the result of `pack`: one Hypothesis per row."""
     written_BN, bits_BN = packed[batch:].reshape(2, batch, -1)
     columns = (written_BN.tolist(), bits_BN.view(np.float32).tolist(), packed[:batch].tolist())
     return [_finish(model, prompt, *row) for row in zip(*columns, strict=True)]

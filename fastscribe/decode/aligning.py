@@ -1,8 +1,8 @@
-"""A decoder that takes its words' times from a second model: CTC forced alignment of the text that the first one wrote.
+"""A decoder that takes word times from a second model, the aligner: CTC forced alignment of the first model's text.
 
-canary-1b-v2 brings such a model (the aligner), because its attention decoder writes no times. The aligner's encoder has
-seen the same batch by the time the text is there (Frames.aligner); its CTC head runs here, a stretch of frames at a time,
-because log-probabilities of all frames and labels would outgrow the encoder's output sixteenfold.
+canary-1b-v2 comes with an aligner because its attention decoder writes no times. The aligner's encoder has already
+processed the batch (Frames.aligner). Its CTC head runs here, chunk by chunk, because the log-probabilities of all frames and
+labels take 16 times the memory of the encoder's output.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from fastscribe.types import Frames, Hypothesis, Int32Array
 
 
 class AligningDecoder:
-    """A Decoder (decoder.py): another one's tokens, with frames of the aligner's encoder.
+    """A Decoder (decoder.py) with the inner decoder's tokens and the aligner's frames.
 
-    A text that has no alignment, because it has more tokens than there are frames, is spread evenly over its utterance
-    (`Hypothesis.is_timed` is False); `say` gets one line about the first of them. NeMo gives such a text no words at all.
+    A text with more tokens than frames has no alignment. Its tokens are spread evenly over the utterance
+    (`Hypothesis.is_timed` is False), and `say` reports the first such text. NeMo gives such a text no words.
     """
 
     def __init__(
@@ -37,7 +37,16 @@ class AligningDecoder:
         encoder: WordEncoder,
         say: Callable[[str], None],
     ) -> None:
-        """`head`, `blank_id` and `encoder` are the aligner's; `tokenizer` is the one of the inner decoder's tokens."""
+        """Wrap a decoder.
+
+        Args:
+            inner: decoder of the text.
+            head: CTC head of the aligner.
+            blank_id: blank of the aligner.
+            tokenizer: tokenizer of the inner decoder.
+            encoder: encodes words with the aligner's vocabulary.
+            say: receives the warning about text without an alignment.
+        """
         self.inner = inner
         self._head, self._blank_id = head, blank_id
         self._tokenizer, self._encoder = tokenizer, encoder
@@ -48,15 +57,16 @@ class AligningDecoder:
 
     @torch.inference_mode()
     def read(self, packed: Int32Array, frames: Frames) -> list[Hypothesis]:
-        """Waits for the device: the text must be here before it can be aligned.
+        """Unpack and align a batch; waits for the device.
 
-        Raises RuntimeError where the aligner's output is not finite.
+        Raises:
+            RuntimeError: the aligner's output is not finite.
         """
         assert frames.aligner is not None
         hypotheses = self.inner.read(packed, frames)
         texts = [AlignmentText.of(hypothesis, self._tokenizer, self._encoder) for hypothesis in hypotheses]
         lengths = frames.aligner.lengths_B.tolist()
-        found = align(
+        alignments = align(
             partial(self._logprobs, frames.aligner.frames_BTD),
             lengths,
             [text.token_ids for text in texts],
@@ -64,9 +74,9 @@ class AligningDecoder:
             frames.aligner.frames_BTD.device,
         )
         timed = []
-        for hypothesis, text, spans, length in zip(hypotheses, texts, found, lengths, strict=True):
+        for hypothesis, text, spans, length in zip(hypotheses, texts, alignments, lengths, strict=True):
             if spans:
-                timed.append(text.timed(hypothesis, spans))
+                timed.append(text.with_times(hypothesis, spans))
             elif spans is None and frames_needed(text.token_ids) <= length:
                 raise RuntimeError("the timestamps aligner's output is not finite")
             elif hypothesis.token_ids:

@@ -1,9 +1,9 @@
-"""Rows in which the model made NaN or infinite numbers: found on the device, and given back without a text.
+"""Detection of rows with NaN or infinite values; such a row gets an error instead of a text.
 
-Damaged weights and samples far out of range do this. Without a check such a row is a text of unknown tokens, or none. The
-encoder's output is checked because a NaN in the features or in any layer is still there at the end of the residual stream;
-the features are checked because an infinity may be cut off by a ReLU. The decoder's own numbers are checked by the
-probabilities of its tokens, on the host, where they are anyway. Nothing here makes the host wait for the device.
+Causes are damaged weights and samples far out of range. Without the check, such a row yields unknown tokens or no text.
+The encoder's output is checked because the residual stream carries a NaN from the features or any layer to the end. The
+features are checked because a ReLU may clip an infinity. The decoder is checked through the probabilities of its tokens,
+which the host has anyway. Nothing here makes the host wait for the device.
 
 Shapes: B batch, T frames, D width, M mels.
 """
@@ -26,8 +26,16 @@ NOT_FINITE = Hypothesis(
 
 @torch.inference_mode()
 def checked_frames(frames: Frames, features: Features) -> Frames:
-    """The same frames, in which rows that are not finite have no length, so that no decoder spends time on them."""
-    sums_BT = frames.frames_BTD.sum(2, dtype=torch.float32)  # not finite where any of the numbers is not
+    """Set the length of every row that is not finite to 0, so that no decoder spends time on it.
+
+    Args:
+        frames: encoder output.
+        features: the encoder's input, whose padding is 0.
+
+    Returns:
+        The frames with `is_finite_B` set.
+    """
+    sums_BT = frames.frames_BTD.sum(2, dtype=torch.float32)  # not finite if any summand is not
     is_real_BT = torch.arange(sums_BT.shape[1], device=sums_BT.device) < frames.lengths_B[:, None]
     sums_B = sums_BT.where(is_real_BT, 0.0).sum(1) + features.mel_BMT.sum((1, 2))
     is_finite_B = sums_B.isfinite()
@@ -36,13 +44,13 @@ def checked_frames(frames: Frames, features: Features) -> Frames:
 
 @torch.inference_mode()
 def submit(decoder: Decoder, frames: Frames) -> torch.Tensor:
-    """decoder.submit, and in front of what it returns whether each row is finite, where that was checked."""
+    """Call decoder.submit and prepend `frames.is_finite_B`, if it is set, to the packed result."""
     packed = decoder.submit(frames)
     return packed if frames.is_finite_B is None else torch.cat([frames.is_finite_B.int(), packed])
 
 
 def read(decoder: Decoder, packed: Int32Array, frames: Frames) -> list[Hypothesis]:
-    """decoder.read of a host copy of what `submit` returned; NOT_FINITE for rows with numbers that are not finite."""
+    """Call decoder.read with a host copy of the result of `submit`; rows that are not finite become NOT_FINITE."""
     num_flags = 0 if frames.is_finite_B is None else len(frames.is_finite_B)
     hypotheses = decoder.read(packed[num_flags:], frames)
     flags = packed[:num_flags].tolist() or [1] * len(hypotheses)

@@ -1,11 +1,11 @@
-"""Greedy CTC decoding (Graves et al. 2006): the best label of every frame, repeats merged, blanks dropped.
+"""Greedy CTC decoding (Graves et al. 2006): the best label of every frame, with repeats merged and blanks dropped.
 
-A token's frames are its own run: it starts at the run's first frame and lasts as long as the run. (NeMo 3.0 gives CTC
-tokens the span from the previous token's onset to their own, about one token early; this differs on purpose.) A token's
-log-probability is that of the mean probability over its run.
+A token starts at the first frame of its run of equal labels and lasts as long as the run. (NeMo 3.0 gives CTC tokens the
+span from the previous token's onset to their own, about one token early; this differs on purpose.) A token's
+log-probability is the logarithm of the mean probability over its run.
 
-The device finds each frame's label and probability; the host merges. `collapse` is one row's definition of right, which
-`collapse_rows` does for a whole batch in numpy.
+The device computes each frame's label and probability; the host merges. `collapse` is the reference for one row, and
+`collapse_rows` does a whole batch in numpy.
 
 Shapes: B batch, T frames, V labels with blank, R runs of equal labels in all rows, N tokens of all rows.
 """
@@ -32,7 +32,7 @@ class CtcDecoder:
 
     @torch.inference_mode()
     def submit(self, frames: Frames) -> torch.Tensor:
-        """-> int32: [B] lengths, [B, T] labels, [B, T] the bits of their float32 probabilities."""
+        """Return int32: [B] lengths, [B, T] labels, [B, T] the bits of their float32 probabilities."""
         best_BT, labels_BT = self.head(frames.frames_BTD).softmax(-1, dtype=torch.float32).max(-1)
         parts = (frames.lengths_B.int(), labels_BT.int().flatten(), best_BT.view(torch.int32).flatten())
         return torch.cat(parts)
@@ -43,11 +43,11 @@ class CtcDecoder:
         return collapse_rows(labels_BT, probs_BT.view(np.float32), packed[:batch], self.blank_id)
 
     def close(self) -> None:
-        """Nothing outlives a call of submit."""
+        """Do nothing: `submit` keeps no memory."""
 
 
 def decode(head: CtcHead, frames: Frames, blank_id: int) -> list[Hypothesis]:
-    """Frames -> one Hypothesis a row, at once."""
+    """Submit and read a batch: one Hypothesis per row."""
     decoder = CtcDecoder(head, blank_id)
     return decoder.read(decoder.submit(frames).cpu().numpy(), frames)
 
@@ -55,7 +55,17 @@ def decode(head: CtcHead, frames: Frames, blank_id: int) -> list[Hypothesis]:
 def collapse_rows(
     labels_BT: Int32Array, probs_BT: Float32Array, lengths_B: Int32Array, blank_id: int
 ) -> list[Hypothesis]:
-    """Each frame's best label and its probability (float32), valid up to each row's length -> one Hypothesis a row."""
+    """Merge the labels of a batch.
+
+    Args:
+        labels_BT: best label of each frame.
+        probs_BT: float32 probabilities of these labels.
+        lengths_B: valid frames of each row.
+        blank_id: the blank's label.
+
+    Returns:
+        One Hypothesis per row.
+    """
     is_valid_BT = np.arange(labels_BT.shape[1]) < lengths_B[:, None]
     labels_BT = np.where(is_valid_BT, labels_BT, blank_id)
     is_start_BT = labels_BT != blank_id
@@ -79,7 +89,7 @@ def collapse_rows(
 
 
 def collapse(labels: list[int], probs: list[float], blank_id: int) -> Hypothesis:
-    """One row's best label and its probability per frame -> Hypothesis."""
+    """Merge the labels of one row; `labels` and `probs` hold the best label of each frame and its probability."""
     ids: list[int] = []
     starts: list[int] = []
     sums: list[float] = []

@@ -1,7 +1,7 @@
-"""What every decoder can do: take a batch on the device, and read on the host what the device found.
+"""The interface of every decoder: submit a batch to the device, and read its hypotheses on the host.
 
-The two halves are separate so that the host can read one batch while the device decodes the next. Between them travels
-one flat int32 tensor, because a single copy to the host costs what a copy of any size costs.
+The two halves are separate so that the host reads one batch while the device decodes the next. The result of `submit` is
+one flat int32 tensor, because small copies to the host cost the same whatever their size.
 """
 
 from __future__ import annotations
@@ -15,16 +15,25 @@ from fastscribe.types import Frames, Hypothesis, Int32Array
 
 class Decoder(Protocol):
     def submit(self, frames: Frames) -> torch.Tensor:
-        """Puts the batch to work on the current stream -> all that `read` needs, 1-D int32 on the frames' device.
+        """Enqueue a batch on the current stream.
 
-        The tensor is the caller's: later submits do not touch it.
+        Returns:
+            The packed result, 1-D int32 on the frames' device. Later submits do not overwrite it.
         """
         ...
 
     def read(self, packed: Int32Array, frames: Frames) -> list[Hypothesis]:
-        """A host copy of what `submit` returned, and the frames it was given -> one Hypothesis a row."""
+        """Unpack a batch on the host.
+
+        Args:
+            packed: host copy of the result of `submit`.
+            frames: the argument of that `submit`.
+
+        Returns:
+            One Hypothesis per row.
+        """
         ...
 
     def close(self) -> None:
-        """Waits for the device to finish with this decoder's memory and frees it; nothing may be submitted after."""
+        """Wait for the device, then free the decoder's memory. Submit nothing afterwards."""
         ...

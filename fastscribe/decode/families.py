@@ -1,6 +1,6 @@
-"""The families of decoders: what builds the one that a checkpoint has, or the user names, and what the rest should know of it.
+"""The decoder families: how each is built, and the properties that other modules use.
 
-A family is a head in model/ (model.py has them all), a file of decode/ that searches with it, and a row here.
+To add a family, add a head in model/ (see model.py), a decoder in decode/ and a row here.
 """
 
 from __future__ import annotations
@@ -26,27 +26,27 @@ from fastscribe.model.transducer import Transducer
 from fastscribe.pipeline.cost_model import DecoderMemory
 from fastscribe.text import language_model
 
-Say = Callable[[str], None]
+Log = Callable[[str], None]
 
 
 @dataclass(frozen=True)
 class DecoderFamily:
-    # For a model that is on its device in its dtype; Say gets a line for what cannot be had. Raises UsageError, and
-    # CheckpointError for weights that are damaged.
-    build: Callable[[Model, Checkpoint, torch.device, Options, Say], Decoder]
-    recovers_gaps: bool  # Options.recover_gaps where the user leaves it open
-    decoder_memory: Callable[[Model], DecoderMemory] = lambda model: DecoderMemory()  # little, beside the encoder's
-    has_prompt: bool = False  # is told what to write (Options.language and the others)
-    has_beam: bool = False  # can keep several hypotheses in view (Options.beam)
+    # The model is on its device in its dtype. Say receives warnings. Raises UsageError, and CheckpointError for damaged
+    # weights.
+    build: Callable[[Model, Checkpoint, torch.device, Options, Log], Decoder]
+    recovers_gaps: bool  # default of Options.recover_gaps
+    decoder_memory: Callable[[Model], DecoderMemory] = lambda model: DecoderMemory()  # negligible beside the encoder's
+    has_prompt: bool = False  # follows Options.language, target_language, pnc and timestamps
+    has_beam: bool = False  # supports Options.beam
     zero_duration_punctuation: bool = False
 
 
-def _ctc(model: Model, checkpoint: Checkpoint, device: torch.device, options: Options, say: Say) -> Decoder:
+def _ctc(model: Model, checkpoint: Checkpoint, device: torch.device, options: Options, say: Log) -> Decoder:
     assert model.ctc is not None
     return CtcDecoder(model.ctc, model.config.blank_id)
 
 
-def _transducer(model: Model, checkpoint: Checkpoint, device: torch.device, options: Options, say: Say) -> Decoder:
+def _transducer(model: Model, checkpoint: Checkpoint, device: torch.device, options: Options, say: Log) -> Decoder:
     assert model.transducer is not None
     if not _is_finite(model.transducer, model.config.encoder.d_model):
         raise CheckpointError(checkpoint.path, "its joint network makes numbers that are not finite: damaged weights")
@@ -56,17 +56,14 @@ def _transducer(model: Model, checkpoint: Checkpoint, device: torch.device, opti
             raise UsageError(
                 f"--cuda-graphs {options.cuda_graphs}: a beam is searched without graphs: auto or off, or --beam 1"
             )
-        tables = language_model.expanded(checkpoint.language_model) if checkpoint.language_model else None
-        return BeamDecoder(Network.prepare(model.transducer), width, tables)
+        tables = language_model.expand(checkpoint.language_model) if checkpoint.language_model else None
+        return BeamDecoder(Network.prepare(model.transducer), width, tables, has_nbest=options.nbest is not None)
     return build_decoder(model.transducer, device, options.cuda_graphs, say)
 
 
 @torch.inference_mode()
 def _is_finite(transducer: Transducer, width: int) -> bool:
-    """Return False if the logits before the first label are not finite for a frame of zeros.
-
-    A blank of infinite weight would win at every frame, and the text would be empty.
-    """
+    """Return True if a frame of zeros yields finite logits. An infinite blank would win every frame: an empty text."""
     like = transducer.predictor.embedding.weight
     output_BH, _ = transducer.predictor.step(
         like.new_tensor([transducer.blank_id]).long(), transducer.predictor.initial_state(1)
@@ -75,11 +72,11 @@ def _is_finite(transducer: Transducer, width: int) -> bool:
     return bool(transducer.joint(encoded_1J, transducer.joint.predictor(output_BH)).isfinite().all())
 
 
-def _aed(model: Model, checkpoint: Checkpoint, device: torch.device, options: Options, say: Say) -> Decoder:
+def _aed(model: Model, checkpoint: Checkpoint, device: torch.device, options: Options, say: Log) -> Decoder:
     assert model.aed is not None
     has_aligner = checkpoint.aligner is not None
-    asked = replace(options, timestamps=False) if has_aligner else options  # the aligner has them, and the decoder not
-    prompt = make_prompt(model.aed.config.prompt, checkpoint.tokenizer, asked, model.aed.config.max_tokens)
+    prompt_options = replace(options, timestamps=False) if has_aligner else options  # times come from the aligner
+    prompt = make_prompt(model.aed.config.prompt, checkpoint.tokenizer, prompt_options, model.aed.config.max_tokens)
     if not prompt.frames_by_id and not (has_aligner and options.timestamps):
         can = ""
         if has_aligner:
@@ -90,20 +87,20 @@ def _aed(model: Model, checkpoint: Checkpoint, device: torch.device, options: Op
     return build_aed_decoder(model.aed, prompt, device, options.cuda_graphs, say)
 
 
-def _aed_held(model: Model) -> DecoderMemory:
+def _aed_memory(model: Model) -> DecoderMemory:
     assert model.aed is not None
     return aed.decoder_memory(model.aed)
 
 
-# recovers_gaps, by scripts/benchmarks/gap_recovery.py (docs/bench/gaps; docs/log.md, 2026-11-22):
-# TDT: no gain beyond the interval on recordings as they are, short or joined; in noise up to 1.3 points better, while
-# three quarters of the words added are wrong, which the rate does not count.
-# RNN-T: no trained checkpoint was measured by itself; it decodes like TDT.
-# CTC: no gap in recordings as they are; of the 28 words added in disturbed ones none is right.
-# Attention decoders: no trained checkpoint was measured. They write fluent text for noise too, so recovery may invent words.
+# recovers_gaps was measured with scripts/benchmarks/gap_recovery.py (docs/bench/gaps; docs/log.md, 2026-11-22):
+# TDT: no gain beyond the confidence interval on unmodified recordings, short or joined. In noise WER improves by up to 1.3
+# points, but three quarters of the added words are wrong, which WER does not count.
+# RNN-T: not measured with a trained checkpoint; it decodes like TDT.
+# CTC: no gaps in unmodified recordings; none of the 28 words added in degraded ones is right.
+# Attention decoders: not measured with a trained checkpoint. They write fluent text for noise, so recovery may invent words.
 DECODERS: dict[DecoderName, DecoderFamily] = {
     "ctc": DecoderFamily(_ctc, recovers_gaps=False),
     "rnnt": DecoderFamily(_transducer, recovers_gaps=False, has_beam=True),
     "tdt": DecoderFamily(_transducer, recovers_gaps=False, has_beam=True, zero_duration_punctuation=True),
-    "aed": DecoderFamily(_aed, recovers_gaps=False, decoder_memory=_aed_held, has_prompt=True),
+    "aed": DecoderFamily(_aed, recovers_gaps=False, decoder_memory=_aed_memory, has_prompt=True),
 }

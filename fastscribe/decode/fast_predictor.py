@@ -1,8 +1,8 @@
-"""The predictor with what does not change from step to step computed once.
+"""The predictor in its inference form; it equals `Predictor.step` up to rounding.
 
-The first layer's product with the embedding is a table with a row a label, each layer's two biases are one, and the
-matrices lie as the device likes them. A step is then one look-up, a product for every recurrent matrix and every layer
-above the first, and one fused cell a layer on a GPU. `Predictor.step` is what it must equal, up to rounding.
+The first layer's input gates are a precomputed table with a row per label, the two biases of a layer are added, and
+matrices are packed for the CPU. A step is one lookup, one product per recurrent matrix and per layer above the first, and
+on a GPU one fused cell kernel per layer.
 
 Shapes: B batch, H predictor width, L predictor layers, G gates (4H: input, forget, cell, output), V labels with blank.
 """
@@ -29,7 +29,15 @@ class FastPredictor(nn.Module):
             pack_linears_(self, self.first_gates_VG.dtype)
 
     def step(self, labels_B: torch.Tensor, state_2LBH: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """As Predictor.step: (labels [B], state) -> (output [B, H], state). State is h and c, [2, L, B, H]."""
+        """Run one step like `Predictor.step`.
+
+        Args:
+            labels_B: last label of each row.
+            state_2LBH: h and c.
+
+        Returns:
+            Output [B, H] and the new state.
+        """
         hidden_LBH, cells_LBH = state_2LBH
         gates_BG = F.embedding(labels_B, self.first_gates_VG)
         outputs: list[torch.Tensor] = []
@@ -44,7 +52,7 @@ class FastPredictor(nn.Module):
 
 
 def _linear(weight: torch.Tensor, bias: torch.Tensor | None) -> nn.Linear:
-    """A layer around existing weights."""
+    """Wrap existing weights in a layer."""
     linear = nn.Linear(weight.shape[1], weight.shape[0], bias=bias is not None, device="meta")
     linear.weight = nn.Parameter(weight.detach(), requires_grad=False)
     if bias is not None:
@@ -55,8 +63,8 @@ def _linear(weight: torch.Tensor, bias: torch.Tensor | None) -> nn.Linear:
 def _cell(
     gates_BG: torch.Tensor, recurrent_BG: torch.Tensor, cell_BH: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The two halves of the gates, whose memory it may use, and the cell -> (output, new cell)."""
-    if gates_BG.is_cuda:  # one kernel there, which CPUs lack
+    """Return output and new cell of an LSTM cell; may overwrite the two summands of the gates."""
+    if gates_BG.is_cuda:  # a single kernel, which CPUs lack
         output_BH, new_cell_BH, _ = torch.ops.aten._thnn_fused_lstm_cell(gates_BG, recurrent_BG, cell_BH)
         return output_BH, new_cell_BH
     in_BH, forget_BH, candidate_BH, out_BH = recurrent_BG.add_(gates_BG).chunk(4, dim=1)

@@ -1,14 +1,13 @@
 """CTC forced alignment: the frames of each token of a known text, by the Viterbi algorithm (Rabiner 1989) on CTC's lattice.
 
-The states of a text of N tokens are a blank, the first token, a blank, .. the last token, a blank: U = 2 N + 1 of them.
-A path visits one state a frame; from one frame to the next it stays, moves to the next state, or skips the blank between
-two different tokens. It begins in one of the first two states and ends in one of the last two. Ties go to staying, then
-to moving; scores are sums in float32, each log-probability added before candidates are compared. These are NeMo 3.0's rules
+A text of N tokens has U = 2 N + 1 states: a blank, the first token, a blank, .. the last token, a blank. A path visits one
+state per frame. From one frame to the next it stays, moves to the next state, or skips the blank between two different
+tokens. It begins in one of the first two states and ends in one of the last two. Ties go to staying, then to moving. Scores
+are float32 sums, and each log-probability is added before candidates are compared. These are the rules of NeMo 3.0
 (`viterbi_decoding`), so that equal log-probabilities give equal frames.
 
-`align_reference` is the definition of right for one text; `align` does a batch. It knows nothing of words or models: it
-needs log-probabilities by frame, and asks for a stretch of frames at a time, so that neither [B, T, V] nor the lattice has to
-fit in memory at once.
+`align_reference` aligns one text; `align` aligns a batch and is tested against it. `align` requests the log-probabilities
+chunk by chunk, so that neither [B, T, V] nor the lattice has to fit in memory at once.
 
 Shapes: B batch, T frames, K frames of a block, C frames of a chunk, V labels with blank, N tokens, U states.
 """
@@ -25,22 +24,22 @@ import torch
 from fastscribe.cuda.device import small_to_device
 from fastscribe.types import BoolArray, Int64Array
 
-Span = tuple[int, int]  # a token's first frame, and the one after its last
-# (first frame, frame after the last) -> float32 log-probabilities [B, frames, V]; of a tensor: lambda a, b: it_BTV[:, a:b]
+Span = tuple[int, int]  # a token's first frame, and the frame after its last
+# (first frame, frame after the last) -> float32 log-probabilities [B, frames, V]
 LogProbs = Callable[[int, int], torch.Tensor]
 
-_MAX_BYTES = 64 << 20  # for the moves of a block, and for a chunk's log-probabilities
+_MAX_BYTES = 64 << 20  # of a block's moves, and of a chunk's log-probabilities
 
 
 def frames_needed(token_ids: Sequence[int]) -> int:
-    """The fewest frames that a text fits into: one a token, and a blank between two equal tokens."""
+    """Return the minimum number of frames for a text: one per token, and a blank between equal tokens."""
     return len(token_ids) + sum(left == right for left, right in pairwise(token_ids))
 
 
 def align_reference(
     logprobs_TV: Sequence[Sequence[float]], token_ids: Sequence[int], blank_id: int
 ) -> list[Span] | None:
-    """One text, state by state.
+    """Align one text, state by state.
 
     Args:
         logprobs_TV: natural-log probabilities of a frame's labels.
@@ -48,12 +47,12 @@ def align_reference(
         blank_id: the blank's label.
 
     Returns:
-        N spans, which neither overlap nor are empty, or None where no path has a finite score.
+        N spans, which neither overlap nor are empty, or None if no path has a finite score.
     """
     states = [blank_id]
     for token_id in token_ids:
         states += [token_id, blank_id]
-    scores = [0.0] + [-math.inf] * (len(states) - 1)  # before the first frame: in the first blank, with no step made
+    scores = [0.0] + [-math.inf] * (len(states) - 1)  # before the first frame
     moves_TU: list[list[int]] = []
     for logprobs_V in logprobs_TV:
         previous, scores, moves = scores, [], []
@@ -84,19 +83,19 @@ def align(
     device: torch.device,
     max_bytes: int = _MAX_BYTES,
 ) -> list[list[Span] | None]:
-    """A batch of texts, one row each; what a row gets does not depend on the others.
+    """Align a batch of texts. No row depends on the others.
 
     Args:
-        logprobs: natural-log probabilities of any stretch of frames, on `device`; what lies beyond a row's length is
-            not used. Long recordings make it compute most stretches twice.
+        logprobs: computes natural-log probabilities of a chunk of frames, on `device`. Values beyond a row's length are
+            ignored. Long recordings request most chunks twice.
         lengths: frames of each row.
-        token_ids: tokens of each row; none is an empty text.
+        token_ids: tokens of each row, which may be empty.
         blank_id: the blank's label.
-        device: where the scores are computed.
-        max_bytes: about how much memory each of the two large buffers may take.
+        device: device of the scores.
+        max_bytes: approximate size of each of the two large buffers.
 
     Returns:
-        For each row what `align_reference` returns; None too where a score is not a number.
+        For each row the result of `align_reference`, and None also if a score is NaN.
     """
     fitting = [
         tuple(ids) if frames_needed(ids) <= length else () for ids, length in zip(token_ids, lengths, strict=True)
@@ -112,17 +111,17 @@ def align(
 
 
 def _spans(path_T: Int64Array, num_tokens: int) -> list[Span]:
-    """The path never falls, so the frames of a state are found by bisection."""
+    """Find the frames of each token's state by bisection, because the path never decreases."""
     states_N = 2 * np.arange(num_tokens) + 1
     firsts, ends = (np.searchsorted(path_T, states_N, side) for side in ("left", "right"))
     return list(zip(firsts.tolist(), ends.tolist(), strict=True))
 
 
 class _Lattice:
-    """The states of a batch's texts and the walk through them, in blocks of frames.
+    """The states of a batch's texts and the Viterbi algorithm on them, in blocks of frames.
 
-    A block's moves take a byte a state. Where there are several blocks, only the scores before each are kept on the way
-    forward, and its moves are found again on the way back.
+    The moves of a block take a byte per state. With several blocks, the forward pass keeps only the scores before each
+    block, and backtracking computes the moves again.
     """
 
     def __init__(
@@ -151,9 +150,9 @@ class _Lattice:
         self._chunk = max(1, max_bytes // (4 * rows * (2 * num_labels + 4 * num_states)))
 
     def best_paths(self) -> tuple[Int64Array, BoolArray]:
-        """-> states [T, B], and whether each row's best score is finite [B]. A row's states beyond its length are its last."""
+        """Return states [T, B], and whether each row's best score is finite [B]. The last state pads each row."""
         rows, num_states = self._labels_BU.shape
-        # Two more states before the first can never be left, so that all states have two before them.
+        # Two unreachable states come first, so that every state has two predecessors.
         scores_BU = torch.full((rows, num_states + 2), -math.inf, device=self._labels_BU.device)
         scores_BU[:, 2] = 0.0
         starts = range(0, self._num_frames, self._block)
@@ -180,7 +179,7 @@ class _Lattice:
         return path_TB, is_finite_B
 
     def _advance(self, scores_BU: torch.Tensor, start: int) -> torch.Tensor:
-        """Takes the scores through a block of frames, in place -> by how many states its best path moved, uint8 [K, B, U]."""
+        """Advance the scores by a block of frames, in place. Return each best path's moves in states, uint8 [K, B, U]."""
         stop = min(start + self._block, self._num_frames)
         moves_KBU = torch.empty((stop - start, *self._labels_BU.shape), dtype=torch.uint8, device=scores_BU.device)
         staying_BU, moving_BU, skipping_BU = scores_BU[:, 2:], scores_BU[:, 1:-1], scores_BU[:, :-2]
@@ -198,9 +197,9 @@ class _Lattice:
         return moves_KBU
 
     def _emissions(self, first: int, stop: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Log-probabilities [C, B, U] of each state at each frame of a chunk, for those that stay in it, move or skip there.
+        """Return log-probabilities [C, B, U] for paths that stay in a state, move to it or skip to it.
 
-        Beyond a row's length staying costs nothing, and nothing else can be done.
+        Beyond a row's length staying costs nothing, and the other moves are impossible.
         """
         labels_BCU = self._labels_BU[:, None].expand(-1, stop - first, -1)
         scores_CBU = self._logprobs(first, stop).gather(2, labels_BCU).transpose(0, 1)

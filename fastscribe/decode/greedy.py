@@ -1,13 +1,13 @@
-"""Greedy transducer decoding of one utterance, one frame at a time: the definition of right.
+"""Reference greedy transducer decoding of one utterance, one frame at a time.
 
-Slow on purpose. label_looping.py does the same for batches and is tested against this. The rules are NeMo's
-"greedy_batch" ones (Graves 2012 for RNN-T; Xu et al. 2023 for TDT):
+label_looping.py decodes batches and is tested against this. The rules are those of NeMo's "greedy_batch" (Graves 2012 for
+RNN-T; Xu et al. 2023 for TDT):
 
-- RNN-T: a blank moves on one frame; a label is emitted and the same frame is asked again.
-- TDT: label and duration are two arg maxes; both blanks and labels move on by the duration, a blank at least one frame.
-- After max_symbols labels in a row at one frame, decoding moves on one frame.
+- RNN-T: a blank advances one frame; a label is emitted, and the same frame is decoded again.
+- TDT: label and duration are two arg maxes. Both blanks and labels advance by the duration, a blank by at least one frame.
+- After max_symbols consecutive labels at one frame, decoding advances one frame.
 
-A row that has more labels than `max_labels` has no transcript: its checkpoint is damaged, or made to waste time.
+A row with more labels than `max_labels` has no transcript: its checkpoint is damaged or malicious.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from fastscribe.config import LABELS_PER_FRAME_GUARD
 from fastscribe.model.transducer import Transducer
 from fastscribe.types import Hypothesis
 
-# With max_symbols up to 10, NeMo's default, no row can have more labels than these.
+# With max_symbols up to 10, NeMo's default, no row can exceed `max_labels`.
 _LABELS_PER_FRAME = 10
 _MORE_LABELS = 4 * LABELS_PER_FRAME_GUARD
 
@@ -28,17 +28,27 @@ Size = TypeVar("Size", int, torch.Tensor)
 
 
 def max_labels(num_frames: Size) -> Size:
-    """Largest number of labels in a row of `num_frames` encoder frames."""
+    """Return the largest number of labels in a row of `num_frames` encoder frames."""
     return _LABELS_PER_FRAME * num_frames + _MORE_LABELS
 
 
-# The result of a row that goes on after `max_labels`.
-ENDLESS = Hypothesis(problem="the model writes on and on, more tokens than any speech has: its weights may be damaged")
+# The result of a row that exceeds `max_labels`.
+ENDLESS = Hypothesis(
+    problem="the model does not stop: it wrote more tokens than speech can have; its weights may be damaged"
+)
 
 
 @torch.inference_mode()
 def greedy(transducer: Transducer, frames_TD: torch.Tensor) -> Hypothesis:
-    """frames_TD [T, D], valid frames only -> Hypothesis."""
+    """Decode one utterance.
+
+    Args:
+        transducer: predictor and joint network.
+        frames_TD: encoder output, valid frames only.
+
+    Returns:
+        The hypothesis, or ENDLESS.
+    """
     num_tokens = transducer.blank_id + 1
     max_symbols = transducer.max_symbols or LABELS_PER_FRAME_GUARD
     encoded_TJ = transducer.joint.encoder(frames_TD)

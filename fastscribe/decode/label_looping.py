@@ -1,19 +1,19 @@
-"""Greedy transducer decoding of a batch: label-looping (Bataev et al. 2024) in a windowed form with one loop.
+"""Greedy transducer decoding of a batch: label-looping (Bataev et al. 2024), with a window of frames and a single loop.
 
-Each turn takes one predictor step, looks at a window of W encoder frames a row with the row's predictor output, and lets
-every row walk its own blanks and durations inside the window. A turn yields at most one label a row, so there are about
-as many turns as the longest row has labels, however large the batch; plain label-looping waits in an inner loop for the
-slowest row instead.
+Each step runs the predictor once, evaluates the joint network on a window of W encoder frames per row, and skips each row's
+blanks inside the window. A step yields at most one label per row, so the number of steps is about the number of labels of
+the longest row, whatever the batch size. Plain label-looping has an inner loop that waits for the slowest row instead.
 
-Encoder frames and labels lie in flat arrays, a run of slots a row, so that only the number of rows is a shape: `load_batch_`
-writes a batch into a State of any size, and `step` works on it in place, changes no shape and asks the host nothing. The
-very same functions are captured in CUDA graphs (cuda/transducer_graphs.py). greedy.py is what the result must equal.
+Encoder frames and labels lie in flat arrays with a run of slots per row, so that only the number of rows is a shape.
+`load_batch_` writes a batch into a state of any size. `step` works in place, changes no shape and never waits for the
+device, so CUDA graphs capture the same functions (cuda/transducer_graphs.py). The result must equal that of greedy.py.
 
-Rows that are finished, and rows of the State beyond the batch, go through every step and change nothing: what they look
-at may lie in their neighbour's slots, what they find is dropped, and what they write goes to a slot that is free.
+Finished rows, and rows of the state beyond the batch, go through every step without effect: they may read their
+neighbour's slots, their labels are dropped, and they write to a spare slot.
 
-Shapes: B batch, T frames, S a row's slots (T+1), N slots of all rows, J joint width, W window, E window and the longest
-jump out of it, V labels with blank, X V and the durations, P picks (label, and for TDT a duration), H, L predictor.
+Shapes: B batch, T frames, S slots per row (T+1), N slots of all rows and the spare one, J joint width, W window, E offsets at
+which a chain of blanks can end: the window's and those of the longest jump out of it, V labels with blank, X V plus
+durations, P picks (label, and for TDT a duration), C packed columns (the picks, frame, log-probability), H, L predictor.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from fastscribe.decode.greedy import ENDLESS, max_labels
 from fastscribe.model.transducer import Joint, Transducer
 from fastscribe.types import Frames, Hypothesis, Int32Array
 
-_NEEDS_SLOTS, _ENDLESS = 1, 2  # for room for more labels; beyond max_labels
+_STATUS_NEEDS_SLOTS, _STATUS_ENDLESS = 1, 2  # of a row: it is out of label slots; it exceeds max_labels
 
 
 @dataclass(frozen=True)
 class Network:
-    """A transducer as the loop wants it: weights prepared, constants on the device. Never written to."""
+    """A transducer prepared for the loop, with its constants on the device. Read-only."""
 
     predictor: FastPredictor
     joint: Joint
@@ -45,13 +45,21 @@ class Network:
     durations: tuple[int, ...]
     window: int
     offsets_W: torch.Tensor
-    blank_next_offset_WX: torch.Tensor  # offset where a blank at an offset leads, for every duration (one for RNN-T)
+    blank_next_offset_WX: torch.Tensor  # offset after a blank, per offset and duration (one column for RNN-T)
     durations_X: torch.Tensor
 
     @classmethod
     @torch.inference_mode()
     def prepare(cls, transducer: Transducer, window: int | None = None) -> Network:
-        """`window` frames are looked at a turn; by default fewer for larger vocabularies."""
+        """Prepare a transducer.
+
+        Args:
+            transducer: the model, on its device in its dtype.
+            window: frames per row and step; None: by vocabulary size.
+
+        Returns:
+            The network.
+        """
         weight = transducer.predictor.embedding.weight
         device = weight.device
         window = window or default_window(transducer.blank_id + 1)
@@ -76,7 +84,7 @@ class Network:
 
     @property
     def num_offsets(self) -> int:
-        """Offsets that a walk can end at: the window's, and those that a jump out of it reaches."""
+        """Number of offsets at which a chain of blanks can end: the window's and those of jumps out of it."""
         return self.window + max((1, *self.durations))
 
     @property
@@ -90,12 +98,12 @@ def default_window(num_tokens: int) -> int:
 
 @dataclass(frozen=True)
 class Slots:
-    """The flat arrays. The last slot belongs to no row: it takes the writes of rows beyond the batch."""
+    """The flat arrays. The last slot is spare: it takes the writes of rows beyond the batch."""
 
-    encoded_NJ: torch.Tensor  # longer than the others by what a walk may look at beyond the last row
+    encoded_NJ: torch.Tensor  # longer than the others, because a window may extend beyond the last row
     picks_PN: torch.Tensor  # label, and for TDT the index of its duration
-    times_N: torch.Tensor  # each label's frame, as its slot in encoded_NJ
-    earlier_times_N: torch.Tensor  # the same memory, max_symbols - 1 slots before
+    times_N: torch.Tensor  # slot of each label's frame in encoded_NJ
+    earlier_times_N: torch.Tensor  # view of the same memory, max_symbols - 1 slots earlier
     logprobs_N: torch.Tensor
 
     @classmethod
@@ -122,21 +130,21 @@ class LoopState:
     """Tensors that `step` updates in place."""
 
     slots: Slots
-    rows_B: torch.Tensor  # 0, 1, 2 ..
-    position_2B: torch.Tensor  # the slots of the frame a row looks at and of the next label it finds
-    limit_2B: torch.Tensor  # where its frames end and its room for labels ends
-    max_labels_B: torch.Tensor  # that room may be made for
+    rows_B: torch.Tensor  # 0, 1, 2 ...
+    position_2B: torch.Tensor  # slots of the current frame and of the next label
+    limit_2B: torch.Tensor  # end of the row's frames and of its label slots
+    max_labels_B: torch.Tensor  # limit of the label slots' growth
     label_B: torch.Tensor  # the row's last label, blank at first
-    predictor_2LBH: torch.Tensor  # before that label
-    picks_PBE: torch.Tensor  # what the frames of the window say; beyond it: blank
-    next_offset_BE: torch.Tensor  # where a walk goes from each offset; from beyond the window: nowhere
-    active: torch.Tensor  # scalar bool: some row may have more to find
+    predictor_2LBH: torch.Tensor  # state before that label
+    picks_PBE: torch.Tensor  # arg maxes of the window's frames; beyond it: blank
+    next_offset_BE: torch.Tensor  # next offset after each offset; beyond the window: the same offset
+    active: torch.Tensor  # scalar bool: True if some row may have more labels
 
     @classmethod
     @torch.inference_mode()
     def allocate(cls, network: Network, rows: int, slots: Slots) -> LoopState:
-        """A state of so many rows, all of them finished."""
-        device, trash = network.device, slots.capacity
+        """Allocate a state of `rows` finished rows."""
+        device, spare_slot = network.device, slots.capacity
         lstm = network.predictor
         hidden = lstm.first_gates_VG.shape[1] // 4
         rows_B = torch.arange(rows, device=device)
@@ -145,8 +153,8 @@ class LoopState:
         return cls(
             slots=slots,
             rows_B=rows_B,
-            position_2B=torch.full((2, rows), trash, device=device),
-            limit_2B=torch.full((2, rows), trash, device=device),
+            position_2B=torch.full((2, rows), spare_slot, device=device),
+            limit_2B=torch.full((2, rows), spare_slot, device=device),
             max_labels_B=torch.zeros_like(rows_B),
             label_B=torch.full_like(rows_B, network.blank_id),
             predictor_2LBH=lstm.first_gates_VG.new_zeros(2, len(lstm.recurrent), rows, hidden),
@@ -163,10 +171,10 @@ def slots_needed(frames: Frames) -> int:
 
 @torch.inference_mode()
 def load_batch_(network: Network, state: LoopState, frames: Frames) -> None:
-    """Puts a batch into a state with enough rows and slots. Room for labels is one a frame of the longest row (see `step`),
-    but no more than max_labels."""
+    """Load a batch into a state with enough rows and slots. A row gets label slots for the longest row's frames or
+    max_labels, whichever is smaller."""
     batch, num_frames, _ = frames.frames_BTD.shape
-    slots, trash = state.slots, state.slots.capacity
+    slots, spare_slot = state.slots, state.slots.capacity
     encoded_BTJ = network.joint.encoder(frames.frames_BTD)
     encoded_BSJ = slots.encoded_NJ[: slots_needed(frames)].view(batch, num_frames + 1, encoded_BTJ.shape[2])
     encoded_BSJ[:, :num_frames].copy_(encoded_BTJ)
@@ -176,17 +184,17 @@ def load_batch_(network: Network, state: LoopState, frames: Frames) -> None:
     state.limit_2B[0, :batch] = first_B + frames.lengths_B
     state.max_labels_B[:batch] = max_labels(frames.lengths_B)
     state.limit_2B[1, :batch] = first_B + state.max_labels_B[:batch].clamp(max=num_frames)
-    state.position_2B[:, batch:] = trash
-    state.limit_2B[:, batch:] = trash
+    state.position_2B[:, batch:] = spare_slot
+    state.limit_2B[:, batch:] = spare_slot
     state.label_B.fill_(network.blank_id)
     state.predictor_2LBH.zero_()
 
 
 @torch.inference_mode()
 def step(network: Network, state: LoopState) -> None:
-    """One turn: advance the predictor, find each row's next label within its window, record it.
+    """Run the predictor, find each row's next label within its window and record it.
 
-    A row whose room for labels is full waits in front of the label that it has no room for.
+    A row without a free label slot stops before its next label; `grow_slots` lets it go on.
     """
     output_BH, predictor_2LBH = network.predictor.step(state.label_B, state.predictor_2LBH)
     logits_BWX = _joint_window(network, state, network.joint.predictor(output_BH))
@@ -198,7 +206,7 @@ def step(network: Network, state: LoopState) -> None:
     torch.any(ahead_B, out=state.active)
     found_B = ahead_B & (picked_PB[0] != network.blank_id)
     _record(network, state, picked_PB, _logprobs(network, logits_BWX, end_offset_B1, picked_PB[0]))
-    _move_on(network, state, found_B, picked_PB)
+    _advance(network, state, found_B, picked_PB)
     torch.where(found_B, picked_PB[0], state.label_B, out=state.label_B)
     torch.where(found_B[:, None], predictor_2LBH, state.predictor_2LBH, out=state.predictor_2LBH)
 
@@ -210,11 +218,11 @@ def _joint_window(network: Network, state: LoopState, predicted_BJ: torch.Tensor
 
 
 def _skip_blanks(network: Network, state: LoopState, logits_BWX: torch.Tensor) -> torch.Tensor:
-    """Offset [B, 1] from the window's start where each row's chain of blanks ends: at a label, or beyond the window.
+    """Return the offset [B, 1] in the window of each row's first frame with a label, or an offset beyond the window.
 
-    Pointer doubling: next_offset_BE maps an offset to where a blank there leads and every other offset to itself, so squaring
-    the map log2(W) times follows chains of up to W blanks. A chain may run past the row's last frame; whatever it finds
-    there, the row is finished.
+    Pointer doubling: next_offset_BE maps an offset with a blank to the offset after it and every other offset to itself, so
+    squaring the map log2(W) times follows chains of up to W blanks. A chain may run past the row's last frame; then the row
+    is finished, whatever label is there.
     """
     window, num_tokens = network.window, network.blank_id + 1
     labels_BW = state.picks_PBE[0, :, :window]
@@ -236,25 +244,25 @@ def _skip_blanks(network: Network, state: LoopState, logits_BWX: torch.Tensor) -
 def _logprobs(
     network: Network, logits_BWX: torch.Tensor, end_offset_B1: torch.Tensor, label_B: torch.Tensor
 ) -> torch.Tensor:
-    """float32 [B] over labels and blank; meaningless for rows that found none."""
-    at_B1V = end_offset_B1.clamp(max=network.window - 1)[:, :, None].expand(-1, -1, network.blank_id + 1)
-    logits_BV = logits_BWX.gather(1, at_B1V)[:, 0]
+    """Return float32 log-probabilities [B] of the labels; meaningless for rows without one."""
+    index_B1V = end_offset_B1.clamp(max=network.window - 1)[:, :, None].expand(-1, -1, network.blank_id + 1)
+    logits_BV = logits_BWX.gather(1, index_B1V)[:, 0]
     return logits_BV.log_softmax(1, dtype=torch.float32).gather(1, label_B[:, None])[:, 0]
 
 
 def _record(network: Network, state: LoopState, picked_PB: torch.Tensor, logprobs_B: torch.Tensor) -> None:
-    """Every row writes to the slot of its next label; only a row that found one will move on from it."""
+    """Write to the next label slot of every row. Rows without a label do not advance, so a later step overwrites it."""
     position_B, slot_B = state.position_2B
     state.slots.picks_PN.index_copy_(1, slot_B, picked_PB)
     state.slots.times_N.index_copy_(0, slot_B, position_B)
     state.slots.logprobs_N.index_copy_(0, slot_B, logprobs_B)
 
 
-def _move_on(network: Network, state: LoopState, found_B: torch.Tensor, picked_PB: torch.Tensor) -> None:
-    """By the label's duration; by one frame at least where this frame has given max_symbols labels.
+def _advance(network: Network, state: LoopState, found_B: torch.Tensor, picked_PB: torch.Tensor) -> None:
+    """Advance by the label's duration, and by at least one frame after max_symbols labels at this frame.
 
-    It has if the label max_symbols - 1 before this one lies at the same frame. Where the row has fewer labels, that slot
-    is a neighbour's, or none: the times there are never one of this row's frames.
+    The row has max_symbols labels at this frame if the label max_symbols - 1 slots earlier has the same frame. If the row has
+    fewer labels, that slot is a neighbour's or unused, and its time is never a frame of this row.
     """
     position_B, slot_B = state.position_2B
     advance_B = state.slots.earlier_times_N[slot_B] == position_B
@@ -266,15 +274,16 @@ def _move_on(network: Network, state: LoopState, found_B: torch.Tensor, picked_P
 
 @torch.inference_mode()
 def pack(state: LoopState, batch: int, row_slots: int) -> torch.Tensor:
-    """-> int32: [B] labels found, [B] _NEEDS_SLOTS, _ENDLESS or 0, then [B, S] of each pick, frame and logprob.
+    """Return int32: [B] number of labels, [B] status, then [B, S] of each pick, frame and logprob.
 
-    Frames count from the row's first slot of encoded_NJ, log-probabilities are the bits of a float32.
+    The status is _STATUS_NEEDS_SLOTS, _STATUS_ENDLESS or 0. Frames are slots of encoded_NJ; log-probabilities are the bits
+    of a float32.
     """
     outputs = slice(0, batch * row_slots)
-    count_B, waits_B, is_endless_B = _progress(state, batch, row_slots)
+    count_B, needs_slots_B, is_endless_B = _count_and_status(state, batch, row_slots)
     parts = [
         count_B,
-        waits_B * _NEEDS_SLOTS + is_endless_B * _ENDLESS,
+        needs_slots_B * _STATUS_NEEDS_SLOTS + is_endless_B * _STATUS_ENDLESS,
         *state.slots.picks_PN[:, outputs],
         state.slots.times_N[outputs],
         state.slots.logprobs_N[outputs].view(torch.int32),
@@ -282,8 +291,8 @@ def pack(state: LoopState, batch: int, row_slots: int) -> torch.Tensor:
     return torch.cat([part.int() for part in parts])
 
 
-def _progress(state: LoopState, batch: int, row_slots: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """[B] each: labels found; whether the row waits for room; whether it has more labels than a row may have."""
+def _count_and_status(state: LoopState, batch: int, row_slots: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return [B] each: number of labels; whether the row needs more slots; whether it exceeds max_labels."""
     count_B = state.position_2B[1, :batch] - state.rows_B[:batch] * row_slots
     is_stopped_B = state.position_2B[0, :batch] < state.limit_2B[0, :batch]
     is_full_B = count_B >= state.max_labels_B[:batch]
@@ -291,37 +300,37 @@ def _progress(state: LoopState, batch: int, row_slots: int) -> tuple[torch.Tenso
 
 
 def unpack(packed: Int32Array, frames: Frames, durations: tuple[int, ...]) -> list[Hypothesis] | None:
-    """What `pack` made -> one Hypothesis a row; None if some row ran out of room for labels."""
+    """Unpack a host copy of the result of `pack`: one Hypothesis per row, or None if some row ran out of label slots."""
     batch, num_frames, _ = frames.frames_BTD.shape
-    counts, progress = packed[:batch], packed[batch : 2 * batch]
-    if (progress == _NEEDS_SLOTS).any():
+    counts, status = packed[:batch], packed[batch : 2 * batch]
+    if (status == _STATUS_NEEDS_SLOTS).any():
         return None
     columns_CBS = packed[2 * batch :].reshape(4 if durations else 3, batch, -1)
     is_label_BS = np.arange(columns_CBS.shape[2]) < counts[:, None]
     ids, *picked_durations, times, logprobs = (column_BS[is_label_BS] for column_BS in columns_CBS)
     ends = np.cumsum(counts)
     times = times - np.repeat(np.arange(batch) * (num_frames + 1), counts)
-    lasted = np.asarray(durations)[picked_durations[0]] if durations else np.ones_like(ids)
-    columns = (values.tolist() for values in (ids, times, lasted, logprobs.view(np.float32)))
+    token_durations = np.asarray(durations)[picked_durations[0]] if durations else np.ones_like(ids)
+    columns = (values.tolist() for values in (ids, times, token_durations, logprobs.view(np.float32)))
     found_ids, frames_of, durations_of, logprobs_of = columns
     spans = [slice(end - count, end) for count, end in zip(counts.tolist(), ends.tolist(), strict=True)]
     return [
         ENDLESS
         if is_endless
         else Hypothesis(tuple(found_ids[s]), tuple(frames_of[s]), tuple(durations_of[s]), tuple(logprobs_of[s]))
-        for s, is_endless in zip(spans, (progress == _ENDLESS).tolist(), strict=True)
+        for s, is_endless in zip(spans, (status == _STATUS_ENDLESS).tolist(), strict=True)
     ]
 
 
 class LabelLooping:
-    """The Decoder that runs the steps one by one and asks after each whether it was the last."""
+    """The Decoder (decoder.py) that launches the steps one by one and reads `active` after each."""
 
     def __init__(self, network: Network) -> None:
         self.network = network
 
     @torch.inference_mode()
     def submit(self, frames: Frames) -> torch.Tensor:
-        """Waits for the device at every step. Room for labels grows where a row needs more."""
+        """Decode a batch; waits for the device at every step. Label slots grow if a row needs more."""
         batch, num_frames, _ = frames.frames_BTD.shape
         row_slots = num_frames + 1
         state = LoopState.allocate(self.network, batch, Slots.allocate(self.network, slots_needed(frames)))
@@ -329,22 +338,22 @@ class LabelLooping:
         while True:
             step(self.network, state)
             if not state.active:
-                _, waits_B, _ = _progress(state, batch, row_slots)
-                if not waits_B.any():
+                _, needs_slots_B, _ = _count_and_status(state, batch, row_slots)
+                if not needs_slots_B.any():
                     return pack(state, batch, row_slots)
                 state, row_slots = grow_slots(self.network, state, row_slots), 2 * row_slots
 
     def read(self, packed: Int32Array, frames: Frames) -> list[Hypothesis]:
-        """Where some row ran out of room, which only another way of running the steps lets happen, decodes anew."""
+        """Unpack a batch, and decode it again if a row ran out of label slots, as it can in captured loops."""
         hypotheses = unpack(packed, frames, self.network.durations)
         return self.read(self.submit(frames).cpu().numpy(), frames) if hypotheses is None else hypotheses
 
     def close(self) -> None:
-        """Nothing outlives a call of submit."""
+        """Do nothing: `submit` keeps no memory."""
 
 
 def grow_slots(network: Network, state: LoopState, row_slots: int) -> LoopState:
-    """The same state, every row of it in the batch, with twice the slots for labels; frames stay where they are."""
+    """Double the label slots of a state without rows beyond the batch. Frames keep their slots."""
     old, batch = state.slots, len(state.rows_B)
     new = Slots.allocate(network, 2 * batch * row_slots)
     outputs = slice(0, batch * row_slots)
@@ -356,17 +365,17 @@ def grow_slots(network: Network, state: LoopState, row_slots: int) -> LoopState:
         after[:, : 2 * batch * row_slots].unflatten(1, (batch, -1))[..., :row_slots] = before[:, outputs].unflatten(
             1, (batch, -1)
         )
-    shift_B = state.rows_B * row_slots
-    room_B = 2 * state.rows_B * row_slots + state.max_labels_B.clamp(max=2 * row_slots - 1)
+    shift_B = state.rows_B * row_slots  # a row's label slots begin at twice the old slot, so its labels move by this
+    limit_B = 2 * state.rows_B * row_slots + state.max_labels_B.clamp(max=2 * row_slots - 1)
     return replace(
         state,
         slots=replace(new, encoded_NJ=old.encoded_NJ),
         position_2B=torch.stack([state.position_2B[0], state.position_2B[1] + shift_B]),
-        limit_2B=torch.stack([state.limit_2B[0], room_B]),
+        limit_2B=torch.stack([state.limit_2B[0], limit_B]),
     )
 
 
 def decode(transducer: Transducer, frames: Frames, window: int | None = None) -> list[Hypothesis]:
-    """Frames -> one Hypothesis a row, at once."""
+    """Submit and read a batch: one Hypothesis per row."""
     decoder = LabelLooping(Network.prepare(transducer, window))
     return decoder.read(decoder.submit(frames).cpu().numpy(), frames)

@@ -1,7 +1,7 @@
-"""What a Canary is told before it writes: languages, punctuation, times, as tokens of its vocabulary.
+"""Prompts of Canary models: languages, punctuation and timestamps as tokens of the vocabulary.
 
-The two forms are NeMo's prompt formats "canary" and "canary2". Times are tokens as well, <|n|> for n encoder frames; what
-stands between two of them is a word, also where its first piece does not say so.
+The two forms are NeMo's prompt formats "canary" and "canary2". Timestamps are tokens too, <|n|> for n encoder frames. The
+tokens between two of them form a word, even if the first piece has no word mark.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from itertools import pairwise
 
 from fastscribe.config import Options, PromptForm
 from fastscribe.errors import UsageError
+from fastscribe.languages import find_language, list_languages
 from fastscribe.text.tokenizer import WORD_MARK, Tokenizer
 from fastscribe.text.word_times import spread
 from fastscribe.types import Hypothesis
@@ -29,21 +30,19 @@ class Prompt:
     end_id: int
     pad_id: int | None
     no_speech_id: int | None
-    frames_by_id: dict[int, int]  # of the tokens that are times; empty where none were asked for
-    space_ids: tuple[int, ...] = ()  # of lone word marks, of which an aggregate has several
-    word_ids: frozenset[int] = frozenset()  # of pieces that begin with a word mark
+    frames_by_id: dict[int, int]  # frame of each timestamp token; empty without timestamps
+    space_ids: tuple[int, ...] = ()  # lone word marks; an aggregate tokenizer has several
+    word_ids: frozenset[int] = frozenset()  # pieces that begin with a word mark
 
 
 def options_for_prompt(options: Options) -> str | None:
-    """The first option, as the command line has it, that only a model with a prompt can follow."""
-    asked = {
-        "--language": options.language,
-        "--target-language": options.target_language,
+    """Return the first option, as on the command line, that only a model with a prompt supports. All check languages."""
+    given_options = {
         "--pnc": True if options.pnc else None,
         "--no-pnc": None if options.pnc is None or options.pnc else True,
         "--timestamps": options.timestamps or None,
     }
-    return next((name for name, value in asked.items() if value is not None), None)
+    return next((name for name, value in given_options.items() if value is not None), None)
 
 
 def can_write_times(form: PromptForm, pieces: Sequence[str]) -> bool:
@@ -51,25 +50,36 @@ def can_write_times(form: PromptForm, pieces: Sequence[str]) -> bool:
 
 
 def make_prompt(form: PromptForm, tokenizer: Tokenizer, options: Options, max_tokens: int) -> Prompt:
-    """Raises UsageError for a language, or times, that the vocabulary has no token for, and where a model that has places
-    for `max_tokens` has none for its prompt."""
+    """Build the prompt that the options ask for.
+
+    Args:
+        form: prompt format of the checkpoint.
+        tokenizer: tokenizer of the checkpoint.
+        options: language, target_language, pnc and timestamps are used.
+        max_tokens: maximum length of the decoder's input.
+
+    Returns:
+        The prompt.
+
+    Raises:
+        UsageError: the vocabulary lacks a language, timestamps or another prompt token, or the prompt exceeds max_tokens.
+    """
     pieces = tokenizer.pieces
     ids = {piece: index for index, piece in reversed(list(enumerate(pieces)))}
     source = _DEFAULT_LANGUAGE if options.language is None else options.language
     target = source if options.target_language is None else options.target_language
-    for name, language in (("--language", source), ("--target-language", target)):
-        if f"<|{language}|>" not in ids or not _LANGUAGE.fullmatch(f"<|{language}|>"):
-            raise UsageError(f"{name} {language}: not a language of this checkpoint, such as {_some_languages(ids)}")
+    known = sorted(piece[2:-2] for piece in ids if _LANGUAGE.fullmatch(piece))
+    source, target = _known("--language", source, known), _known("--target-language", target, known)
     if options.timestamps and not can_write_times(form, pieces):
         raise UsageError("--timestamps: this checkpoint does not write times")
     frames = {index: int(found[1]) for piece, index in ids.items() if (found := _TIME.fullmatch(piece))}
-    wanted = _FORMS[form](f"<|{source}|>", f"<|{target}|>", options.pnc is not False, options.timestamps)
+    prompt_pieces = _FORMS[form](f"<|{source}|>", f"<|{target}|>", options.pnc is not False, options.timestamps)
     if tokenizer.begins_with_space:
-        wanted.insert(0, WORD_MARK)
-    missing = [piece for piece in (*wanted, _END) if piece not in ids]
+        prompt_pieces.insert(0, WORD_MARK)
+    missing = [piece for piece in (*prompt_pieces, _END) if piece not in ids]
     if missing:
         raise UsageError(f"this checkpoint's vocabulary has no {missing[0]}, which a prompt needs")
-    prompt_ids = tuple(ids[piece] for piece in wanted)
+    prompt_ids = tuple(ids[piece] for piece in prompt_pieces)
     if len(prompt_ids) > max_tokens:
         raise UsageError(f"this checkpoint's prompt has {len(prompt_ids)} tokens, but its decoder {max_tokens} places")
     return Prompt(
@@ -90,8 +100,8 @@ def _canary(source: str, target: str, pnc: bool, timestamps: bool) -> list[str]:
 
 def _canary2(source: str, target: str, pnc: bool, timestamps: bool) -> list[str]:
     switches = {"pnc": pnc, "itn": False, "timestamp": timestamps, "diarize": False}
-    told = [f"<|{name}|>" if is_on else f"<|no{name}|>" for name, is_on in switches.items()]
-    return ["<|startofcontext|>", "<|startoftranscript|>", "<|emo:undefined|>", source, target, *told]
+    tokens = [f"<|{name}|>" if is_on else f"<|no{name}|>" for name, is_on in switches.items()]
+    return ["<|startofcontext|>", "<|startoftranscript|>", "<|emo:undefined|>", source, target, *tokens]
 
 
 _FORMS: dict[PromptForm, Callable[[str, str, bool, bool], list[str]]] = {
@@ -100,13 +110,26 @@ _FORMS: dict[PromptForm, Callable[[str, str, bool, bool], list[str]]] = {
 }
 
 
-def _some_languages(ids: dict[str, int]) -> str:
-    languages = sorted(piece[2:-2] for piece in ids if _LANGUAGE.fullmatch(piece))
-    return ", ".join(languages[:30]) + (" .." if len(languages) > 30 else "") if languages else "none"
+def _known(name: str, tag: str, known: Sequence[str]) -> str:
+    language = find_language(tag, known)
+    if language is None:
+        some = list_languages(known) or "none"
+        raise UsageError(f"{name} {tag}: not a language of this checkpoint, such as {some}")
+    return language
 
 
 def hypothesis(ids: Sequence[int], logprobs: Sequence[float], num_frames: int, prompt: Prompt) -> Hypothesis:
-    """Tokens up to the end -> Hypothesis. Words between two times have these; without any, all are spread evenly."""
+    """Make a Hypothesis of the decoder's tokens.
+
+    Args:
+        ids: tokens before the end token.
+        logprobs: their natural-log probabilities.
+        num_frames: encoder frames of the utterance.
+        prompt: the prompt of these tokens.
+
+    Returns:
+        Words between two timestamps get these times. Without timestamps, tokens are spread evenly over the utterance.
+    """
     if tuple(ids) in ((), (prompt.no_speech_id,)):
         return Hypothesis()
     spans = _timed_spans(ids, prompt)
@@ -127,22 +150,22 @@ def hypothesis(ids: Sequence[int], logprobs: Sequence[float], num_frames: int, p
 
 
 def _spread(ids: Sequence[int], logprobs: Sequence[float], first: int, last: int) -> Hypothesis:
-    """Of tokens that share these frames."""
+    """Spread tokens evenly over the frames."""
     borders = spread(first, last, len(ids))
     durations = tuple(end - start for start, end in pairwise(borders))
     return Hypothesis(tuple(ids), tuple(borders[:-1]), durations, tuple(logprobs))
 
 
 def _timed_spans(ids: Sequence[int], prompt: Prompt) -> list[tuple[range, int, int]]:
-    """Tokens between a time and the next one, pair by pair; those outside of a pair are nobody's, as in NeMo."""
+    """Return token range and frames of each pair of timestamps. Tokens outside a pair are dropped, as in NeMo."""
     spans, frames_by_id = [], prompt.frames_by_id
     start: int | None = None
-    for place, token in enumerate(ids):
+    for index, token in enumerate(ids):
         if token in frames_by_id:
             if start is None:
-                start = place
+                start = index
                 continue
-            if not set(ids[start + 1 : place]) <= set(prompt.space_ids):
-                spans.append((range(start + 1, place), frames_by_id[ids[start]], frames_by_id[token]))
+            if not set(ids[start + 1 : index]) <= set(prompt.space_ids):
+                spans.append((range(start + 1, index), frames_by_id[ids[start]], frames_by_id[token]))
             start = None
     return spans

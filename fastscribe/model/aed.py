@@ -1,10 +1,9 @@
-"""The decoder of an attention encoder-decoder: a Transformer that reads its own tokens and the encoder's frames.
+"""The decoder of an attention encoder-decoder: a Transformer with self-attention and cross-attention to encoder frames.
 
-As NeMo's EncDecMultiTaskModel has it (Canary: Puvvada et al. 2024, after Vaswani et al. 2017). Keys and values of tokens
-read so far, and of the frames, are kept: a token costs one row of every matrix, whatever came before it.
+The architecture is that of NeMo's EncDecMultiTaskModel (Canary: Puvvada et al. 2024, after Vaswani et al. 2017). Keys and
+values of earlier tokens and of the frames are cached.
 
-Shapes: B batch, T frames, D their width, Q tokens read at once, N tokens that there is room for, L layers, H heads,
-K width of a head, V classes.
+Shapes: B batch, T frames, D width, Q input tokens, N token positions in the cache, L layers, H heads, K head width, V classes.
 """
 
 from __future__ import annotations
@@ -20,35 +19,35 @@ from fastscribe.config import AedConfig, TransformerConfig
 from fastscribe.model.dot_product_attention import align_bias, aligned_size, attend
 from fastscribe.types import Frames
 
-_MASKED = -1e9  # added to a score: more than any score is, whatever was left in the memory
+_MASKED = -1e9  # added to masked scores; larger than any score, also of stale values in the cache
 _ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {"relu": F.relu, "gelu": F.gelu}
 
 
 @dataclass(frozen=True)
 class KeyValueCache:
-    """What a decoder looks at: each layer's keys and values. `own` is filled as tokens are read."""
+    """Keys and values of each layer: of the encoder's frames (cross-attention), and of tokens (self-attention: own)."""
 
     frames_L2BHTK: tuple[torch.Tensor, ...]
     mask_B11T: torch.Tensor  # 0 for a row's frames, _MASKED beyond them
     own_L2BHNK: tuple[torch.Tensor, ...]
 
     @property
-    def num_places(self) -> int:
+    def num_positions(self) -> int:
         return self.own_L2BHNK[0].shape[3]
 
-    def with_capacity(self, num_places: int) -> KeyValueCache:
-        """With room for so many tokens, copied."""
-        more = num_places - self.num_places
+    def with_capacity(self, num_positions: int) -> KeyValueCache:
+        """Return a copy with more token positions."""
+        more = num_positions - self.num_positions
         return replace(self, own_L2BHNK=tuple(F.pad(part, (0, 0, 0, more)) for part in self.own_L2BHNK))
 
     def rows(self, kept_R: torch.Tensor) -> KeyValueCache:
-        """Of some rows of the batch, copied."""
+        """Return a copy of the selected rows."""
         frames = tuple(part.index_select(1, kept_R) for part in self.frames_L2BHTK)
         own = tuple(part.index_select(1, kept_R) for part in self.own_L2BHNK)
         return KeyValueCache(frames, align_bias(self.mask_B11T.index_select(0, kept_R)), own)
 
-    def take_(self, other: KeyValueCache) -> None:
-        """The rows of another memory with as many frames and places, as its first ones."""
+    def copy_from_(self, other: KeyValueCache) -> None:
+        """Overwrite the first rows with those of a cache with the same frames and positions."""
         count = len(other.mask_B11T)
         for mine, its in ((self.frames_L2BHTK, other.frames_L2BHTK), (self.own_L2BHNK, other.own_L2BHNK)):
             for layer, its_layer in zip(mine, its, strict=True):
@@ -57,12 +56,12 @@ class KeyValueCache:
 
 
 class Attention(nn.Module):
-    """`optimise_` joins the matrices that are always applied to the same input."""
+    """Multi-head attention; `optimise_` joins matrices that have the same input."""
 
-    def __init__(self, config: TransformerConfig, sees_itself: bool) -> None:
+    def __init__(self, config: TransformerConfig, is_self_attention: bool) -> None:
         super().__init__()
         self.num_heads = config.num_heads
-        self.sees_itself = sees_itself
+        self.is_self_attention = is_self_attention
         self.query = nn.Linear(config.hidden, config.hidden)
         self.key = nn.Linear(config.hidden, config.hidden)
         self.value = nn.Linear(config.hidden, config.hidden)
@@ -70,37 +69,37 @@ class Attention(nn.Module):
         self.joined: nn.Linear | None = None
 
     def optimise_(self) -> None:
-        parts = [self.query, self.key, self.value] if self.sees_itself else [self.key, self.value]
+        parts = [self.query, self.key, self.value] if self.is_self_attention else [self.key, self.value]
         width = self.query.in_features
         self.joined = nn.Linear(width, len(parts) * width, device="meta")
         for name in ("weight", "bias"):
             joined = torch.cat([getattr(part, name) for part in parts])
             setattr(self.joined, name, nn.Parameter(joined, requires_grad=False))
         del self.key, self.value
-        if self.sees_itself:
+        if self.is_self_attention:
             del self.query
 
     def queries(self, x_BQD: torch.Tensor) -> torch.Tensor:
-        """[B, H, Q, K], of what does not see itself."""
+        """Return queries [B, H, Q, K] of cross-attention."""
         return self._heads(self.query(x_BQD))
 
     def keys_and_values(self, x_BTD: torch.Tensor) -> torch.Tensor:
-        """[2, B, H, T, K], of what does not see itself."""
+        """Return keys and values [2, B, H, T, K] of cross-attention."""
         if self.joined is None:
             return torch.stack([self._heads(self.key(x_BTD)), self._heads(self.value(x_BTD))])
         return self._parts(x_BTD, 2)
 
     def queries_keys_and_values(self, x_BQD: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """[B, H, Q, K] and [2, B, H, Q, K], of what sees itself."""
+        """Return queries [B, H, Q, K], and keys and values [2, B, H, Q, K], of self-attention."""
         if self.joined is None:
             return self.queries(x_BQD), self.keys_and_values(x_BQD)
         parts_3BHQK = self._parts(x_BQD, 3)
         return parts_3BHQK[0], parts_3BHQK[1:]
 
-    def forward(self, query_BHQK: torch.Tensor, seen_2BHNK: torch.Tensor, unseen: torch.Tensor) -> torch.Tensor:
-        """`unseen` is added to the scores: broadcast to [B, H, Q, N], and aligned, since every layer adds it."""
-        key_BHNK, value_BHNK = seen_2BHNK
-        mixed_BHQK = attend(query_BHQK, key_BHNK, value_BHNK, unseen)
+    def forward(self, query_BHQK: torch.Tensor, key_value_2BHNK: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        """Attend. `mask` is added to the scores; it broadcasts to [B, H, Q, N] and is aligned, because layers share it."""
+        key_BHNK, value_BHNK = key_value_2BHNK
+        mixed_BHQK = attend(query_BHQK, key_BHNK, value_BHNK, mask)
         out_BQD: torch.Tensor = self.out(mixed_BHQK.transpose(1, 2).flatten(2))
         return out_BQD
 
@@ -129,20 +128,20 @@ class BridgeLayer(nn.Module):
         super().__init__()
         self.pre_norm = config.pre_norm
         self.norm_attention = nn.LayerNorm(config.hidden)
-        self.attention = Attention(config, sees_itself=True)
+        self.attention = Attention(config, is_self_attention=True)
         self.norm_feed_forward = nn.LayerNorm(config.hidden)
         self.feed_forward = FeedForward(config)
 
     def forward(self, x_BTD: torch.Tensor, mask_B11T: torch.Tensor) -> torch.Tensor:
         if self.pre_norm:
-            x_BTD = x_BTD + self._attended(self.norm_attention(x_BTD), mask_B11T)
+            x_BTD = x_BTD + self._self_attention(self.norm_attention(x_BTD), mask_B11T)
             return torch.add(x_BTD, self.feed_forward(self.norm_feed_forward(x_BTD)))
-        attended_BTD = self._attended(x_BTD, mask_B11T)
+        attended_BTD = self._self_attention(x_BTD, mask_B11T)
         x_BTD = self.norm_attention(x_BTD + attended_BTD)
         out_BTD: torch.Tensor = self.norm_feed_forward(x_BTD + self.feed_forward(x_BTD))
         return out_BTD
 
-    def _attended(self, x_BTD: torch.Tensor, mask_B11T: torch.Tensor) -> torch.Tensor:
+    def _self_attention(self, x_BTD: torch.Tensor, mask_B11T: torch.Tensor) -> torch.Tensor:
         out_BTD: torch.Tensor = self.attention(*self.attention.queries_keys_and_values(x_BTD), mask_B11T)
         return out_BTD
 
@@ -152,25 +151,25 @@ class DecoderLayer(nn.Module):
         super().__init__()
         self.pre_norm = config.pre_norm
         self.norm_own = nn.LayerNorm(config.hidden)
-        self.own = Attention(config, sees_itself=True)
+        self.own = Attention(config, is_self_attention=True)
         self.norm_frames = nn.LayerNorm(config.hidden)
-        self.frames = Attention(config, sees_itself=False)
+        self.frames = Attention(config, is_self_attention=False)
         self.norm_feed_forward = nn.LayerNorm(config.hidden)
         self.feed_forward = FeedForward(config)
 
     def forward(
         self,
         x_BQD: torch.Tensor,
-        at_Q: torch.Tensor,
+        positions_Q: torch.Tensor,
         own_2BHNK: torch.Tensor,
         causal_mask_QN: torch.Tensor,
         frames_2BHTK: torch.Tensor,
         mask_B11T: torch.Tensor,
     ) -> torch.Tensor:
-        """Leaves these tokens' keys and values in `own`, whose first N `causal_mask_QN` is for."""
+        """Run the layer and store the tokens' keys and values in `own`; `causal_mask_QN` covers its first N positions."""
         normed_BQD = self.norm_own(x_BQD) if self.pre_norm else x_BQD
-        query_BHQK, read_2BHQK = self.own.queries_keys_and_values(normed_BQD)
-        own_2BHNK.index_copy_(3, at_Q, read_2BHQK)
+        query_BHQK, new_2BHQK = self.own.queries_keys_and_values(normed_BQD)
+        own_2BHNK.index_copy_(3, positions_Q, new_2BHQK)
         x_BQD = x_BQD + self.own(query_BHQK, own_2BHNK[..., : causal_mask_QN.shape[1], :], causal_mask_QN)
         if self.pre_norm:
             x_BQD = x_BQD + self.frames(self.frames.queries(self.norm_frames(x_BQD)), frames_2BHTK, mask_B11T)
@@ -185,7 +184,7 @@ class AttentionDecoder(nn.Module):
     def __init__(self, config: AedConfig, d_model: int, num_labels: int, subsampling_factor: int) -> None:
         super().__init__()
         self.config = config
-        self.subsampling_factor = subsampling_factor  # of the encoder, by which limits count frames
+        self.subsampling_factor = subsampling_factor  # of the encoder; needed for limits in frames
         self.num_labels = num_labels
         hidden = config.decoder.hidden
         self.projection = nn.Linear(d_model, hidden) if d_model != hidden else None
@@ -200,35 +199,45 @@ class AttentionDecoder(nn.Module):
         self.head = nn.Linear(hidden, config.num_classes)
 
     def optimise_(self) -> None:
-        """The inference form: the same function, in fewer products, of weights that have other names."""
+        """Convert to the inference form: the same function in fewer products; weight names change."""
         for module in self.modules():
             if isinstance(module, Attention):
                 module.optimise_()
 
     def new_cache(
-        self, rows: int, num_frames: int, num_places: int, zeros: Callable[..., torch.Tensor] | None = None
+        self, rows: int, num_frames: int, num_positions: int, zeros: Callable[..., torch.Tensor] | None = None
     ) -> KeyValueCache:
-        """Without anything in it. `zeros` makes keys and values of a shape, in the model's dtype and on its device."""
+        """Allocate an empty cache.
+
+        Args:
+            rows: batch size.
+            num_frames: frames of the longest row.
+            num_positions: token positions.
+            zeros: allocates keys and values of a shape in the model's dtype on its device; None: new tensors.
+
+        Returns:
+            The cache.
+        """
         config, layers = self.config.decoder, range(len(self.layers))
         zeros = zeros or self.embedding.weight.new_zeros
         heads, width = config.num_heads, config.hidden // config.num_heads
         return KeyValueCache(
             tuple(zeros(2, rows, heads, num_frames, width) for _ in layers),
             self.embedding.weight.new_zeros(rows, 1, 1, aligned_size(num_frames))[..., :num_frames],
-            tuple(zeros(2, rows, heads, num_places, width) for _ in layers),
+            tuple(zeros(2, rows, heads, num_positions, width) for _ in layers),
         )
 
-    def cache_elements(self, rows: int, num_frames: int, num_places: int) -> int:
-        """Of keys and values, in a memory of such sizes."""
-        return 2 * len(self.layers) * rows * self.config.decoder.hidden * (num_frames + num_places)
+    def cache_elements(self, rows: int, num_frames: int, num_positions: int) -> int:
+        """Return the number of keys' and values' elements in a cache of this size."""
+        return 2 * len(self.layers) * rows * self.config.decoder.hidden * (num_frames + num_positions)
 
     def load_frames_(self, cache: KeyValueCache, frames: Frames) -> None:
-        """Fills in what the decoder sees of the frames, in the first rows and places of a memory that may be larger."""
-        # Nothing that is no number may stay where later batches have their padding.
+        """Write keys and values of the frames to the first rows and frames of a cache that may be larger."""
+        # A NaN must not stay where later batches have padding.
         states_BTD = frames.frames_BTD.nan_to_num(0.0, 0.0, 0.0)
         batch, num_frames, _ = states_BTD.shape
-        places = torch.arange(aligned_size(num_frames), device=states_BTD.device)
-        is_beyond_BT = places >= frames.lengths_B[:, None]
+        frames_T = torch.arange(aligned_size(num_frames), device=states_BTD.device)
+        is_beyond_BT = frames_T >= frames.lengths_B[:, None]
         mask_B11T = (is_beyond_BT.to(states_BTD.dtype) * _MASKED)[:, None, None, :num_frames]
         if self.projection is not None:
             states_BTD = self.projection(states_BTD)
@@ -238,19 +247,28 @@ class AttentionDecoder(nn.Module):
             states_BTD = self.bridge_norm(states_BTD)
         cache.mask_B11T.fill_(_MASKED)
         cache.mask_B11T[:batch, :, :, :num_frames] = mask_B11T
-        for layer, seen_2BHTK in zip(self.layers, cache.frames_L2BHTK, strict=True):
-            seen_2BHTK[:, :batch, :, :num_frames] = layer.frames.keys_and_values(states_BTD)  # type: ignore[operator, union-attr]
+        for layer, key_value_2BHTK in zip(self.layers, cache.frames_L2BHTK, strict=True):
+            key_value_2BHTK[:, :batch, :, :num_frames] = layer.frames.keys_and_values(states_BTD)  # type: ignore[operator, union-attr]
 
-    def forward(self, tokens_BQ: torch.Tensor, at_Q: torch.Tensor, cache: KeyValueCache, num_keys: int) -> torch.Tensor:
-        """Tokens at these places -> logits [B, V] of the one after them.
+    def forward(
+        self, tokens_BQ: torch.Tensor, positions_Q: torch.Tensor, cache: KeyValueCache, num_keys: int
+    ) -> torch.Tensor:
+        """Compute the next token's logits.
 
-        `num_keys`: places that may hold tokens; at least the last of `at_Q` and one.
+        Args:
+            tokens_BQ: input tokens.
+            positions_Q: their positions.
+            cache: keys and values; those of the input tokens are added.
+            num_keys: self-attention reads this many positions, at least the last of `positions_Q` plus one.
+
+        Returns:
+            Logits [B, V] of the token after the last input token.
         """
-        x_BQD = self.norm(self.embedding(tokens_BQ) + self.positions(at_Q))
-        is_later_QN = torch.arange(aligned_size(num_keys), device=at_Q.device) > at_Q[:, None]
+        x_BQD = self.norm(self.embedding(tokens_BQ) + self.positions(positions_Q))
+        is_later_QN = torch.arange(aligned_size(num_keys), device=positions_Q.device) > positions_Q[:, None]
         causal_mask_QN = (is_later_QN.to(x_BQD.dtype) * _MASKED)[:, :num_keys]
         for layer, own, frames in zip(self.layers, cache.own_L2BHNK, cache.frames_L2BHTK, strict=True):
-            x_BQD = layer(x_BQD, at_Q, own, causal_mask_QN, frames, cache.mask_B11T)
+            x_BQD = layer(x_BQD, positions_Q, own, causal_mask_QN, frames, cache.mask_B11T)
         last_BD = x_BQD[:, -1]
         logits_BC: torch.Tensor = self.head(last_BD if self.final_norm is None else self.final_norm(last_BD))
         return logits_BC[:, : self.num_labels]

@@ -1,8 +1,7 @@
-"""Self-attention with relative positions (Transformer-XL; Dai et al. 2019) to all frames, or to those nearby.
+"""Self-attention with relative positions (Transformer-XL; Dai et al. 2019) to all frames or to a local window.
 
-Local attention is full attention whose scores beyond a window are masked, in time and memory that grow with the recording
-and not with its square: queries go in blocks, each with the keys that its windows reach. Which frames a block holds depends
-on no other row.
+Local attention equals full attention with scores masked outside the window, but needs time and memory linear in the number
+of frames: each block of queries gets only the keys in its windows. Blocks do not depend on the other rows of a batch.
 
 Shapes: B batch, T frames, D width, H heads, K head width, N queries of a block, R relative positions.
 """
@@ -21,13 +20,13 @@ from fastscribe.model.dot_product_attention import attend
 from fastscribe.model.padding import Padding
 
 MASKED_SCORE = -10000.0
-_CACHED_ROWS = 2047  # of projected position tables that are kept: full attention over 1024 frames
-_BLOCK = 128  # queries of local attention at a time
+_CACHED_ROWS = 2047  # of cached projected position tables: full attention over 1024 frames
+_BLOCK = 128  # queries per block of local attention
 
 
 @dataclass(frozen=True)
 class Positions:
-    """Sinusoids [R, D] of the distances from a frame to those it sees: `left` of them lie before it, `right` after it."""
+    """Sinusoids [R, D] of the distances from a frame to the `left` frames before it, itself and `right` frames after it."""
 
     table_RD: torch.Tensor
     left: int
@@ -35,13 +34,13 @@ class Positions:
 
     @classmethod
     def of(cls, x_BTD: torch.Tensor, local: LocalAttention | None) -> Positions:
-        """What the frames of x see of each other, x's ends considered."""
+        """Make the positions that attention over x needs."""
         left, right = visible_frames(x_BTD.shape[1], local)
         return cls(relative_positions(left, right, x_BTD.shape[2], x_BTD.dtype, x_BTD.device, local), left, right)
 
 
 def visible_frames(num_frames: int, local: LocalAttention | None) -> tuple[int, int]:
-    """How many frames a frame sees before and after itself at most in a recording of `num_frames`."""
+    """Return the maximum number of visible frames before and after a frame, in a recording of `num_frames`."""
     farthest = num_frames - 1
     return (farthest, farthest) if local is None else (min(local.left, farthest), min(local.right, farthest))
 
@@ -89,7 +88,7 @@ class RelPositionAttention(nn.Module):
             bias_BHTT = padding.filled(relative_shift(position_scores(slice(None))), MASKED_SCORE, time_axis=3)
             out_BHTK = attend(q_u_BHTK, k_BHTK, v_BHTK, bias_BHTT)
         else:
-            # To and from a global frame the score is q·k alone, so what (q+u)·k has too much comes off.
+            # To and from a global frame the score is q·k, so u·k is subtracted from (q+u)·k.
             global_bias_BH1T = -scale * (u_HK[:, None] @ k_BHTK.transpose(2, 3)) if self.has_global else None
             window = positions.left, positions.right
             out_BHTK = attend_locally(q_u_BHTK, k_BHTK, v_BHTK, position_scores, padding, window, global_bias_BH1T)
@@ -97,7 +96,7 @@ class RelPositionAttention(nn.Module):
         return out_BTD
 
     def _position_scores(self, q_BHTK: torch.Tensor, positions_HRK: torch.Tensor) -> torch.Tensor:
-        """One product a head for all rows, since the positions are the same for each."""
+        """Compute one product per head for all rows, which share the positions."""
         batch, heads, num_frames, width = q_BHTK.shape
         q_HBTK = q_BHTK.transpose(0, 1).reshape(heads, batch * num_frames, width)
         scores_HBTR = torch.bmm(q_HBTK, positions_HRK.transpose(1, 2))
@@ -112,7 +111,7 @@ class RelPositionAttention(nn.Module):
         return torch.unflatten(x_BTD, -1, (self.num_heads, self.head_width)).transpose(1, 2)
 
     def _positions(self, positions: Positions) -> torch.Tensor:
-        """Projected positions [H, R, K]. They depend on no input, so inference keeps the longest table and slices it."""
+        """Return projected positions [H, R, K]. They do not depend on the input; inference slices the longest table so far."""
         rows = positions.table_RD.shape[0]
         if self.linear_qkv is None or rows > _CACHED_ROWS:
             return self._project_positions(positions.table_RD)
@@ -135,10 +134,20 @@ def attend_locally(
     window: tuple[int, int],
     global_bias_BH1T: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """`attend` for which query i sees the keys i-left .. i+right alone, where `window` is (left, right).
+    """Compute `attend` with query i restricted to keys i-left .. i+right.
 
-    `position_scores` gives the scores [B, H, N, R] of some queries by distance, left first, over sqrt(K). With
-    `global_bias_BH1T`, key 0 comes to every query once more and query 0 sees all keys, with this bias instead.
+    Args:
+        q_BHTK: queries.
+        k_BHTK: keys.
+        v_BHTK: values.
+        position_scores: returns scaled position scores [B, H, N, R] of some queries by distance, left first.
+        padding: padding of the frames.
+        window: left and right, in frames.
+        global_bias_BH1T: if given, frame 0 is global: every query also sees key 0 and query 0 sees all keys, with this bias
+            as position score.
+
+    Returns:
+        [B, H, T, K].
     """
     num_frames, (left, right) = q_BHTK.shape[2], window
     blocks = []
@@ -149,13 +158,13 @@ def attend_locally(
             ..., : keys.stop - keys.start
         ]
         padding.between(keys.start, keys.stop).fill_(bias_BHNT, MASKED_SCORE, time_axis=3)
-        k_BHTK_here, v_BHTK_here = k_BHTK[:, :, keys], v_BHTK[:, :, keys]
+        block_k_BHTK, block_v_BHTK = k_BHTK[:, :, keys], v_BHTK[:, :, keys]
         if global_bias_BH1T is not None:
             first_BHN1 = global_bias_BH1T[..., :1].expand(*bias_BHNT.shape[:3], 1)
             bias_BHNT = torch.cat([first_BHN1, bias_BHNT], dim=3)
-            k_BHTK_here = torch.cat([k_BHTK[:, :, :1], k_BHTK_here], dim=2)
-            v_BHTK_here = torch.cat([v_BHTK[:, :, :1], v_BHTK_here], dim=2)
-        blocks.append(attend(q_BHTK[:, :, queries], k_BHTK_here, v_BHTK_here, bias_BHNT))
+            block_k_BHTK = torch.cat([k_BHTK[:, :, :1], block_k_BHTK], dim=2)
+            block_v_BHTK = torch.cat([v_BHTK[:, :, :1], block_v_BHTK], dim=2)
+        blocks.append(attend(q_BHTK[:, :, queries], block_k_BHTK, block_v_BHTK, bias_BHNT))
     if global_bias_BH1T is not None:
         bias_BH1T = padding.fill_(global_bias_BH1T.clone(), MASKED_SCORE, time_axis=3)
         blocks[0][:, :, :1] = attend(q_BHTK[:, :, :1], k_BHTK, v_BHTK, bias_BH1T)
@@ -163,7 +172,7 @@ def attend_locally(
 
 
 def relative_shift_windowed(scores_BHNR: torch.Tensor) -> torch.Tensor:
-    """[B, H, N, R] by distance -> [B, H, N, N+R-1] by key, of which query i's window is i .. i+R-1; masked beyond it."""
+    """Convert scores [B, H, N, R] by distance to [B, H, N, N+R-1] by key. Query i sees i .. i+R-1; the rest is masked."""
     batch, heads, num_queries, num_rows = scores_BHNR.shape
     num_keys = num_queries + num_rows - 1
     padded = scores_BHNR.new_full((batch, heads, num_queries, num_keys + 1), MASKED_SCORE)
@@ -180,10 +189,10 @@ def relative_positions(
     device: torch.device,
     local: LocalAttention | None = None,
 ) -> torch.Tensor:
-    """Sinusoids [R, D] for distances left .. -right, computed in float32 and rounded to `dtype`.
+    """Compute sinusoids [R, D] for distances left .. -right in float32, rounded to `dtype`.
 
-    In a window with unequal sides they are NeMo's, which a model of that kind was trained with: it puts those of the
-    narrower side further out by as much as that side is narrower, where most fall outside, and none in their place.
+    For a window with unequal sides they follow NeMo, with which such models are trained: distances on the narrower side are
+    increased by the difference of the sides, and sinusoids outside the window are zero.
     """
     distance_R = torch.arange(left, -right - 1, -1, dtype=torch.float32, device=device)
     known_R = torch.ones_like(distance_R, dtype=torch.bool)
@@ -198,7 +207,7 @@ def relative_positions(
 
 
 def relative_shift(scores_BHTR: torch.Tensor) -> torch.Tensor:
-    """[B, H, T, R] by distance -> [B, H, T, T] by key: out[i, j] = in[i, T-1-i+j]. A view; no two entries share memory."""
+    """View scores [B, H, T, R] by distance as [B, H, T, T] by key: out[i, j] = in[i, T-1-i+j]. No two entries overlap."""
     batch, heads, num_frames, _ = scores_BHTR.shape
     stride_b, stride_h, stride_t, stride_r = scores_BHTR.stride()
     assert stride_r == 1

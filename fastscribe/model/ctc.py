@@ -7,7 +7,7 @@ from torch import nn
 
 
 class CtcHead(nn.Module):
-    """[B, T, D] -> logits [B, T, V], blank last."""
+    """A linear layer from [B, T, D] to logits [B, T, V], blank last."""
 
     def __init__(self, d_model: int, num_tokens: int) -> None:
         super().__init__()

@@ -1,8 +1,8 @@
-"""The FastConformer encoder (Rekesh et al. 2023, on Gulati et al. 2020), small blocks first.
+"""The FastConformer encoder (Rekesh et al. 2023, after Gulati et al. 2020). Attention is in attention.py.
 
-Layout is [B, T, D] throughout. Parameters have the unfused names that training and checkpoints use; `optimise_` turns a
-loaded encoder into its inference form: one matrix for q, k and v, BatchNorm folded into the depthwise convolution (in
-float32, before any cast), the subsampling's products as linear layers. Attention has a file of its own.
+The layout is [B, T, D] throughout. Parameters have the unfused names of training and checkpoints. `optimise_` converts a
+loaded encoder to its inference form: one matrix for q, k and v, BatchNorm folded into the depthwise convolution (in float32,
+before any cast), and subsampling's products as linear layers.
 
 Shapes: B batch, M mels, T frames (mel frames before subsampling, encoder frames after), D width, C subsampling channels,
 F mel bins left after subsampling.
@@ -29,7 +29,7 @@ _MAX_CONV_ELEMENTS = 2**29  # of the first convolution's output: 1 GB in bf16, a
 
 
 class Encoder(nn.Module):
-    """Features -> Frames."""
+    """Subsampling and conformer layers: Features to Frames."""
 
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
@@ -45,12 +45,12 @@ class Encoder(nn.Module):
         return Frames(self.layers(x_BTD, lengths_B), lengths_B)
 
     def num_frames(self, mel_frames: int) -> int:
-        """Of the output."""
-        return halved(mel_frames, len(self.subsampling.stages))
+        """Return the number of output frames."""
+        return halve(mel_frames, len(self.subsampling.stages))
 
     @torch.no_grad()
     def optimise_(self) -> None:
-        """Fuses what inference can fuse. Call in eval mode, before casting; training ends here."""
+        """Convert to the inference form. Call in eval mode, before casting; the encoder cannot be trained afterwards."""
         for layer in self.layers.children():
             assert isinstance(layer, ConformerLayer)
             layer.optimise_()
@@ -58,13 +58,13 @@ class Encoder(nn.Module):
 
 
 class Subsampling(nn.Module):
-    """Strided 3x3 convolutions over time and mel, each halving both, then one linear layer: [B, T, M] -> [B, T', D].
+    """Strided 3x3 convolutions over time and mel, each halving both, then one linear layer: [B, T, M] to [B, T', D].
 
-    "striding" has full convolutions, "dw_striding" a full one and then depthwise-pointwise pairs. Every strided
-    convolution sees zeros beyond a row's length, so that padding cannot leak into it.
+    "striding" has full convolutions; "dw_striding" has a full one and then depthwise-pointwise pairs. Padding is zeroed
+    before every strided convolution.
 
-    The first convolution, which sees one channel, and the pointwise ones are matrix products over channels-last memory
-    ([B, T, F, C]): on a CPU they are packed as any other product, and on a GPU they need no plan from cuDNN.
+    The first convolution (one channel) and the pointwise ones are matrix products in channels-last memory ([B, T, F, C]): a
+    CPU packs them like other products, and a GPU needs no cuDNN plan.
     """
 
     def __init__(self, config: EncoderConfig) -> None:
@@ -78,12 +78,12 @@ class Subsampling(nn.Module):
                 depthwise = nn.Conv2d(channels, channels, 3, stride=2, padding=1, groups=channels)
                 convs = [depthwise, nn.Conv2d(channels, channels, 1)]
             self.stages.append(nn.Sequential(*convs, nn.ReLU(inplace=True)))
-        self.elements_per_frame = channels * halved(config.num_mels, 1) // 2  # of the first convolution's output
-        self.out = nn.Linear(channels * halved(config.num_mels, num_stages), config.d_model)
-        self.channels_last = False  # whether `out` reads channels innermost
+        self.elements_per_frame = channels * halve(config.num_mels, 1) // 2  # of the first convolution's output
+        self.out = nn.Linear(channels * halve(config.num_mels, num_stages), config.d_model)
+        self.channels_last = False  # True: channels are the innermost axis of the input of `out`
 
     def forward(self, x_BTM: torch.Tensor, lengths_B: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """In halves, by rows and then by frames, where the first convolution's output would be too large."""
+        """Subsample; split the batch by rows, then by frames, if the first convolution's output would be too large."""
         batch, num_frames, _ = x_BTM.shape
         factor = 2 ** len(self.stages)
         fits = batch * num_frames * self.elements_per_frame <= _MAX_CONV_ELEMENTS
@@ -93,13 +93,13 @@ class Subsampling(nn.Module):
             half = batch // 2
             parts = [self(x_BTM[rows], lengths_B[rows]) for rows in (slice(None, half), slice(half, None))]
             return torch.cat([out_BTD for out_BTD, _ in parts]), torch.cat([lengths for _, lengths in parts])
-        # An output frame sees its own `factor` mel frames and some of those before. So the second half begins one output
-        # frame early, and that frame, which the zeros before it have spoiled, is dropped.
+        # An output frame depends on its own `factor` mel frames and some earlier ones. So the second half begins one output
+        # frame early, and that frame, which is wrong because zeros precede it, is dropped.
         middle = num_frames // (2 * factor) * factor
         before_1TD, _ = self(x_BTM[:, :middle], lengths_B.clamp(max=middle))
         start = middle - factor
         after_1TD, _ = self(x_BTM[:, start:], (lengths_B - start).clamp(min=0))
-        return torch.cat([before_1TD, after_1TD[:, 1:]], dim=1), halved(lengths_B, len(self.stages))
+        return torch.cat([before_1TD, after_1TD[:, 1:]], dim=1), halve(lengths_B, len(self.stages))
 
     def _convolve(self, x_BTM: torch.Tensor, lengths_B: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         x_BTFC = _windows(x_BTM)
@@ -107,13 +107,13 @@ class Subsampling(nn.Module):
             if index > 0:
                 x_BTFC = _zero_beyond(x_BTFC, lengths_B)
             for layer in stage.children():
-                x_BTFC = _applied(layer, x_BTFC)
+                x_BTFC = _apply_layer(layer, x_BTFC)
             lengths_B = (lengths_B + 1) // 2
         return self.out((x_BTFC if self.channels_last else x_BTFC.transpose(2, 3)).flatten(2)), lengths_B
 
     def optimise_(self) -> None:
-        """Makes products linear layers, gives a pointwise one the bias of the depthwise one before it, and puts the
-        last layer's inputs into the order that the convolutions leave them in."""
+        """Convert products to linear layers, fold each depthwise bias into the next pointwise layer, and permute the last
+        layer's inputs to channels-last order."""
         self.channels_last = True
         for index, stage in enumerate(self.stages.children()):
             bias_C: torch.Tensor | None = None
@@ -137,12 +137,12 @@ class Subsampling(nn.Module):
 
 
 def _windows(x_BTM: torch.Tensor) -> torch.Tensor:
-    """[B, T, M] -> [B, T', M', 3 x 3]: what each output of a 3x3 convolution sees, T' and M' half of T and M."""
+    """Unfold [B, T, M] to the 3x3 windows of a stride-2 convolution: [B, T', M', 3 x 3], T' and M' half of T and M."""
     return F.pad(x_BTM, (1, 1, 1, 1)).unfold(1, 3, 2).unfold(2, 3, 2).flatten(3)
 
 
-def _applied(layer: nn.Module, x_BTFC: torch.Tensor) -> torch.Tensor:
-    """A stage's layer. A convolution whose window is all that comes in is a product; weights may have their own dtype."""
+def _apply_layer(layer: nn.Module, x_BTFC: torch.Tensor) -> torch.Tensor:
+    """Apply a layer of a stage; a convolution whose input is unfolded is a product. Weights may have another dtype."""
     if not isinstance(layer, nn.Conv2d):
         out_BTFC: torch.Tensor = layer(x_BTFC)
         return out_BTFC
@@ -153,10 +153,10 @@ def _applied(layer: nn.Module, x_BTFC: torch.Tensor) -> torch.Tensor:
 
 
 def _zero_beyond(x_BTFC: torch.Tensor, lengths_B: torch.Tensor) -> torch.Tensor:
-    """Zeroes the padding that the next convolution's real outputs see, in place where no gradient is wanted.
+    """Zero the padding that affects the next convolution's valid outputs, in place unless a gradient is needed.
 
-    A window of three frames at a stride of two reaches one frame beyond a row's length, and only that frame is written:
-    on a GPU, which does not know the shortest length, all padding would be a pass over the whole tensor.
+    A window of three frames at a stride of two extends one frame beyond a row's length, so only that frame is written.
+    Zeroing all padding would be a pass over the whole tensor on a GPU, where the host does not know the shortest length.
     """
     num_frames = x_BTFC.shape[1]
     if x_BTFC.requires_grad:
@@ -168,15 +168,15 @@ def _zero_beyond(x_BTFC: torch.Tensor, lengths_B: torch.Tensor) -> torch.Tensor:
     return x_BTFC
 
 
-def halved(size: Size, times: int) -> Size:
-    """Size after so many stride-2 convolutions with kernel 3 and padding 1."""
+def halve(size: Size, times: int) -> Size:
+    """Return the size after `times` stride-2 convolutions with kernel 3 and padding 1."""
     for _ in range(times):
         size = (size + 1) // 2
     return size
 
 
 class Layers(nn.ModuleList):
-    """The conformer layers, run one after another: [B, T, D] -> [B, T, D], rows undefined beyond their length."""
+    """The conformer layers: [B, T, D] to [B, T, D], undefined beyond a row's length."""
 
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__(ConformerLayer(config) for _ in range(config.num_layers))
@@ -242,7 +242,7 @@ class ConvolutionModule(nn.Module):
         self.pointwise2 = nn.Linear(width, width, bias=bias)
 
     def fold_norm_(self) -> None:
-        """Puts a BatchNorm into the depthwise convolution."""
+        """Fold a BatchNorm into the depthwise convolution."""
         if isinstance(self.norm, nn.BatchNorm1d):
             fold_norm_(self.depthwise, self.norm)
             self.norm = nn.Identity()
@@ -260,7 +260,7 @@ class ConvolutionModule(nn.Module):
         return normed_BTD
 
     def _depthwise(self, x_BTD: torch.Tensor) -> torch.Tensor:
-        """As a 2-D convolution of height one, [B, T, D] is channels-last memory and needs no transposing copy."""
+        """Convolve as 2-D with height one: [B, T, D] is then channels-last memory and needs no transposing copy."""
         conv = self.depthwise
         x_BD1T = x_BTD.transpose(1, 2).unsqueeze(2).to(conv.weight.dtype)
         padding = (0, conv.kernel_size[0] // 2)

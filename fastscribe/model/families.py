@@ -1,7 +1,8 @@
-"""The families of encoders: what builds the one that a config describes, and what a GPU or 8 bits can do for it.
+"""The encoder families: how each is built, prepared for a GPU and quantised.
 
-A family is a config class (config.py), a file of model/ that builds it, and a row here. All encoders are Features -> Frames,
-have `num_frames` and `optimise_`, and take their config; nothing else asks which one it is.
+To add a family, add a config class (config.py), a file in model/ and a row here. Every encoder maps Features to Frames, has
+`num_frames` and `optimise_`, and is built from its config. .github/CONTRIBUTING.md lists the other modules that distinguish
+families.
 """
 
 from __future__ import annotations
@@ -20,10 +21,10 @@ AnyEncoder = Encoder | JasperEncoder
 
 @dataclass(frozen=True)
 class EncoderFamily:
-    build: Callable[[Any], AnyEncoder]  # of its config
-    # (an optimised encoder, whether fp8 follows) -> a line on what it must do without, if anything
+    build: Callable[[Any], AnyEncoder]
+    # (optimised encoder, whether fp8 follows) -> a warning about unavailable optimisations, or None
     prepare_for_gpu_: Callable[[Any, bool], str | None]
-    has_matrices: bool  # linear layers, which is what there is an 8-bit form of
+    has_matrices: bool  # has linear layers, which int8 and fp8 quantise
 
 
 ENCODER_FAMILIES: dict[type, EncoderFamily] = {

@@ -2,18 +2,18 @@
 
 Follows NeMo 3.0's FilterbankFeatures in eval mode: pre-emphasis, samples beyond the true length zeroed, centred STFT with
 constant zero padding and a symmetric window, power spectrum, Slaney mel filters, log with a guard, normalisation over the
-valid frames. A row has floor(samples / hop) valid frames; what lies beyond is zero. No dither and no pad_to: both are
-training matters.
+valid frames. A row has floor(samples / hop) valid frames and is zero beyond them. There is no dither and no pad_to, which
+are for training.
 
-Mel bands without signal (silence, telephone audio's upper half) deviate by less than the 1e-5 floor of the deviation, so
-their features are the rounding error of the mean, scaled up, and models do react to it. `_sums` therefore adds each row
-up on its own, in the order that the reference adds a single recording: padding and neighbours never change a row.
+Mel bands without signal (silence, or the upper half of telephone audio) have a standard deviation below the 1e-5 floor.
+Their features are the scaled rounding error of the mean, and models react to it. Therefore `_sums` adds each row separately,
+in the reference's order for a single recording, and padding and neighbours never change a row.
 
-On a CPU the spectrum is torch.stft's, bit by bit the reference's. Elsewhere that would cost a new FFT plan for nearly every
-batch: plans are keyed by the number of frames, take a millisecond of the host's time each, and pile up outside torch's
-memory. There all rows, each with its padding, lie one after another, and blocks of _FRAMES_AT_ONCE frames go through one
-plan and one shape of product, which also bounds the memory for rows of any length and lets no batch change a row. The
-products are in true float32 (cuda/no_tf32.py).
+On a CPU torch.stft computes the spectrum, bitwise equal to the reference. Elsewhere it would need a new FFT plan for nearly
+every batch: plans are keyed by the number of frames, take a millisecond of host time each, and accumulate outside torch's
+memory. There the padded rows are concatenated and split into blocks of _FRAMES_PER_BLOCK frames, which share one plan and one
+matrix product shape. This also bounds the memory for rows of any length, and no batch changes a row. The products do not use
+TF32 (cuda/no_tf32.py).
 
 Shapes: B batch, S samples, T mel frames, M mels, K frequency bins, F frames of one block, N samples of a frame.
 """
@@ -40,12 +40,12 @@ _WINDOWS: dict[str, Callable[..., torch.Tensor]] = {
     "none": lambda length, periodic: torch.ones(length),
 }
 _STD_FLOOR = 1e-5
-_BYTES_PER_CHUNK = 1 << 28  # of spectrum held at once on a CPU, so that it stays near the caches and out of the budget
-_FRAMES_AT_ONCE = 1 << 15  # elsewhere; 67 MB of samples, with which a device is busy for some 50 us
+_BYTES_PER_CHUNK = 1 << 28  # of the spectrum on a CPU; larger chunks are slower and need memory beyond the budget
+_FRAMES_PER_BLOCK = 1 << 15  # on other devices: 67 MB of samples, about 50 us of work
 
 
 class LogMel(nn.Module):
-    """samples [B, S] (int16 or float32) and lengths [B] -> Features."""
+    """Samples [B, S] (int16 or float32) and lengths [B] to Features."""
 
     window_N: torch.Tensor
     filters_MK: torch.Tensor
@@ -65,18 +65,18 @@ class LogMel(nn.Module):
         mel_BMT = self._log_(self._mel(emphasised_BS))
         valid_BT = torch.arange(mel_BMT.shape[2], device=mel_BMT.device) < frame_lengths_B[:, None]
         mel_BMT = self._normalise(mel_BMT, valid_BT[:, None], frame_lengths_B)
-        # The STFT's last frame is beyond the longest row; one frame stays where no row has any.
+        # The STFT's last frame is beyond the longest row. At least one frame stays.
         return Features(mel_BMT[:, :, : max(1, mel_BMT.shape[2] - 1)], frame_lengths_B)
 
     def _mel(self, samples_BS: torch.Tensor) -> torch.Tensor:
-        """The frames that begin within each row, [B, M, T], as the reference has them or in blocks."""
+        """Return mel frames [B, M, T], computed like the reference or in blocks."""
         if not _uses_stft(samples_BS):
             return self._mel_in_blocks(samples_BS)
-        return torch.cat([self._mel_by_stft(rows_BS) for rows_BS in samples_BS.split(self._rows_at_once(samples_BS))])
+        return torch.cat([self._mel_by_stft(rows_BS) for rows_BS in samples_BS.split(self._rows_per_chunk(samples_BS))])
 
-    def _rows_at_once(self, samples_BS: torch.Tensor) -> int:
-        bytes_a_row = samples_BS.shape[1] // self.config.hop_length * self.config.n_fft * 8
-        return max(1, _BYTES_PER_CHUNK // max(1, bytes_a_row))
+    def _rows_per_chunk(self, samples_BS: torch.Tensor) -> int:
+        bytes_per_row = samples_BS.shape[1] // self.config.hop_length * self.config.n_fft * 8
+        return max(1, _BYTES_PER_CHUNK // max(1, bytes_per_row))
 
     def _pre_emphasise(self, samples_BS: torch.Tensor, lengths_B: torch.Tensor) -> torch.Tensor:
         if self.config.preemphasis is None:
@@ -100,25 +100,25 @@ class LogMel(nn.Module):
         return self.filters_MK @ self._energy(spectrum_BKT)
 
     def _mel_in_blocks(self, samples_BS: torch.Tensor) -> torch.Tensor:
-        """Every hop of the rows laid one after another begins a frame; those that run into the next row are cut off."""
+        """Concatenate the rows, compute a frame at every hop, and drop the frames that extend into the next row."""
         config, (batch, num_samples) = self.config, samples_BS.shape
         hop, half = config.hop_length, config.n_fft // 2
-        hops_a_row = math.ceil((num_samples + config.n_fft) / hop)
-        blocks = math.ceil(batch * hops_a_row / _FRAMES_AT_ONCE)
-        one_after_another = samples_BS.new_zeros(blocks * _FRAMES_AT_ONCE * hop + config.n_fft)
-        rows_BS = one_after_another[: batch * hops_a_row * hop].view(batch, -1)
+        hops_per_row = math.ceil((num_samples + config.n_fft) / hop)
+        blocks = math.ceil(batch * hops_per_row / _FRAMES_PER_BLOCK)
+        concatenated = samples_BS.new_zeros(blocks * _FRAMES_PER_BLOCK * hop + config.n_fft)
+        rows_BS = concatenated[: batch * hops_per_row * hop].view(batch, -1)
         rows_BS[:, half : half + num_samples] = samples_BS
-        frames_FN = one_after_another.unfold(0, config.n_fft, hop)[: blocks * _FRAMES_AT_ONCE]
+        frames_FN = concatenated.unfold(0, config.n_fft, hop)[: blocks * _FRAMES_PER_BLOCK]
         with no_tf32(samples_BS.device):
-            mel_FM = torch.cat([self._mel_of_frames(block_FN) for block_FN in frames_FN.split(_FRAMES_AT_ONCE)])
-        mel_BTM = torch.unflatten(mel_FM[: batch * hops_a_row], 0, (batch, hops_a_row))
+            mel_FM = torch.cat([self._mel_of_frames(block_FN) for block_FN in frames_FN.split(_FRAMES_PER_BLOCK)])
+        mel_BTM = torch.unflatten(mel_FM[: batch * hops_per_row], 0, (batch, hops_per_row))
         return mel_BTM[:, : num_samples // hop + 1].transpose(1, 2)
 
     def _mel_of_frames(self, frames_FN: torch.Tensor) -> torch.Tensor:
         return self._energy(torch.fft.rfft(frames_FN * self.window_N)) @ self.filters_MK.t()
 
     def _energy(self, spectrum: torch.Tensor) -> torch.Tensor:
-        """Uses the spectrum up."""
+        """Compute the power; overwrites the spectrum."""
         energy = torch.view_as_real(spectrum).square_().sum(-1)
         return energy if self.config.mag_power == 2.0 else energy.pow_(self.config.mag_power / 2)
 
@@ -147,18 +147,18 @@ def _uses_stft(samples: torch.Tensor) -> bool:
 
 
 def _window(config: FeaturesConfig) -> torch.Tensor:
-    """In the middle of a frame [N]."""
+    """Return the window, centred in a frame [N]."""
     before = (config.n_fft - config.win_length) // 2
     after = config.n_fft - config.win_length - before
     return F.pad(_WINDOWS[config.window](config.win_length, periodic=False), (before, after))
 
 
 def _sums(mel_BMT: torch.Tensor, lengths_B: torch.Tensor, over_bands: bool) -> torch.Tensor:
-    """Sums over each row's valid frames, [B, M, 1] or [B, 1, 1].
+    """Return sums over each row's valid frames, [B, M, 1] or [B, 1, 1].
 
-    On a CPU row by row, over the valid frames and the one masked frame the STFT makes beyond them: the last bits of a
-    float32 sum depend on how many terms it has, zeros included, and these bits matter (see the file's header). The loop
-    is two small calls a recording. Elsewhere float64, which is as independent of padding but not the reference's error.
+    A CPU adds each row's valid frames and the STFT's one masked frame beyond them: the last bits of a float32 sum depend on
+    the number of terms, zeros included, and these bits matter (see the file's header). The loop makes two small calls per
+    recording. Other devices add in float64, which does not depend on padding either, but lacks the reference's rounding.
     """
     if over_bands or not _uses_stft(mel_BMT):
         axes = (1, 2) if over_bands else 2
@@ -168,7 +168,7 @@ def _sums(mel_BMT: torch.Tensor, lengths_B: torch.Tensor, over_bands: bool) -> t
 
 
 def mel_filters(config: FeaturesConfig) -> Float32Array:
-    """Triangular filters [M, K] on the Slaney mel scale (Auditory Toolbox; librosa.filters.mel is the same, tested)."""
+    """Return triangular filters [M, K] on the Slaney mel scale (Auditory Toolbox; tested against librosa.filters.mel)."""
     bins_hz = np.linspace(0, config.sample_rate / 2, config.n_fft // 2 + 1)
     edges_hz = _mel_to_hz(np.linspace(_hz_to_mel(config.low_hz), _hz_to_mel(config.high_hz), config.num_mels + 2))
     rising = (bins_hz - edges_hz[:-2, None]) / np.diff(edges_hz)[:-1, None]
@@ -179,7 +179,7 @@ def mel_filters(config: FeaturesConfig) -> Float32Array:
     return filters_MK.astype(np.float32)
 
 
-# The Slaney scale is linear (200/3 Hz a mel) up to 1 kHz and logarithmic (27 steps a factor of 6.4) above.
+# The Slaney scale is linear (200/3 Hz per mel) up to 1 kHz and logarithmic (27 steps per factor of 6.4) above.
 _HZ_PER_MEL, _KNEE_HZ = 200.0 / 3, 1000.0
 _KNEE_MEL, _LOG_STEP = _KNEE_HZ / _HZ_PER_MEL, np.log(6.4) / 27.0
 

@@ -1,4 +1,4 @@
-"""Layers made of others for inference: a BatchNorm folded into the convolution before it, a linear layer of given weights."""
+"""Conversions of layers for inference: BatchNorm folded into a convolution, and a linear layer of given weights."""
 
 from __future__ import annotations
 
@@ -8,10 +8,7 @@ from torch import nn
 
 @torch.no_grad()
 def fold_norm_(conv: nn.Conv1d, norm: nn.BatchNorm1d) -> None:
-    """In eval mode a BatchNorm is a scale and a shift per channel; afterwards the convolution has them, and a bias.
-
-    In float32, whatever dtype the weights are stored in.
-    """
+    """Fold a BatchNorm in eval mode, a scale and shift per channel, into the convolution, which becomes float32."""
     assert norm.running_var is not None and norm.running_mean is not None
     conv.float()
     norm.float()
@@ -22,7 +19,7 @@ def fold_norm_(conv: nn.Conv1d, norm: nn.BatchNorm1d) -> None:
 
 
 def linear_from(weight: torch.Tensor, bias: torch.Tensor | None = None) -> nn.Linear:
-    """A layer of these weights, [N, K] and [N], without copies of them."""
+    """Make a layer that shares these weights, [N, K] and [N]."""
     linear = nn.Linear(weight.shape[1], weight.shape[0], bias=bias is not None, device="meta")
     linear.weight = nn.Parameter(weight, requires_grad=False)
     if bias is not None:

@@ -1,12 +1,12 @@
-"""Linear layers that multiply in int8 on a CPU. Opt-in: the text may differ from float32's a little more than bf16's does.
+"""Linear layers with int8 products on a CPU. Opt-in: text may differ from float32's slightly more than bf16's does.
 
-Weights have one scale an output, fixed at load. Inputs have one scale a row (a frame), found anew each time, so nothing is
-calibrated and no row's result depends on its neighbours: sums of integers are exact in any order. The product is oneDNN's,
-through the operator that torch's compiler emits. It takes unsigned inputs, so rows are shifted by 128 and the shift is
-taken out of the exact sum again; with signed inputs this oneDNN falls back to a loop ten thousand times slower.
+Weights have one static scale per output. Inputs have one dynamic scale per row (frame), so there is no calibration, and no
+row depends on its neighbours, because integer sums are exact in any order. oneDNN computes the product through the operator
+that torch's compiler emits. It takes unsigned inputs, so rows are shifted by 128, and the exact sum is corrected; for signed
+inputs this oneDNN falls back to a loop ten thousand times slower.
 
-`int8_linear` says what is computed, in plain torch. Only the conformer layers' big matrices are replaced. What is narrow
-or decides on labels (subsampling, joint, predictor) keeps its dtype.
+`int8_linear` is the reference in plain torch. Only the conformer layers' large matrices are replaced. Narrow layers, and
+those that decide on labels (subsampling, joint, predictor), keep their dtype.
 
 Shapes: R rows (all leading dimensions), K inputs, N outputs.
 """
@@ -20,15 +20,15 @@ import torch.nn.functional as F
 from torch import nn
 
 from fastscribe.errors import first_line
-from fastscribe.model.packed import LAYER_MATRICES, example_linear, linears_below, take_activation_
+from fastscribe.model.packed import LAYER_MATRICES, example_linear, linears_below, pop_activation_
 
 _LEVELS = 127  # on either side of zero
-_SHIFT = 128  # what zero becomes in an unsigned row
-_SMALLEST = 1e-30  # a row or column of zeros still needs a scale to divide by
+_SHIFT = 128  # zero point of unsigned rows
+_MIN_MAXIMUM = 1e-30  # avoids division by zero for rows or columns of zeros
 
 
 class Int8Linear(nn.Module):
-    """y = activation(x W' + b) in x's dtype, [..., K] -> [..., N]. `activation` is "none" or "swish" (SiLU)."""
+    """y = activation(x W' + b) in x's dtype, [..., K] to [..., N]. `activation` is "none" or "swish" (SiLU)."""
 
     bias_N: torch.Tensor | None
 
@@ -52,24 +52,24 @@ class Int8Linear(nn.Module):
 
 
 def quantise_rows(x_RK: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """x -> (uint8 [R, K] around 128, scale [R, 1]) with x ~ (uint8 - 128) * scale.
+    """Quantise rows to (uint8 [R, K], scale [R, 1]) with x ~ (uint8 - 128) * scale.
 
-    The scale is rounded to x's dtype before it is used: multiplying by it afterwards then undoes exactly this division.
+    The scale is rounded to x's dtype before the division, so that multiplying by it later is the exact inverse.
     """
-    scale_R1 = x_RK.abs().amax(dim=1, keepdim=True).clamp_(min=_SMALLEST).div_(_LEVELS)
+    scale_R1 = x_RK.abs().amax(dim=1, keepdim=True).clamp_(min=_MIN_MAXIMUM).div_(_LEVELS)
     levels_RK = torch.mul(x_RK, scale_R1.float().reciprocal())
     return levels_RK.add_(_SHIFT + 0.5).to(torch.uint8), scale_R1  # the cast rounds down
 
 
 def quantise_weight(weight_NK: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """W -> (int8 [N, K], float32 scale [N]) with W ~ int8 * scale."""
+    """Quantise a matrix to (int8 [N, K], float32 scale [N]) with W ~ int8 * scale."""
     weight_NK = weight_NK.float()
-    scale_N = weight_NK.abs().amax(dim=1).clamp_(min=_SMALLEST).div_(_LEVELS)
+    scale_N = weight_NK.abs().amax(dim=1).clamp_(min=_MIN_MAXIMUM).div_(_LEVELS)
     return (weight_NK / scale_N[:, None]).round_().to(torch.int8), scale_N
 
 
 def int8_linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-    """The definition of right: [..., K] -> [..., N] in float32. Exact up to K = 512, where 24 bits hold every sum."""
+    """Reference: [..., K] to [..., N] in float32. Exact up to K = 512, as long as 24 bits hold every sum."""
     rows_RK, x_scale_R1 = quantise_rows(x.flatten(0, -2))
     weight_NK, weight_scale_N = quantise_weight(weight)
     y_RN = ((rows_RK.float() - _SHIFT) @ weight_NK.float().t()) * weight_scale_N * x_scale_R1.float()
@@ -77,11 +77,11 @@ def int8_linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
 
 
 @cache
-def why_no_int8() -> str | None:
-    """Why int8 cannot be had on this processor with this torch; None where it can."""
+def int8_problem() -> str | None:
+    """Return the reason why this processor or this torch does not support int8, or None."""
     linear = example_linear(64, 48)
     x_RK = torch.linspace(-1, 1, 5 * 64).reshape(5, 64)
-    x_RK[:2] = 1.0  # rows and columns of the largest values: sums of pairs in 16 bits would overflow
+    x_RK[:2] = 1.0  # largest values, whose pairwise sums overflow in 16 bits
     try:
         if not torch.cpu._is_vnni_supported():
             return "this processor has no VNNI instructions"
@@ -95,7 +95,7 @@ def why_no_int8() -> str | None:
 
 
 def quantise_int8_(encoder: nn.Module) -> None:
-    """Replaces the conformer layers' matrices. Call on float32 weights on the CPU, fused, before any cast or packing."""
+    """Replace the conformer layers' matrices. Call on fused float32 weights on the CPU, before any cast or packing."""
     for owner, name, linear in linears_below(encoder):
         if name in LAYER_MATRICES:
-            setattr(owner, name, Int8Linear(linear, take_activation_(owner, name)))
+            setattr(owner, name, Int8Linear(linear, pop_activation_(owner, name)))

@@ -1,11 +1,11 @@
-"""Convolutional encoders: Jasper (Li et al. 2019), dense residuals, and QuartzNet (Kriman et al. 2019), separable ones.
+"""Convolutional encoders: Jasper (Li et al. 2019; dense residuals) and QuartzNet (Kriman et al. 2019; separable convolutions).
 
-Blocks of convolution, BatchNorm and activation over time; a block's last activation comes after its residual. `optimise_`
-folds each BatchNorm into the convolution before it. time_conv.py has the convolutions.
+A block is a sequence of convolution, BatchNorm and activation over time; its last activation follows the residual. `optimise_`
+folds each BatchNorm into the previous convolution. The convolutions are in time_conv.py.
 
-Every convolution that sees more than one frame sees zeros beyond a row's length, so neither padding nor neighbours change a
-row. NeMo does so where `conv_mask` is true. Where it is false, NeMo's result for a recording by itself is that of a row
-with one frame of silence more, namely the masked frame that its STFT makes beyond the end; here that is so in any batch.
+Padding is zeroed before every convolution wider than one frame, so neither padding nor neighbours change a row. NeMo does so
+if `conv_mask` is true. If it is false, NeMo's result for a single recording is that of a row with one more frame of silence
+(the masked frame of its STFT); here this holds in any batch.
 
 Shapes: B batch, C channels, T frames (mel frames before a stride, fewer after), D width of the last block, K kernel.
 """
@@ -37,18 +37,18 @@ _ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 
 
 class JasperEncoder(nn.Module):
-    """Features -> Frames."""
+    """A sequence of blocks: Features to Frames."""
 
     def __init__(self, config: JasperConfig) -> None:
         super().__init__()
         self.config = config
         self.blocks = nn.ModuleList()
-        channels, before_dense = config.num_mels, []
+        channels, dense_channels = config.num_mels, []
         for block in config.blocks:
             if block.dense:
-                before_dense.append(channels)
+                dense_channels.append(channels)
             self.blocks.append(
-                JasperBlock(block, channels, before_dense if block.dense else [channels], config.activation)
+                JasperBlock(block, channels, dense_channels if block.dense else [channels], config.activation)
             )
             channels = block.filters
 
@@ -61,7 +61,7 @@ class JasperEncoder(nn.Module):
         for block in self.blocks:
             x_BC1T, rows = block(inputs, rows)
             inputs = [*inputs, x_BC1T] if block.dense else [x_BC1T]
-        # Without any stride the frame beyond the end comes out as well, but says nothing.
+        # Without a stride the additional frame is in the output too; drop it.
         lengths_B = rows.lengths_B.minimum(features.lengths_B)
         return Frames(x_BC1T.squeeze(2).transpose(1, 2).contiguous(), lengths_B)
 
@@ -71,12 +71,12 @@ class JasperEncoder(nn.Module):
         return first.dtype
 
     def num_frames(self, mel_frames: int) -> int:
-        """Of the output."""
+        """Return the number of output frames."""
         return -(-(mel_frames + (not self.config.masked)) // self.config.subsampling_factor)
 
     @torch.no_grad()
     def optimise_(self) -> None:
-        """Fuses what inference can fuse. Call in eval mode, before casting."""
+        """Convert to the inference form. Call in eval mode, before casting."""
         for conv in self.modules():
             if isinstance(conv, ConvNorm):
                 conv.optimise_()
@@ -84,7 +84,7 @@ class JasperEncoder(nn.Module):
 
 @dataclass(frozen=True)
 class _RowLengths:
-    """Lengths and what lies beyond them, the same for all convolutions between two strides."""
+    """Lengths and padding, shared by all convolutions between two strides."""
 
     lengths_B: torch.Tensor
     padding: Padding
@@ -94,12 +94,12 @@ class _RowLengths:
         return cls(lengths_B, Padding.of(lengths_B, num_frames))
 
     def strided(self, stride: int, num_frames: int) -> _RowLengths:
-        """After a convolution that made so many frames."""
+        """Return the lengths after a convolution with `num_frames` output frames."""
         return self if stride == 1 else self.of((self.lengths_B + (stride - 1)) // stride, num_frames)
 
 
 class JasperBlock(nn.Module):
-    """`residual_channels` are those of the block's inputs, of which the convolutions take the last."""
+    """A block with residuals from all its inputs (`residual_channels`); the convolutions take the last input."""
 
     def __init__(
         self, config: JasperBlockConfig, in_channels: int, residual_channels: Sequence[int], activation: str
@@ -131,12 +131,12 @@ class JasperBlock(nn.Module):
 
 
 def _pointwise(config: JasperBlockConfig) -> JasperBlockConfig:
-    """A residual's convolution."""
+    """Return the config of a residual's convolution."""
     return JasperBlockConfig(config.filters, 1, 1, config.stride, False, 1, False, 1, None, "none", False)
 
 
 class ConvNorm(nn.Module):
-    """[depthwise,] convolution, BatchNorm [, shuffle]. What comes in may have its padding overwritten."""
+    """[depthwise,] convolution, BatchNorm [, shuffle]. May overwrite the input's padding."""
 
     def __init__(self, config: JasperBlockConfig, in_channels: int, stride: int) -> None:
         super().__init__()
@@ -148,10 +148,10 @@ class ConvNorm(nn.Module):
             over_time = (1, 1, 1)
         self.conv: nn.Module = TimeConv(in_channels, config.filters, *over_time, groups=config.groups)
         self.norm: nn.Module = nn.BatchNorm1d(config.filters, eps=_NORM_EPS)
-        self.groups, self.stride, self.is_one_frame_wide = config.groups, stride, config.kernel == 1
+        self.groups, self.stride, self.is_pointwise = config.groups, stride, config.kernel == 1
 
     def forward(self, x_BC1T: torch.Tensor, rows: _RowLengths) -> tuple[torch.Tensor, _RowLengths]:
-        if not self.is_one_frame_wide:
+        if not self.is_pointwise:
             rows.padding.fill_(x_BC1T, 0.0, time_axis=3)
         x_BC1T = self.convolve(x_BC1T)
         return x_BC1T, rows.strided(self.stride, x_BC1T.shape[3])
@@ -160,7 +160,7 @@ class ConvNorm(nn.Module):
         x_BC1T = self.conv(x_BC1T if self.depthwise is None else self.depthwise(x_BC1T))
         if isinstance(self.norm, nn.BatchNorm1d):
             x_BC1T = self.norm(x_BC1T.squeeze(2)).unsqueeze(2)
-        if self.groups > 1:  # channels of all groups take turns
+        if self.groups > 1:  # interleaves the channels of all groups
             x_BC1T = x_BC1T.unflatten(1, (self.groups, -1)).transpose(1, 2).flatten(1, 2)
         return x_BC1T
 

@@ -1,4 +1,4 @@
-"""The trained parts of a model: the encoder and the heads its checkpoint has. Tensors only; it never sees a file."""
+"""The model: the encoder and the heads of a checkpoint. Reads no files."""
 
 from __future__ import annotations
 
@@ -40,8 +40,7 @@ class Model(nn.Module):
 
 
 class _Uninitialised(TorchFunctionMode):
-    """Leaves out torch.nn.init's work. On meta tensors some of it makes torch import its compiler, which takes a second
-    and writes a folder, before anybody knows whether the weights fit."""
+    """Skips torch.nn.init. On meta tensors some of it imports torch's compiler, which takes a second and writes a folder."""
 
     def __torch_function__(
         self, function: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -55,19 +54,22 @@ class _Uninitialised(TorchFunctionMode):
 def build_model(
     config: ModelConfig, weights: Mapping[str, torch.Tensor], where: object, prepare_: Prepare | None = None
 ) -> Model:
-    """A model in eval mode, loaded part by part (a layer, a block, a head): on the CPU and in float32 without `prepare_`.
+    """Build a model in eval mode and load it part by part (a layer, a block, a head).
 
     Args:
-        config: the shape of the model.
-        weights: tensors by the names of the model's state dict. Of weights in a file one part is in memory at a time.
+        config: config of the model.
+        weights: tensors by names of the model's state dict. Only one part of lazy weights is in memory at a time.
         where: the checkpoint's path, for messages.
-        prepare_: called with a part's path ("encoder.layers.3") and a module whose only child is that part, as soon as
-            the part's weights are loaded. They have the dtype that they were stored in, so it must cast the part. It may
-            also move the part, or replace it.
+        prepare_: called after loading a part, with its path ("encoder.layers.3") and a module whose only child is the part.
+            Weights have their stored dtype, so it must cast the part. It may also move or replace the part. Without it,
+            the model is in float32 on the CPU.
+
+    Returns:
+        The model.
 
     Raises:
-        WeightsMismatch: lists every name or shape that does not fit, before any weight is read.
-        CheckpointError: a weight cannot be read, or is not finite.
+        WeightsMismatch: lists every wrong name or shape, before any weight is read.
+        CheckpointError: a weight cannot be read or is not finite.
     """
     with torch.device("meta"), _Uninitialised():
         model = Model(config).eval().requires_grad_(False)
@@ -88,7 +90,7 @@ _CONTAINERS = (Model, Encoder, JasperEncoder, Transducer, AttentionDecoder, nn.M
 
 
 def _parts(module: nn.Module, path: str = "") -> Iterator[tuple[nn.Module, str, str]]:
-    """(owner, name in the owner, path) of every part; together they have all weights."""
+    """Yield owner, name in the owner and path of every part; together the parts have all weights."""
     assert isinstance(module, _CONTAINERS) and not list(module.parameters(recurse=False))
     for name, child in module.named_children():
         if isinstance(child, _CONTAINERS):
@@ -101,13 +103,13 @@ def _load_(part: nn.Module, weights: Mapping[str, torch.Tensor], path: str) -> N
     tensors = {}
     for name in part.state_dict():
         full_name = f"{path}.{name}"
-        is_left_out = name.endswith(COUNTER_SUFFIX) and full_name not in weights
-        tensors[name] = torch.zeros((), dtype=torch.long) if is_left_out else weights[full_name]
+        is_omitted = name.endswith(COUNTER_SUFFIX) and full_name not in weights
+        tensors[name] = torch.zeros((), dtype=torch.long) if is_omitted else weights[full_name]
     part.load_state_dict(tensors, assign=True)
 
 
 def optimise_(module: nn.Module) -> None:
-    """The inference form of everything below `module`: the same function, of weights that have other names."""
+    """Convert everything below `module` to its inference form: the same function; weight names change."""
     for child in list(module.modules()):
         if isinstance(child, (ConformerLayer, Subsampling, ConvNorm, Attention)):
             child.optimise_()

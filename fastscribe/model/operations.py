@@ -1,8 +1,8 @@
-"""The encoder's operations that are bound by memory rather than arithmetic, in two forms behind one set of names.
+"""The encoder's memory-bound operations behind one interface with two implementations.
 
-`TORCH` is the definition of right: plain torch, on any device. The Triton form (cuda/triton_kernels.py) reads and writes each
-tensor once; cuda/operations.py chooses between them. Sums are in float32 whatever the tensors' dtype. Rows of the outputs
-beyond a row's length are finite and mean nothing.
+`TORCH` is the reference in plain torch, for any device. The Triton kernels (cuda/triton_kernels.py) read and write each
+tensor once; cuda/operations.py selects one of the two. Sums are in float32 for any dtype. Outputs beyond a row's length are
+finite but undefined.
 
 Shapes: B batch, T frames, D width, H heads, K head width (H*K = D), R rows of a position table, W taps of a convolution.
 """
@@ -21,13 +21,13 @@ from fastscribe.model.attention import MASKED_SCORE, attend_locally, relative_sh
 from fastscribe.model.dot_product_attention import attend
 from fastscribe.model.padding import Padding
 
-EPSILON = 1e-5  # of every LayerNorm here, as in the checkpoints
-POSITION_ROWS_MULTIPLE = 128  # twice the largest block of frames, so that no block's distances lie beyond the table
+EPSILON = 1e-5  # of every LayerNorm
+POSITION_ROWS_MULTIPLE = 128  # twice the largest block of frames, so that the table covers every block's distances
 
 
 @dataclass(frozen=True)
 class Operations:
-    """One form of every operation; the functions below say what each computes."""
+    """One implementation of every operation; the functions below define them."""
 
     rel_attention: Callable[..., torch.Tensor]
     glu_depthwise: Callable[..., torch.Tensor]
@@ -42,12 +42,20 @@ def rel_attention(
     lengths_B: torch.Tensor,
     local: LocalAttention | None = None,
 ) -> torch.Tensor:
-    """Self-attention with relative positions (Dai et al. 2019): [B, T, 3D] -> [B, T, D].
+    """Compute self-attention with relative positions (Dai et al. 2019).
 
-    scores[i, j] = (q_i·k_j + q_i·p_r + bias_r) / sqrt(K) with r the table's row for the distance i-j, over keys j below
-    the row's length and within the window where one is given (without global frames). The table has an even number R of
-    rows, in a multiple of POSITION_ROWS_MULTIPLE, and R/2 is at least `max_table_distance`; row R/2 - 1 - d stands for distance
-    d. bias_HR is float32 and carries what the position product needs beyond q.
+    scores[i, j] = (q_i·k_j + q_i·p_r + bias_r) / sqrt(K) for keys j below the row's length and inside the local window, if
+    any. r = R/2 - 1 - (i-j) is the table's row for distance i-j.
+
+    Args:
+        qkv_BTD: queries, keys and values, [B, T, 3D].
+        positions_HRK: projected positions; R is a multiple of POSITION_ROWS_MULTIPLE, R/2 at least `max_table_distance`.
+        bias_HR: float32 difference of the position product and q·p.
+        lengths_B: valid frames of each row.
+        local: the window, without global frames; None for full attention.
+
+    Returns:
+        [B, T, D].
     """
     batch, num_frames, _ = qkv_BTD.shape
     heads, num_rows, width = positions_HRK.shape
@@ -71,16 +79,24 @@ def rel_attention(
 
 
 def max_table_distance(num_frames: int, local: LocalAttention | None) -> int:
-    """The farthest distance, in frames, that a position table needs to hold for batches of so many frames."""
+    """Return the largest distance, in frames, that a position table needs for batches of `num_frames`."""
     return num_frames if local is None else min(num_frames, max(local.left, local.right) + POSITION_ROWS_MULTIPLE)
 
 
 def glu_depthwise(
     x_BTD: torch.Tensor, weight_WD: torch.Tensor, bias_D: torch.Tensor | None, lengths_B: torch.Tensor, silu: bool
 ) -> torch.Tensor:
-    """GLU, zero beyond each length, depthwise convolution over time with an odd number of taps, SiLU if asked.
+    """Compute GLU, zero the padding, convolve depthwise over time, and apply SiLU if `silu`.
 
-    [B, T, 2D] -> [B, T, D]. A checkpoint's BatchNorm must be in the weights.
+    Args:
+        x_BTD: [B, T, 2D].
+        weight_WD: an odd number of taps, with BatchNorm folded in.
+        bias_D: bias of the convolution.
+        lengths_B: valid frames of each row.
+        silu: apply SiLU.
+
+    Returns:
+        [B, T, D].
     """
     gated_BTD = Padding.of(lengths_B, x_BTD.shape[1]).fill_(F.glu(x_BTD, dim=-1), 0.0, time_axis=1)
     taps, width = weight_WD.shape
@@ -97,7 +113,7 @@ def layer_norm(
     bias_D: torch.Tensor,
     added_BTD: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """LayerNorm(x + shift) with epsilon 1e-5, the sum kept in float32; no shift is a shift of zero.
+    """Compute LayerNorm(x + shift) with epsilon 1e-5 and the sum in float32; None is a shift of zero.
 
     With `added_BTD`, x becomes x + added first, in place and rounded to x's dtype.
     """
@@ -118,7 +134,7 @@ def layer_norm_twice_(
     bias2_D: torch.Tensor,
     added_BTD: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """x becomes LayerNorm1(x + shift), in place; returns LayerNorm2 of that. `added_BTD` as in layer_norm."""
+    """Set x to LayerNorm1(x + shift), in place, and return LayerNorm2 of it. `added_BTD` as in layer_norm."""
     x_BTD.copy_(layer_norm(x_BTD, shift_D, weight1_D, bias1_D, added_BTD))
     return layer_norm(x_BTD, None, weight2_D, bias2_D)
 

@@ -1,8 +1,8 @@
-"""Linear layers in oneDNN's own weight layout, for inference on a CPU.
+"""Linear layers in oneDNN's weight layout, for inference on a CPU.
 
-torch sends float32 products to MKL, which on AMD processors runs at less than half of what oneDNN reaches on the same
-core (199 against 449 GFLOP/s on two Zen 5 cores at this model's shapes; docs/log.md, 2026-11-21). The operators used here
-are the ones torch's own compiler emits, so they are checked once on a small product before anything relies on them.
+torch computes float32 products with MKL, which on AMD processors is less than half as fast as oneDNN (199 against 449 GFLOP/s
+on two Zen 5 cores at this model's shapes; docs/log.md, 2026-11-21). The operators are those that torch's compiler emits;
+because they are private, they are checked once on a small product.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ import torch.nn.functional as F
 from torch import nn
 
 _TYPICAL_ROWS = 1600  # frames in a batch; only a hint for the layout
-# Nine tenths of an encoder's products: the conformer layers' matrices, by their names in the inference forms.
+# Names of the conformer layers' matrices in inference form: nine tenths of an encoder's products.
 LAYER_MATRICES = ("linear1", "linear2", "linear_qkv", "linear_out", "pointwise1", "pointwise2")
 
 
 class PackedLinear(nn.Module):
-    """y = activation(x W' + b) with W laid out for oneDNN. `activation` is "none" or "swish" (SiLU).
+    """y = activation(x W' + b) with W in oneDNN's layout. `activation` is "none" or "swish" (SiLU).
 
-    ReLU is not among them: oneDNN's makes 0 of NaN, which would hide damaged weights from decode/checked.py.
+    ReLU is not supported: oneDNN's turns NaN into 0, which would hide damaged weights from decode/checked.py.
     """
 
     def __init__(self, linear: nn.Linear, activation: str = "none") -> None:
@@ -38,7 +38,7 @@ class PackedLinear(nn.Module):
 
 @cache
 def can_pack(dtype: torch.dtype) -> bool:
-    """Whether this torch on this processor multiplies packed weights, and multiplies them right."""
+    """Return True if this torch computes correct products of packed weights on this processor."""
     linear = example_linear(32, 48).to(dtype)
     x = torch.linspace(-1, 1, 5 * 32).reshape(5, 32).to(dtype)
     try:
@@ -50,7 +50,7 @@ def can_pack(dtype: torch.dtype) -> bool:
 
 
 def example_linear(inputs: int, outputs: int) -> nn.Linear:
-    """A layer to try a product out on. nn.Linear's own first weights would take numbers from the caller's random stream."""
+    """Make a layer for a trial product. nn.Linear's initialisation would advance the caller's random generator."""
     linear = nn.Linear(inputs, outputs, device="meta")
     ramp = torch.linspace(-1, 1, inputs * outputs + outputs)
     weight, bias = (37 * ramp).sin().split([inputs * outputs, outputs])
@@ -60,14 +60,14 @@ def example_linear(inputs: int, outputs: int) -> nn.Linear:
 
 
 def pack_linears_(module: nn.Module, dtype: torch.dtype) -> None:
-    """Replaces every nn.Linear below `module` where that is possible; the model is the same up to rounding."""
+    """Replace every nn.Linear below `module` if packing works; results are equal up to rounding."""
     if can_pack(dtype):
         for owner, name, linear in linears_below(module):
-            setattr(owner, name, PackedLinear(linear, take_activation_(owner, name)))
+            setattr(owner, name, PackedLinear(linear, pop_activation_(owner, name)))
 
 
 def linears_below(module: nn.Module) -> list[tuple[nn.Module, str, nn.Linear]]:
-    """(owner, name in the owner, layer) of every nn.Linear; the list stays good while layers are replaced."""
+    """List owner, name in the owner and layer of every nn.Linear, so that the caller can replace layers."""
     return [
         (owner, name, linear)
         for owner in module.modules()
@@ -76,8 +76,8 @@ def linears_below(module: nn.Module) -> list[tuple[nn.Module, str, nn.Linear]]:
     ]
 
 
-def take_activation_(owner: nn.Module, name: str) -> str:
-    """A SiLU that follows the layer directly is computed with it; the owner then has none to apply."""
+def pop_activation_(owner: nn.Module, name: str) -> str:
+    """Return "swish" and remove the owner's SiLU if it directly follows the layer, else "none"."""
     if name != "linear1" or not isinstance(getattr(owner, "activation", None), nn.SiLU):
         return "none"
     owner.activation = nn.Identity()

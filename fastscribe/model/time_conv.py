@@ -1,8 +1,8 @@
-"""Convolutions over time as 2-D ones of height one over channels-last memory, and their form in oneDNN's weight layout.
+"""Convolutions over time as 2-D convolutions of height one in channels-last memory, and packed in oneDNN's weight layout.
 
-On a CPU torch's depthwise convolutions are 20 to 40 times as fast on that memory as on [B, C, T]. Wide ones are laid out
-anew for each call, which takes longer than the products where a batch is short; PackedTimeConv has that done beforehand.
-The operators are the ones torch's own compiler emits, so they are checked once on a small product.
+On a CPU torch's depthwise convolutions are 20 to 40 times as fast in that memory format as on [B, C, T]. torch reorders the
+weights of full convolutions at each call, which takes longer than the products of a short batch; PackedTimeConv does it once.
+The operators are those that torch's compiler emits; because they are private, they are checked once on a small product.
 
 Shapes: B batch, C channels in and out, T frames.
 """
@@ -20,7 +20,7 @@ _TYPICAL_FRAMES = 400  # of a row; only a hint for the layout
 
 
 class TimeConv(nn.Conv1d):
-    """[B, C, 1, T] -> [B, C', 1, T']; "same" padding for odd kernels. Each filter serves `times` groups, which take turns."""
+    """[B, C, 1, T] to [B, C', 1, T'] with "same" padding for odd kernels. The filters repeat `times` times over the groups."""
 
     def __init__(
         self, in_channels: int, filters: int, kernel: int, stride: int, dilation: int, groups: int, times: int = 1
@@ -44,13 +44,13 @@ class TimeConv(nn.Conv1d):
         weight = weight if self.times == 1 else weight.repeat(self.times, 1, 1, 1)
         if self.groups * self.times == 1 or x_BC1T.is_cuda or x_BC1T.dtype == torch.float32:
             return F.conv2d(x_BC1T, weight, self.bias, *self.settings)
-        # In bf16 oneDNN can take minutes to write the kernel of a depthwise convolution.
+        # oneDNN can take minutes to generate a bf16 depthwise kernel.
         bias = None if self.bias is None else self.bias.float()
         return F.conv2d(x_BC1T.float(), weight.float(), bias, *self.settings).to(x_BC1T.dtype)
 
 
 class PackedTimeConv(nn.Module):
-    """The same with weights laid out for oneDNN."""
+    """TimeConv with weights in oneDNN's layout."""
 
     def __init__(self, conv: TimeConv) -> None:
         super().__init__()
@@ -81,7 +81,7 @@ def _can_pack(dtype: torch.dtype) -> bool:
 
 
 def pack_time_convs_(module: nn.Module, dtype: torch.dtype) -> None:
-    """Replaces every TimeConv of full width below `module` where that is possible; the results are the same."""
+    """Replace every ungrouped TimeConv below `module` if packing works; results are the same."""
     if not _can_pack(dtype):
         return
     for owner in list(module.modules()):

@@ -1,7 +1,7 @@
 """The transducer's predictor (an LSTM over labels) and joint network (Graves 2012; TDT: Xu et al. 2023).
 
-The predictor is written as single steps, because greedy decoding takes one at a time and a CUDA graph wants every step
-to be the same few matrix products. Training unrolls `nn.LSTM` over the same parameters.
+The predictor runs single steps, because greedy decoding takes one at a time, and a CUDA graph needs identical steps. Training
+unrolls `nn.LSTM` with the same parameters.
 
 Shapes: B batch, H predictor width, L predictor layers, J joint width, V labels with blank, N durations.
 """
@@ -17,10 +17,7 @@ _ACTIVATIONS = {"relu": torch.relu, "tanh": torch.tanh, "sigmoid": torch.sigmoid
 
 
 class Predictor(nn.Module):
-    """One label after another: (labels [B], state) -> (output [B, H], state). State is h and c, [2, L, B, H].
-
-    The start symbol is the blank's own embedding row, whatever the checkpoint holds there.
-    """
+    """An LSTM over labels. The start symbol is the blank's embedding row, whatever the checkpoint holds there."""
 
     def __init__(self, config: PredictorConfig, num_tokens: int) -> None:
         super().__init__()
@@ -32,6 +29,15 @@ class Predictor(nn.Module):
         return weight.new_zeros(2, self.lstm.num_layers, batch_size, self.lstm.hidden_size)
 
     def step(self, labels_B: torch.Tensor, state_2LBH: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Run one step.
+
+        Args:
+            labels_B: last label of each row.
+            state_2LBH: h and c.
+
+        Returns:
+            Output [B, H] and the new state.
+        """
         x_BH = self.embedding(labels_B)
         new_state_2LBH = torch.empty_like(state_2LBH)
         for layer in range(self.lstm.num_layers):
@@ -61,13 +67,13 @@ class Joint(nn.Module):
         self.activation = _ACTIVATIONS[config.activation]
 
     def forward(self, projected_encoder: torch.Tensor, projected_predictor: torch.Tensor) -> torch.Tensor:
-        """Both [..., J] after their own projections -> logits [..., V+N]; hoisting the projections is the caller's gain."""
+        """Compute logits [..., V+N] of [..., J], already projected so that callers can project once."""
         logits: torch.Tensor = self.output(self.activation(projected_encoder + projected_predictor))
         return logits
 
 
 class Transducer(nn.Module):
-    """Predictor and joint with what decoding must know: blank id and TDT durations (empty for RNN-T)."""
+    """Predictor and joint network, with blank id, TDT durations (empty for RNN-T) and max_symbols."""
 
     def __init__(
         self,

@@ -1,6 +1,6 @@
-"""Canary checkpoints with an aligner: NeMo's words and times, whatever the batches, and archives that are not what they claim.
+"""Canary checkpoints with an aligner: words and times of NeMo in any batches, and damaged archives.
 
-The archives are packed from stored checkpoints as scripts/goldens/make_aligner_goldens.py packed them for NeMo.
+The archives are packed from stored checkpoints, as scripts/goldens/make_aligner_goldens.py packed them for NeMo.
 """
 
 from __future__ import annotations
@@ -94,18 +94,18 @@ def rows(words) -> list[list]:
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("batch_size", [1, 7])
-def test_words_and_times_are_nemo_s(aligned: dict[str, Checkpoint], name: str, batch_size: int) -> None:
+def test_words_and_times_equal_nemo(aligned: dict[str, Checkpoint], name: str, batch_size: int) -> None:
     files, compared = golden(MODELS / name)["files"], 0
     for file, found in transcripts(aligned[name], list(files), batch_size).items():
         expected = files[file]
         assert found.text.split() == expected["text"].split(), file
-        if not expected["words"]:  # NeMo has none where it cannot align; here they are spread evenly
+        if not expected["words"]:  # NeMo returns no words without an alignment; here they are spread evenly
             assert rows(found.words)[0][1] == 0.0 and "".join(word.text for word in found.words)
             continue
         assert [row for row in rows(found.words) if row[0]] == expected["words"], file
         for segment, (text, start_s, end_s) in zip(found.segments, expected["segments"], strict=True):
             assert (segment.text, round(segment.start_s, 3)) == (text, start_s), file
-            # NeMo ends a segment at a mark inside its last word, too.
+            # NeMo also ends a segment at a mark inside its last word.
             if not any(mark in text.split()[-1][:-1] for mark in INNER_MARKS):
                 assert round(segment.end_s, 3) == end_s, file
         compared += len(expected["words"])
@@ -113,22 +113,22 @@ def test_words_and_times_are_nemo_s(aligned: dict[str, Checkpoint], name: str, b
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_texts_without_an_alignment_are_spread_evenly_and_reported_once(aligned, name: str) -> None:
+def test_text_without_alignment(aligned, name: str) -> None:
     files = [file for file, found in golden(MODELS / name)["files"].items() if not found["words"]]
     assert files
-    said: list[str] = []
-    recognizer = Recognizer.build(aligned[name], "cpu", "fp32", TIMED, said.append)
+    lines: list[str] = []
+    recognizer = Recognizer.build(aligned[name], "cpu", "fp32", TIMED, lines.append)
     for _ in range(2):
         waves = [wave(file) for file in files]
         for hypothesis in recognizer.transcribe(collate([utterance(each) for each in waves], waves)):
             assert hypothesis.token_ids and not hypothesis.is_timed
             assert sum(hypothesis.token_durations) > 0 and hypothesis.token_frames[0] == 0
-    assert len(said) == 1 and "too long for its audio" in said[0]
+    assert len(lines) == 1 and "too long for its audio" in lines[0]
 
 
-def test_an_aligner_whose_output_is_not_finite_fails_the_recording_alone(archives: dict[str, Path]) -> None:
+def test_nan_aligner_fails_one_recording(archives: dict[str, Path]) -> None:
     transcriber = Transcriber.load(archives["canary_aligned"], options=TIMED, say=lambda line: None)
-    aligner = transcriber.recognizer.aligner
+    aligner = transcriber._recognizer.aligner
     assert aligner is not None and aligner.model.ctc is not None
     aligner.model.ctc.output.bias.fill_(float("nan"))
     files = [str(AUDIO / file) for file in ("01_0_00010.flac", "02_0_00025.flac")]
@@ -137,7 +137,7 @@ def test_an_aligner_whose_output_is_not_finite_fails_the_recording_alone(archive
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_nothing_and_next_to_nothing(aligned: dict[str, Checkpoint], name: str) -> None:
+def test_empty_and_tiny_recordings(aligned: dict[str, Checkpoint], name: str) -> None:
     waves = [np.zeros(length, np.float32) for length in (1, 159, 160, 161, 1279, 1280, 8000)] + [wave("e02_0p3s.flac")]
     recognizer = Recognizer.build(aligned[name], "cpu", "fp32", TIMED, lambda line: None)
     found = recognizer.transcribe(collate([utterance(each) for each in waves], waves))
@@ -150,15 +150,15 @@ def test_nothing_and_next_to_nothing(aligned: dict[str, Checkpoint], name: str) 
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_without_times_asked_for_no_aligner_runs(aligned: dict[str, Checkpoint], name: str) -> None:
-    said: list[str] = []
-    recognizer = Recognizer.build(aligned[name], "cpu", "fp32", Options(), said.append)
+def test_no_aligner_without_timestamps(aligned: dict[str, Checkpoint], name: str) -> None:
+    lines: list[str] = []
+    recognizer = Recognizer.build(aligned[name], "cpu", "fp32", Options(), lines.append)
     assert recognizer.aligner is None
-    assert "--timestamps takes them from the aligner" in said[0]
+    assert "--timestamps takes them from the aligner" in lines[0]
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_converted_one_keeps_its_aligner(archives, aligned: dict[str, Checkpoint], name: str, tmp_path: Path) -> None:
+def test_convert_keeps_aligner(archives, aligned: dict[str, Checkpoint], name: str, tmp_path: Path) -> None:
     native.write(aligned[name], tmp_path / "model", torch.float32)
     stored = read_checkpoint(tmp_path / "model")
     file = "03_0_00031.flac"
@@ -175,7 +175,7 @@ def test_a_converted_one_keeps_its_aligner(archives, aligned: dict[str, Checkpoi
     assert model_digest(tmp_path / "model") != digest
 
 
-def test_a_gzipped_and_an_unpacked_one_are_the_same(aligned: dict[str, Checkpoint], tmp_path: Path) -> None:
+def test_gzip_and_folder(aligned: dict[str, Checkpoint], tmp_path: Path) -> None:
     files = contents("canary_aligned")
     unpacked = tmp_path / "unpacked"
     unpacked.mkdir()
@@ -188,17 +188,17 @@ def test_a_gzipped_and_an_unpacked_one_are_the_same(aligned: dict[str, Checkpoin
         assert all(torch.equal(found.weights[key], tensor) for key, tensor in expected.weights.items())
 
 
-def test_a_config_may_leave_the_aligner_alone(tmp_path: Path) -> None:
+def test_config_ignores_aligner(tmp_path: Path) -> None:
     files = contents("canary_aligned")
     config = yaml.safe_load(files["model_config.yaml"]) | {"restore_timestamps_model": False}
     path = packed(files | {"model_config.yaml": yaml.safe_dump(config).encode()}, tmp_path / "model.nemo")
     assert read_checkpoint(path).aligner is None
 
 
-def test_a_long_recording_is_cut_and_aligned_part_by_part(archives: dict[str, Path]) -> None:
+def test_long_recording(archives: dict[str, Path]) -> None:
     options = Options(max_utterance_s=12.0, timestamps=True)
-    said: list[str] = []
-    transcriber = Transcriber.load(archives["canary_aligned"], options=options, say=said.append)
+    lines: list[str] = []
+    transcriber = Transcriber.load(archives["canary_aligned"], options=options, say=lines.append)
     (result,) = transcriber.transcribe([str(AUDIO / "e10_concat_45s.flac")])
     assert isinstance(result, Transcript)
     starts = [word.start_s for word in result.words]
@@ -251,7 +251,7 @@ def broken(files: dict[str, bytes], case: str) -> dict[str, bytes]:
         ("aggregate", f"{CONFIG}: unsupported tokenizer.type: 'agg'"),
     ],
 )
-def test_a_broken_aligner_is_one_line(tmp_path: Path, case: str, message: str) -> None:
+def test_broken_aligner(tmp_path: Path, case: str, message: str) -> None:
     path = packed(broken(contents("canary_aligned"), case), tmp_path / "model.nemo")
     with pytest.raises(CheckpointError) as raised:
         read_checkpoint(path)
@@ -259,7 +259,7 @@ def test_a_broken_aligner_is_one_line(tmp_path: Path, case: str, message: str) -
     assert "\n" not in str(raised.value)
 
 
-def test_weights_of_another_shape_are_named(tmp_path: Path) -> None:
+def test_weights_of_another_shape(tmp_path: Path) -> None:
     files = contents("canary_aligned") | {WEIGHTS: members(MODELS / "rnnt" / "model.nemo", RENAMED)[WEIGHTS]}
     checkpoint = read_checkpoint(packed(files, tmp_path / "model.nemo"))
     with pytest.raises(CheckpointError, match=r"weights do not match.*ctc\.output"):
@@ -267,7 +267,7 @@ def test_weights_of_another_shape_are_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("case", ["no config.json", "another format", "nested"])
-def test_a_broken_folder_is_one_line(aligned: dict[str, Checkpoint], tmp_path: Path, case: str) -> None:
+def test_broken_folder(aligned: dict[str, Checkpoint], tmp_path: Path, case: str) -> None:
     native.write(aligned["canary_aligned"], tmp_path / "model", torch.float32)
     folder = tmp_path / "model" / "aligner"
     if case == "no config.json":
@@ -280,7 +280,7 @@ def test_a_broken_folder_is_one_line(aligned: dict[str, Checkpoint], tmp_path: P
         read_checkpoint(tmp_path / "model")
 
 
-def test_the_command_line(archives: dict[str, Path], tmp_path: Path) -> None:
+def test_command_line(archives: dict[str, Path], tmp_path: Path) -> None:
     given = ("--timestamps", "--dtype", "fp32", "-o", tmp_path, "-f", "srt,jsonl")
     done = fastscribe("transcribe", AUDIO / "01_0_00010.flac", "--model", archives["canary_aligned"], *given)
     assert done.returncode == 0 and "spread evenly" not in done.stderr

@@ -1,4 +1,4 @@
-"""Three formats, one model; and everything that is not a model is refused in one line before anything is run or written."""
+"""Three formats of the same model. Anything else is refused in one line before anything is run or written."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def packed(folder: Path, target: Path, mode: str = "w:") -> Path:
 
 
 def with_yaml(folder: Path, source: Path = NEMO, **changes) -> Path:
-    """The checkpoint with keys of its YAML changed: section__key=value."""
+    """Copy the checkpoint with changed YAML keys: section__key=value."""
     unpacked(folder, source)
     config = yaml.safe_load((folder / "model_config.yaml").read_text())
     for path, value in changes.items():
@@ -64,13 +64,13 @@ def same(a, b) -> bool:
     )
 
 
-def test_every_sample_checkpoint_loads_strictly(model_folder: Path) -> None:
+def test_sample_checkpoints_load(model_folder: Path) -> None:
     loaded = checkpoint(model_folder)
     build_model(loaded.config, loaded.weights, model_folder)
     assert len(loaded.tokenizer.pieces) == loaded.config.num_labels
 
 
-def test_plain_tar_gzip_and_folder_are_the_same(tmp_path: Path) -> None:
+def test_tar_gzip_and_folder(tmp_path: Path) -> None:
     folder = unpacked(tmp_path / "model")
     zipped = tmp_path / "zipped.nemo"
     zipped.write_bytes(gzip.compress(NEMO.read_bytes()))
@@ -96,9 +96,14 @@ def test_native_round_trip(model_folder: Path, tmp_path: Path, dtype: torch.dtyp
     taught = replace(original, tokenizer=replace(original.tokenizer, attached="nowhere"))
     native.write(taught, tmp_path / "own", dtype)
     assert read_checkpoint(tmp_path / "own").tokenizer == taught.tokenizer != original.tokenizer
+    stated = replace(original, config=replace(original.config, trained_utterance_s=12.5))
+    native.write(stated, tmp_path / "own", dtype)
+    again = read_checkpoint(tmp_path / "own")
+    assert again.config == stated.config and describe(again)["trained_utterance_s"] == 12.5
+    assert original.config.trained_utterance_s is None and "trained_utterance_s" not in describe(original)
 
 
-def test_config_json_round_trip_and_strictness(model_folder: Path) -> None:
+def test_config_json_round_trip(model_folder: Path) -> None:
     config = checkpoint(model_folder).config
     data = json.loads(json.dumps(config.to_json()))
     assert ModelConfig.from_json(data) == config
@@ -145,7 +150,7 @@ def test_config_json_round_trip_and_strictness(model_folder: Path) -> None:
         ("aux_ctc__decoder___target_", "nemo.X", "aux_ctc.decoder._target_"),
     ],
 )
-def test_unsupported_settings_name_the_key_and_the_value(tmp_path: Path, key: str, value: object, named: str) -> None:
+def test_unsupported_settings(tmp_path: Path, key: str, value: object, named: str) -> None:
     with pytest.raises(UnsupportedCheckpoint) as error:
         read_checkpoint(with_yaml(tmp_path, **{key: value}))
     message = str(error.value)
@@ -175,14 +180,14 @@ def test_unsupported_settings_name_the_key_and_the_value(tmp_path: Path, key: st
     ],
     ids=str,
 )
-def test_settings_of_odd_types_are_refused_in_one_line(tmp_path: Path, changes: dict) -> None:
+def test_settings_of_wrong_types(tmp_path: Path, changes: dict) -> None:
     with pytest.raises(CheckpointError) as error:
         read_checkpoint(with_yaml(tmp_path, **changes))
     assert "\n" not in str(error.value)
     assert len(str(error.value)) < 1000
 
 
-def test_yaml_keys_that_are_numbers(tmp_path: Path) -> None:
+def test_numeric_yaml_keys(tmp_path: Path) -> None:
     folder = with_yaml(tmp_path, encoder__dropout=0.1)
     text = (folder / "model_config.yaml").read_text()
     (folder / "model_config.yaml").write_text(text.replace("  dropout: 0.1\n  dropout_att", "  5: 6\n  dropout_att"))
@@ -214,7 +219,7 @@ def test_max_symbols(tmp_path: Path, greedy: dict, expected: int | None) -> None
     ],
     ids=str,
 )
-def test_settings_that_mean_the_same(tmp_path: Path, changes: dict) -> None:
+def test_equivalent_settings(tmp_path: Path, changes: dict) -> None:
     assert read_checkpoint(with_yaml(tmp_path, **changes)).config == read_checkpoint(NEMO).config
 
 
@@ -253,12 +258,12 @@ def test_local_attention(tmp_path: Path, changes: dict, expected: LocalAttention
     ],
     ids=str,
 )
-def test_local_attention_that_means_nothing_is_refused(tmp_path: Path, key: str, value: object) -> None:
+def test_invalid_local_attention(tmp_path: Path, key: str, value: object) -> None:
     with pytest.raises(UnsupportedCheckpoint, match=rf"encoder\.{key}"):
         read_checkpoint(with_yaml(tmp_path, **local(**{key: value})))
 
 
-def test_a_folder_from_before_there_was_local_attention() -> None:
+def test_folder_without_attention_key() -> None:
     data = read_checkpoint(NEMO).config.to_json()
     del data["encoder"]["attention"]
     assert ModelConfig.from_json(data) == read_checkpoint(NEMO).config
@@ -267,8 +272,8 @@ def test_a_folder_from_before_there_was_local_attention() -> None:
         ModelConfig.from_json(data)
 
 
-def test_a_tokenizer_of_another_size_is_refused(tmp_path: Path) -> None:
-    """Where the YAML does not say how many labels there are, the weights do."""
+def test_tokenizer_of_another_size(tmp_path: Path) -> None:
+    """If the YAML does not give the number of labels, the weights do."""
     with tarfile.open(MODELS / "tdt_demo" / "model.nemo") as archive:
         (name,) = (name for name in archive.getnames() if name.endswith("tokenizer.model"))
         other = archive.extractfile(name).read()  # type: ignore[union-attr]
@@ -316,6 +321,8 @@ def test_a_tokenizer_of_another_size_is_refused(tmp_path: Path) -> None:
         ("durations", 5),
         ("num_labels", 0),
         ("num_labels", None),
+        ("trained_utterance_s", 0.0),
+        ("trained_utterance_s", "long"),
         ("predictor", None),
         ("encoder", 3),
         ("encoder", None),
@@ -404,7 +411,7 @@ def test_weights_must_match_by_name_and_shape() -> None:
     assert "ctc.output.weight (2, 2) instead of (129, 64)" in message
 
 
-def test_many_wrong_names_make_a_short_line() -> None:
+def test_many_wrong_names() -> None:
     message = str(WeightsMismatch("model", missing=[f"a\n{i:03}" for i in range(1000)]))
     assert message.endswith("a 009 and 990 more")
     assert "\n" not in message
@@ -433,7 +440,7 @@ def test_pickle_payload_does_not_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("state", [[torch.zeros(1)], {"a": "text"}, {"a": {"b": torch.zeros(1)}}, {1: 2}])
-def test_weights_that_are_no_state_dict(tmp_path: Path, state: object) -> None:
+def test_not_a_state_dict(tmp_path: Path, state: object) -> None:
     torch.save(state, unpacked(tmp_path) / "model_weights.ckpt")
     with pytest.raises(CheckpointError):
         read_checkpoint(tmp_path)
@@ -446,7 +453,7 @@ def hostile_tar(path: Path, **attributes) -> Path:
             setattr(member, name, value)
         if member.isreg() and member.size < 10**6:
             archive.addfile(member, io.BytesIO(b"x" * member.size))
-        else:  # a header alone, which addfile of Python 3.13 refuses to write
+        else:  # only a header, which addfile of Python 3.13 refuses to write
             archive.fileobj.write(member.tobuf())
     return path
 
@@ -467,15 +474,15 @@ def hostile_tar(path: Path, **attributes) -> Path:
     ],
     ids=str,
 )
-def test_hostile_tars_are_refused(tmp_path: Path, attributes: dict) -> None:
+def test_hostile_tars(tmp_path: Path, attributes: dict) -> None:
     with pytest.raises(CheckpointError) as error:
         read_checkpoint(hostile_tar(tmp_path / "evil.nemo", **attributes))
     assert "\n" not in str(error.value)
     assert [path.name for path in tmp_path.iterdir()] == ["evil.nemo"]
 
 
-def test_a_tar_may_carry_a_remark_for_all_members(tmp_path: Path) -> None:
-    """As archives that git makes do; here with a header for each member as well."""
+def test_global_pax_comment(tmp_path: Path) -> None:
+    """git archive writes such headers; here each member has a header too."""
     content = {path.name: path.read_bytes() for path in unpacked(tmp_path / "model").iterdir()}
     remark = {"comment": "d" * 40, "mtime": "1"}
     path = tmp_path / "remark.nemo"
@@ -488,8 +495,8 @@ def test_a_tar_may_carry_a_remark_for_all_members(tmp_path: Path) -> None:
     assert same(read_checkpoint(path), read_checkpoint(NEMO))
 
 
-def test_an_edited_config_put_behind_the_old_one(tmp_path: Path) -> None:
-    """`tar -rf`: which of the two counts is for people to say, and what the message tells them to do gives the later."""
+def test_duplicate_config_in_tar(tmp_path: Path) -> None:
+    """`tar -rf` adds a second config. The user must choose; following the message selects the later one."""
     folder = with_yaml(tmp_path / "model", decoding__greedy={"max_symbols": 7})
     path = shutil.copy(NEMO, tmp_path / "model.nemo")
     with tarfile.open(path, "a:") as archive:
@@ -501,7 +508,7 @@ def test_an_edited_config_put_behind_the_old_one(tmp_path: Path) -> None:
     assert [model.config.joint.max_symbols for model in loaded] == [7, 7]  # type: ignore[union-attr]
 
 
-def test_weights_from_before_torch_1_6_can_be_saved_again(tmp_path: Path) -> None:
+def test_legacy_torch_weights(tmp_path: Path) -> None:
     folder = unpacked(tmp_path)
     weights = folder / "model_weights.ckpt"
     torch.save(torch.load(weights, weights_only=True), weights, _use_new_zipfile_serialization=False)
@@ -511,7 +518,7 @@ def test_weights_from_before_torch_1_6_can_be_saved_again(tmp_path: Path) -> Non
     assert same(read_checkpoint(folder), read_checkpoint(NEMO))
 
 
-def test_inflating_weights_are_refused(tmp_path: Path) -> None:
+def test_compressed_weights_refused(tmp_path: Path) -> None:
     folder = unpacked(tmp_path)
     with zipfile.ZipFile(folder / "model_weights.ckpt", "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("archive/data/0", b"\0" * (50 << 20))
@@ -519,7 +526,7 @@ def test_inflating_weights_are_refused(tmp_path: Path) -> None:
         read_checkpoint(folder)
 
 
-def test_gzip_bomb_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gzip_bomb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from fastscribe.checkpoint import nemo
 
     monkeypatch.setattr(nemo, "_ALWAYS_UNPACKED_BYTES", 1 << 20)
@@ -538,14 +545,14 @@ def test_yaml_runs_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("nested", ["a: " + "[" * 200_000, "{a: " * 100_000, "- " * 100_000], ids=["[", "{", "-"])
-def test_deep_yaml_is_refused(tmp_path: Path, nested: str) -> None:
+def test_deep_yaml(tmp_path: Path, nested: str) -> None:
     folder = unpacked(tmp_path)
     (folder / "model_config.yaml").write_text(nested)
     with pytest.raises(CheckpointError, match="nested deeper"):
         read_checkpoint(folder)
 
 
-def test_yaml_numbers_without_a_point(tmp_path: Path) -> None:
+def test_yaml_numbers_without_point(tmp_path: Path) -> None:
     folder = with_yaml(tmp_path, preprocessor__log_zero_guard_value="GUARD")
     text = (folder / "model_config.yaml").read_text()
     (folder / "model_config.yaml").write_text(text.replace("GUARD", "1e-5"))
@@ -566,7 +573,7 @@ def test_damaged_weights(tmp_path: Path) -> None:
         read_checkpoint(tmp_path)
 
 
-def test_tensors_that_claim_more_than_they_hold(tmp_path: Path) -> None:
+def test_tensors_larger_than_storage(tmp_path: Path) -> None:
     for tensor in (torch.zeros(1).expand(1 << 40), torch.zeros(3).as_strided((1000, 3), (0, 1))):
         torch.save({"a": tensor}, unpacked(tmp_path) / "model_weights.ckpt")
         with pytest.raises(CheckpointError, match="claims more than it holds"):
@@ -574,7 +581,7 @@ def test_tensors_that_claim_more_than_they_hold(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"RIFF", b"\x1f\x8b", b"\x1f\x8b" + b"x" * 100, b"PK\x03\x04" + b"\0" * 600])
-def test_files_that_are_no_model(tmp_path: Path, content: bytes) -> None:
+def test_not_a_model_file(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "model.nemo"
     path.write_bytes(content)
     with pytest.raises(CheckpointError):
@@ -591,7 +598,7 @@ def test_truncated_models(tmp_path: Path) -> None:
 
 
 def test_missing_model_and_empty_folder(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match="no such model"):
+    with pytest.raises(CheckpointError, match="no such file or folder"):
         read_checkpoint(tmp_path / "nothing")
     with pytest.raises(CheckpointError, match="not a model folder"):
         read_checkpoint(tmp_path)
@@ -609,35 +616,35 @@ ENCODER_ALONE = {
 
 
 @pytest.mark.parametrize("config", [ENCODER_ALONE, {"model_type": "whisper"}, {}, None], ids=str)
-def test_a_nemo_file_in_a_folder_that_is_no_model(tmp_path: Path, config: dict | None) -> None:
-    """canary-1b-flash has a config.json of NeMo's encoder alone beside its .nemo; parakeet-ctc has the .nemo alone."""
+def test_nemo_file_in_folder(tmp_path: Path, config: dict | None) -> None:
+    """canary-1b-flash has a config.json of NeMo's encoder beside its .nemo file; parakeet-ctc has only the .nemo file."""
     if config is not None:
         (tmp_path / "config.json").write_text(json.dumps(config))
     shutil.copy(NEMO, tmp_path / "one.nemo")
-    said: list[str] = []
-    loaded = read_checkpoint(tmp_path, said.append)
+    lines: list[str] = []
+    loaded = read_checkpoint(tmp_path, lines.append)
     assert same(loaded, read_checkpoint(NEMO)) and loaded.path == tmp_path / "one.nemo"
-    (line,) = said
+    (line,) = lines
     assert "using one.nemo" in line and "config.json" in line
     shutil.copy(NEMO, tmp_path / "two.nemo")
     with pytest.raises(CheckpointError, match=r"holds 2 \.nemo files \(one\.nemo, two\.nemo\); give one of them"):
         read_checkpoint(tmp_path)
 
 
-def test_a_config_of_an_encoder_alone_without_its_nemo_file(tmp_path: Path) -> None:
+def test_encoder_config_without_nemo_file(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(ENCODER_ALONE))
     with pytest.raises(CheckpointError, match=r"encoder alone; give the \.nemo file of nvidia/canary-1b-flash"):
         read_checkpoint(tmp_path)
 
 
-def test_a_nemo_file_beside_a_model_of_its_own_is_left_alone(tmp_path: Path) -> None:
+def test_nemo_file_beside_model_ignored(tmp_path: Path) -> None:
     shutil.copytree(MODELS / "hf_ctc", tmp_path / "hf")
     shutil.copy(NEMO, tmp_path / "hf" / "one.nemo")
     assert same(read_checkpoint(tmp_path / "hf"), read_checkpoint(MODELS / "hf_ctc"))
 
 
-def test_work_is_counted_as_published() -> None:
-    """24 layers of 1024, 8 s utterances: 15.1 GFLOP a second of audio, counted elsewhere independently."""
+def test_flops() -> None:
+    """24 layers of width 1024, 8 s utterances: 15.1 GFLOP per second of audio, counted independently."""
     config = ModelConfig.from_json(
         checkpoint(MODELS / "tdt_demo").config.to_json()
         | {
@@ -648,7 +655,7 @@ def test_work_is_counted_as_published() -> None:
     assert encoder_gflop_per_audio_s(config, [8.0]) == pytest.approx(15.13, rel=0.02)
 
 
-def test_describe_is_plain_data(model_folder: Path) -> None:
+def test_describe(model_folder: Path) -> None:
     facts = describe(checkpoint(model_folder))
     assert json.loads(json.dumps(facts)) == facts
     assert facts["frame_s"] == (

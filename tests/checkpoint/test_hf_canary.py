@@ -1,4 +1,4 @@
-"""transformers' Canary: what its `generate` writes is what we write, and folders that are not quite one are refused."""
+"""transformers' Canary: results equal those of its `generate`, and damaged folders are refused."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_tokens_and_text(batch_size: int) -> None:
             assert text(hypothesis) == entries[name]["text"]
 
 
-def test_frames_and_the_definition_of_greedy() -> None:
+def test_frames_and_greedy() -> None:
     model = recognizer(FOLDER)
     prompt = make_prompt("canary2", checkpoint(FOLDER).tokenizer, Options(), 48)
     assert list(prompt.ids) == golden(FOLDER)["prompt"]
@@ -71,8 +71,8 @@ def test_frames_and_the_definition_of_greedy() -> None:
         assert list(greedy(model.model.aed, prompt, frames.frames_BTD[0]).token_ids) == entry["ids"]
 
 
-def test_the_goldens_say_something() -> None:
-    """Different answers, some of which end by themselves and some at the last position."""
+def test_goldens_differ() -> None:
+    """Outputs differ; some end with the end token and some at the last position."""
     answers = [entry["ids"] for entry in golden(FOLDER)["files"].values()]
     config = checkpoint(FOLDER).config.aed
     assert config is not None
@@ -82,8 +82,8 @@ def test_the_goldens_say_something() -> None:
     assert max(lengths) == most and sorted(lengths)[len(lengths) // 2] in range(5, most)
 
 
-def test_positions_are_sines_then_cosines() -> None:
-    """By the definition, in float64: waves of 1 to 10000^((D - 2) / D) radians a token."""
+def test_positions() -> None:
+    """Reference in float64: wavelengths grow geometrically by a factor of 10000^((D - 2) / D)."""
     for places, width in ((48, 32), (7, 4), (1024, 1024)):
         rates = 10_000.0 ** (-2 * np.arange(width // 2) / width)
         angles = np.arange(places)[:, None] * rates
@@ -92,7 +92,7 @@ def test_positions_are_sines_then_cosines() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])  # another dtype than the stored one, and the same
-def test_it_is_kept_as_a_fastscribe_folder(tmp_path: Path, dtype: torch.dtype) -> None:
+def test_native_round_trip(tmp_path: Path, dtype: torch.dtype) -> None:
     loaded = checkpoint(FOLDER)
     native.write(loaded, tmp_path, dtype)
     again = read_checkpoint(tmp_path)
@@ -148,7 +148,7 @@ def change_weights(folder: Path, edit: Callable[[dict[str, torch.Tensor]], objec
         ("eos_token_id", 10**9, "eos_token_id"),
     ],
 )
-def test_a_config_it_cannot_honour(folder: Path, key: str, value: object, message: str) -> None:
+def test_unsupported_settings(folder: Path, key: str, value: object, message: str) -> None:
     *parts, last = key.split(".")
 
     def edit(config: dict[str, Any]) -> None:
@@ -162,8 +162,8 @@ def test_a_config_it_cannot_honour(folder: Path, key: str, value: object, messag
     assert "\n" not in str(error.value)
 
 
-def test_defaults_are_those_of_the_class(folder: Path) -> None:
-    """transformers leaves keys out of an outer config that are as its class has them."""
+def test_defaults(folder: Path) -> None:
+    """transformers omits keys of the outer config that equal the defaults of its class."""
     keys = ("decoder_start_token_id", "eos_token_id", "tie_word_embeddings")
     change(folder / "config.json", lambda config: [config.pop(key, None) for key in keys])
     for key in ("head_dim", "num_key_value_heads"):
@@ -171,7 +171,7 @@ def test_defaults_are_those_of_the_class(folder: Path) -> None:
     assert read_checkpoint(folder).config == checkpoint(FOLDER).config
     for key in ("head_dim", "num_key_value_heads"):
         change(folder / "config.json", lambda config, key=key: config["decoder_config"].pop(key))
-    with pytest.raises(UnsupportedCheckpoint, match="num_key_value_heads: 8"):  # the class's own
+    with pytest.raises(UnsupportedCheckpoint, match="num_key_value_heads: 8"):  # the default of the class
         read_checkpoint(folder)
 
 
@@ -180,7 +180,7 @@ def rename_token(folder: Path, old: str, new: str) -> None:
     path.write_text(path.read_text(encoding="utf-8").replace(json.dumps(old), json.dumps(new)), encoding="utf-8")
 
 
-def test_a_vocabulary_without_a_prompts_token(folder: Path) -> None:
+def test_vocabulary_without_prompt_token(folder: Path) -> None:
     rename_token(folder, "<|pnc|>", "<|something|>")
     with pytest.raises(UsageError, match=r"vocabulary has no <\|pnc\|>"):
         Recognizer.build(read_checkpoint(folder), "cpu", "fp32", Options())
@@ -190,14 +190,14 @@ def test_a_vocabulary_without_a_prompts_token(folder: Path) -> None:
         read_checkpoint(folder)
 
 
-def test_a_vocabulary_of_another_size(folder: Path) -> None:
+def test_vocabulary_of_another_size(folder: Path) -> None:
     change(folder / "config.json", lambda config: config.update(vocab_size=144))
     change(folder / "config.json", lambda config: config["decoder_config"].update(vocab_size=144))
     with pytest.raises(CheckpointError, match=r"no piece for ids \[136, "):
         read_checkpoint(folder)
 
 
-def test_the_output_layer_may_be_left_out_or_stored(folder: Path) -> None:
+def test_tied_or_stored_output_layer(folder: Path) -> None:
     stored = load_file(folder / "model.safetensors")
     assert HEAD not in stored and EMBEDDING in stored
     loaded = read_checkpoint(folder)
@@ -207,7 +207,7 @@ def test_the_output_layer_may_be_left_out_or_stored(folder: Path) -> None:
     torch.testing.assert_close(read_checkpoint(folder).weights["aed.head.weight"], own, rtol=0, atol=0)
 
 
-def test_weights_that_are_missing_or_too_many(folder: Path) -> None:
+def test_missing_and_unexpected_weights(folder: Path) -> None:
     change_weights(folder, lambda weights: [weights.pop(EMBEDDING), weights.update(surplus=torch.zeros(1))])
     loaded = read_checkpoint(folder)
     with pytest.raises(WeightsMismatch, match=r"missing: aed.embedding.weight, aed.head.weight; unexpected: surplus"):

@@ -1,5 +1,5 @@
-"""Models made to do harm. `fastscribe inspect --check` refuses each with exit code 2 and one line on stderr, soon, within
-2 GB, having run nothing and written nothing; and what only looks odd still loads.
+"""Malicious models. `fastscribe inspect --check` refuses each within seconds and 2 GB, with exit code 2 and one line on stderr,
+and runs and writes nothing. Unusual but valid models still load.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ Inspect = Callable[[Path | str], subprocess.CompletedProcess[str]]
 
 @pytest.fixture(scope="module")
 def inspect(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Inspect]:
-    """`fastscribe inspect --check` within limits, which writes no file."""
+    """Run `fastscribe inspect --check` with limits on memory, time and writing."""
     scratch = tmp_path_factory.mktemp("scratch")
     environment = os.environ | {"TMPDIR": str(scratch), "HOME": str(scratch)}
     limits = Limits(growth_bytes=2 << 30, file_bytes=0, seconds=10)
@@ -56,7 +56,7 @@ def inspect(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Inspect]:
 
 
 def refusal(inspect: Inspect, make: Make, folder: Path) -> str:
-    """The one line that it says, without the folder's name; nothing has changed in the folder."""
+    """Return its one line on stderr, without the folder's name, and check that the folder is unchanged."""
     path = make(folder)
     before = listing(folder)
     result = inspect(path)
@@ -73,20 +73,20 @@ def listing(folder: Path) -> list[tuple[str, int]]:
 
 
 def cases(table: dict[str, tuple[Make, str]]):
-    return pytest.mark.parametrize(("make", "said"), list(table.values()), ids=list(table))
+    return pytest.mark.parametrize(("make", "message"), list(table.values()), ids=list(table))
 
 
-def test_a_sound_model_is_described(inspect: Inspect) -> None:
-    """Or all the refusals below would mean nothing."""
+def test_valid_model(inspect: Inspect) -> None:
+    """Precondition of the other tests."""
     result = inspect(NEMO)
     assert (result.returncode, result.stderr) == (0, "") and "parameters" in result.stdout
 
 
-# Weights: pickles and the zip they lie in
+# Weights: pickles in a zip
 
 
 class Runs:
-    """Pickled, this calls what it is given."""
+    """Its pickle calls the given function."""
 
     def __init__(self, function: Callable, *arguments: object) -> None:
         self.call = function, arguments
@@ -96,7 +96,7 @@ class Runs:
 
 
 def with_weights(content: Callable[[Path], bytes]) -> Make:
-    """A .nemo archive with these bytes for weights; the callable is given the path of a file that must not come to be."""
+    """Make a .nemo archive with these weights. The callable gets the path of a file that must not be created."""
 
     def make(folder: Path) -> Path:
         inside = unpacked(folder / "inside")
@@ -123,7 +123,7 @@ def touch(marker: Path) -> Runs:
 
 
 def rezipped(change: Callable[[str, bytes], bytes | None], **options) -> bytes:
-    """Sound weights with members changed, or left out, at the place torch looks for them."""
+    """Make valid weights with some zip members changed or removed."""
     target = io.BytesIO()
     with zipfile.ZipFile(io.BytesIO(saved(sound_state()))) as old, zipfile.ZipFile(target, "w", **options) as new:
         for name in old.namelist():
@@ -147,7 +147,7 @@ def torchscript(marker: Path) -> bytes:
 
 
 def old_tar(marker: Path) -> bytes:
-    """What torch.save wrote before 0.1.10."""
+    """The format of torch.save before 0.1.10."""
     target = io.BytesIO()
     with tarfile.open(fileobj=target, mode="w:") as archive:
         for name in ("sys_info", "pickle", "tensors", "storages"):
@@ -159,7 +159,7 @@ def old_tar(marker: Path) -> bytes:
 
 
 def directory_elsewhere(other: bytes) -> bytes:
-    """zip readers differ on where this one's directory is: at the place it names, or next to its end."""
+    """A zip with two directories: one at the recorded offset, one before the end record."""
     return saved({"a": torch.zeros(1)}) + other
 
 
@@ -172,7 +172,7 @@ def doubled_members() -> bytes:
 
 
 def overlapping_members() -> bytes:
-    """The same megabytes under many names."""
+    """Many members with the same bytes."""
     target = io.BytesIO()
     with zipfile.ZipFile(target, "w") as archive:
         archive.writestr("archive/data.pkl", b"\x80\x02}.")
@@ -188,7 +188,7 @@ def overlapping_members() -> bytes:
 
 
 def aliased() -> bytes:
-    """Weights that are all the same bytes: 40 GB of layers in a file of 33 MB."""
+    """Weights that share their bytes: 40 GB of layers in a file of 33 MB."""
     storage = torch.zeros(1 << 24, dtype=torch.bfloat16)
     return saved({f"encoder.layers.{i}.weight": storage.view(4096, 4096) for i in range(1200)})
 
@@ -311,13 +311,13 @@ WEIGHTS: dict[str, tuple[Make, str]] = {
 
 
 @cases(WEIGHTS)
-def test_weights(inspect: Inspect, tmp_path: Path, make: Make, said: str) -> None:
-    assert matches(said, refusal(inspect, make, tmp_path))
+def test_weights(inspect: Inspect, tmp_path: Path, make: Make, message: str) -> None:
+    assert matches(message, refusal(inspect, make, tmp_path))
     assert not (tmp_path / "ran").exists()
 
 
-def matches(said: str, message: str) -> bool:
-    assert any(part in message for part in said.split("|")), message
+def matches(expected: str, message: str) -> bool:
+    assert any(part in message for part in expected.split("|")), message
     return True
 
 
@@ -325,7 +325,7 @@ def matches(said: str, message: str) -> bool:
 
 
 def tar_of(*members: tuple[dict, bytes], ending: bytes | None = None, format: int = tarfile.USTAR_FORMAT) -> bytes:
-    """Headers that say what they are told to, each followed by its bytes."""
+    """Write a tar of the given headers, each followed by its bytes."""
     blocks = []
     for fields, content in members:
         header = tarfile.TarInfo(fields.get("name", YAML))
@@ -360,7 +360,7 @@ def archive(content: Callable[[], bytes]) -> Make:
 
 
 def negative_size() -> bytes:
-    """-512 in the base-256 notation: a reader that believes it goes back to this very header for ever."""
+    """-512 in base-256 notation: a naive reader seeks back to the same header forever."""
     header = bytearray(tar_of(({"type": tarfile.XHDTYPE}, b""))[:512])
     header[124:136] = (-512 & (1 << 96) - 1).to_bytes(12, "big")
     header[148:156] = b" " * 8
@@ -380,7 +380,7 @@ def sparse_file(folder: Path) -> Path:
 
 
 def gzip_bomb(layers: int) -> bytes:
-    """A tar with 96 MB of zeros for weights, so many times over in gzip."""
+    """A tar with 96 MB of zeros as weights, compressed with gzip several times."""
     content = tar_of(({"name": TORCH_ZIP}, bytes(96 << 20)))
     for _ in range(layers):
         content = gzip.compress(content, 1)
@@ -470,8 +470,8 @@ ARCHIVES: dict[str, tuple[Make, str]] = {
 
 
 @cases(ARCHIVES)
-def test_archives(inspect: Inspect, tmp_path: Path, make: Make, said: str) -> None:
-    assert matches(said, refusal(inspect, make, tmp_path))
+def test_archives(inspect: Inspect, tmp_path: Path, make: Make, message: str) -> None:
+    assert matches(message, refusal(inspect, make, tmp_path))
 
 
 @settings(max_examples=60, deadline=None)
@@ -485,7 +485,7 @@ def test_archives(inspect: Inspect, tmp_path: Path, make: Make, said: str) -> No
     format=st.sampled_from([tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT]),
     sizes=st.lists(st.sampled_from([0, 1, 511, 512, 513, 2000]), min_size=5, max_size=5),
 )
-def test_sound_tars_are_read_as_tarfile_reads_them(names: list[str], format: int, sizes: list[int]) -> None:
+def test_valid_tars_equal_tarfile(names: list[str], format: int, sizes: list[int]) -> None:
     names = [
         name
         for name in names
@@ -520,7 +520,7 @@ def test_sound_tars_are_read_as_tarfile_reads_them(names: list[str], format: int
 
 
 def convolutional(*blocks: dict) -> Make:
-    """A small QuartzNet with these settings of blocks in place of its own."""
+    """A small QuartzNet with changed block settings."""
     plain = {
         "filters": 64,
         "repeat": 1,
@@ -650,14 +650,14 @@ CONFIGS: dict[str, tuple[Make, str]] = {
 
 
 @cases(CONFIGS)
-def test_configs(inspect: Inspect, tmp_path: Path, make: Make, said: str) -> None:
-    assert matches(said, refusal(inspect, make, tmp_path))
+def test_configs(inspect: Inspect, tmp_path: Path, make: Make, message: str) -> None:
+    assert matches(message, refusal(inspect, make, tmp_path))
     assert not Path("ran").exists()
 
 
 @pytest.mark.parametrize("key", SIZES)
 def test_absurd_sizes(tmp_path: Path, key: str) -> None:
-    """All refused by name before a weight is looked at, so there are none here."""
+    """Each is refused by name before weights are read, so there are none here."""
     (unpacked(tmp_path) / TORCH_ZIP).unlink()
     config = yaml.load((tmp_path / YAML).read_text(), yaml.CSafeLoader)
     *sections, last = key.split("__")
@@ -877,13 +877,13 @@ FOLDERS: dict[str, tuple[Make, str]] = {
 
 
 @cases(FOLDERS)
-def test_folders(inspect: Inspect, tmp_path: Path, make: Make, said: str) -> None:
-    assert matches(said, refusal(inspect, make, tmp_path))
+def test_folders(inspect: Inspect, tmp_path: Path, make: Make, message: str) -> None:
+    assert matches(message, refusal(inspect, make, tmp_path))
     assert not Path("ran").exists()
 
 
 @pytest.mark.parametrize(
-    ("path", "said"),
+    ("path", "message"),
     [
         ("/dev/zero", "neither a file nor a folder"),
         ("/dev/null", "neither a file nor a folder"),
@@ -895,21 +895,21 @@ def test_folders(inspect: Inspect, tmp_path: Path, make: Make, said: str) -> Non
         ("loop", "symbolic links"),
         ("x" * 300, "cannot be opened"),
         ("no\0such", "cannot be opened"),
-        ("fifo/below", "no such model"),
+        ("fifo/below", "no such file or folder"),
         ("", "not a model folder"),
     ],
 )
-def test_paths_that_are_no_model(inspect: Inspect, tmp_path: Path, path: str, said: str) -> None:
+def test_not_a_model_path(inspect: Inspect, tmp_path: Path, path: str, message: str) -> None:
     os.mkfifo(tmp_path / "fifo")
     (tmp_path / "loop").symlink_to("loop")
-    assert matches(said, refusal(inspect, lambda folder: folder / path, tmp_path))
+    assert matches(message, refusal(inspect, lambda folder: folder / path, tmp_path))
 
 
-# What only looks odd
+# Unusual but valid
 
 
-def test_links_to_the_files_of_a_cache_load(tmp_path: Path) -> None:
-    """As huggingface-hub keeps them: a folder of links to files named by their hashes."""
+def test_folder_of_links(tmp_path: Path) -> None:
+    """The layout of huggingface_hub's cache: links to files named by their hashes."""
     (tmp_path / "blobs").mkdir()
     (tmp_path / "snapshot").mkdir()
     for number, path in enumerate((MODELS / "hf_ctc").iterdir()):
@@ -918,7 +918,7 @@ def test_links_to_the_files_of_a_cache_load(tmp_path: Path) -> None:
     assert same(read_checkpoint(tmp_path / "snapshot"), read_checkpoint(MODELS / "hf_ctc"))
 
 
-def test_shards_load(tmp_path: Path) -> None:
+def test_shards(tmp_path: Path) -> None:
     folder = Path(shutil.copytree(MODELS / "hf_ctc", tmp_path / "hf"))
     weights = load_file(folder / SAFETENSORS)
     first = dict(itertools.islice(weights.items(), len(weights) // 2))
@@ -931,8 +931,8 @@ def test_shards_load(tmp_path: Path) -> None:
     assert same(read_checkpoint(folder), read_checkpoint(MODELS / "hf_ctc"))
 
 
-def test_large_finite_weights_are_fine(tmp_path: Path) -> None:
-    """Their sums overflow."""
+def test_large_finite_weights(tmp_path: Path) -> None:
+    """Their sum overflows."""
     state = {
         "a": torch.full((100,), 60_000.0, dtype=torch.float16),
         "b": torch.full((9,), 3e38),
@@ -945,7 +945,7 @@ def test_large_finite_weights_are_fine(tmp_path: Path) -> None:
         assert all(torch.equal(sources[name].read(), tensor) for name, tensor in state.items())
 
 
-def test_layers_may_share_a_bias(tmp_path: Path) -> None:
+def test_shared_bias(tmp_path: Path) -> None:
     state = sound_state()
     shared = [name for name in state if name.endswith(("pos_bias_u", "pos_bias_v"))]
     assert len(shared) >= 2
@@ -953,8 +953,8 @@ def test_layers_may_share_a_bias(tmp_path: Path) -> None:
     read_checkpoint(tmp_path)
 
 
-def test_normaliser_tables_and_self_tests_never_reach_sentencepiece() -> None:
-    """A made-up table alone makes sentencepiece refuse the model, or crash; the pieces are the same without."""
+def test_normaliser_tables_stripped() -> None:
+    """A malicious table makes sentencepiece refuse the model or crash; without it the pieces are the same."""
     with tarfile.open(NEMO) as archive:
         (name,) = (name for name in archive.getnames() if name.endswith("tokenizer.model"))
         model = archive.extractfile(name).read()  # type: ignore[union-attr]

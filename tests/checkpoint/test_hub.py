@@ -1,4 +1,4 @@
-"""Models from the Hugging Face hub: the real huggingface_hub asks a stub of the hub on the loopback."""
+"""Models from the Hugging Face hub: the real huggingface_hub against a stub server on localhost."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import importlib
 import io
 import json
 import os
-import resource
 import shutil
 import signal
 import socket
@@ -26,8 +25,11 @@ import pytest
 from huggingface_hub import close_session, constants
 from typer.testing import CliRunner
 
+from fastscribe import Transcriber, Transcript
 from fastscribe.checkpoint import hub as hub_module
 from fastscribe.checkpoint.hub.name import HubName
+from fastscribe.checkpoint.location import PACKAGED
+from fastscribe.checkpoint.reader import read_checkpoint
 from fastscribe.cli import app
 from fastscribe.errors import CheckpointError, UnsupportedCheckpoint
 from fastscribe.resume.fingerprint import model_digest
@@ -43,16 +45,16 @@ SENTENCE = "At Rice Stadium a very large, enthusiastic crowd greeted the Preside
 
 @cached
 def folder() -> dict[str, bytes]:
-    """A Hugging Face folder, and what else such repositories hold."""
+    """A Hugging Face folder, and other files of such repositories."""
     files = (path for path in (MODELS / "hf_tdt_demo").iterdir() if not path.name.startswith("golden"))
     return {path.name: path.read_bytes() for path in files} | {"README.md": b"#", "pytorch_model.bin": b"0" * 100}
 
 
 class User:
-    """Somebody with a cache of their own who asks for models."""
+    """A user with a separate cache."""
 
     def __init__(self, hub: Hub, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.hub, self.home, self.cache, self.said = hub, home, home / "hub", list[str]()
+        self.hub, self.home, self.cache, self.lines = hub, home, home / "hub", list[str]()
         self.waits: list[float] = []  # of fastscribe and of huggingface_hub, in seconds
         self._monkeypatch = monkeypatch
         monkeypatch.setattr(time, "sleep", self.waits.append)
@@ -63,13 +65,13 @@ class User:
         for key, value in environment.items():
             self._monkeypatch.setenv(key, str(value))
         importlib.reload(constants)
-        close_session()  # it has the proxy of when it was made
+        close_session()  # it keeps the proxy settings of its creation
 
     def get(self, name: str, **options: bool) -> Path:
-        self.said, self.hub.requests[:] = [], []
+        self.lines, self.hub.requests[:] = [], []
         parsed = HubName.parse(name)
         assert parsed is not None
-        return hub_module.download(parsed, self.said.append, **options)
+        return hub_module.download(parsed, self.lines.append, **options)
 
     def refused(self, name: str) -> str:
         with pytest.raises(CheckpointError) as caught:
@@ -77,13 +79,13 @@ class User:
         assert "\n" not in str(caught.value) and str(caught.value).startswith(f"{name}: ")
         return str(caught.value)
 
-    def asked(self) -> list[str]:
-        """The requests for listings and files; huggingface_hub has others of its own."""
+    def requests(self) -> list[str]:
+        """Requests for listings and files, without other requests of huggingface_hub."""
         paths = self.hub.paths() + self.hub.paths("HEAD")
         return [path for path in paths if "/models/" in path or "/resolve/" in path]
 
     def files(self) -> list[str]:
-        return list(dict.fromkeys(path.split("/", 5)[5] for path in self.asked() if "/resolve/" in path))
+        return list(dict.fromkeys(path.split("/", 5)[5] for path in self.requests() if "/resolve/" in path))
 
 
 @pytest.fixture
@@ -109,15 +111,15 @@ def user(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[
     close_session()
 
 
-# What is downloaded
+# Choice of files
 
 
-def test_a_nemo_file(user: User, hub: Hub) -> None:
+def test_nemo_file(user: User, hub: Hub) -> None:
     commit = hub.add("org/name", {"README.md": b"#", "model.nemo": NEMO})
     path = user.get("org/name")
     assert path.read_bytes() == NEMO and path.is_relative_to(user.cache)
     assert user.files() == ["model.nemo"]
-    assert user.said == [
+    assert user.lines == [
         "org/name: no such path here; asking the Hugging Face hub",
         f"org/name: downloading model.nemo ({len(NEMO) / 1e6:.1f} MB, commit {commit[:7]})",
     ]
@@ -129,9 +131,7 @@ class Terminal(io.StringIO):
 
 
 @pytest.mark.parametrize("kind", [io.StringIO, Terminal])
-def test_a_terminal_shows_one_bar(
-    user: User, hub: Hub, monkeypatch: pytest.MonkeyPatch, kind: type[io.StringIO]
-) -> None:
+def test_one_progress_bar(user: User, hub: Hub, monkeypatch: pytest.MonkeyPatch, kind: type[io.StringIO]) -> None:
     hub.add("org/name", folder())
     drawn = kind()
     monkeypatch.setattr(sys, "stderr", drawn)
@@ -145,8 +145,8 @@ def test_a_terminal_shows_one_bar(
     assert drawn.getvalue() == ""
 
 
-def test_xet_draws_one_bar_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
-    """huggingface_hub draws two, unless the bar's class takes both counts."""
+def test_one_progress_bar_with_xet(monkeypatch: pytest.MonkeyPatch) -> None:
+    """huggingface_hub draws two bars unless the bar's class accepts both counts."""
     reporting = pytest.importorskip("huggingface_hub.utils._xet_progress_reporting", reason="another huggingface_hub")
     if not hasattr(reporting, "XetDownloadProgressReporter"):
         pytest.skip("a huggingface_hub that draws one bar")
@@ -162,14 +162,14 @@ def test_xet_draws_one_bar_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "model.nemo: 100%" in drawn.getvalue() and "\n" not in drawn.getvalue().rstrip()
 
 
-def test_it_is_downloaded_once_and_then_one_request_will_do(user: User, hub: Hub) -> None:
+def test_second_load_makes_one_request(user: User, hub: Hub) -> None:
     hub.add("org/name", {"model.nemo": NEMO})
     first = user.get("org/name")
     assert user.get("org/name") == first
-    assert user.asked() == ["/api/models/org/name/revision/main"] and len(user.said) == 1
+    assert user.requests() == ["/api/models/org/name/revision/main"] and len(user.lines) == 1
 
 
-def test_huggingface_hub_itself_finds_the_copy(user: User, hub: Hub) -> None:
+def test_huggingface_hub_finds_our_copy(user: User, hub: Hub) -> None:
     hub.add("org/name", folder())
     path = user.get("org/name")
     from huggingface_hub import snapshot_download, try_to_load_from_cache
@@ -178,7 +178,7 @@ def test_huggingface_hub_itself_finds_the_copy(user: User, hub: Hub) -> None:
     assert snapshot_download("org/name", local_files_only=True) == str(path)
 
 
-def test_a_copy_of_huggingface_hubs_is_used(user: User, hub: Hub) -> None:
+def test_uses_huggingface_hubs_copy(user: User, hub: Hub) -> None:
     hub.add("org/name", folder())
     user.set(HF_HUB_DISABLE_XET=1)
     from huggingface_hub import snapshot_download
@@ -189,7 +189,7 @@ def test_a_copy_of_huggingface_hubs_is_used(user: User, hub: Hub) -> None:
     assert user.get("org/name") == Path(path) and user.files() == []
 
 
-def test_of_a_folder_only_what_is_needed(user: User, hub: Hub) -> None:
+def test_downloads_only_needed_files(user: User, hub: Hub) -> None:
     extra = {LANGUAGE_MODEL: b"1", "model.fp16.safetensors": b"2", "sub/config.json": b"3", "onnx/model.onnx": b"4"}
     hub.add("org/name", folder() | extra)
     path = user.get("org/name")
@@ -212,23 +212,23 @@ def test_sharded_weights(user: User, hub: Hub) -> None:
     assert "lists model-00002-of-00002.safetensors, which the repository does not hold" in user.refused("org/other")
 
 
-def test_of_both_formats_safetensors_if_supported(user: User, hub: Hub) -> None:
+def test_safetensors_preferred(user: User, hub: Hub) -> None:
     hub.add("org/name", {"name.nemo": NEMO} | folder())
     assert (user.get("org/name") / "model.safetensors").is_file()
     assert "name.nemo" not in user.files()
     assert user.get("org/name", prefer_nemo=True).name == "name.nemo"
 
 
-def test_a_canary_in_both_formats_is_the_nemo_file_which_may_hold_an_aligner(user: User, hub: Hub) -> None:
+def test_canary_nemo_file_preferred(user: User, hub: Hub) -> None:
     files = {path.name: path.read_bytes() for path in (MODELS / "hf_canary").iterdir() if path.name != "golden.json"}
     hub.add("org/name", {"name.nemo": NEMO} | files)
     assert user.get("org/name").read_bytes() == NEMO
-    assert any("which may hold an aligner for timestamps" in line for line in user.said)
+    assert any("which may hold an aligner for timestamps" in line for line in user.lines)
     hub.add("org/other", files)
     assert (user.get("org/other") / "model.safetensors").is_file()
 
 
-def test_a_fastscribe_folder_keeps_its_aligner(user: User, hub: Hub) -> None:
+def test_folder_with_aligner(user: User, hub: Hub) -> None:
     aligner = {f"aligner/{name}": b"1" for name in ("config.json", "tokenizer.model", "model.safetensors")}
     hub.add("org/name", folder() | aligner)
     path = user.get("org/name")
@@ -236,29 +236,29 @@ def test_a_fastscribe_folder_keeps_its_aligner(user: User, hub: Hub) -> None:
     assert user.get("org/name") == path and not user.files()
 
 
-def test_a_folder_that_is_not_supported_gives_way_to_the_nemo_file(user: User, hub: Hub) -> None:
+def test_unsupported_folder_falls_back_to_nemo(user: User, hub: Hub) -> None:
     encoder_only = {"architectures": ["FastConformerModel"], "model_type": "fastconformer", "d_model": 1024}
     files = folder() | {"config.json": json.dumps(encoder_only).encode()}
     hub.add("org/name", {"name.nemo": NEMO} | files)
     assert user.get("org/name").read_bytes() == NEMO
     assert "model.safetensors" not in user.files()
-    [line] = [line for line in user.said if "using name.nemo" in line]
+    [line] = [line for line in user.lines if "using name.nemo" in line]
     assert "model_type: 'fastconformer'" in line
     hub.add("org/other", files)
     assert "model_type: 'fastconformer'" in user.refused("org/other")
-    assert "model.safetensors" not in user.files()  # it is known before gigabytes are downloaded
+    assert "model.safetensors" not in user.files()  # checked before gigabytes are downloaded
 
 
-def test_one_setting_that_is_not_supported_is_enough(user: User, hub: Hub) -> None:
+def test_unsupported_setting_falls_back_to_nemo(user: User, hub: Hub) -> None:
     config = json.loads(folder()["config.json"])
     config["encoder_config"]["sliding_window"] = 57
     hub.add("org/name", folder() | {"config.json": json.dumps(config).encode(), "name.nemo": NEMO})
     assert user.get("org/name").name == "name.nemo"
-    assert any("sliding_window" in line for line in user.said)
+    assert any("sliding_window" in line for line in user.lines)
 
 
 @pytest.mark.parametrize("missing", ["model.safetensors", "tokenizer.json"])
-def test_half_a_folder_gives_way_to_the_nemo_file(user: User, hub: Hub, missing: str) -> None:
+def test_incomplete_folder_falls_back_to_nemo(user: User, hub: Hub, missing: str) -> None:
     files = {name: content for name, content in folder().items() if name != missing}
     hub.add("org/name", {"name.nemo": NEMO} | files)
     assert user.get("org/name").name == "name.nemo" and user.files() == ["name.nemo"]
@@ -267,7 +267,7 @@ def test_half_a_folder_gives_way_to_the_nemo_file(user: User, hub: Hub, missing:
 def test_several_nemo_files(user: User, hub: Hub) -> None:
     hub.add("org/name", {"other.nemo": b"1", "Name.nemo": NEMO, "old/name.nemo": b"2"})
     assert user.get("org/name").name == "Name.nemo"
-    assert any("using Name.nemo; the repository holds 2 other .nemo files" in line for line in user.said)
+    assert any("using Name.nemo; the repository holds 2 other .nemo files" in line for line in user.lines)
     hub.add("org/alone", {"old/first.nemo": b"1", "second.nemo": NEMO})
     assert user.get("org/alone").name == "second.nemo"
     hub.add("org/unclear", {"second.nemo": b"1", "first.nemo": b"2"})
@@ -275,7 +275,7 @@ def test_several_nemo_files(user: User, hub: Hub) -> None:
     assert user.files() == []
 
 
-def test_what_is_no_model(user: User, hub: Hub) -> None:
+def test_not_a_model(user: User, hub: Hub) -> None:
     hub.add("org/name", {"README.md": b"#", "pytorch_model.bin": b"1", "config.json": b"{}"})
     assert "holds neither a .nemo file nor config.json, model.safetensors and a tokenizer" in user.refused("org/name")
 
@@ -283,21 +283,21 @@ def test_what_is_no_model(user: User, hub: Hub) -> None:
 # Revisions
 
 
-def test_a_revision_is_pinned(user: User, hub: Hub) -> None:
+def test_pinned_revision(user: User, hub: Hub) -> None:
     old = hub.add("org/name", {"model.nemo": b"old"}, "v1")
     hub.add("org/name", {"model.nemo": b"new"})
     for name, content in (("org/name@v1", b"old"), ("org/name", b"new"), (f"org/name@{old}", b"old")):
         assert user.get(name).read_bytes() == content
 
 
-def test_a_full_commit_in_the_cache_needs_no_network(user: User, hub: Hub) -> None:
+def test_cached_commit_needs_no_network(user: User, hub: Hub) -> None:
     commit = hub.add("org/name", folder(), "v1")
     path = user.get(f"org/name@{commit}")
     assert user.get(f"org/name@{commit}") == path
-    assert hub.requests == [] and user.said == []
+    assert hub.requests == [] and user.lines == []
 
 
-def test_listing_and_files_are_of_the_same_commit(user: User, hub: Hub) -> None:
+def test_one_commit_for_all_files(user: User, hub: Hub) -> None:
     old = hub.add("org/name", folder())
 
     def push(path: str) -> None:
@@ -310,7 +310,7 @@ def test_listing_and_files_are_of_the_same_commit(user: User, hub: Hub) -> None:
     assert (path / "model.safetensors").read_bytes() == folder()["model.safetensors"]
 
 
-def test_a_new_commit_with_the_same_weights_downloads_none(user: User, hub: Hub) -> None:
+def test_new_commit_same_weights(user: User, hub: Hub) -> None:
     hub.add("org/name", folder())
     first = user.get("org/name")
     hub.add("org/name", folder() | {"generation_config.json": b"{ }"})
@@ -319,7 +319,7 @@ def test_a_new_commit_with_the_same_weights_downloads_none(user: User, hub: Hub)
     assert not any("model.safetensors" in path or "/content/" in path for path in hub.paths())
 
 
-# What goes wrong: a line of its own for each
+# Errors, one line each
 
 
 def test_no_such_model(user: User) -> None:
@@ -340,7 +340,7 @@ def test_not_logged_in(user: User, hub: Hub) -> None:
     )
 
 
-def test_a_token_that_is_rejected(user: User, hub: Hub) -> None:
+def test_rejected_token(user: User, hub: Hub) -> None:
     user.set(HF_TOKEN="hf_old")
     hub.fail("/api/models", 401, X_Error_Message="Invalid credentials in Authorization header")
     problem = user.refused("org/name")
@@ -348,7 +348,7 @@ def test_a_token_that_is_rejected(user: User, hub: Hub) -> None:
 
 
 @pytest.mark.parametrize(("where", "status"), [("/api/models", 403), ("/resolve/", 403), ("/resolve/", 401)])
-def test_a_gated_model(user: User, hub: Hub, where: str, status: int) -> None:
+def test_gated_model(user: User, hub: Hub, where: str, status: int) -> None:
     hub.add("org/name", {"model.nemo": NEMO})
     hub.fail(where, status, X_Error_Code="GatedRepo", X_Error_Message="Access to model org/name is restricted.")
     problem = user.refused("org/name")
@@ -361,7 +361,7 @@ def test_forbidden(user: User, hub: Hub) -> None:
     assert "forbids access (403, Not for" in problem and "ask for it at" in problem and "\x1b" not in problem
 
 
-def test_another_refusal(user: User, hub: Hub) -> None:
+def test_other_http_error(user: User, hub: Hub) -> None:
     hub.fail("/api/models", 451, X_Error_Message="Unavailable here")
     assert "rejects the request (451, Unavailable here)" in user.refused("org/name")
 
@@ -371,27 +371,27 @@ BUSY += [("/content/", 500), ("/content/", 503)]
 
 
 @pytest.mark.parametrize(("where", "status"), BUSY)
-def test_a_busy_hub_is_asked_again(user: User, hub: Hub, where: str, status: int) -> None:
+def test_retries(user: User, hub: Hub, where: str, status: int) -> None:
     hub.add("org/name", {"model.nemo": NEMO})
     hub.fail(where, status, times=3)
     assert user.get("org/name").read_bytes() == NEMO
     assert user.waits in (
         [1, 2, 4],
         [1, 2],
-    )  # by fastscribe or by huggingface_hub, which asks once more before it waits
-    assert len([line for line in user.said if "trying again in" in line or "Retrying in" in line]) == len(user.waits)
+    )  # by fastscribe or by huggingface_hub, which retries once before it waits
+    assert len([line for line in user.lines if "trying again in" in line or "Retrying in" in line]) == len(user.waits)
 
 
 @pytest.mark.parametrize(("where", "status"), BUSY)
-def test_a_hub_that_stays_busy(user: User, hub: Hub, where: str, status: int) -> None:
+def test_retries_end(user: User, hub: Hub, where: str, status: int) -> None:
     hub.add("org/name", {"model.nemo": NEMO})
     hub.fail(where, status)
     cure = "try again later; with an account the limit is higher" if status == 429 else f"({status}): try again later"
     assert cure in user.refused("org/name")
-    assert 10 < sum(user.waits) < 30  # one of the two waits, not one within the other
+    assert 10 < sum(user.waits) < 30  # retries are not nested
 
 
-def test_the_hub_says_how_long_to_wait(user: User, hub: Hub) -> None:
+def test_retry_after(user: User, hub: Hub) -> None:
     hub.add("org/name", {"model.nemo": NEMO})
     hub.fail("/api/models", 429, times=1, Retry_After="7")
     hub.fail("/api/models", 429, times=1, RateLimit='"api";r=0;t=55')
@@ -402,7 +402,7 @@ def test_the_hub_says_how_long_to_wait(user: User, hub: Hub) -> None:
     assert len(user.waits) == 2
 
 
-def test_nobody_listens(user: User) -> None:
+def test_connection_refused(user: User) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
     user.set(HF_ENDPOINT=f"http://127.0.0.1:{port}")
@@ -420,7 +420,7 @@ def test_no_such_host(user: User, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "the address of http://hub.example cannot be found: check the network and DNS" in problem
 
 
-def test_no_answer(user: User, hub: Hub) -> None:
+def test_timeout(user: User, hub: Hub) -> None:
     user.set(HF_HUB_ETAG_TIMEOUT=1)
     answered = threading.Event()
     hub.before_answer = lambda path: answered.wait(30)
@@ -430,7 +430,7 @@ def test_no_answer(user: User, hub: Hub) -> None:
         answered.set()
 
 
-def test_a_proxy_that_is_not_there(user: User) -> None:
+def test_missing_proxy(user: User) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
     user.set(HF_ENDPOINT="https://hub.example", HTTPS_PROXY=f"http://127.0.0.1:{port}")
@@ -438,12 +438,12 @@ def test_a_proxy_that_is_not_there(user: User) -> None:
     assert "refuses connections" in problem or "the proxy does not pass requests on" in problem
 
 
-def test_a_certificate_of_nobodys(user: User, hub: Hub) -> None:
+def test_unknown_certificate(user: User, hub: Hub) -> None:
     user.set(HF_ENDPOINT=hub.url.replace("http:", "https:"))
     assert "the certificate of https://127.0.0.1" in user.refused("org/name")
 
 
-def test_an_endpoint_that_is_no_address(user: User) -> None:
+def test_invalid_endpoint(user: User) -> None:
     user.set(HF_ENDPOINT="hub.example")
     assert "HF_ENDPOINT is hub.example, which is no address: unset it" in user.refused("org/name")
 
@@ -451,7 +451,7 @@ def test_an_endpoint_that_is_no_address(user: User) -> None:
 @pytest.mark.parametrize(
     "body", [b"<html>Log in to the hotel's network</html>", b"[]", b"{}", b'{"id": "org/name", "sha": "../x"}']
 )
-def test_what_answers_is_no_hub(user: User, hub: Hub, body: bytes) -> None:
+def test_not_a_hub(user: User, hub: Hub, body: bytes) -> None:
     hub.faults.append(Fault("/api/models", body=body))
     assert "the answer is not that of a Hugging Face hub" in user.refused("org/name")
 
@@ -460,14 +460,14 @@ def test_offline_mode(user: User, hub: Hub) -> None:
     hub.add("org/name", {"model.nemo": NEMO})
     path = user.get("org/name")
     user.set(HF_HUB_OFFLINE=1)
-    assert user.get("org/name") == path and user.said == []
+    assert user.get("org/name") == path and user.lines == []
     for name in ("org/other", "org/name@v1"):
         problem = user.refused(name)
         assert f"not in the cache ({user.cache})" in problem and "unset HF_HUB_OFFLINE" in problem
     assert hub.requests == []
 
 
-def test_a_setting_that_huggingface_hub_cannot_read(user: User, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_huggingface_setting(user: User, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ValueError, match="ten"):
         user.set(HF_HUB_DOWNLOAD_TIMEOUT="ten")
     for module in [name for name in sys.modules if name.partition(".")[0] == "huggingface_hub"]:
@@ -475,47 +475,47 @@ def test_a_setting_that_huggingface_hub_cannot_read(user: User, monkeypatch: pyt
     assert "huggingface_hub, which asks the Hugging Face hub, cannot be loaded" in user.refused("org/name")
 
 
-# The copy in the cache
+# Cached copies
 
 
 @pytest.mark.parametrize("status", [429, 503])
-def test_a_busy_hub_and_a_copy(user: User, hub: Hub, status: int) -> None:
+def test_busy_hub_uses_cache(user: User, hub: Hub, status: int) -> None:
     commit = hub.add("org/name", {"model.nemo": NEMO})
     path = user.get("org/name")
     hub.fail("/api/models", status)
     assert user.get("org/name") == path
-    assert f"({status}); using the copy in the cache (commit {commit[:7]})" in user.said[-1]
+    assert f"({status}); using the copy in the cache (commit {commit[:7]})" in user.lines[-1]
 
 
-def test_no_network_and_a_copy(user: User, hub: Hub) -> None:
+def test_no_network_uses_cache(user: User, hub: Hub) -> None:
     commit = hub.add("org/name", folder())
     path = user.get("org/name")
     user.set(HF_ENDPOINT="http://127.0.0.1:1")
     assert user.get("org/name") == path
-    assert user.said[-1].endswith(
+    assert user.lines[-1].endswith(
         f"http://127.0.0.1:1 refuses connections; using the copy in the cache (commit {commit[:7]})"
     )
 
 
 @pytest.mark.parametrize("status", [401, 403, 404])
-def test_a_refusal_is_no_reason_for_a_copy(user: User, hub: Hub, status: int) -> None:
+def test_refusal_does_not_use_cache(user: User, hub: Hub, status: int) -> None:
     hub.add("org/name", {"model.nemo": NEMO})
     user.get("org/name")
     hub.fail("/api/models", status)
     assert str(status) in user.refused("org/name")
 
 
-def test_a_new_commit_that_does_not_arrive_leaves_the_old_one(user: User, hub: Hub) -> None:
+def test_failed_update_uses_old_commit(user: User, hub: Hub) -> None:
     hub.add("org/name", folder())
     old = user.get("org/name")
     hub.add("org/name", folder() | {"model.safetensors": b"new" * 1000})
     hub.fail("/content/", 503)
-    assert user.get("org/name") == old and "using the copy in the cache" in user.said[-1]
+    assert user.get("org/name") == old and "using the copy in the cache" in user.lines[-1]
     hub.faults.clear()
     assert user.get("org/name") != old
 
 
-def test_half_a_copy_is_none(user: User, hub: Hub) -> None:
+def test_incomplete_copy(user: User, hub: Hub) -> None:
     commit = hub.add("org/name", folder())
     hub.fail("/content/", 503)
     user.refused("org/name")
@@ -524,7 +524,7 @@ def test_half_a_copy_is_none(user: User, hub: Hub) -> None:
     assert "not in the cache" in user.refused(f"org/name@{commit}")
 
 
-def test_a_copy_that_is_not_supported_says_why(user: User, hub: Hub) -> None:
+def test_unsupported_copy(user: User, hub: Hub) -> None:
     commit = hub.add("org/name", folder())
     path = user.get("org/name")
     config = json.loads((path / "config.json").read_text()) | {"model_type": "whisper"}
@@ -537,14 +537,14 @@ def test_a_copy_that_is_not_supported_says_why(user: User, hub: Hub) -> None:
 # The transfer
 
 
-def test_a_cut_connection_is_resumed(user: User, hub: Hub) -> None:
+def test_resumed_download(user: User, hub: Hub) -> None:
     hub.add("org/name", {"model.nemo": NEMO})
     hub.faults.append(Fault("/content/", cut_after=1_500_000, times=1))
     assert user.get("org/name").read_bytes() == NEMO
-    assert "Trying to resume" in user.said[-1] and len(user.waits) == 1
+    assert "Trying to resume" in user.lines[-1] and len(user.waits) == 1
 
 
-def test_a_file_that_is_too_short(user: User, hub: Hub) -> None:
+def test_truncated_download(user: User, hub: Hub) -> None:
     hub.add("org/name", {"model.nemo": NEMO})
     hub.faults.append(Fault("/content/", body=NEMO[:1000], times=1))
     assert "the download failed (Consistency check failed" in user.refused("org/name")
@@ -553,13 +553,13 @@ def test_a_file_that_is_too_short(user: User, hub: Hub) -> None:
 
 
 @pytest.mark.parametrize("path", ["../../escaped.nemo", "/escaped.nemo", "a/../../../escaped.nemo", "..\\escaped.nemo"])
-def test_a_files_name_cannot_leave_the_cache(user: User, hub: Hub, path: str) -> None:
+def test_file_name_outside_cache(user: User, hub: Hub, path: str) -> None:
     hub.add("org/name", {path: NEMO})
     assert "is no name of a file in a repository" in user.refused("org/name")
     assert not list(user.home.parent.rglob("*escaped*"))
 
 
-def test_a_shards_name_cannot_leave_the_cache(user: User, hub: Hub) -> None:
+def test_shard_name_outside_cache(user: User, hub: Hub) -> None:
     index = json.dumps({"weight_map": {"a": "../escaped.safetensors"}}).encode()
     hub.add("org/name", folder() | {"model.safetensors.index.json": index})
     with pytest.raises(CheckpointError, match="a shard's name leaves the folder"):
@@ -567,7 +567,7 @@ def test_a_shards_name_cannot_leave_the_cache(user: User, hub: Hub) -> None:
     assert not list(user.home.parent.rglob("*escaped*"))
 
 
-def test_the_token_goes_to_the_hub_alone(user: User, hub: Hub) -> None:
+def test_token_sent_only_to_hub(user: User, hub: Hub) -> None:
     hub.add("org/name", {"model.nemo": NEMO})
     user.set(HF_TOKEN="hf_secret")
     user.get("org/name")
@@ -577,7 +577,7 @@ def test_the_token_goes_to_the_hub_alone(user: User, hub: Hub) -> None:
         assert header == (None if "/content/" in request else "Bearer hf_secret") or "agent" in request
 
 
-def test_a_disk_without_room(user: User, hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_disk_full_before_download(user: User, hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     hub.add("org/name", {"model.nemo": NEMO})
     usage = namedtuple("usage", "total used free")
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(0, 0, 1_000_000))
@@ -586,8 +586,11 @@ def test_a_disk_without_room(user: User, hub: Hub, monkeypatch: pytest.MonkeyPat
     assert not any("/content/" in path for path in hub.paths())
 
 
-def test_a_disk_that_fills(user: User, hub: Hub) -> None:
+@pytest.mark.posix
+def test_disk_full_during_download(user: User, hub: Hub) -> None:
     hub.add("org/name", {"model.nemo": NEMO})
+    import resource
+
     limit = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, limit[1]))
     try:
@@ -597,7 +600,7 @@ def test_a_disk_that_fills(user: User, hub: Hub) -> None:
     assert f"the cache {user.cache} cannot be written (File too large): free some space" in problem
 
 
-def test_a_cache_that_cannot_be_written(user: User, hub: Hub, tmp_path: Path) -> None:
+def test_read_only_cache(user: User, hub: Hub, tmp_path: Path) -> None:
     hub.add("org/name", {"model.nemo": NEMO})
     (tmp_path / "file").touch()
     user.set(HF_HUB_CACHE=tmp_path / "file" / "hub")
@@ -605,7 +608,7 @@ def test_a_cache_that_cannot_be_written(user: User, hub: Hub, tmp_path: Path) ->
     assert "cannot be written (Not a directory): set HF_HUB_CACHE to a folder that can be written" in problem
 
 
-def test_where_the_cache_lies_is_not_in_the_fingerprint(user: User, hub: Hub, tmp_path: Path) -> None:
+def test_fingerprint_without_cache_path(user: User, hub: Hub, tmp_path: Path) -> None:
     hub.add("org/name", folder())
     first = user.get("org/name")
     user.set(HF_HUB_CACHE=tmp_path / "elsewhere")
@@ -620,14 +623,36 @@ def run(user: User, *arguments: object) -> subprocess.CompletedProcess[str]:
     return fastscribe(*arguments, cwd=user.home.parent)
 
 
-def test_a_model_from_the_hub_transcribes(user: User, hub: Hub) -> None:
+def test_transcribe_from_hub(user: User, hub: Hub) -> None:
     hub.add("org/name", folder() | {"name.nemo": NEMO})
     done = run(user, "transcribe", FIRST, "--model", "org/name", "--quiet")
     assert done.returncode == 0 and json.loads(done.stdout)["text"] == SENTENCE, done.stderr
     assert len(done.stderr.splitlines()) == 2 and "downloading model.safetensors (1.7 MB, commit" in done.stderr
 
 
-def test_inspect_a_model_from_the_hub(user: User, hub: Hub) -> None:
+def test_python_api_from_hub(user: User, hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    hub.add("org/name", {"name.nemo": NEMO})
+    lines: list[str] = []
+    transcriber = Transcriber.load("org/name", "cpu", "fp32", say=lines.append)
+    assert [transcript.text for transcript in transcriber.transcribe(FIRST) if isinstance(transcript, Transcript)] == [
+        SENTENCE
+    ]
+    assert len(lines) == 2 and lines[1].startswith("org/name: downloading name.nemo (2.2 MB, commit")
+    for model, problem in (
+        ("org/none", "org/none: neither a path here nor a model on the Hugging Face hub"),
+        (Path("org/name"), "org/name: no such file or folder"),
+    ):
+        with pytest.raises(CheckpointError, match=problem):
+            Transcriber.load(model, "cpu", "fp32", say=lines.append)
+
+
+def test_python_api_has_the_packaged_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert Transcriber.load("default", "cpu", "fp32")._config == read_checkpoint(PACKAGED).config
+
+
+def test_inspect_from_hub(user: User, hub: Hub) -> None:
     hub.add("org/name", {"name.nemo": NEMO})
     done = run(user, "inspect", "org/name", "--json")
     assert done.returncode == 0 and json.loads(done.stdout)["family"] == "tdt"
@@ -640,28 +665,26 @@ COMMANDS = (
     ("train", DATA / "manifest.jsonl", "-o", "out", "--init", "org/none"),
     ("bench", FIRST, "--model", "org/none"),
     ("bench", "latency", "--model", "org/none"),
-    ("bench", "decoder", "--model", "org/none"),
 )
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: " ".join(map(str, command[:2])))
-def test_every_command_says_the_same_of_a_name(
-    user: User, command: tuple, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_commands_share_messages(user: User, command: tuple, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     done = CliRunner().invoke(app, list(map(str, command)))
     assert isinstance(done.exception, CheckpointError) and done.stdout == ""
     assert "org/none: neither a path here nor a model on the Hugging Face hub" in str(done.exception)
 
 
-def test_a_mistyped_path_makes_no_request(user: User, hub: Hub) -> None:
+def test_mistyped_path_makes_no_request(user: User, hub: Hub) -> None:
     (user.home.parent / "run").mkdir()
     done = run(user, "transcribe", FIRST, "--model", "run/best")
     assert done.returncode == 2 and hub.requests == []
     assert done.stderr.count("\n") == 1 and "run/best: no such path, though run exists" in done.stderr
 
 
-def test_ctrl_c_while_it_downloads(user: User, hub: Hub) -> None:
+@pytest.mark.posix
+def test_interrupted_download(user: User, hub: Hub) -> None:
     hub.add("org/name", {"model.nemo": NEMO})
     reached, over = threading.Event(), threading.Event()
 
@@ -682,3 +705,19 @@ def test_ctrl_c_while_it_downloads(user: User, hub: Hub) -> None:
         process.kill()
     assert process.returncode == 130 and stdout == "" and "Traceback" not in stderr
     assert len(stderr.splitlines()) == 3 and "interrupted" in stderr.splitlines()[-1]
+
+
+def test_pull_and_list(user: User, hub: Hub) -> None:
+    """By its short name; an interrupted download goes on, and the list then has the copy's path."""
+    name = "parakeet-tdt-0.6b-v3"
+    hub.add(f"nvidia/{name}", {"model.nemo": NEMO})
+    listed = CliRunner().invoke(app, ["models", "--json"])
+    assert [row["name"] for row in json.loads(listed.stdout) if row["cached"]] == ["default"]
+    hub.faults.append(Fault("/content/", cut_after=1_500_000, times=1))
+    pulled = CliRunner().invoke(app, ["models", "pull", name])
+    path = Path(pulled.stdout.strip())
+    assert pulled.exit_code == 0 and path.read_bytes() == NEMO and path.is_relative_to(user.cache)
+    assert "Trying to resume" in pulled.stderr and f"use it with --model nvidia/{name}" in pulled.stderr
+    rows = {row["name"]: row for row in json.loads(CliRunner().invoke(app, ["models", "--json"]).stdout)}
+    assert rows[name]["cached"] == str(path) and rows[name]["sources"]["licence"].startswith("https://")
+    assert [line.split()[-1] for line in CliRunner().invoke(app, ["models"]).stdout.splitlines()].count("here") == 2

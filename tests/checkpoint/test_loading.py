@@ -1,4 +1,4 @@
-"""Weights come from their file one tensor at a time: nothing reads more than it needs, and no model exists twice."""
+"""Weights are read one tensor at a time: nothing reads more than it needs, and no model is in memory twice."""
 
 from __future__ import annotations
 
@@ -40,16 +40,16 @@ def expected_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_published_shapes_are_known_without_torch(shape: str) -> None:
+def test_published_shapes(shape: str) -> None:
     assert parameter_shapes(SHAPES[shape]) == expected_shapes(SHAPES[shape])
 
 
-def test_a_checkpoints_shapes_are_known_without_torch(model_folder: Path) -> None:
+def test_checkpoint_shapes(model_folder: Path) -> None:
     config = checkpoint(model_folder).config
     assert parameter_shapes(config) == expected_shapes(config)
 
 
-# What is read
+# Reads
 
 
 def spoilt(folder: Path) -> Path:
@@ -83,7 +83,7 @@ finally:
 
 
 @pytest.mark.parametrize("make", [spoilt, spoilt_nemo])
-def test_inspect_reads_no_weights_and_does_without_torch(make, tmp_path: Path) -> None:
+def test_inspect_reads_no_weights(make, tmp_path: Path) -> None:
     path = make(tmp_path / "model")
     done = subprocess.run([sys.executable, "-c", INSPECT, str(path), "--json"], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "False\n")
@@ -93,7 +93,7 @@ def test_inspect_reads_no_weights_and_does_without_torch(make, tmp_path: Path) -
         build_model(loaded.config, loaded.weights, path)
 
 
-def test_names_are_compared_before_anything_is_read() -> None:
+def test_names_checked_before_reading() -> None:
     def unread() -> torch.Tensor:
         raise AssertionError("read")
 
@@ -107,8 +107,9 @@ def test_names_are_compared_before_anything_is_read() -> None:
         build_model(config, LazyWeights(sources), "model")
 
 
-def test_parts_load_one_after_another(model_folder: Path) -> None:
-    """Each is prepared before the weights of the next are read, and all weights belong to one."""
+@pytest.mark.linux
+def test_parts_load_in_turn(model_folder: Path) -> None:
+    """Each part is prepared before the next part's weights are read, and every weight belongs to a part."""
     loaded, events = checkpoint(model_folder), []
 
     def watched(name: str, source: TensorSource) -> TensorSource:
@@ -137,7 +138,7 @@ def test_parts_load_one_after_another(model_folder: Path) -> None:
     assert sum(kind == "prepare" for kind, _ in events) > 3
 
 
-# What it takes
+# Memory
 
 PEAK = """
 import sys
@@ -150,8 +151,8 @@ def resident(field):
     return 1024 * int(status.split(field + ":")[1].split()[0])
 
 tiny, path, dtype = sys.argv[1:]
-Recognizer.build(read_checkpoint(tiny), "cpu", dtype)  # what is made once
-Path("/proc/self/clear_refs").write_text("5")  # VmHWM begins anew
+Recognizer.build(read_checkpoint(tiny), "cpu", dtype)  # one-time allocations
+Path("/proc/self/clear_refs").write_text("5")  # resets VmHWM
 before = resident("VmRSS")
 kept = Recognizer.build(read_checkpoint(path), "cpu", dtype)
 print(resident("VmHWM") - before)
@@ -180,7 +181,7 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="measures itself as Linux does")
 @pytest.mark.parametrize(("dtype", "item_bytes"), [("fp32", 4), ("bf16", 2)])
-def test_a_model_never_exists_twice(large: Path, dtype: str, item_bytes: int) -> None:
+def test_peak_memory(large: Path, dtype: str, item_bytes: int) -> None:
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("MALLOC_", "GLIBC_"))}
     command = [sys.executable, "-c", PEAK, str(HF), str(large), dtype]
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
@@ -193,7 +194,7 @@ def test_a_model_never_exists_twice(large: Path, dtype: str, item_bytes: int) ->
     assert 0.9 * model_bytes < int(done.stdout) < 1.3 * model_bytes + largest_bytes + constant_bytes
 
 
-# What comes of it
+# Results
 
 
 def odd_tensors() -> Iterator[tuple[str, torch.Tensor]]:
@@ -213,7 +214,7 @@ def odd_tensors() -> Iterator[tuple[str, torch.Tensor]]:
     yield "parameter", nn.Parameter(torch.randn(3))
 
 
-def test_tensors_of_a_torch_file_are_those_that_were_saved() -> None:
+def test_torch_file_round_trip() -> None:
     state = dict(odd_tensors())
     found = LazyWeights(load_torch(MemoryBytes(saved(state)), "x"))
     assert list(found) == list(state)
@@ -225,7 +226,7 @@ def test_tensors_of_a_torch_file_are_those_that_were_saved() -> None:
     assert torch.equal(found["tied"], state["whole"])
 
 
-def test_weights_are_those_of_the_libraries(tmp_path: Path) -> None:
+def test_weights_equal_libraries(tmp_path: Path) -> None:
     folder = unpacked(tmp_path / "nemo")
     theirs = torch.load(folder / TORCH_ZIP, weights_only=True)
     ours = LazyWeights(load_torch(MemoryBytes((folder / TORCH_ZIP).read_bytes()), "x"))
@@ -235,7 +236,7 @@ def test_weights_are_those_of_the_libraries(tmp_path: Path) -> None:
     assert theirs.keys() == ours.keys() and all(torch.equal(ours[name], theirs[name]) for name in ours)
 
 
-def test_a_folder_is_written_as_safetensors_writes_it(tmp_path: Path) -> None:
+def test_safetensors_file_equal(tmp_path: Path) -> None:
     loaded = read_checkpoint(NEMO)
     native.write(loaded, tmp_path, torch.bfloat16)
     weights = {name: tensor.bfloat16() for name, tensor in loaded.weights.items() if tensor.is_floating_point()}
@@ -243,7 +244,7 @@ def test_a_folder_is_written_as_safetensors_writes_it(tmp_path: Path) -> None:
     assert (tmp_path / SAFETENSORS).read_bytes() == (tmp_path / "theirs").read_bytes()
 
 
-def test_a_folder_may_be_written_over_the_weights_it_reads(tmp_path: Path) -> None:
+def test_write_over_source(tmp_path: Path) -> None:
     native.write(read_checkpoint(HF), tmp_path, torch.float32)
     native.write(read_checkpoint(tmp_path), tmp_path, torch.float32)
     original = read_checkpoint(HF)
@@ -252,13 +253,13 @@ def test_a_folder_may_be_written_over_the_weights_it_reads(tmp_path: Path) -> No
     )
 
 
-def test_a_conversion_that_fails_leaves_no_weights(tmp_path: Path) -> None:
+def test_failed_write_leaves_no_weights(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="holds NaN"):
         native.write(read_checkpoint(spoilt(tmp_path / "bad")), tmp_path / "own", torch.float32)
     assert list((tmp_path / "own").iterdir()) == []
 
 
-def test_another_file_at_the_same_path_changes_nothing(tmp_path: Path) -> None:
+def test_replaced_file(tmp_path: Path) -> None:
     path = tmp_path / "model.nemo"
     path.write_bytes(NEMO.read_bytes())
     loaded = read_checkpoint(path)
@@ -267,7 +268,7 @@ def test_another_file_at_the_same_path_changes_nothing(tmp_path: Path) -> None:
     assert same(loaded, read_checkpoint(NEMO))
 
 
-def test_a_file_that_is_cut_short_afterwards_is_one_line(tmp_path: Path) -> None:
+def test_file_truncated_after_open(tmp_path: Path) -> None:
     path = tmp_path / "model.nemo"
     path.write_bytes(NEMO.read_bytes())
     loaded = read_checkpoint(path)
@@ -276,10 +277,10 @@ def test_a_file_that_is_cut_short_afterwards_is_one_line(tmp_path: Path) -> None
         build_model(loaded.config, loaded.weights, path)
 
 
-# What the small interpreter refuses; test_hostile_checkpoints.py has what attacks
+# Content that state_pickle.py refuses; attacks are in test_hostile_checkpoints.py
 
 
-def test_odd_torch_files_are_refused() -> None:
+def test_unusual_torch_files() -> None:
     negated = torch.tensor([1 + 2j]).conj().imag
     for state in ({"a": torch.zeros([1] * 9)}, {"a": negated}):
         with pytest.raises(CheckpointError):
@@ -297,12 +298,12 @@ def test_odd_torch_files_are_refused() -> None:
         b"\x80\x02ccollections\nOrderedDict\nK\x05R.",
         b"\x80\x02X\x17\x00\x00\x00collections OrderedDict)R.",  # a string in place of a global
         b"\x80\x02K\x01Q.",
-        b"\x80\x02}}K\x01s.",  # a key that has no hash
+        b"\x80\x02}}K\x01s.",  # an unhashable key
         b"\x80\x02(K\x01u.",
         b"\x80\x02}",
         b"",
     ],
 )
-def test_odd_pickles_are_refused(pickled: bytes) -> None:
+def test_unusual_pickles(pickled: bytes) -> None:
     with pytest.raises((pickle.UnpicklingError, ValueError, LookupError, TypeError, EOFError)):
         state_pickle.parse(pickled)

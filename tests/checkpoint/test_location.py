@@ -1,4 +1,4 @@
-"""What a model's name stands for. What the hub does then is in test_hub.py."""
+"""Resolution of --model. Downloads are tested in test_hub.py."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[tuple[HubName, bool]]:
-    """Which models the hub was asked for, and whether that was announced."""
+def requests(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[tuple[HubName, bool]]:
+    """Record downloads, and whether they were announced."""
     names: list[tuple[HubName, bool]] = []
 
     def download(name: HubName, *_: object, announce: bool, **__: object) -> Path:
@@ -32,7 +32,7 @@ def find(model: str | None) -> Path:
     return locate(model, print)
 
 
-def test_paths_are_paths(asked: list, tmp_path: Path) -> None:
+def test_paths(requests: list, tmp_path: Path) -> None:
     (tmp_path / "some" / "model@1").mkdir(parents=True)
     for name in (
         "some/model@1",
@@ -46,10 +46,10 @@ def test_paths_are_paths(asked: list, tmp_path: Path) -> None:
         "a/b@../c",
     ):
         assert find(name) == Path(name)
-    assert asked == []
+    assert requests == []
 
 
-def test_names_on_the_hub(asked: list, tmp_path: Path) -> None:
+def test_hub_names(requests: list, tmp_path: Path) -> None:
     for text, name in (
         ("nvidia/parakeet-tdt-0.6b-v3", HubName("nvidia/parakeet-tdt-0.6b-v3")),
         ("a/b@v1.0", HubName("a/b", "v1.0")),
@@ -57,7 +57,7 @@ def test_names_on_the_hub(asked: list, tmp_path: Path) -> None:
         (f"a/b@{COMMIT}", HubName("a/b", COMMIT)),
     ):
         assert find(text) == tmp_path / "from the hub"
-        assert asked[-1] == (name, True)
+        assert requests[-1] == (name, True)
     assert [HubName("a/b", revision).is_commit for revision in (None, "v1", COMMIT[:7], COMMIT)] == [
         False,
         False,
@@ -66,32 +66,38 @@ def test_names_on_the_hub(asked: list, tmp_path: Path) -> None:
     ]
 
 
-def test_a_mistyped_path_is_not_looked_for_on_the_hub(asked: list, tmp_path: Path) -> None:
+def test_mistyped_path(requests: list, tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     for name in ("run/best", "run/best@main"):
         with pytest.raises(CheckpointError, match="no such path, though run exists") as caught:
             find(name)
         assert f"hf://{name}" in str(caught.value)
-    assert asked == []
+    assert requests == []
     find("hf://run/best")
-    assert asked == [(HubName("run/best"), False)]
+    assert requests == [(HubName("run/best"), False)]
 
 
-def test_the_packages_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    said: list[str] = []
+def test_packaged_model(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    lines: list[str] = []
 
     def find_packaged(model: str | None) -> Path:
-        return locate(model, said.append)
+        return locate(model, lines.append)
 
     monkeypatch.setattr(location, "PACKAGED", tmp_path)
     with pytest.raises(UsageError, match="--model"):
         find_packaged(None)
     (tmp_path / "config.json").touch()
-    assert find_packaged("default") == tmp_path and said == []
-    assert find_packaged(None) == tmp_path and len(said) == 1
+    assert find_packaged("default") == tmp_path and lines == []
+    assert find_packaged(None) == tmp_path and len(lines) == 1
 
 
-def test_a_name_without_its_organisation(asked: list) -> None:
-    with pytest.raises(CheckpointError, match="named organisation/name"):
+def test_name_without_organisation(requests: list) -> None:
+    with pytest.raises(CheckpointError, match=r"the model on the Hugging Face hub is nvidia/parakeet-tdt-0\.6b-v3$"):
         find("parakeet-tdt-0.6b-v3")
-    assert asked == []
+    assert requests == []
+
+
+def test_hub_prefix_without_organisation(requests: list) -> None:
+    with pytest.raises(CheckpointError, match=r"^hf://parakeet: .*hf://organisation/name"):
+        find("hf://parakeet")
+    assert requests == []

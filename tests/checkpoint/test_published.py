@@ -1,8 +1,7 @@
 """A small stand-in of every published checkpoint loads, with every key of its YAML, and transcribes.
 
-tests/helpers/published.py has the configurations. The weights here are random and named as NeMo names them; test_golden.py has
-stand-ins that NeMo itself made, with its tokens, times and text. Published YAMLs may lie beside the checkout: then each of
-them is read too, and compared with the table.
+tests/helpers/published.py has the configurations. Weights are random, with NeMo's names; test_golden.py has stand-ins made by
+NeMo, with its tokens, times and text. If published YAMLs are beside the checkout, each is read and compared with the table.
 """
 
 from __future__ import annotations
@@ -62,7 +61,7 @@ def sentencepiece_model(controls: tuple[str, ...] = ()) -> bytes:
     return model.getvalue()
 
 
-# --- weights, as NeMo names them ------------------------------------------------------------------------------------
+# --- weights, with NeMo's names -------------------------------------------------------------------------------------
 
 Shapes = dict[str, tuple[int, ...]]
 
@@ -112,7 +111,7 @@ def conformer_shapes(encoder: Yaml) -> Shapes:
 
 
 def jasper_shapes(encoder: Yaml) -> Shapes:
-    """Blocks of one convolution each, as `stand_in` makes them."""
+    """Blocks of one convolution each, as made by `stand_in`."""
     shapes: Shapes = {}
     channels = encoder["feat_in"]
     for number, block in enumerate(encoder["jasper"]):
@@ -189,7 +188,7 @@ def nemo_weights(small: Yaml, num_labels: int) -> dict[str, torch.Tensor]:
 
 
 def write(small: Yaml, num_labels: int, folder: Path) -> Path:
-    """An unpacked .nemo file with this config."""
+    """Write an unpacked .nemo file with this config."""
     folder.mkdir(exist_ok=True)
     written = dict(small)
     if "tokenizer" in small:
@@ -225,7 +224,7 @@ def shrunk(whole: Yaml, folder: Path) -> Path:
 
 
 def texts(loaded: Checkpoint) -> list[str]:
-    """What it makes of a clip and of a fifth of it, in one batch."""
+    """Transcribe a clip and a fifth of it in one batch."""
     model = Recognizer.build(loaded, "cpu", "fp32", Options())
     whole = waveform(AUDIO / "e03_one_second_exact.flac")
     waves = [whole, whole[: len(whole) // 5]]
@@ -234,7 +233,7 @@ def texts(loaded: Checkpoint) -> list[str]:
 
 
 @pytest.mark.parametrize("name", CONFIGS)
-def test_a_stand_in_loads_and_transcribes(name: str, tmp_path: Path) -> None:
+def test_stand_in_transcribes(name: str, tmp_path: Path) -> None:
     whole = config(name)
     loaded = read_checkpoint(shrunk(whole, tmp_path))
     target = whole["target"].rpartition(".")[2]
@@ -245,14 +244,14 @@ def test_a_stand_in_loads_and_transcribes(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", UNSUPPORTED)
-def test_what_is_not_supported_is_refused_with_its_reason(name: str, tmp_path: Path) -> None:
+def test_unsupported_checkpoints(name: str, tmp_path: Path) -> None:
     whole, reason = UNSUPPORTED[name]
     with pytest.raises(UnsupportedCheckpoint, match=reason) as refused:
         read_checkpoint(shrunk(whole, tmp_path))
     assert "aux_ctc" not in str(refused.value) and "\n" not in str(refused.value)
 
 
-def test_languages_follow_each_other_in_an_aggregate(tmp_path: Path) -> None:
+def test_aggregate_tokenizer(tmp_path: Path) -> None:
     loaded = read_checkpoint(shrunk(config("stt_multilingual_fastconformer_hybrid_large_pc"), tmp_path))
     processor = sentencepiece.SentencePieceProcessor(model_proto=sentencepiece_model())
     one = tuple(processor.IdToPiece(number) for number in range(PIECES))
@@ -261,17 +260,18 @@ def test_languages_follow_each_other_in_an_aggregate(tmp_path: Path) -> None:
     assert loaded.tokenizer.sentence([7 * PIECES + number for number in said]) == "Say it, dog."
 
 
-def test_the_readme_lists_what_is_tested() -> None:
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    table = readme[readme.index("| published checkpoints that load |") :].split("\n\n")[0]
-    assert set(re.findall(r"`([^`]+)`", table)) == set(CONFIGS)
-    assert all(f"`{name}`" in readme for name in UNSUPPORTED)
+def test_guide_lists_tested_checkpoints() -> None:
+    guide = (ROOT / "docs" / "models.md").read_text(encoding="utf-8")
+    table = guide.split("<!-- models -->")[1]
+    listed = {name.split("/")[-1] for name in re.findall(r"^\| `([^`]+)`", table, re.MULTILINE)}
+    assert listed == set(CONFIGS)
+    assert all(f"`{name}`" in guide for name in UNSUPPORTED)
 
 
 # --- heads ----------------------------------------------------------------------------------------------------------
 
 
-def test_the_class_decides_the_heads_and_not_a_key(tmp_path: Path) -> None:
+def test_class_decides_heads(tmp_path: Path) -> None:
     left_over = config("parakeet-tdt-0.6b-v3")
     small = stand_in(left_over, PIECES) | {"aux_ctc": {"decoder": "unread"}, "transf_decoder": {"config_dict": {}}}
     assert read_checkpoint(write(small, PIECES, tmp_path)).config.decoders == ("tdt",)
@@ -287,7 +287,7 @@ def test_the_class_decides_the_heads_and_not_a_key(tmp_path: Path) -> None:
     ],
 )
 @pytest.mark.parametrize("target", ["my.models.Finetuned", None, 7])
-def test_the_weights_decide_for_a_class_of_one_s_own(
+def test_weights_decide_heads_of_custom_class(
     name: str, decoders: tuple[str, ...], target: object, tmp_path: Path
 ) -> None:
     folder = shrunk(config(name), tmp_path)
@@ -299,7 +299,7 @@ def test_the_weights_decide_for_a_class_of_one_s_own(
 
 
 @pytest.mark.parametrize(("added", "shown"), [("speaker.weight", "speaker.weight"), (None, "EncDecRNNTBPEModel")])
-def test_a_class_that_has_other_parts_is_refused_by_name(added: str | None, shown: str, tmp_path: Path) -> None:
+def test_custom_class_with_unknown_module(added: str | None, shown: str, tmp_path: Path) -> None:
     folder = shrunk(config("parakeet-rnnt-0.6b"), tmp_path)
     weights = torch.load(folder / "model_weights.ckpt", weights_only=True)
     kept = {name: tensor for name, tensor in weights.items() if name.startswith("encoder.")}
@@ -310,7 +310,7 @@ def test_a_class_that_has_other_parts_is_refused_by_name(added: str | None, show
         read_checkpoint(folder)
 
 
-def test_a_hybrid_without_its_second_head_is_no_hybrid(tmp_path: Path) -> None:
+def test_hybrid_without_ctc_weights(tmp_path: Path) -> None:
     folder = shrunk(config("parakeet-tdt_ctc-110m"), tmp_path)
     weights = torch.load(folder / "model_weights.ckpt", weights_only=True)
     torch.save({n: t for n, t in weights.items() if not n.startswith("ctc_decoder")}, folder / "model_weights.ckpt")
@@ -319,7 +319,7 @@ def test_a_hybrid_without_its_second_head_is_no_hybrid(tmp_path: Path) -> None:
         build_model(loaded.config, loaded.weights, folder)
 
 
-def test_where_nemo_ignores_a_streaming_key(tmp_path: Path) -> None:
+def test_ignored_streaming_keys(tmp_path: Path) -> None:
     """parakeet-unified attends to all frames; chunks and `dcc` are for streaming."""
     unified = config("parakeet-unified-en-0.6b")
     plain = json.loads(json.dumps(unified))
@@ -333,7 +333,7 @@ def test_where_nemo_ignores_a_streaming_key(tmp_path: Path) -> None:
         read_checkpoint(shrunk(odd, tmp_path / "odd"))
 
 
-# --- published files, if they lie beside the checkout ---------------------------------------------------------------
+# --- published files, if they are beside the checkout ---------------------------------------------------------------
 
 
 def published_file(name: str) -> Yaml:
@@ -343,21 +343,21 @@ def published_file(name: str) -> Yaml:
 
 @beside_the_checkout
 @pytest.mark.parametrize("name", PUBLISHED_FILES)
-def test_the_table_has_the_published_keys(name: str) -> None:
+def test_published_keys(name: str) -> None:
     assert key_paths(config(name)) == key_paths(published_file(name))
 
 
 @beside_the_checkout
 @pytest.mark.parametrize("name", PUBLISHED_FILES)
-def test_a_published_yaml_loads_and_transcribes(name: str, tmp_path: Path) -> None:
-    """With its sizes shrunk, and its long lists of labels as they are."""
+def test_published_yaml_transcribes(name: str, tmp_path: Path) -> None:
+    """Sizes are reduced; the long lists of labels are not."""
     loaded = read_checkpoint(shrunk(published_file(name), tmp_path))
     assert loaded.config.decoders[0] == ("rnnt" if "unified" in name else "tdt")
     assert len(texts(loaded)) == 2
 
 
 @beside_the_checkout
-def test_a_published_streaming_yaml_is_refused_with_its_reason(tmp_path: Path) -> None:
+def test_published_streaming_yaml_refused(tmp_path: Path) -> None:
     path = SHARED / "nemotron-3.5-asr-streaming-0.6b" / "model_config.yaml"
     whole = yaml.load(path.read_text(encoding="utf-8"), Loader=Loader)
     with pytest.raises(UnsupportedCheckpoint, match="language prompts"):

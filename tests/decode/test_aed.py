@@ -1,7 +1,7 @@
-"""Attention decoders: batches, whose rows leave them, and captured steps write what the definition of right writes.
+"""Attention decoders: batches that drop finished rows, and captured steps, equal the greedy reference.
 
-No GPU takes part, except in the tests marked `cuda`: a pretended CUDA device (pretended_cuda.py, and FakeCuda of
-test_cuda_while.py) records graphs and replays them on the CPU.
+Only tests marked `cuda` need a GPU. The others use simulated CUDA devices (tests/fakes), which record graphs and replay them
+on the CPU.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ from fastscribe.pipeline.recognizer import Recognizer
 from fastscribe.transcriber import Transcriber
 from fastscribe.types import Frames, Hypothesis, Transcript
 from tests.conftest import AUDIO, MODELS, checkpoint
-from tests.cuda.test_transducer_graphs import PseudoWhile, chunked, fake, one_thread, pretence
+from tests.cuda.test_transducer_graphs import PseudoWhile, chunked, fake, one_thread, simulated_cuda
 from tests.cuda.test_while_loop import DEVICE, FakeCuda
-from tests.fakes.cuda import Pretence
+from tests.fakes.cuda import SimulatedCuda
 
-__all__ = ["fake", "one_thread", "pretence"]  # fixtures
+__all__ = ["fake", "one_thread", "simulated_cuda"]  # fixtures
 
 WIDTH, LABELS = 12, 21
 PROMPT = Prompt((3, 4, 5), 7, 9, None, {})
@@ -60,7 +60,7 @@ CONFIGS = (
 
 
 def tiny_decoder(config: AedConfig, seed: int) -> AttentionDecoder:
-    """Whose rows end sooner or later, by what they see."""
+    """Make a decoder whose rows end after different numbers of tokens."""
     with torch.random.fork_rng(), torch.no_grad():
         torch.manual_seed(seed)
         model = AttentionDecoder(config, WIDTH, LABELS, 8).eval().requires_grad_(False)
@@ -73,7 +73,7 @@ def tiny_decoder(config: AedConfig, seed: int) -> AttentionDecoder:
 
 
 def optimised(model: AttentionDecoder) -> AttentionDecoder:
-    """A copy in its inference form."""
+    """Return a copy in inference form."""
     copy = deepcopy(model)
     copy.optimise_()
     assert not any(name.endswith("own.key.weight") for name in copy.state_dict())
@@ -97,9 +97,9 @@ def assert_greedy(model: AttentionDecoder, frames: Frames, found: Sequence[Hypot
         assert hypothesis.logprobs == pytest.approx(expected.logprobs, abs=1e-4)
 
 
-def shrink(monkeypatch: pytest.MonkeyPatch, stretch: int, **others: int) -> None:
-    """So that few tokens are many stretches, places and rows."""
-    for name, value in {"_STEPS_PER_CHECK": stretch, "_MIN_KEYS": 8, **others}.items():
+def shrink(monkeypatch: pytest.MonkeyPatch, steps_per_check: int, **others: int) -> None:
+    """Reduce block and bucket sizes, so that a few tokens cross many of them."""
+    for name, value in {"_STEPS_PER_CHECK": steps_per_check, "_MIN_KEYS": 8, **others}.items():
         monkeypatch.setattr(aed_graphs, name, value)
 
 
@@ -109,7 +109,7 @@ batches = st.lists(st.lists(st.integers(1, 14), min_size=1, max_size=6), min_siz
 
 @settings(max_examples=30, deadline=None)
 @given(st.integers(0, 2**31), st.sampled_from(CONFIGS), batches)
-def test_batches_are_greedy(seed: int, config: AedConfig, batches: list[list[int]]) -> None:
+def test_batch_equals_greedy(seed: int, config: AedConfig, batches: list[list[int]]) -> None:
     model = tiny_decoder(config, seed)
     decoder = AedDecoder(optimised(model), PROMPT)
     torch.manual_seed(seed)
@@ -118,8 +118,8 @@ def test_batches_are_greedy(seed: int, config: AedConfig, batches: list[list[int
         assert_greedy(model, frames, run(decoder, frames))
 
 
-def test_rows_end_at_different_times_by_themselves_and_at_their_limit() -> None:
-    """What the other tests rely on."""
+def test_rows_end_at_token_and_limit() -> None:
+    """Precondition of the other tests."""
     torch.manual_seed(0)
     frames = random_frames([14] * 64)
     counts = {len(found.token_ids) for found in run(AedDecoder(tiny_decoder(CONFIG, 1), PROMPT), frames)}
@@ -127,7 +127,7 @@ def test_rows_end_at_different_times_by_themselves_and_at_their_limit() -> None:
     assert max(counts) <= limit and len(counts) > 5
 
 
-def test_rows_that_are_done_cost_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_finished_rows_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     model, rows = tiny_decoder(CONFIG, 1), []
     monkeypatch.setattr(aed, "step", lambda *given: (rows.append(len(given[2].token_B1)), one_step(*given))[1])
     torch.manual_seed(0)
@@ -143,7 +143,7 @@ one_step = aed.step
 
 
 @pytest.mark.parametrize("config", CONFIGS)
-def test_where_nothing_is_heard_nothing_is_written(config: AedConfig) -> None:
+def test_empty_rows_get_no_tokens(config: AedConfig) -> None:
     model = tiny_decoder(config, 0)
     torch.manual_seed(0)
     frames = random_frames([0, 5, 0])
@@ -152,7 +152,7 @@ def test_where_nothing_is_heard_nothing_is_written(config: AedConfig) -> None:
     assert_greedy(model, frames, found)
 
 
-def test_what_is_no_number_stays_with_its_own_batch(pretence: Pretence) -> None:
+def test_nan_stays_in_its_batch(simulated_cuda: SimulatedCuda) -> None:
     model = tiny_decoder(CONFIG, 3)
     decoder = GraphedAed(model, PROMPT, chunked())
     torch.manual_seed(0)
@@ -164,8 +164,8 @@ def test_what_is_no_number_stays_with_its_own_batch(pretence: Pretence) -> None:
         assert_greedy(model, frames, run(decoder, frames))
 
 
-def test_room_for_tokens_grows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(aed, "_PLACES_PER_GROWTH", 2)
+def test_cache_grows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(aed, "_POSITIONS_PER_GROWTH", 2)
     model = tiny_decoder(replace(CONFIG, max_extra_tokens=None), 1)
     torch.manual_seed(0)
     frames = random_frames([9, 4, 12, 1])
@@ -174,7 +174,7 @@ def test_room_for_tokens_grows(monkeypatch: pytest.MonkeyPatch) -> None:
     assert max(len(hypothesis.token_ids) for hypothesis in found) > 8
 
 
-def test_what_lies_beyond_a_row_changes_nothing() -> None:
+def test_padding_changes_nothing() -> None:
     model = tiny_decoder(CONFIGS[1], 5)
     torch.manual_seed(1)
     frames = random_frames([9, 3, 6])
@@ -187,14 +187,14 @@ def test_what_lies_beyond_a_row_changes_nothing() -> None:
 
 @settings(max_examples=20, deadline=None)
 @given(st.integers(0, 2**31), st.sampled_from(CONFIGS), batches, st.sampled_from((None, 1, 2)))
-def test_every_loop_is_greedy(
-    seed: int, config: AedConfig, batches: list[list[int]], steps_per_turn: int | None
+def test_graph_modes_equal_greedy(
+    seed: int, config: AedConfig, batches: list[list[int]], steps_per_iteration: int | None
 ) -> None:
-    """Buckets leave rows and places empty, and states, which share their memory, are used again."""
+    """Buckets have empty rows and positions, and states that share memory are reused."""
     model = tiny_decoder(config, seed)
-    make_loop = chunked() if steps_per_turn is None else partial(PseudoWhile, steps_per_turn)
+    make_loop = chunked() if steps_per_iteration is None else partial(PseudoWhile, steps_per_iteration)
     with pytest.MonkeyPatch.context() as monkeypatch:
-        Pretence().install(monkeypatch)
+        SimulatedCuda().install(monkeypatch)
         monkeypatch.setattr(aed_graphs, "_MIN_FRAMES", 4)
         decoder = GraphedAed(optimised(model), PROMPT, make_loop)
         torch.manual_seed(seed)
@@ -212,16 +212,16 @@ def test_every_loop_is_greedy(
     st.sampled_from((None, 1, 2)),
     st.sampled_from((1, 2, 96)),
 )
-def test_any_stretches_and_rows_that_leave(
-    seed: int, batches: list[list[int]], stretch: int, steps_per_turn: int | None, captures: int
+def test_graph_block_sizes_and_dropped_rows(
+    seed: int, batches: list[list[int]], steps_per_check: int, steps_per_iteration: int | None, captures: int
 ) -> None:
-    """Graphs are captured, and states changed, while a batch is in them."""
+    """Graphs are captured and states change in the middle of a batch."""
     model = tiny_decoder(LONG, seed)
     model.head.bias[PROMPT.end_id] -= seed % 3
-    make_loop = chunked() if steps_per_turn is None else partial(PseudoWhile, steps_per_turn)
+    make_loop = chunked() if steps_per_iteration is None else partial(PseudoWhile, steps_per_iteration)
     with pytest.MonkeyPatch.context() as monkeypatch:
-        Pretence().install(monkeypatch)
-        shrink(monkeypatch, stretch, _MIN_ROWS=1, _MAX_CAPTURES=captures)
+        SimulatedCuda().install(monkeypatch)
+        shrink(monkeypatch, steps_per_check, _MIN_ROWS=1, _MAX_CAPTURES=captures)
         decoder = GraphedAed(optimised(model), PROMPT, make_loop)
         torch.manual_seed(seed)
         for frames in map(random_frames, [*batches, batches[0]]):
@@ -229,24 +229,24 @@ def test_any_stretches_and_rows_that_leave(
 
 
 @torch.inference_mode()
-def test_a_capture_leaves_a_batch_where_it_is(pretence: Pretence, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_capture_keeps_running_batch(simulated_cuda: SimulatedCuda, monkeypatch: pytest.MonkeyPatch) -> None:
     shrink(monkeypatch, 4)
     model = tiny_decoder(LONG, 1)
     decoder = GraphedAed(model, PROMPT, chunked())
     torch.manual_seed(0)
-    captured = decoder._for(4, 16, 3)
+    captured = decoder._captured_for(4, 16, 3)
     aed.load_batch_(model, PROMPT, captured.state, random_frames([16] * 4))
     state = captured.state
-    watched = (state.at_1, state.active, state.token_B1, state.is_done_B, state.written_BN, state.logprobs_BN)
+    watched = (state.position_1, state.active, state.token_B1, state.is_done_B, state.written_BN, state.logprobs_BN)
     before = [tensor.clone() for tensor in watched]
-    other = decoder._for(4, 16, 50)
+    other = decoder._captured_for(4, 16, 50)
     assert other is not captured and other.state is state
     for old, new in zip(before, watched, strict=True):
         assert torch.equal(old, new)
 
 
-def test_memory_that_runs_out_in_a_capture_loses_no_token(pretence: Pretence, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Steps are captured again, with all graphs dropped, while a batch is in the middle."""
+def test_out_of_memory_in_capture(simulated_cuda: SimulatedCuda, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All graphs are dropped and steps captured again in the middle of a batch."""
     shrink(monkeypatch, 4)
     model = tiny_decoder(LONG, 1)
     decoder = GraphedAed(model, PROMPT, chunked())
@@ -257,7 +257,7 @@ def test_memory_that_runs_out_in_a_capture_loses_no_token(pretence: Pretence, mo
     def failing(*given: Any) -> None:
         if given[3] > 40 and not failures:
             failures.append(given)
-            given[2].at_1.add_(1)
+            given[2].position_1.add_(1)
             raise torch.OutOfMemoryError("CUDA out of memory")
         one_step(*given)
 
@@ -266,78 +266,78 @@ def test_memory_that_runs_out_in_a_capture_loses_no_token(pretence: Pretence, mo
     assert failures
 
 
-def test_nothing_outlives_a_decoder_or_a_room(pretence: Pretence) -> None:
+def test_close_frees_buffers(simulated_cuda: SimulatedCuda) -> None:
     decoder = GraphedAed(tiny_decoder(CONFIG, 3), PROMPT, chunked())
     decoder.submit(random_frames([5] * 2))
     assert decoder.captured.buffers is not None
     room = weakref.ref(decoder.captured.buffers.flat)
-    decoder.submit(random_frames([14] * 8))  # needs a larger one
+    decoder.submit(random_frames([14] * 8))  # needs larger buffers
     gc.collect()
-    assert room() is None and pretence.live
+    assert room() is None and simulated_cuda.live
     gone = weakref.ref(decoder)
     del decoder
     gc.collect()
-    assert gone() is None and not pretence.live
+    assert gone() is None and not simulated_cuda.live
 
 
-def test_few_places_are_looked_at_and_few_rows_go_on(pretence: Pretence, monkeypatch: pytest.MonkeyPatch) -> None:
-    model, looked_at = tiny_decoder(LONG, 1), []
+def test_steps_use_small_buckets(simulated_cuda: SimulatedCuda, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, attended = tiny_decoder(LONG, 1), []
     shrink(monkeypatch, 8, _MIN_ROWS=2)
     decoder = GraphedAed(model, PROMPT, partial(PseudoWhile, 1))
     torch.manual_seed(0)
     frames = random_frames([14] * 64)
-    run(decoder, frames)  # captures all that it needs
+    run(decoder, frames)  # captures all graphs
 
     def noted(*given: Any) -> None:
-        looked_at.append((len(given[2].token_B1), given[3]))
+        attended.append((len(given[2].token_B1), given[3]))
         one_step(*given)
 
     monkeypatch.setattr(aed_graphs, "step", noted)
     found = run(decoder, frames)
     assert_greedy(model, frames, found)
     counts = sorted(len(hypothesis.token_ids) for hypothesis in found)
-    assert looked_at[0] == (64, 32) and looked_at[-1] == (4, 72)  # 3 and 8 places and 16 more, in powers of two
-    assert [rows for rows, _ in looked_at] == sorted((rows for rows, _ in looked_at), reverse=True)
-    assert [places for _, places in looked_at] == sorted(places for _, places in looked_at)
-    for number, (rows, places) in enumerate(looked_at):
+    assert attended[0] == (64, 32) and attended[-1] == (4, 72)  # 3 and 8 positions and 16 more, in powers of two
+    assert [rows for rows, _ in attended] == sorted((rows for rows, _ in attended), reverse=True)
+    assert [places for _, places in attended] == sorted(places for _, places in attended)
+    for number, (rows, places) in enumerate(attended):
         going_on = sum(count > number - number % 8 for count in counts)
         assert rows <= max(2, 4 * going_on) and places >= len(PROMPT.ids) + number
 
 
 @pytest.mark.parametrize("mode", ["auto", "full", "chunked", "off"])
 def test_modes(fake: FakeCuda, mode: str) -> None:
-    said: list[str] = []
+    lines: list[str] = []
     model = tiny_decoder(CONFIG, 3)
-    decoder = build_aed_decoder(model, PROMPT, DEVICE, mode, said.append)
+    decoder = build_aed_decoder(model, PROMPT, DEVICE, mode, lines.append)
     for lengths in ([3, 1, 5], [1], [9, 9, 9, 2, 1]):
         frames = random_frames(lengths)
         assert_greedy(model, frames, run(decoder, frames))
-    assert not said
+    assert not lines
     assert (fake.calls.count("cuGraphLaunch") > 0) == (mode in ("auto", "full"))
     decoder.close()
     assert not fake.live
 
 
-def test_captures_share_memory_that_grows(pretence: Pretence) -> None:
+def test_captures_share_memory(simulated_cuda: SimulatedCuda) -> None:
     model = tiny_decoder(CONFIG, 3)
     decoder = GraphedAed(model, PROMPT, chunked())
 
     def captures_and_live(rows: int, num_frames: int) -> tuple[int, int]:
         frames = random_frames([num_frames] * rows)
         assert_greedy(model, frames, run(decoder, frames))
-        return len(pretence.captured), len(pretence.live)
+        return len(simulated_cuda.captured), len(simulated_cuda.live)
 
     assert captures_and_live(3, 14) == (1, 1)
     assert captures_and_live(4, 16) == (1, 1)  # the same bucket
-    assert captures_and_live(2, 14) == (2, 2)  # lies in the same memory
-    assert captures_and_live(8, 14) == (3, 1)  # needs more: all others go
+    assert captures_and_live(2, 14) == (2, 2)  # fits into the same memory
+    assert captures_and_live(8, 14) == (3, 1)  # needs more memory: drops all others
     assert captures_and_live(4, 17) == (4, 2)
     decoder.close()
-    assert not pretence.live
+    assert not simulated_cuda.live
 
 
 @pytest.mark.parametrize("config", [LONG, replace(CONFIG, max_extra_tokens=50, max_tokens=300)])
-def test_memory_is_as_foreseen(pretence: Pretence, config: AedConfig) -> None:
+def test_decoder_memory_estimate(simulated_cuda: SimulatedCuda, config: AedConfig) -> None:
     model = tiny_decoder(config, 3)
     foreseen = decoder_memory(model)
     for rows, num_frames in ((64, 64), (65, 70), (97, 97), (128, 129), (90, 14), (97, 3), (33, 257), (17, 33)):
@@ -349,21 +349,21 @@ def test_memory_is_as_foreseen(pretence: Pretence, config: AedConfig) -> None:
         decoder.close()
 
 
-def test_on_a_cpu_there_are_no_graphs() -> None:
+def test_no_graphs_on_cpu() -> None:
     for mode in ("full", "chunked"):
         with pytest.raises(UsageError, match=f"--cuda-graphs {mode}: needs a CUDA device"):
             build_aed_decoder(tiny_decoder(CONFIG, 3), PROMPT, torch.device("cpu"), mode, pytest.fail)
 
 
-def test_a_random_one_writes_as_much_as_people_say(tmp_path) -> None:
+def test_random_model_token_rate(tmp_path) -> None:
     made = random_checkpoint("tiny-canary")
     native.write(made, tmp_path / "model", torch.float32)
     stored = read_checkpoint(tmp_path / "model")
     assert stored.config == made.config and stored.tokenizer == made.tokenizer
-    said: list[str] = []
-    transcriber = Transcriber.load(tmp_path / "model", options=Options(language="de"), say=said.append)
+    lines: list[str] = []
+    transcriber = Transcriber.load(tmp_path / "model", options=Options(language="de"), say=lines.append)
     results = list(transcriber.transcribe(sorted(str(path) for path in AUDIO.glob("0*.flac"))))
-    assert said == ["this model writes no times: its words are spread evenly over each stretch of speech"]
+    assert lines == ["this model writes no times: its words are spread evenly over each stretch of speech"]
     for result in results:
         assert isinstance(result, Transcript)
         assert len(result.tokens) <= LABELS_PER_S * result.audio.duration_s + PROMPT_TOKENS
@@ -375,19 +375,17 @@ def test_a_random_one_writes_as_much_as_people_say(tmp_path) -> None:
 @pytest.mark.parametrize(
     ("options", "named"),
     [
-        (Options(language="en"), "--language"),
-        (Options(target_language="de"), "--target-language"),
         (Options(pnc=True), "--pnc"),
         (Options(pnc=False), "--no-pnc"),
         (Options(timestamps=True), "--timestamps"),
     ],
 )
-def test_other_models_cannot_be_told(options: Options, named: str) -> None:
-    with pytest.raises(UsageError, match=f"{named}: only models of the Canary family"):
+def test_prompt_options_need_a_prompt(options: Options, named: str) -> None:
+    with pytest.raises(UsageError, match=f"{named} is for Canary models"):
         Recognizer.build(checkpoint(MODELS / "hybrid"), options=options)
 
 
-# On a device.
+# On a GPU.
 
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
@@ -396,7 +394,7 @@ needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a C
 @needs_cuda
 @pytest.mark.parametrize("mode", ["full", "chunked", "off"])
 @pytest.mark.parametrize("seed", range(len(CONFIGS)))
-def test_device_modes_are_greedy(mode: str, seed: int) -> None:
+def test_device_modes_equal_greedy(mode: str, seed: int) -> None:
     torch.manual_seed(seed)
     batches = [random_frames(torch.randint(1, 30, (rows,)).tolist()) for rows in (8, 3, 1, 40, 8)]
     expected, model = tiny_decoder(CONFIGS[seed], seed), tiny_decoder(CONFIGS[seed], seed).cuda()
@@ -411,7 +409,7 @@ def test_device_modes_are_greedy(mode: str, seed: int) -> None:
 @pytest.mark.cuda
 @needs_cuda
 def test_device_modes_agree_in_bf16() -> None:
-    """To the bit, for sizes that are a bucket's, whatever lies in the memory; heads are as wide as real ones."""
+    """Bitwise equal for bucket sizes, whatever the memory holds; heads have a realistic width."""
     stack = replace(STACK, hidden=256, ff_hidden=512)
     config = replace(CONFIG, decoder=stack, max_extra_tokens=None, max_tokens=39)
     model = tiny_decoder(config, 3).to("cuda", torch.bfloat16)

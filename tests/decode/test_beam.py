@@ -1,4 +1,4 @@
-"""Beam search: the batched form equals the definition of right, and that equals greedy decoding and plain sums."""
+"""Beam search: batches equal the reference, and the reference equals greedy decoding and brute force."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from fastscribe.decode.beam import beam_search
 from fastscribe.decode.greedy import greedy
 from fastscribe.decode.label_looping import Network
 from fastscribe.model.transducer import Transducer
-from fastscribe.text.language_model import Fusion, LanguageModel, Tables, expanded
-from fastscribe.training.ngrams import counted
+from fastscribe.text.language_model import Fusion, LanguageModel, Tables, expand
 from fastscribe.types import Frames, Hypothesis
+from scripts.default_model.ngrams import counted
 from tests.decode.test_label_looping import DURATIONS, one_thread, random_frames, steps, tiny_transducer  # noqa: F401
 
 MODELS = {
@@ -32,7 +32,7 @@ MODELS = {
 
 @settings(max_examples=100, deadline=None)
 @given(**MODELS, num_frames=st.integers(0, 12))
-def test_a_width_of_one_is_greedy(seed, durations, max_symbols, blank_bias, num_frames) -> None:
+def test_width_one_is_greedy(seed, durations, max_symbols, blank_bias, num_frames) -> None:
     transducer = tiny_transducer(seed, durations, max_symbols, blank_bias)
     frames_TD = torch.randn(num_frames, 7)
     assert steps(beam_search(transducer, frames_TD, 1)) == steps(greedy(transducer, frames_TD))
@@ -40,7 +40,7 @@ def test_a_width_of_one_is_greedy(seed, durations, max_symbols, blank_bias, num_
 
 @settings(max_examples=100, deadline=None)
 @given(**MODELS, lengths=st.lists(st.integers(0, 9), min_size=1, max_size=4), width=st.integers(1, 6))
-def test_a_batch_is_searched_as_its_rows_are(seed, durations, max_symbols, blank_bias, lengths, width) -> None:
+def test_batch_equals_reference(seed, durations, max_symbols, blank_bias, lengths, width) -> None:
     transducer = tiny_transducer(seed, durations, max_symbols, blank_bias)
     frames = random_frames(lengths)
     for row, fast in enumerate(decoded(transducer, frames, width)):
@@ -49,9 +49,32 @@ def test_a_batch_is_searched_as_its_rows_are(seed, durations, max_symbols, blank
         torch.testing.assert_close(torch.tensor(fast.logprobs), torch.tensor(slow.logprobs), atol=1e-4, rtol=1e-4)
 
 
+@settings(max_examples=100, deadline=None)
+@given(
+    **MODELS, lengths=st.lists(st.integers(0, 9), min_size=1, max_size=4), width=st.integers(2, 6), fused=st.booleans()
+)
+def test_nbest_equals_reference(seed, durations, max_symbols, blank_bias, lengths, width, fused) -> None:
+    """All hypotheses of the last beam, by score; near-ties may swap."""
+    transducer = tiny_transducer(seed, durations, max_symbols, blank_bias)
+    model = random_language_model(transducer) if fused else None
+    frames = random_frames(lengths)
+    for row, fast in enumerate(decoded(transducer, frames, width, model, has_nbest=True)):
+        slow = beam_search(transducer, frames.frames_BTD[row, : lengths[row]], width, model)
+        assert steps(fast) == steps(fast.nbest[0]) and fast.score == fast.nbest[0].score
+        assert sorted(one.token_ids for one in fast.nbest) == sorted(one.token_ids for one in slow.nbest)
+        assert 1 <= len({one.token_ids for one in fast.nbest}) == len(fast.nbest) <= width
+        scores = [one.score for one in fast.nbest]
+        assert scores == sorted(scores, reverse=True)
+        torch.testing.assert_close(
+            torch.tensor(scores), torch.tensor([one.score for one in slow.nbest]), atol=1e-4, rtol=1e-4
+        )
+        by_text = {one.token_ids: one for one in slow.nbest}
+        assert all(steps(one) == steps(by_text[one.token_ids]) for one in fast.nbest)
+
+
 @pytest.mark.parametrize("durations", DURATIONS)
-def test_without_a_limit_of_labels_a_frame(durations: tuple[int, ...]) -> None:
-    """The guard alone ends a frame; few labels here, since the definition of right is slow."""
+def test_no_max_symbols(durations: tuple[int, ...]) -> None:
+    """Only LABELS_PER_FRAME_GUARD ends a frame. Few labels, because the reference is slow."""
     transducer = tiny_transducer(5, durations, None, 8.0)
     frames = random_frames([7, 3])
     for row, fast in enumerate(decoded(transducer, frames, 3)):
@@ -59,8 +82,8 @@ def test_without_a_limit_of_labels_a_frame(durations: tuple[int, ...]) -> None:
 
 
 @pytest.mark.parametrize("durations", DURATIONS)
-def test_numbers_that_are_none_stay_in_their_row(durations: tuple[int, ...]) -> None:
-    """A recording that drives a model to NaN ends, and says the same beside any other."""
+def test_nan_stays_in_its_row(durations: tuple[int, ...]) -> None:
+    """A row with NaN ends, and does not depend on its neighbours."""
     transducer = tiny_transducer(3, durations, 5, 1.0)
     frames = random_frames([12, 9])
     frames.frames_BTD[0, 6] = torch.nan
@@ -70,21 +93,19 @@ def test_numbers_that_are_none_stay_in_their_row(durations: tuple[int, ...]) -> 
     assert steps(good) == steps(beam_search(transducer, frames.frames_BTD[1, :9], 4))
 
 
-def test_rows_that_do_not_fit_at_once_are_searched_in_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_row_groups(monkeypatch: pytest.MonkeyPatch) -> None:
     transducer = tiny_transducer(1, (0, 1, 2), 5, 1.0)
     frames = random_frames([9, 0, 4, 7, 1])
     expected = [steps(found) for found in decoded(transducer, frames, 3)]
-    monkeypatch.setattr(batched_beam, "_MAX_NUMBERS", 2 * 3 * 9)
+    monkeypatch.setattr(batched_beam, "_MAX_ELEMENTS", 2 * 3 * 9)
     assert [steps(found) for found in decoded(transducer, frames, 3)] == expected
 
 
 @settings(max_examples=60, deadline=None)
 @given(**MODELS, lengths=st.lists(st.integers(0, 9), min_size=1, max_size=4), width=st.integers(1, 6))
-def test_a_language_model_is_heeded_alike(seed, durations, max_symbols, blank_bias, lengths, width) -> None:
+def test_language_model_batch_equals_reference(seed, durations, max_symbols, blank_bias, lengths, width) -> None:
     transducer = tiny_transducer(seed, durations, max_symbols, blank_bias)
-    texts = torch.randint(0, transducer.blank_id, (40, 6)).tolist()
-    ngrams = counted(texts, transducer.blank_id, 3, 0.5)
-    model = expanded(LanguageModel(ngrams, Fusion(0.7, 0.4, width)))
+    model = random_language_model(transducer)
     frames = random_frames(lengths)
     for row, fast in enumerate(decoded(transducer, frames, width, model)):
         slow = beam_search(transducer, frames.frames_BTD[row, : lengths[row]], width, model)
@@ -92,46 +113,54 @@ def test_a_language_model_is_heeded_alike(seed, durations, max_symbols, blank_bi
         torch.testing.assert_close(torch.tensor(fast.logprobs), torch.tensor(slow.logprobs), atol=1e-4, rtol=1e-4)
 
 
+def random_language_model(transducer: Transducer) -> Tables:
+    texts = torch.randint(0, transducer.blank_id, (40, 6)).tolist()
+    return expand(LanguageModel(counted(texts, transducer.blank_id, 3, 0.5), Fusion(0.7, 0.4, 1)))
+
+
 def decoded(
-    transducer: Transducer, frames: Frames, width: int, language_model: Tables | None = None
+    transducer: Transducer, frames: Frames, width: int, language_model: Tables | None = None, has_nbest: bool = False
 ) -> list[Hypothesis]:
-    decoder = BeamDecoder(Network.prepare(transducer), width, language_model)
+    decoder = BeamDecoder(Network.prepare(transducer), width, language_model, has_nbest)
     return decoder.read(decoder.submit(frames).numpy(), frames)
 
 
 @pytest.mark.parametrize("seed", [seed for seed in range(60) if tiny_transducer(seed, (), 9, 1.0).blank_id <= 2])
-def test_a_wide_beam_finds_the_likeliest_text(seed: int) -> None:
-    """Of an RNN-T: the text whose ways add up to most, as far as ways of up to five labels a frame tell."""
+def test_wide_beam_finds_most_probable_text(seed: int) -> None:
+    """RNN-T only: compare with the sum over all paths of up to five labels per frame."""
     transducer = tiny_transducer(seed, (), 9, 1.0)
     frames_TD = torch.randn(2, 7)
     probabilities = all_texts(transducer, frames_TD)
     untried = 1.0 - sum(probabilities.values())
     assert -1e-4 < untried < 1.0
-    found = probabilities.get(beam_search(transducer, frames_TD, 200).token_ids, 0.0)
+    best = beam_search(transducer, frames_TD, 200)
+    found = probabilities.get(best.token_ids, 0.0)
     assert found + untried >= max(probabilities.values()) - 1e-4
+    for one in best.nbest[:5]:  # a score is the logarithm of the text's probability
+        assert math.exp(one.score) == pytest.approx(probabilities.get(one.token_ids, 0.0), abs=untried + 1e-3)
 
 
 @torch.inference_mode()
 def all_texts(transducer: Transducer, frames_TD: torch.Tensor) -> dict[tuple[int, ...], float]:
-    """Each text's probability, of all ways to it with up to five labels a frame."""
+    """Return the probability of each text, summed over all paths with up to five labels per frame."""
     encoded_TJ = transducer.joint.encoder(frames_TD)
     labels = range(transducer.blank_id)
     totals: dict[tuple[int, ...], float] = defaultdict(float)
     first = transducer.predictor.step(torch.tensor([transducer.blank_id]), transducer.predictor.initial_state(1))
-    a_frames_labels = [text for count in range(6) for text in itertools.product(labels, repeat=count)]
+    frame_labels = [text for count in range(6) for text in itertools.product(labels, repeat=count)]
 
-    def go_on(at: int, before: tuple[int, ...], logprob: float, predicted: tuple[torch.Tensor, torch.Tensor]) -> None:
+    def visit(at: int, before: tuple[int, ...], logprob: float, predicted: tuple[torch.Tensor, torch.Tensor]) -> None:
         if at == len(encoded_TJ):
             totals[before] += math.exp(logprob)
             return
-        for text in a_frames_labels:
+        for text in frame_labels:
             total, (output, state) = logprob, predicted
             for label in (*text, transducer.blank_id):
                 logits = transducer.joint(encoded_TJ[at], transducer.joint.predictor(output)[0])
                 total += float(torch.log_softmax(logits, 0)[label])
                 if label != transducer.blank_id:
                     output, state = transducer.predictor.step(torch.tensor([label]), state)
-            go_on(at + 1, before + text, total, (output, state))
+            visit(at + 1, before + text, total, (output, state))
 
-    go_on(0, (), 0.0, first)
+    visit(0, (), 0.0, first)
     return totals

@@ -1,4 +1,4 @@
-"""Rows without a transcript: the model's numbers are not finite, or its labels have no end. Their neighbours stay the same."""
+"""Rows that fail because values are not finite or labels never end. Their neighbours do not change."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from fastscribe.types import Batch, Features, Frames, Hypothesis
 from tests.cli.test_cli import rows, transcribe
 from tests.conftest import AUDIO, MODELS, checkpoint, waveform
 from tests.decode.test_beam import decoded as beam_decoded
-from tests.decode.test_label_looping import NothingForTheHost, one_thread, random_frames, tiny_transducer  # noqa: F401
+from tests.decode.test_label_looping import NoHostSync, one_thread, random_frames, tiny_transducer  # noqa: F401
 
 FILES = sorted(AUDIO.glob("0[1-3]_*.flac"))
 KINDS = [
@@ -55,7 +55,7 @@ def speech(path: Path, num_samples: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize(("name", "dtype", "options"), KINDS)
-def test_a_row_that_is_not_finite_fails_alone(name: str, dtype: str, options: Options) -> None:
+def test_nan_row_fails_alone(name: str, dtype: str, options: Options) -> None:
     recognizer = Recognizer.build(checkpoint(MODELS / name), "cpu", dtype, options, say=lambda line: None)
     waves = [speech(path, size) for path, size in zip(FILES, (40_000, 48_000, 45_000), strict=True)]
     expected = recognizer.transcribe(batch(waves))
@@ -67,7 +67,7 @@ def test_a_row_that_is_not_finite_fails_alone(name: str, dtype: str, options: Op
         assert found == [*expected[:row], NOT_FINITE, *expected[row + 1 :]]
 
 
-def test_the_engine_gives_such_rows_apart() -> None:
+def test_engine_separates_nan_rows() -> None:
     recognizer = Recognizer.build(checkpoint(MODELS / "ctc"), "cpu", "fp32")
     waves = [np.full(4000, value, np.float32) for value in (0.1, 3e38, 3e38, 0.1, 3e38)]
     outcomes = list(Engine(recognizer).stream([batch(waves)]))
@@ -80,8 +80,8 @@ def test_the_engine_gives_such_rows_apart() -> None:
 
 
 @pytest.mark.parametrize("where", ["mel", "frames"])
-def test_only_numbers_within_a_row_count(where: str) -> None:
-    """Beyond their lengths frames may be anything. Features are zero there."""
+def test_padding_is_not_checked(where: str) -> None:
+    """Frames beyond a row's length may have any value. Features are zero there."""
     features = Features(torch.zeros(3, 4, 16), torch.tensor([16, 8, 0]))
     frames = Frames(torch.zeros(3, 2, 5, dtype=torch.bfloat16), torch.tensor([2, 1, 0]))
     frames.frames_BTD[1:, 1] = torch.nan
@@ -96,20 +96,20 @@ def test_only_numbers_within_a_row_count(where: str) -> None:
     assert found.is_finite_B.tolist() == [False, True, True]  # type: ignore[union-attr]
 
 
-def test_the_host_does_not_wait_for_it() -> None:
+def test_check_does_not_sync() -> None:
     class Decoder:
         def submit(self, frames: Frames) -> torch.Tensor:
             return frames.lengths_B.int()
 
     features = Features(torch.zeros(2, 4, 16), torch.tensor([16, 8]))
     frames = Frames(torch.zeros(2, 2, 5), torch.tensor([2, 1]))
-    with NothingForTheHost() as seen:
+    with NoHostSync() as seen:
         packed = checked.submit(Decoder(), checked_frames(frames, features))  # type: ignore[arg-type]
     assert packed.tolist() == [1, 1, 2, 1]
     assert len(seen.names) <= 16
 
 
-def test_probabilities_that_are_not_finite_are_no_transcript() -> None:
+def test_nan_logprobs() -> None:
     class Decoder:
         def read(self, packed: np.ndarray, frames: Frames) -> list[Hypothesis]:
             return [Hypothesis((1,), (0,), (1,), (logprob,)) for logprob in (-0.5, float("nan"))]
@@ -120,7 +120,7 @@ def test_probabilities_that_are_not_finite_are_no_transcript() -> None:
 
 
 def damaged_model(folder: Path, name: str, tensor_name: str) -> Path:
-    """The model with finite weights of 1e38."""
+    """Write the model with one tensor set to +-1e38."""
     sound = checkpoint(MODELS / name)
     weights = {key: torch.sign(t) * 1e38 if key == tensor_name else t for key, t in sound.weights.items()}
     assert weights.keys() == sound.weights.keys() and tensor_name in weights
@@ -136,20 +136,20 @@ def damaged_model(folder: Path, name: str, tensor_name: str) -> Path:
         "encoder.layers.1.norm_out.weight",
     ],
 )
-def test_finite_weights_of_1e38_fail_every_recording(name: str, tmp_path: Path) -> None:
+def test_huge_weights_fail(name: str, tmp_path: Path) -> None:
     recognizer = Recognizer.build(read_checkpoint(damaged_model(tmp_path / "model", "tdt_demo", name)), "cpu", "bf16")
     assert recognizer.transcribe(batch([speech(path, 16_000) for path in FILES])) == [NOT_FINITE] * 3
 
 
 @pytest.mark.parametrize("name", ["joint.output.weight", "joint.predictor.weight"])
-def test_a_joint_network_that_is_not_finite_is_refused(name: str, tmp_path: Path) -> None:
-    """Its blank would win at every frame, and all texts would be empty."""
+def test_infinite_joint_refused(name: str, tmp_path: Path) -> None:
+    """Blank would win at every frame, and every text would be empty."""
     folder = damaged_model(tmp_path / "model", "tdt_demo", f"transducer.{name}")
     with pytest.raises(CheckpointError, match="its joint network makes numbers that are not finite: damaged weights"):
         Recognizer.build(read_checkpoint(folder), "cpu", "fp32")
 
 
-def test_samples_out_of_range_from_the_command_line(tmp_path: Path) -> None:
+def test_huge_samples_cli(tmp_path: Path) -> None:
     samples = soundfile.read(FILES[0], dtype="float32")[0]
     shutil.copy(FILES[1], tmp_path / "good.flac")
     samples[5000] = 3e38
@@ -162,8 +162,8 @@ def test_samples_out_of_range_from_the_command_line(tmp_path: Path) -> None:
     assert json.dumps(found).count(NOT_FINITE.problem) == 1
 
 
-def babbling(durations: tuple[int, ...]):
-    """A transducer without a limit of labels a frame, for which blank never wins."""
+def endless_transducer(durations: tuple[int, ...]):
+    """Make a transducer without max_symbols for which blank never wins."""
     transducer = tiny_transducer(3, durations, None, -100.0)
     with torch.no_grad():
         transducer.joint.output.bias[transducer.blank_id + 1 :] += torch.tensor([50.0, 0, 0][: len(durations)])
@@ -171,12 +171,12 @@ def babbling(durations: tuple[int, ...]):
 
 
 @pytest.mark.parametrize("durations", [(), (0, 1, 2)])
-def test_labels_without_an_end_are_no_transcript(durations: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever the neighbours: 4 frames have room for all labels that the guard lets them have, 5 do not."""
+def test_endless_labels(durations: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Up to 4 frames stay below max_labels with LABELS_PER_FRAME_GUARD labels each; 5 frames exceed it."""
     monkeypatch.setattr("fastscribe.decode.greedy._MORE_LABELS", 90)
     monkeypatch.setattr("fastscribe.decode.greedy.LABELS_PER_FRAME_GUARD", 30)
     monkeypatch.setattr("fastscribe.decode.label_looping.LABELS_PER_FRAME_GUARD", 30)
-    transducer = babbling(durations)
+    transducer = endless_transducer(durations)
     for lengths in ([3, 9, 0, 4], [3], [5, 3]):
         frames = random_frames(lengths)
         found = label_looping.decode(transducer, frames)
@@ -186,11 +186,11 @@ def test_labels_without_an_end_are_no_transcript(durations: tuple[int, ...], mon
             assert found[row].token_ids == greedy(transducer, frames.frames_BTD[row, :length]).token_ids
 
 
-def test_a_beam_without_an_end_is_no_transcript(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_endless_beam(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fastscribe.decode.greedy._MORE_LABELS", 40)
     for name in ("beam", "label_looping"):
         monkeypatch.setattr(f"fastscribe.decode.{name}.LABELS_PER_FRAME_GUARD", 25)
-    transducer, lengths = babbling(()), [2, 9, 0, 3]
+    transducer, lengths = endless_transducer(()), [2, 9, 0, 3]
     frames = random_frames(lengths)
     found = beam_decoded(transducer, frames, 2)
     expected = [beam_search(transducer, frames.frames_BTD[row, :length], 2) for row, length in enumerate(lengths)]
@@ -202,12 +202,12 @@ def test_a_beam_without_an_end_is_no_transcript(monkeypatch: pytest.MonkeyPatch)
     )
 
 
-def test_no_row_with_nemo_s_limit_is_too_long() -> None:
+def test_max_labels_allows_nemo_limit() -> None:
     assert all(10 * num_frames <= max_labels(num_frames) for num_frames in (0, 1, 500, 10**6))
 
 
-def test_a_checkpoint_that_babbles_fails_every_recording(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its config has no limit of labels a frame, and its blank never wins: the limit is what a recording's length allows."""
+def test_endless_checkpoint_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without max_symbols and with a blank that never wins, max_labels is the only limit."""
     monkeypatch.setattr("fastscribe.decode.greedy._MORE_LABELS", 40)
     sound = checkpoint(MODELS / "rnnt")
     joint = replace(sound.config.joint, max_symbols=None)  # type: ignore[type-var]

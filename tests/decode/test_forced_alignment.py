@@ -1,4 +1,4 @@
-"""CTC forced alignment: brute force over tiny lattices, the slow form against it, and batches against the slow form."""
+"""CTC forced alignment: the reference against brute force on tiny lattices, and batches against the reference."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import torch
 from fastscribe.decode.forced_alignment import Span, align, align_reference, frames_needed
 
 CPU = torch.device("cpu")
-STEP = 1 / 8  # log-probabilities are multiples of it, so that sums are exact in any order and ties are real ties
+STEP = 1 / 8  # log-probabilities are multiples, so that sums are exact in any order and ties are exact
 
 
 def table(rng: random.Random, num_frames: int, num_labels: int) -> list[list[float]]:
@@ -26,7 +26,7 @@ def text(rng: random.Random, num_tokens: int, blank_id: int) -> list[int]:
 
 def align_batch(tables: list, texts: list, blank_id: int, **limits: int) -> list[list[Span] | None]:
     longest = max(map(len, tables))
-    # Beyond a row lies what would change its path: a choice of labels, and no numbers.
+    # Padding has values that would change the path if it were read: random log-probabilities and NaN.
     logprobs_BTV = -torch.randint(40, (len(tables), max(1, longest), blank_id + 1)).float()
     logprobs_BTV[:, longest - 2 :] = torch.nan
     for row, logprobs_TV in enumerate(tables):
@@ -44,7 +44,7 @@ def score(spans: list[Span], logprobs_TV: list, token_ids: list[int], blank_id: 
 
 
 def best_by_brute_force(logprobs_TV: list, token_ids: list[int], blank_id: int) -> float:
-    """Over all label sequences that collapse to the text."""
+    """Return the best score of all label sequences that collapse to the text."""
     best = -math.inf
     for labels in itertools.product(range(blank_id + 1), repeat=len(logprobs_TV)):
         if [label for label, _ in groupby(labels) if label != blank_id] == token_ids:
@@ -53,7 +53,7 @@ def best_by_brute_force(logprobs_TV: list, token_ids: list[int], blank_id: int) 
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_the_slow_form_finds_the_best_path(seed: int) -> None:
+def test_reference_finds_best_path(seed: int) -> None:
     rng = random.Random(seed)
     blank_id = rng.randrange(1, 4)
     logprobs_TV, token_ids = table(rng, rng.randrange(7), blank_id + 1), text(rng, rng.randrange(4), blank_id)
@@ -69,8 +69,8 @@ def test_the_slow_form_finds_the_best_path(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(100))
 @pytest.mark.parametrize("max_bytes", [1, 300, 1 << 20])
-def test_batches_are_the_slow_form(seed: int, max_bytes: int) -> None:
-    """With one frame a block, a few, and all; of four rows, one at least has too few frames in many of the batches."""
+def test_batch_equals_reference(seed: int, max_bytes: int) -> None:
+    """Blocks of one frame, a few and all. Many batches have a row with too few frames."""
     rng = random.Random(seed)
     blank_id = rng.randrange(1, 6)
     tables = [table(rng, rng.randrange(25), blank_id + 1) for _ in range(4)]
@@ -79,20 +79,20 @@ def test_batches_are_the_slow_form(seed: int, max_bytes: int) -> None:
     assert align_batch(tables, texts, blank_id, max_bytes=max_bytes) == expected
 
 
-def test_a_text_that_fills_every_frame() -> None:
+def test_text_fills_every_frame() -> None:
     rng = random.Random(0)
     assert align_batch([table(rng, 3, 3)], [[0, 1, 0]], 2) == [[(0, 1), (1, 2), (2, 3)]]
     assert align_batch([table(rng, 3, 3)], [[1, 1]], 2) == [[(0, 1), (2, 3)]]  # a blank between equal ones
     assert align_batch([table(rng, 2, 3)], [[1, 1]], 2) == [None]
 
 
-def test_no_text_no_frames_and_too_few_frames() -> None:
+def test_empty_and_too_few_frames() -> None:
     rng = random.Random(0)
     tables = [table(rng, 4, 3), [], [], table(rng, 1, 3)]
     assert align_batch(tables, [[], [], [0], [0, 1]], 2) == [[], [], None, None]
 
 
-def test_what_is_not_a_number_has_no_path_and_leaves_its_neighbours_alone() -> None:
+def test_nan_stays_in_its_row() -> None:
     rng = random.Random(3)
     tables = [table(rng, 9, 4) for _ in range(3)]
     expected = align_reference(tables[0], [0, 1], 3)
@@ -101,13 +101,13 @@ def test_what_is_not_a_number_has_no_path_and_leaves_its_neighbours_alone() -> N
     assert align_batch(tables, [[0, 1]] * 3, 3) == [expected, None, None]
 
 
-def test_stretches_are_bounded_for_long_recordings() -> None:
-    """Twenty minutes of 80 ms frames: stretches of log-probabilities stay within the limit."""
-    num_frames, num_tokens, asked = 15_000, 400, []
+def test_long_recording_chunks() -> None:
+    """Twenty minutes of 80 ms frames: chunks of log-probabilities respect the limit."""
+    num_frames, num_tokens, requests = 15_000, 400, []
     texts = [[n % 7 for n in range(num_tokens)]]
 
     def logprobs(first: int, stop: int) -> torch.Tensor:
-        asked.append(stop - first)
+        requests.append(stop - first)
         made = torch.full((1, stop - first, 8), -4.0)
         for frame in range(first, stop):  # token n is spoken at the frames 37 n + 5 and 37 n + 6
             place, offset = divmod(frame, 37)
@@ -117,4 +117,4 @@ def test_stretches_are_bounded_for_long_recordings() -> None:
 
     (spans,) = align(logprobs, [num_frames], texts, 7, CPU, max_bytes=1 << 20)
     assert spans == [(37 * n + 5, 37 * n + 7) for n in range(num_tokens)]
-    assert max(asked) < 200
+    assert max(requests) < 200

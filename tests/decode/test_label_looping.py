@@ -1,4 +1,4 @@
-"""Label-looping equals the definition of right on random tiny transducers; CTC collapsing equals its own definition."""
+"""Label-looping equals greedy decoding on random tiny transducers; CTC batches equal the reference for one row."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ DURATIONS = ((), (0, 1, 2, 3, 4), (1, 2, 3), (0, 1), (2, 0, 8), (0,))
 
 @pytest.fixture(autouse=True, scope="module")
 def one_thread() -> Iterator[None]:
-    """Thousands of operations on a handful of numbers: a second thread only gets in the way."""
+    """Run on one thread: operations are tiny."""
     with torch_threads(1):
         yield
 
 
 def tiny_transducer(seed: int, durations: tuple[int, ...], max_symbols: int | None, blank_bias: float) -> Transducer:
-    """Random weights, large enough that the predictor's state matters; the blank's bias sets how much is emitted."""
+    """Random weights, large enough that the predictor's state matters; `blank_bias` controls how many labels are emitted."""
     torch.manual_seed(seed)
     num_labels = int(torch.randint(1, 9, ()))
     layers = int(torch.randint(1, 3, ()))
@@ -86,7 +86,7 @@ def allocate(network: Network, rows: int, num_slots: int) -> LoopState:
     lengths=st.lists(st.integers(0, 21), min_size=1, max_size=6),
     window=st.sampled_from((1, 2, 3, 4, 8, 16)),
 )
-def test_label_looping_is_greedy(seed, durations, max_symbols, blank_bias, lengths, window) -> None:
+def test_label_looping_equals_greedy(seed, durations, max_symbols, blank_bias, lengths, window) -> None:
     transducer = tiny_transducer(seed, durations, max_symbols, blank_bias)
     frames = random_frames(lengths)
     assert_greedy(transducer, frames, label_looping.decode(transducer, frames, window))
@@ -99,8 +99,8 @@ def test_label_looping_is_greedy(seed, durations, max_symbols, blank_bias, lengt
     max_symbols=st.integers(1, 4),
     batches=st.lists(st.lists(st.integers(0, 15), min_size=1, max_size=5), min_size=2, max_size=4),
 )
-def test_a_state_serves_every_batch_that_fits(seed, durations, max_symbols, batches) -> None:
-    """Rows left empty, other lengths, what earlier batches left behind: none of it shows. Nor do needless steps."""
+def test_state_reuse(seed, durations, max_symbols, batches) -> None:
+    """Empty rows, other lengths, values of earlier batches and extra steps change nothing."""
     transducer = tiny_transducer(seed, durations, max_symbols, 1.0)
     network = Network.prepare(transducer, 4)
     state = allocate(network, 6, 6 * 20)
@@ -126,8 +126,8 @@ def test_a_state_serves_every_batch_that_fits(seed, durations, max_symbols, batc
 
 @pytest.mark.parametrize("seed", range(8))
 @torch.inference_mode()
-def test_nothing_of_an_earlier_batch_counts(seed: int) -> None:
-    """The worst that could be left: rows that write where row 0 does, labels at every row's first frame."""
+def test_state_reuse_stale_values(seed: int) -> None:
+    """Worst case: rows that write to the slots of row 0, and labels at every row's first frame."""
     transducer = tiny_transducer(seed, (), 2, -1.0)
     network = Network.prepare(transducer)
     frames = random_frames([3, 5, 4], extra=8)
@@ -142,7 +142,7 @@ def test_nothing_of_an_earlier_batch_counts(seed: int) -> None:
     assert_greedy(transducer, frames, hypotheses)
 
 
-def test_a_turn_walks_the_whole_window() -> None:
+def test_step_skips_whole_window() -> None:
     transducer = tiny_transducer(1, (), 10, 1000.0)
     network = Network.prepare(transducer, 8)
     state = allocate(network, 1, 65)
@@ -155,8 +155,8 @@ def test_a_turn_walks_the_whole_window() -> None:
     assert turns == 8
 
 
-def test_room_for_exactly_one_label_a_frame() -> None:
-    """A row that fills its room with its last label is done; one label more and it says that it waits."""
+def test_full_label_slots() -> None:
+    """A row whose last label fills its slots is done; with one more label it needs slots."""
     for durations, full in (((1,), True), ((0, 1), False)):
         transducer = tiny_transducer(5, durations, 3, -100.0)
         with torch.no_grad():
@@ -178,8 +178,8 @@ def test_room_for_exactly_one_label_a_frame() -> None:
 VIEWS = {"unbind", "select", "slice", "view", "view_as", "unsqueeze", "expand", "split", "chunk", "t", "_unsafe_view"}
 
 
-class NothingForTheHost(TorchDispatchMode):
-    """Fails where an operation makes the host wait, or makes a result whose size depends on values."""
+class NoHostSync(TorchDispatchMode):
+    """Fail on operations that make the host wait or whose result size depends on values."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -194,17 +194,19 @@ class NothingForTheHost(TorchDispatchMode):
 
 
 @pytest.mark.parametrize("durations", [(), (0, 1, 2, 3, 4)])
-def test_a_batch_asks_nothing_of_the_host(durations) -> None:
+def test_steps_do_not_sync(durations) -> None:
     transducer = tiny_transducer(1, durations, 10, 0.0)
     frames = random_frames([5, 9, 0])
     network = Network.prepare(transducer, 8)
     state = allocate(network, 4, slots_needed(frames))
     before = {name: value.data_ptr() for name, value in vars(state).items() if isinstance(value, torch.Tensor)}
-    with NothingForTheHost() as seen:
+    with NoHostSync() as seen:
         load_batch_(network, state, frames)
         seen.names.clear()
         step(network, state)
-        assert len([name for name in seen.names if name not in VIEWS]) <= 65  # a kernel each; on a GPU a cell is one
+        assert (
+            len([name for name in seen.names if name not in VIEWS]) <= 65
+        )  # one kernel each; on a GPU an LSTM cell is one
         assert not {"arange", "tensor", "scalar_tensor", "zeros", "ones", "full", "lift_fresh"} & set(seen.names)
         pack(state, 3, 10)
     assert before == {name: value.data_ptr() for name, value in vars(state).items() if isinstance(value, torch.Tensor)}
@@ -212,7 +214,7 @@ def test_a_batch_asks_nothing_of_the_host(durations) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("seed", range(4))
-def test_fast_predictor_is_the_predictor(dtype: torch.dtype, seed: int) -> None:
+def test_fast_predictor_equals_predictor(dtype: torch.dtype, seed: int) -> None:
     predictor = tiny_transducer(seed, (), 10, 0.0).predictor.to(dtype)
     fast = FastPredictor(predictor)
     state = fast_state = predictor.initial_state(3)
@@ -236,15 +238,15 @@ def test_bf16_logprobs_are_float32() -> None:
 
 
 @pytest.mark.parametrize("lengths", [[700], [0], [1], [0, 0, 0], [1, 0]])
-def test_single_long_and_empty_rows(lengths: list[int]) -> None:
+def test_long_and_empty_rows(lengths: list[int]) -> None:
     transducer = tiny_transducer(4, (0, 1, 2, 3, 4), 10, 2.0)
     frames = random_frames(lengths)
     assert_greedy(transducer, frames, label_looping.decode(transducer, frames))
 
 
 @pytest.mark.parametrize("durations", [(), (0, 1, 2)])
-def test_unlimited_symbols_end(durations) -> None:
-    """With max_symbols null and a blank that never wins, a frame must end all the same."""
+def test_no_max_symbols(durations) -> None:
+    """Without max_symbols and with a blank that never wins, LABELS_PER_FRAME_GUARD ends each frame."""
     transducer = tiny_transducer(3, durations, None, -100.0)
     with torch.no_grad():
         transducer.joint.output.bias[transducer.blank_id + 1 :] += torch.tensor([50.0, 0, 0][: len(durations)])
@@ -270,8 +272,8 @@ def test_ctc_collapse(labels: list[int]) -> None:
 
 
 @given(st.lists(st.lists(st.integers(0, 3), max_size=12), min_size=1, max_size=5), st.integers(0, 2**31))
-def test_ctc_rows_are_collapsed_as_each_alone(rows: list[list[int]], seed: int) -> None:
-    """Whatever lies beyond a row's length."""
+def test_ctc_batch_equals_collapse(rows: list[list[int]], seed: int) -> None:
+    """Padding is ignored."""
     rng = np.random.default_rng(seed)
     labels_BT = rng.integers(0, 4, (len(rows), 13)).astype(np.int32)
     for row, labels in enumerate(rows):

@@ -1,7 +1,7 @@
-"""Attention goes out by one door, to kernels that never build a plan for a shape, and leaves the process's settings alone.
+"""All attention goes through one function, which uses kernels without plans per shape and changes no global settings.
 
-What a GPU would be asked is seen on fake CUDA tensors, which have shapes and strides and no memory. Only the tests marked
-`cuda`, at the end, run the memory-efficient kernel; the others need no GPU.
+Fake CUDA tensors, which have shapes and strides but no memory, show the calls that a GPU would get. Only the tests marked
+`cuda`, at the end, run the memory-efficient kernel.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def flags() -> tuple[Any, ...]:
 
 
 class Spy(TorchDispatchMode):
-    """Records the attention operators with their biases. Stands in for the memory-efficient kernel, which no CPU has."""
+    """Record the attention operators and their biases. Replaces the memory-efficient kernel, which a CPU lacks."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -59,7 +59,7 @@ class Spy(TorchDispatchMode):
 
 @pytest.fixture
 def as_on_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every caller goes the way of a GPU, in a process where torch answers that its kernel takes everything."""
+    """Use the GPU code path for all tensors, and let torch report that its kernel supports them."""
     monkeypatch.setattr(dot_product_attention, "can_use_efficient_attention", lambda params: True)
     for module in (aed, attention, operations):
         monkeypatch.setattr(module, "attend", dot_product_attention._attend_on_gpu)
@@ -79,7 +79,7 @@ def plain(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, bias: tor
 @pytest.mark.parametrize("num_queries", [1, 5])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("shape", [(2, 3, 0, 7), (2, 1, 1, 7), (0, 7)], ids=str)
-def test_it_is_the_formula(num_queries: int, dtype: torch.dtype, shape: tuple[int, ...]) -> None:
+def test_attend_equals_formula(num_queries: int, dtype: torch.dtype, shape: tuple[int, ...]) -> None:
     torch.manual_seed(0)
     query = torch.randn(2, 3, num_queries, 8, dtype=dtype)
     key, value = torch.randn(2, 2, 3, 7, 8, dtype=dtype)
@@ -90,8 +90,8 @@ def test_it_is_the_formula(num_queries: int, dtype: torch.dtype, shape: tuple[in
     )
 
 
-def test_torchs_operators_on_a_gpu_compute_the_same() -> None:
-    """The plain form runs anywhere; the memory-efficient one has no kernel for a CPU."""
+def test_torch_operators_agree() -> None:
+    """The math kernel runs on any device; the memory-efficient one has no CPU kernel."""
     torch.manual_seed(0)
     query, key, value = torch.randn(3, 2, 3, 7, 8)
     bias = torch.randn(2, 1, 1, 7)
@@ -100,10 +100,8 @@ def test_torchs_operators_on_a_gpu_compute_the_same() -> None:
 
 
 @pytest.mark.parametrize("kernel_takes_it", [False, True])
-def test_a_gpus_tensors_go_to_the_memory_efficient_kernel_or_to_the_plain_form(
-    monkeypatch: pytest.MonkeyPatch, kernel_takes_it: bool
-) -> None:
-    """On fake CUDA tensors, which have shapes and no memory."""
+def test_kernel_choice_on_gpu(monkeypatch: pytest.MonkeyPatch, kernel_takes_it: bool) -> None:
+    """Uses fake CUDA tensors, which have shapes but no memory."""
     monkeypatch.setattr(dot_product_attention, "can_use_efficient_attention", lambda params: kernel_takes_it)
     before = flags()
     with FakeTensorMode(), Spy() as spy:
@@ -115,8 +113,8 @@ def test_a_gpus_tensors_go_to_the_memory_efficient_kernel_or_to_the_plain_form(
 
 @pytest.mark.usefixtures("as_on_gpu")
 @pytest.mark.parametrize("num_frames", [1, 15, 16, 17, 33])
-def test_an_encoders_scores_reach_the_kernel_aligned(num_frames: int) -> None:
-    """The shifted scores are views; a window's begin anywhere in memory."""
+def test_encoder_scores_are_aligned(num_frames: int) -> None:
+    """Shifted scores are views; those of a window have any storage offset."""
     torch.manual_seed(0)
     lengths_B = torch.tensor([num_frames, num_frames // 2])
     qkv_BTD, positions_HRK, bias_HR = torch.randn(2, num_frames, 48), torch.randn(2, 256, 8), torch.randn(2, 256)
@@ -133,8 +131,8 @@ def test_an_encoders_scores_reach_the_kernel_aligned(num_frames: int) -> None:
         torch.testing.assert_close(found_BTD, expected_BTD)
 
 
-def test_a_window_whose_scores_begin_at_an_odd_place() -> None:
-    """Every stride of this view is a multiple of 16, and its offset is not: torch would hand it to the kernel as it is."""
+def test_unaligned_storage_offset() -> None:
+    """All strides are multiples of 16 but the offset is not; torch would pass it to the kernel without a copy."""
     padding = Padding.of(torch.tensor([192]), 192)
     seen: list[torch.Tensor] = []
 
@@ -157,30 +155,30 @@ def test_a_window_whose_scores_begin_at_an_odd_place() -> None:
 
 @pytest.mark.usefixtures("as_on_gpu")
 @pytest.mark.parametrize("config", CONFIGS[:2])
-def test_an_attention_decoders_masks_are_made_aligned(monkeypatch: pytest.MonkeyPatch, config: Any) -> None:
-    """So that no layer copies one for each token."""
+def test_decoder_masks_are_aligned(monkeypatch: pytest.MonkeyPatch, config: Any) -> None:
+    """Otherwise each layer would copy the mask for each token."""
     monkeypatch.setattr(dot_product_attention.F, "pad", None)
     torch.manual_seed(0)
     model = AttentionDecoder(config, WIDTH, LABELS, 8).eval().requires_grad_(False)
-    memory = model.new_cache(3, 21, 19)
+    cache = model.new_cache(3, 21, 19)
     with Spy() as spy:
-        model.load_frames_(memory, Frames(torch.randn(3, 20, WIDTH), torch.tensor([20, 3, 0])))
-        for at_Q in (torch.arange(3), torch.tensor([3]), torch.tensor([4])):
-            model(torch.zeros(3, len(at_Q), dtype=torch.long), at_Q, memory, int(at_Q[-1]) + 1)
+        model.load_frames_(cache, Frames(torch.randn(3, 20, WIDTH), torch.tensor([20, 3, 0])))
+        for positions_Q in (torch.arange(3), torch.tensor([3]), torch.tensor([4])):
+            model(torch.zeros(3, len(positions_Q), dtype=torch.long), positions_Q, cache, int(positions_Q[-1]) + 1)
     assert {name for name, _ in spy.calls} == {EFFICIENT}
     for _, bias in spy.calls:
         assert_aligned(bias)
 
 
 @pytest.mark.usefixtures("as_on_gpu")
-def test_rows_that_stay_keep_an_aligned_mask() -> None:
+def test_selected_rows_keep_aligned_mask() -> None:
     model = AttentionDecoder(CONFIGS[0], WIDTH, LABELS, 8).requires_grad_(False)
     assert_aligned(model.new_cache(3, 21, 4).rows(torch.tensor([2, 0])).mask_B11T)
 
 
 @pytest.mark.parametrize("device", ["cpu", "as on a GPU"])
 def test_gradients(monkeypatch: pytest.MonkeyPatch, device: str) -> None:
-    """Of the bias too, which is a product of the queries. The plain form stands for the kernel."""
+    """The bias, a product of the queries, has a gradient too. The math kernel replaces the memory-efficient one."""
     torch.manual_seed(0)
     tensors = [part.requires_grad_() for part in torch.randn(3, 2, 3, 7, 8, dtype=torch.double)]
     tensors.append(torch.randn(2, 3, 7, 7, dtype=torch.double, requires_grad=True))
@@ -190,11 +188,11 @@ def test_gradients(monkeypatch: pytest.MonkeyPatch, device: str) -> None:
     torch.testing.assert_close(ours, exact)
 
 
-def test_the_kernel_keeps_what_its_backward_pass_needs(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = []
+def test_kernel_saves_for_backward(monkeypatch: pytest.MonkeyPatch) -> None:
+    requested = []
 
     def kernel(*args: Any) -> tuple[torch.Tensor]:
-        asked.append(args[4])
+        requested.append(args[4])
         return (args[0],)
 
     monkeypatch.setattr(dot_product_attention, "can_use_efficient_attention", lambda params: True)
@@ -205,11 +203,11 @@ def test_the_kernel_keeps_what_its_backward_pass_needs(monkeypatch: pytest.Monke
     dot_product_attention._attend_on_gpu(query, query, query, bias.detach())
     with torch.no_grad():
         dot_product_attention._attend_on_gpu(query, query, query, bias)
-    assert asked == [True, False, False]
+    assert requested == [True, False, False]
 
 
-def test_attention_is_called_in_one_place_and_no_flag_is_set() -> None:
-    """In what a user's process runs: the benchmarks, which count multiplications, have a process of their own."""
+def test_single_attention_call_without_flags() -> None:
+    """Applies to the user's process; benchmarks, which count multiplications, run in another one."""
     for path in PACKAGE.rglob("*.py"):
         text = path.read_text(encoding="utf-8")
         names = {node.attr for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Attribute)}
@@ -225,7 +223,7 @@ def test_attention_is_called_in_one_place_and_no_flag_is_set() -> None:
 
 
 def odd_views(dtype: torch.dtype) -> list[torch.Tensor]:
-    """Biases for [2, 3, 33, 40] scores: whole, shared, shifted scores, and windows that begin anywhere in memory."""
+    """Biases for [2, 3, 33, 40] scores: contiguous, broadcast, shifted scores, and windows with any storage offset."""
     whole = torch.randn(2, 3, 33, 40, dtype=dtype)
     shifted = torch.randn(2, 3, 33, 73, dtype=dtype)[..., 3:43]
     window = torch.randn(2 * 3 * 33 * 48 + 5, dtype=dtype)[5:].view(2, 3, 33, 48)[..., :40]
@@ -233,18 +231,18 @@ def odd_views(dtype: torch.dtype) -> list[torch.Tensor]:
 
 
 def on_gpu(view: torch.Tensor) -> torch.Tensor:
-    """The same view of the same memory, on the GPU: its strides and its offset stay."""
-    memory = torch.empty(view.untyped_storage().nbytes() // view.element_size(), dtype=view.dtype, device="cuda")
-    memory.copy_(torch.as_strided(view, memory.shape, (1,), 0))
-    return memory.as_strided(view.shape, view.stride(), view.storage_offset())
+    """Copy to the GPU with the same strides and offset."""
+    cache = torch.empty(view.untyped_storage().nbytes() // view.element_size(), dtype=view.dtype, device="cuda")
+    cache.copy_(torch.as_strided(view, cache.shape, (1,), 0))
+    return cache.as_strided(view.shape, view.stride(), view.storage_offset())
 
 
 @pytest.mark.cuda
 @pytest.mark.parametrize("width", [8, 64, 128, 5])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("view", range(5))
-def test_a_gpus_kernel_and_its_gradients_are_the_formula(view: int, dtype: torch.dtype, width: int) -> None:
-    """Against float64. A head of 5 goes to the plain form."""
+def test_gpu_kernel_and_gradients(view: int, dtype: torch.dtype, width: int) -> None:
+    """Compare with float64. A head width of 5 uses the math kernel."""
     torch.manual_seed(0)
     tensors = [torch.randn(2, 3, size, width, dtype=dtype) for size in (33, 40, 40)] + [odd_views(dtype)[view]]
     ours = [on_gpu(tensor).requires_grad_() for tensor in tensors]
@@ -265,10 +263,10 @@ def test_a_gpus_kernel_and_its_gradients_are_the_formula(view: int, dtype: torch
 @pytest.mark.parametrize("local", [None, LocalAttention(7, 5), LocalAttention(3, 0)], ids=str)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("num_frames", [1, 15, 16, 33, 250])
-def test_an_encoders_attention_without_triton_on_a_gpu(
+def test_gpu_encoder_attention_without_triton(
     num_frames: int, dtype: torch.dtype, local: LocalAttention | None
 ) -> None:
-    """Against the same in float64 on the CPU."""
+    """Compare with float64 on the CPU."""
     torch.manual_seed(num_frames)
     lengths_B = torch.tensor([num_frames, num_frames // 2])
     shapes = (2, num_frames, 3 * 128), (2, 512, 64)

@@ -1,4 +1,4 @@
-"""The front end against a slow definition in numpy, at the lengths where frames begin and end."""
+"""The front end against a numpy reference, at lengths around frame boundaries."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CONFIG = checkpoint(MODELS / "rnnt").config.features
 
 
 def slow_log_mel(samples: np.ndarray, config) -> np.ndarray:
-    """One recording, frame by frame, in float64."""
+    """Reference: one recording, frame by frame, in float64."""
     emphasised = np.append(samples[0], samples[1:] - config.preemphasis * samples[:-1])
     padded = np.pad(emphasised, config.n_fft // 2)
     window = np.pad(np.hanning(config.win_length), (config.n_fft - config.win_length) // 2)
@@ -34,7 +34,7 @@ def slow_log_mel(samples: np.ndarray, config) -> np.ndarray:
 
 
 @pytest.mark.parametrize("normalize", ["per_feature", "all_features", "none"])
-def test_a_batch_equals_the_slow_definition(normalize: str) -> None:
+def test_batch_equals_reference(normalize: str) -> None:
     config = dataclasses.replace(CONFIG, normalize=normalize)
     random = np.random.default_rng(0)
     lengths = [8000, 4801, 4800, 4799, 321, 320]
@@ -51,14 +51,14 @@ def test_a_batch_equals_the_slow_definition(normalize: str) -> None:
 
 
 @pytest.mark.parametrize("length", [0, 1, 159, 160, 161, 320])
-def test_edges_of_a_frame(length: int) -> None:
+def test_frame_edges(length: int) -> None:
     found = LogMel(CONFIG)(torch.randn(1, length), torch.tensor([length]))
     assert found.lengths_B.tolist() == [length // 160]
     assert found.mel_BMT.shape == (1, CONFIG.num_mels, max(1, length // 160))
     assert torch.isfinite(found.mel_BMT).all()
 
 
-def test_int16_is_float_divided_by_32768() -> None:
+def test_int16_scale() -> None:
     samples = torch.randint(-32768, 32767, (2, 1600), dtype=torch.int16)
     lengths = torch.tensor([1600, 900])
     whole = LogMel(CONFIG)
@@ -66,7 +66,7 @@ def test_int16_is_float_divided_by_32768() -> None:
     assert torch.equal(a.mel_BMT, b.mel_BMT)
 
 
-def test_filters_are_triangles_of_unit_area_on_the_slaney_scale() -> None:
+def test_mel_filters() -> None:
     filters = mel_filters(CONFIG)
     hz_per_bin = CONFIG.sample_rate / CONFIG.n_fft
     assert filters.shape == (80, 257)
@@ -76,7 +76,7 @@ def test_filters_are_triangles_of_unit_area_on_the_slaney_scale() -> None:
     assert plain.max() <= 1.0
 
 
-# --- what other devices do, on a CPU --------------------------------------------------------------------------------
+# --- the code path of other devices, on a CPU -----------------------------------------------------------------------
 
 SHORT_BLOCKS = 64  # frames, so that a few seconds make several
 
@@ -84,11 +84,11 @@ SHORT_BLOCKS = 64  # frames, so that a few seconds make several
 @pytest.fixture
 def in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(features, "_uses_stft", lambda samples: False)
-    monkeypatch.setattr(features, "_FRAMES_AT_ONCE", SHORT_BLOCKS)
+    monkeypatch.setattr(features, "_FRAMES_PER_BLOCK", SHORT_BLOCKS)
 
 
 def noise(lengths: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Rows of noise of which each is 20 dB fainter than the last, and something beyond the lengths."""
+    """Rows of noise, each 20 dB quieter than the last, with non-zero padding."""
     samples_BS = torch.randn(len(lengths), max(lengths), generator=torch.Generator().manual_seed(0))
     return samples_BS * 0.1 ** torch.arange(1, len(lengths) + 1)[:, None], torch.tensor(lengths)
 
@@ -105,7 +105,7 @@ def noise(lengths: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
     ids=str,
 )
 @pytest.mark.parametrize("lengths", [[30_000], [8000, 4801, 4800], [321, 320, 319, 161, 160, 159, 1, 0], [1], [0]])
-def test_blocks_equal_what_a_cpu_does(monkeypatch: pytest.MonkeyPatch, in_blocks, lengths, changes) -> None:
+def test_blocks_equal_stft(monkeypatch: pytest.MonkeyPatch, in_blocks, lengths, changes) -> None:
     log_mel, given = LogMel(dataclasses.replace(CONFIG, **changes)), noise(lengths)
     ours = log_mel(*given)
     monkeypatch.setattr(features, "_uses_stft", lambda samples: True)
@@ -114,7 +114,7 @@ def test_blocks_equal_what_a_cpu_does(monkeypatch: pytest.MonkeyPatch, in_blocks
     assert torch.equal(ours.lengths_B, expected.lengths_B)
 
 
-def test_blocks_are_near_the_slow_definition(in_blocks) -> None:
+def test_blocks_near_reference(in_blocks) -> None:
     samples_BS, lengths_B = noise([16_000, 9_000])
     found_BMT = LogMel(CONFIG)(samples_BS, lengths_B).mel_BMT
     for row, length in enumerate(lengths_B.tolist()):
@@ -122,8 +122,8 @@ def test_blocks_are_near_the_slow_definition(in_blocks) -> None:
         np.testing.assert_allclose(found_BMT[row, :, : length // 160].numpy(), expected, atol=2e-4)
 
 
-def test_in_blocks_no_row_knows_its_neighbours(in_blocks) -> None:
-    """Bit by bit but for the order of the float64 sums, and whatever lies behind its end."""
+def test_blocks_rows_independent(in_blocks) -> None:
+    """Equal up to the order of float64 sums, for any padding."""
     samples_BS, lengths_B = noise([9_000, 20_000, 5_000])
     together_BMT = LogMel(CONFIG)(samples_BS, lengths_B).mel_BMT
     for row, length in enumerate(lengths_B.tolist()):
@@ -133,11 +133,11 @@ def test_in_blocks_no_row_knows_its_neighbours(in_blocks) -> None:
 
 
 @pytest.mark.parametrize(("batch", "seconds"), [(1, 0), (1, 36_000), (325, 8), (100_000, 1)])
-def test_blocks_have_one_shape_and_need_no_value(monkeypatch: pytest.MonkeyPatch, batch: int, seconds: int) -> None:
-    """Meta tensors have no values that a host could wait for. One shape is one FFT plan and a bound on memory."""
+def test_blocks_have_one_shape(monkeypatch: pytest.MonkeyPatch, batch: int, seconds: int) -> None:
+    """Meta tensors have no values to wait for. One shape means one FFT plan and bounded memory."""
     shapes = set()
     monkeypatch.setattr(torch.fft, "rfft", lambda frames, real=torch.fft.rfft: shapes.add(frames.shape) or real(frames))
     samples_BS = torch.empty(batch, seconds * 16_000, dtype=torch.int16, device="meta")
     found = LogMel(CONFIG).to("meta")(samples_BS, torch.empty(batch, dtype=torch.int64, device="meta"))
     assert found.mel_BMT.shape == (batch, CONFIG.num_mels, max(1, seconds * 100))
-    assert shapes == {(features._FRAMES_AT_ONCE, CONFIG.n_fft)}
+    assert shapes == {(features._FRAMES_PER_BLOCK, CONFIG.n_fft)}

@@ -1,4 +1,4 @@
-"""Convolutional encoders: NeMo's frames, rows that nothing beside them changes, settings that are honoured or refused."""
+"""Convolutional encoders: frames of NeMo, independent rows, and supported and unsupported settings."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ convolutional = pytest.mark.parametrize("name", CONVOLUTIONAL_NAMES)
 
 @convolutional
 @pytest.mark.parametrize("batch_size", [1, 5, 1000])
-def test_frames_are_nemo_s(name: str, batch_size: int) -> None:
-    """Whatever is beside a recording in its batch; what NeMo does with each by itself is what counts."""
+def test_frames_equal_nemo(name: str, batch_size: int) -> None:
+    """Batches of any composition equal NeMo's results for single recordings."""
     expected = golden(MODELS / name)["files"]
     names = list(expected)
     for first in range(0, len(names), batch_size):
@@ -51,13 +51,13 @@ def test_frames_are_nemo_s(name: str, batch_size: int) -> None:
 
 
 @pytest.mark.parametrize("name", ["jasper", "quartznet"])
-def test_trained_ones_know_their_sentences(name: str) -> None:
+def test_trained_models_transcribe(name: str) -> None:
     text = golden(MODELS / name)["files"]["01_0_00010.flac"]["text"]
     assert text == "at rice stadium a very large enthusiastic crowd greeted the president"
 
 
 @convolutional
-def test_a_frame_is_as_long_as_the_strides_say(name: str) -> None:
+def test_frame_duration(name: str) -> None:
     found = checkpoint(MODELS / name).config
     assert found.frame_s == pytest.approx(golden(MODELS / name)["frame_seconds"])
 
@@ -66,7 +66,7 @@ def test_a_frame_is_as_long_as_the_strides_say(name: str) -> None:
 @settings(deadline=None, max_examples=40)
 @given(st.lists(st.integers(0, 90), min_size=1, max_size=4), st.integers(0, 3))
 @torch.inference_mode()
-def test_neither_neighbours_nor_padding_change_a_row(name: str, lengths: list[int], more: int) -> None:
+def test_rows_independent_of_padding(name: str, lengths: list[int], more: int) -> None:
     encoder = recognizer(MODELS / name).model.encoder
     mel_BMT = torch.randn(len(lengths), encoder.config.num_mels, max(1, *lengths, 1) + more)
     lengths_B = torch.tensor(lengths)
@@ -83,7 +83,7 @@ def test_neither_neighbours_nor_padding_change_a_row(name: str, lengths: list[in
 
 @convolutional
 @torch.inference_mode()
-def test_folded_norms_change_nothing(name: str) -> None:
+def test_folded_norms(name: str) -> None:
     loaded = checkpoint(MODELS / name)
     plain = build_model(loaded.config, loaded.weights, loaded.path).encoder
     fused = recognizer(MODELS / name).model.encoder
@@ -95,7 +95,7 @@ def test_folded_norms_change_nothing(name: str) -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize(("stride", "dilation"), [(1, 1), (2, 1), (3, 1), (1, 2)])
 @torch.inference_mode()
-def test_packed_convolutions_are_torch_s(dtype: torch.dtype, stride: int, dilation: int) -> None:
+def test_packed_convolutions(dtype: torch.dtype, stride: int, dilation: int) -> None:
     conv = TimeConv(24, 40, 7, stride, dilation, groups=1).requires_grad_(False)
     conv.bias = torch.nn.Parameter(torch.randn(40), requires_grad=False)
     owner = torch.nn.Sequential(conv.to(dtype))
@@ -108,7 +108,7 @@ def test_packed_convolutions_are_torch_s(dtype: torch.dtype, stride: int, dilati
     torch.testing.assert_close(owner(x_BC1T).squeeze(2).float(), expected, **tolerance)
 
 
-def test_bf16_is_near() -> None:
+def test_bf16() -> None:
     wave = waveform(AUDIO / "07_0_00193.flac")
     batch = collate([utterance(wave)], [wave])
     exact, near = recognizer(QUARTZNET), Recognizer.build(checkpoint(QUARTZNET), "cpu", "bf16")
@@ -119,7 +119,7 @@ def test_bf16_is_near() -> None:
     assert near.transcribe(batch)[0].token_ids == exact.transcribe(batch)[0].token_ids
 
 
-def test_the_config_survives_json() -> None:
+def test_config_json_round_trip() -> None:
     for name in CONVOLUTIONAL_NAMES:
         config = checkpoint(MODELS / name).config
         assert ModelConfig.from_json(config.to_json()) == config
@@ -130,14 +130,14 @@ def test_the_config_survives_json() -> None:
         ModelConfig.from_json(stored | {"encoder": stored["encoder"] | {"blocks": [{}]}})
 
 
-def test_inspect_tells_the_blocks() -> None:
+def test_inspect() -> None:
     facts = describe(checkpoint(JASPER))
     assert (facts["blocks"], facts["dense_blocks"], facts["separable_blocks"]) == (6, 3, 0)
     assert facts["tokens"] == "character" and facts["family"] == "ctc" and facts["subsampling"] == "strides x2"
 
 
 def changed_block(**changes) -> dict:
-    """The config of a QuartzNet's second block, changed."""
+    """Change the config of a QuartzNet's second block."""
     plain = {
         "filters": 64,
         "repeat": 2,
@@ -151,7 +151,7 @@ def changed_block(**changes) -> dict:
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "message"),
     [
         ({"se": True}, r"encoder\.jasper\.1\.se: True"),
         ({"future_context": 3}, r"encoder\.jasper\.1\.future_context: 3"),
@@ -172,17 +172,17 @@ def changed_block(**changes) -> dict:
     ],
     ids=str,
 )
-def test_a_block_that_cannot_be_is_refused(tmp_path: Path, changes: dict | str, said: str) -> None:
+def test_invalid_block(tmp_path: Path, changes: dict | str, message: str) -> None:
     block = changed_block(**changes) if isinstance(changes, dict) else changes
     source = QUARTZNET / "model.nemo"
     blocks = [changed_block(stride=[2], repeat=1, kernel=[11], residual=False), block]
-    with pytest.raises(CheckpointError, match=said) as error:
+    with pytest.raises(CheckpointError, match=message) as error:
         read_checkpoint(with_yaml(tmp_path, source, encoder__jasper=blocks))
     assert "\n" not in str(error.value) and len(str(error.value)) < 1000
 
 
-def test_settings_mean_what_nemo_makes_of_them(tmp_path: Path) -> None:
-    """A kernel is cut, then made odd; a residual's mode holds until another is given; filters are shared only with masks."""
+def test_settings_as_in_nemo(tmp_path: Path) -> None:
+    """Kernels are truncated, then made odd; a residual mode applies to later blocks; only masked filters are shared."""
     blocks = [
         changed_block(kernel=[13], kernel_size_factor=0.6, heads=8, residual_mode="max"),
         changed_block(kernel=12, stride=1),
@@ -215,7 +215,7 @@ def test_settings_mean_what_nemo_makes_of_them(tmp_path: Path) -> None:
         ("encoder__feat_in", 80),
     ],
 )
-def test_an_encoder_that_cannot_be_is_refused(tmp_path: Path, key: str, value: object) -> None:
+def test_invalid_encoder(tmp_path: Path, key: str, value: object) -> None:
     with pytest.raises(CheckpointError, match=key.replace("__", r"\.")) as error:
         read_checkpoint(with_yaml(tmp_path, QUARTZNET / "model.nemo", **{key: value}))
     assert len(str(error.value)) < 1000
@@ -230,9 +230,9 @@ def with_blocks(*blocks: JasperBlockConfig) -> ModelConfig:
 
 
 @pytest.mark.parametrize(
-    ("blocks", "said"),
+    ("blocks", "message"),
     [
-        ([BLOCK, DENSE, BLOCK, DENSE], "residual"),  # what the last adds is gone
+        ([BLOCK, DENSE, BLOCK, DENSE], "residual"),  # the last block's dense input is missing
         ([BLOCK, DENSE, replace(BLOCK, residual="add")], "residual"),
         ([DENSE, replace(DENSE, stride=2, residual="stride_add")], "stride"),
         ([replace(BLOCK, kernel=4)], "kernel"),
@@ -247,8 +247,8 @@ def with_blocks(*blocks: JasperBlockConfig) -> ModelConfig:
         ([], "256 blocks"),
     ],
 )
-def test_stored_blocks_must_fit_together(blocks: list[JasperBlockConfig], said: str) -> None:
-    with pytest.raises(UnsupportedCheckpoint, match=said):
+def test_stored_blocks_must_match(blocks: list[JasperBlockConfig], message: str) -> None:
+    with pytest.raises(UnsupportedCheckpoint, match=message):
         validate(with_blocks(*blocks), "here")
     validate(with_blocks(BLOCK, DENSE, DENSE), "here")
 
@@ -259,7 +259,7 @@ STRIDES = st.lists(st.tuples(st.sampled_from([1, 2, 3]), st.booleans()), min_siz
 @settings(deadline=None)
 @given(st.integers(0, 50), STRIDES, st.booleans())
 @torch.inference_mode()
-def test_frames_are_as_many_as_the_config_says(length: int, strides: list[tuple[int, bool]], masked: bool) -> None:
+def test_num_frames(length: int, strides: list[tuple[int, bool]], masked: bool) -> None:
     blocks = [replace(BLOCK, filters=4, repeat=2, stride=stride, stride_last=last) for stride, last in strides]
     config = JasperConfig(4, tuple(blocks), "relu", masked)
     encoder = JasperEncoder(config).eval()
@@ -270,21 +270,21 @@ def test_frames_are_as_many_as_the_config_says(length: int, strides: list[tuple[
     assert int(found.lengths_B) == wanted
 
 
-def test_what_it_lacks_is_refused_by_name() -> None:
+def test_unsupported_options() -> None:
     loaded = checkpoint(QUARTZNET)
-    for options, dtype, said in (
+    for options, dtype, message in (
         (Options(attention="full"), "fp32", "this model has none"),
         (Options(decoder="tdt"), "fp32", "has ctc"),
         (Options(), "int8", "--dtype int8"),
     ):
-        with pytest.raises(UsageError, match=said):
+        with pytest.raises(UsageError, match=message):
             Recognizer.build(loaded, "cpu", dtype, options)
     with pytest.raises(UsageError, match=r"only FastConformer .* can be trained"):
         prepare(Recipe(DataRecipe((ManifestPart("no-such.jsonl"),))), loaded)
 
 
 @pytest.mark.parametrize("shape", ["tiny-jasper", "tiny-quartznet"])
-def test_random_ones_say_a_few_different_letters(shape: str) -> None:
+def test_random_models_write_text(shape: str) -> None:
     model = Recognizer.build(random_checkpoint(shape), "cpu", "fp32")
     waves = [waveform(AUDIO / name) for name in ("01_0_00010.flac", "07_0_00193.flac")]
     found = model.transcribe(collate([utterance(wave) for wave in waves], waves))

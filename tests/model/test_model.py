@@ -1,4 +1,4 @@
-"""The encoder's inference form equals its training form, and its parts equal their textbook definitions."""
+"""The encoder's inference form equals its training form, and its parts equal reference formulas."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_inference_form_equals_training_form(changes: dict, pack: bool) -> None:
 
 
 @pytest.mark.parametrize("changes", VARIANTS, ids=str)
-def test_a_row_does_not_depend_on_its_neighbours(changes: dict) -> None:
+def test_rows_are_independent(changes: dict) -> None:
     encoder = random_encoder(small_config(**changes))
     encoder.optimise_()
     mel_BMT = torch.randn(3, encoder.config.num_mels, 80)
@@ -101,8 +101,8 @@ def test_a_row_does_not_depend_on_its_neighbours(changes: dict) -> None:
         torch.testing.assert_close(together.frames_BTD[row, :count], alone.frames_BTD[0, :count], atol=1e-5, rtol=1e-4)
 
 
-def test_position_tables_of_any_length_are_slices_of_one() -> None:
-    """Inference keeps the longest table it has seen; a shorter batch after a longer one must see the same positions."""
+def test_position_table_cache() -> None:
+    """Inference caches the longest table; a shorter batch after a longer one must get the same positions."""
     encoder = random_encoder(small_config())
     encoder.optimise_()
     short = Features(torch.randn(1, 20, 30), torch.tensor([30]))
@@ -111,7 +111,7 @@ def test_position_tables_of_any_length_are_slices_of_one() -> None:
     torch.testing.assert_close(encoder(short).frames_BTD, before, atol=1e-6, rtol=1e-5)
 
 
-def test_relative_shift_reads_the_distance_of_each_pair() -> None:
+def test_relative_shift() -> None:
     num_frames = 6
     scores = torch.randn(2, 3, num_frames, 2 * num_frames - 1)
     shifted = relative_shift(scores)
@@ -130,7 +130,7 @@ def test_relative_shift_reads_the_distance_of_each_pair() -> None:
         ("local:1,2,0", LocalAttention(1, 2)),
     ],
 )
-def test_attention_as_the_user_says_it(text: str, expected: LocalAttention | None) -> None:
+def test_attention_option(text: str, expected: LocalAttention | None) -> None:
     assert parse_attention(text) == expected
     assert Options(attention=text).attention == text
 
@@ -139,16 +139,16 @@ def test_attention_as_the_user_says_it(text: str, expected: LocalAttention | Non
     "text",
     ["", "local", "local:", "local:5", "local:0,0", "local:-1,5", "local:1,2,2", "local:1,2 ", "Full", "local:٣,4"],
 )
-def test_attention_that_means_nothing(text: str) -> None:
+def test_invalid_attention_option(text: str) -> None:
     with pytest.raises(UsageError, match="attention"):
         Options(attention=text)
 
 
 def counted_distances(after_TT: torch.Tensor, local: LocalAttention | None) -> tuple[torch.Tensor, torch.Tensor]:
-    """Which distance NeMo takes each one for, and whether it has a position at all.
+    """Return the distance that NeMo uses for each pair of frames, and whether it has a position.
 
-    Scores are columns -w .. w there, w being the wider side. The positions of the window's left part are added to the
-    first `left` columns, those of the rest to the last `right + 1`, whether these are in the window or not.
+    NeMo's scores have columns -w .. w, with w the wider side. It adds the positions of the window's left part to the first
+    `left` columns and the others to the last `right + 1`, whether these are in the window or not.
     """
     if local is None:
         return after_TT, torch.ones_like(after_TT)
@@ -165,7 +165,7 @@ def counted_distances(after_TT: torch.Tensor, local: LocalAttention | None) -> t
 
 
 def attention_by_the_formula(layer: RelPositionAttention, x_TD: torch.Tensor, local: LocalAttention | None):
-    """One recording, one head after another, every score computed and those out of sight masked: [T, D] -> [T, D]."""
+    """Reference for one recording, head by head, with scores outside the window masked: [T, D] to [T, D]."""
     num_frames, width = x_TD.shape
     q_HTK, k_HTK, v_HTK = (
         linear(x_TD).unflatten(1, (layer.num_heads, -1)).transpose(0, 1)
@@ -173,7 +173,7 @@ def attention_by_the_formula(layer: RelPositionAttention, x_TD: torch.Tensor, lo
     )
     table_RD = relative_positions(num_frames, num_frames, width, x_TD.dtype, x_TD.device)
     positions_HRK = layer.linear_pos(table_RD).unflatten(1, (layer.num_heads, -1)).transpose(0, 1)
-    after_TT = torch.arange(num_frames) - torch.arange(num_frames)[:, None]  # by how much the key is the later one
+    after_TT = torch.arange(num_frames) - torch.arange(num_frames)[:, None]  # key index minus query index
     counted_TT, has_position_TT = counted_distances(after_TT, local)
     num_global = local.num_global if local else 0
     heads = []
@@ -193,7 +193,7 @@ def attention_by_the_formula(layer: RelPositionAttention, x_TD: torch.Tensor, lo
 
 
 def check_attention(lengths: list[int], local: LocalAttention | None) -> None:
-    """Rows of these lengths, padded into one batch with noise, against the formula for each by itself."""
+    """Compare a batch with noise as padding with the formula for each row."""
     config = small_config(attention=local)
     layer = random_encoder(config).layers[0].self_attn
     x_BTD, lengths_B = torch.randn(len(lengths), max(lengths), config.d_model), torch.tensor(lengths)
@@ -213,7 +213,7 @@ def check_attention(lengths: list[int], local: LocalAttention | None) -> None:
     ids=str,
 )
 @pytest.mark.parametrize("longest", [1, 2, 127, 128, 129, 257, 300])
-def test_attention_is_the_formula(local: LocalAttention | None, longest: int) -> None:
+def test_attention_equals_formula(local: LocalAttention | None, longest: int) -> None:
     check_attention([longest, max(1, longest // 2), 1], local)
 
 
@@ -225,16 +225,14 @@ def test_attention_is_the_formula(local: LocalAttention | None, longest: int) ->
     num_global=st.integers(0, 1),
     block=st.integers(1, 9),
 )
-def test_local_attention_in_blocks_of_any_size(
-    lengths: list[int], left: int, right: int, num_global: int, block: int
-) -> None:
+def test_local_attention_block_sizes(lengths: list[int], left: int, right: int, num_global: int, block: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(attention, "_BLOCK", block)
         check_attention(lengths, LocalAttention(left, right if left else max(right, 1), num_global))
 
 
-def test_local_positions_of_any_length_are_slices_of_one() -> None:
-    """A window is cut off by a short recording's ends; a longer one needs more of the table, on each side by itself."""
+def test_local_position_table_cache() -> None:
+    """A short recording clips the window; a longer one needs more of the table, on each side independently."""
     encoder = random_encoder(small_config(attention=LocalAttention(9, 30)))
     encoder.optimise_()
     batches = [Features(torch.randn(1, 20, frames), torch.tensor([frames])) for frames in (20, 60, 400)]
@@ -245,8 +243,8 @@ def test_local_positions_of_any_length_are_slices_of_one() -> None:
         torch.testing.assert_close(first, second, atol=1e-6, rtol=1e-5)
 
 
-def test_local_attention_needs_memory_for_its_window_only() -> None:
-    """No tensor on the way is as large as frames times frames."""
+def test_local_attention_memory() -> None:
+    """No intermediate tensor has frames x frames elements."""
     layer = random_encoder(small_config(attention=LocalAttention(16, 8))).layers[0].self_attn
     largest = 0
 
@@ -266,7 +264,7 @@ def test_local_attention_needs_memory_for_its_window_only() -> None:
 
 
 @given(first=st.integers(0, 9), start=st.integers(0, 9), count=st.integers(0, 9))
-def test_padding_between_two_frames_is_a_slice(first: int, start: int, count: int) -> None:
+def test_padding_between(first: int, start: int, count: int) -> None:
     num_frames = 9
     start = min(start, num_frames)
     stop = min(start + count, num_frames)
@@ -276,7 +274,7 @@ def test_padding_between_two_frames_is_a_slice(first: int, start: int, count: in
     assert torch.equal(part, whole[:, start:stop])
 
 
-def test_relative_positions_run_from_far_left_to_far_right() -> None:
+def test_relative_positions_order() -> None:
     table = relative_positions(3, 3, 6, torch.float32, torch.device("cpu"))
     assert table.shape == (7, 6)
     assert torch.allclose(table[3], torch.tensor([0.0, 1, 0, 1, 0, 1]))
@@ -284,7 +282,7 @@ def test_relative_positions_run_from_far_left_to_far_right() -> None:
 
 
 @pytest.mark.parametrize("lengths", [[5, 2], [5, 5]])
-def test_filled_for_a_gradient_as_filled_in_place(lengths: list[int]) -> None:
+def test_filled_with_gradient(lengths: list[int]) -> None:
     x = torch.randn(2, 3, 5, requires_grad=True)
     padding = Padding.of(torch.tensor(lengths), 5)
     filled = padding.filled(x * 1.0, 7.0, time_axis=2)
@@ -293,7 +291,7 @@ def test_filled_for_a_gradient_as_filled_in_place(lengths: list[int]) -> None:
     assert x.grad is not None and torch.equal(x.grad == 0, padding.fill_(torch.zeros(2, 3, 5), 1.0, time_axis=2) == 1)
 
 
-def test_padding_is_filled_beyond_each_length_only() -> None:
+def test_padding_fill() -> None:
     x = torch.ones(2, 3, 5)
     Padding.of(torch.tensor([5, 2]), 5).fill_(x, 7.0, time_axis=2)
     assert x[0].eq(1).all()
@@ -302,7 +300,7 @@ def test_padding_is_filled_beyond_each_length_only() -> None:
 
 
 @pytest.mark.parametrize("num_layers", [1, 3])
-def test_predictor_steps_are_the_lstm(num_layers: int) -> None:
+def test_predictor_steps_equal_lstm(num_layers: int) -> None:
     torch.manual_seed(0)
     predictor = Predictor(PredictorConfig(hidden=12, num_layers=num_layers), num_tokens=9).eval()
     labels_BN = torch.randint(0, 9, (4, 7))
@@ -315,7 +313,7 @@ def test_predictor_steps_are_the_lstm(num_layers: int) -> None:
 
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("rows", [1, 7, 3000])
-def test_packed_linear_is_linear(bias: bool, rows: int) -> None:
+def test_packed_linear(bias: bool, rows: int) -> None:
     if not can_pack(torch.float32):
         pytest.skip("this torch cannot pack on this processor")
     linear = nn.Linear(24, 40, bias=bias).requires_grad_(False)

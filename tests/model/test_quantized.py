@@ -1,6 +1,6 @@
-"""int8 and fp8 layers equal their definitions, stay within a rounding step of float32, and treat each row by itself.
+"""int8 and fp8 layers equal their references, are within a rounding step of float32, and treat rows independently.
 
-No GPU takes part, except in the tests marked `cuda`: Triton's interpreter runs fp8's kernel on the CPU.
+Only tests marked `cuda` need a GPU: Triton's interpreter runs the fp8 kernel on the CPU.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from fastscribe.cuda import fp8
 from fastscribe.cuda.fp8 import Fp8Linear, fp8_problem, quantise_fp8_
 from fastscribe.cuda.fused_layers import fuse_
 from fastscribe.model import int8
-from fastscribe.model.int8 import Int8Linear, int8_linear, quantise_int8_, why_no_int8
+from fastscribe.model.int8 import Int8Linear, int8_linear, int8_problem, quantise_int8_
 from fastscribe.model.operations import TORCH
 from fastscribe.model.packed import pack_linears_
 from fastscribe.types import Features
@@ -30,7 +30,7 @@ from tests.conftest import ROOT
 from tests.model.test_model import random_encoder, small_config
 
 needs_triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed")
-needs_int8 = pytest.mark.skipif(why_no_int8() is not None, reason=str(why_no_int8()))
+needs_int8 = pytest.mark.skipif(int8_problem() is not None, reason=str(int8_problem()))
 SHAPES = st.tuples(st.integers(1, 70), st.integers(1, 300), st.integers(1, 70), st.booleans(), st.integers(0, 2**31))
 
 
@@ -39,14 +39,14 @@ def random_linear(inputs: int, outputs: int, bias: bool = True) -> nn.Linear:
 
 
 def case(shape: tuple[int, int, int, bool, int]) -> tuple[nn.Linear, torch.Tensor]:
-    """A layer, and rows of very different size."""
+    """A layer, and rows of very different magnitude."""
     rows, inputs, outputs, bias, seed = shape
     torch.manual_seed(seed)
     return random_linear(inputs, outputs, bias), torch.randn(rows, inputs) * 10.0 ** torch.randint(-3, 4, (rows, 1))
 
 
 def row_errors(ours_RN: torch.Tensor, linear: nn.Linear, x_RK: torch.Tensor, step: float) -> torch.Tensor:
-    """Errors against float32 in units of the largest that rounding x by `step` of its row's maximum, and W likewise, allows."""
+    """Return errors relative to the bound for rounding x by `step` of its row's maximum, and W likewise."""
     x_step_R1 = x_RK.abs().amax(1, keepdim=True) * step
     weight_step_N = linear.weight.abs().amax(1) * step
     from_x = x_step_R1 * linear.weight.abs().sum(1)
@@ -61,7 +61,7 @@ def row_errors(ours_RN: torch.Tensor, linear: nn.Linear, x_RK: torch.Tensor, ste
 @needs_int8
 @settings(deadline=None, max_examples=30)
 @given(SHAPES)
-def test_int8_is_its_definition_and_within_its_bound(shape: tuple[int, int, int, bool, int]) -> None:
+def test_int8_equals_reference(shape: tuple[int, int, int, bool, int]) -> None:
     linear, x_RK = case(shape)
     ours_RN = Int8Linear(linear)(x_RK)
     definition_RN = int8_linear(x_RK, linear.weight, linear.bias)
@@ -71,8 +71,8 @@ def test_int8_is_its_definition_and_within_its_bound(shape: tuple[int, int, int,
 
 @needs_int8
 @pytest.mark.parametrize("inputs", [8, 512])
-def test_int8_is_exact_on_small_integers(inputs: int) -> None:
-    """With 127 in each row and column every scale is one, and nothing is rounded."""
+def test_int8_exact_on_small_integers(inputs: int) -> None:
+    """With 127 in each row and column all scales are 1, and nothing is rounded."""
     torch.manual_seed(0)
     linear = random_linear(inputs, 24)
     linear.weight.copy_(torch.randint(-127, 128, (24, inputs)))
@@ -84,7 +84,7 @@ def test_int8_is_exact_on_small_integers(inputs: int) -> None:
 
 @needs_int8
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_int8_treats_each_row_by_itself(dtype: torch.dtype) -> None:
+def test_int8_rows_independent(dtype: torch.dtype) -> None:
     torch.manual_seed(0)
     layer, x_RK = Int8Linear(random_linear(96, 64), "swish").to(dtype), torch.randn(300, 96, dtype=dtype)
     together_RN = layer(x_RK)
@@ -94,20 +94,20 @@ def test_int8_treats_each_row_by_itself(dtype: torch.dtype) -> None:
 
 
 @needs_int8
-def test_int8_keeps_leading_dimensions_and_applies_silu() -> None:
+def test_int8_shape_and_silu() -> None:
     torch.manual_seed(0)
     linear, x_BTK = random_linear(24, 40), torch.randn(2, 7, 24)
     torch.testing.assert_close(Int8Linear(linear, "swish")(x_BTK), F.silu(Int8Linear(linear)(x_BTK)))
 
 
 @needs_int8
-def test_int8_of_zeros_is_the_bias() -> None:
+def test_int8_of_zeros() -> None:
     linear = random_linear(24, 40)
     assert torch.equal(Int8Linear(linear)(torch.zeros(3, 24)), linear.bias.expand(3, 40))
 
 
-def test_int8_scale_takes_part_in_the_rounding_of_the_dtype() -> None:
-    """The largest value of a row comes back as itself up to the dtype's own rounding, never a step of the scale off."""
+def test_int8_scale_rounding() -> None:
+    """The largest value of a row is restored up to the rounding of the dtype, not of the scale."""
     x_RK = (torch.linspace(0.1, 3.0, 500)[:, None] * torch.tensor([1.0, -1.0, 0.25])).bfloat16()
     levels_RK, scale_R1 = int8.quantise_rows(x_RK)
     assert scale_R1.dtype == torch.bfloat16
@@ -121,13 +121,13 @@ def test_int8_scale_takes_part_in_the_rounding_of_the_dtype() -> None:
 
 @settings(deadline=None, max_examples=30)
 @given(SHAPES)
-def test_fp8_is_within_its_bound(shape: tuple[int, int, int, bool, int]) -> None:
-    """Three bits of mantissa: half a step is 1/16 of a value, and so of its row's largest."""
+def test_fp8_error_bound(shape: tuple[int, int, int, bool, int]) -> None:
+    """Three bits of mantissa: the error is at most 1/16 of a value, and so of its row's maximum."""
     linear, x_RK = case(shape)
     assert row_errors(Fp8Linear(linear)(x_RK), linear, x_RK, step=1 / 16).max() <= 1
 
 
-def test_fp8_equals_the_product_of_what_it_stores() -> None:
+def test_fp8_equals_product_of_stored_values() -> None:
     torch.manual_seed(0)
     linear, x_RK = random_linear(48, 32), torch.randn(9, 48)
     layer = Fp8Linear(linear)
@@ -136,14 +136,14 @@ def test_fp8_equals_the_product_of_what_it_stores() -> None:
     torch.testing.assert_close(layer(x_RK), expected.float(), rtol=1e-5, atol=1e-5)
 
 
-def test_fp8_keeps_its_largest_value_and_survives_zeros() -> None:
+def test_fp8_largest_value_and_zeros() -> None:
     x_RK = torch.tensor([[0.3, -2.0, 1.0], [0.0, 0.0, 0.0]])
     values_RK, scale_R1 = fp8.quantise_rows(x_RK)
     assert values_RK.float()[0, 1] == -448
     assert (values_RK.float() * scale_R1)[1].eq(0).all()
 
 
-def test_fp8_survives_a_cast_of_the_module() -> None:
+def test_fp8_after_cast() -> None:
     torch.manual_seed(0)
     linear, x_RK = random_linear(48, 32), torch.randn(9, 48)
     layer = Fp8Linear(linear)
@@ -154,22 +154,22 @@ def test_fp8_survives_a_cast_of_the_module() -> None:
 
 
 @needs_triton
-def test_the_interpreted_kernel_equals_torch() -> None:
-    """In a process of its own: whether kernels are interpreted is settled when Triton is imported."""
+def test_fp8_interpreted_kernel() -> None:
+    """Runs in a subprocess, because Triton decides at import whether to interpret kernels."""
     command = [sys.executable, "-m", "pytest", "-x", "-p", "no:cacheprovider", "tests/fakes/interpreted_fp8.py"]
     environment = os.environ | {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=250)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_fp8_says_what_it_needs() -> None:
+def test_fp8_problem() -> None:
     assert "NVIDIA" in str(fp8_problem(torch.device("cpu")))
 
 
 @pytest.mark.cuda
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("rows", [1, 17, 3000])
-def test_fp8_on_the_gpu_is_its_definition(rows: int, bias: bool) -> None:
+def test_fp8_on_gpu_equals_reference(rows: int, bias: bool) -> None:
     device = torch.device("cuda")
     if problem := fp8_problem(device):
         pytest.skip(problem)
@@ -190,7 +190,7 @@ def test_fp8_on_the_gpu_is_its_definition(rows: int, bias: bool) -> None:
 
 @pytest.mark.parametrize("kind", [pytest.param("int8", marks=needs_int8), "fp8"])
 @pytest.mark.parametrize("use_bias", [True, False])
-def test_a_quantised_encoder_stays_close_and_rows_stay_apart(kind: str, use_bias: bool) -> None:
+def test_quantised_encoder(kind: str, use_bias: bool) -> None:
     encoder = random_encoder(small_config(use_bias=use_bias))
     encoder.optimise_()
     quantised = copy.deepcopy(encoder)
@@ -208,12 +208,12 @@ def test_a_quantised_encoder_stays_close_and_rows_stay_apart(kind: str, use_bias
         error = (ours_TD - expected.frames_BTD[row, :count]).norm() / expected.frames_BTD[row, :count].norm()
         assert 0 < error < {"int8": 0.05, "fp8": 0.25}[kind]
         alone = quantised(Features(mel_BMT[row : row + 1, :, :length], lengths_B[row : row + 1]))
-        # Attention still rounds by the batch's shape, and a value at a tie may then land on the other step.
+        # Attention's rounding depends on the batch shape, so a value near a tie may round to another step.
         assert (alone.frames_BTD[0, :count] - ours_TD).norm() / ours_TD.norm() < 0.01
 
 
 @pytest.mark.parametrize("use_bias", [True, False])
-def test_fp8_fits_into_the_gpu_form_of_the_layers(use_bias: bool) -> None:
+def test_fp8_in_fused_layers(use_bias: bool) -> None:
     plain = random_encoder(small_config(use_bias=use_bias))
     plain.optimise_()
     quantised = copy.deepcopy(plain)

@@ -1,4 +1,4 @@
-"""Every form of the subsampling is its definition: convolutions one after another, each over zeros beyond a row's length."""
+"""Every form of the subsampling equals the reference: a sequence of convolutions, each with zeroed padding."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CONFIGS = [
 
 
 def defined(layer: Subsampling, mel_TM: torch.Tensor) -> torch.Tensor:
-    """One recording by itself, in float64."""
+    """Reference: one recording in float64."""
     x_1CTF = mel_TM.double()[None, None]
     for stage in layer.stages.children():
         for conv in stage.children():
@@ -56,7 +56,7 @@ def forms(changes: dict, broken: tuple[int, str] | None = None) -> dict[str, Sub
 
 
 @pytest.mark.parametrize("changes", CONFIGS, ids=str)
-def test_every_form_is_the_definition_at_every_length(changes: dict) -> None:
+def test_forms_equal_reference(changes: dict) -> None:
     by_form = forms(changes)
     lengths_B = torch.cat([torch.arange(1, 27), torch.tensor([40, 40, 39])])
     num_mels = changes.get("num_mels", 20)
@@ -73,7 +73,7 @@ def test_every_form_is_the_definition_at_every_length(changes: dict) -> None:
                 torch.testing.assert_close(found_TD[: len(row)], row, atol=2e-5, rtol=1e-4)
 
 
-def test_a_gradient_is_that_of_the_definition() -> None:
+def test_gradient_equals_reference() -> None:
     layer = forms({"subsampling_factor": 4})["plain"].requires_grad_()
     lengths = [13, 12, 5]
     mel_BTM = torch.randn(3, 13, 20) * (torch.arange(13) < torch.tensor(lengths)[:, None])[..., None]
@@ -96,8 +96,8 @@ class Operators(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def test_on_a_gpu_only_depthwise_convolutions_are_convolutions() -> None:
-    """Nothing but one frame a row is written of the padding, and no bias is added alone."""
+def test_gpu_form_operations() -> None:
+    """Only one frame of padding per row is written, and no bias is added separately."""
     layer = forms({"subsampling_factor": 8})["gpu"]
     with Operators() as seen, torch.no_grad():
         layer(torch.randn(2, 40, 20), torch.tensor([40, 7]))
@@ -114,8 +114,8 @@ def test_on_a_gpu_only_depthwise_convolutions_are_convolutions() -> None:
 
 @pytest.mark.parametrize("place", ["input", "weight", "bias"])
 @pytest.mark.parametrize("stage", [0, 1, 2])
-def test_a_number_that_is_not_finite_stays(place: str, stage: int) -> None:
-    """In every form: a ReLU that made 0 of it would hide damaged weights."""
+def test_nan_stays(place: str, stage: int) -> None:
+    """In every form: a ReLU that turns NaN into 0 would hide damaged weights."""
     by_form = forms({"subsampling_factor": 8}, broken=None if place == "input" else (stage, place))
     mel_BTM = torch.randn(2, 40, 20)
     if place == "input":
@@ -125,8 +125,8 @@ def test_a_number_that_is_not_finite_stays(place: str, stage: int) -> None:
         assert out_BTD[0].isnan().any(), name
 
 
-def test_weights_as_they_were_stored_may_be_narrow() -> None:
-    """optimise_ runs before the cast: biases that are folded are folded in float32, and the cast makes all one dtype."""
+def test_fold_16_bit_weights() -> None:
+    """optimise_ runs before the cast, so that biases are folded in float32."""
     encoder = random_encoder(small_config(subsampling_factor=8)).to(torch.bfloat16)
     assert isinstance(encoder, Encoder)
     encoder.subsampling.optimise_()
@@ -139,8 +139,8 @@ def test_weights_as_they_were_stored_may_be_narrow() -> None:
 @pytest.mark.cuda
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("changes", CONFIGS, ids=str)
-def test_a_gpus_form_is_the_plain_one_on_a_gpu(changes: dict, dtype: torch.dtype) -> None:
-    """Both against the plain form in float32 on the CPU, with lengths of all remainders and one of zero."""
+def test_gpu_form_on_gpu(changes: dict, dtype: torch.dtype) -> None:
+    """Compare both with the plain form in float32 on the CPU, at lengths of all remainders and zero."""
     by_form = forms(changes)
     lengths_B = torch.tensor([203, 96, 17, 16, 15, 1, 0])
     mel_BTM = torch.randn(7, 203, changes.get("num_mels", 20))

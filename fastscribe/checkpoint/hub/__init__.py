@@ -1,7 +1,7 @@
-"""Models on the Hugging Face hub: which files a model needs, and those files in huggingface_hub's cache.
+"""Download of models from the Hugging Face hub to huggingface_hub's cache.
 
-huggingface_hub transfers the files, checks them and keeps the cache. This package chooses the files, pins them to one
-commit, takes the copy in the cache where the hub cannot be reached, and turns each problem into one line.
+huggingface_hub transfers and checks the files and manages the cache. This package chooses the files, pins them to one commit,
+falls back to the cache if the hub cannot be reached, and reports each problem in one line.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ from fastscribe.checkpoint.hub.choice import choose
 from fastscribe.checkpoint.hub.name import HubName, is_commit
 from fastscribe.errors import CheckpointError, HubUnreachable, UnsupportedCheckpoint, first_line
 
-__all__ = ["HubName", "download"]
+__all__ = ["HubName", "cached", "download"]
 
 RETRY_DELAYS_S = (1.0, 2.0, 4.0, 8.0)
-MAX_RETRY_AFTER_S = 120.0  # a hub that asks for a longer wait is not waited for
+MAX_RETRY_AFTER_S = 120.0  # a longer wait is an error
 _Result = TypeVar("_Result")
-Say = Callable[[str], None]
+Log = Callable[[str], None]
 
 
 def download(
-    name: HubName, say: Say, *, show_progress: bool = True, prefer_nemo: bool = False, announce: bool = True
+    name: HubName, say: Log, *, show_progress: bool = True, prefer_nemo: bool = False, announce: bool = True
 ) -> Path:
-    """Return the path of a model on the hub, after downloading what the cache lacks.
+    """Return the path of a model on the hub, after downloading the files that are not in the cache.
 
     Args:
-        name: the model and its revision. A full commit hash that is in the cache needs no network.
-        say: takes each line that people should see.
-        show_progress: draw the download where stderr is a terminal.
-        prefer_nemo: take the .nemo file where the repository holds a supported folder too.
-        announce: say that the hub is asked before the first request.
+        name: the model and its revision. A full commit hash in the cache needs no network.
+        say: receives each line for the user.
+        show_progress: show progress if stderr is a terminal.
+        prefer_nemo: use the .nemo file even if the repository holds a supported folder.
+        announce: report the lookup before the first request.
 
     Returns:
         A .nemo file or a folder in the cache.
@@ -73,8 +73,13 @@ def download(
         logger.handlers[:] = handlers
 
 
+def cached(name: HubName) -> Path | None:
+    """Return the model's complete copy in the cache, if there is one. Needs no network. Raises CheckpointError."""
+    return _Model(_library(name), name, lambda line: None, show_progress=False, prefer_nemo=False).cached()
+
+
 def _library(name: HubName) -> Any:
-    """huggingface_hub, imported when first needed. Raises CheckpointError."""
+    """Import huggingface_hub on first use. Raises CheckpointError."""
     try:
         library = importlib.import_module("huggingface_hub")
         for part in ("constants", "errors", "utils"):
@@ -86,13 +91,13 @@ def _library(name: HubName) -> Any:
 
 
 class _Log(logging.Handler):
-    """Says that huggingface_hub waits, and drops its other warnings, which are long and become errors anyway.
+    """Reports waits of huggingface_hub and drops its other warnings, which are long and become errors anyway.
 
     Attributes:
-        num_waits: how often it has waited.
+        num_waits: number of waits.
     """
 
-    def __init__(self, name: HubName, say: Say) -> None:
+    def __init__(self, name: HubName, say: Log) -> None:
         super().__init__()
         self._name, self._say, self.num_waits = name, say, 0
 
@@ -104,14 +109,14 @@ class _Log(logging.Handler):
 
 
 class _Model:
-    def __init__(self, library: Any, name: HubName, say: Say, show_progress: bool, prefer_nemo: bool) -> None:
+    def __init__(self, library: Any, name: HubName, say: Log, show_progress: bool, prefer_nemo: bool) -> None:
         self._library, self._name, self._say, self._prefer_nemo = library, name, say, prefer_nemo
         self._draw = show_progress and sys.stderr is not None and sys.stderr.isatty()
 
     def cached(self, reason: str = "") -> Path | None:
-        """The copy of the revision, if all of it is there. Says the reason why it is used. Raises UnsupportedCheckpoint."""
+        """Return the cached copy of the revision if it is complete, and report `reason`. Raises UnsupportedCheckpoint."""
         name, find = self._name, self._library.snapshot_download
-        try:  # no pattern: which files are needed is found below
+        try:  # no patterns: `choose` selects the files
             folder = Path(find(name.repo, revision=name.revision, local_files_only=True, allow_patterns=[]))
         except self._library.errors.LocalEntryNotFoundError:
             return None
@@ -120,7 +125,7 @@ class _Model:
             choice = choose(name, files, lambda _: folder, self._say, self._prefer_nemo)
         except UnsupportedCheckpoint:
             raise
-        except CheckpointError:  # a part of the model, or other files of the repository
+        except CheckpointError:  # the copy is incomplete
             return None
         if reason:
             self._say(f"{name}: {reason}; using the copy in the cache (commit {folder.name[:7]})")
@@ -142,15 +147,15 @@ class _Model:
             self._say(f"{self._name}: downloading {largest} ({size}commit {commit[:7]})")
         folder = fetch(choice.files, self._draw)
         if self._name.revision != commit:
-            with suppress(OSError):  # a cache that can only be read
+            with suppress(OSError):  # read-only cache
                 _write(folder.parent.parent / "refs" / self._name.revision, commit)
         return choice.path(folder)
 
     def _list(self) -> tuple[str, dict[str, int]]:
-        """The commit behind the revision; its files and their sizes in bytes, 0 where the hub does not say."""
+        """Return the commit of the revision, and its files' sizes in bytes, 0 if unknown."""
         library, name = self._library, self._name
         timeout_s = library.constants.HF_HUB_ETAG_TIMEOUT
-        with problems.translated(library, name):
+        with problems.translate_errors(library, name):
             info = library.HfApi().model_info(name.repo, revision=name.revision, files_metadata=True, timeout=timeout_s)
             commit, sizes = info.sha, {file.rfilename: file.size or 0 for file in info.siblings or ()}
             if not is_commit(commit):
@@ -161,16 +166,16 @@ class _Model:
         return commit, sizes
 
     def _fetch(self, commit: str, file: str, draw: bool) -> Path:
-        with problems.translated(self._library, self._name), warnings.catch_warnings():
+        with problems.translate_errors(self._library, self._name), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             warnings.filterwarnings("error", "Not enough free disk space")
             bar = _bar_class(self._library, file, draw)
             return Path(self._library.hf_hub_download(self._name.repo, file, revision=commit, tqdm_class=bar))
 
     def _with_retries(self, action: Callable[[], _Result], log: _Log) -> _Result:
-        """Run `action` again, after a growing wait, while the hub answers 429 or 5xx.
+        """Retry `action` with exponential backoff while the hub answers 429 or 5xx.
 
-        huggingface_hub retries some requests itself, up to 5 times. One that it has waited for is not tried again here.
+        huggingface_hub retries some requests itself, up to 5 times. These are not retried here.
         """
         for delay_s in RETRY_DELAYS_S:
             num_waits = log.num_waits
@@ -186,7 +191,7 @@ class _Model:
 
 
 def _bar_class(library: Any, label: str, draw: bool) -> type:
-    """The progress bar of one file."""
+    """Make the progress bar class of one file."""
 
     class Bar(library.utils.tqdm):  # type: ignore[misc]  # a base class that is known at run time only
         def __init__(self, *args: Any, **settings: Any) -> None:
@@ -194,10 +199,10 @@ def _bar_class(library: Any, label: str, draw: bool) -> type:
             super().__init__(*args, **settings)
 
         def update_transfer(self, num_bytes: float) -> None:
-            """Bytes on the network. Without this method huggingface_hub draws a second bar for them."""
+            """Ignore network bytes. Without this method huggingface_hub draws a second bar."""
 
         def set_transfer_postfix_str(self, *_: Any, **__: Any) -> None:
-            """Their rate."""
+            """Ignore the rate."""
 
     return Bar
 

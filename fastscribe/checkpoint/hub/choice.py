@@ -1,4 +1,4 @@
-"""Which files of a repository make the model: a folder of safetensors where that is supported, else a .nemo file."""
+"""Selection of a repository's files: a folder of safetensors if it is supported, else a .nemo file."""
 
 from __future__ import annotations
 
@@ -11,26 +11,23 @@ from fastscribe.errors import CheckpointError
 
 CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
 _TOKENIZERS = ("tokenizer.model", "tokenizer.json", "characters.json", "pieces.json")
-# What the readers of folders open besides the weights.
+# Files that the folder readers open besides the weights.
 _SMALL_FILES = (
     CONFIG,
     "processor_config.json",
     "preprocessor_config.json",
     *_TOKENIZERS,
     "language_model.safetensors.gz",
-    "tokenizer_config.json",  # these two are transformers', so that it can read the folder as well
+    "tokenizer_config.json",  # this and the next one are only for transformers
     "generation_config.json",
 )
-_ALIGNER = "aligner"  # folder in a fastscribe folder with the model that times an attention decoder's words
+_ALIGNER = "aligner"  # subfolder of a fastscribe folder
 _MAX_LISTED = 10  # names in a message
 
 
 @dataclass(frozen=True)
 class Choice:
-    """Attributes:
-    files: what the model needs.
-    is_nemo: the first file is the model; otherwise the folder is.
-    """
+    """The files of a model; with `is_nemo` the first file is the model, otherwise the folder is."""
 
     files: list[str]
     is_nemo: bool
@@ -51,9 +48,12 @@ def choose(
     Args:
         name: the model, for messages.
         files: every path in the repository.
-        fetch: makes files available and returns the folder that holds them. Only small files are asked for.
-        say: takes a line for each choice that the user did not make.
-        prefer_nemo: take the .nemo file where both formats are there.
+        fetch: downloads small files and returns their folder.
+        say: receives a line for each choice that the user did not make.
+        prefer_nemo: use the .nemo file if both formats are there.
+
+    Returns:
+        The files.
 
     Raises:
         CheckpointError: no supported model, or several .nemo files of which none has the repository's name.
@@ -97,7 +97,7 @@ def _nemo(name: HubName, nemo: list[str], say: Callable[[str], None]) -> Choice:
 
 
 def _unsupported(folder: Path, name: HubName) -> CheckpointError | None:
-    """What the folder's configuration asks for and fastscribe does not have: known before gigabytes are downloaded."""
+    """Check the folder's configuration before gigabytes are downloaded."""
     from fastscribe.checkpoint.reader import check_config
 
     try:
@@ -108,7 +108,7 @@ def _unsupported(folder: Path, name: HubName) -> CheckpointError | None:
 
 
 def _is_transformers_canary(folder: Path) -> bool:
-    """transformers' form of a Canary has no aligner, which NeMo's form of canary-1b-v2 has."""
+    """Return True for transformers' format of a Canary, which lacks the aligner of NeMo's canary-1b-v2."""
     from fastscribe.checkpoint.value import read_json
 
     return bool(read_json(folder / CONFIG).get("model_type") == "canary")

@@ -11,7 +11,7 @@ _NAME = re.compile(
     r"(?P<repo>[A-Za-z0-9_][\w.-]*/[A-Za-z0-9_][\w.-]*)(?:@(?P<revision>[A-Za-z0-9_][\w./-]*))?", re.ASCII
 )
 _COMMIT = re.compile(r"[0-9a-f]{40}")
-_MAX_REPO = 96  # characters; the hub has no longer names
+_MAX_REPO = 96  # characters; the hub's limit
 
 
 def is_commit(text: str) -> bool:
@@ -20,17 +20,14 @@ def is_commit(text: str) -> bool:
 
 @dataclass(frozen=True)
 class HubName:
-    """Attributes:
-    repo: organisation/name.
-    pinned: the branch, tag or commit that was asked for; None for the default branch.
-    """
+    """A repository (organisation/name) and the branch, tag or commit that the user pinned, if any."""
 
     repo: str
     pinned: str | None = None
 
     @classmethod
     def parse(cls, text: str) -> HubName | None:
-        """Read "organisation/name" or "organisation/name@revision"; None for other texts, files' names among them."""
+        """Parse "organisation/name" or "organisation/name@revision"; None for other texts, such as file names."""
         match = _NAME.fullmatch(text.removeprefix(PREFIX))
         if match is None or ".." in text or len(match["repo"]) > _MAX_REPO:
             return None

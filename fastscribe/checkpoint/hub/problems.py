@@ -1,4 +1,4 @@
-"""What goes wrong with the hub, each in one line that says what to do."""
+"""Errors of the hub as one line each: what, where, what to do."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fastscribe.errors import CheckpointError, HubUnreachable, first_line
 
 _LOG_IN = "log in with `hf auth login`, or set HF_TOKEN"
 _ANOTHER_WAY = "or download the model elsewhere and give its path"
-_RATE_LIMIT = re.compile(r";\s*t=(\d+)")  # of the header RateLimit: seconds until the next request is welcome
+_RATE_LIMIT = re.compile(r";\s*t=(\d+)")  # in the header RateLimit: seconds until the limit resets
 _LARGER_DISK = "free some space, or set HF_HUB_CACHE to a folder on a larger disk"
 
 # By X-Error-Code, else by the status: huggingface_hub's exception for a status depends on its version.
@@ -28,7 +28,7 @@ _REFUSALS = {
 }
 _OTHER_REFUSAL = "the Hugging Face hub ({hub}) rejects the request ({status}, {message}): see {page}"
 
-# Names of exceptions, of which any cause may have one; the reason; what to do. The first match counts.
+# Exception names of any cause, reason, what to do. The first match counts.
 _CONNECTION_PROBLEMS = (
     ("ProxyError", "the proxy does not pass requests on to {hub}", "check HTTPS_PROXY and NO_PROXY"),
     ("gaierror", "the address of {hub} cannot be found", "check the network and DNS; behind a proxy, set HTTPS_PROXY"),
@@ -42,10 +42,10 @@ _CONNECTION_PROBLEMS = (
 
 
 class HubBusy(HubUnreachable):
-    """The hub answered 429 or 5xx: worth another attempt.
+    """The hub answered 429 or 5xx, so a retry makes sense.
 
     Attributes:
-        retry_after_s: the wait that the hub asks for, if it does.
+        retry_after_s: value of Retry-After, if given.
     """
 
     def __init__(self, name: HubName, reason: str, cure: str, retry_after_s: float | None) -> None:
@@ -54,8 +54,8 @@ class HubBusy(HubUnreachable):
 
 
 @contextmanager
-def translated(library: Any, name: HubName) -> Iterator[None]:
-    """Turns what huggingface_hub and the libraries below it raise into CheckpointError, HubBusy and HubUnreachable."""
+def translate_errors(library: Any, name: HubName) -> Iterator[None]:
+    """Convert exceptions of huggingface_hub and its libraries to CheckpointError, HubBusy and HubUnreachable."""
     try:
         yield
     except Exception as error:

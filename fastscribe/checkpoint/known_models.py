@@ -1,0 +1,74 @@
+"""Published checkpoints that load: known_models.yaml as values, and which of them are in the Hugging Face cache."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+
+from fastscribe.checkpoint import hub
+from fastscribe.checkpoint.location import DEFAULT, PACKAGED
+from fastscribe.errors import CheckpointError
+
+_TABLE = Path(__file__).with_name("known_models.yaml")
+_DECODERS = {"tdt": "TDT", "rnnt": "RNN-T", "ctc": "CTC", "aed": "Canary"}
+
+
+@dataclass(frozen=True)
+class KnownModel:
+    """A row of the table; None is a value that is not known.
+
+    Attributes:
+        name: The name that it was published under.
+        hub: Its name on the Hugging Face hub.
+        decoders: Its heads, as DecoderName; the first is the default.
+        sources: Where each value was read, by field.
+    """
+
+    name: str
+    hub: str | None
+    decoders: tuple[str, ...]
+    languages: str | None
+    licence: str | None
+    parameters_millions: int | None
+    download_gb: float | None
+    sources: Mapping[str, str]
+
+    @property
+    def family(self) -> str:
+        """The kind of model in words."""
+        return " and ".join(_DECODERS[decoder] for decoder in self.decoders)
+
+    def cached(self) -> Path | None:
+        """Return the packaged model, or the complete copy in the Hugging Face cache, if any. Needs no network."""
+        if self.name == DEFAULT:
+            return PACKAGED
+        name = hub.HubName.parse(self.hub) if self.hub else None
+        return hub.cached(name) if name else None
+
+
+def known_models() -> list[KnownModel]:
+    """Return the table, in its order."""
+    import yaml
+
+    rows = yaml.safe_load(_TABLE.read_text(encoding="utf-8"))
+    return [KnownModel(**{**row, "decoders": tuple(row["decoders"])}) for row in rows]
+
+
+def hub_name(name: str) -> hub.HubName:
+    """Return the name on the hub of a model: one of the table, or organisation/name[@revision]. Raises CheckpointError."""
+    models = known_models()
+    plain, _, revision = name.partition("@")
+    known = next((model for model in models if model.name == plain), None)
+    if known is not None and known.hub is None:
+        raise CheckpointError(name, "its place on the Hugging Face hub is not known: give organisation/name")
+    full = known.hub + (f"@{revision}" if revision else "") if known and known.hub else name
+    parsed = hub.HubName.parse(full)
+    if parsed is None:
+        close = get_close_matches(plain, [model.name for model in models], 1)
+        hint = f"did you mean {close[0]}? " if close else ""
+        raise CheckpointError(
+            name, f"no such model; {hint}`fastscribe models` lists names; others are organisation/name"
+        )
+    return parsed

@@ -1,0 +1,77 @@
+"""Names of languages, and whether a model knows one. The only place that reads what users write for a language.
+
+A tag is BCP 47's: an ISO 639 code in lower case, and perhaps a region ("en", "pt-BR").
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+
+from fastscribe.errors import UsageError
+
+_TAG = re.compile(r"[a-z]{2,3}([-_][a-z0-9]{2,8})*", re.IGNORECASE)
+_MAX_SHOWN = 30  # languages in a message
+# English names of the languages of published speech models.
+_NAMES = """
+af Afrikaans, am Amharic, ar Arabic, as Assamese, az Azerbaijani, ba Bashkir, be Belarusian, bg Bulgarian, bn Bengali,
+bs Bosnian, ca Catalan, cs Czech, cy Welsh, da Danish, de German, el Greek, en English, eo Esperanto, es Spanish,
+et Estonian, eu Basque, fa Persian, fi Finnish, fr French, ga Irish, gl Galician, gu Gujarati, ha Hausa, he Hebrew,
+hi Hindi, hr Croatian, hu Hungarian, hy Armenian, id Indonesian, is Icelandic, it Italian, ja Japanese, jv Javanese,
+ka Georgian, kk Kazakh, km Khmer, kn Kannada, ko Korean, ky Kyrgyz, la Latin, lb Luxembourgish, lo Lao, lt Lithuanian,
+lv Latvian, mk Macedonian, ml Malayalam, mn Mongolian, mr Marathi, ms Malay, mt Maltese, my Burmese, ne Nepali,
+nl Dutch, no Norwegian, pa Punjabi, pl Polish, ps Pashto, pt Portuguese, ro Romanian, ru Russian, rw Kinyarwanda,
+sd Sindhi, si Sinhala, sk Slovak, sl Slovenian, so Somali, sq Albanian, sr Serbian, su Sundanese, sv Swedish,
+sw Swahili, ta Tamil, te Telugu, tg Tajik, th Thai, tk Turkmen, tl Tagalog, tr Turkish, tt Tatar, ug Uyghur,
+uk Ukrainian, ur Urdu, uz Uzbek, vi Vietnamese, yi Yiddish, yo Yoruba, zh Chinese, zh Mandarin, zu Zulu
+"""
+_CODES = {name.casefold(): code for code, name in (entry.split() for entry in _NAMES.split(","))}
+
+
+def language_tag(text: str) -> str | None:
+    """Return the tag of a code or an English name: "en" for en, EN and English, "en-US" for en_us; None for other text."""
+    text = text.strip()
+    if text.casefold() in _CODES:
+        return _CODES[text.casefold()]
+    if not _TAG.fullmatch(text):
+        return None
+    code, *rest = text.replace("_", "-").split("-")
+    return "-".join((code.lower(), *(part.upper() if len(part) == 2 else part for part in rest)))
+
+
+def find_language(tag: str, known: Sequence[str]) -> str | None:
+    """Return the language of `known` that a tag means: the same tag, else one that differs in the region only."""
+    return next((one for one in known if one == tag), None) or next(
+        (one for one in known if one.partition("-")[0] == tag.partition("-")[0]), None
+    )
+
+
+def list_languages(known: Sequence[str]) -> str:
+    """Return languages for a message."""
+    return ", ".join(known[:_MAX_SHOWN]) + (" .." if len(known) > _MAX_SHOWN else "")
+
+
+def check_languages(
+    language: str | None, target_language: str | None, known: Sequence[str], say: Callable[[str], None]
+) -> None:
+    """Check the languages that were given for a model that takes none: it writes the language that it hears.
+
+    Args:
+        language: Tag of the spoken language; None: not given.
+        target_language: Tag of the language to write; None: not given.
+        known: Tags of the model's languages; empty if it does not state them.
+        say: Receives a line if the option was not checked, or changes nothing though the model has several languages.
+
+    Raises:
+        UsageError: The model does not know the language, or would have to translate.
+    """
+    for name, tag in (("--language", language), ("--target-language", target_language)):
+        if tag is not None and known and find_language(tag, known) is None:
+            raise UsageError(f"{name} {tag}: this model knows {list_languages(known)} only")
+    spoken = [language or "", *(known if len(known) == 1 else ())]
+    if target_language is not None and find_language(target_language, spoken) is None:
+        raise UsageError(f"--target-language {target_language}: this model does not translate; Canary models do")
+    if language is not None and len(known) > 1:
+        say(f"--language {language}: this model finds the language by itself, so the option changes nothing")
+    elif language is not None and not known:
+        say(f"--language {language}: not checked, and changes nothing: this model does not state its languages")
