@@ -1,9 +1,8 @@
-"""The encoder's launches recorded once for each shape of a small batch, and replayed.
+"""CUDA graphs of the encoder for small batches.
 
-A pass is hundreds of kernel launches. In a large batch the GPU works longer on each than the host takes to ask for the next;
-in a small one it waits. A CUDA graph asks for all of them at once, but for one shape only: rows and frames are rounded up to
-buckets, and a bucket is captured when it comes back; at the limit all are given up and begun anew. Rounding up is padding,
-which never changes a row.
+A forward pass launches hundreds of kernels. In a small batch a kernel takes less time than its launch, so the GPU waits for
+the host. A CUDA graph launches all kernels at once, but for a single shape: rows and frames are padded to buckets, which
+never changes a row. A bucket is captured at its second use. At the limit all graphs are dropped.
 """
 
 from __future__ import annotations
@@ -19,10 +18,10 @@ from fastscribe.cuda.graph_capture import Generation, GraphCache, GraphsUnavaila
 from fastscribe.model.families import AnyEncoder
 from fastscribe.types import Features, Frames
 
-_MAX_FRAMES = 4096  # encoder frames, rows x longest, from which on a GPU is busy without this
+_MAX_FRAMES = 4096  # encoder frames, rows x longest; larger batches keep a GPU busy without graphs
 _FRAME_STEP = 8  # encoder frames
 _MAX_GRAPHS = 64  # every length of one row up to 512 frames
-_MIN_USES = 2  # times that a bucket is seen before it is captured
+_MIN_USES = 2  # before a bucket is captured
 
 
 @dataclass(frozen=True)
@@ -35,12 +34,16 @@ class _CapturedPass:
 
 
 class EncoderGraphs:
-    """Features -> Frames like the encoder it is given, by graphs where these help.
-
-    `give_up` hears why, once, where none can be had; what it raises ends the call.
-    """
+    """A function from Features to Frames that equals the encoder and uses graphs for small batches."""
 
     def __init__(self, encoder: AnyEncoder, device: torch.device, give_up: Callable[[GraphsUnavailable], None]) -> None:
+        """Wrap an encoder.
+
+        Args:
+            encoder: the encoder, which must stay on the device in its dtype.
+            device: a CUDA device.
+            give_up: called once if graphs are unavailable; it may raise.
+        """
         self._encoder = encoder
         self._give_up = give_up
         self._can_capture = True
@@ -65,7 +68,7 @@ class EncoderGraphs:
             return encode(features)
 
     def _bucket(self, features: Features) -> tuple[int, int] | None:
-        """(rows, mel frames) rounded up; None where the batch is large enough without."""
+        """Return rows and mel frames, rounded up; None if the batch is too large for graphs."""
         factor = self._encoder.config.subsampling_factor
         rows = 1 << (features.mel_BMT.shape[0] - 1).bit_length()
         step = _FRAME_STEP * factor
@@ -73,7 +76,7 @@ class EncoderGraphs:
         return (rows, mel_frames) if rows * mel_frames <= _MAX_FRAMES * factor else None
 
     def _replay(self, bucket: tuple[int, int], features: Features) -> Frames:
-        with torch.cuda.device_of(features.mel_BMT):  # whose current stream is meant from here on
+        with torch.cuda.device_of(features.mel_BMT):  # StreamOrder uses this device's current stream
             self._order.wait()
             try:
                 return self._run(self._captured.get(bucket, partial(self._make, features, bucket)), features)
@@ -85,13 +88,13 @@ class EncoderGraphs:
         static = Features(
             mel_BMT.new_zeros(bucket[0], mel_BMT.shape[1], bucket[1]), features.lengths_B.new_zeros(bucket[0])
         )
-        found: list[Frames] = []
+        outputs: list[Frames] = []
 
         def work() -> None:
-            found[:] = [self._encoder(static)]
+            outputs[:] = [self._encoder(static)]
 
         graph = generation.capture(work)
-        return _CapturedPass(static, found[0], graph)
+        return _CapturedPass(static, outputs[0], graph)
 
     def _run(self, captured: _CapturedPass, features: Features) -> Frames:
         rows, _, mel_frames = features.mel_BMT.shape
@@ -100,5 +103,5 @@ class EncoderGraphs:
         lengths_B[:rows].copy_(features.lengths_B)
         captured.graph.replay()
         num_frames = self._encoder.num_frames(mel_frames)
-        # Copies, because the next replay writes over what the decoder may still be reading.
+        # Copies, because the next replay overwrites tensors that the decoder may still read.
         return Frames(captured.frames.frames_BTD[:rows, :num_frames].clone(), captured.frames.lengths_B[:rows].clone())

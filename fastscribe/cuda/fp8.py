@@ -1,8 +1,8 @@
-"""Linear layers that multiply in fp8 (e4m3) on a GPU, of NVIDIA's Ada, Hopper or later generations. Opt-in, as int8 is.
+"""Linear layers with fp8 (e4m3) products on NVIDIA GPUs of the Ada, Hopper or later generations. Opt-in, like int8.
 
-Weights have one scale an output, fixed at load; inputs have one scale a row (a frame), found anew each time by a Triton
-kernel (cuda/fp8_triton.py) that reads the row once. The product sums in float32 and writes bf16. Beside each fast step stands
-its plain form, which also runs where no GPU is, so that what fp8 does to a text can be measured on a CPU.
+Weights have one static scale per output. Inputs have one dynamic scale per row (frame), computed by a Triton kernel
+(cuda/fp8_triton.py) that reads the row once. The product accumulates in float32 and returns bf16. Each fast step has a plain
+reference, which also runs on a CPU, so that the effect of fp8 on the text can be measured there.
 
 The format is that of Micikevicius et al. 2022: 4 bits of exponent, 3 of mantissa, largest value 448, no infinity.
 
@@ -16,22 +16,22 @@ import importlib.util
 import torch
 from torch import nn
 
-from fastscribe.cuda.fp8_format import FP8, LARGEST, SMALLEST
+from fastscribe.cuda.fp8_format import FP8, MAX_VALUE, MIN_MAXIMUM
 from fastscribe.errors import first_line
 from fastscribe.model.packed import LAYER_MATRICES, example_linear, linears_below
 
-_MULTIPLE = 16  # the device multiplies matrices whose sides are multiples of it
+_MULTIPLE = 16  # required of both sides of a matrix
 _MIN_CAPABILITY = (8, 9)
 
 
 class Fp8Linear(nn.Module):
-    """y = x W' + b, [..., K] -> [..., N]. bf16 on a GPU; on a CPU the same numbers from float32 products, in x's dtype."""
+    """y = x W' + b, [..., K] to [..., N], in bf16 on a GPU. On a CPU the same values from float32 products, in x's dtype."""
 
     bias_N: torch.Tensor | None
 
     def __init__(self, linear: nn.Linear) -> None:
         super().__init__()
-        # Attributes rather than buffers: a later cast of the module must not touch them.
+        # Attributes and not buffers, because a later cast of the module must not change them.
         self.weight_NK, scale_N1 = quantise_rows(linear.weight.detach())
         self.scale_1N = scale_N1.t().contiguous()
         self.register_buffer("bias_N", None if linear.bias is None else linear.bias.detach(), persistent=False)
@@ -44,9 +44,9 @@ class Fp8Linear(nn.Module):
 
 
 def quantise_rows(x_RK: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """x -> (fp8 [R, K], float32 scale [R, 1]) with x ~ fp8 * scale. The definition of right."""
+    """Reference: quantise rows to (fp8 [R, K], float32 scale [R, 1]) with x ~ fp8 * scale."""
     x_RK = x_RK.float()
-    scale_R1 = x_RK.abs().amax(dim=1, keepdim=True).clamp(min=SMALLEST) / LARGEST
+    scale_R1 = x_RK.abs().amax(dim=1, keepdim=True).clamp(min=MIN_MAXIMUM) / MAX_VALUE
     return (x_RK / scale_R1).to(FP8), scale_R1
 
 
@@ -57,7 +57,7 @@ def scaled_product(
     weight_scale_1N: torch.Tensor,
     bias_N: torch.Tensor | None,
 ) -> torch.Tensor:
-    """The definition of right: [R, N] in float32."""
+    """Reference: multiply to [R, N] in float32."""
     y_RN = (x_RK.float() @ weight_NK.float().t()) * x_scale_R1 * weight_scale_1N
     return y_RN if bias_N is None else y_RN + bias_N.float()
 
@@ -81,7 +81,7 @@ def _quantise_rows_on_gpu(x_RK: torch.Tensor) -> tuple[torch.Tensor, torch.Tenso
 
 
 def fp8_problem(device: torch.device) -> str | None:
-    """Why fp8 cannot be had on this device with this torch; None where it can."""
+    """Return the reason why this device or this torch does not support fp8, or None."""
     if device.type != "cuda":
         return "fp8 needs an NVIDIA GPU"
     capability = torch.cuda.get_device_capability(device)
@@ -103,7 +103,7 @@ def fp8_problem(device: torch.device) -> str | None:
 
 
 def quantise_fp8_(encoder: nn.Module) -> None:
-    """Replaces the conformer layers' matrices. Call last: on the final device, in bf16, with the layers in their final form."""
+    """Replace the conformer layers' matrices. Call last: on the final device, in bf16, with the layers in inference form."""
     for owner, name, linear in linears_below(encoder):
         if name in LAYER_MATRICES and linear.in_features % _MULTIPLE == 0 and linear.out_features % _MULTIPLE == 0:
             setattr(owner, name, Fp8Linear(linear))

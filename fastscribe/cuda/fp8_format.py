@@ -5,5 +5,5 @@ from __future__ import annotations
 import torch
 
 FP8 = torch.float8_e4m3fn
-LARGEST = 448.0
-SMALLEST = 1e-30  # a row of zeros still needs a scale to divide by
+MAX_VALUE = 448.0
+MIN_MAXIMUM = 1e-30  # avoids division by zero for a row of zeros

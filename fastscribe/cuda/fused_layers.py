@@ -1,14 +1,15 @@
-"""The conformer layers' inference form for a GPU, where everything but the matrix products is bound by memory.
+"""The conformer layers' inference form for a GPU, where everything except matrix products is memory-bound.
 
-The residual stream is one tensor that every branch adds to inside its last product (`addmm_`: the product itself reads and
-writes the stream; a quantised product cannot, and is added by the LayerNorm that reads the stream next). It sums in float32
-and rounds once, unless cuBLAS cuts a product with few rows along its inner side: torch's default
-(`allow_bf16_reduced_precision_reduction`) lets it then add up the parts in bf16. The half of the half-step feed-forwards is
-folded into their second matrix. Biases that would be added to the stream are constants of the layer: they travel as a
-`shift` that each LayerNorm adds to what it reads, until norm_out takes them in. Attention keeps one bias, on q: a bias on k
-moves all scores of a query alike, one on v moves the output by a constant, and the difference between Transformer-XL's u
-and v is a constant for each head and distance. Nothing here makes the host wait for the device, and the position tables of
-ordinary batches never move once built, so that the whole may be captured in a CUDA graph.
+- The residual stream is a single tensor. Each branch adds to it within its last product (`addmm_`). A quantised product
+  cannot do so; the next LayerNorm that reads the stream adds it. The sum is in float32 and rounds once, unless cuBLAS splits
+  a product with few rows along K: torch's default (`allow_bf16_reduced_precision_reduction`) then adds the parts in bf16.
+- The factor 0.5 of the feed-forwards is folded into their second matrix.
+- Biases of the stream are constants of the layer. Each LayerNorm adds their sum (`shift`) to its input, until norm_out
+  includes it in the stream.
+- Attention keeps only a bias on q: a bias on k changes all scores of a query equally, one on v changes the output by a
+  constant, and the difference of Transformer-XL's u and v is a constant per head and distance.
+- The host never waits for the device, and the position tables of ordinary batches stay at their address, so that all of it
+  can be captured in a CUDA graph.
 
 Shapes: B batch, T frames, N = B*T, D width, E a product's input width, H heads, K head width, R rows of a position table,
 W taps of a convolution.
@@ -29,18 +30,18 @@ from fastscribe.model.encoder import ConformerLayer, ConvolutionModule, Encoder,
 from fastscribe.model.folding import linear_from
 from fastscribe.model.operations import EPSILON, POSITION_ROWS_MULTIPLE, Operations, max_table_distance
 
-_KEPT_FRAMES = 1024  # longest batch whose projected positions are kept: 4 MB a layer at width 1024 in bf16
+_CACHED_FRAMES = 1024  # longest batch with cached projected positions: 4 MB per layer at width 1024 in bf16
 
 
 def fuse_for_gpu_(encoder: Encoder, adds_products: bool) -> str | None:
-    """Gives an optimised encoder, on its final device and in its final dtype, its GPU form.
+    """Convert an optimised encoder, on its final device and in its final dtype, to its GPU form.
 
     Args:
-        encoder: what is changed.
-        adds_products: whether its products will be quantised, and then added to the stream by the norms.
+        encoder: changed in place.
+        adds_products: True if its products will be quantised, so that norms add them to the stream.
 
     Returns:
-        Why that does without Triton, where it must; the results are the same and the encoder is slower.
+        The reason why Triton is not used, or None. Without Triton the results are equal and the encoder is slower.
     """
     weight = encoder.subsampling.out.weight
     operations, reason = choose_operations(encoder.config, weight.dtype, weight.device, adds_products)
@@ -49,24 +50,24 @@ def fuse_for_gpu_(encoder: Encoder, adds_products: bool) -> str | None:
 
 
 def conformer_for_gpu_(encoder: Encoder, adds_products: bool) -> str | None:
-    """fuse_for_gpu_ where it can be. Returns the line that tells of what cannot."""
+    """Call fuse_for_gpu_ if possible. Return a warning about unavailable optimisations, or None."""
     attention = encoder.config.attention
     if attention is not None and attention.num_global:
         return "attention with a global frame: no fused layers; the encoder will be slower"
     reason = fuse_for_gpu_(encoder, adds_products)
-    return None if reason is None else f"Triton kernels: none here ({reason}); going on with torch's"
+    return None if reason is None else f"Triton kernels are unavailable ({reason}); using torch's"
 
 
 @torch.no_grad()
 def fuse_(encoder: Encoder, operations: Operations) -> None:
-    """Uses up the encoder's plain layers."""
+    """Replace the encoder's layers, which are unusable afterwards."""
     attention = encoder.config.attention
     assert attention is None or attention.num_global == 0, "only the plain layers have global frames"
     encoder.layers = FusedLayers([_conformer(layer) for layer in encoder.layers.children()], attention, operations)
 
 
 class FusedLayers(nn.Module):
-    """[B, T, D] -> [B, T, D]. The input is used up; rows are undefined beyond their length."""
+    """[B, T, D] to [B, T, D], undefined beyond a row's length. Overwrites the input."""
 
     def __init__(
         self, layers: Sequence[ConformerLayer], attention: LocalAttention | None, operations: Operations
@@ -79,16 +80,16 @@ class FusedLayers(nn.Module):
             FusedLayer(layer, next_norm, attention, operations)
             for layer, next_norm in zip(layers, next_norms, strict=True)
         )
-        positions_RD = position_rows(_KEPT_FRAMES, attention, like=layers[0].norm_out.weight)
+        positions_RD = position_rows(_CACHED_FRAMES, attention, like=layers[0].norm_out.weight)
         for layer in self.layers.children():
             assert isinstance(layer, FusedLayer)
-            layer.self_attn.keep_positions_(positions_RD)
+            layer.self_attn.cache_positions_(positions_RD)
 
     def forward(self, x_BTD: torch.Tensor, lengths_B: torch.Tensor) -> torch.Tensor:
         num_frames = x_BTD.shape[1]
-        is_kept = max_table_distance(num_frames, self.attention) <= _KEPT_FRAMES
-        positions_RD = None if is_kept else position_rows(num_frames, self.attention, like=x_BTD)
-        with torch.cuda.device_of(x_BTD):  # where Triton launches
+        is_cached = max_table_distance(num_frames, self.attention) <= _CACHED_FRAMES
+        positions_RD = None if is_cached else position_rows(num_frames, self.attention, like=x_BTD)
+        with torch.cuda.device_of(x_BTD):  # Triton launches on the current device
             normed_BTD: torch.Tensor = self.norm_first(x_BTD)
             for layer in self.layers:
                 normed_BTD = layer(x_BTD, normed_BTD, lengths_B, positions_RD)
@@ -96,7 +97,7 @@ class FusedLayers(nn.Module):
 
 
 class FusedLayer(nn.Module):
-    """Adds its four branches to the stream in place; returns norm_out of it, or after another layer's first norm."""
+    """Adds its four branches to the stream in place. Returns norm_out of it, or the next layer's first norm of that."""
 
     def __init__(
         self,
@@ -136,9 +137,9 @@ class FusedLayer(nn.Module):
 
 
 class Norm(nn.Module):
-    """LayerNorm of the stream plus the constants that have not been added to it.
+    """LayerNorm of the stream plus `shift`, the biases that the stream does not include.
 
-    First adds a product to the stream, in place, if the branch before could not (see `add_product_`).
+    Before that, it adds the previous branch's product to the stream if the branch could not (see `add_product_`).
     """
 
     shift_D: torch.Tensor | None
@@ -154,7 +155,7 @@ class Norm(nn.Module):
 
 
 class NormTwice(nn.Module):
-    """norm_out, written back to the stream, and the next layer's first norm of it, which is returned."""
+    """Writes norm_out to the stream and returns the next layer's first norm of it."""
 
     def __init__(self, norm_out: Norm, next_norm: nn.LayerNorm) -> None:
         super().__init__()
@@ -173,7 +174,7 @@ class FusedFeedForward(nn.Module):
     def __init__(self, source: FeedForward) -> None:
         super().__init__()
         self.linear1, linear2 = source.linear1, source.linear2
-        del source.linear2  # a third of a layer, which would otherwise be there twice until all layers are done
+        del source.linear2  # a third of a layer; frees it before the next layer is converted
         self.linear2 = linear_from(0.5 * linear2.weight)
         self.shift_D = None if linear2.bias is None else 0.5 * linear2.bias.float()
 
@@ -182,11 +183,11 @@ class FusedFeedForward(nn.Module):
 
 
 class FusedAttention(nn.Module):
-    """The stored biases are turned into one on q, a constant a head and distance, and a shift of the output."""
+    """Converts the stored biases to a bias on q, a constant per head and distance, and a shift of the output."""
 
     positions_HRK: torch.Tensor
     position_bias_HR: torch.Tensor
-    v_less_u_HK: torch.Tensor
+    v_minus_u_HK: torch.Tensor
     shift_D: torch.Tensor | None
 
     def __init__(self, source: RelPositionAttention, attention: LocalAttention | None, operations: Operations) -> None:
@@ -197,15 +198,15 @@ class FusedAttention(nn.Module):
         q_D, _, v_D = weight.new_zeros(3, weight.shape[1]) if stored is None else stored.unflatten(0, (3, -1))
         u_D = source.pos_bias_u.flatten() + q_D
         self.linear_qkv = linear_from(weight, F.pad(u_D, (0, 2 * u_D.shape[0])))
-        v_less_u_D = source.pos_bias_v.float().flatten() + q_D.float() - u_D.float()
-        self.register_buffer("v_less_u_HK", v_less_u_D.view_as(source.pos_bias_v), persistent=False)
+        v_minus_u_D = source.pos_bias_v.float().flatten() + q_D.float() - u_D.float()
+        self.register_buffer("v_minus_u_HK", v_minus_u_D.view_as(source.pos_bias_v), persistent=False)
         out = source.linear_out
         self.linear_out = linear_from(out.weight)
         self.shift_D = None if stored is None else out.weight.float() @ v_D.float()
         if out.bias is not None:
             self.shift_D = _sum(self.shift_D, out.bias.float())
 
-    def keep_positions_(self, positions_RD: torch.Tensor) -> None:
+    def cache_positions_(self, positions_RD: torch.Tensor) -> None:
         positions_HRK, position_bias_HR = self._project(positions_RD)
         self.register_buffer("positions_HRK", positions_HRK, persistent=False)
         self.register_buffer("position_bias_HR", position_bias_HR, persistent=False)
@@ -217,20 +218,22 @@ class FusedAttention(nn.Module):
         lengths_B: torch.Tensor,
         positions_RD: torch.Tensor | None,
     ) -> torch.Tensor | None:
-        kept = self.positions_HRK, self.position_bias_HR
-        positions_HRK, position_bias_HR = kept if positions_RD is None else self._project(positions_RD)
+        cached = self.positions_HRK, self.position_bias_HR
+        positions_HRK, position_bias_HR = cached if positions_RD is None else self._project(positions_RD)
         qkv_BTD = self.linear_qkv(normed_BTD)
         heads_BTD = self.operations.rel_attention(qkv_BTD, positions_HRK, position_bias_HR, lengths_B, self.attention)
         return add_product_(x_BTD, heads_BTD, self.linear_out)
 
     def _project(self, positions_RD: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """The head's positions [H, R, K], and what q·p lacks of (q+v)·p [H, R], in float32."""
-        positions_HRK = self.linear_pos(positions_RD).unflatten(-1, self.v_less_u_HK.shape).transpose(0, 1).contiguous()
-        return positions_HRK, (positions_HRK.float() @ self.v_less_u_HK.unsqueeze(2)).squeeze(2)
+        """Return projected positions [H, R, K], and the difference of (q+v)·p and q·p [H, R], in float32."""
+        positions_HRK = (
+            self.linear_pos(positions_RD).unflatten(-1, self.v_minus_u_HK.shape).transpose(0, 1).contiguous()
+        )
+        return positions_HRK, (positions_HRK.float() @ self.v_minus_u_HK.unsqueeze(2)).squeeze(2)
 
 
 class FusedConvolution(nn.Module):
-    """BatchNorm must have been folded. A LayerNorm cannot be: it stands between the convolution and its SiLU."""
+    """The convolution module with BatchNorm already folded. A LayerNorm between convolution and SiLU cannot be folded."""
 
     norm: Norm | None
     shift_D: torch.Tensor | None
@@ -255,22 +258,21 @@ class FusedConvolution(nn.Module):
 
 
 def add_product_(x_BTD: torch.Tensor, hidden_BTE: torch.Tensor, linear: nn.Module) -> torch.Tensor | None:
-    """x += linear(hidden), within the product if the layer is a plain matrix.
+    """Compute x += linear(hidden) in a single product if the layer is a plain matrix.
 
     Returns:
-        None, or from any other layer (a quantised one: torch's fp8 product adds to nothing) the product, [B, T, D], which
-        the caller has yet to add to x.
+        None, or the product [B, T, D] of any other layer (such as fp8), which the caller must add to x.
     """
     if type(linear) is not nn.Linear or linear.bias is not None:
         product_BTD: torch.Tensor = linear(hidden_BTE)
         return product_BTD
-    x_ND = x_BTD.view(-1, x_BTD.shape[-1])  # which a copy would not be
+    x_ND = x_BTD.view(-1, x_BTD.shape[-1])  # a view, because addmm_ must write to x
     x_ND.addmm_(hidden_BTE.flatten(0, 1), linear.weight.t())
     return None
 
 
 def position_rows(num_frames: int, attention: LocalAttention | None, like: torch.Tensor) -> torch.Tensor:
-    """Sinusoids [R, D] for the distances R/2 - 1 .. -R/2 that attention over `num_frames` needs."""
+    """Return sinusoids [R, D] for distances R/2 - 1 .. -R/2, as attention over `num_frames` needs."""
     multiple = POSITION_ROWS_MULTIPLE // 2
     rounded = (max_table_distance(num_frames, attention) + multiple - 1) // multiple * multiple
     return relative_positions(rounded - 1, rounded, like.shape[-1], like.dtype, like.device, attention)

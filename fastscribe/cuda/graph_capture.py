@@ -32,13 +32,13 @@ Key = TypeVar("Key")
 T = TypeVar("T")
 
 _WARM_UPS = 2  # the first run chooses kernels and allocates workspaces; the second shows that the choice is made
-_STREAMS_OF_TORCH = 32  # for each device and priority; torch hands them out in turn, again and again
+_NUM_TORCH_STREAMS = 32  # for each device and priority; torch hands them out in turn, again and again
 
 # Held while capturing or dropping: freeing a graph or collecting garbage invalidates another thread's capture.
 # Reentrant, because a finaliser may drop a generation while its thread is warming up another one.
 _LOCK = threading.RLock()
 _IDLE: defaultdict[tuple[torch.device, int], list[torch.cuda.Stream]] = defaultdict(list)
-_EVER_LEASED: set[torch.cuda.Stream] = set()
+_LEASED: set[torch.cuda.Stream] = set()
 # Graphs whose capture failed are never freed: torch's pinned-memory allocator still points to them.
 _BROKEN: list[torch.cuda.CUDAGraph] = []
 
@@ -229,12 +229,12 @@ def _lease(device: torch.device, priority: int) -> torch.cuda.Stream:
         idle = _IDLE[device, priority]
         if idle:
             return idle.pop()
-        for _ in range(_STREAMS_OF_TORCH):
+        for _ in range(_NUM_TORCH_STREAMS):
             stream = torch.cuda.Stream(device, priority=priority)
-            if stream not in _EVER_LEASED:
-                _EVER_LEASED.add(stream)
+            if stream not in _LEASED:
+                _LEASED.add(stream)
                 return stream
-    raise GraphsUnavailable(f"all {_STREAMS_OF_TORCH} streams of {device} have captured graphs already")
+    raise GraphsUnavailable(f"all {_NUM_TORCH_STREAMS} streams of {device} have captured graphs already")
 
 
 @contextmanager

@@ -115,9 +115,9 @@ class FallbackDecoder:
     def _drop_first(self, reason: GraphsUnavailable) -> None:
         mode, _ = self._choices[0]
         if len(self._choices) == 1:
-            raise UsageError(f"--cuda-graphs {mode}: cannot be had here: {reason}") from reason
+            raise UsageError(f"--cuda-graphs {mode}: unavailable: {reason}") from reason
         self._choices.pop(0)
-        self._say(f"CUDA graphs: {mode} cannot be had here ({reason}); going on with {self._choices[0][0]}")
+        self._say(f"CUDA graphs: {mode} is unavailable ({reason}); using {self._choices[0][0]}")
 
 
 class DecoderGraphs(Generic[Key, Buffers, Captured]):
@@ -126,13 +126,13 @@ class DecoderGraphs(Generic[Key, Buffers, Captured]):
     The buffers grow to the largest batch so far. Graphs contain addresses, so growing drops all graphs.
     """
 
-    def __init__(self, device: torch.device, new_buffers: Callable[[int], Buffers], most: int) -> None:
-        """`new_buffers` allocates buffers of a size, in any unit. At most `most` states are kept."""
-        self._new_room = new_buffers
+    def __init__(self, device: torch.device, new_buffers: Callable[[int], Buffers], max_captures: int) -> None:
+        """Create an empty cache of at most `max_captures` states; `new_buffers` allocates buffers of a size, in any unit."""
+        self._new_buffers = new_buffers
         self._order = StreamOrder()
         # A replayed graph runs at the priority of the stream it was captured on; decoding is short and others wait for it.
         new_generation = partial(Generation, device, self._order.synchronize, priority=-1)
-        self._captured: GraphCache[Key, Captured] = GraphCache(new_generation, most)
+        self._captured: GraphCache[Key, Captured] = GraphCache(new_generation, max_captures)
         self.buffers: Buffers | None = None
         self.size = 0
 
@@ -150,7 +150,7 @@ class DecoderGraphs(Generic[Key, Buffers, Captured]):
         """Return the captured state for `key`, in buffers of at least `needed`; call `make` on a miss."""
         if self.buffers is None or self.size < needed:
             self.close()
-            self.buffers, self.size = self._new_room(needed), needed
+            self.buffers, self.size = self._new_buffers(needed), needed
         if key not in self._captured:
             self._order.record()  # this batch may still be using the state that is evicted
         return self._captured.get(key, partial(make, self.buffers))

@@ -1,17 +1,16 @@
-"""Products and convolutions in float32 proper, in a process that lets CUDA round float32 factors to TF32.
+"""Full float32 precision in a process that allows TF32 on CUDA.
 
-TF32's ten bits of mantissa leave 66 dB of a signal: enough for the models that such a setting is meant for, too little for
-features and resampled audio, and not what --dtype fp32 asks for.
+TF32's ten bits of mantissa keep 66 dB of a signal. That is too little for features and resampled audio, and --dtype fp32
+promises more.
 
-torch (2.9 and later) looks a precision up in three places and takes the first that is set: the operation's own setting
-(torch.backends.cuda.matmul, cudnn.conv, cudnn.rnn), the one for all of CUDA (torch.backends.cudnn), and the generic one
-(torch.backends). Reading a setting gives what was found, not where. Only the generic one, which comes last, reads as it was
-set, so it is changed first; a setting that still reads "tf32" then has that value of its own. Everything that is changed can
-therefore be put back exactly. A setting that inherits is left alone, and so is the initial setting of convolutions in torch
-2.13, which no call can restore: TF32 unless a place below says otherwise.
+torch (2.9 and later) uses the first precision that is set of: the operation's setting (torch.backends.cuda.matmul, cudnn.conv,
+cudnn.rnn), the setting for CUDA (torch.backends.cudnn), and the generic one (torch.backends). Reading a setting returns the
+effective value, not its level. Only the generic setting, the last one, reads as it was set, so it is changed first; a setting
+that still reads "tf32" is then set explicitly. Thus every change can be restored exactly. Inherited settings are not changed,
+nor is the initial setting of convolutions in torch 2.13, which no call can restore: TF32 unless a lower level forbids it.
 
-The older flags (allow_tf32, set_float32_matmul_precision) are neither read nor written: reading them raises where the process
-has used both kinds of settings, and CUDA's operations follow the newer ones.
+The older flags (allow_tf32, set_float32_matmul_precision) are neither read nor written. Reading them raises if the process
+mixes both APIs, and CUDA's operations follow the newer settings.
 """
 
 from __future__ import annotations
@@ -30,10 +29,10 @@ _restore: list[Callable[[], None]] = []
 
 @contextmanager
 def no_tf32(device: torch.device) -> Iterator[None]:
-    """Compute in float32 on `device` inside the block, whatever the process allows; do nothing for a CPU.
+    """Disable TF32 on `device` inside the block; do nothing for a CPU.
 
-    torch has no such setting for one call or thread, so the process's settings change while at least one block is open, and
-    the last one to close puts them back. Keep the block short: other threads compute in float32 meanwhile, too.
+    torch has no setting per call or thread, so the process's settings change while at least one block is open, and the last
+    block restores them. Keep the block short, because other threads compute without TF32 meanwhile.
     """
     if device.type != "cuda":
         yield

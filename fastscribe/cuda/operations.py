@@ -1,6 +1,6 @@
-"""The choice between the two forms of the encoder's memory-bound operations (model/operations.py): torch's or Triton's.
+"""Selection of torch's or Triton's implementation of the encoder's memory-bound operations (model/operations.py).
 
-Triton's form is used where it compiles on the device and gives torch's results on small random cases.
+Triton's is used if it compiles on the device and matches torch's results on small random cases.
 
 Shapes: B batch, T frames, D width, H heads, K head width, R rows of a position table, W taps of a convolution.
 """
@@ -15,33 +15,40 @@ import torch
 from fastscribe.config import EncoderConfig, LocalAttention
 from fastscribe.model.operations import POSITION_ROWS_MULTIPLE, TORCH, Operations
 
-_TOLERANCE = {torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 3e-2}  # of the largest value
+_TOLERANCE = {torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 3e-2}  # relative to the largest value
 
 
 def choose_operations(
     config: EncoderConfig, dtype: torch.dtype, device: torch.device, adds_products: bool = False
 ) -> tuple[Operations, str | None]:
-    """Triton's form where it is right on this device, else torch's and the reason. Compiles what such a model will run.
+    """Select an implementation, after compiling and testing the kernels that such a model runs.
 
-    `adds_products`: the norms add products to the stream, as in a model in fp8. No other model runs these variants, so their
-    failure costs no other model its kernels.
+    Args:
+        config: config of the encoder.
+        dtype: dtype of the encoder.
+        device: device of the encoder.
+        adds_products: True if norms add products to the stream, as with fp8. Only then are these variants tested, so that
+            their failure does not affect other models.
+
+    Returns:
+        Triton's operations and None, or torch's and the reason.
     """
     try:
         from fastscribe.cuda.triton_kernels import TRITON
     except ImportError as error:
         return TORCH, f"Triton cannot be imported ({error})"
     try:
-        wrong = first_wrong(TRITON, config, dtype, device, adds_products)
+        wrong = find_wrong_operation(TRITON, config, dtype, device, adds_products)
     except Exception as error:  # a compiler, a driver or a missing tool may fail in any way; none must stop the run
         summary = " ".join(str(error).split())[:200]
         return TORCH, f"Triton fails on this device ({type(error).__name__}: {summary})"
     return (TORCH, f"Triton computes {wrong} wrongly on this device") if wrong else (TRITON, None)
 
 
-def first_wrong(
+def find_wrong_operation(
     form: Operations, config: EncoderConfig, dtype: torch.dtype, device: torch.device, adds_products: bool = False
 ) -> str | None:
-    """The name of the first operation whose result differs from torch's in float32 on the CPU by more than rounding."""
+    """Return the name of the first operation that differs from torch's in float32 on the CPU by more than rounding."""
     lengths_B = torch.tensor([70, 33, 1, 0])
     real_BT = torch.arange(70) < lengths_B[:, None]
     for name, *arguments in _random_cases(config, dtype, lengths_B, adds_products):
@@ -52,7 +59,10 @@ def first_wrong(
         expected_BTD = getattr(TORCH, name)(*exact)
         with torch.cuda.device_of(ours[0]):
             result_BTD = getattr(form, name)(*ours)
-        for got, right in ((result_BTD, expected_BTD), (ours[0], exact[0])):  # the first argument may be written to
+        for got, right in (
+            (result_BTD, expected_BTD),
+            (ours[0], exact[0]),
+        ):  # operations may write to the first argument
             got = got.cpu().float()
             error = (got - right)[real_BT].abs().max()
             if not got.isfinite().all() or error > _TOLERANCE[dtype] * right.abs().max():
@@ -63,7 +73,7 @@ def first_wrong(
 def _random_cases(
     config: EncoderConfig, dtype: torch.dtype, lengths_B: torch.Tensor, adds_products: bool
 ) -> Iterator[tuple[Any, ...]]:
-    """Each operation's name and arguments for a small batch, in every variant that a model of this config runs."""
+    """Yield name and arguments of each operation on a small batch, in every variant that a model of this config runs."""
     random = torch.Generator().manual_seed(0)
     batch, num_frames = len(lengths_B), int(lengths_B.max())
     width, heads, rows = config.d_model, config.num_heads, 2 * POSITION_ROWS_MULTIPLE
@@ -72,7 +82,7 @@ def _random_cases(
         return torch.randn(*shape, generator=random).to(dtype)
 
     table_HRK, bias_HR = normal(heads, rows, width // heads), normal(heads, rows).float()
-    window = None if config.attention is None else LocalAttention(40, 3)  # whose blocks begin and end within the batch
+    window = None if config.attention is None else LocalAttention(40, 3)  # blocks begin and end inside the batch
     yield "rel_attention", normal(batch, num_frames, 3 * width), table_HRK, bias_HR, lengths_B, window
     batch_norm = config.conv_norm == "batch_norm"
     bias_D = normal(width) if batch_norm or config.use_bias else None

@@ -1,7 +1,7 @@
 """Transducer decoding with the steps of label_looping.py captured in CUDA graphs (cuda/loops.py).
 
-One state a bucket of rows is captured, whatever the length: smaller batches leave rows empty. All of them share the flat
-arrays, which grow with the largest batch so far.
+One state is captured per bucket of rows, for any length; smaller batches are padded. All states share the flat arrays, which
+grow with the largest batch so far.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from fastscribe.model.transducer import Transducer
 from fastscribe.types import Frames, Hypothesis, Int32Array
 
 _MAX_CAPTURES = 24  # all buckets up to 16,384 rows
-# Enough for 32,768 padded frames in rows of one frame, each of which takes two slots: 86 MB with a joint of 640 in bf16.
+# Enough for 32,768 rows of one frame, which take two slots each: 86 MB with a joint of 640 in bf16.
 _MIN_SLOTS = 65_536
 
 
 def build_decoder(transducer: Transducer, device: torch.device, mode: GraphMode, say: Callable[[str], None]) -> Decoder:
-    """A Decoder for a model that is on its device in its dtype and stays there. As `decoder_for_mode`."""
+    """Build the decoder of a model, which must stay on its device in its dtype. Arguments as in decoder_for_mode."""
     network = Network.prepare(transducer)
     return decoder_for_mode(mode, device, say, lambda: LabelLooping(network), partial(GraphedDecoder, network))
 
@@ -47,7 +47,7 @@ class _CapturedState:
 
 
 class GraphedDecoder:
-    """Batches go into the state captured for their number of rows; packed results are tensors of their own."""
+    """A Decoder (decoder.py) that loads each batch into the captured state of its number of rows."""
 
     def __init__(self, network: Network, make_loop: LoopMaker) -> None:
         self._network = network
@@ -66,11 +66,11 @@ class GraphedDecoder:
             return pack(captured.state, batch, num_frames + 1)
 
     def read(self, packed: Int32Array, frames: Frames) -> list[Hypothesis]:
-        """A batch with a row that found more labels than frames is decoded again, with room that grows."""
+        """Unpack a batch; if a row has more labels than slots, decode it again with growing slots."""
         return LabelLooping(self._network).read(packed, frames)
 
     def close(self) -> None:
-        """Happens by itself when the object goes."""
+        """Free graphs and buffers; garbage collection does the same."""
         self.captured.close()
 
     def _make(self, rows: int, slots: Slots, generation: Generation) -> _CapturedState:

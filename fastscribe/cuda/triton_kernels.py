@@ -1,14 +1,14 @@
-"""kernels.py's operations in Triton: each tensor is read and written once, sums in float32. Needs triton to import.
+"""The operations of model/operations.py in Triton: each tensor is read and written once, sums in float32. Needs triton.
 
-What they compute is said there; here is how. Attention is a flash kernel (Dao et al. 2022) that makes the position scores
-inside the tile. For a tile of N queries by N keys the product of the queries with 2N-1 rows of the position table holds all
-scores, row i shifted by N-1-i. As the tiles of one query block follow each other the second half of a band is the first
-half of the next, so each step multiplies N new rows only, rotates row i of the product by N-1-i (`tl.gather`), and takes
-what lies above the diagonal from the new product and the rest from the last one. The convolution walks along time with its
-window in registers, so that each gate is computed once (but for the halo between chunks).
+Attention is a flash kernel (Dao et al. 2022) that computes the position scores inside the tile. For a tile of N queries by N
+keys, the product of the queries with 2N-1 rows of the position table holds all scores, row i shifted by N-1-i. In consecutive
+tiles of a query block the second half of a band is the first half of the next one. So each step multiplies only N new rows,
+rotates row i of the product by N-1-i (`tl.gather`), and takes scores above the diagonal from the new product and the others
+from the previous one. The convolution moves along time with its window in registers, so that each gate is computed once
+(except the halo between chunks).
 
-Offsets that grow with a recording are 64 bits wide, and every grid has one axis, since the others end at 65,535: rows may be
-as many or as long as the memory holds. Kernels are launched on the current device, which the caller makes the tensors'.
+Offsets that grow with a recording are 64-bit, and every grid has one axis, because the others are limited to 65,535. So
+number and length of rows are limited only by memory. The caller makes the tensors' device current.
 
 Shapes: B batch, T frames, D width, H heads, K head width, R rows of the position table, W taps.
 """
@@ -28,12 +28,12 @@ from fastscribe.config import LocalAttention
 from fastscribe.model import operations
 from fastscribe.model.attention import visible_frames
 
-_MAX_TAPS = 15  # a wider window of registers takes the compiler most of a minute
+_MAX_TAPS = 15  # wider windows take most of a minute to compile
 
 
 @triton.jit
 def _rotated_product(q, positions_ptr, position_bias_ptr, band, rotation, WIDTH: tl.constexpr, PRECISION: tl.constexpr):
-    """Scores of the queries at the table's rows `band`, each query's row rotated."""
+    """Return the queries' scores at the table's rows `band`, with each query's row rotated."""
     columns = tl.arange(0, WIDTH)
     p = tl.load(positions_ptr + band[:, None].to(tl.int64) * WIDTH + columns[None, :])
     product = tl.dot(q, tl.trans(p), input_precision=PRECISION) + tl.load(position_bias_ptr + band)[None, :]
@@ -58,7 +58,7 @@ def rel_attention_kernel(
     LOCAL: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """BLOCK queries of one head of one row, over its keys BLOCK at a time; with LOCAL, over those in the window only."""
+    """Process BLOCK queries of a head of a row in tiles of BLOCK keys; with LOCAL, only keys in the window."""
     blocks = tl.cdiv(num_frames, BLOCK)
     first, head = tl.program_id(0) % blocks * BLOCK, tl.program_id(0) // blocks % HEADS
     row = (tl.program_id(0) // (blocks * HEADS)).to(tl.int64)
@@ -75,15 +75,14 @@ def rel_attention_kernel(
         first_key, end = tl.maximum(first - left, 0), tl.minimum(end, first + BLOCK + right)
         qkv_ptr += tl.cast(first_key, tl.int64) * stride
 
-    # Row num_rows/2 - 1 - i + j of the table is the distance from query i to key j. The first band starts with the last
-    # query and the first key; query i needs its row of the product from BLOCK - 1 - i on, which runs into the next band
-    # above the diagonal.
+    # Row num_rows/2 - 1 - i + j of the table is the distance from query i to key j. The first band starts at the last query
+    # and the first key. Query i needs its row of the product from BLOCK - 1 - i on; above the diagonal that is the next band.
     rotation = (BLOCK - 1 - in_block[:, None] + in_block[None, :]) % BLOCK
     above_diagonal = in_block[None, :] > in_block[:, None]
     band = head * num_rows + num_rows // 2 - first - BLOCK + first_key + in_block
     last_product = _rotated_product(q, positions_ptr, position_bias_ptr, band, rotation, WIDTH, PRECISION)
 
-    # Not -inf, of which a query whose window begins in a later block could not take a difference.
+    # Not -inf: for a query whose window begins in a later tile, -inf - -inf would be NaN.
     highest = tl.full([BLOCK], -1e30, tl.float32)
     total = tl.zeros([BLOCK], tl.float32)
     out = tl.zeros([BLOCK, WIDTH], tl.float32)
@@ -115,7 +114,7 @@ def rel_attention_kernel(
 
 @triton.jit
 def _gated(x_ptr, frame, length, channels, WIDTH: tl.constexpr):
-    """One frame's GLU in float32, zero before the row's start and beyond its length."""
+    """Return the GLU of a frame in float32; zero before the row's start and beyond its length."""
     mask = channels < tl.where((frame >= 0) & (frame < length), WIDTH, 0)
     x_ptr += tl.cast(frame, tl.int64) * (2 * WIDTH)
     value = tl.load(x_ptr + channels, mask=mask, other=0.0).to(tl.float32)
@@ -137,7 +136,7 @@ def glu_depthwise_kernel(
     BLOCK: tl.constexpr,
     SILU: tl.constexpr,
 ):
-    """CHUNK frames of BLOCK channels of one row. `bias_ptr` is None where there is none."""
+    """Process CHUNK frames of BLOCK channels of a row. `bias_ptr` may be None."""
     chunks, blocks = tl.cdiv(num_frames, CHUNK), tl.cdiv(WIDTH, BLOCK)
     start, block = tl.program_id(0) % chunks * CHUNK, tl.program_id(0) // chunks % blocks
     row = (tl.program_id(0) // (chunks * blocks)).to(tl.int64)
@@ -155,7 +154,7 @@ def glu_depthwise_kernel(
     for tap in tl.static_range(TAPS - 1):
         window += (_gated(x_ptr, start + tap - TAPS // 2, length, channels, WIDTH),)
     for frame in range(start, start + CHUNK, TAPS):
-        for step in tl.static_range(TAPS):  # all reads before the first write, which the compiler must keep in order
+        for step in tl.static_range(TAPS):  # all reads first: the compiler cannot move them before a write
             window += (_gated(x_ptr, frame + step + TAPS // 2, length, channels, WIDTH),)
         for step in tl.static_range(TAPS):
             total = bias
@@ -171,7 +170,7 @@ def glu_depthwise_kernel(
 
 @triton.jit
 def _normalised(x, weight_ptr, bias_ptr, columns, WIDTH: tl.constexpr, EPSILON: tl.constexpr):
-    """LayerNorm of one frame in float32. Columns beyond WIDTH come in as zero and go out as anything."""
+    """Return the LayerNorm of a frame in float32. Columns beyond WIDTH are zero in the input and undefined in the output."""
     mask = columns < WIDTH
     weight = tl.load(weight_ptr + columns, mask=mask, other=0.0).to(tl.float32)
     bias = tl.load(bias_ptr + columns, mask=mask, other=0.0).to(tl.float32)
@@ -194,9 +193,9 @@ def layer_norm_kernel(
     BLOCK: tl.constexpr,
     EPSILON: tl.constexpr,
 ):
-    """One frame. With `weight2_ptr` the first norm is written back over x and `out` is the second norm of it.
+    """Process one frame. With `weight2_ptr` the first norm overwrites x, and `out` is the second norm of it.
 
-    With `added_ptr` x + added takes x's place first; under a second norm nobody reads it, and it is not written.
+    With `added_ptr` x becomes x + added first. With a second norm this sum is not written, because the norm replaces it.
     """
     offset = tl.program_id(0).to(tl.int64) * WIDTH
     columns = tl.arange(0, BLOCK)
@@ -254,14 +253,14 @@ def rel_attention(
         LOCAL=local is not None,
         PRECISION="tf32x3" if qkv_BTD.dtype == torch.float32 else "tf32",
         num_warps=4,
-        num_stages=1 if block * width > 4096 else 2,  # so that a multiprocessor's shared memory holds two programs
+        num_stages=1 if block * width > 4096 else 2,  # so that shared memory holds two programs per SM
         enable_fp_fusion=True,
     )
     return out_BTD
 
 
 def _attention_block(qkv_BTD: torch.Tensor) -> int:
-    """Hopper and its like multiply tiles of 64 rows at a time; elsewhere, and in float32, they would not fit the registers."""
+    """Return 64 for 16-bit types on Hopper and Blackwell, which multiply such tiles; else 32, because registers are limited."""
     on_hopper = qkv_BTD.is_cuda and torch.cuda.get_device_capability(qkv_BTD.device)[0] in (9, 10)
     return 64 if on_hopper and qkv_BTD.dtype != torch.float32 else 32
 
@@ -275,7 +274,7 @@ def glu_depthwise(
     out_BTD = x_BTD.new_empty(batch, num_frames, width)
     if taps > _MAX_TAPS:
         return operations.glu_depthwise(x_BTD, weight_WD, bias_D, lengths_B, silu)
-    channels = 4 if taps <= 9 else 2  # of a thread, whose registers hold a window of 2W-1 frames
+    channels = 4 if taps <= 9 else 2  # per thread, which holds a window of 2W-1 frames in registers
     chunk, block = taps * max(1, round(32 / taps)), 64 * channels
     glu_depthwise_kernel[(triton.cdiv(num_frames, chunk) * triton.cdiv(width, block) * batch,)](
         x_BTD,
@@ -342,7 +341,7 @@ def _layer_norm(
         WIDTH=width,
         BLOCK=block,
         EPSILON=operations.EPSILON,
-        num_warps=max(1, block // 1024),  # one warp sums without meeting others, while a frame fits its registers
+        num_warps=max(1, block // 1024),  # one warp needs no synchronisation, if a frame fits into its registers
         enable_fp_fusion=True,
     )
     return out_BTD

@@ -1,18 +1,16 @@
-"""A CUDA graph that repeats another one while a flag on the device says so, without asking the host.
+"""A CUDA graph that repeats another graph while a flag on the device is true, without the host.
 
-torch 2.11 has no conditional nodes, so the loop is built by hand through cuda.bindings, and only here. The step is an
-ordinary captured graph; around it goes
+torch 2.11 has no conditional nodes, so the loop is built with cuda.bindings, and only here:
 
-    WHILE handle:  step -> step -> .. -> set_turn<<<1, 1>>>(handle, flag)
+    WHILE handle:  step -> step -> .. -> set_condition<<<1, 1>>>(handle, flag)
 
-with the step as child graphs, so that nothing is ever captured inside a conditional body. The handle is 1 at each
-launch: the first turn always runs, and `set_turn` decides about the next. Conditional nodes (CUDA programming guide,
-"Conditional graph nodes") need a driver for CUDA 12.4. Only device code can set a handle, hence the kernel. It is PTX text,
-which the driver translates for its device: a compiler (NVRTC) may be newer than the driver and write PTX that the driver
-does not read.
+The step is an ordinary captured graph, added as child graphs, so that nothing is captured inside a conditional body. The
+handle is 1 at each launch: the first iteration always runs, and `set_condition` decides about the next. Conditional nodes (CUDA
+programming guide, "Conditional graph nodes") need a driver for CUDA 12.4. Only device code can set a handle, hence the kernel.
+It is PTX, which the driver compiles for its device. NVRTC could be newer than the driver and emit PTX that the driver rejects.
 
-Every failure, from a missing library to an error code, becomes GraphsUnavailable with what was tried; but memory that is
-short is torch.OutOfMemoryError, as it says nothing about what can be had here.
+Every failure, from a missing library to an error code, becomes GraphsUnavailable with the failed action. Only lack of memory
+becomes torch.OutOfMemoryError, because it does not show that graphs are unavailable.
 """
 
 from __future__ import annotations
@@ -32,13 +30,13 @@ from fastscribe.errors import first_line
 
 _OLDEST_DRIVER = 12040
 _OUT_OF_MEMORY = 2  # CUDA_ERROR_OUT_OF_MEMORY
-_KERNEL = b"set_turn"
-# Equal, in machine code, to what NVRTC makes of
-#     extern "C" __global__ void set_turn(cudaGraphConditionalHandle handle, const bool *is_active) {
+_KERNEL = b"set_condition"
+# The same machine code as NVRTC's for
+#     extern "C" __global__ void set_condition(cudaGraphConditionalHandle handle, const bool *is_active) {
 #         cudaGraphSetConditional(handle, *is_active ? 1u : 0u);
 #     }
-# cudaGraphSetConditional belongs to CUDA's device runtime; the driver links it when it loads the module. Drivers read PTX of
-# every older version and target, so both are older than any driver with conditional nodes and any GPU that it serves.
+# cudaGraphSetConditional belongs to CUDA's device runtime; the driver links it when it loads the module. Drivers accept PTX of
+# every older version and target, so these two precede all drivers with conditional nodes and their GPUs.
 _PTX = b"""
 .version 7.0
 .target sm_52
@@ -46,7 +44,7 @@ _PTX = b"""
 
 .extern .func cudaGraphSetConditional (.param .b64 handle, .param .b32 value);
 
-.visible .entry set_turn (.param .u64 handle, .param .u64 is_active)
+.visible .entry set_condition (.param .u64 handle, .param .u64 is_active)
 {
     .reg .pred %is_active;
     .reg .u16 %byte;
@@ -73,16 +71,16 @@ _PTX = b"""
 
 @dataclass(frozen=True)
 class Toolkit:
-    """What every loop on a device shares. It is never unloaded: one kernel of a few hundred bytes."""
+    """Driver, context and kernel, shared by all loops on a device. Never unloaded: a kernel of a few hundred bytes."""
 
     driver: Any  # the module cuda.bindings.driver
     bindings_major: int
     context: Any
-    set_turn: Any
+    set_condition: Any
 
 
 def toolkit(device: torch.device) -> Toolkit:
-    """Raises GraphsUnavailable that names what is missing: bindings, driver, or a call that failed."""
+    """Return the toolkit of a CUDA device. Raises GraphsUnavailable naming the missing library or the failed call."""
     return _toolkit(torch.device("cuda", torch.cuda.current_device() if device.index is None else device.index))
 
 
@@ -97,10 +95,12 @@ def _toolkit(device: torch.device) -> Toolkit:
         _call(driver.cuInit, 0)
         (version,) = _call(driver.cuDriverGetVersion)
     if version < _OLDEST_DRIVER:
-        have, need = (f"{v // 1000}.{v % 1000 // 10}" for v in (version, _OLDEST_DRIVER))
-        raise GraphsUnavailable(f"the driver is for CUDA {have}, conditional graph nodes need {need}")
+        found_version, needed_version = (f"{v // 1000}.{v % 1000 // 10}" for v in (version, _OLDEST_DRIVER))
+        raise GraphsUnavailable(
+            f"the driver is for CUDA {found_version}, conditional graph nodes need {needed_version}"
+        )
     with torch.cuda.device(device), _as_graphs_unavailable("the loop's kernel cannot be loaded"):
-        torch.cuda.current_stream().query()  # makes torch's context this thread's
+        torch.cuda.current_stream().query()  # makes torch's context current in this thread
         (context,) = _call(driver.cuCtxGetCurrent)
         (module,) = _call(driver.cuModuleLoadData, _PTX + b"\0")
         (function,) = _call(driver.cuModuleGetFunction, module, _KERNEL)
@@ -108,19 +108,30 @@ def _toolkit(device: torch.device) -> Toolkit:
 
 
 class WhileGraph:
-    """The loop, ready to launch. Keep what the step's graph works on alive, its memory pool included, until `close`."""
+    """The loop, ready to launch. Keep the step's tensors and its graph's memory pool alive until `close`."""
 
-    def __init__(self, tools: Toolkit, step_graph: int, flag_address: int, steps_per_turn: int) -> None:
-        """`step_graph` is a cudaGraph_t, which is cloned; `flag_address` a bool's on the device. Raises as `launch`."""
+    def __init__(self, tools: Toolkit, step_graph: int, flag_address: int, steps_per_iteration: int) -> None:
+        """Build the loop.
+
+        Args:
+            tools: toolkit of the device.
+            step_graph: a cudaGraph_t, which is cloned.
+            flag_address: address of a bool on the device.
+            steps_per_iteration: steps between two evaluations of the flag.
+
+        Raises:
+            GraphsUnavailable: a driver call failed.
+            torch.OutOfMemoryError: no memory left.
+        """
         driver = tools.driver
-        handles: list[tuple[Any, Any]] = []  # (how to destroy it, what), in the order of creation
+        handles: list[tuple[Any, Any]] = []  # (destroy function, handle) in the order of creation
         self._close = weakref.finalize(self, _destroy, handles)
-        self._close.atexit = False  # the driver is gone by then, and takes everything along
+        self._close.atexit = False  # the driver has shut down by then and has freed everything
         try:
             with _as_graphs_unavailable("the loop's graph cannot be built"):
                 (graph,) = _call(driver.cuGraphCreate, 0)
                 handles.append((driver.cuGraphDestroy, graph))
-                _fill(tools, graph, step_graph, flag_address, steps_per_turn)
+                _fill(tools, graph, step_graph, flag_address, steps_per_iteration)
                 (self._executable,) = _call(driver.cuGraphInstantiate, graph, 0)
                 handles.append((driver.cuGraphExecDestroy, self._executable))
         except BaseException:
@@ -129,12 +140,12 @@ class WhileGraph:
         self._driver = driver
 
     def launch(self, stream: int) -> None:
-        """Enqueues the whole loop on a cudaStream_t. Raises GraphsUnavailable or torch.OutOfMemoryError."""
+        """Enqueue the whole loop on a cudaStream_t. Raises GraphsUnavailable or torch.OutOfMemoryError."""
         with _as_graphs_unavailable("the loop's graph cannot be launched"):
             _call(self._driver.cuGraphLaunch, self._executable, stream)
 
     def close(self) -> None:
-        """Destroys the graph, which must not be running. Happens by itself when the object goes."""
+        """Destroy the graph, which must not be running; garbage collection does the same."""
         self._close()
 
 
@@ -145,19 +156,19 @@ def _destroy(handles: list[tuple[Any, Any]]) -> None:
             destroy(handle)
 
 
-def _fill(tools: Toolkit, graph: Any, step_graph: int, flag_address: int, steps_per_turn: int) -> None:
+def _fill(tools: Toolkit, graph: Any, step_graph: int, flag_address: int, steps_per_iteration: int) -> None:
     driver = tools.driver
     (handle,) = _call(
         driver.cuGraphConditionalHandleCreate, graph, tools.context, 1, driver.CU_GRAPH_COND_ASSIGN_DEFAULT
     )
     body = _add_while_node(tools, graph, handle)
     before: list[Any] = []
-    for _ in range(steps_per_turn):
+    for _ in range(steps_per_iteration):
         child = driver.CUgraph(init_value=step_graph)
         (node,) = _call(driver.cuGraphAddChildGraphNode, body, before, len(before), child)
         before = [node]
     launch = driver.CUDA_KERNEL_NODE_PARAMS()
-    launch.func = tools.set_turn
+    launch.func = tools.set_condition
     launch.gridDimX = launch.gridDimY = launch.gridDimZ = 1
     launch.blockDimX = launch.blockDimY = launch.blockDimZ = 1
     launch.kernelParams = ((int(handle), flag_address), (ctypes.c_ulonglong, ctypes.c_void_p))
@@ -165,7 +176,7 @@ def _fill(tools: Toolkit, graph: Any, step_graph: int, flag_address: int, steps_
 
 
 def _add_while_node(tools: Toolkit, graph: Any, handle: Any) -> Any:
-    """-> the graph of the loop's body."""
+    """Add the conditional node and return the graph of its body."""
     driver = tools.driver
     node = driver.CUgraphNodeParams()
     node.type = driver.CUgraphNodeType.CU_GRAPH_NODE_TYPE_CONDITIONAL
@@ -180,7 +191,7 @@ def _add_while_node(tools: Toolkit, graph: Any, handle: Any) -> Any:
 
 
 def _call(function: Callable[..., tuple[Any, ...]], *arguments: Any) -> tuple[Any, ...]:
-    """What a function of the driver returns. It is called again, with torch's cache emptied, where memory is short."""
+    """Call a driver function; if memory is short, empty torch's cache and retry once."""
     result = function(*arguments)
     if int(result[0]) == _OUT_OF_MEMORY:
         torch.cuda.empty_cache()
@@ -195,7 +206,7 @@ def _call(function: Callable[..., tuple[Any, ...]], *arguments: Any) -> tuple[An
 
 @contextmanager
 def _as_graphs_unavailable(what: str) -> Iterator[None]:
-    """The bindings raise, too: for a library, a symbol, a name or a signature that is not as expected."""
+    """Convert exceptions, which the bindings raise for unexpected libraries, symbols, names and signatures."""
     try:
         yield
     except torch.OutOfMemoryError:

@@ -1,13 +1,13 @@
-"""A batch as it might also have sounded: speed, reverberation, babble, noise and gain on samples, masks on features.
+"""Augment batches: speed, reverberation, babble, noise and gain on samples, masks on features.
 
-Everything runs on the samples' device, whole rows at once. What happens to which row is decided on the host, by one
-torch.Generator there, so that nothing here waits for the device and a run repeats exactly (on one kind of device: the
-noise itself comes from the device's own generator, seeded by the first). For the same reason lengths are host tensors.
+Everything runs on the samples' device, whole rows at once. One torch.Generator on the host decides what happens to which
+row, so nothing here waits for the device and a run repeats exactly (on one kind of device: the noise comes from the
+device's own generator, seeded by the host's). For the same reason lengths are host tensors.
 
 Sources: SpecAugment (Park et al. 2019, arXiv 1904.08779) with time masks that scale with the length (arXiv 1912.05533),
 speed perturbation (Ko et al., Interspeech 2015).
 
-Shapes: B batch, S samples, R the rows something is done to, M mels, T mel frames, N frequency bins, L samples of a room.
+Shapes: B batch, S samples, R augmented rows, M mels, T mel frames, N frequency bins, L samples of an impulse response.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from fastscribe.audio.resample import resample_rows
 from fastscribe.cuda.device import small_to_device
 from fastscribe.training.augment_config import PERCENT, AugmentConfig
 
-_PEAK = 0.99  # of full scale: what no augmented row goes beyond
-_SILENT = 1e-10  # mean square below which a row has no level to set noise against
-_SPEED_RATE = 16_000  # only ratios of rates matter in changing speed
+_PEAK = 0.99  # of full scale; the limit of augmented samples
+_SILENT = 1e-10  # mean square below which a row counts as silent
+_SPEED_RATE = 16_000  # any rate works, because only its ratio to the other matters
 
 
 def batch_generator(seed: int, epoch: int, step: int, rank: int = 0) -> torch.Generator:
-    """The host generator of one batch: a run that is resumed at any step goes on as it would have."""
+    """Return the host generator of one batch; it depends on the arguments alone, so a resumed run repeats the batch."""
     state = np.random.SeedSequence([seed, epoch, step, rank]).generate_state(1, np.uint64)
     return torch.Generator().manual_seed(int(state[0] >> np.uint64(1)))
 
@@ -41,10 +41,16 @@ def augment_samples(
     generator: torch.Generator,
     speeds: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """All that happens to samples: float32 [B, S'] within +-0.99 and the new lengths [B] (on the host, as `lengths_B`).
+    """Apply speed, reverberation, babble, noise and gain.
 
-    samples_BS is int16 or float32. `speeds` [B] are those the epoch was planned with (buckets.draw_speeds), where it
-    was; else they are drawn here. `generator` is the host's.
+    Args:
+        samples_BS: [B, S] int16 or float32.
+        lengths_B: [B] on the host.
+        generator: on the host.
+        speeds: [B] from the epoch's plan (buckets.draw_speeds); None draws them here.
+
+    Returns:
+        float32 [B, S'] within +-0.99, and the new lengths [B] on the host.
     """
     if speeds is None:
         speeds = torch.tensor(config.speeds)[torch.randint(len(config.speeds), (len(samples_BS),), generator=generator)]
@@ -62,18 +68,18 @@ def to_float(samples: torch.Tensor) -> torch.Tensor:
 def change_speed(
     samples_BS: torch.Tensor, lengths_B: torch.Tensor, speeds_B: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Each row played at its speed (tempo and pitch), in whole hundredths: float32 [B, S'], zero beyond the new lengths."""
+    """Play each row at its speed (tempo and pitch), in whole hundredths: float32 [B, S'], zero beyond the new lengths."""
     percents_B = (speeds_B.double() * PERCENT).round().long()
     new_lengths_B = -(-lengths_B * PERCENT // percents_B)
     changed_BS = samples_BS.new_zeros(len(samples_BS), int(new_lengths_B.max()) if len(samples_BS) else 0)
     for percent in percents_B.unique().tolist():
         rows_R = torch.nonzero(percents_B == percent)[:, 0]
         longest = int(lengths_B[rows_R].max())
-        places_R = small_to_device(rows_R, samples_BS.device)
-        rows_RS = samples_BS[places_R, :longest]
+        rows_on_device_R = small_to_device(rows_R, samples_BS.device)
+        rows_RS = samples_BS[rows_on_device_R, :longest]
         if percent != PERCENT and longest:
             rows_RS = resample_rows(rows_RS, percent * _SPEED_RATE // PERCENT, _SPEED_RATE)
-        changed_BS[:, : rows_RS.shape[1]].index_copy_(0, places_R, rows_RS)
+        changed_BS[:, : rows_RS.shape[1]].index_copy_(0, rows_on_device_R, rows_RS)
     return _zero_beyond_(changed_BS, new_lengths_B), new_lengths_B
 
 
@@ -84,19 +90,19 @@ def add_reverb(
     config: AugmentConfig,
     generator: torch.Generator,
 ) -> torch.Tensor:
-    """Some rows in a room: the sound itself, undelayed, and a tail of noise that decays exponentially."""
+    """Put some rows in a room: the undelayed direct sound and a tail of noise that decays exponentially."""
     rows_R = _chosen(len(samples_BS), config.reverb_chance, generator)
     decay_s = _uniform(config.reverb_s, len(rows_R), generator)
     tail_gains = 10 ** (-_uniform(config.reverb_db, len(rows_R), generator) / 20)
     if not len(rows_R):
         return samples_BS
-    places_R = small_to_device(rows_R, samples_BS.device)
-    rows_RS = samples_BS[places_R, : int(lengths_B[rows_R].max())]
+    rows_on_device_R = small_to_device(rows_R, samples_BS.device)
+    rows_RS = samples_BS[rows_on_device_R, : int(lengths_B[rows_R].max())]
     rooms_RL = _rooms(decay_s, tail_gains, sample_rate, samples_BS.device, generator)
     size = _fft_size(rows_RS.shape[1] + rooms_RL.shape[1] - 1)
     spectrum_RN = torch.fft.rfft(rows_RS, size) * torch.fft.rfft(rooms_RL, size)
     wet_RS = torch.fft.irfft(spectrum_RN, size)[:, : rows_RS.shape[1]]
-    return _replaced(samples_BS, places_R, _zero_beyond_(wet_RS, lengths_B[rows_R]))
+    return _replaced(samples_BS, rows_on_device_R, _zero_beyond_(wet_RS, lengths_B[rows_R]))
 
 
 def _rooms(
@@ -116,7 +122,7 @@ def _rooms(
 def add_babble(
     samples_BS: torch.Tensor, lengths_B: torch.Tensor, config: AugmentConfig, generator: torch.Generator
 ) -> torch.Tensor:
-    """Some rows with the batch's next rows talking in the background, from anywhere in them."""
+    """Mix the batch's next rows, from a random offset, into the background of some rows."""
     batch, num_samples = samples_BS.shape
     rows_R = _chosen(batch, config.babble_chance, generator)
     ratio_db = _uniform(config.babble_db, len(rows_R), generator)
@@ -132,7 +138,7 @@ def add_babble(
 def add_noise(
     samples_BS: torch.Tensor, lengths_B: torch.Tensor, config: AugmentConfig, generator: torch.Generator
 ) -> torch.Tensor:
-    """Some rows with steady noise, from white to brown."""
+    """Add steady noise, from white to brown, to some rows."""
     rows_R = _chosen(len(samples_BS), config.noise_chance, generator)
     ratio_db = _uniform(config.noise_db, len(rows_R), generator)
     slopes = _uniform(config.noise_slope, len(rows_R), generator)
@@ -160,23 +166,23 @@ def _mixed(
     noise_RS: torch.Tensor,
     ratio_db: torch.Tensor,
 ) -> torch.Tensor:
-    """The batch with noise in those rows, so many dB below the row's own mean power over its length."""
+    """Add noise to `rows_R`, ratio_db below each row's mean power over its length."""
     device = samples_BS.device
-    places_R, rows_lengths = small_to_device(rows_R, device), lengths_B[rows_R]
-    clean_RS, noise_RS = samples_BS[places_R], _zero_beyond_(noise_RS, rows_lengths)
+    rows_on_device_R, rows_lengths = small_to_device(rows_R, device), lengths_B[rows_R]
+    clean_RS, noise_RS = samples_BS[rows_on_device_R], _zero_beyond_(noise_RS, rows_lengths)
     counts_R = small_to_device(rows_lengths.clamp(min=1).float(), device)
     clean_R, noise_R = (rows.square().sum(1) / counts_R for rows in (clean_RS, noise_RS))
     gains_R = (clean_R / noise_R.clamp(min=_SILENT)).sqrt() * small_to_device(10 ** (-ratio_db / 20), device)
-    return _replaced(samples_BS, places_R, noise_RS.mul_(gains_R[:, None]).add_(clean_RS))
+    return _replaced(samples_BS, rows_on_device_R, noise_RS.mul_(gains_R[:, None]).add_(clean_RS))
 
 
 def change_gain(samples_BS: torch.Tensor, config: AugmentConfig, generator: torch.Generator) -> torch.Tensor:
-    """Every row louder or softer, but never so loud that it would clip."""
+    """Make every row louder or softer without clipping."""
     gains_B = small_to_device(10 ** (_uniform(config.gain_db, len(samples_BS), generator) / 20), samples_BS.device)
     if not samples_BS.shape[1]:
         return samples_BS
-    least_B, most_B = samples_BS.aminmax(dim=1)
-    peaks_B = torch.maximum(-least_B, most_B).clamp(min=_SILENT)
+    min_B, max_B = samples_BS.aminmax(dim=1)
+    peaks_B = torch.maximum(-min_B, max_B).clamp(min=_SILENT)
     return samples_BS * torch.minimum(gains_B, _PEAK / peaks_B)[:, None]
 
 
@@ -188,14 +194,15 @@ def mask_features(
     generator: torch.Generator,
     is_normalised: bool = True,
 ) -> torch.Tensor:
-    """SpecAugment: bands and stretches set to their mean in a copy: 0 where normalised, else each band's in its row.
+    """SpecAugment: set bands and time spans to their mean, in a copy.
 
-    A mask's width is uniform from 0 to its share of the bands or of the row's own frames.
+    The mean is 0 for normalised features, else each band's mean in its row. A mask's width is uniform from 0 to its share
+    of the bands or of the row's frames.
     """
     batch, num_mels, num_frames = mel_BMT.shape
     bands = torch.full((batch,), num_mels)
-    masked_BM = _stretches(config.freq_masks, config.freq_mask_share, bands, num_mels, generator)
-    masked_BT = _stretches(config.time_masks, config.time_mask_share, lengths_B, num_frames, generator)
+    masked_BM = _random_spans(config.freq_masks, config.freq_mask_share, bands, num_mels, generator)
+    masked_BT = _random_spans(config.time_masks, config.time_mask_share, lengths_B, num_frames, generator)
     device = mel_BMT.device
     masked_BMT = small_to_device(masked_BM, device)[:, :, None] | small_to_device(masked_BT, device)[:, None]
     if is_normalised:
@@ -206,37 +213,37 @@ def mask_features(
     return torch.where(masked_BMT & is_frame_BT[:, None], means_BM[:, :, None], mel_BMT)
 
 
-def _stretches(
+def _random_spans(
     count: int, share: float, lengths_B: torch.Tensor, size: int, generator: torch.Generator
 ) -> torch.Tensor:
-    """[B, size], True inside any of `count` stretches of at most `share` of the length, all of them within it."""
+    """[B, size], True inside any of `count` spans, each within the length and at most `share` of it."""
     widest_B1 = (lengths_B * share).long()[:, None]
     drawn = torch.rand(2, len(lengths_B), count, generator=generator)
     widths = (drawn[0] * (widest_B1 + 1)).long()
     starts = (drawn[1] * (lengths_B[:, None] - widths + 1)).long()
-    places = torch.arange(size)
-    inside = (places >= starts[..., None]) & (places < (starts + widths)[..., None])
+    positions = torch.arange(size)
+    inside = (positions >= starts[..., None]) & (positions < (starts + widths)[..., None])
     return inside.any(1)
 
 
-def _chosen(batch: int, chance: float, generator: torch.Generator) -> torch.Tensor:
-    return torch.nonzero(torch.rand(batch, generator=generator) < chance)[:, 0]
+def _chosen(batch: int, probability: float, generator: torch.Generator) -> torch.Tensor:
+    return torch.nonzero(torch.rand(batch, generator=generator) < probability)[:, 0]
 
 
 def _uniform(bounds: tuple[float, float], count: int, generator: torch.Generator) -> torch.Tensor:
-    least, most = bounds
-    return least + (most - least) * torch.rand(count, generator=generator)
+    low, high = bounds
+    return low + (high - low) * torch.rand(count, generator=generator)
 
 
 def _normal(shape: tuple[int, ...], device: torch.device, generator: torch.Generator) -> torch.Tensor:
-    """Drawn where it is used, by a generator there that follows the host's."""
+    """Normal noise from a generator on the device that the host's generator seeds."""
     seed = int(torch.randint(1 << 62, (), generator=generator))
     return torch.randn(shape, device=device, generator=torch.Generator(device).manual_seed(seed))
 
 
-def _replaced(samples_BS: torch.Tensor, places_R: torch.Tensor, rows_RS: torch.Tensor) -> torch.Tensor:
+def _replaced(samples_BS: torch.Tensor, rows_on_device_R: torch.Tensor, rows_RS: torch.Tensor) -> torch.Tensor:
     replaced_BS = samples_BS.clone()
-    replaced_BS[:, : rows_RS.shape[1]].index_copy_(0, places_R, rows_RS)
+    replaced_BS[:, : rows_RS.shape[1]].index_copy_(0, rows_on_device_R, rows_RS)
     return replaced_BS
 
 
@@ -245,7 +252,7 @@ def _zero_beyond_(rows_RS: torch.Tensor, lengths_R: torch.Tensor) -> torch.Tenso
     return rows_RS.masked_fill_(positions_S >= small_to_device(lengths_R, rows_RS.device)[:, None], 0.0)
 
 
-def _fft_size(least: int) -> int:
-    """Of no more than four sizes an octave: a device keeps a plan for each size it has met."""
-    step = 1 << max(0, (least - 1).bit_length() - 3)
-    return -(-least // step) * step
+def _fft_size(low: int) -> int:
+    """Round up to one of four sizes an octave: the device caches a plan for each size."""
+    step = 1 << max(0, (low - 1).bit_length() - 3)
+    return -(-low // step) * step

@@ -1,4 +1,4 @@
-"""What may happen to a recording on its way into a batch, as a recipe says it. augment.py does it. No torch."""
+"""The augmentation section of a recipe; augment.py applies it. No torch."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from fastscribe.errors import UsageError
 
 _DB = (-100.0, 100.0)
-_BOUNDS = {  # beyond which float32 samples overflow, or nothing is left of them
+_BOUNDS = {  # outside of these, float32 samples overflow or vanish
     **dict.fromkeys(("reverb_db", "babble_db", "noise_db", "gain_db"), _DB),
     "reverb_s": (0.01, 10.0),
     "noise_slope": (-4.0, 4.0),
@@ -18,7 +18,7 @@ PERCENT = 100  # speeds are whole hundredths, so that resampling's ratios are sm
 
 @dataclass(frozen=True)
 class AugmentConfig:
-    """Ranges are (least, most), uniform between; a chance is a row's. Raises UsageError."""
+    """Ranges are (min, max), uniform between; a chance is per row. Raises UsageError."""
 
     speeds: tuple[float, ...] = (0.9, 1.0, 1.1)
     reverb_chance: float = 0.2
@@ -44,9 +44,9 @@ class AugmentConfig:
             if not 0 <= getattr(self, name) <= 1:
                 raise UsageError(f"{name} {getattr(self, name)!r}: not a number from 0 to 1")
         for name in ("reverb_s", "reverb_db", "babble_db", "noise_db", "noise_slope", "gain_db"):
-            least, most = getattr(self, name)
+            low, high = getattr(self, name)
             lowest, highest = _BOUNDS[name]
-            if not lowest <= least <= most <= highest:
+            if not lowest <= low <= high <= highest:
                 raise UsageError(f"{name} {getattr(self, name)!r}: not (least, most) from {lowest:g} to {highest:g}")
         if not self.speeds or self.babble_voices <= 0:
             raise UsageError("speeds and babble_voices: not above 0")

@@ -13,8 +13,8 @@ from fastscribe.training.buckets import Bucket
 from fastscribe.training.network import Network, Targets, preserve_buffers
 from fastscribe.types import Features
 
-_OPTIMISER_BYTES = 8  # a parameter: AdamW's two averages, which the first step makes
-_SUM_BYTES = 4  # a parameter: gradients of the batches before this one, where a step takes several
+_OPTIMISER_BYTES = 8  # a parameter: AdamW's two averages, which the first step allocates
+_SUM_BYTES = 4  # a parameter: gradients of earlier batches, if a step sums several
 
 
 def fits(network: Network, config: ModelConfig, accumulates: bool, bucket: Bucket, batch_size: int) -> bool:

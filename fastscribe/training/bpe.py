@@ -1,10 +1,9 @@
-"""Text into tokens for training: cleaning, a vocabulary learnt from texts, and the encoder of any checkpoint's tokenizer.
+"""Turn text into tokens for training: cleaning, training a vocabulary, and an encoder for any checkpoint's tokenizer.
 
-The way back, ids to text, is text/tokenizer.py's. A vocabulary is a SentencePiece model in the bytes that text/tokenizer.py
-reads and a checkpoint keeps (`Tokenizer.files`). Its only special piece is <unk>, which no training text may contain: a
-text is brought into the characters that the vocabulary has, and where that cannot be done without losing a letter or a
-digit, there are no tokens. All normalising happens here, none inside SentencePiece, so that what a model is trained on is
-what it can write.
+text/tokenizer.py turns ids back into text. A vocabulary is a SentencePiece model in the bytes that text/tokenizer.py reads
+and a checkpoint keeps (`Tokenizer.files`). Its only special piece is <unk>, which no training text may contain: text is
+mapped to the vocabulary's characters, and if that would lose a letter or a digit, it gets no tokens. All normalisation
+happens here, none inside SentencePiece, so the model can write everything that it is trained on.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal
 
 from fastscribe.errors import UsageError, first_line
-from fastscribe.text.tokenizer import WORD_MARK, Tokenizer, pieces_alone
+from fastscribe.text.tokenizer import WORD_MARK, Tokenizer, strip_normalizer
 
 VocabularyKind = Literal["bpe", "unigram"]
 _QUOTES = {**dict.fromkeys("‘’‚‛`´′", "'"), **dict.fromkeys("“”„‟«»″", '"')}
@@ -26,14 +25,14 @@ _DASHES = {**dict.fromkeys("‐‑‒−", "-"), **dict.fromkeys("–—―", " 
 _UNIFIED = str.maketrans({**_QUOTES, **_DASHES})
 _SPACE_BEFORE_MARK = re.compile(r"\s+([,.;:?!]+)(?=\s|$|[\"')\]])")
 _BYTE_PIECE = re.compile(r"<0x[0-9A-F]{2}>")
-_NORMAL, _UNKNOWN, _CONTROL, _BYTE = 1, 2, 3, 6  # SentencePiece's kinds of pieces
-_UNIGRAM, _BPE = 1, 2  # and of models
+_NORMAL, _UNKNOWN, _CONTROL, _BYTE = 1, 2, 3, 6  # SentencePiece's piece types
+_UNIGRAM, _BPE = 1, 2  # SentencePiece's model types
 
 
 def clean_text(text: str) -> str:
-    """A transcript as a model shall learn to write it: NFKC, one kind of quotes and dashes, single spaces.
+    """Normalise a transcript to the form that a model learns: NFKC, one kind of quotes and dashes, single spaces.
 
-    Invisible format characters go, and so does a space before a punctuation mark.
+    Removes invisible format characters and spaces before punctuation marks.
     """
     text = unicodedata.normalize("NFKC", text.translate(_UNIFIED)).translate(_UNIFIED)
     text = "".join(char for char in text if unicodedata.category(char) not in ("Cf", "Cs", "Co", "Cn"))
@@ -44,10 +43,15 @@ def clean_text(text: str) -> str:
 def train_vocabulary(
     texts: Iterable[str], vocab_size: int, kind: VocabularyKind = "bpe", character_coverage: float = 1.0
 ) -> bytes:
-    """A SentencePiece model of exactly `vocab_size` pieces, <unk> (id 0) among them; the same bytes for the same texts.
+    """Train a SentencePiece model. Equal texts give equal bytes.
 
-    `texts` are cleaned first. A `character_coverage` below 1 leaves the rarest characters out. Raises UsageError where
-    the texts cannot give such a vocabulary.
+    Args:
+        texts: transcripts, which are cleaned first.
+        vocab_size: exact number of pieces, including <unk> (id 0).
+        character_coverage: below 1, the rarest characters are left out.
+
+    Raises:
+        UsageError: the texts do not yield such a vocabulary.
     """
     import sentencepiece
 
@@ -79,12 +83,12 @@ def train_vocabulary(
 
 
 def _reason(error: Exception) -> str:
-    """SentencePiece's message without the line of its source."""
+    """SentencePiece's message without its source line."""
     return first_line(error).rsplit("] ", 1)[-1]
 
 
 class TextEncoder:
-    """Encodes what a tokenizer decodes. Raises UsageError for a vocabulary that cannot be encoded with."""
+    """Inverse of a tokenizer's decoder. Raises UsageError for a vocabulary that cannot encode."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         pieces = list(_texts(tokenizer))
@@ -94,7 +98,7 @@ class TextEncoder:
         self._processor = None if self._ids else _processor(tokenizer)
 
     def __call__(self, text: str) -> tuple[int, ...] | None:
-        """The ids of a cleaned text; None where it has letters or digits that the vocabulary cannot write."""
+        """Return the ids of a cleaned text; None if it has letters or digits that the vocabulary lacks."""
         writable = self.writable(text)
         if writable is None:
             return None
@@ -104,9 +108,9 @@ class TextEncoder:
         return None if self._processor.unk_id() in ids else ids
 
     def writable(self, text: str) -> str | None:
-        """The text in the vocabulary's characters: lower case or without accents where it has no other, marks left out.
+        """Map the text to the vocabulary's characters: lower case or no accents if need be; other marks are dropped.
 
-        None where a letter or a digit would be lost.
+        None if a letter or a digit would be lost.
         """
         if self._spells_bytes or self._characters.issuperset(text):
             return text
@@ -122,7 +126,7 @@ class TextEncoder:
 
 
 def _texts(tokenizer: Tokenizer) -> Iterator[str]:
-    """The pieces that say something."""
+    """The pieces that stand for text."""
     wordless = tokenizer.unknown_ids | tokenizer.silent_ids
     return (piece for i, piece in enumerate(tokenizer.pieces) if i not in wordless)
 
@@ -133,7 +137,7 @@ def _processor(tokenizer: Tokenizer) -> Any:
     processor = sentencepiece.SentencePieceProcessor()
     model = tokenizer.files.get("tokenizer.model")
     try:
-        converted = pieces_alone(model) if model else _as_sentencepiece(tokenizer)
+        converted = strip_normalizer(model) if model else _as_sentencepiece(tokenizer)
         processor.LoadFromSerializedProto(converted)
     except (RuntimeError, ValueError, KeyError, TypeError) as error:
         raise UsageError(f"cannot encode with this checkpoint's tokenizer: {first_line(error)}") from error
@@ -141,16 +145,20 @@ def _processor(tokenizer: Tokenizer) -> Any:
 
 
 def _as_sentencepiece(tokenizer: Tokenizer) -> bytes:
-    """A tokenizer.json's BPE or Unigram vocabulary as a SentencePiece model (the fields of its ModelProto that encode).
+    """Convert a tokenizer.json's BPE or Unigram vocabulary to a SentencePiece model (the ModelProto fields for encoding).
 
-    BPE's scores say which merge comes first, and so does the order of a tokenizer.json's merges.
+    BPE's scores give the order of merges, as does the order of a tokenizer.json's merges.
     """
     vocabulary = json.loads(tokenizer.files["tokenizer.json"])["model"]
     unigram = isinstance(vocabulary["vocab"], list)
     scores = dict(vocabulary["vocab"]) if unigram else _merge_scores(vocabulary["merges"])
     pieces = [
         _field(
-            1, _field(1, piece.encode()) + b"\x15" + struct.pack("<f", scores.get(piece, -1e6)) + _kind(tokenizer, i)
+            1,
+            _field(1, piece.encode())
+            + b"\x15"
+            + struct.pack("<f", scores.get(piece, -1e6))
+            + _type_field(tokenizer, i),
         )
         for i, piece in enumerate(tokenizer.pieces)
     ]
@@ -164,7 +172,7 @@ def _merge_scores(merges: Iterable[str | list[str]]) -> Mapping[str, float]:
     return scores
 
 
-def _kind(tokenizer: Tokenizer, token_id: int) -> bytes:
+def _type_field(tokenizer: Tokenizer, token_id: int) -> bytes:
     piece = tokenizer.pieces[token_id]
     if piece == "<unk>":
         kind = _UNKNOWN

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -26,6 +27,7 @@ from fastscribe.training.network import loss_of
 from fastscribe.training.recipe import Recipe
 
 _MIN_VALIDATION = 10  # recordings
+_TRAINED_SHARE = 0.99  # of the examples are at most as long as the model's trained_utterance_s
 
 
 @dataclass(frozen=True)
@@ -34,7 +36,7 @@ class TrainingData:
 
     corpus: Corpus
     validation: tuple[Example, ...]
-    checkpoint: Checkpoint  # config and tokenizer; weights where the run starts from some
+    checkpoint: Checkpoint  # config and tokenizer; weights if the run starts from a trained model
 
 
 def prepare(
@@ -57,27 +59,42 @@ def prepare(
     if init is not None:
         check_trainable(init.config, f"--init {init.path}")
         if init.language_model is not None:
-            say("the language model stays behind: it was made of other texts")
+            say("the new model has no language model: the checkpoint's was made from other texts")
             init = replace(init, language_model=None)
     data, limits = recipe.data, recipe.data.limits
     corpus = read_manifests(data.train, limits)
     if data.validation:
-        kept_apart = read_manifests(data.validation, limits, "validate with")
-        if kept_apart.left_out:
-            say(f"to validate with: {kept_apart}")
-        validation = kept_apart.examples
+        given_validation = read_manifests(data.validation, limits, "validate with")
+        if given_validation.left_out:
+            say(f"to validate with: {given_validation}")
+        validation = given_validation.examples
     else:
         training, validation = _split(corpus.examples, recipe.run.seed, data.validation_share, say)
         corpus = Corpus(training, corpus.left_out)
     if len(validation) < _MIN_VALIDATION:
-        say(f"{len(validation)} to validate with: the word error rate of so few says little")
+        say(f"{len(validation)} recordings to validate with: their word error rate is a rough estimate")
     if init is None:
         init = _new_checkpoint(recipe, corpus.examples, where)
     loss_of(recipe.loss, init.config)
     if not init.config.durations and recipe.loss.is_for_tdt:
         say("loss.sigma and loss.omega are for TDT: this model has no durations and does without them")
     corpus = tokenise(corpus, TextEncoder(init.tokenizer), limits)
-    return TrainingData(Corpus(repeat_examples(corpus.examples), corpus.left_out), validation, init)
+    examples = repeat_examples(corpus.examples)
+    init = replace(init, config=replace(init.config, trained_utterance_s=trained_utterance_s(init, examples)))
+    return TrainingData(Corpus(examples, corpus.left_out), validation, init)
+
+
+def trained_utterance_s(init: Checkpoint, examples: Sequence[Example]) -> float | None:
+    """Return the length that 99 % of the examples do not exceed, in tenths of a second, rounded up; 1 s at least.
+
+    A model that has learnt before keeps a greater length. If it states none, it may have heard any: None.
+    """
+    before_s = init.config.trained_utterance_s
+    if init.weights and before_s is None:
+        return None
+    durations_s = sorted(example.duration_s for example in examples)
+    longest_s = durations_s[math.ceil(_TRAINED_SHARE * len(durations_s)) - 1]
+    return max(1.0, math.ceil(longest_s * 10) / 10, before_s or 0.0)
 
 
 def check_trainable(config: ModelConfig, what: str) -> None:
@@ -97,10 +114,10 @@ def _split(
             "validate with others; give more, or others as data.validation"
         )
     by_share = count_by_share(examples, seed=seed, share=share)
-    least = max(1, min(_MIN_VALIDATION, len(examples) // 10))
-    if least <= by_share < len(examples):
+    min_count = max(1, min(_MIN_VALIDATION, len(examples) // 10))
+    if min_count <= by_share < len(examples):
         return split_validation(examples, seed=seed, share=share)
-    count = min(max(least, round(share * len(examples))), len(examples) - 1)
+    count = min(max(min_count, round(share * len(examples))), len(examples) - 1)
     training, validation = split_validation(examples, seed=seed, count=count)
     say(f"validation_share {share:g} gives {by_share:,} of {len(examples):,} recordings: {len(validation):,} instead")
     return training, validation

@@ -8,11 +8,9 @@ Shapes: B batch, S samples.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from threading import Lock
+from threading import Event, Lock
 
 import numpy as np
 import torch
@@ -21,6 +19,8 @@ from fastscribe.audio.probe import probe
 from fastscribe.audio.read import read
 from fastscribe.cuda.device import host_array
 from fastscribe.errors import AudioError
+from fastscribe.pipeline.prefetch import Group, Prefetcher
+from fastscribe.pipeline.thread_pool import ReplacingThreadPool
 from fastscribe.training.buckets import Indices
 from fastscribe.training.manifest import Example
 from fastscribe.types import Float32Array, Int16Array, Source
@@ -85,19 +85,17 @@ class AudioDataLoader:
 
     def batches(self, plan: Sequence[Indices]) -> Iterator[AudioBatch]:
         """Yield the planned batches in order; a batch has no rows if none of its examples can be read."""
-        decoders, builder = ThreadPoolExecutor(self._threads, "decode"), ThreadPoolExecutor(1, "batch")
-        ahead: deque[Future[AudioBatch]] = deque()
+        wakeup, pool = Event(), ReplacingThreadPool(self._threads, "decode")
+        prefetcher = Prefetcher[_BatchGroup](pool, wakeup.set, in_order=True)
         try:
             for indices in plan:
-                samples = [decoders.submit(self._samples, int(index)) for index in indices]
-                ahead.append(builder.submit(_assemble, indices, samples, self._device))
-                if len(ahead) > _BATCHES_AHEAD:
-                    yield ahead.popleft().result()
-            while ahead:
-                yield ahead.popleft().result()
+                prefetcher.submit(_BatchGroup(indices, self._samples, self._device))
+                if len(prefetcher) > _BATCHES_AHEAD:
+                    yield _next_batch(prefetcher, wakeup)
+            while len(prefetcher):
+                yield _next_batch(prefetcher, wakeup)
         finally:
-            builder.shutdown(cancel_futures=True)
-            decoders.shutdown(cancel_futures=True)
+            pool.close()
 
     def _samples(self, index: int) -> Int16Array | None:
         example, segment = self._examples[index], self._segment_ids[index]
@@ -141,9 +139,40 @@ def _segment_ids(examples: Sequence[Example]) -> list[int]:
     return [numbers.setdefault((e.path, e.offset_s, e.duration_s), len(numbers)) for e in examples]
 
 
-def _assemble(indices: Indices, futures: Sequence[Future[Int16Array | None]], device: torch.device) -> AudioBatch:
-    read_rows = [(index, future.result()) for index, future in zip(indices, futures, strict=True)]
-    rows = [(index, samples_S) for index, samples_S in read_rows if samples_S is not None]
+class _BatchGroup(Group):
+    """A batch whose examples threads decode, one a call. The thread that is last assembles them."""
+
+    def __init__(self, indices: Indices, samples: Callable[[int], Int16Array | None], device: torch.device) -> None:
+        super().__init__(len(indices))
+        self.batch = None if len(indices) else _assemble(indices, [], device)
+        self._indices, self._samples, self._device = indices, samples, device
+        self._decoded: list[Int16Array | None] = [None] * len(indices)
+        self._num_left, self._lock = len(indices), Lock()
+
+    def call(self, index: int) -> None:
+        try:
+            self._decoded[index] = self._samples(int(self._indices[index]))
+        finally:
+            with self._lock:
+                self._num_left -= 1
+                is_last = not self._num_left
+            if is_last:
+                self.batch = _assemble(self._indices, self._decoded, self._device)
+
+
+def _next_batch(prefetcher: Prefetcher[_BatchGroup], wakeup: Event) -> AudioBatch:
+    while (part := prefetcher.poll()) is None:
+        wakeup.wait()
+        wakeup.clear()
+    group, _ = part
+    for error in group.errors.values():
+        raise error
+    assert group.batch is not None
+    return group.batch
+
+
+def _assemble(indices: Indices, decoded: Sequence[Int16Array | None], device: torch.device) -> AudioBatch:
+    rows = [(index, samples_S) for index, samples_S in zip(indices, decoded, strict=True) if samples_S is not None]
     lengths = [len(samples_S) for _, samples_S in rows]
     samples_BS = host_array((len(rows), max(lengths, default=0)), np.dtype(np.int16), device)
     for row_S, (_, samples_S) in zip(samples_BS, rows, strict=True):

@@ -19,7 +19,7 @@ class DistributedContext:
 
     rank: int = 0
     world_size: int = 1
-    local_rank: int = 0  # of this machine's
+    local_rank: int = 0  # rank on this machine
 
     def barrier(self) -> None:
         """Wait until all ranks arrive."""
@@ -45,7 +45,7 @@ class DistributedContext:
 
 def data_parallel(network: Network, device: torch.device) -> nn.parallel.DistributedDataParallel:
     """Wrap the network in DistributedDataParallel, which must not wait for the gradient of an idle head."""
-    # Of depthwise convolutions, whose gradients are a few kilobytes and come in another order of memory.
+    # Depthwise convolutions have gradients of a few kilobytes in another memory order, which does not matter.
     warnings.filterwarnings("ignore", "Grad strides do not match bucket view strides", UserWarning)
     return nn.parallel.DistributedDataParallel(
         network,

@@ -20,7 +20,12 @@ _FREE = {"run": ("save_minutes",), "data": ("train", "validation", "threads", "c
 def fingerprint(
     recipe: Recipe, checkpoint: Checkpoint, examples: Sequence[Example], validation: Sequence[Example]
 ) -> dict[str, str]:
-    """`examples` as an epoch goes through them. A checkpoint with weights is one that the run starts from."""
+    """Digest each part of a run that decides its result.
+
+    Args:
+        examples: in the order of an epoch.
+        checkpoint: with weights if the run starts from it.
+    """
     sections = recipe.to_json()
     for section, names in _FREE.items():
         for name in names:

@@ -1,6 +1,6 @@
 """Compute the gradients of one batch: augment -> log-mel -> mask -> network -> backward.
 
-The run's seed and the batch's index seed the generators of every batch, so earlier draws have no effect.
+The run's seed and the batch's index seed the generators of every batch, so a resumed run draws the same numbers.
 
 Shapes: B batch, S samples, M mels, T mel frames, U labels.
 """
@@ -38,7 +38,7 @@ class BatchIndex:
     rank: int
 
     def omega_draw(self, seed: int) -> float:
-        """Return a number from [0, 1), the same on all ranks."""
+        """Return a number from [0, 1), the same on all ranks. Below the loss's omega, the batch uses the RNN-T loss."""
         return float(np.random.default_rng([seed, self.epoch, self.batch]).random())
 
     def augmentation(self, seed: int) -> torch.Generator:
@@ -89,12 +89,10 @@ class Learner:
         self.log_mel = LogMel(config.features).to(device)
         self.network = Network(model, loss_of(recipe.loss, config), recipe.loss.ctc_weight, recipe.optimiser.dropout)
         self.parallel: nn.Module = data_parallel(self.network, device) if distributed.world_size > 1 else self.network
-        self._weights, self._augment, self._seed, self._distributed = (
-            weights,
-            recipe.augment,
-            recipe.run.seed,
-            distributed,
-        )
+        self._weights = weights
+        self._augment = recipe.augment
+        self._seed = recipe.run.seed
+        self._distributed = distributed
 
     def forward_backward(
         self, rows: AudioBatch, tokens: Sequence[Sequence[int]], speeds_B: torch.Tensor, batch_index: BatchIndex
@@ -105,7 +103,7 @@ class Learner:
             The losses of each part of the batch that was computed.
 
         Raises:
-            BatchTooLarge: A single row does not fit, or there are several ranks: they must take equally many passes.
+            BatchTooLarge: A single row does not fit, or there are several ranks, which must make the same number of passes.
         """
         generator, omega_draw = batch_index.augmentation(self._seed), batch_index.omega_draw(self._seed)
         if not tokens:
@@ -143,6 +141,7 @@ class Learner:
         losses: dict[str, torch.Tensor] = self.parallel(
             features, targets_of(train_batch.tokens, self.device), omega_draw
         )
+        # The loss is a mean over labels; the gradient sums over them, so that parts of a batch add up.
         (sum(map(len, train_batch.tokens)) * losses["loss"]).backward()
         return {name: loss.detach() for name, loss in losses.items()}
 
@@ -169,9 +168,11 @@ def augmented_features(
     rate = log_mel.config.sample_rate
     samples_BS, lengths_B = augment_samples(samples_BS, rows.lengths_B, rate, config, generator, speeds_B)
     features = log_mel(samples_BS, small_to_device(lengths_B, device))
+    # As features.lengths_B, but on the host, where the masks are drawn.
     frame_lengths_B = lengths_B // log_mel.config.hop_length
     is_normalised = log_mel.config.normalize != "none"
     mel_BMT = mask_features(features.mel_BMT, frame_lengths_B, config, generator, is_normalised)
+    # LogMel runs in inference mode; autograd cannot save its tensors, but it can save copies.
     return Features(mel_BMT, features.lengths_B.clone())
 
 

@@ -1,9 +1,9 @@
 """Batch losses and gradient norms that one log line averages. Part of a run's state.
 
-It counts two values instead of averaging them: "unaligned", utterances that a loss left out because no path through their
-frames gives their labels, and "skipped", batches whose losses or gradients are not finite and that changed no weight.
+It counts two values instead of averaging them: "unaligned", utterances that a loss skips because they have more labels
+than their frames allow, and "skipped", batches whose losses or gradients are not finite and that changed no weight.
 
-Values stay on their device until they are asked for, so that no batch waits for its loss.
+Values stay on their device until they are read, so that no batch waits for its loss.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-_UNALIGNED, _UNDONE = "unaligned", "undone"  # among a batch's losses; the second is 1 where its step changed nothing
+_UNALIGNED, _UNDONE = "unaligned", "undone"  # keys of a batch's losses; _UNDONE is 1 if its step changed nothing
 
 
 class LogWindow:

@@ -1,10 +1,10 @@
-"""Training manifests: NeMo's JSON lines (audio_filepath, duration, text, optionally offset) into examples to learn from.
+"""Read training manifests: NeMo's JSON lines (audio_filepath, duration, text, optionally offset), or a folder.
 
-A folder will do too: recordings with a text file of the same name beside each (`a.wav`, `a.txt`).
+A folder holds recordings with a text file of the same name beside each (`a.wav`, `a.txt`).
 
-A row that is wrong (no JSON, no duration, a recording that is not there) stops everything with one line that says where,
-because it is a mistake to be put right. A row that is merely of no use (no text, too long, too many tokens a second)
-is left out, and counted by reason. Of recordings nothing is opened but, in a folder, their headers; no tensor is known here.
+A wrong row (no JSON, no duration, a missing recording) is an error that names the line, because the user has to correct it.
+An unusable row (no text, too long, too many tokens a second) is left out and counted by reason. In a folder the headers of
+recordings are read; nothing else of them is opened. No tensors.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ _MAX_TEXT_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class Example:
-    """One stretch of a recording and what is said in it. `text` is cleaned; `tokens` is empty until `tokenise`."""
+    """One span of a recording and its transcript. `text` is cleaned; `tokens` is empty until `tokenise`."""
 
-    path: str  # what is opened
+    path: str  # the file to open
     text: str
     duration_s: float
     offset_s: float = 0.0
     tokens: tuple[int, ...] = ()
-    repeat: float = 1.0  # how often it comes in an epoch: its manifest's weight
+    repeat: float = 1.0  # how often an epoch has it: its manifest's weight
 
 
 @dataclass(frozen=True)
 class ManifestPart:
-    """A manifest and how often an epoch goes through it; 0.5 is every other example. Raises UsageError."""
+    """A manifest and how often an epoch repeats it; 0.5 is every other example. Raises UsageError."""
 
     path: str
     repeat: float = 1.0
@@ -59,12 +59,12 @@ class ManifestPart:
 
 @dataclass(frozen=True)
 class ExampleLimits:
-    """What is of use for training. Raises UsageError."""
+    """Limits of usable examples. Raises UsageError."""
 
     min_duration_s: float = 0.3
     max_duration_s: float = 30.0
     max_tokens: int | None = None
-    max_tokens_per_s: float = 25.0  # twice an encoder's usual 12.5 frames a second: nobody speaks so fast
+    max_tokens_per_s: float = 25.0  # twice an encoder's usual 12.5 frames a second, faster than speech
 
     def __post_init__(self) -> None:
         if not 0 <= self.min_duration_s <= self.max_duration_s < math.inf:
@@ -93,7 +93,7 @@ class Corpus:
         return sum(example.duration_s for example in self.examples)
 
     def __str__(self) -> str:
-        """One line for people."""
+        """Summarise the corpus in one line."""
         kept = f"{len(self.examples):,} examples, {self.duration_s / 3600:.2f} h"
         reasons = (
             f"{out.examples:,} {reason}" + (f" ({out.duration_s / 60:.1f} min)" if out.duration_s else "")
@@ -103,35 +103,42 @@ class Corpus:
 
 
 def read_manifests(parts: Iterable[ManifestPart], limits: ExampleLimits, purpose: str = "train on") -> Corpus:
-    """Every usable row of all manifests in order, not yet tokenised. `purpose` is what errors say they are for.
+    """Read every usable row of all manifests in order, without tokens.
 
-    Raises UsageError where a manifest cannot be read or nothing usable is in any; ManifestError for a row that is wrong.
+    Args:
+        purpose: what the manifests are for, in error messages.
+
+    Raises:
+        UsageError: a manifest cannot be read, or no row is usable.
+        ManifestError: a row is wrong.
     """
     examples = [
         example
         for part in parts
         for example in (_folder_examples(part) if os.path.isdir(part.path) else _examples(part))
     ]
-    corpus = _sorted_out(((example, _unusable(example, limits)) for example in examples), {})
+    corpus = _filter_out(((example, _why_unusable(example, limits)) for example in examples), {})
     if not corpus.examples:
         raise UsageError(f"nothing to {purpose}: {corpus}")
     return corpus
 
 
 def tokenise(corpus: Corpus, encode: Encode, limits: ExampleLimits) -> Corpus:
-    """The corpus with its tokens, without what has too many. Raises UsageError where nothing is left."""
+    """Add tokens, and leave out examples with too many. Raises UsageError if none is left."""
     encoded = ((example, encode(example.text)) for example in corpus.examples)
-    judged = ((replace(example, tokens=ids or ()), _unfit(example, ids, limits)) for example, ids in encoded)
-    tokenised = _sorted_out(judged, corpus.left_out)
+    with_reasons = (
+        (replace(example, tokens=ids or ()), _why_tokens_unusable(example, ids, limits)) for example, ids in encoded
+    )
+    tokenised = _filter_out(with_reasons, corpus.left_out)
     if not tokenised.examples:
         raise UsageError(f"nothing to train on: {tokenised}")
     return tokenised
 
 
-def _sorted_out(judged: Iterable[tuple[Example, str | None]], left_out: Mapping[str, LeftOut]) -> Corpus:
-    """Examples without a reason against them, and the reasons counted on top of what was left out before."""
+def _filter_out(with_reasons: Iterable[tuple[Example, str | None]], left_out: Mapping[str, LeftOut]) -> Corpus:
+    """Keep the examples without a reason against them, and add the reasons to those counted before."""
     kept, reasons = [], dict(left_out)
-    for example, reason in judged:
+    for example, reason in with_reasons:
         if reason is None:
             kept.append(example)
         else:
@@ -140,7 +147,7 @@ def _sorted_out(judged: Iterable[tuple[Example, str | None]], left_out: Mapping[
     return Corpus(tuple(kept), reasons)
 
 
-def _unusable(example: Example, limits: ExampleLimits) -> str | None:
+def _why_unusable(example: Example, limits: ExampleLimits) -> str | None:
     if not example.text:
         return "without text"
     if example.duration_s < limits.min_duration_s:
@@ -150,7 +157,7 @@ def _unusable(example: Example, limits: ExampleLimits) -> str | None:
     return None
 
 
-def _unfit(example: Example, tokens: tuple[int, ...] | None, limits: ExampleLimits) -> str | None:
+def _why_tokens_unusable(example: Example, tokens: tuple[int, ...] | None, limits: ExampleLimits) -> str | None:
     if not tokens:
         return "with letters that the vocabulary lacks" if tokens is None else "without text"
     if limits.max_tokens is not None and len(tokens) > limits.max_tokens:
@@ -172,7 +179,7 @@ def _examples(part: ManifestPart) -> Iterator[Example]:
 
 
 def _folder_examples(part: ManifestPart) -> Iterator[Example]:
-    """Raises UsageError where a recording or its text cannot be read, or no text lies beside any."""
+    """Yield the paired recordings. Raises UsageError if one or its text cannot be read, or there is no pair."""
     texts = {}
     recordings, containers = [], []
     for name in walk(part.path):
@@ -181,22 +188,23 @@ def _folder_examples(part: ManifestPart) -> Iterator[Example]:
         stem, extension = os.path.splitext(name)
         if extension.lower() == ".txt":
             texts[stem] = os.path.join(part.path, name)
-        elif is_audio_name(name):
-            recordings.append((stem, os.path.join(part.path, name)))
         elif extension[1:].lower() in CONTAINER_EXTENSIONS:
             containers.append((stem, os.path.join(part.path, name)))
+        elif is_audio_name(name):
+            recordings.append((stem, os.path.join(part.path, name)))
     known = {stem for stem, _ in recordings}
-    recordings += [(stem, path) for stem, path in containers if stem not in known]  # to say that they are not read
+    # A video beside the sound that was taken from it is the same recording.
+    recordings += [(stem, path) for stem, path in containers if stem not in known]
     pairs = [(path, texts[stem]) for stem, path in recordings if stem in texts]
     if not pairs:
         raise UsageError(f"{part.path}: no recording here has a .txt of the same name beside it")
     for path, text_path in pairs:
-        yield _paired(part, path, text_path)
+        yield _paired_example(part, path, text_path)
     for path in (path for stem, path in recordings if stem not in texts):
-        yield Example(path, "", 0.0, repeat=part.repeat)  # to be counted; there may be a million, so none is opened
+        yield Example(path, "", 0.0, repeat=part.repeat)  # counted only: there may be a million, so none is opened
 
 
-def _paired(part: ManifestPart, path: str, text_path: str) -> Example:
+def _paired_example(part: ManifestPart, path: str, text_path: str) -> Example:
     try:
         text = safe_read(Path(text_path), _MAX_TEXT_BYTES).decode("utf-8-sig")
         duration_s = probe(Source(path, path, path)).duration_s
@@ -215,8 +223,12 @@ def _example(part: ManifestPart, number: int, line: bytes) -> Example:
     source, text = row_source(part.path, number, row), row.get("text")
     if not isinstance(text, str):
         raise ManifestError(part.path, number, "no text" if text is None else f"text is {text!r:.40}, not a string")
+    if source.track:
+        raise ManifestError(
+            part.path, number, f"audio_track {source.track}: training reads the first track: extract this one"
+        )
     return Example(
-        path=_existing(part.path, number, source),
+        path=_existing_path(part.path, number, source),
         text=clean_text(text),
         duration_s=_duration_s(part.path, number, source),
         offset_s=source.offset_s or 0.0,
@@ -230,9 +242,9 @@ def _duration_s(manifest: str, number: int, source: Source) -> float:
     return source.duration_s
 
 
-def _existing(manifest: str, number: int, source: Source) -> str:
+def _existing_path(manifest: str, number: int, source: Source) -> str:
     try:
-        if os.path.isfile(source.file):
+        if isinstance(source.file, str) and os.path.isfile(source.file):
             return source.file
     except ValueError:  # a null character in it
         pass
@@ -240,7 +252,7 @@ def _existing(manifest: str, number: int, source: Source) -> str:
 
 
 def repeat_examples(examples: Sequence[Example]) -> tuple[Example, ...]:
-    """Each as often as its manifest says; of a fractional repeat, every so many-th example comes once more."""
+    """Repeat each example as often as its manifest says; a fractional repeat adds one at regular intervals."""
     repeated: list[Example] = []
     owed: dict[float, float] = {}
     for example in examples:
@@ -252,58 +264,65 @@ def repeat_examples(examples: Sequence[Example]) -> tuple[Example, ...]:
 
 
 def count_by_share(examples: Sequence[Example], *, seed: int, share: float) -> int:
-    """How many examples `split_validation` takes for validation by that share: of few sentences, often none."""
-    return sum(_hash_position(_sentence(example.text), seed) < share for example in examples)
+    """Return how many examples `split_validation` would take by that share; for few sentences often none."""
+    return sum(_hash_fraction(_sentence(example.text), seed) < share for example in examples)
 
 
 def has_two_sentences(examples: Sequence[Example]) -> bool:
-    """Whether `split_validation` can leave something on both sides."""
+    """Return True if `split_validation` can leave examples on both sides."""
     return len({_sentence(example.text) for example in examples}) > 1
 
 
 def split_validation(
     examples: Sequence[Example], *, seed: int, share: float | None = None, count: int | None = None
 ) -> tuple[tuple[Example, ...], tuple[Example, ...]]:
-    """(training, validation) without a sentence in both, whoever says it, in whatever case and punctuation.
+    """Split the examples so that no sentence is on both sides, whatever its speaker, case and punctuation.
 
-    Give one of `share` (about that share of the sentences) and `count` (whole sentences, together at most so many examples;
-    where no sentence has so few, one that has the fewest). Which side a sentence is on depends on the sentence and the
-    seed: with `share`, adding a corpus later moves none.
-    Raises UsageError where either side would be empty.
+    The side of a sentence depends on the sentence and the seed. With `share`, a corpus added later moves none.
+
+    Args:
+        share: share of the sentences, approximately. Give this or `count`.
+        count: maximum number of examples, as whole sentences; if every sentence has more, the rarest one is taken.
+
+    Returns:
+        (training, validation).
+
+    Raises:
+        UsageError: either side would be empty.
     """
     if (share is None) == (count is None):
         raise UsageError("a validation set needs either a share or a count")
     keys = [_sentence(example.text) for example in examples]
-    places = {key: _hash_position(key, seed) for key in keys}
+    hashes = {key: _hash_fraction(key, seed) for key in keys}
     if count is not None:
-        chosen = _whole_sentences(Counter(keys), places, count)
+        chosen = _whole_sentences(Counter(keys), hashes, count)
     else:
-        chosen = {key for key in places if places[key] < (share or 0)}
+        chosen = {key for key in hashes if hashes[key] < (share or 0)}
     training = tuple(example for example, key in zip(examples, keys, strict=True) if key not in chosen)
     validation = tuple(example for example, key in zip(examples, keys, strict=True) if key in chosen)
     if not training or not validation:
-        asked = f"share {share}" if count is None else f"count {count}"
-        raise UsageError(f"validation {asked} of {len(examples)} examples leaves none on one side")
+        requested = f"share {share}" if count is None else f"count {count}"
+        raise UsageError(f"validation {requested} of {len(examples)} examples leaves none on one side")
     return training, validation
 
 
-def _whole_sentences(sizes: Mapping[str, int], places: Mapping[str, float], count: int) -> set[str]:
+def _whole_sentences(sizes: Mapping[str, int], hashes: Mapping[str, float], count: int) -> set[str]:
     if count < 1:
         return set()
     chosen: set[str] = set()
-    for key in sorted(sizes, key=lambda key: (places[key], key)):
+    for key in sorted(sizes, key=lambda key: (hashes[key], key)):
         if sizes[key] <= count:
             chosen.add(key)
             count -= sizes[key]
-    return chosen or set(sorted(sizes, key=lambda key: (sizes[key], places[key], key))[:1])
+    return chosen or set(sorted(sizes, key=lambda key: (sizes[key], hashes[key], key))[:1])
 
 
 def _sentence(text: str) -> str:
-    """Letters and digits alone."""
+    """The letters and digits of a text, which identify its sentence."""
     return "".join(char for char in text.casefold() if char.isalnum())
 
 
-def _hash_position(key: str, seed: int) -> float:
-    """Of a sentence, from 0 to 1: the same in every run, with every neighbour."""
+def _hash_fraction(key: str, seed: int) -> float:
+    """Hash a sentence to [0, 1), the same in every run."""
     digest = hashlib.blake2b(key.encode(), digest_size=8, key=f"{seed}".encode()).digest()
     return int.from_bytes(digest, "big") / 2**64

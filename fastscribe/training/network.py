@@ -1,7 +1,7 @@
-"""A model as it learns: dropout, the predictor unrolled over whole transcripts, and one number to make smaller.
+"""A model in training: dropout, the predictor unrolled over whole transcripts, and the loss.
 
-The parameters are those of model.Model under the same names; what is added here has none, and does nothing once training
-is over. SpecAugment and all else that happens to the audio comes before.
+The parameters are those of model.Model under the same names; this module adds none, and has no effect after training.
+Augmentation of the audio and SpecAugment come before.
 
 Shapes: B batch, T frames, U labels of the longest row (U+1 with the start), D width, H predictor width, J joint width.
 """
@@ -29,14 +29,14 @@ from fastscribe.types import Features
 
 @dataclass(frozen=True)
 class Targets:
-    """Labels [B, U], zero beyond each row's length."""
+    """Labels [B, U], zero beyond each row's length, and their lengths [B]."""
 
     labels_BU: torch.Tensor
     lengths_B: torch.Tensor
 
 
 def new_model(config: ModelConfig, seed: int) -> Model:
-    """With random weights: torch's own for its layers, and nothing at the start symbol."""
+    """Return a model with torch's random initialisation and a zero embedding of the start symbol."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = Model(config)
@@ -55,14 +55,14 @@ def _layers(model: Model) -> list[ConformerLayer]:
 
 
 def loss_of(recipe: LossRecipe, config: ModelConfig) -> TransducerLossConfig:
-    """Raises UsageError where the recipe's and the model's values do not go together."""
+    """Return the loss config. Raises UsageError if the recipe's values do not suit the model."""
     if not config.durations:
         return TransducerLossConfig(fastemit=recipe.fastemit, clamp=recipe.clamp)
     return TransducerLossConfig(config.durations, recipe.sigma, recipe.omega, recipe.fastemit, recipe.clamp)
 
 
 class Network(nn.Module):
-    """Features and targets -> losses. `ctc_weight` counts only where there are both heads."""
+    """Map features and targets to losses. `ctc_weight` counts only if the model has both heads."""
 
     def __init__(self, model: Model, loss: TransducerLossConfig, ctc_weight: float, dropout: float) -> None:
         super().__init__()
@@ -75,19 +75,24 @@ class Network(nn.Module):
 
     @property
     def has_idle_head(self) -> bool:
-        """Whether there is a head that the loss does not touch."""
+        """True if the model has a head that the loss does not use."""
         return (self.model.transducer is not None and self.ctc_weight == 1) or (
             self.model.ctc is not None and self.ctc_weight == 0
         )
 
     def _drop(self, branch: nn.Module, inputs: Any, out_BTD: torch.Tensor) -> torch.Tensor:
-        """What a branch adds to the stream, some of it left out."""
+        """Apply dropout to a branch's output before it is added to the residual stream."""
         return F.dropout(out_BTD, self.dropout, self.training) if self.dropout else out_BTD
 
     def forward(self, features: Features, targets: Targets, omega_draw: float) -> dict[str, torch.Tensor]:
-        """Losses a label, averaged over the batch: "loss" is their weighted sum. `omega_draw` decides on omega, see the loss.
+        """Compute the losses of a batch, in nats per label.
 
-        "unaligned" counts the rows that a loss has left out, as no path explains them.
+        Args:
+            omega_draw: number from [0, 1) that decides on the RNN-T loss, see TransducerLossConfig.
+
+        Returns:
+            "loss" (the weighted sum, with gradient), each head's loss, and "unaligned", the number of rows that a loss
+            skipped because their frames cannot hold their labels.
         """
         frames = self.model.encoder(features)
         losses: dict[str, torch.Tensor] = {}
@@ -110,7 +115,7 @@ class Network(nn.Module):
     def _transducer_loss(
         self, frames_BTD: torch.Tensor, lengths_B: torch.Tensor, targets: Targets, omega_draw: float
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """The mean a label, and the rows' losses [B]."""
+        """Return the mean per label and the rows' losses [B]."""
         from fastscribe.training.loss import joint_transducer_loss
 
         transducer = self.model.transducer
@@ -136,7 +141,7 @@ class Network(nn.Module):
 
 @contextmanager
 def preserve_buffers(module: nn.Module) -> Iterator[None]:
-    """What happens inside leaves no trace in BatchNorm's running statistics."""
+    """Restore BatchNorm's running statistics on exit."""
     before = [(buffer, buffer.clone()) for buffer in module.buffers()]
     try:
         yield
@@ -146,7 +151,7 @@ def preserve_buffers(module: nn.Module) -> Iterator[None]:
 
 
 def unroll(predictor: Predictor, labels_BU: torch.Tensor, blank_id: int) -> torch.Tensor:
-    """Predictor outputs [B, U+1, H] for the start symbol and every label. No gradient goes to the start symbol's row."""
+    """Return predictor outputs [B, U+1, H] for the start symbol and every label, without gradient for the start symbol."""
     start_B1 = labels_BU.new_full((len(labels_BU), 1), blank_id)
     inputs_BU = torch.cat([start_B1, labels_BU], dim=1)
     embedded_BUH = F.embedding(inputs_BU, predictor.embedding.weight, padding_idx=blank_id)
@@ -155,9 +160,9 @@ def unroll(predictor: Predictor, labels_BU: torch.Tensor, blank_id: int) -> torc
 
 
 def ctc_loss(logits_BTV: torch.Tensor, lengths_B: torch.Tensor, targets: Targets, blank_id: int) -> torch.Tensor:
-    """A label (Graves et al. 2006), of the labels of the rows that have a path; infinite where none has.
+    """Return the CTC loss per label (Graves et al. 2006) over the rows that have a path; infinite if none has.
 
-    Rows without one count neither above nor below the line, and get no gradient.
+    Rows without a path count in neither sum and get no gradient.
     """
     log_probs_TBV = F.log_softmax(logits_BTV.float(), dim=2).transpose(0, 1)
     total = F.ctc_loss(
@@ -175,8 +180,8 @@ def ctc_loss(logits_BTV: torch.Tensor, lengths_B: torch.Tensor, targets: Targets
 
 
 def has_ctc_path(lengths_B: torch.Tensor, targets: Targets) -> torch.Tensor:
-    """[B], whether the frames are enough: one a label, and one for the blank between two labels that are the same."""
+    """Return [B], True if there are enough frames: one a label, and one for the blank between two equal labels."""
     labels_BU = targets.labels_BU
-    places_U = torch.arange(1, labels_BU.shape[1], device=labels_BU.device)
-    is_repeat_BU = (labels_BU[:, 1:] == labels_BU[:, :-1]) & (places_U < targets.lengths_B[:, None])
+    positions_U = torch.arange(1, labels_BU.shape[1], device=labels_BU.device)
+    is_repeat_BU = (labels_BU[:, 1:] == labels_BU[:, :-1]) & (positions_U < targets.lengths_B[:, None])
     return lengths_B >= targets.lengths_B + is_repeat_BU.sum(1)

@@ -1,4 +1,4 @@
-"""The log of a run as a picture: losses and word error rate by step."""
+"""Plot a run's log: losses and word error rate by step."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _LOSSES = ("loss", "transducer", "ctc")
 
 
 def plot_log(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
-    """Writes a PNG. Raises ImportError without matplotlib, OSError."""
+    """Draw the log as a PNG. Raises ImportError without matplotlib, InTheWay, OSError."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -38,14 +38,14 @@ def plot_log(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
 
 
 def write_plot(canvas: Any, path: Path) -> None:
-    """Replace a picture of ours. Raises InTheWay for somebody's own, OSError."""
+    """Replace a picture that fastscribe drew. Raises InTheWay for any other file, OSError."""
     if path.exists() and not is_plot(path):
         raise InTheWay(path)
     write_atomic(path, lambda file: canvas.print_png(file, metadata={"Software": "fastscribe"}))
 
 
 def is_plot(path: Path) -> bool:
-    """Whether a file is a picture that fastscribe drew, or empty."""
+    """Return True if a file is a picture that fastscribe drew, or empty."""
     return path.is_file() and starts_with(path, _OURS)
 
 

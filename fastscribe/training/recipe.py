@@ -1,11 +1,11 @@
-"""What a training run is told: a YAML file with a section for each of the dataclasses below, one default each.
+"""The settings of a training run: a YAML file with a section for each dataclass below. Every key has a default here.
 
     data: {train: [train.jsonl], validation_share: 0.02}
     model: {d_model: 192, num_layers: 8, vocab_size: 256}
     run: {epochs: 60}
 
-Paths are relative to the file that names them. A key that is no field here is an error with the nearest name beside it,
-and so is a value out of range. No torch.
+Paths are relative to the file that names them. An unknown key is an error that suggests the nearest name, and so is a
+value out of range. No torch.
 """
 
 from __future__ import annotations
@@ -40,17 +40,17 @@ from fastscribe.training.manifest import ExampleLimits, ManifestPart
 
 _MAX_BYTES = 1 << 20
 _MAX_DURATION = 1000  # frames
-_TUNING: dict[str, dict[str, Any]] = {  # the defaults where a run starts from a checkpoint: smaller steps, and fewer
+_TUNING: dict[str, dict[str, Any]] = {  # other defaults for a run that starts from a checkpoint
     "optimiser": {"learning_rate": 1e-4, "warmup_steps": 200},
     "run": {"epochs": 20},
 }
 
 
 class _Loader(yaml.SafeLoader):
-    """With numbers as YAML 1.2 and everybody else writes them: to PyYAML alone, 1e-4 is text. Each key once."""
+    """Parse numbers as in YAML 1.2 (PyYAML reads 1e-4 as text), and refuse a key that occurs twice."""
 
     def compose_mapping_node(self, anchor: Any) -> Any:
-        """Before `<<` is resolved, whose keys may come again."""
+        """Check the keys before `<<` is resolved, which may repeat keys."""
         node = super().compose_mapping_node(anchor)
         seen: set[tuple[str, str]] = set()
         for key, _ in node.value:
@@ -66,25 +66,25 @@ _Loader.add_implicit_resolver(
 )
 
 
-def _check(section: object, is_right: Callable[[Any], bool], meant: str, *names: str) -> None:
-    """Raises UsageError for the first of these fields whose value is not right; None is."""
+def _check(section: object, is_right: Callable[[Any], bool], wanted: str, *names: str) -> None:
+    """Raise UsageError for the first of these fields whose value fails the check; None passes."""
     for name in names:
         value = getattr(section, name)
         if value is not None and not is_right(value):
-            raise UsageError(f"{name}: {value!r} is not {meant}")
+            raise UsageError(f"{name}: {value!r} is not {wanted}")
 
 
 def _are_durations(durations: tuple[int, ...]) -> bool:
-    """Whether a model can have them: TDT's, or RNN-T's none."""
+    """Return True if a model can have these durations: TDT's, or none for RNN-T."""
     ascend = durations == tuple(sorted(set(durations)))
     return not durations or (ascend and durations[0] >= 0 and 1 <= durations[-1] <= _MAX_DURATION)
 
 
 @dataclass(frozen=True)
 class ModelRecipe:
-    """A new FastConformer transducer; nothing of this is asked for when a run starts from a checkpoint."""
+    """A new FastConformer transducer. A run that starts from a checkpoint ignores it."""
 
-    vocab_size: int = 256  # pieces of the vocabulary learnt from the training texts, <unk> among them
+    vocab_size: int = 256  # pieces of the vocabulary trained on the training texts, including <unk>
     vocabulary: VocabularyKind = "bpe"
     sample_rate: int = 16_000
     num_mels: int = 80
@@ -114,8 +114,8 @@ class ModelRecipe:
         _check(
             self, lambda factor: factor in SUBSAMPLING_FACTORS, f"one of {SUBSAMPLING_FACTORS}", "subsampling_factor"
         )
-        meant = f"a list that ascends from 0 or more to 1 or more, {_MAX_DURATION} at most"
-        _check(self, _are_durations, meant, "durations")
+        wanted = f"a list that ascends from 0 or more to 1 or more, {_MAX_DURATION} at most"
+        _check(self, _are_durations, wanted, "durations")
         if not (self.transducer or self.ctc):
             raise UsageError("transducer, ctc: a model needs one of them")
 
@@ -161,12 +161,14 @@ class ModelRecipe:
 class DataRecipe:
     train: tuple[ManifestPart, ...]
     validation: tuple[ManifestPart, ...] = ()
-    validation_share: float = 0.02  # of the training sentences, where no manifest is given; of few, a tenth up to ten
+    validation_share: float = (
+        0.02  # of the training sentences, if `validation` is empty; a tenth of small sets, up to ten
+    )
     min_duration_s: float = 0.3
     max_duration_s: float = 30.0
     max_tokens_per_s: float = 25.0
-    cache_gb: float = 4.0  # of decoded recordings kept in memory by each process, of which there is one a GPU
-    threads: int = 4  # that decode
+    cache_gb: float = 4.0  # decoded recordings that each process (one a GPU) caches in memory
+    threads: int = 4  # threads that decode
 
     def __post_init__(self) -> None:
         if not self.train:
@@ -174,7 +176,7 @@ class DataRecipe:
         _check(self, lambda share: 0 < share < 1, "a number between 0 and 1", "validation_share")
         _check(self, lambda gb: gb >= 0, "a number from 0", "cache_gb")
         _check(self, lambda threads: threads >= 1, "a number from 1", "threads")
-        assert self.limits  # which checks its own
+        assert self.limits  # ExampleLimits checks its own values
 
     @property
     def limits(self) -> ExampleLimits:
@@ -185,12 +187,12 @@ class DataRecipe:
 
 @dataclass(frozen=True)
 class BatchRecipe:
-    """A batch holds rows of like duration and number of tokens."""
+    """A batch holds rows of similar duration and number of tokens."""
 
-    seconds: float | Literal["auto"] = "auto"  # of audio, padding included; auto: what the device's memory holds
-    buckets: int = 16  # by duration; fewer where these could not fill their batches
-    token_buckets: int = 2  # in each of those
-    accumulate: int = 1  # batches to a step of the optimiser, which learns from all their labels alike
+    seconds: float | Literal["auto"] = "auto"  # of audio with padding; auto: as much as the device's memory holds
+    buckets: int = 16  # by duration; fewer if these could not fill their batches
+    token_buckets: int = 2  # in each duration bucket
+    accumulate: int = 1  # batches per optimiser step; all their labels weigh the same
 
     def __post_init__(self) -> None:
         _check(self, lambda seconds: seconds == "auto" or seconds > 0, "'auto' or a number above 0", "seconds")
@@ -199,7 +201,7 @@ class BatchRecipe:
 
 @dataclass(frozen=True)
 class LossRecipe:
-    ctc_weight: float = 0.3  # of a hybrid's loss; the transducer has the rest
+    ctc_weight: float = 0.3  # share of a hybrid's loss; the transducer has the rest
     sigma: float = 0.02  # TDT: logit under-normalisation
     omega: float = 0.1  # TDT: chance that a batch is trained with the RNN-T loss
     fastemit: float = 0.0
@@ -212,7 +214,7 @@ class LossRecipe:
 
     @property
     def is_for_tdt(self) -> bool:
-        """Whether something is asked for that other models have not."""
+        """True if a setting that only TDT has differs from its default."""
         return (self.sigma, self.omega) != (LossRecipe.sigma, LossRecipe.omega)
 
 
@@ -222,11 +224,11 @@ class OptimiserRecipe:
 
     learning_rate: float = 1e-3
     min_learning_rate: float = 1e-5
-    warmup_steps: int = 1000  # but at most a tenth of the run's
+    warmup_steps: int = 1000  # at most a tenth of the run's steps
     betas: tuple[float, float] = (0.9, 0.98)
     weight_decay: float = 1e-2
     clip_norm: float | None = 1.0
-    ema: float = 0.999  # decay a step of the weights that are validated and kept; 0: the weights themselves
+    ema: float = 0.999  # decay a step of the averaged weights that are validated and saved; 0: no average
     dropout: float = 0.1
 
     def __post_init__(self) -> None:
@@ -240,8 +242,8 @@ class OptimiserRecipe:
 class RunRecipe:
     epochs: int = 100
     seed: int = 0
-    validate_epochs: int = 1  # so many between validations
-    save_minutes: float = 10.0  # so many between states that a killed run goes on from
+    validate_epochs: int = 1  # epochs between validations
+    save_minutes: float = 10.0  # minutes between saved states, from which a killed run resumes
 
     def __post_init__(self) -> None:
         _check(self, lambda epochs: epochs >= 1, "a number from 1", "epochs", "validate_epochs")
@@ -263,12 +265,12 @@ class Recipe:
 
 
 def read_recipe(path: Path, is_tuning: bool = False) -> Recipe:
-    """Raises UsageError that names the file and the key. See parse_recipe."""
+    """Read a recipe file. Raises UsageError that names the file and the key. See parse_recipe."""
     return parse_recipe(_read_yaml(path), path, is_tuning)
 
 
 def has_model_section(path: Path) -> bool:
-    """Whether a recipe describes a new model. Raises UsageError."""
+    """Return True if a recipe describes a new model. Raises UsageError."""
     values = _read_yaml(path)
     return isinstance(values, Mapping) and bool(values.get("model"))
 
@@ -276,19 +278,29 @@ def has_model_section(path: Path) -> bool:
 def _read_yaml(path: Path) -> Any:
     try:
         return yaml.load(safe_read(path, _MAX_BYTES), _Loader)
-    except (OSError, yaml.YAMLError, ValueError) as error:  # ValueError: too large, not UTF-8
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read: {error.strerror or error}") from error
+    except yaml.reader.ReaderError as error:
+        raise UsageError(f"{path}: is binary data or not UTF-8, not a recipe") from error
+    except (yaml.YAMLError, ValueError) as error:  # ValueError: too large
         raise UsageError(f"{path}: cannot be read: {' '.join(str(error).split())}") from error
 
 
 def default_recipe(manifest: Path, is_tuning: bool) -> Recipe:
-    """For a manifest or a folder by itself."""
+    """Return the recipe for a manifest or a folder without a recipe file."""
     return parse_recipe({"data": {"train": str(manifest)}}, Path("recipe of defaults"), is_tuning)
 
 
 def parse_recipe(values: Any, path: Path, is_tuning: bool = False) -> Recipe:
-    """`path` is the file that the values come from: manifests are relative to its folder.
+    """Check the values of a recipe.
 
-    `is_tuning`: the run starts from a checkpoint, and what is not given is as tuning needs it.
+    Args:
+        values: the parsed YAML.
+        path: the file that the values come from; paths in it are relative to its folder.
+        is_tuning: True if the run starts from a checkpoint, which has other defaults.
+
+    Raises:
+        UsageError: a key or a value is wrong; it names the file and the key.
     """
     if not isinstance(values, Mapping):
         raise UsageError(f"{path}: not a mapping of sections such as data, model and run")
@@ -298,13 +310,13 @@ def parse_recipe(values: Any, path: Path, is_tuning: bool = False) -> Recipe:
         given = values.get(section)
         if given is None or isinstance(given, Mapping):
             values[section] = {**defaults, **(given or {})}
-    recipe = _parsed(Recipe, values, str(path), "")
+    recipe = _parse_section(Recipe, values, str(path), "")
     assert isinstance(recipe, Recipe)
     return recipe
 
 
 def _data(values: Any, path: Path) -> Any:
-    """Manifests may be given by path alone, one or several."""
+    """Normalise the manifests, which may be one path, a list of paths, or mappings."""
     if not isinstance(values, Mapping) or "train" not in values:
         raise UsageError(f"{path}: data.train: give the manifests to train on")
     values = dict(values)
@@ -322,8 +334,8 @@ def _manifest(part: Any, where: str, path: Path) -> dict[str, Any]:
     return {**part, "path": str(path.parent / part["path"])}
 
 
-def _parsed(kind: type, values: Any, path: str, where: str) -> Any:
-    """A frozen dataclass from a mapping, every value of the type that its field has."""
+def _parse_section(kind: type, values: Any, path: str, where: str) -> Any:
+    """Build a frozen dataclass from a mapping and check the type of every value."""
     if not isinstance(values, Mapping):
         raise UsageError(f"{path}: {where.rstrip('.')}: not a mapping")
     hints = typing.get_type_hints(kind)
@@ -340,27 +352,29 @@ def _parsed(kind: type, values: Any, path: str, where: str) -> Any:
 
 def _value(kind: Any, value: Any, path: str, where: str) -> Any:
     if dataclasses.is_dataclass(kind) and isinstance(kind, type):
-        return _parsed(kind, {} if value is None else value, path, f"{where}.")  # all of its keys may be commented out
+        return _parse_section(
+            kind, {} if value is None else value, path, f"{where}."
+        )  # None if all of its keys are commented out
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin is tuple and isinstance(value, (list, tuple)):
         kinds = [arguments[0]] * len(value) if arguments[-1] is ... else list(arguments)
         if len(kinds) == len(value):
             pairs = enumerate(zip(kinds, value, strict=True))
             return tuple(_value(k, v, path, f"{where}[{n}]") for n, (k, v) in pairs)
-    elif _is(kind, value):
+    elif _has_type(kind, value):
         is_number = isinstance(value, int) and not isinstance(value, bool)
         return float(value) if is_number and float in (kind, *arguments) else value
     raise UsageError(f"{path}: {where}: {value!r} is not {_description(kind)}")
 
 
-def _is(kind: Any, value: Any) -> bool:
+def _has_type(kind: Any, value: Any) -> bool:
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin in (types.UnionType, typing.Union):
-        return any(_is(one, value) for one in arguments)
+        return any(_has_type(one, value) for one in arguments)
     if origin is Literal:
         return any(value == one and type(value) is type(one) for one in arguments)
     if origin is tuple:
-        return False  # of lists, _value has taken the right ones
+        return False  # _value has already accepted the valid lists
     if kind is float:
         return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
     if kind is int:

@@ -41,7 +41,7 @@ _TABLE_START = re.compile(rb'\{\s*"format_version": ')
 
 
 class RunFolder:
-    """What a run leaves: `best` and `last` (models that transcribe reads), the state, the log, a plot."""
+    """The files of a run: `best` and `last` (models that transcribe reads), the state, the log, a plot."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -50,7 +50,7 @@ class RunFolder:
         self.batch_sizes = path / "batch_sizes.json"
 
     def lock(self) -> FolderLock:
-        """Makes the folder where it is missing. Raises UsageError where another run writes here; OutputError."""
+        """Lock the folder, and create it if needed. Raises UsageError if another run writes there; OutputError."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             return FolderLock(self.path / "train.lock")
@@ -81,7 +81,7 @@ class RunFolder:
             raise OutputError(str(self.path), error) from error
 
     def clear(self) -> None:
-        """Removes what a run wrote, and nothing else. Raises UsageError as `check` does, OutputError."""
+        """Remove the files of a run and nothing else. Raises UsageError as `check` does, OutputError."""
         self.check()
         try:
             for folder in (self.best, self.last):
@@ -92,7 +92,7 @@ class RunFolder:
                         remove(path)
                 if folder.is_dir() and not any(folder.iterdir()):
                     folder.rmdir()
-            remove(self.state)  # first: with models and no state, a run says so and stops
+            remove(self.state)  # first, because a run refuses a folder with models and no state
             for path in (temp_path_for(self.state), self.log, temp_path_for(self.log), self.plot, *self._tables()):
                 remove(path)
             sync_folder(self.path)
@@ -133,7 +133,7 @@ class RunFolder:
         try:
             values = torch.load(self.state, map_location=device, weights_only=True)
             right = values["format_version"] == FORMAT_VERSION
-        except Exception as error:  # whatever torch and pickle make of damaged bytes
+        except Exception as error:  # torch and pickle raise anything for damaged bytes
             raise UsageError(f"{self.state}: cannot be read ({type(error).__name__}); use another folder") from error
         if not right:
             raise UsageError(f"{self.state}: of another version; use another folder")
@@ -198,12 +198,12 @@ class RunFolder:
 
 
 def _previous(folder: Path) -> Path:
-    """Where a model is while the next takes its name."""
+    """Name of the old model while the new one takes its place."""
     return folder.with_name(f".{folder.name}.fastscribe.old")
 
 
 def _is_model(folder: Path) -> bool:
-    """A model that fastscribe wrote, or an empty folder."""
+    """True for a model that fastscribe wrote, or an empty folder."""
     if not folder.is_dir() or folder.is_symlink():
         return False
     names = {path.name for path in folder.iterdir()}
@@ -215,7 +215,7 @@ def _is_state(path: Path) -> bool:
 
 
 def _is_log(path: Path) -> bool:
-    """Also one of which a power cut has left no more than a beginning."""
+    """True for a log, or for the start of one after a power cut."""
     if is_regular(path) and path.stat().st_size < len(_LOG_START):
         return _LOG_START.startswith(path.read_bytes())
     return is_regular(path) and starts_with(path, re.compile(re.escape(_LOG_START)))

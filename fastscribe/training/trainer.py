@@ -1,9 +1,9 @@
-"""The training run: epochs of bucketed batches, steps of the optimiser, validations, and a state to go on from.
+"""The training run: epochs of bucketed batches, optimiser steps, validations, and a state to resume from.
 
     plan -> loader -> learner -> optimiser step
 
-Every batch draws from generators seeded by the run's seed and the batch's place, so that a run that was killed and goes
-on takes the very steps it would have taken. Under torchrun each rank takes its part of every step.
+The run's seed and the batch's index seed the generators of every batch, so a killed run that resumes takes the same steps
+as an uninterrupted one. Under torchrun each rank takes its part of every step.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from fastscribe.config import DecoderName
 from fastscribe.cuda.device import short_switch_interval
 from fastscribe.errors import UsageError, first_line
 from fastscribe.model.model import Model, build_model
-from fastscribe.training.batch_search import stored_or_searched
+from fastscribe.training.batch_search import cached_batch_sizes
 from fastscribe.training.batch_size_probe import fits
 from fastscribe.training.buckets import (
     Bucket,
@@ -51,16 +51,16 @@ from fastscribe.training.network import new_model
 from fastscribe.training.plot import plot_log
 from fastscribe.training.recipe import Recipe
 from fastscribe.training.state import RunFolder
-from fastscribe.training.validation import Validated, validate, with_weights
+from fastscribe.training.validation import ValidationResult, validate, with_weights
 from fastscribe.training.weights import Weights
 from fastscribe.types import Float64Array
 
-_LOG_STEPS = 10  # of which a line in the log is the mean
-_SMALL_BATCH_S = 120.0  # of audio: what a CPU takes at a time, and a GPU at least
-_MIN_STEPS = 50  # an epoch: of little data, what a GPU's memory holds would make a step or two of it
-_MIN_UNREADABLE, _MAX_UNREADABLE_SHARE = 20, 0.05  # of the recordings tried: more end the run
+_LOG_STEPS = 10  # steps that a log line averages
+_SMALL_BATCH_S = 120.0  # of audio: a CPU's batch, and a GPU's minimum
+_MIN_STEPS = 50  # an epoch, because a GPU's memory would hold a small corpus in one or two batches
+_MIN_UNREADABLE, _MAX_UNREADABLE_SHARE = 20, 0.05  # of the recordings tried; more end the run
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
-_KEPT_DTYPE = torch.bfloat16  # of the models that are written
+_KEPT_DTYPE = torch.bfloat16  # dtype of the saved models
 
 
 @dataclass
@@ -71,16 +71,21 @@ class Progress:
     step: int = 0
     batches_done: int = 0  # of this epoch
     batches: int = 0
-    audio_s: float = 0.0  # learnt from in this process, as it was played
+    audio_s: float = 0.0  # seconds of audio that this process trained on, at playback speed
     examples: int = 0
     busy_s: float = 0.0
     losses: dict[str, float] = field(default_factory=dict)
     best_wer: float | None = None
-    validated: Validated | None = None
+    validated: ValidationResult | None = None
 
 
 class Trainer:
-    """One run into `folder`, from its beginning or from where it stopped. `run` does the rest."""
+    """One run into `folder`, new or resumed. The constructor loads and plans; `run` trains.
+
+    Raises:
+        UsageError: the folder holds another run, or the data are too few for the ranks.
+        OutputError: the folder cannot be written.
+    """
 
     def __init__(
         self,
@@ -95,8 +100,8 @@ class Trainer:
         self.recipe, self.training_data, self.folder, self.distributed = recipe, training_data, folder, distributed
         self.device, self.dtype, self._say = device, dtype, say
         self.progress = Progress()
-        self.requested_signal = 0  # set to a signal's number, at any time, it makes the run stop
-        self.stop_signal = 0  # and this is the one that all ranks have stopped for
+        self.requested_signal = 0  # set to a signal's number at any time to stop the run
+        self.stop_signal = 0  # the signal that all ranks have stopped for
         self.examples: Sequence[Example] = training_data.corpus.examples
         if len(self.examples) < distributed.world_size:
             raise UsageError(f"{len(self.examples)} examples are too few for {distributed.world_size} ranks")
@@ -128,13 +133,13 @@ class Trainer:
         if distributed.world_size > 1:
             self._check_same_on_all_ranks(state)
         self.buckets = self._make_buckets()
-        # A run keeps its batch sizes, whatever another search would find: they decide its steps.
+        # A resumed run keeps its batch sizes, because they decide its steps.
         self.batch_sizes = tuple(state["batch_sizes"]) if state is not None else self._batch_sizes()
         self.weights.set_total_steps(self.num_steps)
         self._start(state)
 
     def _min_duration_s(self) -> float:
-        """Of a recording: enough for two of the encoder's frames at the highest speed; of one, BatchNorm has no variance."""
+        """Minimum duration of a recording: two encoder frames at the highest speed; of one, BatchNorm has no variance."""
         config = self.training_data.checkpoint.config
         hops = config.encoder.subsampling_factor + 2
         return hops * config.features.hop_length / config.features.sample_rate * max(self.augment.speeds)
@@ -158,7 +163,7 @@ class Trainer:
 
     @property
     def _batch_s(self) -> float | None:
-        """None: as much as the device's memory holds."""
+        """Seconds of audio in a batch; None: as many as the device's memory holds."""
         seconds = self.recipe.batch.seconds
         if seconds != "auto":
             return seconds
@@ -172,7 +177,7 @@ class Trainer:
         return tuple(map(min, self._searched_batch_sizes(), enough))
 
     def _searched_batch_sizes(self) -> tuple[int, ...]:
-        """For a GPU, kept in the run's folder. Ranks search by themselves and take what all of them can hold."""
+        """Batch sizes of a GPU, cached in the run's folder. Ranks search separately and take the smallest."""
         properties = torch.cuda.get_device_properties(self.device)
         holds_for = {
             "model": self.training_data.checkpoint.config.to_json(),
@@ -190,11 +195,11 @@ class Trainer:
             path = path.with_name(f"batch_sizes-{self.distributed.rank}.json")
         config, accumulates = self.training_data.checkpoint.config, self.recipe.batch.accumulate > 1
         trial = partial(fits, self.learner.network, config, accumulates)
-        sizes = stored_or_searched(path, holds_for, self.buckets, trial)
+        sizes = cached_batch_sizes(path, holds_for, self.buckets, trial)
         if self.distributed.world_size > 1:
-            least = torch.tensor(sizes, device=self.device)
-            dist.all_reduce(least, dist.ReduceOp.MIN)
-            sizes = tuple(map(int, least.tolist()))
+            min_count = torch.tensor(sizes, device=self.device)
+            dist.all_reduce(min_count, dist.ReduceOp.MIN)
+            sizes = tuple(map(int, min_count.tolist()))
         return sizes
 
     def plan(self, epoch: int) -> tuple[list[Indices], Float64Array]:
@@ -214,7 +219,7 @@ class Trainer:
 
     @property
     def num_steps(self) -> int:
-        """Of the whole run, by its first epoch: those after it differ by a batch or two, as speeds are drawn."""
+        """Steps of the whole run, by its first epoch; others differ by a batch or two, as speeds are drawn."""
         return math.ceil(self.epoch_batches / self.recipe.batch.accumulate) * self.recipe.run.epochs
 
     @cached_property
@@ -240,9 +245,16 @@ class Trainer:
     # --- the run -----------------------------------------------------------------------------------------------------
 
     def run(self, update: Callable[[], None] = lambda: None) -> bool:
-        """Train to the end, or until `requested_signal` is set; then save after the next step. Call `update` after every batch.
+        """Train to the end, or until `requested_signal` is set; then save after the next step.
 
-        Returns whether the run is over. Raises UsageError where too many recordings cannot be read.
+        Args:
+            update: called after every batch.
+
+        Returns:
+            True if the run is over, False if a signal stopped it.
+
+        Raises:
+            UsageError: too many recordings cannot be read.
         """
         self._saved_at = perf_counter()
         while not self.is_over:
@@ -260,13 +272,13 @@ class Trainer:
             if not self._is_validation_due:
                 update()
             if must_stop:
-                self.distributed.barrier()  # for the state: the first rank that ends may take the others with it
+                self.distributed.barrier()  # wait for the saved state: the first rank that exits may end the others
                 return False
         return True
 
     @property
     def _is_save_due(self) -> bool:
-        """Before the first models are written there is a state, without which they could not be told from others."""
+        """True after save_minutes, and before the first models: a folder with models and no state is refused later."""
         is_late = perf_counter() - self._saved_at > 60 * self.recipe.run.save_minutes
         return is_late or (self._is_validation_due and not self.folder.state.exists())
 
@@ -281,7 +293,7 @@ class Trainer:
         self._is_validation_due = is_last or self.progress.epoch % self.recipe.run.validate_epochs == 0
 
     def _train_epoch(self, update: Callable[[], None]) -> None:
-        """To its end, or to the step after which the run stops."""
+        """Train to the epoch's end, or to the step after which the run stops."""
         batches, speeds = self.plan(self.progress.epoch)
         progress, accumulate = self.progress, self.recipe.batch.accumulate
         progress.batches = len(batches)
@@ -311,23 +323,24 @@ class Trainer:
                 return
 
     def _optimiser_step(self, num_labels: int) -> None:
-        """With the gradient of the mean loss of all labels of the step, whatever batches and ranks they came in.
+        """Apply the gradient of the mean loss over all labels of the step, from all its batches and ranks.
 
-        NeMo and Lightning take the mean of the batches' means instead, in which a label of a small batch counts more. Labels
-        that CTC cannot align count too: how many these are is known only to the loss.
+        NeMo and Lightning average the batches' means instead, so a label of a small batch counts more. Labels that CTC
+        cannot align count too, because only the loss knows their number.
         """
         count = self.distributed.all_reduce_mean(
             num_labels, self.device
-        )  # data_parallel has divided the sums by the number of ranks
+        )  # because data_parallel divides the gradients by the number of ranks
         norm = self.weights.step(self._progress_share, count)
         if count:
             self._window.add_norm(norm)
         self.progress.step = self.weights.num_steps
 
     def _synchronize_stop(self) -> bool:
-        """Whether any rank has been told to stop, so that none waits for another that has.
+        """Return True if any rank received a signal, so that all ranks stop together.
 
-        Raises UsageError, on all of them, where too many recordings cannot be read.
+        Raises:
+            UsageError: on all ranks, if too many recordings cannot be read.
         """
         requested_signal, loader = self.requested_signal, self.loader
         values: list[float] = [requested_signal == number for number in _SIGNALS] + [
@@ -338,25 +351,25 @@ class Trainer:
             sums = torch.tensor(values, dtype=torch.float64, device=self.device)
             dist.all_reduce(sums)
             values = sums.tolist()
-        *asked, unreadable, tried = values
-        least = min(_MIN_UNREADABLE, loader.num_segments)
-        if unreadable >= least and unreadable > _MAX_UNREADABLE_SHARE * tried:
+        *requested, unreadable, tried = values
+        min_count = min(_MIN_UNREADABLE, loader.num_segments)
+        if unreadable >= min_count and unreadable > _MAX_UNREADABLE_SHARE * tried:
             raise UsageError(f"{unreadable:.0f} of the {tried:.0f} recordings tried so far cannot be used, see above")
-        self.stop_signal = next((number for number, count in zip(_SIGNALS, asked, strict=True) if count), 0)
+        self.stop_signal = next((number for number, count in zip(_SIGNALS, requested, strict=True) if count), 0)
         return bool(self.stop_signal)
 
     @property
     def _progress_share(self) -> float:
-        """Of the run that is over."""
+        """Share of the run that is over, from 0 to 1."""
         done = self.progress.epoch + self.progress.batches_done / max(1, self.progress.batches)
         return done / self.recipe.run.epochs
 
     def _train_batch(self, rows: AudioBatch, speeds: Float64Array) -> int:
-        """Forward and backward. Returns how many labels were learnt from: 0 where no row could be read."""
+        """Run forward and backward. Returns the number of labels; 0 if no row could be read."""
         tokens = [self.examples[index].tokens for index in rows.examples]
-        place = BatchIndex(self.progress.epoch, self.progress.batches_done, self.distributed.rank)
+        batch_index = BatchIndex(self.progress.epoch, self.progress.batches_done, self.distributed.rank)
         try:
-            losses = self.learner.forward_backward(rows, tokens, torch.from_numpy(speeds[rows.examples]), place)
+            losses = self.learner.forward_backward(rows, tokens, torch.from_numpy(speeds[rows.examples]), batch_index)
         except BatchTooLarge as error:
             raise UsageError(self._too_large_message(error.examples)) from error
         for part in losses:
@@ -388,14 +401,14 @@ class Trainer:
     # --- what is kept ------------------------------------------------------------------------------------------------
 
     def run_validation(self) -> None:
-        """Validates the kept weights; they become `last`, and `best` if none were better."""
+        """Validate the averaged weights and save them as `last`, and as `best` if none were better."""
         if self.distributed.rank == 0:
             checkpoint = with_weights(self.training_data.checkpoint, self.weights.export(), _KEPT_DTYPE)
             device, dtype = str(self.device), "fp32" if self.dtype == torch.float32 else "bf16"
-            # A transducer that learns nothing writes nothing.
+            # An untrained transducer emits nothing, so validate with the head that trains.
             decoder: DecoderName | None = "ctc" if self.learner.network.ctc_weight == 1 else None
             if self.device.type == "cuda":
-                torch.cuda.empty_cache()  # training's blocks are of no use to it
+                torch.cuda.empty_cache()  # validation cannot use training's blocks
             validated = validate(
                 checkpoint, self.training_data.validation, self._validation_loader, device, dtype, decoder
             )
@@ -411,7 +424,7 @@ class Trainer:
         self.distributed.barrier()
 
     def _plot(self) -> None:
-        """A picture is for those who have matplotlib, and no reason to end a run."""
+        """Draw the log. A missing matplotlib or a failure does not end the run."""
         try:
             plot_log(self.folder.rows(), self.folder.plot)
         except ImportError:
@@ -438,7 +451,7 @@ class Trainer:
             )
 
     def _load_matching_state(self) -> dict[str, Any] | None:
-        """Of the run in the folder, if any. Raises UsageError where it is another, or only its models are left."""
+        """Load the folder's state, if any. Raises UsageError if it is another run's, or if only models are left."""
         state = self.folder.load_state(self.device)
         if state is None:
             self.folder.check_no_models()
@@ -467,13 +480,16 @@ class Trainer:
             self.folder.truncate_log(self.progress.step, keep_validation=not self._is_validation_due)
 
     def _check_same_on_all_ranks(self, state: Mapping[str, Any] | None) -> None:
-        """Raises UsageError where ranks have read another state or other data than others: they would wait for ever."""
-        sizes, place = None, [0, 0, 0]
+        """Raise UsageError if ranks have read different states or data: they would wait for each other for ever."""
+        sizes, position = None, [0, 0, 0]
         if state is not None:
-            sizes, place = state["batch_sizes"], [state["epoch"], state["batches_done"], state["weights"]["num_steps"]]
+            sizes, position = (
+                state["batch_sizes"],
+                [state["epoch"], state["batches_done"], state["weights"]["num_steps"]],
+            )
         digest = hashlib.blake2b(repr((self._fingerprint, sizes)).encode(), digest_size=7).digest()
-        place.append(int.from_bytes(digest, "big"))
-        ends = torch.tensor([place, [-number for number in place]], device=self.device)
+        position.append(int.from_bytes(digest, "big"))
+        ends = torch.tensor([position, [-number for number in position]], device=self.device)
         dist.all_reduce(ends, dist.ReduceOp.MAX)
         if ends.sum(0).any():
             raise UsageError(
@@ -484,5 +500,7 @@ class Trainer:
 def _model(checkpoint: Checkpoint, recipe: Recipe) -> Model:
     if not checkpoint.weights:
         return new_model(checkpoint.config, recipe.run.seed)
-    weights = {name: tensor.clone() for name, tensor in checkpoint.weights.items()}  # which the model learns in place
+    weights = {
+        name: tensor.clone() for name, tensor in checkpoint.weights.items()
+    }  # because training changes them in place
     return build_model(checkpoint.config, weights, checkpoint.path).train().requires_grad_(True)

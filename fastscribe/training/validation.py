@@ -1,4 +1,4 @@
-"""The word error rate of the weights as they are, decoded as `fastscribe transcribe` decodes them.
+"""Measure the word error rate of the current weights, decoded as `fastscribe transcribe` decodes.
 
 Shapes: B batch, S samples.
 """
@@ -20,17 +20,17 @@ from fastscribe.training.dataloader import AudioDataLoader
 from fastscribe.training.manifest import Example
 from fastscribe.types import Batch
 
-_MAX_S = 160.0  # of audio in a batch
+_MAX_S = 160.0  # audio in a batch
 
 
 @dataclass(frozen=True)
-class Validated:
-    """Error rates from 0 (they may exceed 1): `wer` by Whisper's English normaliser, `exact_wer` with case and marks."""
+class ValidationResult:
+    """Error rates as fractions (they may exceed 1): `wer` by Whisper's English normaliser, `exact_wer` with case and marks."""
 
     wer: float
     exact_wer: float
     cer: float
-    examples: tuple[tuple[str, str], ...]  # a few references and what was heard
+    examples: tuple[tuple[str, str], ...]  # a few (reference, hypothesis) pairs
 
     def to_json(self) -> dict[str, Any]:
         rates = {"wer": self.wer, "exact_wer": self.exact_wer, "cer": self.cer}
@@ -44,8 +44,12 @@ def validate(
     device: str,
     dtype: str,
     decoder: DecoderName | None = None,
-) -> Validated:
-    """Raises UsageError for what the model cannot be used with, and where no recording can be read."""
+) -> ValidationResult:
+    """Decode and score the examples.
+
+    Raises:
+        UsageError: the model does not support the decoder or the device, or no recording can be read.
+    """
     options = Options(decoder=decoder)
     recognizer = Recognizer.build(checkpoint, device, dtype, options, say=lambda line: None)
     tokenizer = checkpoint.tokenizer
@@ -55,11 +59,16 @@ def validate(
         if not len(rows.examples):
             continue
         batch = Batch((), rows.samples_BS.numpy(), rows.lengths_B.numpy())
-        for index, heard in zip(rows.examples, recognizer.transcribe(batch), strict=True):
-            pairs.append((tokenizer.tidied(examples[index].text), tokenizer.sentence(heard.token_ids)))
+        for index, hypothesis in zip(rows.examples, recognizer.transcribe(batch), strict=True):
+            pairs.append(
+                (
+                    tokenizer.remove_spaces_before_punctuation(examples[index].text),
+                    tokenizer.sentence(hypothesis.token_ids),
+                )
+            )
     if not pairs:
         raise UsageError(f"none of the {len(examples)} recordings to validate with can be read")
-    return _validated(pairs)
+    return _to_result(pairs)
 
 
 def _batches(order: Sequence[int], examples: Sequence[Example]) -> list[Any]:
@@ -73,19 +82,19 @@ def _batches(order: Sequence[int], examples: Sequence[Example]) -> list[Any]:
     return [np.array(batch) for batch in batches]
 
 
-def _validated(pairs: Sequence[tuple[str, str]]) -> Validated:
+def _to_result(pairs: Sequence[tuple[str, str]]) -> ValidationResult:
     spoken = _scores(pairs, normalizer("whisper-en"))
     exact = _scores(pairs, normalizer("none"))
-    return Validated(spoken[0], exact[0], spoken[1], tuple(sorted(pairs)[:: max(1, len(pairs) // 5)][:5]))
+    return ValidationResult(spoken[0], exact[0], spoken[1], tuple(sorted(pairs)[:: max(1, len(pairs) // 5)][:5]))
 
 
 def _scores(pairs: Sequence[tuple[str, str]], normalize: Callable[[str], str]) -> tuple[float, float]:
-    total = evaluate(Pair(normalize(reference), normalize(heard)) for reference, heard in pairs).total
+    total = evaluate(Pair(normalize(reference), normalize(hypothesis)) for reference, hypothesis in pairs).total
     return total.words.rate or 0.0, total.characters.rate or 0.0
 
 
 def with_weights(checkpoint: Checkpoint, weights: Mapping[str, torch.Tensor], dtype: torch.dtype) -> Checkpoint:
-    """`dtype` is the one that the weights are kept in, so that what is validated is what is written."""
+    """Return the checkpoint with these weights rounded to `dtype`, so that the validated weights are the saved ones."""
     kept = {name: tensor.cpu() for name, tensor in weights.items()}
     return replace(
         checkpoint,

@@ -1,8 +1,8 @@
-"""Weights in the precision they are kept in, the one they are used in, and their moving average.
+"""The float32 weights that the optimiser updates, the rounded copies that the model uses, and their moving average.
 
-In bf16 a step is often smaller than a weight's last bit, so the optimiser works on float32 copies and the model gets them
-rounded (Micikevicius et al. 2018). BatchNorm stays in float32 altogether: its statistics are sums over thousands of
-frames. The average of the weights over the last steps (Polyak and Juditsky 1992) is what is validated and shipped.
+In bf16 a step is often smaller than a weight's last bit, so the optimiser works on float32 copies, and the model gets them
+rounded (Micikevicius et al. 2018). BatchNorm stays in float32: its statistics are sums over thousands of frames. The moving
+average of the weights (Polyak and Juditsky 1992) is what a run validates and saves.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from torch import nn
 
 from fastscribe.training.recipe import OptimiserRecipe
 
-_MAX_WARM_UP = 10  # a tenth of the run's steps
+_MAX_WARM_UP = 10  # the warm-up takes at most 1 / _MAX_WARM_UP of the run's steps
 
 
 class Weights:
-    """The optimiser's side of a model. `model`'s parameters are cast to `dtype` in place."""
+    """The optimiser's view of a model. `model`'s parameters are cast to `dtype` in place."""
 
     def __init__(self, model: nn.Module, dtype: torch.dtype, recipe: OptimiserRecipe) -> None:
         self.recipe, self.num_steps = recipe, 0
@@ -33,7 +33,7 @@ class Weights:
             if isinstance(module, nn.modules.batchnorm._BatchNorm) or _is_slow_in_bf16(module):
                 module.float()
                 for name, tensor in (*module.named_parameters(prefix), *module.named_buffers(prefix)):
-                    tensor.data.copy_(given[name])  # what casting has rounded
+                    tensor.data.copy_(given[name])  # undo the rounding
         self._parameters = dict(model.named_parameters())
         self.masters = {  # a float32 parameter is its own master
             name: parameter.data if parameter.dtype == torch.float32 else masters[name].to(parameter.device)
@@ -49,14 +49,16 @@ class Weights:
         groups: list[dict[str, Any]] = [{"params": decayed}, {"params": others, "weight_decay": 0.0}]
         self.optimiser = torch.optim.AdamW(
             groups, lr=0.0, betas=recipe.betas, eps=1e-8, weight_decay=recipe.weight_decay, fused=True
-        )  # one pass over a weight in place of a dozen: a quarter of the time on a CPU
+        )  # fused: one pass over a weight instead of a dozen, a quarter of the time on a CPU
 
     def learning_rate(self, share: float) -> float:
         """Return the learning rate of the next step, after `share` of the run: a linear warm-up, then a cosine."""
         recipe = self.recipe
-        least = min(recipe.min_learning_rate, recipe.learning_rate)
-        after = min(1.0, max(0.0, share - self._warmup_share) / (1 - self._warmup_share))  # of what follows the warm-up
-        rate = least + (recipe.learning_rate - least) * 0.5 * (1 + math.cos(math.pi * after))
+        min_rate = min(recipe.min_learning_rate, recipe.learning_rate)
+        after = min(
+            1.0, max(0.0, share - self._warmup_share) / (1 - self._warmup_share)
+        )  # share of the steps after the warm-up
+        rate = min_rate + (recipe.learning_rate - min_rate) * 0.5 * (1 + math.cos(math.pi * after))
         return rate * min(1.0, (self.num_steps + 1) / max(1, self.warmup_steps))
 
     def set_total_steps(self, run_steps: int) -> None:
@@ -75,10 +77,17 @@ class Weights:
 
     @torch.no_grad()
     def step(self, share: float, weight: float = 1.0) -> float:
-        """Takes the gradients that backward passes have summed, over `weight`, and forgets them. Returns their norm.
+        """Apply and clear the summed gradients.
 
-        `share` is how much of the run is over. Gradients that are not finite change nothing, nor does a step of no weight;
-        the buffers are then what they were after the last step that did.
+        Gradients that are not finite change nothing, nor does a weight of 0; buffers then return to their values after
+        the last valid step.
+
+        Args:
+            share: share of the run that is over, for the learning rate.
+            weight: the gradients are divided by it.
+
+        Returns:
+            The gradient norm before clipping.
         """
         self.accumulate_gradients()
         gradients = [master.grad for master in self.masters.values() if master.grad is not None]
@@ -103,7 +112,7 @@ class Weights:
         return norm
 
     def _round(self) -> None:
-        """The model's copies of what is exact."""
+        """Round the exact weights into the model's copies."""
         if self._rounded:
             torch._foreach_copy_(self._rounded, self._exact)
 
@@ -112,7 +121,7 @@ class Weights:
             master.grad = None
 
     def _keep_buffers(self, is_sound: bool) -> None:
-        """BatchNorm's statistics take whatever goes forward, and never get rid of a NaN: so they go back with the step."""
+        """Keep the buffers of a valid step; restore them after another, because BatchNorm would keep a NaN for ever."""
         for name, buffer in self._buffers():
             kept = self._kept_buffers[name]
             source, target = (buffer, kept) if is_sound else (kept, buffer)
@@ -120,7 +129,9 @@ class Weights:
 
     def _average(self) -> None:
         if self.averages:
-            decay = min(self.recipe.ema, (1 + self.num_steps) / (10 + self.num_steps))  # the start is forgotten soon
+            decay = min(
+                self.recipe.ema, (1 + self.num_steps) / (10 + self.num_steps)
+            )  # the average forgets the first steps soon
             torch._foreach_lerp_(list(self.averages.values()), list(self.masters.values()), 1 - decay)
 
     def export(self) -> dict[str, torch.Tensor]:
@@ -140,7 +151,7 @@ class Weights:
 
     @torch.no_grad()
     def restore(self, state: Mapping[str, Any]) -> None:
-        """The inverse of state(), into a model of the same kind."""
+        """Load the result of state() into a model of the same shape."""
         self.num_steps = state["num_steps"]
         for name, master in self.masters.items():
             master.copy_(state["masters"][name])
@@ -158,5 +169,5 @@ class Weights:
 
 
 def _is_slow_in_bf16(module: nn.Module) -> bool:
-    """Depthwise convolutions on a CPU: their backward pass takes up to 15 times as long as in float32 (docs/log.md)."""
+    """True for depthwise convolutions on a CPU: their backward pass is up to 15 times as slow as in float32 (docs/log.md)."""
     return isinstance(module, (nn.Conv1d, nn.Conv2d)) and module.groups > 1 and module.weight.device.type == "cpu"

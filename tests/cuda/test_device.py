@@ -25,7 +25,7 @@ from fastscribe.pipeline.stats import Stopwatch
 CPU = torch.device("cpu")
 
 
-def test_a_cpu_has_done_its_work_when_a_call_returns() -> None:
+def test_cpu_is_synchronous() -> None:
     one, other = Stream(CPU), Stream(CPU, high_priority=True)
     with one.activate():
         event = one.record_event()
@@ -46,14 +46,14 @@ def test_stage_times_add_up() -> None:
 
 
 @pytest.mark.parametrize("dtype", [np.int16, np.float32, np.int64])
-def test_there_and_back(dtype) -> None:
+def test_copy_round_trip(dtype) -> None:
     array = host_array((2, 3), np.dtype(dtype), CPU)
     assert array.shape == (2, 3) and array.dtype == dtype
     array[:] = 7
     assert to_host(to_device(array, CPU)).tolist() == [[7, 7, 7]] * 2
 
 
-def test_running_out_of_memory_is_told_from_everything_else() -> None:
+def test_is_out_of_memory() -> None:
     with pytest.raises(RuntimeError) as caught:
         torch.empty(1 << 58)
     assert is_out_of_memory(caught.value)
@@ -65,7 +65,7 @@ def test_running_out_of_memory_is_told_from_everything_else() -> None:
     assert not is_out_of_memory(torch.AcceleratorError("CUDA error: an illegal memory access was encountered"))
 
 
-def test_the_interpreter_is_left_as_it_was() -> None:
+def test_switch_interval_restored() -> None:
     before = sys.getswitchinterval()
     with short_switch_interval(CPU):
         assert sys.getswitchinterval() == before
@@ -76,7 +76,7 @@ def test_the_interpreter_is_left_as_it_was() -> None:
 
 
 @pytest.mark.cuda
-def test_events_and_copies_on_a_gpu() -> None:
+def test_events_and_copies_on_gpu() -> None:
     device = torch.device("cuda", 0)
     copies, work = Stream(device), Stream(device, high_priority=True)
     array = host_array((1 << 20,), np.dtype(np.int16), device)

@@ -1,7 +1,7 @@
 """Copies from the host to a GPU: small ones go first and are pinned, and no stage waits for the device.
 
-No GPU takes part. A pretended CUDA device (pretended_cuda.py) records what is copied to it and how; and tensors on torch's
-meta device, which have no values, fail where a stage would read one back.
+No GPU is needed. A simulated CUDA device (tests/fakes/cuda.py) records the copies. Tensors on torch's meta device have no
+values, so a stage that reads one back fails.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ SAMPLES, NATIVE_SAMPLES = 32_000, 5_000
 
 
 class Uploader(Recognizer):
-    """A recognizer that has a device and no model."""
+    """A recognizer with a device and without a model."""
 
     sample_rate = 16_000  # type: ignore[assignment]
 
@@ -46,17 +46,17 @@ class Uploader(Recognizer):
 
 
 def batch_for(device: torch.device) -> Batch:
-    """Three rows of 16 kHz, of which the last is to be resampled from 8 kHz, in the memory that the loader uses."""
+    """Three rows at 16 kHz in the loader's memory; the last one is resampled from 8 kHz."""
     samples_BS = host_array((3, SAMPLES), np.dtype(np.int16), device)
     native_RSC = host_array((1, NATIVE_SAMPLES, 1), np.dtype(np.int16), device)
     samples_BS[:], native_RSC[:] = 0, 0
     return Batch((), samples_BS, np.array([SAMPLES, 9_000, 8_000]), (NativeRows(8_000, (2,), 500, native_RSC),))
 
 
-def test_lengths_go_first_and_all_copies_are_pinned(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_copies_are_pinned_lengths_first(monkeypatch: pytest.MonkeyPatch) -> None:
     copies = record_copies(monkeypatch)
     batch = batch_for(GPU)
-    for call in (small_to_device, to_device):  # the samples say that they lie on a CPU, as they do
+    for call in (small_to_device, to_device):  # the samples are on a CPU
         monkeypatch.setattr(resample, call.__name__, lambda values, device, call=call: call(values, GPU))
     samples_BS, lengths_B = Uploader(GPU).upload(batch)
     assert (samples_BS.shape, lengths_B.tolist()) == ((3, SAMPLES), batch.lengths_B.tolist())
@@ -64,13 +64,13 @@ def test_lengths_go_first_and_all_copies_are_pinned(monkeypatch: pytest.MonkeyPa
     assert copies == [Copy(shape, is_pinned=True, non_blocking=True) for shape in shapes]
 
 
-def test_where_too_little_memory_can_be_pinned_copies_are_as_right(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_copies_without_pinned_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     copies = record_copies(monkeypatch, too_little_to_pin=True)
     assert small_to_device(np.array([3, 4]), GPU).tolist() == [3, 4]
     assert copies == [Copy((2,), is_pinned=False, non_blocking=True)]
 
 
-def test_other_errors_of_pinning_are_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pinning_errors(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(tensor: torch.Tensor) -> torch.Tensor:
         raise RuntimeError("CUDA error: an illegal memory access was encountered")
 
@@ -92,7 +92,7 @@ class CopyCheck(TorchDispatchMode):
 
 @contextmanager
 def no_waiting() -> Iterator[None]:
-    """Inside, copies to the meta device must be asked for as small_to_device and to_device ask for them."""
+    """Fail on copies to the meta device that do not have the arguments of small_to_device or to_device."""
     tensor = torch.tensor
 
     def checked_tensor(*arguments: Any, **options: Any) -> torch.Tensor:
@@ -115,7 +115,7 @@ def no_waiting() -> Iterator[None]:
         lambda: torch.zeros(3, device=META).nonzero(),
     ],
 )
-def test_the_check_sees_what_makes_the_host_wait(wrong: Any) -> None:
+def test_check_detects_syncs(wrong: Any) -> None:
     with pytest.raises((AssertionError, RuntimeError, NotImplementedError)), no_waiting():
         wrong()
 
@@ -124,8 +124,8 @@ def on_meta(rows: int, *shape: int) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.empty(rows, *shape, device=META), torch.empty(rows, dtype=torch.long, device=META)
 
 
-def test_upload_and_features_wait_for_nothing() -> None:
-    resample._filters(8_000, 16_000, META)  # these are copied once for each rate
+def test_features_do_not_sync() -> None:
+    resample._filters(8_000, 16_000, META)  # copied once per rate
     log_mel = LogMel(FEATURES).to(META)
     with no_waiting():
         features = log_mel(*Uploader(META).upload(batch_for(META)))
@@ -133,7 +133,7 @@ def test_upload_and_features_wait_for_nothing() -> None:
 
 
 @pytest.mark.parametrize("is_fused", [False, True])
-def test_the_encoder_waits_for_nothing(is_fused: bool) -> None:
+def test_encoder_does_not_sync(is_fused: bool) -> None:
     encoder = random_encoder(small_config())
     encoder.optimise_()
     if is_fused:
@@ -145,7 +145,7 @@ def test_the_encoder_waits_for_nothing(is_fused: bool) -> None:
     assert frames.frames_BTD.shape == (3, 20, 32)
 
 
-def test_ctc_waits_for_nothing() -> None:
+def test_ctc_does_not_sync() -> None:
     decoder = CtcDecoder(CtcHead(7, 11).to(META), 10)
     with no_waiting():
         packed = decoder.submit(Frames(*on_meta(3, 20, 7)))
@@ -153,8 +153,8 @@ def test_ctc_waits_for_nothing() -> None:
 
 
 @pytest.mark.parametrize("durations", [(), (0, 1, 2)])
-def test_steps_of_a_transducer_wait_for_nothing(durations: tuple[int, ...]) -> None:
-    """With what goes before and after them: as CUDA graphs run them."""
+def test_transducer_steps_do_not_sync(durations: tuple[int, ...]) -> None:
+    """Includes loading and packing, as CUDA graphs run them."""
     network = Network.prepare(tiny_transducer(0, durations, 10, 0.0).to(META))
     frames = Frames(*on_meta(3, 20, 7))
     with no_waiting():
@@ -166,13 +166,13 @@ def test_steps_of_a_transducer_wait_for_nothing(durations: tuple[int, ...]) -> N
     assert packed.shape == (2 * 3 + (4 if durations else 3) * 3 * 21,)
 
 
-def test_steps_of_an_attention_decoder_wait_for_nothing() -> None:
+def test_aed_steps_do_not_sync() -> None:
     model = optimised(tiny_decoder(CONFIG, 0)).to(META)
     frames = Frames(*on_meta(3, 20, WIDTH))
-    num_places = aed.places_needed(model, PROMPT, 20)
+    num_positions = aed.positions_needed(model, PROMPT, 20)
     with no_waiting():
-        state = aed.AedState.allocate(model, PROMPT, model.new_cache(3, 20, num_places), num_places)
+        state = aed.AedState.allocate(model, PROMPT, model.new_cache(3, 20, num_positions), num_positions)
         aed.load_batch_(model, PROMPT, state, frames)
-        aed.step(model, PROMPT, state, num_places)
+        aed.step(model, PROMPT, state, num_positions)
         packed = aed.pack(state, frames, len(PROMPT.ids))
     assert len(packed) > 3

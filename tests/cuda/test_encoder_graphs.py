@@ -1,6 +1,6 @@
-"""The bookkeeping of captured shapes.
+"""Capture and replay of the encoder by shape.
 
-No GPU takes part, except in the tests marked `cuda`: a pretended CUDA device (pretended_cuda.py) records graphs and replays
+Only tests marked `cuda` need a GPU. For the others a simulated CUDA device (tests/fakes/cuda.py) records graphs and replays
 them on the CPU.
 """
 
@@ -18,14 +18,14 @@ from fastscribe.cuda.graph_capture import GraphsUnavailable
 from fastscribe.pipeline.recognizer import Recognizer
 from fastscribe.types import Features
 from tests.conftest import CONVOLUTIONAL_NAMES, MODELS, checkpoint, recognizer
-from tests.fakes.cuda import Pretence
+from tests.fakes.cuda import SimulatedCuda
 
 DEVICE = torch.device("cuda", 0)
 
 
 @pytest.fixture
-def pretence(monkeypatch: pytest.MonkeyPatch) -> Pretence:
-    return Pretence().install(monkeypatch)
+def simulated_cuda(monkeypatch: pytest.MonkeyPatch) -> SimulatedCuda:
+    return SimulatedCuda().install(monkeypatch)
 
 
 def never(reason: GraphsUnavailable) -> None:
@@ -47,7 +47,7 @@ def encoder():
 
 @pytest.mark.parametrize("name", CONVOLUTIONAL_NAMES)
 @torch.inference_mode()
-def test_replays_of_convolutional_encoders_equal_them(name: str, pretence: Pretence) -> None:
+def test_convolutional_encoders(name: str, simulated_cuda: SimulatedCuda) -> None:
     encoder = recognizer(MODELS / name).model.encoder
     graphs = EncoderGraphs(encoder, DEVICE, never)
     for seed, lengths in enumerate([[100, 61], [97, 42], [104], [103, 1], [102]]):
@@ -59,11 +59,11 @@ def test_replays_of_convolutional_encoders_equal_them(name: str, pretence: Prete
             torch.testing.assert_close(
                 found.frames_BTD[row, :length], expected.frames_BTD[row, :length], atol=2e-5, rtol=2e-4
             )
-    assert pretence.captured
+    assert simulated_cuda.captured
 
 
 @torch.inference_mode()
-def test_replays_equal_the_encoder_whatever_ran_before(encoder, pretence: Pretence) -> None:
+def test_replays_equal_encoder(encoder, simulated_cuda: SimulatedCuda) -> None:
     graphs = EncoderGraphs(encoder, DEVICE, never)
     batches = [[200, 130, 1], [210, 9], [190, 190, 64], [64], [203, 202, 201, 5], [61]]
     for seed, lengths in enumerate(batches * 2):
@@ -74,11 +74,11 @@ def test_replays_equal_the_encoder_whatever_ran_before(encoder, pretence: Preten
             torch.testing.assert_close(
                 found.frames_BTD[row, :length], expected.frames_BTD[row, :length], atol=2e-5, rtol=2e-4
             )
-    assert (len(pretence.captured), pretence.asked) == (4, 8)
+    assert (len(simulated_cuda.captured), simulated_cuda.enqueued) == (4, 8)
 
 
 @torch.inference_mode()
-def test_results_are_not_overwritten_by_the_next_batch(encoder, pretence: Pretence) -> None:
+def test_results_not_overwritten(encoder, simulated_cuda: SimulatedCuda) -> None:
     graphs = EncoderGraphs(encoder, DEVICE, never)
     graphs(features(encoder, [100]))
     first = graphs(features(encoder, [100], seed=1))
@@ -88,60 +88,60 @@ def test_results_are_not_overwritten_by_the_next_batch(encoder, pretence: Preten
 
 
 @torch.inference_mode()
-def test_large_batches_are_left_alone_and_at_the_limit_all_go(encoder, pretence: Pretence, monkeypatch) -> None:
+def test_large_batches_and_limit(encoder, simulated_cuda: SimulatedCuda, monkeypatch) -> None:
     monkeypatch.setattr(encoder_graphs, "_MAX_GRAPHS", 2)
     monkeypatch.setattr(encoder_graphs, "_MAX_FRAMES", 64)
     graphs = EncoderGraphs(encoder, DEVICE, never)
     for _ in range(3):
         graphs(features(encoder, [520, 520]))
-    assert not pretence.captured
+    assert not simulated_cuda.captured
     for num_captured, length in enumerate((64, 128, 192, 64, 128), start=1):
         for _ in range(2):
             graphs(features(encoder, [length]))
-        assert len(pretence.captured) == num_captured
-    assert len(pretence.live) == 1
+        assert len(simulated_cuda.captured) == num_captured
+    assert len(simulated_cuda.live) == 1
 
 
 @torch.inference_mode()
-def test_a_capture_that_fails_is_said_once_and_changes_nothing_else(encoder, pretence: Pretence) -> None:
+def test_failed_capture_reported_once(encoder, simulated_cuda: SimulatedCuda) -> None:
     reasons: list[str] = []
     graphs = EncoderGraphs(encoder, DEVICE, lambda reason: reasons.append(str(reason)))
     for _ in range(3):
         graphs(features(encoder, [200]))  # still running when the next is captured
-    pretence.failures["instantiate"] = [RuntimeError("no")]
+    simulated_cuda.failures["instantiate"] = [RuntimeError("no")]
     given = features(encoder, [100, 30])
     expected = encoder(given).frames_BTD
     for _ in range(4):
         assert torch.equal(graphs(given).frames_BTD, expected)
     assert reasons == ["capture failed: no"]
-    assert not pretence.live
+    assert not simulated_cuda.live
 
 
 @torch.inference_mode()
-def test_short_memory_is_the_batchs_affair(encoder, pretence: Pretence) -> None:
+def test_out_of_memory_is_raised(encoder, simulated_cuda: SimulatedCuda) -> None:
     graphs = EncoderGraphs(encoder, DEVICE, never)
     given = features(encoder, [100, 30])
     graphs(given)
-    pretence.failures["capture_begin"] = [torch.OutOfMemoryError("CUDA out of memory")] * 2
+    simulated_cuda.failures["capture_begin"] = [torch.OutOfMemoryError("CUDA out of memory")] * 2
     with pytest.raises(torch.OutOfMemoryError):
         graphs(given)
     graphs(given)
-    assert pretence.asked == 1
+    assert simulated_cuda.enqueued == 1
 
 
-def test_graphs_go_with_the_object(encoder, pretence: Pretence) -> None:
+def test_graphs_freed_with_object(encoder, simulated_cuda: SimulatedCuda) -> None:
     graphs = EncoderGraphs(encoder, DEVICE, never)
     with torch.inference_mode():
         for _ in range(2):
             graphs(features(encoder, [64]))
-    assert len(pretence.live) == 1
+    assert len(simulated_cuda.live) == 1
     del graphs
-    assert not pretence.live
+    assert not simulated_cuda.live
 
 
 @pytest.mark.cuda
 @torch.inference_mode()
-def test_device_replays_equal_the_encoder_over_generations(monkeypatch) -> None:
+def test_device_replays_equal_encoder(monkeypatch) -> None:
     monkeypatch.setattr(encoder_graphs, "_MAX_GRAPHS", 3)
     built = Recognizer.build(checkpoint(MODELS / "rnnt"), "cuda", "fp32", Options(cuda_graphs="full"), print)
     encoder = built.model.encoder
@@ -161,7 +161,7 @@ def test_device_replays_equal_the_encoder_over_generations(monkeypatch) -> None:
 @pytest.mark.cuda
 @pytest.mark.whole_device
 @torch.inference_mode()
-def test_device_loading_and_unloading_leaks_nothing() -> None:
+def test_device_no_leak() -> None:
     def cycle() -> None:
         built = Recognizer.build(checkpoint(MODELS / "rnnt"), "cuda", "bf16", Options(cuda_graphs="full"), print)
         given = features(built.model.encoder, [64, 32])
@@ -170,7 +170,7 @@ def test_device_loading_and_unloading_leaks_nothing() -> None:
             built.decoder.submit(built.encode(given))
         torch.cuda.synchronize()
 
-    for _ in range(40):  # more than torch has streams, so that what is kept for a stream is there
+    for _ in range(40):  # more than torch's streams, so that every stream has its workspace
         cycle()
     gc.collect()
     torch.cuda.empty_cache()

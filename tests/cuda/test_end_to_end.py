@@ -1,4 +1,4 @@
-"""The whole path on a GPU. Everything here is skipped where there is none; scripts/gpu_check runs it where there is one."""
+"""The whole pipeline on a GPU. Skipped without a GPU; scripts/gpu_check runs it."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from fastscribe.audio.probe import probe
 from fastscribe.checkpoint.location import PACKAGED
 from fastscribe.cuda.device import host_array, is_out_of_memory
 from fastscribe.pipeline.engine import Engine
-from fastscribe.pipeline.loader import load_batches
 from fastscribe.types import Batch, Source, Utterance
 from tests.conftest import AUDIO, MODEL_NAMES, MODELS, model_path, waveform
+from tests.helpers.loading import load_batches
 
 pytestmark = pytest.mark.cuda
 
@@ -41,24 +41,24 @@ def loaded(name: str, device: str, dtype: str, **options) -> Transcriber:
 
 
 @pytest.mark.parametrize("name", MODEL_NAMES)
-def test_fp32_texts_and_times_equal_the_cpus(name: str) -> None:
+def test_fp32_equals_cpu(name: str) -> None:
     assert words(run(loaded(name, "cuda", "fp32"))) == words(run(loaded(name, "cpu", "fp32")))
 
 
 @pytest.mark.parametrize("name", ["tdt_demo", "rnnt"])
-def test_a_beam_finds_what_it_finds_on_the_cpu(name: str) -> None:
+def test_beam_equals_cpu(name: str) -> None:
     on_gpu, on_cpu = (loaded(name, device, "fp32", beam=4) for device in ("cuda", "cpu"))
     assert words(run(on_gpu)) == words(run(on_cpu))
 
 
-def test_the_packaged_model_heeds_its_language_model_as_on_the_cpu() -> None:
+def test_language_model_equals_cpu() -> None:
     on_gpu, on_cpu = (Transcriber.load(PACKAGED, device, "fp32") for device in ("cuda", "cpu"))
-    assert on_gpu.recognizer.beam > 1
+    assert on_gpu._recognizer.beam > 1
     assert words(run(on_gpu)) == words(run(on_cpu))
 
 
 @pytest.mark.parametrize("name", ["tdt_demo", "rnnt"])
-def test_graph_modes_and_batches_change_nothing_in_fp32(name: str) -> None:
+def test_graph_modes_equal_in_fp32(name: str) -> None:
     reference = words(run(loaded(name, "cuda", "fp32", cuda_graphs="off")))
     for options in (
         {"cuda_graphs": "full"},
@@ -68,17 +68,17 @@ def test_graph_modes_and_batches_change_nothing_in_fp32(name: str) -> None:
         {"cuda_graphs": "full", "batch_frames": 500},
     ):
         transcriber = loaded(name, "cuda", "fp32", **options)
-        for _ in range(3):  # the encoder's graphs are captured when a shape comes back
+        for _ in range(3):  # the encoder's graphs are captured at the second use of a shape
             assert words(run(transcriber)) == reference
 
 
-def test_bf16_modes_agree_with_each_other() -> None:
+def test_graph_modes_equal_in_bf16() -> None:
     found = [words(run(loaded("tdt_demo", "cuda", "bf16", cuda_graphs=mode))) for mode in ("off", "chunked", "full")]
     assert found[0] == found[1] == found[2]
 
 
 def batch_of(engine: Engine, rows: int, seconds: float) -> Batch:
-    """Speech in pinned memory, each row begun elsewhere and a little shorter than the last."""
+    """Speech in pinned memory; rows begin at different offsets and get shorter."""
     speech, longest = np.tile(waveform(FILES[0]), 2), int(16_000 * seconds)
     samples_BS = host_array((rows, longest), np.dtype(np.int16), engine.device)
     lengths_B = np.linspace(longest, 0.8 * longest, rows).astype(np.int64)
@@ -89,7 +89,7 @@ def batch_of(engine: Engine, rows: int, seconds: float) -> Batch:
 
 
 def native_batches(engine: Engine, folder: Path, counts: Sequence[int]) -> list[Batch]:
-    """Batches of so many 44.1 kHz stereo recordings each, as the loader makes them for a GPU."""
+    """Batches of `rows` 44.1 kHz stereo recordings, as the loader makes them for a GPU."""
     import soxr
 
     wave = soxr.resample(waveform(FILES[0]).astype(np.float32) / 32768.0, 16000, 44100)
@@ -103,7 +103,7 @@ def native_batches(engine: Engine, folder: Path, counts: Sequence[int]) -> list[
 
 @contextmanager
 def no_waiting() -> Iterator[None]:
-    """Whatever makes the host wait for the device is an error, as far as torch can tell."""
+    """Let torch raise an error when an operation makes the host wait for the device."""
     torch.cuda.synchronize()
     torch.cuda.set_sync_debug_mode("error")
     try:
@@ -119,13 +119,13 @@ NEW = (
     (1, 43.0),
     (13, 17.0),
     (60, 12.0),
-)  # no decoder state is made for them, nor a graph captured
+)  # no decoder state is allocated and no graph captured
 
 
-def test_the_host_waits_for_nothing_between_batch_and_results() -> None:
-    engine = loaded("tdt_demo", "cuda", "bf16", cuda_graphs="full").engine
+def test_pipeline_does_not_sync() -> None:
+    engine = loaded("tdt_demo", "cuda", "bf16", cuda_graphs="full")._engine
     seen, new = ([batch_of(engine, *shape) for shape in shapes] for shapes in (SEEN, NEW))
-    for _ in range(4):  # what is made once may wait
+    for _ in range(4):  # one-time initialisation may wait
         for _, found in engine.stream(seen):
             assert not isinstance(found, Exception), found
     decoded = []
@@ -138,8 +138,8 @@ def test_the_host_waits_for_nothing_between_batch_and_results() -> None:
     assert all(one.token_ids for one in found[0])
 
 
-def test_the_host_waits_for_nothing_that_the_device_resamples(tmp_path: Path) -> None:
-    engine = loaded("tdt_demo", "cuda", "bf16", cuda_graphs="full").engine
+def test_resampling_does_not_sync(tmp_path: Path) -> None:
+    engine = loaded("tdt_demo", "cuda", "bf16", cuda_graphs="full")._engine
     batches = native_batches(engine, tmp_path, (4, 4, 4, 4, 3, 4))
     for _, found in engine.stream(batches[:4]):
         assert not isinstance(found, Exception), found
@@ -158,9 +158,9 @@ def free_bytes_when_idle() -> int:
 
 
 @pytest.mark.whole_device
-def test_memory_does_not_grow_with_the_number_of_shapes() -> None:
-    """Beyond torch's own too: plans, workspaces, whatever a library keeps for each shape. Too large to be captured."""
-    engine = loaded("tdt_demo", "cuda", "bf16", cuda_graphs="full").engine
+def test_memory_with_many_shapes() -> None:
+    """Includes memory outside torch: plans and workspaces of libraries. Batches are too large to be captured."""
+    engine = loaded("tdt_demo", "cuda", "bf16", cuda_graphs="full")._engine
     sizes = []
     for number in range(220):
         batch = batch_of(engine, 48 + number % 51, 9.0 + 0.013 * number)
@@ -172,8 +172,8 @@ def test_memory_does_not_grow_with_the_number_of_shapes() -> None:
 
 
 @pytest.mark.parametrize("graphs", ["off", "full"])
-def test_one_row_that_is_too_long_costs_no_other(graphs: str) -> None:
-    engine = loaded("tdt_demo", "cuda", "bf16", cuda_graphs=graphs).engine
+def test_too_long_row_fails_alone(graphs: str) -> None:
+    engine = loaded("tdt_demo", "cuda", "bf16", cuda_graphs=graphs)._engine
     small = [batch_of(engine, rows, 5.0) for rows in (8, 3, 8, 5)]
     for _ in range(3):
         reference = [found for _, found in engine.stream(small)]
@@ -192,7 +192,7 @@ def test_one_row_that_is_too_long_costs_no_other(graphs: str) -> None:
     assert [found[id(batch)] for batch in small] == reference
 
 
-def test_too_little_memory_splits_batches_and_is_remembered() -> None:
+def test_out_of_memory_splits_batches() -> None:
     transcriber = loaded("tdt_demo", "cuda", "fp32", batch_frames=10_000_000)
     reference = words(run(transcriber))
     torch.cuda.empty_cache()
@@ -202,12 +202,12 @@ def test_too_little_memory_splits_batches_and_is_remembered() -> None:
     torch.cuda.set_per_process_memory_fraction((torch.cuda.memory_allocated() + 0.4 * peak) / total)
     try:
         assert words(run(transcriber)) == reference
-        assert transcriber.engine.budget is not None and transcriber.engine.budget.frames < 10_000_000
+        assert transcriber._engine.budget is not None and transcriber._engine.budget.frames < 10_000_000
     finally:
         torch.cuda.set_per_process_memory_fraction(1.0)
 
 
-def test_other_rates_and_channels_are_resampled_on_the_device(tmp_path: Path) -> None:
+def test_resampling_on_device(tmp_path: Path) -> None:
     import soxr
 
     speech = waveform(FILES[0]).astype(np.float32) / 32768.0
@@ -220,8 +220,8 @@ def test_other_rates_and_channels_are_resampled_on_the_device(tmp_path: Path) ->
     assert {path: found.text for path, found in on_gpu.items()} == {path: found.text for path, found in on_cpu.items()}
 
 
-def test_loading_and_unloading_leaks_nothing() -> None:
-    """Once each of torch's 32 streams has been handed out, with a workspace for its products."""
+def test_load_unload_no_leak() -> None:
+    """Measured after each of torch's 32 streams has its cuBLAS workspace."""
     sizes = []
     for _ in range(40):
         run(loaded("tdt_demo", "cuda", "bf16"), FILES[:4])

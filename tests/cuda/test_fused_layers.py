@@ -1,4 +1,4 @@
-"""The GPU form of the encoder equals the plain one, whatever the checkpoint's variant, and asks the device for nothing."""
+"""The GPU form of the encoder equals the plain one for all variants, and never waits for the device."""
 
 from __future__ import annotations
 
@@ -56,28 +56,28 @@ def difference(plain: Encoder, gpu_form: Encoder, features: Features) -> float:
 
 
 @pytest.mark.parametrize("changes", VARIANTS, ids=str)
-def test_fused_layers_are_the_layers(changes: dict) -> None:
+def test_fused_equals_plain(changes: dict) -> None:
     assert difference(*pair(**changes), ragged()) < 2e-5
 
 
 @pytest.mark.parametrize("changes", VARIANTS, ids=str)
-def test_in_bf16_they_are_no_further_from_float32(changes: dict) -> None:
+def test_bf16_error(changes: dict) -> None:
     exact, _ = pair(**changes)
     plain, gpu_form = pair(torch.bfloat16, **changes)
     assert difference(exact, gpu_form, ragged()) < 1.5 * difference(exact, plain, ragged()) + 0.02
 
 
-def test_positions_beyond_the_kept_table_are_projected_on_demand(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batch_beyond_cached_positions(monkeypatch: pytest.MonkeyPatch) -> None:
     plain, kept = pair()
-    monkeypatch.setattr(fused_layers, "_KEPT_FRAMES", 10)
+    monkeypatch.setattr(fused_layers, "_CACHED_FRAMES", 10)
     _, on_demand = pair()
     assert difference(plain, on_demand, ragged()) < 2e-5
     assert difference(kept, on_demand, ragged()) < 1e-6
 
 
 @pytest.mark.parametrize("local", [LocalAttention(128, 128), LocalAttention(130, 20), LocalAttention(3000, 10)])
-def test_recordings_longer_than_the_kept_table(local: LocalAttention) -> None:
-    """A window within the table needs no other; a wider one has its positions projected on demand."""
+def test_recording_beyond_cached_positions(local: LocalAttention) -> None:
+    """A window within the cached table uses it; a wider one projects its positions on demand."""
     plain, gpu_form = pair(attention=local)
     lengths_B = torch.tensor([4400, 1300])  # 1100 frames
     assert difference(plain, gpu_form, Features(torch.randn(2, 20, 4400), lengths_B)) < 2e-5
@@ -85,7 +85,7 @@ def test_recordings_longer_than_the_kept_table(local: LocalAttention) -> None:
     assert kept_rows == (2048 if local.left == 3000 else 512 if local.left == 128 else 640)
 
 
-def test_a_batch_leaves_the_kept_positions_where_they_are() -> None:
+def test_cached_positions_keep_address() -> None:
     _, gpu_form = pair()
     before = [buffer.data_ptr() for buffer in gpu_form.buffers()]
     gpu_form(ragged())
@@ -94,8 +94,8 @@ def test_a_batch_leaves_the_kept_positions_where_they_are() -> None:
 
 
 @pytest.mark.parametrize("changes", VARIANTS, ids=str)
-def test_the_host_never_asks_for_a_value(changes: dict) -> None:
-    """Tensors on the meta device have shapes and no values: whatever runs on them can be queued without waiting."""
+def test_fused_layers_do_not_sync(changes: dict) -> None:
+    """Meta tensors have no values, so code that runs on them never waits for one."""
     _, gpu_form = pair(torch.bfloat16, **changes)
     gpu_form.to("meta")
     frames = gpu_form(Features(torch.empty(3, 20, 90, device="meta"), torch.empty(3, dtype=torch.int64, device="meta")))
@@ -103,7 +103,7 @@ def test_the_host_never_asks_for_a_value(changes: dict) -> None:
 
 
 class Doubled(nn.Module):
-    """Stands for any layer that is not a plain matrix."""
+    """A layer that is not a plain matrix."""
 
     def __init__(self, linear: nn.Linear) -> None:
         super().__init__()
@@ -114,7 +114,7 @@ class Doubled(nn.Module):
 
 
 @pytest.mark.parametrize("bias", [False, True])
-def test_a_product_is_added_or_left_to_the_next_norm(bias: bool) -> None:
+def test_add_product(bias: bool) -> None:
     linear = nn.Linear(6, 4, bias=bias).requires_grad_(False)
     hidden_BTE, x_BTD = torch.randn(2, 3, 6), torch.randn(2, 3, 4)
     for layer in (linear, Doubled(linear)):
@@ -126,8 +126,8 @@ def test_a_product_is_added_or_left_to_the_next_norm(bias: bool) -> None:
 
 
 @pytest.mark.parametrize("changes", VARIANTS, ids=str)
-def test_products_of_other_layers_are_added_by_the_norms(changes: dict) -> None:
-    """As fp8's are: each of the four branches of a layer leaves its last product to the norm behind it."""
+def test_norms_add_quantised_products(changes: dict) -> None:
+    """As with fp8, the next norm adds the last product of each of the four branches."""
     plain, gpu_form = pair(**changes)
     for owner in list(gpu_form.layers.modules()):
         for name in ("linear2", "linear_out", "pointwise2"):
@@ -140,10 +140,10 @@ def test_products_of_other_layers_are_added_by_the_norms(changes: dict) -> None:
 @pytest.mark.parametrize("subsampling", ["dw_striding", "striding"])
 @pytest.mark.parametrize("channels_last", [False, True])
 @pytest.mark.parametrize("limit", [1, 3000, 20000])
-def test_subsampling_in_pieces_is_subsampling(
+def test_subsampling_in_parts(
     monkeypatch: pytest.MonkeyPatch, subsampling: str, channels_last: bool, limit: int
 ) -> None:
-    """In pieces of rows, and of frames where one row is still too much: the same frames to the last bit or two."""
+    """Splits by rows, then by frames: the same frames up to a bit or two."""
     torch.manual_seed(0)
     layer = random_encoder(small_config(subsampling=subsampling, subsampling_factor=8)).subsampling
     if channels_last:

@@ -1,6 +1,6 @@
-"""Generations of graphs: what is captured together goes together, and failures leave nothing behind.
+"""Generations of graphs: graphs captured together are freed together, and failures leave nothing behind.
 
-No GPU takes part: a pretended CUDA device (pretended_cuda.py) records graphs and replays them on the CPU.
+No GPU is needed: a simulated CUDA device (tests/fakes/cuda.py) records graphs and replays them on the CPU.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ import torch
 
 from fastscribe.cuda import graph_capture
 from fastscribe.cuda.graph_capture import Generation, GraphCache, GraphsUnavailable, StreamOrder
-from tests.fakes.cuda import STREAMS, Pretence
+from tests.fakes.cuda import STREAMS, SimulatedCuda
 
 DEVICE = torch.device("cuda", 0)
 
 
 @pytest.fixture
-def pretence(monkeypatch: pytest.MonkeyPatch) -> Pretence:
-    return Pretence().install(monkeypatch)
+def simulated_cuda(monkeypatch: pytest.MonkeyPatch) -> SimulatedCuda:
+    return SimulatedCuda().install(monkeypatch)
 
 
 class Adder:
-    """Adds one to a number by a graph."""
+    """Increment a number with a graph."""
 
     def __init__(self, generation: Generation) -> None:
         self.number = torch.zeros(())
@@ -46,46 +46,46 @@ def cache(limit: int, order: StreamOrder | None = None) -> GraphCache[int, Adder
     return GraphCache(lambda: Generation(DEVICE, order.synchronize), limit)
 
 
-def test_siblings_live_and_die_together(pretence: Pretence) -> None:
+def test_generation_freed_together(simulated_cuda: SimulatedCuda) -> None:
     adders = cache(2)
     first, second = adders.get(1, Adder), adders.get(2, Adder)
-    assert adders.get(1, Adder) is first and len(pretence.captured) == 2
+    assert adders.get(1, Adder) is first and len(simulated_cuda.captured) == 2
     assert [first.run(), second.run(), first.run()] == [1, 1, 2]
-    assert set(pretence.pools.values()) == {2}
-    pretence.done = pretence.asked
+    assert set(simulated_cuda.pools.values()) == {2}
+    simulated_cuda.completed = simulated_cuda.enqueued
     assert adders.get(3, Adder).run() == 1
-    assert 1 not in adders and 2 not in adders and len(pretence.live) == 1
+    assert 1 not in adders and 2 not in adders and len(simulated_cuda.live) == 1
     assert adders.get(1, Adder).run() == 1
-    assert pretence.streams_made == 1  # the second generation has the first one's
-    pretence.done = pretence.asked
+    assert simulated_cuda.streams_made == 1  # the second generation reuses it
+    simulated_cuda.completed = simulated_cuda.enqueued
     adders.drop()
     adders.drop()
-    assert not pretence.live and not +pretence.pools
+    assert not simulated_cuda.live and not +simulated_cuda.pools
 
 
-def test_dropping_waits_for_the_last_use(pretence: Pretence) -> None:
+def test_drop_waits_for_last_use(simulated_cuda: SimulatedCuda) -> None:
     order = StreamOrder()
     adders = cache(2, order)
     adders.get(1, Adder).run()
     order.record()
     del adders
     gc.collect()
-    assert pretence.done == pretence.asked == 1 and not pretence.live
+    assert simulated_cuda.completed == simulated_cuda.enqueued == 1 and not simulated_cuda.live
 
 
-def test_what_was_made_of_graphs_goes_before_them(pretence: Pretence) -> None:
+def test_before_drop_runs_first(simulated_cuda: SimulatedCuda) -> None:
     generation = Generation(DEVICE, lambda: None)
     generation.capture(lambda: torch.zeros(3).add_(1), instantiate=False)
     live: list[int] = []
-    generation.before_drop(lambda: live.append(len(pretence.live)))
-    assert not pretence.captured[0].is_instantiated
+    generation.before_drop(lambda: live.append(len(simulated_cuda.live)))
+    assert not simulated_cuda.captured[0].is_instantiated
     generation.drop()
     generation.drop()
     assert live == [1]
 
 
-def test_no_two_generations_share_a_stream(pretence: Pretence) -> None:
-    """Though torch hands out the same streams again and again."""
+def test_generations_have_separate_streams(simulated_cuda: SimulatedCuda) -> None:
+    """torch reuses its streams round-robin."""
     generations = [Generation(DEVICE, lambda: None) for _ in range(3)]
     for _ in range(STREAMS - 2):
         torch.cuda.Stream(DEVICE)
@@ -106,25 +106,25 @@ FAILURES = {
 
 
 @pytest.mark.parametrize("method", FAILURES)
-def test_a_failure_drops_the_generation(pretence: Pretence, method: str) -> None:
+def test_failure_drops_generation(simulated_cuda: SimulatedCuda, method: str) -> None:
     adders = cache(8)
     adders.get(1, Adder)
     errors, num_broken = FAILURES[method]
-    pretence.failures[method] = list(errors)
+    simulated_cuda.failures[method] = list(errors)
     with pytest.raises(GraphsUnavailable, match=f"capture failed: {errors[0]}"):
         adders.get(2, Adder)
-    assert not pretence.live and not pretence.capturing and not +pretence.pools
-    assert pretence.current.number == ("default",) and gc.isenabled()
+    assert not simulated_cuda.live and not simulated_cuda.capturing and not +simulated_cuda.pools
+    assert simulated_cuda.current.number == ("default",) and gc.isenabled()
     assert len(graph_capture._BROKEN) == num_broken
     assert adders.get(1, Adder).run() == 1
 
 
-def test_private_names_that_are_gone(pretence: Pretence, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ending the allocation and releasing the pool are tried each by itself."""
+def test_missing_private_functions(simulated_cuda: SimulatedCuda, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ending the allocation and releasing the pool are tried independently."""
     monkeypatch.delattr(torch._C, "_cuda_endAllocateToPool")
     released: list[object] = []
     monkeypatch.setattr(torch._C, "_cuda_releasePool", lambda device, pool: released.append(pool))
-    pretence.failures["capture_end"] = [RuntimeError("invalidated")] * 2
+    simulated_cuda.failures["capture_end"] = [RuntimeError("invalidated")] * 2
     generation = Generation(DEVICE, lambda: None)
     monkeypatch.setattr(graph_capture, "_capture_nothing", lambda device: None)
     with pytest.raises(GraphsUnavailable, match="invalidated"):
@@ -132,16 +132,16 @@ def test_private_names_that_are_gone(pretence: Pretence, monkeypatch: pytest.Mon
     assert len(released) == 1
 
 
-def test_an_abandoned_capture_frees_no_siblings_workspace(pretence: Pretence) -> None:
+def test_failed_capture_keeps_workspace(simulated_cuda: SimulatedCuda) -> None:
     generation = Generation(DEVICE, lambda: None)
     first = Adder(generation)
-    pretence.failures["capture_begin"] = [RuntimeError("no")]
+    simulated_cuda.failures["capture_begin"] = [RuntimeError("no")]
     with pytest.raises(GraphsUnavailable):
         Adder(generation)
-    pretence.failures["capture_end"] = [RuntimeError("no")] * 2
+    simulated_cuda.failures["capture_end"] = [RuntimeError("no")] * 2
     with pytest.raises(GraphsUnavailable):
         Adder(generation)
-    assert first.run() == 1  # may still be running when the other fails
+    assert first.run() == 1  # may still run when the other one fails
 
 
 OUT_OF_MEMORY = [torch.OutOfMemoryError("CUDA out of memory. Tried"), RuntimeError("CUDA error: out of memory")]
@@ -149,23 +149,23 @@ OUT_OF_MEMORY = [torch.OutOfMemoryError("CUDA out of memory. Tried"), RuntimeErr
 
 @pytest.mark.parametrize("error", OUT_OF_MEMORY)
 @pytest.mark.parametrize("method", ["capture_begin", "instantiate"])
-def test_memory_that_is_short_once(pretence: Pretence, method: str, error: Exception) -> None:
+def test_out_of_memory_retry(simulated_cuda: SimulatedCuda, method: str, error: Exception) -> None:
     adders = cache(8)
     adders.get(1, Adder)
-    pretence.failures[method] = [error]
+    simulated_cuda.failures[method] = [error]
     assert adders.get(2, Adder).run() == 1
-    assert 1 not in adders and pretence.cache_emptied == 1 and len(pretence.live) == 1
+    assert 1 not in adders and simulated_cuda.cache_emptied == 1 and len(simulated_cuda.live) == 1
 
 
 class Intermediate:
-    """What a capture's frame holds."""
+    """An object held by the stack frame of a capture."""
 
 
 @pytest.mark.parametrize("error", OUT_OF_MEMORY)
-def test_memory_that_stays_short_holds_on_to_nothing(
-    pretence: Pretence, monkeypatch: pytest.MonkeyPatch, error: Exception
+def test_out_of_memory_frees_tensors(
+    simulated_cuda: SimulatedCuda, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
-    """When the cache is emptied, and in the error that comes out, no frame is left with the capture's tensors."""
+    """Neither the emptied cache nor the raised error keeps the capture's tensors."""
     held: list[weakref.ref] = []
     alive_when_emptied: list[int] = []
 
@@ -175,7 +175,7 @@ def test_memory_that_stays_short_holds_on_to_nothing(
     def make(generation: Generation) -> Adder:
         block = Intermediate()
         held.append(weakref.ref(block))
-        pretence.failures["instantiate"] = [type(error)(str(error))]
+        simulated_cuda.failures["instantiate"] = [type(error)(str(error))]
         return Adder(generation)
 
     adders = cache(8)
@@ -188,11 +188,11 @@ def test_memory_that_stays_short_holds_on_to_nothing(
         gc.enable()
     assert len(held) == 2 and alive_when_emptied == [0, 0]
     assert raised.value.__context__ is None and raised.value.__cause__ is None
-    assert not pretence.live and 1 not in adders
+    assert not simulated_cuda.live and 1 not in adders
 
 
-def test_the_caller_waits_for_a_warm_up_that_fails(pretence: Pretence) -> None:
-    """It frees memory that the warm-up, on another stream, may still be working on."""
+def test_failed_warm_up_is_waited_for(simulated_cuda: SimulatedCuda) -> None:
+    """The caller frees memory that the warm-up on another stream may still use."""
 
     def fail() -> None:
         raise ValueError("on purpose")
@@ -200,10 +200,10 @@ def test_the_caller_waits_for_a_warm_up_that_fails(pretence: Pretence) -> None:
     generation = Generation(DEVICE, lambda: None)
     with pytest.raises(ValueError, match="on purpose"):
         generation.capture(fail)
-    assert pretence.waits[-1] == (("default",), generation._stream.number)
+    assert simulated_cuda.waits[-1] == (("default",), generation._stream.number)
 
 
-def test_threads_capture_one_after_the_other(pretence: Pretence) -> None:
+def test_threads_capture_in_turn(simulated_cuda: SimulatedCuda) -> None:
     busy: list[int] = []
     errors: list[BaseException] = []
 
@@ -234,11 +234,11 @@ def run_all(threads: list[threading.Thread]) -> None:
         thread.join()
 
 
-# On a device.
+# On a GPU.
 
 
 @pytest.mark.cuda
-def test_device_generations_follow_each_other() -> None:
+def test_device_generations() -> None:
     order = StreamOrder()
     weight, rows = torch.randn(256, 256, device="cuda"), {n: torch.randn(n, 256, device="cuda") for n in range(1, 8)}
 
@@ -262,7 +262,7 @@ def test_device_generations_follow_each_other() -> None:
 
 
 @pytest.mark.cuda
-def test_device_two_threads_capture() -> None:
+def test_device_threads_capture() -> None:
     errors: list[BaseException] = []
 
     def work(steps: Callable[[torch.Tensor], torch.Tensor]) -> None:

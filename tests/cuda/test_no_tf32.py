@@ -1,6 +1,6 @@
-"""no_tf32 forbids TF32 whatever the process has set, and puts every setting back, on a pretended CUDA device.
+"""no_tf32 disables TF32 and restores every setting, on a simulated CUDA device.
 
-No GPU takes part: torch keeps CUDA's precision settings in every build, and the test reads them.
+No GPU is needed: every build of torch has CUDA's precision settings.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import sys
 from tests.conftest import ROOT
 
 
-def test_every_starting_state_is_put_back() -> None:
+def test_settings_restored() -> None:
     """See float32_settings.py, which needs a process of its own."""
     command = [sys.executable, "-m", "tests.helpers.float32_settings"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)

@@ -1,7 +1,7 @@
-"""Captured decoding equals the definition of right in every mode, and falls back where a mode cannot be had.
+"""Captured decoding equals greedy decoding in every mode, and falls back if a mode is unavailable.
 
-No GPU takes part, except in the tests marked `cuda`, which do the same on a device: a pretended CUDA device
-(pretended_cuda.py) stands for torch's streams and graphs, and FakeCuda runs the while graph, both on the CPU.
+Only tests marked `cuda` need a GPU. For the others a simulated CUDA device (tests/fakes/cuda.py) replaces torch's streams and
+graphs, and FakeCuda runs the while graph, both on the CPU.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from fastscribe.types import Frames, Hypothesis
 from tests.conftest import torch_threads
 from tests.cuda.test_while_loop import DEVICE, Code, FakeCuda, install
 from tests.decode.test_label_looping import DURATIONS, assert_greedy, random_frames, tiny_transducer
-from tests.fakes.cuda import Pretence
+from tests.fakes.cuda import SimulatedCuda
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -41,12 +41,12 @@ def one_thread() -> Iterator[None]:
 
 
 @pytest.fixture
-def pretence(monkeypatch: pytest.MonkeyPatch) -> Pretence:
-    return Pretence().install(monkeypatch)
+def simulated_cuda(monkeypatch: pytest.MonkeyPatch) -> SimulatedCuda:
+    return SimulatedCuda().install(monkeypatch)
 
 
 class ListFlag:
-    """A flag whose copies arrive at once and are read late."""
+    """A flag whose copies arrive immediately and are read late."""
 
     def __init__(self, flag: torch.Tensor) -> None:
         self.flag = flag
@@ -60,18 +60,18 @@ class ListFlag:
 
 
 class PseudoWhile:
-    """What a while graph does, as a plain loop."""
+    """A while graph as a Python loop."""
 
     def __init__(
-        self, steps_per_turn: int, generation: Generation, step: Callable[[], None], flag: torch.Tensor
+        self, steps_per_iteration: int, generation: Generation, step: Callable[[], None], flag: torch.Tensor
     ) -> None:
-        self.step, self.flag, self.steps_per_turn = step, flag, steps_per_turn
+        self.step, self.flag, self.steps_per_iteration = step, flag, steps_per_iteration
         generation.capture(step)  # which runs it
 
     def run(self) -> None:
         goes_on = True
         while goes_on:
-            for _ in range(self.steps_per_turn):
+            for _ in range(self.steps_per_iteration):
                 self.step()
             goes_on = bool(self.flag)
 
@@ -90,14 +90,14 @@ def chunked() -> LoopMaker:
     durations=st.sampled_from(DURATIONS),
     max_symbols=st.sampled_from((1, 2, 5, 10)),
     batches=st.lists(st.lists(st.integers(0, 9), min_size=1, max_size=5), min_size=1, max_size=3),
-    steps_per_turn=st.sampled_from((None, 1, 2, 3)),
+    steps_per_iteration=st.sampled_from((None, 1, 2, 3)),
 )
-def test_every_loop_is_greedy(seed, durations, max_symbols, batches, steps_per_turn) -> None:
-    """Buckets leave rows empty, states are used again, rows without room are decoded anew."""
+def test_loops_equal_greedy(seed, durations, max_symbols, batches, steps_per_iteration) -> None:
+    """Buckets have empty rows, states are reused, and rows that run out of slots are decoded again."""
     transducer = tiny_transducer(seed, durations, max_symbols, 1.5)
-    make_loop = chunked() if steps_per_turn is None else partial(PseudoWhile, steps_per_turn)
+    make_loop = chunked() if steps_per_iteration is None else partial(PseudoWhile, steps_per_iteration)
     with pytest.MonkeyPatch.context() as monkeypatch:
-        Pretence().install(monkeypatch)
+        SimulatedCuda().install(monkeypatch)
         decoder = GraphedDecoder(Network.prepare(transducer), make_loop)
         submitted = [(frames, decoder.submit(frames)) for frames in map(random_frames, batches)]
         for frames, packed in submitted:  # all are read after the last submit
@@ -105,7 +105,7 @@ def test_every_loop_is_greedy(seed, durations, max_symbols, batches, steps_per_t
         decoder.close()
 
 
-def test_a_row_without_room_is_decoded_again(pretence: Pretence) -> None:
+def test_full_row_is_decoded_again(simulated_cuda: SimulatedCuda) -> None:
     transducer = tiny_transducer(3, (), 10, -100.0)
     decoder = GraphedDecoder(Network.prepare(transducer), chunked())
     frames = random_frames([4, 2])
@@ -127,18 +127,18 @@ def submit(decoder: Decoder, rows: int, num_frames: int) -> None:
     assert_greedy(TRANSDUCER, frames, run(decoder, frames))
 
 
-def test_captures_go_with_the_decoder(pretence: Pretence) -> None:
+def test_captures_freed_with_decoder(simulated_cuda: SimulatedCuda) -> None:
     decoder = GraphedDecoder(Network.prepare(tiny_transducer(1, (), 10, 2.0)), chunked())
     decoder.submit(random_frames([3]))
-    assert len(pretence.live) == 1 and pretence.done < pretence.asked
+    assert len(simulated_cuda.live) == 1 and simulated_cuda.completed < simulated_cuda.enqueued
     del decoder
     gc.collect()
-    assert not pretence.live
+    assert not simulated_cuda.live
 
 
 @pytest.mark.parametrize("needed", [1, 7, 8, 9, 16, 17])
-def test_the_flag_is_read_one_chunk_late(needed: int) -> None:
-    """The graph, for once, is a Python function."""
+def test_flag_read_one_chunk_late(needed: int) -> None:
+    """Here the graph is a Python function."""
     flag = torch.tensor(True)
     done: list[int] = []
 
@@ -151,8 +151,8 @@ def test_the_flag_is_read_one_chunk_late(needed: int) -> None:
     assert len(done) == 8 * (-(-needed // 8) + 1)
 
 
-def test_loops_keep_what_their_steps_work_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Graphs do not."""
+def test_loops_keep_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Graphs contain only addresses."""
     graph = SimpleNamespace(raw_cuda_graph=lambda: 0)
     generation = SimpleNamespace(capture=lambda step, **how: graph, before_drop=lambda call: None)
     monkeypatch.setattr(loops.while_loop, "WhileGraph", lambda *given: SimpleNamespace(close=None))
@@ -166,15 +166,15 @@ def test_loops_keep_what_their_steps_work_on(monkeypatch: pytest.MonkeyPatch) ->
         del loop
 
 
-# A whole device in pretence: every mode through build_decoder.
+# On a simulated device: every mode through build_decoder.
 
 
 @pytest.fixture
-def fake(monkeypatch: pytest.MonkeyPatch, pretence: Pretence) -> FakeCuda:
+def fake(monkeypatch: pytest.MonkeyPatch, simulated_cuda: SimulatedCuda) -> FakeCuda:
     fake = FakeCuda()
     install(monkeypatch, fake)
-    pretence.install(monkeypatch)
-    fake.steps = pretence.steps
+    simulated_cuda.install(monkeypatch)
+    fake.steps = simulated_cuda.steps
     while_loop._toolkit.cache_clear()
     monkeypatch.setattr(while_loop, "toolkit", lambda device: while_loop._toolkit(DEVICE))
     monkeypatch.setattr(loops, "DelayedFlag", ListFlag)
@@ -194,25 +194,25 @@ def decode_all(decoder: Decoder, transducer: Transducer = TRANSDUCER) -> None:
 @pytest.mark.parametrize("version", ["12.9.10", "13.0.2"])
 def test_modes(fake: FakeCuda, mode: str, version: str) -> None:
     fake.version = sys.modules["cuda.bindings"].__version__ = version
-    said: list[str] = []
-    decoder = build_decoder(TRANSDUCER, DEVICE, mode, said.append)
+    lines: list[str] = []
+    decoder = build_decoder(TRANSDUCER, DEVICE, mode, lines.append)
     decode_all(decoder)
-    assert not said
+    assert not lines
     assert (fake.calls.count("cuGraphLaunch") > 0) == (mode in ("auto", "full"))
     decoder.close()
     assert not fake.live
 
 
 @pytest.mark.parametrize("mode", ["full", "chunked"])
-def test_captures_are_kept_dropped_and_renewed(
-    fake: FakeCuda, pretence: Pretence, monkeypatch: pytest.MonkeyPatch, mode: str
+def test_capture_cache(
+    fake: FakeCuda, simulated_cuda: SimulatedCuda, monkeypatch: pytest.MonkeyPatch, mode: str
 ) -> None:
     monkeypatch.setattr(transducer_graphs, "_MAX_CAPTURES", 2)
     monkeypatch.setattr(transducer_graphs, "_MIN_SLOTS", 64)
     decoder = build_decoder(TRANSDUCER, DEVICE, mode, pytest.fail)
 
     def captures_and_live() -> tuple[int, int]:
-        return len(pretence.captured), len(pretence.live)
+        return len(simulated_cuda.captured), len(simulated_cuda.live)
 
     submit(decoder, 3, 5)
     submit(decoder, 4, 9)
@@ -220,25 +220,25 @@ def test_captures_are_kept_dropped_and_renewed(
     submit(decoder, 1, 9)
     submit(decoder, 3, 9)
     assert captures_and_live() == (2, 2)
-    submit(decoder, 2, 9)  # one too many: all others go
+    submit(decoder, 2, 9)  # beyond the limit: drops all others
     assert captures_and_live() == (3, 1)
     submit(decoder, 4, 9)
     assert captures_and_live() == (4, 2)
-    submit(decoder, 1, 130)  # longer than the flat arrays: all of them go
+    submit(decoder, 1, 130)  # longer than the flat arrays: drops all of them
     assert captures_and_live() == (5, 1)
     submit(decoder, 1, 255)
     assert captures_and_live() == (5, 1)  # arrays grow to a power of two
     submit(decoder, 4, 200)
     submit(decoder, 1, 255)
     assert captures_and_live() == (7, 2)
-    assert pretence.streams_made == 1
+    assert simulated_cuda.streams_made == 1
     decoder.close()
-    assert not pretence.live and not fake.live
+    assert not simulated_cuda.live and not fake.live
     submit(decoder, 1, 9)
     decoder.close()
 
 
-def test_slots_last_for_the_largest_batch_of_the_shortest_rows(fake: FakeCuda) -> None:
+def test_min_slots(fake: FakeCuda) -> None:
     decoder = GraphedDecoder(Network.prepare(TRANSDUCER), chunked())
     decoder.submit(random_frames([1] * 3))
     slots = decoder.captured.buffers
@@ -252,74 +252,74 @@ def test_slots_last_for_the_largest_batch_of_the_shortest_rows(fake: FakeCuda) -
 @pytest.mark.parametrize("failure", [Code.ERROR_NOT_SUPPORTED, RuntimeError("not found")])
 def test_without_conditional_nodes(fake: FakeCuda, call: str, failure: Code | Exception) -> None:
     fake.failures[call] = failure
-    said: list[str] = []
-    decoder = build_decoder(TRANSDUCER, DEVICE, "auto", said.append)
+    lines: list[str] = []
+    decoder = build_decoder(TRANSDUCER, DEVICE, "auto", lines.append)
     decode_all(decoder)
-    assert len(said) == 1 and said[0].startswith("CUDA graphs: full cannot be had here (")
-    assert said[0].endswith("); going on with chunked")
-    assert not fake.live  # what the attempt made is gone
-    with pytest.raises(UsageError, match=r"--cuda-graphs full: cannot be had here: \S"):
-        decode_all(build_decoder(TRANSDUCER, DEVICE, "full", said.append))
-    assert len(said) == 1 and not fake.live
-    decode_all(build_decoder(TRANSDUCER, DEVICE, "chunked", said.append))
+    assert len(lines) == 1 and lines[0].startswith("CUDA graphs: full is unavailable (")
+    assert lines[0].endswith("); using chunked")
+    assert not fake.live  # handles of the attempt are freed
+    with pytest.raises(UsageError, match=r"--cuda-graphs full: unavailable: \S"):
+        decode_all(build_decoder(TRANSDUCER, DEVICE, "full", lines.append))
+    assert len(lines) == 1 and not fake.live
+    decode_all(build_decoder(TRANSDUCER, DEVICE, "chunked", lines.append))
 
 
 @pytest.mark.parametrize("method", ["capture_begin", "capture_end", "instantiate"])
-def test_without_capture(fake: FakeCuda, pretence: Pretence, method: str) -> None:
-    pretence.failures[method] = [RuntimeError("no")] * 1000
-    said: list[str] = []
-    decoder = build_decoder(TRANSDUCER, DEVICE, "auto", said.append)
-    assert not said
+def test_without_capture(fake: FakeCuda, simulated_cuda: SimulatedCuda, method: str) -> None:
+    simulated_cuda.failures[method] = [RuntimeError("no")] * 1000
+    lines: list[str] = []
+    decoder = build_decoder(TRANSDUCER, DEVICE, "auto", lines.append)
+    assert not lines
     decode_all(decoder)
-    modes = [line.rpartition(" ")[2] for line in said]
-    assert modes == ([] if method == "instantiate" else ["chunked", "off"])  # full has no use for torch's executable
+    modes = [line.rpartition(" ")[2] for line in lines]
+    assert modes == ([] if method == "instantiate" else ["chunked", "off"])  # full does not use torch's executable
     for mode in ("chunked",) if method == "instantiate" else ("full", "chunked"):
-        decoder = build_decoder(TRANSDUCER, DEVICE, mode, said.append)
+        decoder = build_decoder(TRANSDUCER, DEVICE, mode, lines.append)
         for _ in range(2):
             with pytest.raises(UsageError, match=f"--cuda-graphs {mode}: .*capture failed: no"):
                 decode_all(decoder)
 
 
-def test_a_batch_from_before_the_fall_back_is_read_after_it(fake: FakeCuda) -> None:
+def test_read_after_fallback(fake: FakeCuda) -> None:
     transducer = tiny_transducer(3, (), 10, -100.0)
     decoder = build_decoder(transducer, DEVICE, "auto", lambda line: None)
     first, second = random_frames([4, 2]), random_frames([3] * 4)
-    packed = decoder.submit(first)  # has no room for all of its labels
+    packed = decoder.submit(first)  # runs out of label slots
     fake.failures["cuGraphLaunch"] = Code.ERROR_NOT_SUPPORTED
     assert_greedy(transducer, second, run(decoder, second))
     assert_greedy(transducer, first, decoder.read(packed.numpy(), first))
 
 
 @pytest.mark.parametrize("where", ["capture_begin", "cuGraphAddNode", "cuGraphInstantiate", "cuGraphLaunch"])
-def test_memory_that_runs_out_is_the_batchs_affair(fake: FakeCuda, pretence: Pretence, where: str) -> None:
-    """The caller halves the batch; the mode stays."""
-    said: list[str] = []
-    decoder = build_decoder(TRANSDUCER, DEVICE, "auto", said.append)
+def test_out_of_memory_keeps_mode(fake: FakeCuda, simulated_cuda: SimulatedCuda, where: str) -> None:
+    """The caller splits the batch; the mode does not change."""
+    lines: list[str] = []
+    decoder = build_decoder(TRANSDUCER, DEVICE, "auto", lines.append)
     decoder.submit(random_frames([3]))
     if where.startswith("cu"):
         fake.failures[where] = Code.ERROR_OUT_OF_MEMORY
     else:
-        pretence.failures[where] = [torch.OutOfMemoryError("CUDA out of memory")] * 2
+        simulated_cuda.failures[where] = [torch.OutOfMemoryError("CUDA out of memory")] * 2
     with pytest.raises(torch.OutOfMemoryError):
         decoder.submit(random_frames([3, 4]))
-    assert pretence.cache_emptied
+    assert simulated_cuda.cache_emptied
     fake.failures.clear()
     launches = fake.calls.count("cuGraphLaunch")
     decode_all(decoder)
-    assert not said and fake.calls.count("cuGraphLaunch") == launches + 3
+    assert not lines and fake.calls.count("cuGraphLaunch") == launches + 3
 
 
-def test_memory_that_runs_out_after_a_launch_leaves_the_order_right(
-    fake: FakeCuda, pretence: Pretence, monkeypatch: pytest.MonkeyPatch
+def test_out_of_memory_after_launch(
+    fake: FakeCuda, simulated_cuda: SimulatedCuda, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The launch still runs when everything is dropped, and is waited for."""
+    """The launch still runs when everything is dropped; dropping waits for it."""
     decoder = build_decoder(TRANSDUCER, DEVICE, "chunked", pytest.fail)
     decoder.submit(random_frames([3]))
     monkeypatch.setattr(transducer_graphs, "pack", out_of_memory)
     with pytest.raises(torch.OutOfMemoryError):
         decoder.submit(random_frames([3]))
     decoder.close()
-    assert not pretence.live
+    assert not simulated_cuda.live
 
 
 def out_of_memory(*arguments: object) -> None:
@@ -327,18 +327,18 @@ def out_of_memory(*arguments: object) -> None:
 
 
 def test_on_a_cpu() -> None:
-    said: list[str] = []
+    lines: list[str] = []
     for mode in ("auto", "off"):
-        decode_all(build_decoder(TRANSDUCER, torch.device("cpu"), mode, said.append))
+        decode_all(build_decoder(TRANSDUCER, torch.device("cpu"), mode, lines.append))
     for mode in ("full", "chunked"):
         with pytest.raises(UsageError, match=f"--cuda-graphs {mode}: needs a CUDA device"):
-            build_decoder(TRANSDUCER, torch.device("cpu"), mode, said.append)
+            build_decoder(TRANSDUCER, torch.device("cpu"), mode, lines.append)
     with pytest.raises(UsageError, match="--cuda-graphs fast: not one of auto, full, chunked, off"):
-        build_decoder(TRANSDUCER, torch.device("cpu"), "fast", said.append)
-    assert not said
+        build_decoder(TRANSDUCER, torch.device("cpu"), "fast", lines.append)
+    assert not lines
 
 
-# On a device.
+# On a GPU.
 
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 MODES = ("full", "chunked", "off")
@@ -351,7 +351,7 @@ def on_device(transducer: Transducer, frames: Frames, dtype: torch.dtype) -> tup
 @pytest.mark.cuda
 @needs_cuda
 @pytest.mark.parametrize("seed", range(12))
-def test_device_modes_are_greedy(seed: int) -> None:
+def test_device_modes_equal_greedy(seed: int) -> None:
     durations = DURATIONS[seed % len(DURATIONS)]
     torch.manual_seed(seed)
     batches = [random_frames(torch.randint(0, 30, (rows,)).tolist()) for rows in (8, 3, 1, 40)]
@@ -372,7 +372,7 @@ def test_device_modes_are_greedy(seed: int) -> None:
 @needs_cuda
 @pytest.mark.parametrize("durations", [(), (0, 1, 2, 3, 4)])
 def test_device_modes_agree_in_bf16(durations: tuple[int, ...]) -> None:
-    """To the bit, for a number of rows that is a bucket's."""
+    """Bitwise equal if the number of rows is a bucket."""
     found = []
     for mode in MODES:
         transducer = tiny_transducer(3, durations, 10, 1.0)
@@ -388,7 +388,7 @@ def test_device_modes_agree_in_bf16(durations: tuple[int, ...]) -> None:
 @needs_cuda
 @pytest.mark.whole_device
 @pytest.mark.parametrize("mode", ["full", "chunked"])
-def test_device_nothing_leaks(mode: str) -> None:
+def test_device_no_leak(mode: str) -> None:
     transducer, frames = on_device(tiny_transducer(3, (), 10, 1.0), random_frames([20] * 4), torch.float32)
 
     def cycle() -> None:
@@ -396,7 +396,7 @@ def test_device_nothing_leaks(mode: str) -> None:
         run(decoder, frames)
         decoder.close()
 
-    for _ in range(40):  # more than torch has streams, so that what is kept for a stream is there
+    for _ in range(40):  # more than torch's streams, so that every stream has its workspace
         cycle()
     torch.cuda.synchronize()
     torch.cuda.empty_cache()
@@ -411,8 +411,8 @@ def test_device_nothing_leaks(mode: str) -> None:
 @pytest.mark.cuda
 @needs_cuda
 @pytest.mark.parametrize("mode", ["full", "chunked"])
-def test_device_generations_follow_each_other(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Slots that grow twice, more buckets than are kept, then the first of them again."""
+def test_device_generations(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Slots grow twice, more buckets than the limit, then the first bucket again."""
     monkeypatch.setattr(transducer_graphs, "_MAX_CAPTURES", 3)
     monkeypatch.setattr(transducer_graphs, "_MIN_SLOTS", 64)
     expected = tiny_transducer(5, (0, 1, 2, 3, 4), 10, 1.0)
@@ -430,7 +430,7 @@ def test_device_generations_follow_each_other(mode: str, monkeypatch: pytest.Mon
 @pytest.mark.cuda
 @needs_cuda
 @pytest.mark.parametrize("failure", ["python", "device"])
-def test_device_is_as_before_after_a_capture_that_failed(failure: str) -> None:
+def test_device_after_failed_capture(failure: str) -> None:
     stream, before = torch.cuda.Stream(), torch.cuda.current_stream()
     numbers = torch.zeros(1000, device="cuda")
     runs: list[int] = []
@@ -451,7 +451,7 @@ def test_device_is_as_before_after_a_capture_that_failed(failure: str) -> None:
     assert gc.isenabled()
     assert not torch.cuda.is_current_stream_capturing()
     torch.rand(3, device="cuda")
-    # Memory used on two streams comes back only if the allocator knows that no capture is under way.
+    # The allocator frees memory used on two streams only if no capture is in progress.
     reserved = None
     for _ in range(50):
         block = torch.empty(1 << 26, device="cuda", dtype=torch.uint8)
@@ -471,7 +471,7 @@ def test_device_is_as_before_after_a_capture_that_failed(failure: str) -> None:
 @pytest.mark.cuda
 @needs_cuda
 @pytest.mark.parametrize("mode", MODES)
-def test_device_while_another_thread_works(mode: str) -> None:
+def test_device_with_busy_thread(mode: str) -> None:
     transducer = tiny_transducer(5, (0, 1, 2, 3, 4), 10, 1.0).cuda()
     expected = tiny_transducer(5, (0, 1, 2, 3, 4), 10, 1.0)
     stop = threading.Event()
@@ -506,7 +506,7 @@ def test_device_while_another_thread_works(mode: str) -> None:
 @pytest.mark.cuda
 @needs_cuda
 def test_device_submit_does_not_wait() -> None:
-    """A whole loop is enqueued while the device is still busy with something long."""
+    """The loop is enqueued while the device is still busy with a long kernel."""
     transducer, frames = on_device(tiny_transducer(3, (), 10, 1.0), random_frames([20] * 4), torch.float32)
     decoder = build_decoder(transducer, torch.device("cuda"), "full", pytest.fail)
     run(decoder, frames)

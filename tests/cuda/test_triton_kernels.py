@@ -1,7 +1,7 @@
-"""Torch's forms equal the textbook; Triton's forms equal torch's: interpreted, and on a device. And they compile for devices.
+"""Torch's operations equal formulas, and Triton's equal torch's: interpreted, on a device, and compiled for several devices.
 
-No GPU takes part, except in the tests marked `cuda`: Triton's interpreter runs the kernels on the CPU, and its compiler
-compiles them for GPUs that are not here (compiled_kernels.py).
+Only tests marked `cuda` need a GPU. Otherwise Triton's interpreter runs the kernels on the CPU, and its compiler compiles them
+for GPUs that are not present (tests/helpers/compiled_kernels.py).
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ import torch.nn.functional as F
 
 from fastscribe.config import EncoderConfig, LocalAttention
 from fastscribe.cuda import fused_layers
-from fastscribe.cuda.operations import choose_operations, first_wrong
+from fastscribe.cuda.operations import choose_operations, find_wrong_operation
 from fastscribe.model.operations import POSITION_ROWS_MULTIPLE, TORCH, max_table_distance
 from fastscribe.pipeline import recognizer
 from tests.conftest import ROOT
 from tests.model.test_model import random_encoder, small_config
 
 needs_triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed")
-# Of the largest value: some roundings of what the dtype can tell apart.
+# Relative to the largest value: a few rounding steps of the dtype.
 TOLERANCES = {torch.float32: 3e-5, torch.float16: 4e-3, torch.bfloat16: 2e-2}
 
 
@@ -52,8 +52,8 @@ def close(ours: torch.Tensor, exact: torch.Tensor, where: torch.Tensor | None = 
 
 
 @pytest.mark.parametrize("local", [None, LocalAttention(2, 1), LocalAttention(0, 6)], ids=str)
-def test_attention_is_the_formula(local: LocalAttention | None) -> None:
-    """One query, one key and one head at a time, with u and v as the paper has them."""
+def test_attention_equals_formula(local: LocalAttention | None) -> None:
+    """Reference by query, key and head, with u and v as in the paper."""
     torch.manual_seed(0)
     batch, num_frames, heads, width, rows = 3, 7, 2, 4, POSITION_ROWS_MULTIPLE
     lengths_B = torch.tensor([7, 4, 1])
@@ -78,7 +78,7 @@ def test_attention_is_the_formula(local: LocalAttention | None) -> None:
 
 
 @pytest.mark.parametrize("silu", [False, True])
-def test_convolution_is_the_sum(silu: bool) -> None:
+def test_convolution_equals_formula(silu: bool) -> None:
     torch.manual_seed(0)
     num_frames, width, taps = 8, 3, 5
     lengths_B = torch.tensor([8, 3, 0])
@@ -94,7 +94,7 @@ def test_convolution_is_the_sum(silu: bool) -> None:
             torch.testing.assert_close(ours_BTD[b, t], F.silu(expected_D) if silu else expected_D)
 
 
-def test_a_shift_is_added_before_the_norm_and_two_norms_follow_each_other() -> None:
+def test_norm_shift_and_second_norm() -> None:
     torch.manual_seed(0)
     x_BTD, (shift_D, weight1_D, bias1_D, weight2_D, bias2_D) = normal(2, 3, 8), normal(5, 8)
     expected_BTD = F.layer_norm(x_BTD + shift_D, (8,), weight1_D, bias1_D)
@@ -104,7 +104,7 @@ def test_a_shift_is_added_before_the_norm_and_two_norms_follow_each_other() -> N
     torch.testing.assert_close(second_BTD, F.layer_norm(expected_BTD, (8,), weight2_D, bias2_D))
 
 
-def test_what_is_added_is_added_before_the_shift_and_stays() -> None:
+def test_norm_added() -> None:
     torch.manual_seed(0)
     x_BTD, added_BTD, norms = normal(2, 3, 8).bfloat16(), normal(2, 3, 8).bfloat16(), normal(4, 8).bfloat16()
     shift_D = normal(8)
@@ -118,7 +118,7 @@ def test_what_is_added_is_added_before_the_shift_and_stays() -> None:
     assert torch.equal(x_BTD, sum_BTD)
 
 
-def test_without_triton_torch_takes_over_and_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fallback_without_triton(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "fastscribe.cuda.triton_kernels", None)
     operations, reason = choose_operations(model_config(), torch.float32, torch.device("cpu"))
     assert operations is TORCH
@@ -127,7 +127,7 @@ def test_without_triton_torch_takes_over_and_says_why(monkeypatch: pytest.Monkey
 
 @needs_triton
 @pytest.mark.skipif(torch.cuda.is_available(), reason="Triton works here")
-def test_where_triton_fails_torch_takes_over_and_says_why() -> None:
+def test_fallback_if_triton_fails() -> None:
     operations, reason = choose_operations(model_config(), torch.float32, torch.device("cpu"))
     assert operations is TORCH
     assert reason is not None and reason.startswith("Triton fails on this device (")
@@ -136,7 +136,7 @@ def test_where_triton_fails_torch_takes_over_and_says_why() -> None:
 
 @pytest.mark.parametrize("name", [field.name for field in dataclasses.fields(TORCH)])
 @pytest.mark.parametrize("attention", [None, LocalAttention(128, 128)], ids=str)
-def test_the_comparison_notices_each_wrong_operation(name: str, attention: LocalAttention | None) -> None:
+def test_detects_wrong_operations(name: str, attention: LocalAttention | None) -> None:
     def wrong(*arguments):
         result = getattr(TORCH, name)(*arguments)
         result[1, 20] *= 1.01
@@ -144,12 +144,12 @@ def test_the_comparison_notices_each_wrong_operation(name: str, attention: Local
 
     broken = dataclasses.replace(TORCH, **{name: wrong})
     config = model_config(attention=attention)
-    assert first_wrong(TORCH, config, torch.float32, torch.device("cpu")) is None
-    assert first_wrong(broken, config, torch.float32, torch.device("cpu")) == name
+    assert find_wrong_operation(TORCH, config, torch.float32, torch.device("cpu")) is None
+    assert find_wrong_operation(broken, config, torch.float32, torch.device("cpu")) == name
 
 
 @pytest.mark.parametrize("name", ["layer_norm", "layer_norm_twice_"])
-def test_only_a_model_in_fp8_needs_the_norms_that_add(name: str) -> None:
+def test_added_variants_only_for_fp8(name: str) -> None:
     num_arguments = len(inspect.signature(getattr(TORCH, name)).parameters)
 
     def fails_to_add(*arguments):
@@ -157,48 +157,48 @@ def test_only_a_model_in_fp8_needs_the_norms_that_add(name: str) -> None:
         return getattr(TORCH, name)(*arguments)
 
     broken, cpu = dataclasses.replace(TORCH, **{name: fails_to_add}), torch.device("cpu")
-    assert first_wrong(broken, model_config(), torch.float32, cpu) is None
+    assert find_wrong_operation(broken, model_config(), torch.float32, cpu) is None
     with pytest.raises(AssertionError, match="cannot add"):
-        first_wrong(broken, model_config(), torch.float32, cpu, adds_products=True)
+        find_wrong_operation(broken, model_config(), torch.float32, cpu, adds_products=True)
 
 
 @pytest.mark.parametrize(("dtype", "adds"), [("bf16", False), ("fp32", False), ("fp8", True)])
-def test_the_dtype_decides_whether_they_are_compared(monkeypatch: pytest.MonkeyPatch, dtype: str, adds: bool) -> None:
-    """On a pretended device: the CPU, with the choice and the quantisation left out."""
-    asked: list[bool] = []
-    monkeypatch.setattr(fused_layers, "choose_operations", lambda *given: asked.append(given[3]) or (TORCH, None))
+def test_dtype_selects_variants(monkeypatch: pytest.MonkeyPatch, dtype: str, adds: bool) -> None:
+    """Runs on a simulated device: the CPU, without kernel selection and quantisation."""
+    requests: list[bool] = []
+    monkeypatch.setattr(fused_layers, "choose_operations", lambda *given: requests.append(given[3]) or (TORCH, None))
     monkeypatch.setattr(recognizer, "quantise_fp8_", lambda encoder: None)
     encoder = random_encoder(small_config())
     encoder.optimise_()
     model: Any = SimpleNamespace(config=SimpleNamespace(encoder=small_config()), encoder=encoder)
     recognizer._prepare_for_gpu_(model, dtype, print)
-    assert asked == [adds]
+    assert requests == [adds]
 
 
-def test_the_comparison_notices_a_window_that_is_not_kept_to() -> None:
-    """As it does on a device where local attention looks at everything, and all else is right."""
+def test_detects_ignored_window() -> None:
+    """A device where only local attention is wrong, because it attends to all frames."""
 
     def wrong(*arguments):
         return TORCH.rel_attention(*arguments[:4])
 
     broken = dataclasses.replace(TORCH, rel_attention=wrong)
     config = model_config(attention=LocalAttention(128, 128))
-    assert first_wrong(broken, model_config(), torch.float32, torch.device("cpu")) is None
-    assert first_wrong(broken, config, torch.float32, torch.device("cpu")) == "rel_attention"
+    assert find_wrong_operation(broken, model_config(), torch.float32, torch.device("cpu")) is None
+    assert find_wrong_operation(broken, config, torch.float32, torch.device("cpu")) == "rel_attention"
 
 
 @needs_triton
 @pytest.mark.skipif(torch.cuda.is_available(), reason="the tests on the device say more")
-def test_interpreted_kernels_equal_torch() -> None:
-    """In a process of its own: whether kernels are interpreted is settled when Triton is imported."""
+def test_interpreted_kernels() -> None:
+    """Runs in a subprocess, because Triton decides at import whether to interpret kernels."""
     command = [sys.executable, "-m", "pytest", "-x", "-p", "no:cacheprovider", "tests/fakes/interpreted_kernels.py"]
     environment = os.environ | {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=250)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-MAX_SHARED_BYTES = 99 * 1024  # what a program may have on any device since Ampere
-# Work of compiled_kernels.py that takes the compiler seconds each; scripts/benchmarks/kernel_registers.py compiles all of it.
+MAX_SHARED_BYTES = 99 * 1024  # per program on any device since Ampere
+# Cases of compiled_kernels.py that compile within seconds; scripts/benchmarks/kernel_registers.py compiles all of them.
 COMPILED = (
     ("attention, heads of 128", torch.bfloat16),
     ("local attention, heads of 128", torch.bfloat16),
@@ -223,7 +223,7 @@ COMPILED = (
     ],
     ids=str,
 )
-def test_kernels_compile_without_a_device(name: str, dtype: torch.dtype, capability: int) -> None:
+def test_kernels_compile(name: str, dtype: torch.dtype, capability: int) -> None:
     from tests.helpers.compiled_kernels import WORK, compiled, launches
 
     (launch,) = launches(lambda: WORK[name](dtype), capability)
@@ -233,12 +233,12 @@ def test_kernels_compile_without_a_device(name: str, dtype: torch.dtype, capabil
         products = {80: "mma.sync", 90: "wgmma", 100: "tcgen05.mma"}
         assert products[capability] in kernel.asm["ptx"]
     if name.startswith("fp8") and capability > 89:
-        # Rounds to nearest. For sm_89 some versions of Triton do it in several instructions.
+        # Rounds to nearest. Some versions of Triton emit several instructions for sm_89.
         assert "cvt.rn.satfinite.e4m3x2.f32" in kernel.asm["ptx"]
 
 
 class _Grids:
-    """Stands for a kernel and remembers how many programs it was to be run as."""
+    """A fake kernel that records its grid."""
 
     def __init__(self) -> None:
         self.seen: list[tuple[int, ...]] = []
@@ -250,10 +250,8 @@ class _Grids:
 
 @needs_triton
 @pytest.mark.parametrize(("rows", "num_frames", "frames_a_program"), [(10_000_000, 1, 1), (1, 10_000_000, 64)])
-def test_grids_hold_any_number_of_rows_and_frames(
-    monkeypatch: pytest.MonkeyPatch, rows: int, num_frames: int, frames_a_program: int
-) -> None:
-    """A device runs at most 2^31 - 1 programs along the first axis of a grid, and 65,535 along the others."""
+def test_grid_sizes(monkeypatch: pytest.MonkeyPatch, rows: int, num_frames: int, frames_a_program: int) -> None:
+    """A grid has at most 2^31 - 1 programs on its first axis, and 65,535 on the others."""
     from fastscribe.cuda import triton_kernels
     from fastscribe.cuda.triton_kernels import TRITON
 
@@ -338,7 +336,7 @@ class TestOnTheDevice:
         assert operations is not TORCH
 
     def test_offsets_beyond_32_bits(self) -> None:
-        """The last frames of one row so long that its end lies beyond 2^31 values, as if they were a row of their own."""
+        """Return the last frames of a row with more than 2^31 values as a separate row."""
         from fastscribe.cuda.triton_kernels import TRITON
 
         if torch.cuda.mem_get_info()[0] < 20 << 30:

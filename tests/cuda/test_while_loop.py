@@ -1,8 +1,7 @@
-"""The while graph is put together as the driver wants it, and whatever is missing becomes one reason.
+"""The while graph is built as the driver expects, and everything that is missing is reported as one reason.
 
-No GPU takes part. FakeCuda stands for cuda.bindings and the driver: it keeps count of handles, fails where it is told to,
-and runs the graphs it is given, calling Python functions as steps. CUDA's assembler checks the kernel's PTX, which only a
-driver can load.
+No GPU is needed. FakeCuda replaces cuda.bindings and the driver: it counts handles, fails on request, and runs graphs with
+Python functions as steps. CUDA's assembler checks the kernel's PTX, which only a driver can load.
 """
 
 from __future__ import annotations
@@ -37,18 +36,18 @@ class Code(enum.IntEnum):
 
 
 class LibraryNotFound(RuntimeError):
-    """As cuda.pathfinder's DynamicLibNotFoundError."""
+    """Replaces cuda.pathfinder's DynamicLibNotFoundError."""
 
 
 class Node:
-    """Attributes at will, nested ones too, as in the bindings' structs."""
+    """A struct of the bindings, with any attributes, also nested ones."""
 
     def __init__(self) -> None:
         self.conditional = SimpleNamespace()
 
 
 class FakeCuda:
-    """`failures` maps a call's name to the code it returns or the exception it raises; `once` is for its next call only."""
+    """A fake driver. `failures` maps a call to its error code or exception; `once` applies to the next call only."""
 
     def __init__(self, version: str = "13.0.2", driver_version: int = 13000) -> None:
         self.version = version
@@ -57,8 +56,8 @@ class FakeCuda:
         self.once: dict[str, Code | Exception] = {}
         self.calls: list[str] = []
         self.live: dict[int, Any] = {}
-        self.steps: dict[int, Callable[[], None]] = {}  # what a captured graph stands for
-        self.turns = 0
+        self.steps: dict[int, Callable[[], None]] = {}  # Python functions of captured graphs
+        self.iterations = 0
         self._next = 1000
 
     def modules(self) -> dict[str, ModuleType]:
@@ -108,8 +107,8 @@ class FakeCuda:
         return ("module",)
 
     def cuModuleGetFunction(self, module: str, name: bytes) -> tuple:  # noqa: N802
-        assert (module, name) == ("module", b"set_turn")
-        return ("set_turn",)
+        assert (module, name) == ("module", b"set_condition")
+        return ("set_condition",)
 
     def cuGraphCreate(self, flags: int) -> tuple:  # noqa: N802
         return self._new([])
@@ -131,7 +130,7 @@ class FakeCuda:
         return self._add(body, before, num, self.steps[child])
 
     def cuGraphAddKernelNode(self, body: tuple, before: list, num: int, launch: Node) -> tuple:  # noqa: N802
-        assert launch.func == "set_turn"
+        assert launch.func == "set_condition"
         assert (launch.gridDimX, launch.gridDimY, launch.gridDimZ) == (1, 1, 1)
         assert (launch.blockDimX, launch.blockDimY, launch.blockDimZ) == (1, 1, 1)
         (handle, address), types = launch.kernelParams
@@ -153,7 +152,7 @@ class FakeCuda:
         while goes_on:
             for step in steps:
                 step()
-            self.turns += 1
+            self.iterations += 1
             goes_on = ctypes.c_bool.from_address(address).value
         return ()
 
@@ -167,7 +166,7 @@ class FakeCuda:
 
 
 def install(monkeypatch: pytest.MonkeyPatch, fake: FakeCuda) -> None:
-    """Puts the fake where the bindings are looked for, and takes torch's CUDA out of the way."""
+    """Install the fake bindings and replace torch's CUDA functions."""
     for name, module in fake.modules().items():
         monkeypatch.setitem(sys.modules, name, module)
     stream = SimpleNamespace(query=lambda: True, cuda_stream=0)
@@ -198,24 +197,24 @@ def countdown(flag: torch.Tensor, count: int) -> tuple[list[int], Callable[[], N
 
 
 @pytest.mark.parametrize("version", ["12.9.10", "13.0.2"])
-@pytest.mark.parametrize("steps_per_turn", [1, 2, 3])
-def test_repeats_until_the_flag_is_down(monkeypatch, version: str, steps_per_turn: int) -> None:
+@pytest.mark.parametrize("steps_per_iteration", [1, 2, 3])
+def test_repeats_until_flag_is_false(monkeypatch, version: str, steps_per_iteration: int) -> None:
     fake = FakeCuda(version)
     install(monkeypatch, fake)
     flag = torch.tensor(False)
     done, fake.steps[5] = countdown(flag, 7)
-    loop = WhileGraph(toolkit(DEVICE), 5, flag.data_ptr(), steps_per_turn)
+    loop = WhileGraph(toolkit(DEVICE), 5, flag.data_ptr(), steps_per_iteration)
     loop.launch(0)
-    assert fake.turns == -(-7 // steps_per_turn)
-    assert len(done) == fake.turns * steps_per_turn
+    assert fake.iterations == -(-7 // steps_per_iteration)
+    assert len(done) == fake.iterations * steps_per_iteration
     loop.launch(0)
-    assert fake.turns == -(-7 // steps_per_turn) + 1  # the first turn of a launch runs whatever the flag says
+    assert fake.iterations == -(-7 // steps_per_iteration) + 1  # the first iteration ignores the flag
     loop.close()
     loop.close()
     assert not fake.live
 
 
-def test_nothing_is_left_when_the_object_goes(monkeypatch) -> None:
+def test_handles_freed_with_object(monkeypatch) -> None:
     fake = FakeCuda()
     install(monkeypatch, fake)
     flag = torch.tensor(False)
@@ -231,7 +230,7 @@ def test_nothing_is_left_when_the_object_goes(monkeypatch) -> None:
 
 @pytest.mark.parametrize("failure", [Code.ERROR_NOT_SUPPORTED, RuntimeError("Function not found")])
 @pytest.mark.parametrize("call", TOOLKIT_CALLS + BUILD_CALLS)
-def test_a_call_that_fails_is_named(monkeypatch, call: str, failure: Code | Exception) -> None:
+def test_failed_call_is_named(monkeypatch, call: str, failure: Code | Exception) -> None:
     fake = FakeCuda()
     install(monkeypatch, fake)
     fake.failures[call] = failure
@@ -242,7 +241,7 @@ def test_a_call_that_fails_is_named(monkeypatch, call: str, failure: Code | Exce
     assert "\n" not in str(raised.value)
     assert not fake.live
     del fake.failures[call]
-    WhileGraph(toolkit(DEVICE), 5, 0, 2).close()  # a later try finds everything in order
+    WhileGraph(toolkit(DEVICE), 5, 0, 2).close()  # a later attempt succeeds
 
 
 def build_and_launch() -> WhileGraph:
@@ -253,8 +252,8 @@ def build_and_launch() -> WhileGraph:
 
 
 @pytest.mark.parametrize("call", [*TOOLKIT_CALLS, *BUILD_CALLS, "cuGraphLaunch"])
-def test_memory_that_is_short_once(monkeypatch, call: str) -> None:
-    """The allocator lets go of what it keeps unused, and the call is made again."""
+def test_out_of_memory_retry(monkeypatch, call: str) -> None:
+    """The allocator's cache is emptied and the call retried."""
     fake, emptied = FakeCuda(), []
     install(monkeypatch, fake)
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: emptied.append(len(fake.calls)))
@@ -266,7 +265,7 @@ def test_memory_that_is_short_once(monkeypatch, call: str) -> None:
 
 
 @pytest.mark.parametrize("call", [*TOOLKIT_CALLS, *BUILD_CALLS, "cuGraphLaunch"])
-def test_memory_that_stays_short_is_no_verdict_on_graphs(monkeypatch, call: str) -> None:
+def test_out_of_memory_is_raised(monkeypatch, call: str) -> None:
     fake = FakeCuda()
     install(monkeypatch, fake)
     fake.steps[5] = lambda: None
@@ -278,7 +277,7 @@ def test_memory_that_stays_short_is_no_verdict_on_graphs(monkeypatch, call: str)
     build_and_launch().close()
 
 
-def test_a_launch_that_fails(monkeypatch) -> None:
+def test_failed_launch(monkeypatch) -> None:
     fake = FakeCuda()
     install(monkeypatch, fake)
     fake.steps[5] = lambda: None
@@ -308,19 +307,19 @@ def test_library_not_found(monkeypatch) -> None:
         toolkit(DEVICE)
 
 
-def test_signatures_that_nobody_knows(monkeypatch) -> None:
+def test_unknown_signatures(monkeypatch) -> None:
     fake = FakeCuda("13.0.2")
     install(monkeypatch, fake)
     fake.steps[5] = lambda: None
     tools = toolkit(DEVICE)
-    fake.version = "12.9"  # as if the call had changed once more
+    fake.version = "12.9"  # a version with another signature
     with pytest.raises(GraphsUnavailable, match="another number of arguments"):
         WhileGraph(tools, 5, 0, 1)
     assert not fake.live
 
 
 def assemblers() -> list[Path]:
-    """Every ptxas here: those in the wheel of Triton, and the one of an installed CUDA toolkit."""
+    """Find every ptxas: those in the wheel of Triton, and that of an installed CUDA toolkit."""
     spec = importlib.util.find_spec("triton")
     found = sorted(Path(spec.origin).parent.glob("backends/nvidia/bin/ptxas*")) if spec and spec.origin else []
     toolkits = shutil.which("ptxas")
@@ -329,21 +328,21 @@ def assemblers() -> list[Path]:
 
 @pytest.mark.skipif(not assemblers(), reason="neither Triton, whose wheel has a ptxas, nor a CUDA toolkit is installed")
 @pytest.mark.parametrize("architecture", ["sm_75", "sm_80", "sm_90", "sm_100"])
-def test_the_kernel_is_assembled(tmp_path: Path, architecture: str) -> None:
-    """By the assembler of several CUDA versions; a driver has one of them inside. Loading needs a device: test_cuda.py."""
-    source, cubin = tmp_path / "set_turn.ptx", tmp_path / "set_turn.cubin"
+def test_kernel_assembles(tmp_path: Path, architecture: str) -> None:
+    """Tries the assemblers of several CUDA versions; a driver contains one of them. Loading needs a device."""
+    source, cubin = tmp_path / "set_condition.ptx", tmp_path / "set_condition.cubin"
     source.write_bytes(while_loop._PTX)
     for ptxas in assemblers():
         done = subprocess.run(
             [ptxas, f"-arch={architecture}", source, "-o", cubin], capture_output=True, text=True, timeout=60
         )
         assert (done.returncode, done.stdout + done.stderr) == (0, ""), ptxas
-        assert b"cudaGraphSetConditional" in cubin.read_bytes()  # left for the driver to link
+        assert b"cudaGraphSetConditional" in cubin.read_bytes()  # the driver links it
         cubin.unlink()
 
 
-def test_real_bindings_take_the_node() -> None:
-    """Without a driver the structs can still be filled, with names and types as used here."""
+def test_real_bindings() -> None:
+    """Without a driver the structs still accept the names and types used here."""
     driver = pytest.importorskip("cuda.bindings.driver")
     filled: list[Any] = []
 

@@ -1,10 +1,8 @@
-"""A pretended CUDA device: torch's streams, pools, graphs and copies in pretence, on a CPU; no GPU takes part.
+"""A simulated CUDA device: torch's streams, pools, graphs and copies on a CPU. No GPU takes part.
 
-It is as strict as the real one and where it matters stricter.
-
-A capture records the operations with their tensors, and a replay does them again into the same memory. What would be wrong
-on a device without any error is an AssertionError here: a graph replayed after a sibling from its stream was reset (its cuBLAS
-workspace is gone), a graph reset while the device may be working on it, a pool's handle used after its last graph was reset.
+A capture records the operations with their tensors, and a replay repeats them in the same memory. Silent errors of a real
+device raise AssertionError here: replaying a graph after a sibling on its stream was reset (its cuBLAS workspace is freed),
+resetting a graph that the device may still run, and using a pool's handle after its last graph was reset.
 """
 
 from __future__ import annotations
@@ -45,8 +43,8 @@ class Recorder(TorchDispatchMode):
 
 
 class Stream:
-    def __init__(self, pretence: Pretence, number: tuple[Any, ...]) -> None:
-        self.pretence, self.number, self.device = pretence, number, torch.device("cuda", 0)
+    def __init__(self, simulated_cuda: SimulatedCuda, number: tuple[Any, ...]) -> None:
+        self.simulated_cuda, self.number, self.device = simulated_cuda, number, torch.device("cuda", 0)
         self.cuda_stream = 0
 
     def __eq__(self, other: object) -> bool:
@@ -59,56 +57,56 @@ class Stream:
         return True
 
     def wait_stream(self, other: Stream) -> None:
-        self.pretence.waits.append((self.number, other.number))
+        self.simulated_cuda.waits.append((self.number, other.number))
 
     def synchronize(self) -> None:
         pass
 
 
 class Event:
-    def __init__(self, pretence: Pretence) -> None:
-        self.pretence = pretence
+    def __init__(self, simulated_cuda: SimulatedCuda) -> None:
+        self.simulated_cuda = simulated_cuda
 
     def record(self) -> None:
-        self.point = self.pretence.asked
+        self.point = self.simulated_cuda.enqueued
 
     def wait(self) -> None:
         pass
 
     def synchronize(self) -> None:
-        self.pretence.done = max(self.pretence.done, self.point)
+        self.simulated_cuda.completed = max(self.simulated_cuda.completed, self.point)
 
 
 class Graph:
-    def __init__(self, pretence: Pretence, keep_graph: bool) -> None:
+    def __init__(self, simulated_cuda: SimulatedCuda, keep_graph: bool) -> None:
         assert keep_graph
-        self.pretence, self.recorder = pretence, Recorder()
+        self.simulated_cuda, self.recorder = simulated_cuda, Recorder()
         self.is_recording = self.is_captured = self.is_instantiated = False
         self.replays = 0
 
     def capture_begin(self, pool: Any = None, capture_error_mode: str = "global") -> None:
-        assert capture_error_mode == "thread_local" and not self.pretence.capturing
+        assert capture_error_mode == "thread_local" and not self.simulated_cuda.capturing
         self.pool = pool or ("own", id(self))
-        assert self.pool not in self.pretence.dead_pools, "use_count > 0"
-        self.pretence.pools[self.pool] += 1
-        self.pretence.capturing.append(self.pool)
-        self.stream = self.pretence.current
-        self.workspace = self.pretence.workspaces[self.stream]
+        assert self.pool not in self.simulated_cuda.dead_pools, "use_count > 0"
+        self.simulated_cuda.pools[self.pool] += 1
+        self.simulated_cuda.capturing.append(self.pool)
+        self.stream = self.simulated_cuda.current
+        self.workspace = self.simulated_cuda.workspaces[self.stream]
         self.recorder.__enter__()
         self.is_recording = True
-        self.pretence.fail("capture_begin")
+        self.simulated_cuda.fail("capture_begin")
 
     def capture_end(self) -> None:
         if self.is_recording:
             self.recorder.__exit__(None, None, None)
         self.is_recording = False
-        self.pretence.fail("capture_end")
-        self.pretence.capturing.remove(self.pool)
+        self.simulated_cuda.fail("capture_end")
+        self.simulated_cuda.capturing.remove(self.pool)
         self.is_captured = True
-        self.pretence.live.append(self)
+        self.simulated_cuda.live.append(self)
 
     def instantiate(self) -> None:
-        self.pretence.fail("instantiate")
+        self.simulated_cuda.fail("instantiate")
         assert self.is_captured
         self.is_instantiated = True
 
@@ -117,28 +115,30 @@ class Graph:
         self.run()
 
     def run(self) -> None:
-        assert self in self.pretence.live, "was reset"
-        assert self.workspace == self.pretence.workspaces[self.stream], "a sibling's reset freed the workspace"
+        assert self in self.simulated_cuda.live, "was reset"
+        assert self.workspace == self.simulated_cuda.workspaces[self.stream], "a sibling's reset freed the workspace"
         self.replays += 1
-        self.pretence.asked += 1
+        self.simulated_cuda.enqueued += 1
         self.recorder.replay()
 
     def raw_cuda_graph(self) -> int:
-        self.pretence.steps[id(self)] = self.run
+        self.simulated_cuda.steps[id(self)] = self.run
         return id(self)
 
     def reset(self) -> None:
-        if self not in self.pretence.live:
+        if self not in self.simulated_cuda.live:
             return
-        assert self.pretence.done == self.pretence.asked or not self.replays, "the device may be working on it"
-        self.pretence.live.remove(self)
-        self.pretence.workspaces[self.stream] += 1
-        self.pretence.release(self.pool)
+        assert self.simulated_cuda.completed == self.simulated_cuda.enqueued or not self.replays, (
+            "the device may be working on it"
+        )
+        self.simulated_cuda.live.remove(self)
+        self.simulated_cuda.workspaces[self.stream] += 1
+        self.simulated_cuda.release(self.pool)
 
 
 @dataclass(frozen=True)
 class Copy:
-    """One call of Tensor.to that asked for a CUDA device."""
+    """One call of Tensor.to for a CUDA device."""
 
     shape: tuple[int, ...]
     is_pinned: bool
@@ -146,7 +146,7 @@ class Copy:
 
 
 def record_copies(monkeypatch: pytest.MonkeyPatch, too_little_to_pin: bool = False) -> list[Copy]:
-    """Let copies to a CUDA device stay on the CPU, and return the list that they are written to, in their order.
+    """Keep copies to a CUDA device on the CPU, and return the list that records them in order.
 
     Memory counts as pinned where torch was asked to pin it.
     """
@@ -160,29 +160,29 @@ def record_copies(monkeypatch: pytest.MonkeyPatch, too_little_to_pin: bool = Fal
         pinned[tensor.data_ptr()] = tensor
         return tensor
 
-    def pretended_to(tensor: torch.Tensor, *arguments: Any, **options: Any) -> torch.Tensor:
+    def copy_to(tensor: torch.Tensor, *arguments: Any, **options: Any) -> torch.Tensor:
         if not any(isinstance(argument, torch.device) and argument.type == "cuda" for argument in arguments):
             return to(tensor, *arguments, **options)
         is_pinned = tensor.data_ptr() in pinned
         copies.append(Copy(tuple(tensor.shape), is_pinned, options.get("non_blocking", False)))
         return tensor.clone()
 
-    def pretended_empty(*size: Any, pin_memory: bool = False, **options: Any) -> torch.Tensor:
+    def empty_on_cpu(*size: Any, pin_memory: bool = False, **options: Any) -> torch.Tensor:
         tensor = empty(*size, **options)
         return pin(tensor) if pin_memory else tensor
 
-    monkeypatch.setattr(torch.Tensor, "to", pretended_to)
+    monkeypatch.setattr(torch.Tensor, "to", copy_to)
     monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor: pin(tensor.clone()))
-    monkeypatch.setattr(torch, "empty", pretended_empty)
+    monkeypatch.setattr(torch, "empty", empty_on_cpu)
     return copies
 
 
-class Pretence:
+class SimulatedCuda:
     """`failures` maps a method of graphs to the errors that its next calls raise."""
 
     def __init__(self) -> None:
         self.current = Stream(self, ("default",))
-        self.asked = self.done = 0  # replays
+        self.enqueued = self.completed = 0  # replays
         self.pools: Counter[Any] = Counter()
         self.dead_pools: set[Any] = set()
         self.capturing: list[Any] = []
@@ -229,7 +229,7 @@ class Pretence:
         assert not self.capturing
         self.cache_emptied += 1
 
-    def install(self, monkeypatch: pytest.MonkeyPatch) -> Pretence:
+    def install(self, monkeypatch: pytest.MonkeyPatch) -> SimulatedCuda:
         handles = iter(range(1, 1_000_000))
         for name, value in {
             "Stream": self.make_stream,
@@ -246,6 +246,6 @@ class Pretence:
         zeros = torch.zeros
         monkeypatch.setattr(torch, "zeros", lambda *size, device=None, **rest: zeros(*size, **rest))
         monkeypatch.setattr(graph_capture, "_IDLE", defaultdict(list))
-        monkeypatch.setattr(graph_capture, "_EVER_LEASED", set())
+        monkeypatch.setattr(graph_capture, "_LEASED", set())
         monkeypatch.setattr(graph_capture, "_BROKEN", [])
         return self

@@ -1,4 +1,4 @@
-"""A Hugging Face hub on the loopback: the endpoints of a download, over real HTTP, with the faults that a test orders."""
+"""A Hugging Face hub on the loopback: the endpoints of a download, over real HTTP, with faults on request."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _CONTENT = re.compile(r"/content/([0-9a-f]{64})")
 
 @dataclass(frozen=True)
 class Fault:
-    """An answer in place of the right one, for requests whose path matches."""
+    """A faulty answer for requests whose path matches."""
 
     path: str
     status: int = 200
@@ -159,7 +159,7 @@ class _Handler(BaseHTTPRequestHandler):
             return self._content(content, headers | {"ETag": f'"{_git_checksum(content)}"'}, cut_after)
         sha256 = hashlib.sha256(content).hexdigest()
         headers |= {"X-Linked-ETag": f'"{sha256}"', "X-Linked-Size": str(len(content))}
-        elsewhere = self.hub.url.replace("127.0.0.1", "localhost")  # another host, as the hub's store is
+        elsewhere = self.hub.url.replace("127.0.0.1", "localhost")  # another host, like the hub's file store
         return self._send(302, headers | {"Location": f"{elsewhere}/content/{sha256}"}, b"")
 
     def _content(self, content: bytes, headers: dict[str, str], cut_after: int | None) -> None:
@@ -189,7 +189,7 @@ class _Server(ThreadingHTTPServer):
     daemon_threads = True
 
     def handle_error(self, *_: object) -> None:
-        """A client that goes away in the middle is what some tests are about."""
+        """Ignore a client that disconnects, which some tests do."""
 
 
 @contextmanager

@@ -13,7 +13,7 @@ SHAPES = [(5, 24), (3, 1024), (1, 1), (7, 100), (2, 513)]
 
 
 def some_rows(shape: tuple[int, int], dtype: torch.dtype) -> torch.Tensor:
-    """With a row of zeros."""
+    """A matrix with a row of zeros."""
     torch.manual_seed(0)
     x_RK = torch.randn(shape).mul(7).to(dtype)
     x_RK[0] = 0
@@ -23,12 +23,12 @@ def some_rows(shape: tuple[int, int], dtype: torch.dtype) -> torch.Tensor:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_scales_and_quotients(dtype: torch.dtype, shape: tuple[int, int]) -> None:
-    """With a float32 output: the interpreter drops the carry where rounding to fp8 reaches the next power of two."""
+    """The output is float32, because the interpreter drops the carry if rounding to fp8 reaches the next power of two."""
     x_RK = some_rows(shape, dtype)
     scale_R1, quotient_RK = torch.empty(shape[0], 1), torch.empty(shape)
     columns = 1 << (shape[1] - 1).bit_length()
     fp8_triton.quantise_rows_kernel[(shape[0],)](
-        x_RK, quotient_RK, scale_R1, shape[1], fp8_format.LARGEST, fp8_format.SMALLEST, columns
+        x_RK, quotient_RK, scale_R1, shape[1], fp8_format.MAX_VALUE, fp8_format.MIN_MAXIMUM, columns
     )
     _, expected_R1 = fp8.quantise_rows(x_RK)
     assert torch.equal(scale_R1, expected_R1)

@@ -45,7 +45,7 @@ def test_rel_attention(lengths: list[int], spare: int, width: int, block: int, d
     right=st.integers(1, 140),
 )
 def test_local_attention(lengths: list[int], spare: int, block: int, left: int, right: int) -> None:
-    """Windows that end in any place of a block, over tables that reach no further than they must."""
+    """Windows that end anywhere in a block, over tables without spare entries."""
     check_attention(lengths, spare, 16, block, torch.float32, LocalAttention(left, right))
 
 
@@ -112,7 +112,7 @@ def test_layer_norms(dtype: torch.dtype, width: int, shifted: bool) -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("shifted", [False, True])
 def test_layer_norms_that_add(dtype: torch.dtype, shifted: bool) -> None:
-    """The sum is rounded to the stream's dtype, as an addition by itself rounds it. The interpreter truncates to bf16."""
+    """The sum is rounded to the stream's dtype, as a separate addition would be. The interpreter truncates to bf16."""
     torch.manual_seed(0)
     x_BTD, added_BTD = normal(2, 2, 5, 24).to(dtype)
     parameters = normal(4, 24).to(dtype)
@@ -134,7 +134,7 @@ def test_the_comparison_accepts_right_kernels() -> None:
 
 
 def test_the_comparison_refuses_what_the_device_gets_wrong() -> None:
-    """The interpreter's bfloat16 products stand for a device that computes nonsense."""
+    """The interpreter's inexact bfloat16 products simulate a faulty device."""
     operations, reason = choose_operations(model_config(), torch.bfloat16, torch.device("cpu"))
     assert operations is TORCH
     assert reason == "Triton computes rel_attention wrongly on this device"

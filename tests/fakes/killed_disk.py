@@ -1,4 +1,4 @@
-"""A run of the writing code alone, with made-up transcripts. power_cut.py has the states that a kill of it could leave."""
+"""A run of the writing code alone, with made-up transcripts. power_cut.py makes the states that a kill could leave."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ STYLE, EVERY_FORMAT, ROWS_ALONE = OutputStyle(("jsonl", "txt", "json")), OutputS
 
 
 def sources(*paths: Path) -> list[Source | Failure]:
-    """Their ids are their names, so files of other folders may have the same. One that is not there is a Failure."""
+    """Sources whose ids are their names, so files of other folders may have the same. A missing one is a Failure."""
     found: list[Source | Failure] = []
     for index, path in enumerate(paths):
         if path.exists():
@@ -29,7 +29,7 @@ def sources(*paths: Path) -> list[Source | Failure]:
 
 
 def result_of(source: Source | Failure) -> Transcript | Failure:
-    """What the file holds is its text; `bad` cannot be transcribed."""
+    """A transcript of the file's content; `bad` fails."""
     if isinstance(source, Failure):
         return source
     text = Path(source.file).read_text()
@@ -49,7 +49,7 @@ def run(
     style: OutputStyle = STYLE,
     **options: Any,
 ) -> list[str]:
-    """Inputs are announced in order, looked up and finished at random. Returns the paths of those that were done now."""
+    """Announce inputs in order, look them up and finish them at random. Returns the paths finished now."""
     written = []
     with FolderOutput(folder, style, {"model": "m"}, shard, **options) as output:
         new, expected, found = list(inputs), [], []
@@ -57,10 +57,10 @@ def run(
             stage = order.choice([stage for stage in (new, expected, found) if stage])
             source = stage.pop(0 if stage is new else order.randrange(len(stage)))
             if stage is new:
-                if output.expect(source):
+                if output.ledger.expect(source):
                     expected.append(source)
             elif stage is expected:
-                if not output.is_done(source):
+                if not output.ledger.is_done(source):
                     found.append(source)
             else:
                 output.write(result_of(source))
@@ -69,7 +69,7 @@ def run(
 
 
 def state_of(folder: Path, ordered: bool, suffix: str = "") -> dict[str, Any]:
-    """All that must not depend on kills. Checks the journal on the way."""
+    """All results that must not depend on kills. Checks the journal too."""
     paths = Paths(folder, suffix)
     rows = paths.rows.read_bytes()
     entries = [entry for entry, _ in read_entries(paths.journal)]

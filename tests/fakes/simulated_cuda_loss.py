@@ -33,7 +33,7 @@ _PATIENCE_S = 20.0
 
 
 class Warps:
-    """What FakeCUDAModule lacks; threadIdx.y is the number of the warp in its block."""
+    """Adds the attributes that FakeCUDAModule lacks; threadIdx.y is the number of the warp in its block."""
 
     def syncwarp(self) -> None:
         _warp()[0].wait(_PATIENCE_S)
@@ -70,7 +70,7 @@ def simulate() -> None:
 
 
 def problem(config: TransducerLossConfig, draw: random.Random) -> tuple[list[torch.Tensor], int]:
-    """Logits with room to spare, labels, frame lengths and label lengths, empty ones among them; and blank's id."""
+    """Logits with padding, labels, frame lengths and label lengths with zeros among them, and blank's id."""
     num_tokens, batch_size = draw.randint(2, 9), draw.randint(1, 3)
     blank_id = draw.randrange(num_tokens)
     frames_B = [draw.randint(0, 4) for _ in range(batch_size)]
@@ -107,7 +107,7 @@ def random_case(name: str, dtype: torch.dtype) -> None:
 
 
 def long_labels() -> None:
-    """More labels than a block over an anti-diagonal has threads; more frames than any block."""
+    """More labels than a block has threads for an anti-diagonal; more frames than any block."""
     labels_BU = torch.arange(11).remainder(4)[None] + 1
     tensors = [torch.randn(1, 5, 12, 6), labels_BU, torch.tensor([5]), torch.tensor([11])]
     check(TransducerLossConfig(), torch.float32, tensors, 0)
@@ -145,11 +145,11 @@ def whole_batch_empty() -> None:
 
 
 def joint_case() -> None:
-    """Packed groups, a zero-frame utterance and outputs that nobody reads, as a GPU's aligned rows have them."""
+    """Packed groups, an utterance without frames, and padded outputs, as in a GPU's aligned rows."""
     torch.manual_seed(1)
     config = CONFIGS["tdt"]
     module = Joint(JointConfig(hidden=4, activation="relu", max_symbols=10), 4, 4, 10)
-    joint._aligned = lambda x: torch.nn.functional.pad(x, (0, 0) * (x.ndim - 1) + (0, 3))  # type: ignore[assignment]
+    joint._pad_columns = lambda x: torch.nn.functional.pad(x, (0, 0) * (x.ndim - 1) + (0, 3))  # type: ignore[assignment]
     encoded, predicted = torch.randn(4, 5, 4, requires_grad=True), torch.randn(4, 4, 4, requires_grad=True)
     said = (torch.randint(0, 4, (4, 3)), torch.tensor([5, 3, 0, 2]), torch.tensor([3, 0, 2, 1]))
     leaves = [encoded, predicted, module.output.weight, module.output.bias]

@@ -1,4 +1,4 @@
-"""What is done to samples and features, measured: frequencies, levels, decays and widths."""
+"""Augmentation, measured: frequencies, levels, decays and mask widths."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def power_db(samples: torch.Tensor) -> float:
 
 
 @pytest.mark.parametrize(("speed", "length"), [(0.9, 17778), (1.0, 16000), (1.1, 14546), (1.25, 12800)])
-def test_speed_changes_frequency_and_length_but_no_level(speed, length) -> None:
+def test_speed(speed, length) -> None:
     samples_BS, lengths_B = change_speed(tone(1000)[None], torch.tensor([RATE]), torch.tensor([speed]))
     assert lengths_B.tolist() == [length] and samples_BS.shape == (1, length)
     middle = samples_BS[0, 1000:-1000]
@@ -61,12 +61,12 @@ def test_speed_changes_frequency_and_length_but_no_level(speed, length) -> None:
     assert (middle - expected[1000:-1000]).abs().max() < 1e-5
 
 
-def test_what_a_higher_speed_would_fold_back_is_taken_out() -> None:
+def test_speed_without_aliasing() -> None:
     fast_BS, _ = change_speed(tone(7600)[None], torch.tensor([RATE]), torch.tensor([1.1]))  # 8,360 Hz, above 8,000
     assert power_db(fast_BS[0, 1000:-1000]) < power_db(tone(7600)) - 100
 
 
-def test_rows_have_their_own_speed_and_no_neighbours() -> None:
+def test_speed_per_row() -> None:
     samples_BS, lengths_B = batch([4000, 1, 3000, 0, 3500])
     speeds_B = torch.tensor([1.1, 0.9, 0.9, 1.1, 1.0])
     changed_BS, new_B = change_speed(samples_BS, lengths_B, speeds_B)
@@ -78,7 +78,7 @@ def test_rows_have_their_own_speed_and_no_neighbours() -> None:
     assert torch.equal(changed_BS[4, :3500], samples_BS[4, :3500])
 
 
-def test_noise_lies_as_far_below_as_asked() -> None:
+def test_noise_level() -> None:
     samples_BS, lengths_B = batch([RATE, RATE // 2, 5000])
     noisy_BS = add_noise(samples_BS, lengths_B, AugmentConfig(noise_chance=1, noise_db=(12, 12)), gen())
     for row, length in enumerate(lengths_B.tolist()):
@@ -88,7 +88,7 @@ def test_noise_lies_as_far_below_as_asked() -> None:
 
 
 @pytest.mark.parametrize("slope", [0.0, 1.0, 2.0])
-def test_noise_falls_with_frequency_by_its_slope(slope) -> None:
+def test_noise_slope(slope) -> None:
     samples_BS, lengths_B = batch([1 << 16] * 8)
     config = AugmentConfig(noise_chance=1, noise_db=(0, 0), noise_slope=(slope, slope))
     noise_BS = add_noise(samples_BS, lengths_B, config, gen()) - samples_BS
@@ -99,7 +99,7 @@ def test_noise_falls_with_frequency_by_its_slope(slope) -> None:
     assert fitted == pytest.approx(-slope, abs=0.1)
 
 
-def test_babble_is_the_other_rows_and_never_ones_own() -> None:
+def test_babble_of_other_rows() -> None:
     hz = [500, 1000, 2000, 3000, 5000]
     samples_BS, lengths_B = torch.stack([tone(f) for f in hz]), torch.full((5,), RATE)
     config = AugmentConfig(babble_chance=1, babble_db=(20, 20), babble_voices=2)
@@ -111,12 +111,12 @@ def test_babble_is_the_other_rows_and_never_ones_own() -> None:
         assert loud == {(row + 1) % 5, (row + 2) % 5}
 
 
-def test_one_row_has_nobody_to_babble() -> None:
+def test_babble_needs_two_rows() -> None:
     samples_BS, lengths_B = batch([500])
     assert torch.equal(add_babble(samples_BS, lengths_B, ALWAYS, gen()), samples_BS)
 
 
-def test_a_room_keeps_the_sound_in_its_place_and_decays_by_sixty_db() -> None:
+def test_room_response() -> None:
     click_BS, lengths_B = torch.zeros(1, RATE), torch.tensor([RATE])
     click_BS[0, 100] = 0.5
     config = AugmentConfig(reverb_chance=1, reverb_s=(0.5, 0.5), reverb_db=(6, 6))
@@ -128,7 +128,7 @@ def test_a_room_keeps_the_sound_in_its_place_and_decays_by_sixty_db() -> None:
     assert early - late == pytest.approx(60 * 0.4 / 0.5, abs=2)
 
 
-def test_reverb_is_the_rooms_convolution_row_by_row() -> None:
+def test_reverb_is_convolution() -> None:
     samples_BS, lengths_B = batch([3000, 1200, 40])
     click_BS = torch.zeros_like(samples_BS)
     click_BS[:, 0] = 1
@@ -141,7 +141,7 @@ def test_reverb_is_the_rooms_convolution_row_by_row() -> None:
         assert not wet_BS[row, length:].any()
 
 
-def test_gain_is_within_its_range_and_never_clips() -> None:
+def test_gain() -> None:
     samples_BS, _ = batch([2000] * 64)
     samples_BS[:32] *= 0.1
     changed_BS = change_gain(samples_BS, AugmentConfig(gain_db=(-10, 20)), gen())
@@ -153,7 +153,7 @@ def test_gain_is_within_its_range_and_never_clips() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.int16, torch.float32])
-def test_nothing_to_do_leaves_the_samples_as_floats(dtype) -> None:
+def test_no_augmentation(dtype) -> None:
     samples_BS, lengths_B = batch([3000, 2000])
     samples_BS = (samples_BS * 8192).round()
     given = samples_BS.short() if dtype is torch.int16 else samples_BS / 32768
@@ -168,7 +168,7 @@ def test_nothing_to_do_leaves_the_samples_as_floats(dtype) -> None:
     st.sampled_from([ALWAYS, AugmentConfig()]),
     st.integers(0, 99),
 )
-def test_any_batch_comes_back_whole(lengths, config, seed) -> None:
+def test_any_batch(lengths, config, seed) -> None:
     samples_BS, lengths_B = batch(lengths, seed)
     before_BS = samples_BS.clone()
     changed_BS, new_B = augment_samples(samples_BS, lengths_B, RATE, config, gen(seed))
@@ -185,7 +185,7 @@ def test_silence_stays_silent() -> None:
     assert not changed_BS.any()
 
 
-def test_a_batch_repeats_by_its_seed_epoch_step_and_rank() -> None:
+def test_batch_generator() -> None:
     samples_BS, lengths_B = batch([2000, 1500, 900])
 
     def changed(*place: int) -> torch.Tensor:
@@ -204,13 +204,13 @@ def test_planned_speeds_are_used() -> None:
 
 
 def stretches(inside: torch.Tensor) -> list[int]:
-    """Lengths of the runs of True."""
+    """Lengths of the runs of True values."""
     text = "".join("x" if value else " " for value in inside.tolist())
     return [len(run) for run in text.split()]
 
 
 @pytest.mark.parametrize("num_mels", [80, 128])
-def test_masks_are_no_wider_than_their_share_of_each_row(num_mels) -> None:
+def test_mask_widths(num_mels) -> None:
     lengths_B = torch.tensor([1000, 200, 19, 0] * 25)
     mel_BMT = torch.ones(100, num_mels, 1000)
     one = AugmentConfig(freq_masks=1, time_masks=1)
@@ -227,7 +227,7 @@ def test_masks_are_no_wider_than_their_share_of_each_row(num_mels) -> None:
     assert len(widths_of_bands) > 15 and len(widths_of_1000) > 10
 
 
-def test_masks_lie_anywhere_and_the_features_given_stay() -> None:
+def test_mask_positions() -> None:
     mel_BMT = torch.ones(400, 20, 60)
     masked_BMT = mask_features(mel_BMT, torch.full((400,), 60), AugmentConfig(), gen()) == 0
     assert mel_BMT.all()
@@ -236,7 +236,7 @@ def test_masks_lie_anywhere_and_the_features_given_stay() -> None:
     assert (mask_features(mel_BMT, torch.full((400,), 60), most, gen()) == 0).all((1, 2)).any()
 
 
-def test_masked_is_the_mean_of_the_row_where_features_are_not_normalised() -> None:
+def test_mask_value_not_normalised() -> None:
     lengths_B = torch.tensor([60, 40, 0])
     mel_BMT = torch.randn(3, 20, 60, generator=gen()) + torch.arange(20.0)[:, None] - 9
     for row, length in enumerate(lengths_B.tolist()):
@@ -255,7 +255,7 @@ def test_masked_is_the_mean_of_the_row_where_features_are_not_normalised() -> No
 
 
 @pytest.mark.parametrize("normalize", ["none", "per_feature"])
-def test_training_masks_with_what_the_model_takes_for_the_mean(normalize: str) -> None:
+def test_mask_value_by_model(normalize: str) -> None:
     log_mel = LogMel(replace(ModelRecipe().config(20).features, normalize=normalize))
     masked = replace(NEVER, time_masks=5, time_mask_share=0.5)
     samples_BS, lengths_B = batch([RATE, RATE // 2])
@@ -270,14 +270,14 @@ def test_training_masks_with_what_the_model_takes_for_the_mean(normalize: str) -
         torch.testing.assert_close(changed_MT[:, 1:][:, is_masked_T], means_M1, atol=1e-4, rtol=1e-4)
 
 
-def test_an_inference_tensor_becomes_one_to_learn_from() -> None:
+def test_inference_tensor() -> None:
     with torch.inference_mode():
         mel_BMT = torch.randn(2, 8, 30)
     masked_BMT = mask_features(mel_BMT, torch.tensor([30, 20]), AugmentConfig(), gen())
     assert not masked_BMT.is_inference()
 
 
-def test_int16_is_scaled_by_a_power_of_two() -> None:
+def test_int16_scale() -> None:
     assert to_float(torch.tensor([[-32768, 16384]], dtype=torch.int16)).tolist() == [[-1.0, 0.5]]
 
 
@@ -297,13 +297,13 @@ def test_int16_is_scaled_by_a_power_of_two() -> None:
         {"time_mask_share": 2},
     ],
 )
-def test_settings_that_make_no_sense_are_refused(fields) -> None:
+def test_config_out_of_range(fields) -> None:
     with pytest.raises(UsageError, match=next(iter(fields))):
         AugmentConfig(**fields)
 
 
 @pytest.mark.cuda
-def test_a_gpu_is_never_waited_for_and_does_the_same() -> None:
+def test_gpu_without_synchronisation() -> None:
     samples_BS, lengths_B = batch([4000, 3000, 2500])
     quiet = AugmentConfig(reverb_chance=0, babble_chance=1, noise_chance=0)
     on_host, _ = augment_samples(samples_BS, lengths_B, RATE, quiet, gen())

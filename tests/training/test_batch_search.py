@@ -1,4 +1,4 @@
-"""The search for batch sizes against memories of known size, and the file it leaves."""
+"""The search for batch sizes against simulated memories of known size, and its cache file."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fastscribe.errors import OutputError, UsageError
-from fastscribe.training.batch_search import read_batch_sizes, search_batch_sizes, stored_or_searched, write_batch_sizes
+from fastscribe.training.batch_search import cached_batch_sizes, read_batch_sizes, search_batch_sizes, write_batch_sizes
 from fastscribe.training.buckets import Bucket, MemoryModel
 
 BUCKETS = (Bucket(2.0, 10), Bucket(2.0, 20), Bucket(5.0, 15), Bucket(5.0, 60))
@@ -17,7 +17,7 @@ WHAT = {"model": {"d_model": 4, "durations": (0, 1)}, "device": "a card", "memor
 
 
 class Memory:
-    """Of a device: what fits is what MemoryModel says, and each trial is counted."""
+    """A device's memory: MemoryModel decides what fits, and trials are counted."""
 
     def __init__(self, budget: float) -> None:
         self.model = MemoryModel(budget, 1.0, 0.01, 0.002)
@@ -32,17 +32,17 @@ buckets = st.lists(st.builds(Bucket, st.floats(0.5, 40), st.integers(0, 300)), m
 
 
 @given(buckets, st.floats(800, 1e5), st.integers(1, 3000))
-def test_what_is_found_fits_with_a_margin_and_is_not_much_less_than_could_be(buckets, budget, most) -> None:
+def test_found_sizes_fit(buckets, budget, max_rows) -> None:
     memory = Memory(budget)
-    for bucket, rows in zip(buckets, search_batch_sizes(buckets, memory.fits, most), strict=True):
-        right = min(most, memory.model.batch_sizes([bucket])[0])
+    for bucket, rows in zip(buckets, search_batch_sizes(buckets, memory.fits, max_rows), strict=True):
+        right = min(max_rows, memory.model.batch_sizes([bucket])[0])
         assert 1 <= rows <= max(1, 0.9 * right)
         assert rows >= int(0.9 * (0.95 * right - 1)) or rows == 1
-    assert len(memory.trials) == len(set(memory.trials))  # nothing is tried twice
-    assert all(rows <= most for _, rows in memory.trials)
+    assert len(memory.trials) == len(set(memory.trials))  # no size is tried twice
+    assert all(rows <= max_rows for _, rows in memory.trials)
 
 
-def test_smaller_buckets_start_from_what_larger_ones_hold() -> None:
+def test_smaller_buckets_reuse_larger() -> None:
     memory = Memory(1000)
     search_batch_sizes(BUCKETS, memory.fits)
     assert memory.trials[0] == (BUCKETS[3], 1)
@@ -50,38 +50,38 @@ def test_smaller_buckets_start_from_what_larger_ones_hold() -> None:
     assert len(memory.trials) < 40
 
 
-def test_one_row_too_much_is_an_error_that_names_it() -> None:
+def test_one_row_too_large() -> None:
     with pytest.raises(UsageError, match="no memory for one recording of 5 s with 60 tokens"):
         search_batch_sizes(BUCKETS, lambda bucket, rows: False)
 
 
-def test_found_once_and_read_for_the_same_only(tmp_path) -> None:
+def test_cache(tmp_path) -> None:
     path, memory = tmp_path / "new" / "sizes.json", Memory(1000)
-    found = stored_or_searched(path, WHAT, BUCKETS, memory.fits)
+    found = cached_batch_sizes(path, WHAT, BUCKETS, memory.fits)
     tried = len(memory.trials)
-    assert stored_or_searched(path, WHAT, BUCKETS, memory.fits) == found and len(memory.trials) == tried
+    assert cached_batch_sizes(path, WHAT, BUCKETS, memory.fits) == found and len(memory.trials) == tried
     assert [p.name for p in path.parent.iterdir()] == ["sizes.json"]
-    assert stored_or_searched(path, WHAT | {"dtype": "float32"}, BUCKETS, Memory(500).fits) != found
+    assert cached_batch_sizes(path, WHAT | {"dtype": "float32"}, BUCKETS, Memory(500).fits) != found
     assert read_batch_sizes(path, WHAT, BUCKETS) is None
     assert read_batch_sizes(path, WHAT | {"dtype": "float32"}, BUCKETS[1:]) is None
 
 
 @pytest.mark.parametrize("damage", ["", "{", "[]", "3", '{"batch_sizes": [1]}'])
-def test_a_damaged_file_is_no_table(tmp_path, damage) -> None:
+def test_damaged_cache(tmp_path, damage) -> None:
     path = tmp_path / "sizes.json"
     path.write_text(damage)
     assert read_batch_sizes(path, WHAT, BUCKETS) is None
 
 
 @pytest.mark.parametrize("sizes", [[1, 2, 3], [1, 2, 3, 0], [1, 2, 3, "4"], [1, 2, 3, True], None])
-def test_sizes_that_cannot_be_are_no_table(tmp_path, sizes) -> None:
+def test_impossible_sizes_in_cache(tmp_path, sizes) -> None:
     path = tmp_path / "sizes.json"
     write_batch_sizes(path, WHAT, BUCKETS, (1, 2, 3, 4))
     path.write_text(json.dumps(json.loads(path.read_text()) | {"batch_sizes": sizes}))
     assert read_batch_sizes(path, WHAT, BUCKETS) is None
 
 
-def test_a_file_that_cannot_be_written_is_an_error(tmp_path) -> None:
+def test_unwritable_cache(tmp_path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(OutputError):
         write_batch_sizes(tmp_path / "file" / "sizes.json", WHAT, BUCKETS, (1, 2, 3, 4))

@@ -1,4 +1,4 @@
-"""Trying what fits, with a memory that is made up: the network says when it is full."""
+"""The probe of batch sizes with a simulated memory: the network reports when it is full."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def probed(trainer: Trainer) -> tuple[object, ...]:
 
 
 def full_above(trainer: Trainer, monkeypatch: pytest.MonkeyPatch, seconds: float) -> list[tuple[int, int, int]]:
-    """(rows, frames, labels) of what is tried."""
+    """Record (rows, frames, labels) of the probes."""
     tried: list[tuple[int, int, int]] = []
     forward = trainer.learner.network.forward
 
@@ -39,7 +39,7 @@ def full_above(trainer: Trainer, monkeypatch: pytest.MonkeyPatch, seconds: float
     return tried
 
 
-def test_the_largest_batches_within_memory(trainer: Trainer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_largest_batches(trainer: Trainer, monkeypatch: pytest.MonkeyPatch) -> None:
     tried = full_above(trainer, monkeypatch, 10.0)
     buckets = (Bucket(1.0, 4), Bucket(2.0, 8))
     small, large = search_batch_sizes(buckets, lambda bucket, rows: fits(*probed(trainer), bucket, rows))
@@ -47,7 +47,7 @@ def test_the_largest_batches_within_memory(trainer: Trainer, monkeypatch: pytest
     assert {(frames, labels) for _, frames, labels in tried} == {(100, 4), (200, 8)}
 
 
-def test_a_trial_leaves_nothing(trainer: Trainer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_probe_leaves_no_trace(trainer: Trainer, monkeypatch: pytest.MonkeyPatch) -> None:
     before = {name: tensor.clone() for name, tensor in trainer.weights.masters.items()}
     buffers = [buffer.clone() for buffer in trainer.learner.network.buffers()]
     assert fits(*probed(trainer), Bucket(1.0, 3), 2)

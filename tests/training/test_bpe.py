@@ -1,4 +1,4 @@
-"""Text to tokens and back: cleaning, a vocabulary learnt here, and the encoders of every kind of tokenizer."""
+"""Text to tokens and back: cleaning, training a vocabulary, and encoders for every kind of tokenizer."""
 
 from __future__ import annotations
 
@@ -57,14 +57,14 @@ def test_cleaning(text, cleaned) -> None:
 
 
 @given(st.text(max_size=60))
-def test_cleaning_leaves_clean_text_alone(text) -> None:
+def test_cleaning_is_idempotent(text) -> None:
     cleaned = clean_text(text)
     assert clean_text(cleaned) == cleaned
     assert cleaned == " ".join(cleaned.split())
 
 
 @pytest.mark.parametrize("kind", ["bpe", "unigram"])
-def test_a_vocabulary_has_its_size_and_only_unk_beside_text(kind) -> None:
+def test_vocabulary_size(kind) -> None:
     model = train_vocabulary(sentences(), 60, kind)
     assert model == train_vocabulary(iter(sentences()), 60, kind)
     assert len(model) < 5000  # no tables for normalising
@@ -78,7 +78,7 @@ def test_a_vocabulary_has_its_size_and_only_unk_beside_text(kind) -> None:
         assert 0 not in ids
 
 
-def test_a_checkpoint_keeps_the_vocabulary(model, encoder, tmp_path) -> None:
+def test_vocabulary_in_checkpoint(model, encoder, tmp_path) -> None:
     for name, content in from_sentencepiece(model).files.items():
         (tmp_path / name).write_bytes(content)
     again = from_folder(tmp_path, 80)
@@ -87,15 +87,15 @@ def test_a_checkpoint_keeps_the_vocabulary(model, encoder, tmp_path) -> None:
 
 
 @given(st.data())
-def test_what_is_encoded_decodes_to_itself(model, encoder, data) -> None:
+def test_round_trip(model, encoder, data) -> None:
     text = " ".join(data.draw(st.text(sorted(set(TEXT) - {" "}), max_size=60)).split())
     ids = encoder(text)
     assert ids is not None and from_sentencepiece(model).text(ids) == text
 
 
 @pytest.mark.parametrize("kind", ["bpe", "unigram"])
-def test_a_model_can_write_what_it_was_taught(kind, tmp_path) -> None:
-    """Sentences and words, whatever stands before a space."""
+def test_model_can_write_training_text(kind, tmp_path) -> None:
+    """Sentences and words, whatever precedes a space."""
     texts = ['He said: "go" (now), - "go"!', "It rose 50 % & fell - twice.", "¿Qué? «Oui» , no / yes", "a 'b' c"] * 3
     tokenizer = replace(from_sentencepiece(train_vocabulary(texts, 42, kind)), attached="nowhere")
     encode = TextEncoder(tokenizer)
@@ -106,7 +106,7 @@ def test_a_model_can_write_what_it_was_taught(kind, tmp_path) -> None:
         assert " ".join(word.text for word in words) == text
 
 
-def test_long_texts_are_learnt_from_too() -> None:
+def test_long_texts() -> None:
     assert "▁xylophone" in from_sentencepiece(train_vocabulary(["xylophone " * 5000], 20)).pieces
 
 
@@ -120,33 +120,33 @@ def test_long_texts_are_learnt_from_too() -> None:
         (["hello world"], 12, "magic", "no magic vocabulary"),
     ],
 )
-def test_texts_that_cannot_give_such_a_vocabulary(texts, size, kind, problem) -> None:
+def test_impossible_vocabulary(texts, size, kind, problem) -> None:
     with pytest.raises(UsageError, match=problem):
         train_vocabulary(texts, size, kind)
 
 
-def test_rare_characters_can_be_left_out() -> None:
+def test_character_coverage() -> None:
     texts = [*sentences(), "Ж"]
     assert "Ж" in from_sentencepiece(train_vocabulary(texts, 80)).pieces
     assert "Ж" not in from_sentencepiece(train_vocabulary(texts, 80, character_coverage=0.999)).pieces
 
 
-def test_characters_the_vocabulary_lacks(encoder) -> None:
+def test_missing_characters(encoder) -> None:
     assert encoder.writable("the séa") == "the sea"  # accents go
-    assert encoder.writable("The SEA") == "the Sea"  # there is an S, but no T, E or A
+    assert encoder.writable("The SEA") == "the Sea"  # the vocabulary has S, but no T, E or A
     assert encoder.writable('"the" [sea] ~') == "the sea"  # marks go
     assert encoder.writable("7 seas") is None and encoder("7 seas") is None
     assert encoder.writable("the Жea") is None
     assert encoder("~") == ()
 
 
-def test_a_vocabulary_without_capitals_or_apostrophes_gets_neither() -> None:
+def test_vocabulary_without_capitals() -> None:
     encoder = TextEncoder(from_sentencepiece(train_vocabulary(["the sea is at rest"], 16)))
     assert encoder.writable("The Sea! It's a tęst.") == "the sea its a test"
 
 
-def test_other_models_encode_as_sentencepiece_does() -> None:
-    """With its own normalisation in the file, as published checkpoints have it; it changes nothing that is clean."""
+def test_other_models_equal_sentencepiece() -> None:
+    """Published checkpoints store a normalisation of their own; it leaves clean text unchanged."""
     written = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(sentences()),
@@ -164,7 +164,7 @@ def test_other_models_encode_as_sentencepiece_does() -> None:
 
 
 def huggingface(model: bytes, kind: str) -> Tokenizer:
-    """The same vocabulary as transformers' converter writes it."""
+    """The same vocabulary in the form that transformers' converter writes."""
     processor = sentencepiece.SentencePieceProcessor(model_proto=model)
     pieces = [processor.IdToPiece(i) for i in range(len(processor))]
     scores = dict(zip(pieces, map(processor.GetScore, range(len(pieces))), strict=True))
@@ -179,14 +179,14 @@ def huggingface(model: bytes, kind: str) -> Tokenizer:
 
 
 @pytest.mark.parametrize("kind", ["bpe", "unigram"])
-def test_a_tokenizer_json_encodes_like_the_model_it_was_made_of(kind) -> None:
+def test_tokenizer_json(kind) -> None:
     model = train_vocabulary(sentences(), 70, kind)
     original, converted = TextEncoder(from_sentencepiece(model)), TextEncoder(huggingface(model, kind))
     for text in [*sentences(100), "the Ж", "The Sea"]:
         assert converted(text) == original(text)
 
 
-def test_merges_may_be_written_as_pairs() -> None:
+def test_merges_as_pairs() -> None:
     model = train_vocabulary(sentences(), 70)
     files = json.loads(huggingface(model, "bpe").files["tokenizer.json"])
     files["model"]["merges"] = [merge.split(" ") for merge in files["model"]["merges"]]
@@ -194,7 +194,7 @@ def test_merges_may_be_written_as_pairs() -> None:
     assert TextEncoder(pairs)("singing ships") == TextEncoder(from_sentencepiece(model))("singing ships")
 
 
-def test_a_vocabulary_that_spells_bytes_writes_everything() -> None:
+def test_byte_fallback() -> None:
     written = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(sentences()),
@@ -210,7 +210,7 @@ def test_a_vocabulary_that_spells_bytes_writes_everything() -> None:
     assert ids is not None and tokenizer.text(ids) == "the Ж 7"
 
 
-def test_a_character_that_is_only_part_of_a_piece_cannot_be_written() -> None:
+def test_character_within_piece_only() -> None:
     written = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(sentences()),
@@ -223,20 +223,20 @@ def test_a_character_that_is_only_part_of_a_piece_cannot_be_written() -> None:
 
 
 @pytest.mark.parametrize("length", [1, 118, 119, 120, 500])
-def test_pieces_of_any_length_are_converted(length) -> None:
+def test_piece_lengths(length) -> None:
     vocabulary = [["<unk>", 0.0], ["▁", -1.0], ["x" * length, -2.0]]
     added = [{"id": 0, "content": "<unk>", "special": True}]
     written = json.dumps({"model": {"vocab": vocabulary}, "added_tokens": added}).encode()
     assert TextEncoder(from_huggingface(written, 3))("x" * length) == (1, 2)
 
 
-def test_characters_one_by_one() -> None:
+def test_character_vocabulary() -> None:
     encoder = TextEncoder(from_characters([" ", "a", "b", "'"]))
     assert encoder("A b'a!") == (1, 0, 2, 3, 1)
     assert encoder("abc") is None
 
 
-def test_a_tokenizer_that_cannot_encode_says_so() -> None:
+def test_unusable_tokenizer() -> None:
     without_unk = Tokenizer(
         ("a", "b"), "subword", files={"tokenizer.json": b'{"model": {"vocab": {"a": 0}, "merges": []}}'}
     )

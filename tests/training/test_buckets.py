@@ -1,4 +1,4 @@
-"""Plans of epochs: every example once, all ranks in step, nothing beyond a batch size, little padding."""
+"""Plans of epochs: every example once, all ranks in step, no batch above its size, little padding."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ counts = st.integers(1, 8)
 
 
 def speech(num_examples: int) -> tuple[np.ndarray, np.ndarray]:
-    """Durations like a corpus of sentences', about seven tokens a second."""
+    """Durations of a corpus of sentences, about seven tokens a second."""
     draw = random.Random(0)
     durations = np.array([min(20, 0.5 + draw.lognormvariate(1.1, 0.6)) for _ in range(num_examples)])
     return durations, np.array([max(1, round(d * draw.uniform(4, 10))) for d in durations])
 
 
 @given(examples, counts, counts)
-def test_every_example_has_the_first_bucket_that_holds_it(rows, num_durations, num_tokens) -> None:
+def test_assign(rows, num_durations, num_tokens) -> None:
     durations, tokens = zip(*rows, strict=True)
     buckets = make_buckets(durations, tokens, num_durations, num_tokens)
     assert len(buckets) <= num_durations * num_tokens
@@ -43,7 +43,7 @@ def test_every_example_has_the_first_bucket_that_holds_it(rows, num_durations, n
         assert fitting[0] == place
 
 
-def test_durations_share_the_audio_and_tokens_the_lattice() -> None:
+def test_equal_shares() -> None:
     durations, tokens = speech(20_000)
     chosen = assign(durations, tokens, make_buckets(durations, tokens, 8, 1))
     shares = np.bincount(chosen, durations) / durations.sum()
@@ -57,13 +57,13 @@ def test_durations_share_the_audio_and_tokens_the_lattice() -> None:
         assert len(inside) == 3 and np.allclose(shares / shares.sum(), 1 / 3, atol=0.05)
 
 
-def test_what_no_bucket_holds_is_named() -> None:
+def test_no_bucket() -> None:
     with pytest.raises(ValueError, match=r"no bucket holds 2\.5 s with 7 tokens"):
         assign([1.0, 2.5], [3, 7], [Bucket(2.0, 10), Bucket(3.0, 6)])
 
 
 @given(examples, st.floats(1, 200), st.integers(1, 4), st.integers(0, 3))
-def test_one_rank_sees_every_example_once_within_the_batch_sizes(rows, budget, num_tokens, epoch) -> None:
+def test_plan_of_one_rank(rows, budget, num_tokens, epoch) -> None:
     durations, tokens = zip(*rows, strict=True)
     buckets = make_buckets(durations, tokens, 5, num_tokens)
     sizes = MemoryModel(budget).batch_sizes(buckets)
@@ -77,8 +77,8 @@ def test_one_rank_sees_every_example_once_within_the_batch_sizes(rows, budget, n
 
 
 @given(examples, st.floats(1, 200), st.integers(2, 5))
-def test_ranks_go_in_step_through_the_same_buckets(rows, budget, world_size) -> None:
-    """But for buckets that are too small for all ranks, which join others."""
+def test_plan_of_several_ranks(rows, budget, world_size) -> None:
+    """Except for buckets that are too small for all ranks, which are merged."""
     durations, tokens = (np.array(column) for column in zip(*rows, strict=True))
     buckets = make_buckets(durations, tokens, 5, 2)
     memory = MemoryModel(budget, per_second_token=0.1)
@@ -108,8 +108,8 @@ def plans_of(durations, tokens, buckets, sizes, world_size) -> list[list[np.ndar
 
 
 @given(examples, st.integers(1, 5))
-def test_small_buckets_leave_no_example_out(rows, world_size) -> None:
-    """With room for all, only fewer examples than ranks are too few."""
+def test_small_buckets_merged(rows, world_size) -> None:
+    """With room for all, examples are dropped only if there are fewer than ranks."""
     durations, tokens = zip(*rows, strict=True)
     buckets = make_buckets(durations, tokens, 8, 2)
     plans = plans_of(durations, tokens, buckets, [1000] * len(buckets), world_size)
@@ -117,7 +117,7 @@ def test_small_buckets_leave_no_example_out(rows, world_size) -> None:
     assert seen == (list(range(len(rows))) if len(rows) >= world_size else [])
 
 
-def test_a_plan_is_its_arguments_and_every_epoch_another() -> None:
+def test_plan_depends_on_arguments() -> None:
     durations, tokens = speech(500)
     buckets = make_buckets(durations, tokens, 4, 1)
     sizes = MemoryModel(60).batch_sizes(buckets)
@@ -127,15 +127,15 @@ def test_a_plan_is_its_arguments_and_every_epoch_another() -> None:
 
     assert plan(3, 1) == plan(3, 1)
     assert plan(3, 1) != plan(4, 1) and plan(3, 1) != plan(3, 2)
-    assert not {frozenset(b) for b in plan(3, 1)} & {frozenset(b) for b in plan(4, 1)}  # nor do the same meet
+    assert not {frozenset(b) for b in plan(3, 1)} & {frozenset(b) for b in plan(4, 1)}  # and batches have other members
 
 
-def test_the_rest_of_a_bucket_is_spread() -> None:
+def test_remainder_is_spread() -> None:
     plan = plan_epoch([1.0] * 101, [3] * 101, [Bucket(1.0, 3)], [10], epoch=0, seed=0)
     assert sorted(map(len, plan)) == [9] * 9 + [10] * 2
 
 
-def test_padding_is_below_five_per_cent_where_random_batches_waste_half() -> None:
+def test_padding_is_low() -> None:
     durations, tokens = speech(6000)
     plain = make_buckets(durations, tokens, 16, 1)
     plan = plan_epoch(durations, tokens, plain, MemoryModel(120).batch_sizes(plain), epoch=0, seed=0)
@@ -147,34 +147,34 @@ def test_padding_is_below_five_per_cent_where_random_batches_waste_half() -> Non
     assert wasted[0] < 0.6 * wasted[1] < wasted[1] < naive.lattice
 
 
-def test_padding_is_counted_in_frames_and_cells() -> None:
+def test_padding_share() -> None:
     share = padding_share([np.array([0, 1]), np.array([2])], [4.0, 2.0, 1.0], [3, 1, 9])
     assert share.frames == pytest.approx(1 - 7 / 9)
     assert share.lattice == pytest.approx(1 - (4 * 4 + 2 * 2 + 10) / (2 * 4 * 4 + 10))
 
 
 @given(st.integers(1, 300), st.floats(0.5, 50))
-def test_naive_batches_hold_every_example_once(num_examples, mean_size) -> None:
+def test_naive_batches(num_examples, mean_size) -> None:
     batches = naive_batches(num_examples, mean_size, 0)
     assert sorted(i for batch in batches for i in batch) == list(range(num_examples))
     assert all(len(batch) for batch in batches) or mean_size < 1
 
 
-def test_memory_grows_with_length_its_square_and_the_lattice() -> None:
+def test_memory_model() -> None:
     model = MemoryModel(1000, per_second=2, per_second_squared=3, per_second_token=5)
     assert model.row(Bucket(10, 4)) == 10 * 2 + 100 * 3 + 10 * 5 * 5
     assert model.batch_sizes([Bucket(10, 4), Bucket(1, 0), Bucket(100, 9)]) == (1, 100, 1)
     assert MemoryModel(120).batch_sizes([Bucket(0.1, 1), Bucket(40, 1)]) == (1200, 3)
 
 
-def test_speeds_are_drawn_anew_every_epoch_and_repeat() -> None:
+def test_draw_speeds() -> None:
     drawn = draw_speeds(3000, (0.9, 1.0, 1.1), epoch=0, seed=0)
     assert set(drawn) == {0.9, 1.0, 1.1} and min(np.unique(drawn, return_counts=True)[1]) > 900
     assert (drawn == draw_speeds(3000, (0.9, 1.0, 1.1), epoch=0, seed=0)).all()
     assert (drawn != draw_speeds(3000, (0.9, 1.0, 1.1), epoch=1, seed=0)).any()
 
 
-def test_buckets_for_all_speeds_hold_every_epoch_planned_with_them() -> None:
+def test_buckets_for_all_speeds() -> None:
     durations, tokens = speech(800)
     speeds = np.array([0.9, 1.0, 1.1])
     buckets = make_buckets((durations[:, None] / speeds).ravel(), tokens.repeat(3), 16, 2)
@@ -190,7 +190,7 @@ SPEEDS = np.array([0.9, 1.0, 1.1])
 
 
 def packed(played_s: np.ndarray, budget_s: float) -> int:
-    """Batches that are needed: the longest first, each batch as long as its first row."""
+    """A lower bound for the number of batches: longest first, each batch as long as its first row."""
     num_batches = rows_left = 0
     for duration in sorted(played_s, reverse=True):
         if not rows_left:
@@ -205,9 +205,9 @@ def packed(played_s: np.ndarray, budget_s: float) -> int:
     st.sampled_from([120, 300, 1000]),
     st.integers(0, 99),
 )
-@example(386, (1.1, 0.6, 20.0), 300, 0)  # 12 batches, where 7 would hold it
+@example(386, (1.1, 0.6, 20.0), 300, 0)  # 12 batches instead of the 7 that would do
 @settings(max_examples=60, deadline=None)
-def test_a_corpus_of_any_size_makes_about_the_batches_that_it_needs(num_examples, kind, budget, seed) -> None:
+def test_number_of_batches(num_examples, kind, budget, seed) -> None:
     mean, spread, most = kind
     draw = np.random.default_rng(seed)
     durations = np.minimum(most, 0.5 + draw.lognormal(mean, spread, num_examples))
@@ -222,7 +222,7 @@ def test_a_corpus_of_any_size_makes_about_the_batches_that_it_needs(num_examples
 
 
 @pytest.mark.parametrize(("num_examples", "most_batches"), [(1, 1), (50, 3), (200, 13), (1000, 59)])
-def test_few_examples_make_few_batches(num_examples: int, most_batches: int) -> None:
+def test_few_examples(num_examples: int, most_batches: int) -> None:
     durations, tokens = speech(num_examples)
     for world_size in (1, 2):
         buckets = fitting_buckets(durations, tokens, 120, world_size=world_size)
@@ -232,7 +232,7 @@ def test_few_examples_make_few_batches(num_examples: int, most_batches: int) -> 
 
 
 @given(examples, st.integers(1, 6), st.integers(1, 3), st.sampled_from([None, 1.0, 60.0, 1e6]))
-def test_fewer_buckets_hold_every_example_too(rows, num_durations, num_tokens, budget) -> None:
+def test_fewer_buckets(rows, num_durations, num_tokens, budget) -> None:
     durations, tokens = zip(*rows, strict=True)
     buckets = fitting_buckets(durations, tokens, budget, num_durations, num_tokens)
     assert len(buckets) <= num_durations * num_tokens and list(buckets) == sorted(buckets)
@@ -241,13 +241,13 @@ def test_fewer_buckets_hold_every_example_too(rows, num_durations, num_tokens, b
         assert len(buckets) == 1
 
 
-def test_a_large_corpus_has_all_the_buckets_asked_for() -> None:
+def test_large_corpus() -> None:
     durations, tokens = speech(20_000)
     for budget in (120, None):
         assert fitting_buckets(durations, tokens, budget, 16, 2) == make_buckets(durations, tokens, 16, 2)
 
 
-def test_where_the_device_knows_the_batch_examples_are_counted() -> None:
+def test_buckets_without_budget() -> None:
     durations, tokens = speech(1000)
     for times, world_size, expected in ((1, 1, 7), (3, 1, 2), (1, 2, 3), (3, 3, 1)):
         assert len(fitting_buckets(durations, tokens, None, times=times, world_size=world_size)) == expected

@@ -1,4 +1,4 @@
-"""The command around a run: what is cleared when, what is said once, and signals to one rank or to all."""
+"""The command around a run: when the folder is cleared, messages, and signals to one rank or to all."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def run(recipe: Path, output_dir: Path, init: Path | None = None, overwrite: boo
     train(recipe, output_dir, given, 1, "cpu", "fp32", overwrite, False)
 
 
-def test_a_folder_is_cleared_once_all_that_is_needed_is_read(
+def test_folder_cleared_after_reading(
     recipe_file: Path,  # noqa: F811
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
@@ -64,14 +64,14 @@ def test_a_folder_is_cleared_once_all_that_is_needed_is_read(
     assert sum("model section" in line for line in said) == 1
 
 
-def test_two_runs_in_a_folder_are_one_too_many(recipe_file: Path, tmp_path: Path) -> None:  # noqa: F811
+def test_second_run_in_folder(recipe_file: Path, tmp_path: Path) -> None:  # noqa: F811
     lock = RunFolder(tmp_path / "run").lock()
     with pytest.raises(UsageError, match="another run is writing here"):
         run(recipe_file, tmp_path / "run")
     lock.close()
 
 
-def test_a_mistake_in_the_recipe_is_said_before_torch_is_imported(tmp_path: Path) -> None:
+def test_recipe_error_before_torch(tmp_path: Path) -> None:
     (tmp_path / "bad.yaml").write_text("data: {train: a.jsonl}\nmodle: {}")
     program = (
         "import sys; from fastscribe.cli import app; from fastscribe.errors import UsageError\n"
@@ -83,7 +83,7 @@ def test_a_mistake_in_the_recipe_is_said_before_torch_is_imported(tmp_path: Path
     assert not (tmp_path / "run").exists()
 
 
-def test_a_vocabulary_that_cannot_be_names_file_and_key(recipe_file: Path, tmp_path: Path) -> None:  # noqa: F811
+def test_impossible_vocabulary(recipe_file: Path, tmp_path: Path) -> None:  # noqa: F811
     sections = json.loads(recipe_file.read_text())
     recipe_file.write_text(json.dumps({**sections, "model": {"vocab_size": 5000}}))
     with pytest.raises(UsageError, match=r"^\S+recipe\.yaml: model\.vocab_size: no bpe vocabulary of 5000"):
@@ -93,7 +93,7 @@ def test_a_vocabulary_that_cannot_be_names_file_and_key(recipe_file: Path, tmp_p
 
 
 @pytest.mark.parametrize("warmup_steps", [4, 1000])
-def test_a_warm_up_that_is_cut_short_is_said(
+def test_warm_up_note(
     manifest: Path,  # noqa: F811
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
@@ -102,14 +102,14 @@ def test_a_warm_up_that_is_cut_short_is_said(
     recipe = recipe_of(manifest, batch={"seconds": 1000}, optimiser={"warmup_steps": warmup_steps}, run={"epochs": 400})
     _report_start(trainer_of(recipe, tmp_path / "run"))
     said = capsys.readouterr().err
-    assert said.endswith("; 40 warm-up steps, a tenth of the run's\n") == (warmup_steps == 1000), said
+    assert said.endswith("; 40 warm-up steps (at most a tenth of the run)\n") == (warmup_steps == 1000), said
     assert ("warm-up" in said) == (warmup_steps == 1000)
 
 
 @pytest.mark.parametrize(
     ("ctc_weight", "said"), [(1.0, "the transducer learns nothing; transcribe with --decoder ctc"), (0.3, None)]
 )
-def test_a_head_that_learns_nothing_is_said(
+def test_idle_head_note(
     manifest: Path,  # noqa: F811
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
@@ -123,7 +123,7 @@ def test_a_head_that_learns_nothing_is_said(
 
 
 @pytest.mark.parametrize("overwrite", [False, True])
-def test_what_goes_on_from_a_stop_does_not_start_over(
+def test_resume_hint(
     recipe_file: Path,  # noqa: F811
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
@@ -142,7 +142,7 @@ def test_what_goes_on_from_a_stop_does_not_start_over(
 
 
 @pytest.mark.parametrize("width", [80, 60])
-def test_the_bar_and_the_times_have_room_beside_three_losses(monkeypatch: pytest.MonkeyPatch, width: int) -> None:
+def test_bar_fits(monkeypatch: pytest.MonkeyPatch, width: int) -> None:
     validated = SimpleNamespace(wer=0.1234)
     progress = SimpleNamespace(epoch=3, step=123_456, batches_done=1, batches=2, audio_s=1e6, busy_s=1e3)
     progress.losses, progress.validated = {"loss": 123.456, "tdt": 123.456, "ctc": 123.456}, validated
@@ -167,7 +167,8 @@ def listening(num_ranks: int) -> tuple[Any, Callable[[int], None]]:
     return trainer, lambda number: os.kill(os.getpid(), number)
 
 
-def test_a_second_signal_ends_a_process_but_no_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.posix
+def test_second_signal(monkeypatch: pytest.MonkeyPatch) -> None:
     ended: list[int] = []
     monkeypatch.setattr(os, "_exit", ended.append)
     trainer, send = listening(1)
@@ -181,14 +182,16 @@ def test_a_second_signal_ends_a_process_but_no_rank(monkeypatch: pytest.MonkeyPa
     assert trainer.requested_signal == signal.SIGTERM and ended == [143]
 
 
-def test_a_signal_that_the_shell_ignores_stays_ignored() -> None:
+@pytest.mark.posix
+def test_ignored_signal() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     trainer, send = listening(1)
     send(signal.SIGINT)
     assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN and not trainer.requested_signal
 
 
-def test_ranks_stop_together_for_a_signal_to_one(recipe_file: Path, tmp_path: Path) -> None:  # noqa: F811
+@pytest.mark.posix
+def test_ranks_stop_together(recipe_file: Path, tmp_path: Path) -> None:  # noqa: F811
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

@@ -1,13 +1,17 @@
-"""Recordings into batches: what is read is what transcription reads, cached or not, and a bad one costs itself alone."""
+"""Recordings into batches: equal to what transcription reads, cached or not, and a bad one fails alone."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from threading import Event
 
 import numpy as np
 import pytest
 import soundfile
 
+from fastscribe.audio.read import read
+from fastscribe.pipeline import thread_pool
+from fastscribe.training import dataloader
 from fastscribe.training.dataloader import AudioDataLoader
 from fastscribe.training.manifest import Example
 from tests.conftest import AUDIO, waveform
@@ -16,7 +20,7 @@ FILES = sorted(AUDIO.glob("0*.flac"))[:4]
 
 
 def example(path: Path, offset_s: float = 0.0, duration_s: float | None = None) -> Example:
-    """Of the whole recording, unless `duration_s` is given."""
+    """An example of the whole recording, unless `duration_s` is given."""
     return Example(str(path), "text", soundfile.info(path).duration if duration_s is None else duration_s, offset_s)
 
 
@@ -24,7 +28,7 @@ def loader(examples: list[Example], cache_bytes: float = 1e9, said: list[str] | 
     return AudioDataLoader(examples, 16_000, cache_bytes, 2, (said if said is not None else []).append)
 
 
-def test_rows_are_the_recordings() -> None:
+def test_rows() -> None:
     plan = [np.array([2, 0]), np.array([1, 3])]
     batches = list(loader([example(path) for path in FILES]).batches(plan))
     for rows, indices in zip(batches, plan, strict=True):
@@ -35,7 +39,7 @@ def test_rows_are_the_recordings() -> None:
             assert np.array_equal(row_S[:length].numpy(), wave_S)
 
 
-def test_what_is_cached_is_not_read_again(tmp_path: Path) -> None:
+def test_cache(tmp_path: Path) -> None:
     paths = [tmp_path / f"{index}.wav" for index in range(3)]
     for path in paths:
         soundfile.write(path, np.full(2000, 0.25), 16_000)
@@ -48,7 +52,7 @@ def test_what_is_cached_is_not_read_again(tmp_path: Path) -> None:
     assert len(first.examples) == 3 and len(again.examples) == 2
 
 
-def test_cuts_and_other_rates(tmp_path: Path) -> None:
+def test_cuts_and_rates(tmp_path: Path) -> None:
     soundfile.write(tmp_path / "a.wav", np.arange(8000) / 8000, 8000, subtype="FLOAT")
     rows = next(loader([example(tmp_path / "a.wav", 0.25, 0.5)]).batches([np.array([0])]))
     assert rows.lengths_B.tolist() == [8000]
@@ -56,7 +60,7 @@ def test_cuts_and_other_rates(tmp_path: Path) -> None:
     assert np.allclose(middle, 0.25 + np.arange(1000, 7000) / 16_000, atol=1e-3)
 
 
-def test_a_bad_recording_is_left_out_and_said_once(tmp_path: Path) -> None:
+def test_bad_recording(tmp_path: Path) -> None:
     (tmp_path / "bad.wav").write_bytes(b"not audio")
     said: list[str] = []
     read = loader([example(tmp_path / "bad.wav", duration_s=1.0), example(FILES[0])], said=said)
@@ -80,7 +84,7 @@ def test_a_bad_recording_is_left_out_and_said_once(tmp_path: Path) -> None:
         (0.5, 0.5, 0.5, True),
     ],
 )
-def test_much_shorter_than_promised_is_as_if_unreadable(
+def test_much_shorter_than_promised(
     tmp_path: Path, lasts_s: float, promised_s: float, least_s: float, is_read: bool
 ) -> None:
     path, said = tmp_path / "a.wav", []
@@ -90,7 +94,7 @@ def test_much_shorter_than_promised_is_as_if_unreadable(
     assert is_read != any("a.wav: lasts" in line for line in said)
 
 
-def test_a_stretch_that_comes_twice_is_kept_and_said_once(tmp_path: Path) -> None:
+def test_repeated_example(tmp_path: Path) -> None:
     path, said = tmp_path / "a.wav", []
     soundfile.write(path, np.full(3200, 0.25), 16_000)
     twice = [example(path, 0.0, 0.1), example(path, 0.1, 0.1), example(path, 0.0, 0.1)]
@@ -100,3 +104,41 @@ def test_a_stretch_that_comes_twice_is_kept_and_said_once(tmp_path: Path) -> Non
     path.unlink()
     assert len(next(read.batches([np.arange(5)])).examples) == 3
     assert len(said) == 1 and (read.num_segments, read.num_tried, read.num_unreadable) == (3, 3, 1)
+
+
+def test_batches_keep_their_order_while_a_recording_hangs(monkeypatch) -> None:
+    """Its thread is replaced: later batches are read meanwhile, and they wait for their turn."""
+    monkeypatch.setattr(thread_pool, "STUCK_S", 0.1)
+    monkeypatch.setattr(thread_pool, "_CHECK_INTERVAL_S", 0.02)
+    release, others_read = Event(), Event()
+    names: list[str] = []
+
+    def hanging(audio, *rest, **options):
+        if audio.path == str(FILES[0]):
+            assert others_read.wait(60)
+            release.wait(60)
+        names.append(audio.path)
+        if len(names) == 3:
+            others_read.set()
+            release.set()
+        return read(audio, *rest, **options)
+
+    monkeypatch.setattr(dataloader, "read", hanging)
+    one_thread = AudioDataLoader([example(path) for path in FILES], 16_000, 0.0, 1, lambda line: None)
+    plan = [np.array([number]) for number in range(4)]
+    assert [rows.examples.tolist() for rows in one_thread.batches(plan)] == [[0], [1], [2], [3]]
+    assert names[-1] == str(FILES[0])
+
+
+def test_an_unexpected_error_ends_the_stream(monkeypatch) -> None:
+    def broken(*_, **__):
+        raise RuntimeError("no")
+
+    monkeypatch.setattr(dataloader, "read", broken)
+    with pytest.raises(RuntimeError, match="no"):
+        next(loader([example(FILES[0])]).batches([np.array([0])]))
+
+
+def test_a_batch_without_examples_is_empty() -> None:
+    [rows] = loader([example(FILES[0])]).batches([np.array([], dtype=np.int64)])
+    assert rows.examples.tolist() == [] and rows.samples_BS.shape == (0, 0)

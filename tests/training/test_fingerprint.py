@@ -1,4 +1,4 @@
-"""What makes a run another, and what does not."""
+"""The changes that make a run another one, and those that do not."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def differing(known: Checkpoint, **others: Any) -> list[str]:
         Recipe(DATA, run=RunRecipe(save_minutes=1)),
     ],
 )
-def test_what_is_free_to_change(checkpoint: Checkpoint, recipe: Recipe) -> None:
+def test_free_settings(checkpoint: Checkpoint, recipe: Recipe) -> None:
     assert differing(checkpoint, recipe=recipe) == []
     assert differing(checkpoint, examples=[replace(example, path="moved.wav") for example in EXAMPLES]) == []
 
@@ -45,7 +45,7 @@ def test_what_is_free_to_change(checkpoint: Checkpoint, recipe: Recipe) -> None:
 @pytest.mark.parametrize(
     "change", [{"text": "three"}, {"tokens": (9,)}, {"duration_s": 1.1}, {"offset_s": 2.0}, {"repeat": 2.0}]
 )
-def test_data_is_every_example(checkpoint: Checkpoint, change: dict[str, Any]) -> None:
+def test_examples(checkpoint: Checkpoint, change: dict[str, Any]) -> None:
     changed = (EXAMPLES[0], replace(EXAMPLES[1], **change))
     assert differing(checkpoint, examples=changed) == ["data"]
     assert differing(checkpoint, examples=EXAMPLES[::-1]) == ["data"]
@@ -59,7 +59,7 @@ def test_recipe_vocabulary_and_model(checkpoint: Checkpoint) -> None:
     assert files and differing(checkpoint, checkpoint=other) == ["vocabulary"]
 
 
-def test_weights_to_start_from(checkpoint: Checkpoint) -> None:
+def test_starting_weights(checkpoint: Checkpoint) -> None:
     weights = {"a": torch.zeros(2, 3, dtype=torch.bfloat16), "b": torch.tensor(1)}
     start = replace(checkpoint, weights=weights)
     assert differing(start, checkpoint=replace(checkpoint, weights=dict(reversed(weights.items())))) == []
@@ -67,7 +67,7 @@ def test_weights_to_start_from(checkpoint: Checkpoint) -> None:
         assert differing(start, checkpoint=replace(start, weights=weights | changed)) == ["starting weights"]
 
 
-def test_a_run_from_a_checkpoint_asks_for_no_model_section(checkpoint: Checkpoint) -> None:
+def test_model_section_ignored_with_checkpoint(checkpoint: Checkpoint) -> None:
     recipe = Recipe(DATA, model=ModelRecipe(d_model=64))
     assert differing(checkpoint, recipe=recipe) == ["recipe"]
     tuned = replace(checkpoint, weights={"a": torch.zeros(1)})

@@ -1,4 +1,4 @@
-"""Means for the log: of what is finite, and the same after a stop."""
+"""Means for the log: over finite values, and unchanged by a stop."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def losses(loss: float, ctc: float) -> dict[str, torch.Tensor]:
     return {"loss": torch.tensor(loss), "ctc": torch.tensor(ctc)}
 
 
-def test_what_is_not_finite_is_counted_and_not_averaged() -> None:
+def test_not_finite_losses() -> None:
     window = LogWindow()
     for pair, norm in (((1.0, 2.0), 5.0), ((math.inf, 1.0), math.nan), ((2.0, math.nan), math.inf), ((2.0, 5.0), 6.0)):
         window.add_losses(losses(*pair))
@@ -25,7 +25,7 @@ def test_what_is_not_finite_is_counted_and_not_averaged() -> None:
     assert window.row() == {"loss": 1.5, "ctc": 3.5, "gradient_norm": 5.5, "skipped": 2}
 
 
-def test_batches_of_a_step_that_was_undone_are_skipped() -> None:
+def test_undone_step() -> None:
     window = LogWindow()
     for norm in (1.0, math.nan, 3.0):
         window.add_losses(losses(1.0, 2.0))
@@ -35,7 +35,7 @@ def test_batches_of_a_step_that_was_undone_are_skipped() -> None:
     assert window.row() == {"loss": 2.0, "ctc": 2.0, "gradient_norm": 2.0, "skipped": 2}
 
 
-def test_utterances_left_out_of_a_loss_are_counted_and_hide_no_batch() -> None:
+def test_unaligned_utterances() -> None:
     window = LogWindow()
     for count, pair in ((0, (1.0, 2.0)), (3, (2.0, 4.0)), (2, (math.inf, 1.0))):
         window.add_losses({**losses(*pair), "unaligned": torch.tensor(count)})
@@ -44,7 +44,7 @@ def test_utterances_left_out_of_a_loss_are_counted_and_hide_no_batch() -> None:
         assert each.row() == {"loss": 1.5, "ctc": 3.0, "unaligned": 5, "skipped": 1}
 
 
-def test_nothing_finite_leaves_no_number_out_of_range() -> None:
+def test_nothing_finite() -> None:
     window = LogWindow()
     assert window.row() == {} == window.means()
     window.add_losses(losses(math.nan, math.nan))
@@ -53,7 +53,7 @@ def test_nothing_finite_leaves_no_number_out_of_range() -> None:
 
 
 @pytest.mark.parametrize("cut", range(4))
-def test_stopped_anywhere_the_means_are_the_same(cut: int) -> None:
+def test_means_after_resume(cut: int) -> None:
     whole, parts = LogWindow(), LogWindow()
     for step in range(4):
         if step == cut:

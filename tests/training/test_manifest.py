@@ -1,4 +1,4 @@
-"""Rows into examples: what is wrong is named with its place, what is of no use is counted, no sentence on both sides."""
+"""Rows into examples: wrong rows are named, unusable ones counted, and no sentence is on both sides."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def example(text: str, repeat: float = 1.0) -> Example:
     return Example("a.wav", text, 1.0, repeat=repeat)
 
 
-def test_rows_of_all_manifests_in_order(tmp_path) -> None:
+def test_rows_in_order(tmp_path) -> None:
     first = manifest(tmp_path, row(speaker="x"), "", row(audio_filepath="sub/b.wav", offset=1.5, text="“One”  two"))
     second = manifest(tmp_path, "\ufeff" + row(text="last", duration=3), name="more.jsonl")
     corpus = read_manifests([ManifestPart(first), ManifestPart(second, 2)], LIMITS)
@@ -73,20 +73,21 @@ def test_rows_of_all_manifests_in_order(tmp_path) -> None:
         (row(text=["a"]), "not a string"),
         (row(duration=None), "no duration"),
         (row(duration="2"), "not a number of seconds"),
-        (row(offset=-1), "not a length of time"),
+        (row(offset=-1), "not a number of seconds from 0"),
+        (row(audio_track=1), "audio_track 1: training reads the first track"),
     ],
 )
-def test_a_wrong_row_is_one_error_that_says_where(tmp_path, bad, problem) -> None:
+def test_wrong_row(tmp_path, bad, problem) -> None:
     with pytest.raises(ManifestError, match=rf"^{tmp_path}/train\.jsonl: line 3: .*{problem}"):
         read(manifest(tmp_path, row(), "", bad))
 
 
-def test_a_manifest_that_cannot_be_read(tmp_path) -> None:
+def test_unreadable_manifest(tmp_path) -> None:
     with pytest.raises(UsageError, match=r"gone\.jsonl: no such file or folder"):
         read(str(tmp_path / "gone.jsonl"))
 
 
-def test_what_is_of_no_use_is_left_out_by_reason(tmp_path) -> None:
+def test_unusable_rows(tmp_path) -> None:
     rows = [row(text=""), row(text=" \u200b"), row(duration=0.2), row(duration=31), row(duration=50), row()]
     corpus = read(manifest(tmp_path, *rows))
     assert len(corpus.examples) == 1
@@ -100,13 +101,13 @@ def test_what_is_of_no_use_is_left_out_by_reason(tmp_path) -> None:
     )
 
 
-def test_limits_are_themselves_allowed(tmp_path) -> None:
+def test_limits_inclusive(tmp_path) -> None:
     limits = ExampleLimits(min_duration_s=1, max_duration_s=2, max_tokens=4, max_tokens_per_s=4)
     corpus = read(manifest(tmp_path, row(duration=1), row(duration=2)), limits=limits)
     assert len(tokenise(corpus, lambda text: (1,) * 4, limits).examples) == 2
 
 
-def test_too_many_tokens_are_left_out() -> None:
+def test_too_many_tokens() -> None:
     limits = ExampleLimits(max_tokens=5, max_tokens_per_s=2)
     texts = ["abc", "abcdef", "a", "?", ""]
     corpus = Corpus(tuple(Example("a.wav", text, duration_s=1.5) for text in texts), {"before": (1, 1.0)})
@@ -125,7 +126,7 @@ def test_too_many_tokens_are_left_out() -> None:
     ]
 
 
-def test_nothing_left_says_why(tmp_path) -> None:
+def test_nothing_left(tmp_path) -> None:
     with pytest.raises(UsageError, match=r"nothing to train on: 0 examples, 0.00 h; left out: 1 without text"):
         read(manifest(tmp_path, row(text="")))
     with pytest.raises(UsageError, match="letters that the vocabulary lacks"):
@@ -142,13 +143,13 @@ def test_nothing_left_says_why(tmp_path) -> None:
         lambda: ExampleLimits(max_tokens_per_s=0),
     ],
 )
-def test_options_that_make_no_sense_are_refused(make) -> None:
+def test_options_out_of_range(make) -> None:
     with pytest.raises(UsageError):
         make()
 
 
 @given(st.lists(st.sampled_from([0.25, 0.5, 1.0, 2.5, 3.0]), max_size=60))
-def test_repeats_come_to_their_sum(repeats) -> None:
+def test_repeats(repeats) -> None:
     repeated = repeat_examples([example(str(i), repeat) for i, repeat in enumerate(repeats)])
     for repeat in set(repeats):
         assert sum(e.repeat == repeat for e in repeated) == int(repeats.count(repeat) * repeat)
@@ -156,7 +157,7 @@ def test_repeats_come_to_their_sum(repeats) -> None:
         assert int(repeat) <= sum(e.text == str(place) for e in repeated) <= int(repeat) + (repeat % 1 > 0)
 
 
-def test_a_tenth_is_every_tenth() -> None:
+def test_repeat_of_a_tenth() -> None:
     assert len(repeat_examples([example(str(i), 0.1) for i in range(30)])) == 3
 
 
@@ -165,8 +166,8 @@ sentences = st.lists(
 )
 
 
-def sides(texts: list[str], **asked: Any) -> tuple[list[str], list[str]]:
-    training, validation = split_validation([example(text) for text in texts], **asked)
+def sides(texts: list[str], **arguments: Any) -> tuple[list[str], list[str]]:
+    training, validation = split_validation([example(text) for text in texts], **arguments)
     return [e.text for e in training], [e.text for e in validation]
 
 
@@ -175,7 +176,7 @@ def same(texts: list[str]) -> set[str]:
 
 
 @given(sentences, st.integers(1, 20), st.integers(0, 5))
-def test_no_sentence_is_on_both_sides(texts, count, seed) -> None:
+def test_split_by_sentence(texts, count, seed) -> None:
     try:
         training, validation = sides(texts, count=count, seed=seed)
     except UsageError:
@@ -187,13 +188,13 @@ def test_no_sentence_is_on_both_sides(texts, count, seed) -> None:
     assert sides(texts[::-1], count=count, seed=seed)[1] == validation[::-1]
 
 
-def test_a_count_takes_whole_sentences_and_no_more() -> None:
+def test_split_by_count() -> None:
     training, validation = sides([f"{i % 50}" for i in range(500)], count=109, seed=0)
     assert len(validation) == 100 and len(training) == 400
 
 
 @pytest.mark.parametrize("seed", range(9))
-def test_a_count_passes_by_a_sentence_of_which_there_are_too_many(seed) -> None:
+def test_split_skips_frequent_sentence(seed) -> None:
     texts = ["often"] * 95 + ["once", "and", "again", "two", "two"]
     training, validation = sides(texts, count=3, seed=seed)
     assert "often" in training and len(validation) == 3
@@ -201,7 +202,7 @@ def test_a_count_passes_by_a_sentence_of_which_there_are_too_many(seed) -> None:
     assert validation == ["two"] * 2
 
 
-def test_with_a_share_a_new_corpus_moves_no_sentence() -> None:
+def test_split_by_share_is_stable() -> None:
     old, new = [f"old {i}" for i in range(2000)], [f"new {i}" for i in range(2000)]
     _, validation = sides(old, share=0.1, seed=3)
     assert 150 < len(validation) < 250
@@ -210,7 +211,7 @@ def test_with_a_share_a_new_corpus_moves_no_sentence() -> None:
 
 
 @given(sentences, st.floats(0, 1), st.integers(0, 5))
-def test_a_share_is_counted_as_it_is_taken(texts, share, seed) -> None:
+def test_count_by_share(texts, share, seed) -> None:
     count = count_by_share([example(text) for text in texts], seed=seed, share=share)
     if 0 < count < len(texts):
         assert len(sides(texts, share=share, seed=seed)[1]) == count
@@ -220,14 +221,14 @@ def test_a_share_is_counted_as_it_is_taken(texts, share, seed) -> None:
 
 
 @pytest.mark.parametrize(
-    "asked", [{}, {"share": 0.1, "count": 2}, {"share": 1.1}, {"share": 0}, {"count": 0}, {"count": 9}]
+    "arguments", [{}, {"share": 0.1, "count": 2}, {"share": 1.1}, {"share": 0}, {"count": 0}, {"count": 9}]
 )
-def test_a_side_without_examples_is_refused(asked) -> None:
+def test_split_with_empty_side(arguments) -> None:
     with pytest.raises(UsageError):
-        sides(["a", "b", "c"], seed=0, **asked)
+        sides(["a", "b", "c"], seed=0, **arguments)
 
 
-def test_a_folder_of_recordings_with_texts_beside_them(tmp_path: Path) -> None:
+def test_folder(tmp_path: Path) -> None:
     (tmp_path / "deep").mkdir()
     for name, seconds in (("b.wav", 1.0), ("deep/a.flac", 2.0), ("alone.wav", 1.0)):
         soundfile.write(tmp_path / name, np.zeros(int(16_000 * seconds)), 16_000)
@@ -241,7 +242,7 @@ def test_a_folder_of_recordings_with_texts_beside_them(tmp_path: Path) -> None:
     assert str(corpus).endswith("left out: 1 without text")
 
 
-def test_other_files_beside_a_text_are_none_of_training(tmp_path: Path) -> None:
+def test_folder_with_other_files(tmp_path: Path) -> None:
     soundfile.write(tmp_path / "a.flac", np.zeros(16_000), 16_000)
     for name in ("a.TextGrid", "a.json", "a.mp4", "notes.md"):
         (tmp_path / name).write_bytes(b"not audio")
@@ -254,7 +255,7 @@ def test_other_files_beside_a_text_are_none_of_training(tmp_path: Path) -> None:
         read_manifests([ManifestPart(str(tmp_path))], ExampleLimits())
 
 
-def test_a_folder_that_cannot_be_learnt_from(tmp_path: Path) -> None:
+def test_unusable_folder(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"no recording here has a \.txt"):
         read_manifests([ManifestPart(str(tmp_path))], ExampleLimits())
     (tmp_path / "a.wav").write_bytes(b"not audio")

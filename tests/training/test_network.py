@@ -1,4 +1,4 @@
-"""Training's forward pass is the model that decodes: checkpoints that NeMo overtrained on these clips have hardly any loss."""
+"""Training's forward pass equals the decoder's model: checkpoints that NeMo overtrained on these clips have nearly no loss."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def noise(batch: int = 3, frames: int = 160, num_mels: int = 16) -> Features:
 
 
 @pytest.mark.parametrize("name", ["tdt_demo", "rnnt", "ctc", "hybrid"])
-def test_trained_models_have_little_loss_on_what_they_know(name: str) -> None:
+def test_loss_of_trained_models(name: str) -> None:
     known = checkpoint(MODELS / name)
     model = build_model(known.config, known.weights, name)
     rows = [json.loads(line) for line in (DATA / "manifest.jsonl").read_text(encoding="utf-8").splitlines()]
@@ -57,7 +57,7 @@ def test_trained_models_have_little_loss_on_what_they_know(name: str) -> None:
     assert float(network(features, wrong, 1.0)["loss"]) > 3 * float(losses["loss"])
 
 
-def test_the_predictor_unrolled_takes_the_steps_of_decoding() -> None:
+def test_unrolled_predictor() -> None:
     transducer = tiny(predictor_layers=2).transducer
     assert transducer is not None
     labels_BU = torch.tensor([[3, 1, 19], [0, 0, 7]])
@@ -70,7 +70,7 @@ def test_the_predictor_unrolled_takes_the_steps_of_decoding() -> None:
             torch.testing.assert_close(unrolled_BUH[:, index], out_BH, atol=1e-6, rtol=1e-5)
 
 
-def test_the_start_symbol_stays_nothing() -> None:
+def test_start_symbol_stays_zero() -> None:
     model = tiny()
     network = Network(model, TransducerLossConfig((0, 1, 2, 3, 4)), 0.3, 0.0)
     network(noise(), targets_of([(1, 2), (3,), (4, 5, 6)], CPU), 1.0)["loss"].backward()
@@ -90,8 +90,8 @@ def test_every_weight_gets_a_gradient() -> None:
 
 
 @pytest.mark.parametrize("subsampling", ["dw_striding", "striding"])
-def test_the_encoder_in_training_is_the_encoder(subsampling: str) -> None:
-    """Other operators, and copies where gradients need them; BatchNorm aside, which looks at the batch."""
+def test_encoder_in_training(subsampling: str) -> None:
+    """Other operators, and copies for gradients; except BatchNorm, which depends on the batch."""
     config = EncoderConfig(16, 2, 32, 4, 64, 9, "layer_norm", False, False, subsampling, 8, 8)
     encoder, features = Encoder(config), noise()
     trained = encoder.train()(features)
@@ -104,7 +104,7 @@ def test_the_encoder_in_training_is_the_encoder(subsampling: str) -> None:
         )
 
 
-def test_padding_changes_no_loss_of_a_row() -> None:
+def test_padding_changes_no_loss() -> None:
     model = tiny(conv_norm="layer_norm")
     network = Network(model, TransducerLossConfig((0, 1, 2, 3, 4)), 0.5, 0.0).eval()
     features, tokens = noise(2), [(1, 2, 9, 9, 2), (3,)]
@@ -115,23 +115,25 @@ def test_padding_changes_no_loss_of_a_row() -> None:
         one = Features(features.mel_BMT[row : row + 1, :, :length], features.lengths_B[row : row + 1])
         alone.append(network(one, targets_of([ids], CPU), 1.0))
     for name in ("loss", "ctc", "transducer"):
-        mean = (5 * alone[0][name] + alone[1][name]) / 6  # a label
+        mean = (5 * alone[0][name] + alone[1][name]) / 6  # per label
         torch.testing.assert_close(together[name], mean, atol=1e-4, rtol=1e-4)
 
 
-def test_a_row_too_short_for_its_labels_counts_nothing() -> None:
+def test_row_too_short_for_labels() -> None:
     logits_BTV = torch.randn(2, 6, 5, generator=torch.Generator().manual_seed(0)).requires_grad_()
     targets = Targets(torch.tensor([[0, 1, 0], [2, 2, 2]]), torch.tensor([3, 3]))
-    loss = ctc_loss(logits_BTV, torch.tensor([6, 4]), targets, blank_id=4)  # a blank between like labels: 5 frames
+    loss = ctc_loss(
+        logits_BTV, torch.tensor([6, 4]), targets, blank_id=4
+    )  # with a blank between equal labels it needs 5 frames
     loss.backward()
     assert torch.isfinite(loss) and logits_BTV.grad is not None
     assert logits_BTV.grad[1].eq(0).all() and logits_BTV.grad[0].ne(0).any()
     alone = ctc_loss(logits_BTV[:1], torch.tensor([6]), Targets(targets.labels_BU[:1], torch.tensor([3])), blank_id=4)
-    torch.testing.assert_close(loss, alone)  # nor do its labels
+    torch.testing.assert_close(loss, alone)  # and its labels do not count
     assert ctc_loss(logits_BTV, torch.tensor([2, 4]), targets, blank_id=4).isposinf()
 
 
-def test_ctc_has_a_path_where_its_loss_is_finite() -> None:
+def test_has_ctc_path() -> None:
     labels = torch.tensor(list(itertools.product(range(2), repeat=4)))
     for num_frames, num_labels in itertools.product(range(8), range(5)):
         lengths_B, label_lengths_B = (torch.full((len(labels),), number) for number in (num_frames, num_labels))
@@ -141,8 +143,8 @@ def test_ctc_has_a_path_where_its_loss_is_finite() -> None:
 
 
 @pytest.mark.parametrize("durations", [(2, 4), (0, 1, 2)])
-def test_rows_without_a_path_are_counted_and_change_no_loss(durations: tuple[int, ...]) -> None:
-    """20 and 10 frames are sums of 2 and 4, but 15 are not; and 10 frames are too few for CTC's 19 of ten like labels."""
+def test_unaligned_rows(durations: tuple[int, ...]) -> None:
+    """20 and 10 frames are sums of 2 and 4, 15 are not; and 10 frames are too few for CTC's 19 with ten equal labels."""
     model = tiny(conv_norm="layer_norm", durations=durations)
     network = Network(model, TransducerLossConfig(durations), 0.5, 0.0).eval()
     features = Features(noise().mel_BMT, torch.tensor([160, 120, 80]))

@@ -1,4 +1,4 @@
-"""Recipes: what YAML says becomes values, and what it says wrong becomes one line."""
+"""Recipes: YAML becomes values, and a mistake becomes one line."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from fastscribe.training.recipe import (
 WHERE = Path("folder/recipe.yaml")
 
 
-def test_sections_and_paths_beside_the_recipe(tmp_path: Path) -> None:
+def test_sections_and_paths(tmp_path: Path) -> None:
     path = tmp_path / "recipe.yaml"
     path.write_text(
         "data: {train: [a.jsonl, {path: sub/b.jsonl, repeat: 2}], validation: c.jsonl}\n"
@@ -100,7 +100,7 @@ def test_mistakes(values: object, said: str) -> None:
         *(("model", name, [0], [1]) for name in ("ff_hidden", "predictor_hidden", "num_mels", "subsampling_channels")),
     ],
 )
-def test_values_out_of_range_are_named(section: str, key: str, bad: list[object], good: list[object]) -> None:
+def test_values_out_of_range(section: str, key: str, bad: list[object], good: list[object]) -> None:
     def parsed(value: object) -> Recipe:
         sections = {"data": {"train": "a"}}
         return parse_recipe({**sections, section: {**sections.get(section, {}), key: value}}, WHERE)
@@ -112,19 +112,19 @@ def test_values_out_of_range_are_named(section: str, key: str, bad: list[object]
             parsed(value)
 
 
-def test_a_model_without_a_head() -> None:
+def test_no_head() -> None:
     with pytest.raises(UsageError, match=r"model\.transducer, ctc: a model needs one"):
         parse_recipe({"data": {"train": "a"}, "model": {"transducer": False, "ctc": False}}, WHERE)
 
 
-def test_whether_a_recipe_describes_a_model(tmp_path: Path) -> None:
+def test_has_model_section(tmp_path: Path) -> None:
     path = tmp_path / "recipe.yaml"
     for text, expected in (("model: {d_model: 256}", True), ("model:", False), ("data: {}", False), ("[]", False)):
         path.write_text(text)
         assert has_model_section(path) is expected
 
 
-def test_a_file_that_is_no_yaml(tmp_path: Path) -> None:
+def test_not_yaml(tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text("data: [")
     with pytest.raises(UsageError, match=r"a\.yaml: cannot be read"):
         read_recipe(tmp_path / "a.yaml")
@@ -133,14 +133,14 @@ def test_a_file_that_is_no_yaml(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["run: {epochs: 5}\nrun: {seed: 3}\n", "run:\n  epochs: 5\n  seed: 1\n  epochs: 6\n"])
-def test_a_key_that_comes_twice(tmp_path: Path, text: str) -> None:
+def test_repeated_key(tmp_path: Path, text: str) -> None:
     (tmp_path / "recipe.yaml").write_text("data: {train: a.jsonl}\n" + text)
     with pytest.raises(UsageError, match=r"recipe\.yaml.* comes twice") as caught:
         read_recipe(tmp_path / "recipe.yaml")
     assert "\n" not in str(caught.value)
 
 
-def test_what_is_merged_in_may_be_given_again(tmp_path: Path) -> None:
+def test_merge_key(tmp_path: Path) -> None:
     (tmp_path / "recipe.yaml").write_text(
         "data: {train: a.jsonl}\nrun: &base {epochs: 5, seed: 1}\n"
         "batch: &small {seconds: 9}\naugment: {}\noptimiser: {}\nloss: {}\nmodel: {}\n"
@@ -153,25 +153,25 @@ def test_what_is_merged_in_may_be_given_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("is_tuning", [False, True])
-def test_a_section_whose_keys_are_all_commented_out(tmp_path: Path, is_tuning: bool) -> None:
+def test_empty_section(tmp_path: Path, is_tuning: bool) -> None:
     (tmp_path / "recipe.yaml").write_text("data: {train: a.jsonl}\nrun:\n#  epochs: 5\noptimiser:\n")
     given = read_recipe(tmp_path / "recipe.yaml", is_tuning)
     assert given == parse_recipe({"data": {"train": "a.jsonl"}}, tmp_path / "recipe.yaml", is_tuning)
 
 
-def test_a_file_too_large_for_a_recipe(tmp_path: Path) -> None:
+def test_too_large(tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_bytes(b"#" * (1 << 21))
     with pytest.raises(UsageError, match=r"a\.yaml: cannot be read: refused: 2097152 bytes"):
         read_recipe(tmp_path / "a.yaml")
 
 
 @pytest.mark.parametrize("text", ["1e-4", "1E-4", "1.e-4", "0.1e-3", "10e-5", "+1e-04", "0.0001"])
-def test_numbers_with_exponents_are_numbers(tmp_path: Path, text: str) -> None:
+def test_exponents(tmp_path: Path, text: str) -> None:
     (tmp_path / "a.yaml").write_text(f"data: {{train: a}}\noptimiser: {{learning_rate: {text}}}\n")
     assert read_recipe(tmp_path / "a.yaml").optimiser.learning_rate == pytest.approx(1e-4)
 
 
-def test_a_whole_number_is_a_number_wherever_one_is_wanted() -> None:
+def test_int_as_float() -> None:
     recipe = parse_recipe(
         {"data": {"train": "a"}, "batch": {"seconds": 60}, "optimiser": {"learning_rate": 1, "clip_norm": 1}}, WHERE
     )
@@ -179,21 +179,21 @@ def test_a_whole_number_is_a_number_wherever_one_is_wanted() -> None:
     assert values == (60, 1, 1) and all(isinstance(value, float) for value in values)
 
 
-def test_models_of_each_kind() -> None:
+def test_model_kinds() -> None:
     assert ModelRecipe().config(10).family == "hybrid tdt+ctc"
     assert ModelRecipe(durations=(), ctc=False).config(10).family == "rnnt"
     assert ModelRecipe(transducer=False).config(10).decoders == ("ctc",)
     assert ModelRecipe().config(10).frame_s == pytest.approx(0.08)
 
 
-def test_tuning_takes_smaller_steps() -> None:
+def test_tuning_defaults() -> None:
     fresh, tuned = default_recipe(Path("a.jsonl"), False), default_recipe(Path("a.jsonl"), True)
     assert tuned.optimiser.learning_rate < fresh.optimiser.learning_rate
     assert tuned.run.epochs < fresh.run.epochs
     assert fresh.data.train[0].path == tuned.data.train[0].path == "a.jsonl"
 
 
-def test_tuning_takes_from_a_recipe_what_it_gives(tmp_path: Path) -> None:
+def test_tuning_with_recipe(tmp_path: Path) -> None:
     path = tmp_path / "a.yaml"
     path.write_text("data: {train: a}\noptimiser: {learning_rate: 3e-4}\n")
     tuned, default = read_recipe(path, is_tuning=True), default_recipe(path, True)

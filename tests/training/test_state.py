@@ -1,4 +1,4 @@
-"""A run's folder: what is cleared, what is refused, and what is on disk for whom."""
+"""A run's folder: what is cleared, what is refused, and who may read the files."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def folder(tmp_path: Path) -> RunFolder:
     return RunFolder(tmp_path)
 
 
-def test_all_that_a_run_wrote_is_cleared_and_nothing_else(folder: RunFolder) -> None:
+def test_clear(folder: RunFolder) -> None:
     for name in (*WRITTEN, "mine.txt", "mine/x"):
         path = folder.path / name
         path.parent.mkdir(exist_ok=True)
@@ -34,7 +34,7 @@ def test_all_that_a_run_wrote_is_cleared_and_nothing_else(folder: RunFolder) -> 
     assert sorted(path.name for path in folder.path.iterdir()) == ["mine", "mine.txt"]
 
 
-def test_a_users_copies_of_models_stay(folder: RunFolder) -> None:
+def test_clear_keeps_copies(folder: RunFolder) -> None:
     checkpoint = read_checkpoint(MODELS / "tdt_demo" / "model.nemo")
     theirs = [folder.path / f"{name}.{end}" / "note.txt" for name in ("best", "last") for end in ("old", "part")]
     for path in theirs:
@@ -46,7 +46,7 @@ def test_a_users_copies_of_models_stay(folder: RunFolder) -> None:
     assert [path.read_text() for path in theirs] == ["mine"] * 4 and not folder.best.exists()
 
 
-def test_a_folder_that_cannot_be_cleared(folder: RunFolder) -> None:
+def test_clear_fails(folder: RunFolder) -> None:
     (folder.best / "deep.json").mkdir(parents=True)
     (folder.best / "config.json").touch()
     with pytest.raises(OutputError):
@@ -65,7 +65,7 @@ THEIRS = {
 
 @pytest.mark.parametrize("name", THEIRS)
 @pytest.mark.parametrize("is_link", [False, True])
-def test_what_no_training_run_wrote_is_neither_replaced_nor_removed(
+def test_foreign_files_refused(
     folder: RunFolder, tmp_path_factory: pytest.TempPathFactory, name: str, is_link: bool
 ) -> None:
     path = folder.path / name
@@ -83,7 +83,7 @@ def test_what_no_training_run_wrote_is_neither_replaced_nor_removed(
     assert path.is_symlink() or path.parent.is_symlink() if is_link else path.read_bytes() == THEIRS[name]
 
 
-def test_what_a_training_run_wrote_is_known(folder: RunFolder) -> None:
+def test_own_files_accepted(folder: RunFolder) -> None:
     folder.save_state({"step": 1})
     folder.append({"step": 1, "loss": 1.0})
     folder.save_model(folder.best, read_checkpoint(MODELS / "tdt_demo" / "model.nemo"), torch.bfloat16)
@@ -97,14 +97,14 @@ def test_what_a_training_run_wrote_is_known(folder: RunFolder) -> None:
 
 
 @pytest.mark.parametrize("name", ["best", "last"])
-def test_models_without_a_state_are_not_replaced(folder: RunFolder, name: str) -> None:
+def test_models_without_state(folder: RunFolder, name: str) -> None:
     folder.check_no_models()
     (folder.path / name).mkdir()
     with pytest.raises(UsageError, match="holds models but no state to go on from; use another folder, or --overwrite"):
         folder.check_no_models()
 
 
-def test_one_run_at_a_time(folder: RunFolder, tmp_path: Path) -> None:
+def test_lock(folder: RunFolder, tmp_path: Path) -> None:
     lock = folder.lock()
     with pytest.raises(UsageError, match="another run is writing here"):
         folder.lock()
@@ -115,14 +115,14 @@ def test_one_run_at_a_time(folder: RunFolder, tmp_path: Path) -> None:
         RunFolder(tmp_path / "file" / "run").lock()
 
 
-def test_a_half_written_line_joins_no_other(folder: RunFolder) -> None:
+def test_half_written_line(folder: RunFolder) -> None:
     folder.log.write_text('{"step": 10, "loss": 1}\n{"step": 20, "validation": {}}\n{"step": 20, "lo')
     folder.truncate_log(20)
     folder.append({"step": 30})
     assert folder.rows() == [{"step": 10, "loss": 1}, {"step": 20, "validation": {}}, {"step": 30}]
 
 
-def test_a_validation_that_comes_again_is_forgotten(folder: RunFolder) -> None:
+def test_truncate_log(folder: RunFolder) -> None:
     rows = [{"step": 10, "validation": {}}, {"step": 20, "loss": 1}, {"step": 20, "validation": {}}, {"step": 30}]
     for row in rows:
         folder.append(row)
@@ -130,12 +130,13 @@ def test_a_validation_that_comes_again_is_forgotten(folder: RunFolder) -> None:
     assert folder.rows() == rows[:2]
 
 
-def test_a_log_line_is_json_that_others_read(folder: RunFolder) -> None:
+def test_log_is_json(folder: RunFolder) -> None:
     with pytest.raises(ValueError, match="JSON compliant"):
         folder.append({"loss": float("nan")})
 
 
-def test_a_model_is_for_whom_the_umask_lets(folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.linux
+def test_model_permissions(folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     checkpoint = read_checkpoint(MODELS / "tdt_demo" / "model.nemo")
     synced: list[str] = []
     fsync = os.fsync

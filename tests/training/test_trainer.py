@@ -1,4 +1,4 @@
-"""Whole runs: they learn, go on exactly where they stopped, and what they write transcribes."""
+"""Whole runs: they learn, resume exactly, and write models that transcribe."""
 
 from __future__ import annotations
 
@@ -24,13 +24,14 @@ from fastscribe import Options, Transcriber
 from fastscribe.checkpoint.reader import read_checkpoint
 from fastscribe.errors import FastscribeError, UsageError
 from fastscribe.training import trainer as trainer_module
-from fastscribe.training.data import prepare
+from fastscribe.training.data import prepare, trained_utterance_s
 from fastscribe.training.dataloader import AudioBatch
 from fastscribe.training.distributed import DistributedContext
+from fastscribe.training.manifest import Example
 from fastscribe.training.recipe import Recipe, parse_recipe
 from fastscribe.training.state import RunFolder
 from fastscribe.training.trainer import Trainer
-from tests.conftest import DATA, MODELS, ROOT
+from tests.conftest import DATA, MODELS, ROOT, checkpoint
 from tests.helpers.processes import fastscribe
 
 MANIFEST = DATA / "manifest.jsonl"
@@ -50,7 +51,7 @@ SECTIONS: dict[str, Any] = {
 }
 
 
-STILL: dict[str, Any] = {  # nothing is drawn
+STILL: dict[str, Any] = {  # no random augmentation
     "augment": {
         "speeds": [1.0],
         "reverb_chance": 0.0,
@@ -69,7 +70,7 @@ SMALL, LARGE = [2], [0, 1, 3]  # examples
 
 @pytest.fixture(scope="module")
 def manifest(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Eight clips to learn, two of them to validate with."""
+    """Eight clips to train on, two of them for validation."""
     folder = tmp_path_factory.mktemp("corpus")
     rows = [json.loads(line) for line in MANIFEST.read_text(encoding="utf-8").splitlines()]
     rows = [{**row, "audio_filepath": str(DATA / row["audio_filepath"])} for row in rows if row.get("text")][:8]
@@ -103,14 +104,14 @@ def steps_of(folder: Path) -> list[dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def whole(manifest: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Of a run that nothing stopped."""
+    """The folder of an uninterrupted run."""
     folder = tmp_path_factory.mktemp("runs") / "whole"
     assert trainer_of(recipe_of(manifest, batch={"accumulate": 2}), folder).run()
     return folder
 
 
-def test_few_clips_are_one_batch_and_a_short_run_warms_up_for_a_tenth(manifest: Path, tmp_path: Path) -> None:
-    """Gone on, the run has the same rates."""
+def test_small_run(manifest: Path, tmp_path: Path) -> None:
+    """A resumed run has the same rates."""
     recipe = recipe_of(
         manifest,
         batch={"seconds": "auto", "buckets": 16, "token_buckets": 2, "accumulate": 2},
@@ -127,7 +128,7 @@ def test_few_clips_are_one_batch_and_a_short_run_warms_up_for_a_tenth(manifest: 
 
 
 class Killed(BaseException):
-    """As kill -9: nothing is saved."""
+    """Simulates kill -9: nothing is saved."""
 
 
 def assert_as_whole(folder: Path, whole: Path) -> None:
@@ -136,7 +137,7 @@ def assert_as_whole(folder: Path, whole: Path) -> None:
     assert steps_of(folder) == steps_of(whole)
 
 
-def test_stopped_and_gone_on_is_as_never_stopped(manifest: Path, whole: Path, tmp_path: Path) -> None:
+def test_resume_equals_uninterrupted(manifest: Path, whole: Path, tmp_path: Path) -> None:
     recipe = recipe_of(manifest, batch={"accumulate": 2})
     stopped = trainer_of(recipe, tmp_path / "parts")
 
@@ -150,7 +151,7 @@ def test_stopped_and_gone_on_is_as_never_stopped(manifest: Path, whole: Path, tm
     assert_as_whole(tmp_path / "parts", whole)
 
 
-def test_steps_after_the_saved_state_come_again_alike(manifest: Path, whole: Path, tmp_path: Path) -> None:
+def test_resume_repeats_unsaved_steps(manifest: Path, whole: Path, tmp_path: Path) -> None:
     """The state is older than the log."""
     recipe = recipe_of(manifest, batch={"accumulate": 2})
     interrupted = trainer_of(recipe, tmp_path / "b")
@@ -166,9 +167,7 @@ def test_steps_after_the_saved_state_come_again_alike(manifest: Path, whole: Pat
     assert_as_whole(tmp_path / "b", whole)
 
 
-def test_a_validation_that_was_cut_off_comes_once(
-    manifest: Path, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_interrupted_validation(manifest: Path, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     recipe = recipe_of(manifest, batch={"accumulate": 2})
     stopped = trainer_of(recipe, tmp_path / "c")
 
@@ -179,7 +178,7 @@ def test_a_validation_that_was_cut_off_comes_once(
     assert not stopped.run(stop_with_the_epoch)
     assert stopped.progress.epoch == 1 and not stopped.folder.last.exists()
     killed = trainer_of(recipe, tmp_path / "c")
-    monkeypatch.setattr(killed, "_plot", lambda: 1 / 0)  # the last of a validation: its line is in the log
+    monkeypatch.setattr(killed, "_plot", lambda: 1 / 0)  # the last step of a validation; its line is already in the log
     monkeypatch.setattr(killed, "_train_epoch", lambda update: pytest.fail("not yet"))
     with pytest.raises(ZeroDivisionError):
         killed.run()
@@ -188,15 +187,15 @@ def test_a_validation_that_was_cut_off_comes_once(
     assert_as_whole(tmp_path / "c", whole)
 
 
-def test_killed_before_the_first_state_the_log_starts_anew(manifest: Path, tmp_path: Path) -> None:
+def test_killed_before_first_state(manifest: Path, tmp_path: Path) -> None:
     (tmp_path / "train.jsonl").write_text('{"step": 10, "loss": 1}\n{"step": 2')
     trainer = trainer_of(recipe_of(manifest), tmp_path)
     trainer.folder.append({"step": 10, "loss": 2})
     assert trainer.folder.rows() == [{"step": 10, "loss": 2}]
 
 
-def test_states_are_written_when_they_are_due(manifest: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Once before there are models, after which it is minutes that count, and at the end."""
+def test_when_states_are_saved(manifest: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once before the first models, then by minutes, and at the end."""
     saved: list[tuple[int, bool]] = []
     save_state = RunFolder.save_state
 
@@ -212,8 +211,8 @@ def test_states_are_written_when_they_are_due(manifest: Path, tmp_path: Path, mo
     assert {(1, True), (1, False), (2, True), (2, False), (3, True)} < set(saved)
 
 
-def test_a_run_keeps_its_batch_sizes(manifest: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Which a search on the day of its resumption might not find again. Of little data, they are no more than make steps."""
+def test_resume_keeps_batch_sizes(manifest: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A search at the time of the resumption might find others. Small corpora are limited by the minimum number of steps."""
     found = iter([(70,), (300,), (50,)])
     monkeypatch.setattr(Trainer, "_batch_s", None)
     monkeypatch.setattr(Trainer, "_searched_batch_sizes", lambda trainer: next(found))
@@ -228,9 +227,7 @@ def test_a_run_keeps_its_batch_sizes(manifest: Path, tmp_path: Path, monkeypatch
     assert next(found) == (50,)
 
 
-def test_a_batch_that_memory_cannot_hold_is_learnt_in_halves(
-    manifest: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_out_of_memory_splits_batch(manifest: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     recipe = recipe_of(manifest, **STILL)
     gradients, tried = [], []
     for most in (8, 3, 0):
@@ -241,13 +238,13 @@ def test_a_batch_that_memory_cannot_hold_is_learnt_in_halves(
             tried.append(len(targets.lengths_B))
             losses = forward(features, targets, omega_draw)
             if tried[-1] > most:
-                losses["loss"].backward()  # what it leaves must not count
+                losses["loss"].backward()  # its gradients must not count
                 raise torch.OutOfMemoryError("no room")
             return losses
 
         monkeypatch.setattr(trainer.learner.network, "forward", limited)
         (rows,) = trainer.loader.batches([np.arange(7)])
-        trainer.learner.network.eval()  # statistics of a batch differ from those of its halves
+        trainer.learner.network.eval()  # because the halves' batch statistics differ
         if most:
             assert trainer._train_batch(rows, np.ones(8)) == sum(
                 len(trainer.examples[index].tokens) for index in range(7)
@@ -261,14 +258,14 @@ def test_a_batch_that_memory_cannot_hold_is_learnt_in_halves(
         torch.testing.assert_close(gradients[1][name], gradient, rtol=1e-5, atol=1e-4)
 
 
-def test_models_without_a_state_are_not_replaced(manifest: Path, tmp_path: Path) -> None:
+def test_models_without_state(manifest: Path, tmp_path: Path) -> None:
     (tmp_path / "best").mkdir()
     with pytest.raises(UsageError, match="holds models but no state"):
         trainer_of(recipe_of(manifest), tmp_path)
 
 
 def with_bad_rows(manifest: Path, folder: Path, num_good: int, num_bad: int) -> Path:
-    """A manifest with recordings that are none."""
+    """A manifest with unreadable recordings."""
     rows = [json.loads(line) for line in manifest.read_text(encoding="utf-8").splitlines()][:num_good]
     for number in range(num_bad):
         (folder / f"bad{number}.wav").write_bytes(b"not audio")
@@ -279,9 +276,9 @@ def with_bad_rows(manifest: Path, folder: Path, num_good: int, num_bad: int) -> 
     return path
 
 
-def test_a_batch_that_cannot_be_read_is_a_step_of_nothing(manifest: Path, tmp_path: Path) -> None:
+def test_unreadable_batch(manifest: Path, tmp_path: Path) -> None:
     path = with_bad_rows(manifest, tmp_path, 3, 1)
-    batch = {"seconds": 0.1, "accumulate": 1}  # a recording each
+    batch = {"seconds": 0.1, "accumulate": 1}  # one recording per batch
     recipe = recipe_of(path, batch=batch, run={"epochs": 1}, model={"vocab_size": 40})
     trainer = trainer_of(recipe, tmp_path / "run")
     assert trainer.run() and trainer.weights.num_steps == 4
@@ -289,7 +286,7 @@ def test_a_batch_that_cannot_be_read_is_a_step_of_nothing(manifest: Path, tmp_pa
     assert trainer.progress.validated is not None
 
 
-def test_too_much_that_cannot_be_read_ends_the_run(manifest: Path, tmp_path: Path) -> None:
+def test_too_many_unreadable(manifest: Path, tmp_path: Path) -> None:
     recipe = recipe_of(manifest)
     trainer = trainer_of(recipe, tmp_path / "run")
     for num_tried, num_unreadable, is_too_much in ((8, 7, False), (8, 8, True), (200, 10, False), (200, 11, True)):
@@ -307,8 +304,8 @@ def test_too_much_that_cannot_be_read_ends_the_run(manifest: Path, tmp_path: Pat
         trainer_of(recipe_of(path, model={"vocab_size": 12}), tmp_path / "other").run()
 
 
-def test_the_shortest_recording_trains_alone(manifest: Path, tmp_path: Path) -> None:
-    """At the highest speed. BatchNorm refuses a single frame."""
+def test_shortest_recording(manifest: Path, tmp_path: Path) -> None:
+    """Also at the highest speed. BatchNorm refuses a single frame."""
     trainer = trainer_of(recipe_of(manifest, augment={"speeds": [1.5]}), tmp_path / "run")
     trainer.learner.network.train()
 
@@ -326,9 +323,7 @@ def test_the_shortest_recording_trains_alone(manifest: Path, tmp_path: Path) -> 
     ("num_recordings", "share", "expected"),
     [(8, 1e-9, 1), (50, 0.02, 5), (99, 0.02, 9), (150, 0.02, 10), (400, 0.02, 10), (400, 0.2, 80), (2000, 0.02, 40)],
 )
-def test_of_few_recordings_a_tenth_validates_up_to_ten(
-    tmp_path: Path, num_recordings: int, share: float, expected: int
-) -> None:
+def test_validation_share_of_few(tmp_path: Path, num_recordings: int, share: float, expected: int) -> None:
     said: list[str] = []
     texts = [f"sentence number {number} is here" for number in range(num_recordings)]
     training_data = prepare(
@@ -340,12 +335,25 @@ def test_of_few_recordings_a_tenth_validates_up_to_ten(
         assert abs(num_taken - expected) <= 20 and not said
         return
     assert num_taken == expected and said[0].endswith(f" of {num_recordings} recordings: {expected} instead")
-    few = [f"{expected} to validate with: the word error rate of so few says little"] if expected < 10 else []
+    few = (
+        [f"{expected} recordings to validate with: their word error rate is a rough estimate"] if expected < 10 else []
+    )
     assert said[1:] == few
 
 
+@pytest.mark.parametrize(
+    ("before_s", "weights", "expected"), [(None, {}, 2.0), (None, {"a": 1}, None), (9.5, {"a": 1}, 9.5)]
+)
+def test_models_state_how_long_their_examples_were(before_s, weights, expected) -> None:
+    """99 % of them; a model of which it is not known may have heard longer ones before."""
+    init = checkpoint(MODELS / "tdt_demo")
+    init = replace(init, weights=weights, config=replace(init.config, trained_utterance_s=before_s))
+    examples = [Example("a", "b", duration_s) for duration_s in [1.0] * 98 + [1.93, 30.0]]
+    assert trained_utterance_s(init, examples) == expected
+
+
 def recipe_for(folder: Path, texts: Iterable[str], share: float) -> dict[str, Any]:
-    """Of as many recordings of two seconds, which nobody opens."""
+    """Examples of two seconds, which are never opened."""
     (folder / "a.wav").touch()
     rows = [{"audio_filepath": str(folder / "a.wav"), "text": text, "duration": 2.0} for text in texts]
     (folder / "few.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
@@ -353,7 +361,7 @@ def recipe_for(folder: Path, texts: Iterable[str], share: float) -> dict[str, An
     return {"data": data, "model": {"vocab_size": 32}}
 
 
-def test_what_a_validation_manifest_loses_is_said(manifest: Path, tmp_path: Path) -> None:
+def test_validation_rows_left_out(manifest: Path, tmp_path: Path) -> None:
     validation = manifest.with_name("validation.jsonl")
     rows = [json.loads(line) for line in validation.read_text(encoding="utf-8").splitlines()]
     (tmp_path / "short.jsonl").write_text(json.dumps({**rows[0], "duration": 0.1}) + "\n" + json.dumps(rows[1]))
@@ -371,13 +379,13 @@ def test_what_a_validation_manifest_loses_is_said(manifest: Path, tmp_path: Path
         prepared("none.jsonl")
 
 
-def test_one_sentence_cannot_be_on_both_sides(tmp_path: Path) -> None:
+def test_one_sentence(tmp_path: Path) -> None:
     for texts, said in ((["one"], "^1 recording of one sentence: too few"), (["one", "One."], "^2 recordings of one")):
         with pytest.raises(UsageError, match=said):
             prepare(parse_recipe(recipe_for(tmp_path, texts, 0.02), tmp_path / "a.yaml"), None)
 
 
-def test_random_batches_are_played_at_the_same_speeds(manifest: Path, tmp_path: Path) -> None:
+def test_naive_padding_same_speeds(manifest: Path, tmp_path: Path) -> None:
     shares = []
     for name, speeds in (("one", [1.0]), ("two", [0.5, 2.0])):
         recipe = recipe_of(manifest, augment={**STILL["augment"], "speeds": speeds})
@@ -392,7 +400,7 @@ def test_random_batches_are_played_at_the_same_speeds(manifest: Path, tmp_path: 
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_of_two_sentences_one_is_left_to_train_on(tmp_path: Path, seed: int) -> None:
+def test_two_sentences(tmp_path: Path, seed: int) -> None:
     texts = ["the lazy brown foxes jump over a dog"] * 99 + ["a dog jumps over the lazy brown foxes"]
     recipe = parse_recipe({**recipe_for(tmp_path, texts, 1e-9), "run": {"seed": seed}}, tmp_path / "a.yaml")
     training_data = prepare(recipe, None)
@@ -406,14 +414,12 @@ def test_of_two_sentences_one_is_left_to_train_on(tmp_path: Path, seed: int) -> 
         ({"vocab_size": 9999}, r"^a/recipe\.yaml: model\.vocab_size: no bpe vocabulary of 9999 pieces"),
     ],
 )
-def test_a_model_that_cannot_be_is_refused_before_anything(manifest: Path, model: dict[str, Any], said: str) -> None:
+def test_impossible_model(manifest: Path, model: dict[str, Any], said: str) -> None:
     with pytest.raises(FastscribeError, match=said):
         prepare(recipe_of(manifest, model=model), None, where="a/recipe.yaml")
 
 
-def test_a_picture_that_cannot_be_drawn_is_said_once(
-    manifest: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_plot_failure(manifest: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
     recipe = recipe_of(manifest)
     trainer = Trainer(
@@ -425,15 +431,15 @@ def test_a_picture_that_cannot_be_drawn_is_said_once(
     assert said == [f"{tmp_path / 'train.png'}: not drawn: disk full"]
 
 
-def test_a_step_learns_from_labels_alike_whatever_batch_they_came_in(manifest: Path, tmp_path: Path) -> None:
-    """Of a recording and of three, as of all four together."""
+def test_accumulation_weighs_labels(manifest: Path, tmp_path: Path) -> None:
+    """A batch of one and a batch of three recordings equal one batch of all four."""
     together = gradients_of([SMALL + LARGE], manifest, tmp_path / "a")
     in_turn = gradients_of([SMALL, LARGE], manifest, tmp_path / "b")
     for name, gradient in together.items():
         torch.testing.assert_close(in_turn[name], gradient)
 
 
-def test_ranks_learn_as_one_that_takes_their_batches_in_turn(manifest: Path, tmp_path: Path) -> None:
+def test_ranks_equal_accumulation(manifest: Path, tmp_path: Path) -> None:
     script = "import sys; from tests.training.test_trainer import be_a_rank; be_a_rank(*sys.argv[1:])"
     command = [sys.executable, "-c", script]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
@@ -460,7 +466,7 @@ def gradients_of(
     folder: Path,
     distributed: DistributedContext = DistributedContext(),  # noqa: B008 - frozen
 ) -> dict[str, torch.Tensor]:
-    """That an epoch of one step takes. Without what else differs between batches: noise, statistics of the batch."""
+    """The gradient of an epoch of one step, without augmentation and batch statistics, which differ between batches."""
     folder.mkdir()
     recipe = recipe_of(manifest, **STILL, batch={"accumulate": len(batches)}, run={"epochs": 1})
     trainer = Trainer(
@@ -483,7 +489,7 @@ def gradients_of(
 
 
 def be_a_rank(rank: str, manifest: str, folder: str) -> None:
-    """One of two processes."""
+    """Run one of two processes."""
     place = Path(folder)
     dist.init_process_group("gloo", init_method=f"file://{place}/rendezvous", rank=int(rank), world_size=2)
     mine = SMALL if rank == "0" else LARGE
@@ -492,7 +498,7 @@ def be_a_rank(rank: str, manifest: str, folder: str) -> None:
     dist.destroy_process_group()
 
 
-# --- several ranks, of which this process is one ---------------------------------------------------------------------
+# --- several ranks, one of which is this process ---------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -515,7 +521,7 @@ def rank_of(recipe: Recipe, folder: Path, count: int = 2) -> Trainer:
     )
 
 
-def test_what_one_rank_cannot_read_counts_nothing(manifest: Path, tmp_path: Path, group: None) -> None:
+def test_unreadable_batch_of_one_rank(manifest: Path, tmp_path: Path, group: None) -> None:
     trainer = rank_of(recipe_of(manifest), tmp_path)
     trainer.learner.parallel.train()
     buffers = [buffer.clone() for buffer in trainer.model.buffers()]
@@ -532,7 +538,7 @@ def test_what_one_rank_cannot_read_counts_nothing(manifest: Path, tmp_path: Path
     assert all(torch.equal(tensor, before[name]) for name, tensor in trainer.weights.export().items())
 
 
-def test_ranks_that_find_different_states_are_refused(
+def test_ranks_with_different_states(
     manifest: Path, tmp_path: Path, group: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trainer = rank_of(recipe_of(manifest), tmp_path)
@@ -547,12 +553,12 @@ def test_ranks_that_find_different_states_are_refused(
             trainer._check_same_on_all_ranks(state)
 
 
-def test_fewer_examples_than_ranks_are_refused(manifest: Path, tmp_path: Path) -> None:
+def test_fewer_examples_than_ranks(manifest: Path, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="8 examples are too few for 9 ranks"):
         rank_of(recipe_of(manifest), tmp_path, 9)
 
 
-def test_another_recipe_needs_another_folder(manifest: Path, tmp_path: Path) -> None:
+def test_other_recipe_refused(manifest: Path, tmp_path: Path) -> None:
     recipe = recipe_of(manifest, run={"epochs": 1})
     trainer_of(recipe, tmp_path / "run").save()
     with pytest.raises(UsageError, match=r"another recipe; use another folder, or --overwrite"):
@@ -564,7 +570,7 @@ def test_another_recipe_needs_another_folder(manifest: Path, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("kind", [{"ctc": False}, {"durations": [], "ctc": False}, {"transducer": False}, {}])
-def test_each_family_trains_and_transcribes(manifest: Path, tmp_path: Path, kind: dict[str, Any]) -> None:
+def test_each_family(manifest: Path, tmp_path: Path, kind: dict[str, Any]) -> None:
     recipe = recipe_of(manifest, model=kind, run={"epochs": 1})
     trainer = trainer_of(recipe, tmp_path / "run", torch.bfloat16)
     assert trainer.run()
@@ -573,8 +579,8 @@ def test_each_family_trains_and_transcribes(manifest: Path, tmp_path: Path, kind
     assert len(list(transcriber.transcribe(str(manifest)))) == 8
 
 
-def test_a_checkpoint_is_tuned_and_keeps_its_vocabulary(manifest: Path, tmp_path: Path) -> None:
-    """The demo model knows these clips: after a few steps it still does."""
+def test_fine_tuning(manifest: Path, tmp_path: Path) -> None:
+    """The demo model knows these clips, and still does after a few steps."""
     known = read_checkpoint(MODELS / "tdt_demo" / "model.nemo")
     before = {name: tensor.clone() for name, tensor in known.weights.items()}
     recipe = recipe_of(manifest, optimiser={"learning_rate": 1e-5}, run={"epochs": 1}, augment={"speeds": [1.0]})
@@ -604,7 +610,8 @@ def recipe_file(manifest: Path, tmp_path: Path) -> Path:
     return path
 
 
-def test_ctrl_c_and_the_same_command_again(recipe_file: Path, tmp_path: Path) -> None:
+@pytest.mark.posix
+def test_ctrl_c_and_resume(recipe_file: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
     arguments = command(recipe_file, "-o", out, "--epochs", 400, "--dtype", "fp32")
     process = subprocess.Popen(arguments, stderr=subprocess.PIPE, text=True, cwd=ROOT)
@@ -620,11 +627,11 @@ def test_ctrl_c_and_the_same_command_again(recipe_file: Path, tmp_path: Path) ->
     lines = [again.stderr.readline() for _ in range(4)]
     again.kill()
     again.communicate()
-    assert "2 to validate with: " in lines[0] and "going on after step" in lines[3]
+    assert "2 recordings to validate with: " in lines[0] and "going on after step" in lines[3]
 
 
-def test_two_processes_train_one_model(recipe_file: Path, tmp_path: Path) -> None:
-    """Data-parallel through torchrun, on the CPU, where the transducer's head has nothing to learn."""
+def test_two_processes(recipe_file: Path, tmp_path: Path) -> None:
+    """Data-parallel through torchrun on the CPU, with an idle transducer head."""
     sections = {**json.loads(recipe_file.read_text()), "loss": {"ctc_weight": 1.0}}
     recipe_file.write_text(json.dumps(sections))
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
@@ -637,7 +644,7 @@ def test_two_processes_train_one_model(recipe_file: Path, tmp_path: Path) -> Non
     assert [row["epoch"] for row in steps_of(tmp_path / "run") if "validation" in row] == [1, 2]
 
 
-def test_what_is_wrong_is_one_line(manifest: Path, tmp_path: Path) -> None:
+def test_wrong_usage(manifest: Path, tmp_path: Path) -> None:
     (tmp_path / "bad.yaml").write_text("data: {train: nowhere.jsonl}")
     for arguments, said in (
         ((tmp_path / "bad.yaml", "-o", tmp_path / "x"), "no such file"),
@@ -647,7 +654,7 @@ def test_what_is_wrong_is_one_line(manifest: Path, tmp_path: Path) -> None:
         assert done.returncode == 2 and done.stderr.count("\n") == 1 and said in done.stderr, done.stderr
 
 
-def test_the_log_as_a_picture(tmp_path: Path) -> None:
+def test_plot(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     from fastscribe.training.plot import plot_log
 

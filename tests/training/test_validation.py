@@ -1,4 +1,4 @@
-"""Error rates of what can be read, by the weights that are written."""
+"""Error rates of the readable recordings, by the saved weights."""
 
 from __future__ import annotations
 
@@ -19,16 +19,14 @@ from tests.conftest import AUDIO, MODELS
 DEMO = MODELS / "tdt_demo" / "model.nemo"
 
 
-def test_what_cannot_be_read_is_left_out_and_nothing_is_no_zero(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(validation, "_MAX_S", 0.0)  # a batch each
+def test_unreadable_recordings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(validation, "_MAX_S", 0.0)  # one recording per batch
     checkpoint, good = read_checkpoint(DEMO), sorted(AUDIO.glob("0*.flac"))[0]
     (tmp_path / "bad.wav").write_bytes(b"not audio")
     bad = Example(str(tmp_path / "bad.wav"), "nothing", 100.0)
     examples = [bad, Example(str(good), "wholly different words", soundfile.info(good).duration)]
 
-    def rates_of(examples: list[Example]) -> validation.Validated:
+    def rates_of(examples: list[Example]) -> validation.ValidationResult:
         loader = AudioDataLoader(examples, 16_000, 0.0, 1, lambda line: None)
         return validate(checkpoint, examples, loader, "cpu", "fp32")
 
@@ -37,7 +35,7 @@ def test_what_cannot_be_read_is_left_out_and_nothing_is_no_zero(
         rates_of([bad, bad])
 
 
-def test_weights_are_those_that_are_written() -> None:
+def test_weights_rounded_as_saved() -> None:
     checkpoint = read_checkpoint(DEMO)
     weights = {"a": torch.tensor([1.0001, 3.0]), "count": torch.tensor(1 << 20)}
     kept = with_weights(checkpoint, weights, torch.bfloat16).weights

@@ -1,4 +1,4 @@
-"""The optimiser's side of a model, against torch's own and by hand."""
+"""The optimiser's view of a model, against torch's optimiser and by hand."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def give_gradients(model: nn.Module, seed: int, scale: float = 1.0) -> None:
 PLAIN = OptimiserRecipe(learning_rate=1e-2, warmup_steps=0, clip_norm=None, weight_decay=0.0, ema=0.0)
 
 
-def test_float32_is_adamw() -> None:
+def test_float32_equals_adamw() -> None:
     ours, theirs = network(), network()
     weights = Weights(ours, torch.float32, PLAIN)
     optimiser = torch.optim.AdamW(theirs.parameters(), lr=0.0, betas=PLAIN.betas, weight_decay=0.0)
@@ -42,8 +42,8 @@ def test_float32_is_adamw() -> None:
             torch.testing.assert_close(a, b)
 
 
-def test_steps_smaller_than_a_last_bit_add_up() -> None:
-    """In bf16 alone, 1 + 0.0001 is 1."""
+def test_small_steps_add_up() -> None:
+    """In bf16, 1 + 0.0001 is 1."""
     model = nn.Linear(1, 1, bias=False)
     nn.init.ones_(model.weight)
     recipe = OptimiserRecipe(learning_rate=1e-4, min_learning_rate=1e-4, warmup_steps=0, weight_decay=0.0, ema=0.0)
@@ -63,7 +63,7 @@ def test_batch_norm_stays_in_float32() -> None:
     assert model[0].weight.dtype == torch.bfloat16 and model[1].running_var.dtype == torch.float32
 
 
-def test_what_stays_in_float32_is_not_rounded_on_the_way() -> None:
+def test_float32_weights_not_rounded() -> None:
     model = network()
     nn.init.uniform_(model[1].weight)
     model[1].running_var.uniform_(0.0, 9.0)
@@ -76,14 +76,14 @@ def test_what_stays_in_float32_is_not_rounded_on_the_way() -> None:
 def test_warm_up_and_cosine() -> None:
     recipe = OptimiserRecipe(learning_rate=1.0, min_learning_rate=0.1, warmup_steps=10)
     weights = Weights(network(), torch.float32, recipe)
-    assert weights.learning_rate(0.0) == pytest.approx(0.1)  # of the first of ten steps
+    assert weights.learning_rate(0.0) == pytest.approx(0.1)  # the first of ten steps
     weights.num_steps = 10
     rates = [weights.learning_rate(share) for share in (0.0, 0.5, 1.0, 2.0)]
     assert rates == pytest.approx([1.0, 0.55, 0.1, 0.1])
 
 
 @pytest.mark.parametrize(("run_steps", "warmup_steps"), [(1, 0), (9, 0), (40, 4), (99, 9), (100, 10), (5000, 10)])
-def test_a_short_run_warms_up_for_a_tenth_of_it_and_reaches_its_rate(run_steps: int, warmup_steps: int) -> None:
+def test_warm_up_of_short_run(run_steps: int, warmup_steps: int) -> None:
     recipe = OptimiserRecipe(learning_rate=1.0, min_learning_rate=0.1, warmup_steps=10)
     weights = Weights(network(), torch.float32, recipe)
     weights.set_total_steps(run_steps)
@@ -94,11 +94,11 @@ def test_a_short_run_warms_up_for_a_tenth_of_it_and_reaches_its_rate(run_steps: 
         rates.append(weights.learning_rate((step + 1) / run_steps))
     first = max(1, warmup_steps)
     assert rates[:warmup_steps] == pytest.approx([(step + 1) / first for step in range(warmup_steps)])
-    assert rates[first - 1 :] == sorted(rates[first - 1 :], reverse=True)  # down from there
+    assert rates[first - 1 :] == sorted(rates[first - 1 :], reverse=True)  # descending after that
     assert rates[-1] == pytest.approx(0.1) and (run_steps < 9 or max(rates) > 0.95)
 
 
-def test_gradients_are_averaged_over_batches_and_clipped() -> None:
+def test_average_and_clip() -> None:
     recipe = OptimiserRecipe(learning_rate=1e-2, warmup_steps=0, clip_norm=0.5, ema=0.0)
     one, two = network(), network()
     first, second = Weights(one, torch.float32, recipe), Weights(two, torch.float32, recipe)
@@ -110,7 +110,7 @@ def test_gradients_are_averaged_over_batches_and_clipped() -> None:
         torch.testing.assert_close(a, b)
 
 
-def test_gradients_of_several_batches_are_summed_in_float32() -> None:
+def test_float32_gradient_sums() -> None:
     """In bf16, 1 + 0.001 is 1."""
     model = nn.Linear(1, 1, bias=False)
     weights = Weights(model, torch.bfloat16, PLAIN)
@@ -121,7 +121,7 @@ def test_gradients_of_several_batches_are_summed_in_float32() -> None:
     assert weights.step(0.0, weight=1001) == pytest.approx(2 / 1001, rel=0.01)
 
 
-def test_a_step_without_gradients_is_counted_and_changes_nothing() -> None:
+def test_step_without_gradients() -> None:
     model = network()
     weights = Weights(model, torch.float32, OptimiserRecipe(warmup_steps=0))
     give_gradients(model, 0)
@@ -131,7 +131,7 @@ def test_a_step_without_gradients_is_counted_and_changes_nothing() -> None:
     assert all(torch.equal(tensor, before[name]) for name, tensor in weights.export().items())
 
 
-def test_a_gradient_that_is_no_number_changes_nothing() -> None:
+def test_nan_gradient() -> None:
     model = network()
     weights = Weights(model, torch.float32, PLAIN)
     before = [parameter.detach().clone() for parameter in model.parameters()]
@@ -143,7 +143,7 @@ def test_a_gradient_that_is_no_number_changes_nothing() -> None:
     assert weights.num_steps == 1 and all(parameter.grad is None for parameter in model.parameters())
 
 
-def test_batch_norm_forgets_a_step_that_is_undone() -> None:
+def test_batch_norm_restored() -> None:
     model = network()
     weights = Weights(model, torch.float32, PLAIN)
     batches = {step: torch.randn(4, 4) for step in range(3)}
@@ -162,7 +162,7 @@ def test_batch_norm_forgets_a_step_that_is_undone() -> None:
     assert all(torch.equal(a, b) for a, b in zip(resumed.buffers(), model.buffers(), strict=True))
 
 
-def test_the_average_forgets_the_start_and_follows() -> None:
+def test_moving_average() -> None:
     model = nn.Linear(1, 1, bias=False)
     recipe = OptimiserRecipe(learning_rate=0.1, min_learning_rate=0.1, warmup_steps=0, weight_decay=0.0, ema=0.9)
     weights = Weights(model, torch.float32, recipe)
@@ -177,7 +177,7 @@ def test_the_average_forgets_the_start_and_follows() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_restored_it_goes_on_exactly(dtype: torch.dtype, tmp_path) -> None:
+def test_restore(dtype: torch.dtype, tmp_path) -> None:
     recipe = OptimiserRecipe(learning_rate=1e-2, warmup_steps=3)
     model = network()
     weights = Weights(model, dtype, recipe)

@@ -50,12 +50,12 @@ class TransducerLossConfig:
             raise UsageError("sigma and omega belong to TDT: give durations too, or leave them 0")
 
     def resolve_omega(self, omega_draw: float) -> TransducerLossConfig:
-        """Return the config of one batch: omega becomes 1 (RNN-T) if `omega_draw`, uniform in [0, 1), is below it, else 0."""
+        """Return the config of one batch: omega is 1 (RNN-T) if `omega_draw`, uniform in [0, 1), is below it, else 0."""
         return self if not self.omega else replace(self, omega=1.0 if omega_draw < self.omega else 0.0)
 
     @property
     def as_rnnt(self) -> bool:
-        """Whether this batch uses the RNN-T loss. Call `resolve_omega` first."""
+        """True if this batch uses the RNN-T loss. Call `resolve_omega` first."""
         assert self.omega in (0.0, 1.0)
         return not self.durations or self.omega == 1.0
 

@@ -1,12 +1,12 @@
 """The recursion compiled by numba for the CPU, and the threads that share a batch.
 
-Rows of logits are shared out by frames, the recursions by utterances. The threads are Python's, inside functions that let
-go of the interpreter lock: numba's own parallel loops abort the process when two threads enter them or after a fork, both
-of which training does. Importing this file imports no numba; the first loss does, and compiles (or loads what an earlier
-process compiled, where there is a folder to keep it in).
+Threads split rows of logits by frames, and recursions by utterances. They are Python threads in functions that release
+the GIL: numba's own parallel loops abort the process when two threads enter them or after a fork, and training does both.
+Importing this file imports no numba; the first loss does, and compiles (or loads the cache of an earlier process, if a
+folder for it is writable).
 
-Losses and lattices are float64: their sums run over hundreds of frames, and are few beside the logits, which are float32
-inside whatever dtype they are stored in.
+Losses and lattices are float64, because their sums run over hundreds of frames and they are small beside the logits. The
+latter are computed in float32 whatever dtype they are stored in.
 
 Shapes as in recursion.py.
 """
@@ -35,7 +35,7 @@ _REASSOCIATE = {"reassoc", "contract", "nsz", "arcp"}  # sums may be split; infi
 
 @dataclass(frozen=True)
 class Lattice:
-    """What `losses` leaves for `write_gradient`: a few numbers for every cell, none of them W long."""
+    """The values that `losses` keeps for `write_gradient`: a few numbers per cell, none of them W long."""
 
     batch: Batch
     rules: Rules
@@ -53,10 +53,15 @@ def losses(
     config: TransducerLossConfig,
     wants_gradient: bool = True,
 ) -> tuple[torch.Tensor, Lattice]:
-    """Contiguous logits -> float32 losses [B], infinite where no path exists; config must have been drawn.
+    """Compute the losses of contiguous logits.
 
-    Durations follow the num_tokens columns of the tokens; columns after those are not read, and get a gradient of zeros.
-    What write_gradient needs besides is made there on a CPU, so that `wants_gradient` changes nothing.
+    Args:
+        logits_CW: [C, W]; the durations follow num_tokens token columns. Later columns are ignored and get zero gradients.
+        config: after resolve_omega.
+        wants_gradient: no effect on a CPU, where write_gradient computes alpha.
+
+    Returns:
+        float32 losses [B], infinite without a path, and the input of write_gradient.
     """
     loops = _loops(DTYPES[logits_CW.dtype])
     num_cells = len(logits_CW)
@@ -72,7 +77,7 @@ def losses(
 
 
 def write_gradient(lattice: Lattice, logits_CW: torch.Tensor, scale_B: torch.Tensor) -> None:
-    """Puts each loss's gradient, clamped, then times its scale, where the logits of `losses` are; zero for infinite losses."""
+    """Overwrite the logits with each loss's gradient, clamped and then scaled; zero for infinite losses."""
     loops = _loops(DTYPES[logits_CW.dtype])
     batch, rules, arcs, beta_C, log_likelihood_B = (getattr(lattice, field.name) for field in fields(lattice))
     alpha_C = np.empty_like(beta_C)
@@ -93,7 +98,7 @@ def rules_of(config: TransducerLossConfig, num_tokens: int, blank_id: int) -> Ru
 
 
 def steps_of(config: TransducerLossConfig) -> tuple[Int64Array, Int64Array]:
-    """Frames that a blank takes, and a label, by kind of arc."""
+    """Return the frames that a blank takes and those that a label takes, by kind of arc."""
     steps_K = np.array(config.durations, np.int64)
     return (np.ones(1, np.int64), np.zeros(1, np.int64)) if config.as_rnnt else (steps_K, steps_K)
 
@@ -106,7 +111,7 @@ def _empty_arcs(num_cells: int, config: TransducerLossConfig) -> Arcs:
 
 
 def _as_numpy(logits_CW: torch.Tensor) -> AnyArray:
-    """The same memory; 16-bit dtypes as uint16."""
+    """View the same memory; 16-bit dtypes as uint16."""
     assert logits_CW.is_contiguous()
     if logits_CW.dtype == torch.float32:
         return logits_CW.detach().numpy()
@@ -117,19 +122,19 @@ def _as_numpy(logits_CW: torch.Tensor) -> AnyArray:
 def _loops(dtype: str) -> dict[str, Any]:
     import numba
 
-    return recursion.compiled_loops(lambda function: numba.njit(**_options())(function), _kept, dtype)
+    return recursion.compiled_loops(lambda function: numba.njit(**_options())(function), _njit_cached, dtype)
 
 
 def _options() -> dict[str, Any]:
-    """numba's, for code that allocates nothing: counting references to the arrays made it 20 times slower."""
+    """numba's options for code that allocates nothing: reference counting of the arrays made it 20 times slower."""
     from numba.core.options import DefaultOptions
 
     without_counting = {"_nrt": False} if hasattr(DefaultOptions, "_nrt") else {}
     return {"nogil": True, "error_model": "numpy", "fastmath": _REASSOCIATE, **without_counting}
 
 
-def _kept(loop: Callable[..., Any]) -> Any:
-    """Compiled, or loaded from beside this file or the user's cache folder; where neither can be written, not kept."""
+def _njit_cached(loop: Callable[..., Any]) -> Any:
+    """Compile with numba's cache beside this file or in the user's cache folder; without one if neither is writable."""
     import numba
 
     try:
@@ -139,20 +144,20 @@ def _kept(loop: Callable[..., Any]) -> Any:
 
 
 def _by_line(batch: Batch, work: Callable[[int, int], None]) -> None:
-    """work(start, stop) over all lines, a share for each thread."""
+    """Call work(start, stop) for a share of the lines in each thread."""
     num_threads = torch.get_num_threads()
     bounds = np.linspace(0, len(batch.line_utterance_L), num_threads + 1).astype(int).tolist()
     _share([(start, stop) for start, stop in pairwise(bounds) if start < stop], work)
 
 
 def _by_utterance(batch: Batch, work: Callable[[int, int], None]) -> None:
-    """work(first, stride) so that all utterances are done, those of one thread `stride` apart."""
+    """Call work(first, stride) in each thread; together they cover all utterances."""
     num_threads = min(torch.get_num_threads(), len(batch.num_frames_B))
     _share([(first, num_threads) for first in range(num_threads)], work)
 
 
 def _share(shares: list[tuple[int, int]], work: Callable[[int, int], None]) -> None:
-    """The calling thread does the first share itself."""
+    """The calling thread does the first share."""
     futures = [_pool(os.getpid(), len(shares) - 1).submit(work, *share) for share in shares[1:]]
     for share in shares[:1]:
         work(*share)

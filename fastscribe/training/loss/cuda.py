@@ -1,11 +1,11 @@
-"""The recursion on a GPU: what a torch tensor needs to become a kernel's argument, and when which kernel runs.
+"""The recursion on a GPU: pass torch tensors to numba's kernels and launch them.
 
-The counterpart of cpu.py, with the same two functions. Tensors go to numba as the memory they are, on torch's current
+The counterpart of cpu.py, with the same two functions. Numba gets the tensors' memory without a copy, on torch's current
 stream; nothing here waits for the GPU. Importing this file imports no numba; the first loss does, and compiles the kernels
 for the GPU in a second or two.
 
-As on the CPU, lattices and losses are float64, all that runs over a row of logits is float32. A cell's float64 work is a
-handful of additions, behind the row it stands for even where a GPU is slow at them; exponentials and logarithms are float32.
+As on the CPU, lattices and losses are float64, and everything over a row of logits is float32. A cell takes a handful of
+float64 additions, little beside its row even on a GPU with slow float64; exponentials and logarithms are float32.
 
 Shapes as in recursion.py.
 """
@@ -30,12 +30,12 @@ from fastscribe.training.loss.recursion import Arcs, Batch, Rules
 from fastscribe.types import Int64Array
 
 if TYPE_CHECKING:
-    from fastscribe.training.loss.cuda_kernels import Places
+    from fastscribe.training.loss.cuda_kernels import DeviceBatch
 
 WARP_THREADS = 32
-WARPS = 8  # of a block over the cells of one frame
-MAX_THREADS = 512  # of a block over an anti-diagonal
-_KINDS = {
+WARPS = 8  # per block over the cells of one frame
+MAX_THREADS = 512  # per block over an anti-diagonal
+_TYPESTRS = {
     torch.float32: "<f4",
     torch.float64: "<f8",
     torch.int64: "<i8",
@@ -46,9 +46,9 @@ _KINDS = {
 
 @dataclass(frozen=True)
 class Lattice:
-    """What `losses` leaves for `write_gradient`: arrays on the device, none of them as wide as the logits."""
+    """The arrays that `losses` keeps for `write_gradient` on the device; none is as wide as the logits."""
 
-    places: Places
+    device_batch: DeviceBatch
     rules: Rules
     arcs: Arcs
     alpha_C: Any
@@ -66,32 +66,32 @@ def losses(
     config: TransducerLossConfig,
     wants_gradient: bool = True,
 ) -> tuple[torch.Tensor, Lattice]:
-    """As cpu.losses, with the losses on the logits' device. Raises UsageError where numba cannot use the GPU.
+    """Compute the losses as cpu.losses does, on the logits' device. Raises UsageError if numba cannot use the GPU.
 
-    Only with `wants_gradient` may write_gradient follow: alpha is summed beside beta, each by other blocks.
+    write_gradient needs `wants_gradient`: other blocks compute alpha beside beta.
     """
     rules = rules_of(config, num_tokens, blank_id)
     batch_size = len(batch.num_frames_B)
-    most_labels, most_rows = int(batch.num_labels_B.max(initial=0)), int(_rows(batch).max(initial=0))
+    max_labels, max_rows = int(batch.num_labels_B.max(initial=0)), int(_rows(batch).max(initial=0))
     with _current(logits_CW.device) as stream:
         kernels = _kernels(DTYPES[logits_CW.dtype])
-        places, arcs = _places(batch, logits_CW.device), _empty_arcs(logits_CW, config)
+        device_batch, arcs = _to_device_batch(batch, logits_CW.device), _empty_arcs(logits_CW, config)
         log_likelihood_B = torch.empty(batch_size, dtype=torch.float64, device=logits_CW.device)
         beta_C = _empty(logits_CW, len(logits_CW), torch.float64)
         alpha_C = _empty(logits_CW, len(logits_CW) if wants_gradient else 0, torch.float64)
-        lattice = Lattice(places, rules, arcs, alpha_C, beta_C, as_array(log_likelihood_B), most_rows)
-        if batch_size and most_rows:
-            warps = (batch_size * most_rows, (WARP_THREADS, WARPS), stream)
-            kernels["read_arcs"][warps](_cells(logits_CW), places, rules, arcs, most_rows)
+        lattice = Lattice(device_batch, rules, arcs, alpha_C, beta_C, as_array(log_likelihood_B), max_rows)
+        if batch_size and max_rows:
+            warps = (batch_size * max_rows, (WARP_THREADS, WARPS), stream)
+            kernels["read_arcs"][warps](_cells(logits_CW), device_batch, rules, arcs, max_rows)
         if batch_size:
-            threads = min(MAX_THREADS, -(-(most_labels + 1) // WARP_THREADS) * WARP_THREADS)
+            threads = min(MAX_THREADS, -(-(max_labels + 1) // WARP_THREADS) * WARP_THREADS)
             diagonals = ((batch_size, 2 if wants_gradient else 1), threads, stream)
-            kernels["fill_lattices"][diagonals](places, arcs, alpha_C, beta_C, lattice.log_likelihood_B)
+            kernels["fill_lattices"][diagonals](device_batch, arcs, alpha_C, beta_C, lattice.log_likelihood_B)
     return (log_likelihood_B * -(1.0 + config.fastemit)).float(), lattice
 
 
 def write_gradient(lattice: Lattice, logits_CW: torch.Tensor, scale_B: torch.Tensor) -> None:
-    """As cpu.write_gradient."""
+    """Write the gradient as cpu.write_gradient does."""
     if not len(scale_B) or not lattice.num_rows:
         return
     scale_B = scale_B.to(logits_CW.device, torch.float32).contiguous()
@@ -100,12 +100,12 @@ def write_gradient(lattice: Lattice, logits_CW: torch.Tensor, scale_B: torch.Ten
         kernel = _kernels(DTYPES[logits_CW.dtype])["write_gradient"]
         blocks = len(scale_B) * lattice.num_rows
         kernel[blocks, (WARP_THREADS, WARPS), stream](
-            _cells(logits_CW), lattice.places, lattice.rules, lattice.arcs, *ways
+            _cells(logits_CW), lattice.device_batch, lattice.rules, lattice.arcs, *ways
         )
 
 
 def check_usable() -> None:
-    """Raises UsageError, saying what to do, where numba cannot use a GPU."""
+    """Raise UsageError, with a remedy, if numba cannot use a GPU."""
     if not _usable().SIMULATED:
         _compile_one()
 
@@ -130,7 +130,7 @@ def _usable() -> ModuleType:
 
 @cache
 def _compile_one() -> None:
-    """The toolkit is looked for when something is compiled: a wrong one, or none, shall be an error line of ours."""
+    """Compile a kernel: numba finds a wrong or missing toolkit only then. Raises UsageError for it."""
     from numba import cuda
     from numba.cuda.cudadrv import error
 
@@ -147,7 +147,7 @@ def _nothing(values: Any) -> None:
 
 
 def _remedy() -> str:
-    """The package's extra carries the compiler of one CUDA version: torch's, which the driver is known to suit."""
+    """The extra with the compiler of torch's CUDA version, which the driver supports."""
     extra = "cu12" if (torch.version.cuda or "13").startswith("12") else "cu13"
     return f"pip install 'numba-cuda[{extra}]'"
 
@@ -161,7 +161,7 @@ def _kernels(dtype: str) -> dict[str, Any]:
 
 @contextmanager
 def _current(device: torch.device) -> Iterator[Any]:
-    """Makes the device numba's current one, as its kernels and arrays want it; gives torch's stream there."""
+    """Make the device numba's current one, as its kernels and arrays need; yield torch's stream there."""
     if _usable().SIMULATED:
         yield 0
         return
@@ -173,14 +173,14 @@ def _current(device: torch.device) -> Iterator[Any]:
 
 
 class _Memory:
-    """A tensor as numba takes it, 16-bit floats as uint16: torch's own form of this knows no bfloat16."""
+    """A tensor in numba's array interface, 16-bit floats as uint16: torch's own interface lacks bfloat16."""
 
     def __init__(self, tensor: torch.Tensor, shape: tuple[int, ...]) -> None:
         assert tensor.is_contiguous()
-        self.tensor = tensor  # kept for as long as the array that is made of this
+        self.tensor = tensor  # keeps the memory alive as long as the array
         self.__cuda_array_interface__ = {
             "shape": shape,
-            "typestr": _KINDS[tensor.dtype],
+            "typestr": _TYPESTRS[tensor.dtype],
             "data": (tensor.data_ptr(), False),
             "strides": None,
             "version": 2,
@@ -188,7 +188,7 @@ class _Memory:
 
 
 def as_array(tensor: torch.Tensor, num_rows: int | None = None) -> Any:
-    """The same memory as numba's array, on a GPU with a first axis of num_rows where that is given."""
+    """View the same memory as numba's array; on a GPU with num_rows as the first axis if it is given."""
     tensor = tensor.detach()
     if _usable().SIMULATED:
         return (tensor.view(torch.int16).numpy().view(np.uint16)) if tensor.itemsize == 2 else tensor.numpy()
@@ -199,12 +199,12 @@ def as_array(tensor: torch.Tensor, num_rows: int | None = None) -> Any:
 
 
 def _cells(tensor_C: torch.Tensor) -> Any:
-    """An array of cells, said to be of one: no kernel asks for more, and numba keeps every shape that it meets for ever."""
+    """View cells as an array of one: kernels do not check bounds, and numba keeps every shape it sees for ever."""
     return as_array(tensor_C, 1)
 
 
 def _empty(like: torch.Tensor, shape: int | tuple[int, ...], dtype: torch.dtype) -> Any:
-    """Of cells."""
+    """An uninitialised array of cells."""
     return _cells(torch.empty(shape, dtype=dtype, device=like.device))
 
 
@@ -218,17 +218,17 @@ def _empty_arcs(logits_CW: torch.Tensor, config: TransducerLossConfig) -> Arcs:
     return Arcs(normaliser_C, blank_C, label_C, durations_CK, blank_steps_K, label_steps_K)
 
 
-def _places(batch: Batch, device: torch.device) -> Places:
-    """One small copy to the device for the whole batch."""
+def _to_device_batch(batch: Batch, device: torch.device) -> DeviceBatch:
+    """Copy the batch to the device in one small transfer."""
     columns = (batch.first_cell_B, batch.stride_B, _rows(batch), batch.num_frames_B, batch.num_labels_B)
     batch_size, num_labels = batch.labels_BU.shape
     sent = small_to_device(np.concatenate([*columns, batch.labels_BU.ravel()]), device)
     parts = sent[: 5 * batch_size].view(5, batch_size).unbind(0)
     labels_BU = sent[5 * batch_size :].view(batch_size, num_labels)
-    places: Places = _usable().Places(*(as_array(part) for part in parts), as_array(labels_BU))
-    return places
+    device_batch: DeviceBatch = _usable().DeviceBatch(*(as_array(part) for part in parts), as_array(labels_BU))
+    return device_batch
 
 
 def _rows(batch: Batch) -> Int64Array:
-    """Frames of each utterance in the logits, padding counted."""
+    """Frames of each utterance in the logits, including padding."""
     return np.bincount(batch.line_utterance_L, minlength=len(batch.num_frames_B)).astype(np.int64)

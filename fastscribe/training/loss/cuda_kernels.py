@@ -1,11 +1,11 @@
 """The recursion compiled by numba for CUDA: three kernels around the functions of recursion.py.
 
-Importing this needs numba with a CUDA target (or its simulator); cuda.py does so when the first loss asks for it.
+Importing this needs numba with a CUDA target (or its simulator); cuda.py imports it when the first loss needs it.
 
-A warp goes over a cell's logits together, all of its threads at the same cell: what they do to a whole row is shared out
-below, everything else they do alike. A block has the cells of one frame of one utterance, a warp each, in turns. The
-lattices are summed by a block for each utterance and direction, one anti-diagonal after the other: every arc goes to a later
-one, whatever its duration.
+A warp processes a cell's logits together: its threads split the row between them in the functions below, and otherwise all
+compute the same. A block has the cells of one frame of one utterance, and its warps take them in turn. One block for each
+utterance and direction sums a lattice, one anti-diagonal after the other: every arc goes to a later one, whatever its
+duration.
 
 Shapes as in recursion.py.
 """
@@ -37,13 +37,13 @@ from fastscribe.training.loss.recursion import (
 
 cuda: Any = import_module("numba.cuda")  # numba's own annotations are not those of a kernel
 SIMULATED = bool(getattr(config, "ENABLE_CUDASIM", False))
-if not SIMULATED:  # a few utterances' lattices are a small grid, which cannot be helped: no warning at each launch
+if not SIMULATED:  # a few utterances make a small grid; suppress the warning at each launch
     import_module("numba.cuda.dispatcher").config.CUDA_LOW_OCCUPANCY_WARNINGS = 0
 _WHOLE_WARP = 0xFFFFFFFF
 
 
-class Places(NamedTuple):
-    """recursion.Batch without its lines, on the device: arrays of int64. num_rows_B counts padded frames too."""
+class DeviceBatch(NamedTuple):
+    """recursion.Batch on the device, without its lines: arrays of int64. num_rows_B includes padded frames."""
 
     first_cell_B: Any
     stride_B: Any
@@ -53,7 +53,7 @@ class Places(NamedTuple):
     labels_BU: Any
 
 
-# Rows of logits, by a warp.
+# Rows of logits, one warp each.
 
 
 def device_exponential(x: Any) -> Any:
@@ -77,7 +77,7 @@ def warp_sum(value: Any) -> Any:
 
 
 def warp_normaliser(logits_CW: Any, cell: Any, start: Any, stop: Any) -> Any:
-    """log of the sum of e**logit over the columns [start, stop) of a cell; one that is not a number makes it none."""
+    """log of the sum of e**logit over the columns [start, stop) of a cell; NaN propagates."""
     peak = np.float32(MINUS_INFINITY)
     for column in range(start + cuda.threadIdx.x, stop, cuda.blockDim.x):
         peak = larger(peak, widen(logits_CW[cell, column]))
@@ -89,7 +89,7 @@ def warp_normaliser(logits_CW: Any, cell: Any, start: Any, stop: Any) -> Any:
 
 
 def write_warp_tokens(logits_CW: Any, cell: Any, rules: Any, normaliser: Any, visits: Any, scale: Any) -> None:
-    """Every token as if no arc took it; those that one takes are written after this, so no thread may run ahead."""
+    """Write every token's gradient as if no arc took it. The tokens of arcs are overwritten later, so threads synchronise."""
     for column in range(cuda.threadIdx.x, rules.num_tokens, cuda.blockDim.x):
         expected = visits * exponential(np.float32(widen(logits_CW[cell, column]) - normaliser))
         logits_CW[cell, column] = narrow((rules.clamp if expected > rules.clamp else expected) * scale)
@@ -104,21 +104,21 @@ def write_warp_zeros(logits_CW: Any, cell: Any, start: Any, stop: Any) -> None:
 # Kernels.
 
 
-def read_arcs(logits_CW: Any, places: Any, rules: Any, arcs: Any, num_rows: int) -> None:
-    """Fills the weights in `arcs`; a block for each of the num_rows frames of each utterance."""
+def read_arcs(logits_CW: Any, device_batch: Any, rules: Any, arcs: Any, num_rows: int) -> None:
+    """Fill the weights in `arcs`; a block for each of the num_rows frames of each utterance."""
     utterance, t = cuda.blockIdx.x // num_rows, cuda.blockIdx.x % num_rows
-    grid = grid_of(places, utterance)
+    grid = grid_of(device_batch, utterance)
     if t >= grid.num_frames:
         return
     for u in range(cuda.threadIdx.y, grid.num_labels + 1, cuda.blockDim.y):
-        label = places.labels_BU[utterance, u] if u < grid.num_labels else rules.blank_id
+        label = device_batch.labels_BU[utterance, u] if u < grid.num_labels else rules.blank_id
         read_cell(logits_CW, grid.first_cell + t * grid.stride + u, label, rules, arcs)
 
 
-def fill_lattices(places: Any, arcs: Any, alpha_C: Any, beta_C: Any, log_likelihood_B: Any) -> None:
-    """beta and the log-likelihood by the blocks (utterance, 0), alpha by (utterance, 1) where there are any."""
+def fill_lattices(device_batch: Any, arcs: Any, alpha_C: Any, beta_C: Any, log_likelihood_B: Any) -> None:
+    """Blocks (utterance, 0) fill beta and the log-likelihood, blocks (utterance, 1), if launched, alpha."""
     utterance, goes_back = cuda.blockIdx.x, cuda.blockIdx.y == 0
-    grid = grid_of(places, utterance)
+    grid = grid_of(device_batch, utterance)
     num_diagonals = grid.num_frames + grid.num_labels if grid.num_frames > 0 else 0
     for turn in range(num_diagonals):
         diagonal = num_diagonals - 1 - turn if goes_back else turn
@@ -137,7 +137,7 @@ def fill_lattices(places: Any, arcs: Any, alpha_C: Any, beta_C: Any, log_likelih
 
 def write_gradient(
     logits_CW: Any,
-    places: Any,
+    device_batch: Any,
     rules: Any,
     arcs: Any,
     alpha_C: Any,
@@ -146,17 +146,17 @@ def write_gradient(
     scale_B: Any,
     num_rows: int,
 ) -> None:
-    """Writes the losses' gradient over the logits, zeros where there is no way; blocks as in read_arcs."""
+    """Overwrite the logits with the losses' gradient, zero if there is no path; blocks as in read_arcs."""
     utterance, t = cuda.blockIdx.x // num_rows, cuda.blockIdx.x % num_rows
-    grid = grid_of(places, utterance)
-    if t >= places.num_rows_B[utterance]:
+    grid = grid_of(device_batch, utterance)
+    if t >= device_batch.num_rows_B[utterance]:
         return
     log_likelihood = log_likelihood_B[utterance]
     for u in range(cuda.threadIdx.y, grid.stride, cuda.blockDim.y):
         if t >= grid.num_frames or u > grid.num_labels or log_likelihood == MINUS_INFINITY:
             write_zeros(logits_CW, grid.first_cell + t * grid.stride + u, 0, logits_CW.shape[1])
         else:
-            label = places.labels_BU[utterance, u] if u < grid.num_labels else rules.blank_id
+            label = device_batch.labels_BU[utterance, u] if u < grid.num_labels else rules.blank_id
             write_cell(logits_CW, grid, rules, arcs, alpha_C, beta_C, log_likelihood, label, scale_B[utterance], t, u)
 
 
@@ -172,12 +172,12 @@ KERNELS = (read_arcs, fill_lattices, write_gradient)
 
 
 def plain_kernels(dtype: str) -> dict[str, Any]:
-    """KERNELS by name, not yet compiled, over device functions that are (in the simulator: plain ones)."""
+    """Return KERNELS by name, uncompiled, with compiled device functions (plain functions in the simulator)."""
     compiler = (lambda function: function) if SIMULATED else cuda.jit(device=True)
     names = recursion.compiled(compiler, dtype, REPLACED)
-    return {kernel.__name__: recursion.bound(kernel, names, dtype) for kernel in KERNELS}
+    return {kernel.__name__: recursion.rebind(kernel, names, dtype) for kernel in KERNELS}
 
 
 def kernels(dtype: str) -> dict[str, Any]:
-    """KERNELS by name, each compiled by its first launch."""
+    """Return KERNELS by name; the first launch compiles each."""
     return {name: cuda.jit(kernel) for name, kernel in plain_kernels(dtype).items()}

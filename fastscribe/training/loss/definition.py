@@ -1,8 +1,8 @@
-"""The definition of right: the losses written from the papers, in float64, one lattice node after another.
+"""The reference: the losses written from the papers, in float64, one lattice node after another.
 
 RNN-T: Graves 2012, section 2.3. TDT: Xu et al. 2023, equations 4 to 7, with the duration rules of recursion.py. FastEmit
-and the clamp are changes to the gradient alone: FastEmit counts the gradient through the token probability of every label's
-arc 1 + lambda times; the clamp bounds the gradient of each utterance's loss, one logit at a time. Slow: tests and
+and the clamp change the gradient alone: FastEmit scales the gradient through the token probability of every label's arc by
+1 + lambda; the clamp bounds the gradient of each utterance's loss, one logit at a time. Slow: for tests and
 `backend="oracle"` only.
 
 Shapes: T frames, U labels, W columns of the logits (tokens with blank, then durations).
@@ -26,9 +26,13 @@ def losses_and_gradient(
     blank_id: int,
     config: TransducerLossConfig,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Logits [B, T, U+1, W] -> float64 losses [B] and the gradient of their sum; config must have been drawn.
+    """Compute float64 losses [B] and the gradient of their sum [B, T, U+1, W].
 
-    An utterance that no path explains, or none of a probability above 0, has an infinite loss and no gradient.
+    An utterance without a path of a probability above 0 has an infinite loss and a zero gradient.
+
+    Args:
+        logits_BTUW: [B, T, U+1, W].
+        config: after resolve_omega.
     """
     losses = []
     gradient_BTUW = torch.zeros_like(logits_BTUW, dtype=torch.float64)
@@ -48,7 +52,7 @@ def losses_and_gradient(
 def utterance_loss(
     logits_TUW: torch.Tensor, labels: list[int], blank_id: int, config: TransducerLossConfig
 ) -> torch.Tensor:
-    """-log of the sum over all paths, without FastEmit's factor (which its gradient has)."""
+    """Return -log of the sum over all paths. Only its gradient has FastEmit's factor."""
     num_frames, num_tokens = len(logits_TUW), logits_TUW.shape[2] - len(config.durations)
     tokens_TUV = logits_TUW[..., :num_tokens].log_softmax(dim=2) - (0.0 if config.as_rnnt else config.sigma)
     durations_TUN = logits_TUW[..., num_tokens:].log_softmax(dim=2)
@@ -58,7 +62,7 @@ def utterance_loss(
             if (t, u) not in arriving:
                 continue
             alpha = torch.logsumexp(torch.stack(arriving[t, u]), dim=0)
-            for step, duration in _kinds(config):
+            for step, duration in _arc_kinds(config):
                 weight = durations_TUN[t, u, duration] if duration is not None else alpha.new_zeros(())
                 blank_step = 1 if config.as_rnnt else step
                 is_last = t + blank_step == num_frames and u == len(labels)
@@ -75,13 +79,13 @@ def utterance_loss(
 def _arrive(
     arriving: dict[tuple[int, int], list[torch.Tensor]], node: tuple[int, int], alpha: torch.Tensor, arc: torch.Tensor
 ) -> None:
-    """An arc of probability 0 leads nowhere; as a summand, autograd would make it infinity less infinity."""
+    """Add an arc to a node. An arc of probability 0 is dropped: autograd would compute infinity - infinity."""
     if not arc.isneginf():
         arriving.setdefault(node, []).append(alpha + arc)
 
 
-def _kinds(config: TransducerLossConfig) -> Iterator[tuple[int, int | None]]:
-    """(frames a label takes, column of its duration) for every kind of arc; RNN-T has one, without a column."""
+def _arc_kinds(config: TransducerLossConfig) -> Iterator[tuple[int, int | None]]:
+    """(frames that a label takes, column of its duration) for every kind of arc; RNN-T has one without a column."""
     if config.as_rnnt:
         yield 0, None
     else:

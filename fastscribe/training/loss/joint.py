@@ -1,12 +1,12 @@
 """`joint_transducer_loss`: the loss without the logits of a whole batch (Apple's sample-wise training, arXiv 2303.10384).
 
-The joint network's output for B utterances is B x T x (U+1) x V numbers, mostly more than everything else in training.
+The joint network's output for B utterances is B x T x (U+1) x V numbers, usually more than everything else in training.
 Here a small group of utterances at a time goes through joint, loss and back: frames and labels are added, activated and
-projected; the loss's gradient is written over the logits; from there come the gradients of the projection and of the group's
-frames and labels. All that stays of a group is those, so the work memory is that of the largest group, and padding is never
-computed: a group's nodes lie packed, one utterance behind the other.
+projected, the loss's gradient overwrites the logits, and from it come the gradients of the projection and of the group's
+frames and labels. Only these outlive the group, so the work memory is that of the largest group. Padding is never computed:
+a group's nodes are packed, one utterance after the other.
 
-Gradients are made in forward, for that is where the logits are. Backward multiplies them by what comes from above.
+Forward computes the gradients, because the logits exist only there. Backward multiplies them by the incoming gradient.
 
 Shapes: B batch, T frames, U labels + 1, J joint width, C nodes of a group, W columns of the output (tokens, durations).
 """
@@ -31,23 +31,23 @@ from fastscribe.training.loss.logits import (
     check_shapes,
     check_tensor,
     compiled_for,
-    divided,
-    drawn,
+    divide_by_count,
+    draw_config,
     finite_sum,
-    reduced,
+    reduce_losses,
     transducer_loss,
 )
 
-NODES_PER_GROUP = {"cpu": 16384, "cuda": 262144}  # of the default groups; a longer utterance is a group by itself
-ROWS_WIDENED = 1024  # to float32, at a time
-ROWS_SUMMED = {torch.float16: 16384}  # by one product, whose sums a float16 (65504 at most) has to hold
-ALIGNED_COLUMNS = 8  # a GPU's 16-bit products want rows of whole 16 bytes
+NODES_PER_GROUP = {"cpu": 16384, "cuda": 262144}  # default group size; a longer utterance is a group by itself
+ROWS_WIDENED = 1024  # converted to float32 at a time
+ROWS_SUMMED = {torch.float16: 16384}  # per product, whose sums have to fit in float16 (at most 65504)
+ALIGNED_COLUMNS = 8  # a GPU's 16-bit products are fast for rows of whole 16 bytes
 _ACTIVATE_: dict[Callable[..., torch.Tensor], Callable[..., torch.Tensor]] = {
     torch.relu: torch.relu_,
     torch.tanh: torch.tanh_,
     torch.sigmoid: torch.sigmoid_,
 }
-_BACK_: dict[
+_ACTIVATION_BACKWARD_: dict[
     Callable[..., torch.Tensor], Callable[..., torch.Tensor]
 ] = {  # in place: gradient above, output of the activation -> gradient below
     torch.relu: lambda above, y: torch.ops.aten.threshold_backward.grad_input(above, y, 0, grad_input=above),
@@ -112,34 +112,36 @@ def joint_transducer_loss(
     dtype = logits_dtype or encoded_BTJ.dtype
     if dtype not in cpu.DTYPES and backend != "oracle":
         raise UsageError(f"logits_dtype must be float32, float16 or bfloat16, not {dtype}")
-    config = drawn(config, generator)
+    config = draw_config(config, generator)
     if backend == "oracle":
         hidden_BTUJ = F.dropout(joint.activation(encoded_BTJ[:, :, None] + predicted_BUJ[:, None]), dropout)
-        said = (labels_BU, frame_lengths_B, label_lengths_B)
+        targets = (labels_BU, frame_lengths_B, label_lengths_B)
         losses_B = transducer_loss(
-            joint.output(hidden_BTUJ), *said, blank_id=blank_id, config=config, reduction="none", backend=backend
+            joint.output(hidden_BTUJ), *targets, blank_id=blank_id, config=config, reduction="none", backend=backend
         )
-        return _reported(losses_out_B, losses_B, reduced(losses_B, label_lengths_B, reduction))
-    work = _Work(labels_BU, frame_lengths_B, label_lengths_B, blank_id, config, joint.activation, group, dtype, dropout)
+        return _with_losses_out(losses_out_B, losses_B, reduce_losses(losses_B, label_lengths_B, reduction))
+    work = _GroupInputs(
+        labels_BU, frame_lengths_B, label_lengths_B, blank_id, config, joint.activation, group, dtype, dropout
+    )
     tensors = (encoded_BTJ, predicted_BUJ, joint.output.weight, joint.output.bias)
     if not torch.is_grad_enabled() or not any(x.requires_grad for x in tensors):
         losses_B = _losses_and_gradients(work, tensors, wants_gradient=False)[0]
-        return _reported(losses_out_B, losses_B, reduced(losses_B, label_lengths_B, reduction))
+        return _with_losses_out(losses_out_B, losses_B, reduce_losses(losses_B, label_lengths_B, reduction))
     if reduction == "none":
         raise UsageError('reduction "none" has no gradient here: reduce, or call it under torch.no_grad()')
     total, losses_B = _JointLosses.apply(work, *tensors)  # type: ignore[no-untyped-call]  # torch's own apply
-    return _reported(losses_out_B, losses_B, divided(total, losses_B, label_lengths_B, reduction))
+    return _with_losses_out(losses_out_B, losses_B, divide_by_count(total, losses_B, label_lengths_B, reduction))
 
 
-def _reported(losses_out_B: torch.Tensor | None, losses_B: torch.Tensor, loss: torch.Tensor) -> torch.Tensor:
-    """The loss; the utterances' own go where the caller wants them."""
+def _with_losses_out(losses_out_B: torch.Tensor | None, losses_B: torch.Tensor, loss: torch.Tensor) -> torch.Tensor:
+    """Return the loss, and copy the utterances' losses to the caller's tensor."""
     if losses_out_B is not None:
         losses_out_B.copy_(losses_B.detach())
     return loss
 
 
 def _check_inputs(joint: Joint, encoded_BTJ: torch.Tensor, predicted_BUJ: torch.Tensor) -> None:
-    """Raises UsageError, naming what does not fit."""
+    """Raise UsageError that names the first input that does not fit."""
     width, device = joint.output.in_features, joint.output.weight.device
     for name, x, axis in (("encoded", encoded_BTJ, "frames"), ("predicted", predicted_BUJ, "labels + 1")):
         check_tensor(name, x)
@@ -157,7 +159,7 @@ def _check_inputs(joint: Joint, encoded_BTJ: torch.Tensor, predicted_BUJ: torch.
 
 
 def _check_options(joint: Joint, group: int | None, dropout: float, backend: str) -> None:
-    """Raises UsageError."""
+    """Raise UsageError for an option out of range."""
     if group is not None and (not isinstance(group, int) or group < 1):
         raise UsageError(f"group must be 1 or more utterances, or None; not {group!r}")
     if not 0 <= dropout < 1:
@@ -168,8 +170,8 @@ def _check_options(joint: Joint, group: int | None, dropout: float, backend: str
 
 
 @dataclass(frozen=True)
-class _Work:
-    """What the groups have in common besides the four tensors."""
+class _GroupInputs:
+    """The groups' common inputs besides the four tensors."""
 
     labels_BU: torch.Tensor
     frame_lengths_B: torch.Tensor
@@ -183,10 +185,10 @@ class _Work:
 
 
 class _JointLosses(torch.autograd.Function):
-    """The sum of the finite losses, and all of them; the four tensors' gradients of the sum wait in the context."""
+    """Sum of the finite losses, and all of them; the context keeps the four tensors' gradients of the sum."""
 
     @staticmethod
-    def forward(ctx: Any, work: _Work, *tensors: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def forward(ctx: Any, work: _GroupInputs, *tensors: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         losses_B, ctx.gradients = _losses_and_gradients(work, tensors, wants_gradient=True)
         ctx.mark_non_differentiable(losses_B)
         return finite_sum(losses_B), losses_B
@@ -202,18 +204,18 @@ class _JointLosses(torch.autograd.Function):
 
 @torch.no_grad()
 def _losses_and_gradients(
-    work: _Work, tensors: tuple[torch.Tensor, ...], wants_gradient: bool
+    work: _GroupInputs, tensors: tuple[torch.Tensor, ...], wants_gradient: bool
 ) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
-    """Losses [B] and the gradients of their sum, each in its tensor's dtype; none where not wanted."""
+    """Return losses [B] and the gradients of their sum, each in its tensor's dtype; no gradients if not wanted."""
     encoded_BTJ, predicted_BUJ, weight_WJ, bias_W = tensors
     compiled = compiled_for(encoded_BTJ.device)
     losses_B = torch.zeros(len(encoded_BTJ), device=encoded_BTJ.device)
     gradients = _Gradients.zeros(encoded_BTJ, predicted_BUJ, weight_WJ, bias_W) if wants_gradient else None
     groups = _groups(work, NODES_PER_GROUP[encoded_BTJ.device.type])
-    most_nodes = max((blocks[-1].stop for blocks in groups), default=0)
-    hidden_CJ, below_CJ = (weight_WJ.new_empty(most_nodes, weight_WJ.shape[1], dtype=work.dtype) for _ in range(2))
-    weight, bias = _aligned(weight_WJ.to(work.dtype)), _aligned(bias_W.to(work.dtype))
-    logits_CW = weight.new_empty(most_nodes, len(weight))
+    max_nodes = max((blocks[-1].stop for blocks in groups), default=0)
+    hidden_CJ, below_CJ = (weight_WJ.new_empty(max_nodes, weight_WJ.shape[1], dtype=work.dtype) for _ in range(2))
+    weight, bias = _pad_columns(weight_WJ.to(work.dtype)), _pad_columns(bias_W.to(work.dtype))
+    logits_CW = weight.new_empty(max_nodes, len(weight))
     options = {"num_tokens": len(weight_WJ) - len(work.config.durations), "blank_id": work.blank_id}
     with torch.autocast(encoded_BTJ.device.type, enabled=False):
         for blocks in groups:
@@ -230,12 +232,12 @@ def _losses_and_gradients(
             compiled.write_gradient(lattice, logits, torch.ones(len(blocks), device=losses_B.device))
             gradients.add_output(logits, hidden)
             below = torch.mm(logits, weight, out=below_CJ[nodes])
-            _through_activation(work, hidden, kept, below)
+            _backward_activation_(work, hidden, kept, below)
             gradients.add_inputs(blocks, below)
-    return losses_B, () if gradients is None else gradients.finished(weight_WJ, bias_W)
+    return losses_B, () if gradients is None else gradients.to_input_dtypes(weight_WJ, bias_W)
 
 
-def _aligned(x: torch.Tensor) -> torch.Tensor:
+def _pad_columns(x: torch.Tensor) -> torch.Tensor:
     """Pad 16-bit x on a GPU with rows of zeros: these outputs are never read and have zero gradients."""
     missing = -len(x) % ALIGNED_COLUMNS if x.device.type == "cuda" and x.itemsize == 2 else 0
     return F.pad(x, (0, 0) * (x.ndim - 1) + (0, missing)) if missing else x
@@ -255,17 +257,17 @@ class _Block:
         return self.start + self.num_frames * self.num_columns
 
     def of(self, nodes_CJ: torch.Tensor) -> torch.Tensor:
-        """[T, U, J], the same memory."""
+        """View the block's nodes as [T, U, J]."""
         return nodes_CJ[self.start : self.stop].view(self.num_frames, self.num_columns, nodes_CJ.shape[1])
 
 
-def _groups(work: _Work, most_nodes: int) -> list[list[_Block]]:
-    """The batch in its order, cut where a group is full."""
+def _groups(work: _GroupInputs, max_nodes: int) -> list[list[_Block]]:
+    """Split the batch, in order, into groups of at most `max_nodes` or `work.group` utterances."""
     groups: list[list[_Block]] = []
     lengths = zip(work.frame_lengths_B.tolist(), work.label_lengths_B.tolist(), strict=True)
     for row, (frames, labels) in enumerate(lengths):
         block = _Block(row, groups[-1][-1].stop if groups else 0, frames, labels + 1)
-        fits = block.stop <= most_nodes if work.group is None else bool(groups) and len(groups[-1]) < work.group
+        fits = block.stop <= max_nodes if work.group is None else bool(groups) and len(groups[-1]) < work.group
         if groups and fits:
             groups[-1].append(block)
         else:
@@ -274,7 +276,11 @@ def _groups(work: _Work, most_nodes: int) -> list[list[_Block]]:
 
 
 def _activate(
-    work: _Work, blocks: list[_Block], encoded_BTJ: torch.Tensor, predicted_BUJ: torch.Tensor, hidden_CJ: torch.Tensor
+    work: _GroupInputs,
+    blocks: list[_Block],
+    encoded_BTJ: torch.Tensor,
+    predicted_BUJ: torch.Tensor,
+    hidden_CJ: torch.Tensor,
 ) -> torch.Tensor | None:
     """Fill hidden_CJ with the input of the output layer; return the mask of kept activations, None without dropout."""
     for block in blocks:
@@ -289,19 +295,19 @@ def _activate(
     return kept_CJ
 
 
-def _through_activation(
-    work: _Work, hidden_CJ: torch.Tensor, kept_CJ: torch.Tensor | None, below_CJ: torch.Tensor
+def _backward_activation_(
+    work: _GroupInputs, hidden_CJ: torch.Tensor, kept_CJ: torch.Tensor | None, below_CJ: torch.Tensor
 ) -> None:
-    """Turns the gradient above the activation, in below_CJ, into the one below it. Spoils hidden_CJ."""
+    """Replace the gradient after the activation, in below_CJ, by the one before it. Overwrites hidden_CJ."""
     if kept_CJ is not None:
         below_CJ.mul_(kept_CJ).mul_(1 / (1 - work.dropout))
         hidden_CJ.mul_(1 - work.dropout)
-    _BACK_[work.activation](below_CJ, hidden_CJ)
+    _ACTIVATION_BACKWARD_[work.activation](below_CJ, hidden_CJ)
 
 
 @dataclass(frozen=True)
 class _Gradients:
-    """Sums over the groups; those of the output layer in float32."""
+    """Sums over the groups; the output layer's in float32."""
 
     encoded_BTJ: torch.Tensor
     predicted_BUJ: torch.Tensor
@@ -321,7 +327,7 @@ class _Gradients:
                 self.weight_WJ.addmm_(rows_CW[:, :num_outputs].t(), rows_CJ)
             else:
                 self.weight_WJ.add_((rows_CW.t() @ rows_CJ)[:num_outputs])
-        widened = len(gradient_CW) if gradient_CW.is_cuda else ROWS_WIDENED  # a CPU widens before it sums
+        widened = len(gradient_CW) if gradient_CW.is_cuda else ROWS_WIDENED  # a CPU makes a float32 copy before it sums
         for rows_CW in gradient_CW.split(max(1, widened)):
             self.bias_W.add_(rows_CW.sum(dim=0, dtype=torch.float32)[:num_outputs])
 
@@ -331,6 +337,6 @@ class _Gradients:
             self.encoded_BTJ[block.row, : block.num_frames] = below_TUJ.sum(dim=1)
             self.predicted_BUJ[block.row, : block.num_columns] = below_TUJ.sum(dim=0)
 
-    def finished(self, weight_WJ: torch.Tensor, bias_W: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    def to_input_dtypes(self, weight_WJ: torch.Tensor, bias_W: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """Return the four gradients in the order and dtypes of the input tensors."""
         return (self.encoded_BTJ, self.predicted_BUJ, self.weight_WJ.to(weight_WJ.dtype), self.bias_W.to(bias_W.dtype))

@@ -1,4 +1,4 @@
-"""Where a batch's lattice nodes lie in flat arrays: padded as [B, T, U+1], or packed one utterance behind the other."""
+"""Offsets of a batch's lattice nodes in flat arrays: padded as [B, T, U+1], or packed one utterance after the other."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ def padded(
     num_rows: int,
     num_columns: int,
 ) -> Batch:
-    """Nodes of a tensor [B, num_rows, num_columns, ..] seen as rows."""
+    """Return the layout of a padded tensor [B, num_rows, num_columns, ..]."""
     rows_B, stride_B = (np.full(len(labels_BU), number, np.int64) for number in (num_rows, num_columns))
     return _batch(frame_lengths_B, label_lengths_B, labels_BU, rows_B, stride_B)
 
 
 def packed(frame_lengths_B: torch.Tensor, label_lengths_B: torch.Tensor, labels_BU: torch.Tensor) -> Batch:
-    """Only nodes that exist: frames times labels + 1 of each utterance."""
+    """Return the layout without padding: frames times labels + 1 of each utterance."""
     rows_B, stride_B = _int64(frame_lengths_B), _int64(label_lengths_B) + 1
     return _batch(frame_lengths_B, label_lengths_B, labels_BU, rows_B, stride_B)
 
@@ -48,7 +48,7 @@ def _batch(
 
 
 def on_host(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """Labels and lengths as int64 on the CPU: from a GPU in one copy, for which its stream is waited for once."""
+    """Return integer tensors as int64 on the CPU. From a GPU they come in one copy, with one synchronisation."""
     if all(x.device.type == "cpu" for x in tensors):
         return tuple(x.to(torch.int64) for x in tensors)
     flat = torch.cat([x.detach().to(torch.int64).flatten() for x in tensors]).cpu()

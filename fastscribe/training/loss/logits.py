@@ -3,7 +3,7 @@
 Forward sums over the lattice. Backward overwrites one copy of the logits with the gradient and allocates nothing else of
 that size. If the logits do not fit into memory, see joint.py.
 
-Shapes: B batch, T frames, U labels, V tokens with blank (and durations behind them).
+Shapes: B batch, T frames, U labels, V tokens with blank (and then durations).
 """
 
 from __future__ import annotations
@@ -64,20 +64,22 @@ def transducer_loss(
     check_shapes(logits_BTUV.shape, labels_BU, frame_lengths_B, label_lengths_B, blank_id, config)
     if logits_BTUV.dtype not in cpu.DTYPES and not (backend == "oracle" and logits_BTUV.is_floating_point()):
         raise UsageError(f"logits must be float32, float16 or bfloat16, not {logits_BTUV.dtype}")
-    config = drawn(config, generator)
+    config = draw_config(config, generator)
     losses: type[Any] = _OracleLosses if backend == "oracle" else _NumbaLosses
     losses_B = losses.apply(logits_BTUV, labels_BU, frame_lengths_B, label_lengths_B, blank_id, config)
-    return reduced(losses_B, label_lengths_B, reduction)
+    return reduce_losses(losses_B, label_lengths_B, reduction)
 
 
-def drawn(config: TransducerLossConfig, generator: torch.Generator | None) -> TransducerLossConfig:
+def draw_config(config: TransducerLossConfig, generator: torch.Generator | None) -> TransducerLossConfig:
     """Return the config of this batch; draw between RNN-T and TDT if it has an omega."""
     return config.resolve_omega(float(torch.rand((), generator=generator))) if config.omega else config
 
 
-def reduced(losses_B: torch.Tensor, label_lengths_B: torch.Tensor, reduction: str) -> torch.Tensor:
+def reduce_losses(losses_B: torch.Tensor, label_lengths_B: torch.Tensor, reduction: str) -> torch.Tensor:
     """Reduce the losses [B] to a scalar; "none" returns them unchanged."""
-    return losses_B if reduction == "none" else divided(finite_sum(losses_B), losses_B, label_lengths_B, reduction)
+    return (
+        losses_B if reduction == "none" else divide_by_count(finite_sum(losses_B), losses_B, label_lengths_B, reduction)
+    )
 
 
 def finite_sum(losses_B: torch.Tensor) -> torch.Tensor:
@@ -85,7 +87,9 @@ def finite_sum(losses_B: torch.Tensor) -> torch.Tensor:
     return losses_B.masked_fill(losses_B.isposinf(), 0.0).sum()
 
 
-def divided(total: torch.Tensor, losses_B: torch.Tensor, label_lengths_B: torch.Tensor, reduction: str) -> torch.Tensor:
+def divide_by_count(
+    total: torch.Tensor, losses_B: torch.Tensor, label_lengths_B: torch.Tensor, reduction: str
+) -> torch.Tensor:
     """Divide `total` (finite_sum) by the number of utterances or labels that have a path, at least 1.
 
     Infinite if no utterance of a batch has a path. label_lengths_B is on the host; nothing waits for a GPU.
@@ -100,14 +104,14 @@ def divided(total: torch.Tensor, losses_B: torch.Tensor, label_lengths_B: torch.
 
 
 def compiled_for(device: torch.device) -> ModuleType:
-    """cpu.py or cuda.py, which have the same functions. Raises UsageError for another device."""
+    """Return cpu.py or cuda.py, which have the same functions. Raises UsageError for another device."""
     if device.type not in ("cpu", "cuda"):
         raise UsageError(f"the transducer loss runs on a CPU or a CUDA GPU, not on {device.type}")
     return cuda if device.type == "cuda" else cpu
 
 
 def check_choices(reduction: str, backend: str) -> None:
-    """Raises UsageError."""
+    """Raise UsageError for an unknown choice."""
     if reduction not in REDUCTIONS:
         raise UsageError(f"reduction is one of {', '.join(REDUCTIONS)}, not {reduction!r}")
     if backend not in BACKENDS:
@@ -115,7 +119,7 @@ def check_choices(reduction: str, backend: str) -> None:
 
 
 def check_tensor(name: str, x: object) -> None:
-    """Raises UsageError."""
+    """Raise UsageError unless x is a tensor."""
     if not isinstance(x, torch.Tensor):
         raise UsageError(f"{name} must be a torch.Tensor, not {type(x).__module__}.{type(x).__qualname__}")
 
@@ -136,7 +140,7 @@ def check_shapes(
     blank_id: int,
     config: TransducerLossConfig,
 ) -> None:
-    """Raises UsageError, naming what does not fit."""
+    """Raise UsageError that names the first argument that does not fit."""
     if len(shape_BTUW) != 4:
         raise UsageError(f"logits must be [batch, frames, labels + 1, tokens], not of shape {tuple(shape_BTUW)}")
     batch_size, num_frames, num_columns, width = shape_BTUW
@@ -151,9 +155,9 @@ def check_shapes(
             raise UsageError(f"{name} lengths must be [{batch_size}], not of shape {tuple(lengths_B.shape)}")
         if batch_size and not 0 <= int(lengths_B.min()) <= int(lengths_B.max()) <= longest:
             raise UsageError(f"{name} lengths must be between 0 and {longest}, not {lengths_B.tolist()}")
-    most_labels = int(label_lengths_B.max()) if batch_size else 0
-    if labels_BU.ndim != 2 or len(labels_BU) != batch_size or labels_BU.shape[1] < most_labels:
-        raise UsageError(f"labels must be [{batch_size}, {most_labels} or more], not of shape {tuple(labels_BU.shape)}")
+    max_labels = int(label_lengths_B.max()) if batch_size else 0
+    if labels_BU.ndim != 2 or len(labels_BU) != batch_size or labels_BU.shape[1] < max_labels:
+        raise UsageError(f"labels must be [{batch_size}, {max_labels} or more], not of shape {tuple(labels_BU.shape)}")
     is_label_BU = (
         torch.arange(labels_BU.shape[1], device=labels_BU.device) < label_lengths_B.to(labels_BU.device)[:, None]
     )

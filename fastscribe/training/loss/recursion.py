@@ -1,18 +1,18 @@
 """The transducer recursion as small plain functions, written once and compiled for each machine that runs them.
 
-Nothing here is decorated. `compiled` takes a compiler (numba.njit, or numba.cuda.jit for device functions) and hands the
-functions back compiled, with the readers of one dtype bound in; uncompiled they are ordinary Python, for reading, for
-tests and for a simulator. The rules:
+Nothing here is decorated. `compiled` takes a compiler (numba.njit, or numba.cuda.jit for device functions) and returns
+the functions compiled, with the readers of one dtype bound in. Uncompiled they are ordinary Python for reading, for tests
+and for a simulator. The rules:
 
 - RNN-T (Graves 2012): a label takes no frame, a blank takes one.
-- TDT (Xu et al. 2023): both take a duration out of a list; a blank at least one frame. A label may not land on the end of
-  the recording, and only the last blank, after all labels, may: it lands there exactly.
+- TDT (Xu et al. 2023): both take a duration from a list, a blank at least one frame. A label may not land on the end of the
+  recording. Only the last blank, after all labels, may, and it lands there exactly.
 
-Both are one lattice here. The k-th kind of arc says how many frames a label or a blank of that kind takes; RNN-T has one
+Both are one lattice here. The k-th kind of arc takes a fixed number of frames for a label and for a blank; RNN-T has one
 kind, with label step 0 and blank step 1, and no duration weights. Every lattice node (t, u) is a row ("cell") of the
-flat arrays: first_cell + t * stride + u, so that padded and packed batches are read alike.
+flat arrays: first_cell + t * stride + u, so padded and packed batches are read alike.
 
-Weights are logarithms. beta[t, u] sums all ways from (t, u) to the end, alpha[t, u] all ways from the start to (t, u).
+Weights are logarithms. beta[t, u] sums all paths from (t, u) to the end, alpha[t, u] all paths from the start to (t, u).
 
 Shapes: C cells, W columns of the logits (V tokens with blank, then the durations), K kinds of arc, B utterances, U labels.
 """
@@ -30,7 +30,7 @@ from fastscribe.types import Float32Array, Int64Array
 
 MINUS_INFINITY = -math.inf
 _LOG2_E = np.float32(1.4426950408889634)
-_LN2_HIGH, _LN2_LOW = np.float32(0.693359375), np.float32(-2.12194440e-4)  # sum to ln 2; the first has few bits
+_LN2_HIGH, _LN2_LOW = np.float32(0.693359375), np.float32(-2.12194440e-4)  # they sum to ln 2; the first has few bits
 _MIN_EXPONENT = np.float32(-87.0)  # e to this is about the least normal float32
 _HALF, _ONE = np.float32(0.5), np.float32(1.0)
 _SHRINK, _GROW = np.float32(2.0**-112), np.float32(2.0**112)  # between float16's exponents and float32's
@@ -45,22 +45,22 @@ class Batch(NamedTuple):
     num_frames_B: Int64Array
     num_labels_B: Int64Array
     labels_BU: Int64Array
-    line_utterance_L: Int64Array  # the lines (all cells of one frame) one after another, padded frames too
+    line_utterance_L: Int64Array  # utterance of each line (all cells of one frame), padded frames included
     line_frame_L: Int64Array
 
 
 class Rules(NamedTuple):
-    """The numbers of a TransducerLossConfig as the recursion needs them; sums are float32."""
+    """A TransducerLossConfig's numbers for the recursion; sums are float32."""
 
     num_tokens: int
     blank_id: int
     sigma: np.float32
     fastemit: np.float32
-    clamp: np.float32  # infinite for none
+    clamp: np.float32  # infinite: no clamp
 
 
 class Arcs(NamedTuple):
-    """What leaves each cell: log-probabilities of its two tokens and of its durations ([C, 0] without durations)."""
+    """The arcs that leave each cell: log-probabilities of its two tokens and its durations ([C, 0] without durations)."""
 
     normaliser_C: Float32Array  # log of the sum over the tokens' logits
     blank_C: Float32Array
@@ -103,7 +103,7 @@ def narrow_bfloat16(value: Any) -> Any:
 
 
 def widen_float16(bits: Any) -> Any:
-    """Exact, subnormals and infinities included; without a branch, so that it runs eight at a time."""
+    """Exact, including subnormals and infinities; without a branch, so that it vectorises."""
     magnitude = np.uint32(np.uint32(bits) & np.uint32(0x7FFF)) << np.uint32(13)
     sign = np.uint32(np.uint32(bits) & np.uint32(0x8000)) << np.uint32(16)
     grown = np.uint32(np.float32(np.uint32(magnitude).view(np.float32) * _GROW).view(np.uint32))
@@ -147,7 +147,7 @@ def larger(a: Any, b: Any) -> Any:
 
 
 def order_key(value: Any) -> Any:
-    """An int32 that orders as the float32 does: integer maxima vectorise, those of floats do not."""
+    """Map a float32 to an int32 of the same order: integer maxima vectorise, float maxima do not."""
     bits = np.float32(value).view(np.int32)
     return np.int32(bits ^ np.int32(np.int32(bits >> np.int32(31)) & np.int32(0x7FFFFFFF)))
 
@@ -187,7 +187,7 @@ def duration_weight(arcs: Any, cell: Any, kind: Any) -> Any:
 
 
 def label_weight(arcs: Any, grid: Any, beta_C: Any, t: Any, u: Any, kind: Any) -> Any:
-    """log of the label's arc of this kind from (t, u) and of all that can follow it."""
+    """log of the sum over all paths that leave (t, u) by the label's arc of this kind."""
     step = arcs.label_steps_K[kind]
     if u >= grid.num_labels or t + step >= grid.num_frames:
         return MINUS_INFINITY
@@ -196,7 +196,7 @@ def label_weight(arcs: Any, grid: Any, beta_C: Any, t: Any, u: Any, kind: Any) -
 
 
 def blank_weight(arcs: Any, grid: Any, beta_C: Any, t: Any, u: Any, kind: Any) -> Any:
-    """log of the blank's arc of this kind from (t, u) and of all that can follow it."""
+    """log of the sum over all paths that leave (t, u) by the blank's arc of this kind."""
     step = arcs.blank_steps_K[kind]
     cell = grid.first_cell + t * grid.stride + u
     if step == 0 or t + step > grid.num_frames:
@@ -208,7 +208,7 @@ def blank_weight(arcs: Any, grid: Any, beta_C: Any, t: Any, u: Any, kind: Any) -
 
 
 def label_arrival(arcs: Any, grid: Any, alpha_C: Any, t: Any, u: Any, kind: Any) -> Any:
-    """log of all ways that come to (t, u) by a label's arc of this kind."""
+    """log of the sum over all paths that enter (t, u) by a label's arc of this kind."""
     step = arcs.label_steps_K[kind]
     if u == 0 or t < step:
         return MINUS_INFINITY
@@ -217,7 +217,7 @@ def label_arrival(arcs: Any, grid: Any, alpha_C: Any, t: Any, u: Any, kind: Any)
 
 
 def blank_arrival(arcs: Any, grid: Any, alpha_C: Any, t: Any, u: Any, kind: Any) -> Any:
-    """log of all ways that come to (t, u) by a blank's arc of this kind."""
+    """log of the sum over all paths that enter (t, u) by a blank's arc of this kind."""
     step = arcs.blank_steps_K[kind]
     if step == 0 or t < step:
         return MINUS_INFINITY
@@ -226,12 +226,12 @@ def blank_arrival(arcs: Any, grid: Any, alpha_C: Any, t: Any, u: Any, kind: Any)
 
 
 def beta_at(arcs: Any, grid: Any, beta_C: Any, t: Any, u: Any) -> Any:
-    """Needs beta of all later frames, and of later labels of this frame."""
+    """Compute beta from the later frames, and from later labels of this frame."""
     peak = MINUS_INFINITY
     for kind in range(arcs.label_steps_K.shape[0]):
         peak = larger(peak, label_weight(arcs, grid, beta_C, t, u, kind))
         peak = larger(peak, blank_weight(arcs, grid, beta_C, t, u, kind))
-    peak = 0.0 if peak == MINUS_INFINITY else peak  # nothing, or not a number, which the sum then is
+    peak = 0.0 if peak == MINUS_INFINITY else peak  # no path, or NaN, which the sum propagates
     total = np.float32(0.0)
     for kind in range(arcs.label_steps_K.shape[0]):
         total += exponential(np.float32(label_weight(arcs, grid, beta_C, t, u, kind) - peak))
@@ -240,14 +240,14 @@ def beta_at(arcs: Any, grid: Any, beta_C: Any, t: Any, u: Any) -> Any:
 
 
 def alpha_at(arcs: Any, grid: Any, alpha_C: Any, t: Any, u: Any) -> Any:
-    """Needs alpha of all earlier frames, and of earlier labels of this frame."""
+    """Compute alpha from the earlier frames, and from earlier labels of this frame."""
     if t == 0 and u == 0:
         return 0.0
     peak = MINUS_INFINITY
     for kind in range(arcs.label_steps_K.shape[0]):
         peak = larger(peak, label_arrival(arcs, grid, alpha_C, t, u, kind))
         peak = larger(peak, blank_arrival(arcs, grid, alpha_C, t, u, kind))
-    peak = 0.0 if peak == MINUS_INFINITY else peak  # nothing, or not a number, which the sum then is
+    peak = 0.0 if peak == MINUS_INFINITY else peak  # no path, or NaN, which the sum propagates
     total = np.float32(0.0)
     for kind in range(arcs.label_steps_K.shape[0]):
         total += exponential(np.float32(label_arrival(arcs, grid, alpha_C, t, u, kind) - peak))
@@ -255,17 +255,17 @@ def alpha_at(arcs: Any, grid: Any, alpha_C: Any, t: Any, u: Any) -> Any:
     return MINUS_INFINITY if total == 0.0 else peak + math.log(total)
 
 
-def clamped(value: Any, bound: Any) -> Any:
-    """Kept within [-bound, bound]; not a number stays that."""
-    low = -bound if value < -bound else value
-    return bound if low > bound else low
+def clamped(value: Any, rebind: Any) -> Any:
+    """Clamp to [-bound, bound]; NaN stays NaN."""
+    low = -rebind if value < -rebind else value
+    return rebind if low > rebind else low
 
 
-# One cell of the logits, for the CPU: weights read out of it, the gradient written over it.
+# One cell of the logits, for the CPU: read its weights, overwrite it with the gradient.
 
 
 def read_cell(logits_CW: Any, cell: Any, label: Any, rules: Any, arcs: Any) -> None:
-    """Fills the cell's weights in `arcs`; `label` is anything valid after the last."""
+    """Fill the cell's weights in `arcs`; after the last label, `label` is any valid id."""
     num_tokens, num_durations = rules.num_tokens, arcs.durations_CK.shape[1]
     normaliser = row_normaliser(logits_CW, cell, 0, num_tokens)
     arcs.normaliser_C[cell] = normaliser
@@ -290,7 +290,7 @@ def write_cell(
     t: Any,
     u: Any,
 ) -> None:
-    """Each logit's probability times the share of the ways that pass here, less the share that takes its arc."""
+    """Gradient: each logit's probability times the share of paths through this cell, minus the share that takes its arc."""
     cell = grid.first_cell + t * grid.stride + u
     num_tokens, num_durations = rules.num_tokens, arcs.durations_CK.shape[1]
     before = alpha_C[cell] - log_likelihood
@@ -316,7 +316,7 @@ def write_cell(
 
 
 def write_tokens(logits_CW: Any, cell: Any, rules: Any, normaliser: Any, visits: Any, scale: Any) -> None:
-    """Every token as if no arc took it."""
+    """Write every token's gradient as if no arc took it."""
     for column in range(rules.num_tokens):
         expected = visits * exponential(widen(logits_CW[cell, column]) - normaliser)
         logits_CW[cell, column] = narrow((rules.clamp if expected > rules.clamp else expected) * scale)
@@ -331,7 +331,7 @@ def write_zeros(logits_CW: Any, cell: Any, start: Any, stop: Any) -> None:
 
 
 def read_arcs(logits_CW: Any, batch: Any, rules: Any, arcs: Any, start: int, stop: int) -> None:
-    """Fills the weights in `arcs` for the lines [start, stop)."""
+    """Fill the weights in `arcs` for the lines [start, stop)."""
     for line in range(start, stop):
         utterance, t = batch.line_utterance_L[line], batch.line_frame_L[line]
         grid = grid_of(batch, utterance)
@@ -341,7 +341,7 @@ def read_arcs(logits_CW: Any, batch: Any, rules: Any, arcs: Any, start: int, sto
 
 
 def fill_beta(batch: Any, arcs: Any, beta_C: Any, log_likelihood_B: Any, start: int, stride: int) -> None:
-    """beta and the log-likelihood of every stride-th utterance from `start` on; without frames there is no way."""
+    """Fill beta and the log-likelihood of every stride-th utterance from `start` on; no frames mean no path."""
     for utterance in range(start, log_likelihood_B.shape[0], stride):
         grid = grid_of(batch, utterance)
         for t in range(grid.num_frames - 1, -1, -1):
@@ -351,7 +351,7 @@ def fill_beta(batch: Any, arcs: Any, beta_C: Any, log_likelihood_B: Any, start: 
 
 
 def fill_alpha(batch: Any, arcs: Any, alpha_C: Any, start: int, stride: int) -> None:
-    """alpha of every stride-th utterance from `start` on."""
+    """Fill alpha of every stride-th utterance from `start` on."""
     for utterance in range(start, batch.first_cell_B.shape[0], stride):
         grid = grid_of(batch, utterance)
         for t in range(grid.num_frames):
@@ -371,7 +371,7 @@ def write_gradient(
     start: int,
     stop: int,
 ) -> None:
-    """Writes the losses' gradient over the logits of the lines [start, stop), zeros where there is no way."""
+    """Overwrite the logits of the lines [start, stop) with the losses' gradient, zero if there is no path."""
     for line in range(start, stop):
         utterance, t = batch.line_utterance_L[line], batch.line_frame_L[line]
         grid = grid_of(batch, utterance)
@@ -386,7 +386,7 @@ def write_gradient(
             write_cell(logits_CW, grid, rules, arcs, alpha_C, beta_C, log_likelihood, label, scale, t, u)
 
 
-FUNCTIONS = (  # each may call those before it
+FUNCTIONS = (  # each may call the ones before it
     exponential,
     larger,
     order_key,
@@ -419,9 +419,10 @@ Compiler = Callable[[Callable[..., Any]], Any]
 def compiled(
     compiler: Compiler, dtype: str, replaced: Mapping[str, Callable[..., Any]] | None = None
 ) -> dict[str, Any]:
-    """FUNCTIONS compiled, with `widen` and `narrow` of the dtype, among this file's other names: what `bound` takes.
+    """Compile FUNCTIONS with `widen` and `narrow` of the dtype; return this file's names with them, for `rebind`.
 
-    `replaced` gives plain functions to compile instead, such as a device's way over a row, and others that these need.
+    Args:
+        replaced: plain functions to compile instead, such as a device's loop over a row, and others that these need.
     """
     sources = {"widen": READERS[dtype][0], "narrow": READERS[dtype][1], **{f.__name__: f for f in FUNCTIONS}}
     sources.update(replaced or {})
@@ -429,18 +430,18 @@ def compiled(
     for function in sources.values():
         names |= function.__globals__
     for name, function in sources.items():
-        names[name] = compiler(bound(function, names, dtype))
+        names[name] = compiler(rebind(function, names, dtype))
     return names
 
 
 def compiled_loops(compiler: Compiler, loop_compiler: Compiler, dtype: str) -> dict[str, Any]:
-    """LOOPS by name, over functions that `compiler` made."""
+    """Return LOOPS by name, compiled over the functions that `compiler` makes."""
     names = compiled(compiler, dtype)
-    return {loop.__name__: loop_compiler(bound(loop, names, dtype)) for loop in LOOPS}
+    return {loop.__name__: loop_compiler(rebind(loop, names, dtype)) for loop in LOOPS}
 
 
-def bound(function: Callable[..., Any], names: dict[str, Any], dtype: str) -> Callable[..., Any]:
-    """The same code looking its names up in `names`; numba keeps compiled code by the qualified name."""
+def rebind(function: Callable[..., Any], names: dict[str, Any], dtype: str) -> Callable[..., Any]:
+    """Copy the function so that it looks its names up in `names`; numba caches compiled code by the qualified name."""
     copy = FunctionType(function.__code__, names, function.__name__)
     copy.__qualname__ = f"{function.__name__}_{dtype}"
     return copy

@@ -23,7 +23,7 @@ from fastscribe.errors import UsageError
 from fastscribe.model.transducer import Joint
 from fastscribe.training import TransducerLossConfig, joint_transducer_loss, transducer_loss
 from fastscribe.training.loss import cuda, logits
-from fastscribe.training.loss.memory import (
+from scripts.benchmarks.loss_memory import (
     LossShape,
     largest_batch,
     logits_memory,
@@ -53,7 +53,7 @@ def simulated() -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_simulated_kernels_are_the_definition(case: str, simulated: subprocess.CompletedProcess[str]) -> None:
+def test_simulated_kernels_equal_definition(case: str, simulated: subprocess.CompletedProcess[str]) -> None:
     assert case in simulated.stdout.split(), simulated.stderr[-3000:]
 
 
@@ -101,7 +101,7 @@ def test_without_a_toolkit(monkeypatch: pytest.MonkeyPatch) -> None:
         cuda.check_usable()
 
 
-def test_other_devices_are_refused() -> None:
+def test_other_devices_refused() -> None:
     with pytest.raises(UsageError, match="not on meta"):
         transducer_loss(
             torch.zeros(1, 2, 1, 3, device="meta"),
@@ -113,7 +113,7 @@ def test_other_devices_are_refused() -> None:
     assert logits.compiled_for(torch.device("cuda:1")) is cuda
 
 
-def test_numba_meets_few_shapes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_few_shapes_for_numba(monkeypatch: pytest.MonkeyPatch) -> None:
     """It keeps something for every shape, and the number of a group's cells is nearly always a new one."""
     monkeypatch.setattr(cuda, "_usable", lambda: SimpleNamespace(SIMULATED=False))
     monkeypatch.setattr(cuda_target, "as_cuda_array", lambda memory, sync: memory, raising=False)
@@ -176,7 +176,7 @@ def launches(name: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> 
 HEADLINE = LossShape(1024, 500, 150, 640, 1025, 5, 2)
 
 
-def test_the_headline_case_takes_less_than_3_gb() -> None:
+def test_example_below_3_gb() -> None:
     """40 s of frames, 150 labels, 1024 utterances at once; its logits alone would be 160 GB."""
     parts = loss_memory(HEADLINE)
     assert parts["encoder and predictor outputs"] == 1024 * (500 + 151) * 640 * 2
@@ -186,7 +186,7 @@ def test_the_headline_case_takes_less_than_3_gb() -> None:
 
 
 @given(st.integers(1, 40), st.integers(1, 300), st.integers(0, 80), st.integers(10**6, 10**9))
-def test_the_largest_batch_is_the_largest(rows: int, num_frames: int, num_labels: int, limit: int) -> None:
+def test_largest_batch(rows: int, num_frames: int, num_labels: int, limit: int) -> None:
     shape = LossShape(rows, num_frames, num_labels, 64, 129)
     found = largest_batch(shape, limit)
 
@@ -227,7 +227,7 @@ def test_gpu_equals_cpu(name: str, dtype: torch.dtype) -> None:
 
 
 @pytest.mark.cuda
-def test_gpu_keeps_its_precision_over_a_long_recording() -> None:
+def test_gpu_precision() -> None:
     """More labels than a block has threads, too."""
     tensors = problem(CONFIGS["tdt"], [900, 350], [120, 600], 20)
     expected_B, expected = loss_and_gradient(*tensors, config=CONFIGS["tdt"])
@@ -237,7 +237,7 @@ def test_gpu_keeps_its_precision_over_a_long_recording() -> None:
 
 
 @pytest.mark.cuda
-def test_gpu_works_on_the_current_stream() -> None:
+def test_gpu_current_stream() -> None:
     """What was queued before on that stream, a slow product first, is seen; the default stream is never waited for."""
     tensors = [x.cuda() for x in problem(CONFIGS["rnnt"], [30, 20], [10, 12], 50)]
     expected = loss_and_gradient(*tensors)
@@ -253,7 +253,7 @@ def test_gpu_works_on_the_current_stream() -> None:
 
 
 @pytest.mark.cuda
-def test_gpu_is_not_waited_for() -> None:
+def test_gpu_without_synchronisation() -> None:
     tensors = problem(CONFIGS["rnnt"], [30, 20], [10, 12], 50)
     logits_BTUW = tensors[0].cuda()
     loss_and_gradient(logits_BTUW, *tensors[1:])
@@ -280,7 +280,7 @@ def joint_problem(shape: LossShape, device: str, dtype: torch.dtype) -> tuple[Jo
 
 @pytest.mark.cuda
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_joint_on_a_gpu_equals_the_cpu(dtype: torch.dtype) -> None:
+def test_joint_gpu_equals_cpu(dtype: torch.dtype) -> None:
     config = TransducerLossConfig(durations=(0, 1, 2), sigma=0.05)
     module, tensors = joint_problem(LossShape(5, 40, 12, 64, 90, 3), "cpu", torch.float32)
     tensors[3][:4], tensors[4][:3] = torch.tensor([11, 40, 0, 23]), torch.tensor([3, 0, 12])
@@ -311,7 +311,7 @@ def test_joint_on_a_gpu_equals_the_cpu(dtype: torch.dtype) -> None:
         (HEADLINE, torch.bfloat16),
     ],
 )
-def test_joint_takes_the_memory_of_the_formula(shape: LossShape, dtype: torch.dtype) -> None:
+def test_joint_memory(shape: LossShape, dtype: torch.dtype) -> None:
     """By torch's allocator, within what it rounds up and a product's workspace (at most 96 MB); the headline under 3 GB."""
     if shape is HEADLINE and torch.cuda.mem_get_info()[0] < 4 * GIB:
         pytest.skip("the headline case wants 4 GiB of free GPU memory")

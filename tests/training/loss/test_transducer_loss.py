@@ -90,7 +90,7 @@ def paths(t: int, u: int, num_frames: int, labels: list[int], config: Transducer
 
 
 @pytest.mark.parametrize("config", [c for c in CONFIGS if c.omega == 0])
-def test_the_definition_sums_all_paths(config: TransducerLossConfig) -> None:
+def test_definition_sums_all_paths(config: TransducerLossConfig) -> None:
     num_tokens, blank_id = 4, 1
     for num_frames, labels in itertools.product(range(5), ([], [2], [0, 0], [3, 0, 2])):
         width = num_tokens + len(config.durations)
@@ -108,7 +108,7 @@ def test_the_definition_sums_all_paths(config: TransducerLossConfig) -> None:
 
 
 @pytest.mark.parametrize("config", [c for c in CONFIGS if not c.fastemit and not c.clamp])
-def test_the_definitions_gradient_is_the_difference_quotient(config: TransducerLossConfig) -> None:
+def test_definition_gradient(config: TransducerLossConfig) -> None:
     tensors = example(4, [3, 6], [2, 1], 4, 2, len(config.durations))
     logits_BTUV, rest = tensors[0].double(), tensors[1:]
     losses_B, gradient_BTUV = definition.losses_and_gradient(logits_BTUV, *rest, 2, config)
@@ -128,7 +128,7 @@ def test_the_definitions_gradient_is_the_difference_quotient(config: TransducerL
 
 @given(problems())
 @settings(max_examples=150, deadline=None)
-def test_numba_is_the_definition(problem: tuple[tuple[torch.Tensor, ...], int, TransducerLossConfig]) -> None:
+def test_numba_equals_definition(problem: tuple[tuple[torch.Tensor, ...], int, TransducerLossConfig]) -> None:
     tensors, blank_id, config = problem
     scale = torch.linspace(-1, 2, len(tensors[0]))
     options = {"blank_id": blank_id, "config": config, "reduction": "none", "scale": scale}
@@ -140,9 +140,7 @@ def test_numba_is_the_definition(problem: tuple[tuple[torch.Tensor, ...], int, T
 
 @pytest.mark.parametrize(("dtype", "rounding"), [(torch.bfloat16, 2**-8), (torch.float16, 2**-11)])
 @pytest.mark.parametrize("config", CONFIGS)
-def test_half_precision_rounds_logits_and_gradient_only(
-    config: TransducerLossConfig, dtype: torch.dtype, rounding: float
-) -> None:
+def test_half_precision(config: TransducerLossConfig, dtype: torch.dtype, rounding: float) -> None:
     """The loss is that of the rounded logits; each gradient is off by at most its own rounding (plus float16's step at 0)."""
     tensors = example(7, [9, 5, 1], [4, 5, 0], 70, 33, len(config.durations))
     rounded_BTUV, rest = tensors[0].to(dtype), tensors[1:]
@@ -154,7 +152,7 @@ def test_half_precision_rounds_logits_and_gradient_only(
     torch.testing.assert_close(gradient.float(), expected, rtol=rounding, atol=2e-6)
 
 
-def test_a_hundred_frames_keep_their_precision() -> None:
+def test_precision_over_hundred_frames() -> None:
     """Sums over hundreds of frames in float64: the gradient stays as exact as its inputs."""
     tensors = example(0, [160], [40], 30, 29, 0)
     expected_B, expected = loss_and_gradient(*tensors, blank_id=29, backend="oracle")
@@ -163,7 +161,7 @@ def test_a_hundred_frames_keep_their_precision() -> None:
     torch.testing.assert_close(gradient, expected, rtol=1e-4, atol=2e-6)
 
 
-def test_a_lattice_by_hand() -> None:
+def test_lattice_by_hand() -> None:
     """One frame, one label, blank 0: p(label) at (0, 0), then p(blank) at (0, 1); FastEmit counts the label's gradient."""
     logits = torch.log(torch.tensor([[[[0.25, 0.75], [0.5, 0.5]]]]))
     arguments = (torch.tensor([[1]]), torch.tensor([1]), torch.tensor([1]))
@@ -176,7 +174,7 @@ def test_a_lattice_by_hand() -> None:
     torch.testing.assert_close(gradient, torch.tensor([[[[0.375, -0.375], [-0.4, 0.4]]]]))
 
 
-def test_no_path_is_an_infinite_loss_without_gradient() -> None:
+def test_no_path() -> None:
     config = TransducerLossConfig(durations=(2, 4))
     tensors = example(0, [3, 4, 4, 0], [0, 0, 2, 1], 6, 0, 2)
     losses_B, gradient = loss_and_gradient(*tensors, blank_id=0, config=config, reduction="none")
@@ -185,7 +183,7 @@ def test_no_path_is_an_infinite_loss_without_gradient() -> None:
     assert gradient.flatten(1).abs().amax(dim=1).gt(0).tolist() == [False, True, False, False]
 
 
-def test_what_lies_beyond_the_lengths_does_not_matter() -> None:
+def test_padding_ignored() -> None:
     logits, labels_BU, frame_lengths_B, label_lengths_B = example(5, [4, 6], [2, 1], 5, 2, 0)
     expected = loss_and_gradient(logits, labels_BU, frame_lengths_B, label_lengths_B, blank_id=2)
     logits[0, 4:], logits[:, :, 3:], logits[1, :, 2:] = math.nan, math.inf, math.nan
@@ -194,14 +192,14 @@ def test_what_lies_beyond_the_lengths_does_not_matter() -> None:
     torch.testing.assert_close((loss, gradient), expected, rtol=0, atol=0)
 
 
-def test_not_a_number_is_not_hidden() -> None:
+def test_nan_propagates() -> None:
     for token in range(5):
         logits, *rest = example(0, [4], [2], 5, 2, 0)
         logits[0, 1, 1, token] = math.nan
         assert transducer_loss(logits, *rest, blank_id=2).isnan()
 
 
-def test_masked_tokens_have_no_probability() -> None:
+def test_masked_tokens() -> None:
     logits, *rest = example(0, [4], [2], 8, 2, 0)
     rest[0][:] = torch.tensor([0, 1])
     expected, expected_gradient = loss_and_gradient(logits[..., :6], *rest, blank_id=2)
@@ -227,7 +225,7 @@ def test_reductions() -> None:
 
 
 @pytest.mark.parametrize("backend", ["oracle", "numba"])
-def test_reductions_leave_out_what_has_no_path(backend: str) -> None:
+def test_reductions_without_path(backend: str) -> None:
     logits, *said = example(3, [4, 6, 2], [2, 2, 0], 5, 4, 0)
     said[1][1] = 0
     options = {"blank_id": 4, "backend": backend}
@@ -295,7 +293,7 @@ SAID = (
 
 @pytest.mark.parametrize("activation", ["relu", "tanh", "sigmoid"])
 @pytest.mark.parametrize("config", CONFIGS)
-def test_joint_is_the_loss_of_its_logits(activation: str, config: TransducerLossConfig) -> None:
+def test_joint_equals_loss_of_logits(activation: str, config: TransducerLossConfig) -> None:
     module, encoded, predicted = small_joint(activation, 5 + len(config.durations))
     leaves = [encoded, predicted, module.output.weight, module.output.bias]
     options = {"blank_id": 2, "config": config, "reduction": "sum"}
@@ -344,7 +342,7 @@ def test_joint_in_bfloat16(weights: torch.dtype) -> None:
         assert (gradient.float() - wanted).norm() < 0.02 * wanted.norm()
 
 
-def test_joint_in_float16_sums_more_than_a_float16_holds() -> None:
+def test_joint_float16_sums() -> None:
     gradients = joint._Gradients.zeros(*(torch.zeros(1, 2, 3) for _ in range(2)), torch.zeros(5, 3), torch.zeros(5))
     rows = 50_000
     gradients.add_output(*(torch.full((rows, n), 1.5, dtype=torch.float16) for n in (5, 3)))
@@ -353,7 +351,7 @@ def test_joint_in_float16_sums_more_than_a_float16_holds() -> None:
 
 
 @pytest.mark.parametrize("activation", ["relu", "tanh"])
-def test_joint_dropout_has_the_gradient_of_what_it_kept(activation: str) -> None:
+def test_joint_dropout_gradient(activation: str) -> None:
     module, encoded, predicted = small_joint(activation, 5)
 
     def loss(shift: float, at: torch.Tensor) -> torch.Tensor:
@@ -388,7 +386,7 @@ def test_joint_dropout_has_the_gradient_of_what_it_kept(activation: str) -> None
     assert quotient == pytest.approx(float((gradient * direction).sum()), rel=0.02)
 
 
-def test_joint_refuses_what_it_cannot_do() -> None:
+def test_joint_unsupported() -> None:
     module, encoded, predicted = small_joint("relu", 5)
     said = [x[:3] for x in SAID]
     with pytest.raises(UsageError, match="no gradient"):
@@ -427,7 +425,7 @@ def test_joint_refuses_what_it_cannot_do() -> None:
         ({"group": -1}, "group must be"),
     ],
 )
-def test_joint_arguments_that_do_not_fit(change: dict[str, object], message: str, backend: str) -> None:
+def test_joint_bad_arguments(change: dict[str, object], message: str, backend: str) -> None:
     module, encoded, predicted = small_joint("relu", 5)
     names = ("encoded_BTJ", "predicted_BUJ", "labels_BU", "frame_lengths_B", "label_lengths_B")
     arguments = dict(zip(names, (x[:3] for x in (encoded, predicted, *SAID)), strict=True))
@@ -437,9 +435,9 @@ def test_joint_arguments_that_do_not_fit(change: dict[str, object], message: str
         joint_transducer_loss(module, **(options | change))
 
 
-def test_groups_are_full_but_not_fuller() -> None:
+def test_group_sizes() -> None:
     lengths = (torch.tensor([5, 5, 30, 1, 0, 9]), torch.tensor([1, 1, 0, 0, 3, 1]))
-    work = joint._Work(torch.zeros(6, 3), *lengths, 0, RNNT, torch.relu, None, torch.float32, 0.0)
+    work = joint._GroupInputs(torch.zeros(6, 3), *lengths, 0, RNNT, torch.relu, None, torch.float32, 0.0)
     groups = joint._groups(work, 20)
     assert [[block.row for block in blocks] for blocks in groups] == [[0, 1], [2], [3, 4, 5]]
     assert [[block.start for block in blocks] for blocks in groups] == [[0, 10], [0], [0, 1, 1]]
@@ -469,7 +467,7 @@ def test_groups_are_full_but_not_fuller() -> None:
         ({"backend": "cuda"}, "backend is one of"),
     ],
 )
-def test_arguments_that_do_not_fit(change: dict[str, object], message: str) -> None:
+def test_bad_arguments(change: dict[str, object], message: str) -> None:
     arguments: dict[str, object] = {
         "logits_BTUV": torch.zeros(2, 4, 3, 6),
         "labels_BU": torch.tensor([[0, 1], [2, 0]]),
@@ -499,12 +497,12 @@ def test_arguments_that_do_not_fit(change: dict[str, object], message: str) -> N
         {"clamp": 0.0},
     ],
 )
-def test_configs_that_make_no_sense(options: dict[str, object]) -> None:
+def test_bad_configs(options: dict[str, object]) -> None:
     with pytest.raises(UsageError):
         TransducerLossConfig(**options)  # type: ignore[arg-type]
 
 
-def test_halves_widen_exactly_and_narrow_to_the_nearest() -> None:
+def test_widen_and_narrow() -> None:
     bits = np.arange(0, 65536, dtype=np.uint16)
     halves = torch.from_numpy(bits.view(np.int16).copy())
     rng = np.random.default_rng(0)
@@ -522,7 +520,7 @@ def test_halves_widen_exactly_and_narrow_to_the_nearest() -> None:
         assert np.isnan(widen(narrow(np.float32(np.nan))))
 
 
-def test_the_exponential() -> None:
+def test_exponential() -> None:
     x = np.concatenate([np.linspace(-87, 0, 20_001, dtype=np.float32), np.float32([-88, -1e30, -np.inf])])
     expected = np.exp(x.astype(np.float64))
     computed = np.array([recursion.exponential(value) for value in x])
@@ -531,8 +529,8 @@ def test_the_exponential() -> None:
 
 
 @pytest.mark.parametrize("config", CONFIGS)
-def test_the_recursion_is_plain_python_too(config: TransducerLossConfig) -> None:
-    """As a simulator runs it: the same functions, uncompiled."""
+def test_recursion_in_plain_python(config: TransducerLossConfig) -> None:
+    """The same functions run uncompiled, as in a simulator."""
     logits_BTUV, labels_BU, *lengths = example(6, [4, 2], [2, 0], 5, 2, len(config.durations))
     expected_B, expected = loss_and_gradient(
         logits_BTUV, labels_BU, *lengths, blank_id=2, config=config, reduction="none", backend="oracle"
@@ -545,7 +543,7 @@ def test_the_recursion_is_plain_python_too(config: TransducerLossConfig) -> None
     arcs = cpu._empty_arcs(len(cells_CW), config)
     alpha_C, beta_C, log_likelihood_B = np.zeros(len(cells_CW)), np.zeros(len(cells_CW)), np.zeros(2)
     num_lines = len(batch.line_frame_L)
-    with np.errstate(invalid="ignore"):  # infinity less infinity, where there is no way
+    with np.errstate(invalid="ignore"):  # infinity - infinity without a path
         recursion.read_arcs(cells_CW, batch, rules, arcs, 0, num_lines)
         recursion.fill_beta(batch, arcs, beta_C, log_likelihood_B, 0, 1)
         recursion.fill_alpha(batch, arcs, alpha_C, 0, 1)
@@ -555,14 +553,14 @@ def test_the_recursion_is_plain_python_too(config: TransducerLossConfig) -> None
     np.testing.assert_allclose(cells_CW, expected.flatten(0, 2), rtol=2e-5, atol=2e-6)
 
 
-def test_without_a_folder_to_keep_compiled_code_in(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_cache_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(numba.core.caching.CacheImpl, "_locator_classes", [])
     with pytest.raises(RuntimeError, match="no locator"):
         numba.njit(cache=True)(recursion.larger)
-    assert cpu._kept(recursion.larger)(1.0, 2.0) == 2.0
+    assert cpu._njit_cached(recursion.larger)(1.0, 2.0) == 2.0
 
 
-def test_numba_waits_for_the_first_loss() -> None:
+def test_numba_imported_lazily() -> None:
     program = (
         "import sys, fastscribe.transcriber, fastscribe.cli, fastscribe.training.loss; sys.exit('numba' in sys.modules)"
     )
