@@ -1,5 +1,7 @@
-"""fastscribe: a mountain of audio into text, with FastConformer transducer and CTC checkpoints.
+"""fastscribe: transcribe large amounts of audio with FastConformer, Canary, Jasper and QuartzNet models.
 
+>>> import fastscribe
+>>> print(fastscribe.transcribe("talk.m4a").text)                         # doctest: +SKIP
 >>> from fastscribe import Failure, Transcriber
 >>> transcriber = Transcriber.load("model.nemo")                          # doctest: +SKIP
 >>> for result in transcriber.transcribe(["recordings/", "talk.flac"]):   # doctest: +SKIP
@@ -12,13 +14,18 @@ from typing import TYPE_CHECKING, Any
 
 from fastscribe.config import Options
 from fastscribe.errors import AudioError, CheckpointError, FastscribeError, UsageError
-from fastscribe.types import Failure, Segment, Token, Transcript, Word
+from fastscribe.single import transcribe
+from fastscribe.types import Alternative, Failure, Segment, Token, Transcript, Word
 from fastscribe.version import __version__
 
 if TYPE_CHECKING:
+    from fastscribe.audio.given import Audio
+    from fastscribe.output.writers import render
     from fastscribe.transcriber import Transcriber
 
 __all__ = [
+    "Alternative",
+    "Audio",
     "AudioError",
     "CheckpointError",
     "Failure",
@@ -31,11 +38,13 @@ __all__ = [
     "UsageError",
     "Word",
     "__version__",
+    "render",
+    "transcribe",
 ]
 
 
 def __getattr__(name: str) -> Any:
-    """Transcriber brings torch in, which takes a second: only for those who ask for it."""
+    """Import on first use only: Transcriber imports torch, which takes a second; the others are for few programs."""
     if name == "Transcriber":
         from fastscribe._system.openmp import limit_openmp_spin
 
@@ -43,4 +52,12 @@ def __getattr__(name: str) -> Any:
         from fastscribe.transcriber import Transcriber
 
         return Transcriber
+    if name == "Audio":
+        from fastscribe.audio.given import Audio
+
+        return Audio
+    if name == "render":
+        from fastscribe.output.writers import render
+
+        return render
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

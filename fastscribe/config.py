@@ -1,7 +1,7 @@
-"""What the checkpoint decides (ModelConfig and its parts, no defaults) and what the user decides (Options, one default each).
+"""Settings that the checkpoint fixes (ModelConfig and its parts, no defaults) and those of the user (Options, with defaults).
 
-Readers in checkpoint/ fill a ModelConfig from NeMo's YAML, Hugging Face's JSON or fastscribe's own JSON. The own JSON is
-`asdict` of these classes and nothing else, so a field added here is a field stored there.
+Readers in checkpoint/ fill a ModelConfig from NeMo's YAML, Hugging Face's JSON or fastscribe's own JSON. The latter is
+`asdict` of these classes, so a field added here is a field stored there.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 
-from fastscribe.errors import UsageError
+from fastscribe.errors import OptionError
+from fastscribe.languages import language_tag
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -21,8 +22,8 @@ if TYPE_CHECKING:
 _Part = TypeVar("_Part", bound="DataclassInstance")
 
 DecoderName = Literal["rnnt", "tdt", "ctc", "aed"]
-# How a GPU is told to decode: "full" is one graph with a loop inside, "chunked" replays a graph of a few steps, "off" has
-# no graphs; "auto" takes the first of these that the machine has.
+# How a GPU decodes: "full" is one graph with a loop inside, "chunked" replays a graph of a few steps, "off" has no graphs.
+# "auto" takes the first of these that the machine supports.
 GraphMode = Literal["auto", "full", "chunked", "off"]
 VadName = Literal["energy", "silero"]
 FloatDtypeName = Literal["fp32", "bf16"]
@@ -30,10 +31,9 @@ EightBitDtypeName = Literal["int8", "fp8"]  # the encoder's large matrices: int8
 DtypeName = Literal[FloatDtypeName, EightBitDtypeName]
 DtypeChoice = Literal["auto", DtypeName]
 TrainDtypeChoice = Literal["auto", FloatDtypeName]
-LossDtypeName = Literal[FloatDtypeName, "fp16"]  # of the logits
 OutputFormat = Literal["jsonl", "json", "srt", "vtt", "txt", "tsv", "ctm"]
 OUTPUT_FORMATS: tuple[OutputFormat, ...] = get_args(OutputFormat)
-# Words of a checkpoint's config.
+# Values in a checkpoint's config.
 Window = Literal["hann", "hamming", "blackman", "bartlett", "none"]
 MelNorm = Literal["slaney"]
 LogGuard = Literal["add", "clamp"]
@@ -46,7 +46,14 @@ JointActivation = Literal["relu", "tanh", "sigmoid"]
 TransformerActivation = Literal["relu", "gelu"]
 PromptForm = Literal["canary", "canary2"]
 SUBSAMPLING_FACTORS = (2, 4, 8, 16, 32)
-# With max_symbols null nothing else ends a frame at which a label is always likelier than blank.
+DEFAULT_MAX_UTTERANCE_S = 40.0
+MIN_UTTERANCE_S = 1.0  # of the limit: shorter pieces hold no words
+MIN_LINE_WIDTH = 2  # columns, of one wide character
+# Beyond these a typing error would take all memory, or more threads than a system starts.
+MAX_BEAM = 1024
+MAX_BATCH_SIZE = 4096
+MAX_THREADS = 1024
+# Without max_symbols nothing else ends a frame at which some label is always likelier than blank.
 LABELS_PER_FRAME_GUARD = 1000
 
 
@@ -73,15 +80,18 @@ class FeaturesConfig:
 
 @dataclass(frozen=True)
 class LocalAttention:
-    """Each encoder frame attends to `left` frames before it, itself, and `right` after it. Raises ValueError.
+    """Each encoder frame attends to `left` frames before it, itself, and `right` after it.
 
-    With one global frame the first frame attends to all, and all to it, regardless of distance. More than one has no
-    meaning to follow: NeMo mixes up the heads of several.
+    With one global frame the first frame attends to all, and all to it, regardless of distance. More than one is refused:
+    NeMo mixes up their heads, so there is no right answer to match.
+
+    Raises:
+        ValueError: a number is negative or no integer, left and right are both 0, or num_global exceeds 1.
     """
 
     left: int
     right: int
-    num_global: int = 0  # or 1
+    num_global: int = 0  # 0 or 1
 
     def __post_init__(self) -> None:
         numbers = dataclasses.astuple(self)
@@ -91,7 +101,7 @@ class LocalAttention:
             raise ValueError(f"attention with {self.num_global} global frames: not 0 or 1")
 
     def __str__(self) -> str:
-        """What parse_attention reads."""
+        """Return the text that parse_attention reads."""
         return f"local:{self.left},{self.right}" + (f",{self.num_global}" if self.num_global else "")
 
 
@@ -111,25 +121,25 @@ class EncoderConfig:
     subsampling: Subsampling
     subsampling_factor: int
     subsampling_channels: int
-    # None: every frame attends to all. Folders that were written before there was a choice lack it.
+    # None: every frame attends to all. Folders of early versions lack the key.
     attention: LocalAttention | None = None
 
 
 @dataclass(frozen=True)
 class JasperBlockConfig:
-    """`repeat` convolutions in a row, and what came before the first of them added to what the last makes."""
+    """`repeat` convolutions in a row; the residual is added to the last one's output."""
 
     filters: int
     repeat: int
     kernel: int
-    stride: int  # of each convolution, or of the last alone
+    stride: int  # of each convolution, or of the last alone (stride_last)
     stride_last: bool
     dilation: int
-    separable: bool  # each convolution is a depthwise and a pointwise one
-    groups: int  # of the pointwise ones, or of those that are not separable; their outputs are shuffled
-    heads: int | None  # a depthwise convolution has so many filters, which its channels take in turn; None: one each
+    separable: bool  # each convolution is depthwise plus pointwise
+    groups: int  # groups of the pointwise (or non-separable) convolutions; their outputs are shuffled
+    heads: int | None  # number of filters that a depthwise convolution's channels share in turn; None: one each
     residual: JasperResidual | Literal["none"]
-    dense: bool  # the residual is of this block's input and of those of all dense blocks before
+    dense: bool  # the residual adds the inputs of this block and of all dense blocks before it
 
     @property
     def total_stride(self) -> int:
@@ -138,12 +148,12 @@ class JasperBlockConfig:
 
 @dataclass(frozen=True)
 class JasperConfig:
-    """Convolutional encoder: Jasper (Li et al. 2019), QuartzNet (Kriman et al. 2019) and what lies between."""
+    """Convolutional encoder: Jasper (Li et al. 2019), QuartzNet (Kriman et al. 2019) and mixtures of the two."""
 
     num_mels: int
     blocks: tuple[JasperBlockConfig, ...]
     activation: JasperActivation
-    masked: bool  # False: the masked frame that the STFT makes beyond a recording's end is one of its own
+    masked: bool  # False: the masked frame that the STFT adds beyond a recording's end counts as a frame
     kind: str = "jasper"
 
     @property
@@ -156,7 +166,7 @@ class JasperConfig:
 
 
 EncoderConfigs = EncoderConfig | JasperConfig
-# By the `kind` that a stored config gives; folders that were written before there were kinds have conformers.
+# Encoder configs by the stored `kind`. Folders of early versions have no kind and hold conformers.
 ENCODER_KINDS: dict[str, type[EncoderConfigs]] = {"conformer": EncoderConfig, "jasper": JasperConfig}
 
 
@@ -183,30 +193,29 @@ class TransformerConfig:
     num_heads: int
     activation: TransformerActivation
     pre_norm: bool  # False: a norm after each sum
-    final_norm: bool  # of pre_norm ones
+    final_norm: bool  # a norm after the last layer, with pre_norm
 
 
 @dataclass(frozen=True)
 class AedConfig:
-    """Attention encoder-decoder (Canary: Puvvada et al. 2024): a Transformer that writes tokens, looking at the frames."""
+    """Attention encoder-decoder (Canary: Puvvada et al. 2024): a Transformer decoder that attends to encoder frames."""
 
     decoder: TransformerConfig
     bridge: TransformerConfig | None  # layers between encoder and decoder
-    num_classes: int  # rows of the embedding; those beyond the vocabulary are never written
-    max_tokens: int  # the prompt's included
-    max_extra_tokens: int | None  # how many more than `tokens_per_frame` says, the prompt's included; None: any number
+    num_classes: int  # rows of the embedding; ids beyond the vocabulary are never emitted
+    max_tokens: int  # including the prompt
+    max_extra_tokens: int | None  # limit beyond tokens_per_frame x frames, including the prompt; None: no limit
     prompt: PromptForm
-    beam: bool = (
-        False  # as NeMo's beam of one: a token more than that, a pad is an end too, and the first token is none
-    )
-    tokens_per_frame: float = 1.0  # a random model is stopped by it, as it never comes to an end by itself
+    # True: as NeMo's beam search of width 1, which allows one token more, ends at a pad too, and ignores the first token.
+    beam: bool = False
+    tokens_per_frame: float = 1.0  # stops an untrained model, which never emits an end token
 
 
 @dataclass(frozen=True)
 class ModelConfig:
     """Everything the checkpoint decides. `predictor` and `joint` are None for a model without transducer.
 
-    `num_labels` leaves the blank out; the blank's id is `num_labels`. `durations` is empty unless the transducer is TDT.
+    `num_labels` excludes the blank, whose id is `num_labels`. `durations` is empty unless the transducer is TDT.
     """
 
     features: FeaturesConfig
@@ -216,7 +225,9 @@ class ModelConfig:
     durations: tuple[int, ...]
     has_ctc: bool
     num_labels: int
-    aed: AedConfig | None = None  # folders that were written before there was one lack it
+    aed: AedConfig | None = None  # folders of early versions lack the key
+    # Nearly all utterances that the model learnt from (99 %) were at most this long. None: not stated.
+    trained_utterance_s: float | None = None
 
     @property
     def blank_id(self) -> int:
@@ -224,7 +235,7 @@ class ModelConfig:
 
     @property
     def decoders(self) -> tuple[DecoderName, ...]:
-        """The decoders this checkpoint has heads for, its own default first."""
+        """The decoders that this checkpoint has heads for, its default first."""
         transducer: tuple[DecoderName, ...] = ()
         if self.joint is not None:
             transducer = ("tdt",) if self.durations else ("rnnt",)
@@ -232,7 +243,7 @@ class ModelConfig:
 
     @property
     def attention(self) -> str:
-        """What parse_attention reads, or "none" where the encoder has no attention."""
+        """The text that parse_attention reads, or "none" for an encoder without attention."""
         return str(self.encoder.attention or "full") if isinstance(self.encoder, EncoderConfig) else "none"
 
     @property
@@ -241,11 +252,21 @@ class ModelConfig:
 
     @property
     def frame_s(self) -> float:
-        """Seconds of audio an encoder frame stands for."""
+        """Seconds of audio per encoder frame."""
         return self.features.hop_length * self.encoder.subsampling_factor / self.features.sample_rate
 
+    @property
+    def max_utterance_s(self) -> float:
+        """Limit for utterances unless the user gives one."""
+        return min(self.trained_utterance_s or DEFAULT_MAX_UTTERANCE_S, DEFAULT_MAX_UTTERANCE_S)
+
+    @property
+    def learnt_on_short(self) -> bool:
+        """True if the utterances that the model learnt from were shorter than the usual limit."""
+        return self.max_utterance_s < DEFAULT_MAX_UTTERANCE_S
+
     def num_frames(self, duration_s: float) -> int:
-        """Encoder frames for so many seconds: what a batch is budgeted in."""
+        """Number of encoder frames of `duration_s` seconds, the unit of a batch's budget."""
         frames = math.floor(duration_s * self.features.sample_rate) // self.features.hop_length
         return max(1, math.ceil(frames / self.encoder.subsampling_factor))
 
@@ -254,7 +275,7 @@ class ModelConfig:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> ModelConfig:
-        """Inverse of to_json. Raises ValueError that names missing or unknown keys."""
+        """Build a config from to_json's output. Raises ValueError that names missing or unknown keys."""
         return _from_mapping(cls, data, "config")
 
 
@@ -288,69 +309,114 @@ def _encoder_kind(data: Any, where: str) -> type[EncoderConfigs]:
     return ENCODER_KINDS[kind]
 
 
+# The least and the greatest value of each number in Options.
+_LIMITS: dict[str, tuple[int, int | None]] = {
+    "beam": (1, MAX_BEAM),
+    "nbest": (1, MAX_BEAM),
+    "batch_frames": (1, None),
+    "batch_size": (1, MAX_BATCH_SIZE),
+    "window": (1, None),
+    "threads": (1, MAX_THREADS),
+    "channel": (0, None),
+    "track": (0, None),
+}
+
+
 @dataclass(frozen=True)
 class Options:
-    """What the user chooses for a run, device and dtype aside. The CLI's defaults are these. Raises UsageError."""
+    """The user's settings for a run, except device and dtype. The command line has the same defaults. Raises UsageError."""
 
-    decoder: DecoderName | None = None  # None: the checkpoint's own first one
-    # Hypotheses that a transducer keeps in view; 1: greedy decoding. None: as the checkpoint's language model has it, or 1.
+    decoder: DecoderName | None = None  # None: the checkpoint's default
+    # Beam width of a transducer, up to MAX_BEAM; 1: greedy decoding. None: the width that the checkpoint's language model
+    # names, or 1.
     beam: int | None = None
+    nbest: int | None = None  # hypotheses of each utterance to return, up to the beam width; None: the best alone
     cuda_graphs: GraphMode = "auto"
-    # Encoder frames in a batch, rows x longest. "auto": what pays on the device and fits in its memory; None: the same,
-    # unless batch_size is given, which then counts alone.
+    # Encoder frames in a batch, rows x longest. "auto": the most efficient size that fits in the device's memory. None: the
+    # same, unless batch_size is given, which then alone limits the batch.
     batch_frames: int | Literal["auto"] | None = None
-    batch_size: int | None = None  # at most so many utterances
-    max_utterance_s: float = 40.0  # longer audio is cut at a quiet place; 0 = never
-    vad: VadName = "energy"  # what says where it is quiet, and where speech has been left without words
+    batch_size: int | None = None  # maximum number of utterances in a batch
+    max_utterance_s: float | None = None  # longer audio is cut at a pause; 0 = never; None: ModelConfig.max_utterance_s
+    vad: VadName = "energy"  # finds the pauses, and speech that the model left without words
     channel: int | None = None  # None: mean of all channels
-    window: int = 20_000  # inputs probed and sorted together, at most
-    # Decode speech that came out without words again, and add the words found. None: as the decoder's family (DECODERS).
+    track: int | None = None  # audio track of files that have several, from 0; None: the first
+    window: int = 20_000  # maximum number of inputs that are probed and sorted together
+    # Decode speech that got no words again, and add the words found. None: the decoder family's default (DECODERS).
     recover_gaps: bool | None = None
-    threads: int | None = None  # that read audio; None: by the number of processors
-    attention: str | None = None  # parse_attention's; None: what the checkpoint says
-    # For models that are told what to write (AedConfig); None elsewhere, and there: English, the same, yes.
+    threads: int | None = None  # threads that read audio; None: by the number of processors
+    attention: str | None = None  # text for parse_attention; None: the checkpoint's own
+    # Codes or English names of languages, kept as tags (fastscribe/languages.py). A model that takes a prompt (AedConfig)
+    # follows them; None there: English. Other models only check them.
     language: str | None = None  # spoken
-    target_language: str | None = None  # written; another than the spoken one is a translation
+    target_language: str | None = None  # written; it differs from the spoken one in a translation
+    # For models that take a prompt. None there: True. Others allow None only.
     pnc: bool | None = None  # punctuation and capitals
-    timestamps: bool = False  # words with their times, where the model can write them
+    timestamps: bool = False  # times of words, from a model that can emit them
 
     def __post_init__(self) -> None:
-        if self.decoder not in (None, *get_args(DecoderName)):
-            raise UsageError(f"decoder {self.decoder!r}: not one of {', '.join(get_args(DecoderName))}")
-        if self.cuda_graphs not in get_args(GraphMode):
-            raise UsageError(f"cuda_graphs {self.cuda_graphs!r}: not one of {', '.join(get_args(GraphMode))}")
-        if self.vad not in get_args(VadName):
-            raise UsageError(f"vad {self.vad!r}: not one of {', '.join(get_args(VadName))}")
-        if self.beam is not None and (type(self.beam) is not int or self.beam < 1):
-            raise UsageError(f"beam {self.beam!r}: not a number from 1")
+        for name, choices in (
+            ("decoder", (None, *get_args(DecoderName))),
+            ("cuda_graphs", get_args(GraphMode)),
+            ("vad", get_args(VadName)),
+        ):
+            if getattr(self, name) not in choices:
+                raise OptionError(name, getattr(self, name), f"not one of {', '.join(filter(None, choices))}")
         if self.recover_gaps is not None and type(self.recover_gaps) is not bool:
-            raise UsageError(f"recover_gaps {self.recover_gaps!r}: not True, False or None")
-        for name, least in (("batch_frames", 1), ("batch_size", 1), ("window", 1), ("threads", 1), ("channel", 0)):
-            value = getattr(self, name)
-            if value is not None and value != "auto" and not (isinstance(value, int) and value >= least):
-                raise UsageError(f"{name} {value!r}: not a number from {least}")
-        if not 0 <= self.max_utterance_s < math.inf:
-            raise UsageError(f"max_utterance_s {self.max_utterance_s!r}: not a number of seconds from 0")
+            raise OptionError("recover_gaps", self.recover_gaps, "not True, False or None")
+        for name, (least, most) in _LIMITS.items():
+            _check_number(name, getattr(self, name), least, most)
+        length_s = self.max_utterance_s
+        if length_s is not None and not (length_s == 0 or MIN_UTTERANCE_S <= length_s < math.inf):
+            raise OptionError(
+                "max_utterance_s", length_s, f"not a number of seconds from {MIN_UTTERANCE_S:g}, nor 0 for never"
+            )
         if self.attention is not None:
             parse_attention(self.attention)
+        for name in ("language", "target_language"):
+            if (text := getattr(self, name)) is not None:
+                object.__setattr__(self, name, _tag(name, text))
+
+
+def _check_number(name: str, value: object, least: int, most: int | None) -> None:
+    if value is None or (name == "batch_frames" and value == "auto"):
+        return
+    if type(value) is not int or value < least or (most is not None and value > most):
+        raise OptionError(name, value, f"not a number from {least}" + (f" to {most:,}" if most is not None else ""))
+
+
+def _tag(name: str, text: str) -> str:
+    tag = language_tag(text)
+    if tag is None:
+        raise OptionError(name, text, "not a language: give a code such as en, or a name such as English")
+    return tag
 
 
 def parse_attention(text: str) -> LocalAttention | None:
-    """ "full" -> None; "local:LEFT,RIGHT" in encoder frames, "local:LEFT,RIGHT,1" with a global frame. Raises UsageError."""
+    """Parse the --attention option.
+
+    Args:
+        text: "full", "local:LEFT,RIGHT" in encoder frames, or "local:LEFT,RIGHT,1" with a global frame.
+
+    Returns:
+        The local attention, or None for "full".
+
+    Raises:
+        UsageError: text is none of these.
+    """
     kind, _, numbers = text.partition(":")
     if text == "full":
         return None
     if kind != "local" or not re.fullmatch(r"[0-9]{1,9},[0-9]{1,9}(,[01])?", numbers):
-        raise UsageError(f"attention {text!r}: not full, local:LEFT,RIGHT or local:LEFT,RIGHT,1 (in encoder frames)")
+        raise OptionError("attention", text, "not full, local:LEFT,RIGHT or local:LEFT,RIGHT,1 (in encoder frames)")
     try:
         return LocalAttention(*map(int, numbers.split(",")))
     except ValueError as error:
-        raise UsageError(f"attention {text!r}: LEFT and RIGHT cannot both be 0") from error
+        raise OptionError("attention", text, "LEFT and RIGHT cannot both be 0") from error
 
 
 @dataclass(frozen=True)
 class SubtitleStyle:
-    """What subtitles may look like. Raises UsageError.
+    """Limits on the look of subtitles. Raises UsageError.
 
     Widths and speeds count columns: one a character (spaces too), two a wide one (Chinese, Japanese, Korean).
     """
@@ -358,30 +424,28 @@ class SubtitleStyle:
     max_line_width: int = 42  # columns
     max_lines: int = 2
     max_cue_s: float = 7.0
-    min_cue_s: float = 1.0  # where the next cue leaves so much room
-    # Columns a second. A wish: cues stay until they are read where the next one leaves room, but people may talk faster.
-    max_chars_per_second: float | None = 20.0  # None: no matter how fast
-    highlight_words: bool = False  # VTT only: underline each word while it is spoken
+    min_cue_s: float = 1.0  # unless the next cue starts sooner
+    # Columns a second. A cue stays this long unless the next one starts sooner, so fast talkers may exceed it.
+    max_chars_per_second: float | None = 20.0  # None: no limit
+    highlight_words: bool = False  # VTT only: underline each word as it is spoken
 
     def __post_init__(self) -> None:
-        for name, least in (("max_line_width", 2), ("max_lines", 1)):  # one wide character is two columns
-            value = getattr(self, name)
-            if not (isinstance(value, int) and value >= least):
-                raise UsageError(f"{name} {value!r}: not a number from {least}")
+        _check_number("max_line_width", self.max_line_width, MIN_LINE_WIDTH, None)
+        _check_number("max_lines", self.max_lines, 1, None)
         if not 0.001 <= self.max_cue_s <= 3600:
-            raise UsageError(f"max_cue_s {self.max_cue_s!r}: not a number of seconds from 0.001 to 3600")
+            raise OptionError("max_cue_s", self.max_cue_s, "not a number of seconds from 0.001 to 3600")
         if not 0 <= self.min_cue_s <= self.max_cue_s:
             problem = f"not a number of seconds from 0 to max_cue_s, {self.max_cue_s!r}"
-            raise UsageError(f"min_cue_s {self.min_cue_s!r}: {problem}")
+            raise OptionError("min_cue_s", self.min_cue_s, problem)
         speed = self.max_chars_per_second
         if speed is not None and not 0.1 <= speed < math.inf:
-            raise UsageError(f"max_chars_per_second {speed!r}: not a number from 0.1")
+            raise OptionError("max_chars_per_second", speed, "not a number from 0.1")
 
 
 @dataclass(frozen=True)
 class OutputStyle:
-    """What is written of a transcript."""
+    """The formats and the details to write."""
 
     formats: tuple[OutputFormat, ...] = ("jsonl",)
-    tokens: bool = False  # in JSON, every token too
+    tokens: bool = False  # add every token to the JSON
     subtitles: SubtitleStyle = SubtitleStyle()

@@ -5,15 +5,14 @@ Every input is probed and split as in a run. The estimate comes from a few batch
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass
-from functools import partial
+from dataclasses import asdict, dataclass, field
 from time import perf_counter
 from typing import Any
 
-from fastscribe.cuda.device import host_array
-from fastscribe.pipeline.loader import load_batches
+from fastscribe.pipeline.idle import IDLE, Idle
+from fastscribe.pipeline.loader import Loaded
 from fastscribe.resume.ledger import Ledger
 from fastscribe.transcriber import Transcriber
 from fastscribe.types import Failure, Utterance
@@ -40,6 +39,10 @@ class DryRunReport:
     estimated_s: float
     estimated_rtfx: float
     estimated_usd: float | None
+    left_out: Mapping[str, int] = field(
+        default_factory=dict
+    )  # files of folders that are not audio by their names, by kind
+    repeated: int = 0  # inputs given more than once, without the first time
 
     def to_json(self) -> dict[str, Any]:
         return {name: round(value, 4) if isinstance(value, float) else value for name, value in asdict(self).items()}
@@ -64,21 +67,23 @@ def estimate_run(
     files = failed = utterances = batches = real = padded = 0
     audio_s = 0.0
     samples: list[tuple[Utterance, ...]] = []
-    with closing(transcriber.prepare_inputs(inputs, ledger)) as windows:
-        for window in windows:
+    with closing(transcriber._new_run()) as run:
+        for window in run.windows(inputs, ledger):
+            if window is IDLE:
+                continue
             usable = [item for item in window if not isinstance(item, Failure)]
             for item in window:
                 if isinstance(item, Failure):
                     on_failure(item)
             files, failed = files + len(usable), failed + len(window) - len(usable)
             audio_s += sum(item[0].audio.duration_s for item in usable)
-            plan = list(transcriber.plan([utterance for item in usable for utterance in item]))
+            plan = list(run.plan([utterance for item in usable for utterance in item if utterance.num_samples]))
             samples = samples or _pick_samples(plan)
             for batch in plan:
-                lengths = [transcriber.num_frames(utterance) for utterance in batch]
+                lengths = [run.num_frames(utterance) for utterance in batch]
                 utterances, batches = utterances + len(batch), batches + 1
                 real, padded = real + sum(lengths), padded + len(batch) * max(lengths)
-    frames_per_s = _measure_speed(transcriber, samples) if samples else 0.0
+        frames_per_s = _measure_speed(transcriber, run.load([samples[0], *samples], ahead=1)) if samples else 0.0
     estimated_s = padded / frames_per_s if frames_per_s else 0.0
     return DryRunReport(
         files=files,
@@ -92,6 +97,8 @@ def estimate_run(
         estimated_s=estimated_s,
         estimated_rtfx=audio_s / estimated_s if estimated_s else 0.0,
         estimated_usd=None if usd_per_hour is None else usd_per_hour * estimated_s / 3600,
+        left_out=dict(transcriber.progress.left_out),
+        repeated=transcriber.progress.repeats.num,
     )
 
 
@@ -101,25 +108,17 @@ def _pick_samples(plan: Sequence[tuple[Utterance, ...]]) -> list[tuple[Utterance
     return list(plan[step // 2 :: step])[:_SAMPLES]
 
 
-def _measure_speed(transcriber: Transcriber, samples: Sequence[tuple[Utterance, ...]]) -> float:
+def _measure_speed(transcriber: Transcriber, batches: Iterable[Loaded | Idle]) -> float:
     """Return padded encoder frames a second, reading included, after one warm-up batch; 0 if no sample could be read."""
-    loaded = load_batches(
-        [samples[0], *samples],
-        sample_rate=transcriber.config.features.sample_rate,
-        channel=transcriber.options.channel,
-        threads=1,
-        ahead=1,
-        allocate=partial(host_array, device=transcriber.recognizer.device),
-        native=transcriber.recognizer.device.type == "cuda",
-    )
     frames, start = 0, None
-    for batch, _ in loaded:
+    for loaded in batches:
+        batch = None if loaded is IDLE else loaded[0]
         if batch is None:
             continue
-        for _ in transcriber.engine.stream([batch]):
+        for _ in transcriber._engine.stream([batch]):
             pass
         if start is not None:
-            frames += len(batch.utterances) * transcriber.recognizer.num_frames(batch)
+            frames += len(batch.utterances) * transcriber._recognizer.num_frames(batch)
         start = start if start is not None else perf_counter()
     seconds = perf_counter() - start if start is not None else 0.0
     return frames / seconds if seconds else 0.0

@@ -1,23 +1,25 @@
-"""Everything fastscribe raises on purpose.
+"""The exceptions that fastscribe raises on purpose.
 
-    FastscribeError (ValueError)    what the user can put right; the message says what, where and what to do
-    ├── UsageError                  an option, or a combination, that cannot be had
-    ├── CheckpointError             a model that cannot be used: missing, unsafe, unsupported, or not matching its config
+    FastscribeError (ValueError)    something that the user can put right; the message says what, where and what to do
+    ├── UsageError                  an option, or a combination of options, that is not possible
+    │   └── OptionError             one value of a setting, which the command line prints with the option's name
+    ├── CheckpointError             an unusable model: missing, unsafe, unsupported, or not matching its config
     │   ├── UnsupportedCheckpoint   names the key and the value that this code does not handle
     │   ├── WeightsMismatch         lists missing and unexpected weight names
-    │   └── HubUnreachable          the Hugging Face hub cannot be asked; a copy in the cache will do
-    ├── AudioError                  one recording that cannot be read; the run turns it into a Failure and goes on
-    ├── ManifestError               one manifest row that cannot be used; likewise
-    ├── ModelOutputError            what the model made of one stretch of audio is no transcript; likewise
-    ├── DeviceFailed                the GPU can do nothing more in this process; the run stops, what is written stays
-    ├── SideFailed                  one side of a comparison gave up (in bench/against/process.py)
-    └── OutputError                 a result that cannot be written (disk full ..); the run stops, what is written stays
+    │   └── HubUnreachable          the Hugging Face hub does not answer; a copy in the cache will do
+    ├── AudioError                  an unreadable recording; the run turns it into a Failure and goes on
+    ├── ManifestError               an unusable manifest row; likewise
+    ├── ModelOutputError            model output for one utterance that is no transcript; likewise
+    ├── DeviceFailed                the GPU can do nothing more in this process; the run stops and keeps its results
+    ├── SideFailed                  one side of a comparison gave up (in bench/peer_comparison/process.py)
+    └── OutputError                 a result that cannot be written (disk full ..); the run stops and keeps its results
 
-A wrong state of our own is an assert, not an exception from here.
+Our own mistakes are asserts, not exceptions from here.
 """
 
 from __future__ import annotations
 
+import re
 import reprlib
 from collections.abc import Iterable
 
@@ -25,33 +27,49 @@ from fastscribe._system.text_layout import escaped
 
 _REPR = reprlib.Repr()
 _REPR.maxlevel, _REPR.maxstring, _REPR.maxother = 3, 120, 120
-_MAX_NAMES = 10  # of weights in a message
-_MAX_PROBLEM = 2000  # characters of a message
-_MAX_SHOWN = 300  # characters of a foreign value in a message
+_MAX_NAMES = 10  # weights named in a message
+_MAX_PROBLEM = 2000  # characters
+_MAX_SHOWN = 300  # characters of a value from a file
 
 
 def first_line(error: BaseException) -> str:
-    """What a library's exception says, fit for one line; its type where it says nothing."""
+    """Return the first line of a library's message, or the exception's type if the message is empty."""
     return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
 class FastscribeError(ValueError):
-    """Base of everything raised on purpose; str() is one line fit for stderr."""
+    """Base of the exceptions raised on purpose; str() is one line fit for stderr."""
 
 
 class UsageError(FastscribeError):
-    """The user asked for something that cannot be had."""
+    """An option, or a combination of options, that is not possible."""
+
+
+class OptionError(UsageError):
+    """The value of a setting. The command line prints it with the option's name (on_command_line)."""
+
+    def __init__(self, name: str, value: object, problem: str) -> None:
+        super().__init__(f"{name} {value!r}: {problem}")
+        self.name, self.value, self.problem = name, value, problem
+
+    @property
+    def on_command_line(self) -> str:
+        """The message with `--max-cue-s` for `max_cue_s`, in the problem too."""
+        option = self.name.replace("_", "-")
+        return f"--{option} {self.value}: " + re.sub(
+            "[a-z]+(?:_[a-z]+)+", lambda name: "--" + name[0].replace("_", "-"), self.problem
+        )
 
 
 class CheckpointError(FastscribeError):
     def __init__(self, where: object, problem: str) -> None:
-        # Names in a file may hold line breaks, and what a terminal obeys.
+        # Names in a file may hold line breaks and terminal escape sequences.
         super().__init__(escaped(f"{where}: {' '.join(problem.split())[:_MAX_PROBLEM]}"))
 
 
 class UnsupportedCheckpoint(CheckpointError):
     def __init__(self, where: object, key: str, value: object, supported: str) -> None:
-        shown = _REPR.repr(value)  # a whole vocabulary, or nested YAML aliases, would make a message of megabytes
+        shown = _REPR.repr(value)  # a vocabulary or nested YAML aliases may be megabytes long
         shown = shown if len(shown) <= _MAX_SHOWN else shown[:_MAX_SHOWN] + "..."
         super().__init__(where, f"unsupported {key[:100]}: {shown} (supported: {supported})")
         self.key = key

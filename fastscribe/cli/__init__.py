@@ -1,7 +1,7 @@
-"""The command line: parse, call, print. Exit codes: 0 all done, 1 some files failed (of a benchmark: nothing could be
+"""The command line: parse, call, print. Exit codes: 0 all done, 1 some files failed (for a benchmark: nothing could be
 measured), 2 wrong usage or unusable model, 130 interrupted, 143 terminated, 141 stdout closed.
 
-A file a command; nothing heavy is imported before a command needs it.
+One file per command; nothing heavy is imported before a command needs it.
 """
 
 from __future__ import annotations
@@ -14,34 +14,50 @@ import typer
 
 from fastscribe._system.openmp import limit_openmp_spin
 from fastscribe._system.signals import ENDINGS, INTERRUPTED, TERMINATED, SignalHandler, Terminated, exit_without_cleanup
-from fastscribe.cli import bench, evaluate, merge, models, train, transcribe
+from fastscribe.cli import bench, doctor, evaluate, export, known_models, merge, models, train, transcribe
 from fastscribe.cli.app import StdoutClosed, app
-from fastscribe.cli.terminal import discard_unwritable_stderr, say
-from fastscribe.errors import DeviceFailed, FastscribeError, OutputError
+from fastscribe.cli.terminal import discard_unwritable_stderr, say, show_table
+from fastscribe.errors import DeviceFailed, FastscribeError, OutputError, first_line
 from fastscribe.version import __version__
 
-__all__ = ["app", "bench", "evaluate", "main", "merge", "models", "train", "transcribe"]
+__all__ = [
+    "app",
+    "bench",
+    "doctor",
+    "evaluate",
+    "export",
+    "known_models",
+    "main",
+    "merge",
+    "models",
+    "train",
+    "transcribe",
+]
 
 _ClickException: type[Any] = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
 
-_RESUME_HINTS = {"transcribe": "; what was finished is kept, and with --output-dir the same command goes on from there"}
+_HINT = "; what was finished is kept, and {} goes on from there"
 
 
-def main() -> None:
-    """Run the command line and exit with the documented code; print every expected error as one line on stderr."""
-    code = _run()
+def main(application: typer.Typer = app) -> None:
+    """Run a command line and exit with the documented code; print every expected error as one line on stderr.
+
+    Args:
+        application: The commands; those of scripts/benchmarks have applications of their own.
+    """
+    code = _run(application)
     discard_unwritable_stderr()
     if code in ENDINGS:
         exit_without_cleanup(code)
     sys.exit(code)
 
 
-def _run() -> int:
+def _run(application: typer.Typer = app) -> int:
     limit_openmp_spin()
     stop = SignalHandler(_run)
     stop.install()
     try:
-        code = int(app(standalone_mode=False) or 0)
+        code = int(application(standalone_mode=False) or 0)
     except (KeyboardInterrupt, typer.Abort):
         code = INTERRUPTED
     except Terminated:
@@ -61,8 +77,12 @@ def _run() -> int:
 
 def _report_error(error: Exception) -> int:
     """Print an expected error and return its exit code; re-raise any other."""
+    if type(error).__name__ == "NoArgsIsHelpError":  # a group of commands by itself
+        show_table(error.format_message())  # type: ignore[attr-defined]
+        return 2
     if isinstance(error, _ClickException):
-        say(f"{error.format_message()} (try --help)".replace("\n", " "))
+        is_plain = isinstance(error, typer.BadParameter) and error.param is None  # typer would add "Invalid value:"
+        say(f"{error.message if is_plain else error.format_message()} (try --help)".replace("\n", " "))
         return int(error.exit_code)
     if isinstance(error, (OutputError, DeviceFailed)):
         say(str(error))
@@ -70,16 +90,24 @@ def _report_error(error: Exception) -> int:
     if isinstance(error, FastscribeError):
         say(" ".join(str(error).split()))
         return 2
+    if isinstance(error, ImportError) and not (error.name or "").startswith("fastscribe"):
+        say(f"the installation is incomplete: {first_line(error)}; `fastscribe doctor` shows what is missing")
+        return 2
     if isinstance(error, (StdoutClosed, BrokenPipeError)):
         if sys.stdout is not None:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains when it flushes
+            os.dup2(
+                os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno()
+            )  # else Python prints an error when it flushes
         return 141
     raise error
 
 
 def _resume_hint() -> str:
     """Return how to resume the interrupted command, for commands that do not print it themselves."""
-    return _RESUME_HINTS.get(next(iter(sys.argv[1:]), ""), "")
+    if sys.argv[1:2] != ["transcribe"]:
+        return ""
+    starts_over = "--overwrite" in sys.argv
+    return _HINT.format("without --overwrite the command" if starts_over else "with --output-dir the same command")
 
 
 def _version(value: bool) -> None:
@@ -88,10 +116,30 @@ def _version(value: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
+FIRST_WORDS = """\
+fastscribe turns recordings into text with times, on a GPU or a CPU.
+
+  fastscribe transcribe talk.mp3 -f txt       print the text of a recording
+  fastscribe transcribe talk.mp4 -f srt       print subtitles of a video
+  fastscribe transcribe recordings/ -o out    transcribe a folder; again, and it goes on
+
+A small English model comes with it. For other languages and fewer errors:
+  fastscribe transcribe talk.mp3 --model nvidia/parakeet-tdt-0.6b-v3
+
+fastscribe transcribe --help    options of a transcription
+fastscribe models               models that load, with their languages
+fastscribe doctor               what works on this machine
+fastscribe --help               all commands: evaluate, train, bench ..."""
+
+
+@app.callback(invoke_without_command=True)
 def fastscribe(
+    context: typer.Context,
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
-    """Audio into text, fast: FastConformer RNN-T, TDT and CTC checkpoints on a GPU or a CPU."""
+    """Transcribe audio with FastConformer (RNN-T, TDT, CTC), Canary, Jasper and QuartzNet models, on a GPU or a CPU."""
+    if context.invoked_subcommand is None:
+        show_table(FIRST_WORDS)
+        raise typer.Exit(2)

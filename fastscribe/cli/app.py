@@ -1,27 +1,240 @@
-"""The typer application that every command registers with, and what their options share."""
+"""The typer application that every command registers with, and the options that they share."""
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Callable, Sequence
+from difflib import SequenceMatcher
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 
+from fastscribe.audio.folders import MAGIC
+from fastscribe.audio.formats import is_audio_name
 from fastscribe.checkpoint.location import locate
+from fastscribe.cli import completion, other_tools
 from fastscribe.cli.terminal import say
+from fastscribe.errors import OptionError, UsageError
 from fastscribe.report.files import check_page
 
-app = typer.Typer(
-    name="fastscribe",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-    context_settings={
-        "help_option_names": ["-h", "--help"],
-        "token_normalize_func": lambda token: token.replace("_", "-"),  # --batch_size is --batch-size
-    },
-)
+_NEAR = 0.7  # similarity of a suggested option; --force is no near miss of --format
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+# Words for the values of options in --help, where typer prints types: <float range>, <list[str]>.
+_METAVARS = {
+    "DEVICE": "--device",
+    "FIELD": "--reference-field --hypothesis-field --group-by",
+    "FILE": "--log-file --events --report-html --json --manifest --peer-python",
+    "FOLDER": "--output-dir",
+    "FORMAT": "--format",
+    "LANGUAGE": "--language --target-language",
+    "MODEL": "--model --init --random --peer-model",
+    "N": "--beam --nbest --channel --track --max-line-width --max-lines --max-chars-per-second --window --batch-size --threads "
+    "--epochs --clips --passes --iterations",
+    "N,...": "--batch-sizes --peer-batch-sizes",
+    "PERCENT": "--noise",
+    "SECONDS": "--max-utterance-s --max-cue-s --min-cue-s --max-seconds",
+    "SECONDS,...": "--durations-s",
+    "USD": "--price-per-hour",
+}
+_URL_AS_PATH = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:[/\\\\]")
+_LIMIT = re.compile(r" *\[(?:x>=[0-9.]+|[0-9.]+<=x<=[0-9.]+)\]|; (?:x>=[0-9.]+|[0-9.]+<=x<=[0-9.]+)(?=\])")
+_COMPLETED = {"--format": completion.formats, "--init": completion.models, "--model": completion.models}
+_METAVAR_OF = {name: metavar for metavar, names in _METAVARS.items() for name in names.split()}
+
+
+class Command(TyperCommand):
+    """A command whose --help has its options in groups (rich_help_panel), without the details of each.
+
+    The help of an option is one sentence for --help and, after a form feed, details for the option reference and the manual.
+    """
+
+    def __init__(self, *arguments: Any, **settings: Any) -> None:
+        super().__init__(*arguments, **settings)
+        parameters: list[Any] = self.params
+        for parameter in parameters:
+            parameter.help, _, parameter.details = (parameter.help or "").partition("\f")
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse options as other tools name them too (other_tools.py). No mistyped option suggests one that deletes results."""
+        if ctx.resilient_parsing:  # completion
+            return list(super().parse_args(ctx, args))
+        options: list[Any] = [one for one in self.get_params(ctx) if one.param_type_name == "option"]
+        long_names = {name: max(one.opts, key=len) for one in options for name in (*one.opts, *one.secondary_opts)}
+        flags = {name: other for one in options if one.is_flag for name, other in _opposites(one)}
+        own_values = {max(one.opts, key=len): re.split(r"[<|>]", one.metavar or "") for one in options}
+        log = _discard if {"-q", "--quiet"} & set(args) else say
+        args = other_tools.translate(args, long_names, flags, own_values, log, self.name == "transcribe")
+        try:
+            return list(super().parse_args(ctx, args))
+        except Exception as error:
+            if possibilities := getattr(error, "possibilities", None):
+                typed = str(getattr(error, "option_name", ""))
+                error.possibilities = [name for name in possibilities if _is_near(typed, name)]  # type: ignore[attr-defined]
+            if isinstance(error, typer.BadParameter) and type(error).__name__ == "BadParameter" and error.param:
+                raise BadValue(ctx, error) from error
+            raise
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command; its errors name options as they are typed, and the environment variable of a value from there."""
+        try:
+            return super().invoke(ctx)
+        except UsageError as error:
+            message = error.on_command_line if isinstance(error, OptionError) else str(error)
+            message += "".join(f" ({variable} in the environment)" for variable in _variables(ctx, message))
+            if message == str(error):
+                raise
+            raise UsageError(message) from error
+
+    def grouped(self, ctx: Any) -> dict[str, list[Any]]:
+        """Return the parameters by group: the arguments, the group of the first option, and so on."""
+        groups: dict[str, list[Any]] = {}
+        for parameter in self.get_params(ctx):
+            if parameter.param_type_name == "argument":
+                name = "Arguments"
+            else:
+                first = next((name for name in groups if name != "Arguments"), "Options")
+                name = getattr(parameter, "rich_help_panel", None) or first
+            groups.setdefault(name, []).append(parameter)
+        return groups
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write the groups without the limits of numbers, which an error names."""
+        for name, parameters in self.grouped(ctx).items():
+            records = [(one, record) for one in parameters if (record := one.get_help_record(ctx)) is not None]
+            with formatter.section(name):
+                formatter.write_dl([(_names(one, names), _LIMIT.sub("", text)) for one, (names, text) in records])
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """Return the usage with INPUTS... where typer has {INPUTS}..."""
+        return [piece.replace("{", "").replace("}", "") for piece in super().collect_usage_pieces(ctx)]
+
+
+class BadValue(typer.BadParameter):
+    """A value that an option does not take, in this program's words: pydantic's speak of "input" and hide the value."""
+
+    def __init__(self, ctx: Any, error: typer.BadParameter) -> None:
+        super().__init__(error.message.removeprefix("Value error, "), ctx, error.param)
+        found: Any = getattr(error.__cause__, "errors", list)()
+        self.value = found[0]["input"] if found else None
+        self.problem = _problem(found[0]) if found else None
+
+    def format_message(self) -> str:
+        parameter: Any = self.param
+        name = (
+            max(parameter.opts, key=len) if parameter.param_type_name == "option" else parameter.make_metavar(self.ctx)
+        )
+        if self.ctx is not None and _is_from_environment(self.ctx, parameter):
+            name = f"{parameter.envvar} in the environment ({name})"
+        return f"{name}: {self.message}" if self.problem is None else f"{name} {self.value}: {self.problem}"
+
+
+def _problem(found: dict[str, Any]) -> str | None:
+    """Return what is wrong with a value that pydantic refused; None: it has a message of our own or of typer's."""
+    limits = found.get("ctx", {})
+    if "ge" in limits:
+        return f"not a number from {limits['ge']:g}"
+    if "le" in limits:
+        return f"not a number up to {limits['le']:,}"
+    kinds = {
+        "int_parsing": "not a whole number",
+        "int_from_float": "not a whole number",
+        "float_parsing": "not a number",
+    }
+    return kinds.get(found["type"])
+
+
+def _is_from_environment(ctx: Any, parameter: Any) -> bool:
+    source = ctx.get_parameter_source(parameter.name)
+    return source is not None and source.name == "ENVIRONMENT"
+
+
+def _variables(ctx: Any, message: str) -> list[str]:
+    """Return the environment variables that set the options that a message names."""
+    named = set(re.findall("--[a-z-]+", message))
+    found = [one for one in ctx.command.params if named & set(one.opts) and _is_from_environment(ctx, one)]
+    return [str(one.envvar) for one in found]
+
+
+def _opposites(flag: Any) -> list[tuple[str, str]]:
+    """Return each name of a flag and the option that means the opposite; empty: to leave it out."""
+    on, off = max(flag.opts, key=len), max(flag.secondary_opts, key=len, default="")
+    return [(name, off) for name in flag.opts] + [(name, on) for name in flag.secondary_opts]
+
+
+def _is_near(typed: str, name: str) -> bool:
+    """Return True for an option that a mistyped one may mean; never one that deletes results."""
+    return name != "--overwrite" and SequenceMatcher(None, typed.strip("-"), name.strip("-")).ratio() >= _NEAR
+
+
+def _is_input(word: str) -> bool:
+    """Return True for a word that names a recording rather than a command."""
+    return word == "-" or os.path.lexists(word) or "://" in word or is_audio_name(word) or bool(MAGIC.search(word))
+
+
+def _names(parameter: Any, names: str) -> str:
+    """Return an argument's metavar where typer adds its type."""
+    return parameter.metavar if parameter.param_type_name == "argument" and parameter.metavar else names
+
+
+def _discard(message: str) -> None:
+    """Print nothing."""
+
+
+class _Group(TyperGroup):
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the options before the command; name the command of an option that belongs to one."""
+        typed = " ".join(args)
+        try:
+            return list(super().parse_args(ctx, args))
+        except Exception as error:
+            first = self.commands.get("transcribe")
+            name = getattr(error, "option_name", None)
+            if first is not None and name in {name for one in first.params for name in one.opts}:
+                error.message = f"{name} belongs to a command: {ctx.command_path} transcribe {typed}"  # type: ignore[attr-defined]
+                error.possibilities = None  # type: ignore[attr-defined]
+            raise
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Find the command; if there is a recording in its place, say what is missing."""
+        if args and self.get_command(ctx, args[0]) is None and "transcribe" in self.commands and _is_input(args[0]):
+            ctx.fail(f"{args[0]} is no command. To transcribe it: {ctx.command_path} transcribe {' '.join(args)}")
+        if args and args[0] in ("help", "version"):
+            ctx.fail(f"{args[0]} is no command. Use {ctx.command_path} --{args[0]}")
+        return super().resolve_command(ctx, args)
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Return the commands, and `transcribe`, which most users need, first."""
+        return sorted(super().list_commands(ctx), key=lambda name: name != "transcribe")
+
+
+class Application(typer.Typer):
+    """A typer application with commands of this program's kind."""
+
+    def command(self, *arguments: Any, **settings: Any) -> Callable[[_Function], _Function]:
+        return super().command(*arguments, **({"cls": Command} | settings))
+
+
+def new_app(name: str | None = None, *, no_args_is_help: bool = False) -> Application:
+    """An application with the settings of `fastscribe`; tools of the repository have applications of their own."""
+    return Application(
+        name=name,
+        cls=_Group,
+        no_args_is_help=no_args_is_help,
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+        add_completion=name is not None,  # a tool is no installed program
+        context_settings={
+            "help_option_names": ["-h", "--help"],
+            "token_normalize_func": lambda token: token.replace("_", "-"),  # --batch_size is --batch-size
+        },
+    )
+
+
+app = new_app("fastscribe")
 
 MODEL_HELP = ".nemo file, Hugging Face folder or name (organisation/model[@revision]), or fastscribe folder."
 
@@ -33,19 +246,33 @@ def find_model(
     show_progress: bool = True,
     prefer_nemo: bool = False,
 ) -> Path:
-    """The path of the model that every --model names, downloaded if need be: model_location.locate, said on stderr."""
+    """Return the path of the model that --model names, and download it if needed, as checkpoint.location.locate does."""
     return locate(model, say, show_progress=show_progress, prefer_nemo=prefer_nemo)
 
 
 def option(*names: str, **settings: Any) -> Any:
-    """A typer option that FASTSCRIBE_<LONG NAME> in the environment sets too."""
+    """Make a typer option that the environment variable FASTSCRIBE_<LONG NAME> also sets, with its metavar and values."""
     long = next(name for name in names if name.startswith("--"))
     variable = "FASTSCRIBE_" + long.partition("/")[0].removeprefix("--").replace("-", "_").upper()
+    settings.setdefault("metavar", _METAVAR_OF.get(long))
+    settings.setdefault("autocompletion", _COMPLETED.get(long))
     return typer.Option(*names, envvar=variable, show_envvar=False, **settings)
 
 
+def options_in(group: str) -> Callable[..., Any]:
+    """Return `option` for a group of --help."""
+    return partial(option, rich_help_panel=group)
+
+
+def local_file(path: Path | None) -> Path | None:
+    """Check that an option's file is no URL, of whose slashes a Path keeps one."""
+    if path is not None and _URL_AS_PATH.match(str(path)):
+        raise typer.BadParameter("takes a local file, not a URL")
+    return path
+
+
 def repeated_choice(*names: str, among: Sequence[str], **settings: Any) -> Any:
-    """A repeatable option of type list[str] that takes the words `among`: typer accepts Literal, but no list of it."""
+    """Make a repeatable option of type list[str] with fixed choices; typer accepts Literal, but no list of it."""
 
     def check(values: list[str] | None) -> list[str]:
         unknown = [value for value in values or () if value not in among]
@@ -60,14 +287,20 @@ def repeated_choice(*names: str, among: Sequence[str], **settings: Any) -> Any:
 
 
 def _check_page_path(path: Path | None) -> Path | None:
+    path = local_file(path)
     return None if path is None else check_page(path)
 
 
 ReportHtml = Annotated[
     Path | None,
-    option("--report-html", callback=_check_page_path, help="Draw the result into this file, a page for a browser."),
+    option(
+        "--report-html",
+        callback=_check_page_path,
+        help="Write a report with charts to this HTML file.",
+        rich_help_panel="Messages and reports",
+    ),
 ]
 
 
 class StdoutClosed(Exception):
-    """The reader of our stdout has gone. typer would answer a BrokenPipeError with exit code 1."""
+    """The reader of our stdout is gone. typer would answer a BrokenPipeError with exit code 1."""

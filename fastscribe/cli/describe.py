@@ -1,4 +1,4 @@
-"""What a checkpoint is, in numbers a person choosing a machine wants: sizes, vocabulary, frame length, work and bytes. Pure."""
+"""Describe a checkpoint in numbers that help to choose a machine: sizes, vocabulary, frame length, work and bytes. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _UTTERANCE_S = 8.0  # the mean length of the Open ASR Leaderboard's recordings i
 
 
 def describe(checkpoint: Checkpoint) -> dict[str, Any]:
-    """Plain values under flat keys with units; what `fastscribe inspect --json` prints."""
+    """Return plain values under flat keys with units, as `fastscribe inspect --json` prints them."""
     config, encoder = checkpoint.config, checkpoint.config.encoder
     facts: dict[str, Any] = {
         "path": str(checkpoint.path),
@@ -24,6 +24,7 @@ def describe(checkpoint: Checkpoint) -> dict[str, Any]:
         "decoders": list(config.decoders),
         "parameters": checkpoint.num_parameters,
         "stored_dtype": ", ".join(checkpoint.dtypes),
+        "languages": list(checkpoint.languages),
         "sample_rate_hz": config.features.sample_rate,
         "mels": config.features.num_mels,
         "normalize": config.features.normalize,
@@ -47,6 +48,8 @@ def describe(checkpoint: Checkpoint) -> dict[str, Any]:
     if checkpoint.language_model is not None:
         model = checkpoint.language_model
         facts |= {"language_model_ngrams": model.ngrams.count, "default_beam": model.fusion.beam}
+    if config.trained_utterance_s is not None:
+        facts["trained_utterance_s"] = config.trained_utterance_s
     if config.aed is not None:
         decoder = config.aed.decoder
         facts |= {

@@ -1,9 +1,10 @@
 """Events of a run for programs: JSON lines with units in the keys.
 
 {"event": "started", "device", "dtype", "decoder", "load_s"}
-{"event": "progress", "files", "failed", "skipped", "audio_s", "planned_s", "elapsed_s", "rtfx"}   twice a second
+{"event": "progress", "files", "failed", "skipped", "audio_s", "done_s", "planned_s", "elapsed_s", "rtfx"}  twice a second
 {"event": "failed", "audio_filepath", "stage", "message"}                                          a file that failed
 {"event": "finished", "report"}                                                                    report.json's content
+{"event": "stopped", "message"}                                        instead: an error or a signal ended the run
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, TextIO
 
 from fastscribe._system.safe_files import starts_with
-from fastscribe.errors import UsageError
+from fastscribe._system.signals import Terminated
+from fastscribe.errors import FastscribeError, UsageError
 from fastscribe.types import Failure
 
 if TYPE_CHECKING:
@@ -25,11 +27,18 @@ if TYPE_CHECKING:
     from fastscribe.transcriber import Transcriber
 
 _EVERY_S = 0.5
-_OURS = re.compile(rb'\{"event": "')  # an earlier run's, which this one replaces
+_OURS = re.compile(rb'\{"event": "')  # the start of an earlier run's log, which this run replaces
 
 
 class EventLog:
-    """Writer of events to a file, pipe or /dev/fd/3 (None: no output). If the reader goes away, only the log ends."""
+    """Writer of events to a file, a pipe or /dev/fd/3. If the reader closes it, the run goes on.
+
+    Args:
+        path: Where the events go; None: nowhere.
+
+    Raises:
+        UsageError: The file holds something else, or cannot be written.
+    """
 
     def __init__(self, path: Path | None) -> None:
         self._start = perf_counter()
@@ -50,6 +59,8 @@ class EventLog:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self._stop_event.set()
+        if isinstance(error, KeyboardInterrupt | Terminated | FastscribeError | OSError):
+            self._write_event("stopped", message=_reason(error))
         if self._file is not None:
             try:
                 self._file.close()
@@ -57,9 +68,10 @@ class EventLog:
                 self._file = None
 
     def started(self, transcriber: Transcriber) -> None:
-        recognizer = transcriber.recognizer
+        """Write the first event; from then on, write the progress periodically."""
+        recognizer = transcriber._recognizer
         facts = {"device": recognizer.device_name, "dtype": recognizer.dtype, "decoder": recognizer.decoder_name}
-        self._write_event("started", **facts, load_s=round(transcriber.load_s, 3))
+        self._write_event("started", **facts, load_s=round(transcriber._load_s, 3))
         self._start = perf_counter()
         if self._file is not None:
             Thread(target=self._write_progress, args=(transcriber,), name="events", daemon=True).start()
@@ -72,14 +84,16 @@ class EventLog:
     def _progress(self, transcriber: Transcriber) -> None:
         done, elapsed_s = transcriber.progress, perf_counter() - self._start
         counts = {"files": done.files, "failed": done.failed, "skipped": done.skipped}
-        seconds = {"audio_s": done.audio_s, "planned_s": done.planned_s, "elapsed_s": elapsed_s}
+        seconds = {"audio_s": done.audio_s, "done_s": done.done_s, "planned_s": done.planned_s, "elapsed_s": elapsed_s}
         rounded = {name: round(value, 3) for name, value in seconds.items()}
         self._write_event("progress", **counts, **rounded, rtfx=round(done.audio_s / elapsed_s, 2))
 
     def failed(self, failure: Failure) -> None:
+        """Write the event of a failed file."""
         self._write_event("failed", audio_filepath=failure.path, stage=failure.stage, message=failure.message)
 
     def finished(self, stats: RunStats) -> None:
+        """Write the last event, with the report."""
         self._stop_event.set()
         self._write_event("finished", report=stats.to_json())
 
@@ -91,5 +105,11 @@ class EventLog:
             try:
                 self._file.write(line)
                 self._file.flush()
-            except (OSError, ValueError):  # the reader is gone
+            except (OSError, ValueError):  # the reader has closed the pipe
                 self._file = None
+
+
+def _reason(error: BaseException) -> str:
+    if isinstance(error, KeyboardInterrupt | Terminated):
+        return "interrupted" if isinstance(error, KeyboardInterrupt) else "terminated"
+    return " ".join(str(error).split())

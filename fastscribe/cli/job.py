@@ -1,27 +1,49 @@
-"""Validated options of `fastscribe transcribe`."""
+"""Validated options of `fastscribe transcribe`, and the check of its paths."""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fastscribe.config import Options, OutputStyle
+from fastscribe._system.remote import is_url, store_for
+from fastscribe._system.safe_files import is_device
+from fastscribe.audio.formats import MANIFEST_EXTENSIONS, extension
+from fastscribe.cli.terminal import filter_mpg123_messages
+from fastscribe.config import OUTPUT_FORMATS, Options, OutputStyle
+from fastscribe.errors import UsageError
 from fastscribe.resume.shards import Shard
+from fastscribe.types import Source
+
+SHORT_S = 300.0
+_MAX_SHORT_BYTES = 200_000_000  # five minutes at the highest rates in use
 
 
 @dataclass(frozen=True)
 class OutputTarget:
-    """Output folder (None: stdout), shard and resume options."""
+    """Output folder or URL (neither: stdout), shard and resume options."""
 
     directory: Path | None
+    url: str | None
     shard: Shard
     overwrite: bool
     retry_failed: bool
     ordered: bool
 
+    @property
+    def is_stdout(self) -> bool:
+        return self.directory is None and self.url is None
+
+    @property
+    def where(self) -> str:
+        return str(self.url or self.directory or "stdout")
+
 
 @dataclass(frozen=True)
 class TranscribeJob:
+    """One command: what to transcribe, with which model and options, and where the results go."""
+
     inputs: list[str]
     model: str
     device: str
@@ -33,3 +55,121 @@ class TranscribeJob:
     report_html: Path | None = None
     events: Path | None = None
     log_file: Path | None = None
+
+
+def is_one_short_file(inputs: Sequence[str]) -> bool:
+    """Return True for a single recording of a few minutes, whose transcript speaks for itself: no table, no notices.
+
+    It is opened only if its size allows a few minutes. One that cannot be read counts: its line says all that there is.
+    """
+    if len(inputs) != 1 or extension(inputs[0]) in MANIFEST_EXTENSIONS:
+        return False
+    if not os.path.isfile(inputs[0]) or os.path.getsize(inputs[0]) > _MAX_SHORT_BYTES:
+        return False
+    from fastscribe.audio.probe import probe  # here, because NumPy would slow down --help
+
+    try:
+        with filter_mpg123_messages():
+            return probe(Source(inputs[0], inputs[0], inputs[0])).duration_s <= SHORT_S
+    except (OSError, ValueError):  # the run says what is wrong with it
+        return True
+
+
+def check_paths(job: TranscribeJob) -> None:
+    """Check a command's paths before the model is loaded. The output folder is not changed.
+
+    Raises:
+        UsageError: A URL needs an extra or settings that are missing, an input is a file that the run writes, two outputs are
+            the same file, or a file that no run wrote is in the way, as far as this is known now.
+    """
+    own: dict[str, str] = {}  # files that this run writes, and the option or name of each
+    for option, path in (("--report-html", job.report_html), ("--events", job.events), ("--log-file", job.log_file)):
+        if path is not None and not is_device(path):
+            real_path = os.path.realpath(path)
+            if real_path in own:
+                raise UsageError(f"{option} {path}: is the file of {own[real_path]} too: name another place")
+            own[real_path] = option
+    if job.target.directory is not None:
+        _add_folder_files(own, job.target.directory, job.target.shard)
+    for given in job.inputs:
+        if is_url(given):
+            _check_store(given)
+        if os.path.realpath(given) in own or given in _output_urls(job.target):
+            raise UsageError(f"{given}: is what this run would write: name another place for the output")
+    if job.target.url is not None:
+        _check_url(job.target.url)
+    if job.target.directory is not None:
+        _check_folder(job, job.target.directory)
+    elif job.target.url is None:
+        from fastscribe.output import stream  # here, because NumPy would slow down --help
+
+        stream.check_inputs(job.style.formats[0], job.inputs)
+
+
+def check_output_dir(name: object) -> None:
+    """Raise UsageError for --output-dir that names a file: one that is there, or one of an output format."""
+    path = Path(str(name))
+    if is_url(str(name)) or path.is_dir():
+        return
+    if path.exists() and not is_device(path):
+        raise UsageError(f"--output-dir {name}: is a file: name a folder")
+    if path.suffix[1:].lower() in OUTPUT_FORMATS:
+        raise UsageError(
+            f"--output-dir {name}: is the name of a file, but a folder is meant; for one file: -f FORMAT > {name}"
+        )
+
+
+def _check_url(url: str) -> None:
+    """Raise UsageError if nothing can be written there, as far as this is known without a request."""
+    scheme = url.partition(":")[0].lower()
+    if scheme in ("http", "https"):
+        raise UsageError(f"{url}: a web server takes no results: name a folder, or s3://, gs:// or az://")
+    if scheme == "file":
+        raise UsageError(f"{url}: write the path of the folder, without file://")
+    _check_store(url)
+
+
+def _output_urls(target: OutputTarget) -> list[str]:
+    from fastscribe.resume.entries import Paths
+
+    paths = Paths(Path(), target.shard.suffix)
+    return [f"{target.url.rstrip('/')}/{path.name}" for path in (paths.rows, paths.report)] if target.url else []
+
+
+def _check_store(url: str) -> None:
+    try:
+        store_for(url)
+    except UsageError as error:
+        raise UsageError(f"{url}: {error}") from error
+
+
+def unusable_folder(folder: Path | str, error: OSError) -> UsageError:
+    """Return the error for an output folder that cannot be read or written, or for a file in it."""
+    file = str(error.filename or folder)
+    where = f"{file}: " if file.startswith(str(folder)) and file != str(folder) else ""
+    return UsageError(f"{folder}: cannot be used as output folder: {where}{error.strerror or error}")
+
+
+def _add_folder_files(own: dict[str, str], folder: Path, shard: Shard) -> None:
+    from fastscribe.resume.entries import Paths  # here, because NumPy would slow down --help
+
+    paths = Paths(folder, shard.suffix)
+    for path in (paths.rows, paths.journal, paths.report, paths.lock):
+        real_path = os.path.realpath(path)
+        if real_path in own:
+            raise UsageError(f"{own[real_path]} {path}: is another file of this run: name another place")
+        own[real_path] = str(path)
+
+
+def _check_folder(job: TranscribeJob, folder: Path) -> None:
+    """Check a folder without a journal; with one, the run checks the folder once it knows its fingerprint."""
+    from fastscribe.output.in_the_way import check_inputs
+    from fastscribe.resume.entries import Paths
+
+    paths = Paths(folder, job.target.shard.suffix)
+    try:
+        if not paths.has_begun:
+            paths.check()
+            check_inputs(folder, job.style.formats, job.inputs, job.target.shard)
+    except OSError as error:
+        raise unusable_folder(folder, error) from error

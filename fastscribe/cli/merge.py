@@ -1,42 +1,59 @@
-"""`fastscribe merge`: the results of shards as one."""
+"""`fastscribe merge`: join the results of shards."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fastscribe._system.remote import is_url
 from fastscribe.cli.app import app, option
 from fastscribe.cli.terminal import say
 from fastscribe.errors import UsageError
 
+if TYPE_CHECKING:
+    from fastscribe.resume.merge import MergeResult
 
-@app.command(epilog="Example: fastscribe merge out")
+
+@app.command(short_help="Merge the results of the shards of a run.", epilog="Example: fastscribe merge out")
 def merge(
-    folders: Annotated[list[Path], typer.Argument(help="Output folders of transcribe --shard.", metavar="FOLDERS...")],
+    folders: Annotated[
+        list[str], typer.Argument(help="Output folders of transcribe --shard, or one URL.", metavar="FOLDERS")
+    ],
     output_dir: Annotated[
-        Path | None, option("--output-dir", "-o", help="Where to write. Default: the folder, if it is one.")
+        str | None,
+        option("--output-dir", "-o", help="Folder for the merged results. Default: the only one of FOLDERS."),
     ] = None,
-    ordered: Annotated[bool, option("--ordered", help="Rows in the order of the inputs.")] = False,
+    ordered: Annotated[bool, option("--ordered", help="Write rows in the order of the inputs.")] = False,
 ) -> None:
-    """Join the shards of a run into transcripts.jsonl and report.json, which replace those of an earlier merge.
+    """Merge the results of --shard runs into transcripts.jsonl and report.json, and replace those of an earlier merge.
 
-    Exits with 1 where shards are missing or not complete, or files failed.
+    The exit code is 1 if shards are missing or incomplete, or files failed.
     """
-    from fastscribe.resume.merge import merge as join
-
     if output_dir is None and len(folders) > 1:
         raise typer.BadParameter("several folders need --output-dir")
     destination = output_dir or folders[0]
     try:
-        merged = join(folders, destination, ordered)
+        merged = _merge(folders, destination, ordered)
     except OSError as error:
         raise UsageError(f"{error.filename or destination}: {error.strerror or error}") from error
     files = sum(len(result.entries) for result in merged.results)
-    say(f"{destination}: {files} files ({merged.failed} failed) of {len(merged.results)} shards")
+    say(f"{destination}: {files} files ({merged.failed} failed), from {len(merged.results)} of {merged.count} shards")
     for what, numbers in (("missing", merged.missing), ("not complete, run them again", merged.incomplete)):
         if numbers:
             say(f"{what}: {', '.join(f'{number}/{merged.count}' for number in numbers)}")
     if merged.missing or merged.incomplete or merged.failed:
         raise typer.Exit(1)
+
+
+def _merge(folders: list[str], destination: str, ordered: bool) -> MergeResult:
+    from fastscribe.resume.merge import merge as merge_folders
+    from fastscribe.resume.store_merge import merge_store
+
+    urls = [name for name in (*folders, destination) if is_url(name)]
+    if not urls:
+        return merge_folders([Path(folder) for folder in folders], Path(destination), ordered)
+    if set(urls) != {destination} or len(urls) != len(folders) + 1:
+        raise UsageError(f"{urls[0]}: shards at a URL are merged there: name this URL alone")
+    return merge_store(destination, ordered)

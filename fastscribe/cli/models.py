@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fastscribe._system.text_layout import escaped
+from fastscribe.cli import completion
 from fastscribe.cli.app import MODEL_HELP, app, find_model
 from fastscribe.cli.terminal import say
 from fastscribe.config import FloatDtypeName
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def _read_model(path: str) -> Checkpoint:
-    """A checkpoint whose weights have the names and shapes that its config asks for; their values are not read."""
+    """Read a checkpoint and check the names and shapes of its weights, not their values."""
     found = find_model(path)
     from fastscribe.checkpoint.lazy_weights import check_shapes
     from fastscribe.checkpoint.parameter_shapes import parameter_shapes
@@ -28,21 +29,24 @@ def _read_model(path: str) -> Checkpoint:
 
     checkpoint = read_checkpoint(found, say)
     for part in filter(None, (checkpoint, checkpoint.aligner)):
-        check_shapes(parameter_shapes(part.config), part.weights, part.path)  # the names must match, or it is no model
+        check_shapes(parameter_shapes(part.config), part.weights, part.path)  # a file with other names is no model
     return checkpoint
 
 
-@app.command(epilog="Example: fastscribe inspect model.nemo --json | jq .family")
+@app.command(
+    short_help="Describe a checkpoint: family, sizes, vocabulary, dtype, work.",
+    epilog="Example: fastscribe inspect model.nemo --json | jq .family",
+)
 def inspect(
-    model: Annotated[str, typer.Argument(help=MODEL_HELP)],
+    model: Annotated[str, typer.Argument(help=MODEL_HELP, autocompletion=completion.models)],
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
     check: Annotated[
-        bool, typer.Option("--check", help="Read every weight too, and refuse values that are not finite.")
+        bool, typer.Option("--check", help="Also read every weight, and fail if one is not finite.")
     ] = False,
 ) -> None:
-    """Say what a checkpoint is: family, sizes, vocabulary, frame length, dtype, work a second of audio.
+    """Describe a checkpoint: family, sizes, vocabulary, frame length, dtype, work per second of audio.
 
-    Reads the config, the tokenizer and the names and shapes of the weights; their values only with --check.
+    Reads the config, the tokenizer, and the names and shapes of the weights. --check reads their values too.
     """
     from fastscribe.checkpoint.lazy_weights import sources_of
     from fastscribe.cli.describe import describe
@@ -63,7 +67,7 @@ def inspect(
 
 @app.command(epilog="Example: fastscribe convert model.nemo model-folder --dtype bf16")
 def convert(
-    model: Annotated[str, typer.Argument(help=MODEL_HELP)],
+    model: Annotated[str, typer.Argument(help=MODEL_HELP, autocompletion=completion.models)],
     folder: Annotated[
         Path,
         typer.Argument(
@@ -71,9 +75,9 @@ def convert(
             " timestamps aligner if any."
         ),
     ],
-    dtype: Annotated[FloatDtypeName, typer.Option(help="What to store the weights as.")] = "bf16",
+    dtype: Annotated[FloatDtypeName, typer.Option(help="Dtype of the stored weights.")] = "bf16",
 ) -> None:
-    """Write a checkpoint as fastscribe's own folder."""
+    """Convert a checkpoint to fastscribe's own format, a folder."""
     from fastscribe._system.safe_files import sync_folder
     from fastscribe.checkpoint import native
     from fastscribe.checkpoint.model_folder import new_model
@@ -87,7 +91,9 @@ def convert(
     try:
         with new_model(folder) as new:
             native.write(checkpoint, new, torch.bfloat16 if dtype == "bf16" else torch.float32)
-        new.rename(folder)  # which may be an empty folder
+        if os.name == "nt" and folder.exists():
+            folder.rmdir()  # elsewhere the rename replaces an empty folder
+        new.rename(folder)
         sync_folder(folder.parent)
     except OSError as error:
         raise UsageError(f"{folder}: cannot be written: {error.strerror or error}") from error

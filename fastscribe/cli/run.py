@@ -1,12 +1,12 @@
-"""A run of `fastscribe transcribe` and its dry run, from the options that were chosen to the exit code."""
+"""A run of `fastscribe transcribe` and its dry run, from the validated options to the exit code."""
 
 from __future__ import annotations
 
 import errno
 import json
-import os
 import sys
-from contextlib import closing
+from collections.abc import Callable, Mapping
+from contextlib import closing, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
@@ -14,13 +14,16 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from fastscribe._system.safe_files import is_device, write_atomic
+from fastscribe._system.remote import is_url
 from fastscribe.audio.failures import to_failure
+from fastscribe.audio.formats import left_out_line
+from fastscribe.audio.repeats import repeats_line
+from fastscribe.audio.stdin import STDIN
 from fastscribe.cli.app import StdoutClosed
 from fastscribe.cli.event_log import EventLog
-from fastscribe.cli.job import TranscribeJob
+from fastscribe.cli.job import SHORT_S, TranscribeJob, check_paths, unusable_folder
+from fastscribe.cli.progress_bar import ProgressBar
 from fastscribe.cli.terminal import (
-    ProgressBar,
     dry_run_table,
     failure_line,
     filter_mpg123_messages,
@@ -30,213 +33,129 @@ from fastscribe.cli.terminal import (
 )
 from fastscribe.errors import OutputError, UsageError
 from fastscribe.resume.shards import Shard
-from fastscribe.types import Failure, Transcript
+from fastscribe.types import AudioInfo, Failure, Transcript
 
 if TYPE_CHECKING:
     from fastscribe.cli.run_page import RunPage
     from fastscribe.output.folder import FolderOutput
+    from fastscribe.output.store import StoreOutput
     from fastscribe.output.stream import StreamOutput
     from fastscribe.pipeline.stats import RunStats
     from fastscribe.resume.ledger import Ledger
     from fastscribe.transcriber import Transcriber
 
-# These stop a run; another error of one output file costs that file alone.
+# These errors stop a run; any other error of an output file makes a Failure of its input.
 _DISK_PROBLEMS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EFBIG}
 
 
-def run(job: TranscribeJob, event_log: EventLog, quiet: bool, show_progress: bool) -> None:
-    """Transcribe the inputs and print the report. Raise typer.Exit(1) if files failed."""
-    _say_shard(job.target.shard, quiet)
-    _check_inputs(job)  # before torch, which takes its time to import
-    from fastscribe.transcriber import Transcriber
+def run(job: TranscribeJob, event_log: EventLog, quiet: bool, show_progress: bool, show_report: bool) -> None:
+    """Transcribe the inputs, write the results and print the report.
 
-    transcriber = Transcriber.load(job.model, job.device, job.dtype, job.options, say)
-    event_log.started(transcriber)
-    with _open_output(job, transcriber) as output:
-        page = _page(job, transcriber)
-        try:
-            stats = _write_all(transcriber, job, output, event_log, show_progress, page)
-        except BaseException as error:
-            if page is not None:
-                page.stopped(error)
-            raise
-        stats = replace(stats, skipped=transcriber.progress.skipped, failed_before=output.failed_before)
-        if stats.files + stats.skipped == 0 and job.target.shard.count == 1:
-            raise UsageError("no input at all: nothing was given to transcribe")
-        totals = output.totals()
-        if totals is not None:
-            stats = replace(stats, totals=totals._asdict())
-            _write_report(output.report_path, stats)
+    Args:
+        job: The command's options.
+        event_log: Receives the run's events.
+        quiet: Print no notices.
+        show_progress: Show progress on stderr.
+        show_report: Print the report.
+
+    Raises:
+        typer.Exit: Exit code 1: a file failed.
+        FastscribeError: Wrong options, an unusable model or folder, or a disk that cannot be written.
+    """
+    _say_shard(job.target.shard, quiet)
+    check_paths(job)  # before the import of torch, which takes seconds
+    bar = ProgressBar(show_progress, job.inputs, job.target.shard.count)
+    with filter_mpg123_messages(bar.write_line), bar:
+        bar.phase("loading the model")
+        from fastscribe.transcriber import Transcriber
+
+        transcriber = Transcriber.load(Path(job.model), job.device, job.dtype, job.options, bar.say)
+        event_log.started(transcriber)
+        bar.watch(lambda: transcriber.progress)  # which each run replaces
+        with _open_output(job, transcriber, bar.say) as output:
+            page = _page(job, transcriber)
+            with page or nullcontext():
+                stats = _write_all(transcriber, job, output, event_log, bar, page, says_tracks=not quiet)
+            stats = replace(stats, skipped=transcriber.progress.skipped, failed_before=output.ledger.failed_before)
+            _check_any_input(stats.files + stats.skipped, job.target.shard)
+            totals = output.totals()
+            if totals is not None:
+                stats = replace(stats, totals=totals._asdict())
+                output.write_report((json.dumps(stats.to_json(), indent=2) + "\n").encode())
     event_log.finished(stats)
+    if not (quiet or stats.files + stats.skipped):
+        say(f"none of the {output.ledger.num_given:,} inputs is in shard {job.target.shard}: there is nothing to do")
+    _say_listing(stats.left_out, stats.repeated, quiet)
     if page is not None:
         page.finished(stats)
-    if not quiet:
+    is_empty = stats.files + stats.skipped <= stats.failed
+    if show_report and not is_empty and not _is_one_short_stream(job, stats):
         show_table(report_table(stats))
-        if totals is not None and totals.not_given:
-            say(f"{totals.not_given} results in {job.target.directory} are of inputs that were not given this time")
+    if not quiet and totals is not None and totals.not_given:
+        results = "1 result is of an input" if totals.not_given == 1 else f"{totals.not_given} results are of inputs"
+        say(f"{job.target.where}: {results} not given this time")
+    not_made = _say_made_again(output, quiet)
     if stats.failed_before:
         say(f"{stats.failed_before} failed in an earlier run and were left alone; --retry-failed tries them again")
-    if stats.failed + stats.failed_before:
+    if stats.failed + stats.failed_before + not_made:
         raise typer.Exit(1)
 
 
-def _page(job: TranscribeJob, transcriber: Transcriber) -> RunPage | None:
-    if job.report_html is None:
-        return None
-    from fastscribe.cli.run_page import RunPage
-
-    return RunPage(job.report_html, job, transcriber)
+def _is_one_short_stream(job: TranscribeJob, stats: RunStats) -> bool:
+    """Return True for one short recording on stdin or at a URL, as is_one_short_file() is of files: its length is known now."""
+    is_stream = len(job.inputs) == 1 and (job.inputs[0] == STDIN or is_url(job.inputs[0]))
+    return is_stream and stats.files == 1 and stats.skipped == 0 and stats.audio_s <= SHORT_S
 
 
-def _say_shard(shard: Shard, quiet: bool) -> None:
-    """Print the shard; `quiet` hides it only if the user chose it with --shard."""
-    if shard.count > 1 and not (quiet and shard.source == "--shard"):
-        say(f"shard {shard} (from {shard.source}); --shard 0/1 does everything here")
+def _say_made_again(output: FolderOutput | StoreOutput | StreamOutput, quiet: bool) -> int:
+    """Print how many results got files without decoding, and which did not. Return the number of the latter."""
+    from fastscribe.output.folder import FolderLedger
+    from fastscribe.output.store import StoreLedger
 
-
-def _open_output(job: TranscribeJob, transcriber: Transcriber) -> FolderOutput | StreamOutput:
-    from fastscribe.output.folder import FolderOutput
-    from fastscribe.output.stream import StreamOutput
-
-    target = job.target
-    if target.directory is None:
-        if sys.stdout is None:
-            raise StdoutClosed
-        sys.stdout.reconfigure(encoding="utf-8")  # type: ignore[union-attr]  # a TextIOWrapper
-        return StreamOutput(sys.stdout, job.style, target.shard, ordered=target.ordered)
-    try:
-        return FolderOutput(
-            target.directory,
-            job.style,
-            _fingerprint(job, transcriber),
-            target.shard,
-            overwrite=target.overwrite,
-            retry_failed=target.retry_failed,
-            ordered=target.ordered,
-            inputs=job.inputs,
-        )
-    except OSError as error:
-        raise _unusable_folder(target.directory, error) from error
-
-
-def _unusable_folder(folder: Path, error: OSError) -> UsageError:
-    return UsageError(f"{folder}: cannot be used as output folder: {error.strerror or error}")
-
-
-def _check_inputs(job: TranscribeJob) -> None:
-    """Raise UsageError where a file is in the way, as far as this is known before the model is loaded.
-
-    No input may be a file that the run itself writes, and no file of the run may be another one of its own.
-    """
-    from fastscribe.output.in_the_way import check_inputs
-    from fastscribe.resume.entries import Paths
-
-    asides = {"--report-html": job.report_html, "--events": job.events, "--log-file": job.log_file}
-    own: dict[str, str] = {}
-    for option, path in asides.items():
-        if path is not None and not is_device(path):
-            real_path = os.path.realpath(path)
-            if real_path in own:
-                raise UsageError(f"{option} {path}: is the file of {own[real_path]} too: name another place")
-            own[real_path] = option
-    if job.target.directory is not None:
-        paths = Paths(job.target.directory, job.target.shard.suffix)
-        for path in (paths.rows, paths.journal, paths.report, paths.lock):
-            real_path = os.path.realpath(path)
-            if real_path in own:
-                raise UsageError(f"{own[real_path]} {path}: is another file of this run: name another place")
-            own[real_path] = str(path)
-    for given in job.inputs:
-        if os.path.realpath(given) in own:
-            raise UsageError(f"{given}: is what this run would write: name another place for the output")
-    if job.target.directory is not None:
-        try:
-            if not paths.has_begun:
-                paths.check()
-                check_inputs(job.target.directory, job.style.formats, job.inputs, job.target.shard)
-        except OSError as error:
-            raise _unusable_folder(job.target.directory, error) from error
-
-
-def _fingerprint(job: TranscribeJob, transcriber: Transcriber) -> dict[str, Any]:
-    from fastscribe.resume.fingerprint import fingerprint, model_digest
-
-    recognizer = transcriber.recognizer
-    attention = recognizer.model.config.attention
-    resolved: dict[str, Any] = {"dtype": recognizer.dtype, "decoder": recognizer.decoder_name, "attention": attention}
-    resolved |= {"recover_gaps": transcriber.recovers_gaps}
-    resolved |= {"beam": recognizer.beam} if recognizer.beam > 1 else {}
-    return fingerprint(model_digest(job.model), resolved, job.options, job.style)
-
-
-def _write_report(path: Path, stats: RunStats) -> None:
-    """Write the report last and durably: `merge` takes it as proof that the run is complete."""
-    try:
-        write_atomic(path, (json.dumps(stats.to_json(), indent=2) + "\n").encode())
-    except OSError as error:
-        raise OutputError(str(error.filename), error) from error
-
-
-def _write_all(
-    transcriber: Transcriber,
-    job: TranscribeJob,
-    output: FolderOutput | StreamOutput,
-    event_log: EventLog,
-    show_progress: bool,
-    page: RunPage | None,
-) -> RunStats:
-    from fastscribe.transcriber import run_stats
-
-    start = perf_counter()
-    results = transcriber.transcribe(job.inputs, output)
-    with filter_mpg123_messages(), ProgressBar(transcriber, show_progress) as bar, closing(results):
-        for result in results:
-            with transcriber.progress.stopwatch.time("write"):
-                written = _write(output, result, transcriber, job)
-            if page is not None:
-                page.recorder.result(written)
-            if isinstance(written, Failure):
-                bar.say(failure_line(written))
-                event_log.failed(written)
-            bar.update()
-        with transcriber.progress.stopwatch.time("write"):
-            output.flush()
-    return run_stats(transcriber, perf_counter() - start, job.price_per_hour)
-
-
-def _write(
-    output: FolderOutput | StreamOutput, result: Transcript | Failure, transcriber: Transcriber, job: TranscribeJob
-) -> Transcript | Failure:
-    """What became of the result: itself, or the Failure that stands in for one that could not be written."""
-    try:
-        output.write(result)
-    except BrokenPipeError as error:
-        raise StdoutClosed from error
-    except OSError as error:
-        if error.errno in _DISK_PROBLEMS or isinstance(result, Failure):
-            raise OutputError(str(error.filename or job.target.directory or "stdout"), error) from error
-        transcriber.not_written(result)
-        return _write(output, to_failure(result.audio, "write", error), transcriber, job)
-    return result
+    if not isinstance(output.ledger, FolderLedger | StoreLedger):
+        return 0
+    num_made, not_made = output.ledger.num_made_again, output.ledger.not_made
+    if num_made and not quiet:
+        recordings = f"{num_made} finished recording{'s' if num_made > 1 else ''}"
+        layouts = sorted(output.ledger.laid_out_again)
+        again = f"; their {' and '.join(layouts)} had another layout (--max-line-width and so on)" if layouts else ""
+        say(f"made files for {recordings} from their rows, without decoding{again}")
+    if isinstance(output.ledger, FolderLedger) and output.ledger.renamed and not quiet:
+        first, num_renamed = output.ledger.renamed[0], len(output.ledger.renamed)
+        results = f"{num_renamed} finished recordings" if num_renamed > 1 else "a finished recording"
+        say(f"renamed the files of {results}, because another input has the same name: {first.old} is {first.new} now")
+    if not_made:
+        others = f" (and {len(not_made) - 1} more)" if len(not_made) > 1 else ""
+        say(f"{not_made[0].filename}{others}: not made from its row: {not_made[0].strerror}")
+    return len(not_made)
 
 
 def report_dry_run(job: TranscribeJob, quiet: bool) -> None:
-    """Print what a run would do: a table on stderr and one JSON object on stdout."""
+    """Print what a run would do: a table on stderr and one JSON object on stdout. Write nothing.
+
+    Args:
+        job: The command's options.
+        quiet: Print no table.
+
+    Raises:
+        typer.Exit: Exit code 1: an input cannot be transcribed, or failed in an earlier run.
+        FastscribeError: Wrong options, or an unusable model or folder.
+    """
     from fastscribe.dry_run import estimate_run
     from fastscribe.report.prices import price_of
     from fastscribe.transcriber import Transcriber
 
     if sys.stdout is None:
         raise StdoutClosed
-    _check_inputs(job)
+    check_paths(job)
     _say_shard(job.target.shard, quiet)
-    transcriber = Transcriber.load(job.model, job.device, job.dtype, job.options, say)
-    usd_per_hour, _ = price_of(transcriber.recognizer.device_name, job.price_per_hour)
+    transcriber = Transcriber.load(Path(job.model), job.device, job.dtype, job.options, say)
+    usd_per_hour, _ = price_of(transcriber._recognizer.device_name, job.price_per_hour)
     ledger = _ledger(job, transcriber)
     with filter_mpg123_messages():
         found = estimate_run(transcriber, job.inputs, ledger, usd_per_hour, lambda failure: say(failure_line(failure)))
-    if found.files + found.failed + found.skipped == 0 and job.target.shard.count == 1:
-        raise UsageError("no input at all: nothing was given to transcribe")
+    _check_any_input(found.files + found.failed + found.skipped, job.target.shard)
+    _say_listing(found.left_out, found.repeated, quiet)
     if not quiet:
         show_table(dry_run_table(found))
     try:
@@ -247,22 +166,152 @@ def report_dry_run(job: TranscribeJob, quiet: bool) -> None:
         raise typer.Exit(1)
 
 
+def _say_shard(shard: Shard, quiet: bool) -> None:
+    """Print the shard; `quiet` hides it only if the user chose it with --shard."""
+    if shard.count > 1 and not (quiet and shard.source == "--shard"):
+        say(f"shard {shard} (from {shard.source}); --shard 0/1 does everything here")
+
+
+def _say_listing(left_out: Mapping[str, int], repeated: int, quiet: bool) -> None:
+    """Print how many files of folders and patterns were not taken for audio, by kind, and how many came again."""
+    if left_out and not quiet:
+        say(left_out_line(left_out))
+    if repeated and not quiet:
+        say(repeats_line(repeated))
+
+
+def _tracks_line(audio: AudioInfo) -> str:
+    return f"{audio.path} has {audio.num_tracks} audio tracks: the first is transcribed, --track 1 takes the second, and so on"
+
+
+def _open_output(
+    job: TranscribeJob, transcriber: Transcriber, say: Callable[[str], object]
+) -> FolderOutput | StoreOutput | StreamOutput:
+    from fastscribe.output.folder import FolderOutput
+    from fastscribe.output.store import StoreOutput
+    from fastscribe.output.stream import StreamOutput
+
+    target = job.target
+    if target.is_stdout:
+        if sys.stdout is None:
+            raise StdoutClosed
+        return StreamOutput(sys.stdout, job.style, target.shard, ordered=target.ordered, inputs=job.inputs)
+    fingerprint = _fingerprint(job, transcriber)
+    resume = {"overwrite": target.overwrite, "retry_failed": target.retry_failed, "ordered": target.ordered}
+    common: dict[str, Any] = {**resume, "inputs": job.inputs, "say": say}
+    try:
+        if target.directory is not None:
+            return FolderOutput(target.directory, job.style, fingerprint, target.shard, **common)
+        return StoreOutput(target.where, job.style, fingerprint, target.shard, **common)
+    except OSError as error:
+        raise unusable_folder(target.where, error) from error
+
+
+def _fingerprint(job: TranscribeJob, transcriber: Transcriber) -> dict[str, Any]:
+    from fastscribe.decode.families import DECODERS
+    from fastscribe.resume.fingerprint import fingerprint, model_digest
+
+    recognizer = transcriber._recognizer
+    attention = recognizer.model.config.attention
+    resolved: dict[str, Any] = {"dtype": recognizer.dtype, "decoder": recognizer.decoder_name, "attention": attention}
+    resolved |= {"recover_gaps": transcriber._recovers_gaps}
+    resolved |= {"beam": recognizer.beam} if recognizer.beam > 1 else {}
+    config, options = transcriber._config, job.options
+    if options.max_utterance_s is None and not config.learnt_on_short:  # cut as with the same number given
+        resolved["max_utterance_s"] = config.max_utterance_s
+    if not DECODERS[recognizer.decoder_name].has_prompt:  # these options change nothing then
+        options = replace(options, language=None, target_language=None)
+    return fingerprint(model_digest(job.model), resolved, options, job.style)
+
+
+def _page(job: TranscribeJob, transcriber: Transcriber) -> RunPage | None:
+    if job.report_html is None:
+        return None
+    from fastscribe.cli.run_page import RunPage
+
+    return RunPage(job.report_html, job, transcriber)
+
+
+def _write_all(
+    transcriber: Transcriber,
+    job: TranscribeJob,
+    output: FolderOutput | StoreOutput | StreamOutput,
+    event_log: EventLog,
+    bar: ProgressBar,
+    page: RunPage | None,
+    says_tracks: bool,
+) -> RunStats:
+    from fastscribe.transcriber import run_stats
+
+    start = perf_counter()
+    results = transcriber._results(job.inputs, output.ledger)
+    says_tracks = says_tracks and job.options.track is None
+    writing = bar.paused if job.target.is_stdout else nullcontext
+    with closing(results):
+        for result in results:
+            if says_tracks and isinstance(result, Transcript) and result.audio.num_tracks > 1:
+                says_tracks = False
+                bar.say(_tracks_line(result.audio))
+            with transcriber.progress.stopwatch.time("write"), writing():
+                written = _write(output, result, transcriber, job)
+            if page is not None:
+                page.recorder.result(written)
+            if isinstance(written, Failure):
+                bar.say(failure_line(written))
+                event_log.failed(written)
+        with transcriber.progress.stopwatch.time("write"), writing():
+            output.flush()
+    return run_stats(transcriber, perf_counter() - start, job.price_per_hour)
+
+
+def _write(
+    output: FolderOutput | StoreOutput | StreamOutput,
+    result: Transcript | Failure,
+    transcriber: Transcriber,
+    job: TranscribeJob,
+) -> Transcript | Failure:
+    """Write a result. Return it, or the Failure that is written in its place if it cannot be written."""
+    try:
+        output.write(result)
+    except BrokenPipeError as error:
+        raise StdoutClosed from error
+    except OSError as error:
+        if error.errno in _DISK_PROBLEMS or isinstance(result, Failure):
+            raise OutputError(str(error.filename or job.target.where), error) from error
+        transcriber.progress.not_written(result)
+        return _write(output, to_failure(result.audio, "write", error), transcriber, job)
+    return result
+
+
+def _check_any_input(num_inputs: int, shard: Shard) -> None:
+    """Raise UsageError if there is no input. A shard may have none."""
+    if num_inputs == 0 and shard.count == 1:
+        raise UsageError("no input at all: nothing was given to transcribe")
+
+
 def _ledger(job: TranscribeJob, transcriber: Transcriber) -> Ledger:
     """Read what is left to do in the output folder without changing it."""
-    from fastscribe.output.folder import check_sharding
-    from fastscribe.output.in_the_way import check_inputs
-    from fastscribe.resume.entries import Paths, PreviousRun
-    from fastscribe.resume.journal import load_readonly
+    from fastscribe.output.open_folder import FolderRun, read_ledger
     from fastscribe.resume.ledger import Ledger
 
     target = job.target
-    if target.directory is None or target.overwrite:
+    if target.overwrite or target.is_stdout:
         return Ledger(target.shard)
-    check_sharding(target.directory, target.shard)
-    paths = Paths(target.directory, target.shard.suffix)
-    if not paths.has_begun:
-        return Ledger(target.shard)
-    previous = load_readonly(paths, {**_fingerprint(job, transcriber), "shard": str(target.shard)})
-    for_looking = Ledger(target.shard, PreviousRun(previous.entries), target.retry_failed)
-    check_inputs(target.directory, job.style.formats, job.inputs, target.shard, [previous], for_looking)
-    return Ledger(target.shard, previous, target.retry_failed)
+    fingerprint = _fingerprint(job, transcriber)
+    if target.directory is None:
+        return _store_ledger(job, fingerprint)
+    return read_ledger(
+        FolderRun(target.directory, job.style, fingerprint, target.shard, job.inputs, retry_failed=target.retry_failed)
+    )
+
+
+def _store_ledger(job: TranscribeJob, fingerprint: Mapping[str, Any]) -> Ledger:
+    from fastscribe.output.open_store import StoreRun
+    from fastscribe.output.store import read_store_ledger
+
+    target = job.target
+    run = StoreRun(target.where, job.style, fingerprint, target.shard, job.inputs, retry_failed=target.retry_failed)
+    try:
+        return read_store_ledger(run)
+    except OSError as error:
+        raise unusable_folder(target.where, error) from error

@@ -1,4 +1,4 @@
-"""`--report-html` of `fastscribe transcribe`: collect the data of a run, and write the page however the run ends."""
+"""`--report-html` of `fastscribe transcribe`: the page of a run, however the run ends."""
 
 from __future__ import annotations
 
@@ -27,26 +27,36 @@ _MAX_COMMAND = 4000  # characters; a shell that expands a glob makes millions
 
 
 class RunPage:
-    """Watches a transcriber's run, and writes the page at its end. Raises UsageError where that could not be done."""
+    """Collects the data of a transcriber's run, and writes the page at its end.
+
+    As a context manager around the run, it also writes the page of a run that an error or a signal ends.
+    """
 
     def __init__(self, path: Path, job: TranscribeJob, transcriber: Transcriber) -> None:
         self._path = path
         self._job, self._transcriber = job, transcriber
         self._started = datetime.now().astimezone().isoformat(" ", "seconds")
         self.recorder = RunRecorder()
-        transcriber.watcher = self.recorder
+        transcriber._watcher = self.recorder
+
+    def __enter__(self) -> RunPage:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: object) -> None:
+        if error is not None:
+            self._write_stopped(error)
 
     def finished(self, stats: RunStats) -> None:
-        """Raises OutputError."""
+        """Write the page of a run that has finished. Raises OutputError."""
         self._write(stats, FINISHED)
 
-    def stopped(self, error: BaseException) -> None:
-        """The run is being left by this. Says so, where there can be no page either."""
+    def _write_stopped(self, error: BaseException) -> None:
+        """Write the page of a run that `error` ends; if that fails too, print why."""
         from fastscribe.transcriber import run_stats
 
         try:
             self._write(run_stats(self._transcriber, self.recorder.elapsed_s, self._job.price_per_hour), _status(error))
-        except (OSError, ValueError, RuntimeError) as problem:  # a device that is lost, a disk that is full
+        except (OSError, ValueError, RuntimeError) as problem:  # a lost device, a full disk
             say(f"--report-html: not written: {problem}")
 
     def _write(self, stats: RunStats, status: str) -> None:
@@ -58,7 +68,7 @@ class RunPage:
             "status": status,
             "model": job.model,
             "settings": _settings(job, transcriber),
-            "frame_s": transcriber.config.frame_s,
+            "frame_s": transcriber._config.frame_s,
             "report": report,
             "recorded": self.recorder.data(),
         }
@@ -66,7 +76,7 @@ class RunPage:
 
 
 def page_path(path: Path, shard: Shard) -> Path:
-    """Where the page goes: each shard has its own. Raises UsageError."""
+    """Return the path of the page; each shard has its own. Raise UsageError if another file is there."""
     return check_page(path.with_name(f"{path.stem}{shard.suffix}{path.suffix}")) if shard.suffix else path
 
 
@@ -80,7 +90,7 @@ def _status(error: BaseException) -> str:
     if isinstance(error, KeyboardInterrupt):
         return "interrupted"
     if isinstance(error, StdoutClosed):
-        return "stopped, since nobody read stdout any more"
+        return "stopped: stdout was closed"
     if isinstance(error, Exception):
         return (
             f"stopped: {error}" if isinstance(error, FastscribeError) else f"stopped: {type(error).__name__}: {error}"
@@ -91,10 +101,10 @@ def _status(error: BaseException) -> str:
 def _settings(job: TranscribeJob, transcriber: Transcriber) -> dict[str, Any]:
     """Return the effective settings, with defaults resolved."""
     options = asdict(job.options) | {
-        "decoder": transcriber.recognizer.decoder_name,
-        "recover_gaps": transcriber.recovers_gaps,
+        "decoder": transcriber._recognizer.decoder_name,
+        "recover_gaps": transcriber._recovers_gaps,
     }
     chosen = {name: value for name, value in options.items() if value is not None}
-    output = {"output_dir": job.target.directory or "stdout", "formats": ", ".join(job.style.formats)}
+    output = {"output_dir": job.target.where, "formats": ", ".join(job.style.formats)}
     shard = {"shard": job.target.shard} if job.target.shard.count > 1 else {}
-    return {**chosen, "frames_in_a_batch_at_most": transcriber.engine.budget.frames, **output, **shard}
+    return {**chosen, "frames_in_a_batch_at_most": transcriber._engine.budget.frames, **output, **shard}

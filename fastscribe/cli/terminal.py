@@ -1,7 +1,6 @@
-"""What people see on stderr: a progress bar on a terminal, one line a failed file, and the table at the end.
+"""Messages on stderr: one line per failed file, notices, and the table at the end. progress_bar.py has the bar.
 
-All of it but the bar is also what `--log-file` keeps, with times. stdout belongs to the transcripts. rich is imported only
-where there is a terminal to draw on.
+`--log-file` keeps all of it except the bar, with times. stdout belongs to the transcripts.
 """
 
 from __future__ import annotations
@@ -10,14 +9,14 @@ import logging
 import os
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from threading import Thread
-from time import perf_counter
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, TextIO
 
+from fastscribe._system import signals
 from fastscribe._system.safe_files import starts_with
 from fastscribe._system.text_layout import escaped
 from fastscribe.errors import UsageError
@@ -26,15 +25,10 @@ from fastscribe.types import Failure
 if TYPE_CHECKING:
     from fastscribe.dry_run import DryRunReport
     from fastscribe.pipeline.stats import RunStats
-    from fastscribe.transcriber import Progress as RunProgress
-    from fastscribe.transcriber import Transcriber
 
 _RELAY_END_S = 1.0
 _LOG_START = re.compile(rb"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} \d+ ")
-_REDRAW_S = 0.1  # thousands of files may be done a second
-
-
-# What mpg123 prints at its default verbosity: with its source file in front, or plain; some begin with an empty line.
+# mpg123's messages at its default verbosity: with its source file in front, or plain; some begin with an empty line.
 _MPG123 = re.compile(rb"libmpg123|^Note: |^Warning: .*(Xing|Frankenstein)|^\n$")
 
 _log = logging.getLogger("fastscribe.cli.terminal")
@@ -47,15 +41,15 @@ def say(message: str, bar: Any = None) -> None:
 
 
 def show(line: str, bar: Any = None) -> None:
-    """Print one line as it is, but for characters that a terminal obeys (plain_text.escaped). A closed stderr, or
-    one without a reader, does not end a run."""
+    """Print one line and append it to the log. Terminal escape sequences are escaped (text_layout.escaped). A closed
+    stderr does not end a run."""
     line = escaped(line)
-    with suppress(OSError, ValueError):  # ValueError: it is closed
+    with suppress(OSError, ValueError):  # ValueError: stderr is closed
         if bar is None:
             print(line, file=sys.stderr, flush=True)
         else:
             bar.console.print(line, markup=False, highlight=False, soft_wrap=True)
-    _note(line)
+    _log_line(line)
 
 
 def show_table(text: str) -> None:
@@ -74,7 +68,7 @@ def discard_unwritable_stderr() -> None:
                 os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
 
 
-def _note(text: str) -> None:
+def _log_line(text: str) -> None:
     if _log.handlers:
         _log.warning("%s", text.removeprefix("fastscribe: "))
 
@@ -100,16 +94,19 @@ def log_to(path: Path) -> None:
 
 
 def failure_line(failure: Failure) -> str:
-    return f"{failure.path}: {failure.stage} failed: {failure.message}"
+    problem = failure.message.removeprefix(f"{failure.path}: ")  # a manifest's row names the manifest itself
+    return f"{failure.path}: {failure.stage} failed: {problem}"
 
 
 @contextmanager
-def filter_mpg123_messages() -> Iterator[None]:
-    """Drops what mpg123, a C library below libsndfile, prints on its own: a line for every seek in a healthy MP3, and for
-    whatever is odd in a damaged one.
+def filter_mpg123_messages(write_line: Callable[[bytes], bool] = lambda line: False) -> Iterator[None]:
+    """Drop the messages of mpg123, a C library below libsndfile: one for every seek in a healthy MP3, others for damage.
 
-    Its lines go straight to file descriptor 2, so for the time of the run that is a pipe whose reader passes on
-    everything else; Python's own stderr, if it writes there, keeps the real one.
+    mpg123 writes to file descriptor 2, so this replaces it by a pipe, whose reader passes on everything else. Python's own
+    stderr keeps the real descriptor.
+
+    Args:
+        write_line: Prints another library's line and returns True, or returns False to have it printed here.
     """
     sys.stderr.flush()
     real, python_stderr = os.dup(2), sys.stderr
@@ -121,12 +118,15 @@ def filter_mpg123_messages() -> Iterator[None]:
         sys.stderr = os.fdopen(
             os.dup(real), "w", buffering=1, encoding=python_stderr.encoding, errors="backslashreplace"
         )
-    relay = Thread(target=_relay, args=(reader, real), daemon=True)
+    relay = Thread(target=_relay, args=(reader, real, write_line), daemon=True)
     relay.start()
+    restore = partial(os.dup2, real, 2)
+    signals.HARD_EXIT_HOOKS.insert(0, restore)  # else the last message would stay in the pipe
     try:
         yield
     finally:
-        os.dup2(real, 2)  # closes the pipe's last writer, which ends the relay, unless a child process holds one
+        signals.HARD_EXIT_HOOKS.remove(restore)
+        restore()  # closes the pipe's last writer, which ends the relay, unless a child process holds one
         relay.join(_RELAY_END_S)
         if not relay.is_alive():
             os.close(real)
@@ -144,76 +144,12 @@ def _descriptor(file: TextIO) -> int | None:
         return None
 
 
-def _relay(reader: int, real: int) -> None:
+def _relay(reader: int, real: int, write_line: Callable[[bytes], bool]) -> None:
     with os.fdopen(reader, "rb") as lines:
         for line in lines:
-            if not _MPG123.search(line):
-                with suppress(OSError):  # the reader is gone
+            if not _MPG123.search(line) and not write_line(line):
+                with suppress(OSError):  # the reader of stderr is gone
                     os.write(real, line)
-
-
-class ProgressBar:
-    """Share of the audio done, RTFx so far and time left. Draws nothing where stderr is no terminal."""
-
-    def __init__(self, transcriber: Transcriber, enabled: bool) -> None:
-        self._transcriber = transcriber  # whose progress is a new one each run
-        self._bar: Any = None
-        self._task: Any = None
-        self._drawn = 0.0
-        if enabled and sys.stderr.isatty():
-            from rich.console import Console
-            from rich.progress import (
-                BarColumn,
-                Progress,
-                ProgressColumn,
-                SpinnerColumn,
-                TextColumn,
-                TimeElapsedColumn,
-                TimeRemainingColumn,
-            )
-            from rich.text import Text
-
-            class Done(ProgressColumn):
-                """Drawn ten times a second, also while no results come because an earlier run has done them."""
-
-                def render(self, task: Any) -> Text:
-                    return Text(_done(transcriber.progress, task.elapsed or 0.0))
-
-            left = (TextColumn("left"), TimeRemainingColumn())
-            columns = (SpinnerColumn(), Done(), BarColumn(), TimeElapsedColumn(), *left)
-            self._bar = Progress(*columns, console=Console(stderr=True), transient=True)
-            self._task = self._bar.add_task("", total=None)
-
-    def __enter__(self) -> ProgressBar:
-        if self._bar is not None:
-            self._bar.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        if self._bar is not None:
-            self._bar.stop()
-
-    def update(self) -> None:
-        if self._bar is None or perf_counter() - self._drawn < _REDRAW_S:
-            return
-        self._drawn = perf_counter()
-        done = self._transcriber.progress
-        with suppress(OSError):
-            self._bar.update(self._task, completed=done.audio_s, total=done.planned_s or None)
-
-    def say(self, message: str) -> None:
-        say(message, self._bar)
-
-
-def _done(progress: RunProgress, elapsed_s: float) -> str:
-    if progress.files + progress.skipped == 0:
-        return "starting"
-    failed = f", {progress.failed} failed" if progress.failed else ""
-    skipped = f", {progress.skipped} done before" if progress.skipped else ""
-    rtfx = progress.audio_s / elapsed_s if elapsed_s > 0 else 0.0
-    return f"{progress.files} files{failed}{skipped}, {progress.audio_s / 3600:.2f} h, {rtfx:.0f}x"
 
 
 def report_table(stats: RunStats) -> str:
@@ -221,7 +157,7 @@ def report_table(stats: RunStats) -> str:
     cost = stats.usd_per_1000_audio_hours
     stages = ", ".join(f"{stage} {seconds:.2f}" for stage, seconds in stats.stage_s.items())
     rows = [
-        ("files", f"{stats.files} ({stats.failed} failed){_before(stats)}"),
+        ("files", f"{stats.files} ({stats.failed} failed){_earlier_text(stats)}"),
         ("audio", f"{stats.audio_s / 3600:.3f} h"),
         ("time", f"load {stats.load_s:.2f} s, run {stats.wall_s:.2f} s ({stages})"),
         ("RTFx", f"{stats.rtfx:.1f}"),
@@ -247,9 +183,9 @@ def _gaps(stats: RunStats) -> str:
 
 def dry_run_table(survey: DryRunReport) -> str:
     """Format a dry run as aligned lines."""
-    cost = "unknown (--price-per-hour)" if survey.estimated_usd is None else f"about {survey.estimated_usd:.2f} USD"
+    cost = "unknown (--price-per-hour)" if survey.estimated_usd is None else _usd(survey.estimated_usd)
     rows = [
-        ("files", f"{survey.files} to do, {survey.failed} that cannot be used{_before(survey)}"),
+        ("files", f"{survey.files} to do, {survey.failed} that cannot be used{_earlier_text(survey)}"),
         ("audio", f"{survey.audio_s / 3600:.3f} h in {survey.utterances} utterances"),
         ("batches", f"{survey.batches}, padding {100 * survey.padding_share:.1f} %"),
         ("time", f"about {_duration(survey.estimated_s)} (RTFx {survey.estimated_rtfx:.0f}, from a few batches)"),
@@ -258,11 +194,22 @@ def dry_run_table(survey: DryRunReport) -> str:
     return "\n".join(f"  {name:<12} {value}" for name, value in rows)
 
 
+def _usd(cost: float) -> str:
+    """Format an estimated cost.
+
+    >>> _usd(12.3), _usd(0.0004), _usd(0.00001)
+    ('about 12.30 USD', 'about 0.0004 USD', 'less than 0.0001 USD')
+    """
+    if 0 < cost < 0.0001:
+        return "less than 0.0001 USD"
+    return f"about {cost:.4f} USD" if 0 < cost < 0.1 else f"about {cost:.2f} USD"
+
+
 def _duration(seconds: float) -> str:
     hours, left = divmod(round(seconds), 3600)
     return f"{hours}:{left // 60:02d}:{left % 60:02d}" if hours else f"{left // 60}:{left % 60:02d}"
 
 
-def _before(stats: RunStats | DryRunReport) -> str:
+def _earlier_text(stats: RunStats | DryRunReport) -> str:
     failed = f" ({stats.failed_before} failed)" if stats.failed_before else ""
     return f", and {stats.skipped} before{failed}" if stats.skipped else ""

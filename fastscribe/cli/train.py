@@ -14,9 +14,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from fastscribe.audio.formats import is_audio_name
 from fastscribe.cli.app import MODEL_HELP, app, find_model, option
 from fastscribe.cli.terminal import filter_mpg123_messages, say
 from fastscribe.config import TrainDtypeChoice
+from fastscribe.errors import UsageError
 
 if TYPE_CHECKING:
     import torch
@@ -40,8 +42,9 @@ class TrainingStopped(Exception):
 
 
 @app.command(
+    short_help="Train or fine-tune a FastConformer model.",
     epilog="Example: fastscribe train recipe.yaml -o run; fastscribe train clips.jsonl --init model.nemo -o tuned. "
-    "Several GPUs: torchrun --nproc-per-node 8 -m fastscribe train recipe.yaml -o run"
+    "Several GPUs: torchrun --nproc-per-node 8 -m fastscribe train recipe.yaml -o run",
 )
 def train(
     recipe: Annotated[
@@ -53,25 +56,26 @@ def train(
     ],
     output_dir: Annotated[
         Path,
-        option("--output-dir", "-o", help="Folder for the models, the state and the log. A run in it goes on."),
+        option("--output-dir", "-o", help="Folder for the models, the state and the log. Resumes a run that it holds."),
     ],
     init: Annotated[
-        str | None, option("--init", help=f"Start from this model, and keep its vocabulary: {MODEL_HELP}")
+        str | None, option("--init", help=f"Fine-tune this model and keep its vocabulary: {MODEL_HELP}")
     ] = None,
-    epochs: Annotated[int | None, option("--epochs", min=1, help="Instead of the recipe's.")] = None,
+    epochs: Annotated[int | None, option("--epochs", min=1, help="Override the recipe's number of epochs.")] = None,
     device: Annotated[str, option("--device", help="auto, cpu, cuda or cuda:N.")] = "auto",
     dtype: Annotated[
-        TrainDtypeChoice, option("--dtype", help="auto: bf16 with float32 copies of the weights where that is fast.")
+        TrainDtypeChoice,
+        option("--dtype", help="auto: bf16 with float32 copies of the weights if the device is fast at it."),
     ] = "auto",
     overwrite: Annotated[
-        bool, option("--overwrite", help="Remove what a run wrote into the folder, and start over.")
+        bool, option("--overwrite", help="Remove the files of a run from the folder, and start over.")
     ] = False,
-    quiet: Annotated[bool, option("--quiet", "-q", help="Say nothing but errors.")] = False,
+    quiet: Annotated[bool, option("--quiet", "-q", help="Print errors only.")] = False,
 ) -> None:
-    """Train a FastConformer transducer, or fine-tune one; what is written, transcribe reads."""
+    """Train or fine-tune a FastConformer model (RNN-T, TDT, CTC or hybrid)."""
     from fastscribe.evaluation.scores import check_installed
 
-    chosen = _recipe(recipe, epochs, init is not None)  # before torch, which takes its time to import
+    chosen = _recipe(recipe, epochs, init is not None)  # before the import of torch, which is slow
     check_installed("whisper-en", "train", "train")
     from fastscribe.checkpoint.reader import read_checkpoint
     from fastscribe.training.data import prepare
@@ -130,19 +134,23 @@ def _recipe(path: Path, epochs: int | None, is_tuning: bool) -> Recipe:
 
     from fastscribe.training.recipe import default_recipe, read_recipe
 
+    if is_audio_name(path.name) and not path.is_dir():
+        raise UsageError(
+            f"{path}: is a recording; give a recipe, a manifest, or a folder of recordings with their texts"
+        )
     recipe = read_recipe(path, is_tuning) if path.suffix.lower() in _RECIPES else default_recipe(path, is_tuning)
     return recipe if epochs is None else replace(recipe, run=replace(recipe.run, epochs=epochs))
 
 
 def _clear_folder(folder: RunFolder, distributed: DistributedContext) -> None:
-    """Once every rank has read what it needs, which may lie in the folder, and before any looks for a state there."""
+    """Clear the folder once every rank has read its inputs, which may lie there, and before any looks for a state."""
     if distributed.rank == 0:
         folder.clear()
     distributed.barrier()
 
 
 def _init_process_group(device: str, distributed: DistributedContext) -> torch.device:
-    """This rank's device, once all ranks are there."""
+    """Join the process group, wait for all ranks, and return this rank's device."""
     from fastscribe.pipeline.recognizer import choose_device
 
     if distributed.world_size > 1 and device in ("auto", "cuda"):
@@ -161,7 +169,7 @@ def _init_process_group(device: str, distributed: DistributedContext) -> torch.d
 
 
 def _destroy_process_group(distributed: DistributedContext) -> None:
-    """The ranks end together: one that left while others validate would be aborted by its own threads of gloo."""
+    """Leave the group together: gloo's threads would abort a rank that left while others validate."""
     if distributed.world_size > 1:
         import torch.distributed as dist
 
@@ -172,7 +180,7 @@ def _destroy_process_group(distributed: DistributedContext) -> None:
 def _dtype(dtype: TrainDtypeChoice, device: torch.device) -> torch.dtype:
     import torch
 
-    from fastscribe.pipeline.recognizer import has_native_bf16
+    from fastscribe._system.processors import has_native_bf16
 
     is_fast = device.type == "cuda" or has_native_bf16()
     return torch.bfloat16 if dtype == "bf16" or (dtype == "auto" and is_fast) else torch.float32
@@ -184,7 +192,7 @@ def _report_start(trainer: Trainer) -> None:
     say(f"{training_data.corpus}; {len(training_data.validation):,} to validate with")
     say(
         f"{parameters / 1e6:.1f} M parameters, {training_data.checkpoint.config.family}, {str(trainer.dtype)[6:]} on "
-        f"{trainer.device}; {trainer.epoch_batches:,} batches an epoch, {trainer.num_steps:,} steps in all, "
+        f"{trainer.device}; {trainer.epoch_batches:,} batches per epoch, {trainer.num_steps:,} steps in all, "
         f"{100 * padding.frames:.1f} % padding "
         f"(random batches: {100 * trainer.naive_padding().frames:.1f} %){_warm_up_note(trainer)}"
     )
@@ -200,14 +208,14 @@ def _warm_up_note(trainer: Trainer) -> str:
     """Return a note if the warm-up is shorter than the recipe's."""
     num_steps = trainer.weights.warmup_steps
     is_capped = num_steps < trainer.recipe.optimiser.warmup_steps
-    return f"; {num_steps or 'no'} warm-up steps, a tenth of the run's" if is_capped else ""
+    return f"; {num_steps} warm-up steps (at most a tenth of the run)" if is_capped else ""
 
 
 def _install_signal_handlers(trainer: Trainer) -> None:
-    """The first signal lets the step end and be saved, the second ends the process.
+    """The first signal stops the run after the step and saves it, the second ends the process.
 
-    Of several ranks, any may be told to stop, and told again by torchrun; those that take too long torchrun kills. What
-    the shell has made the process ignore stays ignored.
+    With several ranks any may receive the signal, and torchrun repeats it and later kills slow ranks, so repeats are
+    ignored. A signal that the shell has made the process ignore stays ignored.
     """
 
     def note(number: int, frame: FrameType | None) -> None:
@@ -223,7 +231,7 @@ def _install_signal_handlers(trainer: Trainer) -> None:
 
 
 class _Display:
-    """A bar on a terminal, else a line an epoch."""
+    """A bar on a terminal, else one line per epoch."""
 
     def __init__(self, trainer: Trainer, is_shown: bool) -> None:
         self._trainer, self._is_shown, self._last_epoch = trainer, is_shown, trainer.progress.epoch
@@ -233,7 +241,7 @@ class _Display:
             from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
             from rich.table import Column
 
-            rest = Column(ratio=1, no_wrap=True, overflow="ellipsis")  # of the width that the others leave
+            rest = Column(ratio=1, no_wrap=True, overflow="ellipsis")  # the width that the other columns leave
             text = TextColumn("{task.fields[said]}", markup=False, table_column=rest)
             columns = (
                 BarColumn(_BAR_WIDTH),
@@ -285,5 +293,5 @@ def _status(trainer: Trainer) -> str:
         parts.append(f"WER {100 * progress.validated.wer:.2f} %")
     if progress.busy_s:
         speed = progress.audio_s * trainer.distributed.world_size / progress.busy_s
-        parts.append(f"{speed:.0f} s of audio a second")
+        parts.append(f"{speed:.0f} s of audio per second")
     return ", ".join(part for part in parts if part)

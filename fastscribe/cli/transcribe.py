@@ -4,29 +4,44 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
-from fastscribe.cli.app import MODEL_HELP, ReportHtml, app, find_model, option
+from fastscribe._system.remote import is_url
+from fastscribe.checkpoint.location import DEFAULT
+from fastscribe.cli.app import MODEL_HELP, ReportHtml, app, find_model, local_file, options_in
 from fastscribe.cli.event_log import EventLog
-from fastscribe.cli.job import OutputTarget, TranscribeJob
+from fastscribe.cli.job import OutputTarget, TranscribeJob, check_output_dir, is_one_short_file
 from fastscribe.cli.run import report_dry_run, run
+from fastscribe.cli.subtitle_options import (
+    DEFAULT_CHARS_PER_SECOND,
+    DEFAULTS,
+    HighlightWords,
+    MaxCharsPerSecond,
+    MaxCueS,
+    MaxLines,
+    MaxLineWidth,
+    MinCueS,
+    parse_formats,
+)
 from fastscribe.cli.terminal import log_to
 from fastscribe.config import (
+    MAX_BATCH_SIZE,
+    MAX_BEAM,
+    MAX_THREADS,
     OUTPUT_FORMATS,
     DecoderName,
     DtypeChoice,
     GraphMode,
     Options,
-    OutputFormat,
     OutputStyle,
     SubtitleStyle,
     VadName,
 )
+from fastscribe.errors import UsageError
 from fastscribe.resume.shards import choose_shard
 
 
@@ -34,195 +49,262 @@ def _frames(value: str | None) -> int | Literal["auto"] | None:
     if value is None or value == "auto":
         return "auto" if value else None
     if not value.isdigit() or int(value) == 0:
-        raise typer.BadParameter("give a number of encoder frames, or auto")
+        raise UsageError(f"--batch-frames {value}: not a number of encoder frames from 1, nor auto")
     return int(value)
 
 
-def _formats(values: Iterable[str] | None) -> tuple[OutputFormat, ...]:
-    known: dict[str, OutputFormat] = {format: format for format in OUTPUT_FORMATS}
-    names = [name.strip() for value in values or () for name in value.split(",") if name.strip()]
-    unknown = [name for name in names if name not in known]
-    if unknown:
-        raise typer.BadParameter(f"unknown format {unknown[0]!r}; choose from {', '.join(known)}")
-    return tuple(dict.fromkeys(known[name] for name in names)) or ("jsonl",)
-
-
+# The groups of --help.
+basic_option, decoding_option, audio_option = (
+    options_in("Basics"),
+    options_in("Model and decoding"),
+    options_in("Audio"),
+)
+output_option, job_option = options_in("Output"), options_in("Big jobs")
+speed_option, message_option = options_in("Speed"), options_in("Messages and reports")
 _DEFAULTS = Options()
-_LOOKS = SubtitleStyle()
 
 
-@app.command(epilog="Example: fastscribe transcribe interviews/ --model model.nemo -o out -f jsonl,srt")
+@app.command(epilog="Example: fastscribe transcribe calls/ -m model.nemo -o out -f jsonl,srt")
 def transcribe(
     inputs: Annotated[
         list[str],
         typer.Argument(
-            help="Files, folders, globs, NeMo manifests (.jsonl, .json), or - for paths on stdin.", metavar="INPUTS..."
+            help="Files, folders, globs, NeMo manifests (.jsonl, .json), URLs of these (s3://, gs://, az://, hf://, https://), "
+            "or - for stdin: a recording, or a list.\fA list has paths and URLs, one a line or each ended by a NUL "
+            "(find -print0).",
+            metavar="INPUTS",
         ),
     ],
     model: Annotated[
-        str | None, option("--model", "-m", help=f"{MODEL_HELP} Default: the small English one that comes with it.")
+        str | None,
+        basic_option(
+            "--model",
+            "-m",
+            help=f"Path or Hugging Face name. Default: the small English one in the package.\f{MODEL_HELP}",
+        ),
     ] = None,
     output_dir: Annotated[
-        Path | None,
-        option(
-            "--output-dir",
-            "-o",
-            help="Folder for results; without it they go to stdout. The same command again does what is left.",
+        str | None,
+        basic_option(
+            "--output-dir", "-o", help="Folder or URL for results; the same command resumes. Default: stdout."
         ),
     ] = None,
     format: Annotated[
         list[str] | None,
-        option("--format", "-f", help=f"{', '.join(OUTPUT_FORMATS)}; repeat or separate by commas. Default jsonl."),
+        basic_option(
+            "--format", "-f", help=f"{', '.join(OUTPUT_FORMATS)}; default jsonl.\fRepeat or separate by commas."
+        ),
     ] = None,
-    tokens: Annotated[bool, option("--tokens", help="Write every token with its times and confidence too.")] = False,
-    ordered: Annotated[bool, option("--ordered", help="Rows in the order of the inputs, not of completion.")] = False,
+    tokens: Annotated[
+        bool,
+        output_option("--tokens", help="Also write every token with its times and confidence."),
+    ] = False,
+    ordered: Annotated[
+        bool,
+        output_option("--ordered", help="Write rows in the order of the inputs.\fDefault: of completion."),
+    ] = False,
     decoder: Annotated[
-        DecoderName | None, option("--decoder", help="Which head of the checkpoint to use. Default: its own.")
+        DecoderName | None,
+        decoding_option("--decoder", help="Head of the checkpoint. Default: its own."),
     ] = None,
     beam: Annotated[
         int | None,
-        option(
+        decoding_option(
             "--beam",
             min=1,
-            help="Hypotheses that an RNN-T or TDT model keeps in view: 1 is greedy decoding; 4 to 8 find likelier texts, "
-            "and decoding, a part of the whole, takes a few times as long. Default: what the model's language model asks "
-            "for, if it has one; else 1.",
+            max=MAX_BEAM,
+            help="Beam width of RNN-T and TDT; 1 is greedy.\f4 to 8 find likelier texts, but decoding, a part of the whole, "
+            "takes a few times as long. Default: the width that the model's language model names, if it has one; else 1.",
         ),
     ] = _DEFAULTS.beam,
-    device: Annotated[str, option("--device", help="auto, cpu, cuda, cuda:1 ..")] = "auto",
+    nbest: Annotated[
+        int | None,
+        decoding_option(
+            "--nbest",
+            min=1,
+            max=MAX_BEAM,
+            help="Also write the N best texts, up to --beam.\fThey are those of each utterance, with their scores, in the "
+            "JSON formats.",
+        ),
+    ] = _DEFAULTS.nbest,
+    device: Annotated[str, basic_option("--device", help="auto, cpu, cuda or cuda:1 ...")] = "auto",
     dtype: Annotated[
         DtypeChoice,
-        option(
+        decoding_option(
             "--dtype",
-            help="auto: bf16 on GPUs, and on CPUs that multiply it natively for wide models; else fp32. int8 (CPUs) and "
-            "fp8 (GPUs) multiply the encoder's large matrices in 8 bits; a few words differ.",
+            help="Precision.\fauto: fp32 on CPUs, or bf16 for wide models if the CPU multiplies it natively; bf16 on GPUs. "
+            "int8 (CPUs) and fp8 (GPUs) multiply the encoder's large matrices in 8 bits; a few words differ.",
         ),
     ] = "auto",
     attention: Annotated[
         str | None,
-        option(
+        decoding_option(
             "--attention",
             metavar="full|local:L,R",
-            help="What a frame sees: all frames, or L before and R after it (80 ms each), whose cost does not grow with "
-            "the square of the length. Default: the checkpoint's.",
+            help="Frames that each frame attends to.\fAll, or L before and R after it (80 ms each), so that the cost does "
+            "not grow with the square of the length. Default: the checkpoint's.",
         ),
     ] = None,
     language: Annotated[
         str | None,
-        option("--language", help="Spoken language, as en, de ..: for models of the Canary family. Default en."),
+        decoding_option(
+            "--language",
+            help="Spoken language.\fen, de, German ... Canary follows it, by default en; other models only check it.",
+        ),
     ] = None,
     target_language: Annotated[
-        str | None, option("--target-language", help="Canary: translate into this language. Default: the spoken one.")
+        str | None,
+        decoding_option("--target-language", help="Canary: translate into this one.\fDefault: the spoken language."),
     ] = None,
     pnc: Annotated[
-        bool | None, option("--pnc/--no-pnc", help="Canary: punctuation and capitals, or neither. Default: with them.")
+        bool | None,
+        decoding_option("--pnc/--no-pnc", help="Canary: punctuation and capitals.\fDefault: with."),
     ] = None,
     timestamps: Annotated[
         bool,
-        option(
+        decoding_option(
             "--timestamps",
-            help="Canary: word times, from the checkpoint's aligner or written by the model; up to twice as long.",
+            help="Canary: word times.\fThey come from the checkpoint's aligner or the model; takes up to twice as long. Other "
+            "models always time their words.",
         ),
     ] = False,
     max_utterance_s: Annotated[
-        float, option("--max-utterance-s", min=0, help="Cut longer audio at a quiet place; 0 = never.")
+        float | None,
+        audio_option(
+            "--max-utterance-s",
+            min=0,
+            help="Split longer audio at pauses; 0 = never.\fAt least 1. Default: 40; less, and at every clear pause, for a "
+            "model that says that it learnt on shorter utterances.",
+        ),
     ] = _DEFAULTS.max_utterance_s,
     vad: Annotated[
-        VadName, option("--vad", help="What tells speech from silence: energy, or silero (needs fastscribe[vad]).")
+        VadName,
+        audio_option("--vad", help="Finder of pauses and speech.\fsilero needs the extra vad."),
     ] = _DEFAULTS.vad,
     recover_gaps: Annotated[
         bool | None,
-        option(
+        decoding_option(
             "--recover-gaps/--no-recover-gaps",
-            help="Decode speech that came out without words again, and add the words found, marked in JSON; or keep the "
-            "text of the model's one pass, and list that speech only. Default: off.",
+            help="Decode speech that got no words again.\fThe words found are added, marked in JSON. Without it, that "
+            "speech is only listed. Default: off.",
         ),
     ] = _DEFAULTS.recover_gaps,
     channel: Annotated[
-        int | None, option("--channel", min=0, help="Use this channel (from 0) instead of the mean of all.")
+        int | None,
+        audio_option("--channel", min=0, help="Channel to use, from 0. Default: their mean."),
     ] = None,
-    max_line_width: Annotated[
-        int, option("--max-line-width", min=1, help="Columns a line of subtitles; Chinese .. characters take two.")
-    ] = _LOOKS.max_line_width,
-    max_lines: Annotated[int, option("--max-lines", min=1, help="Lines a cue.")] = _LOOKS.max_lines,
-    max_cue_s: Annotated[float, option("--max-cue-s", min=0, help="Longest cue.")] = _LOOKS.max_cue_s,
-    min_cue_s: Annotated[
-        float, option("--min-cue-s", min=0, help="Shortest cue, where there is room.")
-    ] = _LOOKS.min_cue_s,
-    max_chars_per_second: Annotated[
-        float,
-        option("--max-chars-per-second", min=0, help="Reading speed to keep to where speech allows it; 0 = any."),
-    ] = _LOOKS.max_chars_per_second or 0.0,
-    highlight_words: Annotated[
-        bool, option("--highlight-words", help="In VTT, mark each word while it is spoken.")
-    ] = False,
+    track: Annotated[
+        int | None,
+        audio_option(
+            "--track",
+            min=0,
+            help="Audio track of videos. Default: 0, the first.\fA manifest's row may have an audio_track.",
+        ),
+    ] = None,
+    max_line_width: MaxLineWidth = DEFAULTS.max_line_width,
+    max_lines: MaxLines = DEFAULTS.max_lines,
+    max_cue_s: MaxCueS = DEFAULTS.max_cue_s,
+    min_cue_s: MinCueS = DEFAULTS.min_cue_s,
+    max_chars_per_second: MaxCharsPerSecond = DEFAULT_CHARS_PER_SECOND,
+    highlight_words: HighlightWords = False,
     retry_failed: Annotated[
-        bool, option("--retry-failed", help="Do files again that failed in an earlier run into the same folder.")
+        bool,
+        job_option(
+            "--retry-failed", help="Retry files that failed in an earlier run.\fThat run wrote into the same folder."
+        ),
     ] = False,
     overwrite: Annotated[
-        bool, option("--overwrite", help="Remove the results that the folder's journal lists, and start over.")
+        bool,
+        job_option(
+            "--overwrite",
+            help="Remove the folder's results, and start over.\fOnly files listed in the folder's journal are removed.",
+        ),
     ] = False,
     shard: Annotated[
         str | None,
-        option(
+        job_option(
             "--shard",
             metavar="I/N",
-            help="Do part I of N (from 0), by a hash of the files' names. In a SLURM array by itself; in a Kubernetes "
-            "indexed job auto/N. See fastscribe merge.",
+            help="Do part I of N (from 0), or auto/N.\fThe parts are by a hash of the files' names. auto/N: the part that a "
+            "SLURM array or Kubernetes indexed job names. Default: that of a SLURM array, if it runs in one. See fastscribe "
+            "merge.",
         ),
     ] = None,
-    window: Annotated[int, option("--window", min=1, help="Inputs to sort by length together.")] = _DEFAULTS.window,
+    window: Annotated[
+        int, speed_option("--window", min=1, help="Inputs to sort by length together.")
+    ] = _DEFAULTS.window,
     dry_run: Annotated[
-        bool, option("--dry-run", help="Only say what would be done: files, hours, batches, time and cost.")
+        bool,
+        job_option(
+            "--dry-run",
+            help="Only estimate the work, the time and the cost.\fFiles, hours, batches, time and cost: a table on stderr, one "
+            "JSON object on stdout.",
+        ),
     ] = False,
     batch_frames: Annotated[
         str | None,
-        option("--batch-frames", help="Encoder frames in a batch (rows x longest), or auto.", metavar="N|auto"),
+        speed_option(
+            "--batch-frames",
+            help="Encoder frames in a batch (rows x longest).\fauto: what fits the device.",
+            metavar="N|auto",
+        ),
     ] = None,
     batch_size: Annotated[
         int | None,
-        option("--batch-size", min=1, help="At most so many utterances in a batch; alone, it lifts the frame budget."),
+        speed_option(
+            "--batch-size",
+            min=1,
+            max=MAX_BATCH_SIZE,
+            help="Maximum number of utterances in a batch.\fGiven alone, it replaces the frame budget.",
+        ),
     ] = None,
     cuda_graphs: Annotated[
         GraphMode,
-        option(
+        speed_option(
             "--cuda-graphs",
-            help="How a GPU decodes: full (one graph with a loop inside), chunked (a graph of a few steps, replayed), off, "
-            "or auto, the first of these that works here.",
+            help="GPU decoding.\ffull (one graph with a loop inside), chunked (a graph of a few steps, replayed), off, or "
+            "auto, the first of these that works here.",
         ),
     ] = _DEFAULTS.cuda_graphs,
     threads: Annotated[
         int | None,
-        option("--threads", min=1, help="Threads that read audio. Default: by the number of processors."),
+        speed_option(
+            "--threads", min=1, max=MAX_THREADS, help="Threads that read audio.\fDefault: by the number of processors."
+        ),
     ] = None,
     price_per_hour: Annotated[
-        float | None, option("--price-per-hour", min=0, help="USD an hour of this machine, for the cost in the report.")
+        float | None,
+        message_option("--price-per-hour", min=0, help="Price of this machine, for the report.\fUSD per hour."),
     ] = None,
     quiet: Annotated[
-        bool, option("--quiet", "-q", help="No progress and no report on stderr; failures still show.")
+        bool,
+        basic_option("--quiet", "-q", help="Print failures and warnings only.\fNo progress, no report."),
     ] = False,
-    no_progress: Annotated[bool, option("--no-progress", help="No progress bar.")] = False,
+    no_progress: Annotated[bool, message_option("--no-progress", help="Print no progress.")] = False,
     log_file: Annotated[
         Path | None,
-        option(
+        message_option(
             "--log-file",
-            help="Append what is said on stderr, with times, to this file, which is new or an earlier log.",
+            callback=local_file,
+            help="Append messages with times to this file.\fIt is new or an earlier log.",
         ),
     ] = None,
     events: Annotated[
         Path | None,
-        option(
+        message_option(
             "--events",
-            help="Progress for programs: JSON lines to this pipe, /dev/fd/3, or file, which is new or of an earlier run.",
+            callback=local_file,
+            help="Write progress as JSON lines to this file.\fOr to a pipe or file descriptor (/dev/fd/3). The file is new or "
+            "of an earlier run.",
         ),
     ] = None,
     report_html: ReportHtml = None,
 ) -> None:
-    """Transcribe recordings. Transcripts go to stdout or a folder; progress and a speed and cost report to stderr."""
+    """Transcribe recordings. Transcripts go to stdout or a folder; progress and a report of speed and cost go to stderr."""
     if log_file is not None:
         log_to(log_file)
     style = OutputStyle(
-        _formats(format),
+        parse_formats(format) or ("jsonl",),
         tokens,
         SubtitleStyle(max_line_width, max_lines, max_cue_s, min_cue_s, max_chars_per_second or None, highlight_words),
     )
@@ -230,14 +312,15 @@ def transcribe(
         raise typer.BadParameter("several formats need --output-dir")
     for name, given in (("--retry-failed", retry_failed), ("--overwrite", overwrite)):
         if given and output_dir is None:
-            raise typer.BadParameter(f"{name} is about a folder of results: give --output-dir too")
+            raise typer.BadParameter(f"{name} needs --output-dir")
     if price_per_hour is not None and not math.isfinite(price_per_hour):
         raise typer.BadParameter("--price-per-hour: not a number of USD")
     if report_html is not None and dry_run:
-        raise typer.BadParameter("--report-html is about a run: not with --dry-run")
+        raise typer.BadParameter("--report-html and --dry-run exclude each other")
     options = Options(
         decoder=decoder,
         beam=beam,
+        nbest=nbest,
         cuda_graphs=cuda_graphs,
         batch_frames=_frames(batch_frames),
         batch_size=batch_size,
@@ -249,16 +332,24 @@ def transcribe(
         timestamps=timestamps,
         vad=vad,
         channel=channel,
+        track=track,
         recover_gaps=recover_gaps,
         window=window,
         threads=threads,
     )
-    target = OutputTarget(output_dir, choose_shard(shard, os.environ), overwrite, retry_failed, ordered)
+    if output_dir is not None:
+        check_output_dir(output_dir)
+    url = output_dir if output_dir is not None and is_url(output_dir) else None
+    folder = Path(output_dir) if output_dir is not None and url is None else None
+    target = OutputTarget(folder, url, choose_shard(shard, os.environ), overwrite, retry_failed, ordered)
     page = None
     if report_html is not None:
         from fastscribe.cli.run_page import page_path
 
         page = page_path(report_html, target.shard)
+    is_brief = quiet or (not dry_run and is_one_short_file(inputs))
+    if model is None and is_brief:
+        model = DEFAULT  # without the line about it
     path = find_model(model, show_progress=not (quiet or no_progress))
     job = TranscribeJob(inputs, str(path), device, dtype, options, style, target, price_per_hour, page)
     job = replace(job, events=events, log_file=log_file)
@@ -266,4 +357,4 @@ def transcribe(
         if dry_run:
             report_dry_run(job, quiet)
         else:
-            run(job, event_log, quiet, show_progress=not (quiet or no_progress))
+            run(job, event_log, quiet, show_progress=not (quiet or no_progress), show_report=not is_brief)

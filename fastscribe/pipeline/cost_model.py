@@ -95,7 +95,7 @@ def budget(model: CostModel, free_bytes: float, decoder_memory: DecoderMemory = 
 
 
 def budget_after_out_of_memory(passes: Sequence[Pass], decoder_memory: DecoderMemory) -> Budget:
-    """Return the budget if memory ran out during the measurement: the largest pass that fitted, less the decoder's share."""
+    """Return the budget after an out-of-memory error: the largest pass that fitted, less the decoder's share."""
     overhead_frames_per_row = (
         decoder_memory.row_bytes / decoder_memory.frame_bytes if decoder_memory.frame_bytes else 0.0
     )

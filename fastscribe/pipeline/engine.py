@@ -36,10 +36,10 @@ from fastscribe.types import Batch, Frames, Hypothesis, Int32Array
 
 S = TypeVar("S")
 T = TypeVar("T")
-# Rows that fail come back with their error, apart from the others of their batch.
+# Failed rows form batches of their own, with their error.
 Outcome = tuple[Batch, "list[Hypothesis] | Exception"]
 
-_MAX_DECODING = 2  # batches whose results the host has not asked for yet; each holds its encoder output
+_MAX_DECODING = 2  # batches in the decoder; each holds its encoder output
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ class Engine:
 
         Raises:
             DeviceFailed: The GPU is lost.
-            UsageError: A graph mode that was asked for by name is unavailable.
+            UsageError: A graph mode that the user names is unavailable.
         """
         encoded = _attempt(self._encode, batch)
         if isinstance(encoded, Exception):
@@ -114,7 +114,7 @@ class Engine:
     def close(self) -> None:
         """Drop the batches in flight, after the device has stopped working on them."""
         if not self._is_idle():
-            recover(self.device)  # a device that is lost has been reported, or nobody waits for its results
+            recover(self.device)  # ignores a lost device: it is reported already, or its results are not needed
         self._encoded.clear()
         self._decoded.clear()
 
@@ -129,7 +129,7 @@ class Engine:
     def _start_decoding(self, encoded: _Encoded) -> Iterator[Outcome]:
         batch = encoded.batch
         decoded = _attempt(self._submit, encoded)
-        del encoded  # if this failed, its memory is wanted
+        del encoded  # if this failed, the retry needs its memory
         if isinstance(decoded, Exception):
             yield from self._retry_in_halves(batch, decoded, self._is_idle())
         else:
@@ -166,7 +166,7 @@ class Engine:
     def _hypotheses(self, decoded: _Decoded) -> list[Hypothesis]:
         decoded.ready.synchronize()
         decoded.encoded.times.add_to(self.stopwatch)
-        with self._decode.activate():  # should a row have run out of room, the batch is decoded again
+        with self._decode.activate():  # decodes the batch again if its buffers overflowed
             return self.recognizer.read(decoded.packed_on_host, decoded.encoded.frames)
 
     def _is_idle(self) -> bool:
@@ -201,9 +201,9 @@ def _attempt(call: Callable[[S], T], argument: S) -> T | Exception:
     """Return the call's result, or the exception without its tracebacks, whose frames would keep tensors alive."""
     try:
         return call(argument)
-    except UsageError:  # a mode asked for by name that cannot be had ends the run
+    except UsageError:  # an unavailable mode that the user names ends the run
         raise
-    except Exception as error:  # whatever a model and its device can raise: the batch is tried again in parts
+    except Exception as error:  # anything that a model or its device raises: the batch is retried in halves
         linked: BaseException | None = error
         while linked is not None:
             linked.__traceback__ = None

@@ -11,12 +11,9 @@ Dimensions: B batch, S samples, C channels.
 from __future__ import annotations
 
 import math
-from collections import deque
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
-from threading import Event
-from time import monotonic
+from threading import TIMEOUT_MAX, Event
 from typing import Any
 
 import numpy as np
@@ -26,6 +23,8 @@ from fastscribe.audio.failures import to_failure
 from fastscribe.audio.probe import probe
 from fastscribe.audio.rates import context_samples, is_plain_ratio, output_length
 from fastscribe.audio.read import read_into, read_native_into, sample_type
+from fastscribe.pipeline.idle import IDLE, Idle
+from fastscribe.pipeline.prefetch import Group, Prefetcher
 from fastscribe.pipeline.thread_pool import ReplacingThreadPool
 from fastscribe.types import AudioInfo, Batch, Failure, NativeRows, SampleArray, Utterance
 
@@ -33,9 +32,9 @@ from fastscribe.types import AudioInfo, Batch, Failure, NativeRows, SampleArray,
 Loaded = tuple[Batch | None, tuple[tuple[Utterance, Failure], ...]]
 Allocate = Callable[[tuple[int, ...], np.dtype[Any]], SampleArray]
 
-MAX_WAIT_S = 0.2  # how long the caller waits for a batch of which nothing more is read
 _MAX_THREADS = 32
-_MAX_SPARE_FRACTION = 32  # one of so many samples of a batch may be spare: padding that costs little
+REMOTE_THREADS = 32  # they wait for answers, whatever the number of processors
+_MAX_SPARE_FRACTION = 32  # up to 1/32 of a batch's width may be padding that compaction would remove
 
 
 def default_threads() -> int:
@@ -44,30 +43,29 @@ def default_threads() -> int:
 
 
 def load_batches(
-    plans: Iterable[Sequence[Utterance]],
+    plans: Iterable[Sequence[Utterance] | Idle],
     *,
+    pool: ReplacingThreadPool,
     sample_rate: int,
     channel: int | None,
-    threads: int,
     ahead: int,
     allocate: Allocate = np.empty,
     native: bool = False,
-) -> Generator[Loaded, None, None]:
-    """Yield a batch for each plan, in order unless a file is slow, and prefetch the next ones.
+) -> Generator[Loaded | Idle, None, None]:
+    """Yield a batch for each plan, in order unless a file is slow (pipeline/prefetch.py), and prefetch the next ones.
 
-    If a file is slow and the caller waits longer than MAX_WAIT_S, complete batches go first, and the slow file's batch leaves
-    without it; the file follows in a batch of its own. At the end all slow files are waited for. Utterances of unopened
-    recordings (AudioInfo.unread) are replaced by what their files hold.
+    A slow file follows in a batch of its own. At the end all slow files are waited for. Utterances of unopened recordings
+    (AudioInfo.unread) are replaced by utterances with the real lengths.
 
-    An empty plan means that the next plan may take long: batches in flight are yielded first, then (None, ()). Closing the
+    IDLE among the plans means that the next plan may take long: batches in flight are yielded first, then IDLE. Closing the
     generator drops pending work; a read in progress ends in the background. A recording with several failed utterances has a
     Failure for each.
 
     Args:
         plans: The utterances of each batch. The caller's thread advances it.
+        pool: Reads the files.
         sample_rate: The model's rate in Hz.
         channel: Channel to read, from 0; None: the mean of all.
-        threads: Number of reader threads.
         ahead: Maximum number of batches that are prefetched beside the caller's.
         allocate: allocate(shape, dtype) returns a batch's memory. Called by the caller's thread.
         native: Leave resampling and downmix to the device (types.NativeRows).
@@ -76,16 +74,16 @@ def load_batches(
         (batch, failures): batch is None if none of its utterances could be read; failures pairs each utterance that could
         not be read with its Failure.
     """
-    assert threads > 0 and ahead > 0
-    loader = _Loader(_BatchFormat(sample_rate, channel, allocate, native), threads, ahead)
+    assert ahead > 0
+    loader = _Loader(_BatchFormat(sample_rate, channel, allocate, native), pool, ahead)
     try:
         for plan in plans:
-            if plan:
+            if plan is not IDLE:
                 loader.submit(plan)
-            while (loader.is_full or not plan) and (loaded := loader.pop()) is not None:
+            while (plan is IDLE or loader.is_full) and (loaded := loader.pop()) is not None:
                 yield loaded
-            if not plan:
-                yield None, ()
+            if plan is IDLE:
+                yield IDLE
         while (loaded := loader.pop(at_end=True)) is not None:
             yield loaded
     finally:
@@ -102,77 +100,27 @@ class _BatchFormat:
     native: bool
 
 
-class _RowTask:
-    """Utterances that several threads process, one row each at a time, with the rows that are done and those that failed."""
+class _ProbeGroup(Group):
+    """A batch with unopened recordings: its files are probed before memory is allocated."""
 
-    stage = ""
+    def __init__(self, plan: Sequence[Utterance]) -> None:
+        super().__init__(len(plan))
+        self.utterances = list(plan)
 
-    def __init__(self, utterances: Sequence[Utterance]) -> None:
-        self.utterances = list(utterances)
-        self.failures: dict[int, Failure] = {}
-        self._todo = deque(range(len(utterances)))
-        self._done: list[int] = []
-        self._num_popped = 0  # of those done, what the caller has had
-
-    def run(self, pool: ReplacingThreadPool, wakeup: Event) -> None:
-        """Process rows until none is left. Several threads run this at once."""
-        while self._todo and not pool.is_closed:
-            try:
-                row = self._todo.popleft()
-            except IndexError:  # another thread was faster
-                break
-            try:
-                self.process_row(row)
-            except BaseException as error:  # one bad file must not stop the rest, whatever is wrong with it
-                self.failures[row] = to_failure(self.utterances[row].audio, self.stage, error)
-            self._done.append(row)
-        wakeup.set()
-
-    def process_row(self, row: int) -> None:
-        raise NotImplementedError
-
-    @property
-    def num_done(self) -> int:
-        return len(self._done)
-
-    @property
-    def all_started(self) -> bool:
-        return not self._todo
-
-    @property
-    def is_complete(self) -> bool:
-        return len(self._done) == len(self.utterances)
-
-    def pop_done(self) -> list[int]:
-        """Return the rows that are done, each once."""
-        rows = self._done[self._num_popped :]
-        self._num_popped += len(rows)
-        return sorted(rows)
-
-    def failures_of(self, rows: Sequence[int]) -> list[tuple[Utterance, Failure]]:
-        return [(self.utterances[row], self.failures[row]) for row in rows if row in self.failures]
-
-
-class _ProbeTask(_RowTask):
-    """A plan with unopened recordings: their files are probed before memory is allocated."""
-
-    stage = "probe"
-
-    def process_row(self, row: int) -> None:
-        unread = self.utterances[row].audio.unread
+    def call(self, index: int) -> None:
+        unread = self.utterances[index].audio.unread
         if unread is not None:
             audio = probe(unread)
-            self.utterances[row] = Utterance(audio, 0, audio.num_samples)
+            self.utterances[index] = Utterance(audio, 0, audio.num_samples)
 
 
-class _ReadTask(_RowTask):
-    """A batch that threads fill, each its own rows."""
-
-    stage = "load"
+class _ReadGroup(Group):
+    """A batch whose rows threads fill, a row a call."""
 
     def __init__(self, plan: Sequence[Utterance], format: _BatchFormat) -> None:
         """Allocate the batch's memory by the lengths in the files' headers."""
-        super().__init__(plan)
+        super().__init__(len(plan))
+        self.utterances = plan
         self._rate, self._channel = format.sample_rate, format.channel
         groups: dict[tuple[int, int], list[int]] = {}
         types = set()
@@ -188,156 +136,99 @@ class _ReadTask(_RowTask):
             _native_rows(plan, rate, rows, channels, self._rate, format.allocate)
             for (rate, channels), rows in groups.items()
         ]
-        # By row of the batch: where it lies in `native`.
+        # Row of the batch -> (its group in `native`, its index there).
         self._native_slots = {row: (group, index) for group in self.native for index, row in enumerate(group.rows)}
         self.samples_BS = format.allocate((len(plan), longest), dtype)
         self.lengths_B = np.zeros(len(plan), np.int64)
 
-    def process_row(self, row: int) -> None:
-        row_S, utterance, length = self.samples_BS[row], self.utterances[row], 0
-        place = self._native_slots.get(row)
-        if place is None:
+    def call(self, index: int) -> None:
+        row_S, utterance, length = self.samples_BS[index], self.utterances[index], 0
+        native_slot = self._native_slots.get(index)
+        if native_slot is None:
             length = read_into(row_S, utterance, self._rate, self._channel)
         row_S[length:] = 0
-        if place is not None:
-            group, index = place
-            length = read_native_into(group.samples_BSC[index], group.begin, utterance, self._rate, self._channel)
-        self.lengths_B[row] = length
+        if native_slot is not None:
+            group, slot = native_slot
+            length = read_native_into(group.samples_BSC[slot], group.begin, utterance, self._rate, self._channel)
+        self.lengths_B[index] = length
 
-    def batch(self, rows: Sequence[int], allocate: Allocate | None) -> Batch | None:
-        """Return a batch of the given rows that have not failed, or None if all have.
+    def batch(self, rows: Sequence[int], allocate: Allocate) -> Batch | None:
+        """Return a batch of those of the popped rows that have not failed, or None if all have.
 
-        Args:
-            rows: Rows that are done.
-            allocate: Allocates a copy; None: compact in place, if no thread writes to this memory any more.
+        It is a copy in memory from `allocate` while threads still write to the group's memory, else the group's memory,
+        compacted in place.
         """
-        kept = [row for row in rows if row not in self.failures]
+        kept = [row for row in rows if row not in self.errors]
         if not kept:
             return None
+        copy_to = None if self.all_popped else allocate
         lengths_B = self.lengths_B[kept]
         width = _width(int(lengths_B.max()), self.samples_BS.shape[1])
-        samples_BS = _gather_rows(self.samples_BS, kept, width, allocate)
+        samples_BS = _gather_rows(self.samples_BS, kept, width, copy_to)
         numbers = {row: number for number, row in enumerate(kept)}
-        native = (_select_native_rows(group, numbers, allocate) for group in self.native)
+        native = (_select_native_rows(group, numbers, copy_to) for group in self.native)
         utterances = tuple(self.utterances[row] for row in kept)
         return Batch(utterances, samples_BS, lengths_B, tuple(group for group in native if group is not None))
 
 
 class _Loader:
-    """Batches in flight and the threads that fill them. Used by the caller's thread."""
+    """Batches in flight: those with unopened recordings are probed first. The caller's thread uses it."""
 
-    def __init__(self, format: _BatchFormat, threads: int, ahead: int) -> None:
-        self._format, self._threads, self._ahead = format, threads, ahead
-        self._pool = ReplacingThreadPool(threads, "read")
-        self._wakeup = Event()  # some thread has come to the end of its share
-        self._in_flight: list[_RowTask] = []  # oldest first
-        self._late: list[
-            _RowTask
-        ] = []  # let past: threads are at all that is missing, so there are no more than threads
-        self._failures: list[tuple[Utterance, Failure]] = []  # of files that nobody could open, not yet given out
-
-    def close(self) -> None:
-        self._pool.close()
+    def __init__(self, format: _BatchFormat, pool: ReplacingThreadPool, ahead: int) -> None:
+        self._format, self._ahead = format, ahead
+        self._wakeup = Event()
+        self._probes = Prefetcher[_ProbeGroup](pool, self._wakeup.set)
+        self._reads = Prefetcher[_ReadGroup](pool, self._wakeup.set)
+        self._failures: list[tuple[Utterance, Failure]] = []  # of probed files, not yet returned
 
     @property
     def is_full(self) -> bool:
-        return self._num_reading() > self._ahead or len(self._in_flight) > 2 * self._ahead
+        return len(self._reads) > self._ahead or len(self._probes) + len(self._reads) > 2 * self._ahead
 
     def submit(self, plan: Sequence[Utterance]) -> None:
-        is_unread = any(utterance.audio.unread is not None for utterance in plan)
-        rows = _ProbeTask(plan) if is_unread else _ReadTask(plan, self._format)
-        self._in_flight.append(rows)
-        self._dispatch(rows, self._threads)
+        if len(self._probes) or any(utterance.audio.unread is not None for utterance in plan):
+            self._probes.submit(_ProbeGroup(plan))
+        else:
+            self._reads.submit(_ReadGroup(plan, self._format))
 
     def pop(self, at_end: bool = False) -> Loaded | None:
-        """Return the next batch.
-
-        None: only late batches are in flight; with `at_end`, nothing is in flight.
-        """
-        watched: tuple[_RowTask, int] | None = None
-        deadline = 0.0
+        """Wait for the next batch and return it. None: only late ones are in flight; with `at_end`, none is."""
         while True:
             self._wakeup.clear()
-            self._start_probed()
-            for rows in (*self._late, *self._in_flight[:1]):
-                if isinstance(rows, _ReadTask) and rows.is_complete:
-                    return self._pop_complete(rows)
-            if not self._in_flight and not (at_end and self._late):
-                loaded = self._pop_partial(self._late)
-                if loaded is not None or not self._in_flight:
-                    return loaded
-                continue
-            oldest = (self._in_flight or self._late)[0]
-            if watched != (oldest, oldest.num_done):
-                watched, deadline = (oldest, oldest.num_done), monotonic() + MAX_WAIT_S
-            if not self._wakeup.wait(max(0.0, deadline - monotonic())) and watched == (oldest, oldest.num_done):
-                loaded = self._pop_other(oldest)
-                if loaded is not None:
-                    return loaded
-                watched = None
+            self._read_probed()
+            if (part := self._reads.poll()) is not None:
+                return self._loaded(*part)
+            if self._failures:
+                failures, self._failures = tuple(self._failures), []
+                return None, failures
+            stages = self._probes, self._reads
+            if not any(len(stage) or (at_end and stage.has_late) for stage in stages):
+                return None
+            polled = stages if len(self._reads) <= self._ahead else (self._reads,)  # as _read_probed() does
+            self._wakeup.wait(min(TIMEOUT_MAX, *(stage.remaining_s() for stage in polled)))
 
-    def _pop_other(self, slow: _RowTask) -> Loaded | None:
-        """Return a batch, or part of one, that can leave before `slow`, the oldest, which has made no progress for a while."""
-        if slow in self._in_flight and slow.all_started:
-            self._in_flight.remove(slow)
-            self._late.append(slow)
-        elif not slow.all_started and self._pool.is_queue_empty:  # those at work on it may hang all together
-            self._dispatch(slow, 1)
-        for rows in self._in_flight:
-            if isinstance(rows, _ReadTask) and rows.is_complete:
-                return self._pop_complete(rows)
-        return self._pop_partial([*self._late, *self._in_flight[:1]])
+    def close(self) -> None:
+        self._probes.close()
+        self._reads.close()
 
-    def _pop_partial(self, slow: Sequence[_RowTask]) -> Loaded | None:
-        """Return the rows that are done of an incomplete batch, copied, because threads still write to the batch's memory."""
-        for rows in slow:
-            if isinstance(rows, _ProbeTask):
-                self._in_flight += self._start_reading(rows)
-            elif isinstance(rows, _ReadTask) and (done := rows.pop_done()):
-                return rows.batch(done, self._format.allocate), self._pop_failures(rows, done)
-        return (None, self._pop_failures()) if self._failures else None
+    def _read_probed(self) -> None:
+        """Start to read the batches whose files are probed, if no more than `ahead` batches are being read."""
+        while len(self._reads) <= self._ahead and (part := self._probes.poll()) is not None:
+            group, done = part
+            self._failures += _failures(group, done, "probe")
+            if plan := [group.utterances[index] for index in done if index not in group.errors]:
+                self._reads.submit(_ReadGroup(plan, self._format))
 
-    def _pop_complete(self, rows: _ReadTask) -> Loaded:
-        (self._late if rows in self._late else self._in_flight).remove(rows)
-        done = rows.pop_done()
-        return rows.batch(done, None), self._pop_failures(rows, done)
+    def _loaded(self, group: _ReadGroup, done: Sequence[int]) -> Loaded:
+        return group.batch(done, self._format.allocate), tuple(_failures(group, done, "load"))
 
-    def _pop_failures(
-        self, rows: _RowTask | None = None, done: Sequence[int] = ()
-    ) -> tuple[tuple[Utterance, Failure], ...]:
-        """Return the failures among the given rows and those that have not been returned yet."""
-        found, self._failures = self._failures, []
-        return (*found, *(rows.failures_of(done) if rows is not None else ()))
 
-    def _start_probed(self) -> None:
-        """Allocate and start the batches whose files are all probed, if no more than `ahead` batches are being read."""
-        for late in list(self._late):
-            if isinstance(late, _ProbeTask) and late.is_complete:
-                self._late.remove(late)
-                self._in_flight += self._start_reading(late)
-        for rows in list(self._in_flight):
-            may_begin = rows is self._in_flight[0] or self._num_reading() <= self._ahead
-            if isinstance(rows, _ProbeTask) and rows.is_complete and may_begin:
-                place = self._in_flight.index(rows)
-                self._in_flight[place : place + 1] = self._start_reading(rows)
-
-    def _start_reading(self, rows: _ProbeTask) -> list[_ReadTask]:
-        """Start a batch of the recordings that were probed since the last call, if any could be."""
-        done = rows.pop_done()
-        self._failures += rows.failures_of(done)
-        plan = [rows.utterances[row] for row in done if row not in rows.failures]
-        if not plan:
-            return []
-        reading = _ReadTask(plan, self._format)
-        self._dispatch(reading, self._threads)
-        return [reading]
-
-    def _num_reading(self) -> int:
-        return sum(isinstance(rows, _ReadTask) for rows in self._in_flight)
-
-    def _dispatch(self, rows: _RowTask, threads: int) -> None:
-        for _ in range(min(threads, len(rows.utterances))):
-            self._pool.submit(partial(rows.run, self._pool, self._wakeup))
+def _failures(group: _ProbeGroup | _ReadGroup, done: Sequence[int], stage: str) -> list[tuple[Utterance, Failure]]:
+    failed = [index for index in done if index in group.errors]
+    return [
+        (group.utterances[index], to_failure(group.utterances[index].audio, stage, group.errors[index]))
+        for index in failed
+    ]
 
 
 def _is_resampled_on_device(audio: AudioInfo, sample_rate: int, channel: int | None) -> bool:
@@ -362,11 +253,11 @@ def _width(longest: int, promised: int) -> int:
 
 def _select_native_rows(group: NativeRows, numbers: Mapping[int, int], allocate: Allocate | None) -> NativeRows | None:
     """Return the group's rows that stay in the batch, renumbered; None if none stays."""
-    places = [place for place, row in enumerate(group.rows) if row in numbers]
-    if not places:
+    slots = [slot for slot, row in enumerate(group.rows) if row in numbers]
+    if not slots:
         return None
-    samples_BSC = _gather_rows(group.samples_BSC, places, group.samples_BSC.shape[1], allocate)
-    return NativeRows(group.rate, tuple(numbers[group.rows[place]] for place in places), group.begin, samples_BSC)
+    samples_BSC = _gather_rows(group.samples_BSC, slots, group.samples_BSC.shape[1], allocate)
+    return NativeRows(group.rate, tuple(numbers[group.rows[slot]] for slot in slots), group.begin, samples_BSC)
 
 
 def _gather_rows(samples: SampleArray, rows: Sequence[int], width: int, allocate: Allocate | None) -> SampleArray:

@@ -1,13 +1,12 @@
-"""The recognizer: batches of waveforms in, hypotheses out, on one device in one dtype. Knows tensors, never a file.
+"""The recognizer: batches of waveforms in, hypotheses out, on one device in one dtype. It handles tensors, no files.
 
-Its stages are separate, and wait for nothing on a GPU, so that the engine can lay several batches over each other:
-upload, features (always float32), encode, and the decoder's submit and read.
+Its stages are separate and do not wait for the GPU, so the engine can overlap several batches: upload, features (always
+float32), encode, and the decoder's submit and read.
 """
 
 from __future__ import annotations
 
-import platform
-import resource
+import re
 import sys
 import warnings
 from collections.abc import Callable
@@ -21,6 +20,8 @@ import torch
 from torch import nn
 
 from fastscribe._system.malloc_tuning import disable_malloc_trim
+from fastscribe._system.memory import peak_process_bytes
+from fastscribe._system.processors import cpu_name, has_native_bf16
 from fastscribe._system.text_layout import escaped
 from fastscribe.audio import resample
 from fastscribe.checkpoint.reader import Checkpoint
@@ -45,9 +46,10 @@ from fastscribe.decode.decoder import Decoder
 from fastscribe.decode.families import DECODERS
 from fastscribe.decode.prompt import options_for_prompt
 from fastscribe.errors import CheckpointError, UsageError, first_line
+from fastscribe.languages import check_languages
 from fastscribe.model.families import ENCODER_FAMILIES
 from fastscribe.model.features import LogMel
-from fastscribe.model.int8 import quantise_int8_, why_no_int8
+from fastscribe.model.int8 import int8_problem, quantise_int8_
 from fastscribe.model.model import Model, Prepare, build_model, optimise_
 from fastscribe.model.packed import pack_linears_
 from fastscribe.model.time_conv import pack_time_convs_
@@ -61,21 +63,22 @@ from fastscribe.types import Batch, Features, Frames, Hypothesis, Int32Array
 _8_BIT = get_args(EightBitDtypeName)
 # Models narrower than this are fast in either dtype on a CPU, and in fp32 they are exact (docs/log.md, 2026-11-21).
 _NARROW_ON_CPU = 256
-# Encoder frames a batch on a CPU, where bigger ones stop paying once matrices are tall (docs/log.md, 2026-11-21); in narrow
-# models, what an operator costs however small it is counts for more (2026-11-22).
+# Encoder frames in a CPU batch. Larger batches gain nothing once matrices are tall (docs/log.md, 2026-11-21). Narrow models
+# need larger ones, because the fixed cost of each operator weighs more (2026-11-22).
 _CPU_BATCH_FRAMES, _CPU_BATCH_FRAMES_NARROW = 1600, 3200
 
 
-Say = Callable[[str], None]
+Log = Callable[[str], None]
 
 
-def to_stderr(line: str) -> None:
+def log_to_stderr(line: str) -> None:
+    """Print one line for the user on stderr."""
     print(f"fastscribe: {escaped(line)}", file=sys.stderr)
 
 
 @dataclass(frozen=True)
 class Aligner:
-    """A second model, on the recognizer's device in its dtype, that hears each batch too and times the decoder's words."""
+    """A second model that times the decoder's words, on the recognizer's device in its dtype."""
 
     model: Model
     log_mel: LogMel | None  # None: the recognizer's features are the aligner's too
@@ -89,17 +92,24 @@ class Aligner:
         device: torch.device,
         dtype: str,
         options: Options,
-        say: Say,
+        say: Log,
     ) -> Aligner:
-        """`features` are the recognizer's. Raises as Recognizer.build."""
+        """Build the aligner. `features` are the recognizer's. Raises as Recognizer.build()."""
         model = _build_model(checkpoint, device, dtype, options, say)
         own = checkpoint.config.features
         return cls(model, None if own == features else LogMel(own).to(device), _encoder(model, device, options, say))
 
-    def decoder(self, inner: Decoder, checkpoint: Checkpoint, tokenizer: Tokenizer, say: Say) -> AligningDecoder:
-        """`checkpoint` is the aligner's, `tokenizer` the inner decoder's.
+    def decoder(self, inner: Decoder, checkpoint: Checkpoint, tokenizer: Tokenizer, say: Log) -> AligningDecoder:
+        """Wrap a decoder so that the aligner times its words.
 
-        Raises CheckpointError where the aligner's tokenizer cannot encode text.
+        Args:
+            inner: The decoder.
+            checkpoint: The aligner's checkpoint.
+            tokenizer: The inner decoder's tokenizer.
+            say: Called with each line for the user.
+
+        Raises:
+            CheckpointError: The aligner's tokenizer cannot encode text.
         """
         assert self.model.ctc is not None
         try:
@@ -111,15 +121,17 @@ class Aligner:
 
 @dataclass(frozen=True)
 class Recognizer:
+    """A model's stages on one device. build() makes it from a checkpoint."""
+
     model: Model
     log_mel: LogMel
     encoder: Callable[[Features], Frames]  # the model's, or the same captured in graphs
     decoder: Decoder
     decoder_name: DecoderName
-    beam: int  # hypotheses that the decoder keeps in view
+    beam: int
     device: torch.device
     dtype: str
-    aligner: Aligner | None = None  # where times are asked for and the checkpoint has one
+    aligner: Aligner | None = None  # if the options ask for timestamps and the checkpoint has an aligner
 
     @classmethod
     def build(
@@ -128,17 +140,28 @@ class Recognizer:
         device: str = "auto",
         dtype: str = "auto",
         options: Options = Options(),  # noqa: B008 - frozen
-        say: Say = to_stderr,
+        say: Log = log_to_stderr,
     ) -> Recognizer:
-        """`say` gets a line for each fast path that cannot be had and was not asked for by name.
+        """Build the model, its decoder and its aligner.
 
-        Raises UsageError for a device, dtype, decoder or graph mode that cannot be had, WeightsMismatch for a wrong
-        checkpoint.
+        Args:
+            checkpoint: Config, tokenizer and weights.
+            device: auto, cpu, cuda or cuda:N.
+            dtype: auto or the name of a dtype.
+            options: Decoder, beam, attention, graph mode and timestamps count here.
+            say: Called with one line for each fast path that is unavailable, unless the options name it.
+
+        Raises:
+            UsageError: A device, dtype, decoder, language or graph mode is unavailable.
+            WeightsMismatch: The weights do not fit the config.
         """
         chosen_device = choose_device(device)
         chosen_dtype = choose_dtype(dtype, chosen_device, checkpoint.config.encoder.d_model)
         chosen_decoder = choose_decoder(options, checkpoint.config.decoders)
+        if not DECODERS[chosen_decoder].has_prompt:
+            check_languages(options.language, options.target_language, checkpoint.languages, say)
         beam = choose_beam(options, chosen_decoder, checkpoint.language_model)
+        check_nbest(options.nbest, beam, chosen_decoder)
         options = replace(options, beam=beam)
         model = _build_model(checkpoint, chosen_device, chosen_dtype, options, say)
         encoder = _encoder(model, chosen_device, options, say)
@@ -162,47 +185,49 @@ class Recognizer:
 
     @property
     def device_name(self) -> str:
+        """Name of the GPU or CPU."""
         if self.device.type == "cuda":
             return torch.cuda.get_device_name(self.device)
         return cpu_name() if self.device.type == "cpu" else self.device.type
 
     def peak_bytes(self) -> int:
-        """The most memory held so far: the device's on a GPU, the process's on a CPU."""
+        """Return the peak memory so far: the device's on a GPU, the process's on a CPU."""
         if self.device.type == "cuda":
             return torch.cuda.max_memory_allocated(self.device)
-        unit = 1 if sys.platform == "darwin" else 1024
-        return unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return peak_process_bytes()
 
     @property
     def sample_rate(self) -> int:
+        """The model's rate in Hz."""
         return self.model.config.features.sample_rate
 
     @property
     def zero_duration_punctuation(self) -> bool:
-        """As the decoder's words are timed (transcript.assemble)."""
+        """True if the decoder's timestamps give punctuation no time (transcript.assemble)."""
         return DECODERS[self.decoder_name].zero_duration_punctuation
 
     @property
     def recovers_gaps(self) -> bool:
-        """Options.recover_gaps where the user leaves it open."""
+        """Default of Options.recover_gaps."""
         return DECODERS[self.decoder_name].recovers_gaps
 
     @property
     def token_frame_s(self) -> float:
-        """Seconds that a frame of Hypothesis.token_frames stands for."""
+        """Length in seconds of a frame of Hypothesis.token_frames."""
         return (self.aligner.model if self.aligner else self.model).config.frame_s
 
     def num_frames(self, batch: Batch) -> int:
-        """Encoder frames of the longest row."""
+        """Return the encoder frames of the longest row."""
         return self.model.config.num_frames(int(batch.lengths_B.max()) / self.sample_rate)
 
     def upload(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
-        """Samples [B, S] at the model's rate and lengths [B], on the device; `batch` must live until they are there."""
+        """Return samples [B, S] at the model's rate and lengths [B] on the device. Keep `batch` until the copy is done."""
         lengths_B = small_to_device(batch.lengths_B, self.device)
         samples_BS = to_device(batch.samples_BS, self.device)
         return resample.fill(batch, samples_BS, self.sample_rate), lengths_B
 
     def features(self, samples_BS: torch.Tensor, lengths_B: torch.Tensor) -> Features:
+        """Return the log-mel features, and the aligner's if it has its own."""
         features: Features = self.log_mel(samples_BS, lengths_B)
         if self.aligner is None:
             return features
@@ -211,6 +236,7 @@ class Recognizer:
 
     @torch.inference_mode()
     def encode(self, features: Features) -> Frames:
+        """Return the encoder's output, and the aligner's."""
         frames = checked.checked_frames(self._encoded(self.encoder, features), features)
         aligner = None
         if self.aligner is not None:
@@ -219,12 +245,12 @@ class Recognizer:
         return replace(frames, mel_lengths_B=features.lengths_B, aligner=aligner)
 
     def submit(self, frames: Frames) -> torch.Tensor:
-        """Queue the decoding of these frames. Returns what `read` needs, on the device."""
+        """Queue the decoding of the frames. Return the packed results on the device; read() unpacks a host copy."""
         with self._precision():
             return checked.submit(self.decoder, frames)
 
     def read(self, packed: Int32Array, frames: Frames) -> list[Hypothesis]:
-        """Hypotheses from a host copy of what `submit` returned. A batch that ran out of room is decoded again."""
+        """Return the hypotheses from a host copy of submit()'s result. Decode the batch again if its buffers overflowed."""
         with self._precision():
             return checked.read(self.decoder, packed, frames)
 
@@ -233,16 +259,16 @@ class Recognizer:
             return encoder(features)
 
     def _precision(self) -> AbstractContextManager[None]:
-        """The block in which --dtype fp32 computes. Graphs are captured within it too, and keep its precision."""
+        """Return a context that disables TF32 for --dtype fp32. Graphs are captured inside it and keep its precision."""
         return no_tf32(self.device) if self.dtype == "fp32" else nullcontext()
 
     def transcribe(self, batch: Batch) -> list[Hypothesis]:
-        """One Hypothesis a row, all stages one after another; waits for the device."""
+        """Run all stages in sequence and wait for the device. Return one Hypothesis per row."""
         frames = self.encode(self.features(*self.upload(batch)))
         return self.read(self.submit(frames).cpu().numpy(), frames)
 
     def choose_budget(self) -> Budget:
-        """How large a batch should be: found by a few passes on a GPU, known on a CPU."""
+        """Return the batch budget: measured with a few encoder passes on a GPU, a constant on a CPU."""
         if self.device.type == "cpu":
             is_narrow = self.model.config.encoder.d_model < _NARROW_ON_CPU
             return Budget(_CPU_BATCH_FRAMES_NARROW if is_narrow else _CPU_BATCH_FRAMES)
@@ -260,7 +286,7 @@ class Recognizer:
         return cost_model.budget(cost_model.fit(passes), free_bytes(self.device), decoder_memory)
 
     def _measure(self, rows: int, num_frames: int) -> cost_model.Pass:
-        """One pass over noise, the second of two, so that what is made once is not counted."""
+        """Measure an encoder pass over noise: the second of two, so that one-time work is not counted."""
         models = [self.model] if self.aligner is None else [self.model, self.aligner.model]
         work = [(model.encoder, self._noise(model.config, rows, num_frames)) for model in models]
         for _ in range(2):
@@ -275,15 +301,15 @@ class Recognizer:
         return cost_model.Pass(rows, num_frames, seconds, torch.cuda.max_memory_allocated(self.device) - before)
 
     def _noise(self, config: ModelConfig, rows: int, num_frames: int) -> Features:
-        """Features of as much audio as `num_frames` of the recognizer's own encoder stand for."""
+        """Return random features of as much audio as `num_frames` frames of the recognizer's own encoder."""
         mel_frames = round(num_frames * self.model.config.frame_s * config.features.sample_rate)
         mel_frames //= config.features.hop_length
         mel_BMT = torch.randn(rows, config.features.num_mels, mel_frames, device=self.device)
         return Features(mel_BMT, torch.full((rows,), mel_frames, device=self.device))
 
 
-def _build_model(checkpoint: Checkpoint, device: torch.device, dtype: str, options: Options, say: Say) -> Model:
-    """The checkpoint's model in its inference form, on its device in its dtype."""
+def _build_model(checkpoint: Checkpoint, device: torch.device, dtype: str, options: Options, say: Log) -> Model:
+    """Return the checkpoint's model in its inference form, on its device in its dtype."""
     if dtype in _8_BIT and not ENCODER_FAMILIES[type(checkpoint.config.encoder)].has_matrices:
         raise UsageError(f"--dtype {dtype}: this encoder has no matrices that multiply in 8 bits: bf16 or fp32")
     config = with_attention(checkpoint.config, options.attention)
@@ -294,7 +320,7 @@ def _build_model(checkpoint: Checkpoint, device: torch.device, dtype: str, optio
 
 
 def _prepare(device: torch.device, dtype: str) -> Prepare:
-    """What turns each part of a model, as soon as it is loaded, into its final form."""
+    """Return the function that converts each part of a model to its final form as soon as it is loaded."""
     if device.type == "cuda":
         return partial(_move_to_gpu_, device=device, dtype=torch_dtype(dtype))
     disable_malloc_trim()
@@ -333,21 +359,25 @@ def _encoder(
 
     def give_up(reason: GraphsUnavailable) -> None:
         if mode != "auto":
-            raise UsageError(f"--cuda-graphs {mode}: cannot be had here: {reason}") from reason
+            raise UsageError(f"--cuda-graphs {mode}: unavailable: {reason}") from reason
         say(f"CUDA graphs: none for the encoder ({reason}); small batches will be slower")
 
     return EncoderGraphs(model.encoder, device, give_up)
 
 
 def choose_device(name: str) -> torch.device:
+    """Return the device; auto: a GPU if there is one. Raise UsageError if it cannot be used."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
+    if not re.fullmatch("cpu|cuda(:[0-9]+)?", name):
+        raise UsageError(f"--device {name}: not auto, cpu, cuda or cuda:N with a number")
+    if name != "cpu" and not torch.backends.cuda.is_built():
+        cure = "use --device cpu, or install a torch with CUDA; fastscribe doctor shows what is here"
+        raise UsageError(f"--device {name}: this torch has no CUDA: {cure}")
     try:
         device = torch.device(name)
         if device.type == "cuda" and device.index is None:
             device = torch.device("cuda", torch.cuda.current_device())
-        if device.type not in ("cpu", "cuda"):
-            raise UsageError(f"--device {name}: not one of auto, cpu, cuda")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             torch.empty(0, device=device)
@@ -357,7 +387,10 @@ def choose_device(name: str) -> torch.device:
 
 
 def choose_dtype(name: str, device: torch.device, d_model: int) -> str:
-    """auto: bf16 on a GPU and, for models wide enough to gain by it, on CPUs that multiply bf16 natively; else fp32."""
+    """Return the dtype; auto: bf16 on a GPU, and for wide models on CPUs that multiply bf16 natively; else fp32.
+
+    Raises UsageError if the device does not support it.
+    """
     if name not in get_args(DtypeChoice):
         raise UsageError(f"--dtype {name}: not one of {', '.join(get_args(DtypeChoice))}")
     if name == "auto":
@@ -365,28 +398,23 @@ def choose_dtype(name: str, device: torch.device, d_model: int) -> str:
         return "bf16" if gains else "fp32"
     problem = None
     if name == "int8":
-        problem = why_no_int8() if device.type == "cpu" else "int8 is for CPUs; GPUs have fp8"
+        problem = int8_problem() if device.type == "cpu" else "int8 is for CPUs; GPUs have fp8"
     elif name == "fp8":
         problem = fp8_problem(device)
     if problem is not None:
-        raise UsageError(f"--dtype {name}: cannot be had here: {problem}")
+        raise UsageError(f"--dtype {name}: unavailable: {problem}")
     return name
 
 
 def torch_dtype(name: str) -> torch.dtype:
-    """What everything is in that is not quantised."""
+    """Return the dtype of everything that is not quantised."""
     if name == "int8":
         return torch.bfloat16 if has_native_bf16() else torch.float32
     return torch.float32 if name == "fp32" else torch.bfloat16
 
 
-def has_native_bf16() -> bool:
-    flags = _cpuinfo("flags").split()
-    return "avx512_bf16" in flags or "amx_bf16" in flags
-
-
 def with_attention(config: ModelConfig, text: str | None) -> ModelConfig:
-    """The checkpoint's config with the attention that the user asks for, if any. Raises UsageError."""
+    """Return the config with the attention of --attention, if set. Raise UsageError if the model has no attention."""
     if text is None:
         return config
     if not isinstance(config.encoder, EncoderConfig):
@@ -395,32 +423,35 @@ def with_attention(config: ModelConfig, text: str | None) -> ModelConfig:
 
 
 def choose_decoder(options: Options, available: tuple[DecoderName, ...]) -> DecoderName:
-    """Raises UsageError for one that the checkpoint lacks, and for options that the chosen one cannot follow."""
+    """Return the decoder; by default the checkpoint's first.
+
+    Raises UsageError if the checkpoint lacks it or it does not support the prompt or beam options.
+    """
     name = options.decoder or available[0]
     if name not in available:
         raise UsageError(f"--decoder {name}: this checkpoint has {' and '.join(available)}")
-    asked = options_for_prompt(options)
-    if asked is not None and not DECODERS[name].has_prompt:
-        raise UsageError(f"{asked}: only models of the Canary family can be told so, not {name} ones")
+    prompt_option = options_for_prompt(options)
+    if prompt_option is not None and not DECODERS[name].has_prompt:
+        rest = f"{name} models always write times" if prompt_option == "--timestamps" else f"this is a {name} model"
+        raise UsageError(f"{prompt_option} is for Canary models; {rest}")
     if (options.beam or 1) > 1 and not DECODERS[name].has_beam:
         raise UsageError(f"--beam {options.beam}: only RNN-T and TDT models search with a beam, not {name} ones")
     return name
 
 
 def choose_beam(options: Options, decoder: DecoderName, language_model: LanguageModel | None) -> int:
+    """Return the beam size: the option, else the language model's, else 1."""
     if options.beam is not None:
         return options.beam
     return language_model.fusion.beam if language_model and DECODERS[decoder].has_beam else 1
 
 
-def cpu_name() -> str:
-    return _cpuinfo("model name") or platform.processor() or "CPU"
-
-
-def _cpuinfo(field: str) -> str:
-    """What Linux says of the first processor; empty elsewhere, and for fields that this processor lacks."""
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8") as file:
-            return next((line.partition(":")[2].strip() for line in file if line.startswith(field)), "")
-    except OSError:
-        return ""
+def check_nbest(nbest: int | None, beam: int, decoder: DecoderName) -> None:
+    """Raise UsageError if a search with this beam cannot return `nbest` hypotheses."""
+    if nbest is None:
+        return
+    if not DECODERS[decoder].has_beam:
+        raise UsageError(f"--nbest {nbest}: only RNN-T and TDT models search with a beam, not {decoder} ones")
+    if beam < max(nbest, 2):
+        has = "greedy decoding finds one hypothesis" if beam == 1 else f"a beam of {beam} has {beam} hypotheses"
+        raise UsageError(f"--nbest {nbest}: {has}; give --beam {max(nbest, 2)} or more")

@@ -1,56 +1,97 @@
-"""Windows of inputs that are sorted together. A thread fills the next window while the model works on the last one.
+"""Windows of inputs that are sorted together. Threads prepare the next window while the model works on the last one.
 
 The first windows are small, so that work starts at once; each next one is larger. Their sizes depend on the inputs, not on
-timing. The exception is a slow source (paths that are typed or piped in): then the items that are there go ahead.
+timing. The exception is a slow source (paths that are typed or piped in): then a window leaves with the items it has.
+
+One thread reads the source, which may block (a terminal). A thread pool prepares the items; the pool's thread that
+completes one moves the completed items, in order, to the window.
 """
 
 from __future__ import annotations
 
-import threading
+import math
 from collections.abc import Callable, Generator, Iterator
+from threading import Condition, Lock, Thread
+from time import monotonic
 from typing import Generic, TypeVar
 
+from fastscribe.pipeline.idle import IDLE, Idle
+from fastscribe.pipeline.prefetch import Group, Prefetcher
+from fastscribe.pipeline.thread_pool import ReplacingThreadPool
+
+S = TypeVar("S")
 T = TypeVar("T")
 
+AHEAD_PER_THREAD = 8
 _FIRST_WINDOW = 1000
 _GROWTH = 1.5  # the next window must be gathered while this one is transcribed, at thousands of files a second
-_MAX_WAIT_S = 1.0  # how long a window that holds something waits for a slow source
-_IDLE_S = 0.5  # how long one waits that holds nothing, before whoever holds back results is asked again
+_MAX_WAIT_S = 1.0  # a window with items waits this long for a slow source
+_IDLE_S = 0.5  # an empty window yields IDLE this often
 
 
-class SortBuffer(Generic[T]):
-    """An iterator over windows: lists of items from `source`, which a thread reads.
+class _Preparation(Group, Generic[S, T]):
+    """A group of one call, which prepares an item of the source."""
 
-    An empty window means that the source has no item ready: finish what is in flight, because the next step may wait. An
-    exception from the source is raised in the iterating thread.
+    def __init__(self, prepare: Callable[[S], T | None], source: S, num_bytes: int) -> None:
+        super().__init__(1)
+        self._prepare, self._source, self.num_bytes = prepare, source, num_bytes
+        self.item: T | None = None
+
+    def call(self, index: int) -> None:
+        self.item = self._prepare(self._source)
+
+
+class SortBuffer(Generic[S, T]):
+    """An iterator over windows: lists of prepared items.
+
+    It yields IDLE while no item is ready: finish the work in flight, because the next step may wait. An exception of the
+    source or of `prepare` is raised in the iterating thread, after the items before it.
 
     Args:
-        source: The items; closed by this buffer's thread.
-        seconds: Returns an item's audio length in seconds.
-        max_items: Maximum number of items in a window.
+        sources: Read and closed by this buffer's thread.
+        prepare: Returns the item for a source, or None to skip it. Called by the pool's threads.
+        duration_s: Returns an item's audio length in seconds.
+        pool: Prepares the items, at most AHEAD_PER_THREAD times its threads at once.
+        max_items: Maximum number of items in a window; the last slow ones may exceed it.
         max_s: Audio length in seconds that fills a window.
+        num_bytes: Returns the memory that a source holds. Called by this buffer's thread.
+        max_bytes: Memory that fills a window. No source is read beyond it.
     """
 
     def __init__(
-        self, source: Generator[T, None, None], seconds: Callable[[T], float], max_items: int, max_s: float
+        self,
+        sources: Generator[S, None, None],
+        prepare: Callable[[S], T | None],
+        duration_s: Callable[[T], float],
+        pool: ReplacingThreadPool,
+        max_items: int,
+        max_s: float,
+        num_bytes: Callable[[S], int] = lambda source: 0,
+        max_bytes: float = math.inf,
     ) -> None:
-        self._source, self._seconds, self._max_items, self._max_s = source, seconds, max_items, max_s
+        self.num_skipped = 0
+        self._sources, self._prepare, self._duration_s = sources, prepare, duration_s
+        self._max_items, self._max_s, self._pool = max_items, max_s, pool
+        self._num_bytes, self._max_bytes = num_bytes, max_bytes
         self._next_size = min(max_items, _FIRST_WINDOW)
-        self._changed = threading.Condition()
+        self._lock = Lock()
+        self._room, self._ready = Condition(self._lock), Condition(self._lock)  # for the source, for the window
+        self._prefetcher: Prefetcher[_Preparation[S, T]] = Prefetcher(pool, self._on_complete)
         self._items: list[T] = []
         self._items_s = 0.0
-        self._ended = self._closed = False
+        self._items_bytes = self._ahead_bytes = 0  # of the items, and of those that are not prepared yet
+        self._source_ended = self._stopped = False  # stopped: closed, or `prepare` has raised
         self._error: BaseException | None = None
-        # Not waited for at exit: it may sit in a read from a terminal that never ends.
-        self._thread = threading.Thread(target=self._fill, name="gather", daemon=True)
+        # A daemon, because it may block forever in a read from a terminal.
+        self._thread = Thread(target=self._feed, name="source", daemon=True)
         self._thread.start()
 
-    def __iter__(self) -> Iterator[list[T]]:
+    def __iter__(self) -> Iterator[list[T] | Idle]:
         while True:
-            with self._changed:
-                idle = not self._has_items()
-            if idle:
-                yield []
+            with self._lock:
+                is_idle = not self._has_items()
+            if is_idle:
+                yield IDLE
             window = self._pop_window()
             if window is None:
                 continue
@@ -60,47 +101,119 @@ class SortBuffer(Generic[T]):
                 return
             yield window
 
+    def queued(self) -> tuple[int, float, bool]:
+        """Return the number and seconds of the prepared items, and whether no others will come."""
+        with self._lock:
+            return len(self._items), self._items_s, self._is_all_in() and not self._prefetcher.has_late
+
     def close(self) -> None:
         """Drop the items and stop the thread, at the latest when the source yields its next item."""
-        with self._changed:
-            self._closed = True
+        with self._lock:
+            self._stop()
             self._items = []
-            self._changed.notify_all()
 
     def _pop_window(self) -> list[T] | None:
-        """Return the next window, an empty one at the end, or None if the source has yielded nothing for a while."""
-        with self._changed:
-            if not self._changed.wait_for(self._has_items, timeout=_IDLE_S):
+        """Return the next window, an empty one at the end, or None if no item has become ready for a while."""
+        with self._lock:
+            if not self._wait_for(self._has_items, _IDLE_S):
                 return None
-            self._changed.wait_for(self._is_full, timeout=_MAX_WAIT_S)
-            window, self._items, self._items_s = self._items, [], 0.0
+            self._wait_for(self._is_full, _MAX_WAIT_S)
+            window, self._items, self._items_s, self._items_bytes = self._items, [], 0.0, 0
             self._next_size = min(self._max_items, int(self._next_size * _GROWTH))
-            self._changed.notify_all()
+            self._collect()
             return window
 
+    def _wait_for(self, condition: Callable[[], bool], timeout_s: float) -> bool:
+        deadline = monotonic() + timeout_s
+        while not condition():
+            left_s = deadline - monotonic()
+            if left_s <= 0:
+                return False
+            self._ready.wait(min(left_s, self._prefetcher.remaining_s()))
+            self._collect()
+        return True
+
     def _has_items(self) -> bool:
-        return bool(self._items) or self._ended
+        is_finished = self._is_all_in() and (self._error is not None or not self._prefetcher.has_late)
+        return bool(self._items) or self._stopped or is_finished
+
+    def _is_all_in(self) -> bool:
+        """Return True if all items but late ones are in."""
+        return self._source_ended and not len(self._prefetcher)
 
     def _is_full(self) -> bool:
-        return self._ended or len(self._items) >= self._next_size or self._items_s >= self._max_s
+        return self._is_at_limit() or self._is_all_in()
 
-    def _fill(self) -> None:
+    def _is_at_limit(self) -> bool:
+        fills = len(self._items) >= self._next_size or self._items_s >= self._max_s
+        return self._stopped or fills or self._items_bytes >= self._max_bytes
+
+    def _has_room(self, max_ahead: int) -> bool:
+        ahead = len(self._prefetcher)
+        fits = self._items_bytes + self._ahead_bytes < self._max_bytes
+        return fits and ahead < max_ahead and len(self._items) + ahead < self._next_size and self._items_s < self._max_s
+
+    def _on_complete(self) -> None:
+        with self._lock:
+            self._collect()
+
+    def _collect(self) -> None:
+        """Move prepared items to the window until it is full; wake the threads that can go on."""
+        while not self._is_at_limit() and (part := self._prefetcher.poll()) is not None:
+            group, _ = part
+            self._ahead_bytes -= group.num_bytes
+            if group.errors:
+                self._error = group.errors[0]
+                self._stop()
+            elif group.item is None:
+                self.num_skipped += 1
+            else:
+                self._items.append(group.item)
+                self._items_s += self._duration_s(group.item)
+                self._items_bytes += group.num_bytes
+                if len(self._items) == 1:
+                    self._ready.notify()
+        if self._is_full():
+            self._ready.notify()
+        if self._has_room(AHEAD_PER_THREAD * self._pool.threads // 2):
+            self._room.notify()
+
+    def _stop(self) -> None:
+        self._stopped = True
+        self._prefetcher.close()
+        self._room.notify()
+        self._ready.notify()
+
+    def _feed(self) -> None:
+        error: BaseException | None = None
         try:
-            for item in self._source:
-                with self._changed:
-                    self._changed.wait_for(lambda: self._closed or not self._is_full())
-                    if self._closed:
-                        break
-                    self._items.append(item)
-                    self._items_s += self._seconds(item)
-                    if self._is_full() or len(self._items) == 1:
-                        self._changed.notify_all()
-        except BaseException as error:  # raised again in the thread that iterates
-            self._error = error
+            while self._wait_for_room():
+                try:
+                    source = next(self._sources)
+                except StopIteration:
+                    break
+                num_bytes = self._num_bytes(source)
+                with self._lock:
+                    self._ahead_bytes += num_bytes
+                    self._prefetcher.submit(_Preparation(self._prepare, source, num_bytes))
+                del source
+        except BaseException as raised:  # raised again in the thread that iterates
+            error = raised
+        try:
+            self._sources.close()
         finally:
-            try:
-                self._source.close()
-            finally:
-                with self._changed:
-                    self._ended = True
-                    self._changed.notify_all()
+            with self._lock:
+                self._error = self._error or error
+                self._source_ended = True
+                self._collect()
+                self._ready.notify()
+
+    def _wait_for_room(self) -> bool:
+        """Wait until another item may be prepared. Return False if the buffer is closed."""
+        with self._lock:
+            max_ahead = AHEAD_PER_THREAD * self._pool.threads  # the pool may grow
+            if not self._has_room(max_ahead):
+                while not self._stopped and not self._has_room(max_ahead // 2):
+                    self._room.wait(None if self._is_at_limit() else min(1.0, self._prefetcher.remaining_s()))
+                    self._collect()
+            return not self._stopped

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any
 
+from fastscribe.audio.repeats import Repeats
 from fastscribe.report.prices import usd_per_audio_hours
+from fastscribe.types import Failure, Transcript
 
 
 class Stopwatch:
@@ -29,6 +32,54 @@ class Stopwatch:
             yield
         finally:
             self.add(stage, perf_counter() - start)
+
+
+@dataclass
+class Progress:
+    """Counts of the current run. Progress bars and reports read it while the run writes it."""
+
+    files: int = 0
+    failed: int = 0
+    skipped: int = 0  # done by an earlier run, and not among `files`
+    left_out: Counter[str] = field(
+        default_factory=Counter
+    )  # files of folders that are not audio by their names, by kind
+    repeats: Repeats = field(default_factory=Repeats)  # inputs given more than once
+    audio_s: float = 0.0  # of files transcribed
+    planned_files: int = 0  # that the model works on or is done with
+    planned_s: float = 0.0  # of these
+    queued_files: int = 0  # probed, and waiting for the model
+    queued_s: float = 0.0  # of these
+    has_all: bool = False  # no more inputs will come after the planned and the queued ones
+    done_s: float = 0.0  # of the planned ones, decoded or given up: parts of a long recording count as they finish
+    gaps: int = 0  # stretches with speech in which no words were found, in files transcribed
+    gap_s: float = 0.0
+    recovered_words: int = 0  # that gap recovery added, in files transcribed
+    recovered_s: float = 0.0
+    padded_frames: int = 0
+    real_frames: int = 0
+    stopwatch: Stopwatch = field(default_factory=Stopwatch)
+
+    def count(self, result: Transcript | Failure) -> None:
+        """Count a result of the run."""
+        self.files += 1
+        if isinstance(result, Failure):
+            self.failed += 1
+        else:
+            self._add(result, 1)
+
+    def not_written(self, transcript: Transcript) -> None:
+        """Count a transcript as failed because it could not be written."""
+        self.failed += 1
+        self._add(transcript, -1)
+
+    def _add(self, transcript: Transcript, sign: int) -> None:
+        recovered = [segment for segment in transcript.segments if segment.recovered]
+        self.audio_s += sign * transcript.audio.duration_s
+        self.gaps += sign * len(transcript.gaps)
+        self.gap_s += sign * sum(gap.end_s - gap.start_s for gap in transcript.gaps)
+        self.recovered_words += sign * sum(len(segment.words) for segment in recovered)
+        self.recovered_s += sign * sum(segment.end_s - segment.start_s for segment in recovered)
 
 
 @dataclass(frozen=True)
@@ -56,6 +107,10 @@ class RunStats:
     versions: dict[str, str] = field(default_factory=dict)
     skipped: int = 0
     failed_before: int = 0
+    left_out: Mapping[str, int] = field(
+        default_factory=dict
+    )  # files of folders that are not audio by their names, by kind
+    repeated: int = 0  # inputs given more than once, without the first time
     totals: dict[str, Any] | None = None
     gaps: int = 0  # stretches with speech in which no words were found
     gap_s: float = 0.0
@@ -85,6 +140,8 @@ class RunStats:
             "failed": self.failed,
             "skipped": self.skipped,
             "failed_before": self.failed_before,
+            "left_out": dict(self.left_out),
+            "repeated": self.repeated,
             "totals": self.totals,
             "audio_s": round(self.audio_s, 3),
             "load_s": round(self.load_s, 3),

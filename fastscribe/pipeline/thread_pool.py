@@ -7,6 +7,7 @@ thread.
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable
 from queue import SimpleQueue
@@ -17,30 +18,27 @@ _STUCK_WITHOUT_CLOCK_S = 30.0  # where a thread's processor time cannot be seen
 _MAX_SPARE = 32  # threads beyond those asked for; if as many hang, the rest waits for one of them
 _CHECK_INTERVAL_S = 0.25
 
+Task = Callable[[], None]
+
 
 class ReplacingThreadPool:
-    """A pool of `threads` daemon threads. It starts tasks in order of submission. Tasks must not raise."""
+    """A pool of daemon threads. It starts tasks in order of submission. Tasks must not raise.
+
+    Args:
+        threads: Number of threads. A larger number may be set later; they start within _CHECK_INTERVAL_S.
+        name: Name of the threads.
+    """
 
     def __init__(self, threads: int, name: str) -> None:
-        self._threads, self._name = threads, name
-        self._tasks: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self.threads, self._name = threads, name
+        self._tasks: SimpleQueue[Task | None] = SimpleQueue()  # None: no more tasks
         self._closed = Event()
         self._workers = [self._start() for _ in range(threads)]
         Thread(target=self._replace_stuck, name=f"{name}-watch", daemon=True).start()
 
-    def submit(self, task: Callable[[], None]) -> None:
-        """Queue a task."""
+    def submit(self, task: Task) -> None:
+        """Queue a task. Thread-safe."""
         self._tasks.put(task)
-
-    @property
-    def is_queue_empty(self) -> bool:
-        """True if no task waits for a thread."""
-        return self._tasks.empty()
-
-    @property
-    def is_closed(self) -> bool:
-        """True after close()."""
-        return self._closed.is_set()
 
     def close(self) -> None:
         """Drop the queued tasks. Running tasks end by themselves."""
@@ -58,14 +56,14 @@ class ReplacingThreadPool:
             self._workers = [worker for worker in self._workers if worker.is_alive()]
             for worker in self._workers:
                 worker.is_abandoned = worker.is_abandoned or worker.is_stuck(time.monotonic())
-            missing = self._threads - sum(not worker.is_abandoned for worker in self._workers)
-            spare = self._threads + _MAX_SPARE - len(self._workers)
+            missing = self.threads - sum(not worker.is_abandoned for worker in self._workers)
+            spare = self.threads + _MAX_SPARE - len(self._workers)
             for _ in range(min(missing, spare)):
                 self._workers.append(self._start())
 
 
 class _Worker(Thread):
-    def __init__(self, tasks: SimpleQueue[Callable[[], None] | None], closed: Event, name: str) -> None:
+    def __init__(self, tasks: SimpleQueue[Task | None], closed: Event, name: str) -> None:
         super().__init__(name=name, daemon=True)
         self.is_abandoned = False  # another has its place, so it ends with its task
         self._tasks, self._closed = tasks, closed
@@ -80,12 +78,12 @@ class _Worker(Thread):
         while not self.is_abandoned:
             task = self._tasks.get()
             if task is None or self._closed.is_set():
-                self._tasks.put(None)  # for the next one
+                self._tasks.put(None)  # for the next thread
                 return
             self._num_started += 1
             self._is_busy = True
             task()
-            task = None  # what it holds is not wanted while the next one is waited for
+            task = None  # free what it references before the wait for the next one
             self._is_busy = False
 
     def is_stuck(self, now: float) -> bool:
@@ -96,7 +94,9 @@ class _Worker(Thread):
         return now - self._unchanged_since > (STUCK_S if self._cpu_clock is not None else _STUCK_WITHOUT_CLOCK_S)
 
     def _cpu_time_s(self) -> float:
+        if sys.platform == "win32" or self._cpu_clock is None:
+            return 0.0
         try:
-            return 0.0 if self._cpu_clock is None else time.clock_gettime(self._cpu_clock)
+            return time.clock_gettime(self._cpu_clock)
         except OSError:  # it has just ended
             return -1.0

@@ -1,22 +1,24 @@
-"""Options with a closed set of values: each set is declared once, as a Literal, and wrong values are one clear line."""
+"""Options with fixed choices: each set is declared once, as a Literal, and a wrong value is one clear line."""
 
 from __future__ import annotations
 
 import ast
+import re
 from pathlib import Path
 from typing import Any, get_args
 
 import pytest
 import typer
+from typer.testing import CliRunner
 
 from fastscribe import config
-from fastscribe.bench import loss
-from fastscribe.bench.against.peers import PEERS, PeerName
+from fastscribe.bench.peer_comparison.peers import PEERS, PeerName
 from fastscribe.cli import app
 from fastscribe.decode.families import DECODERS
 from fastscribe.evaluation.scores import NormalizerName
 from fastscribe.output.writers import render
 from fastscribe.types import AudioInfo, Transcript
+from tests.helpers.processes import command, on_terminal
 
 PACKAGE = Path(config.__file__).parent
 OPTIONS = [
@@ -30,16 +32,13 @@ OPTIONS = [
     ("bench throughput --dtype", config.DtypeChoice),
     ("bench throughput --against", PeerName),
     ("bench latency --dtype", config.DtypeChoice),
-    ("bench decoder --dtype", config.DtypeChoice),
-    ("bench train --dtype", config.FloatDtypeName),
-    ("bench leaderboard --dtype", config.FloatDtypeName),
-    ("bench loss --dtype", config.LossDtypeName),
 ]
-REPEATABLE = [f"bench {command} --dtype" for command in ("throughput", "latency", "train", "loss")]
+BENCHES = tuple(f"bench {command}" for command in ("throughput", "latency", "cost", "diff"))
+REPEATABLE = [f"bench {command} --dtype" for command in ("throughput", "latency")]
 
 
 def parameter(name: str) -> Any:
-    """The option as the command line has it."""
+    """The option as declared on the command line."""
     *commands, option = name.split()
     command: Any = typer.main.get_command(app)
     for part in commands:
@@ -48,7 +47,7 @@ def parameter(name: str) -> Any:
 
 
 def parsed(name: str, *words: str) -> Any:
-    """What the command gets when the option is given once for each word."""
+    """The value that the command gets if the option is given once for each word."""
     *commands, option = name.split()
     arguments = [part for word in words for part in (option, word)]
     command: Any = typer.main.get_command(app)
@@ -59,7 +58,7 @@ def parsed(name: str, *words: str) -> Any:
 
 
 @pytest.mark.parametrize(("name", "choices"), OPTIONS, ids=[name for name, _ in OPTIONS])
-def test_an_option_takes_its_choices_and_no_other_word(name: str, choices: Any) -> None:
+def test_option_choices(name: str, choices: Any) -> None:
     words = get_args(choices)
     for word in words:
         assert parsed(name, word) == ([word] if name in REPEATABLE else word)
@@ -72,7 +71,7 @@ def test_an_option_takes_its_choices_and_no_other_word(name: str, choices: Any) 
 
 
 @pytest.mark.parametrize(("name", "choices"), OPTIONS, ids=[name for name, _ in OPTIONS])
-def test_help_and_completion_show_the_choices(name: str, choices: Any, capsys: pytest.CaptureFixture) -> None:
+def test_help_and_completion(name: str, choices: Any, capsys: pytest.CaptureFixture) -> None:
     *commands, _ = name.split()
     app([*commands, "--help"], standalone_mode=False)
     assert "|".join(get_args(choices)) in capsys.readouterr().out
@@ -82,21 +81,75 @@ def test_help_and_completion_show_the_choices(name: str, choices: Any, capsys: p
 
 
 @pytest.mark.parametrize("name", REPEATABLE)
-def test_a_repeatable_option_keeps_every_value(name: str) -> None:
+def test_repeatable_option(name: str) -> None:
     assert parsed(name, "bf16", "fp32") == ["bf16", "fp32"]
     assert parsed(name) == []
 
 
-def test_tables_by_choice_leave_none_out() -> None:
+COMMANDS = ("", "transcribe", "evaluate", "merge", "inspect", "convert", "train", "bench", *BENCHES)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_has_words_for_values(name: str) -> None:
+    """No type of Python stands where a metavar should, and a list of commands cuts no help."""
+    done = CliRunner().invoke(app, [*name.split(), "--help"], terminal_width=80, prog_name="fastscribe")
+    usage, _, rest = done.output.partition("\n\n")
+    assert done.exit_code == 0 and usage.startswith(f"Usage: fastscribe {name}".rstrip())
+    assert not {"{", "}"} & set(usage) and "......" not in usage
+    options = rest.partition("Options:")[2]
+    assert not [word for word in (" range>", "<list", "<str>", "<int>", "<float>") if word in options]
+    assert "..." not in options.partition("Commands:")[2]
+
+
+def test_transcribe_help_fits_two_screens() -> None:
+    """Two screens of 40 lines; the groups begin with the basics, and details stay out."""
+    code, shown = on_terminal(command("transcribe", "--help"), "stdout", columns=80)
+    output = shown.decode()
+    lines = output.splitlines()
+    groups = [line.removesuffix(":") for line in lines if re.fullmatch("[A-Z][a-z ]+:", line)]
+    assert code == 0 and len(lines) <= 80 >= max(map(len, lines))
+    assert groups[:2] == ["Arguments", "Basics"] and len(groups) == 9
+    assert "\f" not in output and "takes a few times as long" not in output and "x>=" not in output
+    basics = output.replace("\r", "").split("Basics:")[1].split("\n\n")[0]
+    assert all(name in basics for name in ("--model", "--output-dir", "--format", "--device", "--quiet", "--help"))
+
+
+@pytest.mark.parametrize("typo", ["--overwrit", "--overwrites", "--over-write", "--overwrite-all", "--override"])
+def test_no_typo_suggests_overwrite(typo: str) -> None:
+    done = CliRunner().invoke(app, ["transcribe", "a.wav", typo], prog_name="fastscribe")
+    assert done.exit_code == 2 and "--overwrite" not in done.output.replace(typo, "")
+    done = CliRunner().invoke(app, ["transcribe", "a.wav", "--langauge", "en"], prog_name="fastscribe")
+    assert "--language" in done.output
+
+
+def test_first_words() -> None:
+    """`fastscribe` alone: a page for a reader, whose commands exist."""
+    done = CliRunner().invoke(app, [], prog_name="fastscribe")
+    lines = done.stderr.splitlines()
+    assert done.exit_code == 2 and done.stdout == "" and 8 <= len(lines) <= 20 and max(map(len, lines)) <= 90
+    commands = [line.split("   ")[0].split() for line in lines if re.match(" *fastscribe [a-z-]+ ?[a-z-]*", line)]
+    assert len(commands) >= 5
+    command: Any = typer.main.get_command(app)
+    transcribe = command.commands["transcribe"]
+    for words in commands:
+        if words[1] == "transcribe" and "--help" not in words:
+            assert transcribe.parse_args(typer.Context(transcribe), words[2:]) == []
+
+
+def test_transcribe_is_the_first_command() -> None:
+    done = CliRunner().invoke(app, ["--help"])
+    assert done.output.partition("Commands:\n")[2].split()[0] == "transcribe"
+
+
+def test_tables_cover_choices() -> None:
     assert set(DECODERS) == set(get_args(config.DecoderName))
     assert tuple(PEERS) == get_args(PeerName)
-    assert tuple(loss.DTYPES) == get_args(config.LossDtypeName)
     transcript = Transcript(AudioInfo("a.wav", "a.wav", 16000, 1, 16000), "", (), ())
     assert all(isinstance(render(transcript, format), str) for format in config.OUTPUT_FORMATS)
 
 
-def test_no_choices_are_declared_again() -> None:
-    """The command line has no enums of its own, and no module lists the words of a Literal in config.py again."""
+def test_choices_declared_once() -> None:
+    """The command line has no enums, and no module repeats the words of a Literal in config.py."""
     declared = {
         frozenset(get_args(value))
         for value in vars(config).values()

@@ -1,9 +1,10 @@
-"""The program as its user meets it: a process with arguments, pipes, signals and exit codes."""
+"""The program as a process with arguments, pipes, signals and exit codes."""
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -16,7 +17,12 @@ import numpy as np
 import pytest
 import soundfile
 
+from fastscribe import cli
+from fastscribe.audio.failures import relative_id
+from fastscribe.cli.job import is_one_short_file
+from fastscribe.resume.shards import shard_of
 from tests.conftest import AUDIO, DATA, MODELS
+from tests.helpers.containers import encode, encode_video
 from tests.helpers.processes import command, fastscribe, on_terminal
 
 MODEL = str(MODELS / "tdt_demo" / "model.nemo")
@@ -38,15 +44,26 @@ def texts() -> dict[str, str]:
     return {Path(row["audio_filepath"]).name: row["text"] for row in map(json.loads, lines) if row["text"]}
 
 
-def test_without_a_model_the_packaged_one_does_it_and_says_so_once() -> None:
-    done = fastscribe("transcribe", AUDIO, "--quiet", "--no-progress")
+def test_packaged_model() -> None:
+    done = fastscribe("transcribe", AUDIO, "--no-progress")
     assert done.returncode == 0, done.stderr
-    assert done.stderr.count("\n") == 1 and "no --model" in done.stderr
+    assert done.stderr.count("no --model") == 1 and done.stderr.count("RTFx") == 1
     [first] = [row["text"] for row in rows(done.stdout) if Path(row["audio_filepath"]).name == FIRST.name]
     assert SequenceMatcher(None, SENTENCE, first, autojunk=False).ratio() > 0.7
 
 
-def test_a_folder_to_every_format(tmp_path: Path, texts: dict[str, str]) -> None:
+def test_one_short_file_and_quiet_print_the_text_alone(tmp_path: Path) -> None:
+    alone, quiet = fastscribe("transcribe", FIRST), fastscribe("transcribe", FIRST, AUDIO / "e02_0p3s.flac", "-q")
+    assert (alone.returncode, alone.stderr, quiet.returncode, quiet.stderr) == (0, "", 0, "")
+    assert alone.stdout in quiet.stdout
+    samples, rate = soundfile.read(FIRST, dtype="int16")
+    soundfile.write(tmp_path / "long.flac", np.tile(samples, 1 + 301 * rate // len(samples)), rate)
+    (tmp_path / "list.jsonl").write_text(json.dumps({"audio_filepath": str(FIRST)}))
+    for inputs in ([tmp_path / "long.flac"], [tmp_path / "list.jsonl"], [FIRST, FIRST], [tmp_path / "gone.wav"]):
+        assert not is_one_short_file([str(path) for path in inputs])
+
+
+def test_every_format(tmp_path: Path, texts: dict[str, str]) -> None:
     formats = "jsonl,json,srt,vtt,txt,tsv,ctm"
     done = fastscribe("transcribe", AUDIO, "-m", MODEL, "-o", tmp_path, "-f", formats, "--price-per-hour", 2)
     assert done.returncode == 0, done.stderr
@@ -68,7 +85,7 @@ def test_a_folder_to_every_format(tmp_path: Path, texts: dict[str, str]) -> None
     assert "RTFx" in done.stderr
 
 
-def test_jsonl_on_stdout_has_the_documented_shape() -> None:
+def test_jsonl_shape() -> None:
     done = transcribe(FIRST, "--tokens")
     [row] = rows(done.stdout)
     assert done.returncode == 0
@@ -88,7 +105,7 @@ def all_rows() -> dict[str, dict]:
 
 
 @pytest.mark.parametrize("batching", [("--batch-size", 1), ("--batch-size", 4), ("--batch_frames", 10**6)])
-def test_same_rows_whatever_the_batch(batching: tuple, all_rows: dict[str, dict]) -> None:
+def test_batching_changes_nothing(batching: tuple, all_rows: dict[str, dict]) -> None:
     reference = dict(all_rows)
     for row in rows(transcribe(AUDIO, *batching).stdout):
         expected = reference.pop(row["audio_filepath"])
@@ -99,18 +116,18 @@ def test_same_rows_whatever_the_batch(batching: tuple, all_rows: dict[str, dict]
     assert not reference
 
 
-def test_long_audio_is_cut_and_joined_on_its_own_clock(texts: dict[str, str]) -> None:
+def test_long_audio_times(texts: dict[str, str]) -> None:
     long = AUDIO / "e10_concat_45s.flac"
     [cut], [whole] = (rows(transcribe(long, "--max-utterance-s", s).stdout) for s in (12, 0))
     assert cut["text"] == whole["text"] == texts[long.name]
-    # This model, which knows its sentences by heart, hangs first words on the start of what it sees: here a cut in silence.
+    # This overtrained model puts a sentence's first words at the start of its input, here a cut in silence.
     moved = [abs(a["start"] - b["start"]) > 0.081 for a, b in zip(cut["words"], whole["words"], strict=True)]
     assert sum(moved) < len(moved) / 2
     starts = [word["start"] for word in cut["words"]]
     assert starts == sorted(starts)
 
 
-def test_manifest_rows_are_carried_through_and_cut(tmp_path: Path) -> None:
+def test_manifest_rows(tmp_path: Path) -> None:
     manifest = tmp_path / "m.jsonl"
     shutil.copy(FIRST, tmp_path / "a.flac")
     lines = [
@@ -137,10 +154,11 @@ def test_manifest_rows_are_carried_through_and_cut(tmp_path: Path) -> None:
 
 def test_paths_on_stdin() -> None:
     done = transcribe("-", "--format", "txt", stdin=f"{FIRST}\n\n")
-    assert done.stdout == SENTENCE + "\n"
+    assert done.stdout == f"{FIRST}\t{SENTENCE}\n"
 
 
-def test_bad_files_cost_nobody_else_their_work(tmp_path: Path) -> None:
+@pytest.mark.posix
+def test_bad_files_fail_alone(tmp_path: Path) -> None:
     shutil.copy(FIRST, tmp_path / "good.flac")
     (tmp_path / "empty.wav").touch()
     (tmp_path / "text.wav").write_text("hello")
@@ -160,7 +178,35 @@ def test_bad_files_cost_nobody_else_their_work(tmp_path: Path) -> None:
     assert all(line.startswith("fastscribe: ") for line in done.stderr.splitlines())
 
 
-def test_a_folder_without_audio(tmp_path: Path) -> None:
+def test_folder_of_many_kinds(tmp_path: Path, texts: dict[str, str]) -> None:
+    """Containers give the text of the recording that they were made from; the rest is counted or fails by itself."""
+    folder, out = tmp_path / "in", tmp_path / "out"
+    folder.mkdir()
+    samples, rate = soundfile.read(FIRST, dtype="float32")
+    for name, codec in (("a.m4a", "aac"), ("b.webm", "libopus"), ("c.mkv", "flac")):
+        encode(folder / name, codec, rate, samples=samples)
+    encode(folder / "two.mkv", "flac", rate, samples=samples, gains=(1.0, 0.0), starts_s=(0.0, 0.0))
+    encode_video(folder / "silent.mp4")
+    (folder / "cut.m4a").write_bytes((folder / "a.m4a").read_bytes()[:-2_000])
+    for name in ("notes.docx", "p.jpg", "q.jpg", ".hidden.jpg"):
+        (folder / name).write_bytes(b"x")
+    done = fastscribe("transcribe", folder, "-m", MODEL, "-o", out, "--no-progress")
+    assert done.returncode == 1
+    found = {Path(row["audio_filepath"]).name: row for row in rows((out / "transcripts.jsonl").read_text())}
+    assert [found[name]["text"] for name in ("a.m4a", "c.mkv", "two.mkv")] == [texts[FIRST.name]] * 3
+    assert SequenceMatcher(None, texts[FIRST.name], found["b.webm"]["text"], autojunk=False).ratio() > 0.8
+    assert found["silent.mp4"]["error"]["message"] == "is a video without an audio track"
+    assert found["cut.m4a"]["error"]["stage"] == "probe" and len(found) == 6
+    assert done.stderr.count("3 files left out: .jpg 2, .docx 1") == 1
+    assert done.stderr.count("two.mkv has 2 audio tracks: the first is transcribed") == 1
+    assert json.loads((out / "report.json").read_text())["left_out"] == {".docx": 1, ".jpg": 2}
+    second = transcribe(folder / "two.mkv", "--track", 1)
+    assert second.returncode == 0 and rows(second.stdout)[0]["text"] == "" and second.stderr == ""
+    done = fastscribe("transcribe", folder, "-m", MODEL, "--dry-run")
+    assert json.loads(done.stdout)["left_out"] == {".docx": 1, ".jpg": 2} and "3 files left out" in done.stderr
+
+
+def test_folder_without_audio(tmp_path: Path) -> None:
     done = transcribe(tmp_path)
     assert done.returncode == 1
     assert "error" in rows(done.stdout)[0]
@@ -173,6 +219,22 @@ def test_a_folder_without_audio(tmp_path: Path) -> None:
         (["transcribe", FIRST, "--model", "nowhere.nemo"], "nowhere.nemo"),
         (["transcribe", FIRST, "--model", str(FIRST)], str(FIRST)),
         (["transcribe", FIRST, "--model", MODEL, "--colour"], "--colour"),
+        (["transcribe", FIRST, "--model", "large-v3"], "a Whisper model; fastscribe runs Parakeet"),
+        (["transcribe", FIRST, "--model", "Systran/faster-whisper-small"], "a Whisper model"),
+        (["transcribe", FIRST, "--model", "parakeet-tdt-0.6b-v3"], "is nvidia/parakeet-tdt-0.6b-v3"),
+        (["transcribe", FIRST, "--model", "mlx-community/parakeet-tdt-0.6b-v3"], "--model nvidia/parakeet-tdt-0.6b-v3"),
+        (["transcribe", FIRST, "--device", "mps"], "--device mps: Apple's GPUs are not supported"),
+        (["transcribe", FIRST, "--dtype", "float16"], "--dtype float16: there is no fp16"),
+        (
+            ["transcribe", FIRST, "--fp16", "True", "--hf_token", "x"],
+            "use --dtype bf16 (GPUs), or fp32; --hf_token: no",
+        ),
+        (["transcribe", "model_path=x.nemo"], "use --model PATH"),
+        (["transcibe", "a.wav"], "Did you mean 'transcribe'?"),
+        (["a.wav"], "fastscribe transcribe a.wav"),
+        ([str(FIRST), "-f", "txt"], f"fastscribe transcribe {FIRST} -f txt"),
+        (["--model", "x.nemo", "a.wav"], "fastscribe transcribe --model x.nemo a.wav"),
+        (["help"], "fastscribe --help"),
         (["transcribe", FIRST, "--model", MODEL, "-f", "docx"], "docx"),
         (["transcribe", FIRST, "--model", MODEL, "-f", "srt,vtt"], "--output-dir"),
         (["transcribe", FIRST, "--model", MODEL, "--decoder", "ctc"], "tdt"),
@@ -188,10 +250,24 @@ def test_a_folder_without_audio(tmp_path: Path) -> None:
         (["inspect", "nowhere"], "nowhere"),
         (["convert", MODEL, str(AUDIO)], str(AUDIO)),
         (["dance"], "dance"),
+        (["transcribe", FIRST, "--beam", "100000"], "--beam 100000: not a number up to 1,024"),
+        (["transcribe", FIRST, "--threads", "x"], "--threads x: not a whole number"),
+        (["transcribe", FIRST, "--max-line-width", "1"], "--max-line-width 1: not a number from 2"),
+        (["transcribe", FIRST, "--min-cue-s", "9"], "--min-cue-s 9.0: not a number of seconds from 0 to --max-cue-s"),
+        (["transcribe", FIRST, "--device", "cuda:x"], "cuda:N with a number"),
+        (["transcribe", FIRST, "--force"], "another folder starts over"),
+        (["transcribe", FIRST, "-o", "out.srt", "-f", "srt"], "-f FORMAT > out.srt"),
+        (["transcribe", FIRST, "-o", FIRST], "is a file: name a folder"),
+        (["export", FIRST, "-f", "srt"], "is a recording or other binary data, not results"),
+        (["evaluate", FIRST], "is a recording or other binary data, not results"),
+        (["bench", "diff", FIRST, FIRST], "not a benchmark's result: a recording or other binary data"),
+        (["train", FIRST, "-o", "run"], "is a recording; give a recipe"),
+        (["train", "nowhere.yaml", "-o", "run"], "nowhere.yaml: cannot be read: No such file or directory"),
+        (["merge", "nowhere"], "nowhere: no such folder"),
     ],
     ids=str,
 )
-def test_wrong_usage_is_one_line_and_exit_code_2(arguments: list, named: str) -> None:
+def test_wrong_usage(arguments: list, named: str) -> None:
     done = fastscribe(*arguments)
     assert done.returncode == 2
     assert done.stdout == ""
@@ -199,7 +275,26 @@ def test_wrong_usage_is_one_line_and_exit_code_2(arguments: list, named: str) ->
     assert len(done.stderr.splitlines()) == 1
 
 
-def test_a_closed_pipe_ends_quietly() -> None:
+def test_a_variable_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FASTSCRIBE_BEAM", "x")
+    parsed = fastscribe("transcribe", FIRST)
+    monkeypatch.setenv("FASTSCRIBE_BEAM", "2")
+    checked = fastscribe("transcribe", FIRST, "-m", MODELS / "ctc" / "model.nemo")
+    assert "FASTSCRIBE_BEAM in the environment (--beam) x: not a whole number" in parsed.stderr
+    assert checked.returncode == 2 and "(FASTSCRIBE_BEAM in the environment)" in checked.stderr
+
+
+def test_nothing_usable_has_no_report(tmp_path: Path) -> None:
+    (tmp_path / "text.mp3").write_text("hello world this is text\n")
+    for path in (tmp_path / "text.mp3", tmp_path / "gone.wav"):
+        done = fastscribe("transcribe", path, "-m", MODEL)
+        assert done.returncode == 1 and len(done.stderr.splitlines()) == 1 and f"{path}: " in done.stderr
+    empty = next(index for index in range(9) if shard_of(relative_id(str(FIRST)), 9) != index)
+    done = fastscribe("transcribe", FIRST, "-m", MODEL, "--shard", f"{empty}/9")
+    assert done.returncode == 0 and f"none of the 1 inputs is in shard {empty}/9" in done.stderr
+
+
+def test_closed_pipe() -> None:
     process = subprocess.Popen(
         command("transcribe", AUDIO, "-m", MODEL, "-q"), stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
@@ -212,13 +307,14 @@ def test_a_closed_pipe_ends_quietly() -> None:
     assert errors == b""
 
 
-def test_stdout_closed_from_the_start() -> None:
+@pytest.mark.posix
+def test_closed_stdout() -> None:
     done = subprocess.run(["sh", "-c", '"$0" "$@" >&-', *command("transcribe", FIRST, "-m", MODEL, "-q")], timeout=60)
     assert done.returncode == 141
 
 
-def test_an_output_that_cannot_be_written_costs_its_own_file_alone(tmp_path: Path) -> None:
-    """Where one recording's subtitle file is to go, another's folder already stands."""
+def test_unwritable_output_fails_alone(tmp_path: Path) -> None:
+    """A folder has the name of one recording's subtitle file."""
     (tmp_path / "in" / "x.srt").mkdir(parents=True)
     for name in ("x.flac", "x.srt/b.flac", "y.flac"):
         shutil.copy(FIRST, tmp_path / "in" / name)
@@ -231,8 +327,9 @@ def test_an_output_that_cannot_be_written_costs_its_own_file_alone(tmp_path: Pat
     assert json.loads((tmp_path / "out" / "report.json").read_text())["failed"] == 1
 
 
+@pytest.mark.posix
 @pytest.mark.parametrize(("sent", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_stdin_that_stays_open_gives_results_and_lets_go(sent: int, code: int) -> None:
+def test_open_stdin(sent: int, code: int) -> None:
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     arguments = command("transcribe", "-", "-m", MODEL, "-f", "txt", "--quiet")
     with subprocess.Popen(arguments, **pipes, text=True) as process:
@@ -240,7 +337,7 @@ def test_a_stdin_that_stays_open_gives_results_and_lets_go(sent: int, code: int)
         process.stdin.write(f"{FIRST}\n")
         process.stdin.flush()
         try:
-            assert process.stdout.readline() == SENTENCE + "\n"  # while its thread still waits for more names
+            assert process.stdout.readline() == f"{FIRST}\t{SENTENCE}\n"  # while its thread still waits for more names
             process.send_signal(sent)
             assert process.wait(timeout=60) == code
             assert process.stderr.read().count("\n") == 1
@@ -248,10 +345,24 @@ def test_a_stdin_that_stays_open_gives_results_and_lets_go(sent: int, code: int)
             process.kill()
 
 
+@pytest.mark.parametrize(
+    ("option", "hint"),
+    [("--overwrite", "without --overwrite the command goes on"), ("-q", "--output-dir the same command")],
+)
+def test_an_interrupted_command_says_what_goes_on(option: str, hint: str, monkeypatch, capsys) -> None:
+    def interrupted(**_: object) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(sys, "argv", ["fastscribe", "transcribe", "a", option])
+    assert cli._run(interrupted) == 130
+    assert hint in capsys.readouterr().err
+
+
+@pytest.mark.posix
 @pytest.mark.parametrize(("sent", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_interrupted_runs_keep_what_is_finished(tmp_path: Path, sent: signal.Signals, code: int) -> None:
+def test_interrupted_run(tmp_path: Path, sent: signal.Signals, code: int) -> None:
     out = tmp_path / "out"
-    many = [path for path in sorted(AUDIO.glob("0*")) for _ in range(200)]
+    many = linked(tmp_path, [path for path in sorted(AUDIO.glob("0*")) for _ in range(200)])
     arguments = command("transcribe", *many, "-m", MODEL, "-o", out, "--window", 5)
     process = subprocess.Popen(arguments, stderr=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 60
@@ -266,21 +377,31 @@ def test_interrupted_runs_keep_what_is_finished(tmp_path: Path, sent: signal.Sig
     assert "Traceback" not in errors
     kept = rows((out / "transcripts.jsonl").read_text())
     assert 0 < len(kept) < len(many)
-    assert kept[0]["text"] == SENTENCE
+    assert SENTENCE in [row["text"] for row in kept]
 
 
-def test_a_terminal_sees_progress_and_a_pipe_does_not(tmp_path: Path) -> None:
+def linked(folder: Path, files: list[Path]) -> list[Path]:
+    """A link to each file: inputs of their own, while a file given twice is done once."""
+    links = [folder / f"{number:04d}.flac" for number in range(len(files))]
+    for link, file in zip(links, files, strict=True):
+        link.symlink_to(file)
+    return links
+
+
+@pytest.mark.posix
+def test_progress_on_terminal_only(tmp_path: Path) -> None:
     """stderr is a pseudo-terminal here; stdout stays a pipe."""
-    code, seen = on_terminal(command("transcribe", *[FIRST] * 40, "-m", MODEL, "-o", tmp_path, "--window", 2))
+    code, seen = on_terminal(
+        command("transcribe", *linked(tmp_path, [FIRST] * 40), "-m", MODEL, "-o", tmp_path, "--window", 2)
+    )
     assert code == 0
-    counts = [int(before.split()[-1]) for before in seen.decode().split(" files, ")[:-1]]
+    counts = [int(found) for found in re.findall(r"([0-9]+)(?: of 40)? files, ", seen.decode())]
     assert counts == sorted(counts)
     assert 0 < counts[-1] <= 40
-    assert "left" in seen.decode()
     assert "\x1b" not in fastscribe("transcribe", FIRST, "-m", MODEL).stderr
 
 
-def test_long_mp3s_are_read_without_chatter(tmp_path: Path) -> None:
+def test_long_mp3_without_messages(tmp_path: Path) -> None:
     """mpg123 prints a line from C whenever a seek lands in the middle of its bit reservoir."""
     speech = [soundfile.read(path)[0] for path in sorted(AUDIO.glob("[01]*.flac"))]
     soundfile.write(tmp_path / "long.mp3", np.concatenate(speech * 4), 16000)
@@ -290,7 +411,7 @@ def test_long_mp3s_are_read_without_chatter(tmp_path: Path) -> None:
     assert SENTENCE in rows(done.stdout)[0]["text"]
 
 
-def test_inspect_says_what_a_model_is() -> None:
+def test_inspect() -> None:
     facts = json.loads(fastscribe("inspect", MODEL, "--json").stdout)
     assert facts["family"] == "tdt"
     assert facts["vocabulary"] == 256
@@ -307,7 +428,7 @@ def test_converted_models_transcribe(tmp_path: Path, dtype: str) -> None:
 
 
 @pytest.mark.parametrize("decoder", ["rnnt", "ctc"])
-def test_both_heads_of_a_hybrid(decoder: str) -> None:
+def test_hybrid_decoders(decoder: str) -> None:
     done = fastscribe(
         "transcribe", FIRST, "-m", MODELS / "hybrid" / "model.nemo", "--decoder", decoder, "-f", "txt", "-q"
     )
@@ -315,13 +436,13 @@ def test_both_heads_of_a_hybrid(decoder: str) -> None:
 
 
 @pytest.mark.parametrize("head", ["tdt", "rnnt"])
-def test_beam_search_from_the_command_line(head: str) -> None:
+def test_beam_search(head: str) -> None:
     model = {"tdt": MODEL, "rnnt": MODELS / "hybrid" / "model.nemo"}[head]
     done = fastscribe("transcribe", FIRST, "-m", model, "--beam", "4", "-f", "txt", "-q")
     assert done.stdout == SENTENCE + "\n"
 
 
-def test_a_run_goes_on_with_the_beam_that_it_had(tmp_path: Path) -> None:
+def test_resume_keeps_beam(tmp_path: Path) -> None:
     arguments = (FIRST, "-o", tmp_path, "-f", "jsonl")
     assert transcribe(*arguments, "--beam", "3").returncode == 0
     assert transcribe(*arguments, "--beam", "3").returncode == 0
@@ -334,12 +455,12 @@ def test_bf16_on_a_cpu() -> None:
     assert transcribe(FIRST, "--dtype", "bf16", "-f", "txt").stdout == SENTENCE + "\n"
 
 
-def test_options_come_from_the_environment_too() -> None:
+def test_options_from_environment() -> None:
     environment = {**os.environ, "FASTSCRIBE_MODEL": MODEL}
     assert fastscribe("transcribe", FIRST, "-q", "-f", "txt", env=environment).stdout == SENTENCE + "\n"
 
 
-def test_help_and_version_do_without_torch() -> None:
+def test_help_without_torch() -> None:
     script = (
         "import sys; from fastscribe.cli import app\n"
         "app(['transcribe', '--help'], standalone_mode=False)\n"
@@ -351,7 +472,7 @@ def test_help_and_version_do_without_torch() -> None:
     assert fastscribe("--version").stdout.startswith("fastscribe ")
 
 
-def test_the_python_interface() -> None:
+def test_python_interface() -> None:
     from fastscribe import Failure, Transcriber, Transcript
 
     transcriber = Transcriber.load(MODEL, device="cpu", dtype="fp32")
@@ -364,14 +485,14 @@ def test_the_python_interface() -> None:
     assert [r.text for r in transcriber.transcribe(str(FIRST)) if isinstance(r, Transcript)] == [SENTENCE]
 
 
-def test_truncated_files_fail_and_the_others_are_transcribed(tmp_path: Path) -> None:
+def test_truncated_files_fail_alone(tmp_path: Path) -> None:
     samples, rate = soundfile.read(FIRST, dtype="int16")
     for name in ("cut.sph", "cut.caf", "whole.sph"):
         soundfile.write(tmp_path / name, samples, rate, format="NIST" if name.endswith("sph") else "CAF")
     for name in ("cut.sph", "cut.caf"):
         content = (tmp_path / name).read_bytes()
         (tmp_path / name).write_bytes(content[: len(content) // 3])
-    ircam = tmp_path / "other.sf"  # its header does not say how long it is
+    ircam = tmp_path / "other.sf"  # its header has no length
     soundfile.write(ircam, samples, rate, format="IRCAM")
     done = transcribe(tmp_path, ircam)
     assert done.returncode == 1
@@ -384,9 +505,9 @@ def test_truncated_files_fail_and_the_others_are_transcribed(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("format", ["jsonl", "txt"])
-def test_an_output_folder_that_is_a_file_is_one_line(tmp_path: Path, format: str) -> None:
+def test_output_dir_is_a_file(tmp_path: Path, format: str) -> None:
     place = tmp_path / "place"
     place.write_text("x")
     result = transcribe(AUDIO / "e02_0p3s.flac", "-o", place, "-f", format)
     assert result.returncode == 2 and len(result.stderr.splitlines()) == 1
-    assert f"{place}: cannot be used as output folder" in result.stderr
+    assert f"{place}: is a file: name a folder" in result.stderr

@@ -1,4 +1,4 @@
-"""fastscribe between other programs: pipes, variables, logs, events."""
+"""fastscribe with other programs: pipes, variables, logs, events."""
 
 from __future__ import annotations
 
@@ -12,13 +12,16 @@ from pathlib import Path
 
 import pytest
 
+from fastscribe.cli.job import unusable_folder
 from tests.cli.test_cli import FIRST, MODEL, SENTENCE, rows, transcribe
 from tests.conftest import AUDIO
 from tests.helpers.processes import command, fastscribe
 
+pytestmark = pytest.mark.posix
+
 
 @pytest.mark.skipif(shutil.which("jq") is None, reason="needs jq")
-def test_find_into_transcribe_into_jq() -> None:
+def test_find_transcribe_jq() -> None:
     script = """find "$1" -name '01_*.flac' | "$2" -m fastscribe transcribe - -m "$3" -q | jq -r .text"""
     done = subprocess.run(
         ["sh", "-c", script, "sh", AUDIO, command()[0], MODEL], capture_output=True, text=True, timeout=100
@@ -27,7 +30,27 @@ def test_find_into_transcribe_into_jq() -> None:
     assert done.stderr == ""
 
 
-def test_every_option_has_a_variable() -> None:
+def test_streams_on_stdin(tmp_path: Path) -> None:
+    """A recording, and a list of find -print0 with a line break in a name."""
+    shutil.copy(FIRST, tmp_path / "two\nlines.flac")
+    script = """program="$2" model="$3"; run() { "$program" -m fastscribe transcribe - -m "$model" -q "$@"; }
+    cat "$1"/* | run -f srt && find "$1" -name '*.flac' -print0 | run -f txt"""
+    arguments = ["sh", "-c", script, "sh", str(tmp_path), command()[0], MODEL]
+    done = subprocess.run(arguments, capture_output=True, text=True, timeout=100)
+    cue, _, rest = done.stdout.partition("\n\n")
+    assert cue.startswith("1\n00:00:00,") and " ".join(cue.splitlines()[2:]) == SENTENCE
+    assert rest == f"{tmp_path}/two\\nlines.flac\t{SENTENCE}\n"
+    assert done.stderr == ""
+
+
+def test_several_subtitles_or_a_list_of_them_need_a_folder() -> None:
+    for inputs, stdin in (([AUDIO], ""), (["-"], f"{FIRST}\n")):
+        done = transcribe(*inputs, "-f", "srt", stdin=stdin)
+        assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+        assert "give a folder with -o" in done.stderr
+
+
+def test_option_variables() -> None:
     for name in ("transcribe", "merge"):
         shown = fastscribe(name, "--help").stdout
         options = set(re.findall(r"--[a-z][a-z-]+", shown)) - {"--help"}
@@ -49,7 +72,7 @@ def test_every_option_has_a_variable() -> None:
     assert (done.stdout, done.stderr, done.returncode) == (SENTENCE + "\n", "", 0)
 
 
-def test_every_option_of_every_command_is_made_with_its_variable() -> None:
+def test_every_command_has_variables() -> None:
     import typer.main
 
     from fastscribe.cli import app
@@ -62,13 +85,13 @@ def test_every_option_of_every_command_is_made_with_its_variable() -> None:
                 assert parameter.envvar == "FASTSCRIBE_" + long[2:].replace("-", "_").upper(), long
 
 
-def test_events_and_a_log_for_programs_that_watch(tmp_path: Path) -> None:
+def test_events_and_log(tmp_path: Path) -> None:
     (tmp_path / "broken.wav").write_text("not audio")
     log, events = tmp_path / "run.log", tmp_path / "events"
     given = ("--log-file", log, "--events", events, "-f", "txt")
     done = fastscribe("transcribe", FIRST, tmp_path / "broken.wav", "-m", MODEL, *given)
     assert done.returncode == 1
-    assert done.stdout == SENTENCE + "\n"
+    assert done.stdout == f"{FIRST}\t{SENTENCE}\n"
     told = [json.loads(line) for line in events.read_text().splitlines()]
     assert [event["event"] for event in told if event["event"] != "progress"] == ["started", "failed", "finished"]
     assert told[0]["dtype"] == "fp32"
@@ -83,15 +106,29 @@ def test_events_and_a_log_for_programs_that_watch(tmp_path: Path) -> None:
     assert "nowhere.nemo" in log.read_text()  # appended, errors too
 
 
+def test_events_of_a_run_that_stops(tmp_path: Path) -> None:
+    fastscribe("transcribe", FIRST, "-m", "nowhere.nemo", "--device", "cpu", "--events", tmp_path / "events")
+    [event] = map(json.loads, (tmp_path / "events").read_text().splitlines())
+    assert event["event"] == "stopped" and "nowhere.nemo" in event["message"]
+
+
+@pytest.mark.linux
+def test_a_file_of_the_folder_that_cannot_be_used_is_named(tmp_path: Path) -> None:
+    error = unusable_folder(tmp_path, OSError(1, "Operation not permitted", str(tmp_path / "transcripts.jsonl")))
+    assert str(error) == (
+        f"{tmp_path}: cannot be used as output folder: {tmp_path}/transcripts.jsonl: Operation not permitted"
+    )
+
+
 @pytest.mark.parametrize("option", ["--log-file", "--events"])
-def test_a_place_that_cannot_be_written_is_wrong_usage(option: str, tmp_path: Path) -> None:
+def test_unwritable_path(option: str, tmp_path: Path) -> None:
     done = transcribe(FIRST, option, tmp_path / "no" / "such" / "folder")
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1
     assert option in done.stderr
 
 
-def test_a_dry_run_says_what_would_be_done_and_does_nothing(tmp_path: Path) -> None:
+def test_dry_run(tmp_path: Path) -> None:
     folder, out = tmp_path / "in", tmp_path / "out"
     folder.mkdir()
     for clip in sorted(AUDIO.glob("0*.flac"))[:4]:
@@ -119,8 +156,8 @@ def test_a_dry_run_says_what_would_be_done_and_does_nothing(tmp_path: Path) -> N
 BUFFERED = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
 
 
-def test_a_stderr_that_goes_away_ends_nothing(tmp_path: Path) -> None:
-    """As when the tee of a long night dies."""
+def test_stderr_lost(tmp_path: Path) -> None:
+    """The `tee` that reads stderr dies."""
     for number in range(3):
         (tmp_path / f"broken{number}.wav").write_text("not audio")
     reader, writer = os.pipe()
@@ -132,8 +169,8 @@ def test_a_stderr_that_goes_away_ends_nothing(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "out" / "report.json").read_text())["files"] == 4
 
 
-def test_last_words_to_nobody_change_no_exit_code(tmp_path: Path) -> None:
-    """Said when the run itself is over, so that they are still in Python's buffer when it ends."""
+def test_last_message_to_closed_stderr(tmp_path: Path) -> None:
+    """The message comes after the run, so it is still in Python's buffer at exit."""
     reader, writer = os.pipe()
     os.close(reader)
     done = subprocess.run(
@@ -143,7 +180,7 @@ def test_last_words_to_nobody_change_no_exit_code(tmp_path: Path) -> None:
     assert done.returncode == 2
 
 
-def test_a_log_that_cannot_be_written_says_so_once(tmp_path: Path) -> None:
+def test_log_write_error(tmp_path: Path) -> None:
     if not Path("/dev/full").exists():
         pytest.skip("needs /dev/full")
     (tmp_path / "broken.wav").write_text("not audio")
@@ -153,19 +190,19 @@ def test_a_log_that_cannot_be_written_says_so_once(tmp_path: Path) -> None:
     assert done.stderr.count("--log-file /dev/full") == 1
 
 
-def test_held_rows_and_a_reader_that_leaves() -> None:
+def test_ordered_rows_to_closed_pipe() -> None:
     script = '"$0" "$@" | head -c 10; exit "${PIPESTATUS[0]}"'
     arguments = command("transcribe", AUDIO, "-m", MODEL, "-q", "--ordered")
     done = subprocess.run(["bash", "-c", script, *arguments], capture_output=True, timeout=100)
     assert (done.returncode, done.stderr) == (141, b"")
 
 
-def test_a_price_must_be_a_price() -> None:
+def test_price_out_of_range() -> None:
     assert transcribe(FIRST, "--price-per-hour", "inf").returncode == 2
 
 
 @pytest.mark.parametrize(("sent", "codes"), [(signal.SIGINT, {130}), (signal.SIGTERM, {143})])
-def test_impatience_ends_it_at_once(sent: signal.Signals, codes: set[int], tmp_path: Path) -> None:
+def test_second_signal(sent: signal.Signals, codes: set[int], tmp_path: Path) -> None:
     process = subprocess.Popen(
         command("transcribe", "-", "-m", MODEL, "-o", tmp_path / "out"),
         stdin=subprocess.PIPE, stderr=subprocess.PIPE,

@@ -14,7 +14,7 @@ budgets = st.builds(Budget, st.one_of(st.just(math.inf), st.floats(1, 3000)), be
 
 
 @given(lengths, budgets, st.one_of(st.none(), st.integers(1, 50)))
-def test_every_utterance_once_longest_first_within_budget(frames, budget, batch_size) -> None:
+def test_batches_hold_each_utterance_once_within_budget(frames, budget, batch_size) -> None:
     items = list(enumerate(frames))
     batches = list(plan(items, lambda item: item[1], budget, batch_size))
     flat = [item for batch in batches for item in batch]
@@ -33,7 +33,7 @@ def test_batch_size_alone_fills_every_batch(frames, batch_size) -> None:
 
 
 def test_padding_is_a_few_per_cent() -> None:
-    """Lengths like a benchmark's (mean near 8 s, 12.5 frames a second), and few recordings of all lengths."""
+    """Lengths of a benchmark (mean near 8 s, 12.5 frames a second), and a few recordings of all lengths."""
     draw = random.Random(0)
     many = [max(8, int(12.5 * draw.lognormvariate(1.8, 0.7))) for _ in range(4000)]
     few = [6, 13, 16, 25, 25, 33, 40, 44, 47, 50, 52, 58, 62, 66, 70, 71, 80, 97, 300]
@@ -43,14 +43,14 @@ def test_padding_is_a_few_per_cent() -> None:
         assert 1 - sum(frames) / padded < most
 
 
-def test_a_bend_makes_long_rows_count_for_more() -> None:
+def test_quadratic_cost_counts_for_long_rows() -> None:
     budget = Budget(1000, quadratic_at_frames=100)
     assert budget.cost(2, 100) == 2 * 100 * 2
     assert [len(batch) for batch in plan([100] * 10, lambda n: n, budget, None)] == [5, 5]
     assert [len(batch) for batch in plan([10] * 90, lambda n: n, budget, None)] == [90]
 
 
-def test_a_budget_that_shrinks_while_planning_counts_at_once() -> None:
+def test_shrunk_budget_applies_to_the_next_batch() -> None:
     budget = Budget(1000)
     batches = plan([100] * 30, lambda n: n, budget, None)
     assert len(next(batches)) == 10

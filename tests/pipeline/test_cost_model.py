@@ -30,7 +30,7 @@ def measured(model: CostModel, noise: float = 0.0) -> list[Pass]:
 
 
 @given(st.floats(1e-4, 1e-2), positive, st.floats(0, 1e-8), st.floats(100, 1e5), st.floats(0, 100))
-def test_a_model_is_found_again_from_its_own_passes(overhead, frame, frame2, frame_bytes, frame2_bytes) -> None:
+def test_fit_recovers_the_model(overhead, frame, frame2, frame_bytes, frame2_bytes) -> None:
     model = CostModel(overhead, frame, frame2, frame_bytes, frame2_bytes)
     found = fit(measured(model))
     for rows, frames in ((1, 64), (64, 256), (16, 1000)):
@@ -38,7 +38,7 @@ def test_a_model_is_found_again_from_its_own_passes(overhead, frame, frame2, fra
         assert found.bytes(rows, frames) == pytest.approx(model.bytes(rows, frames), rel=1e-3)
 
 
-def test_noise_makes_no_coefficient_negative() -> None:
+def test_coefficients_are_never_negative() -> None:
     found = fit(measured(CostModel(2e-3, 1e-6, 0.0, 5e3, 0.0), noise=0.2))
     assert min(found.overhead_s, found.frame_s, found.frame2_s, found.frame_bytes, found.frame2_bytes) >= 0
 
@@ -63,7 +63,7 @@ def test_a_batch_within_the_budget_fits_in_memory(
     assert rows == 1 or model.bytes(rows, longest) + held <= 0.71 * free
 
 
-def test_overhead_decides_where_memory_is_plenty() -> None:
+def test_overhead_limits_the_budget_if_memory_is_plenty() -> None:
     quick = budget(CostModel(2e-4, 2e-6, 0, 5e3, 0), 1e12)
     slow_to_start = budget(CostModel(4e-4, 2e-6, 0, 5e3, 0), 1e12)
     assert quick.frames == pytest.approx(2e-4 / (0.02 * 2e-6))
@@ -72,13 +72,13 @@ def test_overhead_decides_where_memory_is_plenty() -> None:
     assert budget(CostModel(1.0, 1e-9, 0, 1, 0), 1e12).frames == 32_768
 
 
-def test_a_decoder_that_reads_many_weights_a_step_is_given_large_batches() -> None:
+def test_attention_decoder_gets_large_batches() -> None:
     model = CostModel(2e-4, 2e-6, 0, 5e3, 0)
     assert budget(model, 1e12, DecoderMemory(2e5, 5e6)).frames == 32_768 > budget(model, 1e12).frames
     assert budget(model, 1e9, DecoderMemory(2e5, 5e6)).frames == pytest.approx(0.7e9 / 205e3)
 
 
-def test_where_memory_ran_out_the_decoder_has_its_share() -> None:
+def test_budget_after_out_of_memory_leaves_decoder_share() -> None:
     passes = [Pass(8, 128, 1.0, 1e6), Pass(32, 128, 1.0, 4e6)]
     assert budget_after_out_of_memory(passes, DecoderMemory()) == Budget(4096)
     chosen = budget_after_out_of_memory(passes, DecoderMemory(3e3, 6e3))

@@ -1,4 +1,4 @@
-"""The pipeline around a recognizer: nothing lost, doubled or mixed up, whatever fails and however much is under way."""
+"""Results are neither lost, doubled nor mixed up, whichever batches fail and however many are in flight."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fastscribe.types import Batch, Features, Frames, Hypothesis
 
 
 class FakeRecognizer:
-    """Hears a recording's first sample. Fails at (stage, first sample) as told, so often as told."""
+    """Returns a recording's first sample as its token. Fails at given stages for given samples, a given number of times."""
 
     device = torch.device("cpu")
     device_name = "a fake"
@@ -66,7 +66,7 @@ def batch(numbers: list[int]) -> Batch:
 def engine(recognizer: FakeRecognizer, overlap: bool, budget: Budget | None = None) -> Engine:
     made = Engine(recognizer)  # type: ignore[arg-type]
     made.budget = budget or made.budget
-    if overlap:  # as on a GPU, where several batches are under way
+    if overlap:  # as on a GPU, where several batches are in flight
         made._max_encoded, made._max_decoded = 1, 2
     return made
 
@@ -74,8 +74,8 @@ def engine(recognizer: FakeRecognizer, overlap: bool, budget: Budget | None = No
 def results(made: Engine, batches: list[list[int]]) -> dict[int, int | None]:
     found: dict[int, int | None] = {}
     for finished, outcome in made.stream(batch(numbers) for numbers in batches):
-        heard = [None] if isinstance(outcome, Exception) else [hypothesis.token_ids[0] for hypothesis in outcome]
-        for utterance, number in zip(finished.utterances, heard, strict=True):
+        decoded = [None] if isinstance(outcome, Exception) else [hypothesis.token_ids[0] for hypothesis in outcome]
+        for utterance, number in zip(finished.utterances, decoded, strict=True):
             assert utterance.number not in found
             found[utterance.number] = number
     return found
@@ -92,22 +92,22 @@ def runs(draw):
 
 
 @given(runs())
-def test_each_recording_once_with_its_own_result_and_only_the_hopeless_fail(run) -> None:
+def test_each_recording_gets_its_own_result_once(run) -> None:
     batches, failing, overlap = run
     found = results(engine(FakeRecognizer(failing), overlap), batches)
     everything = [number for numbers in batches for number in numbers]
     assert sorted(found) == everything
     hopeless = {number for (_, number), times in failing.items() if times == 99}
-    for number, heard in found.items():
+    for number, decoded in found.items():
         if number not in {n for _, n in failing}:
-            assert heard == number
+            assert decoded == number
         elif number in hopeless:
-            assert heard is None
+            assert decoded is None
         else:
-            assert heard in (number, None)
+            assert decoded in (number, None)
 
 
-def test_the_next_batch_is_encoded_before_the_last_is_read() -> None:
+def test_next_batch_is_encoded_before_last_is_read() -> None:
     recognizer = FakeRecognizer()
     results(engine(recognizer, overlap=True), [[1], [2], [3], [4]])
     order = [(stage, numbers[0]) for stage, numbers in recognizer.log]
@@ -129,7 +129,7 @@ def test_running_out_of_memory_shrinks_the_budget() -> None:
 
 
 @pytest.mark.parametrize("overlap", [False, True])
-def test_a_lost_device_and_a_mode_that_cannot_be_had_end_the_run(overlap: bool, monkeypatch) -> None:
+def test_lost_device_or_unavailable_mode_ends_run(overlap: bool, monkeypatch) -> None:
     with pytest.raises(UsageError):
         results(engine(FakeRecognizer({("submit", 2): 9}, UsageError("--cuda-graphs full")), overlap), [[1], [2]])
     answer = torch.AcceleratorError("CUDA error: unspecified launch failure\nCompile with ..")
@@ -141,21 +141,21 @@ def test_a_lost_device_and_a_mode_that_cannot_be_had_end_the_run(overlap: bool, 
 
 
 @pytest.mark.parametrize("stage", ["encode", "submit", "read"])
-def test_a_single_row_that_failed_beside_others_is_tried_alone(stage: str) -> None:
+def test_single_failed_row_is_retried_alone(stage: str) -> None:
     recognizer = FakeRecognizer({(stage, 3): 1}, torch.OutOfMemoryError("CUDA out of memory"))
     assert results(engine(recognizer, overlap=True), [[1], [2], [3], [4], [5]]) == {n: n for n in range(1, 6)}
     recognizer = FakeRecognizer({(stage, 3): 1})
     assert results(engine(recognizer, overlap=False), [[1], [2], [3]])[3] is None  # it was alone, and failed alone
 
 
-def test_closing_forgets_what_is_under_way() -> None:
+def test_close_drops_batches_in_flight() -> None:
     made = engine(FakeRecognizer(), overlap=True)
     assert list(made.push(batch([1]))) == []
     made.close()
     assert list(made.drain()) == []
 
 
-def test_parts_are_padded_to_their_own_longest() -> None:
+def test_slices_are_padded_to_their_longest_row() -> None:
     whole = batch([3, 4, 5, 6])
     assert slice_batch(whole, slice(0, 1)).samples_BS.tolist() == [[3] * 5]
     assert slice_batch(whole, slice(2, 4)).samples_BS.tolist() == [[5] * 7, [6] * 5 + [0] * 2]

@@ -1,4 +1,4 @@
-"""Batches come in order, only so far ahead, without the files that fail, and stop when nobody wants them."""
+"""Batches come in order, with limited prefetch, without failed files, and loading stops when the generator is closed."""
 
 from __future__ import annotations
 
@@ -15,9 +15,11 @@ from hypothesis import strategies as st
 from fastscribe.audio.probe import planned, probe
 from fastscribe.audio.rates import context_samples, is_plain_ratio
 from fastscribe.audio.read import read
-from fastscribe.pipeline import loader, thread_pool
-from fastscribe.pipeline.loader import collate, default_threads, load_batches
+from fastscribe.pipeline import loader, prefetch, thread_pool
+from fastscribe.pipeline.idle import IDLE
+from fastscribe.pipeline.loader import collate, default_threads
 from fastscribe.types import AudioInfo, Failure, Source, Utterance
+from tests.helpers.loading import load_batches
 
 RATE = 16_000
 OPTIONS = {"sample_rate": RATE, "channel": None}
@@ -41,7 +43,7 @@ def written(path, num_samples, **options) -> Utterance:
 
 @pytest.fixture
 def fake_read(monkeypatch):
-    """Waves of ones, without files; the names of what was read are kept."""
+    """Read waves of ones, without files; record the names."""
     names: list[str] = []
 
     def read_into(row_S, utterance, sample_rate, channel):
@@ -102,7 +104,7 @@ def test_a_failing_file_is_left_out(tmp_path):
 
 
 @pytest.mark.parametrize("error", [MemoryError(), RuntimeError("odd"), KeyError("k"), SystemExit(1)])
-def test_any_error_is_that_files_alone(monkeypatch, error):
+def test_any_error_costs_one_file(monkeypatch, error):
     def read_into(row_S, utterance, *options):
         if utterance.audio.path == "bad":
             raise error
@@ -127,13 +129,13 @@ def test_batches_come_in_order(monkeypatch):
 
 @pytest.fixture
 def impatient(monkeypatch) -> None:
-    monkeypatch.setattr(loader, "MAX_WAIT_S", 0.05)
+    monkeypatch.setattr(prefetch, "MAX_WAIT_S", 0.05)
     monkeypatch.setattr(thread_pool, "STUCK_S", 0.1)
     monkeypatch.setattr(thread_pool, "_CHECK_INTERVAL_S", 0.02)
 
 
-class Slow:
-    """Reads ones at once, but for some names, which it reads when they are let go."""
+class SlowReader:
+    """Reads ones at once, but blocks for some names until they are released."""
 
     def __init__(self, monkeypatch, slow) -> None:
         self.slow, self.released = set(slow), threading.Event()
@@ -159,20 +161,20 @@ def numbered(sizes) -> list[list[Utterance]]:
     return [[utterance(str(next(numbers)), 5) for _ in range(size)] for size in sizes]
 
 
-def test_a_slow_file_is_left_behind(monkeypatch, impatient):
-    slow = Slow(monkeypatch, ["1", "7"])
-    given_out = []
+def test_slow_file_follows_in_its_own_batch(monkeypatch, impatient):
+    slow = SlowReader(monkeypatch, ["1", "7"])
+    yielded = []
     stream = load_batches(numbered([4, 4, 4, 4]), threads=2, ahead=2, allocate=dirty_memory, **OPTIONS)
-    while sum(len(batch.utterances) for batch, _ in given_out) < 14:
-        given_out.append(next(stream))
-    copies = [batch.samples_BS.copy() for batch, _ in given_out]
-    assert sorted(all_names(given_out)) == sorted(map(str, set(range(16)) - {1, 7}))
-    assert names(given_out[0][0]) == ["0", "2", "3"]  # the rest of its batch, in the order of the plan
+    while sum(len(batch.utterances) for batch, _ in yielded) < 14:
+        yielded.append(next(stream))
+    copies = [batch.samples_BS.copy() for batch, _ in yielded]
+    assert sorted(all_names(yielded)) == sorted(map(str, set(range(16)) - {1, 7}))
+    assert names(yielded[0][0]) == ["0", "2", "3"]  # the rest of its batch, in the order of the plan
     slow.released.set()
     late = list(stream)
     assert sorted(all_names(late)) == ["1", "7"]
     assert all((batch.samples_BS == 1).all() for batch, _ in late)
-    for (batch, failures), copy in zip(given_out, copies, strict=True):
+    for (batch, failures), copy in zip(yielded, copies, strict=True):
         assert failures == () and (batch.samples_BS == 1).all()
         np.testing.assert_array_equal(batch.samples_BS, copy)
 
@@ -180,8 +182,8 @@ def test_a_slow_file_is_left_behind(monkeypatch, impatient):
 @pytest.mark.parametrize("sizes", [[8] * 5, [1] * 40, [20, 20]])
 @pytest.mark.parametrize("threads", [1, 2])
 def test_more_files_hang_than_there_are_threads(monkeypatch, impatient, sizes, threads):
-    """First ones of all; whether a batch holds one of them or many."""
-    slow = Slow(monkeypatch, map(str, range(0, 14, 2)))
+    """The first files hang, whether a batch has one of them or many."""
+    slow = SlowReader(monkeypatch, map(str, range(0, 14, 2)))
     stream = load_batches(numbered(sizes), threads=threads, ahead=2, **OPTIONS)
     found: list[str] = []
     while len(found) < 40 - 7:
@@ -192,18 +194,18 @@ def test_more_files_hang_than_there_are_threads(monkeypatch, impatient, sizes, t
     assert_threads_end()
 
 
-def test_what_is_late_comes_while_nothing_else_does(monkeypatch, impatient):
-    """Inputs may be typed: each empty plan, and there is one ever so often, lets out what has come meanwhile."""
-    slow = Slow(monkeypatch, ["0"])
-    stream = load_batches([*numbered([2]), *[()] * 1000], threads=2, ahead=2, **OPTIONS)
+def test_late_files_leave_while_the_source_is_idle(monkeypatch, impatient):
+    """Each IDLE of the source, and it yields one regularly, releases the files that were read meanwhile."""
+    slow = SlowReader(monkeypatch, ["0"])
+    stream = load_batches([*numbered([2]), *[IDLE] * 1000], threads=2, ahead=2, **OPTIONS)
     assert names(next(stream)[0]) == ["1"]
-    assert next(stream) == (None, ())
+    assert next(stream) is IDLE
     slow.released.set()
-    batch, deadline = None, time.monotonic() + 60
-    while batch is None and time.monotonic() < deadline:
-        batch, _ = next(stream)
+    loaded, deadline = IDLE, time.monotonic() + 60
+    while loaded is IDLE and time.monotonic() < deadline:
+        loaded = next(stream)
         time.sleep(0.01)
-    assert names(batch) == ["0"]
+    assert names(loaded[0]) == ["0"]
     stream.close()
 
 
@@ -215,7 +217,7 @@ def test_what_is_late_comes_while_nothing_else_does(monkeypatch, impatient):
     threads=st.integers(1, 3),
     ahead=st.integers(1, 3),
 )
-def test_each_utterance_comes_once_whatever_is_slow(sizes, slow, bad, threads, ahead):
+def test_each_utterance_comes_once_if_files_are_slow(sizes, slow, bad, threads, ahead):
     def read_into(row_S, utterance, *options):
         number = int(utterance.audio.path)
         time.sleep(0.03 if number in slow else 0)
@@ -226,7 +228,7 @@ def test_each_utterance_comes_once_whatever_is_slow(sizes, slow, bad, threads, a
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(loader, "read_into", read_into)
-        patch.setattr(loader, "MAX_WAIT_S", 0.01)
+        patch.setattr(prefetch, "MAX_WAIT_S", 0.01)
         loaded = list(load_batches(numbered(sizes), threads=threads, ahead=ahead, allocate=dirty_memory, **OPTIONS))
     batches = [batch for batch, _ in loaded if batch is not None]
     count = sum(sizes)
@@ -239,18 +241,18 @@ def test_each_utterance_comes_once_whatever_is_slow(sizes, slow, bad, threads, a
             assert (row_S == int(name)).all()
 
 
-def test_an_empty_plan_lets_everything_out(fake_read):
+def test_idle_source_flushes_batches(fake_read):
     planned = []
 
     def plans():
         for size in (1, 1, 0, 0, 1):
             planned.append(size)
-            yield [utterance()] * size
+            yield [utterance()] * size if size else IDLE
 
     stream = load_batches(plans(), threads=2, ahead=3, **OPTIONS)
     sizes = []
-    for batch, _ in stream:
-        sizes.append(0 if batch is None else len(batch.utterances))
+    for loaded in stream:
+        sizes.append(0 if loaded is IDLE else len(loaded[0].utterances))
         if len(sizes) < 4:
             assert len(planned) == max(3, len(sizes))
     assert sizes == [1, 1, 0, 0, 1]
@@ -261,7 +263,7 @@ def test_no_plans():
 
 
 @pytest.mark.parametrize("ahead", [1, 3])
-def test_reads_only_so_far_ahead(fake_read, ahead):
+def test_prefetch_is_limited(fake_read, ahead):
     planned = []
 
     def plans():
@@ -309,7 +311,7 @@ def test_closing_early_is_prompt(monkeypatch):
         time.sleep(0.001)
     begin = time.monotonic()
     stream.close()
-    assert time.monotonic() - begin < 30  # though two reads are under way, for up to a minute
+    assert time.monotonic() - begin < 30  # though two reads are in flight for up to a minute
     released.set()
     assert_threads_end()
     assert len(started) == 20 + 2
@@ -335,7 +337,7 @@ def test_an_interrupt_ends_the_threads(fake_read):
     assert_threads_end()
 
 
-def test_no_thread_starts_before_it_is_asked():
+def test_threads_start_lazily():
     before = len(alive())
     stream = load_batches([[utterance()]], threads=2, ahead=2, **OPTIONS)
     assert len(alive()) == before
@@ -366,8 +368,8 @@ def recordings(tmp_path_factory) -> list[AudioInfo]:
     return found
 
 
-def stretches(recordings: list[AudioInfo], picks: list[tuple[int, int, int]]) -> list[Utterance]:
-    """(which recording, its hundredths from, its hundredths to) -> utterances."""
+def utterances_of(recordings: list[AudioInfo], picks: list[tuple[int, int, int]]) -> list[Utterance]:
+    """Return utterances from (recording, first hundredth, last hundredth)."""
     return [
         Utterance(audio, begin * audio.num_samples // 100, (end - begin) * audio.num_samples // 100)
         for audio, begin, end in ((recordings[which], begin, begin + size) for which, begin, size in picks)
@@ -381,8 +383,8 @@ picks = st.lists(
 
 @settings(max_examples=60, deadline=None)
 @given(picks=picks, channel=st.sampled_from([None, 0]))
-def test_a_batch_is_its_waves_collated(recordings, picks, channel):
-    plan = stretches(recordings, picks)
+def test_batch_equals_collated_waves(recordings, picks, channel):
+    plan = utterances_of(recordings, picks)
     waves = [read(u.audio, u.start, u.num_samples, sample_rate=RATE, channel=channel) for u in plan]
     expected = collate(plan, waves)
     [(batch, failures)] = load_batches(
@@ -400,8 +402,8 @@ def dirty_memory(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
 
 @settings(max_examples=60, deadline=None)
 @given(picks=picks, channel=st.sampled_from([None, 0]))
-def test_native_rows_hold_what_the_files_hold(recordings, picks, channel):
-    plan = stretches(recordings, picks)
+def test_native_rows_hold_the_files_samples(recordings, picks, channel):
+    plan = utterances_of(recordings, picks)
     [(batch, failures)] = load_batches(
         [plan], sample_rate=RATE, channel=channel, threads=2, ahead=1, allocate=dirty_memory, native=True
     )
@@ -422,7 +424,7 @@ def test_native_rows_hold_what_the_files_hold(recordings, picks, channel):
 
 
 def check_native(group, index: int, utterance: Utterance, channel: int | None) -> None:
-    """The stretch lies from `begin` on, the recording's own samples around it as far as the context goes, then zeros."""
+    """The stretch begins at `begin`, surrounded by the recording's own samples up to the context, then zeros."""
     audio, samples_SC = utterance.audio, group.samples_BSC[index]
     whole_SC = soundfile.read(audio.path, dtype=samples_SC.dtype.name, always_2d=True)[0]
     whole_SC = whole_SC if channel is None else whole_SC[:, [channel]]
@@ -437,7 +439,7 @@ def check_native(group, index: int, utterance: Utterance, channel: int | None) -
     assert not samples_SC[:at].any() and not samples_SC[at + len(known_SC) :].any()
 
 
-def test_the_caller_gives_the_memory(recordings):
+def test_caller_allocates_the_memory(recordings):
     given_memory = []
 
     def allocate(shape, dtype):
@@ -463,7 +465,7 @@ def test_a_failing_native_row_is_left_out(tmp_path, recordings):
     np.testing.assert_array_equal(batch.samples_BS[1], soundfile.read(recordings[0].path, dtype="int16")[0][:1000])
 
 
-def test_a_recording_a_little_shorter_than_promised(tmp_path):
+def test_recording_slightly_shorter_than_stated(tmp_path):
     whole = written(tmp_path / "a.wav", RATE)
     content = (tmp_path / "a.wav").read_bytes()
     (tmp_path / "a.wav").write_bytes(content[: -2 * 100])
@@ -475,8 +477,8 @@ def test_a_recording_a_little_shorter_than_promised(tmp_path):
 
 @pytest.mark.parametrize("native", [False, True])
 @pytest.mark.parametrize("lost", [0, 10, 9000])
-def test_what_is_handed_out_is_contiguous_in_the_callers_memory(monkeypatch, tmp_path, recordings, native, lost):
-    """Else its copy to a device would not be from pinned memory, and the host would wait for it."""
+def test_batches_are_contiguous_in_the_callers_memory(monkeypatch, tmp_path, recordings, native, lost):
+    """Otherwise its copy to a device is not from pinned memory, and the host waits for it."""
     given_memory = []
 
     def allocate(shape, dtype):
@@ -513,8 +515,8 @@ def unread(audio: AudioInfo, offset_s: float | None, duration_s: float) -> Utter
 
 
 @pytest.mark.parametrize("native", [False, True])
-def test_files_that_nobody_has_opened(recordings, native):
-    """As if they had been; a duration that is too long is cut at the end. One batch's channels and rates may differ."""
+def test_unopened_files(recordings, native):
+    """Results equal those of opened files; a duration that is too long is cut at the end. Channels and rates may differ."""
     cuts = [(None, 0.5), (0.25, 0.5), (0.5, 30.0), (None, 1.0)]
     plan = [unread(audio, *cuts[which % 4]) for which, audio in enumerate(recordings)]
     audios = [probe(item.audio.unread) for item in plan]
@@ -532,7 +534,7 @@ def test_files_that_nobody_has_opened(recordings, native):
         np.testing.assert_array_equal(ours.samples_BSC, theirs.samples_BSC)
 
 
-def test_a_file_that_nobody_has_opened_and_nobody_can(recordings):
+def test_unopened_file_that_cannot_be_opened(recordings):
     gone = unread(AudioInfo("gone", "gone", RATE, 1, RATE), None, 1.0)
     beyond = unread(recordings[0], 5.0, 1.0)
     good = unread(recordings[0], None, 1.0)
@@ -543,7 +545,7 @@ def test_a_file_that_nobody_has_opened_and_nobody_can(recordings):
     assert sum(len(batch.utterances) for batch, _ in loaded if batch is not None) == 2
 
 
-def test_a_file_that_nobody_has_opened_and_that_hangs(monkeypatch, impatient, recordings):
+def test_unopened_file_that_hangs(monkeypatch, impatient, recordings):
     released = threading.Event()
 
     def hanging_probe(source):
@@ -560,6 +562,30 @@ def test_a_file_that_nobody_has_opened_and_that_hangs(monkeypatch, impatient, re
     assert [item.audio.id for batch, _ in stream for item in batch.utterances] == ["hangs"] * 6
 
 
+def test_caller_waits_only_for_stages_that_it_polls():
+    """While enough batches are read, the probed ones are not polled, so their deadline must not keep the caller awake."""
+
+    class Stage(list):
+        def __init__(self, groups: int, remaining_s: float) -> None:
+            super().__init__([None] * groups)
+            self.has_late, self.remaining_s = False, lambda: remaining_s
+
+        def poll(self):
+            return None
+
+    class Wakeup(threading.Event):
+        def wait(self, timeout=None):
+            raise TimeoutError(timeout)
+
+    one = loader._Loader(loader._BatchFormat(RATE, None, np.empty, False), None, ahead=1)
+    one._wakeup, one._probes, one._reads = Wakeup(), Stage(1, 0.0), Stage(2, 5.0)
+    with pytest.raises(TimeoutError, match=r"5\.0"):
+        one.pop()
+    one._reads = Stage(1, 5.0)
+    with pytest.raises(TimeoutError, match=r"0\.0"):
+        one.pop()
+
+
 def test_a_file_that_is_no_longer_16_bit(tmp_path):
     was = written(tmp_path / "a.wav", 1000)
     written(tmp_path / "a.wav", 1000, subtype="PCM_24")
@@ -567,7 +593,7 @@ def test_a_file_that_is_no_longer_16_bit(tmp_path):
     assert failure.message == "changed since the run began"
 
 
-def test_default_threads_are_a_sensible_number(monkeypatch):
+def test_default_threads_are_in_range(monkeypatch):
     assert 2 <= default_threads() <= 32
     for processors, threads in ((1, 2), (2, 2), (4, 2), (16, 14), (256, 32)):
         monkeypatch.setattr(loader, "usable_processors", lambda processors=processors: processors)

@@ -1,16 +1,57 @@
-"""prefetch_map is map in threads: each item once, in order unless one is slow, a limited number ahead, and it can be closed."""
+"""Groups come complete and in order; a slow one is overtaken and comes in parts; each call comes once."""
 
 from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fastscribe.pipeline import prefetch, thread_pool
-from fastscribe.pipeline.prefetch import AHEAD_PER_THREAD, prefetch_map
+from fastscribe.pipeline.prefetch import Group, Prefetcher
+from fastscribe.pipeline.thread_pool import ReplacingThreadPool
+
+
+class Numbers(Group):
+    """A group of calls of a function, each with its number."""
+
+    def __init__(self, numbers: range, function: Callable[[int], object]) -> None:
+        super().__init__(len(numbers))
+        self.numbers, self._function = numbers, function
+
+    def call(self, index: int) -> None:
+        self._function(self.numbers[index])
+
+
+class Stream:
+    """A prefetcher of groups of the given sizes, numbered in sequence."""
+
+    def __init__(
+        self, sizes: list[int], function: Callable[[int], object], threads: int, in_order: bool = False
+    ) -> None:
+        self.wakeup, self.pool = threading.Event(), ReplacingThreadPool(threads, "ahead")
+        self.prefetcher = Prefetcher[Numbers](self.pool, self.wakeup.set, in_order)
+        first = 0
+        for size in sizes:
+            self.prefetcher.submit(Numbers(range(first, first + size), function))
+            first += size
+
+    def __iter__(self) -> Iterator[list[int]]:
+        while len(self.prefetcher) or self.prefetcher.has_late:
+            self.wakeup.clear()
+            if (part := self.prefetcher.poll()) is not None:
+                group, done = part
+                yield [group.numbers[index] for index in done]
+            else:
+                self.wakeup.wait(min(10.0, self.prefetcher.remaining_s()))
+
+    def close(self) -> None:
+        self.prefetcher.close()
+        self.pool.close()
 
 
 @pytest.fixture
@@ -20,143 +61,133 @@ def impatient(monkeypatch) -> None:
     monkeypatch.setattr(thread_pool, "_CHECK_INTERVAL_S", 0.02)
 
 
-def assert_threads_end(name: str = "ahead") -> None:
-    give_up = time.monotonic() + 60
-    while alive(name) and time.monotonic() < give_up:
-        time.sleep(0.005)
-    assert not alive(name)
-
-
-def alive(name: str) -> list[str]:
-    return [thread.name for thread in threading.enumerate() if thread.name.startswith(name)]
+def groups_of(sizes: list[int]) -> list[list[int]]:
+    firsts = [sum(sizes[:number]) for number in range(len(sizes))]
+    return [list(range(first, first + size)) for first, size in zip(firsts, sizes, strict=True)]
 
 
 @settings(max_examples=50, deadline=None)
-@given(delays_ms=st.lists(st.integers(0, 3), max_size=40), threads=st.integers(1, 5))
-def test_it_is_map(delays_ms: list[int], threads: int) -> None:
-    def function(item: tuple[int, int]) -> int:
-        time.sleep(item[1] / 1000)
-        return item[0]
+@given(
+    sizes=st.lists(st.integers(0, 5), max_size=12),
+    delays_ms=st.lists(st.integers(0, 3), min_size=1, max_size=9),
+    threads=st.integers(1, 5),
+    in_order=st.booleans(),
+)
+def test_groups_come_in_order(sizes: list[int], delays_ms: list[int], threads: int, in_order: bool) -> None:
+    def function(number: int) -> None:
+        time.sleep(delays_ms[number % len(delays_ms)] / 1000)
 
-    assert list(prefetch_map(function, enumerate(delays_ms), threads)) == list(range(len(delays_ms)))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(prefetch, "MAX_WAIT_S", 20)
+        with closing(Stream(sizes, function, threads, in_order)) as stream:
+            assert list(stream) == groups_of(sizes)
 
 
-@settings(max_examples=15, deadline=None)
-@given(slow=st.sets(st.integers(0, 29), max_size=6), threads=st.integers(1, 4))
-def test_each_item_comes_once_whatever_is_slow(slow: set[int], threads: int) -> None:
-    def function(item: int) -> int:
-        time.sleep(0.03 if item in slow else 0)
-        return item
-
+@settings(max_examples=20, deadline=None)
+@given(
+    sizes=st.lists(st.integers(1, 5), max_size=10),
+    slow=st.sets(st.integers(0, 29), max_size=6),
+    threads=st.integers(1, 4),
+)
+def test_each_call_comes_once_if_some_are_slow(sizes: list[int], slow: set[int], threads: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(prefetch, "MAX_WAIT_S", 0.01)
         patch.setattr(thread_pool, "STUCK_S", 0.015)
         patch.setattr(thread_pool, "_CHECK_INTERVAL_S", 0.005)
-        found = list(prefetch_map(function, range(30), threads))
-    assert sorted(found) == list(range(30))
+        with closing(Stream(sizes, lambda number: time.sleep(0.03 * (number in slow)), threads)) as stream:
+            found = list(stream)
+    assert sorted(number for numbers in found for number in numbers) == list(range(sum(sizes)))
 
 
-@settings(max_examples=30, deadline=None)
-@given(count=st.integers(0, 30), taken=st.integers(0, 30), threads=st.integers(1, 4))
-def test_closing_early_ends_the_threads(count: int, taken: int, threads: int) -> None:
-    stream = prefetch_map(str, iter(range(count)), threads, "closing")
-    for _ in range(min(count, taken)):
-        next(stream)
-    stream.close()
-    assert_threads_end("closing")
+def test_slow_group_does_not_block_others(impatient) -> None:
+    release = threading.Event()
+    with closing(Stream([3, 3, 3], lambda number: number != 1 or release.wait(60), 2)) as stream:
+        found = iter(stream)
+        first = [next(found) for _ in range(3)]
+        assert sorted(first) == [[0, 2], [3, 4, 5], [6, 7, 8]]
+        assert stream.prefetcher.has_late and not len(stream.prefetcher)
+        release.set()
+        assert list(found) == [[1]]
+
+
+def test_ordered_prefetch_waits_for_slow_group(impatient) -> None:
+    with closing(Stream([2, 2, 2], lambda number: time.sleep(0.3 * (number == 1)), 2, in_order=True)) as stream:
+        assert list(stream) == [[0, 1], [2, 3], [4, 5]]
 
 
 @pytest.mark.parametrize("threads", [1, 3])
-def test_hung_items_do_not_stop_the_rest(impatient, threads: int) -> None:
-    """Even more of them than there are threads, and more than are looked ahead."""
-    release = threading.Event()
-    hung = set(range(0, 40, 2))
-    looked_at: list[int] = []
-
-    def items():
-        for item in range(500):
-            looked_at.append(item)
-            yield item
-
-    def function(item: int) -> int:
-        if item in hung:
-            release.wait()
-        return item
-
-    stream = prefetch_map(function, items(), threads)
-    rest = [next(stream) for _ in range(500 - len(hung))]
-    assert set(rest) == set(range(500)) - hung
-    release.set()
-    assert set(stream) == hung
-    assert_threads_end()
+def test_more_calls_hang_than_there_are_threads(impatient, threads: int) -> None:
+    release, hung = threading.Event(), set(range(0, 40, 2))
+    with closing(Stream([5] * 20, lambda number: number not in hung or release.wait(60), threads)) as stream:
+        found, rest = iter(stream), []
+        while len(rest) < 80:
+            rest += next(found)
+        assert set(rest) == set(range(100)) - hung
+        release.set()
+        assert {number for numbers in found for number in numbers} == hung
 
 
-def test_one_slow_item_is_waited_for_a_little(monkeypatch) -> None:
-    monkeypatch.setattr(prefetch, "MAX_WAIT_S", 5)
-    assert next(prefetch_map(lambda item: time.sleep(0.1 * (item == 0)) or item, range(10), 2)) == 0
-
-
-def test_it_looks_ahead_so_far_only() -> None:
-    taken = []
-
-    def items():
-        for number in range(10_000):
-            taken.append(number)
-            yield number
-
-    stream = prefetch_map(str, items(), threads=2)
-    for _ in range(5):
-        next(stream)
-    give_up = time.monotonic() + 60
-    while len(taken) < 5 + 2 * AHEAD_PER_THREAD and time.monotonic() < give_up:
-        time.sleep(0.005)
-    time.sleep(0.05)
-    assert len(taken) == 5 + 2 * AHEAD_PER_THREAD
-    stream.close()
-
-
-def test_what_is_there_is_given_out_while_the_source_waits() -> None:
-    more = threading.Event()
-
-    def items():
-        yield from range(3)
-        assert more.wait(60)
-        yield 3
-
-    stream = prefetch_map(str, items(), threads=2)
-    assert [next(stream) for _ in range(3)] == ["0", "1", "2"]
-    more.set()
-    assert list(stream) == ["3"]
-
-
-@pytest.mark.parametrize("error", [KeyError("no more"), SystemExit(3), MemoryError()])
-def test_what_the_source_raises_comes_after_what_it_gave(error: BaseException) -> None:
-    def items():
-        yield 1
-        raise error
-
-    stream = prefetch_map(str, items(), threads=2)
-    assert next(stream) == "1"
-    with pytest.raises(type(error)):
-        next(stream)
-    assert_threads_end()
+def test_slow_call_gets_a_grace_period(monkeypatch) -> None:
+    monkeypatch.setattr(prefetch, "MAX_WAIT_S", 20)
+    with closing(Stream([1] * 10, lambda number: time.sleep(0.1 * (number == 0)), 2)) as stream:
+        assert next(iter(stream)) == [0]
 
 
 @pytest.mark.parametrize("error", [KeyError("no"), SystemExit(3), MemoryError()])
-def test_what_the_function_raises_comes_in_its_place(error: BaseException) -> None:
-    def function(item: int) -> int:
-        if item == 20:
+def test_errors_are_kept_with_their_group(error: BaseException) -> None:
+    def function(number: int) -> None:
+        if number == 4:
             raise error
-        return item
 
-    stream = prefetch_map(function, range(100), threads=3)
-    assert [next(stream) for _ in range(20)] == list(range(20))
-    with pytest.raises(type(error)):
-        next(stream)
-    assert_threads_end()
+    with closing(Stream([3, 3, 3], function, 2)) as stream:
+        groups = list(stream.prefetcher._groups)
+        assert list(stream) == groups_of([3, 3, 3])
+    assert [group.errors for group in groups] == [{}, {1: error}, {}]
 
 
-def test_no_thread_starts_before_it_is_asked() -> None:
-    stream = prefetch_map(str, range(5), threads=2)
-    assert not alive("ahead")
-    stream.close()
+def test_close_drops_pending_calls() -> None:
+    begun, release, started = threading.Event(), threading.Event(), []
+
+    def function(number: int) -> None:
+        started.append(number)
+        begun.set()
+        release.wait(60)
+
+    stream = Stream([5, 5], function, 1)
+    assert begun.wait(60)
+    stream.prefetcher.close()  # the pool keeps running
+    release.set()
+    ended = threading.Event()
+    stream.pool.submit(ended.set)
+    assert ended.wait(60) and started == [0]
+    stream.pool.close()
+
+
+def test_call_that_ends_between_two_looks_comes_once(monkeypatch) -> None:
+    """The last call of a late group ends after poll() has seen the group incomplete and before it takes what is done."""
+    monkeypatch.setattr(prefetch, "MAX_WAIT_S", 0.0)
+    tasks: list[Callable[[], None]] = []
+
+    class Pool:
+        def submit(self, task: Callable[[], None]) -> None:
+            tasks.append(task)
+
+    class Racing(Numbers):
+        runs_next = False
+
+        @property
+        def is_complete(self) -> bool:
+            seen = super().is_complete
+            if self.runs_next and tasks:
+                tasks.pop(0)()
+            return seen
+
+    late = Racing(range(2), lambda number: None)
+    prefetcher = Prefetcher[Numbers](Pool(), lambda: None)  # type: ignore[arg-type]
+    prefetcher.submit(late)
+    tasks.pop(0)()
+    late.all_started = True
+    assert prefetcher.poll() == (late, [0]) and prefetcher.has_late
+    late.runs_next = True
+    assert prefetcher.poll() == (late, [1])
+    assert prefetcher.poll() is None and not prefetcher.has_late and not len(prefetcher)

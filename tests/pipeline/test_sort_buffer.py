@@ -1,20 +1,36 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Generator
+import time
+from collections.abc import Generator, Iterator
+from contextlib import closing
 
 import pytest
 
-from fastscribe.pipeline import sort_buffer
-from fastscribe.pipeline.sort_buffer import SortBuffer
+from fastscribe.pipeline import prefetch, sort_buffer, thread_pool
+from fastscribe.pipeline.idle import IDLE
+from fastscribe.pipeline.sort_buffer import AHEAD_PER_THREAD, SortBuffer
+from fastscribe.pipeline.thread_pool import ReplacingThreadPool
+
+THREADS = 2
 
 
 def seconds(item: int) -> float:
     return 10.0
 
 
-def gathered(source, most: int, max_s: float = 1e9) -> list[list[int]]:
-    return [window for window in SortBuffer(source, seconds, most, max_s) if window]
+@pytest.fixture
+def pool() -> Iterator[ReplacingThreadPool]:
+    with closing(ReplacingThreadPool(THREADS, "sorted")) as pool:
+        yield pool
+
+
+def same(item: int) -> int:
+    return item
+
+
+def gathered(source, pool: ReplacingThreadPool, most: int, max_s: float = 1e9, prepare=same) -> list[list[int]]:
+    return [window for window in SortBuffer(source, prepare, seconds, pool, most, max_s) if window is not IDLE]
 
 
 def numbers(count: int) -> Generator[int, None, None]:
@@ -32,17 +48,34 @@ def numbers(count: int) -> Generator[int, None, None]:
         (3, 1, [1, 1, 1]),
     ],
 )
-def test_sizes_depend_on_the_inputs_alone(count: int, most: int, sizes: list[int]) -> None:
-    found = gathered(numbers(count), most)
+def test_window_sizes_depend_on_inputs_only(pool, count: int, most: int, sizes: list[int]) -> None:
+    found = gathered(numbers(count), pool, most)
     assert [item for window in found for item in window] == list(range(count))
     assert [len(window) for window in found] == sizes
 
 
-def test_hours_of_audio_close_a_window() -> None:
-    assert [len(window) for window in gathered(numbers(100), 1000, max_s=300.0)] == [30, 30, 30, 10]
+def test_window_closes_after_enough_audio(pool) -> None:
+    assert [len(window) for window in gathered(numbers(100), pool, 1000, max_s=300.0)] == [30, 30, 30, 10]
 
 
-def test_the_next_window_is_gathered_meanwhile_and_no_more() -> None:
+def test_window_closes_after_enough_memory_and_no_more_is_read(pool) -> None:
+    taken: list[int] = []
+
+    def source() -> Generator[int, None, None]:
+        for number in range(25):
+            taken.append(number)
+            yield number
+
+    buffer = SortBuffer(source(), same, seconds, pool, 1000, 1e9, lambda item: 100 if item < 24 else 9999, 1000)
+    windows = []
+    for window in buffer:
+        if window is not IDLE:
+            windows.append(window)
+            assert len(taken) <= sum(map(len, windows)) + 10
+    assert [len(window) for window in windows] == [10, 10, 5]
+
+
+def test_one_window_is_prefetched(pool) -> None:
     taken: list[int] = []
 
     def source() -> Generator[int, None, None]:
@@ -50,11 +83,30 @@ def test_the_next_window_is_gathered_meanwhile_and_no_more() -> None:
             taken.append(number)
             yield number
 
-    found = iter(SortBuffer(source(), seconds, 10, 1e9))
-    window = next(window for window in found if window)
+    found = iter(SortBuffer(source(), same, seconds, pool, 10, 1e9))
+    window = next(window for window in found if window is not IDLE)
     assert window == list(range(10))
-    wait_until(lambda: len(taken) == 21)  # ten lie ready, one is in hand
-    assert len(taken) == 21
+    wait_until(lambda: len(taken) == 20)
+    time.sleep(0.05)
+    assert len(taken) == 20
+
+
+def test_items_in_preparation_are_limited(pool) -> None:
+    taken: list[int] = []
+    release = threading.Event()
+
+    def source() -> Generator[int, None, None]:
+        for number in range(1000):
+            taken.append(number)
+            yield number
+
+    opened = SortBuffer(source(), lambda item: release.wait(60) and item, seconds, pool, 1000, 1e9)
+    most = THREADS * AHEAD_PER_THREAD + THREADS  # hung items do not count
+    wait_until(lambda: len(taken) >= most - THREADS)
+    time.sleep(0.05)
+    assert most - THREADS <= len(taken) <= most
+    release.set()
+    opened.close()
 
 
 def wait_until(condition) -> None:
@@ -65,7 +117,7 @@ def wait_until(condition) -> None:
         event.wait(0.01)
 
 
-def test_a_slow_source_lets_go_of_what_it_has(monkeypatch) -> None:
+def test_slow_source_yields_a_partial_window(pool, monkeypatch) -> None:
     monkeypatch.setattr(sort_buffer, "_MAX_WAIT_S", 0.05)
     more = threading.Event()
 
@@ -75,16 +127,16 @@ def test_a_slow_source_lets_go_of_what_it_has(monkeypatch) -> None:
         more.wait()
         yield 3
 
-    found = iter(SortBuffer(source(), seconds, 100, 1e9))
+    found = iter(SortBuffer(source(), same, seconds, pool, 100, 1e9))
     first = next(found)
-    assert (first or next(found)) == [1, 2]
-    assert next(found) == []  # "let go of results"; only then does the next step wait
+    assert (next(found) if first is IDLE else first) == [1, 2]
+    assert next(found) is IDLE  # "let go of results"; only then does the next step wait
     more.set()
     assert next(found) == [3]
     assert list(found) == []
 
 
-def test_who_holds_back_results_is_asked_again_and_again(monkeypatch) -> None:
+def test_idle_is_yielded_again_and_again(pool, monkeypatch) -> None:
     monkeypatch.setattr(sort_buffer, "_IDLE_S", 0.01)
     more = threading.Event()
 
@@ -92,24 +144,24 @@ def test_who_holds_back_results_is_asked_again_and_again(monkeypatch) -> None:
         more.wait()
         yield 1
 
-    found = iter(SortBuffer(source(), seconds, 100, 1e9))
-    assert [next(found) for _ in range(5)] == [[]] * 5
+    found = iter(SortBuffer(source(), same, seconds, pool, 100, 1e9))
+    assert [next(found) for _ in range(5)] == [IDLE] * 5
     more.set()
-    assert [window for window in found if window] == [[1]]
+    assert [window for window in found if window is not IDLE] == [[1]]
 
 
-def test_what_the_source_raises_is_raised_here_after_its_items() -> None:
+def test_source_error_is_raised_after_its_items(pool) -> None:
     def source() -> Generator[int, None, None]:
         yield 1
         raise ValueError("no such manifest")
 
-    found = iter(SortBuffer(source(), seconds, 100, 1e9))
-    assert next(window for window in found if window) == [1]
+    found = iter(SortBuffer(source(), same, seconds, pool, 100, 1e9))
+    assert next(window for window in found if window is not IDLE) == [1]
     with pytest.raises(ValueError, match="no such manifest"):
         list(found)
 
 
-def test_closing_ends_the_thread_and_the_source() -> None:
+def test_close_ends_the_thread_and_the_source(pool) -> None:
     closed = threading.Event()
 
     def source() -> Generator[int, None, None]:
@@ -118,9 +170,77 @@ def test_closing_ends_the_thread_and_the_source() -> None:
         finally:
             closed.set()
 
-    opened = SortBuffer(source(), seconds, 5, 1e9)
-    next(window for window in opened if window)
+    opened = SortBuffer(source(), same, seconds, pool, 5, 1e9)
+    next(window for window in opened if window is not IDLE)
     opened.close()
     assert closed.wait(10)
     opened._thread.join(10)
     assert not opened._thread.is_alive()
+
+
+@pytest.fixture
+def impatient(monkeypatch) -> None:
+    monkeypatch.setattr(prefetch, "MAX_WAIT_S", 0.05)
+    monkeypatch.setattr(thread_pool, "STUCK_S", 0.1)
+    monkeypatch.setattr(thread_pool, "_CHECK_INTERVAL_S", 0.02)
+    monkeypatch.setattr(sort_buffer, "_MAX_WAIT_S", 0.05)
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_hung_items_do_not_stop_the_rest(impatient, threads: int) -> None:
+    """More items hang than there are threads, and more than are prefetched."""
+    release = threading.Event()
+    hung = set(range(0, 40, 2))
+
+    def prepare(item: int) -> int:
+        if item in hung:
+            release.wait(60)
+        return item
+
+    with closing(ReplacingThreadPool(threads, "hung")) as pool:
+        windows = iter(SortBuffer(numbers(500), prepare, seconds, pool, 100, 1e9))
+        rest: list[int] = []
+        while len(rest) < 500 - len(hung):
+            window = next(windows)
+            rest += [] if window is IDLE else window
+        assert set(rest) == set(range(500)) - hung
+        release.set()
+        assert {item for window in windows if window is not IDLE for item in window} == hung
+
+
+def test_items_leave_while_the_source_waits(pool, impatient) -> None:
+    more = threading.Event()
+
+    def source() -> Generator[int, None, None]:
+        yield from range(3)
+        assert more.wait(60)
+        yield 3
+
+    windows = iter(SortBuffer(source(), same, seconds, pool, 100, 1e9))
+    found: list[int] = []
+    while len(found) < 3:
+        window = next(windows)
+        found += [] if window is IDLE else window
+    more.set()
+    assert found == [0, 1, 2]
+    assert [window for window in windows if window is not IDLE] == [[3]]
+
+
+@pytest.mark.parametrize("error", [KeyError("no"), SystemExit(3), MemoryError()])
+def test_prepare_error_is_raised_after_earlier_items(pool, error: BaseException) -> None:
+    def prepare(item: int) -> int:
+        if item == 20:
+            raise error
+        return item
+
+    windows = iter(SortBuffer(numbers(100), prepare, seconds, pool, 1000, 1e9))
+    assert next(window for window in windows if window is not IDLE) == list(range(20))
+    with pytest.raises(type(error)):
+        list(windows)
+
+
+def test_skipped_items_do_not_fill_a_window(pool) -> None:
+    buffer = SortBuffer(numbers(5000), lambda item: item if item % 100 == 0 else None, seconds, pool, 10, 1e9)
+    found = [window for window in buffer if window is not IDLE]
+    assert found == [list(range(first, first + 1000, 100)) for first in range(0, 5000, 1000)]
+    assert buffer.num_skipped == 4950

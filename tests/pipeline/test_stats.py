@@ -61,7 +61,7 @@ def test_no_price_no_cost() -> None:
     assert stats().to_json()["usd_per_1000_audio_hours"] is None
 
 
-def test_an_empty_run_divides_by_nothing() -> None:
+def test_empty_run_has_no_division_by_zero() -> None:
     empty = stats(audio_s=0.0, wall_s=0.0, padded_frames=0, real_frames=0, usd_per_hour=1.0)
     assert (empty.rtfx, empty.padding_share, empty.usd_per_1000_audio_hours) == (0.0, 0.0, None)
 

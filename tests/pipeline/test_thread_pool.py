@@ -1,4 +1,4 @@
-"""Threads that hang are replaced, those that work long are not, and none outlives the closing."""
+"""Hung threads are replaced, busy ones are not, and none outlives close()."""
 
 from __future__ import annotations
 
@@ -28,14 +28,23 @@ def alive(name: str) -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name.startswith(name)]
 
 
-def test_tasks_are_begun_in_order() -> None:
+def test_tasks_start_in_order() -> None:
     done: list[int] = []
     one = ReplacingThreadPool(1, "in-order")
     for number in range(100):
         one.submit(lambda number=number: done.append(number))
-    assert wait_until(lambda: len(done) == 100) and done == list(range(100)) and one.is_queue_empty
+    assert wait_until(lambda: len(done) == 100) and done == list(range(100))
     one.close()
-    assert one.is_closed and wait_until(lambda: not alive("in-order"))
+    assert wait_until(lambda: not alive("in-order"))
+
+
+def test_each_task_runs_once() -> None:
+    done: list[int] = []
+    many = ReplacingThreadPool(8, "each-once")
+    for number in range(3000):
+        many.submit(lambda number=number: done.append(number))
+    assert wait_until(lambda: len(done) == 3000) and sorted(done) == list(range(3000))
+    many.close()
 
 
 def test_more_tasks_hang_than_there_are_threads(soon) -> None:
@@ -47,7 +56,7 @@ def test_more_tasks_hang_than_there_are_threads(soon) -> None:
     assert done.wait(60)
     assert 7 + 1 <= len(alive("hanging")) <= 2 + 7 + 1  # with the one that looks after them
     release.set()
-    assert wait_until(lambda: len(alive("hanging")) == 3)  # those that were given up have ended
+    assert wait_until(lambda: len(alive("hanging")) == 3)  # the replaced threads have ended
     two.close()
     assert wait_until(lambda: not alive("hanging"))
 
@@ -65,14 +74,14 @@ def test_spare_threads_are_limited(soon, monkeypatch) -> None:
         two.submit(hang)
     assert wait_until(lambda: len(begun) == 5)
     time.sleep(0.3)
-    assert len(begun) == 5 and not two.is_queue_empty
+    assert len(begun) == 5
     release.set()
     assert wait_until(lambda: len(begun) == 9)
     two.close()
 
 
-def test_work_is_no_hanging(soon, monkeypatch) -> None:
-    """A thread that uses the processor, however long it takes, is left alone: more of its kind would only slow it down."""
+def test_busy_thread_is_not_replaced(soon, monkeypatch) -> None:
+    """A thread that uses the processor is left alone, because more threads would only slow it down."""
     monkeypatch.setattr(thread_pool, "STUCK_S", 0.5)  # on a busy machine it may wait for the processor for a while
     busy, ended = threading.Event(), threading.Event()
 
@@ -95,8 +104,8 @@ def test_work_is_no_hanging(soon, monkeypatch) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_a_thread_that_is_gone_is_replaced(soon) -> None:
-    """Tasks must not raise; should one do so, the rest is done all the same."""
+def test_dead_thread_is_replaced(soon) -> None:
+    """Tasks must not raise; if one does, the others run all the same."""
     done = threading.Event()
 
     def end() -> None:
@@ -109,7 +118,7 @@ def test_a_thread_that_is_gone_is_replaced(soon) -> None:
     one.close()
 
 
-def test_what_has_not_begun_is_dropped() -> None:
+def test_close_drops_pending_tasks() -> None:
     begun, release, done = threading.Event(), threading.Event(), []
 
     def first() -> None:
@@ -125,7 +134,7 @@ def test_what_has_not_begun_is_dropped() -> None:
     assert wait_until(lambda: not alive("dropped")) and not done
 
 
-def test_a_task_is_let_go_of(soon) -> None:
+def test_finished_task_is_released(soon) -> None:
     import weakref
 
     class Task:

@@ -1,7 +1,7 @@
-"""`fastscribe bench`: measurements of this machine, a file a command."""
+"""`fastscribe bench`: measurements of this machine, one file per command."""
 
 from __future__ import annotations
 
-from fastscribe.cli.bench import cost, decoder, diff, latency, leaderboard, loss, throughput, train
+from fastscribe.cli.bench import cost, diff, latency, throughput
 
-__all__ = ["cost", "decoder", "diff", "latency", "leaderboard", "loss", "throughput", "train"]
+__all__ = ["cost", "diff", "latency", "throughput"]

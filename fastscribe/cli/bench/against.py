@@ -12,8 +12,8 @@ from fastscribe.cli.terminal import show, show_table
 from fastscribe.errors import UsageError
 
 PEER_PYTHON_HELP = "Python of the environment that has the peer. Default: the one that runs this."
-PEER_MODEL_HELP = "The peer's own model, where it is not --model. faster-whisper and onnx-asr need one."
-PEER_BATCH_SIZES_HELP = "Batch sizes of the peer, by commas; the best counts. Default: several, by device."
+PEER_MODEL_HELP = "The peer's own model, if it is not --model. faster-whisper and onnx-asr need one."
+PEER_BATCH_SIZES_HELP = "Batch sizes of the peer, separated by commas; the best counts. Default: several, by device."
 _MIN_RUNS = 5
 
 
@@ -31,10 +31,10 @@ def run(
     peer_batch_sizes: str | None = None,
 ) -> None:
     """Raises UsageError for what cannot be compared, SideFailed, after showing what the side said, where one gives up."""
-    from fastscribe.bench.against import peers, turns
-    from fastscribe.bench.against.compare import Comparison, compare
-    from fastscribe.bench.against.process import SideFailed
     from fastscribe.bench.model_name import model_name
+    from fastscribe.bench.peer_comparison import peers, turns
+    from fastscribe.bench.peer_comparison.compare import Comparison, compare
+    from fastscribe.bench.peer_comparison.process import SideFailed
     from fastscribe.pipeline.recognizer import choose_device
 
     other = peers.find(peer)
@@ -46,14 +46,16 @@ def run(
     path = find_model(model, prefer_nemo=other.name == "nemo")
     its_model, same = peers.choose_model(other, path, peer_model)
     at = choose_device(device)
-    sizes = numbers(peer_batch_sizes) if peer_batch_sizes else other.batch_sizes[at.type]
+    sizes = numbers(peer_batch_sizes, "--peer-batch-sizes") if peer_batch_sizes else other.batch_sizes[at.type]
     if not same:
         show(f"{peer} loads {its_model}, not fastscribe's checkpoint: speed and texts are of different models")
     try:
         name = model_name(model, path)
-        asked = Comparison(other, python, inputs, path, name, its_model, same, str(at), dtype or "auto", sizes, runs)
+        comparison = Comparison(
+            other, python, inputs, path, name, its_model, same, str(at), dtype or "auto", sizes, runs
+        )
         with result("against", at, turns.CASE_KEYS, json_file, report_html) as found:
-            compare(asked, found, show)
+            compare(comparison, found, show)
             show_table(_table(found["rows"]))
             for line in turns.about(found, peer):
                 show(line)
@@ -63,7 +65,7 @@ def run(
 
 
 def _table(rows: Sequence[Mapping[str, Any]]) -> str:
-    from fastscribe.bench.against.turns import label
+    from fastscribe.bench.peer_comparison.turns import label
 
     lines = [f"{'':28}{'dtype':>10}{'RTFx':>10}{'median s':>10}{'min':>9}{'max':>9}{'CPU s':>9}"]
     for row in rows:

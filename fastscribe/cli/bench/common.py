@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from fastscribe.cli.app import Application, app, option
 from fastscribe.cli.app import ReportHtml as ReportHtml
-from fastscribe.cli.app import app, option
 from fastscribe.cli.terminal import filter_mpg123_messages, say
 from fastscribe.errors import OutputError, UsageError
 from fastscribe.report.files import check_place, write_page
@@ -26,16 +26,23 @@ if TYPE_CHECKING:
 
 
 class _Group(TyperGroup):
-    """`fastscribe bench ..` is `fastscribe bench throughput ..`."""
+    """`fastscribe bench INPUTS` is `fastscribe bench throughput INPUTS`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        if "throughput" in self.commands and (not args or (args[0] not in self.commands and args[0] not in _HELP)):
+        first = args[0] if args else ""
+        if first not in (*self.commands, *_HELP):
+            if first.isidentifier() and not Path(first).exists() and not ctx.resilient_parsing:
+                raise UsageError(f"{first}: no such command, file or folder")
             args = ["throughput", *args]
         return super().parse_args(ctx, args)
 
 
 _HELP = ("-h", "--help")
-bench = typer.Typer(cls=_Group, no_args_is_help=False, help="Measure this machine. Without a command: throughput.")
+bench = Application(
+    cls=_Group,
+    no_args_is_help=False,
+    help="Measure this machine. Without a command: throughput (see fastscribe bench throughput --help).",
+)
 app.add_typer(bench, name="bench")
 
 DEVICE_HELP = "auto, cpu, cuda or cuda:N."
@@ -46,7 +53,7 @@ def _usable_json(path: Path | None) -> Path | None:
 
 
 def _is_result(path: Path) -> bool:
-    """Or empty."""
+    """Return True for a result of a benchmark or an empty file."""
     from fastscribe.bench.stored import read
 
     if not path.stat().st_size:
@@ -61,16 +68,16 @@ def _is_result(path: Path) -> bool:
 JsonFile = Annotated[Path | None, option("--json", callback=_usable_json, help="Store the result in this file too.")]
 
 
-def numbers(text: str) -> list[int]:
+def numbers(text: str, option: str = "--batch-sizes") -> list[int]:
     """ "1,2,4" -> [1, 2, 4], each once"""
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isdecimal() and int(part) > 0 for part in parts):
-        raise typer.BadParameter(f"{text!r}: not whole numbers above 0, separated by commas")
+        raise UsageError(f"{option} {text}: not whole numbers above 0, separated by commas")
     return list(dict.fromkeys(map(int, parts)))
 
 
 def check_places(json_file: Path | None, report_html: Path | None, inputs: Sequence[str | Path] = ()) -> None:
-    """Raises UsageError where what is left would lie on one another, or on an input. The options' own checks are done."""
+    """Raise UsageError if two outputs are the same file, or if an output is an input."""
     read = {os.path.realpath(one) for one in inputs}
     for name, place in (("--json", json_file), ("--report-html", report_html)):
         if place is not None and os.path.realpath(place) in read:
@@ -81,11 +88,17 @@ def check_places(json_file: Path | None, report_html: Path | None, inputs: Seque
 
 @contextmanager
 def result(
-    name: str, device: torch.device, case_keys: Sequence[str], path: Path | None, report_html: Path | None
+    name: str,
+    device: torch.device,
+    case_keys: Sequence[str],
+    path: Path | None,
+    report_html: Path | None,
+    program: str = "fastscribe",
 ) -> Iterator[dict[str, Any]]:
-    """What the block puts into the mapping (settings, and "rows" as they come) is left at its end as finish() leaves it.
+    """Collect settings and "rows" in the mapping; finish() prints and stores them when the block ends.
 
-    Where the block is interrupted or fails, the rows so far are, with "complete": false; where none was measured, nothing.
+    If the block is interrupted or fails, the rows so far are printed and stored with "complete": false. If no row was
+    measured, nothing is.
     """
     found: dict[str, Any] = {"rows": []}
     try:
@@ -93,9 +106,9 @@ def result(
             yield found
     except BaseException:
         if any_measured(found["rows"]):
-            _leave_unfinished(name, device, found, case_keys, path, report_html)
+            _leave_unfinished(name, device, found, case_keys, path, report_html, program)
         raise
-    finish(name, device, found, case_keys, path, report_html)
+    finish(name, device, found, case_keys, path, report_html, program)
 
 
 def _leave_unfinished(
@@ -105,16 +118,17 @@ def _leave_unfinished(
     case_keys: Sequence[str],
     path: Path | None,
     report_html: Path | None,
+    program: str,
 ) -> None:
     from fastscribe.bench.document import document, not_measured
 
     try:
-        made = document(name, device, found, case_keys, sys.argv[1:], complete=False)
-    except RuntimeError:  # of a device that failed, which answers no question
-        made = not_measured(name, {**found, "complete": False}, case_keys, sys.argv[1:])
+        made = document(name, device, found, case_keys, sys.argv[1:], complete=False, program=program)
+    except RuntimeError:  # a device that failed answers no query
+        made = not_measured(name, {**found, "complete": False}, case_keys, sys.argv[1:], program)
     try:
         leave(made, path, report_html)
-    except (OutputError, OSError) as error:  # the reason why it ended is said too, and is the exit code
+    except (OutputError, OSError) as error:  # the exception under way sets the exit code
         say(str(error))
     say(f"{len(found['rows'])} measured before it ended: left as a result that is not complete")
 
@@ -130,21 +144,22 @@ def finish(
     case_keys: Sequence[str],
     path: Path | None,
     report_html: Path | None = None,
+    program: str = "fastscribe",
 ) -> None:
-    """Prints what was found, with what it was found on, as the last line of stdout; and stores it, and draws it.
+    """Print the results and the machine as the last line of stdout, store them and draw their page.
 
-    Ends the command with exit code 1 where nothing was measured.
+    Exit with code 1 if nothing was measured.
     """
     from fastscribe.bench.document import document
 
-    leave(document(name, device, results, case_keys, sys.argv[1:]), path, report_html)
+    leave(document(name, device, results, case_keys, sys.argv[1:], program=program), path, report_html)
     if not any_measured(results["rows"]):
         say("nothing was measured")
         raise typer.Exit(1)
 
 
 def leave(stored: Mapping[str, Any], path: Path | None, report_html: Path | None = None) -> None:
-    """Prints a document as the last line of stdout, then stores it and draws it, in the hope that one of these goes well."""
+    """Print a document as the last line of stdout, then store it and draw its page."""
     stored = _finite(stored)
     print(json.dumps(stored, allow_nan=False), flush=True)
     if path is not None:
@@ -156,7 +171,7 @@ def leave(stored: Mapping[str, Any], path: Path | None, report_html: Path | None
 
 
 def _finite(value: Any) -> Any:
-    """With None for numbers that JSON does not have, which nobody could read again."""
+    """Replace numbers that JSON cannot hold (NaN, infinity) by None."""
     if isinstance(value, Mapping):
         return {key: _finite(one) for key, one in value.items()}
     if isinstance(value, (list, tuple)):

@@ -19,12 +19,15 @@ _HEADER = (
     "   USD/1,000 h  USD/1,000,000 h  x cheapest      RTFx    USD/h  kWh/1,000 h  "
     "device; file: configuration; price; RTFx of"
 )
-_PRICE_HELP = "NAME=USD: an hour of the device with these words in its name, in place of its list prices; repeat."
+_PRICE_HELP = "USD per hour of the device with NAME in its name, in place of its list prices; repeat."
 
 
-@bench.command(epilog="Example: fastscribe bench cost h200.json cpu.json --price-per-hour EPYC=0.08")
+@bench.command(
+    short_help="USD per 1,000 hours of audio, from results and list prices.",
+    epilog="Example: fastscribe bench cost h200.json cpu.json --price-per-hour EPYC=0.08",
+)
 def cost(
-    results: Annotated[list[Path], typer.Argument(help="Results with an RTFx: of bench, bench --against ..")],
+    results: Annotated[list[Path], typer.Argument(help="Results with an RTFx: of bench, bench --against ...")],
     price_per_hour: Annotated[  # not from the environment: transcribe's there is a number alone
         list[str] | None, typer.Option("--price-per-hour", metavar="NAME=USD", help=_PRICE_HELP)
     ] = None,
@@ -32,7 +35,7 @@ def cost(
     report_html: ReportHtml = None,
 ) -> None:
     """USD per 1,000 and 1,000,000 hours of audio: stored results by the list prices of their hardware, cheapest first."""
-    from fastscribe.bench.cost import CASE_KEYS, compare
+    from fastscribe.bench.price_comparison import CASE_KEYS, compare
     from fastscribe.bench.stored import read
 
     check_places(json_file, report_html, results)

@@ -16,18 +16,21 @@ from fastscribe.cli.terminal import show
 from fastscribe.errors import UsageError
 
 if TYPE_CHECKING:
-    from fastscribe.bench.diff import Change, Diff
+    from fastscribe.bench.result_diff import Change, Diff
 
 _MAX_SETTINGS = 20
 _FLAGGED = ("worse", "better", "changed")
 
 
-@bench.command(epilog="Example: fastscribe bench diff before.json after.json --fail-on-worse")
+@bench.command(
+    short_help="Compare two results of a benchmark, in percent.",
+    epilog="Example: fastscribe bench diff before.json after.json --fail-on-worse",
+)
 def diff(
     a: Annotated[Path, typer.Argument(metavar="A.json", help="The result to compare with.")],
     b: Annotated[Path, typer.Argument(metavar="B.json", help="The result that is called better or worse.")],
     noise: Annotated[
-        float, option("--noise", min=0, help="Percent that a measurement made once may move for nothing.")
+        float, option("--noise", min=0, help="Change in percent that counts as noise for a single measurement.")
     ] = 5.0,
     across_machines: Annotated[
         bool, option("--across-machines", help="Compare although the two were measured on different machines.")
@@ -38,8 +41,8 @@ def diff(
     json_file: JsonFile = None,
     report_html: ReportHtml = None,
 ) -> None:
-    """What moved from one result of a benchmark to another: in percent, better or worse, beyond the noise of the runs."""
-    from fastscribe.bench.diff import diff as compare
+    """Compare two results of a benchmark: changes in percent, better or worse, beyond the noise of the runs."""
+    from fastscribe.bench.result_diff import diff as compare
     from fastscribe.bench.stored import read
 
     check_places(json_file, report_html, [a, b])

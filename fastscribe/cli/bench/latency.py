@@ -23,13 +23,20 @@ _STATISTIC = (
 )
 
 
-@bench.command(epilog="Example: fastscribe bench latency --random parakeet-tdt-0.6b --batch-sizes 1,8 --durations-s 7")
+@bench.command(
+    short_help="Latency of a batch by batch size and duration, in two dtypes.",
+    epilog="Example: fastscribe bench latency --random parakeet-tdt-0.6b --batch-sizes 1,8 --durations-s 7",
+)
 def latency(
     model: Annotated[str | None, option("--model", "-m", help=MODEL_OPTION_HELP)] = None,
     random: Annotated[str | None, option("--random", help=RANDOM_HELP)] = None,
     beam: Annotated[int | None, option("--beam", min=1, help=BEAM_HELP)] = None,
-    batch_sizes: Annotated[str, option("--batch-sizes", help="Recordings a batch, by commas.")] = "1,2,4,8,16",
-    durations_s: Annotated[str, option("--durations-s", help="Seconds a recording, by commas.")] = "2.0,7.0,16.7",
+    batch_sizes: Annotated[
+        str, option("--batch-sizes", help="Recordings per batch, separated by commas.")
+    ] = "1,2,4,8,16",
+    durations_s: Annotated[
+        str, option("--durations-s", help="Seconds per recording, separated by commas.")
+    ] = "2.0,7.0,16.7",
     dtype: Annotated[
         list[str] | None,
         repeated_choice(
@@ -39,13 +46,13 @@ def latency(
         ),
     ] = None,
     iterations: Annotated[
-        int | None, option("--iterations", min=1, help="Batches a case. Default: 500; with --quick 20.")
+        int | None, option("--iterations", min=1, help="Batches per case. Default: 500, or 20 with --quick.")
     ] = None,
     max_seconds: Annotated[
         float,
-        option("--max-seconds", min=_MIN_S, help="A case that takes longer ends; its row says how many it had."),
+        option("--max-seconds", min=_MIN_S, help="A case ends after this time; its row has the number of batches."),
     ] = 20.0,
-    quick: Annotated[bool, option("--quick", help="20 iterations, and 2 s a case at most.")] = False,
+    quick: Annotated[bool, option("--quick", help="20 iterations, and at most 2 s per case.")] = False,
     device: Annotated[str, option("--device", help=DEVICE_HELP)] = "auto",
     json_file: JsonFile = None,
     report_html: ReportHtml = None,
@@ -57,16 +64,18 @@ def latency(
     if len(dtypes) > 2:
         raise typer.BadParameter("--dtype: one or two, which stand side by side")
     chosen = subject(model, random, device, dtypes, beam)
-    from fastscribe.bench import latency as measuring
+    from fastscribe.bench import batch_latency as measuring
     from fastscribe.bench.model_name import about
 
     transcribers = [load(chosen, one) for one in dtypes]
-    found_dtypes = [one.recognizer.dtype for one in transcribers]
+    found_dtypes = [one._recognizer.dtype for one in transcribers]
     if len(set(found_dtypes)) < len(found_dtypes):
         raise UsageError(f"--dtype: {' and '.join(dtypes)} are both {found_dtypes[0]} here")
     count = iterations or (_QUICK_ITERATIONS if quick else _ITERATIONS)
     effort = measuring.Effort(count, min(max_seconds, _QUICK_S) if quick else max_seconds)
-    show(f"{chosen.name} on {transcribers[0].recognizer.device_name}, {count} iterations or {effort.max_s:g} s a case")
+    show(
+        f"{chosen.name} on {transcribers[0]._recognizer.device_name}, {count} iterations or {effort.max_s:g} s per case"
+    )
     for line in _header(found_dtypes):
         show(line)
     settings = {"model": chosen.name, "iterations": count, "max_seconds_s": effort.max_s, "statistic": _STATISTIC}

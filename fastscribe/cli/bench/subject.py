@@ -1,4 +1,4 @@
-"""Which model a benchmark of speed runs: the user's, the package's, or one made up."""
+"""The model that a benchmark runs: the user's, the packaged one, or a random one."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ if TYPE_CHECKING:
     from fastscribe.config import ModelConfig
     from fastscribe.transcriber import Transcriber
 
-MODEL_OPTION_HELP = f"{MODEL_HELP} Default: the one that comes with it."
-BEAM_HELP = "Hypotheses that an RNN-T or TDT model keeps in view, as for transcribe."
-RANDOM_HELP = "A published model's shape by its name, with random weights made here, in place of --model."
+MODEL_OPTION_HELP = f"{MODEL_HELP} Default: the small English model in the package."
+BEAM_HELP = "Beam width of an RNN-T or TDT model, as for transcribe."
+RANDOM_HELP = "Name of a published model: use its shape with random weights, in place of --model."
 
 
 def subject(
     model: str | None, random: str | None, device: str, dtypes: Sequence[str], beam: int | None = None
 ) -> Subject:
-    """Raises what a model, device or dtype that cannot be had raises, before anything is made."""
+    """Check model, device and dtypes before anything is made, and raise their errors."""
     from fastscribe.bench.model_cache import cached_model
     from fastscribe.bench.model_name import model_name
     from fastscribe.bench.speed import Subject
@@ -43,7 +43,7 @@ def subject(
 
 
 def shape(model: str | None, random: str | None) -> tuple[str, ModelConfig]:
-    """What the model that was asked for is called, and its configuration; nothing is made. Raises as subject does."""
+    """Name and configuration of the model; nothing is made. Raises as subject does."""
     from fastscribe.bench.model_name import model_name
     from fastscribe.bench.shapes import SHAPES
     from fastscribe.checkpoint.reader import read_checkpoint
@@ -65,7 +65,7 @@ def _check(model: str | None, random: str | None) -> None:
 
 
 def load(chosen: Subject, dtype: str) -> Transcriber:
-    """Raises UsageError where it does not fit in memory."""
+    """Raise UsageError if the model does not fit in memory."""
     from fastscribe.cuda.device import is_out_of_memory
 
     try:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 import typer
 
-from fastscribe.bench.against.peers import PeerName
+from fastscribe.bench.peer_comparison.peers import PeerName
 from fastscribe.cli.app import option, repeated_choice
 from fastscribe.cli.bench.against import PEER_BATCH_SIZES_HELP, PEER_MODEL_HELP, PEER_PYTHON_HELP
 from fastscribe.cli.bench.common import DEVICE_HELP, JsonFile, ReportHtml, bench, check_places, result
@@ -42,7 +42,7 @@ Frames = int | Literal["auto"]
 
 
 @dataclass(frozen=True)
-class _Asked:
+class _Settings:
     """`budgets` None: to be chosen when the automatic one is known."""
 
     inputs: tuple[str, ...]
@@ -59,12 +59,17 @@ class _Asked:
         return len(self.dtypes) * len(self.budgets or ("auto", _SMALLER)) * (2 * self.passes + _WARM_UPS)
 
 
-@bench.command(epilog="Example: fastscribe bench --random parakeet-tdt-0.6b --dtype bf16 --json speed.json")
+@bench.command(
+    short_help="RTFx by batch size, from memory and from files; memory; cost.",
+    epilog="Example: fastscribe bench --random parakeet-tdt-0.6b --dtype bf16 --json speed.json",
+)
 def throughput(
     context: typer.Context,
     inputs: Annotated[
         list[str] | None,
-        typer.Argument(help="Recordings, as for transcribe. Default: made up, of lengths like the leaderboard's."),
+        typer.Argument(
+            help="Recordings, as for transcribe. Default: synthetic, with durations like the leaderboard's."
+        ),
     ] = None,
     model: Annotated[str | None, option("--model", "-m", help=MODEL_OPTION_HELP)] = None,
     random: Annotated[str | None, option("--random", help=RANDOM_HELP)] = None,
@@ -73,8 +78,8 @@ def throughput(
         str | None,
         option(
             "--batch-frames",
-            metavar="N|auto,..",
-            help="Encoder frames a batch, by commas. Default: auto, a quarter of it.",
+            metavar="N|auto,...",
+            help="Encoder frames per batch, separated by commas. Default: auto, and a quarter of auto.",
         ),
     ] = None,
     dtype: Annotated[
@@ -84,23 +89,26 @@ def throughput(
     device: Annotated[str, option("--device", help=DEVICE_HELP)] = "auto",
     clips: Annotated[
         int | None,
-        option("--clips", min=1, help="So many recordings. Default: as many as a minute or two is enough for."),
+        option("--clips", min=1, help="Number of recordings. Default: as many as take a minute or two."),
     ] = None,
     passes: Annotated[
-        int | None, option("--passes", min=1, help="Passes of which the median counts. Default: 5; with --quick 3.")
+        int | None,
+        option("--passes", min=1, help="Number of passes; the median counts. Default: 5, or 3 with --quick."),
     ] = None,
-    quick: Annotated[bool, option("--quick", help="Fewer passes over less audio, in the automatic budget.")] = False,
+    quick: Annotated[
+        bool, option("--quick", help="Fewer passes over less audio, with the automatic batch size.")
+    ] = False,
     price_per_hour: Annotated[
         float | None,
         option(
             "--price-per-hour",
             min=0,
             max=MAX_USD,
-            help="USD an hour of this machine. Default: its list price, if known.",
+            help="Price of this machine in USD per hour. Default: its list price, if known.",
         ),
     ] = None,
     against: Annotated[
-        PeerName | None, option("--against", help="Run this one too, in turns over the same files, and compare.")
+        PeerName | None, option("--against", help="Also run this tool, alternately on the same files.")
     ] = None,
     peer_python: Annotated[Path | None, option("--peer-python", help=PEER_PYTHON_HELP)] = None,
     peer_model: Annotated[str | None, option("--peer-model", help=PEER_MODEL_HELP)] = None,
@@ -108,7 +116,7 @@ def throughput(
     json_file: JsonFile = None,
     report_html: ReportHtml = None,
 ) -> None:
-    """RTFx from memory and from files by batch budget, beside what the machine could reach; memory and cost."""
+    """RTFx by batch size, from memory and from files, beside the machine's limits; memory and cost."""
     dtypes = tuple(dict.fromkeys(dtype or ["auto"]))
     _refuse_what_would_be_dropped(context, against, dtypes)
     check_places(json_file, report_html, inputs or ())
@@ -119,13 +127,15 @@ def throughput(
         run(against, inputs or (), model, device, dtypes[0] if dtype else None, *theirs)
         return
     passes = passes or (_QUICK_PASSES if quick else _PASSES)
-    asked = _Asked(tuple(inputs or ()), dtypes, _budgets(batch_frames, quick), clips, passes, quick, price_per_hour)
+    settings = _Settings(
+        tuple(inputs or ()), dtypes, _budgets(batch_frames, quick), clips, passes, quick, price_per_hour
+    )
     chosen = subject(model, random, device, list(dtypes), beam)
     with (
         result("throughput", chosen.device, _case(), json_file, report_html) as found,
         tempfile.TemporaryDirectory(prefix="fastscribe-bench-") as folder,
     ):
-        _measure(chosen, asked, Path(folder), found)
+        _measure(chosen, settings, Path(folder), found)
 
 
 def _refuse_what_would_be_dropped(context: typer.Context, peer: PeerName | None, dtypes: Sequence[str]) -> None:
@@ -155,7 +165,7 @@ def _case() -> Sequence[str]:
     return CASE
 
 
-def _measure(chosen: Subject, asked: _Asked, folder: Path, found: dict[str, Any]) -> None:
+def _measure(chosen: Subject, settings: _Settings, folder: Path, found: dict[str, Any]) -> None:
     """Settings, and rows as they come."""
     from fastscribe.bench import roofline
     from fastscribe.bench.memory import release
@@ -163,55 +173,57 @@ def _measure(chosen: Subject, asked: _Asked, folder: Path, found: dict[str, Any]
     from fastscribe.bench.speed import Measurement, Plan
 
     recordings: Recordings | None = None
-    audio = "synthetic" if not asked.inputs else "given"
-    found |= {"model": chosen.name, "audio": audio, "passes": asked.passes, "statistic": _STATISTIC, "ceilings": []}
+    audio = "synthetic" if not settings.inputs else "given"
+    found |= {"model": chosen.name, "audio": audio, "passes": settings.passes, "statistic": _STATISTIC, "ceilings": []}
     rows, reaches = found["rows"], found["ceilings"]
     memory_gb_per_s: float | None = None
     (folder / "out").mkdir()
-    for dtype in asked.dtypes:
+    for dtype in settings.dtypes:
         transcriber = load(chosen, dtype)
-        if any(one["dtype"] == transcriber.recognizer.dtype for one in reaches):  # what auto is here
+        if any(one["dtype"] == transcriber._recognizer.dtype for one in reaches):  # what auto is here
             continue
         if recordings is None:
-            recordings = _recordings(transcriber, asked, folder)
+            recordings = _recordings(transcriber, settings, folder)
             found |= {"clips": recordings.clips, "copies": recordings.copies}
             found |= about(transcriber)
         measurement = Measurement.of(transcriber, chosen, recordings)
         memory_gb_per_s = memory_gb_per_s or roofline.memory_rate(chosen.device)
-        for line in [] if rows else _about(measurement, chosen, asked.all_passes):
+        for line in [] if rows else _about(measurement, chosen, settings.all_passes):
             show(line)
         smaller = max(1, round(measurement.auto_frames / _SMALLER))
-        plan = Plan(asked.budgets or (smaller, "auto"), asked.passes)
+        plan = Plan(settings.budgets or (smaller, "auto"), settings.passes)
         ceilings = [measurement.ceiling(frames, memory_gb_per_s) for frames in plan.batch_frames]
         for frames, ceiling in zip(plan.batch_frames, ceilings, strict=True):
-            key = {"dtype": transcriber.recognizer.dtype, "batch_frames": frames}
+            key = {"dtype": transcriber._recognizer.dtype, "batch_frames": frames}
             reaches.append(key | ceiling.row())
             budget = f"auto={measurement.auto_frames}" if frames == "auto" else frames
-            for line in _ceiling_lines(f"{key['dtype']}, {budget} frames a batch", ceiling):
+            for line in _ceiling_lines(f"{key['dtype']}, {budget} frames per batch", ceiling):
                 show(line)
         show(_HEADER)
-        for row in _priced(measurement.rows(plan, ceilings, folder / "out"), transcriber, asked.price_per_hour):
+        for row in _priced(measurement.rows(plan, ceilings, folder / "out"), transcriber, settings.price_per_hour):
             rows.append(row)
             show(_line(row))
         del transcriber, measurement
         release(chosen.device)
 
 
-def _recordings(transcriber: Transcriber, asked: _Asked, folder: Path) -> Recordings:
-    from fastscribe.bench import speed, throughput
+def _recordings(transcriber: Transcriber, settings: _Settings, folder: Path) -> Recordings:
+    from fastscribe.bench import speed, throughput_passes
 
-    if asked.clips is not None:
+    if settings.clips is not None:
         return (
-            speed.Recordings(asked.inputs, asked.clips) if asked.inputs else speed.make_recordings(folder, asked.clips)
+            speed.Recordings(settings.inputs, settings.clips)
+            if settings.inputs
+            else speed.make_recordings(folder, settings.clips)
         )
     rtfx = speed.guessed_rtfx(transcriber)
-    amount = speed.amount(rtfx, _QUICK_SECONDS if asked.quick else _SECONDS, asked.all_passes)
-    if not asked.inputs:
+    amount = speed.amount(rtfx, _QUICK_SECONDS if settings.quick else _SECONDS, settings.all_passes)
+    if not settings.inputs:
         return speed.make_recordings(folder, amount, rtfx)
-    clips = throughput.first_of(transcriber, asked.inputs, amount * speed.MEAN_S)
+    clips = throughput_passes.first_of(transcriber, settings.inputs, amount * speed.MEAN_S)
     if clips is not None:
         say(f"the first {clips} of these recordings are taken, which hold enough; --clips takes another number")
-    return speed.Recordings(asked.inputs, clips, rtfx=rtfx)
+    return speed.Recordings(settings.inputs, clips, rtfx=rtfx)
 
 
 def _about(measurement: Measurement, chosen: Subject, passes: int) -> Iterator[str]:
@@ -220,7 +232,7 @@ def _about(measurement: Measurement, chosen: Subject, passes: int) -> Iterator[s
     count, copies, rtfx = len(measurement.lengths_s), measurement.recordings.copies, measurement.recordings.rtfx
     often = f", {copies} times a pass" if copies > 1 else ""
     yield (
-        f"{chosen.name} on {measurement.transcriber.recognizer.device_name}: {count} utterances of "
+        f"{chosen.name} on {measurement.transcriber._recognizer.device_name}: {count} utterances of "
         f"{measurement.audio_s / count:.1f} s on average, {measurement.audio_s:.0f} s of audio{often}"
     )
     if rtfx is not None:
@@ -250,14 +262,14 @@ def _rtfx(value: float) -> str:
 
 
 _HEADER = (
-    "dtype  frames a batch  RTFx memory  RTFx files  of ceiling  features  encode  decode    text  padding  peak MB"
+    "dtype    frames/batch  RTFx memory  RTFx files  of ceiling  features  encode  decode    text  padding  peak MB"
     "  USD/1000 h"
 )
 
 
 def _line(row: Mapping[str, Any]) -> str:
-    asked = f"auto={row['budget_frames']}" if row["batch_frames"] == "auto" else str(row["batch_frames"])
-    start = f"{row['dtype']:5}  {asked:>14}"
+    settings = f"auto={row['budget_frames']}" if row["batch_frames"] == "auto" else str(row["batch_frames"])
+    start = f"{row['dtype']:5}  {settings:>14}"
     if "error" in row:
         return f"{start}  {row['error']}"
     shares = [row[f"{name}_share"] for name in ("features", "encode", "decode", "text", "padding")]
@@ -273,9 +285,9 @@ def _priced(
     rows: Iterator[dict[str, Any]], transcriber: Transcriber, price_per_hour: float | None
 ) -> Iterator[dict[str, Any]]:
     """With what an hour of audio from files costs."""
-    from fastscribe.bench.cost import price_of, usd_per_hours
+    from fastscribe.bench.price_comparison import price_of, usd_per_hours
 
-    usd_per_hour, source = price_of(transcriber.recognizer.device_name, price_per_hour)
+    usd_per_hour, source = price_of(transcriber._recognizer.device_name, price_per_hour)
     for row in rows:
         if "error" not in row:
             row |= usd_per_hours(row["rtfx"], usd_per_hour)

@@ -1,0 +1,55 @@
+"""`fastscribe doctor`: what this machine can do."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fastscribe._system.text_layout import escaped
+from fastscribe.cli.app import app
+from fastscribe.version import __version__
+
+if TYPE_CHECKING:
+    from fastscribe.doctor import Check
+
+_MARKS = {"ok": "ok", "missing": "-", "problem": "PROBLEM"}
+
+
+@app.command(
+    short_help="Show what this machine can do, and the command that adds what is missing.",
+    epilog="Example: fastscribe doctor --json | jq '.checks[] | select(.status != \"ok\")'",
+)
+def doctor(
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Show what this machine can do (processor, GPU, dtypes, audio formats, extras, disk) and how to add what is missing.
+
+    A line begins with ok, - (missing; runs do without) or PROBLEM (needed, or there, and does not work). The exit code is 0,
+    or 1 if there is a problem.
+    """
+    from fastscribe.doctor import examine
+
+    checks = []
+    for check in examine():
+        checks.append(check)
+        if not as_json:
+            _show(check)
+    problems = sum(check.status == "problem" for check in checks)
+    if as_json:
+        document = {"fastscribe": __version__, "problems": problems, "checks": [asdict(check) for check in checks]}
+        print(json.dumps(document, ensure_ascii=False))
+    else:
+        print(f"\n{problems} problem{'s' * (problems != 1)}" if problems else "\nno problems: fastscribe can run here")
+    if problems:
+        raise typer.Exit(1)
+
+
+def _show(check: Check) -> None:
+    """Print a line as soon as it is known: importing torch takes seconds."""
+    print(escaped(f"{_MARKS[check.status]:<8} {check.name:<15} {check.finding}"), flush=True)
+    if check.fix is not None:
+        what = "fix it" if check.status == "problem" else "add it"
+        print(escaped(f"{'':<24} {what}: {check.fix}"), flush=True)

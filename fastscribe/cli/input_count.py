@@ -1,0 +1,109 @@
+"""The number of a run's inputs, for its progress: counted by listing them a second time, in a thread.
+
+Only folders and regular files are looked at. A named pipe, a device and stdin can be read once only, and a list in a store or
+on the web costs a request each time: a run with one of these has an unknown number of inputs.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from threading import Event, Thread
+
+from fastscribe._system.remote import is_url
+from fastscribe.audio.folders import MAGIC, match_depth, split_pattern, walk
+from fastscribe.audio.formats import MANIFEST_EXTENSIONS, extension, is_audio_name
+from fastscribe.audio.inputs import expand
+from fastscribe.audio.repeats import Repeats
+from fastscribe.audio.stdin import STDIN
+
+_SAMPLE_BYTES = 1 << 20  # of a manifest
+
+
+class InputCounter:
+    """Counts a run's inputs. `number` is None until then, and where they cannot be counted.
+
+    The rows of a manifest of more than a mebibyte are estimated from its first ones, because reading a large one twice takes
+    time from the run.
+    """
+
+    def __init__(self, inputs: Sequence[str], num_shards: int) -> None:
+        self.number: int | None = None
+        self._inputs, self._num_shards = inputs, num_shards
+        self._stop = Event()
+
+    def start(self) -> None:
+        """Count in a thread."""
+        Thread(target=self._count, name="count-inputs", daemon=True).start()
+
+    def stop(self) -> None:
+        """End the thread soon."""
+        self._stop.set()
+
+    def _count(self) -> None:
+        number, repeats = 0, Repeats()
+        with suppress(_Unknown):
+            for path in self._inputs:
+                for found in _numbers(path, repeats):
+                    number += found
+                    if self._stop.is_set():
+                        return
+            self.number = number // self._num_shards
+
+
+class _Unknown(Exception):
+    """An input can be read once only."""
+
+
+def _numbers(path: str, repeats: Repeats) -> Iterator[int]:
+    """Yield numbers of recordings, whose sum is that of an input. Raises _Unknown."""
+    if path == STDIN or is_url(path):
+        raise _Unknown
+    is_pattern = MAGIC.search(path) is not None and not os.path.lexists(path)
+    for match in _matches(path) if is_pattern else (path,):
+        yield from _numbers_at(match, repeats)
+
+
+def _matches(pattern: str) -> Iterator[str]:
+    """Yield what a run takes of a pattern's matches: of a bare `*` only folders and audio by its name."""
+    prefix, patterns = split_pattern(pattern)
+    is_any = patterns[-1] in ("*", "**")
+    if "**" not in patterns:
+        yield from (one for one in glob.iglob(pattern) if not is_any or is_audio_name(one) or os.path.isdir(one))
+        return
+    for entry in walk(prefix or "."):
+        names = entry.split(os.sep) if isinstance(entry, str) else []
+        depth = match_depth(names, patterns)
+        if depth is not None and (is_audio_name(os.sep.join(names)) or (depth == len(names) and not is_any)):
+            yield os.path.join(prefix, *names)
+
+
+def _numbers_at(path: str, repeats: Repeats) -> Iterator[int]:
+    """Yield numbers of recordings at an existing or missing path."""
+    if os.path.lexists(path) and not os.path.isdir(path) and not _can_be_read_twice(path):
+        raise _Unknown
+    if os.path.isfile(path) and extension(path) in MANIFEST_EXTENSIONS:
+        if not repeats.is_repeated_manifest(path):
+            yield _num_lines(path)
+        return
+    for _ in expand([path], repeats=repeats):  # opens nothing, for it is no manifest
+        yield 1
+
+
+def _can_be_read_twice(path: str) -> bool:
+    """Return True for a regular file that opens at its start each time; /dev/stdin shares its place on some systems."""
+    return os.path.isfile(path) and not os.path.realpath(path).startswith("/dev/")
+
+
+def _num_lines(manifest: str) -> int:
+    """Return the number of a manifest's lines, or an estimate for a large one; 1 for one that the run cannot read."""
+    try:
+        with open(manifest, "rb") as lines:
+            sample, num_bytes = lines.read(_SAMPLE_BYTES), os.fstat(lines.fileno()).st_size
+    except OSError:
+        return 1
+    if len(sample) < num_bytes:
+        return max(1, sample.count(b"\n") * num_bytes // len(sample))
+    return max(1, sum(1 for line in sample.splitlines() if line.strip()))

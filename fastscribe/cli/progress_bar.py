@@ -1,0 +1,164 @@
+"""Progress of a run on stderr: a bar on a terminal, a line now and then elsewhere. pipeline/stats.py counts.
+
+The share is that of the audio. Parts of a long recording count as they finish. Until the last input is probed the total is
+an estimate, marked "~": the number of inputs, which input_count.py finds, times the mean length so far. Inputs of an unknown
+number (paths on stdin) have no share. rich is imported only for a terminal.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
+from threading import Event, Thread
+from time import perf_counter
+from types import TracebackType
+from typing import Any
+
+from fastscribe._system import signals
+from fastscribe._system.text_layout import escaped
+from fastscribe.cli.input_count import InputCounter
+from fastscribe.cli.progress_text import Pace, Status, make_status
+from fastscribe.cli.terminal import say, show
+from fastscribe.pipeline.stats import Progress
+
+_DRAWS_PER_S = 8
+_MIN_BAR, _MAX_BAR = 10, 40  # columns
+_FIRST_LINE_S, _MAX_BETWEEN_LINES_S = 60.0, 600.0
+_CLEAR_LINE = b"\r\x1b[2K"
+
+
+class ProgressBar:
+    """Shows what a command does: a phase in words, then the progress of a run.
+
+    Args:
+        enabled: False: show nothing.
+        inputs: The run's inputs, to count them.
+        num_shards: The run does one part of this number.
+    """
+
+    def __init__(self, enabled: bool, inputs: Iterable[str] = (), num_shards: int = 1) -> None:
+        self._enabled = enabled
+        self._counter = InputCounter(list(inputs), num_shards)
+        self._phase = "starting"
+        self._progress: Callable[[], Progress] | None = None
+        self._pace = Pace()
+        self._stop = Event()
+        self._live: Any = None
+
+    def __enter__(self) -> ProgressBar:
+        if self._enabled and sys.stderr.isatty() and os.environ.get("TERM") not in ("dumb", "unknown"):
+            self._start_live()
+        elif self._enabled:
+            Thread(target=self._print_lines, name="progress", daemon=True).start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._stop.set()
+        self._counter.stop()
+        if self._live is not None:
+            signals.HARD_EXIT_HOOKS.remove(_clear_line)
+            with suppress(OSError):
+                self._live.stop()
+            self._live = None
+
+    def phase(self, text: str) -> None:
+        """Show what happens before the run."""
+        self._phase = escaped(text)
+
+    def watch(self, progress: Callable[[], Progress]) -> None:
+        """Show the run whose counts `progress` returns."""
+        self._progress = progress
+        if self._enabled:
+            self._counter.start()
+
+    def say(self, message: str) -> None:
+        """Print a line, above the bar if there is one."""
+        say(message, self._live)
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Take the bar away while the block writes to stdout, if that is a terminal too."""
+        live = self._live if sys.stdout is not None and sys.stdout.isatty() else None
+        if live is not None:
+            live.stop()
+        yield
+        if live is not None:
+            live.start()
+
+    def write_line(self, line: bytes) -> bool:
+        """Print a line of a C library above the bar. Return False if there is no bar."""
+        live = self._live
+        if live is not None:
+            show(line.decode(errors="backslashreplace").rstrip("\r\n"), live)
+        return live is not None
+
+    def status(self) -> Status:
+        """Return what there is to say now."""
+        if self._progress is None:
+            return Status(None, True, ((0, self._phase),))
+        return make_status(self._progress(), self._counter.number, self._pace, perf_counter())
+
+    def _print_lines(self) -> None:
+        wait_s = _FIRST_LINE_S
+        while not self._stop.wait(wait_s):
+            status = self.status()
+            say(", ".join(text for text in (status.percent, status.text(sys.maxsize)) if text))
+            wait_s = min(2 * wait_s, _MAX_BETWEEN_LINES_S)
+
+    def _start_live(self) -> None:
+        from rich.console import Console, ConsoleDimensions
+        from rich.live import Live
+        from rich.spinner import Spinner
+
+        class BarConsole(Console):
+            """Never hides the cursor, which a killed program could not show again."""
+
+            @property  # type: ignore[misc]  # rich's has a setter, which nothing uses
+            def size(self) -> ConsoleDimensions:
+                """The size of stderr's terminal. rich asks descriptors 0 to 2, of which filter_mpg123_messages takes 2."""
+                try:
+                    return ConsoleDimensions(*os.get_terminal_size(self.file.fileno()))
+                except (OSError, ValueError):
+                    return super().size
+
+            def show_cursor(self, show: bool = True) -> bool:
+                return False
+
+        console = BarConsole(stderr=True)
+        render = partial(self._render, console, Spinner("line"))  # this spinner is ASCII
+        self._live = Live(
+            get_renderable=render,
+            console=console,
+            refresh_per_second=_DRAWS_PER_S,
+            transient=True,
+            redirect_stdout=False,  # the transcripts
+        )
+        signals.HARD_EXIT_HOOKS.append(_clear_line)
+        self._live.start()
+
+    def _render(self, console: Any, spinner: Any) -> Any:
+        from rich.progress_bar import ProgressBar as RichBar
+        from rich.table import Table
+        from rich.text import Text
+
+        status, width = self.status(), console.width - 1
+        head, room = (spinner, width - 2) if status.share is None else (f"{status.percent:>5}", width - 6)
+        text = status.text(room if status.share is None else room - _MIN_BAR - 1)
+        bar_width = min(
+            _MAX_BAR, (room - len(text) - 1) // 5 * 5
+        )  # in steps, so that it does not change with each digit
+        bar = [] if status.share is None or bar_width < _MIN_BAR else [RichBar(1.0, status.share, width=bar_width)]
+        grid = Table.grid(padding=(0, 1, 0, 0))
+        for _ in range(2 + len(bar)):
+            grid.add_column(no_wrap=True, overflow="ellipsis")
+        grid.add_row(head, *bar, Text(text, no_wrap=True, overflow="ellipsis"))
+        return grid
+
+
+def _clear_line() -> None:
+    os.write(2, _CLEAR_LINE)

@@ -1,0 +1,64 @@
+"""What this machine and this installation can do, and what would add what is missing, for `fastscribe doctor`.
+
+Each fact comes from the function that a run asks. A part that fails in any way is a line of its own and stops no other.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+
+from fastscribe.doctor import audio, hardware, packages, storage
+from fastscribe.doctor.check import Check
+from fastscribe.errors import first_line
+
+__all__ = ["Check", "examine"]
+
+_PARTS: dict[str, Callable[[], Check]] = {
+    "python": packages.python,
+    "packages": packages.required,
+    "torch": packages.torch_build,
+    "processor": hardware.processor,
+    "memory": hardware.memory,
+    "bf16": hardware.bf16,
+    "int8": hardware.int8,
+    "gpu": hardware.gpu,
+    "cuda graphs": hardware.cuda_graphs,
+    "gpu kernels": hardware.gpu_kernels,
+    "fp8": hardware.fp8,
+    "audio files": audio.libsndfile,
+    "video and m4a": audio.containers,
+    "packaged model": storage.packaged_model,
+    "model cache": storage.model_cache,
+    "free disk": storage.free_disk,
+}
+_NEED_TORCH = ("int8", "gpu", "cuda graphs", "gpu kernels", "fp8")
+
+
+def examine() -> Iterator[Check]:
+    """Yield what each part can do, and then each extra."""
+    has_torch = True
+    for name, part in _PARTS.items():
+        if name in _NEED_TORCH and not has_torch:
+            yield Check(name, "missing", "not known while torch cannot be imported")
+            continue
+        check = _guarded(name, part)
+        has_torch = has_torch and not (name == "torch" and check.status == "problem")
+        yield check
+    try:
+        yield from packages.extras()
+    except Exception as error:
+        yield _failed("extras", error)
+
+
+def _guarded(name: str, part: Callable[[], Check]) -> Check:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return part()
+    except Exception as error:  # a broken installation fails in any way; its line says how
+        return _failed(name, error)
+
+
+def _failed(name: str, error: Exception) -> Check:
+    return Check(name, "problem", f"{type(error).__name__}: {first_line(error)}")

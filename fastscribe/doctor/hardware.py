@@ -1,0 +1,191 @@
+"""The processor, the memory and the GPU, asked by the functions that choose a run's device and dtype."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from typing import TYPE_CHECKING, NamedTuple
+
+from fastscribe._system.memory import available_bytes, total_bytes
+from fastscribe._system.processors import cpu_name, has_native_bf16, usable_processors
+from fastscribe.doctor.check import Check
+from fastscribe.doctor.packages import install_command
+from fastscribe.errors import UsageError
+
+if TYPE_CHECKING:
+    import torch
+
+_TORCH_INDEX = "https://download.pytorch.org/whl"
+_UPDATE_DRIVER = "install a newer NVIDIA driver: https://www.nvidia.com/drivers"
+_REPAIR_DRIVER = "run nvidia-smi; if it fails, restart the machine, or install the driver again"
+_FIRST_DRIVER_OF_CUDA_13 = 580
+_TIMEOUT_S = 20.0  # of nvidia-smi, which wakes sleeping GPUs
+
+
+def processor() -> Check:
+    """The processor, and how much of it this process may use."""
+    name, count = cpu_name(), usable_processors()
+    return Check("processor", "ok", f"{name}, {count} usable", facts={"name": name, "usable": count})
+
+
+def memory() -> Check:
+    """The memory of the machine."""
+    total, available = total_bytes(), available_bytes()
+    finding = f"{total / 2**30:.1f} GiB, {available / 2**30:.1f} GiB of it available"
+    return Check("memory", "ok", finding, facts={"total_bytes": total, "available_bytes": available})
+
+
+def bf16() -> Check:
+    """Whether --dtype auto takes bf16 for a large model on the processor."""
+    if has_native_bf16():
+        return Check("bf16", "ok", "native on the processor: --dtype auto takes it for large models")
+    return Check("bf16", "missing", "not native on this processor: --dtype auto takes fp32 without a GPU")
+
+
+def int8() -> Check:
+    """Whether --dtype int8 works."""
+    from fastscribe.model.int8 import int8_problem
+
+    problem = int8_problem()
+    return Check("int8", "missing" if problem else "ok", problem or "--dtype int8 works on the processor")
+
+
+def gpu() -> Check:
+    """The GPU that --device cuda takes, or why there is none."""
+    import torch
+
+    try:
+        device = _cuda()
+    except UsageError as error:
+        return _no_gpu(error)
+    properties = torch.cuda.get_device_properties(device)
+    free_bytes, all_bytes = torch.cuda.mem_get_info(device)
+    capability = f"{properties.major}.{properties.minor}"
+    driver = _driver().version
+    finding = (
+        f"{properties.name}, {all_bytes / 2**30:.1f} GiB ({free_bytes / 2**30:.1f} GiB free), compute capability {capability}"
+        f"{f', driver {driver}' if driver else ''}"
+    )
+    facts = {
+        "name": properties.name,
+        "total_bytes": all_bytes,
+        "free_bytes": free_bytes,
+        "capability": capability,
+        "driver": driver,
+        "count": torch.cuda.device_count(),
+    }
+    return Check("gpu", "ok", finding, facts=facts)
+
+
+def cuda_graphs() -> Check:
+    """The best of --cuda-graphs."""
+    from fastscribe.cuda import while_loop
+    from fastscribe.cuda.graph_capture import GraphsUnavailable
+
+    try:
+        while_loop.toolkit(_cuda())
+    except UsageError:
+        return _without_gpu("cuda graphs")
+    except GraphsUnavailable as error:
+        reason = str(error)
+        fix = install_command("cuda-bindings") if "cuda.bindings" in reason else _UPDATE_DRIVER
+        return Check("cuda graphs", "missing", f"chunked; loops on the GPU (full) are unavailable: {reason}", fix)
+    return Check("cuda graphs", "ok", "full: loops on the GPU")
+
+
+def gpu_kernels() -> Check:
+    """Whether the Triton kernels compile and compute correctly, with the packaged model's sizes."""
+    import torch
+
+    from fastscribe.checkpoint.location import PACKAGED
+    from fastscribe.checkpoint.reader import read_checkpoint
+    from fastscribe.config import EncoderConfig
+    from fastscribe.cuda.operations import choose_operations
+
+    try:
+        device = _cuda()
+    except UsageError:
+        return _without_gpu("gpu kernels")
+    encoder = read_checkpoint(PACKAGED).config.encoder
+    assert isinstance(encoder, EncoderConfig)
+    reason = choose_operations(encoder, torch.bfloat16, device)[1]
+    fix = install_command("triton") if reason and "cannot be imported" in reason else None
+    return Check("gpu kernels", "missing" if reason else "ok", reason or "fused by Triton", fix)
+
+
+def fp8() -> Check:
+    """Whether --dtype fp8 works."""
+    from fastscribe.cuda.fp8 import fp8_problem
+
+    try:
+        problem = fp8_problem(_cuda())
+    except UsageError:
+        return _without_gpu("fp8")
+    return Check("fp8", "missing" if problem else "ok", problem or "--dtype fp8 works on the GPU")
+
+
+def _cuda() -> torch.device:
+    """Return the device of --device cuda. Raises UsageError."""
+    from fastscribe.pipeline.recognizer import choose_device
+
+    return choose_device("cuda")
+
+
+def _without_gpu(name: str) -> Check:
+    return Check(name, "missing", "needs a GPU that torch can use")
+
+
+def _no_gpu(error: UsageError) -> Check:
+    """Tell apart a machine without a GPU, GPUs that are hidden, a torch without CUDA, and a driver that does not work."""
+    import torch
+
+    driver, reason = _driver(), str(error).removeprefix("--device cuda: ")
+    if driver.problem is not None:
+        return Check("gpu", "problem", f"the NVIDIA driver does not work: {driver.problem}", _REPAIR_DRIVER)
+    if driver.version is None:
+        return Check("gpu", "missing", "no NVIDIA driver here: runs use the processor", facts={"reason": reason})
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None and _hides_all(visible, driver.gpus):
+        finding = f"CUDA_VISIBLE_DEVICES={visible} in the environment hides the GPU (driver {driver.version})"
+        return Check("gpu", "missing", finding, "unset CUDA_VISIBLE_DEVICES", {"reason": reason})
+    if torch.version.cuda is None and sys.platform != "darwin":
+        index = (
+            f"{_TORCH_INDEX}/cu{'130' if int(driver.version.partition('.')[0]) >= _FIRST_DRIVER_OF_CUDA_13 else '126'}"
+        )
+        fix = install_command("--force-reinstall", "torch", "--index-url", index)
+        finding = f"this torch is built without CUDA, and there is a GPU (driver {driver.version})"
+        return Check("gpu", "problem", finding, fix)
+    return Check("gpu", "problem", f"{reason}; driver {driver.version}", _UPDATE_DRIVER)
+
+
+def _hides_all(visible: str, num_gpus: int) -> bool:
+    """Return True if CUDA_VISIBLE_DEVICES names no GPU first: CUDA takes those before the first name that it does not know."""
+    first = visible.partition(",")[0].strip()
+    return not (int(first) < num_gpus if first.isdecimal() else first.startswith(("GPU-", "MIG-")))
+
+
+class _Driver(NamedTuple):
+    """What nvidia-smi says of the driver: its version, or a problem, or neither if there is no driver."""
+
+    version: str | None = None
+    gpus: int = 0
+    problem: str | None = None
+
+
+def _driver() -> _Driver:
+    program = shutil.which("nvidia-smi")
+    if program is None:
+        return _Driver()
+    command = [program, "--query-gpu=driver_version", "--format=csv,noheader"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
+    except subprocess.TimeoutExpired:
+        return _Driver(problem=f"nvidia-smi did not answer within {_TIMEOUT_S:.0f} s")
+    except OSError as error:
+        return _Driver(problem=f"nvidia-smi cannot be started: {error.strerror or error}")
+    lines = (done.stdout.strip() or done.stderr.strip() or "no output").splitlines()
+    if done.returncode or not lines[0][:1].isdigit():
+        return _Driver(problem=f"nvidia-smi ends with exit code {done.returncode}: {lines[0]}")
+    return _Driver(lines[0], len(lines))

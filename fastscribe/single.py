@@ -1,0 +1,88 @@
+"""fastscribe.transcribe(): one recording in one call, with a model that stays loaded. Imports torch when it is called."""
+
+from __future__ import annotations
+
+import os
+from contextlib import closing
+from functools import lru_cache
+from itertools import islice
+from pathlib import Path
+from threading import Lock
+from typing import TYPE_CHECKING
+
+from fastscribe.config import Options
+from fastscribe.errors import AudioError, UsageError
+from fastscribe.types import Failure, Transcript
+
+if TYPE_CHECKING:
+    from fastscribe.audio.given import Input
+    from fastscribe.transcriber import Transcriber
+
+_DEFAULTS = Options()
+_ADVICE = "fastscribe.transcribe() takes one recording; Transcriber.load(..).transcribe(..) takes any number"
+_lock = Lock()
+
+
+def transcribe(
+    audio: Input, model: str | Path = "default", device: str = "auto", dtype: str = "auto", options: Options = _DEFAULTS
+) -> Transcript:
+    """Transcribe one recording.
+
+    The model stays loaded for the next call with the same settings, until one with others. Calls from several threads wait
+    for each other.
+
+    Args:
+        audio: One recording, as Transcriber.transcribe() takes it.
+        model: As for Transcriber.load(). "default" is the packaged one: small, for English.
+        device: As for Transcriber.load().
+        dtype: As for Transcriber.load().
+        options: As for Transcriber.load().
+
+    Returns:
+        The transcript. Times are in seconds.
+
+    Raises:
+        AudioError: The recording cannot be read or transcribed.
+        UsageError: Several recordings: a folder, a pattern, a manifest or a list. Also as Transcriber.load().
+        CheckpointError: As Transcriber.load().
+    """
+    _check_one(audio)
+    with _lock, closing(_loaded(model, device, dtype, options).transcribe(audio)) as results:
+        found = list(islice(results, 2))
+    if len(found) != 1:
+        raise UsageError(f"{'several recordings' if found else 'no recording'}: {_ADVICE}")
+    [result] = found
+    if isinstance(result, Failure):
+        raise AudioError(result.path, result.message)
+    return result
+
+
+@lru_cache(maxsize=1)
+def _loaded(model: str | Path, device: str, dtype: str, options: Options) -> Transcriber:
+    from fastscribe import Transcriber
+
+    return Transcriber.load(model, device, dtype, options)
+
+
+def _check_one(audio: object) -> None:
+    """Raise UsageError for an input that names several recordings."""
+    from fastscribe.audio.folders import MAGIC
+    from fastscribe.audio.formats import MANIFEST_EXTENSIONS, extension
+    from fastscribe.audio.given import Audio, is_one
+
+    if not is_one(audio):
+        raise UsageError(f"{type(audio).__name__}: several recordings: {_ADVICE}")
+    data = audio.data if isinstance(audio, Audio) else audio
+    if not isinstance(data, (str, os.PathLike)):
+        return
+    path = os.fsdecode(data)
+    is_pattern = MAGIC.search(path) is not None and not os.path.lexists(path)
+    kinds = {
+        "a folder": os.path.isdir(path),
+        "a pattern": is_pattern and "://" not in path,
+        "a manifest": extension(path) in MANIFEST_EXTENSIONS,
+        "a list of paths": path == "-",
+    }
+    for kind, applies in kinds.items():
+        if applies:
+            raise UsageError(f"{path} is {kind}: {_ADVICE}")

@@ -1,0 +1,50 @@
+"""Shell completion: commands, options, values and models' names, without torch."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from fastscribe.config import OUTPUT_FORMATS
+
+PROGRAM = """
+import sys
+sys.modules["torch"] = sys.modules["soundfile"] = None  # importing them would be an error
+sys.argv = ["fastscribe"]
+from fastscribe.__main__ import main
+main()
+"""
+
+
+def completed(shell: str, **variables: str) -> str:
+    """Return what a shell gets; importing torch or soundfile would be an error."""
+    command = [sys.executable, "-c", PROGRAM]
+    environment = os.environ | {"_FASTSCRIBE_COMPLETE": f"complete_{shell}", **variables}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, encoding="utf-8", check=False)
+    assert done.stderr == ""
+    return done.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("fastscribe do", ["doctor"]),
+        ("fastscribe transcribe --dtype b", ["bf16"]),
+        ("fastscribe transcribe -f ", list(OUTPUT_FORMATS)),
+        ("fastscribe export out --format jsonl,s", ["jsonl,srt"]),
+        ("fastscribe transcribe --model d", ["default"]),
+        ("fastscribe transcribe -m nvidia/parakeet-ctc", ["nvidia/parakeet-ctc-0.6b", "nvidia/parakeet-ctc-1.1b"]),
+        ("fastscribe models pull nvidia/parakeet-ctc", ["nvidia/parakeet-ctc-0.6b", "nvidia/parakeet-ctc-1.1b"]),
+    ],
+)
+def test_bash(words: str, expected: list[str]) -> None:
+    assert completed("bash", COMP_WORDS=words, COMP_CWORD=str(words.count(" "))).split() == expected
+
+
+def test_fish_and_zsh() -> None:
+    fish = {"_TYPER_COMPLETE_FISH_ACTION": "get-args", "_TYPER_COMPLETE_ARGS": "fastscribe transcribe --vad "}
+    assert completed("fish", **fish).split() == ["energy", "silero"]
+    assert '"doctor"' in completed("zsh", _TYPER_COMPLETE_ARGS="fastscribe do")

@@ -1,0 +1,137 @@
+"""`-o s3://bucket/out` through the command line, against an S3-compatible server."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from time import sleep
+
+import pytest
+
+from fastscribe._system import remote
+from tests.cli.test_cli import MODEL, transcribe
+from tests.conftest import AUDIO
+from tests.helpers.object_store import FaultyStore, object_store
+from tests.helpers.processes import command, fastscribe
+
+CLIPS = sorted(AUDIO.glob("0*.flac"))[:4]
+URL = "s3://bucket/out"
+
+
+@pytest.fixture
+def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultyStore]:
+    monkeypatch.chdir(tmp_path)
+    with object_store() as store:
+        yield store
+
+
+def read(name: str) -> str:
+    return remote.read_object(f"{URL}/{name}").data.decode()
+
+
+def names() -> set[str]:
+    found = [one.url.removeprefix(URL + "/") for one in list(remote.list_objects(URL))]
+    return {name for name in found if not name.startswith(".fastscribe/")}
+
+
+def texts() -> dict[str, str]:
+    rows = [json.loads(line) for line in read("transcripts.jsonl").splitlines()]
+    named = {Path(row["audio_filepath"]).name: row.get("text", "failed") for row in rows}
+    assert len(named) == len(rows)
+    return named
+
+
+def test_a_killed_run_is_resumed(server: FaultyStore, tmp_path: Path) -> None:
+    local = tmp_path / "local"
+    assert transcribe(*CLIPS, "-o", local, "-f", "jsonl,srt", "--ordered").returncode == 0
+    arguments = ("-m", MODEL, "-o", URL, "-f", "jsonl,srt", "-q")
+    process = subprocess.Popen(command("transcribe", "-", *arguments), stdin=subprocess.PIPE)
+    try:
+        assert process.stdin is not None
+        process.stdin.write("".join(f"{clip}\n" for clip in CLIPS[:2]).encode())
+        process.stdin.flush()
+        while not any("journal" in one.url for one in remote.list_objects(URL)):  # the run waits for more names
+            assert process.poll() is None
+            sleep(0.05)
+        planned = fastscribe("transcribe", *CLIPS, *arguments, "--dry-run")
+        assert planned.returncode == 0, planned.stderr
+    finally:
+        process.kill()
+        process.communicate()
+    done = fastscribe("transcribe", *CLIPS, *arguments, "--ordered")
+    assert done.returncode == 0, done.stderr
+    report = json.loads(read("report.json"))
+    assert json.loads(planned.stdout)["files"] == report["files"] < 4
+    assert report["totals"]["files"] == 4
+    assert read("transcripts.jsonl") == (local / "transcripts.jsonl").read_text()
+    for clip in CLIPS:
+        assert read(f"{clip.name}.srt") == (local / f"{clip.stem}.srt").read_text()
+    assert {path.name for path in tmp_path.iterdir()} == {"local"}  # and no folder "s3:"
+
+
+def test_shards_are_merged_and_overwritten(server: FaultyStore, tmp_path: Path) -> None:
+    for clip in CLIPS:
+        shutil.copy(clip, tmp_path)
+    (tmp_path / "broken.wav").write_text("not audio")
+    remote.write_object(f"{URL}/notes.txt", b"mine")
+    codes = [transcribe(tmp_path, "-o", URL, "-f", "txt", "--shard", "0/2").returncode]
+    assert "missing: 1/2" in fastscribe("merge", URL).stderr
+    codes.append(transcribe(tmp_path, "-o", URL, "-f", "txt", "--shard", "1/2").returncode)
+    assert sorted(codes) == [0, 1]
+    assert fastscribe("merge", URL, "--ordered").returncode == 1  # a file failed
+    assert list(texts()) == [*(clip.name for clip in CLIPS), "broken.wav"]
+    assert json.loads(read("report.json"))["shards_incomplete"] == []
+    assert transcribe(CLIPS[0], "-o", URL, "-f", "txt", "--overwrite").returncode == 0
+    assert names() == {"notes.txt", f"{CLIPS[0].name}.txt", "transcripts.jsonl", "report.json"}
+    assert len(texts()) == 1
+
+
+def test_inputs_are_retried_and_read_only_stores_named(server: FaultyStore, tmp_path: Path) -> None:
+    (tmp_path / "broken.wav").write_text("not audio")
+    for retry, files in ((), 1), ((), 0), (("--retry-failed",), 1):
+        assert transcribe(tmp_path / "broken.wav", "-o", URL, *retry).returncode == 1
+        assert json.loads(read("report.json"))["files"] == files
+    server.fault("403", "PUT", times=100)
+    denied = transcribe(CLIPS[0], "-o", URL)
+    assert denied.returncode == 2
+    assert denied.stderr.count("\n") == 1
+    assert f"{URL}: cannot be used as output folder: {URL}/.fastscribe/" in denied.stderr
+    assert "alive.json: access denied to these credentials" in denied.stderr
+
+
+def test_reports_take_no_url() -> None:
+    for option in ("--report-html", "--events", "--log-file"):
+        refused = transcribe(CLIPS[0], option, "s3://bucket/file")
+        assert refused.returncode == 2 and f"{option}: takes a local file, not a URL" in refused.stderr
+
+
+@pytest.mark.parametrize(
+    ("output", "problem"),
+    [
+        ("https://host/out", "a web server takes no results"),
+        ("file:///tmp/out", "without file://"),
+        ("s3://", "no bucket"),
+        ("s3://missing/out", "no such bucket: s3://missing"),
+        ("nosuch://host/out", "nosuch"),
+    ],
+)
+def test_urls_that_take_no_results(server: FaultyStore, tmp_path: Path, output: str, problem: str) -> None:
+    refused = transcribe(CLIPS[0], "-o", output)
+    assert refused.returncode == 2
+    assert refused.stderr.count("\n") == 1 and problem in refused.stderr
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_output_is_no_input(server: FaultyStore) -> None:
+    refused = transcribe(f"{URL}/transcripts.jsonl", "-o", URL)
+    assert refused.returncode == 2
+    assert "what this run would write" in refused.stderr
+
+
+def test_export_names_the_other_way(server: FaultyStore) -> None:
+    refused = fastscribe("export", URL, "-f", "srt")
+    assert refused.returncode == 2
+    assert f"{URL}: export works on local results" in refused.stderr

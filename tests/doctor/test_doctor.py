@@ -1,0 +1,248 @@
+"""`fastscribe doctor` says what a run would find, and goes on past every broken part."""
+
+from __future__ import annotations
+
+import builtins
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from importlib import metadata
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from fastscribe import doctor
+from fastscribe._system.processors import has_native_bf16, usable_processors
+from fastscribe.cli import _report_error, app
+from fastscribe.cuda.graph_capture import GraphsUnavailable
+from fastscribe.doctor import hardware, packages
+from fastscribe.doctor.check import Check
+from fastscribe.errors import UsageError
+from fastscribe.model.int8 import int8_problem
+from tests.test_project import PYPROJECT
+
+
+def examined() -> dict[str, Check]:
+    return {check.name: check for check in doctor.examine()}
+
+
+@pytest.fixture(scope="module")
+def here() -> Mapping[str, Check]:
+    return examined()
+
+
+def test_facts_are_those_of_a_run(here: Mapping[str, Check]) -> None:
+    assert here["processor"].facts["usable"] == usable_processors()
+    assert (here["bf16"].status == "ok") == has_native_bf16()
+    assert (here["int8"].status == "ok") == (int8_problem() is None)
+    assert (here["gpu"].status == "ok") == torch.cuda.is_available()
+    assert here["torch"].facts["version"] == torch.__version__
+    assert "FLAC" in here["audio files"].facts["formats"] and "mov" in here["video and m4a"].facts["demuxers"]
+    extras = set(metadata.metadata("fastscribe").get_all("Provides-Extra") or ())
+    assert extras == {name.removeprefix("extra ") for name in here if name.startswith("extra ")}
+
+
+def test_every_extra_has_a_purpose() -> None:
+    assert packages._PURPOSES.keys() == PYPROJECT["project"]["optional-dependencies"].keys()
+
+
+def test_only_broken_things_fail(here: Mapping[str, Check]) -> None:
+    """This machine runs the tests, so nothing is broken; what is missing has a command, or no command could add it."""
+    assert not [check for check in here.values() if check.status == "problem"]
+    assert all(check.fix is None for check in here.values() if check.status == "ok")
+
+
+def test_json_and_exit_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    checks = [Check("a", "ok", "fine"), Check("b", "problem", "broken", "pip install b")]
+    monkeypatch.setattr(doctor, "examine", lambda: iter(checks))
+    broken = CliRunner().invoke(app, ["doctor", "--json"])
+    document = json.loads(broken.output)
+    assert broken.exit_code == 1 and document["problems"] == 1
+    assert document["checks"][1] | {"facts": {}} == {"name": "b", "status": "problem", "finding": "broken",
+                                                     "fix": "pip install b", "facts": {}}  # fmt: skip
+    shown = CliRunner().invoke(app, ["doctor"])
+    assert shown.exit_code == 1 and "PROBLEM  b" in shown.output and "fix it: pip install b" in shown.output
+    checks.pop()
+    assert CliRunner().invoke(app, ["doctor"]).exit_code == 0
+
+
+@pytest.fixture
+def unimportable(monkeypatch: pytest.MonkeyPatch) -> Any:
+    def without(name: str, error: Exception) -> None:
+        real = builtins.__import__
+
+        def fails(module: str, *rest: Any) -> Any:
+            if module.partition(".")[0] == name:
+                raise error
+            return real(module, *rest)
+
+        monkeypatch.setattr(builtins, "__import__", fails)
+
+    return without
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "error"),
+    [
+        ("torch", "torch", OSError("libcudart.so.13: cannot open shared object file")),
+        ("soundfile", "audio files", OSError("sndfile library not found")),
+        ("av", "video and m4a", ImportError("DLL load failed")),
+        ("psutil", "memory", ImportError("No module named psutil")),
+        ("packaging", "packages", ImportError("No module named packaging")),
+        ("huggingface_hub", "model cache", ValueError("HF_HUB_DOWNLOAD_TIMEOUT=ten")),
+    ],
+)
+def test_broken_packages_are_lines(module: str, name: str, error: Exception, unimportable: Any) -> None:
+    unimportable(module, error)
+    checks = examined()
+    assert checks[name].status == "problem" and str(error).split()[0] in checks[name].finding
+    assert checks["processor"].status == "ok" and len(checks) > 15
+    if module == "torch":
+        assert checks["gpu"].finding == "not known while torch cannot be imported"
+        assert "--force-reinstall torch" in (checks["torch"].fix or "")
+
+
+def test_commands_name_doctor_where_torch_is_missing(capfd: pytest.CaptureFixture) -> None:
+    assert _report_error(ModuleNotFoundError("No module named 'torch'", name="torch")) == 2
+    assert "No module named 'torch'; `fastscribe doctor` shows" in capfd.readouterr().err
+    with pytest.raises(ImportError):
+        _report_error(ImportError("a mistake of ours", name="fastscribe.nowhere"))
+
+
+def test_a_cache_that_cannot_be_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", refuse)
+    check = examined()["model cache"]
+    assert check.status == "problem" and "Permission denied" in check.finding and "HF_HUB_CACHE" in (check.fix or "")
+
+
+def _with_gpu(monkeypatch: pytest.MonkeyPatch, driver: str | None, error: str | None, cuda: str | None) -> None:
+    def choose() -> torch.device:
+        if error:
+            raise UsageError(f"--device cuda: {error}")
+        return torch.device("cuda", 0)
+
+    monkeypatch.setattr(hardware, "_cuda", choose)
+    monkeypatch.setattr(hardware, "_driver", lambda: hardware._Driver(driver, 1))
+    monkeypatch.setattr(torch.version, "cuda", cuda)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+
+
+@pytest.mark.parametrize(
+    ("driver", "cuda", "status", "fix"),
+    [
+        (None, None, "missing", None),
+        ("580.65.06", None, "problem", "https://download.pytorch.org/whl/cu130"),
+        ("560.35.03", None, "problem", "https://download.pytorch.org/whl/cu126"),
+        ("470.10", "13.0", "problem", "newer NVIDIA driver"),
+    ],
+)
+def test_reasons_for_no_gpu(
+    driver: str | None, cuda: str | None, status: str, fix: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _with_gpu(monkeypatch, driver, "cannot be used here (the driver is too old)", cuda)
+    check = hardware.gpu()
+    assert check.status == status and (fix or "") in (check.fix or "") and (check.fix is None) == (fix is None)
+
+
+@pytest.mark.parametrize(
+    ("reason", "fix"),
+    [
+        ("cuda.bindings cannot be imported (No module named 'cuda')", "cuda-bindings"),
+        ("the driver is for CUDA 12.2, conditional graph nodes need 12.4", "newer NVIDIA driver"),
+    ],
+)
+def test_graphs_without_loops(reason: str, fix: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(device: torch.device) -> None:
+        raise GraphsUnavailable(reason)
+
+    _with_gpu(monkeypatch, "580", None, "13.0")
+    monkeypatch.setattr("fastscribe.cuda.while_loop.toolkit", refuse)
+    check = hardware.cuda_graphs()
+    assert check.status == "missing" and reason in check.finding and fix in (check.fix or "")
+    monkeypatch.setattr("fastscribe.cuda.while_loop.toolkit", lambda device: object())
+    assert hardware.cuda_graphs().status == "ok"
+
+
+@pytest.mark.parametrize(
+    ("program", "answer", "driver"),
+    [
+        (None, None, hardware._Driver()),
+        (
+            "nvidia-smi",
+            SimpleNamespace(stdout="580.65.06\n580.65.06\n", stderr="", returncode=0),
+            ("580.65.06", 2, None),
+        ),
+        (
+            "nvidia-smi",
+            SimpleNamespace(stdout="NVIDIA-SMI has failed\n..\n", stderr="", returncode=9),
+            "9: NVIDIA-SMI has failed",
+        ),
+        ("nvidia-smi", SimpleNamespace(stdout="", stderr="Unable to\n", returncode=255), "255: Unable to"),
+        ("nvidia-smi", subprocess.TimeoutExpired("nvidia-smi", 20), "did not answer"),
+        ("nvidia-smi", PermissionError(13, "Permission denied"), "Permission denied"),
+    ],
+    ids=["none", "two GPUs", "failed", "failed on stderr", "hangs", "not executable"],
+)
+def test_drivers(program: str | None, answer: Any, driver: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def answers(*_: object, **__: object) -> Any:
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    monkeypatch.setattr("shutil.which", lambda name: program)
+    monkeypatch.setattr(subprocess, "run", answers)
+    found = hardware._driver()
+    if isinstance(driver, str):
+        check = hardware._no_gpu(UsageError("no"))
+        assert driver in (found.problem or "") and driver in check.finding and check.status == "problem" and check.fix
+    else:
+        assert found == driver
+
+
+@pytest.mark.parametrize(
+    ("visible", "hides"), [("", True), ("-1", True), ("2", True), ("1", False), ("0,5", False), ("GPU-8932f937", False)]
+)
+def test_hidden_gpus(visible: str, hides: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A driver is not to blame for what the environment hides."""
+    monkeypatch.setattr(hardware, "_driver", lambda: hardware._Driver("580.65.06", 2))
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    check = hardware._no_gpu(UsageError("--device cuda: cannot be used here (no CUDA-capable device is detected)"))
+    assert (check.status == "missing") == hides == (check.fix == "unset CUDA_VISIBLE_DEVICES")
+
+
+def test_install_commands_fit_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packages, "find_spec", lambda name: object())
+    assert packages.install_command("a>=1") == f"{sys.executable} -m pip install 'a>=1'"
+    monkeypatch.setattr(packages, "find_spec", lambda name: None)
+    assert packages.install_command("a") == f"uv pip install --python {sys.executable} a"
+    environment = tmp_path / "fastscribe-nightly"  # of pipx install --suffix=-nightly
+    environment.mkdir()
+    (environment / "pipx_metadata.json").touch()
+    monkeypatch.setattr(sys, "prefix", str(environment))
+    command = packages.install_command("--force-reinstall", "a")
+    assert command == "pipx runpip fastscribe-nightly install --force-reinstall a"
+
+
+def test_requirements_that_are_not_met(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = [
+        "numpy>=1",
+        "nonesuch>=2",
+        "numpy>=999; extra == 'x'",
+        "fastscribe[x]; extra == 'y'",
+        "away; sys_platform == 'z'",
+    ]
+    monkeypatch.setattr(metadata, "requires", lambda name: lines)
+    check = packages.required()
+    assert check.status == "problem" and check.facts["missing"] == ["nonesuch>=2"]
+    assert "nonesuch>=2" in (check.fix or "")
+    assert list(packages._unmet(packages._requirements("y"))) == ["numpy>=999"]
