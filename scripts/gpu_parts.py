@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The parts of scripts/gpu_check, which starts each as a process: `gpu_parts.py NAME SETTINGS.json`.
 
-A part writes a row after each measurement (fastscribe/bench/measurement_log.py), so a crash or a time limit costs one row.
+A part writes a row after each measurement (scripts/measurement_log.py), so a crash or a time limit costs one row.
 Measurements come in order of worth; those without time left are skipped. The first part that needs a model or audio makes
 it and keeps it in the scratch folder. A part loads each model once. Exceptions: agreement and encoder compare dtypes and
 forms, which change the weights in place.
@@ -31,19 +31,8 @@ import torch
 from gpu_goals import read_rows
 
 from fastscribe import Options, Transcriber
-from fastscribe.bench import (
-    agreement,
-    ceilings,
-    decoder,
-    encoder,
-    gpu_utilization,
-    kernels,
-    machine,
-    synthetic,
-    throughput,
-)
-from fastscribe.bench import loss as losses
-from fastscribe.bench.measurement_log import MeasurementLog, describe
+from fastscribe.bench import ceilings, machine, synthetic, throughput_passes
+from fastscribe.bench.document import describe_error
 from fastscribe.bench.random_model import random_checkpoint
 from fastscribe.bench.shapes import SHAPES
 from fastscribe.checkpoint import native
@@ -53,6 +42,16 @@ from fastscribe.decode.families import DECODERS
 from fastscribe.pipeline.batching import Budget
 from fastscribe.pipeline.engine import Engine
 from fastscribe.types import Frames
+from scripts.benchmarks import (
+    agreement,
+    decoding_speed,
+    encoder_speed,
+    gpu_utilization,
+    loss_cases,
+    operation_speed,
+    single_passes,
+)
+from scripts.measurement_log import MeasurementLog
 
 ROOT = Path(__file__).resolve().parents[1]
 TEST_DATA = ROOT / "tests" / "data"
@@ -72,7 +71,7 @@ _LOW_LEVEL = (
 )
 _SHARES = {"end_to_end": 4}  # processes for the modules that take longest
 _TEST_S = 60  # a test's time limit; the first ones compile
-_MOST_RUNS = 4  # of a module whose process ends early
+_MAX_RUNS = 4  # of a module whose process ends early
 
 
 @dataclass(frozen=True)
@@ -155,7 +154,7 @@ QUICK = Sizes(
 
 @dataclass(frozen=True)
 class Part:
-    """What a part is given."""
+    """Arguments of a part."""
 
     device: torch.device
     sizes: Sizes
@@ -163,7 +162,7 @@ class Part:
     notes: MeasurementLog
 
     def model(self, shape: str) -> Path:
-        """A folder with a random checkpoint of this shape, made on the device where it is not there yet."""
+        """Return the folder of a random checkpoint of this shape; make it on the device if it does not exist."""
         folder = self.scratch / "models" / shape
         if not folder.exists():
             unfinished = folder.with_name(f"{shape}.part")
@@ -173,19 +172,19 @@ class Part:
         return folder
 
     def _random(self, shape: str) -> Checkpoint:
-        """On the device in seconds; on the CPU, in a minute, where the device fails, since much depends on a model."""
+        """Make it on the device in seconds; if the device fails, on the CPU in a minute, because most parts need a model."""
         try:
             return random_checkpoint(shape, device=str(self.device))
         except Exception as error:
-            self.notes.write({"what": "random_checkpoint", "shape": shape, "error": describe(error)})
+            self.notes.write({"what": "random_checkpoint", "shape": shape, "error": describe_error(error)})
             return random_checkpoint(shape)
 
     def load(self, shape: str, dtype: str = "bf16", folder: Path | None = None, **options: Any) -> Transcriber:
         return Transcriber.load(folder or self.model(shape), str(self.device), dtype, Options(**options), self._say)
 
     def with_options(self, loaded: Transcriber, folder: Path, **changes: Any) -> Transcriber:
-        """The loaded model under other options. Only the decoder is built again; mode "off" has no encoder graphs either."""
-        checkpoint, old = read_checkpoint(folder), loaded.recognizer
+        """Return the loaded model under other options. Only the decoder is built again; "off" has no encoder graphs either."""
+        checkpoint, old = read_checkpoint(folder), loaded._recognizer
         options = replace(loaded.options, beam=old.beam, **changes)
         decoder = DECODERS[old.decoder_name].build(old.model, checkpoint, old.device, options, self._say)
         encode = old.model.encoder if options.cuda_graphs == "off" else old.encoder
@@ -213,10 +212,10 @@ class Part:
         return sorted(folder.iterdir())
 
     def many_files(self, kind: str) -> list[Path]:
-        """The same under several names each, for runs that are long enough and files that stay in memory."""
+        """Return the same files under several names, for runs that are long enough and files that stay in memory."""
         folder = self.scratch / "linked" / kind
         if not folder.exists():
-            throughput.hard_links(self.files(kind), folder, self.sizes.repeats)
+            throughput_passes.hard_links(self.files(kind), folder, self.sizes.repeats)
         return sorted(folder.iterdir())
 
 
@@ -241,19 +240,19 @@ def facts(part: Part) -> None:
 
 
 def tests(part: Part) -> None:
-    """The low-level tests that are marked cuda; without a GPU all are skipped."""
+    """Run the low-level tests that are marked cuda; without a GPU all are skipped."""
     _run_tests(part, [ROOT / "tests" / name for name in _LOW_LEVEL])
 
 
 def end_to_end(part: Part) -> None:
-    """The other tests that are marked cuda."""
+    """Run the other tests that are marked cuda."""
     low_level = {ROOT / "tests" / name for name in _LOW_LEVEL}
     paths = (path for path in sorted((ROOT / "tests").rglob("test_*.py")) if path not in low_level)
     _run_tests(part, [path for path in paths if "mark.cuda" in path.read_text(encoding="utf-8")])
 
 
 def _run_tests(part: Part, paths: Sequence[Path]) -> None:
-    """Several modules at once in processes of their own, in this order; then the tests that need the whole device."""
+    """Run modules in parallel processes, in this order; then the tests that need the whole device."""
     at_once = max(2, min(6, _num_cores() // 2))
     env = os.environ | {"OMP_NUM_THREADS": str(max(1, _num_cores() // at_once))}
     env |= {"GPU_CHECK_ROWS": str(part.notes.path)}
@@ -262,7 +261,7 @@ def _run_tests(part: Part, paths: Sequence[Path]) -> None:
         options = ["-m", marks, "-v", "-p", "gpu_pytest", "-p", "no:cacheprovider", "-o", f"timeout={_TEST_S}"]
         # A warning of a newer package must not fail a test, nor a missing package the other modules.
         options += ["-W", "default", "--continue-on-collection-errors"]
-        for _ in range(_MOST_RUNS):
+        for _ in range(_MAX_RUNS):
             if _pytest(part.notes, [*options, *map(str, given)], env | {"GPU_CHECK_SHARE": share}) == 0:
                 break
 
@@ -316,7 +315,7 @@ def _pytest(notes: MeasurementLog, arguments: Sequence[str], env: dict[str, str]
 
 
 def _ended_during(rows: Path, run: str) -> tuple[str | None, int]:
-    """The test or step in which this run's process ended early, None if it did not; and how many tests never started."""
+    """Return the test or step in which this run's process ended early, or None, and the number of tests not started."""
     own = [row for row in read_rows(rows) if row.get("run") == run]
     started = [row["test"] for row in own if row["what"] == "started"]
     collected = sum(row["tests"] for row in own if row["what"] == "collected")
@@ -345,15 +344,15 @@ def ceilings_part(part: Part) -> None:
 
 def kernels_part(part: Part) -> None:
     config = SHAPES[part.sizes.tdt].encoder
-    for (rows, frames), name, form in product(part.sizes.kernel_cases, kernels.NAMES, ("triton", "torch")):
+    for (rows, frames), name, form in product(part.sizes.kernel_cases, operation_speed.NAMES, ("triton", "torch")):
         part.notes.measure(
             {"what": name, "form": form, "rows": rows, "frames": frames},
-            partial(kernels.measure, form, name, rows, frames, config.d_model, config.num_heads, part.device),
+            partial(operation_speed.measure, form, name, rows, frames, config.d_model, config.num_heads, part.device),
         )
 
 
 def encoder_part(part: Part) -> None:
-    """What is shipped over the whole grid, then the other forms where they matter most."""
+    """Measure the shipped form over the whole grid, then the other forms at the most important sizes."""
     grid = [(rows, seconds) for seconds in part.sizes.grid_s for rows in part.sizes.grid_rows]
     for form, shape, points in (
         ("shipped", part.sizes.tdt, grid),
@@ -370,17 +369,17 @@ def _encode_all(part: Part, form: str, shape: str, points: Iterable[tuple[int, f
     key = {"what": "encoder", "shape": shape, "form": form}
     config = SHAPES[shape]
     encode = part.notes.make(
-        key | {"step": "build"}, lambda: encoder.build(form, read_checkpoint(part.model(shape)), part.device)
+        key | {"step": "build"}, lambda: encoder_speed.build(form, read_checkpoint(part.model(shape)), part.device)
     )
     for rows, seconds in points if encode is not None else ():
         part.notes.measure(
             key | {"rows": rows, "seconds": seconds},
-            partial(encoder.measure, encode, config, [seconds] * rows, part.device),
+            partial(encoder_speed.measure, encode, config, [seconds] * rows, part.device),
         )
 
 
 def decoder_part(part: Part) -> None:
-    """Every mode at the first two numbers of rows for both shapes; then the TDT shape at all others."""
+    """Measure every mode at the first two numbers of rows for both shapes; then the TDT shape at all others."""
     rows, frames = part.sizes.decoder_rows, part.sizes.decoder_frames
     tuned = {shape: _tuned(part, shape) for shape in (part.sizes.tdt, part.sizes.rnnt)}
     for shape, transducer in tuned.items():
@@ -401,7 +400,7 @@ def decoder_part(part: Part) -> None:
 
 def _tuned(part: Part, shape: str) -> Any:
     key = {"what": "decoder", "shape": shape, "step": "tune"}
-    return part.notes.make(key, partial(decoder.random_transducer, SHAPES[shape], part.device), needs_s=10.0)
+    return part.notes.make(key, partial(decoding_speed.random_transducer, SHAPES[shape], part.device), needs_s=10.0)
 
 
 def _decode_all(
@@ -413,7 +412,7 @@ def _decode_all(
         part.notes.measure(greedy_key, lambda: _greedy(part, transducer, *cases[0], width))
     for mode in modes if cases else ():
         key = key | {"mode": mode}
-        built = part.notes.make(key | {"step": "build"}, partial(decoder.build, transducer, part.device, mode))
+        built = part.notes.make(key | {"step": "build"}, partial(decoding_speed.build, transducer, part.device, mode))
         for rows, frames in cases if built is not None else ():
             part.notes.measure(
                 key | {"rows": rows, "frames": frames}, partial(_decode, part, transducer, built, rows, frames, width)
@@ -423,49 +422,50 @@ def _decode_all(
 
 
 def _greedy(part: Part, transducer: Any, rows: int, frames: int, width: int) -> dict[str, Any]:
-    given = _made_up(part, rows, frames, width)
-    found, row = decoder.greedy_rate(transducer, given, part.device)
-    plain = decoder.decode(decoder.build(transducer, part.device, "off"), given)
-    return row | {"equal_to_greedy": decoder.equal_share(plain[:1], [found]) == 1.0}
+    given = _random_frames(part, rows, frames, width)
+    found, row = decoding_speed.greedy_rate(transducer, given, part.device)
+    plain = decoding_speed.decode(decoding_speed.build(transducer, part.device, "off"), given)
+    return row | {"equal_to_greedy": decoding_speed.equal_share(plain[:1], [found]) == 1.0}
 
 
-def _made_up(part: Part, rows: int, frames: int, width: int) -> Frames:
-    """Rows of nine tenths to all of so many frames."""
+def _random_frames(part: Part, rows: int, frames: int, width: int) -> Frames:
+    """Return random rows with between nine tenths of these frames and all of them."""
     lengths = np.linspace(frames, max(1, frames * 9 // 10), rows).astype(int).tolist()
-    return decoder.random_frames(lengths, width, part.device, seed=2)
+    return decoding_speed.random_frames(lengths, width, part.device, seed=2)
 
 
 def _decode(part: Part, transducer: Any, built: Any, rows: int, frames: int, width: int) -> dict[str, Any]:
-    given = _made_up(part, rows, frames, width)
-    row = decoder.measure(built, given, part.device)
-    turns = decoder.num_turns(transducer, given)
-    plain = decoder.decode(decoder.build(transducer, part.device, "off"), given)
-    share = decoder.equal_share(decoder.decode(built, given), plain)
+    given = _random_frames(part, rows, frames, width)
+    row = decoding_speed.measure(built, given, part.device)
+    turns = decoding_speed.num_turns(transducer, given)
+    plain = decoding_speed.decode(decoding_speed.build(transducer, part.device, "off"), given)
+    share = decoding_speed.equal_share(decoding_speed.decode(built, given), plain)
     return row | {"turns": turns, "us_per_turn": 1000.0 * row["ms"] / turns, "equal_to_off_share": share}
 
 
 def engine_part(part: Part) -> None:
-    """The TDT shape from batches in host memory. Cold: every batch shape is new to the process, which has run a few others."""
+    """Measure the TDT shape from batches in host memory. Cold: every batch shape is new to the process, which has run a few."""
     shape, notes = part.sizes.tdt, part.notes
     key = {"what": "from_memory", "shape": shape, "audio": "leaderboard", "budget_frames": "auto", "graphs": "auto"}
     transcriber = notes.make(key | {"what": "load"}, lambda: part.load(shape))
-    chosen = transcriber and notes.make(key | {"what": "budget"}, transcriber.recognizer.choose_budget)
+    chosen = transcriber and notes.make(key | {"what": "budget"}, transcriber._recognizer.choose_budget)
     if transcriber is None or chosen is None:
         return
-    few = throughput.batches_of(_clips("leaderboard", part.sizes.cold_clips, seed=7), transcriber, chosen)
+    few = throughput_passes.batches_of(_clips("leaderboard", part.sizes.cold_clips, seed=7), transcriber, chosen)
     many = _clips("leaderboard", part.sizes.clips * part.sizes.repeats)  # all different, where others repeat theirs
-    batches = throughput.batches_of(many, transcriber, chosen)
+    batches = throughput_passes.batches_of(many, transcriber, chosen)
     about = {"budget": chosen.frames}
-    notes.measure(key | {"pass": "very first"}, lambda: throughput.cold_pass(transcriber, few) | about)
-    notes.measure(key | {"pass": "cold"}, lambda: throughput.cold_pass(transcriber, batches, few) | about)
+    notes.measure(key | {"pass": "very first"}, lambda: single_passes.cold_pass(transcriber, few) | about)
+    notes.measure(key | {"pass": "cold"}, lambda: single_passes.cold_pass(transcriber, batches, few) | about)
     notes.measure(
-        key | {"pass": "warm"}, lambda: throughput.from_batches(transcriber, batches, part.sizes.passes, 1) | about
+        key | {"pass": "warm"},
+        lambda: throughput_passes.from_batches(transcriber, batches, part.sizes.passes, 1) | about,
     )
-    notes.measure(key | {"what": "host_time_of_a_batch"}, lambda: throughput.host_times(transcriber, batches[:8]))
+    notes.measure(key | {"what": "host_time_of_a_batch"}, lambda: single_passes.host_times(transcriber, batches[:8]))
 
 
 def memory(part: Part) -> None:
-    """Warm passes by shape, length, batch budget and graph mode. The TDT shape's own budget is in part engine."""
+    """Measure warm passes by shape, length, batch budget and graph mode. The TDT shape's own budget is in part engine."""
     sizes = part.sizes
     loaded: dict[str, Transcriber | None] = {}
     for shape in dict.fromkeys((sizes.tdt, sizes.ctc, sizes.rnnt, sizes.tdt_v2)):
@@ -499,9 +499,9 @@ def _from_memory(
 def _in_budget(
     transcriber: Transcriber, waves: Sequence[np.ndarray], frames: int | None, passes: int, repeats: int
 ) -> dict[str, Any]:
-    """In batches of at most `frames` frames; None: the budget that a run would choose."""
-    budget = transcriber.recognizer.choose_budget() if frames is None else Budget(frames)
-    row = throughput.from_memory(transcriber, waves, budget, passes, repeats)
+    """Return batches of at most `frames` frames; None: the budget of a run."""
+    budget = transcriber._recognizer.choose_budget() if frames is None else Budget(frames)
+    row = single_passes.from_memory(transcriber, waves, budget, passes, repeats)
     return row | {
         "budget": budget.frames,
         "budget_bend": budget.quadratic_at_frames,
@@ -510,29 +510,29 @@ def _in_budget(
 
 
 def loss(part: Part) -> None:
-    """Memory and time of the training losses, as `fastscribe bench loss`, a row for each case."""
+    """Measure memory and time of the training losses, as `python -m scripts.benchmarks.loss`, a row per case."""
     part.notes.measure({"what": "bench_loss"}, partial(_losses, part), needs_s=10.0)
 
 
 def _losses(part: Part) -> dict[str, Any]:
-    others, notes = losses.libraries(), part.notes
+    others, notes = loss_cases.libraries(), part.notes
     usable = [name for name, problem in others.items() if problem is None]
     if part.sizes is QUICK:
-        cases, most_s = losses.cases([1], ["fp32", "bf16"], usable, [100]), 1.0
+        cases, most_s = loss_cases.cases([1], ["fp32", "bf16"], usable, [100]), 1.0
     else:
-        cases, most_s = losses.cases([8, 32, 64], ["fp32", "bf16", "fp16"], usable), 10.0
+        cases, most_s = loss_cases.cases([8, 32, 64], ["fp32", "bf16", "fp16"], usable), 10.0
     num_rows = 0
-    for num_rows, row in enumerate(losses.table(part.device, list(cases), most_s), 1):
+    for num_rows, row in enumerate(loss_cases.table(part.device, list(cases), most_s), 1):
         notes.write({"what": "loss", **row})
         if notes.seconds_left <= 0:
             return {"cases": num_rows, "error": "stopped: out of time", "other_libraries": others}
     batch_size = 1 if part.sizes is QUICK else 1024
-    notes.write({"what": "loss_headline", **losses.headline(part.device, "bf16", batch_size, most_s)})
+    notes.write({"what": "loss_headline", **loss_cases.headline(part.device, "bf16", batch_size, most_s)})
     return {"cases": num_rows, "other_libraries": others}
 
 
 def attention(part: Part) -> None:
-    """Models with attention decoders, with a published model's room for tokens, in which rows end by themselves.
+    """Measure models with attention decoders and a published model's token limit, in which rows end by themselves.
 
     For each graph mode: RTFx and the decoder's share by budget, and the agreement with the texts made without graphs.
     """
@@ -558,8 +558,10 @@ def attention(part: Part) -> None:
 
 
 def _roomy(part: Part, shape: str) -> Path:
-    """A random model stops at a limit near the length of speech. This one has room for a token a frame and 50 more, and
-    ends by itself: every 40 tokens on average, no other token is likely."""
+    """Return a random model whose rows end by themselves, every 40 tokens on average.
+
+    The usual random model stops at a limit near the length of speech. This one has a limit of a token per frame plus 50.
+    """
     folder = part.scratch / "models" / f"{shape}-roomy"
     if not folder.exists():
         made = read_checkpoint(part.model(shape))
@@ -576,7 +578,7 @@ def _roomy(part: Part, shape: str) -> Path:
 
 
 def _compare_modes(transcriber: Transcriber, waves: Sequence[np.ndarray], wanted: list[Any]) -> dict[str, Any]:
-    """Agreement with the first mode, and the seconds of a first run, which captures the graphs."""
+    """Measure the agreement with the first mode, and the seconds of a first run, which captures the graphs."""
     start = perf_counter()
     found = agreement.hypotheses(transcriber, waves)
     seconds = perf_counter() - start
@@ -585,8 +587,7 @@ def _compare_modes(transcriber: Transcriber, waves: Sequence[np.ndarray], wanted
 
 
 def profile(part: Part) -> None:
-    """Where the microseconds go: kernels of whole passes, and the first stages alone. A part by itself because a profiler
-    may end its process."""
+    """Profile kernels of whole passes, and the first stages alone. A part of its own: a profiler may end its process."""
     sizes, notes = part.sizes, part.notes
     # CUPTI reports only the first turn of a graph that loops by itself, so the decoder replays chunks here.
     graphs: GraphMode = "chunked" if part.device.type == "cuda" else "auto"
@@ -600,11 +601,11 @@ def profile(part: Part) -> None:
         if shape == sizes.tdt:
             rows, seconds = sizes.grid_rows[0], sizes.grid_s[0]
             size = {"rows": rows, "seconds": seconds}
-            for stage in encoder.STAGES:
-                measure = partial(encoder.measure_stage, stage, transcriber.recognizer, rows, seconds)
+            for stage in encoder_speed.STAGES:
+                measure = partial(encoder_speed.measure_stage, stage, transcriber._recognizer, rows, seconds)
                 notes.measure({"what": "stage", "shape": shape, "name": stage} | size, measure, needs_s=5.0)
-            features = encoder.random_features(SHAPES[shape], [seconds] * rows, part.device)
-            encode = partial(transcriber.recognizer.encode, features)
+            features = encoder_speed.random_features(SHAPES[shape], [seconds] * rows, part.device)
+            encode = partial(transcriber._recognizer.encode, features)
             notes.measure(
                 key | {"step": "encoder"} | size, partial(gpu_utilization.profile, encode, part.device), needs_s=5.0
             )
@@ -613,7 +614,7 @@ def profile(part: Part) -> None:
 
 
 def _profile_engine(part: Part, transcriber: Transcriber, kind: str) -> dict[str, Any]:
-    return throughput.profiled(transcriber, part.clips(kind), transcriber.recognizer.choose_budget())
+    return single_passes.profiled(transcriber, part.clips(kind), transcriber._recognizer.choose_budget())
 
 
 def files(part: Part) -> None:
@@ -636,7 +637,7 @@ def _from_files(part: Part, shape: str, kind: str, threads: int | None, loaded: 
         transcriber = part.with_options(loaded, part.model(shape), threads=threads) if threads else loaded
         out = part.scratch / "runs" / f"{shape}-{kind}-{threads}"
         shutil.rmtree(out, ignore_errors=True)
-        return throughput.from_files(transcriber, part.many_files(kind), out, part.sizes.passes, strict=True)
+        return throughput_passes.from_files(transcriber, part.many_files(kind), out, part.sizes.passes, strict=True)
 
     key = {"what": "from_files", "shape": shape, "audio": kind, "threads": threads or "default"}
     if loaded is not None:
@@ -646,11 +647,11 @@ def _from_files(part: Part, shape: str, kind: str, threads: int | None, loaded: 
 def _by_command(part: Part, shape: str) -> dict[str, Any]:
     inputs, out = part.many_files("flac")[0].parent, part.scratch / "runs" / "command"
     shutil.rmtree(out, ignore_errors=True)
-    return throughput.by_command(part.model(shape), inputs, out, str(part.device), part.notes.seconds_left)
+    return single_passes.by_command(part.model(shape), inputs, out, str(part.device), part.notes.seconds_left)
 
 
 def agreement_part(part: Part) -> None:
-    """Labels in bf16 and fp8 against fp32, for the small trained models of the tests and for a random one."""
+    """Compare labels in bf16 and fp8 with fp32, for the tests' small trained models and for a random one."""
     spoken = [_read(path) for path in sorted((TEST_DATA / "audio").glob("[01]*.flac"))]
     for name in ("tdt_demo", "rnnt"):
         _compare_dtypes(part, f"trained {name}", lambda name=name: TEST_DATA / "models" / name / "model.nemo", spoken)
@@ -664,7 +665,7 @@ def _compare_dtypes(part: Part, name: str, model: Callable[[], Path], waves: Seq
     def call(dtype: str) -> dict[str, Any]:
         transcriber = Transcriber.load(model(), str(part.device), dtype)
         found = agreement.hypotheses(transcriber, waves)
-        texts = [transcriber.tokenizer.sentence(hypothesis.token_ids) for hypothesis in found]
+        texts = [transcriber._tokenizer.sentence(hypothesis.token_ids) for hypothesis in found]
         exact.append((found, texts))
         wanted, wanted_texts = exact[0]
         same = sum(a == b for a, b in zip(texts, wanted_texts, strict=True)) / len(texts)
@@ -683,7 +684,7 @@ def _read(path: Path) -> np.ndarray:
 
 
 def nemo(part: Part) -> None:
-    """fastscribe and NeMo in turns, over the same files with the same weights."""
+    """Measure fastscribe and NeMo in alternation, over the same files with the same weights."""
     import gpu_turns
 
     paths = part.files("flac")[: part.sizes.nemo_clips]
@@ -691,7 +692,7 @@ def nemo(part: Part) -> None:
 
 
 def sanitizer(part: Part) -> None:
-    """compute-sanitizer over the command with a small trained model: invalid accesses, and reads of memory never written."""
+    """Run compute-sanitizer over the command with a small trained model, for invalid accesses and uninitialised reads."""
     model, audio = TEST_DATA / "models" / "tdt_demo" / "model.nemo", sorted((TEST_DATA / "audio").glob("0[1-4]*.flac"))
     command = [sys.executable, "-m", "fastscribe", "transcribe", *map(str, audio), "-m", str(model), "-f", "txt"]
     for tool, graphs in product(("memcheck", "initcheck"), ("full", "off")):

@@ -1,9 +1,9 @@
-"""fastscribe and NVIDIA NeMo in turns: same random weights, same files, same GPU, one run.
+"""fastscribe and NVIDIA NeMo in alternation: same random weights, same files, same GPU, one run.
 
 Each side is a process that loads its model first (not counted) and then waits for its turns. The checkpoint is a fastscribe
-folder; NeMo builds its own model of that shape and gets the weights copied in. A turn is the wall clock from paths to texts;
-NeMo gets the longest files first. After the last turn both sides report their labels, because the text of a random model
-says little about how much they agree.
+folder; NeMo builds its own model of that shape, and the weights are copied in. A turn is the wall clock from paths to texts;
+NeMo gets the longest files first. After the last turn both sides report their labels, because texts of a random model are a
+poor measure of agreement.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from fastscribe.bench.against.process import Worker
+from fastscribe.bench.peer_comparison.process import Worker
 
 HERE = Path(__file__).resolve().parent
 TRAINED = HERE.parent / "tests" / "data"
@@ -33,8 +33,10 @@ _MAX_TURN_S = 150.0  # loading included; a side that takes longer hangs
 
 
 def serve() -> None:
-    """Reads settings, then {"command": "run", "labels" or "trained", "batch_size"}, and answers each with a line of JSON, like
-    fastscribe/bench/against/worker.py. Everything else that is printed goes to stderr."""
+    """Read settings, then commands {"command": "run", "labels" or "trained", "batch_size"}; answer each with a line of JSON.
+
+    The protocol is that of fastscribe/bench/peer_comparison/worker.py. All other output goes to stderr.
+    """
     replies = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     settings = json.loads(sys.stdin.readline())
@@ -144,7 +146,7 @@ def _checkpoint(settings: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
 
 
 def copy_into_nemo(theirs: dict[str, Any], encoder: Any, ours: dict[str, Any]) -> None:
-    """Copies our weights into the tensors of a NeMo model's state dict. Raises ValueError if names differ."""
+    """Copy our weights into the tensors of a NeMo model's state dict. Raise ValueError if names differ."""
     from fastscribe.checkpoint.lazy_weights import COUNTER_SUFFIX, sources_of
     from fastscribe.checkpoint.names import from_nemo
 
@@ -158,7 +160,7 @@ def copy_into_nemo(theirs: dict[str, Any], encoder: Any, ours: dict[str, Any]) -
 
 
 def _spec(config: Any) -> Any:
-    """make_nemo_goldens' description of the same shape."""
+    """Return make_nemo_goldens' description of the same shape."""
     from goldens.make_nemo_goldens import Spec
 
     encoder, predictor, joint = config.encoder, config.predictor, config.joint
@@ -203,7 +205,7 @@ def ask(worker: Worker, command: str, batch_size: int) -> dict[str, Any]:
 
 
 def take_turns(notes: Any, model: Path, paths: Sequence[Path], device: str, batch_sizes: Sequence[int]) -> None:
-    """Runs one warm-up turn each, then _ROUNDS rounds. Rows go to `notes`; a side that cannot run is a row with its error."""
+    """Run a warm-up turn each, then _ROUNDS rounds. Rows go to `notes`; a side that cannot run is a row with its error."""
     lengths_s = _durations_s(paths)
     ordered = sorted(paths, key=lambda path: -lengths_s[path])
     cores = len(os.sched_getaffinity(0))
@@ -216,7 +218,7 @@ def take_turns(notes: Any, model: Path, paths: Sequence[Path], device: str, batc
     try:
         for side in ("fastscribe", "nemo"):
             _start(notes, workers, side, settings)
-        _play(notes, workers, [(side, size) for size in batch_sizes for side in workers], sum(lengths_s.values()))
+        _take_turns(notes, workers, [(side, size) for size in batch_sizes for side in workers], sum(lengths_s.values()))
         _compare(notes, workers, batch_sizes[0])
     finally:
         for side, worker in workers.items():
@@ -240,8 +242,8 @@ def _durations_s(paths: Sequence[Path]) -> dict[Path, float]:
     return {path: info.frames / info.samplerate for path, info in infos.items()}
 
 
-def _play(notes: Any, workers: dict[str, Worker], turns: Sequence[tuple[str, int]], audio_s: float) -> None:
-    """Runs a warm-up and _ROUNDS rounds of all turns (side, batch size), then writes a row for each with its median."""
+def _take_turns(notes: Any, workers: dict[str, Worker], turns: Sequence[tuple[str, int]], audio_s: float) -> None:
+    """Run a warm-up and _ROUNDS rounds of all turns (side, batch size), then write a row for each with its median."""
     walls: dict[tuple[str, int], list[float]] = {}
     for number in range(_ROUNDS + 1):
         for side, size in turns:
@@ -255,9 +257,9 @@ def _play(notes: Any, workers: dict[str, Worker], turns: Sequence[tuple[str, int
 
 
 def _compare(notes: Any, workers: dict[str, Worker], batch_size: int) -> None:
-    """Compares the labels of the random model, and the texts of the trained one in fp32, with fastscribe's."""
-    from fastscribe.bench.agreement import compare
+    """Compare the labels of the random model, and the texts of the trained one in fp32, with fastscribe's."""
     from fastscribe.types import Hypothesis
+    from scripts.benchmarks.agreement import compare
 
     @cache
     def labels(side: str) -> list[Hypothesis]:

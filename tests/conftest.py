@@ -1,10 +1,11 @@
-"""Where the test data lies, and models loaded once a session."""
+"""Paths of the test data, and models loaded once a session."""
 
 from __future__ import annotations
 
 import json
 import os
 import signal
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -20,10 +21,10 @@ from fastscribe._system.openmp import limit_openmp_spin
 from tests.helpers.warm_process import WARM
 
 limit_openmp_spin()  # as the command line does, before anything imports torch
-# How long an example takes depends on how busy the machine is.
+# An example's duration depends on the load of the machine.
 settings.register_profile("fastscribe", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("fastscribe")
-# Shells have background jobs ignore it, which their children inherit.
+# Shells make background jobs ignore it, and their children inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -48,8 +49,17 @@ PUBLISHED_NAMES = (
 )
 
 
+# Systems that a marker leaves out.
+LACKING = {"linux": sys.platform != "linux", "posix": os.name != "posix"}
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     import torch
+
+    for item in items:
+        for name in LACKING:
+            if LACKING[name] and item.get_closest_marker(name):
+                item.add_marker(pytest.mark.skip(reason=f"needs a system of the kind {name}, see pyproject.toml"))
 
     # Workers share the processors: with all of them in each worker, the tests took a quarter more processor time.
     num_workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
@@ -62,7 +72,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @contextmanager
 def torch_threads(number: int) -> Iterator[None]:
-    """Run operations of torch on a number of threads."""
+    """Run torch operations on a number of threads."""
     import torch
 
     before = torch.get_num_threads()
@@ -96,7 +106,7 @@ def recognizer(folder: Path, decoder: str | None = None, dtype: str = "fp32"):
 
 
 def waveform(path: Path, sample_rate: int = 16000) -> np.ndarray:
-    """A whole file as the run would read it."""
+    """The AudioInfo of a whole file, as a run would make it."""
     from fastscribe.audio.probe import probe
     from fastscribe.audio.read import read
     from fastscribe.types import Source

@@ -15,10 +15,10 @@ from safetensors.torch import load_file
 
 from fastscribe.config import LocalAttention, Options
 from fastscribe.decode.greedy import greedy
-from fastscribe.model.int8 import why_no_int8
+from fastscribe.model.int8 import int8_problem
 from fastscribe.pipeline.loader import collate
 from fastscribe.pipeline.recognizer import Recognizer, with_attention
-from fastscribe.text.transcript import assemble
+from fastscribe.text.transcript import assemble, segments_of, words_of
 from fastscribe.types import AudioInfo, Hypothesis, Transcript, Utterance
 from tests.conftest import (
     AUDIO,
@@ -84,7 +84,7 @@ def expected_ids(reference: dict, blank: int, is_ctc: bool) -> list[int]:
 
 
 def without_outer_spaces(reference: dict) -> dict:
-    """NeMo's texts of an aggregate tokenizer, in which a leading space stays; segments have one more for each word."""
+    """Strip NeMo's texts of an aggregate tokenizer, which keep a leading space; segments have one more per word."""
     words = [word | {"word": word["word"].removeprefix(" ")} for word in reference["word"]]
     segments = [segment | {"segment": " ".join(segment["segment"].split())} for segment in reference["segment"]]
     return reference | {"text": reference["text"].lstrip(" "), "word": words, "segment": segments}
@@ -117,13 +117,14 @@ def compare(folder: Path, name: str, hypothesis: Hypothesis, decoder: str) -> No
     if words:
         segments = reference.get("segment") or stamps["segment"]
         key = ("start_offset", "end_offset")
-        assert offsets(result.words, config.frame_s) == [(w["word"], *(w[k] for k in key)) for w in words]
-        assert offsets(result.segments, config.frame_s) == [(s["segment"], *(s[k] for k in key)) for s in segments]
+        spoken = words_of(result.tokens, checkpoint(folder).tokenizer)  # the transcript leaves out words without text
+        assert offsets(spoken, config.frame_s) == [(w["word"], *(w[k] for k in key)) for w in words]
+        assert offsets(segments_of(spoken), config.frame_s) == [(s["segment"], *(s[k] for k in key)) for s in segments]
 
 
 @golden_folders
 @pytest.mark.parametrize("batch_size", [1, 4, 1000], ids=["one by one", "four", "all at once"])
-def test_tokens_times_and_text(folder: Path, batch_size: int) -> None:
+def test_tokens_times_and_text_equal_reference(folder: Path, batch_size: int) -> None:
     names = names_of(folder)
     for decoder in checkpoint(folder).config.decoders:
         for first in range(0, len(names), batch_size):
@@ -179,7 +180,7 @@ def test_features(stored: Path, model: Path, audio: Path) -> None:
 
 
 @golden_folders
-def test_label_looping_is_greedy_on_speech(folder: Path) -> None:
+def test_label_looping_equals_greedy_on_speech(folder: Path) -> None:
     model = recognizer(folder)
     if model.model.transducer is None:
         pytest.skip("no transducer")
@@ -196,8 +197,8 @@ def test_label_looping_is_greedy_on_speech(folder: Path) -> None:
         assert all(math.isclose(a, b, abs_tol=1e-4) for a, b in zip(slow.logprobs, fast.logprobs, strict=True))
 
 
-def test_neither_batch_nor_padding_changes_silence() -> None:
-    """Digital silence is where rounding shows most: alone and beside a long neighbour it must be the same to the bit."""
+def test_silence_is_independent_of_batch_and_padding() -> None:
+    """Digital silence amplifies rounding: alone and beside a long neighbour, results are equal to the bit."""
     folder = MODELS / "tdt_demo"
     silence, speech = np.zeros(32000, np.int16), waveform(AUDIO / "e10_concat_45s.flac")
     model = recognizer(folder)
@@ -212,7 +213,7 @@ def test_neither_batch_nor_padding_changes_silence() -> None:
 @pytest.mark.parametrize("model_name", ["rnnt", "tdt"])
 @pytest.mark.parametrize("together", [False, True], ids=["one by one", "all at once"])
 def test_local_attention(model_name: str, context: str, together: bool) -> None:
-    """Frames, tokens, times and text of NeMo's rel_pos_local_attn, with a global token and without."""
+    """Frames, tokens, times and text equal NeMo's rel_pos_local_attn, with a global token and without."""
     folder, key = REAL / model_name, f"local_attn_{context}"
     left, right, num_global = context.replace("g", "").split("_")
     option = f"local:{left},{right}" + (",1" if num_global == "1" else "")
@@ -234,9 +235,9 @@ def test_local_attention(model_name: str, context: str, together: bool) -> None:
 @pytest.mark.parametrize("dtype", ["fp32", "bf16", "int8"])
 @pytest.mark.parametrize("attention", ["local:20,20", "local:20,20,1"])
 def test_local_attention_in_every_dtype(dtype: str, attention: str) -> None:
-    """A recording longer than the window: near float32's frames with that window, and not those of full attention."""
-    if dtype == "int8" and why_no_int8() is not None:
-        pytest.skip(str(why_no_int8()))
+    """In a recording longer than the window, results are near float32's with that window and differ from full attention."""
+    if dtype == "int8" and int8_problem() is not None:
+        pytest.skip(str(int8_problem()))
     folder, waves = MODELS / "tdt_demo", [waveform(AUDIO / name) for name in ("e10_concat_45s.flac", "07_0_00193.flac")]
     batch = collate([utterance(wave) for wave in waves], waves)
     exact_BTD, full_BTD, ours_BTD = (
@@ -252,7 +253,7 @@ def test_local_attention_in_every_dtype(dtype: str, attention: str) -> None:
     assert effect > 0.1 * exact_BTD.norm()
 
 
-def test_the_user_s_attention_replaces_the_checkpoint_s() -> None:
+def test_attention_option_overrides_checkpoint() -> None:
     plain = checkpoint(MODELS / "tdt_demo").config
     local = with_attention(plain, "local:128,64")
     assert local.encoder.attention == LocalAttention(128, 64)

@@ -11,10 +11,11 @@ from tests.conftest import PACKAGE
 
 # From the ground up. A module may import modules of earlier layers and of its own.
 LAYERS = (
-    ("errors", "types", "config", "version", "_system"),
+    ("errors", "types", "config", "languages", "version", "_system"),
     ("audio", "segmentation", "text", "report", "evaluation", "resume", "output"),
-    ("pipeline.batching", "pipeline.cost_model", "pipeline.stats", "pipeline.thread_pool", "pipeline.prefetch"),
-    ("pipeline.sort_buffer", "pipeline.gap_recovery", "bench.work"),
+    ("pipeline.batching", "pipeline.cost_model", "pipeline.stats", "pipeline.thread_pool", "pipeline.idle"),
+    ("pipeline.presentation",),
+    ("pipeline.prefetch", "pipeline.sort_buffer", "pipeline.gap_recovery", "bench.work"),
     ("cuda.no_tf32", "cuda.device", "cuda.graph_capture", "pipeline.loader"),
     ("decode.prompt", "audio.resample"),
     ("model", "checkpoint", "cuda.fp8_format", "cuda.fp8_triton", "cuda.triton_kernels"),
@@ -26,7 +27,9 @@ LAYERS = (
     ("decode.families",),
     ("pipeline.recognizer",),
     ("pipeline.engine",),
-    ("transcriber", "dry_run", "training"),
+    ("pipeline.run",),
+    ("transcriber", "dry_run", "training", "doctor"),
+    ("single",),
     ("bench",),
     ("cli", "__main__"),
 )
@@ -42,6 +45,8 @@ WITHOUT_TORCH = (
     "pipeline.batching",
     "pipeline.cost_model",
     "pipeline.stats",
+    "pipeline.idle",
+    "pipeline.presentation",
     "pipeline.thread_pool",
     "pipeline.prefetch",
     "pipeline.sort_buffer",
@@ -50,6 +55,7 @@ WITHOUT_TORCH = (
     "checkpoint",
     "decode.prompt",
     "dry_run",
+    "doctor",
     "cli",
     "training.manifest",
     "training.buckets",
@@ -60,14 +66,14 @@ WITHOUT_TORCH = (
     "training.plot",
     "bench.document",
     "bench.stored",
-    "bench.cost",
-    "bench.diff",
+    "bench.price_comparison",
+    "bench.result_diff",
     "bench.energy",
     "bench.work",
-    "bench.against.peers",
-    "bench.against.process",
-    "bench.against.recordings",
-    "bench.against.worker",
+    "bench.peer_comparison.peers",
+    "bench.peer_comparison.process",
+    "bench.peer_comparison.recordings",
+    "bench.peer_comparison.worker",
 )
 WITH_TORCH = ("audio.resample",)
 
@@ -94,7 +100,7 @@ def layer_of(module: str) -> int:
 
 
 def imports(path: Path, at_import_time: bool) -> set[str]:
-    """Modules imported; with `at_import_time`, not those inside functions or `if TYPE_CHECKING`."""
+    """Return the imported modules; with `at_import_time`, without those inside functions or `if TYPE_CHECKING`."""
     known, found = modules(), set()
 
     def visit(node: ast.AST) -> None:
@@ -123,8 +129,8 @@ def test_imports_point_down(module: str) -> None:
         assert layer_of(target) <= layer_of(module), f"{module} must not import {target}: it lies in a later layer"
 
 
-def test_no_imports_form_a_circle() -> None:
-    """Those inside functions and under TYPE_CHECKING included."""
+def test_imports_have_no_circle() -> None:
+    """Imports inside functions and under TYPE_CHECKING count too."""
     known = modules()
     left = {module: imports(path, at_import_time=False) & known.keys() for module, path in known.items()}
     while free := [module for module, targets in left.items() if not targets & left.keys()]:
@@ -133,7 +139,19 @@ def test_no_imports_form_a_circle() -> None:
     assert not left, f"these import each other in a circle, or import such a module: {sorted(left)}"
 
 
+def test_listed_modules_exist() -> None:
+    names = {name for layer in LAYERS for name in layer} | {*WITHOUT_TORCH, *WITH_TORCH}
+    assert not names - modules().keys()
+
+
+def test_module_names_in_bench_and_cli_differ() -> None:
+    """Tracebacks and searches show `latency.py` without its folder."""
+    measurements = {name.split(".")[1] for name in modules() if name.startswith("bench.")}
+    commands = {name.split(".")[2] for name in modules() if name.startswith("cli.bench.")}
+    assert measurements and commands and not measurements & commands
+
+
 @pytest.mark.parametrize("module", [m for m in modules() if is_below(m, WITHOUT_TORCH) and m not in WITH_TORCH])
-def test_planning_reading_and_writing_do_without_torch(module: str) -> None:
+def test_light_modules_do_not_import_torch(module: str) -> None:
     names = imports(modules()[module], at_import_time=True)
     assert not any(name.split(".")[0] in ("torch", "model") for name in names), f"{module} imports torch"

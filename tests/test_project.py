@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 import sys
 from typing import Any
 
@@ -22,6 +23,8 @@ CONTRIBUTING = (ROOT / ".github" / "CONTRIBUTING.md").read_text(encoding="utf-8"
 CHANGELOG = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
 # https://keepachangelog.com/en/1.1.0/
 HEADINGS = ("Added", "Changed", "Deprecated", "Removed", "Fixed", "Security")
+# 15.8 MB of fixtures and 1.9 MB of tests and documents when the limit was set. Do not raise it.
+MAX_FIXTURES_BYTES, MAX_FIXTURE_BYTES = 16_300_000, 2_200_000  # without code and prose
 
 
 def commands(job: str) -> list[str]:
@@ -52,7 +55,7 @@ def test_every_dependency_has_a_lower_bound() -> None:
     assert not [one for one in named if not re.match(r"[\w.-]+(\[\w+\])?>=\d", one)]
 
 
-def test_hooks_and_workflow_run_the_checks_of_scripts_test() -> None:
+def test_hooks_and_workflow_run_the_same_checks() -> None:
     script = (ROOT / "scripts" / "test").read_text(encoding="utf-8")
     checks = [
         line.removeprefix('"$bin/').replace('"', "", 1) for line in script.splitlines() if line.startswith('"$bin/')
@@ -74,6 +77,33 @@ def test_actions_are_pinned_to_a_major_version() -> None:
     assert used and all(re.fullmatch(r"[\w-]+/[\w-]+@v\d+", one) for one in used)
 
 
+def tracked(*folders: str) -> list[str]:
+    if not (ROOT / ".git").exists():
+        pytest.skip("without git's list of files, nothing tells fixtures from leftovers")
+    command = ["git", "-c", "safe.directory=*", "-C", str(ROOT), "ls-files", "-z", *folders]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.split("\0")[:-1]
+
+
+def test_fixtures_stay_small() -> None:
+    """Each version of a file stays in git's history forever, so the limits may only fall."""
+    fixtures = [
+        name for name in tracked("tests", "docs") if not name.endswith((".py", ".md")) and (ROOT / name).is_file()
+    ]
+    sizes = {name: (ROOT / name).stat().st_size for name in fixtures}
+    assert len(sizes) > 100
+    assert {name: size for name, size in sizes.items() if size > MAX_FIXTURE_BYTES} == {}
+    assert sum(sizes.values()) < MAX_FIXTURES_BYTES
+
+
+def test_ruff_checks_every_python_script() -> None:
+    """ruff finds files named *.py by itself; pyproject.toml lists the others."""
+    without_suffix = [name for name in tracked("scripts") if not (ROOT / name).suffix]
+    python = [
+        name for name in without_suffix if "python" in (ROOT / name).read_text(encoding="utf-8").split("\n", 1)[0]
+    ]
+    assert python and PYPROJECT["tool"]["ruff"]["extend-include"] == sorted(python)
+
+
 def test_type_checkers_see_the_types() -> None:
     assert (PACKAGE / "py.typed").is_file()
 
@@ -85,12 +115,12 @@ def test_contributing_names_what_exists() -> None:
 @pytest.mark.parametrize(
     "wrong", ["`fastscribe/nowhere.py`", "tests/test_x.py", "`fastscribe/model/` (`x.py`)", "`NO_SUCH_NAME`"]
 )
-def test_what_is_missing_is_found(wrong: str) -> None:
+def test_missing_paths_are_found(wrong: str) -> None:
     assert len(missing(f"`fastscribe/config.py` and {wrong}, in `DECODERS`.")) == 1
 
 
 def missing(text: str) -> list[str]:
-    """Paths of the repository in the text, `file.py` in the folder named before it, links and `NAMES` that do not exist."""
+    """Return paths, file names, links and `NAMES` in the text that do not exist in the repository."""
     source = "\n".join(path.read_text(encoding="utf-8") for path in PACKAGE.rglob("*.py"))
     absent, folder = [], ROOT
     for path, bare, link, name in re.findall(

@@ -1,8 +1,9 @@
-"""The tests themselves: none hangs, none fails because a machine is busy, and those that pretend to have a GPU say so."""
+"""No test can hang or fail on a busy machine, and tests that simulate a GPU are marked."""
 
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -31,8 +32,8 @@ def test_no_example_has_a_deadline() -> None:
     assert HealthCheck.too_slow in settings().suppress_health_check
 
 
-def test_a_property_test_that_hangs_is_ended(tmp_path: Path, pytestconfig: pytest.Config) -> None:
-    """Also where the test catches whatever a signal would raise."""
+def test_hanging_property_test_is_stopped(tmp_path: Path, pytestconfig: pytest.Config) -> None:
+    """Also if the test catches every exception."""
     method = pytestconfig.getini("timeout_method")
     (tmp_path / "test_it.py").write_text(HANGS, encoding="utf-8")
     options = ["--timeout", "1", "-o", f"timeout_method={method}", "-p", "no:cacheprovider", "--rootdir", str(tmp_path)]
@@ -42,15 +43,21 @@ def test_a_property_test_that_hangs_is_ended(tmp_path: Path, pytestconfig: pytes
     assert "Timeout" in done.stdout + done.stderr
 
 
-PRETENCES = ("pretended_cuda", "FakeCuda", "TRITON_INTERPRET", "NUMBA_ENABLE_CUDASIM", "compiled_kernels")
-PRETENDING = [
+SIMULATIONS = ("tests.fakes.cuda", "FakeCuda", "TRITON_INTERPRET", "NUMBA_ENABLE_CUDASIM", "compiled_kernels")
+SIMULATING = [
     path
-    for path in sorted((ROOT / "tests").glob("*.py"))
-    if path != Path(__file__) and any(pretence in path.read_text(encoding="utf-8") for pretence in PRETENCES)
+    for path in sorted((ROOT / "tests").rglob("test_*.py"))
+    if path != Path(__file__) and any(name in path.read_text(encoding="utf-8") for name in SIMULATIONS)
 ]
 
 
-@pytest.mark.parametrize("path", PRETENDING, ids=lambda path: path.stem)
-def test_a_module_that_pretends_to_have_a_gpu_says_so(path: Path) -> None:
+@pytest.mark.parametrize("path", SIMULATING, ids=lambda path: path.stem)
+def test_simulated_gpus_are_declared(path: Path) -> None:
     header = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
-    assert "no gpu takes part" in " ".join(header.lower().split())
+    assert re.search(
+        "no gpu takes part|no gpu is needed|only tests marked `cuda` need a gpu", " ".join(header.lower().split())
+    )
+
+
+def test_simulating_modules_are_found() -> None:
+    assert len(SIMULATING) >= 8

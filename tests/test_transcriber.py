@@ -1,4 +1,4 @@
-"""The straight path where something goes wrong in the middle, and the order in which results leave."""
+"""Runs with failures in the middle, and the order of results."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import json
 import math
 import threading
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +19,7 @@ from fastscribe import Failure, Options, Transcriber, Transcript, UsageError
 from fastscribe.audio.probe import probe
 from fastscribe.audio.read import read_into
 from fastscribe.errors import DeviceFailed
-from fastscribe.pipeline import loader, prefetch, sort_buffer, thread_pool
+from fastscribe.pipeline import prefetch, sort_buffer, thread_pool
 from fastscribe.pipeline.batching import Budget
 from fastscribe.segmentation.segment import split
 from fastscribe.types import AudioInfo, Batch, Source, Utterance
@@ -38,7 +39,7 @@ def texts(results: list[Transcript | Failure]) -> dict[str, str]:
 
 
 def with_options(transcriber: Transcriber, **options) -> Transcriber:
-    transcriber.options = Options(**options)
+    transcriber._options = Options(**options)
     return transcriber
 
 
@@ -49,8 +50,8 @@ def test_results_do_not_depend_on_windows_or_batches(transcriber: Transcriber) -
         assert texts(list(with_options(transcriber, **options).transcribe(FILES))) == reference
 
 
-def test_hours_of_audio_do_not_wait_for_the_last_input(transcriber: Transcriber) -> None:
-    """A window closes after so much audio, so a file's transcript leaves before later files are even looked at."""
+def test_transcripts_leave_before_the_last_input(transcriber: Transcriber) -> None:
+    """A window closes after a limit of audio, so a transcript leaves before later files are probed."""
     transcriber = with_options(transcriber, batch_size=1, max_utterance_s=4)
     looked_at: list[Path] = []
 
@@ -66,7 +67,7 @@ def test_hours_of_audio_do_not_wait_for_the_last_input(transcriber: Transcriber)
     assert 0 < len(looked_at) < 20 * len(FILES)
 
 
-def test_a_batch_that_fails_is_halved_until_one_row_fails_alone(transcriber: Transcriber, monkeypatch) -> None:
+def test_failed_batch_is_halved_until_one_row_fails(transcriber: Transcriber, monkeypatch) -> None:
     poison = str(FILES[3])
     rows: list[int] = []
 
@@ -77,8 +78,8 @@ def test_a_batch_that_fails_is_halved_until_one_row_fails_alone(transcriber: Tra
         return original(batch)
 
     reference = texts(list(transcriber.transcribe(FILES)))
-    original = transcriber.engine._encode
-    monkeypatch.setattr(transcriber.engine, "_encode", encode)
+    original = transcriber._engine._encode
+    monkeypatch.setattr(transcriber._engine, "_encode", encode)
     results = list(with_options(transcriber, batch_size=100).transcribe(FILES))
     assert rows[0] == len(FILES)
     assert texts(results) == reference | {poison: "failed"}
@@ -88,7 +89,7 @@ def test_a_batch_that_fails_is_halved_until_one_row_fails_alone(transcriber: Tra
     assert transcriber.progress.failed == 1
 
 
-def test_a_transcript_that_cannot_be_assembled_fails_alone(transcriber: Transcriber, monkeypatch) -> None:
+def test_failed_assembly_costs_one_file(transcriber: Transcriber, monkeypatch) -> None:
     from fastscribe.text import transcript
 
     original = transcript.assemble
@@ -104,13 +105,11 @@ def test_a_transcript_that_cannot_be_assembled_fails_alone(transcriber: Transcri
     assert len(results) == len(FILES)
 
 
-def test_one_part_of_a_long_recording_failing_fails_it_once(
-    transcriber: Transcriber, tmp_path: Path, monkeypatch
-) -> None:
+def test_failed_part_fails_its_recording_once(transcriber: Transcriber, tmp_path: Path, monkeypatch) -> None:
     long = tmp_path / "long.wav"
     soundfile.write(long, 0.1 * np.random.default_rng(0).standard_normal(16000 * 20), 16000)
     calls = 0
-    original = transcriber.engine._encode
+    original = transcriber._engine._encode
 
     def encode(batch: Batch):
         nonlocal calls
@@ -120,7 +119,7 @@ def test_one_part_of_a_long_recording_failing_fails_it_once(
             raise RuntimeError("no")
         return original(batch)
 
-    monkeypatch.setattr(transcriber.engine, "_encode", encode)
+    monkeypatch.setattr(transcriber._engine, "_encode", encode)
     results = list(with_options(transcriber, max_utterance_s=4, batch_size=1).transcribe([long, FILES[0]]))
     assert sorted(type(result).__name__ for result in results) == ["Failure", "Transcript"]
 
@@ -150,6 +149,11 @@ def test_padding_and_audio_are_counted(transcriber: Transcriber) -> None:
         {"decoder": "beam"},
         {"recover_gaps": "no"},
         {"max_utterance_s": -1.0},
+        {"max_utterance_s": 0.01},
+        {"beam": 1025},
+        {"beam": 2.0},
+        {"batch_size": 100_000},
+        {"threads": 99_999},
         {"max_utterance_s": float("nan")},
     ],
     ids=str,
@@ -159,21 +163,21 @@ def test_options_are_checked(options: dict) -> None:
         Options(**options)
 
 
-def test_explicit_auto_keeps_the_budget_beside_a_batch_size(transcriber: Transcriber) -> None:
+def test_auto_budget_works_beside_batch_size(transcriber: Transcriber) -> None:
     assert with_options(transcriber, batch_size=8)._budget() == Budget(math.inf)
     assert with_options(transcriber, batch_size=8, batch_frames="auto")._budget() == with_options(transcriber)._budget()
     assert with_options(transcriber)._budget().frames < math.inf
 
 
-def test_what_a_run_learns_about_memory_outlives_it(transcriber: Transcriber, monkeypatch) -> None:
+def test_shrunk_budget_lasts_for_later_runs(transcriber: Transcriber, monkeypatch) -> None:
     def encode(batch: Batch):
         if len(batch.utterances) > 2:
             raise torch.OutOfMemoryError("no")
         return original(batch)
 
     reference = texts(list(transcriber.transcribe(FILES)))
-    original = transcriber.engine._encode
-    monkeypatch.setattr(transcriber.engine, "_encode", encode)
+    original = transcriber._engine._encode
+    monkeypatch.setattr(transcriber._engine, "_encode", encode)
     assert texts(list(transcriber.transcribe(FILES))) == reference
     budget = transcriber._budget()
     assert budget.frames < 1600
@@ -182,13 +186,13 @@ def test_what_a_run_learns_about_memory_outlives_it(transcriber: Transcriber, mo
     assert budget.frames <= frames
 
 
-def test_a_lost_device_ends_the_run_in_one_line(transcriber: Transcriber, monkeypatch) -> None:
+def test_lost_device_ends_the_run(transcriber: Transcriber, monkeypatch) -> None:
     def encode(batch: Batch):
         raise RuntimeError("CUBLAS_STATUS_EXECUTION_FAILED")
 
     answer = torch.AcceleratorError("CUDA error: an illegal memory access was encountered\nand advice")
     monkeypatch.setattr("fastscribe.pipeline.engine.recover", lambda device: answer)
-    monkeypatch.setattr(transcriber.engine, "_encode", encode)
+    monkeypatch.setattr(transcriber._engine, "_encode", encode)
     with pytest.raises(DeviceFailed, match=r"^[^\n]*illegal memory access was encountered; the run stops[^\n]*$"):
         list(transcriber.transcribe(FILES))
 
@@ -206,8 +210,8 @@ def timed(result: Transcript) -> list[tuple[str, float, float]]:
     return [(word.text, word.start_s, word.end_s) for word in result.words]
 
 
-def told(results: Iterable[Transcript | Failure]) -> dict[int, tuple]:
-    """What a run says of each input, by its place among them."""
+def summarize(results: Iterable[Transcript | Failure]) -> dict[int, tuple]:
+    """Return the result of each input by its index."""
     return {
         index_of(result): (result.id, result.stage, result.error_type, result.message)
         if isinstance(result, Failure)
@@ -216,15 +220,15 @@ def told(results: Iterable[Transcript | Failure]) -> dict[int, tuple]:
     }
 
 
-def test_results_know_their_place_among_the_inputs(transcriber: Transcriber) -> None:
+def test_results_have_the_input_index(transcriber: Transcriber) -> None:
     given = [FILES[2], "nowhere.wav", FILES[0], FILES[2]]
     results = list(with_options(transcriber, batch_size=1).transcribe(given))
     paths = {index_of(r): r.path if isinstance(r, Failure) else r.audio.path for r in results}
     assert paths == dict(enumerate(map(str, given)))
 
 
-def test_rows_with_a_duration_give_the_same_unopened(transcriber: Transcriber, tmp_path: Path, monkeypatch) -> None:
-    """Right durations, too long ones, cuts and missing files; only what is too long for one utterance is probed early."""
+def test_rows_with_duration_are_not_probed_early(transcriber: Transcriber, tmp_path: Path, monkeypatch) -> None:
+    """Right durations, too long ones, cuts and missing files; only recordings too long for one utterance are probed early."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "text.wav").write_text("hello")
     rows = [{"audio_filepath": str(path), "offset": offset_s} for path in FILES for offset_s in (0, 0.25)]
@@ -238,37 +242,35 @@ def test_rows_with_a_duration_give_the_same_unopened(transcriber: Transcriber, t
         for_once.append(source.path)
         return probe(source)
 
-    monkeypatch.setattr("fastscribe.transcriber.probe", counted)
+    monkeypatch.setattr("fastscribe.pipeline.run.probe", counted)
     with_options(transcriber, batch_size=4)
-    reference = told(transcriber.transcribe(manifest(tmp_path / "plain.jsonl", rows)))
+    reference = summarize(transcriber.transcribe(manifest(tmp_path / "plain.jsonl", rows)))
     assert len(for_once) == len(reference) == len(rows) and transcriber.progress.failed == 3
     for longer_s in (0.0, 3.0):
         timed = [{**row, "duration": length_s + longer_s} for row, length_s in zip(rows, lengths_s, strict=True)]
         for_once.clear()
-        assert told(transcriber.transcribe(manifest(tmp_path / "timed.jsonl", timed))) == reference
+        assert summarize(transcriber.transcribe(manifest(tmp_path / "timed.jsonl", timed))) == reference
         assert for_once == []
-    with_options(transcriber, max_utterance_s=0.9)
+    with_options(transcriber, max_utterance_s=1.0)
     list(transcriber.transcribe(manifest(tmp_path / "timed.jsonl", timed)))
     assert len(for_once) == len(rows)
 
 
-def test_the_report_counts_what_there_is_rather_than_what_was_promised(
-    transcriber: Transcriber, tmp_path: Path
-) -> None:
+def test_report_counts_real_durations(transcriber: Transcriber, tmp_path: Path) -> None:
     rows = [{"audio_filepath": str(FILES[0]), "duration": 30}]
     [result] = transcriber.transcribe(manifest(tmp_path / "a.jsonl", rows))
     length_s = soundfile.info(FILES[0]).duration
     assert result.audio.duration_s == transcriber.progress.audio_s == length_s
-    assert transcriber.progress.real_frames == transcriber.config.num_frames(length_s)
+    assert transcriber.progress.real_frames == transcriber._config.num_frames(length_s)
 
 
-class SomeDone:
-    """A ledger: this run has every second input, and each sixth is done."""
+class EveryOtherInput:
+    """A ledger that selects every second input; each sixth is done."""
 
     def __init__(self) -> None:
         self.expected: list[int] = []
         self.expecting: set[str] = set()
-        self.asked: list[int] = []
+        self.requests: list[int] = []
 
     def expect(self, source: Source | Failure) -> bool:
         self.expected.append(source.index)
@@ -276,23 +278,23 @@ class SomeDone:
         return source.index % 2 == 0
 
     def is_done(self, source: Source | Failure) -> bool:
-        self.asked.append(source.index)
+        self.requests.append(source.index)
         return source.index % 6 == 0
 
 
-def test_a_ledger_says_what_is_to_do(transcriber: Transcriber, monkeypatch) -> None:
+def test_ledger_selects_inputs(transcriber: Transcriber, monkeypatch) -> None:
     opened: list[int] = []
 
     def counted(source: Source) -> AudioInfo:
         opened.append(source.index)
         return probe(source)
 
-    monkeypatch.setattr("fastscribe.transcriber.probe", counted)
-    inputs = [*FILES[:5], "gone.wav", "gone.wav", *FILES[:4], "gone.wav", "gone.wav"]
-    ledger = SomeDone()
-    results = list(transcriber.transcribe(inputs, ledger))
+    monkeypatch.setattr("fastscribe.pipeline.run.probe", counted)
+    inputs = [*FILES[:5], "gone1.wav", "gone2.wav", FILES[0], *FILES[5:9], "gone3.wav", "gone4.wav"]  # one comes twice
+    ledger = EveryOtherInput()
+    results = list(transcriber._results(inputs, ledger))
     assert ledger.expected == list(range(13)) and len(ledger.expecting) == 1
-    assert sorted(ledger.asked) == [0, 2, 4, 6, 8, 10, 12]
+    assert sorted(ledger.requests) == [0, 2, 4, 6, 8, 10, 12]
     assert sorted(map(index_of, results)) == [2, 4, 8, 10]
     assert sorted(opened) == [2, 4, 8, 10] and transcriber.progress.skipped == 3
     assert (transcriber.progress.files, transcriber.progress.failed) == (4, 0)
@@ -300,13 +302,12 @@ def test_a_ledger_says_what_is_to_do(transcriber: Transcriber, monkeypatch) -> N
 
 @pytest.mark.parametrize("error", [SystemExit(1), MemoryError(), KeyError("odd")])
 @pytest.mark.parametrize(
-    ("where", "stage"), [("transcriber.probe", "probe"), ("transcriber.split", "split"), ("loader", "load")]
+    ("where", "stage"), [("run.probe", "probe"), ("run.split", "split"), ("loader.read_into", "load")]
 )
-def test_a_thread_that_dies_costs_one_file(transcriber: Transcriber, monkeypatch, error, where, stage) -> None:
+def test_dead_thread_costs_one_file(transcriber: Transcriber, monkeypatch, error, where, stage) -> None:
     poison = str(FILES[3])
-    name = "fastscribe.pipeline.loader.read_into" if where == "loader" else f"fastscribe.{where}"
-    original = {"transcriber.probe": probe, "transcriber.split": split, "loader": read_into}[where]
-    position = 1 if where == "loader" else 0
+    original = {"run.probe": probe, "run.split": split, "loader.read_into": read_into}[where]
+    position = 1 if original is read_into else 0
 
     def poisoned(*arguments):
         item = arguments[position]
@@ -315,20 +316,19 @@ def test_a_thread_that_dies_costs_one_file(transcriber: Transcriber, monkeypatch
         return original(*arguments)
 
     reference = texts(list(transcriber.transcribe(FILES)))
-    monkeypatch.setattr(name, poisoned)
+    monkeypatch.setattr(f"fastscribe.pipeline.{where}", poisoned)
     results = list(with_options(transcriber, threads=1).transcribe(FILES))
     assert texts(results) == reference | {poison: "failed"}
     [failure] = [result for result in results if isinstance(result, Failure)]
     assert (failure.stage, failure.error_type, failure.index) == (stage, type(error).__name__, 3)
 
 
-@pytest.mark.parametrize("where", ["fastscribe.transcriber.probe", "fastscribe.pipeline.loader.read_into"])
-def test_files_that_hang_do_not_keep_the_others(transcriber: Transcriber, monkeypatch, where: str) -> None:
-    """More of them than there are threads, first of all; they come at the end, with the same texts."""
+@pytest.mark.parametrize("where", ["fastscribe.pipeline.run.probe", "fastscribe.pipeline.loader.read_into"])
+def test_hung_files_do_not_delay_the_others(transcriber: Transcriber, monkeypatch, where: str) -> None:
+    """More files hang than there are threads, at the beginning; they come at the end, with the same texts."""
     monkeypatch.setattr(thread_pool, "STUCK_S", 0.1)
     monkeypatch.setattr(thread_pool, "_CHECK_INTERVAL_S", 0.02)
     monkeypatch.setattr(prefetch, "MAX_WAIT_S", 0.05)
-    monkeypatch.setattr(loader, "MAX_WAIT_S", 0.05)
     monkeypatch.setattr(sort_buffer, "_MAX_WAIT_S", 0.1)
     reference = texts(list(transcriber.transcribe(FILES)))
     hung, released = {str(path) for path in FILES[:3]}, threading.Event()
@@ -348,8 +348,8 @@ def test_files_that_hang_do_not_keep_the_others(transcriber: Transcriber, monkey
     assert texts([*first, *stream]) == reference
 
 
-def test_what_a_run_holds_does_not_grow_with_its_inputs(transcriber: Transcriber, tmp_path: Path) -> None:
-    """Of a manifest's rows, no more are alive than fit in a few windows, and the first result needs but the first few."""
+def test_memory_does_not_grow_with_inputs(transcriber: Transcriber, tmp_path: Path) -> None:
+    """Only a few windows' rows of a manifest are alive at once, and the first result needs only the first few."""
     wav = tmp_path / "a.wav"
     soundfile.write(wav, 0.01 * np.random.default_rng(0).standard_normal(1600), 16000)
     rows = ({"audio_filepath": "a.wav", "duration": 0.05, "number": number} for number in range(1000))
@@ -362,3 +362,37 @@ def test_what_a_run_holds_does_not_grow_with_its_inputs(transcriber: Transcriber
             alive = sum(type(item) in (Source, AudioInfo, Utterance) for item in gc.get_objects())
             most = max(most, alive)
     assert number == 999 and 0 < most < 3 * 250
+
+
+def test_silence_is_not_decoded(transcriber: Transcriber, tmp_path: Path) -> None:
+    """A model that learnt on short utterances gets no long silence. A recording of silence alone has no words."""
+    speech = soundfile.read(FILES[0])[0]
+    soundfile.write(tmp_path / "a.wav", np.concatenate([np.zeros(20 * 16_000), speech]), 16_000)
+    soundfile.write(tmp_path / "b.wav", np.zeros(20 * 16_000), 16_000)
+    paths = [tmp_path / "a.wav", tmp_path / "b.wav"]
+    transcriber._config = replace(transcriber._config, trained_utterance_s=12.0)
+    late, silent = sorted(with_options(transcriber).transcribe(paths), key=lambda result: result.index)
+    assert late.words and late.words[0].start_s >= 19.7 and (silent.text, silent.gaps) == ("", ())
+
+
+def test_the_limit_follows_the_model(transcriber: Transcriber, tmp_path: Path) -> None:
+    """A model that learnt on short utterances gets short ones, unless the user gives a limit; else nothing changes."""
+    speech = [np.pad(soundfile.read(path)[0], (0, 16_000)) for path in FILES[:2]] * 6
+    soundfile.write(tmp_path / "long.wav", np.concatenate(speech), 16_000)
+    lengths_s: list[float] = []
+
+    class Lengths:
+        def batch(self, utterances, num_frames):
+            lengths_s.extend(utterance.duration_s for utterance in utterances)
+
+    def decoded(trained_s: float | None, **options) -> tuple[str, float]:
+        lengths_s.clear()
+        transcriber._config, transcriber._watcher = replace(config, trained_utterance_s=trained_s), Lengths()
+        [result] = with_options(transcriber, **options).transcribe(tmp_path / "long.wav")
+        return result.text, max(lengths_s)
+
+    config = transcriber._config
+    assert decoded(5.0)[1] <= 5.0
+    assert decoded(5.0, max_utterance_s=12.0) == decoded(None, max_utterance_s=12.0)
+    assert 5.0 < decoded(None, max_utterance_s=12.0)[1] <= 12.0
+    assert decoded(None) == decoded(60.0) == decoded(None, max_utterance_s=40.0)

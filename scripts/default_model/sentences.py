@@ -1,4 +1,4 @@
-"""Sentences out of books, WordNet and manifests, in the spelling that the packaged model writes."""
+"""Sentences from books, WordNet and manifests, in the spelling of the packaged model."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _SENTENCE_END = re.compile(r"(?<=[.?!])(?<!\b[A-Z]\.)(?<!\bMr\.)(?<!\bMrs\.)(?<!
 
 
 def apart(found: Iterable[str], manifests: Iterable[Path]) -> Iterator[str]:
-    """Those that share no five words in a row with a text of the manifests."""
+    """Yield the sentences that share no five consecutive words with a text of the manifests."""
     kept_back = {words for manifest in manifests for text in texts_of(manifest) for words in in_a_row(text)}
     return (text for text in found if kept_back.isdisjoint(in_a_row(text)))
 
@@ -36,7 +36,7 @@ def in_a_row(text: str) -> set[tuple[str, ...]]:
 
 
 def examples() -> Iterator[str]:
-    """WordNet's."""
+    """Yield WordNet's example sentences."""
     for name in ("noun", "verb", "adj", "adv"):
         for found in re.findall(r'"([^"]*)"', (WORDNET / f"data.{name}").read_text(encoding="utf-8")):
             if is_plain(text := simpler(found)):
@@ -79,7 +79,7 @@ def simpler(text: str) -> str:
 
 
 def is_plain(text: str) -> bool:
-    """Three words or more that a synthesiser reads as they are written."""
+    """Return True for three or more words that a synthesiser reads as they are written."""
     words = text.split()
     is_letters = re.fullmatch(r"[A-Za-z][A-Za-z ,'.?!-]*", text) and "--" not in text and ".." not in text
     return (

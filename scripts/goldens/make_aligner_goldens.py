@@ -1,16 +1,16 @@
 #!/usr/bin/env python3
-"""Packs Canary checkpoints with a CTC aligner, as canary-1b-v2 has one, and writes down the words and times that NeMo finds.
+"""Pack Canary checkpoints with a CTC aligner, like canary-1b-v2, and record the words and times of NeMo.
 
     python make_aligner_goldens.py OUT_DIR MODELS_DIR AUDIO_DIR     # in an environment with nemo_toolkit[asr]
 
-MODELS_DIR is tests/data/models. A pair is a Canary of that folder and an aligner: a CTC model of that folder, or one that
-is made here with random weights and written to OUT_DIR/<pair>/aligner.nemo. NeMo's own `save_to` leaves the aligner out of
-an archive, so `pack` writes its members beside the Canary's under the names that NeMo's `restore_from` looks for.
-tests/checkpoint/test_canary_aligner.py packs the same archives in the same way; only golden.json and aligner.nemo are stored.
+MODELS_DIR is tests/data/models. A pair is a Canary of that folder and an aligner: a CTC model of that folder, or one with
+random weights that is written to OUT_DIR/<pair>/aligner.nemo. NeMo's `save_to` omits the aligner from an archive, so `pack`
+adds its members under the names that NeMo's `restore_from` expects. tests/checkpoint/test_canary_aligner.py packs the same
+archives in the same way; only golden.json and aligner.nemo are stored.
 
 OUT_DIR/<pair>/golden.json has, per file of AUDIO_DIR, the text, words and segments of `transcribe(timestamps=True)`: CPU,
-float32, one file at a time (in a batch, NeMo bounds a text by the longest file). Files below a second are left out, because
-NeMo pads them, and files of another rate, because NeMo resamples its own way.
+float32, one file at a time (in a batch, NeMo bounds a text by the longest file). It omits files below a second, because
+NeMo pads them, and files of another rate, because NeMo resamples differently.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ PAIRS = (
 
 
 def pack(canary: Path, aligner: Path, archive: Path) -> None:
-    """Writes one tar with the members of both archives, the aligner's config and weights renamed."""
+    """Write a tar with the members of both archives, with the aligner's config and weights renamed."""
     with tarfile.open(archive, "w:") as packed:
         for source, names in ((canary, {}), (aligner, ALIGNER_NAMES)):
             with tarfile.open(source) as members:
@@ -94,9 +94,9 @@ def make(pair: Pair, models: Path, audio: list[Path], folder: Path) -> None:
         pack(models / pair.canary / "model.nemo", aligner, archive)
         model = EncDecMultiTaskModel.restore_from(str(archive), map_location="cpu").eval()
     assert model.timestamps_asr_model is not None
-    asked = {"source_lang": "en", "target_lang": "en", "pnc": "yes"}
+    prompt_slots = {"source_lang": "en", "target_lang": "en", "pnc": "yes"}
     paths = [str(path) for path in audio]
-    found = model.transcribe(paths, batch_size=1, timestamps=True, verbose=False, **asked)
+    found = model.transcribe(paths, batch_size=1, timestamps=True, verbose=False, **prompt_slots)
     files = {
         path.name: {
             "text": hypothesis.text,

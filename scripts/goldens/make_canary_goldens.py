@@ -1,16 +1,16 @@
 #!/usr/bin/env python3
-"""Makes small Canary checkpoints (FastConformer encoder, Transformer decoder), and writes down what NeMo gets out of them.
+"""Make small Canary checkpoints (FastConformer encoder, Transformer decoder) and record NeMo's results.
 
     python make_canary_goldens.py OUT_DIR MANIFEST AUDIO_DIR     # in an environment with nemo_toolkit[asr]
 
 Writes OUT_DIR/<name>/model.nemo, golden.json and tensors.safetensors. golden.json has, for each setting of the prompt, its
 slots and token ids, and per file of AUDIO_DIR the encoder's length, and for each setting tokens, text and words with times.
-tensors.safetensors has, for two short files, the encoder's output and, where a projection or further layers follow, what the
-decoder looks at. The decoders of `canary` and `canary2` learn MANIFEST's sentences by heart, in every setting; the others have
-random weights, and between them every setting of the decoder that matters.
+tensors.safetensors has, for two short files, the encoder's output and, if a projection or further layers follow, the
+decoder's input. The decoders of `canary` and `canary2` are trained on MANIFEST's sentences in every setting; the others have
+random weights and together cover every setting of the decoder that matters.
 
-Settings as make_nemo_goldens.py's: CPU, float32, eval, one file at a time, no dither, no pad_to; that is also what
-`transcribe()` does, whose text must be the same.
+Settings as in make_nemo_goldens.py: CPU, float32, eval, one file at a time, no dither, no pad_to. `transcribe()` uses the
+same, and its text must be equal.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ Encoded = tuple[torch.Tensor, torch.Tensor, int]  # see encode()
 
 @dataclass(frozen=True)
 class Canary:
-    """One model. `decoder` is NeMo's transf_decoder.config_dict, with what they have in common left out."""
+    """A model. `decoder` is NeMo's transf_decoder.config_dict without the common keys."""
 
     name: str
     prompt_format: str
@@ -129,7 +129,7 @@ MODELS = (
 
 
 def build(canary: Canary, folder: Path, sentences: list[str]) -> Any:
-    """A NeMo model as it initialises. `folder` holds its tokenizers until it is saved."""
+    """Return a NeMo model with its initial weights. `folder` holds its tokenizers until it is saved."""
     torch.manual_seed(canary.seed)
     model = EncDecMultiTaskModel(cfg=OmegaConf.create(model_config(canary, folder, sentences)))
     model.preprocessor.featurizer.dither, model.preprocessor.featurizer.pad_to = 0.0, 0
@@ -216,7 +216,7 @@ def tokenizer_config(canary: Canary, folder: Path, sentences: list[str]) -> dict
 
 
 def write_tokenizer(folder: Path, text: str, symbols: list[str] | None = None) -> str:
-    """A folder as NeMo's `tokenizer.dir` wants it. `symbols` come before the pieces."""
+    """Write a folder in the form of NeMo's `tokenizer.dir`. `symbols` come before the pieces."""
     file = folder.with_suffix(".txt")
     file.write_text(text)
     create_spt_model(
@@ -233,7 +233,7 @@ def write_tokenizer(folder: Path, text: str, symbols: list[str] | None = None) -
 
 
 def drop_normaliser(folder: Path) -> None:
-    """Takes 240 kB of Unicode rules out of a SentencePiece model, which English has no use for."""
+    """Remove 240 kB of Unicode rules, which English does not need, from a SentencePiece model."""
     file = folder / "tokenizer.model"
     model = sentencepiece_model_pb2.ModelProto.FromString(file.read_bytes())
     model.normalizer_spec.name, model.normalizer_spec.precompiled_charsmap = "identity", b""
@@ -247,8 +247,8 @@ def prompt_ids(model: Any, slots: Slots) -> list[int]:
     return list(model.prompt.encode_dialog([{"role": "user", "slots": dict(slots)}])["context_ids"].tolist())
 
 
-def answer(slots: Slots, text: str, num_frames: int) -> str:
-    """What a trained model says in this setting: the German is the English backwards, times are spread evenly."""
+def expected_answer(slots: Slots, text: str, num_frames: int) -> str:
+    """Return the text for this setting: German is the English backwards, times are spread evenly."""
     words = text.split()
     if slots["target_lang"] == "de":
         words.reverse()
@@ -263,10 +263,13 @@ def answer(slots: Slots, text: str, num_frames: int) -> str:
 
 
 def examples(model: Any, canary: Canary, text: str, num_frames: int) -> list[tuple[list[int], int]]:
-    """One per setting: the decoder's tokens, with prompt and end, and the length of the prompt."""
+    """Return an example per setting: the decoder's tokens, with prompt and end, and the length of the prompt."""
     found = []
     for slots in canary.settings.values():
-        said = {"text": answer(slots, text, num_frames), model.prompt.PROMPT_LANGUAGE_SLOT: slots["target_lang"]}
+        said = {
+            "text": expected_answer(slots, text, num_frames),
+            model.prompt.PROMPT_LANGUAGE_SLOT: slots["target_lang"],
+        }
         turns = [{"role": "user", "slots": dict(slots)}, {"role": "assistant", "slots": said}]
         tokens = model.prompt.encode_dialog(turns)
         found.append((tokens["input_ids"].tolist(), len(tokens["context_ids"])))
@@ -274,7 +277,7 @@ def examples(model: Any, canary: Canary, text: str, num_frames: int) -> list[tup
 
 
 def train(model: Any, canary: Canary, spoken: list[tuple[np.ndarray, str]]) -> None:
-    """Of the encoder only the statistics: as it initialises, it says enough for a decoder to tell the clips apart."""
+    """Train the decoder. Of the encoder, train only the statistics: its random output already separates the clips."""
     encoded = [common.encode(model, samples) for samples, _ in spoken]
     lengths_B = torch.cat([length_B for *_, length_B in encoded])
     with torch.no_grad():
@@ -296,14 +299,14 @@ def train(model: Any, canary: Canary, spoken: list[tuple[np.ndarray, str]]) -> N
 def learn(
     model: Any, steps: int, states_BTD: torch.Tensor, mask_BT: torch.Tensor, wanted: list[list[tuple[list[int], int]]]
 ) -> None:
-    """Cross entropy of the answers."""
+    """Return the cross entropy of the answers."""
     num_settings, pad = len(wanted[0]), model.tokenizer.pad_id
     tokens, prompt_lengths = zip(*(example for each in wanted for example in each), strict=True)
     parts = [model.encoder_decoder_proj, model.transf_decoder, model.log_softmax]
     parameters = list({id(p): p for part in parts for p in part.parameters()}.values())  # two of them share one
     optimiser = torch.optim.AdamW(parameters, lr=3e-3, weight_decay=1e-3)
     with torch.no_grad():  # or it finds no way to tell the clips apart
-        heed(model, model.encoder_decoder_proj(states_BTD[mask_BT.bool()]))
+        strengthen_attention(model, model.encoder_decoder_proj(states_BTD[mask_BT.bool()]))
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, 8e-3, total_steps=steps, pct_start=0.1)
     for step in range(steps):
         rows_B = torch.randperm(len(tokens))[:BATCH]
@@ -330,7 +333,7 @@ def learn(
 
 @torch.no_grad()
 def randomise(model: Any, canary: Canary, samples: list[np.ndarray]) -> None:
-    """Draws every part at random, then sets what is left so that much is said, of each file another thing."""
+    """Draw every part at random, then set the rest so that each file gives a long and different text."""
     common.randomise(model, canary.encoder)
     parts = [model.transf_decoder, model.encoder_decoder_proj] + ([model.transf_encoder] if canary.extra_layers else [])
     for module in (module for part in parts for module in part.modules()):
@@ -343,7 +346,7 @@ def randomise(model: Any, canary: Canary, samples: list[np.ndarray]) -> None:
         if isinstance(module, torch.nn.Embedding):
             module.weight.normal_(0.0, module.embedding_dim**-0.5)
     encoded = [encode(model, each) for each in samples]
-    heed(model, torch.cat([states_BTD[0] for _, states_BTD, _ in encoded]))
+    strengthen_attention(model, torch.cat([states_BTD[0] for _, states_BTD, _ in encoded]))
     centre(model, encoded)
     bias_V, end = model.log_softmax.mlp.layer0.bias, model.tokenizer.eos_id
     fair, spread, handicap_1 = float(bias_V[end]), float(bias_V[: model.tokenizer.vocab_size].std()), torch.zeros(1)
@@ -358,8 +361,8 @@ def randomise(model: Any, canary: Canary, samples: list[np.ndarray]) -> None:
 
 
 @torch.no_grad()
-def heed(model: Any, states_ND: torch.Tensor) -> None:
-    """Makes what the decoder takes from the encoder vary from frame to frame, and outweigh the rest."""
+def strengthen_attention(model: Any, states_ND: torch.Tensor) -> None:
+    """Make the decoder's attention to the encoder vary from frame to frame and outweigh its other inputs."""
     for layer in model.transf_decoder.decoder.layers:
         for linear, size in ((layer.second_sub_layer.key_net, 2.0), (layer.second_sub_layer.value_net, 3.0)):
             linear.weight.mul_(size / linear(states_ND).std(0).mean())
@@ -368,7 +371,7 @@ def heed(model: Any, states_ND: torch.Tensor) -> None:
 
 @torch.no_grad()
 def centre(model: Any, encoded: list[Encoded]) -> None:
-    """Gives each piece the same chance over made-up histories, control tokens less of one, and padding none."""
+    """Give each piece the same probability over random histories, control tokens a lower one, and padding none."""
     head, num_tokens = model.log_softmax.mlp.layer0, model.tokenizer.vocab_size
     head.bias.zero_()
     text = [index for index in range(num_tokens) if is_text(model.tokenizer.ids_to_tokens([index])[0])]
@@ -387,12 +390,12 @@ def centre(model: Any, encoded: list[Encoded]) -> None:
             for _, states_BTD, _ in encoded
         ]
     )
-    handicap_V = logits_NV.std(0)  # as the likeliest of many is mostly one that varies much
-    is_usual_V = torch.zeros_like(handicap_V, dtype=torch.bool)
+    deviation_V = logits_NV.std(0)  # as the likeliest of many is mostly one that varies much
+    is_usual_V = torch.zeros_like(deviation_V, dtype=torch.bool)
     is_usual_V[usual] = True
-    handicap_V[~is_usual_V] *= 2
-    handicap_V[num_tokens:] = 100.0
-    head.bias.copy_(-logits_NV.mean(0) - handicap_V)
+    deviation_V[~is_usual_V] *= 2
+    deviation_V[num_tokens:] = 100.0
+    head.bias.copy_(-logits_NV.mean(0) - deviation_V)
 
 
 def is_text(piece: str) -> bool:
@@ -404,7 +407,7 @@ def is_text(piece: str) -> bool:
 
 @torch.inference_mode()
 def encode(model: Any, samples: np.ndarray) -> Encoded:
-    """samples [S] -> encoder output [1, D, T], what the decoder looks at [1, T, D'], how many frames of T are valid."""
+    """samples [S] -> encoder output [1, D, T], decoder input [1, T, D'], number of valid frames."""
     _, _, encoded_BDT, length_B = common.encode(model, samples)
     signal_BS, signal_length_B = torch.from_numpy(samples)[None], torch.tensor([len(samples)])
     _, _, states_BTD, _ = model.forward(input_signal=signal_BS, input_signal_length=signal_length_B)
@@ -451,15 +454,21 @@ def decode_all(model: Any, canary: Canary, encoded: Encoded) -> dict[str, Any]:
 
 
 def check_transcribe(model: Any, canary: Canary, paths: list[Path], files: dict[str, Any]) -> None:
-    """`transcribe()` says the same of files at 16 kHz that are a second or longer; what is shorter it pads."""
+    """Check that `transcribe()` gives the same text for 16 kHz files of a second or longer; it pads shorter ones."""
     for name, slots in canary.settings.items():
         if slots.get("decodercontext"):
             continue  # nothing but a manifest can give it one
-        asked = {"source_lang": slots["source_lang"], "target_lang": slots["target_lang"], "pnc": slots["pnc"]}
+        slots_for_transcribe = {
+            "source_lang": slots["source_lang"],
+            "target_lang": slots["target_lang"],
+            "pnc": slots["pnc"],
+        }
         if "task" in slots:
-            asked["taskname"] = slots["task"]  # an option `task` it takes and ignores
+            slots_for_transcribe["taskname"] = slots["task"]  # an option `task` it takes and ignores
         timed = {"timestamps": True} if slots.get("timestamp") == "yes" else {}
-        found = model.transcribe([str(path) for path in paths], batch_size=1, verbose=False, **asked, **timed)
+        found = model.transcribe(
+            [str(path) for path in paths], batch_size=1, verbose=False, **slots_for_transcribe, **timed
+        )
         for path, hypothesis in zip(paths, found, strict=True):
             wanted = files[path.name][name]["timed_text" if timed else "text"]
             assert hypothesis.text == wanted, (path.name, name, hypothesis.text, wanted)
@@ -500,12 +509,14 @@ def report(canary: Canary, files: dict[str, Any], parameters: int) -> None:
 
 
 def main() -> None:
-    given = common.given(__doc__)
-    spoken = [(common.read(path), given.texts[path.name]) for path in given.audio if given.texts.get(path.name)]
+    arguments = common.parse_command_line(__doc__)
+    spoken = [
+        (common.read(path), arguments.texts[path.name]) for path in arguments.audio if arguments.texts.get(path.name)
+    ]
     spoken = [(samples, text) for samples, text in spoken if len(samples) < 10 * 16000]
     for canary in MODELS:
-        if given.wants(canary.name):
-            make(canary, spoken, list(given.audio), given.out / canary.name)
+        if arguments.wants(canary.name):
+            make(canary, spoken, list(arguments.audio), arguments.out / canary.name)
 
 
 if __name__ == "__main__":

@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""Makes small Jasper and QuartzNet checkpoints with NeMo, and writes down what NeMo itself gets out of them.
+"""Make small Jasper and QuartzNet checkpoints with NeMo and record NeMo's results.
 
     python make_conv_goldens.py OUT_DIR MANIFEST AUDIO_DIR     # in an environment with nemo_toolkit[asr]
 
 Writes OUT_DIR/<name>/model.nemo, golden.json (per file of AUDIO_DIR: lengths, tokens, the frames they begin at, each frame's
 label, text) and tensors.safetensors (encoder output of two short files). `jasper` and `quartznet` are trained on MANIFEST's
-sentences until they know them; the others have random weights, and between them every setting of a block that matters.
+sentences until they know them; the others have random weights and together cover every setting of a block that matters.
 
-Settings as make_nemo_goldens.py's: CPU, float32, eval, one file at a time, no dither, no pad_to; that is also what
-`transcribe()` does, whose text must be the same.
+Settings as in make_nemo_goldens.py: CPU, float32, eval, one file at a time, no dither, no pad_to. `transcribe()` uses the
+same, and its text must be equal.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ BATCH = 8
 
 @dataclass(frozen=True)
 class Conv:
-    """One model. `blocks` are NeMo's, with what they have in common left out."""
+    """A model. `blocks` are NeMo's, without the common keys."""
 
     name: str
     blocks: tuple[dict[str, Any], ...]
@@ -115,7 +115,7 @@ def build(conv: Conv, seed: int) -> Any:
 
 
 def spec_of(conv: Conv) -> common.Spec:
-    """What the functions of the other script ask."""
+    """Return the fields that make_nemo_goldens.py's functions need."""
     return common.Spec(
         conv.name,
         conv.labels,
@@ -213,12 +213,12 @@ def golden(model: Any, spec: common.Spec, encoded_BDT: torch.Tensor, length: int
 
 
 def main() -> None:
-    given = common.given(__doc__)
-    known = [path for path in given.audio if path.name[:1] != "e" and path.name in given.texts]
-    spoken = [(common.read(path), given.texts[path.name]) for path in known]
+    arguments = common.parse_command_line(__doc__)
+    known = [path for path in arguments.audio if path.name[:1] != "e" and path.name in arguments.texts]
+    spoken = [(common.read(path), arguments.texts[path.name]) for path in known]
     for seed, conv in enumerate(MODELS):
-        if given.wants(conv.name):
-            make(conv, 2000 + seed, spoken, list(given.audio), given.out / conv.name)
+        if arguments.wants(conv.name):
+            make(conv, 2000 + seed, spoken, list(arguments.audio), arguments.out / conv.name)
 
 
 if __name__ == "__main__":

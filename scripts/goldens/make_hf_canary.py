@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""Makes a small Canary folder with transformers, and writes down what `generate` gets out of it.
+"""Make a small Canary folder with transformers and record the results of `generate`.
 
     python make_hf_canary.py OUT_DIR MANIFEST AUDIO_DIR     # in an environment with transformers and sentencepiece
 
 Writes OUT_DIR as CanaryForConditionalGeneration and CanaryProcessor save themselves (weights in float16), and golden.json:
-the prompt's ids, and for each 16 kHz mono file of AUDIO_DIR the encoder's frames, the ids after the prompt up to the end
-token, the text that the tokenizer makes of them, and by how much the likeliest token won at its closest.
+the prompt's ids, and for each 16 kHz mono file of AUDIO_DIR the encoder's frames, the ids between the prompt and the end
+token, the tokenizer's text of them, and the smallest margin between the two likeliest tokens.
 
 Settings: CPU, float32 (of the stored float16), greedy, one file at a time, as many tokens as there are positions. The model
-is trained on the beginnings of MANIFEST's sentences until it knows them; seeds are tried until no token wins by a hair.
+is trained on the beginnings of MANIFEST's sentences until it knows them; seeds are tried until all margins are large enough.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ They repaired the radio with a spoon, some wire and a great deal of patience; it
 
 
 def make_processor() -> CanaryProcessor:
-    """A SentencePiece model, converted as that of the published checkpoint is."""
+    """Return a processor with a SentencePiece model, converted like that of the published checkpoint."""
     trained = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(TEXT.splitlines()), model_writer=trained, model_type="bpe", vocab_size=VOCABULARY,
@@ -100,7 +100,7 @@ def config() -> CanaryConfig:
 
 @torch.no_grad()
 def randomise(model: CanaryForConditionalGeneration, seed: int) -> None:
-    """Weights that keep their layers' scale, with norms and biases that matter."""
+    """Draw random weights that keep their layers' scale, with norms and biases that matter."""
     generator = torch.Generator().manual_seed(seed)
     for name, tensor in model.state_dict().items():
         noise = torch.randn(tensor.shape, generator=generator)
@@ -122,13 +122,13 @@ def train(
     audio: dict[str, np.ndarray],
     sentences: dict[str, str],
 ) -> None:
-    """Until it knows the beginnings of these sentences: random weights alone say the same of every file."""
+    """Train the model on the beginnings of the sentences; with random weights it gives the same text for every file."""
     names = [name for name in audio if name in sentences]
     inputs = processor.feature_extractor([audio[name] for name in names], sampling_rate=16000, return_tensors="pt")
-    told = [PROMPT + " ".join(sentences[name].split()[:WORDS]) + "<|endoftext|>" for name in names]
-    ids_BN = processor.tokenizer(told, padding=True, add_special_tokens=False, return_tensors="pt")["input_ids"]
+    texts = [PROMPT + " ".join(sentences[name].split()[:WORDS]) + "<|endoftext|>" for name in names]
+    ids_BN = processor.tokenizer(texts, padding=True, add_special_tokens=False, return_tensors="pt")["input_ids"]
     labels_BN = ids_BN[:, 1:].masked_fill(ids_BN[:, 1:] == processor.tokenizer.pad_token_id, -100)
-    labels_BN[:, : PROMPT.count("|>") - 1] = -100  # what it is told, not what it says
+    labels_BN[:, : PROMPT.count("|>") - 1] = -100  # no loss for the prompt
     optimiser = torch.optim.AdamW(model.parameters(), lr=4e-3)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, 4e-3, STEPS, pct_start=0.1)
     for step in range(STEPS):
@@ -152,7 +152,7 @@ def clips(folder: Path) -> dict[str, np.ndarray]:
 
 
 def short_sentences(manifest: Path) -> dict[str, str]:
-    """By the file's name."""
+    """Return the short sentences by file name."""
     entries = map(json.loads, manifest.read_text(encoding="utf-8").splitlines())
     short = [entry for entry in entries if entry["text"] and entry["duration"] < 10]
     return {Path(entry["audio_filepath"]).name: entry["text"] for entry in short}

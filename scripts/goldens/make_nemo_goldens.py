@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""Makes small random-weight NeMo checkpoints of many shapes, with what NeMo itself gets out of them.
+"""Make small random-weight NeMo checkpoints of many shapes and record NeMo's results.
 
     python make_nemo_goldens.py OUT_DIR AUDIO...        # in an environment with nemo_toolkit[asr], not fastscribe's own
 
 Writes OUT_DIR/<name>/model.nemo, golden.json (per file: lengths, tokens, frames, durations, text, words, segments; the
-CTC head's under "ctc" for hybrids) and tensors.npz (features and encoder output of the first and the last file). The
-models are not trained: norms, biases and embeddings are randomised so that every one of them matters, and the blank's
-bias is bisected until a fair share of frames emits, so that a decoder has something to get wrong.
+CTC head's under "ctc" for hybrids) and tensors.npz (features and encoder output of the first and the last file). The models
+are not trained: norms, biases and embeddings are random so that every one of them matters, and the blank's bias is bisected
+until a realistic share of frames emits labels.
 
 Settings: CPU, float32, eval, batch 1, no dither, greedy_batch, compute_timestamps; audio at 16 kHz, channels averaged.
-A file is `fragile` where relative noise of 1e-5 on the encoder output changes its tokens: compare those with care.
+A file is `fragile` if relative noise of 1e-5 on the encoder output changes its tokens: compare those with care.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ PUNCTUATED = (*LETTERS, ".", ",", "?")
 
 @dataclass(frozen=True)
 class Spec:
-    """One model. `vocabulary` is a SentencePiece size or the characters themselves."""
+    """A model. `vocabulary` is a SentencePiece size or the characters themselves."""
 
     name: str
     vocabulary: int | tuple[str, ...]
@@ -147,7 +147,7 @@ at the desk or telephone ahead.
 
 
 def build(spec: Spec, seed: int, folder: Path, text: str = TEXT) -> Any:
-    """A NeMo model with every part random. `folder` holds its tokenizer, trained on `text`, until it is saved."""
+    """Return a NeMo model with every part random. `folder` holds its tokenizer, trained on `text`, until it is saved."""
     torch.manual_seed(seed)
     tokenizer = write_tokenizer(spec, folder, text) if isinstance(spec.vocabulary, int) else None
     config = OmegaConf.create(model_config(spec, tokenizer))
@@ -270,7 +270,7 @@ def transducer_config(spec: Spec, num_classes: int) -> dict[str, Any]:
 
 
 def write_tokenizer(spec: Spec, folder: Path, text: str) -> str:
-    """A folder as NeMo's `tokenizer.dir` wants it."""
+    """Write a folder in the form of NeMo's `tokenizer.dir`."""
     file = folder / f"{spec.name}.txt"
     file.write_text(text)
     create_spt_model(
@@ -289,7 +289,7 @@ def write_tokenizer(spec: Spec, folder: Path, text: str) -> str:
 
 @torch.no_grad()
 def randomise(model: Any, spec: Spec) -> None:
-    """Gives every parameter that initialises to 0 or 1 a value that shows when it is mixed up or left out."""
+    """Give every parameter that initialises to 0 or 1 a value that reveals a mix-up or an omission."""
     for module in model.encoder.modules():
         if isinstance(module, (torch.nn.LayerNorm, torch.nn.BatchNorm1d)):
             module.weight.normal_(1.0, 0.3)
@@ -316,7 +316,7 @@ def randomise(model: Any, spec: Spec) -> None:
 
 @torch.no_grad()
 def tune(model: Any, spec: Spec, encoded: Sequence[torch.Tensor]) -> None:
-    """Draws each head's weights until they say many different things, at about `spec.rate` labels a frame.
+    """Draw each head's weights until they give many different labels, at about `spec.rate` labels per frame.
 
     `encoded` is each file's encoder output [1, D, T].
     """
@@ -365,7 +365,7 @@ def tune_head(
 
 
 def bisect(bias_V: torch.Tensor, index: int, wanted: float, count: Callable[[], int]) -> None:
-    """The count falls as the blank's bias rises, nearly always; the best bias seen is kept."""
+    """Bisect the blank's bias. The count falls, almost always, as the bias rises; the best bias is kept."""
     low, high, best = -15.0, 15.0, (float("inf"), 0.0)
     for _ in range(10):
         bias_V[index] = middle = (low + high) / 2
@@ -376,7 +376,7 @@ def bisect(bias_V: torch.Tensor, index: int, wanted: float, count: Callable[[], 
 
 
 def draw_transducer(model: Any, encoded_BDT: torch.Tensor, blank: int, history: float) -> None:
-    """Joint inputs and outputs centred over frames and histories, so that no label and no duration always wins."""
+    """Centre joint inputs and outputs over frames and histories, so that no label or duration always wins."""
     joint, output = model.joint, model.joint.joint_net[-1]
     predicted_BUH, _ = model.decoder.predict(torch.randint(blank, (1, 40)), None, add_sos=True)
     encoded_BTD = encoded_BDT.transpose(1, 2)
@@ -397,7 +397,7 @@ def draw_ctc(layer: torch.nn.Conv1d, encoded_BDT: torch.Tensor, vocabulary: Sequ
 
 
 def centre(bias_V: torch.Tensor, logits: torch.Tensor, vocabulary: Sequence[str]) -> None:
-    """Takes the mean off each output, and helps spaces and full stops along, for words and segments."""
+    """Subtract the mean of each output, and favour spaces and full stops, for words and segments."""
     logits_NV = logits.flatten(0, -2)
     bias_V.sub_(logits_NV.mean(0))
     spread = logits_NV.std(0).mean()
@@ -474,7 +474,7 @@ def text_golden(hypothesis: Any) -> dict[str, Any]:
 
 
 def collapse(labels: Sequence[int], blank: int) -> Decoded:
-    """A CTC head's label per frame -> tokens and the frames at which they begin."""
+    """Return the tokens of a CTC head's labels per frame, and the frames at which they begin."""
     previous = [blank, *labels]
     onsets = [t for t, label in enumerate(labels) if label not in (blank, previous[t])]
     return [labels[t] for t in onsets], onsets
@@ -545,8 +545,8 @@ def report(spec: Spec, files: dict[str, Any], parameters: int) -> None:
 
 
 @dataclass(frozen=True)
-class Given:
-    """The command line of the scripts whose models learn sentences."""
+class CommandLine:
+    """Arguments of the scripts that train models on sentences."""
 
     out: Path
     audio: tuple[Path, ...]
@@ -557,7 +557,7 @@ class Given:
         return not self.only or name in self.only
 
 
-def given(description: str | None) -> Given:
+def parse_command_line(description: str | None) -> CommandLine:
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path, metavar="OUT_DIR")
     parser.add_argument("manifest", type=Path, metavar="MANIFEST")
@@ -568,7 +568,7 @@ def given(description: str | None) -> Given:
     torch.set_num_threads(1)
     rows = [json.loads(line) for line in arguments.manifest.read_text().splitlines()]
     texts = {Path(row["audio_filepath"]).name: row["text"] for row in rows}
-    return Given(arguments.out, tuple(sorted(arguments.audio.iterdir())), texts, tuple(arguments.only or ()))
+    return CommandLine(arguments.out, tuple(sorted(arguments.audio.iterdir())), texts, tuple(arguments.only or ()))
 
 
 def main() -> None:

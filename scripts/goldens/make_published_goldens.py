@@ -50,7 +50,7 @@ DATASETS = ("train_ds", "validation_ds", "test_ds")
 
 
 def spec_of(name: str, config: dict[str, Any]) -> common.Spec:
-    """What the functions of make_nemo_goldens.py ask of a model."""
+    """Return the fields that make_nemo_goldens.py's functions need."""
     target = config["target"].rpartition(".")[2]
     tokenized = "tokenizer" in config
     return common.Spec(
@@ -88,7 +88,7 @@ def tokenizer_config(published_one: dict[str, Any], spec: common.Spec, folder: P
 
 
 def build(name: str, spec: common.Spec, seed: int, folder: Path) -> tuple[Any, dict[str, Any]]:
-    """The model, and its config with all published keys."""
+    """Return the model, and its config with all published keys."""
     torch.manual_seed(seed)
     whole = published.config(name)
     tokenizer = tokenizer_config(whole["tokenizer"], spec, folder) if "tokenizer" in whole else None
@@ -110,7 +110,7 @@ def build(name: str, spec: common.Spec, seed: int, folder: Path) -> tuple[Any, d
 
 
 def save(model: Any, small: dict[str, Any], path: Path) -> None:
-    """NeMo's archive, gzipped, in which the config has the keys of the published one that NeMo was not given."""
+    """Write NeMo's archive, gzipped, with all keys of the published config, including those that NeMo did not get."""
     with tempfile.TemporaryDirectory() as scratch:
         plain = Path(scratch) / "model.nemo"
         model.save_to(str(plain))
@@ -174,7 +174,7 @@ def make(name: str, seed: int, audio: list[Path], folder: Path) -> None:
 
 @torch.inference_mode()
 def together(model: Any, spec: common.Spec, samples: dict[str, np.ndarray], files: dict[str, Any]) -> None:
-    """That one batch of all files gives the tokens and times of each alone, but for those that rounding decides."""
+    """Check that a batch of all files gives the tokens and times of each alone, except for rounding."""
     lengths_B = torch.tensor([len(each) for each in samples.values()])
     padded = [torch.from_numpy(each) for each in samples.values()]
     samples_BS = torch.nn.utils.rnn.pad_sequence(padded, batch_first=True)

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Makes a .nemo file of a published model's shape with random weights: for benchmarks where the real one may not go.
+"""Make a .nemo file of a published model's shape with random weights, for benchmarks without the published ones.
 
     python make_random_parakeet.py parakeet-tdt-0.6b OUT.nemo AUDIO...     # in an environment with nemo_toolkit[asr]
 
-Its text means nothing, but its work is the real one's: the same shapes, and about as many labels and durations a second
-as speech has, tuned on the given recordings. The shapes are those of the public parakeet-tdt-0.6b-v2 and
-parakeet-rnnt-1.1b. It takes minutes; fastscribe/bench/random_model.py makes such checkpoints without NeMo, in seconds on
-a GPU, in fastscribe's own format.
+The text means nothing, but the work is that of the published model: the same shapes, and labels and durations at the rate of
+speech, tuned on the given recordings. The shapes are those of the public parakeet-tdt-0.6b-v2 and parakeet-rnnt-1.1b. It
+takes minutes; fastscribe/bench/random_model.py makes such checkpoints without NeMo, in seconds on a GPU, in fastscribe's own
+format.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Results as `fastscribe bench` stores them, made up."""
+"""Made-up results in the form that `fastscribe bench` stores."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 AMD = {"cpu": "AMD EPYC", "cpu_cores": 2, "memory_gib": 23.5, "gpu": None, "load_average_1min": 0.3}
-SAPPHIRE_RAPIDS = AMD | {"cpu": "Intel(R) Xeon(R) Platinum 8488C"}  # with 2 vCPUs, as somebody lets it
+SAPPHIRE_RAPIDS = AMD | {"cpu": "Intel(R) Xeon(R) Platinum 8488C"}  # with 2 vCPUs, as a cloud rents it
 H200 = {"cpu": "Intel(R) Xeon(R)", "cpu_cores": 16, "memory_gib": 128.0, "gpu": {"torch_name": "NVIDIA H200"}}
 
 _SHARES = {"encode_share": 0.6, "decode_share": 0.3}

@@ -1,4 +1,4 @@
-"""Benchmarks' commands run inside the test's own process, which need not start one."""
+"""Run the benchmarks' commands in the test's process, which saves starting one."""
 
 from __future__ import annotations
 
@@ -7,13 +7,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 
 from fastscribe.cli import app
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[dict[str, Any], str]:
-    """`fastscribe bench ARGUMENTS` -> the document on the last line of stdout, and stderr."""
-    app(["bench", *map(str, arguments)], standalone_mode=False)
+    """Run `fastscribe bench ARGUMENTS`; return the document on the last line of stdout, and stderr."""
+    return run_app(capsys, app, "bench", *arguments)
+
+
+def run_app(
+    capsys: pytest.CaptureFixture[str], application: typer.Typer, *arguments: object
+) -> tuple[dict[str, Any], str]:
+    """The same for another application, such as one of scripts/benchmarks."""
+    application(list(map(str, arguments)), standalone_mode=False)
     said = capsys.readouterr()
     *others, last = said.out.splitlines()
     assert not others, "stdout holds the document and nothing else"
@@ -21,12 +29,12 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[dict[st
 
 
 def keep_models_in(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Random models are made anew, and not among the user's."""
+    """Make random models in a temporary folder, not in the user's cache."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(folder))
 
 
 def table(said: str, heading: str) -> list[list[str]]:
-    """The cells of the lines after the one that begins with `heading`."""
+    """Return the cells of the lines after the one that begins with `heading`."""
     lines = said.splitlines()
     start = next(number for number, line in enumerate(lines) if line.startswith(heading))
     return [line.split() for line in lines[start + 1 :]]

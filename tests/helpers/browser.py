@@ -1,7 +1,7 @@
-"""A headless Chromium, where one is installed, that says how a page looks at several widths and what it asked for.
+"""A headless Chromium, if one is installed, that reports a page's layout at several widths and its requests.
 
 The page lies unchanged in frames of a page of ours, whose script measures it: so its own Content-Security-Policy holds.
-Every request, whoever makes it, goes to a proxy that writes it down and answers nothing.
+Every request goes to a proxy that logs it and does not answer.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ window.onload = () => {
 
 
 class Seen(NamedTuple):
-    """`looks` by width; `said` are lines of the console; `requests` are what was asked of any network."""
+    """`looks` by width; `said` are console lines; `requests` are network requests."""
 
     looks: dict[int, dict[str, Any]]
     said: list[str]
@@ -85,7 +85,7 @@ def screenshot(page: Path, picture: Path, width: int, height: int, dark: bool = 
 
 
 def _run(page: Path, folder: Path, *flags: str) -> tuple[str, list[str], list[str]]:
-    """(stdout, lines of the console, requests)"""
+    """Return (stdout, console lines, requests)."""
     assert CHROMIUM is not None
     requests: list[str] = []
 

@@ -1,4 +1,4 @@
-"""The Triton kernels compiled for GPUs that are not here, by Triton's own compiler, as the package launches them.
+"""Compile the Triton kernels for GPUs that are not present, with Triton's compiler, as the package launches them.
 
 No GPU takes part: launches are recorded on torch's meta device, and their arguments and options are given to the compiler.
 """
@@ -33,12 +33,12 @@ _LAUNCH_OPTIONS = ("num_warps", "num_stages", "enable_fp_fusion")
 @dataclass(frozen=True)
 class Launch:
     kernel: Any
-    arguments: dict[str, Any]  # by the kernel's names
-    options: dict[str, Any]  # the compiler's
+    arguments: dict[str, Any]  # by the kernel's parameter names
+    options: dict[str, Any]  # of the compiler
 
 
 class _Recorder:
-    """Stands for a kernel: a launch is written down and not made."""
+    """A kernel that records its launches."""
 
     def __init__(self, kernel: Any, seen: list[Launch]) -> None:
         self._kernel, self._seen = kernel, seen
@@ -53,7 +53,7 @@ class _Recorder:
 
 
 def launches(work: Callable[[], Any], capability: int) -> list[Launch]:
-    """The launches of Triton kernels that `work`, on meta tensors, would make on a device of this capability (90: 9.0)."""
+    """Return the Triton launches that `work`, on meta tensors, would make on a device of this capability (90: 9.0)."""
     seen: list[Launch] = []
     with pytest.MonkeyPatch.context() as patch, torch.device("meta"):
         for module, name in (
@@ -100,7 +100,7 @@ def quantise_rows(dtype: torch.dtype, width: int) -> None:
 
 
 def compiled(launch: Launch, capability: int) -> Any:
-    """Triton's compiled kernel. Raises what Triton or its assembler raises for a kernel that they cannot compile."""
+    """Compile a kernel. Raises the exceptions of Triton or its assembler."""
     kernel = launch.kernel
     constant_names = {parameter.name for parameter in kernel.params if parameter.is_constexpr}
     constants = {name: value for name, value in launch.arguments.items() if name in constant_names or value is None}
@@ -118,7 +118,7 @@ def compiled(launch: Launch, capability: int) -> Any:
     return triton.compile(source, target=GPUTarget("cuda", capability, 32), options=launch.options)
 
 
-# What the package launches for models of 1024 and 512 channels, by name.
+# The package's launches for models of 1024 and 512 channels, by name.
 WORK: dict[str, Callable[[torch.dtype], None]] = {
     "attention, heads of 128": lambda dtype: rel_attention(dtype, 128, False),
     "local attention, heads of 128": lambda dtype: rel_attention(dtype, 128, True),

@@ -1,4 +1,4 @@
-"""Damaged recordings by the thousand, each made from its number alone, and what becomes of them when they are read.
+"""Make thousands of damaged recordings, each from its number alone, and read them.
 
 `damaged(number)` takes a small healthy recording (WAV, FLAC, MP3, Ogg Vorbis and Opus in several kinds) and flips bits,
 sets header fields to extremes, cuts, doubles, inserts, deletes or shuffles, most often in headers. `examine` reads them
@@ -14,7 +14,6 @@ from __future__ import annotations
 import io
 import json
 import os
-import resource
 import selectors
 import signal
 import struct
@@ -37,7 +36,7 @@ AUDIO = ROOT / "tests" / "data" / "audio"
 SPEECH = AUDIO / "04_0_00070.flac"
 RATE = 16_000
 LENGTH_S = 1.5
-MEMORY_BYTES = 1 << 30  # what reading a file of a few kilobytes may take beyond what the libraries take
+MEMORY_BYTES = 1 << 30  # limit for reading a file of a few kilobytes, beyond the libraries' own
 PATIENCE_S = 30.0  # for one file, on a busy machine
 TOLERANCE_S = 0.1  # as the package promises: MP3 lengths are estimates
 EXTREMES = (0, 1, 2, 0x7F, 0x80, 0xFF, 0x7FFF, 0x8000, 0xFFFF, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFE, 0xFFFFFFFF, 2**63)
@@ -61,8 +60,8 @@ class Damaged:
     number: int
     base: Base
     content: bytes
-    what: str  # what was done to it
-    is_shorter: bool  # nothing was done but to take bytes away
+    what: str  # kind of damage
+    is_shorter: bool  # bytes were only removed
 
     @property
     def file_name(self) -> str:
@@ -91,7 +90,7 @@ def bases() -> tuple[Base, ...]:
         _stored("e11_speech.mp3"),
     )
     oggs = (_written("vorbis.ogg"), _written("stereo.ogg", **stereo), _stored("e12_speech.opus.ogg"))
-    # A format is as frequent as another, however many kinds it comes in.
+    # Every format is equally frequent, whatever its number of subtypes.
     return wavs + 3 * flacs + 2 * mp3s + 2 * oggs
 
 
@@ -113,7 +112,7 @@ def _stored(name: str) -> Base:
 
 
 def damaged(number: int) -> Damaged:
-    """The same for the same number, always."""
+    """Damage chosen by the number alone."""
     rng = np.random.default_rng(number)
     base = bases()[rng.integers(len(bases()))]
     content, done = bytearray(base.content), []
@@ -130,7 +129,7 @@ def damaged(number: int) -> Damaged:
 
 
 def _place(content: bytearray, extension: str, rng: np.random.Generator) -> int:
-    """Mostly in a header."""
+    """An offset, usually in a header."""
     if len(content) < 2 or rng.random() < 0.25:
         return int(rng.integers(max(1, len(content))))
     starts = _header_places(bytes(content), extension)
@@ -139,7 +138,7 @@ def _place(content: bytearray, extension: str, rng: np.random.Generator) -> int:
 
 
 def _header_places(content: bytes, extension: str) -> list[tuple[int, int]]:
-    """(offset, bytes) of what is not samples."""
+    """(offset, bytes) of everything but samples."""
     if extension == "wav":
         return [(0, max(12, content.find(b"data") + 8))]
     if extension == "flac":
@@ -164,7 +163,7 @@ def _set_byte(content: bytearray, extension: str, rng: np.random.Generator) -> N
 
 
 def _set_field(content: bytearray, extension: str, rng: np.random.Generator) -> None:
-    """A number in the header becomes an extreme one, or a random one."""
+    """Set a number in the header to an extreme or random value."""
     fields = _fields(bytes(content), extension)
     if not fields:
         return _set_byte(content, extension, rng)
@@ -175,7 +174,7 @@ def _set_field(content: bytearray, extension: str, rng: np.random.Generator) -> 
 
 
 def _set_flac_bits(content: bytearray, extension: str, rng: np.random.Generator) -> None:
-    """Rate, channels, bits a sample or the number of samples, which are not whole bytes."""
+    """Change rate, channels, bits a sample or the number of samples, which are not whole bytes."""
     if extension != "flac" or len(content) < 26:
         return _set_field(content, extension, rng)
     shift, num_bits = ((44, 20), (41, 3), (36, 5), (0, 36))[rng.integers(4)]
@@ -210,7 +209,7 @@ def _overwrite(content: bytearray, extension: str, rng: np.random.Generator) -> 
 
 
 def _shuffle(content: bytearray, extension: str, rng: np.random.Generator) -> None:
-    """Two neighbouring pieces change places: RIFF chunks, Ogg pages, MP3 frames or whatever."""
+    """Swap two neighbouring pieces: RIFF chunks, Ogg pages, MP3 frames or others."""
     starts = sorted({at for at, _ in _header_places(bytes(content), extension)} | set(_chunk_starts(bytes(content))))
     if len(starts) < 3:
         starts = sorted({int(at) for at in rng.integers(len(content) + 1, size=3)} | {0})
@@ -226,7 +225,7 @@ def _size(rng: np.random.Generator) -> int:
 
 
 def _chunk_starts(content: bytes) -> list[int]:
-    """Of RIFF."""
+    """Offsets of RIFF chunks."""
     starts, at = [], 12
     while content[:2] == b"RF"[:2] and at + 8 <= len(content):
         starts.append(at)
@@ -292,7 +291,7 @@ def _renew_checksums(content: bytearray) -> None:
 
 
 def _ogg_checksum(page: bytes) -> int:
-    """CRC-32 of RFC 3533: polynomial 0x04c11db7, nothing reflected, from 0 to the end."""
+    """CRC-32 of RFC 3533: polynomial 0x04c11db7, no reflection, initial value and final xor 0."""
     table, value = _ogg_table(), 0
     for byte in page:
         value = (value << 8 & 0xFFFFFFFF) ^ table[value >> 24 ^ byte]
@@ -321,7 +320,7 @@ class Examined:
 
 
 def examine(first: int, count: int) -> Examined:
-    """Reads `count` damaged files. A process that dies or hangs is a problem of the file it was at; the next goes on."""
+    """Read `count` damaged files. If the process dies or hangs, its file is a problem, and a new process goes on."""
     found, at, end = Examined(), first, first + count
     while at < end:
         for line in _child(at, end - at):
@@ -335,7 +334,7 @@ def examine(first: int, count: int) -> Examined:
 
 
 def _child(first: int, count: int) -> Iterator[dict]:
-    """Its lines, and one in place of those that a death or a hang keeps from coming."""
+    """The child's lines, with one in place of each that a crash or a hang prevented."""
     command = [sys.executable, "-m", "tests.helpers.damaged_audio", str(first), str(count)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, cwd=ROOT)
     assert process.stdout is not None
@@ -356,7 +355,7 @@ def _child(first: int, count: int) -> Iterator[dict]:
 
 
 def _line_within(descriptor: int, seconds: float) -> bytes | None:
-    """A line (children write each in one piece, and wait for none); b"" at the end, None if it does not come."""
+    """A line (children write each in one call); b"" at the end, None on a timeout."""
     held = b""
     with selectors.DefaultSelector() as selector:
         selector.register(descriptor, selectors.EVENT_READ)
@@ -375,9 +374,12 @@ def _read_all(first: int, count: int) -> None:
     import fastscribe.audio.read  # noqa: F401
 
     bases()
-    pages = int(Path("/proc/self/statm").read_text().split()[0]) if sys.platform == "linux" else 1 << 20
-    limit = pages * resource.getpagesize() + MEMORY_BYTES
-    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+    if sys.platform == "linux":
+        import resource
+
+        pages = int(Path("/proc/self/statm").read_text().split()[0])
+        limit = pages * resource.getpagesize() + MEMORY_BYTES
+        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     with tempfile.TemporaryDirectory() as folder:
         for number in range(first, first + count):
             _die_or_hang_if_asked(number)
@@ -390,7 +392,7 @@ def _read_all(first: int, count: int) -> None:
 
 
 def _die_or_hang_if_asked(number: int) -> None:
-    """So that it can be tested that both are found out."""
+    """Simulate a crash and a hang, to test that both are detected."""
     if os.environ.get("DAMAGED_AUDIO_DIES_AT") == str(number):
         os.kill(os.getpid(), signal.SIGSEGV)
     if os.environ.get("DAMAGED_AUDIO_HANGS_AT") == str(number):
@@ -424,8 +426,8 @@ def _outcome(path: Path, item: Damaged) -> tuple[str, str]:
 
 
 def _tells_its_length(item: Damaged) -> bool:
-    """Whether what is left of the header still does: an MP3's first frame; a WAV's size, unless it has become one of those
-    that stand for "not known"."""
+    """Return True if the rest of the header still gives a length: an MP3's first frame; a WAV's size, unless it has become
+    one that means "unknown"."""
     if item.base.extension == "mp3":
         return item.content[:2000] == item.base.content[:2000]
     size_at = item.base.content.find(b"data") + 4

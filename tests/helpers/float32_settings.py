@@ -23,7 +23,7 @@ from fastscribe.pipeline.recognizer import Recognizer
 
 BACKENDS: Any = torch.backends
 OPERATIONS = {"matmul": BACKENDS.cuda.matmul, "conv": BACKENDS.cudnn.conv, "rnn": BACKENDS.cudnn.rnn}
-SETTINGS = (BACKENDS, BACKENDS.cudnn, *OPERATIONS.values())  # the last place that is looked at first
+SETTINGS = (BACKENDS, BACKENDS.cudnn, *OPERATIONS.values())  # from the most general setting to the most specific
 GPU = torch.device("cuda")
 
 # What a process may do before, with the settings of torch 2.9 and later, the older flags, or both.
@@ -59,7 +59,7 @@ def read() -> tuple[str, ...]:
 
 
 def answers() -> list[object]:
-    """What tells one state from another, found by changing settings: where a precision is set and where it is inherited."""
+    """Values that distinguish two states; they show whether a precision is set or inherited."""
     found: list[object] = [read()]
     for old in (lambda: BACKENDS.cuda.matmul.allow_tf32, lambda: BACKENDS.cudnn.allow_tf32):
         try:
@@ -74,7 +74,7 @@ def answers() -> list[object]:
 
 
 def in_a_copy(case: Callable[[], Any]) -> Any:
-    """What the case returns in a process forked from this one, as text."""
+    """Run the case in a process forked from this one, and return its result as text."""
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:

@@ -1,4 +1,4 @@
-"""Runs that are killed and started again, until they are done: whether the folder ends up as if nothing had happened.
+"""Kill runs and restart them until they finish, and check that the folder equals that of an uninterrupted run.
 
     python -m tests.helpers.kill_runs --kills 120 --seed 0      the last line is one JSON object
 
@@ -58,6 +58,8 @@ WRITERS = (
     "compact",
     "repair",
     "folder",
+    "result_files",
+    "overwrite",
     "folder_lock",
     "event_log",
     "cli/run",
@@ -66,7 +68,7 @@ WRITERS = (
 
 
 def make_clips(folder: Path, number: int, seed: int = 0) -> list[Path]:
-    """Short cuts from real speech, and one file that is no recording for each thirty."""
+    """Short clips of real speech, and one file that is no recording for each thirty."""
     folder.mkdir()
     rng, paths = random.Random(seed), []
     speech = [soundfile.read(path, dtype="int16") for path in sorted(AUDIO.glob("[01]*.flac"))]
@@ -93,7 +95,7 @@ def arguments(clips: Path, out: Path, *more: str) -> list[str]:
 
 
 def _child(given: list[str], log: Path, before: Callable[[], None] | None) -> NoReturn:
-    """In the fork: the command line, to its end."""
+    """Run the command line in the fork."""
     try:
         descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         os.dup2(descriptor, 1)
@@ -113,7 +115,7 @@ def _child(given: list[str], log: Path, before: Callable[[], None] | None) -> No
 
 
 def load_for_forks() -> None:
-    """The forks find the model loaded. One thread, since OpenMP's do not survive a fork."""
+    """Load the model before the fork. One thread, because OpenMP's threads do not survive a fork."""
     import torch
 
     from fastscribe.cli import transcribe  # noqa: F401
@@ -124,9 +126,9 @@ def load_for_forks() -> None:
     options = Options(batch_size=2, threads=2)
     loaded = Transcriber.load(MODEL, "cpu", "fp32", options)
 
-    def load(model: str, device: str, dtype: str, asked: Options, say: object) -> Transcriber:
-        assert (model, dtype, asked.batch_size, asked.threads) == (str(MODEL), "fp32", 2, 2)
-        loaded.options = asked
+    def load(model: str | Path, device: str, dtype: str, requested: Options, say: object) -> Transcriber:
+        assert (Path(model), dtype, requested.batch_size, requested.threads) == (MODEL, "fp32", 2, 2)
+        loaded._options = requested
         return loaded
 
     Transcriber.load = load  # type: ignore[method-assign, assignment]
@@ -140,7 +142,7 @@ def start(given: list[str], log: Path, before: Callable[[], None] | None = None)
 
 
 def wait(process: int, seconds: float) -> int | None:
-    """The exit code, negative for a signal; None if it still runs after so long."""
+    """The exit code, negative for a signal; None if the process still runs after the timeout."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         found, status = os.waitpid(process, os.WNOHANG)
@@ -156,7 +158,7 @@ def kill(process: int) -> None:
 
 
 def die_at_call(number: int, afterwards: bool) -> Callable[[], None]:
-    """To be called in the fork: its process gets SIGKILL at such a call."""
+    """Make the forked process receive SIGKILL at this call."""
     left = number
 
     def look(frame: FrameType, event: str, call: Any) -> None:
@@ -177,7 +179,7 @@ def die_at_call(number: int, afterwards: bool) -> Callable[[], None]:
 
 
 def serve() -> None:
-    """For each line of stdin, {"arguments", "code", "log"}, a run in a fork, after `code`; its exit code to stdout."""
+    """For each line of stdin, {"arguments", "code", "log"}, run `code` and the command in a fork; print its exit code."""
     for line in sys.stdin:
         job = json.loads(line)
         process = start(job["arguments"], Path(job["log"]), lambda code=job["code"]: exec(code, {}))  # type: ignore[misc]
@@ -188,7 +190,7 @@ def serve() -> None:
 
 
 def rows_of(out: Path) -> dict[str, dict[str, Any]]:
-    """By path. Raises ValueError for a line that is not JSON, and for a file with two rows."""
+    """Rows by path. Raises ValueError for a line that is not JSON, and for two rows of a file."""
     rows: dict[str, dict[str, Any]] = {}
     for line in (out / "transcripts.jsonl").read_text(encoding="utf-8").splitlines():
         row = json.loads(line)
@@ -199,7 +201,7 @@ def rows_of(out: Path) -> dict[str, dict[str, Any]]:
 
 
 def difference(given: Any, expected: Any, name: str = "") -> str | None:
-    """Where two JSON values differ; confidences may by what another batch makes of them."""
+    """The differences of two JSON values; confidences may differ by the effect of other batches."""
     if isinstance(expected, dict) and isinstance(given, dict) and given.keys() == expected.keys():
         return next(filter(None, (difference(given[key], expected[key], key) for key in expected)), None)
     if isinstance(expected, list) and isinstance(given, list) and len(given) == len(expected):
@@ -210,7 +212,7 @@ def difference(given: Any, expected: Any, name: str = "") -> str | None:
 
 
 def compare(out: Path, expected: Path) -> tuple[list[str], Counter[str]]:
-    """(what is wrong, counts of lost and doubled files and of other differences)"""
+    """(problems, counts of lost and doubled files and of other differences)"""
     problems, counts = [], Counter({"lost": 0, "doubled": 0, "different": 0})
     wanted = rows_of(expected)
     lines = (out / "transcripts.jsonl").read_text(encoding="utf-8").splitlines()
@@ -233,7 +235,7 @@ def compare(out: Path, expected: Path) -> tuple[list[str], Counter[str]]:
         elif problem := difference(found[path], row):
             counts["different"] += 1
             problems.append(f"{path}: {problem}")
-    problems += (extra := [f"nobody asked for {path}" for path in found.keys() - wanted.keys()])
+    problems += (extra := [f"no input is {path}" for path in found.keys() - wanted.keys()])
     other = _files_that_differ(out, expected)
     counts["different"] += len(extra) + len(other)
     return problems + other, counts
@@ -250,7 +252,7 @@ def _files_that_differ(out: Path, expected: Path) -> list[str]:
 
 
 class Killing:
-    """Goes on killing runs over the same clips until so many kills have met a living process."""
+    """Kill runs over the same clips until the given number of kills has hit a living process."""
 
     def __init__(self, folder: Path, num_clips: int, seed: int) -> None:
         self.clips, self.expected, self.log = folder / "clips", folder / "expected", folder / "log"
@@ -288,7 +290,7 @@ class Killing:
         return 1 if self.num_files >= 30 else 0
 
     def _killed(self, is_cold: bool) -> tuple[str, int | None]:
-        """How an attempt was to die, and its exit code if it did not."""
+        """How an attempt was to be killed, and its exit code if it was not."""
         self.log.unlink(missing_ok=True)
         given, done = arguments(self.clips, self.out), self._done()
         expected_s = self.start_s + (self.whole_s - self.start_s) * (1 - done)
@@ -321,7 +323,7 @@ class Killing:
         return rows.read_bytes().count(b"\n") / self.num_files if rows.exists() else 0.0
 
     def _finish(self, kinds: list[str]) -> None:
-        """One more attempt that nobody kills, and a look at what there is."""
+        """Run one last attempt to its end, and compare the results."""
         self.log.unlink(missing_ok=True)
         process = start(arguments(self.clips, self.out), self.log)
         code = wait(process, PATIENCE_S)
@@ -356,16 +358,16 @@ def main() -> None:
     parser.add_argument("--cold", type=int, default=0)
     parser.add_argument("--clips", type=int, default=60)
     parser.add_argument("--seed", type=int, default=0)
-    asked = parser.parse_args()
+    settings = parser.parse_args()
     from fastscribe._system.openmp import limit_openmp_spin
 
     limit_openmp_spin()
     load_for_forks()
-    if asked.serve:
+    if settings.serve:
         return serve()
     with tempfile.TemporaryDirectory() as folder:
-        killing = Killing(Path(folder), asked.clips, asked.seed)
-        killing.run(asked.kills, asked.cold)
+        killing = Killing(Path(folder), settings.clips, settings.seed)
+        killing.run(settings.kills, settings.cold)
     print(json.dumps(killing.to_json()))
 
 

@@ -1,8 +1,8 @@
-"""The states of a disk that a kill or a power cut can leave, at every change that a program makes below a folder.
+"""List the states of a disk that a kill or a power cut can leave, at every change that a program makes below a folder.
 
-A model of a file system that promises no more than POSIX: what was synced is there; of what was not, each change of a name
-and each file's content is there, or is not, or the content is torn: cut, or zeros. A rename is atomic. Content is what
-the real files hold at the moment; names are followed by patching the functions of `os` that change them.
+The model promises no more than POSIX. Synced data are there. Of the rest, each change of a name and each file's content is
+there, or not, or the content is torn: truncated, or zeros. A rename is atomic. Content is what the real files hold at the
+moment; patched functions of `os` track changes of names.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ _MAX_WHOLE = 3  # changes of names of which every subset is tried
 
 
 class Killed(BaseException):
-    """Raised in the middle of a run, which then goes no further."""
+    """Raised in the middle of a run to stop it."""
 
 
 class Disk:
-    """Follows changes below `root`, and keeps each state that they could leave, once."""
+    """Tracks changes below `root`, and records each state that they could leave once."""
 
     def __init__(self, root: Path, seed: int = 0, ignored: tuple[str, ...] = (".lock", "train.lock")) -> None:
         self.root, self.states = root, list[State]()
@@ -54,7 +54,7 @@ class Disk:
     # --- what happens ------------------------------------------------------------------------------------------------
 
     def before(self) -> None:
-        """Something is about to change: keep the states that are possible now."""
+        """Record the states that are possible before the next change."""
         self._follow()
         self._keep_states()
 
@@ -150,7 +150,7 @@ class Disk:
         return found
 
     def _follow(self) -> None:
-        """Note what has been created since."""
+        """Record new entries."""
         now = self._look()
         for path, file in sorted(now.items()):
             if self._names.get(path) != file:
@@ -176,13 +176,13 @@ class Disk:
         }
 
     def _retire(self, file: FileId | None) -> None:
-        """Expect another file with this number from now on. The old content stays known, for states that still have it."""
+        """Expect another file with this number from now on. Earlier states still have the old content."""
         if file is not None and file not in self._names.values():
             self._uses[file[0]] = file[1] + 1
 
 
 def restore(state: State, folder: Path) -> Path:
-    """Put a state on the disk, as a restarted machine finds it."""
+    """Write a state to the disk, as a restarted machine finds it."""
     folder.mkdir(parents=True)
     for path, content in sorted(state.items()):
         if content is None:
@@ -194,7 +194,7 @@ def restore(state: State, folder: Path) -> Path:
 
 @contextmanager
 def watched(disk: Disk, has_syncfs: bool = True) -> Iterator[None]:
-    """Let the disk follow what the process does."""
+    """Track what the process does to the disk."""
     with pytest.MonkeyPatch.context() as patch:
         _watch(patch, disk, has_syncfs)
         yield
@@ -260,7 +260,7 @@ def _watch(patch: pytest.MonkeyPatch, disk: Disk, has_syncfs: bool) -> None:
 
 @contextmanager
 def blocks_of_three() -> Iterator[None]:
-    """Commit the first result of each three by itself and the next two together, while the run waits: no race."""
+    """Commit the first result of each three alone and the next two together, while the run waits, so there is no race."""
     count = 0
     add, work = Committer.add, Committer._commit
     gate = threading.Semaphore(0)

@@ -1,4 +1,4 @@
-"""The program as a process: in a fork of the warm process, from nothing, or on a terminal."""
+"""The program as a process: in a fork of the warm process, in a fresh one, or on a terminal."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ fastscribe = WARM.run
 
 
 def command(*arguments: object) -> list[str]:
-    """What starts the program from nothing."""
+    """The command that starts the program in a fresh process."""
     return [sys.executable, "-m", "fastscribe", *map(str, arguments)]
 
 
 def on_terminal(
-    arguments: list[str], stream: Literal["stdout", "stderr"] = "stderr", **variables: str
+    arguments: list[str], stream: Literal["stdout", "stderr"] = "stderr", columns: int = 300, **variables: str
 ) -> tuple[int, bytes]:
-    """Run with one stream on a pseudo-terminal of 300 columns, which has colours unless the variables say otherwise.
+    """Run with one stream on a pseudo-terminal, which has colours unless the variables say otherwise.
 
     Returns:
         The exit code and everything that the terminal gets.
@@ -28,9 +28,8 @@ def on_terminal(
     import pty
 
     ours, theirs = pty.openpty()
-    plain = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "FORCE_COLOR")}
-    terminal = {"TERM": "xterm-256color", "COLUMNS": "300"}
-    process = subprocess.Popen(arguments, env=plain | terminal | variables, **{stream: theirs})
+    set_columns(theirs, columns)
+    process = subprocess.Popen(arguments, env=terminal_environment(**variables), **{stream: theirs})
     os.close(theirs)
     seen = b""
     while True:
@@ -40,3 +39,19 @@ def on_terminal(
             break
     os.close(ours)
     return process.wait(60), seen
+
+
+def set_columns(terminal: int, columns: int) -> None:
+    """Give a pseudo-terminal a size; its program gets SIGWINCH."""
+    import fcntl
+    import struct
+    import termios
+
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+
+
+def terminal_environment(**variables: str) -> dict[str, str]:
+    """The environment of a program on a terminal of its own."""
+    ours = ("NO_COLOR", "FORCE_COLOR", "COLUMNS", "LINES")
+    plain = {name: value for name, value in os.environ.items() if name not in ours}
+    return plain | {"TERM": "xterm-256color"} | variables

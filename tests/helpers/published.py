@@ -33,12 +33,12 @@ _PLAIN_VALIDATION = "manifest_filepath sample_rate batch_size shuffle num_worker
 
 
 def config(name: str) -> Yaml:
-    """The whole YAML of the checkpoint of this name, with the vocabulary's size but without its pieces."""
+    """The YAML of the named checkpoint, with the vocabulary's size but without its pieces."""
     return copy.deepcopy(CONFIGS[name])
 
 
 def stand_in(config: Yaml, num_labels: int, num_layers: int = 1, width: int = 16) -> Yaml:
-    """The config of a small model of the same kind, for a vocabulary of this size (each of its languages' together)."""
+    """The config of a small model of the same kind, for a vocabulary of this size (of all languages together)."""
     small = copy.deepcopy(config)
     old_width = small["encoder"].get("d_model")
     if old_width is not None:
@@ -76,7 +76,7 @@ def stand_in(config: Yaml, num_labels: int, num_layers: int = 1, width: int = 16
 
 
 def key_paths(config: Yaml, prefix: str = "") -> set[str]:
-    """Dotted paths of all keys that hold no section."""
+    """Dotted paths of all keys that are not sections."""
     paths: set[str] = set()
     for key, value in config.items():
         is_section = isinstance(value, dict) and value
@@ -88,7 +88,7 @@ def key_paths(config: Yaml, prefix: str = "") -> set[str]:
 
 
 def _dataset(keys: str, *more: str) -> Yaml:
-    """Nothing of a data set matters to inference; the keys are there all the same."""
+    """Data set keys, which inference ignores."""
     return dict.fromkeys([*keys.split(), *more])
 
 
@@ -110,7 +110,7 @@ def _preprocessor(mels: int, **more: Any) -> Yaml:
 
 
 def _conformer(mels: int, layers: int, width: int, heads: int, kernel: int, **more: Any) -> Yaml:
-    """The encoder of Conformer and FastConformer; the keys of those published first."""
+    """The encoder of Conformer and FastConformer, with the keys of the earliest ones."""
     return {
         "_target_": ASR + "modules.ConformerEncoder",
         "feat_in": mels,
@@ -459,7 +459,7 @@ def _plain_conformer(target: str, tokenizer: Yaml | None, layers: int, width: in
 
 
 def _characters(whole: Yaml) -> Yaml:
-    """With a vocabulary of characters. Those of the published ones are other languages'."""
+    """With a vocabulary of characters; the published ones are other languages'."""
     joint = whole["joint"] | {"num_classes": len(LETTERS), "vocabulary": LETTERS}
     return whole | {"labels": LETTERS, "joint": joint}
 

@@ -55,23 +55,23 @@ def failure(of: Utterance, message: str = "cannot be read", stage: str = "load")
 
 
 def run(num_batches: int = 200, status: str = "finished", seed: int = 0) -> dict[str, Any]:
-    """What a page of a run is made from."""
-    chance, clock = random.Random(seed), Clock()
+    """The data of a run's page."""
+    rng, clock = random.Random(seed), Clock()
     recorder = RunRecorder(clock)
     files, failed, audio_s, padded, real = 0, 0, 0.0, 0, 0
     for batch in range(num_batches):
         longest = max(30, round(2000 * (1 - (batch % 64) / 66) ** 2))
-        frames = [longest] + [max(1, round(longest * chance.uniform(0.8, 1))) for _ in range(12_000 // longest)]
+        frames = [longest] + [max(1, round(longest * rng.uniform(0.8, 1))) for _ in range(12_000 // longest)]
         rows = [utterance(files + place, _FRAME_S * length) for place, length in enumerate(frames)]
         rows[0] = utterance(files, _FRAME_S * longest, f"in/{HOSTILE[batch % len(HOSTILE)]}")
-        clock.now_s += chance.uniform(0.3, 0.5)
+        clock.now_s += rng.uniform(0.3, 0.5)
         recorder.batch(rows, frames)
         for row in rows:
-            if chance.random() < 0.01:
+            if rng.random() < 0.01:
                 recorder.result(failure(row, HOSTILE[files % len(HOSTILE)]))
                 failed += 1
             else:
-                recorder.result(transcript(row, tuple(chance.betavariate(9, 1.2) for _ in range(5))))
+                recorder.result(transcript(row, tuple(rng.betavariate(9, 1.2) for _ in range(5))))
                 audio_s += row.duration_s
             files += 1
         padded += len(frames) * longest
@@ -82,7 +82,7 @@ def run(num_batches: int = 200, status: str = "finished", seed: int = 0) -> dict
         "totals": {"files": files + 1203, "failed": failed + 2, "audio_s": 2 * audio_s, "not_given": 0},
         "audio_s": audio_s, "load_s": 4.2, "wall_s": wall_s, "rtfx": audio_s / wall_s,
         "stage_s": {"wait_for_audio": 12.1, "write": 4.4, "copy": 3.0, "features": 11.2, "encode": 140.2, "decode": 35.0},
-        "gaps": 3, "gap_s": 7.2, "recovered_words": 12, "recovered_s": 4.1,
+        "left_out": {".docx": 3, ".jpg": 1}, "gaps": 3, "gap_s": 7.2, "recovered_words": 12, "recovered_s": 4.1,
         "padding_share": 1 - real / padded if padded else 0.0,
         "padded_frames": padded, "real_frames": real, "peak_bytes": 11 * 2**30, "device": "NVIDIA H200", "dtype": "bf16",
         "usd_per_hour": 3.5, "price_source": "--price-per-hour", "usd_per_1000_audio_hours": 0.93,
@@ -198,7 +198,7 @@ def leaderboard() -> dict[str, Any]:
 
 
 def unknown() -> dict[str, Any]:
-    """One of a kind that the page has never heard of."""
+    """A benchmark that is unknown to the page."""
     rows = [{"thing": HOSTILE[0], "weird": 1}, {"thing": "b", "weird": None}, {"thing": "c", "weird": float("nan")}]
     return document(HOSTILE[2], ["thing"], rows, notes=[{"a": 1, "b": HOSTILE[1]}])
 

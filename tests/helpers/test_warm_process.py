@@ -14,6 +14,8 @@ from tests.helpers import warm_process
 from tests.helpers.processes import command
 from tests.helpers.warm_process import Limits, WarmProcess
 
+pytestmark = pytest.mark.linux
+
 
 @pytest.fixture(scope="module")
 def warm() -> Iterator[WarmProcess]:
@@ -31,7 +33,7 @@ def warm() -> Iterator[WarmProcess]:
     ],
     ids=str,
 )
-def test_the_same_as_from_nothing(warm: WarmProcess, tmp_path: Path, arguments: list, code: int) -> None:
+def test_equals_fresh_process(warm: WarmProcess, tmp_path: Path, arguments: list, code: int) -> None:
     environment = os.environ | {"FASTSCRIBE_FORMAT": "txt", "COLUMNS": "70"}
     cold = subprocess.run(
         command(*arguments), input=f"{FIRST}\n", capture_output=True, text=True, cwd=tmp_path, env=environment
@@ -42,14 +44,14 @@ def test_the_same_as_from_nothing(warm: WarmProcess, tmp_path: Path, arguments: 
     assert done.stdout or done.stderr
 
 
-def test_no_command_sees_another(warm: WarmProcess, tmp_path: Path) -> None:
+def test_commands_are_isolated(warm: WarmProcess, tmp_path: Path) -> None:
     given = ("transcribe", "-", "--model", MODEL, "--quiet")
     assert warm.run(*given, env=os.environ | {"FASTSCRIBE_FORMAT": "txt"}, cwd=tmp_path).returncode == 2
     done = warm.run(*given, stdin=f"{FIRST}\n")
     assert done.returncode == 0 and done.stdout.startswith("{")
 
 
-def test_much_on_stdin(warm: WarmProcess) -> None:
+def test_long_stdin(warm: WarmProcess) -> None:
     """More than a pipe holds, while as much comes out."""
     names = "".join(f"{'missing' * 20}{number}.wav\n" for number in range(1000))
     done = warm.run("transcribe", "-", "--model", MODEL, stdin=names)
@@ -64,7 +66,7 @@ def test_limits(warm: WarmProcess, tmp_path: Path) -> None:
     assert warm.run("convert", MODEL, tmp_path / "other").returncode == 0
 
 
-def test_a_command_that_hangs_is_ended(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_hanging_command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """It waits for a named pipe that has no writer."""
     os.mkfifo(tmp_path / "results.jsonl")
     warm = WarmProcess()
@@ -77,7 +79,7 @@ def test_a_command_that_hangs_is_ended(monkeypatch: pytest.MonkeyPatch, tmp_path
     warm.close()
 
 
-def test_a_warm_process_that_cannot_start_says_why(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_start_failure(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PYTHONHOME", str(tmp_path))
     with pytest.raises(RuntimeError, match="No module named 'encodings'"):
         WarmProcess().run("--version")

@@ -1,5 +1,4 @@
-"""The command line in a fork of one process that has imported torch: a process of its own for each command, without the two
-seconds that the imports take.
+"""Run commands in forks of one process that has imported torch, which saves each the two seconds of imports.
 
 Exit code, stdout and stderr are those of `python -m fastscribe`. A fork runs the exit handlers but skips Python's teardown of
 modules. Tests of signals, terminals, closed streams, start-up and the end of the interpreter start a process from nothing
@@ -15,7 +14,6 @@ import gc
 import importlib
 import io
 import os
-import resource
 import runpy
 import selectors
 import signal
@@ -50,7 +48,7 @@ UNWANTED = ("huggingface_hub",)  # reads the environment when it is imported
 
 @dataclass(frozen=True)
 class Limits:
-    """What a confined command may use."""
+    """Limits of a confined command."""
 
     growth_bytes: int
     """Address space beyond that of the warm process."""
@@ -94,6 +92,8 @@ class WarmProcess:
             folder=str(cwd or Path.cwd()),
             limits=limits,
         )
+        if sys.platform != "linux":  # forks of a process with threads are not safe on macOS, and Windows has none
+            return _fresh(request)
         process, connection = self._running = self._running or _started()
         in_time = True
         try:
@@ -117,6 +117,21 @@ class WarmProcess:
         self._running = None
         connection.close()
         return process.communicate()[1].decode()
+
+
+def _fresh(request: Request) -> subprocess.CompletedProcess[str]:
+    """Run a command in a process of its own."""
+    assert request.limits is None, "only Linux's processes are confined"
+    return subprocess.run(
+        [sys.executable, "-m", "fastscribe", *request.arguments],
+        input=request.stdin.decode(),
+        env=request.environment,
+        cwd=request.folder,
+        capture_output=True,
+        encoding="utf-8",
+        timeout=TIMEOUT_S,
+        check=False,
+    )
 
 
 def _started() -> tuple[subprocess.Popen[bytes], Connection]:
@@ -161,7 +176,7 @@ def main() -> None:
 
 
 def _next_command(connection: Connection) -> Request | None:
-    """In each fork its request; in the warm process None, when there are no more."""
+    """Return each fork's request; in the warm process None, at the end."""
     while True:
         try:
             request: Request = connection.recv()
@@ -207,6 +222,8 @@ def _adopt(request: Request) -> None:
     os.environ.update(request.environment)
     os.chdir(request.folder)
     if request.limits is not None:
+        import resource
+
         pages = int(Path("/proc/self/statm").read_text().split()[0])
         limit = pages * resource.getpagesize() + request.limits.growth_bytes
         resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
@@ -215,7 +232,7 @@ def _adopt(request: Request) -> None:
 
 
 def _exchanged(given: bytes, to_stdin: int, *outputs: int) -> list[bytes]:
-    """All that comes from each of the outputs until it is closed, while stdin gets what is given."""
+    """Return everything from each of the outputs until it is closed, while stdin gets the input."""
     found = {output: bytearray() for output in outputs}
     with selectors.DefaultSelector() as selector:
         selector.register(to_stdin, selectors.EVENT_WRITE)

@@ -1,0 +1,26 @@
+# fastscribe on processors. docker build -t fastscribe .
+ARG PYTHON=3.13
+
+FROM python:${PYTHON}-slim AS build
+WORKDIR /source
+COPY pyproject.toml LICENSE README.md ./
+COPY man man
+COPY fastscribe fastscribe
+RUN pip wheel --no-deps --wheel-dir /wheels .
+# The build of torch for processors, first: no other package then chooses one.
+ARG TORCH=torch
+ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
+RUN python -m venv /opt/fastscribe \
+    && /opt/fastscribe/bin/pip install --no-cache-dir --index-url "$TORCH_INDEX" "$TORCH" \
+    && /opt/fastscribe/bin/pip install --no-cache-dir "$(echo /wheels/*.whl)[eval,remote,vad]"
+
+FROM python:${PYTHON}-slim
+# Models go to /models. Anyone may write there, so that --user works.
+RUN useradd --uid 10001 --create-home fastscribe && mkdir --mode=1777 /models
+COPY --from=build /opt/fastscribe /opt/fastscribe
+ENV PATH=/opt/fastscribe/bin:$PATH HF_HOME=/models NUMBA_CACHE_DIR=/tmp/numba
+VOLUME /models
+USER fastscribe
+WORKDIR /audio
+ENTRYPOINT ["fastscribe"]
+CMD ["--help"]

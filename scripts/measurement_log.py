@@ -1,0 +1,92 @@
+"""Log of measurements: one JSON line each, written to disk at once, with the error of a failed one.
+
+A crash, a hang or a time limit costs only the measurement in progress. A measurement that raises becomes a row with `error`,
+and the next one runs; only a lost GPU ends the series.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import math
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+
+from fastscribe.bench.document import describe_error
+from fastscribe.cuda.device import recover
+
+Row = dict[str, Any]
+T = TypeVar("T")
+_DIGITS = 5  # significant
+
+
+class MeasurementLog:
+    def __init__(self, path: Path, seconds: float) -> None:
+        """Write rows to `path`. Measurements that have not started within `seconds` are skipped, with a row."""
+        self.path = path
+        self._end = time.monotonic() + seconds
+
+    @property
+    def seconds_left(self) -> float:
+        return self._end - time.monotonic()
+
+    def write(self, row: Mapping[str, Any]) -> None:
+        with self.path.open("a", encoding="utf-8") as file:
+            print(json.dumps(_rounded(dict(row)), ensure_ascii=False), file=file)
+
+    def measure(
+        self, key: Mapping[str, Any], call: Callable[[], Mapping[str, Any]], needs_s: float = 0.0
+    ) -> Row | None:
+        """Write `key` with the result of `call` or its error. Return the row, or None after an error.
+
+        Args:
+            key: The fields that name the measurement.
+            call: Measures.
+            needs_s: Seconds that must be left; otherwise the measurement is skipped.
+
+        Raises the error of `call` if the device is lost, because no later measurement can succeed.
+        """
+        if self.seconds_left < needs_s or self.seconds_left <= 0:
+            self.write({**key, "error": "skipped: out of time"})
+            return None
+        try:
+            row = {**key, **call()}
+        except Exception as error:  # whatever can go wrong on an unknown machine is a result too
+            self.write({**key, "error": describe_error(error)})
+            gc.collect()
+            if recover(_device()) is not None:
+                raise
+            return None
+        self.write(row)
+        return row
+
+    def make(self, key: Mapping[str, Any], call: Callable[[], T], needs_s: float = 0.0) -> T | None:
+        """Return the result of `call` and write a row with its duration; None if it failed, with a row too."""
+        made: list[T] = []
+
+        def timed() -> Row:
+            start = time.monotonic()
+            made.append(call())
+            return {"made_in_s": time.monotonic() - start}
+
+        self.measure(key, timed, needs_s)
+        return made[0] if made else None
+
+
+def _device() -> torch.device:
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def _rounded(value: Any) -> Any:
+    """Round floats to a few significant digits; more would be noise."""
+    if isinstance(value, float):
+        return float(f"{value:.{_DIGITS}g}") if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {str(key): _rounded(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_rounded(item) for item in value]
+    return value

@@ -1,0 +1,197 @@
+"""Examples of the documents run, and commands that are only shown have options that exist."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+from difflib import SequenceMatcher
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+import yaml
+
+from fastscribe.cli import app
+from tests.conftest import AUDIO, ROOT
+from tests.helpers.markdown import Block, blocks, documents
+from tests.helpers.processes import fastscribe as run_fastscribe
+
+PAGES = documents()
+RUN_PAGES = [page for page in PAGES if any(block.is_run for block in blocks(page, "console"))]
+PYTHON = [block for page in PAGES for block in blocks(page, "python")]
+PROGRAM = typer.main.get_command(app)
+# The same threshold as for quickstart: another processor may round otherwise.
+MIN_SIMILARITY = 0.97
+
+
+def name_of(item: Path | Block) -> str:
+    return item.name
+
+
+@pytest.fixture
+def recordings(tmp_path: Path) -> Path:
+    """A folder as the guides have it: two short recordings, and a long one."""
+    for source, name in (("01_0_00010", "lobby"), ("09_1_00056", "monday/desk")):
+        place = tmp_path / "recordings" / f"{name}.flac"
+        place.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(AUDIO / f"{source}.flac", place)
+    (tmp_path / "long").mkdir()
+    shutil.copy(AUDIO / "e10_concat_45s.flac", tmp_path / "long" / "meeting.flac")
+    return tmp_path
+
+
+def test_the_guides_are_among_the_examples() -> None:
+    names = {"transcribe.md", "models.md", "long-audio.md", "big-jobs.md", "measure.md"}
+    assert names <= {page.name for page in RUN_PAGES}
+    assert len(PYTHON) >= 4
+
+
+@pytest.mark.posix
+@pytest.mark.parametrize("page", RUN_PAGES, ids=name_of)
+def test_console_examples_run(page: Path, recordings: Path) -> None:
+    """A page's blocks run in one folder, one after the other, with the packaged model."""
+    for block in blocks(page, "console"):
+        for command, shown in block.commands if block.is_run else []:
+            printed = run(command, recordings, block)
+            if shown:
+                similarity = SequenceMatcher(None, "\n".join(shown), printed.strip(), autojunk=False).ratio()
+                assert similarity > MIN_SIMILARITY, f"{block.name}: {command}\n{printed}"
+
+
+def run(command: str, folder: Path, block: Block) -> str:
+    """Run a line and return its stdout: a fastscribe command in the warm process, anything else in a shell."""
+    words = shlex.split(command, comments=True)
+    if words[0] == "fastscribe":
+        assert not {"|", ">", "&&"} & set(words), f"{block.name}: a shell's work"
+        if words[1] == "evaluate" and find_spec("jiwer") is None:
+            pytest.skip("evaluate needs jiwer, of the extra eval")
+        clean = {name: value for name, value in os.environ.items() if not name.startswith("FASTSCRIBE_")}
+        done = run_fastscribe(*words[1:], cwd=folder, env=clean)
+    else:
+        done = subprocess.run(["bash", "-c", command], cwd=folder, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, f"{block.name}: {command}\n{done.stderr}"
+    return done.stdout
+
+
+@pytest.mark.parametrize("block", PYTHON, ids=name_of)
+def test_python_examples_run(block: Block, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    exec(compile(block.text, block.name, "exec"), {})
+    printed = capsys.readouterr().out
+    assert printed.strip()
+    assert "At Rice Stadium" in printed or block.path.name != "README.md"
+
+
+def fastscribe_calls(line: str) -> list[list[str]]:
+    """The arguments of each call of fastscribe in a line for the shell."""
+    lexer = shlex.shlex(line, posix=True, punctuation_chars="|;>&")
+    lexer.whitespace_split, lexer.commenters = True, "#"
+    calls, words = [], list(lexer)
+    while words:
+        end = next((index for index, word in enumerate(words) if word in ("|", ";", ">", "&&")), len(words))
+        part, words = words[:end], words[end + 1 :]
+        start = next((index for index, word in enumerate(part) if Path(word).name == "fastscribe"), None)
+        if start is not None and (start == 0 or part[start - 1] == "-m"):
+            calls.append(part[start + 1 :])
+    return calls
+
+
+def check_call(arguments: list[str]) -> None:
+    """Parse a call as the program does.
+
+    Raises:
+        Exception: An option or a choice does not exist.
+    """
+    command: Any = PROGRAM
+    while hasattr(command, "commands"):
+        if arguments[:1] in (["--install-completion"], ["--help"]):
+            return
+        default = {"bench": "throughput", "models": "list"}.get(command.name)
+        name = arguments[0] if arguments[:1] and arguments[0] in command.commands else default
+        assert name is not None, f"no command {arguments[:1]}"
+        arguments = arguments[1:] if arguments[:1] == [name] else arguments
+        command = command.commands[name]
+    command.make_context(command.name, list(arguments))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_commands_shown_exist(page: Path) -> None:
+    for block in blocks(page, "console"):
+        for line, _ in block.commands:
+            for arguments in fastscribe_calls(line):
+                try:
+                    check_call(arguments)
+                except Exception as error:
+                    pytest.fail(f"{block.name}: {line}\n{error!r}")
+
+
+def test_every_command_is_shown() -> None:
+    shown = {
+        arguments[0]
+        for page in PAGES
+        for block in blocks(page, "console")
+        for line, _ in block.commands
+        for arguments in fastscribe_calls(line)
+    }
+    assert set(PROGRAM.commands) <= shown  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    "wrong", ["fastscribe fly", "find . | fastscribe transcribe - --modell x", "fastscribe transcribe a --dtype fp64"]
+)
+def test_a_wrong_command_is_found(wrong: str) -> None:
+    [arguments] = fastscribe_calls(wrong)
+    with pytest.raises(Exception, match=r"fly|modell|fp64"):
+        check_call(arguments)
+
+
+def test_options_in_prose_exist() -> None:
+    """Every option in backticks is fastscribe's; the page that translates other tools' options has a test of its own."""
+    listed = known_options()
+    others = {"--index-url", "--install-completion", "--help"}
+    for page in PAGES:
+        if page.name in ("switching.md", "gpu.md", "CONTRIBUTING.md"):
+            continue
+        text = page.read_text(encoding="utf-8")
+        options = set(re.findall(r"`(--[a-z][a-z-]+)(?!_)\b", text)) - others
+        assert options <= listed, page.name
+
+
+def known_options() -> set[str]:
+    """Every option of every command."""
+    found: set[str] = set()
+
+    def visit(command: Any) -> None:
+        for parameter in command.params:
+            found.update(parameter.opts, parameter.secondary_opts)
+        for child in getattr(command, "commands", {}).values():
+            visit(child)
+
+    visit(PROGRAM)
+    return found
+
+
+def test_fastscribes_options_beside_other_tools_exist() -> None:
+    """The second column of the tables that translate options."""
+    text = (ROOT / "docs" / "switching.md").read_text(encoding="utf-8")
+    cells = [row.split(" | ")[1] for row in re.findall(r"^\| `.*", text, re.MULTILINE)]
+    options = {option for cell in cells for option in re.findall(r"--[a-z][a-z-]+", cell)}
+    assert len(options) > 15
+    assert options <= known_options()
+
+
+def test_recipes_and_json_are_valid() -> None:
+    from fastscribe.training.recipe import parse_recipe
+
+    recipes = [block for page in PAGES for block in blocks(page, "yaml")]
+    assert recipes
+    for block in recipes:
+        parse_recipe(yaml.safe_load(block.text), block.path)
+    for block in (block for page in PAGES for block in blocks(page, "json")):
+        json.loads(block.text)

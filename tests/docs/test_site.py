@@ -1,0 +1,130 @@
+"""The site: every page is in the navigation, links lead somewhere, generated parts are complete."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+from fastscribe.cli import app
+from scripts.option_reference import MARK, option_reference
+from tests.conftest import PACKAGE, ROOT
+from tests.helpers.markdown import anchors, blocks, documents, links
+
+DOCS = ROOT / "docs"
+PAGES = documents()
+STAGES = ("inputs", "probe", "split", "plan", "load", "features", "encode", "decode", "assemble", "write")
+GENERATOR = ("sphinx", "myst_parser", "pydata_sphinx_theme")
+
+
+def broken_links(path: Path) -> list[str]:
+    """Links of a document to files or headings that do not exist."""
+    found = []
+    for target in links(path):
+        name, _, anchor = target.partition("#")
+        place = (path.parent / name).resolve() if name else path
+        if place.is_relative_to(ROOT / "fastscribe"):
+            place = PACKAGE / place.relative_to(ROOT / "fastscribe")  # where the wheel is tested, not the checkout
+        if not place.exists() or (anchor and anchor not in anchors(place)):
+            found.append(target)
+    return found
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    assert broken_links(page) == []
+
+
+def test_broken_links_are_found(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("# One\n\n[a](nowhere.md) [b](#one) [c](#two) [d](page.md#three) [e](https://example.org)\n")
+    assert broken_links(page) == ["nowhere.md", "#two", "page.md#three"]
+
+
+def test_every_page_is_in_the_navigation() -> None:
+    listed = [name for page in DOCS.glob("*.md") for block in blocks(page, "{toctree}") for name in entries(block.text)]
+    assert sorted(listed) == sorted({page.stem for page in DOCS.glob("*.md")} - {"index"})
+
+
+def entries(toctree: str) -> list[str]:
+    return [line for line in toctree.split() if not line.startswith(":") and not line.isdigit()]
+
+
+def test_the_readme_is_short_and_leads_to_every_guide() -> None:
+    readme = ROOT / "README.md"
+    assert len(readme.read_text(encoding="utf-8").splitlines()) <= 130
+    [guides] = blocks(DOCS / "guides.md", "{toctree}")
+    wanted = {f"docs/{name}.md" for name in [*entries(guides.text), "how-it-works", "options", "python", "numbers"]}
+    assert wanted <= set(links(readme))
+
+
+def test_the_stages_are_those_of_the_drawing_and_their_files_exist() -> None:
+    text = (DOCS / "how-it-works.md").read_text(encoding="utf-8")
+    table = text.split("| stage | does | files | result |")[1].split("\n\n")[0]
+    rows = [row.split(" | ") for row in table.splitlines()[2:]]
+    assert tuple(row[0].removeprefix("| ") for row in rows) == STAGES
+    drawing = (DOCS / "pipeline.svg").read_text(encoding="utf-8")
+    assert tuple(re.findall(r'class="stage">(\w+)<', drawing)) == STAGES
+    drivers = re.findall(r"[\w/]+\.py", drawing)
+    assert drivers and all(f"`{driver}`" in text and (PACKAGE / driver).is_file() for driver in drivers)
+    for stage, _, files, *_ in rows:
+        names = re.findall(r"`([^`]+)`", files)
+        assert names, stage
+        assert not [name for name in names if not (PACKAGE / name).is_file()], stage
+
+
+def test_paths_in_how_it_works_exist() -> None:
+    text = (DOCS / "how-it-works.md").read_text(encoding="utf-8")
+    names = set(re.findall(r"`([\w/.-]+(?:\.py|/))`", text))
+    assert len(names) > 40
+    roots = (ROOT, PACKAGE, PACKAGE / "checkpoint", ROOT / "scripts", PACKAGE.parent)
+    assert not [name for name in names if not any((root / name).exists() for root in roots)]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_paths_shown_exist(page: Path) -> None:
+    """A path in backticks from the repository's root."""
+    names = set(re.findall(r"`((?:scripts|tests|docs|fastscribe)/[\w/.-]*)`", page.read_text(encoding="utf-8")))
+    assert not [name for name in names if not any((root / name).exists() for root in (ROOT, PACKAGE.parent))]
+
+
+def test_the_option_reference_has_every_option() -> None:
+    made = option_reference()
+    assert (DOCS / "options.md").read_text(encoding="utf-8").count(MARK) == 1
+
+    def visit(command: Any, name: str) -> None:
+        if command.name != "fastscribe" and not hasattr(command, "commands"):
+            part = made.split(f"## {name}\n")[1].split("\n## ")[0]
+            for parameter in command.params:
+                assert all(option in part for option in parameter.opts if option.startswith("--")), name
+        for child, subcommand in getattr(command, "commands", {}).items():
+            visit(subcommand, f"{name} {child}")
+
+    visit(typer.main.get_command(app), "fastscribe")
+    assert made.count("\n## ") >= 8
+
+
+def test_the_python_reference_names_public_things() -> None:
+    import fastscribe
+    import fastscribe.training
+
+    text = (DOCS / "python.md").read_text(encoding="utf-8")
+    documented = set(re.findall(r"auto\w+:: ([\w.]+)", text))
+    public = {f"fastscribe.{name}" for name in fastscribe.__all__ if name != "__version__"}
+    assert documented == public | {f"fastscribe.training.{name}" for name in fastscribe.training.__all__}
+
+
+@pytest.mark.skipif(
+    any(find_spec(name) is None for name in GENERATOR), reason="the group docs is not installed; scripts/docs builds"
+)
+def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "sphinx", "--fail-on-warning", "--keep-going", "--quiet", "--builder", "html"]
+    done = subprocess.run([*command, DOCS, tmp_path], capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stderr
+    assert "--max-utterance-s" in (tmp_path / "options.html").read_text(encoding="utf-8")

@@ -1,0 +1,126 @@
+"""Languages: what users write, what models know, and what a run does about it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from fastscribe import Options, UsageError
+from fastscribe.checkpoint.languages import languages_by_name
+from fastscribe.checkpoint.location import PACKAGED
+from fastscribe.checkpoint.reader import CheckpointError, read_checkpoint
+from fastscribe.languages import check_languages, find_language, language_tag
+from tests.conftest import AUDIO, MODELS
+from tests.helpers.processes import fastscribe
+
+
+@pytest.mark.parametrize(
+    ("written", "tag"),
+    [
+        ("en", "en"),
+        ("EN", "en"),
+        ("English", "en"),
+        (" german ", "de"),
+        ("Mandarin", "zh"),
+        ("en_us", "en-US"),
+        ("pt-br", "pt-BR"),
+        ("zh-Hant-tw", "zh-Hant-TW"),
+        ("yue", "yue"),
+        ("Klingon", None),
+        ("", None),
+        ("99", None),
+        ("<|en|>", None),
+    ],
+)
+def test_tags(written: str, tag: str | None) -> None:
+    assert language_tag(written) == tag
+    if tag is None:
+        with pytest.raises(UsageError, match="not a language: give a code such as en, or a name"):
+            Options(language=written)
+    else:
+        assert Options(target_language=written).target_language == tag
+
+
+def test_regions() -> None:
+    assert [find_language(tag, ["de", "pt-BR", "pt"]) for tag in ("pt", "pt-BR", "pt-PT", "de-AT", "e")] == [
+        *("pt", "pt-BR", "pt-BR", "de", None)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("path", "languages"),
+    [
+        (Path("mine/default_model"), ""),
+        (Path("models/parakeet-tdt-0.6b-v2.nemo"), "en"),
+        (Path("hub/models--nvidia--parakeet-tdt-0.6b-v2/snapshots/0123/parakeet.nemo"), "en"),
+        (Path("stt_enes_conformer_ctc_large"), "en es"),
+        (Path("stt_kk_ru_fastconformer_hybrid_large.nemo"), "kk ru"),
+        (Path("stt_multilingual_fastconformer_hybrid_large_pc.nemo"), ""),
+        (Path("stt_en/model.nemo"), ""),
+        (Path("stt_de_quartznet15x5/model.nemo"), "de"),
+        (Path("parakeet-tdt-0.6b-v2-german"), ""),  # fine-tuned: another model
+    ],
+    ids=str,
+)
+def test_published_names(path: Path, languages: str) -> None:
+    assert " ".join(languages_by_name(path)) == languages
+    assert len(languages_by_name(Path("parakeet-tdt-0.6b-v3"))) == 25
+
+
+@pytest.mark.parametrize(
+    ("known", "given", "outcome"),
+    [
+        (["en"], ("en", None), ""),
+        (["en"], ("en-GB", "en"), ""),
+        (["en"], (None, "en"), ""),
+        (["en"], ("de", None), "--language de: this model knows en only"),
+        (["en", "es"], ("es", None), "finds the language by itself"),
+        (["en", "es"], (None, "en"), "does not translate"),
+        (["en", "es"], ("es", "en"), "does not translate"),
+        ([], ("de", None), "does not state its languages"),
+        ([], (None, "de"), "does not translate"),
+        ([], (None, None), ""),
+    ],
+)
+def test_models_without_a_prompt(known: list[str], given: tuple[str | None, str | None], outcome: str) -> None:
+    said: list[str] = []
+    if "knows" in outcome or "translate" in outcome:
+        with pytest.raises(UsageError, match=outcome):
+            check_languages(*given, known, said.append)
+    else:
+        check_languages(*given, known, said.append)
+        assert len(said) == bool(outcome) and outcome in "".join(said)
+
+
+def test_aggregate_tokenizers_state_their_languages(tmp_path: Path) -> None:
+    model = tmp_path / "model.nemo"
+    model.symlink_to(MODELS / "published" / "stt_enes_conformer_ctc_large" / "model.nemo")
+    assert sorted(read_checkpoint(model).languages) == ["en", "es"]
+
+
+def test_the_packaged_model_is_english() -> None:
+    assert read_checkpoint(PACKAGED).languages == ("en",)
+
+
+def test_folders_state_languages(tmp_path: Path) -> None:
+    """`convert` keeps them, so a folder with another name knows them too."""
+    folder = tmp_path / "mine"
+    assert fastscribe("convert", "default", folder).returncode == 0
+    assert read_checkpoint(folder).languages == ("en",)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"languages": ["English"]}))
+    with pytest.raises(CheckpointError, match="languages is"):
+        read_checkpoint(folder)
+
+
+def test_an_english_model_accepts_english(tmp_path: Path) -> None:
+    """The option changes nothing, so results in a folder stay valid with and without it."""
+    clip = next(AUDIO.glob("01*.flac"))
+    given = ("transcribe", clip, "-m", "default", "-o", tmp_path, "-q")
+    first = fastscribe(*given, "--language", "English")
+    assert (first.returncode, first.stderr) == (0, "")
+    assert fastscribe(*given).returncode == 0
+    other = fastscribe(*given, "--language", "de")
+    assert other.returncode == 2 and other.stderr == "fastscribe: --language de: this model knows en only\n"

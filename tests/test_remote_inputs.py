@@ -1,0 +1,133 @@
+"""Whole runs over recordings in a store: the local texts, one request an object, faults, and resume."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fastscribe import Failure, Options, Transcriber, Transcript
+from fastscribe.audio import remote_file
+from tests.conftest import AUDIO, MODELS
+from tests.helpers.object_store import FaultyStore, object_store
+from tests.helpers.processes import fastscribe
+
+MODEL = MODELS / "tdt_demo" / "model.nemo"
+FILES = sorted(AUDIO.glob("0*.flac"))
+FOLDER = "s3://bucket/audio"
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[FaultyStore]:
+    with object_store() as store:
+        for path in FILES:
+            store.put(f"bucket/audio/{path.name}", path.read_bytes())
+        store.put("bucket/audio/notes.txt", b"x")
+        yield store
+
+
+@pytest.fixture
+def server(running: FaultyStore) -> FaultyStore:
+    running.requests.clear()
+    return running
+
+
+@pytest.fixture(scope="module")
+def transcriber() -> Transcriber:
+    return Transcriber.load(MODEL, device="cpu", dtype="fp32")
+
+
+@pytest.fixture(scope="module")
+def expected(transcriber: Transcriber) -> dict[str, str]:
+    return texts(transcriber.transcribe([str(path) for path in FILES]))
+
+
+def texts(results: Iterator[Transcript | Failure]) -> dict[str, str]:
+    return {
+        (one.path if isinstance(one, Failure) else one.audio.path).rpartition("/")[2]: one.message
+        if isinstance(one, Failure)
+        else one.text
+        for one in results
+    }
+
+
+def test_a_folder_gives_the_local_texts_with_a_request_an_object(
+    server: FaultyStore, transcriber: Transcriber, expected: dict[str, str]
+) -> None:
+    assert texts(transcriber.transcribe(FOLDER)) == expected
+    assert len(server.requests) == 1 + len(FILES)
+    assert transcriber.progress.left_out == {".txt": 1}
+    assert remote_file._held.num_bytes == 0
+
+
+def test_long_recordings_are_read_by_ranges(
+    server: FaultyStore, transcriber: Transcriber, expected: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remote_file, "SMALL_BYTES", 0)
+    assert texts(transcriber.transcribe(FOLDER)) == expected
+
+
+def test_faults_cost_their_own_file_at_most(
+    server: FaultyStore, transcriber: Transcriber, expected: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [path.name for path in FILES]
+    server.fault("403", f"GET /bucket/audio/{names[0]}")
+    server.fault("404", f"GET /bucket/audio/{names[1]}")
+    server.fault("503", f"GET /bucket/audio/{names[2]}", times=3)
+    server.fault("cut", f"GET /bucket/audio/{names[3]}", times=2)
+    server.fault("reset", f"GET /bucket/audio/{names[4]}", times=2)
+    slow = server.fault("slow", f"GET /bucket/audio/{names[5]}")
+    monkeypatch.setattr(transcriber, "_options", Options(window=len(FILES)))
+    found: dict[str, str] = {}
+    results = transcriber.transcribe(FOLDER)
+    for _ in range(len(FILES) - 1):  # the slow one stalls no other
+        found |= texts(iter([next(results)]))
+    assert names[5] not in found
+    slow.release.set()
+    found |= texts(results)
+    assert found.pop(names[0]).startswith("access denied")
+    assert found.pop(names[1]) == "no such object"
+    assert found == {name: text for name, text in expected.items() if name in found}
+
+
+def test_failed_recordings_free_their_bytes(server: FaultyStore, transcriber: Transcriber) -> None:
+    content = FILES[0].read_bytes()
+    server.put("bucket/bad/a.flac", content[: len(content) // 2])
+    server.put("bucket/bad/b.m4a", b"junk" * 2000)
+    server.put("bucket/bad/c.wav", b"RIFF" + bytes(5000))
+    for result in transcriber.transcribe("s3://bucket/bad"):
+        assert isinstance(result, Failure)
+    assert remote_file._held.num_bytes == 0
+
+
+def test_resume_by_size_and_version(server: FaultyStore, tmp_path: Path) -> None:
+    manifest = "".join(json.dumps({"audio_filepath": f"../audio/{path.name}"}) + "\n" for path in FILES[:3])
+    server.put("bucket/lists/m.jsonl", (manifest + '{"audio_filepath": "none.wav"}\n').encode())
+    arguments = ("transcribe", "s3://bucket/lists/m.jsonl", f"{FOLDER}/*9_*", "-m", MODEL, "-o", tmp_path)
+    assert fastscribe(*arguments).returncode == 1
+    rows = [json.loads(line) for line in (tmp_path / "transcripts.jsonl").read_text().splitlines()]
+    assert sorted(row["audio_filepath"] for row in rows) == sorted(
+        ["none.wav", *(f"../audio/{path.name}" for path in FILES[:3]), *(f"{FOLDER}/{FILES[8].name}",)]
+    )
+    [problem] = [row["error"]["message"] for row in rows if "error" in row]
+    assert problem == "no such object"
+    server.put(f"bucket/audio/{FILES[1].name}", FILES[4].read_bytes())
+    server.requests.clear()
+    again = fastscribe(*arguments)
+    server.put(f"bucket/audio/{FILES[1].name}", FILES[1].read_bytes())
+    assert again.returncode == 1
+    assert [request for request in server.requests if "GET /bucket/audio/" in request] == [
+        f"GET /bucket/audio/{FILES[1].name}"
+    ]
+
+
+def test_errors_before_the_model_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    for arguments, message in (
+        (("nosuch://a/b.wav",), "nosuch://a/b.wav: Protocol not known: nosuch"),
+        (("a.wav", "--model", "s3://bucket/model.nemo"), "models are not read from URLs"),
+    ):
+        done = fastscribe("transcribe", *arguments)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert message in done.stderr

@@ -1,0 +1,51 @@
+"""fastscribe.transcribe(): one recording, a model that stays loaded, and clear refusals."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import fastscribe
+from fastscribe import AudioError, Options, UsageError, single
+from fastscribe._system import remote
+from tests.conftest import AUDIO, MODELS
+
+PATH = AUDIO / "01_0_00010.flac"
+SETTINGS = {"model": MODELS / "tdt_demo" / "model.nemo", "device": "cpu", "dtype": "fp32"}
+
+
+def test_one_recording_and_one_model() -> None:
+    single._loaded.cache_clear()
+    first = fastscribe.transcribe(PATH, **SETTINGS)
+    assert first.text and fastscribe.transcribe(PATH.read_bytes(), **SETTINGS).text == first.text
+    assert single._loaded.cache_info().misses == 1
+    fastscribe.transcribe(PATH, **SETTINGS, options=Options(recover_gaps=False))
+    assert single._loaded.cache_info().misses == 2
+    single._loaded.cache_clear()
+
+
+def test_refusals(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text("{}")
+    several = (tmp_path, str(tmp_path / "*.wav"), tmp_path / "a.jsonl", "-", [PATH], fastscribe.Audio(tmp_path))
+    for audio in several:
+        with pytest.raises(UsageError, match="Transcriber"):
+            fastscribe.transcribe(audio, **SETTINGS)
+    with pytest.raises(AudioError, match=r"^gone.wav: no such file or folder$"):
+        fastscribe.transcribe("gone.wav", **SETTINGS)
+
+
+def test_what_turns_out_to_name_several(tmp_path: Path) -> None:
+    for name in ("a.wav", "b.wav"):
+        (tmp_path / name).write_bytes(b"not audio")
+        remote.write_object(f"memory://several/{name}", b"not audio")
+    for audio in ({"path": str(tmp_path)}, "memory://several", "memory://several/*.wav"):
+        with pytest.raises(UsageError, match=r"^several recordings: "):
+            fastscribe.transcribe(audio, **SETTINGS)
+
+
+def test_torch_is_imported_by_the_call() -> None:
+    code = "import sys; from fastscribe import transcribe; assert not {'torch', 'numpy'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
