@@ -190,6 +190,10 @@ class Batch:
     lengths_B: Int64Array
     native: tuple[NativeRows, ...] = ()
 
+    @property
+    def audio_s(self) -> float:
+        return sum(utterance.duration_s for utterance in self.utterances)
+
 
 @dataclass(frozen=True)
 class Features:

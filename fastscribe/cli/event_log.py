@@ -4,7 +4,8 @@
 {"event": "progress", "files", "failed", "skipped", "audio_s", "done_s", "planned_s", "elapsed_s", "rtfx"}  twice a second
 {"event": "failed", "audio_filepath", "stage", "message"}                                          a file that failed
 {"event": "finished", "report"}                                                                    report.json's content
-{"event": "stopped", "message"}                                        instead: an error or a signal ended the run
+{"event": "stopped", "message"}                                        instead: an error or a signal ended the run; with the
+                                                                       report, as above: a limit has
 """
 
 from __future__ import annotations
@@ -95,7 +96,10 @@ class EventLog:
     def finished(self, stats: RunStats) -> None:
         """Write the last event, with the report."""
         self._stop_event.set()
-        self._write_event("finished", report=stats.to_json())
+        if stats.stopped is None:
+            self._write_event("finished", report=stats.to_json())
+        else:
+            self._write_event("stopped", message=f"stopped {stats.stopped['limit']}", report=stats.to_json())
 
     def _write_event(self, event: str, **fields: Any) -> None:
         if self._file is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Literal
@@ -16,6 +17,7 @@ from fastscribe.cli.app import MODEL_HELP, ReportHtml, app, find_model, local_fi
 from fastscribe.cli.event_log import EventLog
 from fastscribe.cli.job import OutputTarget, TranscribeJob, check_output_dir, is_one_short_file
 from fastscribe.cli.run import report_dry_run, run
+from fastscribe.cli.run_limit import choose_limit
 from fastscribe.cli.subtitle_options import (
     DEFAULT_CHARS_PER_SECOND,
     DEFAULTS,
@@ -233,6 +235,25 @@ def transcribe(
     window: Annotated[
         int, speed_option("--window", min=1, help="Inputs to sort by length together.")
     ] = _DEFAULTS.window,
+    stop_at_usd: Annotated[
+        float | None,
+        job_option(
+            "--stop-at-usd",
+            help="End this run before it costs more; the same command goes on.\fThe cost is the time since the process "
+            "started, with the loading of the model, times the price of the machine (--price-per-hour, or the list price of "
+            "its GPU). It counts for one run: each later run, and each shard, has its own. The exit code is 75 if something "
+            "is left to do.",
+        ),
+    ] = None,
+    stop_after: Annotated[
+        str | None,
+        job_option(
+            "--stop-after",
+            metavar="TIME",
+            help="End this run within a time: 90m, 2h30m, 3600s.\fA number alone is seconds. The time counts from the start of "
+            "the process, with the loading of the model. With --stop-at-usd, what comes first ends the run.",
+        ),
+    ] = None,
     dry_run: Annotated[
         bool,
         job_option(
@@ -350,11 +371,13 @@ def transcribe(
     is_brief = quiet or (not dry_run and is_one_short_file(inputs))
     if model is None and is_brief:
         model = DEFAULT  # without the line about it
-    path = find_model(model, show_progress=not (quiet or no_progress))
-    job = TranscribeJob(inputs, str(path), device, dtype, options, style, target, price_per_hour, page)
-    job = replace(job, events=events, log_file=log_file)
-    with EventLog(events) as event_log:
-        if dry_run:
-            report_dry_run(job, quiet)
-        else:
-            run(job, event_log, quiet, show_progress=not (quiet or no_progress), show_report=not is_brief)
+    limit = choose_limit(stop_at_usd, stop_after, device, price_per_hour)
+    with nullcontext() if limit is None or dry_run else limit.enforced():
+        path = find_model(model, show_progress=not (quiet or no_progress))
+        job = TranscribeJob(inputs, str(path), device, dtype, options, style, target, price_per_hour, page)
+        job = replace(job, events=events, log_file=log_file, limit=limit)
+        with EventLog(events) as event_log:
+            if dry_run:
+                report_dry_run(job, quiet)
+            else:
+                run(job, event_log, quiet, show_progress=not (quiet or no_progress), show_report=not is_brief)
