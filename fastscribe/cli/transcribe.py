@@ -228,8 +228,8 @@ def transcribe(
             "--shard",
             metavar="I/N",
             help="Do part I of N (from 0), or auto/N.\fThe parts are by a hash of the files' names. auto/N: the part that a "
-            "SLURM array or Kubernetes indexed job names. Default: that of a SLURM array, if it runs in one. See fastscribe "
-            "merge.",
+            "SLURM array, a Kubernetes indexed job or an AWS Batch array names. Default: that of a SLURM array, if it runs in "
+            "one. See fastscribe merge.",
         ),
     ] = None,
     window: Annotated[
