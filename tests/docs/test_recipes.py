@@ -181,7 +181,9 @@ def test_aws_batch_array(stand_in: StandIn, clips: Path, expected: Path, tmp_pat
     out = tmp_path / "out"
     parameters = definition()["parameters"] | {"inputs": clips, "output": out, "shards": f"auto/{SHARDS}"}
     assert parameters.keys() == definition()["parameters"].keys()
-    words = [str(parameters[word[5:]]) if word.startswith("Ref::") else word for word in settings["command"]]
+    [entry_point] = re.findall("^ENTRYPOINT (.*)", (ROOT / "Dockerfile.cuda").read_text(), re.MULTILINE)
+    command = [*json.loads(entry_point), *settings["command"]]  # as a container's
+    words = [str(parameters[word[5:]]) if word.startswith("Ref::") else word for word in command]
     own = {one["name"]: one["value"] for one in settings["environment"] if one["name"] != "FASTSCRIBE_MODEL"}
 
     def task(number: int, code: str) -> int:
