@@ -15,6 +15,8 @@ def process_age_s() -> float | None:
         # The second field, the program's name in brackets, may contain spaces and brackets.
         fields = Path("/proc/self/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
         started_s = int(fields[_START_FIELD - 3]) / os.sysconf("SC_CLK_TCK")
+        if not started_s:  # some sandboxes
+            return None
         return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - started_s)
     except (OSError, AttributeError, ValueError, IndexError):  # no /proc: macOS, Windows
         return None
