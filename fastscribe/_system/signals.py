@@ -30,6 +30,7 @@ _INTERRUPTS = [getattr(signal, name) for name in ("SIGINT", "SIGBREAK") if hasat
 ENDINGS = {INTERRUPTED: "interrupted", TERMINATED: "terminated"}
 _TIME_IS_OVER_TEXT = "the time limit of this run was over while the program was starting: raise it"
 _RETRY_S, _MAX_RETRY_S = 0.05, 1.0
+_MAX_TIMER_S = 1e8  # setitimer() refuses numbers that no process lives to see
 _HAS_TIMER = sys.platform != "win32"
 # Called before the process ends at once, in the signal's handler: they may write to file descriptors, not wait for threads.
 HARD_EXIT_HOOKS: list[Callable[[], object]] = []
@@ -131,7 +132,7 @@ def start_timer(seconds: float) -> None:
     assert SignalHandler.installed is not None
     if sys.platform != "win32":
         signal.signal(signal.SIGALRM, SignalHandler.installed.on_timer)
-        signal.setitimer(signal.ITIMER_REAL, max(1e-6, seconds))
+        signal.setitimer(signal.ITIMER_REAL, min(max(1e-6, seconds), _MAX_TIMER_S))
 
 
 def stop_timer() -> None:

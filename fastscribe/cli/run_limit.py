@@ -90,8 +90,8 @@ class RunLimit:
         Raises:
             UsageError: The limit is too short.
         """
-        start_timer(self.after_s - self.elapsed_s)
         try:
+            start_timer(self.after_s - self.elapsed_s)
             yield
         except TimeIsOver:
             raise self.too_short from None

@@ -30,7 +30,10 @@ place = {folder!r} + f"/{{os.getpid()}}"
 with open(place + ".new", "w") as file:
     json.dump({{"arguments": sys.argv, "environment": dict(os.environ)}}, file)
 os.rename(place + ".new", place + ".request")
+parent, end = os.getppid(), time.monotonic() + {patience_s}
 while not os.path.exists(place + ".answer"):
+    if os.getppid() != parent or time.monotonic() > end:
+        sys.exit("the test has ended")
     time.sleep(0.01)
 with open(place + ".answer") as file:
     code = int(file.read())
@@ -54,7 +57,7 @@ class StandIn:
         self._bin.mkdir()
         for name in ("fastscribe", "scontrol"):
             path = self._bin / name
-            path.write_text(_PROGRAM.format(python=sys.executable, folder=str(self._requests)))
+            path.write_text(_PROGRAM.format(python=sys.executable, folder=str(self._requests), patience_s=PATIENCE_S))
             path.chmod(0o700)
         (self._bin / "srun").write_text('#!/bin/sh\nexec "$@"\n')
         (self._bin / "srun").chmod(0o700)
