@@ -252,6 +252,8 @@ def _open_output(
 
 def _fingerprint(job: TranscribeJob, transcriber: Transcriber) -> dict[str, Any]:
     from fastscribe.decode.families import DECODERS
+    from fastscribe.languages import AUTO
+    from fastscribe.pipeline.recognizer import language_prompt_of
     from fastscribe.resume.fingerprint import fingerprint, model_digest
 
     recognizer = transcriber._recognizer
@@ -262,7 +264,8 @@ def _fingerprint(job: TranscribeJob, transcriber: Transcriber) -> dict[str, Any]
     config, options = transcriber._config, job.options
     if options.max_utterance_s is None and not config.learnt_on_short:  # cut as with the same number given
         resolved["max_utterance_s"] = config.max_utterance_s
-    if not DECODERS[recognizer.decoder_name].has_prompt:  # these options change nothing then
+    follows_language = DECODERS[recognizer.decoder_name].has_prompt or language_prompt_of(config) is not None
+    if not follows_language or options.language == AUTO:  # these options change nothing then
         options = replace(options, language=None, target_language=None)
     return fingerprint(model_digest(job.model), resolved, options, job.style)
 

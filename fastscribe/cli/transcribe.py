@@ -142,16 +142,17 @@ def transcribe(
         str | None,
         decoding_option(
             "--attention",
-            metavar="full|local:L,R",
+            metavar="full|local:L,R|L,R",
             help="Frames that each frame attends to.\fAll, or L before and R after it (80 ms each), so that the cost does "
-            "not grow with the square of the length. Default: the checkpoint's.",
+            "not grow with the square of the length. L,R is another context of a streaming model. Default: the checkpoint's.",
         ),
     ] = None,
     language: Annotated[
         str | None,
         decoding_option(
             "--language",
-            help="Spoken language.\fen, de, German ... Canary follows it, by default en; other models only check it.",
+            help="Spoken language.\fen, de, German ... Canary follows it, by default en, and Nemotron 3.5, by default auto; "
+            "other models only check it.",
         ),
     ] = None,
     target_language: Annotated[
