@@ -41,6 +41,14 @@ class OutputTarget:
 
 
 @dataclass(frozen=True)
+class RayCluster:
+    """Where --engine ray runs: the cluster's address, and the number of workers; None: as Ray finds them."""
+
+    address: str | None = None
+    workers: int | None = None
+
+
+@dataclass(frozen=True)
 class TranscribeJob:
     """One command: what to transcribe, with which model and options, and where the results go."""
 
@@ -55,6 +63,7 @@ class TranscribeJob:
     report_html: Path | None = None
     events: Path | None = None
     log_file: Path | None = None
+    cluster: RayCluster | None = None  # None: the model runs in this process
 
 
 def is_one_short_file(inputs: Sequence[str]) -> bool:
