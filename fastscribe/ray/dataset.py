@@ -18,7 +18,8 @@ from fastscribe.errors import UsageError
 from fastscribe.journaled import run_fingerprint, write_result
 from fastscribe.pipeline.recognizer import log_to_stderr
 from fastscribe.pipeline.stats import RunStats
-from fastscribe.ray.pool import Size
+from fastscribe.ray.library import ray_library
+from fastscribe.ray.pool import Size, placement
 from fastscribe.ray.rows import find_path_column, to_source
 from fastscribe.ray.run import RayTranscriber
 from fastscribe.transcriber import run_stats
@@ -89,12 +90,11 @@ def transcribe(
     names = list(dataset.schema().names)
     column = find_path_column(names, path_column)
     _check_columns(dataset.schema())
-    style = OutputStyle(tuple(formats), tokens)
+    style, size = OutputStyle(tuple(formats), tokens), Size(workers, gpus, cpus)
+    dataset = _readable_beside(dataset, size)
     with ExitStack() as stack:
         transcriber = stack.enter_context(
-            RayTranscriber.start(
-                model, device, dtype, options, say, address=address, size=Size(workers, gpus, cpus), style=style
-            )
+            RayTranscriber.start(model, device, dtype, options, say, address=address, size=size, style=style)
         )
         fingerprint = run_fingerprint(transcriber, transcriber.model_digest, options, style)
         choices = {"overwrite": not resume, "retry_failed": retry_failed, "ordered": ordered, "say": say}
@@ -129,6 +129,15 @@ def _open(
         return FolderOutput(Path(output), style, fingerprint, **choices)
     except OSError as error:
         raise UsageError(f"{output}: cannot be used for results: {error.strerror or error}") from error
+
+
+def _readable_beside(dataset: Any, size: Size) -> Any:
+    """Return the dataset as it can be read while the workers run: before them, if they take all processors."""
+    ray = ray_library()
+    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    number, resources = placement(nodes, size)
+    left = sum(node.get("CPU", 0) for node in nodes) - number * resources["num_cpus"]
+    return dataset if left >= 1 else dataset.materialize()
 
 
 def _check_columns(schema: Any) -> None:

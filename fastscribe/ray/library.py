@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import logging
+import os
 import signal
 import threading
 import warnings
@@ -45,6 +46,7 @@ def connected(address: str | None) -> Iterator[Any]:
     if ray.is_initialized():
         yield ray
         return
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # a cluster of this run's own reports to nobody
     with _own_signals(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:

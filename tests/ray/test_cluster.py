@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
+import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
@@ -19,6 +21,7 @@ from fastscribe.errors import UsageError
 from fastscribe.ray import pool
 from fastscribe.ray.run import RayTranscriber
 from tests.conftest import AUDIO
+from tests.helpers.processes import command as in_fresh_process
 from tests.helpers.processes import fastscribe as command
 from tests.ray.clusters import KILLS, MODEL, STORE_BYTES, KillableWorker, cluster, manifest, transcriber
 
@@ -141,6 +144,24 @@ def test_stdout_and_a_mistake(nodes: Any, tmp_path: Path) -> None:
     assert done.returncode == 2 and done.stderr.count("\n") == 1 and "gone.nemo: no such file or folder" in done.stderr
 
 
+def test_sigterm_and_the_next_run(nodes: Any, tmp_path: Path) -> None:
+    """SIGTERM ends the command in order, also while Ray waits; the same command goes on."""
+    path, out = manifest(tmp_path / "list.jsonl", 300), tmp_path / "out"
+    engine = ["--engine", "ray", "--ray-address", nodes.address, "--ray-workers", 1]
+    arguments = ["transcribe", path, "-m", MODEL, "-o", out, "-q", *engine]
+    process = subprocess.Popen(in_fresh_process(*arguments), stderr=subprocess.PIPE, text=True)
+    rows = out / "transcripts.jsonl"
+    while process.poll() is None and not (rows.exists() and rows.stat().st_size):
+        time.sleep(0.05)
+    process.send_signal(signal.SIGTERM)
+    said = process.communicate(timeout=60)[1]
+    assert (process.returncode, said.count("\n")) == (143, 1) and "terminated" in said, said
+    assert 0 < len(rows.read_text().splitlines()) < 300
+    assert command(*arguments).returncode == 0
+    keys = [json.loads(line)["key"] for line in rows.read_text().splitlines()]
+    assert sorted(keys) == list(range(300))
+
+
 def test_a_dataset(nodes: Any, expected: dict[str, str], tmp_path: Path) -> None:
     """The dataset's columns are in the rows, a second call has nothing to do, and bytes are refused."""
     import ray
@@ -151,7 +172,7 @@ def test_a_dataset(nodes: Any, expected: dict[str, str], tmp_path: Path) -> None
     dataset = ray.data.read_json(str(path), lines=True)
     settings: dict[str, Any] = {"model": MODEL, "output": tmp_path / "out", "device": "cpu", "dtype": "fp32", "cpus": 1}
     said: list[str] = []
-    stats = fastscribe.ray.transcribe(dataset, **settings, workers=1, say=said.append)
+    stats = fastscribe.ray.transcribe(dataset, **settings, workers=2, say=said.append)  # all processors: read before
     assert (stats.files, stats.failed, stats.skipped) == (41, 1, 0)
     assert any("no path or URL in column audio_filepath" in line for line in said)
     rows = [json.loads(line) for line in (tmp_path / "out" / "transcripts.jsonl").read_text().splitlines()]
