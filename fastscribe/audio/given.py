@@ -224,7 +224,10 @@ def _array(data: Any) -> AnyArray:
 def _rate(sample_rate: object) -> int:
     if sample_rate is None:
         raise ValueError("an array without its rate: give (array, sample_rate), or Audio(array, sample_rate)")
-    rate: int = int(sample_rate)  # type: ignore[call-overload]
+    try:
+        rate: int = int(sample_rate)  # type: ignore[call-overload]
+    except (TypeError, ValueError, OverflowError):
+        rate = 0
     if rate != sample_rate or rate not in SAMPLE_RATES:
         raise ValueError(f"a sample rate of {sample_rate} Hz: give a whole number from 1,000 to 1,000,000")
     return rate
