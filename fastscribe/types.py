@@ -321,6 +321,17 @@ class Transcript:
 
 
 @dataclass(frozen=True)
+class RenderedTranscript(Transcript):
+    """A Transcript whose output another process has rendered, without words and tokens.
+
+    Attributes:
+        texts: Output by format, in the run's style (output.writers.render).
+    """
+
+    texts: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class Failure:
     """A recording that could not be transcribed, and the stage that failed."""
 

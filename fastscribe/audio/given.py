@@ -77,7 +77,7 @@ def sources(
     """Yield every recording of the inputs.
 
     Args:
-        inputs: Each is an input as Transcriber.transcribe() takes it.
+        inputs: Each is an input as Transcriber.transcribe() takes it, or a Source or Failure, which stays as it is.
         left_out: As for expand().
         repeats: As for expand().
     """
@@ -97,6 +97,9 @@ def is_one(inputs: object) -> bool:
 def _sources(
     item: object, position: int, left_out: Counter[str], repeats: Repeats | None
 ) -> Iterator[Source | Failure]:
+    if isinstance(item, (Source, Failure)):
+        yield item
+        return
     name = f"input {position}"
     key: Any = position
     try:

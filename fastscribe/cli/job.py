@@ -42,6 +42,14 @@ class OutputTarget:
 
 
 @dataclass(frozen=True)
+class RayCluster:
+    """Where --engine ray runs: the cluster's address, and the number of workers; None: as Ray finds them."""
+
+    address: str | None = None
+    workers: int | None = None
+
+
+@dataclass(frozen=True)
 class TranscribeJob:
     """One command: what to transcribe, with which model and options, and where the results go."""
 
@@ -57,6 +65,7 @@ class TranscribeJob:
     events: Path | None = None
     log_file: Path | None = None
     limit: RunLimit | None = None
+    cluster: RayCluster | None = None  # None: the model runs in this process
 
 
 def is_one_short_file(inputs: Sequence[str]) -> bool:

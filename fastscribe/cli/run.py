@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, contextmanager, nullcontext
+from contextlib import ExitStack, closing, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
@@ -16,7 +15,6 @@ import typer
 
 from fastscribe._system import signals
 from fastscribe._system.remote import is_url
-from fastscribe.audio.failures import to_failure
 from fastscribe.audio.formats import left_out_line
 from fastscribe.audio.repeats import repeats_line
 from fastscribe.audio.stdin import STDIN
@@ -33,22 +31,21 @@ from fastscribe.cli.terminal import (
     say,
     show_table,
 )
-from fastscribe.errors import OutputError, UsageError
+from fastscribe.errors import UsageError
+from fastscribe.journaled import run_fingerprint, write_result
 from fastscribe.pipeline.time_limit import TimeLimit
 from fastscribe.resume.shards import Shard
 from fastscribe.types import AudioInfo, Failure, Transcript
 
 if TYPE_CHECKING:
     from fastscribe.cli.run_page import RunPage
+    from fastscribe.dry_run import DryRunReport
     from fastscribe.output.folder import FolderOutput
     from fastscribe.output.store import StoreOutput
     from fastscribe.output.stream import StreamOutput
     from fastscribe.pipeline.stats import Progress, RunStats
     from fastscribe.resume.ledger import Ledger
     from fastscribe.transcriber import Transcriber
-
-# These errors stop a run; any other error of an output file makes a Failure of its input.
-_DISK_PROBLEMS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EFBIG}
 
 
 def run(job: TranscribeJob, event_log: EventLog, quiet: bool, show_progress: bool, show_report: bool) -> None:
@@ -68,11 +65,9 @@ def run(job: TranscribeJob, event_log: EventLog, quiet: bool, show_progress: boo
     _say_shard(job.target.shard, quiet)
     check_paths(job)  # before the import of torch, which takes seconds
     bar = ProgressBar(show_progress, job.inputs, job.target.shard.count, counts_always=job.limit is not None)
-    with filter_mpg123_messages(bar.write_line), bar:
+    with filter_mpg123_messages(bar.write_line), bar, ExitStack() as loaded:
         bar.phase("loading the model")
-        from fastscribe.transcriber import Transcriber
-
-        transcriber = Transcriber.load(Path(job.model), job.device, job.dtype, job.options, bar.say)
+        transcriber = loaded.enter_context(_load(job, bar.say))
         if job.limit is not None:
             transcriber._limit = TimeLimit(job.limit.started_s + job.limit.work_s)
         event_log.started(transcriber)
@@ -142,6 +137,24 @@ def _say_stopped(job: TranscribeJob, stats: RunStats) -> None:
     say(f"stopped {job.limit.text}: {files} done; {then}")
 
 
+@contextmanager
+def _load(job: TranscribeJob, say: Callable[[str], None]) -> Iterator[Transcriber]:
+    """Yield the transcriber: of this process, or of a Ray cluster's workers, which end with the block."""
+    if job.cluster is None:
+        from fastscribe.transcriber import Transcriber
+
+        yield Transcriber.load(Path(job.model), job.device, job.dtype, job.options, say)
+        return
+    from fastscribe.ray.pool import Size
+    from fastscribe.ray.run import RayTranscriber
+
+    address, size = job.cluster.address, Size(job.cluster.workers)
+    with RayTranscriber.start(
+        job.model, job.device, job.dtype, job.options, say, address=address, size=size, style=job.style
+    ) as transcriber:
+        yield transcriber
+
+
 def _is_one_short_stream(job: TranscribeJob, stats: RunStats) -> bool:
     """Return True for one short recording on stdin or at a URL, as is_one_short_file() is of files: its length is known now."""
     is_stream = len(job.inputs) == 1 and (job.inputs[0] == STDIN or is_url(job.inputs[0]))
@@ -182,20 +195,16 @@ def report_dry_run(job: TranscribeJob, quiet: bool) -> None:
         typer.Exit: Exit code 1: an input cannot be transcribed, or failed in an earlier run.
         FastscribeError: Wrong options, or an unusable model or folder.
     """
-    from fastscribe.dry_run import estimate_run
-    from fastscribe.report.prices import price_of
-    from fastscribe.transcriber import Transcriber
-
     if sys.stdout is None:
         raise StdoutClosed
     check_paths(job)
     _say_shard(job.target.shard, quiet)
-    transcriber = Transcriber.load(Path(job.model), job.device, job.dtype, job.options, say)
-    ready_s = 0.0 if job.limit is None else job.limit.elapsed_s
-    usd_per_hour, _ = price_of(transcriber._recognizer.device_name, job.price_per_hour)
-    ledger = _ledger(job, transcriber)
-    with filter_mpg123_messages():
-        found = estimate_run(transcriber, job.inputs, ledger, usd_per_hour, lambda failure: say(failure_line(failure)))
+    with _load(job, say) as transcriber:
+        ready_s = 0.0 if job.limit is None else job.limit.elapsed_s
+        usd_per_hour, _ = transcriber.usd_per_hour(job.price_per_hour, 0.0)
+        ledger = _ledger(job, transcriber)
+        with filter_mpg123_messages():
+            found = _estimate(transcriber, job, ledger, usd_per_hour)
     _check_any_input(found.files + found.failed + found.skipped, job.target.shard)
     _say_listing(found.left_out, found.repeated, quiet)
     check = None if job.limit is None else job.limit.check(ready_s, found.estimated_s)
@@ -207,6 +216,18 @@ def report_dry_run(job: TranscribeJob, quiet: bool) -> None:
         raise StdoutClosed from error
     if found.failed + found.failed_before:
         raise typer.Exit(1)
+
+
+def _estimate(transcriber: Transcriber, job: TranscribeJob, ledger: Ledger, usd_per_hour: float | None) -> DryRunReport:
+    from fastscribe.dry_run import estimate_run
+    from fastscribe.ray.run import RayTranscriber
+
+    def show_failure(failure: Failure) -> None:
+        say(failure_line(failure))
+
+    if isinstance(transcriber, RayTranscriber):
+        return transcriber.estimate(job.inputs, ledger, usd_per_hour, show_failure)
+    return estimate_run(transcriber, job.inputs, ledger, usd_per_hour, show_failure)
 
 
 def _say_shard(shard: Shard, quiet: bool) -> None:
@@ -251,23 +272,11 @@ def _open_output(
 
 
 def _fingerprint(job: TranscribeJob, transcriber: Transcriber) -> dict[str, Any]:
-    from fastscribe.decode.families import DECODERS
-    from fastscribe.languages import AUTO
-    from fastscribe.pipeline.recognizer import language_prompt_of
-    from fastscribe.resume.fingerprint import fingerprint, model_digest
+    from fastscribe.ray.run import RayTranscriber
+    from fastscribe.resume.fingerprint import model_digest
 
-    recognizer = transcriber._recognizer
-    attention = recognizer.model.config.attention
-    resolved: dict[str, Any] = {"dtype": recognizer.dtype, "decoder": recognizer.decoder_name, "attention": attention}
-    resolved |= {"recover_gaps": transcriber._recovers_gaps}
-    resolved |= {"beam": recognizer.beam} if recognizer.beam > 1 else {}
-    config, options = transcriber._config, job.options
-    if options.max_utterance_s is None and not config.learnt_on_short:  # cut as with the same number given
-        resolved["max_utterance_s"] = config.max_utterance_s
-    follows_language = DECODERS[recognizer.decoder_name].has_prompt or language_prompt_of(config) is not None
-    if not follows_language or options.language == AUTO:  # these options change nothing then
-        options = replace(options, language=None, target_language=None)
-    return fingerprint(model_digest(job.model), resolved, options, job.style)
+    digest = transcriber.model_digest if isinstance(transcriber, RayTranscriber) else model_digest(job.model)
+    return run_fingerprint(transcriber, digest, job.options, job.style)
 
 
 def _page(job: TranscribeJob, transcriber: Transcriber) -> RunPage | None:
@@ -327,17 +336,10 @@ def _write(
     transcriber: Transcriber,
     job: TranscribeJob,
 ) -> Transcript | Failure:
-    """Write a result. Return it, or the Failure that is written in its place if it cannot be written."""
     try:
-        output.write(result)
+        return write_result(output, result, transcriber.progress.not_written, job.target.where)
     except BrokenPipeError as error:
         raise StdoutClosed from error
-    except OSError as error:
-        if error.errno in _DISK_PROBLEMS or isinstance(result, Failure):
-            raise OutputError(str(error.filename or job.target.where), error) from error
-        transcriber.progress.not_written(result)
-        return _write(output, to_failure(result.audio, "write", error), transcriber, job)
-    return result
 
 
 def _check_any_input(num_inputs: int, shard: Shard) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 from fastscribe._system.text_layout import clean_text
 from fastscribe.config import SubtitleStyle
 from fastscribe.output.subtitles import DEFAULT_STYLE, Cue, spoken_spans, to_cues
-from fastscribe.types import Alternative, Failure, Segment, Token, Transcript, Word
+from fastscribe.types import Alternative, Failure, RenderedTranscript, Segment, Token, Transcript, Word
 
 # Keys of a result. A manifest row that has them is an earlier run's output, so its values are dropped.
 OWN_KEYS = frozenset(("pred_text", "pred_language", "segments", "words", "gaps", "nbest", "tokens", "error"))
@@ -38,8 +38,10 @@ def render(
         result: Of a Failure, only the JSON formats have a text.
         format: One of config.OUTPUT_FORMATS.
         tokens: Add the tokens to the JSON formats.
-        style: Layout of subtitles.
+        style: Layout of subtitles. A RenderedTranscript has the layout and tokens that it was rendered with.
     """
+    if isinstance(result, RenderedTranscript):
+        return result.texts[format]
     if format == "jsonl":
         return to_jsonl(result, tokens)
     if format == "json":
