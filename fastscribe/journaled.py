@@ -39,6 +39,8 @@ def run_fingerprint(
         style: The formats and their options.
     """
     from fastscribe.decode.families import DECODERS
+    from fastscribe.languages import AUTO
+    from fastscribe.pipeline.recognizer import language_prompt_of
 
     recognizer = transcriber._recognizer
     attention = recognizer.model.config.attention
@@ -48,7 +50,8 @@ def run_fingerprint(
     config = transcriber._config
     if options.max_utterance_s is None and not config.learnt_on_short:  # cut as with the same number given
         resolved["max_utterance_s"] = config.max_utterance_s
-    if not DECODERS[recognizer.decoder_name].has_prompt:  # these options change nothing then
+    follows_language = DECODERS[recognizer.decoder_name].has_prompt or language_prompt_of(config) is not None
+    if not follows_language or options.language == AUTO:  # these options change nothing then
         options = replace(options, language=None, target_language=None)
     return fingerprint(model_digest, resolved, options, style)
 

@@ -21,6 +21,7 @@ from fastscribe.pipeline.presentation import in_order, with_bar
 from fastscribe.pipeline.recognizer import Recognizer, log_to_stderr
 from fastscribe.pipeline.run import Ledger, Run, Watcher
 from fastscribe.pipeline.stats import DeviceShare, Progress, RunStats
+from fastscribe.pipeline.time_limit import TimeLimit
 from fastscribe.report.prices import price_of
 from fastscribe.segmentation.vad import check_vad
 from fastscribe.types import Failure, Transcript
@@ -61,6 +62,7 @@ class Transcriber:
         self._load_s = load_s
         self.progress = Progress()
         self._watcher: Watcher | None = None
+        self._limit: TimeLimit | None = None
         self._auto_budget: Budget | None = None
         self._is_running = False
 
@@ -188,6 +190,7 @@ class Transcriber:
             self._recovers_gaps,
             self.progress,
             self._watcher,
+            self._limit,
         )
 
     def _budget(self) -> Budget:

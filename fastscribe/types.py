@@ -190,6 +190,10 @@ class Batch:
     lengths_B: Int64Array
     native: tuple[NativeRows, ...] = ()
 
+    @property
+    def audio_s(self) -> float:
+        return sum(utterance.duration_s for utterance in self.utterances)
+
 
 @dataclass(frozen=True)
 class Features:
@@ -299,6 +303,7 @@ class Transcript:
     tokens: tuple[Token, ...]
     gaps: tuple[Gap, ...] = ()
     nbest: tuple[Alternative, ...] = ()  # with Options.nbest: by utterance, the best first
+    language: str | None = None  # the tag that the model wrote most often, such as "hi-IN"; None: it writes none
 
     @property
     def key(self) -> Any:

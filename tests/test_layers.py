@@ -13,7 +13,14 @@ from tests.conftest import PACKAGE
 LAYERS = (
     ("errors", "types", "config", "languages", "version", "_system"),
     ("audio", "segmentation", "text", "report", "evaluation", "resume", "output"),
-    ("pipeline.batching", "pipeline.cost_model", "pipeline.stats", "pipeline.thread_pool", "pipeline.idle"),
+    (
+        "pipeline.batching",
+        "pipeline.cost_model",
+        "pipeline.stats",
+        "pipeline.thread_pool",
+        "pipeline.idle",
+        "pipeline.time_limit",
+    ),
     ("pipeline.presentation",),
     ("pipeline.prefetch", "pipeline.sort_buffer", "pipeline.gap_recovery", "bench.work"),
     ("cuda.no_tf32", "cuda.device", "cuda.graph_capture", "pipeline.loader"),
@@ -49,6 +56,7 @@ WITHOUT_TORCH = (
     "pipeline.idle",
     "pipeline.presentation",
     "pipeline.thread_pool",
+    "pipeline.time_limit",
     "pipeline.prefetch",
     "pipeline.sort_buffer",
     "pipeline.gap_recovery",

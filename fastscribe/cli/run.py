@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from fastscribe._system import signals
 from fastscribe._system.remote import is_url
 from fastscribe.audio.formats import left_out_line
 from fastscribe.audio.repeats import repeats_line
@@ -21,6 +22,7 @@ from fastscribe.cli.app import StdoutClosed
 from fastscribe.cli.event_log import EventLog
 from fastscribe.cli.job import SHORT_S, TranscribeJob, check_paths, unusable_folder
 from fastscribe.cli.progress_bar import ProgressBar
+from fastscribe.cli.run_limit import STOPPED
 from fastscribe.cli.terminal import (
     dry_run_table,
     failure_line,
@@ -31,6 +33,7 @@ from fastscribe.cli.terminal import (
 )
 from fastscribe.errors import UsageError
 from fastscribe.journaled import run_fingerprint, write_result
+from fastscribe.pipeline.time_limit import TimeLimit
 from fastscribe.resume.shards import Shard
 from fastscribe.types import AudioInfo, Failure, Transcript
 
@@ -40,7 +43,7 @@ if TYPE_CHECKING:
     from fastscribe.output.folder import FolderOutput
     from fastscribe.output.store import StoreOutput
     from fastscribe.output.stream import StreamOutput
-    from fastscribe.pipeline.stats import RunStats
+    from fastscribe.pipeline.stats import Progress, RunStats
     from fastscribe.resume.ledger import Ledger
     from fastscribe.transcriber import Transcriber
 
@@ -56,15 +59,17 @@ def run(job: TranscribeJob, event_log: EventLog, quiet: bool, show_progress: boo
         show_report: Print the report.
 
     Raises:
-        typer.Exit: Exit code 1: a file failed.
+        typer.Exit: Exit code 1: a file failed; 75: the limit has stopped the run.
         FastscribeError: Wrong options, an unusable model or folder, or a disk that cannot be written.
     """
     _say_shard(job.target.shard, quiet)
     check_paths(job)  # before the import of torch, which takes seconds
-    bar = ProgressBar(show_progress, job.inputs, job.target.shard.count)
+    bar = ProgressBar(show_progress, job.inputs, job.target.shard.count, counts_always=job.limit is not None)
     with filter_mpg123_messages(bar.write_line), bar, ExitStack() as loaded:
         bar.phase("loading the model")
         transcriber = loaded.enter_context(_load(job, bar.say))
+        if job.limit is not None:
+            transcriber._limit = TimeLimit(job.limit.started_s + job.limit.work_s)
         event_log.started(transcriber)
         bar.watch(lambda: transcriber.progress)  # which each run replaces
         with _open_output(job, transcriber, bar.say) as output:
@@ -72,13 +77,17 @@ def run(job: TranscribeJob, event_log: EventLog, quiet: bool, show_progress: boo
             with page or nullcontext():
                 stats = _write_all(transcriber, job, output, event_log, bar, page, says_tracks=not quiet)
             stats = replace(stats, skipped=transcriber.progress.skipped, failed_before=output.ledger.failed_before)
-            _check_any_input(stats.files + stats.skipped, job.target.shard)
+            if transcriber._limit is not None and transcriber._limit.is_reached:
+                stats = replace(stats, stopped=_stopped(job, stats, transcriber.progress, bar.num_inputs))
+            else:
+                _check_any_input(stats.files + stats.skipped, job.target.shard)
             totals = output.totals()
             if totals is not None:
                 stats = replace(stats, totals=totals._asdict())
-                output.write_report((json.dumps(stats.to_json(), indent=2) + "\n").encode())
+                report = (json.dumps(stats.to_json(), indent=2) + "\n").encode()
+                output.write_report(report, finished=stats.stopped is None)
     event_log.finished(stats)
-    if not (quiet or stats.files + stats.skipped):
+    if not (quiet or stats.files + stats.skipped or stats.stopped):
         say(f"none of the {output.ledger.num_given:,} inputs is in shard {job.target.shard}: there is nothing to do")
     _say_listing(stats.left_out, stats.repeated, quiet)
     if page is not None:
@@ -86,14 +95,46 @@ def run(job: TranscribeJob, event_log: EventLog, quiet: bool, show_progress: boo
     is_empty = stats.files + stats.skipped <= stats.failed
     if show_report and not is_empty and not _is_one_short_stream(job, stats):
         show_table(report_table(stats))
-    if not quiet and totals is not None and totals.not_given:
+    if not quiet and totals is not None and totals.not_given and stats.stopped is None:  # else not all are listed
         results = "1 result is of an input" if totals.not_given == 1 else f"{totals.not_given} results are of inputs"
         say(f"{job.target.where}: {results} not given this time")
     not_made = _say_made_again(output, quiet)
     if stats.failed_before:
         say(f"{stats.failed_before} failed in an earlier run and were left alone; --retry-failed tries them again")
+    if stats.stopped is not None:
+        _say_stopped(job, stats)
+        raise typer.Exit(STOPPED)
     if stats.failed + stats.failed_before + not_made:
         raise typer.Exit(1)
+
+
+def _stopped(job: TranscribeJob, stats: RunStats, progress: Progress, num_inputs: int | None) -> dict[str, Any]:
+    """Return what the report of a run that its limit has stopped says about it."""
+    assert job.limit is not None
+    usd = None if stats.usd_per_hour is None else round(stats.usd_per_hour * job.limit.elapsed_s / 3600, 4)
+    listed = stats.skipped + progress.planned_files + progress.queued_files
+    return {
+        "limit": job.limit.text,
+        "elapsed_s": round(job.limit.elapsed_s, 3),
+        "usd": usd,
+        "files_done": stats.files + stats.skipped,
+        "files_given": listed if progress.has_all else num_inputs,
+    }
+
+
+def _say_stopped(job: TranscribeJob, stats: RunStats) -> None:
+    """Print how far a run came that its limit has stopped. Raises UsageError if it did nothing."""
+    assert job.limit is not None and stats.stopped is not None
+    if not stats.files:
+        raise job.limit.too_short
+    done, given = stats.stopped["files_done"], stats.stopped["files_given"]
+    files = f"{done:,} of {given:,} files" if given is not None and given >= done else f"{done:,} files"
+    then = "the same command goes on"
+    if job.target.is_stdout:
+        then = "with --output-dir the same command goes on"
+    elif job.target.overwrite:
+        then = "without --overwrite the command goes on"
+    say(f"stopped {job.limit.text}: {files} done; {then}")
 
 
 @contextmanager
@@ -159,16 +200,18 @@ def report_dry_run(job: TranscribeJob, quiet: bool) -> None:
     check_paths(job)
     _say_shard(job.target.shard, quiet)
     with _load(job, say) as transcriber:
+        ready_s = 0.0 if job.limit is None else job.limit.elapsed_s
         usd_per_hour, _ = transcriber.usd_per_hour(job.price_per_hour, 0.0)
         ledger = _ledger(job, transcriber)
         with filter_mpg123_messages():
             found = _estimate(transcriber, job, ledger, usd_per_hour)
     _check_any_input(found.files + found.failed + found.skipped, job.target.shard)
     _say_listing(found.left_out, found.repeated, quiet)
+    check = None if job.limit is None else job.limit.check(ready_s, found.estimated_s)
     if not quiet:
-        show_table(dry_run_table(found))
+        show_table(dry_run_table(found, check))
     try:
-        print(json.dumps(found.to_json()), flush=True)
+        print(json.dumps(found.to_json() | ({} if check is None else check.to_json())), flush=True)
     except BrokenPipeError as error:
         raise StdoutClosed from error
     if found.failed + found.failed_before:
@@ -259,7 +302,7 @@ def _write_all(
     results = transcriber._results(job.inputs, output.ledger)
     says_tracks = says_tracks and job.options.track is None
     writing = bar.paused if job.target.is_stdout else nullcontext
-    with closing(results):
+    with _until_limit(transcriber), closing(results):
         for result in results:
             if says_tracks and isinstance(result, Transcript) and result.audio.num_tracks > 1:
                 says_tracks = False
@@ -271,9 +314,20 @@ def _write_all(
             if isinstance(written, Failure):
                 bar.say(failure_line(written))
                 event_log.failed(written)
-        with transcriber.progress.stopwatch.time("write"), writing():
-            output.flush()
+    with transcriber.progress.stopwatch.time("write"), writing():
+        output.flush()
     return run_stats(transcriber, perf_counter() - start, job.price_per_hour)
+
+
+@contextmanager
+def _until_limit(transcriber: Transcriber) -> Iterator[None]:
+    """End the block without an error if the time of RunLimit.enforced() is over, and stop its timer."""
+    try:
+        yield
+        signals.stop_timer()
+    except signals.TimeIsOver:
+        assert transcriber._limit is not None
+        transcriber._limit.is_reached = True
 
 
 def _write(

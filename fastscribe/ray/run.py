@@ -64,7 +64,7 @@ class RayTranscriber(Transcriber):
         self._recognizer = cast("Recognizer", _RemoteRecognizer(facts))
         self._engine = cast("Engine", _RemoteEngine(facts.batch_frames))
         self.progress = Progress()
-        self._watcher = None
+        self._watcher, self._limit = None, None
         self._is_running = False
         self._said: set[str] = set()
         self._device_shares: dict[str, DeviceShare] = {}
