@@ -134,9 +134,9 @@ def _pause(clip_S: Float32Array, num_samples: int, rng: np.random.Generator) -> 
     hertz = np.maximum(np.fft.rfftfreq(num_samples, 1 / RATE), 50.0)
     noise_S = np.fft.irfft(np.fft.rfft(noise_S) / hertz ** (rng.choice((0.0, 0.0, 0.25, 0.5))), num_samples)
     level = 10 ** (floor_and_level(_energy(clip_S))[0] / 20)
-    return (noise_S * level / max(noise_S.std(), 1e-12)).astype(np.float32)
+    return np.asarray(noise_S * level / max(noise_S.std(), 1e-12), np.float32)
 
 
 def _energy(clip_S: Float32Array) -> Float64Array:
     frame = round(FRAME_S * RATE)
-    return clip_S[: len(clip_S) // frame * frame].reshape(-1, frame).var(axis=1, dtype=np.float64)
+    return np.asarray(clip_S[: len(clip_S) // frame * frame].reshape(-1, frame).var(axis=1, dtype=np.float64))
