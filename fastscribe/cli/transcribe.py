@@ -14,7 +14,7 @@ from fastscribe._system.remote import is_url
 from fastscribe.checkpoint.location import DEFAULT
 from fastscribe.cli.app import MODEL_HELP, ReportHtml, app, find_model, local_file, options_in
 from fastscribe.cli.event_log import EventLog
-from fastscribe.cli.job import OutputTarget, TranscribeJob, check_output_dir, is_one_short_file
+from fastscribe.cli.job import OutputTarget, TranscribeJob, check_output_dir, is_one_short_file, is_stream
 from fastscribe.cli.run import report_dry_run, run
 from fastscribe.cli.subtitle_options import (
     DEFAULT_CHARS_PER_SECOND,
@@ -27,7 +27,7 @@ from fastscribe.cli.subtitle_options import (
     MinCueS,
     parse_formats,
 )
-from fastscribe.cli.terminal import log_to
+from fastscribe.cli.terminal import log_to, say
 from fastscribe.config import (
     MAX_BATCH_SIZE,
     MAX_BEAM,
@@ -350,11 +350,14 @@ def transcribe(
     is_brief = quiet or (not dry_run and is_one_short_file(inputs))
     if model is None and is_brief:
         model = DEFAULT  # without the line about it
-    path = find_model(model, show_progress=not (quiet or no_progress))
+    late_notes: list[str] = []  # for the end of a stream, whose length is known then
+    tell = late_notes.append if model is None and not dry_run and is_stream(inputs) else say
+    path = find_model(model, tell, show_progress=not (quiet or no_progress))
     job = TranscribeJob(inputs, str(path), device, dtype, options, style, target, price_per_hour, page)
     job = replace(job, events=events, log_file=log_file)
     with EventLog(events) as event_log:
         if dry_run:
             report_dry_run(job, quiet)
         else:
-            run(job, event_log, quiet, show_progress=not (quiet or no_progress), show_report=not is_brief)
+            show_progress = not (quiet or no_progress)
+            run(job, event_log, quiet, show_progress, show_report=not is_brief, late_notes=late_notes)

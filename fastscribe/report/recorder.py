@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass
 from time import perf_counter
 from typing import Any
 
+from fastscribe._system.remote.secrets import hide_secrets
 from fastscribe.types import Failure, Transcript, Utterance
 
 CONFIDENCE_BINS = 20
@@ -183,5 +184,6 @@ def even_indices(count: int, most: int) -> list[int]:
 
 
 def _shorten_left(path: str) -> str:
-    """Shorten a long path from the left, because its end identifies it."""
+    """Hide the secrets of a URL, and shorten a long path from the left, because its end identifies it."""
+    path = hide_secrets(path)
     return path if len(path) <= _MAX_CHARACTERS else "..." + path[-_MAX_CHARACTERS:]

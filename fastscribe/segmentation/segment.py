@@ -23,7 +23,7 @@ import numpy as np
 
 from fastscribe.config import VadName
 from fastscribe.segmentation.loudness import frame_energy, frame_length, quiet_frames, runs
-from fastscribe.segmentation.silence import find_sound, steady_quiet
+from fastscribe.segmentation.silence import MIN_TRIMMED_S, find_sound, steady_quiet, trim_silence
 from fastscribe.segmentation.vad import SPEECH, speech_probability
 from fastscribe.types import AudioInfo, BoolArray, Float64Array, Utterance
 
@@ -69,7 +69,8 @@ def split(
         AudioError: As read().
     """
     max_samples = int(max_utterance_s * audio.sample_rate)
-    if max_utterance_s <= 0 or audio.num_samples <= max_samples:
+    is_short = max_utterance_s <= 0 or audio.num_samples <= max_samples
+    if is_short and not (by_phrase and audio.num_samples >= MIN_TRIMMED_S * audio.sample_rate):
         return (Utterance(audio, 0, audio.num_samples),)
     frame_samples = max(1, min(frame_length(audio.sample_rate), max_samples // 10))
     unit_s = frame_samples / audio.sample_rate
@@ -82,13 +83,15 @@ def split(
         loudness = frame_energy(audio, frame_samples, channel)
         quiet = quiet_frames(loudness, unit_s)
         silent = steady_quiet(loudness, quiet)
-    stretches = find_sound(silent, unit_s) if by_phrase else [(0, len(loudness))]
-    choose = choose_phrases if by_phrase else choose_pieces
-    pieces = [
-        (begin + first, begin + last)
-        for begin, end in stretches
-        for first, last in choose(loudness[begin:end], quiet[begin:end], unit_s, max_utterance_s - grid_s)
-    ]
+    if is_short:
+        pieces = trim_silence(silent, unit_s)
+    else:
+        choose = choose_phrases if by_phrase else choose_pieces
+        pieces = [
+            (begin + first, begin + last)
+            for begin, end in (find_sound(silent, unit_s) if by_phrase else [(0, len(loudness))])
+            for first, last in choose(loudness[begin:end], quiet[begin:end], unit_s, max_utterance_s - grid_s)
+        ]
     places = [
         (
             _on_grid(begin * frame_samples, audio.sample_rate, grid_s),

@@ -11,6 +11,7 @@ import numpy as np
 from fastscribe.segmentation.loudness import decibels, runs
 from fastscribe.types import BoolArray, Float64Array
 
+MIN_TRIMMED_S = 2.0  # at the edges of a recording that is one utterance; a shorter recording is never trimmed
 _MIN_S = 2.0
 _MIN_EDGE_S = 1.0  # at the beginning and the end of a recording
 _BEFORE_S, _AFTER_S = 0.24, 0.5  # silence that stays before and after sound
@@ -51,3 +52,25 @@ def find_sound(silent: BoolArray, frame_s: float) -> list[Span]:
             edges.append(num_frames if is_last else last - round(_BEFORE_S / frame_s))
     spans = zip(edges[::2], [*edges[1:], num_frames][::2], strict=True)
     return [(begin, end) for begin, end in spans if end > begin]
+
+
+def trim_silence(silent: BoolArray, frame_s: float) -> list[Span]:
+    """Return the one frame range of a short recording without long silence at its beginning and its end; none if all is silent.
+
+    Silence within it stays: the pieces would be shorter than what the model learnt on.
+
+    Args:
+        silent: True for each frame that certainly is no speech.
+        frame_s: Length of a frame in seconds.
+    """
+    num_frames = len(silent)
+    begin, end = 0, num_frames
+    for first, last in runs(silent):
+        if (last - first) * frame_s < MIN_TRIMMED_S:
+            continue
+        if first == 0:
+            begin = 0 if last == num_frames else last - round(_BEFORE_S / frame_s)
+            end = 0 if last == num_frames else end
+        elif last == num_frames:
+            end = first + round(_AFTER_S / frame_s)
+    return [(begin, end)] if end > begin else []

@@ -94,6 +94,19 @@ def left_out(*inputs: object) -> dict[str, int]:
     return dict(counted)
 
 
+def test_the_files_of_a_run_are_not_left_out(tmp_path):
+    for name in (
+        "transcripts.jsonl",
+        "journal.shard-0-of-2.jsonl",
+        "report.json",
+        "a.wav",
+        "old_report.json",
+        "b.jsonl",
+    ):
+        (tmp_path / name).touch()
+    assert left_out(tmp_path) == left_out(tmp_path / "**") == left_out(tmp_path / "*") == {".json": 1, ".jsonl": 1}
+
+
 def test_files_left_out_are_counted(tmp_path):
     touch(
         tmp_path,

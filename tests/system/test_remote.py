@@ -133,13 +133,38 @@ def test_a_missing_bucket_is_named(server: FaultyStore) -> None:
         list(remote.list_objects("s3://nowhere/a"))
 
 
-def test_an_unreachable_store(server: FaultyStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    from fastscribe._system.remote import object_store as module
+def test_an_unreachable_store_is_tried_a_few_times(server: FaultyStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """obstore would retry for 40 s and more; its retries are for stores that have answered."""
+    connect, pauses = retry._connect, []
 
+    def count(host: str, port: int, timeout_s: float) -> None:
+        pauses.append(timeout_s)
+        connect(host, port, timeout_s)
+
+    monkeypatch.setattr(retry, "_connect", count)
+    monkeypatch.setattr(retry, "FIRST_BACKOFF_S", 0.001)
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
-    monkeypatch.setattr(module, "RETRY", module.RETRY | {"max_retries": 0})
-    with pytest.raises(remote.RemoteUnavailable, match="cannot be reached"):
+    with pytest.raises(remote.RemoteUnavailable, match=r"127\.0\.0\.1:9 cannot be reached .*check the network"):
         remote.stat_object("s3://elsewhere/a")
+    assert len(pauses) == retry.FEW_RETRIES + 1 and max(pauses) <= retry.CONNECT_S
+
+
+def test_reachability_is_checked_once_and_not_behind_a_proxy(
+    server: FaultyStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hosts = []
+    monkeypatch.setattr(retry, "_connect", lambda host, port, timeout_s: hosts.append((host, port)))
+    monkeypatch.setattr(retry, "proxy_bypass", lambda host: False)
+    monkeypatch.setattr(retry, "getproxies", dict)
+    remote.forget_stores()
+    for _ in range(2):
+        remote.stat_object("s3://bucket/a.wav")
+    assert len(hosts) == 1
+    retry.check_reachable("https://host")
+    assert hosts[1:] == [("host", 443)]
+    monkeypatch.setattr(retry, "getproxies", lambda: {"https": "http://proxy"})
+    retry.check_reachable("https://host")
+    assert len(hosts) == 2
 
 
 def test_memory() -> None:
@@ -188,7 +213,9 @@ def test_a_missing_extra_is_named(url: str, monkeypatch: pytest.MonkeyPatch) -> 
     for name in ("obstore", "urllib3"):
         monkeypatch.setitem(sys.modules, name, None)
     remote.forget_stores()
-    with pytest.raises(UsageError, match=r"needs the extra remote: pip install 'fastscribe\[remote\]'"):
+    with pytest.raises(
+        UsageError, match=r"install fastscribe with its extra remote \(in a clone: pip install '\.\[remote\]'\)"
+    ):
         remote.read_object(url)
 
 

@@ -38,7 +38,12 @@ def s3_options(url: SplitResult) -> dict[str, Any]:
     try:
         session = boto3.Session()
         credentials = session.get_credentials()
-        config = Config(connect_timeout=10, read_timeout=30, signature_version=None if credentials else UNSIGNED)
+        config = Config(
+            connect_timeout=5,
+            read_timeout=30,
+            retries={"total_max_attempts": 2},
+            signature_version=None if credentials else UNSIGNED,
+        )
         client = session.client("s3", config=config)
     except (BotoCoreError, ValueError) as error:
         raise UsageError(f"the AWS configuration cannot be used: {first_line(error)}") from error

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import random
+import socket
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from threading import Thread, current_thread, main_thread
 from typing import TypeVar
+from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
 
 from fastscribe._system.remote.store import RemoteUnavailable
+from fastscribe.errors import first_line
 
 RETRIES = 10
 FEW_RETRIES = 5  # about 3 s, at most 6
 FIRST_BACKOFF_S, MAX_BACKOFF_S = 0.2, 15.0
+CONNECT_S = 6.0  # for the first connection to a store, retries included
 RETRY_S = 120.0  # from the first request; none begins later
 
 Result = TypeVar("Result")
@@ -36,6 +41,28 @@ def retry(call: Callable[[], Result], was_reached: Callable[[], bool] = lambda: 
                 raise
             time.sleep(pause_s)
     return call()
+
+
+def check_reachable(endpoint: str) -> None:
+    """Connect to an endpoint's host and port, with few retries, unless a proxy is in between.
+
+    Raises:
+        RemoteUnavailable: The host is unknown, refuses the connection, or has not answered for CONNECT_S.
+    """
+    url = urlsplit(endpoint)
+    host = url.hostname or ""
+    if proxy_bypass(host) or not {url.scheme, "all"} & set(getproxies()):
+        port = url.port or (80 if url.scheme == "http" else 443)
+        deadline = time.monotonic() + CONNECT_S
+        retry(lambda: _connect(host, port, max(0.1, deadline - time.monotonic())), lambda: False)
+
+
+def _connect(host: str, port: int, timeout_s: float) -> None:
+    try:
+        socket.create_connection((host, port), timeout_s).close()
+    except OSError as error:
+        problem = f"{host}:{port} cannot be reached ({first_line(error)})"
+        raise RemoteUnavailable(f"{problem}; check the network, the endpoint and the bucket's name") from error
 
 
 def interruptible(call: Callable[[], Result]) -> Result:
