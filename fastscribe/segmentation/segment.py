@@ -54,11 +54,11 @@ def split(
 ) -> tuple[Utterance, ...]:
     """Split a recording into utterances in order. Neighbours overlap only if there is no pause between them.
 
-    They cover the recording; with `by_phrase`, all of it but long silence. A recording without any sound is then one utterance
-    without samples.
+    They cover the recording; with `by_phrase`, all of it but long silence, of a recording within the limit that at its edges. A
+    recording without any sound is then one utterance without samples.
 
     Args:
-        audio: The recording. Its samples are read, once, only if it is longer than the limit.
+        audio: The recording. Its samples are read, once, only if it is longer than the limit, or `by_phrase` than 2 s.
         max_utterance_s: Maximum length of an utterance in seconds; 0: no limit.
         channel: Channel to read, from 0; None: the mean of all.
         frame_s: Length of an encoder frame in seconds; cuts lie at whole frames. 0: cuts lie anywhere.
