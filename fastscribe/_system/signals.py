@@ -38,6 +38,8 @@ HARD_EXIT_HOOKS: list[Callable[[], object]] = []
 # Set once native threads run that take Python's lock and that nothing can stop: see exit_without_cleanup().
 HAS_NATIVE_THREADS = Event()
 _ALARM: int = getattr(signal, "SIGALRM", -1)
+# Set once native threads run that take Python's lock and that nothing can stop: see exit_without_cleanup().
+HAS_NATIVE_THREADS = Event()
 _IMPORTS, _EXECUTED_TEXT = "<frozen importlib", "<string>"  # file names of code objects
 
 
