@@ -35,8 +35,6 @@ _MAX_TIMER_S = 1e8  # setitimer() refuses numbers that no process lives to see
 _HAS_TIMER = sys.platform != "win32"
 # Called before the process ends at once, in the signal's handler: they may write to file descriptors, not wait for threads.
 HARD_EXIT_HOOKS: list[Callable[[], object]] = []
-# Set once native threads run that take Python's lock and that nothing can stop: see exit_without_cleanup().
-HAS_NATIVE_THREADS = Event()
 _ALARM: int = getattr(signal, "SIGALRM", -1)
 # Set once native threads run that take Python's lock and that nothing can stop: see exit_without_cleanup().
 HAS_NATIVE_THREADS = Event()

@@ -98,7 +98,7 @@ def kind_of(name: str) -> str:
 
 
 def count_left_out(left_out: Counter[str], path: str) -> None:
-    """Count a file that is not taken for audio, unless a run's own file has its name: results may lie beside recordings."""
+    """Count a file that is not audio, unless it is one that a run writes: results may lie beside recordings."""
     if not _RUN_FILE.fullmatch(path.replace(os.sep, "/").rpartition("/")[2]):
         left_out[kind_of(path)] += 1
 

@@ -88,7 +88,7 @@ def is_one_short_file(inputs: Sequence[str]) -> bool:
 
 
 def is_stream(inputs: Sequence[str]) -> bool:
-    """Return True for stdin or a URL alone, whose length is known at the end."""
+    """Return True for stdin alone or one URL: their length is unknown until the end."""
     return len(inputs) == 1 and (inputs[0] == STDIN or is_url(inputs[0]))
 
 

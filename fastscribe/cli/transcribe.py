@@ -424,8 +424,9 @@ def transcribe(
         raise typer.BadParameter(
             f"{limit.option} and --engine ray exclude each other: stop the run with SIGTERM instead"
         )
-    late_notes: list[str] = []  # for the end of a stream, whose length is known then
-    tell = late_notes.append if model is None and not dry_run and is_stream(inputs) else say
+    late_notes: list[str] = []  # of a stream to stdout: only its end tells whether the text alone is printed
+    is_late = not dry_run and output_dir is None and is_stream(inputs)
+    tell = late_notes.append if model is None and is_late else say
     show_progress = not (quiet or no_progress)
     with nullcontext() if limit is None or dry_run else limit.enforced():
         if cluster is None or model is None:

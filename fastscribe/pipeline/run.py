@@ -391,7 +391,7 @@ class Run:
                 audio = planned(source, self._config.features.sample_rate)
                 return (Utterance(audio, 0, audio.num_samples),)
             audio = probe(source)
-            stage = "split"  # reads samples only if the recording must be cut
+            stage = "split"  # reads samples only if the recording may be cut or trimmed
             options = self._options
             frame_s, limit_s = self._config.frame_s, self._max_utterance_s
             return split(audio, limit_s, options.channel, frame_s, options.vad, self._by_phrase)

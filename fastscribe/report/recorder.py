@@ -154,7 +154,7 @@ class RunRecorder:
     def _failed(self, failure: Failure) -> None:
         self._failed_by_stage[failure.stage] = self._failed_by_stage.get(failure.stage, 0) + 1
         if len(self._failures) < _FIRST_FAILURES:
-            message = failure.message[:_MAX_CHARACTERS]
+            message = hide_secrets(failure.message)[:_MAX_CHARACTERS]
             self._failures.append({"path": _shorten_left(failure.path), "stage": failure.stage, "message": message})
 
     def data(self) -> dict[str, Any]:

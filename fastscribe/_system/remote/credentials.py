@@ -50,7 +50,9 @@ def s3_options(url: SplitResult) -> dict[str, Any]:
     options: dict[str, Any] = {"bucket": url.netloc}
     endpoint = client.meta.endpoint_url
     if endpoint.partition("://")[2].rstrip("/").endswith(("amazonaws.com", "amazonaws.com.cn")):
-        options["region"] = _bucket_region(client, url.netloc)
+        options["region"] = region = _bucket_region(client, url.netloc)
+        if region.startswith("cn-"):  # obstore itself leaves out ".cn"
+            options["endpoint"] = f"https://s3.{region}.amazonaws.com.cn"
     else:
         options |= {"endpoint": endpoint, "region": client.meta.region_name or "us-east-1"}
     if credentials is None:

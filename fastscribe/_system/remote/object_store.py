@@ -6,6 +6,7 @@ credentials, one line an error, and a listing that goes on where an expired one 
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Iterator
 from datetime import timedelta
@@ -42,6 +43,12 @@ _CREDENTIALS = {
     "s3": "AWS_PROFILE, AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or ~/.aws",
     "gs": "GOOGLE_APPLICATION_CREDENTIALS, or `gcloud auth application-default login`",
     "az": "AZURE_STORAGE_ACCOUNT_NAME with AZURE_STORAGE_ACCOUNT_KEY or AZURE_STORAGE_SAS_TOKEN, or `az login`",
+}
+# Environment variables that obstore reads and s3_options() and its like do not.
+_ENDPOINT_VARIABLES = {
+    "s3": re.compile(r"(?i)AWS_\w*ENDPOINT"),
+    "gs": re.compile(r"(?i)GOOGLE_\w*BASE_URL"),
+    "az": re.compile(r"(?i)AZURE_\w*(ENDPOINT|EMULATOR)"),
 }
 _KINDS = {"s3": "s3", "s3a": "s3", "gs": "gs", "gcs": "gs", "az": "az", "abfs": "az", "abfss": "az"}
 
@@ -138,7 +145,7 @@ class ObjectStore:
             raise self._translated(error) from error
 
     def _ask(self, call: Callable[[], Result]) -> Result:
-        """Call obstore, whose retries are for stores that have answered; before the first request, see that one is there."""
+        """Call obstore. Before the first request, check that the store can be reached: obstore would retry for a minute."""
 
         def ask() -> Result:
             if not self._was_reached and self._endpoint:
@@ -195,7 +202,7 @@ def _plain(tag: str) -> str:
 
 
 def _connect(kind: str, root: str) -> tuple[Any, bool, str]:
-    """Return obstore's store, True if it sends no credentials as there are none, and its endpoint; "" if that is Azure's."""
+    """Return obstore's store, True if there are no credentials to send, and the endpoint; "" if it is not known here."""
     from obstore.store import AzureStore, GCSStore, S3Store
 
     makers: Any = {"s3": (S3Store, s3_options), "gs": (GCSStore, google_options), "az": (AzureStore, azure_options)}
@@ -208,8 +215,11 @@ def _connect(kind: str, root: str) -> tuple[Any, bool, str]:
 
 
 def _public_endpoint(kind: str, options: dict[str, Any]) -> str:
-    """Return the cloud's own endpoint; "" of Azure, where it depends on the account."""
+    """Return the cloud's own endpoint; "" if obstore may take another from the environment."""
+    if any(_ENDPOINT_VARIABLES[kind].fullmatch(name) for name in os.environ):
+        return ""
     if kind == "s3":
-        region = options["region"]
-        return f"https://s3.{region}.amazonaws.com" + (".cn" if region.startswith("cn-") else "")
-    return "https://storage.googleapis.com" if kind == "gs" else ""
+        return f"https://s3.{options['region']}.amazonaws.com"
+    return (
+        "https://storage.googleapis.com" if kind == "gs" else f"https://{options['account_name']}.blob.core.windows.net"
+    )
