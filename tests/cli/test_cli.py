@@ -264,6 +264,11 @@ def test_folder_without_audio(tmp_path: Path) -> None:
         (["train", FIRST, "-o", "run"], "is a recording; give a recipe"),
         (["train", "nowhere.yaml", "-o", "run"], "nowhere.yaml: cannot be read: No such file or directory"),
         (["merge", "nowhere"], "nowhere: no such folder"),
+        (["merge", FIRST], f"is a file: name its folder, {FIRST.parent}"),
+        (
+            ["bench", "thruput", FIRST],
+            "thruput: no such command, file or folder; did you mean fastscribe bench throughput?",
+        ),
     ],
     ids=str,
 )

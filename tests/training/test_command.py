@@ -22,6 +22,7 @@ from rich.console import Console
 from fastscribe.checkpoint.reader import read_checkpoint
 from fastscribe.cli.train import TrainingStopped, _Display, _install_signal_handlers, _report_start, train
 from fastscribe.errors import UsageError
+from fastscribe.training.data import prepare
 from fastscribe.training.state import RunFolder
 from fastscribe.training.trainer import Trainer
 from tests.conftest import MODELS
@@ -86,10 +87,27 @@ def test_recipe_error_before_torch(tmp_path: Path) -> None:
 def test_impossible_vocabulary(recipe_file: Path, tmp_path: Path) -> None:  # noqa: F811
     sections = json.loads(recipe_file.read_text())
     recipe_file.write_text(json.dumps({**sections, "model": {"vocab_size": 5000}}))
-    with pytest.raises(UsageError, match=r"^\S+recipe\.yaml: model\.vocab_size: no bpe vocabulary of 5000"):
+    with pytest.raises(
+        UsageError, match=r"^\S+recipe\.yaml: model\.vocab_size: no bpe vocabulary of 5000 .* most: set "
+    ):
         run(recipe_file, tmp_path / "run")
-    with pytest.raises(UsageError, match=r"^the default recipe: model\.vocab_size: no bpe vocabulary of 256"):
-        run(Path(sections["data"]["validation"]), tmp_path / "run")
+
+
+def test_the_default_vocabulary_gives_way_to_few_texts(manifest: Path) -> None:  # noqa: F811
+    said: list[str] = []
+    training_data = prepare(recipe_of(manifest, model={"vocab_size": 256}), None, said.append)
+    [line] = [line for line in said if "vocab_size" in line]
+    assert 0 < len(training_data.checkpoint.tokenizer.pieces) < 256
+    assert f"256: these texts yield {len(training_data.checkpoint.tokenizer.pieces)} pieces" in line
+
+
+def test_a_file_or_a_missing_device_is_refused_before_the_data_are_read(manifest: Path, tmp_path: Path) -> None:  # noqa: F811
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UsageError, match=r"file: is a file: name a folder"):
+        run(tmp_path / "nowhere.jsonl", tmp_path / "file")
+    with pytest.raises(UsageError, match=r"--device cuda:99"):
+        train(tmp_path / "nowhere.jsonl", tmp_path / "run", None, 1, "cuda:99", "fp32", False, False)
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize("warmup_steps", [4, 1000])
