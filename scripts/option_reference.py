@@ -33,8 +33,8 @@ def _described(command: Command) -> Iterator[str]:
             if len(command.groups) > 2:  # more than the arguments and one group of options
                 yield f"| **{group}** | |"
             for names, meaning in options:
-                escaped = names.replace("|", r"\|")
-                yield f"| `{escaped}` | {escaped(meaning)} |"
+                name = names.replace("|", r"\|")
+                yield f"| `{name}` | {escaped(meaning)} |"
         yield ""
     if command.example:
         yield from (escaped(command.example), "")
