@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import platform
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +20,8 @@ from fastscribe.pipeline.engine import Engine
 from fastscribe.pipeline.presentation import in_order, with_bar
 from fastscribe.pipeline.recognizer import Recognizer, log_to_stderr
 from fastscribe.pipeline.run import Ledger, Run, Watcher
-from fastscribe.pipeline.stats import Progress, RunStats
+from fastscribe.pipeline.stats import DeviceShare, Progress, RunStats
+from fastscribe.pipeline.time_limit import TimeLimit
 from fastscribe.report.prices import price_of
 from fastscribe.segmentation.vad import check_vad
 from fastscribe.types import Failure, Transcript
@@ -61,6 +62,7 @@ class Transcriber:
         self._load_s = load_s
         self.progress = Progress()
         self._watcher: Watcher | None = None
+        self._limit: TimeLimit | None = None
         self._auto_budget: Budget | None = None
         self._is_running = False
 
@@ -148,6 +150,19 @@ class Transcriber:
         with closing(results):
             yield from results
 
+    def usd_per_hour(self, price_per_hour: float | None, wall_s: float) -> tuple[float | None, str | None]:
+        """Return the price of what a run uses, in USD an hour, and where the price comes from.
+
+        Args:
+            price_per_hour: The price that the user states; None: that of the price list, if it has the device.
+            wall_s: Seconds that the run took.
+        """
+        return price_of(self._recognizer.device_name, price_per_hour)
+
+    def shares(self) -> Sequence[DeviceShare]:
+        """Return what each of several devices did in the last run; empty for a transcriber of one device."""
+        return ()
+
     def _results(self, inputs: Inputs, ledger: Ledger | None = None) -> Generator[Transcript | Failure]:
         """Transcribe recordings. The ledger decides which of them belong to this run and are not done.
 
@@ -175,6 +190,7 @@ class Transcriber:
             self._recovers_gaps,
             self.progress,
             self._watcher,
+            self._limit,
         )
 
     def _budget(self) -> Budget:
@@ -202,7 +218,7 @@ def run_stats(transcriber: Transcriber, wall_s: float, price_per_hour: float | N
     from fastscribe.version import __version__
 
     progress, recognizer = transcriber.progress, transcriber._recognizer
-    usd_per_hour, price_source = price_of(recognizer.device_name, price_per_hour)
+    usd_per_hour, price_source = transcriber.usd_per_hour(price_per_hour, wall_s)
     return RunStats(
         files=progress.files,
         failed=progress.failed,
@@ -218,6 +234,7 @@ def run_stats(transcriber: Transcriber, wall_s: float, price_per_hour: float | N
         gap_s=progress.gap_s,
         recovered_words=progress.recovered_words,
         recovered_s=progress.recovered_s,
+        devices=transcriber.shares(),
         peak_bytes=recognizer.peak_bytes(),
         device=recognizer.device_name,
         dtype=recognizer.dtype,

@@ -313,8 +313,11 @@ def test_closed_pipe() -> None:
 
 
 @pytest.mark.posix
-def test_closed_stdout() -> None:
-    done = subprocess.run(["sh", "-c", '"$0" "$@" >&-', *command("transcribe", FIRST, "-m", MODEL, "-q")], timeout=60)
+@pytest.mark.parametrize(
+    "arguments", [["transcribe", FIRST, "-m", MODEL, "-q"], ["doctor"], ["models"], ["inspect", MODEL]], ids=str
+)
+def test_closed_stdout(arguments: list) -> None:
+    done = subprocess.run(["sh", "-c", '"$0" "$@" >&-', *command(*arguments)], timeout=60)
     assert done.returncode == 141
 
 
