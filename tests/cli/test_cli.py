@@ -267,7 +267,7 @@ def test_folder_without_audio(tmp_path: Path) -> None:
         (["merge", FIRST], f"is a file: name its folder, {FIRST.parent}"),
         (
             ["bench", "thruput", FIRST],
-            "thruput: no such command, file or folder; did you mean fastscribe bench throughput?",
+            "thruput: no such command, file or folder; did you mean 'throughput'?",
         ),
     ],
     ids=str,

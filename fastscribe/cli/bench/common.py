@@ -34,7 +34,7 @@ class _Group(TyperGroup):
         if first not in (*self.commands, *_HELP):
             if first.isidentifier() and not Path(first).exists() and not ctx.resilient_parsing:
                 near = get_close_matches(first, self.commands, n=1)
-                hint = f"; did you mean {ctx.command_path} {near[0]}?" if near else ""
+                hint = f"; did you mean {near[0]!r}?" if near else ""
                 raise UsageError(f"{first}: no such command, file or folder{hint}")
             args = ["throughput", *args]
         return super().parse_args(ctx, args)
