@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from fastscribe._system.signals import HAS_NATIVE_THREADS
 from fastscribe.audio.formats import is_audio_name
 from fastscribe.cli.app import MODEL_HELP, app, find_model, option
 from fastscribe.cli.job import check_output_dir
@@ -170,6 +171,7 @@ def _init_process_group(device: torch.device, distributed: DistributedContext) -
 
         if device.type == "cuda":
             torch.cuda.set_device(device)
+        HAS_NATIVE_THREADS.set()
         dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=timedelta(hours=2))
         dist.barrier()
 
