@@ -84,9 +84,7 @@ class StoreLedger(Ledger):
                 outdated
             )
             is_made = self._make_again(entry_index, source.index, outdated)
-        except (
-            OSError
-        ) as error:  # of an object in the way, or one that cannot be read; the result stays, the run goes on
+        except OSError as error:  # an object is in the way, or cannot be read; the result stays, and the run goes on
             self.not_made.append(error)
             return True
         self.num_made_again += is_made
