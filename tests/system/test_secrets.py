@@ -21,6 +21,11 @@ from fastscribe.types import Source
     ("first https://a:b@h/x, then https://c:d@h/y", "first https://a:***@h/x, then https://c:***@h/y"),
     ("me@host: a?token=b", "me@host: a?token=b"), ("s3://bucket/a.wav", "s3://bucket/a.wav"),
     ("https://h/a?monkey=1&keyboard=2", "https://h/a?monkey=1&keyboard=2"),
+    ("https://me:pa/ss?w#d@host/a", "https://me:***@host/a"), ("https://me:80@host/a", "https://me:***@host/a"),
+    ("https://h:80/a@b.wav", "https://h:80/a@b.wav"), ("http://[::1]:80/a@b", "http://[::1]:80/a@b"),
+    ("http://h:80", "http://h:80"), ("s3://key:secret@bucket/a", "s3://key:***@bucket/a"),
+    ("abfs://box@account.dfs.core.windows.net/a", "abfs://box@account.dfs.core.windows.net/a"),
+    ("run 'https://h/a?sig=0f' \"https://h/b?sig=0f\".", "run 'https://h/a?sig=***' \"https://h/b?sig=***\"."),
 ])  # fmt: skip
 def test_hide_secrets(text: str, shown: str) -> None:
     assert hide_secrets(text) == shown
@@ -31,6 +36,7 @@ def test_hide_secrets(text: str, shown: str) -> None:
     ("https://h/a.wav?sv=1&se=2&sp=r&sig=f", "https://h/a.wav"),
     ("https://h/a.wav?Expires=1&Signature=f&Key-Pair-Id=K", "https://h/a.wav"),
     ("https://me:word@h:8080/a.wav?sp=1&expires=2", "https://h:8080/a.wav?sp=1&expires=2"),
+    ("https://h/a.wav?sr=8000&Sig=f", "https://h/a.wav?sr=8000"), ("https://h/a?sv=1&xsig=f", "https://h/a?sv=1&xsig=f"),
     ("s3://bucket/a.wav?sig=f", "s3://bucket/a.wav?sig=f"), ("http://[x/a?sig=f", "http://[x/a?sig=f"),
 ])  # fmt: skip
 def test_unsigned(url: str, stable: str) -> None:
