@@ -135,7 +135,10 @@ def test_secrets_of_a_web_address_stay_in_the_rows(server: FaultyStore, tmp_path
         for day in (1, 2)
     ]
     reports = ["--events", files[0], "--log-file", files[1], "--report-html", files[2]]
-    done = [fastscribe("transcribe", *urls, "-m", MODEL, "-o", out, *reports) for urls in given]
+    done = [
+        fastscribe("transcribe", *urls, "-m", MODEL, "-o", out, *more)
+        for urls, more in zip(given, (reports, []), strict=True)
+    ]
     assert [one.returncode for one in done] == [1, 1] and "1 failed in an earlier run" in done[1].stderr
     hidden = f"{root.replace('pass5word', '***')}/bucket/audio/none.wav?X-Amz-Date=1&X-Amz-Signature=***"
     assert hidden in done[0].stderr

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fastscribe._system.remote.secrets import hide_secrets, unsigned
+from fastscribe.audio.failures import input_failure
 from fastscribe.audio.remote_file import RemoteFile
 from fastscribe.resume.ledger import _key
 from fastscribe.types import Source
@@ -45,5 +46,9 @@ def test_unsigned(url: str, stable: str) -> None:
 
 def test_a_url_that_is_signed_again_is_the_same_input() -> None:
     urls = [f"https://host/{name}.wav?X-Amz-Date={day}&X-Amz-Signature={day}" for name in "ab" for day in (1, 2)]
-    keys = [_key(Source(url, RemoteFile(url), "a")) for url in urls]
-    assert keys[0] == keys[1] != keys[2] == keys[3]
+    for inputs in (
+        [Source(url, RemoteFile(url), "a") for url in urls],
+        [input_failure(url, "is gone") for url in urls],
+    ):
+        keys = [_key(one) for one in inputs]
+        assert keys[0] == keys[1] != keys[2] == keys[3]
