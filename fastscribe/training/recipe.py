@@ -260,9 +260,6 @@ class Recipe:
     optimiser: OptimiserRecipe = OptimiserRecipe()
     run: RunRecipe = RunRecipe()
 
-    def to_json(self) -> dict[str, Any]:
-        return dataclasses.asdict(self)
-
 
 def read_recipe(path: Path, is_tuning: bool = False) -> Recipe:
     """Read a recipe file. Raises UsageError that names the file and the key. See parse_recipe."""
