@@ -45,7 +45,9 @@ class DryRunReport:
     repeated: int = 0  # inputs given more than once, without the first time
 
     def to_json(self) -> dict[str, Any]:
-        return {name: round(value, 4) if isinstance(value, float) else value for name, value in asdict(self).items()}
+        """Return the fields; seconds and shares with 4 decimals, the price with 4 significant digits: it may be tiny."""
+        fields = {name: round(value, 4) if isinstance(value, float) else value for name, value in asdict(self).items()}
+        return fields | {"estimated_usd": None if self.estimated_usd is None else float(f"{self.estimated_usd:.4g}")}
 
 
 def estimate_run(

@@ -2,7 +2,8 @@
 
     FastscribeError (ValueError)    something that the user can put right; the message says what, where and what to do
     ├── UsageError                  an option, or a combination of options, that is not possible
-    │   └── OptionError             one value of a setting, which the command line prints with the option's name
+    │   ├── OptionError             one value of a setting, which the command line prints with the option's name
+    │   └── MissingExtra            a package of an extra is not installed
     ├── CheckpointError             an unusable model: missing, unsafe, unsupported, or not matching its config
     │   ├── UnsupportedCheckpoint   names the key and the value that this code does not handle
     │   ├── WeightsMismatch         lists missing and unexpected weight names
@@ -59,6 +60,14 @@ class OptionError(UsageError):
         return f"--{option} {self.value}: " + re.sub(
             "[a-z]+(?:_[a-z]+)+", lambda name: "--" + name[0].replace("_", "-"), self.problem
         )
+
+
+class MissingExtra(UsageError):
+    """A package of one of fastscribe's extras is not installed."""
+
+    def __init__(self, what: str, packages: str, extra: str) -> None:
+        clone = f"in a clone: pip install '.[{extra}]'"
+        super().__init__(f"{what} needs {packages}: install fastscribe with its extra {extra} ({clone})")
 
 
 class CheckpointError(FastscribeError):

@@ -375,6 +375,25 @@ def test_silence_is_not_decoded(transcriber: Transcriber, tmp_path: Path) -> Non
     assert late.words and late.words[0].start_s >= 19.7 and (silent.text, silent.gaps) == ("", ())
 
 
+def test_a_manifest_with_durations_gives_the_texts_of_its_files(transcriber: Transcriber, tmp_path: Path) -> None:
+    """Its rows are not opened to plan them, except for such a model, which gets no silence of 2 s at either end."""
+    speech, silence = soundfile.read(FILES[0])[0], np.zeros(4 * 16_000)
+    path, manifest = tmp_path / "a.wav", tmp_path / "rows.jsonl"
+    soundfile.write(path, np.concatenate([silence, speech, silence]), 16_000)
+    manifest.write_text(json.dumps({"audio_filepath": "a.wav", "duration": soundfile.info(path).duration}))
+    transcriber._config = replace(transcriber._config, trained_utterance_s=20.0)
+    lengths_s: list[float] = []
+
+    class Lengths:
+        def batch(self, utterances, num_frames):
+            lengths_s.extend(utterance.duration_s for utterance in utterances)
+
+    transcriber._watcher = Lengths()
+    [named], [listed] = (list(with_options(transcriber).transcribe(given)) for given in (path, manifest))
+    assert named.words == listed.words and named.words[0].start_s >= 3.7
+    assert lengths_s[0] == lengths_s[1] <= len(speech) / 16_000 + 1.0
+
+
 def test_the_limit_follows_the_model(transcriber: Transcriber, tmp_path: Path) -> None:
     """A model that learnt on short utterances gets short ones, unless the user gives a limit; else nothing changes."""
     speech = [np.pad(soundfile.read(path)[0], (0, 16_000)) for path in FILES[:2]] * 6

@@ -18,6 +18,7 @@ from time import perf_counter
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TextIO
 
+from fastscribe._system.remote.secrets import hide_secrets
 from fastscribe._system.safe_files import starts_with
 from fastscribe._system.signals import Terminated, TimeIsOver
 from fastscribe.errors import FastscribeError, UsageError
@@ -66,7 +67,7 @@ class EventLog:
     ) -> None:
         self._stop_event.set()
         if error is not None and isinstance(error, (*_SIGNALS, FastscribeError, OSError)):
-            self._write_event("stopped", message=_reason(error))
+            self._write_event("stopped", message=hide_secrets(_reason(error)))
         if self._file is not None:
             try:
                 self._file.close()
@@ -96,7 +97,8 @@ class EventLog:
 
     def failed(self, failure: Failure) -> None:
         """Write the event of a failed file."""
-        self._write_event("failed", audio_filepath=failure.path, stage=failure.stage, message=failure.message)
+        path, message = hide_secrets(failure.path), hide_secrets(failure.message)
+        self._write_event("failed", audio_filepath=path, stage=failure.stage, message=message)
 
     def finished(self, stats: RunStats) -> None:
         """Write the last event, with the report."""

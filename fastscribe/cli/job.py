@@ -10,6 +10,7 @@ from pathlib import Path
 from fastscribe._system.remote import is_url, store_for
 from fastscribe._system.safe_files import is_device
 from fastscribe.audio.formats import MANIFEST_EXTENSIONS, extension
+from fastscribe.audio.stdin import STDIN
 from fastscribe.cli.run_limit import RunLimit
 from fastscribe.cli.terminal import filter_mpg123_messages
 from fastscribe.config import OUTPUT_FORMATS, Options, OutputStyle
@@ -84,6 +85,11 @@ def is_one_short_file(inputs: Sequence[str]) -> bool:
             return probe(Source(inputs[0], inputs[0], inputs[0])).duration_s <= SHORT_S
     except (OSError, ValueError):  # the run says what is wrong with it
         return True
+
+
+def is_stream(inputs: Sequence[str]) -> bool:
+    """Return True for stdin alone or one URL: their length is unknown until the end."""
+    return len(inputs) == 1 and (inputs[0] == STDIN or is_url(inputs[0]))
 
 
 def check_paths(job: TranscribeJob) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -14,13 +14,11 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from fastscribe._system import signals
-from fastscribe._system.remote import is_url
 from fastscribe.audio.formats import left_out_line
 from fastscribe.audio.repeats import repeats_line
-from fastscribe.audio.stdin import STDIN
 from fastscribe.cli.app import StdoutClosed
 from fastscribe.cli.event_log import EventLog
-from fastscribe.cli.job import SHORT_S, TranscribeJob, check_paths, unusable_folder
+from fastscribe.cli.job import SHORT_S, TranscribeJob, check_paths, is_stream, unusable_folder
 from fastscribe.cli.progress_bar import ProgressBar
 from fastscribe.cli.run_limit import STOPPED
 from fastscribe.cli.terminal import (
@@ -48,7 +46,14 @@ if TYPE_CHECKING:
     from fastscribe.transcriber import Transcriber
 
 
-def run(job: TranscribeJob, event_log: EventLog, quiet: bool, show_progress: bool, show_report: bool) -> None:
+def run(
+    job: TranscribeJob,
+    event_log: EventLog,
+    quiet: bool,
+    show_progress: bool,
+    show_report: bool,
+    late_notes: Sequence[str] = (),
+) -> None:
     """Transcribe the inputs, write the results and print the report.
 
     Args:
@@ -57,6 +62,7 @@ def run(job: TranscribeJob, event_log: EventLog, quiet: bool, show_progress: boo
         quiet: Print no notices.
         show_progress: Show progress on stderr.
         show_report: Print the report.
+        late_notes: Lines to print at the end unless the input is one short stream.
 
     Raises:
         typer.Exit: Exit code 1: a file failed; 75: the limit has stopped the run.
@@ -93,7 +99,10 @@ def run(job: TranscribeJob, event_log: EventLog, quiet: bool, show_progress: boo
     if page is not None:
         page.finished(stats)
     is_empty = stats.files + stats.skipped <= stats.failed
-    if show_report and not is_empty and not _is_one_short_stream(job, stats):
+    is_brief = _is_one_short_stream(job, stats)
+    for note in () if is_brief else late_notes:
+        say(note)
+    if show_report and not is_empty and not is_brief:
         show_table(report_table(stats))
     if not quiet and totals is not None and totals.not_given and stats.stopped is None:  # else not all are listed
         results = "1 result is of an input" if totals.not_given == 1 else f"{totals.not_given} results are of inputs"
@@ -157,8 +166,7 @@ def _load(job: TranscribeJob, say: Callable[[str], None]) -> Iterator[Transcribe
 
 def _is_one_short_stream(job: TranscribeJob, stats: RunStats) -> bool:
     """Return True for one short recording on stdin or at a URL, as is_one_short_file() is of files: its length is known now."""
-    is_stream = len(job.inputs) == 1 and (job.inputs[0] == STDIN or is_url(job.inputs[0]))
-    return is_stream and stats.files == 1 and stats.skipped == 0 and stats.audio_s <= SHORT_S
+    return is_stream(job.inputs) and stats.files == 1 and stats.skipped == 0 and stats.audio_s <= SHORT_S
 
 
 def _say_made_again(output: FolderOutput | StoreOutput | StreamOutput, quiet: bool) -> int:

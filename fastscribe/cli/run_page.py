@@ -10,6 +10,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fastscribe._system.remote.secrets import hide_secrets
 from fastscribe.cli.app import StdoutClosed
 from fastscribe.cli.terminal import say
 from fastscribe.errors import FastscribeError
@@ -63,7 +64,7 @@ class RunPage:
         job, transcriber = self._job, self._transcriber
         report = stats.to_json() | {"skipped": transcriber.progress.skipped}
         run = {
-            "command": command_line(sys.argv[1:]),
+            "command": hide_secrets(command_line(sys.argv[1:])),
             "started": self._started,
             "status": status,
             "model": job.model,

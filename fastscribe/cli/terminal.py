@@ -17,6 +17,7 @@ from threading import Thread
 from typing import TYPE_CHECKING, Any, TextIO
 
 from fastscribe._system import signals
+from fastscribe._system.remote.secrets import hide_secrets
 from fastscribe._system.safe_files import starts_with
 from fastscribe._system.text_layout import escaped
 from fastscribe.errors import UsageError
@@ -42,9 +43,9 @@ def say(message: str, bar: Any = None) -> None:
 
 
 def show(line: str, bar: Any = None) -> None:
-    """Print one line and append it to the log. Terminal escape sequences are escaped (text_layout.escaped). A closed
-    stderr does not end a run."""
-    line = escaped(line)
+    """Print one line and append it to the log. Terminal escape sequences are escaped (text_layout.escaped),
+    and the secrets of URLs are hidden. A closed stderr does not end a run."""
+    line = hide_secrets(escaped(line))
     with suppress(OSError, ValueError):  # ValueError: stderr is closed
         if bar is None:
             print(line, file=sys.stderr, flush=True)

@@ -15,7 +15,7 @@ from fastscribe._system.remote import is_url
 from fastscribe.checkpoint.location import DEFAULT
 from fastscribe.cli.app import MODEL_HELP, ReportHtml, app, find_model, local_file, options_in
 from fastscribe.cli.event_log import EventLog
-from fastscribe.cli.job import OutputTarget, RayCluster, TranscribeJob, check_output_dir, is_one_short_file
+from fastscribe.cli.job import OutputTarget, RayCluster, TranscribeJob, check_output_dir, is_one_short_file, is_stream
 from fastscribe.cli.run import report_dry_run, run
 from fastscribe.cli.run_limit import choose_limit
 from fastscribe.cli.subtitle_options import (
@@ -29,7 +29,7 @@ from fastscribe.cli.subtitle_options import (
     MinCueS,
     parse_formats,
 )
-from fastscribe.cli.terminal import log_to
+from fastscribe.cli.terminal import log_to, say
 from fastscribe.config import (
     MAX_BATCH_SIZE,
     MAX_BEAM,
@@ -424,9 +424,13 @@ def transcribe(
         raise typer.BadParameter(
             f"{limit.option} and --engine ray exclude each other: stop the run with SIGTERM instead"
         )
+    late_notes: list[str] = []  # of a stream to stdout: only its end tells whether the text alone is printed
+    is_late = not dry_run and output_dir is None and is_stream(inputs)
+    tell = late_notes.append if model is None and is_late else say
+    show_progress = not (quiet or no_progress)
     with nullcontext() if limit is None or dry_run else limit.enforced():
         if cluster is None or model is None:
-            model = str(find_model(model, show_progress=not (quiet or no_progress)))
+            model = str(find_model(model, tell, show_progress=show_progress))
         elif os.path.exists(model):
             model = os.path.abspath(model)  # the workers look up other names, each node for itself
         job = TranscribeJob(inputs, model, device, dtype, options, style, target, price_per_hour, page)
@@ -435,4 +439,4 @@ def transcribe(
             if dry_run:
                 report_dry_run(job, quiet)
             else:
-                run(job, event_log, quiet, show_progress=not (quiet or no_progress), show_report=not is_brief)
+                run(job, event_log, quiet, show_progress, show_report=not is_brief, late_notes=late_notes)

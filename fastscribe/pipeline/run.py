@@ -39,6 +39,7 @@ from fastscribe.pipeline.stats import Progress
 from fastscribe.pipeline.thread_pool import ReplacingThreadPool
 from fastscribe.pipeline.time_limit import TimeLimit
 from fastscribe.segmentation.segment import split
+from fastscribe.segmentation.silence import MIN_TRIMMED_S
 from fastscribe.text import transcript
 from fastscribe.text.nbest import nbest
 from fastscribe.text.tokenizer import Tokenizer
@@ -391,7 +392,7 @@ class Run:
                 audio = planned(source, self._config.features.sample_rate)
                 return (Utterance(audio, 0, audio.num_samples),)
             audio = probe(source)
-            stage = "split"  # reads samples only if the recording must be cut
+            stage = "split"  # reads samples only if the recording may be cut or trimmed
             options = self._options
             frame_s, limit_s = self._config.frame_s, self._max_utterance_s
             return split(audio, limit_s, options.channel, frame_s, options.vad, self._by_phrase)
@@ -400,9 +401,10 @@ class Run:
             return to_failure(source, stage, error)
 
     def _trusts_manifest(self, source: Source) -> bool:
-        """Return True if the manifest states a duration that is short enough for one utterance."""
-        longest_s = self._max_utterance_s or _MAX_TRUSTED_S
-        return source.duration_s is not None and source.duration_s <= longest_s
+        """Return True if the manifest states a duration that makes the whole recording one utterance."""
+        if source.duration_s is None or (self._by_phrase and source.duration_s >= MIN_TRIMMED_S):
+            return False
+        return source.duration_s <= (self._max_utterance_s or _MAX_TRUSTED_S)
 
 
 def _expected_sources(

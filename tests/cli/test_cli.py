@@ -63,6 +63,16 @@ def test_one_short_file_and_quiet_print_the_text_alone(tmp_path: Path) -> None:
         assert not is_one_short_file([str(path) for path in inputs])
 
 
+def test_the_line_about_the_model_waits_for_the_end_of_a_stream(tmp_path: Path) -> None:
+    """One path on stdin may be short, and nothing but its text is shown then. Two get the line, with the report behind it."""
+    short = fastscribe("transcribe", "-", stdin=f"{FIRST}\n")
+    assert (short.returncode, short.stderr) == (0, "") and short.stdout
+    two = fastscribe("transcribe", "-", stdin=f"{FIRST}\n{AUDIO / 'e02_0p3s.flac'}\n")
+    assert two.stderr.startswith("fastscribe: no --model") and two.stderr.count("RTFx") == 1
+    kept = fastscribe("transcribe", "-", "-o", tmp_path / "out", stdin=f"{FIRST}\n")
+    assert kept.stderr.startswith("fastscribe: no --model") and kept.stdout == ""
+
+
 def test_every_format(tmp_path: Path, texts: dict[str, str]) -> None:
     formats = "jsonl,json,srt,vtt,txt,tsv,ctm"
     done = fastscribe("transcribe", AUDIO, "-m", MODEL, "-o", tmp_path, "-f", formats, "--price-per-hour", 2)

@@ -30,7 +30,7 @@ def test_options_that_do_not_fit(options: list[object], problem: str) -> None:
 
 def test_without_the_extra_one_line_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(UsageError, match=r"Ray needs the extra ray: pip install 'fastscribe\[ray\]'"):
+    with pytest.raises(UsageError, match=r"--engine ray needs ray: install fastscribe with its extra ray \(in a clone"):
         library.ray_library()
 
 
