@@ -54,6 +54,11 @@ class RemoteFile:
         self._object: _Object | None = _shared(url) if found is None else _Object(url, found)
         self._lock = Lock()
 
+    @property
+    def listed(self) -> remote.RemoteObject | None:
+        """Size and version from the listing that named it."""
+        return self._found
+
     def version(self) -> str:
         found = self._in_store().stated()
         return f"{found.size} {found.version}"

@@ -55,6 +55,7 @@ class TranscribeJob:
     report_html: Path | None = None
     events: Path | None = None
     log_file: Path | None = None
+    devices: str | None = None  # instead of `device`
 
 
 def is_one_short_file(inputs: Sequence[str]) -> bool:

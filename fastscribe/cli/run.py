@@ -67,12 +67,10 @@ def run(job: TranscribeJob, event_log: EventLog, quiet: bool, show_progress: boo
     bar = ProgressBar(show_progress, job.inputs, job.target.shard.count)
     with filter_mpg123_messages(bar.write_line), bar:
         bar.phase("loading the model")
-        from fastscribe.transcriber import Transcriber
-
-        transcriber = Transcriber.load(Path(job.model), job.device, job.dtype, job.options, bar.say)
+        transcriber = _load(job, bar.say)
         event_log.started(transcriber)
         bar.watch(lambda: transcriber.progress)  # which each run replaces
-        with _open_output(job, transcriber, bar.say) as output:
+        with closing(transcriber), _open_output(job, transcriber, bar.say) as output:
             page = _page(job, transcriber)
             with page or nullcontext():
                 stats = _write_all(transcriber, job, output, event_log, bar, page, says_tracks=not quiet)
@@ -142,17 +140,16 @@ def report_dry_run(job: TranscribeJob, quiet: bool) -> None:
         FastscribeError: Wrong options, or an unusable model or folder.
     """
     from fastscribe.dry_run import estimate_run
-    from fastscribe.report.prices import price_of
-    from fastscribe.transcriber import Transcriber
+    from fastscribe.transcriber import price_of_machine
 
     if sys.stdout is None:
         raise StdoutClosed
     check_paths(job)
     _say_shard(job.target.shard, quiet)
-    transcriber = Transcriber.load(Path(job.model), job.device, job.dtype, job.options, say)
-    usd_per_hour, _ = price_of(transcriber._recognizer.device_name, job.price_per_hour)
-    ledger = _ledger(job, transcriber)
-    with filter_mpg123_messages():
+    transcriber = _load(job, say)
+    with closing(transcriber), filter_mpg123_messages():
+        usd_per_hour, _ = price_of_machine(transcriber, job.price_per_hour)
+        ledger = _ledger(job, transcriber)
         found = estimate_run(transcriber, job.inputs, ledger, usd_per_hour, lambda failure: say(failure_line(failure)))
     _check_any_input(found.files + found.failed + found.skipped, job.target.shard)
     _say_listing(found.left_out, found.repeated, quiet)
@@ -164,6 +161,12 @@ def report_dry_run(job: TranscribeJob, quiet: bool) -> None:
         raise StdoutClosed from error
     if found.failed + found.failed_before:
         raise typer.Exit(1)
+
+
+def _load(job: TranscribeJob, say: Callable[[str], None]) -> Transcriber:
+    from fastscribe.transcriber import Transcriber
+
+    return Transcriber.load(Path(job.model), job.device, job.dtype, job.options, say, devices=job.devices)
 
 
 def _say_shard(shard: Shard, quiet: bool) -> None:
@@ -211,15 +214,14 @@ def _fingerprint(job: TranscribeJob, transcriber: Transcriber) -> dict[str, Any]
     from fastscribe.decode.families import DECODERS
     from fastscribe.resume.fingerprint import fingerprint, model_digest
 
-    recognizer = transcriber._recognizer
-    attention = recognizer.model.config.attention
-    resolved: dict[str, Any] = {"dtype": recognizer.dtype, "decoder": recognizer.decoder_name, "attention": attention}
+    facts = transcriber._executor.facts
+    resolved: dict[str, Any] = {"dtype": facts.dtype, "decoder": facts.decoder_name, "attention": facts.attention}
     resolved |= {"recover_gaps": transcriber._recovers_gaps}
-    resolved |= {"beam": recognizer.beam} if recognizer.beam > 1 else {}
+    resolved |= {"beam": facts.beam} if facts.beam > 1 else {}
     config, options = transcriber._config, job.options
     if options.max_utterance_s is None and not config.learnt_on_short:  # cut as with the same number given
         resolved["max_utterance_s"] = config.max_utterance_s
-    if not DECODERS[recognizer.decoder_name].has_prompt:  # these options change nothing then
+    if not DECODERS[facts.decoder_name].has_prompt:  # these options change nothing then
         options = replace(options, language=None, target_language=None)
     return fingerprint(model_digest(job.model), resolved, options, job.style)
 

@@ -128,6 +128,16 @@ def transcribe(
         ),
     ] = _DEFAULTS.nbest,
     device: Annotated[str, basic_option("--device", help="auto, cpu, cuda or cuda:1 ...")] = "auto",
+    devices: Annotated[
+        str | None,
+        speed_option(
+            "--devices",
+            metavar="all|N,N|cpu:N",
+            help="Several devices: all GPUs, some by number (0,2), or cpu:N.\fEach device has a process and a model of its "
+            "own; all work on one list of batches. The numbers are those of --device cuda:N, not a count. cpu:N is N "
+            "processes that share the processors. Not together with --device.",
+        ),
+    ] = None,
     dtype: Annotated[
         DtypeChoice,
         decoding_option(
@@ -269,12 +279,19 @@ def transcribe(
     threads: Annotated[
         int | None,
         speed_option(
-            "--threads", min=1, max=MAX_THREADS, help="Threads that read audio.\fDefault: by the number of processors."
+            "--threads",
+            min=1,
+            max=MAX_THREADS,
+            help="Threads that read audio.\fDefault: by the number of processors. With --devices, each device has as many.",
         ),
     ] = None,
     price_per_hour: Annotated[
         float | None,
-        message_option("--price-per-hour", min=0, help="Price of this machine, for the report.\fUSD per hour."),
+        message_option(
+            "--price-per-hour",
+            min=0,
+            help="Price of this machine, for the report.\fUSD per hour, for the whole machine with all its GPUs.",
+        ),
     ] = None,
     quiet: Annotated[
         bool,
@@ -317,6 +334,8 @@ def transcribe(
         raise typer.BadParameter("--price-per-hour: not a number of USD")
     if report_html is not None and dry_run:
         raise typer.BadParameter("--report-html and --dry-run exclude each other")
+    if devices is not None and device != "auto":
+        raise typer.BadParameter("--device and --devices exclude each other: --devices alone names all devices")
     options = Options(
         decoder=decoder,
         beam=beam,
@@ -352,7 +371,7 @@ def transcribe(
         model = DEFAULT  # without the line about it
     path = find_model(model, show_progress=not (quiet or no_progress))
     job = TranscribeJob(inputs, str(path), device, dtype, options, style, target, price_per_hour, page)
-    job = replace(job, events=events, log_file=log_file)
+    job = replace(job, events=events, log_file=log_file, devices=devices)
     with EventLog(events) as event_log:
         if dry_run:
             report_dry_run(job, quiet)

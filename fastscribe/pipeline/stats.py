@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from time import perf_counter
 from typing import Any
 
@@ -32,6 +32,31 @@ class Stopwatch:
             yield
         finally:
             self.add(stage, perf_counter() - start)
+
+
+@dataclass
+class DeviceShare:
+    """What one of several devices has done in a run.
+
+    Attributes:
+        name: The device, as --devices names it: "cuda:0", "cpu:1".
+        device: Name of the GPU or the processor.
+        batches: Batches decoded.
+        utterances: Utterances decoded or failed.
+        audio_s: Seconds of audio in them.
+        busy_s: Seconds that its process spent with decoding, without the wait for batches and for audio.
+        peak_bytes: Peak memory of the GPU, or of the process on a CPU.
+        died: Times that its process ended before the run did.
+    """
+
+    name: str
+    device: str
+    batches: int = 0
+    utterances: int = 0
+    audio_s: float = 0.0
+    busy_s: float = 0.0
+    peak_bytes: int = 0
+    died: int = 0
 
 
 @dataclass
@@ -87,8 +112,9 @@ class RunStats:
     """Report of one run. Names end in their unit.
 
     `files`, `failed` and `audio_s` count this run alone; audio_s covers transcribed files only. wall_s runs from the loaded
-    model to the last row written. `skipped` counts the inputs that earlier runs have finished; `failed_before` of them
-    failed. `totals` (files, failed, audio_s) counts all runs of the output folder.
+    model to the last row written. stage_s is summed over the devices; peak_bytes is that of the
+    device with the most. `skipped` counts the inputs that earlier runs have finished; `failed_before` of them failed.
+    `totals` (files, failed, audio_s) counts all runs of the output folder.
     """
 
     files: int
@@ -116,6 +142,13 @@ class RunStats:
     gap_s: float = 0.0
     recovered_words: int = 0  # that gap recovery added
     recovered_s: float = 0.0  # from the first to the last of them, summed over segments
+    devices: Sequence[DeviceShare] = ()  # of a run on several devices (--devices)
+
+    @property
+    def device_shares(self) -> list[tuple[DeviceShare, float]]:
+        """Each of several devices with its share of the decoded audio."""
+        audio_s = sum(one.audio_s for one in self.devices)
+        return [(one, one.audio_s / audio_s if audio_s else 0.0) for one in self.devices]
 
     @property
     def rtfx(self) -> float:
@@ -161,5 +194,10 @@ class RunStats:
             "usd_per_hour": self.usd_per_hour,
             "price_source": self.price_source,
             "usd_per_1000_audio_hours": None if cost is None else round(cost, 4),
+            "devices": [
+                asdict(one)
+                | {"audio_s": round(one.audio_s, 3), "busy_s": round(one.busy_s, 3), "audio_share": round(share, 4)}
+                for one, share in self.device_shares
+            ],
             "versions": self.versions,
         }
