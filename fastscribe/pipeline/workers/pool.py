@@ -39,6 +39,7 @@ class _Slot:
     share: DeviceShare
     ready: messages.Ready | None = None
     refused: messages.Refused | None = None
+    death: str = ""  # why it could not start
     is_given_up: bool = False
     deaths_in_a_row: int = 0
     known: set[int] = field(default_factory=set)  # indices of the recordings that the process has
@@ -81,6 +82,9 @@ class WorkerPool:
                 for _ in self._receive():
                     pass
             self._facts = self._common_facts()
+            for slot in self._slots:
+                if slot.is_given_up:
+                    self._tell(f"the process of {slot.device.name} {slot.death}; the others go on")
         except BaseException:
             self.close()
             raise
@@ -232,7 +236,7 @@ class WorkerPool:
         slot.share.peak_bytes = max(slot.share.peak_bytes, message.peak_bytes)
         if not utterances:
             return
-        slot.share.batches += 1
+        slot.share.batches += isinstance(results[0], Hypothesis)
         slot.share.utterances += len(utterances)
         slot.share.audio_s += sum(utterance.duration_s for utterance in utterances)
         slot.deaths_in_a_row = 0
@@ -264,9 +268,11 @@ class WorkerPool:
         slot.share.died += was_ready
         slot.deaths_in_a_row += 1
         slot.is_given_up = not self._run or (was_refused and not was_ready) or slot.deaths_in_a_row > MAX_DEATHS
-        if self._run or any(other.ready is not None for other in self._slots):
-            self._say_death(slot, reason, death.num_handed_over)
-        if all(one.is_given_up for one in self._slots) and self._run:
+        slot.death = reason
+        if not self._run:  # the pool says so once it knows whether another one could start
+            return
+        self._say_death(slot, reason, death.num_handed_over)
+        if all(one.is_given_up for one in self._slots):
             raise DeviceFailed(", ".join(one.device.name for one in self._slots), RuntimeError(reason))
         if not slot.is_given_up:
             slot.refused = None

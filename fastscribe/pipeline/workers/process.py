@@ -53,6 +53,10 @@ class WorkerProcess:
         Thread(target=relay.pass_on, args=(stderr,), name=f"{device.name}-stderr", daemon=True).start()
         self.send(replace(start, device=device.kind, processors=device.processors))
 
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
     def send(self, message: object) -> None:
         """Send a message. One that has died gets none, and its receiver hears of it."""
         with suppress(OSError, ValueError):

@@ -57,6 +57,7 @@ def _open_channel() -> messages.Channel:
 
 
 def _serve(channel: messages.Channel, start: messages.Start) -> None:
+    inbox = _Inbox(channel)
     try:
         local = _load(channel, start)
         options = start.options
@@ -66,16 +67,15 @@ def _serve(channel: messages.Channel, start: messages.Start) -> None:
     except Exception as error:  # whatever a device or a checkpoint raises
         channel.send(messages.Refused(type(error).__name__, _one_line(error)))
         return
-    inbox = _Inbox(channel)
     try:
         while True:
             message = inbox.get()
             if isinstance(message, messages.Begin):
                 with closing(_Run(channel, inbox, local, message, start)) as run:
                     run.serve()
-    except (UsageError, DeviceFailed) as error:
+    except (UsageError, DeviceFailed) as error:  # the coordinator ends the run, or hands the work to other processes
         channel.send(messages.Refused(type(error).__name__, _one_line(error)))
-    except Exception as error:  # a mistake of ours: the coordinator hands the work to other processes
+    except Exception as error:  # a mistake of ours
         traceback.print_exc()
         with suppress(OSError):
             channel.send(messages.Refused(type(error).__name__, _one_line(error)))
@@ -99,6 +99,8 @@ def _load(channel: messages.Channel, start: messages.Start) -> LocalExecutor:
 
 
 def _one_line(error: BaseException) -> str:
+    if isinstance(error, DeviceFailed) and error.__cause__ is not None:
+        return first_line(error.__cause__)
     return " ".join(str(error).split()) if isinstance(error, FastscribeError) else first_line(error)
 
 
