@@ -1,6 +1,6 @@
 """Faults in the processes of `--devices`, which a test's own monkeypatches do not reach.
 
-install() puts a sitecustomize module where new interpreters find it. There the names of recordings decide:
+install() puts a sitecustomize module where new interpreters find it. There the names of recordings' files decide by their beginning:
 
     poison   decoding it ends the process by SIGKILL
     hang     reading it blocks until the file "released" is in the folder of the module
@@ -20,10 +20,13 @@ import importlib.abc, importlib.util, os, signal, sys, time
 
 FOLDER = os.path.dirname(__file__)
 
+def named(utterance, name):
+    return os.path.basename(utterance.audio.path).startswith(name)
+
 def damage_engine(module):
     original = module.Engine.push
     def push(self, batch):
-        if any("poison" in one.audio.path for one in batch.utterances):
+        if any(named(one, "poison") for one in batch.utterances):
             os.kill(os.getpid(), signal.SIGKILL)
         return original(self, batch)
     module.Engine.push = push
@@ -31,7 +34,7 @@ def damage_engine(module):
 def damage_loader(module):
     original = module.read_into
     def read_into(row, utterance, *rest):
-        while "hang" in utterance.audio.path and not os.path.exists(os.path.join(FOLDER, "released")):
+        while named(utterance, "hang") and not os.path.exists(os.path.join(FOLDER, "released")):
             time.sleep(0.01)
         return original(row, utterance, *rest)
     module.read_into = read_into

@@ -259,6 +259,7 @@ class WorkerPool:
         """Replace a dead process, and hand over its batches."""
         slot = self._slots[number]
         reason = slot.process.reason()
+        slot.process.kill()
         if slot.refused is not None:
             reason = f"failed: {slot.refused.message}"
         was_ready, was_refused = slot.ready is not None, slot.refused is not None

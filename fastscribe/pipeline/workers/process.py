@@ -75,12 +75,11 @@ class WorkerProcess:
         return f"was killed by {name}" + (" (a system that runs out of memory does that)" if name == "SIGKILL" else "")
 
     def kill(self) -> None:
-        """End the process, which holds nothing that is not here too."""
+        """End the process, which holds nothing that is not here too, and its pipe."""
         self._process.kill()
         self._process.wait()
-        for pipe in self._pipes[:1]:  # the threads close theirs
-            with suppress(OSError):
-                pipe.close()
+        with suppress(OSError):  # its end of the pipe is gone
+            self._pipes[0].close()  # the threads close the others
 
     def _receive(self, receive: Callable[[WorkerProcess, Any], None]) -> None:
         while (message := self._channel.receive()) is not None:
