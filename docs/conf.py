@@ -21,6 +21,7 @@ smartquotes = False  # would make one dash of the two before an option
 myst_heading_anchors = 3
 myst_links_external_new_tab = False
 
+autodoc_mock_imports = ["pyarrow", "ray"]  # of the extra ray
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
 autodoc_class_signature = "mixed"

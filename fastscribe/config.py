@@ -14,12 +14,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 
 from fastscribe.errors import OptionError
-from fastscribe.languages import language_tag
+from fastscribe.languages import AUTO, language_tag
 
 if TYPE_CHECKING:
+    import torch
     from _typeshed import DataclassInstance
 
 _Part = TypeVar("_Part", bound="DataclassInstance")
+Size = TypeVar("Size", int, "torch.Tensor")
 
 DecoderName = Literal["rnnt", "tdt", "ctc", "aed"]
 # How a GPU decodes: "full" is one graph with a loop inside, "chunked" replays a graph of a few steps, "off" has no graphs.
@@ -106,6 +108,55 @@ class LocalAttention:
 
 
 @dataclass(frozen=True)
+class ChunkedAttention:
+    """Each encoder frame attends to its chunk, of `right` + 1 frames, and to `left` frames before the chunk.
+
+    A streaming model learns in this way. -1 is no limit: on the left every earlier frame is visible; on the right there are
+    no chunks, and a frame attends to `left` frames before it and all after it.
+
+    Raises:
+        ValueError: a number is less than -1 or no integer, both are -1, or left is not a whole number of chunks.
+    """
+
+    left: int
+    right: int
+    kind: str = "chunked"
+
+    def __post_init__(self) -> None:
+        sides = (self.left, self.right)
+        if not all(type(number) is int and number >= -1 for number in sides) or max(sides) < 0:
+            raise ValueError(
+                f"attention in chunks with {self.left!r}, {self.right!r} frames: not whole numbers from -1"
+            )
+        if self.left >= 0 and self.left % self.chunk:
+            raise ValueError(f"attention in chunks of {self.chunk} frames: {self.left} before a chunk, not a multiple")
+
+    @property
+    def chunk(self) -> int:
+        """Frames of a chunk; 1 without chunks."""
+        return max(1, self.right + 1)
+
+    def __str__(self) -> str:
+        """Return the text that parse_attention reads."""
+        return f"{self.left},{self.right}"
+
+
+AttentionConfigs = LocalAttention | ChunkedAttention
+# By the stored `kind`, which a local window lacks.
+ATTENTION_KINDS: dict[str, type[AttentionConfigs]] = {"local": LocalAttention, "chunked": ChunkedAttention}
+
+
+@dataclass(frozen=True)
+class LanguagePromptConfig:
+    """Layers after the encoder that tell it the language to write (Nemotron 3.5 ASR): a one-hot beside each frame."""
+
+    num_prompts: int  # length of the one-hot
+    hidden: int
+    languages: Mapping[str, int]  # index of each language in the one-hot, by the checkpoint's names
+    index: int  # of the language that the model is told
+
+
+@dataclass(frozen=True)
 class EncoderConfig:
     """FastConformer encoder (Rekesh et al. 2023)."""
 
@@ -121,8 +172,26 @@ class EncoderConfig:
     subsampling: Subsampling
     subsampling_factor: int
     subsampling_channels: int
-    # None: every frame attends to all. Folders of early versions lack the key.
-    attention: LocalAttention | None = None
+    # Folders of early versions lack the keys below.
+    attention: AttentionConfigs | None = None  # None: every frame attends to all
+    contexts: tuple[ChunkedAttention, ...] = ()  # a streaming model's choices of `attention`, its default first
+    causal_subsampling: bool = False  # windows end at their frame, in time and in frequency
+    causal_conv: bool = False  # in the layers
+    language_prompt: LanguagePromptConfig | None = None
+
+    def num_frames(self, mel_frames: int) -> int:
+        """Return the number of output frames."""
+        return subsampled(mel_frames, self.subsampling_factor.bit_length() - 1, self.causal_subsampling)
+
+
+def subsampled(size: Size, times: int, is_causal: bool) -> Size:
+    """Return the size after `times` stride-2 convolutions with kernel 3.
+
+    They are padded by 1 on both sides, causal ones by 2 before and 1 after.
+    """
+    for _ in range(times):
+        size = size // 2 + 1 if is_causal else (size + 1) // 2
+    return size
 
 
 @dataclass(frozen=True)
@@ -163,6 +232,10 @@ class JasperConfig:
     @property
     def subsampling_factor(self) -> int:
         return math.prod(block.total_stride for block in self.blocks)
+
+    def num_frames(self, mel_frames: int) -> int:
+        """Return the number of output frames."""
+        return math.ceil(mel_frames / self.subsampling_factor)
 
 
 EncoderConfigs = EncoderConfig | JasperConfig
@@ -268,7 +341,7 @@ class ModelConfig:
     def num_frames(self, duration_s: float) -> int:
         """Number of encoder frames of `duration_s` seconds, the unit of a batch's budget."""
         frames = math.floor(duration_s * self.features.sample_rate) // self.features.hop_length
-        return max(1, math.ceil(frames / self.encoder.subsampling_factor))
+        return max(1, self.encoder.num_frames(frames))
 
     def to_json(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
@@ -291,22 +364,27 @@ def _from_mapping(cls: type[_Part], data: Mapping[str, Any], where: str) -> _Par
     for name, annotation in fields.items():
         part = globals().get(annotation.removesuffix(" | None"))
         if annotation == "EncoderConfigs":
-            part = _encoder_kind(values[name], f"{where}.{name}")
+            part = _kind(ENCODER_KINDS, "conformer", values[name], f"{where}.{name}")
+        if annotation == "AttentionConfigs | None":
+            part = _kind(ATTENTION_KINDS, "local", values.get(name), f"{where}.{name}")
         if isinstance(part, type) and dataclasses.is_dataclass(part) and values.get(name) is not None:
             values[name] = _from_mapping(part, values[name], f"{where}.{name}")
     if "durations" in values:
         values["durations"] = tuple(values["durations"])
+    if "contexts" in values:
+        contexts = enumerate(values["contexts"])
+        values["contexts"] = tuple(_from_mapping(ChunkedAttention, one, f"{where}.contexts.{i}") for i, one in contexts)
     if "blocks" in values:
         blocks = enumerate(values["blocks"])
         values["blocks"] = tuple(_from_mapping(JasperBlockConfig, block, f"{where}.blocks.{i}") for i, block in blocks)
     return cls(**values)
 
 
-def _encoder_kind(data: Any, where: str) -> type[EncoderConfigs]:
-    kind = data.get("kind", "conformer") if isinstance(data, Mapping) else "conformer"
-    if kind not in ENCODER_KINDS:
-        raise ValueError(f"{where}: kind {kind!r}, not one of {', '.join(ENCODER_KINDS)}")
-    return ENCODER_KINDS[kind]
+def _kind(kinds: Mapping[str, type[_Part]], default: str, data: Any, where: str) -> type[_Part]:
+    kind = data.get("kind", default) if isinstance(data, Mapping) else default
+    if kind not in kinds:
+        raise ValueError(f"{where}: kind {kind!r}, not one of {', '.join(kinds)}")
+    return kinds[kind]
 
 
 # The least and the greatest value of each number in Options.
@@ -345,9 +423,9 @@ class Options:
     recover_gaps: bool | None = None
     threads: int | None = None  # threads that read audio; None: by the number of processors
     attention: str | None = None  # text for parse_attention; None: the checkpoint's own
-    # Codes or English names of languages, kept as tags (fastscribe/languages.py). A model that takes a prompt (AedConfig)
-    # follows them; None there: English. Other models only check them.
-    language: str | None = None  # spoken
+    # Codes or English names of languages, kept as tags (fastscribe/languages.py). A model that takes a prompt follows them.
+    # None: English with AedConfig, the checkpoint's default with LanguagePromptConfig. Other models only check them.
+    language: str | None = None  # spoken; AUTO: as None, for models that find the language
     target_language: str | None = None  # written; it differs from the spoken one in a translation
     # For models that take a prompt. None there: True. Others allow None only.
     pnc: bool | None = None  # punctuation and capitals
@@ -385,20 +463,21 @@ def _check_number(name: str, value: object, least: int, most: int | None) -> Non
 
 
 def _tag(name: str, text: str) -> str:
-    tag = language_tag(text)
+    tag = AUTO if name == "language" and text.strip().lower() == AUTO else language_tag(text)
     if tag is None:
         raise OptionError(name, text, "not a language: give a code such as en, or a name such as English")
     return tag
 
 
-def parse_attention(text: str) -> LocalAttention | None:
+def parse_attention(text: str) -> AttentionConfigs | None:
     """Parse the --attention option.
 
     Args:
-        text: "full", "local:LEFT,RIGHT" in encoder frames, or "local:LEFT,RIGHT,1" with a global frame.
+        text: "full", "local:LEFT,RIGHT" in encoder frames, "local:LEFT,RIGHT,1" with a global frame, or "LEFT,RIGHT", one
+            of a streaming model's contexts.
 
     Returns:
-        The local attention, or None for "full".
+        The attention, or None for "full".
 
     Raises:
         UsageError: text is none of these.
@@ -406,8 +485,15 @@ def parse_attention(text: str) -> LocalAttention | None:
     kind, _, numbers = text.partition(":")
     if text == "full":
         return None
+    if re.fullmatch(r"(-1|[0-9]{1,9}),(-1|[0-9]{1,9})", text):
+        try:
+            left, right = map(int, text.split(","))
+            return ChunkedAttention(left, right)
+        except ValueError as error:
+            raise OptionError("attention", text, str(error)) from error
     if kind != "local" or not re.fullmatch(r"[0-9]{1,9},[0-9]{1,9}(,[01])?", numbers):
-        raise OptionError("attention", text, "not full, local:LEFT,RIGHT or local:LEFT,RIGHT,1 (in encoder frames)")
+        choices = "full, local:LEFT,RIGHT, local:LEFT,RIGHT,1 or LEFT,RIGHT of a streaming model (in encoder frames)"
+        raise OptionError("attention", text, f"not {choices}")
     try:
         return LocalAttention(*map(int, numbers.split(",")))
     except ValueError as error:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 
 from fastscribe.errors import UsageError
 
+AUTO = "auto"  # for a language: the model finds it
 _TAG = re.compile(r"[a-z]{2,3}([-_][a-z0-9]{2,8})*", re.IGNORECASE)
 _MAX_SHOWN = 30  # languages in a message
 # English names of the languages of published speech models.
@@ -57,7 +58,7 @@ def check_languages(
     """Check the languages that were given for a model that takes none: it writes the language that it hears.
 
     Args:
-        language: Tag of the spoken language; None: not given.
+        language: Tag of the spoken language; None: not given, which AUTO is the same as.
         target_language: Tag of the language to write; None: not given.
         known: Tags of the model's languages; empty if it does not state them.
         say: Receives a line if the option was not checked, or changes nothing though the model has several languages.
@@ -65,6 +66,7 @@ def check_languages(
     Raises:
         UsageError: The model does not know the language, or would have to translate.
     """
+    language = None if language == AUTO else language
     for name, tag in (("--language", language), ("--target-language", target_language)):
         if tag is not None and known and find_language(tag, known) is None:
             raise UsageError(f"{name} {tag}: this model knows {list_languages(known)} only")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import platform
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +22,8 @@ from fastscribe.pipeline.local import LocalExecutor
 from fastscribe.pipeline.presentation import in_order, with_bar
 from fastscribe.pipeline.recognizer import Recognizer, log_to_stderr
 from fastscribe.pipeline.run import Ledger, Run, Watcher
-from fastscribe.pipeline.stats import Progress, RunStats
+from fastscribe.pipeline.stats import DeviceShare, Progress, RunStats
+from fastscribe.pipeline.time_limit import TimeLimit
 from fastscribe.pipeline.workers.devices import parse_devices
 from fastscribe.pipeline.workers.messages import Start
 from fastscribe.pipeline.workers.pool import WorkerPool
@@ -66,6 +67,7 @@ class Transcriber:
         self._load_s = load_s
         self.progress = Progress()
         self._watcher: Watcher | None = None
+        self._limit: TimeLimit | None = None
         self._auto_budget: Budget | None = None
         self._is_running = False
 
@@ -192,6 +194,21 @@ class Transcriber:
         with closing(results):
             yield from results
 
+    def usd_per_hour(self, price_per_hour: float | None, wall_s: float) -> tuple[float | None, str | None]:
+        """Return USD an hour for all devices of a run together, and its source; None: unknown, also for GPUs of several kinds.
+
+        Args:
+            price_per_hour: The user's price of the whole machine; None: the price list's for each device, if it has one.
+            wall_s: Seconds that the run took.
+        """
+        executor = self._executor
+        is_one_kind = len({one.device for one in executor.shares() if one.device}) <= 1
+        return price_of(executor.facts.device_name if is_one_kind else "", price_per_hour, executor.num_devices)
+
+    def shares(self) -> Sequence[DeviceShare]:
+        """Return what each of several devices did in the last run; empty for a transcriber of one device."""
+        return self._executor.shares()
+
     def _results(self, inputs: Inputs, ledger: Ledger | None = None) -> Generator[Transcript | Failure]:
         """Transcribe recordings. The ledger decides which of them belong to this run and are not done.
 
@@ -209,7 +226,7 @@ class Transcriber:
     def _new_run(self) -> Run:
         """Reset `progress` and the executor's budget and return a run. Close it to stop its threads."""
         self.progress = Progress()
-        self._executor.begin(self._options, self._budget(), self.progress.stopwatch)
+        self._executor.begin(self._options, self._budget(), self.progress.stopwatch, self._limit)
         return Run(
             self._config,
             self._tokenizer,
@@ -218,6 +235,7 @@ class Transcriber:
             self._recovers_gaps,
             self.progress,
             self._watcher,
+            self._limit,
         )
 
     def _budget(self) -> Budget:
@@ -247,7 +265,7 @@ def run_stats(transcriber: Transcriber, wall_s: float, price_per_hour: float | N
 
     progress, executor = transcriber.progress, transcriber._executor
     facts = executor.facts
-    usd_per_hour, price_source = price_of_machine(transcriber, price_per_hour)
+    usd_per_hour, price_source = transcriber.usd_per_hour(price_per_hour, wall_s)
     return RunStats(
         files=progress.files,
         failed=progress.failed,
@@ -268,18 +286,6 @@ def run_stats(transcriber: Transcriber, wall_s: float, price_per_hour: float | N
         dtype=facts.dtype,
         usd_per_hour=usd_per_hour,
         price_source=price_source,
-        devices=executor.shares(),
+        devices=transcriber.shares(),
         versions={"fastscribe": __version__, "torch": torch.__version__, "python": platform.python_version()},
     )
-
-
-def price_of_machine(transcriber: Transcriber, price_per_hour: float | None) -> tuple[float | None, str | None]:
-    """Return USD an hour for all devices together, and its source; None: unknown, also for GPUs of several kinds.
-
-    Args:
-        transcriber: A loaded transcriber.
-        price_per_hour: The user's price of the whole machine, which comes first.
-    """
-    executor = transcriber._executor
-    is_one_kind = len({one.device for one in executor.shares() if one.device}) <= 1
-    return price_of(executor.facts.device_name if is_one_kind else "", price_per_hour, executor.num_devices)

@@ -190,6 +190,10 @@ class Batch:
     lengths_B: Int64Array
     native: tuple[NativeRows, ...] = ()
 
+    @property
+    def audio_s(self) -> float:
+        return sum(utterance.duration_s for utterance in self.utterances)
+
 
 @dataclass(frozen=True)
 class Features:
@@ -299,6 +303,7 @@ class Transcript:
     tokens: tuple[Token, ...]
     gaps: tuple[Gap, ...] = ()
     nbest: tuple[Alternative, ...] = ()  # with Options.nbest: by utterance, the best first
+    language: str | None = None  # the tag that the model wrote most often, such as "hi-IN"; None: it writes none
 
     @property
     def key(self) -> Any:
@@ -313,6 +318,17 @@ class Transcript:
     @property
     def words(self) -> tuple[Word, ...]:
         return tuple(word for segment in self.segments for word in segment.words)
+
+
+@dataclass(frozen=True)
+class RenderedTranscript(Transcript):
+    """A Transcript whose output another process has rendered, without words and tokens.
+
+    Attributes:
+        texts: Output by format, in the run's style (output.writers.render).
+    """
+
+    texts: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -46,6 +46,8 @@ PUBLISHED_NAMES = (
     "stt_en_conformer_ctc_small",
     "stt_en_conformer_transducer_large",
     "stt_zh_conformer_transducer_large",
+    "nemotron-3.5-asr-streaming-0.6b",
+    "stt_en_fastconformer_hybrid_large_streaming_multi",
 )
 
 

@@ -13,8 +13,10 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from fastscribe.checkpoint.reader import read_checkpoint
 from fastscribe.config import LocalAttention, Options
 from fastscribe.decode.greedy import greedy
+from fastscribe.errors import UsageError
 from fastscribe.model.int8 import int8_problem
 from fastscribe.pipeline.loader import collate
 from fastscribe.pipeline.recognizer import Recognizer, with_attention
@@ -32,6 +34,7 @@ from tests.conftest import (
     recognizer,
     waveform,
 )
+from tests.helpers.streaming_folder import write_folder
 
 REAL = SHARED / "golden" / "real"
 REAL_NAMES = ("tdt", "rnnt", "ctc", "hybrid_tdt_ctc", "hf_tdt", "hf_rnnt", "hf_ctc")
@@ -232,6 +235,59 @@ def test_local_attention(model_name: str, context: str, together: bool) -> None:
             assert transcript_of(folder, hypothesis, model.decoder_name).text == expected[name]["text"]
 
 
+STREAMING = [
+    MODELS / "published" / name for name in PUBLISHED_NAMES if "streaming" in name and not name.startswith("hf_")
+]
+
+
+@pytest.mark.parametrize("together", [False, True], ids=["one by one", "all at once"])
+@pytest.mark.parametrize("folder", STREAMING, ids=lambda folder: folder.name)
+def test_contexts_of_streaming_models(folder: Path, together: bool) -> None:
+    """Every context that the checkpoint offers gives NeMo's tokens, times and text."""
+    contexts = checkpoint(folder).config.encoder.contexts
+    assert len(contexts) == 4
+    for context in map(str, contexts[1:]):
+        entries = golden(folder)["files"].items()
+        check_options(
+            folder, Options(attention=context), {name: entry["contexts"][context] for name, entry in entries}, together
+        )
+
+
+def test_transformers_streaming_folder(tmp_path: Path) -> None:
+    """The folder that transformers reads gives what transformers and NeMo make of these weights."""
+    folder = MODELS / "published" / "nemotron-3.5-asr-streaming-0.6b"
+    write_folder(folder / "model.nemo", tmp_path)
+    loaded = read_checkpoint(tmp_path)
+    assert (loaded.source, loaded.config) == ("huggingface", checkpoint(folder).config)
+    expected = golden(folder)["files"]
+    waves = [waveform(AUDIO / name) for name in expected]
+    hypotheses = Recognizer.build(loaded, "cpu", "fp32").transcribe(collate([utterance(wave) for wave in waves], waves))
+    for hypothesis, entry in zip(hypotheses, expected.values(), strict=True):
+        assert list(hypothesis.token_ids) == entry["tokens"]
+        assert list(hypothesis.token_frames) == entry["token_frames"]
+
+
+@pytest.mark.parametrize("language", ["en-GB", "no"])
+def test_language_that_a_model_is_told(language: str) -> None:
+    folder = MODELS / "published" / "nemotron-3.5-asr-streaming-0.6b"
+    expected = {name: entry["languages"][language] for name, entry in golden(folder)["files"].items()}
+    check_options(folder, Options(language=language), expected, together=True)
+    default = {name: entry["tokens"] for name, entry in golden(folder)["files"].items()}
+    assert {name: entry["tokens"] for name, entry in expected.items()} != default
+
+
+def check_options(folder: Path, options: Options, expected: dict[str, dict], together: bool) -> None:
+    """Compare tokens, times and text with these options."""
+    model = Recognizer.build(checkpoint(folder), "cpu", "fp32", options)
+    for names in [list(expected)] if together else [[name] for name in expected]:
+        waves = [waveform(AUDIO / name) for name in names]
+        batch = collate([utterance(wave) for wave in waves], waves)
+        for name, hypothesis in zip(names, model.transcribe(batch), strict=True):
+            assert list(hypothesis.token_ids) == expected[name]["tokens"]
+            assert list(hypothesis.token_frames) == expected[name]["token_frames"]
+            assert transcript_of(folder, hypothesis, model.decoder_name).text == expected[name]["text"]
+
+
 @pytest.mark.parametrize("dtype", ["fp32", "bf16", "int8"])
 @pytest.mark.parametrize("attention", ["local:20,20", "local:20,20,1"])
 def test_local_attention_in_every_dtype(dtype: str, attention: str) -> None:
@@ -259,3 +315,13 @@ def test_attention_option_overrides_checkpoint() -> None:
     assert local.encoder.attention == LocalAttention(128, 64)
     assert with_attention(local, None) == local
     assert with_attention(local, "full") == plain
+    with pytest.raises(UsageError, match="no streaming model"):
+        with_attention(plain, "70,1")
+
+
+@pytest.mark.parametrize("attention", ["full", "local:70,1", "69,2", "56,1"])
+def test_other_attention_of_streaming_models(attention: str) -> None:
+    """It is an error that names the checkpoint's contexts."""
+    folder = MODELS / "published" / "stt_en_fastconformer_hybrid_large_streaming_multi"
+    with pytest.raises(UsageError, match=r"learnt with 70,13 or 70,6 or 70,1 or 70,0$"):
+        Recognizer.build(checkpoint(folder), "cpu", "fp32", Options(attention=attention))

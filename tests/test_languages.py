@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 
 from fastscribe import Options, UsageError
+from fastscribe.checkpoint.language_prompt import choose_language
 from fastscribe.checkpoint.languages import languages_by_name
 from fastscribe.checkpoint.location import PACKAGED
 from fastscribe.checkpoint.reader import CheckpointError, read_checkpoint
+from fastscribe.config import LanguagePromptConfig
 from fastscribe.languages import check_languages, find_language, language_tag
 from tests.conftest import AUDIO, MODELS
 from tests.helpers.processes import fastscribe
@@ -82,6 +84,8 @@ def test_published_names(path: Path, languages: str) -> None:
         ([], ("de", None), "does not state its languages"),
         ([], (None, "de"), "does not translate"),
         ([], (None, None), ""),
+        (["en", "es"], ("auto", None), ""),
+        ([], ("auto", None), ""),
     ],
 )
 def test_models_without_a_prompt(known: list[str], given: tuple[str | None, str | None], outcome: str) -> None:
@@ -92,6 +96,47 @@ def test_models_without_a_prompt(known: list[str], given: tuple[str | None, str 
     else:
         check_languages(*given, known, said.append)
         assert len(said) == bool(outcome) and outcome in "".join(said)
+
+
+PROMPT = LanguagePromptConfig(
+    128,
+    8,
+    {"en-US": 0, "en": 0, "en-GB": 1, "enGB": 1, "zh-CN": 4, "zh-TW": 5, "no": 27, "vi-VN": 33, "auto": 101},
+    101,
+)
+
+
+@pytest.mark.parametrize(
+    ("written", "index"),
+    [(None, 101), ("auto", 101), ("en", 0), ("English", 0), ("en-GB", 1), ("no", 27), ("Norwegian", 27), ("vi", 33)],
+)
+def test_language_prompt(written: str | None, index: int) -> None:
+    assert choose_language(PROMPT, Options(language=written).language) == index
+
+
+@pytest.mark.parametrize(
+    ("written", "nearest"),
+    [("zh", "zh-CN, zh-TW, or auto"), ("en-AU", "en-US, en, en-GB, or auto"), ("noo", "no, or auto"), ("enGB", "")],
+)
+def test_unknown_language_prompt(written: str, nearest: str) -> None:
+    with pytest.raises(UsageError, match=f"7 languages; the nearest: {nearest}" if nearest else "not a language"):
+        choose_language(PROMPT, Options(language=written).language)
+    with pytest.raises(UsageError, match="not a language"):
+        Options(target_language="auto")
+
+
+def test_models_with_a_language_prompt(tmp_path: Path) -> None:
+    """Its languages are stated, no language is the same as `auto`, and another is other text in another folder."""
+    model, clip = MODELS / "published" / "nemotron-3.5-asr-streaming-0.6b" / "model.nemo", next(AUDIO.glob("12*.flac"))
+    assert {"en", "en-GB", "no", "zh-CN"} <= set(read_checkpoint(model).languages)
+    given = ("transcribe", clip, "-m", model, "-o", tmp_path, "-q", "--dtype", "fp32")
+    assert fastscribe(*given).returncode == 0
+    again = fastscribe(*given, "--language", "auto")
+    assert (again.returncode, again.stderr) == (0, "")
+    other = fastscribe(*given, "--language", "en-GB")
+    assert other.returncode == 2 and "--language" in other.stderr
+    unknown = fastscribe("transcribe", clip, "-m", model, "-q", "--language", "zh")
+    assert unknown.returncode == 2 and "the nearest: zh-CN, zh-ZH, zh-TW, or auto" in unknown.stderr
 
 
 def test_aggregate_tokenizers_state_their_languages(tmp_path: Path) -> None:

@@ -77,7 +77,7 @@ def sources(
     """Yield every recording of the inputs.
 
     Args:
-        inputs: Each is an input as Transcriber.transcribe() takes it.
+        inputs: Each is an input as Transcriber.transcribe() takes it, or a Source or Failure, which stays as it is.
         left_out: As for expand().
         repeats: As for expand().
     """
@@ -97,6 +97,9 @@ def is_one(inputs: object) -> bool:
 def _sources(
     item: object, position: int, left_out: Counter[str], repeats: Repeats | None
 ) -> Iterator[Source | Failure]:
+    if isinstance(item, (Source, Failure)):
+        yield item
+        return
     name = f"input {position}"
     key: Any = position
     try:
@@ -221,7 +224,10 @@ def _array(data: Any) -> AnyArray:
 def _rate(sample_rate: object) -> int:
     if sample_rate is None:
         raise ValueError("an array without its rate: give (array, sample_rate), or Audio(array, sample_rate)")
-    rate: int = int(sample_rate)  # type: ignore[call-overload]
+    try:
+        rate: int = int(sample_rate)  # type: ignore[call-overload]
+    except (TypeError, ValueError, OverflowError):
+        rate = 0
     if rate != sample_rate or rate not in SAMPLE_RATES:
         raise ValueError(f"a sample rate of {sample_rate} Hz: give a whole number from 1,000 to 1,000,000")
     return rate

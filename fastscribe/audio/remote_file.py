@@ -54,10 +54,16 @@ class RemoteFile:
         self._object: _Object | None = _shared(url) if found is None else _Object(url, found)
         self._lock = Lock()
 
+    def __reduce__(self) -> tuple[type[RemoteFile], tuple[str, remote.RemoteObject | None]]:
+        """Another process gets the URL and what is known of the object, without its bytes."""
+        found = self._found if self._object is None else self._object.found
+        return RemoteFile, (self.identity, found)
+
     @property
-    def listed(self) -> remote.RemoteObject | None:
-        """Size and version from the listing that named it."""
-        return self._found
+    def stated_bytes(self) -> int | None:
+        """The size, if it is known without a request."""
+        found = self._found if self._object is None else self._object.found
+        return None if found is None else found.size
 
     def version(self) -> str:
         found = self._in_store().stated()

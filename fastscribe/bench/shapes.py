@@ -15,11 +15,13 @@ from typing import Any
 from fastscribe.bench.work import LABELS_PER_S, PROMPT_TOKENS
 from fastscribe.config import (
     AedConfig,
+    ChunkedAttention,
     EncoderConfig,
     FeaturesConfig,
     JasperBlockConfig,
     JasperConfig,
     JointConfig,
+    LanguagePromptConfig,
     ModelConfig,
     PredictorConfig,
     PromptForm,
@@ -150,17 +152,51 @@ def _quartznet(times: int, repeat: int) -> ModelConfig:
     return _convolutional([_block(256, 33, stride=2, separable=True), *blocks, *last])
 
 
+def _streaming(model: ModelConfig, contexts: Sequence[tuple[int, int]]) -> ModelConfig:
+    """The model with a causal encoder that attends in chunks, and features that are not normalised."""
+    chunks = tuple(ChunkedAttention(*context) for context in contexts)
+    causal = replace(
+        _conformer(model),
+        conv_norm="layer_norm",
+        attention=chunks[0],
+        contexts=chunks,
+        causal_subsampling=True,
+        causal_conv=True,
+    )
+    return replace(model, features=replace(model.features, normalize="none"), encoder=causal, durations=())
+
+
+def _prompted(model: ModelConfig) -> ModelConfig:
+    """The model with a language prompt; its one language here is the default."""
+    encoder = _conformer(model)
+    prompt = LanguagePromptConfig(128, 2 * encoder.d_model, {"auto": 101}, 101)
+    return replace(model, encoder=replace(encoder, language_prompt=prompt))
+
+
+def _conformer(model: ModelConfig) -> EncoderConfig:
+    assert isinstance(model.encoder, EncoderConfig)
+    return model.encoder
+
+
+_TINY_STREAMING = _prompted(_streaming(_TINY, ((8, 1), (8, 0))))
+_NEMOTRON = _streaming(_TDT, ((70, 13), (70, 6), (70, 1), (70, 0)))
+_NEMOTRON_35 = _streaming(replace(_TDT, num_labels=13087), ((56, 3), (56, 0), (56, 6), (56, 13)))
+
+
 SHAPES: dict[str, ModelConfig] = {
     "parakeet-tdt-0.6b": _TDT,
     "parakeet-tdt-0.6b-v3": replace(_TDT, num_labels=8192),
     "parakeet-rnnt-0.6b": replace(_TDT, durations=()),
     "parakeet-rnnt-1.1b": replace(_TDT, features=_features(80), encoder=_encoder(80, 42, use_bias=True), durations=()),
     "parakeet-ctc-0.6b": replace(_TDT, predictor=None, joint=None, durations=(), has_ctc=True),
+    "nemotron-speech-streaming-en-0.6b": _NEMOTRON,
+    "nemotron-3.5-asr-streaming-0.6b": _prompted(_NEMOTRON_35),
     "canary-1b": _canary(24, 24, 4128, "canary"),
     "canary-1b-flash": _canary(32, 4, 5248, "canary2"),
     "jasper10x5dr": _jasper(2, 5),
     "quartznet15x5": _quartznet(3, 5),
     "tiny": _TINY,
+    "tiny-streaming": _TINY_STREAMING,
     "tiny-rnnt": replace(_TINY, durations=()),
     "tiny-canary": _aed(_TINY, 2, 48, 96, 4, "canary2"),
     "tiny-jasper": _convolutional(

@@ -17,12 +17,14 @@ from typing import Any, get_args
 
 from fastscribe.config import (
     AedConfig,
+    ChunkedAttention,
     EightBitDtypeName,
     EncoderConfig,
     EncoderConfigs,
     JasperConfig,
     ModelConfig,
     TransformerConfig,
+    subsampled,
 )
 
 LABELS_PER_S = 3.5  # of speech, about
@@ -88,9 +90,7 @@ def encoder_flops(config: ModelConfig, length_s: float) -> dict[str, float]:
 
 def _conformer_flops(encoder: EncoderConfig, mel_frames: int) -> dict[str, float]:
     frames = _stages(encoder, mel_frames)[-1][0]
-    width, local = encoder.d_model, encoder.attention
-    seen = frames if local is None else min(frames, local.left + local.right + 1)
-    distances = 2 * frames - 1 if local is None else min(2 * frames - 1, local.left + local.right + 1)
+    width, (seen, distances) = encoder.d_model, _window(encoder, frames)
     per_layer = {
         "feed_forward": 4 * frames * width * encoder.ff_hidden,
         "projections": 4 * frames * width * width,
@@ -100,7 +100,19 @@ def _conformer_flops(encoder: EncoderConfig, mel_frames: int) -> dict[str, float
         "convolution": 3 * frames * width * width + frames * width * encoder.conv_kernel,
     }
     layers = {name: 2.0 * encoder.num_layers * macs for name, macs in per_layer.items()}
-    return {"subsampling": 2.0 * _subsampling_macs(encoder, mel_frames), **layers}
+    prompt = encoder.language_prompt
+    prompted = {} if prompt is None else {"language_prompt": 4.0 * frames * width * prompt.hidden}
+    return {"subsampling": 2.0 * _subsampling_macs(encoder, mel_frames), **layers, **prompted}
+
+
+def _window(encoder: EncoderConfig, frames: int) -> tuple[int, int]:
+    """Return the frames that a frame attends to, and the distances between them in blocks of queries."""
+    attention = encoder.attention
+    if attention is None:
+        return frames, 2 * frames - 1
+    left, right = (frames if side < 0 else side for side in (attention.left, attention.right))
+    in_chunk = attention.chunk - 1 if isinstance(attention, ChunkedAttention) else 0
+    return min(frames, left + right + 1), min(2 * frames - 1, left + right + in_chunk + 1)
 
 
 def encoder_gflop_per_audio_s(config: ModelConfig, lengths_s: Sequence[float]) -> float:
@@ -174,7 +186,7 @@ def encoder_elements(config: ModelConfig, length_s: float) -> dict[str, float]:
 def _conformer_elements(encoder: EncoderConfig, mel_frames: int) -> dict[str, float]:
     frames = _stages(encoder, mel_frames)[-1][0]
     width, hidden = encoder.d_model, encoder.ff_hidden
-    seen = frames if encoder.attention is None else min(frames, encoder.attention.left + encoder.attention.right + 1)
+    seen, _ = _window(encoder, frames)
     # x in and its normed form out and in again, the matrices' outputs out and in, the residual in, the sum out.
     per_frame = {
         "feed_forward": 2 * (5 * width + 2 * hidden),
@@ -198,10 +210,11 @@ def _conformer_parameters(encoder: EncoderConfig) -> int:
     channels, factor = encoder.subsampling_channels, encoder.subsampling_factor
     stages = factor.bit_length() - 1
     later = 9 * channels**2 if encoder.subsampling == "striding" else 9 * channels + channels**2
-    mels = encoder.num_mels
-    for _ in range(stages):
-        mels = (mels + 1) // 2
-    return encoder.num_layers * layer + 9 * channels + (stages - 1) * later + channels * mels * width
+    _, mels = _stages(encoder, 1)[-1]
+    prompt = encoder.language_prompt
+    prompted = 0 if prompt is None else (2 * width + prompt.num_prompts) * prompt.hidden
+    convolutions = 9 * channels + (stages - 1) * later
+    return encoder.num_layers * layer + convolutions + channels * mels * width + prompted
 
 
 def _other_flops(config: ModelConfig, length_s: float, beam: int) -> dict[str, float]:
@@ -223,7 +236,9 @@ def _stages(encoder: EncoderConfig, mel_frames: int) -> list[tuple[int, int]]:
     found = [(mel_frames, encoder.num_mels)]
     for _ in range(encoder.subsampling_factor.bit_length() - 1):
         frames, mels = found[-1]
-        found.append(((frames + 1) // 2, (mels + 1) // 2))
+        found.append(
+            (subsampled(frames, 1, encoder.causal_subsampling), subsampled(mels, 1, encoder.causal_subsampling))
+        )
     return found
 
 

@@ -1,4 +1,5 @@
-"""Reader of Hugging Face folders of transformers' Parakeet (ForCTC, ForRNNT, ForTDT) and Canary classes.
+"""Reader of Hugging Face folders of transformers' Parakeet (ForCTC, ForRNNT, ForTDT), NemotronAsrStreaming, Nemotron3_5Asr
+and Canary classes.
 
 Canary's decoder is in hf_canary.py.
 """
@@ -6,26 +7,31 @@ Canary's decoder is in hf_canary.py.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
 from fastscribe.checkpoint import hf_canary, names
+from fastscribe.checkpoint.language_prompt import language_prompt
 from fastscribe.checkpoint.lazy_weights import LazyWeights, TensorSource
 from fastscribe.checkpoint.validate import validate
 from fastscribe.checkpoint.value import Checkpoint, Section, one_line, read_json, read_tokenizer, report_invalid_config
 from fastscribe.checkpoint.weights import load_safetensors
 from fastscribe.config import (
     SUBSAMPLING_FACTORS,
+    ChunkedAttention,
     EncoderConfig,
     FeaturesConfig,
     JointActivation,
     JointConfig,
+    LanguagePromptConfig,
     ModelConfig,
     PredictorConfig,
 )
 from fastscribe.errors import CheckpointError, UnsupportedCheckpoint
 
-FAMILIES = ("parakeet_ctc", "parakeet_rnnt", "parakeet_tdt", "canary")
+_STREAMING = ("nemotron_asr_streaming", "nemotron3_5_asr")
+FAMILIES = ("parakeet_ctc", "parakeet_rnnt", "parakeet_tdt", *_STREAMING, "canary")
 # Keys for training, generation and bookkeeping, which do not change the encoder's output.
 _HARMLESS = """
     activation_dropout architectures attention_dropout auto_map chunk_size_feed_forward diversity_penalty dropout
@@ -63,7 +69,8 @@ def read(folder: Path, config: Mapping[str, Any]) -> Checkpoint:
 def read_config(folder: Path, config: Mapping[str, Any], where: object) -> ModelConfig:
     """Read the configuration alone; `where` names the folder in messages. Raises CheckpointError."""
     with report_invalid_config(f"{where}: config.json"):
-        model = model_config(Section(config, "config", where), _feature_extractor(folder, where), where)
+        processor = _processor(folder, where)
+        model = model_config(Section(config, "config", where), processor, where)
         validate(model, where)
     return model
 
@@ -87,21 +94,27 @@ def shard_names(index: Path) -> list[str]:
     return shards
 
 
-def _feature_extractor(folder: Path, where: object) -> Section:
+def _processor(folder: Path, where: object) -> Section:
+    """Return the processor's config, with the feature extractor's under its key."""
     for name in ("processor_config.json", "preprocessor_config.json"):
         path = folder / name
         if path.is_file():
             values = read_json(path)
             is_older = name == "processor_config.json" and (folder / "preprocessor_config.json").is_file()
             if isinstance(values, dict) and ("feature_extractor" in values or not is_older):
-                return Section(values.get("feature_extractor", values), "feature_extractor", where)
+                whole = values if "feature_extractor" in values else {"feature_extractor": values}
+                return Section(whole, "", where)
     raise CheckpointError(where, "holds no processor_config.json or preprocessor_config.json")
 
 
-def model_config(section: Section, extractor: Section, where: object) -> ModelConfig:
-    """Convert config.json and the feature extractor's config. Raises UnsupportedCheckpoint naming key and value."""
+def model_config(section: Section, processor: Section, where: object) -> ModelConfig:
+    """Convert config.json and the processor's config. Raises UnsupportedCheckpoint naming key and value."""
     family = section.choose("model_type", None, FAMILIES)
-    encoder = _encoder(section.part("encoder_config"))
+    extractor = processor.part("feature_extractor")
+    extractor.name = "feature_extractor"
+    encoder = _encoder(section.part("encoder_config"), is_streaming=family in _STREAMING)
+    if family == "nemotron3_5_asr":
+        encoder = replace(encoder, language_prompt=_language_prompt(section, processor))
     if family == "canary":
         return _canary(section, extractor, encoder)
     vocab_size = section.positive("vocab_size")
@@ -125,7 +138,7 @@ def model_config(section: Section, extractor: Section, where: object) -> ModelCo
             where, f"config.{blank_key}", section.values[blank_key], f"the last id, {vocab_size - 1}"
         )
     return ModelConfig(
-        features=_features(extractor, encoder.num_mels),
+        features=_features(extractor, encoder.num_mels, is_streaming=family in _STREAMING),
         encoder=encoder,
         predictor=predictor,
         joint=joint,
@@ -152,9 +165,20 @@ def _canary(section: Section, extractor: Section, encoder: EncoderConfig) -> Mod
     )
 
 
-def _features(section: Section, num_mels: int) -> FeaturesConfig:
+def _language_prompt(section: Section, processor: Section) -> LanguagePromptConfig:
+    languages = processor.part("prompt_dictionary").values
+    num_prompts, hidden = section.positive("num_prompts", 128), section.positive("prompt_intermediate_size", 2048)
+    processor.choose("num_prompts", num_prompts, (num_prompts,))
+    default = section.get("default_prompt_id", 101)
+    return language_prompt(processor, num_prompts, hidden, languages, default)
+
+
+def _features(section: Section, num_mels: int, is_streaming: bool = False) -> FeaturesConfig:
     """Convert the feature extractor's config. Normalisation, window and log guard are constants: NeMo's defaults."""
-    section.choose("feature_extractor_type", "ParakeetFeatureExtractor", ("ParakeetFeatureExtractor",))
+    kind = "NemotronAsrStreamingFeatureExtractor" if is_streaming else "ParakeetFeatureExtractor"
+    section.choose("feature_extractor_type", kind, (kind,))
+    if is_streaming:
+        section.choose("mel_filters_dtype", "float32", ("float32",))
     section.choose("feature_size", num_mels, (num_mels,))
     sample_rate = section.positive("sampling_rate", 16000)
     config = FeaturesConfig(
@@ -172,7 +196,7 @@ def _features(section: Section, num_mels: int) -> FeaturesConfig:
         log=True,
         log_guard="add",
         log_guard_value=2**-24,
-        normalize="per_feature",
+        normalize="none" if is_streaming else "per_feature",
     )
     section.ignore("padding_side", "padding_value", "return_attention_mask", "return_tensors", "processor_class")
     section.ignore(*_HARMLESS, "blank_token", "decoder_type")
@@ -180,7 +204,7 @@ def _features(section: Section, num_mels: int) -> FeaturesConfig:
     return config
 
 
-def _encoder(section: Section) -> EncoderConfig:
+def _encoder(section: Section, is_streaming: bool = False) -> EncoderConfig:
     heads = section.positive("num_attention_heads", 8)
     section.choose("num_key_value_heads", heads, (heads,))
     section.choose("hidden_act", "silu", ("silu",))
@@ -188,6 +212,7 @@ def _encoder(section: Section) -> EncoderConfig:
     section.choose("subsampling_conv_stride", 2, (2,))
     bias = section.choose("attention_bias", True, (True, False))
     section.choose("convolution_bias", bias, (bias,))
+    contexts = _contexts(section) if is_streaming else ()
     config = EncoderConfig(
         num_mels=section.positive("num_mel_bins", 80),
         num_layers=section.positive("num_hidden_layers", 24),
@@ -195,13 +220,31 @@ def _encoder(section: Section) -> EncoderConfig:
         num_heads=heads,
         ff_hidden=section.positive("intermediate_size", 4096),
         conv_kernel=section.positive("conv_kernel_size", 9),
-        conv_norm="batch_norm",
+        conv_norm="layer_norm" if is_streaming else "batch_norm",
         use_bias=bias,
         xscaling=section.choose("scale_input", True, (True, False)),
         subsampling="dw_striding",
         subsampling_factor=section.choose("subsampling_factor", 8, SUBSAMPLING_FACTORS),
         subsampling_channels=section.positive("subsampling_conv_channels", 256),
+        attention=contexts[0] if contexts else None,
+        contexts=contexts,
+        causal_subsampling=is_streaming,
+        causal_conv=is_streaming,
     )
     section.ignore(*_HARMLESS)
     section.finish()
     return config
+
+
+def _contexts(section: Section) -> tuple[ChunkedAttention, ...]:
+    """Return the contexts of a streaming encoder: one left side, and the default and other numbers of frames ahead."""
+    left = section.positive("sliding_window", 71) - 1  # the frame itself counts here
+    default = section.get("default_num_lookahead_tokens", 13)
+    supported = section.get("supported_num_lookahead_tokens", None) or [default]
+    try:
+        rights = dict.fromkeys((default, *supported))
+        return tuple(ChunkedAttention(left, right) for right in rights)
+    except (ValueError, TypeError) as error:
+        key = section.path("supported_num_lookahead_tokens")
+        allowed = f"numbers from 0 of which, plus 1, {left} is a multiple"
+        raise UnsupportedCheckpoint(section.where, key, supported, allowed) from error

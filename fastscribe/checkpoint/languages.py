@@ -11,7 +11,8 @@ _ENGLISH = frozenset(
     (
         *("parakeet-tdt-0.6b-v2", "parakeet-tdt-1.1b", "parakeet-tdt_ctc-110m", "parakeet-tdt_ctc-1.1b"),
         *("parakeet-rnnt-0.6b", "parakeet-rnnt-1.1b", "parakeet-unified-en-0.6b"),
-        *("parakeet-ctc-0.6b", "parakeet-ctc-1.1b"),
+        *("parakeet-ctc-0.6b", "parakeet-ctc-1.1b", "parakeet_realtime_eou_120m-v1"),
+        "nemotron-speech-streaming-en-0.6b",
     )
 )
 _PACKAGED = Path(__file__).absolute().parents[1] / "default_model"  # location.PACKAGED, which imports readers of models

@@ -24,6 +24,8 @@ _NEMO = (
     (r"^joint\.enc\.", "transducer.joint.encoder."),
     (r"^joint\.pred\.", "transducer.joint.predictor."),
     (r"^joint\.joint_net\.[12]\.", "transducer.joint.output."),  # 1 if the joint has no dropout
+    (r"^prompt_kernel\.0\.", "encoder.language_prompt.inner."),
+    (r"^prompt_kernel\.2\.", "encoder.language_prompt.outer."),
     (r"^(ctc_decoder|decoder)\.decoder_layers\.0\.", "ctc.output."),
     *nemo_canary.NAMES,
 )
@@ -40,6 +42,8 @@ _HUGGINGFACE = (
     (r"^encoder_projector\.", "transducer.joint.encoder."),
     (r"^joint\.head\.", "transducer.joint.output."),
     (r"^ctc_head\.", "ctc.output."),
+    (r"^prompt_projector\.linear_1\.", "encoder.language_prompt.inner."),
+    (r"^prompt_projector\.linear_2\.", "encoder.language_prompt.outer."),
 )
 _BOTH = (
     (r"\.norm_self_att\.", ".norm_self_attn."),
@@ -61,6 +65,8 @@ def from_huggingface(weights: Mapping[str, TensorSource], config: EncoderConfig)
         **_subsampling(config, "encoder.subsampling.layers"),
         **_subsampling(config, "model.encoder.subsampling.layers"),  # Canary's
     }
+    if config.causal_subsampling:
+        convolutions = _causal_subsampling(config)
     return _rename(weights, convolutions, _HUGGINGFACE + _BOTH)
 
 
@@ -85,6 +91,16 @@ def _subsampling(config: EncoderConfig, prefix: str) -> dict[str, str]:
             names[f"{prefix}.{position}"] = f"encoder.subsampling.stages.{stage}.{conv}"
             position += 1
         position += 1  # the activation
+    return names
+
+
+def _causal_subsampling(config: EncoderConfig) -> dict[str, str]:
+    """Map Hugging Face's names of causal subsampling convolutions."""
+    names = {"encoder.subsampling.conv_in": "encoder.subsampling.stages.0.0"}
+    for stage in range(1, config.subsampling_factor.bit_length() - 1):
+        for number, kind in enumerate(("depthwise", "pointwise")):
+            theirs = f"encoder.subsampling.layers.{stage - 1}.{kind}_conv"
+            names[theirs] = f"encoder.subsampling.stages.{stage}.{number}"
     return names
 
 

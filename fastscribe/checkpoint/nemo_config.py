@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import get_args
 
+from fastscribe.checkpoint.language_prompt import AUTO, language_prompt
 from fastscribe.checkpoint.nemo_canary import aed
 from fastscribe.checkpoint.nemo_heads import Heads
 from fastscribe.checkpoint.nemo_jasper import jasper
 from fastscribe.checkpoint.value import Section
 from fastscribe.config import (
     SUBSAMPLING_FACTORS,
+    AttentionConfigs,
+    ChunkedAttention,
     ConvNorm,
     EncoderConfig,
     EncoderConfigs,
     FeaturesConfig,
     JointActivation,
     JointConfig,
+    LanguagePromptConfig,
     LocalAttention,
     LogGuard,
     MelNorm,
@@ -50,6 +55,8 @@ def model_config(config: Section, heads: Heads, num_labels: int, where: object) 
         raise UnsupportedCheckpoint(
             where, "encoder.feat_in", encoder.num_mels, f"preprocessor.features {features.num_mels}"
         )
+    if heads.language_prompt and isinstance(encoder, EncoderConfig):
+        encoder = replace(encoder, language_prompt=_language_prompt(config, encoder.d_model))
     predictor = joint = None
     durations: tuple[int, ...] = ()
     if heads.transducer:
@@ -139,18 +146,13 @@ def _encoder(section: Section) -> EncoderConfigs:
 
 
 def _conformer(section: Section) -> EncoderConfig:
-    style = section.get("att_context_style", "regular")
-    if style == "chunked_limited":
-        supported = "regular, chunked_limited_with_rc; cache-aware streaming encoders are not supported yet"
-        raise UnsupportedCheckpoint(section.where, section.path("att_context_style"), style, supported)
     d_model, kernel = section.positive("d_model"), section.positive("conv_kernel_size", 31)
     if kernel % 2 == 0:
         raise UnsupportedCheckpoint(section.where, "encoder.conv_kernel_size", kernel, "odd numbers")
     section.choose("feat_out", -1, (-1, d_model, None))
-    section.choose("conv_context_size", None, (None, kernel // 2, [kernel // 2, kernel // 2]))
+    symmetric, causal = (None, kernel // 2, [kernel // 2, kernel // 2]), ("causal", [kernel - 1, 0])
     # "dcc" (dynamic chunked convolution) is for streaming; NeMo's forward pass does not read it.
     section.choose("conv_context_style", "regular", ("regular", "dcc"))
-    section.choose("causal_downsampling", False, (False, None))
     section.choose("reduction", None, (None,))
     section.ignore("reduction_position", "reduction_factor", "untie_biases", "pos_emb_max_len", "sync_max_audio_length")
     section.ignore("subsampling_conv_chunking_factor", "att_context_probs", "att_chunk_context_size")
@@ -158,6 +160,7 @@ def _conformer(section: Section) -> EncoderConfig:
     section.ignore("stochastic_depth_drop_prob", "stochastic_depth_mode", "stochastic_depth_start_layer")
     section.ignore("dropout", "dropout_pre_encoder", "dropout_emb", "dropout_att")
     own_channels = section.get("subsampling_conv_channels", None) not in (None, -1)
+    attention, contexts = _attention(section)
     config = EncoderConfig(
         num_mels=section.positive("feat_in"),
         num_layers=section.positive("n_layers"),
@@ -171,7 +174,10 @@ def _conformer(section: Section) -> EncoderConfig:
         subsampling=section.choose("subsampling", "striding", get_args(Subsampling)),
         subsampling_factor=section.choose("subsampling_factor", 4, SUBSAMPLING_FACTORS),
         subsampling_channels=section.positive("subsampling_conv_channels") if own_channels else d_model,
-        attention=_attention(section),
+        attention=attention,
+        contexts=contexts,
+        causal_subsampling=bool(section.choose("causal_downsampling", False, (False, True, None))),
+        causal_conv=section.choose("conv_context_size", None, (*symmetric, *causal)) in causal,
     )
     section.finish()
     return config
@@ -180,18 +186,43 @@ def _conformer(section: Section) -> EncoderConfig:
 _ENCODERS: dict[str, Callable[[Section], EncoderConfigs]] = {"ConformerEncoder": _conformer, "ConvASREncoder": jasper}
 
 
-def _attention(section: Section) -> LocalAttention | None:
+def _attention(section: Section) -> tuple[AttentionConfigs | None, tuple[ChunkedAttention, ...]]:
+    """Return the attention, and the contexts of a streaming model."""
     section.ignore("global_tokens_spacing")  # irrelevant with at most one global token
-    if section.choose("self_attention_model", "rel_pos", ("rel_pos", "rel_pos_local_attn")) == "rel_pos":
-        style = section.choose("att_context_style", "regular", ("regular", "chunked_limited_with_rc"))
-        if style == "regular":
-            section.choose("att_context_size", None, (None, [-1, -1], [[-1, -1]]))
-        else:
-            section.ignore("att_context_size")  # chunks are for streaming; NeMo uses full attention by default
-        section.choose("global_tokens", 0, (0, None))
-        section.ignore("global_attn_separate")
-        return None
-    section.choose("att_context_style", "regular", ("regular",))
+    is_local = section.choose("self_attention_model", "rel_pos", ("rel_pos", "rel_pos_local_attn")) != "rel_pos"
+    styles = ("regular",) if is_local else ("regular", "chunked_limited", "chunked_limited_with_rc")
+    style = section.choose("att_context_style", "regular", styles)
+    if is_local:
+        return _local_attention(section), ()
+    section.choose("global_tokens", 0, (0, None))
+    section.ignore("global_attn_separate")
+    if style == "chunked_limited":
+        contexts = _contexts(section)
+        return (contexts[0], contexts) if contexts else (None, ())
+    if style == "regular":
+        section.choose("att_context_size", None, (None, [-1, -1], [[-1, -1]]))
+    else:
+        section.ignore("att_context_size")  # chunks are for streaming; NeMo uses full attention by default
+    return None, ()
+
+
+def _contexts(section: Section) -> tuple[ChunkedAttention, ...]:
+    """Return the contexts of a streaming model, of which NeMo uses the first; none for full attention."""
+    size = section.take("att_context_size", list)
+    sizes = size if size and isinstance(size[0], list) else [size]
+    if sizes == [[-1, -1]]:
+        return ()
+    try:
+        contexts = tuple(ChunkedAttention(left, right) for left, right in sizes)
+        if len(set(contexts)) < len(sizes) or (len(sizes) > 1 and any(context.right < 0 for context in contexts)):
+            raise ValueError("a context comes twice, or has no chunks")
+    except (ValueError, TypeError) as error:
+        supported = "[left, right], or a list of different ones, with left a multiple of right + 1 or -1"
+        raise UnsupportedCheckpoint(section.where, section.path("att_context_size"), size, supported) from error
+    return contexts
+
+
+def _local_attention(section: Section) -> LocalAttention:
     section.choose("global_attn_separate", False, (False, None))
     num_global = section.choose("global_tokens", 0, (0, 1, None)) or 0
     size = section.take("att_context_size", list)
@@ -206,6 +237,17 @@ def _attention(section: Section) -> LocalAttention | None:
             size,
             "[left, right] with one above 0 in rel_pos_local_attn",
         ) from error
+
+
+def _language_prompt(config: Section, d_model: int) -> LanguagePromptConfig | None:
+    """Return the prompt of a model of class EncDecRNNTBPEModelWithPrompt, None if it has none."""
+    section = config.part("model_defaults", optional=True)
+    if not section.choose("initialize_prompt_feature", False, (True, False, None)):
+        return None
+    languages = section.part("prompt_dictionary").values
+    if "False" in languages:  # YAML's reading of the Norwegian `no`
+        languages["no"] = languages.pop("False")
+    return language_prompt(section, section.positive("num_prompts", 128), 2 * d_model, languages, AUTO)
 
 
 def _predictor(section: Section, num_labels: int) -> PredictorConfig:

@@ -15,11 +15,15 @@ from fastscribe.errors import UnsupportedCheckpoint
 
 @dataclass(frozen=True)
 class Heads:
-    """Which of the three heads a model has. Hybrids have a transducer and a CTC head."""
+    """Which of the three heads a model has. Hybrids have a transducer and a CTC head.
+
+    A language prompt is no head: it comes before the heads.
+    """
 
     transducer: bool = False
     ctc: bool = False
     aed: bool = False
+    language_prompt: bool = False
 
 
 _CLASSES = {
@@ -27,14 +31,14 @@ _CLASSES = {
     "EncDecCTCModelBPE": Heads(ctc=True),
     "EncDecRNNTModel": Heads(transducer=True),
     "EncDecRNNTBPEModel": Heads(transducer=True),
+    "EncDecRNNTBPEModelWithPrompt": Heads(transducer=True, language_prompt=True),
     "EncDecHybridRNNTCTCModel": Heads(transducer=True, ctc=True),
     "EncDecHybridRNNTCTCBPEModel": Heads(transducer=True, ctc=True),
     "EncDecMultiTaskModel": Heads(aed=True),
 }
 # NeMo's classes whose output depends on more than the audio, or that have other layers.
 _UNSUPPORTED_CLASSES = {
-    "EncDecRNNTBPEModelWithPrompt": "models without language prompts",
-    "EncDecHybridRNNTCTCBPEModelWithPrompt": "models without language prompts",
+    "EncDecHybridRNNTCTCBPEModelWithPrompt": "models without language prompts, EncDecRNNTBPEModelWithPrompt",
     "EncDecMultiTalkerRNNTBPEModel": "models without speaker targets",
     "EncDecTransfModelBPE": "EncDecMultiTaskModel",
 }

@@ -14,6 +14,7 @@ from fastscribe.config import (
     JasperConfig,
     ModelConfig,
     TransformerConfig,
+    subsampled,
 )
 
 Shapes = dict[str, tuple[int, ...]]
@@ -52,10 +53,11 @@ def _conformer(config: EncoderConfig) -> Shapes:
         for number, (inputs, size) in enumerate(inputs_and_sizes):
             name = f"subsampling.stages.{stage}.{number}"
             shapes |= {f"{name}.weight": (channels, inputs, size, size), f"{name}.bias": (channels,)}
-    num_bins = config.num_mels
-    for _ in range(int(math.log2(config.subsampling_factor))):
-        num_bins = (num_bins + 1) // 2
+    num_bins = subsampled(config.num_mels, int(math.log2(config.subsampling_factor)), config.causal_subsampling)
     shapes |= _linear("subsampling.out", channels * num_bins, width)
+    if (prompt := config.language_prompt) is not None:
+        shapes |= _linear("language_prompt.inner", width + prompt.num_prompts, prompt.hidden)
+        shapes |= _linear("language_prompt.outer", prompt.hidden, width)
     layer = _conformer_layer(config)
     return _joined(shapes, *(_prefixed(f"layers.{number}", layer) for number in range(config.num_layers)))
 

@@ -13,8 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from fastscribe.checkpoint import huggingface, native, nemo
+from fastscribe.checkpoint.language_prompt import known_languages
 from fastscribe.checkpoint.languages import languages_by_name
 from fastscribe.checkpoint.value import Checkpoint, one_line, read_json
+from fastscribe.config import EncoderConfig
 from fastscribe.errors import CheckpointError
 
 __all__ = ["Checkpoint", "check_config", "find_nemo_file", "read_checkpoint"]
@@ -42,6 +44,9 @@ def read_checkpoint(path: str | Path, say: Callable[[str], None] = lambda line: 
         checkpoint = _read(path, say)
     except MemoryError as error:
         raise CheckpointError(path, "needs more memory than there is") from error
+    encoder = checkpoint.config.encoder
+    if isinstance(encoder, EncoderConfig) and encoder.language_prompt is not None:
+        return replace(checkpoint, languages=known_languages(encoder.language_prompt))
     if checkpoint.languages or checkpoint.config.aed is not None:
         return checkpoint
     return replace(checkpoint, languages=languages_by_name(checkpoint.path))

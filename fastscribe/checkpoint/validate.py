@@ -41,6 +41,9 @@ _SIZES = {  # smallest, largest
     "encoder.ff_hidden": (1, 1 << 17),
     "encoder.conv_kernel": (1, 1023),
     "encoder.subsampling_channels": (1, 1 << 14),
+    "language_prompt.num_prompts": (1, 1 << 12),
+    "language_prompt.hidden": (1, 1 << 15),
+    "language_prompt.index": (0, 1 << 12),
     "blocks.filters": (2, 1 << 14),
     "blocks.repeat": (1, 64),
     "blocks.kernel": (1, 1023),
@@ -88,6 +91,8 @@ _WORDS: dict[str, tuple[Any, ...]] = {
     "encoder.xscaling": (True, False),
     "encoder.subsampling": get_args(Subsampling),
     "encoder.subsampling_factor": SUBSAMPLING_FACTORS,
+    "encoder.causal_subsampling": (True, False),
+    "encoder.causal_conv": (True, False),
     "encoder.activation": get_args(JasperActivation),
     "encoder.masked": (True, False),
     "blocks.stride_last": (True, False),
@@ -140,6 +145,8 @@ def _values(config: ModelConfig, key: str) -> list[Any]:
 def _owners(config: ModelConfig, part: str) -> Iterable[Any]:
     if part == "blocks":
         return config.encoder.blocks if isinstance(config.encoder, JasperConfig) else ()
+    if part == "language_prompt":
+        return (config.encoder.language_prompt,) if isinstance(config.encoder, EncoderConfig) else ()
     if part == "transformer":
         return (config.aed.decoder, config.aed.bridge) if config.aed is not None else ()
     return (getattr(config, part) if part else config,)
@@ -197,6 +204,14 @@ def _check_conformer(encoder: EncoderConfig, where: object) -> None:
         raise UnsupportedCheckpoint(where, "encoder width", encoder.d_model, supported)
     if encoder.conv_kernel % 2 == 0:
         raise UnsupportedCheckpoint(where, "encoder.conv_kernel", encoder.conv_kernel, "odd numbers")
+    if encoder.contexts and encoder.attention != encoder.contexts[0]:
+        supported = f"the first context, {encoder.contexts[0]}"
+        raise UnsupportedCheckpoint(where, "encoder.attention", str(encoder.attention), supported)
+    if (prompt := encoder.language_prompt) is not None:
+        for index in (prompt.index, *prompt.languages.values()):
+            if type(index) is not int or not 0 <= index < prompt.num_prompts:
+                supported = f"0 to {prompt.num_prompts - 1}"
+                raise UnsupportedCheckpoint(where, "language_prompt.languages", index, supported)
 
 
 def _check_jasper(encoder: JasperConfig, where: object) -> None:

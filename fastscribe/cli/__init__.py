@@ -1,5 +1,6 @@
 """The command line: parse, call, print. Exit codes: 0 all done, 1 some files failed (for a benchmark: nothing could be
-measured), 2 wrong usage or unusable model, 130 interrupted, 143 terminated, 141 stdout closed.
+measured), 2 wrong usage or unusable model, 75 stopped at the run's own limit, 130 interrupted, 143 terminated, 141 stdout
+closed.
 
 One file per command; nothing heavy is imported before a command needs it.
 """
@@ -16,6 +17,7 @@ from fastscribe._system.openmp import limit_openmp_spin
 from fastscribe._system.signals import ENDINGS, INTERRUPTED, TERMINATED, SignalHandler, Terminated, exit_without_cleanup
 from fastscribe.cli import bench, doctor, evaluate, export, known_models, merge, models, train, transcribe
 from fastscribe.cli.app import StdoutClosed, app
+from fastscribe.cli.run_limit import STOPPED
 from fastscribe.cli.terminal import discard_unwritable_stderr, say, show_table
 from fastscribe.errors import DeviceFailed, FastscribeError, OutputError, first_line
 from fastscribe.version import __version__
@@ -47,7 +49,7 @@ def main(application: typer.Typer = app) -> None:
     """
     code = _run(application)
     discard_unwritable_stderr()
-    if code in ENDINGS:
+    if code in (*ENDINGS, STOPPED):
         exit_without_cleanup(code)
     sys.exit(code)
 

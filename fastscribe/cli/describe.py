@@ -83,6 +83,7 @@ def _conformer(encoder: EncoderConfig) -> dict[str, Any]:
         "d_model": encoder.d_model,
         "heads": encoder.num_heads,
         "attention": str(encoder.attention or "full"),
+        **({"contexts": [str(context) for context in encoder.contexts]} if encoder.contexts else {}),
         "ff_hidden": encoder.ff_hidden,
         "conv_kernel": encoder.conv_kernel,
         "conv_norm": encoder.conv_norm,

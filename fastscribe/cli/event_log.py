@@ -4,7 +4,8 @@
 {"event": "progress", "files", "failed", "skipped", "audio_s", "done_s", "planned_s", "elapsed_s", "rtfx"}  twice a second
 {"event": "failed", "audio_filepath", "stage", "message"}                                          a file that failed
 {"event": "finished", "report"}                                                                    report.json's content
-{"event": "stopped", "message"}                                        instead: an error or a signal ended the run
+{"event": "stopped", "message"}                                        instead: an error or a signal ended the run; with the
+                                                                       report, as above: a limit has
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, TextIO
 
 from fastscribe._system.safe_files import starts_with
-from fastscribe._system.signals import Terminated
+from fastscribe._system.signals import Terminated, TimeIsOver
 from fastscribe.errors import FastscribeError, UsageError
 from fastscribe.types import Failure
 
@@ -27,6 +28,11 @@ if TYPE_CHECKING:
     from fastscribe.transcriber import Transcriber
 
 _EVERY_S = 0.5
+_SIGNALS: dict[type[BaseException], str] = {
+    KeyboardInterrupt: "interrupted",
+    Terminated: "terminated",
+    TimeIsOver: "the time limit was over before the first recording",
+}
 _OURS = re.compile(rb'\{"event": "')  # the start of an earlier run's log, which this run replaces
 
 
@@ -59,7 +65,7 @@ class EventLog:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self._stop_event.set()
-        if isinstance(error, KeyboardInterrupt | Terminated | FastscribeError | OSError):
+        if error is not None and isinstance(error, (*_SIGNALS, FastscribeError, OSError)):
             self._write_event("stopped", message=_reason(error))
         if self._file is not None:
             try:
@@ -96,7 +102,10 @@ class EventLog:
     def finished(self, stats: RunStats) -> None:
         """Write the last event, with the report."""
         self._stop_event.set()
-        self._write_event("finished", report=stats.to_json())
+        if stats.stopped is None:
+            self._write_event("finished", report=stats.to_json())
+        else:
+            self._write_event("stopped", message=f"stopped {stats.stopped['limit']}", report=stats.to_json())
 
     def _write_event(self, event: str, **fields: Any) -> None:
         if self._file is None:
@@ -111,6 +120,4 @@ class EventLog:
 
 
 def _reason(error: BaseException) -> str:
-    if isinstance(error, KeyboardInterrupt | Terminated):
-        return "interrupted" if isinstance(error, KeyboardInterrupt) else "terminated"
-    return " ".join(str(error).split())
+    return _SIGNALS.get(type(error)) or " ".join(str(error).split())

@@ -10,6 +10,7 @@ from pathlib import Path
 from fastscribe._system.remote import is_url, store_for
 from fastscribe._system.safe_files import is_device
 from fastscribe.audio.formats import MANIFEST_EXTENSIONS, extension
+from fastscribe.cli.run_limit import RunLimit
 from fastscribe.cli.terminal import filter_mpg123_messages
 from fastscribe.config import OUTPUT_FORMATS, Options, OutputStyle
 from fastscribe.errors import UsageError
@@ -41,6 +42,14 @@ class OutputTarget:
 
 
 @dataclass(frozen=True)
+class RayCluster:
+    """Where --engine ray runs: the cluster's address, and the number of workers; None: as Ray finds them."""
+
+    address: str | None = None
+    workers: int | None = None
+
+
+@dataclass(frozen=True)
 class TranscribeJob:
     """One command: what to transcribe, with which model and options, and where the results go."""
 
@@ -56,6 +65,8 @@ class TranscribeJob:
     events: Path | None = None
     log_file: Path | None = None
     devices: str | None = None  # instead of `device`
+    limit: RunLimit | None = None
+    cluster: RayCluster | None = None  # None: the model runs in this process
 
 
 def is_one_short_file(inputs: Sequence[str]) -> bool:

@@ -37,10 +37,13 @@ class ProgressBar:
         enabled: False: show nothing.
         inputs: The run's inputs, to count them.
         num_shards: The run does one part of this number.
+        counts_always: Count the inputs even if nothing is shown.
     """
 
-    def __init__(self, enabled: bool, inputs: Iterable[str] = (), num_shards: int = 1) -> None:
-        self._enabled = enabled
+    def __init__(
+        self, enabled: bool, inputs: Iterable[str] = (), num_shards: int = 1, counts_always: bool = False
+    ) -> None:
+        self._enabled, self._counts = enabled, enabled or counts_always
         self._counter = InputCounter(list(inputs), num_shards)
         self._phase = "starting"
         self._progress: Callable[[], Progress] | None = None
@@ -73,8 +76,13 @@ class ProgressBar:
     def watch(self, progress: Callable[[], Progress]) -> None:
         """Show the run whose counts `progress` returns."""
         self._progress = progress
-        if self._enabled:
+        if self._counts:
             self._counter.start()
+
+    @property
+    def num_inputs(self) -> int | None:
+        """The number of inputs of this shard, of shards about; None: unknown so far, or they cannot be counted."""
+        return self._counter.number
 
     def say(self, message: str) -> None:
         """Print a line, above the bar if there is one."""

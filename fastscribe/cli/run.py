@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import sys
-from collections.abc import Callable, Mapping
-from contextlib import closing, nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, closing, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
@@ -14,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from fastscribe._system import signals
 from fastscribe._system.remote import is_url
-from fastscribe.audio.failures import to_failure
 from fastscribe.audio.formats import left_out_line
 from fastscribe.audio.repeats import repeats_line
 from fastscribe.audio.stdin import STDIN
@@ -23,6 +22,7 @@ from fastscribe.cli.app import StdoutClosed
 from fastscribe.cli.event_log import EventLog
 from fastscribe.cli.job import SHORT_S, TranscribeJob, check_paths, unusable_folder
 from fastscribe.cli.progress_bar import ProgressBar
+from fastscribe.cli.run_limit import STOPPED
 from fastscribe.cli.terminal import (
     dry_run_table,
     failure_line,
@@ -31,21 +31,21 @@ from fastscribe.cli.terminal import (
     say,
     show_table,
 )
-from fastscribe.errors import OutputError, UsageError
+from fastscribe.errors import UsageError
+from fastscribe.journaled import run_fingerprint, write_result
+from fastscribe.pipeline.time_limit import TimeLimit
 from fastscribe.resume.shards import Shard
 from fastscribe.types import AudioInfo, Failure, Transcript
 
 if TYPE_CHECKING:
     from fastscribe.cli.run_page import RunPage
+    from fastscribe.dry_run import DryRunReport
     from fastscribe.output.folder import FolderOutput
     from fastscribe.output.store import StoreOutput
     from fastscribe.output.stream import StreamOutput
-    from fastscribe.pipeline.stats import RunStats
+    from fastscribe.pipeline.stats import Progress, RunStats
     from fastscribe.resume.ledger import Ledger
     from fastscribe.transcriber import Transcriber
-
-# These errors stop a run; any other error of an output file makes a Failure of its input.
-_DISK_PROBLEMS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EFBIG}
 
 
 def run(job: TranscribeJob, event_log: EventLog, quiet: bool, show_progress: bool, show_report: bool) -> None:
@@ -59,29 +59,35 @@ def run(job: TranscribeJob, event_log: EventLog, quiet: bool, show_progress: boo
         show_report: Print the report.
 
     Raises:
-        typer.Exit: Exit code 1: a file failed.
+        typer.Exit: Exit code 1: a file failed; 75: the limit has stopped the run.
         FastscribeError: Wrong options, an unusable model or folder, or a disk that cannot be written.
     """
     _say_shard(job.target.shard, quiet)
     check_paths(job)  # before the import of torch, which takes seconds
-    bar = ProgressBar(show_progress, job.inputs, job.target.shard.count)
-    with filter_mpg123_messages(bar.write_line), bar:
+    bar = ProgressBar(show_progress, job.inputs, job.target.shard.count, counts_always=job.limit is not None)
+    with filter_mpg123_messages(bar.write_line), bar, ExitStack() as loaded:
         bar.phase("loading the model")
-        transcriber = _load(job, bar.say)
+        transcriber = loaded.enter_context(_load(job, bar.say))
+        if job.limit is not None:
+            transcriber._limit = TimeLimit(job.limit.started_s + job.limit.work_s)
         event_log.started(transcriber)
         bar.watch(lambda: transcriber.progress)  # which each run replaces
-        with closing(transcriber), _open_output(job, transcriber, bar.say) as output:
+        with _open_output(job, transcriber, bar.say) as output:
             page = _page(job, transcriber)
             with page or nullcontext():
                 stats = _write_all(transcriber, job, output, event_log, bar, page, says_tracks=not quiet)
             stats = replace(stats, skipped=transcriber.progress.skipped, failed_before=output.ledger.failed_before)
-            _check_any_input(stats.files + stats.skipped, job.target.shard)
+            if transcriber._limit is not None and transcriber._limit.is_reached:
+                stats = replace(stats, stopped=_stopped(job, stats, transcriber.progress, bar.num_inputs))
+            else:
+                _check_any_input(stats.files + stats.skipped, job.target.shard)
             totals = output.totals()
             if totals is not None:
                 stats = replace(stats, totals=totals._asdict())
-                output.write_report((json.dumps(stats.to_json(), indent=2) + "\n").encode())
+                report = (json.dumps(stats.to_json(), indent=2) + "\n").encode()
+                output.write_report(report, finished=stats.stopped is None)
     event_log.finished(stats)
-    if not (quiet or stats.files + stats.skipped):
+    if not (quiet or stats.files + stats.skipped or stats.stopped):
         say(f"none of the {output.ledger.num_given:,} inputs is in shard {job.target.shard}: there is nothing to do")
     _say_listing(stats.left_out, stats.repeated, quiet)
     if page is not None:
@@ -89,14 +95,66 @@ def run(job: TranscribeJob, event_log: EventLog, quiet: bool, show_progress: boo
     is_empty = stats.files + stats.skipped <= stats.failed
     if show_report and not is_empty and not _is_one_short_stream(job, stats):
         show_table(report_table(stats))
-    if not quiet and totals is not None and totals.not_given:
+    if not quiet and totals is not None and totals.not_given and stats.stopped is None:  # else not all are listed
         results = "1 result is of an input" if totals.not_given == 1 else f"{totals.not_given} results are of inputs"
         say(f"{job.target.where}: {results} not given this time")
     not_made = _say_made_again(output, quiet)
     if stats.failed_before:
         say(f"{stats.failed_before} failed in an earlier run and were left alone; --retry-failed tries them again")
+    if stats.stopped is not None:
+        _say_stopped(job, stats)
+        raise typer.Exit(STOPPED)
     if stats.failed + stats.failed_before + not_made:
         raise typer.Exit(1)
+
+
+def _stopped(job: TranscribeJob, stats: RunStats, progress: Progress, num_inputs: int | None) -> dict[str, Any]:
+    """Return what the report of a run that its limit has stopped says about it."""
+    assert job.limit is not None
+    usd = None if stats.usd_per_hour is None else round(stats.usd_per_hour * job.limit.elapsed_s / 3600, 4)
+    listed = stats.skipped + progress.planned_files + progress.queued_files
+    return {
+        "limit": job.limit.text,
+        "elapsed_s": round(job.limit.elapsed_s, 3),
+        "usd": usd,
+        "files_done": stats.files + stats.skipped,
+        "files_given": listed if progress.has_all else num_inputs,
+    }
+
+
+def _say_stopped(job: TranscribeJob, stats: RunStats) -> None:
+    """Print how far a run came that its limit has stopped. Raises UsageError if it did nothing."""
+    assert job.limit is not None and stats.stopped is not None
+    if not stats.files:
+        raise job.limit.too_short
+    done, given = stats.stopped["files_done"], stats.stopped["files_given"]
+    files = f"{done:,} of {given:,} files" if given is not None and given >= done else f"{done:,} files"
+    then = "the same command goes on"
+    if job.target.is_stdout:
+        then = "with --output-dir the same command goes on"
+    elif job.target.overwrite:
+        then = "without --overwrite the command goes on"
+    say(f"stopped {job.limit.text}: {files} done; {then}")
+
+
+@contextmanager
+def _load(job: TranscribeJob, say: Callable[[str], None]) -> Iterator[Transcriber]:
+    """Yield the transcriber: of this process, or of a Ray cluster's workers, which end with the block."""
+    if job.cluster is None:
+        from fastscribe.transcriber import Transcriber
+
+        model = Path(job.model)
+        with Transcriber.load(model, job.device, job.dtype, job.options, say, devices=job.devices) as transcriber:
+            yield transcriber
+        return
+    from fastscribe.ray.pool import Size
+    from fastscribe.ray.run import RayTranscriber
+
+    address, size = job.cluster.address, Size(job.cluster.workers)
+    with RayTranscriber.start(
+        job.model, job.device, job.dtype, job.options, say, address=address, size=size, style=job.style
+    ) as transcriber:
+        yield transcriber
 
 
 def _is_one_short_stream(job: TranscribeJob, stats: RunStats) -> bool:
@@ -139,34 +197,39 @@ def report_dry_run(job: TranscribeJob, quiet: bool) -> None:
         typer.Exit: Exit code 1: an input cannot be transcribed, or failed in an earlier run.
         FastscribeError: Wrong options, or an unusable model or folder.
     """
-    from fastscribe.dry_run import estimate_run
-    from fastscribe.transcriber import price_of_machine
-
     if sys.stdout is None:
         raise StdoutClosed
     check_paths(job)
     _say_shard(job.target.shard, quiet)
-    transcriber = _load(job, say)
-    with closing(transcriber), filter_mpg123_messages():
-        usd_per_hour, _ = price_of_machine(transcriber, job.price_per_hour)
+    with _load(job, say) as transcriber:
+        ready_s = 0.0 if job.limit is None else job.limit.elapsed_s
+        usd_per_hour, _ = transcriber.usd_per_hour(job.price_per_hour, 0.0)
         ledger = _ledger(job, transcriber)
-        found = estimate_run(transcriber, job.inputs, ledger, usd_per_hour, lambda failure: say(failure_line(failure)))
+        with filter_mpg123_messages():
+            found = _estimate(transcriber, job, ledger, usd_per_hour)
     _check_any_input(found.files + found.failed + found.skipped, job.target.shard)
     _say_listing(found.left_out, found.repeated, quiet)
+    check = None if job.limit is None else job.limit.check(ready_s, found.estimated_s)
     if not quiet:
-        show_table(dry_run_table(found))
+        show_table(dry_run_table(found, check))
     try:
-        print(json.dumps(found.to_json()), flush=True)
+        print(json.dumps(found.to_json() | ({} if check is None else check.to_json())), flush=True)
     except BrokenPipeError as error:
         raise StdoutClosed from error
     if found.failed + found.failed_before:
         raise typer.Exit(1)
 
 
-def _load(job: TranscribeJob, say: Callable[[str], None]) -> Transcriber:
-    from fastscribe.transcriber import Transcriber
+def _estimate(transcriber: Transcriber, job: TranscribeJob, ledger: Ledger, usd_per_hour: float | None) -> DryRunReport:
+    from fastscribe.dry_run import estimate_run
+    from fastscribe.ray.run import RayTranscriber
 
-    return Transcriber.load(Path(job.model), job.device, job.dtype, job.options, say, devices=job.devices)
+    def show_failure(failure: Failure) -> None:
+        say(failure_line(failure))
+
+    if isinstance(transcriber, RayTranscriber):
+        return transcriber.estimate(job.inputs, ledger, usd_per_hour, show_failure)
+    return estimate_run(transcriber, job.inputs, ledger, usd_per_hour, show_failure)
 
 
 def _say_shard(shard: Shard, quiet: bool) -> None:
@@ -211,19 +274,11 @@ def _open_output(
 
 
 def _fingerprint(job: TranscribeJob, transcriber: Transcriber) -> dict[str, Any]:
-    from fastscribe.decode.families import DECODERS
-    from fastscribe.resume.fingerprint import fingerprint, model_digest
+    from fastscribe.ray.run import RayTranscriber
+    from fastscribe.resume.fingerprint import model_digest
 
-    facts = transcriber._executor.facts
-    resolved: dict[str, Any] = {"dtype": facts.dtype, "decoder": facts.decoder_name, "attention": facts.attention}
-    resolved |= {"recover_gaps": transcriber._recovers_gaps}
-    resolved |= {"beam": facts.beam} if facts.beam > 1 else {}
-    config, options = transcriber._config, job.options
-    if options.max_utterance_s is None and not config.learnt_on_short:  # cut as with the same number given
-        resolved["max_utterance_s"] = config.max_utterance_s
-    if not DECODERS[facts.decoder_name].has_prompt:  # these options change nothing then
-        options = replace(options, language=None, target_language=None)
-    return fingerprint(model_digest(job.model), resolved, options, job.style)
+    digest = transcriber.model_digest if isinstance(transcriber, RayTranscriber) else model_digest(job.model)
+    return run_fingerprint(transcriber, digest, job.options, job.style)
 
 
 def _page(job: TranscribeJob, transcriber: Transcriber) -> RunPage | None:
@@ -249,7 +304,7 @@ def _write_all(
     results = transcriber._results(job.inputs, output.ledger)
     says_tracks = says_tracks and job.options.track is None
     writing = bar.paused if job.target.is_stdout else nullcontext
-    with closing(results):
+    with _until_limit(transcriber), closing(results):
         for result in results:
             if says_tracks and isinstance(result, Transcript) and result.audio.num_tracks > 1:
                 says_tracks = False
@@ -261,9 +316,20 @@ def _write_all(
             if isinstance(written, Failure):
                 bar.say(failure_line(written))
                 event_log.failed(written)
-        with transcriber.progress.stopwatch.time("write"), writing():
-            output.flush()
+    with transcriber.progress.stopwatch.time("write"), writing():
+        output.flush()
     return run_stats(transcriber, perf_counter() - start, job.price_per_hour)
+
+
+@contextmanager
+def _until_limit(transcriber: Transcriber) -> Iterator[None]:
+    """End the block without an error if the time of RunLimit.enforced() is over, and stop its timer."""
+    try:
+        yield
+        signals.stop_timer()
+    except signals.TimeIsOver:
+        assert transcriber._limit is not None
+        transcriber._limit.is_reached = True
 
 
 def _write(
@@ -272,17 +338,10 @@ def _write(
     transcriber: Transcriber,
     job: TranscribeJob,
 ) -> Transcript | Failure:
-    """Write a result. Return it, or the Failure that is written in its place if it cannot be written."""
     try:
-        output.write(result)
+        return write_result(output, result, transcriber.progress.not_written, job.target.where)
     except BrokenPipeError as error:
         raise StdoutClosed from error
-    except OSError as error:
-        if error.errno in _DISK_PROBLEMS or isinstance(result, Failure):
-            raise OutputError(str(error.filename or job.target.where), error) from error
-        transcriber.progress.not_written(result)
-        return _write(output, to_failure(result.audio, "write", error), transcriber, job)
-    return result
 
 
 def _check_any_input(num_inputs: int, shard: Shard) -> None:

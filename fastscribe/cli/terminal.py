@@ -23,6 +23,7 @@ from fastscribe.errors import UsageError
 from fastscribe.types import Failure
 
 if TYPE_CHECKING:
+    from fastscribe.cli.run_limit import LimitCheck
     from fastscribe.dry_run import DryRunReport
     from fastscribe.pipeline.stats import DeviceShare, RunStats
 
@@ -188,8 +189,8 @@ def _gaps(stats: RunStats) -> str:
     return left + (recovered if stats.recovered_words else "")
 
 
-def dry_run_table(survey: DryRunReport) -> str:
-    """Format a dry run as aligned lines."""
+def dry_run_table(survey: DryRunReport, limit: LimitCheck | None = None) -> str:
+    """Format a dry run as aligned lines, with what is expected of the run's limit."""
     cost = "unknown (--price-per-hour)" if survey.estimated_usd is None else _usd(survey.estimated_usd)
     rows = [
         ("files", f"{survey.files} to do, {survey.failed} that cannot be used{_earlier_text(survey)}"),
@@ -197,6 +198,7 @@ def dry_run_table(survey: DryRunReport) -> str:
         ("batches", f"{survey.batches}, padding {100 * survey.padding_share:.1f} %"),
         ("time", f"about {_duration(survey.estimated_s)} (RTFx {survey.estimated_rtfx:.0f}, from a few batches)"),
         ("cost", cost),
+        *([] if limit is None else [("limit", str(limit))]),
     ]
     return "\n".join(f"  {name:<12} {value}" for name, value in rows)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Literal
@@ -14,8 +15,9 @@ from fastscribe._system.remote import is_url
 from fastscribe.checkpoint.location import DEFAULT
 from fastscribe.cli.app import MODEL_HELP, ReportHtml, app, find_model, local_file, options_in
 from fastscribe.cli.event_log import EventLog
-from fastscribe.cli.job import OutputTarget, TranscribeJob, check_output_dir, is_one_short_file
+from fastscribe.cli.job import OutputTarget, RayCluster, TranscribeJob, check_output_dir, is_one_short_file
 from fastscribe.cli.run import report_dry_run, run
+from fastscribe.cli.run_limit import choose_limit
 from fastscribe.cli.subtitle_options import (
     DEFAULT_CHARS_PER_SECOND,
     DEFAULTS,
@@ -51,6 +53,24 @@ def _frames(value: str | None) -> int | Literal["auto"] | None:
     if not value.isdigit() or int(value) == 0:
         raise UsageError(f"--batch-frames {value}: not a number of encoder frames from 1, nor auto")
     return int(value)
+
+
+def _cluster(
+    engine: str, address: str | None, workers: int | None, device: str, report_html: Path | None
+) -> RayCluster | None:
+    """Return where --engine ray runs; None without it. Raises typer.BadParameter for options that do not fit."""
+    if engine == "local":
+        for name, given in (("--ray-address", address), ("--ray-workers", workers)):
+            if given is not None:
+                raise typer.BadParameter(f"{name} needs --engine ray")
+        return None
+    if device not in ("auto", "cpu", "cuda"):
+        raise typer.BadParameter(
+            f"--device {device}: with --engine ray it is auto, cpu or cuda: Ray numbers the devices"
+        )
+    if report_html is not None:
+        raise typer.BadParameter("--report-html shows the batches of one process, so it does not go with --engine ray")
+    return RayCluster(address, workers)
 
 
 # The groups of --help.
@@ -150,16 +170,17 @@ def transcribe(
         str | None,
         decoding_option(
             "--attention",
-            metavar="full|local:L,R",
+            metavar="full|local:L,R|L,R",
             help="Frames that each frame attends to.\fAll, or L before and R after it (80 ms each), so that the cost does "
-            "not grow with the square of the length. Default: the checkpoint's.",
+            "not grow with the square of the length. L,R is another context of a streaming model. Default: the checkpoint's.",
         ),
     ] = None,
     language: Annotated[
         str | None,
         decoding_option(
             "--language",
-            help="Spoken language.\fen, de, German ... Canary follows it, by default en; other models only check it.",
+            help="Spoken language.\fen, de, German ... Canary follows it, by default en, and Nemotron 3.5, by default auto; "
+            "other models only check it.",
         ),
     ] = None,
     target_language: Annotated[
@@ -236,13 +257,57 @@ def transcribe(
             "--shard",
             metavar="I/N",
             help="Do part I of N (from 0), or auto/N.\fThe parts are by a hash of the files' names. auto/N: the part that a "
-            "SLURM array or Kubernetes indexed job names. Default: that of a SLURM array, if it runs in one. See fastscribe "
-            "merge.",
+            "SLURM array, a Kubernetes indexed job or an AWS Batch array names. Default: that of a SLURM array, if it runs in "
+            "one. See fastscribe merge.",
+        ),
+    ] = None,
+    engine: Annotated[
+        Literal["local", "ray"],
+        job_option(
+            "--engine",
+            help="Where the model runs: here, or on a Ray cluster.\fray needs the extra ray. The results are the same. See "
+            "the guide to Ray.",
+        ),
+    ] = "local",
+    ray_address: Annotated[
+        str | None,
+        job_option(
+            "--ray-address",
+            metavar="auto|HOST:PORT",
+            help="Cluster of --engine ray.\fDefault: the one that RAY_ADDRESS names or that runs on this machine; else this "
+            "machine alone.",
+        ),
+    ] = None,
+    ray_workers: Annotated[
+        int | None,
+        job_option(
+            "--ray-workers",
+            min=1,
+            help="Processes with a model on the cluster.\fDefault: one for each GPU, or for each node without GPUs.",
         ),
     ] = None,
     window: Annotated[
         int, speed_option("--window", min=1, help="Inputs to sort by length together.")
     ] = _DEFAULTS.window,
+    stop_at_usd: Annotated[
+        float | None,
+        job_option(
+            "--stop-at-usd",
+            help="End this run before it costs more; the same command goes on.\fThe cost is the time since the process "
+            "started, with the loading of the model, times the price of the machine (--price-per-hour, or the list price of "
+            "its GPU). It counts for one run: each later run, and each shard, has its own. The exit code is 75 if something "
+            "is left to do.",
+        ),
+    ] = None,
+    stop_after: Annotated[
+        str | None,
+        job_option(
+            "--stop-after",
+            metavar="TIME",
+            help="End this run within a time: 90m, 2h30m, 3600s.\fA number alone is seconds. The time counts from the start of "
+            "the process, with the loading of the model. With --stop-at-usd, what comes first ends the run.",
+        ),
+    ] = None,
     dry_run: Annotated[
         bool,
         job_option(
@@ -332,6 +397,7 @@ def transcribe(
             raise typer.BadParameter(f"{name} needs --output-dir")
     if price_per_hour is not None and not math.isfinite(price_per_hour):
         raise typer.BadParameter("--price-per-hour: not a number of USD")
+    cluster = _cluster(engine, ray_address, ray_workers, device, report_html)
     if report_html is not None and dry_run:
         raise typer.BadParameter("--report-html and --dry-run exclude each other")
     if devices is not None and device != "auto":
@@ -366,14 +432,24 @@ def transcribe(
         from fastscribe.cli.run_page import page_path
 
         page = page_path(report_html, target.shard)
-    is_brief = quiet or (not dry_run and is_one_short_file(inputs))
+    is_brief = quiet or (not dry_run and cluster is None and is_one_short_file(inputs))
     if model is None and is_brief:
         model = DEFAULT  # without the line about it
-    path = find_model(model, show_progress=not (quiet or no_progress))
-    job = TranscribeJob(inputs, str(path), device, dtype, options, style, target, price_per_hour, page)
-    job = replace(job, events=events, log_file=log_file, devices=devices)
-    with EventLog(events) as event_log:
-        if dry_run:
-            report_dry_run(job, quiet)
-        else:
-            run(job, event_log, quiet, show_progress=not (quiet or no_progress), show_report=not is_brief)
+    if devices is not None and cluster is not None:
+        raise typer.BadParameter("--devices and --engine ray exclude each other: Ray gives each worker its device")
+    limit = choose_limit(stop_at_usd, stop_after, device, price_per_hour)
+    other = "--engine ray" if cluster is not None else "--devices" if devices is not None else None
+    if limit is not None and other is not None:
+        raise typer.BadParameter(f"{limit.option} and {other} exclude each other: stop the run with SIGTERM instead")
+    with nullcontext() if limit is None or dry_run else limit.enforced():
+        if cluster is None or model is None:
+            model = str(find_model(model, show_progress=not (quiet or no_progress)))
+        elif os.path.exists(model):
+            model = os.path.abspath(model)  # the workers look up other names, each node for itself
+        job = TranscribeJob(inputs, model, device, dtype, options, style, target, price_per_hour, page)
+        job = replace(job, events=events, log_file=log_file, limit=limit, devices=devices, cluster=cluster)
+        with EventLog(events) as event_log:
+            if dry_run:
+                report_dry_run(job, quiet)
+            else:
+                run(job, event_log, quiet, show_progress=not (quiet or no_progress), show_report=not is_brief)

@@ -23,7 +23,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from fastscribe.config import LocalAttention
+from fastscribe.config import AttentionConfigs, LocalAttention
 from fastscribe.cuda.operations import choose_operations
 from fastscribe.model.attention import RelPositionAttention, relative_positions
 from fastscribe.model.encoder import ConformerLayer, ConvolutionModule, Encoder, FeedForward
@@ -52,7 +52,7 @@ def fuse_for_gpu_(encoder: Encoder, adds_products: bool) -> str | None:
 def conformer_for_gpu_(encoder: Encoder, adds_products: bool) -> str | None:
     """Call fuse_for_gpu_ if possible. Return a warning about unavailable optimisations, or None."""
     attention = encoder.config.attention
-    if attention is not None and attention.num_global:
+    if isinstance(attention, LocalAttention) and attention.num_global:
         return "attention with a global frame: no fused layers; the encoder will be slower"
     reason = fuse_for_gpu_(encoder, adds_products)
     return None if reason is None else f"Triton kernels are unavailable ({reason}); using torch's"
@@ -62,7 +62,8 @@ def conformer_for_gpu_(encoder: Encoder, adds_products: bool) -> str | None:
 def fuse_(encoder: Encoder, operations: Operations) -> None:
     """Replace the encoder's layers, which are unusable afterwards."""
     attention = encoder.config.attention
-    assert attention is None or attention.num_global == 0, "only the plain layers have global frames"
+    has_global = isinstance(attention, LocalAttention) and attention.num_global
+    assert not has_global, "only the plain layers have global frames"
     encoder.layers = FusedLayers([_conformer(layer) for layer in encoder.layers.children()], attention, operations)
 
 
@@ -70,7 +71,7 @@ class FusedLayers(nn.Module):
     """[B, T, D] to [B, T, D], undefined beyond a row's length. Overwrites the input."""
 
     def __init__(
-        self, layers: Sequence[ConformerLayer], attention: LocalAttention | None, operations: Operations
+        self, layers: Sequence[ConformerLayer], attention: AttentionConfigs | None, operations: Operations
     ) -> None:
         super().__init__()
         self.attention = attention
@@ -103,7 +104,7 @@ class FusedLayer(nn.Module):
         self,
         layer: ConformerLayer,
         next_norm: nn.LayerNorm | None,
-        attention: LocalAttention | None,
+        attention: AttentionConfigs | None,
         operations: Operations,
     ) -> None:
         super().__init__()
@@ -190,7 +191,9 @@ class FusedAttention(nn.Module):
     v_minus_u_HK: torch.Tensor
     shift_D: torch.Tensor | None
 
-    def __init__(self, source: RelPositionAttention, attention: LocalAttention | None, operations: Operations) -> None:
+    def __init__(
+        self, source: RelPositionAttention, attention: AttentionConfigs | None, operations: Operations
+    ) -> None:
         super().__init__()
         assert source.linear_qkv is not None
         self.operations, self.attention, self.linear_pos = operations, attention, source.linear_pos
@@ -241,7 +244,7 @@ class FusedConvolution(nn.Module):
     def __init__(self, source: ConvolutionModule, operations: Operations) -> None:
         super().__init__()
         assert isinstance(source.norm, (nn.Identity, nn.LayerNorm))
-        self.operations = operations
+        self.operations, self.is_causal = operations, source.is_causal
         self.pointwise1, self.pointwise2 = source.pointwise1, linear_from(source.pointwise2.weight)
         self.norm = Norm(source.norm, None, operations) if isinstance(source.norm, nn.LayerNorm) else None
         self.weight_WD = nn.Parameter(source.depthwise.weight.squeeze(1).t().contiguous(), requires_grad=False)
@@ -251,7 +254,9 @@ class FusedConvolution(nn.Module):
     def forward(self, x_BTD: torch.Tensor, normed_BTD: torch.Tensor, lengths_B: torch.Tensor) -> torch.Tensor | None:
         gates_BTD = self.pointwise1(normed_BTD)
         silu = self.norm is None
-        hidden_BTD = self.operations.glu_depthwise(gates_BTD, self.weight_WD, self.bias_D, lengths_B, silu)
+        hidden_BTD = self.operations.glu_depthwise(
+            gates_BTD, self.weight_WD, self.bias_D, lengths_B, silu, self.is_causal
+        )
         if self.norm is not None:
             hidden_BTD = F.silu(self.norm(hidden_BTD), inplace=True)
         return add_product_(x_BTD, hidden_BTD, self.pointwise2)
@@ -271,7 +276,7 @@ def add_product_(x_BTD: torch.Tensor, hidden_BTE: torch.Tensor, linear: nn.Modul
     return None
 
 
-def position_rows(num_frames: int, attention: LocalAttention | None, like: torch.Tensor) -> torch.Tensor:
+def position_rows(num_frames: int, attention: AttentionConfigs | None, like: torch.Tensor) -> torch.Tensor:
     """Return sinusoids [R, D] for distances R/2 - 1 .. -R/2, as attention over `num_frames` needs."""
     multiple = POSITION_ROWS_MULTIPLE // 2
     rounded = (max_table_distance(num_frames, attention) + multiple - 1) // multiple * multiple

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from fastscribe.config import EncoderConfig, LocalAttention
+from fastscribe.config import AttentionConfigs, ChunkedAttention, EncoderConfig, LocalAttention
 from fastscribe.model.operations import POSITION_ROWS_MULTIPLE, TORCH, Operations
 
 _TOLERANCE = {torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 3e-2}  # relative to the largest value
@@ -82,12 +82,14 @@ def _random_cases(
         return torch.randn(*shape, generator=random).to(dtype)
 
     table_HRK, bias_HR = normal(heads, rows, width // heads), normal(heads, rows).float()
-    window = None if config.attention is None else LocalAttention(40, 3)  # blocks begin and end inside the batch
+    window: AttentionConfigs | None = config.attention  # blocks begin and end inside the batch
+    if window is not None:
+        window = ChunkedAttention(40, 4) if isinstance(window, ChunkedAttention) else LocalAttention(40, 3)
     yield "rel_attention", normal(batch, num_frames, 3 * width), table_HRK, bias_HR, lengths_B, window
     batch_norm = config.conv_norm == "batch_norm"
     bias_D = normal(width) if batch_norm or config.use_bias else None
     gates_BTD, weight_WD = normal(batch, num_frames, 2 * width), normal(config.conv_kernel, width)
-    yield "glu_depthwise", gates_BTD, weight_WD, bias_D, lengths_B, batch_norm
+    yield "glu_depthwise", gates_BTD, weight_WD, bias_D, lengths_B, batch_norm, config.causal_conv
     x_BTD = normal(batch, num_frames, width)
     shift_D = normal(width).float() if config.use_bias else None
     yield "layer_norm", x_BTD, None, normal(width), normal(width)

@@ -24,9 +24,9 @@ import torch
 import triton
 import triton.language as tl
 
-from fastscribe.config import LocalAttention
+from fastscribe.config import AttentionConfigs
 from fastscribe.model import operations
-from fastscribe.model.attention import visible_frames
+from fastscribe.model.attention import Window
 
 _MAX_TAPS = 15  # wider windows take most of a minute to compile
 
@@ -40,7 +40,7 @@ def _rotated_product(q, positions_ptr, position_bias_ptr, band, rotation, WIDTH:
     return tl.gather(product, rotation, axis=1)
 
 
-@triton.jit(do_not_specialize=["num_frames", "num_rows", "left", "right"])
+@triton.jit(do_not_specialize=["num_frames", "num_rows", "left", "right", "chunk"])
 def rel_attention_kernel(
     qkv_ptr,
     positions_ptr,
@@ -51,6 +51,7 @@ def rel_attention_kernel(
     num_rows,
     left,
     right,
+    chunk,
     log2_scale,
     HEADS: tl.constexpr,
     WIDTH: tl.constexpr,
@@ -58,7 +59,10 @@ def rel_attention_kernel(
     LOCAL: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """Process BLOCK queries of a head of a row in tiles of BLOCK keys; with LOCAL, only keys in the window."""
+    """Process BLOCK queries of a head of a row in tiles of BLOCK keys.
+
+    With LOCAL, only keys in the window, which is that of the first frame of the query's chunk.
+    """
     blocks = tl.cdiv(num_frames, BLOCK)
     first, head = tl.program_id(0) % blocks * BLOCK, tl.program_id(0) // blocks % HEADS
     row = (tl.program_id(0) // (blocks * HEADS)).to(tl.int64)
@@ -72,7 +76,9 @@ def rel_attention_kernel(
 
     first_key, end = 0, tl.where(first < length, length, 0)
     if LOCAL:
-        first_key, end = tl.maximum(first - left, 0), tl.minimum(end, first + BLOCK + right)
+        chunk_starts, last = queries - queries % chunk, first + BLOCK - 1
+        first_key = tl.maximum(first - first % chunk - left, 0)
+        end = tl.minimum(end, last - last % chunk + right + 1)
         qkv_ptr += tl.cast(first_key, tl.int64) * stride
 
     # Row num_rows/2 - 1 - i + j of the table is the distance from query i to key j. The first band starts at the last query
@@ -98,7 +104,8 @@ def rel_attention_kernel(
         scores = tl.dot(q, tl.trans(k), position_scores, input_precision=PRECISION)
         seen = keys[None, :] < length
         if LOCAL:
-            seen &= (keys[None, :] >= queries[:, None] - left) & (keys[None, :] <= queries[:, None] + right)
+            seen &= keys[None, :] >= chunk_starts[:, None] - left
+            seen &= keys[None, :] <= chunk_starts[:, None] + right
         scores = tl.where(seen, scores, -float("inf"))
         new_highest = tl.maximum(highest, tl.max(scores, 1) * log2_scale)
         shares = tl.exp2(scores * log2_scale - new_highest[:, None])
@@ -135,8 +142,9 @@ def glu_depthwise_kernel(
     CHUNK: tl.constexpr,
     BLOCK: tl.constexpr,
     SILU: tl.constexpr,
+    BEFORE: tl.constexpr,
 ):
-    """Process CHUNK frames of BLOCK channels of a row. `bias_ptr` may be None."""
+    """Process CHUNK frames of BLOCK channels of a row; BEFORE taps are before the output's frame. `bias_ptr` may be None."""
     chunks, blocks = tl.cdiv(num_frames, CHUNK), tl.cdiv(WIDTH, BLOCK)
     start, block = tl.program_id(0) % chunks * CHUNK, tl.program_id(0) // chunks % blocks
     row = (tl.program_id(0) // (chunks * blocks)).to(tl.int64)
@@ -152,10 +160,10 @@ def glu_depthwise_kernel(
         weight = tl.load(weight_ptr + tap * WIDTH + channels, mask=channels < WIDTH, other=0.0)
         weights += (weight.to(tl.float32),)
     for tap in tl.static_range(TAPS - 1):
-        window += (_gated(x_ptr, start + tap - TAPS // 2, length, channels, WIDTH),)
+        window += (_gated(x_ptr, start + tap - BEFORE, length, channels, WIDTH),)
     for frame in range(start, start + CHUNK, TAPS):
         for step in tl.static_range(TAPS):  # all reads first: the compiler cannot move them before a write
-            window += (_gated(x_ptr, frame + step + TAPS // 2, length, channels, WIDTH),)
+            window += (_gated(x_ptr, frame + step + TAPS - 1 - BEFORE, length, channels, WIDTH),)
         for step in tl.static_range(TAPS):
             total = bias
             for tap in tl.static_range(TAPS):
@@ -222,17 +230,17 @@ def rel_attention(
     positions_HRK: torch.Tensor,
     bias_HR: torch.Tensor,
     lengths_B: torch.Tensor,
-    local: LocalAttention | None = None,
+    attention: AttentionConfigs | None = None,
 ) -> torch.Tensor:
     heads, num_rows, width = positions_HRK.shape
     if not 16 <= width <= 128 or width & (width - 1):
-        return operations.rel_attention(qkv_BTD, positions_HRK, bias_HR, lengths_B, local)
+        return operations.rel_attention(qkv_BTD, positions_HRK, bias_HR, lengths_B, attention)
     batch, num_frames, _ = qkv_BTD.shape
-    left, right = visible_frames(num_frames, local)
+    window = Window.of(attention, num_frames)
     assert qkv_BTD.is_contiguous() and positions_HRK.is_contiguous() and bias_HR.is_contiguous()
     assert (
         num_rows % operations.POSITION_ROWS_MULTIPLE == 0
-        and 2 * operations.max_table_distance(num_frames, local) <= num_rows
+        and 2 * operations.max_table_distance(num_frames, attention) <= num_rows
     )
     out_BTD = qkv_BTD.new_empty(batch, num_frames, heads * width)
     block = _attention_block(qkv_BTD)
@@ -244,13 +252,14 @@ def rel_attention(
         out_BTD,
         num_frames,
         num_rows,
-        left,
-        right,
+        window.left,
+        window.right,
+        window.chunk,
         math.log2(math.e) / math.sqrt(width),
         HEADS=heads,
         WIDTH=width,
         BLOCK=block,
-        LOCAL=local is not None,
+        LOCAL=attention is not None,
         PRECISION="tf32x3" if qkv_BTD.dtype == torch.float32 else "tf32",
         num_warps=4,
         num_stages=1 if block * width > 4096 else 2,  # so that shared memory holds two programs per SM
@@ -266,14 +275,19 @@ def _attention_block(qkv_BTD: torch.Tensor) -> int:
 
 
 def glu_depthwise(
-    x_BTD: torch.Tensor, weight_WD: torch.Tensor, bias_D: torch.Tensor | None, lengths_B: torch.Tensor, silu: bool
+    x_BTD: torch.Tensor,
+    weight_WD: torch.Tensor,
+    bias_D: torch.Tensor | None,
+    lengths_B: torch.Tensor,
+    silu: bool,
+    is_causal: bool = False,
 ) -> torch.Tensor:
     batch, num_frames, _ = x_BTD.shape
     taps, width = weight_WD.shape
     assert x_BTD.is_contiguous() and weight_WD.is_contiguous() and taps % 2 == 1
     out_BTD = x_BTD.new_empty(batch, num_frames, width)
     if taps > _MAX_TAPS:
-        return operations.glu_depthwise(x_BTD, weight_WD, bias_D, lengths_B, silu)
+        return operations.glu_depthwise(x_BTD, weight_WD, bias_D, lengths_B, silu, is_causal)
     channels = 4 if taps <= 9 else 2  # per thread, which holds a window of 2W-1 frames in registers
     chunk, block = taps * max(1, round(32 / taps)), 64 * channels
     glu_depthwise_kernel[(triton.cdiv(num_frames, chunk) * triton.cdiv(width, block) * batch,)](
@@ -288,6 +302,7 @@ def glu_depthwise(
         CHUNK=chunk,
         BLOCK=block,
         SILU=silu,
+        BEFORE=taps - 1 if is_causal else taps // 2,
         num_warps=2,
         enable_fp_fusion=True,
     )

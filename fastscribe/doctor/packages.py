@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 _PURPOSES = {
     "eval": "word error rates: fastscribe evaluate",
     "plots": "plots of training",
+    "ray": "clusters: --engine ray, fastscribe.ray",
     "remote": "recordings and results in stores and on the web: s3, gs, az, https",
     "train": "fastscribe train",
     "train-gpu": "fastscribe train on a GPU",

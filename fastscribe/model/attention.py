@@ -1,7 +1,8 @@
-"""Self-attention with relative positions (Transformer-XL; Dai et al. 2019) to all frames or to a local window.
+"""Self-attention with relative positions (Transformer-XL; Dai et al. 2019) to all frames, a local window, or chunks.
 
-Local attention equals full attention with scores masked outside the window, but needs time and memory linear in the number
-of frames: each block of queries gets only the keys in its windows. Blocks do not depend on the other rows of a batch.
+Local and chunked attention equal full attention with scores masked outside the window, but need time and memory linear in
+the number of frames: each block of queries gets only the keys in its windows. Blocks do not depend on the other rows of a
+batch. The window of a frame is that of its chunk's first frame; in local attention every frame is a chunk.
 
 Shapes: B batch, T frames, D width, H heads, K head width, N queries of a block, R relative positions.
 """
@@ -15,7 +16,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from fastscribe.config import EncoderConfig, LocalAttention
+from fastscribe.config import AttentionConfigs, ChunkedAttention, EncoderConfig, LocalAttention
 from fastscribe.model.dot_product_attention import attend
 from fastscribe.model.padding import Padding
 
@@ -25,24 +26,56 @@ _BLOCK = 128  # queries per block of local attention
 
 
 @dataclass(frozen=True)
-class Positions:
-    """Sinusoids [R, D] of the distances from a frame to the `left` frames before it, itself and `right` frames after it."""
+class Window:
+    """What a frame sees: `left` frames before its chunk's first one, and up to `right` after that one."""
 
-    table_RD: torch.Tensor
     left: int
     right: int
+    chunk: int
+    max_left: int  # largest distance to a visible frame before: that from a chunk's last frame
 
     @classmethod
-    def of(cls, x_BTD: torch.Tensor, local: LocalAttention | None) -> Positions:
+    def of(cls, attention: AttentionConfigs | None, num_frames: int) -> Window:
+        """Return the window in a recording of `num_frames`, in which no distance is longer than the recording."""
+        farthest = num_frames - 1
+        chunk = attention.chunk if isinstance(attention, ChunkedAttention) else 1
+        if attention is None or chunk > num_frames:
+            return cls(farthest, farthest, 1, farthest)
+        left, right = (farthest if side < 0 else min(side, farthest) for side in (attention.left, attention.right))
+        return cls(left, right, chunk, min(left + chunk - 1, farthest))
+
+    def sees_all(self, num_frames: int) -> bool:
+        """Return True if every frame sees all."""
+        return self.left == self.right == num_frames - 1
+
+    def hides(self, queries: slice, keys: slice, device: torch.device) -> torch.Tensor:
+        """Return a mask [N, T] of the keys that queries do not see."""
+        query_N1 = torch.arange(queries.start, queries.stop, device=device)[:, None]
+        after_NT = torch.arange(keys.start, keys.stop, device=device) - (query_N1 - query_N1 % self.chunk)
+        return (after_NT < -self.left) | (after_NT > self.right)
+
+    def starts_at(self, frame: int) -> int:
+        """Return the first frame that a frame sees, which is negative before the recording's start."""
+        return frame - frame % self.chunk - self.left
+
+    def ends_at(self, frame: int) -> int:
+        """Return the frame after the last one that a frame sees, which may be after the recording's end."""
+        return frame - frame % self.chunk + self.right + 1
+
+
+@dataclass(frozen=True)
+class Positions:
+    """Sinusoids [R, D] of the distances from a frame to those in the window, and the window."""
+
+    table_RD: torch.Tensor
+    window: Window
+
+    @classmethod
+    def of(cls, x_BTD: torch.Tensor, attention: AttentionConfigs | None) -> Positions:
         """Make the positions that attention over x needs."""
-        left, right = visible_frames(x_BTD.shape[1], local)
-        return cls(relative_positions(left, right, x_BTD.shape[2], x_BTD.dtype, x_BTD.device, local), left, right)
-
-
-def visible_frames(num_frames: int, local: LocalAttention | None) -> tuple[int, int]:
-    """Return the maximum number of visible frames before and after a frame, in a recording of `num_frames`."""
-    farthest = num_frames - 1
-    return (farthest, farthest) if local is None else (min(local.left, farthest), min(local.right, farthest))
+        window = Window.of(attention, x_BTD.shape[1])
+        like = x_BTD.shape[2], x_BTD.dtype, x_BTD.device
+        return cls(relative_positions(window.max_left, window.right, *like, attention), window)
 
 
 class RelPositionAttention(nn.Module):
@@ -52,7 +85,7 @@ class RelPositionAttention(nn.Module):
         super().__init__()
         width, bias = config.d_model, config.use_bias
         self.num_heads, self.head_width = config.num_heads, width // config.num_heads
-        self.has_global = config.attention is not None and config.attention.num_global > 0
+        self.has_global = isinstance(config.attention, LocalAttention) and config.attention.num_global > 0
         self.linear_q = nn.Linear(width, width, bias=bias)
         self.linear_k = nn.Linear(width, width, bias=bias)
         self.linear_v = nn.Linear(width, width, bias=bias)
@@ -83,15 +116,15 @@ class RelPositionAttention(nn.Module):
 
         u_HK = self.pos_bias_u
         q_u_BHTK = q_BHTK + u_HK[:, None]
-        sees_all = positions.left == positions.right == x_BTD.shape[1] - 1
-        if sees_all and not self.has_global:
+        if positions.window.sees_all(x_BTD.shape[1]) and not self.has_global:
             bias_BHTT = padding.filled(relative_shift(position_scores(slice(None))), MASKED_SCORE, time_axis=3)
             out_BHTK = attend(q_u_BHTK, k_BHTK, v_BHTK, bias_BHTT)
         else:
             # To and from a global frame the score is q·k, so u·k is subtracted from (q+u)·k.
             global_bias_BH1T = -scale * (u_HK[:, None] @ k_BHTK.transpose(2, 3)) if self.has_global else None
-            window = positions.left, positions.right
-            out_BHTK = attend_locally(q_u_BHTK, k_BHTK, v_BHTK, position_scores, padding, window, global_bias_BH1T)
+            out_BHTK = attend_locally(
+                q_u_BHTK, k_BHTK, v_BHTK, position_scores, padding, positions.window, global_bias_BH1T
+            )
         out_BTD: torch.Tensor = self.linear_out(out_BHTK.transpose(1, 2).flatten(2))
         return out_BTD
 
@@ -116,10 +149,11 @@ class RelPositionAttention(nn.Module):
         if self.linear_qkv is None or rows > _CACHED_ROWS:
             return self._project_positions(positions.table_RD)
         left, cached_HRK = self._cached or (-1, positions.table_RD.new_empty(0, 0, 0))
-        too_short = left < positions.left or cached_HRK.shape[1] - left <= positions.right
+        needed = positions.window.max_left
+        too_short = left < needed or cached_HRK.shape[1] - left <= positions.window.right
         if too_short or cached_HRK.dtype != positions.table_RD.dtype:
-            left, cached_HRK = self._cached = positions.left, self._project_positions(positions.table_RD)
-        return cached_HRK[:, left - positions.left : left - positions.left + rows]
+            left, cached_HRK = self._cached = needed, self._project_positions(positions.table_RD)
+        return cached_HRK[:, left - needed : left - needed + rows]
 
     def _project_positions(self, positions_RD: torch.Tensor) -> torch.Tensor:
         return torch.unflatten(self.linear_pos(positions_RD), -1, (self.num_heads, self.head_width)).transpose(0, 1)
@@ -131,10 +165,10 @@ def attend_locally(
     v_BHTK: torch.Tensor,
     position_scores: Callable[[slice], torch.Tensor],
     padding: Padding,
-    window: tuple[int, int],
+    window: Window,
     global_bias_BH1T: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Compute `attend` with query i restricted to keys i-left .. i+right.
+    """Compute `attend` with each query restricted to the keys in its window.
 
     Args:
         q_BHTK: queries.
@@ -142,21 +176,22 @@ def attend_locally(
         v_BHTK: values.
         position_scores: returns scaled position scores [B, H, N, R] of some queries by distance, left first.
         padding: padding of the frames.
-        window: left and right, in frames.
+        window: what each query sees.
         global_bias_BH1T: if given, frame 0 is global: every query also sees key 0 and query 0 sees all keys, with this bias
             as position score.
 
     Returns:
         [B, H, T, K].
     """
-    num_frames, (left, right) = q_BHTK.shape[2], window
+    num_frames = q_BHTK.shape[2]
     blocks = []
     for start in range(0, num_frames, _BLOCK):
         queries = slice(start, min(start + _BLOCK, num_frames))
-        keys = slice(max(0, start - left), min(num_frames, queries.stop + right))
-        bias_BHNT = relative_shift_windowed(position_scores(queries))[..., keys.start - (start - left) :][
-            ..., : keys.stop - keys.start
-        ]
+        keys = slice(max(0, window.starts_at(start)), min(num_frames, window.ends_at(queries.stop - 1)))
+        first_column = keys.start - (start - window.max_left)
+        bias_BHNT = relative_shift_windowed(position_scores(queries))[..., first_column:][..., : keys.stop - keys.start]
+        if window.chunk > 1:
+            bias_BHNT.masked_fill_(window.hides(queries, keys, bias_BHNT.device), MASKED_SCORE)
         padding.between(keys.start, keys.stop).fill_(bias_BHNT, MASKED_SCORE, time_axis=3)
         block_k_BHTK, block_v_BHTK = k_BHTK[:, :, keys], v_BHTK[:, :, keys]
         if global_bias_BH1T is not None:
@@ -187,17 +222,17 @@ def relative_positions(
     width: int,
     dtype: torch.dtype,
     device: torch.device,
-    local: LocalAttention | None = None,
+    attention: AttentionConfigs | None = None,
 ) -> torch.Tensor:
     """Compute sinusoids [R, D] for distances left .. -right in float32, rounded to `dtype`.
 
-    For a window with unequal sides they follow NeMo, with which such models are trained: distances on the narrower side are
-    increased by the difference of the sides, and sinusoids outside the window are zero.
+    For a local window with unequal sides they follow NeMo, with which such models are trained: distances on the narrower side
+    are increased by the difference of the sides, and sinusoids outside the window are zero.
     """
     distance_R = torch.arange(left, -right - 1, -1, dtype=torch.float32, device=device)
     known_R = torch.ones_like(distance_R, dtype=torch.bool)
-    if local is not None and local.left != local.right:
-        further = local.left - local.right
+    if isinstance(attention, LocalAttention) and attention.left != attention.right:
+        further = attention.left - attention.right
         narrower_R = distance_R <= 0 if further > 0 else distance_R > 0
         distance_R = torch.where(narrower_R, distance_R + further, distance_R)
         known_R = ~narrower_R | (distance_R <= 0 if further > 0 else distance_R > 0)

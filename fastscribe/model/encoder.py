@@ -11,19 +11,17 @@ F mel bins left after subsampling.
 from __future__ import annotations
 
 import math
-from typing import TypeVar
 
 import torch
 import torch.nn.functional as F
 from torch import nn
 
-from fastscribe.config import EncoderConfig
+from fastscribe.config import EncoderConfig, Size, subsampled
 from fastscribe.model.attention import Positions, RelPositionAttention
 from fastscribe.model.folding import fold_norm_, linear_from
+from fastscribe.model.language_prompt import LanguagePrompt
 from fastscribe.model.padding import Padding
 from fastscribe.types import Features, Frames
-
-Size = TypeVar("Size", int, torch.Tensor)
 
 _MAX_CONV_ELEMENTS = 2**29  # of the first convolution's output: 1 GB in bf16, and well within 32-bit indices
 
@@ -36,17 +34,22 @@ class Encoder(nn.Module):
         self.config = config
         self.subsampling = Subsampling(config)
         self.layers: nn.Module = Layers(config)
+        prompt = config.language_prompt
+        self.language_prompt = None if prompt is None else LanguagePrompt(prompt, config.d_model)
 
     def forward(self, features: Features) -> Frames:
         dtype = self.subsampling.out.weight.dtype
         x_BTD, lengths_B = self.subsampling(features.mel_BMT.to(dtype).transpose(1, 2), features.lengths_B)
         if self.config.xscaling:
             x_BTD = x_BTD * math.sqrt(self.config.d_model)
-        return Frames(self.layers(x_BTD, lengths_B), lengths_B)
+        x_BTD = self.layers(x_BTD, lengths_B)
+        if self.language_prompt is not None:
+            x_BTD = self.language_prompt(x_BTD)
+        return Frames(x_BTD, lengths_B)
 
     def num_frames(self, mel_frames: int) -> int:
         """Return the number of output frames."""
-        return halve(mel_frames, len(self.subsampling.stages))
+        return self.config.num_frames(mel_frames)
 
     @torch.no_grad()
     def optimise_(self) -> None:
@@ -55,13 +58,15 @@ class Encoder(nn.Module):
             assert isinstance(layer, ConformerLayer)
             layer.optimise_()
         self.subsampling.optimise_()
+        if self.language_prompt is not None:
+            self.language_prompt.optimise_()
 
 
 class Subsampling(nn.Module):
     """Strided 3x3 convolutions over time and mel, each halving both, then one linear layer: [B, T, M] to [B, T', D].
 
     "striding" has full convolutions; "dw_striding" has a full one and then depthwise-pointwise pairs. Padding is zeroed
-    before every strided convolution.
+    before every strided convolution. Causal windows end at their frame: two are before it and none after.
 
     The first convolution (one channel) and the pointwise ones are matrix products in channels-last memory ([B, T, F, C]): a
     CPU packs them like other products, and a GPU needs no cuDNN plan.
@@ -70,45 +75,56 @@ class Subsampling(nn.Module):
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
         channels, num_stages = config.subsampling_channels, int(math.log2(config.subsampling_factor))
+        self.is_causal = config.causal_subsampling
+        padding = 2 if self.is_causal else 1  # on both sides; `_convolve` crops what a causal one makes too many
         self.stages = nn.ModuleList()
         for stage in range(num_stages):
             if stage == 0 or config.subsampling == "striding":
-                convs = [nn.Conv2d(1 if stage == 0 else channels, channels, 3, stride=2, padding=1)]
+                convs = [nn.Conv2d(1 if stage == 0 else channels, channels, 3, stride=2, padding=padding)]
             else:
-                depthwise = nn.Conv2d(channels, channels, 3, stride=2, padding=1, groups=channels)
+                depthwise = nn.Conv2d(channels, channels, 3, stride=2, padding=padding, groups=channels)
                 convs = [depthwise, nn.Conv2d(channels, channels, 1)]
             self.stages.append(nn.Sequential(*convs, nn.ReLU(inplace=True)))
-        self.elements_per_frame = channels * halve(config.num_mels, 1) // 2  # of the first convolution's output
-        self.out = nn.Linear(channels * halve(config.num_mels, num_stages), config.d_model)
+        self.elements_per_frame = (
+            channels * self._subsampled(config.num_mels, 1) // 2
+        )  # of the first convolution's output
+        self.out = nn.Linear(channels * self._subsampled(config.num_mels, num_stages), config.d_model)
         self.channels_last = False  # True: channels are the innermost axis of the input of `out`
 
     def forward(self, x_BTM: torch.Tensor, lengths_B: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Subsample; split the batch by rows, then by frames, if the first convolution's output would be too large."""
         batch, num_frames, _ = x_BTM.shape
-        factor = 2 ** len(self.stages)
+        factor, early = 2 ** len(self.stages), 2 if self.is_causal else 1
         fits = batch * num_frames * self.elements_per_frame <= _MAX_CONV_ELEMENTS
-        if fits or (batch == 1 and num_frames < 4 * factor):
+        if fits or (batch == 1 and num_frames < 2 * (1 + early) * factor):
             return self._convolve(x_BTM, lengths_B)
         if batch > 1:
             half = batch // 2
             parts = [self(x_BTM[rows], lengths_B[rows]) for rows in (slice(None, half), slice(half, None))]
             return torch.cat([out_BTD for out_BTD, _ in parts]), torch.cat([lengths for _, lengths in parts])
-        # An output frame depends on its own `factor` mel frames and some earlier ones. So the second half begins one output
-        # frame early, and that frame, which is wrong because zeros precede it, is dropped.
+        # An output frame depends on its own `factor` mel frames and some earlier ones; a causal one on its first mel frame
+        # and up to two factors of earlier ones. So the second half begins one or two output frames early, and these frames,
+        # which are wrong because zeros precede them, are dropped. A causal first half has frames beyond the middle too.
         middle = num_frames // (2 * factor) * factor
         before_1TD, _ = self(x_BTM[:, :middle], lengths_B.clamp(max=middle))
-        start = middle - factor
+        start = middle - early * factor
         after_1TD, _ = self(x_BTM[:, start:], (lengths_B - start).clamp(min=0))
-        return torch.cat([before_1TD, after_1TD[:, 1:]], dim=1), halve(lengths_B, len(self.stages))
+        whole_1TD = torch.cat([before_1TD[:, : middle // factor], after_1TD[:, early:]], dim=1)
+        return whole_1TD, self._subsampled(lengths_B, len(self.stages))
+
+    def _subsampled(self, size: Size, times: int) -> Size:
+        return subsampled(size, times, self.is_causal)
 
     def _convolve(self, x_BTM: torch.Tensor, lengths_B: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        x_BTFC = _windows(x_BTM)
+        frames, bins = x_BTM.shape[1:]
+        x_BTFC = _windows(x_BTM, self.is_causal)
         for index, stage in enumerate(self.stages):
             if index > 0:
                 x_BTFC = _zero_beyond(x_BTFC, lengths_B)
+            frames, bins = self._subsampled(frames, 1), self._subsampled(bins, 1)
             for layer in stage.children():
-                x_BTFC = _apply_layer(layer, x_BTFC)
-            lengths_B = (lengths_B + 1) // 2
+                x_BTFC = _apply_layer(layer, x_BTFC)[:, :frames, :bins]
+            lengths_B = self._subsampled(lengths_B, 1)
         return self.out((x_BTFC if self.channels_last else x_BTFC.transpose(2, 3)).flatten(2)), lengths_B
 
     def optimise_(self) -> None:
@@ -136,9 +152,10 @@ class Subsampling(nn.Module):
         self.out.weight = nn.Parameter(weight_DCF.transpose(1, 2).flatten(1), requires_grad=False)
 
 
-def _windows(x_BTM: torch.Tensor) -> torch.Tensor:
+def _windows(x_BTM: torch.Tensor, is_causal: bool) -> torch.Tensor:
     """Unfold [B, T, M] to the 3x3 windows of a stride-2 convolution: [B, T', M', 3 x 3], T' and M' half of T and M."""
-    return F.pad(x_BTM, (1, 1, 1, 1)).unfold(1, 3, 2).unfold(2, 3, 2).flatten(3)
+    before = 2 if is_causal else 1
+    return F.pad(x_BTM, (before, 1, before, 1)).unfold(1, 3, 2).unfold(2, 3, 2).flatten(3)
 
 
 def _apply_layer(layer: nn.Module, x_BTFC: torch.Tensor) -> torch.Tensor:
@@ -166,13 +183,6 @@ def _zero_beyond(x_BTFC: torch.Tensor, lengths_B: torch.Tensor) -> torch.Tensor:
     is_real_B11 = (lengths_B >= num_frames)[:, None, None]  # a row without padding keeps its last frame
     x_BTFC[rows_B, next_B] = torch.where(is_real_B11, x_BTFC[rows_B, next_B], 0.0)
     return x_BTFC
-
-
-def halve(size: Size, times: int) -> Size:
-    """Return the size after `times` stride-2 convolutions with kernel 3 and padding 1."""
-    for _ in range(times):
-        size = (size + 1) // 2
-    return size
 
 
 class Layers(nn.ModuleList):
@@ -233,11 +243,11 @@ class ConvolutionModule(nn.Module):
 
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
-        width, bias = config.d_model, config.use_bias
+        width, bias, kernel = config.d_model, config.use_bias, config.conv_kernel
+        self.is_causal = config.causal_conv
         self.pointwise1 = nn.Linear(width, 2 * width, bias=bias)
-        self.depthwise = nn.Conv1d(
-            width, width, config.conv_kernel, padding=config.conv_kernel // 2, groups=width, bias=bias
-        )
+        padding = kernel - 1 if self.is_causal else kernel // 2
+        self.depthwise = nn.Conv1d(width, width, kernel, padding=padding, groups=width, bias=bias)
         self.norm: nn.Module = nn.BatchNorm1d(width) if config.conv_norm == "batch_norm" else nn.LayerNorm(width)
         self.pointwise2 = nn.Linear(width, width, bias=bias)
 
@@ -260,9 +270,12 @@ class ConvolutionModule(nn.Module):
         return normed_BTD
 
     def _depthwise(self, x_BTD: torch.Tensor) -> torch.Tensor:
-        """Convolve as 2-D with height one: [B, T, D] is then channels-last memory and needs no transposing copy."""
+        """Convolve as 2-D with height one: [B, T, D] is then channels-last memory and needs no transposing copy.
+
+        A causal convolution is padded on both sides, and the outputs beyond the last frame are dropped.
+        """
         conv = self.depthwise
         x_BD1T = x_BTD.transpose(1, 2).unsqueeze(2).to(conv.weight.dtype)
-        padding = (0, conv.kernel_size[0] // 2)
+        padding = (0, int(conv.padding[0]))
         out_BD1T = F.conv2d(x_BD1T, conv.weight.unsqueeze(2), conv.bias, padding=padding, groups=conv.groups)
-        return out_BD1T.squeeze(2).transpose(1, 2).to(x_BTD.dtype)
+        return out_BD1T[..., : x_BTD.shape[1]].squeeze(2).transpose(1, 2).to(x_BTD.dtype)

@@ -16,6 +16,7 @@ from fastscribe.model.ctc import CtcHead
 from fastscribe.model.encoder import ConformerLayer, Encoder, Subsampling
 from fastscribe.model.families import ENCODER_FAMILIES
 from fastscribe.model.jasper import ConvNorm, JasperEncoder
+from fastscribe.model.language_prompt import LanguagePrompt
 from fastscribe.model.transducer import Transducer
 
 Prepare = Callable[[str, nn.Module], None]
@@ -111,5 +112,5 @@ def _load_(part: nn.Module, weights: Mapping[str, torch.Tensor], path: str) -> N
 def optimise_(module: nn.Module) -> None:
     """Convert everything below `module` to its inference form: the same function; weight names change."""
     for child in list(module.modules()):
-        if isinstance(child, (ConformerLayer, Subsampling, ConvNorm, Attention)):
+        if isinstance(child, (ConformerLayer, Subsampling, LanguagePrompt, ConvNorm, Attention)):
             child.optimise_()

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 
-from fastscribe.config import LocalAttention
-from fastscribe.model.attention import MASKED_SCORE, attend_locally, relative_shift, visible_frames
+from fastscribe.config import AttentionConfigs
+from fastscribe.model.attention import MASKED_SCORE, Window, attend_locally, relative_shift
 from fastscribe.model.dot_product_attention import attend
 from fastscribe.model.padding import Padding
 
@@ -40,19 +40,19 @@ def rel_attention(
     positions_HRK: torch.Tensor,
     bias_HR: torch.Tensor,
     lengths_B: torch.Tensor,
-    local: LocalAttention | None = None,
+    attention: AttentionConfigs | None = None,
 ) -> torch.Tensor:
     """Compute self-attention with relative positions (Dai et al. 2019).
 
-    scores[i, j] = (q_i·k_j + q_i·p_r + bias_r) / sqrt(K) for keys j below the row's length and inside the local window, if
-    any. r = R/2 - 1 - (i-j) is the table's row for distance i-j.
+    scores[i, j] = (q_i·k_j + q_i·p_r + bias_r) / sqrt(K) for keys j below the row's length and inside the window, if any.
+    r = R/2 - 1 - (i-j) is the table's row for distance i-j.
 
     Args:
         qkv_BTD: queries, keys and values, [B, T, 3D].
         positions_HRK: projected positions; R is a multiple of POSITION_ROWS_MULTIPLE, R/2 at least `max_table_distance`.
         bias_HR: float32 difference of the position product and q·p.
         lengths_B: valid frames of each row.
-        local: the window, without global frames; None for full attention.
+        attention: a local window without global frames, or chunks; None for full attention.
 
     Returns:
         [B, T, D].
@@ -61,8 +61,8 @@ def rel_attention(
     heads, num_rows, width = positions_HRK.shape
     q_BHTK, k_BHTK, v_BHTK = qkv_BTD.unflatten(2, (3, heads, width)).permute(2, 0, 3, 1, 4)
     scale = 1.0 / math.sqrt(width)
-    left, right = visible_frames(num_frames, local)
-    rows = slice(num_rows // 2 - 1 - left, num_rows // 2 + right)
+    window = Window.of(attention, num_frames)
+    rows = slice(num_rows // 2 - 1 - window.max_left, num_rows // 2 + window.right)
     positions_HKR, scaled_bias_HR = positions_HRK[:, rows].transpose(1, 2), bias_HR[:, None, rows] * scale
 
     def position_scores(queries: slice) -> torch.Tensor:
@@ -70,21 +70,27 @@ def rel_attention(
         return scores_BHTR.add_(scaled_bias_HR.to(scores_BHTR.dtype))
 
     padding = Padding.of(lengths_B, num_frames)
-    if left == right == num_frames - 1:
+    if window.sees_all(num_frames):
         bias_BHTT = padding.fill_(relative_shift(position_scores(slice(None))), MASKED_SCORE, time_axis=3)
         out_BHTK = attend(q_BHTK, k_BHTK, v_BHTK, bias_BHTT)
     else:
-        out_BHTK = attend_locally(q_BHTK, k_BHTK, v_BHTK, position_scores, padding, (left, right))
+        out_BHTK = attend_locally(q_BHTK, k_BHTK, v_BHTK, position_scores, padding, window)
     return out_BHTK.transpose(1, 2).reshape(batch, num_frames, heads * width)
 
 
-def max_table_distance(num_frames: int, local: LocalAttention | None) -> int:
+def max_table_distance(num_frames: int, attention: AttentionConfigs | None) -> int:
     """Return the largest distance, in frames, that a position table needs for batches of `num_frames`."""
-    return num_frames if local is None else min(num_frames, max(local.left, local.right) + POSITION_ROWS_MULTIPLE)
+    window = Window.of(attention, num_frames)
+    return min(num_frames, max(window.max_left, window.right) + POSITION_ROWS_MULTIPLE)
 
 
 def glu_depthwise(
-    x_BTD: torch.Tensor, weight_WD: torch.Tensor, bias_D: torch.Tensor | None, lengths_B: torch.Tensor, silu: bool
+    x_BTD: torch.Tensor,
+    weight_WD: torch.Tensor,
+    bias_D: torch.Tensor | None,
+    lengths_B: torch.Tensor,
+    silu: bool,
+    is_causal: bool = False,
 ) -> torch.Tensor:
     """Compute GLU, zero the padding, convolve depthwise over time, and apply SiLU if `silu`.
 
@@ -94,6 +100,7 @@ def glu_depthwise(
         bias_D: bias of the convolution.
         lengths_B: valid frames of each row.
         silu: apply SiLU.
+        is_causal: the last tap is at the output's frame, else the middle one.
 
     Returns:
         [B, T, D].
@@ -101,7 +108,9 @@ def glu_depthwise(
     gated_BTD = Padding.of(lengths_B, x_BTD.shape[1]).fill_(F.glu(x_BTD, dim=-1), 0.0, time_axis=1)
     taps, width = weight_WD.shape
     weight_D1W = weight_WD.t().unsqueeze(1)
-    out_BDT = F.conv1d(gated_BTD.transpose(1, 2), weight_D1W, bias_D, padding=taps // 2, groups=width)
+    before = taps - 1 if is_causal else taps // 2
+    gated_BDT = F.pad(gated_BTD.transpose(1, 2), (before, taps - 1 - before))
+    out_BDT = F.conv1d(gated_BDT, weight_D1W, bias_D, groups=width)
     out_BTD = out_BDT.transpose(1, 2).contiguous()
     return F.silu(out_BTD, inplace=True) if silu else out_BTD
 

@@ -155,13 +155,13 @@ class FolderOutput:
         else:  # nothing to name, so no memory for names
             self.ledger = Ledger(shard, self._previous, retry_failed)
             self._names = FileNames(())
-        self._new = Totals()
+        self._new, self._is_finished = Totals(), True
 
     def __enter__(self) -> FolderOutput:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *exception: object) -> None:
-        self.close(finished=kind is None)
+        self.close(finished=kind is None and self._is_finished)
 
     def write(self, result: Transcript | Failure) -> None:
         """Queue all formats of one result. They are durable soon afterwards, and after `flush`.
@@ -206,8 +206,17 @@ class FolderOutput:
         """Return what the folder holds once this run has finished."""
         return totals_of(self._previous, self._new)
 
-    def write_report(self, content: bytes) -> None:
-        """Write the report last and durably: `merge` takes it as proof that the run is complete. Raises OutputError."""
+    def write_report(self, content: bytes, finished: bool = True) -> None:
+        """Write the report last and durably: `merge` takes it as proof that the run is complete.
+
+        Args:
+            content: The file's content, which says so if the run is not `finished`.
+            finished: The run has done all of its inputs. Else the rows stay as they are, for the next run.
+
+        Raises:
+            OutputError: The file cannot be written.
+        """
+        self._is_finished = finished
         try:
             write_atomic(self._folder.paths.report, content)
         except OSError as error:

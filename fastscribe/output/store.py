@@ -182,9 +182,18 @@ class StoreOutput:
         """Return what the URL holds once this run has finished."""
         return totals_of(self._previous, self._new)
 
-    def write_report(self, content: bytes) -> None:
-        """Write `transcripts.jsonl`, and the report last: it says that the run is complete. Raises OutputError."""
-        self._drop_old_failures()
+    def write_report(self, content: bytes, finished: bool = True) -> None:
+        """Write `transcripts.jsonl`, and the report last: it says that the run is complete.
+
+        Args:
+            content: The report, which says so if the run is not `finished`.
+            finished: The run has done all of its inputs.
+
+        Raises:
+            OutputError: The store cannot be written.
+        """
+        if finished:
+            self._drop_old_failures()
         self._store.committer.flush()
         if self._ordered or self._store.committer.num_commits or not self._store.is_published:
             self._store.publish(self._ordered)

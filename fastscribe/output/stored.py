@@ -63,7 +63,8 @@ def _to_result(fields: Mapping[str, Any], id: str, audio_s: float | None, index:
     gaps = tuple(Gap(float(gap["start"]), float(gap["end"])) for gap in fields.get("gaps", ()))
     tokens = tuple(Token(token["id"], token["piece"], *_timed(token)) for token in fields.get("tokens", ()))
     nbest = tuple(map(_alternative, fields.get("nbest", ())))
-    return Transcript(audio, text, tuple(_segments(fields["segments"], words)), tokens, gaps, nbest)
+    language = fields.get("pred_language" if is_manifest else "language")
+    return Transcript(audio, text, tuple(_segments(fields["segments"], words)), tokens, gaps, nbest, language)
 
 
 def has_tokens(fields: Mapping[str, Any]) -> bool:

@@ -153,7 +153,7 @@ class StreamOutput:
     def totals(self) -> None:
         """Return None: the stream's earlier content is unknown."""
 
-    def write_report(self, content: bytes) -> None:
+    def write_report(self, content: bytes, finished: bool = True) -> None:
         """Do nothing: the stream carries results only."""
 
     def write(self, result: Transcript | Failure) -> None:

@@ -17,10 +17,10 @@ from typing import Any
 from fastscribe._system.text_layout import clean_text
 from fastscribe.config import SubtitleStyle
 from fastscribe.output.subtitles import DEFAULT_STYLE, Cue, spoken_spans, to_cues
-from fastscribe.types import Alternative, Failure, Segment, Token, Transcript, Word
+from fastscribe.types import Alternative, Failure, RenderedTranscript, Segment, Token, Transcript, Word
 
 # Keys of a result. A manifest row that has them is an earlier run's output, so its values are dropped.
-OWN_KEYS = frozenset(("pred_text", "segments", "words", "gaps", "nbest", "tokens", "error"))
+OWN_KEYS = frozenset(("pred_text", "pred_language", "segments", "words", "gaps", "nbest", "tokens", "error"))
 _LINE_BREAKS = ("\x85", "\u2028", "\u2029")  # JSON allows them, but str.splitlines splits at them
 _WORD_JOINER = "\u2060"
 _ROUND_BRACKETS = str.maketrans("{}", "()")
@@ -38,8 +38,10 @@ def render(
         result: Of a Failure, only the JSON formats have a text.
         format: One of config.OUTPUT_FORMATS.
         tokens: Add the tokens to the JSON formats.
-        style: Layout of subtitles.
+        style: Layout of subtitles. A RenderedTranscript has the layout and tokens that it was rendered with.
     """
+    if isinstance(result, RenderedTranscript):
+        return result.texts[format]
     if format == "jsonl":
         return to_jsonl(result, tokens)
     if format == "json":
@@ -71,7 +73,8 @@ def to_json(result: Transcript | Failure, tokens: bool = False) -> str:
 def to_object(result: Transcript | Failure, tokens: bool = False) -> dict[str, Any]:
     """Return the object of the JSON formats: seconds with 3 decimals, confidences with 2.
 
-    With a manifest row, the row's fields come first, `text` stays the reference and `pred_text` is the hypothesis.
+    With a manifest row, the row's fields come first, `text` stays the reference and `pred_text` is the hypothesis. So
+    `pred_language` is the language that the model wrote, which is `language` otherwise.
     """
     if isinstance(result, Failure):
         error = {"stage": result.stage, "type": result.error_type, "message": result.message}
@@ -81,6 +84,8 @@ def to_object(result: Transcript | Failure, tokens: bool = False) -> dict[str, A
         {} if row is not None and "duration" in row else {"duration": round(float(result.audio.duration_s), 3)}
     )
     found["text" if row is None else "pred_text"] = result.text
+    if result.language is not None:
+        found["language" if row is None else "pred_language"] = result.language
     found["segments"] = [_segment(segment) for segment in result.segments]
     found["words"] = [_timed("word", word.text, word) for word in result.words]
     found["gaps"] = [{"start": _seconds(gap.start_s), "end": _seconds(gap.end_s)} for gap in result.gaps]

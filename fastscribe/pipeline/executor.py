@@ -14,6 +14,7 @@ from fastscribe.config import DecoderName, Options
 from fastscribe.pipeline.batching import Budget
 from fastscribe.pipeline.idle import Idle
 from fastscribe.pipeline.stats import DeviceShare, Stopwatch
+from fastscribe.pipeline.time_limit import TimeLimit
 from fastscribe.types import Failure, Hypothesis, Utterance
 
 Plan: TypeAlias = Sequence[Utterance]
@@ -63,13 +64,17 @@ class Executor(Protocol):
     def choose_budget(self) -> Budget:
         """Return the budget that suits the device, or the smallest of several devices."""
 
-    def begin(self, options: Options, budget: Budget, stopwatch: Stopwatch) -> None:
+    def begin(self, options: Options, budget: Budget, stopwatch: Stopwatch, limit: TimeLimit | None = None) -> None:
         """Begin a run.
 
         Args:
             options: Of the run.
             budget: Of its batches.
             stopwatch: Adds up the stages' seconds, of several devices together.
+            limit: Asked before each batch; once it refuses one, execute() ends.
+
+        Raises:
+            UsageError: There is a limit, and the executor has several devices.
         """
 
     def execute(self, plans: Iterable[Plan | Idle]) -> Generator[Outcome | Idle, None, None]:

@@ -17,6 +17,7 @@ from fastscribe.pipeline.idle import IDLE, LATER, Idle, Later
 from fastscribe.pipeline.loader import REMOTE_THREADS, Loaded, default_threads, load_batches
 from fastscribe.pipeline.stats import DeviceShare, Stopwatch
 from fastscribe.pipeline.thread_pool import ReplacingThreadPool
+from fastscribe.pipeline.time_limit import TimeLimit
 from fastscribe.types import Utterance
 
 BATCHES_AHEAD = 2
@@ -34,6 +35,7 @@ class LocalExecutor:
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
         self._options = Options()
+        self._limit: TimeLimit | None = None
         self._readers: ReplacingThreadPool | None = None
 
     @property
@@ -52,8 +54,8 @@ class LocalExecutor:
     def choose_budget(self) -> Budget:
         return self.engine.recognizer.choose_budget()
 
-    def begin(self, options: Options, budget: Budget, stopwatch: Stopwatch) -> None:
-        self._options = options
+    def begin(self, options: Options, budget: Budget, stopwatch: Stopwatch, limit: TimeLimit | None = None) -> None:
+        self._options, self._limit = options, limit
         self.engine.budget, self.engine.stopwatch = budget, stopwatch
         self._readers = ReplacingThreadPool(options.threads or default_threads(), "read")
 
@@ -63,10 +65,18 @@ class LocalExecutor:
             while True:
                 with self.engine.stopwatch.time("wait_for_audio"):
                     loaded = next(batches, None)
+                loaded = loaded if self._fits(loaded) else None
                 yield from self.decode(loaded)
                 yield IDLE
                 if loaded is None:
                     return
+
+    def _fits(self, loaded: Loaded | Idle | None) -> bool:
+        """Return False if the run's limit allows no more work."""
+        if self._limit is None or loaded is None:
+            return True
+        batch = None if loaded is IDLE else loaded[0]
+        return self._limit.begin(0.0 if batch is None else batch.audio_s)
 
     def load(
         self, plans: Iterable[Plan | Idle | Later], ahead: int = BATCHES_AHEAD
@@ -96,6 +106,8 @@ class LocalExecutor:
                 return
             outcomes = self.engine.push(batch)
         for batch, outcome in outcomes:
+            if self._limit is not None:
+                self._limit.done(batch.audio_s)
             if isinstance(outcome, Exception):
                 yield batch.utterances, [to_failure(one.audio, "model", outcome) for one in batch.utterances]
             else:

@@ -24,13 +24,16 @@ from fastscribe._system.memory import peak_process_bytes
 from fastscribe._system.processors import cpu_name, has_native_bf16
 from fastscribe._system.text_layout import escaped
 from fastscribe.audio import resample
+from fastscribe.checkpoint.language_prompt import choose_language
 from fastscribe.checkpoint.reader import Checkpoint
 from fastscribe.config import (
+    ChunkedAttention,
     DecoderName,
     DtypeChoice,
     EightBitDtypeName,
     EncoderConfig,
     FeaturesConfig,
+    LanguagePromptConfig,
     ModelConfig,
     Options,
     parse_attention,
@@ -159,7 +162,10 @@ class Recognizer:
         chosen_device = choose_device(device)
         chosen_dtype = choose_dtype(dtype, chosen_device, checkpoint.config.encoder.d_model)
         chosen_decoder = choose_decoder(options, checkpoint.config.decoders)
-        if not DECODERS[chosen_decoder].has_prompt:
+        prompt = language_prompt_of(checkpoint.config)
+        if prompt is not None and options.target_language is not None:
+            raise UsageError(f"--target-language {options.target_language}: this model does not translate")
+        if prompt is None and not DECODERS[chosen_decoder].has_prompt:
             check_languages(options.language, options.target_language, checkpoint.languages, say)
         beam = choose_beam(options, chosen_decoder, checkpoint.language_model)
         check_nbest(options.nbest, beam, chosen_decoder)
@@ -322,7 +328,7 @@ def _build_model(checkpoint: Checkpoint, device: torch.device, dtype: str, optio
     """Return the checkpoint's model in its inference form, on its device in its dtype."""
     if dtype in _8_BIT and not ENCODER_FAMILIES[type(checkpoint.config.encoder)].has_matrices:
         raise UsageError(f"--dtype {dtype}: this encoder has no matrices that multiply in 8 bits: bf16 or fp32")
-    config = with_attention(checkpoint.config, options.attention)
+    config = with_language(with_attention(checkpoint.config, options.attention), options.language)
     model = build_model(config, checkpoint.weights, checkpoint.path, _prepare(device, dtype))
     if device.type == "cuda":
         _prepare_for_gpu_(model, dtype, say)
@@ -424,12 +430,37 @@ def torch_dtype(name: str) -> torch.dtype:
 
 
 def with_attention(config: ModelConfig, text: str | None) -> ModelConfig:
-    """Return the config with the attention of --attention, if set. Raise UsageError if the model has no attention."""
+    """Return the config with the attention of --attention, if set.
+
+    Raises:
+        UsageError: The model has no attention, or it is a streaming model without this context, or no streaming model.
+    """
     if text is None:
         return config
-    if not isinstance(config.encoder, EncoderConfig):
+    encoder = config.encoder
+    if not isinstance(encoder, EncoderConfig):
         raise UsageError(f"--attention {text}: this model has none")
-    return replace(config, encoder=replace(config.encoder, attention=parse_attention(text)))
+    attention = parse_attention(text)
+    if encoder.contexts and attention not in encoder.contexts:
+        contexts = " or ".join(map(str, encoder.contexts))
+        raise UsageError(f"--attention {text}: not a context of this streaming model, which learnt with {contexts}")
+    if isinstance(attention, ChunkedAttention) and not encoder.contexts:
+        raise UsageError(f"--attention {text}: this is no streaming model; full or local:LEFT,RIGHT")
+    return replace(config, encoder=replace(encoder, attention=attention))
+
+
+def language_prompt_of(config: ModelConfig) -> LanguagePromptConfig | None:
+    """Return the config of the layers that tell the model a language, if it has them."""
+    return config.encoder.language_prompt if isinstance(config.encoder, EncoderConfig) else None
+
+
+def with_language(config: ModelConfig, language: str | None) -> ModelConfig:
+    """Return the config with the language that the model is told. Raises UsageError if the model does not know it."""
+    prompt, encoder = language_prompt_of(config), config.encoder
+    if prompt is None or not isinstance(encoder, EncoderConfig):
+        return config
+    told = replace(prompt, index=choose_language(prompt, language))
+    return replace(config, encoder=replace(encoder, language_prompt=told))
 
 
 def choose_decoder(options: Options, available: tuple[DecoderName, ...]) -> DecoderName:

@@ -38,6 +38,7 @@ from fastscribe.pipeline.loader import REMOTE_THREADS, default_threads
 from fastscribe.pipeline.sort_buffer import SortBuffer
 from fastscribe.pipeline.stats import Progress
 from fastscribe.pipeline.thread_pool import ReplacingThreadPool
+from fastscribe.pipeline.time_limit import TimeLimit
 from fastscribe.segmentation.segment import split
 from fastscribe.text import transcript
 from fastscribe.text.nbest import nbest
@@ -90,6 +91,7 @@ class Run:
         recover_gaps: Decode speech without words again.
         progress: Counts the run.
         watcher: Observes every decoded batch.
+        limit: Ends the run early.
     """
 
     def __init__(
@@ -101,12 +103,13 @@ class Run:
         recover_gaps: bool,
         progress: Progress,
         watcher: Watcher | None = None,
+        limit: TimeLimit | None = None,
     ) -> None:
         self._by_phrase = options.max_utterance_s is None and config.learnt_on_short
         self._max_utterance_s = config.max_utterance_s if options.max_utterance_s is None else options.max_utterance_s
         options = replace(options, max_utterance_s=self._max_utterance_s)
         self._config, self._tokenizer, self._executor, self._options = config, tokenizer, executor, options
-        self._facts, self._progress, self._watcher = executor.facts, progress, watcher
+        self._facts, self._progress, self._watcher, self._limit = executor.facts, progress, watcher, limit
         threads = options.threads or default_threads()  # more once there are URLs
         # The executor has other threads: inputs that hang or take long to probe must not keep batches from being read.
         self._preparers = ReplacingThreadPool(threads, "prepare")
@@ -135,7 +138,8 @@ class Run:
         yield from self._transcribe(self._plan_windows(self.windows(inputs, ledger)))
         while self._recovery.wait_for_search():
             yield from self._take_finished()
-        yield from self._transcribe(self.plan(self._utterances_to_recover()))
+        if not self._is_stopped:  # else their recordings have no result
+            yield from self._transcribe(self.plan(self._utterances_to_recover()))
         if self._input_error is not None:
             raise self._input_error
 
@@ -195,13 +199,27 @@ class Run:
     def _plan_windows(self, windows: Iterable[Window | Idle]) -> Iterator[tuple[Utterance, ...] | Idle]:
         """Yield batches of each window's utterances and of those that gap recovery has ready."""
         for window in windows:
-            utterances: list[Utterance] = []
             if window is IDLE:
                 yield IDLE
-            else:
-                self._undone_s |= {item[0].audio.index: _duration_s(item) for item in window if isinstance(item, tuple)}
-                utterances += [utterance for item in window for utterance in self._expect(item)]
-            yield from self.plan([*utterances, *self._utterances_to_recover()])
+                yield from self.plan(self._utterances_to_recover())
+                continue
+            for part in self._parts(window):
+                self._undone_s |= {item[0].audio.index: _duration_s(item) for item in part if isinstance(item, tuple)}
+                utterances = [utterance for item in part for utterance in self._expect(item)]
+                yield from self.plan([*utterances, *self._utterances_to_recover()])
+            if self._is_stopped:
+                return
+
+    @property
+    def _is_stopped(self) -> bool:
+        return self._limit is not None and self._limit.is_reached
+
+    def _parts(self, window: Window) -> Iterable[Window]:
+        """Return the window; in a run with a limit, parts of it that fit, without recordings that do not."""
+        if self._limit is None:
+            return [window]
+        probe_s = self._max_window_s() / _BATCHES_PER_WINDOW
+        return self._limit.parts(window, _duration_s, lambda: sum(self._undone_s.values()), probe_s)
 
     def _utterances_to_recover(self) -> list[Utterance]:
         found = self._recovery.take_utterances()

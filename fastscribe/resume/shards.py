@@ -1,7 +1,7 @@
 """Shards: the part of the inputs that one of several independent processes transcribes.
 
 The hash of an input's id decides its shard, so neither the order of the inputs nor finished results matter. Shards are
-numbered from 0, as indices of SLURM and Kubernetes usually are.
+numbered from 0, as indices of SLURM, Kubernetes and AWS Batch usually are.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ from dataclasses import dataclass
 from fastscribe.errors import UsageError
 
 _SHARD_PATTERN = re.compile(r"(auto|\d{1,9})/(\d{1,9})", re.ASCII)
-_SLURM_INDEX, _KUBERNETES_INDEX = "SLURM_ARRAY_TASK_ID", "JOB_COMPLETION_INDEX"
+_SLURM_INDEX = "SLURM_ARRAY_TASK_ID"
+# Of Kubernetes and of AWS Batch, which do not say how many tasks there are, and what the user calls that number.
+_BARE_INDICES = {"JOB_COMPLETION_INDEX": "the job's completions", "AWS_BATCH_JOB_ARRAY_INDEX": "the array's size"}
 
 
 @dataclass(frozen=True)
@@ -80,19 +82,22 @@ def _scheduler_index(given: str, count: int, environment: Mapping[str, str]) -> 
                 "the first task has the number 1, one less"
             )
         return index
-    if _KUBERNETES_INDEX in environment:
-        return _number(environment, _KUBERNETES_INDEX)
-    raise UsageError(f"--shard {given}: neither {_SLURM_INDEX} nor {_KUBERNETES_INDEX} is set here; give a number")
+    for name in _BARE_INDICES:
+        if name in environment:
+            return _number(environment, name)
+    names = ", ".join(_BARE_INDICES)
+    raise UsageError(f"--shard {given}: none of {_SLURM_INDEX}, {names} is set here; give a number")
 
 
 def _from_scheduler(environment: Mapping[str, str]) -> Shard:
     if _SLURM_INDEX in environment:
         return _from_slurm(environment)
-    if _KUBERNETES_INDEX in environment:
-        raise UsageError(
-            f"{_KUBERNETES_INDEX} is set, which does not say how many pods there are: give --shard auto/N "
-            "(the job's completions), or --shard 0/1 to do everything here"
-        )
+    for name, count in _BARE_INDICES.items():
+        if name in environment:
+            raise UsageError(
+                f"{name} is set, which does not say how many tasks there are: give --shard auto/N ({count}), or "
+                "--shard 0/1 to do everything here"
+            )
     return UNSHARDED
 
 

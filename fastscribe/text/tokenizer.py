@@ -28,6 +28,8 @@ _OTHER_PARTS = 100  # fields of SentencePiece's ModelProto beside the pieces
 # SentencePiece's ModelProto: a wire type, field numbers, and a field of the normaliser.
 _LENGTH_DELIMITED, _PIECES_AND_TRAINING, _NORMALIZER, _ADD_DUMMY_PREFIX = 2, (1, 2), 3, 3
 _PRECOMPILED_TABLE, _REMOVE_EXTRA_WHITESPACES = 2, 4  # fields of the normaliser
+# Tokens about the text: the language of what was said, and the end of an utterance or of a listener's short answer.
+_LANGUAGE_TAG, _UTTERANCE_END = re.compile(r"<([a-z]{2,3}-[A-Z]{2})>"), re.compile(r"<EO[UB]>")
 _BYTE_PIECE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 # Control, special and marked pieces do not show which punctuation a model writes.
 _NOT_TEXT = re.compile(r"^(\[.*\]|<.*>|##.*|▁.*|\s*)$", re.DOTALL)
@@ -79,6 +81,21 @@ class Tokenizer:
             raise ValueError("a piece is not text")
         "".join(self.pieces).encode()  # a lone surrogate (JSON and YAML can spell one) raises UnicodeEncodeError
 
+    @cached_property
+    def languages(self) -> dict[int, str]:
+        """The language that each tag names, by token; tags have no text."""
+        found = {i: _LANGUAGE_TAG.fullmatch(piece) for i, piece in enumerate(self.pieces)}
+        return {i: match[1] for i, match in found.items() if match}
+
+    @cached_property
+    def utterance_end_ids(self) -> frozenset[int]:
+        """Tokens that end an utterance and have no text."""
+        return frozenset(i for i, piece in enumerate(self.pieces) if _UTTERANCE_END.fullmatch(piece))
+
+    @cached_property
+    def _tag_ids(self) -> frozenset[int]:
+        return self.utterance_end_ids.union(self.languages)
+
     def text(self, ids: Iterable[int]) -> str:
         """Return the text of a token sequence, without a leading space."""
         ids = list(ids)
@@ -117,7 +134,7 @@ class Tokenizer:
     def _surface(self, token_id: int) -> str:
         if token_id in self.unknown_ids:
             return UNKNOWN_TEXT
-        return "" if token_id in self.silent_ids else self.pieces[token_id]
+        return "" if token_id in self.silent_ids or token_id in self._tag_ids else self.pieces[token_id]
 
     @cached_property
     def token_texts(self) -> tuple[str, ...]:
@@ -164,7 +181,7 @@ class Tokenizer:
     def ids_outside_words(self) -> frozenset[int]:
         """Tokens that belong to no word."""
         in_words = self.silent_tokens_start_words and self.attached == "sentences and words"
-        return frozenset() if in_words else self.silent_ids
+        return self._tag_ids if in_words else self.silent_ids | self._tag_ids
 
     @cached_property
     def dropped_in_words_ids(self) -> frozenset[int]:
@@ -178,8 +195,10 @@ class Tokenizer:
         return re.compile(r"\s([" + "".join(re.escape(c) for c in sorted(self.punctuation)) + "])")
 
     def sentence(self, ids: Iterable[int]) -> str:
-        """Return the text of a whole hypothesis."""
-        return self.remove_spaces_before_punctuation(self.text(ids))
+        """Return the text of a whole hypothesis. The space before a tag goes with it."""
+        ids = list(ids)
+        text = self.remove_spaces_before_punctuation(self.text(ids))
+        return text if self._tag_ids.isdisjoint(ids) else " ".join(text.split())
 
     def remove_spaces_before_punctuation(self, text: str) -> str:
         """Remove one space before each punctuation character, where NeMo does so."""

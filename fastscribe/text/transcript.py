@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -79,7 +80,14 @@ def assemble(
         pieces = _insert(pieces, timed_tokens(hypothesis, tokenizer, clock, zero_duration_ids), utterance, tokenizer)
     texts = [tokenizer.sentence([token.id for token in piece.tokens]) for piece in pieces]
     tokens = tuple(token for piece in pieces for token in piece.tokens)
-    return Transcript(audio, " ".join(filter(None, texts)), tuple(_segments(pieces, tokenizer)), tokens)
+    segments = tuple(_segments(pieces, tokenizer))
+    return Transcript(audio, " ".join(filter(None, texts)), segments, tokens, language=_language(tokens, tokenizer))
+
+
+def _language(tokens: Sequence[Token], tokenizer: Tokenizer) -> str | None:
+    """Return the language that most tags name, of equals the first; None without a tag."""
+    counts = Counter(tokenizer.languages[token.id] for token in tokens if token.id in tokenizer.languages)
+    return counts.most_common(1)[0][0] if counts else None
 
 
 def _without_overlaps(
@@ -220,18 +228,30 @@ def _without_spaces_before_punctuation(ids: Sequence[int], tokenizer: Tokenizer)
 
 
 def _segments(pieces: Sequence[_Piece], tokenizer: Tokenizer) -> list[Segment]:
-    """Make segments across pieces; a recovered piece has its own segments."""
+    """Make segments across pieces; a recovered piece has its own segments, and the end of an utterance ends one."""
     segments: list[Segment] = []
     pending: list[Word] = []
     for piece in pieces:
-        words = [word for word in words_of(piece.tokens, tokenizer) if word.text]
-        if piece.recovered:
-            segments += segments_of(pending)
-            segments += [replace(segment, recovered=True) for segment in segments_of(words)]
-            pending = []
-        else:
-            pending += words
+        for utterance in _utterances(piece.tokens, tokenizer):
+            words = [word for word in words_of(utterance, tokenizer) if word.text]
+            is_ended = utterance[-1].id in tokenizer.utterance_end_ids
+            if piece.recovered:
+                segments += segments_of(pending)
+                segments += [replace(segment, recovered=True) for segment in segments_of(words)]
+                pending = []
+            elif is_ended:
+                segments += segments_of([*pending, *words])
+                pending = []
+            else:
+                pending += words
     return segments + segments_of(pending)
+
+
+def _utterances(tokens: Sequence[Token], tokenizer: Tokenizer) -> list[Sequence[Token]]:
+    """Split tokens after each that ends an utterance."""
+    ends = [index + 1 for index, token in enumerate(tokens) if token.id in tokenizer.utterance_end_ids]
+    borders = [0, *ends, len(tokens)]
+    return [tokens[first:end] for first, end in itertools.pairwise(borders) if first < end]
 
 
 def segments_of(words: Sequence[Word]) -> list[Segment]:

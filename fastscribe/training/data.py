@@ -102,6 +102,8 @@ def check_trainable(config: ModelConfig, what: str) -> None:
     if not isinstance(config.encoder, EncoderConfig) or config.aed is not None:
         kinds = "FastConformer transducers and CTC models"
         raise UsageError(f"{what}: only {kinds} can be trained, not Canary, Jasper or QuartzNet ones")
+    if config.encoder.contexts or config.encoder.language_prompt is not None:
+        raise UsageError(f"{what}: a streaming model, which learns several contexts at once, cannot be trained here")
 
 
 def _split(

@@ -414,12 +414,28 @@ def ctc_head(model: Any, spec: Spec) -> Any:
 
 
 @torch.inference_mode()
-def encode(model: Any, samples: np.ndarray) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """samples [S] -> features [1, M, T], their length, encoder output [1, D, T'], its length."""
+def encode(
+    model: Any, samples: np.ndarray, language: str = "auto"
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """samples [S] -> features [1, M, T], their length, encoder output [1, D, T'], its length.
+
+    The language is for models that are told one.
+    """
     signal_BS, length_B = torch.from_numpy(samples)[None], torch.tensor([len(samples)])
     mel_BMT, mel_length_B = model.preprocessor(input_signal=signal_BS, length=length_B)
-    encoded_BDT, encoded_length_B = model.encoder(audio_signal=mel_BMT, length=mel_length_B)
+    encoded_BDT, encoded_length_B = encode_features(model, mel_BMT, mel_length_B, language)
     return mel_BMT, mel_length_B, encoded_BDT, encoded_length_B
+
+
+@torch.inference_mode()
+def encode_features(
+    model: Any, mel_BMT: torch.Tensor, length_B: torch.Tensor, language: str = "auto"
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """features [B, M, T] and lengths -> encoder output [B, D, T'] and lengths."""
+    if not hasattr(model, "prompt_kernel"):
+        return model.encoder(audio_signal=mel_BMT, length=length_B)
+    index_B = torch.full_like(length_B, model.cfg.model_defaults.prompt_dictionary[language])
+    return model(processed_signal=mel_BMT, processed_signal_length=length_B, prompt_indices=index_B)
 
 
 def with_timestamps(model: Any, spec: Spec) -> None:

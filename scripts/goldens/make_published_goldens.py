@@ -21,6 +21,7 @@ import logging
 import sys
 import tarfile
 import tempfile
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -52,7 +53,7 @@ DATASETS = ("train_ds", "validation_ds", "test_ds")
 def spec_of(name: str, config: dict[str, Any]) -> common.Spec:
     """Return the fields that make_nemo_goldens.py's functions need."""
     target = config["target"].rpartition(".")[2]
-    tokenized = "tokenizer" in config
+    tokenized, is_streaming = "tokenizer" in config, config["encoder"].get("att_context_style") == "chunked_limited"
     return common.Spec(
         name,
         PIECES if tokenized else tuple(config["labels"]),
@@ -60,6 +61,7 @@ def spec_of(name: str, config: dict[str, Any]) -> common.Spec:
         has_ctc="CTC" in target,
         durations=tuple(config.get("decoding", {}).get("durations", ())) if "RNNT" in target else (),
         factor=config["encoder"]["subsampling_factor"],
+        history=0.3 if is_streaming else 1.0,
     )
 
 
@@ -96,7 +98,8 @@ def build(name: str, spec: common.Spec, seed: int, folder: Path) -> tuple[Any, d
     num_labels = len(spec.vocabulary) if tokenizer is None else -1
     if tokenizer is not None:
         num_labels = (PIECES if "langs" in tokenizer else PIECES + len(SYMBOLS)) * num_languages
-    small = published.stand_in(whole, num_labels)
+    is_streaming = whole["encoder"].get("att_context_style") == "chunked_limited"
+    small = published.stand_in(whole, num_labels, **({"num_layers": 2, "width": 8} if is_streaming else {}))
     config = small | dict.fromkeys(DATASETS) | ({"tokenizer": tokenizer} if tokenizer else {})
     model = getattr(nemo_models, whole["target"].rpartition(".")[2])(cfg=OmegaConf.create(config))
     model.eval().freeze()
@@ -106,7 +109,30 @@ def build(name: str, spec: common.Spec, seed: int, folder: Path) -> tuple[Any, d
     if num_languages > 1:
         model.tokenizer.tokens_to_text = lambda tokens: "".join(tokens).replace("▁", " ")
     common.randomise(model, spec)
+    for parameter in model.prompt_kernel.parameters() if hasattr(model, "prompt_kernel") else ():
+        parameter.normal_(0.0, 0.3)
     return model, small
+
+
+@torch.no_grad()
+def settle(model: Any, samples: list[np.ndarray]) -> None:
+    """Centre and scale the first layers' output: features that are not normalised make all frames alike."""
+    outputs = []
+    for each in samples:
+        mel_BMT, length_B, _, _ = common.encode(model, each)
+        outputs.append(model.encoder.pre_encode(x=mel_BMT.transpose(1, 2), lengths=length_B)[0][0])
+    output_ND, out = torch.cat(outputs), model.encoder.pre_encode.out
+    scale = 1.0 / output_ND.std(0)
+    out.weight.mul_(scale[:, None])
+    out.bias.sub_(output_ND.mean(0)).mul_(scale)
+
+
+@torch.no_grad()
+def round_weights(model: Any) -> None:
+    """Round weights to six significant bits, which gzip packs into a third."""
+    for parameter in model.parameters():
+        mantissa, exponent = torch.frexp(parameter)
+        parameter.copy_(torch.ldexp((mantissa * 64).round() / 64, exponent))
 
 
 def save(model: Any, small: dict[str, Any], path: Path) -> None:
@@ -147,7 +173,11 @@ def make(name: str, seed: int, audio: list[Path], folder: Path) -> None:
     with tempfile.TemporaryDirectory() as scratch:
         model, small = build(name, spec, seed, Path(scratch))
         samples = {path.name: common.read(path) for path in audio}
+        if model.cfg.preprocessor.normalize == "NA":
+            settle(model, list(samples.values()))
         common.tune(model, spec, [common.encode(model, each)[2] for each in samples.values()])
+        if model.cfg.preprocessor.normalize == "NA":
+            round_weights(model)
         save(model, small, folder / "model.nemo")
     if spec.vocabulary != PIECES:
         spec = replace(spec, vocabulary=tuple(spec.vocabulary))  # type: ignore[arg-type]
@@ -159,7 +189,10 @@ def make(name: str, seed: int, audio: list[Path], folder: Path) -> None:
         found = common.golden(model, spec, encoded_BDT, length_B)
         lengths = {"num_samples": len(each), "feat_len": int(mel_length_B), "enc_len": int(length_B)}
         fragile = common.is_fragile(model, spec, encoded_BDT, length_B, found)
-        files[file_name] = lengths | found | {"fragile": fragile}
+        languages = in_other_languages(model, spec, each)
+        contexts = in_other_contexts(model, lambda each=each: decoded(model, spec, each))
+        others = {"languages": languages, "contexts": contexts}
+        files[file_name] = lengths | found | {"fragile": fragile} | {key: one for key, one in others.items() if one}
         if number == 0:
             tensors[f"encoder/{file_name}"] = encoded_BDT[0, :, : int(length_B)].T.contiguous()
     save_file(tensors, folder / "tensors.safetensors")
@@ -172,6 +205,29 @@ def make(name: str, seed: int, audio: list[Path], folder: Path) -> None:
     common.report(spec, files, parameters)
 
 
+def in_other_languages(model: Any, spec: common.Spec, samples: np.ndarray) -> dict[str, Any]:
+    """What a model writes that is told a language; nothing of other models."""
+    languages = ("en-GB", "no") if hasattr(model, "prompt_kernel") else ()
+    return {language: decoded(model, spec, samples, language) for language in languages}
+
+
+def in_other_contexts(model: Any, find: Callable[[], Any]) -> dict[str, Any]:
+    """What `find` returns with each context of a streaming model but its default."""
+    first, *others = model.encoder.att_context_size_all
+    found = {}
+    for context in others:
+        model.encoder.set_default_att_context_size(context)
+        found[",".join(map(str, context))] = find()
+    model.encoder.set_default_att_context_size(first)
+    return found
+
+
+def decoded(model: Any, spec: common.Spec, samples: np.ndarray, language: str = "auto") -> dict[str, Any]:
+    _, _, encoded_BDT, length_B = common.encode(model, samples, language)
+    whole = common.golden(model, spec, encoded_BDT, length_B)
+    return {key: whole[key] for key in ("tokens", "token_frames", "text")}
+
+
 @torch.inference_mode()
 def together(model: Any, spec: common.Spec, samples: dict[str, np.ndarray], files: dict[str, Any]) -> None:
     """Check that a batch of all files gives the tokens and times of each alone, except for rounding."""
@@ -179,7 +235,7 @@ def together(model: Any, spec: common.Spec, samples: dict[str, np.ndarray], file
     padded = [torch.from_numpy(each) for each in samples.values()]
     samples_BS = torch.nn.utils.rnn.pad_sequence(padded, batch_first=True)
     mel_BMT, mel_lengths_B = model.preprocessor(input_signal=samples_BS, length=lengths_B)
-    encoded_BDT, encoded_lengths_B = model.encoder(audio_signal=mel_BMT, length=mel_lengths_B)
+    encoded_BDT, encoded_lengths_B = common.encode_features(model, mel_BMT, mel_lengths_B)
     for row, found in enumerate(files.values()):
         one = common.golden(model, spec, encoded_BDT[row : row + 1], encoded_lengths_B[row : row + 1])
         assert found["fragile"] or one["tokens"] == found["tokens"], (spec.name, row)

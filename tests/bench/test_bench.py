@@ -72,7 +72,7 @@ def test_published_shapes_have_the_published_sizes(shape: str, millions: int) ->
     assert round(parameters / 1e6) == millions
 
 
-@pytest.mark.parametrize("shape", ["tiny", "tiny-rnnt", "tiny-ctc"])
+@pytest.mark.parametrize("shape", ["tiny", "tiny-rnnt", "tiny-ctc", "tiny-streaming"])
 def test_random_models_speak_at_the_rate_of_speech(shape: str) -> None:
     """Also on recordings that they were not tuned on, of another length, and spread over the frames."""
     waves = synthetic.waves([8.0] * 8 + [20.0] * 4, seed=11)

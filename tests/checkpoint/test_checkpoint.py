@@ -22,7 +22,7 @@ from fastscribe.bench.work import encoder_gflop_per_audio_s
 from fastscribe.checkpoint import native
 from fastscribe.checkpoint.reader import read_checkpoint
 from fastscribe.cli.describe import describe
-from fastscribe.config import LocalAttention, ModelConfig
+from fastscribe.config import ChunkedAttention, LocalAttention, ModelConfig
 from fastscribe.errors import CheckpointError, UnsupportedCheckpoint, WeightsMismatch
 from fastscribe.model.model import build_model
 from tests.conftest import CONVOLUTIONAL_NAMES, MODELS, checkpoint, golden, model_path
@@ -122,7 +122,8 @@ def test_config_json_round_trip(model_folder: Path) -> None:
         ("encoder__subsampling_factor", 3, "encoder.subsampling_factor"),
         ("encoder__conv_norm_type", "group_norm4", "encoder.conv_norm_type"),
         ("encoder__conv_kernel_size", 8, "encoder.conv_kernel_size"),
-        ("encoder__causal_downsampling", True, "encoder.causal_downsampling"),
+        ("encoder__causal_downsampling", "yes", "encoder.causal_downsampling"),
+        ("encoder__conv_context_size", [3, 5], "encoder.conv_context_size"),
         ("encoder__reduction", "pooling", "encoder.reduction"),
         ("encoder__n_heads", 5, "encoder width"),
         ("encoder__new_switch", "on", "encoder.new_switch"),
@@ -144,7 +145,7 @@ def test_config_json_round_trip(model_folder: Path) -> None:
         ("preprocessor__preemph", "much", "preprocessor.preemph"),
         ("preprocessor__highfreq", "high", "preprocessor.highfreq"),
         ("preprocessor__log_zero_guard_value", "huge", "preprocessor.log_zero_guard_value"),
-        ("encoder__att_context_style", "chunked_limited", "encoder.att_context_style"),
+        ("encoder__att_context_style", "chunked_limited_2", "encoder.att_context_style"),
         ("encoder__n_layers", 10**9, "encoder.num_layers"),
         ("tokenizer__type", "wpe", "tokenizer.type"),
         ("aux_ctc__decoder___target_", "nemo.X", "aux_ctc.decoder._target_"),
@@ -261,6 +262,34 @@ def test_local_attention(tmp_path: Path, changes: dict, expected: LocalAttention
 def test_invalid_local_attention(tmp_path: Path, key: str, value: object) -> None:
     with pytest.raises(UnsupportedCheckpoint, match=rf"encoder\.{key}"):
         read_checkpoint(with_yaml(tmp_path, **local(**{key: value})))
+
+
+@pytest.mark.parametrize(
+    ("size", "contexts"),
+    [
+        ([70, 1], (ChunkedAttention(70, 1),)),
+        ([[70, 13], [70, 0]], (ChunkedAttention(70, 13), ChunkedAttention(70, 0))),
+        ([-1, 3], (ChunkedAttention(-1, 3),)),
+        ([30, -1], (ChunkedAttention(30, -1),)),
+        ([-1, -1], ()),
+    ],
+    ids=str,
+)
+def test_contexts(tmp_path: Path, size: list, contexts: tuple[ChunkedAttention, ...]) -> None:
+    """Of several contexts the first is the default."""
+    yaml = {"encoder__att_context_style": "chunked_limited", "encoder__att_context_size": size}
+    config = read_checkpoint(with_yaml(tmp_path, **yaml)).config
+    assert (config.encoder.contexts, config.encoder.attention) == (contexts, contexts[0] if contexts else None)
+    assert ModelConfig.from_json(json.loads(json.dumps(config.to_json()))) == config
+
+
+@pytest.mark.parametrize(
+    "size", [None, [], [70, 3], [70], [70, 1, 1], [[70, 1], [70, 1]], [[70, 1], [70, -1]], [True, 1]]
+)
+def test_invalid_contexts(tmp_path: Path, size: object) -> None:
+    yaml = {"encoder__att_context_style": "chunked_limited", "encoder__att_context_size": size}
+    with pytest.raises(UnsupportedCheckpoint, match=r"encoder\.att_context_size"):
+        read_checkpoint(with_yaml(tmp_path, **yaml))
 
 
 def test_folder_without_attention_key() -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from functools import cache
 from io import BytesIO
 from pathlib import Path
@@ -17,6 +18,9 @@ import sentencepiece
 import torch
 import yaml
 
+from fastscribe.checkpoint import huggingface, names
+from fastscribe.checkpoint.lazy_weights import TensorSource
+from fastscribe.checkpoint.parameter_shapes import parameter_shapes
 from fastscribe.checkpoint.reader import Checkpoint, read_checkpoint
 from fastscribe.config import Options
 from fastscribe.errors import CheckpointError, UnsupportedCheckpoint
@@ -24,14 +28,16 @@ from fastscribe.model.model import build_model
 from fastscribe.pipeline.loader import collate
 from fastscribe.pipeline.recognizer import Recognizer
 from fastscribe.types import AudioInfo, Utterance
-from tests.conftest import AUDIO, ROOT, SHARED, waveform
+from tests.conftest import AUDIO, MODELS, ROOT, SHARED, waveform
 from tests.helpers.published import CONFIGS, LANGUAGES, UNSUPPORTED, Yaml, config, key_paths, stand_in
+from tests.helpers.streaming_folder import write_folder
 
 SHARED = SHARED / "published"
 PUBLISHED_FILES = {
     "parakeet-tdt-0.6b-v3": "parakeet-tdt-0.6b-v3/model_config.yaml",
     "parakeet-tdt_ctc-110m": "parakeet-tdt_ctc-110m/model_config.yaml",
     "parakeet-unified-en-0.6b": "parakeet-unified-en-0.6b_cfg.json",
+    "nemotron-3.5-asr-streaming-0.6b": "nemotron-3.5-asr-streaming-0.6b/model_config.yaml",
 }
 beside_the_checkout = pytest.mark.skipif(not SHARED.exists(), reason="no published configurations beside the checkout")
 
@@ -82,7 +88,7 @@ def conformer_shapes(encoder: Yaml) -> Shapes:
     stages, at = factor.bit_length() - 1, 0
     shapes: Shapes = {}
     for stage in range(stages):
-        mels = (mels + 1) // 2
+        mels = mels // 2 + 1 if encoder.get("causal_downsampling") else (mels + 1) // 2
         is_separable = stage > 0 and encoder["subsampling"] == "dw_striding"
         inputs = 1 if stage == 0 or is_separable else channels
         shapes |= linear(f"encoder.pre_encode.conv.{at}", inputs, channels, True, 3, 3)
@@ -106,7 +112,7 @@ def conformer_shapes(encoder: Yaml) -> Shapes:
         shapes |= linear(f"{layer}.conv.pointwise_conv1", width, 2 * width, bias, 1)
         shapes |= linear(f"{layer}.conv.depthwise_conv", 1, width, bias, kernel)
         shapes |= linear(f"{layer}.conv.pointwise_conv2", width, width, bias, 1)
-        shapes |= norm(f"{layer}.conv.batch_norm", width, batch=True)
+        shapes |= norm(f"{layer}.conv.batch_norm", width, batch=encoder["conv_norm_type"] == "batch_norm")
     return shapes
 
 
@@ -172,6 +178,9 @@ def nemo_weights(small: Yaml, num_labels: int) -> dict[str, torch.Tensor]:
         shapes |= linear(f"{head}.decoder_layers.0", width, num_labels + 1, True, 1)
     if "MultiTask" in target:
         shapes |= aed_shapes(small, num_labels)
+    if "WithPrompt" in target:
+        shapes |= linear("prompt_kernel.0", width + small["model_defaults"]["num_prompts"], 2 * width)
+        shapes |= linear("prompt_kernel.2", 2 * width, width)
     shapes["preprocessor.featurizer.fb"] = (1, small["preprocessor"]["features"], 257)
     generator = torch.Generator().manual_seed(1)
     weights = {}
@@ -352,13 +361,49 @@ def test_published_keys(name: str) -> None:
 def test_published_yaml_transcribes(name: str, tmp_path: Path) -> None:
     """Sizes are reduced; the long lists of labels are not."""
     loaded = read_checkpoint(shrunk(published_file(name), tmp_path))
-    assert loaded.config.decoders[0] == ("rnnt" if "unified" in name else "tdt")
+    assert loaded.config.decoders[0] == ("tdt" if "tdt" in name else "rnnt")
     assert len(texts(loaded)) == 2
 
 
+# --- transformers' streaming folders ----------------------------------------------------------------------------------
+
+
+NEMOTRON = MODELS / "published" / "nemotron-3.5-asr-streaming-0.6b" / "model.nemo"
+
+
+def test_streaming_folder_without_prompt(tmp_path: Path) -> None:
+    encoder = read_checkpoint(NEMOTRON).config.encoder
+    write_folder(NEMOTRON, tmp_path, prompted=False)
+    loaded = read_checkpoint(tmp_path)
+    assert loaded.config.encoder == replace(encoder, language_prompt=None)
+    assert [str(context) for context in encoder.contexts] == ["56,3", "56,0", "56,6", "56,13"]
+    assert len(texts(loaded)) == 2
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "named"),
+    [
+        ("sliding_window", 58, "supported_num_lookahead_tokens"),
+        ("supported_num_lookahead_tokens", [3, "2"], "supported_num_lookahead_tokens"),
+        ("hidden_act", "relu", "hidden_act"),
+    ],
+)
+def test_invalid_streaming_folder(tmp_path: Path, key: str, value: object, named: str) -> None:
+    write_folder(NEMOTRON, tmp_path)
+    whole = json.loads((tmp_path / "config.json").read_text())
+    whole["encoder_config"][key] = value
+    (tmp_path / "config.json").write_text(json.dumps(whole))
+    with pytest.raises(UnsupportedCheckpoint, match=rf"encoder_config\.{named}"):
+        read_checkpoint(tmp_path)
+
+
 @beside_the_checkout
-def test_published_streaming_yaml_refused(tmp_path: Path) -> None:
-    path = SHARED / "nemotron-3.5-asr-streaming-0.6b" / "model_config.yaml"
-    whole = yaml.load(path.read_text(encoding="utf-8"), Loader=Loader)
-    with pytest.raises(UnsupportedCheckpoint, match="language prompts"):
-        read_checkpoint(shrunk(whole, tmp_path))
+def test_published_streaming_folder(tmp_path: Path) -> None:
+    folder = SHARED / "nemotron-3.5-asr-streaming-0.6b"
+    found = huggingface.read_config(folder, json.loads((folder / "config.json").read_text(encoding="utf-8")), folder)
+    header = json.loads((folder / "safetensors_header.json").read_text(encoding="utf-8"))
+    theirs = {name: tuple(value["shape"]) for name, value in header.items() if name != "__metadata__"}
+    sources = {name: TensorSource("float32", shape, lambda: torch.empty(0)) for name, shape in theirs.items()}
+    ours = {name: source.shape for name, source in names.from_huggingface(sources, found.encoder).items()}
+    assert ours == parameter_shapes(found)
+    assert found.encoder.language_prompt is not None and found.encoder.language_prompt.languages["no"] == 27

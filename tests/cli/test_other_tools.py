@@ -60,7 +60,6 @@ def test_same_meaning_works(typed: str, meant: str, says: int) -> None:
         ("a.wav --num_workers=4", ["--num_workers: no such option: use --threads N"]),
         ("a.wav --device mps", ["--device mps: Apple"]),
         ("a.wav --compute_type float16", ["--dtype float16: there is no fp16; bf16"]),
-        ("a.wav --language auto", ["--language auto: leave it out"]),
         ("a.wav --output_format all", ["-f jsonl,json,srt,vtt,txt,tsv"]),
         (
             "model_path=m.nemo batch_size=4",

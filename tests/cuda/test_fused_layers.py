@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from fastscribe.config import LocalAttention
+from fastscribe.config import AttentionConfigs, ChunkedAttention, LanguagePromptConfig, LocalAttention
 from fastscribe.cuda import fused_layers
 from fastscribe.cuda.fused_layers import add_product_, fuse_
 from fastscribe.model import encoder as encoder_module
@@ -26,6 +26,8 @@ VARIANTS = (
     {"attention": LocalAttention(4, 4)},
     {"attention": LocalAttention(3, 8), "use_bias": False},
     {"subsampling": "striding", "subsampling_factor": 4},
+    {"attention": ChunkedAttention(4, 1), "causal_conv": True, "conv_norm": "layer_norm", "use_bias": False},
+    {"attention": ChunkedAttention(-1, 2), "language_prompt": LanguagePromptConfig(5, 24, {"auto": 3}, 3)},
 )
 
 
@@ -75,14 +77,24 @@ def test_batch_beyond_cached_positions(monkeypatch: pytest.MonkeyPatch) -> None:
     assert difference(kept, on_demand, ragged()) < 1e-6
 
 
-@pytest.mark.parametrize("local", [LocalAttention(128, 128), LocalAttention(130, 20), LocalAttention(3000, 10)])
-def test_recording_beyond_cached_positions(local: LocalAttention) -> None:
+@pytest.mark.parametrize(
+    ("attention", "rows"),
+    [
+        (LocalAttention(128, 128), 512),
+        (LocalAttention(130, 20), 640),
+        (LocalAttention(3000, 10), 2048),
+        (ChunkedAttention(70, 13), 512),
+        (ChunkedAttention(-1, 1), 2048),
+    ],
+    ids=str,
+)
+def test_recording_beyond_cached_positions(attention: AttentionConfigs, rows: int) -> None:
     """A window within the cached table uses it; a wider one projects its positions on demand."""
-    plain, gpu_form = pair(attention=local)
+    plain, gpu_form = pair(attention=attention)
     lengths_B = torch.tensor([4400, 1300])  # 1100 frames
     assert difference(plain, gpu_form, Features(torch.randn(2, 20, 4400), lengths_B)) < 2e-5
     kept_rows = gpu_form.layers.layers[0].self_attn.positions_HRK.shape[1]
-    assert kept_rows == (2048 if local.left == 3000 else 512 if local.left == 128 else 640)
+    assert kept_rows == rows
 
 
 def test_cached_positions_keep_address() -> None:
@@ -137,15 +149,17 @@ def test_norms_add_quantised_products(changes: dict) -> None:
     assert difference(plain, gpu_form, ragged()) < 2e-5
 
 
+@pytest.mark.parametrize("is_causal", [False, True])
 @pytest.mark.parametrize("subsampling", ["dw_striding", "striding"])
 @pytest.mark.parametrize("channels_last", [False, True])
 @pytest.mark.parametrize("limit", [1, 3000, 20000])
 def test_subsampling_in_parts(
-    monkeypatch: pytest.MonkeyPatch, subsampling: str, channels_last: bool, limit: int
+    monkeypatch: pytest.MonkeyPatch, subsampling: str, is_causal: bool, channels_last: bool, limit: int
 ) -> None:
     """Splits by rows, then by frames: the same frames up to a bit or two."""
     torch.manual_seed(0)
-    layer = random_encoder(small_config(subsampling=subsampling, subsampling_factor=8)).subsampling
+    config = small_config(subsampling=subsampling, subsampling_factor=8, causal_subsampling=is_causal)
+    layer = random_encoder(config).subsampling
     if channels_last:
         layer.optimise_()
     mel_BTM, lengths_B = torch.randn(5, 203, 20), torch.tensor([203, 0, 1, 96, 202])
@@ -153,4 +167,6 @@ def test_subsampling_in_parts(
     monkeypatch.setattr(encoder_module, "_MAX_CONV_ELEMENTS", limit)
     pieces_BTD, pieces_lengths_B = layer(mel_BTM, lengths_B)
     assert torch.equal(pieces_lengths_B, whole_lengths_B)
-    torch.testing.assert_close(pieces_BTD, whole_BTD, atol=1e-6, rtol=1e-6)
+    is_real_BT = torch.arange(whole_BTD.shape[1]) < whole_lengths_B[:, None]
+    assert pieces_BTD.shape == whole_BTD.shape
+    torch.testing.assert_close(pieces_BTD[is_real_BT], whole_BTD[is_real_BT], atol=1e-6, rtol=1e-6)

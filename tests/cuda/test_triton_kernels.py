@@ -20,7 +20,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from fastscribe.config import EncoderConfig, LocalAttention
+from fastscribe.config import AttentionConfigs, ChunkedAttention, EncoderConfig, LocalAttention
 from fastscribe.cuda import fused_layers
 from fastscribe.cuda.operations import choose_operations, find_wrong_operation
 from fastscribe.model.operations import POSITION_ROWS_MULTIPLE, TORCH, max_table_distance
@@ -51,8 +51,12 @@ def close(ours: torch.Tensor, exact: torch.Tensor, where: torch.Tensor | None = 
     assert float((error if where is None else error[where]).max()) <= tolerance
 
 
-@pytest.mark.parametrize("local", [None, LocalAttention(2, 1), LocalAttention(0, 6)], ids=str)
-def test_attention_equals_formula(local: LocalAttention | None) -> None:
+@pytest.mark.parametrize(
+    "attention",
+    [None, LocalAttention(2, 1), LocalAttention(0, 6), ChunkedAttention(2, 1), ChunkedAttention(0, 4)],
+    ids=str,
+)
+def test_attention_equals_formula(attention: AttentionConfigs | None) -> None:
     """Reference by query, key and head, with u and v as in the paper."""
     torch.manual_seed(0)
     batch, num_frames, heads, width, rows = 3, 7, 2, 4, POSITION_ROWS_MULTIPLE
@@ -62,13 +66,15 @@ def test_attention_equals_formula(local: LocalAttention | None) -> None:
     table_HRK = normal(heads, rows, width)
     bias_HR = torch.einsum("hrk,hk->hr", table_HRK, v_HK - u_HK)
     qkv_BTD = torch.stack([q_BTHK + u_HK, k_BTHK, v_BTHK], dim=2).flatten(2)
-    ours_BTHK = TORCH.rel_attention(qkv_BTD, table_HRK, bias_HR, lengths_B, local).unflatten(2, (heads, width))
-    left, right = (local.left, local.right) if local else (num_frames, num_frames)
+    ours_BTHK = TORCH.rel_attention(qkv_BTD, table_HRK, bias_HR, lengths_B, attention).unflatten(2, (heads, width))
+    left, right = (attention.left, attention.right) if attention else (num_frames, num_frames)
+    chunk = right + 1 if isinstance(attention, ChunkedAttention) else 1
     for b, length in enumerate(lengths_B.tolist()):
         for head in range(heads):
             for i in range(length):
                 q_K, scores = q_BTHK[b, i, head], []
-                keys = range(max(0, i - left), min(length, i + right + 1))
+                chunk_start = i // chunk * chunk
+                keys = range(max(0, chunk_start - left), min(length, chunk_start + right + 1))
                 for j in keys:
                     position_K = table_HRK[head, rows // 2 - 1 - (i - j)]
                     content = (q_K + u_HK[head]) @ k_BTHK[b, j, head]
@@ -77,18 +83,19 @@ def test_attention_equals_formula(local: LocalAttention | None) -> None:
                 torch.testing.assert_close(ours_BTHK[b, i, head], expected_K, atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.parametrize("is_causal", [False, True])
 @pytest.mark.parametrize("silu", [False, True])
-def test_convolution_equals_formula(silu: bool) -> None:
+def test_convolution_equals_formula(silu: bool, is_causal: bool) -> None:
     torch.manual_seed(0)
     num_frames, width, taps = 8, 3, 5
     lengths_B = torch.tensor([8, 3, 0])
     x_BTD, weight_WD, bias_D = normal(3, num_frames, 2 * width), normal(taps, width), normal(width)
-    ours_BTD = TORCH.glu_depthwise(x_BTD, weight_WD, bias_D, lengths_B, silu)
+    ours_BTD = TORCH.glu_depthwise(x_BTD, weight_WD, bias_D, lengths_B, silu, is_causal)
     for b, length in enumerate(lengths_B.tolist()):
         for t in range(num_frames):
             expected_D = bias_D.clone()
             for tap in range(taps):
-                frame = t + tap - taps // 2
+                frame = t + tap - (taps - 1 if is_causal else taps // 2)
                 if 0 <= frame < length:
                     expected_D += weight_WD[tap] * x_BTD[b, frame, :width] * x_BTD[b, frame, width:].sigmoid()
             torch.testing.assert_close(ours_BTD[b, t], F.silu(expected_D) if silu else expected_D)
@@ -293,39 +300,53 @@ class TestOnTheDevice:
 
     @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
     @pytest.mark.parametrize("width", [64, 128])
-    @pytest.mark.parametrize("window", [(128, 128), (64, 0), (0, 31), (300, 65), (5000, 5000)], ids=str)
+    @pytest.mark.parametrize(
+        "attention",
+        [
+            *(LocalAttention(*sides) for sides in ((128, 128), (64, 0), (0, 31), (300, 65), (5000, 5000))),
+            *(ChunkedAttention(*sides) for sides in ((70, 13), (70, 1), (70, 0), (56, 3), (300, 99), (-1, 6), (9, -1))),
+        ],
+        ids=str,
+    )
     @pytest.mark.parametrize("num_frames", [1, 64, 65, 251, 700])
-    def test_local_attention(self, dtype: torch.dtype, width: int, window: tuple[int, int], num_frames: int) -> None:
+    def test_windows(self, dtype: torch.dtype, width: int, attention: AttentionConfigs, num_frames: int) -> None:
         from fastscribe.cuda.triton_kernels import TRITON
 
         torch.manual_seed(num_frames)
-        local, lengths_B = LocalAttention(*window), torch.tensor([num_frames, num_frames // 2, 1, 0])
-        rows = 2 * POSITION_ROWS_MULTIPLE * -(-max_table_distance(num_frames, local) // POSITION_ROWS_MULTIPLE)
+        lengths_B = torch.tensor([num_frames, num_frames // 2, 1, 0])
+        rows = 2 * POSITION_ROWS_MULTIPLE * -(-max_table_distance(num_frames, attention) // POSITION_ROWS_MULTIPLE)
         qkv_BTD, table_HRK = normal(4, num_frames, 12 * width).to(dtype), normal(4, rows, width).to(dtype)
         bias_HR = normal(4, rows)
         arguments = [argument.cuda() for argument in (qkv_BTD, table_HRK, bias_HR, lengths_B)]
-        ours_BTD = TRITON.rel_attention(*arguments, local).cpu()
+        ours_BTD = TRITON.rel_attention(*arguments, attention).cpu()
         assert ours_BTD.isfinite().all()
-        exact_BTD = TORCH.rel_attention(qkv_BTD.float(), table_HRK.float(), bias_HR, lengths_B, local)
+        exact_BTD = TORCH.rel_attention(qkv_BTD.float(), table_HRK.float(), bias_HR, lengths_B, attention)
         close(ours_BTD, exact_BTD, real_frames(lengths_B, num_frames))
 
     @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
     @pytest.mark.parametrize("taps", [5, 9, 15, 31])
     @pytest.mark.parametrize(("width", "num_frames"), [(512, 1), (1024, 35), (1024, 36), (512, 37), (1024, 700)])
-    def test_glu_depthwise(self, dtype: torch.dtype, taps: int, width: int, num_frames: int) -> None:
+    @pytest.mark.parametrize("is_causal", [False, True])
+    def test_glu_depthwise(self, dtype: torch.dtype, taps: int, width: int, num_frames: int, is_causal: bool) -> None:
         from fastscribe.cuda.triton_kernels import TRITON
 
         torch.manual_seed(num_frames)
         lengths_B = torch.tensor([num_frames, num_frames // 2, 1, 0])
         floats = [normal(4, num_frames, 2 * width), normal(taps, width), normal(width)]
         rounded = [tensor.to(dtype) for tensor in floats]
-        ours_BTD = TRITON.glu_depthwise(*(tensor.cuda() for tensor in rounded), lengths_B.cuda(), True).cpu()
-        close(ours_BTD, TORCH.glu_depthwise(*(tensor.float() for tensor in rounded), lengths_B, True))
+        on_device = [tensor.cuda() for tensor in (*rounded, lengths_B)]
+        ours_BTD = TRITON.glu_depthwise(*on_device, True, is_causal).cpu()
+        close(ours_BTD, TORCH.glu_depthwise(*(tensor.float() for tensor in rounded), lengths_B, True, is_causal))
 
     @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
     @pytest.mark.parametrize(
         "changes",
-        [{}, {"use_bias": False, "conv_norm": "layer_norm"}, {"attention": LocalAttention(128, 128)}],
+        [
+            {},
+            {"use_bias": False, "conv_norm": "layer_norm"},
+            {"attention": LocalAttention(128, 128)},
+            {"attention": ChunkedAttention(70, 13), "causal_conv": True, "conv_norm": "layer_norm"},
+        ],
         ids=str,
     )
     @pytest.mark.parametrize(("width", "heads"), [(512, 8), (1024, 8)])

@@ -112,12 +112,15 @@ def test_the_option_reference_has_every_option() -> None:
 
 def test_the_python_reference_names_public_things() -> None:
     import fastscribe
+    import fastscribe.ray
     import fastscribe.training
 
     text = (DOCS / "python.md").read_text(encoding="utf-8")
     documented = set(re.findall(r"auto\w+:: ([\w.]+)", text))
     public = {f"fastscribe.{name}" for name in fastscribe.__all__ if name != "__version__"}
-    assert documented == public | {f"fastscribe.training.{name}" for name in fastscribe.training.__all__}
+    for package in (fastscribe.ray, fastscribe.training):
+        public |= {f"{package.__name__}.{name}" for name in package.__all__}
+    assert documented == public
 
 
 @pytest.mark.skipif(

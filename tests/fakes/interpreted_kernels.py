@@ -11,7 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fastscribe.config import LocalAttention
+from fastscribe.config import AttentionConfigs, ChunkedAttention, LocalAttention
 from fastscribe.cuda import triton_kernels
 from fastscribe.cuda.operations import choose_operations
 from fastscribe.cuda.triton_kernels import TRITON
@@ -54,19 +54,25 @@ def test_local_attention_at_the_edges_of_blocks(left: int, right: int) -> None:
     check_attention([200, 33], 0, 16, 32, torch.float32, LocalAttention(left, right))
 
 
+@pytest.mark.parametrize(("left", "right"), [(70, 13), (70, 1), (70, 0), (30, 4), (0, 31), (-1, 6), (9, -1)])
+def test_chunked_attention(left: int, right: int) -> None:
+    """Chunks that begin and end anywhere in a block."""
+    check_attention([109, 33], 0, 16, 32, torch.float32, ChunkedAttention(left, right))
+
+
 def check_attention(
-    lengths: list[int], spare: int, width: int, block: int, dtype: torch.dtype, local: LocalAttention | None
+    lengths: list[int], spare: int, width: int, block: int, dtype: torch.dtype, attention: AttentionConfigs | None
 ) -> None:
     torch.manual_seed(sum(lengths))
     lengths_B, num_frames = torch.tensor(lengths), max(lengths) + spare
-    reach = 2 * max_table_distance(num_frames, local)
+    reach = 2 * max_table_distance(num_frames, attention)
     rows = POSITION_ROWS_MULTIPLE * (-(-reach // POSITION_ROWS_MULTIPLE) + spare % 2)
     qkv_BTD, positions_HRK = normal(len(lengths), num_frames, 6 * width).to(dtype), normal(2, rows, width).to(dtype)
     bias_HR = normal(2, rows)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(triton_kernels, "_attention_block", lambda _: block)
-        ours_BTD = TRITON.rel_attention(qkv_BTD, positions_HRK, bias_HR, lengths_B, local)
-    exact_BTD = TORCH.rel_attention(qkv_BTD.float(), positions_HRK.float(), bias_HR, lengths_B, local)
+        ours_BTD = TRITON.rel_attention(qkv_BTD, positions_HRK, bias_HR, lengths_B, attention)
+    exact_BTD = TORCH.rel_attention(qkv_BTD.float(), positions_HRK.float(), bias_HR, lengths_B, attention)
     assert ours_BTD.isfinite().all()
     close(ours_BTD, exact_BTD, real_frames(lengths_B, num_frames))
 
@@ -80,17 +86,18 @@ def check_attention(
     dtype=st.sampled_from([torch.float32, torch.bfloat16]),
     bias=st.booleans(),
     silu=st.booleans(),
+    is_causal=st.booleans(),
 )
 def test_glu_depthwise(
-    lengths: list[int], spare: int, taps: int, width: int, dtype: torch.dtype, bias: bool, silu: bool
+    lengths: list[int], spare: int, taps: int, width: int, dtype: torch.dtype, bias: bool, silu: bool, is_causal: bool
 ) -> None:
     torch.manual_seed(sum(lengths))
     lengths_B, num_frames = torch.tensor(lengths), max(lengths) + spare
     x_BTD, weight_WD = normal(len(lengths), num_frames, 2 * width).to(dtype), normal(taps, width).to(dtype)
     bias_D = normal(width).to(dtype) if bias else None
-    ours_BTD = TRITON.glu_depthwise(x_BTD, weight_WD, bias_D, lengths_B, silu)
+    ours_BTD = TRITON.glu_depthwise(x_BTD, weight_WD, bias_D, lengths_B, silu, is_causal)
     float_bias_D = None if bias_D is None else bias_D.float()
-    exact_BTD = TORCH.glu_depthwise(x_BTD.float(), weight_WD.float(), float_bias_D, lengths_B, silu)
+    exact_BTD = TORCH.glu_depthwise(x_BTD.float(), weight_WD.float(), float_bias_D, lengths_B, silu, is_causal)
     close(ours_BTD, exact_BTD)
 
 

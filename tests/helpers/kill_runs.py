@@ -182,7 +182,10 @@ def serve() -> None:
     """For each line of stdin, {"arguments", "code", "log"}, run `code` and the command in a fork; print its exit code."""
     for line in sys.stdin:
         job = json.loads(line)
-        process = start(job["arguments"], Path(job["log"]), lambda code=job["code"]: exec(code, {}))  # type: ignore[misc]
+        code = compile(
+            job["code"], "injected", "exec"
+        )  # its name differs from that of exec()'s text, which loses signals
+        process = start(job["arguments"], Path(job["log"]), lambda code=code: exec(code, {}))  # type: ignore[misc]
         print(os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]), flush=True)
 
 

@@ -29,6 +29,23 @@ _TARRED_TRAIN = """
     manifest_filepath sample_rate batch_size shuffle num_workers pin_memory max_duration min_duration is_tarred
     tarred_audio_filepaths shuffle_n bucketing_strategy bucketing_batch_size
 """
+_PROMPTED_TRAIN = """
+    manifest_filepath sample_rate shard_manifests batch_duration quadratic_duration num_buckets shuffle num_workers pin_memory
+    max_duration min_duration is_tarred tarred_audio_filepaths shuffle_n slice_length bucketing_strategy bucketing_batch_size
+    bucket_buffer_size shuffle_buffer_size lang_field input_cfg defer_setup
+"""
+# The languages of Nemotron 3.5 and their places in its prompt.
+_PROMPTS = """
+    en-US:0 en:0 en-GB:1 enGB:1 es-ES:2 esES:2 es-US:3 es:3 zh-CN:4 zh-ZH:4 zh-TW:5 hi-IN:6 hi:6 hi-HI:6 ar-AR:7 ar:7
+    fr-FR:8 fr:8 de-DE:9 de:9 ja-JP:10 ja-JA:10 ru-RU:11 ru:11 pt-BR:12 pt-PT:13 pt:13 ko-KR:14 ko:14 ko-KO:14 it-IT:15
+    it:15 nl-NL:16 nl:16 pl-PL:17 pl:17 tr-TR:18 tr:18 uk-UA:19 uk:19 ro-RO:20 ro:20 el-GR:21 el:21 cs-CZ:22 cs:22
+    hu-HU:23 hu:23 sv-SE:24 sv:24 da-DK:25 da:25 fi-FI:26 fi:26 no-NO:27 no:27 nb-NO:103 nb:103 nn-NO:104 nn:104 sk-SK:28
+    sk:28 hr-HR:29 hr:29 bg-BG:30 bg:30 lt-LT:31 lt:31 et-EE:60 et:60 lv-LV:61 lv:61 sl-SI:62 sl:62 th-TH:32 vi-VN:33
+    id-ID:34 ms-MY:35 bn-IN:36 ur-PK:37 fa-IR:38 ta-IN:39 te-IN:40 mr-IN:41 gu-IN:42 kn-IN:43 ml-IN:44 si-LK:45 ne-NP:46
+    km-KH:47 sw-KE:48 am-ET:49 ha-NG:50 zu-ZA:51 yo-NG:52 ig-NG:53 af-ZA:54 rw-RW:55 so-SO:56 ny-MW:57 ln-CD:58 or-KE:59
+    he-IL:64 ku-TR:65 az-AZ:66 ka-GE:67 hy-AM:68 uz-UZ:69 tg-TJ:70 ky-KG:71 qu-PE:80 ay-BO:81 gn-PY:82 nah-MX:83 mi-NZ:96
+    haw-US:97 sm-WS:98 to-TO:99 fr-CA:100 mt-MT:102 auto:101
+"""
 _PLAIN_VALIDATION = "manifest_filepath sample_rate batch_size shuffle num_workers pin_memory use_start_end_token"
 
 
@@ -438,18 +455,41 @@ def _parakeet_unified() -> Yaml:
     return whole | {"train_ds": train, "validation_ds": {}, "optim": whole["optim"] | {"sched": sched}}
 
 
-def _streaming(target: str, version: str, **more: Any) -> Yaml:
-    """A cache-aware streaming encoder."""
+def _streaming(
+    target: str,
+    version: str,
+    contexts: list[Any] | None = None,
+    sizes: tuple[int, int, int] = (128, 24, 1024),
+    **more: Any,
+) -> Yaml:
+    """A cache-aware streaming encoder, of this number of mels, layers and width."""
     causal = {
-        "use_bias": False,
         "causal_downsampling": True,
-        "att_context_size": [[70, 13], [70, 6], [70, 1], [70, 0]],
+        "att_context_size": contexts or [[70, 13], [70, 6], [70, 1], [70, 0]],
         "att_context_style": "chunked_limited",
         "conv_norm_type": "layer_norm",
         "conv_context_size": "causal",
     }
-    preprocessor = _preprocessor(128, log=True, pad_value=0.0, normalize="NA")
-    return _base(target, version, _bpe(), preprocessor, _fastconformer(128, 24, 1024, **causal), **more)
+    causal |= {"use_bias": False} if sizes[2] > 512 else {}
+    preprocessor = _preprocessor(sizes[0], log=True, pad_value=0.0, normalize="NA")
+    tokenizer = more.pop("tokenizer", _bpe())
+    return _base(target, version, tokenizer, preprocessor, _fastconformer(*sizes, **causal), **more)
+
+
+def _prompted(whole: Yaml) -> Yaml:
+    """With the languages that Nemotron 3.5 can be told to write."""
+    languages = {name: int(index) for name, _, index in (one.partition(":") for one in _PROMPTS.split())}
+    prompt = {"prompt_dictionary": languages, "num_prompts": 128}
+    defaults = {"initialize_prompt_feature": True, "norm": None} | prompt
+    keys = ("prompt_field", "subsampling_factor", "training_mode", "use_lhotse", "use_bucketing")
+    train = _dataset(_PROMPTED_TRAIN, *keys) | prompt
+    validation = _dataset(_PLAIN_VALIDATION, *keys, "batch_duration", "max_cuts", "name") | prompt
+    test = _dataset(_PLAIN_VALIDATION, *keys) | prompt
+    del whole["rnnt_reduction"]
+    whole |= {"model_defaults": whole["model_defaults"] | defaults, "num_prompts": 128}
+    whole |= {"tokenizer": _bpe()}
+    del whole["tokenizer"]["spe_tokenizer_vocab"]
+    return whole | {"train_ds": train, "validation_ds": validation, "test_ds": test}
 
 
 def _plain_conformer(target: str, tokenizer: Yaml | None, layers: int, width: int, head: Yaml, **more: Any) -> Yaml:
@@ -534,18 +574,34 @@ CONFIGS: dict[str, Yaml] = {
         _plain_conformer("rnnt_models.EncDecRNNTModel", None, 17, 512, _rnnt(512, 28, 1))
     ),
     "stt_en_quartznet15x5": _quartznet(),
+    "nemotron-speech-streaming-en-0.6b": _streaming(_RNNT, "2.6.0", **_rnnt(1024, 1024, 2)),
+    "nemotron-3.5-asr-streaming-0.6b": _streaming(
+        "rnnt_bpe_models_prompt.EncDecRNNTBPEModelWithPrompt",
+        "2.8.0rc0",
+        [[56, 3], [56, 0], [56, 6], [56, 13]],
+        **_prompted(_rnnt(1024, 13087, 2)),
+        # Left over: the weights have no CTC head.
+        **_aux_ctc(None, -1),
+    ),
+    "stt_en_fastconformer_hybrid_large_streaming_multi": _streaming(
+        _HYBRID, "1.20.0", None, (80, 17, 512), **_rnnt(512, 1024, 1), **_aux_ctc(512, 1024)
+    ),
+    "stt_en_fastconformer_hybrid_large_streaming_80ms": _streaming(
+        _HYBRID, "1.20.0", [70, 0], (80, 17, 512), **_rnnt(512, 1024, 1), **_aux_ctc(512, 1024)
+    ),
+    "parakeet_realtime_eou_120m-v1": _streaming(
+        _RNNT, "2.4.0", [70, 1], (80, 17, 512), **_rnnt(512, 1026, 1), **_aux_ctc(None, -1)
+    ),
 }
 # Named in one line that says why.
 UNSUPPORTED: dict[str, tuple[Yaml, str]] = {
-    "nemotron-3.5-asr-streaming-0.6b": (
+    "EncDecHybridRNNTCTCBPEModelWithPrompt": (
         _streaming(
-            "rnnt_bpe_models_prompt.EncDecRNNTBPEModelWithPrompt",
+            "hybrid_rnnt_ctc_bpe_models_prompt.EncDecHybridRNNTCTCBPEModelWithPrompt",
             "2.8.0rc0",
-            **_rnnt(1024, 13087, 2),
+            **_prompted(_rnnt(1024, 13087, 2)),
             **_aux_ctc(None, -1),
-            num_prompts=128,
         ),
         "language prompts",
     ),
-    "nemotron-speech-streaming-en-0.6b": (_streaming(_RNNT, "2.6.0", **_rnnt(1024, 1024, 2)), "streaming"),
 }

@@ -1,6 +1,7 @@
 """Faults in the processes of `--devices`, which a test's own monkeypatches do not reach.
 
-install() puts a sitecustomize module where new interpreters find it. There the names of recordings' files decide by their beginning:
+install() puts a sitecustomize module where new interpreters find it. There the names of recordings' files decide by their
+beginning:
 
     poison   decoding it ends the process by SIGKILL
     hang     reading it blocks until the file "released" is in the folder of the module

@@ -144,7 +144,8 @@ def test_unaligned_storage_offset() -> None:
         patch.setattr(attention, "attend", note)
         q = torch.zeros(1, 1, 192, 8)
         attention.attend_locally(
-            q, q, q, lambda queries: torch.zeros(1, 1, len(range(192)[queries]), 145), padding, (70, 74)
+            *(q, q, q, lambda queries: torch.zeros(1, 1, len(range(192)[queries]), 145), padding),
+            attention.Window.of(LocalAttention(70, 74), 192),
         )
     first = seen[0]
     assert [first.shape[-1] % 16, *(stride % 16 for stride in first.stride()[:-1])] == [0, 0, 0, 0]

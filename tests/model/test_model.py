@@ -13,7 +13,16 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from fastscribe.config import EncoderConfig, LocalAttention, Options, PredictorConfig, parse_attention
+from fastscribe.config import (
+    AttentionConfigs,
+    ChunkedAttention,
+    EncoderConfig,
+    LanguagePromptConfig,
+    LocalAttention,
+    Options,
+    PredictorConfig,
+    parse_attention,
+)
 from fastscribe.errors import UsageError
 from fastscribe.model import attention
 from fastscribe.model.attention import Positions, RelPositionAttention, relative_positions, relative_shift
@@ -64,6 +73,15 @@ VARIANTS = (
     {"subsampling_factor": 2, "num_heads": 2, "num_mels": 33},
     {"attention": LocalAttention(3, 5)},
     {"attention": LocalAttention(7, 0, num_global=1)},
+    {
+        "attention": ChunkedAttention(4, 1),
+        "causal_subsampling": True,
+        "causal_conv": True,
+        "conv_norm": "layer_norm",
+        "use_bias": False,
+        "language_prompt": LanguagePromptConfig(5, 24, {"auto": 3}, 3),
+    },
+    {"attention": ChunkedAttention(0, 3), "causal_conv": True, "subsampling": "striding", "causal_subsampling": True},
 )
 
 
@@ -128,6 +146,8 @@ def test_relative_shift() -> None:
         ("local:0,7", LocalAttention(0, 7)),
         ("local:30,0,1", LocalAttention(30, 0, num_global=1)),
         ("local:1,2,0", LocalAttention(1, 2)),
+        ("70,1", ChunkedAttention(70, 1)),
+        ("-1,3", ChunkedAttention(-1, 3)),
     ],
 )
 def test_attention_option(text: str, expected: LocalAttention | None) -> None:
@@ -137,7 +157,21 @@ def test_attention_option(text: str, expected: LocalAttention | None) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "local", "local:", "local:5", "local:0,0", "local:-1,5", "local:1,2,2", "local:1,2 ", "Full", "local:٣,4"],
+    [
+        "",
+        "local",
+        "local:",
+        "local:5",
+        "local:0,0",
+        "local:-1,5",
+        "local:1,2,2",
+        "local:1,2 ",
+        "Full",
+        "local:٣,4",
+        "70,2",
+        "-1,-1",
+        "70",
+    ],
 )
 def test_invalid_attention_option(text: str) -> None:
     with pytest.raises(UsageError, match="attention"):
@@ -164,7 +198,21 @@ def counted_distances(after_TT: torch.Tensor, local: LocalAttention | None) -> t
     return counted_TT, has_position_TT
 
 
-def attention_by_the_formula(layer: RelPositionAttention, x_TD: torch.Tensor, local: LocalAttention | None):
+def hidden_by(attention: AttentionConfigs | None, num_frames: int) -> torch.Tensor:
+    """Return the mask [T, T] of keys that queries do not see, by NeMo's formula."""
+    i_T1, j_T = torch.arange(num_frames)[:, None], torch.arange(num_frames)
+    if attention is None:
+        return torch.zeros(num_frames, num_frames, dtype=torch.bool)
+    left, right = attention.left, attention.right
+    if isinstance(attention, LocalAttention):
+        return (j_T - i_T1 < -left) | (j_T - i_T1 > right)
+    if right == -1:
+        return j_T < i_T1 - left
+    chunks_back_TT = i_T1 // (right + 1) - j_T // (right + 1)
+    return (chunks_back_TT < 0) | ((chunks_back_TT > left // (right + 1)) & torch.tensor(left >= 0))
+
+
+def attention_by_the_formula(layer: RelPositionAttention, x_TD: torch.Tensor, masked: AttentionConfigs | None):
     """Reference for one recording, head by head, with scores outside the window masked: [T, D] to [T, D]."""
     num_frames, width = x_TD.shape
     q_HTK, k_HTK, v_HTK = (
@@ -174,6 +222,7 @@ def attention_by_the_formula(layer: RelPositionAttention, x_TD: torch.Tensor, lo
     table_RD = relative_positions(num_frames, num_frames, width, x_TD.dtype, x_TD.device)
     positions_HRK = layer.linear_pos(table_RD).unflatten(1, (layer.num_heads, -1)).transpose(0, 1)
     after_TT = torch.arange(num_frames) - torch.arange(num_frames)[:, None]  # key index minus query index
+    local = masked if isinstance(masked, LocalAttention) else None
     counted_TT, has_position_TT = counted_distances(after_TT, local)
     num_global = local.num_global if local else 0
     heads = []
@@ -182,8 +231,7 @@ def attention_by_the_formula(layer: RelPositionAttention, x_TD: torch.Tensor, lo
     ):
         position_TT = ((q_TK + v_K) @ p_RK.T).gather(1, num_frames + counted_TT)
         scores_TT = (q_TK + u_K) @ k_TK.T + position_TT * has_position_TT
-        if local is not None:
-            scores_TT[(after_TT < -local.left) | (after_TT > local.right)] = -math.inf
+        scores_TT[hidden_by(masked, num_frames)] = -math.inf
         scores_TT = torch.cat([q_TK @ k_TK[:num_global].T, scores_TT], dim=1) / math.sqrt(layer.head_width)
         out_TK = scores_TT.softmax(1) @ torch.cat([v_TK[:num_global], v_TK])
         for i in range(num_global):
@@ -192,29 +240,29 @@ def attention_by_the_formula(layer: RelPositionAttention, x_TD: torch.Tensor, lo
     return layer.linear_out(torch.cat(heads, dim=1))
 
 
-def check_attention(lengths: list[int], local: LocalAttention | None) -> None:
+def check_attention(lengths: list[int], masked: AttentionConfigs | None) -> None:
     """Compare a batch with noise as padding with the formula for each row."""
-    config = small_config(attention=local)
+    config = small_config(attention=masked)
     layer = random_encoder(config).layers[0].self_attn
     x_BTD, lengths_B = torch.randn(len(lengths), max(lengths), config.d_model), torch.tensor(lengths)
-    expected = [attention_by_the_formula(layer, x_TD[:n], local) for x_TD, n in zip(x_BTD, lengths, strict=True)]
+    expected = [attention_by_the_formula(layer, x_TD[:n], masked) for x_TD, n in zip(x_BTD, lengths, strict=True)]
     for fuse in (False, True):
         if fuse:
             layer.fuse_()
-        ours_BTD = layer(x_BTD, Padding.of(lengths_B, max(lengths)), Positions.of(x_BTD, local))
+        ours_BTD = layer(x_BTD, Padding.of(lengths_B, max(lengths)), Positions.of(x_BTD, masked))
         assert ours_BTD.isfinite().all()
         for ours_TD, right_TD in zip(ours_BTD, expected, strict=True):
             torch.testing.assert_close(ours_TD[: len(right_TD)], right_TD, atol=1e-5, rtol=1e-4)
 
 
-@pytest.mark.parametrize(
-    "local",
-    [None, *(LocalAttention(*case) for case in ((1, 0), (0, 1), (12, 4), (4, 12), (128, 128), (300, 2), (12, 4, 1)))],
-    ids=str,
-)
+LOCAL = [LocalAttention(*case) for case in ((1, 0), (0, 1), (12, 4), (4, 12), (128, 128), (300, 2), (12, 4, 1))]
+CHUNKED = [ChunkedAttention(*case) for case in ((70, 1), (70, 0), (56, 13), (0, 3), (-1, 6), (9, -1), (300, 299))]
+
+
+@pytest.mark.parametrize("masked", [None, *LOCAL, *CHUNKED], ids=str)
 @pytest.mark.parametrize("longest", [1, 2, 127, 128, 129, 257, 300])
-def test_attention_equals_formula(local: LocalAttention | None, longest: int) -> None:
-    check_attention([longest, max(1, longest // 2), 1], local)
+def test_attention_equals_formula(masked: AttentionConfigs | None, longest: int) -> None:
+    check_attention([longest, max(1, longest // 2), 1], masked)
 
 
 @settings(max_examples=60, deadline=None, derandomize=True)
@@ -231,6 +279,37 @@ def test_local_attention_block_sizes(lengths: list[int], left: int, right: int, 
         check_attention(lengths, LocalAttention(left, right if left else max(right, 1), num_global))
 
 
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(
+    lengths=st.lists(st.integers(1, 30), min_size=1, max_size=4),
+    chunks_before=st.integers(-1, 4),
+    right=st.integers(0, 8),
+    block=st.integers(1, 9),
+)
+def test_chunked_attention_block_sizes(lengths: list[int], chunks_before: int, right: int, block: int) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(attention, "_BLOCK", block)
+        check_attention(lengths, ChunkedAttention(max(-1, chunks_before * (right + 1)), right))
+
+
+@pytest.mark.parametrize("form", ["training", "inference"])
+def test_streaming_encoder_ignores_the_future(form: str) -> None:
+    """A change of the features changes no frame of an earlier chunk, and the frames of its own chunk."""
+    causal = {"causal_subsampling": True, "causal_conv": True, "conv_norm": "layer_norm", "subsampling_factor": 8}
+    encoder = random_encoder(small_config(attention=ChunkedAttention(6, 2), **causal))
+    if form == "inference":
+        encoder.optimise_()
+    mel_BMT, lengths_B = torch.randn(1, 20, 200), torch.tensor([200])
+    before_TD = encoder(Features(mel_BMT, lengths_B)).frames_BTD[0]
+    for changed in (8, 96, 104, 199):
+        later_BMT = mel_BMT.clone()
+        later_BMT[..., changed:] += 1.0
+        after_TD = encoder(Features(later_BMT, lengths_B)).frames_BTD[0]
+        first = -(-changed // 8) // 3 * 3  # the chunk of the first frame whose windows end at `changed` or later
+        assert torch.allclose(after_TD[:first], before_TD[:first], atol=1e-5)
+        assert not torch.allclose(after_TD[first : first + 3], before_TD[first : first + 3], atol=1e-3)
+
+
 def test_local_position_table_cache() -> None:
     """A short recording clips the window; a longer one needs more of the table, on each side independently."""
     encoder = random_encoder(small_config(attention=LocalAttention(9, 30)))
@@ -243,9 +322,10 @@ def test_local_position_table_cache() -> None:
         torch.testing.assert_close(first, second, atol=1e-6, rtol=1e-5)
 
 
-def test_local_attention_memory() -> None:
+@pytest.mark.parametrize("masked", [LocalAttention(16, 8), ChunkedAttention(16, 7)], ids=str)
+def test_local_attention_memory(masked: AttentionConfigs) -> None:
     """No intermediate tensor has frames x frames elements."""
-    layer = random_encoder(small_config(attention=LocalAttention(16, 8))).layers[0].self_attn
+    layer = random_encoder(small_config(attention=masked)).layers[0].self_attn
     largest = 0
 
     class Watch(TorchDispatchMode):
@@ -259,7 +339,7 @@ def test_local_attention_memory() -> None:
     num_frames = 5000
     x_BTD = torch.randn(1, num_frames, 32)
     with Watch():
-        layer(x_BTD, Padding.of(torch.tensor([num_frames]), num_frames), Positions.of(x_BTD, LocalAttention(16, 8)))
+        layer(x_BTD, Padding.of(torch.tensor([num_frames]), num_frames), Positions.of(x_BTD, masked))
     assert 0 < largest <= x_BTD.nbytes * 3
 
 

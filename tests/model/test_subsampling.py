@@ -23,6 +23,9 @@ CONFIGS = [
     {"subsampling_factor": 8, "num_mels": 33, "subsampling_channels": 9},
     {"subsampling_factor": 4, "subsampling": "striding"},
     {"subsampling_factor": 2},
+    {"subsampling_factor": 8, "causal_subsampling": True},
+    {"subsampling_factor": 8, "causal_subsampling": True, "num_mels": 33, "subsampling_channels": 9},
+    {"subsampling_factor": 4, "causal_subsampling": True, "subsampling": "striding"},
 ]
 
 
@@ -33,7 +36,10 @@ def defined(layer: Subsampling, mel_TM: torch.Tensor) -> torch.Tensor:
         for conv in stage.children():
             if isinstance(conv, nn.Conv2d):
                 weight, bias = conv.weight.double(), None if conv.bias is None else conv.bias.double()
-                x_1CTF = F.conv2d(x_1CTF, weight, bias, conv.stride, conv.padding, groups=conv.groups)
+                if conv.kernel_size == (3, 3):
+                    before = 2 if layer.is_causal else 1
+                    x_1CTF = F.pad(x_1CTF, (before, 1, before, 1))
+                x_1CTF = F.conv2d(x_1CTF, weight, bias, conv.stride, groups=conv.groups)
         x_1CTF = x_1CTF.relu()
     out = F.linear(x_1CTF.transpose(1, 2).flatten(2), layer.out.weight.double(), layer.out.bias.double())
     return out[0].float()

@@ -509,3 +509,15 @@ def test_zeros_before_users_data_are_not_our_file(tmp_path: Path) -> None:
     assert not starts_with(path, re.compile(b"ours"))
     path.write_bytes(bytes(5000))
     assert starts_with(path, re.compile(b"ours"))
+
+
+@pytest.mark.parametrize("finished", [True, False])
+def test_an_unfinished_run_forgets_and_sorts_nothing(tmp_path: Path, finished: bool) -> None:
+    """Inputs that it has not listed yet are no inputs that are gone."""
+    bad = Failure("/in/list.jsonl:1", "list.jsonl:1", "input", "ManifestError", "no path", None, 0)
+    for result, is_last in ((bad, False), (spoken("b.wav", index=2), False), (spoken("a.wav", index=1), True)):
+        with folder_output(tmp_path, "jsonl", ordered=True) as output:
+            put(output, result)
+            output.write_report(b'{"files": 1}', finished=finished and is_last)
+    unsorted = ["/in/list.jsonl:1", "/in/b.wav", "/in/a.wav"]
+    assert rows(tmp_path) == (["/in/a.wav", "/in/b.wav"] if finished else unsorted)

@@ -36,7 +36,8 @@ def transcripts(draw: st.DrawFn) -> Transcript:
     gaps = (Gap(draw(st.floats(0, 2)), 2.0),) * draw(st.integers(0, 1))
     others = draw(st.lists(st.tuples(TEXTS, NUMBERS, NUMBERS, NUMBERS), max_size=2))
     nbest = tuple(Alternative(*one, tuple(words[:cut])) for one in others)
-    return Transcript(audio, draw(TEXTS), segments, tokens, gaps, nbest)
+    language = draw(st.sampled_from([None, "hi-IN"]))
+    return Transcript(audio, draw(TEXTS), segments, tokens, gaps, nbest, language)
 
 
 def stored(result: Transcript | Failure, tokens: bool = True) -> Transcript | Failure:

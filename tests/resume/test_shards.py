@@ -53,6 +53,7 @@ def test_names_of_a_shards_files() -> None:
         ("auto/4", slurm(3), (3, 4)),
         ("auto/4", slurm(4, 1, 4, 4), (3, 4)),
         ("auto/8", {"JOB_COMPLETION_INDEX": "7"}, (7, 8)),
+        ("auto/8", {"AWS_BATCH_JOB_ARRAY_INDEX": "7"}, (7, 8)),
         (None, {"SLURM_JOB_ID": "5"}, (0, 1)),  # no array
     ],
 )
@@ -74,10 +75,12 @@ def test_shard_from_option_or_scheduler(
         ("1.0/4", {}, "not i/n"),
         ("4/4", {}, "numbered from 0, here 0/4 to 3/4"),
         ("0/0", {}, "numbered from 0"),
-        ("auto/4", {}, "neither SLURM_ARRAY_TASK_ID nor JOB_COMPLETION_INDEX"),
+        ("auto/4", {}, "none of SLURM_ARRAY_TASK_ID, JOB_COMPLETION_INDEX, AWS_BATCH_JOB_ARRAY_INDEX is set"),
         ("auto/4", {"JOB_COMPLETION_INDEX": "4"}, "numbered from 0"),
         ("auto/4", {"JOB_COMPLETION_INDEX": "x"}, "JOB_COMPLETION_INDEX is 'x'"),
-        (None, {"JOB_COMPLETION_INDEX": "0"}, "--shard auto/N"),
+        (None, {"JOB_COMPLETION_INDEX": "0"}, "--shard auto/N (the job's completions)"),
+        (None, {"AWS_BATCH_JOB_ARRAY_INDEX": "0"}, "--shard auto/N (the array's size)"),
+        ("auto/4", {"AWS_BATCH_JOB_ARRAY_INDEX": "4"}, "numbered from 0"),
         (None, {"SLURM_ARRAY_TASK_ID": "0"}, "SLURM_ARRAY_TASK_MIN is ''"),
         (None, slurm("x"), "SLURM_ARRAY_TASK_ID is 'x'"),
         (None, slurm("²"), "not a number"),

@@ -28,6 +28,7 @@ from fastscribe.errors import AudioError
 from fastscribe.types import Batch, Source
 from tests.conftest import AUDIO, MODELS, ROOT
 from tests.helpers.damaged_audio import damaged, examine
+from tests.helpers.forked_runs import Runs
 from tests.helpers.kill_runs import arguments, compare, make_clips, rows_of
 
 pytestmark = pytest.mark.linux
@@ -72,31 +73,6 @@ def test_crash_and_hang_are_detected(monkeypatch) -> None:
     assert found.tried == 6
     assert [text.split()[0] for text in found.problems] == ["2", "4"]
     assert "crash: exit code -11" in found.problems[0] and "hang" in found.problems[1]
-
-
-class Runs:
-    """The command line, in forks of a process that has everything loaded."""
-
-    def __init__(self, folder: Path) -> None:
-        self.log = folder / "log"
-        command = [sys.executable, "-m", "tests.helpers.kill_runs", "--serve"]
-        self.server = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT)
-
-    def __call__(self, given: list[str], code: str = "") -> int:
-        """Run `code`, then the command; return its exit code. `self.log` has its output."""
-        self.log.unlink(missing_ok=True)
-        assert self.server.stdin is not None and self.server.stdout is not None
-        self.server.stdin.write(json.dumps({"arguments": given, "code": code, "log": str(self.log)}) + "\n")
-        self.server.stdin.flush()
-        exit_code = int(self.server.stdout.readline())
-        assert "Traceback" not in self.said()
-        return exit_code
-
-    def said(self) -> str:
-        return self.log.read_text(encoding="utf-8")
-
-    def close(self) -> None:
-        self.server.communicate(timeout=30)
 
 
 @pytest.fixture(scope="module")

@@ -201,3 +201,53 @@ time.sleep, sleep = lambda seconds: None, time.sleep
 """
     late = "\ncode = run()\nsleep(2.5)\nsys.exit(code)"
     assert ended(tmp_path, START + do + late) == (0, "goes on\n", "")
+
+
+TIMED = """
+from fastscribe._system.signals import TimeIsOver, start_timer, stop_timer
+def run():
+    stop = SignalHandler(run)
+    stop.install()
+    try:
+        do()
+    except TimeIsOver:
+        return 75
+    except Terminated:
+        return 143
+    finally:
+        stop.restore()
+    return 0
+"""
+TIMED_PLACES = {
+    "a lock": """
+def do():
+    import threading
+    start_timer(0.05)
+    threading.Event().wait(30)
+""",
+    "text that is executed": """
+def do():
+    start_timer(0.05)
+    exec("time.sleep(0.3)")
+    time.sleep(30)
+""",
+    "none, for it was stopped": """
+def do():
+    start_timer(1e300)
+    stop_timer()
+    assert signal.getitimer(signal.ITIMER_REAL) == (0, 0)
+""",
+    "after SIGTERM": """
+def do():
+    start_timer(60)
+    try:
+        interrupt()
+    finally:
+        stop_timer()
+""",
+}
+
+
+@pytest.mark.parametrize(("place", "code"), list(zip(TIMED_PLACES, (75, 75, 0, 143), strict=True)))
+def test_timer(place: str, code: int, tmp_path: Path) -> None:
+    assert ended(tmp_path, START + TIMED + TIMED_PLACES[place] + END, signal.SIGTERM) == (code, "", "")

@@ -175,3 +175,19 @@ def test_words_in_order_tokens_once(ids: list[int], tdt: bool) -> None:
     assert starts == sorted(starts)
     assert all(word.start_s <= word.end_s for word in result.words)
     assert " ".join(segment.text for segment in result.segments) == " ".join(word.text for word in result.words)
+
+
+def test_tags_leave_the_text() -> None:
+    """Tags of a language and ends of utterances have no text and make no words; a control token has none either."""
+    pieces = ("▁hello", "▁", "<en-US>", "<hi-IN>", "<EOU>", "▁there", "s", "<s>", "<|pnc|>", ".", "<EOB>")
+    tokenizer = Tokenizer(pieces, "subword", silent_ids=frozenset([7]), silent_tokens_start_words=True)
+    ids = {piece: index for index, piece in enumerate(pieces)}
+    first, second = "▁hello <s> ▁ <hi-IN> <EOU>", "▁there s . ▁ <en-US> ▁hello <EOB> <|pnc|> ▁there <en-US>"
+    said = [*first.split(), *second.split()]
+    result = transcript_of(hypothesis_of([ids[piece] for piece in said]), tokenizer)
+    assert result.text == "hello theres. hello<|pnc|> there"
+    assert result.language == "en-US"
+    assert [segment.text for segment in result.segments] == ["hello", "theres.", "hello", "<|pnc|> there"]
+    assert words(result)[:3] == [("hello", 0, 1), ("theres.", 10, 15), ("hello", 20, 21)]
+    assert [token.piece for token in result.tokens] == said
+    assert transcript_of(hypothesis_of([0, 4]), tokenizer).language is None

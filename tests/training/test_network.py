@@ -10,10 +10,12 @@ import pytest
 import torch
 
 from fastscribe.config import EncoderConfig
+from fastscribe.errors import UsageError
 from fastscribe.model.encoder import Encoder
 from fastscribe.model.features import LogMel
 from fastscribe.model.model import Model, build_model
 from fastscribe.training.bpe import TextEncoder, clean_text
+from fastscribe.training.data import check_trainable
 from fastscribe.training.learner import targets_of
 from fastscribe.training.loss.config import TransducerLossConfig
 from fastscribe.training.network import Network, Targets, ctc_loss, has_ctc_path, new_model, unroll
@@ -159,3 +161,9 @@ def test_unaligned_rows(durations: tuple[int, ...]) -> None:
         torch.testing.assert_close(losses[name], expected[name], rtol=1e-4, atol=1e-4)
     losses["loss"].backward()
     assert all(p.grad is None or p.grad.isfinite().all() for p in model.parameters())
+
+
+def test_streaming_models_are_not_trained() -> None:
+    with pytest.raises(UsageError, match="model: a streaming model, which learns several contexts at once"):
+        check_trainable(checkpoint(MODELS / "published" / "nemotron-3.5-asr-streaming-0.6b").config, "model")
+    check_trainable(checkpoint(MODELS / "tdt_demo").config, "model")

@@ -13,9 +13,7 @@ from dataclasses import dataclass, replace
 from threading import Lock
 from typing import Any, BinaryIO, TypeAlias
 
-from fastscribe._system.remote import RemoteObject
 from fastscribe.audio.media import EncodedBytes, FileObject
-from fastscribe.audio.remote_file import RemoteFile
 from fastscribe.config import Options
 from fastscribe.pipeline.batching import Budget
 from fastscribe.pipeline.executor import ModelFacts
@@ -181,30 +179,9 @@ def returned(probed: AudioInfo, audio: AudioInfo) -> AudioInfo:
     return replace(probed, file=file, row=audio.row, given_key=audio.given_key)
 
 
-def _portable(file: File) -> Any:
-    """Return what _opened() makes the file of again."""
+def _portable(file: File) -> File:
+    """Return the file in a form that can travel."""
     if isinstance(file, FileObject):
         with closing(file.open()) as opened:
             return EncodedBytes(opened.read(), file.identity)
-    return _RemoteName(file.identity, file.listed) if isinstance(file, RemoteFile) else file
-
-
-def received(audio: AudioInfo) -> AudioInfo:
-    """Return a recording as its process reads it."""
-    source = audio.unread
-    if source is not None:
-        source = replace(source, file=_opened(source.file))
-    return replace(audio, file=_opened(audio.file), unread=source)
-
-
-@dataclass(frozen=True)
-class _RemoteName:
-    """A RemoteFile on its way; its locks and its bytes stay behind."""
-
-    url: str
-    listed: RemoteObject | None
-
-
-def _opened(file: Any) -> File:
-    found: File = RemoteFile(file.url, file.listed) if isinstance(file, _RemoteName) else file
-    return found
+    return file

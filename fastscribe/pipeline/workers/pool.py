@@ -20,6 +20,7 @@ from fastscribe.pipeline.batching import Budget
 from fastscribe.pipeline.executor import ModelFacts, Outcome, Plan
 from fastscribe.pipeline.idle import IDLE, Idle
 from fastscribe.pipeline.stats import DeviceShare, Stopwatch
+from fastscribe.pipeline.time_limit import TimeLimit
 from fastscribe.pipeline.workers import messages
 from fastscribe.pipeline.workers.devices import Device
 from fastscribe.pipeline.workers.dispatch import Dispatch, Task
@@ -109,7 +110,9 @@ class WorkerPool:
             max(one.overhead_frames_per_row for one in budgets),
         )
 
-    def begin(self, options: Options, budget: Budget, stopwatch: Stopwatch) -> None:
+    def begin(self, options: Options, budget: Budget, stopwatch: Stopwatch, limit: TimeLimit | None = None) -> None:
+        if limit is not None:
+            raise UsageError("a run on several devices has no time limit")
         self._run, self._budget, self._stopwatch = self._run + 1, budget, stopwatch
         self._dispatch = Dispatch(self._num_frames)
         for number, slot in enumerate(self._slots):

@@ -219,7 +219,7 @@ class _Run:
                 yield self._plan(message)
 
     def _plan(self, work: messages.Work) -> Plan:
-        self._audio |= {audio.index: messages.received(audio) for audio in work.recordings}
+        self._audio |= {audio.index: audio for audio in work.recordings}
         self._unanswered |= {(index, start) for index, start, _ in work.spans}
         return [Utterance(self._audio[index], start, num_samples) for index, start, num_samples in work.spans]
 

@@ -1,0 +1,33 @@
+#!/bin/bash
+# Transcribe a folder or a manifest in a SLURM array. Each task does one part of the inputs; all write into one folder.
+#
+#   sbatch slurm_array.sh INPUTS OUTPUT [OPTIONS OF fastscribe transcribe]
+#   sbatch --dependency=afterany:JOB --wrap 'fastscribe merge OUTPUT'
+#
+# Another number of tasks: SHARDS=16 sbatch --array=0-15 slurm_array.sh ...
+# Only the tasks that merge names: sbatch --array=3,7 slurm_array.sh ..., with the same SHARDS.
+# A task stops shortly before its --time (STOP_AFTER) and requeues itself.
+#SBATCH --job-name=fastscribe
+#SBATCH --array=0-99%20
+#SBATCH --ntasks=1
+#SBATCH --cpus-per-task=8
+#SBATCH --gpus-per-task=1
+#SBATCH --mem=32G
+#SBATCH --time=04:00:00
+#SBATCH --requeue
+#SBATCH --open-mode=append
+#SBATCH --output=fastscribe-%A_%a.log
+set -euo pipefail
+
+: "${SHARDS:=100}" "${STOP_AFTER:=3h50m}"
+inputs=$1 output=$2
+shift 2
+
+code=0
+# srun: a signal at the time limit, at a preemption or from scancel reaches the steps of a job, not its script.
+srun fastscribe transcribe "$inputs" --output-dir "$output" --shard "$SLURM_ARRAY_TASK_ID/$SHARDS" \
+  --stop-after "$STOP_AFTER" --no-progress "$@" || code=$?
+if [ "$code" -eq 75 ]; then # stopped at --stop-after: the rest follows
+  scontrol requeue "$SLURM_JOB_ID"
+fi
+exit "$code"

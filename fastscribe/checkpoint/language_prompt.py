@@ -1,0 +1,79 @@
+"""The language prompt of a checkpoint: its table of languages, and the choice of one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from difflib import get_close_matches
+from typing import Any
+
+from fastscribe.checkpoint.value import Section
+from fastscribe.config import LanguagePromptConfig
+from fastscribe.errors import UnsupportedCheckpoint, UsageError
+from fastscribe.languages import AUTO, language_tag, list_languages
+
+__all__ = ["AUTO", "choose_language", "known_languages", "language_prompt"]
+
+_MAX_NAME = 32  # characters
+_NEAREST = 8  # languages in a message
+
+
+def language_prompt(
+    section: Section, num_prompts: int, hidden: int, languages: Mapping[str, Any], default: str | int
+) -> LanguagePromptConfig:
+    """Make the config of a prompt.
+
+    Args:
+        section: where it was read, for messages.
+        num_prompts: length of the one-hot.
+        hidden: width between the two layers.
+        languages: index by language.
+        default: the index, or the language, that the model is told unless the user names one.
+
+    Returns:
+        The config.
+
+    Raises:
+        UnsupportedCheckpoint: a language has no index in the one-hot, or the default is no language.
+    """
+    for name, index in languages.items():
+        if type(index) is not int or not 0 <= index < num_prompts or len(name) > _MAX_NAME:
+            key = section.path(f"prompt_dictionary.{name[:_MAX_NAME]}")
+            raise UnsupportedCheckpoint(section.where, key, index, f"0 to {num_prompts - 1}")
+    index = languages.get(default) if isinstance(default, str) else default
+    if index is None or not 0 <= index < num_prompts:
+        raise UnsupportedCheckpoint(section.where, section.path("prompt_dictionary"), "no auto", "one with auto")
+    return LanguagePromptConfig(num_prompts, hidden, dict(languages), index)
+
+
+def known_languages(prompt: LanguagePromptConfig) -> tuple[str, ...]:
+    """Return the tags of the languages, without spellings that are none."""
+    return tuple(name for name in prompt.languages if language_tag(name) == name)
+
+
+def choose_language(prompt: LanguagePromptConfig, language: str | None) -> int:
+    """Return the index of a language.
+
+    Args:
+        prompt: the checkpoint's languages.
+        language: a tag (fastscribe/languages.py); None or "auto": the model's default.
+
+    Returns:
+        The index. A language without region is its only region's, if the table has no entry without.
+
+    Raises:
+        UsageError: the table lacks the language, or has several regions of it.
+    """
+    if language is None or language == AUTO:
+        return prompt.index
+    if language in prompt.languages:
+        return prompt.languages[language]
+    known = known_languages(prompt)
+    regions = [name for name in known if name.partition("-")[0] == language.partition("-")[0]]
+    indices = {prompt.languages[name] for name in regions}
+    if "-" not in language and len(indices) == 1:
+        return indices.pop()
+    nearest = regions or get_close_matches(language, known, _NEAREST, 0.5) or known[:_NEAREST]
+    raise UsageError(
+        f"--language {language}: not one of this checkpoint's {len(known)} languages; the nearest: "
+        f"{list_languages(nearest)}, or {AUTO}"
+    )

@@ -1,0 +1,82 @@
+"""What every run into an output needs, from the command line and from Python: its fingerprint, and results that are written."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Protocol
+
+from fastscribe.audio.failures import to_failure
+from fastscribe.config import Options, OutputStyle
+from fastscribe.errors import OutputError
+from fastscribe.resume.fingerprint import fingerprint
+from fastscribe.types import Failure, Transcript
+
+if TYPE_CHECKING:
+    from fastscribe.transcriber import Transcriber
+
+# These errors stop a run; any other error of an output file makes a Failure of its input.
+_DISK_PROBLEMS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EFBIG}
+
+
+class Output(Protocol):
+    """A folder, a store or a stream."""
+
+    def write(self, result: Transcript | Failure) -> None:
+        """Write one result."""
+
+
+def run_fingerprint(
+    transcriber: Transcriber, model_digest: str, options: Options, style: OutputStyle
+) -> dict[str, Any]:
+    """Return all that decides a run's results besides its inputs.
+
+    Args:
+        transcriber: The loaded model.
+        model_digest: Of the model's content.
+        options: The run's options.
+        style: The formats and their options.
+    """
+    from fastscribe.decode.families import DECODERS
+    from fastscribe.languages import AUTO
+    from fastscribe.pipeline.recognizer import language_prompt_of
+
+    facts = transcriber._executor.facts
+    resolved: dict[str, Any] = {"dtype": facts.dtype, "decoder": facts.decoder_name, "attention": facts.attention}
+    resolved |= {"recover_gaps": transcriber._recovers_gaps}
+    resolved |= {"beam": facts.beam} if facts.beam > 1 else {}
+    config = transcriber._config
+    if options.max_utterance_s is None and not config.learnt_on_short:  # cut as with the same number given
+        resolved["max_utterance_s"] = config.max_utterance_s
+    follows_language = DECODERS[facts.decoder_name].has_prompt or language_prompt_of(config) is not None
+    if not follows_language or options.language == AUTO:  # these options change nothing then
+        options = replace(options, language=None, target_language=None)
+    return fingerprint(model_digest, resolved, options, style)
+
+
+def write_result(
+    output: Output, result: Transcript | Failure, not_written: Callable[[Transcript], None], where: str
+) -> Transcript | Failure:
+    """Write a result. Return it, or the Failure that is written in its place if it cannot be written.
+
+    Args:
+        output: Where it goes.
+        result: The result.
+        not_written: Called with a transcript that becomes a Failure.
+        where: Name of the output, for messages.
+
+    Raises:
+        OutputError: The disk is full or cannot be written.
+        BrokenPipeError: The reader of a stream is gone.
+    """
+    try:
+        output.write(result)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        if error.errno in _DISK_PROBLEMS or isinstance(result, Failure):
+            raise OutputError(str(error.filename or where), error) from error
+        not_written(result)
+        return write_result(output, to_failure(result.audio, "write", error), not_written, where)
+    return result

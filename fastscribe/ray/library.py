@@ -1,0 +1,87 @@
+"""Import of Ray, and the connection to a cluster. Ray's settings that would disturb a run are put right here."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import os
+import signal
+import threading
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from fastscribe.errors import UsageError, first_line
+
+_EXTRA = "needs the extra ray: pip install 'fastscribe[ray]'"
+
+
+def ray_library() -> Any:
+    """Import Ray. Raises UsageError that names the extra if it is not installed."""
+    with _own_signals():
+        try:
+            return importlib.import_module("ray")
+        except ImportError as error:
+            raise UsageError(f"Ray {_EXTRA} ({first_line(error)})") from error
+
+
+@contextmanager
+def connected(address: str | None) -> Iterator[Any]:
+    """Connect to a cluster, and leave it at the end.
+
+    Args:
+        address: "auto" for the cluster that runs on this machine, or "host:port"; None: the cluster that RAY_ADDRESS names or
+            that runs on this machine, else one of this machine alone, for as long as this block runs.
+
+    Yields:
+        The module `ray`. A program that is connected already stays so.
+
+    Raises:
+        UsageError: Ray is not installed, or the cluster cannot be reached.
+    """
+    ray = ray_library()
+    if address is not None and address.startswith("ray://"):
+        raise UsageError(f"{address}: Ray's client cannot stream results: run the command on a node of the cluster")
+    if ray.is_initialized():
+        yield ray
+        return
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # a cluster of this run's own reports to nobody
+    with _own_signals(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, include_dashboard=False)
+        except (ConnectionError, RuntimeError, ValueError, OSError) as error:
+            where = f"the Ray cluster {address}" if address else "a Ray cluster"
+            raise UsageError(f"{where} cannot be reached: {first_line(error)}") from error
+    ray._private.worker._worker_logs_enabled = False  # Ray prints the end of a worker to stdout, where transcripts go
+    try:
+        yield ray
+    finally:
+        with _own_signals():
+            ray.shutdown()
+        ray._private.worker._worker_logs_enabled = True
+
+
+@contextmanager
+def _own_signals() -> Iterator[None]:
+    """Keep this process's handlers: Ray replaces that of SIGTERM when it is imported and when it connects."""
+    names = [name for name in ("SIGTERM", "SIGINT") if threading.current_thread() is threading.main_thread()]
+    before = {name: signal.getsignal(getattr(signal, name)) for name in names}
+    try:
+        yield
+    finally:
+        for name, handler in before.items():
+            signal.signal(getattr(signal, name), signal.SIG_DFL if handler is None else handler)
+
+
+@contextmanager
+def signals_pass() -> Iterator[None]:
+    """Raise the exception of a signal that came while Ray waited. Ray's C code puts a SystemError in its place."""
+    try:
+        yield
+    except SystemError as error:
+        cause = error.__cause__ or error.__context__
+        if cause is None:
+            raise
+        raise cause from None

@@ -1,0 +1,212 @@
+"""The actor that transcribes: a process of the cluster with a loaded model.
+
+It receives Sources and opens the recordings itself. Results leave in groups as they are finished, so that a worker that dies
+loses only what it has not sent. The object store holds texts, never audio.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, cast
+
+from fastscribe._system.openmp import limit_openmp_spin
+from fastscribe.config import ModelConfig, Options, OutputStyle
+from fastscribe.errors import FastscribeError, UsageError
+from fastscribe.output.writers import render
+from fastscribe.pipeline.executor import ModelFacts
+from fastscribe.types import Failure, File, RenderedTranscript, Source, Transcript, Utterance
+from fastscribe.version import __version__
+
+if TYPE_CHECKING:
+    from fastscribe.dry_run import DryRunReport
+
+_GROUP_S, _GROUP_RESULTS = 0.5, 256
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What every worker of a run loads.
+
+    Attributes:
+        model: A path that all nodes have, "default" or a name on the Hugging Face hub.
+        device: "auto", "cpu" or "cuda".
+        dtype: As Transcriber.load().
+        options: Options of the run.
+        style: Results come rendered for it, without their words, which saves the driver two thirds of its time. None: whole
+            transcripts.
+        run_id: Names the run on each node.
+    """
+
+    model: str
+    device: str
+    dtype: str
+    options: Options
+    style: OutputStyle | None
+    run_id: str
+
+
+@dataclass(frozen=True)
+class Facts:
+    """A loaded worker: what reports and the journal's fingerprint need."""
+
+    place: str  # "ADDRESS pid NUMBER"
+    node_id: str
+    model: ModelFacts
+    recovers_gaps: bool  # in this run
+    batch_frames: float
+    config: ModelConfig
+    model_digest: str
+    load_s: float
+    version: str = __version__
+    said: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Why a worker cannot load the model: a mistake of the user's, which no other worker would escape."""
+
+    message: str
+
+
+@dataclass(frozen=True)
+class ChunkStats:
+    """The last thing a worker sends of a chunk."""
+
+    wall_s: float
+    batches: int
+    utterances: int
+    stage_s: dict[str, float]
+    padded_frames: int
+    real_frames: int
+    peak_bytes: int
+    said: tuple[str, ...] = ()
+
+
+@dataclass(repr=False)
+class Worker:
+    """Transcribes chunks, one at a time. `load` comes first."""
+
+    setup: Setup
+    _said: list[str] = field(default_factory=list)
+    _transcriber: Any = None
+    _batches: int = 0
+    _utterances: int = 0
+
+    def load(self) -> Facts | Refusal:
+        """Load the model, which is on this node's disk once."""
+        limit_openmp_spin()
+        from fastscribe.ray.node_model import model_on_node
+        from fastscribe.transcriber import Transcriber
+
+        setup = self.setup
+        start = perf_counter()
+        try:
+            model = model_on_node(setup.model, setup.run_id, self._said.append)
+            found = Transcriber.load(model.path, setup.device, setup.dtype, setup.options, self._said.append)
+        except (FastscribeError, OSError) as error:
+            return Refusal(" ".join(str(error).split()))
+        self._transcriber = found
+        found._watcher = self
+        place, node_id = _place()
+        return Facts(
+            place=place,
+            node_id=node_id,
+            model=found._executor.facts,
+            recovers_gaps=found._recovers_gaps,
+            batch_frames=found._budget().frames,
+            config=found._config,
+            model_digest=model.digest,
+            load_s=perf_counter() - start,
+            said=self._take_said(),
+        )
+
+    def transcribe(
+        self, sources: Sequence[Source]
+    ) -> Generator[list[tuple[int, Transcript | Failure]] | ChunkStats | Refusal]:
+        """Yield groups of results with their positions among the sources, and at the end the chunk's statistics."""
+        try:
+            yield from self._transcribe(sources)
+        except UsageError as error:  # an option that is not possible here, and on no other worker
+            yield Refusal(" ".join(str(error).split()))
+
+    def _transcribe(self, sources: Sequence[Source]) -> Iterator[list[tuple[int, Transcript | Failure]] | ChunkStats]:
+        start = group_start = perf_counter()
+        self._batches = self._utterances = 0
+        group: list[tuple[int, Transcript | Failure]] = []
+        for result in self._transcriber._results(iter(sources)):
+            group.append((result.index, self._light(result)))
+            if len(group) >= _GROUP_RESULTS or perf_counter() - group_start > _GROUP_S:
+                yield group
+                group, group_start = [], perf_counter()
+        if group:
+            yield group
+        progress = self._transcriber.progress
+        yield ChunkStats(
+            perf_counter() - start,
+            self._batches,
+            self._utterances,
+            dict(progress.stopwatch.seconds),
+            progress.padded_frames,
+            progress.real_frames,
+            self._transcriber._executor.peak_bytes(),
+            self._take_said(),
+        )
+
+    def estimate(self, sources: Sequence[Source]) -> tuple[DryRunReport, list[Failure]]:
+        """Probe the sources and time a few batches of them, as a dry run does."""
+        from fastscribe.dry_run import estimate_run
+        from fastscribe.resume.ledger import Ledger
+
+        failures: list[Failure] = []
+        report = estimate_run(self._transcriber, cast(Iterable[str], sources), Ledger(), None, failures.append)
+        return report, failures
+
+    def batch(self, utterances: Sequence[Utterance], num_frames: Sequence[int]) -> None:
+        """Count a decoded batch, as the transcriber's watcher."""
+        self._batches += 1
+        self._utterances += len(utterances)
+
+    def _light(self, result: Transcript | Failure) -> Transcript | Failure:
+        """Return a result without what the driver knows or does not need."""
+        if isinstance(result, Failure):
+            return result
+        audio, style = replace(result.audio, file="", unread=None), self.setup.style
+        if style is None:
+            return replace(result, audio=audio)
+        formats = {"jsonl", *style.formats}  # a folder has rows whatever the formats
+        texts: dict[str, str] = {format: render(result, format, style.tokens, style.subtitles) for format in formats}
+        recovered = tuple(segment for segment in result.segments if segment.recovered)
+        audio = replace(audio, row=None)
+        return RenderedTranscript(audio, result.text, recovered, (), result.gaps, texts=texts)
+
+    def _take_said(self) -> tuple[str, ...]:
+        said = tuple(self._said)
+        self._said.clear()
+        return said
+
+
+def packed(sources: Sequence[Source]) -> list[Source]:
+    """Return sources as a worker needs them: files by absolute path, without the keys, which the driver keeps."""
+    return [replace(source, file=_absolute(source.file), given_key=None) for source in sources]
+
+
+def _absolute(file: File) -> File:
+    return os.path.abspath(file) if isinstance(file, str) else file
+
+
+def unpacked(result: Transcript | Failure, source: Source) -> Transcript | Failure:
+    """Return a worker's result with its source's index, key and row."""
+    if isinstance(result, Failure):
+        return replace(result, index=source.index, row=source.row, given_key=source.given_key)
+    audio = replace(result.audio, index=source.index, row=source.row, given_key=source.given_key)
+    return replace(result, audio=audio)
+
+
+def _place() -> tuple[str, str]:
+    import ray
+
+    node_id = ray.get_runtime_context().get_node_id()
+    return f"{ray.util.get_node_ip_address()} pid {os.getpid()}", node_id
