@@ -4,7 +4,7 @@ install() puts a sitecustomize module where new interpreters find it. There the 
 beginning:
 
     poison   decoding it ends the process by SIGKILL
-    hang     reading it blocks until the file "released" is in the folder of the module
+    hang     reading it blocks until release()
 
 A process with the given number of threads cannot load its model.
 """
@@ -12,12 +12,14 @@ A process with the given number of threads cannot load its model.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 _MODULE = """
-import importlib.abc, importlib.util, os, signal, sys, time
+import importlib.abc, importlib.util, os, signal, sys
 
 FOLDER = os.path.dirname(__file__)
 
@@ -35,8 +37,8 @@ def damage_engine(module):
 def damage_loader(module):
     original = module.read_into
     def read_into(row, utterance, *rest):
-        while named(utterance, "hang") and not os.path.exists(os.path.join(FOLDER, "released")):
-            time.sleep(0.01)
+        if named(utterance, "hang"):
+            os.close(os.open(os.path.join(FOLDER, "gate"), os.O_RDONLY))  # waits for a writer, without processor time
         return original(row, utterance, *rest)
     module.read_into = read_into
 
@@ -71,10 +73,16 @@ sys.meta_path.insert(0, Finder())
 
 def install(folder: Path, monkeypatch: pytest.MonkeyPatch, broken_threads: int = 0) -> None:
     """Put the module into a folder, and the folder on the path of interpreters that start from now on."""
+    os.mkfifo(folder / "gate")
     (folder / "sitecustomize.py").write_text(_MODULE.format(broken_threads=broken_threads), encoding="utf-8")
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, (str(folder), os.environ.get("PYTHONPATH")))))
 
 
-def release(folder: Path) -> None:
-    """Let the reads that hang go on."""
-    (folder / "released").touch()
+@contextmanager
+def release(folder: Path) -> Iterator[None]:
+    """Let the reads that hang go on, and no read hang during the block."""
+    gate = os.open(folder / "gate", os.O_RDWR)
+    try:
+        yield
+    finally:
+        os.close(gate)

@@ -1,4 +1,4 @@
-"""A device's process, seen from the coordinator: it starts it, and threads receive its messages and what it prints."""
+"""A device's process, seen from the coordinator. Threads send its messages, receive its answers and what it prints."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
+from queue import SimpleQueue
 from threading import Lock, Thread
 from typing import Any, BinaryIO, cast
 
@@ -49,6 +50,8 @@ class WorkerProcess:
         )
         self._pipes = stdin, stdout, stderr
         self._channel = Channel(stdout, stdin)
+        self._outbox: SimpleQueue[object] = SimpleQueue()  # None: the last
+        Thread(target=self._send_all, name=f"{device.name}-outbox", daemon=True).start()
         Thread(target=self._receive, args=(receive,), name=f"{device.name}-messages", daemon=True).start()
         Thread(target=relay.pass_on, args=(stderr,), name=f"{device.name}-stderr", daemon=True).start()
         self.send(replace(start, device=device.kind, processors=device.processors))
@@ -58,9 +61,8 @@ class WorkerProcess:
         return self._process.pid
 
     def send(self, message: object) -> None:
-        """Send a message. One that has died gets none, and its receiver hears of it."""
-        with suppress(OSError, ValueError):
-            self._channel.send(message)
+        """Queue a message: the pipe of a process that hangs may be full. One that has died gets none."""
+        self._outbox.put(message)
 
     def reason(self) -> str:
         """Return why the process, whose messages have ended, has died."""
@@ -75,11 +77,17 @@ class WorkerProcess:
         return f"was killed by {name}" + (" (a system that runs out of memory does that)" if name == "SIGKILL" else "")
 
     def kill(self) -> None:
-        """End the process, which holds nothing that is not here too, and its pipe."""
+        """End the process, which holds nothing that is not here too, and with it the threads."""
         self._process.kill()
         self._process.wait()
-        with suppress(OSError):  # its end of the pipe is gone
-            self._pipes[0].close()  # the threads close the others
+        self._outbox.put(None)
+
+    def _send_all(self) -> None:
+        with suppress(OSError, ValueError):  # it has died, and its receiver hears of it
+            while (message := self._outbox.get()) is not None:
+                self._channel.send(message)
+        with suppress(OSError):
+            self._pipes[0].close()
 
     def _receive(self, receive: Callable[[WorkerProcess, Any], None]) -> None:
         while (message := self._channel.receive()) is not None:

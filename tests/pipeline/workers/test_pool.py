@@ -180,8 +180,8 @@ def test_a_hung_recording_holds_up_no_other(pool: SimpleNamespace, faults: Path,
     with closing(pool.transcriber.transcribe(paths)) as results:
         first = [next(results) for _ in range(12)]
         assert all("well" in one.audio.path for one in first)
-        worker_faults.release(faults)
-        assert len(list(results)) == 12
+        with worker_faults.release(faults):
+            assert len(list(results)) == 12
 
 
 def test_a_cancelled_run_leaves_nothing_to_the_next(pool: SimpleNamespace, inputs: list[Any], expected) -> None:
