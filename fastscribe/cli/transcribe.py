@@ -152,10 +152,10 @@ def transcribe(
         str | None,
         speed_option(
             "--devices",
-            metavar="all|N,N|cpu:N",
-            help="Several devices: all GPUs, some by number (0,2), or cpu:N.\fEach device has a process and a model of its "
-            "own; all work on one list of batches. The numbers are those of --device cuda:N, not a count. cpu:N is N "
-            "processes that share the processors. Not together with --device.",
+            metavar="DEVICES",
+            help="Several: all, 0,2 (GPUs) or cpu:N.\fall is every GPU that is visible. The numbers are those of --device "
+            "cuda:N, not a count. cpu:N is N processes that share the processors. Each device has a process and a model of its "
+            "own; all work on one list of batches. Not together with --device.",
         ),
     ] = None,
     dtype: Annotated[
