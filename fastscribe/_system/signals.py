@@ -17,6 +17,7 @@ import signal
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from threading import Event
 from time import monotonic
 from types import CodeType, FrameType
 from typing import Any, NoReturn
@@ -35,6 +36,8 @@ _HAS_TIMER = sys.platform != "win32"
 # Called before the process ends at once, in the signal's handler: they may write to file descriptors, not wait for threads.
 HARD_EXIT_HOOKS: list[Callable[[], object]] = []
 _ALARM: int = getattr(signal, "SIGALRM", -1)
+# Set once native threads run that take Python's lock and that nothing can stop: see exit_without_cleanup().
+HAS_NATIVE_THREADS = Event()
 _IMPORTS, _EXECUTED_TEXT = "<frozen importlib", "<string>"  # file names of code objects
 
 
@@ -151,11 +154,14 @@ def exit_on_sigint() -> None:
 def exit_without_cleanup(exit_code: int) -> NoReturn:
     """End the process without Python's finalisation.
 
-    Finalisation ends threads that still read a recording, and in the native code of some libraries that aborts the process.
+    Finalisation ends threads that still read a recording, and in the native code of some libraries that aborts the process
+    ("terminate called without an active exception"). So it is with the threads of torch's process groups: they live on after
+    destroy_process_group() where the group had a DistributedDataParallel, and take Python's lock to free a tensor.
     """
-    if sys.stdout is not None:
-        with suppress(OSError, ValueError):
-            sys.stdout.flush()
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None:
+            with suppress(OSError, ValueError):
+                stream.flush()
     os._exit(exit_code)
 
 

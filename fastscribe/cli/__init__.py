@@ -14,7 +14,15 @@ from typing import Annotated, Any
 import typer
 
 from fastscribe._system.openmp import limit_openmp_spin
-from fastscribe._system.signals import ENDINGS, INTERRUPTED, TERMINATED, SignalHandler, Terminated, exit_without_cleanup
+from fastscribe._system.signals import (
+    ENDINGS,
+    HAS_NATIVE_THREADS,
+    INTERRUPTED,
+    TERMINATED,
+    SignalHandler,
+    Terminated,
+    exit_without_cleanup,
+)
 from fastscribe.cli import bench, doctor, evaluate, export, known_models, merge, models, train, transcribe
 from fastscribe.cli.app import StdoutClosed, app
 from fastscribe.cli.run_limit import STOPPED
@@ -49,7 +57,7 @@ def main(application: typer.Typer = app) -> None:
     """
     code = _run(application)
     discard_unwritable_stderr()
-    if code in (*ENDINGS, STOPPED):
+    if code in (*ENDINGS, STOPPED) or HAS_NATIVE_THREADS.is_set():
         exit_without_cleanup(code)
     sys.exit(code)
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from fastscribe._system.signals import HAS_NATIVE_THREADS
 from fastscribe.audio.formats import is_audio_name
 from fastscribe.cli.app import MODEL_HELP, app, find_model, option
 from fastscribe.cli.terminal import filter_mpg123_messages, say
@@ -163,6 +164,7 @@ def _init_process_group(device: str, distributed: DistributedContext) -> torch.d
 
         if chosen.type == "cuda":
             torch.cuda.set_device(chosen)
+        HAS_NATIVE_THREADS.set()
         dist.init_process_group("nccl" if chosen.type == "cuda" else "gloo", timeout=timedelta(hours=2))
         dist.barrier()
     return chosen

@@ -265,7 +265,7 @@ def transcribe(
         Literal["local", "ray"],
         job_option(
             "--engine",
-            help="Where the model runs: here, or on a Ray cluster.\fray needs the extra ray. The results are the same. See "
+            help="Run here, or on a Ray cluster.\fray needs the extra ray. The results are the same. See "
             "the guide to Ray.",
         ),
     ] = "local",
@@ -273,15 +273,16 @@ def transcribe(
         str | None,
         job_option(
             "--ray-address",
-            metavar="auto|HOST:PORT",
-            help="Cluster of --engine ray.\fDefault: the one that RAY_ADDRESS names or that runs on this machine; else this "
-            "machine alone.",
+            metavar="ADDRESS",
+            help="Cluster of --engine ray.\fauto, or HOST:PORT. Default: the one that RAY_ADDRESS names or that runs on this "
+            "machine; else this machine alone.",
         ),
     ] = None,
     ray_workers: Annotated[
         int | None,
         job_option(
             "--ray-workers",
+            metavar="N",
             min=1,
             help="Processes with a model on the cluster.\fDefault: one for each GPU, or for each node without GPUs.",
         ),
@@ -293,7 +294,7 @@ def transcribe(
         float | None,
         job_option(
             "--stop-at-usd",
-            help="End this run before it costs more; the same command goes on.\fThe cost is the time since the process "
+            help="End this run before it costs more.\fThe same command goes on. The cost is the time since the process "
             "started, with the loading of the model, times the price of the machine (--price-per-hour, or the list price of "
             "its GPU). It counts for one run: each later run, and each shard, has its own. The exit code is 75 if something "
             "is left to do.",
@@ -304,8 +305,9 @@ def transcribe(
         job_option(
             "--stop-after",
             metavar="TIME",
-            help="End this run within a time: 90m, 2h30m, 3600s.\fA number alone is seconds. The time counts from the start of "
-            "the process, with the loading of the model. With --stop-at-usd, what comes first ends the run.",
+            help="End this run in time: 90m, 2h30m, 3600s.\fThe same command goes on. A number alone is seconds. The "
+            "time counts from the start of the process, with the loading of the model. With --stop-at-usd, the first of both "
+            "ends it.",
         ),
     ] = None,
     dry_run: Annotated[
@@ -337,8 +339,9 @@ def transcribe(
         GraphMode,
         speed_option(
             "--cuda-graphs",
-            help="GPU decoding.\ffull (one graph with a loop inside), chunked (a graph of a few steps, replayed), off, or "
-            "auto, the first of these that works here.",
+            metavar="MODE",
+            help="On GPUs: auto|full|chunked|off.\ffull (one graph with a loop inside), chunked (a graph of a few steps, "
+            "replayed), off, or auto, the first of these that works here.",
         ),
     ] = _DEFAULTS.cuda_graphs,
     threads: Annotated[

@@ -117,6 +117,7 @@ def measure_scaling(rows: int, most: int, rounds: int) -> dict[str, Any]:
     """Transcribe the same clips with 1, 2 .. workers, in turns."""
     clips = sorted((ROOT / "tests/data/audio").glob("0*.flac"))
     wall_s: dict[int, list[float]] = {number: [] for number in range(1, most + 1)}
+    cpu_s: dict[int, list[float]] = {number: [] for number in wall_s}  # of all workers
     audio_s = 0.0
     with tempfile.TemporaryDirectory() as name, cluster(most):
         manifest = Path(name) / "list.jsonl"
@@ -126,9 +127,10 @@ def measure_scaling(rows: int, most: int, rounds: int) -> dict[str, Any]:
             for number in wall_s:
                 with start(number) as found:
                     list(found._results([str(clips[0])]))  # the first batch takes longer
-                    begin = time.perf_counter()
+                    begin, used_s = time.perf_counter(), worker_cpu_s(found)
                     results = list(found._results([str(manifest)]))
                     wall_s[number].append(time.perf_counter() - begin)
+                    cpu_s[number].append(worker_cpu_s(found) - used_s)
                 audio_s = sum(result.audio.duration_s for result in results if isinstance(result, Transcript))
                 print(f"{number} workers: {wall_s[number][-1]:.1f} s", file=sys.stderr)
     table = [
@@ -137,10 +139,19 @@ def measure_scaling(rows: int, most: int, rounds: int) -> dict[str, Any]:
             "wall_s": [round(value, 2) for value in values],
             "rtfx": round(audio_s / median(values), 1),
             "times_one_worker": round(median(wall_s[1]) / median(values), 2),
+            "workers_cpu_s": [round(value, 2) for value in cpu_s[number]],
+            "audio_s_per_cpu_s": round(audio_s / median(cpu_s[number]), 1),
         }
         for number, values in wall_s.items()
     ]
     return {"rows": rows, "audio_s": round(audio_s, 1), "statistic": f"median of {rounds}, in turns", "table": table}
+
+
+def worker_cpu_s(found: RayTranscriber) -> float:
+    """Return the processor time of all workers so far, which other programs on the machine hardly change."""
+    places = [handle.facts.place for handle in found._pool.ready if handle.facts is not None]
+    times = [psutil.Process(int(place.split()[-1])).cpu_times() for place in places]
+    return float(sum(one.user + one.system for one in times))
 
 
 def measure_driver(rows: int) -> dict[str, float]:

@@ -98,9 +98,8 @@ def test_nothing_is_lost_whatever_dies(
     assert (killer.stage, killer.error_type) == ("model", "WorkerDied")
     assert killer.message.startswith("3 workers ended while they transcribed it, the last one with it alone: ")
     ends = [line for line in said if line.startswith("worker ")]
-    assert (
-        len(ends) == sum(share.died for share in found.shares()) >= 5
-    )  # killed, its node gone, and three for the recording
+    # Three for the recording (the kill may be one of them), and one as its node went.
+    assert len(ends) == sum(share.died for share in found.shares()) >= 4
     assert capsys.readouterr().out == ""  # Ray's own lines would be among the transcripts
 
 

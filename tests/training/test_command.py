@@ -17,11 +17,22 @@ from typing import Any
 
 import pytest
 import torch
+import typer
 from rich.console import Console
 
+from fastscribe import cli
+from fastscribe._system.signals import HAS_NATIVE_THREADS
 from fastscribe.checkpoint.reader import read_checkpoint
-from fastscribe.cli.train import TrainingStopped, _Display, _install_signal_handlers, _report_start, train
+from fastscribe.cli.train import (
+    TrainingStopped,
+    _Display,
+    _init_process_group,
+    _install_signal_handlers,
+    _report_start,
+    train,
+)
 from fastscribe.errors import UsageError
+from fastscribe.training.distributed import DistributedContext
 from fastscribe.training.state import RunFolder
 from fastscribe.training.trainer import Trainer
 from tests.conftest import MODELS
@@ -139,6 +150,26 @@ def test_resume_hint(
         run(recipe_file, tmp_path / "run", overwrite=overwrite)
     command = "the same command without --overwrite" if overwrite else "the same command"
     assert capsys.readouterr().err.endswith(f"stopped after step 0; {command} goes on from there\n")
+
+
+def test_no_finalisation_with_a_process_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thread of gloo that frees a tensor while Python finalises aborts the process, also after the group is destroyed."""
+    application, left = typer.Typer(), []
+    monkeypatch.setattr(cli, "exit_without_cleanup", left.append)
+    monkeypatch.setattr(sys, "argv", ["fastscribe"])
+    monkeypatch.setattr(torch.distributed, "init_process_group", lambda *arguments, **options: None)
+    monkeypatch.setattr(torch.distributed, "barrier", lambda: None)
+    application.command()(lambda: None)
+    try:
+        with pytest.raises(SystemExit):
+            cli.main(application)
+        assert left == []
+        _init_process_group("cpu", DistributedContext(0, 2, 0))
+        with pytest.raises(SystemExit):  # where the process would have ended
+            cli.main(application)
+        assert left == [0]
+    finally:
+        HAS_NATIVE_THREADS.clear()
 
 
 @pytest.mark.parametrize("width", [80, 60])
