@@ -201,9 +201,9 @@ class Transcriber:
             price_per_hour: The user's price of the whole machine; None: the price list's for each device, if it has one.
             wall_s: Seconds that the run took.
         """
-        executor = self._executor
-        is_one_kind = len({one.device for one in executor.shares() if one.device}) <= 1
-        return price_of(executor.facts.device_name if is_one_kind else "", price_per_hour, executor.num_devices)
+        facts, shares = self._executor.facts, self._executor.shares()
+        is_one_kind = len({one.device for one in shares if one.device}) <= 1
+        return price_of(facts.device_name if is_one_kind else "", price_per_hour, max(1, len(shares)))
 
     def shares(self) -> Sequence[DeviceShare]:
         """Return what each of several devices did in the last run; empty for a transcriber of one device."""

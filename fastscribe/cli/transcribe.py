@@ -44,6 +44,7 @@ from fastscribe.config import (
     VadName,
 )
 from fastscribe.errors import UsageError
+from fastscribe.pipeline.workers.devices import parse_devices
 from fastscribe.resume.shards import choose_shard
 
 
@@ -56,7 +57,7 @@ def _frames(value: str | None) -> int | Literal["auto"] | None:
 
 
 def _cluster(
-    engine: str, address: str | None, workers: int | None, device: str, report_html: Path | None
+    engine: str, address: str | None, workers: int | None, device: str, devices: str | None, report_html: Path | None
 ) -> RayCluster | None:
     """Return where --engine ray runs; None without it. Raises typer.BadParameter for options that do not fit."""
     if engine == "local":
@@ -68,6 +69,8 @@ def _cluster(
         raise typer.BadParameter(
             f"--device {device}: with --engine ray it is auto, cpu or cuda: Ray numbers the devices"
         )
+    if devices is not None:
+        raise typer.BadParameter("--devices and --engine ray exclude each other: Ray gives each worker its device")
     if report_html is not None:
         raise typer.BadParameter("--report-html shows the batches of one process, so it does not go with --engine ray")
     return RayCluster(address, workers)
@@ -400,11 +403,13 @@ def transcribe(
             raise typer.BadParameter(f"{name} needs --output-dir")
     if price_per_hour is not None and not math.isfinite(price_per_hour):
         raise typer.BadParameter("--price-per-hour: not a number of USD")
-    cluster = _cluster(engine, ray_address, ray_workers, device, report_html)
+    cluster = _cluster(engine, ray_address, ray_workers, device, devices, report_html)
     if report_html is not None and dry_run:
         raise typer.BadParameter("--report-html and --dry-run exclude each other")
-    if devices is not None and device != "auto":
-        raise typer.BadParameter("--device and --devices exclude each other: --devices alone names all devices")
+    if devices is not None:
+        if device != "auto":
+            raise typer.BadParameter("--device and --devices exclude each other: --devices alone names all devices")
+        parse_devices(devices)  # before a download
     options = Options(
         decoder=decoder,
         beam=beam,
@@ -438,12 +443,11 @@ def transcribe(
     is_brief = quiet or (not dry_run and cluster is None and is_one_short_file(inputs))
     if model is None and is_brief:
         model = DEFAULT  # without the line about it
-    if devices is not None and cluster is not None:
-        raise typer.BadParameter("--devices and --engine ray exclude each other: Ray gives each worker its device")
-    limit = choose_limit(stop_at_usd, stop_after, device, price_per_hour)
-    other = "--engine ray" if cluster is not None else "--devices" if devices is not None else None
-    if limit is not None and other is not None:
-        raise typer.BadParameter(f"{limit.option} and {other} exclude each other: stop the run with SIGTERM instead")
+    limit = choose_limit(stop_at_usd, stop_after, device, price_per_hour, devices)
+    if limit is not None and cluster is not None:
+        raise typer.BadParameter(
+            f"{limit.option} and --engine ray exclude each other: stop the run with SIGTERM instead"
+        )
     with nullcontext() if limit is None or dry_run else limit.enforced():
         if cluster is None or model is None:
             model = str(find_model(model, show_progress=not (quiet or no_progress)))

@@ -72,9 +72,6 @@ class Executor(Protocol):
             budget: Of its batches.
             stopwatch: Adds up the stages' seconds, of several devices together.
             limit: Asked before each batch; once it refuses one, execute() ends.
-
-        Raises:
-            UsageError: There is a limit, and the executor has several devices.
         """
 
     def execute(self, plans: Iterable[Plan | Idle]) -> Generator[Outcome | Idle, None, None]:

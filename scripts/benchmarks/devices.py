@@ -23,7 +23,6 @@ from typing import Any
 import numpy as np
 import psutil
 import soundfile
-import torch
 
 from fastscribe import Options, Transcriber, Transcript
 from fastscribe._system.processors import cpu_name, usable_processors
@@ -96,6 +95,8 @@ def main() -> None:
     parser.add_argument("--processes", type=int, default=usable_processors())
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
+    import torch  # here: fastscribe, imported above, shortens OpenMP's spinning only before torch is there
+
     threads = usable_processors()
     torch.set_num_threads(threads)
     clips = clips_of(given.manifest, given.clips)

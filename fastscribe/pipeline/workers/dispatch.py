@@ -90,6 +90,10 @@ class Dispatch:
         """Return True if a worker has nothing to do."""
         return any(not one.num_active for one in self._workers.values())
 
+    def is_working(self, worker: int) -> bool:
+        """Return True if the worker has batches that do not wait for files."""
+        return worker in self._workers and self._workers[worker].num_active > 0
+
     def assign(self, plan: Sequence[Utterance]) -> Task:
         """Give a new batch to the worker with the least to do, of those with room."""
         worker = self._least_busy()

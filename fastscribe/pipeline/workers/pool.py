@@ -1,7 +1,8 @@
 """Several devices as the executor of a run: batches are handed out as processes ask for them, and results come back.
 
 This process has no model. A device whose process dies hands its batches to the others (dispatch.py) and gets a new process; one
-that dies again and again without a result is given up. When the last is given up, the run stops.
+that dies again and again without a result is given up. When the last is given up, the run stops. A process that has batches and
+answers nothing for much longer than any batch has taken is ended.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import weakref
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from queue import Empty, SimpleQueue
+from time import perf_counter
 from typing import Any
 
 from fastscribe import errors
@@ -28,6 +30,10 @@ from fastscribe.pipeline.workers.process import StderrRelay, WorkerProcess
 from fastscribe.types import AudioInfo, Failure, Hypothesis, Utterance
 
 MAX_DEATHS = 3  # in a row, without a result in between; a device that dies once more is given up
+MIN_SILENT_S, MAX_BATCH_TIMES = (
+    600.0,
+    10.0,
+)  # silence that ends a process: seconds, and times the longest before an answer
 _WAIT_S = 0.5  # Windows does not interrupt a longer wait by Ctrl-C
 
 
@@ -43,6 +49,7 @@ class _Slot:
     death: str = ""  # why it could not start
     is_given_up: bool = False
     deaths_in_a_row: int = 0
+    silent_s: float = 0.0  # since the process got work or answered
     known: set[int] = field(default_factory=set)  # indices of the recordings that the process has
     forgotten: list[int] = field(default_factory=list)  # of these, those that have their results
 
@@ -74,6 +81,8 @@ class WorkerPool:
         self._relay = StderrRelay()
         self._events: SimpleQueue[tuple[WorkerProcess, Any]] = SimpleQueue()
         self._run, self._budget, self._stopwatch = 0, Budget(1.0), Stopwatch()
+        self._limit: TimeLimit | None = None
+        self._longest_s, self._looked_at = 0.0, perf_counter()  # time of a batch; when silence was last measured
         self._dispatch = Dispatch(num_frames)
         self._processes: list[WorkerProcess] = []  # all that may live
         self._finalizer = weakref.finalize(self, _kill_all, self._processes)
@@ -111,9 +120,7 @@ class WorkerPool:
         )
 
     def begin(self, options: Options, budget: Budget, stopwatch: Stopwatch, limit: TimeLimit | None = None) -> None:
-        if limit is not None:
-            raise UsageError("a run on several devices has no time limit")
-        self._run, self._budget, self._stopwatch = self._run + 1, budget, stopwatch
+        self._run, self._budget, self._stopwatch, self._limit = self._run + 1, budget, stopwatch, limit
         self._dispatch = Dispatch(self._num_frames)
         for number, slot in enumerate(self._slots):
             slot.known, slot.forgotten = set(), []
@@ -127,7 +134,7 @@ class WorkerPool:
             is_source_slow = False
             while has_plans and not is_source_slow and self._dispatch.has_room():
                 plan = next(waiting, None)
-                if plan is None:
+                if plan is None or not self._fits(plan):
                     has_plans = False
                 elif plan is IDLE:
                     is_source_slow = True
@@ -138,6 +145,7 @@ class WorkerPool:
             # A slow source is asked again at once if a device has nothing to do.
             if self._dispatch.is_busy or not (has_plans and self._dispatch.has_room()):
                 yield from self._receive(wait=not (is_source_slow and self._dispatch.has_idle()))
+            yield from self._end_silent()
 
     def release(self, index: int) -> None:
         for slot in self._slots:
@@ -162,6 +170,15 @@ class WorkerPool:
 
     # --- batches -----------------------------------------------------------------------------------------------------
 
+    def _fits(self, plan: Plan | Idle) -> bool:
+        """Return False if the run's limit allows no more work."""
+        return self._limit is None or self._limit.begin(0.0 if plan is IDLE else _audio_s(plan))
+
+    def _count_done(self, utterances: Plan, is_decoded: bool) -> None:
+        """Tell the run's limit about utterances with a result. Their lengths are those that it was asked about."""
+        if self._limit is not None:
+            self._limit.done(_audio_s(utterances), is_decoded)
+
     def _balance(self, has_plans: bool) -> Iterator[Outcome]:
         """Retry what a dead process had; at the end of the batches, share them out again."""
         while (task := self._dispatch.assign_suspect()) is not None:
@@ -184,6 +201,7 @@ class WorkerPool:
                 slot.known.add(audio.index)
             except Exception as error:  # any that a caller's file object raises
                 self._dispatch.finish(key)
+                self._count_done((utterance,), is_decoded=False)
                 yield (utterance,), (to_failure(audio, "load", error),)
         spans = tuple((one.audio.index, one.start, one.num_samples) for one in task.left.values())
         if slot.forgotten:
@@ -225,16 +243,16 @@ class WorkerPool:
             yield from self._results(slot, message)
 
     def _results(self, slot: _Slot, message: messages.Results) -> Iterator[Outcome]:
+        self._longest_s, slot.silent_s = max(self._longest_s, slot.silent_s), 0.0
         for stage, seconds in message.stage_s.items():
             self._stopwatch.add(stage, seconds)
         self._budget.frames = min(self._budget.frames, message.budget_frames)
-        utterances: list[Utterance] = []
-        results: list[Hypothesis | Failure] = []
-        for key, result in zip(message.keys, message.results, strict=True):
-            utterance = self._dispatch.finish(key)
-            if utterance is not None:
-                utterances.append(_probed(utterance, message.probed))
-                results.append(_with_row(result, utterance.audio))
+        finished = [
+            (self._dispatch.finish(key), result) for key, result in zip(message.keys, message.results, strict=True)
+        ]
+        new = [(utterance, result) for utterance, result in finished if utterance is not None]
+        utterances = [_probed(utterance, message.probed) for utterance, _ in new]
+        results = [_with_row(result, utterance.audio) for utterance, result in new]
         slot.share.busy_s += message.busy_s
         slot.share.peak_bytes = max(slot.share.peak_bytes, message.peak_bytes)
         if not utterances:
@@ -243,6 +261,7 @@ class WorkerPool:
         slot.share.utterances += len(utterances)
         slot.share.audio_s += sum(utterance.duration_s for utterance in utterances)
         slot.deaths_in_a_row = 0
+        self._count_done([utterance for utterance, _ in new], isinstance(results[0], Hypothesis))
         yield utterances, results
 
     # --- processes ---------------------------------------------------------------------------------------------------
@@ -258,16 +277,25 @@ class WorkerPool:
         slot.process.send(messages.Begin(self._run, self._budget))
         self._dispatch.add_worker(number, slot.ready.max_in_flight)
 
-    def _died(self, number: int) -> Iterator[Outcome]:
-        """Replace a dead process, and hand over its batches."""
+    def _end_silent(self) -> Iterator[Outcome]:
+        """Replace processes that hang. The time in which this process does something else does not count."""
+        now = perf_counter()
+        passed_s, self._looked_at = min(now - self._looked_at, 2 * _WAIT_S), now
+        for number, slot in enumerate(self._slots):
+            slot.silent_s = slot.silent_s + passed_s if self._dispatch.is_working(number) else 0.0
+            if self._longest_s and slot.silent_s > max(MIN_SILENT_S, MAX_BATCH_TIMES * self._longest_s):
+                yield from self._died(number, f"has not answered for {slot.silent_s:.0f} s and is ended")
+
+    def _died(self, number: int, reason: str | None = None) -> Iterator[Outcome]:
+        """Replace a dead process, or one that hangs for the reason, and hand over its batches."""
         slot = self._slots[number]
-        reason = slot.process.reason()
+        reason = slot.process.reason() if reason is None else reason
         slot.process.kill()
         if slot.refused is not None:
             reason = f"failed: {slot.refused.message}"
         was_ready, was_refused = slot.ready is not None, slot.refused is not None
         self._processes.remove(slot.process)
-        slot.ready, slot.known, slot.forgotten = None, set(), []
+        slot.ready, slot.known, slot.forgotten, slot.silent_s = None, set(), [], 0.0
         death = self._dispatch.remove_worker(number)
         slot.share.died += was_ready
         slot.deaths_in_a_row += 1
@@ -283,6 +311,7 @@ class WorkerPool:
             slot.process = self._new_process(slot.device)
         for utterance in death.given_up:
             error = RecordingKilledProcess(reason)
+            self._count_done((utterance,), is_decoded=False)
             yield (utterance,), (to_failure(utterance.audio, "model", error),)
 
     def _say_death(self, slot: _Slot, reason: str, num_handed_over: int) -> None:
@@ -317,6 +346,10 @@ class WorkerPool:
                     f"{slot.ready.facts.dtype}: choose with --dtype"
                 )
         return facts
+
+
+def _audio_s(utterances: Plan) -> float:
+    return sum(utterance.duration_s for utterance in utterances)
 
 
 def _probed(utterance: Utterance, probed: Any) -> Utterance:

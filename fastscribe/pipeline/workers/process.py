@@ -79,7 +79,8 @@ class WorkerProcess:
     def kill(self) -> None:
         """End the process, which holds nothing that is not here too, and with it the threads."""
         self._process.kill()
-        self._process.wait()
+        with suppress(subprocess.TimeoutExpired):  # a driver that hangs keeps it
+            self._process.wait(_GONE_S)
         self._outbox.put(None)
 
     def _send_all(self) -> None:

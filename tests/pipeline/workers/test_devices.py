@@ -7,6 +7,10 @@ import pytest
 from fastscribe.errors import UsageError
 from fastscribe.pipeline.workers import devices
 from fastscribe.pipeline.workers.devices import parse_devices
+from tests.conftest import AUDIO
+from tests.helpers.processes import fastscribe
+
+CLIP = next(AUDIO.glob("01*.flac"))
 
 
 @pytest.fixture
@@ -63,6 +67,23 @@ def test_each_gpu_is_the_only_one_that_its_process_sees(
 def test_other_devices_are_refused(machine: None, text: str, problem: str) -> None:
     with pytest.raises(UsageError, match=problem):
         parse_devices(text)
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        (["cpu:0"], "--devices cpu:0: from 1 to "),
+        (["cpu:x"], "--devices cpu:x: not all, numbers of GPUs such as 0,2, or cpu:N for N processes"),
+        (["cpu"], "--devices cpu: use cpu:N, for N processes"),
+        (["cpu:1", "--device", "cpu"], "--device and --devices exclude each other"),
+        (["cpu:1", "--stop-at-usd", 5], "no price is known for this machine: give --price-per-hour USD"),
+    ],
+    ids=["none", "no number", "other tools", "device", "price"],
+)
+def test_the_command_says_so_in_one_line_before_it_looks_for_the_model(options: list[object], problem: str) -> None:
+    done = fastscribe("transcribe", CLIP, "-m", "/no/such/model", "--devices", *options)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.count("\n") == 1 and problem in done.stderr
 
 
 @pytest.mark.parametrize("text", ["all", "0,9", "0"])

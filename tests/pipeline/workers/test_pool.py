@@ -19,7 +19,9 @@ import soundfile
 from fastscribe import Failure, Options, Transcriber, Transcript
 from fastscribe._system.processors import usable_processors
 from fastscribe.errors import DeviceFailed, UsageError
+from fastscribe.pipeline.time_limit import TimeLimit
 from fastscribe.pipeline.workers import devices
+from fastscribe.pipeline.workers import pool as workers_pool
 from tests.conftest import AUDIO, MODELS
 from tests.helpers import worker_faults
 from tests.helpers.processes import command
@@ -161,6 +163,19 @@ def test_a_killed_process_is_replaced_and_the_others_take_its_work(
     assert processes(transcriber)[1:] == before[1:] and processes(transcriber)[0] != before[0]
 
 
+def test_a_process_that_hangs_is_replaced_and_the_others_take_its_work(
+    pool: SimpleNamespace, inputs: list[Any], expected, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workers_pool, "MIN_SILENT_S", 0.1)
+    monkeypatch.setattr(workers_pool, "MAX_BATCH_TIMES", 2.0)
+    transcriber = pool.transcriber
+    hung = processes(transcriber)[0]
+    os.kill(hung, signal.SIGSTOP)
+    assert_same(by_index(transcriber.transcribe(inputs)), expected[0])
+    assert any(line.startswith("the process of cpu:0 has not answered for ") for line in pool.lines)
+    assert processes(transcriber)[0] != hung and not psutil.pid_exists(hung)
+
+
 def test_a_poisoned_recording_fails_alone(pool: SimpleNamespace, tmp_path: Path) -> None:
     paths = linked(tmp_path, ["a.flac", "b.flac", "poison.flac", "c.flac", "d.flac", "e.flac", "f.flac"])
     found = list(pool.transcriber.transcribe(paths))
@@ -182,6 +197,21 @@ def test_a_hung_recording_holds_up_no_other(pool: SimpleNamespace, faults: Path,
         assert all("well" in one.audio.path for one in first)
         with worker_faults.release(faults):
             assert len(list(results)) == 12
+
+
+def test_a_limit_ends_the_run_and_what_is_begun_is_finished(pool: SimpleNamespace, inputs: list[Any], expected) -> None:
+    """The clock counts the audio with a result, so a second of audio takes a second."""
+    transcriber, results = pool.transcriber, expected[0]
+    limit = TimeLimit(20.0, lambda: sum(one.audio_s for one in transcriber._executor.shares()))
+    transcriber._limit = limit
+    try:
+        found = by_index(transcriber.transcribe(inputs))
+    finally:
+        transcriber._limit = None
+    assert limit.is_reached and 2 < len(found) < len(results)
+    assert_same(found, {index: results[index] for index in found})
+    assert sum(one.audio_s for one in transcriber._executor.shares()) <= 20.0
+    assert_same(by_index(transcriber.transcribe(inputs)), results)
 
 
 def test_a_cancelled_run_leaves_nothing_to_the_next(pool: SimpleNamespace, inputs: list[Any], expected) -> None:
