@@ -5,7 +5,8 @@ the last batch of the one with the most, so that all end at about the same time.
 
 Any of the batches that a dead worker had may have killed it. Each of them is retried whole, while its worker has nothing else;
 a batch that kills a worker so is retried by utterance. An utterance that was alone, and was among a dead worker's before, is
-given up. So a poisoned utterance costs at most three workers, and its neighbours nothing.
+given up. So a poisoned utterance costs three workers, and its neighbours nothing. A worker may still decode a batch that was
+taken from it, if it hears of that too late; then its death proves nothing against the others that it has.
 """
 
 from __future__ import annotations
@@ -46,6 +47,7 @@ class Death:
 class _Worker:
     max_in_flight: int
     tasks: list[Task] = field(default_factory=list)
+    taken: set[Key] = field(default_factory=set)  # utterances that another worker got instead
 
     @property
     def frames(self) -> int:
@@ -72,6 +74,7 @@ class Dispatch:
         self._workers: dict[int, _Worker] = {}
         self._tasks: dict[Key, Task] = {}
         self._suspects: deque[Task] = deque()  # to be retried alone
+        self._given_up: set[Key] = set()
 
     @property
     def is_busy(self) -> bool:
@@ -124,6 +127,7 @@ class Dispatch:
             return None
         task = active[-1]
         robbed.tasks.remove(task)
+        robbed.taken |= task.left.keys()
         self._put(task, idle)
         return busiest, task
 
@@ -133,8 +137,8 @@ class Dispatch:
         if task is None:
             return None
         utterance = task.left.pop(key)
-        if not task.left and task.worker in self._workers and task in (own := self._workers[task.worker].tasks):
-            own.remove(task)
+        if not task.left:
+            (self._suspects if task.worker < 0 else self._workers[task.worker].tasks).remove(task)
         return utterance
 
     def mark_stuck(self, worker: int) -> None:
@@ -144,12 +148,13 @@ class Dispatch:
 
     def remove_worker(self, worker: int) -> Death:
         """Take over the batches of a worker that has died."""
-        tasks = self._workers.pop(worker).tasks if worker in self._workers else []
+        dead = self._workers.pop(worker, _Worker(0))
+        tasks = dead.tasks
         handed_over = sum(len(task.left) for task in tasks)
         given_up: list[Utterance] = []
         for task in tasks:
             task.deaths, task.is_stuck, task.worker = task.deaths + 1, False, -1
-        if len(tasks) == 1:  # it was alone, so it is to blame
+        if len(tasks) == 1 and not dead.taken & (self._tasks.keys() | self._given_up):  # it alone can be to blame
             handed_over, given_up = self._isolate(tasks[0])
         else:
             self._suspects.extend(tasks)
@@ -160,6 +165,7 @@ class Dispatch:
         if len(task.left) == 1 and task.deaths > 1:
             [(key, utterance)] = task.left.items()
             del self._tasks[key]
+            self._given_up.add(key)
             return 0, [utterance]
         alone = [self._new_task([utterance], task.deaths) for utterance in task.left.values()]
         for one in alone:

@@ -305,7 +305,9 @@ class WorkerPool:
             return
         self._say_death(slot, reason, death.num_handed_over)
         if all(one.is_given_up for one in self._slots):
-            raise DeviceFailed(", ".join(one.device.name for one in self._slots), RuntimeError(reason))
+            raise DeviceFailed(
+                ", ".join(one.device.name for one in self._slots), RuntimeError(f"the last process {reason}")
+            )
         if not slot.is_given_up:
             slot.refused = None
             slot.process = self._new_process(slot.device)

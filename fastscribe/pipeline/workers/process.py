@@ -44,6 +44,9 @@ class WorkerProcess:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             env=os.environ | dict(device.variables),
+            # Ctrl-C on a terminal would reach it before it can ignore that.
+            start_new_session=True,
+            creationflags=getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0),
         )
         stdin, stdout, stderr = (
             cast(BinaryIO, pipe) for pipe in (self._process.stdin, self._process.stdout, self._process.stderr)

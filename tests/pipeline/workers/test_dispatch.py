@@ -73,7 +73,8 @@ class Simulation:
             steps += 1
             if steps in kills:
                 self.die(self.random.choice(list(self.inboxes)))
-            self.step()
+            else:
+                self.step()
             assert steps < 10_000
 
 

@@ -169,11 +169,11 @@ def test_a_process_that_hangs_is_replaced_and_the_others_take_its_work(
     monkeypatch.setattr(workers_pool, "MIN_SILENT_S", 0.1)
     monkeypatch.setattr(workers_pool, "MAX_BATCH_TIMES", 2.0)
     transcriber = pool.transcriber
-    hung = processes(transcriber)[0]
+    hung = processes(transcriber)[1]  # the first may be a new one that loads the model
     os.kill(hung, signal.SIGSTOP)
     assert_same(by_index(transcriber.transcribe(inputs)), expected[0])
-    assert any(line.startswith("the process of cpu:0 has not answered for ") for line in pool.lines)
-    assert processes(transcriber)[0] != hung and not psutil.pid_exists(hung)
+    assert any(line.startswith("the process of cpu:1 has not answered for ") for line in pool.lines)
+    assert processes(transcriber)[1] != hung and not psutil.pid_exists(hung)
 
 
 def test_a_poisoned_recording_fails_alone(pool: SimpleNamespace, tmp_path: Path) -> None:
@@ -200,9 +200,14 @@ def test_a_hung_recording_holds_up_no_other(pool: SimpleNamespace, faults: Path,
 
 
 def test_a_limit_ends_the_run_and_what_is_begun_is_finished(pool: SimpleNamespace, inputs: list[Any], expected) -> None:
-    """The clock counts the audio with a result, so a second of audio takes a second."""
+    """The clock counts the audio with a result, so a second of audio takes a second, as the limit has learnt before."""
     transcriber, results = pool.transcriber, expected[0]
-    limit = TimeLimit(20.0, lambda: sum(one.audio_s for one in transcriber._executor.shares()))
+    lesson = [0.0, 1.0]
+    limit = TimeLimit(
+        81.0, lambda: lesson.pop(0) if lesson else 1.0 + sum(one.audio_s for one in transcriber._executor.shares())
+    )
+    assert limit.begin(1.0)
+    limit.done(1.0)
     transcriber._limit = limit
     try:
         found = by_index(transcriber.transcribe(inputs))
@@ -210,7 +215,7 @@ def test_a_limit_ends_the_run_and_what_is_begun_is_finished(pool: SimpleNamespac
         transcriber._limit = None
     assert limit.is_reached and 2 < len(found) < len(results)
     assert_same(found, {index: results[index] for index in found})
-    assert sum(one.audio_s for one in transcriber._executor.shares()) <= 20.0
+    assert sum(one.audio_s for one in transcriber._executor.shares()) <= 80.0
     assert_same(by_index(transcriber.transcribe(inputs)), results)
 
 
