@@ -137,3 +137,43 @@ def test_batches_that_hang_do_not_fill_a_worker() -> None:
     assert not made.has_room()
     made.mark_stuck(0)
     assert made.has_room() and made.is_busy and made.assign([utterance(9)]).worker == 0
+
+
+def numbers_of(task: Task | None) -> list[int]:
+    assert task is not None
+    return [one.audio.index for one in task.left.values()]
+
+
+def test_a_batch_that_a_robbed_worker_finishes_is_not_retried() -> None:
+    made = dispatch(2)
+    for index in range(3):
+        made.assign([utterance(index)])
+    made.finish((1, 0))
+    robbed, task = made.steal() or (None, None)
+    assert (robbed, numbers_of(task)) == (0, [2])
+    assert made.remove_worker(1).num_handed_over == 1
+    assert made.finish((2, 0)) is not None  # worker 0 had begun it
+    made.add_worker(1, 3)
+    assert made.assign_suspect() is None and made.assign([utterance(3)]).worker == 1
+    made.finish((0, 0)), made.finish((3, 0))
+    assert not made.is_busy
+
+
+def test_a_robbed_worker_that_dies_proves_nothing_against_its_suspect() -> None:
+    """It may have died of the batch that was taken from it."""
+    made = dispatch(3)
+    for index in range(6):
+        assert made.assign([utterance(index)]).worker == index % 3
+    made.finish((1, 0)), made.finish((4, 0))
+    robbed, task = made.steal() or (None, None)
+    assert (robbed, numbers_of(task)) == (0, [3])
+    made.finish((0, 0))
+    assert made.remove_worker(2).num_handed_over == 2
+    assert numbers_of(made.assign_suspect()) == [2]
+    assert made.remove_worker(0).given_up == []
+    made.add_worker(0, 3)
+    for index in (5, 2):
+        assert numbers_of(made.assign_suspect()) == [index]
+        made.finish((index, 0))
+    made.finish((3, 0))
+    assert not made.is_busy
