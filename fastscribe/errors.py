@@ -11,6 +11,7 @@
     ├── AudioError                  an unreadable recording; the run turns it into a Failure and goes on
     ├── ManifestError               an unusable manifest row; likewise
     ├── ModelOutputError            model output for one utterance that is no transcript; likewise
+    ├── RecordingKilledProcess      likewise, of a recording that ends each process which decodes it (--devices)
     ├── DeviceFailed                the GPU can do nothing more in this process; the run stops and keeps its results
     ├── SideFailed                  one side of a comparison gave up (in bench/peer_comparison/process.py)
     └── OutputError                 a result that cannot be written (disk full ..); the run stops and keeps its results
@@ -120,6 +121,11 @@ class ManifestError(FastscribeError):
 
 class ModelOutputError(FastscribeError):
     """NaN or infinite numbers, or more tokens than any speech has."""
+
+
+class RecordingKilledProcess(FastscribeError):
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"decoding it ended a process each time, also by itself; the last one {reason}")
 
 
 class DeviceFailed(FastscribeError):

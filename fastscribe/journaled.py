@@ -42,15 +42,14 @@ def run_fingerprint(
     from fastscribe.languages import AUTO
     from fastscribe.pipeline.recognizer import language_prompt_of
 
-    recognizer = transcriber._recognizer
-    attention = recognizer.model.config.attention
-    resolved: dict[str, Any] = {"dtype": recognizer.dtype, "decoder": recognizer.decoder_name, "attention": attention}
+    facts = transcriber._executor.facts
+    resolved: dict[str, Any] = {"dtype": facts.dtype, "decoder": facts.decoder_name, "attention": facts.attention}
     resolved |= {"recover_gaps": transcriber._recovers_gaps}
-    resolved |= {"beam": recognizer.beam} if recognizer.beam > 1 else {}
+    resolved |= {"beam": facts.beam} if facts.beam > 1 else {}
     config = transcriber._config
     if options.max_utterance_s is None and not config.learnt_on_short:  # cut as with the same number given
         resolved["max_utterance_s"] = config.max_utterance_s
-    follows_language = DECODERS[recognizer.decoder_name].has_prompt or language_prompt_of(config) is not None
+    follows_language = DECODERS[facts.decoder_name].has_prompt or language_prompt_of(config) is not None
     if not follows_language or options.language == AUTO:  # these options change nothing then
         options = replace(options, language=None, target_language=None)
     return fingerprint(model_digest, resolved, options, style)

@@ -41,6 +41,7 @@ from fastscribe.config import GraphMode
 from fastscribe.decode.families import DECODERS
 from fastscribe.pipeline.batching import Budget
 from fastscribe.pipeline.engine import Engine
+from fastscribe.pipeline.local import LocalExecutor
 from fastscribe.types import Frames
 from scripts.benchmarks import (
     agreement,
@@ -188,7 +189,9 @@ class Part:
         options = replace(loaded.options, beam=old.beam, **changes)
         decoder = DECODERS[old.decoder_name].build(old.model, checkpoint, old.device, options, self._say)
         encode = old.model.encoder if options.cuda_graphs == "off" else old.encoder
-        return Transcriber(checkpoint, Engine(replace(old, decoder=decoder, encoder=encode)), options, 0.0)
+        return Transcriber(
+            checkpoint, LocalExecutor(Engine(replace(old, decoder=decoder, encoder=encode))), options, 0.0
+        )
 
     def _say(self, line: str) -> None:
         self.notes.write({"what": "said", "line": line})

@@ -97,7 +97,7 @@ def read_batches(
         failures = [item for item in prepared if isinstance(item, Failure)]
         utterances = [utterance for item in prepared if not isinstance(item, Failure) for utterance in item]
         batches = []
-        for loaded in run.load(run.plan(utterances)):
+        for loaded in transcriber._local.load(run.plan(utterances)):
             batch, failed = (None, ()) if loaded is IDLE else loaded
             failures += [failure for _, failure in failed]
             batches += [] if batch is None else [batch]

@@ -1,6 +1,6 @@
 """Events of a run for programs: JSON lines with units in the keys.
 
-{"event": "started", "device", "dtype", "decoder", "load_s"}
+{"event": "started", "device", "dtype", "decoder", "load_s"}                                      and "devices", if several
 {"event": "progress", "files", "failed", "skipped", "audio_s", "done_s", "planned_s", "elapsed_s", "rtfx"}  twice a second
 {"event": "failed", "audio_filepath", "stage", "message"}                                          a file that failed
 {"event": "finished", "report"}                                                                    report.json's content
@@ -76,8 +76,9 @@ class EventLog:
 
     def started(self, transcriber: Transcriber) -> None:
         """Write the first event; from then on, write the progress periodically."""
-        recognizer = transcriber._recognizer
-        facts = {"device": recognizer.device_name, "dtype": recognizer.dtype, "decoder": recognizer.decoder_name}
+        found, num_devices = transcriber._executor.facts, transcriber._executor.num_devices
+        facts: dict[str, Any] = {"device": found.device_name, "dtype": found.dtype, "decoder": found.decoder_name}
+        facts |= {"devices": num_devices} if num_devices > 1 else {}
         self._write_event("started", **facts, load_s=round(transcriber._load_s, 3))
         self._start = perf_counter()
         if self._file is not None:

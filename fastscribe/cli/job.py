@@ -65,6 +65,7 @@ class TranscribeJob:
     report_html: Path | None = None
     events: Path | None = None
     log_file: Path | None = None
+    devices: str | None = None  # instead of `device`
     limit: RunLimit | None = None
     cluster: RayCluster | None = None  # None: the model runs in this process
 

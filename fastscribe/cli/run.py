@@ -152,7 +152,9 @@ def _load(job: TranscribeJob, say: Callable[[str], None]) -> Iterator[Transcribe
     if job.cluster is None:
         from fastscribe.transcriber import Transcriber
 
-        yield Transcriber.load(Path(job.model), job.device, job.dtype, job.options, say)
+        model = Path(job.model)
+        with Transcriber.load(model, job.device, job.dtype, job.options, say, devices=job.devices) as transcriber:
+            yield transcriber
         return
     from fastscribe.ray.pool import Size
     from fastscribe.ray.run import RayTranscriber

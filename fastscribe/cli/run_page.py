@@ -102,10 +102,11 @@ def _status(error: BaseException) -> str:
 def _settings(job: TranscribeJob, transcriber: Transcriber) -> dict[str, Any]:
     """Return the effective settings, with defaults resolved."""
     options = asdict(job.options) | {
-        "decoder": transcriber._recognizer.decoder_name,
+        "decoder": transcriber._executor.facts.decoder_name,
         "recover_gaps": transcriber._recovers_gaps,
     }
     chosen = {name: value for name, value in options.items() if value is not None}
     output = {"output_dir": job.target.where, "formats": ", ".join(job.style.formats)}
+    devices = {"devices": job.devices} if job.devices is not None else {}
     shard = {"shard": job.target.shard} if job.target.shard.count > 1 else {}
-    return {**chosen, "frames_in_a_batch_at_most": transcriber._engine.budget.frames, **output, **shard}
+    return {**chosen, "frames_in_a_batch_at_most": transcriber._executor.budget.frames, **output, **devices, **shard}

@@ -26,7 +26,7 @@ from fastscribe.types import Failure
 if TYPE_CHECKING:
     from fastscribe.cli.run_limit import LimitCheck
     from fastscribe.dry_run import DryRunReport
-    from fastscribe.pipeline.stats import RunStats
+    from fastscribe.pipeline.stats import DeviceShare, RunStats
 
 _RELAY_END_S = 1.0
 _LOG_START = re.compile(rb"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} \d+ ")
@@ -167,6 +167,7 @@ def report_table(stats: RunStats) -> str:
         ("padding", f"{100 * stats.padding_share:.1f} %"),
         ("peak memory", f"{stats.peak_bytes / 2**30:.2f} GiB"),
         ("device", f"{stats.device}, {stats.dtype}"),
+        *((one.name, _share_text(one, share)) for one, share in stats.device_shares),
         (
             "cost",
             "unknown (--price-per-hour)"
@@ -175,6 +176,12 @@ def report_table(stats: RunStats) -> str:
         ),
     ]
     return "\n".join(f"  {name:<12} {value}" for name, value in rows)
+
+
+def _share_text(one: DeviceShare, share: float) -> str:
+    died = f", died {one.died} time{'s' if one.died > 1 else ''}" if one.died else ""
+    batches = f"{one.batches:,} batch{'' if one.batches == 1 else 'es'}"
+    return f"{100 * share:.0f} % of the audio ({one.audio_s / 3600:.3f} h in {batches}), busy {one.busy_s:.1f} s{died}"
 
 
 def _gaps(stats: RunStats) -> str:

@@ -44,6 +44,7 @@ from fastscribe.config import (
     VadName,
 )
 from fastscribe.errors import UsageError
+from fastscribe.pipeline.workers.devices import parse_devices
 from fastscribe.resume.shards import choose_shard
 
 
@@ -56,7 +57,7 @@ def _frames(value: str | None) -> int | Literal["auto"] | None:
 
 
 def _cluster(
-    engine: str, address: str | None, workers: int | None, device: str, report_html: Path | None
+    engine: str, address: str | None, workers: int | None, device: str, devices: str | None, report_html: Path | None
 ) -> RayCluster | None:
     """Return where --engine ray runs; None without it. Raises typer.BadParameter for options that do not fit."""
     if engine == "local":
@@ -68,6 +69,8 @@ def _cluster(
         raise typer.BadParameter(
             f"--device {device}: with --engine ray it is auto, cpu or cuda: Ray numbers the devices"
         )
+    if devices is not None:
+        raise typer.BadParameter("--devices and --engine ray exclude each other: Ray gives each worker its device")
     if report_html is not None:
         raise typer.BadParameter("--report-html shows the batches of one process, so it does not go with --engine ray")
     return RayCluster(address, workers)
@@ -148,6 +151,16 @@ def transcribe(
         ),
     ] = _DEFAULTS.nbest,
     device: Annotated[str, basic_option("--device", help="auto, cpu, cuda or cuda:1 ...")] = "auto",
+    devices: Annotated[
+        str | None,
+        speed_option(
+            "--devices",
+            metavar="DEVICES",
+            help="Several: all, 0,2 (GPUs) or cpu:N.\fall is every GPU that is visible. The numbers are those of --device "
+            "cuda:N, not a count. cpu:N is N processes that share the processors. Each device has a process and a model of its "
+            "own; all work on one list of batches. Not together with --device.",
+        ),
+    ] = None,
     dtype: Annotated[
         DtypeChoice,
         decoding_option(
@@ -337,12 +350,19 @@ def transcribe(
     threads: Annotated[
         int | None,
         speed_option(
-            "--threads", min=1, max=MAX_THREADS, help="Threads that read audio.\fDefault: by the number of processors."
+            "--threads",
+            min=1,
+            max=MAX_THREADS,
+            help="Threads that read audio.\fDefault: by the number of processors. With --devices, each device has as many.",
         ),
     ] = None,
     price_per_hour: Annotated[
         float | None,
-        message_option("--price-per-hour", min=0, help="Price of this machine, for the report.\fUSD per hour."),
+        message_option(
+            "--price-per-hour",
+            min=0,
+            help="Price of this machine, for the report.\fUSD per hour, for the whole machine with all its GPUs.",
+        ),
     ] = None,
     quiet: Annotated[
         bool,
@@ -383,9 +403,13 @@ def transcribe(
             raise typer.BadParameter(f"{name} needs --output-dir")
     if price_per_hour is not None and not math.isfinite(price_per_hour):
         raise typer.BadParameter("--price-per-hour: not a number of USD")
-    cluster = _cluster(engine, ray_address, ray_workers, device, report_html)
+    cluster = _cluster(engine, ray_address, ray_workers, device, devices, report_html)
     if report_html is not None and dry_run:
         raise typer.BadParameter("--report-html and --dry-run exclude each other")
+    if devices is not None:
+        if device != "auto":
+            raise typer.BadParameter("--device and --devices exclude each other: --devices alone names all devices")
+        parse_devices(devices)  # before a download
     options = Options(
         decoder=decoder,
         beam=beam,
@@ -419,7 +443,7 @@ def transcribe(
     is_brief = quiet or (not dry_run and cluster is None and is_one_short_file(inputs))
     if model is None and is_brief:
         model = DEFAULT  # without the line about it
-    limit = choose_limit(stop_at_usd, stop_after, device, price_per_hour)
+    limit = choose_limit(stop_at_usd, stop_after, device, price_per_hour, devices)
     if limit is not None and cluster is not None:
         raise typer.BadParameter(
             f"{limit.option} and --engine ray exclude each other: stop the run with SIGTERM instead"
@@ -434,7 +458,7 @@ def transcribe(
         elif os.path.exists(model):
             model = os.path.abspath(model)  # the workers look up other names, each node for itself
         job = TranscribeJob(inputs, model, device, dtype, options, style, target, price_per_hour, page)
-        job = replace(job, events=events, log_file=log_file, limit=limit, cluster=cluster)
+        job = replace(job, events=events, log_file=log_file, limit=limit, devices=devices, cluster=cluster)
         with EventLog(events) as event_log:
             if dry_run:
                 report_dry_run(job, quiet)

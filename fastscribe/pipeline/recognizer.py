@@ -58,6 +58,7 @@ from fastscribe.model.packed import pack_linears_
 from fastscribe.model.time_conv import pack_time_convs_
 from fastscribe.pipeline import cost_model
 from fastscribe.pipeline.batching import Budget
+from fastscribe.pipeline.executor import ModelFacts
 from fastscribe.text.encoder import WordEncoder
 from fastscribe.text.language_model import LanguageModel
 from fastscribe.text.tokenizer import Tokenizer
@@ -213,9 +214,18 @@ class Recognizer:
         return DECODERS[self.decoder_name].zero_duration_punctuation
 
     @property
-    def recovers_gaps(self) -> bool:
-        """Default of Options.recover_gaps."""
-        return DECODERS[self.decoder_name].recovers_gaps
+    def facts(self) -> ModelFacts:
+        """What runs and reports need to know."""
+        return ModelFacts(
+            self.device_name,
+            self.dtype,
+            self.decoder_name,
+            self.beam,
+            self.model.config.attention,
+            self.token_frame_s,
+            self.zero_duration_punctuation,
+            DECODERS[self.decoder_name].recovers_gaps,
+        )
 
     @property
     def token_frame_s(self) -> float:

@@ -1,14 +1,16 @@
 """One run: a stream of inputs becomes a stream of transcripts, in order of completion.
 
-    sources -> windows -> batches -> loaded batches -> outcomes -> recordings -> (gap recovery) -> results
-      probe, split      plan        load            encode, decode          assemble
+    sources -> windows -> batches -> (executor) -> outcomes -> recordings -> (gap recovery) -> results
+      probe, split      plan     load, encode, decode         assemble
 
 While the model works on one window of inputs, threads probe and cut the next one and read audio for the next batches. A
 transcript leaves as soon as its last utterance is decoded; the run keeps nothing of it. A manifest row that states its
-duration enters a batch unopened, and the loader probes its file. An input that fails becomes a Failure.
+duration enters a batch unopened, and the executor probes its file. An input that fails becomes a Failure.
 
-Threads: the caller's, which drives the model; one that iterates over the sources; a pool that reads batches and one that
-prepares inputs and searches gaps, each with a thread that replaces hung ones.
+An executor (executor.py) loads, encodes and decodes the planned batches, on one device or on several. All the rest is here.
+
+Threads: the caller's; one that iterates over the sources; a pool that prepares inputs and searches gaps, with a thread that
+replaces hung ones; the executor's own.
 """
 
 from __future__ import annotations
@@ -28,12 +30,11 @@ from fastscribe.audio.probe import planned, probe
 from fastscribe.audio.remote_file import RemoteFile, forget_objects
 from fastscribe.audio.sound_file_cache import close_held
 from fastscribe.config import ModelConfig, Options
-from fastscribe.cuda.device import host_array, short_switch_interval
 from fastscribe.pipeline import batching
-from fastscribe.pipeline.engine import Engine, Outcome
+from fastscribe.pipeline.executor import Executor, Plan
 from fastscribe.pipeline.gap_recovery import GapRecovery
 from fastscribe.pipeline.idle import IDLE, Idle
-from fastscribe.pipeline.loader import REMOTE_THREADS, Loaded, default_threads, load_batches
+from fastscribe.pipeline.loader import REMOTE_THREADS, default_threads
 from fastscribe.pipeline.sort_buffer import SortBuffer
 from fastscribe.pipeline.stats import Progress
 from fastscribe.pipeline.thread_pool import ReplacingThreadPool
@@ -52,7 +53,6 @@ if TYPE_CHECKING:
 PreparedInput = tuple[Utterance, ...] | Failure  # a recording's utterances, or why there are none
 Window = list[PreparedInput]
 
-_BATCHES_AHEAD = 2
 _BATCHES_PER_WINDOW = 64
 MAX_WINDOW_BYTES = 512 << 20  # the caller's data in a window, while the model works on another
 _MAX_TRUSTED_S = 86_400.0  # without a limit for utterances, files with a longer stated duration are probed first
@@ -87,7 +87,7 @@ class Run:
     Args:
         config: The model's config.
         tokenizer: The model's tokenizer.
-        engine: Runs the model, within its budget.
+        executor: Decodes the batches. close() ends its part of the run.
         options: The run's options.
         recover_gaps: Decode speech without words again.
         progress: Counts the run.
@@ -99,7 +99,7 @@ class Run:
         self,
         config: ModelConfig,
         tokenizer: Tokenizer,
-        engine: Engine,
+        executor: Executor,
         options: Options,
         recover_gaps: bool,
         progress: Progress,
@@ -109,11 +109,11 @@ class Run:
         self._by_phrase = options.max_utterance_s is None and config.learnt_on_short
         self._max_utterance_s = config.max_utterance_s if options.max_utterance_s is None else options.max_utterance_s
         options = replace(options, max_utterance_s=self._max_utterance_s)
-        self._config, self._tokenizer, self._engine, self._options = config, tokenizer, engine, options
-        self._progress, self._watcher, self._limit = progress, watcher, limit
+        self._config, self._tokenizer, self._executor, self._options = config, tokenizer, executor, options
+        self._facts, self._progress, self._watcher, self._limit = executor.facts, progress, watcher, limit
         threads = options.threads or default_threads()  # more once there are URLs
-        # Two pools: inputs that hang or take long to probe must not keep batches from being read.
-        self._readers, self._preparers = ReplacingThreadPool(threads, "read"), ReplacingThreadPool(threads, "prepare")
+        # The executor has other threads: inputs that hang or take long to probe must not keep batches from being read.
+        self._preparers = ReplacingThreadPool(threads, "prepare")
         self._windows: SortBuffer[Source | Failure, PreparedInput] | None = None
         self._input_error: Exception | None = None
         self._last_data = 0  # id of the memory that the last source holds
@@ -126,7 +126,7 @@ class Run:
         """Drop what is in flight and stop the threads. A read in progress ends in the background."""
         if self._windows is not None:
             self._windows.close()
-        self._readers.close()
+        self._executor.end()
         self._preparers.close()
         forget_objects()
         close_held()
@@ -136,12 +136,11 @@ class Run:
 
         An error of a caller's iterator is raised at the end, after the results of the inputs before it.
         """
-        with closing(self._engine), short_switch_interval(self._engine.recognizer.device):
-            yield from self._transcribe(self._plan_windows(self.windows(inputs, ledger)))
-            while self._recovery.wait_for_search():
-                yield from self._take_finished()
-            if not self._is_stopped:  # else their recordings have no result
-                yield from self._transcribe(self.plan(self._utterances_to_recover()))
+        yield from self._transcribe(self._plan_windows(self.windows(inputs, ledger)))
+        while self._recovery.wait_for_search():
+            yield from self._take_finished()
+        if not self._is_stopped:  # else their recordings have no result
+            yield from self._transcribe(self.plan(self._utterances_to_recover()))
         if self._input_error is not None:
             raise self._input_error
 
@@ -174,8 +173,7 @@ class Run:
         """Pass the sources on; the first in a store starts the threads that wait for it."""
         for source in sources:
             if self._options.threads is None and isinstance(source, Source) and isinstance(source.file, RemoteFile):
-                for pool in (self._readers, self._preparers):
-                    pool.threads = max(pool.threads, REMOTE_THREADS)
+                self._preparers.threads = max(self._preparers.threads, REMOTE_THREADS)
             yield source
 
     def _added_bytes(self, source: Source | Failure) -> int:
@@ -192,27 +190,12 @@ class Run:
             self._input_error = error
 
     def plan(self, utterances: Iterable[Utterance]) -> Iterator[tuple[Utterance, ...]]:
-        """Yield batches of the utterances, longest first, within the engine's budget."""
-        return batching.plan(utterances, self.num_frames, self._engine.budget, self._options.batch_size)
+        """Yield batches of the utterances, longest first, within the executor's budget."""
+        return batching.plan(utterances, self.num_frames, self._executor.budget, self._options.batch_size)
 
     def num_frames(self, utterance: Utterance) -> int:
         """Return the utterance's length in encoder frames."""
         return self._config.num_frames(utterance.duration_s)
-
-    def load(
-        self, plans: Iterable[Sequence[Utterance] | Idle], ahead: int = _BATCHES_AHEAD
-    ) -> Generator[Loaded | Idle, None, None]:
-        """Yield the planned batches with their samples, in memory that copies fast to the model's device."""
-        device = self._engine.recognizer.device
-        return load_batches(
-            plans,
-            pool=self._readers,
-            sample_rate=self._config.features.sample_rate,
-            channel=self._options.channel,
-            ahead=ahead,
-            allocate=partial(host_array, device=device),
-            native=device.type == "cuda",
-        )
 
     def _plan_windows(self, windows: Iterable[Window | Idle]) -> Iterator[tuple[Utterance, ...] | Idle]:
         """Yield batches of each window's utterances and of those that gap recovery has ready."""
@@ -255,54 +238,28 @@ class Run:
         self._waiting[item[0].audio.index] = len(item), []
         return item
 
-    def _transcribe(self, plans: Iterable[tuple[Utterance, ...] | Idle]) -> Iterator[Transcript | Failure]:
-        """Load and decode the batches; yield the recordings that they complete."""
-        with closing(self.load(plans)) as batches:
-            while True:
-                with self._progress.stopwatch.time("wait_for_audio"):
-                    loaded = next(batches, None)
+    def _transcribe(self, plans: Iterable[Plan | Idle]) -> Iterator[Transcript | Failure]:
+        """Decode the batches; yield the recordings that they complete."""
+        with closing(self._executor.execute(plans)) as outcomes:
+            for outcome in outcomes:
                 if self._windows is not None:
                     self._count_queued(self._windows)
-                loaded = loaded if self._fits(loaded) else None
-                for utterance, outcome in self._decode(loaded):
-                    self._add(utterance, outcome)
-                    yield from self._take_finished()  # at once: a batch's transcripts together would leave the CPU's cache
+                if outcome is not IDLE:
+                    utterances, results = outcome
+                    self._count_frames(utterances, results)
+                    for utterance, result in zip(utterances, results, strict=True):
+                        self._add(utterance, result)
+                        yield from self._take_finished()  # at once: many transcripts together would leave the CPU's cache
                 yield from self._take_finished()
-                if loaded is None:
-                    return
 
-    def _fits(self, loaded: Loaded | Idle | None) -> bool:
-        """Return False if the run's limit allows no more work."""
-        if self._limit is None or loaded is None:
-            return True
-        batch = None if loaded is IDLE else loaded[0]
-        return self._limit.begin(0.0 if batch is None else batch.audio_s)
-
-    def _decode(self, loaded: Loaded | Idle | None) -> Iterator[tuple[Utterance, Hypothesis | Failure]]:
-        """Decode a batch; without one, finish all in flight, because the next one may take long or never come."""
-        if loaded is None or loaded is IDLE:
-            yield from self._decoded_utterances(self._engine.drain())
+    def _count_frames(self, utterances: Sequence[Utterance], results: Sequence[Hypothesis | Failure]) -> None:
+        if isinstance(results[0], Failure):
             return
-        batch, failures = loaded
-        yield from failures
-        if batch is not None:
-            yield from self._decoded_utterances(self._engine.push(batch))
-
-    def _decoded_utterances(self, outcomes: Iterable[Outcome]) -> Iterator[tuple[Utterance, Hypothesis | Failure]]:
-        for batch, outcome in outcomes:
-            if self._limit is not None:
-                self._limit.done(batch.audio_s)
-            if isinstance(outcome, Exception):
-                yield from (
-                    (utterance, to_failure(utterance.audio, "model", outcome)) for utterance in batch.utterances
-                )
-                continue
-            lengths = [self.num_frames(utterance) for utterance in batch.utterances]
-            self._progress.real_frames += sum(lengths)
-            self._progress.padded_frames += len(lengths) * max(lengths)
-            if self._watcher is not None:
-                self._watcher.batch(batch.utterances, lengths)
-            yield from zip(batch.utterances, outcome, strict=True)
+        lengths = [self.num_frames(utterance) for utterance in utterances]
+        self._progress.real_frames += sum(lengths)
+        self._progress.padded_frames += len(lengths) * max(lengths)
+        if self._watcher is not None:
+            self._watcher.batch(utterances, lengths)
 
     def _add(self, utterance: Utterance, outcome: Hypothesis | Failure) -> None:
         """Add an utterance to its recording. After one that failed, the recording's others are dropped."""
@@ -350,8 +307,7 @@ class Run:
     def _assemble(
         self, audio: AudioInfo, parts: Sequence[DecodedUtterance], recovered: Sequence[DecodedUtterance] = ()
     ) -> Transcript | Failure:
-        recognizer = self._engine.recognizer
-        no_time, frame_s = recognizer.zero_duration_punctuation, recognizer.token_frame_s
+        no_time, frame_s = self._facts.zero_duration_punctuation, self._facts.token_frame_s
         try:
             with self._progress.stopwatch.time("assemble"):
                 result = transcript.assemble(audio, parts, self._tokenizer, frame_s, no_time, recovered)
@@ -366,6 +322,7 @@ class Run:
         self._recovery.collect_searched()
         while self._finished:
             result = _released(self._finished.popleft())
+            self._executor.release(result.index)
             self._progress.count(result)
             yield result  # a caller that cannot write it calls progress.not_written()
 
@@ -374,7 +331,7 @@ class Run:
 
         Utterances of a long recording are spread over its whole window by length, so its transcript leaves only near the end.
         """
-        frames = self._engine.budget.frames
+        frames = self._executor.budget.frames
         if math.isfinite(frames):
             return _BATCHES_PER_WINDOW * frames * self._config.frame_s
         longest_s = self._max_utterance_s or self._config.max_utterance_s

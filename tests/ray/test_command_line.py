@@ -18,9 +18,10 @@ from tests.helpers.processes import fastscribe as command
         (["--ray-address", "auto"], "--ray-address needs --engine ray"),
         (["--ray-workers", 2], "--ray-workers needs --engine ray"),
         (["--engine", "ray", "--device", "cuda:1"], "--device cuda:1: with --engine ray it is auto, cpu or cuda"),
+        (["--engine", "ray", "--devices", "all"], "--devices and --engine ray exclude each other"),
         (["--engine", "ray", "--report-html", "page.html"], "--report-html shows the batches of one process"),
     ],
-    ids=["address", "workers", "device", "page"],
+    ids=["address", "workers", "device", "devices", "page"],
 )
 def test_options_that_do_not_fit(options: list[object], problem: str) -> None:
     done = command("transcribe", "a.wav", *options)
