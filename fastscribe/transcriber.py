@@ -21,9 +21,10 @@ from fastscribe.pipeline.executor import Executor
 from fastscribe.pipeline.local import LocalExecutor
 from fastscribe.pipeline.presentation import in_order, with_bar
 from fastscribe.pipeline.recognizer import Recognizer, log_to_stderr
-from fastscribe.pipeline.run import Ledger, Run, Watcher
+from fastscribe.pipeline.run import Run, Watcher
 from fastscribe.pipeline.stats import DeviceShare, Progress, RunStats
 from fastscribe.pipeline.time_limit import TimeLimit
+from fastscribe.pipeline.windows import Ledger
 from fastscribe.pipeline.workers.devices import parse_devices
 from fastscribe.pipeline.workers.messages import Start
 from fastscribe.pipeline.workers.pool import WorkerPool

@@ -26,8 +26,8 @@ from fastscribe.output.folder import FolderOutput
 from fastscribe.pipeline import batching
 from fastscribe.pipeline.batching import Budget
 from fastscribe.pipeline.idle import IDLE
-from fastscribe.pipeline.run import Ledger
 from fastscribe.pipeline.stats import Stopwatch
+from fastscribe.pipeline.windows import Ledger
 from fastscribe.text.transcript import assemble
 from fastscribe.transcriber import Transcriber, run_stats
 from fastscribe.types import AudioInfo, Batch, Failure, Hypothesis, Int16Array, Source, Utterance

@@ -4,10 +4,10 @@
       probe, split      plan     load, encode, decode         assemble
 
 While the model works on one window of inputs, threads probe and cut the next one and read audio for the next batches. A
-transcript leaves as soon as its last utterance is decoded; the run keeps nothing of it. A manifest row that states its
-duration enters a batch unopened, and the executor probes its file. An input that fails becomes a Failure.
+transcript leaves as soon as its last utterance is decoded; the run keeps nothing of it. An input that fails becomes a Failure.
 
-An executor (executor.py) loads, encodes and decodes the planned batches, on one device or on several. All the rest is here.
+windows.py prepares the inputs, and recordings.py makes transcripts of utterances. An executor (executor.py) loads, encodes and
+decodes the planned batches, on one device or on several.
 
 Threads: the caller's; one that iterates over the sources; a pool that prepares inputs and searches gaps, with a thread that
 replaces hung ones; the executor's own.
@@ -16,62 +16,30 @@ replaces hung ones; the executor's own.
 from __future__ import annotations
 
 import math
-from collections import deque
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
-from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from fastscribe.audio.failures import to_failure
-from fastscribe.audio.given import all_of, sources
-from fastscribe.audio.media import held_memory, is_held
-from fastscribe.audio.probe import planned, probe
-from fastscribe.audio.remote_file import RemoteFile, forget_objects
+from fastscribe.audio.remote_file import forget_objects
 from fastscribe.audio.sound_file_cache import close_held
 from fastscribe.config import ModelConfig, Options
 from fastscribe.pipeline import batching
 from fastscribe.pipeline.executor import Executor, Plan
-from fastscribe.pipeline.gap_recovery import GapRecovery
 from fastscribe.pipeline.idle import IDLE, Idle
-from fastscribe.pipeline.loader import REMOTE_THREADS, default_threads
-from fastscribe.pipeline.sort_buffer import SortBuffer
+from fastscribe.pipeline.loader import default_threads
+from fastscribe.pipeline.recordings import RecordingsInFlight
 from fastscribe.pipeline.stats import Progress
 from fastscribe.pipeline.thread_pool import ReplacingThreadPool
 from fastscribe.pipeline.time_limit import TimeLimit
-from fastscribe.segmentation.segment import split
-from fastscribe.segmentation.silence import MIN_TRIMMED_S
-from fastscribe.text import transcript
-from fastscribe.text.nbest import nbest
+from fastscribe.pipeline.windows import InputWindows, Ledger, Window, duration_s
 from fastscribe.text.tokenizer import Tokenizer
-from fastscribe.text.transcript import DecodedUtterance
-from fastscribe.types import AudioInfo, Failure, File, Hypothesis, Source, Transcript, Utterance
+from fastscribe.types import Failure, Hypothesis, Transcript, Utterance
 
 if TYPE_CHECKING:
     from fastscribe.audio.given import Inputs
 
-PreparedInput = tuple[Utterance, ...] | Failure  # a recording's utterances, or why there are none
-Window = list[PreparedInput]
-
 _BATCHES_PER_WINDOW = 64
-MAX_WINDOW_BYTES = 512 << 20  # the caller's data in a window, while the model works on another
-_MAX_TRUSTED_S = 86_400.0  # without a limit for utterances, files with a longer stated duration are probed first
-
-
-class Ledger(Protocol):
-    """Decides which inputs this run transcribes."""
-
-    def expect(self, source: Source | Failure) -> bool:
-        """Return False if the input belongs to another shard.
-
-        Called once per input, in order of index, from one thread.
-        """
-
-    def is_done(self, source: Source | Failure) -> bool:
-        """Return True if an earlier run has transcribed the input.
-
-        Called from several threads, before the input is opened.
-        """
 
 
 class Watcher(Protocol):
@@ -106,26 +74,22 @@ class Run:
         watcher: Watcher | None = None,
         limit: TimeLimit | None = None,
     ) -> None:
-        self._by_phrase = options.max_utterance_s is None and config.learnt_on_short
+        by_phrase = options.max_utterance_s is None and config.learnt_on_short
         self._max_utterance_s = config.max_utterance_s if options.max_utterance_s is None else options.max_utterance_s
         options = replace(options, max_utterance_s=self._max_utterance_s)
-        self._config, self._tokenizer, self._executor, self._options = config, tokenizer, executor, options
-        self._facts, self._progress, self._watcher, self._limit = executor.facts, progress, watcher, limit
+        self._config, self._executor, self._options = config, executor, options
+        self._progress, self._watcher, self._limit = progress, watcher, limit
         threads = options.threads or default_threads()  # more once there are URLs
         # The executor has other threads: inputs that hang or take long to probe must not keep batches from being read.
         self._preparers = ReplacingThreadPool(threads, "prepare")
-        self._windows: SortBuffer[Source | Failure, PreparedInput] | None = None
-        self._input_error: Exception | None = None
-        self._last_data = 0  # id of the memory that the last source holds
-        self._waiting: dict[int, tuple[int, list[DecodedUtterance]]] = {}  # by index: utterances expected, decoded
-        self._undone_s: dict[int, float] = {}  # by index: audio of a recording in flight that is not decoded yet
-        self._finished: deque[Transcript | Failure] = deque()
-        self._recovery = GapRecovery(options, recover_gaps, self._preparers, self._finished.append)
+        self._inputs = InputWindows(config, options, by_phrase, self._preparers, progress)
+        self._recordings = RecordingsInFlight(
+            options, recover_gaps, self._preparers, tokenizer, executor.facts, progress
+        )
 
     def close(self) -> None:
         """Drop what is in flight and stop the threads. A read in progress ends in the background."""
-        if self._windows is not None:
-            self._windows.close()
+        self._inputs.close()
         self._executor.end()
         self._preparers.close()
         forget_objects()
@@ -137,57 +101,16 @@ class Run:
         An error of a caller's iterator is raised at the end, after the results of the inputs before it.
         """
         yield from self._transcribe(self._plan_windows(self.windows(inputs, ledger)))
-        while self._recovery.wait_for_search():
+        while self._recordings.recovery.wait_for_search():
             yield from self._take_finished()
         if not self._is_stopped:  # else their recordings have no result
-            yield from self._transcribe(self.plan(self._utterances_to_recover()))
-        if self._input_error is not None:
-            raise self._input_error
+            yield from self._transcribe(self.plan(self._recordings.utterances_to_recover()))
+        if self._inputs.error is not None:
+            raise self._inputs.error
 
     def windows(self, inputs: Inputs, ledger: Ledger | None) -> Iterator[Window | Idle]:
         """Yield the inputs, probed and split into utterances, in windows that are sorted together. Callable once."""
-        options, progress = self._options, self._progress
-        repeats = None if ledger is None else progress.repeats  # without a ledger each input gets a result
-        found = self._with_threads(sources(self._until_error(inputs), progress.left_out, repeats))
-        prepare = partial(self._prepare, ledger)
-        expected = _expected_sources(found, ledger, options.track)
-        self._windows = SortBuffer(
-            expected,
-            prepare,
-            _duration_s,
-            self._preparers,
-            options.window,
-            self._max_window_s(),
-            self._added_bytes,
-            MAX_WINDOW_BYTES,
-        )
-        for window in self._windows:
-            if window is not IDLE:
-                self._progress.planned_files += len(window)
-                self._progress.planned_s += sum(map(_duration_s, window))
-            self._count_queued(self._windows)
-            yield window
-        self._count_queued(self._windows)
-
-    def _with_threads(self, sources: Iterable[Source | Failure]) -> Iterator[Source | Failure]:
-        """Pass the sources on; the first in a store starts the threads that wait for it."""
-        for source in sources:
-            if self._options.threads is None and isinstance(source, Source) and isinstance(source.file, RemoteFile):
-                self._preparers.threads = max(self._preparers.threads, REMOTE_THREADS)
-            yield source
-
-    def _added_bytes(self, source: Source | Failure) -> int:
-        """Return the memory that a source adds to the ones before. Parts of the same data come one after another."""
-        data, num_bytes = (0, 0) if isinstance(source, Failure) else held_memory(source.file)
-        is_same, self._last_data = data == self._last_data, data
-        return 0 if is_same else num_bytes
-
-    def _until_error(self, inputs: Inputs) -> Iterator[Any]:
-        """Yield the caller's inputs. The caller's error ends them."""
-        try:
-            yield from all_of(inputs)
-        except Exception as error:  # anything that a caller's iterator raises
-            self._input_error = error
+        return self._inputs.read(inputs, ledger, self._max_window_s())
 
     def plan(self, utterances: Iterable[Utterance]) -> Iterator[tuple[Utterance, ...]]:
         """Yield batches of the utterances, longest first, within the executor's budget."""
@@ -202,12 +125,11 @@ class Run:
         for window in windows:
             if window is IDLE:
                 yield IDLE
-                yield from self.plan(self._utterances_to_recover())
+                yield from self.plan(self._recordings.utterances_to_recover())
                 continue
             for part in self._parts(window):
-                self._undone_s |= {item[0].audio.index: _duration_s(item) for item in part if isinstance(item, tuple)}
-                utterances = [utterance for item in part for utterance in self._expect(item)]
-                yield from self.plan([*utterances, *self._utterances_to_recover()])
+                utterances = self._recordings.begin(part)
+                yield from self.plan([*utterances, *self._recordings.utterances_to_recover()])
             if self._is_stopped:
                 return
 
@@ -220,35 +142,18 @@ class Run:
         if self._limit is None:
             return [window]
         probe_s = self._max_window_s() / _BATCHES_PER_WINDOW
-        return self._limit.parts(window, _duration_s, lambda: sum(self._undone_s.values()), probe_s)
-
-    def _utterances_to_recover(self) -> list[Utterance]:
-        found = self._recovery.take_utterances()
-        return [utterance for utterances in found for utterance in self._expect(utterances)]
-
-    def _expect(self, item: PreparedInput) -> tuple[Utterance, ...]:
-        """Return the utterances to decode; none if the recording has failed or is silent."""
-        if isinstance(item, Failure):
-            self._finished.append(item)
-            return ()
-        if not item[0].num_samples:
-            self._count_done(item[0].audio.index, math.inf)
-            self._complete([(item[0], Hypothesis())])
-            return ()
-        self._waiting[item[0].audio.index] = len(item), []
-        return item
+        return self._limit.parts(window, duration_s, self._recordings.undone_s, probe_s)
 
     def _transcribe(self, plans: Iterable[Plan | Idle]) -> Iterator[Transcript | Failure]:
         """Decode the batches; yield the recordings that they complete."""
         with closing(self._executor.execute(plans)) as outcomes:
             for outcome in outcomes:
-                if self._windows is not None:
-                    self._count_queued(self._windows)
+                self._inputs.count_queued()
                 if outcome is not IDLE:
                     utterances, results = outcome
                     self._count_frames(utterances, results)
                     for utterance, result in zip(utterances, results, strict=True):
-                        self._add(utterance, result)
+                        self._recordings.add(utterance, result)
                         yield from self._take_finished()  # at once: many transcripts together would leave the CPU's cache
                 yield from self._take_finished()
 
@@ -261,67 +166,9 @@ class Run:
         if self._watcher is not None:
             self._watcher.batch(utterances, lengths)
 
-    def _add(self, utterance: Utterance, outcome: Hypothesis | Failure) -> None:
-        """Add an utterance to its recording. After one that failed, the recording's others are dropped."""
-        index = utterance.audio.index
-        if index not in self._waiting:
-            return
-        expected, parts = self._waiting[index]
-        if not isinstance(outcome, Failure):
-            parts.append((utterance, outcome))
-            if len(parts) < expected:
-                self._count_done(index, utterance.duration_s)
-                return
-        del self._waiting[index]
-        self._count_done(index, math.inf)
-        candidate = self._recovery.pop_candidate(index)
-        if isinstance(outcome, Failure):  # if the second decoding fails, the words of the first stay
-            _release(utterance.audio.file if utterance.audio.unread is None else utterance.audio.unread.file)
-            self._finished.append(outcome if candidate is None else candidate.with_gaps(candidate.transcript))
-        elif candidate is None:
-            self._complete(parts)
-        else:
-            result = self._assemble(candidate.transcript.audio, candidate.parts, parts)
-            self._finished.append(result if isinstance(result, Failure) else candidate.with_gaps(result, parts))
-
-    def _count_done(self, index: int, duration_s: float) -> None:
-        """Count audio as done; gap recovery decodes what is counted already."""
-        undone_s = self._undone_s.pop(index, 0.0)
-        self._progress.done_s += min(duration_s, undone_s)
-        if duration_s < undone_s:
-            self._undone_s[index] = undone_s - duration_s
-
-    def _count_queued(self, windows: SortBuffer[Source | Failure, PreparedInput]) -> None:
-        progress = self._progress
-        progress.skipped = windows.num_skipped
-        progress.queued_files, progress.queued_s, progress.has_all = windows.queued()
-
-    def _complete(self, parts: Sequence[DecodedUtterance]) -> None:
-        """Assemble a recording that was decoded for the first time; gap recovery finishes it."""
-        result = self._assemble(parts[0][0].audio, parts)
-        if isinstance(result, Failure):
-            self._finished.append(result)
-        else:
-            self._recovery.submit(result, parts)
-
-    def _assemble(
-        self, audio: AudioInfo, parts: Sequence[DecodedUtterance], recovered: Sequence[DecodedUtterance] = ()
-    ) -> Transcript | Failure:
-        no_time, frame_s = self._facts.zero_duration_punctuation, self._facts.token_frame_s
-        try:
-            with self._progress.stopwatch.time("assemble"):
-                result = transcript.assemble(audio, parts, self._tokenizer, frame_s, no_time, recovered)
-                if self._options.nbest is None:
-                    return result
-                return replace(result, nbest=nbest(parts, self._options.nbest, self._tokenizer, frame_s, no_time))
-        except Exception as error:  # one bad file becomes a Failure and the run goes on
-            return to_failure(audio, "assemble", error)
-
     def _take_finished(self) -> Iterator[Transcript | Failure]:
         """Yield the finished recordings, counted, each once."""
-        self._recovery.collect_searched()
-        while self._finished:
-            result = _released(self._finished.popleft())
+        for result in self._recordings.take_finished():
             self._executor.release(result.index)
             self._progress.count(result)
             yield result  # a caller that cannot write it calls progress.not_written()
@@ -336,61 +183,3 @@ class Run:
             return _BATCHES_PER_WINDOW * frames * self._config.frame_s
         longest_s = self._max_utterance_s or self._config.max_utterance_s
         return _BATCHES_PER_WINDOW * (self._options.batch_size or 1) * longest_s
-
-    def _prepare(self, ledger: Ledger | None, source: Source | Failure) -> PreparedInput | None:
-        """Probe and split one input. Return None if an earlier run has done it. Called from several threads."""
-        if ledger is not None and ledger.is_done(source):
-            return None
-        if isinstance(source, Failure):
-            return source
-        stage = "probe"
-        try:
-            if self._trusts_manifest(source):
-                audio = planned(source, self._config.features.sample_rate)
-                return (Utterance(audio, 0, audio.num_samples),)
-            audio = probe(source)
-            stage = "split"  # reads samples only if the recording may be cut or trimmed
-            options = self._options
-            frame_s, limit_s = self._config.frame_s, self._max_utterance_s
-            return split(audio, limit_s, options.channel, frame_s, options.vad, self._by_phrase)
-        except BaseException as error:  # even one that would end the thread becomes this file's Failure
-            _release(source.file)
-            return to_failure(source, stage, error)
-
-    def _trusts_manifest(self, source: Source) -> bool:
-        """Return True if the manifest states a duration that makes the whole recording one utterance."""
-        if source.duration_s is None or (self._by_phrase and source.duration_s >= MIN_TRIMMED_S):
-            return False
-        return source.duration_s <= (self._max_utterance_s or _MAX_TRUSTED_S)
-
-
-def _expected_sources(
-    sources: Iterable[Source | Failure], ledger: Ledger | None, track: int | None
-) -> Generator[Source | Failure, None, None]:
-    """Number the sources by position, set the track of those that name none, and yield those of this run."""
-    for index, source in enumerate(sources):
-        numbered = replace(source, index=index)
-        if isinstance(numbered, Source) and numbered.track is None:
-            numbered = replace(numbered, track=track)
-        if ledger is None or ledger.expect(numbered):
-            yield numbered
-
-
-def _released(result: Transcript | Failure) -> Transcript | Failure:
-    """Return the result without the caller's data, which would stay in memory with it."""
-    if isinstance(result, Failure):
-        return result
-    _release(result.audio.file)
-    return replace(result, audio=replace(result.audio, file="")) if is_held(result.audio.file) else result
-
-
-def _release(file: File) -> None:
-    """Free what reading a recording has left in memory."""
-    if isinstance(file, RemoteFile):
-        file.drop()  # the caller may keep the transcript
-    elif is_held(file):
-        close_held(file)
-
-
-def _duration_s(item: PreparedInput) -> float:
-    return 0.0 if isinstance(item, Failure) else item[0].audio.duration_s

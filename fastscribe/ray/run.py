@@ -20,8 +20,8 @@ from fastscribe.dry_run import DryRunReport
 from fastscribe.errors import UsageError
 from fastscribe.pipeline.batching import Budget
 from fastscribe.pipeline.executor import Executor
-from fastscribe.pipeline.run import Ledger
 from fastscribe.pipeline.stats import DeviceShare, Progress
+from fastscribe.pipeline.windows import Ledger
 from fastscribe.ray.chunks import ChunkQueue, Item
 from fastscribe.ray.inputs import Windows
 from fastscribe.ray.library import connected
