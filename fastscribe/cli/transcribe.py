@@ -151,16 +151,6 @@ def transcribe(
         ),
     ] = _DEFAULTS.nbest,
     device: Annotated[str, basic_option("--device", help="auto, cpu, cuda or cuda:1 ...")] = "auto",
-    devices: Annotated[
-        str | None,
-        speed_option(
-            "--devices",
-            metavar="DEVICES",
-            help="Several: all, 0,2 (GPUs) or cpu:N.\fall is every GPU that is visible. The numbers are those of --device "
-            "cuda:N, not a count. cpu:N is N processes that share the processors. Each device has a process and a model of its "
-            "own; all work on one list of batches. Not together with --device.",
-        ),
-    ] = None,
     dtype: Annotated[
         DtypeChoice,
         decoding_option(
@@ -288,6 +278,16 @@ def transcribe(
             metavar="N",
             min=1,
             help="Processes with a model on the cluster.\fDefault: one for each GPU, or for each node without GPUs.",
+        ),
+    ] = None,
+    devices: Annotated[
+        str | None,
+        speed_option(
+            "--devices",
+            metavar="DEVICES",
+            help="Several: all, 0,2 (GPUs) or cpu:N.\fall is every GPU that is visible. The numbers are those of --device "
+            "cuda:N, not a count. cpu:N is N processes that share the processors. Each device has a process and a model of its "
+            "own; all work on one list of batches. Not together with --device.",
         ),
     ] = None,
     window: Annotated[
