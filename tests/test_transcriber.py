@@ -302,11 +302,11 @@ def test_ledger_selects_inputs(transcriber: Transcriber, monkeypatch) -> None:
 
 @pytest.mark.parametrize("error", [SystemExit(1), MemoryError(), KeyError("odd")])
 @pytest.mark.parametrize(
-    ("where", "stage"), [("run.probe", "probe"), ("run.split", "split"), ("loader.read_into", "load")]
+    ("where", "stage"), [("windows.probe", "probe"), ("windows.split", "split"), ("loader.read_into", "load")]
 )
 def test_dead_thread_costs_one_file(transcriber: Transcriber, monkeypatch, error, where, stage) -> None:
     poison = str(FILES[3])
-    original = {"run.probe": probe, "run.split": split, "loader.read_into": read_into}[where]
+    original = {"windows.probe": probe, "windows.split": split, "loader.read_into": read_into}[where]
     position = 1 if original is read_into else 0
 
     def poisoned(*arguments):
