@@ -47,6 +47,7 @@ def run_fingerprint(
     resolved: dict[str, Any] = {"dtype": recognizer.dtype, "decoder": recognizer.decoder_name, "attention": attention}
     resolved |= {"recover_gaps": transcriber._recovers_gaps}
     resolved |= {"beam": recognizer.beam} if recognizer.beam > 1 else {}
+    resolved |= {"align": True} if transcriber.command == "align" else {}
     config = transcriber._config
     if options.max_utterance_s is None and not config.learnt_on_short:  # cut as with the same number given
         resolved["max_utterance_s"] = config.max_utterance_s

@@ -42,6 +42,8 @@ class Transcriber:
         progress: The counts of the current run, or of the last one.
     """
 
+    command = "transcribe"  # whose results an output folder holds
+
     def __init__(self, checkpoint: Checkpoint, engine: Engine, options: Options, load_s: float) -> None:
         """Make a transcriber of parts that are loaded already; load() is the usual way.
 
@@ -100,9 +102,15 @@ class Transcriber:
             model = locate(model, say)
         start = perf_counter()
         checkpoint = read_checkpoint(model, say)
-        recognizer = Recognizer.build(checkpoint, device, dtype, options, say)
+        recognizer = cls._recognizer_of(checkpoint, device, dtype, options, say)
         checkpoint = replace(checkpoint, weights={}, aligner=None)  # the models own them now
         return cls(checkpoint, Engine(recognizer), options, perf_counter() - start)
+
+    @classmethod
+    def _recognizer_of(
+        cls, checkpoint: Checkpoint, device: str, dtype: str, options: Options, say: Callable[[str], None]
+    ) -> Recognizer:
+        return Recognizer.build(checkpoint, device, dtype, options, say)
 
     @property
     def options(self) -> Options:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
@@ -30,6 +30,7 @@ from fastscribe.audio.sound_file_cache import close_held
 from fastscribe.config import ModelConfig, Options
 from fastscribe.cuda.device import host_array, short_switch_interval
 from fastscribe.pipeline import batching
+from fastscribe.pipeline.alignment import TextAligner, held
 from fastscribe.pipeline.engine import Engine, Outcome
 from fastscribe.pipeline.gap_recovery import GapRecovery
 from fastscribe.pipeline.idle import IDLE, Idle
@@ -48,6 +49,7 @@ from fastscribe.types import AudioInfo, Failure, File, Hypothesis, Source, Trans
 if TYPE_CHECKING:
     from fastscribe.audio.given import Inputs
 
+AttachText = Callable[[Source | Failure], Source | Failure]
 PreparedInput = tuple[Utterance, ...] | Failure  # a recording's utterances, or why there are none
 Window = list[PreparedInput]
 
@@ -120,6 +122,18 @@ class Run:
         self._undone_s: dict[int, float] = {}  # by index: audio of a recording in flight that is not decoded yet
         self._finished: deque[Transcript | Failure] = deque()
         self._recovery = GapRecovery(options, recover_gaps, self._preparers, self._finished.append)
+        self._aligner: TextAligner | None = None
+        self._attach_text: AttachText | None = None
+        self._to_align: list[tuple[AudioInfo, Sequence[DecodedUtterance]]] = []  # decoded recordings
+
+    def align_texts(self, aligner: TextAligner, attach: AttachText) -> None:
+        """Make results of known texts instead of the decoder's.
+
+        Args:
+            aligner: Aligns the recordings that a batch completes; the decoder gives it emissions.
+            attach: Returns a source with its text, or the Failure of one without.
+        """
+        self._aligner, self._attach_text = aligner, attach
 
     def close(self) -> None:
         """Drop what is in flight and stop the threads. A read in progress ends in the background."""
@@ -150,7 +164,7 @@ class Run:
         repeats = None if ledger is None else progress.repeats  # without a ledger each input gets a result
         found = self._with_threads(sources(self._until_error(inputs), progress.left_out, repeats))
         prepare = partial(self._prepare, ledger)
-        expected = _expected_sources(found, ledger, options.track)
+        expected = _expected_sources(found, ledger, options.track, self._attach_text)
         self._windows = SortBuffer(
             expected,
             prepare,
@@ -266,6 +280,7 @@ class Run:
                 for utterance, outcome in self._decode(loaded):
                     self._add(utterance, outcome)
                     yield from self._take_finished()  # at once: a batch's transcripts together would leave the CPU's cache
+                self._align()
                 yield from self._take_finished()
                 if loaded is None:
                     return
@@ -310,7 +325,7 @@ class Run:
             return
         expected, parts = self._waiting[index]
         if not isinstance(outcome, Failure):
-            parts.append((utterance, outcome))
+            parts.append((utterance, outcome if self._aligner is None or expected == 1 else held(outcome)))
             if len(parts) < expected:
                 self._count_done(index, utterance.duration_s)
                 return
@@ -339,12 +354,22 @@ class Run:
         progress.queued_files, progress.queued_s, progress.has_all = windows.queued()
 
     def _complete(self, parts: Sequence[DecodedUtterance]) -> None:
-        """Assemble a recording that was decoded for the first time; gap recovery finishes it."""
+        """Assemble a recording that was decoded for the first time; gap recovery finishes it, or the aligner of texts."""
+        if self._aligner is not None:
+            self._to_align.append((parts[0][0].audio, parts))
+            return
         result = self._assemble(parts[0][0].audio, parts)
         if isinstance(result, Failure):
             self._finished.append(result)
         else:
             self._recovery.submit(result, parts)
+
+    def _align(self) -> None:
+        """Align the recordings that wait for it, together."""
+        if self._aligner is not None and self._to_align:
+            recordings, self._to_align = self._to_align, []
+            with self._progress.stopwatch.time("align"):
+                self._finished += self._aligner.align(recordings)
 
     def _assemble(
         self, audio: AudioInfo, parts: Sequence[DecodedUtterance], recovered: Sequence[DecodedUtterance] = ()
@@ -374,10 +399,11 @@ class Run:
         Utterances of a long recording are spread over its whole window by length, so its transcript leaves only near the end.
         """
         frames = self._engine.budget.frames
+        most_s = math.inf if self._aligner is None else self._aligner.max_held_s / 2  # of two windows
         if math.isfinite(frames):
-            return _BATCHES_PER_WINDOW * frames * self._config.frame_s
+            return min(most_s, _BATCHES_PER_WINDOW * frames * self._config.frame_s)
         longest_s = self._max_utterance_s or self._config.max_utterance_s
-        return _BATCHES_PER_WINDOW * (self._options.batch_size or 1) * longest_s
+        return min(most_s, _BATCHES_PER_WINDOW * (self._options.batch_size or 1) * longest_s)
 
     def _prepare(self, ledger: Ledger | None, source: Source | Failure) -> PreparedInput | None:
         """Probe and split one input. Return None if an earlier run has done it. Called from several threads."""
@@ -406,11 +432,13 @@ class Run:
 
 
 def _expected_sources(
-    sources: Iterable[Source | Failure], ledger: Ledger | None, track: int | None
+    sources: Iterable[Source | Failure], ledger: Ledger | None, track: int | None, attach_text: AttachText | None
 ) -> Generator[Source | Failure, None, None]:
     """Number the sources by position, set the track of those that name none, and yield those of this run."""
     for index, source in enumerate(sources):
-        numbered = replace(source, index=index)
+        numbered: Source | Failure = replace(source, index=index)
+        if attach_text is not None:
+            numbered = attach_text(numbered)
         if isinstance(numbered, Source) and numbered.track is None:
             numbered = replace(numbered, track=track)
         if ledger is None or ledger.expect(numbered):
