@@ -17,13 +17,16 @@ from fastscribe.errors import CheckpointError
 from fastscribe.pipeline.alignment import TextAligner
 from fastscribe.pipeline.batching import Budget
 from fastscribe.pipeline.engine import Engine
-from fastscribe.pipeline.recognizer import Recognizer
+from fastscribe.pipeline.recognizer import Recognizer, log_to_stderr
 from fastscribe.pipeline.run import Run
 from fastscribe.transcriber import Transcriber
 from fastscribe.types import Failure, Transcript
 
 if TYPE_CHECKING:
     from fastscribe.audio.given import Inputs
+
+
+_DEFAULTS = Options()
 
 
 class Aligner(Transcriber):
@@ -68,6 +71,30 @@ class Aligner(Transcriber):
         self.texts.check()
         with closing(self.transcribe(inputs, ordered=ordered, progress=progress)) as results:
             yield from results
+
+    def with_texts(self, texts: Texts) -> Aligner:
+        """Set where the texts of the next run are, and return this aligner."""
+        self.texts = texts
+        return self
+
+    @classmethod
+    def load(
+        cls,
+        model: str | Path = "default",
+        device: str = "auto",
+        dtype: str = "auto",
+        options: Options = _DEFAULTS,
+        say: Callable[[str], None] = log_to_stderr,
+    ) -> Aligner:
+        """Load a model. As Transcriber.load().
+
+        Raises:
+            CheckpointError: Also if the model has no CTC head, or a tokenizer that cannot encode text.
+            UsageError: As Transcriber.load().
+        """
+        loaded = super().load(model, device, dtype, options, say)
+        assert isinstance(loaded, Aligner)
+        return loaded
 
     @classmethod
     def _recognizer_of(

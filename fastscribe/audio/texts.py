@@ -1,4 +1,4 @@
-"""The texts of recordings for forced alignment: of a manifest's rows, of one file, or of a folder with a .txt for each recording.
+"""The texts of recordings for forced alignment: of a manifest's rows, of one file, or of a folder with a .txt for each.
 
 A text becomes the field `text` of the source's row, as a manifest has it. So results, resuming and exports treat it as a
 manifest's: a changed text is aligned again.

@@ -69,7 +69,9 @@ def align(
     model: Annotated[
         str | None,
         basic_option(
-            "--model", "-m", help=f"Model with a CTC head. Default: the one in the package.\fCTC or hybrid. {MODEL_HELP}"
+            "--model",
+            "-m",
+            help=f"Model with a CTC head. Default: the one in the package.\fCTC or hybrid. {MODEL_HELP}",
         ),
     ] = None,
     output_dir: Annotated[
@@ -158,7 +160,7 @@ def align(
         ),
     ] = None,
 ) -> None:
-    """Find when each word of a known text is spoken, with a CTC or hybrid model. Results are those of transcribe, with the text's words.
+    """Find when each word of a known text is spoken. Results have the formats of transcribe.
 
     Words that were not heard and speech that is not in the text are marked. The lines of a text become segments and subtitles.
     """

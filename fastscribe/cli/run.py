@@ -144,9 +144,7 @@ def _load(job: TranscribeJob, say: Callable[[str], None]) -> Iterator[Transcribe
     if job.texts is not None:
         from fastscribe.aligner import Aligner
 
-        aligner = Aligner.load(Path(job.model), job.device, job.dtype, job.options, say)
-        aligner.texts = job.texts
-        yield aligner
+        yield Aligner.load(Path(job.model), job.device, job.dtype, job.options, say).with_texts(job.texts)
         return
     if job.cluster is None:
         from fastscribe.transcriber import Transcriber

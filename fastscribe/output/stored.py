@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from itertools import accumulate, zip_longest
+from itertools import accumulate
 from typing import Any
 
 from fastscribe.audio.failures import relative_id
@@ -92,7 +92,8 @@ def _segments(stored: Iterable[Mapping[str, Any]], words: Sequence[Word]) -> lis
         raise ValueError("lines without their words")
     ends = list(accumulate(counts))
     own = [tuple(words[end - count : end]) for end, count in zip(ends, counts, strict=True)]
-    return [replace(one, words=found) for one, found in zip_longest(segments, own, fillvalue=())]
+    own += [()] * (len(segments) - len(own))
+    return [replace(one, words=found) for one, found in zip(segments, own, strict=True)]
 
 
 def _line(number: object) -> int | None:

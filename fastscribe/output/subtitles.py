@@ -4,8 +4,9 @@ Words become pieces, the units between possible breaks. A word is one piece, unl
 cue may last, as whole sentences are in scripts without spaces. Dynamic programming then finds the cheapest way to cut the
 pieces into cues, as Knuth and Plass cut a paragraph into lines (1981). A break is free at the end of a sentence, and costs
 more after a comma, at a pause and between any two words. Cues that are too short or too dense to read, lone words and joined
-sentences cost as well. The lines of a known text (Segment.line) are never joined. Width, number of lines and duration are constraints, not costs: the search skips cues that violate
-them. Times become integer milliseconds first. Lines are cut last, by the same kind of search.
+sentences cost as well. The lines of a known text (Segment.line) are never joined. Width, number of lines and duration are
+constraints, not costs: the search skips cues that violate them. Times become integer milliseconds first. Lines are cut last,
+by the same kind of search.
 """
 
 from __future__ import annotations

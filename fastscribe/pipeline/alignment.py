@@ -1,10 +1,13 @@
 """Forced alignment of whole recordings: the log-probabilities of their utterances and their texts become transcripts.
 
-    utterances -> frames of the recording -> windows -> batched Viterbi -> words, missing words, other speech -> Transcript
+    utterances -> frames of the recording -> windows -> paths -> words, missing words, other speech -> Transcript
 
 A recording of up to _MIN_WHOLE_S is one window, which the whole lattice of its text aligns. A longer one is cut at anchors
-(text/anchors.py). Windows of all recordings that a batch completes are aligned together. Files and devices are handled
-elsewhere.
+(text/anchors.py). Windows of all recordings that a batch completes are aligned together.
+
+The loose lattice (decode/loose_alignment.py) tells whether a window's words were all spoken and nothing else. Then the exact
+path counts (decode/forced_alignment.py), and the frames are NeMo's; otherwise the loose one, because the exact path would find
+frames for every word and move the others.
 
 Shapes: T frames, V labels with blank, B windows of a batch.
 """
@@ -15,7 +18,8 @@ import math
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -23,12 +27,12 @@ import torch
 from fastscribe.audio.failures import to_failure
 from fastscribe.config import ModelConfig
 from fastscribe.decode.forced_alignment import Span, align, frames_needed
+from fastscribe.decode.loose_alignment import LooseAlignment, align_loosely
 from fastscribe.errors import AudioError, CheckpointError, ModelOutputError
 from fastscribe.pipeline import batching
 from fastscribe.pipeline.batching import Budget
 from fastscribe.segmentation.seams import normalized_text
 from fastscribe.text.anchors import HeardWord, Window, cuts, find_matches, windows
-from fastscribe.text.heard import HeardToken, extra_speech, is_missing
 from fastscribe.text.script import Script, Speller
 from fastscribe.text.tokenizer import Tokenizer
 from fastscribe.text.transcript import DecodedUtterance, group_words, segments_of
@@ -37,6 +41,7 @@ from fastscribe.types import AudioInfo, Failure, Float32Array, Gap, Hypothesis, 
 _MIN_WHOLE_S = 120.0
 _MIN_WINDOW_S = 5.0
 _MAX_SHOWN = 8  # missing words in a message
+_MIN_PROBABILITY = 1e-38  # its logarithm is finite
 _BATCH_FRAMES = 50_000  # windows x longest
 # Log-probabilities that a run holds for long recordings, 2 bytes a label and frame: an hour of 80 ms frames and 1,024 labels
 # takes 92 MB.
@@ -50,6 +55,14 @@ def held(hypothesis: Hypothesis) -> Hypothesis:
     """Return the hypothesis of an utterance that waits for others, with emissions of half the size and memory of their own."""
     emissions_TV = hypothesis.emissions_TV
     return hypothesis if emissions_TV is None else replace(hypothesis, emissions_TV=emissions_TV.astype(np.float16))
+
+
+class HeardToken(NamedTuple):
+    """A token of greedy decoding."""
+
+    id: int
+    first: int  # frame
+    end: int  # the frame after its last
 
 
 @dataclass(frozen=True)
@@ -122,13 +135,9 @@ def _parts(ordered: Sequence[DecodedUtterance], frame_s: float) -> Iterator[_Par
             overlap_s = utterance.end_s - ordered[index + 1][0].start_s
             end = max(begin, min(end, end - round(overlap_s / 2 / frame_s))) if overlap_s > 0 else end
         tokens = [
-            HeardToken(token_id, first + frame - begin, first + min(frame + duration, end) - begin, logprob)
-            for token_id, frame, duration, logprob in zip(
-                hypothesis.token_ids,
-                hypothesis.token_frames,
-                hypothesis.token_durations,
-                hypothesis.logprobs,
-                strict=True,
+            HeardToken(token_id, first + frame - begin, first + min(frame + duration, end) - begin)
+            for token_id, frame, duration in zip(
+                hypothesis.token_ids, hypothesis.token_frames, hypothesis.token_durations, strict=True
             )
             if begin <= frame < end
         ]
@@ -138,13 +147,14 @@ def _parts(ordered: Sequence[DecodedUtterance], frame_s: float) -> Iterator[_Par
 
 @dataclass(frozen=True)
 class _Job:
-    """One recording on its way, and the frames of its tokens; a token in a window that did not fit has none."""
+    """One recording on its way: the frames of its tokens, except of words that were not spoken, and speech beside the text."""
 
     audio: AudioInfo
     script: Script
     frames: _Frames
     windows: list[Window]
-    token_spans: dict[int, Span]
+    token_spans: dict[int, Span] = field(default_factory=dict)
+    other: list[Span] = field(default_factory=list)
 
 
 class TextAligner:
@@ -165,7 +175,7 @@ class TextAligner:
         except ValueError as error:
             raise CheckpointError(where, f"cannot align: {error}") from error
         self._tokenizer, self._blank_id, self._frame_s = tokenizer, config.blank_id, config.frame_s
-        self._has_letters = [any(map(str.isalnum, text)) for text in tokenizer.token_texts]
+        self._has_letters = [*(any(map(str.isalnum, text)) for text in tokenizer.token_texts), False]  # and the blank
         self.max_held_s = MAX_HELD_BYTES / (2 * (config.blank_id + 1)) * config.frame_s
         self.unwritten: Counter[str] = Counter()
         self.num_untimed = self.num_missing = self.num_words = 0
@@ -184,27 +194,22 @@ class TextAligner:
 
     def _job(self, audio: AudioInfo, parts: Sequence[DecodedUtterance]) -> _Job:
         script = self._speller.script(text_of(audio.row))
-        if not script.token_ids:
-            problem = "its text has no letters that the model writes" if script.words else "its text is empty"
-            raise AudioError(audio.path, problem)
+        if not script.words:
+            raise AudioError(audio.path, "its text is empty")
+        if not script.has_letters:
+            raise AudioError(audio.path, "its text has no letters or digits that the model writes")
         frames = _Frames(parts, self._frame_s)
         if frames.num_frames * self._frame_s <= _MIN_WHOLE_S:
             whole = [Window(0, frames.num_frames, 0, len(script.words))]
             self._check_fits(audio, script, whole[0])
-            return _Job(audio, script, frames, whole, {})
+            return _Job(audio, script, frames, whole)
         heard = self._heard_words(frames.heard)
         matches = find_matches([normalized_text(word) for word in script.words], [word.text for word in heard])
         if not matches:
             self._check_fits(audio, script, Window(0, frames.num_frames, 0, len(script.words)))
         min_frames = math.ceil(_MIN_WINDOW_S / self._frame_s)
-        found = windows(
-            cuts(matches, heard),
-            len(script.words),
-            frames.num_frames,
-            min_frames,
-            lambda window: _fits(script, window),
-        )
-        return _Job(audio, script, frames, found, {})
+        found = windows(cuts(matches, heard), len(script.words), frames.num_frames, min_frames)
+        return _Job(audio, script, frames, found)
 
     def _check_fits(self, audio: AudioInfo, script: Script, window: Window) -> None:
         if not _fits(script, window):
@@ -223,10 +228,13 @@ class TextAligner:
         return words
 
     def _find_paths(self, jobs: Sequence[_Job]) -> None:
-        """Align the windows of all jobs, in batches of similar lengths, and set the frames of their tokens."""
-        pairs = [(job, window) for job in jobs for window in job.windows if _fits(job.script, window)]
-        pairs = [(job, window) for job, window in pairs if job.script.tokens_of(window.words)]
-        for batch in batching.plan(pairs, lambda pair: pair[1].num_frames, Budget(_BATCH_FRAMES), None):
+        """Set the frames of the tokens: by the exact path, or by a loose one where words or speech have no counterpart."""
+        pairs = [(job, window) for job in jobs for window in job.windows if window.num_frames]
+        strict = []
+        for job, window in pairs:
+            if not self._align_loosely(job, window) and _fits(job.script, window):
+                strict.append((job, window))
+        for batch in batching.plan(strict, lambda pair: pair[1].num_frames, Budget(_BATCH_FRAMES), None):
             tokens = [job.script.tokens_of(window.words) for job, window in batch]
             texts = [
                 job.script.token_ids[indices.start : indices.stop]
@@ -235,8 +243,30 @@ class TextAligner:
             lengths = [window.num_frames for _, window in batch]
             paths = align(_LogProbs(batch), lengths, texts, self._blank_id, _CPU)
             for (job, window), indices, spans in zip(batch, tokens, paths, strict=True):
-                for index, (first, end) in zip(indices, spans or (), strict=spans is not None):
+                for index, (first, end) in zip(indices, spans or ()):  # noqa: B905 - a path may have no finite score
                     job.token_spans[index] = window.first_frame + first, window.first_frame + end
+
+    def _align_loosely(self, job: _Job, window: Window) -> bool:
+        """Return True if words of a window are not spoken, or it has other speech; then set the frames of its tokens."""
+        script, tokens = job.script, job.script.tokens_of(window.words)
+        spoken = [script.word_tokens[index] for index in window.words if script.word_tokens[index]]
+        words = [range(word.start - tokens.start, word.stop - tokens.start) for word in spoken]
+        logprobs_TV = np.empty((window.num_frames, job.frames.num_labels), np.float32)
+        job.frames.fill(logprobs_TV, window.first_frame)
+        found = align_loosely(logprobs_TV, script.token_ids[tokens.start : tokens.stop], words, self._blank_id)
+        if found is None:
+            return False
+        other = [span for span in found.other if self._has_speech(logprobs_TV[slice(*span)])]
+        if not other and not any(found.is_skipped_W):
+            return False
+        job.other.extend((window.first_frame + first, window.first_frame + end) for first, end in other)
+        for index, span in _spans_of(found, words):
+            job.token_spans[tokens.start + index] = window.first_frame + span[0], window.first_frame + span[1]
+        return True
+
+    def _has_speech(self, logprobs_TV: Float32Array) -> bool:
+        """Return True if a letter or a digit is the likeliest label of a frame."""
+        return any(self._has_letters[label] for label in set(logprobs_TV.argmax(1).tolist()))
 
     def _finish(self, job: _Job) -> Transcript | Failure:
         try:
@@ -246,42 +276,37 @@ class TextAligner:
 
     def _transcript(self, job: _Job) -> Transcript:
         if not job.token_spans:
-            raise ModelOutputError("no path through its text has a finite score")
-        script, frames = job.script, job.frames
+            raise ModelOutputError("nothing of its text was heard")
+        script = job.script
         logprobs = self._token_logprobs(job)
-        words, spoken = [], []
+        words = []
         for index, text in enumerate(script.words):
             tokens = [token for token in script.word_tokens[index] if token in job.token_spans]
             if not tokens:
                 words.append(Word(text, math.nan, math.nan, 0.0, missing=bool(script.word_tokens[index])))
                 continue
-            letters = [logprobs[token][1] for token in tokens if script.is_letters[token]]
-            missing = is_missing(letters)
             span = job.token_spans[tokens[0]][0], job.token_spans[tokens[-1]][1]
-            spoken += [] if missing else [span]
-            confidence = sum(math.exp(logprobs[token][0]) for token in tokens) / len(tokens)
-            words.append(Word(text, *self._clipped(job, span), confidence, missing))
+            confidence = sum(math.exp(logprobs[token]) for token in tokens) / len(tokens)
+            words.append(Word(text, *self._clipped(job, span), confidence))
         words = _timed_by_neighbours(words, job.audio.duration_s)
-        extra = extra_speech(frames.heard, self._has_letters, spoken, frames.num_frames)
         self._count(script, words)
         return Transcript(
             job.audio,
             " ".join(script.words),
             tuple(_segments(script, words)),
-            tuple(self._token(job, index, logprobs[index][0]) for index in sorted(job.token_spans)),
-            tuple(Gap(*self._clipped(job, span)) for span in extra),
+            tuple(self._token(job, index, logprobs[index]) for index in sorted(job.token_spans)),
+            tuple(Gap(*self._clipped(job, span)) for span in sorted(job.other)),
         )
 
-    def _token_logprobs(self, job: _Job) -> dict[int, tuple[float, float]]:
-        """Return for each aligned token the log of its mean probability and its highest log-probability in its frames."""
+    def _token_logprobs(self, job: _Job) -> dict[int, float]:
+        """Return for each aligned token the natural log of its mean probability in its frames."""
         indices = sorted(job.token_spans)
         lengths = [job.token_spans[index][1] - job.token_spans[index][0] for index in indices]
         frames = [frame for index in indices for frame in range(*job.token_spans[index])]
         labels = np.repeat([job.script.token_ids[index] for index in indices], lengths)
         values = job.frames.values(frames, labels.tolist()).astype(np.float64)
-        starts = np.cumsum([0, *lengths[:-1]])
-        means = np.log(np.maximum(np.add.reduceat(np.exp(values), starts) / lengths, 1e-38)).tolist()
-        return dict(zip(indices, zip(means, np.maximum.reduceat(values, starts).tolist(), strict=True), strict=True))
+        sums = np.add.reduceat(np.exp(values), np.cumsum([0, *lengths[:-1]]))
+        return dict(zip(indices, np.log(np.maximum(sums / lengths, _MIN_PROBABILITY)).tolist(), strict=True))
 
     def _clipped(self, job: _Job, span: Span) -> tuple[float, float]:
         start_s, end_s = job.frames.span_s(*span)
@@ -317,6 +342,15 @@ class _LogProbs:
         return torch.from_numpy(chunk_BTV)
 
 
+def _spans_of(found: LooseAlignment, words: Sequence[range]) -> Iterator[tuple[int, Span]]:
+    """Yield (token, frames) of the words that a path does not skip."""
+    for word, is_skipped in zip(words, found.is_skipped_W, strict=True):
+        for token in () if is_skipped else word:
+            state = 2 * token + 1
+            first, end = (int(np.searchsorted(found.path_T, state, side)) for side in ("left", "right"))
+            yield token, (first, end)
+
+
 def text_of(row: Mapping[str, object] | None) -> str:
     """Return the text of a manifest's row; empty if it has none."""
     text = (row or {}).get("text")
@@ -341,9 +375,7 @@ def _timed_by_neighbours(words: Sequence[Word], duration_s: float) -> list[Word]
             high_s = max(low_s, timed[end].start_s if end < len(timed) else duration_s)
             times = np.linspace(low_s, high_s, end - first + 1).tolist()
             for index in range(first, end):
-                timed[index] = replace(
-                    timed[index], start_s=times[index - first], end_s=times[index - first + 1]
-                )
+                timed[index] = replace(timed[index], start_s=times[index - first], end_s=times[index - first + 1])
         first = end + 1
     return timed
 

@@ -432,7 +432,7 @@ class Run:
 
 
 def _expected_sources(
-    sources: Iterable[Source | Failure], ledger: Ledger | None, track: int | None, attach_text: AttachText | None
+    sources: Iterable[Source | Failure], ledger: Ledger | None, track: int | None, attach_text: AttachText | None = None
 ) -> Generator[Source | Failure, None, None]:
     """Number the sources by position, set the track of those that name none, and yield those of this run."""
     for index, source in enumerate(sources):

@@ -9,7 +9,7 @@ aligned by itself.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -107,30 +107,18 @@ def cuts(matches: Sequence[Match], heard: Sequence[HeardWord]) -> list[tuple[int
     return sorted(found.items())
 
 
-def windows(
-    places: Sequence[tuple[int, int]], num_words: int, num_frames: int, min_frames: int, fits: Callable[[Window], bool]
-) -> list[Window]:
+def windows(places: Sequence[tuple[int, int]], num_words: int, num_frames: int, min_frames: int) -> list[Window]:
     """Cut a text and its frames at some of the places.
 
     Args:
         places: From cuts().
         num_words: Words of the text.
         num_frames: Frames of the recording.
-        min_frames: Fewest frames of a window, where there is a choice.
-        fits: Returns True if the words of a window fit into its frames. One that does not fit is cut at all places in it, so
-            that as few words as possible are in a window that does not fit.
+        min_frames: Fewest frames of a window.
     """
-    found = []
-    for window in _cut(places, Window(0, num_frames, 0, num_words), min_frames):
-        found += [window] if fits(window) else _cut(places, window, 1)
-    return found
-
-
-def _cut(places: Sequence[tuple[int, int]], whole: Window, min_frames: int) -> list[Window]:
-    borders = [(whole.first_word, whole.first_frame)]
+    borders = [(0, 0)]
     for word, frame in places:
-        is_inside = whole.first_word < word < whole.end_word
-        if is_inside and frame - borders[-1][1] >= min_frames and whole.end_frame - frame >= min_frames:
+        if frame - borders[-1][1] >= min_frames and num_frames - frame >= min_frames:
             borders.append((word, frame))
-    borders.append((whole.end_word, whole.end_frame))
+    borders.append((num_words, num_frames))
     return [Window(first, end, word, end_word) for (word, first), (end_word, end) in pairwise(borders)]

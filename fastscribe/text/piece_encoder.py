@@ -11,6 +11,7 @@ import json
 import math
 import re
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 
 from fastscribe.text.tokenizer import WORD_MARK, Tokenizer
 
@@ -27,7 +28,7 @@ class MergeEncoder:
     def __call__(self, word: str) -> tuple[int, ...]:
         parts = list(_marked(word))
         while True:
-            ranks = [self._ranks.get(pair, math.inf) for pair in zip(parts, parts[1:])]  # noqa: B905 - adjacent parts
+            ranks = [self._ranks.get(pair, math.inf) for pair in pairwise(parts)]
             best = min(ranks, default=math.inf)
             if best == math.inf:
                 return tuple(self._ids.get(part, self._unknown_id) for part in parts)
@@ -45,7 +46,9 @@ class ScoreEncoder:
 
     def __call__(self, word: str) -> tuple[int, ...]:
         text = _marked(word)
-        best: list[tuple[float, int]] = [(0.0, 0)]  # for each length of the text: the sum, and where its last piece begins
+        best: list[tuple[float, int]] = [
+            (0.0, 0)
+        ]  # for each length of the text: the sum, and where its last piece begins
         for end in range(1, len(text) + 1):
             found = [(best[end - 1][0] + self._unknown_score, end - 1)]
             for begin in range(max(0, end - self._longest), end):

@@ -28,13 +28,19 @@ class Script:
     lines: tuple[range, ...]  # the words of each line that has any
     token_ids: tuple[int, ...]
     word_tokens: tuple[range, ...]  # for each word the indices of its tokens; empty if the model writes none of it
-    is_letters: tuple[bool, ...]  # for each token: its text has a letter or a digit
     unwritten: Counter[str]  # letters and digits that the model does not write
 
     def tokens_of(self, words: range) -> range:
         """Return the indices of the tokens of consecutive words, with the spaces between these."""
         spoken = [self.word_tokens[index] for index in words if self.word_tokens[index]]
         return range(spoken[0].start, spoken[-1].stop) if spoken else range(0)
+
+    @cached_property
+    def has_letters(self) -> bool:
+        """True if the model writes a word with letters or digits."""
+        return any(
+            tokens and any(map(str.isalnum, word)) for word, tokens in zip(self.words, self.word_tokens, strict=True)
+        )
 
     @cached_property
     def has_no_tokens(self) -> tuple[bool, ...]:
@@ -68,13 +74,13 @@ class Speller:
                 ids += self._encoder.space_ids
             word_tokens.append(range(len(ids), len(ids) + len(encoded)))
             ids += encoded
-        is_letters = tuple(self._has_letters[token_id] for token_id in ids)
-        return Script(tuple(words), _line_ranges(lines), tuple(ids), tuple(word_tokens), is_letters, unwritten)
+        return Script(tuple(words), _line_ranges(lines), tuple(ids), tuple(word_tokens), unwritten)
 
     def _encode(self, word: str) -> tuple[tuple[int, ...], list[str]]:
         """Return the tokens of a word, and its letters and digits that have none."""
         parts = [(character, self._replacement(character)) for character in word]
         spelled = "".join(part for _, part in parts)
+        spelled = " ".join(spelled.split())
         lost = [character for character, part in parts if not part and character.isalnum()]
         return (self._encoder.encode(spelled).ids if spelled else ()), lost
 
@@ -84,7 +90,8 @@ class Speller:
             plain = character.translate(_QUOTES)
             letters = "".join(filter(str.isalpha, unicodedata.normalize("NFKD", character)))
             forms = (character, character.lower(), plain, letters, letters.lower(), character.upper())
-            self._replacements[character] = next((form for form in forms if self._is_written(form)), "")
+            between = " " if unicodedata.category(character) == "Pd" or character == "/" else ""  # forty-two, and/or
+            self._replacements[character] = next((form for form in forms if self._is_written(form)), between)
         return self._replacements[character]
 
     def _is_written(self, text: str) -> bool:
@@ -96,11 +103,6 @@ class Speller:
     def _without_text(self) -> frozenset[int]:
         tokenizer = self._tokenizer
         return tokenizer.unknown_ids | tokenizer.silent_ids | tokenizer.byte_ids | {len(tokenizer.pieces)}
-
-    @cached_property
-    def _has_letters(self) -> tuple[bool, ...]:
-        """For each token, and the blank, True if its text has a letter or a digit."""
-        return (*(any(map(str.isalnum, text)) for text in self._tokenizer.token_texts), False)
 
 
 def unwritten_line(unwritten: Counter[str], num_words: int) -> str:
