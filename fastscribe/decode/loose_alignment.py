@@ -19,7 +19,7 @@ from fastscribe.types import BoolArray, Float32Array, Int64Array
 
 # Natural-log scores, chosen with scripts/benchmarks/text_errors.py on training recordings (docs/log.md, 2026-11-23).
 SKIP_COST, OTHER_COST = 8.0, 3.0
-MAX_CELLS = 1 << 28  # frames x states, a byte each
+MAX_CELLS = 1 << 28  # frames x states that callers should keep to: each takes a byte
 
 
 class LooseAlignment(NamedTuple):
@@ -52,7 +52,7 @@ def align_loosely(
         The best path, or None if none has a finite score. Ties go to staying, moving, skipping a blank, then a word.
     """
     num_states = 2 * len(token_ids) + 1
-    if len(logprobs_TV) * num_states > MAX_CELLS or not len(logprobs_TV):
+    if not len(logprobs_TV):
         return None
     labels_U = np.full(num_states, blank_id, np.int64)
     labels_U[1::2] = token_ids

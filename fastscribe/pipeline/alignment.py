@@ -27,7 +27,7 @@ import torch
 from fastscribe.audio.failures import to_failure
 from fastscribe.config import ModelConfig
 from fastscribe.decode.forced_alignment import Span, align, frames_needed
-from fastscribe.decode.loose_alignment import LooseAlignment, align_loosely
+from fastscribe.decode.loose_alignment import MAX_CELLS, LooseAlignment, align_loosely
 from fastscribe.errors import AudioError, CheckpointError, ModelOutputError
 from fastscribe.pipeline import batching
 from fastscribe.pipeline.batching import Budget
@@ -249,6 +249,8 @@ class TextAligner:
     def _align_loosely(self, job: _Job, window: Window) -> bool:
         """Return True if words of a window are not spoken, or it has other speech; then set the frames of its tokens."""
         script, tokens = job.script, job.script.tokens_of(window.words)
+        if window.num_frames * (2 * len(tokens) + 1) > MAX_CELLS:
+            return False
         spoken = [script.word_tokens[index] for index in window.words if script.word_tokens[index]]
         words = [range(word.start - tokens.start, word.stop - tokens.start) for word in spoken]
         logprobs_TV = np.empty((window.num_frames, job.frames.num_labels), np.float32)
