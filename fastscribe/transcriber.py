@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from fastscribe.checkpoint.location import locate
 from fastscribe.checkpoint.reader import Checkpoint, read_checkpoint
+from fastscribe.checkpoint.value import with_aligner
 from fastscribe.config import Options
 from fastscribe.errors import UsageError
 from fastscribe.pipeline.batching import Budget
@@ -102,6 +103,8 @@ class Transcriber:
             model = locate(model, say)
         start = perf_counter()
         checkpoint = read_checkpoint(model, say)
+        if options.align_with is not None:
+            checkpoint = with_aligner(checkpoint, read_checkpoint(locate(options.align_with, say), say))
         recognizer = cls._recognizer_of(checkpoint, device, dtype, options, say)
         checkpoint = replace(checkpoint, weights={}, aligner=None)  # the models own them now
         return cls(checkpoint, Engine(recognizer), options, perf_counter() - start)

@@ -112,7 +112,7 @@ def transcribe(
     format: Annotated[
         list[str] | None,
         basic_option(
-            "--format", "-f", help=f"{', '.join(OUTPUT_FORMATS)}; default jsonl.\fRepeat or separate by commas."
+            "--format", "-f", help=f"{', '.join(OUTPUT_FORMATS)}.\fRepeat or separate by commas. Default: jsonl."
         ),
     ] = None,
     tokens: Annotated[
@@ -189,6 +189,15 @@ def transcribe(
             "models always time their words.",
         ),
     ] = False,
+    align_with: Annotated[
+        str | None,
+        decoding_option(
+            "--align-with",
+            metavar="MODEL",
+            help="Take word times from this CTC model.\fCTC or hybrid: forced alignment of the text with its CTC head, for "
+            "models that write no times. It costs the time of its encoder.",
+        ),
+    ] = None,
     max_utterance_s: Annotated[
         float | None,
         audio_option(
@@ -399,6 +408,9 @@ def transcribe(
         target_language=target_language,
         pnc=pnc,
         timestamps=timestamps,
+        align_with=None
+        if align_with is None
+        else str(find_model(align_with, show_progress=not (quiet or no_progress))),
         vad=vad,
         channel=channel,
         track=track,

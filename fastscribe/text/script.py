@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from fastscribe.text.encoder import WordEncoder
+from fastscribe.text.encoder import EncodedWord, WordEncoder
 from fastscribe.text.tokenizer import Tokenizer
 
 _MAX_SHOWN = 12  # characters in a message
@@ -76,12 +76,22 @@ class Speller:
             ids += encoded
         return Script(tuple(words), _line_ranges(lines), tuple(ids), tuple(word_tokens), unwritten)
 
+    def encoder(self) -> WordEncoder:
+        """Return an encoder of words that spells them with the characters that the model writes."""
+
+        def encode(word: str) -> EncodedWord:
+            spelled = self._spelled(word)
+            return self._encoder.encode(spelled) if spelled else EncodedWord((), ())
+
+        return WordEncoder(encode, self._encoder.space_ids)
+
+    def _spelled(self, word: str) -> str:
+        return " ".join("".join(map(self._replacement, word)).split())
+
     def _encode(self, word: str) -> tuple[tuple[int, ...], list[str]]:
         """Return the tokens of a word, and its letters and digits that have none."""
-        parts = [(character, self._replacement(character)) for character in word]
-        spelled = "".join(part for _, part in parts)
-        spelled = " ".join(spelled.split())
-        lost = [character for character, part in parts if not part and character.isalnum()]
+        spelled = self._spelled(word)
+        lost = [character for character in word if character.isalnum() and not self._replacement(character)]
         return (self._encoder.encode(spelled).ids if spelled else ()), lost
 
     def _replacement(self, character: str) -> str:
