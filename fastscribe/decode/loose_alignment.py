@@ -65,10 +65,12 @@ def align_loosely(
         return None
     is_border_U = np.zeros(num_states, bool)
     is_border_U[borders_W1] = True
-    is_other_T = is_border_U[path_T] & (best_T > logprobs_TV[:, blank_id])
+    is_border_T = is_border_U[path_T]
+    is_other_T = is_border_T & (best_T > logprobs_TV[:, blank_id])
+    pause_T = np.cumsum(~is_border_T)  # the same between two words, however many words are skipped there
     other = []
-    for state in np.unique(path_T[is_other_T]):
-        frames = np.flatnonzero(is_other_T & (path_T == state))
+    for pause in np.unique(pause_T[is_other_T]):
+        frames = np.flatnonzero(is_other_T & (pause_T == pause))
         other.append((int(frames[0]), int(frames[-1]) + 1))
     return LooseAlignment(path_T, tuple(is_skipped_W.tolist()), tuple(other))
 

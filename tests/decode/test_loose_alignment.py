@@ -109,6 +109,15 @@ def test_what_was_not_said_and_what_was() -> None:
     assert found.path_T.tolist() == [1, 2, 5, 6, 6, 6] and found.other == ((4, 5),)
 
 
+def test_another_text_is_one_stretch_of_speech() -> None:
+    """The words 0 and 1 were not spoken; 2 was, three times, with pauses."""
+    spoken = [2, BLANK, 2, BLANK, 2]
+    logprobs_TV = np.full((len(spoken), BLANK + 1), -30.0, np.float32)
+    logprobs_TV[range(len(spoken)), spoken] = -0.1
+    found = align_loosely(logprobs_TV, [0, 1], [range(1), range(1, 2)], BLANK)
+    assert found is not None and found.is_skipped_W == (True, True) and found.other == ((0, 5),)
+
+
 def test_nothing_to_align() -> None:
     assert align_loosely(np.zeros((0, 4), np.float32), [0], [range(1)], BLANK) is None
     assert align_loosely(np.full((3, 4), np.nan, np.float32), [0], [range(1)], BLANK) is None
