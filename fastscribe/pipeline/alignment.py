@@ -199,6 +199,8 @@ class TextAligner:
         if not script.has_letters:
             raise AudioError(audio.path, "its text has no letters or digits that the model writes")
         frames = _Frames(parts, self._frame_s)
+        if not frames.num_frames:
+            raise AudioError(audio.path, "there is no sound to align its text with")
         if frames.num_frames * self._frame_s <= _MIN_WHOLE_S:
             whole = [Window(0, frames.num_frames, 0, len(script.words))]
             self._check_fits(audio, script, whole[0])
@@ -217,7 +219,7 @@ class TextAligner:
             raise AudioError(
                 audio.path,
                 f"too short for its text: {len(script.words):,} words take at least {needed_s:.1f} s, "
-                f"and it lasts {audio.duration_s:.1f} s",
+                f"and it has {window.num_frames * self._frame_s:.1f} s of sound",
             )
 
     def _heard_words(self, tokens: Sequence[HeardToken]) -> list[HeardWord]:
