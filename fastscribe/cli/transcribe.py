@@ -73,6 +73,13 @@ def _cluster(
     return RayCluster(address, workers)
 
 
+def _aligner(name: str | None, cluster: RayCluster | None, show_progress: bool) -> str | None:
+    """Return what --align-with names: its path, or a name that each node of a cluster looks up for itself."""
+    if name is None or (cluster is not None and not os.path.exists(name)):
+        return name
+    return os.path.abspath(find_model(name, show_progress=show_progress))
+
+
 # The groups of --help.
 basic_option, decoding_option, audio_option = (
     options_in("Basics"),
@@ -408,9 +415,7 @@ def transcribe(
         target_language=target_language,
         pnc=pnc,
         timestamps=timestamps,
-        align_with=None
-        if align_with is None
-        else str(find_model(align_with, show_progress=not (quiet or no_progress))),
+        align_with=_aligner(align_with, cluster, show_progress=not (quiet or no_progress)),
         vad=vad,
         channel=channel,
         track=track,
