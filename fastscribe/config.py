@@ -430,6 +430,7 @@ class Options:
     # For models that take a prompt. None there: True. Others allow None only.
     pnc: bool | None = None  # punctuation and capitals
     timestamps: bool = False  # times of words, from a model that can emit them
+    align_with: str | None = None  # a second model, with a CTC head, whose forced alignment times the words
 
     def __post_init__(self) -> None:
         for name, choices in (

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from fastscribe.checkpoint.location import locate
 from fastscribe.checkpoint.reader import Checkpoint, read_checkpoint
+from fastscribe.checkpoint.value import with_aligner
 from fastscribe.config import Options
 from fastscribe.errors import UsageError
 from fastscribe.pipeline.batching import Budget
@@ -48,6 +49,8 @@ class Transcriber:
         options: The options of every run; read only.
         progress: The counts of the current run, or of the last one.
     """
+
+    command = "transcribe"  # whose results an output folder holds
 
     def __init__(self, checkpoint: Checkpoint, executor: Executor, options: Options, load_s: float) -> None:
         """Make a transcriber of parts that are loaded already; load() is the usual way.
@@ -115,15 +118,25 @@ class Transcriber:
             model = locate(model, say)
         start = perf_counter()
         checkpoint = read_checkpoint(model, say)
+        if options.align_with is not None:
+            aligner = locate(options.align_with, say)
+            options = replace(options, align_with=str(aligner))
+            checkpoint = with_aligner(checkpoint, read_checkpoint(aligner, say))
         executor: Executor
         if chosen is None:
-            executor = LocalExecutor(Engine(Recognizer.build(checkpoint, device, dtype, options, say)))
+            executor = LocalExecutor(Engine(cls._recognizer_of(checkpoint, device, dtype, options, say)))
         else:
             config = checkpoint.config
             start_message = Start(str(model), dtype, options)
             executor = WorkerPool(chosen, start_message, lambda one: config.num_frames(one.duration_s), say)
         checkpoint = replace(checkpoint, weights={}, aligner=None)  # the models own them now
         return cls(checkpoint, executor, options, perf_counter() - start)
+
+    @classmethod
+    def _recognizer_of(
+        cls, checkpoint: Checkpoint, device: str, dtype: str, options: Options, say: Callable[[str], None]
+    ) -> Recognizer:
+        return Recognizer.build(checkpoint, device, dtype, options, say)
 
     @property
     def options(self) -> Options:

@@ -99,6 +99,22 @@ def check_aligner(aligner: ModelConfig, config: ModelConfig, where: object) -> N
         raise UnsupportedCheckpoint(where, "timestamps aligner", "present", "Canary models")
 
 
+def with_aligner(checkpoint: Checkpoint, aligner: Checkpoint) -> Checkpoint:
+    """Return a checkpoint whose words are timed by another model with a CTC head.
+
+    Raises:
+        UnsupportedCheckpoint: The aligner has no CTC head, or another sample rate.
+    """
+    if not aligner.config.has_ctc:
+        raise UnsupportedCheckpoint(aligner.path, "decoders of --align-with", list(aligner.config.decoders), "ctc")
+    rate = checkpoint.config.features.sample_rate
+    if aligner.config.features.sample_rate != rate:
+        key = "sample rate of --align-with"
+        raise UnsupportedCheckpoint(aligner.path, key, aligner.config.features.sample_rate, f"the model's {rate}")
+    tokenizer = adapt_tokenizer(checkpoint.tokenizer, checkpoint.config, has_aligner=True)
+    return replace(checkpoint, tokenizer=tokenizer, aligner=aligner)
+
+
 def read_tokenizer(folder: Path, config: ModelConfig) -> Tokenizer:
     """Read a folder's tokenizer. Raises CheckpointError if it is damaged or does not fit the model."""
     num_labels = config.num_labels

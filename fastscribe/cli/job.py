@@ -11,6 +11,7 @@ from fastscribe._system.remote import is_url, store_for
 from fastscribe._system.safe_files import is_device
 from fastscribe.audio.formats import MANIFEST_EXTENSIONS, extension
 from fastscribe.audio.stdin import STDIN
+from fastscribe.audio.texts import Texts
 from fastscribe.cli.run_limit import RunLimit
 from fastscribe.cli.terminal import filter_mpg123_messages
 from fastscribe.config import OUTPUT_FORMATS, Options, OutputStyle
@@ -68,6 +69,7 @@ class TranscribeJob:
     devices: str | None = None  # instead of `device`
     limit: RunLimit | None = None
     cluster: RayCluster | None = None  # None: the model runs in this process
+    texts: Texts | None = None  # of `fastscribe align`; None: the recordings are transcribed
 
 
 def is_one_short_file(inputs: Sequence[str]) -> bool:

@@ -86,7 +86,7 @@ def run(
             if transcriber._limit is not None and transcriber._limit.is_reached:
                 stats = replace(stats, stopped=_stopped(job, stats, transcriber.progress, bar.num_inputs))
             else:
-                _check_any_input(stats.files + stats.skipped, job.target.shard)
+                _check_any_input(stats.files + stats.skipped, job.target.shard, transcriber.command)
             totals = output.totals()
             if totals is not None:
                 stats = replace(stats, totals=totals._asdict())
@@ -96,6 +96,7 @@ def run(
     if not (quiet or stats.files + stats.skipped or stats.stopped):
         say(f"none of the {output.ledger.num_given:,} inputs is in shard {job.target.shard}: there is nothing to do")
     _say_listing(stats.left_out, stats.repeated, quiet)
+    _say_aligned(transcriber)
     if page is not None:
         page.finished(stats)
     is_empty = stats.files + stats.skipped <= stats.failed
@@ -149,6 +150,11 @@ def _say_stopped(job: TranscribeJob, stats: RunStats) -> None:
 @contextmanager
 def _load(job: TranscribeJob, say: Callable[[str], None]) -> Iterator[Transcriber]:
     """Yield the transcriber: of this process, or of a Ray cluster's workers, which end with the block."""
+    if job.texts is not None:
+        from fastscribe.aligner import Aligner
+
+        yield Aligner.load(Path(job.model), job.device, job.dtype, job.options, say).with_texts(job.texts)
+        return
     if job.cluster is None:
         from fastscribe.transcriber import Transcriber
 
@@ -254,6 +260,20 @@ def _say_listing(left_out: Mapping[str, int], repeated: int, quiet: bool) -> Non
         say(repeats_line(repeated))
 
 
+def _say_aligned(transcriber: Transcriber) -> None:
+    """Print which words of the texts were not heard, and which characters the model does not write."""
+    from fastscribe.aligner import Aligner
+    from fastscribe.text.script import missing_line, unwritten_line
+
+    if not isinstance(transcriber, Aligner):
+        return
+    counts = transcriber.text_aligner
+    if counts.unwritten:
+        say(unwritten_line(counts.unwritten, counts.num_untimed))
+    if counts.num_missing:
+        say(missing_line(counts.missing, counts.num_missing, counts.num_words))
+
+
 def _tracks_line(audio: AudioInfo) -> str:
     return f"{audio.path} has {audio.num_tracks} audio tracks: the first is transcribed, --track 1 takes the second, and so on"
 
@@ -352,10 +372,10 @@ def _write(
         raise StdoutClosed from error
 
 
-def _check_any_input(num_inputs: int, shard: Shard) -> None:
+def _check_any_input(num_inputs: int, shard: Shard, command: str = "transcribe") -> None:
     """Raise UsageError if there is no input. A shard may have none."""
     if num_inputs == 0 and shard.count == 1:
-        raise UsageError("no input at all: nothing was given to transcribe")
+        raise UsageError(f"no input at all: nothing was given to {command}")
 
 
 def _ledger(job: TranscribeJob, transcriber: Transcriber) -> Ledger:

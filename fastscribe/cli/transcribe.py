@@ -76,6 +76,13 @@ def _cluster(
     return RayCluster(address, workers)
 
 
+def _aligner(name: str | None, cluster: RayCluster | None, show_progress: bool) -> str | None:
+    """Return what --align-with names: its path, or a name that each node of a cluster looks up for itself."""
+    if name is None or (cluster is not None and not os.path.exists(name)):
+        return name
+    return os.path.abspath(find_model(name, show_progress=show_progress))
+
+
 # The groups of --help.
 basic_option, decoding_option, audio_option = (
     options_in("Basics"),
@@ -115,7 +122,7 @@ def transcribe(
     format: Annotated[
         list[str] | None,
         basic_option(
-            "--format", "-f", help=f"{', '.join(OUTPUT_FORMATS)}; default jsonl.\fRepeat or separate by commas."
+            "--format", "-f", help=f"{', '.join(OUTPUT_FORMATS)}.\fRepeat or separate by commas. Default: jsonl."
         ),
     ] = None,
     tokens: Annotated[
@@ -192,6 +199,15 @@ def transcribe(
             "models always time their words.",
         ),
     ] = False,
+    align_with: Annotated[
+        str | None,
+        decoding_option(
+            "--align-with",
+            metavar="MODEL",
+            help="Take word times from this CTC model.\fCTC or hybrid: forced alignment of the text with its CTC head, for "
+            "models that write no times. It costs the time of its encoder.",
+        ),
+    ] = None,
     max_utterance_s: Annotated[
         float | None,
         audio_option(
@@ -423,6 +439,7 @@ def transcribe(
         target_language=target_language,
         pnc=pnc,
         timestamps=timestamps,
+        align_with=_aligner(align_with, cluster, show_progress=not (quiet or no_progress)),
         vad=vad,
         channel=channel,
         track=track,

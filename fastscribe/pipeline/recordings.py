@@ -6,6 +6,7 @@ import math
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from fastscribe.audio.failures import to_failure
 from fastscribe.audio.media import is_held
@@ -21,6 +22,9 @@ from fastscribe.text.tokenizer import Tokenizer
 from fastscribe.text.transcript import DecodedUtterance
 from fastscribe.types import AudioInfo, Failure, Hypothesis, Transcript, Utterance
 
+if TYPE_CHECKING:
+    from fastscribe.pipeline.alignment import TextAligner
+
 
 class RecordingsInFlight:
     """A recording is here from its plan until its result leaves; nothing is kept of it then.
@@ -32,6 +36,11 @@ class RecordingsInFlight:
         tokenizer: The model's tokenizer.
         facts: What the executor says of the model.
         progress: Counts the audio that is done, and times the assembly.
+
+    Attributes:
+        aligner: Makes results of known texts instead of the decoder's; None: the texts are the decoder's.
+        finished: Results that wait to leave.
+        recovery: Decodes speech without words again.
     """
 
     def __init__(
@@ -46,6 +55,8 @@ class RecordingsInFlight:
         self._nbest, self._tokenizer, self._facts, self._progress = options.nbest, tokenizer, facts, progress
         self._waiting: dict[int, tuple[int, list[DecodedUtterance]]] = {}  # by index: utterances expected, decoded
         self._undone_s: dict[int, float] = {}  # by index: audio of a recording in flight that is not decoded yet
+        self._to_align: list[tuple[AudioInfo, Sequence[DecodedUtterance]]] = []  # decoded recordings
+        self.aligner: TextAligner | None = None
         self.finished: deque[Transcript | Failure] = deque()
         self.recovery = GapRecovery(options, recover_gaps, searchers, self.finished.append)
 
@@ -57,6 +68,13 @@ class RecordingsInFlight:
         """Take in recordings. Return their utterances, which the run decodes; failures are finished."""
         self._undone_s |= {item[0].audio.index: duration_s(item) for item in items if isinstance(item, tuple)}
         return [utterance for item in items for utterance in self._expect(item)]
+
+    def align(self) -> None:
+        """Align the recordings that wait for the aligner of texts, together."""
+        if self.aligner is not None and self._to_align:
+            recordings, self._to_align = self._to_align, []
+            with self._progress.stopwatch.time("align"):
+                self.finished += self.aligner.align(recordings)
 
     def take_finished(self) -> Iterator[Transcript | Failure]:
         """Yield the finished recordings, each once."""
@@ -75,7 +93,7 @@ class RecordingsInFlight:
             return
         expected, parts = self._waiting[index]
         if not isinstance(outcome, Failure):
-            parts.append((utterance, outcome))
+            parts.append((utterance, outcome if self.aligner is None or expected == 1 else self.aligner.held(outcome)))
             if len(parts) < expected:
                 self._count_done(index, utterance.duration_s)
                 return
@@ -111,7 +129,10 @@ class RecordingsInFlight:
             self._undone_s[index] = undone_s - duration_s
 
     def _complete(self, parts: Sequence[DecodedUtterance]) -> None:
-        """Assemble a recording that was decoded for the first time; gap recovery finishes it."""
+        """Assemble a recording that was decoded for the first time; gap recovery finishes it, or the aligner of texts."""
+        if self.aligner is not None:
+            self._to_align.append((parts[0][0].audio, parts))
+            return
         result = self._assemble(parts[0][0].audio, parts)
         if isinstance(result, Failure):
             self.finished.append(result)

@@ -32,12 +32,13 @@ from fastscribe.pipeline.recordings import RecordingsInFlight
 from fastscribe.pipeline.stats import Progress
 from fastscribe.pipeline.thread_pool import ReplacingThreadPool
 from fastscribe.pipeline.time_limit import TimeLimit
-from fastscribe.pipeline.windows import InputWindows, Ledger, Window, duration_s
+from fastscribe.pipeline.windows import AttachText, InputWindows, Ledger, Window, duration_s
 from fastscribe.text.tokenizer import Tokenizer
 from fastscribe.types import Failure, Hypothesis, Transcript, Utterance
 
 if TYPE_CHECKING:
     from fastscribe.audio.given import Inputs
+    from fastscribe.pipeline.alignment import TextAligner
 
 _BATCHES_PER_WINDOW = 64
 
@@ -79,6 +80,7 @@ class Run:
         options = replace(options, max_utterance_s=self._max_utterance_s)
         self._config, self._executor, self._options = config, executor, options
         self._progress, self._watcher, self._limit = progress, watcher, limit
+        self._max_held_s = math.inf
         threads = options.threads or default_threads()  # more once there are URLs
         # The executor has other threads: inputs that hang or take long to probe must not keep batches from being read.
         self._preparers = ReplacingThreadPool(threads, "prepare")
@@ -86,6 +88,16 @@ class Run:
         self._recordings = RecordingsInFlight(
             options, recover_gaps, self._preparers, tokenizer, executor.facts, progress
         )
+
+    def align_texts(self, aligner: TextAligner, attach: AttachText) -> None:
+        """Make results of known texts instead of the decoder's.
+
+        Args:
+            aligner: Aligns the recordings that a batch completes; the decoder gives it emissions.
+            attach: Returns a source with its text, or the Failure of one without.
+        """
+        self._recordings.aligner, self._inputs.attach_text = aligner, attach
+        self._max_held_s = aligner.max_held_s
 
     def close(self) -> None:
         """Drop what is in flight and stop the threads. A read in progress ends in the background."""
@@ -155,6 +167,7 @@ class Run:
                     for utterance, result in zip(utterances, results, strict=True):
                         self._recordings.add(utterance, result)
                         yield from self._take_finished()  # at once: many transcripts together would leave the CPU's cache
+                    self._recordings.align()
                 yield from self._take_finished()
 
     def _count_frames(self, utterances: Sequence[Utterance], results: Sequence[Hypothesis | Failure]) -> None:
@@ -179,7 +192,8 @@ class Run:
         Utterances of a long recording are spread over its whole window by length, so its transcript leaves only near the end.
         """
         frames = self._executor.budget.frames
+        most_s = self._max_held_s / 2  # of two windows
         if math.isfinite(frames):
-            return _BATCHES_PER_WINDOW * frames * self._config.frame_s
+            return min(most_s, _BATCHES_PER_WINDOW * frames * self._config.frame_s)
         longest_s = self._max_utterance_s or self._config.max_utterance_s
-        return _BATCHES_PER_WINDOW * (self._options.batch_size or 1) * longest_s
+        return min(most_s, _BATCHES_PER_WINDOW * (self._options.batch_size or 1) * longest_s)

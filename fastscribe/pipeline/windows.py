@@ -5,7 +5,7 @@ A manifest row that states its duration becomes an utterance unopened; the execu
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
@@ -29,6 +29,7 @@ from fastscribe.types import Failure, File, Source, Utterance
 if TYPE_CHECKING:
     from fastscribe.audio.given import Inputs
 
+AttachText = Callable[[Source | Failure], Source | Failure]
 PreparedInput = tuple[Utterance, ...] | Failure  # a recording's utterances, or why there are none
 Window = list[PreparedInput]
 
@@ -53,7 +54,11 @@ class Ledger(Protocol):
 
 
 class InputWindows:
-    """Reads the inputs of a run. `error` is what the caller's iterator raised, if it did.
+    """Reads the inputs of a run.
+
+    Attributes:
+        error: What the caller's iterator raised, if it did.
+        attach_text: Returns a source with its text, or the Failure of one without; None: the run needs no texts.
 
     Args:
         config: The model's config.
@@ -67,6 +72,7 @@ class InputWindows:
         self, config: ModelConfig, options: Options, by_phrase: bool, preparers: ReplacingThreadPool, progress: Progress
     ) -> None:
         self.error: Exception | None = None
+        self.attach_text: AttachText | None = None
         self._config, self._options, self._by_phrase = config, options, by_phrase
         self._max_utterance_s = options.max_utterance_s or 0.0
         self._preparers, self._progress = preparers, progress
@@ -90,7 +96,7 @@ class InputWindows:
         repeats = None if ledger is None else progress.repeats  # without a ledger each input gets a result
         found = self._with_threads(sources(self._until_error(inputs), progress.left_out, repeats))
         self._buffer = SortBuffer(
-            expected_sources(found, ledger, options.track),
+            expected_sources(found, ledger, options.track, self.attach_text),
             partial(self._prepare, ledger),
             duration_s,
             self._preparers,
@@ -161,11 +167,13 @@ class InputWindows:
 
 
 def expected_sources(
-    sources: Iterable[Source | Failure], ledger: Ledger | None, track: int | None
+    sources: Iterable[Source | Failure], ledger: Ledger | None, track: int | None, attach_text: AttachText | None = None
 ) -> Generator[Source | Failure, None, None]:
     """Number the sources by position, set the track of those that name none, and yield those of this run."""
     for index, source in enumerate(sources):
-        numbered = replace(source, index=index)
+        numbered: Source | Failure = replace(source, index=index)
+        if attach_text is not None:
+            numbered = attach_text(numbered)
         if isinstance(numbered, Source) and numbered.track is None:
             numbered = replace(numbered, track=track)
         if ledger is None or ledger.expect(numbered):

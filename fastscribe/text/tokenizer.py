@@ -101,7 +101,7 @@ class Tokenizer:
         ids = list(ids)
         if self.kind == "character":
             return "".join([self.pieces[i] for i in ids])
-        if not self._byte_ids.isdisjoint(ids):
+        if not self.byte_ids.isdisjoint(ids):
             return self._join(ids)
         for index, first in enumerate(ids):  # the same as _join, by table
             if first in self._text_begins_ids:
@@ -112,8 +112,8 @@ class Tokenizer:
         return _join((self._surface(i) for i in ids), self.dropped_marks)
 
     @cached_property
-    def _byte_ids(self) -> frozenset[int]:
-        """Tokens whose text depends on their neighbours."""
+    def byte_ids(self) -> frozenset[int]:
+        """Tokens of single bytes, whose text depends on their neighbours."""
         return frozenset(i for i in range(len(self.pieces)) if _BYTE_PIECE.fullmatch(self._surface(i)))
 
     @cached_property
@@ -167,7 +167,7 @@ class Tokenizer:
             return "punctuation"
         if text == " ":
             return "space"
-        if self.attached == "nowhere" and token_id in self._byte_ids:
+        if self.attached == "nowhere" and token_id in self.byte_ids:
             return "inside"
         is_marked = self.kind != "character" and self.pieces[token_id] != text
         return "starts word" if is_marked else "inside"

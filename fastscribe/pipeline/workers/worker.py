@@ -85,6 +85,7 @@ def _load(channel: messages.Channel, start: messages.Start) -> LocalExecutor:
     import torch
 
     from fastscribe.checkpoint.reader import read_checkpoint
+    from fastscribe.checkpoint.value import with_aligner
     from fastscribe.pipeline.engine import Engine
     from fastscribe.pipeline.local import LocalExecutor
     from fastscribe.pipeline.recognizer import Recognizer
@@ -94,7 +95,10 @@ def _load(channel: messages.Channel, start: messages.Start) -> LocalExecutor:
 
     if start.device == "cpu":
         torch.set_num_threads(start.processors)
-    recognizer = Recognizer.build(read_checkpoint(start.model), start.device, start.dtype, start.options, say)
+    checkpoint = read_checkpoint(start.model)
+    if start.options.align_with is not None:
+        checkpoint = with_aligner(checkpoint, read_checkpoint(start.options.align_with))
+    recognizer = Recognizer.build(checkpoint, start.device, start.dtype, start.options, say)
     return LocalExecutor(Engine(recognizer))
 
 
