@@ -1,7 +1,7 @@
-"""Reader of Hugging Face folders of transformers' Parakeet (ForCTC, ForRNNT, ForTDT), NemotronAsrStreaming, Nemotron3_5Asr
-and Canary classes.
+"""Reader of Hugging Face folders of transformers' Parakeet (ForCTC, ForRNNT, ForTDT), NemotronAsrStreaming, Nemotron3_5Asr,
+Canary and GraniteSpeech5ForCTC classes.
 
-Canary's decoder is in hf_canary.py.
+Canary's decoder is in hf_canary.py, Granite in hf_granite.py.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
-from fastscribe.checkpoint import hf_canary, names
+from fastscribe.checkpoint import hf_canary, hf_granite, names
 from fastscribe.checkpoint.language_prompt import language_prompt
 from fastscribe.checkpoint.lazy_weights import LazyWeights, TensorSource
 from fastscribe.checkpoint.validate import validate
@@ -22,6 +22,7 @@ from fastscribe.config import (
     ChunkedAttention,
     EncoderConfig,
     FeaturesConfig,
+    GraniteConfig,
     JointActivation,
     JointConfig,
     LanguagePromptConfig,
@@ -31,15 +32,17 @@ from fastscribe.config import (
 from fastscribe.errors import CheckpointError, UnsupportedCheckpoint
 
 _STREAMING = ("nemotron_asr_streaming", "nemotron3_5_asr")
-FAMILIES = ("parakeet_ctc", "parakeet_rnnt", "parakeet_tdt", *_STREAMING, "canary")
+FAMILIES = ("parakeet_ctc", "parakeet_rnnt", "parakeet_tdt", *_STREAMING, "canary", hf_granite.MODEL_TYPE)
 # Keys for training, generation and bookkeeping, which do not change the encoder's output.
-_HARMLESS = """
+_HARMLESS = tuple(
+    """
     activation_dropout architectures attention_dropout auto_map chunk_size_feed_forward diversity_penalty dropout
     dropout_positions dtype encoder_no_repeat_ngram_size id2label initializer_range label2id layerdrop length_penalty
     max_length max_position_embeddings min_length model_type no_repeat_ngram_size num_beam_groups num_beams
     num_return_sequences problem_type repetition_penalty return_dict temperature tie_word_embeddings top_k top_p
     torch_dtype transformers_version typical_p use_cache
 """.split()  # noqa: SIM905
+)
 
 
 def read(folder: Path, config: Mapping[str, Any]) -> Checkpoint:
@@ -57,6 +60,10 @@ def read(folder: Path, config: Mapping[str, Any]) -> Checkpoint:
     """
     section = Section(config, "config", folder)
     model = read_config(folder, config, folder)
+    if isinstance(model.encoder, GraniteConfig):
+        weights = hf_granite.add_missing_weights(names.from_huggingface(_weights(folder), model.encoder))
+        tokenizer = read_tokenizer(folder, model, hf_granite.read_tokenizer)
+        return Checkpoint(folder, "huggingface", model, tokenizer, LazyWeights(weights))
     tokenizer = read_tokenizer(folder, model)
     assert isinstance(model.encoder, EncoderConfig)
     weights = names.from_huggingface(_weights(folder), model.encoder)
@@ -112,6 +119,8 @@ def model_config(section: Section, processor: Section, where: object) -> ModelCo
     family = section.choose("model_type", None, FAMILIES)
     extractor = processor.part("feature_extractor")
     extractor.name = "feature_extractor"
+    if family == hf_granite.MODEL_TYPE:
+        return hf_granite.model_config(section, extractor, _HARMLESS)
     encoder = _encoder(section.part("encoder_config"), is_streaming=family in _STREAMING)
     if family == "nemotron3_5_asr":
         encoder = replace(encoder, language_prompt=_language_prompt(section, processor))

@@ -1,4 +1,4 @@
-"""Mapping of weight names from NeMo and from Hugging Face's Parakeet and Canary to ours. Pure; names that match no rule stay,
+"""Mapping of weight names from NeMo and from Hugging Face's folders to ours. Pure; names that match no rule stay,
 and build_model reports them."""
 
 from __future__ import annotations
@@ -8,10 +8,10 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from fastscribe.checkpoint import hf_canary, nemo_canary
+from fastscribe.checkpoint import hf_canary, hf_granite, nemo_canary
 from fastscribe.checkpoint.lazy_weights import TensorSource
 from fastscribe.checkpoint.nemo_jasper import convolutions
-from fastscribe.config import EncoderConfig, EncoderConfigs, JasperConfig
+from fastscribe.config import EncoderConfig, EncoderConfigs, GraniteConfig, JasperConfig
 
 _NEMO_UNUSED = re.compile(
     r"^preprocessor\.featurizer\.(window|fb)$|" + nemo_canary.UNUSED
@@ -59,8 +59,12 @@ def from_nemo(weights: Mapping[str, TensorSource], config: EncoderConfigs) -> di
     return _rename(kept, _NEMO_CONVOLUTIONS[type(config)](config), _NEMO + _BOTH)
 
 
-def from_huggingface(weights: Mapping[str, TensorSource], config: EncoderConfig) -> dict[str, TensorSource]:
+def from_huggingface(
+    weights: Mapping[str, TensorSource], config: EncoderConfig | GraniteConfig
+) -> dict[str, TensorSource]:
     """Rename the weights of a Hugging Face folder."""
+    if isinstance(config, GraniteConfig):
+        return _rename(weights, {}, hf_granite.NAMES + _BOTH)
     convolutions = {
         **_subsampling(config, "encoder.subsampling.layers"),
         **_subsampling(config, "model.encoder.subsampling.layers"),  # Canary's
