@@ -121,7 +121,9 @@ def _features(section: Section, num_mels: int, harmless: tuple[str, ...]) -> Fea
         peak_range=section.number("logmel_floor_db", 8.0),
         frame_multiple=GRANITE_STACKED,
     )
-    section.ignore("padding_side", "padding_value", "return_attention_mask", "return_tensors", "processor_class", *harmless)
+    section.ignore(
+        "padding_side", "padding_value", "return_attention_mask", "return_tensors", "processor_class", *harmless
+    )
     section.finish()
     return config
 

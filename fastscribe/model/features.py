@@ -198,7 +198,7 @@ def _sums(mel_BMT: torch.Tensor, lengths_B: torch.Tensor, over_bands: bool) -> t
 
 
 def mel_filters(config: FeaturesConfig) -> Float32Array:
-    """Return triangular filters [M, K] on the Slaney mel scale (Auditory Toolbox; tested against librosa.filters.mel) or HTK's."""
+    """Return triangular filters [M, K] on HTK's mel scale or Slaney's (Auditory Toolbox; as librosa.filters.mel)."""
     bins_hz = np.linspace(0, config.sample_rate / 2, config.n_fft // 2 + 1)
     to_mel, to_hz = _SCALES[config.mel_scale]
     edges_hz = to_hz(np.linspace(to_mel(config.low_hz), to_mel(config.high_hz), config.num_mels + 2))

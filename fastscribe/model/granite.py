@@ -135,13 +135,14 @@ class GraniteLayer(nn.Module):
             x_BTD, lengths_B = mean_of_pairs(x_BTD), lengths_B // 2
         x_BTD = x_BTD + convolved_BTD[:, : x_BTD.shape[1]]
         x_BTD = torch.add(x_BTD, self.feed_forward2(self.norm_feed_forward2(x_BTD)), alpha=0.5)
-        return self.norm_out(x_BTD), lengths_B
+        out_BTD: torch.Tensor = self.norm_out(x_BTD)
+        return out_BTD, lengths_B
 
 
 def mean_of_pairs(x_BTD: torch.Tensor) -> torch.Tensor:
     """Return the means of frames 0 and 1, 2 and 3 ..; an odd last frame is dropped."""
     num_pairs = x_BTD.shape[1] // 2
-    return x_BTD[:, : 2 * num_pairs].unflatten(1, (num_pairs, 2)).mean(2)
+    return torch.unflatten(x_BTD[:, : 2 * num_pairs], 1, (num_pairs, 2)).mean(2)
 
 
 class BlockAttention(nn.Module):
@@ -160,7 +161,9 @@ class BlockAttention(nn.Module):
         self.linear_qkv: nn.Linear | None = None
 
     def fuse_(self) -> None:
-        self.linear_qkv = linear_from(torch.cat([part.weight for part in (self.linear_q, self.linear_k, self.linear_v)]))
+        self.linear_qkv = linear_from(
+            torch.cat([part.weight for part in (self.linear_q, self.linear_k, self.linear_v)])
+        )
         del self.linear_q, self.linear_k, self.linear_v
 
     def forward(self, x_BTD: torch.Tensor, lengths_B: torch.Tensor) -> torch.Tensor:

@@ -88,7 +88,16 @@ def build_model(
     return model
 
 
-_CONTAINERS = (Model, Encoder, JasperEncoder, GraniteEncoder, GraniteLayers, Transducer, AttentionDecoder, nn.ModuleList)
+_CONTAINERS = (
+    Model,
+    Encoder,
+    JasperEncoder,
+    GraniteEncoder,
+    GraniteLayers,
+    Transducer,
+    AttentionDecoder,
+    nn.ModuleList,
+)
 
 
 def _parts(module: nn.Module, path: str = "") -> Iterator[tuple[nn.Module, str, str]]:

@@ -207,7 +207,7 @@ class Tokenizer:
         return pattern.sub(r"\1", text) if pattern else text
 
 
-def _join(surfaces: Iterable[str], dropped_marks: LeadingMarks, byte_errors: str) -> str:
+def _join(surfaces: Iterable[str], dropped_marks: LeadingMarks, byte_errors: str = _REPLACE_EACH_BYTE) -> str:
     """Join pieces by SentencePiece's rule: word marks become spaces, except leading ones; byte pieces become UTF-8."""
     text = ""
     pending = bytearray()
@@ -223,8 +223,8 @@ def _join(surfaces: Iterable[str], dropped_marks: LeadingMarks, byte_errors: str
             pending += _bytes_of(piece[2])
             surface = piece[1]
         if drops and not text and surface.startswith(WORD_MARK):
-            surface = surface.removeprefix(WORD_MARK)
             drops = dropped_marks == "all"
+            surface = surface.lstrip(WORD_MARK) if drops else surface.removeprefix(WORD_MARK)
         text += surface.replace(WORD_MARK, " ")
     return text + pending.decode("utf-8", byte_errors)
 

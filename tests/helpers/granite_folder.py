@@ -69,7 +69,26 @@ PROCESSOR_CONFIG: Json = {
     },
     "processor_class": "GraniteSpeech5Processor",
 }
-_TEXTS = (" the", " a", " of", "ing", " dog", "s", "t", "e", ",", ".", " naïve", "é", " 漢", "字", " It's", "  two", "#", " 7")
+_TEXTS = (
+    " the",
+    " a",
+    " of",
+    "ing",
+    " dog",
+    "s",
+    "t",
+    "e",
+    ",",
+    ".",
+    " naïve",
+    "é",
+    " 漢",
+    "字",
+    " It's",
+    "  two",
+    "#",
+    " 7",
+)
 _PARTS = (b"\xc3", b"\xa9", b"\xe6\xbc", b"\xa2", b" \xc3", b"\xf0\x9f\x98", b"\x80", b"\xff")  # of characters
 _SHARPNESS = 4.0  # of the output layer, so that rounding does not change the best label
 
@@ -104,14 +123,16 @@ def sentence_pieces_tokenizer() -> Json:
     words = [text.replace(" ", "▁") for text in _TEXTS]
     pieces = ["<unk>", "<|tok0|>", "<|tok1|>", *(f"<0x{byte:02X}>" for byte in (0x41, 0x62, 0x20)), *words]
     plain = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
-    steps = [{"type": "Replace", "pattern": {"String": "▁"}, "content": " "}, {"type": "ByteFallback"}, {"type": "Fuse"}]
+    steps = [
+        {"type": "Replace", "pattern": {"String": "▁"}, "content": " "},
+        {"type": "ByteFallback"},
+        {"type": "Fuse"},
+    ]
     return {
         "version": "1.0",
         "truncation": None,
         "padding": None,
-        "added_tokens": [
-            plain | {"id": i, "content": pieces[i], "special": i == 0} for i in range(3)
-        ],
+        "added_tokens": [plain | {"id": i, "content": pieces[i], "special": i == 0} for i in range(3)],
         "normalizer": None,
         "pre_tokenizer": None,
         "post_processor": None,
