@@ -8,6 +8,7 @@ imports either of them.
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from safetensors.torch import save_file
 
 Json = dict[str, Any]
 
+NAMES = ("granite-speech-5.0-470m-turboctc", "granite-speech-5.0-470m-turboctc-nc")
 # The published configuration of both models; their folders differ by the tokenizer.
 PUBLISHED_CONFIG: Json = {
     "architectures": ["GraniteSpeech5ForCTC"],
@@ -191,6 +193,11 @@ def shapes(config: Json) -> dict[str, tuple[int, ...]]:
         for name in ("norm_feed_forward1", "norm_self_att", "norm_conv", "norm_feed_forward2", "norm_out"):
             found[f"{layer}.{name}.weight"] = found[f"{layer}.{name}.bias"] = (width,)
     return found
+
+
+def num_parameters(config: Json) -> int:
+    """Return the number of stored weights that are learnt."""
+    return sum(math.prod(shape) for name, shape in shapes(config).items() if shape and "running" not in name)
 
 
 def random_weights(config: Json, seed: int) -> dict[str, torch.Tensor]:
