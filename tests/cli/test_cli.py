@@ -258,12 +258,17 @@ def test_folder_without_audio(tmp_path: Path) -> None:
         (["transcribe", FIRST, "--force"], "another folder starts over"),
         (["transcribe", FIRST, "-o", "out.srt", "-f", "srt"], "-f FORMAT > out.srt"),
         (["transcribe", FIRST, "-o", FIRST], "is a file: name a folder"),
-        (["export", FIRST, "-f", "srt"], "is a recording or other binary data, not results"),
-        (["evaluate", FIRST], "is a recording or other binary data, not results"),
+        (["export", FIRST, "-f", "srt"], "is a recording or other binary data, not JSON lines"),
+        (["evaluate", FIRST], "is a recording or other binary data, not JSON lines"),
         (["bench", "diff", FIRST, FIRST], "not a benchmark's result: a recording or other binary data"),
         (["train", FIRST, "-o", "run"], "is a recording; give a recipe"),
         (["train", "nowhere.yaml", "-o", "run"], "nowhere.yaml: cannot be read: No such file or directory"),
         (["merge", "nowhere"], "nowhere: no such folder"),
+        (["merge", FIRST], f"is a file: name its folder, {FIRST.parent}"),
+        (
+            ["bench", "thruput", FIRST],
+            "thruput: no such command, file or folder; did you mean 'throughput'?",
+        ),
     ],
     ids=str,
 )
@@ -308,8 +313,11 @@ def test_closed_pipe() -> None:
 
 
 @pytest.mark.posix
-def test_closed_stdout() -> None:
-    done = subprocess.run(["sh", "-c", '"$0" "$@" >&-', *command("transcribe", FIRST, "-m", MODEL, "-q")], timeout=60)
+@pytest.mark.parametrize(
+    "arguments", [["transcribe", FIRST, "-m", MODEL, "-q"], ["doctor"], ["models"], ["inspect", MODEL]], ids=str
+)
+def test_closed_stdout(arguments: list) -> None:
+    done = subprocess.run(["sh", "-c", '"$0" "$@" >&-', *command(*arguments)], timeout=60)
     assert done.returncode == 141
 
 
