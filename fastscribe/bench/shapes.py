@@ -234,7 +234,7 @@ SHAPES: dict[str, ModelConfig] = {
     "tiny-streaming": _TINY_STREAMING,
     "tiny-rnnt": replace(_TINY, durations=()),
     "tiny-canary": _aed(_TINY, 2, 48, 96, 4, "canary2"),
-    "tiny-granite": _granite(4, 64, 4, 128),
+    "tiny-granite": _granite(4, 64, 2, 128),
     "tiny-jasper": _convolutional(
         [_block(32, 5, stride=2), *2 * [_block(32, 5, repeat=2, residual="add", dense=True)]]
     ),

@@ -61,7 +61,9 @@ def test_values_are_those_of_the_configuration(model: KnownModel) -> None:
     assert found.decoders == model.decoders
     if model.sources.get("parameters_millions") == "configuration":
         if model.name in granite_folder.NAMES:  # the folder stores the head and the conditioning's layer once
-            assert model.parameters_millions == round(granite_folder.num_parameters(granite_folder.PUBLISHED_CONFIG) / 1e6)
+            assert model.parameters_millions == round(
+                granite_folder.num_parameters(granite_folder.PUBLISHED_CONFIG) / 1e6
+            )
         else:
             assert model.parameters_millions == millions(parameter_shapes(found))
 

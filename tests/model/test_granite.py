@@ -36,6 +36,7 @@ from tests.helpers.granite_folder import (
     PUBLISHED_CONFIG,
     TOKENIZERS,
     byte_level,
+    num_parameters,
     shapes,
     write_folder,
 )
@@ -168,7 +169,7 @@ VARIANTS = (
     {"block": 7, "max_distance": 9, "strided_layers": (1, 3), "use_bias": False},
     {"num_layers": 1, "strided_layers": (0,), "block": 4, "max_distance": 4},
     {"num_layers": 5, "strided_layers": (0, 2, 4), "conv_kernel": 3, "conv_width": 20},
-    {"block": 130, "max_distance": 200, "strided_layers": (), "num_heads": 2},
+    {"block": 130, "max_distance": 200, "strided_layers": (), "num_heads": 4},
 )
 
 
