@@ -49,7 +49,7 @@ JasperActivation = Literal["relu", "hardtanh", "selu", "silu", "gelu", "identity
 JasperResidual = Literal["add", "stride_add", "max"]  # "stride_add": the input, with the block's strides
 JointActivation = Literal["relu", "tanh", "sigmoid"]
 TransformerActivation = Literal["relu", "gelu"]
-PromptForm = Literal["canary", "canary2"]
+PromptForm = Literal["canary", "canary2", "cohere"]
 SUBSAMPLING_FACTORS = (2, 4, 8, 16, 32)
 DEFAULT_MAX_UTTERANCE_S = 40.0
 MIN_UTTERANCE_S = 1.0  # of the limit: shorter pieces hold no words
@@ -86,6 +86,7 @@ class FeaturesConfig:
     periodic_window: bool = False
     edges: Edges = "zeros"  # what the frames at a recording's ends see beyond it
     peak_range: float | None = None  # powers of ten between the largest value and the floor, with normalize "peak"
+    dither: float = 0.0  # amplitude of the noise that is added to the samples, seeded by their number
     frame_multiple: int = 1  # silence after a recording fills its frames up to a multiple
 
     def num_frames(self, num_samples: Size) -> Size:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from fastscribe.checkpoint import hf_canary, hf_granite, nemo_canary
+from fastscribe.checkpoint import hf_canary, hf_cohere, hf_granite, nemo_canary
 from fastscribe.checkpoint.lazy_weights import TensorSource
 from fastscribe.checkpoint.nemo_jasper import convolutions
 from fastscribe.config import EncoderConfig, EncoderConfigs, GraniteConfig, JasperConfig
@@ -30,6 +30,7 @@ _NEMO = (
     *nemo_canary.NAMES,
 )
 _HUGGINGFACE = (
+    *hf_cohere.NAMES,
     *hf_canary.NAMES,
     (r"^encoder\.subsampling\.linear\.", "encoder.subsampling.out."),
     (r"\.self_attn\.([qkv])_proj\.", r".self_attn.linear_\1."),
@@ -71,7 +72,8 @@ def from_huggingface(
     }
     if config.causal_subsampling:
         convolutions = _causal_subsampling(config)
-    return _rename(weights, convolutions, _HUGGINGFACE + _BOTH)
+    kept = {name: source for name, source in weights.items() if not hf_cohere.UNUSED.match(name)}
+    return _rename(kept, convolutions, _HUGGINGFACE + _BOTH)
 
 
 def _rename(

@@ -79,6 +79,7 @@ _NUMBERS = {
     "features.high_hz": (1.0, 384_000.0),
     "features.log_guard_value": (0.0, 1.0),
     "features.peak_range": (0.0, 100.0),
+    "features.dither": (0.0, 1.0),
     "aed.tokens_per_frame": (0.0, 10.0),
     "trained_utterance_s": (1.0, 86_400.0),
 }

@@ -63,6 +63,8 @@ class LogMel(nn.Module):
             samples_BS = samples_BS.float() / 32768.0
         frame_lengths_B = self.config.num_frames(lengths_B)
         num_frames = self.config.num_frames(samples_BS.shape[1])
+        if self.config.dither:
+            samples_BS = self._dithered(samples_BS, lengths_B)
         samples_BS = self._pre_emphasise(samples_BS, lengths_B)
         if self.config.edges == "reflect":
             samples_BS = self._with_reflected_ends(samples_BS, lengths_B, frame_lengths_B, num_frames)
@@ -81,6 +83,17 @@ class LogMel(nn.Module):
     def _rows_per_chunk(self, samples_BS: torch.Tensor) -> int:
         bytes_per_row = samples_BS.shape[1] // self.config.hop_length * self.config.n_fft * 8
         return max(1, _BYTES_PER_CHUNK // max(1, bytes_per_row))
+
+    def _dithered(self, samples_BS: torch.Tensor, lengths_B: torch.Tensor) -> torch.Tensor:
+        """Add normal noise, as transformers' CohereAsrFeatureExtractor: the same for all recordings of a length.
+
+        The noise is drawn on the CPU on every device. A GPU is waited for, because the lengths are the seeds.
+        """
+        samples_BS, generator = samples_BS.clone(), torch.Generator()
+        for samples_S, length in zip(samples_BS, lengths_B.tolist(), strict=True):
+            noise_S = torch.randn(length, generator=generator.manual_seed(length))
+            samples_S[:length] += self.config.dither * noise_S.to(samples_S.device)
+        return samples_BS
 
     def _pre_emphasise(self, samples_BS: torch.Tensor, lengths_B: torch.Tensor) -> torch.Tensor:
         if self.config.preemphasis is None:

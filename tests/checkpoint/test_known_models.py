@@ -22,20 +22,20 @@ from fastscribe.config import ModelConfig
 from fastscribe.errors import CheckpointError
 from scripts.model_table import MARK, model_table
 from tests.conftest import ROOT, SHARED
-from tests.helpers import granite_folder
+from tests.helpers import cohere_folder, granite_folder
 from tests.helpers.published import CONFIGS, config
 
+FOLDERS = {name: granite_folder for name in granite_folder.NAMES} | {cohere_folder.NAME: cohere_folder}
 TABLE = {model.name: model for model in known_models()}
 PUBLISHED = SHARED / "published"
 
 
 def read(name: str) -> ModelConfig:
     """Read the published configuration as the loader does."""
-    if name in granite_folder.NAMES:
+    if name in FOLDERS:
+        of = FOLDERS[name]
         return huggingface.model_config(
-            Section(granite_folder.PUBLISHED_CONFIG, "config", name),
-            Section(granite_folder.PROCESSOR_CONFIG, "", name),
-            name,
+            Section(of.PUBLISHED_CONFIG, "config", name), Section(of.PROCESSOR_CONFIG, "", name), name
         )
     whole = config(name)
     section = parse_yaml(yaml.safe_dump(whole, allow_unicode=True).encode(), name)
@@ -51,8 +51,8 @@ def millions(shapes: dict[str, tuple[int, ...]]) -> int:
 
 
 def test_the_table_lists_what_loads() -> None:
-    """tests/checkpoint/test_published.py and tests/model/test_granite.py load a stand-in for each, and refuse the others."""
-    assert TABLE.keys() == {*CONFIGS, *granite_folder.NAMES, "default"}
+    """tests/checkpoint/test_published.py, tests/model/test_granite.py and test_cohere.py load a stand-in for each, and refuse the others."""
+    assert TABLE.keys() == {*CONFIGS, *FOLDERS, "default"}
 
 
 @pytest.mark.parametrize("model", [model for model in TABLE.values() if model.name != "default"], ids=lambda m: m.name)

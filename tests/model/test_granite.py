@@ -21,6 +21,7 @@ from fastscribe.checkpoint.parameter_shapes import parameter_shapes
 from fastscribe.checkpoint.reader import Checkpoint, read_checkpoint
 from fastscribe.config import GraniteConfig, Options
 from fastscribe.cuda.fused_granite import fuse_
+from fastscribe.cuda.operations import find_wrong_operation
 from fastscribe.errors import CheckpointError, UnsupportedCheckpoint, UsageError
 from fastscribe.model.granite import GraniteEncoder
 from fastscribe.model.int8 import int8_problem
@@ -247,6 +248,10 @@ def test_gpu_form_does_not_sync(changes: dict) -> None:
     encoder.to("meta")
     features = Features(torch.empty(3, 12, 602, device="meta"), torch.empty(3, dtype=torch.int64, device="meta"))
     assert encoder(features).frames_BTD.shape == (3, encoder.num_frames(602), 32)
+
+
+def test_the_cases_that_choose_kernels_fit_the_model() -> None:
+    assert find_wrong_operation(TORCH, small(), torch.float32, torch.device("cpu"), adds_products=True) is None
 
 
 @pytest.mark.parametrize("mel_frames", [0, 1, 2, 7, 8, 9, 15, 16, 17, 1023, 1024, 1025])
