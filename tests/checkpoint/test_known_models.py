@@ -25,7 +25,7 @@ from tests.conftest import ROOT, SHARED
 from tests.helpers import cohere_folder, granite_folder
 from tests.helpers.published import CONFIGS, config
 
-FOLDERS = {name: granite_folder for name in granite_folder.NAMES} | {cohere_folder.NAME: cohere_folder}
+FOLDERS = dict.fromkeys(granite_folder.NAMES, granite_folder) | {cohere_folder.NAME: cohere_folder}
 TABLE = {model.name: model for model in known_models()}
 PUBLISHED = SHARED / "published"
 
@@ -51,7 +51,7 @@ def millions(shapes: dict[str, tuple[int, ...]]) -> int:
 
 
 def test_the_table_lists_what_loads() -> None:
-    """tests/checkpoint/test_published.py, tests/model/test_granite.py and test_cohere.py load a stand-in for each, and refuse the others."""
+    """test_published.py, test_granite.py and test_cohere.py load a stand-in for each of these names, and refuse others."""
     assert TABLE.keys() == {*CONFIGS, *FOLDERS, "default"}
 
 
