@@ -20,6 +20,7 @@ from torch import nn
 
 from fastscribe.config import GRANITE_STACKED, GraniteConfig
 from fastscribe.model.attention import MASKED_SCORE, relative_shift
+from fastscribe.model.ctc import split_for_logits
 from fastscribe.model.dot_product_attention import attend
 from fastscribe.model.encoder import FeedForward
 from fastscribe.model.folding import fold_norm_, linear_from
@@ -99,12 +100,14 @@ class SelfConditioning(nn.Module):
 
     def __init__(self, config: GraniteConfig) -> None:
         super().__init__()
+        self.num_tokens = config.num_tokens
         self.inner = nn.Linear(config.d_model, config.num_tokens)
         self.outer = nn.Linear(config.num_tokens, config.d_model)
 
     def forward(self, x_BTD: torch.Tensor) -> torch.Tensor:
-        out_BTD: torch.Tensor = x_BTD + self.outer(self.inner(x_BTD).softmax(-1))
-        return out_BTD
+        parts = split_for_logits(x_BTD, self.num_tokens)
+        conditions_ND = torch.cat([self.outer(self.inner(part_ND).softmax(-1)) for part_ND in parts])
+        return x_BTD + conditions_ND.view_as(x_BTD)
 
 
 class GraniteLayer(nn.Module):

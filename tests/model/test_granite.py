@@ -137,6 +137,14 @@ def test_long_recording_through_the_program(folders: dict[str, Path]) -> None:
     assert all(0 <= word.start_s <= word.end_s <= 45 for word in cut.words)
 
 
+def test_a_large_batch_makes_its_logits_in_parts(folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fastscribe.model.ctc.MAX_LOGITS", 1000)
+    loaded, name = read_checkpoint(folders["turboctc"]), "e10_concat_45s.flac"
+    waves = [wave_of("33 frames"), wave_of(name)]
+    _, hypothesis = Recognizer.build(loaded, "cpu", "fp32").transcribe(batch_of(waves))
+    check(loaded, hypothesis, reference("turboctc")[name])
+
+
 def test_own_format_keeps_everything(folders: dict[str, Path], tmp_path: Path) -> None:
     for kind in KINDS:
         loaded = read_checkpoint(folders[kind])
