@@ -26,7 +26,7 @@ LAYERS = (
     ("cuda.no_tf32", "cuda.device", "cuda.graph_capture", "pipeline.loader"),
     ("decode.prompt", "audio.resample"),
     ("model", "checkpoint", "cuda.fp8_format", "cuda.fp8_triton", "cuda.triton_kernels"),
-    ("cuda.operations", "cuda.fp8", "cuda.fused_layers"),
+    ("cuda.operations", "cuda.fp8", "cuda.fused_layers", "cuda.fused_granite"),
     ("model.families", "model.model", "cuda.encoder_graphs"),
     ("decode",),
     ("cuda.while_loop", "cuda.loops"),

@@ -33,6 +33,7 @@ from fastscribe.config import (
     EightBitDtypeName,
     EncoderConfig,
     FeaturesConfig,
+    GraniteConfig,
     LanguagePromptConfig,
     ModelConfig,
     Options,
@@ -444,7 +445,8 @@ def with_attention(config: ModelConfig, text: str | None) -> ModelConfig:
         return config
     encoder = config.encoder
     if not isinstance(encoder, EncoderConfig):
-        raise UsageError(f"--attention {text}: this model has none")
+        has = f"attends in {config.attention}, which is fixed" if isinstance(encoder, GraniteConfig) else "has none"
+        raise UsageError(f"--attention {text}: this model {has}")
     attention = parse_attention(text)
     if encoder.contexts and attention not in encoder.contexts:
         contexts = " or ".join(map(str, encoder.contexts))
