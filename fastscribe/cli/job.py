@@ -129,6 +129,8 @@ def check_paths(job: TranscribeJob) -> None:
 def check_output_dir(name: object) -> None:
     """Raise UsageError for --output-dir that names a file: one that is there, or one of an output format."""
     path = Path(str(name))
+    if str(name) == "-":
+        raise UsageError("--output-dir -: leave it out for stdout; a folder of this name is ./-")
     if is_url(str(name)) or path.is_dir():
         return
     if path.exists() and not is_device(path):

@@ -268,6 +268,7 @@ def test_folder_without_audio(tmp_path: Path) -> None:
         (["transcribe", FIRST, "--force"], "another folder starts over"),
         (["transcribe", FIRST, "-o", "out.srt", "-f", "srt"], "-f FORMAT > out.srt"),
         (["transcribe", FIRST, "-o", FIRST], "is a file: name a folder"),
+        (["transcribe", FIRST, "-o", "-"], "--output-dir -: leave it out for stdout"),
         (["export", FIRST, "-f", "srt"], "is a recording or other binary data, not JSON lines"),
         (["evaluate", FIRST], "is a recording or other binary data, not JSON lines"),
         (["bench", "diff", FIRST, FIRST], "not a benchmark's result: a recording or other binary data"),
