@@ -51,6 +51,7 @@ class _Slot:
     deaths_in_a_row: int = 0
     silent_s: float = 0.0  # since the process got work or answered
     known: set[int] = field(default_factory=set)  # indices of the recordings that the process has
+    unread: set[int] = field(default_factory=set)  # of these, those that it was sent unopened, and has not answered
     forgotten: list[int] = field(default_factory=list)  # of these, those that have their results
 
 
@@ -123,7 +124,7 @@ class WorkerPool:
         self._run, self._budget, self._stopwatch, self._limit = self._run + 1, budget, stopwatch, limit
         self._dispatch = Dispatch(self._num_frames)
         for number, slot in enumerate(self._slots):
-            slot.known, slot.forgotten = set(), []
+            slot.known, slot.unread, slot.forgotten = set(), set(), []
             slot.share = DeviceShare(slot.device.name, slot.share.device, peak_bytes=slot.share.peak_bytes)
             if slot.ready is not None:
                 self._begin_on(number)
@@ -151,6 +152,7 @@ class WorkerPool:
         for slot in self._slots:
             if index in slot.known:
                 slot.known.remove(index)
+                slot.unread.discard(index)
                 slot.forgotten.append(index)
 
     def end(self) -> None:
@@ -194,11 +196,13 @@ class WorkerPool:
         recordings: list[AudioInfo] = []
         for key, utterance in list(task.left.items()):
             audio = utterance.audio
-            if audio.index in slot.known:
+            is_outdated = audio.unread is None and audio.index in slot.unread  # another process has opened it
+            if audio.index in slot.known and not is_outdated:
                 continue
             try:
                 recordings.append(messages.to_send(audio))
                 slot.known.add(audio.index)
+                (slot.unread.discard if audio.unread is None else slot.unread.add)(audio.index)
             except Exception as error:  # any that a caller's file object raises
                 self._dispatch.finish(key)
                 self._count_done((utterance,), is_decoded=False)
@@ -247,6 +251,7 @@ class WorkerPool:
         for stage, seconds in message.stage_s.items():
             self._stopwatch.add(stage, seconds)
         self._budget.frames = min(self._budget.frames, message.budget_frames)
+        slot.unread -= message.probed.keys()
         finished = [
             (self._dispatch.finish(key), result) for key, result in zip(message.keys, message.results, strict=True)
         ]
@@ -295,7 +300,7 @@ class WorkerPool:
             reason = f"failed: {slot.refused.message}"
         was_ready, was_refused = slot.ready is not None, slot.refused is not None
         self._processes.remove(slot.process)
-        slot.ready, slot.known, slot.forgotten, slot.silent_s = None, set(), [], 0.0
+        slot.ready, slot.known, slot.unread, slot.forgotten, slot.silent_s = None, set(), set(), [], 0.0
         death = self._dispatch.remove_worker(number)
         slot.share.died += was_ready
         slot.deaths_in_a_row += 1

@@ -251,7 +251,9 @@ class _Run:
     def _send(self, utterances: Plan, results: Sequence[Hypothesis | Failure]) -> None:
         keys = tuple(map(_key, utterances))
         self._unanswered -= set(keys)
-        probed = {one.audio.index: messages.to_return(one.audio) for one in utterances if self._is_new(one.audio)}
+        opened = {one.audio.index: one.audio for one in utterances if self._is_new(one.audio)}
+        self._audio |= opened  # more utterances of them may come
+        probed = {index: messages.to_return(audio) for index, audio in opened.items()}
         now, seconds = perf_counter(), self._stopwatch.seconds
         wait_for_audio_s = max(0.0, seconds.get("wait_for_audio", 0.0) - self._waited_s)
         busy_s = max(0.0, now - self._last_sent - self._waited_s - wait_for_audio_s)

@@ -8,6 +8,7 @@ import signal
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,6 +23,8 @@ from fastscribe.errors import DeviceFailed, UsageError
 from fastscribe.pipeline.time_limit import TimeLimit
 from fastscribe.pipeline.workers import devices
 from fastscribe.pipeline.workers import pool as workers_pool
+from fastscribe.segmentation import gaps
+from fastscribe.types import Utterance
 from tests.conftest import AUDIO, MODELS
 from tests.helpers import worker_faults
 from tests.helpers.processes import command
@@ -142,6 +145,26 @@ def test_three_processes_give_what_one_gives(pool: SimpleNamespace, inputs: list
     assert {"features", "encode", "decode"} <= transcriber.progress.stopwatch.seconds.keys()
     in_order = list(transcriber.transcribe(inputs, ordered=True))
     assert [one.index for one in in_order] == sorted(results)
+
+
+@pytest.mark.parametrize("start_s", [0.0, 0.5])
+def test_speech_without_words_is_decoded_again_in_recordings_that_were_opened_late(
+    pool: SimpleNamespace, inputs: list[Any], monkeypatch: pytest.MonkeyPatch, start_s: float
+) -> None:
+    """The first utterance of a manifest's row has the whole row, which a process opens."""
+
+    def half(transcript: Transcript, *_: object) -> list[Utterance]:
+        audio = transcript.audio
+        return [Utterance(audio, int(start_s * audio.sample_rate), audio.num_samples // 2)]
+
+    monkeypatch.setattr(gaps, "find_untranscribed_spans", lambda transcript: [(0.0, transcript.audio.duration_s)])
+    monkeypatch.setattr(gaps, "find_clear_speech", half)
+    rows = [path for path in inputs if str(path).endswith(".jsonl")]
+    alone = Transcriber.load(MODEL, "cpu", "fp32", replace(OPTIONS, recover_gaps=True))
+    monkeypatch.setattr(pool.transcriber, "_recovers_gaps", True)
+    results = by_index(alone.transcribe(rows))
+    assert_same(by_index(pool.transcriber.transcribe(rows)), results)
+    assert sum(one.utterances for one in pool.transcriber.shares()) == 2 * 2 + 1  # one row's file is missing
 
 
 def test_a_killed_process_is_replaced_and_the_others_take_its_work(

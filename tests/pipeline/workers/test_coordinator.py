@@ -1,0 +1,107 @@
+"""The coordinator with processes that do what a test says. test_pool.py has real ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from fastscribe import Options
+from fastscribe.pipeline.batching import Budget
+from fastscribe.pipeline.executor import ModelFacts
+from fastscribe.pipeline.idle import IDLE
+from fastscribe.pipeline.stats import Stopwatch
+from fastscribe.pipeline.workers import messages
+from fastscribe.pipeline.workers import pool as workers_pool
+from fastscribe.pipeline.workers.devices import Device
+from fastscribe.pipeline.workers.pool import WorkerPool
+from fastscribe.types import AudioInfo, Hypothesis, Source, Utterance
+
+FACTS = ModelFacts("CPU", "fp32", "tdt", 1, "full", 0.08, False, False)
+
+
+class FakeProcess:
+    """A process that is ready at once. It does what `answer` does with its messages."""
+
+    answer: Callable[[FakeProcess, Any], None]
+
+    def __init__(self, device: Device, start: Any, receive: Callable[[FakeProcess, Any], None], relay: Any) -> None:
+        self.device, self._receive = device, receive
+        self.sent: list[Any] = []
+        self.is_killed = False
+        self.say(messages.Ready(FACTS, Budget(1000.0), 3, 0))
+
+    def say(self, message: Any) -> None:
+        self._receive(self, message)
+
+    def send(self, message: Any) -> None:
+        self.sent.append(message)
+        self.answer(message)
+
+    def work(self) -> list[messages.Work]:
+        return [one for one in self.sent if isinstance(one, messages.Work)]
+
+    def reason(self) -> str:
+        return "ended with exit code 1"
+
+    def kill(self) -> None:
+        self.is_killed = True
+
+
+def decode(process: FakeProcess, message: Any, probed: Mapping[int, AudioInfo] | None = None) -> None:
+    if isinstance(message, messages.Work):
+        keys = tuple((index, start) for index, start, _ in message.spans)
+        results = (Hypothesis(),) * len(keys)
+        process.say(messages.Results(message.run, keys, results, probed or {}, {}, 0.0, 0, 1000.0))
+
+
+def begun(monkeypatch: pytest.MonkeyPatch, answer: Callable[[FakeProcess, Any], None] = decode, number: int = 2) -> Any:
+    """A pool in a run, whose processes answer so, and the lines that it says."""
+    monkeypatch.setattr(FakeProcess, "answer", answer, raising=False)
+    monkeypatch.setattr(workers_pool, "WorkerProcess", FakeProcess)
+    devices = [Device(f"cpu:{one}", "cpu", 1, {}) for one in range(number)]
+    lines: list[str] = []
+    pool = WorkerPool(devices, messages.Start("", "", Options()), lambda one: one.num_samples, lines.append)
+    begin(pool)
+    return pool, lines
+
+
+def begin(pool: WorkerPool) -> None:
+    pool.begin(Options(), Budget(1000.0), Stopwatch())
+
+
+def utterance(index: int, num_samples: int = 100) -> Utterance:
+    return Utterance(AudioInfo(f"{index}", f"{index}", 100, 1, num_samples, index=index), 0, num_samples)
+
+
+def done(pool: WorkerPool, plans: list[list[Utterance]]) -> list[Utterance]:
+    outcomes = [one for one in pool.execute(plans) if one is not IDLE]
+    return [one for utterances, _ in outcomes for one in utterances]
+
+
+def test_a_recording_that_another_process_has_opened_is_sent_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that was robbed of it would take the whole recording for each utterance."""
+    real = utterance(1, 9)
+    promised = replace(real, audio=replace(real.audio, num_samples=10, unread=Source("1", "1", "1", index=1)))
+
+    def answer(process: FakeProcess, message: Any) -> None:
+        """The first process answers nothing until it is robbed."""
+        if isinstance(message, messages.Cancel):
+            decode(process, process.work()[0])
+        elif isinstance(message, messages.Work) and (process.device.name == "cpu:1" or message.spans[0][1]):
+            probed = {1: messages.to_return(real.audio)} if any(one.unread for one in message.recordings) else {}
+            decode(process, message, probed)
+
+    pool, _ = begun(monkeypatch, answer)
+    assert set(done(pool, [[utterance(0, 50)], [utterance(2, 100)], [promised]])) == {
+        real,
+        utterance(0, 50),
+        utterance(2),
+    }
+    parts = [replace(real, start=4, num_samples=2), replace(real, start=7, num_samples=2)]
+    assert set(done(pool, [[one] for one in parts])) == set(parts)
+    robbed, other = ([one.recordings for one in slot.process.work()] for slot in pool._slots)
+    assert robbed[-1] == (messages.to_send(real.audio),) and robbed[-2][0].unread is not None
+    assert other[-1] == ()
