@@ -14,16 +14,18 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import count
 
 from fastscribe.types import Utterance
 
-Key = tuple[int, int]  # index and start: an utterance is in flight once
+Key = tuple[int, int]  # index and start: one utterance of these is in flight at a time
 
 
 @dataclass(eq=False)
 class Task:
     """A batch. `left` has its utterances without a result. `deaths` counts the workers that died while they had it."""
 
+    number: int  # of the batch as it was planned; tells its answers from late ones to another one with the same keys
     left: dict[Key, Utterance]
     frames: int  # padded encoder frames
     deaths: int = 0
@@ -71,6 +73,7 @@ class Dispatch:
 
     def __init__(self, num_frames: Callable[[Utterance], int]) -> None:
         self._num_frames = num_frames
+        self._numbers = count()
         self._workers: dict[int, _Worker] = {}
         self._tasks: dict[Key, Task] = {}
         self._suspects: deque[Task] = deque()  # to be retried alone
@@ -101,7 +104,7 @@ class Dispatch:
         """Give a new batch to the worker with the least to do, of those with room."""
         worker = self._least_busy()
         assert worker is not None and plan
-        task = self._new_task(plan)
+        task = self._new_task(plan, next(self._numbers))
         self._tasks |= dict.fromkeys(task.left, task)
         self._put(task, worker)
         return task
@@ -131,11 +134,12 @@ class Dispatch:
         self._put(task, idle)
         return busiest, task
 
-    def finish(self, key: Key) -> Utterance | None:
-        """Note that an utterance has a result. Return it; None if it had one already."""
-        task = self._tasks.pop(key, None)
-        if task is None:
+    def finish(self, batch: int, key: Key) -> Utterance | None:
+        """Note that an utterance of a batch has a result. Return it; None if it had one already, or is in another batch now."""
+        task = self._tasks.get(key)
+        if task is None or task.number != batch:
             return None
+        del self._tasks[key]
         utterance = task.left.pop(key)
         if not task.left:
             (self._suspects if task.worker < 0 else self._workers[task.worker].tasks).remove(task)
@@ -167,15 +171,15 @@ class Dispatch:
             del self._tasks[key]
             self._given_up.add(key)
             return 0, [utterance]
-        alone = [self._new_task([utterance], task.deaths) for utterance in task.left.values()]
+        alone = [self._new_task([utterance], task.number, task.deaths) for utterance in task.left.values()]
         for one in alone:
             self._tasks |= dict.fromkeys(one.left, one)
         self._suspects.extendleft(reversed(alone))
         return len(alone), []
 
-    def _new_task(self, plan: Iterable[Utterance], deaths: int = 0) -> Task:
+    def _new_task(self, plan: Iterable[Utterance], number: int, deaths: int = 0) -> Task:
         left = {(one.audio.index, one.start): one for one in plan}
-        return Task(left, len(left) * max(map(self._num_frames, left.values())), deaths)
+        return Task(number, left, len(left) * max(map(self._num_frames, left.values())), deaths)
 
     def _put(self, task: Task, worker: int) -> None:
         task.worker = worker

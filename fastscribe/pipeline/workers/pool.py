@@ -187,7 +187,7 @@ class WorkerPool:
             yield from self._hand_out(task)
         while not has_plans and (stolen := self._dispatch.steal()) is not None:
             robbed, task = stolen
-            self._slots[robbed].process.send(messages.Cancel(self._run, frozenset(task.left)))
+            self._slots[robbed].process.send(messages.Cancel(self._run, task.number))
             yield from self._hand_out(task)
 
     def _hand_out(self, task: Task) -> Iterator[Outcome]:
@@ -204,7 +204,7 @@ class WorkerPool:
                 slot.known.add(audio.index)
                 (slot.unread.discard if audio.unread is None else slot.unread.add)(audio.index)
             except Exception as error:  # any that a caller's file object raises
-                self._dispatch.finish(key)
+                self._dispatch.finish(task.number, key)
                 self._count_done((utterance,), is_decoded=False)
                 yield (utterance,), (to_failure(audio, "load", error),)
         spans = tuple((one.audio.index, one.start, one.num_samples) for one in task.left.values())
@@ -212,7 +212,7 @@ class WorkerPool:
             slot.process.send(messages.Forget(tuple(slot.forgotten)))
             slot.forgotten.clear()
         if spans:
-            slot.process.send(messages.Work(self._run, spans, tuple(recordings)))
+            slot.process.send(messages.Work(self._run, task.number, spans, tuple(recordings)))
 
     def _receive(self, wait: bool = True) -> Iterator[Outcome]:
         """Handle the messages that have come; with `wait`, wait a moment for the first."""
@@ -253,7 +253,8 @@ class WorkerPool:
         self._budget.frames = min(self._budget.frames, message.budget_frames)
         slot.unread -= message.probed.keys()
         finished = [
-            (self._dispatch.finish(key), result) for key, result in zip(message.keys, message.results, strict=True)
+            (self._dispatch.finish(message.batch, key), result)
+            for key, result in zip(message.keys, message.results, strict=True)
         ]
         new = [(utterance, result) for utterance, result in finished if utterance is not None]
         utterances = [_probed(utterance, message.probed) for utterance, _ in new]

@@ -54,7 +54,7 @@ def decode(process: FakeProcess, message: Any, probed: Mapping[int, AudioInfo] |
     if isinstance(message, messages.Work):
         keys = tuple((index, start) for index, start, _ in message.spans)
         results = (Hypothesis(),) * len(keys)
-        process.say(messages.Results(message.run, keys, results, probed or {}, {}, 0.0, 0, 1000.0))
+        process.say(messages.Results(message.run, message.batch, keys, results, probed or {}, {}, 0.0, 0, 1000.0))
 
 
 def begun(monkeypatch: pytest.MonkeyPatch, answer: Callable[[FakeProcess, Any], None] = decode, number: int = 2) -> Any:
