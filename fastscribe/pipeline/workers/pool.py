@@ -85,6 +85,7 @@ class WorkerPool:
         self._limit: TimeLimit | None = None
         self._longest_s, self._looked_at = 0.0, perf_counter()  # time of a batch; when silence was last measured
         self._dispatch = Dispatch(num_frames)
+        self._last_death = ""
         self._processes: list[WorkerProcess] = []  # all that may live
         self._finalizer = weakref.finalize(self, _kill_all, self._processes)
         self._slots = [_Slot(one, self._new_process(one), DeviceShare(one.name, "")) for one in devices]
@@ -121,6 +122,7 @@ class WorkerPool:
         )
 
     def begin(self, options: Options, budget: Budget, stopwatch: Stopwatch, limit: TimeLimit | None = None) -> None:
+        self._check_usable()
         self._run, self._budget, self._stopwatch, self._limit = self._run + 1, budget, stopwatch, limit
         self._dispatch = Dispatch(self._num_frames)
         for number, slot in enumerate(self._slots):
@@ -144,9 +146,10 @@ class WorkerPool:
             yield from self._balance(has_plans)
             yield IDLE
             # A slow source is asked again at once if a device has nothing to do.
-            if self._dispatch.is_busy or not (has_plans and self._dispatch.has_room()):
+            if self._dispatch.is_busy or (has_plans and not self._dispatch.has_room()):
                 yield from self._receive(wait=not (is_source_slow and self._dispatch.has_idle()))
             yield from self._end_silent()
+            self._check_usable()
 
     def release(self, index: int) -> None:
         for slot in self._slots:
@@ -273,7 +276,8 @@ class WorkerPool:
     # --- processes ---------------------------------------------------------------------------------------------------
 
     def _new_process(self, device: Device) -> WorkerProcess:
-        process = WorkerProcess(device, self._start, lambda *event: self._events.put(event), self._relay)
+        events = self._events  # a thread that held the pool itself would keep it from being collected
+        process = WorkerProcess(device, self._start, lambda *event: events.put(event), self._relay)
         self._processes.append(process)
         return process
 
@@ -295,6 +299,8 @@ class WorkerPool:
     def _died(self, number: int, reason: str | None = None) -> Iterator[Outcome]:
         """Replace a dead process, or one that hangs for the reason, and hand over its batches."""
         slot = self._slots[number]
+        if slot.process not in self._processes:  # it is given up already, or the pool is closed
+            return
         reason = slot.process.reason() if reason is None else reason
         slot.process.kill()
         if slot.refused is not None:
@@ -306,14 +312,11 @@ class WorkerPool:
         slot.share.died += was_ready
         slot.deaths_in_a_row += 1
         slot.is_given_up = not self._run or (was_refused and not was_ready) or slot.deaths_in_a_row > MAX_DEATHS
-        slot.death = reason
+        slot.death = self._last_death = reason
         if not self._run:  # the pool says so once it knows whether another one could start
             return
         self._say_death(slot, reason, death.num_handed_over)
-        if all(one.is_given_up for one in self._slots):
-            raise DeviceFailed(
-                ", ".join(one.device.name for one in self._slots), RuntimeError(f"the last process {reason}")
-            )
+        self._check_usable()
         if not slot.is_given_up:
             slot.refused = None
             slot.process = self._new_process(slot.device)
@@ -321,6 +324,16 @@ class WorkerPool:
             error = RecordingKilledProcess(reason)
             self._count_done((utterance,), is_decoded=False)
             yield (utterance,), (to_failure(utterance.audio, "model", error),)
+
+    def _check_usable(self) -> None:
+        """Raise UsageError after close(), and DeviceFailed if no device is left."""
+        if not self._finalizer.alive:
+            raise UsageError("the processes of --devices are closed: load the model again")
+        if all(slot.is_given_up for slot in self._slots):
+            raise self._failed(f"the last process {self._last_death}")
+
+    def _failed(self, reason: str) -> DeviceFailed:
+        return DeviceFailed(", ".join(slot.device.name for slot in self._slots), RuntimeError(reason))
 
     def _say_death(self, slot: _Slot, reason: str, num_handed_over: int) -> None:
         what = "utterance goes" if num_handed_over == 1 else "utterances go"
@@ -338,13 +351,7 @@ class WorkerPool:
         found = [slot.ready.facts for slot in self._slots if slot.ready is not None]
         if not found:
             refused = next((slot.refused for slot in self._slots if slot.refused is not None), None)
-            raise (
-                _error(refused)
-                if refused is not None
-                else DeviceFailed(
-                    ", ".join(slot.device.name for slot in self._slots), RuntimeError("no process could be started")
-                )
-            )
+            raise (_error(refused) if refused is not None else self._failed("no process could be started"))
         names = list(dict.fromkeys(one.device_name for one in found))
         facts = replace(found[0], device_name=", ".join(names))
         for slot in self._slots:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from fastscribe import Options
+from fastscribe.errors import DeviceFailed, UsageError
 from fastscribe.pipeline.batching import Budget
 from fastscribe.pipeline.executor import ModelFacts
 from fastscribe.pipeline.idle import IDLE
@@ -105,3 +106,58 @@ def test_a_recording_that_another_process_has_opened_is_sent_again(monkeypatch: 
     robbed, other = ([one.recordings for one in slot.process.work()] for slot in pool._slots)
     assert robbed[-1] == (messages.to_send(real.audio),) and robbed[-2][0].unread is not None
     assert other[-1] == ()
+
+
+def die(process: FakeProcess, message: Any) -> None:
+    if isinstance(message, messages.Work) and len(process.work()) == 1:
+        process.say(None)
+
+
+def test_a_run_without_a_device_fails_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    pool, lines = begun(monkeypatch, die)
+    plans = [[utterance(index)] for index in range(20)]
+    with pytest.raises(DeviceFailed, match=r"^cpu:0, cpu:1 failed: the last process ended with exit code 1; "):
+        done(pool, plans)
+    assert lines[-1].endswith("it is not used any more")
+    with pytest.raises(DeviceFailed, match=r"^cpu:0, cpu:1 failed: the last process ended with exit code 1; "):
+        begin(pool)
+
+
+def test_a_closed_pool_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its processes end, which is no death to report."""
+    pool, lines = begun(monkeypatch)
+    results = pool.execute([[utterance(index)] for index in range(20)])
+    next(results)
+    pool.close()
+    assert all(slot.process.is_killed for slot in pool._slots)
+    for slot in pool._slots:
+        slot.process.say(None)
+    with pytest.raises(UsageError, match="load the model again"):
+        list(results)
+    with pytest.raises(UsageError, match="load the model again"):
+        begin(pool)
+    assert not lines
+
+
+def test_a_process_that_is_given_up_for_its_silence_dies_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workers_pool, "MAX_DEATHS", 0)
+    pool, lines = begun(monkeypatch)
+    silent = pool._slots[0].process
+    assert not list(pool._died(0, "has not answered"))
+    silent.say(None)  # its pipe closes
+    assert len(done(pool, [[utterance(index)] for index in range(9)])) == 9
+    assert lines == ["the process of cpu:0 has not answered; it is not used any more"]
+
+
+def test_a_run_does_not_wait_for_messages_once_all_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    pool, _ = begun(monkeypatch)
+    receive, waits = pool._receive, []
+
+    def counted(wait: bool = True) -> Any:
+        waits.append(pool._dispatch.is_busy)
+        return receive(wait)
+
+    monkeypatch.setattr(pool, "_receive", counted)
+    assert not done(pool, []) and not waits
+    assert len(done(pool, [[utterance(index)] for index in range(9)])) == 9
+    assert waits and all(waits)

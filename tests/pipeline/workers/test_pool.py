@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import signal
@@ -264,6 +265,15 @@ def test_devices_that_cannot_start_or_die_are_given_up_one_by_one(
             list(transcriber.transcribe(paths))
         assert len(lines) == 5 and lines[-1].endswith("it is not used any more")
         assert transcriber._executor.num_devices == 0
+
+
+def test_processes_of_a_transcriber_that_nobody_closed_end_with_it() -> None:
+    transcriber = Transcriber.load(MODEL, dtype="fp32", options=OPTIONS, devices="cpu:1")
+    [process] = [psutil.Process(pid) for pid in processes(transcriber)]
+    del transcriber
+    gc.collect()
+    _, alive = psutil.wait_procs([process], PATIENCE_S)
+    assert not alive
 
 
 def test_what_every_process_refuses_is_the_users_mistake(monkeypatch: pytest.MonkeyPatch) -> None:
