@@ -153,29 +153,34 @@ class Dispatch:
     def remove_worker(self, worker: int) -> Death:
         """Take over the batches of a worker that has died."""
         dead = self._workers.pop(worker, _Worker(0))
-        tasks = dead.tasks
-        handed_over = sum(len(task.left) for task in tasks)
+        blamed = [task for task in dead.tasks if not task.is_stuck] or dead.tasks
+        others = [task for task in dead.tasks if task not in blamed]  # it only waited for their files
+        handed_over = sum(len(task.left) for task in dead.tasks)
         given_up: list[Utterance] = []
-        for task in tasks:
-            task.deaths, task.is_stuck, task.worker = task.deaths + 1, False, -1
-        if len(tasks) == 1 and not dead.taken & (self._tasks.keys() | self._given_up):  # it alone can be to blame
-            handed_over, given_up = self._isolate(tasks[0])
+        for task in blamed:
+            task.deaths += 1
+        for task in dead.tasks:
+            task.is_stuck, task.worker = False, -1
+        if len(blamed) == 1 and not dead.taken & (self._tasks.keys() | self._given_up):  # it alone can be to blame
+            given_up = self._isolate(blamed[0])
+            handed_over -= len(given_up)
         else:
-            self._suspects.extend(tasks)
+            self._suspects.extend(blamed)
+        self._suspects.extend(others)
         return Death(handed_over, given_up)
 
-    def _isolate(self, task: Task) -> tuple[int, list[Utterance]]:
-        """Queue the utterances of a batch one by one, or give up the only one. Return the number queued, and that one."""
+    def _isolate(self, task: Task) -> list[Utterance]:
+        """Queue the utterances of a batch one by one, or give up the only one. Return that one."""
         if len(task.left) == 1 and task.deaths > 1:
             [(key, utterance)] = task.left.items()
             del self._tasks[key]
             self._given_up.add(key)
-            return 0, [utterance]
+            return [utterance]
         alone = [self._new_task([utterance], task.number, task.deaths) for utterance in task.left.values()]
         for one in alone:
             self._tasks |= dict.fromkeys(one.left, one)
         self._suspects.extendleft(reversed(alone))
-        return len(alone), []
+        return []
 
     def _new_task(self, plan: Iterable[Utterance], number: int, deaths: int = 0) -> Task:
         left = {(one.audio.index, one.start): one for one in plan}

@@ -141,6 +141,39 @@ def test_batches_that_hang_do_not_fill_a_worker() -> None:
     assert made.has_room() and made.is_busy and made.assign([utterance(9)]).worker == 0
 
 
+def test_a_poisoned_utterance_is_found_beside_a_file_that_hangs() -> None:
+    made = dispatch(1)
+    made.assign([utterance(0)])  # hangs in every worker
+    made.mark_stuck(0)
+    made.assign([utterance(1), utterance(2)])  # 2 is poison
+    deaths, given_up = 0, []
+    task: Task | None = made.assign([utterance(3)])
+    while task is not None and deaths < 10:
+        numbers = numbers_of(task)
+        if numbers == [0]:
+            made.mark_stuck(0)
+        elif 2 in numbers or not deaths:
+            deaths += 1
+            given_up += made.remove_worker(0).given_up
+            made.add_worker(0, 3)
+        else:
+            made.finish(task.number, (numbers[0], 0))
+        task = made.assign_suspect()
+    assert (deaths, given_up) == (3, [utterance(2)])
+    assert made.finish(0, (0, 0)) == utterance(0) and not made.is_busy
+
+
+def test_a_batch_that_hung_and_then_kills_its_worker_is_to_blame() -> None:
+    made = dispatch(1)
+    made.assign([utterance(0)])
+    for given_up in ([], [utterance(0)]):
+        made.mark_stuck(0)
+        assert made.remove_worker(0).given_up == given_up
+        made.add_worker(0, 3)
+        made.assign_suspect()
+    assert not made.is_busy
+
+
 def numbers_of(task: Task | None) -> list[int]:
     assert task is not None
     return [one.audio.index for one in task.left.values()]
