@@ -17,7 +17,7 @@ from typing import Any
 from fastscribe import errors
 from fastscribe.audio.failures import to_failure
 from fastscribe.config import Options
-from fastscribe.errors import DeviceFailed, FastscribeError, RecordingKilledProcess, UsageError
+from fastscribe.errors import DeviceFailed, FastscribeError, RecordingKilledProcess, UsageError, first_line
 from fastscribe.pipeline.batching import Budget
 from fastscribe.pipeline.executor import ModelFacts, Outcome, Plan
 from fastscribe.pipeline.idle import IDLE, Idle
@@ -88,8 +88,8 @@ class WorkerPool:
         self._last_death = ""
         self._processes: list[WorkerProcess] = []  # all that may live
         self._finalizer = weakref.finalize(self, _kill_all, self._processes)
-        self._slots = [_Slot(one, self._new_process(one), DeviceShare(one.name, "")) for one in devices]
         try:
+            self._slots = [_Slot(one, self._new_process(one), DeviceShare(one.name, "")) for one in devices]
             while any(slot.ready is None and not slot.is_given_up for slot in self._slots):
                 for _ in self._receive():
                     pass
@@ -277,7 +277,10 @@ class WorkerPool:
 
     def _new_process(self, device: Device) -> WorkerProcess:
         events = self._events  # a thread that held the pool itself would keep it from being collected
-        process = WorkerProcess(device, self._start, lambda *event: events.put(event), self._relay)
+        try:
+            process = WorkerProcess(device, self._start, lambda *event: events.put(event), self._relay)
+        except (OSError, RuntimeError) as error:  # the system has no room for a process, or for its threads
+            raise DeviceFailed(device.name, error) from error
         self._processes.append(process)
         return process
 
@@ -312,18 +315,21 @@ class WorkerPool:
         slot.share.died += was_ready
         slot.deaths_in_a_row += 1
         slot.is_given_up = not self._run or (was_refused and not was_ready) or slot.deaths_in_a_row > MAX_DEATHS
+        killed = RecordingKilledProcess(reason)
+        if self._run and not slot.is_given_up:
+            try:
+                slot.process, slot.refused = self._new_process(slot.device), None
+            except DeviceFailed as failed:
+                why = first_line(failed.__cause__ or failed)
+                reason, slot.is_given_up = f"{reason} and cannot be started again ({why})", True
         slot.death = self._last_death = reason
         if not self._run:  # the pool says so once it knows whether another one could start
             return
         self._say_death(slot, reason, death.num_handed_over)
         self._check_usable()
-        if not slot.is_given_up:
-            slot.refused = None
-            slot.process = self._new_process(slot.device)
         for utterance in death.given_up:
-            error = RecordingKilledProcess(reason)
             self._count_done((utterance,), is_decoded=False)
-            yield (utterance,), (to_failure(utterance.audio, "model", error),)
+            yield (utterance,), (to_failure(utterance.audio, "model", killed),)
 
     def _check_usable(self) -> None:
         """Raise UsageError after close(), and DeviceFailed if no device is left."""

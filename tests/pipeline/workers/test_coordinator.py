@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import io
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -18,6 +20,7 @@ from fastscribe.pipeline.workers import messages
 from fastscribe.pipeline.workers import pool as workers_pool
 from fastscribe.pipeline.workers.devices import Device
 from fastscribe.pipeline.workers.pool import WorkerPool
+from fastscribe.pipeline.workers.process import StderrRelay
 from fastscribe.types import AudioInfo, Hypothesis, Source, Utterance
 
 FACTS = ModelFacts("CPU", "fp32", "tdt", 1, "full", 0.08, False, False)
@@ -161,3 +164,33 @@ def test_a_run_does_not_wait_for_messages_once_all_is_done(monkeypatch: pytest.M
     assert not done(pool, []) and not waits
     assert len(done(pool, [[utterance(index)] for index in range(9)])) == 9
     assert waits and all(waits)
+
+
+def test_a_device_that_gets_no_new_process_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    pool, lines = begun(
+        monkeypatch, lambda process, message: (die if process.device.name == "cpu:0" else decode)(process, message)
+    )
+
+    def refuse(*_: Any) -> None:
+        raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(workers_pool, "WorkerProcess", refuse)
+    assert len(done(pool, [[utterance(index)] for index in range(20)])) == 20
+    [line] = lines
+    assert line.startswith(
+        f"the process of cpu:0 ended with exit code 1 and cannot be started again ([Errno {errno.EAGAIN}] Resource "
+    )
+    assert line.endswith(" go to other processes; it is not used any more")
+    pool._slots[1].process.say(None)
+    with pytest.raises(DeviceFailed, match="cannot be started again"):
+        done(pool, [[utterance(0)]])
+    with pytest.raises(DeviceFailed, match=r"^cpu:0 failed: .* Resource temporarily unavailable; "):
+        WorkerPool([slot.device for slot in pool._slots], messages.Start("", "", Options()), len, lines.append)
+
+
+def test_each_line_of_libraries_is_passed_on_once_and_few_are_kept(capfd: pytest.CaptureFixture[str]) -> None:
+    relay = StderrRelay()
+    for _ in range(2):
+        relay.pass_on(io.BytesIO(b"".join(b"line %d\n" % number for number in range(1500))))
+    assert capfd.readouterr().err.splitlines() == [f"line {number}" for number in range(1000)]
+    assert len(relay._seen) == 1000
