@@ -223,6 +223,20 @@ def test_a_hung_recording_holds_up_no_other(pool: SimpleNamespace, faults: Path,
             assert len(list(results)) == 12
 
 
+def test_a_poisoned_recording_fails_alone_beside_ones_that_hang(
+    pool: SimpleNamespace, faults: Path, tmp_path: Path
+) -> None:
+    names = [f"hang{number}.flac" for number in range(6)]
+    paths = linked(tmp_path, [*names, "poison.flac", *(f"well{number}.flac" for number in range(3))])
+    with closing(pool.transcriber.transcribe(paths)) as results:
+        first = [next(results) for _ in range(4)]
+        [failure] = [one for one in first if isinstance(one, Failure)]
+        assert (failure.path, failure.error_type) == (str(paths[6]), "RecordingKilledProcess")
+        with worker_faults.release(faults):
+            assert all(isinstance(one, Transcript) for one in [*first, *results] if one is not failure)
+    assert pool.transcriber._executor.num_devices == 3
+
+
 def test_a_limit_ends_the_run_and_what_is_begun_is_finished(pool: SimpleNamespace, inputs: list[Any], expected) -> None:
     """The clock counts the audio with a result, so a second of audio takes a second, as the limit has learnt before."""
     transcriber, results = pool.transcriber, expected[0]
