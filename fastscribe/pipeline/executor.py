@@ -72,6 +72,10 @@ class Executor(Protocol):
             budget: Of its batches.
             stopwatch: Adds up the stages' seconds, of several devices together.
             limit: Asked before each batch; once it refuses one, execute() ends.
+
+        Raises:
+            DeviceFailed: No device is left.
+            UsageError: The devices are closed.
         """
 
     def execute(self, plans: Iterable[Plan | Idle]) -> Generator[Outcome | Idle, None, None]:
@@ -86,7 +90,7 @@ class Executor(Protocol):
 
         Raises:
             DeviceFailed: No device is left.
-            UsageError: A graph mode that the user names is unavailable.
+            UsageError: A graph mode that the user names is unavailable, or the devices are closed.
         """
 
     def release(self, index: int) -> None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from threading import TIMEOUT_MAX, Event
 from typing import Any
 
@@ -119,7 +119,9 @@ class _ProbeGroup(Group):
         unread = self.utterances[index].audio.unread
         if unread is not None:
             audio = probe(unread)
-            self.utterances[index] = Utterance(audio, 0, audio.num_samples)
+            self.utterances[index] = replace(
+                self.utterances[index], audio=audio, start=0, num_samples=audio.num_samples
+            )
 
 
 class _ReadGroup(Group):

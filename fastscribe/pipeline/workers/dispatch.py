@@ -14,16 +14,18 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import count
 
 from fastscribe.types import Utterance
 
-Key = tuple[int, int]  # index and start: an utterance is in flight once
+Key = tuple[int, int]  # index and start: one utterance of these is in flight at a time
 
 
 @dataclass(eq=False)
 class Task:
     """A batch. `left` has its utterances without a result. `deaths` counts the workers that died while they had it."""
 
+    number: int  # of the batch as it was planned; tells its answers from late ones to another one with the same keys
     left: dict[Key, Utterance]
     frames: int  # padded encoder frames
     deaths: int = 0
@@ -71,6 +73,7 @@ class Dispatch:
 
     def __init__(self, num_frames: Callable[[Utterance], int]) -> None:
         self._num_frames = num_frames
+        self._numbers = count()
         self._workers: dict[int, _Worker] = {}
         self._tasks: dict[Key, Task] = {}
         self._suspects: deque[Task] = deque()  # to be retried alone
@@ -101,7 +104,7 @@ class Dispatch:
         """Give a new batch to the worker with the least to do, of those with room."""
         worker = self._least_busy()
         assert worker is not None and plan
-        task = self._new_task(plan)
+        task = self._new_task(plan, next(self._numbers))
         self._tasks |= dict.fromkeys(task.left, task)
         self._put(task, worker)
         return task
@@ -131,11 +134,12 @@ class Dispatch:
         self._put(task, idle)
         return busiest, task
 
-    def finish(self, key: Key) -> Utterance | None:
-        """Note that an utterance has a result. Return it; None if it had one already."""
-        task = self._tasks.pop(key, None)
-        if task is None:
+    def finish(self, batch: int, key: Key) -> Utterance | None:
+        """Note that an utterance of a batch has a result. Return it; None if it had one already, or is in another batch now."""
+        task = self._tasks.get(key)
+        if task is None or task.number != batch:
             return None
+        del self._tasks[key]
         utterance = task.left.pop(key)
         if not task.left:
             (self._suspects if task.worker < 0 else self._workers[task.worker].tasks).remove(task)
@@ -149,33 +153,38 @@ class Dispatch:
     def remove_worker(self, worker: int) -> Death:
         """Take over the batches of a worker that has died."""
         dead = self._workers.pop(worker, _Worker(0))
-        tasks = dead.tasks
-        handed_over = sum(len(task.left) for task in tasks)
+        blamed = [task for task in dead.tasks if not task.is_stuck] or dead.tasks
+        others = [task for task in dead.tasks if task not in blamed]  # it only waited for their files
+        handed_over = sum(len(task.left) for task in dead.tasks)
         given_up: list[Utterance] = []
-        for task in tasks:
-            task.deaths, task.is_stuck, task.worker = task.deaths + 1, False, -1
-        if len(tasks) == 1 and not dead.taken & (self._tasks.keys() | self._given_up):  # it alone can be to blame
-            handed_over, given_up = self._isolate(tasks[0])
+        for task in blamed:
+            task.deaths += 1
+        for task in dead.tasks:
+            task.is_stuck, task.worker = False, -1
+        if len(blamed) == 1 and not dead.taken & (self._tasks.keys() | self._given_up):  # it alone can be to blame
+            given_up = self._isolate(blamed[0])
+            handed_over -= len(given_up)
         else:
-            self._suspects.extend(tasks)
+            self._suspects.extend(blamed)
+        self._suspects.extend(others)
         return Death(handed_over, given_up)
 
-    def _isolate(self, task: Task) -> tuple[int, list[Utterance]]:
-        """Queue the utterances of a batch one by one, or give up the only one. Return the number queued, and that one."""
+    def _isolate(self, task: Task) -> list[Utterance]:
+        """Queue the utterances of a batch one by one, or give up the only one. Return that one."""
         if len(task.left) == 1 and task.deaths > 1:
             [(key, utterance)] = task.left.items()
             del self._tasks[key]
             self._given_up.add(key)
-            return 0, [utterance]
-        alone = [self._new_task([utterance], task.deaths) for utterance in task.left.values()]
+            return [utterance]
+        alone = [self._new_task([utterance], task.number, task.deaths) for utterance in task.left.values()]
         for one in alone:
             self._tasks |= dict.fromkeys(one.left, one)
         self._suspects.extendleft(reversed(alone))
-        return len(alone), []
+        return []
 
-    def _new_task(self, plan: Iterable[Utterance], deaths: int = 0) -> Task:
+    def _new_task(self, plan: Iterable[Utterance], number: int, deaths: int = 0) -> Task:
         left = {(one.audio.index, one.start): one for one in plan}
-        return Task(left, len(left) * max(map(self._num_frames, left.values())), deaths)
+        return Task(number, left, len(left) * max(map(self._num_frames, left.values())), deaths)
 
     def _put(self, task: Task, worker: int) -> None:
         task.worker = worker

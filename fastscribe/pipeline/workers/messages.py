@@ -20,7 +20,7 @@ from fastscribe.pipeline.executor import ModelFacts
 from fastscribe.types import AudioInfo, Failure, File, Hypothesis
 
 Span: TypeAlias = tuple[int, int, int]  # recording's index, start, num_samples of an utterance
-Key: TypeAlias = tuple[int, int]  # the same without the length, which the process may correct
+Key: TypeAlias = tuple[int, int]  # the same without the length, which the process may correct; unique in a batch
 
 
 # --- to a device's process -------------------------------------------------------------------------------------------
@@ -47,19 +47,20 @@ class Begin:
 
 @dataclass(frozen=True)
 class Work:
-    """Decode a batch, with the recordings that the process does not know yet."""
+    """Decode a batch, with the recordings that the process does not know yet. `batch` is its number in the run."""
 
     run: int
+    batch: int
     spans: tuple[Span, ...]
     recordings: tuple[AudioInfo, ...]
 
 
 @dataclass(frozen=True)
 class Cancel:
-    """Another process decodes these utterances: leave them out if there is still time. No answer for them is needed."""
+    """Another process decodes what is left of a batch: leave it out if there is still time. No answer is needed."""
 
     run: int
-    keys: frozenset[Key]
+    batch: int
 
 
 @dataclass(frozen=True)
@@ -106,13 +107,14 @@ class Say:
 
 @dataclass(frozen=True)
 class Results:
-    """Results of one batch, or of a part of it: all are hypotheses, or all are failures.
+    """Results of one batch, or of a part of it: all are hypotheses, or all are failures. `batch` is as in Work.
 
     `probed` has the recordings that were opened only now. `stage_s` and `busy_s` are what has come since the last message;
     `budget_frames` is the budget, which may have shrunk.
     """
 
     run: int
+    batch: int
     keys: tuple[Key, ...]
     results: Sequence[Hypothesis | Failure]
     probed: Mapping[int, AudioInfo]

@@ -17,7 +17,7 @@ from typing import Any
 from fastscribe import errors
 from fastscribe.audio.failures import to_failure
 from fastscribe.config import Options
-from fastscribe.errors import DeviceFailed, FastscribeError, RecordingKilledProcess, UsageError
+from fastscribe.errors import DeviceFailed, FastscribeError, RecordingKilledProcess, UsageError, first_line
 from fastscribe.pipeline.batching import Budget
 from fastscribe.pipeline.executor import ModelFacts, Outcome, Plan
 from fastscribe.pipeline.idle import IDLE, Idle
@@ -51,6 +51,7 @@ class _Slot:
     deaths_in_a_row: int = 0
     silent_s: float = 0.0  # since the process got work or answered
     known: set[int] = field(default_factory=set)  # indices of the recordings that the process has
+    unread: set[int] = field(default_factory=set)  # of these, those that it was sent unopened, and has not answered
     forgotten: list[int] = field(default_factory=list)  # of these, those that have their results
 
 
@@ -84,10 +85,11 @@ class WorkerPool:
         self._limit: TimeLimit | None = None
         self._longest_s, self._looked_at = 0.0, perf_counter()  # time of a batch; when silence was last measured
         self._dispatch = Dispatch(num_frames)
+        self._last_death = ""
         self._processes: list[WorkerProcess] = []  # all that may live
         self._finalizer = weakref.finalize(self, _kill_all, self._processes)
-        self._slots = [_Slot(one, self._new_process(one), DeviceShare(one.name, "")) for one in devices]
         try:
+            self._slots = [_Slot(one, self._new_process(one), DeviceShare(one.name, "")) for one in devices]
             while any(slot.ready is None and not slot.is_given_up for slot in self._slots):
                 for _ in self._receive():
                     pass
@@ -120,10 +122,11 @@ class WorkerPool:
         )
 
     def begin(self, options: Options, budget: Budget, stopwatch: Stopwatch, limit: TimeLimit | None = None) -> None:
+        self._check_usable()
         self._run, self._budget, self._stopwatch, self._limit = self._run + 1, budget, stopwatch, limit
         self._dispatch = Dispatch(self._num_frames)
         for number, slot in enumerate(self._slots):
-            slot.known, slot.forgotten = set(), []
+            slot.known, slot.unread, slot.forgotten = set(), set(), []
             slot.share = DeviceShare(slot.device.name, slot.share.device, peak_bytes=slot.share.peak_bytes)
             if slot.ready is not None:
                 self._begin_on(number)
@@ -143,14 +146,16 @@ class WorkerPool:
             yield from self._balance(has_plans)
             yield IDLE
             # A slow source is asked again at once if a device has nothing to do.
-            if self._dispatch.is_busy or not (has_plans and self._dispatch.has_room()):
+            if self._dispatch.is_busy or (has_plans and not self._dispatch.has_room()):
                 yield from self._receive(wait=not (is_source_slow and self._dispatch.has_idle()))
             yield from self._end_silent()
+            self._check_usable()
 
     def release(self, index: int) -> None:
         for slot in self._slots:
             if index in slot.known:
                 slot.known.remove(index)
+                slot.unread.discard(index)
                 slot.forgotten.append(index)
 
     def end(self) -> None:
@@ -185,7 +190,7 @@ class WorkerPool:
             yield from self._hand_out(task)
         while not has_plans and (stolen := self._dispatch.steal()) is not None:
             robbed, task = stolen
-            self._slots[robbed].process.send(messages.Cancel(self._run, frozenset(task.left)))
+            self._slots[robbed].process.send(messages.Cancel(self._run, task.number))
             yield from self._hand_out(task)
 
     def _hand_out(self, task: Task) -> Iterator[Outcome]:
@@ -194,13 +199,15 @@ class WorkerPool:
         recordings: list[AudioInfo] = []
         for key, utterance in list(task.left.items()):
             audio = utterance.audio
-            if audio.index in slot.known:
+            is_outdated = audio.unread is None and audio.index in slot.unread  # another process has opened it
+            if audio.index in slot.known and not is_outdated:
                 continue
             try:
                 recordings.append(messages.to_send(audio))
                 slot.known.add(audio.index)
+                (slot.unread.discard if audio.unread is None else slot.unread.add)(audio.index)
             except Exception as error:  # any that a caller's file object raises
-                self._dispatch.finish(key)
+                self._dispatch.finish(task.number, key)
                 self._count_done((utterance,), is_decoded=False)
                 yield (utterance,), (to_failure(audio, "load", error),)
         spans = tuple((one.audio.index, one.start, one.num_samples) for one in task.left.values())
@@ -208,7 +215,7 @@ class WorkerPool:
             slot.process.send(messages.Forget(tuple(slot.forgotten)))
             slot.forgotten.clear()
         if spans:
-            slot.process.send(messages.Work(self._run, spans, tuple(recordings)))
+            slot.process.send(messages.Work(self._run, task.number, spans, tuple(recordings)))
 
     def _receive(self, wait: bool = True) -> Iterator[Outcome]:
         """Handle the messages that have come; with `wait`, wait a moment for the first."""
@@ -247,8 +254,10 @@ class WorkerPool:
         for stage, seconds in message.stage_s.items():
             self._stopwatch.add(stage, seconds)
         self._budget.frames = min(self._budget.frames, message.budget_frames)
+        slot.unread -= message.probed.keys()
         finished = [
-            (self._dispatch.finish(key), result) for key, result in zip(message.keys, message.results, strict=True)
+            (self._dispatch.finish(message.batch, key), result)
+            for key, result in zip(message.keys, message.results, strict=True)
         ]
         new = [(utterance, result) for utterance, result in finished if utterance is not None]
         utterances = [_probed(utterance, message.probed) for utterance, _ in new]
@@ -267,7 +276,11 @@ class WorkerPool:
     # --- processes ---------------------------------------------------------------------------------------------------
 
     def _new_process(self, device: Device) -> WorkerProcess:
-        process = WorkerProcess(device, self._start, lambda *event: self._events.put(event), self._relay)
+        events = self._events  # a thread that held the pool itself would keep it from being collected
+        try:
+            process = WorkerProcess(device, self._start, lambda *event: events.put(event), self._relay)
+        except (OSError, RuntimeError) as error:  # the system has no room for a process, or for its threads
+            raise DeviceFailed(device.name, error) from error
         self._processes.append(process)
         return process
 
@@ -289,32 +302,44 @@ class WorkerPool:
     def _died(self, number: int, reason: str | None = None) -> Iterator[Outcome]:
         """Replace a dead process, or one that hangs for the reason, and hand over its batches."""
         slot = self._slots[number]
+        if slot.process not in self._processes:  # it is given up already, or the pool is closed
+            return
         reason = slot.process.reason() if reason is None else reason
         slot.process.kill()
         if slot.refused is not None:
             reason = f"failed: {slot.refused.message}"
         was_ready, was_refused = slot.ready is not None, slot.refused is not None
         self._processes.remove(slot.process)
-        slot.ready, slot.known, slot.forgotten, slot.silent_s = None, set(), [], 0.0
+        slot.ready, slot.known, slot.unread, slot.forgotten, slot.silent_s = None, set(), set(), [], 0.0
         death = self._dispatch.remove_worker(number)
         slot.share.died += was_ready
         slot.deaths_in_a_row += 1
         slot.is_given_up = not self._run or (was_refused and not was_ready) or slot.deaths_in_a_row > MAX_DEATHS
-        slot.death = reason
+        killed = RecordingKilledProcess(reason)
+        if self._run and not slot.is_given_up:
+            try:
+                slot.process, slot.refused = self._new_process(slot.device), None
+            except DeviceFailed as failed:
+                why = first_line(failed.__cause__ or failed)
+                reason, slot.is_given_up = f"{reason} and cannot be started again ({why})", True
+        slot.death = self._last_death = reason
         if not self._run:  # the pool says so once it knows whether another one could start
             return
         self._say_death(slot, reason, death.num_handed_over)
-        if all(one.is_given_up for one in self._slots):
-            raise DeviceFailed(
-                ", ".join(one.device.name for one in self._slots), RuntimeError(f"the last process {reason}")
-            )
-        if not slot.is_given_up:
-            slot.refused = None
-            slot.process = self._new_process(slot.device)
+        self._check_usable()
         for utterance in death.given_up:
-            error = RecordingKilledProcess(reason)
             self._count_done((utterance,), is_decoded=False)
-            yield (utterance,), (to_failure(utterance.audio, "model", error),)
+            yield (utterance,), (to_failure(utterance.audio, "model", killed),)
+
+    def _check_usable(self) -> None:
+        """Raise UsageError after close(), and DeviceFailed if no device is left."""
+        if not self._finalizer.alive:
+            raise UsageError("the processes of --devices are closed: load the model again")
+        if all(slot.is_given_up for slot in self._slots):
+            raise self._failed(f"the last process {self._last_death}")
+
+    def _failed(self, reason: str) -> DeviceFailed:
+        return DeviceFailed(", ".join(slot.device.name for slot in self._slots), RuntimeError(reason))
 
     def _say_death(self, slot: _Slot, reason: str, num_handed_over: int) -> None:
         what = "utterance goes" if num_handed_over == 1 else "utterances go"
@@ -332,13 +357,7 @@ class WorkerPool:
         found = [slot.ready.facts for slot in self._slots if slot.ready is not None]
         if not found:
             refused = next((slot.refused for slot in self._slots if slot.refused is not None), None)
-            raise (
-                _error(refused)
-                if refused is not None
-                else DeviceFailed(
-                    ", ".join(slot.device.name for slot in self._slots), RuntimeError("no process could be started")
-                )
-            )
+            raise (_error(refused) if refused is not None else self._failed("no process could be started"))
         names = list(dict.fromkeys(one.device_name for one in found))
         facts = replace(found[0], device_name=", ".join(names))
         for slot in self._slots:

@@ -113,7 +113,8 @@ class StderrRelay:
             for line in lines:
                 with self._lock:
                     is_new = line not in self._seen and len(self._seen) < _MAX_LINES
-                    self._seen.add(line)
+                    if is_new:
+                        self._seen.add(line)
                 if is_new:
                     with suppress(OSError):
                         os.write(2, line)

@@ -14,9 +14,9 @@ import sys
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import closing, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from queue import Empty, SimpleQueue
-from threading import Lock, Thread
+from threading import Thread
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -114,9 +114,8 @@ class _Inbox:
     def __init__(self, channel: messages.Channel) -> None:
         self._channel = channel
         self._messages: SimpleQueue[Any] = SimpleQueue()
-        self._cancelled: set[messages.Key] = set()
+        self._cancelled: set[int] = set()  # batches
         self._ended_run = -1
-        self._lock = Lock()
         Thread(target=self._receive, name="inbox", daemon=True).start()
 
     def get(self, timeout_s: float | None = None) -> Any:
@@ -129,27 +128,28 @@ class _Inbox:
     def has_ended(self, run: int) -> bool:
         return run <= self._ended_run
 
-    def pop_cancelled(self, keys: set[messages.Key]) -> bool:
-        """Return True if all these utterances are cancelled, and forget that."""
-        with self._lock:
-            is_cancelled = keys <= self._cancelled
-            self._cancelled -= keys
-            return is_cancelled
+    def is_cancelled(self, batch: int) -> bool:
+        return batch in self._cancelled
 
     def _receive(self) -> None:
         while (message := self._channel.receive()) is not None:
             if isinstance(message, messages.Cancel):
-                with self._lock:
-                    self._cancelled |= message.keys
+                self._cancelled.add(message.batch)
                 continue
             if isinstance(message, messages.Work):
-                with self._lock:  # they may have been cancelled too late, and come again
-                    self._cancelled -= {(index, start) for index, start, _ in message.spans}
+                self._cancelled.discard(message.batch)  # it may have been cancelled too late, and come again
             elif isinstance(message, messages.End):
                 self._ended_run = message.run
                 self._cancelled.clear()
             self._messages.put(message)
         os._exit(0)
+
+
+@dataclass(frozen=True)
+class _Ordered(Utterance):
+    """An utterance with the batch that it came in; two batches may have one with the same key."""
+
+    batch: int = -1
 
 
 class _Run:
@@ -173,7 +173,7 @@ class _Run:
             options = replace(options, threads=default_threads(start.processors))
         local.begin(options, replace(begin.budget), self._stopwatch)
         self._audio: dict[int, AudioInfo] = {}  # by the recording's index
-        self._unanswered: set[messages.Key] = set()
+        self._unanswered: set[tuple[int, messages.Key]] = set()  # batch and key
         self._is_idle = False
         self._waited_s = 0.0  # for messages, since the last result
         self._last_sent = perf_counter()
@@ -224,8 +224,8 @@ class _Run:
 
     def _plan(self, work: messages.Work) -> Plan:
         self._audio |= {audio.index: audio for audio in work.recordings}
-        self._unanswered |= {(index, start) for index, start, _ in work.spans}
-        return [Utterance(self._audio[index], start, num_samples) for index, start, num_samples in work.spans]
+        self._unanswered |= {(work.batch, (index, start)) for index, start, _ in work.spans}
+        return [_Ordered(self._audio[index], start, length, work.batch) for index, start, length in work.spans]
 
     def _forget(self, indices: tuple[int, ...]) -> None:
         from fastscribe.audio.media import is_held
@@ -245,17 +245,17 @@ class _Run:
     def _decode(self, loaded: Loaded | Idle) -> None:
         if loaded is not IDLE:
             batch, failures = loaded
-            keys = {_key(utterance) for utterance in batch.utterances} if batch is not None else set()
-            if keys and self._inbox.pop_cancelled(keys):
-                self._unanswered -= keys
+            if batch is not None and self._inbox.is_cancelled(_number(batch.utterances)):
+                self._answer(batch.utterances)
                 loaded = None, failures
         for utterances, results in self._local.decode(loaded):
             self._send(utterances, results)
 
     def _send(self, utterances: Plan, results: Sequence[Hypothesis | Failure]) -> None:
-        keys = tuple(map(_key, utterances))
-        self._unanswered -= set(keys)
-        probed = {one.audio.index: messages.to_return(one.audio) for one in utterances if self._is_new(one.audio)}
+        keys = self._answer(utterances)
+        opened = {one.audio.index: one.audio for one in utterances if self._is_new(one.audio)}
+        self._audio |= opened  # more utterances of them may come
+        probed = {index: messages.to_return(audio) for index, audio in opened.items()}
         now, seconds = perf_counter(), self._stopwatch.seconds
         wait_for_audio_s = max(0.0, seconds.get("wait_for_audio", 0.0) - self._waited_s)
         busy_s = max(0.0, now - self._last_sent - self._waited_s - wait_for_audio_s)
@@ -264,16 +264,34 @@ class _Run:
         seconds.clear()
         peak_bytes, budget_frames = self._local.peak_bytes(), self._local.budget.frames
         self._channel.send(
-            messages.Results(self._run, keys, tuple(results), probed, stage_s, busy_s, peak_bytes, budget_frames)
+            messages.Results(
+                self._run,
+                _number(utterances),
+                keys,
+                tuple(results),
+                probed,
+                stage_s,
+                busy_s,
+                peak_bytes,
+                budget_frames,
+            )
         )
+
+    def _answer(self, utterances: Plan) -> tuple[messages.Key, ...]:
+        """Note that nothing is to be done for these any more. Return their keys."""
+        keys = tuple((one.audio.index, one.start) for one in utterances)
+        self._unanswered -= {(_number(utterances), key) for key in keys}
+        return keys
 
     def _is_new(self, audio: AudioInfo) -> bool:
         known = self._audio.get(audio.index)
         return known is not None and known.unread is not None and audio.unread is None
 
 
-def _key(utterance: Utterance) -> messages.Key:
-    return utterance.audio.index, utterance.start
+def _number(utterances: Plan) -> int:
+    """Return the number of the batch that these are of."""
+    [number] = {one.batch for one in utterances if isinstance(one, _Ordered)}
+    return number
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -34,14 +35,14 @@ class Simulation:
     def __init__(self, num_workers: int, batches: list[list[Utterance]], poison: set[int], seed: int) -> None:
         self.dispatch, self.random = dispatch(num_workers), random.Random(seed)
         self.waiting, self.poison = list(batches), poison
-        self.inboxes: dict[int, list[list[Utterance]]] = {worker: [] for worker in range(num_workers)}
+        self.inboxes: dict[int, list[tuple[int, list[Utterance]]]] = {worker: [] for worker in range(num_workers)}
         self.finished: Counter[int] = Counter()
         self.given_up: Counter[int] = Counter()
         self.deaths = 0
 
     def send(self, task: Task | None) -> bool:
         if task is not None:
-            self.inboxes[task.worker].append(list(task.left.values()))
+            self.inboxes[task.worker].append((task.number, list(task.left.values())))
         return task is not None
 
     def step(self) -> None:
@@ -54,10 +55,11 @@ class Simulation:
         busy = [worker for worker, inbox in self.inboxes.items() if inbox]
         assert busy, "nothing is being decoded, but not all is done"
         worker = self.random.choice(busy)
-        for one in self.inboxes[worker].pop(0):
+        number, utterances = self.inboxes[worker].pop(0)
+        for one in utterances:
             if one.audio.index in self.poison:
                 return self.die(worker)
-            if (done := self.dispatch.finish((one.audio.index, one.start))) is not None:
+            if (done := self.dispatch.finish(number, (one.audio.index, one.start))) is not None:
                 assert done == one
                 self.finished[one.audio.index] += 1
 
@@ -109,10 +111,10 @@ def test_batches_go_to_the_least_busy_worker_and_the_last_ones_move() -> None:
     assert not made.has_room()
     assert made.steal() is None  # both have work
     for index in (1, 2, 3):
-        made.finish((index, 0))
+        made.finish(index, (index, 0))
     robbed, task = made.steal() or (None, None)
     assert (robbed, task and task.worker, task and list(task.left)) == (0, 1, [(5, 0)])
-    assert made.finish((5, 0)) is not None and made.finish((5, 0)) is None
+    assert made.finish(5, (5, 0)) is not None and made.finish(5, (5, 0)) is None
 
 
 def test_neighbours_of_a_suspect_wait_for_no_one_and_do_not_share_its_worker() -> None:
@@ -139,6 +141,39 @@ def test_batches_that_hang_do_not_fill_a_worker() -> None:
     assert made.has_room() and made.is_busy and made.assign([utterance(9)]).worker == 0
 
 
+def test_a_poisoned_utterance_is_found_beside_a_file_that_hangs() -> None:
+    made = dispatch(1)
+    made.assign([utterance(0)])  # hangs in every worker
+    made.mark_stuck(0)
+    made.assign([utterance(1), utterance(2)])  # 2 is poison
+    deaths, given_up = 0, []
+    task: Task | None = made.assign([utterance(3)])
+    while task is not None and deaths < 10:
+        numbers = numbers_of(task)
+        if numbers == [0]:
+            made.mark_stuck(0)
+        elif 2 in numbers or not deaths:
+            deaths += 1
+            given_up += made.remove_worker(0).given_up
+            made.add_worker(0, 3)
+        else:
+            made.finish(task.number, (numbers[0], 0))
+        task = made.assign_suspect()
+    assert (deaths, given_up) == (3, [utterance(2)])
+    assert made.finish(0, (0, 0)) == utterance(0) and not made.is_busy
+
+
+def test_a_batch_that_hung_and_then_kills_its_worker_is_to_blame() -> None:
+    made = dispatch(1)
+    made.assign([utterance(0)])
+    for given_up in ([], [utterance(0)]):
+        made.mark_stuck(0)
+        assert made.remove_worker(0).given_up == given_up
+        made.add_worker(0, 3)
+        made.assign_suspect()
+    assert not made.is_busy
+
+
 def numbers_of(task: Task | None) -> list[int]:
     assert task is not None
     return [one.audio.index for one in task.left.values()]
@@ -148,15 +183,29 @@ def test_a_batch_that_a_robbed_worker_finishes_is_not_retried() -> None:
     made = dispatch(2)
     for index in range(3):
         made.assign([utterance(index)])
-    made.finish((1, 0))
+    made.finish(1, (1, 0))
     robbed, task = made.steal() or (None, None)
     assert (robbed, numbers_of(task)) == (0, [2])
     assert made.remove_worker(1).num_handed_over == 1
-    assert made.finish((2, 0)) is not None  # worker 0 had begun it
+    assert made.finish(2, (2, 0)) is not None  # worker 0 had begun it
     made.add_worker(1, 3)
     assert made.assign_suspect() is None and made.assign([utterance(3)]).worker == 1
-    made.finish((0, 0)), made.finish((3, 0))
+    made.finish(0, (0, 0)), made.finish(3, (3, 0))
     assert not made.is_busy
+
+
+def test_a_late_answer_of_a_robbed_worker_is_none_to_another_utterance_that_begins_there() -> None:
+    """Gap recovery decodes a part of a recording again."""
+    made = dispatch(2)
+    for index in range(3):
+        made.assign([utterance(index)])
+    made.finish(1, (1, 0))
+    assert (made.steal() or (None, None))[0] == 0
+    assert made.finish(2, (2, 0)) == utterance(2)  # from the thief
+    part = replace(utterance(2), num_samples=50)
+    again = made.assign([part])
+    assert made.finish(2, (2, 0)) is None  # from worker 0
+    assert made.finish(again.number, (2, 0)) == part
 
 
 def test_a_robbed_worker_that_dies_proves_nothing_against_its_suspect() -> None:
@@ -164,16 +213,16 @@ def test_a_robbed_worker_that_dies_proves_nothing_against_its_suspect() -> None:
     made = dispatch(3)
     for index in range(6):
         assert made.assign([utterance(index)]).worker == index % 3
-    made.finish((1, 0)), made.finish((4, 0))
+    made.finish(1, (1, 0)), made.finish(4, (4, 0))
     robbed, task = made.steal() or (None, None)
     assert (robbed, numbers_of(task)) == (0, [3])
-    made.finish((0, 0))
+    made.finish(0, (0, 0))
     assert made.remove_worker(2).num_handed_over == 2
     assert numbers_of(made.assign_suspect()) == [2]
     assert made.remove_worker(0).given_up == []
     made.add_worker(0, 3)
     for index in (5, 2):
         assert numbers_of(made.assign_suspect()) == [index]
-        made.finish((index, 0))
-    made.finish((3, 0))
+        made.finish(index, (index, 0))
+    made.finish(3, (3, 0))
     assert not made.is_busy

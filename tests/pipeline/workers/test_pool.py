@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import signal
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,6 +24,8 @@ from fastscribe.errors import DeviceFailed, UsageError
 from fastscribe.pipeline.time_limit import TimeLimit
 from fastscribe.pipeline.workers import devices
 from fastscribe.pipeline.workers import pool as workers_pool
+from fastscribe.segmentation import gaps
+from fastscribe.types import Utterance
 from tests.conftest import AUDIO, MODELS
 from tests.helpers import worker_faults
 from tests.helpers.processes import command
@@ -144,6 +148,26 @@ def test_three_processes_give_what_one_gives(pool: SimpleNamespace, inputs: list
     assert [one.index for one in in_order] == sorted(results)
 
 
+@pytest.mark.parametrize("start_s", [0.0, 0.5])
+def test_speech_without_words_is_decoded_again_in_recordings_that_were_opened_late(
+    pool: SimpleNamespace, inputs: list[Any], monkeypatch: pytest.MonkeyPatch, start_s: float
+) -> None:
+    """The first utterance of a manifest's row has the whole row, which a process opens."""
+
+    def half(transcript: Transcript, *_: object) -> list[Utterance]:
+        audio = transcript.audio
+        return [Utterance(audio, int(start_s * audio.sample_rate), audio.num_samples // 2)]
+
+    monkeypatch.setattr(gaps, "find_untranscribed_spans", lambda transcript: [(0.0, transcript.audio.duration_s)])
+    monkeypatch.setattr(gaps, "find_clear_speech", half)
+    rows = [path for path in inputs if str(path).endswith(".jsonl")]
+    alone = Transcriber.load(MODEL, "cpu", "fp32", replace(OPTIONS, recover_gaps=True))
+    monkeypatch.setattr(pool.transcriber, "_recovers_gaps", True)
+    results = by_index(alone.transcribe(rows))
+    assert_same(by_index(pool.transcriber.transcribe(rows)), results)
+    assert sum(one.utterances for one in pool.transcriber.shares()) == 2 * 2 + 1  # one row's file is missing
+
+
 def test_a_killed_process_is_replaced_and_the_others_take_its_work(
     pool: SimpleNamespace, inputs: list[Any], expected
 ) -> None:
@@ -199,6 +223,20 @@ def test_a_hung_recording_holds_up_no_other(pool: SimpleNamespace, faults: Path,
             assert len(list(results)) == 12
 
 
+def test_a_poisoned_recording_fails_alone_beside_ones_that_hang(
+    pool: SimpleNamespace, faults: Path, tmp_path: Path
+) -> None:
+    names = [f"hang{number}.flac" for number in range(6)]
+    paths = linked(tmp_path, [*names, "poison.flac", *(f"well{number}.flac" for number in range(3))])
+    with closing(pool.transcriber.transcribe(paths)) as results:
+        first = [next(results) for _ in range(4)]
+        [failure] = [one for one in first if isinstance(one, Failure)]
+        assert (failure.path, failure.error_type) == (str(paths[6]), "RecordingKilledProcess")
+        with worker_faults.release(faults):
+            assert all(isinstance(one, Transcript) for one in [*first, *results] if one is not failure)
+    assert pool.transcriber._executor.num_devices == 3
+
+
 def test_a_limit_ends_the_run_and_what_is_begun_is_finished(pool: SimpleNamespace, inputs: list[Any], expected) -> None:
     """The clock counts the audio with a result, so a second of audio takes a second, as the limit has learnt before."""
     transcriber, results = pool.transcriber, expected[0]
@@ -241,6 +279,15 @@ def test_devices_that_cannot_start_or_die_are_given_up_one_by_one(
             list(transcriber.transcribe(paths))
         assert len(lines) == 5 and lines[-1].endswith("it is not used any more")
         assert transcriber._executor.num_devices == 0
+
+
+def test_processes_of_a_transcriber_that_nobody_closed_end_with_it() -> None:
+    transcriber = Transcriber.load(MODEL, dtype="fp32", options=OPTIONS, devices="cpu:1")
+    [process] = [psutil.Process(pid) for pid in processes(transcriber)]
+    del transcriber
+    gc.collect()
+    _, alive = psutil.wait_procs([process], PATIENCE_S)
+    assert not alive
 
 
 def test_what_every_process_refuses_is_the_users_mistake(monkeypatch: pytest.MonkeyPatch) -> None:
