@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import platform
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
@@ -127,7 +128,7 @@ class Transcriber:
             executor = LocalExecutor(Engine(cls._recognizer_of(checkpoint, device, dtype, options, say)))
         else:
             config = checkpoint.config
-            start_message = Start(str(model), dtype, options)
+            start_message = Start(os.path.abspath(model), dtype, options)
             executor = WorkerPool(chosen, start_message, lambda one: config.num_frames(one.duration_s), say)
         checkpoint = replace(checkpoint, weights={}, aligner=None)  # the models own them now
         return cls(checkpoint, executor, options, perf_counter() - start)

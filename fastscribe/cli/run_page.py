@@ -66,7 +66,7 @@ class RunPage:
         run = {
             "command": hide_secrets(command_line(sys.argv[1:])),
             "started": self._started,
-            "status": status,
+            "status": hide_secrets(status),
             "model": job.model,
             "settings": _settings(job, transcriber),
             "frame_s": transcriber._config.frame_s,
@@ -106,7 +106,7 @@ def _settings(job: TranscribeJob, transcriber: Transcriber) -> dict[str, Any]:
         "recover_gaps": transcriber._recovers_gaps,
     }
     chosen = {name: value for name, value in options.items() if value is not None}
-    output = {"output_dir": job.target.where, "formats": ", ".join(job.style.formats)}
+    output = {"output_dir": hide_secrets(job.target.where), "formats": ", ".join(job.style.formats)}
     devices = {"devices": job.devices} if job.devices is not None else {}
     shard = {"shard": job.target.shard} if job.target.shard.count > 1 else {}
     return {**chosen, "frames_in_a_batch_at_most": transcriber._executor.budget.frames, **output, **devices, **shard}

@@ -24,7 +24,7 @@ from fastscribe.pipeline.stats import Progress
 from fastscribe.pipeline.thread_pool import ReplacingThreadPool
 from fastscribe.segmentation.segment import split
 from fastscribe.segmentation.silence import MIN_TRIMMED_S
-from fastscribe.types import Failure, File, Source, Utterance
+from fastscribe.types import Failure, File, Samples, Source, Utterance
 
 if TYPE_CHECKING:
     from fastscribe.audio.given import Inputs
@@ -160,8 +160,15 @@ class InputWindows:
             return to_failure(source, stage, error)
 
     def _trusts_manifest(self, source: Source) -> bool:
-        """Return True if the manifest states a duration that makes the whole recording one utterance."""
-        if source.duration_s is None or (self._by_phrase and source.duration_s >= MIN_TRIMMED_S):
+        """Return True if the manifest states a duration that makes the whole recording one utterance.
+
+        Samples in memory have no header whose reading would cost anything.
+        """
+        if (
+            source.duration_s is None
+            or isinstance(source.file, Samples)
+            or (self._by_phrase and source.duration_s >= MIN_TRIMMED_S)
+        ):
             return False
         return source.duration_s <= (self._max_utterance_s or _MAX_TRUSTED_S)
 

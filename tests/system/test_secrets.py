@@ -26,6 +26,12 @@ from fastscribe.types import Source
     ("https://h:80/a@b.wav", "https://h:80/a@b.wav"), ("http://[::1]:80/a@b", "http://[::1]:80/a@b"),
     ("http://h:80", "http://h:80"), ("s3://key:secret@bucket/a", "s3://key:***@bucket/a"),
     ("abfs://box@account.dfs.core.windows.net/a", "abfs://box@account.dfs.core.windows.net/a"),
+    ("https://user:p@ss/w@host/a.wav", "https://user:***@host/a.wav"), ("https://u:123/45@host", "https://u:***@host"),
+    ("https://host/@user/a@b.wav", "https://host/@user/a@b.wav"), ("http://h:9000/a@b", "http://h:9000/a@b"),
+    ("https://tok@en@host/a", "https://***@host/a"), ("https://a:b@h/x,s3://c:d@h/y", "https://a:***@h/x,s3://c:***@h/y"),
+    ("https://a:b@h/x?mail=c@d", "https://a:***@h/x?mail=c@d"), ("http://h:80 is a@b", "http://h:80 is a@b"),
+    ("https://h/a#access_token=q&x=1", "https://h/a#access_token=***&x=1"),
+    ("https://h/a?jwt=e.y.J&pwd=w&db_password=x&pwdx=1", "https://h/a?jwt=***&pwd=***&db_password=***&pwdx=1"),
     ("run 'https://h/a?sig=0f' \"https://h/b?sig=0f\".", "run 'https://h/a?sig=***' \"https://h/b?sig=***\"."),
 ])  # fmt: skip
 def test_hide_secrets(text: str, shown: str) -> None:
@@ -37,7 +43,13 @@ def test_hide_secrets(text: str, shown: str) -> None:
     ("https://h/a.wav?sv=1&se=2&sp=r&sig=f", "https://h/a.wav"),
     ("https://h/a.wav?Expires=1&Signature=f&Key-Pair-Id=K", "https://h/a.wav"),
     ("https://me:word@h:8080/a.wav?sp=1&expires=2", "https://h:8080/a.wav?sp=1&expires=2"),
-    ("https://h/a.wav?sr=8000&Sig=f", "https://h/a.wav?sr=8000"), ("https://h/a?sv=1&xsig=f", "https://h/a?sv=1&xsig=f"),
+    ("https://h/a.wav?sr=8000&Sig=f", "https://h/a.wav?sr=8000&Sig=f"), ("https://h/a?sig=rec1", "https://h/a?sig=rec1"),
+    ("https://h/a?Signature=rec1&policy=p", "https://h/a?Signature=rec1&policy=p"),
+    ("https://h/a?X-Amz-Signature=rec1&expires=2", "https://h/a?X-Amz-Signature=rec1&expires=2"),
+    ("https://h/a?Policy=p&Signature=f&Key-Pair-Id=K&id=1", "https://h/a?id=1"),
+    ("https://h/a?AWSAccessKeyId=A&Expires=1&Signature=f&sp=1", "https://h/a?sp=1"),
+    ("https://h/a?X-Goog-Date=1&X-Goog-Signature=f", "https://h/a"), ("https://h/a?b=1&expires=1&sig=f", "https://h/a?b=1"),
+    ("https://h/a?sv=1&xsig=f", "https://h/a?sv=1&xsig=f"),
     ("s3://bucket/a.wav?sig=f", "s3://bucket/a.wav?sig=f"), ("http://[x/a?sig=f", "http://[x/a?sig=f"),
 ])  # fmt: skip
 def test_unsigned(url: str, stable: str) -> None:

@@ -3,26 +3,50 @@
 from __future__ import annotations
 
 import re
+from typing import NamedTuple
 from urllib.parse import SplitResult, urlsplit, urlunsplit
 
 _HIDDEN = "***"
-# "user:password@" of any scheme. A password may hold a "/" that should have been escaped, but a port is no password.
-_PASSWORD = re.compile(r"(?<=://)([^/?#@:\s\[]*:)(?!\d*(?:[/?#\s]|$))(?:[^/?#\s]*|\S*)@")
+# "user:password@" of any scheme. A password may hold a "/" or "@" that should have been escaped, so all up to the last "@" of
+# the path goes, but a usual port is no password. (?!://): not into the next URL.
+_PASSWORD = re.compile(
+    r"(?<=://)([^/?#@:\s\[]*:)(?!(?:80|443|[1-9]\d{3,4})?(?:[/?#\s]|$))(?:(?:(?!://)[^?#\s])*|(?:(?!://)\S)*)@"
+)
 # "token@" of web addresses alone: in abfs://container@account it is no secret.
-_LOGIN = re.compile(r"(?i)(https?://)[^/?#@:\s]+@")
+_LOGIN = re.compile(r"(?i)(https?://)[^/?#:\s]+@")
 _PARAMETER = re.compile(
-    r"(?i)([?&](?:(?:x-amz-|x-goog-)?(?:signature|credential|security-token)|sig|policy|(?:[\w-]*[_-])?token|auth"
-    r"|(?:[\w-]*[_-])?key|apikey|awsaccesskeyid|password|passwd|secret)=)[^&#\s]+"
+    r"(?i)([?&#](?:(?:x-amz-|x-goog-)?(?:signature|credential|security-token)|sig|policy|auth|apikey|awsaccesskeyid"
+    r"|(?:[\w-]*[_-])?(?:token|key|secret|jwt|password|passwd|pwd))=)[^&#\s]+"
 )
-# The parameters of a signature, which change each time an address is signed: S3, Google and CloudFront.
-_SIGNED = re.compile(
-    r"x-amz-(algorithm|credential|date|expires|signedheaders|signature|security-token)"
-    r"|x-goog-(algorithm|credential|date|expires|signedheaders|signature)|awsaccesskeyid|googleaccessid|signature|expires"
-    r"|policy|key-pair-id|sig"
+
+
+class _Scheme(NamedTuple):
+    """How addresses are signed. The parameters change each time an address is signed."""
+
+    signature: str
+    one_of: frozenset[str]  # without any of these beside it, "signature" may be anything, such as a recording's name
+    parameters: frozenset[str]
+
+
+_AMZ = frozenset(
+    f"x-amz-{one}" for one in ["algorithm", "credential", "date", "expires", "signedheaders", "security-token"]
 )
-_SIGNATURES = {"x-amz-signature", "x-goog-signature", "signature", "sig"}
-# Azure's names are short, so they count only where both "sig" and "sv" are among them.
-_AZURE = frozenset({"sv", "se", "st", "sp", "sr", "spr", "sip", "skoid", "sktid", "skt", "ske", "sks", "skv"})
+_GOOG = frozenset(f"x-goog-{one}" for one in ["algorithm", "credential", "date", "expires", "signedheaders"])
+_SCHEMES = (
+    _Scheme("x-amz-signature", _AMZ, _AMZ),
+    _Scheme("x-goog-signature", _GOOG, _GOOG),
+    _Scheme(  # CloudFront, and the older ones of S3 and Google
+        "signature",
+        frozenset({"expires", "key-pair-id"}),
+        frozenset({"expires", "key-pair-id", "policy", "awsaccesskeyid", "googleaccessid", "x-amz-security-token"}),
+    ),
+    _Scheme(  # Azure
+        "sig",
+        frozenset({"sv"}),
+        frozenset(["sv", "se", "st", "sp", "sr", "spr", "sip", "skoid", "sktid", "skt", "ske", "sks", "skv"]),
+    ),
+    _Scheme("sig", frozenset({"expires"}), frozenset({"expires"})),
+)
 
 
 def hide_secrets(text: str) -> str:
@@ -49,20 +73,20 @@ def unsigned(url: str) -> str:
         parts = urlsplit(url)
     except ValueError:  # brackets that hold no address
         return url
-    query, parameters = parts.query, parts.query.split("&")
+    parameters = parts.query.split("&")
     names = {_name(one) for one in parameters}
-    if names & _SIGNATURES:
-        is_azure = {"sig", "sv"} <= names
-        query = "&".join(one for one in parameters if not _is_signature(_name(one), is_azure))
+    signed = {
+        name
+        for scheme in _SCHEMES
+        if scheme.signature in names and scheme.one_of & names
+        for name in {scheme.signature, *scheme.parameters}
+    }
+    query = "&".join(one for one in parameters if _name(one) not in signed)
     return urlunsplit(SplitResult(parts.scheme, parts.netloc.rpartition("@")[2], parts.path, query, parts.fragment))
 
 
 def _name(parameter: str) -> str:
     return parameter.partition("=")[0].lower()
-
-
-def _is_signature(name: str, is_azure: bool) -> bool:
-    return _SIGNED.fullmatch(name) is not None or (is_azure and name in _AZURE)
 
 
 def _end_of_sentence(parameter: str) -> str:

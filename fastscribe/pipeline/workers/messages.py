@@ -1,23 +1,27 @@
 """What the coordinator and a device's process say to each other: pickles of the classes below over the process's own pipes.
 
-Recordings are sent to a process once and named by their index from then on. Samples and encoded bytes that the caller holds
-in memory go with their recording, because no path names them.
+Recordings are sent to a process once and named by their index from then on (Sent). Samples and encoded bytes that the caller
+holds in memory go with their recording, because no path names them: of an array the recording's part, of a file all bytes, once
+for all recordings in it.
 """
 
 from __future__ import annotations
 
+import os
 import pickle
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from itertools import count
 from threading import Lock
-from typing import Any, BinaryIO, TypeAlias
+from typing import Any, BinaryIO, TypeAlias, cast
+from weakref import WeakValueDictionary
 
-from fastscribe.audio.media import EncodedBytes, FileObject
+from fastscribe.audio.media import EncodedBytes, FileObject, held_memory
 from fastscribe.config import Options
 from fastscribe.pipeline.batching import Budget
 from fastscribe.pipeline.executor import ModelFacts
-from fastscribe.types import AudioInfo, Failure, File, Hypothesis
+from fastscribe.types import AudioInfo, Failure, File, Hypothesis, Samples
 
 Span: TypeAlias = tuple[int, int, int]  # recording's index, start, num_samples of an utterance
 Key: TypeAlias = tuple[int, int]  # the same without the length, which the process may correct; unique in a batch
@@ -161,12 +165,110 @@ class Channel:
             return None
 
 
-def to_send(audio: AudioInfo) -> AudioInfo:
-    """Return a recording as a process needs it: without the caller's manifest row and key, and with data that can travel."""
-    source = audio.unread
-    if source is not None:
-        source = replace(source, file=_portable(source.file), row=None, given_key=None)
-    return replace(audio, file=_portable(audio.file), row=None, given_key=None, unread=source)
+class Sent:
+    """The recordings of a run that a process has, and the caller's encoded files, which several of them may share."""
+
+    def __init__(self) -> None:
+        self._recordings: dict[int, int] = {}  # index: id of the caller's data, or 0
+        self._unopened: set[int] = set()  # of these, those that it was sent unopened, and has not answered
+        self._finished: list[int] = []  # of these, those that have their results
+        self._files: dict[int, _SentFile] = {}  # by the id of their data
+        self._numbers = count()
+
+    def lacks(self, audio: AudioInfo) -> bool:
+        """Return True if the process must get a recording: for the first time, or because another process has opened it."""
+        return audio.index not in self._recordings or (audio.unread is None and audio.index in self._unopened)
+
+    def opened(self, indices: Iterable[int]) -> None:
+        """The process has opened recordings."""
+        self._unopened.difference_update(indices)
+
+    def add(self, audio: AudioInfo) -> AudioInfo:
+        """Return a recording as the process needs it: without the caller's manifest row and key, and with data that can travel.
+
+        Raises whatever the caller's file object raises.
+        """
+        sent = replace(audio, row=None, given_key=None)
+        if audio.unread is not None:
+            source = audio.unread
+            sent = replace(
+                sent, unread=replace(source, file=self._portable(source.file, audio.index), row=None, given_key=None)
+            )
+        elif isinstance(audio.file, Samples):
+            part_SC = audio.file.samples_SC[audio.start : audio.start + audio.num_samples]
+            sent = replace(sent, file=replace(audio.file, samples_SC=part_SC), start=0)
+        else:
+            sent = replace(sent, file=self._portable(audio.file or audio.path, audio.index))
+        self._recordings.setdefault(audio.index, 0)
+        (self._unopened.discard if audio.unread is None else self._unopened.add)(audio.index)
+        return sent
+
+    def release(self, index: int) -> None:
+        """A recording has its result."""
+        if index in self._recordings:
+            self._unopened.discard(index)
+            self._finished.append(index)
+
+    def forget(self, send: Callable[[object], None]) -> None:
+        """Let the process forget what is released. Recordings that share data with it are sent before, if they are at hand."""
+        if not self._finished:
+            return
+        send(Forget(tuple(self._finished)))
+        for index in self._finished:
+            file = self._files.get(data := self._recordings.pop(index, 0))
+            if file is not None:
+                file.indices.discard(index)
+                if not file.indices:
+                    del self._files[data]
+        self._finished.clear()
+
+    def _portable(self, file: File, index: int) -> File:
+        """Return the file in a form that can travel. The process may have another working folder than this one."""
+        if isinstance(file, str):
+            return file if os.path.isabs(file) else os.path.join(os.getcwd(), file)
+        if not isinstance(file, (EncodedBytes, FileObject)):
+            return file
+        data, _ = held_memory(file)
+        content = None
+        if data not in self._files:
+            with closing(file.open()) as opened:
+                content = opened.read()
+            self._files[data] = _SentFile(file, next(self._numbers), set())
+        known = self._files[data]
+        known.indices.add(index)
+        self._recordings[index] = data
+        return cast(File, _Parcel(known.number, content, file.identity))
+
+
+@dataclass
+class _SentFile:
+    """A caller's encoded file that a process has. It is kept alive, so that its id stays its own."""
+
+    file: File
+    number: int
+    indices: set[int]  # the recordings in it
+
+
+@dataclass(frozen=True)
+class _Parcel:
+    """An encoded file on its way. It arrives as EncodedBytes, the same ones for all parcels of a number."""
+
+    number: int
+    content: bytes | None  # None: sent before
+    identity: str
+
+    def __reduce__(self) -> tuple[Callable[..., EncodedBytes], tuple[int, bytes | None, str]]:
+        return _unpacked, (self.number, self.content, self.identity)
+
+
+def _unpacked(number: int, content: bytes | None, identity: str) -> EncodedBytes:
+    if content is None:
+        return _arrived[number]
+    file = _arrived[number] = EncodedBytes(content, identity)
+    return file
+
+
+_arrived: WeakValueDictionary[int, EncodedBytes] = WeakValueDictionary()  # in the process, while a recording needs it
 
 
 def to_return(probed: AudioInfo) -> AudioInfo:
@@ -179,11 +281,3 @@ def returned(probed: AudioInfo, audio: AudioInfo) -> AudioInfo:
     assert audio.unread is not None
     file = audio.unread.file if audio.unread.file != audio.unread.path else ""
     return replace(probed, file=file, row=audio.row, given_key=audio.given_key)
-
-
-def _portable(file: File) -> File:
-    """Return the file in a form that can travel."""
-    if isinstance(file, FileObject):
-        with closing(file.open()) as opened:
-            return EncodedBytes(opened.read(), file.identity)
-    return file

@@ -50,9 +50,7 @@ class _Slot:
     is_given_up: bool = False
     deaths_in_a_row: int = 0
     silent_s: float = 0.0  # since the process got work or answered
-    known: set[int] = field(default_factory=set)  # indices of the recordings that the process has
-    unread: set[int] = field(default_factory=set)  # of these, those that it was sent unopened, and has not answered
-    forgotten: list[int] = field(default_factory=list)  # of these, those that have their results
+    sent: messages.Sent = field(default_factory=messages.Sent)  # recordings that the process has
 
 
 class WorkerPool:
@@ -126,7 +124,7 @@ class WorkerPool:
         self._run, self._budget, self._stopwatch, self._limit = self._run + 1, budget, stopwatch, limit
         self._dispatch = Dispatch(self._num_frames)
         for number, slot in enumerate(self._slots):
-            slot.known, slot.unread, slot.forgotten = set(), set(), []
+            slot.sent = messages.Sent()
             slot.share = DeviceShare(slot.device.name, slot.share.device, peak_bytes=slot.share.peak_bytes)
             if slot.ready is not None:
                 self._begin_on(number)
@@ -153,15 +151,13 @@ class WorkerPool:
 
     def release(self, index: int) -> None:
         for slot in self._slots:
-            if index in slot.known:
-                slot.known.remove(index)
-                slot.unread.discard(index)
-                slot.forgotten.append(index)
+            slot.sent.release(index)
 
     def end(self) -> None:
         for slot in self._slots:
             if slot.ready is not None:
                 slot.process.send(messages.End(self._run))
+            slot.sent = messages.Sent()  # it keeps the caller's data
         self._dispatch = Dispatch(self._num_frames)
 
     def close(self) -> None:
@@ -199,23 +195,18 @@ class WorkerPool:
         recordings: list[AudioInfo] = []
         for key, utterance in list(task.left.items()):
             audio = utterance.audio
-            is_outdated = audio.unread is None and audio.index in slot.unread  # another process has opened it
-            if audio.index in slot.known and not is_outdated:
+            if not slot.sent.lacks(audio):
                 continue
             try:
-                recordings.append(messages.to_send(audio))
-                slot.known.add(audio.index)
-                (slot.unread.discard if audio.unread is None else slot.unread.add)(audio.index)
+                recordings.append(slot.sent.add(audio))
             except Exception as error:  # any that a caller's file object raises
                 self._dispatch.finish(task.number, key)
                 self._count_done((utterance,), is_decoded=False)
                 yield (utterance,), (to_failure(audio, "load", error),)
         spans = tuple((one.audio.index, one.start, one.num_samples) for one in task.left.values())
-        if slot.forgotten:
-            slot.process.send(messages.Forget(tuple(slot.forgotten)))
-            slot.forgotten.clear()
         if spans:
             slot.process.send(messages.Work(self._run, task.number, spans, tuple(recordings)))
+        slot.sent.forget(slot.process.send)  # behind the work, which may share an object or data with it
 
     def _receive(self, wait: bool = True) -> Iterator[Outcome]:
         """Handle the messages that have come; with `wait`, wait a moment for the first."""
@@ -254,7 +245,7 @@ class WorkerPool:
         for stage, seconds in message.stage_s.items():
             self._stopwatch.add(stage, seconds)
         self._budget.frames = min(self._budget.frames, message.budget_frames)
-        slot.unread -= message.probed.keys()
+        slot.sent.opened(message.probed)
         finished = [
             (self._dispatch.finish(message.batch, key), result)
             for key, result in zip(message.keys, message.results, strict=True)
@@ -310,7 +301,7 @@ class WorkerPool:
             reason = f"failed: {slot.refused.message}"
         was_ready, was_refused = slot.ready is not None, slot.refused is not None
         self._processes.remove(slot.process)
-        slot.ready, slot.known, slot.unread, slot.forgotten, slot.silent_s = None, set(), set(), [], 0.0
+        slot.ready, slot.sent, slot.silent_s = None, messages.Sent(), 0.0
         death = self._dispatch.remove_worker(number)
         slot.share.died += was_ready
         slot.deaths_in_a_row += 1

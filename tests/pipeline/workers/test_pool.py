@@ -19,6 +19,7 @@ import pytest
 import soundfile
 
 from fastscribe import Failure, Options, Transcriber, Transcript
+from fastscribe import transcriber as transcriber_module
 from fastscribe._system.processors import usable_processors
 from fastscribe.errors import DeviceFailed, UsageError
 from fastscribe.pipeline.time_limit import TimeLimit
@@ -128,6 +129,20 @@ def linked(folder: Path, names: list[str]) -> list[Path]:
     for path in paths:
         path.symlink_to(CLIP)
     return paths
+
+
+def test_a_process_that_is_started_again_gets_the_models_absolute_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    starts: list[Any] = []
+
+    def refuse(_: object, start: object, *rest: object) -> None:
+        starts.append(start)
+        raise UsageError("no pool")
+
+    monkeypatch.setattr(transcriber_module, "WorkerPool", refuse)
+    monkeypatch.chdir(MODELS)
+    with pytest.raises(UsageError, match="no pool"):
+        Transcriber.load(MODEL.relative_to(MODELS), "auto", "fp32", OPTIONS, devices="cpu:2")
+    assert [start.model for start in starts] == [str(MODEL.absolute())]
 
 
 def test_three_processes_give_what_one_gives(pool: SimpleNamespace, inputs: list[Any], expected) -> None:
