@@ -107,7 +107,7 @@ def test_a_recording_that_another_process_has_opened_is_sent_again(monkeypatch: 
     parts = [replace(real, start=4, num_samples=2), replace(real, start=7, num_samples=2)]
     assert set(done(pool, [[one] for one in parts])) == set(parts)
     robbed, other = ([one.recordings for one in slot.process.work()] for slot in pool._slots)
-    assert robbed[-1] == (messages.to_send(real.audio),) and robbed[-2][0].unread is not None
+    assert robbed[-1] == (messages.Sent().add(real.audio),) and robbed[-2][0].unread is not None
     assert other[-1] == ()
 
 
