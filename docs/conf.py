@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT)]
 
 from fastscribe.version import __version__  # noqa: E402
-from scripts.option_reference import MARK, option_reference  # noqa: E402
 
 project = "fastscribe"
 version = release = __version__
@@ -38,14 +36,3 @@ html_theme_options = {
     "navigation_depth": 2,
     "show_nav_level": 2,
 }
-
-
-def setup(app: Any) -> None:
-    app.connect("source-read", _insert_options)
-
-
-def _insert_options(app: Any, name: str, source: list[str]) -> None:
-    """Put the option reference in its place, so that it is always the program's."""
-    if name == "options":
-        assert MARK in source[0]
-        source[0] = source[0].replace(MARK, option_reference())

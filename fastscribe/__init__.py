@@ -19,11 +19,13 @@ from fastscribe.types import Alternative, Failure, Segment, Token, Transcript, W
 from fastscribe.version import __version__
 
 if TYPE_CHECKING:
+    from fastscribe.aligner import Aligner
     from fastscribe.audio.given import Audio
     from fastscribe.output.writers import render
     from fastscribe.transcriber import Transcriber
 
 __all__ = [
+    "Aligner",
     "Alternative",
     "Audio",
     "AudioError",
@@ -44,11 +46,15 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Import on first use only: Transcriber imports torch, which takes a second; the others are for few programs."""
-    if name == "Transcriber":
+    """Import on first use only: two import torch, which takes a second; the others are for few programs."""
+    if name in ("Aligner", "Transcriber"):
         from fastscribe._system.openmp import limit_openmp_spin
 
         limit_openmp_spin()
+        if name == "Aligner":
+            from fastscribe.aligner import Aligner
+
+            return Aligner
         from fastscribe.transcriber import Transcriber
 
         return Transcriber

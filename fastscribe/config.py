@@ -39,14 +39,17 @@ OUTPUT_FORMATS: tuple[OutputFormat, ...] = get_args(OutputFormat)
 Window = Literal["hann", "hamming", "blackman", "bartlett", "none"]
 MelNorm = Literal["slaney"]
 LogGuard = Literal["add", "clamp"]
-FeatureNorm = Literal["per_feature", "all_features", "none"]
+# "peak": base-10 logarithms, floored at a distance from the recording's largest, divided by 4, plus 1.
+FeatureNorm = Literal["per_feature", "all_features", "peak", "none"]
+MelScale = Literal["slaney", "htk"]
+Edges = Literal["zeros", "reflect"]
 ConvNorm = Literal["batch_norm", "layer_norm"]
 Subsampling = Literal["dw_striding", "striding"]
 JasperActivation = Literal["relu", "hardtanh", "selu", "silu", "gelu", "identity"]
 JasperResidual = Literal["add", "stride_add", "max"]  # "stride_add": the input, with the block's strides
 JointActivation = Literal["relu", "tanh", "sigmoid"]
 TransformerActivation = Literal["relu", "gelu"]
-PromptForm = Literal["canary", "canary2"]
+PromptForm = Literal["canary", "canary2", "cohere"]
 SUBSAMPLING_FACTORS = (2, 4, 8, 16, 32)
 DEFAULT_MAX_UTTERANCE_S = 40.0
 MIN_UTTERANCE_S = 1.0  # of the limit: shorter pieces hold no words
@@ -78,6 +81,17 @@ class FeaturesConfig:
     log_guard: LogGuard
     log_guard_value: float
     normalize: FeatureNorm
+    # Folders of early versions lack the keys below.
+    mel_scale: MelScale = "slaney"
+    periodic_window: bool = False
+    edges: Edges = "zeros"  # what the frames at a recording's ends see beyond it
+    peak_range: float | None = None  # powers of ten between the largest value and the floor, with normalize "peak"
+    dither: float = 0.0  # amplitude of the noise that is added to the samples, seeded by their number
+    frame_multiple: int = 1  # silence after a recording fills its frames up to a multiple
+
+    def num_frames(self, num_samples: Size) -> Size:
+        """Return the number of mel frames of a recording."""
+        return -(-(num_samples // self.hop_length) // self.frame_multiple) * self.frame_multiple
 
 
 @dataclass(frozen=True)
@@ -238,9 +252,45 @@ class JasperConfig:
         return math.ceil(mel_frames / self.subsampling_factor)
 
 
-EncoderConfigs = EncoderConfig | JasperConfig
+@dataclass(frozen=True)
+class GraniteConfig:
+    """Conformer of Granite Speech 5.0 TurboCTC (Saon et al. 2026).
+
+    A frame attends to its block, positions are learnt (Shaw et al. 2018), some layers halve the frames, and the frames after
+    the middle layer are conditioned on their own CTC probabilities (Nozaki and Komatsu 2021).
+    """
+
+    num_mels: int
+    num_layers: int
+    d_model: int
+    num_heads: int
+    ff_hidden: int
+    conv_kernel: int
+    conv_width: int  # channels of the depthwise convolution
+    use_bias: bool  # in the feed-forward layers
+    block: int  # frames of a block, at each layer's own rate
+    max_distance: int  # of two frames in the stored table of positions
+    strided_layers: tuple[int, ...]  # numbers of the layers that halve the frames
+    num_tokens: int  # labels and blank
+    kind: str = "granite"
+
+    @property
+    def subsampling_factor(self) -> int:
+        return GRANITE_STACKED << len(self.strided_layers)
+
+    def num_frames(self, mel_frames: int) -> int:
+        """Return the number of output frames. A halving layer drops an odd last frame."""
+        return -(-mel_frames // GRANITE_STACKED) >> len(self.strided_layers)
+
+
+GRANITE_STACKED = 2  # mel frames that a GraniteConfig's encoder takes as one
+EncoderConfigs = EncoderConfig | JasperConfig | GraniteConfig
 # Encoder configs by the stored `kind`. Folders of early versions have no kind and hold conformers.
-ENCODER_KINDS: dict[str, type[EncoderConfigs]] = {"conformer": EncoderConfig, "jasper": JasperConfig}
+ENCODER_KINDS: dict[str, type[EncoderConfigs]] = {
+    "conformer": EncoderConfig,
+    "jasper": JasperConfig,
+    "granite": GraniteConfig,
+}
 
 
 @dataclass(frozen=True)
@@ -316,7 +366,9 @@ class ModelConfig:
 
     @property
     def attention(self) -> str:
-        """The text that parse_attention reads, or "none" for an encoder without attention."""
+        """The text that parse_attention reads, "blocks:N", or "none" for an encoder without attention."""
+        if isinstance(self.encoder, GraniteConfig):
+            return f"blocks:{self.encoder.block}"
         return str(self.encoder.attention or "full") if isinstance(self.encoder, EncoderConfig) else "none"
 
     @property
@@ -369,8 +421,8 @@ def _from_mapping(cls: type[_Part], data: Mapping[str, Any], where: str) -> _Par
             part = _kind(ATTENTION_KINDS, "local", values.get(name), f"{where}.{name}")
         if isinstance(part, type) and dataclasses.is_dataclass(part) and values.get(name) is not None:
             values[name] = _from_mapping(part, values[name], f"{where}.{name}")
-    if "durations" in values:
-        values["durations"] = tuple(values["durations"])
+    for name in {"durations", "strided_layers"} & values.keys():
+        values[name] = tuple(values[name])
     if "contexts" in values:
         contexts = enumerate(values["contexts"])
         values["contexts"] = tuple(_from_mapping(ChunkedAttention, one, f"{where}.contexts.{i}") for i, one in contexts)
@@ -430,6 +482,7 @@ class Options:
     # For models that take a prompt. None there: True. Others allow None only.
     pnc: bool | None = None  # punctuation and capitals
     timestamps: bool = False  # times of words, from a model that can emit them
+    align_with: str | None = None  # a second model, with a CTC head, whose forced alignment times the words
 
     def __post_init__(self) -> None:
         for name, choices in (

@@ -5,19 +5,21 @@ Every input is probed and split as in a run. The estimate comes from a few batch
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from time import perf_counter
 from typing import Any
 
-from fastscribe.pipeline.idle import IDLE, Idle
-from fastscribe.pipeline.loader import Loaded
+from fastscribe.pipeline.executor import Executor
+from fastscribe.pipeline.idle import IDLE
+from fastscribe.pipeline.run import Run
 from fastscribe.resume.ledger import Ledger
 from fastscribe.transcriber import Transcriber
 from fastscribe.types import Failure, Utterance
 
-_SAMPLES = 4  # batches that are timed, spread over the lengths there are
+_SAMPLES = 4  # batches that are timed, spread over the lengths there are; for each of several devices
+_MAX_ROWS = 1_000_000  # of a batch
 
 
 @dataclass(frozen=True)
@@ -45,7 +47,9 @@ class DryRunReport:
     repeated: int = 0  # inputs given more than once, without the first time
 
     def to_json(self) -> dict[str, Any]:
-        return {name: round(value, 4) if isinstance(value, float) else value for name, value in asdict(self).items()}
+        """Return the fields; seconds and shares with 4 decimals, the price with 4 significant digits: it may be tiny."""
+        fields = {name: round(value, 4) if isinstance(value, float) else value for name, value in asdict(self).items()}
+        return fields | {"estimated_usd": None if self.estimated_usd is None else float(f"{self.estimated_usd:.4g}")}
 
 
 def estimate_run(
@@ -83,7 +87,7 @@ def estimate_run(
                 lengths = [run.num_frames(utterance) for utterance in batch]
                 utterances, batches = utterances + len(batch), batches + 1
                 real, padded = real + sum(lengths), padded + len(batch) * max(lengths)
-        frames_per_s = _measure_speed(transcriber, run.load([samples[0], *samples], ahead=1)) if samples else 0.0
+        frames_per_s = _measure_speed(run, transcriber._executor, samples) if samples else 0.0
     estimated_s = padded / frames_per_s if frames_per_s else 0.0
     return DryRunReport(
         files=files,
@@ -108,17 +112,32 @@ def _pick_samples(plan: Sequence[tuple[Utterance, ...]]) -> list[tuple[Utterance
     return list(plan[step // 2 :: step])[:_SAMPLES]
 
 
-def _measure_speed(transcriber: Transcriber, batches: Iterable[Loaded | Idle]) -> float:
-    """Return padded encoder frames a second, reading included, after one warm-up batch; 0 if no sample could be read."""
-    frames, start = 0, None
-    for loaded in batches:
-        batch = None if loaded is IDLE else loaded[0]
-        if batch is None:
-            continue
-        for _ in transcriber._engine.stream([batch]):
-            pass
-        if start is not None:
-            frames += len(batch.utterances) * transcriber._recognizer.num_frames(batch)
-        start = start if start is not None else perf_counter()
-    seconds = perf_counter() - start if start is not None else 0.0
-    return frames / seconds if seconds else 0.0
+def _measure_speed(run: Run, executor: Executor, samples: Sequence[tuple[Utterance, ...]]) -> float:
+    """Return padded encoder frames a second, reading included, after a warm-up batch; 0 if no sample could be read.
+
+    Each of several devices has as many batches as one would have.
+    """
+    _decoded_frames(run, executor, [samples[0]] * executor.num_devices)
+    start = perf_counter()
+    frames = _decoded_frames(run, executor, [batch for batch in samples for _ in range(executor.num_devices)])
+    return frames / (perf_counter() - start)
+
+
+def _decoded_frames(run: Run, executor: Executor, plans: Sequence[tuple[Utterance, ...]]) -> int:
+    """Decode batches. Return their padded encoder frames, without those of failures."""
+    plans = [tuple(_numbered(batch, number)) for number, batch in enumerate(plans)]
+    frames = 0
+    with closing(executor.execute(plans)) as outcomes:
+        for outcome in outcomes:
+            if outcome is not IDLE and not isinstance(outcome[1][0], Failure):
+                frames += len(outcome[0]) * max(map(run.num_frames, outcome[0]))
+    return frames
+
+
+def _numbered(batch: Sequence[Utterance], number: int) -> Iterator[Utterance]:
+    """Give the recordings of a batch numbers of their own, so that a batch can be decoded more than once at a time."""
+    for row, utterance in enumerate(batch):
+        index = number * _MAX_ROWS + row
+        unread = utterance.audio.unread
+        unread = None if unread is None else replace(unread, index=index)
+        yield replace(utterance, audio=replace(utterance.audio, index=index, unread=unread))

@@ -2,7 +2,8 @@
 
     FastscribeError (ValueError)    something that the user can put right; the message says what, where and what to do
     ├── UsageError                  an option, or a combination of options, that is not possible
-    │   └── OptionError             one value of a setting, which the command line prints with the option's name
+    │   ├── OptionError             one value of a setting, which the command line prints with the option's name
+    │   └── MissingExtra            a package of an extra is not installed
     ├── CheckpointError             an unusable model: missing, unsafe, unsupported, or not matching its config
     │   ├── UnsupportedCheckpoint   names the key and the value that this code does not handle
     │   ├── WeightsMismatch         lists missing and unexpected weight names
@@ -10,6 +11,7 @@
     ├── AudioError                  an unreadable recording; the run turns it into a Failure and goes on
     ├── ManifestError               an unusable manifest row; likewise
     ├── ModelOutputError            model output for one utterance that is no transcript; likewise
+    ├── RecordingKilledProcess      likewise, of a recording that ends each process which decodes it (--devices)
     ├── DeviceFailed                the GPU can do nothing more in this process; the run stops and keeps its results
     ├── SideFailed                  one side of a comparison gave up (in bench/peer_comparison/process.py)
     └── OutputError                 a result that cannot be written (disk full ..); the run stops and keeps its results
@@ -59,6 +61,14 @@ class OptionError(UsageError):
         return f"--{option} {self.value}: " + re.sub(
             "[a-z]+(?:_[a-z]+)+", lambda name: "--" + name[0].replace("_", "-"), self.problem
         )
+
+
+class MissingExtra(UsageError):
+    """A package of one of fastscribe's extras is not installed."""
+
+    def __init__(self, what: str, packages: str, extra: str) -> None:
+        clone = f"in a clone: pip install '.[{extra}]'"
+        super().__init__(f"{what} needs {packages}: install fastscribe with its extra {extra} ({clone})")
 
 
 class CheckpointError(FastscribeError):
@@ -111,6 +121,11 @@ class ManifestError(FastscribeError):
 
 class ModelOutputError(FastscribeError):
     """NaN or infinite numbers, or more tokens than any speech has."""
+
+
+class RecordingKilledProcess(FastscribeError):
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"decoding it ended a process each time, also by itself; the last one {reason}")
 
 
 class DeviceFailed(FastscribeError):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from fastscribe.audio.failures import to_failure
 from fastscribe.config import Options, OutputStyle
 from fastscribe.errors import OutputError
-from fastscribe.resume.fingerprint import fingerprint
+from fastscribe.resume.fingerprint import fingerprint, model_digest
 from fastscribe.types import Failure, Transcript
 
 if TYPE_CHECKING:
@@ -27,33 +27,33 @@ class Output(Protocol):
         """Write one result."""
 
 
-def run_fingerprint(
-    transcriber: Transcriber, model_digest: str, options: Options, style: OutputStyle
-) -> dict[str, Any]:
+def run_fingerprint(transcriber: Transcriber, digest: str, options: Options, style: OutputStyle) -> dict[str, Any]:
     """Return all that decides a run's results besides its inputs.
 
     Args:
         transcriber: The loaded model.
-        model_digest: Of the model's content.
+        digest: Of the model's content.
         options: The run's options.
         style: The formats and their options.
     """
+    from fastscribe.checkpoint.location import locate
     from fastscribe.decode.families import DECODERS
     from fastscribe.languages import AUTO
-    from fastscribe.pipeline.recognizer import language_prompt_of
+    from fastscribe.pipeline.recognizer import language_prompt_of, log_to_stderr
 
-    recognizer = transcriber._recognizer
-    attention = recognizer.model.config.attention
-    resolved: dict[str, Any] = {"dtype": recognizer.dtype, "decoder": recognizer.decoder_name, "attention": attention}
+    facts = transcriber._executor.facts
+    resolved: dict[str, Any] = {"dtype": facts.dtype, "decoder": facts.decoder_name, "attention": facts.attention}
     resolved |= {"recover_gaps": transcriber._recovers_gaps}
-    resolved |= {"beam": recognizer.beam} if recognizer.beam > 1 else {}
+    resolved |= {"beam": facts.beam} if facts.beam > 1 else {}
+    resolved |= {"align_with": model_digest(locate(options.align_with, log_to_stderr))} if options.align_with else {}
+    resolved |= {"align": True} if transcriber.command == "align" else {}
     config = transcriber._config
     if options.max_utterance_s is None and not config.learnt_on_short:  # cut as with the same number given
         resolved["max_utterance_s"] = config.max_utterance_s
-    follows_language = DECODERS[recognizer.decoder_name].has_prompt or language_prompt_of(config) is not None
+    follows_language = DECODERS[facts.decoder_name].has_prompt or language_prompt_of(config) is not None
     if not follows_language or options.language == AUTO:  # these options change nothing then
         options = replace(options, language=None, target_language=None)
-    return fingerprint(model_digest, resolved, options, style)
+    return fingerprint(digest, resolved, options, style)
 
 
 def write_result(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import platform
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
@@ -13,15 +14,22 @@ from typing import TYPE_CHECKING
 
 from fastscribe.checkpoint.location import locate
 from fastscribe.checkpoint.reader import Checkpoint, read_checkpoint
+from fastscribe.checkpoint.value import with_aligner
 from fastscribe.config import Options
 from fastscribe.errors import UsageError
 from fastscribe.pipeline.batching import Budget
 from fastscribe.pipeline.engine import Engine
+from fastscribe.pipeline.executor import Executor
+from fastscribe.pipeline.local import LocalExecutor
 from fastscribe.pipeline.presentation import in_order, with_bar
 from fastscribe.pipeline.recognizer import Recognizer, log_to_stderr
-from fastscribe.pipeline.run import Ledger, Run, Watcher
+from fastscribe.pipeline.run import Run, Watcher
 from fastscribe.pipeline.stats import DeviceShare, Progress, RunStats
 from fastscribe.pipeline.time_limit import TimeLimit
+from fastscribe.pipeline.windows import Ledger
+from fastscribe.pipeline.workers.devices import parse_devices
+from fastscribe.pipeline.workers.messages import Start
+from fastscribe.pipeline.workers.pool import WorkerPool
 from fastscribe.report.prices import price_of
 from fastscribe.segmentation.vad import check_vad
 from fastscribe.types import Failure, Transcript
@@ -35,30 +43,32 @@ _DEFAULTS = Options()
 class Transcriber:
     """A loaded model and the options of its runs.
 
-    load() makes one. Call transcribe() any number of times, one run at a time.
+    load() makes one. Call transcribe() any number of times, one run at a time. close() ends the processes of several devices;
+    with one device it need not be called.
 
     Attributes:
         options: The options of every run; read only.
         progress: The counts of the current run, or of the last one.
     """
 
-    def __init__(self, checkpoint: Checkpoint, engine: Engine, options: Options, load_s: float) -> None:
+    command = "transcribe"  # whose results an output folder holds
+
+    def __init__(self, checkpoint: Checkpoint, executor: Executor, options: Options, load_s: float) -> None:
         """Make a transcriber of parts that are loaded already; load() is the usual way.
 
         Args:
             checkpoint: The model's config and tokenizer; its weights may be gone.
-            engine: Runs the recognizer that was built from the checkpoint.
+            executor: Decodes with the checkpoint's model.
             options: Options of every run.
             load_s: Seconds that loading took, for the report.
         """
         self._config = checkpoint.config
         self._tokenizer = checkpoint.tokenizer
         self._has_random_weights = checkpoint.has_random_weights
-        self._engine = engine
-        self._recognizer = engine.recognizer
+        self._executor = executor
         self._options = options
         requested = options.recover_gaps
-        self._recovers_gaps = self._recognizer.recovers_gaps if requested is None else requested
+        self._recovers_gaps = executor.facts.recovers_gaps if requested is None else requested
         self._load_s = load_s
         self.progress = Progress()
         self._watcher: Watcher | None = None
@@ -74,6 +84,8 @@ class Transcriber:
         dtype: str = "auto",
         options: Options = _DEFAULTS,
         say: Callable[[str], None] = log_to_stderr,
+        *,
+        devices: str | None = None,
     ) -> Transcriber:
         """Load a model.
 
@@ -86,27 +98,74 @@ class Transcriber:
             options: Options of every run.
             say: Called with one line for each step of a download, for each fast path that is unavailable on this machine,
                 and for a .nemo file that is used instead of the folder around it.
+            devices: Instead of `device`: "all" (every GPU), GPUs by number ("0,2"), or "cpu:N" (N processes with their share
+                of the processors). Each device gets a process with a model of its own, also if it is the only one; close()
+                ends them.
 
         Returns:
-            A transcriber whose model is on its device.
+            A transcriber whose model is on its device or devices.
 
         Raises:
             CheckpointError: The model is missing, unsafe, unsupported or does not match its config, or its download failed.
             UsageError: The device, dtype, decoder, graph mode, detector or packaged model is unavailable here.
+            DeviceFailed: No process of several devices could be started.
         """
+        if devices is not None and device != "auto":
+            raise UsageError("device and devices exclude each other: devices alone names all devices")
+        chosen = None if devices is None else parse_devices(devices)  # before a download
         if options.vad == "silero":
             check_vad()
         if isinstance(model, str):
             model = locate(model, say)
         start = perf_counter()
         checkpoint = read_checkpoint(model, say)
-        recognizer = Recognizer.build(checkpoint, device, dtype, options, say)
+        if options.align_with is not None:
+            aligner = locate(options.align_with, say)
+            options = replace(options, align_with=str(aligner))
+            checkpoint = with_aligner(checkpoint, read_checkpoint(aligner, say))
+        executor: Executor
+        if chosen is None:
+            executor = LocalExecutor(Engine(cls._recognizer_of(checkpoint, device, dtype, options, say)))
+        else:
+            config = checkpoint.config
+            start_message = Start(os.path.abspath(model), dtype, options)
+            executor = WorkerPool(chosen, start_message, lambda one: config.num_frames(one.duration_s), say)
         checkpoint = replace(checkpoint, weights={}, aligner=None)  # the models own them now
-        return cls(checkpoint, Engine(recognizer), options, perf_counter() - start)
+        return cls(checkpoint, executor, options, perf_counter() - start)
+
+    @classmethod
+    def _recognizer_of(
+        cls, checkpoint: Checkpoint, device: str, dtype: str, options: Options, say: Callable[[str], None]
+    ) -> Recognizer:
+        return Recognizer.build(checkpoint, device, dtype, options, say)
 
     @property
     def options(self) -> Options:
         return self._options
+
+    @property
+    def _local(self) -> LocalExecutor:
+        """The executor of one device in this process."""
+        assert isinstance(self._executor, LocalExecutor), "the engines of several devices are in other processes"
+        return self._executor
+
+    @property
+    def _engine(self) -> Engine:
+        return self._local.engine
+
+    @property
+    def _recognizer(self) -> Recognizer:
+        return self._engine.recognizer
+
+    def close(self) -> None:
+        """End the processes of several devices. The transcriber cannot be used any more."""
+        self._executor.close()
+
+    def __enter__(self) -> Transcriber:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
 
     def transcribe(
         self, inputs: Inputs, *, ordered: bool = False, progress: bool = False
@@ -151,17 +210,19 @@ class Transcriber:
             yield from results
 
     def usd_per_hour(self, price_per_hour: float | None, wall_s: float) -> tuple[float | None, str | None]:
-        """Return the price of what a run uses, in USD an hour, and where the price comes from.
+        """Return USD an hour for all devices of a run together, and its source; None: unknown, also for GPUs of several kinds.
 
         Args:
-            price_per_hour: The price that the user states; None: that of the price list, if it has the device.
+            price_per_hour: The user's price of the whole machine; None: the price list's for each device, if it has one.
             wall_s: Seconds that the run took.
         """
-        return price_of(self._recognizer.device_name, price_per_hour)
+        facts, shares = self._executor.facts, self._executor.shares()
+        is_one_kind = len({one.device for one in shares if one.device}) <= 1
+        return price_of(facts.device_name if is_one_kind else "", price_per_hour, max(1, len(shares)))
 
     def shares(self) -> Sequence[DeviceShare]:
         """Return what each of several devices did in the last run; empty for a transcriber of one device."""
-        return ()
+        return self._executor.shares()
 
     def _results(self, inputs: Inputs, ledger: Ledger | None = None) -> Generator[Transcript | Failure]:
         """Transcribe recordings. The ledger decides which of them belong to this run and are not done.
@@ -178,14 +239,13 @@ class Transcriber:
             self._is_running = False
 
     def _new_run(self) -> Run:
-        """Reset `progress` and the engine's budget and return a run. Close it to stop its threads."""
+        """Reset `progress` and the executor's budget and return a run. Close it to stop its threads."""
         self.progress = Progress()
-        self._engine.stopwatch = self.progress.stopwatch
-        self._engine.budget = self._budget()
+        self._executor.begin(self._options, self._budget(), self.progress.stopwatch, self._limit)
         return Run(
             self._config,
             self._tokenizer,
-            self._engine,
+            self._executor,
             self._options,
             self._recovers_gaps,
             self.progress,
@@ -201,7 +261,7 @@ class Transcriber:
         if requested is None and self._options.batch_size is not None:
             return Budget(math.inf)
         if self._auto_budget is None:  # kept, with what it has learnt, for later runs
-            self._auto_budget = self._recognizer.choose_budget()
+            self._auto_budget = self._executor.choose_budget()
         return self._auto_budget
 
 
@@ -211,13 +271,15 @@ def run_stats(transcriber: Transcriber, wall_s: float, price_per_hour: float | N
     Args:
         transcriber: The transcriber, after its run.
         wall_s: Seconds from the loaded model to the last row written.
-        price_per_hour: USD an hour for the machine; None: the price list's entry for the device, if it has one.
+        price_per_hour: USD an hour for the whole machine; None: the price list's entry for the device, if it has one, times the
+            number of devices.
     """
     import torch
 
     from fastscribe.version import __version__
 
-    progress, recognizer = transcriber.progress, transcriber._recognizer
+    progress, executor = transcriber.progress, transcriber._executor
+    facts = executor.facts
     usd_per_hour, price_source = transcriber.usd_per_hour(price_per_hour, wall_s)
     return RunStats(
         files=progress.files,
@@ -234,11 +296,11 @@ def run_stats(transcriber: Transcriber, wall_s: float, price_per_hour: float | N
         gap_s=progress.gap_s,
         recovered_words=progress.recovered_words,
         recovered_s=progress.recovered_s,
-        devices=transcriber.shares(),
-        peak_bytes=recognizer.peak_bytes(),
-        device=recognizer.device_name,
-        dtype=recognizer.dtype,
+        peak_bytes=executor.peak_bytes(),
+        device=facts.device_name,
+        dtype=facts.dtype,
         usd_per_hour=usd_per_hour,
         price_source=price_source,
+        devices=transcriber.shares(),
         versions={"fastscribe": __version__, "torch": torch.__version__, "python": platform.python_version()},
     )

@@ -234,6 +234,8 @@ class Hypothesis:
     # model's share.
     score: float = 0.0
     nbest: tuple[Hypothesis, ...] = ()  # with Options.nbest: all hypotheses of the beam, this one first; else empty
+    # Natural-log probabilities of the labels with blank, of every frame, for forced alignment; None elsewhere.
+    emissions_TV: Float32Array | None = field(default=None, compare=False, repr=False)
 
 
 class Token(NamedTuple):
@@ -252,6 +254,7 @@ class Word:
     start_s: float
     end_s: float
     confidence: float
+    missing: bool = False  # True: a word of a known text that forced alignment did not hear
 
 
 @dataclass(frozen=True)
@@ -262,6 +265,7 @@ class Segment:
     confidence: float
     words: tuple[Word, ...]
     recovered: bool = False  # True: gap recovery added these words; the model's first pass left them out
+    line: int | None = None  # number of the line of a known text, from 1; subtitles keep its words together
 
 
 @dataclass(frozen=True)
@@ -286,7 +290,7 @@ class Alternative:
 class Gap(NamedTuple):
     """Detected speech that has no words, or far fewer than the recording's own pace would give.
 
-    Gap recovery, if it is on, did not find them either.
+    Gap recovery, if it is on, did not find them either. After forced alignment, speech that is not in the text.
     """
 
     start_s: float
@@ -337,7 +341,7 @@ class Failure:
 
     path: str
     id: str
-    stage: str  # "input", "probe", "split", "load", "model", "assemble", "write"
+    stage: str  # "input", "probe", "split", "load", "model", "assemble", "align", "write"
     error_type: str
     message: str
     row: Mapping[str, Any] | None = None

@@ -41,6 +41,7 @@ from fastscribe.config import GraphMode
 from fastscribe.decode.families import DECODERS
 from fastscribe.pipeline.batching import Budget
 from fastscribe.pipeline.engine import Engine
+from fastscribe.pipeline.local import LocalExecutor
 from fastscribe.types import Frames
 from scripts.benchmarks import (
     agreement,
@@ -188,7 +189,9 @@ class Part:
         options = replace(loaded.options, beam=old.beam, **changes)
         decoder = DECODERS[old.decoder_name].build(old.model, checkpoint, old.device, options, self._say)
         encode = old.model.encoder if options.cuda_graphs == "off" else old.encoder
-        return Transcriber(checkpoint, Engine(replace(old, decoder=decoder, encoder=encode)), options, 0.0)
+        return Transcriber(
+            checkpoint, LocalExecutor(Engine(replace(old, decoder=decoder, encoder=encode))), options, 0.0
+        )
 
     def _say(self, line: str) -> None:
         self.notes.write({"what": "said", "line": line})
@@ -333,10 +336,12 @@ def ceilings_part(part: Part) -> None:
         key = {"what": "matmul", "dtype": "bf16", "m": m, "k": k, "n": n}
         notes.measure(key, partial(ceilings.matmul, device, m, k, n, torch.bfloat16))
     notes.measure({"what": "copy"}, partial(ceilings.copy, device, part.sizes.copy_bytes))
+    if device.type != "cuda":
+        return  # processors multiply fp8 not at all, or some thousand times slower than bf16
     for (m, k, n), scales in product(products, ("row", "tensor")):
         key = {"what": "matmul", "dtype": "fp8", "scales": scales, "m": m, "k": k, "n": n}
         notes.measure(key, partial(ceilings.scaled_matmul, device, m, k, n, scales))
-    for pinned in (True, False) if device.type == "cuda" else ():
+    for pinned in (True, False):
         notes.measure(
             {"what": "host_to_device", "pinned": pinned}, partial(ceilings.host_to_device, device, 1 << 29, pinned)
         )

@@ -1,6 +1,6 @@
-"""Every command and option of the program as Markdown, for docs/options.md.
+"""Every command and option of the program as Markdown, in docs/options.md. Made from the same options as the man page.
 
-python scripts/option_reference.py    prints it
+python scripts/option_reference.py    writes it; do so after a change of options
 """
 
 from __future__ import annotations
@@ -10,12 +10,14 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+ROOT = Path(__file__).resolve().parents[1]
 if __name__ == "__main__":
-    sys.path[:0] = [str(Path(__file__).resolve().parents[1])]
+    sys.path[:0] = [str(ROOT)]
 
-from scripts.command_tree import Command, commands
+from scripts.command_tree import Command, commands  # noqa: E402
 
-MARK = "<!-- options -->"
+PAGE = ROOT / "docs" / "options.md"
+MARK = "<!-- made by scripts/option_reference.py -->"
 
 
 def option_reference() -> str:
@@ -24,25 +26,27 @@ def option_reference() -> str:
 
 
 def _described(command: Command) -> Iterator[str]:
-    yield from (f"## {command.name}", "", _escaped(command.help), "")
+    yield from (f"## {command.name}", "", escaped(command.help), "")
     if command.usage:
         yield from (f"`{command.name} {command.usage}`", "", "| option | meaning |", "| --- | --- |")
         for group, options in command.groups.items():
             if len(command.groups) > 2:  # more than the arguments and one group of options
                 yield f"| **{group}** | |"
             for names, meaning in options:
-                escaped = names.replace("|", r"\|")
-                yield f"| `{escaped}` | {_escaped(meaning)} |"
+                name = names.replace("|", r"\|")
+                yield f"| `{name}` | {escaped(meaning)} |"
         yield ""
     if command.example:
-        yield from (_escaped(command.example), "")
+        yield from (escaped(command.example), "")
 
 
-def _escaped(text: str) -> str:
+def escaped(text: str) -> str:
     """Return the text as one paragraph without markup, but with options as code, so that none breaks after its dashes."""
     plain = re.sub(r"([\\`*_<>|\[\]])", r"\\\1", " ".join(text.split()))
     return re.sub(r"(?<![\w-])--[a-z][a-z-]*", r"`\g<0>`", plain)
 
 
 if __name__ == "__main__":
-    print(option_reference())
+    introduction, _, _ = PAGE.read_text(encoding="utf-8").partition(MARK)
+    PAGE.write_text(f"{introduction}{MARK}\n\n{option_reference().rstrip()}\n", encoding="utf-8")
+    print(f"wrote {PAGE.relative_to(ROOT)}", file=sys.stderr)

@@ -123,6 +123,41 @@ def test_resume_by_size_and_version(server: FaultyStore, tmp_path: Path) -> None
     ]
 
 
+def test_secrets_of_a_web_address_stay_in_the_rows(server: FaultyStore, tmp_path: Path) -> None:
+    """With another signature it is the same recording, so it is skipped; what people read shows none of the secrets."""
+    out, files = tmp_path / "out", [tmp_path / name for name in ("events", "log", "page.html")]
+    root = server.endpoint.replace("://", "://me:pass5word@")
+    given = [
+        [
+            f"{root}/bucket/audio/{name}?X-Amz-Date={day}&X-Amz-Signature=0f5ed{day}"
+            for name in (FILES[0].name, "none.wav")
+        ]
+        for day in (1, 2)
+    ]
+    reports = ["--events", files[0], "--log-file", files[1], "--report-html", files[2]]
+    done = [
+        fastscribe("transcribe", *urls, "-m", MODEL, "-o", out, *more)
+        for urls, more in zip(given, (reports, []), strict=True)
+    ]
+    assert [one.returncode for one in done] == [1, 1] and "1 failed in an earlier run" in done[1].stderr
+    hidden = f"{root.replace('pass5word', '***')}/bucket/audio/none.wav?X-Amz-Date=1&X-Amz-Signature=***"
+    assert hidden in done[0].stderr
+    shown = [*(one.stderr for one in done), *(path.read_text() for path in files)]
+    assert not any(secret in text for text in shown for secret in ("pass5word", "0f5ed")) and all(shown)
+    rows = [json.loads(line) for line in (out / "transcripts.jsonl").read_text().splitlines()]
+    assert sorted(row["audio_filepath"] for row in rows) == sorted(given[0])
+
+
+def test_a_refused_connection_is_one_line(monkeypatch: pytest.MonkeyPatch, server: FaultyStore) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+    done = fastscribe("transcribe", "s3://nobucket/x.wav", "-m", MODEL)
+    [line] = done.stderr.splitlines()[:1]
+    assert done.returncode == 1 and "s3://nobucket/x.wav" in line
+    assert "127.0.0.1:9 cannot be reached" in line and line.endswith(
+        "check the network, the endpoint and the bucket's name"
+    )
+
+
 def test_errors_before_the_model_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
     for arguments, message in (
         (("nosuch://a/b.wav",), "nosuch://a/b.wav: Protocol not known: nosuch"),

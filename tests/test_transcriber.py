@@ -242,7 +242,7 @@ def test_rows_with_duration_are_not_probed_early(transcriber: Transcriber, tmp_p
         for_once.append(source.path)
         return probe(source)
 
-    monkeypatch.setattr("fastscribe.pipeline.run.probe", counted)
+    monkeypatch.setattr("fastscribe.pipeline.windows.probe", counted)
     with_options(transcriber, batch_size=4)
     reference = summarize(transcriber.transcribe(manifest(tmp_path / "plain.jsonl", rows)))
     assert len(for_once) == len(reference) == len(rows) and transcriber.progress.failed == 3
@@ -289,7 +289,7 @@ def test_ledger_selects_inputs(transcriber: Transcriber, monkeypatch) -> None:
         opened.append(source.index)
         return probe(source)
 
-    monkeypatch.setattr("fastscribe.pipeline.run.probe", counted)
+    monkeypatch.setattr("fastscribe.pipeline.windows.probe", counted)
     inputs = [*FILES[:5], "gone1.wav", "gone2.wav", FILES[0], *FILES[5:9], "gone3.wav", "gone4.wav"]  # one comes twice
     ledger = EveryOtherInput()
     results = list(transcriber._results(inputs, ledger))
@@ -302,11 +302,11 @@ def test_ledger_selects_inputs(transcriber: Transcriber, monkeypatch) -> None:
 
 @pytest.mark.parametrize("error", [SystemExit(1), MemoryError(), KeyError("odd")])
 @pytest.mark.parametrize(
-    ("where", "stage"), [("run.probe", "probe"), ("run.split", "split"), ("loader.read_into", "load")]
+    ("where", "stage"), [("windows.probe", "probe"), ("windows.split", "split"), ("loader.read_into", "load")]
 )
 def test_dead_thread_costs_one_file(transcriber: Transcriber, monkeypatch, error, where, stage) -> None:
     poison = str(FILES[3])
-    original = {"run.probe": probe, "run.split": split, "loader.read_into": read_into}[where]
+    original = {"windows.probe": probe, "windows.split": split, "loader.read_into": read_into}[where]
     position = 1 if original is read_into else 0
 
     def poisoned(*arguments):
@@ -323,7 +323,7 @@ def test_dead_thread_costs_one_file(transcriber: Transcriber, monkeypatch, error
     assert (failure.stage, failure.error_type, failure.index) == (stage, type(error).__name__, 3)
 
 
-@pytest.mark.parametrize("where", ["fastscribe.pipeline.run.probe", "fastscribe.pipeline.loader.read_into"])
+@pytest.mark.parametrize("where", ["fastscribe.pipeline.windows.probe", "fastscribe.pipeline.loader.read_into"])
 def test_hung_files_do_not_delay_the_others(transcriber: Transcriber, monkeypatch, where: str) -> None:
     """More files hang than there are threads, at the beginning; they come at the end, with the same texts."""
     monkeypatch.setattr(thread_pool, "STUCK_S", 0.1)
@@ -373,6 +373,25 @@ def test_silence_is_not_decoded(transcriber: Transcriber, tmp_path: Path) -> Non
     transcriber._config = replace(transcriber._config, trained_utterance_s=12.0)
     late, silent = sorted(with_options(transcriber).transcribe(paths), key=lambda result: result.index)
     assert late.words and late.words[0].start_s >= 19.7 and (silent.text, silent.gaps) == ("", ())
+
+
+def test_a_manifest_with_durations_gives_the_texts_of_its_files(transcriber: Transcriber, tmp_path: Path) -> None:
+    """Its rows are not opened to plan them, except for such a model, which gets no silence of 2 s at either end."""
+    speech, silence = soundfile.read(FILES[0])[0], np.zeros(4 * 16_000)
+    path, manifest = tmp_path / "a.wav", tmp_path / "rows.jsonl"
+    soundfile.write(path, np.concatenate([silence, speech, silence]), 16_000)
+    manifest.write_text(json.dumps({"audio_filepath": "a.wav", "duration": soundfile.info(path).duration}))
+    transcriber._config = replace(transcriber._config, trained_utterance_s=20.0)
+    lengths_s: list[float] = []
+
+    class Lengths:
+        def batch(self, utterances, num_frames):
+            lengths_s.extend(utterance.duration_s for utterance in utterances)
+
+    transcriber._watcher = Lengths()
+    [named], [listed] = (list(with_options(transcriber).transcribe(given)) for given in (path, manifest))
+    assert named.words == listed.words and named.words[0].start_s >= 3.7
+    assert lengths_s[0] == lengths_s[1] <= len(speech) / 16_000 + 1.0
 
 
 def test_the_limit_follows_the_model(transcriber: Transcriber, tmp_path: Path) -> None:

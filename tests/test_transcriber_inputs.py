@@ -15,6 +15,7 @@ import soundfile
 import torch
 
 from fastscribe import Audio, Failure, Options, Transcriber, Transcript, UsageError
+from fastscribe.pipeline import windows
 from tests.conftest import AUDIO, MODELS
 from tests.helpers.containers import encode
 
@@ -93,6 +94,20 @@ def test_stereo_at_another_rate_and_parts(transcriber: Transcriber, tmp_path: Pa
         found = list(transcriber.transcribe(inputs))
         assert len({one.text for one in found}) == 1
         assert {one.audio.duration_s for one in found} == {2.0 if part else len(array) / rate}
+
+
+def test_of_samples_the_part_alone_goes_to_the_reader(
+    transcriber: Transcriber, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A device's process is sent that part; one that is cut only when it is read would take the whole array."""
+    asked: list[str] = []
+    promise = windows.planned
+    monkeypatch.setattr(windows, "planned", lambda source, rate: asked.append(source.path) or promise(source, rate))
+    array, rate = soundfile.read(FILES[0], dtype="int16")
+    parts = [Audio(data, data_rate, key=key, offset_s=0.2, duration_s=0.5)
+             for key, data, data_rate in (("path", FILES[0], None), ("samples", array, rate))]  # fmt: skip
+    texts = texts_by_key(transcriber.transcribe(parts))
+    assert texts["path"] == texts["samples"] and asked == [str(FILES[0])]
 
 
 def test_bad_inputs_cost_one_failure_each(transcriber: Transcriber, expected: list[str]) -> None:

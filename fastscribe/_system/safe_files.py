@@ -198,9 +198,11 @@ def with_path(error: OSError, path: Path) -> OSError:
     return type(error)(error.errno, error.strerror or str(error), str(path))
 
 
-def keep_edited_copy(path: Path) -> None:
-    """Give a file that someone edited a second name, `x.previous.srt`, before `path` is replaced or removed."""
-    os.link(path, unused_name(path, "previous"))
+def keep_edited_copy(path: Path) -> Path:
+    """Give a file that someone edited a second name, `x.previous.srt`, before `path` is replaced or removed. Return it."""
+    copy = unused_name(path, "previous")
+    os.link(path, copy)
+    return copy
 
 
 def unused_name(path: Path, what: str) -> Path:

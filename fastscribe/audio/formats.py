@@ -7,6 +7,8 @@ opened here.
 from __future__ import annotations
 
 import os
+import re
+from collections import Counter
 from collections.abc import Mapping
 
 from fastscribe._system.remote import is_url, name_of
@@ -64,6 +66,8 @@ AUDIO_EXTENSIONS = frozenset(
 )
 HEADERLESS = frozenset({"raw"})  # libsndfile cannot know the rate and the sample type
 
+# What a run writes into its output folder beside the results' files, with the suffix of a shard (resume/entries.py).
+_RUN_FILE = re.compile(r"(transcripts|journal)(\.shard-\d+-of-\d+)?\.jsonl|report(\.shard-\d+-of-\d+)?\.json", re.ASCII)
 _MAX_EXTENSION = 8  # characters
 MISSING_TOLERANCE_S = 0.1  # a header may promise this much more than the file holds: MP3 lengths are estimates
 
@@ -91,6 +95,12 @@ def kind_of(name: str) -> str:
         return "no extension"
     is_usual = len(kind) <= _MAX_EXTENSION and kind.isascii() and kind.isalnum() and not kind.isdigit()
     return f".{kind}" if is_usual else "other"
+
+
+def count_left_out(left_out: Counter[str], path: str) -> None:
+    """Count a file that is not audio, unless it is one that a run writes: results may lie beside recordings."""
+    if not _RUN_FILE.fullmatch(path.replace(os.sep, "/").rpartition("/")[2]):
+        left_out[kind_of(path)] += 1
 
 
 def left_out_line(left_out: Mapping[str, int]) -> str:

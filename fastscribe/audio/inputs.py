@@ -18,9 +18,10 @@ from collections.abc import Iterable, Iterator
 from fastscribe._system.remote import is_url
 from fastscribe.audio.failures import input_failure, is_utf8, relative_id, system_problem
 from fastscribe.audio.folders import MAGIC, match_depth, split_pattern, walk
-from fastscribe.audio.formats import MANIFEST_EXTENSIONS, extension, is_audio_name, kind_of
+from fastscribe.audio.formats import MANIFEST_EXTENSIONS, count_left_out, extension, is_audio_name
+from fastscribe.audio.json_lines import starts_rows, wide_encoding
 from fastscribe.audio.lists import lines_in, paths_in
-from fastscribe.audio.manifest import Found, Manifest, is_manifest, read_manifest, rows_of
+from fastscribe.audio.manifest import Found, Manifest, read_manifest, rows_of
 from fastscribe.audio.repeats import Repeats
 from fastscribe.audio.stdin import STDIN, is_audio, recording, split_head
 from fastscribe.audio.urls import expand_url
@@ -99,9 +100,11 @@ def _from_stdin(stdin: Iterable[bytes] | None, left_out: Counter[str]) -> Iterat
         yield input_failure(STDIN, "stdin is closed")
         return
     head, blocks = split_head(_blocks(sys.stdin.fileno()) if stdin is None else stdin)
-    if is_audio(head):
+    if (encoding := wide_encoding(head)) is not None:
+        yield input_failure(STDIN, f"is {encoding}: save it as UTF-8")
+    elif is_audio(head):
         yield recording(blocks)
-    elif is_manifest(head):
+    elif starts_rows(head):
         yield from rows_of(STDIN, lines_in(blocks))
     else:
         yield from _from_list(blocks, left_out)
@@ -147,7 +150,7 @@ def _from_folder(folder: str, id_prefix: str, left_out: Counter[str]) -> Iterato
             empty = False
             yield _file(os.path.join(folder, entry), os.path.join(id_prefix, entry))
         else:
-            left_out[kind_of(entry)] += 1
+            count_left_out(left_out, entry)
     if empty:
         yield input_failure(folder, "no audio in this folder")
 
@@ -175,7 +178,7 @@ def _flat_matches(pattern: str, prefix: str, patterns: list[str], left_out: Coun
         elif is_audio_name(path) or patterns[-1] != "*":
             yield from _from_path(path, name, left_out)
         else:
-            left_out[kind_of(path)] += 1
+            count_left_out(left_out, path)
 
 
 def _deep_matches(prefix: str, patterns: list[str], left_out: Counter[str]) -> Iterator[Found]:
@@ -190,4 +193,4 @@ def _deep_matches(prefix: str, patterns: list[str], left_out: Counter[str]) -> I
         if depth is not None and (named or is_audio_name(entry)):
             yield from _from_path(os.path.join(prefix, entry), entry, left_out)
         elif depth is not None:
-            left_out[kind_of(entry)] += 1
+            count_left_out(left_out, entry)

@@ -9,20 +9,18 @@ from __future__ import annotations
 import json
 import math
 import os
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple, TypeAlias
 
 from fastscribe._system.remote import is_url, join_url, read_lines
 from fastscribe.audio.failures import input_failure, is_utf8, printable, relative_id, system_problem
+from fastscribe.audio.json_lines import NotJsonLines, numbered_rows
 from fastscribe.audio.remote_file import RemoteFile
 from fastscribe.errors import ManifestError
 from fastscribe.types import Failure, Medium, Source
 
 _MAX_DEPTH = 100  # nesting of a row that can be written again; Python's limit is near 1,000
-BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-_ROW_START = re.compile(rb'(\xef\xbb\xbf)?\s*\{\s*"')
 
 
 class Manifest(NamedTuple):
@@ -50,16 +48,15 @@ def read_manifest(path: str) -> Iterator[Source | Failure]:
 
 
 def rows_of(path: str, lines: Iterable[bytes]) -> Iterator[Source | Failure]:
-    """Yield the rows in a manifest's lines. Relative paths of stdin, whose path is "-", count from the current folder."""
-    for number, line in enumerate(lines, start=1):
-        text = line.removeprefix(BYTE_ORDER_MARK) if number == 1 else line
-        if text.strip():
-            yield _row(path, number, text)
+    """Yield the rows in a manifest's lines; if these are no JSON lines at all, one Failure.
 
-
-def is_manifest(head: bytes) -> bool:
-    """Return True if a stream begins like a manifest's first row, and so not like a path."""
-    return _ROW_START.match(head) is not None
+    Relative paths of stdin, whose path is "-", count from the current folder.
+    """
+    try:
+        for number, line in numbered_rows(lines):
+            yield _row(path, number, line)
+    except NotJsonLines as error:
+        yield input_failure(path, str(error))
 
 
 @contextmanager

@@ -108,7 +108,7 @@ class FileObject:
         """See held_memory()."""
         if isinstance(self._file, io.BytesIO) and not self._file.closed:
             return id(self._file), io.BytesIO.getbuffer(self._file).nbytes
-        return 0, 0
+        return id(self._file), 0
 
     def read_at(self, position: int, num_bytes: int) -> bytes:
         """Return the bytes from a position on, fewer at the end."""
@@ -170,7 +170,7 @@ def is_held(file: File) -> bool:
 
 
 def held_memory(file: File) -> tuple[int, int]:
-    """Return which memory of the caller's `file` keeps alive, as an id, and its bytes; (0, 0) for none."""
+    """Return which data of the caller's `file` keeps alive, as an id, and the bytes of memory; (0, 0) for none."""
     if isinstance(file, Samples):
         return id(file.samples_SC), file.samples_SC.nbytes
     if isinstance(file, EncodedBytes):

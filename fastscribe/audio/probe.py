@@ -32,7 +32,7 @@ from fastscribe.audio.mp4_boxes import mp4_problem
 from fastscribe.audio.ogg_pages import OggEnd, ogg_end
 from fastscribe.audio.plain_header import PlainHeader, plain_header
 from fastscribe.audio.sound_file_cache import open_with_libsndfile
-from fastscribe.audio.stdin import HEAD_BYTES, STDIN, has_known_format
+from fastscribe.audio.stdin import HEAD_BYTES, STDIN, has_known_format, is_text
 from fastscribe.audio.wav_header import WavLengths, wav_lengths
 from fastscribe.errors import AudioError
 from fastscribe.types import AudioInfo, Medium, Samples, Source
@@ -43,6 +43,9 @@ CONVERT = "convert it, e.g. with ffmpeg"
 CONVERT_WAV = f"{CONVERT} -ignore_length 1 -i IN.wav OUT.wav"  # by default ffmpeg trusts the header
 # libsndfile guesses a constant-bitrate MP3's length from its first frame; the padding byte makes an hour this much wrong.
 GUESS_TOLERANCE = 3e-4
+_LIST_EXTENSIONS = frozenset({"", "txt", "lst", "list", "csv", "tsv"})
+_LIST_HINT = "; a list of paths, one a line without other columns, goes to stdin: fastscribe transcribe - < LIST"
+_TEXT_BYTES = 4096
 SAMPLE_RATES = range(1000, 1_000_001)  # a rate outside means a damaged header
 # A header may promise at most the longest silence that fits in the file's bytes, so that memory stays bounded. FLAC has
 # frames of 65,535 samples in 11 bytes; Ogg Opus, Ogg Vorbis and the rest take 16 bytes a second and more.
@@ -198,7 +201,7 @@ def _opened_header(opened: _Opened, ogg: OggEnd | None) -> PlainHeader | TrackHe
     except soundfile.SoundFileError as error:
         if (track := _track_header(opened)) is not None:
             return track
-        raise AudioError(source.path, _unreadable_message(error, source.path)) from error
+        raise AudioError(source.path, _unreadable_message(error, source.path, file)) from error
     if subtype.startswith("ALAC") and (track := _track_header(opened)) is not None:
         return track
     if sound_format not in FORMATS or subtype.startswith(UNSUPPORTED_SUBTYPES):
@@ -320,11 +323,15 @@ def _mp3_samples(opened: _Opened, sample_rate: int, num_samples: int) -> int | N
     return min(num_samples, round(held_s * sample_rate))
 
 
-def _unreadable_message(error: soundfile.SoundFileError, path: str) -> str:
+def _unreadable_message(error: soundfile.SoundFileError, path: str, file: BinaryIO) -> str:
     code = getattr(error, "code", None)
     if path.endswith("/") and is_url(path):
         return "not audio; a web server lists no folders: name its files, or a manifest of their URLs"
     if code in (1, 7):  # "Format not recognised", and mpg123's failures under a misleading name
+        file.seek(0)
+        head = file.read(_TEXT_BYTES)
+        if is_text(head) and not head.startswith(_LIBSNDFILE_MAGIC):
+            return "is text, not audio" + (_LIST_HINT if extension(path) in _LIST_EXTENSIONS else "")
         return "not audio, or in a format that neither libsndfile nor FFmpeg reads"
     return f"cannot be opened, damaged or unsupported (libsndfile: {getattr(error, 'error_string', error)})"
 

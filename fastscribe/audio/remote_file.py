@@ -29,6 +29,7 @@ BLOCK_BYTES = 1 << 18  # the blocks behind it
 _MAX_BLOCKS = 16  # a request brings more blocks, the longer a reader has gone forward: 1, 1, 2, 2, 4, 4 ..
 
 _Key: TypeAlias = tuple[str, str, int]  # URL, version, block
+_Known: TypeAlias = tuple[str, remote.RemoteObject | None]  # URL, and what was known of the object
 
 
 def forget_objects() -> None:
@@ -39,7 +40,7 @@ def forget_objects() -> None:
 
 
 class RemoteFile:
-    """A recording in an object. All recordings that name the same URL share what is known of the object, and its bytes.
+    """A recording in an object. All recordings in the same version of an object share what is known of it, and its bytes.
 
     Args:
         url: Its URL.
@@ -51,12 +52,13 @@ class RemoteFile:
     def __init__(self, url: str, found: remote.RemoteObject | None = None) -> None:
         self.identity = url
         self._found = found
-        self._object: _Object | None = _shared(url) if found is None else _Object(url, found)
+        self._object: _Object | None = _shared(url, found)
         self._lock = Lock()
 
     def __reduce__(self) -> tuple[type[RemoteFile], tuple[str, remote.RemoteObject | None]]:
         """Another process gets the URL and what is known of the object, without its bytes."""
-        found = self._found if self._object is None else self._object.found
+        with self._lock:
+            found = self._found if self._object is None else self._object.found
         return RemoteFile, (self.identity, found)
 
     @property
@@ -85,7 +87,7 @@ class RemoteFile:
     def _in_store(self) -> _Object:
         with self._lock:
             if self._object is None:
-                self._object = _Object(self.identity, self._found)
+                self._object = _shared(self.identity, self._found)
             return self._object
 
 
@@ -275,15 +277,15 @@ def _span(index: int, size: int) -> tuple[int, int]:
     return min(begin, size), min(end, size)
 
 
-def _shared(url: str) -> _Object:
-    """Return the object at a URL that no listing named, the same one while a recording in it waits for its result."""
+def _shared(url: str, found: remote.RemoteObject | None) -> _Object:
+    """Return the object of which this is known, the same one while a recording in it waits for its result."""
     with _lock:
-        found = _in_use.get(url)
-        if found is None:
-            found = _in_use[url] = _Object(url, None)
-        return found
+        shared = _in_use.get((url, found))
+        if shared is None:
+            shared = _in_use[url, found] = _Object(url, found)
+        return shared
 
 
 _held, _blocks = _Held(), _Blocks()
-_in_use: WeakValueDictionary[str, _Object] = WeakValueDictionary()
+_in_use: WeakValueDictionary[_Known, _Object] = WeakValueDictionary()
 _lock = RLock()  # an object may be collected while this thread holds it

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import hashlib
 import itertools
 import re
@@ -35,6 +36,15 @@ def has_known_format(head: bytes) -> bool:
 def is_audio(head: bytes) -> bool:
     """Return True if a stream begins like a recording, or at least not like a list of paths."""
     return has_known_format(head) or _CONTROL.search(head) is not None
+
+
+def is_text(head: bytes) -> bool:
+    """Return True if a file begins with printable text in UTF-8; the last character may be cut."""
+    try:
+        codecs.getincrementaldecoder("utf-8")().decode(head)
+    except UnicodeDecodeError:
+        return False
+    return b"\0" not in head and _CONTROL.search(head) is None
 
 
 def split_head(blocks: Iterable[bytes]) -> tuple[bytes, Iterable[bytes]]:

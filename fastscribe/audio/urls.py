@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from fastscribe._system import remote
 from fastscribe.audio.failures import input_failure, is_utf8, relative_id
 from fastscribe.audio.folders import MAGIC, match_depth, split_pattern
-from fastscribe.audio.formats import MANIFEST_EXTENSIONS, extension, is_audio_name, kind_of
+from fastscribe.audio.formats import MANIFEST_EXTENSIONS, count_left_out, extension, is_audio_name
 from fastscribe.audio.manifest import Found, Manifest
 from fastscribe.audio.remote_file import RemoteFile
 from fastscribe.errors import UsageError
@@ -73,7 +73,7 @@ def _from_folder(url: str, left_out: Counter[str]) -> Iterator[Found]:
             has_audio = True
             yield _source(found.url, name, found)
         else:
-            left_out[kind_of(name)] += 1
+            count_left_out(left_out, name)
     if has_audio:
         return
     if has_objects:
@@ -106,6 +106,6 @@ def _from_pattern(url: str, left_out: Counter[str]) -> Iterator[Found]:
             empty = False
             yield from _one(found.url, found, name)
         elif depth is not None:
-            left_out[kind_of(name)] += 1
+            count_left_out(left_out, name)
     if empty:
         yield input_failure(url, "no such object, and nothing matches it as a pattern")

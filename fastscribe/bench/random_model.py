@@ -333,6 +333,8 @@ def random_tokenizer(config: ModelConfig) -> Tokenizer:
     if config.num_labels == len(LETTERS):
         return from_characters(LETTERS)
     controls = _CONTROLS if config.aed is not None else ()
+    if config.aed is not None and config.aed.prompt == "cohere":
+        controls = (*controls, WORD_MARK)
     punctuation = [".", ",", "?"]
     made_up = [_piece(number) for number in range(config.num_labels - len(controls) - len(punctuation))]
     pieces = [*controls, *made_up, *punctuation]

@@ -19,7 +19,7 @@ from torch import nn
 from fastscribe.bench import ceilings
 from fastscribe.bench.timing import time_call
 from fastscribe.bench.work import Work
-from fastscribe.config import EncoderConfig, EncoderConfigs, JasperConfig
+from fastscribe.config import EncoderConfig, EncoderConfigs, GraniteConfig, JasperConfig
 from fastscribe.cuda.device import free_bytes
 from fastscribe.cuda.fp8 import quantise_fp8_
 from fastscribe.model.int8 import quantise_int8_
@@ -34,15 +34,16 @@ _MEASURED_S = 0.2  # a matrix
 class _LayerMatrices(nn.Module):
     """One conformer layer's, under the names by which the inference forms replace them."""
 
-    def __init__(self, encoder: EncoderConfig) -> None:
+    def __init__(self, encoder: EncoderConfig | GraniteConfig) -> None:
         super().__init__()
         width, hidden, bias = encoder.d_model, encoder.ff_hidden, encoder.use_bias
+        channels = encoder.conv_width if isinstance(encoder, GraniteConfig) else width
         self.linear1 = nn.Linear(width, hidden, bias=bias)
         self.linear2 = nn.Linear(hidden, width, bias=bias)
         self.linear_qkv = nn.Linear(width, 3 * width, bias=bias)
         self.linear_out = nn.Linear(width, width, bias=bias)
-        self.pointwise1 = nn.Linear(width, 2 * width, bias=bias)
-        self.pointwise2 = nn.Linear(width, width, bias=bias)
+        self.pointwise1 = nn.Linear(width, 2 * channels, bias=bias)
+        self.pointwise2 = nn.Linear(channels, width, bias=bias)
 
 
 class _BlockMatrices(nn.Module):
@@ -59,7 +60,11 @@ class _BlockMatrices(nn.Module):
             self.add_module(f"from_{inputs}_to_{outputs}", nn.Linear(inputs, outputs))
 
 
-_MATRICES: dict[type, Callable[[Any], nn.Module]] = {EncoderConfig: _LayerMatrices, JasperConfig: _BlockMatrices}
+_MATRICES: dict[type, Callable[[Any], nn.Module]] = {
+    EncoderConfig: _LayerMatrices,
+    GraniteConfig: _LayerMatrices,
+    JasperConfig: _BlockMatrices,
+}
 
 
 @dataclass(frozen=True)

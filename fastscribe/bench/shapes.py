@@ -2,8 +2,9 @@
 
 The 0.6B shapes are parakeet-tdt-0.6b-v2 (1,024 labels) and -v3 (8,192); the 1.1B one is parakeet-rnnt-1.1b. jasper10x5dr
 and quartznet15x5 are the convolutional models that NVIDIA published tables of latencies for; they write letters. canary-1b
-has 24 layers in encoder and decoder, canary-1b-flash 32 and 4, of the same width (Zelasko et al. 2025). `tiny` and its like
-have the same parts and are for trying a measurement out on a CPU.
+has 24 layers in encoder and decoder, canary-1b-flash 32 and 4, of the same width (Zelasko et al. 2025). Granite's model is that
+of Saon et al. 2026; Cohere's has the sizes that transformers states. `tiny` and its like have the same parts and are for trying
+a measurement out on a CPU.
 """
 
 from __future__ import annotations
@@ -14,10 +15,12 @@ from typing import Any
 
 from fastscribe.bench.work import LABELS_PER_S, PROMPT_TOKENS
 from fastscribe.config import (
+    GRANITE_STACKED,
     AedConfig,
     ChunkedAttention,
     EncoderConfig,
     FeaturesConfig,
+    GraniteConfig,
     JasperBlockConfig,
     JasperConfig,
     JointConfig,
@@ -178,9 +181,46 @@ def _conformer(model: ModelConfig) -> EncoderConfig:
     return model.encoder
 
 
+def _granite(layers: int, width: int, heads: int, num_tokens: int) -> ModelConfig:
+    """Block attention, two halving layers, and a convolution of twice the width."""
+    features = replace(
+        _features(80),
+        preemphasis=None,
+        mel_norm=None,
+        log_guard="clamp",
+        log_guard_value=1e-10,
+        normalize="peak",
+        mel_scale="htk",
+        periodic_window=True,
+        edges="reflect",
+        peak_range=8.0,
+        frame_multiple=GRANITE_STACKED,
+    )
+    encoder = GraniteConfig(
+        num_mels=80,
+        num_layers=layers,
+        d_model=width,
+        num_heads=heads,
+        ff_hidden=4 * width,
+        conv_kernel=7,
+        conv_width=2 * width,
+        use_bias=True,
+        block=128,
+        max_distance=512,
+        strided_layers=(0, 1),
+        num_tokens=num_tokens,
+    )
+    return ModelConfig(features, encoder, None, None, durations=(), has_ctc=True, num_labels=num_tokens - 1)
+
+
 _TINY_STREAMING = _prompted(_streaming(_TINY, ((8, 1), (8, 0))))
 _NEMOTRON = _streaming(_TDT, ((70, 13), (70, 6), (70, 1), (70, 0)))
 _NEMOTRON_35 = _streaming(replace(_TDT, num_labels=13087), ((56, 3), (56, 0), (56, 6), (56, 13)))
+
+
+_COHERE_ENCODER = replace(_encoder(128, 48, use_bias=True), d_model=1280, ff_hidden=5120)
+_COHERE = _aed(replace(_TDT, encoder=_COHERE_ENCODER, num_labels=16384), 8, 1024, 4096, 8, "cohere")
+_COHERE = replace(_COHERE, features=replace(_COHERE.features, dither=1e-5), trained_utterance_s=35.0)
 
 
 SHAPES: dict[str, ModelConfig] = {
@@ -193,12 +233,15 @@ SHAPES: dict[str, ModelConfig] = {
     "nemotron-3.5-asr-streaming-0.6b": _prompted(_NEMOTRON_35),
     "canary-1b": _canary(24, 24, 4128, "canary"),
     "canary-1b-flash": _canary(32, 4, 5248, "canary2"),
+    "cohere-transcribe-03-2026": _COHERE,
+    "granite-speech-5.0-470m-turboctc": _granite(16, 1024, 8, 16384),
     "jasper10x5dr": _jasper(2, 5),
     "quartznet15x5": _quartznet(3, 5),
     "tiny": _TINY,
     "tiny-streaming": _TINY_STREAMING,
     "tiny-rnnt": replace(_TINY, durations=()),
     "tiny-canary": _aed(_TINY, 2, 48, 96, 4, "canary2"),
+    "tiny-granite": _granite(4, 64, 2, 128),
     "tiny-jasper": _convolutional(
         [_block(32, 5, stride=2), *2 * [_block(32, 5, repeat=2, residual="add", dense=True)]]
     ),

@@ -26,8 +26,8 @@ from fastscribe.output.folder import FolderOutput
 from fastscribe.pipeline import batching
 from fastscribe.pipeline.batching import Budget
 from fastscribe.pipeline.idle import IDLE
-from fastscribe.pipeline.run import Ledger
 from fastscribe.pipeline.stats import Stopwatch
+from fastscribe.pipeline.windows import Ledger
 from fastscribe.text.transcript import assemble
 from fastscribe.transcriber import Transcriber, run_stats
 from fastscribe.types import AudioInfo, Batch, Failure, Hypothesis, Int16Array, Source, Utterance
@@ -97,7 +97,7 @@ def read_batches(
         failures = [item for item in prepared if isinstance(item, Failure)]
         utterances = [utterance for item in prepared if not isinstance(item, Failure) for utterance in item]
         batches = []
-        for loaded in run.load(run.plan(utterances)):
+        for loaded in transcriber._local.load(run.plan(utterances)):
             batch, failed = (None, ()) if loaded is IDLE else loaded
             failures += [failure for _, failure in failed]
             batches += [] if batch is None else [batch]

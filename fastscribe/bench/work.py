@@ -16,11 +16,13 @@ from dataclasses import dataclass
 from typing import Any, get_args
 
 from fastscribe.config import (
+    GRANITE_STACKED,
     AedConfig,
     ChunkedAttention,
     EightBitDtypeName,
     EncoderConfig,
     EncoderConfigs,
+    GraniteConfig,
     JasperConfig,
     ModelConfig,
     TransformerConfig,
@@ -319,6 +321,67 @@ def _jasper_parameters(encoder: JasperConfig) -> int:
     return sum(conv.weights for conv in _convolutions(encoder, 1))
 
 
+def _granite_layers(encoder: GraniteConfig, mel_frames: int) -> Iterator[tuple[int, int, int]]:
+    """Frames before and after each layer, and the frames that a frame attends to."""
+    before = -(-mel_frames // GRANITE_STACKED)
+    for number in range(encoder.num_layers):
+        after = before // 2 if number in encoder.strided_layers else before
+        yield before, after, min(before, encoder.block)
+        before = after
+
+
+def _granite_flops(encoder: GraniteConfig, mel_frames: int) -> dict[str, float]:
+    width, channels = encoder.d_model, encoder.conv_width
+    found: dict[str, float] = {
+        "subsampling": 4.0 * GRANITE_STACKED * encoder.num_mels * width * -(-mel_frames // GRANITE_STACKED),
+        "conditioning": 4.0 * width * encoder.num_tokens * _granite_middle(encoder, mel_frames),
+    }
+    for before, after, seen in _granite_layers(encoder, mel_frames):
+        for name, macs in (
+            ("feed_forward", 2 * (before + after) * width * encoder.ff_hidden),
+            ("projections", 4 * before * width * width),
+            ("scores", before * seen * width),
+            ("position_scores", before * (2 * seen - 1) * width),
+            ("weighted_sums", before * seen * width),
+            ("convolution", 2 * before * width * channels + after * channels * (encoder.conv_kernel + width)),
+        ):
+            found[name] = found.get(name, 0.0) + 2.0 * macs
+    return found
+
+
+def _granite_middle(encoder: GraniteConfig, mel_frames: int) -> int:
+    """Return the frames that are conditioned: those after the middle layer. A single layer has none."""
+    layers = list(_granite_layers(encoder, mel_frames))
+    return layers[encoder.num_layers // 2 - 1][1] if len(layers) > 1 else 0
+
+
+def _granite_elements(encoder: GraniteConfig, mel_frames: int) -> dict[str, float]:
+    """As _conformer_elements counts, with a wider convolution."""
+    width, hidden, channels = encoder.d_model, encoder.ff_hidden, encoder.conv_width
+    found: dict[str, float] = {
+        "subsampling": 2.0 * width * -(-mel_frames // GRANITE_STACKED),
+        "conditioning": (4.0 * encoder.num_tokens + 3.0 * width) * _granite_middle(encoder, mel_frames),
+    }
+    for before, after, seen in _granite_layers(encoder, mel_frames):
+        for name, elements in (
+            ("feed_forward", (before + after) * (5 * width + 2 * hidden)),
+            ("attention", 13 * before * width),
+            ("scores", 2 * before * encoder.num_heads * seen),
+            ("convolution", before * (3 * width + 4 * channels) + after * (2 * width + 2 * channels)),
+            ("last_norm", 2 * after * width),
+        ):
+            found[name] = found.get(name, 0.0) + elements
+    return found
+
+
+def _granite_parameters(encoder: GraniteConfig) -> int:
+    width, channels = encoder.d_model, encoder.conv_width
+    layer = 4 * width * encoder.ff_hidden + 4 * width * width + 3 * width * channels + channels * encoder.conv_kernel
+    layer += (2 * encoder.max_distance + 1) * width // encoder.num_heads
+    outside = 2 * GRANITE_STACKED * encoder.num_mels * width + 2 * width * encoder.num_tokens
+    return encoder.num_layers * layer + outside
+
+
 @dataclass(frozen=True)
 class _Counts:
     """What is counted of a family of encoders, from its config and the frames of its features."""
@@ -335,5 +398,8 @@ _COUNTS: dict[type, _Counts] = {
     ),
     JasperConfig: _Counts(
         _jasper_flops, _jasper_elements, lambda *given: list(_convolutions(*given))[-1].frames, _jasper_parameters
+    ),
+    GraniteConfig: _Counts(
+        _granite_flops, _granite_elements, lambda *given: list(_granite_layers(*given))[-1][1], _granite_parameters
     ),
 }

@@ -1,7 +1,7 @@
-"""Reader of Hugging Face folders of transformers' Parakeet (ForCTC, ForRNNT, ForTDT), NemotronAsrStreaming, Nemotron3_5Asr
-and Canary classes.
+"""Reader of Hugging Face folders of transformers' Parakeet (ForCTC, ForRNNT, ForTDT), NemotronAsrStreaming, Nemotron3_5Asr,
+Canary, CohereAsr and GraniteSpeech5ForCTC classes.
 
-Canary's decoder is in hf_canary.py.
+Canary's decoder is in hf_canary.py, Cohere's in hf_cohere.py, Granite in hf_granite.py.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
-from fastscribe.checkpoint import hf_canary, names
+from fastscribe.checkpoint import hf_canary, hf_cohere, hf_granite, names
 from fastscribe.checkpoint.language_prompt import language_prompt
 from fastscribe.checkpoint.lazy_weights import LazyWeights, TensorSource
 from fastscribe.checkpoint.validate import validate
@@ -22,6 +22,7 @@ from fastscribe.config import (
     ChunkedAttention,
     EncoderConfig,
     FeaturesConfig,
+    GraniteConfig,
     JointActivation,
     JointConfig,
     LanguagePromptConfig,
@@ -31,15 +32,25 @@ from fastscribe.config import (
 from fastscribe.errors import CheckpointError, UnsupportedCheckpoint
 
 _STREAMING = ("nemotron_asr_streaming", "nemotron3_5_asr")
-FAMILIES = ("parakeet_ctc", "parakeet_rnnt", "parakeet_tdt", *_STREAMING, "canary")
+FAMILIES = (
+    "parakeet_ctc",
+    "parakeet_rnnt",
+    "parakeet_tdt",
+    *_STREAMING,
+    "canary",
+    hf_cohere.MODEL_TYPE,
+    hf_granite.MODEL_TYPE,
+)
 # Keys for training, generation and bookkeeping, which do not change the encoder's output.
-_HARMLESS = """
+_HARMLESS = tuple(
+    """
     activation_dropout architectures attention_dropout auto_map chunk_size_feed_forward diversity_penalty dropout
     dropout_positions dtype encoder_no_repeat_ngram_size id2label initializer_range label2id layerdrop length_penalty
     max_length max_position_embeddings min_length model_type no_repeat_ngram_size num_beam_groups num_beams
     num_return_sequences problem_type repetition_penalty return_dict temperature tie_word_embeddings top_k top_p
     torch_dtype transformers_version typical_p use_cache
 """.split()  # noqa: SIM905
+)
 
 
 def read(folder: Path, config: Mapping[str, Any]) -> Checkpoint:
@@ -57,10 +68,16 @@ def read(folder: Path, config: Mapping[str, Any]) -> Checkpoint:
     """
     section = Section(config, "config", folder)
     model = read_config(folder, config, folder)
+    if isinstance(model.encoder, GraniteConfig):
+        weights = hf_granite.add_missing_weights(names.from_huggingface(_weights(folder), model.encoder))
+        tokenizer = read_tokenizer(folder, model, hf_granite.read_tokenizer)
+        return Checkpoint(folder, "huggingface", model, tokenizer, LazyWeights(weights))
     tokenizer = read_tokenizer(folder, model)
     assert isinstance(model.encoder, EncoderConfig)
     weights = names.from_huggingface(_weights(folder), model.encoder)
-    if model.aed is not None:
+    if model.aed is not None and model.aed.prompt == "cohere":
+        hf_cohere.check_tokens(section, tokenizer.pieces)
+    elif model.aed is not None:
         hf_canary.check_tokens(section, tokenizer.pieces)
         weights = hf_canary.add_missing_weights(weights, model.aed)
     return Checkpoint(folder, "huggingface", model, tokenizer, LazyWeights(weights))
@@ -112,7 +129,13 @@ def model_config(section: Section, processor: Section, where: object) -> ModelCo
     family = section.choose("model_type", None, FAMILIES)
     extractor = processor.part("feature_extractor")
     extractor.name = "feature_extractor"
-    encoder = _encoder(section.part("encoder_config"), is_streaming=family in _STREAMING)
+    if family == hf_granite.MODEL_TYPE:
+        return hf_granite.model_config(section, extractor, _HARMLESS)
+    encoder_section = section.part("encoder_config")
+    if family == hf_cohere.MODEL_TYPE:
+        encoder_section.values = hf_cohere.ENCODER_DEFAULTS | encoder_section.values
+        return _cohere(section, extractor, _encoder(encoder_section))
+    encoder = _encoder(encoder_section, is_streaming=family in _STREAMING)
     if family == "nemotron3_5_asr":
         encoder = replace(encoder, language_prompt=_language_prompt(section, processor))
     if family == "canary":
@@ -165,6 +188,26 @@ def _canary(section: Section, extractor: Section, encoder: EncoderConfig) -> Mod
     )
 
 
+def _cohere(section: Section, extractor: Section, encoder: EncoderConfig) -> ModelConfig:
+    aed = hf_cohere.aed(section, encoder.d_model)
+    section.ignore(*_HARMLESS, *hf_cohere.TOKENS, "is_encoder_decoder")
+    section.finish()
+    extractor.ignore("min_energy_window_samples", "overlap_chunk_second")
+    longest_s, dither = extractor.number("max_audio_clip_s", 35.0), extractor.number("dither", 1e-5)
+    features = _features(extractor, encoder.num_mels, kind="CohereAsrFeatureExtractor")
+    return ModelConfig(
+        features=replace(features, dither=dither or 0.0),
+        encoder=encoder,
+        predictor=None,
+        joint=None,
+        durations=(),
+        has_ctc=False,
+        num_labels=aed.num_classes,
+        aed=aed,
+        trained_utterance_s=longest_s,
+    )
+
+
 def _language_prompt(section: Section, processor: Section) -> LanguagePromptConfig:
     languages = processor.part("prompt_dictionary").values
     num_prompts, hidden = section.positive("num_prompts", 128), section.positive("prompt_intermediate_size", 2048)
@@ -173,9 +216,11 @@ def _language_prompt(section: Section, processor: Section) -> LanguagePromptConf
     return language_prompt(processor, num_prompts, hidden, languages, default)
 
 
-def _features(section: Section, num_mels: int, is_streaming: bool = False) -> FeaturesConfig:
+def _features(
+    section: Section, num_mels: int, is_streaming: bool = False, kind: str = "ParakeetFeatureExtractor"
+) -> FeaturesConfig:
     """Convert the feature extractor's config. Normalisation, window and log guard are constants: NeMo's defaults."""
-    kind = "NemotronAsrStreamingFeatureExtractor" if is_streaming else "ParakeetFeatureExtractor"
+    kind = "NemotronAsrStreamingFeatureExtractor" if is_streaming else kind
     section.choose("feature_extractor_type", kind, (kind,))
     if is_streaming:
         section.choose("mel_filters_dtype", "float32", ("float32",))

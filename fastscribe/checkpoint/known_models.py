@@ -12,7 +12,7 @@ from fastscribe.checkpoint.location import DEFAULT, PACKAGED
 from fastscribe.errors import CheckpointError
 
 _TABLE = Path(__file__).with_name("known_models.yaml")
-_DECODERS = {"tdt": "TDT", "rnnt": "RNN-T", "ctc": "CTC", "aed": "Canary"}
+_DECODERS = {"tdt": "TDT", "rnnt": "RNN-T", "ctc": "CTC", "aed": "attention"}
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ _ENGLISH = frozenset(
         *("parakeet-rnnt-0.6b", "parakeet-rnnt-1.1b", "parakeet-unified-en-0.6b"),
         *("parakeet-ctc-0.6b", "parakeet-ctc-1.1b", "parakeet_realtime_eou_120m-v1"),
         "nemotron-speech-streaming-en-0.6b",
+        *("granite-speech-5.0-470m-turboctc", "granite-speech-5.0-470m-turboctc-nc"),
     )
 )
 _PACKAGED = Path(__file__).absolute().parents[1] / "default_model"  # location.PACKAGED, which imports readers of models

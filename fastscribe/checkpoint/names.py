@@ -1,4 +1,4 @@
-"""Mapping of weight names from NeMo and from Hugging Face's Parakeet and Canary to ours. Pure; names that match no rule stay,
+"""Mapping of weight names from NeMo and from Hugging Face's folders to ours. Pure; names that match no rule stay,
 and build_model reports them."""
 
 from __future__ import annotations
@@ -8,10 +8,10 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from fastscribe.checkpoint import hf_canary, nemo_canary
+from fastscribe.checkpoint import hf_canary, hf_cohere, hf_granite, nemo_canary
 from fastscribe.checkpoint.lazy_weights import TensorSource
 from fastscribe.checkpoint.nemo_jasper import convolutions
-from fastscribe.config import EncoderConfig, EncoderConfigs, JasperConfig
+from fastscribe.config import EncoderConfig, EncoderConfigs, GraniteConfig, JasperConfig
 
 _NEMO_UNUSED = re.compile(
     r"^preprocessor\.featurizer\.(window|fb)$|" + nemo_canary.UNUSED
@@ -30,6 +30,7 @@ _NEMO = (
     *nemo_canary.NAMES,
 )
 _HUGGINGFACE = (
+    *hf_cohere.NAMES,
     *hf_canary.NAMES,
     (r"^encoder\.subsampling\.linear\.", "encoder.subsampling.out."),
     (r"\.self_attn\.([qkv])_proj\.", r".self_attn.linear_\1."),
@@ -59,15 +60,20 @@ def from_nemo(weights: Mapping[str, TensorSource], config: EncoderConfigs) -> di
     return _rename(kept, _NEMO_CONVOLUTIONS[type(config)](config), _NEMO + _BOTH)
 
 
-def from_huggingface(weights: Mapping[str, TensorSource], config: EncoderConfig) -> dict[str, TensorSource]:
+def from_huggingface(
+    weights: Mapping[str, TensorSource], config: EncoderConfig | GraniteConfig
+) -> dict[str, TensorSource]:
     """Rename the weights of a Hugging Face folder."""
+    if isinstance(config, GraniteConfig):
+        return _rename(weights, {}, hf_granite.NAMES + _BOTH)
     convolutions = {
         **_subsampling(config, "encoder.subsampling.layers"),
         **_subsampling(config, "model.encoder.subsampling.layers"),  # Canary's
     }
     if config.causal_subsampling:
         convolutions = _causal_subsampling(config)
-    return _rename(weights, convolutions, _HUGGINGFACE + _BOTH)
+    kept = {name: source for name, source in weights.items() if not hf_cohere.UNUSED.match(name)}
+    return _rename(kept, convolutions, _HUGGINGFACE + _BOTH)
 
 
 def _rename(

@@ -21,6 +21,7 @@ from typing import IO, Any
 import yaml
 
 from fastscribe._system.safe_open import safe_open
+from fastscribe.audio.stdin import HEAD_BYTES, has_known_format
 from fastscribe.checkpoint import names, tar
 from fastscribe.checkpoint.lazy_weights import LazyWeights
 from fastscribe.checkpoint.nemo_config import model_config
@@ -106,9 +107,11 @@ def read_archive(path: Path) -> Checkpoint:
         with safe_open(path) as file:
             if os.fstat(file.fileno()).st_size == 0:  # files of /proc too have size 0, and reading them may block
                 raise CheckpointError(path, "is empty")
-            is_gzip = file.read(2) == b"\x1f\x8b"
+            head = file.read(HEAD_BYTES)
+            if has_known_format(head):
+                raise CheckpointError(path, "a recording, not a model: it is an input of fastscribe transcribe")
             file.seek(0)
-            return _read_gzip(path, file) if is_gzip else _read_tar(path, file)
+            return _read_gzip(path, file) if head.startswith(b"\x1f\x8b") else _read_tar(path, file)
     except CheckpointError:
         raise
     except (tarfile.TarError, EOFError, OSError, ValueError, zlib.error) as error:

@@ -6,10 +6,14 @@ They equal those of Model(config).state_dict(); a test compares them for every m
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from typing import Any
 
 from fastscribe.config import (
+    GRANITE_STACKED,
     AedConfig,
     EncoderConfig,
+    GraniteConfig,
     JasperBlockConfig,
     JasperConfig,
     ModelConfig,
@@ -23,7 +27,7 @@ Shapes = dict[str, tuple[int, ...]]
 def parameter_shapes(config: ModelConfig) -> Shapes:
     """Return the shape of each weight by name."""
     encoder = config.encoder
-    parts = [_prefixed("encoder", _conformer(encoder) if isinstance(encoder, EncoderConfig) else _jasper(encoder))]
+    parts = [_prefixed("encoder", _ENCODERS[type(encoder)](encoder))]
     width, num_tokens = encoder.d_model, config.num_labels + 1
     if config.joint is not None and config.predictor is not None:
         hidden, joint = config.predictor.hidden, config.joint.hidden
@@ -96,6 +100,34 @@ def _jasper(config: JasperConfig) -> Shapes:
             shapes |= {f"{name}.conv.weight": (block.filters, inputs, 1)} | _batch_norm(f"{name}.norm", block.filters)
         channels = block.filters
     return shapes
+
+
+def _granite(config: GraniteConfig) -> Shapes:
+    width, channels = config.d_model, config.conv_width
+    norms = ("norm_feed_forward1", "norm_self_attn", "norm_conv", "norm_feed_forward2", "norm_out")
+    layer = _joined(*(_norm(name, width) for name in norms))
+    for name in ("feed_forward1", "feed_forward2"):
+        layer |= _linear(f"{name}.linear1", width, config.ff_hidden, config.use_bias)
+        layer |= _linear(f"{name}.linear2", config.ff_hidden, width, config.use_bias)
+    for name in ("q", "k", "v"):
+        layer |= _linear(f"self_attn.linear_{name}", width, width, bias=False)
+    layer |= _linear("self_attn.linear_out", width, width)
+    layer |= {"self_attn.positions.weight": (2 * config.max_distance + 1, width // config.num_heads)}
+    layer |= _linear("conv.pointwise1", width, 2 * channels) | _linear("conv.pointwise2", channels, width)
+    layer |= {"conv.depthwise.weight": (channels, 1, config.conv_kernel)} | _batch_norm("conv.norm", channels)
+    return _joined(
+        _linear("input", 2 * GRANITE_STACKED * config.num_mels, width),
+        _linear("body.conditioning.inner", width, config.num_tokens),
+        _linear("body.conditioning.outer", config.num_tokens, width),
+        *(_prefixed(f"body.layers.{number}", layer) for number in range(config.num_layers)),
+    )
+
+
+_ENCODERS: dict[type, Callable[[Any], Shapes]] = {
+    EncoderConfig: _conformer,
+    JasperConfig: _jasper,
+    GraniteConfig: _granite,
+}
 
 
 def _conv_norm(block: JasperBlockConfig, inputs: int) -> Shapes:

@@ -10,8 +10,10 @@ from fastscribe.config import (
     SUBSAMPLING_FACTORS,
     AedConfig,
     ConvNorm,
+    Edges,
     EncoderConfig,
     FeatureNorm,
+    GraniteConfig,
     JasperActivation,
     JasperBlockConfig,
     JasperConfig,
@@ -19,6 +21,7 @@ from fastscribe.config import (
     JointActivation,
     LogGuard,
     MelNorm,
+    MelScale,
     ModelConfig,
     PromptForm,
     Subsampling,
@@ -34,6 +37,7 @@ _SIZES = {  # smallest, largest
     "features.n_fft": (2, 1 << 14),
     "features.win_length": (2, 1 << 14),
     "features.hop_length": (1, 1 << 16),
+    "features.frame_multiple": (1, 64),
     "encoder.num_mels": (1, 1024),
     "encoder.num_layers": (1, 256),
     "encoder.d_model": (2, 1 << 14),
@@ -41,6 +45,10 @@ _SIZES = {  # smallest, largest
     "encoder.ff_hidden": (1, 1 << 17),
     "encoder.conv_kernel": (1, 1023),
     "encoder.subsampling_channels": (1, 1 << 14),
+    "encoder.conv_width": (1, 1 << 16),
+    "encoder.block": (1, 1 << 12),
+    "encoder.max_distance": (1, 1 << 14),
+    "encoder.num_tokens": (2, MAX_PIECES + 1),
     "language_prompt.num_prompts": (1, 1 << 12),
     "language_prompt.hidden": (1, 1 << 15),
     "language_prompt.index": (0, 1 << 12),
@@ -70,11 +78,14 @@ _NUMBERS = {
     "features.low_hz": (0.0, 192_000.0),
     "features.high_hz": (1.0, 384_000.0),
     "features.log_guard_value": (0.0, 1.0),
+    "features.peak_range": (0.0, 100.0),
+    "features.dither": (0.0, 1.0),
     "aed.tokens_per_frame": (0.0, 10.0),
     "trained_utterance_s": (1.0, 86_400.0),
 }
 _NULLABLE = (
     "features.preemphasis",
+    "features.peak_range",
     "joint.max_symbols",
     "blocks.heads",
     "aed.max_extra_tokens",
@@ -86,6 +97,9 @@ _WORDS: dict[str, tuple[Any, ...]] = {
     "features.log": (True, False),
     "features.log_guard": get_args(LogGuard),
     "features.normalize": get_args(FeatureNorm),
+    "features.mel_scale": get_args(MelScale),
+    "features.periodic_window": (True, False),
+    "features.edges": get_args(Edges),
     "encoder.conv_norm": get_args(ConvNorm),
     "encoder.use_bias": (True, False),
     "encoder.xscaling": (True, False),
@@ -176,6 +190,10 @@ def _check_fit(config: ModelConfig, where: object) -> None:
             *(hop * encoder.subsampling_factor >= min_frame_samples, "hop_length x subsampling"),
             *(hop * encoder.subsampling_factor, f"from {min_frame_samples:g} samples"),
         ),
+        (
+            *((features.normalize == "peak") == (features.peak_range is not None), "features.peak_range"),
+            *(features.peak_range, 'a number with normalize "peak", else null'),
+        ),
         (features.low_hz < features.high_hz, "features.low_hz", features.low_hz, f"below {features.high_hz} Hz"),
         ((config.predictor is not None) == has_transducer, "predictor", config.predictor, "one with a joint"),
         (has_transducer or not config.durations, "durations", list(config.durations), "none without a joint"),
@@ -184,6 +202,8 @@ def _check_fit(config: ModelConfig, where: object) -> None:
     ):
         if not fits:
             raise UnsupportedCheckpoint(where, key, value, supported)
+    if isinstance(encoder, GraniteConfig) and encoder.num_tokens != config.num_labels + 1:
+        raise UnsupportedCheckpoint(where, "encoder.num_tokens", encoder.num_tokens, f"{config.num_labels + 1}")
     _CHECKS[type(encoder)](encoder, where)
     if config.aed is not None:
         _check_aed(config.aed, config.num_labels, where)
@@ -244,9 +264,29 @@ def _check_jasper(encoder: JasperConfig, where: object) -> None:
         raise UnsupportedCheckpoint(where, "encoder stride", encoder.subsampling_factor, f"up to {_MAX_STRIDE}")
 
 
+def _check_granite(encoder: GraniteConfig, where: object) -> None:
+    strided, layers = encoder.strided_layers, range(encoder.num_layers)
+    for fits, name, value, supported in (
+        (encoder.d_model % encoder.num_heads == 0, "width", encoder.d_model, f"multiples of {encoder.num_heads} heads"),
+        (encoder.conv_kernel % 2 == 1, "conv_kernel", encoder.conv_kernel, "odd numbers"),
+        (encoder.block <= encoder.max_distance, "block", encoder.block, f"up to {encoder.max_distance}, the positions"),
+        (encoder.subsampling_factor <= _MAX_STRIDE, "stride", encoder.subsampling_factor, f"up to {_MAX_STRIDE}"),
+        (
+            *(strided == tuple(sorted(set(strided))) and all(type(n) is int and n in layers for n in strided),),
+            *("strided_layers", list(strided), "numbers of layers, in order"),
+        ),
+    ):
+        if not fits:
+            raise UnsupportedCheckpoint(where, f"encoder.{name}", value, supported)
+
+
 def _widths(block: JasperBlockConfig, in_channels: int) -> tuple[int, ...]:
     """Return the channels of the block's depthwise convolutions."""
     return (in_channels, block.filters) if block.repeat > 1 else (in_channels,)
 
 
-_CHECKS: dict[type, Callable[[Any, object], None]] = {EncoderConfig: _check_conformer, JasperConfig: _check_jasper}
+_CHECKS: dict[type, Callable[[Any, object], None]] = {
+    EncoderConfig: _check_conformer,
+    JasperConfig: _check_jasper,
+    GraniteConfig: _check_granite,
+}

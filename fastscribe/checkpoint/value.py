@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from fastscribe._system.safe_open import safe_read
 from fastscribe.checkpoint.lazy_weights import TensorSource, sources_of
-from fastscribe.config import ModelConfig
+from fastscribe.config import GraniteConfig, ModelConfig
 from fastscribe.errors import CheckpointError, FastscribeError, UnsupportedCheckpoint
 from fastscribe.text.tokenizer import Tokenizer, from_folder
 
@@ -80,8 +80,10 @@ def reject_duplicate_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def adapt_tokenizer(tokenizer: Tokenizer, config: ModelConfig, has_aligner: bool = False) -> Tokenizer:
     """Adapt the tokenizer to the model: NeMo does not change the sentences of an attention decoder.
 
-    With an aligner, words are separated by spaces alone.
+    With an aligner, and in Granite models, words are separated by spaces alone.
     """
+    if isinstance(config.encoder, GraniteConfig):
+        return replace(tokenizer, attached="nowhere")
     if config.aed is None:
         return tokenizer
     return replace(tokenizer, attached="nowhere" if has_aligner else "words")
@@ -99,11 +101,38 @@ def check_aligner(aligner: ModelConfig, config: ModelConfig, where: object) -> N
         raise UnsupportedCheckpoint(where, "timestamps aligner", "present", "Canary models")
 
 
-def read_tokenizer(folder: Path, config: ModelConfig) -> Tokenizer:
-    """Read a folder's tokenizer. Raises CheckpointError if it is damaged or does not fit the model."""
+def with_aligner(checkpoint: Checkpoint, aligner: Checkpoint) -> Checkpoint:
+    """Return a checkpoint whose words are timed by another model with a CTC head.
+
+    Raises:
+        UnsupportedCheckpoint: The aligner has no CTC head, or another sample rate.
+    """
+    if not aligner.config.has_ctc:
+        raise UnsupportedCheckpoint(aligner.path, "decoders of --align-with", list(aligner.config.decoders), "ctc")
+    rate = checkpoint.config.features.sample_rate
+    if aligner.config.features.sample_rate != rate:
+        key = "sample rate of --align-with"
+        raise UnsupportedCheckpoint(aligner.path, key, aligner.config.features.sample_rate, f"the model's {rate}")
+    tokenizer = adapt_tokenizer(checkpoint.tokenizer, checkpoint.config, has_aligner=True)
+    return replace(checkpoint, tokenizer=tokenizer, aligner=aligner)
+
+
+def read_tokenizer(
+    folder: Path, config: ModelConfig, read: Callable[[Path, int], Tokenizer] = from_folder
+) -> Tokenizer:
+    """Read a folder's tokenizer.
+
+    Args:
+        folder: the folder.
+        config: config of the model.
+        read: reads the tokenizer of a folder with this number of labels.
+
+    Raises:
+        CheckpointError: it is damaged or does not fit the model.
+    """
     num_labels = config.num_labels
     try:
-        tokenizer = from_folder(folder, num_labels)
+        tokenizer = read(folder, num_labels)
     except (*DAMAGE, RecursionError) as error:
         raise CheckpointError(folder, f"tokenizer cannot be read: {one_line(error)}") from error
     if len(tokenizer.pieces) != num_labels:

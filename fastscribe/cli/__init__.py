@@ -23,7 +23,7 @@ from fastscribe._system.signals import (
     Terminated,
     exit_without_cleanup,
 )
-from fastscribe.cli import bench, doctor, evaluate, export, known_models, merge, models, train, transcribe
+from fastscribe.cli import align, bench, doctor, evaluate, export, known_models, merge, models, train, transcribe
 from fastscribe.cli.app import StdoutClosed, app
 from fastscribe.cli.run_limit import STOPPED
 from fastscribe.cli.terminal import discard_unwritable_stderr, say, show_table
@@ -31,6 +31,7 @@ from fastscribe.errors import DeviceFailed, FastscribeError, OutputError, first_
 from fastscribe.version import __version__
 
 __all__ = [
+    "align",
     "app",
     "bench",
     "doctor",
@@ -114,7 +115,7 @@ def _report_error(error: Exception) -> int:
 
 def _resume_hint() -> str:
     """Return how to resume the interrupted command, for commands that do not print it themselves."""
-    if sys.argv[1:2] != ["transcribe"]:
+    if sys.argv[1:2] not in (["transcribe"], ["align"]):
         return ""
     starts_over = "--overwrite" in sys.argv
     return _HINT.format("without --overwrite the command" if starts_over else "with --output-dir the same command")

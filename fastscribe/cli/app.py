@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from collections.abc import Callable, Sequence
 from difflib import SequenceMatcher
 from functools import partial
@@ -304,3 +305,9 @@ ReportHtml = Annotated[
 
 class StdoutClosed(Exception):
     """The reader of our stdout is gone. typer would answer a BrokenPipeError with exit code 1."""
+
+
+def check_stdout() -> None:
+    """Raise StdoutClosed if the process has no stdout (`>&-`), for a command that does nothing but print."""
+    if sys.stdout is None:
+        raise StdoutClosed

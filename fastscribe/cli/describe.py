@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from fastscribe.bench.work import encoder_gflop_per_audio_s
-from fastscribe.config import EncoderConfig, JasperConfig
+from fastscribe.config import EncoderConfig, GraniteConfig, JasperConfig
 
 if TYPE_CHECKING:
     from fastscribe.checkpoint.reader import Checkpoint
@@ -108,4 +108,23 @@ def _jasper(encoder: JasperConfig) -> dict[str, Any]:
     }
 
 
-_ENCODERS: dict[type, Callable[[Any], dict[str, Any]]] = {EncoderConfig: _conformer, JasperConfig: _jasper}
+def _granite(encoder: GraniteConfig) -> dict[str, Any]:
+    return {
+        "layers": encoder.num_layers,
+        "d_model": encoder.d_model,
+        "heads": encoder.num_heads,
+        "attention": f"blocks of {encoder.block}",
+        "ff_hidden": encoder.ff_hidden,
+        "conv_kernel": encoder.conv_kernel,
+        "conv_width": encoder.conv_width,
+        "use_bias": encoder.use_bias,
+        "self_conditioned_after": encoder.num_layers // 2,
+        "subsampling": f"pairs of mel frames, halved in layers {', '.join(map(str, encoder.strided_layers)) or 'none'}",
+    }
+
+
+_ENCODERS: dict[type, Callable[[Any], dict[str, Any]]] = {
+    EncoderConfig: _conformer,
+    JasperConfig: _jasper,
+    GraniteConfig: _granite,
+}

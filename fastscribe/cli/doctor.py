@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fastscribe._system.text_layout import escaped
-from fastscribe.cli.app import app
+from fastscribe.cli.app import app, check_stdout
 from fastscribe.version import __version__
 
 if TYPE_CHECKING:
@@ -30,6 +30,7 @@ def doctor(
     A line begins with ok, - (missing; runs do without) or PROBLEM (needed, or there, and does not work). The exit code is 0,
     or 1 if there is a problem.
     """
+    check_stdout()
     from fastscribe.doctor import examine
 
     checks = []

@@ -1,6 +1,6 @@
 """Events of a run for programs: JSON lines with units in the keys.
 
-{"event": "started", "device", "dtype", "decoder", "load_s"}
+{"event": "started", "device", "dtype", "decoder", "load_s"}                                      and "devices", if several
 {"event": "progress", "files", "failed", "skipped", "audio_s", "done_s", "planned_s", "elapsed_s", "rtfx"}  twice a second
 {"event": "failed", "audio_filepath", "stage", "message"}                                          a file that failed
 {"event": "finished", "report"}                                                                    report.json's content
@@ -18,6 +18,7 @@ from time import perf_counter
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TextIO
 
+from fastscribe._system.remote.secrets import hide_secrets
 from fastscribe._system.safe_files import starts_with
 from fastscribe._system.signals import Terminated, TimeIsOver
 from fastscribe.errors import FastscribeError, UsageError
@@ -66,7 +67,7 @@ class EventLog:
     ) -> None:
         self._stop_event.set()
         if error is not None and isinstance(error, (*_SIGNALS, FastscribeError, OSError)):
-            self._write_event("stopped", message=_reason(error))
+            self._write_event("stopped", message=hide_secrets(_reason(error)))
         if self._file is not None:
             try:
                 self._file.close()
@@ -75,8 +76,9 @@ class EventLog:
 
     def started(self, transcriber: Transcriber) -> None:
         """Write the first event; from then on, write the progress periodically."""
-        recognizer = transcriber._recognizer
-        facts = {"device": recognizer.device_name, "dtype": recognizer.dtype, "decoder": recognizer.decoder_name}
+        found, num_devices = transcriber._executor.facts, transcriber._executor.num_devices
+        facts: dict[str, Any] = {"device": found.device_name, "dtype": found.dtype, "decoder": found.decoder_name}
+        facts |= {"devices": num_devices} if num_devices > 1 else {}
         self._write_event("started", **facts, load_s=round(transcriber._load_s, 3))
         self._start = perf_counter()
         if self._file is not None:
@@ -96,7 +98,8 @@ class EventLog:
 
     def failed(self, failure: Failure) -> None:
         """Write the event of a failed file."""
-        self._write_event("failed", audio_filepath=failure.path, stage=failure.stage, message=failure.message)
+        path, message = hide_secrets(failure.path), hide_secrets(failure.message)
+        self._write_event("failed", audio_filepath=path, stage=failure.stage, message=message)
 
     def finished(self, stats: RunStats) -> None:
         """Write the last event, with the report."""

@@ -63,7 +63,7 @@ def export(
 ) -> None:
     """Make files of other formats, or with other subtitles, from the rows of finished runs. Nothing is decoded.
 
-    Files that no run wrote are never replaced, and edited ones are kept beside. Tokens are in JSON if the run had --tokens.
+    Files that no run wrote, or that someone edited since, stay as they are. Tokens are in JSON if the run had --tokens.
     """
     layout = SubtitleStyle(
         max_line_width, max_lines, max_cue_s, min_cue_s, max_chars_per_second or None, highlight_words
@@ -102,7 +102,7 @@ def _export_in_place(folder: Path, style: OutputStyle) -> None:
             f"{folder}: no run's journal is here, so its files need a folder of their own: add -o FOLDER, or give the "
             "folders of the shards if it is merged"
         )
-    _report(folder, export_in_place(folder, style), style)
+    _report(folder, export_in_place(folder, style, say), style)
 
 
 def _export_rows(results: list[str], style: OutputStyle, folder: Path) -> None:

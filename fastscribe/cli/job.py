@@ -10,6 +10,8 @@ from pathlib import Path
 from fastscribe._system.remote import is_url, store_for
 from fastscribe._system.safe_files import is_device
 from fastscribe.audio.formats import MANIFEST_EXTENSIONS, extension
+from fastscribe.audio.stdin import STDIN
+from fastscribe.audio.texts import Texts
 from fastscribe.cli.run_limit import RunLimit
 from fastscribe.cli.terminal import filter_mpg123_messages
 from fastscribe.config import OUTPUT_FORMATS, Options, OutputStyle
@@ -64,8 +66,10 @@ class TranscribeJob:
     report_html: Path | None = None
     events: Path | None = None
     log_file: Path | None = None
+    devices: str | None = None  # instead of `device`
     limit: RunLimit | None = None
     cluster: RayCluster | None = None  # None: the model runs in this process
+    texts: Texts | None = None  # of `fastscribe align`; None: the recordings are transcribed
 
 
 def is_one_short_file(inputs: Sequence[str]) -> bool:
@@ -84,6 +88,11 @@ def is_one_short_file(inputs: Sequence[str]) -> bool:
             return probe(Source(inputs[0], inputs[0], inputs[0])).duration_s <= SHORT_S
     except (OSError, ValueError):  # the run says what is wrong with it
         return True
+
+
+def is_stream(inputs: Sequence[str]) -> bool:
+    """Return True for stdin alone or one URL: their length is unknown until the end."""
+    return len(inputs) == 1 and (inputs[0] == STDIN or is_url(inputs[0]))
 
 
 def check_paths(job: TranscribeJob) -> None:
@@ -120,6 +129,8 @@ def check_paths(job: TranscribeJob) -> None:
 def check_output_dir(name: object) -> None:
     """Raise UsageError for --output-dir that names a file: one that is there, or one of an output format."""
     path = Path(str(name))
+    if str(name) == "-":
+        raise UsageError("--output-dir -: leave it out for stdout; a folder of this name is ./-")
     if is_url(str(name)) or path.is_dir():
         return
     if path.exists() and not is_device(path):

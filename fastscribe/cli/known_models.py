@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from fastscribe.cli.app import Application, app
+from fastscribe.cli.app import Application, app, check_stdout
 from fastscribe.cli.completion import published_models
 from fastscribe.cli.terminal import say
 
@@ -43,6 +43,7 @@ def list_models(
 
     Models of these families that are not in the list load too. A value that is not known is -.
     """
+    check_stdout()
     from fastscribe.checkpoint.known_models import known_models
 
     rows = [_row(model) for model in known_models()]
@@ -70,6 +71,7 @@ def pull(
 
     A download that broke off goes on where it stopped. Nothing is downloaded again unless the hub has a newer version.
     """
+    check_stdout()
     from fastscribe.checkpoint import hub
     from fastscribe.checkpoint.known_models import hub_name
 

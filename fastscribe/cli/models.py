@@ -11,7 +11,7 @@ import typer
 
 from fastscribe._system.text_layout import escaped
 from fastscribe.cli import completion
-from fastscribe.cli.app import MODEL_HELP, app, find_model
+from fastscribe.cli.app import MODEL_HELP, app, check_stdout, find_model
 from fastscribe.cli.terminal import say
 from fastscribe.config import FloatDtypeName
 from fastscribe.errors import UsageError
@@ -48,6 +48,7 @@ def inspect(
 
     Reads the config, the tokenizer, and the names and shapes of the weights. --check reads their values too.
     """
+    check_stdout()
     from fastscribe.checkpoint.lazy_weights import sources_of
     from fastscribe.cli.describe import describe
 

@@ -53,7 +53,8 @@ _INSTEAD = {
     "--channel N": "channel-selector",
     "--decoder NAME": "decoder-type",
     "--device cpu": "cpu",
-    "--device cuda, or cuda:N": "cuda device-index gpu gpus",
+    "--device cuda, or cuda:N": "cuda device-index gpu",
+    "--devices all, or the numbers of the GPUs, such as 0,2": "gpus num-gpus",
     "--dtype bf16": "amp bf16",
     "--dtype bf16 (GPUs), or fp32": "fp16 half",
     "--dtype fp32": "fp32",
@@ -86,6 +87,8 @@ _OTHER_CHIPS = "not supported; use auto, cpu or cuda"
 OTHER_VALUES: dict[str, Mapping[str, str]] = {
     "--device": dict.fromkeys(("coreml", "metal", "mlx", "mps"), "Apple's GPUs are not supported; use cpu")
     | dict.fromkeys(("directml", "hip", "npu", "openvino", "rocm", "tpu", "vulkan", "xla", "xpu"), _OTHER_CHIPS),
+    "--devices": dict.fromkeys(("auto", "-1", "cuda", "gpu"), "use all, or numbers of GPUs such as 0,2")
+    | {"cpu": "use cpu:N, for N processes"},
     "--dtype": dict.fromkeys(("float16", "fp16", "half"), _NO_FP16)
     | dict.fromkeys(("int8_bfloat16", "int8_float16", "int8_float32"), "use int8 (CPUs) or fp8 (GPUs)"),
     "--format": {"all": "name the formats: -f jsonl,json,srt,vtt,txt,tsv", "csv": "use tsv", "lrc": "use srt or vtt"},

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -14,13 +14,11 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from fastscribe._system import signals
-from fastscribe._system.remote import is_url
 from fastscribe.audio.formats import left_out_line
 from fastscribe.audio.repeats import repeats_line
-from fastscribe.audio.stdin import STDIN
 from fastscribe.cli.app import StdoutClosed
 from fastscribe.cli.event_log import EventLog
-from fastscribe.cli.job import SHORT_S, TranscribeJob, check_paths, unusable_folder
+from fastscribe.cli.job import SHORT_S, TranscribeJob, check_paths, is_stream, unusable_folder
 from fastscribe.cli.progress_bar import ProgressBar
 from fastscribe.cli.run_limit import STOPPED
 from fastscribe.cli.terminal import (
@@ -48,7 +46,14 @@ if TYPE_CHECKING:
     from fastscribe.transcriber import Transcriber
 
 
-def run(job: TranscribeJob, event_log: EventLog, quiet: bool, show_progress: bool, show_report: bool) -> None:
+def run(
+    job: TranscribeJob,
+    event_log: EventLog,
+    quiet: bool,
+    show_progress: bool,
+    show_report: bool,
+    late_notes: Sequence[str] = (),
+) -> None:
     """Transcribe the inputs, write the results and print the report.
 
     Args:
@@ -57,6 +62,7 @@ def run(job: TranscribeJob, event_log: EventLog, quiet: bool, show_progress: boo
         quiet: Print no notices.
         show_progress: Show progress on stderr.
         show_report: Print the report.
+        late_notes: Lines to print at the end unless the input is one short stream.
 
     Raises:
         typer.Exit: Exit code 1: a file failed; 75: the limit has stopped the run.
@@ -80,7 +86,7 @@ def run(job: TranscribeJob, event_log: EventLog, quiet: bool, show_progress: boo
             if transcriber._limit is not None and transcriber._limit.is_reached:
                 stats = replace(stats, stopped=_stopped(job, stats, transcriber.progress, bar.num_inputs))
             else:
-                _check_any_input(stats.files + stats.skipped, job.target.shard)
+                _check_any_input(stats.files + stats.skipped, job.target.shard, transcriber.command)
             totals = output.totals()
             if totals is not None:
                 stats = replace(stats, totals=totals._asdict())
@@ -90,10 +96,14 @@ def run(job: TranscribeJob, event_log: EventLog, quiet: bool, show_progress: boo
     if not (quiet or stats.files + stats.skipped or stats.stopped):
         say(f"none of the {output.ledger.num_given:,} inputs is in shard {job.target.shard}: there is nothing to do")
     _say_listing(stats.left_out, stats.repeated, quiet)
+    _say_aligned(transcriber)
     if page is not None:
         page.finished(stats)
     is_empty = stats.files + stats.skipped <= stats.failed
-    if show_report and not is_empty and not _is_one_short_stream(job, stats):
+    is_brief = _is_one_short_stream(job, stats)
+    for note in () if is_brief else late_notes:
+        say(note)
+    if show_report and not is_empty and not is_brief:
         show_table(report_table(stats))
     if not quiet and totals is not None and totals.not_given and stats.stopped is None:  # else not all are listed
         results = "1 result is of an input" if totals.not_given == 1 else f"{totals.not_given} results are of inputs"
@@ -140,10 +150,17 @@ def _say_stopped(job: TranscribeJob, stats: RunStats) -> None:
 @contextmanager
 def _load(job: TranscribeJob, say: Callable[[str], None]) -> Iterator[Transcriber]:
     """Yield the transcriber: of this process, or of a Ray cluster's workers, which end with the block."""
+    if job.texts is not None:
+        from fastscribe.aligner import Aligner
+
+        yield Aligner.load(Path(job.model), job.device, job.dtype, job.options, say).with_texts(job.texts)
+        return
     if job.cluster is None:
         from fastscribe.transcriber import Transcriber
 
-        yield Transcriber.load(Path(job.model), job.device, job.dtype, job.options, say)
+        model = Path(job.model)
+        with Transcriber.load(model, job.device, job.dtype, job.options, say, devices=job.devices) as transcriber:
+            yield transcriber
         return
     from fastscribe.ray.pool import Size
     from fastscribe.ray.run import RayTranscriber
@@ -157,8 +174,7 @@ def _load(job: TranscribeJob, say: Callable[[str], None]) -> Iterator[Transcribe
 
 def _is_one_short_stream(job: TranscribeJob, stats: RunStats) -> bool:
     """Return True for one short recording on stdin or at a URL, as is_one_short_file() is of files: its length is known now."""
-    is_stream = len(job.inputs) == 1 and (job.inputs[0] == STDIN or is_url(job.inputs[0]))
-    return is_stream and stats.files == 1 and stats.skipped == 0 and stats.audio_s <= SHORT_S
+    return is_stream(job.inputs) and stats.files == 1 and stats.skipped == 0 and stats.audio_s <= SHORT_S
 
 
 def _say_made_again(output: FolderOutput | StoreOutput | StreamOutput, quiet: bool) -> int:
@@ -242,6 +258,20 @@ def _say_listing(left_out: Mapping[str, int], repeated: int, quiet: bool) -> Non
         say(left_out_line(left_out))
     if repeated and not quiet:
         say(repeats_line(repeated))
+
+
+def _say_aligned(transcriber: Transcriber) -> None:
+    """Print which words of the texts were not heard, and which characters the model does not write."""
+    from fastscribe.aligner import Aligner
+    from fastscribe.text.script import missing_line, unwritten_line
+
+    if not isinstance(transcriber, Aligner):
+        return
+    counts = transcriber.text_aligner
+    if counts.unwritten:
+        say(unwritten_line(counts.unwritten, counts.num_untimed))
+    if counts.num_missing:
+        say(missing_line(counts.missing, counts.num_missing, counts.num_words))
 
 
 def _tracks_line(audio: AudioInfo) -> str:
@@ -342,10 +372,10 @@ def _write(
         raise StdoutClosed from error
 
 
-def _check_any_input(num_inputs: int, shard: Shard) -> None:
+def _check_any_input(num_inputs: int, shard: Shard, command: str = "transcribe") -> None:
     """Raise UsageError if there is no input. A shard may have none."""
     if num_inputs == 0 and shard.count == 1:
-        raise UsageError("no input at all: nothing was given to transcribe")
+        raise UsageError(f"no input at all: nothing was given to {command}")
 
 
 def _ledger(job: TranscribeJob, transcriber: Transcriber) -> Ledger:

@@ -16,6 +16,8 @@ from time import perf_counter
 from fastscribe._system.process_age import process_age_s
 from fastscribe._system.signals import TimeIsOver, start_timer, stop_timer
 from fastscribe.errors import CheckpointError, UsageError
+from fastscribe.pipeline.workers.devices import parse_devices
+from fastscribe.report.prices import price_of
 
 STOPPED = 75  # exit code, EX_TEMPFAIL of sysexits.h: the same command may be tried again
 _TIME = re.compile(r"(?:(\d+(?:\.\d+)?)d)?(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m)?(?:(\d+(?:\.\d+)?)s)?", re.ASCII)
@@ -125,7 +127,11 @@ class LimitCheck:
 
 
 def choose_limit(
-    stop_at_usd: float | None, stop_after: str | None, device: str, price_per_hour: float | None
+    stop_at_usd: float | None,
+    stop_after: str | None,
+    device: str,
+    price_per_hour: float | None,
+    devices: str | None = None,
 ) -> RunLimit | None:
     """Return the limit that comes first, or None without one.
 
@@ -134,6 +140,7 @@ def choose_limit(
         stop_after: Its time, as parse_time() takes it.
         device: What `--device` says. Its price is looked up if there is no other; that imports torch.
         price_per_hour: USD an hour for the machine, from the user.
+        devices: What `--devices` says, instead of `device`.
 
     Raises:
         UsageError: A value is none, or the price is needed and unknown.
@@ -145,28 +152,39 @@ def choose_limit(
         return by_time
     if not 0 < stop_at_usd < math.inf:
         raise UsageError(f"--stop-at-usd {stop_at_usd:g}: not a number of USD above 0")
-    usd_after_s = stop_at_usd / _price(stop_at_usd, device, price_per_hour) * 3600
+    usd_after_s = stop_at_usd / _price(stop_at_usd, device, devices, price_per_hour) * 3600
     digits = 2 if round(stop_at_usd, 2) == stop_at_usd else 4
     by_usd = RunLimit(usd_after_s, f"at {stop_at_usd:.{digits}f} USD", "--stop-at-usd", started_s)
     return by_usd if by_time is None or by_usd.after_s < by_time.after_s else by_time
 
 
-def _price(stop_at_usd: float, device: str, price_per_hour: float | None) -> float:
+def _price(stop_at_usd: float, device: str, devices: str | None, price_per_hour: float | None) -> float:
     where = f"--stop-at-usd {stop_at_usd:g}"
     if price_per_hour == 0:
         raise UsageError(f"{where}: --price-per-hour 0 never costs that much")
     if price_per_hour is not None:
         return price_per_hour
-    usd_per_hour = None
-    if device != "cpu":  # a CPU's name does not identify the machine
-        import torch
+    names = _gpu_names(device, devices)
+    if len(set(names)) == 1:
+        usd_per_hour, _ = price_of(names[0], None, len(names))
+        if usd_per_hour is not None:
+            return usd_per_hour
+    raise UsageError(f"{where}: no price is known for this machine: give --price-per-hour USD")
 
+
+def _gpu_names(device: str, devices: str | None) -> list[str]:
+    """Return the names of the GPUs in use; none on a CPU, whose name does not identify the machine."""
+    if devices is not None:
+        gpus = [one.name for one in parse_devices(devices) if one.kind == "cuda"]
+    elif device != "cpu":
         from fastscribe.pipeline.recognizer import choose_device
-        from fastscribe.report.prices import price_of
 
         chosen = choose_device(device)
-        if chosen.type == "cuda":
-            usd_per_hour, _ = price_of(torch.cuda.get_device_name(chosen), None)
-    if usd_per_hour is None:
-        raise UsageError(f"{where}: no price is known for this machine: give --price-per-hour USD")
-    return usd_per_hour
+        gpus = [str(chosen)] if chosen.type == "cuda" else []
+    else:
+        gpus = []
+    if not gpus:
+        return []
+    import torch
+
+    return [torch.cuda.get_device_name(one) for one in gpus]

@@ -10,6 +10,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fastscribe._system.remote.secrets import hide_secrets
 from fastscribe.cli.app import StdoutClosed
 from fastscribe.cli.terminal import say
 from fastscribe.errors import FastscribeError
@@ -63,9 +64,9 @@ class RunPage:
         job, transcriber = self._job, self._transcriber
         report = stats.to_json() | {"skipped": transcriber.progress.skipped}
         run = {
-            "command": command_line(sys.argv[1:]),
+            "command": hide_secrets(command_line(sys.argv[1:])),
             "started": self._started,
-            "status": status,
+            "status": hide_secrets(status),
             "model": job.model,
             "settings": _settings(job, transcriber),
             "frame_s": transcriber._config.frame_s,
@@ -101,10 +102,11 @@ def _status(error: BaseException) -> str:
 def _settings(job: TranscribeJob, transcriber: Transcriber) -> dict[str, Any]:
     """Return the effective settings, with defaults resolved."""
     options = asdict(job.options) | {
-        "decoder": transcriber._recognizer.decoder_name,
+        "decoder": transcriber._executor.facts.decoder_name,
         "recover_gaps": transcriber._recovers_gaps,
     }
     chosen = {name: value for name, value in options.items() if value is not None}
-    output = {"output_dir": job.target.where, "formats": ", ".join(job.style.formats)}
+    output = {"output_dir": hide_secrets(job.target.where), "formats": ", ".join(job.style.formats)}
+    devices = {"devices": job.devices} if job.devices is not None else {}
     shard = {"shard": job.target.shard} if job.target.shard.count > 1 else {}
-    return {**chosen, "frames_in_a_batch_at_most": transcriber._engine.budget.frames, **output, **shard}
+    return {**chosen, "frames_in_a_batch_at_most": transcriber._executor.budget.frames, **output, **devices, **shard}

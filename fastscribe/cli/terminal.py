@@ -17,6 +17,7 @@ from threading import Thread
 from typing import TYPE_CHECKING, Any, TextIO
 
 from fastscribe._system import signals
+from fastscribe._system.remote.secrets import hide_secrets
 from fastscribe._system.safe_files import starts_with
 from fastscribe._system.text_layout import escaped
 from fastscribe.errors import UsageError
@@ -25,7 +26,7 @@ from fastscribe.types import Failure
 if TYPE_CHECKING:
     from fastscribe.cli.run_limit import LimitCheck
     from fastscribe.dry_run import DryRunReport
-    from fastscribe.pipeline.stats import RunStats
+    from fastscribe.pipeline.stats import DeviceShare, RunStats
 
 _RELAY_END_S = 1.0
 _LOG_START = re.compile(rb"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} \d+ ")
@@ -42,9 +43,9 @@ def say(message: str, bar: Any = None) -> None:
 
 
 def show(line: str, bar: Any = None) -> None:
-    """Print one line and append it to the log. Terminal escape sequences are escaped (text_layout.escaped). A closed
-    stderr does not end a run."""
-    line = escaped(line)
+    """Print one line and append it to the log. Terminal escape sequences are escaped (text_layout.escaped),
+    and the secrets of URLs are hidden. A closed stderr does not end a run."""
+    line = hide_secrets(escaped(line))
     with suppress(OSError, ValueError):  # ValueError: stderr is closed
         if bar is None:
             print(line, file=sys.stderr, flush=True)
@@ -166,6 +167,7 @@ def report_table(stats: RunStats) -> str:
         ("padding", f"{100 * stats.padding_share:.1f} %"),
         ("peak memory", f"{stats.peak_bytes / 2**30:.2f} GiB"),
         ("device", f"{stats.device}, {stats.dtype}"),
+        *((one.name, _share_text(one, share)) for one, share in stats.device_shares),
         (
             "cost",
             "unknown (--price-per-hour)"
@@ -174,6 +176,12 @@ def report_table(stats: RunStats) -> str:
         ),
     ]
     return "\n".join(f"  {name:<12} {value}" for name, value in rows)
+
+
+def _share_text(one: DeviceShare, share: float) -> str:
+    died = f", died {one.died} time{'s' if one.died > 1 else ''}" if one.died else ""
+    batches = f"{one.batches:,} batch{'' if one.batches == 1 else 'es'}"
+    return f"{100 * share:.0f} % of the audio ({one.audio_s / 3600:.3f} h in {batches}), busy {one.busy_s:.1f} s{died}"
 
 
 def _gaps(stats: RunStats) -> str:

@@ -17,6 +17,7 @@ import typer
 from fastscribe._system.signals import HAS_NATIVE_THREADS
 from fastscribe.audio.formats import is_audio_name
 from fastscribe.cli.app import MODEL_HELP, app, find_model, option
+from fastscribe.cli.job import check_output_dir
 from fastscribe.cli.terminal import filter_mpg123_messages, say
 from fastscribe.config import TrainDtypeChoice
 from fastscribe.errors import UsageError
@@ -76,6 +77,7 @@ def train(
     """Train or fine-tune a FastConformer model (RNN-T, TDT, CTC or hybrid)."""
     from fastscribe.evaluation.scores import check_installed
 
+    check_output_dir(output_dir)
     chosen = _recipe(recipe, epochs, init is not None)  # before the import of torch, which is slow
     check_installed("whisper-en", "train", "train")
     from fastscribe.checkpoint.reader import read_checkpoint
@@ -91,7 +93,7 @@ def train(
     is_recipe = recipe.suffix.lower() in _RECIPES
     if init is not None and is_recipe and has_model_section(recipe):
         log(f"{recipe}: its model section is not used: --init brings the model")
-    folder = RunFolder(output_dir)
+    folder, chosen_device = RunFolder(output_dir), _device(device, distributed)
     with closing(folder.lock()) if distributed.rank == 0 else nullcontext(), filter_mpg123_messages():
         if distributed.rank == 0:
             folder.check()
@@ -99,7 +101,7 @@ def train(
         found = find_model(init, log, show_progress=is_shown) if init is not None else None
         checkpoint = read_checkpoint(found, log) if found is not None else None
         training_data = prepare(chosen, checkpoint, log, recipe if is_recipe else "the default recipe")
-        chosen_device = _init_process_group(device, distributed)
+        _init_process_group(chosen_device, distributed)
         if overwrite:
             _clear_folder(folder, distributed)
         chosen_dtype = _dtype(dtype, chosen_device)
@@ -150,24 +152,28 @@ def _clear_folder(folder: RunFolder, distributed: DistributedContext) -> None:
     distributed.barrier()
 
 
-def _init_process_group(device: str, distributed: DistributedContext) -> torch.device:
-    """Join the process group, wait for all ranks, and return this rank's device."""
+def _device(device: str, distributed: DistributedContext) -> torch.device:
+    """Return this rank's device. Raise UsageError if it cannot be used."""
     from fastscribe.pipeline.recognizer import choose_device
 
     if distributed.world_size > 1 and device in ("auto", "cuda"):
         import torch
 
         device = f"cuda:{distributed.local_rank}" if torch.cuda.is_available() else "cpu"
-    chosen = choose_device(device)
+    return choose_device(device)
+
+
+def _init_process_group(device: torch.device, distributed: DistributedContext) -> None:
+    """Join the process group, and wait for all ranks."""
     if distributed.world_size > 1:
+        import torch
         import torch.distributed as dist
 
-        if chosen.type == "cuda":
-            torch.cuda.set_device(chosen)
+        if device.type == "cuda":
+            torch.cuda.set_device(device)
         HAS_NATIVE_THREADS.set()
-        dist.init_process_group("nccl" if chosen.type == "cuda" else "gloo", timeout=timedelta(hours=2))
+        dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=timedelta(hours=2))
         dist.barrier()
-    return chosen
 
 
 def _destroy_process_group(distributed: DistributedContext) -> None:

@@ -15,7 +15,7 @@ from fastscribe._system.remote import is_url
 from fastscribe.checkpoint.location import DEFAULT
 from fastscribe.cli.app import MODEL_HELP, ReportHtml, app, find_model, local_file, options_in
 from fastscribe.cli.event_log import EventLog
-from fastscribe.cli.job import OutputTarget, RayCluster, TranscribeJob, check_output_dir, is_one_short_file
+from fastscribe.cli.job import OutputTarget, RayCluster, TranscribeJob, check_output_dir, is_one_short_file, is_stream
 from fastscribe.cli.run import report_dry_run, run
 from fastscribe.cli.run_limit import choose_limit
 from fastscribe.cli.subtitle_options import (
@@ -29,7 +29,7 @@ from fastscribe.cli.subtitle_options import (
     MinCueS,
     parse_formats,
 )
-from fastscribe.cli.terminal import log_to
+from fastscribe.cli.terminal import log_to, say
 from fastscribe.config import (
     MAX_BATCH_SIZE,
     MAX_BEAM,
@@ -44,6 +44,7 @@ from fastscribe.config import (
     VadName,
 )
 from fastscribe.errors import UsageError
+from fastscribe.pipeline.workers.devices import parse_devices
 from fastscribe.resume.shards import choose_shard
 
 
@@ -56,7 +57,7 @@ def _frames(value: str | None) -> int | Literal["auto"] | None:
 
 
 def _cluster(
-    engine: str, address: str | None, workers: int | None, device: str, report_html: Path | None
+    engine: str, address: str | None, workers: int | None, device: str, devices: str | None, report_html: Path | None
 ) -> RayCluster | None:
     """Return where --engine ray runs; None without it. Raises typer.BadParameter for options that do not fit."""
     if engine == "local":
@@ -68,9 +69,18 @@ def _cluster(
         raise typer.BadParameter(
             f"--device {device}: with --engine ray it is auto, cpu or cuda: Ray numbers the devices"
         )
+    if devices is not None:
+        raise typer.BadParameter("--devices and --engine ray exclude each other: Ray gives each worker its device")
     if report_html is not None:
         raise typer.BadParameter("--report-html shows the batches of one process, so it does not go with --engine ray")
     return RayCluster(address, workers)
+
+
+def _aligner(name: str | None, cluster: RayCluster | None, show_progress: bool) -> str | None:
+    """Return what --align-with names: its path, or a name that each node of a cluster looks up for itself."""
+    if name is None or (cluster is not None and not os.path.exists(name)):
+        return name
+    return os.path.abspath(find_model(name, show_progress=show_progress))
 
 
 # The groups of --help.
@@ -112,7 +122,7 @@ def transcribe(
     format: Annotated[
         list[str] | None,
         basic_option(
-            "--format", "-f", help=f"{', '.join(OUTPUT_FORMATS)}; default jsonl.\fRepeat or separate by commas."
+            "--format", "-f", help=f"{', '.join(OUTPUT_FORMATS)}.\fRepeat or separate by commas. Default: jsonl."
         ),
     ] = None,
     tokens: Annotated[
@@ -189,6 +199,15 @@ def transcribe(
             "models always time their words.",
         ),
     ] = False,
+    align_with: Annotated[
+        str | None,
+        decoding_option(
+            "--align-with",
+            metavar="MODEL",
+            help="Take word times from this CTC model.\fCTC or hybrid: forced alignment of the text with its CTC head, for "
+            "models that write no times. It costs the time of its encoder.",
+        ),
+    ] = None,
     max_utterance_s: Annotated[
         float | None,
         audio_option(
@@ -255,7 +274,7 @@ def transcribe(
         Literal["local", "ray"],
         job_option(
             "--engine",
-            help="Where the model runs: here, or on a Ray cluster.\fray needs the extra ray. The results are the same. See "
+            help="Run here, or on a Ray cluster.\fray needs the extra ray. The results are the same. See "
             "the guide to Ray.",
         ),
     ] = "local",
@@ -263,17 +282,28 @@ def transcribe(
         str | None,
         job_option(
             "--ray-address",
-            metavar="auto|HOST:PORT",
-            help="Cluster of --engine ray.\fDefault: the one that RAY_ADDRESS names or that runs on this machine; else this "
-            "machine alone.",
+            metavar="ADDRESS",
+            help="Cluster of --engine ray.\fauto, or HOST:PORT. Default: the one that RAY_ADDRESS names or that runs on this "
+            "machine; else this machine alone.",
         ),
     ] = None,
     ray_workers: Annotated[
         int | None,
         job_option(
             "--ray-workers",
+            metavar="N",
             min=1,
             help="Processes with a model on the cluster.\fDefault: one for each GPU, or for each node without GPUs.",
+        ),
+    ] = None,
+    devices: Annotated[
+        str | None,
+        speed_option(
+            "--devices",
+            metavar="DEVICES",
+            help="Several: all, 0,2 (GPUs) or cpu:N.\fall is every GPU that is visible. The numbers are those of --device "
+            "cuda:N, not a count. cpu:N is N processes that share the processors. Each device has a process and a model of its "
+            "own; all work on one list of batches. Not together with --device.",
         ),
     ] = None,
     window: Annotated[
@@ -283,7 +313,7 @@ def transcribe(
         float | None,
         job_option(
             "--stop-at-usd",
-            help="End this run before it costs more; the same command goes on.\fThe cost is the time since the process "
+            help="End this run before it costs more.\fThe same command goes on. The cost is the time since the process "
             "started, with the loading of the model, times the price of the machine (--price-per-hour, or the list price of "
             "its GPU). It counts for one run: each later run, and each shard, has its own. The exit code is 75 if something "
             "is left to do.",
@@ -294,8 +324,9 @@ def transcribe(
         job_option(
             "--stop-after",
             metavar="TIME",
-            help="End this run within a time: 90m, 2h30m, 3600s.\fA number alone is seconds. The time counts from the start of "
-            "the process, with the loading of the model. With --stop-at-usd, what comes first ends the run.",
+            help="End this run in time: 90m, 2h30m, 3600s.\fThe same command goes on. A number alone is seconds. The "
+            "time counts from the start of the process, with the loading of the model. With --stop-at-usd, the first of both "
+            "ends it.",
         ),
     ] = None,
     dry_run: Annotated[
@@ -327,19 +358,27 @@ def transcribe(
         GraphMode,
         speed_option(
             "--cuda-graphs",
-            help="GPU decoding.\ffull (one graph with a loop inside), chunked (a graph of a few steps, replayed), off, or "
-            "auto, the first of these that works here.",
+            metavar="MODE",
+            help="On GPUs: auto|full|chunked|off.\ffull (one graph with a loop inside), chunked (a graph of a few steps, "
+            "replayed), off, or auto, the first of these that works here.",
         ),
     ] = _DEFAULTS.cuda_graphs,
     threads: Annotated[
         int | None,
         speed_option(
-            "--threads", min=1, max=MAX_THREADS, help="Threads that read audio.\fDefault: by the number of processors."
+            "--threads",
+            min=1,
+            max=MAX_THREADS,
+            help="Threads that read audio.\fDefault: by the number of processors. With --devices, each device has as many.",
         ),
     ] = None,
     price_per_hour: Annotated[
         float | None,
-        message_option("--price-per-hour", min=0, help="Price of this machine, for the report.\fUSD per hour."),
+        message_option(
+            "--price-per-hour",
+            min=0,
+            help="Price of this machine, for the report.\fUSD per hour, for the whole machine with all its GPUs.",
+        ),
     ] = None,
     quiet: Annotated[
         bool,
@@ -380,9 +419,13 @@ def transcribe(
             raise typer.BadParameter(f"{name} needs --output-dir")
     if price_per_hour is not None and not math.isfinite(price_per_hour):
         raise typer.BadParameter("--price-per-hour: not a number of USD")
-    cluster = _cluster(engine, ray_address, ray_workers, device, report_html)
+    cluster = _cluster(engine, ray_address, ray_workers, device, devices, report_html)
     if report_html is not None and dry_run:
         raise typer.BadParameter("--report-html and --dry-run exclude each other")
+    if devices is not None:
+        if device != "auto":
+            raise typer.BadParameter("--device and --devices exclude each other: --devices alone names all devices")
+        parse_devices(devices)  # before a download
     options = Options(
         decoder=decoder,
         beam=beam,
@@ -396,6 +439,7 @@ def transcribe(
         target_language=target_language,
         pnc=pnc,
         timestamps=timestamps,
+        align_with=_aligner(align_with, cluster, show_progress=not (quiet or no_progress)),
         vad=vad,
         channel=channel,
         track=track,
@@ -416,20 +460,24 @@ def transcribe(
     is_brief = quiet or (not dry_run and cluster is None and is_one_short_file(inputs))
     if model is None and is_brief:
         model = DEFAULT  # without the line about it
-    limit = choose_limit(stop_at_usd, stop_after, device, price_per_hour)
+    limit = choose_limit(stop_at_usd, stop_after, device, price_per_hour, devices)
     if limit is not None and cluster is not None:
         raise typer.BadParameter(
             f"{limit.option} and --engine ray exclude each other: stop the run with SIGTERM instead"
         )
+    late_notes: list[str] = []  # of a stream to stdout: only its end tells whether the text alone is printed
+    is_late = not dry_run and output_dir is None and is_stream(inputs)
+    tell = late_notes.append if model is None and is_late else say
+    show_progress = not (quiet or no_progress)
     with nullcontext() if limit is None or dry_run else limit.enforced():
         if cluster is None or model is None:
-            model = str(find_model(model, show_progress=not (quiet or no_progress)))
+            model = str(find_model(model, tell, show_progress=show_progress))
         elif os.path.exists(model):
             model = os.path.abspath(model)  # the workers look up other names, each node for itself
         job = TranscribeJob(inputs, model, device, dtype, options, style, target, price_per_hour, page)
-        job = replace(job, events=events, log_file=log_file, limit=limit, cluster=cluster)
+        job = replace(job, events=events, log_file=log_file, limit=limit, devices=devices, cluster=cluster)
         with EventLog(events) as event_log:
             if dry_run:
                 report_dry_run(job, quiet)
             else:
-                run(job, event_log, quiet, show_progress=not (quiet or no_progress), show_report=not is_brief)
+                run(job, event_log, quiet, show_progress, show_report=not is_brief, late_notes=late_notes)

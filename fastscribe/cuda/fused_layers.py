@@ -112,13 +112,13 @@ class FusedLayer(nn.Module):
         shift_D = self.feed_forward1.shift_D
         self.norm_self_attn = Norm(layer.norm_self_attn, shift_D, operations)
         self.self_attn = FusedAttention(layer.self_attn, attention, operations)
-        shift_D = _sum(shift_D, self.self_attn.shift_D)
+        shift_D = sum_or_none(shift_D, self.self_attn.shift_D)
         self.norm_conv = Norm(layer.norm_conv, shift_D, operations)
         self.conv = FusedConvolution(layer.conv, operations)
-        shift_D = _sum(shift_D, self.conv.shift_D)
+        shift_D = sum_or_none(shift_D, self.conv.shift_D)
         self.norm_feed_forward2 = Norm(layer.norm_feed_forward2, shift_D, operations)
         self.feed_forward2 = FusedFeedForward(layer.feed_forward2)
-        shift_D = _sum(shift_D, self.feed_forward2.shift_D)
+        shift_D = sum_or_none(shift_D, self.feed_forward2.shift_D)
         norm_out = Norm(layer.norm_out, shift_D, operations)
         self.norm_out = norm_out if next_norm is None else NormTwice(norm_out, next_norm)
 
@@ -207,7 +207,7 @@ class FusedAttention(nn.Module):
         self.linear_out = linear_from(out.weight)
         self.shift_D = None if stored is None else out.weight.float() @ v_D.float()
         if out.bias is not None:
-            self.shift_D = _sum(self.shift_D, out.bias.float())
+            self.shift_D = sum_or_none(self.shift_D, out.bias.float())
 
     def cache_positions_(self, positions_RD: torch.Tensor) -> None:
         positions_HRK, position_bias_HR = self._project(positions_RD)
@@ -283,7 +283,8 @@ def position_rows(num_frames: int, attention: AttentionConfigs | None, like: tor
     return relative_positions(rounded - 1, rounded, like.shape[-1], like.dtype, like.device, attention)
 
 
-def _sum(a_D: torch.Tensor | None, b_D: torch.Tensor | None) -> torch.Tensor | None:
+def sum_or_none(a_D: torch.Tensor | None, b_D: torch.Tensor | None) -> torch.Tensor | None:
+    """Return the sum of two biases, where None is zero."""
     if a_D is None or b_D is None:
         return a_D if b_D is None else b_D
     return a_D + b_D

@@ -12,14 +12,14 @@ from typing import Any
 
 import torch
 
-from fastscribe.config import AttentionConfigs, ChunkedAttention, EncoderConfig, LocalAttention
+from fastscribe.config import AttentionConfigs, ChunkedAttention, EncoderConfig, GraniteConfig, LocalAttention
 from fastscribe.model.operations import POSITION_ROWS_MULTIPLE, TORCH, Operations
 
 _TOLERANCE = {torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 3e-2}  # relative to the largest value
 
 
 def choose_operations(
-    config: EncoderConfig, dtype: torch.dtype, device: torch.device, adds_products: bool = False
+    config: EncoderConfig | GraniteConfig, dtype: torch.dtype, device: torch.device, adds_products: bool = False
 ) -> tuple[Operations, str | None]:
     """Select an implementation, after compiling and testing the kernels that such a model runs.
 
@@ -46,7 +46,11 @@ def choose_operations(
 
 
 def find_wrong_operation(
-    form: Operations, config: EncoderConfig, dtype: torch.dtype, device: torch.device, adds_products: bool = False
+    form: Operations,
+    config: EncoderConfig | GraniteConfig,
+    dtype: torch.dtype,
+    device: torch.device,
+    adds_products: bool = False,
 ) -> str | None:
     """Return the name of the first operation that differs from torch's in float32 on the CPU by more than rounding."""
     lengths_B = torch.tensor([70, 33, 1, 0])
@@ -71,7 +75,7 @@ def find_wrong_operation(
 
 
 def _random_cases(
-    config: EncoderConfig, dtype: torch.dtype, lengths_B: torch.Tensor, adds_products: bool
+    config: EncoderConfig | GraniteConfig, dtype: torch.dtype, lengths_B: torch.Tensor, adds_products: bool
 ) -> Iterator[tuple[Any, ...]]:
     """Yield name and arguments of each operation on a small batch, in every variant that a model of this config runs."""
     random = torch.Generator().manual_seed(0)
@@ -82,16 +86,21 @@ def _random_cases(
         return torch.randn(*shape, generator=random).to(dtype)
 
     table_HRK, bias_HR = normal(heads, rows, width // heads), normal(heads, rows).float()
-    window: AttentionConfigs | None = config.attention  # blocks begin and end inside the batch
-    if window is not None:
+    window: AttentionConfigs | None = None
+    channels, batch_norm, use_bias, is_causal = width, True, True, False
+    if isinstance(config, GraniteConfig):
+        channels = config.conv_width
+    else:
+        window, use_bias, is_causal = config.attention, config.use_bias, config.causal_conv
+        batch_norm = config.conv_norm == "batch_norm"
+    if window is not None:  # blocks begin and end inside the batch
         window = ChunkedAttention(40, 4) if isinstance(window, ChunkedAttention) else LocalAttention(40, 3)
     yield "rel_attention", normal(batch, num_frames, 3 * width), table_HRK, bias_HR, lengths_B, window
-    batch_norm = config.conv_norm == "batch_norm"
-    bias_D = normal(width) if batch_norm or config.use_bias else None
-    gates_BTD, weight_WD = normal(batch, num_frames, 2 * width), normal(config.conv_kernel, width)
-    yield "glu_depthwise", gates_BTD, weight_WD, bias_D, lengths_B, batch_norm, config.causal_conv
+    bias_D = normal(channels) if batch_norm or use_bias else None
+    gates_BTD, weight_WD = normal(batch, num_frames, 2 * channels), normal(config.conv_kernel, channels)
+    yield "glu_depthwise", gates_BTD, weight_WD, bias_D, lengths_B, batch_norm, is_causal
     x_BTD = normal(batch, num_frames, width)
-    shift_D = normal(width).float() if config.use_bias else None
+    shift_D = normal(width).float() if use_bias else None
     yield "layer_norm", x_BTD, None, normal(width), normal(width)
     yield "layer_norm", x_BTD, shift_D, normal(width), normal(width)
     yield "layer_norm_twice_", x_BTD, shift_D, normal(width), normal(width), normal(width), normal(width)

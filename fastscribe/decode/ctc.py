@@ -17,7 +17,7 @@ import math
 import numpy as np
 import torch
 
-from fastscribe.model.ctc import CtcHead
+from fastscribe.model.ctc import CtcHead, split_for_logits
 from fastscribe.types import Float32Array, Frames, Hypothesis, Int32Array
 
 _MIN_PROBABILITY = 1e-38  # its logarithm is finite
@@ -33,9 +33,12 @@ class CtcDecoder:
     @torch.inference_mode()
     def submit(self, frames: Frames) -> torch.Tensor:
         """Return int32: [B] lengths, [B, T] labels, [B, T] the bits of their float32 probabilities."""
-        best_BT, labels_BT = self.head(frames.frames_BTD).softmax(-1, dtype=torch.float32).max(-1)
-        parts = (frames.lengths_B.int(), labels_BT.int().flatten(), best_BT.view(torch.int32).flatten())
-        return torch.cat(parts)
+        found = [
+            self.head(part_ND).softmax(-1, dtype=torch.float32).max(-1)
+            for part_ND in split_for_logits(frames.frames_BTD, self.blank_id + 1)
+        ]
+        labels, bits = [part.indices.int() for part in found], [part.values.view(torch.int32) for part in found]
+        return torch.cat([frames.lengths_B.int(), *labels, *bits])
 
     def read(self, packed: Int32Array, frames: Frames) -> list[Hypothesis]:
         batch = len(frames.lengths_B)

@@ -77,7 +77,7 @@ def _aed(model: Model, checkpoint: Checkpoint, device: torch.device, options: Op
     has_aligner = checkpoint.aligner is not None
     prompt_options = replace(options, timestamps=False) if has_aligner else options  # times come from the aligner
     prompt = make_prompt(model.aed.config.prompt, checkpoint.tokenizer, prompt_options, model.aed.config.max_tokens)
-    if not prompt.frames_by_id and not (has_aligner and options.timestamps):
+    if not prompt.frames_by_id and not (has_aligner and (options.timestamps or options.align_with)):
         can = ""
         if has_aligner:
             can = "; --timestamps takes them from the aligner that the checkpoint has"

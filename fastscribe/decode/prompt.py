@@ -1,7 +1,7 @@
-"""Prompts of Canary models: languages, punctuation and timestamps as tokens of the vocabulary.
+"""Prompts of Canary and Cohere models: languages, punctuation and timestamps as tokens of the vocabulary.
 
-The two forms are NeMo's prompt formats "canary" and "canary2". Timestamps are tokens too, <|n|> for n encoder frames. The
-tokens between two of them form a word, even if the first piece has no word mark.
+Canary's two forms are NeMo's prompt formats "canary" and "canary2"; Cohere's is the latter after a word mark. Timestamps are
+tokens too, <|n|> for n encoder frames. The tokens between two of them form a word, even if the first piece has no word mark.
 """
 
 from __future__ import annotations
@@ -70,11 +70,13 @@ def make_prompt(form: PromptForm, tokenizer: Tokenizer, options: Options, max_to
     target = source if options.target_language is None else options.target_language
     known = sorted(piece[2:-2] for piece in ids if _LANGUAGE.fullmatch(piece))
     source, target = _known("--language", source, known), _known("--target-language", target, known)
+    if form == "cohere" and source != target:
+        raise UsageError(f"--target-language {options.target_language}: this model does not translate")
     if options.timestamps and not can_write_times(form, pieces):
         raise UsageError("--timestamps: this checkpoint does not write times")
     frames = {index: int(found[1]) for piece, index in ids.items() if (found := _TIME.fullmatch(piece))}
     prompt_pieces = _FORMS[form](f"<|{source}|>", f"<|{target}|>", options.pnc is not False, options.timestamps)
-    if tokenizer.begins_with_space:
+    if tokenizer.begins_with_space and prompt_pieces[0] != WORD_MARK:
         prompt_pieces.insert(0, WORD_MARK)
     missing = [piece for piece in (*prompt_pieces, _END) if piece not in ids]
     if missing:
@@ -104,9 +106,14 @@ def _canary2(source: str, target: str, pnc: bool, timestamps: bool) -> list[str]
     return ["<|startofcontext|>", "<|startoftranscript|>", "<|emo:undefined|>", source, target, *tokens]
 
 
+def _cohere(source: str, target: str, pnc: bool, timestamps: bool) -> list[str]:
+    return [WORD_MARK, *_canary2(source, target, pnc, timestamps)]
+
+
 _FORMS: dict[PromptForm, Callable[[str, str, bool, bool], list[str]]] = {
     "canary": _canary,
     "canary2": _canary2,
+    "cohere": _cohere,
 }
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
@@ -20,10 +22,11 @@ from fastscribe._system.remote import (
 )
 from fastscribe.audio.failures import printable, system_problem
 from fastscribe.audio.formats import MANIFEST_EXTENSIONS, extension
-from fastscribe.audio.manifest import BYTE_ORDER_MARK, parse_row
+from fastscribe.audio.json_lines import NotJsonLines, numbered_rows
+from fastscribe.audio.manifest import parse_row
 from fastscribe.errors import ManifestError, UsageError
 
-_HEADER_BYTES = 64
+_REPORT_NAME = re.compile(r"report(\.shard-\d+-of-\d+)?\.json", re.ASCII)
 _ROWS_NAME, _SHARD_ROWS = "transcripts.jsonl", "transcripts.shard-*-of-*.jsonl"  # the names in output folders
 
 
@@ -42,19 +45,24 @@ def read_rows(inputs: Iterable[str]) -> Iterator[ResultRow | ManifestError]:
     Blank lines are skipped; a broken line is yielded as a ManifestError.
 
     Raises:
-        UsageError: a file cannot be read, or is a recording.
+        UsageError: a file cannot be read, or holds no JSON lines.
     """
     for given in inputs:
         for file in _files(given):
-            for number, line in enumerate(_lines(file), start=1):
-                text = line.removeprefix(BYTE_ORDER_MARK) if number == 1 else line
-                if number == 1 and b"\0" in line[:_HEADER_BYTES]:  # JSON has no zero byte, and a recording's header has
-                    raise UsageError(f"{printable(file)}: is a recording or other binary data, not results")
-                if text.strip():
-                    try:
-                        yield ResultRow(file, number, parse_row(file, number, text))
-                    except ManifestError as error:
-                        yield error
+            yield from _rows(file)
+
+
+def _rows(file: str) -> Iterator[ResultRow | ManifestError]:
+    if _REPORT_NAME.fullmatch(os.path.basename(file)):
+        raise UsageError(f"{printable(file)}: is the report of a run: give its folder, or the {_ROWS_NAME} beside it")
+    try:
+        for number, line in numbered_rows(_lines(file)):
+            try:
+                yield ResultRow(file, number, parse_row(file, number, line))
+            except ManifestError as error:
+                yield error
+    except NotJsonLines as error:
+        raise UsageError(f"{printable(file)}: {error}") from None
 
 
 def _files(given: str) -> list[str]:

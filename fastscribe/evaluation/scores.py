@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from importlib.util import find_spec
 from typing import Any, Literal, NamedTuple
 
-from fastscribe.errors import UsageError
+from fastscribe.errors import MissingExtra
 from fastscribe.evaluation.recording import Recording
 
 _BLOCK_PAIRS, _BLOCK_CHARACTERS = 1000, 250_000  # aligned in one call of jiwer
@@ -171,10 +171,10 @@ def _without_failed(pairs: Iterable[Pair], result: Evaluation) -> Iterator[Pair]
 
 
 def check_installed(normalizer: NormalizerName, command: str = "evaluate", extra: str = "eval") -> None:
-    """Raise UsageError if a package is missing that scoring with this normaliser needs."""
+    """Raise MissingExtra if a package is missing that scoring with this normaliser needs."""
     for module in ("jiwer",) if normalizer == "none" else ("jiwer", "whisper_normalizer"):
         if find_spec(module) is None:
-            raise UsageError(f"{command} needs {module.replace('_', '-')}: install fastscribe with its extra {extra}")
+            raise MissingExtra(command, module.replace("_", "-"), extra)
 
 
 def normalizer(name: NormalizerName) -> Callable[[str], str]:

@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from fastscribe.config import EncoderConfig, Size, subsampled
+from fastscribe.config import EncoderConfig, GraniteConfig, Size, subsampled
 from fastscribe.model.attention import Positions, RelPositionAttention
 from fastscribe.model.folding import fold_norm_, linear_from
 from fastscribe.model.language_prompt import LanguagePrompt
@@ -227,7 +227,7 @@ class ConformerLayer(nn.Module):
 
 
 class FeedForward(nn.Module):
-    def __init__(self, config: EncoderConfig) -> None:
+    def __init__(self, config: EncoderConfig | GraniteConfig) -> None:
         super().__init__()
         self.linear1 = nn.Linear(config.d_model, config.ff_hidden, bias=config.use_bias)
         self.activation: nn.Module = nn.SiLU()

@@ -11,12 +11,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from fastscribe.config import EncoderConfig, JasperConfig
+from fastscribe.config import EncoderConfig, GraniteConfig, JasperConfig
+from fastscribe.cuda.fused_granite import granite_for_gpu_
 from fastscribe.cuda.fused_layers import conformer_for_gpu_
 from fastscribe.model.encoder import Encoder
+from fastscribe.model.granite import GraniteEncoder
 from fastscribe.model.jasper import JasperEncoder
 
-AnyEncoder = Encoder | JasperEncoder
+AnyEncoder = Encoder | JasperEncoder | GraniteEncoder
 
 
 @dataclass(frozen=True)
@@ -30,4 +32,5 @@ class EncoderFamily:
 ENCODER_FAMILIES: dict[type, EncoderFamily] = {
     EncoderConfig: EncoderFamily(Encoder, conformer_for_gpu_, has_matrices=True),
     JasperConfig: EncoderFamily(JasperEncoder, lambda encoder, is_fp8: None, has_matrices=False),
+    GraniteConfig: EncoderFamily(GraniteEncoder, granite_for_gpu_, has_matrices=True),
 }

@@ -3,7 +3,8 @@
 Follows NeMo 3.0's FilterbankFeatures in eval mode: pre-emphasis, samples beyond the true length zeroed, centred STFT with
 constant zero padding and a symmetric window, power spectrum, Slaney mel filters, log with a guard, normalisation over the
 valid frames. A row has floor(samples / hop) valid frames and is zero beyond them. There is no dither and no pad_to, which
-are for training.
+are for training. Other front ends differ by their config: transformers' GraniteSpeech5FeatureExtractor has a periodic window,
+HTK's mel scale, and reflects the ends of a recording, here each row's own end in any batch.
 
 Mel bands without signal (silence, or the upper half of telephone audio) have a standard deviation below the 1e-5 floor.
 Their features are the scaled rounding error of the mean, and models react to it. Therefore `_sums` adds each row separately,
@@ -60,13 +61,18 @@ class LogMel(nn.Module):
     def forward(self, samples_BS: torch.Tensor, lengths_B: torch.Tensor) -> Features:
         if samples_BS.dtype == torch.int16:
             samples_BS = samples_BS.float() / 32768.0
-        frame_lengths_B = lengths_B // self.config.hop_length
-        emphasised_BS = self._pre_emphasise(samples_BS, lengths_B)
-        mel_BMT = self._log_(self._mel(emphasised_BS))
+        frame_lengths_B = self.config.num_frames(lengths_B)
+        num_frames = self.config.num_frames(samples_BS.shape[1])
+        if self.config.dither:
+            samples_BS = self._dithered(samples_BS, lengths_B)
+        samples_BS = self._pre_emphasise(samples_BS, lengths_B)
+        if self.config.edges == "reflect":
+            samples_BS = self._with_reflected_ends(samples_BS, lengths_B, frame_lengths_B, num_frames)
+        mel_BMT = self._log_(self._mel(samples_BS))
         valid_BT = torch.arange(mel_BMT.shape[2], device=mel_BMT.device) < frame_lengths_B[:, None]
         mel_BMT = self._normalise(mel_BMT, valid_BT[:, None], frame_lengths_B)
-        # The STFT's last frame is beyond the longest row. At least one frame stays.
-        return Features(mel_BMT[:, :, : max(1, mel_BMT.shape[2] - 1)], frame_lengths_B)
+        # The STFT's last frame may be beyond the longest row. At least one frame stays.
+        return Features(mel_BMT[:, :, : max(1, num_frames)], frame_lengths_B)
 
     def _mel(self, samples_BS: torch.Tensor) -> torch.Tensor:
         """Return mel frames [B, M, T], computed like the reference or in blocks."""
@@ -78,6 +84,17 @@ class LogMel(nn.Module):
         bytes_per_row = samples_BS.shape[1] // self.config.hop_length * self.config.n_fft * 8
         return max(1, _BYTES_PER_CHUNK // max(1, bytes_per_row))
 
+    def _dithered(self, samples_BS: torch.Tensor, lengths_B: torch.Tensor) -> torch.Tensor:
+        """Add normal noise, as transformers' CohereAsrFeatureExtractor: the same for all recordings of a length.
+
+        The noise is drawn on the CPU on every device. A GPU is waited for, because the lengths are the seeds.
+        """
+        samples_BS, generator = samples_BS.clone(), torch.Generator()
+        for samples_S, length in zip(samples_BS, lengths_B.tolist(), strict=True):
+            noise_S = torch.randn(length, generator=generator.manual_seed(length))
+            samples_S[:length] += self.config.dither * noise_S.to(samples_S.device)
+        return samples_BS
+
     def _pre_emphasise(self, samples_BS: torch.Tensor, lengths_B: torch.Tensor) -> torch.Tensor:
         if self.config.preemphasis is None:
             return samples_BS
@@ -86,6 +103,22 @@ class LogMel(nn.Module):
         positions_S = torch.arange(samples_BS.shape[1], device=samples_BS.device)
         return emphasised_BS.masked_fill_(positions_S >= lengths_B[:, None], 0.0)
 
+    def _with_reflected_ends(
+        self, samples_BS: torch.Tensor, lengths_B: torch.Tensor, frame_lengths_B: torch.Tensor, num_frames: int
+    ) -> torch.Tensor:
+        """Return samples [B, S + n_fft] with half a frame before each row and after it, mirrored at its first and last sample.
+
+        A row ends at its last frame's centre at the earliest. Rows shorter than half a frame have no valid mirror image.
+        """
+        half, hop = self.config.n_fft // 2, self.config.hop_length
+        ends_B1 = torch.maximum(lengths_B, (frame_lengths_B - 1) * hop + 1)[:, None]
+        num_samples = max(samples_BS.shape[1], (num_frames - 1) * hop + 1)
+        padded_BS = F.pad(samples_BS, (half, num_samples - samples_BS.shape[1] + half))
+        padded_BS[:, :half] = padded_BS[:, half + 1 : 2 * half + 1].flip(1)
+        after_N = torch.arange(half, device=samples_BS.device)
+        mirrored_BN = (half + ends_B1 - 2 - after_N).clamp(min=0)
+        return padded_BS.scatter_(1, half + ends_B1 + after_N, padded_BS.gather(1, mirrored_BN))
+
     def _mel_by_stft(self, samples_BS: torch.Tensor) -> torch.Tensor:
         config = self.config
         spectrum_BKT = torch.stft(
@@ -93,7 +126,7 @@ class LogMel(nn.Module):
             config.n_fft,
             config.hop_length,
             window=self.window_N,
-            center=True,
+            center=config.edges == "zeros",
             pad_mode="constant",
             return_complex=True,
         )
@@ -103,11 +136,13 @@ class LogMel(nn.Module):
         """Concatenate the rows, compute a frame at every hop, and drop the frames that extend into the next row."""
         config, (batch, num_samples) = self.config, samples_BS.shape
         hop, half = config.hop_length, config.n_fft // 2
+        if config.edges == "reflect":
+            half, num_samples = 0, num_samples - config.n_fft
         hops_per_row = math.ceil((num_samples + config.n_fft) / hop)
         blocks = math.ceil(batch * hops_per_row / _FRAMES_PER_BLOCK)
         concatenated = samples_BS.new_zeros(blocks * _FRAMES_PER_BLOCK * hop + config.n_fft)
         rows_BS = concatenated[: batch * hops_per_row * hop].view(batch, -1)
-        rows_BS[:, half : half + num_samples] = samples_BS
+        rows_BS[:, half : half + samples_BS.shape[1]] = samples_BS
         frames_FN = concatenated.unfold(0, config.n_fft, hop)[: blocks * _FRAMES_PER_BLOCK]
         with no_tf32(samples_BS.device):
             mel_FM = torch.cat([self._mel_of_frames(block_FN) for block_FN in frames_FN.split(_FRAMES_PER_BLOCK)])
@@ -127,9 +162,12 @@ class LogMel(nn.Module):
             return mel_BMT
         if self.config.log_guard == "add":
             return mel_BMT.add_(self.config.log_guard_value).log_()
-        return mel_BMT.clamp_(min=self.config.log_guard_value).log_()
+        mel_BMT.clamp_(min=self.config.log_guard_value)
+        return mel_BMT.log10_() if self.config.normalize == "peak" else mel_BMT.log_()
 
     def _normalise(self, mel_BMT: torch.Tensor, valid_B1T: torch.Tensor, lengths_B: torch.Tensor) -> torch.Tensor:
+        if self.config.normalize == "peak":
+            return self._above_floor(mel_BMT, valid_B1T).masked_fill_(~valid_B1T, 0.0)
         mel_BMT.masked_fill_(~valid_B1T, 0.0)
         if self.config.normalize == "none":
             return mel_BMT
@@ -141,6 +179,11 @@ class LogMel(nn.Module):
         std = (squares / (count_B11 - 1).clamp(min=1)).sqrt().float()
         return mel_BMT.div_(std.add_(_STD_FLOOR))
 
+    def _above_floor(self, mel_BMT: torch.Tensor, valid_B1T: torch.Tensor) -> torch.Tensor:
+        assert self.config.peak_range is not None
+        peak_B11 = mel_BMT.masked_fill(~valid_B1T, -torch.inf).amax((1, 2), keepdim=True)
+        return torch.maximum(mel_BMT, peak_B11 - self.config.peak_range).div_(4).add_(1)
+
 
 def _uses_stft(samples: torch.Tensor) -> bool:
     return samples.device.type == "cpu"
@@ -150,7 +193,7 @@ def _window(config: FeaturesConfig) -> torch.Tensor:
     """Return the window, centred in a frame [N]."""
     before = (config.n_fft - config.win_length) // 2
     after = config.n_fft - config.win_length - before
-    return F.pad(_WINDOWS[config.window](config.win_length, periodic=False), (before, after))
+    return F.pad(_WINDOWS[config.window](config.win_length, periodic=config.periodic_window), (before, after))
 
 
 def _sums(mel_BMT: torch.Tensor, lengths_B: torch.Tensor, over_bands: bool) -> torch.Tensor:
@@ -168,9 +211,10 @@ def _sums(mel_BMT: torch.Tensor, lengths_B: torch.Tensor, over_bands: bool) -> t
 
 
 def mel_filters(config: FeaturesConfig) -> Float32Array:
-    """Return triangular filters [M, K] on the Slaney mel scale (Auditory Toolbox; tested against librosa.filters.mel)."""
+    """Return triangular filters [M, K] on HTK's mel scale or Slaney's (Auditory Toolbox; as librosa.filters.mel)."""
     bins_hz = np.linspace(0, config.sample_rate / 2, config.n_fft // 2 + 1)
-    edges_hz = _mel_to_hz(np.linspace(_hz_to_mel(config.low_hz), _hz_to_mel(config.high_hz), config.num_mels + 2))
+    to_mel, to_hz = _SCALES[config.mel_scale]
+    edges_hz = to_hz(np.linspace(to_mel(config.low_hz), to_mel(config.high_hz), config.num_mels + 2))
     rising = (bins_hz - edges_hz[:-2, None]) / np.diff(edges_hz)[:-1, None]
     falling = (edges_hz[2:, None] - bins_hz) / np.diff(edges_hz)[1:, None]
     filters_MK = np.maximum(0, np.minimum(rising, falling))
@@ -190,3 +234,18 @@ def _hz_to_mel(hz: float) -> float:
 
 def _mel_to_hz(mel: Float64Array) -> Float64Array:
     return np.where(mel < _KNEE_MEL, mel * _HZ_PER_MEL, _KNEE_HZ * np.exp(_LOG_STEP * (mel - _KNEE_MEL)))
+
+
+def _hz_to_htk(hz: float) -> float:
+    return 2595.0 * math.log10(1.0 + hz / 700.0)
+
+
+def _htk_to_hz(mel: Float64Array) -> Float64Array:
+    hz: Float64Array = 700.0 * (10.0 ** (mel / 2595.0) - 1.0)
+    return hz
+
+
+_SCALES: dict[str, tuple[Callable[[float], float], Callable[[Float64Array], Float64Array]]] = {
+    "slaney": (_hz_to_mel, _mel_to_hz),
+    "htk": (_hz_to_htk, _htk_to_hz),
+}

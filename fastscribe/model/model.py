@@ -15,6 +15,7 @@ from fastscribe.model.aed import Attention, AttentionDecoder
 from fastscribe.model.ctc import CtcHead
 from fastscribe.model.encoder import ConformerLayer, Encoder, Subsampling
 from fastscribe.model.families import ENCODER_FAMILIES
+from fastscribe.model.granite import GraniteEncoder, GraniteLayer, GraniteLayers
 from fastscribe.model.jasper import ConvNorm, JasperEncoder
 from fastscribe.model.language_prompt import LanguagePrompt
 from fastscribe.model.transducer import Transducer
@@ -87,7 +88,16 @@ def build_model(
     return model
 
 
-_CONTAINERS = (Model, Encoder, JasperEncoder, Transducer, AttentionDecoder, nn.ModuleList)
+_CONTAINERS = (
+    Model,
+    Encoder,
+    JasperEncoder,
+    GraniteEncoder,
+    GraniteLayers,
+    Transducer,
+    AttentionDecoder,
+    nn.ModuleList,
+)
 
 
 def _parts(module: nn.Module, path: str = "") -> Iterator[tuple[nn.Module, str, str]]:
@@ -109,8 +119,11 @@ def _load_(part: nn.Module, weights: Mapping[str, torch.Tensor], path: str) -> N
     part.load_state_dict(tensors, assign=True)
 
 
+_OPTIMISED = (ConformerLayer, Subsampling, LanguagePrompt, ConvNorm, GraniteLayer, Attention)
+
+
 def optimise_(module: nn.Module) -> None:
     """Convert everything below `module` to its inference form: the same function; weight names change."""
     for child in list(module.modules()):
-        if isinstance(child, (ConformerLayer, Subsampling, LanguagePrompt, ConvNorm, Attention)):
+        if isinstance(child, _OPTIMISED):
             child.optimise_()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -85,12 +86,13 @@ def runs_of(directory: Path) -> list[Paths]:
     return [paths for paths in found if paths is not None and paths.has_begun]
 
 
-def export_in_place(directory: Path, style: OutputStyle) -> Exported:
+def export_in_place(directory: Path, style: OutputStyle, say: Callable[[str], object] = print) -> Exported:
     """Make the files that the results of a folder lack, or have in another style, from their rows.
 
     Args:
         directory: An output folder with the journals of its runs.
         style: Formats and their options. Tokens are written if the rows have them.
+        say: Shows one line to the user, about files that someone edited.
 
     Raises:
         UsageError: A run is at work in the folder, someone changed its rows, or a file that no run wrote is in the way.
@@ -111,6 +113,8 @@ def export_in_place(directory: Path, style: OutputStyle) -> Exported:
                 for entry_index, name, outdated in _to_do(run, own):
                     has_failed = _make(run, entry_index, name, outdated)
                     exported = exported.plus(bool(outdated), has_failed)
+        for line in chain.from_iterable(run.files.edits.lines() for run in runs):
+            say(line)
         for run in runs:  # without the lines that are replaced
             entries = run.journal.previous.entries
             if run.journal.previous.is_made_again.any():

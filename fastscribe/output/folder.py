@@ -49,7 +49,7 @@ class Totals(NamedTuple):
 class FolderLedger(Ledger):
     """Ledger of a folder with a file for each input: it also chooses file names, and checks the files of earlier runs.
 
-    Files that are missing, or that have another style, are made again of the earlier result's row, without decoding.
+    Files that are missing, damaged or of another style are made again of the earlier result's row, without decoding.
     """
 
     def __init__(self, shard: Shard, previous: PreviousRun, retry_failed: bool, files: ResultFiles) -> None:
@@ -143,7 +143,7 @@ class FolderOutput:
         inputs: Sequence[str] = (),
         say: Callable[[str], object] = print,
     ) -> None:
-        self._style, self._ordered = style, ordered
+        self._style, self._ordered, self._say = style, ordered, say
         run = FolderRun(directory, style, fingerprint, shard, inputs, overwrite, retry_failed)
         self._folder = OpenFolder(run, say)
         self._previous, self._committer = self._folder.journal.previous, self._folder.committer
@@ -197,10 +197,16 @@ class FolderOutput:
     def close(self, finished: bool = True) -> None:
         """Wait until all results are durable; then sort and compact the rows if need be, unless the run did not finish.
 
+        Files that someone edited since an earlier run are named at last.
+
         Raises:
             OutputError: A file cannot be written.
         """
-        self._folder.close(finished, self._ordered)
+        try:
+            self._folder.close(finished, self._ordered)
+        finally:
+            for line in self._files.edits.lines():
+                self._say(line)
 
     def totals(self) -> Totals:
         """Return what the folder holds once this run has finished."""

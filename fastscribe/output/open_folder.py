@@ -16,6 +16,7 @@ from fastscribe.output.in_the_way import FilesLedger, check_any_input, check_inp
 from fastscribe.resume import journal
 from fastscribe.resume.commit import Appender, Committer
 from fastscribe.resume.compact import compact, finish_compaction
+from fastscribe.resume.edits import Edits
 from fastscribe.resume.entries import Paths, PreviousRun, in_the_way, load_entries
 from fastscribe.resume.folder_lock import FolderLock
 from fastscribe.resume.ledger import Ledger
@@ -75,7 +76,7 @@ class OpenFolder:
         self._lock = FolderLock(self.paths.lock)
         try:
             if run.overwrite:
-                _clear(run)
+                _clear(run, say)
             self.journal = _open_journal(run, say)
             self._rows = Appender(open_append(self.paths.rows), self.paths.rows)
             remove(self.paths.report)  # an earlier run's would be read as this one's
@@ -118,17 +119,20 @@ class OpenFolder:
             self._lock.close()
 
 
-def _clear(run: FolderRun) -> None:
-    """Remove the results of earlier runs, after all checks."""
+def _clear(run: FolderRun, say: Callable[[str], object]) -> None:
+    """Remove the results of earlier runs, after all checks, and name the files among them that someone edited."""
     check_any_input(run.inputs)
     paths, others = run.paths, other_shardings(run.directory, run.shard)
     former = [*others, *([paths] if paths.has_begun else [])]
     merged = merged_files(run.directory) if run.shard.count == 1 else ()
     paths.check(besides=merged)
     run.check_inputs([PreviousRun(load_entries(one.journal)) for one in former])
+    edits = Edits()
     for other in others:
-        remove_sharding(other)
-    remove_results(paths)
+        remove_sharding(other, edits)
+    remove_results(paths, edits)
+    for line in edits.lines():
+        say(line)
     for path in merged:
         remove(path)
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 from fastscribe.audio.inputs import expand
 from fastscribe.audio.repeats import Repeats
@@ -18,6 +19,7 @@ from fastscribe.errors import OutputError, UsageError
 from fastscribe.output.file_names import file_formats
 from fastscribe.output.in_the_way import MAX_INPUTS, check_any_input
 from fastscribe.output.names import OutputNames
+from fastscribe.resume.edits import Edits
 from fastscribe.resume.entries import FILE_FORMATS, SUBTITLES, Paths, PreviousRun, in_the_way
 from fastscribe.resume.object_folder import Listing, ObjectFolder
 from fastscribe.resume.published import publish
@@ -102,6 +104,7 @@ class StoredResults:
             self._written = WrittenFiles(self.journal.previous.entries)
             self._begun = begun_by_all(folder, self.runs)
             self._num_foreign, self._left = 0, list[str]()
+            self.edits = Edits()
             self.has_files = bool(run.formats or self._written)
             self.listing = Listing(self._list() if self.has_files else ())
             self._check_free()
@@ -137,12 +140,18 @@ class StoredResults:
         return previous.sizes(listed).get(format, size) != size
 
     def outdated(self, entry_index: int, name: str, style: int) -> list[str]:
-        """Return the formats whose file an earlier result lacks, or has with another size or in another style.
+        """Return the formats whose file an earlier result lacks, or has in another style.
+
+        A file that someone edited is neither: it stays, and `edits` lists it. An edit that keeps the size is noticed only
+        where the style is another.
 
         Args:
             entry_index: The result's journal entry.
             name: The name of its files in this run.
             style: fingerprint.style_key of this run's subtitles.
+
+        Raises:
+            OSError: The store cannot be read.
         """
         previous = self.journal.previous
         has_failed, styles = previous.entries[["failed", "styles"]][entry_index].item()
@@ -150,7 +159,20 @@ class StoredResults:
         other = {format for format, key in zip(SUBTITLES, styles, strict=True) if key != style}
         formats = [format for format in self._run.formats if format == "json" or not has_failed]
         is_right = {format for format, size in sizes.items() if self.listing.size(f"{name}.{format}") == size}
-        return [format for format in formats if format not in is_right or format in other]
+        outdated = [format for format in formats if format not in is_right or format in other]
+        edited = {
+            format
+            for format in outdated
+            if self.is_edited(name, format) or (format in is_right and self._is_rewritten(entry_index, name, format))
+        }
+        self.edits.kept |= dict.fromkeys(self._folder.url_of(f"{name}.{format}") for format in sorted(edited))
+        return [format for format in outdated if format not in edited]
+
+    def _is_rewritten(self, entry_index: int, name: str, format: str) -> bool:
+        """Return True if an object of the size that the journal lists has other content than the journal's checksum says."""
+        file, crc = f"{name}.{format}", self.journal.entry(entry_index).checksums.get(format)
+        is_begun = self._begun.get(file) == self.listing.size(file)
+        return crc is not None and not is_begun and crc32(self._folder.read_if_there(file)) != crc
 
     def undo(self) -> None:
         """Delete files that a killed run has left: of a commit that it had begun, and of replaced results. Needs the lock."""
@@ -241,7 +263,7 @@ class OpenStore:
                 f"{run.url}: this store cannot refuse to replace an object: let no other program write there during the run"
             )
         self.folder.delete(run.public_names[1:])  # an earlier run's report would be read as this one's
-        self.committer = StoreCommitter(self.folder, name, results.journal, lock, has_conditions)
+        self.committer = StoreCommitter(self.folder, name, results.journal, lock, has_conditions, results.edits)
 
     def publish(self, ordered: bool) -> None:
         """Join all rows, and replace those of an earlier run. Raises OutputError."""

@@ -1,7 +1,7 @@
 """Files of results in an output folder: one for each input and format, under a temporary name until commit.py renames it.
 
 A file that the journal does not list is never replaced, renamed or removed: InTheWay. A listed file that someone edited
-since is kept beside, as `x.previous.srt`.
+since stays as it is; only if a new result needs its name, it is kept beside, as `x.previous.srt`.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from fastscribe.output.names import Rename
 from fastscribe.output.stored import to_result
 from fastscribe.output.writers import render
 from fastscribe.resume.commit import Committer, PendingFile, discard_temps, finished_item, rename_item
+from fastscribe.resume.edits import Edits
 from fastscribe.resume.entries import SUBTITLES, Entry, has_checksum, recorded_size
 from fastscribe.resume.fingerprint import older_style, style_key
 from fastscribe.resume.journal import Journal
@@ -52,9 +53,13 @@ class ResultFiles:
         self._journal, self._previous, self._committer = journal, journal.previous, committer
         self._style_key, self._older_layout = style_key(style.subtitles), older_style(journal.fingerprint)
         self._older_style = style_key(self._older_layout)
+        self.edits = Edits()
 
     def outdated(self, entry_index: int, name: str | None) -> list[str]:
-        """Return the formats whose file an earlier result lacks, or has with another size or in another style.
+        """Return the formats whose file an earlier result lacks, or has damaged or in another style.
+
+        A file that someone edited is none of these: it stays, and `edits` lists it. An edit that keeps the size is noticed
+        only where the style is another, because nothing else makes a run read the files.
 
         Args:
             entry_index: The result's journal entry.
@@ -69,10 +74,34 @@ class ResultFiles:
             if (format == "json" or not entry["failed"])  # a failed result has JSON alone
             and (
                 format not in sizes
-                or styles.get(format, self._style_key) != self._style_key
-                or recorded_size(self._path(name or "", format)) != sizes[format]
+                or self._is_outdated(entry_index, name or "", format, styles.get(format, self._style_key))
             )
         ]
+
+    def _is_outdated(self, entry_index: int, name: str, format: str, style: int) -> bool:
+        """Return True if a file of an earlier result is missing, damaged or of another style, and nobody's edit."""
+        path = self._path(name, format)
+        found = recorded_size(path)
+        if found is None:
+            return True
+        if found == self._previous.sizes(entry_index)[format] and style == self._style_key:
+            return False
+        is_edited = self._is_edited(path, entry_index, format, style)
+        if is_edited:
+            self.edits.kept[str(path)] = None
+        return not is_edited
+
+    def _is_edited(self, path: Path, entry_index: int, format: str, style: int) -> bool:
+        """Return True unless a file is as its run wrote it, or empty, zeros or a beginning of that, as a power cut leaves it.
+
+        The beginning of a file of subtitles whose layout is neither this run's nor the folder's counts as edited.
+        """
+        if self._is_as_written(path, entry_index, format):
+            return False
+        layout = self._older_layout if style == self._older_style else self._style.subtitles
+        result = self._stored(self._journal.entry(entry_index))
+        written = render(result, format, self._style.tokens, layout) if result is not None else ""
+        return not is_truncated_or_blank(path, written.encode())
 
     def name_of(self, entry_index: int) -> str:
         """Return the name of an earlier result's files; "" if it has none."""
@@ -271,15 +300,15 @@ class ResultFiles:
         """
         if status_of(path) is None:
             return
-        size, found = self._previous.sizes(owner).get(format), recorded_size(path)
-        if owner is None or size is None or found is None:
+        if owner is None or format not in self._previous.sizes(owner) or recorded_size(path) is None:
             raise InTheWay(path)
-        is_as_written = found == size and self._has_checksum(path, owner, format)
-        if not is_as_written and not is_truncated_or_blank(path, content):
-            keep_edited_copy(path)
+        if not self._is_as_written(path, owner, format) and not is_truncated_or_blank(path, content):
+            self.edits.set_aside[str(path)] = keep_edited_copy(path).name
 
-    def _has_checksum(self, path: Path, owner: int, format: str) -> bool:
+    def _is_as_written(self, path: Path, owner: int, format: str) -> bool:
         """Return True if a file's content is what its run wrote. Entries of older versions tell the size alone."""
+        if recorded_size(path) != self._previous.sizes(owner)[format]:
+            return False
         entry = self._journal.entry(owner)
         result = None if format in entry.checksums else self._stored(entry)
         if result is None:

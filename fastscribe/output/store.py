@@ -74,15 +74,17 @@ class StoreLedger(Ledger):
 
     def _adopt_earlier_result(self, source: Source | Failure, entry_index: int) -> bool:
         """Return True if the earlier result has its files, or has them again now."""
-        outdated = self._results.outdated(entry_index, self.name_of(source.index), self._style)
-        if not outdated or self._make_again is None:
+        if self._make_again is None:
             return True
         try:
+            outdated = self._results.outdated(entry_index, self.name_of(source.index), self._style)
+            if not outdated:
+                return True
             self.laid_out_again |= self._results.journal.previous.other_layouts(entry_index, self._style) & set(
                 outdated
             )
             is_made = self._make_again(entry_index, source.index, outdated)
-        except OSError as error:  # an object in the way leaves the result as it is; the run goes on
+        except OSError as error:  # an object is in the way, or cannot be read; the result stays, and the run goes on
             self.not_made.append(error)
             return True
         self.num_made_again += is_made
@@ -141,7 +143,7 @@ class StoreOutput:
         say: Callable[[str], object] = print,
     ) -> None:
         run = StoreRun(url, style, fingerprint, shard, inputs, overwrite, retry_failed)
-        self._style, self._ordered, self._formats = style, ordered, run.formats
+        self._style, self._ordered, self._formats, self._say = style, ordered, run.formats, say
         self._store = OpenStore(run, say)
         self._results = self._store.results
         self._previous = self._results.journal.previous
@@ -200,8 +202,12 @@ class StoreOutput:
         self._store.put_report(content)
 
     def close(self) -> None:
-        """Wait until the store has all results, and unlock the URL. Raises OutputError."""
-        self._store.close()
+        """Wait until the store has all results, unlock the URL, and name the files that someone edited. Raises OutputError."""
+        try:
+            self._store.close()
+        finally:
+            for line in self._results.edits.lines():
+                self._say(line)
 
     def _make_again(self, entry_index: int, order: int, formats: Sequence[str]) -> bool:
         """Make files from the row of an earlier result, and commit them with it. Return False if there is no such row."""

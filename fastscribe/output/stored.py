@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from itertools import accumulate
 from typing import Any
 
 from fastscribe.audio.failures import relative_id
@@ -32,7 +34,8 @@ def to_result(
         index: Its position among the inputs.
 
     Returns:
-        A result of which writers.to_jsonl() makes the row again. All its words are in its first segment.
+        A result of which writers.to_jsonl() makes the row again. All its words are in its first segment, unless the segments
+        are the lines of a known text.
 
     Raises:
         NotAResult: The row is no result.
@@ -77,13 +80,26 @@ def _row(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _segments(stored: Iterable[Mapping[str, Any]], words: Sequence[Word]) -> list[Segment]:
-    segments = [Segment(one["text"], *_timed(one), (), one.get("recovered") is True) for one in stored]
+    segments = [
+        Segment(one["text"], *_timed(one), (), one.get("recovered") is True, _line(one.get("line"))) for one in stored
+    ]
     if words and not segments:
         raise ValueError("words without segments")
-    first = [
-        Segment(one.text, one.start_s, one.end_s, one.confidence, tuple(words), one.recovered) for one in segments[:1]
-    ]
-    return [*first, *segments[1:]]
+    if not segments:
+        return []
+    counts = [len(words)] if all(one.line is None for one in segments) else [len(one.text.split()) for one in segments]
+    if sum(counts) != len(words):
+        raise ValueError("lines without their words")
+    ends = list(accumulate(counts))
+    own = [tuple(words[end - count : end]) for end, count in zip(ends, counts, strict=True)]
+    own += [()] * (len(segments) - len(own))
+    return [replace(one, words=found) for one, found in zip(segments, own, strict=True)]
+
+
+def _line(number: object) -> int | None:
+    if number is not None and type(number) is not int:
+        raise TypeError("a line is no number")
+    return number
 
 
 def _alternative(one: Mapping[str, Any]) -> Alternative:
@@ -92,7 +108,7 @@ def _alternative(one: Mapping[str, Any]) -> Alternative:
 
 
 def _words(of: Mapping[str, Any]) -> list[Word]:
-    return [Word(word["word"], *_timed(word)) for word in of["words"]]
+    return [Word(word["word"], *_timed(word), word.get("missing") is True) for word in of["words"]]
 
 
 def _timed(part: Mapping[str, Any]) -> tuple[float, float, float]:

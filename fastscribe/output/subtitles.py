@@ -4,14 +4,15 @@ Words become pieces, the units between possible breaks. A word is one piece, unl
 cue may last, as whole sentences are in scripts without spaces. Dynamic programming then finds the cheapest way to cut the
 pieces into cues, as Knuth and Plass cut a paragraph into lines (1981). A break is free at the end of a sentence, and costs
 more after a comma, at a pause and between any two words. Cues that are too short or too dense to read, lone words and joined
-sentences cost as well. Width, number of lines and duration are constraints, not costs: the search skips cues that violate
-them. Times become integer milliseconds first. Lines are cut last, by the same kind of search.
+sentences cost as well. The lines of a known text (Segment.line) are never joined. Width, number of lines and duration are
+constraints, not costs: the search skips cues that violate them. Times become integer milliseconds first. Lines are cut last,
+by the same kind of search.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
 from typing import NamedTuple
@@ -38,6 +39,7 @@ _SILENCE_MS = 1500  # as good as the end of a sentence, and no cue should reach 
 # Costs of a break after a sentence, after a clause, at a pause, between words, inside a word; and of what spoils a cue.
 _SENTENCE, _CLAUSE, _PAUSE, _WORD, _INSIDE = 0.0, 3.0, 6.0, 12.0, 18.0
 _JOINED_SENTENCES, _JOINED_SILENCE, _LONE_WORD, _TOO_SHORT, _FULL = 1.5, 30.0, 40.0, 20.0, 2.0
+_JOINED_LINES = 1e6  # more than all other costs of a cue
 _UNREAD_COLUMN = 0.25  # of text that the reading speed leaves no time for; little, or fast talkers lose sentence ends
 _LINE_BREAK = 3.0  # columns of unevenness for one of the costs of a break above
 _LONE_WORD_LINE = 100.0
@@ -68,17 +70,32 @@ class _Piece(NamedTuple):
     start_ms: int
     end_ms: int
     glued: bool  # True: the rest of a split word, no space before it
+    ends_line: bool = False  # the last piece of a line of a known text
 
 
 def to_cues(transcript: Transcript, style: SubtitleStyle = DEFAULT_STYLE) -> list[Cue]:
     """Return cues with all words of the transcript, once and in order. They do not overlap, and end with the audio."""
     audio = transcript.audio
-    return words_to_cues(transcript.words, round(round(audio.duration_s, 3) * 1000), style)
+    ends = accumulate(len(segment.words) for segment in transcript.segments)
+    line_ends = {end for end, one in zip(ends, transcript.segments, strict=True) if one.line is not None}
+    return words_to_cues(transcript.words, round(round(audio.duration_s, 3) * 1000), style, line_ends)
 
 
-def words_to_cues(words: Iterable[Word], audio_ms: int, style: SubtitleStyle = DEFAULT_STYLE) -> list[Cue]:
-    """Return cues of words, as to_cues() does; the audio ends at `audio_ms`, in milliseconds."""
-    pieces = _pieces(words, audio_ms, style)
+def words_to_cues(
+    words: Iterable[Word],
+    audio_ms: int,
+    style: SubtitleStyle = DEFAULT_STYLE,
+    line_ends: Collection[int] = (),
+) -> list[Cue]:
+    """Return cues of words, as to_cues() does.
+
+    Args:
+        words: The words, in order.
+        audio_ms: End of the audio in milliseconds.
+        style: Layout of the cues.
+        line_ends: Numbers of words after which a cue must end.
+    """
+    pieces = _pieces(words, audio_ms, style, line_ends)
     text = _Text(pieces, audio_ms, style)
     cuts = _cheapest_cuts(text)
     starts_ms = [*_distinct([pieces[first].start_ms for first in cuts[:-1]], 0, audio_ms), audio_ms]
@@ -104,11 +121,11 @@ def spoken_spans(cue: Cue) -> list[tuple[int, int, Span]]:
     return [(start, end, span) for (start, end), span in zip(pairwise(times_ms), cue.spans, strict=True)]
 
 
-def _pieces(words: Iterable[Word], audio_ms: int, style: SubtitleStyle) -> list[_Piece]:
+def _pieces(words: Iterable[Word], audio_ms: int, style: SubtitleStyle, line_ends: Collection[int]) -> list[_Piece]:
     """Return cleaned pieces. Their starts never decrease, and none is beyond the audio."""
     pieces: list[_Piece] = []
     max_cue_ms = style.max_cue_s * 1000
-    for word in words:
+    for number, word in enumerate(words, start=1):
         earliest_ms = pieces[-1].start_ms if pieces else 0
         start_ms = _to_ms(word.start_s, earliest_ms, audio_ms)
         end_ms = _to_ms(word.end_s, start_ms, audio_ms)
@@ -117,6 +134,8 @@ def _pieces(words: Iterable[Word], audio_ms: int, style: SubtitleStyle) -> list[
             pieces.append(_Piece(units[0][0], start_ms, end_ms, False))
         else:
             pieces.extend(_share_time(units, start_ms, end_ms))
+        if number in line_ends and pieces:
+            pieces[-1] = pieces[-1]._replace(ends_line=True)
     return pieces
 
 
@@ -183,6 +202,8 @@ class _Text:
 
 def _place_costs(before: _Piece, after: _Piece) -> tuple[float, float]:
     """Return (cost of a cue's end between the two pieces, cost of a cue that holds both)."""
+    if before.ends_line:
+        return _SENTENCE, _JOINED_LINES
     pause_ms = after.start_ms - before.end_ms
     if pause_ms >= _SILENCE_MS:
         return _SENTENCE, _JOINED_SILENCE

@@ -87,7 +87,7 @@ def to_object(result: Transcript | Failure, tokens: bool = False) -> dict[str, A
     if result.language is not None:
         found["language" if row is None else "pred_language"] = result.language
     found["segments"] = [_segment(segment) for segment in result.segments]
-    found["words"] = [_timed("word", word.text, word) for word in result.words]
+    found["words"] = [_word(word) for word in result.words]
     found["gaps"] = [{"start": _seconds(gap.start_s), "end": _seconds(gap.end_s)} for gap in result.gaps]
     if result.nbest:
         found["nbest"] = [_alternative(alternative) for alternative in result.nbest]
@@ -165,8 +165,14 @@ def _alternative(alternative: Alternative) -> dict[str, Any]:
 
 
 def _segment(segment: Segment) -> dict[str, Any]:
-    timed = _timed("text", segment.text, segment)
-    return {**timed, "recovered": True} if segment.recovered else timed
+    line = {} if segment.line is None else {"line": segment.line}
+    recovered = {"recovered": True} if segment.recovered else {}
+    return {**_timed("text", segment.text, segment), **line, **recovered}
+
+
+def _word(word: Word) -> dict[str, Any]:
+    timed = _timed("word", word.text, word)
+    return {**timed, "missing": True} if word.missing else timed
 
 
 def _timed(key: str, text: str, part: Segment | Word | Token) -> dict[str, Any]:

@@ -85,6 +85,11 @@ class Engine:
         self._encoded: deque[_Encoded] = deque()
         self._decoded: deque[_Decoded] = deque()
 
+    @property
+    def max_in_flight(self) -> int:
+        """Batches that are pushed before the results of the first come out, without that one."""
+        return self._max_encoded + self._max_decoded
+
     def stream(self, batches: Iterable[Batch]) -> Iterator[Outcome]:
         """Yield the results of all batches: in order, except for the parts of a batch that was retried."""
         for batch in batches:

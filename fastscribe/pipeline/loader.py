@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from threading import TIMEOUT_MAX, Event
 from typing import Any
 
@@ -23,7 +23,7 @@ from fastscribe.audio.failures import to_failure
 from fastscribe.audio.probe import probe
 from fastscribe.audio.rates import context_samples, is_plain_ratio, output_length
 from fastscribe.audio.read import read_into, read_native_into, sample_type
-from fastscribe.pipeline.idle import IDLE, Idle
+from fastscribe.pipeline.idle import IDLE, LATER, Idle, Later
 from fastscribe.pipeline.prefetch import Group, Prefetcher
 from fastscribe.pipeline.thread_pool import ReplacingThreadPool
 from fastscribe.types import AudioInfo, Batch, Failure, NativeRows, SampleArray, Utterance
@@ -37,13 +37,17 @@ REMOTE_THREADS = 32  # they wait for answers, whatever the number of processors
 _MAX_SPARE_FRACTION = 32  # up to 1/32 of a batch's width may be padding that compaction would remove
 
 
-def default_threads() -> int:
-    """Return the number of reader threads: the usable processors, less two for the thread that drives the device; 2 to 32."""
-    return min(max(2, usable_processors() - 2), _MAX_THREADS)
+def default_threads(processors: int | None = None) -> int:
+    """Return the number of reader threads: the processors, less two for the thread that drives the device; 2 to 32.
+
+    Args:
+        processors: Processors to use; None: all usable ones.
+    """
+    return min(max(2, (usable_processors() if processors is None else processors) - 2), _MAX_THREADS)
 
 
 def load_batches(
-    plans: Iterable[Sequence[Utterance] | Idle],
+    plans: Iterable[Sequence[Utterance] | Idle | Later],
     *,
     pool: ReplacingThreadPool,
     sample_rate: int,
@@ -57,7 +61,8 @@ def load_batches(
     A slow file follows in a batch of its own. At the end all slow files are waited for. Utterances of unopened recordings
     (AudioInfo.unread) are replaced by utterances with the real lengths.
 
-    IDLE among the plans means that the next plan may take long: batches in flight are yielded first, then IDLE. Closing the
+    IDLE among the plans means that the next plan may take long: batches in flight are yielded first, then IDLE. LATER means
+    that there is none at the moment: the oldest batch in flight is yielded, or IDLE if there is none. Closing the
     generator drops pending work; a read in progress ends in the background. A recording with several failed utterances has a
     Failure for each.
 
@@ -78,6 +83,9 @@ def load_batches(
     loader = _Loader(_BatchFormat(sample_rate, channel, allocate, native), pool, ahead)
     try:
         for plan in plans:
+            if plan is LATER:
+                yield loader.pop() or IDLE
+                continue
             if plan is not IDLE:
                 loader.submit(plan)
             while (plan is IDLE or loader.is_full) and (loaded := loader.pop()) is not None:
@@ -111,7 +119,9 @@ class _ProbeGroup(Group):
         unread = self.utterances[index].audio.unread
         if unread is not None:
             audio = probe(unread)
-            self.utterances[index] = Utterance(audio, 0, audio.num_samples)
+            self.utterances[index] = replace(
+                self.utterances[index], audio=audio, start=0, num_samples=audio.num_samples
+            )
 
 
 class _ReadGroup(Group):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Generator
 from contextlib import closing
 from time import perf_counter
@@ -41,7 +42,9 @@ def with_bar(results: Results, progress: Callable[[], Progress], inputs: object)
         progress: Returns the counts of the run.
         inputs: The caller's inputs; their number is the total, as long as no folder among them has more recordings.
     """
-    from tqdm.auto import tqdm
+    with warnings.catch_warnings():  # a notebook without ipywidgets gets a bar of text, which needs no advice
+        warnings.filterwarnings("ignore", "IProgress not found")
+        from tqdm.auto import tqdm
 
     total = len(inputs) if isinstance(inputs, (list, tuple)) and not is_one(inputs) else None
     start = perf_counter()

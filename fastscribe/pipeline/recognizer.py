@@ -33,6 +33,7 @@ from fastscribe.config import (
     EightBitDtypeName,
     EncoderConfig,
     FeaturesConfig,
+    GraniteConfig,
     LanguagePromptConfig,
     ModelConfig,
     Options,
@@ -58,8 +59,10 @@ from fastscribe.model.packed import pack_linears_
 from fastscribe.model.time_conv import pack_time_convs_
 from fastscribe.pipeline import cost_model
 from fastscribe.pipeline.batching import Budget
+from fastscribe.pipeline.executor import ModelFacts
 from fastscribe.text.encoder import WordEncoder
 from fastscribe.text.language_model import LanguageModel
+from fastscribe.text.script import Speller
 from fastscribe.text.tokenizer import Tokenizer
 from fastscribe.types import Batch, Features, Frames, Hypothesis, Int32Array
 
@@ -102,13 +105,16 @@ class Aligner:
         own = checkpoint.config.features
         return cls(model, None if own == features else LogMel(own).to(device), _encoder(model, device, options, say))
 
-    def decoder(self, inner: Decoder, checkpoint: Checkpoint, tokenizer: Tokenizer, say: Log) -> AligningDecoder:
+    def decoder(
+        self, inner: Decoder, checkpoint: Checkpoint, tokenizer: Tokenizer, options: Options, say: Log
+    ) -> AligningDecoder:
         """Wrap a decoder so that the aligner times its words.
 
         Args:
             inner: The decoder.
             checkpoint: The aligner's checkpoint.
             tokenizer: The inner decoder's tokenizer.
+            options: Whether the aligner is the checkpoint's own, for which words are spelled as NeMo does.
             say: Called with each line for the user.
 
         Raises:
@@ -117,6 +123,7 @@ class Aligner:
         assert self.model.ctc is not None
         try:
             encoder = WordEncoder.of(checkpoint.tokenizer)
+            encoder = Speller(checkpoint.tokenizer).encoder() if options.align_with else encoder
         except ValueError as error:
             raise CheckpointError(checkpoint.path, f"timestamps aligner: {error}") from error
         return AligningDecoder(inner, self.model.ctc, self.model.config.blank_id, tokenizer, encoder, say)
@@ -134,7 +141,7 @@ class Recognizer:
     beam: int
     device: torch.device
     dtype: str
-    aligner: Aligner | None = None  # if the options ask for timestamps and the checkpoint has an aligner
+    aligner: Aligner | None = None  # if the options ask for its times
 
     @classmethod
     def build(
@@ -173,10 +180,10 @@ class Recognizer:
         encoder = _encoder(model, chosen_device, options, say)
         decoder = DECODERS[chosen_decoder].build(model, checkpoint, chosen_device, options, say)
         aligner = None
-        if options.timestamps and checkpoint.aligner is not None:
+        if (options.timestamps or options.align_with) and checkpoint.aligner is not None:
             features = checkpoint.config.features
             aligner = Aligner.build(checkpoint.aligner, features, chosen_device, chosen_dtype, options, say)
-            decoder = aligner.decoder(decoder, checkpoint.aligner, checkpoint.tokenizer, say)
+            decoder = aligner.decoder(decoder, checkpoint.aligner, checkpoint.tokenizer, options, say)
         return cls(
             model,
             LogMel(checkpoint.config.features).to(chosen_device),
@@ -209,13 +216,22 @@ class Recognizer:
 
     @property
     def zero_duration_punctuation(self) -> bool:
-        """True if the decoder's timestamps give punctuation no time (transcript.assemble)."""
-        return DECODERS[self.decoder_name].zero_duration_punctuation
+        """True if the decoder's timestamps give punctuation no time (transcript.assemble). An aligner's are of words."""
+        return self.aligner is None and DECODERS[self.decoder_name].zero_duration_punctuation
 
     @property
-    def recovers_gaps(self) -> bool:
-        """Default of Options.recover_gaps."""
-        return DECODERS[self.decoder_name].recovers_gaps
+    def facts(self) -> ModelFacts:
+        """What runs and reports need to know."""
+        return ModelFacts(
+            self.device_name,
+            self.dtype,
+            self.decoder_name,
+            self.beam,
+            self.model.config.attention,
+            self.token_frame_s,
+            self.zero_duration_punctuation,
+            DECODERS[self.decoder_name].recovers_gaps,
+        )
 
     @property
     def token_frame_s(self) -> float:
@@ -429,7 +445,8 @@ def with_attention(config: ModelConfig, text: str | None) -> ModelConfig:
         return config
     encoder = config.encoder
     if not isinstance(encoder, EncoderConfig):
-        raise UsageError(f"--attention {text}: this model has none")
+        has = f"attends in {config.attention}, which is fixed" if isinstance(encoder, GraniteConfig) else "has none"
+        raise UsageError(f"--attention {text}: this model {has}")
     attention = parse_attention(text)
     if encoder.contexts and attention not in encoder.contexts:
         contexts = " or ".join(map(str, encoder.contexts))

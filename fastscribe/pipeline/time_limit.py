@@ -49,10 +49,12 @@ class TimeLimit:
         self._in_flight_s += audio_s
         return True
 
-    def done(self, audio_s: float) -> None:
-        """Learn the speed from a batch, or from a part of one, whose results have arrived."""
+    def done(self, audio_s: float, is_decoded: bool = True) -> None:
+        """Learn the speed from a batch, or from a part of one, whose results have arrived; not if it could not be decoded."""
         now_s = self._clock()
         self._in_flight_s = max(0.0, self._in_flight_s - audio_s)
+        if not is_decoded:
+            return
         if audio_s:
             self._pace.append(max(_MIN_PACE, (now_s - self._last_s) / audio_s))
         self._last_s = now_s

@@ -18,10 +18,10 @@ from fastscribe.audio.remote_file import RemoteFile
 from fastscribe.config import Options
 from fastscribe.pipeline.idle import IDLE
 from fastscribe.pipeline.loader import default_threads
-from fastscribe.pipeline.run import Ledger, _expected_sources
 from fastscribe.pipeline.sort_buffer import SortBuffer
 from fastscribe.pipeline.stats import Progress
 from fastscribe.pipeline.thread_pool import ReplacingThreadPool
+from fastscribe.pipeline.windows import Ledger, expected_sources
 from fastscribe.ray.chunks import Item, LengthEstimate
 from fastscribe.types import Failure, Source
 
@@ -48,7 +48,7 @@ class Windows:
         self._error: BaseException | None = None
         self._pool = ReplacingThreadPool(options.threads or default_threads(), "prepare")
         found = sources(all_of(inputs), progress.left_out, None if ledger is None else progress.repeats)
-        expected = _expected_sources(found, ledger, options.track)
+        expected = expected_sources(found, ledger, options.track)
         self._buffer: SortBuffer[Source | Failure, Item | Failure] = SortBuffer(
             expected, self._prepare, _seconds_of, self._pool, options.window, math.inf
         )

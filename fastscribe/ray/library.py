@@ -12,18 +12,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from fastscribe.errors import UsageError, first_line
-
-_EXTRA = "needs the extra ray: pip install 'fastscribe[ray]'"
+from fastscribe.errors import MissingExtra, UsageError, first_line
 
 
 def ray_library() -> Any:
-    """Import Ray. Raises UsageError that names the extra if it is not installed."""
+    """Import Ray. Raises MissingExtra if it is not installed."""
     with _own_signals():
         try:
             return importlib.import_module("ray")
         except ImportError as error:
-            raise UsageError(f"Ray {_EXTRA} ({first_line(error)})") from error
+            raise MissingExtra("--engine ray", error.name or "ray", "ray") from error
 
 
 @contextmanager

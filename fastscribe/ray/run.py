@@ -10,17 +10,18 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack, closing
-from dataclasses import replace
 from time import monotonic, perf_counter
 from typing import TYPE_CHECKING, Any, cast
 
 from fastscribe.config import Options, OutputStyle
 from fastscribe.dry_run import DryRunReport
 from fastscribe.errors import UsageError
-from fastscribe.pipeline.run import Ledger
+from fastscribe.pipeline.batching import Budget
+from fastscribe.pipeline.executor import Executor
 from fastscribe.pipeline.stats import DeviceShare, Progress
+from fastscribe.pipeline.windows import Ledger
 from fastscribe.ray.chunks import ChunkQueue, Item
 from fastscribe.ray.inputs import Windows
 from fastscribe.ray.library import connected
@@ -32,8 +33,6 @@ from fastscribe.types import Failure, Transcript
 
 if TYPE_CHECKING:
     from fastscribe.audio.given import Inputs
-    from fastscribe.pipeline.engine import Engine
-    from fastscribe.pipeline.recognizer import Recognizer
     from fastscribe.resume.ledger import Ledger as ResumeLedger
 
 MAX_DEATHS = 3  # workers that one recording may cost
@@ -61,13 +60,12 @@ class RayTranscriber(Transcriber):
         self._ray, self._pool, self._facts, self._say = ray, pool, facts, say
         self._config, self._options = facts.config, options
         self._recovers_gaps, self._load_s = facts.recovers_gaps, facts.load_s
-        self._recognizer = cast("Recognizer", _RemoteRecognizer(facts))
-        self._engine = cast("Engine", _RemoteEngine(facts.batch_frames))
+        self._workers = _RemoteExecutor(pool, facts)
+        self._executor = cast("Executor", self._workers)
         self.progress = Progress()
         self._watcher, self._limit = None, None
         self._is_running = False
         self._said: set[str] = set()
-        self._device_shares: dict[str, DeviceShare] = {}
         self._stack = ExitStack()
 
     @classmethod
@@ -125,13 +123,9 @@ class RayTranscriber(Transcriber):
         """Digest of the model's content, as the workers read it."""
         return self._facts.model_digest
 
-    def shares(self) -> Sequence[DeviceShare]:
-        """Return what each worker did in the last run, in the order of their first result."""
-        return tuple(self._device_shares.values())
-
     def usd_per_hour(self, price_per_hour: float | None, wall_s: float) -> tuple[float | None, str | None]:
         """Return the price of the workers and its source: the given one for all together, or the list's for each."""
-        usd, source = price_of(self._facts.device_name, price_per_hour)
+        usd, source = price_of(self._facts.model.device_name, price_per_hour)
         if usd is None or price_per_hour is not None:
             return usd, source
         mean_workers = self._pool.total_worker_s() / max(wall_s, 1e-9)
@@ -141,7 +135,7 @@ class RayTranscriber(Transcriber):
         if self._is_running:
             raise UsageError("another run of this Transcriber is not finished: read all its results, or close() it")
         self._is_running = True
-        self.progress, self._device_shares = Progress(), {}
+        self.progress, self._workers.device_shares = Progress(), {}
         try:
             with closing(Windows(inputs, ledger, self._options, self.progress)) as windows:
                 yield from _Run(self, windows).results()
@@ -161,14 +155,13 @@ class RayTranscriber(Transcriber):
     def _check(self, facts: Facts) -> None:
         """Raise UsageError for a worker whose results would differ from those of the first."""
         own = self._facts
-        for name, what in (
-            ("version", "fastscribe"),
-            ("model_digest", "the model's content"),
-            ("dtype", "--dtype"),
-            ("decoder_name", "--decoder"),
-            ("attention", "--attention"),
+        for what, first, other in (
+            ("fastscribe", own.version, facts.version),
+            ("the model's content", own.model_digest, facts.model_digest),
+            ("--dtype", own.model.dtype, facts.model.dtype),
+            ("--decoder", own.model.decoder_name, facts.model.decoder_name),
+            ("--attention", own.model.attention, facts.model.attention),
         ):
-            first, other = getattr(own, name), getattr(facts, name)
             if first != other:
                 raise UsageError(
                     f"the nodes of the cluster differ: {what} is {first} at {own.place} and {other} at {facts.place}"
@@ -183,25 +176,27 @@ class RayTranscriber(Transcriber):
                 self._say(line)
 
 
-class _RemoteRecognizer:
-    """What reports and fingerprints ask of a recognizer, of the workers'."""
+class _RemoteExecutor:
+    """What reports and fingerprints ask of an executor, of the workers'."""
 
-    def __init__(self, facts: Facts) -> None:
-        self.device_name, self.dtype, self.beam = facts.device_name, facts.dtype, facts.beam
-        self.decoder_name, self.recovers_gaps = facts.decoder_name, facts.recovers_gaps
-        self.model = self
-        self.config = replace(facts.config)
+    def __init__(self, pool: WorkerPool, facts: Facts) -> None:
+        self._pool = pool
+        self.facts, self.budget = facts.model, Budget(facts.batch_frames)
         self.largest_peak_bytes = 0
+        self.device_shares: dict[str, DeviceShare] = {}  # by place, in the order of the first results
+
+    @property
+    def num_devices(self) -> int:
+        """Workers that are loaded by now."""
+        return len(self._pool.ready)
 
     def peak_bytes(self) -> int:
         """Return the largest peak of a worker."""
         return self.largest_peak_bytes
 
-
-class _RemoteEngine:
-    def __init__(self, batch_frames: float) -> None:
-        self.budget = self
-        self.frames = batch_frames
+    def shares(self) -> list[DeviceShare]:
+        """Return what each worker did in the last run."""
+        return list(self.device_shares.values())
 
 
 class _Run:
@@ -298,8 +293,8 @@ class _Run:
         share.batches += stats.batches
         share.utterances += stats.utterances
         share.peak_bytes = max(share.peak_bytes, stats.peak_bytes)
-        recognizer = cast(_RemoteRecognizer, self._transcriber._recognizer)
-        recognizer.largest_peak_bytes = max(recognizer.largest_peak_bytes, stats.peak_bytes)
+        workers = self._transcriber._workers
+        workers.largest_peak_bytes = max(workers.largest_peak_bytes, stats.peak_bytes)
         self._transcriber._repeat(stats.said)
 
     def _lost(self, event: Died) -> Iterator[Failure]:
@@ -321,8 +316,8 @@ class _Run:
 
     def _share(self, handle: Handle) -> DeviceShare:
         assert handle.facts is not None
-        shares, facts = self._transcriber._device_shares, handle.facts
-        return shares.setdefault(facts.place, DeviceShare(facts.place, facts.device_name))
+        shares, facts = self._transcriber._workers.device_shares, handle.facts
+        return shares.setdefault(facts.place, DeviceShare(facts.place, facts.model.device_name))
 
     def _counted(self, result: Transcript | Failure) -> Transcript | Failure:
         self._progress.count(result)

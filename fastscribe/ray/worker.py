@@ -16,6 +16,7 @@ from fastscribe._system.openmp import limit_openmp_spin
 from fastscribe.config import ModelConfig, Options, OutputStyle
 from fastscribe.errors import FastscribeError, UsageError
 from fastscribe.output.writers import render
+from fastscribe.pipeline.executor import ModelFacts
 from fastscribe.types import Failure, File, RenderedTranscript, Source, Transcript, Utterance
 from fastscribe.version import __version__
 
@@ -53,12 +54,8 @@ class Facts:
 
     place: str  # "ADDRESS pid NUMBER"
     node_id: str
-    device_name: str
-    dtype: str
-    decoder_name: str
-    beam: int
-    attention: str
-    recovers_gaps: bool
+    model: ModelFacts
+    recovers_gaps: bool  # in this run
     batch_frames: float
     config: ModelConfig
     model_digest: str
@@ -113,16 +110,11 @@ class Worker:
             return Refusal(" ".join(str(error).split()))
         self._transcriber = found
         found._watcher = self
-        recognizer = found._recognizer
         place, node_id = _place()
         return Facts(
             place=place,
             node_id=node_id,
-            device_name=recognizer.device_name,
-            dtype=recognizer.dtype,
-            decoder_name=recognizer.decoder_name,
-            beam=recognizer.beam,
-            attention=recognizer.model.config.attention,
+            model=found._executor.facts,
             recovers_gaps=found._recovers_gaps,
             batch_frames=found._budget().frames,
             config=found._config,
@@ -159,7 +151,7 @@ class Worker:
             dict(progress.stopwatch.seconds),
             progress.padded_frames,
             progress.real_frames,
-            self._transcriber._recognizer.peak_bytes(),
+            self._transcriber._executor.peak_bytes(),
             self._take_said(),
         )
 

@@ -150,12 +150,21 @@ def list_price(device_name: str) -> Price | None:
     return next((price for price in PRICES if price.num_gpus == 1 and price.fits(device_name, None)), None)
 
 
-def price_of(device_name: str, price_per_hour: float | None) -> tuple[float | None, str | None]:
-    """Return USD an hour and its source; the user's `price_per_hour` comes first. None: unknown."""
+def price_of(device_name: str, price_per_hour: float | None, num_devices: int = 1) -> tuple[float | None, str | None]:
+    """Return USD an hour and its source; None: unknown.
+
+    Args:
+        device_name: Name of a GPU; several kinds, or a CPU, have no listed price.
+        price_per_hour: The user's price of the whole machine, which comes first.
+        num_devices: GPUs in use. The listed price of one is multiplied by it.
+    """
     if price_per_hour is not None:
         return price_per_hour, "--price-per-hour"
     price = list_price(device_name)
-    return (price.usd_per_hour, price.cited) if price else (None, None)
+    if price is None:
+        return None, None
+    times = f"{num_devices} x " if num_devices > 1 else ""
+    return num_devices * price.usd_per_hour, times + price.cited
 
 
 def usd_per_audio_hours(rtfx: float, usd_per_hour: float | None, audio_hours: float) -> float | None:

@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass
 from time import perf_counter
 from typing import Any
 
+from fastscribe._system.remote.secrets import hide_secrets
 from fastscribe.types import Failure, Transcript, Utterance
 
 CONFIDENCE_BINS = 20
@@ -153,7 +154,7 @@ class RunRecorder:
     def _failed(self, failure: Failure) -> None:
         self._failed_by_stage[failure.stage] = self._failed_by_stage.get(failure.stage, 0) + 1
         if len(self._failures) < _FIRST_FAILURES:
-            message = failure.message[:_MAX_CHARACTERS]
+            message = hide_secrets(failure.message)[:_MAX_CHARACTERS]
             self._failures.append({"path": _shorten_left(failure.path), "stage": failure.stage, "message": message})
 
     def data(self) -> dict[str, Any]:
@@ -183,5 +184,6 @@ def even_indices(count: int, most: int) -> list[int]:
 
 
 def _shorten_left(path: str) -> str:
-    """Shorten a long path from the left, because its end identifies it."""
+    """Hide the secrets of a URL, and shorten a long path from the left, because its end identifies it."""
+    path = hide_secrets(path)
     return path if len(path) <= _MAX_CHARACTERS else "..." + path[-_MAX_CHARACTERS:]

@@ -35,7 +35,7 @@ def render(run: Mapping[str, Any]) -> str:
     body = [markup.tiles(_figures(report))]
     body += [markup.paragraph(words) for words in _about_the_run(run)]
     body += _speed(recorded, report) + _stages(report) + _padding(recorded["batches"], report, run["frame_s"])
-    body += _files(recorded, report) + _confidence(recorded["word_confidences"])
+    body += _devices(report) + _files(recorded, report) + _confidence(recorded["word_confidences"])
     body.append(markup.section("Settings", markup.facts((name, str(value)) for name, value in run["settings"].items())))
     body.append(markup.section("Report", markup.facts(_flat(report))))
     body.append(markup.section("Command", markup.command(run["command"])))
@@ -151,6 +151,24 @@ def _stages(report: Mapping[str, Any]) -> list[Html]:
     return [markup.section("Where the time went", figure)]
 
 
+def _devices(report: Mapping[str, Any]) -> list[Html]:
+    """What each of several devices has done."""
+    if not report["devices"]:
+        return []
+    headings = ("device", "audio", "audio, s", "batches", "utterances", "busy, s", "peak memory", "died")
+    rows = [
+        (
+            f"{one['name']}: {one['device']}",
+            share(one["audio_share"]),
+            *(one[name] for name in ("audio_s", "batches", "utterances", "busy_s")),
+            size(one["peak_bytes"]),
+            one["died"],
+        )
+        for one in report["devices"]
+    ]
+    return [markup.section("Devices", markup.table("Devices", headings, rows))]
+
+
 def _padding(batches: Mapping[str, Any], report: Mapping[str, Any], frame_s: float) -> list[Html]:
     every = batches["kept"]
     if not every:
@@ -258,8 +276,10 @@ def _confidence(counts: Sequence[int]) -> list[Html]:
 
 
 def _flat(report: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, str]]:
-    """Flatten report.json to a line per figure."""
+    """Flatten report.json to a line per figure; the devices have a table."""
     for name, value in report.items():
+        if not before and name == "devices":
+            continue
         if isinstance(value, Mapping):
             yield from _flat(value, f"{before}{name}.")
         else:

@@ -17,7 +17,7 @@ _FORMAT_VERSION = 1  # of the output; raise it when the content of rows or files
 # Options that change the speed only.
 _SPEED_ONLY = frozenset(("cuda_graphs", "batch_frames", "batch_size", "window", "threads"))
 # Options that only some models have; left out at their default.
-_MODEL_DEPENDENT = frozenset(("language", "target_language", "pnc", "timestamps", "nbest"))
+_MODEL_DEPENDENT = frozenset(("language", "target_language", "pnc", "timestamps", "nbest", "align_with"))
 _RESOLVED_LATER = frozenset(("beam",))  # `resolved` has the value
 _DEFAULTS = Options()
 _MODEL_SUFFIXES = frozenset(

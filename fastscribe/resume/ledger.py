@@ -14,6 +14,7 @@ import threading
 from dataclasses import dataclass
 
 from fastscribe._system.remote import is_url
+from fastscribe._system.remote.secrets import unsigned
 from fastscribe.audio.failures import relative_id
 from fastscribe.audio.media import medium_of
 from fastscribe.resume.entries import Entry, PreviousRun
@@ -128,7 +129,7 @@ class Ledger:
 def _key(source: Source | Failure) -> int:
     if isinstance(source, Source):
         track = f"\0{source.track}" if source.track else ""  # keys of the first track are those of older journals
-        identity = os.path.abspath(source.file) if isinstance(source.file, str) else source.file.identity
+        identity = os.path.abspath(source.file) if isinstance(source.file, str) else unsigned(source.file.identity)
         return _digest(f"{identity}\0{source.offset_s}\0{source.duration_s}{track}")
     stands_for_path = source.id == relative_id(source.path)
     stretch = "None\0None" if stands_for_path else source.id  # as a Source's, once the file is there
@@ -136,7 +137,7 @@ def _key(source: Source | Failure) -> int:
 
 
 def _place(path: str) -> str:
-    return path if is_url(path) else os.path.abspath(path)
+    return unsigned(path) if is_url(path) else os.path.abspath(path)
 
 
 def _state(source: Source | Failure) -> int:

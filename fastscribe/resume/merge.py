@@ -148,7 +148,8 @@ def _find(folders: Sequence[Path]) -> list[ShardResult]:
             found[shard.index] = _read(shard, Paths(folder, shard.suffix))
     missing = next((folder for folder in folders if not folder.is_dir()), None)
     if missing is not None:
-        raise UsageError(f"{missing}: no such folder")
+        problem = f"is a file: name its folder, {missing.parent}" if missing.exists() else "no such folder"
+        raise UsageError(f"{missing}: {problem}")
     if not found:
         raise UsageError(
             f"{', '.join(map(str, folders))}: no shards here (transcribe --shard I/N -o FOLDER makes them)"

@@ -10,6 +10,7 @@ from fastscribe._system.safe_files import Barrier, is_truncated_or_blank, keep_e
 from fastscribe.errors import UsageError
 from fastscribe.resume.commit import redo
 from fastscribe.resume.compact import finish_compaction
+from fastscribe.resume.edits import Edits
 from fastscribe.resume.entries import (
     NO_FILE,
     Paths,
@@ -40,10 +41,14 @@ def check_sharding(directory: Path, shard: Shard) -> None:
         )
 
 
-def remove_sharding(paths: Paths) -> None:
+def remove_sharding(paths: Paths, edits: Edits) -> None:
     """Remove the results of a run that divided the inputs differently, unless it is at work.
 
     Other shards of this run may be removing them too, so a held lock is retried for a while.
+
+    Args:
+        paths: The run's files.
+        edits: Receives the files that someone edited.
 
     Raises:
         UsageError: Another run holds the lock.
@@ -53,15 +58,19 @@ def remove_sharding(paths: Paths) -> None:
     while paths.journal.exists():
         try:
             with closing(FolderLock(paths.lock)):
-                remove_results(paths)
+                remove_results(paths, edits)
         except UsageError:
             if monotonic() > deadline:
                 raise
             sleep(0.05)
 
 
-def remove_results(paths: Paths) -> None:
+def remove_results(paths: Paths, edits: Edits) -> None:
     """Remove what the journal lists, and the journal last: after a kill or a power cut, it lists what is left.
+
+    Args:
+        paths: The run's files.
+        edits: Receives the files that someone edited; they are kept beside.
 
     Raises:
         OSError: A file cannot be removed.
@@ -72,7 +81,7 @@ def remove_results(paths: Paths) -> None:
         finish_compaction(paths)
         redo(paths)
         with closing(Barrier()) as barrier:
-            folders = _remove_listed(paths, barrier)
+            folders = _remove_listed(paths, barrier, edits)
             for path in (*([paths.rows] if paths.has_rows else []), paths.report):
                 remove(path)
             barrier.watch(paths.directory)
@@ -81,7 +90,7 @@ def remove_results(paths: Paths) -> None:
     sync_folder(paths.directory)
 
 
-def _remove_listed(paths: Paths, barrier: Barrier) -> set[Path]:
+def _remove_listed(paths: Paths, barrier: Barrier, edits: Edits) -> set[Path]:
     """Remove the files that the journal lists; keep edited ones beside. Return their folders."""
     entries, new_names = load_entries_and_names(paths.journal)
     previous, folders = PreviousRun(entries), set()
@@ -96,7 +105,7 @@ def _remove_listed(paths: Paths, barrier: Barrier) -> set[Path]:
                 continue
             is_as_written = found == min(size, NO_FILE - 1) and has_checksum(path, entry.checksums.get(format))
             if not is_as_written and not is_truncated_or_blank(path, b""):
-                keep_edited_copy(path)
+                edits.set_aside[str(path)] = keep_edited_copy(path).name
             barrier.watch(path.parent)
             remove(path)
             folders.add(path.parent)

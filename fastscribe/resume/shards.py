@@ -67,8 +67,10 @@ def choose_shard(given: str | None, environment: Mapping[str, str]) -> Shard:
 
 
 def _checked(shard: Shard, where: str) -> Shard:
+    if shard.count == 0:
+        raise UsageError(f"{where}: the second number is that of all shards, 1 or more; 0/1 is everything")
     if not 0 <= shard.index < shard.count:
-        last = max(0, shard.count - 1)
+        last = shard.count - 1
         raise UsageError(f"{where}: shards are numbered from 0, here 0/{shard.count} to {last}/{shard.count}")
     return shard
 

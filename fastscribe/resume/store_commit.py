@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 from fastscribe._system.safe_files import InTheWay
 from fastscribe.errors import OutputError
+from fastscribe.resume.edits import Edits
 from fastscribe.resume.entries import Entry
 from fastscribe.resume.object_folder import ObjectFolder
 from fastscribe.resume.store_journal import StoreJournal, files_line, journal_name, rows_name
@@ -61,14 +62,22 @@ class StoreCommitter:
         journal: Notes complete commits.
         lock: Of the shard.
         has_conditional_writes: The store can refuse to replace an object.
+        edits: Receives the edited objects that were kept beside.
     """
 
     def __init__(
-        self, folder: ObjectFolder, run: str, journal: StoreJournal, lock: StoreLock, has_conditional_writes: bool
+        self,
+        folder: ObjectFolder,
+        run: str,
+        journal: StoreJournal,
+        lock: StoreLock,
+        has_conditional_writes: bool,
+        edits: Edits,
     ) -> None:
         self._folder, self._run, self._journal, self._lock = folder, run, journal, lock
         self._has_conditional_writes = has_conditional_writes
         self.num_commits = 0
+        self._edits = edits
         self._changed = threading.Condition()  # of all below
         self._queued: list[StoreItem] = []
         self._num_bytes = 0
@@ -171,7 +180,7 @@ class StoreCommitter:
 
     def _write_file(self, file: StoreFile) -> None:
         if file.is_edited:
-            keep_edited(self._folder, file.name)
+            self._keep_edited(file)
         if file.is_listed or not self._has_conditional_writes:
             self._folder.put(file.name, file.content)
         else:
@@ -179,8 +188,12 @@ class StoreCommitter:
 
     def _remove_file(self, file: StoreFile) -> None:
         if file.is_edited:
-            keep_edited(self._folder, file.name)
+            self._keep_edited(file)
         self._folder.delete([file.name])
+
+    def _keep_edited(self, file: StoreFile) -> None:
+        if copy := keep_edited(self._folder, file.name):
+            self._edits.set_aside[self._folder.url_of(file.name)] = copy
 
 
 def _obsolete(items: Sequence[StoreItem], written: Container[str]) -> list[StoreFile]:
@@ -195,12 +208,22 @@ def _with_offsets(items: Sequence[StoreItem]) -> list[Entry]:
     return entries
 
 
-def keep_edited(folder: ObjectFolder, name: str) -> None:
-    """Copy an object that someone edited, `a.srt`, to `a.previous.srt` or the next free name. Raises OSError."""
+def keep_edited(folder: ObjectFolder, name: str) -> str | None:
+    """Copy an object that someone edited, `a.srt`, to `a.previous.srt` or the next free name.
+
+    Returns:
+        The name of the copy; None if the object is not there or empty.
+
+    Raises:
+        OSError: The store cannot be read or written.
+    """
     stem, _, extension = name.rpartition(".")
     content, number = folder.read_if_there(name), 1
     while content:
         try:
-            return folder.create(f"{stem}.previous{f'.{number}' if number > 1 else ''}.{extension}", content)
+            copy = f"{stem}.previous{f'.{number}' if number > 1 else ''}.{extension}"
+            folder.create(copy, content)
+            return copy
         except InTheWay:
             number += 1
+    return None

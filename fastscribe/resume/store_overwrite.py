@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
+from fastscribe.resume.edits import Edits
 from fastscribe.resume.entries import Paths
 from fastscribe.resume.object_folder import Listing, ObjectFolder
 from fastscribe.resume.published import keep_if_edited
@@ -32,7 +33,7 @@ def clear(
         folder: The output URL's objects.
         shard: This run's, which is locked.
         shards: All runs.
-        say: Shows one line to the user before a wait.
+        say: Shows one line to the user, before a wait and about files that someone edited.
 
     Returns:
         The runs that stay: other shards of this run.
@@ -44,11 +45,14 @@ def clear(
     former = _former(shard, shards)
     locks = [name for runs in former for name in runs.alive if runs.shard != shard]
     check_dead(folder, locks, say)
+    edits = Edits()
     for runs in former:
-        _remove(folder, runs)
+        _remove(folder, runs, edits)
     folder.delete(locks)
     if shard.count == 1:
         remove_merged(folder)
+    for line in edits.lines():
+        say(line)
     return [runs for runs in shards if runs not in former]
 
 
@@ -71,14 +75,18 @@ def _listed_sizes(folder: ObjectFolder, runs: StoredRuns) -> dict[str, int]:
     return {f"{entry.name}.{format}": size for entry in entries for format, size in entry.sizes.items()}
 
 
-def _remove(folder: ObjectFolder, runs: StoredRuns) -> None:
-    """Delete results first and the journal last: after a kill, it lists what is left."""
+def _remove(folder: ObjectFolder, runs: StoredRuns, edits: Edits) -> None:
+    """Delete results first and the journal last: after a kill, it lists what is left. Edited files are kept beside."""
     sizes = _listed_sizes(folder, runs)
     begun = begun_by_all(folder, runs)
     listing = Listing(folder.list() if sizes or begun else ())
     present = [name for name in {**begun, **sizes} if listing.size(name) is not None]
     edited = [name for name in present if listing.size(name) not in (sizes.get(name), begun.get(name))]
-    _each(folder, lambda name: keep_edited(folder, name), (name for name in edited if name in sizes))
+    for name, copy in folder.map(
+        lambda name: (name, keep_edited(folder, name)), (one for one in edited if one in sizes)
+    ):
+        if copy is not None:
+            edits.set_aside[folder.url_of(name)] = copy
     folder.delete(name for name in present if name in sizes or name not in edited)
     paths = Paths(Path(), runs.shard.suffix)
     keep_if_edited(folder, paths.rows.name, published_name(runs.shard))
@@ -86,8 +94,3 @@ def _remove(folder: ObjectFolder, runs: StoredRuns) -> None:
     folder.delete(map(journal_name, runs.commits))
     folder.delete(map(rows_name, [*runs.commits, *runs.unfinished]))
     folder.delete(map(run_name, reversed(runs.runs)))
-
-
-def _each(folder: ObjectFolder, call: Callable[[str], None], names: Iterable[str]) -> None:
-    for _ in folder.map(call, names):
-        pass

@@ -75,7 +75,12 @@ def _known_at_front(names: Sequence[str], known: Sequence[str]) -> int:
 
 def normalized(word: Word) -> str:
     """Return the word's letters and digits in lower case, for comparison; the word itself if it has none."""
-    return "".join(filter(str.isalnum, word.text)).casefold() or word.text
+    return normalized_text(word.text)
+
+
+def normalized_text(word: str) -> str:
+    """Return the same as normalized() for the text of a word."""
+    return "".join(filter(str.isalnum, word)).casefold() or word
 
 
 def _between_words(left: Sequence[Word], right: Sequence[Word], begin_s: float, end_s: float) -> float:

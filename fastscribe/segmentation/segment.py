@@ -23,7 +23,7 @@ import numpy as np
 
 from fastscribe.config import VadName
 from fastscribe.segmentation.loudness import frame_energy, frame_length, quiet_frames, runs
-from fastscribe.segmentation.silence import find_sound, steady_quiet
+from fastscribe.segmentation.silence import MIN_TRIMMED_S, find_sound, steady_quiet, trim_silence
 from fastscribe.segmentation.vad import SPEECH, speech_probability
 from fastscribe.types import AudioInfo, BoolArray, Float64Array, Utterance
 
@@ -54,12 +54,12 @@ def split(
 ) -> tuple[Utterance, ...]:
     """Split a recording into utterances in order. Neighbours overlap only if there is no pause between them.
 
-    They cover the recording; with `by_phrase`, all of it but long silence. A recording without any sound is then one utterance
-    without samples.
+    They cover the recording. With `by_phrase` they leave out long silence: anywhere in a recording longer than the limit, at
+    the beginning and the end of a shorter one. A recording without any sound is then one utterance without samples.
 
     Args:
-        audio: The recording. Its samples are read, once, only if it is longer than the limit.
-        max_utterance_s: Maximum length of an utterance in seconds; 0: no limit.
+        audio: The recording. Its samples are read, once, only if it is longer than the limit; with `by_phrase`, than 2 s.
+        max_utterance_s: Maximum length of an utterance in seconds; 0: no limit, and the whole recording is one.
         channel: Channel to read, from 0; None: the mean of all.
         frame_s: Length of an encoder frame in seconds; cuts lie at whole frames. 0: cuts lie anywhere.
         vad: How pauses are found.
@@ -69,7 +69,9 @@ def split(
         AudioError: As read().
     """
     max_samples = int(max_utterance_s * audio.sample_rate)
-    if max_utterance_s <= 0 or audio.num_samples <= max_samples:
+    is_short = audio.num_samples <= max_samples
+    may_trim = by_phrase and audio.num_samples >= MIN_TRIMMED_S * audio.sample_rate
+    if max_utterance_s <= 0 or (is_short and not may_trim):
         return (Utterance(audio, 0, audio.num_samples),)
     frame_samples = max(1, min(frame_length(audio.sample_rate), max_samples // 10))
     unit_s = frame_samples / audio.sample_rate
@@ -82,13 +84,16 @@ def split(
         loudness = frame_energy(audio, frame_samples, channel)
         quiet = quiet_frames(loudness, unit_s)
         silent = steady_quiet(loudness, quiet)
-    stretches = find_sound(silent, unit_s) if by_phrase else [(0, len(loudness))]
-    choose = choose_phrases if by_phrase else choose_pieces
-    pieces = [
-        (begin + first, begin + last)
-        for begin, end in stretches
-        for first, last in choose(loudness[begin:end], quiet[begin:end], unit_s, max_utterance_s - grid_s)
-    ]
+    if is_short:
+        pieces = trim_silence(silent, unit_s)
+    else:
+        stretches = find_sound(silent, unit_s) if by_phrase else [(0, len(loudness))]
+        choose = choose_phrases if by_phrase else choose_pieces
+        pieces = [
+            (begin + first, begin + last)
+            for begin, end in stretches
+            for first, last in choose(loudness[begin:end], quiet[begin:end], unit_s, max_utterance_s - grid_s)
+        ]
     places = [
         (
             _on_grid(begin * frame_samples, audio.sample_rate, grid_s),

@@ -19,7 +19,7 @@ import numpy as np
 import soxr
 
 from fastscribe.audio.read import blocks
-from fastscribe.errors import UsageError
+from fastscribe.errors import MissingExtra
 from fastscribe.types import AudioInfo, Float32Array, Float64Array
 
 if TYPE_CHECKING:
@@ -31,11 +31,11 @@ _CHUNK = 512
 _CONTEXT = 64  # samples of the previous chunk, repeated in front of each chunk
 _CHUNKS_PER_CALL = 512
 _NETWORK = "data/silero_vad_16k_sequence.onnx"
-_NOT_INSTALLED = "--vad silero: needs silero-vad 6.2.3 and onnxruntime: install fastscribe with its extra vad"
+_NOT_INSTALLED = "--vad silero", "silero-vad 6.2.3 and onnxruntime", "vad"
 
 
 def check_vad() -> None:
-    """Raise UsageError if the extra is not installed."""
+    """Raise MissingExtra if the extra is not installed."""
     _network()
 
 
@@ -44,11 +44,11 @@ def _network() -> InferenceSession:
     package = find_spec("silero_vad")
     path = Path(package.origin or "").parent / _NETWORK if package else None
     if path is None or not path.is_file():
-        raise UsageError(_NOT_INSTALLED)
+        raise MissingExtra(*_NOT_INSTALLED)
     try:
         import onnxruntime
     except ImportError as error:
-        raise UsageError(_NOT_INSTALLED) from error
+        raise MissingExtra(*_NOT_INSTALLED) from error
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1  # recordings run in parallel instead
     options.log_severity_level = 3
@@ -65,7 +65,7 @@ def speech_probability(audio: AudioInfo, frame_samples: int, channel: int | None
 
     Raises:
         AudioError: As read().
-        UsageError: As check_vad().
+        MissingExtra: As check_vad().
     """
     probabilities = np.concatenate([np.zeros(1), *_probabilities(_chunks(_resampled(audio, channel)))])
     centres_s = (np.arange(-(-audio.num_samples // frame_samples)) + 0.5) * frame_samples / audio.sample_rate

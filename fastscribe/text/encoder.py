@@ -1,4 +1,4 @@
-"""Text to tokens with a checkpoint's own tokenizer: SentencePiece with its normalisation rules, or characters.
+"""Text to tokens with a checkpoint's own tokenizer: SentencePiece with its normalisation rules, tokenizer.json or characters.
 
 Only forced alignment uses it: decoding uses text/tokenizer.py, and training normalises text in training/bpe.py. A
 SentencePiece model stores its rules as a compiled table. SentencePiece never gets that table, because its older versions
@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from fastscribe.text.piece_encoder import piece_encoder
 from fastscribe.text.tokenizer import UNKNOWN_TEXT, Tokenizer, normalization_rules
 
 _UNKNOWN_MARK = UNKNOWN_TEXT.strip()
@@ -38,8 +39,18 @@ class WordEncoder:
         if tokenizer.kind == "character":
             return _characters(tokenizer)
         if "tokenizer.model" not in tokenizer.files:
-            raise ValueError("its tokenizer is not one SentencePiece model, so text cannot be encoded with it")
+            return cls(_pieces(tokenizer), ())
         return cls(_SentencePieceEncoder(tokenizer), ())
+
+
+def _pieces(tokenizer: Tokenizer) -> Callable[[str], EncodedWord]:
+    encoder = piece_encoder(tokenizer)
+
+    def encode(word: str) -> EncodedWord:
+        ids = encoder(word)
+        return EncodedWord(ids, tuple((*tokenizer.pieces, "")[token_id] for token_id in ids))
+
+    return encode
 
 
 def _characters(tokenizer: Tokenizer) -> WordEncoder:

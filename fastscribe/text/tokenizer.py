@@ -30,7 +30,7 @@ _LENGTH_DELIMITED, _PIECES_AND_TRAINING, _NORMALIZER, _ADD_DUMMY_PREFIX = 2, (1,
 _PRECOMPILED_TABLE, _REMOVE_EXTRA_WHITESPACES = 2, 4  # fields of the normaliser
 # Tokens about the text: the language of what was said, and the end of an utterance or of a listener's short answer.
 _LANGUAGE_TAG, _UTTERANCE_END = re.compile(r"<([a-z]{2,3}-[A-Z]{2})>"), re.compile(r"<EO[UB]>")
-_BYTE_PIECE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+_BYTE_PIECE = re.compile(r"(▁?)((?:<0x[0-9A-Fa-f]{2}>)+)")  # several bytes, or a space before them: of a byte-level BPE
 # Control, special and marked pieces do not show which punctuation a model writes.
 _NOT_TEXT = re.compile(r"^(\[.*\]|<.*>|##.*|▁.*|\s*)$", re.DOTALL)
 
@@ -73,6 +73,7 @@ class Tokenizer:
     silent_tokens_start_words: bool = False  # NeMo's rule for control tokens of a SentencePiece model
     attached: PunctuationAttachment = "sentences and words"
     dropped_marks: LeadingMarks = "all"
+    byte_errors: str = _REPLACE_EACH_BYTE  # Python's error handler for bytes that are no character
     begins_with_space: bool = False  # the encoding of any text begins with a word mark
     files: dict[str, bytes] = field(default_factory=dict, compare=False, repr=False)
 
@@ -101,7 +102,7 @@ class Tokenizer:
         ids = list(ids)
         if self.kind == "character":
             return "".join([self.pieces[i] for i in ids])
-        if not self._byte_ids.isdisjoint(ids):
+        if not self.byte_ids.isdisjoint(ids):
             return self._join(ids)
         for index, first in enumerate(ids):  # the same as _join, by table
             if first in self._text_begins_ids:
@@ -109,11 +110,11 @@ class Tokenizer:
         return ""
 
     def _join(self, ids: Iterable[int]) -> str:
-        return _join((self._surface(i) for i in ids), self.dropped_marks)
+        return _join((self._surface(i) for i in ids), self.dropped_marks, self.byte_errors)
 
     @cached_property
-    def _byte_ids(self) -> frozenset[int]:
-        """Tokens whose text depends on their neighbours."""
+    def byte_ids(self) -> frozenset[int]:
+        """Tokens of single bytes, whose text depends on their neighbours."""
         return frozenset(i for i in range(len(self.pieces)) if _BYTE_PIECE.fullmatch(self._surface(i)))
 
     @cached_property
@@ -167,7 +168,7 @@ class Tokenizer:
             return "punctuation"
         if text == " ":
             return "space"
-        if self.attached == "nowhere" and token_id in self._byte_ids:
+        if self.attached == "nowhere" and token_id in self.byte_ids:
             return "inside"
         is_marked = self.kind != "character" and self.pieces[token_id] != text
         return "starts word" if is_marked else "inside"
@@ -206,23 +207,31 @@ class Tokenizer:
         return pattern.sub(r"\1", text) if pattern else text
 
 
-def _join(surfaces: Iterable[str], dropped_marks: LeadingMarks) -> str:
+def _join(surfaces: Iterable[str], dropped_marks: LeadingMarks, byte_errors: str = _REPLACE_EACH_BYTE) -> str:
     """Join pieces by SentencePiece's rule: word marks become spaces, except leading ones; byte pieces become UTF-8."""
     text = ""
     pending = bytearray()
     drops = dropped_marks != "none"
     for surface in surfaces:
-        byte = _BYTE_PIECE.fullmatch(surface)
-        if byte:
-            pending.append(int(byte[1], 16))
+        piece = _BYTE_PIECE.fullmatch(surface)
+        if piece and not piece[1]:
+            pending += _bytes_of(piece[2])
             continue
-        text += pending.decode("utf-8", _REPLACE_EACH_BYTE)
+        text += pending.decode("utf-8", byte_errors)
         pending.clear()
+        if piece:
+            pending += _bytes_of(piece[2])
+            surface = piece[1]
         if drops and not text and surface.startswith(WORD_MARK):
-            surface = surface.removeprefix(WORD_MARK)
             drops = dropped_marks == "all"
+            surface = surface.lstrip(WORD_MARK) if drops else surface.removeprefix(WORD_MARK)
         text += surface.replace(WORD_MARK, " ")
-    return text + pending.decode("utf-8", _REPLACE_EACH_BYTE)
+    return text + pending.decode("utf-8", byte_errors)
+
+
+def _bytes_of(marks: str) -> bytes:
+    """Return the bytes of <0x41><0x42>.."""
+    return bytes.fromhex(marks.replace("<0x", "").replace(">", ""))
 
 
 def from_sentencepiece(model: bytes) -> Tokenizer:
@@ -361,13 +370,42 @@ def from_huggingface(tokenizer_json: bytes, num_labels: int) -> Tokenizer:
     missing = [i for i in range(num_labels) if i not in by_id]
     if missing:
         raise ValueError(f"no piece for ids {missing[:5]} of {num_labels}")
+    added = {token["id"] for token in data.get("added_tokens", [])}
+    decoder = (data.get("decoder") or {}).get("type")
+    is_byte_level = decoder == "ByteLevel"
     return Tokenizer(
-        pieces=tuple(by_id[i] for i in range(num_labels)),
+        pieces=tuple(
+            piece_of_bytes(by_id[i]) if is_byte_level and i not in added else by_id[i] for i in range(num_labels)
+        ),
         kind="subword",
         silent_ids=frozenset(i for i in special if i < num_labels),
-        dropped_marks="one" if (data.get("decoder") or {}).get("type") == "Metaspace" else "all",
+        dropped_marks="one" if decoder == "Metaspace" else "all",
+        byte_errors="replace" if is_byte_level else _REPLACE_EACH_BYTE,
         files={"tokenizer.json": tokenizer_json},
     )
+
+
+def piece_of_bytes(piece: str) -> str:
+    """Return a piece of a byte-level BPE (GPT-2: a printable character for each byte) with word marks for spaces.
+
+    A piece that is no text on its own, such as the first half of a character, becomes <0x..> for each byte.
+    """
+    content = bytes(_BYTES[character] for character in piece)
+    try:
+        return content.decode().replace(" ", WORD_MARK)
+    except UnicodeDecodeError:
+        mark = WORD_MARK if content.startswith(b" ") else ""
+        return mark + "".join(f"<0x{byte:02X}>" for byte in content.removeprefix(b" "))
+
+
+def _byte_characters() -> dict[str, int]:
+    """Return the byte of each character that a byte-level BPE writes: printable bytes as themselves, others from 256 on."""
+    printable = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
+    others = [byte for byte in range(256) if byte not in printable]
+    return {chr(byte): byte for byte in printable} | {chr(256 + i): byte for i, byte in enumerate(others)}
+
+
+_BYTES = _byte_characters()
 
 
 def from_characters(labels: Sequence[str]) -> Tokenizer:

@@ -27,6 +27,16 @@ _SPACE_BEFORE_MARK = re.compile(r"\s+([,.;:?!]+)(?=\s|$|[\"')\]])")
 _BYTE_PIECE = re.compile(r"<0x[0-9A-F]{2}>")
 _NORMAL, _UNKNOWN, _CONTROL, _BYTE = 1, 2, 3, 6  # SentencePiece's piece types
 _UNIGRAM, _BPE = 1, 2  # SentencePiece's model types
+_TOO_MANY_PIECES = re.compile(r"size too high .*<= (\d+)")
+_TOO_FEW_PIECES = re.compile(r"smaller than required_chars.* vs (\d+)")
+
+
+class VocabularyTooLarge(UsageError):
+    """The texts yield fewer pieces than asked for: `max_size`."""
+
+    def __init__(self, what: str, max_size: int) -> None:
+        super().__init__(f"{what}: these texts yield {max_size} at most: set {max_size} or fewer, or give more text")
+        self.max_size = max_size
 
 
 def clean_text(text: str) -> str:
@@ -51,7 +61,8 @@ def train_vocabulary(
         character_coverage: below 1, the rarest characters are left out.
 
     Raises:
-        UsageError: the texts do not yield such a vocabulary.
+        VocabularyTooLarge: the texts yield fewer pieces.
+        UsageError: the texts yield no such vocabulary for another reason.
     """
     import sentencepiece
 
@@ -78,13 +89,18 @@ def train_vocabulary(
             minloglevel=2,
         )
     except (RuntimeError, ValueError) as error:
-        raise UsageError(f"no {kind} vocabulary of {vocab_size} pieces: {_reason(error)}") from error
+        raise _impossible(f"no {kind} vocabulary of {vocab_size} pieces", error) from error
     return model.getvalue()
 
 
-def _reason(error: Exception) -> str:
-    """SentencePiece's message without its source line."""
-    return first_line(error).rsplit("] ", 1)[-1]
+def _impossible(what: str, error: Exception) -> UsageError:
+    """Return the error for SentencePiece's message, which alone knows how many pieces the texts yield."""
+    reason = first_line(error).rsplit("] ", 1)[-1]  # without its source line
+    if (found := _TOO_MANY_PIECES.search(reason)) is not None:
+        return VocabularyTooLarge(what, int(found[1]))
+    if (found := _TOO_FEW_PIECES.search(reason)) is not None:
+        return UsageError(f"{what}: the characters of these texts alone take {found[1]}: set {found[1]} or more")
+    return UsageError(f"{what}: {reason}")
 
 
 class TextEncoder:

@@ -12,7 +12,7 @@ from fastscribe.checkpoint.validate import validate as check_config
 from fastscribe.config import EncoderConfig, ModelConfig
 from fastscribe.errors import UsageError
 from fastscribe.text.tokenizer import from_sentencepiece
-from fastscribe.training.bpe import TextEncoder, train_vocabulary
+from fastscribe.training.bpe import TextEncoder, VocabularyTooLarge, train_vocabulary
 from fastscribe.training.manifest import (
     Corpus,
     Example,
@@ -24,7 +24,7 @@ from fastscribe.training.manifest import (
     tokenise,
 )
 from fastscribe.training.network import loss_of
-from fastscribe.training.recipe import Recipe
+from fastscribe.training.recipe import ModelRecipe, Recipe
 
 _MIN_VALIDATION = 10  # recordings
 _TRAINED_SHARE = 0.99  # of the examples are at most as long as the model's trained_utterance_s
@@ -74,7 +74,7 @@ def prepare(
     if len(validation) < _MIN_VALIDATION:
         say(f"{len(validation)} recordings to validate with: their word error rate is a rough estimate")
     if init is None:
-        init = _new_checkpoint(recipe, corpus.examples, where)
+        init = _new_checkpoint(recipe, corpus.examples, say, where)
     loss_of(recipe.loss, init.config)
     if not init.config.durations and recipe.loss.is_for_tdt:
         say("loss.sigma and loss.omega are for TDT: this model has no durations and does without them")
@@ -82,6 +82,19 @@ def prepare(
     examples = repeat_examples(corpus.examples)
     init = replace(init, config=replace(init.config, trained_utterance_s=trained_utterance_s(init, examples)))
     return TrainingData(Corpus(examples, corpus.left_out), validation, init)
+
+
+def _vocabulary(texts: Sequence[str], model: ModelRecipe, say: Callable[[str], None]) -> bytes:
+    """Train the vocabulary. A size that was left at the default gives way to the most that the texts yield."""
+    try:
+        return train_vocabulary(texts, model.vocab_size, model.vocabulary)
+    except VocabularyTooLarge as error:
+        if model.vocab_size != ModelRecipe.vocab_size:
+            raise
+        say(
+            f"model.vocab_size {model.vocab_size}: these texts yield {error.max_size} pieces, so the vocabulary has these"
+        )
+        return train_vocabulary(texts, error.max_size, model.vocabulary)
 
 
 def trained_utterance_s(init: Checkpoint, examples: Sequence[Example]) -> float | None:
@@ -125,11 +138,13 @@ def _split(
     return training, validation
 
 
-def _new_checkpoint(recipe: Recipe, examples: Sequence[Example], where: str | Path) -> Checkpoint:
+def _new_checkpoint(
+    recipe: Recipe, examples: Sequence[Example], say: Callable[[str], None], where: str | Path
+) -> Checkpoint:
     """Return a new checkpoint with a vocabulary and a config, without weights."""
     texts = [example.text for example in examples]
     try:
-        model = train_vocabulary(texts, recipe.model.vocab_size, recipe.model.vocabulary)
+        model = _vocabulary(texts, recipe.model, say)
     except UsageError as error:
         raise UsageError(f"{where}: model.vocab_size: {error}") from error
     tokenizer = replace(from_sentencepiece(model), attached="nowhere")

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import fields, is_dataclass
+from typing import Any
 
 import torch
 
@@ -26,21 +28,31 @@ def fingerprint(
         examples: in the order of an epoch.
         checkpoint: with weights if the run starts from it.
     """
-    sections = recipe.to_json()
+    sections = {section.name: _stated(getattr(recipe, section.name)) for section in fields(recipe)}
     for section, names in _FREE.items():
         for name in names:
-            del sections[section][name]
+            sections[section][1].pop(name, None)
     if checkpoint.weights:
         del sections["model"]
     files = checkpoint.tokenizer.files
     return {
         "recipe": repr(sections),
-        "model": repr(checkpoint.config),
+        "model": repr(_stated(checkpoint.config)),
         "vocabulary": _digest(part for name in sorted(files) for part in (name.encode(), files[name])),
         "starting weights": _digest(_stored(checkpoint)),
         "data": _digest(map(_identity, examples)),
         "validation set": _digest(map(_identity, validation)),
     }
+
+
+def _stated(value: Any) -> Any:
+    """Reduce a config to the fields that differ from their defaults: one that a later version adds changes no run."""
+    if isinstance(value, tuple):
+        return tuple(map(_stated, value))
+    if not is_dataclass(value):
+        return value
+    held = {field.name: (getattr(value, field.name), field.default) for field in fields(value)}
+    return type(value).__name__, {name: _stated(one) for name, (one, default) in held.items() if one != default}
 
 
 def _stored(checkpoint: Checkpoint) -> Iterator[bytes]:

@@ -22,7 +22,8 @@ from fastscribe._system.safe_open import safe_read
 from fastscribe.audio.failures import system_problem
 from fastscribe.audio.folders import walk
 from fastscribe.audio.formats import CONTAINER_EXTENSIONS, is_audio_name
-from fastscribe.audio.manifest import BYTE_ORDER_MARK, parse_row, row_source
+from fastscribe.audio.json_lines import NotJsonLines, numbered_rows
+from fastscribe.audio.manifest import parse_row, row_source
 from fastscribe.audio.probe import probe
 from fastscribe.errors import AudioError, ManifestError, UsageError
 from fastscribe.training.bpe import clean_text
@@ -170,12 +171,12 @@ def _why_tokens_unusable(example: Example, tokens: tuple[int, ...] | None, limit
 def _examples(part: ManifestPart) -> Iterator[Example]:
     try:
         with open(part.path, "rb") as lines:
-            for number, line in enumerate(lines, start=1):
-                row = line.removeprefix(BYTE_ORDER_MARK) if number == 1 else line
-                if row.strip():
-                    yield _example(part, number, row)
+            for number, line in numbered_rows(lines):
+                yield _example(part, number, line)
     except OSError as error:
         raise UsageError(f"{part.path}: {system_problem(error)}") from error
+    except NotJsonLines as error:
+        raise UsageError(f"{part.path}: {error}") from None
 
 
 def _folder_examples(part: ManifestPart) -> Iterator[Example]:

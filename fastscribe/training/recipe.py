@@ -84,7 +84,7 @@ def _are_durations(durations: tuple[int, ...]) -> bool:
 class ModelRecipe:
     """A new FastConformer transducer. A run that starts from a checkpoint ignores it."""
 
-    vocab_size: int = 256  # pieces of the vocabulary trained on the training texts, including <unk>
+    vocab_size: int = 256  # pieces of the vocabulary that the training texts give, including <unk>; of few texts, fewer
     vocabulary: VocabularyKind = "bpe"
     sample_rate: int = 16_000
     num_mels: int = 80
@@ -260,9 +260,6 @@ class Recipe:
     optimiser: OptimiserRecipe = OptimiserRecipe()
     run: RunRecipe = RunRecipe()
 
-    def to_json(self) -> dict[str, Any]:
-        return dataclasses.asdict(self)
-
 
 def read_recipe(path: Path, is_tuning: bool = False) -> Recipe:
     """Read a recipe file. Raises UsageError that names the file and the key. See parse_recipe."""
@@ -282,6 +279,13 @@ def _read_yaml(path: Path) -> Any:
         raise UsageError(f"{path}: cannot be read: {error.strerror or error}") from error
     except yaml.reader.ReaderError as error:
         raise UsageError(f"{path}: is binary data or not UTF-8, not a recipe") from error
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        at = f": line {mark.line + 1}, column {mark.column + 1}" if mark is not None else ""
+        cure = (
+            "" if isinstance(error, yaml.constructor.ConstructorError) else "; check brackets, colons and indentation"
+        )
+        raise UsageError(f"{path}{at}: not YAML: {error.problem or error.context}{cure}") from error
     except (yaml.YAMLError, ValueError) as error:  # ValueError: too large
         raise UsageError(f"{path}: cannot be read: {' '.join(str(error).split())}") from error
 
@@ -304,6 +308,7 @@ def parse_recipe(values: Any, path: Path, is_tuning: bool = False) -> Recipe:
     """
     if not isinstance(values, Mapping):
         raise UsageError(f"{path}: not a mapping of sections such as data, model and run")
+    _check_keys(Recipe, values, str(path), "")  # before the data are missed, whose section may be misspelt
     values = dict(values)
     values["data"] = _data(values.get("data"), path)
     for section, defaults in _TUNING.items() if is_tuning else ():
@@ -334,15 +339,21 @@ def _manifest(part: Any, where: str, path: Path) -> dict[str, Any]:
     return {**part, "path": str(path.parent / part["path"])}
 
 
-def _parse_section(kind: type, values: Any, path: str, where: str) -> Any:
-    """Build a frozen dataclass from a mapping and check the type of every value."""
-    if not isinstance(values, Mapping):
-        raise UsageError(f"{path}: {where.rstrip('.')}: not a mapping")
+def _check_keys(kind: type, values: Mapping[Any, Any], path: str, where: str) -> dict[str, Any]:
+    """Return the fields of a section with their types. Raise UsageError for another key, with the nearest name."""
     hints = typing.get_type_hints(kind)
     for key in values:
         if key not in hints:
             near = difflib.get_close_matches(str(key), hints, n=1)
             raise UsageError(f"{path}: {where}{key}: no such key" + (f"; {where}{near[0]}?" if near else ""))
+    return hints
+
+
+def _parse_section(kind: type, values: Any, path: str, where: str) -> Any:
+    """Build a frozen dataclass from a mapping and check the type of every value."""
+    if not isinstance(values, Mapping):
+        raise UsageError(f"{path}: {where.rstrip('.')}: not a mapping")
+    hints = _check_keys(kind, values, path, where)
     parsed = {key: _value(hints[key], value, path, f"{where}{key}") for key, value in values.items()}
     try:
         return kind(**parsed)

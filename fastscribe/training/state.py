@@ -32,7 +32,7 @@ from fastscribe.errors import OutputError, UsageError
 from fastscribe.resume.folder_lock import FolderLock
 from fastscribe.training.plot import is_plot
 
-FORMAT_VERSION = 3
+FORMAT_VERSION = 4
 _STATE_START = re.compile(rb"PK\x03\x04.*format_version", re.DOTALL)  # torch.save's archive, and our first key
 _MODEL_SUFFIXES = (".json", ".safetensors", ".model", ".gz")
 _LOG_START = b'{"step": '

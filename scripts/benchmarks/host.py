@@ -37,6 +37,7 @@ from fastscribe.checkpoint.reader import Checkpoint, read_checkpoint
 from fastscribe.config import Options, OutputStyle
 from fastscribe.output.folder import FolderOutput
 from fastscribe.output.writers import render
+from fastscribe.pipeline.executor import ModelFacts
 from fastscribe.pipeline.loader import default_threads
 from fastscribe.text.transcript import assemble
 from fastscribe.types import Batch, Hypothesis, Transcript, Utterance
@@ -73,12 +74,14 @@ KINDS = {
 class InstantEngine:
     """Stands in for the engine and answers each utterance with the same number of tokens."""
 
-    def __init__(self, num_labels: int, num_tokens: int) -> None:
+    max_in_flight = 0
+
+    def __init__(self, checkpoint: Checkpoint, num_tokens: int) -> None:
         import torch
 
-        self.recognizer = SimpleNamespace(
-            device=torch.device("cpu"), zero_duration_punctuation=True, token_frame_s=0.08, recovers_gaps=False
-        )
+        facts = ModelFacts("none", "fp32", "tdt", 1, "full", 0.08, zero_duration_punctuation=True, recovers_gaps=False)
+        rate, num_labels = checkpoint.config.features.sample_rate, checkpoint.config.num_labels
+        self.recognizer = SimpleNamespace(device=torch.device("cpu"), facts=facts, sample_rate=rate)
         self.budget: object = None
         self.stopwatch: object = None
         self.answers = [answer(number, num_labels, num_tokens) for number in range(64)]
@@ -94,10 +97,11 @@ class InstantEngine:
 
 
 def transcriber(checkpoint: Checkpoint, num_tokens: int, threads: int | None) -> Any:
+    from fastscribe.pipeline.local import LocalExecutor
     from fastscribe.transcriber import Transcriber
 
-    engine = InstantEngine(checkpoint.config.num_labels, num_tokens)
-    return Transcriber(checkpoint, engine, Options(batch_frames=BATCH_FRAMES, threads=threads), load_s=0.0)  # type: ignore[arg-type]
+    executor = LocalExecutor(InstantEngine(checkpoint, num_tokens))  # type: ignore[arg-type]
+    return Transcriber(checkpoint, executor, Options(batch_frames=BATCH_FRAMES, threads=threads), load_s=0.0)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -149,10 +153,7 @@ def cpu_us(call: Callable[[Any], Any], items: Iterable[Any], repeats: int = 3) -
 
 def stages_us(paths: list[Path], checkpoint: Checkpoint, num_tokens: int, out: Path) -> dict[str, float]:
     """Measure each stage alone in one thread, over the same files."""
-    rate, answers = (
-        checkpoint.config.features.sample_rate,
-        InstantEngine(checkpoint.config.num_labels, num_tokens).answers,
-    )
+    rate, answers = checkpoint.config.features.sample_rate, InstantEngine(checkpoint, num_tokens).answers
     expanded, sources = cpu_us(lambda path: next(expand([path])), map(str, paths))
     sources = [replace(source, index=index) for index, source in enumerate(sources)]
     probed, audios = cpu_us(probe, sources)

@@ -27,7 +27,7 @@ from fastscribe._system.safe_files import starts_with
 from fastscribe.audio.manifest import read_manifest
 from fastscribe.audio.media import local_path
 from fastscribe.audio.probe import probe
-from fastscribe.errors import UsageError
+from fastscribe.errors import MissingExtra, UsageError
 from fastscribe.evaluation.scores import check_installed
 from fastscribe.pipeline import batching
 from fastscribe.report.files import check_place, write_page
@@ -113,7 +113,7 @@ def check_packages() -> None:
     """Raise UsageError if a package is missing."""
     check_installed("whisper-en", command="scripts.benchmarks.leaderboard")
     if find_spec("kaldialign") is None:
-        raise UsageError("scripts.benchmarks.leaderboard needs kaldialign: install fastscribe with its extra eval")
+        raise MissingExtra("scripts.benchmarks.leaderboard", "kaldialign", "eval")
 
 
 def read(manifest: str, normalize: Callable[[str], str]) -> tuple[list[Entry], int]:

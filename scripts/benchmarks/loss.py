@@ -11,7 +11,7 @@ from fastscribe.cli import main
 from fastscribe.cli.app import new_app, option, repeated_choice
 from fastscribe.cli.bench.common import DEVICE_HELP, JsonFile, ReportHtml, check_places, numbers, result
 from fastscribe.cli.terminal import show
-from fastscribe.errors import OutputError, UsageError
+from fastscribe.errors import MissingExtra, OutputError
 from fastscribe.report.files import check_place
 from fastscribe.training.plot import is_plot
 from scripts.benchmarks import loss_cases
@@ -64,7 +64,7 @@ def loss(
     """Memory and time of the transducer losses, beside the formula: 200 frames, 28 and 1024 tokens, 100 to 200 labels."""
     check_places(json_file, report_html, [] if plot is None else [plot])
     if plot is not None and find_spec("matplotlib") is None:
-        raise UsageError("--plot needs matplotlib: install fastscribe with its extra plots")
+        raise MissingExtra("--plot", "matplotlib", "plots")
     from fastscribe.pipeline.recognizer import choose_device
     from fastscribe.training.loss.logits import compiled_for
 

@@ -32,6 +32,7 @@ from fastscribe.checkpoint.reader import read_checkpoint
 from fastscribe.config import Options, OutputStyle
 from fastscribe.output.folder import FolderOutput
 from fastscribe.output.writers import render
+from fastscribe.pipeline.local import LocalExecutor
 from fastscribe.transcriber import Transcriber
 from fastscribe.types import Failure
 
@@ -73,7 +74,7 @@ def make_transcriber(engine: str, options: Options) -> Transcriber:
     from scripts.benchmarks import host
 
     checkpoint = read_checkpoint(model)
-    return Transcriber(checkpoint, host.InstantEngine(checkpoint.config.num_labels, 2), options, 0.0)  # type: ignore[arg-type]
+    return Transcriber(checkpoint, LocalExecutor(host.InstantEngine(checkpoint, 2)), options, 0.0)  # type: ignore[arg-type]
 
 
 def checkpoints(until: int) -> Iterator[int]:

@@ -17,6 +17,8 @@ import pytest
 from fastscribe.audio.failures import relative_id
 from fastscribe.audio.folders import match_depth, split_pattern
 from fastscribe.audio.inputs import Source, expand
+from fastscribe.resume.entries import Paths
+from fastscribe.resume.shards import Shard
 from fastscribe.types import Failure
 
 posix_names = pytest.mark.skipif(sys.platform in ("win32", "darwin"), reason="file names are bytes on Linux only")
@@ -92,6 +94,14 @@ def left_out(*inputs: object) -> dict[str, int]:
     counted: Counter[str] = Counter()
     list(expand([str(given) for given in inputs], left_out=counted))
     return dict(counted)
+
+
+def test_the_files_of_a_run_are_not_left_out(tmp_path):
+    for suffix in ("", Shard(0, 2).suffix):
+        paths = Paths(tmp_path, suffix)
+        touch(tmp_path, *(path.name for path in (paths.rows, paths.journal, paths.report)))
+    touch(tmp_path, "a.wav", "old_report.json", "b.jsonl")
+    assert left_out(tmp_path) == left_out(tmp_path / "**") == left_out(tmp_path / "*") == {".json": 1, ".jsonl": 1}
 
 
 def test_files_left_out_are_counted(tmp_path):

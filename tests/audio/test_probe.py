@@ -562,3 +562,18 @@ def test_planned_from_manifest():
         "a", "a@500", RATE, 1, 24_000, row={"duration": 1.5}, index=7, unread=given
     )
     assert planned(Source("a", "a", "a", duration_s=1e-9), RATE).num_samples == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "has_hint"),
+    [
+        ("list.txt", "/a/b.wav\n", True),
+        ("table.csv", "path,text\na.wav,ü\n", True),
+        ("page.wav", "<html></html>", False),
+    ],
+)
+def test_text_is_named_and_a_list_has_a_hint(tmp_path, name, content, has_hint):
+    path = tmp_path / name
+    path.write_text(content, encoding="utf-8")
+    hint = "; a list of paths, one a line without other columns, goes to stdin: fastscribe transcribe - < LIST"
+    assert problem(path) == "is text, not audio" + hint * has_hint

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import pickle
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -83,6 +84,21 @@ def test_parts_of_one_object_share_its_request(server: FaultyStore) -> None:
     assert remote_file._held.num_bytes == 0
 
 
+def test_parts_that_come_from_another_process_share_its_request(server: FaultyStore) -> None:
+    sender = listed("data")
+    server.requests.clear()
+    files = [pickle.loads(pickle.dumps(sender)) for _ in range(5)]
+    sender.drop()
+    assert {file.open().read() for file in files} == {DATA}
+    assert server.requests == ["GET /bucket/data"]
+    assert remote_file._held.num_bytes == len(DATA)
+    for file in files:
+        file.drop()
+    assert remote_file._held.num_bytes == 0
+    other = RemoteFile("s3://bucket/data", remote.RemoteObject("s3://bucket/data", 5, "other"))
+    assert other.version() == "5 other", "a version is an object of its own"
+
+
 def test_a_new_run_looks_anew(server: FaultyStore) -> None:
     kept = RemoteFile("s3://bucket/data")
     assert kept.open().read() == DATA
@@ -127,7 +143,9 @@ def test_readers_at_once_share_a_request(server: FaultyStore) -> None:
 
 def test_held_bytes_are_bounded_and_freed(server: FaultyStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(remote_file, "MAX_HELD_BYTES", 2 * len(DATA))
-    files = [listed("data") for _ in range(3)]
+    for key in ("data-0", "data-1", "data-2"):
+        server.put(f"bucket/{key}", DATA)
+    files = [listed(f"data-{number}") for number in range(3)]
     assert [file.open().read() == DATA for file in files] == [True] * 3  # the third by ranges
     assert remote_file._held.num_bytes == 2 * len(DATA)
     files[0].drop()

@@ -30,6 +30,7 @@ from fastscribe.config import Options
 from fastscribe.model.model import Model
 from fastscribe.pipeline.batching import Budget
 from fastscribe.pipeline.engine import Engine
+from fastscribe.pipeline.local import LocalExecutor
 from fastscribe.pipeline.recognizer import Recognizer
 from fastscribe.transcriber import Transcriber
 from scripts.benchmarks import agreement, single_passes
@@ -45,7 +46,7 @@ def made(shape: str) -> Checkpoint:
 @cache
 def transcriber(shape: str) -> Transcriber:
     checkpoint = made(shape)
-    return Transcriber(checkpoint, Engine(Recognizer.build(checkpoint, "cpu", "fp32")), Options(), 0.0)
+    return Transcriber(checkpoint, LocalExecutor(Engine(Recognizer.build(checkpoint, "cpu", "fp32"))), Options(), 0.0)
 
 
 # --- shapes, models, audio ------------------------------------------------------------------------------------------
@@ -95,7 +96,7 @@ def test_random_transducer_uses_its_predictor() -> None:
     weights = dict(checkpoint.weights)
     weights["transducer.joint.predictor.weight"] = torch.zeros_like(weights["transducer.joint.predictor.weight"])
     deaf = Checkpoint(checkpoint.path, "fastscribe", checkpoint.config, checkpoint.tokenizer, weights)
-    other = Transcriber(deaf, Engine(Recognizer.build(deaf, "cpu", "fp32")), Options(), 0.0)
+    other = Transcriber(deaf, LocalExecutor(Engine(Recognizer.build(deaf, "cpu", "fp32"))), Options(), 0.0)
     assert recognizer.decoder_name == "tdt"
     assert agreement.compare(agreement.hypotheses(other, waves), before)["equal_share"] == 0.0
 

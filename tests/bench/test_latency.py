@@ -18,6 +18,7 @@ from fastscribe.bench.random_model import random_checkpoint
 from fastscribe.config import Options
 from fastscribe.errors import UsageError
 from fastscribe.pipeline.engine import Engine
+from fastscribe.pipeline.local import LocalExecutor
 from fastscribe.pipeline.recognizer import Recognizer
 from fastscribe.transcriber import Transcriber
 from fastscribe.types import Batch
@@ -31,7 +32,7 @@ FAST = ("--iterations", 3, "--device", "cpu")
 @cache
 def transcriber(dtype: str = "fp32") -> Transcriber:
     checkpoint = random_checkpoint("tiny")
-    return Transcriber(checkpoint, Engine(Recognizer.build(checkpoint, "cpu", dtype)), Options(), 0.0)
+    return Transcriber(checkpoint, LocalExecutor(Engine(Recognizer.build(checkpoint, "cpu", dtype))), Options(), 0.0)
 
 
 @given(st.lists(st.floats(0.1, 1e4), min_size=1, max_size=300), st.sampled_from(batch_latency.PERCENTILES))

@@ -26,6 +26,7 @@ from fastscribe.config import Options
 from fastscribe.errors import CheckpointError, UsageError
 from fastscribe.pipeline.batching import Budget
 from fastscribe.pipeline.engine import Engine
+from fastscribe.pipeline.local import LocalExecutor
 from fastscribe.pipeline.recognizer import Recognizer
 from fastscribe.transcriber import Transcriber
 from tests.conftest import AUDIO, MODELS
@@ -40,7 +41,7 @@ QUICK = ("--quick", "--passes", 2, "--clips", 4, "--device", "cpu")
 @cache
 def transcriber() -> Transcriber:
     checkpoint = random_checkpoint("tiny")
-    return Transcriber(checkpoint, Engine(Recognizer.build(checkpoint, "cpu", "fp32")), Options(), 0.0)
+    return Transcriber(checkpoint, LocalExecutor(Engine(Recognizer.build(checkpoint, "cpu", "fp32"))), Options(), 0.0)
 
 
 @pytest.fixture
@@ -160,7 +161,7 @@ def test_each_budget_has_its_own_ceiling(tmp_path: Path, monkeypatch: pytest.Mon
 def test_int8_bytes_follow_the_processors_dtype(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(roofline, "matrix_rate", lambda *given: 0.1)
     one = copy(transcriber())
-    one._recognizer = replace(one._recognizer, dtype="int8")
+    one._executor = LocalExecutor(Engine(replace(one._recognizer, dtype="int8")))
     found = {}
     for native in (True, False):
         monkeypatch.setattr("fastscribe.pipeline.recognizer.has_native_bf16", lambda native=native: native)

@@ -59,6 +59,14 @@ def test_a_convolutional_encoder_does_what_is_counted(name: str, seconds: float)
         assert sum(work.encoder_flops(SHAPES[name], seconds).values()) == counted(SHAPES[name], seconds)
 
 
+@pytest.mark.parametrize("seconds", [0.64, 2.56, 5.12, 10.24])
+def test_a_granite_encoder_does_what_is_counted(seconds: float) -> None:
+    """Whole blocks and even frames, because padding is not counted."""
+    assert sum(work.encoder_flops(SHAPES["tiny-granite"], seconds).values()) == counted(SHAPES["tiny-granite"], seconds)
+    published = SHAPES["granite-speech-5.0-470m-turboctc"].encoder
+    assert work.encoder_parameters(published) == pytest.approx(473e6, rel=0.002)
+
+
 def test_nvidia_s_shapes_are_as_large_as_published() -> None:
     """333 and 18.9 million parameters, without those of norms."""
     assert work.encoder_parameters(SHAPES["jasper10x5dr"].encoder) == pytest.approx(332.6e6, rel=0.001)

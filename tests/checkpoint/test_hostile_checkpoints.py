@@ -33,7 +33,7 @@ from fastscribe.checkpoint.weights import load_safetensors, load_torch
 from fastscribe.errors import CheckpointError
 from fastscribe.text.tokenizer import from_sentencepiece
 from tests.checkpoint.test_checkpoint import packed, same, unpacked, with_yaml
-from tests.conftest import MODELS, checkpoint
+from tests.conftest import AUDIO, MODELS, checkpoint
 from tests.helpers.processes import fastscribe
 from tests.helpers.warm_process import Limits
 
@@ -454,6 +454,7 @@ ARCHIVES: dict[str, tuple[Make, str]] = {
         archive(lambda: tar_of(pax(path="/\x1b[2J\n\u202e"), ({}, MARK))),
         "leaves the folder",
     ),
+    "a recording": (archive(lambda: next(AUDIO.glob("*.flac")).read_bytes()), "a recording, not a model"),
     "no header": (archive(lambda: b"\1" * 4096), "not a readable .nemo"),
     "half": (archive(lambda: sound_tar()[: len(sound_tar()) // 2]), "cut short"),
     "half a header": (archive(lambda: sound_tar()[:300]), "not a readable .nemo"),

@@ -17,18 +17,26 @@ from fastscribe.checkpoint.nemo_config import model_config
 from fastscribe.checkpoint.nemo_heads import heads_of
 from fastscribe.checkpoint.parameter_shapes import parameter_shapes
 from fastscribe.checkpoint.reader import read_checkpoint
+from fastscribe.checkpoint.value import Section
 from fastscribe.config import ModelConfig
 from fastscribe.errors import CheckpointError
 from scripts.model_table import MARK, model_table
 from tests.conftest import ROOT, SHARED
+from tests.helpers import cohere_folder, granite_folder
 from tests.helpers.published import CONFIGS, config
 
+FOLDERS = dict.fromkeys(granite_folder.NAMES, granite_folder) | {cohere_folder.NAME: cohere_folder}
 TABLE = {model.name: model for model in known_models()}
 PUBLISHED = SHARED / "published"
 
 
 def read(name: str) -> ModelConfig:
     """Read the published configuration as the loader does."""
+    if name in FOLDERS:
+        of = FOLDERS[name]
+        return huggingface.model_config(
+            Section(of.PUBLISHED_CONFIG, "config", name), Section(of.PROCESSOR_CONFIG, "", name), name
+        )
     whole = config(name)
     section = parse_yaml(yaml.safe_dump(whole, allow_unicode=True).encode(), name)
     return model_config(section, heads_of(section, dict), num_labels(whole), name)
@@ -43,8 +51,8 @@ def millions(shapes: dict[str, tuple[int, ...]]) -> int:
 
 
 def test_the_table_lists_what_loads() -> None:
-    """tests/checkpoint/test_published.py loads a stand-in for each of these names, and refuses the others."""
-    assert TABLE.keys() == CONFIGS.keys() | {"default"}
+    """test_published.py, test_granite.py and test_cohere.py load a stand-in for each of these names, and refuse others."""
+    assert TABLE.keys() == {*CONFIGS, *FOLDERS, "default"}
 
 
 @pytest.mark.parametrize("model", [model for model in TABLE.values() if model.name != "default"], ids=lambda m: m.name)
@@ -52,7 +60,12 @@ def test_values_are_those_of_the_configuration(model: KnownModel) -> None:
     found = read(model.name)
     assert found.decoders == model.decoders
     if model.sources.get("parameters_millions") == "configuration":
-        assert model.parameters_millions == millions(parameter_shapes(found))
+        if model.name in granite_folder.NAMES:  # the folder stores the head and the conditioning's layer once
+            assert model.parameters_millions == round(
+                granite_folder.num_parameters(granite_folder.PUBLISHED_CONFIG) / 1e6
+            )
+        else:
+            assert model.parameters_millions == millions(parameter_shapes(found))
 
 
 @pytest.mark.parametrize("model", TABLE.values(), ids=lambda model: model.name)

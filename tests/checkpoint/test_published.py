@@ -29,6 +29,7 @@ from fastscribe.pipeline.loader import collate
 from fastscribe.pipeline.recognizer import Recognizer
 from fastscribe.types import AudioInfo, Utterance
 from tests.conftest import AUDIO, MODELS, ROOT, SHARED, waveform
+from tests.helpers import cohere_folder, granite_folder
 from tests.helpers.published import CONFIGS, LANGUAGES, UNSUPPORTED, Yaml, config, key_paths, stand_in
 from tests.helpers.streaming_folder import write_folder
 
@@ -273,7 +274,7 @@ def test_guide_lists_tested_checkpoints() -> None:
     guide = (ROOT / "docs" / "models.md").read_text(encoding="utf-8")
     table = guide.split("<!-- models -->")[1]
     listed = {name.split("/")[-1] for name in re.findall(r"^\| `([^`]+)`", table, re.MULTILINE)}
-    assert listed == set(CONFIGS)
+    assert listed == {*CONFIGS, *granite_folder.NAMES, cohere_folder.NAME}
     assert all(f"`{name}`" in guide for name in UNSUPPORTED)
 
 

@@ -186,9 +186,9 @@ def test_sigterm_while_the_model_loads(run: Runs, clips: Path, tmp_path: Path) -
 import os, signal
 from fastscribe.transcriber import Transcriber
 load = Transcriber.load
-def interrupted(*given):
+def interrupted(*given, **named):
     os.kill(os.getpid(), signal.SIGTERM)
-    return load(*given)
+    return load(*given, **named)
 Transcriber.load = interrupted
 """
     assert run(limited(clips, tmp_path / "out"), loading) == 143

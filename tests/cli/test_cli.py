@@ -63,6 +63,16 @@ def test_one_short_file_and_quiet_print_the_text_alone(tmp_path: Path) -> None:
         assert not is_one_short_file([str(path) for path in inputs])
 
 
+def test_the_line_about_the_model_waits_for_the_end_of_a_stream(tmp_path: Path) -> None:
+    """One path on stdin may be short, and nothing but its text is shown then. Two get the line, with the report behind it."""
+    short = fastscribe("transcribe", "-", stdin=f"{FIRST}\n")
+    assert (short.returncode, short.stderr) == (0, "") and short.stdout
+    two = fastscribe("transcribe", "-", stdin=f"{FIRST}\n{AUDIO / 'e02_0p3s.flac'}\n")
+    assert two.stderr.startswith("fastscribe: no --model") and two.stderr.count("RTFx") == 1
+    kept = fastscribe("transcribe", "-", "-o", tmp_path / "out", stdin=f"{FIRST}\n")
+    assert kept.stderr.startswith("fastscribe: no --model") and kept.stdout == ""
+
+
 def test_every_format(tmp_path: Path, texts: dict[str, str]) -> None:
     formats = "jsonl,json,srt,vtt,txt,tsv,ctm"
     done = fastscribe("transcribe", AUDIO, "-m", MODEL, "-o", tmp_path, "-f", formats, "--price-per-hour", 2)
@@ -258,12 +268,18 @@ def test_folder_without_audio(tmp_path: Path) -> None:
         (["transcribe", FIRST, "--force"], "another folder starts over"),
         (["transcribe", FIRST, "-o", "out.srt", "-f", "srt"], "-f FORMAT > out.srt"),
         (["transcribe", FIRST, "-o", FIRST], "is a file: name a folder"),
-        (["export", FIRST, "-f", "srt"], "is a recording or other binary data, not results"),
-        (["evaluate", FIRST], "is a recording or other binary data, not results"),
+        (["transcribe", FIRST, "-o", "-"], "--output-dir -: leave it out for stdout"),
+        (["export", FIRST, "-f", "srt"], "is a recording or other binary data, not JSON lines"),
+        (["evaluate", FIRST], "is a recording or other binary data, not JSON lines"),
         (["bench", "diff", FIRST, FIRST], "not a benchmark's result: a recording or other binary data"),
         (["train", FIRST, "-o", "run"], "is a recording; give a recipe"),
         (["train", "nowhere.yaml", "-o", "run"], "nowhere.yaml: cannot be read: No such file or directory"),
         (["merge", "nowhere"], "nowhere: no such folder"),
+        (["merge", FIRST], f"is a file: name its folder, {FIRST.parent}"),
+        (
+            ["bench", "thruput", FIRST],
+            "thruput: no such command, file or folder; did you mean 'throughput'?",
+        ),
     ],
     ids=str,
 )
@@ -308,8 +324,11 @@ def test_closed_pipe() -> None:
 
 
 @pytest.mark.posix
-def test_closed_stdout() -> None:
-    done = subprocess.run(["sh", "-c", '"$0" "$@" >&-', *command("transcribe", FIRST, "-m", MODEL, "-q")], timeout=60)
+@pytest.mark.parametrize(
+    "arguments", [["transcribe", FIRST, "-m", MODEL, "-q"], ["doctor"], ["models"], ["inspect", MODEL]], ids=str
+)
+def test_closed_stdout(arguments: list) -> None:
+    done = subprocess.run(["sh", "-c", '"$0" "$@" >&-', *command(*arguments)], timeout=60)
     assert done.returncode == 141
 
 

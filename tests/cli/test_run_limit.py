@@ -7,6 +7,7 @@ import pytest
 from fastscribe.cli import run_limit
 from fastscribe.cli.run_limit import LimitCheck, RunLimit, choose_limit, parse_time
 from fastscribe.errors import CheckpointError, UsageError
+from fastscribe.report.prices import list_price
 from tests.conftest import AUDIO
 from tests.helpers.processes import fastscribe
 
@@ -35,6 +36,22 @@ def test_the_first_of_two_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_limit, "process_age_s", lambda: 100.0)
     old = choose_limit(None, "1h", "cpu", None)
     assert old is not None and old.elapsed_s >= 100
+
+
+@pytest.mark.parametrize(
+    ("names", "after_s"),
+    [(["NVIDIA H100 80GB HBM3"], 3600.0), (["NVIDIA H100 80GB HBM3"] * 4, 900.0)],
+    ids=["one", "four"],
+)
+def test_the_price_is_that_of_all_gpus(names: list[str], after_s: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    price = list_price(names[0])
+    assert price is not None
+    monkeypatch.setattr(run_limit, "_gpu_names", lambda device, devices: names)
+    found = choose_limit(price.usd_per_hour, None, "auto", None, "all")
+    assert found is not None and found.after_s == pytest.approx(after_s)
+    monkeypatch.setattr(run_limit, "_gpu_names", lambda device, devices: [*names, "NVIDIA H200"])
+    with pytest.raises(UsageError, match="no price is known for this machine"):
+        choose_limit(5.0, None, "auto", None, "all")
 
 
 def limit(after_s: float) -> RunLimit:

@@ -173,6 +173,11 @@ def test_closed_stderr(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     terminal.say("without a reader")
 
 
+def test_secrets_of_urls_are_not_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    terminal.say("https://me:word@host/a.wav?sig=0f: read failed")
+    assert capsys.readouterr().err == "fastscribe: https://me:***@host/a.wav?sig=***: read failed\n"
+
+
 @pytest.mark.parametrize(("inputs", "files", "audio_s", "is_brief"), [
     (["-"], 1, 300.0, True), (["https://host/a.wav"], 1, 3.0, True), (["-"], 2, 3.0, False), (["-"], 1, 301.0, False),
     (["a"], 1, 3.0, False),

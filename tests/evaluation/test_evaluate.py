@@ -292,7 +292,8 @@ def test_results_in_a_store() -> None:
 def test_missing_package(module: str, monkeypatch: pytest.MonkeyPatch) -> None:
     check_installed("whisper-en")
     monkeypatch.setitem(sys.modules, module, None)
-    expected = f"evaluate needs {module.replace('_', '-')}: install fastscribe with its extra eval"
+    package, clone = module.replace("_", "-"), "in a clone: pip install '.[eval]'"
+    expected = f"evaluate needs {package}: install fastscribe with its extra eval ({clone})"
     with pytest.raises(UsageError) as raised:
         check_installed("whisper-en")
     assert str(raised.value) == expected

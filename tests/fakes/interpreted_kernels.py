@@ -6,6 +6,8 @@ Matrix products are tried in float32 and float16, since the interpreter multipli
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -13,10 +15,13 @@ from hypothesis import strategies as st
 
 from fastscribe.config import AttentionConfigs, ChunkedAttention, LocalAttention
 from fastscribe.cuda import triton_kernels
+from fastscribe.cuda.fused_granite import fuse_
 from fastscribe.cuda.operations import choose_operations
 from fastscribe.cuda.triton_kernels import TRITON
 from fastscribe.model.operations import POSITION_ROWS_MULTIPLE, TORCH, max_table_distance
+from fastscribe.types import Features
 from tests.cuda.test_triton_kernels import close, model_config, normal, real_frames
+from tests.model.test_granite import difference, random_encoder, small
 
 # The interpreter of Triton 3.6 takes a loop's bound from an array of one number, which numpy deprecates.
 pytestmark = pytest.mark.filterwarnings("ignore:Conversion of an array with ndim:DeprecationWarning")
@@ -138,6 +143,17 @@ def test_the_comparison_accepts_right_kernels() -> None:
     for adds_products in (False, True):
         found = choose_operations(model_config(), torch.float32, torch.device("cpu"), adds_products)
         assert found == (TRITON, None)
+
+
+def test_the_kernels_as_granite_runs_them() -> None:
+    """A convolution wider than the stream, and an encoder whose blocks are the rows of the attention kernel."""
+    config = small(num_layers=2, d_model=32, num_heads=2, conv_width=64, block=40)
+    plain = random_encoder(config)
+    plain.optimise_()
+    for_gpu = copy.deepcopy(plain)
+    fuse_(for_gpu, TRITON)
+    features = Features(torch.randn(2, 12, 180), torch.tensor([180, 90]))
+    assert difference(plain, for_gpu, features) < 1e-4
 
 
 def test_the_comparison_refuses_what_the_device_gets_wrong() -> None:

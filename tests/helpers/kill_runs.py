@@ -126,7 +126,7 @@ def load_for_forks() -> None:
     options = Options(batch_size=2, threads=2)
     loaded = Transcriber.load(MODEL, "cpu", "fp32", options)
 
-    def load(model: str | Path, device: str, dtype: str, requested: Options, say: object) -> Transcriber:
+    def load(model: Path, device: str, dtype: str, requested: Options, say: object, devices: str | None) -> Transcriber:
         assert (Path(model), dtype, requested.batch_size, requested.threads) == (MODEL, "fp32", 2, 2)
         loaded._options = requested
         return loaded

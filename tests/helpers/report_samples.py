@@ -86,6 +86,13 @@ def run(num_batches: int = 200, status: str = "finished", seed: int = 0) -> dict
         "padding_share": 1 - real / padded if padded else 0.0,
         "padded_frames": padded, "real_frames": real, "peak_bytes": 11 * 2**30, "device": "NVIDIA H200", "dtype": "bf16",
         "usd_per_hour": 3.5, "price_source": "--price-per-hour", "usd_per_1000_audio_hours": 0.93,
+        "devices": [
+            {
+                "name": f"cuda:{index}", "device": f"NVIDIA {HOSTILE[0]}", "batches": 1200 + index, "utterances": 90_123,
+                "audio_s": 54_321.5, "busy_s": 91.25, "peak_bytes": 9 * 2**30, "died": index, "audio_share": share,
+            }
+            for index, share in enumerate((0.625, 0.375))
+        ],
         "versions": {"fastscribe": "0.1.0", "torch": "2.13.0"},
     }  # fmt: skip
     made = {

@@ -7,6 +7,7 @@ import json
 import os
 import re
 from collections.abc import Iterable
+from dataclasses import replace
 from itertools import permutations
 from pathlib import Path
 
@@ -23,7 +24,7 @@ from fastscribe.output.names import OutputNames, names_of
 from fastscribe.output.stream import StreamOutput
 from fastscribe.resume.commit import Appender
 from fastscribe.resume.ledger import Ledger
-from fastscribe.types import AudioInfo, Failure, Source, Transcript
+from fastscribe.types import AudioInfo, Failure, Segment, Source, Transcript, Word
 
 OURS = (".lock", "journal.jsonl", "transcripts.jsonl")
 
@@ -177,20 +178,62 @@ def test_leftover_temporary_file_is_replaced(tmp_path: Path) -> None:
     assert write_all(tmp_path, ["a.wav"], "txt") == {"a.txt": "a.wav"}
 
 
-def test_edited_file_is_kept_beside_the_new_one(tmp_path: Path) -> None:
-    """The file is made again, because it differs from the journal; the user's edit is kept."""
-    write_all(tmp_path, ["a.wav", "b.wav"], "txt")
-    (tmp_path / "a.txt").write_text("put right by hand")
-    os.truncate(tmp_path / "b.txt", 2)  # as a disk may lose it
-    assert write_all(tmp_path, ["a.wav", "b.wav"], "txt") == {
-        "a.txt": "a.wav",
-        "a.previous.txt": "put right by hand",
-        "b.txt": "b.wav",
-    }
-    (tmp_path / "a.txt").write_text("put right again")
-    with folder_output(tmp_path, "txt", overwrite=True):
-        pass
-    assert set(contents(tmp_path)) == {"a.previous.txt", "a.previous.2.txt"}
+CUES = Segment("very curious", 0.0, 1.0, 1.0, (Word("very", 0.0, 0.4, 1.0), Word("curious", 0.4, 1.0, 1.0)))
+MADE = SubtitleStyle(max_line_width=20)
+
+
+def cues_again(directory: Path, said: list[str], style: SubtitleStyle = MADE, **options: bool) -> str:
+    """Run over two recordings with subtitles, and return the first one's."""
+    with FolderOutput(directory, OutputStyle(("srt",), subtitles=style), {}, say=said.append, **options) as output:
+        for index, id in enumerate(("a.wav", "b.wav")):
+            put(output, replace(spoken(id, CUES.text, index), segments=(CUES,)))
+    return (directory / "a.srt").read_text()
+
+
+@pytest.mark.parametrize("layout", [MADE, SubtitleStyle(max_line_width=10)], ids=["same layout", "another layout"])
+@pytest.mark.parametrize("word", ["most curious", "a rather curious", "VERY"])
+def test_an_edited_file_stays_and_is_named(tmp_path: Path, layout: SubtitleStyle, word: str) -> None:
+    """Other files are made again if the layout is another. An edit of the same length needs no naming where nobody reads it."""
+    edited = cues_again(tmp_path, []).replace("very", word)
+    (tmp_path / "a.srt").write_text(edited)
+    for _ in range(2):
+        said: list[str] = []
+        assert cues_again(tmp_path, said, layout) == edited
+        is_noticed = word != "VERY" or layout is not MADE
+        assert [str(tmp_path / "a.srt") in line and "--overwrite" in line for line in said] == [True] * is_noticed
+    assert ("very\ncurious" in (tmp_path / "b.srt").read_text()) == (layout is not MADE)
+    assert sorted(contents(tmp_path)) == ["a.srt", "b.srt"]
+    (tmp_path / "a.srt").unlink()
+    assert cues_again(tmp_path, said := [], layout) == (tmp_path / "b.srt").read_text() and said == []
+
+
+@pytest.mark.parametrize("damaged", [b"", b"\0" * 30, b"1\n00:00"])
+def test_a_damaged_file_is_made_again(tmp_path: Path, damaged: bytes) -> None:
+    """As a power cut leaves it: empty, zeros or the beginning. That is nobody's edit."""
+    whole = cues_again(tmp_path, [])
+    (tmp_path / "a.srt").write_bytes(damaged)
+    assert cues_again(tmp_path, said := []) == whole and said == []
+    assert sorted(contents(tmp_path)) == ["a.srt", "b.srt"]
+
+
+def test_overwrite_keeps_an_edited_file_beside_and_names_it(tmp_path: Path) -> None:
+    whole = cues_again(tmp_path, [])
+    (tmp_path / "a.srt").write_text("by hand")
+    assert cues_again(tmp_path, said := [], overwrite=True) == whole
+    assert (tmp_path / "a.previous.srt").read_text() == "by hand"
+    assert len(said) == 1 and said[0].startswith(f"{tmp_path / 'a.srt'}: edited") and "a.previous.srt" in said[0]
+
+
+def test_a_changed_recording_sets_an_edited_file_aside_and_names_it(tmp_path: Path) -> None:
+    write_all(tmp_path, ["a.wav"], "txt")
+    (tmp_path / "a.txt").write_text("by hand")
+    said: list[str] = []
+    with FolderOutput(tmp_path, OutputStyle(("txt",)), {}, say=said.append) as output:
+        source = Source("/in/a.wav", "/in/a.wav", "a.wav", row={"changed": True})
+        assert output.ledger.expect(source) and not output.ledger.is_done(source)
+        output.write(spoken("a.wav", "new"))
+    assert contents(tmp_path) == {"a.txt": "new", "a.previous.txt": "by hand"}
+    assert len(said) == 1 and "a.previous.txt" in said[0]
 
 
 @pytest.mark.posix

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
@@ -191,14 +191,37 @@ def test_a_store_without_conditional_writes_is_named_once(url: str, monkeypatch:
         put(output, "b.wav")
 
 
-@pytest.mark.parametrize("again", [lambda url: write_all(url, "a.wav"), lambda url: write_all(url, overwrite=True)])
-def test_an_edited_file_is_kept_beside(url: str, again: Callable[[str], object]) -> None:
+def test_an_edited_file_stays_and_is_named(url: str) -> None:
     write_all(url, "a.wav", "b.wav")
     remote.write_object(f"{url}/a.wav.txt", b"corrected by hand")
     remote.delete_object(f"{url}/b.wav.txt")
-    again(url)
-    assert contents(url)["a.wav.previous.txt"] == "corrected by hand"
-    assert "b.wav.previous.txt" not in contents(url)
+    said: list[str] = []
+    assert write_all(url, "a.wav", "b.wav", say=said.append) == []
+    assert contents(url)["a.wav.txt"] == "corrected by hand" and contents(url)["b.wav.txt"].strip() == "hello"
+    assert len(said) == 1 and said[0].startswith(f"{url}/a.wav.txt: edited") and "--overwrite" in said[0]
+    write_all(url, overwrite=True, say=said.append)
+    assert contents(url)["a.wav.previous.txt"] == "corrected by hand" and "b.wav.previous.txt" not in contents(url)
+    assert len(said) == 2 and "a.wav.previous.txt" in said[1]
+
+
+def test_an_edit_of_the_same_length_stays_when_the_layout_changes(url: str) -> None:
+    segment = Segment("one two", 0.0, 1.0, 1.0, (Word("one", 0.0, 0.5, 1.0), Word("two", 0.5, 1.0, 1.0)))
+
+    def go(width: int) -> list[str]:
+        style, said = OutputStyle(("srt",), subtitles=SubtitleStyle(max_line_width=width)), list[str]()
+        with StoreOutput(url, style, {}, say=said.append) as output:
+            for index, id in enumerate(("a.wav", "b.wav")):
+                source = Source("/in/" + id, "/in/" + id, id, index=index)
+                output.ledger.expect(source)
+                if not output.ledger.is_done(source):
+                    output.write(replace(spoken(id, "one two", index), segments=(segment,)))
+        return said
+
+    assert go(20) == []
+    edited = contents(url)["a.wav.srt"].replace("one", "ONE")
+    remote.write_object(f"{url}/a.wav.srt", edited.encode())
+    assert len(said := go(5)) == 1 and "a.wav.srt: edited" in said[0]
+    assert contents(url)["a.wav.srt"] == edited and "one\ntwo" in contents(url)["b.wav.srt"]
 
 
 @pytest.mark.parametrize("overwrite", [False, True])

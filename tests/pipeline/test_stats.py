@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fastscribe.cli.terminal import report_table
-from fastscribe.pipeline.stats import RunStats, Stopwatch
+from fastscribe.pipeline.stats import DeviceShare, RunStats, Stopwatch
 from fastscribe.resume.entries import ENTRY, Paths
 from fastscribe.resume.merge import MergeResult, ShardResult, merged_report
 from fastscribe.resume.shards import Shard
@@ -29,6 +29,18 @@ def stats(**changes) -> RunStats:
         "price_source": None,
     }
     return RunStats(**(values | changes))
+
+
+def test_shares_of_devices() -> None:
+    shares = [DeviceShare("cpu:0", "x", 3, 9, 5400.0, 60.0), DeviceShare("cpu:1", "x", 1, 4, 1800.0, 20.0, died=1)]
+    run = stats(devices=shares)
+    assert [one["audio_share"] for one in run.to_json()["devices"]] == [0.75, 0.25]
+    lines = [line.split(maxsplit=1) for line in report_table(run).splitlines()]
+    assert ["cpu:0", "75 % of the audio (1.500 h in 3 batches), busy 60.0 s"] in lines
+    assert ["cpu:1", "25 % of the audio (0.500 h in 1 batch), busy 20.0 s, died 1 time"] in lines
+    assert stats().to_json()["devices"] == [] and "% of the audio" not in report_table(stats())
+    idle = stats(devices=[DeviceShare("cpu:0", "x")])
+    assert idle.to_json()["devices"][0]["audio_share"] == 0.0
 
 
 def test_rtfx_padding_and_cost() -> None:

@@ -36,7 +36,7 @@ NUMBER = 240
 
 @pytest.fixture(scope="module")
 def nodes() -> Iterator[Any]:
-    with cluster(num_nodes=2) as found:
+    with cluster(num_nodes=3) as found:
         yield found
 
 
@@ -80,7 +80,7 @@ def test_nothing_is_lost_whatever_dies(
     extra = [{"audio_filepath": str(tmp_path / name)} for name in (f"{KILLS}.flac", "corrupt.flac")]
     path, said = manifest(tmp_path / "list.jsonl", NUMBER, extra), list[str]()
     taken = [ray.put(np.zeros(30 << 20, np.uint8)) for _ in range(4)]  # more than the head's store: the rest is spilled
-    with transcriber(2, said) as found:
+    with transcriber(3, said) as found:
 
         def disturb(number: int) -> None:
             first = next((handle.facts for handle in found._pool.ready if handle.running), None)
@@ -98,9 +98,8 @@ def test_nothing_is_lost_whatever_dies(
     assert (killer.stage, killer.error_type) == ("model", "WorkerDied")
     assert killer.message.startswith("3 workers ended while they transcribed it, the last one with it alone: ")
     ends = [line for line in said if line.startswith("worker ")]
-    assert (
-        len(ends) == sum(share.died for share in found.shares()) >= 5
-    )  # killed, its node gone, and three for the recording
+    # Three for the recording (the kill may be one of them), and one as its node went.
+    assert len(ends) == sum(share.died for share in found.shares()) >= 4
     assert capsys.readouterr().out == ""  # Ray's own lines would be among the transcripts
 
 

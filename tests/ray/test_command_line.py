@@ -18,9 +18,10 @@ from tests.helpers.processes import fastscribe as command
         (["--ray-address", "auto"], "--ray-address needs --engine ray"),
         (["--ray-workers", 2], "--ray-workers needs --engine ray"),
         (["--engine", "ray", "--device", "cuda:1"], "--device cuda:1: with --engine ray it is auto, cpu or cuda"),
+        (["--engine", "ray", "--devices", "all"], "--devices and --engine ray exclude each other"),
         (["--engine", "ray", "--report-html", "page.html"], "--report-html shows the batches of one process"),
     ],
-    ids=["address", "workers", "device", "page"],
+    ids=["address", "workers", "device", "devices", "page"],
 )
 def test_options_that_do_not_fit(options: list[object], problem: str) -> None:
     done = command("transcribe", "a.wav", *options)
@@ -30,7 +31,7 @@ def test_options_that_do_not_fit(options: list[object], problem: str) -> None:
 
 def test_without_the_extra_one_line_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(UsageError, match=r"Ray needs the extra ray: pip install 'fastscribe\[ray\]'"):
+    with pytest.raises(UsageError, match=r"--engine ray needs ray: install fastscribe with its extra ray \(in a clone"):
         library.ray_library()
 
 

@@ -10,13 +10,18 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 import typer.main
 
+from fastscribe import Options
 from fastscribe.cli import app, run_page
 from fastscribe.cli.bench.common import finish
+from fastscribe.errors import UsageError
+from fastscribe.pipeline.batching import Budget
 from fastscribe.resume.shards import Shard
 from tests.cli.test_cli import FIRST, MODEL, transcribe
 from tests.conftest import AUDIO
@@ -78,6 +83,31 @@ def test_interrupted_run(sent: signal.Signals, said: str, tmp_path: Path) -> Non
     assert f"{said}: this is what was done by then" in text
     assert "RTFx over time" in text
     assert not list(tmp_path.glob("*.part"))
+
+
+def test_the_page_hides_secrets_of_the_error_and_the_output(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    target = SimpleNamespace(where="s3://key:pass5word@bucket/out", shard=Shard(0, 1))
+    job = SimpleNamespace(
+        options=Options(), target=target, style=SimpleNamespace(formats=["jsonl"]), devices=None, model="m"
+    )
+    executor = SimpleNamespace(facts=SimpleNamespace(decoder_name="tdt"), budget=Budget(1.0))
+    transcriber: Any = SimpleNamespace(
+        _executor=executor,
+        _recovers_gaps=False,
+        progress=SimpleNamespace(skipped=0),
+        _config=SimpleNamespace(frame_s=0.08),
+    )
+    written: list[Any] = []
+    monkeypatch.setattr(run_page, "render", written.append)
+    monkeypatch.setattr(run_page, "write_page", lambda path, page: None)
+    page = run_page.RunPage(tmp_path / "page.html", job, transcriber)  # type: ignore[arg-type]
+    for error in (UsageError("https://me:pass5word@host/a is gone"), RuntimeError("https://me:pass5word@host/a")):
+        page._write(SimpleNamespace(to_json=dict), run_page._status(error))  # type: ignore[arg-type]
+    assert [one["status"] for one in written] == [
+        "stopped: https://me:***@host/a is gone",
+        "stopped: RuntimeError: https://me:***@host/a",
+    ]
+    assert {one["settings"]["output_dir"] for one in written} == {"s3://key:***@bucket/out"}
 
 
 def test_bad_page_path(tmp_path: Path) -> None:

@@ -140,6 +140,14 @@ def test_run_page_equals_report() -> None:
     assert "4 files left out: .docx 3, .jpg 1: not audio by their names." in text
 
 
+def test_devices_have_a_table() -> None:
+    run = samples.run(3)
+    text = Page(run_page.render(run)).text
+    assert "cuda:1: NVIDIA" in text and "62.5 %" in text and "1,201" in text
+    alone = Page(run_page.render(run | {"report": run["report"] | {"devices": []}})).text
+    assert "Devices" in text and "Devices" not in alone
+
+
 def test_unfinished_run() -> None:
     assert "interrupted: this is what was done by then" in Page(PAGES["interrupted run"]).text
     assert "stopped: the disk is full" in Page(PAGES["run that never began"]).text

@@ -106,7 +106,7 @@ def test_kill_or_power_cut_loses_nothing(
 @pytest.mark.linux
 @pytest.mark.parametrize("has_syncfs", [False, True])
 def test_kill_or_power_cut_while_other_formats_are_made(tmp_path: Path, corpus: Corpus, has_syncfs: bool) -> None:
-    """The files come from the rows, without decoding; an edited file stays beside."""
+    """The files come from the rows, without decoding; an edited file stays."""
     corpus.go(0, style=OutputStyle(("txt", "srt")))(tmp_path / "whole")
     (tmp_path / "whole" / "a.wav.txt").write_text("One\n")  # of the same size
     style = OutputStyle(("txt", "json", "srt"), subtitles=SubtitleStyle(max_line_width=9))
@@ -338,9 +338,10 @@ def test_folders_of_older_versions_are_resumed(tmp_path: Path, corpus: Corpus) -
     wider = OutputStyle(("srt",))
     assert corpus.go(1, style=wider)(tmp_path / "out") == []
     corpus.go(0, style=OutputStyle(("srt", "txt", "json")))(tmp_path / "new")
-    kept = tmp_path / "out" / "a.wav.previous.srt"
-    assert kept.read_text() == "edited\n"
-    kept.unlink()
+    edited = tmp_path / "out" / "a.wav.srt"
+    assert edited.read_text() == "edited\n"
+    edited.unlink()
+    assert corpus.go(1, style=wider)(tmp_path / "out") == []
     assert state_of(tmp_path / "out", False)["files"] == state_of(tmp_path / "new", False)["files"]
 
 

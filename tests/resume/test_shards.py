@@ -74,7 +74,7 @@ def test_shard_from_option_or_scheduler(
         ("١/٤", {}, "not i/n"),
         ("1.0/4", {}, "not i/n"),
         ("4/4", {}, "numbered from 0, here 0/4 to 3/4"),
-        ("0/0", {}, "numbered from 0"),
+        ("0/0", {}, "1 or more; 0/1 is everything"),
         ("auto/4", {}, "none of SLURM_ARRAY_TASK_ID, JOB_COMPLETION_INDEX, AWS_BATCH_JOB_ARRAY_INDEX is set"),
         ("auto/4", {"JOB_COMPLETION_INDEX": "4"}, "numbered from 0"),
         ("auto/4", {"JOB_COMPLETION_INDEX": "x"}, "JOB_COMPLETION_INDEX is 'x'"),

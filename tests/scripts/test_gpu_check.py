@@ -87,7 +87,7 @@ def scratch(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("decoder", ("needs a CUDA device",)),
         ("memory", ("needs a CUDA device",)),
         ("profile", ()),
-        ("ceilings", ("scaled_mm", "Float8")),
+        ("ceilings", ()),
     ],
 )
 def test_part_on_cpu(

@@ -19,6 +19,7 @@ from fastscribe.config import DecoderName
 from fastscribe.decode.families import DECODERS
 from fastscribe.errors import AudioError
 from fastscribe.pipeline.engine import Engine
+from fastscribe.pipeline.local import LocalExecutor
 from fastscribe.segmentation.gaps import find_clear_speech, find_untranscribed_spans, is_new_stretch, remaining_gaps
 from fastscribe.types import AudioInfo, Gap, Hypothesis, Segment, Source, Utterance, Word
 from tests.cli.test_cli import FIRST, MODEL
@@ -254,7 +255,7 @@ def test_option_overrides_the_familys_default(transcriber: Transcriber, name: De
     recognizer = replace(transcriber._recognizer, decoder_name=name)
     checkpoint = Checkpoint(MODELS, "nemo", transcriber._config, transcriber._tokenizer, {})
     chosen = [
-        Transcriber(checkpoint, Engine(recognizer), Options(recover_gaps=requested), 0.0)._recovers_gaps
+        Transcriber(checkpoint, LocalExecutor(Engine(recognizer)), Options(recover_gaps=requested), 0.0)._recovers_gaps
         for requested in (None, True, False)
     ]
     assert chosen == [DECODERS[name].recovers_gaps, True, False]

@@ -11,7 +11,7 @@ import soundfile
 from fastscribe.audio.probe import probe
 from fastscribe.segmentation.loudness import quiet_frames
 from fastscribe.segmentation.segment import split
-from fastscribe.segmentation.silence import find_sound, steady_quiet
+from fastscribe.segmentation.silence import find_sound, steady_quiet, trim_silence
 from fastscribe.types import Source
 
 RATE = 8_000
@@ -75,3 +75,40 @@ def test_steady_noise_is_no_silence():
     """A recording as loud throughout may be speech over music."""
     energy = np.random.default_rng(0).uniform(0.9, 1.1, 2_000)
     assert not steady_quiet(energy, quiet_frames(energy, 0.02)).any()
+
+
+@pytest.mark.parametrize(("lengths_s", "trimmed"), [
+    ((0, 2.0, 3.0), [(1.76, 5.0)]), ((3.0, 2.0), [(0.0, 3.5)]), ((0, 4.0, 3.0, 4.0), [(3.76, 7.5)]), ((0, 5.0), []),
+    ((0, 1.98, 3.0, 1.98), [(0.0, 6.96)]), ((1.0, 5.0, 1.0), [(0.0, 7.0)]), ((), []),
+])  # fmt: skip
+def test_a_recording_within_the_limit_is_trimmed_at_its_edges(lengths_s, trimmed):
+    silent = np.repeat(np.arange(len(lengths_s)) % 2 == 1, [round(length_s * 50) for length_s in lengths_s])
+    assert [(begin / 50, end / 50) for begin, end in trim_silence(silent, 0.02)] == trimmed
+
+
+@pytest.mark.parametrize("level", [0.0, 1e-4])
+def test_a_short_recording_with_silence_is_one_utterance(tmp_path, level):
+    generator = np.random.default_rng(0)
+    sound, room = speech(3.0, 0.1, generator), level * generator.normal(0, 1, 4 * RATE)
+    assert split_by_phrase(tmp_path, room, sound, room) == [(pytest.approx(3.76, abs=0.1), pytest.approx(7.5, abs=0.1))]
+    assert split_by_phrase(tmp_path, sound) == [(0.0, 3.0)]
+    assert split_by_phrase(tmp_path, sound[: RATE * 3 // 2]) == [(0.0, 1.5)]
+
+
+@pytest.mark.parametrize("limit_s", [0.0, 3.0, 60.0])
+def test_without_phrases_all_is_decoded(tmp_path, limit_s):
+    """5 s of silence in front are longer than a limit of 3 s: the pieces still cover the recording."""
+    sound = speech(4.0, 0.1, np.random.default_rng(0))
+    soundfile.write(tmp_path / "a.wav", np.concatenate([np.zeros(5 * RATE), sound]), RATE, subtype="FLOAT")
+    path = str(tmp_path / "a.wav")
+    found = split(probe(Source(path, path, "a.wav")), limit_s, None, 0.08)
+    assert (found[0].start_s, found[-1].end_s) == (0.0, 9.0) and (len(found) == 1) == (limit_s != 3.0)
+    assert all(after.start_s <= before.end_s for before, after in itertools.pairwise(found))
+    assert limit_s == 0.0 or max(piece.duration_s for piece in found) <= limit_s + 1e-9 or limit_s == 60.0
+
+
+def test_no_limit_means_one_whole_utterance(tmp_path):
+    path = str(tmp_path / "a.wav")
+    soundfile.write(path, np.zeros(5 * RATE), RATE)
+    (found,) = split(probe(Source(path, path, "a.wav")), 0.0, None, 0.08, by_phrase=True)
+    assert (found.start_s, found.end_s) == (0.0, 5.0)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -133,13 +135,87 @@ def test_a_missing_bucket_is_named(server: FaultyStore) -> None:
         list(remote.list_objects("s3://nowhere/a"))
 
 
-def test_an_unreachable_store(server: FaultyStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    from fastscribe._system.remote import object_store as module
+def test_an_unreachable_store_is_tried_a_few_times(server: FaultyStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """obstore would retry for 40 s and more; its retries are for stores that have answered."""
+    connect, pauses = retry._connect, []
 
+    def count(host: str, port: int, timeout_s: float) -> None:
+        pauses.append(timeout_s)
+        connect(host, port, timeout_s)
+
+    monkeypatch.setattr(retry, "_connect", count)
+    monkeypatch.setattr(retry, "FIRST_BACKOFF_S", 0.001)
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
-    monkeypatch.setattr(module, "RETRY", module.RETRY | {"max_retries": 0})
-    with pytest.raises(remote.RemoteUnavailable, match="cannot be reached"):
+    with pytest.raises(remote.RemoteUnavailable, match=r"127\.0\.0\.1:9 cannot be reached .*check the network"):
         remote.stat_object("s3://elsewhere/a")
+    assert len(pauses) == retry.FEW_RETRIES + 1 and max(pauses) <= retry.CONNECT_S
+
+
+def test_reachability_is_checked_once_and_not_behind_a_proxy(
+    server: FaultyStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hosts = []
+    monkeypatch.setattr(retry, "_connect", lambda host, port, timeout_s: hosts.append((host, port)))
+    monkeypatch.setattr(retry, "proxy_bypass", lambda host: False)
+    monkeypatch.setattr(retry, "getproxies", dict)
+    remote.forget_stores()
+    for _ in range(2):
+        remote.stat_object("s3://bucket/a.wav")
+    assert len(hosts) == 1
+    retry.check_reachable("https://host")
+    assert hosts[1:] == [("host", 443)]
+    monkeypatch.setattr(retry, "getproxies", lambda: {"https": "http://proxy"})
+    retry.check_reachable("https://host")
+    assert len(hosts) == 2
+
+
+def test_all_addresses_of_a_host_share_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python's own connection would wait that long for each."""
+    asked: list[tuple[str, float]] = []
+
+    def refuse(address: tuple[str, int], timeout_s: float) -> None:
+        asked.append((address[0], timeout_s))
+        raise OSError(f"no route to {address[0]}")
+
+    found = [(socket.AF_INET6, 1, 6, "", (f"::{number}", 443, 0, 0)) for number in range(4)]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
+    monkeypatch.setattr(socket, "create_connection", refuse)
+    with pytest.raises(remote.RemoteUnavailable, match=r"^host:443 cannot be reached \(no route to ::3\)"):
+        retry._connect("host", 443, 6.0)
+    assert asked == [(f"::{number}", 1.5) for number in range(4)]
+
+
+@pytest.mark.parametrize(
+    ("url", "variables", "endpoint"),
+    [
+        ("s3://b", {}, "https://s3.eu-west-1.amazonaws.com"),
+        ("s3://b", {"AWS_ENDPOINT": "http://host"}, ""),
+        ("s3://b", {"AWS_ENDPOINT_URL": "http://host:9000"}, "http://host:9000"),
+        (
+            "s3://b",
+            {"AWS_REGION": "cn-north-1", "AWS_DEFAULT_REGION": "cn-north-1"},
+            "https://s3.cn-north-1.amazonaws.com.cn",
+        ),
+        ("gs://b", {}, "https://storage.googleapis.com"),
+        ("gs://b", {"GOOGLE_BASE_URL": "http://host"}, ""),
+        ("abfs://b@account.dfs.core.windows.net", {}, "https://account.blob.core.windows.net"),
+        ("az://b", {"AZURE_STORAGE_ACCOUNT": "one", "AZURE_STORAGE_USE_EMULATOR": "1"}, ""),
+    ],
+)
+def test_the_host_that_is_asked_first(
+    url: str, variables: dict[str, str], endpoint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where obstore reads a variable that is not read here, nothing is checked."""
+    from fastscribe._system.remote import credentials, object_store
+
+    for name in [*os.environ]:
+        if name.startswith(("AWS_", "GOOGLE_", "AZURE_", "STORAGE_")):
+            monkeypatch.delenv(name)
+    monkeypatch.setattr(credentials, "_bucket_region", lambda client, bucket: client.meta.region_name)
+    monkeypatch.setattr(credentials, "_is_on_google_cloud", lambda: False)
+    for name, value in {"AWS_EC2_METADATA_DISABLED": "true", "AWS_DEFAULT_REGION": "eu-west-1", **variables}.items():
+        monkeypatch.setenv(name, value)
+    assert object_store.ObjectStore(url)._endpoint == endpoint
 
 
 def test_memory() -> None:
@@ -188,12 +264,15 @@ def test_a_missing_extra_is_named(url: str, monkeypatch: pytest.MonkeyPatch) -> 
     for name in ("obstore", "urllib3"):
         monkeypatch.setitem(sys.modules, name, None)
     remote.forget_stores()
-    with pytest.raises(UsageError, match=r"needs the extra remote: pip install 'fastscribe\[remote\]'"):
+    with pytest.raises(
+        UsageError, match=r"install fastscribe with its extra remote \(in a clone: pip install '\.\[remote\]'\)"
+    ):
         remote.read_object(url)
 
 
-def test_nothing_is_retried_beyond_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retry, "RETRY_S", 0.0)
+@pytest.mark.parametrize(("limit", "was_reached"), [("RETRY_S", True), ("CONNECT_S", False)])
+def test_nothing_is_retried_beyond_the_limit(limit: str, was_reached: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retry, limit, 0.0)
     calls = []
 
     def fail() -> None:
@@ -201,7 +280,7 @@ def test_nothing_is_retried_beyond_the_limit(monkeypatch: pytest.MonkeyPatch) ->
         raise remote.RemoteUnavailable("no answer")
 
     with pytest.raises(remote.RemoteUnavailable):
-        retry.retry(fail)
+        retry.retry(fail, lambda: was_reached)
     assert len(calls) <= 2
 
 

@@ -12,7 +12,7 @@ import pytest
 import sentencepiece
 
 from fastscribe.text.encoder import NormalizationTable, WordEncoder
-from fastscribe.text.tokenizer import from_characters, from_pieces, from_sentencepiece, normalization_rules
+from fastscribe.text.tokenizer import from_characters, from_huggingface, from_sentencepiece, normalization_rules
 
 SENTENCE = "the harbour lay quiet before sunrise and only ferry lamps moved across water who would sail straße café"
 WORDS = SENTENCE.split()
@@ -75,7 +75,7 @@ def test_unknown_characters_are_blank() -> None:
     ("tokenizer", "message"),
     [
         (from_characters(["a", "b"]), "no space"),
-        (from_pieces(["▁a", "b"]), "not one SentencePiece model"),
+        (from_huggingface(b'{"model": {"type": "WordLevel", "vocab": {"a": 0}}}', 1), "WordLevel"),
     ],
 )
 def test_unusable_tokenizers(tokenizer, message: str) -> None:

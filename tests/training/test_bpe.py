@@ -115,8 +115,18 @@ def test_long_texts() -> None:
     [
         ([], 50, "bpe", "no text to learn"),
         (["  "], 50, "bpe", "no text to learn"),
-        (["hello world"], 5, "bpe", "no bpe vocabulary of 5 pieces: Vocabulary size is smaller than required_chars"),
-        (["hello world"], 5000, "unigram", "no unigram vocabulary of 5000 pieces: Vocabulary size too high"),
+        (
+            ["hello world"],
+            5,
+            "bpe",
+            "no bpe vocabulary of 5 pieces: the characters of these texts alone take 9: set 9 or more",
+        ),
+        (
+            ["hello world"],
+            5000,
+            "unigram",
+            "unigram vocabulary of 5000 pieces: these texts yield 9 at most: set 9 or fewer",
+        ),
         (["hello world"], 12, "magic", "no magic vocabulary"),
     ],
 )

@@ -32,6 +32,7 @@ from fastscribe.cli.train import (
     train,
 )
 from fastscribe.errors import UsageError
+from fastscribe.training.data import prepare
 from fastscribe.training.distributed import DistributedContext
 from fastscribe.training.state import RunFolder
 from fastscribe.training.trainer import Trainer
@@ -97,10 +98,28 @@ def test_recipe_error_before_torch(tmp_path: Path) -> None:
 def test_impossible_vocabulary(recipe_file: Path, tmp_path: Path) -> None:  # noqa: F811
     sections = json.loads(recipe_file.read_text())
     recipe_file.write_text(json.dumps({**sections, "model": {"vocab_size": 5000}}))
-    with pytest.raises(UsageError, match=r"^\S+recipe\.yaml: model\.vocab_size: no bpe vocabulary of 5000"):
+    with pytest.raises(
+        UsageError, match=r"^\S+recipe\.yaml: model\.vocab_size: no bpe vocabulary of 5000 .* most: set "
+    ):
         run(recipe_file, tmp_path / "run")
-    with pytest.raises(UsageError, match=r"^the default recipe: model\.vocab_size: no bpe vocabulary of 256"):
-        run(Path(sections["data"]["validation"]), tmp_path / "run")
+
+
+def test_the_default_vocabulary_gives_way_to_few_texts(manifest: Path) -> None:  # noqa: F811
+    few, said = manifest.with_name("few.jsonl"), list[str]()
+    few.write_text("".join(manifest.read_text().splitlines(keepends=True)[:2]))
+    training_data = prepare(recipe_of(few, model={"vocab_size": 256}), None, said.append)
+    [line] = [line for line in said if "vocab_size" in line]
+    assert 0 < len(training_data.checkpoint.tokenizer.pieces) < 256
+    assert f"256: these texts yield {len(training_data.checkpoint.tokenizer.pieces)} pieces" in line
+
+
+def test_a_file_or_a_missing_device_is_refused_before_the_data_are_read(manifest: Path, tmp_path: Path) -> None:  # noqa: F811
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UsageError, match=r"file: is a file: name a folder"):
+        run(tmp_path / "nowhere.jsonl", tmp_path / "file")
+    with pytest.raises(UsageError, match=r"--device cuda:99"):
+        train(tmp_path / "nowhere.jsonl", tmp_path / "run", None, 1, "cuda:99", "fp32", False, False)
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize("warmup_steps", [4, 1000])
@@ -164,7 +183,7 @@ def test_no_finalisation_with_a_process_group(monkeypatch: pytest.MonkeyPatch) -
         with pytest.raises(SystemExit):
             cli.main(application)
         assert left == []
-        _init_process_group("cpu", DistributedContext(0, 2, 0))
+        _init_process_group(torch.device("cpu"), DistributedContext(0, 2, 0))
         with pytest.raises(SystemExit):  # where the process would have ended
             cli.main(application)
         assert left == [0]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import make_dataclass, replace
 from typing import Any
 
 import pytest
@@ -73,3 +73,20 @@ def test_model_section_ignored_with_checkpoint(checkpoint: Checkpoint) -> None:
     tuned = replace(checkpoint, weights={"a": torch.zeros(1)})
     given = {"checkpoint": tuned, "examples": EXAMPLES, "validation": EXAMPLES}
     assert fingerprint(Recipe(DATA), **given) == fingerprint(recipe, **given)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("value", [0, 1])
+def test_a_field_of_a_later_version(checkpoint: Checkpoint, value: int) -> None:
+    """A run that an older version began goes on if the field that is new has its default."""
+
+    def later(part: Any) -> Any:
+        make = make_dataclass(type(part).__name__, [("added", int, 0)], bases=(type(part),), frozen=True)
+        return make(**vars(part), added=value)
+
+    config, recipe = checkpoint.config, Recipe(DATA)
+    expected = ["model"] if value else []
+    assert differing(checkpoint, checkpoint=replace(checkpoint, config=later(config))) == expected
+    inner = replace(config, encoder=later(config.encoder))
+    assert differing(checkpoint, checkpoint=replace(checkpoint, config=inner)) == expected
+    changed = replace(recipe, loss=later(recipe.loss))
+    assert differing(checkpoint, recipe=changed) == (["recipe"] if value else [])

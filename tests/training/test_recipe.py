@@ -46,6 +46,8 @@ def test_sections_and_paths(tmp_path: Path) -> None:
         ({}, "data.train: give the manifests"),
         ({"data": {"train": [3]}}, "data.train: not a manifest's path"),
         ({"data": {"train": "a"}, "modle": {}}, "modle: no such key; model?"),
+        ({"modell": {}}, "modell: no such key; model?"),
+        ({"daten": {"train": "a"}}, "daten: no such key; data?"),
         ({"data": {"train": "a"}, "model": {"d_modl": 3}}, "model.d_modl: no such key; model.d_model?"),
         ({"data": {"train": "a"}, "model": {"d_model": "x"}}, "model.d_model: 'x' is not a whole number"),
         ({"data": {"train": "a"}, "model": {"ctc": 1}}, "model.ctc: 1 is not true or false"),
@@ -126,7 +128,9 @@ def test_has_model_section(tmp_path: Path) -> None:
 
 def test_not_yaml(tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text("data: [")
-    with pytest.raises(UsageError, match=r"a\.yaml: cannot be read"):
+    with pytest.raises(
+        UsageError, match=r"a\.yaml: line 1, column 8: not YAML: .*; check brackets, colons and indentation"
+    ):
         read_recipe(tmp_path / "a.yaml")
     with pytest.raises(UsageError, match="cannot be read"):
         read_recipe(tmp_path / "none.yaml")

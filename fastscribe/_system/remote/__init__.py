@@ -25,7 +25,7 @@ from fastscribe._system.remote.store import (
     RemoteUnavailable,
     Store,
 )
-from fastscribe.errors import UsageError
+from fastscribe.errors import MissingExtra
 
 __all__ = [
     "Content",
@@ -205,5 +205,4 @@ def _open(root: str, url: str) -> Store:
     except ModuleNotFoundError as error:
         if scheme not in (*_OBJECT_STORES, *_WEB):
             raise
-        message = f"{scheme}:// needs the extra remote: pip install 'fastscribe[remote]' ({error.name} is missing)"
-        raise UsageError(message) from error
+        raise MissingExtra(f"{scheme}://", error.name or "more packages", "remote") from error

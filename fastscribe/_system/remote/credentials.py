@@ -38,14 +38,21 @@ def s3_options(url: SplitResult) -> dict[str, Any]:
     try:
         session = boto3.Session()
         credentials = session.get_credentials()
-        config = Config(connect_timeout=10, read_timeout=30, signature_version=None if credentials else UNSIGNED)
+        config = Config(
+            connect_timeout=5,
+            read_timeout=30,
+            retries={"total_max_attempts": 2},
+            signature_version=None if credentials else UNSIGNED,
+        )
         client = session.client("s3", config=config)
     except (BotoCoreError, ValueError) as error:
         raise UsageError(f"the AWS configuration cannot be used: {first_line(error)}") from error
     options: dict[str, Any] = {"bucket": url.netloc}
     endpoint = client.meta.endpoint_url
     if endpoint.partition("://")[2].rstrip("/").endswith(("amazonaws.com", "amazonaws.com.cn")):
-        options["region"] = _bucket_region(client, url.netloc)
+        options["region"] = region = _bucket_region(client, url.netloc)
+        if region.startswith("cn-"):  # obstore itself leaves out ".cn"
+            options["endpoint"] = f"https://s3.{region}.amazonaws.com.cn"
     else:
         options |= {"endpoint": endpoint, "region": client.meta.region_name or "us-east-1"}
     if credentials is None:

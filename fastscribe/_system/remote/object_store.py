@@ -6,8 +6,9 @@ credentials, one line an error, and a listing that goes on where an expired one 
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -17,7 +18,7 @@ from urllib.parse import urlsplit
 import obstore
 
 from fastscribe._system.remote.credentials import azure_options, google_options, s3_options
-from fastscribe._system.remote.retry import interruptible
+from fastscribe._system.remote.retry import Result, check_reachable, interruptible
 from fastscribe._system.remote.store import (
     Content,
     RemoteConflict,
@@ -43,6 +44,12 @@ _CREDENTIALS = {
     "gs": "GOOGLE_APPLICATION_CREDENTIALS, or `gcloud auth application-default login`",
     "az": "AZURE_STORAGE_ACCOUNT_NAME with AZURE_STORAGE_ACCOUNT_KEY or AZURE_STORAGE_SAS_TOKEN, or `az login`",
 }
+# Environment variables that obstore reads and s3_options() and its like do not.
+_ENDPOINT_VARIABLES = {
+    "s3": re.compile(r"(?i)AWS_\w*ENDPOINT"),
+    "gs": re.compile(r"(?i)GOOGLE_\w*BASE_URL"),
+    "az": re.compile(r"(?i)AZURE_\w*(ENDPOINT|EMULATOR)"),
+}
 _KINDS = {"s3": "s3", "s3a": "s3", "gs": "gs", "gcs": "gs", "az": "az", "abfs": "az", "abfss": "az"}
 
 
@@ -60,7 +67,8 @@ class ObjectStore:
         self._kind = _KINDS[urlsplit(root).scheme]
         if not urlsplit(root).netloc:
             raise UsageError(f"no bucket; write {root}BUCKET/FOLDER")
-        self._store, self._is_anonymous = _connect(self._kind, root)
+        self._store, self._is_anonymous, self._endpoint = _connect(self._kind, root)
+        self._was_reached = False
 
     def list(self, url: str) -> Iterator[RemoteObject]:
         prefix, last = self._key(url).rstrip("/"), ""
@@ -68,7 +76,7 @@ class ObjectStore:
             start = last
             try:
                 pages = obstore.list(self._store, prefix=prefix or None, offset=last or None, chunk_size=_CHUNK)
-                while (page := interruptible(partial(next, pages, None))) is not None:
+                while (page := self._ask(partial(next, pages, None))) is not None:
                     for meta in page:
                         last = meta["path"]
                         yield RemoteObject(f"{self._root}/{last}", meta["size"], _version(meta))
@@ -80,7 +88,7 @@ class ObjectStore:
 
     def stat(self, url: str) -> RemoteObject:
         try:
-            meta = interruptible(lambda: obstore.head(self._store, self._key(url)))
+            meta = self._ask(lambda: obstore.head(self._store, self._key(url)))
         except Exception as error:
             raise self._translated(error) from error
         return RemoteObject(url, meta["size"], _version(meta))
@@ -92,7 +100,7 @@ class ObjectStore:
         elif start:
             options["range"] = {"offset": start}
         try:
-            return interruptible(lambda: self._get(url, options))
+            return self._ask(lambda: self._get(url, options))
         except Exception as error:
             if "status code: 416" in str(error):  # the range begins at the end or behind it, as in an empty object
                 found = self.stat(url)
@@ -106,7 +114,7 @@ class ObjectStore:
     def write(self, url: str, data: bytes, if_version: str | None = None) -> str:
         try:
             mode = self._mode(url, if_version)
-            result = interruptible(lambda: obstore.put(self._store, self._key(url), data, mode=mode))
+            result = self._ask(lambda: obstore.put(self._store, self._key(url), data, mode=mode))
         except Exception as error:
             raise self._translated(error) from error
         return _plain(result["e_tag"] or result["version"] or "")
@@ -117,24 +125,35 @@ class ObjectStore:
         if self._kind != "gs":
             return {"e_tag": f'"{if_version}"'}
         # Google's condition is a generation, which its listings leave out. That of this very version is looked up.
-        meta = interruptible(lambda: obstore.head(self._store, self._key(url)))
+        meta = self._ask(lambda: obstore.head(self._store, self._key(url)))
         if _version(meta) != if_version:
             raise RemoteConflict("another process wrote this object in the meantime")
         return {"e_tag": meta["e_tag"], "version": meta["version"]}
 
     def upload(self, url: str, path: Path) -> None:
         try:
-            interruptible(lambda: obstore.put(self._store, self._key(url), path))
+            self._ask(lambda: obstore.put(self._store, self._key(url), path))
         except Exception as error:
             raise self._translated(error) from error
 
     def delete(self, url: str) -> None:
         try:
-            interruptible(lambda: obstore.delete(self._store, self._key(url)))
+            self._ask(lambda: obstore.delete(self._store, self._key(url)))
         except FileNotFoundError:
             pass
         except Exception as error:
             raise self._translated(error) from error
+
+    def _ask(self, call: Callable[[], Result]) -> Result:
+        """Call obstore. Before the first request, check that the store can be reached: obstore would retry for a minute."""
+
+        def ask() -> Result:
+            if not self._was_reached and self._endpoint:
+                check_reachable(self._endpoint)
+                self._was_reached = True
+            return call()
+
+        return interruptible(ask)
 
     def _key(self, url: str) -> str:
         return url[len(self._root) :].lstrip("/")
@@ -182,8 +201,8 @@ def _plain(tag: str) -> str:
     return tag.strip('"')
 
 
-def _connect(kind: str, root: str) -> tuple[Any, bool]:
-    """Return obstore's store, and True if it sends no credentials because there are none."""
+def _connect(kind: str, root: str) -> tuple[Any, bool, str]:
+    """Return obstore's store, True if there are no credentials to send, and the endpoint; "" if it is not known here."""
     from obstore.store import AzureStore, GCSStore, S3Store
 
     makers: Any = {"s3": (S3Store, s3_options), "gs": (GCSStore, google_options), "az": (AzureStore, azure_options)}
@@ -192,4 +211,15 @@ def _connect(kind: str, root: str) -> tuple[Any, bool]:
     endpoint = options.get("endpoint") or options.get("base_url") or ""
     client = CLIENT | ({"allow_http": True} if endpoint.startswith("http://") else {})
     store = make(client_options=client, retry_config=RETRY, **options)
-    return store, options.get("skip_signature", False)
+    return store, options.get("skip_signature", False), endpoint or _public_endpoint(kind, options)
+
+
+def _public_endpoint(kind: str, options: dict[str, Any]) -> str:
+    """Return the cloud's own endpoint; "" if obstore may take another from the environment."""
+    if any(_ENDPOINT_VARIABLES[kind].fullmatch(name) for name in os.environ):
+        return ""
+    if kind == "s3":
+        return f"https://s3.{options['region']}.amazonaws.com"
+    return (
+        "https://storage.googleapis.com" if kind == "gs" else f"https://{options['account_name']}.blob.core.windows.net"
+    )

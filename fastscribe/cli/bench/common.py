@@ -9,6 +9,7 @@ import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -32,7 +33,9 @@ class _Group(TyperGroup):
         first = args[0] if args else ""
         if first not in (*self.commands, *_HELP):
             if first.isidentifier() and not Path(first).exists() and not ctx.resilient_parsing:
-                raise UsageError(f"{first}: no such command, file or folder")
+                near = get_close_matches(first, self.commands, n=1)
+                hint = f"; did you mean {near[0]!r}?" if near else ""
+                raise UsageError(f"{first}: no such command, file or folder{hint}")
             args = ["throughput", *args]
         return super().parse_args(ctx, args)
 

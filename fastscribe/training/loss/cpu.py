@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from fastscribe._system.jit import compile_cached
 from fastscribe.training.loss import recursion
 from fastscribe.training.loss.config import TransducerLossConfig
 from fastscribe.training.loss.recursion import Arcs, Batch, Rules
@@ -122,7 +123,11 @@ def _as_numpy(logits_CW: torch.Tensor) -> AnyArray:
 def _loops(dtype: str) -> dict[str, Any]:
     import numba
 
-    return recursion.compiled_loops(lambda function: numba.njit(**_options())(function), _njit_cached, dtype)
+    return recursion.compiled_loops(
+        lambda function: numba.njit(**_options())(function),
+        lambda function: compile_cached(function, **_options()),
+        dtype,
+    )
 
 
 def _options() -> dict[str, Any]:
@@ -131,16 +136,6 @@ def _options() -> dict[str, Any]:
 
     without_counting = {"_nrt": False} if hasattr(DefaultOptions, "_nrt") else {}
     return {"nogil": True, "error_model": "numpy", "fastmath": _REASSOCIATE, **without_counting}
-
-
-def _njit_cached(loop: Callable[..., Any]) -> Any:
-    """Compile with numba's cache beside this file or in the user's cache folder; without one if neither is writable."""
-    import numba
-
-    try:
-        return numba.njit(cache=True, **_options())(loop)
-    except RuntimeError:
-        return numba.njit(**_options())(loop)
 
 
 def _by_line(batch: Batch, work: Callable[[int, int], None]) -> None:

@@ -14,6 +14,7 @@ from fastscribe.bench.timing import time_call
 from fastscribe.config import Options
 from fastscribe.errors import UsageError
 from fastscribe.pipeline.engine import Engine
+from fastscribe.pipeline.local import LocalExecutor
 from fastscribe.pipeline.recognizer import Recognizer
 from fastscribe.transcriber import Transcriber
 from scripts.benchmarks import decode_loops, decoder, decoding_speed, encoder_speed
@@ -35,7 +36,7 @@ def few_repeats(monkeypatch: pytest.MonkeyPatch) -> None:
 @cache
 def transcriber(shape: str) -> Transcriber:
     checkpoint = random_checkpoint(shape)
-    return Transcriber(checkpoint, Engine(Recognizer.build(checkpoint, "cpu", "fp32")), Options(), 0.0)
+    return Transcriber(checkpoint, LocalExecutor(Engine(Recognizer.build(checkpoint, "cpu", "fp32"))), Options(), 0.0)
 
 
 @pytest.mark.parametrize("is_random", [True, False], ids=["random", "stand_in"])

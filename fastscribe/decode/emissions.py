@@ -1,0 +1,51 @@
+"""A greedy CTC decoder that also returns the log-probabilities of every frame, for forced alignment.
+
+They take 4 bytes a frame and label on their way to the host, so batches are limited (MAX_BATCH_BYTES).
+
+Shapes: B batch, T frames, V labels with blank.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import torch
+
+from fastscribe.decode.ctc import CtcDecoder
+from fastscribe.model.ctc import CtcHead
+from fastscribe.types import Frames, Hypothesis, Int32Array
+
+MAX_BATCH_BYTES = 128 << 20
+
+
+class EmissionDecoder:
+    """A Decoder (decoder.py) whose hypotheses have `emissions_TV`."""
+
+    def __init__(self, head: CtcHead, blank_id: int) -> None:
+        self._greedy = CtcDecoder(head, blank_id)
+
+    @torch.inference_mode()
+    def submit(self, frames: Frames) -> torch.Tensor:
+        """Return int32: the greedy decoder's result, then the bits of [B, T, V] float32 log-probabilities."""
+        logprobs_BTV = torch.log_softmax(self._greedy.head(frames.frames_BTD), -1, dtype=torch.float32)
+        return torch.cat((self._greedy.submit(frames), logprobs_BTV.view(torch.int32).flatten()))
+
+    def read(self, packed: Int32Array, frames: Frames) -> list[Hypothesis]:
+        batch, longest = frames.frames_BTD.shape[:2]
+        size = batch + 2 * batch * longest
+        logprobs_BTV = packed[size:].view(np.float32).reshape(batch, longest, -1)
+        return [
+            replace(hypothesis, emissions_TV=logprobs_TV[:length])
+            for hypothesis, logprobs_TV, length in zip(
+                self._greedy.read(packed[:size], frames), logprobs_BTV, packed[:batch].tolist(), strict=True
+            )
+        ]
+
+    def close(self) -> None:
+        """Do nothing: `submit` keeps no memory."""
+
+
+def max_batch_frames(num_labels: int) -> int:
+    """Return the most frames of a batch whose log-probabilities keep within MAX_BATCH_BYTES."""
+    return max(1, MAX_BATCH_BYTES // (4 * num_labels))

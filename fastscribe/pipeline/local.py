@@ -1,0 +1,143 @@
+"""Batches of one device, in this process: threads read them, the engine decodes them."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable, Iterator
+from contextlib import closing
+from functools import partial
+
+from fastscribe.audio.failures import to_failure
+from fastscribe.audio.remote_file import RemoteFile
+from fastscribe.config import Options
+from fastscribe.cuda.device import host_array, short_switch_interval
+from fastscribe.pipeline.batching import Budget
+from fastscribe.pipeline.engine import Engine
+from fastscribe.pipeline.executor import ModelFacts, Outcome, Plan
+from fastscribe.pipeline.idle import IDLE, LATER, Idle, Later
+from fastscribe.pipeline.loader import REMOTE_THREADS, Loaded, default_threads, load_batches
+from fastscribe.pipeline.stats import DeviceShare, Stopwatch
+from fastscribe.pipeline.thread_pool import ReplacingThreadPool
+from fastscribe.pipeline.time_limit import TimeLimit
+from fastscribe.types import Utterance
+
+BATCHES_AHEAD = 2
+
+
+class LocalExecutor:
+    """See Executor.
+
+    Args:
+        engine: Runs the model.
+    """
+
+    num_devices = 1
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self._options = Options()
+        self._limit: TimeLimit | None = None
+        self._readers: ReplacingThreadPool | None = None
+
+    @property
+    def facts(self) -> ModelFacts:
+        return self.engine.recognizer.facts
+
+    @property
+    def budget(self) -> Budget:
+        return self.engine.budget
+
+    @property
+    def max_in_flight(self) -> int:
+        """Batches that keep the device and the readers busy."""
+        return BATCHES_AHEAD + 1 + self.engine.max_in_flight
+
+    def choose_budget(self) -> Budget:
+        return self.engine.recognizer.choose_budget()
+
+    def begin(self, options: Options, budget: Budget, stopwatch: Stopwatch, limit: TimeLimit | None = None) -> None:
+        self._options, self._limit = options, limit
+        self.engine.budget, self.engine.stopwatch = budget, stopwatch
+        self._readers = ReplacingThreadPool(options.threads or default_threads(), "read")
+
+    def execute(self, plans: Iterable[Plan | Idle]) -> Generator[Outcome | Idle, None, None]:
+        device = self.engine.recognizer.device
+        with closing(self.load(plans)) as batches, closing(self.engine), short_switch_interval(device):
+            while True:
+                with self.engine.stopwatch.time("wait_for_audio"):
+                    loaded = next(batches, None)
+                loaded = loaded if self._fits(loaded) else None
+                yield from self.decode(loaded)
+                yield IDLE
+                if loaded is None:
+                    return
+
+    def _fits(self, loaded: Loaded | Idle | None) -> bool:
+        """Return False if the run's limit allows no more work."""
+        if self._limit is None or loaded is None:
+            return True
+        batch = None if loaded is IDLE else loaded[0]
+        return self._limit.begin(0.0 if batch is None else batch.audio_s)
+
+    def load(
+        self, plans: Iterable[Plan | Idle | Later], ahead: int = BATCHES_AHEAD
+    ) -> Generator[Loaded | Idle, None, None]:
+        """Yield the planned batches with their samples, in memory that copies fast to the device (loader.load_batches)."""
+        assert self._readers is not None, "begin() comes first"
+        device = self.engine.recognizer.device
+        return load_batches(
+            self._with_threads(plans),
+            pool=self._readers,
+            sample_rate=self.engine.recognizer.sample_rate,
+            channel=self._options.channel,
+            ahead=ahead,
+            allocate=partial(host_array, device=device),
+            native=device.type == "cuda",
+        )
+
+    def decode(self, loaded: Loaded | Idle | None) -> Iterator[Outcome]:
+        """Decode a batch; without one, finish all in flight, because the next one may take long or never come."""
+        if loaded is None or loaded is IDLE:
+            outcomes = self.engine.drain()
+        else:
+            batch, failures = loaded
+            for utterance, failure in failures:
+                yield (utterance,), (failure,)
+            if batch is None:
+                return
+            outcomes = self.engine.push(batch)
+        for batch, outcome in outcomes:
+            if self._limit is not None:
+                self._limit.done(batch.audio_s)
+            if isinstance(outcome, Exception):
+                yield batch.utterances, [to_failure(one.audio, "model", outcome) for one in batch.utterances]
+            else:
+                yield batch.utterances, outcome
+
+    def release(self, index: int) -> None:
+        """Nothing: the run itself holds the recording."""
+
+    def end(self) -> None:
+        if self._readers is not None:
+            self._readers.close()
+
+    def close(self) -> None:
+        self.end()
+
+    def peak_bytes(self) -> int:
+        return self.engine.recognizer.peak_bytes()
+
+    def shares(self) -> list[DeviceShare]:
+        return []
+
+    def _with_threads(self, plans: Iterable[Plan | Idle | Later]) -> Iterator[Plan | Idle | Later]:
+        """Pass the plans on; the first recording in a store starts the threads that wait for it."""
+        for plan in plans:
+            if plan is not IDLE and plan is not LATER and self._options.threads is None and any(map(_is_remote, plan)):
+                assert self._readers is not None
+                self._readers.threads = max(self._readers.threads, REMOTE_THREADS)
+            yield plan
+
+
+def _is_remote(utterance: Utterance) -> bool:
+    unread = utterance.audio.unread
+    return isinstance(utterance.audio.file if unread is None else unread.file, RemoteFile)

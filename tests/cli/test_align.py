@@ -1,0 +1,142 @@
+"""`fastscribe align` as a process: texts, formats, resuming, and what is wrong with inputs."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import AUDIO, DATA, MODELS
+from tests.helpers.processes import fastscribe
+
+MODEL = str(MODELS / "hybrid" / "model.nemo")
+FILES = sorted(AUDIO.glob("0*.flac"))[:3]
+ROWS = [json.loads(line) for line in (DATA / "manifest.jsonl").read_text(encoding="utf-8").splitlines()]
+TEXTS = {Path(row["audio_filepath"]).name: row["text"] for row in ROWS}
+SENTENCE = TEXTS[FILES[0].name]
+
+
+def align(*arguments: object, **options) -> subprocess.CompletedProcess[str]:
+    return fastscribe("align", *arguments, "--model", MODEL, **options)
+
+
+def rows(text: str) -> list[dict]:
+    return [json.loads(line) for line in text.splitlines()]
+
+
+@pytest.fixture
+def text(tmp_path: Path) -> Path:
+    file = tmp_path / "text.txt"
+    words = SENTENCE.split()
+    file.write_text(f"{' '.join(words[:3])}\n{' '.join(words[3:])}\n", encoding="utf-8")
+    return file
+
+
+def test_a_recording_and_its_text(text: Path) -> None:
+    result = align(FILES[0], "--text", text)
+    (row,) = rows(result.stdout)
+    assert (result.returncode, result.stderr) == (0, "")
+    assert row["pred_text"] == SENTENCE and row["text"] == text.read_text(encoding="utf-8")
+    assert [segment["line"] for segment in row["segments"]] == [1, 2]
+    assert [word["word"] for word in row["words"]] == SENTENCE.split() and row["gaps"] == []
+    times = [time for word in row["words"] for time in (word["start"], word["end"])]
+    assert times == sorted(times) and times[-1] <= row["duration"]
+
+
+def test_subtitles_follow_the_lines(text: Path) -> None:
+    result = align(FILES[0], "--text", text, "-f", "srt")
+    shown = [block.split("\n")[2:] for block in result.stdout.strip().split("\n\n")]
+    assert shown[0] == [text.read_text(encoding="utf-8").split("\n")[0]]
+    assert " ".join(line for lines in shown[1:] for line in lines) == text.read_text(encoding="utf-8").split("\n")[1]
+
+
+def test_folder_of_texts_resumes(tmp_path: Path) -> None:
+    """A changed text is aligned again, the others are not; a missing text fails alone."""
+    texts, audio, out = tmp_path / "texts", tmp_path / "audio", tmp_path / "out"
+    texts.mkdir()
+    audio.mkdir()
+    for file in FILES:
+        shutil.copy(file, audio)
+        (texts / f"{file.stem}.txt").write_text(TEXTS[file.name], encoding="utf-8")
+    (texts / f"{FILES[2].stem}.txt").unlink()
+    command = (audio, "--text", texts, "-o", out, "-f", "srt,json")
+    first = align(*command)
+    assert first.returncode == 1
+    assert f"{FILES[2].name}: input failed: it has no text: {FILES[2].stem}.txt is not in {texts}" in first.stderr
+    assert {path.name for path in out.glob("*.srt")} == {f"{file.stem}.srt" for file in FILES[:2]}
+    (texts / f"{FILES[2].stem}.txt").write_text(TEXTS[FILES[2].name], encoding="utf-8")
+    (texts / f"{FILES[1].stem}.txt").write_text(TEXTS[FILES[1].name].split()[0], encoding="utf-8")
+    second = align(*command)
+    assert second.returncode == 0, second.stderr
+    found = {Path(row["audio_filepath"]).name: row for row in rows((out / "transcripts.jsonl").read_text("utf-8"))}
+    assert len(found) == 3 and found[FILES[1].name]["pred_text"] == TEXTS[FILES[1].name].split()[0]
+    assert found[FILES[1].name]["gaps"] and not found[FILES[2].name]["gaps"]
+    report = json.loads((out / "report.json").read_text(encoding="utf-8"))
+    assert (report["files"], report["skipped"]) == (2, 1)
+    other = fastscribe("transcribe", audio, "-o", out, "--model", MODEL, "--quiet")
+    assert other.returncode == 2 and "align" in other.stderr
+
+
+def test_manifest(tmp_path: Path) -> None:
+    manifest = tmp_path / "texts.jsonl"
+    given = [{"audio_filepath": str(file), "text": TEXTS[file.name], "speaker": "a"} for file in FILES]
+    given[1].pop("text")
+    given[2]["text"] = ""
+    manifest.write_text("".join(json.dumps(row) + "\n" for row in given), encoding="utf-8")
+    result = align(manifest, "--ordered", "--quiet")
+    first, second, third = rows(result.stdout)
+    assert result.returncode == 1
+    assert first["speaker"] == "a" and first["pred_text"] == first["text"] == SENTENCE
+    assert second["error"]["stage"] == "input" and "no text" in second["error"]["message"]
+    assert third["error"]["stage"] == "align" and "empty" in third["error"]["message"]
+    assert len(result.stderr.splitlines()) == 2
+
+
+def test_errors_of_the_text_are_said(tmp_path: Path) -> None:
+    text = tmp_path / "text.txt"
+    words = TEXTS[FILES[1].name].split()
+    text.write_text(" ".join([words[0], "ox", *words[1:], "β"]), encoding="utf-8")
+    result = align(FILES[1], "--text", text)
+    (row,) = rows(result.stdout)
+    assert [word["word"] for word in row["words"] if word.get("missing")] == ["ox"]
+    lines = result.stderr.splitlines()
+    assert result.returncode == 0 and len(lines) == 2
+    assert "does not write β, which the texts have once" in lines[0] and "1 word of the texts was not heard" in lines[1]
+
+
+def test_exports_are_the_same(tmp_path: Path, text: Path) -> None:
+    out = tmp_path / "out"
+    assert align(FILES[0], "--text", text, "-o", out, "-f", "vtt").returncode == 0
+    exported = fastscribe("export", out, "-f", "srt")
+    assert exported.returncode == 0, exported.stderr
+    assert (out / f"{FILES[0].stem}.srt").read_text("utf-8") == align(FILES[0], "--text", text, "-f", "srt").stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        ([FILES[0]], "no texts"),
+        ([FILES[0], "--text", "nowhere.txt"], "--text nowhere.txt: no such file or folder"),
+        ([*FILES, "--text", DATA / "README.md"], "several recordings"),
+        ([FILES[0], "--text", DATA / "README.md", "-f", "srt,vtt"], "--output-dir"),
+    ],
+    ids=["none", "missing", "one for several", "formats"],
+)
+def test_wrong_usage(arguments: list, named: str) -> None:
+    result = align(*arguments)
+    assert result.returncode == 2 and named in result.stderr and len(result.stderr.splitlines()) == 1
+    assert not result.stdout
+
+
+def test_a_model_without_a_ctc_head() -> None:
+    model = MODELS / "tdt_demo" / "model.nemo"
+    result = fastscribe("align", FILES[0], "--text", DATA / "README.md", "--model", model)
+    assert result.returncode == 2 and "no CTC head" in result.stderr
+
+
+def test_a_text_that_is_no_text(tmp_path: Path) -> None:
+    result = align(FILES[0], "--text", FILES[0], "--quiet")
+    assert result.returncode == 1 and "not valid UTF-8" in result.stderr
