@@ -85,7 +85,7 @@ def test_unsupported_options(form: str, pieces: list[str], options: Options, mes
 
 def test_every_form_is_known() -> None:
     for form in get_args(PromptForm):
-        assert make_prompt(form, from_pieces(PIECES), Options(), 99).ids[-1] >= 0
+        assert make_prompt(form, from_pieces([*PIECES, "▁"]), Options(), 99).ids[-1] >= 0
 
 
 # Ids: 0 .. 9 are text tokens, 100 + n is timestamp n.

@@ -496,6 +496,7 @@ def be_a_rank(rank: str, manifest: str, folder: str) -> None:
     found = gradients_of([mine], Path(manifest), place / f"rank{rank}", distributed=DistributedContext(int(rank), 2))
     torch.save(found, place / f"gradients{rank}.pt")
     dist.destroy_process_group()
+    os._exit(0)  # as the command ends: threads of torch's process group may abort Python's own end
 
 
 # --- several ranks, one of which is this process ---------------------------------------------------------------------

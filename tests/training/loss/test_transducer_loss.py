@@ -15,6 +15,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fastscribe._system.jit import compile_cached
 from fastscribe.config import JointConfig
 from fastscribe.errors import UsageError
 from fastscribe.model.transducer import Joint
@@ -557,7 +558,7 @@ def test_no_cache_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(numba.core.caching.CacheImpl, "_locator_classes", [])
     with pytest.raises(RuntimeError, match="no locator"):
         numba.njit(cache=True)(recursion.larger)
-    assert cpu._njit_cached(recursion.larger)(1.0, 2.0) == 2.0
+    assert compile_cached(recursion.larger)(1.0, 2.0) == 2.0
 
 
 def test_numba_imported_lazily() -> None:
