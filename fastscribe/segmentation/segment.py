@@ -35,9 +35,9 @@ _SMOOTH_S = 0.24
 _MIN_SHARE = 0.3  # shortest piece with speech, as a share of the limit
 _LATE_SHARE = 0.7  # without a pause, the cut lies in the last 30 % before the limit
 _MIN_SILENCE_S = 1.0  # shortest piece of silence
-# Chosen on recordings joined from training data (docs/log.md, 2026-11-23): pauses from this length separate phrases, which are
-# this long at least.
-_PHRASE_PAUSE_S, _MIN_PHRASE_S = 0.7, 2.0
+# Chosen on clips joined to recordings (docs/log.md, 2026-11-23): pauses from this length separate phrases, which are this long
+# at least.
+_PHRASE_PAUSE_S, _MIN_PHRASE_S = 0.5, 3.0
 _SILENT = SPEECH / 2  # lowest probability that may be speech
 _MIN_STEPS = 20  # encoder frames: shorter pieces are cut off the grid
 

@@ -146,16 +146,18 @@ def test_phrases_cover_in_order_and_keep_the_limit(energy, quiet, max_frames):
 
 
 def test_every_clear_pause_separates_phrases():
-    """Even where they would fit in one piece; at 0.5 s a speaker hesitates."""
-    energy = with_pauses(1500, [(400, 440), (700, 725), (900, 940)])
-    assert phrases_of(energy, 40.0) == [(0, 428), (428, 928), (928, 1500)]
+    """Even where they would fit in one piece; below 0.5 s a speaker hesitates."""
+    energy = with_pauses(1500, [(400, 425), (700, 724), (900, 940)])
+    assert phrases_of(energy, 40.0) == [(0, 414), (414, 928), (928, 1500)]
     assert pieces_of(energy, 40.0) == [(0, 1500)]
 
 
-def test_phrases_are_no_shorter_than_two_seconds():
+def test_phrases_are_no_shorter_than_three_seconds():
     """Of two pauses that are closer the longer one counts, whichever comes first."""
     assert cuts(phrases_of(with_pauses(1500, [(400, 440), (480, 530)]), 40.0)) == [518]
     assert cuts(phrases_of(with_pauses(1500, [(400, 450), (490, 530)]), 40.0)) == [438]
+    assert cuts(phrases_of(with_pauses(1500, [(400, 440), (530, 580)]), 40.0)) == [568]
+    assert cuts(phrases_of(with_pauses(1500, [(400, 440), (540, 590)]), 40.0)) == [428, 578]
     assert cuts(phrases_of(with_pauses(1500, [(40, 100), (1410, 1450)]), 40.0)) == []
 
 
