@@ -223,6 +223,23 @@ class LossRecipe:
         return (self.sigma, self.omega) != (LossRecipe.sigma, LossRecipe.omega)
 
 
+Part = Literal["encoder", "predictor", "joint", "ctc"]
+
+
+@dataclass(frozen=True)
+class PartRates:
+    """The learning rate of each part of a model, as a multiple of the run's."""
+
+    encoder: float = 1.0  # with its subsampling
+    predictor: float = 1.0
+    joint: float = 1.0
+    ctc: float = 1.0
+
+    def __post_init__(self) -> None:
+        wanted = "a number above 0; optimiser.freeze keeps a part as it is"
+        _check(self, lambda value: value > 0, wanted, "encoder", "predictor", "joint", "ctc")
+
+
 @dataclass(frozen=True)
 class OptimiserRecipe:
     """AdamW (Loshchilov and Hutter 2019); a linear warm-up, then a cosine to `min_learning_rate` at the last step."""
@@ -235,6 +252,8 @@ class OptimiserRecipe:
     clip_norm: float | None = 1.0
     ema: float = 0.999  # decay a step of the averaged weights that are validated and saved; 0: no average
     dropout: float = 0.1
+    freeze: tuple[Part | Literal["batch_norm"], ...] = ()  # stay as they are; batch_norm: its statistics and weights
+    part_rates: PartRates = PartRates()
 
     def __post_init__(self) -> None:
         _check(self, lambda value: value > 0, "a number above 0", "learning_rate", "clip_norm")
