@@ -48,7 +48,11 @@ def evaluate(
     ] = None,
     normalizer: Annotated[
         NormalizerName,
-        option("--normalizer", help="whisper-en: Whisper's English normaliser; none: case and punctuation count."),
+        option(
+            "--normalizer",
+            help="whisper-en: Whisper's English normaliser; unicode: letters, marks and digits of every script; none: "
+            "case and punctuation count.",
+        ),
     ] = "whisper-en",
     skip_failed: Annotated[
         bool, option("--skip-failed", help="Ignore failed rows. Default: all their words count as deleted.")
@@ -290,5 +294,5 @@ def _print(parts: Iterable[str]) -> None:
 def _versions(normalizer: NormalizerName) -> dict[str, str]:
     from importlib.metadata import version
 
-    packages = ("jiwer",) if normalizer == "none" else ("jiwer", "whisper-normalizer")
+    packages = ("jiwer", "whisper-normalizer") if normalizer == "whisper-en" else ("jiwer",)
     return {"fastscribe": __version__} | {package: version(package) for package in packages}

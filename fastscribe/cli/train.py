@@ -124,8 +124,20 @@ def _run_and_report(trainer: Trainer, is_shown: bool, again: str) -> None:
             say(f"stopped after step {trainer.progress.step:,}; {again} goes on from there")
         raise TrainingStopped(_EXIT_CODES[signal.Signals(trainer.stop_signal)])
     if is_shown:
-        best, num_recordings = trainer.progress.best_wer, len(trainer.training_data.validation)
-        say(f"{trainer.folder.best}: word error rate {100 * (best or 0):.2f} % on {num_recordings:,} recordings")
+        _report_end(trainer)
+
+
+def _report_end(trainer: Trainer) -> None:
+    from fastscribe.training.scoring import METRIC_NAMES
+
+    progress, data = trainer.progress, trainer.training_data
+    best, start, sets = progress.best_rate or 0.0, progress.start_rate, data.validation_sets
+    num_recordings = sum(one.num_examples for one in sets if one.decides) if sets else len(data.validation)
+    name = METRIC_NAMES[data.scoring.metric]
+    say(f"{trainer.folder.best}: {name} {100 * best:.2f} % on {num_recordings:,} recordings")
+    if start is not None and best >= start:
+        verdict = "worse than" if best > start else "no better than"
+        say(f"this is {verdict} the model that the run began with: {100 * start:.2f} %")
 
 
 def _discard(line: str) -> None:
@@ -243,6 +255,7 @@ class _Display:
 
     def __init__(self, trainer: Trainer, is_shown: bool) -> None:
         self._trainer, self._is_shown, self._last_epoch = trainer, is_shown, trainer.progress.epoch
+        self._is_start_shown = trainer.progress.start_rate is not None
         self._bar: Any = None
         if is_shown and sys.stderr.isatty():
             from rich.console import Console
@@ -276,6 +289,9 @@ class _Display:
             share = progress.batches_done / max(1, progress.batches)
             with suppress(OSError):
                 self._bar.update(self._task, completed=progress.epoch + share, said=_short_status(self._trainer))
+        if self._is_shown and not self._is_start_shown and progress.start_rate is not None:
+            self._is_start_shown = True
+            say(f"before the first step: {_rate(self._trainer, progress.start_rate)}", self._bar)
         if self._is_shown and progress.epoch > self._last_epoch:
             self._last_epoch = progress.epoch
             line = f"epoch {progress.epoch}: {_status(self._trainer)}"
@@ -289,16 +305,21 @@ def _short_status(trainer: Trainer) -> str:
     if "loss" in progress.losses:
         parts.append(f"loss {progress.losses['loss']:.3f}")
     if progress.validated is not None:
-        parts.append(f"WER {100 * progress.validated.wer:.2f} %")
+        parts.append(_rate(trainer, progress.validated.deciding))
     return ", ".join(parts)
 
 
+def _rate(trainer: Trainer, rate: float) -> str:
+    return f"{trainer.training_data.scoring.metric.upper()} {100 * rate:.2f} %"
+
+
 def _status(trainer: Trainer) -> str:
-    progress = trainer.progress
+    progress, metric = trainer.progress, trainer.training_data.scoring.metric
     losses = ", ".join(f"{name} {value:.3f}" for name, value in progress.losses.items())
     parts = [f"step {progress.step:,}", losses]
     if progress.validated is not None:
-        parts.append(f"WER {100 * progress.validated.wer:.2f} %")
+        parts.append(_rate(trainer, progress.validated.deciding))
+        parts += [f"{name} {100 * rates[metric]:.2f} %" for name, rates in progress.validated.sets.items()]
     if progress.busy_s:
         speed = progress.audio_s * trainer.distributed.world_size / progress.busy_s
         parts.append(f"{speed:.0f} s of audio per second")

@@ -8,6 +8,7 @@ all units of the references, so that a long utterance weighs more than a short o
 from __future__ import annotations
 
 import heapq
+import unicodedata
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from importlib.util import find_spec
@@ -21,7 +22,8 @@ _BLOCK_PAIRS, _BLOCK_CHARACTERS = 1000, 250_000  # aligned in one call of jiwer
 _EXTRA_REPLACEMENTS = (r"\bkinda\b", r"\bsorta\b", r"\bdunno\b", r"\bcause\b")
 
 Kind = Literal["equal", "substitute", "insert", "delete"]
-NormalizerName = Literal["whisper-en", "none"]
+NormalizerName = Literal["whisper-en", "unicode", "none"]
+_APOSTROPHES = str.maketrans("\u2018\u2019\u02bc", "'''")
 
 
 class Pair(NamedTuple):
@@ -172,7 +174,7 @@ def _without_failed(pairs: Iterable[Pair], result: Evaluation) -> Iterator[Pair]
 
 def check_installed(normalizer: NormalizerName, command: str = "evaluate", extra: str = "eval") -> None:
     """Raise MissingExtra if a package is missing that scoring with this normaliser needs."""
-    for module in ("jiwer",) if normalizer == "none" else ("jiwer", "whisper_normalizer"):
+    for module in ("jiwer", "whisper_normalizer") if normalizer == "whisper-en" else ("jiwer",):
         if find_spec(module) is None:
             raise MissingExtra(command, module.replace("_", "-"), extra)
 
@@ -180,16 +182,35 @@ def check_installed(normalizer: NormalizerName, command: str = "evaluate", extra
 def normalizer(name: NormalizerName) -> Callable[[str], str]:
     """Return a text normaliser. Its output has single spaces between words and none around them.
 
-    whisper-en raises AssertionError or ValueError for numbers of thousands of digits.
+    whisper-en is for English: it drops the marks of other scripts (the vowels of Hindi) and accents. It raises AssertionError
+    or ValueError for numbers of thousands of digits. unicode keeps the letters, marks and digits of every script.
     """
     if name == "none":
         return _single_spaces
+    if name == "unicode":
+        return _letters_of_any_script
     from whisper_normalizer.english import EnglishTextNormalizer
 
     whisper = EnglishTextNormalizer()
     for pattern in _EXTRA_REPLACEMENTS:
         whisper.replacers.pop(pattern, None)
     return lambda text: _single_spaces(whisper(text))
+
+
+def _letters_of_any_script(text: str) -> str:
+    """Fold case and compatibility forms; drop punctuation, symbols and invisible characters; keep apostrophes in words."""
+    folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold()).translate(_APOSTROPHES)
+    kept = []
+    for place, character in enumerate(folded):
+        category = unicodedata.category(character)
+        if character == "'" and 0 < place < len(folded) - 1:
+            is_kept = folded[place - 1].isalpha() and folded[place + 1].isalpha()
+            kept.append(character if is_kept else " ")
+        elif category[0] in "PS":
+            kept.append(" ")
+        elif category != "Cf":  # joiners and other invisible characters
+            kept.append(character)
+    return _single_spaces("".join(kept))
 
 
 def _single_spaces(text: str) -> str:

@@ -16,6 +16,8 @@ from fastscribe.training.bpe import TextEncoder, VocabularyTooLarge, train_vocab
 from fastscribe.training.manifest import (
     Corpus,
     Example,
+    ExampleLimits,
+    ManifestPart,
     count_by_share,
     has_two_sentences,
     read_manifests,
@@ -24,7 +26,8 @@ from fastscribe.training.manifest import (
     tokenise,
 )
 from fastscribe.training.network import loss_of
-from fastscribe.training.recipe import ModelRecipe, Recipe
+from fastscribe.training.recipe import DataRecipe, ModelRecipe, Recipe
+from fastscribe.training.scoring import Scoring, ValidationSet, choose_scoring
 
 _MIN_VALIDATION = 10  # recordings
 _TRAINED_SHARE = 0.99  # of the examples are at most as long as the model's trained_utterance_s
@@ -37,6 +40,8 @@ class TrainingData:
     corpus: Corpus
     validation: tuple[Example, ...]
     checkpoint: Checkpoint  # config and tokenizer; weights if the run starts from a trained model
+    validation_sets: tuple[ValidationSet, ...] = ()  # in the order of `validation`; empty: it is one set
+    scoring: Scoring = Scoring()  # noqa: RUF009 - frozen
 
 
 def prepare(
@@ -58,21 +63,17 @@ def prepare(
     """
     if init is not None:
         check_trainable(init.config, f"--init {init.path}")
-        if init.language_model is not None:
-            say("the new model has no language model: the checkpoint's was made from other texts")
-            init = replace(init, language_model=None)
     data, limits = recipe.data, recipe.data.limits
     corpus = read_manifests(data.train, limits)
+    validation_sets: tuple[ValidationSet, ...] = ()
     if data.validation:
-        given_validation = read_manifests(data.validation, limits, "validate with")
-        if given_validation.left_out:
-            say(f"to validate with: {given_validation}")
-        validation = given_validation.examples
+        validation, validation_sets = _read_validation(data.validation, limits, say)
     else:
         training, validation = _split(corpus.examples, recipe.run.seed, data.validation_share, say)
         corpus = Corpus(training, corpus.left_out)
     if len(validation) < _MIN_VALIDATION:
         say(f"{len(validation)} recordings to validate with: their word error rate is a rough estimate")
+    scoring = _scoring(data, init, validation, where, say)
     if init is None:
         init = _new_checkpoint(recipe, corpus.examples, say, where)
     loss_of(recipe.loss, init.config)
@@ -81,7 +82,44 @@ def prepare(
     corpus = tokenise(corpus, TextEncoder(init.tokenizer), limits)
     examples = repeat_examples(corpus.examples)
     init = replace(init, config=replace(init.config, trained_utterance_s=trained_utterance_s(init, examples)))
-    return TrainingData(Corpus(examples, corpus.left_out), validation, init)
+    return TrainingData(Corpus(examples, corpus.left_out), validation, init, validation_sets, scoring)
+
+
+def _read_validation(
+    parts: Sequence[ManifestPart], limits: ExampleLimits, say: Callable[[str], None]
+) -> tuple[tuple[Example, ...], tuple[ValidationSet, ...]]:
+    """Return the examples of all manifests, and the sets that they are: named by their files, or paths if these are equal."""
+    stems = [Path(part.path).stem for part in parts]
+    examples: list[Example] = []
+    sets = []
+    for part, stem in zip(parts, stems, strict=True):
+        found = read_manifests([part], limits, "validate with")
+        if found.left_out:
+            say(f"to validate with: {found}")
+        decides = part.decides or not any(other.decides for other in parts)
+        sets.append(ValidationSet(stem if stems.count(stem) == 1 else part.path, len(found.examples), decides))
+        examples += found.examples
+    return tuple(examples), tuple(sets)
+
+
+def _scoring(
+    data: DataRecipe,
+    init: Checkpoint | None,
+    validation: Sequence[Example],
+    where: str | Path,
+    say: Callable[[str], None],
+) -> Scoring:
+    """Return how validation scores; say so if it is a guess that is not the default."""
+    known = init.languages if init is not None else ()
+    try:
+        scoring = choose_scoring(
+            data.language, data.normalizer, data.metric, known, (example.text for example in validation)
+        )
+    except UsageError as error:
+        raise UsageError(f"{where}: {error}") from error
+    if data.language is None and scoring != Scoring():
+        say(f"validation: {scoring} (data.language, data.normalizer and data.metric set them)")
+    return scoring
 
 
 def _vocabulary(texts: Sequence[str], model: ModelRecipe, say: Callable[[str], None]) -> bytes:

@@ -48,10 +48,16 @@ class Example:
 
 @dataclass(frozen=True)
 class ManifestPart:
-    """A manifest and how often an epoch repeats it; 0.5 is every other example. Raises UsageError."""
+    """A manifest. Raises UsageError.
+
+    Attributes:
+        repeat: how often an epoch repeats it; 0.5 is every other example.
+        decides: of several manifests to validate with, those that decide decide which model is best; if none does, all do.
+    """
 
     path: str
     repeat: float = 1.0
+    decides: bool = False
 
     def __post_init__(self) -> None:
         if not 0 < self.repeat < math.inf:

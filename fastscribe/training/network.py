@@ -82,7 +82,7 @@ class Network(nn.Module):
 
     def _drop(self, branch: nn.Module, inputs: Any, out_BTD: torch.Tensor) -> torch.Tensor:
         """Apply dropout to a branch's output before it is added to the residual stream."""
-        return F.dropout(out_BTD, self.dropout, self.training) if self.dropout else out_BTD
+        return F.dropout(out_BTD, self.dropout, branch.training) if self.dropout else out_BTD
 
     def forward(self, features: Features, targets: Targets, omega_draw: float) -> dict[str, torch.Tensor]:
         """Compute the losses of a batch, in nats per label.
@@ -122,7 +122,7 @@ class Network(nn.Module):
         assert transducer is not None
         predicted_BUH = unroll(transducer.predictor, targets.labels_BU, transducer.blank_id)
         if self.dropout:
-            predicted_BUH = F.dropout(predicted_BUH, self.dropout, self.training)
+            predicted_BUH = F.dropout(predicted_BUH, self.dropout, transducer.predictor.training)
         losses_B = torch.empty(len(predicted_BUH), device=predicted_BUH.device)
         loss = joint_transducer_loss(
             transducer.joint,

@@ -34,9 +34,11 @@ from fastscribe.config import (
     PredictorConfig,
 )
 from fastscribe.errors import UsageError
+from fastscribe.evaluation.scores import NormalizerName
 from fastscribe.training.augment_config import AugmentConfig
 from fastscribe.training.bpe import VocabularyKind
 from fastscribe.training.manifest import ExampleLimits, ManifestPart
+from fastscribe.training.scoring import Metric
 
 _MAX_BYTES = 1 << 20
 _MAX_DURATION = 1000  # frames
@@ -164,6 +166,9 @@ class DataRecipe:
     validation_share: float = (
         0.02  # of the training sentences, if `validation` is empty; a tenth of small sets, up to ten
     )
+    language: str | None = None  # of the texts; None: that of --init if it knows one only, else by the texts' script
+    normalizer: NormalizerName | Literal["auto"] = "auto"  # of validation; auto: whisper-en for English, else unicode
+    metric: Metric | Literal["auto"] = "auto"  # decides which model is best; auto: cer for languages without spaces
     min_duration_s: float = 0.3
     max_duration_s: float = 30.0
     max_tokens_per_s: float = 25.0
@@ -218,6 +223,23 @@ class LossRecipe:
         return (self.sigma, self.omega) != (LossRecipe.sigma, LossRecipe.omega)
 
 
+Part = Literal["encoder", "predictor", "joint", "ctc"]
+
+
+@dataclass(frozen=True)
+class PartRates:
+    """The learning rate of each part of a model, as a multiple of the run's."""
+
+    encoder: float = 1.0  # with its subsampling
+    predictor: float = 1.0
+    joint: float = 1.0
+    ctc: float = 1.0
+
+    def __post_init__(self) -> None:
+        wanted = "a number above 0; optimiser.freeze keeps a part as it is"
+        _check(self, lambda value: value > 0, wanted, "encoder", "predictor", "joint", "ctc")
+
+
 @dataclass(frozen=True)
 class OptimiserRecipe:
     """AdamW (Loshchilov and Hutter 2019); a linear warm-up, then a cosine to `min_learning_rate` at the last step."""
@@ -230,6 +252,8 @@ class OptimiserRecipe:
     clip_norm: float | None = 1.0
     ema: float = 0.999  # decay a step of the averaged weights that are validated and saved; 0: no average
     dropout: float = 0.1
+    freeze: tuple[Part | Literal["batch_norm"], ...] = ()  # stay as they are; batch_norm: its statistics and weights
+    part_rates: PartRates = PartRates()
 
     def __post_init__(self) -> None:
         _check(self, lambda value: value > 0, "a number above 0", "learning_rate", "clip_norm")
@@ -243,6 +267,7 @@ class RunRecipe:
     epochs: int = 100
     seed: int = 0
     validate_epochs: int = 1  # epochs between validations
+    kept_dtype: Literal["fp32", "bf16"] = "fp32"  # of the models that are written
     save_minutes: float = 10.0  # minutes between saved states, from which a killed run resumes
 
     def __post_init__(self) -> None:
@@ -329,6 +354,8 @@ def _data(values: Any, path: Path) -> Any:
         given = values.get(key, [])
         parts = given if isinstance(given, list) else [given]
         values[key] = [_manifest(part, f"data.{key}", path) for part in parts]
+    if any(part.get("decides") for part in values["train"]):
+        raise UsageError(f"{path}: data.train: decides is for manifests of data.validation")
     return values
 
 

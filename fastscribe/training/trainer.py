@@ -60,7 +60,7 @@ _SMALL_BATCH_S = 120.0  # of audio: a CPU's batch, and a GPU's minimum
 _MIN_STEPS = 50  # an epoch, because a GPU's memory would hold a small corpus in one or two batches
 _MIN_UNREADABLE, _MAX_UNREADABLE_SHARE = 20, 0.05  # of the recordings tried; more end the run
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
-_KEPT_DTYPE = torch.bfloat16  # dtype of the saved models
+_KEPT_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 
 @dataclass
@@ -75,7 +75,8 @@ class Progress:
     examples: int = 0
     busy_s: float = 0.0
     losses: dict[str, float] = field(default_factory=dict)
-    best_wer: float | None = None
+    start_rate: float | None = None  # the deciding error rate of --init, before the first step
+    best_rate: float | None = None  # of the models since
     validated: ValidationResult | None = None
 
 
@@ -257,6 +258,10 @@ class Trainer:
             UsageError: too many recordings cannot be read.
         """
         self._saved_at = perf_counter()
+        is_at_start = self.progress.step == self.progress.batches_done == 0 and not self.is_over
+        if self.training_data.checkpoint.weights and is_at_start and self.progress.start_rate is None:
+            self._validate_start()
+            update()
         while not self.is_over:
             if self._is_validation_due:
                 self.run_validation()
@@ -403,25 +408,48 @@ class Trainer:
     def run_validation(self) -> None:
         """Validate the averaged weights and save them as `last`, and as `best` if none were better."""
         if self.distributed.rank == 0:
-            checkpoint = with_weights(self.training_data.checkpoint, self.weights.export(), _KEPT_DTYPE)
-            device, dtype = str(self.device), "fp32" if self.dtype == torch.float32 else "bf16"
-            # An untrained transducer emits nothing, so validate with the head that trains.
-            decoder: DecoderName | None = "ctc" if self.learner.network.ctc_weight == 1 else None
-            if self.device.type == "cuda":
-                torch.cuda.empty_cache()  # validation cannot use training's blocks
-            validated = validate(
-                checkpoint, self.training_data.validation, self._validation_loader, device, dtype, decoder
-            )
-            self.progress.validated = validated
-            self.folder.save_model(self.folder.last, checkpoint, _KEPT_DTYPE)
-            if self.progress.best_wer is None or validated.wer < self.progress.best_wer:
-                self.progress.best_wer = validated.wer
-                self.folder.save_model(self.folder.best, checkpoint, _KEPT_DTYPE)
-            self.folder.append(
-                {"step": self.progress.step, "epoch": self.progress.epoch, "validation": validated.to_json()}
-            )
+            kept_dtype = _KEPT_DTYPES[self.recipe.run.kept_dtype]
+            checkpoint = with_weights(self.training_data.checkpoint, self.weights.export(), kept_dtype)
+            validated = self._validate(checkpoint)
+            self.folder.save_model(self.folder.last, checkpoint, kept_dtype)
+            if self.progress.best_rate is None or validated.deciding < self.progress.best_rate:
+                self.progress.best_rate = validated.deciding
+                self.folder.save_model(self.folder.best, checkpoint, kept_dtype)
+            self._log_validation(validated)
             self._plot()
         self.distributed.barrier()
+
+    def _validate_start(self) -> None:
+        """Log the error rates of the model that the run starts from."""
+        if self.distributed.rank == 0:
+            validated = self._validate(self.training_data.checkpoint)
+            self.progress.start_rate = validated.deciding
+            self._log_validation(validated)
+        self.distributed.barrier()
+
+    def _validate(self, checkpoint: Checkpoint) -> ValidationResult:
+        device, dtype = str(self.device), "fp32" if self.dtype == torch.float32 else "bf16"
+        # An untrained transducer emits nothing, so validate with the head that trains.
+        decoder: DecoderName | None = "ctc" if self.learner.network.ctc_weight == 1 else None
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()  # validation cannot use training's blocks
+        data = self.training_data
+        self.progress.validated = validate(
+            checkpoint,
+            data.validation,
+            self._validation_loader,
+            device,
+            dtype,
+            decoder,
+            data.scoring,
+            data.validation_sets,
+        )
+        return self.progress.validated
+
+    def _log_validation(self, validated: ValidationResult) -> None:
+        self.folder.append(
+            {"step": self.progress.step, "epoch": self.progress.epoch, "validation": validated.to_json()}
+        )
 
     def _plot(self) -> None:
         """Draw the log. A missing matplotlib or a failure does not end the run."""
@@ -444,7 +472,8 @@ class Trainer:
                     "batches_done": self.progress.batches_done,
                     "is_check_due": self._is_validation_due,
                     "batch_sizes": list(self.batch_sizes),
-                    "best_wer": self.progress.best_wer,
+                    "best_wer": self.progress.best_rate,  # whatever the metric: states of before have this name
+                    "start_rate": self.progress.start_rate,
                     "window": self._window.state(),
                     "weights": self.weights.state(),
                 }
@@ -474,7 +503,8 @@ class Trainer:
     def _restore_state(self, state: Mapping[str, Any]) -> None:
         self.weights.restore(state["weights"])
         self.progress.epoch, self.progress.batches_done = state["epoch"], state["batches_done"]
-        self.progress.step, self.progress.best_wer = self.weights.num_steps, state["best_wer"]
+        self.progress.step, self.progress.best_rate = self.weights.num_steps, state["best_wer"]
+        self.progress.start_rate = state.get("start_rate")
         self._is_validation_due, self._window = state["is_check_due"], LogWindow(state["window"])
         if self.distributed.rank == 0:
             self.folder.truncate_log(self.progress.step, keep_validation=not self._is_validation_due)

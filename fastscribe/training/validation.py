@@ -1,11 +1,11 @@
-"""Measure the word error rate of the current weights, decoded as `fastscribe transcribe` decodes.
+"""Measure the error rates of the current weights, decoded as `fastscribe transcribe` decodes.
 
 Shapes: B batch, S samples.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,27 +14,36 @@ import torch
 from fastscribe.checkpoint.reader import Checkpoint
 from fastscribe.config import DecoderName, Options
 from fastscribe.errors import UsageError
-from fastscribe.evaluation.scores import Pair, evaluate, normalizer
+from fastscribe.evaluation.scores import Pair, Score, evaluate, normalizer
 from fastscribe.pipeline.recognizer import Recognizer
 from fastscribe.training.dataloader import AudioDataLoader
 from fastscribe.training.manifest import Example
+from fastscribe.training.scoring import Scoring, ValidationSet
 from fastscribe.types import Batch
 
+Rates = dict[str, float]
 _MAX_S = 160.0  # audio in a batch
 
 
 @dataclass(frozen=True)
 class ValidationResult:
-    """Error rates as fractions (they may exceed 1): `wer` by Whisper's English normaliser, `exact_wer` with case and marks."""
+    """Error rates as fractions (they may exceed 1).
 
-    wer: float
-    exact_wer: float
-    cer: float
-    examples: tuple[tuple[str, str], ...]  # a few (reference, hypothesis) pairs
+    Attributes:
+        rates: of all recordings. `wer` and `cer` by the run's normaliser, `exact_wer` with case and punctuation.
+        sets: rates of each validation set, if there are several.
+        deciding: the rate that decides which model is best.
+        examples: a few (reference, hypothesis) pairs.
+    """
+
+    rates: Rates
+    sets: Mapping[str, Rates]
+    deciding: float
+    examples: tuple[tuple[str, str], ...]
 
     def to_json(self) -> dict[str, Any]:
-        rates = {"wer": self.wer, "exact_wer": self.exact_wer, "cer": self.cer}
-        return {name: round(rate, 5) for name, rate in rates.items()}
+        sets = {"sets": {name: _rounded(rates) for name, rates in self.sets.items()}} if self.sets else {}
+        return {**_rounded(self.rates), **sets}
 
 
 def validate(
@@ -44,31 +53,33 @@ def validate(
     device: str,
     dtype: str,
     decoder: DecoderName | None = None,
+    scoring: Scoring = Scoring(),  # noqa: B008 - frozen
+    sets: Sequence[ValidationSet] = (),
 ) -> ValidationResult:
-    """Decode and score the examples.
+    """Decode, without a language model, and score the examples.
+
+    Args:
+        sets: the sets that the examples are, in order; empty: they are one.
 
     Raises:
         UsageError: the model does not support the decoder or the device, or no recording can be read.
     """
     options = Options(decoder=decoder)
+    checkpoint = replace(checkpoint, language_model=None)
     recognizer = Recognizer.build(checkpoint, device, dtype, options, say=lambda line: None)
     tokenizer = checkpoint.tokenizer
     order = sorted(range(len(examples)), key=lambda index: -examples[index].duration_s)
-    pairs = []
+    pairs: dict[int, tuple[str, str]] = {}
     for rows in loader.batches(_batches(order, examples)):
         if not len(rows.examples):
             continue
         batch = Batch((), rows.samples_BS.numpy(), rows.lengths_B.numpy())
         for index, hypothesis in zip(rows.examples, recognizer.transcribe(batch), strict=True):
-            pairs.append(
-                (
-                    tokenizer.remove_spaces_before_punctuation(examples[index].text),
-                    tokenizer.sentence(hypothesis.token_ids),
-                )
-            )
+            reference = tokenizer.remove_spaces_before_punctuation(examples[index].text)
+            pairs[index] = reference, tokenizer.sentence(hypothesis.token_ids)
     if not pairs:
         raise UsageError(f"none of the {len(examples)} recordings to validate with can be read")
-    return _to_result(pairs)
+    return _to_result(pairs, scoring, sets)
 
 
 def _batches(order: Sequence[int], examples: Sequence[Example]) -> list[Any]:
@@ -82,19 +93,46 @@ def _batches(order: Sequence[int], examples: Sequence[Example]) -> list[Any]:
     return [np.array(batch) for batch in batches]
 
 
-def _to_result(pairs: Sequence[tuple[str, str]]) -> ValidationResult:
-    spoken = _scores(pairs, normalizer("whisper-en"))
-    exact = _scores(pairs, normalizer("none"))
-    return ValidationResult(spoken[0], exact[0], spoken[1], tuple(sorted(pairs)[:: max(1, len(pairs) // 5)][:5]))
+def _to_result(
+    pairs: Mapping[int, tuple[str, str]], scoring: Scoring, sets: Sequence[ValidationSet]
+) -> ValidationResult:
+    everything = _rates(pairs.values(), scoring)
+    deciding, by_set, end = [], {}, 0
+    for one in sets:
+        begin, end = end, end + one.num_examples
+        of_set = [pair for index, pair in pairs.items() if begin <= index < end]
+        deciding += of_set * one.decides
+        if not of_set:
+            raise UsageError(f"none of the recordings of {one.name} to validate with can be read")
+        by_set[one.name] = _rates(of_set, scoring)
+    best = _rates(deciding, scoring) if deciding else everything
+    shown = sorted(pairs.values())[:: max(1, len(pairs) // 5)][:5]
+    return ValidationResult(everything, by_set if len(sets) > 1 else {}, best[scoring.metric], tuple(shown))
 
 
-def _scores(pairs: Sequence[tuple[str, str]], normalize: Callable[[str], str]) -> tuple[float, float]:
-    total = evaluate(Pair(normalize(reference), normalize(hypothesis)) for reference, hypothesis in pairs).total
-    return total.words.rate or 0.0, total.characters.rate or 0.0
+def _rates(pairs: Collection[tuple[str, str]], scoring: Scoring) -> Rates:
+    normalized, exact = _score(pairs, normalizer(scoring.normalizer)), _score(pairs, normalizer("none"))
+    characters = normalized
+    if not scoring.has_spaces:
+        normalize = normalizer(scoring.normalizer)
+        characters = _score(pairs, lambda text: normalize(text).replace(" ", ""))
+    return {
+        "wer": normalized.words.rate or 0.0,
+        "exact_wer": exact.words.rate or 0.0,
+        "cer": characters.characters.rate or 0.0,
+    }
+
+
+def _score(pairs: Iterable[tuple[str, str]], normalize: Callable[[str], str]) -> Score:
+    return evaluate(Pair(normalize(reference), normalize(hypothesis)) for reference, hypothesis in pairs).total
+
+
+def _rounded(rates: Rates) -> Rates:
+    return {name: round(rate, 5) for name, rate in rates.items()}
 
 
 def with_weights(checkpoint: Checkpoint, weights: Mapping[str, torch.Tensor], dtype: torch.dtype) -> Checkpoint:
-    """Return the checkpoint with these weights rounded to `dtype`, so that the validated weights are the saved ones."""
+    """Return the checkpoint with these weights in `dtype`, so that the validated weights are the saved ones."""
     kept = {name: tensor.cpu() for name, tensor in weights.items()}
     return replace(
         checkpoint,

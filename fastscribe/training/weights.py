@@ -8,14 +8,17 @@ average of the weights (Polyak and Juditsky 1992) is what a run validates and sa
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
-from fastscribe.training.recipe import OptimiserRecipe
+from fastscribe.errors import UsageError
+from fastscribe.training.recipe import OptimiserRecipe, PartRates
 
+_PREFIXES = {"encoder": "encoder", "predictor": "transducer.predictor", "joint": "transducer.joint", "ctc": "ctc"}
 _MAX_WARM_UP = 10  # the warm-up takes at most 1 / _MAX_WARM_UP of the run's steps
 
 
@@ -30,11 +33,12 @@ class Weights:
         given = {**masters, **{name: buffer.clone() for name, buffer in model.named_buffers()}}
         model.to(dtype)
         for prefix, module in model.named_modules():
-            if isinstance(module, nn.modules.batchnorm._BatchNorm) or _is_slow_in_bf16(module):
+            if isinstance(module, _BatchNorm) or _is_slow_in_bf16(module):
                 module.float()
                 for name, tensor in (*module.named_parameters(prefix), *module.named_buffers(prefix)):
                     tensor.data.copy_(given[name])  # undo the rounding
         self._parameters = dict(model.named_parameters())
+        freeze(model, recipe.freeze)
         self.masters = {  # a float32 parameter is its own master
             name: parameter.data if parameter.dtype == torch.float32 else masters[name].to(parameter.device)
             for name, parameter in self._parameters.items()
@@ -44,15 +48,30 @@ class Weights:
         self._exact = [self.masters[name] for name in rounded]
         self.averages = {name: master.clone() for name, master in self.masters.items()} if recipe.ema else {}
         self._kept_buffers = {name: buffer.clone() for name, buffer in self._buffers()}
-        decayed = [master for master in self.masters.values() if master.dim() > 1]
-        others = [master for master in self.masters.values() if master.dim() <= 1]
-        groups: list[dict[str, Any]] = [{"params": decayed}, {"params": others, "weight_decay": 0.0}]
         self.optimiser = torch.optim.AdamW(
-            groups, lr=0.0, betas=recipe.betas, eps=1e-8, weight_decay=recipe.weight_decay, fused=True
+            self._groups(), lr=0.0, betas=recipe.betas, eps=1e-8, weight_decay=recipe.weight_decay, fused=True
         )  # fused: one pass over a weight instead of a dozen, a quarter of the time on a CPU
 
+    def _groups(self) -> list[dict[str, Any]]:
+        """Return what learns, by its part's rate; only matrices decay."""
+        groups: dict[float, tuple[list[torch.Tensor], list[torch.Tensor]]] = {}
+        for name, parameter in self._parameters.items():
+            if parameter.requires_grad:
+                decayed, others = groups.setdefault(_rate_of(name, self.recipe.part_rates), ([], []))
+                (decayed if parameter.dim() > 1 else others).append(self.masters[name])
+        if not groups:
+            raise UsageError(
+                f"optimiser.freeze: nothing of the model is left to train: {', '.join(self.recipe.freeze)}"
+            )
+        self._group_rates = [rate for rate in groups for _ in range(2)]
+        return [
+            {"params": parameters, **extra}
+            for pair in groups.values()
+            for parameters, extra in zip(pair, ({}, {"weight_decay": 0.0}), strict=True)
+        ]
+
     def learning_rate(self, share: float) -> float:
-        """Return the learning rate of the next step, after `share` of the run: a linear warm-up, then a cosine."""
+        """Return the learning rate of the next step after `share` of the run: a linear warm-up, then a cosine."""
         recipe = self.recipe
         min_rate = min(recipe.min_learning_rate, recipe.learning_rate)
         after = min(
@@ -98,8 +117,8 @@ class Weights:
         if weight != 1:
             torch._foreach_div_(gradients, weight)
         norm = float(torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients))))
-        for group in self.optimiser.param_groups:
-            group["lr"] = self.learning_rate(share)
+        for group, rate in zip(self.optimiser.param_groups, self._group_rates, strict=True):
+            group["lr"] = self.learning_rate(share) * rate
         if math.isfinite(norm):
             if self.recipe.clip_norm is not None and norm > self.recipe.clip_norm:
                 torch._foreach_mul_(gradients, self.recipe.clip_norm / norm)
@@ -166,6 +185,40 @@ class Weights:
     def _buffers(self) -> Iterator[tuple[str, torch.Tensor]]:
         persistent = self._model.state_dict().keys() - self._parameters.keys()
         return ((name, buffer) for name, buffer in self._model.named_buffers() if name in persistent)
+
+
+def freeze(model: nn.Module, names: Collection[str]) -> None:
+    """Let the parameters of these parts have no gradient, and the statistics of their BatchNorms no update.
+
+    A frozen part is in eval mode, also after model.train(), and has no dropout.
+
+    Raises:
+        UsageError: The model lacks a part.
+    """
+    for name in names:
+        prefix = _PREFIXES.get(name)
+        found = [
+            module
+            for path, module in model.named_modules()
+            if (isinstance(module, _BatchNorm) if prefix is None else path == prefix)
+        ]
+        if not found:
+            raise UsageError(f"optimiser.freeze: this model has no {name}")
+        for module in found:
+            module.requires_grad_(False)
+            for inner in module.modules():
+                inner.train = _stay_in_eval.__get__(inner)
+                inner.training = False
+
+
+def _stay_in_eval(self: nn.Module, mode: bool = True) -> nn.Module:
+    return self
+
+
+def _rate_of(name: str, rates: PartRates) -> float:
+    """Return the rate of the part that a parameter belongs to."""
+    part = next((part for part, prefix in _PREFIXES.items() if name.startswith(f"{prefix}.")), None)
+    return float(getattr(rates, part)) if part is not None else 1.0
 
 
 def _is_slow_in_bf16(module: nn.Module) -> bool:

@@ -144,6 +144,22 @@ def test_whisper_normalizer(text: str, expected: str) -> None:
     assert normalizer("whisper-en")(text) == expected
 
 
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("हिन्दी में, ‘नमस्ते’!", "हिन्दी में नमस्ते"),
+        ("L’été — 5 % «déjà» d’Aujourd’hui", "l'été 5 déjà d'aujourd'hui"),
+        ("ＦＵＬＬ　ｗｉｄｔｈ、ﬁne。", "full width fine"),
+        ("می\u200cخواهم؟", "میخواهم"),
+        ("İstanbul Straße", "i\u0307stanbul strasse"),
+        ("rock 'n' roll's end'", "rock n roll's end"),
+        ("...", ""),
+    ],
+)
+def test_normalizer_of_every_script(text: str, expected: str) -> None:
+    assert normalizer("unicode")(text) == expected
+
+
 def test_no_normalizer() -> None:
     assert normalizer("none")(" A,\t b\u00a0\n C. ") == "A, b C."
 

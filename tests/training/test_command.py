@@ -34,6 +34,7 @@ from fastscribe.cli.train import (
 from fastscribe.errors import UsageError
 from fastscribe.training.data import prepare
 from fastscribe.training.distributed import DistributedContext
+from fastscribe.training.scoring import Scoring
 from fastscribe.training.state import RunFolder
 from fastscribe.training.trainer import Trainer
 from tests.conftest import MODELS
@@ -70,8 +71,11 @@ def test_folder_cleared_after_reading(
     assert folder.state.read_bytes() == former and (folder.best / "model.safetensors").exists()
     capsys.readouterr()
     run(recipe_file, folder.path, folder.best, overwrite=True)
-    assert folder.load_state(torch.device("cpu")) is not None and len(folder.rows()) == 2
+    assert folder.load_state(torch.device("cpu")) is not None
+    assert [(row["step"], "validation" in row) for row in folder.rows()] == [(0, True), (5, False), (5, True)]
     said = capsys.readouterr().err.splitlines()
+    assert "fastscribe: before the first step: WER 0.00 %" in said
+    assert said[-1] == "fastscribe: this is no better than the model that the run began with: 0.00 %"
     assert said[0] == f"fastscribe: {recipe_file}: its model section is not used: --init brings the model"
     assert sum("model section" in line for line in said) == 1
 
@@ -193,11 +197,14 @@ def test_no_finalisation_with_a_process_group(monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.mark.parametrize("width", [80, 60])
 def test_bar_fits(monkeypatch: pytest.MonkeyPatch, width: int) -> None:
-    validated = SimpleNamespace(wer=0.1234)
-    progress = SimpleNamespace(epoch=3, step=123_456, batches_done=1, batches=2, audio_s=1e6, busy_s=1e3)
+    validated = SimpleNamespace(deciding=0.1234)
+    progress = SimpleNamespace(
+        start_rate=None, epoch=3, step=123_456, batches_done=1, batches=2, audio_s=1e6, busy_s=1e3
+    )
     progress.losses, progress.validated = {"loss": 123.456, "tdt": 123.456, "ctc": 123.456}, validated
     run_of = SimpleNamespace(run=SimpleNamespace(epochs=7))
-    trainer: Any = SimpleNamespace(progress=progress, recipe=run_of, distributed=SimpleNamespace(world_size=1))
+    data, ranks = SimpleNamespace(scoring=Scoring()), SimpleNamespace(world_size=1)
+    trainer: Any = SimpleNamespace(progress=progress, recipe=run_of, distributed=ranks, training_data=data)
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     display = _Display(trainer, True)
     display._update()

@@ -58,6 +58,11 @@ def test_sections_and_paths(tmp_path: Path) -> None:
         ({"data": {"train": "a"}, "model": {"durations": None}}, "model.durations: None is not a list"),
         ({"data": {"train": "a"}, "augment": {"speeds": [3.0]}}, "speeds"),
         ({"data": {"train": "a"}, "optimiser": 3}, "optimiser: not a mapping"),
+        (
+            {"data": {"train": "a"}, "optimiser": {"freeze": ["decoder"]}},
+            "optimiser.freeze[0]: 'decoder' is not 'encoder'",
+        ),
+        ({"data": {"train": "a"}, "optimiser": {"part_rates": {"ctc": 0}}}, "ctc: 0.0 is not a number above 0"),
         ({"data": {"train": []}}, "recipe.yaml: data.train: give the manifests"),
         ({"data": {"train": {"path": "a", "repeat": 0}}}, "repeat 0.0: not a number above 0"),
         ({"data": {"train": "a", "min_duration_s": 50}}, "recipe.yaml: data.min_duration_s 50.0"),

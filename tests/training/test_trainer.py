@@ -591,9 +591,32 @@ def test_fine_tuning(manifest: Path, tmp_path: Path) -> None:
     assert trainer.run()
     tuned = read_checkpoint(folder.best)
     assert tuned.tokenizer.pieces == known.tokenizer.pieces and tuned.config == known.config
-    assert trainer.progress.best_wer == 0.0
-    assert any(not torch.equal(tensor, known.weights[name].bfloat16()) for name, tensor in tuned.weights.items())
+    assert trainer.progress.best_rate == 0.0 == trainer.progress.start_rate
+    assert any(not torch.equal(tensor, known.weights[name].float()) for name, tensor in tuned.weights.items())
     assert all(torch.equal(tensor, before[name]) for name, tensor in known.weights.items())
+
+
+@pytest.mark.parametrize("frozen", ["encoder", "predictor", "batch_norm"])
+def test_frozen_parts(manifest: Path, tmp_path: Path, frozen: str) -> None:
+    """They are the same after training, BatchNorm's statistics included; the rest moves by its part's rate."""
+    known = read_checkpoint(MODELS / "tdt_demo" / "model.nemo")
+    section = {"freeze": [frozen], "part_rates": {"joint": 1e-6}, "learning_rate": 1e-3, "weight_decay": 0.0}
+    recipe = recipe_of(manifest, optimiser=section, run={"epochs": 1}, augment={"speeds": [1.0]})
+    (tmp_path / "run").mkdir()
+    folder = RunFolder(tmp_path / "run")
+    trainer = Trainer(recipe, prepare(recipe, known), folder, torch.device("cpu"), torch.float32, print)
+    assert trainer.run()
+    tuned = read_checkpoint(folder.last).weights
+    moved = {name: float((tuned[name] - known.weights[name].float()).abs().max()) for name in tuned}
+    prefixes = {"encoder": "encoder.", "predictor": "transducer.predictor.", "joint": "transducer.joint."}
+    kept = [
+        name
+        for name in moved
+        if (".conv.norm." in name if frozen == "batch_norm" else name.startswith(prefixes[frozen]))
+    ]
+    assert kept and not any(moved[name] for name in kept)
+    most = {part: max(moved[name] for name in moved if name.startswith(prefix)) for part, prefix in prefixes.items()}
+    assert 0 < most["joint"] < 1e-6 and all(most[part] > 1e-5 for part in {"encoder", "predictor"} - {frozen})
 
 
 # --- the command -----------------------------------------------------------------------------------------------------

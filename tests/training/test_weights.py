@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+from fastscribe.errors import UsageError
 from fastscribe.training.recipe import OptimiserRecipe
 from fastscribe.training.weights import Weights
 
@@ -108,6 +109,14 @@ def test_average_and_clip() -> None:
     assert norms[0] == pytest.approx(norms[1], rel=1e-5) and norms[0] > 0.5
     for a, b in zip(one.parameters(), two.parameters(), strict=True):
         torch.testing.assert_close(a, b)
+
+
+def test_nothing_left_to_train() -> None:
+    model = nn.ModuleDict({"encoder": nn.Linear(2, 2)})
+    with pytest.raises(UsageError, match=r"optimiser\.freeze: nothing of the model is left to train: encoder"):
+        Weights(model, torch.float32, OptimiserRecipe(freeze=("encoder",)))
+    with pytest.raises(UsageError, match=r"optimiser\.freeze: this model has no ctc"):
+        Weights(model, torch.float32, OptimiserRecipe(freeze=("ctc",)))
 
 
 def test_float32_gradient_sums() -> None:
