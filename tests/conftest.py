@@ -107,8 +107,9 @@ def recognizer(folder: Path, decoder: str | None = None, dtype: str = "fp32"):
     return Recognizer.build(checkpoint(folder), "cpu", dtype, Options(decoder=decoder))
 
 
+@cache
 def waveform(path: Path, sample_rate: int = 16000) -> np.ndarray:
-    """The AudioInfo of a whole file, as a run would make it."""
+    """Return the samples of a whole file, as a run would read them. Callers share the array."""
     from fastscribe.audio.probe import probe
     from fastscribe.audio.read import read
     from fastscribe.types import Source

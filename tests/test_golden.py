@@ -126,13 +126,14 @@ def compare(folder: Path, name: str, hypothesis: Hypothesis, decoder: str) -> No
 
 
 @golden_folders
-@pytest.mark.parametrize("batch_size", [1, 4, 1000], ids=["one by one", "four", "all at once"])
+@pytest.mark.parametrize("batch_size", [1, 6], ids=["one by one", "mixed lengths"])
 def test_tokens_times_and_text_equal_reference(folder: Path, batch_size: int) -> None:
+    """Also beside recordings of other lengths: a batch takes its recordings from all over the sorted names."""
     names = names_of(folder)
+    num_batches = -(-len(names) // batch_size)
     for decoder in checkpoint(folder).config.decoders:
-        for first in range(0, len(names), batch_size):
-            chunk = names[first : first + batch_size]
-            for name, hypothesis in run(folder, chunk, decoder).items():
+        for first in range(num_batches):
+            for name, hypothesis in run(folder, names[first::num_batches], decoder).items():
                 compare(folder, name, hypothesis, decoder)
 
 

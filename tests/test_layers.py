@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import ast
+from functools import cache
 from pathlib import Path
-
-import pytest
 
 from tests.conftest import PACKAGE
 
@@ -103,6 +102,7 @@ WITHOUT_TORCH = (
 WITH_TORCH = ("audio.resample",)
 
 
+@cache
 def modules() -> dict[str, Path]:
     return {
         ".".join(path.relative_to(PACKAGE).with_suffix("").parts).removesuffix(".__init__"): path
@@ -115,6 +115,7 @@ def is_below(module: str, names: tuple[str, ...]) -> bool:
     return any(module == name or module.startswith(name + ".") for name in names)
 
 
+@cache
 def layer_of(module: str) -> int:
     names = [(level, name) for level, names in enumerate(LAYERS) for name in names]
     fitting = [(len(name), level) for level, name in names if is_below(module, (name,))]
@@ -124,6 +125,12 @@ def layer_of(module: str) -> int:
     return max(fitting)[1]
 
 
+@cache
+def syntax(path: Path) -> ast.AST:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+@cache
 def imports(path: Path, at_import_time: bool) -> set[str]:
     """Return the imported modules; with `at_import_time`, without those inside functions or `if TYPE_CHECKING`."""
     known, found = modules(), set()
@@ -143,16 +150,20 @@ def imports(path: Path, at_import_time: bool) -> set[str]:
                     found.add(name if name.removeprefix("fastscribe.") in known else child.module)
             visit(child)
 
-    visit(ast.parse(path.read_text(encoding="utf-8")))
+    visit(syntax(path))
     own = {name for name in found if name.startswith("fastscribe") or name not in known}  # not the library `ray`
     return {name.removeprefix("fastscribe.") for name in own}
 
 
-@pytest.mark.parametrize("module", modules())
-def test_imports_point_down(module: str) -> None:
+def test_imports_point_down() -> None:
     known = modules()
-    for target in imports(known[module], at_import_time=True) & known.keys():
-        assert layer_of(target) <= layer_of(module), f"{module} must not import {target}: it lies in a later layer"
+    wrong = [
+        f"{module} must not import {target}: it lies in a later layer"
+        for module, path in known.items()
+        for target in sorted(imports(path, at_import_time=True) & known.keys())
+        if layer_of(target) > layer_of(module)
+    ]
+    assert not wrong, "\n".join(wrong)
 
 
 def test_imports_have_no_circle() -> None:
@@ -177,7 +188,12 @@ def test_module_names_in_bench_and_cli_differ() -> None:
     assert measurements and commands and not measurements & commands
 
 
-@pytest.mark.parametrize("module", [m for m in modules() if is_below(m, WITHOUT_TORCH) and m not in WITH_TORCH])
-def test_light_modules_do_not_import_torch(module: str) -> None:
-    names = imports(modules()[module], at_import_time=True)
-    assert not any(name.split(".")[0] in ("torch", "model") for name in names), f"{module} imports torch"
+def test_light_modules_do_not_import_torch() -> None:
+    light = {m: path for m, path in modules().items() if is_below(m, WITHOUT_TORCH) and m not in WITH_TORCH}
+    assert len(light) > len(WITHOUT_TORCH)
+    wrong = [
+        module
+        for module, path in light.items()
+        if any(name.split(".")[0] in ("torch", "model") for name in imports(path, at_import_time=True))
+    ]
+    assert not wrong, f"these import torch: {wrong}"

@@ -65,9 +65,11 @@ def test_prompts_equal_nemo(name: str, setting: str) -> None:
     assert list(canary(name, setting).decoder.prompt.ids) == expected  # type: ignore[attr-defined]
 
 
-@every_case
-@pytest.mark.parametrize("batch_size", [1, 7, 1000])
+@pytest.mark.parametrize(
+    ("name", "setting", "batch_size"), [*((*case, 7) for case in CASES), *((name, "default", 1) for name in NAMES)]
+)
 def test_tokens_and_text_equal_nemo(name: str, setting: str, batch_size: int) -> None:
+    """Every prompt in batches of mixed lengths; one recording at a time with the default prompt."""
     tokenizer, times = checkpoint(MODELS / name).tokenizer, canary(name, setting).decoder.prompt.frames_by_id  # type: ignore[attr-defined]
     for file, hypothesis in found(name, setting, batch_size).items():
         expected = golden(MODELS / name)["files"][file][setting]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from functools import cache
 from pathlib import Path
 from typing import Any, get_args
 
@@ -37,10 +38,16 @@ BENCHES = tuple(f"bench {command}" for command in ("throughput", "latency", "cos
 REPEATABLE = [f"bench {command} --dtype" for command in ("throughput", "latency")]
 
 
+@cache
+def root() -> Any:
+    """The command line as click sees it, which typer takes 50 ms to build."""
+    return typer.main.get_command(app)
+
+
 def parameter(name: str) -> Any:
     """The option as declared on the command line."""
     *commands, option = name.split()
-    command: Any = typer.main.get_command(app)
+    command = root()
     for part in commands:
         command = command.commands[part]
     return next(one for one in command.params if option in one.opts)
@@ -50,7 +57,7 @@ def parsed(name: str, *words: str) -> Any:
     """The value that the command gets if the option is given once for each word."""
     *commands, option = name.split()
     arguments = [part for word in words for part in (option, word)]
-    command: Any = typer.main.get_command(app)
+    command = root()
     for part in commands:
         command = command.commands[part]
     found, _, _ = command.make_parser(context := typer.Context(command)).parse_args(arguments)
@@ -76,7 +83,7 @@ def test_help_and_completion(name: str, choices: Any, capsys: pytest.CaptureFixt
     app([*commands, "--help"], standalone_mode=False)
     assert "|".join(get_args(choices)) in capsys.readouterr().out
     option = parameter(name)
-    completed = [one.value for one in option.shell_complete(typer.Context(typer.main.get_command(app)), "f")]
+    completed = [one.value for one in option.shell_complete(typer.Context(root()), "f")]
     assert completed == [word for word in get_args(choices) if word.startswith("f")]
 
 
@@ -129,8 +136,7 @@ def test_first_words() -> None:
     assert done.exit_code == 2 and done.stdout == "" and 8 <= len(lines) <= 20 and max(map(len, lines)) <= 90
     commands = [line.split("   ")[0].split() for line in lines if re.match(" *fastscribe [a-z-]+ ?[a-z-]*", line)]
     assert len(commands) >= 5
-    command: Any = typer.main.get_command(app)
-    transcribe = command.commands["transcribe"]
+    transcribe = root().commands["transcribe"]
     for words in commands:
         if words[1] == "transcribe" and "--help" not in words:
             assert transcribe.parse_args(typer.Context(transcribe), words[2:]) == []

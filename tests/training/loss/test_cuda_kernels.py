@@ -126,8 +126,12 @@ def test_few_shapes_for_numba(monkeypatch: pytest.MonkeyPatch) -> None:
     assert said[0]["data"] == said[1]["data"] == (logits_CW.data_ptr() + 20, False)
 
 
-@pytest.mark.parametrize("capability", [(8, 0), (9, 0), (10, 0)], ids=str)
-@pytest.mark.parametrize("dtype", DTYPES)
+# Every dtype for one GPU, and every GPU with one dtype.
+@pytest.mark.parametrize(
+    ("dtype", "capability"),
+    [*((dtype, (9, 0)) for dtype in DTYPES), (torch.bfloat16, (8, 0)), (torch.bfloat16, (10, 0))],
+    ids=str,
+)
 @pytest.mark.parametrize("name", ["rnnt", "tdt"])
 def test_kernels_compile_without_a_device(
     name: str, dtype: torch.dtype, capability: tuple[int, int], monkeypatch: pytest.MonkeyPatch

@@ -115,13 +115,16 @@ def test_definition_gradient(config: TransducerLossConfig) -> None:
     losses_B, gradient_BTUV = definition.losses_and_gradient(logits_BTUV, *rest, 2, config)
     assert losses_B.isfinite().any()
     for place in itertools.product(*map(range, logits_BTUV.shape)):
-        if not losses_B[place[0]].isfinite():
+        row = place[0]
+        if not losses_B[row].isfinite():
             assert gradient_BTUV[place] == 0
             continue
         step_BTUV = torch.zeros_like(logits_BTUV)
         step_BTUV[place] = 1e-5
         above, below = (
-            definition.losses_and_gradient(logits_BTUV + sign * step_BTUV, *rest, 2, config)[0][place[0]]
+            definition.losses_and_gradient(
+                *(tensor[row : row + 1] for tensor in (logits_BTUV + sign * step_BTUV, *rest)), 2, config
+            )[0]
             for sign in (1, -1)
         )
         assert float(above - below) / 2e-5 == pytest.approx(float(gradient_BTUV[place]), abs=1e-8)
@@ -155,7 +158,7 @@ def test_half_precision(config: TransducerLossConfig, dtype: torch.dtype, roundi
 
 def test_precision_over_hundred_frames() -> None:
     """Sums over hundreds of frames in float64: the gradient stays as exact as its inputs."""
-    tensors = example(0, [160], [40], 30, 29, 0)
+    tensors = example(0, [160], [12], 30, 29, 0)
     expected_B, expected = loss_and_gradient(*tensors, blank_id=29, backend="oracle")
     losses_B, gradient = loss_and_gradient(*tensors, blank_id=29)
     torch.testing.assert_close(losses_B, expected_B, rtol=1e-6, atol=0)
