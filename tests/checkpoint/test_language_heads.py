@@ -15,8 +15,9 @@ from typing import Any
 import pytest
 import torch
 
-from fastscribe import Failure, Options, Transcriber, Transcript, UsageError
+from fastscribe import Options, Transcriber, Transcript, UsageError
 from fastscribe.aligner import Aligner
+from fastscribe.bench.shapes import SHAPES
 from fastscribe.checkpoint.lazy_weights import check_shapes
 from fastscribe.checkpoint.parameter_shapes import parameter_shapes
 from fastscribe.checkpoint.reader import read_checkpoint, read_for_run
@@ -35,6 +36,7 @@ from tests.helpers.published import INDIC_LANGUAGES
 
 GOLDEN: dict[str, Any] = json.loads((MODELS / "indic" / "golden.json").read_text(encoding="utf-8"))["files"]
 LANGUAGES, PIECES = indic_folder.LANGUAGES, indic_folder.PIECES
+LARGE = "indicconformer_stt_multi_hybrid_rnnt_600m"
 SHORT = AUDIO / "e03_one_second_exact.flac"
 in_each_language = pytest.mark.parametrize("language", LANGUAGES)
 with_each_decoder = pytest.mark.parametrize("decoder", ["rnnt", "ctc"])
@@ -71,7 +73,9 @@ def test_tokens_and_frames_of_nemo(model: Path, language: str, decoder: DecoderN
     found = recognizer(model, language, decoder).transcribe(batch_of(list(GOLDEN)))
     expected = [one[language][decoder] for one in GOLDEN.values()]
     assert [[list(one.token_ids), list(one.token_frames)] for one in found] == expected
-    assert len({token for tokens, _ in expected for token in tokens}) > 5, "the random model is not worth the comparison"
+    assert len({token for tokens, _ in expected for token in tokens}) > 3, (
+        "the random model is not worth the comparison"
+    )
 
 
 def slow_ctc(weights: dict[str, torch.Tensor], language: str, frames_TD: torch.Tensor) -> Hypothesis:
@@ -158,9 +162,14 @@ def test_published_sizes() -> None:
     assert counted("") == (743 - 2, 129_289_352 - 80 * 257 - 400)
     assert sorted(INDIC_LANGUAGES) == sorted(set(INDIC_LANGUAGES)) and len(INDIC_LANGUAGES) == 22
     # The encoder of the 600M model has 2.43 GB in float32.
-    large = parameter_shapes(read("indicconformer_stt_multi_hybrid_rnnt_600m"))
+    large = parameter_shapes(read(LARGE))
     encoder = [math.prod(shape) for name, shape in large.items() if name.startswith("encoder.")]
     assert round(4 * sum(encoder) / 1e9, 2) == 2.43
+
+
+@pytest.mark.parametrize("name", [indic_folder.NAME, LARGE])
+def test_shapes_for_benchmarks(name: str) -> None:
+    assert SHAPES[name] == replace(read(name), num_labels=256, language_heads=())
 
 
 def test_weights_of_the_whole_and_of_one_language(model: Path) -> None:
@@ -197,7 +206,9 @@ def test_spellings_of_a_language(model: Path, written: str) -> None:
 
 
 def test_names_of_the_languages() -> None:
-    names = "Assamese Bengali Bodo Dogri Konkani Gujarati Hindi Kannada Kashmiri Maithili Malayalam Marathi Manipuri Nepali"
+    names = (
+        "Assamese Bengali Bodo Dogri Konkani Gujarati Hindi Kannada Kashmiri Maithili Malayalam Marathi Manipuri Nepali"
+    )
     names += " Odia Punjabi Sanskrit Santali Sindhi Tamil Telugu Urdu"
     assert [language_tag(name) for name in names.split()] == list(INDIC_LANGUAGES)
 
@@ -277,13 +288,15 @@ def test_folder_that_claims_several_languages(model: Path, tmp_path: Path) -> No
 
 
 def test_alignment_in_a_language(model: Path, tmp_path: Path) -> None:
-    """The words of a text in the language's letters are timed with its own vocabulary."""
-    text = " ".join(["தமிழ்", "கப"])
-    (tmp_path / "text.txt").write_text(text, encoding="utf-8")
-    loaded = Aligner.load(model, "cpu", "fp32", Options(language="ta"))
-    (found,) = loaded.align(str(SHORT), tmp_path / "text.txt")
-    assert not isinstance(found, Failure) and [word.text for word in found.words] == text.split()
-    assert loaded._tokenizer.language == "ta" and loaded._config.num_labels == PIECES
+    """A text is timed with the language's own vocabulary; a random model hears some of the words that it writes itself."""
+    options = Options(language="ta", decoder="ctc")
+    with Transcriber.load(model, "cpu", "fp32", options) as loaded:
+        (heard,) = loaded.transcribe(str(SHORT))
+    assert isinstance(heard, Transcript)
+    (tmp_path / "text.txt").write_text(heard.text, encoding="utf-8")
+    (found,) = Aligner.load(model, "cpu", "fp32", options).align(str(SHORT), tmp_path / "text.txt")
+    assert isinstance(found, Transcript) and [word.text for word in found.words] == heard.text.split()
+    assert not all(word.missing for word in found.words)
 
 
 def test_inspect(model: Path) -> None:
@@ -334,9 +347,7 @@ def test_vocabularies_of_different_sizes(tmp_path: Path) -> None:
     folder = indic_folder.write(tmp_path, shapes())
     (folder / "ta.model").write_bytes((folder / "hi.model").read_bytes())
     assert read_checkpoint(folder).config.num_labels == PIECES * len(LANGUAGES)
-    tokenizer = read_checkpoint(folder).vocabularies
-    shorter = replace(tokenizer["ta"], pieces=tokenizer["ta"].pieces[:-1])
-    from fastscribe.checkpoint.language_heads import check_vocabularies
-
+    (folder / "ta.model").write_bytes(indic_folder.sentencepiece_model("ta", PIECES + 3))
+    (folder / "as.model").write_bytes(indic_folder.sentencepiece_model("as", PIECES - 3))
     with pytest.raises(UnsupportedCheckpoint, match="one number for all languages"):
-        check_vocabularies(dict(tokenizer) | {"ta": shorter}, folder)
+        read_checkpoint(folder)

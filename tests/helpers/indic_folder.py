@@ -32,10 +32,10 @@ _SCALES = {
     "decoder.prediction.embed.weight": 16.0,
     "joint.pred.weight": 4.0,
     "joint.joint_net": 4.0,
-    "ctc_decoder": 4.0,
+    "ctc_decoder": 8.0,
     "decoder.prediction.dec_rnn.lstm.weight_hh": 0.5,
 }
-_BLANK_BIAS = {"joint.joint_net": 6.0, "ctc_decoder": 7.0}
+_BLANK_BIAS = {"joint.joint_net": 6.0, "ctc_decoder": 6.0}
 
 
 def config() -> dict[str, Any]:
@@ -47,7 +47,7 @@ def config() -> dict[str, Any]:
 
 
 @cache
-def sentencepiece_model(language: str) -> bytes:
+def sentencepiece_model(language: str, num_pieces: int = PIECES) -> bytes:
     """Return the tokenizer of a language, trained on made-up words of its letters."""
     draw, letters = np.random.RandomState(zlib.crc32(language.encode())), LETTERS[language]
     words = ["".join(draw.choice(list(letters), draw.randint(1, _MAX_LETTERS))) for _ in range(_WORDS)]
@@ -56,7 +56,7 @@ def sentencepiece_model(language: str) -> bytes:
         sentence_iterator=iter([" ".join(words), letters]),
         model_writer=model,
         model_type="bpe",
-        vocab_size=PIECES,
+        vocab_size=num_pieces,
         character_coverage=1.0,
         bos_id=-1,
         eos_id=-1,
