@@ -34,7 +34,6 @@ from fastscribe.config import (
 )
 from fastscribe.errors import UnsupportedCheckpoint
 
-
 # Keys that language_heads() has read, and tables that the fork computes from the tokenizer.
 _LANGUAGE_KEYS = (
     *("multisoftmax", "multilingual", "language_keys"),

@@ -78,7 +78,7 @@ def convert(
     ],
     dtype: Annotated[FloatDtypeName, typer.Option(help="Dtype of the stored weights.")] = "bf16",
     language: Annotated[
-        str | None, typer.Option(help="IndicConformer: the language of the new model (hi, Tamil ..).")
+        str | None, typer.Option(metavar="LANGUAGE", help="IndicConformer: language of the new model (hi, Tamil ..).")
     ] = None,
 ) -> None:
     """Convert a checkpoint to fastscribe's own format, a folder."""

@@ -15,7 +15,10 @@ Yaml = dict[str, Any]
 ASR = "nemo.collections.asr."
 LANGUAGES = ("be", "de", "en", "es", "fr", "hr", "it", "pl", "ru", "uk")
 # Those of IndicConformer, in the order of its vocabulary.
-INDIC_LANGUAGES = tuple("as bn brx doi kok gu hi kn ks mai ml mr mni ne or pa sa sat sd ta te ur".split())
+INDIC_LANGUAGES = (
+    *("as", "bn", "brx", "doi", "kok", "gu", "hi", "kn", "ks", "mai", "ml"),
+    *("mr", "mni", "ne", "or", "pa", "sa", "sat", "sd", "ta", "te", "ur"),
+)
 DURATIONS = [0, 1, 2, 3, 4]
 LETTERS = [" ", *"abcdefghijklmnopqrstuvwxyz", "'"]
 ARTIFACT = "nemo:0123456789abcdef0123456789abcdef_"
