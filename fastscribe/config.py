@@ -351,10 +351,19 @@ class ModelConfig:
     aed: AedConfig | None = None  # folders of early versions lack the key
     # Nearly all utterances that the model learnt from (99 %) were at most this long. None: not stated.
     trained_utterance_s: float | None = None
+    # Tags of the languages of an IndicConformer, in the order of their equal parts of the vocabulary. Each has outputs of its
+    # own, so a run takes one of them (checkpoint/language_heads.py). Empty for a model that runs.
+    language_heads: tuple[str, ...] = ()
+    language: str | None = None  # tag of the language that was taken
 
     @property
     def blank_id(self) -> int:
         return self.num_labels
+
+    @property
+    def labels_per_language(self) -> int:
+        """Vocabulary size of one of `language_heads`; without these, of all languages together."""
+        return self.num_labels // max(1, len(self.language_heads))
 
     @property
     def decoders(self) -> tuple[DecoderName, ...]:
@@ -421,7 +430,7 @@ def _from_mapping(cls: type[_Part], data: Mapping[str, Any], where: str) -> _Par
             part = _kind(ATTENTION_KINDS, "local", values.get(name), f"{where}.{name}")
         if isinstance(part, type) and dataclasses.is_dataclass(part) and values.get(name) is not None:
             values[name] = _from_mapping(part, values[name], f"{where}.{name}")
-    for name in {"durations", "strided_layers"} & values.keys():
+    for name in {"durations", "strided_layers", "language_heads"} & values.keys():
         values[name] = tuple(values[name])
     if "contexts" in values:
         contexts = enumerate(values["contexts"])
@@ -476,7 +485,8 @@ class Options:
     threads: int | None = None  # threads that read audio; None: by the number of processors
     attention: str | None = None  # text for parse_attention; None: the checkpoint's own
     # Codes or English names of languages, kept as tags (fastscribe/languages.py). A model that takes a prompt follows them.
-    # None: English with AedConfig, the checkpoint's default with LanguagePromptConfig. Other models only check them.
+    # None: English with AedConfig, the checkpoint's default with LanguagePromptConfig, an error with language_heads. Other
+    # models only check them.
     language: str | None = None  # spoken; AUTO: as None, for models that find the language
     target_language: str | None = None  # written; it differs from the spoken one in a translation
     # For models that take a prompt. None there: True. Others allow None only.

@@ -48,6 +48,7 @@ def run_fingerprint(transcriber: Transcriber, digest: str, options: Options, sty
     resolved |= {"align_with": model_digest(locate(options.align_with, log_to_stderr))} if options.align_with else {}
     resolved |= {"align": True} if transcriber.command == "align" else {}
     config = transcriber._config
+    resolved |= {"language": config.language} if config.language else {}
     if options.max_utterance_s is None and not config.learnt_on_short:  # cut as with the same number given
         resolved["max_utterance_s"] = config.max_utterance_s
     follows_language = DECODERS[facts.decoder_name].has_prompt or language_prompt_of(config) is not None

@@ -7,24 +7,27 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from difflib import get_close_matches
 
 from fastscribe.errors import UsageError
 
 AUTO = "auto"  # for a language: the model finds it
 _TAG = re.compile(r"[a-z]{2,3}([-_][a-z0-9]{2,8})*", re.IGNORECASE)
 _MAX_SHOWN = 30  # languages in a message
+_NEAREST = 8  # languages in a message about one that is not there
 # English names of the languages of published speech models.
 _NAMES = """
 af Afrikaans, am Amharic, ar Arabic, as Assamese, az Azerbaijani, ba Bashkir, be Belarusian, bg Bulgarian, bn Bengali,
-bs Bosnian, ca Catalan, cs Czech, cy Welsh, da Danish, de German, el Greek, en English, eo Esperanto, es Spanish,
-et Estonian, eu Basque, fa Persian, fi Finnish, fr French, ga Irish, gl Galician, gu Gujarati, ha Hausa, he Hebrew,
-hi Hindi, hr Croatian, hu Hungarian, hy Armenian, id Indonesian, is Icelandic, it Italian, ja Japanese, jv Javanese,
-ka Georgian, kk Kazakh, km Khmer, kn Kannada, ko Korean, ky Kyrgyz, la Latin, lb Luxembourgish, lo Lao, lt Lithuanian,
-lv Latvian, mk Macedonian, ml Malayalam, mn Mongolian, mr Marathi, ms Malay, mt Maltese, my Burmese, ne Nepali,
-nl Dutch, no Norwegian, pa Punjabi, pl Polish, ps Pashto, pt Portuguese, ro Romanian, ru Russian, rw Kinyarwanda,
-sd Sindhi, si Sinhala, sk Slovak, sl Slovenian, so Somali, sq Albanian, sr Serbian, su Sundanese, sv Swedish,
-sw Swahili, ta Tamil, te Telugu, tg Tajik, th Thai, tk Turkmen, tl Tagalog, tr Turkish, tt Tatar, ug Uyghur,
-uk Ukrainian, ur Urdu, uz Uzbek, vi Vietnamese, yi Yiddish, yo Yoruba, zh Chinese, zh Mandarin, zu Zulu
+brx Bodo, bs Bosnian, ca Catalan, cs Czech, cy Welsh, da Danish, de German, doi Dogri, el Greek, en English, eo
+Esperanto, es Spanish, et Estonian, eu Basque, fa Persian, fi Finnish, fr French, ga Irish, gl Galician, gu Gujarati,
+ha Hausa, he Hebrew, hi Hindi, hr Croatian, hu Hungarian, hy Armenian, id Indonesian, is Icelandic, it Italian, ja
+Japanese, jv Javanese, ka Georgian, kk Kazakh, km Khmer, kn Kannada, ko Korean, kok Konkani, ks Kashmiri, ky Kyrgyz, la
+Latin, lb Luxembourgish, lo Lao, lt Lithuanian, lv Latvian, mai Maithili, mk Macedonian, ml Malayalam, mn Mongolian,
+mni Manipuri, mr Marathi, ms Malay, mt Maltese, my Burmese, ne Nepali, nl Dutch, no Norwegian, or Odia, pa Punjabi, pl
+Polish, ps Pashto, pt Portuguese, ro Romanian, ru Russian, rw Kinyarwanda, sa Sanskrit, sat Santali, sd Sindhi, si
+Sinhala, sk Slovak, sl Slovenian, so Somali, sq Albanian, sr Serbian, su Sundanese, sv Swedish, sw Swahili, ta Tamil,
+te Telugu, tg Tajik, th Thai, tk Turkmen, tl Tagalog, tr Turkish, tt Tatar, ug Uyghur, uk Ukrainian, ur Urdu, uz Uzbek,
+vi Vietnamese, yi Yiddish, yo Yoruba, zh Chinese, zh Mandarin, zu Zulu
 """
 _CODES = {name.casefold(): code for code, name in (entry.split() for entry in _NAMES.split(","))}
 
@@ -45,6 +48,12 @@ def find_language(tag: str, known: Sequence[str]) -> str | None:
     return next((one for one in known if one == tag), None) or next(
         (one for one in known if one.partition("-")[0] == tag.partition("-")[0]), None
     )
+
+
+def nearest_languages(tag: str, known: Sequence[str]) -> Sequence[str]:
+    """Return the languages of `known` for a message about one that is not there: those most like it, else the first."""
+    regions = [one for one in known if one.partition("-")[0] == tag.partition("-")[0]]
+    return regions or get_close_matches(tag, known, _NEAREST, 0.5) or known[:_NEAREST]
 
 
 def list_languages(known: Sequence[str]) -> str:

@@ -13,8 +13,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING
 
 from fastscribe.checkpoint.location import locate
-from fastscribe.checkpoint.reader import Checkpoint, read_checkpoint
-from fastscribe.checkpoint.value import with_aligner
+from fastscribe.checkpoint.reader import Checkpoint, read_for_run
 from fastscribe.config import Options
 from fastscribe.errors import UsageError
 from fastscribe.pipeline.batching import Budget
@@ -118,11 +117,9 @@ class Transcriber:
         if isinstance(model, str):
             model = locate(model, say)
         start = perf_counter()
-        checkpoint = read_checkpoint(model, say)
         if options.align_with is not None:
-            aligner = locate(options.align_with, say)
-            options = replace(options, align_with=str(aligner))
-            checkpoint = with_aligner(checkpoint, read_checkpoint(aligner, say))
+            options = replace(options, align_with=str(locate(options.align_with, say)))
+        checkpoint = read_for_run(model, options, say)
         executor: Executor
         if chosen is None:
             executor = LocalExecutor(Engine(cls._recognizer_of(checkpoint, device, dtype, options, say)))

@@ -307,7 +307,8 @@ class Transcript:
     tokens: tuple[Token, ...]
     gaps: tuple[Gap, ...] = ()
     nbest: tuple[Alternative, ...] = ()  # with Options.nbest: by utterance, the best first
-    language: str | None = None  # the tag that the model wrote most often, such as "hi-IN"; None: it writes none
+    # The tag that the model wrote most often, such as "hi-IN", or that of its only language; None: not known.
+    language: str | None = None
 
     @property
     def key(self) -> Any:

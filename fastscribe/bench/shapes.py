@@ -3,8 +3,8 @@
 The 0.6B shapes are parakeet-tdt-0.6b-v2 (1,024 labels) and -v3 (8,192); the 1.1B one is parakeet-rnnt-1.1b. jasper10x5dr
 and quartznet15x5 are the convolutional models that NVIDIA published tables of latencies for; they write letters. canary-1b
 has 24 layers in encoder and decoder, canary-1b-flash 32 and 4, of the same width (Zelasko et al. 2025). Granite's model is that
-of Saon et al. 2026; Cohere's has the sizes that transformers states. `tiny` and its like have the same parts and are for trying
-a measurement out on a CPU.
+of Saon et al. 2026; Cohere's has the sizes that transformers states. IndicConformer's have the outputs of one of their 22
+languages, as in a run. `tiny` and its like have the same parts and are for trying a measurement out on a CPU.
 """
 
 from __future__ import annotations
@@ -218,6 +218,22 @@ _NEMOTRON = _streaming(_TDT, ((70, 13), (70, 6), (70, 1), (70, 0)))
 _NEMOTRON_35 = _streaming(replace(_TDT, num_labels=13087), ((56, 3), (56, 0), (56, 6), (56, 13)))
 
 
+def _indic(encoder: EncoderConfig, predictor_layers: int) -> ModelConfig:
+    """IndicConformer as it runs, with the outputs and the vocabulary of one language."""
+    predictor = PredictorConfig(hidden=640, num_layers=predictor_layers)
+    own = replace(_TDT, features=_features(80), predictor=predictor, durations=(), has_ctc=True, num_labels=256)
+    return replace(own, encoder=replace(encoder, xscaling=True))
+
+
+_INDIC_LARGE = replace(
+    _encoder(80, 17, use_bias=True),
+    d_model=512,
+    ff_hidden=2048,
+    conv_kernel=31,
+    subsampling="striding",
+    subsampling_factor=4,
+    subsampling_channels=512,
+)
 _COHERE_ENCODER = replace(_encoder(128, 48, use_bias=True), d_model=1280, ff_hidden=5120)
 _COHERE = _aed(replace(_TDT, encoder=_COHERE_ENCODER, num_labels=16384), 8, 1024, 4096, 8, "cohere")
 _COHERE = replace(_COHERE, features=replace(_COHERE.features, dither=1e-5), trained_utterance_s=35.0)
@@ -235,6 +251,8 @@ SHAPES: dict[str, ModelConfig] = {
     "canary-1b-flash": _canary(32, 4, 5248, "canary2"),
     "cohere-transcribe-03-2026": _COHERE,
     "granite-speech-5.0-470m-turboctc": _granite(16, 1024, 8, 16384),
+    "indicconformer_stt_hi_hybrid_ctc_rnnt_large": _indic(_INDIC_LARGE, 1),
+    "indicconformer_stt_multi_hybrid_rnnt_600m": _indic(_encoder(80, 24, use_bias=True), 2),
     "jasper10x5dr": _jasper(2, 5),
     "quartznet15x5": _quartznet(3, 5),
     "tiny": _TINY,

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from difflib import get_close_matches
 from typing import Any
 
 from fastscribe.checkpoint.value import Section
 from fastscribe.config import LanguagePromptConfig
 from fastscribe.errors import UnsupportedCheckpoint, UsageError
-from fastscribe.languages import AUTO, language_tag, list_languages
+from fastscribe.languages import AUTO, language_tag, list_languages, nearest_languages
 
 __all__ = ["AUTO", "choose_language", "known_languages", "language_prompt"]
 
 _MAX_NAME = 32  # characters
-_NEAREST = 8  # languages in a message
 
 
 def language_prompt(
@@ -72,8 +70,7 @@ def choose_language(prompt: LanguagePromptConfig, language: str | None) -> int:
     indices = {prompt.languages[name] for name in regions}
     if "-" not in language and len(indices) == 1:
         return indices.pop()
-    nearest = regions or get_close_matches(language, known, _NEAREST, 0.5) or known[:_NEAREST]
     raise UsageError(
         f"--language {language}: not one of this checkpoint's {len(known)} languages; the nearest: "
-        f"{list_languages(nearest)}, or {AUTO}"
+        f"{list_languages(nearest_languages(language, known))}, or {AUTO}"
     )

@@ -40,6 +40,18 @@ class TensorSource:
         assert math.prod(shape) == self.num_elements
         return TensorSource(self.dtype, shape, lambda: self.read().view(shape))
 
+    def rows(self, *parts: slice, num_zeros: int = 0) -> TensorSource:
+        """Return some rows, one part behind the other, and rows of zeros behind them."""
+        num_rows = sum(len(range(*part.indices(self.shape[0]))) for part in parts) + num_zeros
+
+        def read() -> torch.Tensor:
+            import torch
+
+            tensor = self.read()
+            return torch.cat([*(tensor[part] for part in parts), tensor.new_zeros(num_zeros, *self.shape[1:])])
+
+        return TensorSource(self.dtype, (num_rows, *self.shape[1:]), read)
+
 
 class LazyWeights(Mapping[str, "torch.Tensor"]):
     """weights[name] reads that tensor from its file at each access. Names, `len` and `sources` read no values."""

@@ -24,7 +24,7 @@ from fastscribe.checkpoint.value import (
 )
 from fastscribe.checkpoint.weights import SAFETENSORS_NAMES, load_safetensors
 from fastscribe.config import ModelConfig
-from fastscribe.errors import CheckpointError
+from fastscribe.errors import CheckpointError, UnsupportedCheckpoint
 from fastscribe.languages import language_tag
 
 if TYPE_CHECKING:
@@ -107,6 +107,8 @@ def read_config(folder: Path, stored: Mapping[str, Any], where: object) -> Model
     with report_invalid_config(f"{where}: config.json"):
         config = ModelConfig.from_json(stored["model"])
         validate(config, f"{where}: config.json")
+        if config.language_heads:  # convert writes models of one language
+            raise UnsupportedCheckpoint(where, "language_heads", list(config.language_heads), "none")
     return config
 
 

@@ -23,6 +23,7 @@ import yaml
 from fastscribe._system.safe_open import safe_open
 from fastscribe.audio.stdin import HEAD_BYTES, has_known_format
 from fastscribe.checkpoint import names, tar
+from fastscribe.checkpoint.language_heads import check_vocabularies
 from fastscribe.checkpoint.lazy_weights import LazyWeights
 from fastscribe.checkpoint.nemo_config import model_config
 from fastscribe.checkpoint.nemo_heads import heads_of
@@ -190,14 +191,17 @@ def _read_model(
     config.where = what  # for messages about its keys
     stored_weights = cache(lambda: load_torch(open_member(weights_name), f"{where}: {weights_name}"))
     with report_invalid_config(f"{where}: {config_name}"):
-        tokenizer = _tokenizer(config, open_member, what)
+        tokenizer, vocabularies = _tokenizer(config, open_member, what)
         model = model_config(config, heads_of(config, stored_weights), len(tokenizer.pieces), what)
         validate(model, what)
+        if model.language_heads:
+            check_vocabularies(vocabularies, what)
     weights = names.from_nemo(stored_weights(), model.encoder)
     tokenizer = adapt_tokenizer(tokenizer, model)
     is_random = config.values.get(RANDOM_KEY) is True
     languages = () if model.aed else _languages(config)
-    return Checkpoint(where, "nemo", model, tokenizer, LazyWeights(weights), is_random, languages=languages), config
+    checkpoint = Checkpoint(where, "nemo", model, tokenizer, LazyWeights(weights), is_random, languages=languages)
+    return replace(checkpoint, vocabularies=vocabularies if model.language_heads else {}), config
 
 
 def _languages(config: Section) -> tuple[str, ...]:
@@ -236,22 +240,25 @@ def parse_yaml(text: bytes, where: object, name: str = CONFIG_NAME) -> Section:
         raise CheckpointError(where, f"{name} is not safe YAML: {one_line(error)}") from error
 
 
-def _tokenizer(config: Section, open_member: OpenMember, where: object) -> Tokenizer:
+def _tokenizer(config: Section, open_member: OpenMember, where: object) -> tuple[Tokenizer, dict[str, Tokenizer]]:
+    """Return the tokenizer, and those that an aggregate is made of by language."""
     if "tokenizer" not in config:
-        return _characters(config, where)
+        return _characters(config, where), {}
     section = config.part("tokenizer")
-    if section.choose("type", "bpe", ("bpe", "agg")) == "bpe":
-        return _sentencepiece(section, open_member, where)
+    if section.choose("type", "bpe", ("bpe", "agg", "multilingual")) == "bpe":
+        return _sentencepiece(section, open_member, where), {}
     languages = section.part("langs")
     if not 0 < len(languages.values) <= _MAX_LANGUAGES:
         supported = f"1 to {_MAX_LANGUAGES}"
         raise UnsupportedCheckpoint(where, "number of tokenizer.langs", len(languages.values), supported)
     pieces: list[str] = []
+    parts: dict[str, Tokenizer] = {}
     for name in languages.values:
-        pieces += _sentencepiece(languages.part(name), open_member, where).pieces
+        parts[name] = _sentencepiece(languages.part(name), open_member, where)
+        pieces += parts[name].pieces
         if len(pieces) > MAX_PIECES:
             raise UnsupportedCheckpoint(where, "tokenizer.langs", f"{len(pieces):,} pieces", f"up to {MAX_PIECES:,}")
-    return from_pieces(pieces)
+    return from_pieces(pieces), parts
 
 
 def _sentencepiece(section: Section, open_member: OpenMember, where: object) -> Tokenizer:

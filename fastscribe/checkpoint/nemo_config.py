@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import get_args
 
+from fastscribe.checkpoint.language_heads import language_heads
 from fastscribe.checkpoint.language_prompt import AUTO, language_prompt
 from fastscribe.checkpoint.nemo_canary import aed
 from fastscribe.checkpoint.nemo_heads import Heads
@@ -32,6 +33,12 @@ from fastscribe.config import (
     Window,
 )
 from fastscribe.errors import UnsupportedCheckpoint
+
+# Keys that language_heads() has read, and tables that the fork computes from the tokenizer.
+_LANGUAGE_KEYS = (
+    *("multisoftmax", "multilingual", "language_keys"),
+    *("language_masks", "token_id_offsets", "offset_token_ids_by_token_id"),
+)
 
 
 def model_config(config: Section, heads: Heads, num_labels: int, where: object) -> ModelConfig:
@@ -59,12 +66,14 @@ def model_config(config: Section, heads: Heads, num_labels: int, where: object) 
         encoder = replace(encoder, language_prompt=_language_prompt(config, encoder.d_model))
     predictor = joint = None
     durations: tuple[int, ...] = ()
+    languages = language_heads(config, is_hybrid=heads.transducer and heads.ctc)
+    has_languages = bool(languages)
     if heads.transducer:
-        predictor = _predictor(config.part("decoder"), num_labels)
+        predictor = _predictor(config.part("decoder"), num_labels, has_languages)
         durations = _durations(config, where)
-        joint = _joint(config, num_labels, len(durations), where)
+        joint = _joint(config, num_labels, len(durations), where, has_languages)
     if heads.ctc:
-        _check_ctc((config.part("aux_ctc") if heads.transducer else config).part("decoder"), num_labels)
+        _check_ctc((config.part("aux_ctc") if heads.transducer else config).part("decoder"), num_labels, has_languages)
     return ModelConfig(
         features=features,
         encoder=encoder,
@@ -74,6 +83,7 @@ def model_config(config: Section, heads: Heads, num_labels: int, where: object) 
         has_ctc=heads.ctc,
         num_labels=num_labels,
         aed=aed(config, num_labels) if heads.aed else None,
+        language_heads=languages,
     )
 
 
@@ -250,8 +260,9 @@ def _language_prompt(config: Section, d_model: int) -> LanguagePromptConfig | No
     return language_prompt(section, section.positive("num_prompts", 128), 2 * d_model, languages, AUTO)
 
 
-def _predictor(section: Section, num_labels: int) -> PredictorConfig:
+def _predictor(section: Section, num_labels: int, has_languages: bool) -> PredictorConfig:
     _target(section, "RNNTDecoder")
+    section.ignore(*_LANGUAGE_KEYS if has_languages else ())
     section.choose("normalization_mode", None, (None,))
     section.choose("blank_as_pad", True, (True,))
     _check_size(section, "vocab_size", num_labels)
@@ -292,9 +303,10 @@ def _durations(config: Section, where: object) -> tuple[int, ...]:
     return tuple(durations)
 
 
-def _joint(config: Section, num_labels: int, num_durations: int, where: object) -> JointConfig:
+def _joint(config: Section, num_labels: int, num_durations: int, where: object, has_languages: bool) -> JointConfig:
     section = config.part("joint")
     _target(section, "RNNTJoint")
+    section.ignore(*_LANGUAGE_KEYS if has_languages else ())
     _check_size(section, "num_classes", num_labels)
     section.ignore("vocabulary", "num_extra_outputs", "log_softmax", "preserve_memory", "fuse_loss_wer")
     section.ignore("fused_batch_size", "experimental_fuse_loss_wer", "masking_prob")
@@ -315,8 +327,9 @@ def _joint(config: Section, num_labels: int, num_durations: int, where: object) 
     return joint
 
 
-def _check_ctc(section: Section, num_labels: int) -> None:
+def _check_ctc(section: Section, num_labels: int, has_languages: bool) -> None:
     _target(section, "ConvASRDecoder")
+    section.ignore(*_LANGUAGE_KEYS if has_languages else ())
     _check_size(section, "num_classes", num_labels)
     section.choose("add_blank", True, (True,))
     section.ignore("feat_in", "init_mode", "vocabulary")

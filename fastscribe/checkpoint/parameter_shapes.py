@@ -38,7 +38,9 @@ def parameter_shapes(config: ModelConfig) -> Shapes:
                 parts.append({name.format("weight"): (4 * hidden, hidden), name.format("bias"): (4 * hidden,)})
         parts.append(_linear("transducer.joint.encoder", width, joint))
         parts.append(_linear("transducer.joint.predictor", hidden, joint))
-        parts.append(_linear("transducer.joint.output", joint, num_tokens + len(config.durations)))
+        num_outputs = config.labels_per_language + 1 + len(config.durations)
+        outputs = [f"transducer.joint.output.{tag}" for tag in config.language_heads] or ["transducer.joint.output"]
+        parts += [_linear(name, joint, num_outputs) for name in outputs]
     if config.has_ctc:
         parts.append(_linear("ctc.output", width, num_tokens))
     if config.aed is not None:

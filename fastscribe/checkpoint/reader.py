@@ -13,13 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from fastscribe.checkpoint import huggingface, native, nemo
+from fastscribe.checkpoint.language_heads import of_language
 from fastscribe.checkpoint.language_prompt import known_languages
 from fastscribe.checkpoint.languages import languages_by_name
-from fastscribe.checkpoint.value import Checkpoint, one_line, read_json
-from fastscribe.config import EncoderConfig
+from fastscribe.checkpoint.value import Checkpoint, one_line, read_json, with_aligner
+from fastscribe.config import EncoderConfig, Options
 from fastscribe.errors import CheckpointError
 
-__all__ = ["Checkpoint", "check_config", "find_nemo_file", "read_checkpoint"]
+__all__ = ["Checkpoint", "check_config", "find_nemo_file", "read_checkpoint", "read_for_run"]
 
 CONFIG_NAME = "config.json"
 
@@ -50,6 +51,24 @@ def read_checkpoint(path: str | Path, say: Callable[[str], None] = lambda line: 
     if checkpoint.languages or checkpoint.config.aed is not None:
         return checkpoint
     return replace(checkpoint, languages=languages_by_name(checkpoint.path))
+
+
+def read_for_run(path: str | Path, options: Options, say: Callable[[str], None] = lambda line: None) -> Checkpoint:
+    """Read a checkpoint as a run uses it: of one language, and with the aligner that `options.align_with` names.
+
+    Args:
+        path: File or folder.
+        options: `language` and `align_with`, a path, are used.
+        say: Receives each line for the user.
+
+    Raises:
+        CheckpointError: A checkpoint is damaged, unsafe or not supported, or the aligner does not fit.
+        UsageError: The language is missing, or a checkpoint does not have it.
+    """
+    checkpoint = of_language(read_checkpoint(path, say), options.language)
+    if options.align_with is None:
+        return checkpoint
+    return with_aligner(checkpoint, of_language(read_checkpoint(options.align_with, say), options.language))
 
 
 def check_config(folder: Path, where: object) -> None:

@@ -29,6 +29,7 @@ from fastscribe.config import (
     Window,
 )
 from fastscribe.errors import UnsupportedCheckpoint
+from fastscribe.languages import language_tag
 from fastscribe.text.tokenizer import MAX_PIECES
 
 _SIZES = {  # smallest, largest
@@ -143,6 +144,9 @@ def validate(config: ModelConfig, where: object) -> None:
         for value in _values(config, key):
             if not any(type(value) is type(word) and value == word for word in words):
                 raise UnsupportedCheckpoint(where, key, value, ", ".join(map(str, words)))
+    for tag in (*config.language_heads, *filter(None, (config.language,))):
+        if not isinstance(tag, str) or language_tag(tag) != tag:
+            raise UnsupportedCheckpoint(where, "language", tag, "a code such as hi")
     if len(config.durations) > _MAX_DURATIONS:
         raise UnsupportedCheckpoint(where, "number of durations", len(config.durations), f"up to {_MAX_DURATIONS}")
     if not all(type(duration) is int and 0 <= duration <= _MAX_DURATION for duration in config.durations):

@@ -6,7 +6,7 @@ import json
 import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -42,6 +42,8 @@ class Checkpoint:
     language_model: LanguageModel | None = None  # for beam search
     languages: tuple[str, ...] = ()  # tags (fastscribe/languages.py); empty: not stated, or in the vocabulary (Canary)
     aligner: Checkpoint | None = None  # CTC model that computes word times for an attention decoder (canary-1b-v2)
+    # With config.language_heads: the tokenizer of each language. language_heads.of_language() makes a model of one.
+    vocabularies: Mapping[str, Tokenizer] = field(default_factory=dict)
 
     @property
     def num_parameters(self) -> int:
@@ -80,8 +82,9 @@ def reject_duplicate_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def adapt_tokenizer(tokenizer: Tokenizer, config: ModelConfig, has_aligner: bool = False) -> Tokenizer:
     """Adapt the tokenizer to the model: NeMo does not change the sentences of an attention decoder.
 
-    With an aligner, and in Granite models, words are separated by spaces alone.
+    With an aligner, and in Granite models, words are separated by spaces alone. The model of one language writes that one.
     """
+    tokenizer = replace(tokenizer, language=config.language) if config.language else tokenizer
     if isinstance(config.encoder, GraniteConfig):
         return replace(tokenizer, attached="nowhere")
     if config.aed is None:

@@ -31,6 +31,7 @@ def describe(checkpoint: Checkpoint) -> dict[str, Any]:
         "frame_s": round(config.frame_s, 6),
         **_ENCODERS[type(encoder)](encoder),
         "vocabulary": config.num_labels,
+        **({"vocabulary_per_language": config.labels_per_language} if config.language_heads else {}),
         "tokens": checkpoint.tokenizer.kind,
         "writes_punctuation": bool(checkpoint.tokenizer.marks & set(".,?!")),
         "writes_capitals": any(

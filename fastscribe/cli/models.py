@@ -13,7 +13,7 @@ from fastscribe._system.text_layout import escaped
 from fastscribe.cli import completion
 from fastscribe.cli.app import MODEL_HELP, app, check_stdout, find_model
 from fastscribe.cli.terminal import say
-from fastscribe.config import FloatDtypeName
+from fastscribe.config import FloatDtypeName, Options
 from fastscribe.errors import UsageError
 
 if TYPE_CHECKING:
@@ -77,16 +77,24 @@ def convert(
         ),
     ],
     dtype: Annotated[FloatDtypeName, typer.Option(help="Dtype of the stored weights.")] = "bf16",
+    language: Annotated[
+        str | None, typer.Option(metavar="LANGUAGE", help="IndicConformer: language of the new model (hi, Tamil ..).")
+    ] = None,
 ) -> None:
     """Convert a checkpoint to fastscribe's own format, a folder."""
     from fastscribe._system.safe_files import sync_folder
     from fastscribe.checkpoint import native
+    from fastscribe.checkpoint.language_heads import of_language
     from fastscribe.checkpoint.model_folder import new_model
 
     folder = Path(os.path.realpath(folder))
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UsageError(f"{folder}: exists and is not an empty folder; name another")
+    chosen = Options(language=language).language
     checkpoint = _read_model(model)
+    if chosen is not None and not checkpoint.config.language_heads:
+        raise UsageError(f"--language {chosen}: this checkpoint's outputs are the same for every language")
+    checkpoint = of_language(checkpoint, chosen)
     import torch
 
     try:

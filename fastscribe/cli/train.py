@@ -80,6 +80,7 @@ def train(
     check_output_dir(output_dir)
     chosen = _recipe(recipe, epochs, init is not None)  # before the import of torch, which is slow
     check_installed("whisper-en", "train", "train")
+    from fastscribe.checkpoint.language_heads import of_language
     from fastscribe.checkpoint.reader import read_checkpoint
     from fastscribe.training.data import prepare
     from fastscribe.training.distributed import DistributedContext
@@ -99,7 +100,7 @@ def train(
             folder.check()
             folder.recover()
         found = find_model(init, log, show_progress=is_shown) if init is not None else None
-        checkpoint = read_checkpoint(found, log) if found is not None else None
+        checkpoint = of_language(read_checkpoint(found, log), None) if found is not None else None
         training_data = prepare(chosen, checkpoint, log, recipe if is_recipe else "the default recipe")
         _init_process_group(chosen_device, distributed)
         if overwrite:

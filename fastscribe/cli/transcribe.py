@@ -179,8 +179,8 @@ def transcribe(
         str | None,
         decoding_option(
             "--language",
-            help="Spoken language.\fen, de, German ... Canary follows it, by default en, and Nemotron 3.5, by default auto; "
-            "other models only check it.",
+            help="Spoken language.\fen, de, German ... Canary follows it, by default en, and Nemotron 3.5, by default auto. "
+            "IndicConformer needs it. Other models only check it.",
         ),
     ] = None,
     target_language: Annotated[

@@ -26,6 +26,7 @@ Prepare = Callable[[str, nn.Module], None]
 class Model(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
+        assert not config.language_heads, "language_heads.of_language() makes a model of one language"
         self.config = config
         self.encoder = ENCODER_FAMILIES[type(config.encoder)].build(config.encoder)
         self.transducer: Transducer | None = None

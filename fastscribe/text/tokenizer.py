@@ -75,6 +75,7 @@ class Tokenizer:
     dropped_marks: LeadingMarks = "all"
     byte_errors: str = _REPLACE_EACH_BYTE  # Python's error handler for bytes that are no character
     begins_with_space: bool = False  # the encoding of any text begins with a word mark
+    language: str | None = None  # tag of the one language of every text; None: not known
     files: dict[str, bytes] = field(default_factory=dict, compare=False, repr=False)
 
     def __post_init__(self) -> None:

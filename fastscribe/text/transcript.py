@@ -85,9 +85,9 @@ def assemble(
 
 
 def _language(tokens: Sequence[Token], tokenizer: Tokenizer) -> str | None:
-    """Return the language that most tags name, of equals the first; None without a tag."""
+    """Return the language that most tags name, of equals the first; without a tag, the vocabulary's."""
     counts = Counter(tokenizer.languages[token.id] for token in tokens if token.id in tokenizer.languages)
-    return counts.most_common(1)[0][0] if counts else None
+    return counts.most_common(1)[0][0] if counts else tokenizer.language
 
 
 def _without_overlaps(

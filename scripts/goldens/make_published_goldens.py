@@ -252,7 +252,8 @@ def main() -> None:
     torch.set_num_threads(1)
     for number, (name, config) in enumerate(published.CONFIGS.items()):
         wanted = not arguments.only or name in arguments.only
-        if wanted and "EncDecMultiTaskModel" not in config["target"] and "d_model" in config["encoder"]:
+        is_fork = config.get("joint", {}).get("multilingual")  # make_indic_goldens.py
+        if wanted and not is_fork and "EncDecMultiTaskModel" not in config["target"] and "d_model" in config["encoder"]:
             make(name, arguments.seed + number, arguments.audio, arguments.out / name)
 
 

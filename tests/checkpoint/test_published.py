@@ -19,6 +19,7 @@ import torch
 import yaml
 
 from fastscribe.checkpoint import huggingface, names
+from fastscribe.checkpoint.language_heads import of_language
 from fastscribe.checkpoint.lazy_weights import TensorSource
 from fastscribe.checkpoint.parameter_shapes import parameter_shapes
 from fastscribe.checkpoint.reader import Checkpoint, read_checkpoint
@@ -86,6 +87,7 @@ def conformer_shapes(encoder: Yaml) -> Shapes:
     width, heads, kernel = encoder["d_model"], encoder["n_heads"], encoder["conv_kernel_size"]
     bias, mels, factor = encoder.get("use_bias", True), encoder["feat_in"], encoder["subsampling_factor"]
     channels = encoder["subsampling_conv_channels"]
+    channels = width if channels == -1 else channels
     stages, at = factor.bit_length() - 1, 0
     shapes: Shapes = {}
     for stage in range(stages):
@@ -145,7 +147,11 @@ def transducer_shapes(small: Yaml, num_labels: int) -> Shapes:
         shapes |= {f"{lstm}bias_{kind}_l{layer}": (4 * hidden,) for kind in ("ih", "hh")}
     shapes |= linear("joint.enc", sizes["encoder_hidden"], sizes["joint_hidden"])
     shapes |= linear("joint.pred", hidden, sizes["joint_hidden"])
-    return shapes | linear("joint.joint_net.2", sizes["joint_hidden"], outputs)
+    if not small["joint"].get("multilingual"):
+        return shapes | linear("joint.joint_net.2", sizes["joint_hidden"], outputs)
+    for language in (keys := small["joint"]["language_keys"]):
+        shapes |= linear(f"joint.joint_net.2.{language}", sizes["joint_hidden"], num_labels // len(keys) + 1)
+    return shapes
 
 
 def aed_shapes(small: Yaml, num_labels: int) -> Shapes:
@@ -209,7 +215,7 @@ def write(small: Yaml, num_labels: int, folder: Path) -> Path:
 
 
 def with_files(tokenizer: Yaml, is_canary: bool, folder: Path) -> Yaml:
-    if tokenizer["type"] == "agg":
+    if "langs" in tokenizer:
         languages = {
             name: with_files(part | {"controls": is_canary and name == "spl_tokens"}, is_canary, folder)
             for name, part in tokenizer["langs"].items()
@@ -235,6 +241,7 @@ def shrunk(whole: Yaml, folder: Path) -> Path:
 
 def texts(loaded: Checkpoint) -> list[str]:
     """Transcribe a clip and a fifth of it in one batch."""
+    loaded = of_language(loaded, "hi")
     model = Recognizer.build(loaded, "cpu", "fp32", Options())
     whole = waveform(AUDIO / "e03_one_second_exact.flac")
     waves = [whole, whole[: len(whole) // 5]]

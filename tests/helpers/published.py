@@ -14,6 +14,11 @@ Yaml = dict[str, Any]
 
 ASR = "nemo.collections.asr."
 LANGUAGES = ("be", "de", "en", "es", "fr", "hr", "it", "pl", "ru", "uk")
+# Those of IndicConformer, in the order of its vocabulary.
+INDIC_LANGUAGES = (
+    *("as", "bn", "brx", "doi", "kok", "gu", "hi", "kn", "ks", "mai", "ml"),
+    *("mr", "mni", "ne", "or", "pa", "sa", "sat", "sd", "ta", "te", "ur"),
+)
 DURATIONS = [0, 1, 2, 3, 4]
 LETTERS = [" ", *"abcdefghijklmnopqrstuvwxyz", "'"]
 ARTIFACT = "nemo:0123456789abcdef0123456789abcdef_"
@@ -492,6 +497,27 @@ def _prompted(whole: Yaml) -> Yaml:
     return whole | {"train_ds": train, "validation_ds": validation, "test_ds": test}
 
 
+def _indic(layers: int, width: int, predictor_layers: int, **encoder: Any) -> Yaml:
+    """IndicConformer: a vocabulary and outputs for each language, with the keys of AI4Bharat's fork of NeMo.
+
+    Its YAML was not at hand. These are NeMo's keys, and those of the fork that published inspections of a checkpoint name.
+    """
+    labels = 256 * len(INDIC_LANGUAGES)
+    whole = _base(
+        _HYBRID,
+        "1.23.0rc0",
+        _aggregate(INDIC_LANGUAGES) | {"type": "multilingual"},
+        _preprocessor(80, log=True, pad_value=0.0),
+        _fastconformer(80, layers, width, xscaling=True, **encoder),
+        **_rnnt(width, labels, predictor_layers),
+        **_aux_ctc(width, labels),
+    )
+    whole["decoder"] |= {"multisoftmax": True}
+    whole["joint"] |= {"multilingual": True, "language_keys": list(INDIC_LANGUAGES)}
+    whole["aux_ctc"]["decoder"] |= {"multisoftmax": True}
+    return whole | {"train_ds": _dataset(_TARRED_TRAIN, "return_language_id", "concat_sampling_technique")}
+
+
 def _plain_conformer(target: str, tokenizer: Yaml | None, layers: int, width: int, head: Yaml, **more: Any) -> Yaml:
     return _base(
         target, "1.8.0", tokenizer, _preprocessor(80, log=True), _conformer(80, layers, width, 4, 31), **head, **more
@@ -592,6 +618,14 @@ CONFIGS: dict[str, Yaml] = {
     "parakeet_realtime_eou_120m-v1": _streaming(
         _RNNT, "2.4.0", [70, 1], (80, 17, 512), **_rnnt(512, 1026, 1), **_aux_ctc(None, -1)
     ),
+    "indicconformer_stt_hi_hybrid_ctc_rnnt_large": _indic(
+        *(17, 512, 1),
+        subsampling="striding",
+        subsampling_factor=4,
+        subsampling_conv_channels=-1,
+        conv_kernel_size=31,
+    ),
+    "indicconformer_stt_multi_hybrid_rnnt_600m": _indic(24, 1024, 2),
 }
 # Named in one line that says why.
 UNSUPPORTED: dict[str, tuple[Yaml, str]] = {

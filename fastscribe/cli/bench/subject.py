@@ -46,13 +46,14 @@ def shape(model: str | None, random: str | None) -> tuple[str, ModelConfig]:
     """Name and configuration of the model; nothing is made. Raises as subject does."""
     from fastscribe.bench.model_name import model_name
     from fastscribe.bench.shapes import SHAPES
+    from fastscribe.checkpoint.language_heads import of_language
     from fastscribe.checkpoint.reader import read_checkpoint
 
     _check(model, random)
     if random is not None:
         return random, SHAPES[random]
     path = find_model(model or "default")
-    return model_name(model, path), read_checkpoint(path, say).config
+    return model_name(model, path), of_language(read_checkpoint(path, say), None).config
 
 
 def _check(model: str | None, random: str | None) -> None:

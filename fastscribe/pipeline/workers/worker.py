@@ -84,8 +84,7 @@ def _serve(channel: messages.Channel, start: messages.Start) -> None:
 def _load(channel: messages.Channel, start: messages.Start) -> LocalExecutor:
     import torch
 
-    from fastscribe.checkpoint.reader import read_checkpoint
-    from fastscribe.checkpoint.value import with_aligner
+    from fastscribe.checkpoint.reader import read_for_run
     from fastscribe.pipeline.engine import Engine
     from fastscribe.pipeline.local import LocalExecutor
     from fastscribe.pipeline.recognizer import Recognizer
@@ -95,10 +94,9 @@ def _load(channel: messages.Channel, start: messages.Start) -> LocalExecutor:
 
     if start.device == "cpu":
         torch.set_num_threads(start.processors)
-    checkpoint = read_checkpoint(start.model)
-    if start.options.align_with is not None:
-        checkpoint = with_aligner(checkpoint, read_checkpoint(start.options.align_with))
-    recognizer = Recognizer.build(checkpoint, start.device, start.dtype, start.options, say)
+    recognizer = Recognizer.build(
+        read_for_run(start.model, start.options), start.device, start.dtype, start.options, say
+    )
     return LocalExecutor(Engine(recognizer))
 
 

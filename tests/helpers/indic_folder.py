@@ -1,0 +1,101 @@
+"""A small IndicConformer with random weights, as the unpacked .nemo of AI4Bharat's fork of NeMo.
+
+It has three of the 22 languages, each with its own vocabulary. The weights come from NumPy's legacy generator, whose numbers do
+not change between versions. Used by tests, and by scripts/goldens/make_indic_goldens.py, which runs where NeMo is installed and
+fastscribe is not, so nothing here imports either of them.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping
+from functools import cache
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import sentencepiece
+import torch
+import yaml
+
+from tests.helpers import published
+
+NAME = "indicconformer_stt_hi_hybrid_ctc_rnnt_large"
+# With the letters of each script that its pieces are made of.
+LETTERS = {"as": "অসমীয়াকৰছন", "hi": "हिंदीभारतमकन", "ta": "தமிழ்கபமனறஇலை"}
+LANGUAGES = tuple(LETTERS)
+PIECES = 48  # of each language
+_WORDS, _MAX_LETTERS = 400, 6
+# Factors by name, so that the labels differ from frame to frame and depend on the last label.
+_SCALES = {
+    "decoder.prediction.embed.weight": 16.0,
+    "joint.pred.weight": 4.0,
+    "joint.joint_net": 4.0,
+    "ctc_decoder": 8.0,
+    "decoder.prediction.dec_rnn.lstm.weight_hh": 0.5,
+}
+_BLANK_BIAS = {"joint.joint_net": 6.0, "ctc_decoder": 6.0}
+
+
+def config() -> dict[str, Any]:
+    """Return the model_config.yaml, with every published key."""
+    whole = published.config(NAME)
+    whole["tokenizer"]["langs"] = {language: whole["tokenizer"]["langs"][language] for language in LANGUAGES}
+    whole["joint"]["language_keys"] = list(reversed(LANGUAGES))  # the order of the outputs means nothing
+    return published.stand_in(whole, PIECES * len(LANGUAGES), num_layers=2, width=32)
+
+
+@cache
+def sentencepiece_model(language: str, num_pieces: int = PIECES) -> bytes:
+    """Return the tokenizer of a language, trained on made-up words of its letters."""
+    draw, letters = np.random.RandomState(zlib.crc32(language.encode())), LETTERS[language]
+    words = ["".join(draw.choice(list(letters), draw.randint(1, _MAX_LETTERS))) for _ in range(_WORDS)]
+    model = BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter([" ".join(words), letters]),
+        model_writer=model,
+        model_type="bpe",
+        vocab_size=num_pieces,
+        character_coverage=1.0,
+        bos_id=-1,
+        eos_id=-1,
+        normalization_rule_name="identity",
+        minloglevel=2,
+    )
+    return model.getvalue()
+
+
+def weights(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, torch.Tensor]:
+    """Return random weights by their NeMo names; each depends on its name and shape alone."""
+    return {name: _weight(name, shape) for name, shape in shapes.items()}
+
+
+def _weight(name: str, shape: tuple[int, ...]) -> torch.Tensor:
+    if name.endswith("num_batches_tracked"):
+        return torch.tensor(1)
+    if name.endswith("running_var") or ("norm" in name and name.endswith("weight")):
+        return torch.ones(shape)
+    fan_in = int(np.prod(shape[1:])) or 1
+    drawn = np.random.RandomState(zlib.crc32(name.encode())).standard_normal(shape)
+    value = torch.from_numpy(drawn / fan_in**0.5).float() if len(shape) > 1 else 0.1 * torch.from_numpy(drawn).float()
+    if len(shape) > 1:
+        value *= next((scale for start, scale in _SCALES.items() if name.startswith(start)), 1.0)
+    for start, bias in _BLANK_BIAS.items():
+        if name.startswith(start) and len(shape) == 1:
+            value[-1] = bias
+        elif name.startswith(start):
+            value -= value.mean(1, keepdim=True)
+    return value
+
+
+def write(folder: Path, shapes: Mapping[str, tuple[int, ...]], **changes: Any) -> Path:
+    """Write the unpacked .nemo; `changes` replaces sections of the config."""
+    folder.mkdir(parents=True, exist_ok=True)
+    written = config() | changes
+    for language, part in written["tokenizer"].get("langs", {}).items():
+        part["model_path"] = f"nemo:{language}.model"
+        (folder / f"{language}.model").write_bytes(sentencepiece_model(language))
+    (folder / "model_config.yaml").write_text(yaml.safe_dump(written, allow_unicode=True), encoding="utf-8")
+    torch.save(weights(shapes), folder / "model_weights.ckpt")
+    return folder
