@@ -122,12 +122,16 @@ def jasper_shapes(encoder: Yaml) -> Shapes:
     shapes: Shapes = {}
     channels = encoder["feat_in"]
     for number, block in enumerate(encoder["jasper"]):
-        name, filters, kernel = f"encoder.encoder.{number}", block["filters"], block["kernel"][0]
+        name, filters = f"encoder.encoder.{number}", block["filters"]
+        kernel = int(block["kernel"][0] * block.get("kernel_size_factor", 1)) // 2 * 2 + 1
         separable = block.get("separable", False)
         if separable:
             shapes |= linear(f"{name}.mconv.0.conv", 1, channels, False, kernel)
         shapes |= linear(f"{name}.mconv.{int(separable)}.conv", channels, filters, False, 1 if separable else kernel)
         shapes |= norm(f"{name}.mconv.{int(separable) + 1}", filters, batch=True)
+        if block.get("se"):
+            gate = f"{name}.mconv.{int(separable) + 2}.fc"
+            shapes |= linear(f"{gate}.0", filters, filters // 8, False) | linear(f"{gate}.2", filters // 8, filters, False)
         if block["residual"]:
             shapes |= linear(f"{name}.res.0.0.conv", channels, filters, False, 1)
             shapes |= norm(f"{name}.res.0.1", filters, batch=True)
