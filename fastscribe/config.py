@@ -224,7 +224,9 @@ class JasperBlockConfig:
     residual: JasperResidual | Literal["none"]
     dense: bool  # the residual adds the inputs of this block and of all dense blocks before it
     # Folders of early versions lack the key.
-    se_hidden: int | None = None  # width of the squeeze-and-excite layer after the last convolution; None: there is none
+    se_hidden: int | None = (
+        None  # width of the squeeze-and-excite layer after the last convolution; None: there is none
+    )
 
     @property
     def total_stride(self) -> int:

@@ -25,7 +25,7 @@ from fastscribe.config import JasperBlockConfig, JasperConfig
 from fastscribe.model.folding import fold_norm_
 from fastscribe.model.padding import Padding
 from fastscribe.model.squeeze_excite import SqueezeExcite
-from fastscribe.model.time_conv import PackedTimeConv, TimeConv
+from fastscribe.model.time_conv import TIME_CONVS, TimeConv
 from fastscribe.types import Features, Frames
 
 _NORM_EPS = 1e-3
@@ -72,7 +72,7 @@ class JasperEncoder(nn.Module):
 
     @property
     def dtype(self) -> torch.dtype:
-        first = next(module for module in self.modules() if isinstance(module, (TimeConv, PackedTimeConv)))
+        first = next(module for module in self.modules() if isinstance(module, TIME_CONVS))
         return first.dtype
 
     def num_frames(self, mel_frames: int) -> int:

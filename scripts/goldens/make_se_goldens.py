@@ -29,7 +29,13 @@ from omegaconf import OmegaConf, open_dict
 
 from tests.helpers import se_checkpoint
 
-RECORDINGS = ("05_0_00148.flac", "e03_one_second_exact.flac", "e02_0p3s.flac", "e06_clipping_noise_2s.flac", "e01_50ms.flac")
+RECORDINGS = (
+    "05_0_00148.flac",
+    "e03_one_second_exact.flac",
+    "e02_0p3s.flac",
+    "e06_clipping_noise_2s.flac",
+    "e01_50ms.flac",
+)
 SAMPLED = 5  # numbers of the encoder's output
 
 
@@ -38,7 +44,9 @@ def build(name: str, folder: Path) -> Any:
     if "tokenizer" in whole:
         se_checkpoint.write_tokenizer(folder)
         whole["tokenizer"] = {"dir": str(folder), "type": "bpe"}
-    whole["decoder" if "joint" not in whole else "joint"] |= {"vocabulary": [] if "tokenizer" in whole else whole["labels"]}
+    whole["decoder" if "joint" not in whole else "joint"] |= {
+        "vocabulary": [] if "tokenizer" in whole else whole["labels"]
+    }
     model = getattr(nemo_models, whole["target"].rpartition(".")[2])(cfg=OmegaConf.create(whole))
     ours = se_checkpoint.random_weights(name)
     buffers = {key: value for key, value in model.state_dict().items() if key.startswith("preprocessor.")}

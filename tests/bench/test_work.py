@@ -96,10 +96,14 @@ def test_citrinet_and_contextnet_shapes_are_the_published_ones(shape: str, name:
     """All blocks; and what the encoder's size leaves out, the norms, is small."""
     published, ours = read_published(name), SHAPES[shape]
     # A block's residual mode is the next blocks' default too; without a stride, the two modes are the same.
-    blocks = [replace(block, residual="add") if block.residual != "none" else block for block in published.encoder.blocks]
+    blocks = [
+        replace(block, residual="add") if block.residual != "none" else block for block in published.encoder.blocks
+    ]
     plain = [replace(block, residual="add") if block.residual != "none" else block for block in ours.encoder.blocks]
     assert plain == blocks and all(block.residual == "stride_add" for block in ours.encoder.blocks if block.stride > 1)
-    assert ours == replace(published, features=ours.features, encoder=replace(published.encoder, blocks=ours.encoder.blocks))
+    assert ours == replace(
+        published, features=ours.features, encoder=replace(published.encoder, blocks=ours.encoder.blocks)
+    )
     assert work.encoder_parameters(ours.encoder) == pytest.approx(sum(map(math.prod, shapes_of(ours))), rel=0.02)
 
 

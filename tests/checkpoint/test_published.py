@@ -131,7 +131,9 @@ def jasper_shapes(encoder: Yaml) -> Shapes:
         shapes |= norm(f"{name}.mconv.{int(separable) + 1}", filters, batch=True)
         if block.get("se"):
             gate = f"{name}.mconv.{int(separable) + 2}.fc"
-            shapes |= linear(f"{gate}.0", filters, filters // 8, False) | linear(f"{gate}.2", filters // 8, filters, False)
+            shapes |= linear(f"{gate}.0", filters, filters // 8, False) | linear(
+                f"{gate}.2", filters // 8, filters, False
+            )
         if block["residual"]:
             shapes |= linear(f"{name}.res.0.0.conv", channels, filters, False, 1)
             shapes |= norm(f"{name}.res.0.1", filters, batch=True)

@@ -417,7 +417,12 @@ def _block_defaults(factor: float, **more: Any) -> Yaml:
 
 
 _CITRINET_KERNELS = [(5, 1), (11, 2), *((size, 1) for size in range(13, 22, 2)), (13, 2)]
-_CITRINET_KERNELS += [*((size, 1) for size in range(15, 26, 2)), (25, 2), *((size, 1) for size in range(27, 40, 2)), (41, 1)]
+_CITRINET_KERNELS += [
+    *((size, 1) for size in range(15, 26, 2)),
+    (25, 2),
+    *((size, 1) for size in range(27, 40, 2)),
+    (41, 1),
+]
 _CONTEXTNET_KERNELS = [(5, 2 if number in (3, 7, 14) else 1) for number in range(23)]
 
 

@@ -194,4 +194,10 @@ def random_weights(name: str) -> dict[str, torch.Tensor]:
 
 
 # Gates and heads that differ; a joint that hears the audio and the history.
-_SCALES = {".fc.": 3.0, "decoder_layers.0.weight": 3.0, "joint_net.2.weight": 3.0, "joint.enc.weight": 0.1, "joint.pred.weight": 8.0}
+_SCALES = {
+    ".fc.": 3.0,
+    "decoder_layers.0.weight": 3.0,
+    "joint_net.2.weight": 3.0,
+    "joint.enc.weight": 0.1,
+    "joint.pred.weight": 8.0,
+}

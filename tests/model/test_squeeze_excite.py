@@ -138,7 +138,9 @@ def test_rows_do_not_depend_on_their_neighbours(
         count = int(alone.lengths_B)
         assert count == int(together.lengths_B[row])
         ours, expected = together.frames_BTD[row, :count], alone.frames_BTD[0, :count]
-        torch.testing.assert_close(ours, expected, atol=1e-4 * float(1 + expected.abs().max()) if count else 1, rtol=1e-4)
+        torch.testing.assert_close(
+            ours, expected, atol=1e-4 * float(1 + expected.abs().max()) if count else 1, rtol=1e-4
+        )
 
 
 @named
