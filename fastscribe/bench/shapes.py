@@ -1,11 +1,10 @@
 """Published models' shapes, and how much work they are. No weights and no files; see random_model.py for those.
 
-The 0.6B shapes are parakeet-tdt-0.6b-v2 (1,024 labels) and -v3 (8,192); the 1.1B one is parakeet-rnnt-1.1b. jasper10x5dr
-and quartznet15x5 are the convolutional models that NVIDIA published tables of latencies for; they write letters. The citrinet and contextnet shapes are those of NeMo's
-configurations. canary-1b
-has 24 layers in encoder and decoder, canary-1b-flash 32 and 4, of the same width (Zelasko et al. 2025). Granite's model is that
-of Saon et al. 2026; Cohere's has the sizes that transformers states. `tiny` and its like have the same parts and are for trying
-a measurement out on a CPU.
+The 0.6B shapes are parakeet-tdt-0.6b-v2 (1,024 labels) and -v3 (8,192); the 1.1B one is parakeet-rnnt-1.1b. jasper10x5dr and
+quartznet15x5 are the convolutional models that NVIDIA published tables of latencies for; they write letters. The citrinet and
+contextnet shapes are those of NeMo's configurations. canary-1b has 24 layers in encoder and decoder, canary-1b-flash 32 and
+4, of the same width (Zelasko et al. 2025). Granite's model is that of Saon et al. 2026; Cohere's has the sizes that
+transformers states. `tiny` and its like have the same parts and are for trying a measurement out on a CPU.
 """
 
 from __future__ import annotations

@@ -2,8 +2,9 @@
 
 On a CPU torch's depthwise convolutions are 20 to 40 times as fast in that memory format as on [B, C, T]. torch reorders the
 weights of full convolutions at each call, which takes longer than the products of a short batch; PackedTimeConv does it once.
-Convolutions of one frame are matrix products, and PackedPointwise runs them as such: oneDNN's convolution took up to 2.6 times as
-long for 512 channels (docs/log.md, 2026-11-23). The operators are those that torch's compiler emits; because they are private, they are checked once on a small product.
+Convolutions of one frame are matrix products, and PackedPointwise runs them as such: oneDNN's convolution took up to 2.6
+times as long for 512 channels (docs/log.md, 2026-11-23). The operators are those that torch's compiler emits; because they
+are private, they are checked once on a small product.
 
 Shapes: B batch, C channels in and out, T frames.
 """

@@ -3,9 +3,9 @@
 
     python make_random_citrinet.py stt_en_citrinet_512 OUT.nemo AUDIO...     # in an environment with nemo_toolkit[asr]
 
-The configuration is that of tests/helpers/published.py. The text means nothing, but the work is that of the published model: the
-same shape, and labels at the rate of speech, tuned on the given recordings. Batch norms take their statistics from them too;
-otherwise a deep stack of random convolutions makes all frames alike.
+The configuration is that of tests/helpers/published.py. The text means nothing, but the work is that of the published model:
+the same shape, and labels at the rate of speech, tuned on the given recordings. Batch norms take their statistics from them
+too; otherwise a deep stack of random convolutions makes all frames alike.
 """
 
 from __future__ import annotations

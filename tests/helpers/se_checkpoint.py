@@ -1,7 +1,8 @@
 """Small NeMo checkpoints with squeeze-and-excite and random weights: Citrinet, ContextNet, and odd mixtures of their settings.
 
-The weights come from NumPy's legacy generator, whose numbers never change. Used by tests, and by scripts/goldens/make_se_goldens.py,
-which runs where NeMo is installed and fastscribe is not, so nothing here imports either of them.
+The weights come from NumPy's legacy generator, whose numbers never change. Used by tests, and by
+scripts/goldens/make_se_goldens.py, which runs where NeMo is installed and fastscribe is not, so nothing here imports either
+of them.
 """
 
 from __future__ import annotations
@@ -49,7 +50,8 @@ _BLOCKS: dict[str, list[Yaml]] = {
     ],
     # Groups, shared filters, dense residuals, the greater of two, and blocks without a gate or without separation.
     "mixed": [
-        _block(32, 9, stride=2, heads=8), _block(32, 7, 2, groups=4, se_reduction_ratio=2, **_DENSE), _block(32, 5, 2, **_DENSE),
+        _block(32, 9, stride=2, heads=8), _block(32, 7, 2, groups=4, se_reduction_ratio=2, **_DENSE),
+        _block(32, 5, 2, **_DENSE),
         _block(40, 5, se=False), _block(40, 5, 2, separable=False, **_MAX), _block(48, 3, dilation=[2], se_reduction_ratio=5),
     ],
     # No convolution masks its input: the frame that the STFT adds is one of the recording's, except for the gates.
@@ -173,13 +175,13 @@ def _shapes(small: Yaml) -> Shapes:
 
 def random_weights(name: str) -> dict[str, torch.Tensor]:
     """Return float32 weights: layers that keep the size of their inputs, gates that differ, and a blank that often wins."""
-    random, weights = np.random.RandomState(_SEEDS[name]), {}
-    for key, shape in sorted(_shapes(se_config(name)).items()):
+    random, shapes, weights = np.random.RandomState(_SEEDS[name]), _shapes(se_config(name)), {}
+    for key, shape in sorted(shapes.items()):
         if not shape:
             weights[key] = torch.zeros((), dtype=torch.int64)
             continue
         values = random.standard_normal(shape)
-        is_norm = key.removesuffix("weight") + "running_var" in _shapes(se_config(name))
+        is_norm = key.removesuffix("weight") + "running_var" in shapes
         if key.endswith("running_var") or is_norm:
             values = 1.0 + 0.5 * np.tanh(values)
         elif len(shape) == 1:
