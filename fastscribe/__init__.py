@@ -1,4 +1,4 @@
-"""fastscribe: transcribe large amounts of audio with FastConformer, Canary, Jasper and QuartzNet models.
+"""fastscribe: transcribe large amounts of audio with FastConformer, Canary, Citrinet, ContextNet, Jasper and QuartzNet models.
 
 >>> import fastscribe
 >>> print(fastscribe.transcribe("talk.m4a").text)                         # doctest: +SKIP

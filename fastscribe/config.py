@@ -223,6 +223,10 @@ class JasperBlockConfig:
     heads: int | None  # number of filters that a depthwise convolution's channels share in turn; None: one each
     residual: JasperResidual | Literal["none"]
     dense: bool  # the residual adds the inputs of this block and of all dense blocks before it
+    # Folders of early versions lack the key.
+    se_hidden: int | None = (
+        None  # width of the squeeze-and-excite layer after the last convolution; None: there is none
+    )
 
     @property
     def total_stride(self) -> int:
@@ -231,7 +235,8 @@ class JasperBlockConfig:
 
 @dataclass(frozen=True)
 class JasperConfig:
-    """Convolutional encoder: Jasper (Li et al. 2019), QuartzNet (Kriman et al. 2019) and mixtures of the two."""
+    """Convolutional encoder: Jasper (Li et al. 2019), QuartzNet (Kriman et al. 2019), ContextNet (Han et al. 2020), Citrinet
+    (Majumdar et al. 2021) and mixtures of them."""
 
     num_mels: int
     blocks: tuple[JasperBlockConfig, ...]

@@ -46,8 +46,8 @@ def _lines() -> Iterator[str]:
     yield r"fastscribe \- turn folders of audio into text"
     yield from (".SH SYNOPSIS", ".B fastscribe", r".I COMMAND", "[OPTIONS] [ARGUMENTS]", ".SH DESCRIPTION")
     yield (
-        "Transcribe audio and video with FastConformer (RNN\\-T, TDT, CTC), Canary, Jasper and QuartzNet models, on a GPU or"
-        " a CPU."
+        "Transcribe audio and video with FastConformer (RNN\\-T, TDT, CTC), Canary, Citrinet, ContextNet, QuartzNet and Jasper"
+        " models, on a GPU or a CPU."
     )
     yield ".SH COMMANDS"
     for command in commands():

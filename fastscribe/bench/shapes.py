@@ -1,17 +1,18 @@
 """Published models' shapes, and how much work they are. No weights and no files; see random_model.py for those.
 
-The 0.6B shapes are parakeet-tdt-0.6b-v2 (1,024 labels) and -v3 (8,192); the 1.1B one is parakeet-rnnt-1.1b. jasper10x5dr
-and quartznet15x5 are the convolutional models that NVIDIA published tables of latencies for; they write letters. canary-1b
-has 24 layers in encoder and decoder, canary-1b-flash 32 and 4, of the same width (Zelasko et al. 2025). Granite's model is that
-of Saon et al. 2026; Cohere's has the sizes that transformers states. IndicConformer's have the outputs of one of their 22
-languages, as in a run. `tiny` and its like have the same parts and are for trying a measurement out on a CPU.
+The 0.6B shapes are parakeet-tdt-0.6b-v2 (1,024 labels) and -v3 (8,192); the 1.1B one is parakeet-rnnt-1.1b. jasper10x5dr and
+quartznet15x5 are the convolutional models that NVIDIA published tables of latencies for; they write letters. The citrinet and
+contextnet shapes are those of NeMo's configurations. canary-1b has 24 layers in encoder and decoder, canary-1b-flash 32 and
+4, of the same width (Zelasko et al. 2025). Granite's model is that of Saon et al. 2026; Cohere's has the sizes that
+transformers states. IndicConformer's have the outputs of one of their 22 languages, as in a run. `tiny` and its like have the
+same parts and are for trying a measurement out on a CPU.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 from fastscribe.bench.work import LABELS_PER_S, PROMPT_TOKENS
 from fastscribe.config import (
@@ -21,8 +22,10 @@ from fastscribe.config import (
     EncoderConfig,
     FeaturesConfig,
     GraniteConfig,
+    JasperActivation,
     JasperBlockConfig,
     JasperConfig,
+    JasperResidual,
     JointConfig,
     LanguagePromptConfig,
     ModelConfig,
@@ -88,6 +91,9 @@ _TINY = replace(
 )
 
 
+_CTC_HEAD: dict[str, Any] = {"predictor": None, "joint": None, "durations": (), "has_ctc": True}
+
+
 def _aed(model: ModelConfig, layers: int, hidden: int, ff_hidden: int, heads: int, prompt: PromptForm) -> ModelConfig:
     """The model's encoder with an attention decoder, which writes as many tokens as speech has."""
     decoder = TransformerConfig(layers, hidden, ff_hidden, heads, "relu", pre_norm=True, final_norm=True)
@@ -129,6 +135,7 @@ def _block(filters: int, kernel: int, **settings: Any) -> JasperBlockConfig:
 
 
 def _convolutional(blocks: Sequence[JasperBlockConfig]) -> ModelConfig:
+    """A CTC model that writes letters."""
     return ModelConfig(
         features=replace(_features(64), win_length=320),
         encoder=JasperConfig(64, tuple(blocks), "relu", masked=True),
@@ -153,6 +160,44 @@ def _quartznet(times: int, repeat: int) -> ModelConfig:
     blocks = [_block(*size, repeat=repeat, residual="add", separable=True) for size in middle for _ in range(times)]
     last = (_block(512, 87, dilation=2, separable=True), _block(1024, 1))
     return _convolutional([_block(256, 33, stride=2, separable=True), *blocks, *last])
+
+
+_SE_REDUCTION = 8
+
+
+def _odd(kernel: float) -> int:
+    """Round a kernel's size as NeMo does: down, then up to an odd number."""
+    return int(kernel) // 2 * 2 + 1
+
+
+def _excited(filters: int, kernel: int, stride: int = 1, repeat: int = 5) -> JasperBlockConfig:
+    """A separable block with squeeze-and-excite, and a residual if it has several convolutions."""
+    residual: JasperResidual | Literal["none"] = "none" if repeat == 1 else "stride_add" if stride > 1 else "add"
+    block = _block(filters, kernel, repeat=repeat, stride=stride, stride_last=stride > 1, separable=True)
+    return replace(block, residual=residual, se_hidden=filters // _SE_REDUCTION)
+
+
+def _citrinet(filters: int, last: int, factor: float) -> ModelConfig:
+    """Three stages, each of which begins with a stride; `factor` shortens the kernels of all blocks but the first."""
+    sizes = [(11, 2), *((k, 1) for k in range(13, 22, 2)), (13, 2), *((k, 1) for k in range(15, 26, 2))]
+    sizes += [(25, 2), *((k, 1) for k in range(27, 40, 2))]
+    middle = [_excited(filters, _odd(factor * kernel), stride) for kernel, stride in sizes]
+    blocks = (_excited(filters, 5, repeat=1), *middle, _excited(last, _odd(factor * 41), repeat=1))
+    encoder = JasperConfig(80, blocks, "relu", masked=True)
+    return replace(_TDT, features=_features(80), encoder=encoder, **_CTC_HEAD)
+
+
+def _contextnet(filters: int) -> ModelConfig:
+    middle = [_excited(filters, 5, 2 if number in (3, 7, 14) else 1) for number in range(1, 22)]
+    blocks = (_excited(filters, 5, repeat=1), *middle, _excited(640, 5, repeat=1))
+    model = replace(_TDT, features=_features(80), encoder=JasperConfig(80, blocks, "silu", masked=True), durations=())
+    return replace(model, predictor=PredictorConfig(hidden=640, num_layers=1))
+
+
+def _tiny_excited(model: ModelConfig, activation: JasperActivation) -> ModelConfig:
+    middle = [_excited(144, kernel, stride=2, repeat=2) for kernel in (5, 7, 9)]
+    blocks = (_excited(144, 5, repeat=1), *middle, _excited(160, 11, repeat=1))
+    return replace(model, encoder=JasperConfig(80, blocks, activation, masked=True))
 
 
 def _streaming(model: ModelConfig, contexts: Sequence[tuple[int, int]]) -> ModelConfig:
@@ -244,7 +289,7 @@ SHAPES: dict[str, ModelConfig] = {
     "parakeet-tdt-0.6b-v3": replace(_TDT, num_labels=8192),
     "parakeet-rnnt-0.6b": replace(_TDT, durations=()),
     "parakeet-rnnt-1.1b": replace(_TDT, features=_features(80), encoder=_encoder(80, 42, use_bias=True), durations=()),
-    "parakeet-ctc-0.6b": replace(_TDT, predictor=None, joint=None, durations=(), has_ctc=True),
+    "parakeet-ctc-0.6b": replace(_TDT, **_CTC_HEAD),
     "nemotron-speech-streaming-en-0.6b": _NEMOTRON,
     "nemotron-3.5-asr-streaming-0.6b": _prompted(_NEMOTRON_35),
     "canary-1b": _canary(24, 24, 4128, "canary"),
@@ -255,6 +300,12 @@ SHAPES: dict[str, ModelConfig] = {
     "indicconformer_stt_multi_hybrid_rnnt_600m": _indic(_encoder(80, 24, use_bias=True), 2),
     "jasper10x5dr": _jasper(2, 5),
     "quartznet15x5": _quartznet(3, 5),
+    "citrinet-256": _citrinet(256, 640, 1.0),
+    "citrinet-512": _citrinet(512, 640, 1.0),
+    "citrinet-1024-gamma-0.25": _citrinet(1024, 1024, 0.25),
+    "contextnet-256": _contextnet(256),
+    "contextnet-512": _contextnet(512),
+    "contextnet-1024": _contextnet(1024),
     "tiny": _TINY,
     "tiny-streaming": _TINY_STREAMING,
     "tiny-rnnt": replace(_TINY, durations=()),
@@ -264,5 +315,7 @@ SHAPES: dict[str, ModelConfig] = {
         [_block(32, 5, stride=2), *2 * [_block(32, 5, repeat=2, residual="add", dense=True)]]
     ),
     "tiny-quartznet": _convolutional([_block(48, 9, stride=2, separable=True), _block(64, 1)]),
-    "tiny-ctc": replace(_TINY, predictor=None, joint=None, durations=(), has_ctc=True),
+    "tiny-citrinet": _tiny_excited(replace(_TINY, **_CTC_HEAD), "relu"),
+    "tiny-contextnet": _tiny_excited(replace(_TINY, durations=()), "silu"),
+    "tiny-ctc": replace(_TINY, **_CTC_HEAD),
 }

@@ -268,16 +268,24 @@ def _subsampling_elements(encoder: EncoderConfig, mel_frames: int) -> float:
 
 @dataclass(frozen=True)
 class _Convolution:
-    """One convolution of a Jasper encoder."""
+    """One convolution of a Jasper encoder, or the two matrices of a squeeze-and-excite layer."""
 
-    part: str  # "depthwise", "convolution" or "residual"
+    part: str  # "depthwise", "convolution", "squeeze_excite" or "residual"
     filters: int
-    inputs_a_filter: int  # channels times kernel
+    inputs_a_filter: int  # channels times kernel; of squeeze-and-excite: twice the width between its matrices
     frames: int
 
     @property
     def weights(self) -> int:
         return self.filters * self.inputs_a_filter
+
+    @property
+    def macs(self) -> int:
+        return self.weights * (1 if self.part == "squeeze_excite" else self.frames)
+
+    @property
+    def elements(self) -> int:
+        return (3 if self.part == "squeeze_excite" else 2) * self.frames * self.filters
 
 
 def _convolutions(encoder: JasperConfig, mel_frames: int) -> Iterator[_Convolution]:
@@ -296,17 +304,19 @@ def _convolutions(encoder: JasperConfig, mel_frames: int) -> Iterator[_Convoluti
                 kernel = 1
             yield _Convolution("convolution", block.filters, channels // block.groups * kernel, frames)
             channels = block.filters
+        if block.se_hidden is not None:
+            yield _Convolution("squeeze_excite", channels, 2 * block.se_hidden, frames)
         for width in residuals:
             yield _Convolution("residual", channels, width, frames)
 
 
 def _jasper_flops(encoder: JasperConfig, mel_frames: int) -> dict[str, float]:
-    return _by_part((conv.part, 2 * conv.frames * conv.weights) for conv in _convolutions(encoder, mel_frames))
+    return _by_part((conv.part, 2 * conv.macs) for conv in _convolutions(encoder, mel_frames))
 
 
 def _jasper_elements(encoder: JasperConfig, mel_frames: int) -> dict[str, float]:
-    """Each convolution's output out and in; a residual's is added as it is made."""
-    return _by_part((conv.part, 2 * conv.frames * conv.filters) for conv in _convolutions(encoder, mel_frames))
+    """Each convolution's output out and in; a residual's is added as it is made. A gate reads all for the mean before."""
+    return _by_part((conv.part, conv.elements) for conv in _convolutions(encoder, mel_frames))
 
 
 def _by_part(counts: Iterable[tuple[str, int]]) -> dict[str, float]:

@@ -1,4 +1,8 @@
-"""NeMo's ConvASREncoder (Jasper, QuartzNet): the encoder section of model_config.yaml, and weight names."""
+"""NeMo's ConvASREncoder (Jasper, QuartzNet, ContextNet, Citrinet): the encoder section of model_config.yaml, and weight names.
+
+NeMo's squeeze-and-excite layers take the mean over all frames at inference, whatever `se_context_size` says; a limited context
+is for training. Nothing in NeMo reads `se_interpolation_mode`.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +15,7 @@ from fastscribe.errors import UnsupportedCheckpoint
 _ACTIVATIONS = {name: name for name in get_args(JasperActivation)} | {"swish": "silu"}
 _RESIDUALS = get_args(JasperResidual)
 _MAX_BLOCKS = 1000
+_SE_REDUCTION = 8  # NeMo's default
 
 
 def jasper(section: Section) -> JasperConfig:
@@ -40,13 +45,13 @@ def jasper(section: Section) -> JasperConfig:
 
 
 def _block(part: Section, residual: JasperResidual, masked: bool) -> JasperBlockConfig:
-    part.choose("se", False, (False, None))
     part.choose("future_context", -1, (-1,))
     part.ignore("dropout", "se_reduction_ratio", "se_context_size", "se_interpolation_mode")
+    filters = part.positive("filters")
     separable = part.choose("separable", False, (True, False))
     heads = None if part.get("heads", -1) == -1 else part.positive("heads")
     config = JasperBlockConfig(
-        filters=part.positive("filters"),
+        filters=filters,
         repeat=part.positive("repeat"),
         kernel=_odd(_only(part, "kernel") * (part.number("kernel_size_factor", 1.0) or 0.0)),
         stride=_only(part, "stride"),
@@ -57,9 +62,14 @@ def _block(part: Section, residual: JasperResidual, masked: bool) -> JasperBlock
         heads=heads if separable and masked else None,  # NeMo uses them only there
         residual=residual if part.choose("residual", True, (True, False)) else "none",
         dense=part.choose("residual_dense", False, (True, False)),
+        se_hidden=filters // part.positive("se_reduction_ratio", _SE_REDUCTION) if _has_se(part) else None,
     )
     part.finish()
     return config
+
+
+def _has_se(part: Section) -> bool:
+    return bool(part.choose("se", False, (True, False, None)))
 
 
 def _only(part: Section, key: str) -> int:
@@ -78,7 +88,7 @@ def _odd(kernel: float) -> int:
 
 
 def convolutions(config: JasperConfig) -> dict[str, str]:
-    """Map NeMo's names of convolutions and norms to ours. NeMo numbers all layers of a block's main path consecutively."""
+    """Map NeMo's names of layers to ours. NeMo numbers all layers of a block's main path consecutively."""
     names, suffix = {}, ".conv" if config.masked else ""
     num_dense = 0
     for number, block in enumerate(config.blocks):
@@ -89,6 +99,9 @@ def convolutions(config: JasperConfig) -> dict[str, str]:
                 name = f"{theirs}.mconv.{position + offset}{suffix if part != 'norm' else ''}"
                 names[name] = f"{ours}.convs.{repeat}.{part}"
             position += len(parts) + (block.groups > 1) + 2  # shuffle, activation and dropout
+        if block.se_hidden is not None:  # in the place of the last activation
+            for number_of, name in ((0, "squeeze"), (2, "excite")):
+                names[f"{theirs}.mconv.{position - 2}.fc.{number_of}"] = f"{ours}.squeeze_excite.{name}"
         num_dense += block.dense
         for residual in range(0 if block.residual == "none" else num_dense if block.dense else 1):
             names[f"{theirs}.res.{residual}.0{suffix}"] = f"{ours}.residuals.{residual}.conv"

@@ -96,6 +96,10 @@ def _jasper(config: JasperConfig) -> Shapes:
         for repeat in range(block.repeat):
             inputs = channels if repeat == 0 else block.filters
             shapes |= _prefixed(f"blocks.{number}.convs.{repeat}", _conv_norm(block, inputs))
+        if block.se_hidden is not None:
+            name = f"blocks.{number}.squeeze_excite"
+            shapes |= _linear(f"{name}.squeeze", block.filters, block.se_hidden, bias=False)
+            shapes |= _linear(f"{name}.excite", block.se_hidden, block.filters, bias=False)
         residuals = dense_channels if block.dense else [channels]
         for residual, inputs in enumerate(residuals if block.residual != "none" else []):
             name = f"blocks.{number}.residuals.{residual}"

@@ -60,6 +60,7 @@ _SIZES = {  # smallest, largest
     "blocks.dilation": (1, 256),
     "blocks.groups": (1, 1 << 14),
     "blocks.heads": (1, 1 << 14),
+    "blocks.se_hidden": (1, 1 << 14),
     "predictor.hidden": (1, 1 << 14),
     "predictor.num_layers": (1, 32),
     "joint.hidden": (1, 1 << 14),
@@ -89,6 +90,7 @@ _NULLABLE = (
     "features.peak_range",
     "joint.max_symbols",
     "blocks.heads",
+    "blocks.se_hidden",
     "aed.max_extra_tokens",
     "trained_utterance_s",
 )

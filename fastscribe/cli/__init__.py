@@ -150,7 +150,10 @@ def fastscribe(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
-    """Transcribe audio with FastConformer (RNN-T, TDT, CTC), Canary, Jasper and QuartzNet models, on a GPU or a CPU."""
+    """Transcribe audio with FastConformer (RNN-T, TDT, CTC), Canary, Citrinet, ContextNet, QuartzNet and Jasper models.
+
+    On a GPU or a CPU.
+    """
     if context.invoked_subcommand is None:
         show_table(FIRST_WORDS)
         raise typer.Exit(2)

@@ -101,6 +101,7 @@ def _jasper(encoder: JasperConfig) -> dict[str, Any]:
         "convolutions": sum(block.repeat for block in blocks),
         "separable_blocks": sum(block.separable for block in blocks),
         "dense_blocks": sum(block.dense for block in blocks),
+        "squeeze_excite_blocks": sum(block.se_hidden is not None for block in blocks),
         "d_model": encoder.d_model,
         "conv_kernels": f"{min(block.kernel for block in blocks)} to {max(block.kernel for block in blocks)}",
         "activation": encoder.activation,

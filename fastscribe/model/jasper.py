@@ -1,7 +1,9 @@
-"""Convolutional encoders: Jasper (Li et al. 2019; dense residuals) and QuartzNet (Kriman et al. 2019; separable convolutions).
+"""Convolutional encoders: Jasper (Li et al. 2019; dense residuals), QuartzNet (Kriman et al. 2019; separable convolutions),
+and ContextNet (Han et al. 2020) and Citrinet (Majumdar et al. 2021), which add squeeze-and-excite.
 
 A block is a sequence of convolution, BatchNorm and activation over time; its last activation follows the residual. `optimise_`
-folds each BatchNorm into the previous convolution. The convolutions are in time_conv.py.
+folds each BatchNorm into the previous convolution. The convolutions are in time_conv.py, squeeze-and-excite is in
+squeeze_excite.py.
 
 Padding is zeroed before every convolution wider than one frame, so neither padding nor neighbours change a row. NeMo does so
 if `conv_mask` is true. If it is false, NeMo's result for a single recording is that of a row with one more frame of silence
@@ -22,7 +24,8 @@ from torch import nn
 from fastscribe.config import JasperBlockConfig, JasperConfig
 from fastscribe.model.folding import fold_norm_
 from fastscribe.model.padding import Padding
-from fastscribe.model.time_conv import PackedTimeConv, TimeConv
+from fastscribe.model.squeeze_excite import SqueezeExcite
+from fastscribe.model.time_conv import TIME_CONVS, TimeConv
 from fastscribe.types import Features, Frames
 
 _NORM_EPS = 1e-3
@@ -54,10 +57,12 @@ class JasperEncoder(nn.Module):
 
     def forward(self, features: Features) -> Frames:
         x_BMT, lengths_B = features.mel_BMT.to(self.dtype), features.lengths_B
+        mel_lengths_B = None
         if not self.config.masked:
+            mel_lengths_B = lengths_B
             x_BMT, lengths_B = F.pad(x_BMT, (0, 1)), lengths_B + (lengths_B > 0)
         x_BC1T = x_BMT.unsqueeze(2).contiguous(memory_format=torch.channels_last)
-        inputs, rows = [x_BC1T], _RowLengths.of(lengths_B, x_BC1T.shape[3])
+        inputs, rows = [x_BC1T], _RowLengths.of(lengths_B, x_BC1T.shape[3], mel_lengths_B)
         for block in self.blocks:
             x_BC1T, rows = block(inputs, rows)
             inputs = [*inputs, x_BC1T] if block.dense else [x_BC1T]
@@ -67,7 +72,7 @@ class JasperEncoder(nn.Module):
 
     @property
     def dtype(self) -> torch.dtype:
-        first = next(module for module in self.modules() if isinstance(module, (TimeConv, PackedTimeConv)))
+        first = next(module for module in self.modules() if isinstance(module, TIME_CONVS))
         return first.dtype
 
     def num_frames(self, mel_frames: int) -> int:
@@ -88,14 +93,23 @@ class _RowLengths:
 
     lengths_B: torch.Tensor
     padding: Padding
+    mel_lengths_B: torch.Tensor | None  # of the recordings, if `lengths_B` began with one frame more; else None
 
     @classmethod
-    def of(cls, lengths_B: torch.Tensor, num_frames: int) -> _RowLengths:
-        return cls(lengths_B, Padding.of(lengths_B, num_frames))
+    def of(cls, lengths_B: torch.Tensor, num_frames: int, mel_lengths_B: torch.Tensor | None) -> _RowLengths:
+        return cls(lengths_B, Padding.of(lengths_B, num_frames), mel_lengths_B)
 
     def strided(self, stride: int, num_frames: int) -> _RowLengths:
         """Return the lengths after a convolution with `num_frames` output frames."""
-        return self if stride == 1 else self.of((self.lengths_B + (stride - 1)) // stride, num_frames)
+        if stride == 1:
+            return self
+        return self.of((self.lengths_B + (stride - 1)) // stride, num_frames, self.mel_lengths_B)
+
+    def recorded(self, num_frames: int) -> _RowLengths:
+        """Return the lengths for squeeze-and-excite, which NeMo limits to the recording's mel frames."""
+        if self.mel_lengths_B is None:
+            return self
+        return self.of(self.lengths_B.minimum(self.mel_lengths_B), num_frames, None)
 
 
 class JasperBlock(nn.Module):
@@ -118,11 +132,17 @@ class JasperBlock(nn.Module):
             for channels in residual_channels
             if config.residual != "none"
         )
+        self.squeeze_excite: SqueezeExcite | None = None
+        if config.se_hidden is not None:
+            self.squeeze_excite = SqueezeExcite(config.filters, config.se_hidden, self.activation)
 
     def forward(self, inputs: Sequence[torch.Tensor], rows: _RowLengths) -> tuple[torch.Tensor, _RowLengths]:
         x_BC1T = inputs[-1]
         for number, conv in enumerate(self.convs):
             x_BC1T, rows = conv(x_BC1T if number == 0 else self.activation(x_BC1T), rows)
+        if self.squeeze_excite is not None:
+            recorded = rows.recorded(x_BC1T.shape[3])
+            x_BC1T = self.squeeze_excite(x_BC1T, recorded.lengths_B, recorded.padding)
         for conv, input_BC1T in zip(self.residuals, inputs, strict=bool(self.residuals)):
             assert isinstance(conv, ConvNorm)
             residual_BC1T = conv.convolve(input_BC1T)

@@ -2,7 +2,9 @@
 
 On a CPU torch's depthwise convolutions are 20 to 40 times as fast in that memory format as on [B, C, T]. torch reorders the
 weights of full convolutions at each call, which takes longer than the products of a short batch; PackedTimeConv does it once.
-The operators are those that torch's compiler emits; because they are private, they are checked once on a small product.
+Convolutions of one frame are matrix products, and PackedPointwise runs them as such: oneDNN's convolution took up to 2.6
+times as long for 512 channels (docs/log.md, 2026-11-23). The operators are those that torch's compiler emits; because they
+are private, they are checked once on a small product.
 
 Shapes: B batch, C channels in and out, T frames.
 """
@@ -15,6 +17,9 @@ from functools import cache
 import torch
 import torch.nn.functional as F
 from torch import nn
+
+from fastscribe.model.folding import linear_from
+from fastscribe.model.packed import PackedLinear, can_pack
 
 _TYPICAL_FRAMES = 400  # of a row; only a hint for the layout
 
@@ -67,6 +72,23 @@ class PackedTimeConv(nn.Module):
         return convolve(x_BC1T, self.weight, self.bias, *settings, "none", [], "")
 
 
+class PackedPointwise(nn.Module):
+    """TimeConv of kernel 1 as a linear layer in oneDNN's layout."""
+
+    def __init__(self, conv: TimeConv) -> None:
+        super().__init__()
+        self.dtype, (self.stride,) = conv.dtype, conv.stride
+        self.linear = PackedLinear(linear_from(conv.weight.detach().squeeze(2), conv.bias))
+
+    def forward(self, x_BC1T: torch.Tensor) -> torch.Tensor:
+        x_BTC = x_BC1T.squeeze(2).transpose(1, 2)[:, :: self.stride].contiguous()
+        out_BTC: torch.Tensor = self.linear(x_BTC)
+        return out_BTC.transpose(1, 2).unsqueeze(2)
+
+
+TIME_CONVS = (TimeConv, PackedTimeConv, PackedPointwise)
+
+
 @cache
 def _can_pack(dtype: torch.dtype) -> bool:
     conv = TimeConv(32, 48, 5, stride=2, dilation=1, groups=1)
@@ -82,9 +104,9 @@ def _can_pack(dtype: torch.dtype) -> bool:
 
 def pack_time_convs_(module: nn.Module, dtype: torch.dtype) -> None:
     """Replace every ungrouped TimeConv below `module` if packing works; results are the same."""
-    if not _can_pack(dtype):
+    if not _can_pack(dtype) or not can_pack(dtype):
         return
     for owner in list(module.modules()):
         for name, conv in list(owner.named_children()):
             if isinstance(conv, TimeConv) and conv.groups == 1:
-                setattr(owner, name, PackedTimeConv(conv))
+                setattr(owner, name, (PackedPointwise if conv.kernel_size == (1,) else PackedTimeConv)(conv))

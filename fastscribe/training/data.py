@@ -152,7 +152,7 @@ def check_trainable(config: ModelConfig, what: str) -> None:
     """Raise UsageError, which begins with `what`, if this architecture cannot be trained."""
     if not isinstance(config.encoder, EncoderConfig) or config.aed is not None:
         kinds = "FastConformer transducers and CTC models"
-        raise UsageError(f"{what}: only {kinds} can be trained, not Canary, Jasper or QuartzNet ones")
+        raise UsageError(f"{what}: only {kinds} can be trained, not Canary or convolutional ones")
     if config.encoder.contexts or config.encoder.language_prompt is not None:
         raise UsageError(f"{what}: a streaming model, which learns several contexts at once, cannot be trained here")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -14,6 +15,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from fastscribe.bench import roofline, work
 from fastscribe.bench.random_model import random_checkpoint
 from fastscribe.bench.shapes import SHAPES
+from fastscribe.checkpoint.parameter_shapes import parameter_shapes
 from fastscribe.cli.describe import describe
 from fastscribe.config import LocalAttention, ModelConfig
 from fastscribe.decode import aed
@@ -22,12 +24,18 @@ from fastscribe.decode.prompt import Prompt
 from fastscribe.model.features import LogMel
 from fastscribe.model.model import Model
 from fastscribe.types import Features, Frames
+from tests.checkpoint.test_known_models import read as read_published
 from tests.conftest import CONVOLUTIONAL_NAMES, MODELS, checkpoint
 
 TINY = SHAPES["tiny"]
 SMALL, LARGE = SHAPES["parakeet-tdt-0.6b"], SHAPES["parakeet-rnnt-1.1b"]
 CPU = torch.device("cpu")
 STRIDING = replace(TINY, encoder=replace(TINY.encoder, subsampling="striding", subsampling_factor=4))
+
+
+def shapes_of(config: ModelConfig) -> list[tuple[int, ...]]:
+    """Return the shapes of the encoder's weights."""
+    return [shape for name, shape in parameter_shapes(config).items() if name.startswith("encoder.")]
 
 
 def position_flops(config: ModelConfig, length_s: float) -> float:
@@ -52,7 +60,7 @@ def test_the_encoder_does_what_is_counted(config: ModelConfig, seconds: float) -
     assert found == counted(config, seconds)
 
 
-@pytest.mark.parametrize("name", ["jasper10x5dr", "quartznet15x5", "tiny-jasper", "tiny-quartznet"])
+@pytest.mark.parametrize("name", ["jasper10x5dr", "quartznet15x5", "citrinet-512", "tiny-jasper", "tiny-contextnet"])
 @pytest.mark.parametrize("seconds", [0.01, 1.0, 3.21])
 def test_a_convolutional_encoder_does_what_is_counted(name: str, seconds: float) -> None:
     with torch.device("meta"):
@@ -71,6 +79,32 @@ def test_nvidia_s_shapes_are_as_large_as_published() -> None:
     """333 and 18.9 million parameters, without those of norms."""
     assert work.encoder_parameters(SHAPES["jasper10x5dr"].encoder) == pytest.approx(332.6e6, rel=0.001)
     assert work.encoder_parameters(SHAPES["quartznet15x5"].encoder) == pytest.approx(18.9e6, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("shape", "name"),
+    [
+        ("citrinet-256", "stt_en_citrinet_256"),
+        ("citrinet-512", "stt_en_citrinet_512"),
+        ("citrinet-1024-gamma-0.25", "stt_en_citrinet_1024_gamma_0_25"),
+        ("contextnet-256", "stt_en_contextnet_256"),
+        ("contextnet-512", "stt_en_contextnet_512"),
+        ("contextnet-1024", "stt_en_contextnet_1024"),
+    ],
+)
+def test_citrinet_and_contextnet_shapes_are_the_published_ones(shape: str, name: str) -> None:
+    """All blocks; and what the encoder's size leaves out, the norms, is small."""
+    published, ours = read_published(name), SHAPES[shape]
+    # A block's residual mode is the next blocks' default too; without a stride, the two modes are the same.
+    blocks = [
+        replace(block, residual="add") if block.residual != "none" else block for block in published.encoder.blocks
+    ]
+    plain = [replace(block, residual="add") if block.residual != "none" else block for block in ours.encoder.blocks]
+    assert plain == blocks and all(block.residual == "stride_add" for block in ours.encoder.blocks if block.stride > 1)
+    assert ours == replace(
+        published, features=ours.features, encoder=replace(published.encoder, blocks=ours.encoder.blocks)
+    )
+    assert work.encoder_parameters(ours.encoder) == pytest.approx(sum(map(math.prod, shapes_of(ours))), rel=0.02)
 
 
 @pytest.mark.parametrize("name", CONVOLUTIONAL_NAMES)

@@ -32,6 +32,7 @@ from fastscribe.types import AudioInfo, Utterance
 from tests.conftest import AUDIO, MODELS, ROOT, SHARED, waveform
 from tests.helpers import cohere_folder, granite_folder
 from tests.helpers.published import CONFIGS, LANGUAGES, UNSUPPORTED, Yaml, config, key_paths, stand_in
+from tests.helpers.se_checkpoint import Shapes, encoder_shapes, linear, transducer_shapes
 from tests.helpers.streaming_folder import write_folder
 
 SHARED = SHARED / "published"
@@ -70,12 +71,6 @@ def sentencepiece_model(controls: tuple[str, ...] = ()) -> bytes:
 
 
 # --- weights, with NeMo's names -------------------------------------------------------------------------------------
-
-Shapes = dict[str, tuple[int, ...]]
-
-
-def linear(name: str, inputs: int, outputs: int, bias: bool = True, *kernel: int) -> Shapes:
-    return {f"{name}.weight": (outputs, inputs, *kernel)} | ({f"{name}.bias": (outputs,)} if bias else {})
 
 
 def norm(name: str, width: int, batch: bool = False) -> Shapes:
@@ -119,41 +114,6 @@ def conformer_shapes(encoder: Yaml) -> Shapes:
     return shapes
 
 
-def jasper_shapes(encoder: Yaml) -> Shapes:
-    """Blocks of one convolution each, as made by `stand_in`."""
-    shapes: Shapes = {}
-    channels = encoder["feat_in"]
-    for number, block in enumerate(encoder["jasper"]):
-        name, filters, kernel = f"encoder.encoder.{number}", block["filters"], block["kernel"][0]
-        separable = block.get("separable", False)
-        if separable:
-            shapes |= linear(f"{name}.mconv.0.conv", 1, channels, False, kernel)
-        shapes |= linear(f"{name}.mconv.{int(separable)}.conv", channels, filters, False, 1 if separable else kernel)
-        shapes |= norm(f"{name}.mconv.{int(separable) + 1}", filters, batch=True)
-        if block["residual"]:
-            shapes |= linear(f"{name}.res.0.0.conv", channels, filters, False, 1)
-            shapes |= norm(f"{name}.res.0.1", filters, batch=True)
-        channels = filters
-    return shapes
-
-
-def transducer_shapes(small: Yaml, num_labels: int) -> Shapes:
-    sizes, hidden = small["joint"]["jointnet"], small["decoder"]["prednet"]["pred_hidden"]
-    outputs = num_labels + 1 + small["joint"].get("num_extra_outputs", 0)
-    shapes: Shapes = {"decoder.prediction.embed.weight": (num_labels + 1, hidden)}
-    for layer in range(small["decoder"]["prednet"]["pred_rnn_layers"]):
-        lstm = "decoder.prediction.dec_rnn.lstm."
-        shapes |= {f"{lstm}weight_{kind}_l{layer}": (4 * hidden, hidden) for kind in ("ih", "hh")}
-        shapes |= {f"{lstm}bias_{kind}_l{layer}": (4 * hidden,) for kind in ("ih", "hh")}
-    shapes |= linear("joint.enc", sizes["encoder_hidden"], sizes["joint_hidden"])
-    shapes |= linear("joint.pred", hidden, sizes["joint_hidden"])
-    if not small["joint"].get("multilingual"):
-        return shapes | linear("joint.joint_net.2", sizes["joint_hidden"], outputs)
-    for language in (keys := small["joint"]["language_keys"]):
-        shapes |= linear(f"joint.joint_net.2.{language}", sizes["joint_hidden"], num_labels // len(keys) + 1)
-    return shapes
-
-
 def aed_shapes(small: Yaml, num_labels: int) -> Shapes:
     sizes = small["transf_decoder"]["config_dict"]
     width, inner, classes = sizes["hidden_size"], sizes["inner_size"], -(-num_labels // 8) * 8
@@ -176,7 +136,7 @@ def aed_shapes(small: Yaml, num_labels: int) -> Shapes:
 def nemo_weights(small: Yaml, num_labels: int) -> dict[str, torch.Tensor]:
     """Random weights for the class that `target` names."""
     target = small["target"].rpartition(".")[2]
-    shapes = conformer_shapes(small["encoder"]) if "d_model" in small["encoder"] else jasper_shapes(small["encoder"])
+    shapes = conformer_shapes(small["encoder"]) if "d_model" in small["encoder"] else encoder_shapes(small["encoder"])
     width = small["encoder"].get("d_model") or small["encoder"]["jasper"][-1]["filters"]
     if "RNNT" in target:
         shapes |= transducer_shapes(small, num_labels)

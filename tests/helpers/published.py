@@ -397,6 +397,53 @@ def _quartznet() -> Yaml:
     return whole | {"decoder": _ctc_head(1024, 28) | {"vocabulary": LETTERS}}
 
 
+def _excited_block(filters: int, kernel: int, stride: int = 1, repeat: int = 5, factor: float | None = 1.0) -> Yaml:
+    """A separable block with squeeze-and-excite. A block that is repeated has a residual, which strides if the block does."""
+    strided = {"stride_last": True, "residual_mode": "stride_add"} if stride > 1 else {}
+    scaled = {} if factor is None else {"kernel_size_factor": factor}
+    excited = {"separable": True, "se": True, "se_context_size": -1}
+    block = _jasper_block(filters, kernel, repeat, stride, residual=repeat > 1, **excited, **strided, **scaled)
+    return block | {"dropout": 0.1 if repeat > 1 else 0.0}
+
+
+def _excited(kernels: list[tuple[int, int]], filters: int, last: int, factor: float, activation: str) -> Yaml:
+    """An encoder of such blocks: (kernel, stride) of each, the first and last of which are not repeated."""
+    first, *middle, end = kernels
+    jasper = [_excited_block(filters, first[0], repeat=1, factor=None)]
+    jasper += [_excited_block(filters, *sizes, factor=factor) for sizes in middle]
+    jasper.append(_excited_block(last, end[0], repeat=1, factor=factor))
+    encoder = {"_target_": ASR + "modules.ConvASREncoder", "feat_in": 80, "activation": activation, "conv_mask": True}
+    return encoder | {"jasper": jasper}
+
+
+def _block_defaults(factor: float, **more: Any) -> Yaml:
+    shared = {"repeat": 5, "dropout": 0.1, "separable": True, "se": True, "se_context_size": -1}
+    return shared | {"kernel_size_factor": factor, **more}
+
+
+_CITRINET_KERNELS = [(5, 1), (11, 2), *((size, 1) for size in range(13, 22, 2)), (13, 2)]
+_CITRINET_KERNELS += [
+    *((size, 1) for size in range(15, 26, 2)),
+    (25, 2),
+    *((size, 1) for size in range(27, 40, 2)),
+    (41, 1),
+]
+_CONTEXTNET_KERNELS = [(5, 2 if number in (3, 7, 14) else 1) for number in range(23)]
+
+
+def _citrinet(filters: int, last: int, factor: float, target: str, tokenizer: Yaml | None, **more: Any) -> Yaml:
+    encoder = _excited(_CITRINET_KERNELS, filters, last, factor, "relu")
+    defaults = {"model_defaults": _block_defaults(factor, filters=filters, enc_final=last)}
+    preprocessor = _preprocessor(80, pad_to=16, stft_conv=False)
+    return _base(target, "1.0.0rc1", tokenizer, preprocessor, encoder, **defaults, **more)
+
+
+def _contextnet(filters: int) -> Yaml:
+    encoder = _excited(_CONTEXTNET_KERNELS, filters, 640, 1.0, "swish") | {"init_mode": "tds_uniform"}
+    whole = _base(_RNNT, "1.6.0", _bpe(), _preprocessor(80, pad_to=16, stft_conv=False), encoder, **_rnnt(640, 1024, 1))
+    return whole | {"model_defaults": _block_defaults(1.0, filters=filters) | whole["model_defaults"]}
+
+
 # --- the checkpoints ------------------------------------------------------------------------------------------------
 
 _RNNT, _CTC = "rnnt_bpe_models.EncDecRNNTBPEModel", "ctc_bpe_models.EncDecCTCModelBPE"
@@ -600,6 +647,17 @@ CONFIGS: dict[str, Yaml] = {
         _plain_conformer("rnnt_models.EncDecRNNTModel", None, 17, 512, _rnnt(512, 28, 1))
     ),
     "stt_en_quartznet15x5": _quartznet(),
+    "stt_en_citrinet_256": _citrinet(256, 640, 1.0, _CTC, _bpe(), decoder=_ctc_head(640, 1024)),
+    "stt_en_citrinet_512": _citrinet(512, 640, 1.0, _CTC, _bpe(), decoder=_ctc_head(640, 1024)),
+    "stt_en_citrinet_1024_gamma_0_25": _citrinet(1024, 1024, 0.25, _CTC, _bpe(), decoder=_ctc_head(1024, 1024)),
+    "stt_uk_citrinet_1024_gamma_0_25": _citrinet(1024, 1024, 0.25, _CTC, _bpe(), decoder=_ctc_head(1024, 1024)),
+    # 5,206 Chinese characters; letters stand for them.
+    "stt_zh_citrinet_1024_gamma_0_25": _citrinet(
+        1024, 1024, 0.25, "ctc_models.EncDecCTCModel", None, decoder=_ctc_head(1024, 5206), labels=LETTERS
+    ),
+    "stt_en_contextnet_256": _contextnet(256),
+    "stt_en_contextnet_512": _contextnet(512),
+    "stt_en_contextnet_1024": _contextnet(1024),
     "nemotron-speech-streaming-en-0.6b": _streaming(_RNNT, "2.6.0", **_rnnt(1024, 1024, 2)),
     "nemotron-3.5-asr-streaming-0.6b": _streaming(
         "rnnt_bpe_models_prompt.EncDecRNNTBPEModelWithPrompt",

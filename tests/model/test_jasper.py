@@ -92,14 +92,16 @@ def test_folded_norms(name: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize(("stride", "dilation"), [(1, 1), (2, 1), (3, 1), (1, 2)])
+@pytest.mark.parametrize(
+    ("kernel", "stride", "dilation"), [(7, 1, 1), (7, 2, 1), (7, 3, 1), (7, 1, 2), (1, 1, 1), (1, 2, 1), (1, 3, 1)]
+)
 @torch.inference_mode()
-def test_packed_convolutions(dtype: torch.dtype, stride: int, dilation: int) -> None:
-    conv = TimeConv(24, 40, 7, stride, dilation, groups=1).requires_grad_(False)
+def test_packed_convolutions(dtype: torch.dtype, kernel: int, stride: int, dilation: int) -> None:
+    conv = TimeConv(24, 40, kernel, stride, dilation, groups=1).requires_grad_(False)
     conv.bias = torch.nn.Parameter(torch.randn(40), requires_grad=False)
     owner = torch.nn.Sequential(conv.to(dtype))
     x_BCT = torch.randn(3, 24, 50).to(dtype)
-    expected = F.conv1d(x_BCT.float(), conv.weight.float(), conv.bias.float(), stride, 3 * dilation, dilation)
+    expected = F.conv1d(x_BCT.float(), conv.weight.float(), conv.bias.float(), stride, kernel // 2 * dilation, dilation)
     x_BC1T = x_BCT.unsqueeze(2).contiguous(memory_format=torch.channels_last)
     tolerance = {"atol": 1e-4, "rtol": 1e-4} if dtype == torch.float32 else {"atol": 0.03, "rtol": 0.02}
     torch.testing.assert_close(owner(x_BC1T).squeeze(2).float(), expected, **tolerance)
@@ -152,7 +154,7 @@ def changed_block(**changes) -> dict:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"se": True}, r"encoder\.jasper\.1\.se: True"),
+        ({"se": "yes"}, r"encoder\.jasper\.1\.se: 'yes'"),
         ({"future_context": 3}, r"encoder\.jasper\.1\.future_context: 3"),
         ({"residual_mode": "multiply"}, r"residual_mode: 'multiply'"),
         ({"kernel": [13, 15]}, r"kernel: \[13, 15\]"),

@@ -1,0 +1,131 @@
+#!/usr/bin/env python3
+"""Write what NeMo makes of small random models with squeeze-and-excite (Citrinet, ContextNet).
+
+    python make_se_goldens.py OUT.json AUDIO_DIR        # in an environment with nemo_toolkit[asr], not fastscribe's own
+
+tests/helpers/se_checkpoint.py makes the models from a seed; NeMo must have exactly its weights. Each recording goes through the
+model alone (CPU, float32, eval, no dither): tokens, the frames they begin at, text, and a few numbers of the encoder's output.
+A batch of all recordings must give the same, except for an encoder without masks, whose results in NeMo depend on padding.
+`transcribe()` must give the same text.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+import make_nemo_goldens as common
+import nemo
+import numpy as np
+import torch
+from nemo.collections.asr import models as nemo_models
+from omegaconf import OmegaConf, open_dict
+
+from tests.helpers import se_checkpoint
+
+RECORDINGS = (
+    "05_0_00148.flac",
+    "e03_one_second_exact.flac",
+    "e02_0p3s.flac",
+    "e06_clipping_noise_2s.flac",
+    "e01_50ms.flac",
+)
+SAMPLED = 5  # numbers of the encoder's output
+
+
+def build(name: str, folder: Path) -> Any:
+    whole = se_checkpoint.se_config(name) | dict.fromkeys(("train_ds", "validation_ds", "test_ds"))
+    if "tokenizer" in whole:
+        se_checkpoint.write_tokenizer(folder)
+        whole["tokenizer"] = {"dir": str(folder), "type": "bpe"}
+    whole["decoder" if "joint" not in whole else "joint"] |= {
+        "vocabulary": [] if "tokenizer" in whole else whole["labels"]
+    }
+    model = getattr(nemo_models, whole["target"].rpartition(".")[2])(cfg=OmegaConf.create(whole))
+    ours = se_checkpoint.random_weights(name)
+    buffers = {key: value for key, value in model.state_dict().items() if key.startswith("preprocessor.")}
+    model.load_state_dict(ours | buffers, strict=True)
+    with open_dict(model.cfg):
+        model.cfg.validation_ds = {"use_start_end_token": False}
+    model.preprocessor.featurizer.dither, model.preprocessor.featurizer.pad_to = 0.0, 0
+    return model.eval()
+
+
+@torch.inference_mode()
+def decode(model: Any, encoded_BDT: torch.Tensor, lengths_B: torch.Tensor) -> list[dict[str, Any]]:
+    """Return tokens, the frames they begin at and the text of each row."""
+    if hasattr(model, "joint"):
+        found = model.decoding.rnnt_decoder_predictions_tensor(encoded_BDT, lengths_B, return_hypotheses=True)
+        return [
+            {
+                "tokens": torch.as_tensor(one.y_sequence).tolist(),
+                "token_frames": torch.as_tensor(one.timestamp).tolist(),
+                "text": one.text,
+            }
+            for one in found
+        ]
+    log_probs_BTV = model.decoder(encoder_output=encoded_BDT)
+    texts = model.decoding.ctc_decoder_predictions_tensor(log_probs_BTV, lengths_B)
+    blank = log_probs_BTV.shape[2] - 1
+    rows = []
+    for log_probs_TV, length, text in zip(log_probs_BTV, lengths_B.tolist(), texts, strict=True):
+        tokens, frames = common.collapse(log_probs_TV[:length].argmax(-1).tolist(), blank)
+        rows.append({"tokens": tokens, "token_frames": frames, "text": text.text})
+    return rows
+
+
+@torch.inference_mode()
+def run(model: Any, samples: np.ndarray) -> dict[str, Any]:
+    _, _, encoded_BDT, length_B = common.encode(model, samples)
+    length_B = length_B.clamp(max=encoded_BDT.shape[2])  # an encoder without masks leaves the length as it was
+    frames_TD = encoded_BDT[0, :, : int(length_B)].T
+    sampled = frames_TD.flatten()[torch.linspace(0, frames_TD.numel() - 1, SAMPLED).long()]
+    numbers = {"num_frames": int(length_B), "mean": float(frames_TD.double().mean()), "sampled": sampled.tolist()}
+    (found,) = decode(model, encoded_BDT, length_B)
+    return found | {key: json.loads(json.dumps(value), parse_float=six_digits) for key, value in numbers.items()}
+
+
+def six_digits(number: str) -> float:
+    return float(f"{float(number):.6g}")
+
+
+@torch.inference_mode()
+def check_batch(model: Any, waves: list[np.ndarray], alone: list[dict[str, Any]]) -> None:
+    lengths_B = torch.tensor([len(wave) for wave in waves])
+    samples_BS = torch.nn.utils.rnn.pad_sequence([torch.from_numpy(wave) for wave in waves], batch_first=True)
+    mel_BMT, mel_lengths_B = model.preprocessor(input_signal=samples_BS, length=lengths_B)
+    encoded_BDT, encoded_lengths_B = model.encoder(audio_signal=mel_BMT, length=mel_lengths_B)
+    for found, expected in zip(decode(model, encoded_BDT, encoded_lengths_B), alone, strict=True):
+        assert found == {key: expected[key] for key in found}, (found, expected)
+
+
+def main() -> None:
+    out, audio = map(Path, sys.argv[1:])
+    logging.getLogger("nemo_logger").setLevel(logging.ERROR)
+    torch.set_num_threads(1)
+    waves = {name: common.read(audio / name) for name in RECORDINGS}
+    found: dict[str, Any] = {"nemo_toolkit": nemo.__version__, "torch": torch.__version__, "models": {}}
+    for name in se_checkpoint.NAMES:
+        with tempfile.TemporaryDirectory() as scratch:
+            model = build(name, Path(scratch))
+            files = {file: run(model, wave) for file, wave in waves.items()}
+            if model.cfg.encoder.conv_mask:
+                check_batch(model, list(waves.values()), list(files.values()))
+            for file, wave in waves.items():
+                if len(wave) >= 16000:  # transcribe() pads what is shorter
+                    (transcribed,) = model.transcribe([wave], batch_size=1, verbose=False)
+                    assert transcribed.text == files[file]["text"], (name, file, transcribed.text)
+                    model.eval()
+            found["models"][name] = files
+            print(name, [len(entry["tokens"]) for entry in files.values()], files[RECORDINGS[0]]["text"])
+    out.write_text(json.dumps(found, ensure_ascii=False, separators=(",", ":")) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
