@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -167,6 +168,31 @@ def test_unusable_texts_fail_alone(aligner: Aligner, tmp_path: Path) -> None:
     assert [bool(message) for message in messages] == [False, True, True, True, False]
     assert "empty" in messages[1] and "too short" in messages[2] and "no letters" in messages[3]
     assert {one.stage for one in found if isinstance(one, Failure)} == {"align"}
+
+
+def test_recordings_without_sound_fail() -> None:
+    """No batch may follow that completes them: the packaged model gets no silence."""
+    aligner = Aligner.load("default", "cpu", "fp32", say=lambda line: None).with_texts(_SameText())
+    silence = np.zeros(80000, np.int16), 16000
+    for inputs in ([silence], [silence, silence], [soundfile.read(FILES[0], dtype="int16"), silence]):
+        *others, silent = aligner.transcribe(inputs, ordered=True)
+        assert len(others) == len(inputs) - 1
+        assert isinstance(silent, Failure) and silent.stage == "align" and "no sound" in silent.message
+
+
+class _SameText:
+    """Texts of one text for all recordings."""
+
+    def attach(self, source):
+        return source if isinstance(source, Failure) else replace(source, row={"text": TEXTS[FILES[0].name]})
+
+
+def test_lines_have_the_numbers_of_the_file(aligner: Aligner, tmp_path: Path) -> None:
+    words = TEXTS[FILES[0].name].split()
+    text = tmp_path / "lines.txt"
+    text.write_text("\n".join(["", " ".join(words[:4]), "", " ", " ".join(words[4:])]), encoding="utf-8")
+    (found,) = aligner.align(FILES[0], text)
+    assert isinstance(found, Transcript) and [segment.line for segment in found.segments] == [2, 5]
 
 
 def test_models_without_a_ctc_head_are_refused() -> None:

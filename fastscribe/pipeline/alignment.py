@@ -385,11 +385,12 @@ def _timed_by_neighbours(words: Sequence[Word], duration_s: float) -> list[Word]
 
 
 def _segments(script: Script, words: Sequence[Word]) -> list[Segment]:
-    """Return a segment for each line; for a text of one line, one for each sentence."""
-    if len(script.lines) == 1:
+    """Return a segment for each line with words; for a text of one such line, one for each sentence."""
+    numbered = [(number, line) for number, line in enumerate(script.lines, start=1) if line]
+    if len(numbered) == 1:
         return segments_of(words)
     segments = []
-    for number, line in enumerate(script.lines, start=1):
+    for number, line in numbered:
         own = tuple(words[line.start : line.stop])
         confidence = sum(word.confidence for word in own) / len(own)
         text = " ".join(word.text for word in own)
