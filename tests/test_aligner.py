@@ -16,6 +16,7 @@ from fastscribe.errors import CheckpointError
 from fastscribe.output.stored import to_result
 from fastscribe.output.writers import render, to_object
 from fastscribe.pipeline import alignment
+from fastscribe.text.script import unsearched_line
 from tests.conftest import AUDIO, DATA, MODELS, golden, model_path
 
 NEMO = json.loads((DATA / "alignment" / "nemo.json").read_text(encoding="utf-8"))
@@ -193,6 +194,25 @@ def test_lines_have_the_numbers_of_the_file(aligner: Aligner, tmp_path: Path) ->
     text.write_text("\n".join(["", " ".join(words[:4]), "", " ", " ".join(words[4:])]), encoding="utf-8")
     (found,) = aligner.align(FILES[0], text)
     assert isinstance(found, Transcript) and [segment.line for segment in found.segments] == [2, 5]
+
+
+def test_a_stretch_that_is_too_long_to_search_is_counted(
+    aligner: Aligner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every word gets frames there, also one that was not spoken, so the command says it."""
+    monkeypatch.setattr(alignment, "MAX_CELLS", 100)
+    monkeypatch.setattr(aligner.text_aligner, "unsearched_s", 0.0)
+    file = FILES[5].name
+    words = TEXTS[file].split()
+    found = aligned(aligner, tmp_path, {file: " ".join([*words[:4], "my", *words[4:]])})[file]
+    assert not any(word.missing for word in found.words)
+    assert aligner.text_aligner.unsearched_s == pytest.approx(found.audio.duration_s, abs=0.2)
+    assert "5 minutes have no word in common" in unsearched_line(310.0)
+
+
+def test_one_model_aligns() -> None:
+    with pytest.raises(UsageError, match="here `model` is the model that aligns"):
+        Aligner.load(MODELS / "hybrid" / "model.nemo", "cpu", options=Options(align_with="default"))
 
 
 def test_models_without_a_ctc_head_are_refused() -> None:

@@ -145,6 +145,14 @@ def missing_line(first: Sequence[str], num_missing: int, num_words: int) -> str:
     return f"{were} not heard, of {num_words:,}: {shown}; they are marked missing in JSON"
 
 
+def unsearched_line(seconds: float) -> str:
+    """Return the message about stretches of recordings in which missing words and other speech were not looked for."""
+    return (
+        f"{seconds / 60:,.0f} minutes have no word in common with their texts in a stretch that is too long: missing words and "
+        "other speech were not looked for there, and the times mean little if it is another text or language"
+    )
+
+
 def _count(num_words: int) -> str:
     return "1 word is" if num_words == 1 else f"{num_words:,} words are"
 
