@@ -207,7 +207,7 @@ def test_a_stretch_that_is_too_long_to_search_is_counted(
     found = aligned(aligner, tmp_path, {file: " ".join([*words[:4], "my", *words[4:]])})[file]
     assert not any(word.missing for word in found.words)
     assert aligner.text_aligner.unsearched_s == pytest.approx(found.audio.duration_s, abs=0.2)
-    assert "5 minutes have no word in common" in unsearched_line(310.0)
+    assert "5 minutes of recordings have no three words" in unsearched_line(310.0)
 
 
 def test_one_model_aligns() -> None:

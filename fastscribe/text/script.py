@@ -148,7 +148,7 @@ def missing_line(first: Sequence[str], num_missing: int, num_words: int) -> str:
 def unsearched_line(seconds: float) -> str:
     """Return the message about stretches of recordings in which missing words and other speech were not looked for."""
     return (
-        f"{seconds / 60:,.0f} minutes have no word in common with their texts in a stretch that is too long: missing words and "
+        f"{seconds / 60:,.0f} minutes of recordings have no three words in a row in common with their texts: missing words and "
         "other speech were not looked for there, and the times mean little if it is another text or language"
     )
 
