@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from fastscribe.audio.failures import to_failure
 from fastscribe.config import Options, OutputStyle
 from fastscribe.errors import OutputError
-from fastscribe.resume.fingerprint import fingerprint, model_digest
+from fastscribe.resume.fingerprint import fingerprint
 from fastscribe.types import Failure, Transcript
 
 if TYPE_CHECKING:
@@ -36,16 +36,15 @@ def run_fingerprint(transcriber: Transcriber, digest: str, options: Options, sty
         options: The run's options.
         style: The formats and their options.
     """
-    from fastscribe.checkpoint.location import locate
     from fastscribe.decode.families import DECODERS
     from fastscribe.languages import AUTO
-    from fastscribe.pipeline.recognizer import language_prompt_of, log_to_stderr
+    from fastscribe.pipeline.recognizer import language_prompt_of
 
     facts = transcriber._executor.facts
     resolved: dict[str, Any] = {"dtype": facts.dtype, "decoder": facts.decoder_name, "attention": facts.attention}
     resolved |= {"recover_gaps": transcriber._recovers_gaps}
     resolved |= {"beam": facts.beam} if facts.beam > 1 else {}
-    resolved |= {"align_with": model_digest(locate(options.align_with, log_to_stderr))} if options.align_with else {}
+    resolved |= {"align_with": transcriber._aligner_digest()} if options.align_with else {}
     resolved |= {"align": True} if transcriber.command == "align" else {}
     config = transcriber._config
     resolved |= {"language": config.language} if config.language else {}

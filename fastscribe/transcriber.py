@@ -30,6 +30,7 @@ from fastscribe.pipeline.workers.devices import parse_devices
 from fastscribe.pipeline.workers.messages import Start
 from fastscribe.pipeline.workers.pool import WorkerPool
 from fastscribe.report.prices import price_of
+from fastscribe.resume.fingerprint import model_digest
 from fastscribe.segmentation.vad import check_vad
 from fastscribe.types import Failure, Transcript
 
@@ -135,6 +136,10 @@ class Transcriber:
         cls, checkpoint: Checkpoint, device: str, dtype: str, options: Options, say: Callable[[str], None]
     ) -> Recognizer:
         return Recognizer.build(checkpoint, device, dtype, options, say)
+
+    def _aligner_digest(self) -> str | None:
+        """Return the digest of the content of --align-with's model."""
+        return None if self._options.align_with is None else model_digest(self._options.align_with)
 
     @property
     def options(self) -> Options:

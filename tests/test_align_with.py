@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from fastscribe import Options, Transcriber, Transcript
 from fastscribe.aligner import Aligner
+from fastscribe.checkpoint.reader import read_checkpoint
+from fastscribe.checkpoint.value import with_aligner
 from fastscribe.errors import CheckpointError
-from tests.conftest import AUDIO, MODELS
+from fastscribe.pipeline.recognizer import Recognizer
+from tests.conftest import AUDIO, MODELS, waveform
 from tests.helpers.processes import fastscribe
+from tests.model.test_granite import batch_of
 
 ALIGNER = str(MODELS / "ctc" / "model.nemo")
 FILES = sorted(AUDIO.glob("0*.flac"))[:3]
@@ -40,6 +45,19 @@ def test_unfit_models_are_refused() -> None:
     transducer = str(MODELS / "tdt_demo" / "model.nemo")
     with pytest.raises(CheckpointError, match="--align-with"):
         Transcriber.load(ALIGNER, "cpu", "fp32", Options(align_with=transducer))
+
+
+def test_a_text_that_the_aligner_does_not_write_is_said() -> None:
+    """Canary's letters here are small ones; a vocabulary of other letters has none of them."""
+    lines: list[str] = []
+    checkpoint = read_checkpoint(Path(ALIGNER))
+    other = replace(checkpoint, tokenizer=replace(checkpoint.tokenizer, silent_ids=frozenset(range(2000))))
+    both = with_aligner(read_checkpoint(MODELS / "canary2" / "model.nemo"), other)
+    recognizer = Recognizer.build(both, "cpu", "fp32", Options(align_with=ALIGNER), lines.append)
+    for _ in range(2):
+        [found] = recognizer.transcribe(batch_of([waveform(FILES[0])]))
+        assert found.token_ids and not found.is_timed
+    assert len(lines) == 1 and "does not write is not aligned; its words are spread evenly" in lines[0]
 
 
 def test_command_line_resumes_with_the_same_aligner(tmp_path: Path) -> None:

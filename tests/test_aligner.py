@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ from fastscribe.errors import CheckpointError
 from fastscribe.output.stored import to_result
 from fastscribe.output.writers import render, to_object
 from fastscribe.pipeline import alignment
+from fastscribe.text.script import unsearched_line
 from tests.conftest import AUDIO, DATA, MODELS, golden, model_path
 
 NEMO = json.loads((DATA / "alignment" / "nemo.json").read_text(encoding="utf-8"))
@@ -167,6 +169,50 @@ def test_unusable_texts_fail_alone(aligner: Aligner, tmp_path: Path) -> None:
     assert [bool(message) for message in messages] == [False, True, True, True, False]
     assert "empty" in messages[1] and "too short" in messages[2] and "no letters" in messages[3]
     assert {one.stage for one in found if isinstance(one, Failure)} == {"align"}
+
+
+def test_recordings_without_sound_fail() -> None:
+    """No batch may follow that completes them: the packaged model gets no silence."""
+    aligner = Aligner.load("default", "cpu", "fp32", say=lambda line: None).with_texts(_SameText())
+    silence = np.zeros(80000, np.int16), 16000
+    for inputs in ([silence], [silence, silence], [soundfile.read(FILES[0], dtype="int16"), silence]):
+        *others, silent = aligner.transcribe(inputs, ordered=True)
+        assert len(others) == len(inputs) - 1
+        assert isinstance(silent, Failure) and silent.stage == "align" and "no sound" in silent.message
+
+
+class _SameText:
+    """Texts of one text for all recordings."""
+
+    def attach(self, source):
+        return source if isinstance(source, Failure) else replace(source, row={"text": TEXTS[FILES[0].name]})
+
+
+def test_lines_have_the_numbers_of_the_file(aligner: Aligner, tmp_path: Path) -> None:
+    words = TEXTS[FILES[0].name].split()
+    text = tmp_path / "lines.txt"
+    text.write_text("\n".join(["", " ".join(words[:4]), "", " ", " ".join(words[4:])]), encoding="utf-8")
+    (found,) = aligner.align(FILES[0], text)
+    assert isinstance(found, Transcript) and [segment.line for segment in found.segments] == [2, 5]
+
+
+def test_a_stretch_that_is_too_long_to_search_is_counted(
+    aligner: Aligner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every word gets frames there, also one that was not spoken, so the command says it."""
+    monkeypatch.setattr(alignment, "MAX_CELLS", 100)
+    monkeypatch.setattr(aligner.text_aligner, "unsearched_s", 0.0)
+    file = FILES[5].name
+    words = TEXTS[file].split()
+    found = aligned(aligner, tmp_path, {file: " ".join([*words[:4], "my", *words[4:]])})[file]
+    assert not any(word.missing for word in found.words)
+    assert aligner.text_aligner.unsearched_s == pytest.approx(found.audio.duration_s, abs=0.2)
+    assert "5 minutes of recordings have no three words" in unsearched_line(310.0)
+
+
+def test_one_model_aligns() -> None:
+    with pytest.raises(UsageError, match="here `model` is the model that aligns"):
+        Aligner.load(MODELS / "hybrid" / "model.nemo", "cpu", options=Options(align_with="default"))
 
 
 def test_models_without_a_ctc_head_are_refused() -> None:

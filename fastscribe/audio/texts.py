@@ -24,10 +24,14 @@ class Texts:
 
     path: Path | None = None
 
-    def check(self) -> None:
-        """Raise UsageError if the path is missing."""
-        if self.path is not None and not self.path.exists():
+    def check(self, has_several: bool = False) -> None:
+        """Raise UsageError if the path is missing, or one text is given and `has_several` recordings are."""
+        if self.path is None:
+            return
+        if not os.path.exists(self.path):  # which is False for a name that is too long, such as the text itself
             raise UsageError(f"--text {self.path}: no such file or folder")
+        if has_several and not self.path.is_dir():
+            raise self._for_several()
 
     def attach(self, source: Source | Failure) -> Source | Failure:
         """Return the source with its text, or the Failure of one without.
@@ -52,15 +56,18 @@ class Texts:
             raise AudioError(source.path, "it has no text: --text names its file, or a manifest's row has a field text")
         if not self.path.is_dir():
             if source.index:
-                raise UsageError(
-                    f"--text {self.path}: is one text, and there are several recordings: give a folder with a .txt for each"
-                )
+                raise self._for_several()
             return read_text(self.path, source.path)
         names = _names(source.id)
         for name in names:
             if (self.path / name).is_file():
                 return read_text(self.path / name, source.path)
         raise AudioError(source.path, f"it has no text: {' or '.join(names)} is not in {self.path}")
+
+    def _for_several(self) -> UsageError:
+        return UsageError(
+            f"--text {self.path}: is one text, and there are several recordings: give a folder with a .txt for each"
+        )
 
 
 def _names(source_id: str) -> list[str]:
@@ -74,6 +81,6 @@ def read_text(file: Path, path: str) -> str:
     try:
         return safe_read(file, MAX_TEXT_BYTES).decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise AudioError(path, f"{os.fspath(file)}: not valid UTF-8 at byte {error.start}") from None
+        raise AudioError(path, f"{os.fspath(file)}: not valid UTF-8 at byte {error.start}: save it as UTF-8") from None
     except OSError as error:
         raise AudioError(path, f"{os.fspath(file)}: {system_problem(error)}") from None

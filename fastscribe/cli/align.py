@@ -177,7 +177,7 @@ def align(
         if given and output_dir is None:
             raise typer.BadParameter(f"{name} needs --output-dir")
     texts = Texts(text)
-    texts.check()
+    texts.check(has_several=len(inputs) > 1)
     if text is None and not any(extension(given) in MANIFEST_EXTENSIONS or given == "-" for given in inputs):
         raise typer.BadParameter("no texts: give --text FILE or FOLDER, or a manifest whose rows have a field text")
     options = Options(

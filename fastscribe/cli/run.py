@@ -261,9 +261,9 @@ def _say_listing(left_out: Mapping[str, int], repeated: int, quiet: bool) -> Non
 
 
 def _say_aligned(transcriber: Transcriber) -> None:
-    """Print which words of the texts were not heard, and which characters the model does not write."""
+    """Print which words of the texts were not heard, where none were looked for, and which characters are not written."""
     from fastscribe.aligner import Aligner
-    from fastscribe.text.script import missing_line, unwritten_line
+    from fastscribe.text.script import missing_line, unsearched_line, unwritten_line
 
     if not isinstance(transcriber, Aligner):
         return
@@ -272,6 +272,8 @@ def _say_aligned(transcriber: Transcriber) -> None:
         say(unwritten_line(counts.unwritten, counts.num_untimed))
     if counts.num_missing:
         say(missing_line(counts.missing, counts.num_missing, counts.num_words))
+    if counts.unsearched_s:
+        say(unsearched_line(counts.unsearched_s))
 
 
 def _tracks_line(audio: AudioInfo) -> str:

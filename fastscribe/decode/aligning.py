@@ -20,12 +20,15 @@ from fastscribe.text.tokenizer import Tokenizer
 from fastscribe.text.word_times import AlignmentText, spread_evenly
 from fastscribe.types import Frames, Hypothesis, Int32Array
 
+_UNWRITTEN = "a text of characters that the model that times the words does not write"
+
 
 class AligningDecoder:
     """A Decoder (decoder.py) with the inner decoder's tokens and the aligner's frames.
 
-    A text with more tokens than frames has no alignment. Its tokens are spread evenly over the utterance
-    (`Hypothesis.is_timed` is False), and `say` reports the first such text. NeMo gives such a text no words.
+    A text with more tokens than frames has no alignment, and neither has one that the aligner writes nothing of, as of
+    another script. Its tokens are spread evenly over the utterance (`Hypothesis.is_timed` is False), and `say` reports the
+    first text of each kind. NeMo gives a text that is too long no words.
     """
 
     def __init__(
@@ -50,7 +53,8 @@ class AligningDecoder:
         self.inner = inner
         self._head, self._blank_id = head, blank_id
         self._tokenizer, self._encoder = tokenizer, encoder
-        self._say: Callable[[str], None] | None = say
+        self._say = say
+        self._said: set[str] = set()
 
     def submit(self, frames: Frames) -> torch.Tensor:
         return self.inner.submit(frames)
@@ -78,9 +82,9 @@ class AligningDecoder:
             if spans:
                 timed.append(text.with_times(hypothesis, spans))
             elif spans is None and frames_needed(text.token_ids) <= length:
-                raise RuntimeError("the timestamps aligner's output is not finite")
+                raise RuntimeError("the aligner's output is not finite")
             elif hypothesis.token_ids:
-                self._report_unaligned()
+                self._report("a text that is too long for its audio" if spans is None else _UNWRITTEN)
                 timed.append(spread_evenly(hypothesis, length))
             else:
                 timed.append(hypothesis)
@@ -89,10 +93,10 @@ class AligningDecoder:
     def _logprobs(self, frames_BTD: torch.Tensor, first: int, stop: int) -> torch.Tensor:
         return torch.log_softmax(self._head(frames_BTD[:, first:stop]), -1, dtype=torch.float32)
 
-    def _report_unaligned(self) -> None:
-        if self._say is not None:
-            self._say("--timestamps: text that is too long for its audio is not aligned; its words are spread evenly")
-            self._say = None
+    def _report(self, what: str) -> None:
+        if what not in self._said:
+            self._said.add(what)
+            self._say(f"{what} is not aligned; its words are spread evenly")
 
     def close(self) -> None:
         self.inner.close()

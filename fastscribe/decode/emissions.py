@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from fastscribe.decode.ctc import CtcDecoder
-from fastscribe.model.ctc import CtcHead
+from fastscribe.model.ctc import CtcHead, split_for_logits
 from fastscribe.types import Frames, Hypothesis, Int32Array
 
 MAX_BATCH_BYTES = 128 << 20
@@ -28,8 +28,14 @@ class EmissionDecoder:
     @torch.inference_mode()
     def submit(self, frames: Frames) -> torch.Tensor:
         """Return int32: the greedy decoder's result, then the bits of [B, T, V] float32 log-probabilities."""
-        logprobs_BTV = torch.log_softmax(self._greedy.head(frames.frames_BTD), -1, dtype=torch.float32)
-        return torch.cat((self._greedy.submit(frames), logprobs_BTV.view(torch.int32).flatten()))
+        parts = [
+            torch.log_softmax(self._greedy.head(part_ND), -1, dtype=torch.float32)
+            for part_ND in split_for_logits(frames.frames_BTD, self._greedy.blank_id + 1)
+        ]
+        best = [part_NV.max(-1) for part_NV in parts]
+        labels, probs = [part.indices.int() for part in best], [part.values.exp() for part in best]
+        bits = [values.view(torch.int32).flatten() for values in (*probs, *parts)]
+        return torch.cat([frames.lengths_B.int(), *labels, *bits])
 
     def read(self, packed: Int32Array, frames: Frames) -> list[Hypothesis]:
         batch, longest = frames.frames_BTD.shape[:2]

@@ -83,6 +83,8 @@ def _aed(model: Model, checkpoint: Checkpoint, device: torch.device, options: Op
             can = "; --timestamps takes them from the aligner that the checkpoint has"
         elif can_write_times(model.aed.config.prompt, checkpoint.tokenizer.pieces):
             can = "; --timestamps has it write them"
+        else:
+            can = "; --align-with MODEL takes them from a CTC model"
         say(f"this model writes no times: its words are spread evenly over each stretch of speech{can}")
     return build_aed_decoder(model.aed, prompt, device, options.cuda_graphs, say)
 

@@ -15,7 +15,8 @@ Shapes: B batch, T frames, K frames of a block, C frames of a chunk, V labels wi
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import pairwise
 
 import numpy as np
@@ -117,6 +118,18 @@ def _spans(path_T: Int64Array, num_tokens: int) -> list[Span]:
     return list(zip(firsts.tolist(), ends.tolist(), strict=True))
 
 
+@contextmanager
+def _one_thread(device: torch.device) -> Iterator[None]:
+    """Compute on one thread of a CPU: the steps of a frame are so small that threads would mostly wait for each other."""
+    num_threads = torch.get_num_threads()
+    if device.type == "cpu":
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(num_threads)
+
+
 class _Lattice:
     """The states of a batch's texts and the Viterbi algorithm on them, in blocks of frames.
 
@@ -185,15 +198,16 @@ class _Lattice:
         staying_BU, moving_BU, skipping_BU = scores_BU[:, 2:], scores_BU[:, 1:-1], scores_BU[:, :-2]
         for first in range(start, stop, self._chunk):
             stay_CBU, move_CBU, skip_CBU = self._emissions(first, min(first + self._chunk, stop))
-            for frame in range(len(stay_CBU)):
-                stay_BU = staying_BU + stay_CBU[frame]
-                move_BU = moving_BU + move_CBU[frame]
-                skip_BU = skipping_BU + skip_CBU[frame]
-                better_BU = torch.maximum(stay_BU, move_BU)
-                taken_BU = moves_KBU[first - start + frame]
-                torch.gt(move_BU, stay_BU, out=taken_BU)
-                taken_BU.masked_fill_(skip_BU > better_BU, 2)
-                torch.maximum(better_BU, skip_BU, out=staying_BU)
+            with _one_thread(scores_BU.device):
+                for frame in range(len(stay_CBU)):
+                    stay_BU = staying_BU + stay_CBU[frame]
+                    move_BU = moving_BU + move_CBU[frame]
+                    skip_BU = skipping_BU + skip_CBU[frame]
+                    better_BU = torch.maximum(stay_BU, move_BU)
+                    taken_BU = moves_KBU[first - start + frame]
+                    torch.gt(move_BU, stay_BU, out=taken_BU)
+                    taken_BU.masked_fill_(skip_BU > better_BU, 2)
+                    torch.maximum(better_BU, skip_BU, out=staying_BU)
         return moves_KBU
 
     def _emissions(self, first: int, stop: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

@@ -73,7 +73,7 @@ def make_prompt(form: PromptForm, tokenizer: Tokenizer, options: Options, max_to
     if form == "cohere" and source != target:
         raise UsageError(f"--target-language {options.target_language}: this model does not translate")
     if options.timestamps and not can_write_times(form, pieces):
-        raise UsageError("--timestamps: this checkpoint does not write times")
+        raise UsageError("--timestamps: this checkpoint does not write times; --align-with takes them from a CTC model")
     frames = {index: int(found[1]) for piece, index in ids.items() if (found := _TIME.fullmatch(piece))}
     prompt_pieces = _FORMS[form](f"<|{source}|>", f"<|{target}|>", options.pnc is not False, options.timestamps)
     if tokenizer.begins_with_space and prompt_pieces[0] != WORD_MARK:

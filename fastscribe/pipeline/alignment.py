@@ -160,6 +160,7 @@ class TextAligner:
         num_missing: Words so far that were not heard.
         missing: The first of these.
         num_words: Words so far.
+        unsearched_s: Seconds so far in which missing words and other speech were not looked for, because there was no anchor.
     """
 
     def __init__(self, config: ModelConfig, tokenizer: Tokenizer, where: object) -> None:
@@ -174,6 +175,7 @@ class TextAligner:
         self.unwritten: Counter[str] = Counter()
         self.num_untimed = self.num_missing = self.num_words = 0
         self.missing: list[str] = []
+        self.unsearched_s = 0.0
 
     @staticmethod
     def held(hypothesis: Hypothesis) -> Hypothesis:
@@ -218,8 +220,8 @@ class TextAligner:
             needed_s = frames_needed(script.token_ids) * self._frame_s
             raise AudioError(
                 audio.path,
-                f"too short for its text: {len(script.words):,} words take at least {needed_s:.1f} s, "
-                f"and it has {window.num_frames * self._frame_s:.1f} s of sound",
+                f"too short for its text, which takes at least {needed_s:,.1f} s: it has "
+                f"{window.num_frames * self._frame_s:,.1f} s of sound",
             )
 
     def _heard_words(self, tokens: Sequence[HeardToken]) -> list[HeardWord]:
@@ -252,6 +254,7 @@ class TextAligner:
         """Return True if words of a window are not spoken, or it has other speech; then set the frames of its tokens."""
         script, tokens = job.script, job.script.tokens_of(window.words)
         if window.num_frames * (2 * len(tokens) + 1) > MAX_CELLS:
+            self.unsearched_s += window.num_frames * self._frame_s
             return False
         spoken = [script.word_tokens[index] for index in window.words if script.word_tokens[index]]
         words = [range(word.start - tokens.start, word.stop - tokens.start) for word in spoken]
@@ -385,11 +388,12 @@ def _timed_by_neighbours(words: Sequence[Word], duration_s: float) -> list[Word]
 
 
 def _segments(script: Script, words: Sequence[Word]) -> list[Segment]:
-    """Return a segment for each line; for a text of one line, one for each sentence."""
-    if len(script.lines) == 1:
+    """Return a segment for each line with words; for a text of one such line, one for each sentence."""
+    numbered = [(number, line) for number, line in enumerate(script.lines, start=1) if line]
+    if len(numbered) == 1:
         return segments_of(words)
     segments = []
-    for number, line in enumerate(script.lines, start=1):
+    for number, line in numbered:
         own = tuple(words[line.start : line.stop])
         confidence = sum(word.confidence for word in own) / len(own)
         text = " ".join(word.text for word in own)

@@ -125,7 +125,7 @@ class Aligner:
             encoder = WordEncoder.of(checkpoint.tokenizer)
             encoder = Speller(checkpoint.tokenizer).encoder() if options.align_with else encoder
         except ValueError as error:
-            raise CheckpointError(checkpoint.path, f"timestamps aligner: {error}") from error
+            raise CheckpointError(checkpoint.path, f"cannot time words: {error}") from error
         return AligningDecoder(inner, self.model.ctc, self.model.config.blank_id, tokenizer, encoder, say)
 
 

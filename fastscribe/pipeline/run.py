@@ -167,8 +167,10 @@ class Run:
                     for utterance, result in zip(utterances, results, strict=True):
                         self._recordings.add(utterance, result)
                         yield from self._take_finished()  # at once: many transcripts together would leave the CPU's cache
-                    self._recordings.align()
+                self._recordings.align()
                 yield from self._take_finished()
+            self._recordings.align()  # those without sound have no batch
+            yield from self._take_finished()
 
     def _count_frames(self, utterances: Sequence[Utterance], results: Sequence[Hypothesis | Failure]) -> None:
         if isinstance(results[0], Failure):

@@ -12,6 +12,7 @@ import os
 import uuid
 from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack, closing
+from dataclasses import replace
 from time import monotonic, perf_counter
 from typing import TYPE_CHECKING, Any, cast
 
@@ -100,6 +101,8 @@ class RayTranscriber(Transcriber):
             raise UsageError(f"--device {device}: Ray gives each worker its device: auto, cpu or cuda")
         if os.path.exists(model):
             model = os.path.abspath(model)
+        if options.align_with is not None and os.path.exists(options.align_with):
+            options = replace(options, align_with=os.path.abspath(options.align_with))
         with ExitStack() as stack:
             ray = stack.enter_context(connected(address))
             setup = Setup(model, device, dtype, options, style, uuid.uuid4().hex)
@@ -122,6 +125,9 @@ class RayTranscriber(Transcriber):
     def model_digest(self) -> str:
         """Digest of the model's content, as the workers read it."""
         return self._facts.model_digest
+
+    def _aligner_digest(self) -> str | None:
+        return self._facts.aligner_digest
 
     def usd_per_hour(self, price_per_hour: float | None, wall_s: float) -> tuple[float | None, str | None]:
         """Return the price of the workers and its source: the given one for all together, or the list's for each."""
@@ -158,6 +164,7 @@ class RayTranscriber(Transcriber):
         for what, first, other in (
             ("fastscribe", own.version, facts.version),
             ("the model's content", own.model_digest, facts.model_digest),
+            ("--align-with's content", own.aligner_digest, facts.aligner_digest),
             ("--dtype", own.model.dtype, facts.model.dtype),
             ("--decoder", own.model.decoder_name, facts.model.decoder_name),
             ("--attention", own.model.attention, facts.model.attention),

@@ -59,6 +59,7 @@ class Facts:
     batch_frames: float
     config: ModelConfig
     model_digest: str
+    aligner_digest: str | None  # of --align-with
     load_s: float
     version: str = __version__
     said: tuple[str, ...] = ()
@@ -104,8 +105,11 @@ class Worker:
         setup = self.setup
         start = perf_counter()
         try:
-            model = model_on_node(setup.model, setup.run_id, self._said.append)
-            found = Transcriber.load(model.path, setup.device, setup.dtype, setup.options, self._said.append)
+            model, options, aligner = model_on_node(setup.model, setup.run_id, self._said.append), setup.options, None
+            if options.align_with is not None:
+                aligner = model_on_node(options.align_with, setup.run_id, self._said.append)
+                options = replace(options, align_with=str(aligner.path))
+            found = Transcriber.load(model.path, setup.device, setup.dtype, options, self._said.append)
         except (FastscribeError, OSError) as error:
             return Refusal(" ".join(str(error).split()))
         self._transcriber = found
@@ -119,6 +123,7 @@ class Worker:
             batch_frames=found._budget().frames,
             config=found._config,
             model_digest=model.digest,
+            aligner_digest=None if aligner is None else aligner.digest,
             load_s=perf_counter() - start,
             said=self._take_said(),
         )

@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from fastscribe.text.piece_encoder import piece_encoder
-from fastscribe.text.tokenizer import UNKNOWN_TEXT, Tokenizer, normalization_rules
+from fastscribe.text.piece_encoder import ByteLevelEncoder, piece_encoder
+from fastscribe.text.tokenizer import UNKNOWN_TEXT, WORD_MARK, Tokenizer, normalization_rules
 
 _UNKNOWN_MARK = UNKNOWN_TEXT.strip()
 # Bits of a Darts unit: label (a byte, and a bit that marks a value), "has a value" flag, value.
@@ -28,10 +28,21 @@ class EncodedWord(NamedTuple):
 
 @dataclass(frozen=True)
 class WordEncoder:
-    """Encodes words one by one, as NeMo's aligner does; `space_ids` go between two words."""
+    """Encodes words one by one, as NeMo's aligner does; `space_ids` go between two words.
+
+    A byte-level BPE has other tokens for the first word of a text, before which there is no space: `encode_first` gives them.
+    And it has a token for each byte, so `written` are the characters that it has learnt; None: those that have tokens.
+    """
 
     encode: Callable[[str], EncodedWord]
     space_ids: tuple[int, ...]
+    encode_first: Callable[[str], EncodedWord] | None = None
+    written: frozenset[str] | None = None
+
+    def at(self, word: str, is_first: bool) -> EncodedWord:
+        """Encode a word at its place in the text."""
+        encode = self.encode_first if is_first and self.encode_first is not None else self.encode
+        return encode(word)
 
     @classmethod
     def of(cls, tokenizer: Tokenizer) -> WordEncoder:
@@ -39,18 +50,27 @@ class WordEncoder:
         if tokenizer.kind == "character":
             return _characters(tokenizer)
         if "tokenizer.model" not in tokenizer.files:
-            return cls(_pieces(tokenizer), ())
+            return _pieces(tokenizer)
         return cls(_SentencePieceEncoder(tokenizer), ())
 
 
-def _pieces(tokenizer: Tokenizer) -> Callable[[str], EncodedWord]:
+def _pieces(tokenizer: Tokenizer) -> WordEncoder:
     encoder = piece_encoder(tokenizer)
 
-    def encode(word: str) -> EncodedWord:
-        ids = encoder(word)
+    def encoded(ids: tuple[int, ...]) -> EncodedWord:
         return EncodedWord(ids, tuple((*tokenizer.pieces, "")[token_id] for token_id in ids))
 
-    return encode
+    if isinstance(encoder, ByteLevelEncoder):
+        written = _in_merges(tokenizer)
+        return WordEncoder(lambda word: encoded(encoder(word)), (), lambda word: encoded(encoder.first(word)), written)
+    return WordEncoder(lambda word: encoded(encoder(word)), ())
+
+
+def _in_merges(tokenizer: Tokenizer) -> frozenset[str]:
+    """Return the characters of all pieces of several bytes."""
+    no_text = tokenizer.byte_ids | tokenizer.silent_ids
+    pieces = [piece for i, piece in enumerate(tokenizer.pieces) if i not in no_text]
+    return frozenset("".join(piece for piece in pieces if len(piece.replace(WORD_MARK, " ").encode()) > 1))
 
 
 def _characters(tokenizer: Tokenizer) -> WordEncoder:

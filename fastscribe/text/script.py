@@ -1,8 +1,9 @@
 """The text that forced alignment times: its words and lines, and the tokens of each word. Pure.
 
 A model writes some of a text's characters only: perhaps no capitals, no digits, no punctuation. Each character becomes one
-that the model writes: itself, its small letter, or its letter without accent; else it has no token. The words stay as the user
-wrote them.
+that the model writes: itself, its small letter, or its letter without accent; else it has no token. A word of which no letter
+or digit is left has no tokens at all, so a dash between words is not expected to be heard. The words stay as the user wrote
+them.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ import unicodedata
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
+from itertools import accumulate
 
 from fastscribe.text.encoder import EncodedWord, WordEncoder
 from fastscribe.text.tokenizer import Tokenizer
@@ -25,7 +27,7 @@ class Script:
     """The words of a text and their tokens."""
 
     words: tuple[str, ...]
-    lines: tuple[range, ...]  # the words of each line that has any
+    lines: tuple[range, ...]  # the words of each line; empty for a line without words
     token_ids: tuple[int, ...]
     word_tokens: tuple[range, ...]  # for each word the indices of its tokens; empty if the model writes none of it
     unwritten: Counter[str]  # letters and digits that the model does not write
@@ -37,10 +39,8 @@ class Script:
 
     @cached_property
     def has_letters(self) -> bool:
-        """True if the model writes a word with letters or digits."""
-        return any(
-            tokens and any(map(str.isalnum, word)) for word, tokens in zip(self.words, self.word_tokens, strict=True)
-        )
+        """True if the model writes a letter or a digit of the text."""
+        return any(self.word_tokens)
 
     @cached_property
     def has_no_tokens(self) -> tuple[bool, ...]:
@@ -68,7 +68,7 @@ class Speller:
         ids: list[int] = []
         word_tokens, unwritten = [], Counter[str]()
         for word in words:
-            encoded, lost = self._encode(word.lower() if is_shouted else word)
+            encoded, lost = self._encode(word.lower() if is_shouted else word, is_first=not ids)
             unwritten.update(lost)
             if encoded and ids:
                 ids += self._encoder.space_ids
@@ -79,20 +79,20 @@ class Speller:
     def encoder(self) -> WordEncoder:
         """Return an encoder of words that spells them with the characters that the model writes."""
 
-        def encode(word: str) -> EncodedWord:
+        def encode(word: str, is_first: bool = False) -> EncodedWord:
             spelled = self._spelled(word)
-            return self._encoder.encode(spelled) if spelled else EncodedWord((), ())
+            return self._encoder.at(spelled, is_first) if spelled else EncodedWord((), ())
 
-        return WordEncoder(encode, self._encoder.space_ids)
+        return WordEncoder(encode, self._encoder.space_ids, partial(encode, is_first=True))
 
     def _spelled(self, word: str) -> str:
-        return " ".join("".join(map(self._replacement, word)).split())
+        return " ".join("".join(map(self._replacement, _composed(word))).split())
 
-    def _encode(self, word: str) -> tuple[tuple[int, ...], list[str]]:
+    def _encode(self, word: str, is_first: bool) -> tuple[tuple[int, ...], list[str]]:
         """Return the tokens of a word, and its letters and digits that have none."""
         spelled = self._spelled(word)
-        lost = [character for character in word if character.isalnum() and not self._replacement(character)]
-        return (self._encoder.encode(spelled).ids if spelled else ()), lost
+        lost = [character for character in _composed(word) if character.isalnum() and not self._replacement(character)]
+        return (self._encoder.at(spelled, is_first).ids if any(map(str.isalnum, spelled)) else ()), lost
 
     def _replacement(self, character: str) -> str:
         """Return what stands for a character in the tokens; empty if nothing does."""
@@ -106,6 +106,9 @@ class Speller:
 
     def _is_written(self, text: str) -> bool:
         """Return True if the vocabulary has tokens for a text, other than unknown ones and bytes."""
+        written = self._encoder.written
+        if written is not None and not written.issuperset(text):
+            return False
         ids = self._encoder.encode(text).ids if text else ()
         return bool(ids) and not any(token_id in self._without_text for token_id in ids)
 
@@ -142,14 +145,29 @@ def missing_line(first: Sequence[str], num_missing: int, num_words: int) -> str:
     return f"{were} not heard, of {num_words:,}: {shown}; they are marked missing in JSON"
 
 
+def unsearched_line(seconds: float) -> str:
+    """Return the message about stretches of recordings in which missing words and other speech were not looked for."""
+    return (
+        f"{seconds / 60:,.0f} minutes of recordings have no three words in a row in common with their texts: missing words and "
+        "other speech were not looked for there, and the times mean little if it is another text or language"
+    )
+
+
 def _count(num_words: int) -> str:
     return "1 word is" if num_words == 1 else f"{num_words:,} words are"
 
 
 def _line_ranges(lines: Sequence[Sequence[str]]) -> tuple[range, ...]:
-    ranges, first = [], 0
-    for line in lines:
-        if line:
-            ranges.append(range(first, first + len(line)))
-            first += len(line)
-    return tuple(ranges)
+    ends = list(accumulate(map(len, lines)))
+    return tuple(range(end - len(line), end) for line, end in zip(lines, ends, strict=True))
+
+
+def _composed(word: str) -> str:
+    """Return a word whose letters have their accents: some systems write them apart. What is one character stays as it is."""
+    if word.isascii():
+        return word
+    text = ""
+    for character in word:
+        joined = unicodedata.normalize("NFC", text[-1:] + character)
+        text = text[:-1] + joined if len(joined) == 1 else text + character
+    return text

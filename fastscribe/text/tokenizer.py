@@ -11,11 +11,11 @@ import codecs
 import json
 import re
 import unicodedata
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from fastscribe._system.safe_open import safe_read
 
@@ -373,17 +373,25 @@ def from_huggingface(tokenizer_json: bytes, num_labels: int) -> Tokenizer:
         raise ValueError(f"no piece for ids {missing[:5]} of {num_labels}")
     added = {token["id"] for token in data.get("added_tokens", [])}
     decoder = (data.get("decoder") or {}).get("type")
-    is_byte_level = decoder == "ByteLevel"
+    has_bytes = is_byte_level(data)
     return Tokenizer(
-        pieces=tuple(
-            piece_of_bytes(by_id[i]) if is_byte_level and i not in added else by_id[i] for i in range(num_labels)
-        ),
+        pieces=tuple(piece_of_bytes(by_id[i]) if has_bytes and i not in added else by_id[i] for i in range(num_labels)),
         kind="subword",
         silent_ids=frozenset(i for i in special if i < num_labels),
         dropped_marks="one" if decoder == "Metaspace" else "all",
-        byte_errors="replace" if is_byte_level else _REPLACE_EACH_BYTE,
+        byte_errors="replace" if has_bytes else _REPLACE_EACH_BYTE,
         files={"tokenizer.json": tokenizer_json},
     )
+
+
+def is_byte_level(tokenizer_json: Mapping[str, Any]) -> bool:
+    """Return True if the pieces of a tokenizer.json are bytes, each written as a printable character."""
+    return (tokenizer_json.get("decoder") or {}).get("type") == "ByteLevel"
+
+
+def byte_characters(text: str) -> str:
+    """Return the characters that a byte-level BPE writes for the bytes of a text."""
+    return "".join(_CHARACTERS[byte] for byte in text.encode())
 
 
 def piece_of_bytes(piece: str) -> str:
@@ -399,14 +407,15 @@ def piece_of_bytes(piece: str) -> str:
         return mark + "".join(f"<0x{byte:02X}>" for byte in content.removeprefix(b" "))
 
 
-def _byte_characters() -> dict[str, int]:
+def _bytes_by_character() -> dict[str, int]:
     """Return the byte of each character that a byte-level BPE writes: printable bytes as themselves, others from 256 on."""
     printable = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
     others = [byte for byte in range(256) if byte not in printable]
     return {chr(byte): byte for byte in printable} | {chr(256 + i): byte for i, byte in enumerate(others)}
 
 
-_BYTES = _byte_characters()
+_BYTES = _bytes_by_character()
+_CHARACTERS = {byte: character for character, byte in _BYTES.items()}
 
 
 def from_characters(labels: Sequence[str]) -> Tokenizer:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -81,7 +82,23 @@ def assemble(
     texts = [tokenizer.sentence([token.id for token in piece.tokens]) for piece in pieces]
     tokens = tuple(token for piece in pieces for token in piece.tokens)
     segments = tuple(_segments(pieces, tokenizer))
-    return Transcript(audio, " ".join(filter(None, texts)), segments, tokens, language=_language(tokens, tokenizer))
+    return Transcript(audio, _joined(texts), segments, tokens, language=_language(tokens, tokenizer))
+
+
+def _joined(texts: Iterable[str]) -> str:
+    """Join the texts of utterances with spaces, but without one between two characters of a script that has none."""
+    parts: list[str] = []
+    for text in filter(None, texts):
+        if parts:
+            parts.append("" if _has_no_spaces(parts[-1][-1]) and _has_no_spaces(text[0]) else " ")
+        parts.append(text)
+    return "".join(parts)
+
+
+def _has_no_spaces(character: str) -> bool:
+    """Return True for Chinese and Japanese letters and their punctuation. Korean has spaces."""
+    is_wide = unicodedata.east_asian_width(character) in "WF" and unicodedata.category(character)[0] in "LP"
+    return is_wide and "HANGUL" not in unicodedata.name(character, "")
 
 
 def _language(tokens: Sequence[Token], tokenizer: Tokenizer) -> str | None:

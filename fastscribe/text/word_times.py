@@ -42,7 +42,7 @@ class AlignmentText:
                     ids += encoder.space_ids
                     texts += " " * len(encoder.space_ids)
                 first = len(ids) if first is None else first
-                encoded = encoder.encode(part)
+                encoded = encoder.at(part, is_first=not ids)
                 ids += encoded.ids
                 texts += encoded.texts
             word_tokens.append(range(len(ids) if first is None else first, len(ids)))

@@ -9,12 +9,14 @@ import tarfile
 import venv
 from collections.abc import Sequence
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import jiwer
 import numpy as np
 import pytest
 import soundfile
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
@@ -407,3 +409,50 @@ def test_a_failing_peer_is_shown_and_ends_the_command(fake_peer: Path, bare_pyth
 def test_too_few_runs_are_refused(fake_peer: Path, bare_python: Path) -> None:
     done = CliRunner().invoke(app, against(fake_model(fake_peer), bare_python, "--passes", "2"))
     assert isinstance(done.exception, UsageError) and "at least 5" in str(done.exception)
+
+
+def test_transformers_gets_the_prompt_of_cohere(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its processor needs a language and gives prompt and parts; without a limit its texts would have 20 tokens."""
+    asked: list[Any] = []
+
+    class Given(dict):
+        def to(self, device: str, dtype: object) -> Given:
+            return self
+
+    class Processor:
+        feature_extractor = SimpleNamespace(sampling_rate=16000)
+
+        def __call__(self, audio: list[str], **options: Any) -> Given:
+            asked.append((audio, options["language"]))
+            return Given(input_features=0, audio_chunk_index=[(0, None)], decoder_input_ids=np.array([[7, 8, 9]]))
+
+        def decode(self, ids: object, **options: Any) -> list[str]:
+            asked.append((ids, options["language"], options["audio_chunk_index"]))
+            return ["text"]
+
+    class Model:
+        generation_config = SimpleNamespace(decoder_start_token_id=None)
+
+        def to(self, device: str) -> Model:
+            return self
+
+        def eval(self) -> Model:
+            return self
+
+        def generate(self, **given: Any) -> str:
+            asked.append((sorted(given), given["max_new_tokens"], self.generation_config.decoder_start_token_id))
+            return "ids"
+
+    config = SimpleNamespace(model_type="cohere_asr", architectures=["Cohere"], max_position_embeddings=48)
+    fake = ModuleType("transformers")
+    for name, made in (("AutoConfig", config), ("AutoProcessor", Processor()), ("Cohere", Model())):
+        setattr(fake, name, SimpleNamespace(from_pretrained=lambda path, made=made, **options: made))
+    utils = ModuleType("transformers.audio_utils")
+    monkeypatch.setattr(utils, "load_audio", lambda path, sampling_rate: path, raising=False)
+    monkeypatch.setitem(sys.modules, "transformers", fake)
+    monkeypatch.setitem(sys.modules, "transformers.audio_utils", utils)
+    settings = {"model": "m", "device": "cpu", "dtype": "fp32", "threads": torch.get_num_threads(), "paths": ["a", "b"]}
+    transcribe, _ = worker.load_transformers(settings)
+    assert transcribe(2) == ["text"]
+    given = ["decoder_input_ids", "input_features", "max_new_tokens"]
+    assert asked == [(["a", "b"], "en"), (given, 45, 7), ("ids", "en", [(0, None)])]

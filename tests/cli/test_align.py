@@ -7,7 +7,9 @@ import shutil
 import subprocess
 from pathlib import Path
 
+import numpy as np
 import pytest
+import soundfile
 
 from tests.conftest import AUDIO, DATA, MODELS
 from tests.helpers.processes import fastscribe
@@ -120,15 +122,30 @@ def test_exports_are_the_same(tmp_path: Path, text: Path) -> None:
     [
         ([FILES[0]], "no texts"),
         ([FILES[0], "--text", "nowhere.txt"], "--text nowhere.txt: no such file or folder"),
+        ([FILES[0], "--text", f"{SENTENCE}\n" * 100], "no such file or folder"),
         ([*FILES, "--text", DATA / "README.md"], "several recordings"),
         ([FILES[0], "--text", DATA / "README.md", "-f", "srt,vtt"], "--output-dir"),
     ],
-    ids=["none", "missing", "one for several", "formats"],
+    ids=["none", "missing", "the text itself", "one for several", "formats"],
 )
 def test_wrong_usage(arguments: list, named: str) -> None:
     result = align(*arguments)
     assert result.returncode == 2 and named in result.stderr and len(result.stderr.splitlines()) == 1
     assert not result.stdout
+
+
+def test_one_text_for_several_leaves_no_folder(tmp_path: Path) -> None:
+    result = align(*FILES, "--text", DATA / "README.md", "-o", tmp_path / "out")
+    assert result.returncode == 2 and "several recordings" in result.stderr and not (tmp_path / "out").exists()
+
+
+def test_silence_fails_alone(tmp_path: Path, text: Path) -> None:
+    silence = tmp_path / "silence.wav"
+    soundfile.write(silence, np.zeros(80000, np.int16), 16000)
+    result = fastscribe("align", silence, "--text", text)
+    (row,) = rows(result.stdout)
+    assert result.returncode == 1 and row["error"]["stage"] == "align"
+    assert result.stderr == f"fastscribe: {silence}: align failed: there is no sound to align its text with\n"
 
 
 def test_a_model_without_a_ctc_head() -> None:
@@ -139,4 +156,4 @@ def test_a_model_without_a_ctc_head() -> None:
 
 def test_a_text_that_is_no_text(tmp_path: Path) -> None:
     result = align(FILES[0], "--text", FILES[0], "--quiet")
-    assert result.returncode == 1 and "not valid UTF-8" in result.stderr
+    assert result.returncode == 1 and "not valid UTF-8 at byte" in result.stderr and "save it as" in result.stderr

@@ -118,3 +118,22 @@ def test_long_recording_chunks() -> None:
     (spans,) = align(logprobs, [num_frames], texts, 7, CPU, max_bytes=1 << 20)
     assert spans == [(37 * n + 5, 37 * n + 7) for n in range(num_tokens)]
     assert max(requests) < 200
+
+
+def test_frames_are_computed_on_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a busy machine more threads take 50 times as long for an hour, because they wait for each other at every frame."""
+    num_threads, seen = torch.get_num_threads(), []
+    compare = torch.gt
+
+    def counted(*values, **options):
+        seen.append(torch.get_num_threads())
+        return compare(*values, **options)
+
+    monkeypatch.setattr(torch, "gt", counted)
+    torch.set_num_threads(2)
+    try:
+        logprobs = torch.randn(1, 30, 5).log_softmax(-1)
+        assert align(lambda first, stop: logprobs[:, first:stop], [30], [[0, 1, 2]], 4, torch.device("cpu"))[0]
+        assert set(seen) == {1} and torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(num_threads)

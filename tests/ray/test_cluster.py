@@ -20,7 +20,7 @@ from fastscribe import Failure, Options, Transcript
 from fastscribe.errors import UsageError
 from fastscribe.ray import pool
 from fastscribe.ray.run import RayTranscriber
-from tests.conftest import AUDIO
+from tests.conftest import AUDIO, MODELS
 from tests.helpers.processes import command as in_fresh_process
 from tests.helpers.processes import fastscribe as command
 from tests.ray.clusters import KILLS, MODEL, STORE_BYTES, KillableWorker, cluster, manifest, transcriber
@@ -104,9 +104,10 @@ def test_nothing_is_lost_whatever_dies(
 
 
 def test_the_command_gives_the_same_files(nodes: Any, tmp_path: Path) -> None:
-    """Rows, subtitles, journal rules and exit codes are those of a run without Ray."""
+    """Rows, subtitles, journal rules and exit codes are those of a run without Ray, also with --align-with."""
     path = manifest(tmp_path / "list.jsonl", 20, [{"audio_filepath": "gone.wav"}])
     common = ["transcribe", path, "-m", MODEL, "-f", "jsonl,srt", "--ordered", "--dtype", "fp32", "--no-progress"]
+    common += ["--align-with", MODELS / "hybrid" / "model.nemo"]
     engine = ["--engine", "ray", "--ray-address", nodes.address, "--ray-workers", 1]
     local = command(*common, "-o", tmp_path / "local")
     done = command(*common, "-o", tmp_path / "ray", *engine)

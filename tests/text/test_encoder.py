@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import random
 import struct
 import unicodedata
@@ -12,8 +13,11 @@ import pytest
 import sentencepiece
 
 from fastscribe.text.encoder import NormalizationTable, WordEncoder
+from fastscribe.text.script import Speller
 from fastscribe.text.tokenizer import from_characters, from_huggingface, from_sentencepiece, normalization_rules
+from tests.conftest import DATA
 
+BYTE_LEVEL = json.loads((DATA / "tokenizers" / "byte_level.json").read_text(encoding="utf-8"))
 SENTENCE = "the harbour lay quiet before sunrise and only ferry lamps moved across water who would sail straße café"
 WORDS = SENTENCE.split()
 
@@ -100,3 +104,18 @@ def test_random_table(seed: int) -> None:
     for each in made_up:
         rules = NormalizationTable(each)
         assert all(isinstance(rules.normalize(word), str) for word in words(seed))
+
+
+def test_byte_level_bpe_equals_tokenizers() -> None:
+    """With its space before it, and as the first word of a text."""
+    content = json.dumps(BYTE_LEVEL["tokenizer"]).encode()
+    tokenizer = from_huggingface(content, len(BYTE_LEVEL["tokenizer"]["model"]["vocab"]))
+    encoder = WordEncoder.of(tokenizer)
+    assert {word: list(encoder.at(word, False).ids) for word in BYTE_LEVEL["later"]} == BYTE_LEVEL["later"]
+    assert {word: list(encoder.at(word, True).ids) for word in BYTE_LEVEL["first"]} == BYTE_LEVEL["first"]
+    script = Speller(tokenizer).script("The harbour, the")
+    expected = BYTE_LEVEL["first"]["the"], BYTE_LEVEL["later"]["harbour"], BYTE_LEVEL["later"]["the"]
+    assert list(script.token_ids) == [token for tokens in expected for token in tokens]
+    assert (
+        tokenizer.text(script.token_ids) == "the harbour the"
+    )  # it knows the bytes of T and the comma, but learnt neither

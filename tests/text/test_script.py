@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import unicodedata
 
 import pytest
 
@@ -38,6 +39,34 @@ def test_what_is_not_written_is_counted() -> None:
     )
 
 
+def test_a_word_has_tokens_if_a_letter_is_written() -> None:
+    """A dash between words is not expected to be heard, and the comma of a word in another script says nothing of it."""
+    tokenizer = from_characters([" ", *"abcdefghijklmnopqrstuvwxyz,-."])
+    script = Speller(tokenizer).script("Ja - nein, -- ... привет, well-known 7.")
+    assert spelled(tokenizer, "Ja - nein, -- ... привет, well-known 7.") == [
+        "ja",
+        "",
+        "nein,",
+        "",
+        "",
+        "",
+        "well-known",
+        "",
+    ]
+    assert script.has_no_tokens == (False, False, False, False, False, True, False, True)
+    assert not Speller(tokenizer).script("привет, 7 -").has_letters
+
+
+def test_accents_that_are_written_apart() -> None:
+    """macOS and some editors write a letter and its accent as two characters; a vocabulary has them as one."""
+    tokenizer = from_characters([" ", *"abcdefghijklmnopqrstuvwxyzéếü한"])
+    text = "café ế über 한"
+    apart = unicodedata.normalize("NFD", text)
+    assert apart != text and spelled(tokenizer, apart) == spelled(tokenizer, text) == text.split()
+    single = from_characters([" ", "\u0958"])  # a letter that Unicode composes into two
+    assert spelled(single, "\u0958") == ["\u0958"]
+
+
 def test_spaces_between_words_belong_to_neither() -> None:
     script = Speller(SMALL).script("ab 1 c")
     assert script.token_ids == (1, 2, 0, 3)
@@ -48,9 +77,9 @@ def test_spaces_between_words_belong_to_neither() -> None:
 
 def test_lines() -> None:
     script = Speller(SMALL).script("a b\r\n\n  \nc\n")
-    assert script.lines == (range(2), range(2, 3))
+    assert [list(line) for line in script.lines] == [[0, 1], [], [], [2]]
     empty = Speller(SMALL).script(" \n")
-    assert (empty.words, empty.lines, empty.token_ids) == ((), (), ())
+    assert (empty.words, [*map(list, empty.lines)], empty.token_ids) == ((), [[]], ())
 
 
 def test_capitals_alone_are_no_names() -> None:

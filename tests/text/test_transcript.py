@@ -191,3 +191,25 @@ def test_tags_leave_the_text() -> None:
     assert words(result)[:3] == [("hello", 0, 1), ("theres.", 10, 15), ("hello", 20, 21)]
     assert [token.piece for token in result.tokens] == said
     assert transcript_of(hypothesis_of([0, 4]), tokenizer).language is None
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "expected"),
+    [
+        ("東京", "です", "東京です"),
+        ("東京です。", "カ", "東京です。カ"),
+        ("東京", "cat", "東京 cat"),
+        ("서울", "이다", "서울 이다"),
+        ("the", "🙂", "the 🙂"),
+        ("🙂", "🙂", "🙂 🙂"),
+        ("", "です", "です"),
+    ],
+)
+def test_utterances_of_scripts_without_spaces(left: str, right: str, expected: str) -> None:
+    """As transformers joins the parts of a long recording in Japanese or Chinese."""
+    tokenizer = from_characters([" ", *sorted(set(left + right))])
+    whole = audio()
+    half = whole.num_samples // 2
+    parts = [(left, Utterance(whole, 0, half)), (right, Utterance(whole, half, half))]
+    spoken = [(part, hypothesis_of([tokenizer.pieces.index(character) for character in text])) for text, part in parts]
+    assert assemble(whole, spoken, tokenizer, FRAME_S, False).text == expected

@@ -124,15 +124,22 @@ def load_transformers(settings: Settings) -> tuple[Transcribe, About]:
     model = getattr(transformers, config.architectures[0]).from_pretrained(settings["model"], dtype=dtype)
     model = model.to(settings["device"]).eval()
     rate = processor.feature_extractor.sampling_rate
+    language = {"language": "en"} if config.model_type == "cohere_asr" else {}  # its processor writes the prompt
 
     @torch.inference_mode()
     def transcribe(batch_size: int) -> list[str]:
         texts: list[str] = []
         for paths in batches(settings["paths"], batch_size):
             waves = [load_audio(path, sampling_rate=rate) for path in paths]
-            given = processor(waves, sampling_rate=rate, return_tensors="pt").to(settings["device"], dtype)
-            found = model.generate(**given)
-            texts += processor.batch_decode(getattr(found, "sequences", found), skip_special_tokens=True)
+            given = processor(audio=waves, sampling_rate=rate, return_tensors="pt", **language)
+            parts = {"audio_chunk_index": given.pop("audio_chunk_index"), **language} if language else {}
+            given, limits = given.to(settings["device"], dtype), {}
+            if language:
+                prompt = given["decoder_input_ids"]
+                model.generation_config.decoder_start_token_id = int(prompt[0, 0])  # else another token comes before it
+                limits = {"max_new_tokens": config.max_position_embeddings - prompt.shape[1]}
+            found = model.generate(**given, **limits)
+            texts += processor.decode(getattr(found, "sequences", found), skip_special_tokens=True, **parts)
         return texts
 
     return transcribe, {"dtype": settings["dtype"]}
