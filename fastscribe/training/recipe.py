@@ -29,6 +29,7 @@ from fastscribe.config import (
     ConvNorm,
     EncoderConfig,
     FeaturesConfig,
+    FloatDtypeName,
     JointConfig,
     ModelConfig,
     PredictorConfig,
@@ -267,7 +268,7 @@ class RunRecipe:
     epochs: int = 100
     seed: int = 0
     validate_epochs: int = 1  # epochs between validations
-    kept_dtype: Literal["fp32", "bf16"] = "fp32"  # of the models that are written
+    kept_dtype: FloatDtypeName = "fp32"  # of the models that are written
     save_minutes: float = 10.0  # minutes between saved states, from which a killed run resumes
 
     def __post_init__(self) -> None:
