@@ -22,8 +22,9 @@ import yaml
 from tests.helpers import published
 
 NAME = "indicconformer_stt_hi_hybrid_ctc_rnnt_large"
-# With the letters of each script that its pieces are made of.
-LETTERS = {"as": "অসমীয়াকৰছন", "hi": "हिंदीभारतमकन", "ta": "தமிழ்கபமனறஇலை"}
+# With the letters of each script that its pieces are made of. The order is that of the CTC head's rows; it is neither
+# alphabetical nor that of joint.language_keys.
+LETTERS = {"ta": "தமிழ்கபமனறஇலை", "as": "অসমীয়াকৰছন", "hi": "हिंदीभारतमकन"}
 LANGUAGES = tuple(LETTERS)
 PIECES = 48  # of each language
 _WORDS, _MAX_LETTERS = 400, 6
@@ -96,6 +97,7 @@ def write(folder: Path, shapes: Mapping[str, tuple[int, ...]], **changes: Any) -
     for language, part in written["tokenizer"].get("langs", {}).items():
         part["model_path"] = f"nemo:{language}.model"
         (folder / f"{language}.model").write_bytes(sentencepiece_model(language))
-    (folder / "model_config.yaml").write_text(yaml.safe_dump(written, allow_unicode=True), encoding="utf-8")
+    text = yaml.safe_dump(written, allow_unicode=True, sort_keys=False)  # the order of the languages is that of their outputs
+    (folder / "model_config.yaml").write_text(text, encoding="utf-8")
     torch.save(weights(shapes), folder / "model_weights.ckpt")
     return folder
