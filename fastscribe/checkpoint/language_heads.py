@@ -62,11 +62,60 @@ def language_heads(config: Section, is_hybrid: bool) -> tuple[str, ...]:
     return languages
 
 
-def check_vocabularies(vocabularies: Mapping[str, Tokenizer], where: object) -> None:
-    """Raise UnsupportedCheckpoint if the languages' vocabularies differ in size: they have equal parts of the outputs."""
+def check_vocabularies(config: Section, vocabularies: Mapping[str, Tokenizer]) -> None:
+    """Check that the languages' parts of the outputs are equal, and in the order in which other keys of the config list them.
+
+    The fork writes all pieces in the order of the outputs, and its classes take tables that it computes from the order.
+
+    Args:
+        config: The whole model_config.yaml, of a checkpoint with outputs for each language.
+        vocabularies: The languages' tokenizers, in the order of tokenizer.langs.
+
+    Raises:
+        UnsupportedCheckpoint: The vocabularies differ in size, or a key names another order.
+    """
     sizes = {name: len(tokenizer.pieces) for name, tokenizer in vocabularies.items()}
     if len(set(sizes.values())) > 1:
-        raise UnsupportedCheckpoint(where, "pieces of tokenizer.langs", sizes, "one number for all languages")
+        raise UnsupportedCheckpoint(config.where, "pieces of tokenizer.langs", sizes, "one number for all languages")
+    decoder, joint, ctc = config.part("decoder"), config.part("joint"), config.part("aux_ctc").part("decoder")
+    for section, key in ((config, "labels"), (joint, "vocabulary"), (ctc, "vocabulary")):
+        _check_pieces(section, key, vocabularies)
+    size = next(iter(sizes.values()))
+    first = {name: number * size for number, name in enumerate(vocabularies)}
+    _check_table(joint, "token_id_offsets", first)
+    masks = {name: [start <= row < start + size for row in range(len(first) * size)] for name, start in first.items()}
+    for section in (decoder, joint, ctc):
+        _check_table(section, "language_masks", {name: [*mask, True] for name, mask in masks.items()})
+
+
+def _check_pieces(section: Section, key: str, vocabularies: Mapping[str, Tokenizer]) -> None:
+    """Raise UnsupportedCheckpoint if there is a list of all pieces, and it differs from the tokenizers' in their order."""
+    stated = section.get(key, None)
+    if not stated:
+        return
+    expected = [(name, piece) for name, tokenizer in vocabularies.items() for piece in tokenizer.pieces]
+    if not isinstance(stated, list) or len(stated) != len(expected):
+        supported = f"the {len(expected)} pieces of tokenizer.langs"
+        raise UnsupportedCheckpoint(section.where, section.path(key), stated, supported)
+    for number, (found, (name, piece)) in enumerate(zip(stated, expected, strict=True)):
+        if found != piece:
+            supported = f"{piece!r} of {name}, by the order of tokenizer.langs"
+            raise UnsupportedCheckpoint(section.where, f"{section.path(key)}.{number}", found, supported)
+
+
+def _check_table(section: Section, key: str, expected: Mapping[str, object]) -> None:
+    """Raise UnsupportedCheckpoint if there is a table by language, and it is not the expected one."""
+    stated = section.get(key, None)
+    if not stated:
+        return
+    by_name = {str(name): value for name, value in stated.items()} if isinstance(stated, Mapping) else {}
+    if by_name.keys() != expected.keys():
+        supported = f"those of tokenizer.langs: {list_languages(tuple(expected))}"
+        raise UnsupportedCheckpoint(section.where, section.path(key), list(by_name) or stated, supported)
+    for number, (name, value) in enumerate(expected.items(), start=1):
+        if by_name[name] != value:
+            supported = f"that of language {number} of {len(expected)}, as tokenizer.langs orders them"
+            raise UnsupportedCheckpoint(section.where, f"{section.path(key)}.{name}", by_name[name], supported)
 
 
 def of_language(checkpoint: Checkpoint, language: str | None) -> Checkpoint:
@@ -82,25 +131,24 @@ def of_language(checkpoint: Checkpoint, language: str | None) -> Checkpoint:
     config = checkpoint.config
     if not config.language_heads:
         return checkpoint
-    tag = _choose(language, config.language_heads)
+    tag = _choose(checkpoint, language)
     own = replace(config, num_labels=config.labels_per_language, language_heads=(), language=tag)
     weights = LazyWeights(dict(_weights(sources_of(checkpoint.weights), config, tag)))
     tokenizer = adapt_tokenizer(checkpoint.vocabularies[tag], own)
     return replace(checkpoint, config=own, tokenizer=tokenizer, weights=weights, languages=(tag,), vocabularies={})
 
 
-def _choose(language: str | None, known: tuple[str, ...]) -> str:
+def _choose(checkpoint: Checkpoint, language: str | None) -> str:
+    path, known = checkpoint.path, checkpoint.config.language_heads
     if language is None or language == AUTO:
         raise UsageError(
-            f"this checkpoint has outputs for each of {len(known)} languages ({list_languages(known)}): give one with "
+            f"{path}: has outputs for each of {len(known)} languages ({list_languages(known)}): give one with "
             "--language; where there is no such option, give the folder that fastscribe convert --language makes of it"
         )
     found = find_language(language, known)
     if found is None:
         nearest = list_languages(nearest_languages(language, known))
-        raise UsageError(
-            f"--language {language}: not one of this checkpoint's {len(known)} languages; the nearest: {nearest}"
-        )
+        raise UsageError(f"{path}: --language {language} is none of its {len(known)} languages; the nearest: {nearest}")
     return found
 
 

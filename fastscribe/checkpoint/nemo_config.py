@@ -34,7 +34,7 @@ from fastscribe.config import (
 )
 from fastscribe.errors import UnsupportedCheckpoint
 
-# Keys that language_heads() has read, and tables that the fork computes from the tokenizer.
+# Keys that language_heads() and check_vocabularies() read. The last one, a token's number in its language, has no order.
 _LANGUAGE_KEYS = (
     *("multisoftmax", "multilingual", "language_keys"),
     *("language_masks", "token_id_offsets", "offset_token_ids_by_token_id"),

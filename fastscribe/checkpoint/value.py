@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 
     from fastscribe.text.language_model import LanguageModel
 
-MAX_CONFIG_BYTES = 4 << 20  # a vocabulary of 8,000 pieces, listed three times, takes a tenth of it
+MAX_CONFIG_BYTES = (
+    8 << 20
+)  # a vocabulary of 8,000 pieces, listed three times, takes a twentieth; tables of 22 languages half
 # Exceptions of zipfile, pickle and torch on damaged bytes.
 DAMAGE = (RuntimeError, EOFError, OSError, ValueError, LookupError, TypeError, AttributeError, OverflowError)
 

@@ -32,7 +32,8 @@ from omegaconf import OmegaConf
 
 from tests.helpers import indic_folder
 
-_FORK = ("multisoftmax", "multilingual", "language_keys")
+_FORK = ("multisoftmax", "multilingual", "language_keys", "language_masks")
+_FORK += ("token_id_offsets", "offset_token_ids_by_token_id")
 
 
 def build(folder: Path) -> Any:

@@ -19,8 +19,10 @@ from fastscribe import Options, Transcriber, Transcript, UsageError
 from fastscribe.aligner import Aligner
 from fastscribe.bench.shapes import SHAPES
 from fastscribe.checkpoint.lazy_weights import check_shapes
+from fastscribe.checkpoint.nemo import parse_yaml
 from fastscribe.checkpoint.parameter_shapes import parameter_shapes
 from fastscribe.checkpoint.reader import read_checkpoint, read_for_run
+from fastscribe.checkpoint.value import MAX_CONFIG_BYTES
 from fastscribe.config import DecoderName
 from fastscribe.errors import UnsupportedCheckpoint
 from fastscribe.languages import language_tag
@@ -190,14 +192,14 @@ def test_weights_of_the_whole_and_of_one_language(model: Path) -> None:
     [
         (None, "has outputs for each of 3 languages (ta, as, hi): give one with --language"),
         ("auto", "has outputs for each of 3 languages (ta, as, hi): give one with --language"),
-        ("en", "--language en: not one of this checkpoint's 3 languages; the nearest: "),
-        ("tam", "--language tam: not one of this checkpoint's 3 languages; the nearest: ta"),
+        ("en", "--language en is none of its 3 languages; the nearest: "),
+        ("tam", "--language tam is none of its 3 languages; the nearest: ta"),
     ],
 )
 def test_languages_that_are_no_choice(model: Path, language: str | None, message: str) -> None:
     with pytest.raises(UsageError) as refused:
         read_for_run(model, Options(language=language))
-    assert message in str(refused.value) and "\n" not in str(refused.value)
+    assert str(refused.value).startswith(f"{model}: {message}") and "\n" not in str(refused.value)
 
 
 @pytest.mark.parametrize("written", ["hi", "Hindi", "hi-IN"])
@@ -321,14 +323,8 @@ def test_inspect(model: Path) -> None:
     ],
 )
 def test_configurations_that_disagree(tmp_path: Path, path: str, value: object, named: str) -> None:
-    changed = indic_folder.config()
-    *sections, key = path.split(".")
-    section = changed
-    for name in sections:
-        section = section[name]
-    section[key] = value
     with pytest.raises(UnsupportedCheckpoint, match=named) as refused:
-        read_checkpoint(indic_folder.write(tmp_path, shapes(), **changed))
+        read_checkpoint(indic_folder.write(tmp_path, shapes(), **with_values({path: value})))
     assert "\n" not in str(refused.value)
 
 
@@ -343,9 +339,86 @@ def test_language_that_is_no_code(tmp_path: Path) -> None:
 
 def test_vocabularies_of_different_sizes(tmp_path: Path) -> None:
     folder = indic_folder.write(tmp_path, shapes())
-    (folder / "ta.model").write_bytes((folder / "hi.model").read_bytes())
-    assert read_checkpoint(folder).config.num_labels == PIECES * len(LANGUAGES)
     (folder / "ta.model").write_bytes(indic_folder.sentencepiece_model("ta", PIECES + 3))
     (folder / "as.model").write_bytes(indic_folder.sentencepiece_model("as", PIECES - 3))
     with pytest.raises(UnsupportedCheckpoint, match="one number for all languages"):
         read_checkpoint(folder)
+
+
+OTHER_ORDER = tuple(sorted(LANGUAGES))
+TABLES, OTHER_TABLES = indic_folder.tables(LANGUAGES), indic_folder.tables(OTHER_ORDER)
+in_each_section = pytest.mark.parametrize("section", ["decoder", "joint", "aux_ctc.decoder"])
+
+
+def with_values(values: dict[str, object]) -> dict[str, Any]:
+    """Return the config with other values, by their dotted paths."""
+    changed = indic_folder.config()
+    for path, value in values.items():
+        *sections, key = path.split(".")
+        section = changed
+        for name in sections:
+            section = section[name]
+        section[key] = value
+    return changed
+
+
+def test_tables_that_agree(tmp_path: Path) -> None:
+    """Files without lists of pieces, and with all tables that the fork computes."""
+    values: dict[str, object] = {f"joint.{key}": table for key, table in TABLES.items()}
+    values |= {f"{section}.language_masks": TABLES["language_masks"] for section in ("decoder", "aux_ctc.decoder")}
+    values |= {"labels": None, "joint.vocabulary": [], "aux_ctc.decoder.vocabulary": None}
+    found = read_checkpoint(indic_folder.write(tmp_path, shapes(), **with_values(values)))
+    assert found.config.language_heads == LANGUAGES
+
+
+@pytest.mark.parametrize("path", ["labels", "joint.vocabulary", "aux_ctc.decoder.vocabulary"])
+def test_pieces_in_another_order(tmp_path: Path, path: str) -> None:
+    changed = with_values({path: indic_folder.pieces(OTHER_ORDER)})
+    with pytest.raises(UnsupportedCheckpoint, match=rf"unsupported {path}\.\d+: .* of ta, by the order") as refused:
+        read_checkpoint(indic_folder.write(tmp_path, shapes(), **changed))
+    assert "\n" not in str(refused.value)
+    changed = with_values({path: indic_folder.pieces(LANGUAGES)[1:]})
+    with pytest.raises(UnsupportedCheckpoint, match=f"unsupported {path}: .*the {3 * PIECES} pieces"):
+        read_checkpoint(indic_folder.write(tmp_path, shapes(), **changed))
+
+
+@in_each_section
+def test_masks_in_another_order(tmp_path: Path, section: str) -> None:
+    masks = TABLES["language_masks"]
+    wrong = {
+        f"{section}.language_masks.ta": OTHER_TABLES["language_masks"],
+        f"{section}.language_masks.hi": masks | {"hi": masks["hi"][:-1]},  # without the blank
+        f"{section}.language_masks": {name: mask for name, mask in masks.items() if name != "hi"},
+    }
+    for named, value in wrong.items():
+        folder = indic_folder.write(tmp_path, shapes(), **with_values({f"{section}.language_masks": value}))
+        with pytest.raises(UnsupportedCheckpoint, match=f"unsupported {named}: ") as refused:
+            read_checkpoint(folder)
+        assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("value", [OTHER_TABLES["token_id_offsets"], [0, PIECES, 2 * PIECES]])
+def test_offsets_in_another_order(tmp_path: Path, value: object) -> None:
+    folder = indic_folder.write(tmp_path, shapes(), **with_values({"joint.token_id_offsets": value}))
+    with pytest.raises(UnsupportedCheckpoint, match=r"unsupported joint\.token_id_offsets"):
+        read_checkpoint(folder)
+
+
+def test_yaml_of_22_languages_with_all_tables() -> None:
+    """As large as a file can be: three lists of 5,632 pieces, and the tables in each section that takes them."""
+    tables = indic_folder.tables(INDIC_LANGUAGES, 256)
+    masks = "".join(
+        f"      {language}:\n" + "".join(f"      - {str(is_own).lower()}\n" for is_own in mask)
+        for language, mask in tables["language_masks"].items()
+    )
+    pieces = "".join(f"    - '\u2581{row:05}'\n" for row in range(5632))
+    rows = "".join(f"      {row}: {number}\n" for row, number in tables["offset_token_ids_by_token_id"].items())
+    joint = f"joint:\n    vocabulary:\n{pieces}    language_masks:\n{masks}    offset_token_ids_by_token_id:\n{rows}"
+    text = f"labels:\n{pieces}decoder:\n    language_masks:\n{masks}{joint}"
+    text += f"aux_ctc:\n    vocabulary:\n{pieces}    language_masks:\n{masks}"
+    encoded = text.encode()
+    assert len(encoded) < MAX_CONFIG_BYTES
+    found = parse_yaml(encoded, "model").values
+    assert all(
+        found[section]["language_masks"] == tables["language_masks"] for section in ("decoder", "joint", "aux_ctc")
+    )

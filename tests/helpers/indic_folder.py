@@ -8,7 +8,7 @@ fastscribe is not, so nothing here imports either of them.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from io import BytesIO
 from pathlib import Path
@@ -40,11 +40,34 @@ _BLANK_BIAS = {"joint.joint_net": 6.0, "ctc_decoder": 6.0}
 
 
 def config() -> dict[str, Any]:
-    """Return the model_config.yaml, with every published key."""
+    """Return the model_config.yaml, with every published key and the lists of pieces that the fork writes."""
     whole = published.config(NAME)
     whole["tokenizer"]["langs"] = {language: whole["tokenizer"]["langs"][language] for language in LANGUAGES}
     whole["joint"]["language_keys"] = list(reversed(LANGUAGES))  # the order of the outputs means nothing
-    return published.stand_in(whole, PIECES * len(LANGUAGES), num_layers=2, width=32)
+    small = published.stand_in(whole, PIECES * len(LANGUAGES), num_layers=2, width=32)
+    small["labels"] = pieces(LANGUAGES)
+    for section in (small["joint"], small["aux_ctc"]["decoder"]):
+        section["vocabulary"] = pieces(LANGUAGES)
+    return small
+
+
+def pieces(languages: Iterable[str]) -> list[str]:
+    """Return the pieces of these languages, one language behind the other."""
+    processors = [
+        sentencepiece.SentencePieceProcessor(model_proto=sentencepiece_model(language)) for language in languages
+    ]
+    return [processor.IdToPiece(number) for processor in processors for number in range(PIECES)]
+
+
+def tables(languages: Sequence[str], num_pieces: int = PIECES) -> dict[str, dict[str, Any]]:
+    """Return the tables by language that the fork computes, by their keys, for languages in this order."""
+    of_row = [language for language in languages for _ in range(num_pieces)]
+    masks = {language: [*(one == language for one in of_row), True] for language in languages}
+    return {
+        "language_masks": masks,
+        "token_id_offsets": {language: of_row.index(language) for language in languages},
+        "offset_token_ids_by_token_id": {row: row % num_pieces for row in range(len(of_row))},
+    }
 
 
 @cache
@@ -97,7 +120,9 @@ def write(folder: Path, shapes: Mapping[str, tuple[int, ...]], **changes: Any) -
     for language, part in written["tokenizer"].get("langs", {}).items():
         part["model_path"] = f"nemo:{language}.model"
         (folder / f"{language}.model").write_bytes(sentencepiece_model(language))
-    text = yaml.safe_dump(written, allow_unicode=True, sort_keys=False)  # the order of the languages is that of their outputs
+    text = yaml.safe_dump(
+        written, allow_unicode=True, sort_keys=False
+    )  # the order of the languages is that of their outputs
     (folder / "model_config.yaml").write_text(text, encoding="utf-8")
     torch.save(weights(shapes), folder / "model_weights.ckpt")
     return folder

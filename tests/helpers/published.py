@@ -559,9 +559,11 @@ def _indic(layers: int, width: int, predictor_layers: int, **encoder: Any) -> Ya
         **_rnnt(width, labels, predictor_layers),
         **_aux_ctc(width, labels),
     )
-    whole["decoder"] |= {"multisoftmax": True}
-    whole["joint"] |= {"multilingual": True, "language_keys": list(INDIC_LANGUAGES)}
-    whole["aux_ctc"]["decoder"] |= {"multisoftmax": True}
+    # Tables that the fork computes after it has read the file, which has none of them.
+    whole["decoder"] |= {"multisoftmax": True, "language_masks": None}
+    whole["joint"] |= {"multilingual": True, "language_keys": list(INDIC_LANGUAGES), "language_masks": None}
+    whole["joint"] |= {"token_id_offsets": None, "offset_token_ids_by_token_id": None}
+    whole["aux_ctc"]["decoder"] |= {"multisoftmax": True, "language_masks": None}
     return whole | {"train_ds": _dataset(_TARRED_TRAIN, "return_language_id", "concat_sampling_technique")}
 
 
