@@ -47,12 +47,13 @@ def run_fingerprint(transcriber: Transcriber, digest: str, options: Options, sty
     resolved |= {"align_with": transcriber._aligner_digest()} if options.align_with else {}
     resolved |= {"align": True} if transcriber.command == "align" else {}
     config = transcriber._config
-    resolved |= {"language": config.language} if config.language else {}
     if options.max_utterance_s is None and not config.learnt_on_short:  # cut as with the same number given
         resolved["max_utterance_s"] = config.max_utterance_s
     follows_language = DECODERS[facts.decoder_name].has_prompt or language_prompt_of(config) is not None
-    if not follows_language or options.language == AUTO:  # these options change nothing then
+    if not follows_language or options.language == AUTO:  # these options change nothing else then
         options = replace(options, language=None, target_language=None)
+        language = config.language or facts.aligner_language
+        resolved |= {"language": language} if language else {}
     return fingerprint(digest, resolved, options, style)
 
 

@@ -62,7 +62,12 @@ def list_languages(known: Sequence[str]) -> str:
 
 
 def check_languages(
-    language: str | None, target_language: str | None, known: Sequence[str], say: Callable[[str], None]
+    language: str | None,
+    target_language: str | None,
+    known: Sequence[str],
+    say: Callable[[str], None],
+    *,
+    is_followed: bool = False,
 ) -> None:
     """Check the languages that were given for a model that takes none: it writes the language that it hears.
 
@@ -71,6 +76,7 @@ def check_languages(
         target_language: Tag of the language to write; None: not given.
         known: Tags of the model's languages; empty if it does not state them.
         say: Receives a line if the option was not checked, or changes nothing though the model has several languages.
+        is_followed: The option chooses the aligner's language, so there is no such line.
 
     Raises:
         UsageError: The model does not know the language, or would have to translate.
@@ -82,7 +88,9 @@ def check_languages(
     spoken = [language or "", *(known if len(known) == 1 else ())]
     if target_language is not None and find_language(target_language, spoken) is None:
         raise UsageError(f"--target-language {target_language}: this model does not translate; Canary models do")
-    if language is not None and len(known) > 1:
+    if language is None or is_followed:
+        return
+    if len(known) > 1:
         say(f"--language {language}: this model finds the language by itself, so the option changes nothing")
-    elif language is not None and not known:
+    elif not known:
         say(f"--language {language}: not checked, and changes nothing: this model does not state its languages")

@@ -98,6 +98,17 @@ def test_models_without_a_prompt(known: list[str], given: tuple[str | None, str 
         assert len(said) == bool(outcome) and outcome in "".join(said)
 
 
+@pytest.mark.parametrize("known", [(), ("de", "en")])
+def test_a_language_that_the_aligner_follows(known: tuple[str, ...]) -> None:
+    """It changes the results, and one that the model does not know is an error all the same."""
+    said: list[str] = []
+    check_languages("en", None, known, said.append, is_followed=True)
+    assert not said
+    if known:
+        with pytest.raises(UsageError, match="this model knows de, en only"):
+            check_languages("hi", None, known, said.append, is_followed=True)
+
+
 PROMPT = LanguagePromptConfig(
     128,
     8,

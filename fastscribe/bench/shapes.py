@@ -15,6 +15,7 @@ from dataclasses import replace
 from typing import Any, Literal
 
 from fastscribe.bench.work import LABELS_PER_S, PROMPT_TOKENS
+from fastscribe.checkpoint.nemo_jasper import odd
 from fastscribe.config import (
     GRANITE_STACKED,
     AedConfig,
@@ -165,11 +166,6 @@ def _quartznet(times: int, repeat: int) -> ModelConfig:
 _SE_REDUCTION = 8
 
 
-def _odd(kernel: float) -> int:
-    """Round a kernel's size as NeMo does: down, then up to an odd number."""
-    return int(kernel) // 2 * 2 + 1
-
-
 def _excited(filters: int, kernel: int, stride: int = 1, repeat: int = 5) -> JasperBlockConfig:
     """A separable block with squeeze-and-excite, and a residual if it has several convolutions."""
     residual: JasperResidual | Literal["none"] = "none" if repeat == 1 else "stride_add" if stride > 1 else "add"
@@ -181,8 +177,8 @@ def _citrinet(filters: int, last: int, factor: float) -> ModelConfig:
     """Three stages, each of which begins with a stride; `factor` shortens the kernels of all blocks but the first."""
     sizes = [(11, 2), *((k, 1) for k in range(13, 22, 2)), (13, 2), *((k, 1) for k in range(15, 26, 2))]
     sizes += [(25, 2), *((k, 1) for k in range(27, 40, 2))]
-    middle = [_excited(filters, _odd(factor * kernel), stride) for kernel, stride in sizes]
-    blocks = (_excited(filters, 5, repeat=1), *middle, _excited(last, _odd(factor * 41), repeat=1))
+    middle = [_excited(filters, odd(factor * kernel), stride) for kernel, stride in sizes]
+    blocks = (_excited(filters, 5, repeat=1), *middle, _excited(last, odd(factor * 41), repeat=1))
     encoder = JasperConfig(80, blocks, "relu", masked=True)
     return replace(_TDT, features=_features(80), encoder=encoder, **_CTC_HEAD)
 

@@ -53,7 +53,7 @@ def _block(part: Section, residual: JasperResidual, masked: bool) -> JasperBlock
     config = JasperBlockConfig(
         filters=filters,
         repeat=part.positive("repeat"),
-        kernel=_odd(_only(part, "kernel") * (part.number("kernel_size_factor", 1.0) or 0.0)),
+        kernel=odd(_only(part, "kernel") * (part.number("kernel_size_factor", 1.0) or 0.0)),
         stride=_only(part, "stride"),
         stride_last=part.choose("stride_last", False, (True, False)),
         dilation=_only(part, "dilation"),
@@ -81,8 +81,8 @@ def _only(part: Section, key: str) -> int:
     return int(values[0])
 
 
-def _odd(kernel: float) -> int:
-    """Round a kernel size as NeMo does."""
+def odd(kernel: float) -> int:
+    """Return an odd kernel size: rounded as NeMo does, down, then up to an odd number."""
     whole = max(1, int(kernel))
     return whole + (whole % 2 == 0)
 

@@ -93,7 +93,9 @@ def convert(
     chosen = Options(language=language).language
     checkpoint = _read_model(model)
     if chosen is not None and not checkpoint.config.language_heads:
-        raise UsageError(f"--language {chosen}: this checkpoint's outputs are the same for every language")
+        own = checkpoint.config.language
+        reason = f"is already the model of {own} alone" if own else "has the same outputs for every language"
+        raise UsageError(f"--language {chosen}: {model} {reason}")
     checkpoint = of_language(checkpoint, chosen)
     import torch
 

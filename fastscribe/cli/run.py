@@ -16,6 +16,7 @@ import typer
 from fastscribe._system import signals
 from fastscribe.audio.formats import left_out_line
 from fastscribe.audio.repeats import repeats_line
+from fastscribe.audio.row_languages import OtherLanguages
 from fastscribe.cli.app import StdoutClosed
 from fastscribe.cli.event_log import EventLog
 from fastscribe.cli.job import SHORT_S, TranscribeJob, check_paths, is_stream, unusable_folder
@@ -333,9 +334,11 @@ def _write_all(
     start = perf_counter()
     results = transcriber._results(job.inputs, output.ledger)
     says_tracks = says_tracks and job.options.track is None
+    others = OtherLanguages(transcriber._config.language)
     writing = bar.paused if job.target.is_stdout else nullcontext
     with _until_limit(transcriber), closing(results):
         for result in results:
+            others.count(result)
             if says_tracks and isinstance(result, Transcript) and result.audio.num_tracks > 1:
                 says_tracks = False
                 bar.say(_tracks_line(result.audio))
@@ -348,6 +351,8 @@ def _write_all(
                 event_log.failed(written)
     with transcriber.progress.stopwatch.time("write"), writing():
         output.flush()
+    if others.num:
+        bar.say(others.line)
     return run_stats(transcriber, perf_counter() - start, job.price_per_hour)
 
 

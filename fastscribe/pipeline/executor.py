@@ -35,6 +35,8 @@ class ModelFacts:
         token_frame_s: Length in seconds of a frame of Hypothesis.token_frames.
         zero_duration_punctuation: The decoder's timestamps give punctuation no time.
         recovers_gaps: Default of Options.recover_gaps.
+        aligner_language: Tag of the one language whose outputs the aligner has (ModelConfig.language); None: it has the same
+            for all, or there is no aligner.
     """
 
     device_name: str
@@ -45,6 +47,7 @@ class ModelFacts:
     token_frame_s: float
     zero_duration_punctuation: bool
     recovers_gaps: bool
+    aligner_language: str | None = None
 
 
 class Executor(Protocol):

@@ -172,7 +172,9 @@ class Recognizer:
         if prompt is not None and options.target_language is not None:
             raise UsageError(f"--target-language {options.target_language}: this model does not translate")
         if prompt is None and not DECODERS[chosen_decoder].has_prompt:
-            check_languages(options.language, options.target_language, checkpoint.languages, say)
+            is_followed = checkpoint.aligner is not None and checkpoint.aligner.config.language is not None
+            languages = options.language, options.target_language
+            check_languages(*languages, checkpoint.languages, say, is_followed=is_followed)
         beam = choose_beam(options, chosen_decoder, checkpoint.language_model)
         check_nbest(options.nbest, beam, chosen_decoder)
         options = replace(options, beam=beam)
@@ -231,6 +233,7 @@ class Recognizer:
             self.token_frame_s,
             self.zero_duration_punctuation,
             DECODERS[self.decoder_name].recovers_gaps,
+            self.aligner.model.config.language if self.aligner else None,
         )
 
     @property

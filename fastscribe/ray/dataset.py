@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pyarrow as pa
 
 from fastscribe._system.remote import is_url
+from fastscribe.audio.row_languages import OtherLanguages
 from fastscribe.config import Options, OutputFormat, OutputStyle
 from fastscribe.errors import UsageError
 from fastscribe.journaled import run_fingerprint, write_result
@@ -100,14 +101,17 @@ def transcribe(
         choices = {"overwrite": not resume, "retry_failed": retry_failed, "ordered": ordered, "say": say}
         target = _open(str(output), style, fingerprint, choices)
         stack.enter_context(cast(AbstractContextManager[object], target))
-        start = perf_counter()
+        start, others = perf_counter(), OtherLanguages(transcriber._config.language)
         with closing(transcriber._results(cast(Any, _sources(dataset, column)), target.ledger)) as results:
             for result in results:
+                others.count(result)
                 with transcriber.progress.stopwatch.time("write"):
                     written = write_result(target, result, transcriber.progress.not_written, str(output))
                 if isinstance(written, Failure):
                     say(f"{written.path}: {written.stage} failed: {written.message}")
             target.flush()
+        if others.num:
+            say(others.line)
         stats = run_stats(transcriber, perf_counter() - start, price_per_hour)
         skipped = transcriber.progress.skipped
         stats = replace(stats, skipped=skipped, failed_before=target.ledger.failed_before)

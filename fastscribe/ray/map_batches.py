@@ -79,7 +79,8 @@ class Transcriber:
         self._transcriber: LoadedTranscriber = LoadedTranscriber.load(found.path, device, dtype, options)
         self._path_column, self._root = path_column, root
         languages = read_checkpoint(found.path).languages
-        self._language = options.language or (languages[0] if len(languages) == 1 else None)
+        own = self._transcriber._config.language  # as the rows of a run have it
+        self._language = own or options.language or (languages[0] if len(languages) == 1 else None)
 
     def __call__(self, batch: Any) -> pa.Table:
         """Transcribe a batch.

@@ -231,6 +231,29 @@ def test_runs(model: Path, tmp_path: Path) -> None:
     assert translated.returncode == 2 and "--target-language" in translated.stderr
 
 
+def test_rows_that_name_another_language(model: Path, tmp_path: Path) -> None:
+    """They are written in the run's language, and one line says so."""
+    languages = ({}, {"lang": "hi"}, {"lang": "ta"}, {"language": "Assamese"})
+    rows = [{"audio_filepath": str(SHORT), "offset": 0.1 * number} | one for number, one in enumerate(languages)]
+    manifest = tmp_path / "rows.jsonl"
+    manifest.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    found = fastscribe("transcribe", manifest, "-m", model, "-o", tmp_path / "out", "-q", "--language", "hi")
+    line = f"2 rows name another language than hi, the run's: {SHORT} (lang: ta) is the first"
+    assert (found.returncode, found.stderr) == (0, f"fastscribe: {line}\n")
+
+
+def test_aligner(model: Path, tmp_path: Path) -> None:
+    """With --align-with the option chooses the aligner's language, so results are continued in it alone."""
+    given = ("transcribe", SHORT, "-m", MODELS / "tdt_demo" / "model.nemo", "--align-with", model, "-o", tmp_path, "-q")
+    assert "--language hi" not in (first := fastscribe(*given, "--language", "hi")).stderr and first.returncode == 0
+    again = fastscribe(*given, "--language", "hi-IN")
+    assert (again.returncode, again.stderr) == (0, "")
+    other = fastscribe(*given, "--language", "ta")
+    assert other.returncode == 2 and "--language" in other.stderr
+    missing = fastscribe(*given)
+    assert missing.returncode == 2 and missing.stderr.startswith(f"fastscribe: {model}: has outputs for each of 3")
+
+
 def test_several_devices(model: Path) -> None:
     options = Options(language="as")
     with Transcriber.load(model, "cpu", "fp32", options) as local:
@@ -265,8 +288,13 @@ def test_converted_model_of_one_language(model: Path, tmp_path: Path) -> None:
         assert name.endswith("num_batches_tracked") or torch.equal(kept.weights[name], made.weights[name])
     other = fastscribe("transcribe", SHORT, "-m", folder, "-q", "--language", "hi")
     assert other.returncode == 2 and other.stderr == "fastscribe: --language hi: this model knows ta only\n"
-    plain = fastscribe("convert", "default", tmp_path / "plain", "--language", "en")
-    assert plain.returncode == 2 and "the same for every language" in plain.stderr
+    for given, name, reason in (
+        ("default", "en", "default has the same outputs for every language"),
+        (folder, "ta", f"{folder} is already the model of ta alone"),
+        (folder, "hi", f"{folder} is already the model of ta alone"),
+    ):
+        plain = fastscribe("convert", given, tmp_path / "plain", "--language", name)
+        assert (plain.returncode, plain.stderr) == (2, f"fastscribe: --language {name}: {reason}\n")
 
 
 def test_its_results_do_not_depend_on_the_option(model: Path, tmp_path: Path) -> None:

@@ -17,7 +17,9 @@ from fastscribe.ray.run import RayTranscriber
 from fastscribe.ray.worker import Facts, Refusal, Setup, Worker
 from fastscribe.resume.fingerprint import model_digest
 from fastscribe.types import Source
+from tests.checkpoint.test_language_heads import shapes
 from tests.conftest import AUDIO, MODELS
+from tests.helpers import indic_folder
 
 MODEL, ALIGNER = (str(MODELS / name / "model.nemo") for name in ("canary2", "ctc"))
 FILE = str(sorted(AUDIO.glob("0*.flac"))[0])
@@ -52,6 +54,17 @@ def test_the_fingerprint_needs_no_copy_on_the_driver(loaded: tuple[Worker, Facts
     options = Options(align_with="someone/model-that-the-driver-cannot-find")
     found = run_fingerprint(driver(loaded[1], options), "sha256:1", options, OutputStyle(("jsonl",)))
     assert found["--align-with"] == model_digest(ALIGNER)
+
+
+def test_the_fingerprint_has_the_aligners_language(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(worker, "_place", lambda: ("here pid 1", "node"))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    aligner = str(indic_folder.write(tmp_path / "indic", shapes()))
+    options = Options(align_with=aligner, language="hi-IN", threads=1)
+    facts = Worker(Setup(str(MODELS / "tdt_demo" / "model.nemo"), "cpu", "fp32", options, None, "run")).load()
+    assert isinstance(facts, Facts) and not any("--language" in line for line in facts.said)
+    found = run_fingerprint(driver(facts, options), "sha256:1", options, OutputStyle(("jsonl",)))
+    assert found["--language"] == "hi"
 
 
 def test_workers_with_other_aligners_are_refused(loaded: tuple[Worker, Facts]) -> None:

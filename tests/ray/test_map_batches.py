@@ -11,7 +11,9 @@ import pytest
 import fastscribe
 from fastscribe import Options
 from fastscribe.errors import UsageError
+from tests.checkpoint.test_language_heads import shapes
 from tests.conftest import AUDIO, MODELS
+from tests.helpers import indic_folder
 
 pa = pytest.importorskip("pyarrow", reason="needs the extra ray")
 pytest.importorskip("ray", reason="needs the extra ray")
@@ -59,6 +61,17 @@ def test_a_manifests_columns(transcriber) -> None:
         pa.table({"path": ["gone.wav"], "audio_filepath": [FIRST.name], "text": ["reference"]})
     ).to_pylist()
     assert rows[0]["text"] == "reference" and rows[0]["pred_text"] and rows[0]["error"] is None
+
+
+def test_the_language_is_the_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in the rows of a run, whatever spelling was given."""
+    import fastscribe.ray
+
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    model = str(indic_folder.write(tmp_path / "indic", shapes()))
+    options = Options(threads=1, language="hi-IN")
+    found = fastscribe.ray.Transcriber(model, device="cpu", dtype="fp32", options=options)
+    assert found(pa.table({"path": [str(SILENCE), "gone.wav"]}))["language"].to_pylist() == ["hi", None]
 
 
 def test_a_pandas_frame_and_no_column_with_paths(transcriber) -> None:
