@@ -57,9 +57,7 @@ ALIGNER_WEIGHTS_NAME = "timestamps_asr_model_weights.ckpt"
 USES_ALIGNER_KEY = "restore_timestamps_model"  # config key; false ignores the aligner
 RANDOM_KEY = "random_weights"  # config key, written by scripts/goldens/make_random_parakeet.py
 _MAX_DEPTH = 100  # of nested YAML
-_MAX_EVENTS = (
-    500_000  # of the YAML parser, about one per value; three masks of 22 languages' 5,633 outputs have 372,000
-)
+_MAX_EVENTS = 500_000  # of the YAML parser, about one per value; IndicConformer's masks can have 372,000
 _MAX_LANGUAGES = 64  # each has a tokenizer
 _MAX_SCALAR = 1 << 16  # characters
 _MAX_DIGITS = 1000  # of a number

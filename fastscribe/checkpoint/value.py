@@ -21,9 +21,7 @@ if TYPE_CHECKING:
 
     from fastscribe.text.language_model import LanguageModel
 
-MAX_CONFIG_BYTES = (
-    8 << 20
-)  # a vocabulary of 8,000 pieces, listed three times, takes a twentieth; tables of 22 languages half
+MAX_CONFIG_BYTES = 8 << 20  # IndicConformer's masks, listed three times, can take 5 MB
 # Exceptions of zipfile, pickle and torch on damaged bytes.
 DAMAGE = (RuntimeError, EOFError, OSError, ValueError, LookupError, TypeError, AttributeError, OverflowError)
 
