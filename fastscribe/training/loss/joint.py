@@ -1,4 +1,4 @@
-"""`joint_transducer_loss`: the loss without the logits of a whole batch (Apple's sample-wise training, arXiv 2303.10384).
+"""`joint_transducer_loss`: the loss without the logits of a whole batch (Apple's sample-wise training, arXiv 2211.16270).
 
 The joint network's output for B utterances is B x T x (U+1) x V numbers, usually more than everything else in training.
 Here a small group of utterances at a time goes through joint, loss and back: frames and labels are added, activated and
