@@ -355,6 +355,8 @@ def _data(values: Any, path: Path) -> Any:
         given = values.get(key, [])
         parts = given if isinstance(given, list) else [given]
         values[key] = [_manifest(part, f"data.{key}", path) for part in parts]
+    if values.get("language") is False:
+        raise UsageError(f'{path}: data.language: YAML reads no as false; write "no"')
     if any(part.get("decides") for part in values["train"]):
         raise UsageError(f"{path}: data.train: decides is for manifests of data.validation")
     return values
