@@ -1,7 +1,7 @@
 """IndicConformer: checkpoints of AI4Bharat's fork of NeMo, whose vocabulary and outputs are in equal parts for each language.
 
-The tokenizer's languages lie one behind the other, 256 pieces each. Tokens count from the language's first one, everywhere
-but in the CTC head:
+The tokenizer's languages lie one behind the other, 256 pieces each, in the order of tokenizer.langs. Tokens count from the
+language's first one, everywhere but in the CTC head:
 
 - The CTC head has a row for every token of all languages, and one for the blank. A language's scores are its own rows and the
   blank's; the softmax is over these (`multisoftmax`).

@@ -466,7 +466,7 @@ ARCHIVES: dict[str, tuple[Make, str]] = {
     "gzip of gzip": (archive(lambda: gzip.compress(gzip.compress(sound_tar(), 1), 1)), "not a readable .nemo"),
     "gzip of nothing": (archive(lambda: gzip.compress(b"")), f"holds no {YAML}"),
     "half a gzip": (archive(lambda: gzip.compress(sound_tar(), 1)[:400_000]), "not a readable .nemo"),
-    "a config of 5 MB": (archive(lambda: tar_of(({}, b"#" * (5 << 20)))), "claims 5242880 bytes"),
+    "a config of 9 MB": (archive(lambda: tar_of(({}, b"#" * (9 << 20)))), "claims 9437184 bytes"),
 }
 
 
@@ -841,7 +841,7 @@ FOLDERS: dict[str, tuple[Make, str]] = {
     "config, /dev/zero": (huggingface(as_link("config.json", "/dev/zero")), "not a regular file"),
     "config, /proc": (huggingface(as_link("config.json", "/proc/self/status")), "cannot be read"),
     "config, nested": (config_in("[" * 10**6), "cannot be read"),
-    "config, 5 MB": (config_in(" " * (5 << 20)), "5242880 bytes"),
+    "config, 9 MB": (config_in(" " * (9 << 20)), "9437184 bytes"),
     "config, a key twice": (config_in('{"a": 1, "a": 2}'), "comes twice"),
     "config, not UTF-8": (config_in(b"\xff\xfe\xfd"), "cannot be read"),
     "config, a number of 100,000 digits": (config_in('{"a": ' + "9" * 100_000 + "}"), "cannot be read"),
