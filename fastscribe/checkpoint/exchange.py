@@ -8,17 +8,16 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from fastscribe.checkpoint.lazy_weights import COUNTER_SUFFIX, TensorSource, sources_of
 from fastscribe.checkpoint.value import Checkpoint
-from fastscribe.config import ChunkedAttention, EncoderConfig, ModelConfig
+from fastscribe.config import ChunkedAttention, EncoderConfig, ExportFormat, ModelConfig
 from fastscribe.errors import UsageError
 
 if TYPE_CHECKING:
     import torch
 
-ExportFormat = Literal["nemo", "hf"]
 _BATCH_NORM_SUFFIX = ".running_mean"
 _OWN_FORMAT = "without --to, convert writes fastscribe's own format"
 
@@ -62,9 +61,10 @@ def _differences(expected: Any, found: Any, name: str = "") -> Iterator[tuple[st
         yield name, expected
 
 
-def left_out(checkpoint: Checkpoint) -> list[str]:
+def left_out(checkpoint: Checkpoint, to: ExportFormat) -> list[str]:
     """Return what other formats do not have, in words for the user."""
     parts = {
+        "the mark of random weights": checkpoint.has_random_weights and to == "hf",
         "the language model": checkpoint.language_model is not None,
         "the language": checkpoint.config.language is not None,
         "the longest utterance of the training": checkpoint.config.trained_utterance_s is not None,

@@ -21,7 +21,7 @@ from fastscribe.checkpoint.lazy_weights import TensorSource
 from fastscribe.checkpoint.nemo import CONFIG_NAME, RANDOM_KEY, WEIGHTS_NAME, parse_yaml
 from fastscribe.checkpoint.nemo_config import model_config
 from fastscribe.checkpoint.nemo_heads import heads_of
-from fastscribe.checkpoint.torch_file import write_state
+from fastscribe.checkpoint.weight_writers import write_state
 from fastscribe.checkpoint.value import Checkpoint, report_invalid_config
 from fastscribe.config import EncoderConfig, FeaturesConfig, ModelConfig
 from fastscribe.text.tokenizer import WORD_MARK, Tokenizer
@@ -66,6 +66,7 @@ def write(checkpoint: Checkpoint, path: Path, dtype: torch.dtype) -> None:
         _add(file, WEIGHTS_NAME, lambda part: write_state(part, sources, dtypes))
         file.write(bytes(2 * tarfile.BLOCKSIZE))
 
+    path.parent.mkdir(parents=True, exist_ok=True)
     write_atomic(path, write_all)
 
 
@@ -260,8 +261,9 @@ def _feature_tables(features: FeaturesConfig) -> Mapping[str, torch.Tensor]:
     from fastscribe.model.features import LogMel
 
     tables = LogMel(features)
-    prefix = "preprocessor.featurizer."
-    return {f"{prefix}window": tables.window_N, f"{prefix}fb": tables.filters_MK[None]}
+    before = (features.n_fft - features.win_length) // 2  # zeros, which NeMo's window does not hold
+    window = tables.window_N[before : before + features.win_length]
+    return {"preprocessor.featurizer.window": window, "preprocessor.featurizer.fb": tables.filters_MK[None]}
 
 
 def _source(tensor: torch.Tensor) -> TensorSource:

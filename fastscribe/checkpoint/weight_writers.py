@@ -1,18 +1,22 @@
-"""Writing of the zip file that torch.save makes of a state dict, with one tensor in memory at a time.
+"""Writing of safetensors and torch.save files with one tensor in memory at a time; weights.py reads them.
 
-torch.save needs all tensors at once. weights.py reads such files.
+torch.save needs all tensors in memory, and the safetensors library needs them twice.
 """
 
 from __future__ import annotations
 
 import io
+import json
 import pickle
 import zipfile
 from collections import OrderedDict
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
+from fastscribe._system.safe_files import write_atomic
 from fastscribe.checkpoint.lazy_weights import ITEM_BYTES, TensorSource
+from fastscribe.checkpoint.weights import SAFETENSORS_NAMES
 
 if TYPE_CHECKING:
     import torch
@@ -53,6 +57,39 @@ class _Pickler(pickle.Pickler):
         return "storage", getattr(torch, _STORAGES[value.dtype]), value.key, "cpu", value.num_elements
 
 
+def write_safetensors(path: Path, sources: Mapping[str, TensorSource], dtypes: Mapping[str, torch.dtype]) -> None:
+    """Write a safetensors file atomically; the weights may have been read from the file that it replaces.
+
+    Args:
+        path: of the file.
+        sources: tensors by name. They are stored in the order of their names.
+        dtypes: dtype of each stored tensor: float32, bfloat16 or int64.
+
+    Raises:
+        CheckpointError: a tensor cannot be read.
+        OSError: the file cannot be written.
+    """
+    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    end = 0
+    for name in sorted(sources):
+        type_name = str(dtypes[name]).removeprefix("torch.")
+        start, end = end, end + sources[name].num_elements * ITEM_BYTES[type_name]
+        header[name] = {
+            "dtype": SAFETENSORS_NAMES[type_name],
+            "shape": list(sources[name].shape),
+            "data_offsets": [start, end],
+        }
+    encoded = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
+    encoded += b" " * (-len(encoded) % 8)
+
+    def write_all(file: BinaryIO) -> None:
+        file.write(len(encoded).to_bytes(8, "little") + encoded)
+        for name in sorted(sources):
+            file.write(_bytes_of(sources[name], dtypes[name]))
+
+    write_atomic(path, write_all)
+
+
 def write_state(file: BinaryIO, sources: Mapping[str, TensorSource], dtypes: Mapping[str, torch.dtype]) -> None:
     """Write a state dict.
 
@@ -79,10 +116,15 @@ def write_state(file: BinaryIO, sources: Mapping[str, TensorSource], dtypes: Map
 
 
 def _write_tensor(archive: zipfile.ZipFile, storage: _Storage, source: TensorSource, dtype: torch.dtype) -> None:
-    import torch
-
     member = zipfile.ZipInfo(f"{_FOLDER}/data/{storage.key}")
     member.file_size = storage.num_elements * ITEM_BYTES[storage.dtype]  # decides whether it needs zip64
-    tensor = source.read().detach().to("cpu", dtype).contiguous()
+    content = _bytes_of(source, dtype)
     with archive.open(member, "w") as opened:
-        opened.write(tensor.view(-1).view(torch.uint8).numpy().data)
+        opened.write(content)
+
+
+def _bytes_of(source: TensorSource, dtype: torch.dtype) -> memoryview:
+    import torch
+
+    tensor = source.read().detach().to("cpu", dtype).contiguous()
+    return tensor.view(-1).view(torch.uint8).numpy().data
