@@ -1,6 +1,6 @@
-"""Writer of Hugging Face folders of transformers' ParakeetForCTC, ParakeetForRNNT and ParakeetForTDT, which huggingface.py reads.
+"""Writer of Hugging Face folders of transformers' ParakeetForCTC, ParakeetForRNNT and ParakeetForTDT.
 
-transformers is not needed. hf_tokenizer.py makes the tokenizer.json of a SentencePiece model.
+huggingface.py reads them. transformers is not needed. hf_tokenizer.py makes the tokenizer.json of a SentencePiece model.
 """
 
 from __future__ import annotations
@@ -58,7 +58,9 @@ def files_of(checkpoint: Checkpoint, dtype: FloatDtypeName) -> dict[str, bytes]:
     # In a CTC model transformers takes the pad for the blank; a transducer's pad fills up batches and is never emitted.
     pad_id = config.blank_id if head == "ctc" else first_special(checkpoint.tokenizer)
     if pad_id is None:
-        raise refuse(checkpoint, "hf", "transformers needs a token to fill up batches, and this vocabulary has no <unk>")
+        raise refuse(
+            checkpoint, "hf", "transformers needs a token to fill up batches, and this vocabulary has no <unk>"
+        )
     stored = _config(config, encoder, pad_id, dtype)
     processor = _processor(config.features, head)
     try:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import os
 import tarfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
@@ -21,8 +22,8 @@ from fastscribe.checkpoint.lazy_weights import TensorSource
 from fastscribe.checkpoint.nemo import CONFIG_NAME, RANDOM_KEY, WEIGHTS_NAME, parse_yaml
 from fastscribe.checkpoint.nemo_config import model_config
 from fastscribe.checkpoint.nemo_heads import heads_of
-from fastscribe.checkpoint.weight_writers import write_state
 from fastscribe.checkpoint.value import Checkpoint, report_invalid_config
+from fastscribe.checkpoint.weight_writers import write_state
 from fastscribe.config import EncoderConfig, FeaturesConfig, ModelConfig
 from fastscribe.text.tokenizer import WORD_MARK, Tokenizer
 
@@ -62,7 +63,7 @@ def write(checkpoint: Checkpoint, path: Path, dtype: torch.dtype) -> None:
 
     def write_all(file: BinaryIO) -> None:
         for name, content in members.items():
-            _add(file, name, lambda part, content=content: part.write(content))  # type: ignore[misc]
+            _add(file, name, partial(_write_content, content))
         _add(file, WEIGHTS_NAME, lambda part: write_state(part, sources, dtypes))
         file.write(bytes(2 * tarfile.BLOCKSIZE))
 
@@ -270,6 +271,10 @@ def _source(tensor: torch.Tensor) -> TensorSource:
     return TensorSource(str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape), lambda: tensor)
 
 
+def _write_content(content: bytes, part: BinaryIO) -> None:
+    part.write(content)
+
+
 class _Part:
     """The rest of a file from its position on, as a file for zipfile."""
 
@@ -288,7 +293,7 @@ class _Part:
         return True
 
 
-def _add(file: BinaryIO, name: str, write_content: Any) -> None:
+def _add(file: BinaryIO, name: str, write_content: Callable[[BinaryIO], object]) -> None:
     """Append a member of a tar. Its header is written last, because it gives the size."""
     header_start = file.tell()
     file.write(bytes(tarfile.BLOCKSIZE))

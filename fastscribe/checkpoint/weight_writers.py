@@ -40,11 +40,13 @@ class _Tensor:
     def __reduce__(self) -> tuple[Any, ...]:
         import torch
 
-        strides, step = [], 1
+        strides: list[int] = []
+        step = 1
         for size in reversed(self.shape):
             strides.append(step)
             step *= size
-        arguments = (self.storage, 0, self.shape, tuple(reversed(strides)), False, OrderedDict())
+        hooks: OrderedDict[str, Any] = OrderedDict()
+        arguments = (self.storage, 0, self.shape, tuple(reversed(strides)), False, hooks)
         return torch._utils._rebuild_tensor_v2, arguments
 
 
