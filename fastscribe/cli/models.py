@@ -68,8 +68,9 @@ def inspect(
 
 
 @app.command(
+    short_help="Convert to fastscribe's own format, or to NeMo's or Hugging Face's.",
     epilog="Examples: fastscribe convert model.nemo model-folder --dtype bf16; "
-    "fastscribe convert my-run/best my-model.nemo --to nemo --dtype fp32"
+    "fastscribe convert my-run/best my-model.nemo --to nemo --dtype fp32",
 )
 def convert(
     model: Annotated[str, typer.Argument(help=MODEL_HELP, autocompletion=completion.models)],
