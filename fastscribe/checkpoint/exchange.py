@@ -7,13 +7,13 @@ the result differs the format cannot hold the model, so the reader alone says wh
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from fastscribe.checkpoint.lazy_weights import COUNTER_SUFFIX, TensorSource, sources_of
 from fastscribe.checkpoint.value import Checkpoint
 from fastscribe.config import ChunkedAttention, EncoderConfig, ExportFormat, ModelConfig
-from fastscribe.errors import UsageError
+from fastscribe.errors import UnsupportedCheckpoint, UsageError
 
 if TYPE_CHECKING:
     import torch
@@ -43,13 +43,17 @@ def check_family(checkpoint: Checkpoint, to: ExportFormat) -> EncoderConfig:
     return encoder
 
 
-def check_config(checkpoint: Checkpoint, to: ExportFormat, read_back: ModelConfig) -> None:
-    """Raise UsageError if what the format's reader makes of the new files is another model.
+def check_config(checkpoint: Checkpoint, to: ExportFormat, read_back: Callable[[], ModelConfig]) -> None:
+    """Raise UsageError if what the format's reader makes of the new files is an error or another model.
 
     `language` and `trained_utterance_s` do not change the model's output, and other formats do not have them.
     """
+    try:
+        found = read_back()
+    except UnsupportedCheckpoint as error:
+        raise refuse(checkpoint, to, f"that format has no place for this {error.key}") from error
     expected = dataclasses.replace(checkpoint.config, language=None, trained_utterance_s=None)
-    for name, value in _differences(dataclasses.asdict(expected), dataclasses.asdict(read_back)):
+    for name, value in _differences(dataclasses.asdict(expected), dataclasses.asdict(found)):
         raise refuse(checkpoint, to, f"that format has no place for {name} {value!r:.60}")
 
 

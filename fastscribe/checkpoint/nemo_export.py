@@ -22,7 +22,7 @@ from fastscribe.checkpoint.lazy_weights import TensorSource
 from fastscribe.checkpoint.nemo import CONFIG_NAME, RANDOM_KEY, WEIGHTS_NAME, parse_yaml
 from fastscribe.checkpoint.nemo_config import model_config
 from fastscribe.checkpoint.nemo_heads import heads_of
-from fastscribe.checkpoint.value import Checkpoint, report_invalid_config
+from fastscribe.checkpoint.value import Checkpoint
 from fastscribe.checkpoint.weight_writers import write_state
 from fastscribe.config import EncoderConfig, FeaturesConfig, ModelConfig
 from fastscribe.text.tokenizer import WORD_MARK, Tokenizer
@@ -80,11 +80,9 @@ def files_of(checkpoint: Checkpoint) -> dict[str, bytes]:
     if checkpoint.has_random_weights:
         config[RANDOM_KEY] = True
     text = yaml.safe_dump(config, sort_keys=False, allow_unicode=True).encode()
-    with report_invalid_config(f"{checkpoint.path}: the new {CONFIG_NAME}"):
-        section = parse_yaml(text, checkpoint.path)
-        heads = heads_of(section, lambda: ())
-        read_back = model_config(section, heads, checkpoint.config.num_labels, checkpoint.path)
-    check_config(checkpoint, "nemo", read_back)
+    section = parse_yaml(text, checkpoint.path)
+    heads, num_labels = heads_of(section, lambda: ()), checkpoint.config.num_labels
+    check_config(checkpoint, "nemo", lambda: model_config(section, heads, num_labels, checkpoint.path))
     return {
         CONFIG_NAME: text,
         _TOKENIZER_NAME: checkpoint.tokenizer.files[_TOKENIZER_NAME],

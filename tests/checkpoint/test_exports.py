@@ -185,7 +185,7 @@ REFUSED = {
     "jasper": (lambda: checkpoint(MODELS / "jasper"), "Jasper encoder"),
     "streaming": (lambda: _with_encoder(attention=ChunkedAttention(70, 13)), "a streaming model"),
     "local attention": (lambda: _with_encoder(attention=LocalAttention(8, 8)), "encoder.attention"),
-    "odd width": (lambda: _with_encoder(ff_hidden=250, conv_norm="layer_norm"), "encoder"),
+    "two settings": (lambda: _with_encoder(ff_hidden=50, conv_norm="layer_norm"), r"encoder\."),
     "letters": (lambda: _with_tokenizer(from_characters(LETTERS)), "a vocabulary of letters"),
     "languages": (lambda: _with_tokenizer(from_pieces(LETTERS)), "a vocabulary joined from several languages'"),
 }
