@@ -155,8 +155,8 @@ def exit_without_cleanup(exit_code: int) -> NoReturn:
     """End the process without Python's finalisation.
 
     Finalisation ends threads that still read a recording, and in the native code of some libraries that aborts the process
-    ("terminate called without an active exception"). So it is with the threads of torch's process groups: they live on after
-    destroy_process_group() where the group had a DistributedDataParallel, and take Python's lock to free a tensor.
+    ("terminate called without an active exception"). So it is with the threads of torch's process groups: they may live on
+    after destroy_process_group(), and take Python's lock to free a tensor.
     """
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:

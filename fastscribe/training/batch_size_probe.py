@@ -11,6 +11,7 @@ from fastscribe.config import ModelConfig
 from fastscribe.cuda.device import is_out_of_memory
 from fastscribe.training.buckets import Bucket
 from fastscribe.training.network import Network, Targets, preserve_buffers
+from fastscribe.training.sync_norm import alone
 from fastscribe.types import Features
 
 _OPTIMISER_BYTES = 8  # a parameter: AdamW's two averages, which the first step allocates
@@ -37,7 +38,7 @@ def fits(network: Network, config: ModelConfig, accumulates: bool, bucket: Bucke
         num_bytes = _OPTIMISER_BYTES + (_SUM_BYTES if accumulates else 0)
         reserve = torch.empty(num_bytes * num_parameters, dtype=torch.uint8, device=device)
         network.train()
-        with preserve_buffers(network):
+        with preserve_buffers(network), alone(network):
             losses = network(*_noise(config, device, bucket, batch_size), omega_draw=1.0)
             losses["loss"].backward()
         return True

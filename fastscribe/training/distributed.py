@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import warnings
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
-from torch import nn
 
-from fastscribe.training.network import Network
+_CHUNK = 1 << 24  # gradients that travel at a time: 64 MB
 
 
 @dataclass(frozen=True)
@@ -26,13 +25,38 @@ class DistributedContext:
         if self.world_size > 1:
             dist.barrier()
 
-    def all_reduce_mean(self, value: float, device: torch.device) -> float:
-        """Return the mean of the value over all ranks."""
+    def sum(self, value: float, device: torch.device) -> float:
+        """Return the sum of the value over all ranks."""
         if self.world_size == 1:
             return value
         total = torch.tensor(value, dtype=torch.float64, device=device)
         dist.all_reduce(total)
-        return float(total) / self.world_size
+        return float(total)
+
+    def sum_gradients(self, tensors: Collection[torch.Tensor]) -> None:
+        """Sum the gradients over all ranks, in their own dtype. A tensor that has none on any rank keeps none."""
+        if self.world_size == 1:
+            return
+        device = next(iter(tensors)).device
+        is_used = torch.tensor([tensor.grad is not None for tensor in tensors], dtype=torch.int32, device=device)
+        dist.all_reduce(is_used, dist.ReduceOp.MAX)
+        gradients = []
+        for tensor, used in zip(tensors, is_used.tolist(), strict=True):
+            if used:
+                tensor.grad = torch.zeros_like(tensor) if tensor.grad is None else tensor.grad
+                gradients.append(tensor.grad)
+        for chunk in _chunks(gradients):
+            flat = torch.cat([gradient.reshape(-1) for gradient in chunk])
+            dist.all_reduce(flat)
+            summed = flat.split([gradient.numel() for gradient in chunk])
+            for gradient, total in zip(chunk, summed, strict=True):
+                gradient.copy_(total.view_as(gradient))
+
+    def spread(self, tensors: Iterable[torch.Tensor]) -> None:
+        """Give every rank the tensors of the first."""
+        if self.world_size > 1:
+            for tensor in tensors:
+                dist.broadcast(tensor, 0)
 
     @classmethod
     def from_torchrun(cls) -> DistributedContext:
@@ -43,12 +67,12 @@ class DistributedContext:
         return cls(rank, count, local)
 
 
-def data_parallel(network: Network, device: torch.device) -> nn.parallel.DistributedDataParallel:
-    """Wrap the network in DistributedDataParallel, which must not wait for the gradient of an idle head."""
-    # Depthwise convolutions have gradients of a few kilobytes in another memory order, which does not matter.
-    warnings.filterwarnings("ignore", "Grad strides do not match bucket view strides", UserWarning)
-    return nn.parallel.DistributedDataParallel(
-        network,
-        device_ids=[device.index] if device.type == "cuda" else None,
-        find_unused_parameters=network.has_idle_head,
-    )
+def _chunks(tensors: Iterable[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
+    chunk: list[torch.Tensor] = []
+    for tensor in tensors:
+        if chunk and sum(one.numel() for one in chunk) + tensor.numel() > _CHUNK:
+            yield chunk
+            chunk = []
+        chunk.append(tensor)
+    if chunk:
+        yield chunk

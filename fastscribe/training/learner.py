@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from torch import nn
 
 from fastscribe.config import ModelConfig
 from fastscribe.cuda.device import is_out_of_memory, small_to_device
@@ -22,9 +21,10 @@ from fastscribe.training.augment import augment_samples, batch_generator, mask_f
 from fastscribe.training.augment_config import AugmentConfig
 from fastscribe.training.buckets import Indices
 from fastscribe.training.dataloader import AudioBatch
-from fastscribe.training.distributed import DistributedContext, data_parallel
-from fastscribe.training.network import Network, Targets, loss_of, preserve_buffers
+from fastscribe.training.distributed import DistributedContext
+from fastscribe.training.network import Network, Targets, loss_of
 from fastscribe.training.recipe import Recipe
+from fastscribe.training.sync_norm import synchronise_norms, uncounted
 from fastscribe.training.weights import Weights
 from fastscribe.types import Features
 
@@ -88,7 +88,7 @@ class Learner:
         self.device = device
         self.log_mel = LogMel(config.features).to(device)
         self.network = Network(model, loss_of(recipe.loss, config), recipe.loss.ctc_weight, recipe.optimiser.dropout)
-        self.parallel: nn.Module = data_parallel(self.network, device) if distributed.world_size > 1 else self.network
+        self._waits_for_ranks = distributed.world_size > 1 and synchronise_norms(model)
         self._weights = weights
         self._augment = recipe.augment
         self._seed = recipe.run.seed
@@ -107,8 +107,8 @@ class Learner:
         """
         generator, omega_draw = batch_index.augmentation(self._seed), batch_index.omega_draw(self._seed)
         if not tokens:
-            if self._distributed.world_size > 1:
-                self._add_zero_gradients(omega_draw)
+            if self._waits_for_ranks:
+                self._take_part(omega_draw)
             return []
         torch.manual_seed(batch_index.dropout_seed(self._seed))
         return self._with_halving(_TrainBatch(rows, tokens, speeds_B), generator, omega_draw)
@@ -138,22 +138,21 @@ class Learner:
         features = augmented_features(
             train_batch.rows, train_batch.speeds_B, self.log_mel, self._augment, generator, self.device
         )
-        losses: dict[str, torch.Tensor] = self.parallel(
+        losses: dict[str, torch.Tensor] = self.network(
             features, targets_of(train_batch.tokens, self.device), omega_draw
         )
         # The loss is a mean over labels; the gradient sums over them, so that parts of a batch add up.
         (sum(map(len, train_batch.tokens)) * losses["loss"]).backward()
         return {name: loss.detach() for name, loss in losses.items()}
 
-    def _add_zero_gradients(self, omega_draw: float) -> None:
-        """Add zero gradients from a second of silence: the other ranks wait for this rank's gradients."""
+    def _take_part(self, omega_draw: float) -> None:
+        """Pass a second of silence through the network: the other ranks wait for this rank's part of their statistics."""
         num_samples = self.log_mel.config.sample_rate
         samples_BS = torch.zeros(1, num_samples, device=self.device)
         features = self.log_mel(samples_BS, torch.tensor([num_samples], device=self.device))
-        with preserve_buffers(self.network):
-            losses = self.parallel(features, targets_of([(0,)], self.device), omega_draw)
-            (0 * losses["loss"]).backward()
-        self._weights.accumulate_gradients()
+        with uncounted(self.network):
+            self.network(features, targets_of([(0,)], self.device), omega_draw)["loss"].backward()
+        self.network.zero_grad(set_to_none=True)
 
 
 def augmented_features(

@@ -29,6 +29,7 @@ from fastscribe.config import (
     ConvNorm,
     EncoderConfig,
     FeaturesConfig,
+    FloatDtypeName,
     JointConfig,
     ModelConfig,
     PredictorConfig,
@@ -267,7 +268,7 @@ class RunRecipe:
     epochs: int = 100
     seed: int = 0
     validate_epochs: int = 1  # epochs between validations
-    kept_dtype: Literal["fp32", "bf16"] = "fp32"  # of the models that are written
+    kept_dtype: FloatDtypeName = "fp32"  # of the models that are written
     save_minutes: float = 10.0  # minutes between saved states, from which a killed run resumes
 
     def __post_init__(self) -> None:
@@ -354,6 +355,8 @@ def _data(values: Any, path: Path) -> Any:
         given = values.get(key, [])
         parts = given if isinstance(given, list) else [given]
         values[key] = [_manifest(part, f"data.{key}", path) for part in parts]
+    if values.get("language") is False:
+        raise UsageError(f'{path}: data.language: YAML reads no as false; write "no"')
     if any(part.get("decides") for part in values["train"]):
         raise UsageError(f"{path}: data.train: decides is for manifests of data.validation")
     return values

@@ -109,6 +109,7 @@ class Trainer:
         self.augment = recipe.augment
         config = training_data.checkpoint.config
         self.model = _model(training_data.checkpoint, recipe).to(device)
+        distributed.spread(self.model.state_dict().values())
         self.weights = Weights(self.model, dtype, recipe.optimiser)
         self.learner = Learner(self.model, self.weights, recipe, config, device, distributed)
         rate = config.features.sample_rate
@@ -303,7 +304,7 @@ class Trainer:
         progress, accumulate = self.progress, self.recipe.batch.accumulate
         progress.batches = len(batches)
         num_labels, start, logged_s, logged_at = 0, perf_counter(), 0.0, perf_counter()
-        self.learner.parallel.train()
+        self.learner.network.train()
         for rows in self.loader.batches(batches[progress.batches_done :]):
             is_last = progress.batches_done + 1 == len(batches)
             is_step = (progress.batches_done + 1) % accumulate == 0 or is_last
@@ -333,9 +334,8 @@ class Trainer:
         NeMo and Lightning average the batches' means instead, so a label of a small batch counts more. Labels that CTC
         cannot align count too, because only the loss knows their number.
         """
-        count = self.distributed.all_reduce_mean(
-            num_labels, self.device
-        )  # because data_parallel divides the gradients by the number of ranks
+        self.distributed.sum_gradients(self.weights.masters.values())
+        count = self.distributed.sum(num_labels, self.device)
         norm = self.weights.step(self._progress_share, count)
         if count:
             self._window.add_norm(norm)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from fastscribe.training.loss.joint import ALIGNED_COLUMNS, NODES_PER_GROUP, ROWS_WIDENED
+from fastscribe.training.loss.joint import ALIGNED_COLUMNS, ROWS_WIDENED, nodes_per_group
 
 _WEIGHTS = 3 * 4  # normaliser, blank and label of a node, float32
 _LATTICES = 2 * 8  # alpha and beta, float64
@@ -49,7 +49,8 @@ def loss_memory(
         group: as in joint_transducer_loss.
         weight_bytes: size of one weight of the output layer.
     """
-    rows = group or max(1, NODES_PER_GROUP[device] // max(1, shape.nodes))
+    most = nodes_per_group(device, shape.joint_width, shape.num_outputs, shape.item_bytes)
+    rows = group or max(1, most // max(1, shape.nodes))
     nodes = min(rows, shape.batch_size) * shape.nodes
     inputs = shape.batch_size * (shape.num_frames + shape.num_labels + 1) * shape.joint_width * shape.item_bytes
     is_aligned = device == "cuda" and shape.item_bytes == 2

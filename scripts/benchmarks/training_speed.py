@@ -17,7 +17,6 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import nn
 from torch.multiprocessing.spawn import spawn
 
 from fastscribe._system.malloc_tuning import disable_malloc_trim
@@ -25,10 +24,11 @@ from fastscribe._system.processors import usable_processors
 from fastscribe.bench.timing import time_call
 from fastscribe.config import ModelConfig
 from fastscribe.cuda.device import is_out_of_memory
-from fastscribe.training.distributed import data_parallel
+from fastscribe.training.distributed import DistributedContext
 from fastscribe.training.loss.config import TransducerLossConfig
 from fastscribe.training.network import Network, Targets, new_model
 from fastscribe.training.recipe import OptimiserRecipe
+from fastscribe.training.sync_norm import synchronise_norms
 from fastscribe.training.weights import Weights
 from fastscribe.types import Features
 
@@ -151,11 +151,15 @@ def _step(config: ModelConfig, device: torch.device, case: Case) -> Any:
     dtype = torch.bfloat16 if case.dtype == "bf16" else torch.float32
     weights = Weights(model, dtype, OptimiserRecipe())
     network = Network(model, TransducerLossConfig(config.durations), _CTC_WEIGHT, dropout=0.1).train()
-    run: nn.Module = network if case.ranks == 1 else data_parallel(network, device)
+    ranks = DistributedContext(0, case.ranks)
+    if case.ranks > 1:
+        synchronise_norms(model)
     features, targets = _noise(config, device, case)
 
     def step() -> None:
-        run(features, targets, 1.0)["loss"].backward()
+        network(features, targets, 1.0)["loss"].backward()
+        weights.accumulate_gradients()
+        ranks.sum_gradients(weights.masters.values())
         weights.step(0.0)
 
     return step

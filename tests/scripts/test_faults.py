@@ -66,7 +66,7 @@ def test_damaged_recordings_are_refused_or_read_whole() -> None:
 
 
 def test_crash_and_hang_are_detected(monkeypatch) -> None:
-    monkeypatch.setattr("tests.helpers.damaged_audio.PATIENCE_S", 3.0)
+    monkeypatch.setattr("tests.helpers.damaged_audio.PATIENCE_S", 10.0)  # a process starts within
     monkeypatch.setenv("DAMAGED_AUDIO_DIES_AT", "2")
     monkeypatch.setenv("DAMAGED_AUDIO_HANGS_AT", "4")
     found = examine(0, 6)

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -28,7 +29,9 @@ from fastscribe.pipeline.recognizer import Recognizer
 from fastscribe.text import language_model
 from fastscribe.text.language_model import FILE, Fusion, LanguageModel, Ngrams, expand, parse, serialize
 from fastscribe.training.data import prepare
+from fastscribe.training.dataloader import AudioDataLoader
 from fastscribe.training.recipe import parse_recipe
+from fastscribe.training.validation import validate
 from fastscribe.types import Batch
 from scripts.default_model import ngrams
 from tests.conftest import AUDIO, MODELS, checkpoint
@@ -285,10 +288,20 @@ def test_greedy_without_language_model() -> None:
     assert Recognizer.build(checkpoint(MODELS / "hybrid"), "cpu", "fp32").beam == 1
 
 
-def test_training_drops_language_model(tmp_path: Path, hybrid: Checkpoint) -> None:
+def test_training_keeps_language_model(tmp_path: Path, hybrid: Checkpoint, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its labels stay. Validation is greedy: it measures the weights."""
     rows = [{"audio_filepath": str(FIRST), "duration": 4.0, "text": f"a {word}"} for word in ("bed", "sea", "tree")]
     (tmp_path / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     recipe = parse_recipe({"data": {"train": str(tmp_path / "train.jsonl")}}, tmp_path)
-    lines: list[str] = []
-    assert prepare(recipe, hybrid, lines.append).checkpoint.language_model is None
-    assert "the new model has no language model: the checkpoint's was made from other texts" in lines
+    data = prepare(recipe, hybrid)
+    assert data.checkpoint.language_model is hybrid.language_model is not None
+    built: list[Checkpoint] = []
+    build = Recognizer.build
+
+    def keep(checkpoint: Checkpoint, *arguments: Any, **more: Any) -> Recognizer:
+        built.append(checkpoint)
+        return build(checkpoint, *arguments, **more)
+
+    monkeypatch.setattr(Recognizer, "build", keep)
+    validate(data.checkpoint, data.validation, AudioDataLoader(data.validation, 16_000, 0.0, 1, print), "cpu", "fp32")
+    assert built[0].language_model is None

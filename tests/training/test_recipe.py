@@ -58,6 +58,7 @@ def test_sections_and_paths(tmp_path: Path) -> None:
         ({"data": {"train": "a"}, "model": {"durations": None}}, "model.durations: None is not a list"),
         ({"data": {"train": "a"}, "augment": {"speeds": [3.0]}}, "speeds"),
         ({"data": {"train": "a"}, "optimiser": 3}, "optimiser: not a mapping"),
+        ({"data": {"train": "a", "language": False}}, 'data.language: YAML reads no as false; write "no"'),
         (
             {"data": {"train": "a"}, "optimiser": {"freeze": ["decoder"]}},
             "optimiser.freeze[0]: 'decoder' is not 'encoder'",

@@ -446,39 +446,11 @@ def test_accumulation_weighs_labels(manifest: Path, tmp_path: Path) -> None:
         torch.testing.assert_close(in_turn[name], gradient)
 
 
-def test_ranks_equal_accumulation(manifest: Path, tmp_path: Path) -> None:
-    script = "import sys; from tests.training.test_trainer import be_a_rank; be_a_rank(*sys.argv[1:])"
-    command = [sys.executable, "-c", script]
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    ranks = [
-        subprocess.Popen([*command, str(rank), str(manifest), str(tmp_path)], cwd=ROOT, env=environment)
-        for rank in range(2)
-    ]
-    try:
-        expected = gradients_of([SMALL, LARGE], manifest, tmp_path / "one")
-        assert [rank.wait(timeout=250) for rank in ranks] == [0, 0]
-    finally:
-        for rank in ranks:
-            rank.kill()
-            rank.wait()
-    for number in range(2):
-        found = torch.load(tmp_path / f"gradients{number}.pt", weights_only=True)
-        for name, gradient in expected.items():
-            torch.testing.assert_close(found[name], gradient)
-
-
-def gradients_of(
-    batches: list[list[int]],
-    manifest: Path,
-    folder: Path,
-    distributed: DistributedContext = DistributedContext(),  # noqa: B008 - frozen
-) -> dict[str, torch.Tensor]:
+def gradients_of(batches: list[list[int]], manifest: Path, folder: Path) -> dict[str, torch.Tensor]:
     """The gradient of an epoch of one step, without augmentation and batch statistics, which differ between batches."""
     folder.mkdir()
     recipe = recipe_of(manifest, **STILL, batch={"accumulate": len(batches)}, run={"epochs": 1})
-    trainer = Trainer(
-        recipe, prepare(recipe, None), RunFolder(folder), torch.device("cpu"), torch.float32, print, distributed
-    )
+    trainer = Trainer(recipe, prepare(recipe, None), RunFolder(folder), torch.device("cpu"), torch.float32, print)
     taken: dict[str, torch.Tensor] = {}
 
     def take() -> None:
@@ -486,24 +458,13 @@ def gradients_of(
             {name: master.grad.clone() for name, master in trainer.weights.masters.items() if master.grad is not None}
         )
 
-    network = trainer.learner.parallel
+    network = trainer.learner.network
     network.train = lambda mode=True: torch.nn.Module.train(network, False)  # type: ignore[method-assign]
     trainer.plan = lambda epoch: ([np.array(batch) for batch in batches], np.ones(len(trainer.examples)))  # type: ignore
     trainer.weights.optimiser.step = take  # type: ignore[assignment,method-assign]
     trainer.run_validation = lambda: None  # type: ignore[method-assign]
     assert trainer.run() and trainer.progress.step == 1 and taken
     return taken
-
-
-def be_a_rank(rank: str, manifest: str, folder: str) -> None:
-    """Run one of two processes."""
-    place = Path(folder)
-    dist.init_process_group("gloo", init_method=f"file://{place}/rendezvous", rank=int(rank), world_size=2)
-    mine = SMALL if rank == "0" else LARGE
-    found = gradients_of([mine], Path(manifest), place / f"rank{rank}", distributed=DistributedContext(int(rank), 2))
-    torch.save(found, place / f"gradients{rank}.pt")
-    dist.destroy_process_group()
-    os._exit(0)  # as the command ends: threads of torch's process group may abort Python's own end
 
 
 # --- several ranks, one of which is this process ---------------------------------------------------------------------
@@ -531,14 +492,14 @@ def rank_of(recipe: Recipe, folder: Path, count: int = 2) -> Trainer:
 
 def test_unreadable_batch_of_one_rank(manifest: Path, tmp_path: Path, group: None) -> None:
     trainer = rank_of(recipe_of(manifest), tmp_path)
-    trainer.learner.parallel.train()
+    trainer.learner.network.train()
     buffers = [buffer.clone() for buffer in trainer.model.buffers()]
     nothing = AudioBatch(
         np.array([], np.int64), torch.zeros(0, 0, dtype=torch.int16), torch.tensor([], dtype=torch.long)
     )
     assert trainer._train_batch(nothing, np.ones(8)) == 0
-    gradients = [master.grad for master in trainer.weights.masters.values()]
-    assert gradients and all(gradient is not None and not gradient.any() for gradient in gradients)
+    assert all(parameter.grad is None for parameter in trainer.model.parameters())
+    assert all(master.grad is None for master in trainer.weights.masters.values())
     assert all(map(torch.equal, trainer.model.buffers(), buffers)) and trainer._window.row() == {}
     before = {name: tensor.clone() for name, tensor in trainer.weights.export().items()}
     trainer._optimiser_step(0)

@@ -1,4 +1,4 @@
-"""`joint_transducer_loss`: the loss without the logits of a whole batch (Apple's sample-wise training, arXiv 2303.10384).
+"""`joint_transducer_loss`: the loss without the logits of a whole batch (Apple's sample-wise training, arXiv 2211.16270).
 
 The joint network's output for B utterances is B x T x (U+1) x V numbers, usually more than everything else in training.
 Here a small group of utterances at a time goes through joint, loss and back: frames and labels are added, activated and
@@ -38,7 +38,9 @@ from fastscribe.training.loss.logits import (
     transducer_loss,
 )
 
-NODES_PER_GROUP = {"cpu": 16384, "cuda": 262144}  # default group size; a longer utterance is a group by itself
+# Default group size, in lattice nodes and in bytes of their work memory; a longer utterance is a group by itself.
+_NODES_PER_GROUP = {"cpu": 16384, "cuda": 262144}
+_BYTES_PER_GROUP = {"cpu": 256 << 20, "cuda": 5 << 28}
 ROWS_WIDENED = 1024  # converted to float32 at a time
 ROWS_SUMMED = {torch.float16: 16384}  # per product, whose sums have to fit in float16 (at most 65504)
 ALIGNED_COLUMNS = 8  # a GPU's 16-bit products are fast for rows of whole 16 bytes
@@ -88,7 +90,7 @@ def joint_transducer_loss(
         blank_id: as in transducer_loss.
         config: as in transducer_loss.
         reduction: as in transducer_loss; "none" has no gradient and needs torch.no_grad().
-        group: utterances per group; None fills groups up to 16384 lattice nodes, on a GPU 262144.
+        group: utterances per group; None fills groups up to nodes_per_group() lattice nodes.
         logits_dtype: float32, float16 or bfloat16 of activations and logits; None takes that of encoded_BTJ, even under
             autocast. Weights are cast to it; their gradients are summed in float32.
         dropout: probability, below 1, of dropping an activation; torch's default generator draws.
@@ -211,7 +213,8 @@ def _losses_and_gradients(
     compiled = compiled_for(encoded_BTJ.device)
     losses_B = torch.zeros(len(encoded_BTJ), device=encoded_BTJ.device)
     gradients = _Gradients.zeros(encoded_BTJ, predicted_BUJ, weight_WJ, bias_W) if wants_gradient else None
-    groups = _groups(work, NODES_PER_GROUP[encoded_BTJ.device.type])
+    default = nodes_per_group(encoded_BTJ.device.type, weight_WJ.shape[1], len(weight_WJ), work.dtype.itemsize)
+    groups = _groups(work, default)
     max_nodes = max((blocks[-1].stop for blocks in groups), default=0)
     hidden_CJ, below_CJ = (weight_WJ.new_empty(max_nodes, weight_WJ.shape[1], dtype=work.dtype) for _ in range(2))
     weight, bias = _pad_columns(weight_WJ.to(work.dtype)), _pad_columns(bias_W.to(work.dtype))
@@ -235,6 +238,19 @@ def _losses_and_gradients(
             _backward_activation_(work, hidden, kept, below)
             gradients.add_inputs(blocks, below)
     return losses_B, () if gradients is None else gradients.to_input_dtypes(weight_WJ, bias_W)
+
+
+def nodes_per_group(device_type: str, joint_width: int, num_columns: int, item_bytes: int) -> int:
+    """Return the lattice nodes of a group: fewer where the vocabulary makes each one large.
+
+    Args:
+        device_type: "cpu" or "cuda".
+        joint_width: J.
+        num_columns: W.
+        item_bytes: of an activation and a logit.
+    """
+    node_bytes = (2 * joint_width + num_columns) * item_bytes
+    return max(1, min(_NODES_PER_GROUP[device_type], _BYTES_PER_GROUP[device_type] // node_bytes))
 
 
 def _pad_columns(x: torch.Tensor) -> torch.Tensor:

@@ -10,6 +10,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -187,6 +188,14 @@ def test_example_below_3_gb() -> None:
     assert 2.7e9 < sum(parts.values()) < 2.9e9
     assert logits_memory(HEADLINE)["logits"] == 1024 * 500 * 151 * 1030 * 2
     assert materialised_memory(HEADLINE)["logits"] == 1024 * 500 * 151 * 1030 * 4
+
+
+def test_large_vocabulary_makes_small_groups() -> None:
+    """With 8,193 tokens a group is one such utterance, not three, and its indices stay below 2**31."""
+    parts = loss_memory(replace(HEADLINE, num_tokens=8193))
+    assert parts["logits, then their gradient"] == 500 * 151 * 8200 * 2 and 3.1e9 < sum(parts.values()) < 3.3e9
+    shorter = loss_memory(replace(HEADLINE, num_tokens=8193, num_labels=100))
+    assert sum(shorter.values()) < 2.7e9
 
 
 @given(st.integers(1, 40), st.integers(1, 300), st.integers(0, 80), st.integers(10**6, 10**9))

@@ -439,6 +439,20 @@ def test_joint_bad_arguments(change: dict[str, object], message: str, backend: s
         joint_transducer_loss(module, **(options | change))
 
 
+@pytest.mark.parametrize(
+    ("device", "columns", "item_bytes", "expected"),
+    [
+        ("cuda", 1030, 2, 262_144),
+        ("cuda", 8198, 2, (5 << 28) // (2 * (2 * 640 + 8198))),
+        ("cpu", 1030, 4, 16_384),
+        ("cpu", 8198, 4, (256 << 20) // (4 * (2 * 640 + 8198))),
+        ("cpu", 1 << 30, 4, 1),
+    ],
+)
+def test_group_bytes(device: str, columns: int, item_bytes: int, expected: int) -> None:
+    assert joint.nodes_per_group(device, 640, columns, item_bytes) == expected
+
+
 def test_group_sizes() -> None:
     lengths = (torch.tensor([5, 5, 30, 1, 0, 9]), torch.tensor([1, 1, 0, 0, 3, 1]))
     work = joint._GroupInputs(torch.zeros(6, 3), *lengths, 0, RNNT, torch.relu, None, torch.float32, 0.0)

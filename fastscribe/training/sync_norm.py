@@ -1,0 +1,116 @@
+"""BatchNorm over the batches of all ranks, so that a run on several devices learns what one device with the same rows would.
+
+torch's SyncBatchNorm needs a GPU, so nothing could compare it with one process on a CPU. A rank whose recordings cannot be read
+takes part without being counted: the others wait for it.
+
+Shapes: B batch, C channels, T frames.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+
+class SyncedBatchNorm1d(nn.BatchNorm1d):
+    """A BatchNorm1d whose batch statistics are those of all ranks. Parameters and buffers are BatchNorm1d's."""
+
+    is_counted = True
+    is_alone = False  # this rank computes what the others do not
+
+    def forward(self, x_BCT: torch.Tensor) -> torch.Tensor:
+        """Normalise [B, C, T]; every rank has to call it the same number of times."""
+        if not self.training or self.is_alone:
+            return super().forward(x_BCT)
+        out_BCT: torch.Tensor
+        out_BCT, mean_C, variance_C, count = _Normalise.apply(  # type: ignore[no-untyped-call]
+            x_BCT, self.weight, self.bias, self.eps, self.is_counted
+        )
+        self._track(mean_C, variance_C, count)
+        return out_BCT
+
+    @torch.no_grad()
+    def _track(self, mean_C: torch.Tensor, variance_C: torch.Tensor, count: torch.Tensor) -> None:
+        """Update the running statistics, which are then the same on all ranks; without counted frames they stay."""
+        assert self.running_mean is not None and self.running_var is not None and self.momentum is not None
+        share = self.momentum * (count > 1)
+        unbiased_C = variance_C * (count / (count - 1).clamp(min=1))
+        self.running_mean.lerp_(mean_C, share)
+        self.running_var.lerp_(unbiased_C, share)
+        assert self.num_batches_tracked is not None
+        self.num_batches_tracked += count > 1
+
+
+class _Normalise(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, x_BCT: torch.Tensor, weight_C: torch.Tensor, bias_C: torch.Tensor, eps: float, is_counted: bool
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+        wide_BCT = x_BCT.float()
+        num_frames = float(x_BCT.shape[0] * x_BCT.shape[2] * is_counted)
+        sums = torch.cat([wide_BCT.sum((0, 2)) * is_counted, wide_BCT.new_tensor([num_frames])])
+        dist.all_reduce(sums)
+        count = sums[-1]
+        mean_C = sums[:-1] / count.clamp(min=1)
+        centred_BCT = wide_BCT - mean_C[:, None]
+        variance_C = centred_BCT.square().sum((0, 2)) * is_counted
+        dist.all_reduce(variance_C)
+        variance_C /= count.clamp(min=1)
+        inverse_C = torch.rsqrt(variance_C + eps)
+        ctx.save_for_backward(x_BCT, mean_C, inverse_C, weight_C, count)
+        ctx.is_counted = is_counted
+        out_BCT = centred_BCT * (inverse_C * weight_C)[:, None] + bias_C[:, None]
+        ctx.mark_non_differentiable(mean_C, variance_C, count)
+        return out_BCT.to(x_BCT.dtype), mean_C, variance_C, count
+
+    @staticmethod
+    def backward(ctx: Any, grad_BCT: torch.Tensor, *_: Any) -> tuple[torch.Tensor | None, ...]:
+        x_BCT, mean_C, inverse_C, weight_C, count = ctx.saved_tensors
+        wide_BCT = grad_BCT.float()
+        normed_BCT = (x_BCT.float() - mean_C[:, None]) * inverse_C[:, None]
+        bias_grad_C, weight_grad_C = wide_BCT.sum((0, 2)), (wide_BCT * normed_BCT).sum((0, 2))
+        sums = torch.stack([bias_grad_C, weight_grad_C]) * ctx.is_counted
+        dist.all_reduce(sums)
+        level_C, slope_C = sums / count.clamp(min=1)
+        x_grad_BCT = (wide_BCT - level_C[:, None] - normed_BCT * slope_C[:, None]) * (inverse_C * weight_C)[:, None]
+        return x_grad_BCT.to(grad_BCT.dtype), weight_grad_C, bias_grad_C, None, None
+
+
+def synchronise_norms(model: nn.Module) -> bool:
+    """Let the BatchNorms of a model take the statistics of all ranks, in place. Return True if there is one."""
+    norms = [module for module in model.modules() if isinstance(module, nn.BatchNorm1d)]
+    for norm in norms:
+        norm.__class__ = SyncedBatchNorm1d
+    return bool(norms)
+
+
+@contextmanager
+def uncounted(model: nn.Module) -> Iterator[None]:
+    """Let this rank's frames not count in the statistics; its gradients are of no use."""
+    with _with_flags(model, is_counted=False):
+        yield
+
+
+@contextmanager
+def alone(model: nn.Module) -> Iterator[None]:
+    """Let this rank take its own statistics and wait for nobody."""
+    with _with_flags(model, is_alone=True):
+        yield
+
+
+@contextmanager
+def _with_flags(model: nn.Module, **flags: bool) -> Iterator[None]:
+    norms = [module for module in model.modules() if isinstance(module, SyncedBatchNorm1d)]
+    for norm in norms:
+        norm.__dict__.update(flags)
+    try:
+        yield
+    finally:
+        for norm in norms:
+            for flag in flags:
+                del norm.__dict__[flag]

@@ -1,0 +1,139 @@
+"""Two processes learn what one learns from the recordings of both: gradients, statistics and weights."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from fastscribe.training import learner
+from fastscribe.training import trainer as trainer_module
+from fastscribe.training.data import prepare
+from fastscribe.training.dataloader import AudioBatch
+from fastscribe.training.distributed import DistributedContext
+from fastscribe.training.learner import targets_of
+from fastscribe.training.recipe import Recipe, parse_recipe
+from fastscribe.training.state import RunFolder
+from fastscribe.training.trainer import Trainer
+from fastscribe.types import Features
+from tests.conftest import DATA, ROOT
+
+BATCHES = {
+    0: [[0], [1, 2], [3]],
+    1: [[4, 5], [], [6]],
+}  # of each rank; two an optimiser step, then one. [] cannot be read
+MODEL = {"d_model": 32, "num_layers": 2, "num_heads": 2, "num_mels": 16, "subsampling_channels": 8, "vocab_size": 40}
+HEADS = {"predictor_hidden": 16, "joint_hidden": 16, "durations": [0, 1, 2]}
+
+
+def recipe_of(folder: Path) -> Recipe:
+    """Recordings of two seconds each, so that the ranks' batches have equally many frames; dropout draws differ by rank."""
+    rows = map(json.loads, (DATA / "manifest.jsonl").read_text(encoding="utf-8").splitlines())
+    kept = [row for row in rows if row.get("text") and row["duration"] > 2][:7]
+    cut = [{**row, "audio_filepath": str(DATA / row["audio_filepath"]), "duration": 2.0} for row in kept]
+    (folder / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in cut))
+    data = {"train": "train.jsonl", "validation": "train.jsonl", "max_tokens_per_s": 1000}
+    optimiser = {"dropout": 0.0, "learning_rate": 0.01, "ema": 0.0}
+    values = {"data": data, "model": {**MODEL, **HEADS}, "optimiser": optimiser, "batch": {"accumulate": 2}}
+    return parse_recipe({**values, "augment": {"speeds": [1.0]}, "run": {"epochs": 1}}, folder / "recipe.yaml")
+
+
+def trainer_of(folder: Path, distributed: DistributedContext) -> Trainer:
+    recipe = recipe_of(folder)
+    run = RunFolder(folder / f"run{distributed.rank}")
+    run.path.mkdir()
+    return Trainer(recipe, prepare(recipe, None), run, torch.device("cpu"), torch.float32, print, distributed)
+
+
+def state_of(trainer: Trainer) -> dict[str, torch.Tensor]:
+    """The summed gradients and BatchNorm's statistics. Not the weights: Adam makes steps of the smallest gradients too."""
+    gradients = {name: master.grad for name, master in trainer.weights.masters.items() if master.grad is not None}
+    buffers = {name: buffer for name, buffer in trainer.model.named_buffers() if "running" in name}
+    return {name: tensor.clone() for name, tensor in (*gradients.items(), *buffers.items())}
+
+
+def be_a_rank(number: str, where: str) -> None:
+    """Train on this rank's batches; keep the features that it saw and the weights after each step."""
+    rank, folder = int(number), Path(where)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=2)
+    made = trainer_module.new_model
+    trainer_module.new_model = lambda config, seed: made(config, seed + rank)  # the first rank's weights count
+    trainer = trainer_of(folder, DistributedContext(rank, 2))
+    seen: list[Any] = []
+    augmented, read = learner.augmented_features, trainer.loader.batches
+
+    def keep(*arguments: Any) -> Features:
+        features = augmented(*arguments)
+        seen.append((features.mel_BMT.clone(), features.lengths_B.clone()))
+        return features
+
+    def batches(indices: Any) -> Any:
+        for wanted, rows in zip(BATCHES[rank], read([np.array(batch or [0]) for batch in BATCHES[rank]]), strict=True):
+            yield rows if wanted else AudioBatch(rows.examples[:0], rows.samples_BS[:0], rows.lengths_B[:0])
+
+    learner.augmented_features = keep
+    trainer.loader.batches = batches  # type: ignore[method-assign]
+    trainer.plan = lambda epoch: ([np.array(batch) for batch in BATCHES[rank]], np.ones(7))  # type: ignore[method-assign]
+    trainer.run_validation = lambda: None  # type: ignore[method-assign]
+    states: list[dict[str, torch.Tensor]] = []
+    step = trainer.weights.step
+
+    def keep_state(*given: Any) -> float:
+        states.append(state_of(trainer))
+        return step(*given)
+
+    trainer.weights.step = keep_state  # type: ignore[method-assign]
+    assert trainer.run()
+    torch.save((seen, states), folder / f"rank{rank}.pt")
+    dist.destroy_process_group()
+    os._exit(0)  # as the command ends: threads of torch's process group may abort Python's own end
+
+
+def test_ranks_equal_one_process(tmp_path: Path) -> None:
+    """With batch statistics, augmentation, accumulation, and a batch of one rank that cannot be read."""
+    script = "import sys; from tests.training.test_ranks import be_a_rank; be_a_rank(*sys.argv[1:])"
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-c", script]
+    ranks = [subprocess.Popen([*command, str(rank), str(tmp_path)], cwd=ROOT, env=environment) for rank in range(2)]
+    try:
+        assert [rank.wait(timeout=250) for rank in ranks] == [0, 0]
+    finally:
+        for rank in ranks:
+            rank.kill()
+            rank.wait()
+    (seen, states), (seen_by_other, states_of_other) = (torch.load(tmp_path / f"rank{rank}.pt") for rank in range(2))
+    (tmp_path / "alone").mkdir()
+    trainer = trainer_of(tmp_path / "alone", DistributedContext())
+    trainer.learner.network.train()
+    expected, pending = [], 0
+    for batch in range(3):
+        other = seen_by_other.pop(0) if BATCHES[1][batch] else None
+        parts = [seen[batch], *([other] if other is not None else [])]
+        tokens = [trainer.examples[index].tokens for rank in range(2) for index in BATCHES[rank][batch]]
+        features = Features(torch.cat([mel for mel, _ in parts]), torch.cat([lengths for _, lengths in parts]))
+        draw = learner.BatchIndex(0, batch, 0).omega_draw(0)
+        losses = trainer.learner.network(features, targets_of(tokens, torch.device("cpu")), draw)
+        count = sum(map(len, tokens))
+        (count * losses["loss"]).backward()
+        trainer.weights.accumulate_gradients()
+        pending += count
+        if batch:
+            expected.append(state_of(trainer))
+            trainer.weights.step([0, 2 / 3, 1.0][batch], pending)
+            pending = 0
+    assert len(states) == len(states_of_other) == len(expected) == 2
+    for mine, others, right in zip(states, states_of_other, expected, strict=True):
+        assert mine.keys() == others.keys() == right.keys() and any("running_var" in name for name in right)
+        for name, tensor in right.items():
+            assert torch.equal(mine[name], others[name]), name
+            scale = 0.0 if "running" in name else float(tensor.abs().max())
+            torch.testing.assert_close(
+                mine[name], tensor, rtol=1e-5 if "running" in name else 1e-3, atol=1e-3 * scale + 1e-6
+            )
