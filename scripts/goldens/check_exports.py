@@ -4,10 +4,10 @@
     python check_exports.py EXPORTED TRANSCRIPTS.jsonl    # in an environment with nemo_toolkit[asr] or with transformers
 
 EXPORTED is what `fastscribe convert --to nemo` or `--to hf` wrote. TRANSCRIPTS.jsonl is what `fastscribe transcribe` wrote
-with the model before and --dtype fp32 --max-utterance-s 0. Recordings go through the reference one at a time (CPU, float32,
-greedy); those that are not mono at 16 kHz are left out, because the reference would resample in another way. transformers'
-texts keep spaces before punctuation, which fastscribe and NeMo remove, so these are removed here. Prints each text that
-differs; exit code 1 if one does, or if no recording is left.
+with the model before and --dtype fp32 --max-utterance-s 0 --beam 1. Recordings go through the reference one at a time (CPU,
+float32, greedy); those that are not mono at 16 kHz are left out, because the reference would resample in another way.
+transformers' texts keep spaces before punctuation, which fastscribe and NeMo remove, so these are removed here. Prints each
+text that differs; exit code 1 if one does, or if no recording is left.
 """
 
 from __future__ import annotations
