@@ -111,7 +111,7 @@ def convert(
     aligner = f", and an aligner of {checkpoint.aligner.num_parameters:,}" if checkpoint.aligner else ""
     say(f"{out}: {checkpoint.num_parameters:,} parameters as {dtype}{aligner}")
     if to is not None and (parts := left_out(checkpoint, to)):
-        say(f"{out}: without {', '.join(parts)}: which that format does not hold")
+        say(f"{out}: that format does not hold {', '.join(parts)}")
 
 
 def _check_new(out: Path, to: ExportFormat | None) -> None:
