@@ -126,12 +126,15 @@ class RunFolder:
             problem = error if isinstance(error, OSError) else OSError(str(error).splitlines()[0])
             raise OutputError(str(self.state), problem) from error
 
-    def load_state(self, device: torch.device) -> dict[str, Any] | None:
-        """Return the state, or None without one. Raise UsageError for a damaged or foreign file."""
+    def load_state(self) -> dict[str, Any] | None:
+        """Return the state, or None without one. Raise UsageError for a damaged or foreign file.
+
+        Tensors are on the CPU: what takes them over copies them to the device one by one.
+        """
         if not self.state.exists():
             return None
         try:
-            values = torch.load(self.state, map_location=device, weights_only=True)
+            values = torch.load(self.state, map_location="cpu", weights_only=True)
             right = values["format_version"] == FORMAT_VERSION
         except Exception as error:  # torch and pickle raise anything for damaged bytes
             raise UsageError(f"{self.state}: cannot be read ({type(error).__name__}); use another folder") from error

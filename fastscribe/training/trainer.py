@@ -481,7 +481,7 @@ class Trainer:
 
     def _load_matching_state(self) -> dict[str, Any] | None:
         """Load the folder's state, if any. Raises UsageError if it is another run's, or if only models are left."""
-        state = self.folder.load_state(self.device)
+        state = self.folder.load_state()
         if state is None:
             self.folder.check_no_models()
             return None

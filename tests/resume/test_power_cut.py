@@ -125,7 +125,7 @@ def test_power_cut_during_training(tmp_path: Path) -> None:
         for state in states_of(folder.path, lambda number=number: step(number)):
             found = RunFolder(remake(tmp_path / "again", state))
             found.check()
-            values = found.load_state(torch.device("cpu"))
+            values = found.load_state()
             at = 0 if values is None else int(values["step"])
             assert at in (number - 1, number)
             assert values is None or bool((values["weights"] == at).all())
