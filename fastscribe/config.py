@@ -33,6 +33,7 @@ EightBitDtypeName = Literal["int8", "fp8"]  # the encoder's large matrices: int8
 DtypeName = Literal[FloatDtypeName, EightBitDtypeName]
 DtypeChoice = Literal["auto", DtypeName]
 TrainDtypeChoice = Literal["auto", FloatDtypeName]
+ExportFormat = Literal["nemo", "hf"]  # model formats of other projects: NeMo's file, Hugging Face's folder
 OutputFormat = Literal["jsonl", "json", "srt", "vtt", "txt", "tsv", "ctm"]
 OUTPUT_FORMATS: tuple[OutputFormat, ...] = get_args(OutputFormat)
 # Values in a checkpoint's config.

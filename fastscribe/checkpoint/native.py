@@ -8,11 +8,10 @@ import os
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any
 
-from fastscribe._system.safe_files import write_atomic
 from fastscribe._system.safe_open import safe_read
-from fastscribe.checkpoint.lazy_weights import ITEM_BYTES, LazyWeights, sources_of
+from fastscribe.checkpoint.lazy_weights import LazyWeights, sources_of
 from fastscribe.checkpoint.validate import validate
 from fastscribe.checkpoint.value import (
     Checkpoint,
@@ -22,7 +21,8 @@ from fastscribe.checkpoint.value import (
     read_tokenizer,
     report_invalid_config,
 )
-from fastscribe.checkpoint.weights import SAFETENSORS_NAMES, load_safetensors
+from fastscribe.checkpoint.weight_writers import write_safetensors
+from fastscribe.checkpoint.weights import load_safetensors
 from fastscribe.config import ModelConfig
 from fastscribe.errors import CheckpointError, UnsupportedCheckpoint
 from fastscribe.languages import language_tag
@@ -141,7 +141,8 @@ def write(checkpoint: Checkpoint, folder: Path, dtype: torch.dtype) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     if checkpoint.aligner is not None:  # first, because config.json marks a complete folder
         write(checkpoint.aligner, folder / ALIGNER_FOLDER, dtype)
-    _write_weights(checkpoint, folder / "model.safetensors", dtype)
+    sources = {name: source for name, source in sources_of(checkpoint.weights).items() if source.dtype != "int64"}
+    write_safetensors(folder / "model.safetensors", sources, dict.fromkeys(sources, dtype))
     for name, content in checkpoint.tokenizer.files.items():
         (folder / name).write_bytes(content)
     if checkpoint.language_model is not None:
@@ -156,30 +157,3 @@ def write(checkpoint: Checkpoint, folder: Path, dtype: torch.dtype) -> None:
     if checkpoint.has_random_weights:
         stored[RANDOM_KEY] = True
     (folder / "config.json").write_text(json.dumps(stored, indent=2) + "\n", encoding="utf-8")
-
-
-def _write_weights(checkpoint: Checkpoint, path: Path, dtype: torch.dtype) -> None:
-    """Write model.safetensors tensor by tensor; the safetensors library needs all of them in memory, twice."""
-    import torch
-
-    type_name = str(dtype).removeprefix("torch.")
-    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
-    sources = {name: source for name, source in sources_of(checkpoint.weights).items() if source.dtype != "int64"}
-    end = 0
-    for name in sorted(sources):
-        start, end = end, end + sources[name].num_elements * ITEM_BYTES[type_name]
-        header[name] = {
-            "dtype": SAFETENSORS_NAMES[type_name],
-            "shape": list(sources[name].shape),
-            "data_offsets": [start, end],
-        }
-    encoded = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
-    encoded += b" " * (-len(encoded) % 8)
-
-    def write_all(file: BinaryIO) -> None:
-        file.write(len(encoded).to_bytes(8, "little") + encoded)
-        for name in sorted(sources):
-            tensor = sources[name].read().detach().to("cpu", dtype).contiguous()
-            file.write(tensor.view(-1).view(torch.uint8).numpy().data)
-
-    write_atomic(path, write_all)  # the weights may have been read from this file

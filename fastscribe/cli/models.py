@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,7 +14,7 @@ from fastscribe._system.text_layout import escaped
 from fastscribe.cli import completion
 from fastscribe.cli.app import MODEL_HELP, app, check_stdout, find_model
 from fastscribe.cli.terminal import say
-from fastscribe.config import FloatDtypeName, Options
+from fastscribe.config import ExportFormat, FloatDtypeName, Options
 from fastscribe.errors import UsageError
 
 if TYPE_CHECKING:
@@ -66,30 +67,38 @@ def inspect(
         print(escaped(f"{key:<28} {shown:,}" if type(shown) is int else f"{key:<28} {shown}"))
 
 
-@app.command(epilog="Example: fastscribe convert model.nemo model-folder --dtype bf16")
+@app.command(
+    short_help="Convert to fastscribe's own format, or to NeMo's or Hugging Face's.",
+    epilog="Examples: fastscribe convert model.nemo model-folder --dtype bf16; "
+    "fastscribe convert my-run/best my-model.nemo --to nemo --dtype fp32",
+)
 def convert(
     model: Annotated[str, typer.Argument(help=MODEL_HELP, autocompletion=completion.models)],
-    folder: Annotated[
+    out: Annotated[
         Path,
         typer.Argument(
             help="Folder to write: config.json, model.safetensors, the tokenizer, and the language model and the"
-            " timestamps aligner if any."
+            " timestamps aligner if any. With --to nemo the .nemo file to write."
         ),
     ],
     dtype: Annotated[FloatDtypeName, typer.Option(help="Dtype of the stored weights.")] = "bf16",
     language: Annotated[
         str | None, typer.Option(metavar="LANGUAGE", help="IndicConformer: language of the new model (hi, Tamil ..).")
     ] = None,
+    to: Annotated[
+        ExportFormat | None,
+        typer.Option(
+            help="Write a FastConformer model for another library: nemo, a .nemo file for NeMo 3.0; hf, a folder for"
+            " Hugging Face transformers 5.23."
+        ),
+    ] = None,
 ) -> None:
-    """Convert a checkpoint to fastscribe's own format, a folder."""
-    from fastscribe._system.safe_files import sync_folder
-    from fastscribe.checkpoint import native
+    """Convert a checkpoint to fastscribe's own format, a folder, or with --to to NeMo's or Hugging Face's."""
+    from fastscribe.checkpoint.exchange import left_out
     from fastscribe.checkpoint.language_heads import of_language
-    from fastscribe.checkpoint.model_folder import new_model
 
-    folder = Path(os.path.realpath(folder))
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise UsageError(f"{folder}: exists and is not an empty folder; name another")
+    out = Path(os.path.realpath(out))
+    _check_new(out, to)
     chosen = Options(language=language).language
     checkpoint = _read_model(model)
     if chosen is not None and not checkpoint.config.language_heads:
@@ -97,16 +106,49 @@ def convert(
         reason = f"is already the model of {own} alone" if own else "has the same outputs for every language"
         raise UsageError(f"--language {chosen}: {model} {reason}")
     checkpoint = of_language(checkpoint, chosen)
+    try:
+        _write(checkpoint, out, dtype, to)
+    except OSError as error:
+        raise UsageError(f"{out}: cannot be written: {error.strerror or error}") from error
+    aligner = f", and an aligner of {checkpoint.aligner.num_parameters:,}" if checkpoint.aligner else ""
+    say(f"{out}: {checkpoint.num_parameters:,} parameters as {dtype}{aligner}")
+    if to is not None and (parts := left_out(checkpoint, to)):
+        say(f"{out}: that format does not hold {', '.join(parts)}")
+
+
+def _check_new(out: Path, to: ExportFormat | None) -> None:
+    """Raise UsageError if the output exists, or is not named as its format needs."""
+    if to == "nemo" and out.suffix != ".nemo":
+        raise UsageError(f"{out}: --to nemo writes one file; give it a name that ends in .nemo")
+    if to == "nemo" and os.path.lexists(out):
+        raise UsageError(f"{out}: exists; name another file")
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise UsageError(f"{out}: exists and is not an empty folder; name another")
+
+
+def _write(checkpoint: Checkpoint, out: Path, dtype: FloatDtypeName, to: ExportFormat | None) -> None:
     import torch
 
-    try:
-        with new_model(folder) as new:
-            native.write(checkpoint, new, torch.bfloat16 if dtype == "bf16" else torch.float32)
-        if os.name == "nt" and folder.exists():
-            folder.rmdir()  # elsewhere the rename replaces an empty folder
-        new.rename(folder)
-        sync_folder(folder.parent)
-    except OSError as error:
-        raise UsageError(f"{folder}: cannot be written: {error.strerror or error}") from error
-    aligner = f", and an aligner of {checkpoint.aligner.num_parameters:,}" if checkpoint.aligner else ""
-    say(f"{folder}: {checkpoint.num_parameters:,} parameters as {dtype}{aligner}")
+    from fastscribe.checkpoint import hf_export, native, nemo_export
+
+    torch_dtype = torch.bfloat16 if dtype == "bf16" else torch.float32
+    if to == "nemo":
+        nemo_export.write(checkpoint, out, torch_dtype)
+    elif to == "hf":
+        files = hf_export.files_of(checkpoint, dtype)
+        _write_folder(out, lambda new: hf_export.write(checkpoint, files, new, torch_dtype))
+    else:
+        _write_folder(out, lambda new: native.write(checkpoint, new, torch_dtype))
+
+
+def _write_folder(folder: Path, write: Callable[[Path], None]) -> None:
+    """Let `write` fill a temporary folder, and give it its name when it is whole and durable."""
+    from fastscribe._system.safe_files import sync_folder
+    from fastscribe.checkpoint.model_folder import new_model
+
+    with new_model(folder) as new:
+        write(new)
+    if os.name == "nt" and folder.exists():
+        folder.rmdir()  # elsewhere the rename replaces an empty folder
+    new.rename(folder)
+    sync_folder(folder.parent)

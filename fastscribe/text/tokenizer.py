@@ -27,6 +27,8 @@ _TOO_MANY = f"more than {MAX_PIECES:,} pieces"
 _OTHER_PARTS = 100  # fields of SentencePiece's ModelProto beside the pieces
 # SentencePiece's ModelProto: a wire type, field numbers, and a field of the normaliser.
 _LENGTH_DELIMITED, _PIECES_AND_TRAINING, _NORMALIZER, _ADD_DUMMY_PREFIX = 2, (1, 2), 3, 3
+_TRAINING, _MODEL_TYPE, _UNIGRAM, _BPE = 2, 3, 1, 2  # the trainer's part, its field of the model's type, two types
+_FIXED_BYTES = {1: 8, 5: 4}  # sizes of numbers by wire type
 _PRECOMPILED_TABLE, _REMOVE_EXTRA_WHITESPACES = 2, 4  # fields of the normaliser
 # Tokens about the text: the language of what was said, and the end of an utterance or of a listener's short answer.
 _LANGUAGE_TAG, _UTTERANCE_END = re.compile(r"<([a-z]{2,3}-[A-Z]{2})>"), re.compile(r"<EO[UB]>")
@@ -302,19 +304,32 @@ def normalization_rules(model: bytes) -> tuple[bytes, bytes]:
     return table, without
 
 
+def is_bpe(model: bytes) -> bool:
+    """Return True if a SentencePiece model joins pairs (BPE), and False if it is a unigram model, the default."""
+    return _number(model, _TRAINING, _MODEL_TYPE, _UNIGRAM) == _BPE
+
+
 def _normalizer_flag(model: bytes, flag: int) -> bool:
     """Return a flag of the normaliser; flags are on by default."""
-    for part, _, begin, end in _parts(model):
+    return bool(_number(model, _NORMALIZER, flag, True))
+
+
+def _number(model: bytes, part: int, field_number: int, default: int) -> int:
+    """Return a whole number in a part of the message. Raises ValueError if the content is damaged."""
+    for found, _, begin, end in _parts(model):
         position = begin
-        while part == _NORMALIZER and position < end:
+        while found == part and position < end:
             tag, position = _varint(model, position)
             if tag == 0:
                 raise ValueError("damaged, or something else")
+            if tag & 7 in _FIXED_BYTES:
+                position += _FIXED_BYTES[tag & 7]
+                continue
             value, position = _varint(model, position)
-            if tag == flag << 3:
-                return bool(value)
+            if tag == field_number << 3:
+                return value
             position += value if tag & 7 == _LENGTH_DELIMITED else 0
-    return True
+    return default
 
 
 def _parts(model: bytes) -> Iterator[tuple[int, int, int, int]]:

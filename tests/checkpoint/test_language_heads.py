@@ -286,6 +286,10 @@ def test_converted_model_of_one_language(model: Path, tmp_path: Path) -> None:
     assert kept.tokenizer == made.tokenizer and kept.tokenizer.language == "ta"
     for name in made.weights:
         assert name.endswith("num_batches_tracked") or torch.equal(kept.weights[name], made.weights[name])
+    exported = fastscribe("convert", folder, tmp_path / "tamil.nemo", "--to", "nemo", "--dtype", "fp32")
+    assert exported.returncode == 0 and "does not hold the language\n" in exported.stderr
+    back = read_checkpoint(tmp_path / "tamil.nemo")
+    assert back.config == replace(kept.config, language=None) and back.tokenizer.pieces == kept.tokenizer.pieces
     other = fastscribe("transcribe", SHORT, "-m", folder, "-q", "--language", "hi")
     assert other.returncode == 2 and other.stderr == "fastscribe: --language hi: this model knows ta only\n"
     for given, name, reason in (

@@ -29,6 +29,7 @@ OPTIONS = [
     ("transcribe --vad", config.VadName),
     ("train --dtype", config.TrainDtypeChoice),
     ("convert --dtype", config.FloatDtypeName),
+    ("convert --to", config.ExportFormat),
     ("evaluate --normalizer", NormalizerName),
     ("bench throughput --dtype", config.DtypeChoice),
     ("bench throughput --against", PeerName),

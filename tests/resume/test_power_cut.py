@@ -17,6 +17,7 @@ import torch
 from fastscribe._system.safe_files import Barrier, sync_path, temp_path_for, write_atomic
 from fastscribe.checkpoint.reader import read_checkpoint
 from fastscribe.cli import models
+from fastscribe.config import ExportFormat
 from fastscribe.output.folder import FolderOutput
 from fastscribe.report.files import GENERATOR, write_page
 from fastscribe.resume.merge import merge
@@ -168,20 +169,25 @@ def test_power_cut_while_a_model_is_saved(tmp_path: Path) -> None:
     assert found == {1.0, 2.0}
 
 
-def test_power_cut_during_a_conversion(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("to", "name"), [(None, "model"), ("nemo", "model.nemo"), ("hf", "model")])
+def test_power_cut_during_a_conversion(
+    to: ExportFormat | None, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     checkpoint = read_checkpoint(TINY)
     monkeypatch.setattr(models, "_read_model", lambda path: checkpoint)
     root = tmp_path / "root"
     root.mkdir()
-    states = states_of(root, lambda: models.convert(str(TINY), root / "model", "bf16"))
+    states = states_of(root, lambda: models.convert(str(TINY), root / name, "bf16", None, to))
     whole = {path: content for path, content in states[-1].items() if path.startswith("model")}
-    assert (root / "model" / "config.json").read_bytes() == whole["model/config.json"]
+    assert whole and read_checkpoint(root / name).config == checkpoint.config
+    assert all((root / path).read_bytes() == content for path, content in whole.items() if content is not None)
     for state in states:
         model = {path: content for path, content in state.items() if path.startswith("model")}
         assert model in ({}, whole)
     again = remake(tmp_path / "again", states[len(states) // 2])
-    models.convert(str(TINY), again / "model", "bf16")
-    assert [path.name for path in again.iterdir()] == ["model"]
+    if not (again / name).is_file():
+        models.convert(str(TINY), again / name, "bf16", None, to)
+    assert [path.name for path in again.iterdir()] == [name]
 
 
 def test_power_cut_while_batch_sizes_are_saved(tmp_path: Path) -> None:
