@@ -70,7 +70,7 @@ def inspect(
 @app.command(
     short_help="Convert to fastscribe's own format, or to NeMo's or Hugging Face's.",
     epilog="Examples: fastscribe convert model.nemo model-folder --dtype bf16; "
-    "fastscribe convert my-run/best my-model.nemo --to nemo --dtype fp32",
+    "fastscribe convert my-run/best my-model.nemo --to nemo",
 )
 def convert(
     model: Annotated[str, typer.Argument(help=MODEL_HELP, autocompletion=completion.models)],
@@ -81,7 +81,12 @@ def convert(
             " timestamps aligner if any. With --to nemo the .nemo file to write."
         ),
     ],
-    dtype: Annotated[FloatDtypeName, typer.Option(help="Dtype of the stored weights.")] = "bf16",
+    dtype: Annotated[
+        FloatDtypeName | None,
+        typer.Option(
+            help="Dtype of the stored weights. Default: bf16; with --to, that of the model.", show_default=False
+        ),
+    ] = None,
     language: Annotated[
         str | None, typer.Option(metavar="LANGUAGE", help="IndicConformer: language of the new model (hi, Tamil ..).")
     ] = None,
@@ -106,6 +111,8 @@ def convert(
         reason = f"is already the model of {own} alone" if own else "has the same outputs for every language"
         raise UsageError(f"--language {chosen}: {model} {reason}")
     checkpoint = of_language(checkpoint, chosen)
+    if dtype is None:
+        dtype = "bf16" if to is None or "float32" not in checkpoint.dtypes else "fp32"
     try:
         _write(checkpoint, out, dtype, to)
     except OSError as error:

@@ -228,19 +228,20 @@ def test_refusal_writes_nothing(model: Path, out: str, to: str, said: str, tmp_p
 
 
 @pytest.mark.parametrize(
-    ("model", "to", "out", "parts"),
+    ("model", "to", "out", "parts", "dtype"),
     [
-        ("default", "nemo", "out.nemo", "does not hold the language model, "),
-        (MODELS / "hf_rnnt", "hf", "out", None),
+        ("default", "nemo", "out.nemo", "does not hold the language model, ", "bf16"),
+        (MODELS / "hf_rnnt", "hf", "out", None, "bf16"),
+        (MODELS / "ctc" / "model.nemo", "nemo", "out.nemo", None, "fp32"),
     ],
-    ids=["nemo", "hf"],
+    ids=["bf16", "hf", "fp32"],
 )
-def test_command(model: str | Path, to: str, out: str, parts: str | None, tmp_path: Path) -> None:
-    """Default dtype; what the format does not hold is named; nothing is overwritten."""
+def test_command(model: str | Path, to: str, out: str, parts: str | None, dtype: str, tmp_path: Path) -> None:
+    """The model's dtype by default; what the format does not hold is named; nothing is overwritten."""
     done = fastscribe("convert", model, tmp_path / out, "--to", to)
-    assert done.returncode == 0 and "as bf16" in done.stderr
+    assert done.returncode == 0 and f"as {dtype}" in done.stderr
     assert parts in done.stderr if parts else "does not hold" not in done.stderr
-    assert read_checkpoint(tmp_path / out).dtypes == ("bfloat16",)
+    assert read_checkpoint(tmp_path / out).dtypes == ("float32" if dtype == "fp32" else "bfloat16",)
     assert [path.name for path in tmp_path.iterdir()] == [out]
     again = fastscribe("convert", model, tmp_path / out, "--to", to)
     assert again.returncode == 2 and "exists" in again.stderr
