@@ -23,7 +23,8 @@ _EXTRA_REPLACEMENTS = (r"\bkinda\b", r"\bsorta\b", r"\bdunno\b", r"\bcause\b")
 
 Kind = Literal["equal", "substitute", "insert", "delete"]
 NormalizerName = Literal["whisper-en", "unicode", "none"]
-_APOSTROPHES = str.maketrans("\u2018\u2019\u02bc", "'''")
+_APOSTROPHES = str.maketrans("\u2018\u2019\u02bb\u02bc\u00b4`", "''''''")  # before NFKC, which takes an accent apart
+_INVISIBLE = {"\u0640", *map(chr, range(0xFE00, 0xFE10))}  # Arabic's stretched line, and variants of glyphs
 
 
 class Pair(NamedTuple):
@@ -199,7 +200,8 @@ def normalizer(name: NormalizerName) -> Callable[[str], str]:
 
 def _letters_of_any_script(text: str) -> str:
     """Fold case and compatibility forms; drop punctuation, symbols and invisible characters; keep apostrophes in words."""
-    folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold()).translate(_APOSTROPHES)
+    folded = unicodedata.normalize("NFKC", text.translate(_APOSTROPHES)).casefold().replace("i\u0307", "i")
+    folded = unicodedata.normalize("NFKC", folded.replace("\u0131", "i"))
     kept = []
     for place, character in enumerate(folded):
         category = unicodedata.category(character)
@@ -208,7 +210,7 @@ def _letters_of_any_script(text: str) -> str:
             kept.append(character if is_kept else " ")
         elif category[0] in "PS":
             kept.append(" ")
-        elif category != "Cf":  # joiners and other invisible characters
+        elif category != "Cf" and character not in _INVISIBLE:  # Cf: joiners and their like
             kept.append(character)
     return _single_spaces("".join(kept))
 

@@ -27,7 +27,7 @@ from fastscribe.training.manifest import (
 )
 from fastscribe.training.network import loss_of
 from fastscribe.training.recipe import DataRecipe, ModelRecipe, Recipe
-from fastscribe.training.scoring import Scoring, ValidationSet, choose_scoring
+from fastscribe.training.scoring import Scoring, ValidationSet, choose_scoring, is_one_language
 
 _MIN_VALIDATION = 10  # recordings
 _TRAINED_SHARE = 0.99  # of the examples are at most as long as the model's trained_utterance_s
@@ -109,7 +109,7 @@ def _scoring(
     where: str | Path,
     say: Callable[[str], None],
 ) -> Scoring:
-    """Return how validation scores; say so if it is a guess that is not the default."""
+    """Return how validation scores; say so if the texts had to decide."""
     known = init.languages if init is not None else ()
     try:
         scoring = choose_scoring(
@@ -117,7 +117,7 @@ def _scoring(
         )
     except UsageError as error:
         raise UsageError(f"{where}: {error}") from error
-    if data.language is None and scoring != Scoring():
+    if data.language is None and not is_one_language(known) and "auto" in (data.normalizer, data.metric):
         say(f"validation: {scoring} (data.language, data.normalizer and data.metric set them)")
     return scoring
 

@@ -28,11 +28,15 @@ def plot_log(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
     losses.set(xlabel="step", ylabel="loss, nats a label", yscale="log")
     _legend(losses)
     validations = [(row["step"], row["validation"]) for row in rows if "validation" in row]
-    for name, label in (("wer", "normalised"), ("exact_wer", "with case and punctuation")):
+    for name, label in (
+        ("wer", "words, normalised"),
+        ("exact_wer", "words with case and punctuation"),
+        ("cer", "characters"),
+    ):
         points = [(step, 100 * rates[name]) for step, rates in validations]
         if points:
             errors.plot(*zip(*points, strict=True), label=label, marker=".")
-    errors.set(xlabel="step", ylabel="word error rate, %", ylim=(0, None))
+    errors.set(xlabel="step", ylabel="error rate, %", ylim=(0, None))
     _legend(errors)
     write_plot(FigureCanvasAgg(figure), path)
 

@@ -18,7 +18,18 @@ from fastscribe.languages import language_tag
 
 Metric = Literal["wer", "cer"]
 METRIC_NAMES: dict[Metric, str] = {"wer": "word error rate", "cer": "character error rate"}
-_WITHOUT_SPACES = {"bo", "dz", "ja", "km", "lo", "my", "th", "yue", "zh"}
+_WITHOUT_SPACES = {"bo", "dz", "hak", "ja", "km", "lo", "my", "nan", "th", "wuu", "yue", "zh"}
+_THREE_LETTERS = {
+    "bod": "bo",
+    "bur": "my",
+    "chi": "zh",
+    "cmn": "zh",
+    "dzo": "dz",
+    "eng": "en",
+    "jpn": "ja",
+    "khm": "km",
+}
+_THREE_LETTERS |= {"lao": "lo", "mya": "my", "tha": "th", "tib": "bo", "zho": "zh"}
 _SCRIPTS_WITHOUT_SPACES = ("CJK", "HIRAGANA", "KATAKANA", "KHMER", "LAO", "MYANMAR", "THAI", "TIBETAN")
 _MAX_LETTERS = 100_000  # looked at to find the script
 _ENGLISH_SHARE = 0.99  # of the letters are ASCII
@@ -50,6 +61,11 @@ class Scoring:
         return f"{METRIC_NAMES[self.metric]}, normaliser: {normalizers[self.normalizer]}"
 
 
+def rating_of(scoring: Scoring, sets: Sequence[ValidationSet] = ()) -> str:
+    """Return what the rate that decides is of: rates of different ratings cannot be compared."""
+    return repr((scoring, [one.name for one in sets if not one.decides]))
+
+
 def choose_scoring(
     language: str | None,
     normalizer: NormalizerName | Literal["auto"],
@@ -72,10 +88,11 @@ def choose_scoring(
     tag = language_tag(language) if language is not None else None
     if language is not None and tag is None:
         raise UsageError(f"data.language: {language!r} is no language code (en, hi, pt-BR) or English name")
-    if tag is None and len({one.partition("-")[0] for one in known}) == 1:
+    if tag is None and is_one_language(known):
         tag = known[0]
     if tag is not None:
         code = tag.partition("-")[0]
+        code = _THREE_LETTERS.get(code, code)
         is_english, has_spaces = code == "en", code not in _WITHOUT_SPACES
     else:
         is_english, has_spaces = _by_script(texts)
@@ -84,6 +101,11 @@ def choose_scoring(
         ("wer" if has_spaces else "cer") if metric == "auto" else metric,
         has_spaces,
     )
+
+
+def is_one_language(known: Sequence[str]) -> bool:
+    """Return True if a model knows one language, in one region or several."""
+    return len({one.partition("-")[0] for one in known}) == 1
 
 
 def _by_script(texts: Iterable[str]) -> tuple[bool, bool]:

@@ -25,11 +25,11 @@ class SyncedBatchNorm1d(nn.BatchNorm1d):
 
     def forward(self, x_BCT: torch.Tensor) -> torch.Tensor:
         """Normalise [B, C, T]; every rank has to call it the same number of times."""
-        if not self.training or self.is_alone:
+        if not self.training:
             return super().forward(x_BCT)
         out_BCT: torch.Tensor
         out_BCT, mean_C, variance_C, count = _Normalise.apply(  # type: ignore[no-untyped-call]
-            x_BCT, self.weight, self.bias, self.eps, self.is_counted
+            x_BCT, self.weight, self.bias, self.eps, self.is_counted, self.is_alone
         )
         self._track(mean_C, variance_C, count)
         return out_BCT
@@ -49,21 +49,27 @@ class SyncedBatchNorm1d(nn.BatchNorm1d):
 class _Normalise(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, x_BCT: torch.Tensor, weight_C: torch.Tensor, bias_C: torch.Tensor, eps: float, is_counted: bool
+        ctx: Any,
+        x_BCT: torch.Tensor,
+        weight_C: torch.Tensor,
+        bias_C: torch.Tensor,
+        eps: float,
+        is_counted: bool,
+        is_alone: bool,
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
         wide_BCT = x_BCT.float()
         num_frames = float(x_BCT.shape[0] * x_BCT.shape[2] * is_counted)
         sums = torch.cat([wide_BCT.sum((0, 2)) * is_counted, wide_BCT.new_tensor([num_frames])])
-        dist.all_reduce(sums)
+        _sum_over_ranks(sums, is_alone)
         count = sums[-1]
         mean_C = sums[:-1] / count.clamp(min=1)
         centred_BCT = wide_BCT - mean_C[:, None]
         variance_C = centred_BCT.square().sum((0, 2)) * is_counted
-        dist.all_reduce(variance_C)
+        _sum_over_ranks(variance_C, is_alone)
         variance_C /= count.clamp(min=1)
         inverse_C = torch.rsqrt(variance_C + eps)
         ctx.save_for_backward(x_BCT, mean_C, inverse_C, weight_C, count)
-        ctx.is_counted = is_counted
+        ctx.is_counted, ctx.is_alone = is_counted, is_alone
         out_BCT = centred_BCT * (inverse_C * weight_C)[:, None] + bias_C[:, None]
         ctx.mark_non_differentiable(mean_C, variance_C, count)
         return out_BCT.to(x_BCT.dtype), mean_C, variance_C, count
@@ -75,10 +81,15 @@ class _Normalise(torch.autograd.Function):
         normed_BCT = (x_BCT.float() - mean_C[:, None]) * inverse_C[:, None]
         bias_grad_C, weight_grad_C = wide_BCT.sum((0, 2)), (wide_BCT * normed_BCT).sum((0, 2))
         sums = torch.stack([bias_grad_C, weight_grad_C]) * ctx.is_counted
-        dist.all_reduce(sums)
+        _sum_over_ranks(sums, ctx.is_alone)
         level_C, slope_C = sums / count.clamp(min=1)
         x_grad_BCT = (wide_BCT - level_C[:, None] - normed_BCT * slope_C[:, None]) * (inverse_C * weight_C)[:, None]
-        return x_grad_BCT.to(grad_BCT.dtype), weight_grad_C, bias_grad_C, None, None
+        return x_grad_BCT.to(grad_BCT.dtype), weight_grad_C, bias_grad_C, None, None, None
+
+
+def _sum_over_ranks(tensor: torch.Tensor, is_alone: bool) -> None:
+    if not is_alone:
+        dist.all_reduce(tensor)
 
 
 def synchronise_norms(model: nn.Module) -> bool:

@@ -50,6 +50,7 @@ from fastscribe.training.manifest import Example
 from fastscribe.training.network import new_model
 from fastscribe.training.plot import plot_log
 from fastscribe.training.recipe import Recipe
+from fastscribe.training.scoring import Scoring, rating_of
 from fastscribe.training.state import RunFolder
 from fastscribe.training.validation import ValidationResult, validate, with_weights
 from fastscribe.training.weights import Weights
@@ -126,6 +127,7 @@ class Trainer:
         self._tokens = np.array([len(example.tokens) for example in self.examples])
         self._window = LogWindow()
         self._is_validation_due = self._is_plot_lost = False
+        self._rated_by = rating_of(training_data.scoring, training_data.validation_sets)
         self._fingerprint: dict[str, Any] = {
             **fingerprint(recipe, training_data.checkpoint, self.examples, training_data.validation),
             "number of ranks": distributed.world_size,
@@ -191,6 +193,7 @@ class Trainer:
             "ctc_weight": self.learner.network.ctc_weight,
             "dropout": self.learner.network.dropout > 0,
             "averages": bool(self.weights.averages),
+            "freeze": list(self.recipe.optimiser.freeze),
         }
         path = self.folder.batch_sizes
         if self.distributed.world_size > 1:
@@ -474,6 +477,7 @@ class Trainer:
                     "batch_sizes": list(self.batch_sizes),
                     "best_wer": self.progress.best_rate,  # whatever the metric: states of before have this name
                     "start_rate": self.progress.start_rate,
+                    "rated_by": self._rated_by,
                     "window": self._window.state(),
                     "weights": self.weights.state(),
                 }
@@ -505,6 +509,8 @@ class Trainer:
         self.progress.epoch, self.progress.batches_done = state["epoch"], state["batches_done"]
         self.progress.step, self.progress.best_rate = self.weights.num_steps, state["best_wer"]
         self.progress.start_rate = state.get("start_rate")
+        if state.get("rated_by", rating_of(Scoring())) != self._rated_by:  # rates of another kind cannot be compared
+            self.progress.best_rate = self.progress.start_rate = None
         self._is_validation_due, self._window = state["is_check_due"], LogWindow(state["window"])
         if self.distributed.rank == 0:
             self.folder.truncate_log(self.progress.step, keep_validation=not self._is_validation_due)

@@ -276,7 +276,8 @@ def test_ctrl_c_and_resume(
         train(recipe_file, out, None, 400, "cpu", "fp32", False, False)
     lines = capsys.readouterr().err.splitlines()
     assert "2 recordings to validate with: " in lines[0]
-    assert lines[3].partition("going on after ")[2] in last and "going on after step" in lines[3]
+    assert lines[1].startswith("fastscribe: validation: word error rate, normaliser: Whisper's English normaliser")
+    assert lines[4].partition("going on after ")[2] in last and "going on after step" in lines[4]
 
 
 @pytest.mark.posix

@@ -30,6 +30,8 @@ UNSPACED = Scoring("unicode", "cer", has_spaces=False)
         ("English", (), "हिन्दी", ENGLISH),
         ("hi", ("en",), "text", OTHER),
         ("zh-CN", (), "text", UNSPACED),
+        ("cmn", (), "text", UNSPACED),
+        ("eng", (), "über", ENGLISH),
         (None, ("en-US", "en-GB"), "über", ENGLISH),
         (None, ("de",), "nothing said", OTHER),
         (None, ("de", "en"), "plain words in a " * 20 + "café", ENGLISH),

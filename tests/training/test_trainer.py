@@ -28,6 +28,7 @@ from fastscribe.training.dataloader import AudioBatch
 from fastscribe.training.distributed import DistributedContext
 from fastscribe.training.manifest import Example
 from fastscribe.training.recipe import Recipe, parse_recipe
+from fastscribe.training.scoring import Scoring
 from fastscribe.training.state import RunFolder
 from fastscribe.training.trainer import Trainer
 from tests.conftest import DATA, MODELS, ROOT, checkpoint
@@ -336,6 +337,7 @@ def test_validation_share_of_few(tmp_path: Path, num_recordings: int, share: flo
     training_data = prepare(
         parse_recipe(recipe_for(tmp_path, texts, share), tmp_path / "recipe.yaml"), None, said.append
     )
+    said = [line for line in said if not line.startswith("validation: ")]
     num_taken = len(training_data.validation)
     assert num_taken + len(training_data.corpus.examples) == num_recordings
     if expected > 10:
@@ -585,6 +587,35 @@ def test_frozen_parts(manifest: Path, tmp_path: Path, frozen: str) -> None:
     assert kept and not any(moved[name] for name in kept)
     most = {part: max(moved[name] for name in moved if name.startswith(prefix)) for part, prefix in prefixes.items()}
     assert 0 < most["joint"] < 1e-6 and all(most[part] > 1e-5 for part in {"encoder", "predictor"} - {frozen})
+
+
+def test_idle_head_is_not_enough_to_train(manifest: Path, tmp_path: Path) -> None:
+    recipe = recipe_of(manifest, optimiser={"freeze": ["encoder", "ctc"]}, loss={"ctc_weight": 1.0})
+    with pytest.raises(UsageError, match="nothing that the loss depends on is left to train: encoder, ctc"):
+        trainer_of(recipe, tmp_path / "run")
+
+
+def test_rates_of_another_scoring_are_forgotten(manifest: Path, tmp_path: Path) -> None:
+    """A state of before the choice holds Whisper's rates of all recordings."""
+    first = trainer_of(recipe_of(manifest), tmp_path / "run")
+    first.progress.best_rate = 0.25
+    first.save()
+    assert trainer_of(recipe_of(manifest), tmp_path / "run").progress.best_rate == 0.25
+    other = prepare(recipe_of(manifest), None)
+    again = Trainer(
+        recipe_of(manifest),
+        replace(other, scoring=Scoring("unicode", "cer")),
+        RunFolder(tmp_path / "run"),
+        torch.device("cpu"),
+        torch.float32,
+        print,
+    )
+    assert again.progress.best_rate is None
+    state = first.folder.load_state()
+    assert state is not None
+    del state["rated_by"]
+    first.folder.save_state(state)
+    assert trainer_of(recipe_of(manifest), tmp_path / "run").progress.best_rate == 0.25
 
 
 # --- the command -----------------------------------------------------------------------------------------------------
