@@ -17,6 +17,18 @@ from fastscribe.cli.app import MODEL_HELP, app, find_model, local_file, options_
 from fastscribe.cli.event_log import EventLog
 from fastscribe.cli.job import OutputTarget, TranscribeJob, check_output_dir, is_one_short_file
 from fastscribe.cli.run import run
+from fastscribe.cli.run_options import (
+    Channel,
+    Device,
+    LogFile,
+    NoProgress,
+    Ordered,
+    OutputDir,
+    Overwrite,
+    Quiet,
+    RetryFailed,
+    Tokens,
+)
 from fastscribe.cli.subtitle_options import (
     DEFAULT_CHARS_PER_SECOND,
     DEFAULTS,
@@ -74,24 +86,16 @@ def align(
             help=f"Model with a CTC head. Default: the one in the package.\fCTC or hybrid. {MODEL_HELP}",
         ),
     ] = None,
-    output_dir: Annotated[
-        str | None,
-        basic_option(
-            "--output-dir", "-o", help="Folder or URL for results; the same command resumes. Default: stdout."
-        ),
-    ] = None,
+    output_dir: OutputDir = None,
     format: Annotated[
         list[str] | None,
         basic_option(
             "--format", "-f", help=f"{', '.join(OUTPUT_FORMATS)}; default jsonl.\fRepeat or separate by commas."
         ),
     ] = None,
-    device: Annotated[str, basic_option("--device", help="auto, cpu, cuda or cuda:1 ...")] = "auto",
+    device: Device = "auto",
     dtype: Annotated[DtypeChoice, basic_option("--dtype", help="Precision.\fAs for transcribe.")] = "auto",
-    quiet: Annotated[
-        bool,
-        basic_option("--quiet", "-q", help="Print failures and warnings only.\fNo progress, no report."),
-    ] = False,
+    quiet: Quiet = False,
     max_utterance_s: Annotated[
         float | None,
         audio_option(
@@ -101,41 +105,21 @@ def align(
             "transcribe.",
         ),
     ] = None,
-    channel: Annotated[
-        int | None,
-        audio_option("--channel", min=0, help="Channel to use, from 0. Default: their mean."),
-    ] = None,
+    channel: Channel = None,
     track: Annotated[
         int | None,
         audio_option("--track", min=0, help="Audio track of videos. Default: 0, the first."),
     ] = None,
-    tokens: Annotated[
-        bool,
-        output_option("--tokens", help="Also write every token with its times and confidence."),
-    ] = False,
-    ordered: Annotated[
-        bool,
-        output_option("--ordered", help="Write rows in the order of the inputs.\fDefault: of completion."),
-    ] = False,
+    tokens: Tokens = False,
+    ordered: Ordered = False,
     max_line_width: MaxLineWidth = DEFAULTS.max_line_width,
     max_lines: MaxLines = DEFAULTS.max_lines,
     max_cue_s: MaxCueS = DEFAULTS.max_cue_s,
     min_cue_s: MinCueS = DEFAULTS.min_cue_s,
     max_chars_per_second: MaxCharsPerSecond = DEFAULT_CHARS_PER_SECOND,
     highlight_words: HighlightWords = False,
-    retry_failed: Annotated[
-        bool,
-        job_option(
-            "--retry-failed", help="Retry files that failed in an earlier run.\fThat run wrote into the same folder."
-        ),
-    ] = False,
-    overwrite: Annotated[
-        bool,
-        job_option(
-            "--overwrite",
-            help="Remove the folder's results, and start over.\fOnly files listed in the folder's journal are removed.",
-        ),
-    ] = False,
+    retry_failed: RetryFailed = False,
+    overwrite: Overwrite = False,
     shard: Annotated[
         str | None,
         job_option("--shard", metavar="I/N", help="Do part I of N (from 0), or auto/N.\fAs for transcribe."),
@@ -150,15 +134,8 @@ def align(
             "--threads", min=1, max=MAX_THREADS, help="Threads that read audio.\fDefault: by the number of processors."
         ),
     ] = None,
-    no_progress: Annotated[bool, message_option("--no-progress", help="Print no progress.")] = False,
-    log_file: Annotated[
-        Path | None,
-        message_option(
-            "--log-file",
-            callback=local_file,
-            help="Append messages with times to this file.\fIt is new or an earlier log.",
-        ),
-    ] = None,
+    no_progress: NoProgress = False,
+    log_file: LogFile = None,
 ) -> None:
     """Find when each word of a known text is spoken. Results have the formats of transcribe.
 

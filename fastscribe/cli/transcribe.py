@@ -18,6 +18,18 @@ from fastscribe.cli.event_log import EventLog
 from fastscribe.cli.job import OutputTarget, RayCluster, TranscribeJob, check_output_dir, is_one_short_file, is_stream
 from fastscribe.cli.run import report_dry_run, run
 from fastscribe.cli.run_limit import choose_limit
+from fastscribe.cli.run_options import (
+    Channel,
+    Device,
+    LogFile,
+    NoProgress,
+    Ordered,
+    OutputDir,
+    Overwrite,
+    Quiet,
+    RetryFailed,
+    Tokens,
+)
 from fastscribe.cli.subtitle_options import (
     DEFAULT_CHARS_PER_SECOND,
     DEFAULTS,
@@ -113,26 +125,15 @@ def transcribe(
             help=f"Path or Hugging Face name. Default: the small English one in the package.\f{MODEL_HELP}",
         ),
     ] = None,
-    output_dir: Annotated[
-        str | None,
-        basic_option(
-            "--output-dir", "-o", help="Folder or URL for results; the same command resumes. Default: stdout."
-        ),
-    ] = None,
+    output_dir: OutputDir = None,
     format: Annotated[
         list[str] | None,
         basic_option(
             "--format", "-f", help=f"{', '.join(OUTPUT_FORMATS)}.\fRepeat or separate by commas. Default: jsonl."
         ),
     ] = None,
-    tokens: Annotated[
-        bool,
-        output_option("--tokens", help="Also write every token with its times and confidence."),
-    ] = False,
-    ordered: Annotated[
-        bool,
-        output_option("--ordered", help="Write rows in the order of the inputs.\fDefault: of completion."),
-    ] = False,
+    tokens: Tokens = False,
+    ordered: Ordered = False,
     decoder: Annotated[
         DecoderName | None,
         decoding_option("--decoder", help="Head of the checkpoint. Default: its own."),
@@ -157,7 +158,7 @@ def transcribe(
             "JSON formats.",
         ),
     ] = _DEFAULTS.nbest,
-    device: Annotated[str, basic_option("--device", help="auto, cpu, cuda or cuda:1 ...")] = "auto",
+    device: Device = "auto",
     dtype: Annotated[
         DtypeChoice,
         decoding_option(
@@ -229,10 +230,7 @@ def transcribe(
             "speech is only listed. Default: off.",
         ),
     ] = _DEFAULTS.recover_gaps,
-    channel: Annotated[
-        int | None,
-        audio_option("--channel", min=0, help="Channel to use, from 0. Default: their mean."),
-    ] = None,
+    channel: Channel = None,
     track: Annotated[
         int | None,
         audio_option(
@@ -247,19 +245,8 @@ def transcribe(
     min_cue_s: MinCueS = DEFAULTS.min_cue_s,
     max_chars_per_second: MaxCharsPerSecond = DEFAULT_CHARS_PER_SECOND,
     highlight_words: HighlightWords = False,
-    retry_failed: Annotated[
-        bool,
-        job_option(
-            "--retry-failed", help="Retry files that failed in an earlier run.\fThat run wrote into the same folder."
-        ),
-    ] = False,
-    overwrite: Annotated[
-        bool,
-        job_option(
-            "--overwrite",
-            help="Remove the folder's results, and start over.\fOnly files listed in the folder's journal are removed.",
-        ),
-    ] = False,
+    retry_failed: RetryFailed = False,
+    overwrite: Overwrite = False,
     shard: Annotated[
         str | None,
         job_option(
@@ -380,19 +367,9 @@ def transcribe(
             help="Price of this machine, for the report.\fUSD per hour, for the whole machine with all its GPUs.",
         ),
     ] = None,
-    quiet: Annotated[
-        bool,
-        basic_option("--quiet", "-q", help="Print failures and warnings only.\fNo progress, no report."),
-    ] = False,
-    no_progress: Annotated[bool, message_option("--no-progress", help="Print no progress.")] = False,
-    log_file: Annotated[
-        Path | None,
-        message_option(
-            "--log-file",
-            callback=local_file,
-            help="Append messages with times to this file.\fIt is new or an earlier log.",
-        ),
-    ] = None,
+    quiet: Quiet = False,
+    no_progress: NoProgress = False,
+    log_file: LogFile = None,
     events: Annotated[
         Path | None,
         message_option(
