@@ -88,7 +88,10 @@ def prepare(
 def _read_validation(
     parts: Sequence[ManifestPart], limits: ExampleLimits, say: Callable[[str], None]
 ) -> tuple[tuple[Example, ...], tuple[ValidationSet, ...]]:
-    """Return the examples of all manifests, and the sets that they are: named by their files, or paths if these are equal."""
+    """Return the examples of all manifests, and the sets that they are, if they are several.
+
+    A set is named by its file, or by its path if files have the same name.
+    """
     stems = [Path(part.path).stem for part in parts]
     examples: list[Example] = []
     sets = []
@@ -99,7 +102,7 @@ def _read_validation(
         decides = part.decides or not any(other.decides for other in parts)
         sets.append(ValidationSet(stem if stems.count(stem) == 1 else part.path, len(found.examples), decides))
         examples += found.examples
-    return tuple(examples), tuple(sets)
+    return tuple(examples), tuple(sets) if len(sets) > 1 else ()
 
 
 def _scoring(

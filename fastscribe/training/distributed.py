@@ -69,10 +69,12 @@ class DistributedContext:
 
 def _chunks(tensors: Iterable[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
     chunk: list[torch.Tensor] = []
+    size = 0
     for tensor in tensors:
-        if chunk and sum(one.numel() for one in chunk) + tensor.numel() > _CHUNK:
+        if chunk and size + tensor.numel() > _CHUNK:
             yield chunk
-            chunk = []
+            chunk, size = [], 0
         chunk.append(tensor)
+        size += tensor.numel()
     if chunk:
         yield chunk

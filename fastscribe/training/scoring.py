@@ -19,17 +19,10 @@ from fastscribe.languages import language_tag
 Metric = Literal["wer", "cer"]
 METRIC_NAMES: dict[Metric, str] = {"wer": "word error rate", "cer": "character error rate"}
 _WITHOUT_SPACES = {"bo", "dz", "hak", "ja", "km", "lo", "my", "nan", "th", "wuu", "yue", "zh"}
-_THREE_LETTERS = {
-    "bod": "bo",
-    "bur": "my",
-    "chi": "zh",
-    "cmn": "zh",
-    "dzo": "dz",
-    "eng": "en",
-    "jpn": "ja",
-    "khm": "km",
+_TWO_LETTERS = {  # of the languages that are scored in a way of their own
+    **{"eng": "en", "chi": "zh", "cmn": "zh", "zho": "zh", "jpn": "ja", "tha": "th", "lao": "lo", "khm": "km"},
+    **{"bur": "my", "mya": "my", "bod": "bo", "tib": "bo", "dzo": "dz"},
 }
-_THREE_LETTERS |= {"lao": "lo", "mya": "my", "tha": "th", "tib": "bo", "zho": "zh"}
 _SCRIPTS_WITHOUT_SPACES = ("CJK", "HIRAGANA", "KATAKANA", "KHMER", "LAO", "MYANMAR", "THAI", "TIBETAN")
 _MAX_LETTERS = 100_000  # looked at to find the script
 _ENGLISH_SHARE = 0.99  # of the letters are ASCII
@@ -92,7 +85,7 @@ def choose_scoring(
         tag = known[0]
     if tag is not None:
         code = tag.partition("-")[0]
-        code = _THREE_LETTERS.get(code, code)
+        code = _TWO_LETTERS.get(code, code)
         is_english, has_spaces = code == "en", code not in _WITHOUT_SPACES
     else:
         is_english, has_spaces = _by_script(texts)

@@ -109,7 +109,7 @@ def uncounted(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def alone(model: nn.Module) -> Iterator[None]:
-    """Let this rank take its own statistics and wait for nobody."""
+    """Let this rank take its own statistics, which no other rank waits for."""
     with _with_flags(model, is_alone=True):
         yield
 

@@ -105,9 +105,9 @@ def _to_result(
         if not of_set:
             raise UsageError(f"none of the recordings of {one.name} to validate with can be read")
         by_set[one.name] = _rates(of_set, scoring)
-    best = _rates(deciding, scoring) if deciding else everything
+    best = everything if all(one.decides for one in sets) else _rates(deciding, scoring)
     shown = sorted(pairs.values())[:: max(1, len(pairs) // 5)][:5]
-    return ValidationResult(everything, by_set if len(sets) > 1 else {}, best[scoring.metric], tuple(shown))
+    return ValidationResult(everything, by_set, best[scoring.metric], tuple(shown))
 
 
 def _rates(pairs: Collection[tuple[str, str]], scoring: Scoring) -> Rates:

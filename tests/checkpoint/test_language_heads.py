@@ -100,7 +100,7 @@ def slow_ctc(weights: dict[str, torch.Tensor], language: str, frames_TD: torch.T
 
 
 def slow_rnnt(weights: dict[str, torch.Tensor], language: str, frames_TD: torch.Tensor) -> Hypothesis:
-    """One frame and one token at a time; the first step is told zeros, and later ones a token of the language's own."""
+    """One frame and one token at a time; the first step takes zeros, and later ones a token of the language's own."""
 
     def layer(name: str, x: torch.Tensor) -> torch.Tensor:
         return weights[f"joint.{name}.weight"] @ x + weights[f"joint.{name}.bias"]
