@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import closing, nullcontext, suppress
 from datetime import timedelta
 from pathlib import Path
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from fastscribe.training.distributed import DistributedContext
     from fastscribe.training.recipe import Recipe
+    from fastscribe.training.scoring import Metric
     from fastscribe.training.state import RunFolder
     from fastscribe.training.trainer import Trainer
 
@@ -314,13 +315,21 @@ def _rate(trainer: Trainer, rate: float) -> str:
     return f"{trainer.training_data.scoring.metric.upper()} {100 * rate:.2f} %"
 
 
+def _set_status(name: str, rates: Mapping[str, float], metric: Metric) -> str:
+    """Return the error rate of a validation set; of one without speech, what is written for it."""
+    if metric in rates:
+        return f"{name} {100 * rates[metric]:.2f} %"
+    unit = "words" if metric == "wer" else "characters"
+    return f"{name} {rates[f'{unit}_per_min']:.2f} {unit}/min"
+
+
 def _status(trainer: Trainer) -> str:
     progress, metric = trainer.progress, trainer.training_data.scoring.metric
     losses = ", ".join(f"{name} {value:.3f}" for name, value in progress.losses.items())
     parts = [f"step {progress.step:,}", losses]
     if progress.validated is not None:
         parts.append(_rate(trainer, progress.validated.deciding))
-        parts += [f"{name} {100 * rates[metric]:.2f} %" for name, rates in progress.validated.sets.items()]
+        parts += [_set_status(name, rates, metric) for name, rates in progress.validated.sets.items()]
     if progress.busy_s:
         speed = progress.audio_s * trainer.distributed.world_size / progress.busy_s
         parts.append(f"{speed:.0f} s of audio per second")

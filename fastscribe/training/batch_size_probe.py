@@ -56,6 +56,6 @@ def fits(network: Network, config: ModelConfig, accumulates: bool, bucket: Bucke
 def _noise(config: ModelConfig, device: torch.device, bucket: Bucket, batch_size: int) -> tuple[Features, Targets]:
     num_frames = int(bucket.max_duration_s * config.features.sample_rate) // config.features.hop_length
     mel_BMT = torch.randn(batch_size, config.features.num_mels, num_frames, device=device)
-    labels_BU = torch.randint(config.num_labels, (batch_size, bucket.max_tokens), device=device)
+    labels_BU = torch.randint(config.num_labels, (batch_size, max(1, bucket.max_tokens)), device=device)
     lengths_B = torch.full((batch_size,), num_frames, device=device)
     return Features(mel_BMT, lengths_B), Targets(labels_BU, torch.full((batch_size,), bucket.max_tokens, device=device))

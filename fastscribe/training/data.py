@@ -65,12 +65,16 @@ def prepare(
         check_trainable(init.config, f"--init {init.path}")
     data, limits = recipe.data, recipe.data.limits
     corpus = read_manifests(data.train, limits)
+    if all(example.non_speech for example in corpus.examples):
+        raise UsageError(f"{where}: data.train: nothing with speech to train on: {corpus}")
     validation_sets: tuple[ValidationSet, ...] = ()
     if data.validation:
-        validation, validation_sets = _read_validation(data.validation, limits, say)
+        validation, validation_sets = _read_validation(data.validation, limits, say, where)
     else:
-        training, validation = _split(corpus.examples, recipe.run.seed, data.validation_share, say)
-        corpus = Corpus(training, corpus.left_out)
+        speech = [example for example in corpus.examples if not example.non_speech]
+        training, validation = _split(speech, recipe.run.seed, data.validation_share, say)
+        non_speech = (example for example in corpus.examples if example.non_speech)
+        corpus = Corpus((*training, *non_speech), corpus.left_out)
     if len(validation) < _MIN_VALIDATION:
         say(f"{len(validation)} recordings to validate with: their word error rate is a rough estimate")
     scoring = _scoring(data, init, validation, where, say)
@@ -86,7 +90,7 @@ def prepare(
 
 
 def _read_validation(
-    parts: Sequence[ManifestPart], limits: ExampleLimits, say: Callable[[str], None]
+    parts: Sequence[ManifestPart], limits: ExampleLimits, say: Callable[[str], None], where: str | Path
 ) -> tuple[tuple[Example, ...], tuple[ValidationSet, ...]]:
     """Return the examples of all manifests, and the sets that they are, if they are several.
 
@@ -100,8 +104,11 @@ def _read_validation(
         if found.left_out:
             say(f"to validate with: {found}")
         decides = part.decides or not any(other.decides for other in parts)
-        sets.append(ValidationSet(stem if stems.count(stem) == 1 else part.path, len(found.examples), decides))
+        name = stem if stems.count(stem) == 1 else part.path
+        sets.append(ValidationSet(name, len(found.examples), decides, part.non_speech))
         examples += found.examples
+    if all(one.non_speech for one in sets if one.decides):
+        raise UsageError(f"{where}: data.validation: only manifests with speech have an error rate; let one decide")
     return tuple(examples), tuple(sets) if len(sets) > 1 else ()
 
 
@@ -183,7 +190,7 @@ def _new_checkpoint(
     recipe: Recipe, examples: Sequence[Example], say: Callable[[str], None], where: str | Path
 ) -> Checkpoint:
     """Return a new checkpoint with a vocabulary and a config, without weights."""
-    texts = [example.text for example in examples]
+    texts = [example.text for example in examples if example.text]
     try:
         model = _vocabulary(texts, recipe.model, say)
     except UsageError as error:

@@ -52,10 +52,11 @@ class BatchIndex:
 
 @dataclass(frozen=True)
 class _TrainBatch:
-    """Audio rows with their tokens and playback speeds."""
+    """Audio rows with their tokens, the numbers of labels that they count as, and playback speeds."""
 
     rows: AudioBatch
     tokens: Sequence[Sequence[int]]
+    counts: Sequence[int]
     speeds_B: torch.Tensor
 
     def halves(self) -> tuple[_TrainBatch, _TrainBatch]:
@@ -63,7 +64,7 @@ class _TrainBatch:
         return self._slice(slice(None, middle)), self._slice(slice(middle, None))
 
     def _slice(self, which: slice) -> _TrainBatch:
-        return _TrainBatch(self.rows.slice_rows(which), self.tokens[which], self.speeds_B[which])
+        return _TrainBatch(self.rows.slice_rows(which), self.tokens[which], self.counts[which], self.speeds_B[which])
 
 
 class BatchTooLarge(Exception):
@@ -107,9 +108,17 @@ class Learner:
             )
 
     def forward_backward(
-        self, rows: AudioBatch, tokens: Sequence[Sequence[int]], speeds_B: torch.Tensor, batch_index: BatchIndex
+        self,
+        rows: AudioBatch,
+        tokens: Sequence[Sequence[int]],
+        counts: Sequence[int],
+        speeds_B: torch.Tensor,
+        batch_index: BatchIndex,
     ) -> list[dict[str, torch.Tensor]]:
         """Add the gradient of the loss summed over the labels. If memory runs out, split the batch in two and retry.
+
+        Args:
+            counts: as how many labels each row counts: the number of its tokens, or of those of speech of its length.
 
         Returns:
             The losses of each part of the batch that was computed.
@@ -123,7 +132,7 @@ class Learner:
                 self._take_part(omega_draw)
             return []
         torch.manual_seed(batch_index.dropout_seed(self._seed))
-        return self._with_halving(_TrainBatch(rows, tokens, speeds_B), generator, omega_draw)
+        return self._with_halving(_TrainBatch(rows, tokens, counts, speeds_B), generator, omega_draw)
 
     def _with_halving(
         self, train_batch: _TrainBatch, generator: torch.Generator, omega_draw: float
@@ -150,11 +159,10 @@ class Learner:
         features = augmented_features(
             train_batch.rows, train_batch.speeds_B, self.log_mel, self._augment, generator, self.device
         )
-        losses: dict[str, torch.Tensor] = self.network(
-            features, targets_of(train_batch.tokens, self.device), omega_draw
-        )
+        targets = targets_of(train_batch.tokens, self.device, train_batch.counts)
+        losses: dict[str, torch.Tensor] = self.network(features, targets, omega_draw)
         # The loss is a mean over labels; the gradient sums over them, so that parts of a batch add up.
-        (sum(map(len, train_batch.tokens)) * losses["loss"]).backward()
+        (sum(train_batch.counts) * losses["loss"]).backward()
         return {name: loss.detach() for name, loss in losses.items()}
 
     def _take_part(self, omega_draw: float) -> None:
@@ -187,9 +195,11 @@ def augmented_features(
     return Features(mel_BMT, features.lengths_B.clone())
 
 
-def targets_of(tokens: Sequence[Sequence[int]], device: torch.device) -> Targets:
+def targets_of(tokens: Sequence[Sequence[int]], device: torch.device, counts: Sequence[int] | None = None) -> Targets:
+    """Pad the tokens to one column at least. `counts` are those of Targets; None: the rows' own."""
     lengths = [len(row) for row in tokens]
-    labels_BU = torch.zeros(len(tokens), max(lengths), dtype=torch.long)
+    labels_BU = torch.zeros(len(tokens), max(1, *lengths), dtype=torch.long)
     for row_U, row in zip(labels_BU, tokens, strict=True):
         row_U[: len(row)] = torch.tensor(row)
-    return Targets(labels_BU.to(device), torch.tensor(lengths).to(device))
+    counts_B = torch.tensor(lengths if counts is None else counts)
+    return Targets(labels_BU.to(device), torch.tensor(lengths).to(device), counts_B.to(device))

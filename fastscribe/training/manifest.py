@@ -36,7 +36,7 @@ _MAX_TEXT_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class Example:
-    """One span of a recording and its transcript. `text` is cleaned; `tokens` is empty until `tokenise`."""
+    """One span of a recording and its transcript. `text` is cleaned; `tokens` is empty until `tokenise`, or without speech."""
 
     path: str  # the file to open
     text: str
@@ -44,6 +44,7 @@ class Example:
     offset_s: float = 0.0
     tokens: tuple[int, ...] = ()
     repeat: float = 1.0  # how often an epoch has it: its manifest's weight
+    non_speech: bool = False  # there is nothing to write
 
 
 @dataclass(frozen=True)
@@ -53,11 +54,13 @@ class ManifestPart:
     Attributes:
         repeat: how often an epoch repeats it; 0.5 is every other example.
         decides: of several manifests to validate with, those that decide decide which model is best; if none does, all do.
+        non_speech: no recording of it has speech, and no row a text. A model learns to write nothing for it.
     """
 
     path: str
     repeat: float = 1.0
     decides: bool = False
+    non_speech: bool = False
 
     def __post_init__(self) -> None:
         if not 0 < self.repeat < math.inf:
@@ -119,11 +122,7 @@ def read_manifests(parts: Iterable[ManifestPart], limits: ExampleLimits, purpose
         UsageError: a manifest cannot be read, or no row is usable.
         ManifestError: a row is wrong.
     """
-    examples = [
-        example
-        for part in parts
-        for example in (_folder_examples(part) if os.path.isdir(part.path) else _examples(part))
-    ]
+    examples = [example for part in parts for example in _part_examples(part, limits.max_duration_s)]
     corpus = _filter_out(((example, _why_unusable(example, limits)) for example in examples), {})
     if not corpus.examples:
         raise UsageError(f"nothing to {purpose}: {corpus}")
@@ -132,7 +131,7 @@ def read_manifests(parts: Iterable[ManifestPart], limits: ExampleLimits, purpose
 
 def tokenise(corpus: Corpus, encode: Encode, limits: ExampleLimits) -> Corpus:
     """Add tokens, and leave out examples with too many. Raises UsageError if none is left."""
-    encoded = ((example, encode(example.text)) for example in corpus.examples)
+    encoded = ((example, () if example.non_speech else encode(example.text)) for example in corpus.examples)
     with_reasons = (
         (replace(example, tokens=ids or ()), _why_tokens_unusable(example, ids, limits)) for example, ids in encoded
     )
@@ -155,7 +154,7 @@ def _filter_out(with_reasons: Iterable[tuple[Example, str | None]], left_out: Ma
 
 
 def _why_unusable(example: Example, limits: ExampleLimits) -> str | None:
-    if not example.text:
+    if not example.text and not example.non_speech:
         return "without text"
     if example.duration_s < limits.min_duration_s:
         return f"shorter than {limits.min_duration_s:g} s"
@@ -165,13 +164,29 @@ def _why_unusable(example: Example, limits: ExampleLimits) -> str | None:
 
 
 def _why_tokens_unusable(example: Example, tokens: tuple[int, ...] | None, limits: ExampleLimits) -> str | None:
-    if not tokens:
+    if not tokens and not example.non_speech:
         return "with letters that the vocabulary lacks" if tokens is None else "without text"
+    tokens = tokens or ()
     if limits.max_tokens is not None and len(tokens) > limits.max_tokens:
         return f"of more than {limits.max_tokens} tokens"
     if len(tokens) > limits.max_tokens_per_s * example.duration_s:
         return f"of more than {limits.max_tokens_per_s:g} tokens a second"
     return None
+
+
+def _part_examples(part: ManifestPart, max_duration_s: float) -> Iterator[Example]:
+    examples = _folder_examples(part) if os.path.isdir(part.path) else _examples(part)
+    return (
+        (piece for example in examples for piece in _pieces(example, max_duration_s)) if part.non_speech else examples
+    )
+
+
+def _pieces(example: Example, max_duration_s: float) -> Iterator[Example]:
+    """Cut a recording without speech, which may be long, into equal pieces of at most `max_duration_s`."""
+    count = max(1, math.ceil(example.duration_s / max_duration_s)) if max_duration_s else 1
+    each_s = example.duration_s / count
+    for number in range(count):
+        yield replace(example, offset_s=example.offset_s + number * each_s, duration_s=each_s)
 
 
 def _examples(part: ManifestPart) -> Iterator[Example]:
@@ -202,6 +217,9 @@ def _folder_examples(part: ManifestPart) -> Iterator[Example]:
     known = {stem for stem, _ in recordings}
     # A video beside the sound that was taken from it is the same recording.
     recordings += [(stem, path) for stem, path in containers if stem not in known]
+    if part.non_speech:
+        yield from _silent_folder(part, [path for _, path in recordings])
+        return
     pairs = [(path, texts[stem]) for stem, path in recordings if stem in texts]
     if not pairs:
         raise UsageError(f"{part.path}: no recording here has a .txt of the same name beside it")
@@ -209,6 +227,18 @@ def _folder_examples(part: ManifestPart) -> Iterator[Example]:
         yield _paired_example(part, path, text_path)
     for path in (path for stem, path in recordings if stem not in texts):
         yield Example(path, "", 0.0, repeat=part.repeat)  # counted only: there may be a million, so none is opened
+
+
+def _silent_folder(part: ManifestPart, paths: Sequence[str]) -> Iterator[Example]:
+    """Yield the recordings of a folder without speech. Raises UsageError if one cannot be read, or there is none."""
+    if not paths:
+        raise UsageError(f"{part.path}: no recordings here")
+    for path in paths:
+        try:
+            duration_s = probe(Source(path, path, path)).duration_s
+        except AudioError as error:
+            raise UsageError(f"{error}; put it right, or take it away") from error
+        yield Example(path, "", duration_s, repeat=part.repeat, non_speech=True)
 
 
 def _paired_example(part: ManifestPart, path: str, text_path: str) -> Example:
@@ -228,18 +258,24 @@ def _paired_example(part: ManifestPart, path: str, text_path: str) -> Example:
 def _example(part: ManifestPart, number: int, line: bytes) -> Example:
     row = parse_row(part.path, number, line)
     source, text = row_source(part.path, number, row), row.get("text")
+    if part.non_speech and text is None:
+        text = ""
     if not isinstance(text, str):
         raise ManifestError(part.path, number, "no text" if text is None else f"text is {text!r:.40}, not a string")
     if source.track:
         raise ManifestError(
             part.path, number, f"audio_track {source.track}: training reads the first track: extract this one"
         )
+    text = clean_text(text)
+    if part.non_speech and text:
+        raise ManifestError(part.path, number, f"text {text!r:.40} in a manifest of non_speech")
     return Example(
         path=_existing_path(part.path, number, source),
-        text=clean_text(text),
+        text=text,
         duration_s=_duration_s(part.path, number, source),
         offset_s=source.offset_s or 0.0,
         repeat=part.repeat,
+        non_speech=part.non_speech,
     )
 
 

@@ -29,10 +29,20 @@ from fastscribe.types import Features
 
 @dataclass(frozen=True)
 class Targets:
-    """Labels [B, U], zero beyond each row's length, and their lengths [B]."""
+    """Labels [B, U], zero beyond each row's length, and their lengths [B].
+
+    Attributes:
+        counts_B: as how many labels each row counts in a mean per label, for rows without labels; None: its own.
+    """
 
     labels_BU: torch.Tensor
     lengths_B: torch.Tensor
+    counts_B: torch.Tensor | None = None
+
+    def per_label(self, total: torch.Tensor, has_path_B: torch.Tensor) -> torch.Tensor:
+        """Divide a sum over the rows that have a path by the labels that these count as; infinite if none has one."""
+        counts_B = self.lengths_B if self.counts_B is None else self.counts_B
+        return (total / (counts_B * has_path_B).sum().clamp(min=1)).masked_fill(~has_path_B.any(), math.inf)
 
 
 def new_model(config: ModelConfig, seed: int) -> Model:
@@ -124,7 +134,7 @@ class Network(nn.Module):
         if self.dropout:
             predicted_BUH = F.dropout(predicted_BUH, self.dropout, transducer.predictor.training)
         losses_B = torch.empty(len(predicted_BUH), device=predicted_BUH.device)
-        loss = joint_transducer_loss(
+        total = joint_transducer_loss(
             transducer.joint,
             transducer.joint.encoder(frames_BTD),
             transducer.joint.predictor(predicted_BUH),
@@ -133,10 +143,10 @@ class Network(nn.Module):
             targets.lengths_B,
             blank_id=transducer.blank_id,
             config=self.loss.resolve_omega(omega_draw),
-            reduction="mean_volume",
+            reduction="sum",
             losses_out_B=losses_B,
         )
-        return loss, losses_B
+        return targets.per_label(total, ~losses_B.isposinf()), losses_B
 
 
 @contextmanager
@@ -174,14 +184,12 @@ def ctc_loss(logits_BTV: torch.Tensor, lengths_B: torch.Tensor, targets: Targets
         reduction="sum",
         zero_infinity=True,
     )
-    has_path_B = has_ctc_path(lengths_B, targets)
-    num_labels = (targets.lengths_B * has_path_B).sum()
-    return (total / num_labels.clamp(min=1)).masked_fill(~has_path_B.any(), math.inf)
+    return targets.per_label(total, has_ctc_path(lengths_B, targets))
 
 
 def has_ctc_path(lengths_B: torch.Tensor, targets: Targets) -> torch.Tensor:
     """Return [B], True if there are enough frames: one a label, and one for the blank between two equal labels."""
     labels_BU = targets.labels_BU
-    positions_U = torch.arange(1, labels_BU.shape[1], device=labels_BU.device)
+    positions_U = torch.arange(labels_BU.shape[1], device=labels_BU.device)[1:]
     is_repeat_BU = (labels_BU[:, 1:] == labels_BU[:, :-1]) & (positions_U < targets.lengths_B[:, None])
     return lengths_B >= targets.lengths_B + is_repeat_BU.sum(1)

@@ -30,11 +30,15 @@ _ENGLISH_SHARE = 0.99  # of the letters are ASCII
 
 @dataclass(frozen=True)
 class ValidationSet:
-    """One manifest of several to validate with, and whether it decides which model is best."""
+    """One manifest of several to validate with, and whether it decides which model is best.
+
+    One of `non_speech` has no error rate. What is written for it counts as inserted words in that of all sets.
+    """
 
     name: str
     num_examples: int
     decides: bool
+    non_speech: bool = False
 
 
 @dataclass(frozen=True)

@@ -54,7 +54,7 @@ from fastscribe.training.scoring import Scoring, rating_of
 from fastscribe.training.state import RunFolder
 from fastscribe.training.validation import ValidationResult, validate, with_weights
 from fastscribe.training.weights import Weights
-from fastscribe.types import Float64Array
+from fastscribe.types import Float64Array, Int64Array
 
 _LOG_STEPS = 10  # steps that a log line averages
 _SMALL_BATCH_S = 120.0  # of audio: a CPU's batch, and a GPU's minimum
@@ -125,6 +125,7 @@ class Trainer:
         )
         self._durations = np.array([example.duration_s for example in self.examples])
         self._tokens = np.array([len(example.tokens) for example in self.examples])
+        self._label_counts = label_counts(self._tokens, self._durations)
         self._window = LogWindow()
         self._is_validation_due = self._is_plot_lost = False
         self._rated_by = rating_of(training_data.scoring, training_data.validation_sets)
@@ -373,16 +374,19 @@ class Trainer:
         return done / self.recipe.run.epochs
 
     def _train_batch(self, rows: AudioBatch, speeds: Float64Array) -> int:
-        """Run forward and backward. Returns the number of labels; 0 if no row could be read."""
+        """Run forward and backward. Returns the number of labels that the rows count as; 0 if none could be read."""
         tokens = [self.examples[index].tokens for index in rows.examples]
+        counts = self._label_counts[rows.examples].tolist()
         batch_index = BatchIndex(self.progress.epoch, self.progress.batches_done, self.distributed.rank)
         try:
-            losses = self.learner.forward_backward(rows, tokens, torch.from_numpy(speeds[rows.examples]), batch_index)
+            losses = self.learner.forward_backward(
+                rows, tokens, counts, torch.from_numpy(speeds[rows.examples]), batch_index
+            )
         except BatchTooLarge as error:
             raise UsageError(self._too_large_message(error.examples)) from error
         for part in losses:
             self._window.add_losses(part)
-        return sum(map(len, tokens))
+        return sum(counts)
 
     def _too_large_message(self, examples: Indices) -> str:
         longest_s = max(self.examples[index].duration_s for index in examples)
@@ -531,6 +535,17 @@ class Trainer:
             raise UsageError(
                 f"{self.folder.path}: ranks do not find the same state and data; all need the same folder and manifests"
             )
+
+
+def label_counts(num_tokens: Int64Array, durations_s: Float64Array) -> Int64Array:
+    """Return as how many labels each example counts [examples]: its tokens; without any, those of speech of its length.
+
+    The loss is a mean per label. A recording without speech has about as many frames per second to learn from as one with
+    speech, so it weighs as much.
+    """
+    has_tokens = num_tokens > 0
+    per_s = num_tokens.sum() / max(1.0, durations_s[has_tokens].sum())
+    return np.where(has_tokens, num_tokens, np.maximum(1, np.rint(per_s * durations_s))).astype(np.int64)
 
 
 def _model(checkpoint: Checkpoint, recipe: Recipe) -> Model:

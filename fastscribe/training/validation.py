@@ -31,7 +31,8 @@ class ValidationResult:
 
     Attributes:
         rates: of all recordings. `wer` and `cer` by the run's normaliser, `exact_wer` with case and punctuation.
-        sets: rates of each validation set, if there are several.
+        sets: rates of each validation set, if there are several; of one without speech, what is written for it per
+            minute: `words_per_min` and `characters_per_min`.
         deciding: the rate that decides which model is best.
         examples: a few (reference, hypothesis) pairs.
     """
@@ -79,7 +80,7 @@ def validate(
             pairs[index] = reference, tokenizer.sentence(hypothesis.token_ids)
     if not pairs:
         raise UsageError(f"none of the {len(examples)} recordings to validate with can be read")
-    return _to_result(pairs, scoring, sets)
+    return _to_result(pairs, [example.duration_s for example in examples], scoring, sets)
 
 
 def _batches(order: Sequence[int], examples: Sequence[Example]) -> list[Any]:
@@ -94,20 +95,34 @@ def _batches(order: Sequence[int], examples: Sequence[Example]) -> list[Any]:
 
 
 def _to_result(
-    pairs: Mapping[int, tuple[str, str]], scoring: Scoring, sets: Sequence[ValidationSet]
+    pairs: Mapping[int, tuple[str, str]],
+    durations_s: Sequence[float],
+    scoring: Scoring,
+    sets: Sequence[ValidationSet],
 ) -> ValidationResult:
     everything = _rates(pairs.values(), scoring)
     deciding, by_set, end = [], {}, 0
     for one in sets:
         begin, end = end, end + one.num_examples
-        of_set = [pair for index, pair in pairs.items() if begin <= index < end]
+        indices = [index for index in pairs if begin <= index < end]
+        of_set = [pairs[index] for index in indices]
         deciding += of_set * one.decides
         if not of_set:
             raise UsageError(f"none of the recordings of {one.name} to validate with can be read")
-        by_set[one.name] = _rates(of_set, scoring)
+        seconds = sum(durations_s[index] for index in indices)
+        by_set[one.name] = _per_minute(of_set, seconds, scoring) if one.non_speech else _rates(of_set, scoring)
     best = everything if all(one.decides for one in sets) else _rates(deciding, scoring)
     shown = sorted(pairs.values())[:: max(1, len(pairs) // 5)][:5]
     return ValidationResult(everything, by_set, best[scoring.metric], tuple(shown))
+
+
+def _per_minute(pairs: Collection[tuple[str, str]], seconds: float, scoring: Scoring) -> Rates:
+    """Return what is written for recordings without speech, normalised."""
+    score = _score(pairs, normalizer(scoring.normalizer))
+    return {
+        "words_per_min": 60 * score.words.insertions / seconds,
+        "characters_per_min": 60 * score.characters.insertions / seconds,
+    }
 
 
 def _rates(pairs: Collection[tuple[str, str]], scoring: Scoring) -> Rates:

@@ -7,6 +7,7 @@ the definition.
 
 from __future__ import annotations
 
+import itertools
 import random
 import sys
 import threading
@@ -113,6 +114,14 @@ def long_labels() -> None:
     check(TransducerLossConfig(), torch.float32, tensors, 0)
 
 
+def no_labels() -> None:
+    """A batch of recordings without speech, with and without a column for labels."""
+    for config, width in itertools.product((CONFIGS["rnnt"], CONFIGS["tdt"]), (0, 1)):
+        said = [torch.zeros(3, width, dtype=torch.long), torch.tensor([4, 1, 0]), torch.tensor([0, 0, 0])]
+        logits_BTUW = torch.randn(3, 4, width + 1, 6 + len(config.durations))
+        check(config, torch.float32, [logits_BTUW, *said], 2)
+
+
 def no_path() -> None:
     config = TransducerLossConfig(durations=(2, 4))
     said = (torch.tensor([[1], [1], [1]]), torch.tensor([3, 4, 0]), torch.tensor([0, 0, 1]))
@@ -168,7 +177,7 @@ CASES: dict[str, Callable[[], None]] = {
         for dtype in _ROUNDING
         for name in (CONFIGS if dtype == torch.float32 else ("rnnt_fastemit_clamp", "tdt", "tdt_omega"))
     },
-    **{case.__name__: case for case in (long_labels, no_path, not_a_number, whole_batch_empty, joint_case)},
+    **{case.__name__: case for case in (long_labels, no_labels, no_path, not_a_number, whole_batch_empty, joint_case)},
 }
 
 

@@ -8,7 +8,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -448,10 +448,12 @@ def test_accumulation_weighs_labels(manifest: Path, tmp_path: Path) -> None:
         torch.testing.assert_close(in_turn[name], gradient)
 
 
-def gradients_of(batches: list[list[int]], manifest: Path, folder: Path) -> dict[str, torch.Tensor]:
+def gradients_of(
+    batches: list[list[int]], manifest: Path, folder: Path, make: Callable[..., Recipe] = recipe_of
+) -> dict[str, torch.Tensor]:
     """The gradient of an epoch of one step, without augmentation and batch statistics, which differ between batches."""
     folder.mkdir()
-    recipe = recipe_of(manifest, **STILL, batch={"accumulate": len(batches)}, run={"epochs": 1})
+    recipe = make(manifest, **STILL, batch={"accumulate": len(batches)}, run={"epochs": 1})
     trainer = Trainer(recipe, prepare(recipe, None), RunFolder(folder), torch.device("cpu"), torch.float32, print)
     taken: dict[str, torch.Tensor] = {}
 

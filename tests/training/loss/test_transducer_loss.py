@@ -311,6 +311,21 @@ def test_joint_equals_loss_of_logits(activation: str, config: TransducerLossConf
         torch.testing.assert_close(torch.autograd.grad(loss * 0.5, leaves), expected_gradients, rtol=1e-4, atol=2e-6)
 
 
+@pytest.mark.parametrize("width", [0, 1])
+@pytest.mark.parametrize("config", CONFIGS)
+def test_joint_without_labels(config: TransducerLossConfig, width: int) -> None:
+    """A batch of recordings in which nobody speaks."""
+    labels_BU, lengths_B = torch.zeros(4, width, dtype=torch.long), torch.zeros(4, dtype=torch.long)
+    found = []
+    for backend in ("oracle", "numba"):
+        module, encoded, predicted = small_joint("relu", 5 + len(config.durations))
+        inputs = (module, encoded, predicted[:, : width + 1], labels_BU, SAID[1], lengths_B)
+        loss = joint_transducer_loss(*inputs, blank_id=2, config=config, reduction="sum", backend=backend)
+        gradients = torch.autograd.grad(loss, [encoded, predicted, module.output.weight, module.output.bias])
+        found.append((loss.detach(), *gradients))
+    torch.testing.assert_close(found[1], found[0], rtol=1e-4, atol=1e-5)
+
+
 def test_joint_skips_utterances_without_frames() -> None:
     module, encoded, predicted = small_joint("relu", 5)
     with torch.no_grad():
