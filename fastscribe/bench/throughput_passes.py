@@ -98,8 +98,8 @@ def read_batches(
         utterances = [utterance for item in prepared if not isinstance(item, Failure) for utterance in item]
         batches = []
         for loaded in transcriber._local.load(run.plan(utterances)):
-            batch, failed = (None, ()) if loaded is IDLE else loaded
-            failures += [failure for _, failure in failed]
+            batch, settled = (None, ()) if loaded is IDLE else loaded
+            failures += [result for _, result in settled if isinstance(result, Failure)]
             batches += [] if batch is None else [batch]
     return batches, failures
 

@@ -3,7 +3,8 @@
 Decoding and resampling release the interpreter lock, so threads suffice. Work under the lock is kept small, because it
 limits files per second (scripts/benchmarks/host.py). The caller allocates each batch's memory, so that it can
 be pinned; each thread decodes straight into its rows. batching.py chooses the utterances of a batch; the recognizer computes
-features. A file that cannot be read is left out of its batch and reported as a Failure beside it.
+features. A file that cannot be read is left out of its batch and reported as a Failure beside it. An utterance of digital
+silence is left out too, with an empty result: no model is given it, because many write words where there is nothing to hear.
 
 Dimensions: B batch, S samples, C channels.
 """
@@ -26,14 +27,16 @@ from fastscribe.audio.read import read_into, read_native_into, sample_type
 from fastscribe.pipeline.idle import IDLE, LATER, Idle, Later
 from fastscribe.pipeline.prefetch import Group, Prefetcher
 from fastscribe.pipeline.thread_pool import ReplacingThreadPool
-from fastscribe.types import AudioInfo, Batch, Failure, NativeRows, SampleArray, Utterance
+from fastscribe.types import AudioInfo, Batch, Failure, Hypothesis, NativeRows, SampleArray, Utterance
 
-# No batch when none of its utterances could be read; a failure comes with the utterance that it cost.
-Loaded = tuple[Batch | None, tuple[tuple[Utterance, Failure], ...]]
+# An utterance that is not decoded, with its result: empty for digital silence.
+Settled = tuple[Utterance, Failure | Hypothesis]
+Loaded = tuple[Batch | None, tuple[Settled, ...]]  # no batch when none of its utterances is to be decoded
 Allocate = Callable[[tuple[int, ...], np.dtype[Any]], SampleArray]
 
 _MAX_THREADS = 32
 REMOTE_THREADS = 32  # they wait for answers, whatever the number of processors
+_LOOK_SAMPLES = 256
 _MAX_SPARE_FRACTION = 32  # up to 1/32 of a batch's width may be padding that compaction would remove
 
 
@@ -76,8 +79,8 @@ def load_batches(
         native: Leave resampling and downmix to the device (types.NativeRows).
 
     Yields:
-        (batch, failures): batch is None if none of its utterances could be read; failures pairs each utterance that could
-        not be read with its Failure.
+        (batch, settled): batch is None if none of its utterances is to be decoded; settled pairs each utterance that could
+        not be read with its Failure, and each one of digital silence with an empty Hypothesis.
     """
     assert ahead > 0
     loader = _Loader(_BatchFormat(sample_rate, channel, allocate, native), pool, ahead)
@@ -150,6 +153,7 @@ class _ReadGroup(Group):
         self._native_slots = {row: (group, index) for group in self.native for index, row in enumerate(group.rows)}
         self.samples_BS = format.allocate((len(plan), longest), dtype)
         self.lengths_B = np.zeros(len(plan), np.int64)
+        self.silent: set[int] = set()  # rows of digital silence
 
     def call(self, index: int) -> None:
         row_S, utterance, length = self.samples_BS[index], self.utterances[index], 0
@@ -160,15 +164,20 @@ class _ReadGroup(Group):
         if native_slot is not None:
             group, slot = native_slot
             length = read_native_into(group.samples_BSC[slot], group.begin, utterance, self._rate, self._channel)
+            is_silent = _is_zero(group.samples_BSC[slot, group.begin : group.begin + utterance.num_samples])
+        else:
+            is_silent = _is_zero(row_S[:length])
+        if is_silent:
+            self.silent.add(index)
         self.lengths_B[index] = length
 
     def batch(self, rows: Sequence[int], allocate: Allocate) -> Batch | None:
-        """Return a batch of those of the popped rows that have not failed, or None if all have.
+        """Return a batch of those of the popped rows that are to be decoded, or None if there is none.
 
         It is a copy in memory from `allocate` while threads still write to the group's memory, else the group's memory,
         compacted in place.
         """
-        kept = [row for row in rows if row not in self.errors]
+        kept = [row for row in rows if row not in self.errors and row not in self.silent]
         if not kept:
             return None
         copy_to = None if self.all_popped else allocate
@@ -189,7 +198,7 @@ class _Loader:
         self._wakeup = Event()
         self._probes = Prefetcher[_ProbeGroup](pool, self._wakeup.set)
         self._reads = Prefetcher[_ReadGroup](pool, self._wakeup.set)
-        self._failures: list[tuple[Utterance, Failure]] = []  # of probed files, not yet returned
+        self._failures: list[Settled] = []  # of probed files, not yet returned
 
     @property
     def is_full(self) -> bool:
@@ -230,10 +239,17 @@ class _Loader:
                 self._reads.submit(_ReadGroup(plan, self._format))
 
     def _loaded(self, group: _ReadGroup, done: Sequence[int]) -> Loaded:
-        return group.batch(done, self._format.allocate), tuple(_failures(group, done, "load"))
+        silent: list[Settled] = [(group.utterances[index], Hypothesis()) for index in done if index in group.silent]
+        return group.batch(done, self._format.allocate), (*_failures(group, done, "load"), *silent)
 
 
-def _failures(group: _ProbeGroup | _ReadGroup, done: Sequence[int], stage: str) -> list[tuple[Utterance, Failure]]:
+def _is_zero(samples: SampleArray) -> bool:
+    """Return True if there is no other sample than 0; a look at the middle spares a pass over nearly every recording."""
+    middle = len(samples) // 2
+    return not samples[middle : middle + _LOOK_SAMPLES].any() and not samples.any()
+
+
+def _failures(group: _ProbeGroup | _ReadGroup, done: Sequence[int], stage: str) -> list[Settled]:
     failed = [index for index in done if index in group.errors]
     return [
         (group.utterances[index], to_failure(group.utterances[index].audio, stage, group.errors[index]))

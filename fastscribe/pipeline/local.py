@@ -99,9 +99,9 @@ class LocalExecutor:
         if loaded is None or loaded is IDLE:
             outcomes = self.engine.drain()
         else:
-            batch, failures = loaded
-            for utterance, failure in failures:
-                yield (utterance,), (failure,)
+            batch, settled = loaded
+            for utterance, result in settled:
+                yield (utterance,), (result,)
             if batch is None:
                 return
             outcomes = self.engine.push(batch)

@@ -6,7 +6,7 @@ words. Cuts lie on the encoder's frame grid, so that frames stand for the same s
 
 A model that learnt on short utterances drops words where an utterance holds two sentences. For such a model every clear pause
 is a cut, and only the stretches between them are cut to the limit (choose_phrases). Such a model also writes words where there
-is nothing to hear, so long silence is left out (segmentation/silence.py). For other models the pieces cover the recording.
+is nothing to hear, so long silence is left out (segmentation/silence.py); for other models, long digital silence alone.
 
 choose_pieces() and choose_phrases() are pure: their input is the loudness of short frames and which of them are quiet. Both
 are computed in one pass in bounded memory, from the energy (segmentation/loudness.py) or from speech probabilities
@@ -54,8 +54,9 @@ def split(
 ) -> tuple[Utterance, ...]:
     """Split a recording into utterances in order. Neighbours overlap only if there is no pause between them.
 
-    They cover the recording. With `by_phrase` they leave out long silence: anywhere in a recording longer than the limit, at
-    the beginning and the end of a shorter one. A recording without any sound is then one utterance without samples.
+    They cover a recording that is no longer than the limit, and a longer one without its long digital silence. With
+    `by_phrase` they leave out all long silence: anywhere in a recording longer than the limit, at the beginning and the end
+    of a shorter one. A recording of which nothing is left is one utterance without samples.
 
     Args:
         audio: The recording. Its samples are read, once, only if it is longer than the limit; with `by_phrase`, than 2 s.
@@ -79,19 +80,19 @@ def split(
     if vad == "silero":
         loudness = speech_probability(audio, frame_samples, channel)
         quiet = loudness < SPEECH
-        silent = loudness < _SILENT
+        silent = loudness < _SILENT if by_phrase else loudness == 0
     else:
         loudness = frame_energy(audio, frame_samples, channel)
         quiet = quiet_frames(loudness, unit_s)
-        silent = steady_quiet(loudness, quiet)
+        silent = steady_quiet(loudness, quiet) if by_phrase else loudness == 0
+        silent &= frame_samples > 1  # a single sample has no variance
     if is_short:
         pieces = trim_silence(silent, unit_s)
     else:
-        stretches = find_sound(silent, unit_s) if by_phrase else [(0, len(loudness))]
         choose = choose_phrases if by_phrase else choose_pieces
         pieces = [
             (begin + first, begin + last)
-            for begin, end in stretches
+            for begin, end in find_sound(silent, unit_s)
             for first, last in choose(loudness[begin:end], quiet[begin:end], unit_s, max_utterance_s - grid_s)
         ]
     places = [

@@ -30,6 +30,7 @@ _RATE = 16_000
 _CHUNK = 512
 _CONTEXT = 64  # samples of the previous chunk, repeated in front of each chunk
 _CHUNKS_PER_CALL = 512
+_ZERO = 1e-6  # of full scale: what resampling may make of digital silence
 _NETWORK = "data/silero_vad_16k_sequence.onnx"
 _NOT_INSTALLED = "--vad silero", "silero-vad 6.2.3 and onnxruntime", "vad"
 
@@ -56,7 +57,7 @@ def _network() -> InferenceSession:
 
 
 def speech_probability(audio: AudioInfo, frame_samples: int, channel: int | None) -> Float64Array:
-    """Return, for each frame, the speech probability of the 32 ms chunk that contains its middle.
+    """Return, for each frame, the speech probability of the 32 ms chunk that contains its middle; 0 for digital silence.
 
     Args:
         audio: The recording, or a part of it.
@@ -105,4 +106,4 @@ def _probabilities(chunks: Iterator[Float32Array]) -> Iterator[Float32Array]:
         for first in range(0, len(rows_NS), _CHUNKS_PER_CALL):
             some_NS = np.ascontiguousarray(rows_NS[first : first + _CHUNKS_PER_CALL])
             probabilities, h, c = network.run(["speech_probs", "hn", "cn"], {"input": some_NS, "h": h, "c": c})
-            yield probabilities.reshape(-1)
+            yield np.where(np.abs(some_NS).max(axis=1) < _ZERO, 0.0, probabilities.reshape(-1)).astype(np.float32)

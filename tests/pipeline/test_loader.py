@@ -18,7 +18,7 @@ from fastscribe.audio.read import read
 from fastscribe.pipeline import loader, prefetch, thread_pool
 from fastscribe.pipeline.idle import IDLE
 from fastscribe.pipeline.loader import collate, default_threads
-from fastscribe.types import AudioInfo, Failure, Source, Utterance
+from fastscribe.types import AudioInfo, Failure, Hypothesis, Source, Utterance
 from tests.helpers.loading import load_batches
 
 RATE = 16_000
@@ -108,6 +108,7 @@ def test_any_error_costs_one_file(monkeypatch, error):
     def read_into(row_S, utterance, *options):
         if utterance.audio.path == "bad":
             raise error
+        row_S[: utterance.num_samples] = 1
         return utterance.num_samples
 
     monkeypatch.setattr(loader, "read_into", read_into)
@@ -119,6 +120,7 @@ def test_any_error_costs_one_file(monkeypatch, error):
 def test_batches_come_in_order(monkeypatch):
     def read_into(row_S, utterance, *options):
         time.sleep(0.002 * (utterance.num_samples % 3))
+        row_S[: utterance.num_samples] = 1
         return utterance.num_samples
 
     monkeypatch.setattr(loader, "read_into", read_into)
@@ -223,7 +225,7 @@ def test_each_utterance_comes_once_if_files_are_slow(sizes, slow, bad, threads, 
         time.sleep(0.03 if number in slow else 0)
         if number in bad:
             raise SystemExit
-        row_S[: utterance.num_samples] = number
+        row_S[: utterance.num_samples] = number + 1
         return utterance.num_samples
 
     with pytest.MonkeyPatch.context() as patch:
@@ -238,7 +240,7 @@ def test_each_utterance_comes_once_if_files_are_slow(sizes, slow, bad, threads, 
     ]
     for batch in batches:
         for name, row_S in zip(names(batch), batch.samples_BS, strict=True):
-            assert (row_S == int(name)).all()
+            assert (row_S == int(name) + 1).all()
 
 
 def test_idle_source_flushes_batches(fake_read):
@@ -394,6 +396,27 @@ def test_batch_equals_collated_waves(recordings, picks, channel):
     assert batch.samples_BS.dtype == expected.samples_BS.dtype
     np.testing.assert_array_equal(batch.samples_BS, expected.samples_BS)
     np.testing.assert_array_equal(batch.lengths_B, expected.lengths_B)
+
+
+@pytest.mark.parametrize("native", [False, True])
+def test_digital_silence_is_not_decoded(tmp_path, native):
+    """At each rate, mono and stereo; one sample that is not zero is decoded, and so is what surrounds silence."""
+    plan, expected = [], []
+    for rate, channels in [(RATE, 1), (8_000, 1), (44_100, 2)]:
+        for kind in ("zeros", "sound in the middle", "one sample"):
+            samples = np.zeros((2 * rate, channels))
+            if kind == "sound in the middle":
+                samples[rate - 100 : rate + 100] = 0.1
+            elif kind == "one sample":
+                samples[-1] = 0.1
+            path = str(tmp_path / f"{kind} {rate}.wav")
+            soundfile.write(path, samples, rate, subtype="PCM_16")
+            audio = probe(Source(path, path, f"{kind} {rate}"))
+            plan.append(Utterance(audio, 0, audio.num_samples))
+            expected.append(kind != "zeros")
+    [(batch, settled)] = load_batches([plan], sample_rate=RATE, channel=None, threads=2, ahead=1, native=native)
+    assert batch.utterances == tuple(one for one, is_decoded in zip(plan, expected, strict=True) if is_decoded)
+    assert settled == tuple((one, Hypothesis()) for one, is_decoded in zip(plan, expected, strict=True) if not is_decoded)
 
 
 def dirty_memory(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:

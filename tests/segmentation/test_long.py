@@ -106,12 +106,11 @@ def test_a_sentence_at_the_end_of_ten_hours(tmp_path: Path) -> None:
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 150e6  # 1.8 million frames
-    assert 900 <= len(utterances) < 1000
-    [spoken] = [u for u in utterances if u.start_s <= at_s + 1 < u.end_s]
+    [spoken] = utterances  # the rest is digital silence
     samples = read(audio, spoken.start, spoken.num_samples, sample_rate=RATE, channel=None)
     [hypothesis] = recognizer(MODELS / "tdt_demo").transcribe(collate([spoken], [samples]))
     tokenizer = checkpoint(MODELS / "tdt_demo").tokenizer
     result = assemble(audio, [(spoken, hypothesis)], tokenizer, 0.08, True)
     assert result.text == alone.text
     off_s = [b.start_s - at_s - a.start_s for a, b in zip(alone.words, result.words, strict=True)]
-    assert np.abs(off_s).max() <= 0.121  # a frame, and half of one that the cut is moved by
+    assert np.abs(off_s).max() < 0.25  # the silence that stays in front, in which this model begins to write

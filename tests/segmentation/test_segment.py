@@ -14,7 +14,7 @@ from fastscribe.audio.probe import probe
 from fastscribe.errors import AudioError
 from fastscribe.segmentation.loudness import frame_energy, quiet_frames
 from fastscribe.segmentation.segment import choose_phrases, choose_pieces, split
-from fastscribe.types import AudioInfo, Source
+from fastscribe.types import AudioInfo, Source, Utterance
 
 RATE = 8_000
 levels = st.lists(st.sampled_from([0.0, 1e-9, 0.01, 0.5, 1.0]), max_size=400)
@@ -240,12 +240,23 @@ def test_any_length_tiles(tmp_path, num_samples, rate):
 
 @pytest.mark.parametrize("max_s", [0.0001, 0.004, 0.05, 0.3])
 def test_unusual_limits(tmp_path, max_s):
-    audio = recording(tmp_path / "a.wav", np.zeros(RATE))
+    audio = recording(tmp_path / "a.wav", np.tile([0.001, -0.001], RATE // 2))
     assert_tiles(audio, split(audio, max_s, None), max(max_s, 1 / RATE))
 
 
 def test_minutes_of_digital_silence(tmp_path):
-    audio = recording(tmp_path / "a.flac", np.zeros(600 * RATE, dtype=np.int16))
+    """No model is given them; around them, a margin stays."""
+    minutes = np.zeros(600 * RATE)
+    audio = recording(tmp_path / "a.flac", minutes)
+    assert split(audio, 40.0, None) == (Utterance(audio, 0, 0),)
+    spoken = np.concatenate([minutes, np.tile([0.1, -0.1], RATE), minutes])
+    audio = recording(tmp_path / "b.flac", spoken)
+    [found] = split(audio, 40.0, None, 0.08)
+    assert (found.start_s, found.end_s) == (pytest.approx(599.76), pytest.approx(602.48))
+
+
+def test_minutes_of_near_silence_are_decoded(tmp_path):
+    audio = recording(tmp_path / "a.flac", np.tile([1e-4, -1e-4], 300 * RATE))
     utterances = split(audio, 40.0, None)
     assert_tiles(audio, utterances, 40.0)
     assert min(utterance.duration_s for utterance in utterances) > 10

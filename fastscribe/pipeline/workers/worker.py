@@ -242,10 +242,10 @@ class _Run:
 
     def _decode(self, loaded: Loaded | Idle) -> None:
         if loaded is not IDLE:
-            batch, failures = loaded
+            batch, settled = loaded
             if batch is not None and self._inbox.is_cancelled(_number(batch.utterances)):
                 self._answer(batch.utterances)
-                loaded = None, failures
+                loaded = None, settled
         for utterances, results in self._local.decode(loaded):
             self._send(utterances, results)
 
