@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from fastscribe._system.text_layout import clean_text, count_of, num_columns
 from fastscribe.evaluation.scores import Aligned, Edits, Evaluation, Kind, Pair, Score, Span
 
-_HEADER = ("", "utterances", "failed", "words", "WER %", "sub", "ins", "del", "CER %", "SER %")
+_HEADER = ("", "utterances", "failed", "words", "WER %", "± SE", "sub", "ins", "del", "CER %", "SER %")
 _CONTEXT_WORDS = 6  # of a long run of equal words that are shown beside an error
 _GAP = "…"
 _LABEL_COLUMNS = len("ref  ")
@@ -55,7 +55,7 @@ def _table_row(name: str, score: Score) -> tuple[str, ...]:
     counts = (f"{score.utterances:,}", f"{score.failed:,}", f"{words.units:,}")
     edits = (f"{words.substitutions:,}", f"{words.insertions:,}", f"{words.deletions:,}")
     rates = (percent(score.characters.rate), percent(score.sentence_error_rate))
-    return (name, *counts, percent(words.rate), *edits, *rates)
+    return (name, *counts, percent(words.rate), percent(score.standard_error), *edits, *rates)
 
 
 def percent(share: float | None) -> str:
@@ -99,6 +99,7 @@ def counts(score: Score) -> dict[str, Any]:
         "with_errors": score.with_errors,
         "sentence_error_rate": share(score.sentence_error_rate),
         "wer": share(score.words.rate),
+        "wer_standard_error": share(score.standard_error),
         "words": edits_object(score.words, "reference_words"),
         "cer": share(score.characters.rate),
         "characters": edits_object(score.characters, "reference_characters"),

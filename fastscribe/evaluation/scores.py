@@ -8,6 +8,7 @@ all units of the references, so that a long utterance weighs more than a short o
 from __future__ import annotations
 
 import heapq
+import math
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -80,6 +81,10 @@ class Score:
     without_reference_words: int = 0
     words: Edits = field(default_factory=Edits)
     characters: Edits = field(default_factory=Edits)
+    # Sums over utterances, for the standard error: errors squared, errors times words, words squared.
+    _ee: int = field(default=0, compare=False, repr=False)
+    _en: int = field(default=0, compare=False, repr=False)
+    _nn: int = field(default=0, compare=False, repr=False)
 
     def add(self, words: Edits, characters: Edits, failed: bool) -> None:
         self.utterances += 1
@@ -88,6 +93,22 @@ class Score:
         self.without_reference_words += words.units == 0
         self.words += words
         self.characters += characters
+        self._ee += words.errors**2
+        self._en += words.errors * words.units
+        self._nn += words.units**2
+
+    @property
+    def standard_error(self) -> float | None:
+        """Standard error of the word error rate: what it would vary by if other utterances of the same kind were taken.
+
+        It is that of a ratio of sums (Cochran 1977, 6.4), with utterances as independent draws. None for fewer than two, and
+        without reference words.
+        """
+        rate, count = self.words.rate, self.utterances
+        if rate is None or count < 2:
+            return None
+        squares = self._ee - 2 * rate * self._en + rate**2 * self._nn
+        return math.sqrt(max(squares, 0.0) * count / (count - 1)) / self.words.units
 
     @property
     def sentence_error_rate(self) -> float | None:

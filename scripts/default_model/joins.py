@@ -4,6 +4,7 @@ A model that learns from single sentences loses words where an utterance holds s
 normalised per utterance, so pauses and changes of level shift them. Joins show it such utterances: up to five clips, mostly of
 one speaker, of up to MAX_S seconds; at once after each other or with pauses of room noise; some without their quiet edges; some
 with clips at other levels; some that begin and end within silence. Single clips, changed in the same ways, are among them.
+In some, music or noise (sounds.py) fills a pause or lies behind the speech, and some have passed a channel (transmission.py).
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import soundfile
 
 from fastscribe.segmentation.loudness import FRAME_S, decibels, floor_and_level
 from fastscribe.types import Float32Array, Float64Array
+from scripts.default_model.transmission import disturbed
 
 RATE = 16_000
 MAX_S = 20.0
@@ -31,9 +33,13 @@ EDGE_CHANCE, MAX_BEFORE_S, MAX_AFTER_S = 0.4, 0.6, 1.2  # silence around a join
 TRIM_CHANCE, TRIM_DB, MAX_EDGE_S = 0.35, 20.0, 0.3  # the loudness of an edge below the clip's level; what stays of it
 LEVEL_CHANCE, LEVEL_DB = 0.3, (-12.0, 3.0)
 DIGITAL_SILENCE_CHANCE = 0.15
+SOUND_CHANCE, SOUND_DB = 0.2, (-25.0, 0.0)  # a pause that a sound fills; its level, of the speech's
+BEHIND_CHANCE, BEHIND_DB = 0.1, (-30.0, -8.0)  # a sound behind the speech
 
 
-def write_joins(manifests: Mapping[Path, int], out: Path, hours: float, seed: int = 0) -> Path:
+def write_joins(
+    manifests: Mapping[Path, int], out: Path, hours: float, sounds: Sequence[Path] = (), seed: int = 0
+) -> Path:
     """Write joined recordings (FLAC, 16 kHz) and their manifest, OUT/manifest.jsonl.
 
     Args:
@@ -41,6 +47,7 @@ def write_joins(manifests: Mapping[Path, int], out: Path, hours: float, seed: in
             (absolute), duration, text and speaker; recordings are mono, of 16 kHz.
         out: folder for the recordings.
         hours: of audio to write, without pauses.
+        sounds: recordings without speech for pauses and background, mono, of 16 kHz.
         seed: the same seed gives the same joins.
 
     Returns:
@@ -54,7 +61,9 @@ def write_joins(manifests: Mapping[Path, int], out: Path, hours: float, seed: in
     ]
     groups = list(enumerate(chosen(rows, hours, random.Random(seed))))
     with ThreadPoolExecutor() as pool, (out / "manifest.jsonl").open("w", encoding="utf-8") as file:
-        for row in pool.map(lambda group: written(group[1], out / f"{group[0]:06d}.flac", (seed, group[0])), groups):
+        for row in pool.map(
+            lambda group: written(group[1], out / f"{group[0]:06d}.flac", (seed, group[0]), sounds), groups
+        ):
             file.write(json.dumps(row) + "\n")
     return (out / "manifest.jsonl").resolve()
 
@@ -81,9 +90,15 @@ def _endless(rows: Sequence[dict[str, Any]], rng: random.Random) -> Iterator[dic
         yield from rng.sample(rows, len(rows))
 
 
-def written(group: Sequence[dict[str, Any]], path: Path, seed: tuple[int, int]) -> dict[str, Any]:
+def written(
+    group: Sequence[dict[str, Any]], path: Path, seed: tuple[int, int], sounds: Sequence[Path]
+) -> dict[str, Any]:
     """Write a join and return its row."""
-    samples_S = joined([_read(row["audio_filepath"]) for row in group], np.random.default_rng(seed))
+    rng = np.random.default_rng(seed)
+    samples_S = joined([_read(row["audio_filepath"]) for row in group], rng, sounds)
+    if sounds and rng.random() < BEHIND_CHANCE:
+        samples_S = samples_S + _sound(sounds, len(samples_S), _level(samples_S) + rng.uniform(*BEHIND_DB), rng)
+    samples_S = disturbed(samples_S, rng)
     soundfile.write(path, np.clip(samples_S, -1, 1), RATE, subtype="PCM_16")
     text = " ".join(row["text"] for row in group)
     return {"audio_filepath": path.name, "duration": len(samples_S) / RATE, "text": text}
@@ -96,7 +111,7 @@ def _read(path: str) -> Float32Array:
     return np.asarray(samples_S)
 
 
-def joined(clips: Sequence[Float32Array], rng: np.random.Generator) -> Float32Array:
+def joined(clips: Sequence[Float32Array], rng: np.random.Generator, sounds: Sequence[Path] = ()) -> Float32Array:
     """Return clips as one utterance of up to MAX_S, if the clips leave room for pauses; mono float32 samples at 16 kHz."""
     changed = [_changed(clip_S, rng) for clip_S in clips]
     left = int(MAX_S * RATE) - sum(map(len, changed))
@@ -104,11 +119,11 @@ def joined(clips: Sequence[Float32Array], rng: np.random.Generator) -> Float32Ar
     parts = []
     for place, clip_S in enumerate(changed):
         most_s = (MAX_BEFORE_S if has_edges else 0.0) if place == 0 else MAX_PAUSE_S * (rng.random() < PAUSE_CHANCE)
-        pause_S = _pause(clip_S, min(int(rng.uniform(0, most_s) * RATE), max(left, 0)), rng)
+        pause_S = _pause(clip_S, min(int(rng.uniform(0, most_s) * RATE), max(left, 0)), rng, sounds)
         left -= len(pause_S)
         parts += [pause_S, clip_S]
     after = int(rng.uniform(0, MAX_AFTER_S) * RATE) if has_edges else 0
-    return np.concatenate([*parts, _pause(changed[-1], min(after, max(left, 0)), rng)])
+    return np.concatenate([*parts, _pause(changed[-1], min(after, max(left, 0)), rng, sounds)])
 
 
 def _changed(clip_S: Float32Array, rng: np.random.Generator) -> Float32Array:
@@ -126,8 +141,20 @@ def _without_edges(clip_S: Float32Array, edge_s: float) -> Float32Array:
     return clip_S[max(0, int(loud[0]) * frame - edge) : (int(loud[-1]) + 1) * frame + edge]
 
 
-def _pause(clip_S: Float32Array, num_samples: int, rng: np.random.Generator) -> Float32Array:
-    """Return noise at the level of the clip's quietest part, white to pink, or digital silence."""
+def _level(samples_S: Float32Array) -> float:
+    return float(20 * np.log10(max(samples_S.std(), 1e-6)))
+
+
+def _sound(sounds: Sequence[Path], num_samples: int, level_db: float, rng: np.random.Generator) -> Float32Array:
+    sound_S = _read(str(sounds[int(rng.integers(len(sounds)))]))
+    sound_S = np.resize(sound_S, num_samples)  # repeated if it is too short
+    return np.asarray(sound_S * (10 ** (level_db / 20) / max(sound_S.std(), 1e-4)), np.float32)
+
+
+def _pause(clip_S: Float32Array, num_samples: int, rng: np.random.Generator, sounds: Sequence[Path]) -> Float32Array:
+    """Return noise at the level of the clip's quietest part, white to pink, or digital silence, or one of the sounds."""
+    if num_samples and sounds and rng.random() < SOUND_CHANCE:
+        return _sound(sounds, num_samples, _level(clip_S) + rng.uniform(*SOUND_DB), rng)
     if num_samples == 0 or rng.random() < DIGITAL_SILENCE_CHANCE:
         return np.zeros(num_samples, np.float32)
     noise_S = rng.standard_normal(num_samples)

@@ -171,7 +171,7 @@ def test_table(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert done.stderr == f"fastscribe: 1 recording is in {now} only, and not compared: new.wav@2\n"
     lines = done.stdout.splitlines()
-    assert [line.split()[-7:-5] for line in lines[3:5]] == [["90", "1.11"], ["90", "16.67"]]
+    assert [line.split()[-8:-6] for line in lines[3:5]] == [["90", "1.11"], ["90", "16.67"]]
     assert lines[6].startswith("WER difference: -15.56 points; 95 % interval -2") and "0 is outside" in lines[6]
     assert lines[7].startswith("recordings: 15 better, 1 worse, 0 with other words but as many errors, 14 equal")
     assert lines[9:] == [

@@ -7,6 +7,7 @@ import os
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -113,6 +114,20 @@ def test_corpus_rates() -> None:
     assert total.words.rate == 0.1
     assert total.sentence_error_rate == 0.5
     assert evaluate([Pair("a", "b c d")]).total.words.rate == 3.0
+
+
+def test_standard_error() -> None:
+    """It is how much the rate varies over samples of utterances, and does not exist for one utterance."""
+    generator = np.random.default_rng(0)
+    words = generator.integers(1, 20, 4000)
+    errors = generator.binomial(words, generator.beta(1, 4, len(words)))
+    pairs = [Pair("a " * n, "a " * (n - e)) for n, e in zip(words.tolist(), errors.tolist(), strict=True)]
+    rates = [100 * found.total.words.rate for found in map(evaluate, (pairs[i : i + 50] for i in range(0, 4000, 50)))]
+    found = [100 * evaluate(pairs[first : first + 50]).total.standard_error for first in range(0, 4000, 50)]
+    assert np.std(rates, ddof=1) == pytest.approx(np.mean(found), rel=0.15)
+    assert evaluate([Pair("a b", "a")]).total.standard_error is None
+    assert evaluate([Pair("", "a"), Pair("", "")]).total.standard_error is None
+    assert evaluate([Pair("a b", "a"), Pair("a b", "a")]).total.standard_error == 0
 
 
 @pytest.mark.parametrize("pairs", [[], [Pair("", "")], [Pair("", "a b")], [Pair("", None)]], ids=str)
@@ -326,7 +341,7 @@ def test_table_and_bad_rows(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
     lines = done.stdout.splitlines()
     assert lines[0] == "normalizer whisper-en; failed rows: 1, counted as deleted words"
-    assert lines[3].split() == ["all", "3", "1", "5", "80.00", "1", "0", "3", "58.33", "66.67"]
+    assert lines[3].split() == ["all", "3", "1", "5", "80.00", "20.78", "1", "0", "3", "58.33", "66.67"]
     assert [line.split()[0] for line in lines[5:9]] == ["speaker", "3", "x", "(none)"]
     assert lines[-1] == "hello [-world-]{+word+}"
     assert "a.wav" in lines[-2] and "line 1): 1 error in 2 words" in lines[-2]

@@ -416,7 +416,9 @@ def test_digital_silence_is_not_decoded(tmp_path, native):
             expected.append(kind != "zeros")
     [(batch, settled)] = load_batches([plan], sample_rate=RATE, channel=None, threads=2, ahead=1, native=native)
     assert batch.utterances == tuple(one for one, is_decoded in zip(plan, expected, strict=True) if is_decoded)
-    assert settled == tuple((one, Hypothesis()) for one, is_decoded in zip(plan, expected, strict=True) if not is_decoded)
+    assert settled == tuple(
+        (one, Hypothesis()) for one, is_decoded in zip(plan, expected, strict=True) if not is_decoded
+    )
 
 
 def dirty_memory(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
