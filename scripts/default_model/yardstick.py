@@ -48,7 +48,8 @@ def main() -> None:
         }
         sounds = sounds_of(arguments.sounds) if arguments.sounds else []
         found = {
-            model: measured(Transcriber(str(locate(model, log_to_stderr))), sets, sounds) for model in arguments.models
+            model: measured(Transcriber.load(str(locate(model, log_to_stderr))), sets, sounds)
+            for model in arguments.models
         }
     for name in [*sets, *(["sounds"] if sounds else [])]:
         print(f"{name:32}" + "".join(f"{shown(found[model][name]):>24}" for model in found), file=sys.stderr)
