@@ -73,6 +73,7 @@ class Samples:
 
 
 File: TypeAlias = str | Medium | Samples  # a str is the path of a local file
+UtteranceKey: TypeAlias = tuple[int, int | None, int]  # recording's index, channel, start
 
 
 @dataclass(frozen=True)
@@ -87,6 +88,7 @@ class Source:
     duration_s: float | None = None  # None: to the end of the file
     index: int = 0  # position among the inputs of a run, from 0
     track: int | None = None  # audio track of a container, from 0; None: the first
+    channel: int | None = None  # channel to read, from 0; None: the mean of all
     given_key: Any = field(default=None, compare=False)  # the caller's name for the recording; None: its path
 
     @property
@@ -113,6 +115,7 @@ class AudioInfo:
     index: int = 0  # position among the inputs of a run, from 0
     track: int | None = None  # audio track that FFmpeg's libraries decode, from 0; None: libsndfile reads the file
     num_tracks: int = 1  # audio tracks in the file
+    channel: int | None = None  # channel to read, from 0; None: the mean of all
     unread: Source | None = None  # set: the values come from the manifest, and the loader has yet to open the file
     given_key: Any = field(default=None, compare=False)  # as Source's
 
@@ -136,6 +139,11 @@ class Utterance:
     audio: AudioInfo
     start: int
     num_samples: int
+
+    @property
+    def key(self) -> UtteranceKey:
+        """What tells it from the other utterances of a run that are in flight."""
+        return self.audio.index, self.audio.channel, self.start
 
     @property
     def start_s(self) -> float:

@@ -115,7 +115,7 @@ def waveform(path: Path, sample_rate: int = 16000) -> np.ndarray:
     from fastscribe.types import Source
 
     audio = probe(Source(path=str(path), file=str(path), id=path.name))
-    return read(audio, 0, audio.num_samples, sample_rate=sample_rate, channel=None)
+    return read(audio, 0, audio.num_samples, sample_rate=sample_rate)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -131,6 +131,7 @@ def _audio_info(source: Source, found: PlainHeader | TrackHeader) -> AudioInfo:
         index=source.index,
         track=None if track is None else source.track or 0,
         num_tracks=1 if track is None else track.num_tracks,
+        channel=source.channel,
         given_key=source.given_key,
     )
 
@@ -186,6 +187,7 @@ def planned(source: Source, sample_rate: int) -> AudioInfo:
         row=source.row,
         index=source.index,
         unread=source,
+        channel=source.channel,
         given_key=source.given_key,
     )
 

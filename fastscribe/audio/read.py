@@ -29,25 +29,24 @@ from fastscribe.types import AnyArray, AudioInfo, Float32Array, SampleArray, Utt
 _CHANNELS_ADDED_IN_PAIRS = 8  # from this number on, numpy adds channels in another order
 
 
-def sample_type(audio: AudioInfo, sample_rate: int, channel: int | None) -> np.dtype[Any]:
+def sample_type(audio: AudioInfo, sample_rate: int) -> np.dtype[Any]:
     """Return int16 if the file holds 16-bit samples and needs neither downmix nor resampling, else float32."""
-    is_unchanged = audio.sample_rate == sample_rate and (audio.channels == 1 or channel is not None)
+    is_unchanged = audio.sample_rate == sample_rate and (audio.channels == 1 or audio.channel is not None)
     return np.dtype(np.int16 if audio.is_int16 and is_unchanged else np.float32)
 
 
-def read(audio: AudioInfo, start: int, num_samples: int, *, sample_rate: int, channel: int | None) -> SampleArray:
+def read(audio: AudioInfo, start: int, num_samples: int, *, sample_rate: int) -> SampleArray:
     """Call read_into() with new memory. Returns [S] in the dtype of sample_type()."""
     length = output_length(num_samples, audio.sample_rate, sample_rate)
-    row_S = np.empty(length, sample_type(audio, sample_rate, channel))
-    return row_S[: read_into(row_S, Utterance(audio, start, num_samples), sample_rate, channel)]
+    row_S = np.empty(length, sample_type(audio, sample_rate))
+    return row_S[: read_into(row_S, Utterance(audio, start, num_samples), sample_rate)]
 
 
-def read_into(row_S: SampleArray, utterance: Utterance, sample_rate: int, channel: int | None) -> int:
+def read_into(row_S: SampleArray, utterance: Utterance, sample_rate: int) -> int:
     """Read the utterance at `sample_rate` into the front of row_S.
 
     Args:
         row_S: [S] of sample_type(): float32 in [-1, 1] or int16. It must hold the whole utterance and its context.
-        channel: channel from 0; None: mean of all.
 
     Returns:
         The number of samples written.
@@ -61,10 +60,10 @@ def read_into(row_S: SampleArray, utterance: Utterance, sample_rate: int, channe
     wanted = before + utterance.num_samples + after
     is_same_rate = audio.sample_rate == sample_rate
     mono_S = row_S[:wanted] if is_same_rate else np.empty(wanted, np.float32)
-    with _opened(audio, channel, position := audio.start + utterance.start - before) as sound:
+    with _opened(audio, position := audio.start + utterance.start - before) as sound:
         _check_type(audio, sound, row_S.dtype)
         _seek(sound, position)
-        got = _read_mono(sound, mono_S, channel)
+        got = _read_mono(sound, mono_S, audio.channel)
     kept = _check(audio, mono_S[:got], wanted, before, utterance.num_samples)
     if is_same_rate:
         return kept
@@ -77,13 +76,11 @@ def read_into(row_S: SampleArray, utterance: Utterance, sample_rate: int, channe
     return length
 
 
-def read_native_into(
-    rows_SC: SampleArray, begin: int, utterance: Utterance, sample_rate: int, channel: int | None
-) -> int:
+def read_native_into(rows_SC: SampleArray, begin: int, utterance: Utterance, sample_rate: int) -> int:
     """Read the utterance at its native rate into rows_SC from `begin` on, with its context around it and zeros elsewhere.
 
     Args:
-        rows_SC: [S, C] with all channels, or one if `channel` is given; int16 if the file is, else float32.
+        rows_SC: [S, C] with all channels, or the one that the recording names; int16 if the file is, else float32.
 
     Returns:
         The number of samples that the utterance has at `sample_rate`.
@@ -95,29 +92,29 @@ def read_native_into(
     before, after = context(audio, utterance.start, utterance.num_samples, sample_rate)
     first, wanted = begin - before, before + utterance.num_samples + after
     span_SC = rows_SC[first : first + wanted]
-    with _opened(audio, channel, position := audio.start + utterance.start - before) as sound:
+    with _opened(audio, position := audio.start + utterance.start - before) as sound:
         _check_type(audio, sound, rows_SC.dtype)
         _seek(sound, position)
-        got = _read_channels(sound, span_SC, channel)
+        got = _read_channels(sound, span_SC, audio.channel)
     kept = _check(audio, span_SC[:got], wanted, before, utterance.num_samples)
     rows_SC[:first] = 0
     rows_SC[first + got :] = 0
     return output_length(kept, audio.sample_rate, sample_rate)
 
 
-def blocks(audio: AudioInfo, *, channel: int | None, block_samples: int) -> Iterator[Float32Array]:
+def blocks(audio: AudioInfo, block_samples: int) -> Iterator[Float32Array]:
     """Yield the recording at its native rate in float32 mono blocks [S] of `block_samples`, the last one shorter.
 
     Raises:
         AudioError: as read_into().
     """
-    with _opened(audio, channel, audio.start) as sound:
+    with _opened(audio, audio.start) as sound:
         _seek(sound, audio.start)
         left = audio.num_samples
         ended = False
         while left > 0 and not ended:
             block_S = np.empty(min(block_samples, left), np.float32)
-            got = _read_mono(sound, block_S, channel)
+            got = _read_mono(sound, block_S, audio.channel)
             _check_finite(audio, block_S[:got])
             ended = got < len(block_S)
             left -= got
@@ -127,9 +124,9 @@ def blocks(audio: AudioInfo, *, channel: int | None, block_samples: int) -> Iter
 
 
 @contextmanager
-def _opened(audio: AudioInfo, channel: int | None, position: int) -> Iterator[OpenSound]:
-    if channel is not None and not 0 <= channel < audio.channels:
-        problem = f"channel {channel} was asked for, but it has {audio.channels} (counted from 0)"
+def _opened(audio: AudioInfo, position: int) -> Iterator[OpenSound]:
+    if audio.channel is not None and not 0 <= audio.channel < audio.channels:
+        problem = f"channel {audio.channel} was asked for, but it has {audio.channels} (counted from 0)"
         raise AudioError(audio.path, problem)
     try:
         use_cache = position > MIN_CACHED_S * audio.sample_rate

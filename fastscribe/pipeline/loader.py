@@ -54,7 +54,6 @@ def load_batches(
     *,
     pool: ReplacingThreadPool,
     sample_rate: int,
-    channel: int | None,
     ahead: int,
     allocate: Allocate = np.empty,
     native: bool = False,
@@ -73,7 +72,6 @@ def load_batches(
         plans: The utterances of each batch. The caller's thread advances it.
         pool: Reads the files.
         sample_rate: The model's rate in Hz.
-        channel: Channel to read, from 0; None: the mean of all.
         ahead: Maximum number of batches that are prefetched beside the caller's.
         allocate: allocate(shape, dtype) returns a batch's memory. Called by the caller's thread.
         native: Leave resampling and downmix to the device (types.NativeRows).
@@ -83,7 +81,7 @@ def load_batches(
         not be read with its Failure, and each one of digital silence with an empty Hypothesis.
     """
     assert ahead > 0
-    loader = _Loader(_BatchFormat(sample_rate, channel, allocate, native), pool, ahead)
+    loader = _Loader(_BatchFormat(sample_rate, allocate, native), pool, ahead)
     try:
         for plan in plans:
             if plan is LATER:
@@ -106,7 +104,6 @@ class _BatchFormat:
     """Format of the batches to load."""
 
     sample_rate: int
-    channel: int | None
     allocate: Allocate
     native: bool
 
@@ -134,15 +131,15 @@ class _ReadGroup(Group):
         """Allocate the batch's memory by the lengths in the files' headers."""
         super().__init__(len(plan))
         self.utterances = plan
-        self._rate, self._channel = format.sample_rate, format.channel
+        self._rate = format.sample_rate
         groups: dict[tuple[int, int], list[int]] = {}
         types = set()
         for row, utterance in enumerate(plan):
             audio = utterance.audio
-            if format.native and _is_resampled_on_device(audio, self._rate, self._channel):
-                groups.setdefault((audio.sample_rate, audio.channels if self._channel is None else 1), []).append(row)
+            if format.native and _is_resampled_on_device(audio, self._rate):
+                groups.setdefault((audio.sample_rate, audio.channels if audio.channel is None else 1), []).append(row)
             else:
-                types.add(sample_type(audio, self._rate, self._channel))
+                types.add(sample_type(audio, self._rate))
         longest = max(output_length(item.num_samples, item.audio.sample_rate, self._rate) for item in plan)
         dtype = np.dtype(np.float32 if np.dtype(np.float32) in types else np.int16)
         self.native = [
@@ -159,11 +156,11 @@ class _ReadGroup(Group):
         row_S, utterance, length = self.samples_BS[index], self.utterances[index], 0
         native_slot = self._native_slots.get(index)
         if native_slot is None:
-            length = read_into(row_S, utterance, self._rate, self._channel)
+            length = read_into(row_S, utterance, self._rate)
         row_S[length:] = 0
         if native_slot is not None:
             group, slot = native_slot
-            length = read_native_into(group.samples_BSC[slot], group.begin, utterance, self._rate, self._channel)
+            length = read_native_into(group.samples_BSC[slot], group.begin, utterance, self._rate)
             is_silent = _is_zero(group.samples_BSC[slot, group.begin : group.begin + utterance.num_samples])
         else:
             is_silent = _is_zero(row_S[:length])
@@ -257,8 +254,8 @@ def _failures(group: _ProbeGroup | _ReadGroup, done: Sequence[int], stage: str) 
     ]
 
 
-def _is_resampled_on_device(audio: AudioInfo, sample_rate: int, channel: int | None) -> bool:
-    downmixed = audio.channels > 1 and channel is None
+def _is_resampled_on_device(audio: AudioInfo, sample_rate: int) -> bool:
+    downmixed = audio.channels > 1 and audio.channel is None
     return (downmixed or audio.sample_rate != sample_rate) and is_plain_ratio(audio.sample_rate, sample_rate)
 
 

@@ -88,7 +88,6 @@ class LocalExecutor:
             self._with_threads(plans),
             pool=self._readers,
             sample_rate=self.engine.recognizer.sample_rate,
-            channel=self._options.channel,
             ahead=ahead,
             allocate=partial(host_array, device=device),
             native=device.type == "cuda",

@@ -96,7 +96,7 @@ class InputWindows:
         repeats = None if ledger is None else progress.repeats  # without a ledger each input gets a result
         found = self._with_threads(sources(self._until_error(inputs), progress.left_out, repeats))
         self._buffer = SortBuffer(
-            expected_sources(found, ledger, options.track, self.attach_text),
+            expected_sources(found, ledger, options, self.attach_text),
             partial(self._prepare, ledger),
             duration_s,
             self._preparers,
@@ -154,7 +154,7 @@ class InputWindows:
             stage = "split"  # reads samples only if the recording may be cut or trimmed
             options = self._options
             frame_s, limit_s = self._config.frame_s, self._max_utterance_s
-            return split(audio, limit_s, options.channel, frame_s, options.vad, self._by_phrase)
+            return split(audio, limit_s, frame_s, options.vad, self._by_phrase)
         except BaseException as error:  # even one that would end the thread becomes this file's Failure
             release(source.file)
             return to_failure(source, stage, error)
@@ -174,15 +174,16 @@ class InputWindows:
 
 
 def expected_sources(
-    sources: Iterable[Source | Failure], ledger: Ledger | None, track: int | None, attach_text: AttachText | None = None
+    sources: Iterable[Source | Failure], ledger: Ledger | None, options: Options, attach_text: AttachText | None = None
 ) -> Generator[Source | Failure, None, None]:
-    """Number the sources by position, set the track of those that name none, and yield those of this run."""
+    """Number the sources by position, set the channel and the track that they do not name, and yield those of this run."""
     for index, source in enumerate(sources):
         numbered: Source | Failure = replace(source, index=index)
         if attach_text is not None:
             numbered = attach_text(numbered)
-        if isinstance(numbered, Source) and numbered.track is None:
-            numbered = replace(numbered, track=track)
+        if isinstance(numbered, Source):
+            track = options.track if numbered.track is None else numbered.track
+            numbered = replace(numbered, track=track, channel=options.channel)
         if ledger is None or ledger.expect(numbered):
             yield numbered
 

@@ -38,7 +38,7 @@ class Windows:
     Args:
         inputs: As Transcriber.transcribe(), or Sources.
         ledger: Decides which inputs belong to the run.
-        options: `window` and `track` count.
+        options: `window`, `channel` and `track` count.
         progress: Counts what is skipped, left out and repeated.
     """
 
@@ -48,7 +48,7 @@ class Windows:
         self._error: BaseException | None = None
         self._pool = ReplacingThreadPool(options.threads or default_threads(), "prepare")
         found = sources(all_of(inputs), progress.left_out, None if ledger is None else progress.repeats)
-        expected = expected_sources(found, ledger, options.track)
+        expected = expected_sources(found, ledger, options)
         self._buffer: SortBuffer[Source | Failure, Item | Failure] = SortBuffer(
             expected, self._prepare, _seconds_of, self._pool, options.window, math.inf
         )

@@ -107,11 +107,11 @@ def listen(transcript: Transcript, start_s: float, end_s: float, options: Option
     around = audio.part(origin, min(audio.num_samples, int((end_s + _CONTEXT_S) * rate)) - origin)
     first, last = (round(time_s / frame_s) - origin // frame_samples for time_s in (start_s, end_s))
     if options.vad == "silero":
-        loudness = speech_probability(around, frame_samples, options.channel)
+        loudness = speech_probability(around, frame_samples)
         quiet = loudness < SPEECH
         speech = ~quiet[first:last]
     else:
-        loudness = frame_energy(around, frame_samples, options.channel)
+        loudness = frame_energy(around, frame_samples)
         quiet = quiet_frames(loudness, frame_s)
         in_words = _word_frames(transcript.words, len(loudness), origin / rate, frame_s)
         speech = speech_frames(loudness, in_words, slice(first, last), frame_s)

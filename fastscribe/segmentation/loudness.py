@@ -27,20 +27,19 @@ def frame_length(sample_rate: int) -> int:
     return max(1, round(FRAME_S * sample_rate))
 
 
-def frame_energy(audio: AudioInfo, frame_samples: int, channel: int | None) -> Float64Array:
+def frame_energy(audio: AudioInfo, frame_samples: int) -> Float64Array:
     """Return the variance of each frame; the last frame is zero-padded.
 
     Args:
         audio: The recording, or a part of it.
         frame_samples: Samples in a frame.
-        channel: Channel to read, from 0; None: the mean of all.
 
     Raises:
         AudioError: As read().
     """
     energy = np.zeros(-(-audio.num_samples // frame_samples), dtype=np.float64)
     first = 0
-    for block in blocks(audio, channel=channel, block_samples=frame_samples * _FRAMES_PER_BLOCK):
+    for block in blocks(audio, frame_samples * _FRAMES_PER_BLOCK):
         num_frames = -(-len(block) // frame_samples)
         padded = np.pad(block, (0, num_frames * frame_samples - len(block)))
         energy[first : first + num_frames] = padded.reshape(num_frames, frame_samples).var(axis=1, dtype=np.float64)

@@ -47,7 +47,6 @@ Span = tuple[int, int]
 def split(
     audio: AudioInfo,
     max_utterance_s: float,
-    channel: int | None,
     frame_s: float = 0.0,
     vad: VadName = "energy",
     by_phrase: bool = False,
@@ -61,7 +60,6 @@ def split(
     Args:
         audio: The recording. Its samples are read, once, only if it is longer than the limit; with `by_phrase`, than 2 s.
         max_utterance_s: Maximum length of an utterance in seconds; 0: no limit, and the whole recording is one.
-        channel: Channel to read, from 0; None: the mean of all.
         frame_s: Length of an encoder frame in seconds; cuts lie at whole frames. 0: cuts lie anywhere.
         vad: How pauses are found.
         by_phrase: Cut at every clear pause, even where the limit would allow longer utterances, and leave out long silence.
@@ -78,11 +76,11 @@ def split(
     unit_s = frame_samples / audio.sample_rate
     grid_s = frame_s if max_utterance_s >= _MIN_STEPS * frame_s else 0.0
     if vad == "silero":
-        loudness = speech_probability(audio, frame_samples, channel)
+        loudness = speech_probability(audio, frame_samples)
         quiet = loudness < SPEECH
         silent = loudness < _SILENT if by_phrase else loudness == 0
     else:
-        loudness = frame_energy(audio, frame_samples, channel)
+        loudness = frame_energy(audio, frame_samples)
         quiet = quiet_frames(loudness, unit_s)
         silent = steady_quiet(loudness, quiet) if by_phrase else loudness == 0
         silent &= frame_samples > 1  # a single sample has no variance

@@ -56,26 +56,25 @@ def _network() -> InferenceSession:
     return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
 
 
-def speech_probability(audio: AudioInfo, frame_samples: int, channel: int | None) -> Float64Array:
+def speech_probability(audio: AudioInfo, frame_samples: int) -> Float64Array:
     """Return, for each frame, the speech probability of the 32 ms chunk that contains its middle; 0 for digital silence.
 
     Args:
         audio: The recording, or a part of it.
         frame_samples: Samples in a frame.
-        channel: Channel to read, from 0; None: the mean of all.
 
     Raises:
         AudioError: As read().
         MissingExtra: As check_vad().
     """
-    probabilities = np.concatenate([np.zeros(1), *_probabilities(_chunks(_resampled(audio, channel)))])
+    probabilities = np.concatenate([np.zeros(1), *_probabilities(_chunks(_resampled(audio)))])
     centres_s = (np.arange(-(-audio.num_samples // frame_samples)) + 0.5) * frame_samples / audio.sample_rate
     return probabilities[np.minimum(1 + (centres_s * _RATE / _CHUNK).astype(np.int64), len(probabilities) - 1)]
 
 
-def _resampled(audio: AudioInfo, channel: int | None) -> Iterator[Float32Array]:
+def _resampled(audio: AudioInfo) -> Iterator[Float32Array]:
     stream = soxr.ResampleStream(audio.sample_rate, _RATE, 1, dtype="float32", quality="HQ")
-    for block_S in blocks(audio, channel=channel, block_samples=10 * audio.sample_rate):
+    for block_S in blocks(audio, 10 * audio.sample_rate):
         yield block_S if audio.sample_rate == _RATE else stream.resample_chunk(block_S)
     if audio.sample_rate != _RATE:
         yield stream.resample_chunk(np.empty(0, np.float32), last=True)

@@ -126,7 +126,7 @@ class AudioDataLoader:
         if lasts_s < max(self._min_duration_s, _MIN_SHARE * example.duration_s):
             promised = f"the manifest gives {example.duration_s:.2f} s, and {self._min_duration_s:.2f} s is the least"
             raise AudioError(example.path, f"lasts {lasts_s:.2f} s: {promised}")
-        samples_S = read(audio, 0, audio.num_samples, sample_rate=self._sample_rate, channel=None)
+        samples_S = read(audio, 0, audio.num_samples, sample_rate=self._sample_rate)
         if samples_S.dtype == np.int16:
             return samples_S.astype(np.int16, copy=False)
         scaled_S: Float32Array = np.clip(np.rint(samples_S * 32768.0), -32768, 32767)

@@ -116,7 +116,7 @@ def _measure(paths: Sequence[Path], reader: Reader, repeats: int) -> dict[str, A
         opened = [_probe(path, reader) for path in paths]
         probe_s.append(perf_counter() - start)
         for audio in opened:
-            read(audio, 0, audio.num_samples, sample_rate=SAMPLE_RATE, channel=None)
+            read(audio, 0, audio.num_samples, sample_rate=SAMPLE_RATE)
         total_s.append(perf_counter() - start)
         audio_s = sum(audio.duration_s for audio in opened)
     best_s = min(total_s[1:])

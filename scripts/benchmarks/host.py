@@ -157,7 +157,7 @@ def stages_us(paths: list[Path], checkpoint: Checkpoint, num_tokens: int, out: P
     expanded, sources = cpu_us(lambda path: next(expand([path])), map(str, paths))
     sources = [replace(source, index=index) for index, source in enumerate(sources)]
     probed, audios = cpu_us(probe, sources)
-    read_us, _ = cpu_us(lambda audio: len(read(audio, 0, audio.num_samples, sample_rate=rate, channel=None)), audios)
+    read_us, _ = cpu_us(lambda audio: len(read(audio, 0, audio.num_samples, sample_rate=rate)), audios)
 
     def to_transcript(numbered: tuple[int, Any]) -> Transcript:
         number, audio = numbered

@@ -65,7 +65,7 @@ class Clips:
     def samples(self, position: int) -> Any:
         path = str(self._folder / self.rows[position]["audio_filepath"])
         audio = probe(Source(path, path, path))
-        return read(audio, 0, audio.num_samples, sample_rate=RATE, channel=None)
+        return read(audio, 0, audio.num_samples, sample_rate=RATE)
 
 
 def errors(clips: Clips, aligner: Aligner, num_clips: int) -> dict[str, Any]:

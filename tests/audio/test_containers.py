@@ -61,7 +61,7 @@ def source(path: Path, **fields) -> Source:
 
 
 def whole(audio: AudioInfo, sample_rate: int | None = None, channel: int | None = None) -> np.ndarray:
-    return read(audio, 0, audio.num_samples, sample_rate=sample_rate or audio.sample_rate, channel=channel)
+    return read(replace(audio, channel=channel), 0, audio.num_samples, sample_rate=sample_rate or audio.sample_rate)
 
 
 def problem(path: Path, **fields) -> str:
@@ -100,12 +100,12 @@ def test_utterances_of_a_recording(media):
     audio = probe(source(media / "aac.m4a"))
     samples = whole(audio, 16_000)
     step = 44_100
-    parts = [read(audio, at, step, sample_rate=16_000, channel=None) for at in range(0, 3 * step, step)]
+    parts = [read(audio, at, step, sample_rate=16_000) for at in range(0, 3 * step, step)]
     np.testing.assert_allclose(np.concatenate(parts), samples, atol=1e-4)
     rows_SC = np.empty((step + 8_000, 2), np.float32)
-    assert read_native_into(rows_SC, 4_000, Utterance(audio, step, step), 16_000, None) == 16_000
+    assert read_native_into(rows_SC, 4_000, Utterance(audio, step, step), 16_000) == 16_000
     np.testing.assert_allclose(rows_SC[4_000 : 4_000 + step].mean(axis=1), whole(audio)[step : 2 * step], atol=1e-4)
-    joined = np.concatenate(list(blocks(audio, channel=1, block_samples=9_999)))
+    joined = np.concatenate(list(blocks(replace(audio, channel=1), 9_999)))
     np.testing.assert_allclose(joined, whole(audio, channel=1), atol=1e-6)
 
 
@@ -328,7 +328,7 @@ def test_open_file_is_used_again(media, monkeypatch):
     open_file = containers._open
     monkeypatch.setattr(containers, "_open", lambda *given: opened.append(1) or open_file(*given))
     for at in (60_000, 100_000, 30_000, 31_000, 90_000):
-        part = read(audio, at, 5_000, sample_rate=44_100, channel=None)
+        part = read(audio, at, 5_000, sample_rate=44_100)
         np.testing.assert_allclose(part, samples[at : at + 5_000], atol=1e-4)
     assert len(opened) == 1
 
@@ -348,6 +348,6 @@ def test_pyav_is_imported_only_for_containers(tmp_path):
     code = (
         "import sys; from fastscribe.audio.probe import probe; from fastscribe.audio.read import read;"
         "from fastscribe.types import Source; import fastscribe.cli.transcribe; audio = probe(Source(*[sys.argv[1]] * 3));"
-        "read(audio, 0, 9, sample_rate=16_000, channel=None); assert 'av' not in sys.modules"
+        "read(audio, 0, 9, sample_rate=16_000); assert 'av' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code, str(tmp_path / "a.wav")], check=True)

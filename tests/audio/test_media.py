@@ -38,7 +38,7 @@ def recordings(tmp_path_factory) -> Path:
 
 
 def whole(audio: AudioInfo) -> np.ndarray:
-    return read(audio, 0, audio.num_samples, sample_rate=RATE, channel=None)
+    return read(audio, 0, audio.num_samples, sample_rate=RATE)
 
 
 def probed(name: str, file: str | Medium | Samples) -> AudioInfo:
@@ -147,7 +147,7 @@ def test_held_data_leave_the_cache(recordings, monkeypatch):
     content = (recordings / "a.mp3").read_bytes()
     done, other = EncodedBytes(content, "a"), EncodedBytes(content, "a")
     for file in (str(recordings / "a.mp3"), done, other):
-        read(probed("a", file), RATE, RATE, sample_rate=RATE, channel=None)
+        read(probed("a", file), RATE, RATE, sample_rate=RATE)
     assert len(sound_file_cache._idle) == 3
     sound_file_cache.close_held(done)
     assert [key[0] for key, _ in sound_file_cache._idle] == [str(recordings / "a.mp3"), other]

@@ -266,7 +266,7 @@ def test_mp3_guess_too_short(tmp_path):
     path.write_bytes(without_xing(loud_after(path, 0, 2, 4)))
     audio = probe(source(path))
     assert audio.duration_s == pytest.approx(6.05, abs=0.06) and audio.track == 0
-    samples = read(audio, 0, audio.num_samples, sample_rate=RATE, channel=None)
+    samples = read(audio, 0, audio.num_samples, sample_rate=RATE)
     assert np.abs(samples[RATE // 2 : RATE]).max() > 0.1 > np.abs(samples[3 * RATE :]).max()
 
 
@@ -279,11 +279,11 @@ def test_joined_mp3s(tmp_path, between):
     path.write_bytes(constant_rate(path, 2 * RATE) + between + second)
     audio = probe(source(path))
     assert audio.duration_s == pytest.approx(5.1, abs=0.11)
-    samples = read(audio, 0, audio.num_samples, sample_rate=RATE, channel=None)
+    samples = read(audio, 0, audio.num_samples, sample_rate=RATE)
     quiet, loud = samples[int(2.3 * RATE) : int(3.9 * RATE)], samples[int(4.3 * RATE) : int(4.9 * RATE)]
     assert np.abs(quiet).max() < 0.01 and np.abs(loud).max() > 0.5
     cut = probe(source(path, offset_s=4.3, duration_s=0.6))
-    np.testing.assert_allclose(read(cut, 0, cut.num_samples, sample_rate=RATE, channel=None), loud, atol=1e-4)
+    np.testing.assert_allclose(read(cut, 0, cut.num_samples, sample_rate=RATE), loud, atol=1e-4)
 
 
 def test_joined_mp3s_of_different_rates(tmp_path):
@@ -292,7 +292,7 @@ def test_joined_mp3s_of_different_rates(tmp_path):
     path.write_bytes(constant_rate(path, 2 * RATE) + second)
     audio = probe(source(path))
     with pytest.raises(AudioError, match=r"its sample rate changes from 16000 to 44100 Hz: convert it"):
-        read(audio, 0, audio.num_samples, sample_rate=RATE, channel=None)
+        read(audio, 0, audio.num_samples, sample_rate=RATE)
 
 
 @pytest.mark.parametrize("rate", [8_000, 11_025, 16_000, 22_050, 24_000, 32_000, 44_100, 48_000])
@@ -490,7 +490,7 @@ def test_truncated_file_of_every_format(tmp_path, sound_format, subtype):
     path = tmp_path / "a.sound"
     content = written(path, sound_format, subtype)
     audio = probe(source(path))
-    samples = read(audio, 0, audio.num_samples, sample_rate=audio.sample_rate, channel=None)
+    samples = read(audio, 0, audio.num_samples, sample_rate=audio.sample_rate)
     assert len(samples) == audio.num_samples and 2.0 <= audio.duration_s < 2.1
     for num_bytes in (len(content) // 3, len(content) // 2, len(content) * 9 // 10):
         path.write_bytes(content[:num_bytes])

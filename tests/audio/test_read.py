@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -29,7 +30,7 @@ def recording(path: Path, samples: np.ndarray, rate: int = RATE, offset_s: float
 
 
 def whole(audio: AudioInfo, sample_rate: int = RATE, channel: int | None = None) -> np.ndarray:
-    return read(audio, 0, audio.num_samples, sample_rate=sample_rate, channel=channel)
+    return read(replace(audio, channel=channel), 0, audio.num_samples, sample_rate=sample_rate)
 
 
 def problem(audio: AudioInfo, **options) -> str:
@@ -48,7 +49,7 @@ def test_int16_mono_unchanged(tmp_path, extension):
     samples = whole(audio)
     assert samples.dtype == np.int16
     np.testing.assert_array_equal(samples, soundfile.read(audio.path, dtype="int16")[0])
-    part = read(audio, 100, 7, sample_rate=RATE, channel=0)
+    part = read(replace(audio, channel=0), 100, 7, sample_rate=RATE)
     np.testing.assert_array_equal(part, samples[100:107])
 
 
@@ -108,9 +109,7 @@ def test_pieces_join_without_seam(tmp_path, rate):
     audio = recording(tmp_path / "a.flac", noise(2 * rate), rate)
     step = rate // math.gcd(rate, RATE)
     edges = [0, 3 * step, rate // 2 // step * step, rate // step * step, audio.num_samples]
-    stretches = [
-        read(audio, begin, end - begin, sample_rate=RATE, channel=None) for begin, end in itertools.pairwise(edges)
-    ]
+    stretches = [read(audio, begin, end - begin, sample_rate=RATE) for begin, end in itertools.pairwise(edges)]
     np.testing.assert_allclose(np.concatenate(stretches), whole(audio), atol=2e-6)
 
 
@@ -124,15 +123,15 @@ def test_manifest_cut_resampled_alone(tmp_path):
 @pytest.mark.parametrize("extension", ["mp3", "ogg"])
 def test_seek_in_lossy_formats(tmp_path, extension):
     audio = recording(tmp_path / f"a.{extension}", noise(3 * RATE))
-    part = read(audio, 17_001, 9_000, sample_rate=RATE, channel=None)
+    part = read(audio, 17_001, 9_000, sample_rate=RATE)
     np.testing.assert_allclose(part, whole(audio)[17_001:26_001], atol=1e-5)
 
 
 def test_last_sample_and_beyond(tmp_path):
     audio = recording(tmp_path / "a.wav", noise(RATE))
-    assert len(read(audio, RATE - 1, 1, sample_rate=RATE, channel=None)) == 1
+    assert len(read(audio, RATE - 1, 1, sample_rate=RATE)) == 1
     with pytest.raises(AudioError, match="no samples"):
-        read(audio, RATE, 0, sample_rate=RATE, channel=None)
+        read(audio, RATE, 0, sample_rate=RATE)
 
 
 @pytest.mark.parametrize(
@@ -170,7 +169,7 @@ def test_vbr_mp3_without_length(tmp_path):
     path.write_bytes(content[content.index(content[:2], 3) :])  # without the Xing frame: the length is guessed
     audio = probe(Source(str(path), str(path), "a"))
     assert len(whole(audio)) == audio.num_samples
-    part = read(audio, 37_001, 9_000, sample_rate=RATE, channel=None)
+    part = read(audio, 37_001, 9_000, sample_rate=RATE)
     np.testing.assert_allclose(part, whole(audio)[37_001:46_001], atol=1e-5)
 
 
@@ -179,14 +178,14 @@ def test_wav_shrunk_after_probe(tmp_path):
     damaged(tmp_path / "a.wav", keep=0.5)
     assert problem(audio).startswith("truncated or damaged: 2.00 s expected, 1.00 s decoded")
     with pytest.raises(AudioError, match=r"libsndfile|truncated"):
-        read(audio, RATE + 8000, 8000, sample_rate=RATE, channel=None)
+        read(audio, RATE + 8000, 8000, sample_rate=RATE)
 
 
 def test_slightly_short_accepted(tmp_path):
     audio = recording(tmp_path / "a.wav", noise(2 * RATE))
     damaged(tmp_path / "a.wav", keep=0.96)
     assert 1.9 * RATE < len(whole(audio)) < 2 * RATE
-    assert sum(map(len, blocks(audio, channel=None, block_samples=1000))) == len(whole(audio))
+    assert sum(map(len, blocks(audio, 1000))) == len(whole(audio))
 
 
 def test_damaged_flac(tmp_path):
@@ -209,7 +208,7 @@ def test_file_missing_or_changed(tmp_path):
 @pytest.mark.parametrize("block_samples", [1, 999, 1000, 1001, 2500, 9999])
 def test_blocks_cover_recording(tmp_path, block_samples):
     audio = recording(tmp_path / "a.wav", noise(2500, channels=2), 8_000, offset_s=500 / 8000)
-    pieces = list(blocks(audio, channel=None, block_samples=block_samples))
+    pieces = list(blocks(audio, block_samples))
     assert all(len(piece) == block_samples for piece in pieces[:-1])
     np.testing.assert_array_equal(np.concatenate(pieces), whole(audio, sample_rate=8_000))
     assert {piece.dtype for piece in pieces} == {np.dtype(np.float32)}
@@ -220,8 +219,8 @@ def test_blocks_of_bad_recording(tmp_path):
     samples[9000] = np.nan
     audio = recording(tmp_path / "a.wav", samples, subtype="FLOAT")
     with pytest.raises(AudioError, match="NaN"):
-        list(blocks(audio, channel=None, block_samples=1000))
+        list(blocks(audio, 1000))
     audio = recording(tmp_path / "b.wav", noise(RATE))
     damaged(tmp_path / "b.wav", keep=0.5)
     with pytest.raises(AudioError, match="truncated"):
-        list(blocks(audio, channel=None, block_samples=1000))
+        list(blocks(audio, 1000))

@@ -60,7 +60,7 @@ def test_a_small_object_is_one_request_from_probe_to_samples(server: FaultyStore
     file = listed("a.flac")
     server.requests.clear()
     audio = probe(Source(path=file.identity, file=file, id="a"))
-    samples = read(audio, 0, audio.num_samples, sample_rate=audio.sample_rate, channel=None)
+    samples = read(audio, 0, audio.num_samples, sample_rate=audio.sample_rate)
     expected, _ = soundfile.read(SMALL, dtype="int16")
     assert np.array_equal(samples, expected)
     assert server.requests == ["GET /bucket/a.flac"]

@@ -174,12 +174,12 @@ def test_batch_filled_on_device(tmp_path):
             Utterance(audio, 0, cut),
             Utterance(audio, cut, audio.num_samples - cut),
         ]
-    [(batch, failures)] = load_batches([plan], sample_rate=NEW, channel=None, threads=2, ahead=1, native=True)
+    [(batch, failures)] = load_batches([plan], sample_rate=NEW, threads=2, ahead=1, native=True)
     assert failures == () and len(batch.native) == 5
     filled_BS = fill(batch, torch.from_numpy(batch.samples_BS), NEW)
     assert filled_BS.dtype == torch.float32
     for row, utterance, length in zip(filled_BS.numpy(), plan, batch.lengths_B, strict=True):
-        wave = read(utterance.audio, utterance.start, utterance.num_samples, sample_rate=NEW, channel=None)
+        wave = read(utterance.audio, utterance.start, utterance.num_samples, sample_rate=NEW)
         wave = wave / 32768 if wave.dtype == np.int16 else wave
         assert len(wave) == length and not row[length:].any()
         assert db(row[: length - 1] - wave[:-1], wave) < -60

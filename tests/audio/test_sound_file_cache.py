@@ -37,7 +37,7 @@ def test_any_order_and_threads(tmp_path: Path, monkeypatch) -> None:
     starts = [RATE * second for second in (15, 3, 9, 17, 6, 12, 1)]
 
     def stretch(start: int) -> np.ndarray:
-        return read(audio, start, RATE, sample_rate=RATE, channel=None)
+        return read(audio, start, RATE, sample_rate=RATE)
 
     fresh = [stretch(start) for start in starts]
     assert sound_file_cache._idle == []

@@ -97,7 +97,7 @@ def native_batches(engine: Engine, folder: Path, counts: Sequence[int]) -> list[
     audio = probe(Source(str(folder / "stereo.wav"), str(folder / "stereo.wav"), "stereo.wav"))
     plans = [[Utterance(audio, 0, audio.num_samples - 4410 * row) for row in range(count)] for count in counts]
     allocate = partial(host_array, device=engine.device)
-    loaded = load_batches(plans, sample_rate=16000, channel=None, threads=2, ahead=2, allocate=allocate, native=True)
+    loaded = load_batches(plans, sample_rate=16000, threads=2, ahead=2, allocate=allocate, native=True)
     return [batch for batch, _ in loaded if batch is not None]
 
 

@@ -408,8 +408,8 @@ def _outcome(path: Path, item: Damaged) -> tuple[str, str]:
 
     try:
         audio = probe(Source(str(path), str(path), path.name))
-        samples = read(audio, 0, audio.num_samples, sample_rate=RATE, channel=None)
-        in_blocks = sum(map(len, blocks(audio, channel=None, block_samples=100_000)))
+        samples = read(audio, 0, audio.num_samples, sample_rate=RATE)
+        in_blocks = sum(map(len, blocks(audio, 100_000)))
     except AudioError as error:
         detail = str(error)
         return ("refused" if "\n" not in detail and len(detail) < 400 else "bad message"), detail

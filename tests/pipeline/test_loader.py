@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import threading
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -22,7 +23,7 @@ from fastscribe.types import AudioInfo, Failure, Hypothesis, Source, Utterance
 from tests.helpers.loading import load_batches
 
 RATE = 16_000
-OPTIONS = {"sample_rate": RATE, "channel": None}
+OPTIONS = {"sample_rate": RATE}
 
 
 def utterance(name: str = "a", num_samples: int = 4, start: int = 0) -> Utterance:
@@ -46,7 +47,7 @@ def fake_read(monkeypatch):
     """Read waves of ones, without files; record the names."""
     names: list[str] = []
 
-    def read_into(row_S, utterance, sample_rate, channel):
+    def read_into(row_S, utterance, sample_rate):
         names.append(utterance.audio.path)
         row_S[: utterance.num_samples] = 1
         return utterance.num_samples
@@ -370,10 +371,14 @@ def recordings(tmp_path_factory) -> list[AudioInfo]:
     return found
 
 
-def utterances_of(recordings: list[AudioInfo], picks: list[tuple[int, int, int]]) -> list[Utterance]:
+def utterances_of(
+    recordings: list[AudioInfo], picks: list[tuple[int, int, int]], channel: int | None = None
+) -> list[Utterance]:
     """Return utterances from (recording, first hundredth, last hundredth)."""
     return [
-        Utterance(audio, begin * audio.num_samples // 100, (end - begin) * audio.num_samples // 100)
+        Utterance(
+            replace(audio, channel=channel), begin * audio.num_samples // 100, (end - begin) * audio.num_samples // 100
+        )
         for audio, begin, end in ((recordings[which], begin, begin + size) for which, begin, size in picks)
     ]
 
@@ -386,12 +391,10 @@ picks = st.lists(
 @settings(max_examples=60, deadline=None)
 @given(picks=picks, channel=st.sampled_from([None, 0]))
 def test_batch_equals_collated_waves(recordings, picks, channel):
-    plan = utterances_of(recordings, picks)
-    waves = [read(u.audio, u.start, u.num_samples, sample_rate=RATE, channel=channel) for u in plan]
+    plan = utterances_of(recordings, picks, channel)
+    waves = [read(u.audio, u.start, u.num_samples, sample_rate=RATE) for u in plan]
     expected = collate(plan, waves)
-    [(batch, failures)] = load_batches(
-        [plan], sample_rate=RATE, channel=channel, threads=2, ahead=1, allocate=dirty_memory
-    )
+    [(batch, failures)] = load_batches([plan], sample_rate=RATE, threads=2, ahead=1, allocate=dirty_memory)
     assert failures == () and batch.utterances == expected.utterances and batch.native == ()
     assert batch.samples_BS.dtype == expected.samples_BS.dtype
     np.testing.assert_array_equal(batch.samples_BS, expected.samples_BS)
@@ -414,7 +417,7 @@ def test_digital_silence_is_not_decoded(tmp_path, native):
             audio = probe(Source(path, path, f"{kind} {rate}"))
             plan.append(Utterance(audio, 0, audio.num_samples))
             expected.append(kind != "zeros")
-    [(batch, settled)] = load_batches([plan], sample_rate=RATE, channel=None, threads=2, ahead=1, native=native)
+    [(batch, settled)] = load_batches([plan], sample_rate=RATE, threads=2, ahead=1, native=native)
     assert batch.utterances == tuple(one for one, is_decoded in zip(plan, expected, strict=True) if is_decoded)
     assert settled == tuple(
         (one, Hypothesis()) for one, is_decoded in zip(plan, expected, strict=True) if not is_decoded
@@ -428,16 +431,14 @@ def dirty_memory(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
 @settings(max_examples=60, deadline=None)
 @given(picks=picks, channel=st.sampled_from([None, 0]))
 def test_native_rows_hold_the_files_samples(recordings, picks, channel):
-    plan = utterances_of(recordings, picks)
-    [(batch, failures)] = load_batches(
-        [plan], sample_rate=RATE, channel=channel, threads=2, ahead=1, allocate=dirty_memory, native=True
-    )
+    plan = utterances_of(recordings, picks, channel)
+    [(batch, failures)] = load_batches([plan], sample_rate=RATE, threads=2, ahead=1, allocate=dirty_memory, native=True)
     assert failures == ()
     places = {row: (group, index) for group in batch.native for index, row in enumerate(group.rows)}
     assert len(places) == sum(len(group.rows) for group in batch.native)
     for row, utterance in enumerate(plan):
         audio = utterance.audio
-        wave = read(audio, utterance.start, utterance.num_samples, sample_rate=RATE, channel=channel)
+        wave = read(audio, utterance.start, utterance.num_samples, sample_rate=RATE)
         assert batch.lengths_B[row] == len(wave)
         downmixed = audio.channels > 1 and channel is None
         assert (row in places) == ((audio.sample_rate != RATE or downmixed) and is_plain_ratio(audio.sample_rate, RATE))
@@ -602,7 +603,7 @@ def test_caller_waits_only_for_stages_that_it_polls():
         def wait(self, timeout=None):
             raise TimeoutError(timeout)
 
-    one = loader._Loader(loader._BatchFormat(RATE, None, np.empty, False), None, ahead=1)
+    one = loader._Loader(loader._BatchFormat(RATE, np.empty, False), None, ahead=1)
     one._wakeup, one._probes, one._reads = Wakeup(), Stage(1, 0.0), Stage(2, 5.0)
     with pytest.raises(TimeoutError, match=r"5\.0"):
         one.pop()

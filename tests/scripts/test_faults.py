@@ -45,7 +45,7 @@ def source(path: Path) -> Source:
 
 def whole(path: Path) -> np.ndarray:
     audio = probe(source(path))
-    return read(audio, 0, audio.num_samples, sample_rate=RATE, channel=None)
+    return read(audio, 0, audio.num_samples, sample_rate=RATE)
 
 
 def problem(path: Path) -> str:
@@ -182,7 +182,7 @@ def test_a_file_that_shrinks_while_it_is_read(tmp_path: Path, monkeypatch) -> No
     path = tmp_path / "a.wav"
     soundfile.write(path, np.zeros(10 * RATE, np.int16), RATE)
     audio = probe(source(path))
-    blocks = read_module.blocks(audio, channel=None, block_samples=RATE)
+    blocks = read_module.blocks(audio, RATE)
     next(blocks)
     shrink(path)
     with pytest.raises(AudioError, match=r"truncated or damaged: 10\.00 s expected"):

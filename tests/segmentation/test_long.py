@@ -102,12 +102,12 @@ def test_a_sentence_at_the_end_of_ten_hours(tmp_path: Path) -> None:
         file.truncate(44 + num_bytes)
     audio = probe(Source(str(path), str(path), "a.wav"))
     tracemalloc.start()
-    utterances = split(audio, 40.0, None, 0.08)
+    utterances = split(audio, 40.0, 0.08)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 150e6  # 1.8 million frames
     [spoken] = utterances  # the rest is digital silence
-    samples = read(audio, spoken.start, spoken.num_samples, sample_rate=RATE, channel=None)
+    samples = read(audio, spoken.start, spoken.num_samples, sample_rate=RATE)
     [hypothesis] = recognizer(MODELS / "tdt_demo").transcribe(collate([spoken], [samples]))
     tokenizer = checkpoint(MODELS / "tdt_demo").tokenizer
     result = assemble(audio, [(spoken, hypothesis)], tokenizer, 0.08, True)

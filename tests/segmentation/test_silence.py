@@ -44,7 +44,7 @@ def speech(seconds, level, generator):
 def split_by_phrase(tmp_path, *sounds):
     soundfile.write(tmp_path / "a.wav", np.concatenate(sounds), RATE, subtype="FLOAT")
     path = str(tmp_path / "a.wav")
-    utterances = split(probe(Source(path, path, "a.wav")), 12.0, None, 0.08, by_phrase=True)
+    utterances = split(probe(Source(path, path, "a.wav")), 12.0, 0.08, by_phrase=True)
     return [(utterance.start_s, utterance.end_s) for utterance in utterances]
 
 
@@ -102,7 +102,7 @@ def test_without_phrases_all_is_decoded(tmp_path, limit_s):
     room, sound = generator.normal(0, 1e-4, 5 * RATE), speech(4.0, 0.1, generator)
     soundfile.write(tmp_path / "a.wav", np.concatenate([room, sound]), RATE, subtype="FLOAT")
     path = str(tmp_path / "a.wav")
-    found = split(probe(Source(path, path, "a.wav")), limit_s, None, 0.08)
+    found = split(probe(Source(path, path, "a.wav")), limit_s, 0.08)
     assert (found[0].start_s, found[-1].end_s) == (0.0, 9.0) and (len(found) == 1) == (limit_s != 3.0)
     assert all(after.start_s <= before.end_s for before, after in itertools.pairwise(found))
     assert limit_s == 0.0 or max(piece.duration_s for piece in found) <= limit_s + 1e-9 or limit_s == 60.0
@@ -111,5 +111,5 @@ def test_without_phrases_all_is_decoded(tmp_path, limit_s):
 def test_no_limit_means_one_whole_utterance(tmp_path):
     path = str(tmp_path / "a.wav")
     soundfile.write(path, np.zeros(5 * RATE), RATE)
-    (found,) = split(probe(Source(path, path, "a.wav")), 0.0, None, 0.08, by_phrase=True)
+    (found,) = split(probe(Source(path, path, "a.wav")), 0.0, 0.08, by_phrase=True)
     assert (found.start_s, found.end_s) == (0.0, 5.0)

@@ -51,7 +51,7 @@ def test_speech_differs_from_noise(tmp_path: Path, rate: int) -> None:
     samples = samples if rate == RATE else soxr.resample(samples, RATE, rate)
     audio = recording(tmp_path / "a.wav", samples, rate)
     frame_samples = rate // 50
-    speech = vad.speech_probability(audio, frame_samples, None) >= vad.SPEECH
+    speech = vad.speech_probability(audio, frame_samples) >= vad.SPEECH
     assert len(speech) == -(-audio.num_samples // frame_samples)
     assert not speech[:145].any() and not speech[-130:].any()
     assert speech[170 : 150 + round((len(CLIPS[0]) / RATE - 0.5) * 50)].mean() > 0.9
@@ -77,8 +77,8 @@ def test_blocks_do_not_matter(num_samples: int) -> None:
 @needs_the_extra
 def test_a_stretch_is_read_by_itself(tmp_path: Path) -> None:
     audio = recording(tmp_path / "a.flac", np.concatenate([babble(3), CLIPS[0]]))
-    assert len(vad.speech_probability(audio.part(3 * RATE, RATE), 320, None)) == 50
-    assert vad.speech_probability(audio.part(3 * RATE, 3 * RATE), 320, None).max() > 0.9
+    assert len(vad.speech_probability(audio.part(3 * RATE, RATE), 320)) == 50
+    assert vad.speech_probability(audio.part(3 * RATE, 3 * RATE), 320).max() > 0.9
 
 
 @needs_the_extra
@@ -87,7 +87,7 @@ def test_cuts_lie_in_loud_noise_without_speech(tmp_path: Path) -> None:
     loud = np.concatenate([np.concatenate([clip, 3 * babble(0.8)]) for clip in CLIPS])
     audio = recording(tmp_path / "a.wav", loud)
     ends_s = np.cumsum([len(clip) / RATE + 0.8 for clip in CLIPS])
-    cuts_s = [utterance.start_s for utterance in split(audio, 14.0, None, 0.08, "silero")[1:]]
+    cuts_s = [utterance.start_s for utterance in split(audio, 14.0, 0.08, "silero")[1:]]
     assert len(cuts_s) >= 1
     assert all(np.abs(ends_s - cut_s).min() < 0.4 for cut_s in cuts_s)
 

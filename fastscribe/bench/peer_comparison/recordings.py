@@ -63,7 +63,7 @@ def _is_plain_wav(path: str) -> bool:
 
 
 def _copied(audio: AudioInfo, path: Path) -> Path:
-    samples_S = read(audio, 0, audio.num_samples, sample_rate=_RATE_HZ, channel=None)
+    samples_S = read(audio, 0, audio.num_samples, sample_rate=_RATE_HZ)
     if samples_S.dtype != np.int16:
         samples_S = np.clip(np.rint(samples_S * 32768.0), -32768, 32767).astype(np.int16)
     soundfile.write(path, samples_S, _RATE_HZ, subtype="PCM_16")

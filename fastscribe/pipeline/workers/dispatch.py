@@ -16,9 +16,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 
-from fastscribe.types import Utterance
-
-Key = tuple[int, int]  # index and start: one utterance of these is in flight at a time
+from fastscribe.types import Utterance, UtteranceKey
 
 
 @dataclass(eq=False)
@@ -26,7 +24,7 @@ class Task:
     """A batch. `left` has its utterances without a result. `deaths` counts the workers that died while they had it."""
 
     number: int  # of the batch as it was planned; tells its answers from late ones to another one with the same keys
-    left: dict[Key, Utterance]
+    left: dict[UtteranceKey, Utterance]
     frames: int  # padded encoder frames
     deaths: int = 0
     is_stuck: bool = False  # waits for a file that hangs; its worker has room for others
@@ -49,7 +47,7 @@ class Death:
 class _Worker:
     max_in_flight: int
     tasks: list[Task] = field(default_factory=list)
-    taken: set[Key] = field(default_factory=set)  # utterances that another worker got instead
+    taken: set[UtteranceKey] = field(default_factory=set)  # utterances that another worker got instead
 
     @property
     def frames(self) -> int:
@@ -75,9 +73,9 @@ class Dispatch:
         self._num_frames = num_frames
         self._numbers = count()
         self._workers: dict[int, _Worker] = {}
-        self._tasks: dict[Key, Task] = {}
+        self._tasks: dict[UtteranceKey, Task] = {}
         self._suspects: deque[Task] = deque()  # to be retried alone
-        self._given_up: set[Key] = set()
+        self._given_up: set[UtteranceKey] = set()
 
     @property
     def is_busy(self) -> bool:
@@ -134,7 +132,7 @@ class Dispatch:
         self._put(task, idle)
         return busiest, task
 
-    def finish(self, batch: int, key: Key) -> Utterance | None:
+    def finish(self, batch: int, key: UtteranceKey) -> Utterance | None:
         """Note that an utterance of a batch has a result. Return it; None if it had one already, or is in another batch now."""
         task = self._tasks.get(key)
         if task is None or task.number != batch:
@@ -183,7 +181,7 @@ class Dispatch:
         return []
 
     def _new_task(self, plan: Iterable[Utterance], number: int, deaths: int = 0) -> Task:
-        left = {(one.audio.index, one.start): one for one in plan}
+        left = {one.key: one for one in plan}
         return Task(number, left, len(left) * max(map(self._num_frames, left.values())), deaths)
 
     def _put(self, task: Task, worker: int) -> None:

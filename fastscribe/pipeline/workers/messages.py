@@ -1,8 +1,8 @@
 """What the coordinator and a device's process say to each other: pickles of the classes below over the process's own pipes.
 
-Recordings are sent to a process once and named by their index from then on (Sent). Samples and encoded bytes that the caller
-holds in memory go with their recording, because no path names them: of an array the recording's part, of a file all bytes, once
-for all recordings in it.
+Recordings are sent to a process once and named by their index from then on (Sent); utterances name their channel. Samples and
+encoded bytes that the caller holds in memory go with their recording, because no path names them: of an array the recording's
+part, of a file all bytes, once for all recordings in it.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from fastscribe.audio.media import EncodedBytes, FileObject, held_memory
 from fastscribe.config import Options
 from fastscribe.pipeline.batching import Budget
 from fastscribe.pipeline.executor import ModelFacts
-from fastscribe.types import AudioInfo, Failure, File, Hypothesis, Samples
+from fastscribe.types import AudioInfo, Failure, File, Hypothesis, Samples, UtteranceKey
 
-Span: TypeAlias = tuple[int, int, int]  # recording's index, start, num_samples of an utterance
-Key: TypeAlias = tuple[int, int]  # the same without the length, which the process may correct; unique in a batch
+# An utterance's key, and its number of samples, which the process may correct. A batch has each key once.
+Span: TypeAlias = tuple[UtteranceKey, int]
 
 
 # --- to a device's process -------------------------------------------------------------------------------------------
@@ -119,7 +119,7 @@ class Results:
 
     run: int
     batch: int
-    keys: tuple[Key, ...]
+    keys: tuple[UtteranceKey, ...]
     results: Sequence[Hypothesis | Failure]
     probed: Mapping[int, AudioInfo]
     stage_s: Mapping[str, float]

@@ -203,7 +203,7 @@ class WorkerPool:
                 self._dispatch.finish(task.number, key)
                 self._count_done((utterance,), is_decoded=False)
                 yield (utterance,), (to_failure(audio, "load", error),)
-        spans = tuple((one.audio.index, one.start, one.num_samples) for one in task.left.values())
+        spans = tuple((key, one.num_samples) for key, one in task.left.items())
         if spans:
             slot.process.send(messages.Work(self._run, task.number, spans, tuple(recordings)))
         slot.sent.forget(slot.process.send)  # behind the work, which may share an object or data with it

@@ -24,7 +24,7 @@ from fastscribe._system.openmp import limit_openmp_spin
 from fastscribe.errors import DeviceFailed, FastscribeError, UsageError, first_line
 from fastscribe.pipeline.idle import IDLE, LATER, Idle, Later
 from fastscribe.pipeline.workers import messages
-from fastscribe.types import AudioInfo, Failure, Hypothesis, Utterance
+from fastscribe.types import AudioInfo, Failure, Hypothesis, Utterance, UtteranceKey
 
 if TYPE_CHECKING:
     from fastscribe.pipeline.executor import Plan
@@ -171,7 +171,7 @@ class _Run:
             options = replace(options, threads=default_threads(start.processors))
         local.begin(options, replace(begin.budget), self._stopwatch)
         self._audio: dict[int, AudioInfo] = {}  # by the recording's index
-        self._unanswered: set[tuple[int, messages.Key]] = set()  # batch and key
+        self._unanswered: set[tuple[int, UtteranceKey]] = set()  # batch and key
         self._is_idle = False
         self._waited_s = 0.0  # for messages, since the last result
         self._last_sent = perf_counter()
@@ -222,8 +222,15 @@ class _Run:
 
     def _plan(self, work: messages.Work) -> Plan:
         self._audio |= {audio.index: audio for audio in work.recordings}
-        self._unanswered |= {(work.batch, (index, start)) for index, start, _ in work.spans}
-        return [_Ordered(self._audio[index], start, length, work.batch) for index, start, length in work.spans]
+        self._unanswered |= {(work.batch, key) for key, _ in work.spans}
+        return [
+            _Ordered(self._recording(index, channel), start, length, work.batch)
+            for (index, channel, start), length in work.spans
+        ]
+
+    def _recording(self, index: int, channel: int | None) -> AudioInfo:
+        audio = self._audio[index]
+        return audio if audio.channel == channel else replace(audio, channel=channel)
 
     def _forget(self, indices: tuple[int, ...]) -> None:
         from fastscribe.audio.media import is_held
@@ -275,9 +282,9 @@ class _Run:
             )
         )
 
-    def _answer(self, utterances: Plan) -> tuple[messages.Key, ...]:
+    def _answer(self, utterances: Plan) -> tuple[UtteranceKey, ...]:
         """Note that nothing is to be done for these any more. Return their keys."""
-        keys = tuple((one.audio.index, one.start) for one in utterances)
+        keys = tuple(one.key for one in utterances)
         self._unanswered -= {(_number(utterances), key) for key in keys}
         return keys
 

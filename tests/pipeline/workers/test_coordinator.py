@@ -56,7 +56,7 @@ class FakeProcess:
 
 def decode(process: FakeProcess, message: Any, probed: Mapping[int, AudioInfo] | None = None) -> None:
     if isinstance(message, messages.Work):
-        keys = tuple((index, start) for index, start, _ in message.spans)
+        keys = tuple(key for key, _ in message.spans)
         results = (Hypothesis(),) * len(keys)
         process.say(messages.Results(message.run, message.batch, keys, results, probed or {}, {}, 0.0, 0, 1000.0))
 
@@ -94,7 +94,7 @@ def test_a_recording_that_another_process_has_opened_is_sent_again(monkeypatch: 
         """The first process answers nothing until it is robbed."""
         if isinstance(message, messages.Cancel):
             decode(process, process.work()[0])
-        elif isinstance(message, messages.Work) and (process.device.name == "cpu:1" or message.spans[0][1]):
+        elif isinstance(message, messages.Work) and (process.device.name == "cpu:1" or message.spans[0][0][2]):
             probed = {1: messages.to_return(real.audio)} if any(one.unread for one in message.recordings) else {}
             decode(process, message, probed)
 

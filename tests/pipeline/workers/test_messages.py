@@ -113,7 +113,7 @@ def test_of_samples_the_part_travels() -> None:
     there, num_bytes = arrived(messages.Sent().add(audio))
     assert num_bytes < 2 * 8000 + 2000
     for rate in (8000, 16000):
-        samples = [read(one, 0, one.num_samples, sample_rate=rate, channel=None) for one in (audio, there)]
+        samples = [read(one, 0, one.num_samples, sample_rate=rate) for one in (audio, there)]
         assert np.array_equal(*samples)
 
 
@@ -131,7 +131,7 @@ def test_the_process_finds_a_relative_path_from_another_folder(
     if there.unread is not None:
         there = probe(there.unread)
         assert messages.returned(messages.to_return(there), promised).file == ""
-    assert len(read(there, 0, there.num_samples, sample_rate=16000, channel=None)) == 8000
+    assert len(read(there, 0, there.num_samples, sample_rate=16000)) == 8000
 
 
 def test_a_message_that_death_cut_off_is_the_end() -> None:
