@@ -92,10 +92,12 @@ class Aligner(Transcriber):
 
         Raises:
             CheckpointError: Also if the model has no CTC head, or a tokenizer that cannot encode text.
-            UsageError: As Transcriber.load(); also if `devices` or Options.align_with is given.
+            UsageError: As Transcriber.load(); also if `devices`, Options.align_with or Options.speakers is given.
         """
         if devices is not None:
             raise UsageError("texts are aligned on one device: give device instead of devices")
+        if options.speakers is not None:
+            raise UsageError("Options.speakers is for Transcriber: a text to align does not say who speaks")
         if options.align_with is not None:
             raise UsageError("Options.align_with is for Transcriber: here `model` is the model that aligns")
         loaded = super().load(model, device, dtype, options, say)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 
@@ -28,13 +28,14 @@ DecoderName = Literal["rnnt", "tdt", "ctc", "aed"]
 # "auto" takes the first of these that the machine supports.
 GraphMode = Literal["auto", "full", "chunked", "off"]
 VadName = Literal["energy", "silero"]
+SpeakerSource = Literal["channels"]  # what tells speakers apart: each has a channel of the recording
 FloatDtypeName = Literal["fp32", "bf16"]
 EightBitDtypeName = Literal["int8", "fp8"]  # the encoder's large matrices: int8 on CPUs, fp8 on GPUs
 DtypeName = Literal[FloatDtypeName, EightBitDtypeName]
 DtypeChoice = Literal["auto", DtypeName]
 TrainDtypeChoice = Literal["auto", FloatDtypeName]
 ExportFormat = Literal["nemo", "hf"]  # model formats of other projects: NeMo's file, Hugging Face's folder
-OutputFormat = Literal["jsonl", "json", "srt", "vtt", "txt", "tsv", "ctm"]
+OutputFormat = Literal["jsonl", "json", "srt", "vtt", "txt", "tsv", "ctm", "rttm"]
 OUTPUT_FORMATS: tuple[OutputFormat, ...] = get_args(OutputFormat)
 # Values in a checkpoint's config.
 Window = Literal["hann", "hamming", "blackman", "bartlett", "none"]
@@ -484,6 +485,8 @@ class Options:
     max_utterance_s: float | None = None  # longer audio is cut at a pause; 0 = never; None: ModelConfig.max_utterance_s
     vad: VadName = "energy"  # finds the pauses, and speech that the model left without words
     channel: int | None = None  # None: mean of all channels
+    speakers: SpeakerSource | None = None  # "channels": transcribe each by itself, and merge them into a dialogue
+    speaker_names: tuple[str, ...] | None = None  # of the channels, in order; None: "channel 1" and so on
     track: int | None = None  # audio track of files that have several, from 0; None: the first
     window: int = 20_000  # maximum number of inputs that are probed and sorted together
     # Decode speech that got no words again, and add the words found. None: the decoder family's default (DECODERS).
@@ -505,6 +508,7 @@ class Options:
             ("decoder", (None, *get_args(DecoderName))),
             ("cuda_graphs", get_args(GraphMode)),
             ("vad", get_args(VadName)),
+            ("speakers", (None, *get_args(SpeakerSource))),
         ):
             if getattr(self, name) not in choices:
                 raise OptionError(name, getattr(self, name), f"not one of {', '.join(filter(None, choices))}")
@@ -519,9 +523,36 @@ class Options:
             )
         if self.attention is not None:
             parse_attention(self.attention)
+        self._check_speakers()
         for name in ("language", "target_language"):
             if (text := getattr(self, name)) is not None:
                 object.__setattr__(self, name, _tag(name, text))
+
+    def _check_speakers(self) -> None:
+        if self.speakers is not None and self.channel is not None:
+            raise OptionError("channel", self.channel, "speakers takes all channels: leave one of the two out")
+        if self.speaker_names is None:
+            return
+        if self.speakers is None:
+            raise OptionError("speaker_names", ",".join(self.speaker_names), "speakers is not given")
+        if isinstance(self.speaker_names, str) or not self.speaker_names:
+            raise OptionError("speaker_names", self.speaker_names, "not a tuple of names")
+        object.__setattr__(self, "speaker_names", tuple(self.speaker_names))
+        for name in self.speaker_names:
+            _check_name(self.speaker_names, name)
+
+
+def _check_name(names: Sequence[str], name: str) -> None:
+    """Check a speaker's name, which files have on a line."""
+    problem = ""
+    if not name.strip() or not name.isprintable() or name != name.strip():
+        problem = "a name is empty, or has spaces around it or characters that cannot be printed"
+    elif names.count(name) > 1:
+        problem = f"names {name} twice"
+    elif re.fullmatch(r"channel [0-9]+", name):
+        problem = f"{name} is the name of a channel without one"
+    if problem:
+        raise OptionError("speaker_names", ",".join(names), problem)
 
 
 def _check_number(name: str, value: object, least: int, most: int | None) -> None:

@@ -254,6 +254,7 @@ class Token(NamedTuple):
     start_s: float
     end_s: float
     confidence: float
+    speaker: str | None = None
 
 
 @dataclass(frozen=True)
@@ -263,6 +264,7 @@ class Word:
     end_s: float
     confidence: float
     missing: bool = False  # True: a word of a known text that forced alignment did not hear
+    speaker: str | None = None  # with Options.speakers
 
 
 @dataclass(frozen=True)
@@ -274,6 +276,7 @@ class Segment:
     words: tuple[Word, ...]
     recovered: bool = False  # True: gap recovery added these words; the model's first pass left them out
     line: int | None = None  # number of the line of a known text, from 1; subtitles keep its words together
+    speaker: str | None = None  # with Options.speakers
 
 
 @dataclass(frozen=True)
@@ -286,6 +289,7 @@ class Alternative:
         start_s: Begin of the utterance on the recording's clock, in seconds.
         end_s: Its end.
         words: Words with times and confidences.
+        speaker: With Options.speakers, who speaks.
     """
 
     text: str
@@ -293,6 +297,7 @@ class Alternative:
     start_s: float
     end_s: float
     words: tuple[Word, ...]
+    speaker: str | None = None
 
 
 class Gap(NamedTuple):
@@ -303,11 +308,15 @@ class Gap(NamedTuple):
 
     start_s: float
     end_s: float
+    speaker: str | None = None
 
 
 @dataclass(frozen=True)
 class Transcript:
-    """One recording's text. Times are seconds on the recording's clock; a manifest row's clock starts at its offset."""
+    """One recording's text. Times are seconds on the recording's clock; a manifest row's clock starts at its offset.
+
+    With Options.speakers, segments are in the order in which they begin, and those of different speakers may overlap.
+    """
 
     audio: AudioInfo
     text: str
@@ -317,6 +326,7 @@ class Transcript:
     nbest: tuple[Alternative, ...] = ()  # with Options.nbest: by utterance, the best first
     # The tag that the model wrote most often, such as "hi-IN", or that of its only language; None: not known.
     language: str | None = None
+    speakers: tuple[str, ...] = ()  # with Options.speakers: all of the recording, also those without words
 
     @property
     def key(self) -> Any:

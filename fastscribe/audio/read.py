@@ -10,8 +10,9 @@ Dimensions: S samples, C channels.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -108,18 +109,29 @@ def blocks(audio: AudioInfo, block_samples: int) -> Iterator[Float32Array]:
     Raises:
         AudioError: as read_into().
     """
+    return _in_blocks(audio, (block_samples,), _read_mono)
+
+
+def channel_blocks(audio: AudioInfo, block_samples: int) -> Iterator[Float32Array]:
+    """Yield the same with all channels: blocks [S, C]."""
+    return _in_blocks(replace(audio, channel=None), (block_samples, audio.channels), _read_channels)
+
+
+def _in_blocks(
+    audio: AudioInfo, shape: tuple[int, ...], fill: Callable[[OpenSound, Float32Array, int | None], int]
+) -> Iterator[Float32Array]:
     with _opened(audio, audio.start) as sound:
         _seek(sound, audio.start)
         left = audio.num_samples
         ended = False
         while left > 0 and not ended:
-            block_S = np.empty(min(block_samples, left), np.float32)
-            got = _read_mono(sound, block_S, audio.channel)
-            _check_finite(audio, block_S[:got])
-            ended = got < len(block_S)
+            block = np.empty((min(shape[0], left), *shape[1:]), np.float32)
+            got = fill(sound, block, audio.channel)
+            _check_finite(audio, block[:got])
+            ended = got < len(block)
             left -= got
             if got:
-                yield block_S[:got]
+                yield block[:got]
     _check_length(audio, audio.num_samples, audio.num_samples - left)
 
 

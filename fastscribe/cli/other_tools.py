@@ -29,7 +29,7 @@ ALWAYS_ON = {
     "--word-timestamps": "words always have times in jsonl and json (Canary: --timestamps)",
 }
 _NO_SAMPLING = "these models take no prompt and do not sample: leave it out"
-_NO_SPEAKERS = "there are no speaker labels: leave it out"
+_NO_SPEAKERS = "voices are not told apart, only the channels of a call (--speakers channels): leave it out"
 _NO_DETECTOR_SETTINGS = "recordings are always cut at pauses; --vad silero chooses another detector"
 _CHUNKS = "--max-utterance-s SECONDS; cuts are at pauses, without overlap"
 _INPUT = "inputs need no option: fastscribe transcribe PATH"

@@ -20,6 +20,7 @@ from fastscribe.audio.row_languages import OtherLanguages
 from fastscribe.cli.app import StdoutClosed
 from fastscribe.cli.event_log import EventLog
 from fastscribe.cli.job import SHORT_S, TranscribeJob, check_paths, is_stream, unusable_folder
+from fastscribe.cli.lone_speakers import LoneSpeakers
 from fastscribe.cli.progress_bar import ProgressBar
 from fastscribe.cli.run_limit import STOPPED
 from fastscribe.cli.terminal import (
@@ -334,11 +335,12 @@ def _write_all(
     start = perf_counter()
     results = transcriber._results(job.inputs, output.ledger)
     says_tracks = says_tracks and job.options.track is None
-    others = OtherLanguages(transcriber._config.language)
+    others, lone = OtherLanguages(transcriber._config.language), LoneSpeakers()
     writing = bar.paused if job.target.is_stdout else nullcontext
     with _until_limit(transcriber), closing(results):
         for result in results:
             others.count(result)
+            lone.count(result)
             if says_tracks and isinstance(result, Transcript) and result.audio.num_tracks > 1:
                 says_tracks = False
                 bar.say(_tracks_line(result.audio))
@@ -353,6 +355,8 @@ def _write_all(
         output.flush()
     if others.num:
         bar.say(others.line)
+    for line in lone.lines:
+        bar.say(line)
     return run_stats(transcriber, perf_counter() - start, job.price_per_hour)
 
 

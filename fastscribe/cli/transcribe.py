@@ -52,6 +52,7 @@ from fastscribe.config import (
     GraphMode,
     Options,
     OutputStyle,
+    SpeakerSource,
     SubtitleStyle,
     VadName,
 )
@@ -111,9 +112,9 @@ def transcribe(
     inputs: Annotated[
         list[str],
         typer.Argument(
-            help="Files, folders, globs, NeMo manifests (.jsonl, .json), URLs of these (s3://, gs://, az://, hf://, https://), "
-            "or - for stdin: a recording, or a list.\fA list has paths and URLs, one a line or each ended by a NUL "
-            "(find -print0).",
+            help="Files, folders, globs, NeMo manifests (.jsonl, .json), URLs of these, or - for stdin: a recording, or a list."
+            "\fURLs begin with s3://, gs://, az://, hf:// or https://. A list has paths and URLs, one a line or each ended by "
+            "a NUL (find -print0).",
             metavar="INPUTS",
         ),
     ],
@@ -122,7 +123,8 @@ def transcribe(
         basic_option(
             "--model",
             "-m",
-            help=f"Path or Hugging Face name. Default: the small English one in the package.\f{MODEL_HELP}",
+            help="Path or Hugging Face name; default: small, English.\fThe default is the one in the package. "
+            f"{MODEL_HELP}",
         ),
     ] = None,
     output_dir: OutputDir = None,
@@ -231,6 +233,24 @@ def transcribe(
         ),
     ] = _DEFAULTS.recover_gaps,
     channel: Channel = None,
+    speakers: Annotated[
+        SpeakerSource | None,
+        audio_option(
+            "--speakers",
+            metavar="channels",
+            help="Each channel is a speaker: write a dialogue.\fFor calls with a party on each channel: each is transcribed by "
+            "itself, and results say who spoke. Words that leak from one channel into another are written once.",
+        ),
+    ] = None,
+    speaker_names: Annotated[
+        str | None,
+        audio_option(
+            "--speaker-names",
+            metavar="A,B",
+            help="Names of the channels' speakers.\fIn the order of the channels, separated by commas, such as agent,customer. "
+            "Default: channel 1, channel 2 and so on.",
+        ),
+    ] = None,
     track: Annotated[
         int | None,
         audio_option(
@@ -396,6 +416,10 @@ def transcribe(
             raise typer.BadParameter(f"{name} needs --output-dir")
     if price_per_hour is not None and not math.isfinite(price_per_hour):
         raise typer.BadParameter("--price-per-hour: not a number of USD")
+    if speakers is not None and channel is not None:
+        raise typer.BadParameter("--channel and --speakers exclude each other: --speakers channels takes all channels")
+    if speaker_names is not None and speakers is None:
+        raise typer.BadParameter("--speaker-names needs --speakers channels")
     cluster = _cluster(engine, ray_address, ray_workers, device, devices, report_html)
     if report_html is not None and dry_run:
         raise typer.BadParameter("--report-html and --dry-run exclude each other")
@@ -419,6 +443,8 @@ def transcribe(
         align_with=_aligner(align_with, cluster, show_progress=not (quiet or no_progress)),
         vad=vad,
         channel=channel,
+        speakers=speakers,
+        speaker_names=None if speaker_names is None else tuple(map(str.strip, speaker_names.split(","))),
         track=track,
         recover_gaps=recover_gaps,
         window=window,

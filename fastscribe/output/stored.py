@@ -59,15 +59,18 @@ def _to_result(fields: Mapping[str, Any], id: str, audio_s: float | None, index:
     is_manifest = "pred_text" in fields
     words = _words(fields)
     seconds = _length_s(fields, words) if audio_s is None else audio_s
-    audio = AudioInfo(
-        path, id, _RATE, 1, round(seconds * _RATE), row=_row(fields) if is_manifest else None, index=index
-    )
+    carried = _row(fields) if is_manifest else None
+    audio = AudioInfo(path, id, _RATE, 1, round(seconds * _RATE), row=carried, index=index)
     text = fields["pred_text" if is_manifest else "text"]
-    gaps = tuple(Gap(float(gap["start"]), float(gap["end"])) for gap in fields.get("gaps", ()))
-    tokens = tuple(Token(token["id"], token["piece"], *_timed(token)) for token in fields.get("tokens", ()))
+    gaps = tuple(Gap(float(gap["start"]), float(gap["end"]), _speaker(gap)) for gap in fields.get("gaps", ()))
+    tokens = tuple(
+        Token(token["id"], token["piece"], *_timed(token), _speaker(token)) for token in fields.get("tokens", ())
+    )
     nbest = tuple(map(_alternative, fields.get("nbest", ())))
     language = fields.get("pred_language" if is_manifest else "language")
-    return Transcript(audio, text, tuple(_segments(fields["segments"], words)), tokens, gaps, nbest, language)
+    segments = tuple(_segments(fields["segments"], words))
+    speakers = tuple(map(str, fields.get("pred_speakers" if is_manifest else "speakers", ())))
+    return Transcript(audio, text, segments, tokens, gaps, nbest, language, speakers)
 
 
 def has_tokens(fields: Mapping[str, Any]) -> bool:
@@ -79,9 +82,15 @@ def _row(fields: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if name not in OWN_KEYS}
 
 
+def _speaker(part: Mapping[str, Any]) -> str | None:
+    name = part.get("speaker")
+    return None if name is None else str(name)
+
+
 def _segments(stored: Iterable[Mapping[str, Any]], words: Sequence[Word]) -> list[Segment]:
     segments = [
-        Segment(one["text"], *_timed(one), (), one.get("recovered") is True, _line(one.get("line"))) for one in stored
+        Segment(one["text"], *_timed(one), (), one.get("recovered") is True, _line(one.get("line")), _speaker(one))
+        for one in stored
     ]
     if words and not segments:
         raise ValueError("words without segments")
@@ -104,11 +113,11 @@ def _line(number: object) -> int | None:
 
 def _alternative(one: Mapping[str, Any]) -> Alternative:
     score, start_s, end_s = (_number(one, name) for name in ("score", "start", "end"))
-    return Alternative(one["text"], score, start_s, end_s, tuple(_words(one)))
+    return Alternative(one["text"], score, start_s, end_s, tuple(_words(one)), _speaker(one))
 
 
 def _words(of: Mapping[str, Any]) -> list[Word]:
-    return [Word(word["word"], *_timed(word), word.get("missing") is True) for word in of["words"]]
+    return [Word(word["word"], *_timed(word), word.get("missing") is True, _speaker(word)) for word in of["words"]]
 
 
 def _timed(part: Mapping[str, Any]) -> tuple[float, float, float]:

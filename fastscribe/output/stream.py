@@ -52,7 +52,7 @@ def several(format: str) -> UsageError:
 
 
 def stream_text(result: Transcript | Failure, style: OutputStyle, is_one: bool) -> str:
-    """Return a result's text in the first of the formats; a line of text begins with a name and a tab unless `is_one`.
+    """Return a result's text in the first of the formats; lines of text begin with a name and a tab unless `is_one`.
 
     The name is the path, with `@` and the offset in milliseconds of a manifest's row that has one.
     """
@@ -60,7 +60,7 @@ def stream_text(result: Transcript | Failure, style: OutputStyle, is_one: bool) 
     if style.formats[0] != "txt" or is_one or isinstance(result, Failure):
         return text
     suffix = offset_suffix((result.audio.row or {}).get("offset"))  # or the rows of a file would look alike
-    return f"{escaped(result.audio.path)}{suffix}\t{text}"
+    return "".join(f"{escaped(result.audio.path)}{suffix}\t{line}" for line in text.splitlines(keepends=True))
 
 
 def emit(stream: TextIO, text: str) -> None:

@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
-from itertools import accumulate, pairwise
+from dataclasses import dataclass, field, replace
+from itertools import accumulate, groupby, pairwise
 from typing import NamedTuple
 
 from fastscribe._system.text_layout import (
@@ -63,6 +63,7 @@ class Cue:
     end_ms: int
     lines: tuple[str, ...]
     spans: tuple[Span, ...] = field(default=(), compare=False, repr=False)
+    speaker: str | None = None
 
 
 class _Piece(NamedTuple):
@@ -73,12 +74,35 @@ class _Piece(NamedTuple):
     ends_line: bool = False  # the last piece of a line of a known text
 
 
-def to_cues(transcript: Transcript, style: SubtitleStyle = DEFAULT_STYLE) -> list[Cue]:
-    """Return cues with all words of the transcript, once and in order. They do not overlap, and end with the audio."""
+def to_cues(transcript: Transcript, style: SubtitleStyle = DEFAULT_STYLE, *, names_speakers: bool = False) -> list[Cue]:
+    """Return cues with all words of the transcript, once and in order. They do not overlap, and end with the audio.
+
+    A cue of a dialogue is of one speaker. Cues of two speakers overlap only where both speak.
+
+    Args:
+        transcript: The transcript.
+        style: Layout of the cues.
+        names_speakers: Write a speaker's name before the first word of a turn.
+    """
     audio = transcript.audio
+    if transcript.speakers:
+        return _dialogue_cues(transcript.words, round(round(audio.duration_s, 3) * 1000), style, names_speakers)
     ends = accumulate(len(segment.words) for segment in transcript.segments)
     line_ends = {end for end, one in zip(ends, transcript.segments, strict=True) if one.line is not None}
     return words_to_cues(transcript.words, round(round(audio.duration_s, 3) * 1000), style, line_ends)
+
+
+def _dialogue_cues(words: Sequence[Word], audio_ms: int, style: SubtitleStyle, names_speakers: bool) -> list[Cue]:
+    """Return the cues of each turn. They stay until the next turn begins, or longer if the turn lasts longer."""
+    turns = [(speaker, list(group)) for speaker, group in groupby(words, lambda word: word.speaker)]
+    cues = []
+    for number, (speaker, turn) in enumerate(turns, start=1):
+        next_ms = _to_ms(turns[number][1][0].start_s, 0, audio_ms) if number < len(turns) else audio_ms
+        spoken_ms = max(_to_ms(word.end_s, 0, audio_ms) for word in turn)
+        name = f"{speaker}:" if names_speakers else ""
+        found = words_to_cues(turn, max(spoken_ms, next_ms), style, name=name)
+        cues += [replace(cue, speaker=speaker) for cue in found]
+    return cues
 
 
 def words_to_cues(
@@ -86,6 +110,7 @@ def words_to_cues(
     audio_ms: int,
     style: SubtitleStyle = DEFAULT_STYLE,
     line_ends: Collection[int] = (),
+    name: str = "",
 ) -> list[Cue]:
     """Return cues of words, as to_cues() does.
 
@@ -94,8 +119,9 @@ def words_to_cues(
         audio_ms: End of the audio in milliseconds.
         style: Layout of the cues.
         line_ends: Numbers of words after which a cue must end.
+        name: Stands before the first word.
     """
-    pieces = _pieces(words, audio_ms, style, line_ends)
+    pieces = _with_name(clean_text(name), _pieces(words, audio_ms, style, line_ends), style.max_line_width)
     text = _Text(pieces, audio_ms, style)
     cuts = _cheapest_cuts(text)
     starts_ms = [*_distinct([pieces[first].start_ms for first in cuts[:-1]], 0, audio_ms), audio_ms]
@@ -137,6 +163,17 @@ def _pieces(words: Iterable[Word], audio_ms: int, style: SubtitleStyle, line_end
         if number in line_ends and pieces:
             pieces[-1] = pieces[-1]._replace(ends_line=True)
     return pieces
+
+
+def _with_name(name: str, pieces: list[_Piece], max_columns: int) -> list[_Piece]:
+    """Return the pieces with a name before the first one, on the same line if it is wide enough for both."""
+    if not (name and pieces):
+        return pieces
+    first = pieces[0]
+    if num_columns(together := f"{name} {first.text}") <= max_columns:
+        return [first._replace(text=together), *pieces[1:]]
+    units = _units(name, max_columns, must_split=False)
+    return [*(_Piece(text, first.start_ms, first.start_ms, glued) for text, glued in units), *pieces]
 
 
 def _to_ms(time_s: float, earliest_ms: int, latest_ms: int) -> int:

@@ -17,10 +17,13 @@ from typing import Any
 from fastscribe._system.text_layout import clean_text
 from fastscribe.config import SubtitleStyle
 from fastscribe.output.subtitles import DEFAULT_STYLE, Cue, spoken_spans, to_cues
-from fastscribe.types import Alternative, Failure, RenderedTranscript, Segment, Token, Transcript, Word
+from fastscribe.text.dialogue import turns
+from fastscribe.types import Alternative, Failure, Gap, RenderedTranscript, Segment, Token, Transcript, Word
 
 # Keys of a result. A manifest row that has them is an earlier run's output, so its values are dropped.
-OWN_KEYS = frozenset(("pred_text", "pred_language", "segments", "words", "gaps", "nbest", "tokens", "error"))
+OWN_KEYS = frozenset(
+    ("pred_text", "pred_language", "pred_speakers", "segments", "words", "gaps", "nbest", "tokens", "error")
+)
 _LINE_BREAKS = ("\x85", "\u2028", "\u2029")  # JSON allows them, but str.splitlines splits at them
 _WORD_JOINER = "\u2060"
 _ROUND_BRACKETS = str.maketrans("{}", "()")
@@ -52,6 +55,7 @@ def render(
         "txt": to_txt,
         "tsv": to_tsv,
         "ctm": to_ctm,
+        "rttm": to_rttm,
     }
     writer = writers[format]
     return "" if isinstance(result, Failure) else writer(result)
@@ -74,7 +78,7 @@ def to_object(result: Transcript | Failure, tokens: bool = False) -> dict[str, A
     """Return the object of the JSON formats: seconds with 3 decimals, confidences with 2.
 
     With a manifest row, the row's fields come first, `text` stays the reference and `pred_text` is the hypothesis. So
-    `pred_language` is the language that the model wrote, which is `language` otherwise.
+    `pred_language` is the language that the model wrote, which is `language` otherwise, and `pred_speakers` is `speakers`.
     """
     if isinstance(result, Failure):
         error = {"stage": result.stage, "type": result.error_type, "message": result.message}
@@ -86,13 +90,19 @@ def to_object(result: Transcript | Failure, tokens: bool = False) -> dict[str, A
     found["text" if row is None else "pred_text"] = result.text
     if result.language is not None:
         found["language" if row is None else "pred_language"] = result.language
+    if result.speakers:
+        found["speakers" if row is None else "pred_speakers"] = list(result.speakers)
     found["segments"] = [_segment(segment) for segment in result.segments]
     found["words"] = [_word(word) for word in result.words]
-    found["gaps"] = [{"start": _seconds(gap.start_s), "end": _seconds(gap.end_s)} for gap in result.gaps]
+    found["gaps"] = [
+        {"start": _seconds(gap.start_s), "end": _seconds(gap.end_s), **_speaker(gap)} for gap in result.gaps
+    ]
     if result.nbest:
         found["nbest"] = [_alternative(alternative) for alternative in result.nbest]
     if tokens:
-        found["tokens"] = [{"id": token.id, **_timed("piece", token.piece, token)} for token in result.tokens]
+        found["tokens"] = [
+            {"id": token.id, **_timed("piece", token.piece, token), **_speaker(token)} for token in result.tokens
+        ]
     return {**_carried(row), **_path(row, result.audio.path), **found}
 
 
@@ -100,11 +110,12 @@ def to_srt(transcript: Transcript, style: SubtitleStyle = DEFAULT_STYLE) -> str:
     """Return SubRip. It has markup (`<i>`, `{\\an8}`, `\\N`) but no escapes for it, and players know no entities.
 
     So an invisible word joiner (U+2060) follows each `<` and splits `\\n` and `\\h`; VLC, ffmpeg and mpv then see no markup.
-    Braces become round brackets, because mpv hides them and their content. `&` stays.
+    Braces become round brackets, because mpv hides them and their content. `&` stays. A speaker's name is before the first word
+    of a turn.
     """
     return "".join(
         f"{number}\n{_clock(cue.start_ms, ',')} --> {_clock(cue.end_ms, ',')}\n{_escape_srt(cue.lines)}\n\n"
-        for number, cue in enumerate(to_cues(transcript, style), start=1)
+        for number, cue in enumerate(to_cues(transcript, style, names_speakers=True), start=1)
     )
 
 
@@ -112,37 +123,60 @@ def to_vtt(transcript: Transcript, style: SubtitleStyle = DEFAULT_STYLE) -> str:
     """Return WebVTT. With `style.highlight_words` each cue is repeated for each word, which is underlined, as in whisper.
 
     Every player shows `<u>`. WebVTT's times inside a cue do nothing in Firefox, mpv and ffmpeg; elsewhere they need a style
-    sheet, or words appear one by one. The repeats follow each other without a gap.
+    sheet, or words appear one by one. The repeats follow each other without a gap. A speaker's name is in a voice tag, `<v>`.
     """
     cues = to_cues(transcript, style)
-    timed_texts = (text for cue in cues for text in (_karaoke(cue) if style.highlight_words else _plain(cue)))
+    timed_texts = ((cue, text) for cue in cues for text in (_karaoke(cue) if style.highlight_words else _plain(cue)))
     return "WEBVTT\n\n" + "".join(
-        f"{_clock(start_ms, '.')} --> {_clock(end_ms, '.')}\n{text}\n\n" for start_ms, end_ms, text in timed_texts
+        f"{_clock(start_ms, '.')} --> {_clock(end_ms, '.')}\n{_voice(cue)}{text}\n\n"
+        for cue, (start_ms, end_ms, text) in timed_texts
     )
 
 
 def to_txt(transcript: Transcript) -> str:
-    """Return the text on one line."""
-    return clean_text(transcript.text) + "\n"
+    """Return the text on one line; of a dialogue, a line for each turn, with the speaker's name."""
+    if not transcript.speakers:
+        return clean_text(transcript.text) + "\n"
+    return "".join(f"{clean_text(f'{speaker}: {text}')}\n" for speaker, text in turns(transcript.segments)) or "\n"
 
 
 def to_tsv(transcript: Transcript) -> str:
-    """Return TSV as openai/whisper writes it: a header, then a line for each segment, with integer milliseconds."""
-    return "start\tend\ttext\n" + "".join(
-        f"{_whole_ms(segment.start_s)}\t{_whole_ms(segment.end_s)}\t{clean_text(segment.text)}\n"
+    """Return TSV as openai/whisper writes it: a header, then a line for each segment, with integer milliseconds.
+
+    A dialogue has a fourth column, the speaker.
+    """
+    has_speakers = bool(transcript.speakers)
+    return ("start\tend\ttext\tspeaker\n" if has_speakers else "start\tend\ttext\n") + "".join(
+        f"{_whole_ms(segment.start_s)}\t{_whole_ms(segment.end_s)}\t{clean_text(segment.text)}"
+        + (f"\t{clean_text(str(segment.speaker))}\n" if has_speakers else "\n")
         for segment in transcript.segments
     )
 
 
 def to_ctm(transcript: Transcript) -> str:
-    """Return NIST's CTM: `id channel start duration word confidence`. Spaces in id and word become underscores."""
+    """Return NIST's CTM: `id channel start duration word confidence`. Spaces in id and word become underscores.
+
+    Channels count from 1: the speakers of a dialogue, one after another, as scorers expect them.
+    """
     recording = _unspaced(transcript.audio.id)
+    channels = {speaker: number for number, speaker in enumerate(transcript.speakers, start=1)}
     return "".join(
-        f"{recording} 1 {_finite(_seconds(word.start_s)):.3f} "
+        f"{recording} {channels.get(word.speaker or '', 1)} {_finite(_seconds(word.start_s)):.3f} "
         f"{max(0.0, _finite(_seconds(word.end_s) - _seconds(word.start_s))):.3f}"
         f" {_unspaced(word.text)} {_finite(word.confidence):.2f}\n"
-        for word in transcript.words
+        for word in sorted(transcript.words, key=lambda word: channels.get(word.speaker or "", 1))
         if clean_text(word.text)
+    )
+
+
+def to_rttm(transcript: Transcript) -> str:
+    """Return NIST's RTTM: a line for each segment, with its speaker, or `<NA>` without one. Spaces become underscores."""
+    recording = _unspaced(transcript.audio.id)
+    return "".join(
+        f"SPEAKER {recording} 1 {_finite(_seconds(one.start_s)):.3f} "
+        f"{max(0.0, _finite(_seconds(one.end_s) - _seconds(one.start_s))):.3f}"
+        f" <NA> <NA> {'<NA>' if one.speaker is None else _unspaced(one.speaker)} <NA> <NA>\n"
+        for one in transcript.segments
     )
 
 
@@ -161,18 +195,27 @@ def _alternative(alternative: Alternative) -> dict[str, Any]:
         "start": _seconds(alternative.start_s),
         "end": _seconds(alternative.end_s),
         "words": [_timed("word", word.text, word) for word in alternative.words],
+        **_speaker(alternative),
     }
 
 
 def _segment(segment: Segment) -> dict[str, Any]:
     line = {} if segment.line is None else {"line": segment.line}
     recovered = {"recovered": True} if segment.recovered else {}
-    return {**_timed("text", segment.text, segment), **line, **recovered}
+    return {**_timed("text", segment.text, segment), **_speaker(segment), **line, **recovered}
 
 
 def _word(word: Word) -> dict[str, Any]:
-    timed = _timed("word", word.text, word)
+    timed = {**_timed("word", word.text, word), **_speaker(word)}
     return {**timed, "missing": True} if word.missing else timed
+
+
+def _token(token: Token) -> dict[str, Any]:
+    return {"id": token.id, **_timed("piece", token.piece, token), **_speaker(token)}
+
+
+def _speaker(part: Segment | Word | Token | Gap | Alternative) -> dict[str, str]:
+    return {} if part.speaker is None else {"speaker": part.speaker}
 
 
 def _timed(key: str, text: str, part: Segment | Word | Token) -> dict[str, Any]:
@@ -212,6 +255,10 @@ def _clock(time_ms: int, decimal_mark: str) -> str:
 def _escape_srt(lines: tuple[str, ...]) -> str:
     text = "\n".join(lines).translate(_ROUND_BRACKETS).replace("<", "<" + _WORD_JOINER)
     return _ASS_ESCAPE.sub("\\\\" + _WORD_JOINER, text)
+
+
+def _voice(cue: Cue) -> str:
+    return "" if cue.speaker is None else f"<v {_escape_markup(clean_text(cue.speaker))}>"
 
 
 def _plain(cue: Cue) -> Iterator[tuple[int, int, str]]:

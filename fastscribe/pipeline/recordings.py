@@ -6,16 +6,17 @@ import math
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from fastscribe.audio.failures import to_failure
 from fastscribe.audio.media import is_held
 from fastscribe.config import Options
+from fastscribe.pipeline.dialogues import Dialogues
 from fastscribe.pipeline.executor import ModelFacts
-from fastscribe.pipeline.gap_recovery import GapRecovery
+from fastscribe.pipeline.gap_recovery import Candidate, GapRecovery
 from fastscribe.pipeline.stats import Progress
 from fastscribe.pipeline.thread_pool import ReplacingThreadPool
-from fastscribe.pipeline.windows import PreparedInput, duration_s, release
+from fastscribe.pipeline.windows import PreparedInput, num_channels, release, work_s
 from fastscribe.text import transcript
 from fastscribe.text.nbest import nbest
 from fastscribe.text.tokenizer import Tokenizer
@@ -32,7 +33,7 @@ class RecordingsInFlight:
     Args:
         options: The run's options.
         recover_gaps: Decode speech without words again.
-        searchers: Threads that search gaps.
+        searchers: Threads that search gaps and read what dialogues need.
         tokenizer: The model's tokenizer.
         facts: What the executor says of the model.
         progress: Counts the audio that is done, and times the assembly.
@@ -41,6 +42,7 @@ class RecordingsInFlight:
         aligner: Makes results of known texts instead of the decoder's; None: the texts are the decoder's.
         finished: Results that wait to leave.
         recovery: Decodes speech without words again.
+        dialogues: Merges the channels of a recording.
     """
 
     def __init__(
@@ -54,19 +56,23 @@ class RecordingsInFlight:
     ) -> None:
         self._nbest, self._tokenizer, self._facts, self._progress = options.nbest, tokenizer, facts, progress
         self._waiting: dict[int, tuple[int, list[DecodedUtterance]]] = {}  # by index: utterances expected, decoded
-        self._undone_s: dict[int, float] = {}  # by index: audio of a recording in flight that is not decoded yet
+        self._undone: dict[int, _Undone] = {}  # by index: audio of a recording in flight that is not decoded yet
         self._to_align: list[tuple[AudioInfo, Sequence[DecodedUtterance]]] = []  # decoded recordings
         self.aligner: TextAligner | None = None
         self.finished: deque[Transcript | Failure] = deque()
-        self.recovery = GapRecovery(options, recover_gaps, searchers, self.finished.append)
+        self._has_speakers = options.speakers is not None
+        self.dialogues = Dialogues(options, searchers, self.finished.append)
+        self.recovery = GapRecovery(options, recover_gaps, searchers, self._finish)
 
     def undone_s(self) -> float:
-        """Return the seconds of audio in flight that are not decoded yet."""
-        return sum(self._undone_s.values())
+        """Return the seconds of audio in flight that are not decoded yet, of all channels."""
+        return sum(undone.work_s for undone in self._undone.values())
 
     def begin(self, items: Sequence[PreparedInput]) -> list[Utterance]:
         """Take in recordings. Return their utterances, which the run decodes; failures are finished."""
-        self._undone_s |= {item[0].audio.index: duration_s(item) for item in items if isinstance(item, tuple)}
+        for item in items:
+            if isinstance(item, tuple):
+                self._undone[item[0].audio.index] = _Undone(work_s(item), num_channels(item))
         return [utterance for item in items for utterance in self._expect(item)]
 
     def align(self) -> None:
@@ -79,6 +85,7 @@ class RecordingsInFlight:
     def take_finished(self) -> Iterator[Transcript | Failure]:
         """Yield the finished recordings, each once."""
         self.recovery.collect_searched()
+        self.dialogues.collect()
         while self.finished:
             yield _released(self.finished.popleft())
 
@@ -99,45 +106,62 @@ class RecordingsInFlight:
                 return
         del self._waiting[index]
         self._count_done(index, math.inf)
-        candidate = self.recovery.pop_candidate(index)
+        candidates = self.recovery.pop_candidates(index)
         if isinstance(outcome, Failure):  # if the second decoding fails, the words of the first stay
             release(utterance.audio.file if utterance.audio.unread is None else utterance.audio.unread.file)
-            self.finished.append(outcome if candidate is None else candidate.with_gaps(candidate.transcript))
-        elif candidate is None:
+            self._finish([one.with_gaps(one.transcript) for one in candidates] or outcome)
+        elif not candidates:
             self._complete(parts)
         else:
-            result = self._assemble(candidate.transcript.audio, candidate.parts, parts)
-            self.finished.append(result if isinstance(result, Failure) else candidate.with_gaps(result, parts))
+            decoded = _by_channel(parts)
+            results = [self._add_words(one, decoded.get(one.transcript.audio.channel, ())) for one in candidates]
+            self._finish(_all_or_failure(results))
 
     def _expect(self, item: PreparedInput) -> tuple[Utterance, ...]:
         """Return the utterances to decode; none if the recording has failed or is silent."""
         if isinstance(item, Failure):
             self.finished.append(item)
             return ()
-        if not item[0].num_samples:
+        silent = [(utterance, Hypothesis()) for utterance in item if not utterance.num_samples]
+        if len(silent) == len(item):
             self._count_done(item[0].audio.index, math.inf)
-            self._complete([(item[0], Hypothesis())])
+            self._complete(silent)
             return ()
-        self._waiting[item[0].audio.index] = len(item), []
-        return item
+        self._waiting[item[0].audio.index] = len(item), silent
+        return tuple(utterance for utterance in item if utterance.num_samples) if silent else item
 
     def _count_done(self, index: int, duration_s: float) -> None:
         """Count audio as done; gap recovery decodes what is counted already."""
-        undone_s = self._undone_s.pop(index, 0.0)
-        self._progress.done_s += min(duration_s, undone_s)
-        if duration_s < undone_s:
-            self._undone_s[index] = undone_s - duration_s
+        undone = self._undone.pop(index, _NOTHING)
+        self._progress.done_s += min(duration_s, undone.work_s) / undone.num_channels
+        if duration_s < undone.work_s:
+            self._undone[index] = undone._replace(work_s=undone.work_s - duration_s)
 
     def _complete(self, parts: Sequence[DecodedUtterance]) -> None:
         """Assemble a recording that was decoded for the first time; gap recovery finishes it, or the aligner of texts."""
         if self.aligner is not None:
             self._to_align.append((parts[0][0].audio, parts))
             return
-        result = self._assemble(parts[0][0].audio, parts)
-        if isinstance(result, Failure):
-            self.finished.append(result)
+        channels = list(_by_channel(parts).values())
+        results = _all_or_failure([self._assemble(own[0][0].audio, own) for own in channels])
+        if isinstance(results, Failure):
+            self.finished.append(results)
         else:
-            self.recovery.submit(result, parts)
+            self.recovery.submit(list(zip(results, channels, strict=True)))
+
+    def _finish(self, channels: Sequence[Transcript] | Failure) -> None:
+        """Finish a recording: of several channels, the dialogue."""
+        if isinstance(channels, Failure):
+            self.finished.append(channels)
+        elif self._has_speakers:
+            self.dialogues.submit(channels)
+        else:
+            self.finished.extend(channels)
+
+    def _add_words(self, candidate: Candidate, decoded: Sequence[DecodedUtterance]) -> Transcript | Failure:
+        """Return the transcript of a channel with the words of its utterances that were decoded again."""
+        result = self._assemble(candidate.transcript.audio, candidate.parts, decoded)
+        return result if isinstance(result, Failure) else candidate.with_gaps(result, decoded)
 
     def _assemble(
         self, audio: AudioInfo, parts: Sequence[DecodedUtterance], recovered: Sequence[DecodedUtterance] = ()
@@ -151,6 +175,30 @@ class RecordingsInFlight:
                 return replace(result, nbest=nbest(parts, self._nbest, self._tokenizer, frame_s, no_time))
         except Exception as error:  # one bad file becomes a Failure and the run goes on
             return to_failure(audio, "assemble", error)
+
+
+class _Undone(NamedTuple):
+    """Seconds of audio that are not decoded yet, of all channels that are transcribed by themselves, and their number."""
+
+    work_s: float
+    num_channels: int
+
+
+_NOTHING = _Undone(0.0, 1)
+
+
+def _by_channel(parts: Sequence[DecodedUtterance]) -> dict[int | None, list[DecodedUtterance]]:
+    """Return the parts of each channel, in the order of the channels."""
+    found: dict[int | None, list[DecodedUtterance]] = {}
+    for part in sorted(parts, key=lambda part: part[0].audio.channel or 0):
+        found.setdefault(part[0].audio.channel, []).append(part)
+    return found
+
+
+def _all_or_failure(results: Sequence[Transcript | Failure]) -> list[Transcript] | Failure:
+    """Return the transcripts, or the first failure."""
+    failed = next((result for result in results if isinstance(result, Failure)), None)
+    return [result for result in results if isinstance(result, Transcript)] if failed is None else failed
 
 
 def _released(result: Transcript | Failure) -> Transcript | Failure:

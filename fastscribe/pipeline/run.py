@@ -1,7 +1,7 @@
 """One run: a stream of inputs becomes a stream of transcripts, in order of completion.
 
     sources -> windows -> batches -> (executor) -> outcomes -> recordings -> (gap recovery) -> results
-      probe, split      plan     load, encode, decode         assemble
+      probe, split      plan     load, encode, decode         assemble, merge
 
 While the model works on one window of inputs, threads probe and cut the next one and read audio for the next batches. A
 transcript leaves as soon as its last utterance is decoded; the run keeps nothing of it. An input that fails becomes a Failure.
@@ -32,7 +32,7 @@ from fastscribe.pipeline.recordings import RecordingsInFlight
 from fastscribe.pipeline.stats import Progress
 from fastscribe.pipeline.thread_pool import ReplacingThreadPool
 from fastscribe.pipeline.time_limit import TimeLimit
-from fastscribe.pipeline.windows import AttachText, InputWindows, Ledger, Window, duration_s
+from fastscribe.pipeline.windows import AttachText, InputWindows, Ledger, Window, work_s
 from fastscribe.text.tokenizer import Tokenizer
 from fastscribe.types import Failure, Hypothesis, Transcript, Utterance
 
@@ -117,6 +117,8 @@ class Run:
             yield from self._take_finished()
         if not self._is_stopped:  # else their recordings have no result
             yield from self._transcribe(self.plan(self._recordings.utterances_to_recover()))
+        while self._recordings.dialogues.wait():
+            yield from self._take_finished()
         if self._inputs.error is not None:
             raise self._inputs.error
 
@@ -154,7 +156,7 @@ class Run:
         if self._limit is None:
             return [window]
         probe_s = self._max_window_s() / _BATCHES_PER_WINDOW
-        return self._limit.parts(window, duration_s, self._recordings.undone_s, probe_s)
+        return self._limit.parts(window, work_s, self._recordings.undone_s, probe_s)
 
     def _transcribe(self, plans: Iterable[Plan | Idle]) -> Iterator[Transcript | Failure]:
         """Decode the batches; yield the recordings that they complete."""

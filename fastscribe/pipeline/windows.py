@@ -5,6 +5,7 @@ A manifest row that states its duration becomes an utterance unopened; the execu
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
@@ -17,20 +18,22 @@ from fastscribe.audio.probe import planned, probe
 from fastscribe.audio.remote_file import RemoteFile
 from fastscribe.audio.sound_file_cache import close_held
 from fastscribe.config import ModelConfig, Options
+from fastscribe.pipeline.dialogues import check_names
 from fastscribe.pipeline.idle import IDLE, Idle
 from fastscribe.pipeline.loader import REMOTE_THREADS
 from fastscribe.pipeline.sort_buffer import SortBuffer
 from fastscribe.pipeline.stats import Progress
 from fastscribe.pipeline.thread_pool import ReplacingThreadPool
+from fastscribe.segmentation.channels import distinct_channels
 from fastscribe.segmentation.segment import split
 from fastscribe.segmentation.silence import MIN_TRIMMED_S
-from fastscribe.types import Failure, File, Samples, Source, Utterance
+from fastscribe.types import AudioInfo, Failure, File, Samples, Source, Utterance
 
 if TYPE_CHECKING:
     from fastscribe.audio.given import Inputs
 
 AttachText = Callable[[Source | Failure], Source | Failure]
-PreparedInput = tuple[Utterance, ...] | Failure  # a recording's utterances, or why there are none
+PreparedInput = tuple[Utterance, ...] | Failure  # a recording's utterances, channel by channel, or why there are none
 Window = list[PreparedInput]
 
 MAX_WINDOW_BYTES = 512 << 20  # the caller's data in a window, while the model works on another
@@ -151,13 +154,21 @@ class InputWindows:
                 audio = planned(source, self._config.features.sample_rate)
                 return (Utterance(audio, 0, audio.num_samples),)
             audio = probe(source)
-            stage = "split"  # reads samples only if the recording may be cut or trimmed
-            options = self._options
-            frame_s, limit_s = self._config.frame_s, self._max_utterance_s
-            return split(audio, limit_s, frame_s, options.vad, self._by_phrase)
+            stage = "split"  # reads samples only if the recording may be cut or trimmed, or its channels are told apart
+            return self._split(audio)
         except BaseException as error:  # even one that would end the thread becomes this file's Failure
             release(source.file)
             return to_failure(source, stage, error)
+
+    def _split(self, audio: AudioInfo) -> tuple[Utterance, ...]:
+        channels = [audio]
+        if self._options.speakers == "channels":
+            check_names(audio, self._options.speaker_names)
+            channels = [replace(audio, channel=channel) for channel in distinct_channels(audio)]
+        limit_s, frame_s, vad = self._max_utterance_s, self._config.frame_s, self._options.vad
+        return tuple(
+            itertools.chain.from_iterable(split(one, limit_s, frame_s, vad, self._by_phrase) for one in channels)
+        )
 
     def _trusts_manifest(self, source: Source) -> bool:
         """Return True if the manifest states a duration that makes the whole recording one utterance.
@@ -166,6 +177,7 @@ class InputWindows:
         """
         if (
             source.duration_s is None
+            or self._options.speakers is not None  # the file has the number of channels
             or isinstance(source.file, Samples)
             or (self._by_phrase and source.duration_s >= MIN_TRIMMED_S)
         ):
@@ -199,3 +211,13 @@ def release(file: File) -> None:
 def duration_s(item: PreparedInput) -> float:
     """Return a recording's length in seconds; 0 of one that has failed."""
     return 0.0 if isinstance(item, Failure) else item[0].audio.duration_s
+
+
+def num_channels(item: PreparedInput) -> int:
+    """Return how many channels of a recording are transcribed by themselves; 1 if it is transcribed as a whole."""
+    return 1 if isinstance(item, Failure) else len({utterance.audio.channel for utterance in item})
+
+
+def work_s(item: PreparedInput) -> float:
+    """Return the seconds of audio that the model gets of a recording: its length for each of these channels."""
+    return duration_s(item) * num_channels(item)

@@ -13,6 +13,7 @@ import pyarrow as pa
 from fastscribe._system.openmp import limit_openmp_spin
 from fastscribe.checkpoint.reader import read_checkpoint
 from fastscribe.config import Options
+from fastscribe.errors import UsageError
 from fastscribe.output.writers import to_object
 from fastscribe.ray.node_model import model_on_node
 from fastscribe.ray.rows import CUT_COLUMNS, find_path_column, to_source
@@ -69,8 +70,10 @@ class Transcriber:
 
         Raises:
             CheckpointError: The model is missing, unsupported or damaged, or its download failed.
-            UsageError: A device, a dtype or an option is not possible here.
+            UsageError: A device, a dtype or an option is not possible here, such as Options.speakers.
         """
+        if options.speakers is not None:
+            raise UsageError("Options.speakers: the columns have no speakers; use fastscribe.ray.transcribe")
         limit_openmp_spin()
         from fastscribe.transcriber import Transcriber as LoadedTranscriber
 

@@ -185,7 +185,7 @@ class Worker:
         texts: dict[str, str] = {format: render(result, format, style.tokens, style.subtitles) for format in formats}
         recovered = tuple(segment for segment in result.segments if segment.recovered)
         audio = replace(audio, row=None)
-        return RenderedTranscript(audio, result.text, recovered, (), result.gaps, texts=texts)
+        return RenderedTranscript(audio, result.text, recovered, (), result.gaps, speakers=result.speakers, texts=texts)
 
     def _take_said(self) -> tuple[str, ...]:
         said = tuple(self._said)

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import itertools
 import math
-import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from fastscribe.segmentation import seams
+from fastscribe.text.joining import join_texts
 from fastscribe.text.tokenizer import Role, Tokenizer
 from fastscribe.types import AudioInfo, Hypothesis, Segment, Token, Transcript, Utterance, Word
 
@@ -82,23 +82,7 @@ def assemble(
     texts = [tokenizer.sentence([token.id for token in piece.tokens]) for piece in pieces]
     tokens = tuple(token for piece in pieces for token in piece.tokens)
     segments = tuple(_segments(pieces, tokenizer))
-    return Transcript(audio, _joined(texts), segments, tokens, language=_language(tokens, tokenizer))
-
-
-def _joined(texts: Iterable[str]) -> str:
-    """Join the texts of utterances with spaces, but without one between two characters of a script that has none."""
-    parts: list[str] = []
-    for text in filter(None, texts):
-        if parts:
-            parts.append("" if _has_no_spaces(parts[-1][-1]) and _has_no_spaces(text[0]) else " ")
-        parts.append(text)
-    return "".join(parts)
-
-
-def _has_no_spaces(character: str) -> bool:
-    """Return True for Chinese and Japanese letters and their punctuation. Korean has spaces."""
-    is_wide = unicodedata.east_asian_width(character) in "WF" and unicodedata.category(character)[0] in "LP"
-    return is_wide and "HANGUL" not in unicodedata.name(character, "")
+    return Transcript(audio, join_texts(texts), segments, tokens, language=_language(tokens, tokenizer))
 
 
 def _language(tokens: Sequence[Token], tokenizer: Tokenizer) -> str | None:
@@ -278,11 +262,12 @@ def segments_of(words: Sequence[Word]) -> list[Segment]:
     for index, word in enumerate(words):
         pending.append(word)
         if word.text.endswith(_SENTENCE_ENDS) or index == len(words) - 1:
-            segments.append(_segment(pending))
+            segments.append(make_segment(pending))
             pending = []
     return segments
 
 
-def _segment(words: Sequence[Word]) -> Segment:
+def make_segment(words: Sequence[Word]) -> Segment:
+    """Return the segment of consecutive words."""
     confidence = sum(word.confidence for word in words) / len(words)
     return Segment(" ".join(w.text for w in words), words[0].start_s, words[-1].end_s, confidence, tuple(words))

@@ -18,26 +18,34 @@ from fastscribe.types import Alternative, AudioInfo, Failure, Gap, Segment, Toke
 TEXTS = st.sampled_from(["Hello", "a-->b", "<i>", "两个", "", "\udce9", "end."])
 NUMBERS = st.one_of(st.floats(0, 5, allow_nan=False), st.sampled_from([0.0005, 1.0005, 2.0015, math.nan, math.inf]))
 ROWS = st.sampled_from(
-    [None, {"audio_filepath": "x/a.wav"}, {"duration": 2, "text": "r", "audio_filepath": "a.wav", "b": [1]}]
+    [
+        None,
+        {"audio_filepath": "x/a.wav"},
+        {"duration": 2, "text": "r", "audio_filepath": "a.wav", "b": [1]},
+        {"audio_filepath": "a.wav", "speakers": ["of the user"], "speaker": 1},
+    ]
 )
+SPEAKERS = st.sampled_from([(), ("agent",), ("agent", "<b> --> & \n\udce9:")])
 
 
 @st.composite
 def transcripts(draw: st.DrawFn) -> Transcript:
     timed = st.tuples(TEXTS, NUMBERS, NUMBERS, NUMBERS)
-    words = [Word(*one) for one in draw(st.lists(timed, max_size=12))]
+    speakers = draw(SPEAKERS)
+    speaker = st.sampled_from(speakers or (None,))
+    words = [Word(*one, speaker=draw(speaker)) for one in draw(st.lists(timed, max_size=12))]
     cut = draw(st.integers(0, len(words)))
     parts = [tuple(words[:cut]), tuple(words[cut:])] if words else []
-    segments = tuple(Segment(*draw(timed), part, draw(st.booleans())) for part in parts)
+    segments = tuple(Segment(*draw(timed), part, draw(st.booleans()), None, draw(speaker)) for part in parts)
     rate, num_samples = draw(st.sampled_from([8000, 16_000, 22_050])), draw(st.integers(1, 100_000))
     row = draw(ROWS)
     audio = AudioInfo("x/a.wav" if row is None else row["audio_filepath"], "a.wav", rate, 1, num_samples, row=row)
-    tokens = tuple(Token(3, *one) for one in draw(st.lists(timed, max_size=3)))
-    gaps = (Gap(draw(st.floats(0, 2)), 2.0),) * draw(st.integers(0, 1))
+    tokens = tuple(Token(3, *one, draw(speaker)) for one in draw(st.lists(timed, max_size=3)))
+    gaps = (Gap(draw(st.floats(0, 2)), 2.0, draw(speaker)),) * draw(st.integers(0, 1))
     others = draw(st.lists(st.tuples(TEXTS, NUMBERS, NUMBERS, NUMBERS), max_size=2))
-    nbest = tuple(Alternative(*one, tuple(words[:cut])) for one in others)
+    nbest = tuple(Alternative(*one, tuple(words[:cut]), draw(speaker)) for one in others)
     language = draw(st.sampled_from([None, "hi-IN"]))
-    return Transcript(audio, draw(TEXTS), segments, tokens, gaps, nbest, language)
+    return Transcript(audio, draw(TEXTS), segments, tokens, gaps, nbest, language, speakers)
 
 
 def stored(result: Transcript | Failure, tokens: bool = True) -> Transcript | Failure:

@@ -24,9 +24,10 @@ def test_searched_recordings_leave_before_the_window_ends(tmp_path: Path, monkey
     searched = Event()
     search, push, num_pushed = GapRecovery._search, transcriber._engine.push, 0
 
-    def search_and_tell(*arguments: object) -> None:
-        search(*arguments)  # type: ignore[arg-type]
+    def search_and_tell(*arguments: object) -> object:
+        found = search(*arguments)  # type: ignore[arg-type]
         searched.set()
+        return found
 
     def push_after_search(batch):  # the longest recording, the paused one, is the first batch
         nonlocal num_pushed

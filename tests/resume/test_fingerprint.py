@@ -34,6 +34,7 @@ def of(options: Options = Options(), style: OutputStyle = OutputStyle(), **chose
         ("--decoder", of(decoder="ctc")),
         ("--max-utterance-s", of(Options(max_utterance_s=3))),
         ("--channel", of(Options(channel=1))),
+        ("--speakers", of(Options(speakers="channels"))),
         ("--beam", of(beam=8)),
         ("--recover-gaps", of(recover_gaps=True)),
         ("--attention", of(attention="local:4,4")),
@@ -64,7 +65,7 @@ def test_speed_options_do_not_count() -> None:
     assert of(Options(batch_size=3, batch_frames=9, window=2, threads=1, cuda_graphs="off")) == of()
     fields = {field.name for field in dataclasses.fields(Options)}
     assert fields > module._SPEED_ONLY
-    assert fields - module._SPEED_ONLY == module._MODEL_DEPENDENT | module._RESOLVED_LATER | {
+    assert fields - module._SPEED_ONLY == module._OPTIONAL | module._RESOLVED_LATER | {
         "decoder",
         "max_utterance_s",
         "channel",

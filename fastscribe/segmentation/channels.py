@@ -1,0 +1,39 @@
+"""The channels of a recording that differ. A stereo file often has the same sound in both."""
+
+from __future__ import annotations
+
+from itertools import combinations
+
+import numpy as np
+
+from fastscribe.audio.read import channel_blocks
+from fastscribe.segmentation.loudness import SILENCE
+from fastscribe.types import AudioInfo, Float32Array
+
+# Largest energy of the difference of two channels that are the same, as a share of the louder one's: -40 dB. Encoders may
+# change the copies a little; speech that leaks from one channel into the other leaves a difference of nearly its own energy.
+_SAME = 1e-4
+
+
+def distinct_channels(audio: AudioInfo) -> tuple[int, ...]:
+    """Return the channels from 0 that are no copy of an earlier one; of silent channels the first.
+
+    Reads the recording up to the first second in which all channels differ. Raises AudioError like read().
+    """
+    alike = set(combinations(range(audio.channels), 2))
+    if alike:
+        for block_SC in channel_blocks(audio, audio.sample_rate):
+            energy_C = (block_SC * block_SC).mean(axis=0, dtype=np.float64).tolist()
+            alike = {pair for pair in alike if _are_alike(block_SC, energy_C, pair)}
+            if not alike:
+                break
+    copies = {second for _, second in alike}
+    return tuple(channel for channel in range(audio.channels) if channel not in copies)
+
+
+def _are_alike(block_SC: Float32Array, energy_C: list[float], pair: tuple[int, int]) -> bool:
+    energy = max(energy_C[channel] for channel in pair)
+    if energy <= SILENCE:
+        return True
+    difference_S = block_SC[:, pair[0]] - block_SC[:, pair[1]]
+    return bool((difference_S * difference_S).mean(dtype=np.float64) <= _SAME * energy)
