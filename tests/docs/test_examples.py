@@ -13,12 +13,14 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import soundfile
 import typer
 import yaml
 
 from fastscribe.cli import app
-from tests.conftest import AUDIO, ROOT
+from tests.conftest import AUDIO, ROOT, waveform
 from tests.helpers.markdown import Block, blocks, documents
 from tests.helpers.processes import fastscribe as run_fastscribe
 
@@ -36,13 +38,19 @@ def name_of(item: Path | Block) -> str:
 
 @pytest.fixture
 def recordings(tmp_path: Path) -> Path:
-    """A folder as the guides have it: two short recordings, and a long one."""
+    """A folder as the guides have it: two short recordings, a long one, and a call with a speaker on each channel."""
     for source, name in (("01_0_00010", "lobby"), ("09_1_00056", "monday/desk")):
         place = tmp_path / "recordings" / f"{name}.flac"
         place.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(AUDIO / f"{source}.flac", place)
     (tmp_path / "long").mkdir()
     shutil.copy(AUDIO / "e10_concat_45s.flac", tmp_path / "long" / "meeting.flac")
+    (tmp_path / "calls").mkdir()
+    first, second = (waveform(tmp_path / "recordings" / name) for name in ("lobby.flac", "monday/desk.flac"))
+    pause = np.zeros(8_000, np.int16)
+    agent = np.concatenate([first, pause, np.zeros_like(second)])
+    customer = np.concatenate([np.zeros_like(first), pause, second])
+    soundfile.write(tmp_path / "calls" / "order.wav", np.stack([agent, customer], axis=1), 16_000)
     return tmp_path
 
 
