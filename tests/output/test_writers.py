@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from fastscribe._system.text_layout import clean_text
@@ -281,7 +281,9 @@ def unwrapped(lines: Iterable[str]) -> str:
 @given(ANY_WORDS, STYLES)
 def test_pysubs2_reads_srt_back_without_markup(texts: list[str], style: SubtitleStyle) -> None:
     pysubs2 = pytest.importorskip("pysubs2")
-    events = list(pysubs2.SSAFile.from_string(to_srt(spoken(texts), style), format_="srt"))
+    written = to_srt(spoken(texts), style)
+    assume(not re.search(r"\n[0-9]+\n\n", written))  # it takes a last line of digits for the number of the next cue
+    events = list(pysubs2.SSAFile.from_string(written, format_="srt"))
     shown = unwrapped(event.plaintext for event in events).replace("\u2060", "")
     assert shown == unwrapped(said(texts)).replace("{", "(").replace("}", ")")
     assert all("{" not in event.text for event in events)  # how pysubs2 keeps the markup it finds
