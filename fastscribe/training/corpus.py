@@ -25,7 +25,8 @@ from fastscribe.types import AnyArray, Float64Array, Int64Array
 FILE_KIND = "fastscribe examples"
 _DESCRIBED = "described"  # JSON
 _MAX_UINT16 = 1 << 16
-_NUMBERS, _PIECES = ("durations_s", "offsets_s", "part_of"), ("paths", "texts", "tokens")
+_NUMBERS = ("durations_s", "offsets_s", "part_of", "starts", "num_bytes", "channels")
+_PIECES = ("paths", "texts", "tokens")
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,7 @@ class ManifestPart:
     Attributes:
         repeat: how often an epoch repeats it; of a fraction, each epoch takes other examples.
         share: the part of an epoch's audio that comes from it, other examples each epoch; None: as often as `repeat` says.
+        tar: the tar archives that have the recordings, such as audio_{0..127}.tar; None: these are files.
         decides: of several manifests to validate with, those that decide decide which model is best; if none does, all do.
         non_speech: no recording of it has speech, and no row a text. A model learns to write nothing for it.
     """
@@ -42,6 +44,7 @@ class ManifestPart:
     path: str
     repeat: float = 1.0
     share: float | None = None
+    tar: str | None = None
     decides: bool = False
     non_speech: bool = False
 
@@ -63,6 +66,8 @@ class Example:
         text: cleaned; empty without speech.
         tokens: empty until `tokenise`, or without speech.
         part: index of its manifest.
+        start, num_bytes: where in the file the recording lies, a member of a tar archive; 0 bytes: it is the whole file.
+        channel: None: the mean of all.
     """
 
     path: str
@@ -72,6 +77,9 @@ class Example:
     tokens: tuple[int, ...] = ()
     part: int = 0
     non_speech: bool = False
+    start: int = 0
+    num_bytes: int = 0
+    channel: int | None = None
 
 
 class _Pieces(NamedTuple):
@@ -105,12 +113,17 @@ class Examples(Sequence[Example]):
     Attributes:
         parts: the manifests that they are from.
         part_of: index of each example's manifest.
+        starts, num_bytes: as Example's.
+        channels: -1: the mean of all.
     """
 
     parts: tuple[ManifestPart, ...]
     durations_s: Float64Array
     offsets_s: Float64Array
     part_of: AnyArray
+    starts: AnyArray
+    num_bytes: AnyArray
+    channels: AnyArray
     paths: _Pieces
     texts: _Pieces
     tokens: _Pieces
@@ -152,6 +165,9 @@ class Examples(Sequence[Example]):
             tuple(self.tokens.piece(index).tolist()),
             part,
             self.parts[part].non_speech,
+            int(self.starts[index]),
+            int(self.num_bytes[index]),
+            int(self.channels[index]) if self.channels[index] >= 0 else None,
         )
 
     def text(self, index: int) -> str:
@@ -162,8 +178,9 @@ class Examples(Sequence[Example]):
 
     def take(self, indices: AnyArray) -> Examples:
         """Return the examples of these indices, or of a mask. The texts, paths and tokens are not copied."""
-        columns = (self.durations_s[indices], self.offsets_s[indices], self.part_of[indices])
-        return Examples(self.parts, *columns, *(p.take(indices) for p in (self.paths, self.texts, self.tokens)))
+        numbers = {name: getattr(self, name)[indices] for name in _NUMBERS}
+        columns: dict[str, Any] = {**numbers, **{name: getattr(self, name).take(indices) for name in _PIECES}}
+        return Examples(self.parts, **columns)
 
     def joined(self, others: Examples) -> Examples:
         """Return these examples and others of the same columns, which `take` has taken."""
@@ -239,6 +256,7 @@ class ExamplesBuilder:
     def __init__(self, parts: Sequence[ManifestPart]) -> None:
         self._parts = tuple(parts)
         self._durations_s, self._offsets_s, self._part_of = array("d"), array("d"), array("h")
+        self._byte_starts, self._num_bytes, self._channels = array("q"), array("q"), array("h")
         self._paths, self._texts = bytearray(), bytearray()
         self._starts, self._lengths = array("q"), array("i")  # of the paths
         self._text_lengths = array("i")
@@ -261,6 +279,9 @@ class ExamplesBuilder:
         self._durations_s.append(example.duration_s)
         self._offsets_s.append(example.offset_s)
         self._part_of.append(example.part)
+        self._byte_starts.append(example.start)
+        self._num_bytes.append(example.num_bytes)
+        self._channels.append(-1 if example.channel is None else example.channel)
         if example.tokens:
             self._tokens += [()] * (len(self) - 1 - len(self._tokens)) + [example.tokens]
 
@@ -274,6 +295,9 @@ class ExamplesBuilder:
             _view(self._durations_s, np.float64),
             _view(self._offsets_s, np.float64),
             _view(self._part_of, np.int16),
+            _view(self._byte_starts, np.int64),
+            _view(self._num_bytes, np.int64),
+            _view(self._channels, np.int16),
             _Pieces(paths, _view(self._starts, np.int64), _view(self._lengths, np.int32)),
             _pieces(texts, _view(self._text_lengths, np.int32)),
             _Pieces(np.empty(0, np.int32), np.zeros(len(self), np.int64), np.zeros(len(self), np.int32)),

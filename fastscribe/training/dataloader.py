@@ -15,6 +15,7 @@ from threading import Event, Lock
 import numpy as np
 import torch
 
+from fastscribe.audio.file_part import FilePart
 from fastscribe.audio.probe import probe
 from fastscribe.audio.read import read
 from fastscribe.cuda.device import host_array
@@ -23,7 +24,7 @@ from fastscribe.pipeline.prefetch import Group, Prefetcher
 from fastscribe.pipeline.thread_pool import ReplacingThreadPool
 from fastscribe.training.buckets import Indices
 from fastscribe.training.corpus import Example
-from fastscribe.types import Float32Array, Int16Array, Source
+from fastscribe.types import File, Float32Array, Int16Array, Source
 
 _BATCHES_AHEAD = 3
 _MIN_S = 0.1
@@ -116,12 +117,15 @@ class AudioDataLoader:
 
     def _decode(self, example: Example) -> Int16Array:
         cut = example.offset_s or None, example.duration_s
-        audio = probe(Source(example.path, example.path, example.path, None, *cut))
+        file: File = example.path
+        if example.num_bytes:
+            file = FilePart(example.path, example.start, example.num_bytes)
+        audio = probe(Source(example.path, file, example.path, None, *cut))
         lasts_s = audio.num_samples / audio.sample_rate
         if lasts_s < max(self._min_duration_s, _MIN_SHARE * example.duration_s):
             promised = f"the manifest gives {example.duration_s:.2f} s, and {self._min_duration_s:.2f} s is the least"
             raise AudioError(example.path, f"lasts {lasts_s:.2f} s: {promised}")
-        samples_S = read(audio, 0, audio.num_samples, sample_rate=self._sample_rate, channel=None)
+        samples_S = read(audio, 0, audio.num_samples, sample_rate=self._sample_rate, channel=example.channel)
         if samples_S.dtype == np.int16:
             return samples_S.astype(np.int16, copy=False)
         scaled_S: Float32Array = np.clip(np.rint(samples_S * 32768.0), -32768, 32767)

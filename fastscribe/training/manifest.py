@@ -1,40 +1,31 @@
-"""Read training manifests: NeMo's JSON lines (audio_filepath, duration, text, optionally offset), or a folder.
+"""Read training manifests into a corpus, without tokens and with them.
 
-A folder holds recordings with a text file of the same name beside each (`a.wav`, `a.txt`).
+A manifest is JSON lines (rows.py): NeMo's, whose recordings are files or members of tar archives, or Lhotse's cuts; a Shar
+folder of Lhotse; or a folder of recordings with their texts (folder.py).
 
-A wrong row (no JSON, no duration) is an error that names the line, because the user has to correct it. So is a missing
-recording, which the first rows and a sample of the others are checked for: on a network file system a look at each of millions
-takes hours. The loader leaves out those that are found missing later. An unusable row (no text, too long, too many tokens a
-second) is left out and counted by reason. In a folder the headers of recordings are read; nothing else of them is opened.
+A wrong row is an error that names the line, because the user has to correct it. An unusable row (no text, too long, too many
+tokens a second) is left out and counted by reason.
 """
 
 from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import numpy as np
 
-from fastscribe._system.remote import is_url
-from fastscribe._system.safe_open import safe_read
-from fastscribe.audio.failures import system_problem
-from fastscribe.audio.folders import walk
-from fastscribe.audio.formats import CONTAINER_EXTENSIONS, is_audio_name
-from fastscribe.audio.json_lines import NotJsonLines, numbered_rows
-from fastscribe.audio.manifest import parse_row, row_span
-from fastscribe.audio.probe import probe
-from fastscribe.errors import AudioError, ManifestError, UsageError
-from fastscribe.training.bpe import clean_text
+from fastscribe.errors import UsageError
+from fastscribe.training.archives import Archives, expand
 from fastscribe.training.corpus import Corpus, Example, Examples, ExamplesBuilder, LeftOut, ManifestPart
-from fastscribe.types import AnyArray, Source
+from fastscribe.training.cuts import shar_manifests, shar_members
+from fastscribe.training.folder import folder_examples
+from fastscribe.training.rows import RowReader
+from fastscribe.types import AnyArray
 
 # A text's ids, or None where the vocabulary cannot write it.
 Encode = Callable[[str], tuple[int, ...] | None]
-_MAX_TEXT_BYTES = 1 << 20
-_FIRST_ROWS, _SAMPLE_GROWTH = 100, 1.01  # rows whose recording has to exist: the first, then each 1 % further down
 
 
 @dataclass(frozen=True)
@@ -137,10 +128,22 @@ def _unusable_tokens(examples: Examples, is_known: AnyArray, limits: ExampleLimi
 
 def _part_examples(part: ManifestPart, number: int, max_duration_s: float) -> Iterator[Example]:
     """Yield the examples of manifest `number`."""
-    examples = _folder_examples(part, number) if os.path.isdir(part.path) else _examples(part, number)
+    examples = _all_examples(part, number)
     return (
         (piece for example in examples for piece in _pieces(example, max_duration_s)) if part.non_speech else examples
     )
+
+
+def _all_examples(part: ManifestPart, number: int) -> Iterator[Example]:
+    if not os.path.isdir(part.path):
+        archives = Archives(part.tar) if part.tar is not None else None
+        for path in expand(part.path):
+            yield from RowReader(part, number, path, archives).examples()
+    elif manifests := shar_manifests(part.path):
+        for path in manifests:
+            yield from RowReader(part, number, path, in_shar=shar_members(path)).examples()
+    else:
+        yield from folder_examples(part, number)
 
 
 def _pieces(example: Example, max_duration_s: float) -> Iterator[Example]:
@@ -149,105 +152,3 @@ def _pieces(example: Example, max_duration_s: float) -> Iterator[Example]:
     each_s = example.duration_s / count
     for number in range(count):
         yield replace(example, offset_s=example.offset_s + number * each_s, duration_s=each_s)
-
-
-def _examples(part: ManifestPart, part_number: int) -> Iterator[Example]:
-    next_checked = 1
-    try:
-        with open(part.path, "rb") as lines:
-            for number, line in numbered_rows(lines):
-                example = _example(part, part_number, number, line)
-                if number >= next_checked:
-                    _check_exists(part.path, number, example.path)
-                    next_checked = number + 1 if number < _FIRST_ROWS else math.ceil(number * _SAMPLE_GROWTH)
-                yield example
-    except OSError as error:
-        raise UsageError(f"{part.path}: {system_problem(error)}") from error
-    except NotJsonLines as error:
-        raise UsageError(f"{part.path}: {error}") from None
-
-
-def _folder_examples(part: ManifestPart, number: int) -> Iterator[Example]:
-    """Yield the paired recordings. Raises UsageError if one or its text cannot be read, or there is no pair."""
-    texts = {}
-    recordings, containers = [], []
-    for name in walk(part.path):
-        if isinstance(name, OSError):
-            raise UsageError(f"{name.filename}: {system_problem(name)}")
-        stem, extension = os.path.splitext(name)
-        if extension.lower() == ".txt":
-            texts[stem] = os.path.join(part.path, name)
-        elif extension[1:].lower() in CONTAINER_EXTENSIONS:
-            containers.append((stem, os.path.join(part.path, name)))
-        elif is_audio_name(name):
-            recordings.append((stem, os.path.join(part.path, name)))
-    known = {stem for stem, _ in recordings}
-    # A video beside the sound that was taken from it is the same recording.
-    recordings += [(stem, path) for stem, path in containers if stem not in known]
-    if part.non_speech:
-        yield from _silent_folder(part, number, [path for _, path in recordings])
-        return
-    pairs = [(path, texts[stem]) for stem, path in recordings if stem in texts]
-    if not pairs:
-        raise UsageError(f"{part.path}: no recording here has a .txt of the same name beside it")
-    for path, text_path in pairs:
-        yield _paired_example(number, path, text_path)
-    for path in (path for stem, path in recordings if stem not in texts):
-        yield Example(path, "", 0.0, part=number)  # counted only: there may be a million, so none is opened
-
-
-def _silent_folder(part: ManifestPart, number: int, paths: Sequence[str]) -> Iterator[Example]:
-    """Yield the recordings of a folder without speech. Raises UsageError if one cannot be read, or there is none."""
-    if not paths:
-        raise UsageError(f"{part.path}: no recordings here")
-    for path in paths:
-        try:
-            duration_s = probe(Source(path, path, path)).duration_s
-        except AudioError as error:
-            raise UsageError(f"{error}; put it right, or take it away") from error
-        yield Example(path, "", duration_s, part=number, non_speech=True)
-
-
-def _paired_example(number: int, path: str, text_path: str) -> Example:
-    try:
-        text = safe_read(Path(text_path), _MAX_TEXT_BYTES).decode("utf-8-sig")
-        duration_s = probe(Source(path, path, path)).duration_s
-    except AudioError as error:
-        raise UsageError(f"{error}; put it right, or take its .txt away") from error
-    except OSError as error:
-        raise UsageError(f"{text_path}: {system_problem(error)}") from error
-    except ValueError as error:
-        problem = "not UTF-8" if isinstance(error, UnicodeDecodeError) else str(error)
-        raise UsageError(f"{text_path}: {problem}") from error
-    return Example(path, clean_text(text), duration_s, part=number)
-
-
-def _example(part: ManifestPart, part_number: int, number: int, line: bytes) -> Example:
-    row = parse_row(part.path, number, line)
-    span, text = row_span(part.path, number, row), row.get("text")
-    if part.non_speech and text is None:
-        text = ""
-    if not isinstance(text, str):
-        raise ManifestError(part.path, number, "no text" if text is None else f"text is {text!r:.40}, not a string")
-    if span.track:
-        raise ManifestError(
-            part.path, number, f"audio_track {span.track}: training reads the first track: extract this one"
-        )
-    text = clean_text(text)
-    if part.non_speech and text:
-        raise ManifestError(part.path, number, f"text {text!r:.40} in a manifest of non_speech")
-    if is_url(span.path):
-        raise ManifestError(part.path, number, f"{span.path}: training reads files, not addresses: download it")
-    if span.duration_s is None:
-        raise ManifestError(part.path, number, "no duration, which planning batches needs")
-    path = os.path.join(os.path.dirname(part.path), span.path)
-    return Example(path, text, span.duration_s, span.offset_s or 0.0, part=part_number, non_speech=part.non_speech)
-
-
-def _check_exists(manifest: str, number: int, path: str) -> None:
-    try:
-        if os.path.isfile(path):
-            return
-    except ValueError:  # a null character in it
-        pass
-    raise ManifestError(manifest, number, f"no such recording: {path!r}")

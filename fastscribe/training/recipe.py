@@ -368,7 +368,7 @@ def _manifest(part: Any, where: str, path: Path) -> dict[str, Any]:
     part = {"path": part} if isinstance(part, str) else part
     if not isinstance(part, Mapping) or not isinstance(part.get("path"), str):
         raise UsageError(f"{path}: {where}: not a manifest's path, or {{path: .., repeat: ..}}")
-    return {**part, "path": str(path.parent / part["path"])}
+    return {**part, **{key: str(path.parent / part[key]) for key in ("path", "tar") if isinstance(part.get(key), str)}}
 
 
 def _check_keys(kind: type, values: Mapping[Any, Any], path: str, where: str) -> dict[str, Any]:
