@@ -86,6 +86,7 @@ def train(
     from fastscribe.training.data import prepare
     from fastscribe.training.distributed import DistributedContext
     from fastscribe.training.recipe import has_model_section
+    from fastscribe.training.shared_data import on_first_rank, share_training_data
     from fastscribe.training.state import RunFolder
     from fastscribe.training.trainer import Trainer
 
@@ -102,10 +103,12 @@ def train(
             folder.recover()
         found = find_model(init, log, show_progress=is_shown) if init is not None else None
         checkpoint = of_language(read_checkpoint(found, log), None) if found is not None else None
-        training_data = prepare(chosen, checkpoint, log, recipe if is_recipe else "the default recipe")
         _init_process_group(chosen_device, distributed)
+        where = recipe if is_recipe else "the default recipe"
+        prepared = on_first_rank(distributed, chosen_device, lambda: prepare(chosen, checkpoint, log, where))
         if overwrite:
             _clear_folder(folder, distributed)
+        training_data = share_training_data(prepared, checkpoint, folder.data, distributed, chosen_device)
         chosen_dtype = _dtype(dtype, chosen_device)
         again = "the same command without --overwrite" if overwrite else "the same command"
         _run_and_report(
@@ -211,7 +214,9 @@ def _dtype(dtype: TrainDtypeChoice, device: torch.device) -> torch.dtype:
 def _report_start(trainer: Trainer) -> None:
     training_data, padding = trainer.training_data, trainer.padding()
     parameters = sum(parameter.numel() for parameter in trainer.model.parameters())
-    say(f"{training_data.corpus}; {len(training_data.validation):,} to validate with")
+    epoch_s, corpus_s = trainer.epoch_audio_s, training_data.corpus.duration_s
+    drawn = f"; {epoch_s / 3600:.2f} h per epoch" if abs(epoch_s - corpus_s) > 0.005 * corpus_s else ""
+    say(f"{training_data.corpus}{drawn}; {len(training_data.validation):,} to validate with")
     say(
         f"{parameters / 1e6:.1f} M parameters, {training_data.checkpoint.config.family}, {str(trainer.dtype)[6:]} on "
         f"{trainer.device}; {trainer.epoch_batches:,} batches per epoch, {trainer.num_steps:,} steps in all, "

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
+
+import numpy as np
 
 from fastscribe.checkpoint.reader import Checkpoint
 from fastscribe.checkpoint.validate import validate as check_config
@@ -13,21 +16,14 @@ from fastscribe.config import EncoderConfig, ModelConfig
 from fastscribe.errors import UsageError
 from fastscribe.text.tokenizer import from_sentencepiece
 from fastscribe.training.bpe import TextEncoder, VocabularyTooLarge, train_vocabulary
-from fastscribe.training.manifest import (
-    Corpus,
-    Example,
-    ExampleLimits,
-    ManifestPart,
-    count_by_share,
-    has_two_sentences,
-    read_manifests,
-    repeat_examples,
-    split_validation,
-    tokenise,
-)
+from fastscribe.training.corpus import Corpus, Example, Examples, ManifestPart
+from fastscribe.training.manifest import ExampleLimits, read_manifests, tokenise
+from fastscribe.training.mixing import EpochDraw
 from fastscribe.training.network import loss_of
 from fastscribe.training.recipe import DataRecipe, ModelRecipe, Recipe
 from fastscribe.training.scoring import Scoring, ValidationSet, choose_scoring, is_one_language
+from fastscribe.training.split import count_by_share, has_two_sentences, split_validation
+from fastscribe.types import Float64Array
 
 _MIN_VALIDATION = 10  # recordings
 _TRAINED_SHARE = 0.99  # of the examples are at most as long as the model's trained_utterance_s
@@ -42,6 +38,11 @@ class TrainingData:
     checkpoint: Checkpoint  # config and tokenizer; weights if the run starts from a trained model
     validation_sets: tuple[ValidationSet, ...] = ()  # in the order of `validation`; empty: it is one set
     scoring: Scoring = Scoring()  # noqa: RUF009 - frozen
+
+    @cached_property
+    def digest(self) -> str:
+        """Identity of the examples to train on."""
+        return self.corpus.examples.digest()
 
 
 def prepare(
@@ -65,28 +66,27 @@ def prepare(
         check_trainable(init.config, f"--init {init.path}")
     data, limits = recipe.data, recipe.data.limits
     corpus = read_manifests(data.train, limits)
-    if all(example.non_speech for example in corpus.examples):
+    if corpus.examples.non_speech.all():
         raise UsageError(f"{where}: data.train: nothing with speech to train on: {corpus}")
     validation_sets: tuple[ValidationSet, ...] = ()
     if data.validation:
         validation, validation_sets = _read_validation(data.validation, limits, say, where)
     else:
-        speech = [example for example in corpus.examples if not example.non_speech]
-        training, validation = _split(speech, recipe.run.seed, data.validation_share, say)
-        non_speech = (example for example in corpus.examples if example.non_speech)
-        corpus = Corpus((*training, *non_speech), corpus.left_out)
+        training, validation = _split(corpus.examples, recipe.run.seed, data.validation_share, say)
+        corpus = Corpus(training, corpus.left_out)
     if len(validation) < _MIN_VALIDATION:
         say(f"{len(validation)} recordings to validate with: their word error rate is a rough estimate")
     scoring = _scoring(data, init, validation, where, say)
     if init is None:
-        init = _new_checkpoint(recipe, corpus.examples, say, where)
+        init = _new_checkpoint(recipe, corpus.examples.iter_texts(), say, where)
     loss_of(recipe.loss, init.config)
     if not init.config.durations and recipe.loss.is_for_tdt:
         say("loss.sigma and loss.omega are for TDT: this model has no durations and does without them")
     corpus = tokenise(corpus, TextEncoder(init.tokenizer), limits)
-    examples = repeat_examples(corpus.examples)
-    init = replace(init, config=replace(init.config, trained_utterance_s=trained_utterance_s(init, examples)))
-    return TrainingData(Corpus(examples, corpus.left_out), validation, init, validation_sets, scoring)
+    drawn = EpochDraw(corpus.examples, recipe.run.seed)(0)
+    longest_s = trained_utterance_s(init, corpus.examples.durations_s[drawn])
+    init = replace(init, config=replace(init.config, trained_utterance_s=longest_s))
+    return TrainingData(corpus, validation, init, validation_sets, scoring)
 
 
 def _read_validation(
@@ -145,16 +145,15 @@ def _vocabulary(texts: Sequence[str], model: ModelRecipe, say: Callable[[str], N
         return train_vocabulary(texts, error.max_size, model.vocabulary)
 
 
-def trained_utterance_s(init: Checkpoint, examples: Sequence[Example]) -> float | None:
-    """Return the length that 99 % of the examples do not exceed, in tenths of a second, rounded up; 1 s at least.
+def trained_utterance_s(init: Checkpoint, durations_s: Float64Array) -> float | None:
+    """Return the length that 99 % of an epoch's examples do not exceed, in tenths of a second, rounded up; 1 s at least.
 
     A model that has learnt before keeps a greater length. If it states none, it may have heard any: None.
     """
     before_s = init.config.trained_utterance_s
     if init.weights and before_s is None:
         return None
-    durations_s = sorted(example.duration_s for example in examples)
-    longest_s = durations_s[math.ceil(_TRAINED_SHARE * len(durations_s)) - 1]
+    longest_s = float(np.sort(durations_s)[math.ceil(_TRAINED_SHARE * len(durations_s)) - 1])
     return max(1.0, math.ceil(longest_s * 10) / 10, before_s or 0.0)
 
 
@@ -168,8 +167,18 @@ def check_trainable(config: ModelConfig, what: str) -> None:
 
 
 def _split(
-    examples: Sequence[Example], seed: int, share: float, say: Callable[[str], None]
-) -> tuple[tuple[Example, ...], tuple[Example, ...]]:
+    examples: Examples, seed: int, share: float, say: Callable[[str], None]
+) -> tuple[Examples, tuple[Example, ...]]:
+    """Split by `share`; those without speech are to train on."""
+    non_speech = examples.non_speech
+    if not non_speech.any():
+        training, validation = _split_speech(examples, seed, share, say)
+        return training, tuple(validation)
+    training, validation = _split_speech(examples.take(~non_speech), seed, share, say)
+    return training.joined(examples.take(non_speech)), tuple(validation)
+
+
+def _split_speech(examples: Examples, seed: int, share: float, say: Callable[[str], None]) -> tuple[Examples, Examples]:
     """Split by `share`, but take at least a tenth of the recordings, up to ten: with fewer, the best model is luck."""
     if not has_two_sentences(examples):
         raise UsageError(
@@ -186,11 +195,9 @@ def _split(
     return training, validation
 
 
-def _new_checkpoint(
-    recipe: Recipe, examples: Sequence[Example], say: Callable[[str], None], where: str | Path
-) -> Checkpoint:
+def _new_checkpoint(recipe: Recipe, given: Iterable[str], say: Callable[[str], None], where: str | Path) -> Checkpoint:
     """Return a new checkpoint with a vocabulary and a config, without weights."""
-    texts = [example.text for example in examples if example.text]
+    texts = [text for text in given if text]
     try:
         model = _vocabulary(texts, recipe.model, say)
     except UsageError as error:

@@ -15,6 +15,7 @@ from threading import Event, Lock
 import numpy as np
 import torch
 
+from fastscribe.audio.file_part import FilePart
 from fastscribe.audio.probe import probe
 from fastscribe.audio.read import read
 from fastscribe.cuda.device import host_array
@@ -22,8 +23,8 @@ from fastscribe.errors import AudioError
 from fastscribe.pipeline.prefetch import Group, Prefetcher
 from fastscribe.pipeline.thread_pool import ReplacingThreadPool
 from fastscribe.training.buckets import Indices
-from fastscribe.training.manifest import Example
-from fastscribe.types import Float32Array, Int16Array, Source
+from fastscribe.training.corpus import Example
+from fastscribe.types import File, Float32Array, Int16Array, Source
 
 _BATCHES_AHEAD = 3
 _MIN_S = 0.1
@@ -33,7 +34,7 @@ _MIN_SHARE = 0.8  # of the duration that the manifest gives
 
 @dataclass(frozen=True)
 class AudioBatch:
-    """Examples (indices) with their samples, padded with zeros."""
+    """Examples, as the plan numbers them, with their samples, padded with zeros."""
 
     examples: Indices
     samples_BS: torch.Tensor  # int16
@@ -47,7 +48,7 @@ class AudioBatch:
 class AudioDataLoader:
     """Reads `examples`, by their indices. Thread-safe.
 
-    The cache holds each segment once. Recordings shorter than `min_duration_s` are skipped. Batches lie
+    Recordings shorter than `min_duration_s` are skipped. Batches lie
     where copies to `device` are fast.
     """
 
@@ -63,33 +64,24 @@ class AudioDataLoader:
     ) -> None:
         self._examples, self._sample_rate, self._say = examples, sample_rate, say
         self._left_bytes, self._threads, self._min_duration_s = cache_bytes, threads, max(_MIN_S, min_duration_s)
-        self._segment_ids = _segment_ids(examples)  # of each example, by number
-        self._cached: dict[int, Int16Array] = {}  # by stretch
-        self._tried_segments: set[int] = set()
-        self._unreadable_segments: set[int] = set()
+        self._cached: dict[int, Int16Array] = {}
+        self._is_tried, self._is_unreadable = bytearray(len(examples)), bytearray(len(examples))
+        self.num_tried = self.num_unreadable = 0  # examples that it has tried to read, and those that it could not
         self._lock, self._device = Lock(), device
 
-    @property
-    def num_segments(self) -> int:
-        return max(self._segment_ids, default=-1) + 1
+    def batches(self, plan: Sequence[Indices], drawn: Indices | None = None) -> Iterator[AudioBatch]:
+        """Yield the planned batches in order; a batch has no rows if none of its examples can be read.
 
-    @property
-    def num_tried(self) -> int:
-        """Number of distinct segments that the loader has tried to read."""
-        return len(self._tried_segments)
-
-    @property
-    def num_unreadable(self) -> int:
-        """Number of tried segments that cannot be read."""
-        return len(self._unreadable_segments)
-
-    def batches(self, plan: Sequence[Indices]) -> Iterator[AudioBatch]:
-        """Yield the planned batches in order; a batch has no rows if none of its examples can be read."""
+        Args:
+            plan: indices of examples, or positions in `drawn`.
+            drawn: indices of examples; None: the plan has these.
+        """
+        samples = self._samples if drawn is None else lambda position: self._samples(int(drawn[position]))
         wakeup, pool = Event(), ReplacingThreadPool(self._threads, "decode")
         prefetcher = Prefetcher[_BatchGroup](pool, wakeup.set, in_order=True)
         try:
             for indices in plan:
-                prefetcher.submit(_BatchGroup(indices, self._samples, self._device))
+                prefetcher.submit(_BatchGroup(indices, samples, self._device))
                 if len(prefetcher) > _BATCHES_AHEAD:
                     yield _next_batch(prefetcher, wakeup)
             while len(prefetcher):
@@ -98,45 +90,46 @@ class AudioDataLoader:
             pool.close()
 
     def _samples(self, index: int) -> Int16Array | None:
-        example, segment = self._examples[index], self._segment_ids[index]
-        cached = self._cached.get(segment)
-        if cached is not None or segment in self._unreadable_segments:
+        cached = self._cached.get(index)
+        if cached is not None or self._is_unreadable[index]:
             return cached
         try:
-            samples_S = self._decode(example)
+            samples_S = self._decode(self._examples[index])
         except AudioError as error:
             with self._lock:
-                is_known = segment in self._unreadable_segments
-                self._tried_segments.add(segment)
-                self._unreadable_segments.add(segment)
+                is_known = self._is_unreadable[index]
+                self._count_tried(index)
+                self.num_unreadable += not is_known
+                self._is_unreadable[index] = True
             if not is_known:
                 self._say(f"left out: {error}")
             return None
         with self._lock:
-            self._tried_segments.add(segment)
-            if samples_S.nbytes <= self._left_bytes and segment not in self._cached:
+            self._count_tried(index)
+            if samples_S.nbytes <= self._left_bytes and index not in self._cached:
                 self._left_bytes -= samples_S.nbytes
-                self._cached[segment] = samples_S
+                self._cached[index] = samples_S
         return samples_S
+
+    def _count_tried(self, index: int) -> None:
+        self.num_tried += not self._is_tried[index]
+        self._is_tried[index] = True
 
     def _decode(self, example: Example) -> Int16Array:
         cut = example.offset_s or None, example.duration_s
-        audio = probe(Source(example.path, example.path, example.path, None, *cut))
+        file: File = example.path
+        if example.num_bytes:
+            file = FilePart(example.path, example.start, example.num_bytes)
+        audio = probe(Source(example.path, file, example.path, None, *cut))
         lasts_s = audio.num_samples / audio.sample_rate
         if lasts_s < max(self._min_duration_s, _MIN_SHARE * example.duration_s):
             promised = f"the manifest gives {example.duration_s:.2f} s, and {self._min_duration_s:.2f} s is the least"
             raise AudioError(example.path, f"lasts {lasts_s:.2f} s: {promised}")
-        samples_S = read(audio, 0, audio.num_samples, sample_rate=self._sample_rate, channel=None)
+        samples_S = read(audio, 0, audio.num_samples, sample_rate=self._sample_rate, channel=example.channel)
         if samples_S.dtype == np.int16:
             return samples_S.astype(np.int16, copy=False)
         scaled_S: Float32Array = np.clip(np.rint(samples_S * 32768.0), -32768, 32767)
         return scaled_S.astype(np.int16)
-
-
-def _segment_ids(examples: Sequence[Example]) -> list[int]:
-    """Return an id from 0 for each example; examples of the same segment of a recording share it."""
-    numbers: dict[tuple[str, float, float], int] = {}
-    return [numbers.setdefault((e.path, e.offset_s, e.duration_s), len(numbers)) for e in examples]
 
 
 class _BatchGroup(Group):

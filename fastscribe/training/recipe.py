@@ -38,7 +38,8 @@ from fastscribe.errors import UsageError
 from fastscribe.evaluation.scores import NormalizerName
 from fastscribe.training.augment_config import AugmentConfig
 from fastscribe.training.bpe import VocabularyKind
-from fastscribe.training.manifest import ExampleLimits, ManifestPart
+from fastscribe.training.corpus import ManifestPart
+from fastscribe.training.manifest import ExampleLimits
 from fastscribe.training.scoring import Metric
 
 _MAX_BYTES = 1 << 20
@@ -357,8 +358,9 @@ def _data(values: Any, path: Path) -> Any:
         values[key] = [_manifest(part, f"data.{key}", path) for part in parts]
     if values.get("language") is False:
         raise UsageError(f'{path}: data.language: YAML reads no as false; write "no"')
-    if any(part.get("decides") for part in values["train"]):
-        raise UsageError(f"{path}: data.train: decides is for manifests of data.validation")
+    for section, key, other in (("train", "decides", "validation"), ("validation", "share", "train")):
+        if any(part.get(key) for part in values[section]):
+            raise UsageError(f"{path}: data.{section}: {key} is for manifests of data.{other}")
     return values
 
 
@@ -366,7 +368,7 @@ def _manifest(part: Any, where: str, path: Path) -> dict[str, Any]:
     part = {"path": part} if isinstance(part, str) else part
     if not isinstance(part, Mapping) or not isinstance(part.get("path"), str):
         raise UsageError(f"{path}: {where}: not a manifest's path, or {{path: .., repeat: ..}}")
-    return {**part, "path": str(path.parent / part["path"])}
+    return {**part, **{key: str(path.parent / part[key]) for key in ("path", "tar") if isinstance(part.get(key), str)}}
 
 
 def _check_keys(kind: type, values: Mapping[Any, Any], path: str, where: str) -> dict[str, Any]:

@@ -11,11 +11,11 @@ from __future__ import annotations
 import hashlib
 import math
 import signal
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from time import perf_counter
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -34,19 +34,21 @@ from fastscribe.training.buckets import (
     Indices,
     MemoryModel,
     PaddingShare,
+    covering,
     draw_speeds,
     fitting_buckets,
     naive_batches,
     padding_share,
     plan_epoch,
 )
+from fastscribe.training.corpus import Examples
 from fastscribe.training.data import TrainingData
 from fastscribe.training.dataloader import AudioBatch, AudioDataLoader
 from fastscribe.training.distributed import DistributedContext
 from fastscribe.training.fingerprint import fingerprint
 from fastscribe.training.learner import BatchIndex, BatchTooLarge, Learner
 from fastscribe.training.log_window import LogWindow
-from fastscribe.training.manifest import Example
+from fastscribe.training.mixing import EpochDraw
 from fastscribe.training.network import new_model
 from fastscribe.training.plot import plot_log
 from fastscribe.training.recipe import Recipe
@@ -62,6 +64,20 @@ _MIN_STEPS = 50  # an epoch, because a GPU's memory would hold a small corpus in
 _MIN_UNREADABLE, _MAX_UNREADABLE_SHARE = 20, 0.05  # of the recordings tried; more end the run
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _KEPT_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+
+
+class EpochPlan(NamedTuple):
+    """The batches of an epoch on one rank.
+
+    Attributes:
+        batches: positions in `drawn`.
+        speeds: playback speed at each position.
+        drawn: index of the example at each position.
+    """
+
+    batches: list[Indices]
+    speeds: Float64Array
+    drawn: Indices
 
 
 @dataclass
@@ -104,7 +120,8 @@ class Trainer:
         self.progress = Progress()
         self.requested_signal = 0  # set to a signal's number at any time to stop the run
         self.stop_signal = 0  # the signal that all ranks have stopped for
-        self.examples: Sequence[Example] = training_data.corpus.examples
+        self.examples: Examples = training_data.corpus.examples
+        self._draw = EpochDraw(self.examples, recipe.run.seed)
         if len(self.examples) < distributed.world_size:
             raise UsageError(f"{len(self.examples)} examples are too few for {distributed.world_size} ranks")
         self.augment = recipe.augment
@@ -123,14 +140,13 @@ class Trainer:
         self._validation_loader = AudioDataLoader(
             training_data.validation, rate, cache_bytes / 10, recipe.data.threads, say
         )
-        self._durations = np.array([example.duration_s for example in self.examples])
-        self._tokens = np.array([len(example.tokens) for example in self.examples])
+        self._durations, self._tokens = self.examples.durations_s, self.examples.num_tokens
         self._label_counts = label_counts(self._tokens, self._durations)
         self._window = LogWindow()
         self._is_validation_due = self._is_plot_lost = False
         self._rated_by = rating_of(training_data.scoring, training_data.validation_sets)
         self._fingerprint: dict[str, Any] = {
-            **fingerprint(recipe, training_data.checkpoint, self.examples, training_data.validation),
+            **fingerprint(recipe, training_data.checkpoint, training_data.digest, training_data.validation),
             "number of ranks": distributed.world_size,
             "dtype": str(dtype),
         }
@@ -152,11 +168,11 @@ class Trainer:
     # --- plans -------------------------------------------------------------------------------------------------------
 
     def _make_buckets(self) -> tuple[Bucket, ...]:
-        speeds = self.augment.speeds
-        played = np.concatenate([self._durations / speed for speed in speeds])
-        tokens = np.tile(self._tokens, len(speeds))
+        drawn, speeds = self._draw(0), self.augment.speeds
+        played = np.concatenate([self._durations[drawn] / speed for speed in speeds])
+        tokens = np.tile(self._tokens[drawn], len(speeds))
         batch = self.recipe.batch
-        return fitting_buckets(
+        buckets = fitting_buckets(
             played,
             tokens,
             self._batch_s,
@@ -165,6 +181,7 @@ class Trainer:
             times=len(speeds),
             world_size=self.distributed.world_size,
         )
+        return covering(buckets, self._durations / min(speeds), self._tokens)  # what later epochs draw
 
     @property
     def _batch_s(self) -> float | None:
@@ -177,7 +194,8 @@ class Trainer:
     def _batch_sizes(self) -> tuple[int, ...]:
         if self._batch_s is not None:
             return MemoryModel(self._batch_s).batch_sizes(self.buckets)
-        shared_s = self._durations.sum() / (_MIN_STEPS * self.distributed.world_size * self.recipe.batch.accumulate)
+        num_batches = _MIN_STEPS * self.distributed.world_size * self.recipe.batch.accumulate
+        shared_s = self._durations[self._draw(0)].sum() / num_batches
         enough = MemoryModel(max(shared_s, _SMALL_BATCH_S)).batch_sizes(self.buckets)
         return tuple(map(min, self._searched_batch_sizes(), enough))
 
@@ -208,12 +226,13 @@ class Trainer:
             sizes = tuple(map(int, min_count.tolist()))
         return sizes
 
-    def plan(self, epoch: int) -> tuple[list[Indices], Float64Array]:
-        """Return this rank's batches and the speed of each example."""
-        speeds = draw_speeds(len(self.examples), self.augment.speeds, epoch, self.recipe.run.seed)
+    def plan(self, epoch: int) -> EpochPlan:
+        """Draw the examples of an epoch and their speeds, and plan this rank's batches."""
+        drawn = self._draw(epoch)
+        speeds = draw_speeds(len(drawn), self.augment.speeds, epoch, self.recipe.run.seed)
         batches = plan_epoch(
-            self._durations / speeds,
-            self._tokens,
+            self._durations[drawn] / speeds,
+            self._tokens[drawn],
             self.buckets,
             self.batch_sizes,
             epoch=epoch,
@@ -221,7 +240,7 @@ class Trainer:
             rank=self.distributed.rank,
             world_size=self.distributed.world_size,
         )
-        return batches, speeds
+        return EpochPlan(batches, speeds, drawn)
 
     @property
     def num_steps(self) -> int:
@@ -229,24 +248,30 @@ class Trainer:
         return math.ceil(self.epoch_batches / self.recipe.batch.accumulate) * self.recipe.run.epochs
 
     @cached_property
-    def _first_epoch(self) -> tuple[list[Indices], Float64Array]:
+    def _first_epoch(self) -> EpochPlan:
         return self.plan(0)
 
     @property
     def epoch_batches(self) -> int:
         """Number of batches of the first epoch on this rank."""
-        return len(self._first_epoch[0])
+        return len(self._first_epoch.batches)
+
+    @property
+    def epoch_audio_s(self) -> float:
+        """Seconds of audio of the first epoch, of all ranks."""
+        return float(self._durations[self._first_epoch.drawn].sum())
 
     def padding(self) -> PaddingShare:
         """Padding share of the first epoch."""
-        batches, speeds = self._first_epoch
-        return padding_share(batches, self._durations / speeds, self._tokens)
+        batches, speeds, drawn = self._first_epoch
+        return padding_share(batches, self._durations[drawn] / speeds, self._tokens[drawn])
 
     def naive_padding(self) -> PaddingShare:
         """Padding share of random batches of the same mean size, in the first epoch."""
-        mean_size = len(self.examples) / max(1, self.epoch_batches * self.distributed.world_size)
-        naive = naive_batches(len(self.examples), mean_size, self.recipe.run.seed)
-        return padding_share(naive, self._durations / self._first_epoch[1], self._tokens)
+        _, speeds, drawn = self._first_epoch
+        mean_size = len(drawn) / max(1, self.epoch_batches * self.distributed.world_size)
+        naive = naive_batches(len(drawn), mean_size, self.recipe.run.seed)
+        return padding_share(naive, self._durations[drawn] / speeds, self._tokens[drawn])
 
     # --- the run -----------------------------------------------------------------------------------------------------
 
@@ -304,20 +329,21 @@ class Trainer:
 
     def _train_epoch(self, update: Callable[[], None]) -> None:
         """Train to the epoch's end, or to the step after which the run stops."""
-        batches, speeds = self.plan(self.progress.epoch)
+        plan = self.plan(self.progress.epoch)
+        batches = plan.batches
         progress, accumulate = self.progress, self.recipe.batch.accumulate
         progress.batches = len(batches)
         num_labels, start, logged_s, logged_at = 0, perf_counter(), 0.0, perf_counter()
         self.learner.network.train()
-        for rows in self.loader.batches(batches[progress.batches_done :]):
+        for rows in self.loader.batches(batches[progress.batches_done :], plan.drawn):
             is_last = progress.batches_done + 1 == len(batches)
             is_step = (progress.batches_done + 1) % accumulate == 0 or is_last
-            num_labels += self._train_batch(rows, speeds)
+            num_labels += self._train_batch(rows, plan)
             progress.batches_done += 1
             if is_step:
                 self._optimiser_step(num_labels)
                 num_labels = 0
-            audio_s = sum(self.examples[index].duration_s / speeds[index] for index in rows.examples)
+            audio_s = float((self._durations[plan.drawn[rows.examples]] / plan.speeds[rows.examples]).sum())
             progress.audio_s, logged_s = progress.audio_s + audio_s, logged_s + audio_s
             progress.examples += len(rows.examples)
             now = perf_counter()
@@ -361,7 +387,7 @@ class Trainer:
             dist.all_reduce(sums)
             values = sums.tolist()
         *requested, unreadable, tried = values
-        min_count = min(_MIN_UNREADABLE, loader.num_segments)
+        min_count = min(_MIN_UNREADABLE, len(self.examples))
         if unreadable >= min_count and unreadable > _MAX_UNREADABLE_SHARE * tried:
             raise UsageError(f"{unreadable:.0f} of the {tried:.0f} recordings tried so far cannot be used, see above")
         self.stop_signal = next((number for number, count in zip(_SIGNALS, requested, strict=True) if count), 0)
@@ -373,23 +399,22 @@ class Trainer:
         done = self.progress.epoch + self.progress.batches_done / max(1, self.progress.batches)
         return done / self.recipe.run.epochs
 
-    def _train_batch(self, rows: AudioBatch, speeds: Float64Array) -> int:
+    def _train_batch(self, rows: AudioBatch, plan: EpochPlan) -> int:
         """Run forward and backward. Returns the number of labels that the rows count as; 0 if none could be read."""
-        tokens = [self.examples[index].tokens for index in rows.examples]
-        counts = self._label_counts[rows.examples].tolist()
+        indices, speeds = plan.drawn[rows.examples], torch.from_numpy(plan.speeds[rows.examples])
+        tokens = [self.examples.tokens.piece(index).tolist() for index in indices]
+        counts = self._label_counts[indices].tolist()
         batch_index = BatchIndex(self.progress.epoch, self.progress.batches_done, self.distributed.rank)
         try:
-            losses = self.learner.forward_backward(
-                rows, tokens, counts, torch.from_numpy(speeds[rows.examples]), batch_index
-            )
+            losses = self.learner.forward_backward(rows, tokens, counts, speeds, batch_index)
         except BatchTooLarge as error:
-            raise UsageError(self._too_large_message(error.examples)) from error
+            raise UsageError(self._too_large_message(plan.drawn[error.examples])) from error
         for part in losses:
             self._window.add_losses(part)
         return sum(counts)
 
     def _too_large_message(self, examples: Indices) -> str:
-        longest_s = max(self.examples[index].duration_s for index in examples)
+        longest_s = self._durations[examples].max()
         known = f" with --init {self.folder.last}," if self.folder.last.exists() else ""
         return (
             f"no memory for {len(examples):,} recordings of up to {longest_s:.1f} s; go on in another folder,{known} "

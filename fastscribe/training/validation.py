@@ -16,8 +16,8 @@ from fastscribe.config import DecoderName, Options
 from fastscribe.errors import UsageError
 from fastscribe.evaluation.scores import Pair, Score, evaluate, normalizer
 from fastscribe.pipeline.recognizer import Recognizer
+from fastscribe.training.corpus import Example
 from fastscribe.training.dataloader import AudioDataLoader
-from fastscribe.training.manifest import Example
 from fastscribe.training.scoring import Scoring, ValidationSet
 from fastscribe.types import Batch
 

@@ -21,7 +21,7 @@ from fastscribe.training.distributed import DistributedContext
 from fastscribe.training.learner import targets_of
 from fastscribe.training.recipe import Recipe, parse_recipe
 from fastscribe.training.state import RunFolder
-from fastscribe.training.trainer import Trainer
+from fastscribe.training.trainer import EpochPlan, Trainer
 from fastscribe.types import Features
 from tests.conftest import DATA, ROOT
 
@@ -74,13 +74,14 @@ def be_a_rank(number: str, where: str) -> None:
         seen.append((features.mel_BMT.clone(), features.lengths_B.clone()))
         return features
 
-    def batches(indices: Any) -> Any:
+    def batches(indices: Any, drawn: Any) -> Any:
         for wanted, rows in zip(BATCHES[rank], read([np.array(batch or [0]) for batch in BATCHES[rank]]), strict=True):
             yield rows if wanted else AudioBatch(rows.examples[:0], rows.samples_BS[:0], rows.lengths_B[:0])
 
     learner.augmented_features = keep
     trainer.loader.batches = batches  # type: ignore[method-assign]
-    trainer.plan = lambda epoch: ([np.array(batch) for batch in BATCHES[rank]], np.ones(7))  # type: ignore[method-assign]
+    plan = EpochPlan([np.array(batch) for batch in BATCHES[rank]], np.ones(7), np.arange(7))
+    trainer.plan = lambda epoch: plan  # type: ignore[method-assign]
     trainer.run_validation = lambda: None  # type: ignore[method-assign]
     states: list[dict[str, torch.Tensor]] = []
     step = trainer.weights.step

@@ -11,8 +11,8 @@ import torch
 from fastscribe.checkpoint.reader import read_checkpoint
 from fastscribe.errors import UsageError
 from fastscribe.training import validation
+from fastscribe.training.corpus import Example
 from fastscribe.training.dataloader import AudioDataLoader
-from fastscribe.training.manifest import Example
 from fastscribe.training.validation import validate, with_weights
 from tests.conftest import AUDIO, MODELS
 

@@ -1,0 +1,148 @@
+"""The rows of a manifest file: NeMo's (audio_filepath, duration, text, optionally offset), or Lhotse's cuts.
+
+A wrong row (no JSON, no duration) is an error that names the line. So is a missing recording, which the first rows and a sample
+of the others are checked for: on a network file system a look at each of millions takes hours. The loader leaves out those that
+are found missing later.
+"""
+
+from __future__ import annotations
+
+import gzip
+import math
+import os
+import zlib
+from collections.abc import Iterator, Mapping
+from typing import Any, BinaryIO, cast
+
+from fastscribe._system.remote import is_url
+from fastscribe.audio.failures import system_problem
+from fastscribe.audio.json_lines import NotJsonLines, numbered_rows
+from fastscribe.audio.manifest import parse_row, row_span
+from fastscribe.errors import ManifestError, UsageError
+from fastscribe.training.archives import Archives, Member, number_of
+from fastscribe.training.bpe import clean_text
+from fastscribe.training.corpus import Example, ManifestPart
+from fastscribe.training.cuts import is_cut, read_cut
+
+_FIRST_ROWS, _SAMPLE_GROWTH = 100, 1.01  # rows whose recording has to exist: the first, then each 1 % further down
+
+
+class RowReader:
+    """Reads one file of a manifest.
+
+    Args:
+        number: of the manifest.
+        path: the file; compressed if its name ends with .gz.
+        archives: tar archives that have the recordings; None: they are files.
+        in_shar: the recordings of a Shar manifest by the id of their cut.
+    """
+
+    def __init__(
+        self,
+        part: ManifestPart,
+        number: int,
+        path: str,
+        archives: Archives | None = None,
+        in_shar: Mapping[str, Member] | None = None,
+    ) -> None:
+        self._part, self._number, self._path = part, number, path
+        self._archives, self._in_shar = archives, in_shar
+        self._folder = os.path.dirname(path)
+        self._shard = number_of(path) if path != part.path else None
+
+    def examples(self) -> Iterator[Example]:
+        """Yield the rows in order. Raises UsageError for the file, ManifestError for a row."""
+        next_checked = 1
+        try:
+            with self._open() as lines:
+                for line_number, line in numbered_rows(lines):
+                    example = self._example(line_number, line)
+                    if line_number >= next_checked and not example.num_bytes:
+                        self._check_exists(line_number, example.path)
+                        is_first = line_number < _FIRST_ROWS
+                        next_checked = line_number + 1 if is_first else math.ceil(line_number * _SAMPLE_GROWTH)
+                    yield example
+        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+            raise UsageError(f"{self._path}: damaged or cut off: not all of it can be unpacked") from error
+        except OSError as error:
+            raise UsageError(f"{self._path}: {system_problem(error)}") from error
+        except NotJsonLines as error:
+            raise UsageError(f"{self._path}: {error}") from None
+
+    def _open(self) -> BinaryIO:
+        if self._path.endswith(".gz"):
+            return cast(BinaryIO, gzip.open(self._path, "rb"))
+        return open(self._path, "rb")
+
+    def _example(self, line_number: int, line: bytes) -> Example:
+        row = parse_row(self._path, line_number, line)
+        if is_cut(row):
+            return self._of_cut(line_number, row)
+        span = row_span(self._path, line_number, row)
+        text = self._text(line_number, row.get("text"))
+        if span.track:
+            problem = f"audio_track {span.track}: training reads the first track: extract this one"
+            raise ManifestError(self._path, line_number, problem)
+        if span.duration_s is None:
+            raise ManifestError(self._path, line_number, "no duration, which planning batches needs")
+        member = self._member(line_number, span.path, row) if self._archives is not None else None
+        return self._made(line_number, span.path, text, span.duration_s, span.offset_s or 0.0, member)
+
+    def _of_cut(self, line_number: int, row: Mapping[str, Any]) -> Example:
+        cut, member = read_cut(self._path, line_number, row), None
+        text = self._text(line_number, cut.text)
+        if self._in_shar is not None:
+            member = self._in_shar.get(str(row["id"]))
+            if member is None:
+                raise ManifestError(self._path, line_number, f"no recording of cut {row['id']!r} in the tar beside it")
+        elif not cut.path:
+            raise ManifestError(self._path, line_number, "a cut of a Shar folder: give the folder, not its manifest")
+        return self._made(line_number, cut.path, text, cut.duration_s, cut.offset_s, member, cut.channel)
+
+    def _made(
+        self,
+        line_number: int,
+        path: str,
+        text: str,
+        duration_s: float,
+        offset_s: float,
+        member: Member | None,
+        channel: int | None = None,
+    ) -> Example:
+        is_silent = self._part.non_speech
+        if member is not None:
+            file, start, size = member
+            return Example(file, text, duration_s, offset_s, (), self._number, is_silent, start, size, channel)
+        if is_url(path):
+            raise ManifestError(self._path, line_number, f"{path}: training reads files, not addresses: download it")
+        path = os.path.join(self._folder, path)
+        return Example(path, text, duration_s, offset_s, (), self._number, is_silent, channel=channel)
+
+    def _text(self, line_number: int, text: Any) -> str:
+        if self._part.non_speech and text is None:
+            return ""
+        if not isinstance(text, str):
+            problem = "no text" if text is None else f"text is {text!r:.40}, not a string"
+            raise ManifestError(self._path, line_number, problem)
+        cleaned = clean_text(text)
+        if self._part.non_speech and cleaned:
+            raise ManifestError(self._path, line_number, f"text {cleaned!r:.40} in a manifest of non_speech")
+        return cleaned
+
+    def _member(self, line_number: int, name: str, row: Mapping[str, Any]) -> Member:
+        assert self._archives is not None
+        shard = row.get("shard_id", self._shard)
+        if shard is not None and type(shard) is not int:
+            raise ManifestError(self._path, line_number, f"shard_id is {shard!r:.40}, not a number")
+        try:
+            return self._archives.find(name, shard)
+        except KeyError as error:
+            raise ManifestError(self._path, line_number, str(error.args[0])) from error
+
+    def _check_exists(self, line_number: int, path: str) -> None:
+        try:
+            if os.path.isfile(path):
+                return
+        except ValueError:  # a null character in it
+            pass
+        raise ManifestError(self._path, line_number, f"no such recording: {path!r}")

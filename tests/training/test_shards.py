@@ -1,0 +1,240 @@
+"""Recordings in tar archives: NeMo's tarred manifests and Lhotse's Shar folders, and Lhotse's cuts."""
+
+from __future__ import annotations
+
+import io
+import json
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import soundfile
+
+from fastscribe.audio.file_part import FilePart
+from fastscribe.errors import ManifestError, UsageError
+from fastscribe.training import rows as rows_module
+from fastscribe.training.archives import expand, members, number_of
+from fastscribe.training.corpus import Corpus, Examples, ManifestPart
+from fastscribe.training.dataloader import AudioDataLoader
+from fastscribe.training.manifest import ExampleLimits, read_manifests
+from tests.conftest import DATA
+
+LHOTSE = DATA / "lhotse"  # made by scripts/goldens/make_lhotse_cuts.py
+LIMITS = ExampleLimits()
+
+
+def read(path: Path, **options: Any) -> Corpus:
+    return read_manifests([ManifestPart(str(path), **options)], LIMITS)
+
+
+def samples_of(examples: Examples, rate: int = 8000) -> list[np.ndarray]:
+    said: list[str] = []
+    loader = AudioDataLoader(examples, rate, 0.0, 1, said.append)
+    [rows] = loader.batches([np.arange(len(examples))])
+    assert not said and len(rows.examples) == len(examples)
+    return [row_S[:length].numpy() for row_S, length in zip(rows.samples_BS, rows.lengths_B.tolist(), strict=True)]
+
+
+def tone(number: int, seconds: float = 1.0) -> np.ndarray:
+    return np.full(int(8000 * seconds), 100 * (number + 1), np.int16)
+
+
+def add(archive: tarfile.TarFile, name: str, content: bytes) -> None:
+    member = tarfile.TarInfo(name)
+    member.size = len(content)
+    archive.addfile(member, io.BytesIO(content))
+
+
+def recording(samples_S: np.ndarray) -> bytes:
+    content = io.BytesIO()
+    soundfile.write(content, samples_S, 8000, format="FLAC")
+    return content.getvalue()
+
+
+@pytest.fixture
+def tars(tmp_path: Path) -> Path:
+    """Two tars of two recordings each, the second of 2 s, which has two rows, as NeMo writes them."""
+    rows = []
+    for shard in range(2):
+        with tarfile.open(tmp_path / f"audio_{shard}.tar", "w") as archive:
+            for number in (2 * shard, 2 * shard + 1):
+                add(archive, f"./{number}.flac", recording(tone(number, 1.0 + number % 2)))
+        base = {"shard_id": shard, "duration": 1.0, "text": "one"}
+        rows += [{**base, "audio_filepath": f"{2 * shard}.flac"}, {**base, "audio_filepath": f"{2 * shard + 1}.flac"}]
+        rows.append({**base, "audio_filepath": f"{2 * shard + 1}-sub1.flac", "offset": 1.0, "text": "two"})
+    write(tmp_path / "manifest.json", rows)
+    for shard in range(2):
+        alone = [{key: row[key] for key in row if key != "shard_id"} for row in rows if row["shard_id"] == shard]
+        write(tmp_path / f"manifest_{shard}.json", alone)
+    return tmp_path
+
+
+def write(path: Path, rows: list[dict[str, Any]]) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+@pytest.mark.parametrize("shown", ["manifest.json", "manifest_{0..1}.json", "manifest__OP_0..1_CL_.json"])
+@pytest.mark.parametrize("tar", ["audio_{0..1}.tar", "audio__OP_0..1_CL_.tar"])
+def test_nemo_tars(tars: Path, shown: str, tar: str) -> None:
+    corpus = read(tars / shown, tar=str(tars / tar))
+    assert [example.text for example in corpus.examples] == ["one", "one", "two"] * 2
+    waves = samples_of(corpus.examples)
+    assert all(len(wave_S) == 8000 for wave_S in waves)
+    assert [int(wave_S[0]) for wave_S in waves] == [100, 200, 200, 300, 400, 400]
+    shuffled = corpus.examples.take(np.array([4, 0, 3]))
+    assert [int(wave_S[0]) for wave_S in samples_of(shuffled)] == [400, 100, 300]
+
+
+@pytest.mark.parametrize(
+    ("changed", "problem"),
+    [
+        ({"audio_filepath": "9.flac"}, r"no such recording in .*audio_0\.tar: '9\.flac'"),
+        ({"shard_id": 7}, "shard_id 7: no such tar"),
+        ({"shard_id": None}, "no shard_id, which says in which tar it is"),
+        ({"shard_id": "0"}, "shard_id is '0', not a number"),
+    ],
+)
+def test_wrong_tar_rows(tars: Path, changed: dict[str, Any], problem: str) -> None:
+    row = {"audio_filepath": "0.flac", "shard_id": 0, "duration": 1.0, "text": "one", **changed}
+    write(tars / "wrong.json", [row])
+    with pytest.raises(ManifestError, match=rf"wrong\.json: line 1: {problem}"):
+        read(tars / "wrong.json", tar=str(tars / "audio_{0..1}.tar"))
+
+
+def test_unusable_archives(tars: Path) -> None:
+    with tarfile.open(tars / "packed.tar", "w:gz") as archive:
+        add(archive, "0.flac", b"x")
+    write(tars / "one.json", [{"audio_filepath": "0.flac", "duration": 1.0, "text": "one"}])
+    for name, problem in (("packed.tar", "without compression"), ("none.tar", "no such file")):
+        with pytest.raises(UsageError, match=rf"{name}: .*{problem}"):
+            read(tars / "one.json", tar=str(tars / name))
+
+
+def test_archive_that_is_cut_off_later(tars: Path) -> None:
+    """The recording is left out while training, as others that cannot be read."""
+    corpus = read(tars / "manifest.json", tar=str(tars / "audio_{0..1}.tar"))
+    (tars / "audio_1.tar").write_bytes((tars / "audio_1.tar").read_bytes()[:600])
+    said: list[str] = []
+    [rows] = AudioDataLoader(corpus.examples, 8000, 0.0, 1, said.append).batches([np.arange(6)])
+    assert rows.examples.tolist() == [0, 1, 2] and len(said) == 3
+    assert "audio_1.tar" in said[0] and "it has changed or is cut off" in said[0]
+
+
+@pytest.mark.parametrize("small_bytes", [1 << 20, 10])
+def test_part_of_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small_bytes: int) -> None:
+    """A large part is read as it is asked for."""
+    monkeypatch.setattr("fastscribe.audio.file_part._SMALL_BYTES", small_bytes)
+    (tmp_path / "file").write_bytes(bytes(range(100)))
+    part = FilePart(str(tmp_path / "file"), 20, 30)
+    with part.open() as file:
+        assert (file.read(5), file.tell()) == (bytes(range(20, 25)), 5)
+        assert file.seek(-2, 2) == 28 and file.read() == bytes([48, 49])
+        assert file.seek(10) == 10 and file.read(3) == bytes([30, 31, 32]) and file.seek(40) == 40 and not file.read()
+    assert part.num_bytes() == 30
+
+
+def test_cuts() -> None:
+    """A whole recording, a part of it, and one channel of two."""
+    corpus = read(LHOTSE / "cuts.jsonl.gz")
+    assert [(e.text, e.duration_s, e.offset_s, e.channel) for e in corpus.examples] == [
+        ("At Rice", 0.8, 0.0, None),
+        ("At Rice", 0.5, 0.25, None),
+        ("on the right", 0.8, 0.0, 1),
+    ]
+    whole_S, part_S, right_S = samples_of(corpus.examples)
+    assert np.array_equal(part_S, whole_S[2000:6000])
+    stereo_SC = soundfile.read(LHOTSE / "stereo.flac", dtype="int16")[0]
+    assert np.array_equal(right_S, stereo_SC[:, 1]) and not stereo_SC[:, 0].any() and right_S.any()
+
+
+def test_shar() -> None:
+    corpus = read(LHOTSE / "shar")
+    assert [(e.text, e.duration_s) for e in corpus.examples] == [
+        ("At Rice", 0.8),
+        ("Such instructions", 0.8),
+        ("Lord William", 0.8),
+    ]
+    first, second, third = samples_of(corpus.examples)
+    assert np.array_equal(first, soundfile.read(LHOTSE / "0.flac", dtype="int16")[0])
+    assert np.array_equal(third, soundfile.read(LHOTSE / "stereo.flac", dtype="int16")[0][:, 1])
+    assert not np.array_equal(second, third)
+
+
+def cut(**changes: Any) -> dict[str, Any]:
+    source = {"type": "file", "channels": [0], "source": "0.flac"}
+    made = {"id": "c", "type": "MonoCut", "start": 0, "duration": 0.8, "channel": 0}
+    words = [{"text": "one", "start": 0}]
+    return {
+        **made,
+        "supervisions": words,
+        "recording": {"sources": [source], **changes.pop("recording", {})},
+        **changes,
+    }
+
+
+@pytest.mark.parametrize(
+    ("row", "problem"),
+    [
+        (cut(type="MixedCut"), "a MixedCut: export it with CutSet.to_shar"),
+        (cut(recording={"transforms": [{"name": "Speed"}]}), "transforms that are still to be computed"),
+        (cut(recording={"sources": [{"type": "url", "channels": [0], "source": "x"}]}), "a source of type 'url'"),
+        (cut(recording={"sources": [{}, {}]}), "several sources"),
+        (cut(recording={"sources": [{"type": "shar", "channels": [0], "source": ""}]}), "give the folder"),
+        (cut(recording={"sources": None}), "not a cut as Lhotse writes it"),
+        (cut(supervisions=[]), "no text"),
+        (cut(duration=0), "not seconds"),
+    ],
+    ids=["mixed", "transforms", "url", "sources", "shar", "recording", "text", "duration"],
+)
+def test_wrong_cuts(tmp_path: Path, row: dict[str, Any], problem: str) -> None:
+    with pytest.raises(ManifestError, match=rf"cuts\.jsonl: line 1: .*{problem}"):
+        read(write(tmp_path / "cuts.jsonl", [row]))
+
+
+def test_wrong_shar_folders(tmp_path: Path) -> None:
+    write(tmp_path / "cuts.000003.jsonl", [cut(id="gone")])
+    with pytest.raises(UsageError, match=r"cuts\.000003\.jsonl: no recording\.\*\.tar beside it"):
+        read(tmp_path)
+    with tarfile.open(tmp_path / "recording.000003.tar", "w") as archive:
+        add(archive, "other.flac", b"x")
+    with pytest.raises(ManifestError, match=r"line 1: no recording of cut 'gone' in the tar"):
+        read(tmp_path)
+
+
+def test_damaged_gzip(tmp_path: Path) -> None:
+    (tmp_path / "0.flac").touch()
+    whole = (LHOTSE / "cuts.jsonl.gz").read_bytes()
+    for content in (whole[:-20], b"not gzip"):
+        (tmp_path / "cuts.jsonl.gz").write_bytes(content)
+        with pytest.raises(UsageError, match="damaged or cut off"):
+            read(tmp_path / "cuts.jsonl.gz")
+
+
+def test_expand() -> None:
+    assert expand("a/b_{08..10}.tar") == ["a/b_08.tar", "a/b_09.tar", "a/b_10.tar"]
+    assert expand("{0..1}/x__OP_0..1_CL_.json") == ["0/x_0.json", "0/x_1.json", "1/x_0.json", "1/x_1.json"]
+    assert expand("plain{}.tar") == ["plain{}.tar"]
+    assert [number_of(path) for path in ("b9/audio_012.tar", "cuts.000003.jsonl.gz", "x.tar")] == [12, 3, None]
+
+
+def test_members(tmp_path: Path) -> None:
+    with tarfile.open(tmp_path / "a.tar", "w") as archive:
+        archive.addfile(tarfile.TarInfo("folder/"))
+        for number in range(3):
+            add(archive, f"{'long' * 40}{number}", bytes([number] * (number + 1)))
+    content = (tmp_path / "a.tar").read_bytes()
+    found = [content[m.start : m.start + m.size] for m in members(str(tmp_path / "a.tar")).values() if m.size]
+    assert found == [b"\0", b"\1\1", b"\2\2\2"]
+
+
+def test_existence_of_a_sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a long manifest few rows are looked up, over all of it."""
+    looked: list[str] = []
+    monkeypatch.setattr(rows_module.os.path, "isfile", lambda path: not looked.append(path))
+    write(tmp_path / "long.jsonl", [{"audio_filepath": f"{n}", "duration": 1, "text": "a"} for n in range(1, 20_001)])
+    assert len(read(tmp_path / "long.jsonl").examples) == 20_000
+    numbers = [int(Path(path).name) for path in looked]
+    assert numbers[:100] == list(range(1, 101)) and 550 < len(numbers) < 650 and numbers[-1] > 19_700
