@@ -31,6 +31,7 @@ from fastscribe.types import Source
 
 # A text's ids, or None where the vocabulary cannot write it.
 Encode = Callable[[str], tuple[int, ...] | None]
+LACKS_LETTERS = "with letters that the vocabulary lacks"  # a reason to leave examples out
 _MAX_TEXT_BYTES = 1 << 20
 
 
@@ -166,7 +167,7 @@ def _why_unusable(example: Example, limits: ExampleLimits) -> str | None:
 
 def _why_tokens_unusable(example: Example, tokens: tuple[int, ...] | None, limits: ExampleLimits) -> str | None:
     if not tokens:
-        return "with letters that the vocabulary lacks" if tokens is None else "without text"
+        return LACKS_LETTERS if tokens is None else "without text"
     if limits.max_tokens is not None and len(tokens) > limits.max_tokens:
         return f"of more than {limits.max_tokens} tokens"
     if len(tokens) > limits.max_tokens_per_s * example.duration_s:

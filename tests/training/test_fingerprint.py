@@ -11,7 +11,8 @@ import torch
 from fastscribe.checkpoint.reader import Checkpoint, read_checkpoint
 from fastscribe.training.fingerprint import fingerprint
 from fastscribe.training.manifest import Example, ManifestPart
-from fastscribe.training.recipe import DataRecipe, ModelRecipe, OptimiserRecipe, Recipe, RunRecipe
+from fastscribe.training.model_recipe import ModelRecipe
+from fastscribe.training.recipe import DataRecipe, OptimiserRecipe, Recipe, RunRecipe
 from tests.conftest import MODELS
 
 DATA = DataRecipe((ManifestPart("a.jsonl"),))
