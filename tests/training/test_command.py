@@ -97,8 +97,10 @@ def test_fine_tuning_the_packaged_model(manifest: Path, tmp_path: Path, capsys: 
 
 
 def test_new_vocabulary_of_the_packaged_model(
-    manifest: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:  # noqa: F811
+    manifest: Path,  # noqa: F811
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     values = {"data": {"train": str(manifest)}, "model": {"vocab_size": 60}}
     recipe, said = parse_recipe(values, manifest, is_tuning=True), list[str]()
     data = prepare(recipe, read_checkpoint(PACKAGED), said.append)
