@@ -50,7 +50,7 @@ def change_model(
     """Return the checkpoint with other heads. The weights of its encoder stay lazy.
 
     Args:
-        checkpoint: of a trainable family, with weights.
+        checkpoint: with weights.
         changes: the recipe's section.
         tokenizer: of the new vocabulary; None keeps it, with language model and languages.
         seed: of the new weights.
@@ -59,10 +59,10 @@ def change_model(
     Raises:
         UsageError: this checkpoint cannot be changed so.
     """
+    if changes == ModelChanges():
+        return ChangedModel(checkpoint)
     config = _changed_config(checkpoint.config, changes, tokenizer, where)
     shared = None if tokenizer is None else _shared_pieces(checkpoint.tokenizer, tokenizer)
-    if config == checkpoint.config and tokenizer is None:
-        return ChangedModel(checkpoint)
     weights = dict(sources_of(checkpoint.weights))
     old_names = {name for name in weights if name.partition(".")[0] in _HEADS}
     old = {name: weights.pop(name) for name in old_names}
@@ -90,7 +90,8 @@ def change_model(
 def _changed_config(
     config: ModelConfig, changes: ModelChanges, tokenizer: Tokenizer | None, where: object
 ) -> ModelConfig:
-    assert isinstance(config.encoder, EncoderConfig) and config.aed is None, "check_trainable() refuses others"
+    if not isinstance(config.encoder, EncoderConfig) or config.aed is not None:
+        raise UsageError(f"{where}: model: leave out, only the heads of transducers and CTC models can change")
     had = config.joint is not None
     has_transducer = had if changes.transducer is None else changes.transducer
     has_ctc = config.has_ctc if changes.ctc is None else changes.ctc

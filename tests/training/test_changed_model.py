@@ -132,6 +132,8 @@ def test_durations(durations: tuple[int, ...]) -> None:
         (TDT, {"joint_hidden": 8}, r"model\.joint_hidden: leave out, --init decides, which has a transducer"),
         (CTC, {"predictor_layers": 2}, r"model\.predictor_layers: leave out, for a transducer, which model.transducer"),
         (CTC, {"durations": (0, 1)}, r"model\.durations: a model without a transducer has none"),
+        (MODELS / "canary", {"ctc": True}, "model: leave out, only the heads of transducers and CTC models can change"),
+        (MODELS / "jasper", {"ctc": True}, "model: leave out, only the heads of transducers and CTC models can change"),
     ],
 )
 def test_impossible_changes(folder: Path, changes: dict[str, Any], said: str) -> None:

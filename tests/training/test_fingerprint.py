@@ -68,6 +68,11 @@ def test_starting_weights(checkpoint: Checkpoint) -> None:
         assert differing(start, checkpoint=replace(start, weights=weights | changed)) == ["starting weights"]
 
 
+def test_a_tokenizer_may_move(checkpoint: Checkpoint) -> None:
+    """Its content is the vocabulary's digest."""
+    assert differing(checkpoint, recipe=Recipe(DATA, model=ModelRecipe(tokenizer="a/tokenizer.model"))) == []
+
+
 def test_model_section_ignored_with_checkpoint(checkpoint: Checkpoint) -> None:
     recipe = Recipe(DATA, model=ModelRecipe(d_model=64))
     assert differing(checkpoint, recipe=recipe) == ["recipe"]
