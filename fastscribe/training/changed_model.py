@@ -59,7 +59,7 @@ def change_model(
     Raises:
         UsageError: this checkpoint cannot be changed so.
     """
-    if changes == ModelChanges():
+    if changes == ModelChanges() and tokenizer is None:
         return ChangedModel(checkpoint)
     config = _changed_config(checkpoint.config, changes, tokenizer, where)
     shared = None if tokenizer is None else _shared_pieces(checkpoint.tokenizer, tokenizer)
