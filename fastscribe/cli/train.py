@@ -62,7 +62,12 @@ def train(
         option("--output-dir", "-o", help="Folder for the models, the state and the log. Resumes a run that it holds."),
     ],
     init: Annotated[
-        str | None, option("--init", help=f"Fine-tune this model and keep its vocabulary: {MODEL_HELP}")
+        str | None,
+        option(
+            "--init",
+            help=f"Fine-tune this model: default (the packaged one), {MODEL_HELP} It keeps its vocabulary unless the "
+            "recipe has model.vocab_size or model.tokenizer.",
+        ),
     ] = None,
     epochs: Annotated[int | None, option("--epochs", min=1, help="Override the recipe's number of epochs.")] = None,
     device: Annotated[str, option("--device", help="auto, cpu, cuda or cuda:N.")] = "auto",
@@ -85,7 +90,6 @@ def train(
     from fastscribe.checkpoint.reader import read_checkpoint
     from fastscribe.training.data import prepare
     from fastscribe.training.distributed import DistributedContext
-    from fastscribe.training.recipe import has_model_section
     from fastscribe.training.shared_data import on_first_rank, share_training_data
     from fastscribe.training.state import RunFolder
     from fastscribe.training.trainer import Trainer
@@ -94,8 +98,6 @@ def train(
     is_shown = distributed.rank == 0 and not quiet
     log = say if is_shown else _discard
     is_recipe = recipe.suffix.lower() in _RECIPES
-    if init is not None and is_recipe and has_model_section(recipe):
-        log(f"{recipe}: its model section is not used: --init brings the model")
     folder, chosen_device = RunFolder(output_dir), _device(device, distributed)
     with closing(folder.lock()) if distributed.rank == 0 else nullcontext(), filter_mpg123_messages():
         if distributed.rank == 0:
@@ -229,6 +231,8 @@ def _report_start(trainer: Trainer) -> None:
         say(f"ctc_weight {weight:g}: the {idle} learns nothing{other}")
     if trainer.progress.step:
         say(f"going on after step {trainer.progress.step:,}")
+    elif training_data.new_heads and not trainer.rates_start:
+        say("no validation before the first step: the head that decodes has new outputs")
 
 
 def _warm_up_note(trainer: Trainer) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -14,18 +14,23 @@ from fastscribe.checkpoint.reader import Checkpoint
 from fastscribe.checkpoint.validate import validate as check_config
 from fastscribe.config import EncoderConfig, ModelConfig
 from fastscribe.errors import UsageError
-from fastscribe.text.tokenizer import from_sentencepiece
-from fastscribe.training.bpe import TextEncoder, VocabularyTooLarge, train_vocabulary
+from fastscribe.languages import language_tag
+from fastscribe.text.tokenizer import Tokenizer
+from fastscribe.training.bpe import TextEncoder
+from fastscribe.training.changed_model import ChangedModel, Head, change_model
 from fastscribe.training.corpus import Corpus, Example, Examples, ManifestPart
-from fastscribe.training.manifest import ExampleLimits, read_manifests, tokenise
+from fastscribe.training.manifest import LACKS_LETTERS, ExampleLimits, read_manifests, tokenise
 from fastscribe.training.mixing import EpochDraw
+from fastscribe.training.model_recipe import ModelChanges, ModelRecipe
 from fastscribe.training.network import loss_of
-from fastscribe.training.recipe import DataRecipe, ModelRecipe, Recipe
+from fastscribe.training.recipe import DataRecipe, Recipe
 from fastscribe.training.scoring import Scoring, ValidationSet, choose_scoring, is_one_language
 from fastscribe.training.split import count_by_share, has_two_sentences, split_validation
+from fastscribe.training.vocabulary import make_tokenizer
 from fastscribe.types import Float64Array
 
 _MIN_VALIDATION = 10  # recordings
+_NEW_VOCABULARY = "model.vocab_size or model.tokenizer in a recipe gives it a new one"
 _TRAINED_SHARE = 0.99  # of the examples are at most as long as the model's trained_utterance_s
 
 
@@ -38,6 +43,7 @@ class TrainingData:
     checkpoint: Checkpoint  # config and tokenizer; weights if the run starts from a trained model
     validation_sets: tuple[ValidationSet, ...] = ()  # in the order of `validation`; empty: it is one set
     scoring: Scoring = Scoring()  # noqa: RUF009 - frozen
+    new_heads: frozenset[Head] = frozenset()  # of a trained model, those that no training has touched yet
 
     @cached_property
     def digest(self) -> str:
@@ -51,7 +57,7 @@ def prepare(
     say: Callable[[str], None] = lambda line: None,
     where: str | Path = "the recipe",
 ) -> TrainingData:
-    """Read the manifests, train a vocabulary unless `init` has one, and tokenise. Write nothing.
+    """Read the manifests, make the vocabulary or take that of `init`, and tokenise. Write nothing.
 
     Args:
         recipe: the run's settings.
@@ -76,17 +82,23 @@ def prepare(
         corpus = Corpus(training, corpus.left_out)
     if len(validation) < _MIN_VALIDATION:
         say(f"{len(validation)} recordings to validate with: their word error rate is a rough estimate")
-    scoring = _scoring(data, init, validation, where, say)
+    has_new_vocabulary = isinstance(recipe.model, ModelChanges) and recipe.model.has_new_vocabulary
+    known = init.languages if init is not None and not has_new_vocabulary else ()
+    scoring = _scoring(data, known, validation, where, say)
+    is_of_init, new_heads = init is not None and not has_new_vocabulary, frozenset[Head]()
     if init is None:
-        init = _new_checkpoint(recipe, corpus.examples.iter_texts(), say, where)
+        init = _new_checkpoint(recipe, corpus.examples, say, where)
+    else:
+        changed = _changed(recipe, init, corpus.examples, say, where)
+        init, new_heads = changed.checkpoint, changed.new_heads
     loss_of(recipe.loss, init.config)
     if not init.config.durations and recipe.loss.is_for_tdt:
         say("loss.sigma and loss.omega are for TDT: this model has no durations and does without them")
-    corpus = tokenise(corpus, TextEncoder(init.tokenizer), limits)
+    corpus = _tokenise(corpus, init.tokenizer, limits, is_of_init, say)
     drawn = EpochDraw(corpus.examples, recipe.run.seed)(0)
     longest_s = trained_utterance_s(init, corpus.examples.durations_s[drawn])
     init = replace(init, config=replace(init.config, trained_utterance_s=longest_s))
-    return TrainingData(corpus, validation, init, validation_sets, scoring)
+    return TrainingData(corpus, validation, init, validation_sets, scoring, new_heads)
 
 
 def _read_validation(
@@ -114,13 +126,12 @@ def _read_validation(
 
 def _scoring(
     data: DataRecipe,
-    init: Checkpoint | None,
+    known: Sequence[str],
     validation: Sequence[Example],
     where: str | Path,
     say: Callable[[str], None],
 ) -> Scoring:
-    """Return how validation scores; say so if the texts had to decide."""
-    known = init.languages if init is not None else ()
+    """Return how validation scores, given the languages that a model knows; say so if the texts had to decide."""
     try:
         scoring = choose_scoring(
             data.language, data.normalizer, data.metric, known, (example.text for example in validation)
@@ -130,19 +141,6 @@ def _scoring(
     if data.language is None and not is_one_language(known) and "auto" in (data.normalizer, data.metric):
         say(f"validation: {scoring} (data.language, data.normalizer and data.metric set them)")
     return scoring
-
-
-def _vocabulary(texts: Sequence[str], model: ModelRecipe, say: Callable[[str], None]) -> bytes:
-    """Train the vocabulary. A size that was left at the default gives way to the most that the texts yield."""
-    try:
-        return train_vocabulary(texts, model.vocab_size, model.vocabulary)
-    except VocabularyTooLarge as error:
-        if model.vocab_size != ModelRecipe.vocab_size:
-            raise
-        say(
-            f"model.vocab_size {model.vocab_size}: these texts yield {error.max_size} pieces, so the vocabulary has these"
-        )
-        return train_vocabulary(texts, error.max_size, model.vocabulary)
 
 
 def trained_utterance_s(init: Checkpoint, durations_s: Float64Array) -> float | None:
@@ -195,14 +193,49 @@ def _split_speech(examples: Examples, seed: int, share: float, say: Callable[[st
     return training, validation
 
 
-def _new_checkpoint(recipe: Recipe, given: Iterable[str], say: Callable[[str], None], where: str | Path) -> Checkpoint:
+def _new_checkpoint(recipe: Recipe, examples: Examples, say: Callable[[str], None], where: str | Path) -> Checkpoint:
     """Return a new checkpoint with a vocabulary and a config, without weights."""
-    texts = [text for text in given if text]
-    try:
-        model = _vocabulary(texts, recipe.model, say)
-    except UsageError as error:
-        raise UsageError(f"{where}: model.vocab_size: {error}") from error
-    tokenizer = replace(from_sentencepiece(model), attached="nowhere")
+    assert isinstance(recipe.model, ModelRecipe)
+    tokenizer = make_tokenizer(_texts(examples), recipe.model, say, where)
     config = recipe.model.config(len(tokenizer.pieces))
     check_config(config, f"{where}: model")
     return Checkpoint(Path("new"), "fastscribe", config, tokenizer, {})
+
+
+def _texts(examples: Examples) -> list[str]:
+    return [text for text in examples.iter_texts() if text]
+
+
+def _changed(
+    recipe: Recipe, init: Checkpoint, examples: Examples, say: Callable[[str], None], where: str | Path
+) -> ChangedModel:
+    """Return the checkpoint to start from with the changes that the recipe asks for."""
+    changes = recipe.model
+    if not isinstance(changes, ModelChanges):
+        return ChangedModel(init)
+    tokenizer = None
+    if changes.has_new_vocabulary:
+        tokenizer = make_tokenizer(_texts(examples), changes, say, where)
+    changed = change_model(init, changes, tokenizer, recipe.run.seed, where)
+    check_config(changed.checkpoint.config, f"{where}: model")
+    if tokenizer is not None:
+        size = len(tokenizer.pieces)
+        say(f"a new vocabulary of {size:,} pieces; {changed.num_shared:,} are in that of --init and keep their weights")
+        if init.language_model is not None:
+            say("the language model of --init is left out: it is for the old vocabulary")
+        if (language := recipe.data.language) is not None and (tag := language_tag(language)):
+            changed = replace(changed, checkpoint=replace(changed.checkpoint, languages=(tag,)))
+    return changed
+
+
+def _tokenise(
+    corpus: Corpus, tokenizer: Tokenizer, limits: ExampleLimits, is_of_init: bool, say: Callable[[str], None]
+) -> Corpus:
+    """Tokenise. If the vocabulary of --init lacks letters of the texts, say how to give the model a new one."""
+    try:
+        tokenised = tokenise(corpus, TextEncoder(tokenizer), limits)
+    except UsageError as error:
+        raise UsageError(f"{error}; {_NEW_VOCABULARY}" if is_of_init else str(error)) from error
+    if is_of_init and LACKS_LETTERS in tokenised.left_out:
+        say(f"the vocabulary of --init lacks letters of the texts; {_NEW_VOCABULARY}")
+    return tokenised

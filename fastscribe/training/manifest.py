@@ -26,6 +26,7 @@ from fastscribe.types import AnyArray
 
 # A text's ids, or None where the vocabulary cannot write it.
 Encode = Callable[[str], tuple[int, ...] | None]
+LACKS_LETTERS = "with letters that the vocabulary lacks"  # a reason to leave examples out
 
 
 @dataclass(frozen=True)
@@ -118,7 +119,7 @@ def _why_unusable(example: Example, limits: ExampleLimits) -> str | None:
 def _unusable_tokens(examples: Examples, is_known: AnyArray, limits: ExampleLimits) -> Iterator[tuple[str, AnyArray]]:
     """Yield each reason to leave examples out for their tokens, with those that it holds for."""
     counts = examples.num_tokens
-    yield "with letters that the vocabulary lacks", ~is_known
+    yield LACKS_LETTERS, ~is_known
     yield "without text", (counts == 0) & ~examples.non_speech
     if limits.max_tokens is not None:
         yield f"of more than {limits.max_tokens} tokens", counts > limits.max_tokens

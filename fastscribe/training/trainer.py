@@ -289,7 +289,7 @@ class Trainer:
         """
         self._saved_at = perf_counter()
         is_at_start = self.progress.step == self.progress.batches_done == 0 and not self.is_over
-        if self.training_data.checkpoint.weights and is_at_start and self.progress.start_rate is None:
+        if self.rates_start and is_at_start and self.progress.start_rate is None:
             self._validate_start()
             update()
         while not self.is_over:
@@ -310,6 +310,12 @@ class Trainer:
                 self.distributed.barrier()  # wait for the saved state: the first rank that exits may end the others
                 return False
         return True
+
+    @property
+    def rates_start(self) -> bool:
+        """True if the model is validated before the first step: it was trained, and so was the head that decodes."""
+        head = "ctc" if self.learner.network.ctc_weight == 1 else "transducer"
+        return bool(self.training_data.checkpoint.weights) and head not in self.training_data.new_heads
 
     @property
     def _is_save_due(self) -> bool:

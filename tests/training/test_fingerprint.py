@@ -12,7 +12,8 @@ import torch
 from fastscribe.checkpoint.reader import Checkpoint, read_checkpoint
 from fastscribe.training.corpus import Example, Examples, ManifestPart
 from fastscribe.training.fingerprint import fingerprint
-from fastscribe.training.recipe import DataRecipe, ModelRecipe, OptimiserRecipe, Recipe, RunRecipe
+from fastscribe.training.model_recipe import ModelRecipe
+from fastscribe.training.recipe import DataRecipe, OptimiserRecipe, Recipe, RunRecipe
 from tests.conftest import MODELS
 
 DATA = DataRecipe((ManifestPart("a.jsonl"),))
@@ -79,6 +80,11 @@ def test_starting_weights(checkpoint: Checkpoint) -> None:
     assert differing(start, checkpoint=replace(checkpoint, weights=dict(reversed(weights.items())))) == []
     for changed in ({"a": torch.zeros(3, 2, dtype=torch.bfloat16)}, {"a": weights["a"] + 1}, {"b": torch.tensor(2)}):
         assert differing(start, checkpoint=replace(start, weights=weights | changed)) == ["starting weights"]
+
+
+def test_a_tokenizer_may_move(checkpoint: Checkpoint) -> None:
+    """Its content is the vocabulary's digest."""
+    assert differing(checkpoint, recipe=Recipe(DATA, model=ModelRecipe(tokenizer="a/tokenizer.model"))) == []
 
 
 def test_model_section_ignored_with_checkpoint(checkpoint: Checkpoint) -> None:

@@ -639,13 +639,15 @@ def recipe_file(manifest: Path, tmp_path: Path) -> Path:
 
 
 def test_two_processes(recipe_file: Path, tmp_path: Path) -> None:
-    """Data-parallel through torchrun on the CPU, with an idle transducer head."""
-    sections = {**json.loads(recipe_file.read_text()), "loss": {"ctc_weight": 1.0}}
+    """Data-parallel through torchrun on the CPU, from a model with a new vocabulary, CTC head and an idle transducer."""
+    changes = {"model": {"vocab_size": 64, "ctc": True}, "loss": {"ctc_weight": 1.0}}
+    sections = {**json.loads(recipe_file.read_text()), **changes}
     data = sections["data"]
     data["train"] = [data["train"], {"path": data["validation"], "share": 0.6}]
     recipe_file.write_text(json.dumps(sections))
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     arguments = ["-m", "fastscribe", "train", recipe_file, "-o", tmp_path / "run", "--epochs", 2, "--dtype", "fp32"]
+    arguments += ["--init", MODELS / "tdt_demo" / "model.nemo"]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     done = subprocess.run(
         [*launcher, *map(str, arguments)], capture_output=True, text=True, timeout=200, cwd=ROOT, env=environment

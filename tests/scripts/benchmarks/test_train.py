@@ -13,7 +13,7 @@ import typer
 from typer.testing import CliRunner
 
 from fastscribe.errors import FastscribeError
-from fastscribe.training.recipe import ModelRecipe
+from fastscribe.training.model_recipe import ModelRecipe
 from scripts.benchmarks import train as command
 from scripts.benchmarks import training_speed as train
 from tests.conftest import MODELS, ROOT
