@@ -16,7 +16,11 @@ from fastscribe.checkpoint.reader import Checkpoint
 from fastscribe.training.manifest import Example
 from fastscribe.training.recipe import Recipe
 
-_FREE = {"run": ("save_minutes",), "data": ("train", "validation", "threads", "cache_gb")}
+_FREE = {
+    "run": ("save_minutes",),
+    "data": ("train", "validation", "threads", "cache_gb"),
+    "batch": ("gradient_checkpointing",),
+}
 
 
 def fingerprint(

@@ -199,6 +199,7 @@ class BatchRecipe:
     buckets: int = 16  # by duration; fewer if these could not fill their batches
     token_buckets: int = 2  # in each duration bucket
     accumulate: int = 1  # batches per optimiser step; all their labels weigh the same
+    gradient_checkpointing: bool = False  # compute the encoder's activations twice instead of keeping them
 
     def __post_init__(self) -> None:
         _check(self, lambda seconds: seconds == "auto" or seconds > 0, "'auto' or a number above 0", "seconds")

@@ -194,6 +194,7 @@ class Trainer:
             "dropout": self.learner.network.dropout > 0,
             "averages": bool(self.weights.averages),
             "freeze": list(self.recipe.optimiser.freeze),
+            "gradient_checkpointing": self.recipe.batch.gradient_checkpointing,
         }
         path = self.folder.batch_sizes
         if self.distributed.world_size > 1:
@@ -387,8 +388,10 @@ class Trainer:
     def _too_large_message(self, examples: Indices) -> str:
         longest_s = max(self.examples[index].duration_s for index in examples)
         known = f" with --init {self.folder.last}," if self.folder.last.exists() else ""
+        is_checkpointing = self.recipe.batch.gradient_checkpointing
+        cure = "" if is_checkpointing else "go on here with batch.gradient_checkpointing: true, or "
         return (
-            f"no memory for {len(examples):,} recordings of up to {longest_s:.1f} s; go on in another folder,{known} "
+            f"no memory for {len(examples):,} recordings of up to {longest_s:.1f} s; {cure}go on in another folder,{known} "
             "with a smaller batch.seconds or data.max_duration_s"
         )
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 import torch.distributed as dist
 
@@ -33,7 +34,7 @@ MODEL = {"d_model": 32, "num_layers": 2, "num_heads": 2, "num_mels": 16, "subsam
 HEADS = {"predictor_hidden": 16, "joint_hidden": 16, "durations": [0, 1, 2]}
 
 
-def recipe_of(folder: Path) -> Recipe:
+def recipe_of(folder: Path, is_checkpointed: bool) -> Recipe:
     """Recordings of two seconds each, so that the ranks' batches have equally many frames; dropout draws differ by rank."""
     rows = map(json.loads, (DATA / "manifest.jsonl").read_text(encoding="utf-8").splitlines())
     kept = [row for row in rows if row.get("text") and row["duration"] > 2][:7]
@@ -41,12 +42,13 @@ def recipe_of(folder: Path) -> Recipe:
     (folder / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in cut))
     data = {"train": "train.jsonl", "validation": "train.jsonl", "max_tokens_per_s": 1000}
     optimiser = {"dropout": 0.0, "learning_rate": 0.01, "ema": 0.0}
-    values = {"data": data, "model": {**MODEL, **HEADS}, "optimiser": optimiser, "batch": {"accumulate": 2}}
+    batch = {"accumulate": 2, "gradient_checkpointing": is_checkpointed}
+    values = {"data": data, "model": {**MODEL, **HEADS}, "optimiser": optimiser, "batch": batch}
     return parse_recipe({**values, "augment": {"speeds": [1.0]}, "run": {"epochs": 1}}, folder / "recipe.yaml")
 
 
-def trainer_of(folder: Path, distributed: DistributedContext) -> Trainer:
-    recipe = recipe_of(folder)
+def trainer_of(folder: Path, distributed: DistributedContext, is_checkpointed: bool = False) -> Trainer:
+    recipe = recipe_of(folder, is_checkpointed)
     run = RunFolder(folder / f"run{distributed.rank}")
     run.path.mkdir()
     return Trainer(recipe, prepare(recipe, None), run, torch.device("cpu"), torch.float32, print, distributed)
@@ -59,13 +61,13 @@ def state_of(trainer: Trainer) -> dict[str, torch.Tensor]:
     return {name: tensor.clone() for name, tensor in (*gradients.items(), *buffers.items())}
 
 
-def be_a_rank(number: str, where: str) -> None:
+def be_a_rank(number: str, where: str, checkpointing: str) -> None:
     """Train on this rank's batches; keep the features that it saw and the weights after each step."""
     rank, folder = int(number), Path(where)
     dist.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=2)
     made = trainer_module.new_model
     trainer_module.new_model = lambda config, seed: made(config, seed + rank)  # the first rank's weights count
-    trainer = trainer_of(folder, DistributedContext(rank, 2))
+    trainer = trainer_of(folder, DistributedContext(rank, 2), checkpointing == "True")
     seen: list[Any] = []
     augmented, read = learner.augmented_features, trainer.loader.batches
 
@@ -96,12 +98,14 @@ def be_a_rank(number: str, where: str) -> None:
     os._exit(0)  # as the command ends: threads of torch's process group may abort Python's own end
 
 
-def test_ranks_equal_one_process(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_checkpointed", [False, True])
+def test_ranks_equal_one_process(tmp_path: Path, is_checkpointed: bool) -> None:
     """With batch statistics, augmentation, accumulation, and a batch of one rank that cannot be read."""
     script = "import sys; from tests.training.test_ranks import be_a_rank; be_a_rank(*sys.argv[1:])"
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-c", script]
-    ranks = [subprocess.Popen([*command, str(rank), str(tmp_path)], cwd=ROOT, env=environment) for rank in range(2)]
+    settings = [str(tmp_path), str(is_checkpointed)]
+    ranks = [subprocess.Popen([*command, str(rank), *settings], cwd=ROOT, env=environment) for rank in range(2)]
     try:
         assert [rank.wait(timeout=250) for rank in ranks] == [0, 0]
     finally:
