@@ -15,7 +15,6 @@ import torch
 
 from fastscribe.config import ModelConfig
 from fastscribe.cuda.device import is_out_of_memory, small_to_device
-from fastscribe.errors import UsageError
 from fastscribe.model.encoder import Encoder
 from fastscribe.model.features import LogMel
 from fastscribe.model.model import Model
@@ -91,7 +90,6 @@ class Learner:
         self.device = device
         self.log_mel = LogMel(config.features).to(device)
         self.network = Network(model, loss_of(recipe.loss, config), recipe.loss.ctc_weight, recipe.optimiser.dropout)
-        self._check_learning(recipe.optimiser.freeze)
         if recipe.batch.gradient_checkpointing:
             assert isinstance(model.encoder, Encoder)
             checkpoint_encoder(model.encoder)
@@ -100,16 +98,6 @@ class Learner:
         self._augment = recipe.augment
         self._seed = recipe.run.seed
         self._distributed = distributed
-
-    def _check_learning(self, frozen: Sequence[str]) -> None:
-        """Raise UsageError if all that the loss depends on is frozen: an idle head does not learn either."""
-        model, weight = self.network.model, self.network.ctc_weight
-        heads = [model.ctc] * (weight > 0) + [model.transducer] * (weight < 1)
-        used = [model.encoder, *(head for head in heads if head is not None)]
-        if not any(parameter.requires_grad for part in used for parameter in part.parameters()):
-            raise UsageError(
-                f"optimiser.freeze: nothing that the loss depends on is left to train: {', '.join(frozen)}"
-            )
 
     def forward_backward(
         self, rows: AudioBatch, tokens: Sequence[Sequence[int]], speeds_B: torch.Tensor, batch_index: BatchIndex
