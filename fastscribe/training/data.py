@@ -70,6 +70,8 @@ def prepare(
     """
     if init is not None:
         check_trainable(init.config, f"--init {init.path}")
+    elif recipe.optimiser.lora is not None:
+        raise UsageError(f"{where}: optimiser.lora: adapters are for a model that has learnt: name one with --init")
     data, limits = recipe.data, recipe.data.limits
     corpus = read_manifests(data.train, limits)
     if corpus.examples.non_speech.all():

@@ -16,7 +16,12 @@ from fastscribe.checkpoint.reader import Checkpoint
 from fastscribe.training.corpus import Example, Examples
 from fastscribe.training.recipe import Recipe
 
-_FREE = {"model": ("tokenizer",), "run": ("save_minutes",), "data": ("train", "validation", "threads", "cache_gb")}
+_FREE = {
+    "model": ("tokenizer",),
+    "run": ("save_minutes",),
+    "data": ("train", "validation", "threads", "cache_gb"),
+    "batch": ("gradient_checkpointing",),
+}
 
 
 def fingerprint(recipe: Recipe, checkpoint: Checkpoint, data: str, validation: Sequence[Example]) -> dict[str, str]:

@@ -15,7 +15,7 @@ import torch
 
 from fastscribe.config import ModelConfig
 from fastscribe.cuda.device import is_out_of_memory, small_to_device
-from fastscribe.errors import UsageError
+from fastscribe.model.encoder import Encoder
 from fastscribe.model.features import LogMel
 from fastscribe.model.model import Model
 from fastscribe.training.augment import augment_samples, batch_generator, mask_features
@@ -23,6 +23,7 @@ from fastscribe.training.augment_config import AugmentConfig
 from fastscribe.training.buckets import Indices
 from fastscribe.training.dataloader import AudioBatch
 from fastscribe.training.distributed import DistributedContext
+from fastscribe.training.gradient_checkpointing import checkpoint_encoder
 from fastscribe.training.network import Network, Targets, loss_of
 from fastscribe.training.recipe import Recipe
 from fastscribe.training.sync_norm import synchronise_norms, uncounted
@@ -90,22 +91,14 @@ class Learner:
         self.device = device
         self.log_mel = LogMel(config.features).to(device)
         self.network = Network(model, loss_of(recipe.loss, config), recipe.loss.ctc_weight, recipe.optimiser.dropout)
-        self._check_learning(recipe.optimiser.freeze)
+        if recipe.batch.gradient_checkpointing:
+            assert isinstance(model.encoder, Encoder)
+            checkpoint_encoder(model.encoder)
         self._waits_for_ranks = distributed.world_size > 1 and synchronise_norms(model)
         self._weights = weights
         self._augment = recipe.augment
         self._seed = recipe.run.seed
         self._distributed = distributed
-
-    def _check_learning(self, frozen: Sequence[str]) -> None:
-        """Raise UsageError if all that the loss depends on is frozen: an idle head does not learn either."""
-        model, weight = self.network.model, self.network.ctc_weight
-        heads = [model.ctc] * (weight > 0) + [model.transducer] * (weight < 1)
-        used = [model.encoder, *(head for head in heads if head is not None)]
-        if not any(parameter.requires_grad for part in used for parameter in part.parameters()):
-            raise UsageError(
-                f"optimiser.freeze: nothing that the loss depends on is left to train: {', '.join(frozen)}"
-            )
 
     def forward_backward(
         self,
@@ -170,6 +163,7 @@ class Learner:
         num_samples = self.log_mel.config.sample_rate
         samples_BS = torch.zeros(1, num_samples, device=self.device)
         features = self.log_mel(samples_BS, torch.tensor([num_samples], device=self.device))
+        features = Features(features.mel_BMT.clone(), features.lengths_B.clone())  # as in augmented_features
         with uncounted(self.network):
             self.network(features, targets_of([(0,)], self.device), omega_draw)["loss"].backward()
         self.network.zero_grad(set_to_none=True)

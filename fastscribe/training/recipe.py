@@ -101,6 +101,7 @@ class BatchRecipe:
     buckets: int = 16  # by duration; fewer if these could not fill their batches
     token_buckets: int = 2  # in each duration bucket
     accumulate: int = 1  # batches per optimiser step; all their labels weigh the same
+    gradient_checkpointing: bool = False  # compute the encoder's activations twice instead of keeping them
 
     def __post_init__(self) -> None:
         _check(self, lambda seconds: seconds == "auto" or seconds > 0, "'auto' or a number above 0", "seconds")
@@ -129,6 +130,11 @@ class LossRecipe:
 Part = Literal["encoder", "predictor", "joint", "ctc"]
 
 
+LoraTarget = Literal[
+    "linear_q", "linear_k", "linear_v", "linear_out", "linear_pos", "linear1", "linear2", "pointwise1", "pointwise2"
+]
+
+
 @dataclass(frozen=True)
 class PartRates:
     """The learning rate of each part of a model, as a multiple of the run's."""
@@ -141,6 +147,29 @@ class PartRates:
     def __post_init__(self) -> None:
         wanted = "a number above 0; optimiser.freeze keeps a part as it is"
         _check(self, lambda value: value > 0, wanted, "encoder", "predictor", "joint", "ctc")
+
+
+@dataclass(frozen=True)
+class LoraRecipe:
+    """Adapters that learn in place of the encoder's own weights (Hu et al. 2021)."""
+
+    rank: int = 16
+    alpha: float = 32.0  # the adapters' outputs are multiplied by alpha / rank
+    dropout: float = 0.0  # of the adapters' inputs
+    target_modules: tuple[LoraTarget, ...] = (
+        "linear_q",
+        "linear_k",
+        "linear_v",
+        "linear_out",  # attention
+        "linear1",
+        "linear2",  # feed-forward
+    )
+
+    def __post_init__(self) -> None:
+        _check(self, lambda rank: rank >= 1, "a number from 1", "rank")
+        _check(self, lambda alpha: alpha > 0, "a number above 0", "alpha")
+        _check(self, lambda share: 0 <= share < 1, "a number from 0 to below 1", "dropout")
+        _check(self, bool, "a list of at least one layer's name", "target_modules")
 
 
 @dataclass(frozen=True)
@@ -157,12 +186,17 @@ class OptimiserRecipe:
     dropout: float = 0.1
     freeze: tuple[Part | Literal["batch_norm"], ...] = ()  # stay as they are; batch_norm: its statistics and weights
     part_rates: PartRates = PartRates()
+    lora: LoraRecipe | None = None  # {}: adapters of these defaults in place of the encoder's own weights
 
     def __post_init__(self) -> None:
         _check(self, lambda value: value > 0, "a number above 0", "learning_rate", "clip_norm")
         _check(self, lambda value: value >= 0, "a number from 0", "min_learning_rate", "weight_decay", "warmup_steps")
         _check(self, lambda value: 0 <= value < 1, "a number from 0 to below 1", "ema", "dropout")
         _check(self, lambda betas: all(0 <= beta < 1 for beta in betas), "two numbers from 0 to below 1", "betas")
+        if self.lora is not None and "encoder" in self.freeze:
+            raise UsageError(
+                "freeze: lora freezes the encoder's own weights, and its adapters learn: leave out encoder"
+            )
 
 
 @dataclass(frozen=True)
@@ -306,6 +340,8 @@ def _parse_section(kind: type, values: Any, path: str, where: str) -> Any:
 def _value(kind: Any, value: Any, path: str, where: str) -> Any:
     if dataclasses.is_dataclass(value):
         return value  # parsed before
+    if isinstance(value, Mapping):  # a section that may be left out
+        kind = next((one for one in typing.get_args(kind) if dataclasses.is_dataclass(one)), kind)
     if dataclasses.is_dataclass(kind) and isinstance(kind, type):
         return _parse_section(
             kind, {} if value is None else value, path, f"{where}."

@@ -54,6 +54,7 @@ from fastscribe.training.plot import plot_log
 from fastscribe.training.recipe import Recipe
 from fastscribe.training.scoring import Scoring, rating_of
 from fastscribe.training.state import RunFolder
+from fastscribe.training.trained_parts import choose_trained, num_trained
 from fastscribe.training.validation import ValidationResult, validate, with_weights
 from fastscribe.training.weights import Weights
 from fastscribe.types import Float64Array, Int64Array
@@ -126,7 +127,9 @@ class Trainer:
             raise UsageError(f"{len(self.examples)} examples are too few for {distributed.world_size} ranks")
         self.augment = recipe.augment
         config = training_data.checkpoint.config
-        self.model = _model(training_data.checkpoint, recipe).to(device)
+        self.model = _model(training_data.checkpoint, recipe)
+        choose_trained(self.model, recipe)
+        self.model.to(device)
         distributed.spread(self.model.state_dict().values())
         self.weights = Weights(self.model, dtype, recipe.optimiser)
         self.learner = Learner(self.model, self.weights, recipe, config, device, distributed)
@@ -213,6 +216,8 @@ class Trainer:
             "dropout": self.learner.network.dropout > 0,
             "averages": bool(self.weights.averages),
             "freeze": list(self.recipe.optimiser.freeze),
+            "lora": repr(self.recipe.optimiser.lora),
+            "gradient_checkpointing": self.recipe.batch.gradient_checkpointing,
         }
         path = self.folder.batch_sizes
         if self.distributed.world_size > 1:
@@ -246,6 +251,11 @@ class Trainer:
     def num_steps(self) -> int:
         """Steps of the whole run, by its first epoch; others differ by a batch or two, as speeds are drawn."""
         return math.ceil(self.epoch_batches / self.recipe.batch.accumulate) * self.recipe.run.epochs
+
+    @property
+    def num_trained(self) -> int:
+        """Number of weights that learn."""
+        return num_trained(self.model, self.recipe.loss.ctc_weight)
 
     @cached_property
     def _first_epoch(self) -> EpochPlan:
@@ -422,8 +432,10 @@ class Trainer:
     def _too_large_message(self, examples: Indices) -> str:
         longest_s = self._durations[examples].max()
         known = f" with --init {self.folder.last}," if self.folder.last.exists() else ""
+        is_checkpointing = self.recipe.batch.gradient_checkpointing
+        cure = "" if is_checkpointing else "go on here with batch.gradient_checkpointing: true, or "
         return (
-            f"no memory for {len(examples):,} recordings of up to {longest_s:.1f} s; go on in another folder,{known} "
+            f"no memory for {len(examples):,} recordings of up to {longest_s:.1f} s; {cure}go on in another folder,{known} "
             "with a smaller batch.seconds or data.max_duration_s"
         )
 

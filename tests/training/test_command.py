@@ -188,6 +188,29 @@ def test_idle_head_note(
     assert ("learns nothing" in lines[-1]) == (said is not None) and lines[-1].endswith(said or "")
 
 
+@pytest.mark.parametrize(
+    ("optimiser", "said"),
+    [
+        ({}, "0.4 M parameters, tdt"),
+        ({"freeze": ["encoder"]}, "0.4 M parameters, 0.1 M of them trained, tdt"),
+        ({"lora": {}}, "0.5 M parameters, 0.2 M of them trained, tdt"),
+    ],
+    ids=str,
+)
+def test_number_of_trained_weights(
+    manifest: Path,  # noqa: F811
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    optimiser: dict[str, Any],
+    said: str,
+) -> None:
+    recipe, known = recipe_of(manifest, optimiser=optimiser), read_checkpoint(MODELS / "tdt_demo" / "model.nemo")
+    (tmp_path / "run").mkdir()
+    data, device = prepare(recipe, known), torch.device("cpu")
+    _report_start(Trainer(recipe, data, RunFolder(tmp_path / "run"), device, torch.float32, print))
+    assert f"fastscribe: {said}, " in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("overwrite", [False, True])
 def test_resume_hint(
     recipe_file: Path,  # noqa: F811

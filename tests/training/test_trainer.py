@@ -594,9 +594,11 @@ def test_frozen_parts(manifest: Path, tmp_path: Path, frozen: str) -> None:
     assert 0 < most["joint"] < 1e-6 and all(most[part] > 1e-5 for part in {"encoder", "predictor"} - {frozen})
 
 
-def test_idle_head_is_not_enough_to_train(manifest: Path, tmp_path: Path) -> None:
-    recipe = recipe_of(manifest, optimiser={"freeze": ["encoder", "ctc"]}, loss={"ctc_weight": 1.0})
-    with pytest.raises(UsageError, match="nothing that the loss depends on is left to train: encoder, ctc"):
+@pytest.mark.parametrize("frozen", [["encoder", "ctc"], ["encoder", "predictor", "joint", "ctc"]], ids=str)
+def test_nothing_left_to_train(manifest: Path, tmp_path: Path, frozen: list[str]) -> None:
+    """An idle head is not enough."""
+    recipe = recipe_of(manifest, optimiser={"freeze": frozen}, loss={"ctc_weight": 1.0})
+    with pytest.raises(UsageError, match=f"nothing that the loss depends on is left to train: {', '.join(frozen)}"):
         trainer_of(recipe, tmp_path / "run")
 
 
