@@ -110,7 +110,7 @@ def train(
         prepared = on_first_rank(distributed, chosen_device, lambda: prepare(chosen, checkpoint, log, where))
         if overwrite:
             _clear_folder(folder, distributed)
-        training_data = share_training_data(prepared, checkpoint, folder.data, distributed, chosen_device)
+        training_data = share_training_data(prepared, checkpoint, chosen, folder.data, distributed, chosen_device)
         chosen_dtype = _dtype(dtype, chosen_device)
         again = "the same command without --overwrite" if overwrite else "the same command"
         _run_and_report(

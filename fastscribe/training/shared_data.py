@@ -7,7 +7,7 @@ ranks see.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,9 +16,12 @@ import torch.distributed as dist
 
 from fastscribe.checkpoint.reader import Checkpoint
 from fastscribe.errors import FastscribeError, OutputError, UsageError
+from fastscribe.training.changed_model import change_model
 from fastscribe.training.corpus import Corpus, Examples
 from fastscribe.training.data import TrainingData
 from fastscribe.training.distributed import DistributedContext
+from fastscribe.training.model_recipe import ModelChanges
+from fastscribe.training.recipe import Recipe
 
 T = TypeVar("T")
 
@@ -46,6 +49,7 @@ def on_first_rank(distributed: DistributedContext, device: torch.device, work: C
 def share_training_data(
     data: TrainingData | None,
     init: Checkpoint | None,
+    recipe: Recipe,
     path: Path,
     distributed: DistributedContext,
     device: torch.device,
@@ -55,6 +59,7 @@ def share_training_data(
     Args:
         data: the first rank's; None on the others.
         init: the checkpoint that the run starts from, which every rank has read.
+        recipe: the run's settings.
         path: of the file for the columns.
 
     Raises:
@@ -74,13 +79,20 @@ def share_training_data(
     on_first_rank(distributed, device, save)
     rest = None
     if data is not None:
-        corpus, sets = data.corpus, (data.validation, data.validation_sets, data.scoring)
-        rest = (dict(corpus.left_out), *sets, data.checkpoint.config, data.checkpoint.tokenizer)
-    left_out, validation, validation_sets, scoring, config, tokenizer = _from_first_rank(rest, distributed, device)
+        config, tokenizer = data.checkpoint.config, data.checkpoint.tokenizer
+        others = {one.name: getattr(data, one.name) for one in fields(data) if one.name not in ("corpus", "checkpoint")}
+        rest = (dict(data.corpus.left_out), config, tokenizer, others)
+    left_out, config, tokenizer, others = _from_first_rank(rest, distributed, device)
     examples, notes = Examples.load(path)
-    begun = init if init is not None else Checkpoint(Path("new"), "fastscribe", config, tokenizer, {})
-    checkpoint = replace(begun, config=config, tokenizer=tokenizer)
-    shared = TrainingData(Corpus(examples, left_out), validation, checkpoint, validation_sets, scoring)
+    if data is not None:
+        checkpoint = data.checkpoint
+    else:
+        begun = init if init is not None else Checkpoint(Path("new"), "fastscribe", config, tokenizer, {})
+        if init is not None and isinstance(recipe.model, ModelChanges):
+            vocabulary = tokenizer if recipe.model.has_new_vocabulary else None
+            begun = change_model(init, recipe.model, vocabulary, recipe.run.seed, "the recipe").checkpoint
+        checkpoint = replace(begun, config=config, tokenizer=tokenizer)
+    shared = TrainingData(Corpus(examples, left_out), checkpoint=checkpoint, **others)
     shared.__dict__["digest"] = notes["digest"]  # computed once
     return shared
 

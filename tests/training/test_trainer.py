@@ -679,10 +679,10 @@ def test_first_rank_reads(manifest: Path, tmp_path: Path, group: None, monkeypat
         assert (prepared is None) == is_second
         shared.append(prepared)
         if is_second:
-            shared[1] = share_training_data(None, None, path, rank, cpu)
+            shared[1] = share_training_data(None, None, recipe, path, rank, cpu)
         else:
             first_sent, sent[:] = list(sent), []
-            shared[0] = share_training_data(prepared, None, path, rank, cpu)
+            shared[0] = share_training_data(prepared, None, recipe, path, rank, cpu)
             sent[:] = [*first_sent, *sent]
     first, second = shared
     assert tuple(first.corpus.examples) == tuple(second.corpus.examples) and first.digest == second.digest
