@@ -9,15 +9,17 @@ from pathlib import Path
 
 from fastscribe.checkpoint.reader import Checkpoint
 from fastscribe.checkpoint.validate import validate as check_config
-from fastscribe.config import EncoderConfig, ModelConfig
+from fastscribe.config import EncoderConfig, GraniteConfig, ModelConfig
 from fastscribe.errors import UsageError
 from fastscribe.text.tokenizer import from_sentencepiece
 from fastscribe.training.bpe import TextEncoder, VocabularyTooLarge, train_vocabulary
 from fastscribe.training.manifest import (
     Corpus,
+    Encode,
     Example,
     ExampleLimits,
     ManifestPart,
+    ReadRequest,
     count_by_share,
     has_two_sentences,
     read_manifests,
@@ -26,6 +28,7 @@ from fastscribe.training.manifest import (
     tokenise,
 )
 from fastscribe.training.network import loss_of
+from fastscribe.training.prompts import PromptedEncoder, PromptReader
 from fastscribe.training.recipe import DataRecipe, ModelRecipe, Recipe
 from fastscribe.training.scoring import Scoring, ValidationSet, choose_scoring, is_one_language
 
@@ -42,6 +45,7 @@ class TrainingData:
     checkpoint: Checkpoint  # config and tokenizer; weights if the run starts from a trained model
     validation_sets: tuple[ValidationSet, ...] = ()  # in the order of `validation`; empty: it is one set
     scoring: Scoring = Scoring()  # noqa: RUF009 - frozen
+    num_prompt: int = 0  # tokens at each example's beginning that an attention decoder is given
 
 
 def prepare(
@@ -64,10 +68,11 @@ def prepare(
     if init is not None:
         check_trainable(init.config, f"--init {init.path}")
     data, limits = recipe.data, recipe.data.limits
-    corpus = read_manifests(data.train, limits)
+    read_request = _request_reader(data, init, where)
+    corpus = read_manifests(data.train, limits, read_request=read_request)
     validation_sets: tuple[ValidationSet, ...] = ()
     if data.validation:
-        validation, validation_sets = _read_validation(data.validation, limits, say)
+        validation, validation_sets = _read_validation(data.validation, limits, say, read_request)
     else:
         training, validation = _split(corpus.examples, recipe.run.seed, data.validation_share, say)
         corpus = Corpus(training, corpus.left_out)
@@ -79,14 +84,35 @@ def prepare(
     loss_of(recipe.loss, init.config)
     if not init.config.durations and recipe.loss.is_for_tdt:
         say("loss.sigma and loss.omega are for TDT: this model has no durations and does without them")
-    corpus = tokenise(corpus, TextEncoder(init.tokenizer), limits)
+    encode, limits, num_prompt = _encoder(init, limits)
+    corpus = tokenise(corpus, encode, limits)
     examples = repeat_examples(corpus.examples)
     init = replace(init, config=replace(init.config, trained_utterance_s=trained_utterance_s(init, examples)))
-    return TrainingData(Corpus(examples, corpus.left_out), validation, init, validation_sets, scoring)
+    return TrainingData(Corpus(examples, corpus.left_out), validation, init, validation_sets, scoring, num_prompt)
+
+
+def _request_reader(data: DataRecipe, init: Checkpoint | None, where: str | Path) -> ReadRequest:
+    """Return what reads a row's prompt: of an attention decoder alone."""
+    if init is None or init.config.aed is None:
+        return lambda row: None
+    try:
+        return PromptReader.of(init, data.language)
+    except UsageError as error:
+        raise UsageError(f"{where}: {error}") from error
+
+
+def _encoder(init: Checkpoint, limits: ExampleLimits) -> tuple[Encode, ExampleLimits, int]:
+    """Return the encoder of examples, the limits of their tokens, and the length of their prompts."""
+    if init.config.aed is None:
+        encode_text = TextEncoder(init.tokenizer)
+        return lambda example: encode_text(example.text), limits, 0
+    encode = PromptedEncoder(init)
+    num_prompt = encode.num_prompt
+    return encode, replace(limits, max_tokens=init.config.aed.max_tokens, extra_tokens=num_prompt + 1), num_prompt
 
 
 def _read_validation(
-    parts: Sequence[ManifestPart], limits: ExampleLimits, say: Callable[[str], None]
+    parts: Sequence[ManifestPart], limits: ExampleLimits, say: Callable[[str], None], read_request: ReadRequest
 ) -> tuple[tuple[Example, ...], tuple[ValidationSet, ...]]:
     """Return the examples of all manifests, and the sets that they are, if they are several.
 
@@ -96,7 +122,7 @@ def _read_validation(
     examples: list[Example] = []
     sets = []
     for part, stem in zip(parts, stems, strict=True):
-        found = read_manifests([part], limits, "validate with")
+        found = read_manifests([part], limits, "validate with", read_request)
         if found.left_out:
             say(f"to validate with: {found}")
         decides = part.decides or not any(other.decides for other in parts)
@@ -113,7 +139,8 @@ def _scoring(
     say: Callable[[str], None],
 ) -> Scoring:
     """Return how validation scores; say so if the texts had to decide."""
-    known = init.languages if init is not None else ()
+    requested = {example.request.target_language for example in validation if example.request is not None}
+    known = tuple(requested) or (init.languages if init is not None else ())
     try:
         scoring = choose_scoring(
             data.language, data.normalizer, data.metric, known, (example.text for example in validation)
@@ -153,9 +180,12 @@ def trained_utterance_s(init: Checkpoint, examples: Sequence[Example]) -> float 
 
 def check_trainable(config: ModelConfig, what: str) -> None:
     """Raise UsageError, which begins with `what`, if this architecture cannot be trained."""
-    if not isinstance(config.encoder, EncoderConfig) or config.aed is not None:
-        kinds = "FastConformer transducers and CTC models"
-        raise UsageError(f"{what}: only {kinds} can be trained, not Canary or convolutional ones")
+    if config.aed is not None and config.aed.prompt == "cohere":
+        raise UsageError(f"{what}: Cohere Transcribe cannot be trained; of the attention decoders, Canary can")
+    if not isinstance(config.encoder, EncoderConfig):
+        kind = "Granite Speech" if isinstance(config.encoder, GraniteConfig) else "a convolutional model"
+        kinds = "FastConformer transducers, CTC models and Canary"
+        raise UsageError(f"{what}: only {kinds} can be trained, not {kind}")
     if config.encoder.contexts or config.encoder.language_prompt is not None:
         raise UsageError(f"{what}: a streaming model, which learns several contexts at once, cannot be trained here")
 

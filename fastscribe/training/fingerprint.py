@@ -62,7 +62,8 @@ def _stored(checkpoint: Checkpoint) -> Iterator[bytes]:
 
 
 def _identity(example: Example) -> bytes:
-    return repr((example.text, example.tokens, example.duration_s, example.offset_s, example.repeat)).encode()
+    request = () if example.request is None else (example.request,)
+    return repr((example.text, example.tokens, example.duration_s, example.offset_s, example.repeat, *request)).encode()
 
 
 def _digest(parts: Iterable[bytes]) -> str:

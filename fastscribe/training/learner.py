@@ -18,6 +18,7 @@ from fastscribe.cuda.device import is_out_of_memory, small_to_device
 from fastscribe.errors import UsageError
 from fastscribe.model.features import LogMel
 from fastscribe.model.model import Model
+from fastscribe.training.attention_decoder import AttentionLossConfig
 from fastscribe.training.augment import augment_samples, batch_generator, mask_features
 from fastscribe.training.augment_config import AugmentConfig
 from fastscribe.training.buckets import Indices
@@ -85,10 +86,13 @@ class Learner:
         config: ModelConfig,
         device: torch.device,
         distributed: DistributedContext,
+        num_prompt: int = 0,
     ) -> None:
         self.device = device
         self.log_mel = LogMel(config.features).to(device)
-        self.network = Network(model, loss_of(recipe.loss, config), recipe.loss.ctc_weight, recipe.optimiser.dropout)
+        attention_loss = AttentionLossConfig(1 if recipe.loss.prompt else num_prompt, recipe.loss.label_smoothing)
+        dropout = recipe.optimiser.dropout
+        self.network = Network(model, loss_of(recipe.loss, config), recipe.loss.ctc_weight, dropout, attention_loss)
         self._check_learning(recipe.optimiser.freeze)
         self._waits_for_ranks = distributed.world_size > 1 and synchronise_norms(model)
         self._weights = weights
@@ -100,7 +104,7 @@ class Learner:
         """Raise UsageError if all that the loss depends on is frozen: an idle head does not learn either."""
         model, weight = self.network.model, self.network.ctc_weight
         heads = [model.ctc] * (weight > 0) + [model.transducer] * (weight < 1)
-        used = [model.encoder, *(head for head in heads if head is not None)]
+        used = [model.encoder, *(head for head in (*heads, model.aed) if head is not None)]
         if not any(parameter.requires_grad for part in used for parameter in part.parameters()):
             raise UsageError(
                 f"optimiser.freeze: nothing that the loss depends on is left to train: {', '.join(frozen)}"
@@ -154,7 +158,7 @@ class Learner:
             features, targets_of(train_batch.tokens, self.device), omega_draw
         )
         # The loss is a mean over labels; the gradient sums over them, so that parts of a batch add up.
-        (sum(map(len, train_batch.tokens)) * losses["loss"]).backward()
+        (self.network.num_labels(train_batch.tokens) * losses["loss"]).backward()
         return {name: loss.detach() for name, loss in losses.items()}
 
     def _take_part(self, omega_draw: float) -> None:
@@ -163,7 +167,8 @@ class Learner:
         samples_BS = torch.zeros(1, num_samples, device=self.device)
         features = self.log_mel(samples_BS, torch.tensor([num_samples], device=self.device))
         with uncounted(self.network):
-            self.network(features, targets_of([(0,)], self.device), omega_draw)["loss"].backward()
+            tokens = (0,) * (self.network.num_given + 1)
+            self.network(features, targets_of([tokens], self.device), omega_draw)["loss"].backward()
         self.network.zero_grad(set_to_none=True)
 
 

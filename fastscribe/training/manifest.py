@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from fastscribe._system.safe_open import safe_read
 from fastscribe.audio.failures import system_problem
@@ -25,13 +25,30 @@ from fastscribe.audio.formats import CONTAINER_EXTENSIONS, is_audio_name
 from fastscribe.audio.json_lines import NotJsonLines, numbered_rows
 from fastscribe.audio.manifest import parse_row, row_source
 from fastscribe.audio.probe import probe
+from fastscribe.config import Options
 from fastscribe.errors import AudioError, ManifestError, UsageError
 from fastscribe.training.bpe import clean_text
 from fastscribe.types import Source
 
-# A text's ids, or None where the vocabulary cannot write it.
-Encode = Callable[[str], tuple[int, ...] | None]
+# An example's ids, or None where the vocabulary cannot write its text.
+Encode = Callable[["Example"], "tuple[int, ...] | None"]
+# What a row asks an attention decoder for; None for other models. Raises ValueError that says what is wrong with the row.
+ReadRequest = Callable[[Mapping[str, Any]], "Request | None"]
 _MAX_TEXT_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class Request:
+    """What an attention decoder's prompt asks for. Languages are the checkpoint's own names."""
+
+    source_language: str
+    target_language: str
+    pnc: bool = True
+
+    @property
+    def options(self) -> Options:
+        """The options of `transcribe` that ask for this."""
+        return Options(language=self.source_language, target_language=self.target_language, pnc=self.pnc)
 
 
 @dataclass(frozen=True)
@@ -44,6 +61,7 @@ class Example:
     offset_s: float = 0.0
     tokens: tuple[int, ...] = ()
     repeat: float = 1.0  # how often an epoch has it: its manifest's weight
+    request: Request | None = None  # what an attention decoder is asked for
 
 
 @dataclass(frozen=True)
@@ -72,6 +90,7 @@ class ExampleLimits:
     max_duration_s: float = 30.0
     max_tokens: int | None = None
     max_tokens_per_s: float = 25.0  # twice an encoder's usual 12.5 frames a second, faster than speech
+    extra_tokens: int = 0  # of each example, which are not its text's: prompt and end of an attention decoder
 
     def __post_init__(self) -> None:
         if not 0 <= self.min_duration_s <= self.max_duration_s < math.inf:
@@ -109,11 +128,21 @@ class Corpus:
         return f"{kept}; left out: {', '.join(reasons)}" if self.left_out else kept
 
 
-def read_manifests(parts: Iterable[ManifestPart], limits: ExampleLimits, purpose: str = "train on") -> Corpus:
+def _no_request(row: Mapping[str, Any]) -> None:
+    return None
+
+
+def read_manifests(
+    parts: Iterable[ManifestPart],
+    limits: ExampleLimits,
+    purpose: str = "train on",
+    read_request: ReadRequest = _no_request,
+) -> Corpus:
     """Read every usable row of all manifests in order, without tokens.
 
     Args:
         purpose: what the manifests are for, in error messages.
+        read_request: reads what a row asks an attention decoder for.
 
     Raises:
         UsageError: a manifest cannot be read, or no row is usable.
@@ -122,7 +151,7 @@ def read_manifests(parts: Iterable[ManifestPart], limits: ExampleLimits, purpose
     examples = [
         example
         for part in parts
-        for example in (_folder_examples(part) if os.path.isdir(part.path) else _examples(part))
+        for example in (_folder_examples if os.path.isdir(part.path) else _examples)(part, read_request)
     ]
     corpus = _filter_out(((example, _why_unusable(example, limits)) for example in examples), {})
     if not corpus.examples:
@@ -132,7 +161,7 @@ def read_manifests(parts: Iterable[ManifestPart], limits: ExampleLimits, purpose
 
 def tokenise(corpus: Corpus, encode: Encode, limits: ExampleLimits) -> Corpus:
     """Add tokens, and leave out examples with too many. Raises UsageError if none is left."""
-    encoded = ((example, encode(example.text)) for example in corpus.examples)
+    encoded = ((example, encode(example)) for example in corpus.examples)
     with_reasons = (
         (replace(example, tokens=ids or ()), _why_tokens_unusable(example, ids, limits)) for example, ids in encoded
     )
@@ -169,23 +198,23 @@ def _why_tokens_unusable(example: Example, tokens: tuple[int, ...] | None, limit
         return "with letters that the vocabulary lacks" if tokens is None else "without text"
     if limits.max_tokens is not None and len(tokens) > limits.max_tokens:
         return f"of more than {limits.max_tokens} tokens"
-    if len(tokens) > limits.max_tokens_per_s * example.duration_s:
+    if len(tokens) - limits.extra_tokens > limits.max_tokens_per_s * example.duration_s:
         return f"of more than {limits.max_tokens_per_s:g} tokens a second"
     return None
 
 
-def _examples(part: ManifestPart) -> Iterator[Example]:
+def _examples(part: ManifestPart, read_request: ReadRequest) -> Iterator[Example]:
     try:
         with open(part.path, "rb") as lines:
             for number, line in numbered_rows(lines):
-                yield _example(part, number, line)
+                yield _example(part, number, line, read_request)
     except OSError as error:
         raise UsageError(f"{part.path}: {system_problem(error)}") from error
     except NotJsonLines as error:
         raise UsageError(f"{part.path}: {error}") from None
 
 
-def _folder_examples(part: ManifestPart) -> Iterator[Example]:
+def _folder_examples(part: ManifestPart, read_request: ReadRequest) -> Iterator[Example]:
     """Yield the paired recordings. Raises UsageError if one or its text cannot be read, or there is no pair."""
     texts = {}
     recordings, containers = [], []
@@ -205,8 +234,12 @@ def _folder_examples(part: ManifestPart) -> Iterator[Example]:
     pairs = [(path, texts[stem]) for stem, path in recordings if stem in texts]
     if not pairs:
         raise UsageError(f"{part.path}: no recording here has a .txt of the same name beside it")
+    try:
+        request = read_request({})
+    except ValueError as error:
+        raise UsageError(f"{part.path}: {error}") from error
     for path, text_path in pairs:
-        yield _paired_example(part, path, text_path)
+        yield replace(_paired_example(part, path, text_path), request=request)
     for path in (path for stem, path in recordings if stem not in texts):
         yield Example(path, "", 0.0, repeat=part.repeat)  # counted only: there may be a million, so none is opened
 
@@ -225,7 +258,7 @@ def _paired_example(part: ManifestPart, path: str, text_path: str) -> Example:
     return Example(path, clean_text(text), duration_s, repeat=part.repeat)
 
 
-def _example(part: ManifestPart, number: int, line: bytes) -> Example:
+def _example(part: ManifestPart, number: int, line: bytes, read_request: ReadRequest) -> Example:
     row = parse_row(part.path, number, line)
     source, text = row_source(part.path, number, row), row.get("text")
     if not isinstance(text, str):
@@ -234,12 +267,17 @@ def _example(part: ManifestPart, number: int, line: bytes) -> Example:
         raise ManifestError(
             part.path, number, f"audio_track {source.track}: training reads the first track: extract this one"
         )
+    try:
+        request = read_request(row)
+    except ValueError as error:
+        raise ManifestError(part.path, number, str(error)) from error
     return Example(
         path=_existing_path(part.path, number, source),
         text=clean_text(text),
         duration_s=_duration_s(part.path, number, source),
         offset_s=source.offset_s or 0.0,
         repeat=part.repeat,
+        request=request,
     )
 
 

@@ -27,6 +27,7 @@ from fastscribe.config import DecoderName
 from fastscribe.cuda.device import short_switch_interval
 from fastscribe.errors import UsageError, first_line
 from fastscribe.model.model import Model, build_model
+from fastscribe.training.attention_decoder import prepare_weights_
 from fastscribe.training.batch_search import cached_batch_sizes
 from fastscribe.training.batch_size_probe import fits
 from fastscribe.training.buckets import (
@@ -112,7 +113,8 @@ class Trainer:
         self.model = _model(training_data.checkpoint, recipe).to(device)
         distributed.spread(self.model.state_dict().values())
         self.weights = Weights(self.model, dtype, recipe.optimiser)
-        self.learner = Learner(self.model, self.weights, recipe, config, device, distributed)
+        num_prompt = training_data.num_prompt
+        self.learner = Learner(self.model, self.weights, recipe, config, device, distributed, num_prompt)
         rate = config.features.sample_rate
         cache_bytes = recipe.data.cache_gb * 1e9
         if device.type == "cpu":
@@ -382,7 +384,7 @@ class Trainer:
             raise UsageError(self._too_large_message(error.examples)) from error
         for part in losses:
             self._window.add_losses(part)
-        return sum(map(len, tokens))
+        return self.learner.network.num_labels(tokens)
 
     def _too_large_message(self, examples: Indices) -> str:
         longest_s = max(self.examples[index].duration_s for index in examples)
@@ -539,4 +541,7 @@ def _model(checkpoint: Checkpoint, recipe: Recipe) -> Model:
     weights = {
         name: tensor.clone() for name, tensor in checkpoint.weights.items()
     }  # because training changes them in place
-    return build_model(checkpoint.config, weights, checkpoint.path).train().requires_grad_(True)
+    model = build_model(checkpoint.config, weights, checkpoint.path).train().requires_grad_(True)
+    if model.aed is not None:
+        prepare_weights_(model.aed)
+    return model

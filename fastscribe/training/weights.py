@@ -18,7 +18,13 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from fastscribe.errors import UsageError
 from fastscribe.training.recipe import OptimiserRecipe, PartRates
 
-_PREFIXES = {"encoder": "encoder", "predictor": "transducer.predictor", "joint": "transducer.joint", "ctc": "ctc"}
+_PREFIXES = {
+    "encoder": "encoder",
+    "predictor": "transducer.predictor",
+    "joint": "transducer.joint",
+    "ctc": "ctc",
+    "decoder": "aed",
+}
 _MAX_WARM_UP = 10  # the warm-up takes at most 1 / _MAX_WARM_UP of the run's steps
 
 
@@ -38,6 +44,12 @@ class Weights:
                 for name, tensor in (*module.named_parameters(prefix), *module.named_buffers(prefix)):
                     tensor.data.copy_(given[name])  # undo the rounding
         self._parameters = dict(model.named_parameters())
+        first_names = {parameter: name for name, parameter in self._parameters.items()}
+        self._shared = {  # further names of a parameter, and the one above
+            name: first_names[parameter]
+            for name, parameter in model.named_parameters(remove_duplicate=False)
+            if name not in self._parameters
+        }
         freeze(model, recipe.freeze)
         self.masters = {  # a float32 parameter is its own master
             name: parameter.data if parameter.dtype == torch.float32 else masters[name].to(parameter.device)
@@ -156,7 +168,8 @@ class Weights:
     def export(self) -> dict[str, torch.Tensor]:
         """Return the weights for a checkpoint: the float32 moving average and the model's buffers."""
         buffers = {name: buffer.detach().clone() for name, buffer in self._model.state_dict().items()}
-        return {**buffers, **{name: tensor.clone() for name, tensor in (self.averages or self.masters).items()}}
+        exported = {name: tensor.clone() for name, tensor in (self.averages or self.masters).items()}
+        return {**buffers, **exported, **{name: exported[first] for name, first in self._shared.items()}}
 
     def state(self) -> dict[str, object]:
         """Return everything that the next steps depend on."""
@@ -183,7 +196,7 @@ class Weights:
         self.optimiser.load_state_dict(state["optimiser"])
 
     def _buffers(self) -> Iterator[tuple[str, torch.Tensor]]:
-        persistent = self._model.state_dict().keys() - self._parameters.keys()
+        persistent = self._model.state_dict().keys() - self._parameters.keys() - self._shared.keys()
         return ((name, buffer) for name, buffer in self._model.named_buffers() if name in persistent)
 
 

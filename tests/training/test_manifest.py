@@ -104,7 +104,7 @@ def test_unusable_rows(tmp_path) -> None:
 def test_limits_inclusive(tmp_path) -> None:
     limits = ExampleLimits(min_duration_s=1, max_duration_s=2, max_tokens=4, max_tokens_per_s=4)
     corpus = read(manifest(tmp_path, row(duration=1), row(duration=2)), limits=limits)
-    assert len(tokenise(corpus, lambda text: (1,) * 4, limits).examples) == 2
+    assert len(tokenise(corpus, lambda example: (1,) * 4, limits).examples) == 2
 
 
 def test_too_many_tokens() -> None:
@@ -112,7 +112,7 @@ def test_too_many_tokens() -> None:
     texts = ["abc", "abcdef", "a", "?", ""]
     corpus = Corpus(tuple(Example("a.wav", text, duration_s=1.5) for text in texts), {"before": (1, 1.0)})
     encode = {"?": None}
-    tokenised = tokenise(corpus, lambda text: encode.get(text, tuple(map(ord, text))), limits)
+    tokenised = tokenise(corpus, lambda example: encode.get(example.text, tuple(map(ord, example.text))), limits)
     assert [e.tokens for e in tokenised.examples] == [(97, 98, 99), (97,)]
     assert {reason: out[0] for reason, out in tokenised.left_out.items()} == {
         "before": 1,
@@ -121,7 +121,7 @@ def test_too_many_tokens() -> None:
         "without text": 1,
     }
     fast = Corpus((Example("a.wav", "abcd", duration_s=1.5), Example("a.wav", "abc", duration_s=1.5)))
-    assert list(tokenise(fast, lambda text: tuple(map(ord, text)), limits).left_out) == [
+    assert list(tokenise(fast, lambda example: tuple(map(ord, example.text)), limits).left_out) == [
         "of more than 2 tokens a second"
     ]
 
@@ -130,7 +130,7 @@ def test_nothing_left(tmp_path) -> None:
     with pytest.raises(UsageError, match=r"nothing to train on: 0 examples, 0.00 h; left out: 1 without text"):
         read(manifest(tmp_path, row(text="")))
     with pytest.raises(UsageError, match="letters that the vocabulary lacks"):
-        tokenise(Corpus((example("x"),)), lambda text: None, LIMITS)
+        tokenise(Corpus((example("x"),)), lambda example: None, LIMITS)
 
 
 @pytest.mark.parametrize(
