@@ -140,14 +140,15 @@ def _scoring(
 ) -> Scoring:
     """Return how validation scores; say so if the texts had to decide."""
     requested = {example.request.target_language for example in validation if example.request is not None}
-    known = tuple(requested) or (init.languages if init is not None else ())
+    language = None if requested else data.language
+    known = tuple(sorted(requested)) or (init.languages if init is not None else ())
     try:
         scoring = choose_scoring(
-            data.language, data.normalizer, data.metric, known, (example.text for example in validation)
+            language, data.normalizer, data.metric, known, (example.text for example in validation)
         )
     except UsageError as error:
         raise UsageError(f"{where}: {error}") from error
-    if data.language is None and not is_one_language(known) and "auto" in (data.normalizer, data.metric):
+    if language is None and not is_one_language(known) and "auto" in (data.normalizer, data.metric):
         say(f"validation: {scoring} (data.language, data.normalizer and data.metric set them)")
     return scoring
 

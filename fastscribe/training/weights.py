@@ -196,7 +196,7 @@ class Weights:
         self.optimiser.load_state_dict(state["optimiser"])
 
     def _buffers(self) -> Iterator[tuple[str, torch.Tensor]]:
-        persistent = self._model.state_dict().keys() - self._parameters.keys() - self._shared.keys()
+        persistent = self._model.state_dict().keys() - self._parameters.keys()
         return ((name, buffer) for name, buffer in self._model.named_buffers() if name in persistent)
 
 

@@ -234,6 +234,17 @@ def test_language_has_to_be_known(tmp_path: Path) -> None:
         prepare(recipe_of(tmp_path / "clips"), known)
 
 
+def test_scoring_follows_the_written_language(clips: Path) -> None:
+    """Not data.language, which is of rows that name none."""
+    known = checkpoint(MODELS / "canary2")
+    sections = {"data": {"language": "de"}}
+    assert prepare(recipe_of(clips, **sections), known).scoring.normalizer == "whisper-en"  # of en and de, all in ASCII
+    rows = [{**json.loads(line), "target_lang": "de"} for line in clips.read_text(encoding="utf-8").splitlines()]
+    clips.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    sections = {"data": {"language": "en"}}
+    assert prepare(recipe_of(clips, **sections), known).scoring.normalizer == "unicode"
+
+
 def test_folder_without_vocabularies() -> None:
     known = checkpoint(MODELS / "canary2")
     listing = {"pieces.json": known.tokenizer.files["pieces.json"]}
