@@ -45,7 +45,7 @@ class TrainingStopped(Exception):
 
 
 @app.command(
-    short_help="Train or fine-tune a FastConformer model.",
+    short_help="Train or fine-tune a FastConformer model, or fine-tune Canary.",
     epilog="Example: fastscribe train recipe.yaml -o run; fastscribe train clips.jsonl --init model.nemo -o tuned. "
     "Several GPUs: torchrun --nproc-per-node 8 -m fastscribe train recipe.yaml -o run",
 )
@@ -80,7 +80,7 @@ def train(
     ] = False,
     quiet: Annotated[bool, option("--quiet", "-q", help="Print errors only.")] = False,
 ) -> None:
-    """Train or fine-tune a FastConformer model (RNN-T, TDT, CTC or hybrid)."""
+    """Train or fine-tune a FastConformer model (RNN-T, TDT, CTC or hybrid), or fine-tune Canary."""
     from fastscribe.evaluation.scores import check_installed
 
     check_output_dir(output_dir)

@@ -19,13 +19,14 @@ from typing import Any, NamedTuple, overload
 import numpy as np
 
 from fastscribe._system.safe_files import discard_temp, open_temp, rename_into_place, temp_path_for
+from fastscribe.config import Options
 from fastscribe.errors import UsageError
 from fastscribe.types import AnyArray, Float64Array, Int64Array
 
 FILE_KIND = "fastscribe examples"
 _DESCRIBED = "described"  # JSON
 _MAX_UINT16 = 1 << 16
-_NUMBERS = ("durations_s", "offsets_s", "part_of", "starts", "num_bytes", "channels")
+_NUMBERS = ("durations_s", "offsets_s", "part_of", "starts", "num_bytes", "channels", "request_of")
 _PIECES = ("paths", "texts", "tokens")
 
 
@@ -58,6 +59,20 @@ class ManifestPart:
 
 
 @dataclass(frozen=True)
+class Request:
+    """What an attention decoder's prompt asks for. Languages are the checkpoint's own names."""
+
+    source_language: str
+    target_language: str
+    pnc: bool = True
+
+    @property
+    def options(self) -> Options:
+        """The options of `transcribe` that ask for this."""
+        return Options(language=self.source_language, target_language=self.target_language, pnc=self.pnc)
+
+
+@dataclass(frozen=True)
 class Example:
     """One span of a recording and its transcript.
 
@@ -68,6 +83,7 @@ class Example:
         part: index of its manifest.
         start, num_bytes: where in the file the recording lies, a member of a tar archive; 0 bytes: it is the whole file.
         channel: None: the mean of all.
+        request: what an attention decoder is asked for; None for other models.
     """
 
     path: str
@@ -80,6 +96,7 @@ class Example:
     start: int = 0
     num_bytes: int = 0
     channel: int | None = None
+    request: Request | None = None
 
 
 class _Pieces(NamedTuple):
@@ -115,15 +132,19 @@ class Examples(Sequence[Example]):
         part_of: index of each example's manifest.
         starts, num_bytes: as Example's.
         channels: -1: the mean of all.
+        requests: the different ones.
+        request_of: index of each example's request.
     """
 
     parts: tuple[ManifestPart, ...]
+    requests: tuple[Request | None, ...]
     durations_s: Float64Array
     offsets_s: Float64Array
     part_of: AnyArray
     starts: AnyArray
     num_bytes: AnyArray
     channels: AnyArray
+    request_of: AnyArray
     paths: _Pieces
     texts: _Pieces
     tokens: _Pieces
@@ -168,6 +189,7 @@ class Examples(Sequence[Example]):
             int(self.starts[index]),
             int(self.num_bytes[index]),
             int(self.channels[index]) if self.channels[index] >= 0 else None,
+            self.requests[self.request_of[index]],
         )
 
     def text(self, index: int) -> str:
@@ -176,18 +198,21 @@ class Examples(Sequence[Example]):
     def iter_texts(self) -> Iterator[str]:
         return map(self.text, range(len(self)))
 
+    def iter_requests(self) -> Iterator[Request | None]:
+        return (self.requests[number] for number in self.request_of)
+
     def take(self, indices: AnyArray) -> Examples:
         """Return the examples of these indices, or of a mask. The texts, paths and tokens are not copied."""
         numbers = {name: getattr(self, name)[indices] for name in _NUMBERS}
         columns: dict[str, Any] = {**numbers, **{name: getattr(self, name).take(indices) for name in _PIECES}}
-        return Examples(self.parts, **columns)
+        return Examples(self.parts, self.requests, **columns)
 
     def joined(self, others: Examples) -> Examples:
         """Return these examples and others of the same columns, which `take` has taken."""
         numbers = {name: np.concatenate([getattr(self, name), getattr(others, name)]) for name in _NUMBERS}
         pieces = {name: getattr(self, name).joined(getattr(others, name)) for name in _PIECES}
         columns: dict[str, Any] = {**numbers, **pieces}
-        return Examples(self.parts, **columns)
+        return Examples(self.parts, self.requests, **columns)
 
     def with_tokens(self, tokens: Iterable[Sequence[int]]) -> Examples:
         """Return the examples with their tokens, given in order."""
@@ -205,7 +230,9 @@ class Examples(Sequence[Example]):
         rows = zip(self.durations_s.tolist(), self.offsets_s.tolist(), self.part_of.tolist(), strict=True)
         for index, (duration_s, offset_s, part) in enumerate(rows):
             tokens, (repeat, share) = tuple(self.tokens.piece(index).tolist()), _weight(self.parts[part])
-            identity = repr((self.text(index), tokens, duration_s, offset_s, repeat, *share)).encode()
+            request = self.requests[self.request_of[index]]
+            asked = () if request is None else (request,)
+            identity = repr((self.text(index), tokens, duration_s, offset_s, repeat, *share, *asked)).encode()
             hashed.update(len(identity).to_bytes(8, "big"))
             hashed.update(identity)
         return hashed.hexdigest()
@@ -216,7 +243,9 @@ class Examples(Sequence[Example]):
         from safetensors.numpy import save_file
 
         arrays = {name: np.ascontiguousarray(column) for name, column in self._arrays()}
-        described = json.dumps({"parts": [vars(part) for part in self.parts], "notes": notes})
+        requests = [None if request is None else vars(request) for request in self.requests]
+        parts = [vars(part) for part in self.parts]
+        described = json.dumps({"parts": parts, "requests": requests, "notes": notes})
         arrays[_DESCRIBED] = np.frombuffer(described.encode(), np.uint8)
         try:
             open_temp(path).close()
@@ -243,7 +272,8 @@ class Examples(Sequence[Example]):
         stored: dict[str, Any] = {name: columns[name] for name in _NUMBERS}
         for name in _PIECES:
             stored[name] = _Pieces(*(columns[f"{name}.{key}"] for key in _Pieces._fields))
-        return cls(parts, **stored), described["notes"]
+        requests = tuple(None if fields is None else Request(**fields) for fields in described["requests"])
+        return cls(parts, requests, **stored), described["notes"]
 
 
 def _weight(part: ManifestPart) -> tuple[float, tuple[float, ...]]:
@@ -260,6 +290,8 @@ class ExamplesBuilder:
         self._paths, self._texts = bytearray(), bytearray()
         self._starts, self._lengths = array("q"), array("i")  # of the paths
         self._text_lengths = array("i")
+        self._requests: dict[Request | None, int] = {}
+        self._request_of = array("h")
         self._tokens: list[tuple[int, ...]] = []
         self._last_path = ""
 
@@ -282,6 +314,7 @@ class ExamplesBuilder:
         self._byte_starts.append(example.start)
         self._num_bytes.append(example.num_bytes)
         self._channels.append(-1 if example.channel is None else example.channel)
+        self._request_of.append(self._requests.setdefault(example.request, len(self._requests)))
         if example.tokens:
             self._tokens += [()] * (len(self) - 1 - len(self._tokens)) + [example.tokens]
 
@@ -292,12 +325,14 @@ class ExamplesBuilder:
         paths, texts = (np.frombuffer(flat, np.uint8) for flat in (self._paths, self._texts))
         examples = Examples(
             self._parts,
+            tuple(self._requests),
             _view(self._durations_s, np.float64),
             _view(self._offsets_s, np.float64),
             _view(self._part_of, np.int16),
             _view(self._byte_starts, np.int64),
             _view(self._num_bytes, np.int64),
             _view(self._channels, np.int16),
+            _view(self._request_of, np.int16),
             _Pieces(paths, _view(self._starts, np.int64), _view(self._lengths, np.int32)),
             _pieces(texts, _view(self._text_lengths, np.int32)),
             _Pieces(np.empty(0, np.int32), np.zeros(len(self), np.int64), np.zeros(len(self), np.int32)),

@@ -46,6 +46,13 @@ def read_cut(manifest: str, number: int, row: Mapping[str, Any]) -> CutAudio:
         raise ManifestError(manifest, number, problem) from error
 
 
+def fields_of_cut(row: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return what the row of a readable cut says besides: its own fields, over those of its first supervision, its language."""
+    supervision: Mapping[str, Any] = next(iter(row["supervisions"]), {})
+    custom = (supervision.get("custom") or {}) | (row.get("custom") or {})
+    return {"language": supervision.get("language"), "text": supervision.get("text"), **custom}
+
+
 def _read_cut(row: Mapping[str, Any]) -> CutAudio:
     if row["type"] not in _DONE:
         raise ValueError(f"a {row['type']}: export it with CutSet.to_shar, or save_audios, first")

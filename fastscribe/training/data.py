@@ -12,18 +12,19 @@ import numpy as np
 
 from fastscribe.checkpoint.reader import Checkpoint
 from fastscribe.checkpoint.validate import validate as check_config
-from fastscribe.config import EncoderConfig, ModelConfig
+from fastscribe.config import EncoderConfig, GraniteConfig, ModelConfig
 from fastscribe.errors import UsageError
 from fastscribe.languages import language_tag
-from fastscribe.text.tokenizer import Tokenizer
 from fastscribe.training.bpe import TextEncoder
 from fastscribe.training.changed_model import ChangedModel, Head, change_model
 from fastscribe.training.corpus import Corpus, Example, Examples, ManifestPart
-from fastscribe.training.manifest import LACKS_LETTERS, ExampleLimits, read_manifests, tokenise
+from fastscribe.training.manifest import LACKS_LETTERS, Encode, ExampleLimits, no_request, read_manifests, tokenise
 from fastscribe.training.mixing import EpochDraw
 from fastscribe.training.model_recipe import ModelChanges, ModelRecipe
 from fastscribe.training.network import loss_of
+from fastscribe.training.prompts import PromptedEncoder, PromptReader
 from fastscribe.training.recipe import DataRecipe, Recipe
+from fastscribe.training.rows import ReadRequest
 from fastscribe.training.scoring import Scoring, ValidationSet, choose_scoring, is_one_language
 from fastscribe.training.split import count_by_share, has_two_sentences, split_validation
 from fastscribe.training.vocabulary import make_tokenizer
@@ -44,6 +45,7 @@ class TrainingData:
     validation_sets: tuple[ValidationSet, ...] = ()  # in the order of `validation`; empty: it is one set
     scoring: Scoring = Scoring()  # noqa: RUF009 - frozen
     new_heads: frozenset[Head] = frozenset()  # of a trained model, those that no training has touched yet
+    num_prompt: int = 0  # tokens at each example's beginning that an attention decoder is given
 
     @cached_property
     def digest(self) -> str:
@@ -73,12 +75,17 @@ def prepare(
     elif recipe.optimiser.lora is not None:
         raise UsageError(f"{where}: optimiser.lora: adapters are for a model that has learnt: name one with --init")
     data, limits = recipe.data, recipe.data.limits
-    corpus = read_manifests(data.train, limits)
+    read_request = _request_reader(data, init, where)
+    corpus = read_manifests(data.train, limits, read_request=read_request)
     if corpus.examples.non_speech.all():
         raise UsageError(f"{where}: data.train: nothing with speech to train on: {corpus}")
+    if read_request is not no_request and corpus.examples.non_speech.any():
+        raise UsageError(
+            f"{where}: data.train: non_speech: an attention decoder cannot learn from recordings without speech"
+        )
     validation_sets: tuple[ValidationSet, ...] = ()
     if data.validation:
-        validation, validation_sets = _read_validation(data.validation, limits, say, where)
+        validation, validation_sets = _read_validation(data.validation, limits, say, where, read_request)
     else:
         training, validation = _split(corpus.examples, recipe.run.seed, data.validation_share, say)
         corpus = Corpus(training, corpus.left_out)
@@ -96,15 +103,40 @@ def prepare(
     loss_of(recipe.loss, init.config)
     if not init.config.durations and recipe.loss.is_for_tdt:
         say("loss.sigma and loss.omega are for TDT: this model has no durations and does without them")
-    corpus = _tokenise(corpus, init.tokenizer, limits, is_of_init, say)
+    encode, limits, num_prompt = _encoder(init, limits)
+    corpus = _tokenise(corpus, encode, limits, is_of_init, say)
     drawn = EpochDraw(corpus.examples, recipe.run.seed)(0)
     longest_s = trained_utterance_s(init, corpus.examples.durations_s[drawn])
     init = replace(init, config=replace(init.config, trained_utterance_s=longest_s))
-    return TrainingData(corpus, validation, init, validation_sets, scoring, new_heads)
+    return TrainingData(corpus, validation, init, validation_sets, scoring, new_heads, num_prompt)
+
+
+def _request_reader(data: DataRecipe, init: Checkpoint | None, where: str | Path) -> ReadRequest:
+    """Return what reads a row's prompt: of an attention decoder alone."""
+    if init is None or init.config.aed is None:
+        return no_request
+    try:
+        return PromptReader.of(init, data.language)
+    except UsageError as error:
+        raise UsageError(f"{where}: {error}") from error
+
+
+def _encoder(init: Checkpoint, limits: ExampleLimits) -> tuple[Encode, ExampleLimits, int]:
+    """Return the encoder of texts, the limits of their tokens, and the length of their prompts."""
+    if init.config.aed is None:
+        encode_text = TextEncoder(init.tokenizer)
+        return lambda text, request: encode_text(text), limits, 0
+    encode = PromptedEncoder(init)
+    num_prompt = encode.num_prompt
+    return encode, replace(limits, max_tokens=init.config.aed.max_tokens, extra_tokens=num_prompt + 1), num_prompt
 
 
 def _read_validation(
-    parts: Sequence[ManifestPart], limits: ExampleLimits, say: Callable[[str], None], where: str | Path
+    parts: Sequence[ManifestPart],
+    limits: ExampleLimits,
+    say: Callable[[str], None],
+    where: str | Path,
+    read_request: ReadRequest,
 ) -> tuple[tuple[Example, ...], tuple[ValidationSet, ...]]:
     """Return the examples of all manifests, and the sets that they are, if they are several.
 
@@ -114,7 +146,7 @@ def _read_validation(
     examples: list[Example] = []
     sets = []
     for part, stem in zip(parts, stems, strict=True):
-        found = read_manifests([part], limits, "validate with")
+        found = read_manifests([part], limits, "validate with", read_request)
         if found.left_out:
             say(f"to validate with: {found}")
         decides = part.decides or not any(other.decides for other in parts)
@@ -134,13 +166,16 @@ def _scoring(
     say: Callable[[str], None],
 ) -> Scoring:
     """Return how validation scores, given the languages that a model knows; say so if the texts had to decide."""
+    requested = {example.request.target_language for example in validation if example.request is not None}
+    language = None if requested else data.language
+    known = tuple(sorted(requested)) or known
     try:
         scoring = choose_scoring(
-            data.language, data.normalizer, data.metric, known, (example.text for example in validation)
+            language, data.normalizer, data.metric, known, (example.text for example in validation)
         )
     except UsageError as error:
         raise UsageError(f"{where}: {error}") from error
-    if data.language is None and not is_one_language(known) and "auto" in (data.normalizer, data.metric):
+    if language is None and not is_one_language(known) and "auto" in (data.normalizer, data.metric):
         say(f"validation: {scoring} (data.language, data.normalizer and data.metric set them)")
     return scoring
 
@@ -159,9 +194,12 @@ def trained_utterance_s(init: Checkpoint, durations_s: Float64Array) -> float | 
 
 def check_trainable(config: ModelConfig, what: str) -> None:
     """Raise UsageError, which begins with `what`, if this architecture cannot be trained."""
-    if not isinstance(config.encoder, EncoderConfig) or config.aed is not None:
-        kinds = "FastConformer transducers and CTC models"
-        raise UsageError(f"{what}: only {kinds} can be trained, not Canary or convolutional ones")
+    if config.aed is not None and config.aed.prompt == "cohere":
+        raise UsageError(f"{what}: Cohere Transcribe cannot be trained; of the attention decoders, Canary can")
+    if not isinstance(config.encoder, EncoderConfig):
+        kind = "Granite Speech" if isinstance(config.encoder, GraniteConfig) else "a convolutional model"
+        kinds = "FastConformer transducers, CTC models and Canary"
+        raise UsageError(f"{what}: only {kinds} can be trained, not {kind}")
     if config.encoder.contexts or config.encoder.language_prompt is not None:
         raise UsageError(f"{what}: a streaming model, which learns several contexts at once, cannot be trained here")
 
@@ -231,11 +269,11 @@ def _changed(
 
 
 def _tokenise(
-    corpus: Corpus, tokenizer: Tokenizer, limits: ExampleLimits, is_of_init: bool, say: Callable[[str], None]
+    corpus: Corpus, encode: Encode, limits: ExampleLimits, is_of_init: bool, say: Callable[[str], None]
 ) -> Corpus:
     """Tokenise. If the vocabulary of --init lacks letters of the texts, say how to give the model a new one."""
     try:
-        tokenised = tokenise(corpus, TextEncoder(tokenizer), limits)
+        tokenised = tokenise(corpus, encode, limits)
     except UsageError as error:
         raise UsageError(f"{error}; {_NEW_VOCABULARY}" if is_of_init else str(error)) from error
     if is_of_init and LACKS_LETTERS in tokenised.left_out:

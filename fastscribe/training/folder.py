@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from fastscribe._system.safe_open import safe_read
@@ -17,12 +18,13 @@ from fastscribe.audio.probe import probe
 from fastscribe.errors import AudioError, UsageError
 from fastscribe.training.bpe import clean_text
 from fastscribe.training.corpus import Example, ManifestPart
+from fastscribe.training.rows import ReadRequest
 from fastscribe.types import Source
 
 _MAX_TEXT_BYTES = 1 << 20
 
 
-def folder_examples(part: ManifestPart, number: int) -> Iterator[Example]:
+def folder_examples(part: ManifestPart, number: int, read_request: ReadRequest) -> Iterator[Example]:
     """Yield the paired recordings. Raises UsageError if one or its text cannot be read, or there is no pair."""
     texts = {}
     recordings, containers = [], []
@@ -45,8 +47,12 @@ def folder_examples(part: ManifestPart, number: int) -> Iterator[Example]:
     pairs = [(path, texts[stem]) for stem, path in recordings if stem in texts]
     if not pairs:
         raise UsageError(f"{part.path}: no recording here has a .txt of the same name beside it")
+    try:
+        request = read_request({})
+    except ValueError as error:
+        raise UsageError(f"{part.path}: {error}") from error
     for path, text_path in pairs:
-        yield _paired_example(number, path, text_path)
+        yield replace(_paired_example(number, path, text_path), request=request)
     for path in (path for stem, path in recordings if stem not in texts):
         yield Example(path, "", 0.0, part=number)  # counted only: there may be a million, so none is opened
 

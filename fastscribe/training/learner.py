@@ -18,6 +18,7 @@ from fastscribe.cuda.device import is_out_of_memory, small_to_device
 from fastscribe.model.encoder import Encoder
 from fastscribe.model.features import LogMel
 from fastscribe.model.model import Model
+from fastscribe.training.attention_decoder import AttentionLossConfig
 from fastscribe.training.augment import augment_samples, batch_generator, mask_features
 from fastscribe.training.augment_config import AugmentConfig
 from fastscribe.training.buckets import Indices
@@ -87,10 +88,13 @@ class Learner:
         config: ModelConfig,
         device: torch.device,
         distributed: DistributedContext,
+        num_prompt: int = 0,
     ) -> None:
         self.device = device
         self.log_mel = LogMel(config.features).to(device)
-        self.network = Network(model, loss_of(recipe.loss, config), recipe.loss.ctc_weight, recipe.optimiser.dropout)
+        attention_loss = AttentionLossConfig(1 if recipe.loss.prompt else num_prompt, recipe.loss.label_smoothing)
+        dropout = recipe.optimiser.dropout
+        self.network = Network(model, loss_of(recipe.loss, config), recipe.loss.ctc_weight, dropout, attention_loss)
         if recipe.batch.gradient_checkpointing:
             assert isinstance(model.encoder, Encoder)
             checkpoint_encoder(model.encoder)
@@ -165,7 +169,8 @@ class Learner:
         features = self.log_mel(samples_BS, torch.tensor([num_samples], device=self.device))
         features = Features(features.mel_BMT.clone(), features.lengths_B.clone())  # as in augmented_features
         with uncounted(self.network):
-            self.network(features, targets_of([(0,)], self.device), omega_draw)["loss"].backward()
+            tokens = (0,) * (self.network.num_given + 1)
+            self.network(features, targets_of([tokens], self.device), omega_draw)["loss"].backward()
         self.network.zero_grad(set_to_none=True)
 
 

@@ -11,21 +11,22 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
 from fastscribe.errors import UsageError
 from fastscribe.training.archives import Archives, expand
-from fastscribe.training.corpus import Corpus, Example, Examples, ExamplesBuilder, LeftOut, ManifestPart
+from fastscribe.training.corpus import Corpus, Example, Examples, ExamplesBuilder, LeftOut, ManifestPart, Request
 from fastscribe.training.cuts import shar_manifests, shar_members
 from fastscribe.training.folder import folder_examples
-from fastscribe.training.rows import RowReader
+from fastscribe.training.rows import ReadRequest, RowReader
 from fastscribe.types import AnyArray
 
-# A text's ids, or None where the vocabulary cannot write it.
-Encode = Callable[[str], tuple[int, ...] | None]
+# The ids of a text, of which an attention decoder is asked something; None where the vocabulary cannot write it.
+Encode = Callable[[str, Request | None], tuple[int, ...] | None]
 LACKS_LETTERS = "with letters that the vocabulary lacks"  # a reason to leave examples out
 
 
@@ -37,6 +38,7 @@ class ExampleLimits:
     max_duration_s: float = 30.0
     max_tokens: int | None = None
     max_tokens_per_s: float = 25.0  # twice an encoder's usual 12.5 frames a second, faster than speech
+    extra_tokens: int = 0  # of each example, which are not its text's: prompt and end of an attention decoder
 
     def __post_init__(self) -> None:
         if not 0 <= self.min_duration_s <= self.max_duration_s < math.inf:
@@ -50,11 +52,22 @@ class ExampleLimits:
             raise UsageError(f"max_tokens_per_s {self.max_tokens_per_s!r}: not a number above 0")
 
 
-def read_manifests(parts: Iterable[ManifestPart], limits: ExampleLimits, purpose: str = "train on") -> Corpus:
+def no_request(row: Mapping[str, Any]) -> None:
+    """Rows ask models without an attention decoder for nothing."""
+    return None
+
+
+def read_manifests(
+    parts: Iterable[ManifestPart],
+    limits: ExampleLimits,
+    purpose: str = "train on",
+    read_request: ReadRequest = no_request,
+) -> Corpus:
     """Read every usable row of all manifests in order, without tokens.
 
     Args:
         purpose: what the manifests are for, in error messages.
+        read_request: reads what a row asks an attention decoder for.
 
     Raises:
         UsageError: a manifest cannot be read, or no row is usable.
@@ -63,7 +76,7 @@ def read_manifests(parts: Iterable[ManifestPart], limits: ExampleLimits, purpose
     parts = tuple(parts)
     builder, left_out = ExamplesBuilder(parts), _LeftOut()
     for number, part in enumerate(parts):
-        for example in _part_examples(part, number, limits.max_duration_s):
+        for example in _part_examples(part, number, limits.max_duration_s, read_request):
             reason = _why_unusable(example, limits)
             if reason is None:
                 builder.add(example)
@@ -80,8 +93,9 @@ def tokenise(corpus: Corpus, encode: Encode, limits: ExampleLimits) -> Corpus:
     examples, is_known = corpus.examples, np.ones(len(corpus.examples), bool)
 
     def encoded() -> Iterator[tuple[int, ...]]:
-        for index, (text, non_speech) in enumerate(zip(examples.iter_texts(), examples.non_speech, strict=True)):
-            ids = () if non_speech else encode(text)
+        rows = zip(examples.iter_texts(), examples.iter_requests(), examples.non_speech, strict=True)
+        for index, (text, request, non_speech) in enumerate(rows):
+            ids = () if non_speech else encode(text, request)
             is_known[index] = ids is not None
             yield ids or ()
 
@@ -123,28 +137,30 @@ def _unusable_tokens(examples: Examples, is_known: AnyArray, limits: ExampleLimi
     yield "without text", (counts == 0) & ~examples.non_speech
     if limits.max_tokens is not None:
         yield f"of more than {limits.max_tokens} tokens", counts > limits.max_tokens
-    too_fast = counts > limits.max_tokens_per_s * examples.durations_s
+    too_fast = counts - limits.extra_tokens > limits.max_tokens_per_s * examples.durations_s
     yield f"of more than {limits.max_tokens_per_s:g} tokens a second", too_fast
 
 
-def _part_examples(part: ManifestPart, number: int, max_duration_s: float) -> Iterator[Example]:
+def _part_examples(
+    part: ManifestPart, number: int, max_duration_s: float, read_request: ReadRequest
+) -> Iterator[Example]:
     """Yield the examples of manifest `number`."""
-    examples = _all_examples(part, number)
+    examples = _all_examples(part, number, read_request)
     return (
         (piece for example in examples for piece in _pieces(example, max_duration_s)) if part.non_speech else examples
     )
 
 
-def _all_examples(part: ManifestPart, number: int) -> Iterator[Example]:
+def _all_examples(part: ManifestPart, number: int, read_request: ReadRequest) -> Iterator[Example]:
     if not os.path.isdir(part.path):
         archives = Archives(part.tar) if part.tar is not None else None
         for path in expand(part.path):
-            yield from RowReader(part, number, path, archives).examples()
+            yield from RowReader(part, number, path, read_request, archives).examples()
     elif manifests := shar_manifests(part.path):
         for path in manifests:
-            yield from RowReader(part, number, path, in_shar=shar_members(path)).examples()
+            yield from RowReader(part, number, path, read_request, in_shar=shar_members(path)).examples()
     else:
-        yield from folder_examples(part, number)
+        yield from folder_examples(part, number, read_request)
 
 
 def _pieces(example: Example, max_duration_s: float) -> Iterator[Example]:

@@ -115,11 +115,14 @@ class LossRecipe:
     omega: float = 0.1  # TDT: chance that a batch is trained with the RNN-T loss
     fastemit: float = 0.0
     clamp: float | None = None
+    label_smoothing: float = 0.0  # attention decoder: share of each token's probability that all others have together
+    prompt: bool = False  # attention decoder: learn the prompt's tokens too, as NeMo does by default
 
     def __post_init__(self) -> None:
         _check(self, lambda share: 0 <= share <= 1, "a number from 0 to 1", "ctc_weight", "omega")
         _check(self, lambda value: value >= 0, "a number from 0", "fastemit", "sigma")
         _check(self, lambda value: value > 0, "a number above 0", "clamp")
+        _check(self, lambda share: 0 <= share < 1, "a number from 0 to below 1", "label_smoothing")
 
     @property
     def is_for_tdt(self) -> bool:
@@ -127,7 +130,7 @@ class LossRecipe:
         return (self.sigma, self.omega) != (LossRecipe.sigma, LossRecipe.omega)
 
 
-Part = Literal["encoder", "predictor", "joint", "ctc"]
+Part = Literal["encoder", "predictor", "joint", "ctc", "decoder"]
 
 
 LoraTarget = Literal[
@@ -143,10 +146,11 @@ class PartRates:
     predictor: float = 1.0
     joint: float = 1.0
     ctc: float = 1.0
+    decoder: float = 1.0  # an attention decoder, with its embeddings and output layer
 
     def __post_init__(self) -> None:
         wanted = "a number above 0; optimiser.freeze keeps a part as it is"
-        _check(self, lambda value: value > 0, wanted, "encoder", "predictor", "joint", "ctc")
+        _check(self, lambda value: value > 0, wanted, "encoder", "predictor", "joint", "ctc", "decoder")
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,8 @@ import gzip
 import math
 import os
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any, BinaryIO, cast
 
 from fastscribe._system.remote import is_url
@@ -21,9 +22,11 @@ from fastscribe.audio.manifest import parse_row, row_span
 from fastscribe.errors import ManifestError, UsageError
 from fastscribe.training.archives import Archives, Member, number_of
 from fastscribe.training.bpe import clean_text
-from fastscribe.training.corpus import Example, ManifestPart
-from fastscribe.training.cuts import is_cut, read_cut
+from fastscribe.training.corpus import Example, ManifestPart, Request
+from fastscribe.training.cuts import fields_of_cut, is_cut, read_cut
 
+# What a row asks an attention decoder for; None for other models. Raises ValueError that says what is wrong with the row.
+ReadRequest = Callable[[Mapping[str, Any]], Request | None]
 _FIRST_ROWS, _SAMPLE_GROWTH = 100, 1.01  # rows whose recording has to exist: the first, then each 1 % further down
 
 
@@ -33,6 +36,7 @@ class RowReader:
     Args:
         number: of the manifest.
         path: the file; compressed if its name ends with .gz.
+        read_request: reads what a row asks an attention decoder for.
         archives: tar archives that have the recordings; None: they are files.
         in_shar: the recordings of a Shar manifest by the id of their cut.
     """
@@ -42,10 +46,11 @@ class RowReader:
         part: ManifestPart,
         number: int,
         path: str,
+        read_request: ReadRequest,
         archives: Archives | None = None,
         in_shar: Mapping[str, Member] | None = None,
     ) -> None:
-        self._part, self._number, self._path = part, number, path
+        self._part, self._number, self._path, self._read_request = part, number, path, read_request
         self._archives, self._in_shar = archives, in_shar
         self._folder = os.path.dirname(path)
         self._shard = number_of(path) if path != part.path else None
@@ -76,8 +81,15 @@ class RowReader:
 
     def _example(self, line_number: int, line: bytes) -> Example:
         row = parse_row(self._path, line_number, line)
-        if is_cut(row):
-            return self._of_cut(line_number, row)
+        is_of_lhotse = is_cut(row)
+        example = self._of_cut(line_number, row) if is_of_lhotse else self._of_row(line_number, row)
+        try:
+            request = self._read_request(fields_of_cut(row) if is_of_lhotse else row)
+        except ValueError as error:
+            raise ManifestError(self._path, line_number, str(error)) from error
+        return example if request is None else replace(example, request=request)
+
+    def _of_row(self, line_number: int, row: Mapping[str, Any]) -> Example:
         span = row_span(self._path, line_number, row)
         text = self._text(line_number, row.get("text"))
         if span.track:

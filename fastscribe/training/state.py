@@ -27,6 +27,7 @@ from fastscribe._system.safe_files import (
 )
 from fastscribe.checkpoint import native
 from fastscribe.checkpoint.model_folder import new_model, remove_model
+from fastscribe.checkpoint.native import ALIGNER_FOLDER
 from fastscribe.checkpoint.reader import Checkpoint
 from fastscribe.errors import OutputError, UsageError
 from fastscribe.resume.folder_lock import FolderLock
@@ -92,6 +93,7 @@ class RunFolder:
                 for path in folder.glob("*"):
                     if path.suffix in _MODEL_SUFFIXES:
                         remove(path)
+                remove_model(folder / ALIGNER_FOLDER)
                 if folder.is_dir() and not any(folder.iterdir()):
                     folder.rmdir()
             remove(self.state)  # first, because a run refuses a folder with models and no state
@@ -156,7 +158,7 @@ class RunFolder:
                 folder.rename(old)
             temp_path_for(folder).rename(folder)
             for path in old.glob("*"):
-                if path.suffix not in _MODEL_SUFFIXES:
+                if path.suffix not in _MODEL_SUFFIXES and path.name != ALIGNER_FOLDER:
                     path.rename(folder / path.name)  # somebody's notes
             sync_folder(self.path)
             remove_model(old)

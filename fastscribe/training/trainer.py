@@ -27,6 +27,7 @@ from fastscribe.config import DecoderName
 from fastscribe.cuda.device import short_switch_interval
 from fastscribe.errors import UsageError, first_line
 from fastscribe.model.model import Model, build_model
+from fastscribe.training.attention_decoder import prepare_weights_
 from fastscribe.training.batch_search import cached_batch_sizes
 from fastscribe.training.batch_size_probe import fits
 from fastscribe.training.buckets import (
@@ -132,7 +133,8 @@ class Trainer:
         self.model.to(device)
         distributed.spread(self.model.state_dict().values())
         self.weights = Weights(self.model, dtype, recipe.optimiser)
-        self.learner = Learner(self.model, self.weights, recipe, config, device, distributed)
+        num_prompt = training_data.num_prompt
+        self.learner = Learner(self.model, self.weights, recipe, config, device, distributed, num_prompt)
         rate = config.features.sample_rate
         cache_bytes = recipe.data.cache_gb * 1e9
         if device.type == "cpu":
@@ -144,7 +146,7 @@ class Trainer:
             training_data.validation, rate, cache_bytes / 10, recipe.data.threads, say
         )
         self._durations, self._tokens = self.examples.durations_s, self.examples.num_tokens
-        self._label_counts = label_counts(self._tokens, self._durations)
+        self._label_counts = label_counts(self._tokens, self._durations, self.learner.network.num_given)
         self._window = LogWindow()
         self._is_validation_due = self._is_plot_lost = False
         self._rated_by = rating_of(training_data.scoring, training_data.validation_sets)
@@ -580,15 +582,18 @@ class Trainer:
             )
 
 
-def label_counts(num_tokens: Int64Array, durations_s: Float64Array) -> Int64Array:
-    """Return as how many labels each example counts [examples]: its tokens; without any, those of speech of its length.
+def label_counts(num_tokens: Int64Array, durations_s: Float64Array, num_given: int = 0) -> Int64Array:
+    """Return as how many labels each example counts [examples]: its tokens, less `num_given` that a decoder is given.
+
+    Without tokens, it counts as many as speech of its length.
 
     The loss is a mean per label. A recording without speech has about as many frames per second to learn from as one with
     speech, so it weighs as much.
     """
     has_tokens = num_tokens > 0
-    per_s = num_tokens.sum() / max(1.0, durations_s[has_tokens].sum())
-    return np.where(has_tokens, num_tokens, np.maximum(1, np.rint(per_s * durations_s))).astype(np.int64)
+    num_labels = np.where(has_tokens, num_tokens - num_given, 0)
+    per_s = num_labels.sum() / max(1.0, durations_s[has_tokens].sum())
+    return np.where(has_tokens, num_labels, np.maximum(1, np.rint(per_s * durations_s))).astype(np.int64)
 
 
 def _model(checkpoint: Checkpoint, recipe: Recipe) -> Model:
@@ -597,4 +602,7 @@ def _model(checkpoint: Checkpoint, recipe: Recipe) -> Model:
     weights = {
         name: tensor.clone() for name, tensor in checkpoint.weights.items()
     }  # because training changes them in place
-    return build_model(checkpoint.config, weights, checkpoint.path).train().requires_grad_(True)
+    model = build_model(checkpoint.config, weights, checkpoint.path).train().requires_grad_(True)
+    if model.aed is not None:
+        prepare_weights_(model.aed)
+    return model

@@ -19,7 +19,13 @@ from fastscribe.errors import UsageError
 from fastscribe.training.lora import merge_adapters
 from fastscribe.training.recipe import OptimiserRecipe, PartRates
 
-_PREFIXES = {"encoder": "encoder", "predictor": "transducer.predictor", "joint": "transducer.joint", "ctc": "ctc"}
+_PREFIXES = {
+    "encoder": "encoder",
+    "predictor": "transducer.predictor",
+    "joint": "transducer.joint",
+    "ctc": "ctc",
+    "decoder": "aed",
+}
 _MAX_WARM_UP = 10  # the warm-up takes at most 1 / _MAX_WARM_UP of the run's steps
 
 
@@ -39,6 +45,12 @@ class Weights:
                 for name, tensor in (*module.named_parameters(prefix), *module.named_buffers(prefix)):
                     tensor.data.copy_(given[name])  # undo the rounding
         self._parameters = dict(model.named_parameters())
+        first_names = {parameter: name for name, parameter in self._parameters.items()}
+        self._shared = {  # further names of a parameter, and the one above
+            name: first_names[parameter]
+            for name, parameter in model.named_parameters(remove_duplicate=False)
+            if name not in self._parameters
+        }
         rounded = [name for name, parameter in self._parameters.items() if parameter.dtype != torch.float32]
         exact = {name: parameter.data for name, parameter in self._parameters.items()}  # if float32, its own master
         exact |= {name: masters[name] for name in rounded}
@@ -154,7 +166,8 @@ class Weights:
         """Return the weights for a checkpoint: the float32 moving average, with adapters merged, and the model's buffers."""
         buffers = {name: buffer.detach().clone() for name, buffer in self._model.state_dict().items()}
         exact = {**self._frozen, **(self.averages or self.masters)}
-        return merge_adapters(self._model, {**buffers, **{name: tensor.clone() for name, tensor in exact.items()}})
+        exported = merge_adapters(self._model, {**buffers, **{name: tensor.clone() for name, tensor in exact.items()}})
+        return {**exported, **{name: exported[first] for name, first in self._shared.items()}}
 
     def state(self) -> dict[str, object]:
         """Return everything that the next steps depend on. Weights that do not learn are those that the run started from."""

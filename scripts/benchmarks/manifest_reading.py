@@ -59,7 +59,7 @@ def read(path: str) -> dict[str, float]:
     begun = time.perf_counter()
     corpus = read_manifests([ManifestPart(path)], limits)
     read_at = time.perf_counter()
-    corpus = tokenise(corpus, encode, limits)
+    corpus = tokenise(corpus, lambda text, request: encode(text), limits)
     done = time.perf_counter()
     rows = len(corpus.examples)
     return {

@@ -96,7 +96,7 @@ def test_unusable_rows(tmp_path) -> None:
 def test_limits_inclusive(tmp_path) -> None:
     limits = ExampleLimits(min_duration_s=1, max_duration_s=2, max_tokens=4, max_tokens_per_s=4)
     corpus = read(manifest(tmp_path, row(duration=1), row(duration=2)), limits=limits)
-    assert len(tokenise(corpus, lambda text: (1,) * 4, limits).examples) == 2
+    assert len(tokenise(corpus, lambda text, request: (1,) * 4, limits).examples) == 2
 
 
 def test_too_many_tokens() -> None:
@@ -104,7 +104,7 @@ def test_too_many_tokens() -> None:
     texts = ["abc", "abcdef", "a", "?", ""]
     corpus = Corpus(Examples.of(Example("a.wav", text, duration_s=1.5) for text in texts), {"before": LeftOut(1, 1.0)})
     encode = {"?": None}
-    tokenised = tokenise(corpus, lambda text: encode.get(text, tuple(map(ord, text))), limits)
+    tokenised = tokenise(corpus, lambda text, request: encode.get(text, tuple(map(ord, text))), limits)
     assert [e.tokens for e in tokenised.examples] == [(97, 98, 99), (97,)]
     assert {reason: out[0] for reason, out in tokenised.left_out.items()} == {
         "before": 1,
@@ -113,7 +113,7 @@ def test_too_many_tokens() -> None:
         "without text": 1,
     }
     fast = Corpus(Examples.of(Example("a.wav", text, duration_s=1.5) for text in ("abcd", "abc")))
-    assert list(tokenise(fast, lambda text: tuple(map(ord, text)), limits).left_out) == [
+    assert list(tokenise(fast, lambda text, request: tuple(map(ord, text)), limits).left_out) == [
         "of more than 2 tokens a second"
     ]
 
@@ -122,7 +122,7 @@ def test_nothing_left(tmp_path) -> None:
     with pytest.raises(UsageError, match=r"nothing to train on: 0 examples, 0.00 h; left out: 1 without text"):
         read(manifest(tmp_path, row(text="")))
     with pytest.raises(UsageError, match="letters that the vocabulary lacks"):
-        tokenise(Corpus(of_texts(["x"])), lambda text: None, LIMITS)
+        tokenise(Corpus(of_texts(["x"])), lambda text, request: None, LIMITS)
 
 
 @pytest.mark.parametrize(

@@ -55,8 +55,8 @@ def test_sections_and_paths(tmp_path: Path) -> None:
         ({"data": {"train": "a"}, "optimiser": 3}, "optimiser: not a mapping"),
         ({"data": {"train": "a", "language": False}}, 'data.language: YAML reads no as false; write "no"'),
         (
-            {"data": {"train": "a"}, "optimiser": {"freeze": ["decoder"]}},
-            "optimiser.freeze[0]: 'decoder' is not 'encoder'",
+            {"data": {"train": "a"}, "optimiser": {"freeze": ["output"]}},
+            "optimiser.freeze[0]: 'output' is not 'encoder'",
         ),
         ({"data": {"train": "a"}, "optimiser": {"part_rates": {"ctc": 0}}}, "ctc: 0.0 is not a number above 0"),
         ({"data": {"train": []}}, "recipe.yaml: data.train: give the manifests"),
