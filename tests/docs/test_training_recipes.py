@@ -1,9 +1,8 @@
-"""The recipes for fine-tuning in docs/examples and the YAML in docs/train.md: each family of models can start with them."""
+"""The recipes for fine-tuning in docs/examples: each family of models can start with them."""
 
 from __future__ import annotations
 
 import json
-import re
 import shutil
 from pathlib import Path
 
@@ -21,7 +20,6 @@ from tests.training.test_trainer import manifest  # noqa: F401 - a fixture
 
 TRAIN = (ROOT / "docs" / "train.md").read_text(encoding="utf-8")
 RECIPES = sorted((ROOT / "docs" / "examples").glob("finetune*.yaml"))
-BLOCKS = re.findall(r"^```yaml\n(.*?)^```", TRAIN, re.MULTILINE | re.DOTALL)
 
 
 @pytest.fixture(scope="module")
@@ -46,14 +44,7 @@ def test_a_run_can_start(path: Path, model: str, rows: str, tmp_path: Path) -> N
     assert trainer.rates_start == ("model" not in values)
 
 
-@pytest.mark.parametrize("number", range(len(BLOCKS)))
-def test_blocks_of_the_guide(number: int, tmp_path: Path) -> None:
-    """All can be read. A block with a key that --init decides is of a new model."""
-    (tmp_path / "recipe.yaml").write_text(BLOCKS[number], encoding="utf-8")
-    assert read_recipe(tmp_path / "recipe.yaml", is_tuning="d_model" not in BLOCKS[number]).data.train
-
-
 def test_the_guide_names_all() -> None:
-    assert len(RECIPES) == 4 and len(BLOCKS) >= 5
+    assert len(RECIPES) == 4
     assert all(f"(examples/{path.name})" in TRAIN for path in RECIPES)
     assert all(f"fastscribe train {path.name} --init nvidia/" in path.read_text(encoding="utf-8") for path in RECIPES)
