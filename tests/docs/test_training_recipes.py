@@ -45,6 +45,6 @@ def test_a_run_can_start(path: Path, model: str, rows: str, tmp_path: Path) -> N
 
 
 def test_the_guide_names_all() -> None:
-    assert len(RECIPES) == 4
+    assert len(RECIPES) == 5
     assert all(f"(examples/{path.name})" in TRAIN for path in RECIPES)
     assert all(f"fastscribe train {path.name} --init nvidia/" in path.read_text(encoding="utf-8") for path in RECIPES)
